@@ -1,0 +1,155 @@
+//! x86-64 instructions as this project sees them: where a block ends and how control leaves it.
+//!
+//! Knows nothing of processes or files; `no_std`, because the engine inside the target uses it too.
+#![no_std]
+
+use iced_x86::{Code, Decoder, DecoderOptions, FlowControl, Instruction, OpKind};
+
+/// Longest instruction in bytes.
+pub const INSTRUCTION_BYTES_MAX: usize = 15;
+
+/// How control leaves an instruction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Transfer {
+    /// Goes to the next instruction.
+    Next,
+    /// Conditional branch (`jcc`, `loop`, `jrcxz`).
+    Conditional {
+        target: u64,
+    },
+    Jump {
+        target: u64,
+    },
+    Call {
+        target: u64,
+    },
+    IndirectJump,
+    IndirectCall,
+    Return,
+    Syscall,
+    /// Traps or faults by design (`int3`, `ud2`, `hlt`), or cannot be decoded.
+    Trap,
+}
+
+impl Transfer {
+    #[must_use]
+    pub fn ends_block(self) -> bool {
+        self != Self::Next
+    }
+
+    /// Whether a path has to record an outcome for a direct transfer by the instruction at `pc` (see `wire::symbol`).
+    #[must_use]
+    pub fn needs_outcome(self, pc: u64) -> bool {
+        match self {
+            Self::Conditional { .. } => true,
+            Self::Jump { target } | Self::Call { target } => target <= pc,
+            _ => false,
+        }
+    }
+}
+
+/// Classifies a decoded instruction.
+#[must_use]
+pub fn transfer(instruction: &Instruction) -> Transfer {
+    match instruction.flow_control() {
+        FlowControl::Next => Transfer::Next,
+        FlowControl::ConditionalBranch => Transfer::Conditional { target: instruction.near_branch_target() },
+        FlowControl::UnconditionalBranch => match instruction.op0_kind() {
+            OpKind::NearBranch64 => Transfer::Jump { target: instruction.near_branch_target() },
+            _ => Transfer::Trap,
+        },
+        FlowControl::Call => match instruction.code() {
+            Code::Syscall => Transfer::Syscall,
+            Code::Call_rel32_64 => Transfer::Call { target: instruction.near_branch_target() },
+            _ => Transfer::Trap,
+        },
+        FlowControl::IndirectBranch => match instruction.code() {
+            Code::Jmp_rm64 => Transfer::IndirectJump,
+            _ => Transfer::Trap,
+        },
+        FlowControl::IndirectCall => match instruction.code() {
+            Code::Call_rm64 => Transfer::IndirectCall,
+            _ => Transfer::Trap,
+        },
+        FlowControl::Return => match instruction.code() {
+            Code::Retnq | Code::Retnq_imm16 => Transfer::Return,
+            _ => Transfer::Trap,
+        },
+        FlowControl::Interrupt | FlowControl::Exception | FlowControl::XbeginXabortXend => Transfer::Trap,
+    }
+}
+
+/// A decoder for 64-bit code at `address`.
+#[must_use]
+pub fn decoder(address: u64, bytes: &[u8]) -> Decoder<'_> {
+    Decoder::with_ip(64, bytes, address, DecoderOptions::NONE)
+}
+
+/// The instructions of a block: what one pass over its bytes tells.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shape {
+    pub instruction_count: u32,
+    /// Address of the last instruction.
+    pub last: u64,
+    /// Address after the last instruction.
+    pub end: u64,
+    /// How control leaves the last instruction; `Next` if the block was cut.
+    pub transfer: Transfer,
+}
+
+/// Decodes all of `bytes` as one block at `address`. `None` if it is empty, ends in mid-instruction, or has a
+/// transfer before its last instruction.
+#[must_use]
+pub fn shape(address: u64, bytes: &[u8]) -> Option<Shape> {
+    let mut decoder = decoder(address, bytes);
+    let mut shape = Shape { instruction_count: 0, last: address, end: address, transfer: Transfer::Next };
+    let mut instruction = Instruction::default();
+    while decoder.can_decode() {
+        if shape.transfer.ends_block() {
+            return None;
+        }
+        decoder.decode_out(&mut instruction);
+        shape.last = instruction.ip();
+        shape.end = instruction.next_ip();
+        shape.instruction_count += 1;
+        shape.transfer = if instruction.is_invalid() { Transfer::Trap } else { transfer(&instruction) };
+    }
+    let whole = shape.end.wrapping_sub(address) == bytes.len() as u64;
+    (shape.instruction_count > 0 && whole).then_some(shape)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(bytes: &[u8], expected: Transfer) {
+        let shape = shape(0x1000, bytes).unwrap();
+        assert_eq!(shape.transfer, expected);
+        assert_eq!(shape.instruction_count, 1);
+    }
+
+    #[test]
+    fn transfers() {
+        check(&[0x90], Transfer::Next);
+        check(&[0x74, 0x10], Transfer::Conditional { target: 0x1012 });
+        check(&[0xe2, 0xfe], Transfer::Conditional { target: 0x1000 });
+        check(&[0xe3, 0x00], Transfer::Conditional { target: 0x1002 });
+        check(&[0xeb, 0x00], Transfer::Jump { target: 0x1002 });
+        check(&[0xe8, 0, 0, 0, 0], Transfer::Call { target: 0x1005 });
+        check(&[0xff, 0xe0], Transfer::IndirectJump);
+        check(&[0xff, 0xd0], Transfer::IndirectCall);
+        check(&[0xff, 0x25, 0, 0, 0, 0], Transfer::IndirectJump);
+        check(&[0xc3], Transfer::Return);
+        check(&[0xf3, 0xc3], Transfer::Return);
+        check(&[0xc2, 8, 0], Transfer::Return);
+        check(&[0x0f, 0x05], Transfer::Syscall);
+        check(&[0xcc], Transfer::Trap);
+        check(&[0x0f, 0x0b], Transfer::Trap);
+    }
+
+    #[test]
+    fn a_transfer_in_the_middle_is_no_block() {
+        assert_eq!(shape(0, &[0xc3, 0x90]), None);
+        assert_eq!(shape(0, &[]), None);
+    }
+}

@@ -1,0 +1,178 @@
+//! What the engine inside the target and the recorder outside agree on: the shared memory between them, byte by byte.
+//!
+//! Nouns: the [`Control`] page; the *code ring*, through which every translated block and every mapped module is
+//! announced before anybody executes it; and one *slot* per thread, a short ring of segments that holds the thread's
+//! **path**. A path is a string of symbols (see [`symbol`]); with the blocks at hand it says which way the thread
+//! went, and it costs one byte for up to six branches.
+//!
+//! Neither side trusts the other to be alive: the engine waits with a time-out and looks at [`Control::recorder`], the
+//! recorder can read a segment whose writer was killed, because unwritten bytes are zero and zero is no symbol.
+#![no_std]
+
+use core::sync::atomic::{AtomicU32, AtomicU64};
+
+pub mod code;
+pub mod symbol;
+
+/// Changes whenever anything in this crate changes its layout or meaning.
+pub const VERSION: u32 = 1;
+pub const MAGIC: u64 = u64::from_le_bytes(*b"TRACKWAY");
+
+/// Threads that can be alive at once.
+pub const SLOT_COUNT: usize = 4096;
+pub const SEGMENT_COUNT: usize = 4;
+/// Distance between two segments of a slot; the last page of each is a guard page in the target.
+pub const SEGMENT_STRIDE: usize = 64 << 10;
+pub const GUARD_BYTES: usize = 4096;
+/// Bytes of symbols a segment can hold.
+pub const SEGMENT_BYTES: usize = SEGMENT_STRIDE - GUARD_BYTES;
+pub const SLOT_STRIDE: usize = SEGMENT_COUNT * SEGMENT_STRIDE;
+
+/// Capacity of the code ring, a power of two.
+pub const CODE_RING_BYTES: usize = 8 << 20;
+
+/// Where the parts of the shared mapping are.
+pub const CONTROL_BYTES: usize = (size_of::<Control>() + 4095) & !4095;
+pub const CODE_RING_OFFSET: usize = CONTROL_BYTES;
+pub const SLOTS_OFFSET: usize = CODE_RING_OFFSET + CODE_RING_BYTES;
+pub const SHARED_BYTES: usize = SLOTS_OFFSET + SLOT_COUNT * SLOT_STRIDE;
+
+/// Offset in the shared mapping of segment `segment` of slot `slot`.
+#[must_use]
+pub const fn segment_offset(slot: usize, segment: usize) -> usize {
+    SLOTS_OFFSET + slot * SLOT_STRIDE + segment * SEGMENT_STRIDE
+}
+
+/// The first pages of the shared mapping. All-zero is a valid initial state except for `magic`, `version`,
+/// `recorder` and `recorder_pid`, which the recorder fills in before the target sees the mapping.
+#[repr(C)]
+pub struct Control {
+    pub magic: u64,
+    pub version: u32,
+    pub recorder_pid: u32,
+    /// The first word is the futex word of a robust, process-shared mutex that the recorder holds all its life: the
+    /// kernel sets [`OWNER_DIED`] in it when the recorder dies. The rest is the C library's.
+    pub recorder: [AtomicU32; 16],
+    /// Bytes ever appended to the code ring, by the engine, under its translation lock.
+    pub code_head: AtomicU64,
+    /// Bytes ever taken from the code ring, by the recorder. Its low half is a futex the engine waits on.
+    pub code_tail: AtomicU64,
+    /// Non-zero while the engine waits for room in the code ring.
+    pub code_waiting: AtomicU32,
+    /// The recorder sets this before it sleeps on `doorbell`; who publishes something and finds it set, adds one to
+    /// `doorbell` and wakes it.
+    pub recorder_sleeping: AtomicU32,
+    pub doorbell: AtomicU32,
+    /// Next block number; survives exec, so that a number is unique in a recording.
+    pub next_block: AtomicU32,
+    /// Next thread number.
+    pub next_thread: AtomicU32,
+    /// Where a thread that is about to exec and the recorder meet, a futex: one of the `EXEC_*` values.
+    pub exec_state: AtomicU32,
+    /// The thread that wants to exec.
+    pub exec_tid: AtomicU32,
+    /// Which image of the process this is: 0 after launch, plus one with every exec. Set by the recorder.
+    pub image: AtomicU32,
+    /// Non-zero when the recorder wants no more data: threads go back to native code.
+    pub leave: AtomicU32,
+    pub reserved: [u32; 9],
+    pub slots: [Slot; SLOT_COUNT],
+}
+
+/// Set by the kernel in the first word of [`Control::recorder`] when the recorder is dead.
+pub const OWNER_DIED: u32 = 0x4000_0000;
+
+/// Nobody wants to exec.
+pub const EXEC_IDLE: u32 = 0;
+/// The engine asks (doorbell rung) and waits on `exec_state` until the recorder has attached.
+pub const EXEC_WANTED: u32 = 1;
+/// The recorder is attached and will see the exec.
+pub const EXEC_READY: u32 = 2;
+/// The recorder could not attach: the engine execs all the same, and the new image runs untraced.
+pub const EXEC_REFUSED: u32 = 3;
+/// The exec failed; the recorder detaches and sets `EXEC_IDLE`, for which the engine waits.
+pub const EXEC_FAILED: u32 = 4;
+
+/// One thread's ring. The engine takes a free slot, the recorder gives it back.
+#[repr(C, align(64))]
+pub struct Slot {
+    /// One of the `SLOT_*` values.
+    pub state: AtomicU32,
+    pub os_tid: AtomicU32,
+    /// Logical thread number.
+    pub thread: AtomicU32,
+    /// Segments ever completed by the thread. Segment `head % SEGMENT_COUNT` is being written.
+    pub head: AtomicU32,
+    /// Segments ever consumed (and zeroed) by the recorder, a futex. The thread waits while
+    /// `head - tail == SEGMENT_COUNT`.
+    pub tail: AtomicU32,
+    /// Non-zero while the thread waits for `tail` to move.
+    pub waiting: AtomicU32,
+    /// Bytes used in each completed segment.
+    pub used: [AtomicU32; SEGMENT_COUNT],
+    /// Logical number of the thread that created this one; `u32::MAX` for none.
+    pub parent: AtomicU32,
+    pub reserved: [u32; 5],
+}
+
+pub const SLOT_FREE: u32 = 0;
+/// Owned by a thread that is being created or runs.
+pub const SLOT_LIVE: u32 = 1;
+/// The thread has published everything and will not touch the slot again.
+pub const SLOT_ENDED: u32 = 2;
+
+/// General registers of the application, in the order of [`Registers::general`].
+pub const RAX: usize = 0;
+pub const RCX: usize = 1;
+pub const RDX: usize = 2;
+pub const RBX: usize = 3;
+pub const RSP: usize = 4;
+pub const RBP: usize = 5;
+pub const RSI: usize = 6;
+pub const RDI: usize = 7;
+pub const R8: usize = 8;
+pub const R9: usize = 9;
+pub const R10: usize = 10;
+pub const R11: usize = 11;
+pub const R15: usize = 15;
+
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Registers {
+    /// In the order of their numbers in machine code: rax, rcx, rdx, rbx, rsp, rbp, rsi, rdi, r8 to r15.
+    pub general: [u64; 16],
+    pub rip: u64,
+    pub rflags: u64,
+}
+
+/// What the injector tells the engine. The engine's entry point is called with the address of this in rdi, rsp at the top
+/// of a stack of at least 64 KiB, all other registers undefined, and every signal in its original state.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct Init {
+    pub version: u32,
+    pub flags: u32,
+    /// Address of the shared mapping ([`Control`] is at its start).
+    pub shared: u64,
+    /// Address, below 2 GiB, of [`TABLE_BYTES`] zeroed bytes for the table of indirect targets.
+    pub table: u64,
+    /// Where the injected engine (image, stack, table, this block) lies: one range below 2 GiB.
+    pub engine_start: u64,
+    pub engine_end: u64,
+    /// The application's state; its next instruction is `registers.rip`.
+    pub registers: Registers,
+    pub os_tid: u32,
+    /// The target's process number.
+    pub pid: u32,
+    /// From the auxiliary vector: smallest stack a signal frame fits on (AT_MINSIGSTKSZ), or 0.
+    pub min_signal_stack: u64,
+    /// Logical thread number and slot that the injector has taken for this thread (slot state already live).
+    pub thread: u32,
+    pub slot: u32,
+}
+
+/// The kernel lets user code write gs base (`AT_HWCAP2` bit 1).
+pub const FLAG_FSGSBASE: u32 = 1;
+
+/// Room for the table of indirect targets: 65536 addresses.
+pub const TABLE_BYTES: usize = 8 << 16;
