@@ -1,1 +1,29 @@
-#![no_std]
+//! The half of Trackway that lives inside the target: a same-ISA binary translator that appends each thread's path to a
+//! shared ring (crate `wire`). No libc, no thread-local storage, nothing on the application's heap or stack.
+//!
+//! Who calls whom: [`start`] takes over the first thread; translated code (made by [`translate`], kept by [`fragment`] in the
+//! memory of [`cache`]) leaves through the assembly in [`dispatch`], which finds or translates what comes next;
+//! [`syscall`] sees every system call, [`clone`] new threads and processes, [`signal`] every signal. All of them write to
+//! the thread's [`ring`]. The state of one thread is its [`tcb::Tcb`], reached through gs.
+//!
+//! The engine never touches trace files and does not know what a recording is used for.
+#![cfg_attr(not(test), no_std)]
+
+extern crate alloc;
+
+pub mod cache;
+pub mod clone;
+pub mod dispatch;
+pub mod emit;
+pub mod exec;
+pub mod fragment;
+pub mod leave;
+pub mod lock;
+pub mod memory;
+pub mod ring;
+pub mod signal;
+pub mod start;
+pub mod sys;
+pub mod syscall;
+pub mod tcb;
+pub mod translate;

@@ -1,0 +1,183 @@
+//! New threads are traced from their first instruction; new processes run natively. And how threads end.
+
+use core::arch::naked_asm;
+use core::mem::offset_of;
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use wire::{Control, RDI, RSI, RSP, SLOT_COUNT, SLOT_FREE, SLOT_LIVE, symbol};
+
+use crate::sys::{self, number};
+use crate::tcb::{self, Tcb};
+use crate::{dispatch, leave, ring, signal, syscall};
+
+const CLONE_VM: u64 = 0x100;
+const CLONE_VFORK: u64 = 0x4000;
+const CLONE_THREAD: u64 = 0x1_0000;
+
+static FSGSBASE: AtomicBool = AtomicBool::new(false);
+static MIN_SIGNAL_STACK: AtomicU64 = AtomicU64::new(0);
+
+/// Remembers what new threads need.
+pub fn set_up(fsgsbase: bool, min_signal_stack: u64) {
+    FSGSBASE.store(fsgsbase, Ordering::Relaxed);
+    MIN_SIGNAL_STACK.store(min_signal_stack, Ordering::Relaxed);
+}
+
+/// The parts of clone's and clone3's arguments that matter here.
+struct Request {
+    flags: u64,
+    /// The child's stack pointer; 0: the same as the parent's.
+    stack: u64,
+}
+
+fn request(tcb: &Tcb, call: u64) -> Option<Request> {
+    let [flags, stack] = [RDI, RSI].map(|register| tcb.registers.general[register]);
+    Some(match call {
+        number::FORK => Request { flags: 0, stack: 0 },
+        number::VFORK => Request { flags: CLONE_VM | CLONE_VFORK, stack: 0 },
+        number::CLONE => Request { flags, stack },
+        _ => {
+            let [flags, .., stack, length] = crate::memory::read::<[u64; 7]>(flags)?;
+            Request { flags, stack: if stack == 0 { 0 } else { stack.wrapping_add(length) } }
+        }
+    })
+}
+
+/// clone, clone3, fork and vfork. Returns the result for the parent.
+pub fn clone(tcb: &mut Tcb, call: u64) -> i64 {
+    let Some(request) = request(tcb, call) else { return syscall::pass(tcb) };
+    if request.flags & CLONE_THREAD != 0 { new_thread(tcb, &request) } else { new_process(tcb, &request) }
+}
+
+/// Takes a free slot.
+fn take_slot(control: &Control) -> Option<u32> {
+    let taken = |slot: &wire::Slot| {
+        slot.state.compare_exchange(SLOT_FREE, SLOT_LIVE, Ordering::SeqCst, Ordering::Relaxed).is_ok()
+    };
+    (0..SLOT_COUNT).find(|&index| taken(&control.slots[index])).map(|index| index as u32)
+}
+
+/// The child's state: the parent's, as the kernel would hand it over.
+fn inherit(child: &mut Tcb, parent: &Tcb, request: &Request) {
+    child.registers = parent.registers;
+    syscall::complete(child, 0);
+    if request.stack != 0 {
+        child.registers.general[RSP] = request.stack;
+    }
+    child.xmm = parent.xmm;
+    child.mxcsr = parent.mxcsr;
+    signal::set_mask(child, parent.mask);
+}
+
+fn new_thread(tcb: &mut Tcb, request: &Request) -> i64 {
+    let control = tcb.control();
+    let Some(slot_index) = take_slot(control) else { return sys::EAGAIN };
+    let slot = &control.slots[slot_index as usize];
+    let thread = control.next_thread.fetch_add(1, Ordering::SeqCst);
+    slot.thread.store(thread, Ordering::Relaxed);
+    slot.parent.store(tcb.thread, Ordering::Relaxed);
+    slot.os_tid.store(0, Ordering::SeqCst);
+    let Some(child) = Tcb::new(control, slot_index, thread, MIN_SIGNAL_STACK.load(Ordering::Relaxed)) else {
+        slot.state.store(SLOT_FREE, Ordering::SeqCst);
+        return sys::ENOMEM;
+    };
+    inherit(child, tcb, request);
+    signal::block_all(tcb);
+    // SAFETY: the child's state is complete; it runs on stacks of its own.
+    let result = unsafe { trackway_clone(child, start_thread as *const () as u64) };
+    if result < 0 {
+        // SAFETY: no thread was made to use it.
+        unsafe { child.free() };
+        slot.state.store(SLOT_FREE, Ordering::SeqCst);
+    } else {
+        ring::append_child(tcb, thread, result as u32, 0);
+    }
+    result
+}
+
+fn new_process(tcb: &mut Tcb, request: &Request) -> i64 {
+    let Some(child) = Tcb::new(tcb.control(), tcb.slot_index, tcb.thread, MIN_SIGNAL_STACK.load(Ordering::Relaxed))
+    else {
+        return sys::ENOMEM;
+    };
+    inherit(child, tcb, request);
+    child.alternate_stack = tcb.alternate_stack;
+    signal::block_all(tcb);
+    // SAFETY: the child's state is complete; it runs on stacks of its own, also when it shares our memory.
+    let result = unsafe { trackway_clone(child, start_process as *const () as u64) };
+    let still_shared = request.flags & (CLONE_VM | CLONE_VFORK) == CLONE_VM;
+    if result < 0 || !still_shared {
+        // SAFETY: the child has a copy of its own, or has called exec or ended.
+        unsafe { child.free() };
+    }
+    result
+}
+
+/// The first thing a new thread does.
+extern "C" fn start_thread(tcb: &mut Tcb) -> ! {
+    // SAFETY: the thread has just been born and gs is not the application's.
+    unsafe { tcb::set_gs(tcb.this as u64, FSGSBASE.load(Ordering::Relaxed)) };
+    tcb.install_signal_stack();
+    tcb.slot().os_tid.store(sys::gettid(), Ordering::SeqCst);
+    ring::open(tcb);
+    let pc = tcb.registers.rip;
+    ring::append_timed(tcb, symbol::START, pc, 0);
+    dispatch::enter_first()
+}
+
+/// The first thing a new process does: it goes its own way, natively.
+extern "C" fn start_process(tcb: &mut Tcb) -> ! {
+    // SAFETY: as for a thread; the process's copy of the engine is no longer entered once it runs natively.
+    unsafe { tcb::set_gs(tcb.this as u64, FSGSBASE.load(Ordering::Relaxed)) };
+    signal::restore_actions();
+    let stack = tcb.alternate_stack;
+    // SAFETY: the kernel reads the application's own alternate stack.
+    unsafe { sys::call(number::SIGALTSTACK, [&raw const stack as u64, 0, 0, 0, 0, 0]) };
+    leave::go_native(tcb);
+    dispatch::enter_native()
+}
+
+/// Makes the application's clone call; the child calls `start` with its state, on its engine stack.
+#[unsafe(naked)]
+unsafe extern "C" fn trackway_clone(child: *mut Tcb, start: u64) -> i64 {
+    naked_asm!(
+        "push rbx",
+        "push rbp",
+        "mov rbx, rdi",
+        "mov rbp, rsi",
+        "mov rax, gs:[{r} + 0*8]",
+        "mov rdi, gs:[{r} + 7*8]",
+        "mov rsi, gs:[{r} + 6*8]",
+        "mov rdx, gs:[{r} + 2*8]",
+        "mov r10, gs:[{r} + 10*8]",
+        "mov r8, gs:[{r} + 8*8]",
+        "mov r9, gs:[{r} + 9*8]",
+        "syscall",
+        "test rax, rax",
+        "jz 2f",
+        "pop rbp",
+        "pop rbx",
+        "ret",
+        "2:",
+        "mov rsp, [rbx + {stack}]",
+        "mov rdi, rbx",
+        "mov rax, rbp",
+        "xor ebp, ebp",
+        "call rax",
+        "ud2",
+        r = const offset_of!(Tcb, registers),
+        stack = const offset_of!(Tcb, engine_stack),
+    )
+}
+
+/// The application's exit: of one thread.
+pub fn exit(tcb: &mut Tcb) -> ! {
+    signal::block_all(tcb);
+    ring::close(tcb, symbol::END, 0);
+    let status = tcb.registers.general[RDI];
+    // SAFETY: the thread's stacks go away together with the thread; the assembly uses none. Signals are blocked.
+    unsafe {
+        core::arch::asm!("syscall", "mov eax, 60", "mov rdi, r12", "syscall", "ud2", in("rax") number::MUNMAP,
+            in("rdi") tcb.mapping, in("rsi") tcb.mapping_length, in("r12") status, options(noreturn));
+    }
+}

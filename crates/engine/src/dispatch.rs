@@ -1,0 +1,305 @@
+//! Between translated code and the engine: the assembly that switches, and what happens at each exit.
+//!
+//! Three ways in (an exit with a number; an indirect target that the table does not know; one that the table confused), one
+//! way out. The stretch of code from `trackway_enter` to `trackway_enter_end` only reads the thread's saved state, so a
+//! signal that arrives there sees the application exactly as saved.
+
+use core::arch::naked_asm;
+use core::mem::offset_of;
+
+use wire::symbol;
+
+use crate::fragment::{ENGINE, Engine};
+use crate::tcb::Tcb;
+use crate::translate::{Error, ExitKind};
+use crate::{leave, ring, sys, syscall};
+
+const REGISTERS: usize = offset_of!(Tcb, registers);
+const XMM: usize = offset_of!(Tcb, xmm);
+
+/// Tells a thread where translated code can jump to.
+pub fn set_entries(tcb: &mut Tcb) {
+    tcb.exit_entry = trackway_exit as *const () as u64;
+    tcb.miss_entry = trackway_miss as *const () as u64;
+    tcb.mismatch_entry = trackway_mismatch as *const () as u64;
+}
+
+/// Where unknown indirect targets go.
+pub fn miss_entry() -> u64 {
+    trackway_miss as *const () as u64
+}
+
+unsafe extern "C" {
+    fn trackway_enter_end();
+}
+
+/// Whether the thread is on its way into the cache, its state still as saved.
+pub fn is_entering(pc: u64) -> bool {
+    (trackway_enter as *const () as u64..trackway_enter_end as *const () as u64).contains(&pc)
+}
+
+/// Address of [`trackway_resume`].
+pub fn resume_entry() -> u64 {
+    trackway_resume as *const () as u64
+}
+
+/// An exit leaves: its number is in ecx, rcx in its scratch place, the cursor in r15.
+#[unsafe(naked)]
+unsafe extern "C" fn trackway_exit() {
+    naked_asm!(
+        "mov gs:[{rdx}], rdx",
+        "mov edx, ecx",
+        "lea rcx, [rip + {on_exit}]",
+        "jmp {save}",
+        rdx = const REGISTERS + 8 * wire::RDX,
+        on_exit = sym on_exit,
+        save = sym trackway_save,
+    )
+}
+
+/// The table does not know the target in rcx; rcx and rdx are in their scratch places.
+#[unsafe(naked)]
+unsafe extern "C" fn trackway_miss() {
+    naked_asm!(
+        "mov rdx, gs:[{scratch_rdx}]",
+        "mov gs:[{rdx}], rdx",
+        "mov rdx, rcx",
+        "lea rcx, [rip + {on_indirect}]",
+        "jmp {save}",
+        scratch_rdx = const offset_of!(Tcb, scratch_rdx),
+        rdx = const REGISTERS + 8 * wire::RDX,
+        on_indirect = sym on_indirect,
+        save = sym trackway_save,
+    )
+}
+
+/// The table led to another target: rcx is the wanted one minus that one, rdx is that one negated.
+#[unsafe(naked)]
+unsafe extern "C" fn trackway_mismatch() {
+    naked_asm!(
+        "not rdx", // unlike neg, leaves the flags alone
+        "lea rcx, [rcx + rdx + 1]",
+        "jmp {miss}",
+        miss = sym trackway_miss,
+    )
+}
+
+/// Saves the application's state and calls the function in rcx with the thread's state and rdx. rdx is saved already, rcx
+/// is in its scratch place.
+#[unsafe(naked)]
+unsafe extern "C" fn trackway_save() {
+    naked_asm!(
+        "mov gs:[{r} + 0*8], rax",
+        "mov gs:[{r} + 3*8], rbx",
+        "mov gs:[{r} + 4*8], rsp",
+        "mov gs:[{r} + 5*8], rbp",
+        "mov gs:[{r} + 6*8], rsi",
+        "mov gs:[{r} + 7*8], rdi",
+        "mov gs:[{r} + 8*8], r8",
+        "mov gs:[{r} + 9*8], r9",
+        "mov gs:[{r} + 10*8], r10",
+        "mov gs:[{r} + 11*8], r11",
+        "mov gs:[{r} + 12*8], r12",
+        "mov gs:[{r} + 13*8], r13",
+        "mov gs:[{r} + 14*8], r14",
+        "mov gs:[{cursor}], r15",
+        "mov rax, gs:[{scratch_rcx}]",
+        "mov gs:[{r} + 1*8], rax",
+        "mov rsp, gs:[{stack}]",
+        "pushfq",
+        "pop gs:[{rflags}]",
+        "cld",
+        "stmxcsr gs:[{mxcsr}]",
+        "movaps gs:[{x}], xmm0",
+        "movaps gs:[{x} + 16], xmm1",
+        "movaps gs:[{x} + 32], xmm2",
+        "movaps gs:[{x} + 48], xmm3",
+        "movaps gs:[{x} + 64], xmm4",
+        "movaps gs:[{x} + 80], xmm5",
+        "movaps gs:[{x} + 96], xmm6",
+        "movaps gs:[{x} + 112], xmm7",
+        "movaps gs:[{x} + 128], xmm8",
+        "movaps gs:[{x} + 144], xmm9",
+        "movaps gs:[{x} + 160], xmm10",
+        "movaps gs:[{x} + 176], xmm11",
+        "movaps gs:[{x} + 192], xmm12",
+        "movaps gs:[{x} + 208], xmm13",
+        "movaps gs:[{x} + 224], xmm14",
+        "movaps gs:[{x} + 240], xmm15",
+        "mov rdi, gs:[0]",
+        "mov rsi, rdx",
+        "call rcx",
+        "jmp {enter}",
+        r = const REGISTERS,
+        x = const XMM,
+        cursor = const offset_of!(Tcb, cursor),
+        scratch_rcx = const offset_of!(Tcb, scratch_rcx),
+        stack = const offset_of!(Tcb, engine_stack),
+        rflags = const REGISTERS + offset_of!(wire::Registers, rflags),
+        mxcsr = const offset_of!(Tcb, mxcsr),
+        enter = sym trackway_enter,
+    )
+}
+
+/// Goes on at `tcb.registers.rip`, with the saved state.
+#[unsafe(naked)]
+pub unsafe extern "C" fn trackway_resume() {
+    naked_asm!(
+        "cld",
+        "mov rsp, gs:[{stack}]",
+        "mov rdi, gs:[0]",
+        "call {resume}",
+        "jmp {enter}",
+        stack = const offset_of!(Tcb, engine_stack),
+        resume = sym resume,
+        enter = sym trackway_enter,
+    )
+}
+
+/// Goes to `tcb.next` with the saved state. Signals that were put off are let in first.
+#[unsafe(naked)]
+unsafe extern "C" fn trackway_enter() {
+    naked_asm!(
+        "cmp dword ptr gs:[{deferred}], 0",
+        "je 2f",
+        "mov dword ptr gs:[{deferred}], 0",
+        "mov eax, 14", // rt_sigprocmask(SIG_SETMASK, &real_mask, NULL, 8)
+        "mov edi, 2",
+        "mov rsi, gs:[0]",
+        "add rsi, {real_mask}",
+        "xor edx, edx",
+        "mov r10d, 8",
+        "syscall",
+        "2:",
+        "ldmxcsr gs:[{mxcsr}]",
+        "movaps xmm0, gs:[{x}]",
+        "movaps xmm1, gs:[{x} + 16]",
+        "movaps xmm2, gs:[{x} + 32]",
+        "movaps xmm3, gs:[{x} + 48]",
+        "movaps xmm4, gs:[{x} + 64]",
+        "movaps xmm5, gs:[{x} + 80]",
+        "movaps xmm6, gs:[{x} + 96]",
+        "movaps xmm7, gs:[{x} + 112]",
+        "movaps xmm8, gs:[{x} + 128]",
+        "movaps xmm9, gs:[{x} + 144]",
+        "movaps xmm10, gs:[{x} + 160]",
+        "movaps xmm11, gs:[{x} + 176]",
+        "movaps xmm12, gs:[{x} + 192]",
+        "movaps xmm13, gs:[{x} + 208]",
+        "movaps xmm14, gs:[{x} + 224]",
+        "movaps xmm15, gs:[{x} + 240]",
+        "mov rsp, gs:[{stack}]",
+        "push gs:[{rflags}]",
+        "popfq",
+        "mov rax, gs:[{r} + 0*8]",
+        "mov rcx, gs:[{r} + 1*8]",
+        "mov rdx, gs:[{r} + 2*8]",
+        "mov rbx, gs:[{r} + 3*8]",
+        "mov rbp, gs:[{r} + 5*8]",
+        "mov rsi, gs:[{r} + 6*8]",
+        "mov rdi, gs:[{r} + 7*8]",
+        "mov r8, gs:[{r} + 8*8]",
+        "mov r9, gs:[{r} + 9*8]",
+        "mov r10, gs:[{r} + 10*8]",
+        "mov r11, gs:[{r} + 11*8]",
+        "mov r12, gs:[{r} + 12*8]",
+        "mov r13, gs:[{r} + 13*8]",
+        "mov r14, gs:[{r} + 14*8]",
+        "mov r15, gs:[{cursor}]",
+        "mov rsp, gs:[{r} + 4*8]",
+        "jmp gs:[{next}]",
+        ".globl trackway_enter_end",
+        "trackway_enter_end:",
+        deferred = const offset_of!(Tcb, deferred),
+        real_mask = const offset_of!(Tcb, real_mask),
+        r = const REGISTERS,
+        x = const XMM,
+        cursor = const offset_of!(Tcb, cursor),
+        stack = const offset_of!(Tcb, engine_stack),
+        rflags = const REGISTERS + offset_of!(wire::Registers, rflags),
+        mxcsr = const offset_of!(Tcb, mxcsr),
+        next = const offset_of!(Tcb, next),
+    )
+}
+
+/// Enters the cache with the saved state of a new thread.
+pub fn enter_first() -> ! {
+    // SAFETY: gs points at the calling thread's state, which is complete; nothing on this stack is needed any more.
+    unsafe {
+        core::arch::asm!("jmp {resume}", resume = sym trackway_resume, options(noreturn));
+    }
+}
+
+/// Goes to native code with the saved state, after `leave::go_native`.
+pub fn enter_native() -> ! {
+    // SAFETY: as for `enter_first`.
+    unsafe {
+        core::arch::asm!("jmp {enter}", enter = sym trackway_enter, options(noreturn));
+    }
+}
+
+/// An exit of a fragment was taken.
+extern "C" fn on_exit(tcb: &mut Tcb, number: u64) {
+    let mut engine = ENGINE.lock();
+    let exit = engine.exit(number as u32);
+    tcb.registers.rip = exit.target;
+    match exit.kind {
+        ExitKind::Syscall => {
+            let block = engine.fragment(exit.fragment).address;
+            drop(engine);
+            syscall::handle(tcb, block);
+            resume(tcb);
+        }
+        ExitKind::Direct => {
+            if let Some(index) = go_to(tcb, &mut engine, false) {
+                engine.link(&exit, index);
+            }
+            drop(engine);
+            leave_if_wanted(tcb);
+        }
+    }
+}
+
+/// An indirect jump, call or return went to a target that the table does not lead to.
+extern "C" fn on_indirect(tcb: &mut Tcb, target: u64) {
+    let mut engine = ENGINE.lock();
+    tcb.registers.rip = target;
+    let Some(index) = go_to(tcb, &mut engine, true) else { return };
+    engine.enter_in_table(index);
+    let block = engine.fragment(index).block;
+    drop(engine);
+    ring::append(tcb, &symbol::arrive(block).to_le_bytes(), 0);
+    leave_if_wanted(tcb);
+}
+
+/// Finds where `tcb.registers.rip` is in the cache.
+extern "C" fn resume(tcb: &mut Tcb) {
+    go_to(tcb, &mut ENGINE.lock(), false);
+    leave_if_wanted(tcb);
+}
+
+/// Sets `tcb.next`. Code that cannot be read is jumped to natively: the processor raises the fault that the application
+/// has to see.
+fn go_to(tcb: &mut Tcb, engine: &mut Engine, by_arrival: bool) -> Option<u32> {
+    let pc = tcb.registers.rip;
+    match engine.find(pc, by_arrival) {
+        Ok(index) => {
+            tcb.next = engine.fragment(index).body;
+            Some(index)
+        }
+        Err(Error::Unreadable(_)) => {
+            tcb.next = pc;
+            None
+        }
+        Err(Error::Unfit(_)) => {
+            sys::complain("trackway: engine: a single block does not fit\n");
+            sys::abort()
+        }
+    }
+}
+
+fn leave_if_wanted(tcb: &mut Tcb) {
+    if tcb.leaving || !ring::is_wanted(tcb.control()) {
+        leave::leave(tcb);
+    }
+}

@@ -1,0 +1,55 @@
+//! exec in the same process stays traced: the recorder attaches before the call and puts an engine into the new image.
+
+use core::sync::atomic::Ordering;
+
+use wire::{EXEC_FAILED, EXEC_IDLE, EXEC_READY, EXEC_REFUSED, EXEC_WANTED, symbol};
+
+use crate::tcb::Tcb;
+use crate::{ring, signal, sys, syscall};
+
+const PATIENCE_MILLISECONDS: u64 = 100;
+
+/// The application's execve or execveat; returns if it fails.
+pub fn exec(tcb: &mut Tcb) -> i64 {
+    let control = tcb.control();
+    while control.exec_state.compare_exchange(EXEC_IDLE, EXEC_WANTED, Ordering::SeqCst, Ordering::SeqCst).is_err() {
+        // Another thread is about to exec: it ends us, or fails and lets us try.
+        if !ring::is_wanted(control) {
+            return exec_unseen(tcb);
+        }
+        sys::futex_wait(&control.exec_state, control.exec_state.load(Ordering::SeqCst), PATIENCE_MILLISECONDS);
+    }
+    control.exec_tid.store(sys::gettid(), Ordering::SeqCst);
+    ring_and_wait(tcb, EXEC_WANTED);
+    ring::append_time(tcb, symbol::TIME, 0);
+    let result = exec_unseen(tcb);
+    let refused = control.exec_state.load(Ordering::SeqCst) == EXEC_REFUSED;
+    control.exec_state.store(if refused { EXEC_IDLE } else { EXEC_FAILED }, Ordering::SeqCst);
+    if !refused {
+        ring_and_wait(tcb, EXEC_FAILED);
+    }
+    result
+}
+
+/// Tells the recorder and waits until it has changed the state from `state`.
+fn ring_and_wait(tcb: &Tcb, state: u32) {
+    let control = tcb.control();
+    control.doorbell.fetch_add(1, Ordering::SeqCst);
+    sys::futex_wake(&control.doorbell);
+    while control.exec_state.load(Ordering::SeqCst) == state && ring::is_wanted(control) {
+        sys::futex_wait(&control.exec_state, state, PATIENCE_MILLISECONDS);
+    }
+    debug_assert!([EXEC_READY, EXEC_REFUSED, EXEC_IDLE].contains(&control.exec_state.load(Ordering::SeqCst)));
+}
+
+/// The call itself. The new image inherits the signal mask, so the kernel gets the application's exact one for it.
+fn exec_unseen(tcb: &mut Tcb) -> i64 {
+    let real = tcb.real_mask;
+    tcb.real_mask = tcb.mask;
+    tcb.deferred.store(1, Ordering::Relaxed);
+    let result = syscall::pass(tcb);
+    tcb.real_mask = real;
+    tcb.deferred.store(1, Ordering::Relaxed);
+    signal::set_mask(tcb, tcb.mask);
+    result
+}

@@ -1,0 +1,36 @@
+//! Taking over a thread that the injector has stopped.
+
+use wire::{Control, FLAG_FSGSBASE, Init, VERSION, symbol};
+
+use crate::fragment::ENGINE;
+use crate::tcb::{self, Tcb};
+use crate::{clone, dispatch, ring, signal, sys};
+
+/// Called once per image, on the injector's stack.
+///
+/// # Safety
+/// `init` is what the injector wrote.
+pub unsafe extern "C" fn start(init: &Init) -> ! {
+    assert!(init.version == VERSION, "the engine and the recorder are of different versions");
+    // SAFETY: the injector mapped it.
+    let control = unsafe { &*(init.shared as *const Control) };
+    let fsgsbase = init.flags & FLAG_FSGSBASE != 0;
+    ENGINE.lock().set_up(init.shared, init.table, dispatch::miss_entry());
+    signal::set_image(init.engine_start, init.engine_end);
+    clone::set_up(fsgsbase, init.min_signal_stack);
+    let Some(tcb) = Tcb::new(control, init.slot, init.thread, init.min_signal_stack) else {
+        panic!("no memory for the state of a thread");
+    };
+    tcb.registers = init.registers;
+    // SAFETY: the application has not executed anything that could use gs.
+    unsafe { tcb::set_gs(tcb.this as u64, fsgsbase) };
+    let mut mask = 0u64;
+    // SAFETY: the kernel writes the mask.
+    unsafe { sys::call(sys::number::RT_SIGPROCMASK, [0, 0, &raw mut mask as u64, 8, 0, 0]) };
+    signal::set_mask(tcb, mask);
+    tcb.install_signal_stack();
+    signal::set_up();
+    ring::open(tcb);
+    ring::append_timed(tcb, symbol::START, init.registers.rip, 0);
+    dispatch::enter_first()
+}

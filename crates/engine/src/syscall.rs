@@ -1,0 +1,218 @@
+//! System calls of the application: most run untouched, some must be seen, a few are answered by us.
+
+use core::arch::naked_asm;
+use core::mem::offset_of;
+use core::sync::atomic::Ordering;
+
+use wire::{R8, R9, R10, R11, RAX, RCX, RDI, RDX, RSI, symbol};
+
+use crate::fragment::ENGINE;
+use crate::sys::{self, number};
+use crate::tcb::Tcb;
+use crate::{clone, exec, memory, ring, signal};
+
+const INSTRUCTION_BYTES: u64 = 2;
+/// Returned by [`trackway_syscall`] when signals are waiting; no system call returns this.
+const NOT_YET: i64 = -5000;
+
+/// Handles the system call at `tcb.registers.rip`, which ends the block that started at `block`.
+pub fn handle(tcb: &mut Tcb, block: u64) {
+    let call = tcb.registers.general[RAX];
+    ring::append_syscall(tcb, call as u32, block);
+    if tcb.deferred.load(Ordering::Relaxed) != 0 {
+        // SAFETY: gs points at this thread's state. A signal that is let in here does not come back.
+        unsafe { trackway_unblock() };
+    }
+    let arguments = [RDI, RSI, RDX, R10, R8, R9].map(|register| tcb.registers.general[register]);
+    let [a, b, c, d, ..] = arguments;
+    let result = match call {
+        number::RT_SIGACTION => signal::sigaction(a, b, c, d),
+        number::RT_SIGPROCMASK => signal::sigprocmask(tcb, a, b, c, d),
+        number::SIGALTSTACK => signal::sigaltstack(tcb, a, b),
+        number::RT_SIGRETURN => return sigreturn(tcb),
+        number::RSEQ => sys::ENOSYS,
+        number::CLONE | number::CLONE3 | number::FORK | number::VFORK => clone::clone(tcb, call),
+        number::EXECVE | number::EXECVEAT => exec::exec(tcb),
+        number::EXIT => clone::exit(tcb),
+        number::EXIT_GROUP => {
+            ring::close(tcb, symbol::END, 0);
+            pass(tcb)
+        }
+        number::MMAP => map(tcb, arguments),
+        number::ARCH_PRCTL => arch_prctl(tcb, a),
+        number::PPOLL | number::EPOLL_PWAIT | number::EPOLL_PWAIT2 => with_mask(tcb, mask_argument(call, arguments)),
+        number::PSELECT6 => {
+            let set = memory::read::<[u64; 2]>(arguments[5]).map_or(0, |[set, _]| set);
+            with_mask(tcb, set)
+        }
+        number::RT_SIGSUSPEND => with_mask(tcb, a),
+        _ => pass(tcb),
+    };
+    complete(tcb, result as u64);
+}
+
+fn mask_argument(call: u64, arguments: [u64; 6]) -> u64 {
+    match call {
+        number::PPOLL => arguments[3],
+        _ => arguments[4],
+    }
+}
+
+/// Executes the application's system call as it is.
+pub fn pass(tcb: &mut Tcb) -> i64 {
+    loop {
+        // SAFETY: the application's own system call, with its own arguments.
+        let result = unsafe { trackway_syscall(tcb) };
+        if result != NOT_YET {
+            return result;
+        }
+        // SAFETY: gs points at this thread's state. A signal that is let in here does not come back.
+        unsafe { trackway_unblock() };
+    }
+}
+
+/// Executes a system call during which another mask holds (if `set` is not null).
+fn with_mask(tcb: &mut Tcb, set: u64) -> i64 {
+    tcb.call_mask = if set == 0 { None } else { memory::read::<u64>(set) };
+    let result = pass(tcb);
+    tcb.call_mask = None;
+    result
+}
+
+/// Puts the result where the kernel would, and steps over the instruction.
+pub fn complete(tcb: &mut Tcb, result: u64) {
+    let registers = &mut tcb.registers;
+    registers.rip += INSTRUCTION_BYTES;
+    registers.general[RAX] = result;
+    registers.general[RCX] = registers.rip;
+    registers.general[R11] = registers.rflags;
+}
+
+fn sigreturn(tcb: &mut Tcb) {
+    if !signal::sigreturn(tcb) {
+        // As the kernel does: the application gets a SIGSEGV. A jump to nowhere raises it.
+        tcb.registers.rip = 0;
+    }
+}
+
+fn arch_prctl(tcb: &mut Tcb, code: u64) -> i64 {
+    const ARCH_SET_GS: u64 = 0x1001;
+    const ARCH_SHSTK_ENABLE: u64 = 0x5001;
+    match code {
+        // gs is ours, and shadow stacks would see our jumps.
+        ARCH_SET_GS => sys::EPERM,
+        ARCH_SHSTK_ENABLE => sys::EINVAL,
+        _ => pass(tcb),
+    }
+}
+
+/// mmap: new executable file mappings are modules.
+fn map(tcb: &mut Tcb, [_, length, protection, _, file, offset]: [u64; 6]) -> i64 {
+    let result = pass(tcb);
+    let Ok(address) = u64::try_from(result) else { return result };
+    if protection & sys::PROT_EXEC != 0 && (file as i32) >= 0 {
+        let mut link = *b"/proc/self/fd/0000000000\0";
+        let mut path = [0u8; 512];
+        let name = write_number(&mut link, file as u32);
+        // SAFETY: the kernel reads the name and fills the buffer.
+        let count = unsafe {
+            sys::call(number::READLINK, [name.as_ptr() as u64, path.as_mut_ptr() as u64, path.len() as u64, 0, 0, 0])
+        };
+        let count = usize::try_from(count).unwrap_or(0);
+        ENGINE.lock().announce_module(address, length, offset, &path[..count]);
+    }
+    result
+}
+
+/// Writes the decimal `value` over the ten digits at the end of `link`, without leading zeroes.
+fn write_number(link: &mut [u8; 25], value: u32) -> &[u8] {
+    const PREFIX: usize = 14;
+    let mut digits = [0u8; 10];
+    let mut count = 0;
+    let mut rest = value;
+    loop {
+        digits[count] = b'0' + (rest % 10) as u8;
+        rest /= 10;
+        count += 1;
+        if rest == 0 {
+            break;
+        }
+    }
+    for index in 0..count {
+        link[PREFIX + index] = digits[count - 1 - index];
+    }
+    link[PREFIX + count] = 0;
+    &link[..=PREFIX + count]
+}
+
+pub enum Window {
+    /// The system call has not been executed, or is to be executed again.
+    Before,
+    /// It has been executed; rax is its result.
+    After,
+    Outside,
+}
+
+unsafe extern "C" {
+    fn trackway_syscall_instruction();
+    fn trackway_unblock_end();
+}
+
+/// Where the thread is with regard to an application's system call.
+pub fn window(pc: u64) -> Window {
+    let instruction = trackway_syscall_instruction as *const () as u64;
+    if (trackway_syscall as *const () as u64..=instruction).contains(&pc) {
+        Window::Before
+    } else if pc == instruction + INSTRUCTION_BYTES {
+        Window::After
+    } else if (trackway_unblock as *const () as u64..trackway_unblock_end as *const () as u64).contains(&pc) {
+        Window::Before
+    } else {
+        Window::Outside
+    }
+}
+
+/// Executes the system call that the saved registers describe, unless signals wait to be let in.
+#[unsafe(naked)]
+unsafe extern "C" fn trackway_syscall(tcb: *mut Tcb) -> i64 {
+    naked_asm!(
+        "mov rax, {not_yet}",
+        "cmp dword ptr gs:[{deferred}], 0",
+        "jne 2f",
+        "mov rax, gs:[{r} + 0*8]",
+        "mov rdi, gs:[{r} + 7*8]",
+        "mov rsi, gs:[{r} + 6*8]",
+        "mov rdx, gs:[{r} + 2*8]",
+        "mov r10, gs:[{r} + 10*8]",
+        "mov r8, gs:[{r} + 8*8]",
+        "mov r9, gs:[{r} + 9*8]",
+        ".globl trackway_syscall_instruction",
+        "trackway_syscall_instruction:",
+        "syscall",
+        "2:",
+        "ret",
+        not_yet = const NOT_YET,
+        deferred = const offset_of!(Tcb, deferred),
+        r = const offset_of!(Tcb, registers),
+    )
+}
+
+/// Gives the kernel the application's mask; a waiting signal is let in here.
+#[unsafe(naked)]
+unsafe extern "C" fn trackway_unblock() {
+    naked_asm!(
+        "mov dword ptr gs:[{deferred}], 0",
+        "mov eax, 14", // rt_sigprocmask(SIG_SETMASK, &real_mask, NULL, 8)
+        "mov edi, 2",
+        "mov rsi, gs:[0]",
+        "add rsi, {real_mask}",
+        "xor edx, edx",
+        "mov r10d, 8",
+        "syscall",
+        ".globl trackway_unblock_end",
+        "trackway_unblock_end:",
+        "ret",
+        deferred = const offset_of!(Tcb, deferred),
+        real_mask = const offset_of!(Tcb, real_mask),
+    )
+}

@@ -1,0 +1,180 @@
+//! The state of one thread. gs points at it, in translated code and in the engine alike.
+//!
+//! One mapping per thread holds its engine stack, a small stack for a child process on its way out, the stack for signals,
+//! and, at the end, the [`Tcb`] itself.
+
+use core::arch::asm;
+use core::mem::offset_of;
+use core::sync::atomic::AtomicU32;
+
+use wire::{Control, Registers, Slot};
+
+use crate::sys;
+
+/// The general registers are saved in `registers`; r15 lives there all the time, because translated code keeps the
+/// cursor in r15.
+#[repr(C, align(64))]
+pub struct Tcb {
+    pub this: *mut Tcb,
+    /// rcx and rdx while translated code uses them on the way to an indirect target, or rcx on the way out.
+    pub scratch_rcx: u64,
+    pub scratch_rdx: u64,
+    /// Where the next symbol goes, while r15 is the application's or the engine runs.
+    pub cursor: u64,
+    /// Addresses that translated code jumps to: see `dispatch`.
+    pub exit_entry: u64,
+    pub miss_entry: u64,
+    pub mismatch_entry: u64,
+    /// Top of the engine's stack; nothing on it is needed while translated code runs.
+    pub engine_stack: u64,
+    /// Where to go on in the code cache.
+    pub next: u64,
+    /// Signals are blocked and one is pending: unblock before going on.
+    pub deferred: AtomicU32,
+    pub mxcsr: u32,
+    /// The application's state while the engine runs. `rip` is always valid then.
+    pub registers: Registers,
+    pub xmm: [[u64; 2]; 16],
+    /// The signal mask the kernel should have while the application runs.
+    pub real_mask: u64,
+    /// The signal mask the application believes in.
+    pub mask: u64,
+    /// Mask during the system call that is being executed, if it brings its own (ppoll, sigsuspend …).
+    pub call_mask: Option<u64>,
+    pub alternate_stack: AlternateStack,
+    /// Single-stepping to the next clean point.
+    pub stepping: bool,
+    /// The thread is to go back to native code at the next clean point.
+    pub leaving: bool,
+    /// The thread runs natively; only its signals still come to us.
+    pub native: bool,
+    pub slot: *const Slot,
+    pub slot_index: u32,
+    pub thread: u32,
+    pub control: *const Control,
+    /// First byte and end of the segment being written.
+    pub segment: u64,
+    pub limit: u64,
+    /// The mapping this structure is in.
+    pub mapping: u64,
+    pub mapping_length: u64,
+    pub child_stack: u64,
+    pub signal_stack: u64,
+    pub signal_stack_length: u64,
+}
+
+/// `stack_t` of the kernel.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct AlternateStack {
+    pub address: u64,
+    pub flags: i32,
+    pub padding: i32,
+    pub length: u64,
+}
+
+pub const SS_ONSTACK: i32 = 1;
+pub const SS_DISABLE: i32 = 2;
+pub const SS_AUTODISARM: i32 = 1 << 31;
+
+pub const SCRATCH_RCX: u32 = offset_of!(Tcb, scratch_rcx) as u32;
+pub const SCRATCH_RDX: u32 = offset_of!(Tcb, scratch_rdx) as u32;
+pub const CURSOR: u32 = offset_of!(Tcb, cursor) as u32;
+pub const EXIT_ENTRY: u32 = offset_of!(Tcb, exit_entry) as u32;
+pub const MISMATCH_ENTRY: u32 = offset_of!(Tcb, mismatch_entry) as u32;
+/// Where the application's r15 lives.
+pub const APP_R15: u32 = (offset_of!(Tcb, registers) + 8 * wire::R15) as u32;
+
+const GUARD: u64 = 4096;
+const ENGINE_STACK: u64 = 128 << 10;
+const CHILD_STACK: u64 = 32 << 10;
+const SIGNAL_STACK: u64 = 64 << 10;
+
+impl Tcb {
+    /// Makes the state of a new thread. `None` if there is no memory.
+    pub fn new(control: &Control, slot_index: u32, thread: u32, min_signal_stack: u64) -> Option<&'static mut Self> {
+        let signal_stack_length = SIGNAL_STACK + ((min_signal_stack + 4095) & !4095);
+        let size = (size_of::<Self>() as u64 + 4095) & !4095;
+        let length = GUARD + ENGINE_STACK + CHILD_STACK + signal_stack_length + size;
+        let mapping = sys::map(0, length, sys::PROT_READ | sys::PROT_WRITE, 0)?;
+        // SAFETY: the first page was mapped just now; it becomes a guard page.
+        unsafe { sys::protect(mapping, GUARD, 0) };
+        let engine_stack = mapping + GUARD + ENGINE_STACK;
+        let child_stack = engine_stack + CHILD_STACK;
+        let address = child_stack + signal_stack_length;
+        let this = address as *mut Self;
+        // SAFETY: fresh zeroed memory of the right size and alignment, for which all-zero is a valid value except for
+        // the pointers, which are set below before anybody looks.
+        let tcb = unsafe { &mut *this };
+        tcb.this = this;
+        tcb.engine_stack = engine_stack;
+        tcb.child_stack = child_stack;
+        tcb.signal_stack = child_stack;
+        tcb.signal_stack_length = signal_stack_length;
+        tcb.mapping = mapping;
+        tcb.mapping_length = length;
+        tcb.mxcsr = 0x1f80;
+        tcb.alternate_stack = AlternateStack { address: 0, flags: SS_DISABLE, padding: 0, length: 0 };
+        tcb.control = control;
+        tcb.slot = &raw const control.slots[slot_index as usize];
+        tcb.slot_index = slot_index;
+        tcb.thread = thread;
+        crate::dispatch::set_entries(tcb);
+        Some(tcb)
+    }
+
+    /// Gives the memory back.
+    ///
+    /// # Safety
+    /// Nobody may use the thread's state or stacks any more.
+    pub unsafe fn free(&mut self) {
+        // SAFETY: the caller's promise.
+        unsafe { sys::unmap(self.mapping, self.mapping_length) };
+    }
+
+    pub fn control(&self) -> &'static Control {
+        // SAFETY: the shared mapping stays as long as the process.
+        unsafe { &*self.control }
+    }
+
+    pub fn slot(&self) -> &'static Slot {
+        // SAFETY: part of the shared mapping.
+        unsafe { &*self.slot }
+    }
+
+    /// The calling thread's state.
+    ///
+    /// # Safety
+    /// gs must point at one, and the reference must not be used beside another one.
+    pub unsafe fn current() -> &'static mut Self {
+        let this: *mut Self;
+        // SAFETY: the first word of the structure that gs points at is its address.
+        unsafe {
+            asm!("mov {}, gs:[0]", out(reg) this, options(nostack, preserves_flags, readonly));
+            &mut *this
+        }
+    }
+
+    /// Makes the signal stack the kernel's alternate stack for this thread.
+    pub fn install_signal_stack(&self) {
+        let stack =
+            AlternateStack { address: self.signal_stack, flags: 0, padding: 0, length: self.signal_stack_length };
+        // SAFETY: the kernel reads the structure; the stack belongs to this thread.
+        unsafe { sys::call(sys::number::SIGALTSTACK, [&raw const stack as u64, 0, 0, 0, 0, 0]) };
+    }
+}
+
+/// Points gs at `address`.
+///
+/// # Safety
+/// The application must not use gs.
+pub unsafe fn set_gs(address: u64, fsgsbase: bool) {
+    if fsgsbase {
+        // SAFETY: the kernel allows the instruction.
+        unsafe { asm!("wrgsbase {}", in(reg) address, options(nostack, preserves_flags)) };
+    } else {
+        const ARCH_SET_GS: u64 = 0x1001;
+        // SAFETY: sets the base of gs.
+        unsafe { sys::call(sys::number::ARCH_PRCTL, [ARCH_SET_GS, address, 0, 0, 0, 0]) };
+    }
+}
