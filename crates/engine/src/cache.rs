@@ -10,6 +10,8 @@ use crate::sys;
 const REGION_BYTES: u64 = 64 << 20;
 /// How far application code may be from a region: two gigabytes less room for the region and for a module's data.
 const REACH: u64 = (2 << 30) - (256 << 20);
+/// Translated code is large and jumps about: huge pages spare the instruction TLB.
+const HUGE_PAGE: u64 = 2 << 20;
 /// A region with less room than this is full.
 const ROOM_MIN: u64 = 256 << 10;
 
@@ -63,13 +65,14 @@ impl Cache {
         // Below first: the heap of an executable grows upwards, libraries are mapped downwards, far from either.
         let distances = [-2, -3, -4, -5, -1, 6, 5, 4, 3, 2, 1, -6, 0];
         let protection = sys::PROT_READ | sys::PROT_WRITE | sys::PROT_EXEC;
-        let page = pc & !0xfff;
+        let page = pc & !(HUGE_PAGE - 1);
         for distance in distances.map(|steps| steps * STEP) {
             let Some(start) = page.checked_add_signed(distance).filter(|start| *start >= 1 << 16) else { continue };
             let flags = sys::MAP_FIXED_NOREPLACE | sys::MAP_NORESERVE;
             let Some(address) = sys::map(start, REGION_BYTES, protection, flags) else { continue };
             let end = address + REGION_BYTES;
-            sys::dont_fork(address, REGION_BYTES);
+            sys::keep_private(address, REGION_BYTES);
+            sys::prefer_huge_pages(address, REGION_BYTES);
             let region = Region { start: address, end, code_next: address, stubs_next: end, fragments: Vec::new() };
             if !region.reaches(pc) {
                 // An old kernel takes the address for a hint only.
@@ -81,6 +84,10 @@ impl Cache {
             return Some(self.regions.len() - 1);
         }
         None
+    }
+
+    pub fn region_of_mut(&mut self, address: u64) -> Option<&mut Region> {
+        self.regions.iter_mut().find(|region| (region.start..region.end).contains(&address))
     }
 
     /// The region that `address` is in.

@@ -4,7 +4,7 @@ use core::arch::naked_asm;
 use core::mem::offset_of;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use wire::{Control, RDI, RSI, RSP, SLOT_COUNT, SLOT_FREE, SLOT_LIVE, symbol};
+use wire::{Control, RDI, RSI, RSP, SLOT_COUNT, SLOT_FREE, SLOT_LIVE, word};
 
 use crate::sys::{self, number};
 use crate::tcb::{self, Tcb};
@@ -90,7 +90,7 @@ fn new_thread(tcb: &mut Tcb, request: &Request) -> i64 {
         unsafe { child.free() };
         slot.state.store(SLOT_FREE, Ordering::SeqCst);
     } else {
-        ring::append_child(tcb, thread, result as u32, 0);
+        ring::append_child(tcb, thread, result as u32);
     }
     result
 }
@@ -121,7 +121,7 @@ extern "C" fn start_thread(tcb: &mut Tcb) -> ! {
     tcb.slot().os_tid.store(sys::gettid(), Ordering::SeqCst);
     ring::open(tcb);
     let pc = tcb.registers.rip;
-    ring::append_timed(tcb, symbol::START, pc, 0);
+    ring::append_timed(tcb, word::START, pc);
     dispatch::enter_first()
 }
 
@@ -173,7 +173,7 @@ unsafe extern "C" fn trackway_clone(child: *mut Tcb, start: u64) -> i64 {
 /// The application's exit: of one thread.
 pub fn exit(tcb: &mut Tcb) -> ! {
     signal::block_all(tcb);
-    ring::close(tcb, symbol::END, 0);
+    ring::close(tcb, word::END);
     let status = tcb.registers.general[RDI];
     // SAFETY: the thread's stacks go away together with the thread; the assembly uses none. Signals are blocked.
     unsafe {

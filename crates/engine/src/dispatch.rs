@@ -7,12 +7,10 @@
 use core::arch::naked_asm;
 use core::mem::offset_of;
 
-use wire::symbol;
-
 use crate::fragment::{ENGINE, Engine};
 use crate::tcb::Tcb;
-use crate::translate::{Error, ExitKind};
-use crate::{leave, ring, sys, syscall};
+use crate::translate::{ExitKind, Unreadable};
+use crate::{leave, ring, signal, syscall};
 
 const REGISTERS: usize = offset_of!(Tcb, registers);
 const XMM: usize = offset_of!(Tcb, xmm);
@@ -22,6 +20,7 @@ pub fn set_entries(tcb: &mut Tcb) {
     tcb.exit_entry = trackway_exit as *const () as u64;
     tcb.miss_entry = trackway_miss as *const () as u64;
     tcb.mismatch_entry = trackway_mismatch as *const () as u64;
+    tcb.table_mask = ENGINE.lock().table().mask();
 }
 
 /// Where unknown indirect targets go.
@@ -108,7 +107,8 @@ unsafe extern "C" fn trackway_save() {
         "mov rsp, gs:[{stack}]",
         "pushfq",
         "pop gs:[{rflags}]",
-        "cld",
+        "push 2", // no direction, no alignment checks
+        "popfq",
         "stmxcsr gs:[{mxcsr}]",
         "movaps gs:[{x}], xmm0",
         "movaps gs:[{x} + 16], xmm1",
@@ -245,14 +245,13 @@ extern "C" fn on_exit(tcb: &mut Tcb, number: u64) {
     tcb.registers.rip = exit.target;
     match exit.kind {
         ExitKind::Syscall => {
-            let block = engine.fragment(exit.fragment).address;
             drop(engine);
-            syscall::handle(tcb, block);
+            syscall::handle(tcb);
             resume(tcb);
         }
-        ExitKind::Direct => {
+        ExitKind::Direct | ExitKind::Indirect => {
             if let Some(index) = go_to(tcb, &mut engine, false) {
-                engine.link(&exit, index);
+                engine.link(number as u32, index);
             }
             drop(engine);
             leave_if_wanted(tcb);
@@ -266,9 +265,7 @@ extern "C" fn on_indirect(tcb: &mut Tcb, target: u64) {
     tcb.registers.rip = target;
     let Some(index) = go_to(tcb, &mut engine, true) else { return };
     engine.enter_in_table(index);
-    let block = engine.fragment(index).block;
     drop(engine);
-    ring::append(tcb, &symbol::arrive(block).to_le_bytes(), 0);
     leave_if_wanted(tcb);
 }
 
@@ -287,13 +284,9 @@ fn go_to(tcb: &mut Tcb, engine: &mut Engine, by_arrival: bool) -> Option<u32> {
             tcb.next = engine.fragment(index).body;
             Some(index)
         }
-        Err(Error::Unreadable(_)) => {
+        Err(Unreadable) => {
             tcb.next = pc;
             None
-        }
-        Err(Error::Unfit(_)) => {
-            sys::complain("trackway: engine: a single block does not fit\n");
-            sys::abort()
         }
     }
 }
@@ -301,5 +294,8 @@ fn go_to(tcb: &mut Tcb, engine: &mut Engine, by_arrival: bool) -> Option<u32> {
 fn leave_if_wanted(tcb: &mut Tcb) {
     if tcb.leaving || !ring::is_wanted(tcb.control()) {
         leave::leave(tcb);
+    }
+    if tcb.held.is_some() {
+        signal::trap_on_entry(tcb);
     }
 }

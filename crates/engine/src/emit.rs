@@ -2,6 +2,26 @@
 
 use crate::tcb;
 
+/// The table of indirect targets: by the low bits of an application address, where to go in the cache.
+#[derive(Clone, Copy, Debug)]
+pub struct Table {
+    /// Below 2 GiB.
+    pub address: u32,
+    pub by_pext: bool,
+}
+
+impl Table {
+    /// Which entry belongs to an application address.
+    pub fn index(self, address: u64) -> usize {
+        (address & self.mask()) as usize
+    }
+
+    /// The low bits that count.
+    pub fn mask(self) -> u64 {
+        if self.by_pext { wire::TABLE_BYTES as u64 / 8 - 1 } else { 0xffff }
+    }
+}
+
 /// Appends to a buffer that will be executed at `address`.
 pub struct Emitter<'a> {
     buffer: &'a mut [u8],
@@ -130,16 +150,10 @@ impl<'a> Emitter<'a> {
         Some(position)
     }
 
-    /// Writes 1 to 4 symbol bytes at the cursor and moves it on.
-    pub fn record(&mut self, symbols: &[u8]) {
-        match *symbols {
-            [] => return,
-            [a] => self.bytes(&[0x41, 0xc6, 0x07, a]),
-            [a, b] => self.bytes(&[0x66, 0x41, 0xc7, 0x07, a, b]),
-            [a, b, c] => self.bytes(&[0x41, 0xc7, 0x07, a, b, c, 0]),
-            [a, b, c, d, ..] => self.bytes(&[0x41, 0xc7, 0x07, a, b, c, d]),
-        }
-        self.bytes(&[0x4d, 0x8d, 0x7f, symbols.len() as u8]);
+    /// Writes a word at the cursor and moves it on.
+    pub fn record(&mut self, word: u32) {
+        self.bytes_and_u32(&[0x41, 0xc7, 0x07], word);
+        self.bytes(&[0x4d, 0x8d, 0x7f, 4]);
     }
 
     /// From the cursor in r15 to the application's r15.
@@ -165,10 +179,15 @@ impl<'a> Emitter<'a> {
         self.load_gs(2, tcb::SCRATCH_RDX);
     }
 
-    /// Goes to the application address in rcx by way of the table: `movzx edx, cx; jmp [table + rdx * 8]`.
-    pub fn jump_indirect(&mut self, table: u32) {
-        self.bytes(&[0x0f, 0xb7, 0xd1]);
-        self.bytes_and_u32(&[0xff, 0x24, 0xd5], table);
+    /// Goes to the application address in rcx by way of the table: `jmp [table + rdx * 8]`, rdx being the low bits of rcx. They
+    /// are taken with `pext edx, ecx, gs:[mask]` or, on processors without BMI2, `movzx edx, cx`: both leave the flags alone.
+    pub fn jump_indirect(&mut self, table: Table) {
+        if table.by_pext {
+            self.bytes_and_u32(&[0x65, 0xc4, 0xe2, 0x72, 0xf5, 0x14, 0x25], tcb::TABLE_MASK);
+        } else {
+            self.bytes(&[0x0f, 0xb7, 0xd1]);
+        }
+        self.bytes_and_u32(&[0xff, 0x24, 0xd5], table.address);
     }
 
     /// Leaves the code cache with the number of an exit: `mov gs:[..], rcx; mov ecx, number; jmp gs:[entry]`.
@@ -178,15 +197,14 @@ impl<'a> Emitter<'a> {
         self.jump_gs(tcb::EXIT_ENTRY);
     }
 
-    /// How an indirect jump arrives at `target`: checks that rcx is the target (else leaves for the slow way), restores
-    /// rcx and rdx, and records the arrival.
-    pub fn arrival(&mut self, target: u64, word: u32) {
+    /// How an indirect jump arrives at `target`: checks that rcx is the target (else leaves for the slow way) and restores
+    /// rcx and rdx.
+    pub fn arrival(&mut self, target: u64) {
         self.load_constant(2, target.wrapping_neg());
         self.bytes(&[0x48, 0x8d, 0x0c, 0x11]); // lea rcx, [rcx + rdx]
         self.bytes(&[0xe3, 8]); // jrcxz over the next instruction
         self.jump_gs(tcb::MISMATCH_ENTRY);
         self.reload_scratch();
-        self.record(&word.to_le_bytes());
     }
 }
 

@@ -2,7 +2,7 @@
 
 use core::sync::atomic::Ordering;
 
-use wire::{EXEC_FAILED, EXEC_IDLE, EXEC_READY, EXEC_REFUSED, EXEC_WANTED, symbol};
+use wire::{EXEC_FAILED, EXEC_IDLE, EXEC_READY, EXEC_REFUSED, EXEC_WANTED, word};
 
 use crate::tcb::Tcb;
 use crate::{ring, signal, sys, syscall};
@@ -21,7 +21,7 @@ pub fn exec(tcb: &mut Tcb) -> i64 {
     }
     control.exec_tid.store(sys::gettid(), Ordering::SeqCst);
     ring_and_wait(tcb, EXEC_WANTED);
-    ring::append_time(tcb, symbol::TIME, 0);
+    ring::append_time(tcb, word::TIME);
     let result = exec_unseen(tcb);
     let refused = control.exec_state.load(Ordering::SeqCst) == EXEC_REFUSED;
     control.exec_state.store(if refused { EXEC_IDLE } else { EXEC_FAILED }, Ordering::SeqCst);

@@ -1,14 +1,16 @@
-//! Fragments: translated paths, their exits, and how they are found by application address and by cache address.
+//! Fragments: translated chains of blocks, their exits, and how they are found by application address and by cache address.
 
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU64, Ordering};
-use wire::{CODE_RING_BYTES, Control, code, symbol};
+use wire::{CODE_RING_BYTES, Control, code};
 
 use crate::cache::Cache;
-use crate::emit::Emitter;
+use crate::change::{PAGE, Pages};
+use crate::emit::{Emitter, Table};
 use crate::lock::Mutex;
 use crate::translate::{
-    self, BlockResult, Error, ExitKind, Mark, Outcomes, PathBlock, STUB_STRIDE, State, Surroundings, Translation,
+    self, BlockResult, CHAIN_BLOCKS_MAX, ChainBlock, ExitKind, Mark, NewExit, STUB_STRIDE, State, Surroundings,
+    Translation, Unreadable,
 };
 use crate::{memory, ring, sys};
 
@@ -25,19 +27,32 @@ pub struct Fragment {
     pub end: u64,
     /// Where indirect jumps arrive; 0 if they have not yet.
     pub arrival: u64,
-    /// Number of its first block.
-    pub block: u32,
+    /// Number of its first exit's path.
+    pub first_path: u32,
+    /// How often the profile met it, and how often it was left early, since it was made.
+    samples: u16,
+    early: u16,
+    /// How often a longer or better chain has replaced it.
+    generation: u8,
     marks: u32,
     mark_count: u16,
     block_count: u16,
     blocks: u32,
+    first_exit: u32,
+    /// The first of the exits that are linked to it.
+    incoming: u32,
 }
 
-/// A block of a fragment's path.
+/// The end of a list of exits.
+const NO_EXIT: u32 = u32::MAX;
+/// In place of a fragment's index.
+const UNLINKED: u32 = u32::MAX;
+
+/// A block of a fragment.
 #[derive(Clone, Copy)]
-pub struct PathPart {
-    pub address: u64,
-    pub before: Outcomes,
+struct Part {
+    address: u64,
+    length: u32,
 }
 
 #[derive(Clone, Copy)]
@@ -45,7 +60,11 @@ pub struct Exit {
     pub kind: ExitKind,
     pub target: u64,
     pub site: u64,
-    pub fragment: u32,
+    /// Number of blocks executed when this exit is taken.
+    blocks: u16,
+    /// The fragment it is linked to, and the next exit that is linked to the same one.
+    linked_to: u32,
+    next_incoming: u32,
 }
 
 /// What a place in the cache means for the application.
@@ -53,26 +72,34 @@ pub struct Place {
     /// The next instruction.
     pub pc: u64,
     pub state: State,
-    /// The block the path started with, and the outcomes since then, which are not recorded yet.
-    pub path_start: u64,
-    pub outcomes: Outcomes,
+    /// What has been executed since the last word: the fragment's first path, and how many of its blocks.
+    pub progress: Progress,
+}
+
+/// A fragment (by its first path; 0: none) and how many of its blocks are complete.
+#[derive(Clone, Copy, Default)]
+pub struct Progress {
+    pub fragment: u32,
+    pub blocks: u32,
 }
 
 pub struct Engine {
     control: u64,
-    table: u64,
+    table: Table,
     cache: Cache,
     fragments: Vec<Fragment>,
     exits: Vec<Exit>,
     marks: Vec<Mark>,
-    parts: Vec<PathPart>,
+    /// The blocks of all fragments.
+    parts: Vec<Part>,
+    /// Fragment by path, less `path_base`.
+    by_path: Vec<u32>,
+    path_base: u32,
     /// Fragment by application address.
     by_address: Lookup,
     /// Block number by application address.
     blocks: Lookup,
-    /// Extent of all translated application code, to dismiss changes elsewhere quickly.
-    lowest: u64,
-    highest: u64,
+    pub pages: Pages,
 }
 
 /// Readable application code for a block.
@@ -93,23 +120,25 @@ impl Engine {
     const fn new() -> Self {
         Self {
             control: 0,
-            table: 0,
+            table: Table { address: 0, by_pext: false },
             cache: Cache::new(),
             fragments: Vec::new(),
             exits: Vec::new(),
             marks: Vec::new(),
             parts: Vec::new(),
+            by_path: Vec::new(),
+            path_base: 0,
             by_address: Lookup::new(),
             blocks: Lookup::new(),
-            lowest: u64::MAX,
-            highest: 0,
+            pages: Pages::new(),
         }
     }
 
     /// Tells the engine where its surroundings are. `missing` is where unknown indirect targets go.
-    pub fn set_up(&mut self, control: u64, table: u64, missing: u64) {
+    pub fn set_up(&mut self, control: u64, table: Table, missing: u64) {
         self.control = control;
         self.table = table;
+        self.path_base = self.control().next_path.load(Ordering::Relaxed) + 1;
         for slot in self.table_slots() {
             slot.store(missing, Ordering::Relaxed);
         }
@@ -117,7 +146,11 @@ impl Engine {
 
     fn table_slots(&self) -> &'static [AtomicU64] {
         // SAFETY: the injector made the table of this size, for this use only, and it stays.
-        unsafe { core::slice::from_raw_parts(self.table as *const AtomicU64, wire::TABLE_BYTES / 8) }
+        unsafe { core::slice::from_raw_parts(self.table.address as usize as *const AtomicU64, wire::TABLE_BYTES / 8) }
+    }
+
+    pub fn table(&self) -> Table {
+        self.table
     }
 
     fn control(&self) -> &'static Control {
@@ -134,34 +167,51 @@ impl Engine {
     }
 
     /// The fragment for the code at `address`, translated now if need be.
-    pub fn find(&mut self, address: u64, by_arrival: bool) -> Result<u32, Error> {
+    pub fn find(&mut self, address: u64, by_arrival: bool) -> Result<u32, Unreadable> {
         match self.by_address.get(address) {
             Some(index) => Ok(index),
             None => self.translate(address, by_arrival),
         }
     }
 
-    fn translate(&mut self, address: u64, by_arrival: bool) -> Result<u32, Error> {
+    fn translate(&mut self, address: u64, by_arrival: bool) -> Result<u32, Unreadable> {
+        self.pages.guard(address);
         let code = CodeBytes::read(address);
-        let path = [PathBlock { address, code: &code.bytes[..code.length], next: None }];
-        let (fragment, translation) = self.emit(&path, by_arrival)?;
-        let length = translation.blocks[0].length as usize;
-        self.announce(address, fragment.block, &code.bytes[..length]);
-        self.blocks.insert(address, fragment.block);
-        let index = self.register(fragment, &translation, &path);
+        let chain = [ChainBlock { address, code: &code.bytes[..code.length], next: None }];
+        let (fragment, translation) = self.emit(&chain, by_arrival, false)?;
+        let last = address + u64::from(translation.blocks[0].length) - 1;
+        if last / PAGE != address / PAGE && self.pages.is_writable(last) {
+            self.pages.guard(last);
+            if CodeBytes::read(address).bytes[..] != code.bytes[..] {
+                // Written to before it was protected.
+                return self.translate(address, by_arrival);
+            }
+        }
+        let index = self.register(fragment, &translation, &chain);
         self.by_address.insert(address, index);
         Ok(index)
     }
 
-    /// Number of the block at `address`: the one it has, or a new one.
-    fn block_number(&self, address: u64) -> u32 {
-        self.blocks.get(address).unwrap_or_else(|| self.control().next_block.fetch_add(1, Ordering::Relaxed))
+    /// Number of a block: the one it has, or a new one, which is announced.
+    fn block_number(&mut self, block: &ChainBlock, length: usize) -> u32 {
+        if let Some(number) = self.blocks.get(block.address) {
+            return number;
+        }
+        let number = self.control().next_block.fetch_add(1, Ordering::Relaxed);
+        self.announce(block.address, number, &block.code[..length]);
+        self.blocks.insert(block.address, number);
+        number
     }
 
-    /// Writes the code and the stubs of a path into the cache.
-    fn emit(&mut self, path: &[PathBlock], by_arrival: bool) -> Result<(Fragment, Translation), Error> {
-        let address = path[0].address;
-        let block = self.block_number(address);
+    /// Writes the code and the stubs of a chain into the cache.
+    fn emit(
+        &mut self,
+        chain: &[ChainBlock],
+        by_arrival: bool,
+        guess: bool,
+    ) -> Result<(Fragment, Translation), Unreadable> {
+        let address = chain[0].address;
+        let first_path = self.control().next_path.load(Ordering::Relaxed) + 1;
         let Some(index) = self.cache.region_near(address) else {
             panic!("no room for translated code near {address:#x}");
         };
@@ -172,16 +222,18 @@ impl Engine {
         let start = region.code_next;
         let mut out = Emitter::new(room, start);
         if by_arrival {
-            out.arrival(address, symbol::arrive(block));
+            out.arrival(address);
         }
         out.align(8);
         let body = out.here();
         let surroundings = Surroundings {
-            table: self.table as u32,
+            table: self.table,
+            guess,
             first_exit: self.exits.len() as u32,
+            first_path,
             stubs_end: region.stubs_next,
         };
-        let translation = translate::translate(path, &mut out, &surroundings)?;
+        let translation = translate::translate(chain, &mut out, &surroundings)?;
         out.align(8);
         assert!(!out.overflowed(), "a fragment is larger than the room in a region");
         let end = out.here();
@@ -198,30 +250,51 @@ impl Engine {
         region.code_next = end;
         region.stubs_next -= stub_bytes as u64;
         let arrival = if by_arrival { start } else { 0 };
-        let fragment =
-            Fragment { address, start, body, end, arrival, block, marks: 0, mark_count: 0, block_count: 0, blocks: 0 };
-        region.fragments.push(self.fragments.len() as u32);
+        let fragment = Fragment {
+            address,
+            start,
+            body,
+            end,
+            arrival,
+            first_path,
+            samples: 0,
+            early: 0,
+            generation: 0,
+            marks: 0,
+            mark_count: 0,
+            block_count: 0,
+            blocks: 0,
+            first_exit: surroundings.first_exit,
+            incoming: NO_EXIT,
+        };
         Ok((fragment, translation))
     }
 
-    fn register(&mut self, mut fragment: Fragment, translation: &Translation, path: &[PathBlock]) -> u32 {
+    fn register(&mut self, mut fragment: Fragment, translation: &Translation, chain: &[ChainBlock]) -> u32 {
+        self.announce_fragment(fragment.first_path, translation, chain);
+        self.control().next_path.fetch_add(translation.exits.len() as u32, Ordering::Relaxed);
         let index = self.fragments.len() as u32;
+        if let Some(region) = self.cache.region_of_mut(fragment.start) {
+            region.fragments.push(index);
+        }
         fragment.marks = self.marks.len() as u32;
         fragment.mark_count = translation.marks.len() as u16;
         fragment.blocks = self.parts.len() as u32;
         fragment.block_count = translation.blocks.len() as u16;
         self.marks.extend_from_slice(&translation.marks);
-        for (block, BlockResult { before, length }) in path.iter().zip(&translation.blocks) {
-            self.parts.push(PathPart { address: block.address, before: *before });
-            self.lowest = self.lowest.min(block.address);
-            self.highest = self.highest.max(block.address + u64::from(*length));
+        for (block, BlockResult { length, .. }) in chain.iter().zip(&translation.blocks) {
+            self.parts.push(Part { address: block.address, length: *length });
+            self.pages.add(index, block.address, block.address + u64::from(*length));
         }
         self.exits.extend(translation.exits.iter().map(|exit| Exit {
             kind: exit.kind,
             target: exit.target,
             site: exit.site,
-            fragment: index,
+            blocks: exit.blocks,
+            linked_to: UNLINKED,
+            next_incoming: NO_EXIT,
         }));
+        self.by_path.extend(translation.exits.iter().map(|_| index));
         self.fragments.push(fragment);
         index
     }
@@ -239,7 +312,7 @@ impl Engine {
         let start = region.code_next;
         // SAFETY: under the lock, and nobody jumps there before this function returns.
         let mut out = Emitter::new(unsafe { region.room() }, start);
-        out.arrival(fragment.address, symbol::arrive(fragment.block));
+        out.arrival(fragment.address);
         out.jump(fragment.body);
         out.align(8);
         let end = out.here();
@@ -255,17 +328,21 @@ impl Engine {
     pub fn enter_in_table(&mut self, index: u32) {
         let arrival = self.arrival(index);
         let address = self.fragments[index as usize].address;
-        self.table_slots()[(address & 0xffff) as usize].store(arrival, Ordering::Release);
+        self.table_slots()[self.table.index(address)].store(arrival, Ordering::Release);
     }
 
     /// Leads a direct exit to its target without us from now on, if a jump reaches that far.
-    pub fn link(&mut self, exit: &Exit, target: u32) {
-        let body = self.fragments[target as usize].body;
-        let displacement = body.wrapping_sub(exit.site + 4) as i64;
-        if exit.site == 0 {
-            return;
+    pub fn link(&mut self, number: u32, target: u32) {
+        let exit = &mut self.exits[number as usize];
+        let fragment = &mut self.fragments[target as usize];
+        if exit.linked_to == target || exit.site == 0 {
+            return; // another thread was faster, or nothing to link
         }
+        let displacement = fragment.body.wrapping_sub(exit.site + 4) as i64;
         if let Ok(displacement) = i32::try_from(displacement) {
+            exit.linked_to = target;
+            exit.next_incoming = fragment.incoming;
+            fragment.incoming = number;
             // SAFETY: the four bytes lie within one cache line of our code; other threads see the old or the new jump.
             unsafe { (exit.site as *mut i32).write_volatile(displacement) };
         }
@@ -275,7 +352,7 @@ impl Engine {
     pub fn place(&self, address: u64) -> Option<Place> {
         let region = self.cache.region_of(address)?;
         let after = region.fragments.partition_point(|&index| self.fragments[index as usize].start <= address);
-        let dirty = Place { pc: 0, state: State::Dirty, path_start: 0, outcomes: Outcomes::default() };
+        let dirty = Place { pc: 0, state: State::Dirty, progress: Progress::default() };
         let Some(&index) = after.checked_sub(1).and_then(|at| region.fragments.get(at)) else { return Some(dirty) };
         let fragment = &self.fragments[index as usize];
         if address < fragment.body || address >= fragment.end {
@@ -289,17 +366,8 @@ impl Engine {
         Some(Place {
             pc: part.address + u64::from(mark.offset),
             state: mark.state,
-            path_start: fragment.address,
-            outcomes: part.before,
+            progress: Progress { fragment: fragment.first_path, blocks: u32::from(mark.block) },
         })
-    }
-
-    /// The block whose outcomes translated code at `address` is about to record; 0 if it records an arrival.
-    pub fn path_start(&self, address: u64) -> u64 {
-        let Some(region) = self.cache.region_of(address) else { return 0 };
-        let after = region.fragments.partition_point(|&index| self.fragments[index as usize].start <= address);
-        let fragment = after.checked_sub(1).map(|at| &self.fragments[region.fragments[at] as usize]);
-        fragment.filter(|fragment| address >= fragment.body).map_or(0, |fragment| fragment.address)
     }
 
     /// Appends a record to the code ring, waiting for room.
@@ -349,11 +417,211 @@ impl Engine {
         self.append_code(code::BLOCK, &[&address.to_le_bytes(), &block.to_le_bytes(), &[0; 4], bytes]);
     }
 
+    fn announce_fragment(&mut self, first_path: u32, translation: &Translation, chain: &[ChainBlock]) {
+        let counts = [first_path, translation.blocks.len() as u32, translation.exits.len() as u32, 0];
+        let mut words: Vec<u32> = Vec::with_capacity(4 + chain.len() + translation.exits.len());
+        words.extend_from_slice(&counts);
+        for (block, BlockResult { length, taken }) in chain.iter().zip(&translation.blocks) {
+            let number = self.block_number(block, *length as usize);
+            words.push(if *taken { number | code::TAKEN } else { number });
+        }
+        words.extend(translation.exits.iter().map(|NewExit { blocks, leave, .. }| u32::from(*blocks) | leave << 16));
+        // SAFETY: any u32 is four bytes, in the order of this machine, which is the ring's.
+        let bytes = unsafe { core::slice::from_raw_parts(words.as_ptr().cast::<u8>(), words.len() * 4) };
+        self.append_code(code::FRAGMENT, &[bytes]);
+    }
+
+    pub fn announce_unmap(&mut self, address: u64, length: u64) {
+        let fixed = [address.to_le_bytes(), length.to_le_bytes(), sys::tsc().to_le_bytes()];
+        self.append_code(code::UNMAP, &[fixed.as_flattened()]);
+    }
+
     pub fn announce_module(&mut self, address: u64, length: u64, file_offset: u64, path: &[u8]) {
         let tsc = sys::tsc().to_le_bytes();
         let fixed = [address.to_le_bytes(), length.to_le_bytes(), file_offset.to_le_bytes(), tsc];
         self.append_code(code::MODULE, &[fixed.as_flattened(), path]);
     }
+}
+
+/// What a generation of chains costs and may have: the hotter the code, the longer the chains, so that the cache grows
+/// with the time spent in it and cold code is not copied about.
+struct Tier {
+    /// Samples of the previous generation that it takes.
+    samples: u16,
+    blocks: usize,
+    bytes: u32,
+    /// Whether it goes on through the first blocks of other chains.
+    through_chains: bool,
+    /// Whether it goes on through indirect jumps and all returns.
+    guess: bool,
+}
+
+const TIERS: [Tier; 4] = [
+    Tier { samples: 3, blocks: 10, bytes: 256, through_chains: false, guess: false },
+    Tier { samples: 48, blocks: 32, bytes: 1024, through_chains: true, guess: true },
+    Tier { samples: 128, blocks: CHAIN_BLOCKS_MAX, bytes: 2048, through_chains: true, guess: true },
+    Tier { samples: 512, blocks: CHAIN_BLOCKS_MAX, bytes: 2048, through_chains: true, guess: true },
+];
+
+/// Chains of hot blocks.
+impl Engine {
+    /// The profile has met a path at the beginning of `history`, which goes on with what the thread executed next.
+    /// Returns whether a chain was made of it.
+    pub fn sample(&mut self, history: &[u32]) -> bool {
+        let Some((index, exit)) = self.path(history[0]) else { return false };
+        let executed = exit.blocks;
+        let fragment = &mut self.fragments[index as usize];
+        if self.by_address.get(fragment.address) != Some(index) {
+            return false;
+        }
+        let Some(tier) = TIERS.get(usize::from(fragment.generation)) else { return false };
+        fragment.samples += 1;
+        if executed * 2 < fragment.block_count {
+            fragment.early += 1;
+        }
+        if fragment.samples < tier.samples {
+            return false;
+        }
+        // A chain that has grown to its full length is made anew only if it is mostly left early.
+        let is_full = usize::from(fragment.block_count) >= tier.blocks;
+        let is_good = fragment.early * 2 < fragment.samples;
+        fragment.samples = 0;
+        fragment.early = 0;
+        !(is_full && is_good) && self.chain(index, history, tier)
+    }
+
+    /// The fragment and exit of a path.
+    fn path(&self, word: u32) -> Option<(u32, &Exit)> {
+        let index = *self.by_path.get(word.checked_sub(self.path_base)? as usize)?;
+        let fragment = &self.fragments[index as usize];
+        let exit = fragment.first_exit + (word - fragment.first_path);
+        Some((index, &self.exits[exit as usize]))
+    }
+
+    /// Replaces a fragment by the chain of blocks that `history` shows.
+    fn chain(&mut self, old: u32, history: &[u32], tier: &Tier) -> bool {
+        let parts = self.gather(history, tier);
+        if parts.len() <= usize::from(self.fragments[old as usize].block_count) && tier.samples < 100 {
+            return false;
+        }
+        let mut code = Vec::new();
+        for part in &parts {
+            let start = code.len();
+            code.resize(start + part.length as usize, 0);
+            if memory::read_bytes(part.address, &mut code[start..]) != part.length as usize {
+                return false;
+            }
+        }
+        let mut rest = code.as_slice();
+        let mut chain = Vec::with_capacity(parts.len());
+        for (index, part) in parts.iter().enumerate() {
+            let (bytes, after) = rest.split_at(part.length as usize);
+            rest = after;
+            let next = parts.get(index + 1).map(|part| part.address);
+            chain.push(ChainBlock { address: part.address, code: bytes, next });
+        }
+        let by_arrival = self.fragments[old as usize].arrival != 0;
+        let Ok((mut fragment, translation)) = self.emit(&chain, by_arrival, tier.guess) else { return false };
+        fragment.generation = self.fragments[old as usize].generation + 1;
+        let new = self.register(fragment, &translation, &chain);
+        self.replace(old, new);
+        true
+    }
+
+    /// The blocks that `history` shows, up to the limits of a chain.
+    fn gather(&self, history: &[u32], tier: &Tier) -> Vec<Part> {
+        let mut parts: Vec<Part> = Vec::new();
+        let mut bytes = 0;
+        for &word in history {
+            let Some((index, exit)) = self.path(word) else { break };
+            let fragment = &self.fragments[index as usize];
+            if !parts.is_empty() && !tier.through_chains && fragment.block_count > 1 {
+                break;
+            }
+            let executed = &self.parts[fragment.blocks as usize..][..usize::from(exit.blocks)];
+            for part in executed {
+                bytes += part.length;
+                let closed = parts.first().is_some_and(|first| first.address == part.address);
+                let enough = parts.len() * 2 >= tier.blocks;
+                if parts.len() >= tier.blocks || bytes > tier.bytes || (closed && enough) {
+                    return parts;
+                }
+                parts.push(*part);
+            }
+            if exit.kind == ExitKind::Syscall {
+                break;
+            }
+        }
+        parts
+    }
+
+    /// Leads everything that goes to `old` to `new`, which is for the same address.
+    fn replace(&mut self, old: u32, new: u32) {
+        let [from, to] = [old, new].map(|index| self.fragments[index as usize]);
+        self.by_address.insert(from.address, new);
+        let slot = &self.table_slots()[self.table.index(from.address)];
+        if to.arrival != 0 {
+            let _ = slot.compare_exchange(from.arrival, to.arrival, Ordering::Release, Ordering::Relaxed);
+        }
+        patch_entry(&from, to.body);
+        let mut exit = core::mem::replace(&mut self.fragments[old as usize].incoming, NO_EXIT);
+        while exit != NO_EXIT {
+            let next = self.exits[exit as usize].next_incoming;
+            self.link(exit, new);
+            exit = next;
+        }
+    }
+}
+
+/// Fragments that are no longer valid.
+impl Engine {
+    /// Nobody finds this fragment any more, and jumps to it end in the dispatcher.
+    pub fn drop_fragment(&mut self, index: u32) {
+        let fragment = self.fragments[index as usize];
+        if self.by_address.get(fragment.address) == Some(index) {
+            self.by_address.remove(fragment.address);
+        }
+        let parts = &self.parts[fragment.blocks as usize..][..usize::from(fragment.block_count)];
+        for part in parts {
+            self.blocks.remove(part.address);
+        }
+        let Some(region) = self.cache.region_near(fragment.body) else { return };
+        let region = &mut self.cache.regions[region];
+        let number = self.exits.len() as u32;
+        region.stubs_next -= STUB_STRIDE as u64;
+        let stub = region.stubs_next;
+        // SAFETY: under the lock; the stub is jumped to only after it has been written, below.
+        let room = unsafe { core::slice::from_raw_parts_mut(stub as *mut u8, STUB_STRIDE) };
+        Emitter::new(room, stub).leave(number);
+        self.exits.push(Exit {
+            kind: ExitKind::Direct,
+            target: fragment.address,
+            site: 0,
+            blocks: 0,
+            linked_to: UNLINKED,
+            next_incoming: NO_EXIT,
+        });
+        patch_entry(&fragment, stub);
+    }
+
+    /// Whether the fragment that `address` lies in is still the one for its code.
+    pub fn is_current(&self, place: &Place) -> bool {
+        let Some(&index) = self.by_path.get((place.progress.fragment - self.path_base) as usize) else { return false };
+        self.by_address.get(self.fragments[index as usize].address).is_some()
+    }
+}
+
+/// Turns the first instruction of a fragment into a jump, if it reaches that far.
+fn patch_entry(fragment: &Fragment, target: u64) {
+    let displacement = target.wrapping_sub(fragment.body + translate::PATCH_POINT.len() as u64) as i64;
+    let Ok(displacement) = i32::try_from(displacement) else { return };
+    // SAFETY: the body begins at a multiple of eight with an instruction of five bytes that exists for this purpose, so one
+    // atomic store replaces it; threads execute the old one or the new one.
+    let entry = unsafe { &*(fragment.body as *const AtomicU64) };
+    let mut bytes = entry.load(Ordering::Relaxed).to_le_bytes();
+    bytes[0] = 0xe9;
+    bytes[1..5].copy_from_slice(&displacement.to_le_bytes());
+    entry.store(u64::from_le_bytes(bytes), Ordering::Release);
 }
 
 /// A hash table from addresses to numbers.
@@ -403,15 +671,23 @@ impl Lookup {
         self.entries[at] = (address, number);
     }
 
-    /// Keeps the entries for which `keep` holds.
-    pub fn retain(&mut self, keep: impl Fn(u64) -> bool) {
-        let capacity = self.entries.len();
-        let old = core::mem::replace(&mut self.entries, alloc::vec![(0, EMPTY); capacity]);
-        self.count = 0;
-        for (address, number) in old {
-            if number != EMPTY && keep(address) {
-                self.insert(address, number);
+    /// Removes an entry; those after it move up, so that they are still found.
+    pub fn remove(&mut self, address: u64) {
+        if self.get(address).is_none() {
+            return;
+        }
+        let mask = self.entries.len() - 1;
+        let mut at = self.slot(address);
+        self.entries[at].1 = EMPTY;
+        self.count -= 1;
+        loop {
+            at = (at + 1) & mask;
+            let (address, number) = core::mem::replace(&mut self.entries[at], (0, EMPTY));
+            if number == EMPTY {
+                return;
             }
+            let slot = self.slot(address);
+            self.entries[slot] = (address, number);
         }
     }
 

@@ -5,7 +5,7 @@
 
 use core::sync::atomic::Ordering;
 
-use wire::symbol;
+use wire::word;
 
 use crate::ring;
 use crate::tcb::Tcb;
@@ -16,7 +16,7 @@ pub fn leave(tcb: &mut Tcb) {
         return;
     }
     if ring::is_wanted(tcb.control()) || tcb.control().leave.load(Ordering::Relaxed) != 0 {
-        ring::close(tcb, symbol::LEAVE, 0);
+        ring::close(tcb, word::LEAVE);
     }
     go_native(tcb);
 }

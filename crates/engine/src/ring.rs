@@ -1,9 +1,10 @@
-//! The thread's ring, from the engine's side: append symbols, hand over full segments, wait for room.
+//! The thread's ring, from the engine's side: append words, hand over full segments, wait for room.
 
 use core::sync::atomic::Ordering;
 
-use wire::{Control, SEGMENT_BYTES, SEGMENT_COUNT, symbol};
+use wire::{Control, SEGMENT_BYTES, SEGMENT_COUNT, word};
 
+use crate::fragment::Progress;
 use crate::sys;
 use crate::tcb::Tcb;
 
@@ -36,25 +37,24 @@ pub fn is_guard(tcb: &Tcb, address: u64) -> bool {
     (tcb.limit..tcb.limit + wire::GUARD_BYTES as u64).contains(&address)
 }
 
-/// Appends a whole symbol. `position` is the block whose outcomes come next (0: an arrival or event does), for the case
-/// that a new segment has to be opened.
-pub fn append(tcb: &mut Tcb, bytes: &[u8], position: u64) {
-    if tcb.cursor + bytes.len() as u64 > tcb.limit {
-        advance(tcb, position);
+/// Appends a whole event.
+fn append(tcb: &mut Tcb, words: &[u32]) {
+    if tcb.cursor + 4 * words.len() as u64 > tcb.limit {
+        advance(tcb);
     }
-    let (first, rest) = bytes.split_at(1);
-    // SAFETY: there is room in the segment, which only this thread writes. The first byte comes last, so that a
-    // recorder that finds this thread killed sees a whole symbol or none.
+    let at = tcb.cursor as *mut u32;
+    // SAFETY: there is room in the segment, which only this thread writes. The first word comes last, so that a
+    // recorder that finds this thread killed sees a whole event or none.
     unsafe {
-        core::ptr::copy_nonoverlapping(rest.as_ptr(), (tcb.cursor + 1) as *mut u8, rest.len());
-        core::sync::atomic::compiler_fence(Ordering::Release);
-        (tcb.cursor as *mut u8).write_volatile(first[0]);
+        for index in (0..words.len()).rev() {
+            at.add(index).write_volatile(words[index]);
+        }
     }
-    tcb.cursor += bytes.len() as u64;
+    tcb.cursor += 4 * words.len() as u64;
 }
 
 /// Hands the segment over, waits for a free one and opens it.
-pub fn advance(tcb: &mut Tcb, position: u64) {
+pub fn advance(tcb: &mut Tcb) {
     publish(tcb);
     if !wait_for_room(tcb) {
         // Nobody reads any more: write over what is there until the thread has left.
@@ -63,7 +63,7 @@ pub fn advance(tcb: &mut Tcb, position: u64) {
         return;
     }
     open_segment(tcb);
-    append_timed(tcb, symbol::SYNC, position, 0);
+    append_time(tcb, word::TIME);
 }
 
 fn publish(tcb: &mut Tcb) {
@@ -108,52 +108,47 @@ fn wait_for_room(tcb: &Tcb) -> bool {
     }
 }
 
+fn low(value: u64) -> u32 {
+    value as u32
+}
+
+fn high(value: u64) -> u32 {
+    (value >> 32) as u32
+}
+
 /// Appends an event of the form `pc, tsc`.
-pub fn append_timed(tcb: &mut Tcb, tag: u8, pc: u64, position: u64) {
-    let mut bytes = [0; 17];
-    bytes[0] = tag;
-    bytes[1..9].copy_from_slice(&pc.to_le_bytes());
-    bytes[9..].copy_from_slice(&sys::tsc().to_le_bytes());
-    append(tcb, &bytes, position);
+pub fn append_timed(tcb: &mut Tcb, kind: u8, pc: u64) {
+    let tsc = sys::tsc();
+    append(tcb, &[word::event(kind, 0), low(pc), high(pc), low(tsc), high(tsc)]);
 }
 
 /// Appends an event that has only a time.
-pub fn append_time(tcb: &mut Tcb, tag: u8, position: u64) {
-    let mut bytes = [0; 9];
-    bytes[0] = tag;
-    bytes[1..].copy_from_slice(&sys::tsc().to_le_bytes());
-    append(tcb, &bytes, position);
+pub fn append_time(tcb: &mut Tcb, kind: u8) {
+    let tsc = sys::tsc();
+    append(tcb, &[word::event(kind, 0), low(tsc), high(tsc)]);
 }
 
-pub fn append_syscall(tcb: &mut Tcb, number: u32, block: u64) {
-    let mut bytes = [0; 13];
-    bytes[0] = symbol::SYSCALL;
-    bytes[1..5].copy_from_slice(&number.to_le_bytes());
-    bytes[5..].copy_from_slice(&sys::tsc().to_le_bytes());
-    append(tcb, &bytes, block);
+pub fn append_syscall(tcb: &mut Tcb, number: u32) {
+    let tsc = sys::tsc();
+    append(tcb, &[word::event(word::SYSCALL, 0), number, low(tsc), high(tsc)]);
 }
 
-pub fn append_signal(tcb: &mut Tcb, signal: u8, pc: u64, handler: u64, block: u64) {
-    let mut bytes = [0; 26];
-    bytes[0] = symbol::SIGNAL;
-    bytes[1] = signal;
-    bytes[2..10].copy_from_slice(&pc.to_le_bytes());
-    bytes[10..18].copy_from_slice(&handler.to_le_bytes());
-    bytes[18..].copy_from_slice(&sys::tsc().to_le_bytes());
-    append(tcb, &bytes, block);
+/// Appends a signal that interrupts the thread at `tcb.registers.rip`, after `tcb.progress`.
+pub fn append_signal(tcb: &mut Tcb, signal: u8, handler: u64) {
+    let Progress { fragment, blocks } = core::mem::take(&mut tcb.progress);
+    let pc = tcb.registers.rip;
+    let tsc = sys::tsc();
+    let head = word::event(word::SIGNAL, u32::from(signal));
+    append(tcb, &[head, fragment, blocks, low(pc), high(pc), low(handler), high(handler), low(tsc), high(tsc)]);
 }
 
-pub fn append_child(tcb: &mut Tcb, thread: u32, os_tid: u32, position: u64) {
-    let mut bytes = [0; 9];
-    bytes[0] = symbol::CHILD;
-    bytes[1..5].copy_from_slice(&thread.to_le_bytes());
-    bytes[5..].copy_from_slice(&os_tid.to_le_bytes());
-    append(tcb, &bytes, position);
+pub fn append_child(tcb: &mut Tcb, thread: u32, os_tid: u32) {
+    append(tcb, &[word::event(word::CHILD, 0), thread, os_tid]);
 }
 
-/// Says that the thread ends, hands everything over and gives up the slot.
-pub fn close(tcb: &mut Tcb, tag: u8, position: u64) {
-    append_time(tcb, tag, position);
+/// Says why the thread is not recorded any further, hands everything over and gives up the slot.
+pub fn close(tcb: &mut Tcb, kind: u8) {
+    append_time(tcb, kind);
     publish(tcb);
     tcb.slot().state.store(wire::SLOT_ENDED, Ordering::SeqCst);
     ring_doorbell(tcb.control());

@@ -10,13 +10,13 @@ use alloc::alloc::{Layout, alloc, dealloc};
 use core::arch::{asm, naked_asm};
 use core::sync::atomic::{AtomicU64, Ordering};
 
-use wire::{RAX, RCX, RDI, RDX, RSI, RSP, Registers, symbol};
+use wire::{RAX, RCX, RDI, RDX, RSI, RSP, Registers, word};
 
 use crate::fragment::{ENGINE, Place};
 use crate::lock::Mutex;
-use crate::tcb::{AlternateStack, SS_AUTODISARM, SS_DISABLE, SS_ONSTACK, Tcb};
+use crate::tcb::{AlternateStack, SS_AUTODISARM, SS_DISABLE, SS_ONSTACK, Tcb, Vectors};
 use crate::translate::State;
-use crate::{dispatch, leave, memory, ring, sys, syscall};
+use crate::{dispatch, leave, memory, profile, ring, sys, syscall};
 
 pub const SIGILL: usize = 4;
 pub const SIGTRAP: usize = 5;
@@ -83,6 +83,9 @@ const CONTEXT_FLAGS: usize = 17;
 const CONTEXT_R15: usize = 7;
 const CONTEXT_RSP: usize = 15;
 const CONTEXT_RAX: usize = 13;
+/// In [`Context::more`]: the error code of a page fault.
+const CONTEXT_ERROR: usize = 1;
+const ERROR_WRITE: u64 = 2;
 
 impl Context {
     fn get(&self) -> Registers {
@@ -103,7 +106,8 @@ impl Context {
     }
 }
 
-type Info = [u64; 16];
+/// The kernel's `siginfo_t`.
+pub type Info = [u64; 16];
 
 /// The kernel's `struct rt_sigframe`.
 #[repr(C)]
@@ -116,6 +120,7 @@ struct Frame {
 const FLAG_TRAP: u64 = 1 << 8;
 const FLAG_DIRECTION: u64 = 1 << 10;
 const FLAG_RESUME: u64 = 1 << 16;
+const FLAG_ALIGNMENT: u64 = 1 << 18;
 const RED_ZONE: u64 = 128;
 
 /// Takes over the signals that the application has not set yet. `ignored` ones stay so.
@@ -256,8 +261,18 @@ unsafe extern "C" fn trackway_restorer() {
     naked_asm!("mov eax, 15", "syscall", "ud2")
 }
 
-/// Called by the kernel on the thread's signal stack.
+/// Called by the kernel on the thread's signal stack, with the interrupted code's flags.
+#[unsafe(naked)]
 unsafe extern "C" fn trackway_signal(signal: i32, info: *mut Info, context: *mut Context) {
+    naked_asm!(
+        "push 2", // no direction, no alignment checks
+        "popfq",
+        "jmp {enter}",
+        enter = sym enter,
+    )
+}
+
+unsafe extern "C" fn enter(signal: i32, info: *mut Info, context: *mut Context) {
     // SAFETY: gs points at the thread's state, and the interrupted code does not use it until we return, or is code of
     // ours that expects it to change (see the module's comment). The kernel made the other two.
     let (tcb, info, context) = unsafe { (Tcb::current(), &*info, &mut *context) };
@@ -267,16 +282,26 @@ unsafe extern "C" fn trackway_signal(signal: i32, info: *mut Info, context: *mut
 fn on_signal(tcb: &mut Tcb, signal: usize, info: &Info, context: &mut Context) {
     let pc = context.registers[CONTEXT_RIP];
     if signal == SIGSEGV || signal == SIGBUS {
+        if signal == SIGSEGV
+            && is_fault(info)
+            && context.more[CONTEXT_ERROR] & ERROR_WRITE != 0
+            && on_write(tcb, info, context)
+        {
+            return;
+        }
         if pc == memory::copy_instruction() {
             context.registers[CONTEXT_RIP] = memory::copy_recovery();
             return;
         }
         if !tcb.native && ring::is_guard(tcb, info[2]) && is_fault(info) {
-            return on_ring_end(tcb, context, pc);
+            return on_ring_end(tcb, context);
         }
     }
     if signal == SIGTRAP && tcb.stepping {
         return on_step(tcb, context, pc);
+    }
+    if !is_fault(info) && is_ignored(signal) {
+        return;
     }
     if dispatch::is_entering(pc) {
         return deliver(tcb, signal, info, context, true);
@@ -332,11 +357,30 @@ fn is_engine(pc: u64) -> bool {
     (IMAGE_START.load(Ordering::Relaxed)..IMAGE_END.load(Ordering::Relaxed)).contains(&pc)
 }
 
+/// A write has faulted: if it was to code that we watch, it is made again. A thread that has changed the very code it
+/// executes goes on in a new translation.
+fn on_write(tcb: &mut Tcb, info: &Info, context: &mut Context) -> bool {
+    let mut engine = ENGINE.lock();
+    if !engine.written(info[2]) {
+        return false;
+    }
+    if let Some(place) = engine.place(context.registers[CONTEXT_RIP])
+        && place.state != State::Dirty
+        && !engine.is_current(&place)
+    {
+        drop(engine);
+        settle(tcb, context, Some(place));
+        ring::append_signal(tcb, 0, tcb.registers.rip);
+        go_on(tcb, context, false);
+    }
+    true
+}
+
 /// The cursor has met the guard page: opens the next segment and lets the instruction write there.
-fn on_ring_end(tcb: &mut Tcb, context: &mut Context, pc: u64) {
-    let position = ENGINE.lock().path_start(pc);
+fn on_ring_end(tcb: &mut Tcb, context: &mut Context) {
     tcb.cursor = context.registers[CONTEXT_R15];
-    ring::advance(tcb, position);
+    profile::study(tcb);
+    ring::advance(tcb);
     context.registers[CONTEXT_R15] = tcb.cursor;
     if tcb.leaving && !tcb.stepping {
         tcb.deferred.store(1, Ordering::Relaxed);
@@ -345,9 +389,13 @@ fn on_ring_end(tcb: &mut Tcb, context: &mut Context, pc: u64) {
     }
 }
 
-/// Sends the signal to this thread again and blocks it until the next clean point.
+/// Keeps the signal for the next clean point: the kernel holds it, blocked; or we do, if it must not be blocked.
 fn put_off(tcb: &mut Tcb, signal: usize, info: &Info, context: &mut Context) {
-    send_again(signal, info);
+    if SYNCHRONOUS & bit(signal) != 0 {
+        tcb.held = Some((signal, *info));
+    } else {
+        send_again(signal, info);
+    }
     tcb.deferred.store(1, Ordering::Relaxed);
     context.mask |= !SYNCHRONOUS;
 }
@@ -367,8 +415,21 @@ fn step(tcb: &mut Tcb, context: &mut Context) {
     context.registers[CONTEXT_FLAGS] |= FLAG_TRAP;
 }
 
+/// Makes the way into the cache trap, so that a held signal is delivered there.
+pub fn trap_on_entry(tcb: &mut Tcb) {
+    tcb.stepping = true;
+    tcb.registers.rflags |= FLAG_TRAP;
+}
+
 /// One instruction further on the way to a clean point.
 fn on_step(tcb: &mut Tcb, context: &mut Context, pc: u64) {
+    if dispatch::is_entering(pc)
+        && let Some((signal, info)) = tcb.held.take()
+    {
+        tcb.stepping = false;
+        tcb.registers.rflags &= !FLAG_TRAP;
+        return deliver(tcb, signal, &info, context, true);
+    }
     let in_cache = !is_engine(pc);
     let place = if in_cache { ENGINE.lock().place(pc) } else { None };
     if let Some(Place { state: State::Dirty, .. }) = place {
@@ -382,6 +443,10 @@ fn on_step(tcb: &mut Tcb, context: &mut Context, pc: u64) {
     }
     tcb.deferred.store(0, Ordering::Relaxed);
     context.mask = tcb.real_mask;
+    if let Some((signal, info)) = tcb.held.take() {
+        settle(tcb, context, place);
+        return deliver(tcb, signal, &info, context, false);
+    }
     if tcb.leaving {
         settle(tcb, context, place);
         leave::leave(tcb);
@@ -389,7 +454,7 @@ fn on_step(tcb: &mut Tcb, context: &mut Context, pc: u64) {
     }
 }
 
-/// Makes the saved state the application's state at a clean place in the cache, and records the outcomes that led there.
+/// Makes the saved state the application's state at a clean place in the cache.
 fn settle(tcb: &mut Tcb, context: &Context, place: Option<Place>) {
     let mut registers = context.get();
     registers.rflags &= !FLAG_TRAP;
@@ -401,13 +466,13 @@ fn settle(tcb: &mut Tcb, context: &Context, place: Option<Place>) {
         return;
     };
     registers.rip = place.pc;
-    let own_r15 = matches!(place.state, State::Own | State::Spilled(_, true));
+    let own_r15 = matches!(place.state, State::Own | State::ScratchOwn | State::Spilled(_, true));
     if !own_r15 {
         tcb.cursor = registers.general[wire::R15];
         registers.general[wire::R15] = tcb.registers.general[wire::R15];
     }
     match place.state {
-        State::Scratch => {
+        State::Scratch | State::ScratchOwn => {
             registers.general[RCX] = tcb.scratch_rcx;
             registers.general[RDX] = tcb.scratch_rdx;
         }
@@ -415,9 +480,7 @@ fn settle(tcb: &mut Tcb, context: &Context, place: Option<Place>) {
         _ => {}
     }
     tcb.registers = registers;
-    for symbol in place.outcomes.symbols().iter() {
-        ring::append(tcb, &[*symbol], place.path_start);
-    }
+    tcb.progress = place.progress;
 }
 
 /// Runs the application's handler next (or ends the application), from the saved state. `saved_xmm`: the vector registers'
@@ -425,7 +488,6 @@ fn settle(tcb: &mut Tcb, context: &Context, place: Option<Place>) {
 fn deliver(tcb: &mut Tcb, signal: usize, info: &Info, context: &mut Context, saved_xmm: bool) {
     let action = take_action(signal);
     match action.handler {
-        SIG_IGN if !is_fault(info) => return go_on(tcb, context, saved_xmm),
         SIG_DFL | SIG_IGN => return end(tcb, signal, info, context, saved_xmm),
         _ => {}
     }
@@ -437,7 +499,7 @@ fn deliver(tcb: &mut Tcb, signal: usize, info: &Info, context: &mut Context, sav
         return end(tcb, SIGSEGV, info, context, saved_xmm);
     };
     if !tcb.native {
-        ring::append_signal(tcb, signal as u8, tcb.registers.rip, action.handler, 0);
+        ring::append_signal(tcb, signal as u8, action.handler);
     }
     let base = tcb.call_mask.take().unwrap_or(tcb.mask);
     let own = if action.flags & SA_NODEFER != 0 { 0 } else { bit(signal) };
@@ -454,9 +516,14 @@ fn deliver(tcb: &mut Tcb, signal: usize, info: &Info, context: &mut Context, sav
     }
     set_mask(tcb, base | action.mask | own);
     reset_vectors(context);
-    tcb.xmm = [[0; 2]; 16];
+    tcb.xmm = Vectors([[0; 2]; 16]);
     tcb.mxcsr = 0x1f80;
     go_on(tcb, context, true);
+}
+
+/// Whether the application ignores a signal that comes to us because faults raise it, too.
+fn is_ignored(signal: usize) -> bool {
+    SYNCHRONOUS & bit(signal) != 0 && ACTIONS.lock()[signal].handler == SIG_IGN
 }
 
 /// The action for a signal; SA_RESETHAND is honoured.
@@ -486,14 +553,14 @@ fn go_on(tcb: &mut Tcb, context: &mut Context, saved_xmm: bool) {
     }
     context.registers[CONTEXT_RIP] = dispatch::resume_entry();
     context.registers[CONTEXT_RSP] = tcb.engine_stack;
-    context.registers[CONTEXT_FLAGS] &= !(FLAG_TRAP | FLAG_DIRECTION);
+    context.registers[CONTEXT_FLAGS] &= !(FLAG_TRAP | FLAG_DIRECTION | FLAG_ALIGNMENT);
 }
 
 /// The signal ends the application: hands over what is recorded, then lets the kernel do it.
 fn end(tcb: &mut Tcb, signal: usize, info: &Info, context: &mut Context, saved_xmm: bool) {
     if !tcb.native {
-        ring::append_signal(tcb, signal as u8, tcb.registers.rip, 0, 0);
-        ring::close(tcb, symbol::END, 0);
+        ring::append_signal(tcb, signal as u8, 0);
+        ring::close(tcb, word::END);
         tcb.native = true;
     }
     if saved_xmm {
@@ -539,7 +606,7 @@ fn save_vectors(tcb: &mut Tcb, context: &Context) {
     unsafe {
         tcb.mxcsr = *at::<u32>(fpstate + MXCSR);
         let present = !extended || *at::<u64>(fpstate + HEADER) & FEATURE_SSE != 0;
-        tcb.xmm = if present { *at::<[[u64; 2]; 16]>(fpstate + XMM) } else { [[0; 2]; 16] };
+        tcb.xmm = Vectors(if present { *at(fpstate + XMM) } else { [[0; 2]; 16] });
     }
 }
 
@@ -553,7 +620,7 @@ fn patch_vectors(tcb: &Tcb, context: &mut Context) {
     // SAFETY: the kernel's frame on our stack.
     unsafe {
         *at::<u32>(fpstate + MXCSR) = tcb.mxcsr;
-        *at::<[[u64; 2]; 16]>(fpstate + XMM) = tcb.xmm;
+        *at(fpstate + XMM) = tcb.xmm.0;
         if extended {
             *at::<u64>(fpstate + HEADER) |= FEATURE_SSE;
         }
@@ -613,7 +680,7 @@ pub fn sigreturn(tcb: &mut Tcb) -> bool {
     tcb.alternate_stack = context.stack;
     tcb.alternate_stack.flags &= !SS_ONSTACK;
     set_mask(tcb, context.mask);
-    ring::append_timed(tcb, symbol::RESUME, context.registers[CONTEXT_RIP], 0);
+    ring::append_timed(tcb, word::RESUME, context.registers[CONTEXT_RIP]);
     true
 }
 
@@ -639,7 +706,7 @@ fn restore_vectors(tcb: &mut Tcb, fpstate: u64) -> bool {
             }
             let present = length <= LEGACY_BYTES || *at::<u64>(buffer as u64 + HEADER) & FEATURE_SSE != 0;
             tcb.mxcsr = *at::<u32>(buffer as u64 + MXCSR);
-            tcb.xmm = if present { *at::<[[u64; 2]; 16]>(buffer as u64 + XMM) } else { [[0; 2]; 16] };
+            tcb.xmm = Vectors(if present { *at(buffer as u64 + XMM) } else { [[0; 2]; 16] });
         }
     }
     if !buffer.is_null() {

@@ -1,7 +1,8 @@
 //! Taking over a thread that the injector has stopped.
 
-use wire::{Control, FLAG_FSGSBASE, Init, VERSION, symbol};
+use wire::{Control, FLAG_FSGSBASE, Init, VERSION, word};
 
+use crate::emit::Table;
 use crate::fragment::ENGINE;
 use crate::tcb::{self, Tcb};
 use crate::{clone, dispatch, ring, signal, sys};
@@ -15,7 +16,8 @@ pub unsafe extern "C" fn start(init: &Init) -> ! {
     // SAFETY: the injector mapped it.
     let control = unsafe { &*(init.shared as *const Control) };
     let fsgsbase = init.flags & FLAG_FSGSBASE != 0;
-    ENGINE.lock().set_up(init.shared, init.table, dispatch::miss_entry());
+    let table = Table { address: init.table as u32, by_pext: has_bmi2() };
+    ENGINE.lock().set_up(init.shared, table, dispatch::miss_entry());
     signal::set_image(init.engine_start, init.engine_end);
     clone::set_up(fsgsbase, init.min_signal_stack);
     let Some(tcb) = Tcb::new(control, init.slot, init.thread, init.min_signal_stack) else {
@@ -31,6 +33,11 @@ pub unsafe extern "C" fn start(init: &Init) -> ! {
     tcb.install_signal_stack();
     signal::set_up();
     ring::open(tcb);
-    ring::append_timed(tcb, symbol::START, init.registers.rip, 0);
+    ring::append_timed(tcb, word::START, init.registers.rip);
     dispatch::enter_first()
+}
+
+fn has_bmi2() -> bool {
+    const BMI2: u32 = 1 << 8;
+    core::arch::x86_64::__cpuid(0).eax >= 7 && core::arch::x86_64::__cpuid_count(7, 0).ebx & BMI2 != 0
 }

@@ -54,6 +54,8 @@ pub const MAP_ANONYMOUS: u64 = 0x20;
 pub const MAP_NORESERVE: u64 = 0x4000;
 pub const MAP_FIXED_NOREPLACE: u64 = 0x10_0000;
 const MADV_DONTFORK: u64 = 10;
+const MADV_HUGEPAGE: u64 = 14;
+const MADV_DONTDUMP: u64 = 16;
 
 /// Makes a system call.
 ///
@@ -93,10 +95,18 @@ pub unsafe fn protect(address: u64, length: u64, protection: u64) -> i64 {
     unsafe { call(number::MPROTECT, [address, length, protection, 0, 0, 0]) }
 }
 
-/// Keeps a range of ours out of forked children.
-pub fn dont_fork(address: u64, length: u64) {
-    // SAFETY: only children are affected, and those leave the engine at once.
-    unsafe { call(number::MADVISE, [address, length, MADV_DONTFORK, 0, 0, 0]) };
+/// Keeps a range of ours out of forked children and core files.
+pub fn keep_private(address: u64, length: u64) {
+    for advice in [MADV_DONTFORK, MADV_DONTDUMP] {
+        // SAFETY: only children are affected, and those leave the engine at once.
+        unsafe { call(number::MADVISE, [address, length, advice, 0, 0, 0]) };
+    }
+}
+
+/// Asks for huge pages.
+pub fn prefer_huge_pages(address: u64, length: u64) {
+    // SAFETY: changes how memory is backed, not what it holds.
+    unsafe { call(number::MADVISE, [address, length, MADV_HUGEPAGE, 0, 0, 0]) };
 }
 
 /// Waits while `*word == expected`, for `milliseconds` at most.

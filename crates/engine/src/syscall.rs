@@ -4,7 +4,7 @@ use core::arch::naked_asm;
 use core::mem::offset_of;
 use core::sync::atomic::Ordering;
 
-use wire::{R8, R9, R10, R11, RAX, RCX, RDI, RDX, RSI, symbol};
+use wire::{R8, R9, R10, R11, RAX, RCX, RDI, RDX, RSI, word};
 
 use crate::fragment::ENGINE;
 use crate::sys::{self, number};
@@ -15,10 +15,10 @@ const INSTRUCTION_BYTES: u64 = 2;
 /// Returned by [`trackway_syscall`] when signals are waiting; no system call returns this.
 const NOT_YET: i64 = -5000;
 
-/// Handles the system call at `tcb.registers.rip`, which ends the block that started at `block`.
-pub fn handle(tcb: &mut Tcb, block: u64) {
+/// Handles the system call at `tcb.registers.rip`.
+pub fn handle(tcb: &mut Tcb) {
     let call = tcb.registers.general[RAX];
-    ring::append_syscall(tcb, call as u32, block);
+    ring::append_syscall(tcb, call as u32);
     if tcb.deferred.load(Ordering::Relaxed) != 0 {
         // SAFETY: gs points at this thread's state. A signal that is let in here does not come back.
         unsafe { trackway_unblock() };
@@ -35,10 +35,12 @@ pub fn handle(tcb: &mut Tcb, block: u64) {
         number::EXECVE | number::EXECVEAT => exec::exec(tcb),
         number::EXIT => clone::exit(tcb),
         number::EXIT_GROUP => {
-            ring::close(tcb, symbol::END, 0);
+            ring::close(tcb, word::END);
             pass(tcb)
         }
         number::MMAP => map(tcb, arguments),
+        number::MUNMAP | number::MPROTECT | number::PKEY_MPROTECT => change_mapping(tcb, call, arguments),
+        number::MREMAP => remap(tcb, arguments),
         number::ARCH_PRCTL => arch_prctl(tcb, a),
         number::PPOLL | number::EPOLL_PWAIT | number::EPOLL_PWAIT2 => with_mask(tcb, mask_argument(call, arguments)),
         number::PSELECT6 => {
@@ -63,6 +65,9 @@ pub fn pass(tcb: &mut Tcb) -> i64 {
     loop {
         // SAFETY: the application's own system call, with its own arguments.
         let result = unsafe { trackway_syscall(tcb) };
+        if result == sys::EFAULT && ENGINE.lock().release_guarded() {
+            continue;
+        }
         if result != NOT_YET {
             return result;
         }
@@ -110,6 +115,7 @@ fn arch_prctl(tcb: &mut Tcb, code: u64) -> i64 {
 fn map(tcb: &mut Tcb, [_, length, protection, _, file, offset]: [u64; 6]) -> i64 {
     let result = pass(tcb);
     let Ok(address) = u64::try_from(result) else { return result };
+    ENGINE.lock().remapped(address, length, protection);
     if protection & sys::PROT_EXEC != 0 && (file as i32) >= 0 {
         let mut link = *b"/proc/self/fd/0000000000\0";
         let mut path = [0u8; 512];
@@ -120,6 +126,34 @@ fn map(tcb: &mut Tcb, [_, length, protection, _, file, offset]: [u64; 6]) -> i64
         };
         let count = usize::try_from(count).unwrap_or(0);
         ENGINE.lock().announce_module(address, length, offset, &path[..count]);
+    }
+    result
+}
+
+/// munmap, mprotect: what was translated from the range is no longer valid.
+fn change_mapping(tcb: &mut Tcb, call: u64, [address, length, protection, ..]: [u64; 6]) -> i64 {
+    let protection = if call == number::MUNMAP { 0 } else { protection };
+    // Before the call too: while it runs, nobody may enter code that goes away.
+    ENGINE.lock().remapped(address, length, 0);
+    let result = pass(tcb);
+    if result == 0 {
+        let mut engine = ENGINE.lock();
+        engine.remapped(address, length, protection);
+        if call == number::MUNMAP {
+            engine.announce_unmap(address, length);
+        }
+    }
+    result
+}
+
+/// mremap: code at either place is no longer valid.
+fn remap(tcb: &mut Tcb, [address, length, new_length, ..]: [u64; 6]) -> i64 {
+    let was_writable = ENGINE.lock().pages.is_writable(address);
+    ENGINE.lock().remapped(address, length, 0);
+    let result = pass(tcb);
+    if let Ok(address) = u64::try_from(result) {
+        let protection = if was_writable { sys::PROT_WRITE | sys::PROT_EXEC } else { 0 };
+        ENGINE.lock().remapped(address, new_length, protection);
     }
     result
 }

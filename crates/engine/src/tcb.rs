@@ -19,12 +19,14 @@ pub struct Tcb {
     /// rcx and rdx while translated code uses them on the way to an indirect target, or rcx on the way out.
     pub scratch_rcx: u64,
     pub scratch_rdx: u64,
-    /// Where the next symbol goes, while r15 is the application's or the engine runs.
+    /// Where the next word goes, while r15 is the application's or the engine runs.
     pub cursor: u64,
     /// Addresses that translated code jumps to: see `dispatch`.
     pub exit_entry: u64,
     pub miss_entry: u64,
     pub mismatch_entry: u64,
+    /// The low bits of an address that choose its place in the table of indirect targets.
+    pub table_mask: u64,
     /// Top of the engine's stack; nothing on it is needed while translated code runs.
     pub engine_stack: u64,
     /// Where to go on in the code cache.
@@ -34,7 +36,7 @@ pub struct Tcb {
     pub mxcsr: u32,
     /// The application's state while the engine runs. `rip` is always valid then.
     pub registers: Registers,
-    pub xmm: [[u64; 2]; 16],
+    pub xmm: Vectors,
     /// The signal mask the kernel should have while the application runs.
     pub real_mask: u64,
     /// The signal mask the application believes in.
@@ -42,8 +44,12 @@ pub struct Tcb {
     /// Mask during the system call that is being executed, if it brings its own (ppoll, sigsuspend …).
     pub call_mask: Option<u64>,
     pub alternate_stack: AlternateStack,
+    /// What has been executed since the last word, where a signal has interrupted the thread.
+    pub progress: crate::fragment::Progress,
     /// Single-stepping to the next clean point.
     pub stepping: bool,
+    /// A signal that waits for the next clean point, because it must not be blocked.
+    pub held: Option<(usize, crate::signal::Info)>,
     /// The thread is to go back to native code at the next clean point.
     pub leaving: bool,
     /// The thread runs natively; only its signals still come to us.
@@ -62,6 +68,11 @@ pub struct Tcb {
     pub signal_stack: u64,
     pub signal_stack_length: u64,
 }
+
+/// The low halves of the vector registers, where `movaps` can reach them.
+#[repr(C, align(16))]
+#[derive(Clone, Copy)]
+pub struct Vectors(pub [[u64; 2]; 16]);
 
 /// `stack_t` of the kernel.
 #[repr(C)]
@@ -82,6 +93,7 @@ pub const SCRATCH_RDX: u32 = offset_of!(Tcb, scratch_rdx) as u32;
 pub const CURSOR: u32 = offset_of!(Tcb, cursor) as u32;
 pub const EXIT_ENTRY: u32 = offset_of!(Tcb, exit_entry) as u32;
 pub const MISMATCH_ENTRY: u32 = offset_of!(Tcb, mismatch_entry) as u32;
+pub const TABLE_MASK: u32 = offset_of!(Tcb, table_mask) as u32;
 /// Where the application's r15 lives.
 pub const APP_R15: u32 = (offset_of!(Tcb, registers) + 8 * wire::R15) as u32;
 

@@ -1,8 +1,7 @@
 //! From application code to code for the cache.
 //!
-//! The unit is a *path*: one or more blocks that follow each other. Inside it nothing is recorded; each way out writes the
-//! outcomes of all branches it has passed, as one store of one to four symbol bytes, and moves the cursor. Instructions
-//! are copied as they are; only RIP-relative displacements are adjusted, control transfers are replaced, and blocks that
+//! The unit is a chain of blocks that follow each other. Inside it nothing is recorded; each way out is a *path* with a
+//! number of its own, which it writes at the cursor. Instructions are copied as they are; only RIP-relative displacements are adjusted, control transfers are replaced, and blocks that
 //! use r15 swap the cursor out for as long as they need.
 //!
 //! [`Mark`]s say, for every place in the result, which application instruction comes next there and where its registers
@@ -11,69 +10,23 @@
 use alloc::vec::Vec;
 use iced_x86::{Code, Decoder, Instruction, OpKind, Register};
 use isa::Transfer;
-use wire::symbol;
+use wire::code::{LEAVE_DIRECT, LEAVE_INDIRECT, LEAVE_NOT_TAKEN, LEAVE_SYSCALL, LEAVE_TAKEN};
 
-use crate::emit::{Emitter, LEAVE_BYTES};
+use crate::emit::{Emitter, LEAVE_BYTES, Table};
 
 /// Blocks are cut after this many instructions.
 pub const BLOCK_INSTRUCTIONS_MAX: usize = 100;
-/// Outcomes that one path can hold: four symbols of six.
-pub const OUTCOMES_MAX: u8 = 24;
-/// Most blocks in a path.
-pub const PATH_BLOCKS_MAX: usize = 40;
+/// Most blocks in a chain.
+pub const CHAIN_BLOCKS_MAX: usize = 64;
 
-/// A block of a path.
+/// A block of a chain.
 #[derive(Clone, Copy)]
-pub struct PathBlock<'a> {
+pub struct ChainBlock<'a> {
     pub address: u64,
     /// Readable code from `address` on; at least the block, if need be cut at the end of readable memory.
     pub code: &'a [u8],
-    /// Where the path goes on; `None` for its last block.
+    /// Where the chain goes on; `None` for its last block.
     pub next: Option<u64>,
-}
-
-/// Outcomes since the start of a path, the newest in the lowest bit.
-#[derive(Clone, Copy, Default, Debug, PartialEq, Eq)]
-pub struct Outcomes {
-    bits: u32,
-    count: u8,
-}
-
-impl Outcomes {
-    #[must_use]
-    pub fn with(self, outcome: bool) -> Self {
-        Self { bits: self.bits << 1 | u32::from(outcome), count: self.count + 1 }
-    }
-
-    pub fn count(self) -> u8 {
-        self.count
-    }
-
-    /// The symbols for these outcomes.
-    pub fn symbols(self) -> Symbols {
-        let mut symbols = Symbols { bytes: [0; 4], count: 0 };
-        let mut left = u32::from(self.count);
-        while left > 0 {
-            let take = left.min(symbol::OUTCOMES_MAX);
-            left -= take;
-            let bits = (self.bits >> left) & ((1 << take) - 1);
-            symbols.bytes[symbols.count] = symbol::outcomes(bits as u8, take);
-            symbols.count += 1;
-        }
-        symbols
-    }
-}
-
-pub struct Symbols {
-    bytes: [u8; 4],
-    count: usize,
-}
-
-impl core::ops::Deref for Symbols {
-    type Target = [u8];
-    fn deref(&self) -> &[u8] {
-        &self.bytes[..self.count]
-    }
 }
 
 /// What holds from `cache` (relative to the start of the fragment) up to the next mark.
@@ -82,7 +35,7 @@ pub struct Mark {
     pub cache: u16,
     /// The next application instruction, relative to the start of its block.
     pub offset: u16,
-    /// Which block of the path.
+    /// Which block of the chain.
     pub block: u8,
     pub state: State,
 }
@@ -95,6 +48,8 @@ pub enum State {
     Own,
     /// As `Cursor`, but rcx and rdx are in their scratch places.
     Scratch,
+    /// As `Own`, but rcx and rdx are in their scratch places.
+    ScratchOwn,
     /// This low register is in rcx's scratch place; r15 is the cursor or, if the flag is set, the application's.
     Spilled(u8, bool),
     /// In between: only going on a few instructions leads to a clean point.
@@ -105,31 +60,41 @@ pub enum State {
 pub enum ExitKind {
     /// To `target`, through a jump that can be linked.
     Direct,
+    /// By way of the table.
+    Indirect,
     /// A system call; `target` is the address of the instruction.
     Syscall,
 }
 
+/// A way out of a chain. Its path is the number of the fragment's first one plus its index.
 #[derive(Clone, Copy, Debug)]
 pub struct NewExit {
     pub kind: ExitKind,
     pub target: u64,
     /// Address of the jump's displacement (direct exits).
     pub site: u64,
+    /// Number of blocks executed.
+    pub blocks: u16,
+    /// How the last of them leaves: one of `wire::code::LEAVE_*`.
+    pub leave: u32,
 }
 
 #[derive(Clone, Copy, Debug)]
 pub struct BlockResult {
     pub length: u32,
-    /// Outcomes of the path before this block.
-    pub before: Outcomes,
+    /// A conditional branch at its end is taken when the chain goes on.
+    pub taken: bool,
 }
 
 /// Where the surroundings of the new code are.
 pub struct Surroundings {
-    /// Table of indirect targets, below 2 GiB.
-    pub table: u32,
+    pub table: Table,
+    /// Whether the chain goes on through indirect jumps, and through returns from calls that it has not made itself.
+    pub guess: bool,
     /// Number of the first exit; further ones count up.
     pub first_exit: u32,
+    /// Number of the first exit's path.
+    pub first_path: u32,
     /// Stubs of the exits are stacked downwards from here.
     pub stubs_end: u64,
 }
@@ -141,6 +106,9 @@ impl Surroundings {
     }
 }
 
+/// `nop dword ptr [rax + rax]`: five bytes, one instruction.
+pub const PATCH_POINT: [u8; 5] = [0x0f, 0x1f, 0x44, 0x00, 0x00];
+
 pub const STUB_STRIDE: usize = LEAVE_BYTES + 2;
 
 pub struct Translation {
@@ -149,26 +117,25 @@ pub struct Translation {
     pub marks: Vec<Mark>,
 }
 
+/// The first instruction of a block cannot be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Error {
-    /// The first instruction of this block cannot be read.
-    Unreadable(u64),
-    /// The path cannot be followed beyond this block index; try again with fewer blocks.
-    Unfit(usize),
-}
+pub struct Unreadable;
 
 struct SideExit {
     /// Position of the displacement that leads here.
     site: usize,
     own_r15: bool,
-    outcomes: Outcomes,
+    blocks: u16,
     target: SideTarget,
 }
 
 enum SideTarget {
-    Direct(u64),
-    /// A return that was expected to go to this address did not.
-    Return(u64),
+    Direct {
+        target: u64,
+        leave: u32,
+    },
+    /// An indirect transfer that was expected to go to this address did not; rcx is the difference.
+    Indirect(u64),
 }
 
 struct Translator<'e, 'b> {
@@ -178,16 +145,20 @@ struct Translator<'e, 'b> {
     start: usize,
     /// r15 holds the application's value here.
     own_r15: bool,
-    outcomes: Outcomes,
-    calls: Vec<u64>,
     literals: Vec<(usize, u64)>,
+    /// Return addresses of the calls in the chain that have not returned.
+    calls: Vec<u64>,
     side_exits: Vec<SideExit>,
     block: u8,
     block_address: u64,
 }
 
-/// Translates a path. Positions in the result are relative to where `out` stands now.
-pub fn translate(path: &[PathBlock], out: &mut Emitter, surroundings: &Surroundings) -> Result<Translation, Error> {
+/// Translates a chain. Positions in the result are relative to where `out` stands now.
+pub fn translate(
+    chain: &[ChainBlock],
+    out: &mut Emitter,
+    surroundings: &Surroundings,
+) -> Result<Translation, Unreadable> {
     let start = out.position();
     let mut translator = Translator {
         out,
@@ -195,25 +166,39 @@ pub fn translate(path: &[PathBlock], out: &mut Emitter, surroundings: &Surroundi
         result: Translation { blocks: Vec::new(), exits: Vec::new(), marks: Vec::new() },
         start,
         own_r15: false,
-        outcomes: Outcomes::default(),
-        calls: Vec::new(),
         literals: Vec::new(),
+        calls: Vec::new(),
         side_exits: Vec::new(),
         block: 0,
         block_address: 0,
     };
-    for (index, block) in path.iter().enumerate() {
+    translator.open();
+    for (index, block) in chain.iter().enumerate() {
         translator.block = index as u8;
-        translator.block(block, index)?;
+        if translator.block(block)? == Then::Stop {
+            break;
+        }
     }
     translator.finish();
     Ok(translator.result)
 }
 
+/// Whether the chain goes on after a block.
+#[derive(PartialEq, Eq)]
+enum Then {
+    GoOn,
+    Stop,
+}
+
 impl Translator<'_, '_> {
-    fn block(&mut self, block: &PathBlock, index: usize) -> Result<(), Error> {
+    /// A fragment begins with an instruction that does nothing and can be replaced by a jump at any time.
+    fn open(&mut self) {
+        self.result.marks.push(Mark { cache: 0, offset: 0, block: 0, state: State::Cursor });
+        self.out.bytes(&PATCH_POINT);
+    }
+
+    fn block(&mut self, block: &ChainBlock) -> Result<Then, Unreadable> {
         self.block_address = block.address;
-        let before = self.outcomes;
         let mut decoder = isa::decoder(block.address, block.code);
         let mut instruction = Instruction::default();
         for _ in 0..BLOCK_INSTRUCTIONS_MAX {
@@ -223,9 +208,9 @@ impl Translator<'_, '_> {
             if instruction.is_invalid() && at_end && decoder.last_error() == iced_x86::DecoderError::NoMoreBytes {
                 // Readable memory (or the longest block) ends in mid-instruction.
                 if start == 0 {
-                    return Err(Error::Unreadable(block.address));
+                    return Err(Unreadable);
                 }
-                return self.cut(block, index, start, before);
+                return Ok(self.cut(block, start));
             }
             let bytes = &block.code[start..decoder.position()];
             let transfer = if instruction.is_invalid() { Transfer::Trap } else { isa::transfer(&instruction) };
@@ -233,32 +218,29 @@ impl Translator<'_, '_> {
                 self.copy(&instruction, &decoder, bytes);
                 continue;
             }
-            self.result.blocks.push(BlockResult { length: decoder.position() as u32, before });
-            return match block.next {
-                Some(next) => self.pass(&instruction, &decoder, bytes, transfer, next).ok_or(Error::Unfit(index)),
-                None => {
-                    self.end(&instruction, &decoder, bytes, transfer);
-                    Ok(())
-                }
-            };
+            self.result.blocks.push(BlockResult { length: decoder.position() as u32, taken: false });
+            if let Some(next) = block.next
+                && self.pass(&instruction, &decoder, bytes, transfer, next).is_some()
+            {
+                return Ok(Then::GoOn);
+            }
+            self.end(&instruction, &decoder, bytes, transfer);
+            return Ok(Then::Stop);
         }
         let length = decoder.position();
-        self.cut(block, index, length, before)
+        Ok(self.cut(block, length))
     }
 
     /// The block ends here although no transfer does.
-    fn cut(&mut self, block: &PathBlock, index: usize, length: usize, before: Outcomes) -> Result<(), Error> {
-        self.result.blocks.push(BlockResult { length: length as u32, before });
+    fn cut(&mut self, block: &ChainBlock, length: usize) -> Then {
+        self.result.blocks.push(BlockResult { length: length as u32, taken: false });
         let next = block.address + length as u64;
-        match block.next {
-            Some(expected) if expected == next => Ok(()),
-            Some(_) => Err(Error::Unfit(index)),
-            None => {
-                self.mark_at(next);
-                self.leave_to(next, self.outcomes);
-                Ok(())
-            }
+        if block.next == Some(next) {
+            return Then::GoOn;
         }
+        self.mark_at(next);
+        self.leave_to(next, LEAVE_DIRECT);
+        Then::Stop
     }
 
     fn offset(&self) -> u16 {
@@ -339,15 +321,40 @@ impl Translator<'_, '_> {
         self.out.load_gs(register, crate::tcb::SCRATCH_RCX);
     }
 
-    /// Records `outcomes` and leaves through a linkable jump.
-    fn leave_to(&mut self, target: u64, outcomes: Outcomes) {
+    /// Number of blocks executed up to here.
+    fn blocks(&self) -> u16 {
+        u16::from(self.block) + 1
+    }
+
+    /// Notes a way out that has executed `blocks` blocks and records its path.
+    fn exit(&mut self, exit: NewExit) {
+        let path = self.surroundings.first_path + self.result.exits.len() as u32;
+        self.out.record(path);
+        self.result.exits.push(exit);
+    }
+
+    /// Leaves the last block through a linkable jump.
+    fn leave_to(&mut self, target: u64, leave: u32) {
+        self.leave_after(self.blocks(), target, leave);
+    }
+
+    fn leave_after(&mut self, blocks: u16, target: u64, leave: u32) {
         self.want_cursor();
         self.dirty();
-        self.out.record(&outcomes.symbols());
         let stub = self.surroundings.stub(self.result.exits.len());
-        let site = self.out.jump_patchable(stub);
-        let site = self.out.here() - (self.out.position() - site) as u64;
-        self.result.exits.push(NewExit { kind: ExitKind::Direct, target, site });
+        self.exit(NewExit { kind: ExitKind::Direct, target, site: 0, blocks, leave });
+        let position = self.out.jump_patchable(stub);
+        let site = self.out.here() - (self.out.position() - position) as u64;
+        if let Some(exit) = self.result.exits.last_mut() {
+            exit.site = site;
+        }
+    }
+
+    /// Leaves for the application address in rcx.
+    fn leave_indirect(&mut self, blocks: u16) {
+        let leave = LEAVE_INDIRECT;
+        self.exit(NewExit { kind: ExitKind::Indirect, target: 0, site: 0, blocks, leave });
+        self.out.jump_indirect(self.surroundings.table);
     }
 
     fn push_return_address(&mut self, address: u64) {
@@ -356,20 +363,17 @@ impl Translator<'_, '_> {
         }
     }
 
-    /// The path goes on beyond this transfer, at `next`. `None` if it cannot.
+    /// The chain goes on beyond this transfer, at `next`. `None`, and nothing done, if it cannot.
     fn pass(
         &mut self,
         instruction: &Instruction,
-        _decoder: &Decoder,
+        decoder: &Decoder,
         bytes: &[u8],
         transfer: Transfer,
         next: u64,
     ) -> Option<()> {
         let pc = instruction.ip();
         self.mark_at(pc);
-        if self.outcomes.count >= OUTCOMES_MAX {
-            return None;
-        }
         match transfer {
             Transfer::Conditional { target } => {
                 let condition = condition(bytes)?;
@@ -378,10 +382,15 @@ impl Translator<'_, '_> {
                 if !taken && next != fall {
                     return None;
                 }
-                let (condition, other) = if taken { (condition ^ 1, fall) } else { (condition, target) };
+                let (condition, target, leave) = match taken {
+                    true => (condition ^ 1, fall, LEAVE_NOT_TAKEN),
+                    false => (condition, target, LEAVE_TAKEN),
+                };
                 let site = self.out.jump_if(condition, 0);
-                self.side_exit(site, self.outcomes.with(!taken), SideTarget::Direct(other));
-                self.outcomes = self.outcomes.with(taken);
+                self.side_exit(site, SideTarget::Direct { target, leave });
+                if let Some(block) = self.result.blocks.last_mut() {
+                    block.taken = taken;
+                }
             }
             Transfer::Jump { target } | Transfer::Call { target } => {
                 if next != target {
@@ -391,40 +400,70 @@ impl Translator<'_, '_> {
                     self.push_return_address(instruction.next_ip());
                     self.calls.push(instruction.next_ip());
                 }
-                if transfer.needs_outcome(pc) {
-                    self.outcomes = self.outcomes.with(true);
-                }
             }
             Transfer::Return => {
-                if self.calls.pop()? != next || instruction.code() != Code::Retnq {
+                if self.calls.pop() != Some(next) && !self.surroundings.guess {
                     return None;
                 }
-                self.expect_return(next);
+                self.pop_target(instruction);
+                self.expect(next);
+            }
+            Transfer::IndirectJump | Transfer::IndirectCall => {
+                if !self.surroundings.guess {
+                    return None;
+                }
+                self.read_target(instruction, decoder, bytes);
+                self.dirty();
+                if transfer == Transfer::IndirectCall {
+                    let state = if self.own_r15 { State::ScratchOwn } else { State::Scratch };
+                    self.mark(pc, state);
+                    self.push_return_address(instruction.next_ip());
+                    self.calls.push(instruction.next_ip());
+                    self.dirty();
+                }
+                self.expect(next);
             }
             _ => return None,
         }
         Some(())
     }
 
-    fn side_exit(&mut self, site: usize, outcomes: Outcomes, target: SideTarget) {
-        self.side_exits.push(SideExit { site, own_r15: self.own_r15, outcomes, target });
+    fn side_exit(&mut self, site: usize, target: SideTarget) {
+        self.side_exits.push(SideExit { site, own_r15: self.own_r15, blocks: self.blocks(), target });
     }
 
-    /// A return inside the path, to the instruction after the call that the path made.
-    fn expect_return(&mut self, next: u64) {
-        self.out.spill_scratch();
-        self.out.bytes(&[0x59]); // pop rcx
-        self.dirty();
+    /// Goes on if the target in rcx is `next`; rcx and rdx are spilled.
+    fn expect(&mut self, next: u64) {
         self.out.load_constant(2, next.wrapping_neg());
         self.out.bytes(&[0x48, 0x8d, 0x0c, 0x11]); // lea rcx, [rcx + rdx]
         self.out.bytes(&[0xe3, 5]); // jrcxz over the next instruction
         let site = self.out.jump(0);
-        self.side_exit(site, self.outcomes.with(false), SideTarget::Return(next));
+        self.side_exit(site, SideTarget::Indirect(next));
         self.out.reload_scratch();
-        self.outcomes = self.outcomes.with(true);
     }
 
-    /// The path ends with this transfer.
+    /// Spills rcx and rdx and pops the target of a return into rcx.
+    fn pop_target(&mut self, instruction: &Instruction) {
+        self.out.spill_scratch();
+        self.out.bytes(&[0x59]); // pop rcx
+        self.dirty();
+        if instruction.code() == Code::Retnq_imm16 {
+            self.out.bytes(&[0x48, 0x8d, 0xa4, 0x24]); // lea rsp, [rsp + disp32]
+            self.out.bytes(&u32::from(instruction.immediate16()).to_le_bytes());
+        }
+    }
+
+    /// Spills rcx and rdx and loads the target of an indirect jump or call into rcx.
+    fn read_target(&mut self, instruction: &Instruction, decoder: &Decoder, bytes: &[u8]) {
+        if uses_r15(instruction) && !self.own_r15 {
+            self.want_own_r15();
+            self.mark_at(instruction.ip());
+        }
+        self.out.spill_scratch();
+        self.load_target(instruction, decoder, bytes);
+    }
+
+    /// The chain ends with this transfer.
     fn end(&mut self, instruction: &Instruction, decoder: &Decoder, bytes: &[u8], transfer: Transfer) {
         let pc = instruction.ip();
         self.mark_at(pc);
@@ -438,8 +477,7 @@ impl Translator<'_, '_> {
                 if matches!(transfer, Transfer::Call { .. }) {
                     self.push_return_address(instruction.next_ip());
                 }
-                let outcomes = if transfer.needs_outcome(pc) { self.outcomes.with(true) } else { self.outcomes };
-                self.leave_to(target, outcomes);
+                self.leave_to(target, LEAVE_DIRECT);
             }
             Transfer::Return => self.end_return(instruction),
             Transfer::IndirectJump | Transfer::IndirectCall => {
@@ -448,15 +486,17 @@ impl Translator<'_, '_> {
             Transfer::Syscall => {
                 self.want_cursor();
                 self.dirty();
-                self.out.record(&self.outcomes.symbols());
-                let exit = self.surroundings.first_exit + self.result.exits.len() as u32;
-                self.out.leave(exit);
-                self.result.exits.push(NewExit { kind: ExitKind::Syscall, target: pc, site: 0 });
+                let number = self.surroundings.first_exit + self.result.exits.len() as u32;
+                let blocks = self.blocks();
+                self.exit(NewExit { kind: ExitKind::Syscall, target: pc, site: 0, blocks, leave: LEAVE_SYSCALL });
+                self.out.leave(number);
             }
             Transfer::Trap | Transfer::Next => {
                 self.trap(instruction, bytes);
+                // Where `int3` reports its signal: a clean point of its own.
                 self.mark_at(instruction.next_ip());
-                self.leave_to(instruction.next_ip(), self.outcomes);
+                self.out.bytes(&[0x90]);
+                self.leave_to(instruction.next_ip(), LEAVE_DIRECT);
             }
         }
     }
@@ -476,10 +516,9 @@ impl Translator<'_, '_> {
                 self.out.jump(0)
             }
         };
-        let taken = self.outcomes.with(true);
-        self.leave_to(instruction.next_ip(), self.outcomes.with(false));
+        self.leave_to(instruction.next_ip(), LEAVE_NOT_TAKEN);
         self.out.land(site);
-        self.leave_to(target, taken);
+        self.leave_to(target, LEAVE_TAKEN);
     }
 
     fn end_return(&mut self, instruction: &Instruction) {
@@ -487,34 +526,20 @@ impl Translator<'_, '_> {
             self.want_cursor();
             self.mark_at(instruction.ip());
         }
-        self.out.spill_scratch();
-        self.out.bytes(&[0x59]); // pop rcx
-        self.dirty();
-        if instruction.code() == Code::Retnq_imm16 {
-            self.out.bytes(&[0x48, 0x8d, 0xa4, 0x24]); // lea rsp, [rsp + disp32]
-            self.out.bytes(&u32::from(instruction.immediate16()).to_le_bytes());
-        }
-        self.out.record(&self.outcomes.symbols());
-        self.out.jump_indirect(self.surroundings.table);
+        self.pop_target(instruction);
+        self.leave_indirect(self.blocks());
     }
 
     fn end_indirect(&mut self, instruction: &Instruction, decoder: &Decoder, bytes: &[u8], is_call: bool) {
-        let pc = instruction.ip();
-        if uses_r15(instruction) && !self.own_r15 {
-            self.want_own_r15();
-            self.mark_at(pc);
-        }
-        self.out.spill_scratch();
-        self.load_target(instruction, decoder, bytes);
+        self.read_target(instruction, decoder, bytes);
         self.dirty();
         self.want_cursor();
         if is_call {
-            self.mark(pc, State::Scratch);
+            self.mark(instruction.ip(), State::Scratch);
             self.push_return_address(instruction.next_ip());
             self.dirty();
         }
-        self.out.record(&self.outcomes.symbols());
-        self.out.jump_indirect(self.surroundings.table);
+        self.leave_indirect(self.blocks());
     }
 
     /// `mov rcx, operand` for the operand of an indirect jump or call: the same bytes with another opcode.
@@ -570,13 +595,12 @@ impl Translator<'_, '_> {
             self.out.land(side_exit.site);
             self.own_r15 = side_exit.own_r15;
             match side_exit.target {
-                SideTarget::Direct(target) => self.leave_to(target, side_exit.outcomes),
-                SideTarget::Return(expected) => {
+                SideTarget::Direct { target, leave } => self.leave_after(side_exit.blocks, target, leave),
+                SideTarget::Indirect(expected) => {
                     self.want_cursor();
                     self.out.load_constant(2, expected);
                     self.out.bytes(&[0x48, 0x8d, 0x0c, 0x11]); // lea rcx, [rcx + rdx]
-                    self.out.record(&side_exit.outcomes.symbols());
-                    self.out.jump_indirect(self.surroundings.table);
+                    self.leave_indirect(side_exit.blocks);
                 }
             }
         }

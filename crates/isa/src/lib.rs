@@ -36,16 +36,6 @@ impl Transfer {
     pub fn ends_block(self) -> bool {
         self != Self::Next
     }
-
-    /// Whether a path has to record an outcome for a direct transfer by the instruction at `pc` (see `wire::symbol`).
-    #[must_use]
-    pub fn needs_outcome(self, pc: u64) -> bool {
-        match self {
-            Self::Conditional { .. } => true,
-            Self::Jump { target } | Self::Call { target } => target <= pc,
-            _ => false,
-        }
-    }
 }
 
 /// Classifies a decoded instruction.

@@ -1,30 +1,30 @@
 //! What the engine inside the target and the recorder outside agree on: the shared memory between them, byte by byte.
 //!
 //! Nouns: the [`Control`] page; the *code ring*, through which every translated block and every mapped module is
-//! announced before anybody executes it; and one *slot* per thread, a short ring of segments that holds the thread's
-//! **path**. A path is a string of symbols (see [`symbol`]); with the blocks at hand it says which way the thread
-//! went, and it costs one byte for up to six branches.
+//! announced before anybody executes it; and one *slot* per thread, a short ring of segments of [`word`]s. A word is the
+//! number of a **path**: a chain of blocks, announced beforehand, that the thread has just executed. One word for many
+//! branches, and none for an indirect target: the next word tells where it went.
 //!
 //! Neither side trusts the other to be alive: the engine waits with a time-out and looks at [`Control::recorder`], the
-//! recorder can read a segment whose writer was killed, because unwritten bytes are zero and zero is no symbol.
+//! recorder can read a segment whose writer was killed, because unwritten words are zero and zero is no path.
 #![no_std]
 
 use core::sync::atomic::{AtomicU32, AtomicU64};
 
 pub mod code;
-pub mod symbol;
+pub mod word;
 
 /// Changes whenever anything in this crate changes its layout or meaning.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 pub const MAGIC: u64 = u64::from_le_bytes(*b"TRACKWAY");
 
 /// Threads that can be alive at once.
 pub const SLOT_COUNT: usize = 4096;
 pub const SEGMENT_COUNT: usize = 4;
 /// Distance between two segments of a slot; the last page of each is a guard page in the target.
-pub const SEGMENT_STRIDE: usize = 64 << 10;
+pub const SEGMENT_STRIDE: usize = 128 << 10;
 pub const GUARD_BYTES: usize = 4096;
-/// Bytes of symbols a segment can hold.
+/// Bytes of words a segment can hold.
 pub const SEGMENT_BYTES: usize = SEGMENT_STRIDE - GUARD_BYTES;
 pub const SLOT_STRIDE: usize = SEGMENT_COUNT * SEGMENT_STRIDE;
 
@@ -75,7 +75,9 @@ pub struct Control {
     pub image: AtomicU32,
     /// Non-zero when the recorder wants no more data: threads go back to native code.
     pub leave: AtomicU32,
-    pub reserved: [u32; 9],
+    /// Next path number, minus one (0 is no path); survives exec.
+    pub next_path: AtomicU32,
+    pub reserved: [u32; 8],
     pub slots: [Slot; SLOT_COUNT],
 }
 
@@ -174,5 +176,5 @@ pub struct Init {
 /// The kernel lets user code write gs base (`AT_HWCAP2` bit 1).
 pub const FLAG_FSGSBASE: u32 = 1;
 
-/// Room for the table of indirect targets: 65536 addresses.
-pub const TABLE_BYTES: usize = 8 << 16;
+/// Room for the table of indirect targets, a power of two of addresses.
+pub const TABLE_BYTES: usize = 8 << 18;

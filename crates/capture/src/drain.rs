@@ -1,0 +1,354 @@
+//! Takes events out of the shared memory and hands them to a [`Sink`], in an order in which each can be understood.
+//!
+//! The target is not trusted: positions and lengths are checked, and what makes no sense is left out with a warning. If the sink fails, the target is asked to go back to native code, and everything it still delivers is
+//! thrown away, so that it never waits for room. Knows nothing of processes.
+
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
+use std::time::Duration;
+
+use wire::{SEGMENT_COUNT, SLOT_COUNT, SLOT_ENDED, SLOT_FREE, Slot, code, word};
+
+use crate::shared::{self, SEGMENT_WORDS, Shared};
+use crate::sink::{Fragment, Module, Sink, ThreadInfo};
+
+/// Slots beyond the highest one in use that every pass looks at; the others are looked at before sleeping.
+const LOOK_AHEAD: usize = 32;
+/// Warnings kept; a broken target could cause any number.
+const WARNINGS_MAX: usize = 20;
+
+/// What went through the rings.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Counters {
+    pub path_words: u64,
+    pub code_bytes: u64,
+    pub segments: u64,
+    /// Times a thread was found waiting for room in its ring, or for room in the code ring.
+    pub stalls: u64,
+    /// Times the recorder had nothing to do and slept.
+    pub sleeps: u64,
+}
+
+/// Outside of the target: everything that one recording takes out of the rings.
+pub struct Drain<'a, S: Sink> {
+    shared: &'a Shared,
+    sink: S,
+    failure: Option<S::Error>,
+    image: u32,
+    /// The thread that a slot's data was announced for.
+    announced: Vec<Option<u32>>,
+    /// One more than the highest slot seen in use.
+    high_water: usize,
+    path: Vec<u32>,
+    code: Vec<u8>,
+    counters: Counters,
+    warnings: Vec<String>,
+}
+
+impl<'a, S: Sink> Drain<'a, S> {
+    pub fn new(shared: &'a Shared, sink: S) -> Self {
+        Self {
+            shared,
+            sink,
+            failure: None,
+            image: 0,
+            announced: vec![None; SLOT_COUNT],
+            high_water: 0,
+            path: Vec::with_capacity(SEGMENT_WORDS),
+            code: Vec::new(),
+            counters: Counters::default(),
+            warnings: Vec::new(),
+        }
+    }
+
+    /// Takes everything that is complete. Returns whether there was anything.
+    pub fn pass(&mut self) -> bool {
+        self.pass_over((self.high_water + LOOK_AHEAD).min(SLOT_COUNT))
+    }
+
+    /// Sleeps until a thread rings or the time is over, unless there is something to take already.
+    pub fn sleep(&mut self, timeout: Duration, something_else_to_do: impl FnOnce() -> bool) {
+        let control = self.shared.control();
+        let doorbell = control.doorbell.load(SeqCst);
+        control.recorder_sleeping.store(1, SeqCst);
+        if !self.pass_over(SLOT_COUNT) && !something_else_to_do() {
+            self.counters.sleeps += 1;
+            self.tell(S::tick);
+            shared::wait(&control.doorbell, doorbell, timeout);
+        }
+        control.recorder_sleeping.store(0, SeqCst);
+    }
+
+    /// Takes everything, also what threads left unfinished, and frees all slots: the image is gone.
+    pub fn finish_image(&mut self) {
+        for index in 0..SLOT_COUNT {
+            if self.slot(index).state.load(Acquire) != SLOT_FREE {
+                self.take_completed(index);
+                self.take_unfinished(index);
+                self.shared.clear_slot(index);
+                self.free(index);
+            }
+        }
+        self.drain_code();
+        self.shared.control().code_waiting.store(0, SeqCst);
+        self.high_water = 0;
+    }
+
+    /// Another image of the process begins.
+    pub fn next_image(&mut self) {
+        self.image += 1;
+        self.shared.control().image.store(self.image, SeqCst);
+    }
+
+    pub fn module(&mut self, module: &Module) {
+        let image = self.image;
+        self.tell(|sink| sink.module(image, module));
+    }
+
+    pub fn warn(&mut self, warning: impl Into<String>) {
+        let warning = warning.into();
+        if self.warnings.len() < WARNINGS_MAX && !self.warnings.contains(&warning) {
+            self.warnings.push(warning);
+        }
+    }
+
+    /// The end: what was counted, what seemed wrong, and why the sink failed if it did.
+    pub fn finish(self) -> (Counters, Vec<String>, Option<S::Error>) {
+        (self.counters, self.warnings, self.failure)
+    }
+
+    fn pass_over(&mut self, limit: usize) -> bool {
+        let mut progress = self.drain_code();
+        for index in 0..limit {
+            // Read before the head: an ended thread's head is final.
+            let state = self.slot(index).state.load(Acquire);
+            if state == SLOT_FREE {
+                continue;
+            }
+            self.high_water = self.high_water.max(index + 1);
+            progress |= self.take_completed(index);
+            if state == SLOT_ENDED {
+                if Shared::is_worth_clearing(index) {
+                    self.shared.clear_slot(index);
+                }
+                self.free(index);
+                progress = true;
+            }
+        }
+        progress
+    }
+
+    fn slot(&self, index: usize) -> &'a Slot {
+        &self.shared.control().slots[index]
+    }
+
+    fn take_completed(&mut self, index: usize) -> bool {
+        let slot = self.slot(index);
+        let head = slot.head.load(SeqCst);
+        let mut tail = slot.tail.load(Relaxed);
+        // A thread that leaves takes its last segment back, and may find it consumed: then the tail is ahead by one.
+        let mut waiting = head.wrapping_sub(tail) as i32;
+        if waiting <= 0 {
+            return false;
+        }
+        if waiting as usize > SEGMENT_COUNT {
+            self.warn(format!("the ring in slot {index} was damaged by the target; a part of its path is lost"));
+            tail = head.wrapping_sub(SEGMENT_COUNT as u32);
+            waiting = SEGMENT_COUNT as i32;
+        }
+        // Blocks are announced before they are executed, hence before the segments seen just now were completed.
+        self.drain_code();
+        self.announce(index);
+        for _ in 0..waiting {
+            let segment = tail as usize % SEGMENT_COUNT;
+            let count = (slot.used[segment].load(Relaxed) as usize / size_of::<u32>()).min(SEGMENT_WORDS);
+            self.shared.take_segment(index, segment, count, &mut self.path);
+            tail = tail.wrapping_add(1);
+            slot.tail.store(tail, SeqCst);
+            if slot.waiting.load(SeqCst) != 0 {
+                self.counters.stalls += 1;
+                shared::wake(&slot.tail);
+            }
+            self.counters.segments += 1;
+            self.tell_path(slot.thread.load(Relaxed));
+        }
+        true
+    }
+
+    /// What a thread that is gone has written to the segment it did not complete: everything before the first zero.
+    fn take_unfinished(&mut self, index: usize) {
+        let slot = self.slot(index);
+        let segment = slot.head.load(SeqCst) as usize % SEGMENT_COUNT;
+        self.shared.take_segment(index, segment, SEGMENT_WORDS, &mut self.path);
+        self.path.truncate(written_words(&self.path));
+        if !self.path.is_empty() {
+            self.drain_code();
+            self.announce(index);
+            self.tell_path(slot.thread.load(Relaxed));
+        }
+    }
+
+    /// Passes on `self.path`. Its words are not looked at: that would take longer than everything else here, and a sink
+    /// has to look at them anyway.
+    fn tell_path(&mut self, thread: u32) {
+        let (path, image) = (std::mem::take(&mut self.path), self.image);
+        self.counters.path_words += path.len() as u64;
+        self.tell(|sink| sink.path(image, thread, &path));
+        self.path = path;
+    }
+
+    fn announce(&mut self, index: usize) {
+        let slot = self.slot(index);
+        let thread = slot.thread.load(Relaxed);
+        if self.announced[index] == Some(thread) {
+            return;
+        }
+        self.announced[index] = Some(thread);
+        if thread == 0 && self.image > 0 {
+            // The first thread goes on in every image.
+            return;
+        }
+        let parent = slot.parent.load(Relaxed);
+        let parent = (parent != u32::MAX).then_some(parent);
+        let info = ThreadInfo { thread, os_tid: slot.os_tid.load(Relaxed), parent, image: self.image };
+        self.tell(|sink| sink.thread(&info));
+    }
+
+    fn free(&mut self, index: usize) {
+        let slot = self.slot(index);
+        self.announced[index] = None;
+        for word in slot.used.iter().chain([&slot.os_tid, &slot.thread, &slot.waiting, &slot.head, &slot.tail]) {
+            word.store(0, Relaxed);
+        }
+        slot.parent.store(u32::MAX, Relaxed);
+        slot.state.store(SLOT_FREE, Release);
+    }
+
+    /// Takes everything out of the code ring. Returns whether there was anything.
+    fn drain_code(&mut self) -> bool {
+        let control = self.shared.control();
+        let head = control.code_head.load(SeqCst);
+        let tail = control.code_tail.load(Relaxed);
+        let length = head.wrapping_sub(tail);
+        if length == 0 {
+            return false;
+        }
+        self.code.clear();
+        if length <= wire::CODE_RING_BYTES as u64 {
+            self.shared.copy_code(tail, length as usize, &mut self.code);
+        } else {
+            self.warn("the code ring was damaged by the target; blocks are lost");
+        }
+        control.code_tail.store(head, SeqCst);
+        if control.code_waiting.load(SeqCst) != 0 {
+            self.counters.stalls += 1;
+            shared::wake_low_half(&control.code_tail);
+        }
+        self.counters.code_bytes += self.code.len() as u64;
+        self.tell_code();
+        true
+    }
+
+    /// Passes on the records in `self.code`.
+    fn tell_code(&mut self) {
+        let bytes = std::mem::take(&mut self.code);
+        let mut rest = Fields(&bytes);
+        while !rest.0.is_empty() {
+            let Some((kind, payload)) = rest.record() else {
+                self.warn("the code ring holds something that is no record; blocks are lost");
+                break;
+            };
+            if self.tell_record(kind, Fields(payload)).is_none() {
+                self.warn(format!("the code ring holds a record of kind {kind} that makes no sense"));
+            }
+        }
+        self.code = bytes;
+    }
+
+    /// Passes on one record; `None` if it makes no sense.
+    fn tell_record(&mut self, kind: u32, mut payload: Fields) -> Option<()> {
+        let image = self.image;
+        match kind {
+            code::BLOCK => {
+                let (address, block, _reserved) = (payload.u64()?, payload.u32()?, payload.u32()?);
+                let code = payload.0;
+                if code.is_empty() || code.len() > code::BLOCK_BYTES_MAX {
+                    return None;
+                }
+                self.tell(|sink| sink.block(image, block, address, code));
+            }
+            code::MODULE => {
+                let (address, length, file_offset, tsc) =
+                    (payload.u64()?, payload.u64()?, payload.u64()?, payload.u64()?);
+                let path = String::from_utf8_lossy(payload.0).into_owned();
+                self.module(&Module { address, length, file_offset, path, tsc });
+            }
+            code::UNMAP => {
+                let (address, length, tsc) = (payload.u64()?, payload.u64()?, payload.u64()?);
+                self.tell(|sink| sink.unmapped(image, address, length, tsc));
+            }
+            code::FRAGMENT => {
+                let (first_path, block_count) = (payload.u32()?, payload.u32()? as usize);
+                let (exit_count, _reserved) = (payload.u32()? as usize, payload.u32()?);
+                if block_count.max(exit_count) > code::FRAGMENT_BLOCKS_MAX {
+                    return None;
+                }
+                let words: Vec<u32> = std::iter::from_fn(|| payload.u32()).collect();
+                let (blocks, exits) = words.split_at_checked(block_count)?;
+                let fragment = Fragment { first_path, blocks, exits: exits.get(..exit_count)? };
+                self.tell(|sink| sink.fragment(image, &fragment));
+            }
+            _ => return None,
+        }
+        Some(())
+    }
+
+    fn tell(&mut self, event: impl FnOnce(&mut S) -> Result<(), S::Error>) {
+        if self.failure.is_some() {
+            return;
+        }
+        if let Err(error) = event(&mut self.sink) {
+            self.failure = Some(error);
+            self.shared.control().leave.store(1, SeqCst);
+        }
+    }
+}
+
+/// Little-endian fields at the start of untrusted bytes.
+struct Fields<'a>(&'a [u8]);
+
+impl<'a> Fields<'a> {
+    fn u32(&mut self) -> Option<u32> {
+        let (field, rest) = self.0.split_first_chunk()?;
+        self.0 = rest;
+        Some(u32::from_le_bytes(*field))
+    }
+
+    fn u64(&mut self) -> Option<u64> {
+        let (field, rest) = self.0.split_first_chunk()?;
+        self.0 = rest;
+        Some(u64::from_le_bytes(*field))
+    }
+
+    /// A header and its payload, without the padding.
+    fn record(&mut self) -> Option<(u32, &'a [u8])> {
+        let (kind, length) = (self.u32()?, self.u32()? as usize);
+        let padded = self.0.split_at_checked(length.checked_next_multiple_of(8)?)?;
+        self.0 = padded.1;
+        Some((kind, &padded.0[..length]))
+    }
+}
+
+/// How many words at the start of a segment are whole paths and events. An event's first word is written last.
+fn written_words(segment: &[u32]) -> usize {
+    let mut at = 0;
+    while let Some(length) = segment.get(at).and_then(|&first| word::length(first)) {
+        if at + length > segment.len() {
+            break;
+        }
+        at += length;
+    }
+    at
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,129 @@
+//! Why a command was not recorded, each in one sentence, with a hint where there is something to do about it and the exit
+//! status that a shell would give.
+
+use std::io;
+use std::path::PathBuf;
+
+use trace::{Exit, WriteError};
+
+use crate::inject::InjectError;
+
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    #[error("no command was given")]
+    NoCommand,
+    #[error("an argument of the command has a zero byte in it")]
+    ZeroByte,
+    #[error("{name}: command not found")]
+    NotFound { name: String },
+    #[error("{path}: {}", reason(error))]
+    NotAccessible { path: PathBuf, error: io::Error },
+    #[error("{path} is a directory, not a program")]
+    Directory { path: PathBuf },
+    #[error("{path} is not a program (neither a file nor a link to one)")]
+    NotAFile { path: PathBuf },
+    #[error("{path} may not be executed (no permission)")]
+    NotExecutable { path: PathBuf },
+    #[error("{path} may be executed but not read, and what cannot be read cannot be traced")]
+    NotReadable { path: PathBuf },
+    #[error("{path} is a 32-bit program, and only x86-64 programs can be traced")]
+    Not64Bit { path: PathBuf },
+    #[error(
+        "{path} is a program for another processor (ELF machine {machine}), and only x86-64 programs can be traced"
+    )]
+    ForeignMachine { path: PathBuf, machine: u16 },
+    #[error("{path} is not a program: {reason}")]
+    NotAProgram { path: PathBuf, reason: &'static str },
+    #[error("{path} needs the interpreter {interpreter}, which does not exist")]
+    MissingInterpreter { path: PathBuf, interpreter: PathBuf },
+    #[error("{path} needs the interpreter {interpreter}, which cannot be executed: {error}")]
+    BadInterpreter { path: PathBuf, interpreter: PathBuf, error: Box<Error> },
+    #[error("{path} would run with other privileges than yours, and the system does not let you trace that")]
+    Privileged { path: PathBuf },
+    #[error("{path} could not be executed: {}", reason(error))]
+    Exec { path: PathBuf, error: io::Error },
+    #[error("{what} failed: {}", reason(error))]
+    System { what: &'static str, error: io::Error },
+    #[error("no permission to trace {path}: {}", reason(error))]
+    NoPermission { path: PathBuf, error: io::Error },
+    #[error("{path} could not be traced: {error}")]
+    Inject { path: PathBuf, error: InjectError },
+    #[error("the output could not be created: {0}")]
+    Create(#[source] WriteError),
+    #[error("the recording is incomplete: {error}")]
+    Write {
+        error: WriteError,
+        /// How the target, which ran on without being recorded, ended.
+        exit: Exit,
+        /// What was written before the error.
+        partial: PathBuf,
+    },
+}
+
+impl Error {
+    /// The exit status for a program that only does this: 127 if there is no such command, 126 if it cannot be executed.
+    #[must_use]
+    pub fn exit_status(&self) -> u8 {
+        match self {
+            Self::NotFound { .. } | Self::MissingInterpreter { .. } => 127,
+            Self::NotAccessible { error, .. } | Self::Exec { error, .. } => {
+                if error.kind() == io::ErrorKind::NotFound {
+                    127
+                } else {
+                    126
+                }
+            }
+            Self::Directory { .. }
+            | Self::NotAFile { .. }
+            | Self::NotExecutable { .. }
+            | Self::NotReadable { .. }
+            | Self::Not64Bit { .. }
+            | Self::ForeignMachine { .. }
+            | Self::NotAProgram { .. }
+            | Self::BadInterpreter { .. }
+            | Self::Privileged { .. } => 126,
+            _ => 1,
+        }
+    }
+
+    /// What the user could do about it.
+    #[must_use]
+    pub fn hint(&self) -> Option<String> {
+        let hint = match self {
+            Self::NoCommand => "put the command after `--`, as in `trackway record -- ls -l`".into(),
+            Self::NotFound { .. } => "check the spelling, or give a path with a slash in it".into(),
+            Self::NotExecutable { path } => format!("`chmod +x {}` would make it a program", path.display()),
+            Self::NotReadable { .. } => "ask its owner for the permission to read it".into(),
+            Self::Not64Bit { .. } | Self::ForeignMachine { .. } => "build it for x86-64".into(),
+            Self::MissingInterpreter { .. } => {
+                "install what provides the interpreter, or correct the first line of a script".into()
+            }
+            Self::Privileged { .. } => "run the recorder as root, or use a copy of the program without the bit".into(),
+            Self::NoPermission { .. } => {
+                "ptrace may be forbidden here: see /proc/sys/kernel/yama/ptrace_scope, or the settings of the container"
+                    .into()
+            }
+            Self::Inject { error: InjectError::System { error, .. }, .. }
+                if error.raw_os_error() == Some(libc::ENOMEM) =>
+            {
+                "the address space of the target may be limited: see `ulimit -v`".into()
+            }
+            Self::Write { partial, .. } => {
+                format!("what was recorded before is in {} and can be read", partial.display())
+            }
+            _ => return None,
+        };
+        Some(hint)
+    }
+}
+
+/// The system's words for an error, fit for the middle of a sentence and without its number.
+pub fn reason(error: &io::Error) -> String {
+    let text = error.to_string();
+    let text = text.split(" (os error").next().unwrap_or_default();
+    let mut letters = text.chars();
+    match letters.next() {
+        Some(first) => first.to_lowercase().chain(letters).collect(),
+        None => String::new(),
+    }
+}

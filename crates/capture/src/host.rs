@@ -1,0 +1,67 @@
+//! The machine that records, and its clocks.
+
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use rustix::time::ClockId;
+use trace::Recording;
+
+/// How long the time stamp counter is compared with the clock at least; gives its frequency to about one in ten thousand.
+const CALIBRATION: Duration = Duration::from_millis(2);
+
+/// The time stamp counter.
+pub fn tsc() -> u64 {
+    // SAFETY: every x86-64 processor has the instruction.
+    unsafe { core::arch::x86_64::_rdtsc() }
+}
+
+/// Processor time of this process so far.
+pub fn cpu_time() -> Duration {
+    let time = rustix::time::clock_gettime(ClockId::ProcessCPUTime);
+    Duration::new(time.tv_sec.cast_unsigned(), time.tv_nsec as u32)
+}
+
+/// Started as early as possible, so that what comes until the frequency is asked for is not waited for again.
+pub struct Calibration {
+    tsc: u64,
+    time: Instant,
+}
+
+impl Calibration {
+    pub fn start() -> Self {
+        Self { time: Instant::now(), tsc: tsc() }
+    }
+
+    /// Frequency of the time stamp counter in hertz.
+    pub fn frequency(&self) -> u64 {
+        if let Some(rest) = CALIBRATION.checked_sub(self.time.elapsed()) {
+            std::thread::sleep(rest);
+        }
+        let (elapsed, ticks) = (self.time.elapsed(), tsc().wrapping_sub(self.tsc));
+        (u128::from(ticks) * 1_000_000_000 / elapsed.as_nanos().max(1)) as u64
+    }
+}
+
+/// Describes a recording that is about to begin.
+pub fn describe(command: Vec<String>, pid: u32, calibration: &Calibration) -> Recording {
+    let names = rustix::system::uname();
+    let text = |name: &std::ffi::CStr| name.to_string_lossy().into_owned();
+    let tsc_hz = calibration.frequency();
+    let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    Recording {
+        command,
+        pid,
+        tsc_hz,
+        start_unix_nanos: since_1970.as_nanos() as u64,
+        start_tsc: tsc(),
+        host: text(names.nodename()),
+        cpu: cpu_model(),
+        system: format!("{} {}", text(names.sysname()), text(names.release())),
+        recorder: concat!("trackway ", env!("CARGO_PKG_VERSION")).to_owned(),
+    }
+}
+
+fn cpu_model() -> String {
+    let text = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let model = text.lines().find_map(|line| line.strip_prefix("model name")?.split_once(':'));
+    model.map(|(_, name)| name.trim().to_owned()).unwrap_or_default()
+}

@@ -1,0 +1,314 @@
+//! Places the engine into a process that stands before the first instruction of a new image, and lets it go.
+//!
+//! Nothing of ours is in the target before: memory is made and the shared memory is opened by system calls that the
+//! stopped thread is made to execute. Afterwards the target runs without ptrace and has no file of ours open.
+
+use std::io;
+use std::ops::Range;
+
+use libc::user_regs_struct;
+use wire::{Init, Registers};
+
+use crate::error::reason;
+use crate::image::{Image, PAGE, Segment};
+use crate::maps::{self, Mapping};
+use crate::ptrace::{Exit, Stop, Tracee};
+use crate::shared::Shared;
+
+const STACK_BYTES: u64 = 256 << 10;
+
+/// Where the engine goes: below 2 GiB, so that its table can be reached by 32-bit addresses; far from where programs
+/// without address randomisation are and where their heap grows to.
+const ENGINE_PLACES: Range<u64> = 0x6000_0000..0x7000_0000;
+/// Where it goes if there is no room: anywhere between the smallest and the largest address that will do.
+const ENGINE_OTHER_PLACES: Range<u64> = 0x1000_0000..0x7fff_0000;
+const ENGINE_STEP: u64 = 16 << 20;
+
+/// Where the shared memory goes: just below the lowest address of a position-independent program. Sanitizers count this
+/// as ordinary memory (elsewhere they have shadows and refuse to start when they find something there); Go's arenas, heaps
+/// grown by brk and the kernel's own choices are far away.
+const SHARED_PLACES: Range<u64> = 0x5510_0000_0000..0x5540_0000_0000;
+const SHARED_STEP: u64 = 4 << 30;
+
+/// `cs` of 64-bit code.
+const CODE_SEGMENT_64: u64 = 0x33;
+/// The instruction `syscall`, as the low bytes of a word.
+const SYSCALL: u64 = 0x050f;
+
+#[derive(Debug, thiserror::Error)]
+pub enum InjectError {
+    #[error("the process ended before it could be traced")]
+    Gone(Exit),
+    #[error("the program is not 64-bit code")]
+    Not64Bit,
+    #[error("there is no free address space below 2 GiB")]
+    NoRoom,
+    #[error("{what} failed: {}", reason(error))]
+    System { what: &'static str, error: io::Error },
+}
+
+type Result<T> = std::result::Result<T, InjectError>;
+
+/// Names what failed.
+trait Context<T> {
+    fn context(self, what: &'static str) -> Result<T>;
+}
+
+impl<T> Context<T> for io::Result<T> {
+    fn context(self, what: &'static str) -> Result<T> {
+        self.map_err(|error| InjectError::System { what, error })
+    }
+}
+
+/// What the engine is told besides what the injector finds out itself.
+#[derive(Debug, Clone, Copy)]
+pub struct Placement {
+    pub thread: u32,
+    pub slot: u32,
+    pub process: i32,
+}
+
+/// Injects into a thread that stands at its exec event and lets it go; returns what was mapped before. After an error the
+/// thread is still stopped, unless it is gone, and in its original state.
+pub fn inject(tracee: Tracee, image: &Image, shared: &Shared, placement: Placement) -> Result<Vec<Mapping>> {
+    finish_exec(tracee)?;
+    let registers = tracee.registers().context("reading registers")?;
+    if registers.cs != CODE_SEGMENT_64 {
+        return Err(InjectError::Not64Bit);
+    }
+    let mappings = maps::of_process(placement.process).context("reading the memory map")?;
+    let mut remote = Remote::new(tracee, registers)?;
+    let prepared = prepare(&mut remote, image, shared, &mappings);
+    let stop_signal = remote.finish()?;
+    let layout = prepared?;
+    let init = initial_values(tracee, &registers, &layout, placement)?;
+    tracee.write(layout.init, as_bytes(&init)).context("writing to the target")?;
+    let entry = user_regs_struct {
+        rdi: layout.init,
+        rip: layout.base + image.entry,
+        rsp: layout.stack_top - 8,
+        // Not in a system call: the kernel must not try to restart one.
+        orig_rax: u64::MAX,
+        ..registers
+    };
+    tracee.set_registers(&entry).context("setting registers")?;
+    tracee.detach(stop_signal).context("detaching")?;
+    Ok(mappings)
+}
+
+/// From the exec event to the end of the system call, where the registers are the new image's.
+fn finish_exec(tracee: Tracee) -> Result<()> {
+    loop {
+        tracee.resume_to_syscall(0).context("continuing")?;
+        match tracee.wait().context("waiting")? {
+            Stop::Syscall => return Ok(()),
+            Stop::Gone(exit) => return Err(InjectError::Gone(exit)),
+            _ => {}
+        }
+    }
+}
+
+/// Addresses of what was placed.
+struct Layout {
+    base: u64,
+    end: u64,
+    init: u64,
+    stack_top: u64,
+    table: u64,
+    shared: u64,
+}
+
+impl Layout {
+    /// The order of the parts: image, what the engine is told, guard page, stack, table.
+    fn new(base: u64, image: &Image) -> Self {
+        let init = base + image.span;
+        let stack_top = init + 2 * PAGE + STACK_BYTES;
+        Self { base, init, stack_top, table: stack_top, end: stack_top + wire::TABLE_BYTES as u64, shared: 0 }
+    }
+
+    fn guard(&self) -> u64 {
+        self.init + PAGE
+    }
+}
+
+/// Makes all memory in the target. What was made is unmapped again if a later step fails.
+fn prepare(remote: &mut Remote, image: &Image, shared: &Shared, mappings: &[Mapping]) -> Result<Layout> {
+    let base = map_engine(remote, Layout::new(0, image).end, mappings)?;
+    let mut layout = Layout::new(base, image);
+    let filled = fill(remote, image, &layout).and_then(|()| map_shared(remote, layout.init, shared, mappings));
+    match filled {
+        Ok(address) => layout.shared = address,
+        Err(error) => {
+            remote.call("munmap", libc::SYS_munmap, [base, layout.end - base, 0, 0, 0, 0])?;
+            return Err(error);
+        }
+    }
+    Ok(layout)
+}
+
+fn map_engine(remote: &mut Remote, length: u64, mappings: &[Mapping]) -> Result<u64> {
+    let places = starts(&ENGINE_PLACES, ENGINE_STEP).chain(starts(&ENGINE_OTHER_PLACES, ENGINE_STEP));
+    for start in places {
+        let range = start..start + length;
+        if range.end > ENGINE_OTHER_PLACES.end || !maps::is_free(mappings, &range) {
+            continue;
+        }
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED_NOREPLACE;
+        let protection = (libc::PROT_READ | libc::PROT_WRITE) as u64;
+        match remote.call("mmap", libc::SYS_mmap, [start, length, protection, flags as u64, u64::MAX, 0]) {
+            Err(InjectError::System { error, .. }) if error.raw_os_error() == Some(libc::EEXIST) => {}
+            result => return result,
+        }
+    }
+    Err(InjectError::NoRoom)
+}
+
+fn starts(places: &Range<u64>, step: u64) -> impl Iterator<Item = u64> + use<> {
+    places.clone().step_by(step as usize)
+}
+
+fn fill(remote: &mut Remote, image: &Image, layout: &Layout) -> Result<()> {
+    for (segment, bytes) in image.segments.iter().zip(image.relocated(layout.base)) {
+        remote.tracee.write(layout.base + segment.offset, &bytes).context("writing to the target")?;
+        remote.protect(layout.base + segment.start(), segment.end() - segment.start(), protection(segment))?;
+    }
+    remote.protect(layout.guard(), PAGE, libc::PROT_NONE)
+}
+
+fn protection(segment: &Segment) -> i32 {
+    let flag = |is: bool, flag: i32| if is { flag } else { 0 };
+    flag(segment.readable, libc::PROT_READ)
+        | flag(segment.writable, libc::PROT_WRITE)
+        | flag(segment.executable, libc::PROT_EXEC)
+}
+
+/// Maps the shared memory; `scratch` is writable memory for the path.
+fn map_shared(remote: &mut Remote, scratch: u64, shared: &Shared, mappings: &[Mapping]) -> Result<u64> {
+    let mut path = shared.path().into_bytes();
+    path.push(0);
+    remote.tracee.write(scratch, &path).context("writing to the target")?;
+    let flags = (libc::O_RDWR | libc::O_CLOEXEC) as u64;
+    let at = libc::AT_FDCWD as u64;
+    let file = remote.call("opening the shared memory", libc::SYS_openat, [at, scratch, flags, 0, 0, 0])?;
+    let address = map_shared_file(remote, file, mappings);
+    remote.call("close", libc::SYS_close, [file, 0, 0, 0, 0, 0])?;
+    let address = address?;
+    // A child of the target must not write to its parent's rings; it gets none. A core dump has better things to hold.
+    for advice in [libc::MADV_DONTFORK, libc::MADV_DONTDUMP] {
+        let arguments = [address, wire::SHARED_BYTES as u64, advice as u64, 0, 0, 0];
+        remote.call("madvise", libc::SYS_madvise, arguments)?;
+    }
+    Ok(address)
+}
+
+fn map_shared_file(remote: &mut Remote, file: u64, mappings: &[Mapping]) -> Result<u64> {
+    let length = wire::SHARED_BYTES as u64;
+    let flags = libc::MAP_SHARED | libc::MAP_NORESERVE;
+    let protection = (libc::PROT_READ | libc::PROT_WRITE) as u64;
+    let place = starts(&SHARED_PLACES, SHARED_STEP).find(|&start| maps::is_free(mappings, &(start..start + length)));
+    if let Some(start) = place {
+        let flags = (flags | libc::MAP_FIXED_NOREPLACE) as u64;
+        if let Ok(address) = remote.call("mmap", libc::SYS_mmap, [start, length, protection, flags, file, 0]) {
+            return Ok(address);
+        }
+    }
+    remote.call("mapping the shared memory", libc::SYS_mmap, [0, length, protection, flags as u64, file, 0])
+}
+
+fn initial_values(tracee: Tracee, registers: &user_regs_struct, layout: &Layout, placement: Placement) -> Result<Init> {
+    let vector = maps::auxiliary_vector(placement.process).context("reading the auxiliary vector")?;
+    let entry = |wanted: u64| vector.iter().find(|&&(key, _)| key == wanted).map_or(0, |&(_, value)| value);
+    let fsgsbase = entry(maps::AT_HWCAP2) & 2 != 0;
+    Ok(Init {
+        version: wire::VERSION,
+        flags: if fsgsbase { wire::FLAG_FSGSBASE } else { 0 },
+        shared: layout.shared,
+        table: layout.table,
+        engine_start: layout.base,
+        engine_end: layout.end,
+        registers: in_wire_order(registers),
+        os_tid: tracee.tid as u32,
+        pid: placement.process as u32,
+        min_signal_stack: entry(maps::AT_MINSIGSTKSZ),
+        thread: placement.thread,
+        slot: placement.slot,
+    })
+}
+
+fn in_wire_order(from: &user_regs_struct) -> Registers {
+    Registers {
+        general: [
+            from.rax, from.rcx, from.rdx, from.rbx, from.rsp, from.rbp, from.rsi, from.rdi, from.r8, from.r9, from.r10,
+            from.r11, from.r12, from.r13, from.r14, from.r15,
+        ],
+        rip: from.rip,
+        rflags: from.eflags,
+    }
+}
+
+fn as_bytes(init: &Init) -> &[u8] {
+    // SAFETY: `Init` is `repr(C)` and consists of integers that leave no padding between them.
+    unsafe { std::slice::from_raw_parts((&raw const *init).cast(), size_of::<Init>()) }
+}
+
+/// A stopped thread that executes system calls for us, at the place where it stands.
+struct Remote {
+    tracee: Tracee,
+    registers: user_regs_struct,
+    original_word: u64,
+    original_mask: u64,
+    /// A stop signal that came meanwhile and must not be lost.
+    stop_signal: i32,
+}
+
+impl Remote {
+    fn new(tracee: Tracee, registers: user_regs_struct) -> Result<Self> {
+        let original_mask = tracee.signal_mask().context("reading the signal mask")?;
+        let original_word = tracee.peek(registers.rip).context("reading the target's code")?;
+        // Signals wait until the engine is in place.
+        tracee.set_signal_mask(u64::MAX).context("setting the signal mask")?;
+        let word = original_word & !0xffff | SYSCALL;
+        tracee.poke(registers.rip, word).context("writing to the target's code")?;
+        Ok(Self { tracee, registers, original_word, original_mask, stop_signal: 0 })
+    }
+
+    fn call(&mut self, what: &'static str, number: i64, arguments: [u64; 6]) -> Result<u64> {
+        let [rdi, rsi, rdx, r10, r8, r9] = arguments;
+        let rax = number as u64;
+        let registers = user_regs_struct { rax, rdi, rsi, rdx, r10, r8, r9, orig_rax: u64::MAX, ..self.registers };
+        self.tracee.set_registers(&registers).context("setting registers")?;
+        // Once to the entry, once to the exit.
+        self.next_syscall_stop()?;
+        self.next_syscall_stop()?;
+        let result = self.tracee.registers().context("reading registers")?.rax as i64;
+        match result {
+            -4095..0 => Err(io::Error::from_raw_os_error(-result as i32)).context(what),
+            _ => Ok(result as u64),
+        }
+    }
+
+    fn protect(&mut self, address: u64, length: u64, protection: i32) -> Result<()> {
+        self.call("mprotect", libc::SYS_mprotect, [address, length, protection as u64, 0, 0, 0]).map(drop)
+    }
+
+    fn next_syscall_stop(&mut self) -> Result<()> {
+        loop {
+            self.tracee.resume_to_syscall(0).context("continuing")?;
+            match self.tracee.wait().context("waiting")? {
+                Stop::Syscall => return Ok(()),
+                Stop::Gone(exit) => return Err(InjectError::Gone(exit)),
+                Stop::Signal(signal) => self.stop_signal = signal,
+                _ => {}
+            }
+        }
+    }
+
+    /// Puts everything back as it was; returns a signal that has to be delivered.
+    fn finish(self) -> Result<i32> {
+        self.tracee.poke(self.registers.rip, self.original_word).context("writing to the target's code")?;
+        self.tracee.set_signal_mask(self.original_mask).context("setting the signal mask")?;
+        let registers = user_regs_struct { orig_rax: u64::MAX, ..self.registers };
+        self.tracee.set_registers(&registers).context("setting registers")?;
+        Ok(self.stop_signal)
+    }
+}

@@ -1,0 +1,90 @@
+//! What the kernel tells about an address space: `/proc/PID/maps` and the auxiliary vector.
+
+use std::io;
+use std::ops::Range;
+
+/// One line of `/proc/PID/maps`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Mapping {
+    pub range: Range<u64>,
+    pub executable: bool,
+    pub file_offset: u64,
+    /// Path or name in brackets; empty for anonymous memory.
+    pub path: String,
+}
+
+impl Mapping {
+    /// Code that came with a file, or the kernel's own.
+    pub fn is_module(&self) -> bool {
+        self.executable && (self.path.starts_with('/') || self.path == "[vdso]")
+    }
+
+    fn parse(line: &str) -> Option<Self> {
+        let mut fields = line.splitn(6, ' ');
+        let (start, end) = fields.next()?.split_once('-')?;
+        let range = u64::from_str_radix(start, 16).ok()?..u64::from_str_radix(end, 16).ok()?;
+        let executable = fields.next()?.contains('x');
+        let file_offset = u64::from_str_radix(fields.next()?, 16).ok()?;
+        let path = fields.nth(2).unwrap_or_default().trim_start().to_owned();
+        Some(Self { range, executable, file_offset, path })
+    }
+}
+
+/// The mappings of a process in ascending order.
+pub fn of_process(pid: i32) -> io::Result<Vec<Mapping>> {
+    let text = std::fs::read(format!("/proc/{pid}/maps"))?;
+    Ok(String::from_utf8_lossy(&text).lines().filter_map(Mapping::parse).collect())
+}
+
+/// Whether nothing is mapped in `range`.
+pub fn is_free(mappings: &[Mapping], range: &Range<u64>) -> bool {
+    mappings.iter().all(|mapping| mapping.range.end <= range.start || mapping.range.start >= range.end)
+}
+
+/// Entries of the auxiliary vector that we ask for.
+pub const AT_HWCAP2: u64 = 26;
+pub const AT_MINSIGSTKSZ: u64 = 51;
+
+/// The auxiliary vector of a process, as pairs of key and value.
+pub fn auxiliary_vector(pid: i32) -> io::Result<Vec<(u64, u64)>> {
+    let bytes = std::fs::read(format!("/proc/{pid}/auxv"))?;
+    let (pairs, _) = bytes.as_chunks::<16>();
+    Ok(pairs.iter().map(|pair| (word(pair, 0), word(pair, 8))).collect())
+}
+
+fn word(bytes: &[u8; 16], at: usize) -> u64 {
+    let mut word = [0; 8];
+    word.copy_from_slice(&bytes[at..at + 8]);
+    u64::from_le_bytes(word)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_of_maps() {
+        let line = "7f5e0-7f5e2000 r-xp 00026000 fe:00 1234                       /usr/lib/a b.so (deleted)";
+        let mapping = Mapping::parse(line).unwrap();
+        assert_eq!(mapping.range, 0x7f5e0..0x7f5e2000);
+        assert_eq!(mapping.file_offset, 0x26000);
+        assert_eq!(mapping.path, "/usr/lib/a b.so (deleted)");
+        assert!(mapping.is_module());
+
+        let anonymous = Mapping::parse("1000-2000 rwxp 00000000 00:00 0 ").unwrap();
+        assert_eq!(anonymous.path, "");
+        assert!(!anonymous.is_module());
+        assert_eq!(Mapping::parse("nonsense"), None);
+    }
+
+    #[test]
+    fn our_own_address_space() {
+        let pid = std::process::id() as i32;
+        let mappings = of_process(pid).unwrap();
+        assert!(mappings.iter().any(|mapping| mapping.path == "[vdso]" && mapping.is_module()));
+        let code = our_own_address_space as *const () as u64;
+        assert!(!is_free(&mappings, &(code..code + 1)));
+        assert!(is_free(&mappings, &(0..0x1000)));
+        assert!(auxiliary_vector(pid).unwrap().iter().any(|&(key, _)| key == AT_MINSIGSTKSZ));
+    }
+}

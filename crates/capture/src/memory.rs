@@ -1,0 +1,85 @@
+//! A sink for tests that keeps everything in memory.
+
+use std::collections::{BTreeMap, HashSet};
+use std::time::Duration;
+
+use wire::word;
+
+use crate::sink::{Fragment, Module, Sink, ThreadInfo};
+
+#[derive(Debug, Default)]
+pub struct MemorySink {
+    /// Image, number, address, code.
+    pub blocks: Vec<(u32, u32, u64, Vec<u8>)>,
+    /// Image, first path, blocks, exits.
+    pub fragments: Vec<(u32, u32, Vec<u32>, Vec<u32>)>,
+    pub modules: Vec<(u32, Module)>,
+    pub unmapped: Vec<(u32, u64, u64, u64)>,
+    pub threads: Vec<ThreadInfo>,
+    /// By image and thread.
+    pub paths: BTreeMap<(u32, u32), Vec<u32>>,
+    /// Fails from this path on.
+    pub fails_at_path: Option<usize>,
+    /// Takes so long for every path.
+    pub delay: Duration,
+    pub path_count: usize,
+    pub known: HashSet<u32>,
+}
+
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+#[error("the disk is full")]
+pub struct Full;
+
+impl Sink for MemorySink {
+    type Error = Full;
+
+    fn block(&mut self, image: u32, block: u32, address: u64, code: &[u8]) -> Result<(), Full> {
+        self.blocks.push((image, block, address, code.to_vec()));
+        Ok(())
+    }
+
+    fn fragment(&mut self, image: u32, fragment: &Fragment) -> Result<(), Full> {
+        let &Fragment { first_path, blocks, exits } = fragment;
+        self.known.extend((first_path..).take(exits.len()));
+        self.fragments.push((image, first_path, blocks.to_vec(), exits.to_vec()));
+        Ok(())
+    }
+
+    fn module(&mut self, image: u32, module: &Module) -> Result<(), Full> {
+        self.modules.push((image, module.clone()));
+        Ok(())
+    }
+
+    fn unmapped(&mut self, image: u32, address: u64, length: u64, tsc: u64) -> Result<(), Full> {
+        self.unmapped.push((image, address, length, tsc));
+        Ok(())
+    }
+
+    fn thread(&mut self, thread: &ThreadInfo) -> Result<(), Full> {
+        self.threads.push(thread.clone());
+        Ok(())
+    }
+
+    fn path(&mut self, image: u32, thread: u32, words: &[u32]) -> Result<(), Full> {
+        assert!(self.threads.iter().any(|info| info.thread == thread), "thread {thread} was announced");
+        self.check(words);
+        std::thread::sleep(self.delay);
+        self.path_count += 1;
+        if self.fails_at_path.is_some_and(|at| self.path_count > at) {
+            return Err(Full);
+        }
+        self.paths.entry((image, thread)).or_default().extend(words);
+        Ok(())
+    }
+}
+
+impl MemorySink {
+    /// Words name no path that has not come before. Zeroes come from a damaged ring.
+    fn check(&self, mut words: &[u32]) {
+        while let Some(&first) = words.first() {
+            let Some(length) = word::length(first) else { return };
+            assert!(length > 1 || self.known.contains(&first), "path {first} was announced");
+            words = &words[length..];
+        }
+    }
+}

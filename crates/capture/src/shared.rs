@@ -1,0 +1,213 @@
+//! The memory that the recorder shares with the engine, seen from the recorder: its mapping, the futexes in it, and the
+//! lock whose owner's death tells the engine that nobody reads any more.
+//!
+//! Knows the layout (crate `wire`), not what the contents mean.
+
+use std::io;
+use std::marker::PhantomData;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::time::Duration;
+
+use memmap2::{MmapOptions, MmapRaw};
+use rustix::fs::{FallocateFlags, MemfdFlags};
+use rustix::thread::futex;
+use wire::Control;
+
+/// Words that fit into a segment.
+pub const SEGMENT_WORDS: usize = wire::SEGMENT_BYTES / size_of::<u32>();
+
+/// Slots below this one keep their memory when they are freed: programs that start a thread after the other reuse them.
+const SLOTS_KEPT: usize = 64;
+
+pub struct Shared {
+    memory: MmapRaw,
+    file: OwnedFd,
+}
+
+impl Shared {
+    /// Makes the memory, with the constant fields of the control page filled in.
+    pub fn create() -> io::Result<Self> {
+        let file = rustix::fs::memfd_create("trackway", MemfdFlags::CLOEXEC)?;
+        rustix::fs::ftruncate(&file, wire::SHARED_BYTES as u64)?;
+        let memory = MmapOptions::new().len(wire::SHARED_BYTES).no_reserve_swap().map_raw(file.as_raw_fd())?;
+        let control = memory.as_mut_ptr().cast::<Control>();
+        // SAFETY: the mapping is larger than `Control`, page-aligned, and nobody else has it yet.
+        unsafe {
+            (*control).magic = wire::MAGIC;
+            (*control).version = wire::VERSION;
+            (*control).recorder_pid = std::process::id();
+        }
+        Ok(Self { memory, file })
+    }
+
+    pub fn control(&self) -> &Control {
+        // SAFETY: the mapping is larger than `Control` and page-aligned; what changes while it is shared is atomic.
+        unsafe { &*self.memory.as_ptr().cast::<Control>() }
+    }
+
+    /// A path under which the memory can be opened as long as this process lives.
+    pub fn path(&self) -> String {
+        format!("/proc/{}/fd/{}", std::process::id(), self.file.as_raw_fd())
+    }
+
+    /// Takes the first `count` words out of a segment: they are in `into` afterwards, and zero in the segment.
+    pub fn take_segment(&self, slot: usize, segment: usize, count: usize, into: &mut Vec<u32>) {
+        assert!(slot < wire::SLOT_COUNT && segment < wire::SEGMENT_COUNT && count <= SEGMENT_WORDS);
+        into.clear();
+        into.reserve(count);
+        // SAFETY: in bounds as asserted, and aligned; the capacity was reserved. The protocol leaves the segment to the
+        // recorder; the words are copied before anybody looks at them, so that a target that still writes to it can spoil its
+        // own trace and nothing else.
+        unsafe {
+            let words = self.memory.as_mut_ptr().add(wire::segment_offset(slot, segment)).cast::<u32>();
+            into.as_mut_ptr().copy_from_nonoverlapping(words, count);
+            into.set_len(count);
+            words.write_bytes(0, count);
+        }
+    }
+
+    /// Appends `length` bytes of the code ring from position `from` on, which wraps around.
+    pub fn copy_code(&self, from: u64, length: usize, into: &mut Vec<u8>) {
+        assert!(length <= wire::CODE_RING_BYTES);
+        let start = (from % wire::CODE_RING_BYTES as u64) as usize;
+        let first = length.min(wire::CODE_RING_BYTES - start);
+        self.copy(wire::CODE_RING_OFFSET + start, first, into);
+        self.copy(wire::CODE_RING_OFFSET, length - first, into);
+    }
+
+    fn copy(&self, offset: usize, length: usize, into: &mut Vec<u8>) {
+        into.reserve(length);
+        // SAFETY: callers stay in the mapping; the capacity was reserved; the bytes are copied before anybody looks at
+        // them, so that a target that still writes can spoil its own trace and nothing else.
+        unsafe {
+            let end = into.as_mut_ptr().add(into.len());
+            end.copy_from_nonoverlapping(self.memory.as_ptr().add(offset), length);
+            into.set_len(into.len() + length);
+        }
+    }
+
+    /// What an engine does.
+    #[cfg(test)]
+    pub fn write(&self, offset: usize, bytes: &[u8]) {
+        assert!(offset + bytes.len() <= wire::SHARED_BYTES);
+        // SAFETY: in bounds as asserted; tests write only where the protocol lets an engine write.
+        unsafe { self.memory.as_mut_ptr().add(offset).copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
+    }
+
+    /// Makes every byte of a slot's segments zero and gives the memory back to the system.
+    pub fn clear_slot(&self, slot: usize) {
+        let offset = wire::segment_offset(slot, 0) as u64;
+        let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        let punched = rustix::fs::fallocate(self.file.as_fd(), flags, offset, wire::SLOT_STRIDE as u64);
+        assert!(punched.is_ok(), "memory files can have holes: {punched:?}");
+    }
+
+    /// Whether a freed slot's memory should be given back.
+    pub fn is_worth_clearing(slot: usize) -> bool {
+        slot >= SLOTS_KEPT
+    }
+}
+
+/// The recorder's sign of life: held by the thread that records, as long as it records.
+pub struct SignOfLife<'a> {
+    shared: &'a Shared,
+    /// The C library wants the mutex to be unlocked by the thread that has locked it.
+    _stays_on_its_thread: PhantomData<*const ()>,
+}
+
+impl<'a> SignOfLife<'a> {
+    pub fn give(shared: &'a Shared) -> io::Result<Self> {
+        const { assert!(size_of::<libc::pthread_mutex_t>() <= size_of::<[AtomicU32; 16]>()) };
+        let mutex = Self::mutex(shared);
+        let mut attributes = std::mem::MaybeUninit::uninit();
+        // SAFETY: the attributes are initialised by the first call before the others use them; the mutex lies in a mapping
+        // that outlives the lock (`'a`) and is large and aligned enough.
+        unsafe {
+            check(libc::pthread_mutexattr_init(attributes.as_mut_ptr()))?;
+            check(libc::pthread_mutexattr_setpshared(attributes.as_mut_ptr(), libc::PTHREAD_PROCESS_SHARED))?;
+            check(libc::pthread_mutexattr_setrobust(attributes.as_mut_ptr(), libc::PTHREAD_MUTEX_ROBUST))?;
+            check(libc::pthread_mutex_init(mutex, attributes.as_ptr()))?;
+            check(libc::pthread_mutex_lock(mutex))?;
+        }
+        Ok(Self { shared, _stays_on_its_thread: PhantomData })
+    }
+
+    fn mutex(shared: &Shared) -> *mut libc::pthread_mutex_t {
+        shared.memory.as_mut_ptr().wrapping_add(std::mem::offset_of!(Control, recorder)).cast()
+    }
+}
+
+impl Drop for SignOfLife<'_> {
+    /// Whoever still waits for the recorder (it stops early only by a panic) must learn that it is gone.
+    fn drop(&mut self) {
+        // SAFETY: locked by this thread in `give`, still mapped.
+        unsafe { libc::pthread_mutex_unlock(Self::mutex(self.shared)) };
+        self.shared.control().recorder[0].store(wire::OWNER_DIED, Ordering::SeqCst);
+        self.shared.control().leave.store(1, Ordering::SeqCst);
+    }
+}
+
+fn check(status: libc::c_int) -> io::Result<()> {
+    if status == 0 { Ok(()) } else { Err(io::Error::from_raw_os_error(status)) }
+}
+
+/// Wakes everybody who waits on `word`.
+pub fn wake(word: &AtomicU32) {
+    // Waking fails only for addresses that are no memory.
+    let _ = futex::wake(word, futex::Flags::empty(), i32::MAX as u32);
+}
+
+/// Wakes everybody who waits on the low half of `word`.
+pub fn wake_low_half(word: &AtomicU64) {
+    // SAFETY: x86-64 is little-endian, so that the low half is at the address of the whole; it is only passed to the
+    // kernel as an address.
+    wake(unsafe { AtomicU32::from_ptr(word.as_ptr().cast()) });
+}
+
+/// Waits until `word` is no longer `value` and somebody says so, at most for `timeout`.
+pub fn wait(word: &AtomicU32, value: u32, timeout: Duration) {
+    let timeout = futex::Timespec { tv_sec: timeout.as_secs() as i64, tv_nsec: i64::from(timeout.subsec_nanos()) };
+    // However it ends, the caller looks again.
+    let _ = futex::wait(word, futex::Flags::empty(), value, Some(&timeout));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_dead_recorder_is_seen_in_the_first_word() {
+        let shared = Shared::create().unwrap();
+        std::thread::scope(|scope| {
+            let recorder = scope.spawn(|| {
+                let life = SignOfLife::give(&shared).unwrap();
+                // SAFETY: gettid has no preconditions.
+                let thread = unsafe { libc::gettid() } as u32;
+                let word = shared.control().recorder[0].load(Ordering::SeqCst);
+                assert_eq!(word & 0x3fff_ffff, thread, "the C library keeps the owner in the first word");
+                // Dies without saying so, as a killed recorder does.
+                std::mem::forget(life);
+            });
+            recorder.join().unwrap();
+        });
+        assert_ne!(shared.control().recorder[0].load(Ordering::SeqCst) & wire::OWNER_DIED, 0);
+    }
+
+    #[test]
+    fn stopping_early_looks_like_dying() {
+        let shared = Shared::create().unwrap();
+        drop(SignOfLife::give(&shared).unwrap());
+        assert_ne!(shared.control().recorder[0].load(Ordering::SeqCst) & wire::OWNER_DIED, 0);
+    }
+
+    #[test]
+    fn cleared_slots_are_zero() {
+        let shared = Shared::create().unwrap();
+        shared.write(wire::segment_offset(7, 1), &[9]);
+        let mut words = Vec::new();
+        shared.clear_slot(7);
+        shared.take_segment(7, 1, 10, &mut words);
+        assert_eq!(words, [0; 10]);
+    }
+}

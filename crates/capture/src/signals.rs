@@ -1,0 +1,140 @@
+//! Signals while a target runs: the terminal's go to the target by themselves and must not end the recorder; those that
+//! ask the recorder to end are passed on, and the target decides. The target starts with the signal settings that our
+//! caller had.
+
+use std::os::fd::{AsRawFd, BorrowedFd};
+use std::ptr;
+use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
+
+use libc::{c_int, c_void, sigaction, siginfo_t};
+
+const IGNORED: [c_int; 2] = [libc::SIGINT, libc::SIGQUIT];
+const FORWARDED: [c_int; 2] = [libc::SIGTERM, libc::SIGHUP];
+
+/// The file descriptor that stands for the target, or -1 while there is none.
+static TARGET: AtomicI32 = AtomicI32::new(-1);
+/// Signals that came before there was a target, as bits.
+static EARLY: AtomicU32 = AtomicU32::new(0);
+/// Whether SIGPIPE was ignored before the runtime set it to be ignored.
+static SIGPIPE_IGNORED: AtomicU32 = AtomicU32::new(0);
+
+/// Whether our caller has had SIGPIPE ignored.
+pub fn was_sigpipe_ignored() -> bool {
+    SIGPIPE_IGNORED.load(Ordering::Relaxed) != 0
+}
+
+/// Runs before `main` and before the runtime changes SIGPIPE.
+extern "C" fn remember_sigpipe() {
+    // SAFETY: a structure of integers and an optional function, for which zero is a value; the call only reads.
+    unsafe {
+        let mut action: sigaction = std::mem::zeroed();
+        if libc::sigaction(libc::SIGPIPE, ptr::null(), &raw mut action) == 0 {
+            SIGPIPE_IGNORED.store(u32::from(action.sa_sigaction == libc::SIG_IGN), Ordering::Relaxed);
+        }
+    }
+}
+
+// SAFETY: the section holds pointers to functions of this type, which the C library calls once at start.
+#[unsafe(link_section = ".init_array")]
+#[used]
+static REMEMBER_SIGPIPE: extern "C" fn() = remember_sigpipe;
+
+/// Holds the recorder's signal settings; puts the caller's back when dropped.
+pub struct Signals {
+    saved: Vec<(c_int, sigaction)>,
+}
+
+impl Signals {
+    pub fn install() -> Self {
+        TARGET.store(-1, Ordering::SeqCst);
+        EARLY.store(0, Ordering::SeqCst);
+        // If children were to be forgotten, nobody could tell how the target ended.
+        let mut saved = vec![(libc::SIGCHLD, set(libc::SIGCHLD, libc::SIG_DFL))];
+        for signal in IGNORED {
+            saved.push((signal, set(signal, libc::SIG_IGN)));
+        }
+        for signal in FORWARDED {
+            let old = set(signal, forward as *const () as usize);
+            if old.sa_sigaction == libc::SIG_IGN {
+                // The caller (nohup, say) has decided for both of us.
+                set(signal, libc::SIG_IGN);
+            }
+            saved.push((signal, old));
+        }
+        Self { saved }
+    }
+
+    /// From now on signals are passed on to the process behind `target`, also those that came before.
+    pub fn forward_to(&self, target: BorrowedFd) {
+        TARGET.store(target.as_raw_fd(), Ordering::SeqCst);
+        let early = EARLY.swap(0, Ordering::SeqCst);
+        for signal in FORWARDED.into_iter().filter(|signal| early & 1 << signal != 0) {
+            send(target.as_raw_fd(), signal);
+        }
+    }
+
+    /// The target is gone.
+    pub fn forget_target(&self) {
+        TARGET.store(-1, Ordering::SeqCst);
+    }
+
+    /// In the child, before exec: the settings that our caller had. Async-signal-safe.
+    pub fn restore_in_child(&self) {
+        restore(&self.saved);
+        if !was_sigpipe_ignored() {
+            set(libc::SIGPIPE, libc::SIG_DFL);
+        }
+    }
+}
+
+impl Drop for Signals {
+    fn drop(&mut self) {
+        self.forget_target();
+        restore(&self.saved);
+    }
+}
+
+extern "C" fn forward(signal: c_int, info: *const siginfo_t, _context: *const c_void) {
+    // SAFETY: the kernel passes valid information.
+    if unsafe { (*info).si_code } == libc::SI_KERNEL {
+        // The terminal has told the target as well.
+        return;
+    }
+    // SAFETY: the location of this thread's errno, which the interrupted code may be about to read.
+    let error_number = unsafe { libc::__errno_location() };
+    // SAFETY: as above.
+    let saved = unsafe { *error_number };
+    let target = TARGET.load(Ordering::SeqCst);
+    if target < 0 {
+        EARLY.fetch_or(1 << signal, Ordering::SeqCst);
+    } else {
+        send(target, signal);
+    }
+    // SAFETY: as above.
+    unsafe { *error_number = saved };
+}
+
+fn send(target: c_int, signal: c_int) {
+    // SAFETY: the kernel checks the descriptor; a target that is gone cannot be mistaken for another process.
+    unsafe { libc::syscall(libc::SYS_pidfd_send_signal, target, signal, ptr::null::<siginfo_t>(), 0) };
+}
+
+/// Sets what a signal does and returns what it did before.
+fn set(signal: c_int, handler: usize) -> sigaction {
+    // SAFETY: zero is a valid empty action; the signal numbers used here exist, so that the call cannot fail.
+    unsafe {
+        let mut action: sigaction = std::mem::zeroed();
+        action.sa_sigaction = handler;
+        action.sa_flags = libc::SA_RESTART | libc::SA_SIGINFO;
+        let mut old: sigaction = std::mem::zeroed();
+        libc::sigaction(signal, &raw const action, &raw mut old);
+        old
+    }
+}
+
+fn restore(saved: &[(c_int, sigaction)]) {
+    for (signal, action) in saved {
+        // SAFETY: an action that was in force before.
+        unsafe { libc::sigaction(*signal, &raw const *action, ptr::null_mut()) };
+    }
+}

@@ -1,0 +1,88 @@
+//! Where recorded events go: a file, an analysis that runs along, or a test.
+
+use std::error::Error;
+
+pub use trace::{Fragment, Module, ThreadInfo};
+use trace::{WriteError, Writer};
+
+/// Takes what the rings deliver. For each thread, words come in order; what they name has come before them.
+pub trait Sink {
+    type Error: Error + Send + Sync + 'static;
+
+    fn block(&mut self, image: u32, block: u32, address: u64, code: &[u8]) -> Result<(), Self::Error>;
+    fn fragment(&mut self, image: u32, fragment: &Fragment) -> Result<(), Self::Error>;
+    fn module(&mut self, image: u32, module: &Module) -> Result<(), Self::Error>;
+    fn unmapped(&mut self, image: u32, address: u64, length: u64, tsc: u64) -> Result<(), Self::Error>;
+    fn thread(&mut self, thread: &ThreadInfo) -> Result<(), Self::Error>;
+    /// Paths and events (see `wire::word`), as they stood in a segment of the thread's ring. They come from the target
+    /// unchecked.
+    fn path(&mut self, image: u32, thread: u32, words: &[u32]) -> Result<(), Self::Error>;
+    /// Comes now and then while there is nothing else.
+    fn tick(&mut self) -> Result<(), Self::Error> {
+        Ok(())
+    }
+}
+
+impl<S: Sink> Sink for &mut S {
+    type Error = S::Error;
+
+    fn block(&mut self, image: u32, block: u32, address: u64, code: &[u8]) -> Result<(), Self::Error> {
+        S::block(self, image, block, address, code)
+    }
+
+    fn fragment(&mut self, image: u32, fragment: &Fragment) -> Result<(), Self::Error> {
+        S::fragment(self, image, fragment)
+    }
+
+    fn module(&mut self, image: u32, module: &Module) -> Result<(), Self::Error> {
+        S::module(self, image, module)
+    }
+
+    fn unmapped(&mut self, image: u32, address: u64, length: u64, tsc: u64) -> Result<(), Self::Error> {
+        S::unmapped(self, image, address, length, tsc)
+    }
+
+    fn thread(&mut self, thread: &ThreadInfo) -> Result<(), Self::Error> {
+        S::thread(self, thread)
+    }
+
+    fn path(&mut self, image: u32, thread: u32, words: &[u32]) -> Result<(), Self::Error> {
+        S::path(self, image, thread, words)
+    }
+
+    fn tick(&mut self) -> Result<(), Self::Error> {
+        S::tick(self)
+    }
+}
+
+impl Sink for Writer {
+    type Error = WriteError;
+
+    fn block(&mut self, image: u32, block: u32, address: u64, code: &[u8]) -> Result<(), WriteError> {
+        Self::block(self, image, block, address, code)
+    }
+
+    fn fragment(&mut self, image: u32, fragment: &Fragment) -> Result<(), WriteError> {
+        Self::fragment(self, image, fragment)
+    }
+
+    fn module(&mut self, image: u32, module: &Module) -> Result<(), WriteError> {
+        Self::module(self, image, module)
+    }
+
+    fn unmapped(&mut self, image: u32, address: u64, length: u64, tsc: u64) -> Result<(), WriteError> {
+        Self::unmapped(self, image, address, length, tsc)
+    }
+
+    fn thread(&mut self, thread: &ThreadInfo) -> Result<(), WriteError> {
+        Self::thread(self, thread)
+    }
+
+    fn path(&mut self, image: u32, thread: u32, words: &[u32]) -> Result<(), WriteError> {
+        Self::path(self, image, thread, words)
+    }
+
+    fn tick(&mut self) -> Result<(), WriteError> {
+        Self::tick(self)
+    }
+}

@@ -1,0 +1,310 @@
+//! The command line as a type: verbs, options and their help. What the verbs do is in [`crate::verb`]; nothing here opens a
+//! file.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
+/// Records what a multithreaded program really did, keeps it in a fraction of a bit per instruction, and plays it back.
+#[derive(Parser, Debug)]
+#[command(name = "trackway", version, max_term_width = 100, after_help = EXAMPLES)]
+pub struct Arguments {
+    #[command(subcommand)]
+    pub verb: Verb,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  trackway demo                                 a first look, with nothing to prepare
+  trackway record -o ls.trk -- ls -l            run a program and record all of it
+  trackway info ls.trk                          what is in a trace
+  trackway stat ls.trk                          where the instructions went
+  trackway dump --kind control -d ls.trk | less every branch, disassembled";
+
+#[derive(Subcommand, Debug)]
+pub enum Verb {
+    Record(Record),
+    Info(Info),
+    Stat(Stat),
+    Verify(Verify),
+    Dump(Dump),
+    Demo(Demo),
+}
+
+/// Run a program and record every instruction that it executes.
+///
+/// The program runs as it would without the recorder: same output, same exit status (128+N if signal N killed it).
+/// Recording starts with the first instruction of the dynamic linker and covers all threads; a program that it replaces
+/// itself with by exec is recorded too, child processes are not.
+///
+/// The trace appears under its name when the program has ended. Until then, and if the recorder is killed, it is
+/// in FILE.part, which can be read like any other trace.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  trackway record -- ./a.out 1 2 3
+  trackway record -o build.trk -- $(gcc -print-prog-name=cc1) -O2 -quiet hello.c -o hello.s
+  trackway record --no-aslr -o sort.trk -- sort < words > sorted   addresses repeat from run to run
+
+Exit status: that of the program; 127 if it was not found, 126 if it cannot be executed or traced.")]
+pub struct Record {
+    /// Where to write the trace.
+    #[arg(short, long, value_name = "FILE", default_value = "trackway.trk")]
+    pub output: PathBuf,
+    /// Switch off the randomisation of addresses in the program, so that they are the same in every run.
+    #[arg(long)]
+    pub no_aslr: bool,
+    /// Print nothing but errors, even on a terminal.
+    #[arg(short, long)]
+    pub quiet: bool,
+    /// Write what the recorder observed of itself (processor time, memory, waits) to FILE, as JSON.
+    #[arg(long, value_name = "FILE", hide = true)]
+    pub report: Option<PathBuf>,
+    /// The program and its arguments.
+    #[arg(trailing_var_arg = true, value_name = "COMMAND")]
+    pub command: Vec<OsString>,
+}
+
+/// Tell what is in a trace: command, threads, instructions, branches, size.
+///
+/// Without a part selected, everything comes from the trace's index: the answer is immediate, however long the trace is.
+#[derive(Args, Debug)]
+pub struct Info {
+    #[command(flatten)]
+    pub input: Input,
+    /// Print JSON instead of text. It is the same in every run over the same file.
+    #[arg(long)]
+    pub json: bool,
+    /// Add when and how long was recorded, to the JSON too.
+    #[arg(long)]
+    pub times: bool,
+    #[command(flatten)]
+    pub output: Output,
+}
+
+/// Count what was executed: branch mix, hottest blocks and modules, system calls, signals.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  trackway stat t.trk
+  trackway stat --thread 2 --skip 10M --length 1M t.trk   one thread, a million instructions of it
+  trackway stat --json --top 50 t.trk | jq '.blocks[0]'")]
+pub struct Stat {
+    #[command(flatten)]
+    pub input: Input,
+    /// How many blocks to list; modules, system calls and signals are always listed in full.
+    #[arg(long, value_name = "N", default_value_t = 10)]
+    pub top: usize,
+    /// Print JSON instead of text. It is the same in every run over the same file.
+    #[arg(long)]
+    pub json: bool,
+    #[command(flatten)]
+    pub output: Output,
+}
+
+/// Check a trace: every checksum, every chunk, every step against the code, the counts in the headers.
+///
+/// A damaged trace yields everything that is intact; this tells what is missing. The exit status is 1 if anything is
+/// wrong.
+#[derive(Args, Debug)]
+pub struct Verify {
+    #[command(flatten)]
+    pub input: Input,
+    /// Print JSON instead of text.
+    #[arg(long)]
+    pub json: bool,
+    #[command(flatten)]
+    pub output: Output,
+}
+
+/// List what was executed: one line (or record) per instruction or per branch.
+///
+/// Threads are merged by time unless one is selected; each thread's own order is exact.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Formats of --kind control, as mcfTrace (Myers 2014, Figure 4.2) writes them:
+  ascii   THREAD, ADDRESS, TARGET, TYPE            0, 0x0000003f83200b03, 0x0000003f83201130, U, D, T
+          TYPE is U, I, T / U, D, T / C, D, T / C, D, NT: unconditional or conditional, indirect or direct,
+          taken or not. A branch that was not taken shows where it would have gone.
+  binary  18 bytes: thread (1), address (8), target (8), type (1: 0 = U I, 1 = U D, 2 = C D T, 3 = C D NT)
+Formats of --kind instructions:
+  ascii   THREAD, ADDRESS[, DISASSEMBLY]           0, 0x00007f5a40996bbe, test rax, rax
+  binary  9 bytes: thread (1), address (8)
+All integers are little-endian. --wide makes the thread 4 bytes long.
+
+Examples:
+  trackway dump t.trk | head
+  trackway dump --kind control -d --thread 0 --skip 1M --length 1k t.trk
+  trackway dump --kind control --format binary -o branches.bin t.trk")]
+pub struct Dump {
+    #[command(flatten)]
+    pub input: Input,
+    /// What to list.
+    #[arg(short, long, value_enum, default_value_t = Kind::Instructions)]
+    pub kind: Kind,
+    /// How to write it.
+    #[arg(short, long, value_enum, default_value_t = Format::Ascii, conflicts_with = "json")]
+    pub format: Format,
+    /// Add the disassembly (not in binary).
+    #[arg(short, long)]
+    pub disassemble: bool,
+    /// Write threads as 4 bytes in binary, for traces with more than 256 threads.
+    #[arg(long)]
+    pub wide: bool,
+    /// Write one JSON object per line.
+    #[arg(long)]
+    pub json: bool,
+    #[command(flatten)]
+    pub output: Output,
+}
+
+#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Every instruction.
+    Instructions,
+    /// Every branch, with its class, outcome and target.
+    Control,
+}
+
+#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Format {
+    /// Lines of text.
+    Ascii,
+    /// Records of fixed size.
+    Binary,
+}
+
+/// Build a multithreaded program, record it, and show what came of it.
+///
+/// Needs gcc, and nothing else.
+#[derive(Args, Debug)]
+pub struct Demo {
+    /// How many threads the program starts.
+    #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=512))]
+    pub threads: u16,
+    /// Keep the trace here.
+    #[arg(short, long, value_name = "FILE", default_value = "demo.trk")]
+    pub output: PathBuf,
+}
+
+/// The trace to read and the part of it that matters.
+#[derive(Args, Debug)]
+pub struct Input {
+    /// The trace.
+    #[arg(value_name = "FILE")]
+    pub file: PathBuf,
+    /// Only this thread (as numbered by `info`).
+    #[arg(short, long, value_name = "T")]
+    pub thread: Option<u32>,
+    /// Leave out the first N instructions (of the thread, or of all threads merged by time). k, M, G: thousands, millions,
+    /// thousands of millions.
+    #[arg(long, value_name = "N", value_parser = parse_count, default_value = "0", hide_default_value = true)]
+    pub skip: u64,
+    /// Stop after N instructions.
+    #[arg(long, value_name = "N", value_parser = parse_count)]
+    pub length: Option<u64>,
+}
+
+impl Input {
+    /// Whether a part of the trace is selected rather than all of it.
+    pub fn is_partial(&self) -> bool {
+        self.thread.is_some() || self.skip > 0 || self.length.is_some()
+    }
+}
+
+/// Where the result goes.
+#[derive(Args, Debug)]
+pub struct Output {
+    /// Write to OUT instead of standard output.
+    #[arg(short = 'o', long = "output", value_name = "OUT", id = "out")]
+    pub file: Option<PathBuf>,
+}
+
+/// Parses a number of instructions: digits, perhaps with a fraction, and k, M or G.
+pub fn parse_count(text: &str) -> Result<u64, String> {
+    let problem = || format!("'{text}' is not a number of instructions, such as 1000, 64k, 2.5M or 1G");
+    let (digits, zeros) = match text.chars().last() {
+        Some('k' | 'K') => (&text[..text.len() - 1], 3),
+        Some('m' | 'M') => (&text[..text.len() - 1], 6),
+        Some('g' | 'G') => (&text[..text.len() - 1], 9),
+        _ => (text, 0),
+    };
+    let (whole, fraction) = digits.split_once('.').unwrap_or((digits, ""));
+    let all_digits = |part: &str| part.bytes().all(|byte| byte.is_ascii_digit());
+    if whole.is_empty() || !all_digits(whole) || !all_digits(fraction) || digits.ends_with('.') {
+        return Err(problem());
+    }
+    if fraction.len() > zeros {
+        return Err(format!("'{text}' is not a whole number of instructions"));
+    }
+    let padding = "0".repeat(zeros - fraction.len());
+    format!("{whole}{fraction}{padding}").parse().map_err(|_| format!("'{text}' is too large"))
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    fn parse(line: &str) -> Result<Arguments, clap::Error> {
+        Arguments::try_parse_from(line.split_whitespace())
+    }
+
+    #[test]
+    fn the_definition_is_consistent() {
+        Arguments::command().debug_assert();
+    }
+
+    #[test]
+    fn counts_take_suffixes() {
+        for (text, expected) in [
+            ("0", 0),
+            ("17", 17),
+            ("3k", 3000),
+            ("3K", 3000),
+            ("2.5M", 2_500_000),
+            ("1G", 1_000_000_000),
+            ("0.001k", 1),
+        ] {
+            assert_eq!(parse_count(text), Ok(expected), "{text}");
+        }
+        for text in ["", "k", "-1", "1.5", "1.", ".5k", "1kk", "0x10", "1 k", "99999999999G", "1.0001k", "ä"] {
+            assert!(parse_count(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn record_takes_the_command_as_it_is() {
+        let Verb::Record(record) = parse("trackway record -o x.trk --no-aslr -- ls -o --help -- y").unwrap().verb
+        else {
+            panic!("another verb");
+        };
+        assert_eq!(record.command, ["ls", "-o", "--help", "--", "y"]);
+        assert_eq!((record.output, record.no_aslr), (PathBuf::from("x.trk"), true));
+        let Verb::Record(record) = parse("trackway record -q ls -l -- x").unwrap().verb else { panic!("another verb") };
+        assert_eq!(record.command, ["ls", "-l", "--", "x"]);
+    }
+
+    #[test]
+    fn the_seeds_formats_are_spelled_as_in_the_help() {
+        let Verb::Dump(dump) =
+            parse("trackway dump --kind control --format binary --wide -t 3 --skip 1k f").unwrap().verb
+        else {
+            panic!("another verb");
+        };
+        assert_eq!((dump.kind, dump.format, dump.wide), (Kind::Control, Format::Binary, true));
+        assert_eq!((dump.input.thread, dump.input.skip, dump.input.length), (Some(3), 1000, None));
+        assert!(dump.input.is_partial());
+    }
+
+    #[test]
+    fn what_cannot_be_is_refused() {
+        for line in ["trackway", "trackway record --bogus x", "trackway info", "trackway dump -k memory f"] {
+            assert!(parse(line).is_err(), "{line}");
+        }
+        assert!(parse("trackway dump --json --format binary f").is_err());
+        assert!(parse("trackway stat --thread -1 f").is_err());
+    }
+}

@@ -1,0 +1,94 @@
+//! What the user is told when something cannot be done: one sentence, a hint if there is something to do about it, and the
+//! exit status.
+
+use std::fmt;
+use std::path::Path;
+
+/// Exit status of a verb that could not do its work, or found something wrong.
+pub const FAILED: u8 = 1;
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Failure {
+    pub sentence: String,
+    pub hint: Option<String>,
+    pub status: u8,
+}
+
+impl Failure {
+    pub fn new(sentence: impl Into<String>) -> Self {
+        Self { sentence: sentence.into(), hint: None, status: FAILED }
+    }
+
+    pub fn hint(self, hint: impl Into<String>) -> Self {
+        Self { hint: Some(hint.into()), ..self }
+    }
+
+    pub fn writing(path: &Path, error: &std::io::Error) -> Self {
+        let failure = Self::new(format!("cannot write {}: {}", path.display(), reason(error)));
+        match error.kind() {
+            std::io::ErrorKind::NotFound => failure.hint("the directory it should be in does not exist"),
+            std::io::ErrorKind::StorageFull => failure.hint("make room, or choose another place with -o"),
+            _ => failure,
+        }
+    }
+}
+
+/// The system's words without the number that Rust adds.
+pub fn reason(error: &std::io::Error) -> String {
+    let text = error.to_string();
+    match text.split_once(" (os error") {
+        Some((words, _)) => words.to_lowercase(),
+        None => text,
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "trackway: {}", self.sentence)?;
+        match &self.hint {
+            Some(hint) => write!(f, " ({hint})"),
+            None => Ok(()),
+        }
+    }
+}
+
+impl From<trace::ReadError> for Failure {
+    fn from(error: trace::ReadError) -> Self {
+        use trace::ReadError as E;
+        let failure = Self::new(error.to_string());
+        match error {
+            E::NotATrace { .. } => failure.hint("traces are made by `trackway record`"),
+            E::Version { .. } => failure.hint("use the version of trackway that recorded it"),
+            E::NoThread { .. } => failure.hint("`trackway info` lists the threads"),
+            E::Chunk { .. } | E::Missing { .. } => failure.hint("`trackway verify` tells what is intact"),
+            _ => failure,
+        }
+    }
+}
+
+impl From<capture::Error> for Failure {
+    fn from(error: capture::Error) -> Self {
+        Self { sentence: error.to_string(), hint: error.hint(), status: error.exit_status() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_sentence_with_a_hint() {
+        let failure = Failure::new("it rains").hint("take an umbrella");
+        assert_eq!(failure.to_string(), "trackway: it rains (take an umbrella)");
+        assert_eq!(Failure::new("it rains").to_string(), "trackway: it rains");
+    }
+
+    #[test]
+    fn the_system_speaks_without_numbers() {
+        let error = std::io::Error::from_raw_os_error(28);
+        assert_eq!(
+            Failure::writing(Path::new("/a"), &error).to_string(),
+            "trackway: cannot write /a: no space left on device (make room, or choose another place with -o)"
+        );
+    }
+}

@@ -1,0 +1,39 @@
+//! A line on the terminal that says how far long work has come. Nothing is written when standard error is no terminal.
+
+use std::io::{IsTerminal, Write};
+use std::time::{Duration, Instant};
+
+/// Nothing is shown before this time: most work is over by then.
+const FIRST: Duration = Duration::from_millis(700);
+const EVERY: Duration = Duration::from_millis(200);
+
+pub struct Progress {
+    next: Option<Instant>,
+    shown: bool,
+}
+
+impl Progress {
+    pub fn new() -> Self {
+        Self { next: std::io::stderr().is_terminal().then(|| Instant::now() + FIRST), shown: false }
+    }
+
+    /// Shows what `line` gives, if it is time to.
+    pub fn tick(&mut self, line: impl FnOnce() -> String) {
+        let Some(next) = self.next else { return };
+        let now = Instant::now();
+        if now >= next {
+            self.next = Some(now + EVERY);
+            self.shown = true;
+            // A terminal that cannot be written to is not worth failing for.
+            let _ = write!(std::io::stderr(), "\r{}\x1b[K", line());
+        }
+    }
+}
+
+impl Drop for Progress {
+    fn drop(&mut self) {
+        if self.shown {
+            let _ = write!(std::io::stderr(), "\r\x1b[K");
+        }
+    }
+}

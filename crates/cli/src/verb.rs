@@ -1,0 +1,24 @@
+//! What the verbs do, one file each. Arguments come from [`crate::arguments`]; every verb ends with an exit status or a
+//! [`Stopped`].
+
+use crate::arguments::Verb;
+use crate::output::Stopped;
+
+mod demo;
+mod dump;
+mod info;
+mod record;
+mod stat;
+mod verify;
+
+/// Does what was asked and gives the exit status.
+pub fn run(verb: &Verb) -> Result<u8, Stopped> {
+    match verb {
+        Verb::Record(arguments) => record::run(arguments),
+        Verb::Info(arguments) => info::run(arguments),
+        Verb::Stat(arguments) => stat::run(arguments),
+        Verb::Verify(arguments) => verify::run(arguments),
+        Verb::Dump(arguments) => dump::run(arguments),
+        Verb::Demo(arguments) => demo::run(arguments),
+    }
+}

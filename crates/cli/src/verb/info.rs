@@ -1,0 +1,422 @@
+//! `trackway info`: what is in a trace. The index has it all, unless a part of the trace is selected.
+
+use std::fmt::Write;
+use std::ops::Range;
+
+use serde::Serialize;
+use trace::{Counts, Event, Exit, Leave, Step, ThreadSummary, Trace};
+
+use crate::arguments::{Info, Input};
+use crate::digits::{grouped, percent, size};
+use crate::failure::FAILED;
+use crate::names;
+use crate::output::{Output, Stopped};
+use crate::select::{self, Visitor};
+
+pub fn run(arguments: &Info) -> Result<u8, Stopped> {
+    let trace = select::open(&arguments.input)?;
+    let mut output = Output::open(arguments.output.file.as_deref())?;
+    let (threads, damaged) = counts_of(&trace, &arguments.input)?;
+    let overview = Overview::new(&trace, &arguments.input, &threads, arguments.times);
+    if arguments.json {
+        output.json(&overview)?;
+    } else {
+        output.write(text(&overview).as_bytes())?;
+    }
+    output.finish()?;
+    Ok(if damaged == 0 { 0 } else { FAILED })
+}
+
+/// The threads with what each did in the selected part, and the number of damaged places in it.
+fn counts_of(trace: &Trace, input: &Input) -> Result<(Vec<ThreadSummary>, u64), Stopped> {
+    let selected =
+        trace.threads().iter().filter(|thread| input.thread.is_none_or(|wanted| wanted == thread.info.thread));
+    let mut threads: Vec<ThreadSummary> = selected.cloned().collect();
+    if input.skip == 0 && input.length.is_none() {
+        return Ok((threads, 0));
+    }
+    for thread in &mut threads {
+        thread.counts = Counts::default();
+    }
+    let mut counter = Counter { threads };
+    let damaged = select::walk(trace, input, &mut counter)?;
+    Ok((counter.threads, damaged))
+}
+
+struct Counter {
+    threads: Vec<ThreadSummary>,
+}
+
+impl Counter {
+    fn counts(&mut self, thread: u32) -> Option<&mut Counts> {
+        self.threads.iter_mut().find(|summary| summary.info.thread == thread).map(|summary| &mut summary.counts)
+    }
+}
+
+impl Visitor for Counter {
+    fn step(&mut self, thread: u32, step: &Step, part: Range<u32>) -> Result<(), Stopped> {
+        if let Some(counts) = self.counts(thread) {
+            count_step(counts, step, part);
+        }
+        Ok(())
+    }
+
+    fn event(&mut self, thread: u32, event: &Event) -> Result<(), Stopped> {
+        if let Some(counts) = self.counts(thread) {
+            count_event(counts, event);
+        }
+        Ok(())
+    }
+}
+
+/// Adds the instructions in `part` of a step, and its branch if that is among them.
+pub fn count_step(counts: &mut Counts, step: &Step, part: Range<u32>) {
+    counts.instructions += u64::from(part.end - part.start);
+    counts.steps += 1;
+    if part.end == step.instructions() {
+        match step.leave() {
+            Leave::NotTaken => counts.conditional_not_taken += 1,
+            Leave::Taken => counts.conditional_taken += 1,
+            Leave::Direct => counts.unconditional_direct += 1,
+            Leave::Indirect => counts.unconditional_indirect += 1,
+            Leave::Syscall | Leave::Next | Leave::Interrupted => {}
+        }
+    }
+}
+
+pub fn count_event(counts: &mut Counts, event: &Event) {
+    match event {
+        Event::Syscall { .. } => counts.system_calls += 1,
+        Event::Signal { .. } => counts.signals += 1,
+        Event::Lost => counts.lost += 1,
+        _ => {}
+    }
+}
+
+/// Counts as they appear in JSON.
+#[derive(Serialize)]
+pub struct CountsJson {
+    instructions: u64,
+    branches: BranchesJson,
+    loads: u64,
+    stores: u64,
+    exceptions: u64,
+    system_calls: u64,
+    steps: u64,
+    lost: u64,
+}
+
+#[derive(Serialize)]
+struct BranchesJson {
+    total: u64,
+    conditional_direct_taken: u64,
+    conditional_direct_not_taken: u64,
+    unconditional_direct: u64,
+    unconditional_indirect: u64,
+}
+
+impl From<&Counts> for CountsJson {
+    fn from(counts: &Counts) -> Self {
+        Self {
+            instructions: counts.instructions,
+            branches: BranchesJson {
+                total: counts.branches(),
+                conditional_direct_taken: counts.conditional_taken,
+                conditional_direct_not_taken: counts.conditional_not_taken,
+                unconditional_direct: counts.unconditional_direct,
+                unconditional_indirect: counts.unconditional_indirect,
+            },
+            loads: 0,
+            stores: 0,
+            exceptions: counts.signals,
+            system_calls: counts.system_calls,
+            steps: counts.steps,
+            lost: counts.lost,
+        }
+    }
+}
+
+/// A thread as it appears in JSON.
+#[derive(Serialize)]
+pub struct ThreadJson {
+    id: u32,
+    os_tid: u32,
+    parent: Option<u32>,
+    image: u32,
+    #[serde(flatten)]
+    counts: CountsJson,
+    #[serde(skip)]
+    plain: Counts,
+}
+
+#[derive(Serialize)]
+struct ModuleJson {
+    path: String,
+    image: u32,
+    address: String,
+    length: u64,
+    file_offset: u64,
+}
+
+/// What depends on the clock.
+#[derive(Serialize)]
+struct TimesJson {
+    start_unix_nanoseconds: u64,
+    seconds: Option<f64>,
+}
+
+/// What was selected, if not everything.
+#[derive(Serialize)]
+struct SelectionJson {
+    thread: Option<u32>,
+    skip: u64,
+    length: Option<u64>,
+}
+
+/// All that `info` tells; `stat` begins with the same.
+#[derive(Serialize)]
+pub struct Overview {
+    file: String,
+    command: Vec<String>,
+    exit: ExitJson,
+    /// False if the recorder did not live to see the end.
+    finished: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    selection: Option<SelectionJson>,
+    #[serde(flatten)]
+    counts: CountsJson,
+    #[serde(skip)]
+    totals: Counts,
+    /// Which data of loads and stores was recorded.
+    data: &'static str,
+    threads: Vec<ThreadJson>,
+    modules: Vec<ModuleJson>,
+    blocks: u64,
+    fragments: u64,
+    code_bytes: u64,
+    chunks: u64,
+    file_bytes: u64,
+    bits_per_instruction: f64,
+    pid: u32,
+    cpu: String,
+    system: String,
+    recorder: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    times: Option<TimesJson>,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "lowercase")]
+enum ExitJson {
+    Code(i32),
+    Signal(i32),
+    Unknown,
+}
+
+impl Overview {
+    pub fn new(trace: &Trace, input: &Input, threads: &[ThreadSummary], times: bool) -> Self {
+        let (recording, summary) = (trace.recording(), trace.summary());
+        let mut totals = Counts::default();
+        for thread in threads {
+            totals.add(&thread.counts);
+        }
+        Self {
+            file: input.file.display().to_string(),
+            command: recording.command.clone(),
+            exit: match trace.exit() {
+                Exit::Code(code) => ExitJson::Code(code),
+                Exit::Signal(signal) => ExitJson::Signal(signal),
+                Exit::Unknown => ExitJson::Unknown,
+            },
+            finished: trace.is_finished(),
+            selection: input.is_partial().then_some(SelectionJson {
+                thread: input.thread,
+                skip: input.skip,
+                length: input.length,
+            }),
+            counts: CountsJson::from(&totals),
+            totals,
+            data: "none",
+            threads: threads.iter().map(thread_json).collect(),
+            modules: trace.modules().iter().map(module_json).collect(),
+            blocks: summary.blocks,
+            fragments: summary.fragments,
+            code_bytes: summary.code_bytes,
+            chunks: summary.chunks,
+            file_bytes: summary.file_bytes,
+            bits_per_instruction: summary.bits_per_instruction(),
+            pid: recording.pid,
+            cpu: recording.cpu.clone(),
+            system: recording.system.clone(),
+            recorder: recording.recorder.clone(),
+            times: times.then(|| times_json(trace)),
+        }
+    }
+}
+
+fn thread_json(thread: &ThreadSummary) -> ThreadJson {
+    let info = &thread.info;
+    ThreadJson {
+        id: info.thread,
+        os_tid: info.os_tid,
+        parent: info.parent,
+        image: info.image,
+        counts: CountsJson::from(&thread.counts),
+        plain: thread.counts,
+    }
+}
+
+fn module_json(mapped: &trace::MappedModule) -> ModuleJson {
+    let module = &mapped.module;
+    ModuleJson {
+        path: module.path.clone(),
+        image: mapped.image,
+        address: format!("{:#x}", module.address),
+        length: module.length,
+        file_offset: module.file_offset,
+    }
+}
+
+fn times_json(trace: &Trace) -> TimesJson {
+    let recording = trace.recording();
+    let last = trace.threads().iter().map(|thread| thread.last_tsc).max().unwrap_or(0);
+    let ticks = last.saturating_sub(recording.start_tsc);
+    let seconds = (recording.tsc_hz > 0 && last > 0).then(|| ticks as f64 / recording.tsc_hz as f64);
+    TimesJson { start_unix_nanoseconds: recording.start_unix_nanos, seconds }
+}
+
+/// The overview for people.
+fn text(overview: &Overview) -> String {
+    let mut text = heading(overview);
+    text.push_str(&thread_table(&overview.threads));
+    text.push_str(&module_table(&overview.modules));
+    text
+}
+
+/// Everything but the tables.
+pub fn heading(overview: &Overview) -> String {
+    let mut text = String::new();
+    let mut line = |name: &str, value: String| writeln!(text, "{name:<14}{value}").expect("a string takes everything");
+    line("command", overview.command.join(" "));
+    line("exit", exit_text(overview));
+    if let Some(selection) = &overview.selection {
+        line("selected", selection_text(selection));
+    }
+    if let Some(times) = &overview.times {
+        line("start", format!("{:.3} s after 1970-01-01 UTC", times.start_unix_nanoseconds as f64 / 1e9));
+        line("duration", times.seconds.map_or("unknown".into(), |seconds| format!("{seconds:.3} s")));
+    }
+    line("recorded by", format!("{} on {}, {}", overview.recorder, overview.cpu, overview.system));
+    line(
+        "file",
+        format!(
+            "{} ({} bytes), {} chunks",
+            size(overview.file_bytes),
+            grouped(overview.file_bytes),
+            grouped(overview.chunks)
+        ),
+    );
+    line("instructions", grouped(overview.totals.instructions));
+    line("", format!("{:.4} bits per instruction", overview.bits_per_instruction));
+    line("branches", grouped(overview.totals.branches()));
+    text.push_str(&branch_lines(&overview.totals));
+    let mut line = |name: &str, value: String| writeln!(text, "{name:<14}{value}").expect("a string takes everything");
+    line("system calls", grouped(overview.totals.system_calls));
+    line("exceptions", grouped(overview.totals.signals));
+    line(
+        "code",
+        format!(
+            "{} blocks, {} fragments, {}",
+            grouped(overview.blocks),
+            grouped(overview.fragments),
+            size(overview.code_bytes)
+        ),
+    );
+    if overview.totals.lost > 0 {
+        line("lost", format!("the path could not be followed at {} places", grouped(overview.totals.lost)));
+    }
+    text
+}
+
+/// The classes of branches of each thread.
+pub fn branch_mix(overview: &Overview) -> String {
+    let mut text = String::from(
+        "\nthread        instructions            branches  C taken %  C not taken %  U direct %  U indirect %\n",
+    );
+    for thread in &overview.threads {
+        let counts = &thread.plain;
+        let share = |count| percent(count, counts.branches());
+        writeln!(
+            text,
+            "{:>6}{:>20}{:>20}{:>11.2}{:>15.2}{:>12.2}{:>14.2}",
+            thread.id,
+            grouped(counts.instructions),
+            grouped(counts.branches()),
+            share(counts.conditional_taken),
+            share(counts.conditional_not_taken),
+            share(counts.unconditional_direct),
+            share(counts.unconditional_indirect)
+        )
+        .expect("a string takes everything");
+    }
+    text
+}
+
+fn exit_text(overview: &Overview) -> String {
+    match (&overview.exit, overview.finished) {
+        (ExitJson::Code(code), _) => format!("status {code}"),
+        (ExitJson::Signal(signal), _) => format!("killed by {}", names::signal(u8::try_from(*signal).unwrap_or(0))),
+        (ExitJson::Unknown, true) => "unknown".into(),
+        (ExitJson::Unknown, false) => "unknown: the recording was not finished".into(),
+    }
+}
+
+fn selection_text(selection: &SelectionJson) -> String {
+    let thread = selection.thread.map_or("all threads".into(), |thread| format!("thread {thread}"));
+    let length = selection.length.map_or("all the rest".into(), |length| format!("{} instructions", grouped(length)));
+    format!("{thread}, {length} after {}", grouped(selection.skip))
+}
+
+/// Four lines, one per class of branches.
+pub fn branch_lines(counts: &Counts) -> String {
+    let classes = [
+        ("conditional direct, taken", counts.conditional_taken),
+        ("conditional direct, not taken", counts.conditional_not_taken),
+        ("unconditional direct", counts.unconditional_direct),
+        ("unconditional indirect", counts.unconditional_indirect),
+    ];
+    let all = counts.branches();
+    let line =
+        |(name, count): (&str, u64)| format!("  {name:<30}{:>18}{:>7.2} %\n", grouped(count), percent(count, all));
+    classes.map(line).concat()
+}
+
+fn thread_table(threads: &[ThreadJson]) -> String {
+    let mut text =
+        String::from("\nthread    os tid  parent        instructions            branches  system calls  exceptions\n");
+    for thread in threads {
+        let parent = thread.parent.map_or("-".into(), |parent| parent.to_string());
+        let counts = &thread.plain;
+        writeln!(
+            text,
+            "{:>6}{:>10}{parent:>8}{:>20}{:>20}{:>14}{:>12}",
+            thread.id,
+            thread.os_tid,
+            grouped(counts.instructions),
+            grouped(counts.branches()),
+            grouped(counts.system_calls),
+            grouped(counts.signals)
+        )
+        .expect("a string takes everything");
+    }
+    text
+}
+
+fn module_table(modules: &[ModuleJson]) -> String {
+    let mut text = String::from("\nmodules\n");
+    for module in modules {
+        writeln!(text, "  {:>18} {:>10}  {}", module.address, size(module.length), module.path)
+            .expect("a string takes everything");
+    }
+    text
+}

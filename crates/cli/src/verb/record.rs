@@ -1,0 +1,170 @@
+//! `trackway record`.
+
+use std::io::IsTerminal;
+use std::path::Path;
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::thread::ScopedJoinHandle;
+use std::time::{Duration, Instant};
+
+use capture::{Options, Outcome};
+use serde::Serialize;
+use trace::{Exit, Summary};
+
+use crate::arguments::Record;
+use crate::digits::{grouped, size};
+use crate::failure::{FAILED, Failure};
+use crate::output::{Output, Stopped};
+use crate::progress::Progress;
+
+pub fn run(arguments: &Record) -> Result<u8, Stopped> {
+    let options =
+        Options { command: arguments.command.clone(), output: arguments.output.clone(), no_aslr: arguments.no_aslr };
+    let (outcome, watched) = watched(arguments, || capture::record(&options));
+    let outcome = outcome.map_err(Failure::from)?;
+    for warning in &outcome.observed.warnings {
+        eprintln!("trackway: {warning}");
+    }
+    if !arguments.quiet && std::io::stderr().is_terminal() {
+        eprintln!("{}", closing_line(&outcome.summary, &arguments.output));
+    }
+    if let Some(path) = &arguments.report {
+        write_report(path, &outcome, &watched)?;
+    }
+    Ok(status(outcome.exit))
+}
+
+/// The exit status that a shell would give.
+fn status(exit: Exit) -> u8 {
+    match exit {
+        Exit::Code(code) => u8::try_from(code & 0xff).unwrap_or(FAILED),
+        Exit::Signal(signal) => 128u8.wrapping_add(u8::try_from(signal).unwrap_or(0)),
+        Exit::Unknown => FAILED,
+    }
+}
+
+fn closing_line(summary: &Summary, path: &Path) -> String {
+    format!(
+        "trackway: {} instructions of {} thread{}, {} in {} ({:.3} bits per instruction)",
+        grouped(summary.totals.instructions),
+        summary.threads.len(),
+        if summary.threads.len() == 1 { "" } else { "s" },
+        size(summary.file_bytes),
+        path.display(),
+        summary.bits_per_instruction()
+    )
+}
+
+/// What was seen from beside while the recorder worked.
+#[derive(Default)]
+struct Watched {
+    seconds: f64,
+    peak_memory: u64,
+}
+
+/// Looks this often.
+const EVERY: Duration = Duration::from_millis(20);
+
+/// Does `work` while another thread shows progress and watches the memory, if either is wanted.
+fn watched<T>(arguments: &Record, work: impl FnOnce() -> T) -> (T, Watched) {
+    // On the terminal that the program writes to, a line of ours would end up in the middle of its output.
+    let shows = !arguments.quiet && !std::io::stdout().is_terminal() && std::io::stderr().is_terminal();
+    if !shows && arguments.report.is_none() {
+        return (work(), Watched::default());
+    }
+    let part = trace::part_name(&arguments.output);
+    let (done, watch) = channel::<()>();
+    std::thread::scope(|scope| {
+        let watcher: ScopedJoinHandle<Watched> = scope.spawn(move || {
+            let start = Instant::now();
+            let mut progress = shows.then(Progress::new);
+            let mut peak_memory = 0;
+            while watch.recv_timeout(EVERY) == Err(RecvTimeoutError::Timeout) {
+                peak_memory = peak_memory.max(memory_without_rings());
+                if let Some(progress) = &mut progress {
+                    let written = || part.metadata().map_or(0, |metadata| metadata.len());
+                    progress.tick(|| format!("recording: {:.0} s, {}", start.elapsed().as_secs_f64(), size(written())));
+                }
+            }
+            Watched { seconds: start.elapsed().as_secs_f64(), peak_memory }
+        });
+        let result = work();
+        drop(done);
+        (result, watcher.join().unwrap_or_default())
+    })
+}
+
+/// Bytes of memory that this process has in use now; shared memory, which is the rings, is left out.
+fn memory_without_rings() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let kibibytes = |key: &str| -> u64 {
+        let line = status.lines().find_map(|line| line.strip_prefix(key));
+        line.and_then(|rest| rest.split_whitespace().next()?.parse().ok()).unwrap_or(0)
+    };
+    (kibibytes("RssAnon:") + kibibytes("RssFile:")) * 1024
+}
+
+/// What benchmarks want to know.
+#[derive(Serialize)]
+struct Report<'a> {
+    instructions: u64,
+    branches: u64,
+    file_bytes: u64,
+    word_bytes: u64,
+    code_bytes: u64,
+    seconds: f64,
+    cpu_seconds: f64,
+    peak_memory_bytes: u64,
+    stalls: u64,
+    sleeps: u64,
+    warnings: &'a [String],
+}
+
+fn write_report(path: &Path, outcome: &Outcome, watched: &Watched) -> Result<(), Stopped> {
+    let (summary, observed) = (&outcome.summary, &outcome.observed);
+    let report = Report {
+        instructions: summary.totals.instructions,
+        branches: summary.totals.branches(),
+        file_bytes: summary.file_bytes,
+        word_bytes: summary.word_bytes,
+        code_bytes: summary.code_bytes,
+        seconds: watched.seconds,
+        cpu_seconds: observed.cpu_time.as_secs_f64(),
+        peak_memory_bytes: watched.peak_memory,
+        stalls: observed.counters.stalls,
+        sleeps: observed.counters.sleeps,
+        warnings: &observed.warnings,
+    };
+    let mut output = Output::open(Some(path))?;
+    output.json(&report)?;
+    output.finish()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_status_is_passed_through() {
+        assert_eq!(status(Exit::Code(0)), 0);
+        assert_eq!(status(Exit::Code(255)), 255);
+        assert_eq!(status(Exit::Signal(9)), 137);
+        assert_eq!(status(Exit::Signal(11)), 139);
+        assert_eq!(status(Exit::Unknown), 1);
+    }
+
+    #[test]
+    fn the_closing_line() {
+        let mut summary = Summary { file_bytes: 1 << 20, ..Summary::default() };
+        summary.totals.instructions = 83_886_080;
+        summary.threads.push(trace::ThreadSummary::default());
+        assert_eq!(
+            closing_line(&summary, Path::new("t.trk")),
+            "trackway: 83 886 080 instructions of 1 thread, 1.0 MiB in t.trk (0.100 bits per instruction)"
+        );
+    }
+
+    #[test]
+    fn memory_is_known() {
+        assert!(memory_without_rings() > 100_000);
+    }
+}

@@ -1,0 +1,334 @@
+//! `trackway stat`: where the instructions went. Chunks are counted in parallel unless a part of the trace is selected.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::ops::Range;
+use std::sync::{Mutex, PoisonError};
+
+use serde::Serialize;
+use trace::{Batch, Counts, Event, MappedModule, ReadError, Step, ThreadSummary, Trace};
+
+use crate::arguments::{Input, Stat};
+use crate::digits::{grouped, percent};
+use crate::failure::FAILED;
+use crate::names;
+use crate::output::{Output, Stopped};
+use crate::select::{self, Visitor};
+use crate::verb::info::{self, Overview, count_event, count_step};
+
+pub fn run(arguments: &Stat) -> Result<u8, Stopped> {
+    let trace = select::open(&arguments.input)?;
+    let mut output = Output::open(arguments.output.file.as_deref())?;
+    let (tally, damaged) = tally(&trace, &arguments.input)?;
+    let statistics = Statistics::new(&trace, &arguments.input, &tally, arguments.top);
+    if arguments.json {
+        output.json(&statistics)?;
+    } else {
+        output.write(text(&statistics).as_bytes())?;
+    }
+    output.finish()?;
+    Ok(if damaged == 0 { 0 } else { FAILED })
+}
+
+/// What was counted.
+#[derive(Default)]
+struct Tally {
+    threads: BTreeMap<u32, Counts>,
+    /// For each static block: how often it was begun, and how many of its instructions were executed in all.
+    blocks: Vec<Executed>,
+    system_calls: BTreeMap<u32, u64>,
+    signals: BTreeMap<u8, u64>,
+}
+
+#[derive(Clone, Copy, Default)]
+struct Executed {
+    times: u64,
+    instructions: u64,
+}
+
+impl Tally {
+    fn for_blocks(count: usize) -> Self {
+        Self { blocks: vec![Executed::default(); count], ..Self::default() }
+    }
+
+    fn batch(&mut self, batch: &Batch) {
+        let counts = self.threads.entry(batch.thread()).or_default();
+        for step in batch.steps() {
+            count_step(counts, step, 0..step.instructions());
+            count_block(&mut self.blocks, step, step.instructions());
+        }
+        for (_, event) in batch.events() {
+            self.event(batch.thread(), event);
+        }
+    }
+
+    fn event(&mut self, thread: u32, event: &Event) {
+        count_event(self.threads.entry(thread).or_default(), event);
+        match *event {
+            Event::Syscall { number, .. } => *self.system_calls.entry(number).or_default() += 1,
+            Event::Signal { signal, .. } => *self.signals.entry(signal).or_default() += 1,
+            _ => {}
+        }
+    }
+
+    fn add(&mut self, other: Self) {
+        for (thread, counts) in other.threads {
+            self.threads.entry(thread).or_default().add(&counts);
+        }
+        for (sum, executed) in self.blocks.iter_mut().zip(other.blocks) {
+            sum.times += executed.times;
+            sum.instructions += executed.instructions;
+        }
+        for (number, count) in other.system_calls {
+            *self.system_calls.entry(number).or_default() += count;
+        }
+        for (signal, count) in other.signals {
+            *self.signals.entry(signal).or_default() += count;
+        }
+    }
+}
+
+#[inline]
+fn count_block(blocks: &mut [Executed], step: &Step, instructions: u32) {
+    if let Some(executed) = blocks.get_mut(step.block().0 as usize) {
+        executed.times += 1;
+        executed.instructions += u64::from(instructions);
+    }
+}
+
+impl Visitor for Tally {
+    fn step(&mut self, thread: u32, step: &Step, part: Range<u32>) -> Result<(), Stopped> {
+        count_block(&mut self.blocks, step, part.end - part.start);
+        count_step(self.threads.entry(thread).or_default(), step, part);
+        Ok(())
+    }
+
+    fn event(&mut self, thread: u32, event: &Event) -> Result<(), Stopped> {
+        Tally::event(self, thread, event);
+        Ok(())
+    }
+}
+
+/// Counts the selected part; also gives the number of damaged places that were left out.
+fn tally(trace: &Trace, input: &Input) -> Result<(Tally, u64), Stopped> {
+    if input.is_partial() {
+        let mut tally = Tally::for_blocks(trace.blocks().len());
+        let damaged = select::walk(trace, input, &mut tally)?;
+        return Ok((tally, damaged));
+    }
+    let block_count = trace.blocks().len();
+    // As many tallies as there are threads at work, whatever the number of chunks.
+    let spare: Mutex<Vec<Tally>> = Mutex::default();
+    let spares = || spare.lock().unwrap_or_else(PoisonError::into_inner);
+    let results: Vec<Result<(), ReadError>> = trace.par_chunks(|steps| {
+        let found = spares().pop();
+        let mut tally = found.unwrap_or_else(|| Tally::for_blocks(block_count));
+        let result = loop {
+            match steps.next_batch() {
+                Ok(Some(batch)) => tally.batch(batch),
+                Ok(None) => break Ok(()),
+                Err(error) => break Err(error),
+            }
+        };
+        spares().push(tally);
+        result
+    });
+    let mut damaged = 0;
+    for error in results.into_iter().filter_map(Result::err) {
+        eprintln!("trackway: left out: {error}");
+        damaged += 1;
+    }
+    let mut sum = Tally::for_blocks(block_count);
+    for tally in spare.into_inner().unwrap_or_else(PoisonError::into_inner) {
+        sum.add(tally);
+    }
+    Ok((sum, damaged))
+}
+
+#[derive(Serialize)]
+struct BlockJson {
+    address: String,
+    image: u32,
+    module: String,
+    /// Offset in the module's file; null outside of modules.
+    offset: Option<String>,
+    instructions_per_execution: u32,
+    executions: u64,
+    instructions: u64,
+    percent: f64,
+}
+
+#[derive(Serialize)]
+struct ModuleJson {
+    module: String,
+    blocks: u64,
+    instructions: u64,
+    percent: f64,
+}
+
+#[derive(Serialize)]
+struct NamedJson {
+    name: String,
+    number: u32,
+    count: u64,
+}
+
+#[derive(Serialize)]
+struct Statistics {
+    #[serde(flatten)]
+    overview: Overview,
+    blocks_executed: u64,
+    top_blocks: Vec<BlockJson>,
+    top_modules: Vec<ModuleJson>,
+    system_calls_by_name: Vec<NamedJson>,
+    signals: Vec<NamedJson>,
+}
+
+impl Statistics {
+    fn new(trace: &Trace, input: &Input, tally: &Tally, top: usize) -> Self {
+        let selected =
+            trace.threads().iter().filter(|thread| input.thread.is_none_or(|wanted| wanted == thread.info.thread));
+        let counted = |thread: &ThreadSummary| {
+            let counts = tally.threads.get(&thread.info.thread).copied().unwrap_or_default();
+            ThreadSummary { counts, ..thread.clone() }
+        };
+        let threads: Vec<ThreadSummary> = selected.map(counted).collect();
+        let all = threads.iter().map(|thread| thread.counts.instructions).sum();
+        let places = Places::new(trace);
+        Self {
+            overview: Overview::new(trace, input, &threads, false),
+            blocks_executed: tally.blocks.iter().filter(|executed| executed.times > 0).count() as u64,
+            top_blocks: top_blocks(trace, tally, &places, all, top),
+            top_modules: top_modules(trace, tally, &places, all),
+            system_calls_by_name: by_count(&tally.system_calls, |&number| (number, names::system_call(number))),
+            signals: by_count(&tally.signals, |&signal| (u32::from(signal), names::signal(signal))),
+        }
+    }
+}
+
+fn by_count<K>(counts: &BTreeMap<K, u64>, name: impl Fn(&K) -> (u32, String)) -> Vec<NamedJson> {
+    let named = |(key, &count): (&K, &u64)| {
+        let (number, name) = name(key);
+        NamedJson { name, number, count }
+    };
+    let mut list: Vec<NamedJson> = counts.iter().map(named).collect();
+    list.sort_by(|a, b| b.count.cmp(&a.count).then(a.number.cmp(&b.number)));
+    list
+}
+
+/// Finds the module that an address belongs to.
+struct Places<'t> {
+    /// By image and address.
+    modules: Vec<&'t MappedModule>,
+}
+
+impl<'t> Places<'t> {
+    fn new(trace: &'t Trace) -> Self {
+        let mut modules: Vec<&MappedModule> = trace.modules().iter().collect();
+        modules.sort_by_key(|mapped| (mapped.image, mapped.module.address));
+        Self { modules }
+    }
+
+    fn find(&self, image: u32, address: u64) -> Option<&'t MappedModule> {
+        let after = self.modules.partition_point(|mapped| (mapped.image, mapped.module.address) <= (image, address));
+        let &mapped = self.modules.get(after.checked_sub(1)?)?;
+        let inside = mapped.image == image && address - mapped.module.address < mapped.module.length;
+        inside.then_some(mapped)
+    }
+}
+
+fn module_name(place: Option<&MappedModule>) -> String {
+    place.map_or("(no file)".into(), |mapped| mapped.module.path.clone())
+}
+
+fn top_blocks(trace: &Trace, tally: &Tally, places: &Places, all: u64, top: usize) -> Vec<BlockJson> {
+    // The same code may have been translated more than once.
+    let mut by_place: BTreeMap<(u32, u64, u32), Executed> = BTreeMap::new();
+    for (block, executed) in trace.blocks().iter().zip(&tally.blocks).filter(|(_, executed)| executed.times > 0) {
+        let sum = by_place.entry((block.image(), block.address(), block.instruction_count())).or_default();
+        sum.times += executed.times;
+        sum.instructions += executed.instructions;
+    }
+    let mut list: Vec<_> = by_place.into_iter().collect();
+    list.sort_by(|a, b| b.1.instructions.cmp(&a.1.instructions).then(a.0.cmp(&b.0)));
+    list.truncate(top);
+    let describe = |((image, address, instruction_count), executed): ((u32, u64, u32), Executed)| {
+        let place = places.find(image, address);
+        let offset = place.map(|mapped| address - mapped.module.address + mapped.module.file_offset);
+        BlockJson {
+            address: format!("{address:#x}"),
+            image,
+            module: module_name(place),
+            offset: offset.map(|offset| format!("{offset:#x}")),
+            instructions_per_execution: instruction_count,
+            executions: executed.times,
+            instructions: executed.instructions,
+            percent: rounded(percent(executed.instructions, all)),
+        }
+    };
+    list.into_iter().map(describe).collect()
+}
+
+fn top_modules(trace: &Trace, tally: &Tally, places: &Places, all: u64) -> Vec<ModuleJson> {
+    let mut by_name: BTreeMap<String, (u64, u64)> = BTreeMap::new();
+    for (block, executed) in trace.blocks().iter().zip(&tally.blocks).filter(|(_, executed)| executed.times > 0) {
+        let sum = by_name.entry(module_name(places.find(block.image(), block.address()))).or_default();
+        sum.0 += 1;
+        sum.1 += executed.instructions;
+    }
+    let describe = |(module, (blocks, instructions)): (String, (u64, u64))| ModuleJson {
+        module,
+        blocks,
+        instructions,
+        percent: rounded(percent(instructions, all)),
+    };
+    let mut list: Vec<ModuleJson> = by_name.into_iter().map(describe).collect();
+    list.sort_by(|a, b| b.instructions.cmp(&a.instructions).then(a.module.cmp(&b.module)));
+    list
+}
+
+/// To a thousandth.
+fn rounded(value: f64) -> f64 {
+    (value * 1000.0).round() / 1000.0
+}
+
+fn text(statistics: &Statistics) -> String {
+    let mut text = info::heading(&statistics.overview);
+    text.push_str(&info::branch_mix(&statistics.overview));
+    let mut line = |line: String| writeln!(text, "{line}").expect("a string takes everything");
+    line(format!("\n{:>20}{:>9}  module", "instructions", "%"));
+    for module in &statistics.top_modules {
+        line(format!("{:>20}{:>9.3}  {}", grouped(module.instructions), module.percent, module.module));
+    }
+    line(format!("\n{:>20}{:>9}{:>18}{:>8}  block", "instructions", "%", "executions", "length"));
+    for block in &statistics.top_blocks {
+        let (name, place) =
+            (file_name(&block.module), block.offset.as_ref().map_or(String::new(), |at| format!("+{at}")));
+        line(format!(
+            "{:>20}{:>9.3}{:>18}{:>8}  {} {name}{place}",
+            grouped(block.instructions),
+            block.percent,
+            grouped(block.executions),
+            block.instructions_per_execution,
+            block.address
+        ));
+    }
+    named_table(&mut text, "system call", &statistics.system_calls_by_name);
+    named_table(&mut text, "signal", &statistics.signals);
+    text
+}
+
+fn named_table(text: &mut String, heading: &str, list: &[NamedJson]) {
+    if list.is_empty() {
+        return;
+    }
+    let mut line = |line: String| writeln!(text, "{line}").expect("a string takes everything");
+    line(format!("\n{:>20}  {heading}", "times"));
+    for named in list {
+        line(format!("{:>20}  {}", grouped(named.count), named.name));
+    }
+}
+
+fn file_name(path: &str) -> &str {
+    path.rsplit('/').next().unwrap_or(path)
+}

@@ -1,0 +1,255 @@
+//! The verbs that read a trace, on a small one that is known by heart.
+
+mod support;
+
+use std::io::Read;
+use std::process::Stdio;
+
+use support::{Sample, command, run, trackway};
+
+#[test]
+fn instructions_with_disassembly() {
+    let expected = "\
+0, 0x0000000000401000, mov ecx, 0x2
+0, 0x0000000000401005, loop 0x401005
+0, 0x0000000000401005, loop 0x401005
+0, 0x0000000000401007, call 0x401020
+0, 0x0000000000401020, ret
+0, 0x000000000040100c, mov eax, 0x3c
+0, 0x0000000000401011, syscall
+";
+    let sample = Sample::new();
+    assert_eq!(trackway(&["dump", "-d", "--thread", "0", &sample.name()]).fine().text(), expected);
+    let both = format!("{expected}{}", expected.replace("\n0", "\n1").replacen('0', "1", 1));
+    assert_eq!(trackway(&["dump", "-d", &sample.name()]).fine().text(), both);
+    let plain: String =
+        both.lines().map(|line| line.split(", ").take(2).collect::<Vec<_>>().join(", ") + "\n").collect();
+    assert_eq!(trackway(&["dump", "--kind", "instructions", "--format", "ascii", &sample.name()]).fine().text(), plain);
+}
+
+#[test]
+fn control_as_mcf_trace_prints_it() {
+    let sample = Sample::new();
+    let expected = "\
+1, 0x0000000000401005, 0x0000000000401005, C, D, T loop 0x401005
+1, 0x0000000000401005, 0x0000000000401005, C, D, NT loop 0x401005
+1, 0x0000000000401007, 0x0000000000401020, U, D, T call 0x401020
+1, 0x0000000000401020, 0x000000000040100c, U, I, T ret
+";
+    assert_eq!(trackway(&["dump", "--kind", "control", "-d", "-t", "1", &sample.name()]).fine().text(), expected);
+}
+
+#[test]
+fn control_in_eighteen_bytes() {
+    let sample = Sample::new();
+    let binary = trackway(&["dump", "--kind", "control", "--format", "binary", &sample.name()]).fine().stdout;
+    assert_eq!(binary.len(), 2 * 4 * 18);
+    let last = b"\x01\x20\x10\x40\0\0\0\0\0\x0c\x10\x40\0\0\0\0\0\x00";
+    assert_eq!(binary[7 * 18..], *last);
+    let types: Vec<u8> = binary.chunks(18).map(|descriptor| descriptor[17]).collect();
+    assert_eq!(types, [2, 3, 1, 0, 2, 3, 1, 0]);
+}
+
+#[test]
+fn high_threads_need_the_wide_format() {
+    let sample = Sample::with_threads(&[0, 255, 256]);
+    let binary = ["dump", "-k", "control", "-f", "binary"];
+    trackway(&[&binary[..], &[&sample.name()]].concat()).refused(1, &["thread 256", "--wide"]);
+    let wide = trackway(&[&binary[..], &["--wide", &sample.name()]].concat()).fine().stdout;
+    assert_eq!(wide.len(), 3 * 4 * 21);
+    assert_eq!(wide[2 * 4 * 21..][..4], 256u32.to_le_bytes());
+    let one = trackway(&[&binary[..], &["--thread", "255", &sample.name()]].concat()).fine().stdout;
+    assert_eq!(one[0], 255);
+}
+
+#[test]
+fn skip_and_length_cut_anywhere() {
+    let sample = Sample::new();
+    let all = trackway(&["dump", &sample.name()]).fine().text();
+    let all: Vec<&str> = all.lines().collect();
+    let own = trackway(&["dump", "-t", "1", &sample.name()]).fine().text();
+    let own: Vec<&str> = own.lines().collect();
+    for skip in 0..=15 {
+        for length in 0..=15 {
+            let (skip_text, length_text) = (skip.to_string(), length.to_string());
+            let window = ["dump", "--skip", &skip_text, "--length", &length_text, &sample.name()];
+            let merged = trackway(&window).fine().text();
+            let expected: Vec<&str> = all.iter().copied().skip(skip).take(length).collect();
+            assert_eq!(merged.lines().collect::<Vec<_>>(), expected, "skip {skip} length {length}");
+            if skip <= 8 && length <= 8 {
+                let thread = trackway(&[&window[..], &["-t", "1"]].concat()).fine().text();
+                let expected: Vec<&str> = own.iter().copied().skip(skip).take(length).collect();
+                assert_eq!(thread.lines().collect::<Vec<_>>(), expected, "thread 1, skip {skip} length {length}");
+            }
+        }
+    }
+}
+
+#[test]
+fn dump_as_json_lines() {
+    let sample = Sample::new();
+    let text = trackway(&["dump", "-k", "control", "-d", "--json", "-t", "0", &sample.name()]).fine().text();
+    let lines: Vec<serde_json::Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!(lines.len(), 4);
+    assert_eq!(lines[1]["taken"], false);
+    assert_eq!(lines[2]["assembly"], "call 0x401020");
+    assert_eq!(lines[3]["target"], "0x000000000040100c");
+}
+
+#[test]
+fn info_and_stat_count_alike() {
+    let sample = Sample::new();
+    for verb in ["info", "stat"] {
+        let json = trackway(&[verb, "--json", &sample.name()]).fine().json();
+        assert_eq!(json["instructions"], 14, "{verb}");
+        assert_eq!(json["branches"]["conditional_direct_taken"], 2);
+        assert_eq!(json["branches"]["conditional_direct_not_taken"], 2);
+        assert_eq!(json["branches"]["unconditional_direct"], 2);
+        assert_eq!(json["branches"]["unconditional_indirect"], 2);
+        assert_eq!((&json["loads"], &json["stores"], &json["data"]), (&0.into(), &0.into(), &"none".into()));
+        assert_eq!(json["exceptions"], 0);
+        assert_eq!(json["exit"]["code"], 3);
+        assert_eq!(json["command"][1], "x");
+        assert_eq!(json["threads"][1]["id"], 1);
+        assert_eq!(json["threads"][1]["os_tid"], 1001);
+        assert_eq!(json["threads"][1]["parent"], 0);
+        assert_eq!(json["threads"][1]["instructions"], 7);
+        let bytes = std::fs::metadata(sample.path()).unwrap().len();
+        assert_eq!(json["file_bytes"], bytes);
+        assert_eq!(json["bits_per_instruction"], bytes as f64 * 8.0 / 14.0);
+    }
+}
+
+#[test]
+fn a_part_is_counted_by_itself() {
+    let sample = Sample::new();
+    let part = ["--json", "--thread", "1", "--skip", "2", "--length", "3", &sample.name()];
+    for verb in ["info", "stat"] {
+        let json = trackway(&[&[verb], &part[..]].concat()).fine().json();
+        assert_eq!(json["instructions"], 3, "{verb}");
+        assert_eq!(json["branches"]["total"], 3);
+        assert_eq!(json["branches"]["conditional_direct_taken"], 0);
+        assert_eq!(json["threads"].as_array().unwrap().len(), 1);
+        assert_eq!(json["selection"]["skip"], 2);
+    }
+    let json = trackway(&[&["verify"], &part[..]].concat()).fine().json();
+    assert_eq!((&json["instructions"], &json["sound"]), (&3.into(), &true.into()));
+}
+
+#[test]
+fn stat_says_where_and_what() {
+    let sample = Sample::new();
+    let json = trackway(&["stat", "--json", "--top", "2", &sample.name()]).fine().json();
+    let blocks = json["top_blocks"].as_array().unwrap();
+    assert_eq!(blocks.len(), 2);
+    assert_eq!(blocks[0]["address"], "0x401000");
+    assert_eq!(blocks[0]["offset"], "0x1000");
+    assert_eq!((&blocks[0]["executions"], &blocks[0]["instructions"]), (&2.into(), &4.into()));
+    assert_eq!(json["top_modules"][0]["module"], "/sample");
+    assert_eq!(json["top_modules"][0]["percent"], 100.0);
+    assert_eq!(json["system_calls_by_name"][0]["name"], "exit");
+    assert_eq!(json["system_calls_by_name"][0]["count"], 2);
+    let text = trackway(&["stat", &sample.name()]).fine().text();
+    for part in ["sample x", "status 3", "/sample", "exit", "0x401000"] {
+        assert!(text.contains(part), "no {part} in {text}");
+    }
+}
+
+#[test]
+fn json_is_the_same_every_time() {
+    let sample = Sample::new();
+    for verb in ["info", "stat", "verify", "dump"] {
+        let once = trackway(&[verb, "--json", &sample.name()]).fine();
+        let twice = trackway(&[verb, "--json", &sample.name()]).fine();
+        assert_eq!(once.stdout, twice.stdout);
+    }
+    let plain = trackway(&["info", "--json", &sample.name()]).fine().json();
+    assert!(plain.get("times").is_none());
+    let timed = trackway(&["info", "--json", "--times", &sample.name()]).fine().json();
+    assert!(timed["times"]["start_unix_nanoseconds"].is_u64());
+}
+
+#[test]
+fn a_sound_trace_is_called_so() {
+    let sample = Sample::new();
+    let text = trackway(&["verify", &sample.name()]).fine().text();
+    assert!(text.ends_with("sound; 14 instructions in 10 steps could be read\n"), "{text}");
+}
+
+#[test]
+fn output_goes_to_a_file() {
+    let sample = Sample::new();
+    let out = sample.directory().join("out");
+    trackway(&["dump", "-o", &out.to_string_lossy(), &sample.name()]).fine();
+    assert_eq!(std::fs::read(out).unwrap(), trackway(&["dump", &sample.name()]).stdout);
+    trackway(&["dump", "-o", "/nowhere/out", &sample.name()]).refused(1, &["cannot write /nowhere/out"]);
+    trackway(&["dump", "-o", "/dev/full", &sample.name()]).refused(1, &["/dev/full", "no space left"]);
+}
+
+#[test]
+fn a_reader_that_goes_away_is_no_error() {
+    let sample = Sample::with_threads(&(0..1000).collect::<Vec<_>>());
+    let mut child =
+        command().args(["dump", "-d", &sample.name()]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    drop(child.stdout.take());
+    let mut told = String::new();
+    child.stderr.take().unwrap().read_to_string(&mut told).unwrap();
+    assert_eq!(told, "");
+    assert_eq!(child.wait().unwrap().code(), Some(128 + 13));
+}
+
+#[test]
+fn what_cannot_be_read_is_told_in_one_sentence() {
+    let sample = Sample::new();
+    let other = sample.directory().join("other");
+    std::fs::write(&other, "this is no trace").unwrap();
+    let other = other.to_string_lossy();
+    for verb in ["info", "stat", "verify", "dump"] {
+        trackway(&[verb, "/nowhere/t.trk"]).refused(1, &["/nowhere/t.trk"]);
+        trackway(&[verb, &other]).refused(1, &["is not a Trackway trace"]);
+        trackway(&[verb, "/dev/null"]).refused(1, &["/dev/null"]);
+        trackway(&[verb, &sample.directory().to_string_lossy()]).refused(1, &[&*sample.directory().to_string_lossy()]);
+        trackway(&[verb, "--thread", "7", &sample.name()]).refused(1, &["no thread 7", "trackway info"]);
+    }
+}
+
+#[test]
+fn a_damaged_trace_yields_what_is_intact() {
+    let sample = Sample::new();
+    let bytes = std::fs::read(sample.path()).unwrap();
+    for length in [bytes.len() - 1, bytes.len() / 2, 40, 3, 0] {
+        std::fs::write(sample.path(), &bytes[..length]).unwrap();
+        let ran = trackway(&["verify", &sample.name()]);
+        assert_eq!(ran.status, 1, "cut to {length} bytes: {ran:?}");
+        for verb in ["info", "stat", "dump"] {
+            let ran = trackway(&[verb, &sample.name()]);
+            assert!(ran.status <= 1 && !ran.stderr.contains("panic"), "{verb} of {length} bytes: {ran:?}");
+        }
+    }
+    for place in (0..bytes.len()).step_by(7) {
+        let mut changed = bytes.clone();
+        changed[place] ^= 0x20;
+        std::fs::write(sample.path(), &changed).unwrap();
+        let ran = trackway(&["verify", &sample.name()]);
+        assert_eq!(ran.status, 1, "byte {place} changed: {ran:?}");
+    }
+}
+
+#[test]
+fn help_is_worth_reading() {
+    let text = trackway(&["--help"]).fine().text();
+    for verb in ["record", "info", "stat", "verify", "dump", "demo"] {
+        assert!(text.contains(verb));
+        let own = trackway(&[verb, "--help"]).fine().text();
+        assert!(own.lines().count() > 8, "{own}");
+        assert!(own.lines().all(|line| line.chars().count() <= 110), "{own}");
+    }
+    assert!(trackway(&["--version"]).fine().text().starts_with("trackway 0."));
+}
+
+#[test]
+fn progress_is_for_terminals_only() {
+    let sample = Sample::new();
+    let ran = run(command().args(["stat", &sample.name()]).env("TERM", "xterm"));
+    assert_eq!(ran.stderr, "");
+}

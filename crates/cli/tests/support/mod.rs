@@ -1,0 +1,136 @@
+//! What the tests of the command share: running it, and a small trace that is known by heart.
+#![allow(dead_code)]
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use trace::{Exit, Fragment, Module, Recording, ThreadInfo, Writer};
+use wire::{code, word};
+
+/// What a run of the command gave.
+#[derive(Debug)]
+pub struct Ran {
+    pub status: i32,
+    pub stdout: Vec<u8>,
+    pub stderr: String,
+}
+
+impl Ran {
+    pub fn text(&self) -> String {
+        String::from_utf8(self.stdout.clone()).unwrap()
+    }
+
+    pub fn json(&self) -> serde_json::Value {
+        serde_json::from_slice(&self.stdout).unwrap_or_else(|error| panic!("{error} in {}", self.text()))
+    }
+
+    /// Asserts success and silence on standard error.
+    #[track_caller]
+    pub fn fine(self) -> Self {
+        assert_eq!((self.status, self.stderr.as_str()), (0, ""), "{}", String::from_utf8_lossy(&self.stdout));
+        self
+    }
+
+    /// Asserts a failure that is told in one sentence which contains all of `words`.
+    #[track_caller]
+    pub fn refused(&self, status: i32, words: &[&str]) {
+        assert_eq!(self.status, status, "{self:?}");
+        assert_eq!(self.stderr.lines().count(), 1, "not one sentence: {}", self.stderr);
+        assert!(self.stderr.starts_with("trackway: "), "{}", self.stderr);
+        for word in words {
+            assert!(self.stderr.contains(word), "no '{word}' in: {}", self.stderr);
+        }
+    }
+}
+
+pub fn trackway(arguments: &[&str]) -> Ran {
+    run(command().args(arguments))
+}
+
+pub fn command() -> Command {
+    Command::new(env!("CARGO_BIN_EXE_trackway"))
+}
+
+pub fn run(command: &mut Command) -> Ran {
+    let output = command.stdin(Stdio::null()).output().unwrap();
+    Ran {
+        status: output.status.code().unwrap_or(-1),
+        stdout: output.stdout,
+        stderr: String::from_utf8(output.stderr).unwrap(),
+    }
+}
+
+/// A directory with the small trace in it.
+pub struct Sample {
+    directory: tempfile::TempDir,
+}
+
+impl Sample {
+    pub fn new() -> Self {
+        Self::with_threads(&[0, 1])
+    }
+
+    /// Every thread executes the same seven instructions, one thread after the other.
+    pub fn with_threads(threads: &[u32]) -> Self {
+        let sample = Self { directory: tempfile::tempdir().unwrap() };
+        let recording = Recording { command: vec!["sample".into(), "x".into()], pid: 1000, ..Recording::default() };
+        let mut writer = Writer::create(&sample.path(), &recording).unwrap();
+        define(&mut writer);
+        for (&thread, start) in threads.iter().zip((1u64..).map(|turn| turn * 1000)) {
+            let parent = (thread != 0).then_some(0);
+            writer.thread(&ThreadInfo { thread, os_tid: 1000 + thread, parent, image: 0 }).unwrap();
+            writer.path(0, thread, &words(start)).unwrap();
+        }
+        writer.finish(Exit::Code(3)).unwrap();
+        sample
+    }
+
+    pub fn path(&self) -> PathBuf {
+        self.directory.path().join("sample.trk")
+    }
+
+    pub fn name(&self) -> String {
+        self.path().to_string_lossy().into_owned()
+    }
+
+    pub fn directory(&self) -> &Path {
+        self.directory.path()
+    }
+}
+
+/// `mov ecx, 2; loop $; call f; mov eax, 60; syscall; f: ret`.
+fn define(writer: &mut Writer) {
+    let module =
+        Module { address: 0x401000, length: 0x1000, file_offset: 0x1000, path: "/sample".into(), ..Module::default() };
+    writer.module(0, &module).unwrap();
+    let blocks: [(u32, u64, &[u8]); 5] = [
+        (1, 0x401000, &[0xb9, 2, 0, 0, 0, 0xe2, 0xfe]),
+        (2, 0x401005, &[0xe2, 0xfe]),
+        (3, 0x401007, &[0xe8, 0x14, 0, 0, 0]),
+        (4, 0x401020, &[0xc3]),
+        (5, 0x40100c, &[0xb8, 60, 0, 0, 0, 0x0f, 0x05]),
+    ];
+    for (id, address, bytes) in blocks {
+        writer.block(0, id, address, bytes).unwrap();
+    }
+    let exit = |blocks: u32, leave: u32| leave << 16 | blocks;
+    let fragments: [(u32, &[u32], &[u32]); 4] = [
+        (1, &[1], &[exit(1, code::LEAVE_TAKEN), exit(1, code::LEAVE_NOT_TAKEN)]),
+        (3, &[2], &[exit(1, code::LEAVE_TAKEN), exit(1, code::LEAVE_NOT_TAKEN)]),
+        (5, &[3, 4], &[exit(2, code::LEAVE_INDIRECT)]),
+        (6, &[5], &[exit(1, code::LEAVE_SYSCALL)]),
+    ];
+    for (first_path, blocks, exits) in fragments {
+        writer.fragment(0, &Fragment { first_path, blocks, exits }).unwrap();
+    }
+}
+
+/// What one thread executes, from time `start` on.
+fn words(start: u64) -> Vec<u32> {
+    let low = |value: u64| value as u32;
+    let mut words = vec![word::event(word::START, 0), 0x401000, 0, low(start), 0];
+    words.extend([1, 4, 5, 6]);
+    words.extend([word::event(word::SYSCALL, 0), 60, low(start + 10), 0]);
+    words.extend([word::event(word::END, 0), low(start + 20), 0]);
+    words
+}

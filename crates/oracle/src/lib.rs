@@ -1,0 +1,101 @@
+//! Ground truth for tests: the exact sequence of instructions that a program executes, by single-stepping it.
+//!
+//! [`single_step`] runs a command under `PTRACE_SINGLESTEP` with address randomisation off and lists, for every
+//! thread, the address of each instruction once it has been executed, from the first instruction of the dynamic linker
+//! (or of a static program's `_start`) to the system call that ends the thread. It is slow (some ten
+//! thousand instructions per second, a hypervisor makes traps costly) and simple on purpose; it knows nothing of the recorder, which is compared with it.
+//!
+//! # What counts as executed
+//!
+//! * A `rep` string instruction counts once, when it has finished, however many stops it takes. Everything else counts
+//!   each time, a `jmp` to itself included.
+//! * An instruction that faults does not count; the handler's first instruction follows. If the handler returns to it
+//!   and it then succeeds, it counts. A trap (`int3`) has been executed when its signal is delivered and does count.
+//! * A system call counts when it returns, or when it ends the thread or replaces the program. One that the kernel
+//!   interrupts and restarts counts each time that it is entered.
+//! * Instructions in signal handlers count like any others. A new thread starts after the `syscall` that created it. After
+//!   exec the list of the thread goes on with the first instruction of the new program.
+//! * Threads are followed. Children by fork or vfork (and so `posix_spawn`) are not: they run natively.
+//!
+//! # What the program can notice
+//!
+//! Single-stepping sets the trap flag, which `pushf` writes to memory and `syscall` copies to r11. Both are corrected
+//! after the step, so that programs that look at their flags take the same path as without us. Time passes more quickly
+//! than instructions do: a program that looks at clocks or sets timers may take another path. So may one whose
+//! path depends on process numbers or on other randomness; those have no ground truth.
+//!
+//! The environment, the arguments and so the whole initial stack are those of the given command, nothing is added.
+
+mod step;
+mod tracee;
+
+use std::io;
+use std::process::Command;
+
+/// What may be changed about a run.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// The run is given up, and the program killed, after this many stops in all threads together.
+    pub stops_max: u64,
+    /// Numbers of system calls that the program finds unknown to its kernel (`ENOSYS`), for comparison with a
+    /// recorder that refuses them too: glibc looks at the result of rseq (334) and goes on differently.
+    pub refused_system_calls: Vec<u64>,
+    /// Whether the program and we share one processor, which is two or three times as quick. The program can see that,
+    /// in `sched_getaffinity`, but nowhere else.
+    pub one_processor: bool,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self { stops_max: 50_000_000, refused_system_calls: Vec::new(), one_processor: true }
+    }
+}
+
+/// What a program did.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Run {
+    /// Addresses of the executed instructions of each thread, threads in the order of their creation.
+    pub threads: Vec<Vec<u64>>,
+    pub exit: Exit,
+    /// What was written to standard output and standard error, as far as the command had them piped.
+    pub stdout: Vec<u8>,
+    pub stderr: Vec<u8>,
+}
+
+/// How a program ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Exit {
+    Status(i32),
+    Signal(i32),
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    #[error("cannot start {command}: {source}")]
+    Start { command: String, source: io::Error },
+    #[error("ptrace {request} of thread {thread}: {source}")]
+    Ptrace { request: &'static str, thread: i32, source: io::Error },
+    #[error("waiting for the program: {0}")]
+    Wait(io::Error),
+    #[error("reading the program's output: {0}")]
+    Output(io::Error),
+    #[error("the program had not ended after {0} steps")]
+    TooLong(u64),
+    #[error("thread {thread} stopped unexpectedly with status {status:#x}")]
+    Unexpected { thread: i32, status: i32 },
+}
+
+/// Runs `command` to its end, one instruction at a time.
+///
+/// A standard output or error that is [`piped`](std::process::Stdio::piped) is collected; standard input must not be piped.
+///
+/// # Errors
+///
+/// If the program cannot be started or traced, or does not end within [`Options::stops_max`]. It is killed then.
+pub fn single_step(command: &mut Command, options: &Options) -> Result<Run, Error> {
+    // A thread of its own is the tracer: it waits for its own children only, and so for nobody else's in this process.
+    std::thread::scope(|scope| match scope.spawn(|| step::run(command, options)).join() {
+        Ok(result) => result,
+        Err(panic) => std::panic::resume_unwind(panic),
+    })
+}

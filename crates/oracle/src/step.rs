@@ -1,0 +1,332 @@
+//! The stepping loop: what each kind of stop says about the instruction that a thread was about to execute.
+//!
+//! Knows ptrace's stops and the few instructions that behave oddly under it; the requests themselves are in `tracee`.
+
+use std::collections::HashMap;
+use std::io::{self, Read};
+use std::path::Path;
+use std::process::{Child, Command};
+use std::thread::JoinHandle;
+
+use iced_x86::{Decoder, DecoderOptions};
+use libc::{c_int, pid_t, user_regs_struct};
+
+use crate::tracee::{self, Tracee};
+use crate::{Error, Exit, Options, Run};
+
+const TRAP_FLAG: u64 = 0x100;
+/// `si_code` of the stop at the first instruction of a signal handler (the kernel's `ptrace_notify`).
+const HANDLER_ENTERED: c_int = libc::SIGTRAP;
+const FOLLOWED: c_int =
+    libc::PTRACE_O_TRACECLONE | libc::PTRACE_O_TRACEEXEC | libc::PTRACE_O_TRACEEXIT | libc::PTRACE_O_EXITKILL;
+
+/// Starts `command` and steps it to its end. Must be called on a thread that has no other children.
+pub fn run(command: &mut Command, options: &Options) -> Result<Run, Error> {
+    if options.one_processor {
+        tracee::share_one_processor();
+    }
+    let name = command.get_program().to_string_lossy().into_owned();
+    let mut child = tracee::start(command).map_err(|source| Error::Start { command: name, source })?;
+    drop(child.stdin.take());
+    let (stdout, stderr) = (collect(child.stdout.take()), collect(child.stderr.take()));
+    let mut stepper = Stepper::new(&child, options);
+    let exit = stepper.run().inspect_err(|_| end(stepper.process))?;
+    Ok(Run { threads: stepper.executed, exit, stdout: collected(stdout)?, stderr: collected(stderr)? })
+}
+
+/// Kills what is left of a program that cannot be stepped to its end.
+fn end(process: pid_t) {
+    tracee::kill(process);
+    while let Ok(Some((thread, status))) = tracee::wait() {
+        if libc::WIFSTOPPED(status) {
+            // It may be gone already; then there is nothing to resume.
+            let _ = Tracee(thread).resume();
+        }
+    }
+}
+
+type Collector = Option<JoinHandle<io::Result<Vec<u8>>>>;
+
+/// Reads a pipe beside the stepping, so that the program never waits for room in it.
+fn collect(pipe: Option<impl Read + Send + 'static>) -> Collector {
+    let mut pipe = pipe?;
+    Some(std::thread::spawn(move || {
+        let mut bytes = Vec::new();
+        pipe.read_to_end(&mut bytes).map(|_| bytes)
+    }))
+}
+
+fn collected(collector: Collector) -> Result<Vec<u8>, Error> {
+    match collector.map(JoinHandle::join) {
+        None => Ok(Vec::new()),
+        Some(Ok(bytes)) => bytes.map_err(Error::Output),
+        Some(Err(panic)) => std::panic::resume_unwind(panic),
+    }
+}
+
+/// A thread between two stops.
+struct Thread {
+    /// Position in [`Stepper::executed`].
+    index: usize,
+    /// The instruction to be executed next; `None` while the thread is on its way into a new program.
+    next: Option<u64>,
+    stack_pointer: u64,
+    /// The last instruction was a system call that the kernel will restart, unless a handler comes in between.
+    restart: bool,
+    /// The stop that every new thread begins with has not been seen.
+    fresh: bool,
+}
+
+struct Stepper<'a> {
+    process: pid_t,
+    options: &'a Options,
+    threads: HashMap<pid_t, Thread>,
+    executed: Vec<Vec<u64>>,
+    stop_count: u64,
+}
+
+impl<'a> Stepper<'a> {
+    fn new(child: &Child, options: &'a Options) -> Self {
+        let process = child.id().cast_signed();
+        Self { process, options, threads: HashMap::new(), executed: Vec::new(), stop_count: 0 }
+    }
+
+    fn run(&mut self) -> Result<Exit, Error> {
+        self.first_stop()?;
+        while let Some((thread, status)) = tracee::wait()? {
+            if libc::WIFSTOPPED(status) {
+                self.count_stop()?;
+                ignore_death(self.stopped(Tracee(thread), status))?;
+            } else {
+                self.threads.remove(&thread);
+                if thread == self.process {
+                    return Ok(exit_of(status));
+                }
+            }
+        }
+        Err(Error::Wait(io::Error::from_raw_os_error(libc::ECHILD)))
+    }
+
+    /// The process stops by SIGTRAP when its exec is complete.
+    fn first_stop(&mut self) -> Result<(), Error> {
+        match tracee::wait()? {
+            Some((thread, status)) if thread == self.process && libc::WIFSTOPPED(status) => {
+                let tracee = Tracee(thread);
+                tracee.set_options(FOLLOWED)?;
+                self.adopt(thread, false);
+                self.stand(tracee)
+            }
+            Some((thread, status)) => Err(Error::Unexpected { thread, status }),
+            None => Err(Error::Wait(io::Error::from_raw_os_error(libc::ECHILD))),
+        }
+    }
+
+    fn count_stop(&mut self) -> Result<(), Error> {
+        self.stop_count += 1;
+        if self.stop_count > self.options.stops_max { Err(Error::TooLong(self.options.stops_max)) } else { Ok(()) }
+    }
+
+    fn stopped(&mut self, tracee: Tracee, status: c_int) -> Result<(), Error> {
+        if !self.threads.contains_key(&tracee.0) && status >> 16 != libc::PTRACE_EVENT_EXEC {
+            return self.stranger(tracee);
+        }
+        match status >> 16 {
+            0 => self.signalled(tracee, libc::WSTOPSIG(status)),
+            libc::PTRACE_EVENT_CLONE => {
+                let child = tracee.event_message()? as pid_t;
+                if self.is_thread(child) {
+                    self.adopt(child, true);
+                }
+                tracee.step(0)
+            }
+            libc::PTRACE_EVENT_EXEC => self.replaced(tracee),
+            libc::PTRACE_EVENT_EXIT => self.exiting(tracee),
+            _ => Err(Error::Unexpected { thread: tracee.0, status }),
+        }
+    }
+
+    /// The first stop of a thread can come before the one of its creator.
+    fn stranger(&mut self, tracee: Tracee) -> Result<(), Error> {
+        if !self.is_thread(tracee.0) {
+            // Made by clone without CLONE_THREAD: a process, and those are not followed.
+            return tracee.detach();
+        }
+        self.adopt(tracee.0, false);
+        self.stand(tracee)
+    }
+
+    fn is_thread(&self, thread: pid_t) -> bool {
+        Path::new(&format!("/proc/{}/task/{thread}", self.process)).exists()
+    }
+
+    fn adopt(&mut self, thread: pid_t, fresh: bool) {
+        let executed = &mut self.executed;
+        self.threads.entry(thread).or_insert_with(|| {
+            executed.push(Vec::new());
+            Thread { index: executed.len() - 1, next: None, stack_pointer: 0, restart: false, fresh }
+        });
+    }
+
+    fn signalled(&mut self, tracee: Tracee, signal: c_int) -> Result<(), Error> {
+        if signal == libc::SIGSTOP && self.thread(tracee).fresh {
+            self.thread(tracee).fresh = false;
+            return self.stand(tracee);
+        }
+        match (signal, tracee.signal_code()?) {
+            (libc::SIGTRAP, Some(libc::TRAP_BRKPT | libc::TRAP_TRACE)) => self.stepped(tracee),
+            (libc::SIGTRAP, Some(HANDLER_ENTERED)) => self.stand(tracee),
+            (libc::SIGTRAP, Some(libc::SI_KERNEL)) => {
+                self.execute_next(tracee);
+                tracee.step(signal)
+            }
+            (_, Some(_)) => {
+                if self.thread(tracee).next.is_none() {
+                    self.look(tracee)?;
+                }
+                tracee.step(signal)
+            }
+            // The whole process was stopped, and we go on at once: nobody waits for it.
+            (_, None) => tracee.step(0),
+        }
+    }
+
+    /// The instruction that was next has been executed, or one iteration of it.
+    fn stepped(&mut self, tracee: Tracee) -> Result<(), Error> {
+        let mut registers = tracee.registers()?;
+        let thread = self.thread(tracee);
+        if thread.restart {
+            thread.next = Some(registers.rip - 2);
+        }
+        if let Some(pc) = thread.next {
+            let pushed = thread.stack_pointer.wrapping_sub(registers.rsp);
+            if pc != registers.rip || !is_repeated(tracee, pc) {
+                self.execute_next(tracee);
+            }
+            hide_pushed_trap_flag(tracee, pc, pushed, &registers)?;
+            hide_saved_trap_flag(tracee, &mut registers)?;
+        }
+        self.thread(tracee).restart = will_restart(&registers);
+        self.go_on(tracee, registers)
+    }
+
+    /// Nothing has been executed; the thread stands where its registers say.
+    fn stand(&mut self, tracee: Tracee) -> Result<(), Error> {
+        self.thread(tracee).restart = false;
+        let registers = tracee.registers()?;
+        self.go_on(tracee, registers)
+    }
+
+    /// Notes where the thread stands.
+    fn look(&mut self, tracee: Tracee) -> Result<(), Error> {
+        let registers = tracee.registers()?;
+        let thread = self.thread(tracee);
+        thread.next = Some(registers.rip);
+        thread.stack_pointer = registers.rsp;
+        Ok(())
+    }
+
+    fn go_on(&mut self, tracee: Tracee, mut registers: user_regs_struct) -> Result<(), Error> {
+        let thread = self.thread(tracee);
+        thread.next = Some(registers.rip);
+        thread.stack_pointer = registers.rsp;
+        if self.options.refused_system_calls.contains(&registers.rax) && is_syscall(tracee, registers.rip) {
+            // No system call has this number.
+            registers.rax = u64::MAX;
+            tracee.set_registers(&registers)?;
+        }
+        tracee.step(0)
+    }
+
+    /// Exec by any thread makes it the process's only one, under the process's number.
+    fn replaced(&mut self, tracee: Tracee) -> Result<(), Error> {
+        let former = tracee.event_message()? as pid_t;
+        if let Some(mut thread) = self.threads.remove(&former) {
+            if let Some(pc) = thread.next.take() {
+                self.executed[thread.index].push(pc);
+            }
+            thread.restart = false;
+            self.threads.clear();
+            self.threads.insert(tracee.0, thread);
+        }
+        tracee.step(0)
+    }
+
+    /// The thread ends. If that is in a system call (its own exit, or another's while it waited), the `syscall` was executed.
+    fn exiting(&mut self, tracee: Tracee) -> Result<(), Error> {
+        let registers = tracee.registers()?;
+        let pc = self.thread(tracee).next;
+        if registers.orig_rax.cast_signed() >= 0 && pc == Some(registers.rip.wrapping_sub(2)) {
+            self.execute_next(tracee);
+        }
+        tracee.resume()
+    }
+
+    fn execute_next(&mut self, tracee: Tracee) {
+        let thread = self.thread(tracee);
+        let index = thread.index;
+        if let Some(pc) = thread.next.take() {
+            self.executed[index].push(pc);
+        }
+    }
+
+    fn thread(&mut self, tracee: Tracee) -> &mut Thread {
+        self.threads.get_mut(&tracee.0).expect("threads are adopted before their stops are looked at")
+    }
+}
+
+fn exit_of(status: c_int) -> Exit {
+    if libc::WIFEXITED(status) { Exit::Status(libc::WEXITSTATUS(status)) } else { Exit::Signal(libc::WTERMSIG(status)) }
+}
+
+/// A thread can be killed while it is stopped; `wait` will tell.
+fn ignore_death(result: Result<(), Error>) -> Result<(), Error> {
+    match result {
+        Err(Error::Ptrace { source, .. }) if source.raw_os_error() == Some(libc::ESRCH) => Ok(()),
+        other => other,
+    }
+}
+
+/// Whether the system call just left will be started anew by the kernel: its result is one of the codes that are for the
+/// kernel's own use.
+fn will_restart(registers: &user_regs_struct) -> bool {
+    const RESTART_CODES: [i64; 4] = [-512, -513, -514, -516];
+    registers.orig_rax.cast_signed() >= 0 && RESTART_CODES.contains(&registers.rax.cast_signed())
+}
+
+/// Whether the instruction at `pc` is one that stops after every iteration.
+fn is_repeated(tracee: Tracee, pc: u64) -> bool {
+    let mut bytes = [0; 16];
+    let length = tracee.read(pc, &mut bytes);
+    let instruction = Decoder::with_ip(64, &bytes[..length], pc, DecoderOptions::NONE).decode();
+    instruction.is_string_instruction() && (instruction.has_rep_prefix() || instruction.has_repne_prefix())
+}
+
+fn is_syscall(tracee: Tracee, pc: u64) -> bool {
+    let mut bytes = [0; 2];
+    tracee.read(pc, &mut bytes) == 2 && bytes == [0x0f, 0x05]
+}
+
+/// If the instruction at `pc` was a `pushf`, takes our trap flag out of what it has pushed.
+fn hide_pushed_trap_flag(tracee: Tracee, pc: u64, pushed: u64, registers: &user_regs_struct) -> Result<(), Error> {
+    let length = registers.rip.wrapping_sub(pc) as usize;
+    if !matches!((pushed, length), (8, 1 | 2) | (2, 2 | 3)) {
+        return Ok(());
+    }
+    let mut bytes = [0; 3];
+    let read = tracee.read(pc, &mut bytes[..length]);
+    let Some((0x9c, prefixes)) = bytes[..read].split_last() else { return Ok(()) };
+    if prefixes.iter().all(|prefix| matches!(prefix, 0x66 | 0x40..=0x4f)) {
+        let word = tracee.peek(registers.rsp)?;
+        tracee.poke(registers.rsp, word & !TRAP_FLAG)?;
+    }
+    Ok(())
+}
+
+/// If a `syscall` was executed, takes our trap flag out of r11. Its other mark is the return address in rcx.
+fn hide_saved_trap_flag(tracee: Tracee, registers: &mut user_regs_struct) -> Result<(), Error> {
+    if registers.rcx == registers.rip && registers.r11 & TRAP_FLAG != 0 {
+        registers.r11 &= !TRAP_FLAG;
+        tracee.set_registers(registers)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,389 @@
+//! The frame of a `.trk` file: file header, chunk headers, trailer. Knows where chunks begin and end and what their headers
+//! say, not what is inside. `docs/format.md` describes every byte.
+#![deny(clippy::unwrap_used, clippy::indexing_slicing, clippy::cast_possible_truncation)]
+
+use std::fmt;
+
+use crate::bytes::Bytes;
+use crate::model::Counts;
+
+pub(crate) const FILE_MAGIC: [u8; 8] = *b"\x89TRK\r\n\x1a\n";
+pub(crate) const VERSION: u16 = 1;
+pub(crate) const FILE_HEADER_BYTES: usize = 16;
+pub(crate) const CHUNK_MAGIC: [u8; 4] = *b"\xa7TkC";
+pub(crate) const CHUNK_HEADER_BYTES: usize = 32;
+pub(crate) const PATH_EXTRA_BYTES: usize = 120;
+pub(crate) const CODE_EXTRA_BYTES: usize = 16;
+pub(crate) const TRAILER_MAGIC: [u8; 8] = *b"TkEnd\r\n\x1a";
+pub(crate) const TRAILER_BYTES: usize = 28;
+/// A chunk's content is never larger than this, so that nobody allocates what a damaged header asks for.
+pub(crate) const RAW_BYTES_MAX: u32 = 64 << 20;
+
+pub(crate) const CODEC_RAW: u8 = 0;
+pub(crate) const CODEC_ZSTD: u8 = 1;
+pub(crate) const CODEC_PREDICT: u8 = 2;
+
+/// What a chunk holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// What was known before the first instruction.
+    Recording,
+    /// Definitions of static blocks.
+    Code,
+    /// Threads, modules, unmapped ranges.
+    Facts,
+    /// A stretch of one thread's path.
+    Path,
+    /// How the target ended.
+    End,
+    /// Copies of all chunk headers before it.
+    Index,
+}
+
+impl Kind {
+    pub(crate) fn number(self) -> u8 {
+        match self {
+            Self::Recording => 1,
+            Self::Code => 2,
+            Self::Facts => 3,
+            Self::Path => 4,
+            Self::End => 5,
+            Self::Index => 6,
+        }
+    }
+
+    fn from_number(number: u8) -> Option<Self> {
+        Some(match number {
+            1 => Self::Recording,
+            2 => Self::Code,
+            3 => Self::Facts,
+            4 => Self::Path,
+            5 => Self::End,
+            6 => Self::Index,
+            _ => return None,
+        })
+    }
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Recording => "recording",
+            Self::Code => "code",
+            Self::Facts => "facts",
+            Self::Path => "path",
+            Self::End => "end",
+            Self::Index => "index",
+        })
+    }
+}
+
+/// What the header of a path chunk tells without decoding it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PathHeader {
+    pub thread: u32,
+    pub image: u32,
+    /// Number, from 0, of the chunk's first instruction in its thread.
+    pub first_instruction: u64,
+    pub counts: Counts,
+    /// Smallest and greatest time stamp; both 0 if there is none.
+    pub first_tsc: u64,
+    pub last_tsc: u64,
+    /// Where the thread is when the chunk begins; 0 if its words do not tell, `u64::MAX` if they begin with an event that
+    /// puts the thread elsewhere or ends it.
+    pub start_pc: u64,
+    /// Where the chunk's end leads; 0 if its words do not tell.
+    pub end_pc: u64,
+}
+
+/// The header of a chunk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ChunkHeader {
+    pub kind: Kind,
+    pub codec: u8,
+    pub stored_length: u32,
+    pub raw_length: u32,
+    pub stored_crc: u32,
+    pub raw_crc: u32,
+    /// Chunks before this one in the file.
+    pub sequence: u32,
+    pub extra: Extra,
+}
+
+/// What the headers of some kinds of chunks say besides.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Extra {
+    None,
+    Code(CodeHeader),
+    Path(PathHeader),
+}
+
+/// What the header of a code chunk tells without decoding it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct CodeHeader {
+    /// Definitions in it.
+    pub blocks: u32,
+    pub fragments: u32,
+    /// Bytes of code in its blocks.
+    pub code_bytes: u64,
+}
+
+impl ChunkHeader {
+    /// Bytes of header, without the payload.
+    pub(crate) fn header_length(&self) -> u64 {
+        let extra = match self.extra {
+            Extra::None => 0,
+            Extra::Code(_) => CODE_EXTRA_BYTES,
+            Extra::Path(_) => PATH_EXTRA_BYTES,
+        };
+        (CHUNK_HEADER_BYTES + extra) as u64
+    }
+
+    /// Bytes from the chunk's start to the next one.
+    pub(crate) fn length(&self) -> u64 {
+        self.header_length() + u64::from(self.stored_length)
+    }
+
+    /// Parses the header at the start of `bytes`. `None` if it is none or its checksum is wrong.
+    pub(crate) fn parse(bytes: &[u8]) -> Option<Self> {
+        let mut fields = Bytes::new(bytes);
+        if fields.take(CHUNK_MAGIC.len())? != CHUNK_MAGIC {
+            return None;
+        }
+        let kind = fields.u8();
+        let codec = fields.u8()?;
+        let extra_length = fields.u16()?;
+        let [stored_length, raw_length, stored_crc, raw_crc, sequence, header_crc] = read_array(&mut fields)?;
+        let extra = fields.take(usize::from(extra_length))?;
+        if crc(&[bytes.get(..CHUNK_HEADER_BYTES - 4)?, extra]) != header_crc || raw_length > RAW_BYTES_MAX {
+            return None;
+        }
+        let kind = Kind::from_number(kind?)?;
+        let extra = match kind {
+            Kind::Path if extra.len() == PATH_EXTRA_BYTES => Extra::Path(PathHeader::parse(extra)?),
+            Kind::Code if extra.len() == CODE_EXTRA_BYTES => Extra::Code(CodeHeader::parse(extra)?),
+            Kind::Path | Kind::Code => return None,
+            _ if extra.is_empty() => Extra::None,
+            _ => return None,
+        };
+        Some(Self { kind, codec, stored_length, raw_length, stored_crc, raw_crc, sequence, extra })
+    }
+
+    /// Appends the header to `out`.
+    pub(crate) fn write(&self, out: &mut Vec<u8>) {
+        let start = out.len();
+        let mut extra = Vec::new();
+        match &self.extra {
+            Extra::None => {}
+            Extra::Code(code) => code.write(&mut extra),
+            Extra::Path(path) => path.write(&mut extra),
+        }
+        out.extend_from_slice(&CHUNK_MAGIC);
+        out.extend_from_slice(&[self.kind.number(), self.codec]);
+        out.extend_from_slice(&u16::try_from(extra.len()).unwrap_or(0).to_le_bytes());
+        for field in [self.stored_length, self.raw_length, self.stored_crc, self.raw_crc, self.sequence] {
+            out.extend_from_slice(&field.to_le_bytes());
+        }
+        let checksum = crc(&[out.get(start..).unwrap_or(&[]), &extra]);
+        out.extend_from_slice(&checksum.to_le_bytes());
+        out.extend_from_slice(&extra);
+    }
+}
+
+impl CodeHeader {
+    fn parse(extra: &[u8]) -> Option<Self> {
+        let mut fields = Bytes::new(extra);
+        Some(Self { blocks: fields.u32()?, fragments: fields.u32()?, code_bytes: fields.u64()? })
+    }
+
+    fn write(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(&self.blocks.to_le_bytes());
+        out.extend_from_slice(&self.fragments.to_le_bytes());
+        out.extend_from_slice(&self.code_bytes.to_le_bytes());
+    }
+}
+
+impl PathHeader {
+    fn parse(extra: &[u8]) -> Option<Self> {
+        let mut fields = Bytes::new(extra);
+        let [thread, image] = read_array(&mut fields)?;
+        let [first_instruction, first_tsc, last_tsc, start_pc, end_pc] = read_array64(&mut fields)?;
+        let [instructions, steps, conditional_taken, conditional_not_taken] = read_array64(&mut fields)?;
+        let [unconditional_direct, unconditional_indirect, system_calls, signals, lost] = read_array64(&mut fields)?;
+        let counts = Counts {
+            instructions,
+            steps,
+            conditional_taken,
+            conditional_not_taken,
+            unconditional_direct,
+            unconditional_indirect,
+            system_calls,
+            signals,
+            lost,
+        };
+        Some(Self { thread, image, first_instruction, counts, first_tsc, last_tsc, start_pc, end_pc })
+    }
+
+    fn write(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(&self.thread.to_le_bytes());
+        out.extend_from_slice(&self.image.to_le_bytes());
+        let counts = &self.counts;
+        for field in [
+            self.first_instruction,
+            self.first_tsc,
+            self.last_tsc,
+            self.start_pc,
+            self.end_pc,
+            counts.instructions,
+            counts.steps,
+            counts.conditional_taken,
+            counts.conditional_not_taken,
+            counts.unconditional_direct,
+            counts.unconditional_indirect,
+            counts.system_calls,
+            counts.signals,
+            counts.lost,
+        ] {
+            out.extend_from_slice(&field.to_le_bytes());
+        }
+    }
+}
+
+fn read_array<const N: usize>(fields: &mut Bytes<'_>) -> Option<[u32; N]> {
+    let mut values = [0; N];
+    for value in &mut values {
+        *value = fields.u32()?;
+    }
+    Some(values)
+}
+
+fn read_array64<const N: usize>(fields: &mut Bytes<'_>) -> Option<[u64; N]> {
+    let mut values = [0; N];
+    for value in &mut values {
+        *value = fields.u64()?;
+    }
+    Some(values)
+}
+
+pub(crate) fn crc(parts: &[&[u8]]) -> u32 {
+    let mut hasher = crc32fast::Hasher::new();
+    for part in parts {
+        hasher.update(part);
+    }
+    hasher.finalize()
+}
+
+/// The first bytes of every trace.
+pub(crate) fn file_header() -> [u8; FILE_HEADER_BYTES] {
+    let mut header = [0; FILE_HEADER_BYTES];
+    let [low, high] = VERSION.to_le_bytes();
+    let fields = FILE_MAGIC.into_iter().chain([low, high, 0, 0]);
+    for (byte, field) in header.iter_mut().zip(fields) {
+        *byte = field;
+    }
+    let checksum = crc(&[header.get(..12).unwrap_or(&[])]);
+    for (byte, field) in header.iter_mut().skip(12).zip(checksum.to_le_bytes()) {
+        *byte = field;
+    }
+    header
+}
+
+/// The format version of `file`; `None` if its first bytes are not, or no longer, those of a trace.
+pub(crate) fn file_version(file: &[u8]) -> Option<u16> {
+    let mut fields = Bytes::new(file);
+    let magic = fields.take(FILE_MAGIC.len())?;
+    let (version, _reserved, checksum) = (fields.u16()?, fields.u16()?, fields.u32()?);
+    (magic == FILE_MAGIC && checksum == crc(&[file.get(..12)?])).then_some(version)
+}
+
+/// The last bytes of a finished trace.
+pub(crate) fn trailer(index_offset: u64, file_length: u64) -> Vec<u8> {
+    let mut out = Vec::with_capacity(TRAILER_BYTES);
+    out.extend_from_slice(&index_offset.to_le_bytes());
+    out.extend_from_slice(&file_length.to_le_bytes());
+    let checksum = crc(&[&out]);
+    out.extend_from_slice(&checksum.to_le_bytes());
+    out.extend_from_slice(&TRAILER_MAGIC);
+    out
+}
+
+/// Where the index is, if `file` ends in an intact trailer.
+pub(crate) fn index_offset(file: &[u8]) -> Option<u64> {
+    let bytes = file.get(file.len().checked_sub(TRAILER_BYTES)?..)?;
+    let mut fields = Bytes::new(bytes);
+    let (offset, length, checksum) = (fields.u64()?, fields.u64()?, fields.u32()?);
+    let intact = crc(&[bytes.get(..16)?]) == checksum && fields.rest() == TRAILER_MAGIC;
+    (intact && length == file.len() as u64).then_some(offset)
+}
+
+#[cfg(test)]
+#[allow(clippy::indexing_slicing)]
+mod tests {
+    use super::*;
+
+    fn header() -> ChunkHeader {
+        let counts = Counts { instructions: 10, steps: 3, lost: 1, ..Counts::default() };
+        let path = PathHeader {
+            thread: 1,
+            image: 2,
+            first_instruction: 77,
+            counts,
+            first_tsc: 5,
+            last_tsc: 9,
+            start_pc: 0x4000,
+            end_pc: 0,
+        };
+        ChunkHeader {
+            kind: Kind::Path,
+            codec: 2,
+            stored_length: 100,
+            raw_length: 200,
+            stored_crc: 1,
+            raw_crc: 2,
+            sequence: 3,
+            extra: Extra::Path(path),
+        }
+    }
+
+    #[test]
+    fn headers_round_trip() {
+        let mut out = Vec::new();
+        header().write(&mut out);
+        assert_eq!(out.len() as u64, header().header_length());
+        assert_eq!(ChunkHeader::parse(&out), Some(header()));
+    }
+
+    #[test]
+    fn a_changed_bit_is_noticed() {
+        let mut out = Vec::new();
+        header().write(&mut out);
+        for bit in 0..out.len() * 8 {
+            let mut changed = out.clone();
+            changed[bit / 8] ^= 1 << (bit % 8);
+            assert_eq!(ChunkHeader::parse(&changed), None, "bit {bit}");
+        }
+        for length in 0..out.len() {
+            assert_eq!(ChunkHeader::parse(&out[..length]), None);
+        }
+    }
+
+    #[test]
+    fn the_trailer_is_found() {
+        let mut file = vec![0; 100];
+        file.extend(trailer(40, 100 + TRAILER_BYTES as u64));
+        assert_eq!(index_offset(&file), Some(40));
+        file.push(0);
+        assert_eq!(index_offset(&file), None);
+    }
+
+    #[test]
+    fn the_file_header_tells_its_version() {
+        let header = file_header();
+        assert_eq!(file_version(&header), Some(VERSION));
+        for bit in 0..header.len() * 8 {
+            let mut changed = header;
+            changed[bit / 8] ^= 1 << (bit % 8);
+            assert_eq!(file_version(&changed), None, "bit {bit}");
+        }
+    }
+}

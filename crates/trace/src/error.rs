@@ -1,0 +1,74 @@
+//! What can go wrong, in words that say what and where.
+
+use std::path::PathBuf;
+
+use crate::container::Kind;
+
+/// A recording could not be written.
+#[derive(Debug, thiserror::Error)]
+pub enum WriteError {
+    #[error("cannot create {path}: {source}")]
+    Create { path: PathBuf, source: std::io::Error },
+    #[error("cannot write {path}: {source}")]
+    Write { path: PathBuf, source: std::io::Error },
+    #[error("cannot rename {from} to {to}: {source}")]
+    Rename { from: PathBuf, to: PathBuf, source: std::io::Error },
+    #[error("block {id} at {address:#x}: {length} bytes are no block of whole instructions that ends at its first transfer")]
+    Block { id: u32, address: u64, length: usize },
+    #[error("block {id} is defined twice")]
+    BlockTwice { id: u32 },
+    #[error("the fragment of path {first_path} makes no sense")]
+    Fragment { first_path: u32 },
+    #[error("path {first_path} is defined twice")]
+    PathTwice { first_path: u32 },
+    #[error("the fragment of path {first_path} names block {block}, which is not defined")]
+    UnknownBlock { first_path: u32, block: u32 },
+    #[error("there are too many definitions")]
+    Full,
+    #[error("thread {thread} recorded {word:#x}, which is neither a path that is defined nor an event")]
+    UnknownWord { thread: u32, word: u32 },
+    #[error("thread {thread} has a path but was never announced")]
+    UnknownThread { thread: u32 },
+    #[error("the compressing thread ended unexpectedly")]
+    WorkerGone,
+}
+
+/// A trace could not be read, or a part of it.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum ReadError {
+    #[error("cannot read {path}: {reason}")]
+    Open { path: PathBuf, reason: String },
+    #[error("{path} is not a Trackway trace")]
+    NotATrace { path: PathBuf },
+    #[error("{path} has format version {version}, this program reads version {supported}")]
+    Version { path: PathBuf, version: u16, supported: u16 },
+    #[error("there is no thread {thread} in this trace")]
+    NoThread { thread: u32 },
+    #[error("thread {thread} executed {available} instructions, there is no number {wanted}")]
+    PastEnd { thread: u32, wanted: u64, available: u64 },
+    #[error("instruction {wanted} of thread {thread} is in a damaged part of the file")]
+    Missing { thread: u32, wanted: u64 },
+    #[error("{kind} chunk at byte {offset}: {problem}")]
+    Chunk { kind: Kind, offset: u64, problem: Problem },
+}
+
+/// What is wrong with a chunk.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Problem {
+    #[error("{length} bytes are announced but the file ends after {available}")]
+    Truncated { length: u64, available: u64 },
+    #[error("the checksum of its {length} bytes is wrong")]
+    Checksum { length: u64 },
+    #[error("its header is damaged")]
+    Header,
+    #[error("codec {0} is unknown")]
+    Codec(u8),
+    #[error("it does not decompress: {0}")]
+    Decompress(&'static str),
+    #[error("the decompressed bytes have a wrong checksum (definitions it needs may be missing)")]
+    RawChecksum,
+    #[error("a record at byte {at} of its content is malformed")]
+    Record { at: usize },
+    #[error("{count} definitions in it are unusable, the first is that of {first}")]
+    Definitions { count: u64, first: String },
+}

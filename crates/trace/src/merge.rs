@@ -1,0 +1,64 @@
+//! All threads of a trace in one order, by time.
+//!
+//! Each thread's own order is exact. Between threads, what follows a time stamp (a system call, a signal, the start of a
+//! segment) comes after everything that other threads did before an earlier stamp.
+#![deny(clippy::unwrap_used, clippy::indexing_slicing, clippy::cast_possible_truncation)]
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+use crate::error::ReadError;
+use crate::steps::{Batch, Cursor, Workshop};
+use crate::trace::Trace;
+
+/// The threads of a trace, merged. Yields batches, each of one thread.
+#[derive(Debug)]
+pub struct Merged<'t> {
+    cursors: Vec<Cursor<'t>>,
+    /// Time and place in `cursors` of every thread that has more to give.
+    order: BinaryHeap<Reverse<(u64, usize)>>,
+    workshop: Workshop,
+    batch: Batch,
+}
+
+impl Merged<'_> {
+    /// The next stretch of whichever thread is first. After an error, which concerns one damaged chunk, it goes on behind that.
+    pub fn next_batch(&mut self) -> Result<Option<&Batch>, ReadError> {
+        while let Some(Reverse((_, place))) = self.order.pop() {
+            let Some(cursor) = self.cursors.get_mut(place) else { continue };
+            let result = cursor.next_batch(&mut self.workshop, &mut self.batch);
+            if let Some(tsc) = cursor.tsc() {
+                self.order.push(Reverse((tsc, place)));
+            }
+            if result? {
+                return Ok(Some(&self.batch));
+            }
+        }
+        Ok(None)
+    }
+}
+
+impl Trace {
+    /// All threads in one order, by time.
+    ///
+    /// ```
+    /// # use trace::example;
+    /// # let directory = tempfile::tempdir()?;
+    /// # let path = example::write(&directory.path().join("example.trk"));
+    /// let trace = trace::Trace::open(&path)?;
+    /// let mut merged = trace.merged();
+    /// let mut order = Vec::new();
+    /// while let Some(batch) = merged.next_batch()? {
+    ///     order.push((batch.tsc(), batch.thread()));
+    /// }
+    /// assert!(order.is_sorted());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn merged(&self) -> Merged<'_> {
+        let threads = self.threads().iter().map(|thread| thread.info.thread);
+        let cursors: Vec<_> = threads.filter_map(|thread| Cursor::new(self, thread, true).ok()).collect();
+        let order = cursors.iter().enumerate().filter_map(|(place, cursor)| Some(Reverse((cursor.tsc()?, place))));
+        Merged { order: order.collect(), cursors, workshop: Workshop::default(), batch: Batch::default() }
+    }
+}

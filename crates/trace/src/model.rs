@@ -1,0 +1,316 @@
+//! The event model: what a recording, a thread, a step and an event are. Every source of traces produces these and every
+//! analysis consumes them; nothing here knows about files or about how the path was encoded.
+
+use std::fmt;
+
+/// What is known about a recording before the first instruction.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Recording {
+    /// The command line of the target.
+    pub command: Vec<String>,
+    /// Process number of the target.
+    pub pid: u32,
+    /// Frequency of the time stamp counter; 0 if unknown.
+    pub tsc_hz: u64,
+    /// Wall-clock time of the start, nanoseconds since 1970.
+    pub start_unix_nanos: u64,
+    /// Time stamp counter at the same moment.
+    pub start_tsc: u64,
+    /// Name of the host.
+    pub host: String,
+    /// Model name of the processor.
+    pub cpu: String,
+    /// Kernel name and release.
+    pub system: String,
+    /// Name and version of the program that recorded.
+    pub recorder: String,
+}
+
+/// A file that was mapped executable.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Module {
+    pub address: u64,
+    pub length: u64,
+    pub file_offset: u64,
+    pub path: String,
+    pub tsc: u64,
+}
+
+/// A thread of the target. `thread` is its logical number, which is never used twice in a recording.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ThreadInfo {
+    pub thread: u32,
+    pub os_tid: u32,
+    pub parent: Option<u32>,
+    /// The image of the process (0 after launch, plus one with every exec) that the thread started in.
+    pub image: u32,
+}
+
+/// A chain of blocks and the ways out of it, as the engine announces it; see `wire::code::FRAGMENT`. One execution from
+/// its head to one of its exits is a *path*.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Fragment<'a> {
+    /// Number of the path that leaves by the first exit; the others follow.
+    pub first_path: u32,
+    /// Block numbers in the order of execution, with `wire::code::TAKEN`.
+    pub blocks: &'a [u32],
+    /// How many blocks were executed, and above 16 bits one of `wire::code::LEAVE_*`.
+    pub exits: &'a [u32],
+}
+
+/// How the target ended.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Exit {
+    Code(i32),
+    Signal(i32),
+    #[default]
+    Unknown,
+}
+
+/// What was executed, by class. A `rep` instruction counts once; a branch counts when it was executed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    pub instructions: u64,
+    /// Executed basic blocks, those interrupted by a signal included.
+    pub steps: u64,
+    pub conditional_taken: u64,
+    pub conditional_not_taken: u64,
+    /// Direct jumps and calls.
+    pub unconditional_direct: u64,
+    /// Indirect jumps and calls, and returns.
+    pub unconditional_indirect: u64,
+    pub system_calls: u64,
+    pub signals: u64,
+    /// Places where what was recorded makes no sense; zero in a sound recording.
+    pub lost: u64,
+}
+
+impl Counts {
+    /// All branches together.
+    #[must_use]
+    pub fn branches(&self) -> u64 {
+        self.conditional_taken + self.conditional_not_taken + self.unconditional_direct + self.unconditional_indirect
+    }
+
+    /// Adds `other`; saturates, because headers of a damaged file may hold anything.
+    pub fn add(&mut self, other: &Self) {
+        self.instructions = self.instructions.saturating_add(other.instructions);
+        self.steps = self.steps.saturating_add(other.steps);
+        self.conditional_taken = self.conditional_taken.saturating_add(other.conditional_taken);
+        self.conditional_not_taken = self.conditional_not_taken.saturating_add(other.conditional_not_taken);
+        self.unconditional_direct = self.unconditional_direct.saturating_add(other.unconditional_direct);
+        self.unconditional_indirect = self.unconditional_indirect.saturating_add(other.unconditional_indirect);
+        self.system_calls = self.system_calls.saturating_add(other.system_calls);
+        self.signals = self.signals.saturating_add(other.signals);
+        self.lost = self.lost.saturating_add(other.lost);
+    }
+}
+
+/// What one thread did.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ThreadSummary {
+    pub info: ThreadInfo,
+    pub counts: Counts,
+    /// First and last time stamp of the thread's path; both 0 if it has none.
+    pub first_tsc: u64,
+    pub last_tsc: u64,
+    /// Path chunks and the bytes of words in them.
+    pub chunks: u64,
+    pub word_bytes: u64,
+}
+
+/// The totals of a recording.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Summary {
+    pub exit: Exit,
+    pub totals: Counts,
+    /// In order of their numbers.
+    pub threads: Vec<ThreadSummary>,
+    /// Chunks of any kind.
+    pub chunks: u64,
+    /// Static blocks defined, and the bytes of their code.
+    pub blocks: u64,
+    /// Chains of blocks defined.
+    pub fragments: u64,
+    pub code_bytes: u64,
+    pub modules: u64,
+    /// Bytes of path words before compression.
+    pub word_bytes: u64,
+    pub file_bytes: u64,
+}
+
+impl Summary {
+    /// Size of the file over executed instructions; 0 if there are none.
+    #[must_use]
+    pub fn bits_per_instruction(&self) -> f64 {
+        if self.totals.instructions == 0 { 0.0 } else { self.file_bytes as f64 * 8.0 / self.totals.instructions as f64 }
+    }
+}
+
+/// Names a static block of a trace: its place in the order of definition. See [`crate::Blocks::get`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct BlockIndex(pub u32);
+
+/// How a step left its block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum Leave {
+    /// A conditional branch that was not taken.
+    NotTaken = 0,
+    /// A conditional branch that was taken.
+    Taken = 1,
+    /// A direct jump or call.
+    Direct = 2,
+    /// An indirect jump or call, or a return.
+    Indirect = 3,
+    /// A system call; [`Event::Syscall`] follows.
+    Syscall = 4,
+    /// No transfer: the block was cut and execution fell through.
+    Next = 5,
+    /// A signal came before the instruction at [`Step::next`]; [`Event::Signal`] follows.
+    Interrupted = 6,
+}
+
+impl Leave {
+    fn from_bits(bits: u16) -> Self {
+        match bits & 7 {
+            0 => Self::NotTaken,
+            1 => Self::Taken,
+            2 => Self::Direct,
+            3 => Self::Indirect,
+            4 => Self::Syscall,
+            5 => Self::Next,
+            _ => Self::Interrupted,
+        }
+    }
+}
+
+/// One executed basic block of one thread: a reference to the static block and what only execution could tell.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Step {
+    next: u64,
+    block: u32,
+    first: u16,
+    /// Three bits of [`Leave`] above thirteen bits of instruction count.
+    count_and_leave: u16,
+}
+
+/// Most instructions that a block can have.
+pub(crate) const BLOCK_INSTRUCTIONS_MAX: u16 = (1 << 13) - 1;
+
+impl Step {
+    pub(crate) fn new(block: u32, count: u16, leave: Leave, next: u64) -> Self {
+        debug_assert!(count <= BLOCK_INSTRUCTIONS_MAX);
+        Self { next, block, first: 0, count_and_leave: count & BLOCK_INSTRUCTIONS_MAX | (leave as u16) << 13 }
+    }
+
+    /// The static block.
+    #[must_use]
+    pub fn block(&self) -> BlockIndex {
+        BlockIndex(self.block)
+    }
+
+    /// The first executed instruction of the block: 0, except in a step that a seek cut.
+    #[must_use]
+    pub fn first(&self) -> u32 {
+        u32::from(self.first)
+    }
+
+    /// How many instructions were executed, from [`Self::first`] on.
+    #[must_use]
+    pub fn instructions(&self) -> u32 {
+        u32::from(self.count_and_leave & BLOCK_INSTRUCTIONS_MAX)
+    }
+
+    #[must_use]
+    pub fn leave(&self) -> Leave {
+        Leave::from_bits(self.count_and_leave >> 13)
+    }
+
+    /// Address of the instruction that comes next: the target of a transfer, the instruction after a system call, the
+    /// interrupted instruction. 0 where the trace does not tell: an indirect transfer with nothing after it.
+    #[must_use]
+    pub fn next(&self) -> u64 {
+        self.next
+    }
+
+    pub(crate) fn with_next(self, next: u64) -> Self {
+        Self { next, ..self }
+    }
+
+    /// The step without its first `count` instructions.
+    pub(crate) fn skip(self, count: u16) -> Self {
+        let left = (self.count_and_leave & BLOCK_INSTRUCTIONS_MAX).saturating_sub(count);
+        let leave = self.count_and_leave & !BLOCK_INSTRUCTIONS_MAX;
+        Self { first: self.first.saturating_add(count), count_and_leave: leave | left, ..self }
+    }
+}
+
+impl fmt::Debug for Step {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Step")
+            .field("block", &self.block)
+            .field("first", &self.first)
+            .field("instructions", &self.instructions())
+            .field("leave", &self.leave())
+            .field("next", &format_args!("{:#x}", self.next))
+            .finish()
+    }
+}
+
+/// What a thread met between two steps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// The thread starts at `pc`, or goes on there in a new image.
+    Start { pc: u64, tsc: u64 },
+    /// The time here.
+    Time { tsc: u64 },
+    /// The system call that ended the step before, about to be executed.
+    Syscall { number: u32, tsc: u64 },
+    /// The thread was interrupted before (or by) the instruction at `pc` and goes on at `handler`; 0: it ends here.
+    Signal { signal: u8, pc: u64, handler: u64, tsc: u64 },
+    /// A signal handler has returned to `pc`.
+    Resume { pc: u64, tsc: u64 },
+    /// The thread has ended, or its process has called exec.
+    End { tsc: u64 },
+    /// The system call just made has created a thread.
+    Child { thread: u32, os_tid: u32 },
+    /// From here on the thread runs natively and is not recorded.
+    Leave { tsc: u64 },
+    /// Something was executed here that the trace does not define (its definition is damaged).
+    Lost,
+}
+
+impl Event {
+    /// The time stamp, if the event has one.
+    #[must_use]
+    pub fn tsc(&self) -> Option<u64> {
+        match *self {
+            Self::Start { tsc, .. }
+            | Self::Time { tsc }
+            | Self::Syscall { tsc, .. }
+            | Self::Signal { tsc, .. }
+            | Self::Resume { tsc, .. }
+            | Self::End { tsc }
+            | Self::Leave { tsc } => Some(tsc),
+            Self::Child { .. } | Self::Lost => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_step_is_sixteen_bytes_and_keeps_its_parts() {
+        assert_eq!(size_of::<Step>(), 16);
+        for leave in [0, 1, 2, 3, 4, 5, 6].map(Leave::from_bits) {
+            let step = Step::new(7, BLOCK_INSTRUCTIONS_MAX, leave, 0x1234);
+            assert_eq!(step.leave(), leave);
+            assert_eq!(step.instructions(), u32::from(BLOCK_INSTRUCTIONS_MAX));
+            let rest = step.skip(3);
+            assert_eq!((rest.first(), rest.instructions(), rest.leave()), (3, step.instructions() - 3, leave));
+        }
+    }
+}

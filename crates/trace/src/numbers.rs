@@ -1,0 +1,88 @@
+//! Values by number: a plain array as long as the numbers are dense, which they are in a sound recording, and a map for the
+//! rest, so that numbers out of a damaged file take no more room than their count.
+#![deny(clippy::unwrap_used, clippy::indexing_slicing, clippy::cast_possible_truncation)]
+
+use hashbrown::HashMap;
+
+/// A value that can say "nothing here".
+pub(crate) trait Absent: Copy + PartialEq {
+    const ABSENT: Self;
+}
+
+impl Absent for u32 {
+    const ABSENT: Self = u32::MAX;
+}
+
+impl Absent for u64 {
+    const ABSENT: Self = 0;
+}
+
+#[derive(Debug)]
+pub(crate) struct Numbers<T> {
+    dense: Vec<T>,
+    sparse: HashMap<u32, T>,
+    count: usize,
+}
+
+impl<T> Default for Numbers<T> {
+    fn default() -> Self {
+        Self { dense: Vec::new(), sparse: HashMap::new(), count: 0 }
+    }
+}
+
+impl<T: Absent> Numbers<T> {
+    #[inline]
+    pub(crate) fn get(&self, number: u32) -> Option<T> {
+        match self.dense.get(number as usize) {
+            Some(&value) if value != T::ABSENT => Some(value),
+            _ => self.get_sparse(number),
+        }
+    }
+
+    #[cold]
+    fn get_sparse(&self, number: u32) -> Option<T> {
+        self.sparse.get(&number).copied()
+    }
+
+    /// False if there is a value already.
+    pub(crate) fn insert(&mut self, number: u32, value: T) -> bool {
+        if self.get(number).is_some() {
+            return false;
+        }
+        self.count += 1;
+        let place = number as usize;
+        if place >= self.dense.len() && place < 2 * self.count + 65536 {
+            self.dense.resize((place + 1).next_multiple_of(4096), T::ABSENT);
+        }
+        match self.dense.get_mut(place) {
+            Some(slot) => *slot = value,
+            None => {
+                self.sparse.insert(number, value);
+            }
+        }
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sparse_numbers_take_no_room() {
+        let mut numbers = Numbers::<u32>::default();
+        for number in [u32::MAX, 3, 1 << 29, 4] {
+            assert!(numbers.insert(number, number / 2));
+            assert!(!numbers.insert(number, 0));
+        }
+        assert_eq!([u32::MAX, 3, 4, 1 << 29, 5, 1 << 30].map(|number| numbers.get(number)), [
+            Some(u32::MAX / 2),
+            Some(1),
+            Some(2),
+            Some(1 << 28),
+            None,
+            None
+        ]);
+        assert!(numbers.dense.len() < 100_000);
+    }
+}

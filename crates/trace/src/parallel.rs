@@ -1,0 +1,50 @@
+//! Decoding chunks in parallel.
+#![deny(clippy::unwrap_used, clippy::indexing_slicing, clippy::cast_possible_truncation)]
+
+use std::collections::BTreeMap;
+
+use rayon::prelude::*;
+
+use crate::steps::{Cursor, Steps, Workshop};
+use crate::trace::Trace;
+
+impl Trace {
+    /// Calls `each` for every path chunk with the steps of just that chunk, on all cores; gives the results in the order of the
+    /// file. A chunk's thread, image and first instruction are those of its batches.
+    ///
+    /// ```
+    /// # use trace::example;
+    /// # let directory = tempfile::tempdir()?;
+    /// # let path = example::write(&directory.path().join("example.trk"));
+    /// let trace = trace::Trace::open(&path)?;
+    /// let counts = trace.par_chunks(|steps| {
+    ///     let mut instructions = 0;
+    ///     while let Some(batch) = steps.next_batch()? {
+    ///         instructions += batch.instructions();
+    ///     }
+    ///     Ok::<u64, trace::ReadError>(instructions)
+    /// });
+    /// let total: u64 = counts.into_iter().sum::<Result<u64, _>>()?;
+    /// assert_eq!(total, trace.totals().instructions);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn par_chunks<R: Send>(&self, each: impl Fn(&mut Steps<'_>) -> R + Sync) -> Vec<R> {
+        let mut counts = BTreeMap::new();
+        let places: Vec<(u32, usize)> = self
+            .path_chunks()
+            .map(|path| {
+                let place = counts.entry(path.thread).or_insert(0);
+                *place += 1;
+                (path.thread, *place - 1)
+            })
+            .collect();
+        let decode = |workshop: &mut Workshop, (thread, place): (u32, usize)| {
+            let cursor = Cursor::at_chunk(self, thread, place).ok()?;
+            let mut steps = Steps::new(cursor, std::mem::take(workshop));
+            let result = each(&mut steps);
+            *workshop = steps.into_workshop();
+            Some(result)
+        };
+        places.into_par_iter().map_init(Workshop::default, decode).flatten_iter().collect()
+    }
+}

@@ -1,0 +1,398 @@
+//! The static side of a recording: blocks, the fragments made of them, and what every path through a fragment executes.
+//!
+//! Writer and reader build the same tables from the same definitions: the writer to count, the reader to give steps, both for
+//! the codec, which guesses the next path from where the one before it leads.
+#![deny(clippy::unwrap_used, clippy::indexing_slicing, clippy::cast_possible_truncation)]
+
+use hashbrown::HashMap;
+use isa::Transfer;
+use wire::code::{
+    FRAGMENT_BLOCKS_MAX, LEAVE_DIRECT, LEAVE_INDIRECT, LEAVE_NOT_TAKEN, LEAVE_SYSCALL, LEAVE_TAKEN, TAKEN,
+};
+use wire::word::PATH_MAX;
+
+use crate::block::{Blocks, NONE, Node, Refused};
+use crate::model::{Counts, Fragment, Leave, Step};
+use crate::numbers::Numbers;
+
+/// A fragment in the tables.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Chain {
+    pub first_path: u32,
+    pub exit_count: u16,
+    block_count: u16,
+    steps_at: u32,
+    /// Sequence number of the code chunk that defines it.
+    sequence: u32,
+    /// The fragment with the same head that was defined before.
+    older: u32,
+    /// Address of its first block.
+    pub head: u64,
+}
+
+/// All definitions.
+#[derive(Debug, Default)]
+pub(crate) struct Program {
+    pub blocks: Blocks,
+    chains: Vec<Chain>,
+    /// Of every chain: the steps from each block to the next. The last block's is a placeholder.
+    steps: Vec<Step>,
+    by_head: HashMap<(u32, u64), u32>,
+    paths: Vec<Exit>,
+    /// Index in `paths` of every path number.
+    path_of: Numbers<u32>,
+    /// What every path number stands for, see [`Packed`].
+    counts: Numbers<u64>,
+}
+
+/// One way out of a chain: a path.
+#[derive(Clone, Copy, Debug)]
+struct Exit {
+    last: Step,
+    /// Where the steps before the last are, and how many.
+    steps_at: u32,
+    chain: u32,
+    count: u16,
+}
+
+/// What a path executes, in one word: instructions in 24 bits, steps in 8, then 8 bits each of conditional taken, not taken,
+/// direct, indirect. Never zero.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Packed(pub u64);
+
+/// One path: the steps to its last block, and the last one.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Path<'a> {
+    pub steps: &'a [Step],
+    pub last: Step,
+}
+
+impl Program {
+    pub(crate) fn without_code() -> Self {
+        Self { blocks: Blocks::without_code(), ..Self::default() }
+    }
+
+
+    /// Packed counts of the path with this number.
+    #[inline]
+    pub(crate) fn counts(&self, path: u32) -> Option<Packed> {
+        self.counts.get(path).map(Packed)
+    }
+
+    #[inline]
+    fn exit(&self, path: u32) -> Option<&Exit> {
+        self.paths.get(self.path_of.get(path)? as usize)
+    }
+
+    pub(crate) fn chain_of(&self, path: u32) -> Option<&Chain> {
+        self.chains.get(self.exit(path)?.chain as usize)
+    }
+
+    /// The newest fragment with its head at `address` that was defined before chunk `sequence`.
+    pub(crate) fn chain_at(&self, image: u32, address: u64, sequence: u32) -> Option<&Chain> {
+        let mut chain = self.chains.get(*self.by_head.get(&(image, address))? as usize)?;
+        while chain.sequence >= sequence {
+            chain = self.chains.get(chain.older as usize)?;
+        }
+        Some(chain)
+    }
+
+    /// What the path executes.
+    #[inline]
+    pub(crate) fn path(&self, path: u32) -> Option<Path<'_>> {
+        let exit = self.exit(path)?;
+        let at = exit.steps_at as usize;
+        Some(Path { steps: self.steps.get(at..at + usize::from(exit.count))?, last: exit.last })
+    }
+
+    /// Where the path leads, if that does not depend on the execution.
+    pub(crate) fn target(&self, path: u32) -> Option<u64> {
+        self.exit(path).map(|exit| exit.last.next()).filter(|&next| next != 0)
+    }
+
+    /// Address of the first block of the path.
+    pub(crate) fn head(&self, path: u32) -> Option<u64> {
+        self.chain_of(path).map(|chain| chain.head)
+    }
+
+    /// What was executed of the fragment whose first path is `first_path` when a signal came: its first `blocks` blocks and
+    /// the next one up to `pc`. `None` if that makes no sense.
+    pub(crate) fn interrupted(&self, first_path: u32, blocks: u32, pc: u64) -> Option<(&[Step], Option<Step>)> {
+        let chain = self.chain_of(first_path).filter(|chain| chain.first_path == first_path)?;
+        let steps = self.steps_of(chain);
+        let (whole, rest) = steps.split_at_checked(usize::try_from(blocks).ok()?)?;
+        let index = rest.first()?.block().0;
+        let node = self.blocks.node(index)?;
+        let count = self.blocks.instructions_before(node, pc)?;
+        Some((whole, (count > 0).then(|| Step::new(index, count, Leave::Interrupted, pc))))
+    }
+
+    fn steps_of(&self, chain: &Chain) -> &[Step] {
+        let at = chain.steps_at as usize;
+        self.steps.get(at..at + usize::from(chain.block_count)).unwrap_or(&[])
+    }
+
+    /// Defines a fragment, in code chunk `sequence`.
+    pub(crate) fn add_fragment(&mut self, image: u32, fragment: &Fragment<'_>, sequence: u32) -> Result<(), Refused> {
+        self.check(fragment)?;
+        let chain = u32::try_from(self.chains.len()).map_err(|_| Refused::Full)?;
+        let steps_at = u32::try_from(self.steps.len()).map_err(|_| Refused::Full)?;
+        u32::try_from(self.paths.len() + fragment.exits.len()).map_err(|_| Refused::Full)?;
+        let head = self.add_steps(fragment)?;
+        for (path, &exit) in (fragment.first_path..).zip(fragment.exits) {
+            self.add_path(path, exit, chain, steps_at)?;
+        }
+        let older = self.by_head.insert((image, head), chain).unwrap_or(NONE);
+        self.chains.push(Chain {
+            first_path: fragment.first_path,
+            exit_count: u16::try_from(fragment.exits.len()).unwrap_or(0),
+            block_count: u16::try_from(fragment.blocks.len()).unwrap_or(0),
+            steps_at,
+            sequence,
+            older,
+            head,
+        });
+        Ok(())
+    }
+
+    /// Refuses what could not be entered as a whole.
+    fn check(&self, fragment: &Fragment<'_>) -> Result<(), Refused> {
+        let (blocks, exits) = (fragment.blocks.len(), fragment.exits.len());
+        let sizes = 1..=FRAGMENT_BLOCKS_MAX;
+        let end = u32::try_from(exits).ok().and_then(|exits| fragment.first_path.checked_add(exits));
+        let plausible = sizes.contains(&blocks)
+            && sizes.contains(&exits)
+            && fragment.first_path > 0
+            && end.is_some_and(|end| end <= PATH_MAX + 1)
+            && fragment.exits.iter().all(|&exit| is_exit(exit, blocks));
+        if !plausible {
+            return Err(Refused::Fragment);
+        }
+        let unknown = fragment.blocks.iter().find(|&&block| self.blocks.by_id(block & !TAKEN).is_none());
+        if let Some(&block) = unknown {
+            return Err(Refused::UnknownBlock(block & !TAKEN));
+        }
+        let mut paths = (fragment.first_path..).take(exits);
+        if paths.any(|path| self.path_of.get(path).is_some()) { Err(Refused::Twice) } else { Ok(()) }
+    }
+
+    /// Appends a step for every block and gives the address of the first.
+    fn add_steps(&mut self, fragment: &Fragment<'_>) -> Result<u64, Refused> {
+        let mut head = None;
+        let start = self.steps.len();
+        for &word in fragment.blocks {
+            let (index, node) = self.node(word & !TAKEN)?;
+            head.get_or_insert(node.address);
+            let step = Step::new(index, node.instructions, inner_leave(node.transfer, word & TAKEN != 0), 0);
+            if let Some(before) = self.steps.get_mut(start..).and_then(<[Step]>::last_mut) {
+                *before = before.with_next(node.address);
+            }
+            self.steps.push(step);
+        }
+        head.ok_or(Refused::Fragment)
+    }
+
+    fn node(&self, id: u32) -> Result<(u32, Node), Refused> {
+        let index = self.blocks.by_id(id).ok_or(Refused::UnknownBlock(id))?;
+        Ok((index, *self.blocks.node(index).ok_or(Refused::UnknownBlock(id))?))
+    }
+
+    fn add_path(&mut self, path: u32, exit: u32, chain: u32, steps_at: u32) -> Result<(), Refused> {
+        let count = u16::try_from((exit & 0xffff) - 1).map_err(|_| Refused::Fragment)?;
+        let at = steps_at as usize;
+        let place = at + usize::from(count);
+        let block = self.steps.get(place).ok_or(Refused::Fragment)?.block().0;
+        let node = *self.blocks.node(block).ok_or(Refused::Fragment)?;
+        let (leave, next) = outer_leave(&node, exit >> 16);
+        let last = Step::new(block, node.instructions, leave, next);
+        let steps = self.steps.get(at..place).unwrap_or(&[]);
+        self.counts.insert(path, Packed::of(steps.iter().chain([&last])).0);
+        self.path_of.insert(path, u32::try_from(self.paths.len()).map_err(|_| Refused::Full)?);
+        self.paths.push(Exit { last, steps_at, chain, count });
+        Ok(())
+    }
+}
+
+fn is_exit(exit: u32, blocks: usize) -> bool {
+    let executed = (exit & 0xffff) as usize;
+    (1..=blocks).contains(&executed) && exit >> 16 <= LEAVE_SYSCALL
+}
+
+/// How a block leaves to the next one of its fragment.
+fn inner_leave(transfer: Transfer, taken: bool) -> Leave {
+    match transfer {
+        Transfer::Conditional { .. } if taken => Leave::Taken,
+        Transfer::Conditional { .. } => Leave::NotTaken,
+        Transfer::Jump { .. } | Transfer::Call { .. } => Leave::Direct,
+        Transfer::IndirectJump | Transfer::IndirectCall | Transfer::Return => Leave::Indirect,
+        Transfer::Syscall => Leave::Syscall,
+        Transfer::Next | Transfer::Trap => Leave::Next,
+    }
+}
+
+/// How a block leaves its fragment by the exit `way`, and where to; 0 if only the execution tells.
+fn outer_leave(node: &Node, way: u32) -> (Leave, u64) {
+    let target = match node.transfer {
+        Transfer::Conditional { target } | Transfer::Jump { target } | Transfer::Call { target } => target,
+        _ => node.end,
+    };
+    match (way, node.transfer) {
+        (LEAVE_NOT_TAKEN, _) => (Leave::NotTaken, node.end),
+        (LEAVE_TAKEN, _) => (Leave::Taken, target),
+        (LEAVE_DIRECT, Transfer::Jump { .. } | Transfer::Call { .. }) => (Leave::Direct, target),
+        (LEAVE_INDIRECT, _) => (Leave::Indirect, 0),
+        (LEAVE_SYSCALL, _) => (Leave::Syscall, node.end),
+        _ => (Leave::Next, node.end),
+    }
+}
+
+impl Packed {
+    fn of<'a>(steps: impl Iterator<Item = &'a Step>) -> Self {
+        Self(steps.fold(0, |packed, step| {
+            let branch = match step.leave() {
+                Leave::Taken => 1 << 32,
+                Leave::NotTaken => 1 << 40,
+                Leave::Direct => 1 << 48,
+                Leave::Indirect => 1 << 56,
+                Leave::Syscall | Leave::Next | Leave::Interrupted => 0,
+            };
+            packed + u64::from(step.instructions()) + (1 << 24) + branch
+        }))
+    }
+
+    #[inline]
+    pub(crate) fn instructions(self) -> u64 {
+        self.0 & 0xff_ffff
+    }
+}
+
+/// A sum of [`Packed`] counts.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Sum {
+    counts: Counts,
+    even: u64,
+    odd: u64,
+    instructions: u64,
+    pending: u32,
+}
+
+impl Sum {
+    /// Additions after which lanes of 16 bits, filled by 8 bits each time, must be emptied.
+    const FLUSH: u32 = 256;
+
+    #[inline]
+    pub(crate) fn add(&mut self, Packed(packed): Packed) {
+        const EVEN: u64 = 0x00ff_00ff_0000_0000;
+        self.instructions += packed & 0xff_ffff;
+        self.even += (packed & EVEN) >> 32;
+        // Steps lie at bit 24, not taken at 40, indirect at 56.
+        self.odd += packed >> 24 & 0x0000_00ff_00ff_00ff;
+        self.pending += 1;
+        if self.pending == Self::FLUSH {
+            self.flush(1);
+        }
+    }
+
+    pub(crate) fn add_times(&mut self, packed: Packed, times: u64) {
+        self.flush(1);
+        self.add(packed);
+        self.flush(times);
+    }
+
+    fn flush(&mut self, times: u64) {
+        let lane = |lanes: u64, place: u32| (lanes >> place & 0xffff) * times;
+        self.counts.instructions += self.instructions * times;
+        self.counts.steps += lane(self.odd, 0);
+        self.counts.conditional_taken += lane(self.even, 0);
+        self.counts.conditional_not_taken += lane(self.odd, 16);
+        self.counts.unconditional_direct += lane(self.even, 16);
+        self.counts.unconditional_indirect += lane(self.odd, 32);
+        (self.instructions, self.even, self.odd, self.pending) = (0, 0, 0, 0);
+    }
+
+    pub(crate) fn finish(&mut self) -> Counts {
+        self.flush(1);
+        self.counts
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    fn program() -> Program {
+        let mut program = Program::default();
+        // nop; jz +0x10 — jmp +0 — ret — syscall
+        program.blocks.add(0, 1, 0x1000, &[0x90, 0x74, 0x10]).unwrap();
+        program.blocks.add(0, 2, 0x1003, &[0xeb, 0x00]).unwrap();
+        program.blocks.add(0, 3, 0x1005, &[0xc3]).unwrap();
+        program.blocks.add(0, 4, 0x1013, &[0x90, 0x0f, 0x05]).unwrap();
+        program
+    }
+
+    #[test]
+    fn paths_have_steps_and_counts() {
+        let mut program = program();
+        let exits = [1 | LEAVE_TAKEN << 16, 3 | LEAVE_INDIRECT << 16];
+        program.add_fragment(0, &Fragment { first_path: 1, blocks: &[1, 2, 3], exits: &exits }, 5).unwrap();
+        program
+            .add_fragment(0, &Fragment { first_path: 3, blocks: &[1 | TAKEN, 4], exits: &[2 | LEAVE_SYSCALL << 16] }, 6)
+            .unwrap();
+        let path = program.path(1).unwrap();
+        assert_eq!((path.steps, path.last), (&[][..], Step::new(0, 2, Leave::Taken, 0x1013)));
+        let path = program.path(2).unwrap();
+        assert_eq!(path.steps, [Step::new(0, 2, Leave::NotTaken, 0x1003), Step::new(1, 1, Leave::Direct, 0x1005)]);
+        assert_eq!(path.last, Step::new(2, 1, Leave::Indirect, 0));
+        assert_eq!((program.target(1), program.target(2)), (Some(0x1013), None));
+        let path = program.path(3).unwrap();
+        assert_eq!(path.steps, [Step::new(0, 2, Leave::Taken, 0x1013)]);
+        assert_eq!(path.last, Step::new(3, 2, Leave::Syscall, 0x1016));
+        assert!(program.path(0).is_none() && program.path(4).is_none());
+
+        let heads = [5, 6, 7].map(|sequence| program.chain_at(0, 0x1000, sequence).map(|chain| chain.first_path));
+        assert_eq!(heads, [None, Some(1), Some(3)]);
+
+        let mut sum = Sum::default();
+        sum.add_times(program.counts(2).unwrap(), 1000);
+        sum.add(program.counts(1).unwrap());
+        (0..1000).for_each(|_| sum.add(program.counts(2).unwrap()));
+        let counts = sum.finish();
+        assert_eq!((counts.instructions, counts.steps), (4 * 2000 + 2, 3 * 2000 + 1));
+        assert_eq!((counts.conditional_taken, counts.conditional_not_taken), (1, 2000));
+        assert_eq!((counts.unconditional_direct, counts.unconditional_indirect), (2000, 2000));
+    }
+
+    #[test]
+    fn an_interrupted_fragment_ends_at_its_instruction() {
+        let mut program = program();
+        let exits = [3 | LEAVE_INDIRECT << 16];
+        program.add_fragment(0, &Fragment { first_path: 1, blocks: &[1, 2, 3], exits: &exits }, 0).unwrap();
+        let (whole, part) = program.interrupted(1, 0, 0x1001).unwrap();
+        assert_eq!((whole.len(), part), (0, Some(Step::new(0, 1, Leave::Interrupted, 0x1001))));
+        let (whole, part) = program.interrupted(1, 2, 0x1005).unwrap();
+        assert_eq!((whole.len(), part), (2, None));
+        assert!(program.interrupted(1, 0, 0x1002).is_none());
+        assert!(program.interrupted(1, 3, 0x1005).is_none());
+        assert!(program.interrupted(2, 0, 0x1000).is_none());
+    }
+
+    #[test]
+    fn nonsense_is_refused() {
+        let mut program = program();
+        let mut add = |first_path, blocks: &[u32], exits: &[u32]| {
+            program.add_fragment(0, &Fragment { first_path, blocks, exits }, 0)
+        };
+        let exit = 1 | LEAVE_TAKEN << 16;
+        assert_eq!(add(0, &[1], &[exit]), Err(Refused::Fragment));
+        assert_eq!(add(1, &[], &[exit]), Err(Refused::Fragment));
+        assert_eq!(add(1, &[1], &[]), Err(Refused::Fragment));
+        assert_eq!(add(1, &[1], &[2]), Err(Refused::Fragment));
+        assert_eq!(add(1, &[1], &[0]), Err(Refused::Fragment));
+        assert_eq!(add(1, &[1], &[1 | 5 << 16]), Err(Refused::Fragment));
+        assert_eq!(add(PATH_MAX, &[1], &[exit, exit]), Err(Refused::Fragment));
+        assert_eq!(add(1, &[9], &[exit]), Err(Refused::UnknownBlock(9)));
+        assert_eq!(add(7, &[1], &[exit, exit]), Ok(()));
+        assert_eq!(add(6, &[1], &[exit, exit]), Err(Refused::Twice));
+    }
+}

@@ -1,0 +1,394 @@
+//! What is inside the chunks that are no paths: recording, code, facts and end chunks, as bytes and back.
+#![deny(clippy::unwrap_used, clippy::indexing_slicing, clippy::cast_possible_truncation)]
+
+use crate::bytes::{Bytes, put_signed, put_string, put_varint, unzigzag, zigzag};
+use crate::error::Problem;
+use crate::model::{Exit, Fragment, Module, Recording, ThreadInfo};
+use wire::code::TAKEN;
+
+/// The content of a recording chunk.
+pub(crate) fn write_recording(recording: &Recording) -> Vec<u8> {
+    let mut out = Vec::new();
+    put_varint(&mut out, u64::from(recording.pid));
+    put_varint(&mut out, recording.tsc_hz);
+    put_varint(&mut out, recording.start_unix_nanos);
+    put_varint(&mut out, recording.start_tsc);
+    for string in [&recording.host, &recording.cpu, &recording.system, &recording.recorder] {
+        put_string(&mut out, string);
+    }
+    put_varint(&mut out, recording.command.len() as u64);
+    for word in &recording.command {
+        put_string(&mut out, word);
+    }
+    out
+}
+
+pub(crate) fn read_recording(content: &[u8]) -> Option<Recording> {
+    let mut fields = Bytes::new(content);
+    let mut recording = Recording {
+        pid: fields.varint_u32()?,
+        tsc_hz: fields.varint()?,
+        start_unix_nanos: fields.varint()?,
+        start_tsc: fields.varint()?,
+        host: fields.string()?,
+        cpu: fields.string()?,
+        system: fields.string()?,
+        recorder: fields.string()?,
+        command: Vec::new(),
+    };
+    for _ in 0..fields.varint()? {
+        recording.command.push(fields.string()?);
+    }
+    Some(recording)
+}
+
+pub(crate) fn write_exit(exit: Exit) -> Vec<u8> {
+    let (tag, value) = match exit {
+        Exit::Unknown => (0, 0),
+        Exit::Code(code) => (1, code),
+        Exit::Signal(signal) => (2, signal),
+    };
+    let mut out = vec![tag];
+    out.extend_from_slice(&value.to_le_bytes());
+    out
+}
+
+pub(crate) fn read_exit(content: &[u8]) -> Option<Exit> {
+    let mut fields = Bytes::new(content);
+    let (tag, value) = (fields.u8()?, fields.u32()?.cast_signed());
+    Some(match tag {
+        1 => Exit::Code(value),
+        2 => Exit::Signal(value),
+        _ => Exit::Unknown,
+    })
+}
+
+/// Definitions on their way into a code chunk.
+#[derive(Debug, Default)]
+pub(crate) struct CodeContent {
+    records: Vec<u8>,
+    code: Vec<u8>,
+    before: Before,
+    pub blocks: u32,
+    pub fragments: u32,
+}
+
+/// What the fields of a definition are told relative to; zero at the start of a chunk.
+#[derive(Clone, Copy, Debug, Default)]
+struct Before {
+    image: u64,
+    block: u64,
+    address: u64,
+    path: u64,
+}
+
+const BLOCK: u8 = 1;
+const FRAGMENT: u8 = 2;
+/// Bits of an exit record that say how it leaves.
+const LEAVE_BITS: u32 = 3;
+
+impl CodeContent {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.records.is_empty()
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.records.len() + self.code.len()
+    }
+
+    pub(crate) fn code_bytes(&self) -> usize {
+        self.code.len()
+    }
+
+    pub(crate) fn add_block(&mut self, image: u32, id: u32, address: u64, code: &[u8]) {
+        let out = &mut self.records;
+        out.push(BLOCK);
+        put_signed(out, u64::from(image).wrapping_sub(self.before.image));
+        put_signed(out, u64::from(id).wrapping_sub(self.before.block));
+        put_signed(out, address.wrapping_sub(self.before.address));
+        put_varint(out, code.len() as u64);
+        self.code.extend_from_slice(code);
+        self.before.after_block(u64::from(image), u64::from(id), address, code.len() as u64);
+        self.blocks += 1;
+    }
+
+    pub(crate) fn add_fragment(&mut self, image: u32, fragment: &Fragment<'_>) {
+        let out = &mut self.records;
+        out.push(FRAGMENT);
+        put_signed(out, u64::from(image).wrapping_sub(self.before.image));
+        put_signed(out, u64::from(fragment.first_path).wrapping_sub(self.before.path));
+        put_varint(out, fragment.blocks.len() as u64);
+        put_varint(out, fragment.exits.len() as u64);
+        let mut before = self.before.block;
+        for &block in fragment.blocks {
+            let id = u64::from(block & !TAKEN);
+            put_varint(out, zigzag(id.wrapping_sub(before)) << 1 | u64::from(block & TAKEN != 0));
+            before = id.wrapping_add(1);
+        }
+        let mut before = 0;
+        for &exit in fragment.exits {
+            let (count, way) = (u64::from(exit & 0xffff), u64::from(exit >> 16));
+            put_varint(out, zigzag(count.wrapping_sub(before)) << LEAVE_BITS | way & 7);
+            before = count;
+        }
+        self.before.after_fragment(u64::from(image), u64::from(fragment.first_path), fragment.exits.len() as u64);
+        self.fragments += 1;
+    }
+
+    /// The content of the chunk; starts afresh.
+    pub(crate) fn take(&mut self) -> Vec<u8> {
+        let taken = std::mem::take(self);
+        let mut out = Vec::with_capacity(taken.len() + 10);
+        put_varint(&mut out, taken.records.len() as u64);
+        out.extend_from_slice(&taken.records);
+        out.extend_from_slice(&taken.code);
+        out
+    }
+}
+
+impl Before {
+    fn after_block(&mut self, image: u64, block: u64, address: u64, length: u64) {
+        (self.image, self.block, self.address) = (image, block.wrapping_add(1), address.wrapping_add(length));
+    }
+
+    fn after_fragment(&mut self, image: u64, first_path: u64, exits: u64) {
+        (self.image, self.path) = (image, first_path.wrapping_add(exits));
+    }
+}
+
+/// One definition out of a code chunk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Definition<'a> {
+    Block { image: u32, id: u32, address: u64, code: &'a [u8] },
+    Fragment { image: u32, fragment: Fragment<'a> },
+}
+
+/// Gives every definition in the content of a code chunk to `each`.
+pub(crate) fn read_code(content: &[u8], mut each: impl FnMut(Definition<'_>)) -> Result<(), Problem> {
+    let mut code = Bytes::new(content);
+    let records = code.varint().and_then(|length| code.take(usize::try_from(length).ok()?));
+    let mut reader = CodeReader {
+        records: Bytes::new(records.ok_or(Problem::Record { at: 0 })?),
+        code,
+        before: Before::default(),
+        lists: Vec::new(),
+    };
+    while !reader.records.is_empty() {
+        let at = reader.records.at();
+        each(reader.next().ok_or(Problem::Record { at })?);
+    }
+    Ok(())
+}
+
+struct CodeReader<'a> {
+    records: Bytes<'a>,
+    code: Bytes<'a>,
+    before: Before,
+    /// Blocks and exits of the fragment that was read last.
+    lists: Vec<u32>,
+}
+
+impl<'a> CodeReader<'a> {
+    fn next(&mut self) -> Option<Definition<'_>> {
+        match self.records.u8()? {
+            BLOCK => self.block(),
+            FRAGMENT => self.fragment(),
+            _ => None,
+        }
+    }
+
+    fn block(&mut self) -> Option<Definition<'a>> {
+        let image = self.before.image.wrapping_add(self.records.signed()?);
+        let id = self.before.block.wrapping_add(self.records.signed()?);
+        let address = self.before.address.wrapping_add(self.records.signed()?);
+        let length = self.records.varint()?;
+        let code = self.code.take(usize::try_from(length).ok()?)?;
+        self.before.after_block(image, id, address, length);
+        Some(Definition::Block { image: u32::try_from(image).ok()?, id: u32::try_from(id).ok()?, address, code })
+    }
+
+    fn fragment(&mut self) -> Option<Definition<'_>> {
+        let image = self.before.image.wrapping_add(self.records.signed()?);
+        let first_path = self.before.path.wrapping_add(self.records.signed()?);
+        let (block_count, exit_count) = (self.records.varint()?, self.records.varint()?);
+        self.lists.clear();
+        let mut before = self.before.block;
+        for _ in 0..block_count {
+            let record = self.records.varint()?;
+            let id = before.wrapping_add(unzigzag(record >> 1));
+            self.lists.push(u32::try_from(id).ok()? | if record & 1 != 0 { TAKEN } else { 0 });
+            before = id.wrapping_add(1);
+        }
+        let mut before = 0u64;
+        for _ in 0..exit_count {
+            let record = self.records.varint()?;
+            before = before.wrapping_add(unzigzag(record >> LEAVE_BITS));
+            let way = u32::try_from(record & 7).ok()?;
+            self.lists.push(u32::try_from(before).ok().filter(|&count| count <= 0xffff)? | way << 16);
+        }
+        self.before.after_fragment(image, first_path, exit_count);
+        let (blocks, exits) = self.lists.split_at_checked(usize::try_from(block_count).ok()?)?;
+        let fragment = Fragment { first_path: u32::try_from(first_path).ok()?, blocks, exits };
+        Some(Definition::Fragment { image: u32::try_from(image).ok()?, fragment })
+    }
+}
+
+/// A record of a facts chunk.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Fact {
+    Thread(ThreadInfo),
+    Module { image: u32, module: Module },
+    Unmapped { image: u32, address: u64, length: u64, tsc: u64 },
+}
+
+const THREAD: u8 = 1;
+const MODULE: u8 = 2;
+const UNMAPPED: u8 = 3;
+
+impl Fact {
+    pub(crate) fn write(&self, out: &mut Vec<u8>) {
+        match self {
+            Self::Thread(info) => {
+                out.push(THREAD);
+                put_varint(out, u64::from(info.thread));
+                put_varint(out, u64::from(info.os_tid));
+                put_varint(out, info.parent.map_or(0, |parent| u64::from(parent) + 1));
+                put_varint(out, u64::from(info.image));
+            }
+            Self::Module { image, module } => {
+                out.push(MODULE);
+                put_varint(out, u64::from(*image));
+                for field in [module.address, module.length, module.file_offset, module.tsc] {
+                    put_varint(out, field);
+                }
+                put_string(out, &module.path);
+            }
+            Self::Unmapped { image, address, length, tsc } => {
+                out.push(UNMAPPED);
+                put_varint(out, u64::from(*image));
+                for field in [*address, *length, *tsc] {
+                    put_varint(out, field);
+                }
+            }
+        }
+    }
+
+    fn read(fields: &mut Bytes<'_>) -> Option<Self> {
+        Some(match fields.u8()? {
+            THREAD => Self::Thread(ThreadInfo {
+                thread: fields.varint_u32()?,
+                os_tid: fields.varint_u32()?,
+                parent: match fields.varint()? {
+                    0 => None,
+                    parent => Some(u32::try_from(parent - 1).ok()?),
+                },
+                image: fields.varint_u32()?,
+            }),
+            MODULE => Self::Module {
+                image: fields.varint_u32()?,
+                module: Module {
+                    address: fields.varint()?,
+                    length: fields.varint()?,
+                    file_offset: fields.varint()?,
+                    tsc: fields.varint()?,
+                    path: fields.string()?,
+                },
+            },
+            UNMAPPED => Self::Unmapped {
+                image: fields.varint_u32()?,
+                address: fields.varint()?,
+                length: fields.varint()?,
+                tsc: fields.varint()?,
+            },
+            _ => return None,
+        })
+    }
+}
+
+/// Gives every fact in the content of a facts chunk to `each`.
+pub(crate) fn read_facts(content: &[u8], mut each: impl FnMut(Fact)) -> Result<(), Problem> {
+    let mut fields = Bytes::new(content);
+    while !fields.is_empty() {
+        let at = fields.at();
+        each(Fact::read(&mut fields).ok_or(Problem::Record { at })?);
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, clippy::indexing_slicing)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_recording_round_trips() {
+        let recording = Recording {
+            command: vec!["a".into(), String::new(), "c d".into()],
+            pid: 4,
+            tsc_hz: u64::MAX,
+            start_unix_nanos: 6,
+            start_tsc: 7,
+            host: "h".into(),
+            cpu: "c".into(),
+            system: "s".into(),
+            recorder: "v".into(),
+        };
+        let bytes = write_recording(&recording);
+        assert_eq!(read_recording(&bytes), Some(recording));
+        for length in 0..bytes.len() {
+            assert_eq!(read_recording(&bytes[..length]), None);
+        }
+    }
+
+    #[test]
+    fn definitions_round_trip() {
+        let blocks: [(u32, u32, u64, &[u8]); 3] =
+            [(0, 3, 0x1000, &[0xc3]), (1, 1, u64::MAX, &[0x90, 0xc3]), (0, u32::MAX, 0, &[])];
+        let fragments = [
+            Fragment { first_path: 7, blocks: &[3, 1 | TAKEN, 3], exits: &[1, 3 | 4 << 16, 2 | 3 << 16] },
+            Fragment { first_path: 10, blocks: &[], exits: &[0xffff | 7 << 16] },
+        ];
+        let mut content = CodeContent::default();
+        for (image, id, address, code) in blocks {
+            content.add_block(image, id, address, code);
+        }
+        for fragment in &fragments {
+            content.add_fragment(2, fragment);
+        }
+        let bytes = content.take();
+        let mut seen = 0;
+        read_code(&bytes, |definition| {
+            match definition {
+                Definition::Block { image, id, address, code } => assert_eq!((image, id, address, code), blocks[seen]),
+                Definition::Fragment { image, fragment } => assert_eq!((image, fragment), (2, fragments[seen - 3])),
+            }
+            seen += 1;
+        })
+        .unwrap();
+        assert_eq!(seen, 5);
+        assert!(read_code(&bytes[..6], |_| ()).is_err());
+    }
+
+    #[test]
+    fn facts_round_trip() {
+        let module = Module { address: 1, length: 2, file_offset: 3, path: "/lib/x".into(), tsc: 9 };
+        let facts = [
+            Fact::Thread(ThreadInfo { thread: 1, os_tid: 2, parent: None, image: 0 }),
+            Fact::Thread(ThreadInfo { thread: 2, os_tid: 3, parent: Some(0), image: 1 }),
+            Fact::Module { image: 1, module },
+            Fact::Unmapped { image: 1, address: u64::MAX, length: 2, tsc: 3 },
+        ];
+        let mut bytes = Vec::new();
+        facts.iter().for_each(|fact| fact.write(&mut bytes));
+        let mut seen = Vec::new();
+        read_facts(&bytes, |fact| seen.push(fact)).unwrap();
+        assert_eq!(seen, facts);
+    }
+
+    #[test]
+    fn exits_round_trip() {
+        for exit in [Exit::Unknown, Exit::Code(-1), Exit::Code(3), Exit::Signal(9)] {
+            assert_eq!(read_exit(&write_exit(exit)), Some(exit));
+        }
+    }
+}

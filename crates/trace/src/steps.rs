@@ -1,0 +1,506 @@
+//! Iterating what a thread executed.
+//!
+//! A [`Cursor`] stands somewhere in a thread's chunks and fills one [`Batch`] after the other; a [`Workshop`] holds the memory
+//! that decoding needs and is shared by cursors that take turns. [`Steps`] is a cursor with a workshop of its own.
+#![deny(clippy::unwrap_used, clippy::indexing_slicing, clippy::cast_possible_truncation)]
+
+use wire::word::{self, EVENT};
+
+use crate::container::crc;
+use crate::error::{Problem, ReadError};
+use crate::event::{self, Recorded};
+use crate::model::{Event, Leave, Step};
+use crate::path::{self, PathCoder, Source};
+use crate::program::Program;
+use crate::tally::{ELSEWHERE, start_pc};
+use crate::trace::{Chunk, Trace};
+
+/// Steps in a batch, about: enough to make what happens per batch cheap, few enough to stay in the cache.
+const BATCH_STEPS: usize = 2048;
+
+/// A stretch of one thread's execution.
+#[derive(Clone, Debug, Default)]
+pub struct Batch {
+    thread: u32,
+    image: u32,
+    first_instruction: u64,
+    tsc: u64,
+    steps: Vec<Step>,
+    events: Vec<(usize, Event)>,
+}
+
+/// A step or an event.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Item {
+    Step(Step),
+    Event(Event),
+}
+
+impl Batch {
+    #[must_use]
+    pub fn thread(&self) -> u32 {
+        self.thread
+    }
+
+    /// The image of the process that the thread was in.
+    #[must_use]
+    pub fn image(&self) -> u32 {
+        self.image
+    }
+
+    /// Number, from 0, of the batch's first instruction in its thread.
+    #[must_use]
+    pub fn first_instruction(&self) -> u64 {
+        self.first_instruction
+    }
+
+    /// The last time stamp at or before the start of the batch; 0 if there is none.
+    #[must_use]
+    pub fn tsc(&self) -> u64 {
+        self.tsc
+    }
+
+    #[must_use]
+    pub fn steps(&self) -> &[Step] {
+        &self.steps
+    }
+
+    /// The events, each with the number of steps of this batch that come before it.
+    #[must_use]
+    pub fn events(&self) -> &[(usize, Event)] {
+        &self.events
+    }
+
+    /// How many instructions the steps executed.
+    #[must_use]
+    pub fn instructions(&self) -> u64 {
+        self.steps.iter().map(|step| u64::from(step.instructions())).sum()
+    }
+
+    /// Steps and events in order.
+    pub fn items(&self) -> impl Iterator<Item = Item> + '_ {
+        let mut place = Place::default();
+        std::iter::from_fn(move || place.next(self))
+    }
+
+    fn clear(&mut self) {
+        self.steps.clear();
+        self.events.clear();
+    }
+
+    fn is_empty(&self) -> bool {
+        self.steps.is_empty() && self.events.is_empty()
+    }
+
+    /// Drops all that comes before instruction `number` of the thread.
+    fn drop_before(&mut self, number: u64) {
+        let mut at = self.first_instruction;
+        let mut dropped = 0;
+        for step in &mut self.steps {
+            let end = at + u64::from(step.instructions());
+            if end > number {
+                let skipped = u16::try_from(number.saturating_sub(at)).unwrap_or(0);
+                *step = step.skip(skipped);
+                at += u64::from(skipped);
+                break;
+            }
+            at = end;
+            dropped += 1;
+        }
+        self.steps.drain(..dropped.min(self.steps.len()));
+        self.events.retain(|(place, _)| *place >= dropped);
+        for (place, _) in &mut self.events {
+            *place -= dropped;
+        }
+        self.first_instruction = at;
+    }
+}
+
+/// How far a batch has been read.
+#[derive(Clone, Copy, Debug, Default)]
+struct Place {
+    step: usize,
+    event: usize,
+}
+
+impl Place {
+    fn next(&mut self, batch: &Batch) -> Option<Item> {
+        if let Some(&(before, event)) = batch.events.get(self.event)
+            && before <= self.step
+        {
+            self.event += 1;
+            return Some(Item::Event(event));
+        }
+        let step = *batch.steps.get(self.step)?;
+        self.step += 1;
+        Some(Item::Step(step))
+    }
+}
+
+/// Memory for decoding.
+#[derive(Debug, Default)]
+pub(crate) struct Workshop {
+    coder: PathCoder,
+}
+
+/// A decoded chunk and how far it has been read.
+#[derive(Debug, Default)]
+struct Open {
+    words: Vec<u32>,
+    at: usize,
+    image: u32,
+    instruction: u64,
+    tsc: u64,
+}
+
+/// A place in the path of one thread.
+#[derive(Debug)]
+pub(crate) struct Cursor<'t> {
+    trace: &'t Trace,
+    thread: u32,
+    /// Places of the chunks still to come, and of those behind them, which only tell where an indirect transfer went.
+    ahead: &'t [usize],
+    behind: &'t [usize],
+    open: Open,
+    /// Batches end where the time is known.
+    by_time: bool,
+}
+
+impl<'t> Cursor<'t> {
+    pub(crate) fn new(trace: &'t Trace, thread: u32, by_time: bool) -> Result<Self, ReadError> {
+        let ahead = trace.paths_of(thread)?;
+        Ok(Self { trace, thread, ahead, behind: &[], open: Open::default(), by_time })
+    }
+
+    /// A cursor that sees the `place`th path chunk of the thread only.
+    pub(crate) fn at_chunk(trace: &'t Trace, thread: u32, place: usize) -> Result<Self, ReadError> {
+        let mut cursor = Self::new(trace, thread, false)?;
+        let (_, from) = cursor.ahead.split_at_checked(place).unwrap_or_default();
+        (cursor.ahead, cursor.behind) = from.split_at_checked(1).unwrap_or_default();
+        Ok(cursor)
+    }
+
+    /// The time at which what comes next begins; `None` at the end.
+    pub(crate) fn tsc(&self) -> Option<u64> {
+        if let Some(rest) = self.open.words.get(self.open.at..).filter(|rest| !rest.is_empty()) {
+            let next = event::read(rest).and_then(|recorded| recorded.event.tsc());
+            return Some(next.unwrap_or(self.open.tsc));
+        }
+        let next = self.ahead.first().and_then(|&place| self.trace.chunks().get(place)?.path());
+        next.map(|path| path.first_tsc.max(self.open.tsc))
+    }
+
+    /// Fills `batch` with what comes next; false at the end. After an error the cursor stands behind the chunk that caused it.
+    pub(crate) fn next_batch(&mut self, workshop: &mut Workshop, batch: &mut Batch) -> Result<bool, ReadError> {
+        batch.clear();
+        while batch.is_empty() {
+            if self.open.at >= self.open.words.len() {
+                let Some((&place, ahead)) = self.ahead.split_first() else { return Ok(false) };
+                self.ahead = ahead;
+                self.decode(workshop, place)?;
+            }
+            self.fill(batch);
+        }
+        Ok(true)
+    }
+
+    fn decode(&mut self, workshop: &mut Workshop, place: usize) -> Result<(), ReadError> {
+        self.open.words.clear();
+        self.open.at = 0;
+        let Some(chunk) = self.trace.chunks().get(place) else { return Ok(()) };
+        let decoded = decode(self.trace, chunk, workshop, &mut self.open.words);
+        if let Err(problem) = decoded {
+            self.open.words.clear();
+            return Err(chunk.error(problem));
+        }
+        if let Some(path) = chunk.path() {
+            self.open.image = path.image;
+            self.open.instruction = path.first_instruction;
+            // A chunk that begins without a time goes on from the one before it.
+            self.open.tsc = self.open.tsc.max(path.first_tsc);
+        }
+        Ok(())
+    }
+
+    fn fill(&mut self, batch: &mut Batch) {
+        let program = self.trace.program();
+        (batch.thread, batch.image) = (self.thread, self.open.image);
+        (batch.first_instruction, batch.tsc) = (self.open.instruction, self.open.tsc);
+        let mut filling = Filling { program, batch, indirect: false };
+        while let Some(&word) = self.open.words.get(self.open.at) {
+            if word & EVENT == 0 {
+                filling.path(word);
+                self.open.at += 1;
+            } else {
+                let rest = self.open.words.get(self.open.at..).unwrap_or(&[]);
+                let recorded = event::read(rest);
+                let tsc = recorded.and_then(|recorded| recorded.event.tsc());
+                let first = filling.batch.is_empty();
+                if self.by_time && tsc.is_some() && !first {
+                    break;
+                }
+                self.open.at += word::length(word).unwrap_or(rest.len());
+                filling.event(recorded);
+                if let Some(tsc) = tsc {
+                    self.open.tsc = tsc;
+                    if first {
+                        filling.batch.tsc = tsc;
+                    }
+                }
+            }
+            if filling.batch.steps.len() >= BATCH_STEPS {
+                break;
+            }
+        }
+        if filling.indirect {
+            let next = self.peek(program);
+            filling.went_to(next);
+        }
+        self.open.instruction += batch.instructions();
+    }
+
+    /// Where the thread is next, see [`start_pc`].
+    fn peek_ahead(&self, program: &Program) -> u64 {
+        let here = start_pc(program, self.open.words.get(self.open.at..).unwrap_or(&[]));
+        if here != 0 {
+            return here;
+        }
+        let later = self.ahead.iter().chain(self.behind).filter_map(|&place| self.trace.chunks().get(place)?.path());
+        later.map(|path| path.start_pc).find(|&pc| pc != 0).unwrap_or(0)
+    }
+
+    /// Where an indirect transfer that was the last thing executed went to; 0 if nothing says so.
+    fn peek(&self, program: &Program) -> u64 {
+        match self.peek_ahead(program) {
+            ELSEWHERE => 0,
+            pc => pc,
+        }
+    }
+
+    /// Goes to the chunk with instruction `number`, and in it to a word before it.
+    fn seek(&mut self, workshop: &mut Workshop, number: u64) -> Result<(), ReadError> {
+        let chunks = self.trace.chunks();
+        let path = |place: &usize| chunks.get(*place).and_then(Chunk::path);
+        let place = self.ahead.partition_point(|place| path(place).is_none_or(|path| path.first_instruction <= number));
+        let thread = self.thread;
+        let before = place.checked_sub(1).ok_or(ReadError::Missing { thread, wanted: number })?;
+        // Chunks without instructions begin at the same number as the one behind them.
+        let holds = self.ahead.get(before).and_then(path).is_some_and(|path| number - path.first_instruction < path.counts.instructions);
+        if !holds {
+            let last = self.ahead.last().and_then(path);
+            let available = last.map_or(0, |path| path.first_instruction.saturating_add(path.counts.instructions));
+            return Err(if number < available {
+                ReadError::Missing { thread, wanted: number }
+            } else {
+                ReadError::PastEnd { thread, wanted: number, available }
+            });
+        }
+        let (_, from) = self.ahead.split_at_checked(before).unwrap_or_default();
+        let Some((&place, ahead)) = from.split_first() else { return Ok(()) };
+        self.ahead = ahead;
+        self.decode(workshop, place)?;
+        self.open.skip_to(self.trace.program(), number);
+        Ok(())
+    }
+}
+
+impl Open {
+    /// Skips words as long as all they execute comes before instruction `number`.
+    fn skip_to(&mut self, program: &Program, number: u64) {
+        while let Some(&word) = self.words.get(self.at) {
+            let executed = if word & EVENT == 0 {
+                program.counts(word).map_or(0, |counts| counts.instructions())
+            } else {
+                let rest = self.words.get(self.at..).unwrap_or(&[]);
+                let Some(recorded) = event::read(rest) else { return };
+                let steps = interrupted(program, &recorded);
+                steps.map_or(0, |(whole, part)| whole.iter().chain(&part).map(|step| u64::from(step.instructions())).sum())
+            };
+            if self.instruction + executed > number {
+                return;
+            }
+            let event = event::read(self.words.get(self.at..).unwrap_or(&[]));
+            self.tsc = event.and_then(|recorded| recorded.event.tsc()).unwrap_or(self.tsc);
+            self.instruction += executed;
+            self.at += word::length(word).unwrap_or(1);
+        }
+    }
+}
+
+/// The steps that a signal interrupted.
+fn interrupted<'p>(program: &'p Program, recorded: &Recorded) -> Option<(&'p [Step], Option<Step>)> {
+    match recorded.event {
+        Event::Signal { pc, .. } if recorded.interrupted.0 != 0 => {
+            program.interrupted(recorded.interrupted.0, recorded.interrupted.1, pc)
+        }
+        _ => Some((&[], None)),
+    }
+}
+
+/// A batch that is being filled.
+struct Filling<'p, 'b> {
+    program: &'p Program,
+    batch: &'b mut Batch,
+    /// The last step left indirectly and it is not known yet where to.
+    indirect: bool,
+}
+
+impl Filling<'_, '_> {
+    #[inline]
+    fn path(&mut self, word: u32) {
+        let Some(path) = self.program.path(word) else { return self.lost() };
+        if self.indirect {
+            let next = path.steps.first().unwrap_or(&path.last).block().0;
+            let address = self.program.blocks.node(next).map_or(0, |node| node.address);
+            self.went_to(address);
+        }
+        self.batch.steps.extend_from_slice(path.steps);
+        self.batch.steps.push(path.last);
+        self.indirect = path.last.leave() == Leave::Indirect;
+    }
+
+    fn event(&mut self, recorded: Option<Recorded>) {
+        let Some(recorded) = recorded else { return self.lost() };
+        if self.indirect && !matches!(recorded.event, Event::Time { .. } | Event::Child { .. }) {
+            self.went_to(match recorded.event {
+                Event::Signal { pc, .. } => self.program.head(recorded.interrupted.0).unwrap_or(pc),
+                _ => 0,
+            });
+        }
+        match interrupted(self.program, &recorded) {
+            Some((whole, part)) => self.batch.steps.extend(whole.iter().chain(&part)),
+            None => self.lost(),
+        }
+        self.batch.events.push((self.batch.steps.len(), recorded.event));
+    }
+
+    fn lost(&mut self) {
+        self.batch.events.push((self.batch.steps.len(), Event::Lost));
+    }
+
+    fn went_to(&mut self, address: u64) {
+        if let Some(last) = self.batch.steps.last_mut() {
+            *last = last.with_next(address);
+        }
+        self.indirect = false;
+    }
+}
+
+/// The words of a path chunk, all checksums compared.
+pub(crate) fn decode(
+    trace: &Trace,
+    chunk: &Chunk,
+    workshop: &mut Workshop,
+    words: &mut Vec<u32>,
+) -> Result<(), Problem> {
+    let Some(header) = chunk.path() else { return Err(Problem::Header) };
+    let source = Source {
+        program: trace.program(),
+        image: header.image,
+        sequence: chunk.header.sequence,
+        codec: chunk.header.codec,
+        payload: trace.payload(chunk)?,
+        length: chunk.header.raw_length as usize,
+    };
+    workshop.coder.decode(&source, words)?;
+    if crc(&[path::bytes(words)]) == chunk.header.raw_crc { Ok(()) } else { Err(Problem::RawChecksum) }
+}
+
+/// The steps and events of one thread, in order.
+///
+/// As an iterator it yields single [`Item`]s; [`Self::next_batch`] is faster. After an error, which concerns one damaged
+/// chunk, it goes on behind that.
+#[derive(Debug)]
+pub struct Steps<'t> {
+    cursor: Cursor<'t>,
+    workshop: Workshop,
+    batch: Batch,
+    place: Place,
+    /// The batch is there but nobody has seen it.
+    unseen: bool,
+}
+
+impl<'t> Steps<'t> {
+    pub(crate) fn new(cursor: Cursor<'t>, workshop: Workshop) -> Self {
+        Self { cursor, workshop, batch: Batch::default(), place: Place::default(), unseen: false }
+    }
+
+    pub(crate) fn into_workshop(self) -> Workshop {
+        self.workshop
+    }
+
+    /// The next stretch; `None` at the end. What [`Iterator::next`] has not yielded of the one before is skipped.
+    ///
+    /// ```
+    /// # use trace::example;
+    /// # let directory = tempfile::tempdir()?;
+    /// # let path = example::write(&directory.path().join("example.trk"));
+    /// let trace = trace::Trace::open(&path)?;
+    /// let blocks = trace.blocks();
+    /// let mut steps = trace.steps(0)?;
+    /// let mut addresses = Vec::new();
+    /// while let Some(batch) = steps.next_batch()? {
+    ///     for step in batch.steps() {
+    ///         addresses.extend(blocks.instructions(step).map(|instruction| instruction.address));
+    ///     }
+    /// }
+    /// assert_eq!(addresses.len() as u64, trace.threads()[0].counts.instructions);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn next_batch(&mut self) -> Result<Option<&Batch>, ReadError> {
+        let more = std::mem::take(&mut self.unseen) || self.cursor.next_batch(&mut self.workshop, &mut self.batch)?;
+        self.place = Place { step: self.batch.steps.len(), event: self.batch.events.len() };
+        Ok(more.then_some(&self.batch))
+    }
+}
+
+impl Iterator for Steps<'_> {
+    type Item = Result<Item, ReadError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        loop {
+            self.unseen = false;
+            if let Some(item) = self.place.next(&self.batch) {
+                return Some(Ok(item));
+            }
+            match self.next_batch() {
+                Err(error) => return Some(Err(error)),
+                Ok(None) => return None,
+                Ok(Some(_)) => self.place = Place::default(),
+            }
+        }
+    }
+}
+
+impl Trace {
+    /// Everything that `thread` executed.
+    pub fn steps(&self, thread: u32) -> Result<Steps<'_>, ReadError> {
+        Ok(Steps::new(Cursor::new(self, thread, false)?, Workshop::default()))
+    }
+
+    /// What `thread` executed from instruction `number` on, counted from 0. The first step may be the rest of a block, see
+    /// [`Step::first`].
+    ///
+    /// ```
+    /// # use trace::example;
+    /// # let directory = tempfile::tempdir()?;
+    /// # let path = example::write(&directory.path().join("example.trk"));
+    /// let trace = trace::Trace::open(&path)?;
+    /// let mut steps = trace.seek(0, 5)?;
+    /// let batch = steps.next_batch()?.expect("there is more");
+    /// assert_eq!(batch.first_instruction(), 5);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn seek(&self, thread: u32, number: u64) -> Result<Steps<'_>, ReadError> {
+        let mut steps = self.steps(thread)?;
+        steps.cursor.seek(&mut steps.workshop, number)?;
+        while steps.cursor.next_batch(&mut steps.workshop, &mut steps.batch)? {
+            steps.batch.drop_before(number);
+            if !steps.batch.steps.is_empty() {
+                break;
+            }
+        }
+        steps.unseen = true;
+        Ok(steps)
+    }
+}

@@ -1,0 +1,131 @@
+//! Counting what a stretch of a thread's words executed.
+#![deny(clippy::unwrap_used, clippy::indexing_slicing, clippy::cast_possible_truncation)]
+
+use wire::word::{self, EVENT};
+
+use crate::event::{self, Recorded};
+use crate::model::{Counts, Event, Leave, Step};
+use crate::program::{Program, Sum};
+
+/// What the header of a path chunk says about its words.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Total {
+    pub counts: Counts,
+    /// Smallest and greatest time stamp; both 0 if there is none.
+    pub first_tsc: u64,
+    pub last_tsc: u64,
+    /// Where the first word begins (see [`start_pc`]) and the last one leads; 0 if they do not tell.
+    pub start_pc: u64,
+    pub end_pc: u64,
+}
+
+/// The count while it grows.
+#[derive(Debug)]
+pub(crate) struct Tally<'p> {
+    program: &'p Program,
+    pub sum: Sum,
+    events: Counts,
+    times: Option<(u64, u64)>,
+    /// Where the thread stands after an event.
+    pc: u64,
+}
+
+impl<'p> Tally<'p> {
+    pub(crate) fn new(program: &'p Program) -> Self {
+        Self { program, sum: Sum::default(), events: Counts::default(), times: None, pc: 0 }
+    }
+
+    /// Where the thread stands, given the word before.
+    pub(crate) fn lead(&self, before: u32) -> u64 {
+        if before & EVENT != 0 { self.pc } else { self.program.target(before).unwrap_or(0) }
+    }
+
+    /// Counts the event at the start of `words`, which comes after the word `before`, and gives its length in words. `None` if
+    /// there is no whole event.
+    pub(crate) fn event(&mut self, before: u32, words: &[u32]) -> Option<usize> {
+        let recorded = event::read(words)?;
+        let length = word::length(*words.first()?)?;
+        self.pc = event::position(&recorded.event).unwrap_or(self.lead(before));
+        if let Some(tsc) = recorded.event.tsc() {
+            let (first, last) = self.times.unwrap_or((tsc, tsc));
+            self.times = Some((first.min(tsc), last.max(tsc)));
+        }
+        match recorded.event {
+            Event::Syscall { .. } => self.events.system_calls += 1,
+            Event::Signal { pc, .. } => {
+                self.events.signals += 1;
+                self.interrupted(&recorded, pc);
+            }
+            _ => {}
+        }
+        Some(length)
+    }
+
+    fn interrupted(&mut self, recorded: &Recorded, pc: u64) {
+        let (fragment, blocks) = recorded.interrupted;
+        if fragment == 0 {
+            return;
+        }
+        match self.program.interrupted(fragment, blocks, pc) {
+            Some((whole, part)) => whole.iter().chain(&part).for_each(|step| count_step(&mut self.events, step)),
+            None => self.events.lost += 1,
+        }
+    }
+
+    /// The result, after `words`, the last of which (but for an event's payload) is `before`.
+    pub(crate) fn finish(mut self, words: &[u32], before: u32) -> Total {
+        let mut counts = self.sum.finish();
+        counts.add(&self.events);
+        let (first_tsc, last_tsc) = self.times.unwrap_or((0, 0));
+        Total { counts, first_tsc, last_tsc, start_pc: start_pc(self.program, words), end_pc: self.lead(before) }
+    }
+
+    /// Counts all of `words`. The error is the number of words before the one that is unknown.
+    pub(crate) fn words(mut self, words: &[u32]) -> Result<Total, usize> {
+        let (mut at, mut before) = (0, EVENT);
+        while let Some(&word) = words.get(at) {
+            if word & EVENT == 0 {
+                self.sum.add(self.program.counts(word).ok_or(at)?);
+                at += 1;
+            } else {
+                at += self.event(before, words.get(at..).unwrap_or(&[])).ok_or(at)?;
+            }
+            before = word;
+        }
+        Ok(self.finish(words, before))
+    }
+}
+
+/// Adds one step.
+pub(crate) fn count_step(counts: &mut Counts, step: &Step) {
+    counts.instructions += u64::from(step.instructions());
+    counts.steps += 1;
+    match step.leave() {
+        Leave::Taken => counts.conditional_taken += 1,
+        Leave::NotTaken => counts.conditional_not_taken += 1,
+        Leave::Direct => counts.unconditional_direct += 1,
+        Leave::Indirect => counts.unconditional_indirect += 1,
+        Leave::Syscall | Leave::Next | Leave::Interrupted => {}
+    }
+}
+
+/// In the place of an address: the thread does not go on from where it was.
+pub(crate) const ELSEWHERE: u64 = u64::MAX;
+
+/// Where the first of `words` that tells says the thread is: an address, 0 if none tells, or [`ELSEWHERE`].
+pub(crate) fn start_pc(program: &Program, words: &[u32]) -> u64 {
+    let mut rest = words;
+    while let Some(&word) = rest.first() {
+        if word & EVENT == 0 {
+            return program.head(word).unwrap_or(0);
+        }
+        let Some(recorded) = event::read(rest) else { return 0 };
+        match recorded.event {
+            Event::Signal { pc, .. } => return program.head(recorded.interrupted.0).unwrap_or(pc),
+            Event::Time { .. } | Event::Child { .. } | Event::Syscall { .. } => {}
+            _ => return ELSEWHERE,
+        }
+        rest = rest.get(word::length(word).unwrap_or(1)..).unwrap_or(&[]);
+    }
+    0
+}

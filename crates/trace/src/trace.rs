@@ -1,0 +1,479 @@
+//! Reading a trace: what is in the file, and where.
+//!
+//! Opening looks at headers only. Definitions are decoded when they are first needed, paths when they are iterated (see
+//! [`crate::Steps`]). Nothing a file says is believed without a check; what cannot be used is reported by
+//! [`Trace::damage`] and left out.
+#![deny(clippy::unwrap_used, clippy::indexing_slicing, clippy::cast_possible_truncation)]
+
+mod find;
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::fs::File;
+use std::ops::{Deref, Range};
+use std::path::Path;
+use std::sync::OnceLock;
+
+use memmap2::Mmap;
+use rayon::prelude::*;
+
+use crate::block::Blocks;
+use crate::container::{CODEC_RAW, CODEC_ZSTD, ChunkHeader, Extra, Kind, PathHeader, VERSION, crc, file_version};
+use crate::error::{Problem, ReadError};
+use crate::model::{Counts, Exit, Module, Recording, Summary, ThreadInfo, ThreadSummary};
+use crate::path::decompress;
+use crate::program::Program;
+use crate::record::{Definition, Fact, read_code, read_exit, read_facts, read_recording};
+use crate::writer::count_path;
+
+/// A chunk and where it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Chunk {
+    pub offset: u64,
+    pub header: ChunkHeader,
+}
+
+impl Chunk {
+    pub(crate) fn path(&self) -> Option<&PathHeader> {
+        match &self.header.extra {
+            Extra::Path(path) => Some(path),
+            _ => None,
+        }
+    }
+
+    fn payload_range(&self) -> Option<Range<usize>> {
+        let start = self.offset.checked_add(self.header.header_length())?;
+        let end = start.checked_add(u64::from(self.header.stored_length))?;
+        Some(usize::try_from(start).ok()?..usize::try_from(end).ok()?)
+    }
+
+    pub(crate) fn error(&self, problem: Problem) -> ReadError {
+        ReadError::Chunk { kind: self.header.kind, offset: self.offset, problem }
+    }
+}
+
+/// A file mapped executable, for a while.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MappedModule {
+    pub image: u32,
+    pub module: Module,
+    /// When a part of it was unmapped, if it was.
+    pub unmapped: Option<u64>,
+}
+
+/// Something that is missing from a trace.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Damage {
+    /// The bytes of the file that are concerned.
+    pub bytes: Range<u64>,
+    /// The thread that lost something, if that is known.
+    pub thread: Option<u32>,
+    /// The instructions of the thread that are missing, if that is known.
+    pub instructions: Option<Range<u64>>,
+    /// What is wrong.
+    pub reason: String,
+}
+
+impl fmt::Display for Damage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.bytes.is_empty() {
+            write!(f, "at byte {}", self.bytes.start)?;
+        } else {
+            write!(f, "bytes {} to {}", self.bytes.start, self.bytes.end - 1)?;
+        }
+        write!(f, ": {}", self.reason)?;
+        match (self.thread, &self.instructions) {
+            (Some(thread), Some(range)) if !range.is_empty() => {
+                write!(f, "; instructions {} to {} of thread {thread} are missing", range.start, range.end - 1)
+            }
+            (Some(thread), _) => write!(f, "; a part of thread {thread} is missing"),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// The bytes of a file.
+enum Data {
+    Mapped(Mmap),
+    Owned(Vec<u8>),
+}
+
+impl Deref for Data {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        match self {
+            Self::Mapped(map) => map,
+            Self::Owned(bytes) => bytes,
+        }
+    }
+}
+
+/// A trace that can be read.
+///
+/// ```
+/// # use trace::example;
+/// # let directory = tempfile::tempdir()?;
+/// # let path = example::write(&directory.path().join("example.trk"));
+/// use trace::{Item, Trace};
+///
+/// let trace = Trace::open(&path)?;
+/// for thread in trace.threads() {
+///     let mut instructions = 0;
+///     for item in trace.steps(thread.info.thread)? {
+///         if let Item::Step(step) = item? {
+///             instructions += u64::from(step.instructions());
+///         }
+///     }
+///     assert_eq!(instructions, thread.counts.instructions);
+/// }
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct Trace {
+    data: Data,
+    chunks: Vec<Chunk>,
+    recording: Recording,
+    finished: bool,
+    summary: Summary,
+    modules: Vec<MappedModule>,
+    /// Of each thread, in order, the places of its path chunks in `chunks`.
+    paths: BTreeMap<u32, Vec<usize>>,
+    /// Found when the file was opened.
+    damage: Vec<Damage>,
+    program: OnceLock<(Program, Vec<Damage>)>,
+}
+
+impl fmt::Debug for Trace {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Trace").field("recording", &self.recording).field("chunks", &self.chunks.len()).finish()
+    }
+}
+
+impl Trace {
+    /// Opens a `.trk` file, or the `.part` that a recorder left or is still writing.
+    pub fn open(path: &Path) -> Result<Self, ReadError> {
+        let failed = |error: std::io::Error| ReadError::Open { path: path.to_owned(), reason: error.to_string() };
+        let file = File::open(path).map_err(failed)?;
+        let metadata = file.metadata().map_err(failed)?;
+        if !metadata.is_file() {
+            return Err(ReadError::Open { path: path.to_owned(), reason: "it is not a regular file".into() });
+        }
+        if metadata.len() == 0 {
+            return Err(ReadError::NotATrace { path: path.to_owned() });
+        }
+        // SAFETY: the mapping is only ever read as bytes, every use of which is checked; recorders append to a file or
+        // replace it as a whole and never shorten it, which is the one thing that would make reading it fault.
+        let map = unsafe { Mmap::map(&file) }.map_err(failed)?;
+        Self::read(Data::Mapped(map), path)
+    }
+
+    /// Reads a trace from memory.
+    pub fn from_bytes(bytes: Vec<u8>) -> Result<Self, ReadError> {
+        Self::read(Data::Owned(bytes), Path::new("(memory)"))
+    }
+
+    fn read(data: Data, path: &Path) -> Result<Self, ReadError> {
+        let mut damage = Vec::new();
+        match file_version(&data) {
+            Some(VERSION) => {}
+            Some(version) => {
+                return Err(ReadError::Version { path: path.to_owned(), version, supported: VERSION });
+            }
+            None if find::looks_like_a_trace(&data) => {
+                damage.push(Damage::of(0..16, "the file header is damaged".into()));
+            }
+            None => return Err(ReadError::NotATrace { path: path.to_owned() }),
+        }
+        let found = find::chunks(&data);
+        damage.extend(found.damage);
+        let mut trace = Self {
+            data,
+            chunks: found.chunks,
+            recording: Recording::default(),
+            finished: false,
+            summary: Summary::default(),
+            modules: Vec::new(),
+            paths: BTreeMap::new(),
+            damage,
+            program: OnceLock::new(),
+        };
+        trace.collect();
+        Ok(trace)
+    }
+
+    /// What was known before the first instruction.
+    #[must_use]
+    pub fn recording(&self) -> &Recording {
+        &self.recording
+    }
+
+    /// How the target ended.
+    #[must_use]
+    pub fn exit(&self) -> Exit {
+        self.summary.exit
+    }
+
+    /// Whether the recorder completed the file.
+    #[must_use]
+    pub fn is_finished(&self) -> bool {
+        self.finished
+    }
+
+    /// Totals, from the headers of intact chunks.
+    #[must_use]
+    pub fn summary(&self) -> &Summary {
+        &self.summary
+    }
+
+    #[must_use]
+    pub fn totals(&self) -> &Counts {
+        &self.summary.totals
+    }
+
+    /// All threads in order of their numbers.
+    #[must_use]
+    pub fn threads(&self) -> &[ThreadSummary] {
+        &self.summary.threads
+    }
+
+    /// Files that were mapped executable, in the order of mapping.
+    #[must_use]
+    pub fn modules(&self) -> &[MappedModule] {
+        &self.modules
+    }
+
+    /// The headers of all path chunks in the order of the file.
+    pub fn path_chunks(&self) -> impl Iterator<Item = &PathHeader> {
+        self.chunks.iter().filter_map(Chunk::path)
+    }
+
+    /// The static blocks. Decoded when first asked for.
+    #[must_use]
+    pub fn blocks(&self) -> &Blocks {
+        &self.program().blocks
+    }
+
+    /// Everything that is missing from the file, as far as it can be known without decoding it. Reads the whole file once.
+    #[must_use]
+    pub fn damage(&self) -> Vec<Damage> {
+        let payloads: Vec<Damage> = self
+            .chunks
+            .par_iter()
+            .filter(|chunk| !matches!(chunk.header.kind, Kind::Code | Kind::Facts | Kind::Recording | Kind::End))
+            .filter_map(|chunk| self.payload(chunk).err().map(|problem| Damage::of_chunk(chunk, &problem)))
+            .collect();
+        let mut damage = [&self.damage[..], self.code_damage(), &payloads].concat();
+        damage.sort_by_key(|damage| damage.bytes.start);
+        damage
+    }
+
+    pub(crate) fn chunks(&self) -> &[Chunk] {
+        &self.chunks
+    }
+
+    pub(crate) fn bytes(&self) -> &[u8] {
+        &self.data
+    }
+
+    pub(crate) fn opening_damage(&self) -> &[Damage] {
+        &self.damage
+    }
+
+    pub(crate) fn code_damage(&self) -> &[Damage] {
+        &self.definitions().1
+    }
+
+    pub(crate) fn program(&self) -> &Program {
+        &self.definitions().0
+    }
+
+    /// Places in [`Self::chunks`] of a thread's path.
+    pub(crate) fn paths_of(&self, thread: u32) -> Result<&[usize], ReadError> {
+        match self.paths.get(&thread) {
+            Some(paths) => Ok(paths),
+            None if self.threads().iter().any(|summary| summary.info.thread == thread) => Ok(&[]),
+            None => Err(ReadError::NoThread { thread }),
+        }
+    }
+
+    /// The stored bytes of a chunk, if their checksum is right.
+    pub(crate) fn payload(&self, chunk: &Chunk) -> Result<&[u8], Problem> {
+        let length = u64::from(chunk.header.stored_length);
+        let stored = chunk.payload_range().and_then(|range| self.data.get(range)).ok_or(Problem::Truncated {
+            length,
+            available: (self.data.len() as u64).saturating_sub(chunk.offset + chunk.header.header_length()),
+        })?;
+        if crc(&[stored]) == chunk.header.stored_crc { Ok(stored) } else { Err(Problem::Checksum { length }) }
+    }
+
+    /// The content of a chunk that is not a path.
+    pub(crate) fn content(&self, chunk: &Chunk) -> Result<Vec<u8>, Problem> {
+        content(self.payload(chunk)?, &chunk.header)
+    }
+
+    /// Reads all that is small: what the headers say, the recording, the facts, the end.
+    fn collect(&mut self) {
+        let chunks = std::mem::take(&mut self.chunks);
+        let mut threads: BTreeMap<u32, ThreadSummary> = BTreeMap::new();
+        let mut recorded = false;
+        self.summary.chunks = chunks.len() as u64;
+        self.summary.file_bytes = self.data.len() as u64;
+        for (place, chunk) in chunks.iter().enumerate() {
+            match chunk.header.extra {
+                Extra::Path(path) => {
+                    self.paths.entry(path.thread).or_default().push(place);
+                    let info = ThreadInfo { thread: path.thread, image: path.image, ..ThreadInfo::default() };
+                    let new = ThreadSummary { info, ..ThreadSummary::default() };
+                    let raw_length = u64::from(chunk.header.raw_length);
+                    count_path(threads.entry(path.thread).or_insert(new), &path, raw_length);
+                    self.summary.totals.add(&path.counts);
+                    self.summary.word_bytes += raw_length;
+                }
+                Extra::Code(code) => {
+                    self.summary.blocks += u64::from(code.blocks);
+                    self.summary.fragments += u64::from(code.fragments);
+                    self.summary.code_bytes = self.summary.code_bytes.saturating_add(code.code_bytes);
+                }
+                Extra::None => match self.collect_content(chunk, &mut threads) {
+                    Ok(()) => recorded |= chunk.header.kind == Kind::Recording,
+                    Err(problem) => self.damage.push(Damage::of_chunk(chunk, &problem)),
+                },
+            }
+        }
+        if !recorded && self.damage.is_empty() {
+            self.damage.push(Damage::of(16..16, "the description of the recording is missing".into()));
+        }
+        self.summary.modules = self.modules.len() as u64;
+        self.summary.threads = threads.into_values().collect();
+        self.chunks = chunks;
+        self.find_gaps();
+    }
+
+    fn collect_content(&mut self, chunk: &Chunk, threads: &mut BTreeMap<u32, ThreadSummary>) -> Result<(), Problem> {
+        const MALFORMED: Problem = Problem::Record { at: 0 };
+        match chunk.header.kind {
+            Kind::Recording => self.recording = read_recording(&self.content(chunk)?).ok_or(MALFORMED)?,
+            Kind::End => {
+                self.summary.exit = read_exit(&self.content(chunk)?).ok_or(MALFORMED)?;
+                self.finished = true;
+            }
+            Kind::Facts => {
+                let content = self.content(chunk)?;
+                let modules = &mut self.modules;
+                read_facts(&content, |fact| collect_fact(fact, modules, threads))?;
+            }
+            Kind::Code | Kind::Path | Kind::Index => {}
+        }
+        Ok(())
+    }
+
+    /// Notes where instruction numbers of a thread jump: a chunk between is gone.
+    fn find_gaps(&mut self) {
+        let mut gaps = Vec::new();
+        for (&thread, places) in &self.paths {
+            let mut next = 0;
+            let mut end = 0;
+            for chunk in places.iter().filter_map(|&place| self.chunks.get(place)) {
+                let Some(path) = chunk.path() else { continue };
+                if path.first_instruction != next {
+                    let instructions = Some(next..path.first_instruction);
+                    let reason = "a chunk is missing".into();
+                    gaps.push(Damage { bytes: end..chunk.offset, thread: Some(thread), instructions, reason });
+                }
+                next = path.first_instruction.saturating_add(path.counts.instructions);
+                end = chunk.offset.saturating_add(chunk.header.length());
+            }
+        }
+        self.damage.extend(gaps);
+    }
+
+    fn definitions(&self) -> &(Program, Vec<Damage>) {
+        self.program.get_or_init(|| {
+            let mut program = Program::default();
+            let mut damage = Vec::new();
+            for chunk in self.chunks.iter().filter(|chunk| chunk.header.kind == Kind::Code) {
+                if let Err(problem) = self.define(chunk, &mut program) {
+                    damage.push(Damage::of_chunk(chunk, &problem));
+                }
+            }
+            (program, damage)
+        })
+    }
+
+    fn define(&self, chunk: &Chunk, program: &mut Program) -> Result<(), Problem> {
+        let content = self.content(chunk)?;
+        let mut unusable = 0;
+        let mut first = None;
+        read_code(&content, |definition| {
+            let accepted = match definition {
+                Definition::Block { image, id, address, code } => program.blocks.add(image, id, address, code),
+                Definition::Fragment { image, fragment } => {
+                    program.add_fragment(image, &fragment, chunk.header.sequence)
+                }
+            };
+            if accepted.is_err() {
+                unusable += 1;
+                first.get_or_insert_with(|| name(&definition));
+            }
+        })?;
+        first.map_or(Ok(()), |first| Err(Problem::Definitions { count: unusable, first }))
+    }
+}
+
+fn name(definition: &Definition<'_>) -> String {
+    match definition {
+        Definition::Block { id, .. } => format!("block {id}"),
+        Definition::Fragment { fragment, .. } => format!("path {}", fragment.first_path),
+    }
+}
+
+fn collect_fact(fact: Fact, modules: &mut Vec<MappedModule>, threads: &mut BTreeMap<u32, ThreadSummary>) {
+    match fact {
+        Fact::Thread(info) => {
+            let new = ThreadSummary { info, ..ThreadSummary::default() };
+            threads.entry(new.info.thread).or_insert(new);
+        }
+        Fact::Module { image, module } => modules.push(MappedModule { image, module, unmapped: None }),
+        Fact::Unmapped { image, address, length, tsc } => {
+            let end = address.saturating_add(length);
+            let concerned = modules.iter_mut().filter(|mapped| {
+                let module = &mapped.module;
+                mapped.image == image && module.address < end && address < module.address.saturating_add(module.length)
+            });
+            for mapped in concerned {
+                mapped.unmapped.get_or_insert(tsc);
+            }
+        }
+    }
+}
+
+/// The content of a chunk that is not a path, given its stored bytes.
+pub(crate) fn content(stored: &[u8], header: &ChunkHeader) -> Result<Vec<u8>, Problem> {
+    let length = header.raw_length as usize;
+    let mut raw = Vec::new();
+    match header.codec {
+        CODEC_RAW if stored.len() == length => raw.extend_from_slice(stored),
+        CODEC_RAW => return Err(Problem::Decompress("its length is wrong")),
+        CODEC_ZSTD => decompress(stored, length, &mut raw)?,
+        unknown => return Err(Problem::Codec(unknown)),
+    }
+    if crc(&[&raw]) == header.raw_crc { Ok(raw) } else { Err(Problem::RawChecksum) }
+}
+
+impl Damage {
+    pub(crate) fn of(bytes: Range<u64>, reason: String) -> Self {
+        Self { bytes, thread: None, instructions: None, reason }
+    }
+
+    pub(crate) fn of_chunk(chunk: &Chunk, problem: &Problem) -> Self {
+        let end = chunk.offset.saturating_add(chunk.header.length());
+        let path = chunk.path();
+        Self {
+            bytes: chunk.offset..end,
+            thread: path.map(|path| path.thread),
+            instructions: path
+                .map(|path| path.first_instruction..path.first_instruction.saturating_add(path.counts.instructions)),
+            reason: format!("{} chunk: {problem}", chunk.header.kind),
+        }
+    }
+}

@@ -1,0 +1,306 @@
+//! Writing a recording.
+//!
+//! [`Writer`] is the front: it collects definitions, facts and words and cuts each thread's words into chunks. A worker
+//! thread behind a bounded queue counts and compresses the chunks and appends them to the file (see [`worker`]). The file
+//! grows chunk by chunk under a temporary name; a recorder that is killed leaves everything it had appended.
+
+mod worker;
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use hashbrown::{HashMap, HashSet};
+
+use crate::container::{CODEC_PREDICT, CODEC_RAW, CODEC_ZSTD, CodeHeader, RAW_BYTES_MAX};
+use crate::error::WriteError;
+use crate::model::{Exit, Fragment, Module, Recording, Summary, ThreadInfo};
+use crate::record::{CodeContent, Fact};
+
+pub(crate) use worker::count_path;
+use worker::{Job, Worker};
+
+/// How path chunks are compressed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Codec {
+    /// Not at all.
+    Raw,
+    /// As bytes, by zstd.
+    Zstd,
+    /// By prediction of every word from those before it.
+    Predict,
+}
+
+impl Codec {
+    fn number(self) -> u8 {
+        match self {
+            Self::Raw => CODEC_RAW,
+            Self::Zstd => CODEC_ZSTD,
+            Self::Predict => CODEC_PREDICT,
+        }
+    }
+}
+
+/// What may be tuned.
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    pub codec: Codec,
+    /// A thread's chunk is cut when it would hold more words than this.
+    pub chunk_words: usize,
+    /// The longest open chunk is cut when all of them together hold more than this.
+    pub open_words: usize,
+    /// Words are in the file at latest after this time, as long as [`Writer::path`] or [`Writer::tick`] is called.
+    pub latency: Duration,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self { codec: Codec::Predict, chunk_words: 1 << 20, open_words: 12 << 20, latency: Duration::from_secs(1) }
+    }
+}
+
+/// Code is written at latest when so much of it has come together.
+const CODE_BYTES: usize = 1 << 20;
+/// Jobs that may wait for the worker.
+const QUEUE: usize = 4;
+
+/// Words in a chunk at most.
+const WORDS_MAX: usize = RAW_BYTES_MAX as usize / size_of::<u32>();
+
+/// Words of one thread that are not yet on their way to the file.
+struct Open {
+    image: u32,
+    words: Vec<u32>,
+    since: Instant,
+}
+
+/// Writes a `.trk` file.
+pub struct Writer {
+    path: PathBuf,
+    part: PathBuf,
+    options: Options,
+    code: CodeContent,
+    facts: Vec<u8>,
+    open: HashMap<u32, Open>,
+    open_words: usize,
+    threads: HashSet<u32>,
+    next_look: Instant,
+    jobs: Option<SyncSender<Job>>,
+    spare: Receiver<Vec<u32>>,
+    worker: Option<JoinHandle<Option<Summary>>>,
+    failure: Arc<Mutex<Option<WriteError>>>,
+}
+
+impl Writer {
+    /// Starts a recording that will be `path` when it is finished, and is `path` with `.part` appended until then.
+    pub fn create(path: &Path, recording: &Recording) -> Result<Self, WriteError> {
+        Self::create_with(path, recording, Options::default())
+    }
+
+    pub fn create_with(path: &Path, recording: &Recording, options: Options) -> Result<Self, WriteError> {
+        let part = part_name(path);
+        let file = File::create(&part).map_err(|source| WriteError::Create { path: part.clone(), source })?;
+        let failure = Arc::new(Mutex::new(None));
+        let (jobs, queue) = sync_channel(QUEUE);
+        let (give_back, spare) = sync_channel(QUEUE);
+        let mut worker = Worker::new(file, part.clone(), options.codec.number(), give_back, Arc::clone(&failure));
+        worker.start(recording)?;
+        let worker = std::thread::Builder::new()
+            .name("trace-writer".into())
+            .spawn(move || worker.run(&queue))
+            .map_err(|source| WriteError::Create { path: part.clone(), source })?;
+        Ok(Self {
+            path: path.to_owned(),
+            part,
+            options,
+            code: CodeContent::default(),
+            facts: Vec::new(),
+            open: HashMap::new(),
+            open_words: 0,
+            threads: HashSet::new(),
+            next_look: Instant::now() + options.latency,
+            jobs: Some(jobs),
+            spare,
+            worker: Some(worker),
+            failure,
+        })
+    }
+
+    /// Defines a block, before any fragment that it is part of.
+    pub fn block(&mut self, image: u32, id: u32, address: u64, code: &[u8]) -> Result<(), WriteError> {
+        self.code.add_block(image, id, address, code);
+        self.send_long_code()
+    }
+
+    /// Defines a fragment, before any of its paths is executed.
+    pub fn fragment(&mut self, image: u32, fragment: &Fragment<'_>) -> Result<(), WriteError> {
+        self.code.add_fragment(image, fragment);
+        self.send_long_code()
+    }
+
+    fn send_long_code(&mut self) -> Result<(), WriteError> {
+        if self.code.len() >= CODE_BYTES { self.send_definitions() } else { Ok(()) }
+    }
+
+    /// A file was mapped executable.
+    pub fn module(&mut self, image: u32, module: &Module) -> Result<(), WriteError> {
+        Fact::Module { image, module: module.clone() }.write(&mut self.facts);
+        Ok(())
+    }
+
+    /// Code in this range is no longer there.
+    pub fn unmapped(&mut self, image: u32, address: u64, length: u64, tsc: u64) -> Result<(), WriteError> {
+        Fact::Unmapped { image, address, length, tsc }.write(&mut self.facts);
+        Ok(())
+    }
+
+    /// Announces a thread, before its first path.
+    pub fn thread(&mut self, info: &ThreadInfo) -> Result<(), WriteError> {
+        self.threads.insert(info.thread);
+        Fact::Thread(info.clone()).write(&mut self.facts);
+        Ok(())
+    }
+
+    /// Appends to what a thread has executed: whole events and path numbers, see `wire::word`. A word that is neither an
+    /// event nor a path that was defined is an error, of a later call; the words before it are kept.
+    pub fn path(&mut self, image: u32, thread: u32, words: &[u32]) -> Result<(), WriteError> {
+        if !self.threads.contains(&thread) {
+            return Err(WriteError::UnknownThread { thread });
+        }
+        pieces(words).try_for_each(|words| self.append(image, thread, words))?;
+        self.tick()
+    }
+
+    fn append(&mut self, image: u32, thread: u32, words: &[u32]) -> Result<(), WriteError> {
+        let limit = self.options.chunk_words.min(WORDS_MAX);
+        let full = |open: &Open| open.image != image || open.words.len() + words.len() > limit;
+        if self.open.get(&thread).is_some_and(full) {
+            self.cut(thread)?;
+        }
+        let spare = &self.spare;
+        let open = self.open.entry(thread).or_insert_with(|| Open {
+            image,
+            words: spare.try_recv().unwrap_or_default(),
+            since: Instant::now(),
+        });
+        open.words.extend_from_slice(words);
+        self.open_words += words.len();
+        if self.open_words > self.options.open_words { self.cut_longest() } else { Ok(()) }
+    }
+
+    /// Sends what has waited long enough to the file. [`Self::path`] does so too; call this when no thread says anything.
+    pub fn tick(&mut self) -> Result<(), WriteError> {
+        let now = Instant::now();
+        if now < self.next_look {
+            return Ok(());
+        }
+        self.next_look = now + self.options.latency / 4;
+        let latency = self.options.latency;
+        let due = |open: &Open| now.duration_since(open.since) >= latency;
+        let mut threads: Vec<u32> = self.open.iter().filter(|(_, open)| due(open)).map(|(&thread, _)| thread).collect();
+        threads.sort_unstable();
+        threads.into_iter().try_for_each(|thread| self.cut(thread))?;
+        self.check()
+    }
+
+    /// Completes the file and gives it its name.
+    pub fn finish(mut self, exit: Exit) -> Result<Summary, WriteError> {
+        let mut threads: Vec<u32> = self.open.keys().copied().collect();
+        threads.sort_unstable();
+        threads.into_iter().try_for_each(|thread| self.cut(thread))?;
+        self.send_definitions()?;
+        self.send(Job::Finish(exit))?;
+        self.jobs = None;
+        let summary = self.worker.take().and_then(|worker| worker.join().ok()).flatten();
+        self.check()?;
+        let summary = summary.ok_or(WriteError::WorkerGone)?;
+        std::fs::rename(&self.part, &self.path).map_err(|source| WriteError::Rename {
+            from: self.part.clone(),
+            to: self.path.clone(),
+            source,
+        })?;
+        Ok(summary)
+    }
+
+    fn cut_longest(&mut self) -> Result<(), WriteError> {
+        let longest = self.open.iter().max_by_key(|(_, open)| open.words.len()).map(|(&thread, _)| thread);
+        longest.map_or(Ok(()), |thread| self.cut(thread))
+    }
+
+    fn cut(&mut self, thread: u32) -> Result<(), WriteError> {
+        let Some(Open { image, words, .. }) = self.open.remove(&thread) else { return Ok(()) };
+        self.open_words -= words.len();
+        self.send_definitions()?;
+        self.send(Job::Path { image, thread, words })
+    }
+
+    fn send_definitions(&mut self) -> Result<(), WriteError> {
+        if !self.facts.is_empty() {
+            let facts = std::mem::take(&mut self.facts);
+            self.send(Job::Facts(facts))?;
+        }
+        if !self.code.is_empty() {
+            let header = CodeHeader {
+                blocks: self.code.blocks,
+                fragments: self.code.fragments,
+                code_bytes: self.code.code_bytes() as u64,
+            };
+            let content = self.code.take();
+            self.send(Job::Code(header, content))?;
+        }
+        Ok(())
+    }
+
+    fn send(&mut self, job: Job) -> Result<(), WriteError> {
+        self.check()?;
+        let sent = self.jobs.as_ref().is_some_and(|jobs| jobs.send(job).is_ok());
+        if sent {
+            return Ok(());
+        }
+        self.check()?;
+        Err(WriteError::WorkerGone)
+    }
+
+    fn check(&self) -> Result<(), WriteError> {
+        let failure = self.failure.lock().unwrap_or_else(PoisonError::into_inner).take();
+        failure.map_or(Ok(()), Err)
+    }
+}
+
+impl Drop for Writer {
+    /// Without [`Writer::finish`], what was handed over is still appended to the unfinished file.
+    fn drop(&mut self) {
+        self.jobs = None;
+        if let Some(worker) = self.worker.take() {
+            let _ = worker.join();
+        }
+    }
+}
+
+/// The name of a recording that is not finished.
+#[must_use]
+pub fn part_name(path: &Path) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(".part");
+    name.into()
+}
+
+/// Pieces that fit into a chunk and hold whole events.
+fn pieces(words: &[u32]) -> impl Iterator<Item = &[u32]> {
+    let mut rest = words;
+    std::iter::from_fn(move || {
+        let mut length = rest.len();
+        if length > WORDS_MAX / 2 {
+            length = 0;
+            while length < WORDS_MAX / 2 {
+                length += rest.get(length).and_then(|&first| wire::word::length(first)).unwrap_or(1);
+            }
+        }
+        let (piece, left) = rest.split_at(length.min(rest.len()));
+        rest = left;
+        (!piece.is_empty()).then_some(piece)
+    })
+}

@@ -1,0 +1,256 @@
+//! The worker behind a writer: counts and compresses chunks in the order they come and appends them to the file.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::Write;
+use std::path::PathBuf;
+use std::sync::mpsc::{Receiver, SyncSender};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use crate::block::Refused;
+use crate::container::{
+    CODEC_RAW, CODEC_ZSTD, ChunkHeader, CodeHeader, Extra, FILE_HEADER_BYTES, Kind, PathHeader, RAW_BYTES_MAX, TRAILER_BYTES, crc,
+    file_header, trailer,
+};
+use crate::error::WriteError;
+use crate::model::{Exit, Recording, Summary, ThreadSummary};
+use crate::path::{self, PathCoder};
+use crate::program::Program;
+use crate::record::{Definition, Fact, read_code, read_facts, write_exit, write_recording};
+
+pub(super) enum Job {
+    Code(CodeHeader, Vec<u8>),
+    Facts(Vec<u8>),
+    Path { image: u32, thread: u32, words: Vec<u32> },
+    Finish(Exit),
+}
+
+pub(super) struct Worker {
+    file: File,
+    part: PathBuf,
+    codec: u8,
+    offset: u64,
+    sequence: u32,
+    /// Content of the index chunk so far.
+    index: Vec<u8>,
+    program: Program,
+    coder: PathCoder,
+    threads: BTreeMap<u32, ThreadSummary>,
+    summary: Summary,
+    give_back: SyncSender<Vec<u32>>,
+    failure: Arc<Mutex<Option<WriteError>>>,
+}
+
+const ZSTD_LEVEL: i32 = 3;
+
+impl Worker {
+    pub(super) fn new(
+        file: File,
+        part: PathBuf,
+        codec: u8,
+        give_back: SyncSender<Vec<u32>>,
+        failure: Arc<Mutex<Option<WriteError>>>,
+    ) -> Self {
+        Self {
+            file,
+            part,
+            codec,
+            offset: 0,
+            sequence: 0,
+            index: Vec::new(),
+            program: Program::without_code(),
+            coder: PathCoder::default(),
+            threads: BTreeMap::new(),
+            summary: Summary::default(),
+            give_back,
+            failure,
+        }
+    }
+
+    /// Writes what stands before the first job.
+    pub(super) fn start(&mut self, recording: &Recording) -> Result<(), WriteError> {
+        self.append(&file_header())?;
+        debug_assert_eq!(self.offset, FILE_HEADER_BYTES as u64);
+        self.chunk(Kind::Recording, &write_recording(recording), Extra::None)
+    }
+
+    /// Works until the writer is finished or gone.
+    pub(super) fn run(mut self, queue: &Receiver<Job>) -> Option<Summary> {
+        while let Ok(job) = queue.recv() {
+            let result = match job {
+                Job::Code(header, content) => self.code(header, &content),
+                Job::Facts(content) => self.facts(&content),
+                Job::Path { image, thread, words } => self.path(image, thread, words),
+                Job::Finish(exit) => match self.finish(exit) {
+                    Ok(()) => return Some(self.summary),
+                    Err(error) => Err(error),
+                },
+            };
+            if let Err(error) = result {
+                let fatal = matches!(error, WriteError::Write { .. });
+                self.failure.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
+                if fatal {
+                    return None;
+                }
+            }
+        }
+        None
+    }
+
+    fn code(&mut self, header: CodeHeader, content: &[u8]) -> Result<(), WriteError> {
+        let mut refused = None;
+        let (program, sequence) = (&mut self.program, self.sequence);
+        let result = read_code(content, |definition| {
+            if let Err(error) = define(program, &definition, sequence) {
+                refused.get_or_insert(error);
+            }
+        });
+        debug_assert!(result.is_ok(), "the writer reads what it wrote");
+        self.summary.blocks += u64::from(header.blocks);
+        self.summary.fragments += u64::from(header.fragments);
+        self.summary.code_bytes += header.code_bytes;
+        self.chunk(Kind::Code, content, Extra::Code(header))?;
+        refused.map_or(Ok(()), Err)
+    }
+
+    fn facts(&mut self, content: &[u8]) -> Result<(), WriteError> {
+        let (threads, summary) = (&mut self.threads, &mut self.summary);
+        let result = read_facts(content, |fact| match fact {
+            Fact::Thread(info) => {
+                let new = ThreadSummary { info, ..ThreadSummary::default() };
+                threads.entry(new.info.thread).or_insert(new);
+            }
+            Fact::Module { .. } => summary.modules += 1,
+            Fact::Unmapped { .. } => {}
+        });
+        debug_assert!(result.is_ok(), "the writer reads what it wrote");
+        self.chunk(Kind::Facts, content, Extra::None)
+    }
+
+    fn path(&mut self, image: u32, thread: u32, mut words: Vec<u32>) -> Result<(), WriteError> {
+        let Some(summary) = self.threads.get_mut(&thread) else { return Err(WriteError::UnknownThread { thread }) };
+        let mut unknown = None;
+        let encoded = loop {
+            match self.coder.encode(self.codec, &self.program, image, self.sequence, &words) {
+                Ok(encoded) => break encoded,
+                Err(known) => {
+                    unknown = words.get(known).map(|&word| WriteError::UnknownWord { thread, word });
+                    words.truncate(known);
+                }
+            }
+        };
+        if !words.is_empty() {
+            let total = encoded.total;
+            let header = PathHeader {
+                thread,
+                image,
+                first_instruction: summary.counts.instructions,
+                counts: total.counts,
+                first_tsc: total.first_tsc,
+                last_tsc: total.last_tsc,
+                start_pc: total.start_pc,
+                end_pc: total.end_pc,
+            };
+            let raw = path::bytes(&words);
+            count_path(summary, &header, raw.len() as u64);
+            self.summary.totals.add(&total.counts);
+            self.summary.word_bytes += raw.len() as u64;
+            self.put(Kind::Path, encoded.codec, raw, encoded.payload.as_deref().unwrap_or(raw), Extra::Path(header))?;
+        }
+        words.clear();
+        let _ = self.give_back.try_send(words);
+        unknown.map_or(Ok(()), Err)
+    }
+
+    fn finish(&mut self, exit: Exit) -> Result<(), WriteError> {
+        self.chunk(Kind::End, &write_exit(exit), Extra::None)?;
+        self.summary.exit = exit;
+        self.summary.threads = self.threads.values().cloned().collect();
+        let index = std::mem::take(&mut self.index);
+        let index_offset = self.offset;
+        // An index that could not be read back is left out: readers rebuild it by scanning.
+        if index.len() <= RAW_BYTES_MAX as usize {
+            self.chunk(Kind::Index, &index, Extra::None)?;
+            let length = self.offset + TRAILER_BYTES as u64;
+            self.append(&trailer(index_offset, length))?;
+        }
+        self.summary.chunks = u64::from(self.sequence);
+        self.summary.file_bytes = self.offset;
+        Ok(())
+    }
+
+    /// Appends a chunk that is not a path.
+    fn chunk(&mut self, kind: Kind, content: &[u8], extra: Extra) -> Result<(), WriteError> {
+        match zstd::bulk::compress(content, ZSTD_LEVEL) {
+            Ok(stored) if stored.len() < content.len() => self.put(kind, CODEC_ZSTD, content, &stored, extra),
+            _ => self.put(kind, CODEC_RAW, content, content, extra),
+        }
+    }
+
+    fn put(
+        &mut self,
+        kind: Kind,
+        codec: u8,
+        raw: &[u8],
+        stored: &[u8],
+        extra: Extra,
+    ) -> Result<(), WriteError> {
+        let header = ChunkHeader {
+            kind,
+            codec,
+            stored_length: u32::try_from(stored.len()).unwrap_or(u32::MAX),
+            raw_length: u32::try_from(raw.len()).unwrap_or(u32::MAX),
+            stored_crc: crc(&[stored]),
+            raw_crc: crc(&[raw]),
+            sequence: self.sequence,
+            extra,
+        };
+        self.index.extend_from_slice(&self.offset.to_le_bytes());
+        let start = self.index.len();
+        header.write(&mut self.index);
+        let bytes = self.index[start..].to_vec();
+        self.append(&bytes)?;
+        self.append(stored)?;
+        self.sequence += 1;
+        Ok(())
+    }
+
+    fn append(&mut self, bytes: &[u8]) -> Result<(), WriteError> {
+        self.file.write_all(bytes).map_err(|source| WriteError::Write { path: self.part.clone(), source })?;
+        self.offset += bytes.len() as u64;
+        Ok(())
+    }
+}
+
+fn define(program: &mut Program, definition: &Definition<'_>, sequence: u32) -> Result<(), WriteError> {
+    match *definition {
+        Definition::Block { image, id, address, code } => {
+            program.blocks.add(image, id, address, code).map_err(|refused| match refused {
+                Refused::Twice => WriteError::BlockTwice { id },
+                Refused::Full => WriteError::Full,
+                _ => WriteError::Block { id, address, length: code.len() },
+            })
+        }
+        Definition::Fragment { image, fragment } => {
+            let first_path = fragment.first_path;
+            program.add_fragment(image, &fragment, sequence).map_err(|refused| match refused {
+                Refused::UnknownBlock(block) => WriteError::UnknownBlock { first_path, block },
+                Refused::Twice => WriteError::PathTwice { first_path },
+                Refused::Full => WriteError::Full,
+                Refused::Fragment | Refused::Code => WriteError::Fragment { first_path },
+            })
+        }
+    }
+}
+
+/// Adds a path chunk to what is known of its thread. Reader and writer count alike.
+pub(crate) fn count_path(summary: &mut ThreadSummary, header: &PathHeader, word_bytes: u64) {
+    if header.first_tsc != 0 || header.last_tsc != 0 {
+        let first = summary.first_tsc == 0 && summary.last_tsc == 0;
+        summary.first_tsc = if first { header.first_tsc } else { summary.first_tsc.min(header.first_tsc) };
+        summary.last_tsc = summary.last_tsc.max(header.last_tsc);
+    }
+    summary.counts.add(&header.counts);
+    summary.chunks += 1;
+    summary.word_bytes = summary.word_bytes.saturating_add(word_bytes);
+}

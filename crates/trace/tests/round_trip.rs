@@ -1,0 +1,155 @@
+//! What was recorded is what is read, for random programs, chunk sizes and codecs.
+
+mod support;
+
+use std::time::Duration;
+
+use proptest::prelude::*;
+use support::{Expected, Recorded, Setting, assert_same, record};
+use trace::{Codec, Event, Item, Options, Trace};
+
+fn settings() -> impl Strategy<Value = Setting> {
+    let codec = prop_oneof![Just(Codec::Raw), Just(Codec::Zstd), Just(Codec::Predict), Just(Codec::Predict)];
+    let sizes = (2usize..60, 1u32..4, 1u32..3, 1usize..2000, 2usize..40);
+    (any::<u64>(), sizes, codec, 1usize..3000).prop_map(|(seed, (blocks, threads, images, runs, habit), codec, words)| {
+        let options = Options { codec, chunk_words: words, open_words: 4 * words, latency: Duration::from_secs(3600) };
+        Setting { seed, blocks, threads, images, runs, habit, options }
+    })
+}
+
+/// What an item is, apart from the block's number.
+fn plain(trace: &Trace, item: Item) -> Expected {
+    match item {
+        Item::Event(event) => Expected::Event(event),
+        Item::Step(step) => Expected::Step {
+            address: trace.blocks().get(step.block()).expect("a block").address(),
+            instructions: step.instructions(),
+            leave: step.leave(),
+            next: step.next(),
+        },
+    }
+}
+
+fn check(trace: &Trace, recorded: &Recorded) {
+    assert_eq!(trace.summary(), &recorded.summary);
+    assert!(trace.is_finished());
+    assert_eq!(trace.damage(), []);
+    let report = trace.verify();
+    assert_eq!(report.problems, Vec::<String>::new());
+    assert_eq!(&report.counts, trace.totals());
+    for thread in &recorded.threads {
+        let items: Vec<_> = trace.steps(thread.number).unwrap().map(|item| plain(trace, item.unwrap())).collect();
+        assert_same(&items, &thread.expected);
+    }
+    check_counts(trace, recorded);
+    check_merged(trace, recorded);
+}
+
+fn check_counts(trace: &Trace, recorded: &Recorded) {
+    for (thread, summary) in recorded.threads.iter().zip(trace.threads()) {
+        let steps = thread.expected.iter().filter(|item| matches!(item, Expected::Step { .. })).count() as u64;
+        let instructions = thread.expected.iter().map(|item| match item {
+            Expected::Step { instructions, .. } => u64::from(*instructions),
+            Expected::Event(_) => 0,
+        });
+        assert_eq!((summary.counts.steps, summary.counts.instructions), (steps, instructions.sum()));
+        let system_calls = |item: &&Expected| matches!(item, Expected::Event(Event::Syscall { .. }));
+        assert_eq!(summary.counts.system_calls, thread.expected.iter().filter(system_calls).count() as u64);
+    }
+}
+
+fn check_merged(trace: &Trace, recorded: &Recorded) {
+    let mut of_threads: Vec<Vec<Expected>> = recorded.threads.iter().map(|_| Vec::new()).collect();
+    let mut merged = trace.merged();
+    let mut last = 0;
+    while let Some(batch) = merged.next_batch().unwrap() {
+        assert!(batch.tsc() >= last);
+        last = batch.tsc();
+        of_threads[batch.thread() as usize].extend(batch.items().map(|item| plain(trace, item)));
+    }
+    for (items, thread) in of_threads.iter().zip(&recorded.threads) {
+        assert_same(items, &thread.expected);
+    }
+}
+
+fn check_instructions(trace: &Trace, recorded: &Recorded) {
+    // Only with one image are addresses unique.
+    for thread in &recorded.threads {
+        let all = thread.instructions(&recorded.addresses[0]);
+        let (mut addresses, mut steps) = (Vec::new(), trace.steps(thread.number).unwrap());
+        while let Some(batch) = steps.next_batch().unwrap() {
+            assert_eq!(batch.first_instruction(), addresses.len() as u64);
+            for step in batch.steps() {
+                addresses.extend(trace.blocks().instructions(step).map(|instruction| instruction.address));
+            }
+        }
+        assert!(addresses == all);
+        for number in [0, 1, all.len() / 3, all.len() / 2, all.len().saturating_sub(1)] {
+            check_seek(trace, thread.number, &all, number);
+        }
+        assert!(trace.seek(thread.number, all.len() as u64).is_err());
+    }
+}
+
+fn check_seek(trace: &Trace, thread: u32, all: &[u64], number: usize) {
+    if number >= all.len() {
+        return;
+    }
+    let mut addresses = Vec::new();
+    for item in trace.seek(thread, number as u64).unwrap() {
+        if let Item::Step(step) = item.unwrap() {
+            addresses.extend(trace.blocks().instructions(&step).map(|instruction| instruction.address));
+        }
+    }
+    assert!(addresses == all[number..]);
+    let mut steps = trace.seek(thread, number as u64).unwrap();
+    let batch = steps.next_batch().unwrap().unwrap();
+    assert_eq!(batch.first_instruction(), number as u64);
+    assert_eq!(trace.blocks().instructions(&batch.steps()[0]).next().unwrap().address, all[number]);
+}
+
+fn check_parallel(trace: &Trace) {
+    let counts = trace.par_chunks(|steps| {
+        let mut count = 0;
+        while let Some(batch) = steps.next_batch().unwrap() {
+            count += batch.instructions();
+        }
+        count
+    });
+    let told: Vec<u64> = trace.path_chunks().map(|path| path.counts.instructions).collect();
+    assert_eq!(counts, told);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
+
+    #[test]
+    fn what_is_written_is_read(setting in settings()) {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("random.trk");
+        let recorded = record(&path, &setting);
+        let trace = Trace::open(&path).unwrap();
+        check(&trace, &recorded);
+        if setting.images == 1 {
+            check_instructions(&trace, &recorded);
+        }
+        check_parallel(&trace);
+    }
+}
+
+#[test]
+fn a_long_run_of_many_chunks() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut sizes = Vec::new();
+    for codec in [Codec::Predict, Codec::Zstd] {
+        let path = directory.path().join("long.trk");
+        let options = Options { codec, chunk_words: 20_000, ..Options::default() };
+        let setting = Setting { seed: 5, blocks: 400, threads: 3, images: 1, runs: 200_000, habit: 30, options };
+        let recorded = record(&path, &setting);
+        let trace = Trace::open(&path).unwrap();
+        check(&trace, &recorded);
+        check_instructions(&trace, &recorded);
+        sizes.push(recorded.summary.file_bytes);
+    }
+    assert!(sizes[0] < sizes[1] * 3 / 4, "{sizes:?}");
+}

@@ -1,0 +1,461 @@
+//! Random programs of real machine code, and an obviously right interpreter that executes them as the engine would: it gives
+//! the words for the ring and, apart from them, what was really executed.
+#![allow(dead_code)]
+
+use std::collections::HashMap;
+
+use trace::{Event, Exit, Fragment, Leave, Module, Options, Recording, Summary, ThreadInfo, Writer};
+use wire::code::{LEAVE_DIRECT, LEAVE_INDIRECT, LEAVE_NOT_TAKEN, LEAVE_SYSCALL, LEAVE_TAKEN, TAKEN};
+use wire::word;
+
+pub struct Random(pub u64);
+
+impl Random {
+    pub fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ z >> 31
+    }
+
+    pub fn below(&mut self, limit: usize) -> usize {
+        (self.next() % limit as u64) as usize
+    }
+
+    pub fn one_in(&mut self, count: usize) -> bool {
+        self.below(count) == 0
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Ending {
+    Conditional(usize),
+    Jump(usize),
+    Call(usize),
+    IndirectJump,
+    IndirectCall,
+    Return,
+    Syscall,
+    Cut,
+    Trap,
+}
+
+#[derive(Clone, Debug)]
+struct Block {
+    id: u32,
+    address: u64,
+    code: Vec<u8>,
+    /// Addresses of its instructions.
+    instructions: Vec<u64>,
+    ending: Ending,
+}
+
+impl Block {
+    fn end(&self) -> u64 {
+        self.address + self.code.len() as u64
+    }
+}
+
+struct Chain {
+    first_path: u32,
+    /// Block, and whether it goes on to the next one by a taken branch.
+    blocks: Vec<(usize, bool)>,
+    exits: Vec<u32>,
+}
+
+/// One image of the process: its blocks, one after the other, and the fragments made so far.
+pub struct Image {
+    blocks: Vec<Block>,
+    chains: Vec<Chain>,
+    by_head: HashMap<usize, Vec<usize>>,
+    /// Chains that have been handed to the writer.
+    announced: usize,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Expected {
+    Step { address: u64, instructions: u32, leave: Leave, next: u64 },
+    Event(Event),
+}
+
+const NOPS: [&[u8]; 5] = [&[0x90], &[0x66, 0x90], &[0x0f, 0x1f, 0x00], &[0xf3, 0xa4], &[0x0f, 0x1f, 0x44, 0x00, 0x00]];
+
+impl Image {
+    pub fn random(random: &mut Random, count: usize, next_block: &mut u32) -> Self {
+        let endings: Vec<Ending> = (0..count).map(|place| random_ending(random, place, count)).collect();
+        let bodies: Vec<Vec<&[u8]>> =
+            (0..count).map(|_| (0..random.below(6)).map(|_| NOPS[random.below(NOPS.len())]).collect()).collect();
+        let mut addresses = vec![0x40_0000];
+        for (body, ending) in bodies.iter().zip(&endings) {
+            let length: usize = body.iter().map(|nop| nop.len()).sum::<usize>() + ending_length(*ending);
+            addresses.push(addresses.last().unwrap() + length as u64);
+        }
+        let blocks = (0..count).map(|place| {
+            let mut code = Vec::new();
+            let mut instructions = Vec::new();
+            for nop in &bodies[place] {
+                instructions.push(addresses[place] + code.len() as u64);
+                code.extend_from_slice(nop);
+            }
+            instructions.push(addresses[place] + code.len() as u64);
+            let target = |to: usize| (addresses[to].wrapping_sub(addresses[place + 1]) as u32).to_le_bytes();
+            match endings[place] {
+                Ending::Conditional(to) => code.extend([&[0x0f, 0x85][..], &target(to)].concat()),
+                Ending::Jump(to) => code.extend([&[0xe9][..], &target(to)].concat()),
+                Ending::Call(to) => code.extend([&[0xe8][..], &target(to)].concat()),
+                Ending::IndirectJump => code.extend([0xff, 0xe0]),
+                Ending::IndirectCall => code.extend([0xff, 0xd0]),
+                Ending::Return => code.push(0xc3),
+                Ending::Syscall => code.extend([0x0f, 0x05]),
+                Ending::Cut => code.push(0x90),
+                Ending::Trap => code.push(0xcc),
+            }
+            *next_block += 1;
+            Block { id: *next_block, address: addresses[place], code, instructions, ending: endings[place] }
+        });
+        Self { blocks: blocks.collect(), chains: Vec::new(), by_head: HashMap::new(), announced: 0 }
+    }
+
+    /// A fragment that begins at block `head`: an old one or, now and then, a new one.
+    fn chain(&mut self, random: &mut Random, head: usize, next_path: &mut u32) -> usize {
+        let known = self.by_head.entry(head).or_default();
+        if !known.is_empty() && !random.one_in(20) {
+            return known[if random.one_in(3) { random.below(known.len()) } else { known.len() - 1 }];
+        }
+        let (mut blocks, mut exits) = (Vec::new(), Vec::new());
+        let mut at = head;
+        let length = 1 + random.below(8);
+        loop {
+            let number = blocks.len() as u32 + 1;
+            let last = number as usize == length || at + 1 == self.blocks.len();
+            let after = at + 1;
+            let (taken, next) = match self.blocks[at].ending {
+                Ending::Conditional(to) => {
+                    let taken = random.one_in(2);
+                    if last || taken {
+                        exits.push(number | LEAVE_NOT_TAKEN << 16);
+                    }
+                    if last || !taken {
+                        exits.push(number | LEAVE_TAKEN << 16);
+                    }
+                    (taken, Some(if taken { to } else { after }))
+                }
+                Ending::Jump(to) | Ending::Call(to) => {
+                    if last {
+                        exits.push(number | LEAVE_DIRECT << 16);
+                    }
+                    (false, Some(to))
+                }
+                Ending::Return => {
+                    exits.push(number | LEAVE_INDIRECT << 16);
+                    // As if the fragment held the call that is returned from.
+                    (false, random.one_in(3).then(|| random.below(self.blocks.len())))
+                }
+                Ending::IndirectJump | Ending::IndirectCall => {
+                    exits.push(number | LEAVE_INDIRECT << 16);
+                    (false, None)
+                }
+                Ending::Syscall => {
+                    exits.push(number | LEAVE_SYSCALL << 16);
+                    (false, None)
+                }
+                Ending::Cut | Ending::Trap => {
+                    if last || self.blocks[at].ending == Ending::Trap {
+                        exits.push(number | LEAVE_DIRECT << 16);
+                    }
+                    (false, (self.blocks[at].ending == Ending::Cut).then_some(after))
+                }
+            };
+            blocks.push((at, taken && !last));
+            match next {
+                Some(next) if !last => at = next,
+                _ => break,
+            }
+        }
+        let first_path = *next_path;
+        *next_path += exits.len() as u32;
+        self.chains.push(Chain { first_path, blocks, exits });
+        self.by_head.entry(head).or_default().push(self.chains.len() - 1);
+        self.chains.len() - 1
+    }
+
+    pub fn define_blocks(&self, image: u32, writer: &mut Writer) {
+        for block in &self.blocks {
+            writer.block(image, block.id, block.address, &block.code).unwrap();
+        }
+    }
+
+    /// Hands fragments to the writer that it has not seen.
+    pub fn announce(&mut self, image: u32, writer: &mut Writer) {
+        for chain in &self.chains[self.announced..] {
+            let taken = |taken| if taken { TAKEN } else { 0 };
+            let blocks: Vec<u32> =
+                chain.blocks.iter().map(|&(block, is_taken)| self.blocks[block].id | taken(is_taken)).collect();
+            let fragment = Fragment { first_path: chain.first_path, blocks: &blocks, exits: &chain.exits };
+            writer.fragment(image, &fragment).unwrap();
+        }
+        self.announced = self.chains.len();
+    }
+}
+
+fn random_ending(random: &mut Random, place: usize, count: usize) -> Ending {
+    let to = random.below(count);
+    if place + 1 == count {
+        return Ending::Jump(to);
+    }
+    match random.below(20) {
+        0..7 => Ending::Conditional(to),
+        7..9 => Ending::Jump(to),
+        9..12 => Ending::Call(to),
+        12 => Ending::IndirectJump,
+        13 => Ending::IndirectCall,
+        14..17 => Ending::Return,
+        17 => Ending::Syscall,
+        18 => Ending::Cut,
+        _ => Ending::Trap,
+    }
+}
+
+fn ending_length(ending: Ending) -> usize {
+    match ending {
+        Ending::Conditional(_) => 6,
+        Ending::Jump(_) | Ending::Call(_) => 5,
+        Ending::IndirectJump | Ending::IndirectCall | Ending::Syscall => 2,
+        Ending::Return | Ending::Cut | Ending::Trap => 1,
+    }
+}
+
+/// A thread that executes an image at random.
+#[derive(Debug)]
+pub struct Thread {
+    pub number: u32,
+    at: usize,
+    pub words: Vec<u32>,
+    pub expected: Vec<Expected>,
+    /// How surely conditional branches go the same way every time; the higher, the surer.
+    habit: usize,
+    tsc: u64,
+}
+
+impl Thread {
+    pub fn new(number: u32, habit: usize) -> Self {
+        Self { number, at: 0, words: Vec::new(), expected: Vec::new(), habit, tsc: 1000 + u64::from(number) }
+    }
+
+    fn time(&mut self, random: &mut Random) -> u64 {
+        self.tsc += 1 + random.next() % 1000;
+        self.tsc
+    }
+
+    fn event(&mut self, event: Event, low: u32, interrupted: Option<(u32, u32)>) {
+        let split = |value: u64| [value as u32, (value >> 32) as u32];
+        let (kind, payload) = match event {
+            Event::Start { pc, tsc } => (word::START, [split(pc), split(tsc)].concat()),
+            Event::Time { tsc } => (word::TIME, split(tsc).to_vec()),
+            Event::Syscall { number, tsc } => (word::SYSCALL, [&[number][..], &split(tsc)].concat()),
+            Event::Signal { pc, handler, tsc, .. } => {
+                let (fragment, blocks) = interrupted.unwrap_or((0, 0));
+                (word::SIGNAL, [&[fragment, blocks][..], &split(pc), &split(handler), &split(tsc)].concat())
+            }
+            Event::Resume { pc, tsc } => (word::RESUME, [split(pc), split(tsc)].concat()),
+            Event::End { tsc } => (word::END, split(tsc).to_vec()),
+            Event::Child { thread, os_tid } => (word::CHILD, vec![thread, os_tid]),
+            Event::Leave { tsc } => (word::LEAVE, split(tsc).to_vec()),
+            Event::Lost => unreachable!(),
+        };
+        self.words.push(word::event(kind, low));
+        self.words.extend(payload);
+        self.expected.push(Expected::Event(event));
+    }
+
+    pub fn start(&mut self, image: &Image, random: &mut Random) {
+        self.at = random.below(image.blocks.len());
+        let tsc = self.time(random);
+        self.event(Event::Start { pc: image.blocks[self.at].address, tsc }, 0, None);
+    }
+
+    pub fn end(&mut self, random: &mut Random) {
+        // Where an indirect transfer went is told by what comes next; here nothing does.
+        let last = self.expected.iter_mut().rev().find(|item| !matches!(item, Expected::Event(Event::Time { .. })));
+        if let Some(Expected::Step { leave: Leave::Indirect, next, .. }) = last {
+            *next = 0;
+        }
+        let tsc = self.time(random);
+        let event = if random.one_in(2) { Event::End { tsc } } else { Event::Leave { tsc } };
+        self.event(event, 0, None);
+    }
+
+    /// Executes one fragment.
+    pub fn run(&mut self, image: &mut Image, random: &mut Random, next_path: &mut u32) {
+        if random.one_in(50) {
+            let tsc = self.time(random);
+            self.event(Event::Time { tsc }, 0, None);
+        }
+        let chain = image.chain(random, self.at, next_path);
+        let image = &*image;
+        let chain = &image.chains[chain];
+        let stop = random.one_in(40).then(|| random.below(chain.blocks.len()));
+        for (place, &(index, goes_on_taken)) in chain.blocks.iter().enumerate() {
+            let block = &image.blocks[index];
+            if stop == Some(place) || block.ending == Ending::Trap {
+                return self.interrupt(image, random, chain, place);
+            }
+            let inner = chain.blocks.get(place + 1).map(|&(next, _)| next);
+            let (way, leave, next) = self.outcome(image, random, index, inner);
+            let address = image.blocks[next].address;
+            let instructions = block.instructions.len() as u32;
+            self.expected.push(Expected::Step { address: block.address, instructions, leave, next: address });
+            self.at = next;
+            let follows = inner == Some(next)
+                && match block.ending {
+                    Ending::Conditional(_) => goes_on_taken == (way == LEAVE_TAKEN),
+                    Ending::IndirectJump | Ending::IndirectCall | Ending::Syscall => false,
+                    _ => true,
+                };
+            if !follows {
+                let exit = (place as u32 + 1) | way << 16;
+                let number = chain.exits.iter().position(|&other| other == exit).expect("there is an exit");
+                self.words.push(chain.first_path + number as u32);
+                if way == LEAVE_SYSCALL {
+                    let (number, tsc) = (random.below(400) as u32, self.time(random));
+                    self.event(Event::Syscall { number, tsc }, 0, None);
+                    if random.one_in(4) {
+                        self.event(Event::Child { thread: 77, os_tid: 88 }, 0, None);
+                    }
+                }
+                return;
+            }
+        }
+    }
+
+    /// How control leaves the block: way, leave, next block.
+    fn outcome(&self, image: &Image, random: &mut Random, index: usize, inner: Option<usize>) -> (u32, Leave, usize) {
+        let after = index + 1;
+        match image.blocks[index].ending {
+            Ending::Conditional(to) => {
+                let usual = index % 3 != 0;
+                let taken = if random.one_in(self.habit) { !usual } else { usual };
+                if taken { (LEAVE_TAKEN, Leave::Taken, to) } else { (LEAVE_NOT_TAKEN, Leave::NotTaken, after) }
+            }
+            Ending::Jump(to) | Ending::Call(to) => (LEAVE_DIRECT, Leave::Direct, to),
+            Ending::Return | Ending::IndirectJump | Ending::IndirectCall => {
+                let usual = inner.unwrap_or(index * 7 % image.blocks.len());
+                let to = if random.one_in(self.habit) { random.below(image.blocks.len()) } else { usual };
+                (LEAVE_INDIRECT, Leave::Indirect, to)
+            }
+            Ending::Syscall => (LEAVE_SYSCALL, Leave::Syscall, after),
+            Ending::Cut | Ending::Trap => (LEAVE_DIRECT, Leave::Next, after),
+        }
+    }
+
+    /// A signal comes in block `place` of the chain; the handler runs on somewhere, or the thread resumes.
+    fn interrupt(&mut self, image: &Image, random: &mut Random, chain: &Chain, place: usize) {
+        let index = chain.blocks[place].0;
+        let block = &image.blocks[index];
+        let count = if block.ending == Ending::Trap {
+            block.instructions.len()
+        } else {
+            random.below(block.instructions.len())
+        };
+        let pc = block.instructions.get(count).copied().unwrap_or(block.end());
+        if count > 0 {
+            let (address, instructions) = (block.address, count as u32);
+            self.expected.push(Expected::Step { address, instructions, leave: Leave::Interrupted, next: pc });
+        }
+        self.at = random.below(image.blocks.len());
+        let tsc = self.time(random);
+        let event = Event::Signal { signal: 11, pc, handler: image.blocks[self.at].address, tsc };
+        self.event(event, 11, Some((chain.first_path, place as u32)));
+        if random.one_in(2) {
+            self.at = random.below(image.blocks.len());
+            let tsc = self.time(random);
+            self.event(Event::Resume { pc: image.blocks[self.at].address, tsc }, 0, None);
+        }
+    }
+
+    /// Addresses of all instructions executed.
+    pub fn instructions(&self, addresses: &HashMap<u64, Vec<u64>>) -> Vec<u64> {
+        let mut all = Vec::new();
+        for expected in &self.expected {
+            if let Expected::Step { address, instructions, .. } = expected {
+                all.extend(&addresses[address][..*instructions as usize]);
+            }
+        }
+        all
+    }
+}
+
+#[derive(Clone, Debug)]
+pub struct Setting {
+    pub seed: u64,
+    pub blocks: usize,
+    pub threads: u32,
+    pub images: u32,
+    pub runs: usize,
+    pub habit: usize,
+    pub options: Options,
+}
+
+/// What a recording was made of.
+#[derive(Debug)]
+pub struct Recorded {
+    pub threads: Vec<Thread>,
+    pub summary: Summary,
+    /// Of every block of every image: by image and address, the addresses of its instructions.
+    pub addresses: Vec<HashMap<u64, Vec<u64>>>,
+}
+
+/// Executes random programs and records them in `path`.
+pub fn record(path: &std::path::Path, setting: &Setting) -> Recorded {
+    let mut random = Random(setting.seed);
+    let recording = Recording { command: vec!["random".into()], pid: 1, tsc_hz: 5, ..Recording::default() };
+    let mut writer = Writer::create_with(path, &recording, setting.options).unwrap();
+    let (mut next_block, mut next_path) = (0, 1);
+    let mut threads: Vec<Thread> = (0..setting.threads).map(|number| Thread::new(number, setting.habit)).collect();
+    let mut addresses = Vec::new();
+    for number in 0..setting.images {
+        let mut image = Image::random(&mut random, setting.blocks, &mut next_block);
+        addresses.push(image.blocks.iter().map(|block| (block.address, block.instructions.clone())).collect());
+        image.define_blocks(number, &mut writer);
+        let module = Module { address: 0x40_0000, length: 0x1000, file_offset: 0, path: "/bin/random".into(), tsc: 1 };
+        writer.module(number, &module).unwrap();
+        let mut sent = vec![0; threads.len()];
+        for thread in &mut threads {
+            let parent = thread.number.checked_sub(1);
+            let info = ThreadInfo { thread: thread.number, os_tid: 100 + thread.number, parent, image: number };
+            writer.thread(&info).unwrap();
+            sent[thread.number as usize] = thread.words.len();
+            thread.start(&image, &mut random);
+        }
+        for _ in 0..setting.runs {
+            let place = random.below(threads.len());
+            threads[place].run(&mut image, &mut random, &mut next_path);
+            if random.one_in(100) {
+                send(&mut writer, number, &mut image, &mut threads[place], &mut sent[place]);
+            }
+        }
+        for thread in &mut threads {
+            thread.end(&mut random);
+            send(&mut writer, number, &mut image, thread, &mut sent[thread.number as usize]);
+        }
+    }
+    writer.unmapped(0, 0x40_0000, 1, 999).unwrap();
+    let summary = writer.finish(Exit::Code(3)).unwrap();
+    Recorded { threads, summary, addresses }
+}
+
+fn send(writer: &mut Writer, number: u32, image: &mut Image, thread: &mut Thread, sent: &mut usize) {
+    image.announce(number, writer);
+    writer.path(number, thread.number, &thread.words[*sent..]).unwrap();
+    *sent = thread.words.len();
+}
+
+/// Compares two lists and shows where they first differ.
+pub fn assert_same(left: &[Expected], right: &[Expected]) {
+    let place = left.iter().zip(right).position(|(left, right)| left != right);
+    if let Some(place) = place {
+        panic!("item {place} is {:?}, not {:?}", left[place], right[place]);
+    }
+    assert_eq!(left.len(), right.len());
+}

@@ -1,0 +1,79 @@
+//! The words of a thread's ring: what it executed and what happened to it, in order.
+//!
+//! | word | meaning |
+//! | --- | --- |
+//! | 0 | not written yet |
+//! | top bit clear | one execution of the path with this number (see [`crate::code::FRAGMENT`]) |
+//! | top bit set | an event: kind in bits 24 to 30, [`length`] words in all |
+//!
+//! Each word stands for itself; nothing has to be known of the words before it. Where a path leaves indirectly, the first
+//! block of the next path is where it went. 64-bit values take two words, the low one first.
+
+/// `pc, tsc`: 5 words. The first instruction of a thread, or of the process in a new image.
+pub const START: u8 = 0;
+/// `tsc`: 3 words. The time here; the first thing in every segment but a thread's first.
+pub const TIME: u8 = 1;
+/// `number, tsc`: 4 words. The system call that ends the path before it, before it is executed.
+pub const SYSCALL: u8 = 2;
+/// `fragment, blocks, pc, handler, tsc`: 9 words; low byte of the first: the signal. The thread was interrupted before (or by)
+/// the instruction at `pc`, and goes on at `handler` (0: it ends). Since the last path it had executed the first `blocks`
+/// blocks of the fragment whose first path is `fragment`, and the block after those up to `pc`. Fragment 0: nothing. After
+/// [`SYSCALL`], a `pc` that is the system call's own means that it will be executed again. Signal 0 is none at all: the engine
+/// has interrupted the thread for its own reasons, and it goes on at `handler`, which is `pc`.
+pub const SIGNAL: u8 = 3;
+/// `pc, tsc`: 5 words. A handler has returned to `pc` (after the [`SYSCALL`] for rt_sigreturn).
+pub const RESUME: u8 = 4;
+/// `tsc`: 3 words. The thread has ended.
+pub const END: u8 = 5;
+/// `thread, os_tid`: 3 words. The system call just recorded has created a thread.
+pub const CHILD: u8 = 6;
+/// `tsc`: 3 words. From here on the thread runs natively and is not recorded.
+pub const LEAVE: u8 = 7;
+
+pub const EVENT: u32 = 1 << 31;
+/// Largest path number.
+pub const PATH_MAX: u32 = EVENT - 1;
+/// Words of the longest event.
+pub const EVENT_WORDS_MAX: usize = 9;
+
+/// The first word of an event; `low` are its 24 low bits.
+#[must_use]
+pub const fn event(kind: u8, low: u32) -> u32 {
+    EVENT | (kind as u32) << 24 | low & 0xff_ffff
+}
+
+/// The kind of an event, from its first word.
+#[must_use]
+pub const fn kind(word: u32) -> u8 {
+    (word >> 24) as u8 & 0x7f
+}
+
+/// Number of words of what begins with `word`: 1 for a path, `None` for 0 and for an unknown event.
+#[must_use]
+pub const fn length(word: u32) -> Option<usize> {
+    if word & EVENT == 0 {
+        return if word == 0 { None } else { Some(1) };
+    }
+    match kind(word) {
+        START | RESUME => Some(5),
+        TIME | END | CHILD | LEAVE => Some(3),
+        SYSCALL => Some(4),
+        SIGNAL => Some(9),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lengths() {
+        assert_eq!(length(0), None);
+        assert_eq!(length(1), Some(1));
+        assert_eq!(length(PATH_MAX), Some(1));
+        assert_eq!(length(event(SIGNAL, 11)), Some(9));
+        assert_eq!(length(event(99, 0)), None);
+        assert_eq!(kind(event(SIGNAL, 11)), SIGNAL);
+    }
+}

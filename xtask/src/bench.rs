@@ -1,0 +1,282 @@
+//! `cargo xtask bench`: how fast we record, how small a trace is, how fast it is read, and how valgrind does on the same
+//! programs; everything as ratios in one run on one machine.
+//!
+//! Runs are interleaved (native, ours, native, ours …) and the best of each counts, so that what else goes on in the
+//! machine hits all alike and mostly not at all.
+
+use std::path::{Path, PathBuf};
+
+use serde::Serialize;
+
+use crate::machine::{self, Machine};
+
+mod measure;
+mod programs;
+mod table;
+
+use measure::{Reading, Recording};
+use programs::{PROGRAMS, Program};
+
+/// Measure slowdown, size and reading speed over nine programs, beside valgrind.
+#[derive(clap::Args)]
+pub struct Arguments {
+    /// About 0.3 seconds of native time per program instead of 1, fewer rounds.
+    #[arg(long)]
+    quick: bool,
+    /// Print JSON instead of the table.
+    #[arg(long)]
+    json: bool,
+    /// Only these programs, separated by commas.
+    #[arg(long, value_delimiter = ',', value_name = "NAME,...")]
+    programs: Vec<String>,
+    /// Leave valgrind out.
+    #[arg(long)]
+    no_valgrind: bool,
+    /// Rounds of native and recorded runs.
+    #[arg(long, value_name = "N")]
+    rounds: Option<u32>,
+    /// Keep the result: a dated record under docs/performance/, and the table in docs/performance.md.
+    #[arg(long)]
+    save: bool,
+}
+
+/// The result of a run.
+#[derive(Serialize)]
+pub struct Report {
+    pub command: String,
+    pub date: String,
+    pub machine: Machine,
+    pub programs: Vec<Row>,
+    pub geometric_means: Means,
+}
+
+/// What one program gave.
+#[derive(Serialize)]
+pub struct Row {
+    pub name: &'static str,
+    pub what: &'static str,
+    #[serde(flatten)]
+    pub result: Result<Measured, Missing>,
+}
+
+/// Why there are no numbers.
+#[derive(Serialize)]
+pub struct Missing {
+    pub problem: String,
+}
+
+#[derive(Serialize)]
+pub struct Measured {
+    pub native_seconds: f64,
+    #[serde(flatten)]
+    pub recording: Recording,
+    pub slowdown: f64,
+    #[serde(flatten)]
+    pub reading: Reading,
+    pub valgrind_none: Peer,
+    pub valgrind_lackey: Peer,
+}
+
+/// How another tool did.
+#[derive(Serialize, Clone)]
+#[serde(untagged)]
+pub enum Peer {
+    Slowdown(f64),
+    Without(&'static str),
+}
+
+#[derive(Serialize)]
+pub struct Means {
+    pub slowdown: Option<f64>,
+    pub bits_per_instruction: Option<f64>,
+    pub read_steps_mips: Option<f64>,
+    pub read_instructions_mips: Option<f64>,
+    pub valgrind_none: Option<f64>,
+    pub valgrind_lackey: Option<f64>,
+}
+
+/// lackey is so slow that it runs on this share of the work, compared with native runs of the same share.
+const LACKEY_SHARE: f64 = 0.125;
+
+struct Bench {
+    trackway: PathBuf,
+    directory: tempfile::TempDir,
+    scale: f64,
+    rounds: u32,
+    valgrind: Result<(), &'static str>,
+}
+
+pub fn run(arguments: &Arguments) -> Result<(), String> {
+    let selected = select(&arguments.programs)?;
+    let bench = Bench {
+        trackway: crate::build_trackway()?,
+        directory: tempfile::tempdir().map_err(|error| format!("no temporary directory: {error}"))?,
+        scale: if arguments.quick { 0.3 } else { 1.0 },
+        rounds: arguments.rounds.unwrap_or(if arguments.quick { 2 } else { 3 }),
+        valgrind: valgrind(arguments.no_valgrind),
+    };
+    let programs: Vec<Row> = selected.iter().map(|program| bench.row(program)).collect();
+    let report = Report {
+        command: command_line(arguments),
+        date: machine::today(),
+        machine: machine::describe(),
+        geometric_means: means(&programs),
+        programs,
+    };
+    let json = serde_json::to_string_pretty(&report).map_err(|error| error.to_string())?;
+    if arguments.json {
+        println!("{json}");
+    } else {
+        print!("{}", table::text(&report));
+    }
+    if arguments.save {
+        table::save(&report, &json)?;
+    }
+    match report
+        .programs
+        .iter()
+        .find_map(|row| row.result.as_ref().err().filter(|missing| missing.problem != "not installed"))
+    {
+        Some(missing) => Err(format!("not every program could be measured: {}", missing.problem)),
+        None => Ok(()),
+    }
+}
+
+fn select(names: &[String]) -> Result<Vec<&'static Program>, String> {
+    if names.is_empty() {
+        return Ok(PROGRAMS.iter().collect());
+    }
+    let known = || PROGRAMS.iter().map(|program| program.name).collect::<Vec<_>>().join(", ");
+    names
+        .iter()
+        .map(|name| PROGRAMS.iter().find(|program| program.name == name))
+        .map(|found| found.ok_or_else(|| format!("there are only these programs: {}", known())))
+        .collect()
+}
+
+fn valgrind(unwanted: bool) -> Result<(), &'static str> {
+    if unwanted {
+        return Err("not asked for");
+    }
+    match std::process::Command::new("valgrind").arg("--version").output() {
+        Ok(_) => Ok(()),
+        Err(_) => {
+            eprintln!("valgrind is not installed; `apt install valgrind` would fill its columns");
+            Err("not installed")
+        }
+    }
+}
+
+fn command_line(arguments: &Arguments) -> String {
+    let mut line = String::from("cargo xtask bench");
+    for (given, word) in [(arguments.quick, " --quick"), (arguments.no_valgrind, " --no-valgrind")] {
+        if given {
+            line.push_str(word);
+        }
+    }
+    if !arguments.programs.is_empty() {
+        line.push_str(&format!(" --programs {}", arguments.programs.join(",")));
+    }
+    if let Some(rounds) = arguments.rounds {
+        line.push_str(&format!(" --rounds {rounds}"));
+    }
+    line
+}
+
+impl Bench {
+    fn row(&self, program: &Program) -> Row {
+        eprintln!("{} …", program.name);
+        let result = self.measure(program).map_err(|problem| Missing { problem });
+        Row { name: program.name, what: program.what, result }
+    }
+
+    fn measure(&self, program: &Program) -> Result<Measured, String> {
+        let command = program.command(self.directory.path(), self.scale)?;
+        let trace = self.directory.path().join("bench.trk");
+        let mut native = f64::INFINITY;
+        let mut recorded: Option<Recording> = None;
+        for _ in 0..self.rounds {
+            native = native.min(measure::native(&command)?);
+            let recording = measure::record(&self.trackway, &command, &trace)?;
+            if recorded.as_ref().is_none_or(|best| recording.record_seconds < best.record_seconds) {
+                recorded = Some(recording);
+            }
+        }
+        let recording = recorded.ok_or("there are no rounds")?;
+        let reading = measure::read(&trace)?;
+        let valgrind_none = self.none(&command, native)?;
+        let valgrind_lackey = self.lackey(program)?;
+        let slowdown = recording.record_seconds / native;
+        Ok(Measured { native_seconds: native, recording, slowdown, reading, valgrind_none, valgrind_lackey })
+    }
+
+    fn none(&self, command: &[String], native: f64) -> Result<Peer, String> {
+        match self.valgrind {
+            Err(why) => Ok(Peer::Without(why)),
+            Ok(()) => Ok(Peer::Slowdown(measure::valgrind("none", command)? / native)),
+        }
+    }
+
+    fn lackey(&self, program: &Program) -> Result<Peer, String> {
+        if let Err(why) = self.valgrind {
+            return Ok(Peer::Without(why));
+        }
+        let command = program.command(self.directory.path(), self.scale * LACKEY_SHARE)?;
+        let mut native = f64::INFINITY;
+        for _ in 0..self.rounds {
+            native = native.min(measure::native(&command)?);
+        }
+        Ok(Peer::Slowdown(measure::valgrind("lackey", &command)? / native))
+    }
+}
+
+fn means(rows: &[Row]) -> Means {
+    let over = |value: fn(&Measured) -> Option<f64>| {
+        geometric_mean(rows.iter().filter_map(|row| row.result.as_ref().ok().and_then(value)))
+    };
+    let peer = |peer: &Peer| match *peer {
+        Peer::Slowdown(slowdown) => Some(slowdown),
+        Peer::Without(_) => None,
+    };
+    Means {
+        slowdown: over(|row| Some(row.slowdown)),
+        bits_per_instruction: over(|row| Some(row.recording.bits_per_instruction)),
+        read_steps_mips: over(|row| Some(row.reading.read_steps_mips)),
+        read_instructions_mips: over(|row| Some(row.reading.read_instructions_mips)),
+        valgrind_none: geometric_mean(rows.iter().filter_map(|row| peer(&row.result.as_ref().ok()?.valgrind_none))),
+        valgrind_lackey: geometric_mean(rows.iter().filter_map(|row| peer(&row.result.as_ref().ok()?.valgrind_lackey))),
+    }
+}
+
+/// `None` for no values.
+fn geometric_mean(values: impl Iterator<Item = f64>) -> Option<f64> {
+    let (mut sum, mut count) = (0.0, 0);
+    for value in values {
+        sum += value.ln();
+        count += 1;
+    }
+    (count > 0).then(|| (sum / f64::from(count)).exp())
+}
+
+/// The directory for dated records.
+fn records() -> &'static Path {
+    Path::new("docs/performance")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_geometric_mean() {
+        assert_eq!(geometric_mean([].into_iter()), None);
+        let mean = geometric_mean([1.0, 4.0, 16.0].into_iter()).unwrap();
+        assert!((mean - 4.0).abs() < 1e-12);
+    }
+
+    #[test]
+    fn programs_are_selected_by_name() {
+        assert_eq!(select(&["cc1".into(), "xz".into()]).unwrap().len(), 2);
+        assert!(select(&["nonsense".into()]).is_err());
+    }
+}

@@ -1,0 +1,188 @@
+//! The benchmark's result as a table, for the terminal and for docs/performance.md.
+
+use std::fmt::Write;
+
+use super::{LACKEY_SHARE, Measured, Peer, Report, Row, records};
+
+const BEGIN: &str = "<!-- bench table: written by `cargo xtask bench --save` -->";
+const END: &str = "<!-- end of bench table -->";
+
+/// The table as text.
+pub fn text(report: &Report) -> String {
+    let mut rows = vec![heading()];
+    rows.extend(report.programs.iter().map(cells));
+    rows.push(mean_cells(report));
+    let mut text = format!("{} on {}: {}\n\n", report.command, report.date, report.machine);
+    text.push_str(&aligned(&rows));
+    text.push('\n');
+    text.push_str(&notes());
+    text
+}
+
+/// The table in Markdown.
+fn markdown(report: &Report) -> String {
+    let mut text = format!("`{}` on {}: {}\n\n", report.command, report.date, report.machine);
+    let mut line = |cells: Vec<String>| writeln!(text, "| {} |", cells.join(" | ")).expect("a string takes everything");
+    let heading = heading();
+    let rule = heading.iter().enumerate().map(|(column, _)| if column == 0 { "---" } else { "---:" }.into()).collect();
+    line(heading);
+    line(rule);
+    for row in &report.programs {
+        line(cells(row));
+    }
+    line(mean_cells(report));
+    text.push('\n');
+    text.push_str(&notes());
+    text
+}
+
+fn notes() -> String {
+    format!(
+        "Times are the best of interleaved runs. Slowdowns are over native; lackey ran on {:.0} % of the work and is compared with \
+         native runs of the same share.\nMemory is the recorder's peak without its rings; reading is on one core, in millions of \
+         instructions per second.\n",
+        100.0 * LACKEY_SHARE
+    )
+}
+
+fn heading() -> Vec<String> {
+    [
+        "program",
+        "native s",
+        "record s",
+        "slowdown",
+        "M instr.",
+        "bits/instr.",
+        "recorder cpu s",
+        "memory MiB",
+        "steps M/s",
+        "instr. M/s",
+        "valgrind none",
+        "lackey",
+    ]
+    .map(String::from)
+    .into()
+}
+
+fn cells(row: &Row) -> Vec<String> {
+    let mut cells = vec![row.name.to_owned()];
+    match &row.result {
+        Ok(measured) => cells.extend(numbers(measured)),
+        Err(missing) => {
+            cells.push(missing.problem.clone());
+            cells.resize(heading().len(), String::new());
+        }
+    }
+    cells
+}
+
+fn numbers(measured: &Measured) -> [String; 11] {
+    let recording = &measured.recording;
+    [
+        format!("{:.2}", measured.native_seconds),
+        format!("{:.2}", recording.record_seconds),
+        format!("{:.2}", measured.slowdown),
+        format!("{:.0}", recording.instructions as f64 / 1e6),
+        format!("{:.4}", recording.bits_per_instruction),
+        format!("{:.2}", recording.recorder_cpu_seconds),
+        format!("{:.0}", recording.recorder_memory_bytes as f64 / f64::from(1 << 20)),
+        format!("{:.0}", measured.reading.read_steps_mips),
+        format!("{:.0}", measured.reading.read_instructions_mips),
+        peer(&measured.valgrind_none),
+        peer(&measured.valgrind_lackey),
+    ]
+}
+
+fn peer(peer: &Peer) -> String {
+    match peer {
+        Peer::Slowdown(slowdown) => format!("{slowdown:.2}"),
+        Peer::Without(why) => (*why).to_owned(),
+    }
+}
+
+fn mean_cells(report: &Report) -> Vec<String> {
+    let means = &report.geometric_means;
+    let number = |value: Option<f64>, digits: usize| value.map_or("-".into(), |value| format!("{value:.digits$}"));
+    let empty = String::new;
+    vec![
+        "geometric mean".into(),
+        empty(),
+        empty(),
+        number(means.slowdown, 2),
+        empty(),
+        number(means.bits_per_instruction, 4),
+        empty(),
+        empty(),
+        number(means.read_steps_mips, 0),
+        number(means.read_instructions_mips, 0),
+        number(means.valgrind_none, 2),
+        number(means.valgrind_lackey, 2),
+    ]
+}
+
+/// Columns as wide as they have to be, numbers to the right.
+fn aligned(rows: &[Vec<String>]) -> String {
+    let columns = rows.first().map_or(0, Vec::len);
+    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
+    let widths: Vec<usize> = (0..columns).map(width).collect();
+    let mut text = String::new();
+    for row in rows {
+        for (column, cell) in row.iter().enumerate() {
+            let width = widths[column];
+            let written = if column == 0 { write!(text, "{cell:<width$}") } else { write!(text, "  {cell:>width$}") };
+            written.expect("a string takes everything");
+        }
+        text.truncate(text.trim_end().len());
+        text.push('\n');
+    }
+    text
+}
+
+/// Keeps the result: a dated record, and the table in docs/performance.md.
+pub fn save(report: &Report, json: &str) -> Result<(), String> {
+    let write = |name: &str, content: &str| {
+        std::fs::write(crate::root().join(name), content).map_err(|error| format!("{name}: {error}"))
+    };
+    let record = format!("{}/{}-{}", records().display(), report.date, report.machine.revision);
+    write(&format!("{record}.json"), json)?;
+    write(&format!("{record}.txt"), &text(report))?;
+    let page = "docs/performance.md";
+    let old = std::fs::read_to_string(crate::root().join(page)).map_err(|error| format!("{page}: {error}"))?;
+    let new = replace(&old, &markdown(report)).ok_or_else(|| format!("{page} has lost the markers of its table"))?;
+    write(page, &new)?;
+    eprintln!("saved as {record}.json and .txt, and in {page}");
+    Ok(())
+}
+
+/// The page with a new table between the markers.
+fn replace(page: &str, table: &str) -> Option<String> {
+    let (before, rest) = page.split_once(BEGIN)?;
+    let (_, after) = rest.split_once(END)?;
+    Some(format!("{before}{BEGIN}\n{table}\n{END}{after}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn columns_line_up() {
+        let rows =
+            [vec!["a".into(), "1.25".into()], vec!["bcd".into(), "10.5".into()], vec!["e".into(), String::new()]];
+        assert_eq!(aligned(&rows), "a    1.25\nbcd  10.5\ne\n");
+    }
+
+    #[test]
+    fn the_table_is_replaced_between_its_markers() {
+        let page = format!("before\n{BEGIN}\nold\n{END}\nafter\n");
+        let new = replace(&page, "new").unwrap();
+        assert_eq!(new, format!("before\n{BEGIN}\nnew\n{END}\nafter\n"));
+        assert_eq!(replace("no markers", "new"), None);
+    }
+
+    #[test]
+    fn the_page_has_its_markers() {
+        let page = std::fs::read_to_string(crate::root().join("docs/performance.md")).unwrap();
+        assert!(replace(&page, "").is_some());
+    }
+}

@@ -1,0 +1,201 @@
+//! `cargo xtask soak`: what takes longer than a test may. Repeats the tests that depend on timing, records and verifies long
+//! runs, and keeps a dated result under docs/soak/.
+//!
+//! A new long test is a line in [`STAGES`].
+
+use std::fmt::Write;
+use std::path::Path;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use crate::{machine, root};
+
+/// Run the long tests and keep the result under docs/soak/.
+#[derive(clap::Args)]
+pub struct Arguments {
+    /// How many minutes to spend, shared by the stages.
+    #[arg(long, value_name = "M", default_value_t = 60)]
+    minutes: u64,
+    /// Only stages whose name contains this.
+    #[arg(long, value_name = "TEXT", default_value = "")]
+    stage: String,
+    /// Print the result, but do not keep it.
+    #[arg(long)]
+    dry: bool,
+}
+
+/// One thing that is repeated until its share of the time is used up.
+struct Stage {
+    name: &'static str,
+    /// What passing says.
+    shows: &'static str,
+    turn: Turn,
+}
+
+enum Turn {
+    /// Tests of a package, by a part of their names; environment variables for larger inputs.
+    Tests { package: &'static str, filter: &'static str, variables: &'static [(&'static str, &'static str)] },
+    /// A workload recorded and verified: program and arguments.
+    Record { program: &'static str, arguments: &'static [&'static str] },
+}
+
+const STAGES: &[Stage] = &[
+    Stage {
+        name: "command",
+        shows: "recording from the command line works every time",
+        turn: Turn::Tests { package: "trackway", filter: "", variables: &[] },
+    },
+    Stage {
+        name: "capture",
+        shows: "launching, injecting, draining and ends of all kinds work every time",
+        turn: Turn::Tests { package: "capture", filter: "", variables: &[] },
+    },
+    Stage {
+        name: "oracle",
+        shows: "recorded and single-stepped sequences are equal every time",
+        turn: Turn::Tests { package: "oracle", filter: "", variables: &[] },
+    },
+    Stage {
+        name: "container",
+        shows: "codecs and reader hold against many more generated and mutated traces",
+        turn: Turn::Tests { package: "trace", filter: "", variables: &[("PROPTEST_CASES", "5000")] },
+    },
+    Stage {
+        name: "many threads",
+        shows: "hundreds of threads are recorded, and the trace is sound",
+        turn: Turn::Record { program: "radix", arguments: &["300", "3000"] },
+    },
+    Stage {
+        name: "work stealing",
+        shows: "threads that contend are recorded, and the trace is sound",
+        turn: Turn::Record { program: "radiosity", arguments: &["16"] },
+    },
+    Stage {
+        name: "long",
+        shows: "a trace of thousands of millions of instructions is sound",
+        turn: Turn::Record { program: "matmul", arguments: &["2", "1500"] },
+    },
+];
+
+pub fn run(arguments: &Arguments) -> Result<(), String> {
+    let stages: Vec<&Stage> = STAGES.iter().filter(|stage| stage.name.contains(&arguments.stage)).collect();
+    if stages.is_empty() {
+        return Err(format!("no stage has '{}' in its name", arguments.stage));
+    }
+    let trackway = crate::build_trackway()?;
+    let directory = tempfile::tempdir().map_err(|error| error.to_string())?;
+    let share = Duration::from_secs(60 * arguments.minutes) / stages.len() as u32;
+    let results: Vec<Outcome> = stages.iter().map(|stage| repeat(stage, &trackway, directory.path(), share)).collect();
+    let page = page(arguments, &stages, &results);
+    print!("{page}");
+    if !arguments.dry {
+        keep(&page)?;
+    }
+    match results.iter().filter(|outcome| outcome.problem.is_some()).count() {
+        0 => Ok(()),
+        count => Err(format!("{count} of {} stages failed", stages.len())),
+    }
+}
+
+struct Outcome {
+    turns: u32,
+    time: Duration,
+    problem: Option<String>,
+}
+
+/// Takes turns until the time is over or one fails; at least one.
+fn repeat(stage: &Stage, trackway: &Path, directory: &Path, share: Duration) -> Outcome {
+    let start = Instant::now();
+    let mut turns = 0;
+    loop {
+        eprintln!("{}: turn {}", stage.name, turns + 1);
+        let result = match stage.turn {
+            Turn::Tests { package, filter, variables } => run_tests(package, filter, variables),
+            Turn::Record { program, arguments } => record_and_verify(trackway, directory, program, arguments),
+        };
+        turns += 1;
+        let time = start.elapsed();
+        if result.is_err() || time >= share {
+            return Outcome { turns, time, problem: result.err() };
+        }
+    }
+}
+
+fn run_tests(package: &str, filter: &str, variables: &[(&str, &str)]) -> Result<(), String> {
+    let mut command = Command::new(env!("CARGO"));
+    command.args(["test", "--quiet", "--release", "--package", package]).current_dir(root());
+    if !filter.is_empty() {
+        command.args(["--", filter]);
+    }
+    succeed(command.envs(variables.iter().copied()))
+}
+
+fn record_and_verify(trackway: &Path, directory: &Path, program: &str, arguments: &[&str]) -> Result<(), String> {
+    let program = workloads::build(program, workloads::Variant::Pie).map_err(|error| error.to_string())?;
+    let trace = directory.join("soak.trk");
+    succeed(Command::new(trackway).arg("record").arg("-o").arg(&trace).arg("--").arg(program).args(arguments))?;
+    succeed(Command::new(trackway).arg("verify").arg(&trace))
+}
+
+fn succeed(command: &mut Command) -> Result<(), String> {
+    match command.output() {
+        Ok(output) if output.status.success() => Ok(()),
+        Ok(output) => {
+            let text = [output.stdout, output.stderr].concat();
+            let text = String::from_utf8_lossy(&text);
+            let lines: Vec<&str> = text.lines().collect();
+            let tail = lines[lines.len().saturating_sub(40)..].join("\n");
+            Err(format!("{command:?} ended with {}:\n{tail}", output.status))
+        }
+        Err(error) => Err(format!("{command:?}: {error}")),
+    }
+}
+
+fn page(arguments: &Arguments, stages: &[&Stage], results: &[Outcome]) -> String {
+    let mut text = format!("# Soak test of {}\n\n", machine::today());
+    let mut line = |line: String| writeln!(text, "{line}").expect("a string takes everything");
+    line(format!("`cargo xtask soak --minutes {}` on {}\n", arguments.minutes, machine::describe()));
+    line("| stage | turns | minutes | result | what it shows |\n| --- | ---: | ---: | --- | --- |".into());
+    for (stage, outcome) in stages.iter().zip(results) {
+        let (minutes, verdict) =
+            (outcome.time.as_secs_f64() / 60.0, if outcome.problem.is_some() { "FAILED" } else { "passed" });
+        line(format!("| {} | {} | {minutes:.1} | {verdict} | {} |", stage.name, outcome.turns, stage.shows));
+    }
+    for (stage, outcome) in stages.iter().zip(results) {
+        if let Some(problem) = &outcome.problem {
+            line(format!("\n## {} failed in turn {}\n\n```\n{problem}\n```", stage.name, outcome.turns));
+        }
+    }
+    text
+}
+
+fn keep(page: &str) -> Result<(), String> {
+    let name = format!("docs/soak/{}.md", machine::today());
+    std::fs::create_dir_all(root().join("docs/soak")).map_err(|error| error.to_string())?;
+    std::fs::write(root().join(&name), page).map_err(|error| format!("{name}: {error}"))?;
+    eprintln!("kept as {name}");
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn stages_name_programs_that_exist() {
+        for stage in STAGES {
+            if let Turn::Record { program, .. } = stage.turn {
+                assert!(workloads::find(program).is_some(), "{program}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_failure_is_on_the_page() {
+        let arguments = Arguments { minutes: 1, stage: String::new(), dry: true };
+        let failed = Outcome { turns: 3, time: Duration::from_secs(30), problem: Some("it rains".into()) };
+        let page = page(&arguments, &[&STAGES[0]], &[failed]);
+        assert!(page.contains("| command | 3 | 0.5 | FAILED |"), "{page}");
+        assert!(page.contains("it rains"));
+    }
+}

@@ -1,0 +1,125 @@
+//! Keeps the documentation true: every crate is in docs/architecture.md, every path that a document names exists, every
+//! module says what it is for.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap()
+}
+
+fn read(path: &Path) -> String {
+    fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+/// All files below `directory` whose names end in `ending`.
+fn files(directory: &Path, ending: &str) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(directory).unwrap() {
+        let path = entry.unwrap().path();
+        let name = path.file_name().unwrap().to_string_lossy().into_owned();
+        if path.is_dir() && name != "target" && !name.starts_with('.') {
+            found.extend(files(&path, ending));
+        } else if name.ends_with(ending) && path.is_file() {
+            found.push(path);
+        }
+    }
+    found.sort();
+    found
+}
+
+fn packages() -> Vec<(PathBuf, String)> {
+    let mut packages = Vec::new();
+    for manifest in files(root(), "Cargo.toml") {
+        let text = read(&manifest);
+        if let Some(name) = text.lines().find_map(|line| line.strip_prefix("name = \"")) {
+            packages.push((manifest.parent().unwrap().to_owned(), name.trim_end_matches('"').to_owned()));
+        }
+    }
+    assert!(packages.len() >= 9, "the packages are not found: {packages:?}");
+    packages
+}
+
+#[test]
+fn every_crate_is_in_the_architecture() {
+    let page = read(&root().join("docs/architecture.md"));
+    for (directory, name) in packages() {
+        let place = directory.strip_prefix(root()).unwrap().display().to_string();
+        assert!(
+            page.contains(&format!("`{name}` (`{place}`)")),
+            "docs/architecture.md does not list {name} in {place}"
+        );
+    }
+}
+
+/// What documents put into backquotes and looks like a path of the repository.
+fn named_paths(text: &str) -> Vec<String> {
+    const PLACES: [&str; 7] = ["crates/", "docs/", "workloads/", "xtask/", "fuzz/", ".ci/", ".cargo/"];
+    let quoted = text.split('`').skip(1).step_by(2);
+    let words = quoted.filter(|word| PLACES.iter().any(|place| word.starts_with(place)));
+    words.filter(|word| !word.contains(['*', ' ', '<', '{'])).map(str::to_owned).collect()
+}
+
+/// Link targets of Markdown that are files.
+fn links(text: &str) -> Vec<String> {
+    let targets = text.split("](").skip(1).filter_map(|rest| rest.split(')').next());
+    targets.filter(|target| !target.contains("://") && !target.starts_with('#')).map(str::to_owned).collect()
+}
+
+#[test]
+fn every_path_that_is_named_exists() {
+    let mut checked = 0;
+    for document in files(root(), ".md") {
+        let text = read(&document);
+        for path in named_paths(&text) {
+            assert!(root().join(&path).exists(), "{} names {path}, which does not exist", document.display());
+            checked += 1;
+        }
+        for link in links(&text) {
+            let file = link.split('#').next().unwrap();
+            let target = document.parent().unwrap().join(file);
+            assert!(target.exists(), "{} links to {link}, which does not exist", document.display());
+            checked += 1;
+        }
+    }
+    assert!(checked > 10, "the documents name nothing: {checked}");
+}
+
+#[test]
+fn every_module_opens_with_its_purpose() {
+    let mut checked = 0;
+    for (directory, _) in packages() {
+        for source in ["src", "tests", "benches", "examples"].map(|part| directory.join(part)) {
+            if source.exists() {
+                for file in files(&source, ".rs") {
+                    let text = read(&file);
+                    let first = text.lines().next().unwrap_or_default();
+                    let says = first.strip_prefix("//!").is_some_and(|words| words.trim().len() > 10);
+                    assert!(says, "{} does not begin by saying what it is for", file.display());
+                    checked += 1;
+                }
+            }
+        }
+    }
+    assert!(checked > 30, "the modules are not found: {checked}");
+}
+
+#[test]
+fn nobody_names_a_place_on_his_machine() {
+    let documents = files(root(), ".md").into_iter().chain(files(root(), ".rs")).chain(files(root(), ".toml"));
+    for document in documents {
+        let text = read(&document);
+        for place in ["/home/", "/work/", "/root/"] {
+            // Spelled apart here and in no other file.
+            let own = document.ends_with("xtask/tests/tidy.rs");
+            assert!(own || !text.contains(place), "{} names a place under {place}", document.display());
+        }
+    }
+}
+
+#[test]
+fn the_paths_in_a_text_are_found() {
+    let text = "see `docs/a.md`, `cargo test`, `crates/*` and [this](b.md#part), [that](https://example.org)";
+    assert_eq!(named_paths(text), ["docs/a.md"]);
+    assert_eq!(links(text), ["b.md#part"]);
+}
