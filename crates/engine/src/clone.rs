@@ -6,11 +6,13 @@ use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use wire::{Control, RDI, RSI, RSP, SLOT_COUNT, SLOT_FREE, SLOT_LIVE, word};
 
+use crate::fragment::ENGINE;
 use crate::sys::{self, number};
 use crate::tcb::{self, Tcb};
 use crate::{dispatch, leave, ring, signal, syscall};
 
 const CLONE_VM: u64 = 0x100;
+const CLONE_SIGHAND: u64 = 0x800;
 const CLONE_VFORK: u64 = 0x4000;
 const CLONE_THREAD: u64 = 0x1_0000;
 
@@ -71,6 +73,7 @@ fn inherit(child: &mut Tcb, parent: &Tcb, request: &Request) {
 
 fn new_thread(tcb: &mut Tcb, request: &Request) -> i64 {
     let control = tcb.control();
+    ENGINE.lock().order_threads();
     let Some(slot_index) = take_slot(control) else { return sys::EAGAIN };
     let slot = &control.slots[slot_index as usize];
     let thread = control.next_thread.fetch_add(1, Ordering::SeqCst);
@@ -102,11 +105,15 @@ fn new_process(tcb: &mut Tcb, request: &Request) -> i64 {
     };
     inherit(child, tcb, request);
     child.alternate_stack = tcb.alternate_stack;
+    if request.flags & CLONE_SIGHAND == 0 {
+        child.actions = Some(signal::actions());
+    }
     signal::block_all(tcb);
     // SAFETY: the child's state is complete; it runs on stacks of its own, also when it shares our memory.
     let result = unsafe { trackway_clone(child, start_process as *const () as u64) };
     let still_shared = request.flags & (CLONE_VM | CLONE_VFORK) == CLONE_VM;
     if result < 0 || !still_shared {
+        drop(child.actions.take());
         // SAFETY: the child has a copy of its own, or has called exec or ended.
         unsafe { child.free() };
     }
@@ -129,7 +136,9 @@ extern "C" fn start_thread(tcb: &mut Tcb) -> ! {
 extern "C" fn start_process(tcb: &mut Tcb) -> ! {
     // SAFETY: as for a thread; the process's copy of the engine is no longer entered once it runs natively.
     unsafe { tcb::set_gs(tcb.this as u64, FSGSBASE.load(Ordering::Relaxed)) };
-    signal::restore_actions();
+    if let Some(actions) = &tcb.actions {
+        signal::restore_actions(actions);
+    }
     let stack = tcb.alternate_stack;
     // SAFETY: the kernel reads the application's own alternate stack.
     unsafe { sys::call(number::SIGALTSTACK, [&raw const stack as u64, 0, 0, 0, 0, 0]) };

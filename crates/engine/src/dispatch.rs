@@ -263,7 +263,13 @@ extern "C" fn on_exit(tcb: &mut Tcb, number: u64) {
 extern "C" fn on_indirect(tcb: &mut Tcb, target: u64) {
     let mut engine = ENGINE.lock();
     tcb.registers.rip = target;
-    let Some(index) = go_to(tcb, &mut engine, true) else { return };
+    let Some(index) = go_to(tcb, &mut engine, true) else {
+        drop(engine);
+        if syscall::vsyscall(tcb) {
+            resume(tcb);
+        }
+        return;
+    };
     engine.enter_in_table(index);
     drop(engine);
     leave_if_wanted(tcb);

@@ -1,5 +1,7 @@
 //! Machine code, byte by byte. Everything emitted here leaves the flags alone.
 
+use wire::word;
+
 use crate::tcb;
 
 /// The table of indirect targets: by the low bits of an application address, where to go in the cache.
@@ -154,6 +156,19 @@ impl<'a> Emitter<'a> {
     pub fn record(&mut self, word: u32) {
         self.bytes_and_u32(&[0x41, 0xc7, 0x07], word);
         self.bytes(&[0x4d, 0x8d, 0x7f, 4]);
+    }
+
+    /// Writes an event with the time at the cursor and moves it on. rax and rdx go to the scratch places of rcx and rdx.
+    pub fn record_time(&mut self) {
+        self.store_gs(tcb::SCRATCH_RCX, 0);
+        self.store_gs(tcb::SCRATCH_RDX, 2);
+        self.bytes(&[0x0f, 0x31]); // rdtsc
+        self.bytes(&[0x41, 0x89, 0x57, 8]); // mov [r15 + 8], edx
+        self.bytes(&[0x41, 0x89, 0x47, 4]); // mov [r15 + 4], eax
+        self.load_gs(0, tcb::SCRATCH_RCX);
+        self.load_gs(2, tcb::SCRATCH_RDX);
+        self.bytes_and_u32(&[0x41, 0xc7, 0x07], word::event(word::TIME, 0));
+        self.bytes(&[0x4d, 0x8d, 0x7f, 12]);
     }
 
     /// From the cursor in r15 to the application's r15.

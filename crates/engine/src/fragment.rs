@@ -100,6 +100,10 @@ pub struct Engine {
     /// Block number by application address.
     blocks: Lookup,
     pub pages: Pages,
+    /// There is more than one thread, so locked instructions are followed by the time; before that, the fragments that have
+    /// such instructions are remembered.
+    ordered: bool,
+    unordered: Vec<u32>,
 }
 
 /// Readable application code for a block.
@@ -131,6 +135,8 @@ impl Engine {
             by_address: Lookup::new(),
             blocks: Lookup::new(),
             pages: Pages::new(),
+            ordered: false,
+            unordered: Vec::new(),
         }
     }
 
@@ -229,6 +235,7 @@ impl Engine {
         let surroundings = Surroundings {
             table: self.table,
             guess,
+            ordered: self.ordered,
             first_exit: self.exits.len() as u32,
             first_path,
             stubs_end: region.stubs_next,
@@ -276,6 +283,9 @@ impl Engine {
         let index = self.fragments.len() as u32;
         if let Some(region) = self.cache.region_of_mut(fragment.start) {
             region.fragments.push(index);
+        }
+        if translation.has_locked && !self.ordered {
+            self.unordered.push(index);
         }
         fragment.marks = self.marks.len() as u32;
         fragment.mark_count = translation.marks.len() as u16;
@@ -506,6 +516,8 @@ impl Engine {
         }
         let mut code = Vec::new();
         for part in &parts {
+            self.pages.guard(part.address);
+            self.pages.guard(part.address + u64::from(part.length) - 1);
             let start = code.len();
             code.resize(start + part.length as usize, 0);
             if memory::read_bytes(part.address, &mut code[start..]) != part.length as usize {
@@ -602,6 +614,14 @@ impl Engine {
             next_incoming: NO_EXIT,
         });
         patch_entry(&fragment, stub);
+    }
+
+    /// From now on there is more than one thread: locked instructions are followed by the time.
+    pub fn order_threads(&mut self) {
+        self.ordered = true;
+        for index in core::mem::take(&mut self.unordered) {
+            self.drop_fragment(index);
+        }
     }
 
     /// Whether the fragment that `address` lies in is still the one for its code.

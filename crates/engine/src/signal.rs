@@ -7,6 +7,7 @@
 //! next clean point first.
 
 use alloc::alloc::{Layout, alloc, dealloc};
+use alloc::boxed::Box;
 use core::arch::{asm, naked_asm};
 use core::sync::atomic::{AtomicU64, Ordering};
 
@@ -139,7 +140,12 @@ pub fn set_up() {
 fn install(signal: usize, action: &Action) -> i64 {
     let ours = Action {
         handler: trackway_signal as *const () as u64,
-        flags: SA_SIGINFO | SA_ONSTACK | SA_RESTORER | action.flags & (SA_RESTART | SA_NOCLDSTOP | SA_NOCLDWAIT),
+        // Not deferred: while we handle a fault, we may read memory that is not there.
+        flags: SA_SIGINFO
+            | SA_ONSTACK
+            | SA_NODEFER
+            | SA_RESTORER
+            | action.flags & (SA_RESTART | SA_NOCLDSTOP | SA_NOCLDWAIT),
         restorer: trackway_restorer as *const () as u64,
         mask: !SYNCHRONOUS,
     };
@@ -151,11 +157,15 @@ fn set_kernel_action(signal: usize, action: &Action) -> i64 {
     unsafe { sys::call(sys::number::RT_SIGACTION, [signal as u64, core::ptr::from_ref(action) as u64, 0, 8, 0, 0]) }
 }
 
+/// What the application has asked for, for a child process, in which nobody may be left to release a lock.
+pub fn actions() -> Box<[Action; SIGNAL_COUNT]> {
+    Box::new(*ACTIONS.lock())
+}
+
 /// Gives the kernel the application's own handlers, in a child process that runs natively.
-pub fn restore_actions() {
-    let actions = ACTIONS.lock();
-    for signal in 1..SIGNAL_COUNT {
-        set_kernel_action(signal, &actions[signal]);
+pub fn restore_actions(actions: &[Action; SIGNAL_COUNT]) {
+    for (signal, action) in actions.iter().enumerate().skip(1) {
+        set_kernel_action(signal, action);
     }
 }
 

@@ -4,7 +4,7 @@ use core::arch::naked_asm;
 use core::mem::offset_of;
 use core::sync::atomic::Ordering;
 
-use wire::{R8, R9, R10, R11, RAX, RCX, RDI, RDX, RSI, word};
+use wire::{R8, R9, R10, R11, RAX, RCX, RDI, RDX, RSI, RSP, word};
 
 use crate::fragment::ENGINE;
 use crate::sys::{self, number};
@@ -51,6 +51,31 @@ pub fn handle(tcb: &mut Tcb) {
         _ => pass(tcb),
     };
     complete(tcb, result as u64);
+    if tcb.control().next_thread.load(Ordering::Relaxed) > 1 {
+        // What comes now may depend on what another thread did while this one was in the kernel.
+        ring::append_time(tcb, word::TIME);
+    }
+}
+
+/// The first page of addresses that only the kernel's emulation of old system calls knows.
+const VSYSCALL: u64 = 0xffff_ffff_ff60_0000;
+
+/// Code at `tcb.registers.rip` cannot be read: is it one of the three functions that the kernel emulates at fixed
+/// addresses? Then makes the system call and returns from the function.
+pub fn vsyscall(tcb: &mut Tcb) -> bool {
+    const CALLS: [u64; 3] = [96, 201, 309]; // gettimeofday, time, getcpu
+    let offset = tcb.registers.rip.wrapping_sub(VSYSCALL);
+    if offset % 0x400 != 0 {
+        return false;
+    }
+    let Some(&call) = CALLS.get((offset / 0x400) as usize) else { return false };
+    let Some(target) = memory::read::<u64>(tcb.registers.general[RSP]) else { return false };
+    tcb.registers.general[RAX] = call;
+    let result = pass(tcb);
+    tcb.registers.general[RAX] = result as u64;
+    tcb.registers.general[RSP] += 8;
+    tcb.registers.rip = target;
+    true
 }
 
 fn mask_argument(call: u64, arguments: [u64; 6]) -> u64 {

@@ -44,6 +44,8 @@ pub struct Tcb {
     /// Mask during the system call that is being executed, if it brings its own (ppoll, sigsuspend …).
     pub call_mask: Option<u64>,
     pub alternate_stack: AlternateStack,
+    /// For a child process: the handlers it goes on with.
+    pub actions: Option<alloc::boxed::Box<[crate::signal::Action; crate::signal::SIGNAL_COUNT]>>,
     /// What has been executed since the last word, where a signal has interrupted the thread.
     pub progress: crate::fragment::Progress,
     /// Single-stepping to the next clean point.

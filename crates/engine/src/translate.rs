@@ -91,6 +91,8 @@ pub struct Surroundings {
     pub table: Table,
     /// Whether the chain goes on through indirect jumps, and through returns from calls that it has not made itself.
     pub guess: bool,
+    /// Whether locked instructions are followed by the time, so that threads can be ordered by it.
+    pub ordered: bool,
     /// Number of the first exit; further ones count up.
     pub first_exit: u32,
     /// Number of the first exit's path.
@@ -115,6 +117,8 @@ pub struct Translation {
     pub blocks: Vec<BlockResult>,
     pub exits: Vec<NewExit>,
     pub marks: Vec<Mark>,
+    /// Whether a locked instruction was met.
+    pub has_locked: bool,
 }
 
 /// The first instruction of a block cannot be read.
@@ -163,7 +167,7 @@ pub fn translate(
     let mut translator = Translator {
         out,
         surroundings,
-        result: Translation { blocks: Vec::new(), exits: Vec::new(), marks: Vec::new() },
+        result: Translation { blocks: Vec::new(), exits: Vec::new(), marks: Vec::new(), has_locked: false },
         start,
         own_r15: false,
         literals: Vec::new(),
@@ -216,6 +220,13 @@ impl Translator<'_, '_> {
             let transfer = if instruction.is_invalid() { Transfer::Trap } else { isa::transfer(&instruction) };
             if transfer == Transfer::Next {
                 self.copy(&instruction, &decoder, bytes);
+                if isa::is_locked(&instruction) {
+                    self.result.has_locked = true;
+                    if self.surroundings.ordered {
+                        self.end_locked(&decoder, block.address);
+                        return Ok(Then::Stop);
+                    }
+                }
                 continue;
             }
             self.result.blocks.push(BlockResult { length: decoder.position() as u32, taken: false });
@@ -229,6 +240,21 @@ impl Translator<'_, '_> {
         }
         let length = decoder.position();
         Ok(self.cut(block, length))
+    }
+
+    /// The block and the chain end after a locked instruction, and the time follows.
+    fn end_locked(&mut self, decoder: &Decoder, start: u64) {
+        let length = decoder.position();
+        let next = start + length as u64;
+        self.result.blocks.push(BlockResult { length: length as u32, taken: false });
+        self.mark_at(next);
+        self.want_cursor();
+        self.dirty();
+        let (kind, leave) = (ExitKind::Direct, LEAVE_DIRECT);
+        let stub = self.surroundings.stub(self.result.exits.len());
+        self.exit(NewExit { kind, target: next, site: 0, blocks: self.blocks(), leave });
+        self.out.record_time();
+        self.jump_linkable(stub);
     }
 
     /// The block ends here although no transfer does.
@@ -343,6 +369,11 @@ impl Translator<'_, '_> {
         self.dirty();
         let stub = self.surroundings.stub(self.result.exits.len());
         self.exit(NewExit { kind: ExitKind::Direct, target, site: 0, blocks, leave });
+        self.jump_linkable(stub);
+    }
+
+    /// The jump of the newest exit, to its stub for now.
+    fn jump_linkable(&mut self, stub: u64) {
         let position = self.out.jump_patchable(stub);
         let site = self.out.here() - (self.out.position() - position) as u64;
         if let Some(exit) = self.result.exits.last_mut() {

@@ -3,7 +3,7 @@
 //! Knows nothing of processes or files; `no_std`, because the engine inside the target uses it too.
 #![no_std]
 
-use iced_x86::{Code, Decoder, DecoderOptions, FlowControl, Instruction, OpKind};
+use iced_x86::{Code, Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic, OpKind};
 
 /// Longest instruction in bytes.
 pub const INSTRUCTION_BYTES_MAX: usize = 15;
@@ -67,6 +67,14 @@ pub fn transfer(instruction: &Instruction) -> Transfer {
         },
         FlowControl::Interrupt | FlowControl::Exception | FlowControl::XbeginXabortXend => Transfer::Trap,
     }
+}
+
+/// Whether an instruction orders memory between threads: locked, an exchange with memory, or a full fence.
+#[must_use]
+pub fn is_locked(instruction: &Instruction) -> bool {
+    let exchanges = instruction.mnemonic() == Mnemonic::Xchg
+        && (instruction.op0_kind() == OpKind::Memory || instruction.op1_kind() == OpKind::Memory);
+    instruction.has_lock_prefix() || exchanges || instruction.mnemonic() == Mnemonic::Mfence
 }
 
 /// A decoder for 64-bit code at `address`.
@@ -135,6 +143,16 @@ mod tests {
         check(&[0x0f, 0x05], Transfer::Syscall);
         check(&[0xcc], Transfer::Trap);
         check(&[0x0f, 0x0b], Transfer::Trap);
+    }
+
+    #[test]
+    fn locked_instructions() {
+        let check = |bytes: &[u8], expected| assert_eq!(is_locked(&decoder(0, bytes).decode()), expected, "{bytes:x?}");
+        check(&[0xf0, 0x0f, 0xb1, 0x0a], true); // lock cmpxchg [rdx], ecx
+        check(&[0x87, 0x0a], true); // xchg [rdx], ecx
+        check(&[0x87, 0xca], false); // xchg edx, ecx
+        check(&[0x0f, 0xae, 0xf0], true); // mfence
+        check(&[0x0f, 0xb1, 0x0a], false); // cmpxchg [rdx], ecx
     }
 
     #[test]
