@@ -7,12 +7,16 @@ use crate::fragment::ENGINE;
 use crate::tcb::{self, Tcb};
 use crate::{clone, dispatch, ring, signal, sys};
 
+/// The engine's own memory begins at a multiple of this behind the shared mapping.
+const ARENA_GAP: u64 = 1 << 30;
+
 /// Called once per image, on the injector's stack.
 ///
 /// # Safety
 /// `init` is what the injector wrote.
 pub unsafe extern "C" fn start(init: &Init) -> ! {
     assert!(init.version == VERSION, "the engine and the recorder are of different versions");
+    sys::set_arena(init.shared + ((wire::SHARED_BYTES as u64 + ARENA_GAP - 1) & !(ARENA_GAP - 1)));
     // SAFETY: the injector mapped it.
     let control = unsafe { &*(init.shared as *const Control) };
     let fsgsbase = init.flags & FLAG_FSGSBASE != 0;

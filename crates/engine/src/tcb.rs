@@ -109,8 +109,8 @@ impl Tcb {
     pub fn new(control: &Control, slot_index: u32, thread: u32, min_signal_stack: u64) -> Option<&'static mut Self> {
         let signal_stack_length = SIGNAL_STACK + ((min_signal_stack + 4095) & !4095);
         let size = (size_of::<Self>() as u64 + 4095) & !4095;
-        let length = GUARD + ENGINE_STACK + CHILD_STACK + signal_stack_length + size;
-        let mapping = sys::map(0, length, sys::PROT_READ | sys::PROT_WRITE, 0)?;
+        let length = (GUARD + ENGINE_STACK + CHILD_STACK + signal_stack_length + size + 0xffff) & !0xffff;
+        let mapping = sys::map_own(length)?;
         // SAFETY: the first page was mapped just now; it becomes a guard page.
         unsafe { sys::protect(mapping, GUARD, 0) };
         let engine_stack = mapping + GUARD + ENGINE_STACK;
