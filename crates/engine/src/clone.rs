@@ -179,6 +179,17 @@ unsafe extern "C" fn trackway_clone(child: *mut Tcb, start: u64) -> i64 {
     )
 }
 
+/// The application's exit_group: of all threads.
+pub fn exit_process(tcb: &mut Tcb) -> ! {
+    signal::block_all(tcb);
+    ring::close(tcb, word::END);
+    let status = tcb.registers.general[RDI];
+    loop {
+        // SAFETY: ends the process.
+        unsafe { sys::call(number::EXIT_GROUP, [status, 0, 0, 0, 0, 0]) };
+    }
+}
+
 /// The application's exit: of one thread.
 pub fn exit(tcb: &mut Tcb) -> ! {
     signal::block_all(tcb);

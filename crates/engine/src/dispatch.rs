@@ -265,10 +265,7 @@ extern "C" fn on_indirect(tcb: &mut Tcb, target: u64) {
     tcb.registers.rip = target;
     let Some(index) = go_to(tcb, &mut engine, true) else {
         drop(engine);
-        if syscall::vsyscall(tcb) {
-            resume(tcb);
-        }
-        return;
+        return resume(tcb);
     };
     engine.enter_in_table(index);
     drop(engine);
@@ -277,7 +274,7 @@ extern "C" fn on_indirect(tcb: &mut Tcb, target: u64) {
 
 /// Finds where `tcb.registers.rip` is in the cache.
 extern "C" fn resume(tcb: &mut Tcb) {
-    go_to(tcb, &mut ENGINE.lock(), false);
+    while go_to(tcb, &mut ENGINE.lock(), false).is_none() && syscall::vsyscall(tcb) {}
     leave_if_wanted(tcb);
 }
 

@@ -183,6 +183,9 @@ impl Engine {
     fn translate(&mut self, address: u64, by_arrival: bool) -> Result<u32, Unreadable> {
         self.pages.guard(address);
         let code = CodeBytes::read(address);
+        if code.length == 0 {
+            return Err(Unreadable);
+        }
         let chain = [ChainBlock { address, code: &code.bytes[..code.length], next: None }];
         let (fragment, translation) = self.emit(&chain, by_arrival, false)?;
         let last = address + u64::from(translation.blocks[0].length) - 1;

@@ -34,10 +34,7 @@ pub fn handle(tcb: &mut Tcb) {
         number::CLONE | number::CLONE3 | number::FORK | number::VFORK => clone::clone(tcb, call),
         number::EXECVE | number::EXECVEAT => exec::exec(tcb),
         number::EXIT => clone::exit(tcb),
-        number::EXIT_GROUP => {
-            ring::close(tcb, word::END);
-            pass(tcb)
-        }
+        number::EXIT_GROUP => clone::exit_process(tcb),
         number::MMAP => map(tcb, arguments),
         number::MUNMAP | number::MPROTECT | number::PKEY_MPROTECT => change_mapping(tcb, call, arguments),
         number::MREMAP => remap(tcb, arguments),
