@@ -5,6 +5,7 @@
 //! machine hits all alike and mostly not at all.
 
 use std::path::{Path, PathBuf};
+use std::time::Instant;
 
 use serde::Serialize;
 
@@ -95,8 +96,8 @@ pub struct Means {
     pub valgrind_lackey: Option<f64>,
 }
 
-/// lackey is so slow that it runs on this share of the work, compared with native runs of the same share.
-const LACKEY_SHARE: f64 = 0.125;
+/// lackey is so slow that it runs on so many seconds of work only, compared with native runs of the same work.
+const LACKEY_SCALE: f64 = 0.04;
 
 struct Bench {
     trackway: PathBuf,
@@ -185,9 +186,11 @@ fn command_line(arguments: &Arguments) -> String {
 
 impl Bench {
     fn row(&self, program: &Program) -> Row {
-        eprintln!("{} …", program.name);
+        let start = Instant::now();
         let result = self.measure(program).map_err(|problem| Missing { problem });
-        Row { name: program.name, what: program.what, result }
+        let row = Row { name: program.name, what: program.what, result };
+        eprintln!("{} ({:.0} s)", table::cells(&row).join("  "), start.elapsed().as_secs_f64());
+        row
     }
 
     fn measure(&self, program: &Program) -> Result<Measured, String> {
@@ -221,7 +224,7 @@ impl Bench {
         if let Err(why) = self.valgrind {
             return Ok(Peer::Without(why));
         }
-        let command = program.command(self.directory.path(), self.scale * LACKEY_SHARE)?;
+        let command = program.command(self.directory.path(), LACKEY_SCALE)?;
         let mut native = f64::INFINITY;
         for _ in 0..self.rounds {
             native = native.min(measure::native(&command)?);

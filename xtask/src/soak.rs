@@ -51,9 +51,9 @@ const STAGES: &[Stage] = &[
         turn: Turn::Tests { package: "capture", filter: "", variables: &[] },
     },
     Stage {
-        name: "oracle",
-        shows: "recorded and single-stepped sequences are equal every time",
-        turn: Turn::Tests { package: "oracle", filter: "", variables: &[] },
+        name: "acceptance",
+        shows: "recorded equals single-stepped, and real programs behave as without us, every time",
+        turn: Turn::Tests { package: "acceptance", filter: "", variables: &[] },
     },
     Stage {
         name: "container",

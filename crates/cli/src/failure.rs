@@ -16,7 +16,7 @@ pub struct Failure {
 
 impl Failure {
     pub fn new(sentence: impl Into<String>) -> Self {
-        Self { sentence: sentence.into(), hint: None, status: FAILED }
+        Self { sentence: without_numbers(&sentence.into()), hint: None, status: FAILED }
     }
 
     pub fn hint(self, hint: impl Into<String>) -> Self {
@@ -24,7 +24,7 @@ impl Failure {
     }
 
     pub fn writing(path: &Path, error: &std::io::Error) -> Self {
-        let failure = Self::new(format!("cannot write {}: {}", path.display(), reason(error)));
+        let failure = Self::new(format!("cannot write {}: {error}", path.display()));
         match error.kind() {
             std::io::ErrorKind::NotFound => failure.hint("the directory it should be in does not exist"),
             std::io::ErrorKind::StorageFull => failure.hint("make room, or choose another place with -o"),
@@ -33,13 +33,14 @@ impl Failure {
     }
 }
 
-/// The system's words without the number that Rust adds.
-pub fn reason(error: &std::io::Error) -> String {
-    let text = error.to_string();
-    match text.split_once(" (os error") {
-        Some((words, _)) => words.to_lowercase(),
-        None => text,
+/// A sentence without the numbers that Rust adds to the system's words.
+fn without_numbers(text: &str) -> String {
+    let mut parts = text.split(" (os error ");
+    let mut words = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        words.push_str(part.trim_start_matches(|letter: char| letter.is_ascii_digit()).trim_start_matches(')'));
     }
+    words
 }
 
 impl fmt::Display for Failure {
@@ -68,7 +69,7 @@ impl From<trace::ReadError> for Failure {
 
 impl From<capture::Error> for Failure {
     fn from(error: capture::Error) -> Self {
-        Self { sentence: error.to_string(), hint: error.hint(), status: error.exit_status() }
+        Self { hint: error.hint(), status: error.exit_status(), ..Self::new(error.to_string()) }
     }
 }
 
@@ -85,10 +86,11 @@ mod tests {
 
     #[test]
     fn the_system_speaks_without_numbers() {
+        assert_eq!(without_numbers("a: b (os error 2), c (os error 33)."), "a: b, c.");
         let error = std::io::Error::from_raw_os_error(28);
         assert_eq!(
             Failure::writing(Path::new("/a"), &error).to_string(),
-            "trackway: cannot write /a: no space left on device (make room, or choose another place with -o)"
+            "trackway: cannot write /a: No space left on device (make room, or choose another place with -o)"
         );
     }
 }

@@ -170,7 +170,7 @@ mod tests {
         let mut output = Output::open(Some(Path::new("/dev/full"))).unwrap();
         output.write(b"x").unwrap();
         let Err(Stopped::Failed(failure)) = output.finish() else { panic!("nothing was noticed") };
-        assert!(failure.sentence.contains("no space left on device"), "{failure}");
+        assert!(failure.sentence.contains("No space left on device"), "{failure}");
     }
 
     #[test]

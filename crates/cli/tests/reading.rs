@@ -183,7 +183,7 @@ fn output_goes_to_a_file() {
     trackway(&["dump", "-o", &out.to_string_lossy(), &sample.name()]).fine();
     assert_eq!(std::fs::read(out).unwrap(), trackway(&["dump", &sample.name()]).stdout);
     trackway(&["dump", "-o", "/nowhere/out", &sample.name()]).refused(1, &["cannot write /nowhere/out"]);
-    trackway(&["dump", "-o", "/dev/full", &sample.name()]).refused(1, &["/dev/full", "no space left"]);
+    trackway(&["dump", "-o", "/dev/full", &sample.name()]).refused(1, &["/dev/full", "No space left"]);
 }
 
 #[test]

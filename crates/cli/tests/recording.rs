@@ -125,6 +125,18 @@ fn outputs_that_cannot_be() {
 }
 
 #[test]
+fn devices_and_directories_are_not_replaced() {
+    let place = Place::new();
+    let pipe = place.join("pipe");
+    assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    trackway(&["record", "-o", &pipe, "--", "true"]).refused(1, &[&pipe, "not a regular file"]);
+    let directory = place.join(".");
+    trackway(&["record", "-o", &directory, "--", "true"]).refused(1, &["is a directory"]);
+    trackway(&["demo", "-o", &directory]).refused(1, &["is a directory"]);
+    assert_eq!(std::fs::read_dir(&directory).unwrap().count(), 1);
+}
+
+#[test]
 fn an_older_trace_survives_a_failure() {
     let place = Place::new();
     place.record(&[], &["true"]).fine();

@@ -314,7 +314,8 @@ mod tests {
         assert_eq!(rest, [0x1001, 0x1003]);
         let block = blocks.get(BlockIndex(0)).unwrap();
         assert_eq!((block.last(), block.transfer()), (0x1003, Transfer::Syscall));
-        let before = [0x1000, 0x1001, 0x1002, 0x1003, 0x1005, 0x1006].map(|pc| blocks.instructions_before(block.node, pc));
+        let before =
+            [0x1000, 0x1001, 0x1002, 0x1003, 0x1005, 0x1006].map(|pc| blocks.instructions_before(block.node, pc));
         assert_eq!(before, [Some(0), Some(1), None, Some(2), Some(3), None]);
     }
 }

@@ -22,6 +22,7 @@ pub(crate) const RAW_BYTES_MAX: u32 = 64 << 20;
 pub(crate) const CODEC_RAW: u8 = 0;
 pub(crate) const CODEC_ZSTD: u8 = 1;
 pub(crate) const CODEC_PREDICT: u8 = 2;
+pub(crate) const CODEC_FAST: u8 = 3;
 
 /// What a chunk holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

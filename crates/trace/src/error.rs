@@ -13,7 +13,9 @@ pub enum WriteError {
     Write { path: PathBuf, source: std::io::Error },
     #[error("cannot rename {from} to {to}: {source}")]
     Rename { from: PathBuf, to: PathBuf, source: std::io::Error },
-    #[error("block {id} at {address:#x}: {length} bytes are no block of whole instructions that ends at its first transfer")]
+    #[error(
+        "block {id} at {address:#x}: {length} bytes are no block of whole instructions that ends at its first transfer"
+    )]
     Block { id: u32, address: u64, length: usize },
     #[error("block {id} is defined twice")]
     BlockTwice { id: u32 },

@@ -75,14 +75,10 @@ mod tests {
             assert!(numbers.insert(number, number / 2));
             assert!(!numbers.insert(number, 0));
         }
-        assert_eq!([u32::MAX, 3, 4, 1 << 29, 5, 1 << 30].map(|number| numbers.get(number)), [
-            Some(u32::MAX / 2),
-            Some(1),
-            Some(2),
-            Some(1 << 28),
-            None,
-            None
-        ]);
+        assert_eq!(
+            [u32::MAX, 3, 4, 1 << 29, 5, 1 << 30].map(|number| numbers.get(number)),
+            [Some(u32::MAX / 2), Some(1), Some(2), Some(1 << 28), None, None]
+        );
         assert!(numbers.dense.len() < 100_000);
     }
 }

@@ -1,8 +1,9 @@
 //! The content of a path chunk: words in, payload and counts out, and back.
 #![deny(clippy::unwrap_used, clippy::indexing_slicing, clippy::cast_possible_truncation)]
 
-use crate::container::{CODEC_PREDICT, CODEC_RAW, CODEC_ZSTD};
+use crate::container::{CODEC_FAST, CODEC_PREDICT, CODEC_RAW, CODEC_ZSTD};
 use crate::error::Problem;
+use crate::fast;
 use crate::predict::{self, Tables};
 use crate::program::Program;
 use crate::tally::{Tally, Total};
@@ -24,22 +25,26 @@ pub(crate) struct Encoded {
 #[derive(Debug, Default)]
 pub(crate) struct PathCoder {
     tables: Tables,
+    fast: fast::Tables,
 }
 
 impl PathCoder {
-    /// Counts and compresses `words`, for chunk `sequence`. The error is the number of words before one that is unknown.
+    /// Counts and compresses `words`, for a chunk behind all definitions of `program`. The error is the number of words before one that is unknown.
     pub(crate) fn encode(
         &mut self,
         codec: u8,
         program: &Program,
         image: u32,
-        sequence: u32,
         words: &[u32],
     ) -> Result<Encoded, usize> {
         let (payload, total) = match codec {
             CODEC_PREDICT => {
-                let (payload, total) = predict::encode(&mut self.tables, program, image, sequence, words)?;
+                let (payload, total) = predict::encode(&mut self.tables, program, image, words)?;
                 (Some(payload), total)
+            }
+            CODEC_FAST => {
+                let total = Tally::new(program).words(words)?;
+                (fast::encode(&mut self.fast, words), total)
             }
             CODEC_ZSTD => {
                 let total = Tally::new(program).words(words)?;
@@ -55,7 +60,7 @@ impl PathCoder {
     pub(crate) fn decode(&mut self, source: &Source<'_>, words: &mut Vec<u32>) -> Result<(), Problem> {
         words.clear();
         let length = source.length;
-        if length % size_of::<u32>() != 0 {
+        if !length.is_multiple_of(size_of::<u32>()) {
             return Err(Problem::Decompress("its length is not that of whole words"));
         }
         match source.codec {
@@ -69,6 +74,7 @@ impl PathCoder {
             CODEC_PREDICT => {
                 predict::decode(&mut self.tables, source, length / size_of::<u32>(), words)?;
             }
+            CODEC_FAST => fast::decode(&mut self.fast, source.payload, length / size_of::<u32>(), words)?,
             unknown => return Err(Problem::Codec(unknown)),
         }
         Ok(())
@@ -103,7 +109,8 @@ pub(crate) fn decompress(stored: &[u8], length: usize, out: &mut Vec<u8>) -> Res
     out.reserve(length);
     let mut decompressor =
         zstd::bulk::Decompressor::new().map_err(|_| Problem::Decompress("no decompressor can be made"))?;
-    let written =
-        decompressor.decompress_to_buffer(stored, out).map_err(|_| Problem::Decompress("its zstd data is malformed"))?;
+    let written = decompressor
+        .decompress_to_buffer(stored, out)
+        .map_err(|_| Problem::Decompress("its zstd data is malformed"))?;
     if written == length { Ok(()) } else { Err(Problem::Decompress("its length is wrong")) }
 }

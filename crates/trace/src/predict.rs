@@ -1,30 +1,36 @@
 //! Codec 2: words predicted from the words before them.
 //!
-//! Two tables guess the next word, one from the last three words and one from the last word alone. Where the first is sure
-//! of its guess, only the number of right guesses up to the next wrong one is stored. Everywhere else a range coder stores
-//! whether a guess was right, and if none was, the word: most often the exit of the fragment that stands where the path before
-//! led to. What follows the first word of an event goes into a stream of its own. Tables start empty with every chunk.
+//! Two tables guess the next word: one from the last three words, one from the last word alone, both together with where
+//! execution is about to go on, which a stack of calls tells behind returns. Where the first table is sure of its guess, only
+//! the number of right guesses up to the next wrong one is stored. Everywhere else a bit tells whether a guess was right, and
+//! if none was, the word itself is stored: most often as an exit of the fragment that is known to come next. Bits are kept
+//! apart by how much a guess is trusted, bytes by what they are, and each such stream is compressed for itself. What follows
+//! the first word of an event goes into a stream of its own. Everything starts afresh with every chunk.
 //!
 //! `docs/format.md` describes all of it for other implementations; changing anything here changes the format.
 #![deny(clippy::unwrap_used, clippy::indexing_slicing, clippy::cast_possible_truncation)]
 
 use wire::word::{self, EVENT};
 
-use crate::bytes::{Bytes, put_varint, unzigzag, zigzag};
-use crate::coder::{BitDecoder, BitEncoder, Chance, Coder, NumberModel};
+use crate::bits::{BitReader, BitWriter, Compressor, put_stream, take_stream};
+use crate::bytes::{Bytes, put_varint};
 use crate::error::Problem;
-use crate::event::{self, Packer};
-use crate::path::{Source, decompress};
-use crate::program::{Chain, Program};
+use crate::event::{self, Packer, Recorded};
+use crate::path::Source;
+use crate::program::{Effect, Lead, Program, lead};
 use crate::tally::{Tally, Total};
 
 /// Trust at which a guess of the long table is only counted.
 const SURE: u32 = 7;
 const BITS_MIN: u32 = 8;
 const BITS_MAX: u32 = 16;
-const ZSTD_LEVEL: i32 = 3;
-/// Event streams longer than this are compressed.
-const SMALL: usize = 64;
+/// Streams of bits: for first guesses by trust and relation to the other, for second ones by trust and whether the first was sure,
+/// one that marks events, one that marks expected fragments.
+const FIRST: usize = 3 * (SURE as usize + 1);
+const SECOND: usize = 2 * (SURE as usize + 1);
+const BIT_STREAMS: usize = FIRST + SECOND + 2;
+const IS_EVENT: usize = FIRST + SECOND;
+const IS_EXPECTED: usize = IS_EVENT + 1;
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Guess {
@@ -35,46 +41,53 @@ struct Guess {
 }
 
 impl Guess {
-    fn learn(&mut self, word: u32) {
-        if self.word == word {
-            self.trust = (self.trust + 1).min(SURE);
-        } else if self.trust > 1 {
-            self.trust /= 2;
-        } else {
-            *self = Self { word, trust: 1 };
+    /// What the guess becomes when `word` has come. Without branches: nobody could predict them.
+    #[inline]
+    fn learned(self, word: u32) -> Self {
+        let right = self.word == word;
+        let kept = right | (self.trust > 1);
+        let more = (self.trust + 1).min(SURE);
+        let less = (self.trust >> 1).max(1);
+        Self {
+            word: std::hint::select_unpredictable(kept, self.word, word),
+            trust: std::hint::select_unpredictable(right, more, less),
         }
     }
 }
 
-/// The tables, kept between chunks for their memory only.
+/// The tables, and memory for streams.
 #[derive(Debug, Default)]
 pub(crate) struct Tables {
     long: Vec<Guess>,
     short: Vec<Guess>,
+    streams: Streams,
+    compressor: Compressor,
 }
 
 impl Tables {
-    /// Empties the tables for a chunk of `count` words and gives the history to start with.
-    fn start(&mut self, count: usize) -> History {
+    /// Empties the tables for a chunk of `count` words and gives the context to start with.
+    fn start(&mut self, count: usize) -> Context {
         let bits = (usize::BITS - count.leading_zeros()).clamp(BITS_MIN, BITS_MAX);
         for table in [&mut self.long, &mut self.short] {
             table.clear();
             table.resize(1 << bits, Guess::default());
         }
-        History { recent: 0, last: EVENT, shift: 64 - bits }
+        Context { recent: 0, last: EVENT, lead: 0, shift: 64 - bits }
     }
 }
 
-/// The words before, as far as they matter.
+/// What a guess depends on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct History {
-    /// Sixteen bits of hash of each of the last words, the newest lowest.
+struct Context {
+    /// Sixteen bits of hash of each of the last three words, the newest lowest.
     recent: u64,
     last: u32,
+    /// Where execution is about to go on.
+    lead: Lead,
     shift: u32,
 }
 
-impl History {
+impl Context {
     #[inline]
     fn push(&mut self, word: u32) {
         self.recent = (self.recent << 16 | u64::from(word.wrapping_mul(0x9e37_79b1) >> 16)) & 0xffff_ffff_ffff;
@@ -93,103 +106,176 @@ impl History {
 
     #[inline]
     fn slot(&self, key: u64) -> usize {
+        let mixed = key
+            .wrapping_mul(0x9e37_79b9_7f4a_7c15)
+            .wrapping_add(u64::from(self.lead).wrapping_mul(0xff51_afd7_ed55_8ccd));
         // At most BITS_MAX bits are left.
         #[allow(clippy::cast_possible_truncation)]
-        let slot = (key.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> self.shift) as usize;
+        let slot = (mixed >> self.shift) as usize;
         slot
     }
 }
 
-/// How words are coded that are not surely guessed; the same for both directions.
-struct Model<'p> {
-    program: &'p Program,
-    image: u32,
-    sequence: u32,
-    first: [[Chance; 3]; SURE as usize + 1],
-    second: [[Chance; 2]; SURE as usize + 1],
-    is_event: Chance,
-    is_expected: Chance,
-    exits: NumberModel,
-    others: NumberModel,
-    last_other: u32,
-    kinds: NumberModel,
-    lows: NumberModel,
+/// Return addresses of calls; the newest overwrite the oldest.
+struct Calls {
+    ring: [Lead; 256],
+    top: u8,
 }
 
-impl<'p> Model<'p> {
-    fn new(program: &'p Program, image: u32, sequence: u32) -> Self {
-        Self {
-            program,
-            image,
-            sequence,
-            first: [[Chance::EVEN; 3]; SURE as usize + 1],
-            second: [[Chance::EVEN; 2]; SURE as usize + 1],
-            is_event: Chance::EVEN,
-            is_expected: Chance::EVEN,
-            exits: NumberModel::new(),
-            others: NumberModel::new(),
-            last_other: 0,
-            kinds: NumberModel::new(),
-            lows: NumberModel::new(),
+impl Calls {
+    fn new() -> Self {
+        Self { ring: [0; 256], top: 0 }
+    }
+
+    /// Does what a path does, and gives where it leads.
+    #[inline]
+    fn follow(&mut self, effect: Effect<'_>) -> Lead {
+        match effect {
+            Effect::Leads(lead) => lead,
+            Effect::Returns => self.pop(1),
+            Effect::Calls { pops, returns, lead, pushes } => {
+                let popped = self.pop(pops);
+                for &push in pushes {
+                    if let Some(slot) = self.ring.get_mut(usize::from(self.top)) {
+                        *slot = push;
+                    }
+                    self.top = self.top.wrapping_add(1);
+                }
+                if returns { popped } else { lead }
+            }
         }
     }
 
-    /// Codes `word` where the thread stands at `pc`; decoders ignore the argument and take the result.
-    fn word<C: Coder>(&mut self, coder: &mut C, long: Guess, short: Guess, pc: u64, word: u32) -> u32 {
+    fn pop(&mut self, count: u32) -> Lead {
+        let [count, ..] = count.to_le_bytes();
+        self.top = self.top.wrapping_sub(count);
+        self.ring.get(usize::from(self.top)).copied().unwrap_or(0)
+    }
+}
+
+/// Where execution goes on behind an event, given where it was about to.
+fn behind(event: &Recorded, before: Lead) -> Lead {
+    event::position(&event.event).map_or(before, lead)
+}
+
+/// The guesses for one word, in the order they are tried.
+struct Guesses {
+    first: u32,
+    second: u32,
+    /// Whether the first is asked: it is not if it was sure, which is known to be wrong then.
+    ask_first: bool,
+    /// Whether the second is asked behind the first: it is not if it is the same.
+    ask_second: bool,
+    /// Where their bits are.
+    first_stream: usize,
+    second_stream: usize,
+}
+
+impl Guesses {
+    #[inline]
+    fn new(long: Guess, short: Guess) -> Self {
         let missed = long.trust == SURE;
-        let (first, second) = if !missed && short.trust > long.trust { (short, long) } else { (long, short) };
-        if !missed && first.word != 0 {
-            let relation = if second.word == 0 { 0 } else { 1 + usize::from(second.word == first.word) };
-            let chance = self.first.get_mut(first.trust as usize).and_then(|row| row.get_mut(relation));
-            if coder.bit(word == first.word, chance.unwrap_or(&mut { Chance::EVEN })) {
-                return first.word;
-            }
+        let swap = !missed & (short.trust > long.trust);
+        let pick = |yes: Guess, no: Guess| Guess {
+            word: std::hint::select_unpredictable(swap, yes.word, no.word),
+            trust: std::hint::select_unpredictable(swap, yes.trust, no.trust),
+        };
+        let (first, second) = (pick(short, long), pick(long, short));
+        let same = second.word == first.word;
+        // Of the first guesses only a short one can be sure.
+        let relation = usize::from(second.trust > 0) + usize::from(same);
+        Self {
+            first: first.word,
+            second: second.word,
+            ask_first: !missed,
+            ask_second: !same,
+            first_stream: first.trust as usize * 3 + relation,
+            second_stream: FIRST + second.trust as usize * 2 + usize::from(missed),
         }
-        if second.word != 0 && second.word != first.word {
-            let chance = self.second.get_mut(second.trust as usize).and_then(|row| row.get_mut(usize::from(missed)));
-            if coder.bit(word == second.word, chance.unwrap_or(&mut { Chance::EVEN })) {
-                return second.word;
-            }
-        }
-        self.unguessed(coder, pc, word)
-    }
-
-    fn unguessed<C: Coder>(&mut self, coder: &mut C, pc: u64, word: u32) -> u32 {
-        if coder.bit(word & EVENT != 0, &mut self.is_event) {
-            return self.event(coder, word);
-        }
-        if let Some(chain) = self.expected(pc) {
-            let exits = u32::from(chain.exit_count);
-            let exit = word.wrapping_sub(chain.first_path);
-            if coder.bit(exit < exits, &mut self.is_expected) {
-                let from_last = self.exits.code(coder, exits.wrapping_sub(1).wrapping_sub(exit));
-                return chain.first_path.wrapping_add(exits.wrapping_sub(1).wrapping_sub(from_last));
-            }
-        }
-        let difference = self.others.code(coder, zigzag32(word.wrapping_sub(self.last_other)));
-        self.last_other = self.last_other.wrapping_add(unzigzag32(difference));
-        self.last_other
-    }
-
-    fn expected(&self, pc: u64) -> Option<Chain> {
-        if pc == 0 { None } else { self.program.chain_at(self.image, pc, self.sequence).copied() }
-    }
-
-    fn event<C: Coder>(&mut self, coder: &mut C, word: u32) -> u32 {
-        let kind = self.kinds.code(coder, u32::from(word::kind(word)));
-        let low = self.lows.code(coder, word & 0xff_ffff);
-        EVENT | kind << 24 | low & 0xff_ffff
     }
 }
 
-fn zigzag32(difference: u32) -> u32 {
-    let wide = i64::from(difference.cast_signed()).cast_unsigned();
-    u32::try_from(zigzag(wide)).unwrap_or(0)
+/// What a chunk is stored as.
+#[derive(Debug)]
+struct Streams {
+    bits: [BitWriter; BIT_STREAMS],
+    runs: Vec<u8>,
+    run: u64,
+    exits: Vec<u8>,
+    /// Words that nothing guessed, byte by byte.
+    others: [Vec<u8>; 4],
+    events: Vec<u8>,
+    packer: Packer,
 }
 
-fn unzigzag32(value: u32) -> u32 {
-    let [a, b, c, d, ..] = unzigzag(u64::from(value)).to_le_bytes();
-    u32::from_le_bytes([a, b, c, d])
+impl Default for Streams {
+    fn default() -> Self {
+        Self {
+            bits: std::array::from_fn(|_| BitWriter::default()),
+            runs: Vec::new(),
+            run: 0,
+            exits: Vec::new(),
+            others: std::array::from_fn(|_| Vec::new()),
+            events: Vec::new(),
+            packer: Packer::default(),
+        }
+    }
+}
+
+impl Streams {
+    fn clear(&mut self) {
+        self.bits.iter_mut().for_each(BitWriter::clear);
+        for bytes in [&mut self.runs, &mut self.exits, &mut self.events].into_iter().chain(&mut self.others) {
+            bytes.clear();
+        }
+        (self.run, self.packer) = (0, Packer::default());
+    }
+
+    #[inline]
+    fn bit(&mut self, stream: usize, bit: bool) -> bool {
+        if let Some(stream) = self.bits.get_mut(stream) {
+            stream.push(bit);
+        }
+        bit
+    }
+
+    #[inline]
+    fn bit_if(&mut self, wanted: bool, stream: usize, bit: bool) {
+        if let Some(stream) = self.bits.get_mut(stream) {
+            stream.push_if(wanted, bit);
+        }
+    }
+
+    fn end_run(&mut self) {
+        put_varint(&mut self.runs, self.run);
+        self.run = 0;
+    }
+
+    /// A word that no guess gave. `exit`: which one it is of the expected fragment.
+    fn unguessed(&mut self, word: u32, exit: Option<u8>) {
+        if self.bit(IS_EVENT, word & EVENT != 0) {
+            self.events.push(word::kind(word));
+            put_varint(&mut self.events, u64::from(word & 0xff_ffff));
+            return;
+        }
+        self.bit(IS_EXPECTED, exit.is_some());
+        match exit {
+            Some(exit) => self.exits.push(exit),
+            None => self.others.iter_mut().zip(word.to_le_bytes()).for_each(|(bytes, byte)| bytes.push(byte)),
+        }
+    }
+
+    fn finish(&mut self, compressor: &mut Compressor) -> Vec<u8> {
+        self.end_run();
+        let mut out = Vec::new();
+        for stream in [&self.runs, &self.exits, &self.events].into_iter().chain(&self.others) {
+            put_stream(&mut out, compressor, stream);
+        }
+        for stream in &mut self.bits {
+            put_stream(&mut out, compressor, stream.finish());
+        }
+        out
+    }
 }
 
 /// Encodes and counts `words`. The error is the number of words before one that is unknown.
@@ -197,53 +283,161 @@ pub(crate) fn encode(
     tables: &mut Tables,
     program: &Program,
     image: u32,
-    sequence: u32,
     words: &[u32],
 ) -> Result<(Vec<u8>, Total), usize> {
-    let mut history = tables.start(words.len());
-    let mut encoder = Encoder {
-        model: Model::new(program, image, sequence),
-        tally: Tally::new(program),
-        coder: BitEncoder::new(),
-        runs: Runs { coder: BitEncoder::new(), model: NumberModel::new(), run: 0 },
-        packer: Packer::default(),
-        events: Vec::new(),
-    };
+    let context = tables.start(words.len());
+    tables.streams.clear();
+    let mut encoder =
+        Encoder { program, image, tables, tally: Tally::new(program), calls: Calls::new(), context, plan: Plan::new() };
     let mut at = 0;
-    while let Some(&word) = words.get(at) {
-        let before = history;
-        let Some(guess) = tables.long.get_mut(history.long()) else { break };
-        let sure = guess.word == word && guess.trust == SURE;
-        if sure {
-            encoder.runs.run += 1;
+    while let Some(rest) = words.get(at..).filter(|rest| !rest.is_empty()) {
+        let taken = if rest.first().is_some_and(|word| word & EVENT != 0) {
+            encoder.event(rest).ok_or(at)?
         } else {
-            let old = *guess;
-            guess.learn(word);
-            let short = tables.short.get_mut(history.short()).map(|short| {
-                let old = *short;
-                short.learn(word);
-                old
-            });
-            encoder.surprise(old, short.unwrap_or_default(), history.last, word);
-        }
-        history.push(word);
-        if word & EVENT != 0 {
-            at += encoder.event(before.last, words.get(at..).unwrap_or(&[])).ok_or(at)?;
-            continue;
-        }
-        let counts = program.counts(word).ok_or(at)?;
-        encoder.tally.sum.add(counts);
-        at += 1;
-        if sure && history == before {
-            let more = equal(words.get(at..).unwrap_or(&[]), word);
-            if more > 0 {
-                encoder.runs.run += more as u64;
-                encoder.tally.sum.add_times(counts, more as u64);
-                at += more;
+            match encoder.repeated(rest) {
+                0 => encoder.paths(rest).map_err(|known| at + known)?,
+                repeated => repeated,
+            }
+        };
+        at += taken;
+    }
+    let Tables { streams, compressor, .. } = encoder.tables;
+    Ok((streams.finish(compressor), encoder.tally.finish(words, encoder.context.last)))
+}
+
+/// Paths that are looked at in one go.
+const PLAN: usize = 128;
+
+/// What is known of some paths before any is compared with its guess. Finding out first, for many words, lets the processor
+/// fetch what they need from memory side by side.
+struct Plan {
+    count: usize,
+    long: [usize; PLAN],
+    short: [usize; PLAN],
+    leads: [Lead; PLAN],
+}
+
+impl Plan {
+    fn new() -> Self {
+        Self { count: 0, long: [0; PLAN], short: [0; PLAN], leads: [0; PLAN] }
+    }
+}
+
+struct Encoder<'t, 'p> {
+    program: &'p Program,
+    image: u32,
+    tables: &'t mut Tables,
+    tally: Tally<'p>,
+    calls: Calls,
+    context: Context,
+    plan: Plan,
+}
+
+impl Encoder<'_, '_> {
+    /// Encodes the event at the start of `words` and gives its length; `None` if it is none.
+    fn event(&mut self, words: &[u32]) -> Option<usize> {
+        let recorded = event::read(words)?;
+        let length = self.tally.event(self.context.last, words)?;
+        let (&first, rest) = words.get(..length)?.split_first()?;
+        let (long, short, lead) = (self.context.long(), self.context.short(), self.context.lead);
+        self.word(first, long, short, lead);
+        let streams = &mut self.tables.streams;
+        streams.packer.pack(first, rest, &mut streams.events);
+        self.context.push(first);
+        self.context.lead = behind(&recorded, lead);
+        Some(length)
+    }
+
+    /// Encodes paths at the start of `words` and gives how many. The error is the number of those before an unknown one.
+    fn paths(&mut self, words: &[u32]) -> Result<usize, usize> {
+        self.plan(words)?;
+        self.touch();
+        for (place, &word) in words.iter().take(self.plan.count).enumerate() {
+            let plan = &self.plan;
+            if let (Some(&long), Some(&short), Some(&lead)) =
+                (plan.long.get(place), plan.short.get(place), plan.leads.get(place))
+            {
+                self.word(word, long, short, lead);
             }
         }
+        Ok(self.plan.count)
     }
-    Ok(encoder.finish(words, history.last))
+
+    /// Counts paths and finds the slots of their guesses.
+    fn plan(&mut self, words: &[u32]) -> Result<(), usize> {
+        let Plan { count, long, short, leads } = &mut self.plan;
+        *count = 0;
+        for (((&word, long), short), lead) in words.iter().zip(long).zip(short).zip(leads) {
+            if word & EVENT != 0 {
+                break;
+            }
+            let info = self.program.info(word).ok_or(*count)?;
+            (*long, *short, *lead) = (self.context.long(), self.context.short(), self.context.lead);
+            self.tally.sum.add(info.counts());
+            self.context.push(word);
+            self.context.lead = self.calls.follow(self.program.effect(&info));
+            *count += 1;
+        }
+        Ok(())
+    }
+
+    /// Reads all guesses once, so that they are at hand.
+    fn touch(&self) {
+        let word = |table: &[Guess], slot: &usize| table.get(*slot).map_or(0, |guess| guess.word);
+        let long = self.plan.long.iter().take(self.plan.count).fold(0, |all, slot| all ^ word(&self.tables.long, slot));
+        let short = self.plan.short.iter().take(self.plan.count).fold(0, |all, slot| all ^ word(&self.tables.short, slot));
+        std::hint::black_box(long ^ short);
+    }
+
+    #[inline]
+    fn word(&mut self, word: u32, long: usize, short: usize, lead: Lead) {
+        let Tables { long: longs, short: shorts, streams, .. } = &mut *self.tables;
+        let Some(guess) = longs.get_mut(long) else { return };
+        if guess.word == word && guess.trust == SURE {
+            streams.run += 1;
+            return;
+        }
+        let Some(other) = shorts.get_mut(short) else { return };
+        let (program, image) = (self.program, self.image);
+        let exit = || program.info(word).and_then(|info| program.expected_exit(image, lead, &info, word));
+        surprise(streams, *guess, *other, word, exit);
+        *guess = guess.learned(word);
+        *other = other.learned(word);
+    }
+
+    /// Encodes repetitions of the last word at the start of `words`, if nothing but their number matters, and gives it.
+    fn repeated(&mut self, words: &[u32]) -> usize {
+        let word = self.context.last;
+        let Some(guess) = self.tables.long.get(self.context.long()) else { return 0 };
+        if guess.word != word || guess.trust != SURE || words.first() != Some(&word) {
+            return 0;
+        }
+        let Some(info) = self.program.info(word) else { return 0 };
+        let mut after = self.context;
+        after.push(word);
+        if after != self.context || self.program.effect(&info) != Effect::Leads(self.context.lead) {
+            return 0;
+        }
+        let more = equal(words, word);
+        self.tables.streams.run += more as u64;
+        self.tally.sum.add_times(info.counts(), more as u64);
+        more
+    }
+}
+
+/// Stores a word that was not surely and rightly guessed.
+#[inline]
+fn surprise(streams: &mut Streams, long: Guess, short: Guess, word: u32, exit: impl FnOnce() -> Option<u8>) {
+    if long.trust == SURE {
+        streams.end_run();
+    }
+    let guesses = Guesses::new(long, short);
+    let (first, second) = (guesses.first == word, guesses.second == word);
+    streams.bit_if(guesses.ask_first, guesses.first_stream, first);
+    streams.bit_if(!first & guesses.ask_second, guesses.second_stream, second);
+    if !(first | second) {
+        streams.unguessed(word, exit());
+    }
 }
 
 /// How many of the first words equal `word`.
@@ -253,71 +447,6 @@ fn equal(words: &[u32], word: u32) -> usize {
     eights + words.iter().skip(eights).take_while(|&&other| other == word).count()
 }
 
-struct Encoder<'p> {
-    model: Model<'p>,
-    tally: Tally<'p>,
-    coder: BitEncoder,
-    runs: Runs,
-    packer: Packer,
-    events: Vec<u8>,
-}
-
-/// Numbers of sure guesses that were right before each one that was wrong.
-struct Runs {
-    coder: BitEncoder,
-    model: NumberModel,
-    run: u64,
-}
-
-impl Runs {
-    fn end(&mut self) {
-        self.model.code(&mut self.coder, u32::try_from(self.run).unwrap_or(u32::MAX));
-        self.run = 0;
-    }
-}
-
-impl Encoder<'_> {
-    /// A word that was not surely and rightly guessed.
-    fn surprise(&mut self, long: Guess, short: Guess, before: u32, word: u32) {
-        if long.trust == SURE {
-            self.runs.end();
-        }
-        let pc = self.tally.lead(before);
-        self.model.word(&mut self.coder, long, short, pc, word);
-    }
-
-    fn event(&mut self, before: u32, words: &[u32]) -> Option<usize> {
-        let length = self.tally.event(before, words)?;
-        let (&first, rest) = words.get(..length)?.split_first()?;
-        self.packer.pack(first, rest, &mut self.events);
-        Some(length)
-    }
-
-    fn finish(mut self, words: &[u32], before: u32) -> (Vec<u8>, Total) {
-        let mut out = Vec::new();
-        self.runs.end();
-        let runs = self.runs.coder.finish();
-        let coded = self.coder.finish();
-        let packed = if self.events.len() > SMALL { zstd::bulk::compress(&self.events, ZSTD_LEVEL).ok() } else { None };
-        put_varint(&mut out, runs.len() as u64);
-        put_varint(&mut out, self.events.len() as u64);
-        let events = match packed.filter(|packed| packed.len() < self.events.len()) {
-            Some(packed) => {
-                put_varint(&mut out, packed.len() as u64);
-                packed
-            }
-            None => {
-                put_varint(&mut out, self.events.len() as u64);
-                self.events
-            }
-        };
-        for part in [&runs, &events, &coded] {
-            out.extend_from_slice(part);
-        }
-        (out, self.tally.finish(words, before))
-    }
-}
-
 /// Decodes `count` words into `words`, which is empty.
 pub(crate) fn decode(
     tables: &mut Tables,
@@ -325,118 +454,145 @@ pub(crate) fn decode(
     count: usize,
     words: &mut Vec<u32>,
 ) -> Result<(), Problem> {
-    let mut scratch = Vec::new();
-    let parts = Parts::split(source.payload, &mut scratch)?;
-    let mut history = tables.start(count);
-    let mut runs = RunsLeft { coder: BitDecoder::new(parts.runs), model: NumberModel::new(), left: None };
-    let mut decoder = Decoder {
-        model: Model::new(source.program, source.image, source.sequence),
-        coder: BitDecoder::new(parts.coded),
-        packer: Packer::default(),
-        events: Bytes::new(parts.events),
-        pc: 0,
-    };
+    let mut stored = Stored::split(source, count)?;
+    let mut context = tables.start(count);
+    let mut calls = Calls::new();
     while words.len() < count {
-        let before = history;
-        let guess = tables.long.get_mut(history.long()).ok_or(TABLES)?;
-        let sure = guess.trust == SURE && runs.right_again();
+        let before = context;
+        let guess = tables.long.get_mut(context.long()).ok_or(TABLES)?;
+        let sure = guess.trust == SURE && stored.right_again();
         let word = if sure {
             guess.word
         } else {
-            let short = tables.short.get_mut(history.short()).ok_or(TABLES)?;
-            let pc = decoder.lead(history.last);
-            let word = decoder.model.word(&mut decoder.coder, *guess, *short, pc, 0);
-            guess.learn(word);
-            short.learn(word);
+            let other = tables.short.get_mut(context.short()).ok_or(TABLES)?;
+            let word = stored.word(source, &Guesses::new(*guess, *other), context.lead)?;
+            *guess = guess.learned(word);
+            *other = other.learned(word);
             word
         };
         words.push(word);
-        history.push(word);
+        context.push(word);
         if word & EVENT != 0 {
-            decoder.event(before.last, word, words)?;
-        } else if sure && history == before {
-            let more = runs.take(count - words.len());
+            let recorded = stored.event(word, words)?;
+            context.lead = behind(&recorded, context.lead);
+            continue;
+        }
+        let Some(info) = source.program.info(word) else { return Err(UNDEFINED) };
+        context.lead = calls.follow(source.program.effect(&info));
+        if sure && context == before && source.program.effect(&info) == Effect::Leads(context.lead) {
+            let more = stored.take_right(count - words.len());
             words.resize(words.len() + more, word);
         }
     }
     if words.len() == count { Ok(()) } else { Err(Problem::Decompress("an event reaches beyond its end")) }
 }
 
-/// Sure guesses that are right before the next one that is wrong.
-struct RunsLeft<'a> {
-    coder: BitDecoder<'a>,
-    model: NumberModel,
+const TABLES: Problem = Problem::Decompress("its tables are empty");
+const UNDEFINED: Problem = Problem::Decompress("it names a path that is not defined");
+const EXHAUSTED: Problem = Problem::Decompress("one of its streams is too short");
+const MALFORMED: Problem = Problem::Decompress("an event in it is malformed");
+
+/// The streams of a chunk on their way back.
+struct Stored {
+    bits: Vec<BitReader>,
+    runs: ByteReader,
+    /// Sure guesses that are right before the next that is wrong.
     left: Option<usize>,
+    exits: ByteReader,
+    others: [ByteReader; 4],
+    events: ByteReader,
+    packer: Packer,
 }
 
-impl RunsLeft<'_> {
+#[derive(Default)]
+struct ByteReader {
+    bytes: Vec<u8>,
+    at: usize,
+}
+
+impl ByteReader {
+    fn new(bytes: Vec<u8>) -> Self {
+        Self { bytes, at: 0 }
+    }
+
+    fn take<R>(&mut self, read: impl FnOnce(&mut Bytes<'_>) -> Option<R>) -> Option<R> {
+        let mut bytes = Bytes::new(self.bytes.get(self.at..)?);
+        let result = read(&mut bytes);
+        self.at += bytes.at();
+        result
+    }
+}
+
+impl Stored {
+    fn split(source: &Source<'_>, count: usize) -> Result<Self, Problem> {
+        let mut bytes = Bytes::new(source.payload);
+        // No stream holds more than a varint per word of the chunk.
+        let most = 10 * count + 10;
+        let mut take = || take_stream(&mut bytes, most);
+        let (runs, exits, events) = (take()?, take()?, take()?);
+        let mut others = [(); 4].map(|()| ByteReader::default());
+        for other in &mut others {
+            *other = ByteReader::new(take()?);
+        }
+        let bits = (0..BIT_STREAMS).map(|_| take().map(BitReader::new)).collect::<Result<_, _>>()?;
+        let [runs, exits, events] = [runs, exits, events].map(ByteReader::new);
+        Ok(Self { bits, runs, left: None, exits, others, events, packer: Packer::default() })
+    }
+
     /// Whether one more sure guess is right.
     #[inline]
     fn right_again(&mut self) -> bool {
         let left = match self.left {
             Some(left) => left,
-            None => self.model.code(&mut self.coder, 0) as usize,
+            None => self.runs.take(|bytes| bytes.varint()).and_then(|run| usize::try_from(run).ok()).unwrap_or(usize::MAX),
         };
         self.left = left.checked_sub(1);
         left > 0
     }
 
     /// How many of the next `most` sure guesses are right without a wrong one between.
-    fn take(&mut self, most: usize) -> usize {
+    fn take_right(&mut self, most: usize) -> usize {
         let taken = self.left.unwrap_or(0).min(most);
         self.left = self.left.map(|left| left - taken);
         taken
     }
-}
 
-const TABLES: Problem = Problem::Decompress("its tables are empty");
+    #[inline]
+    fn bit(&mut self, stream: usize) -> bool {
+        self.bits.get_mut(stream).is_some_and(BitReader::take)
+    }
 
-struct Decoder<'p, 'a> {
-    model: Model<'p>,
-    coder: BitDecoder<'a>,
-    packer: Packer,
-    events: Bytes<'a>,
-    pc: u64,
-}
-
-impl Decoder<'_, '_> {
-    fn lead(&self, before: u32) -> u64 {
-        if before & EVENT != 0 { self.pc } else { self.model.program.target(before).unwrap_or(0) }
+    #[inline]
+    fn word(&mut self, source: &Source<'_>, guesses: &Guesses, lead: Lead) -> Result<u32, Problem> {
+        if guesses.ask_first && self.bit(guesses.first_stream) {
+            return Ok(guesses.first);
+        }
+        if guesses.ask_second && self.bit(guesses.second_stream) {
+            return Ok(guesses.second);
+        }
+        if self.bit(IS_EVENT) {
+            let kind = self.events.take(|bytes| bytes.u8()).ok_or(EXHAUSTED)?;
+            let low = self.events.take(|bytes| bytes.varint_u32()).ok_or(EXHAUSTED)?;
+            return Ok(word::event(kind, low));
+        }
+        if self.bit(IS_EXPECTED) {
+            let exit = u32::from(self.exits.take(|bytes| bytes.u8()).ok_or(EXHAUSTED)?);
+            let chain = source.program.chain_at(source.image, lead, source.sequence).ok_or(UNDEFINED)?;
+            let last = u32::from(chain.exit_count).wrapping_sub(1);
+            return Ok(chain.first_path.wrapping_add(last.wrapping_sub(exit)) & !EVENT);
+        }
+        let mut word = [0; 4];
+        for (byte, stream) in word.iter_mut().zip(&mut self.others) {
+            *byte = stream.take(|bytes| bytes.u8()).ok_or(EXHAUSTED)?;
+        }
+        Ok(u32::from_le_bytes(word))
     }
 
     /// Appends the rest of the event that begins with `first`, the last of `words` so far.
-    fn event(&mut self, before: u32, first: u32, words: &mut Vec<u32>) -> Result<(), Problem> {
-        const MALFORMED: Problem = Problem::Decompress("an event in it is malformed");
+    fn event(&mut self, first: u32, words: &mut Vec<u32>) -> Result<Recorded, Problem> {
         let start = words.len() - 1;
-        self.packer.unpack(first, &mut self.events, words).ok_or(MALFORMED)?;
-        let recorded = words.get(start..).and_then(event::read).ok_or(MALFORMED)?;
-        self.pc = event::position(&recorded.event).unwrap_or(self.lead(before));
-        Ok(())
-    }
-}
-
-/// The streams of a payload.
-struct Parts<'a> {
-    runs: &'a [u8],
-    events: &'a [u8],
-    coded: &'a [u8],
-}
-
-impl<'a> Parts<'a> {
-    fn split(payload: &'a [u8], scratch: &'a mut Vec<u8>) -> Result<Self, Problem> {
-        const SHORT: Problem = Problem::Decompress("its streams do not fit into it");
-        let mut bytes = Bytes::new(payload);
-        let mut length = || bytes.varint().and_then(|length| usize::try_from(length).ok());
-        let (runs, events_length, events) = (length().ok_or(SHORT)?, length().ok_or(SHORT)?, length().ok_or(SHORT)?);
-        let runs = bytes.take(runs).ok_or(SHORT)?;
-        let events = bytes.take(events).ok_or(SHORT)?;
-        if events.len() == events_length {
-            return Ok(Self { runs, events, coded: bytes.rest() });
-        }
-        if events_length > crate::container::RAW_BYTES_MAX as usize {
-            return Err(SHORT);
-        }
-        decompress(events, events_length, scratch)?;
-        Ok(Self { runs, events: scratch, coded: bytes.rest() })
+        let packer = &mut self.packer;
+        self.events.take(|bytes| packer.unpack(first, bytes, words)).ok_or(MALFORMED)?;
+        words.get(start..).and_then(event::read).ok_or(MALFORMED)
     }
 }

@@ -13,7 +13,7 @@ use wire::word::PATH_MAX;
 
 use crate::block::{Blocks, NONE, Node, Refused};
 use crate::model::{Counts, Fragment, Leave, Step};
-use crate::numbers::Numbers;
+use crate::numbers::{Absent, Numbers};
 
 /// A fragment in the tables.
 #[derive(Clone, Copy, Debug)]
@@ -26,6 +26,9 @@ pub(crate) struct Chain {
     sequence: u32,
     /// The fragment with the same head that was defined before.
     older: u32,
+    /// There is a newer one.
+    superseded: bool,
+    image: u32,
     /// Address of its first block.
     pub head: u64,
 }
@@ -37,12 +40,59 @@ pub(crate) struct Program {
     chains: Vec<Chain>,
     /// Of every chain: the steps from each block to the next. The last block's is a placeholder.
     steps: Vec<Step>,
-    by_head: HashMap<(u32, u64), u32>,
+    /// The newest chain by image and [`Lead`] of its head.
+    by_head: HashMap<(u32, Lead), u32>,
     paths: Vec<Exit>,
     /// Index in `paths` of every path number.
     path_of: Numbers<u32>,
-    /// What every path number stands for, see [`Packed`].
-    counts: Numbers<u64>,
+    /// What has to be known of every path number at once.
+    infos: Numbers<Info>,
+    /// What paths do to the stack of calls, see [`Effect`].
+    effects: Vec<u32>,
+}
+
+/// The low half of an address where execution goes on; 0 if that is not known.
+pub(crate) type Lead = u32;
+
+/// The low half of `address`.
+pub(crate) fn lead(address: u64) -> Lead {
+    let [a, b, c, d, ..] = address.to_le_bytes();
+    u32::from_le_bytes([a, b, c, d])
+}
+
+/// What has to be known of a path to count and to predict.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Info {
+    /// Counts, and in the two top bits of its 24-bit field the kind of `link`.
+    packed: u64,
+    chain: u32,
+    link: u32,
+}
+
+impl Absent for Info {
+    const ABSENT: Self = Self { packed: 0, chain: 0, link: 0 };
+}
+
+/// What a path does to the stack of calls, and where it leads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Effect<'p> {
+    /// Nothing.
+    Leads(Lead),
+    /// Ends in a return and does nothing else.
+    Returns,
+    /// Takes some, adds others; leads to `lead`, or to where the last one taken says.
+    Calls { pops: u32, returns: bool, lead: Lead, pushes: &'p [Lead] },
+}
+
+const KIND: u64 = 3 << 22;
+const KIND_RETURNS: u64 = 1 << 22;
+const KIND_CALLS: u64 = 2 << 22;
+
+impl Info {
+    #[inline]
+    pub(crate) fn counts(&self) -> Packed {
+        Packed(self.packed & !KIND)
+    }
 }
 
 /// One way out of a chain: a path.
@@ -55,7 +105,7 @@ struct Exit {
     count: u16,
 }
 
-/// What a path executes, in one word: instructions in 24 bits, steps in 8, then 8 bits each of conditional taken, not taken,
+/// What a path executes, in one word: instructions in 24 bits (two of which are never used), steps in 8, then 8 bits each of conditional taken, not taken,
 /// direct, indirect. Never zero.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Packed(pub u64);
@@ -72,11 +122,42 @@ impl Program {
         Self { blocks: Blocks::without_code(), ..Self::default() }
     }
 
+    /// What has to be known of the path with this number.
+    #[inline]
+    pub(crate) fn info(&self, path: u32) -> Option<Info> {
+        self.infos.get(path)
+    }
 
     /// Packed counts of the path with this number.
     #[inline]
     pub(crate) fn counts(&self, path: u32) -> Option<Packed> {
-        self.counts.get(path).map(Packed)
+        self.info(path).map(|info| info.counts())
+    }
+
+    /// What a path does to the stack of calls.
+    #[inline]
+    pub(crate) fn effect(&self, info: &Info) -> Effect<'_> {
+        match info.packed & KIND {
+            0 => Effect::Leads(info.link),
+            KIND_RETURNS => Effect::Returns,
+            _ => self.stored_effect(info.link).unwrap_or(Effect::Leads(0)),
+        }
+    }
+
+    fn stored_effect(&self, at: u32) -> Option<Effect<'_>> {
+        let (&[header, lead], rest) = self.effects.get(at as usize..)?.split_first_chunk::<2>()?;
+        let pushes = rest.get(..(header >> 16) as usize)?;
+        Some(Effect::Calls { pops: header & 0xff, returns: header & 0x100 != 0, lead, pushes })
+    }
+
+    /// The exit that `path` is, counted from the last one, of the fragment that [`Self::chain_at`] gives for `lead` to a chunk
+    /// behind all definitions; `None` if it belongs to another.
+    pub(crate) fn expected_exit(&self, image: u32, lead: Lead, info: &Info, path: u32) -> Option<u8> {
+        let chain = self.chains.get(info.chain as usize)?;
+        if chain.superseded || chain.image != image || self::lead(chain.head) != lead || lead == 0 {
+            return None;
+        }
+        u8::try_from(u32::from(chain.exit_count) - 1 - (path - chain.first_path)).ok()
     }
 
     #[inline]
@@ -88,9 +169,12 @@ impl Program {
         self.chains.get(self.exit(path)?.chain as usize)
     }
 
-    /// The newest fragment with its head at `address` that was defined before chunk `sequence`.
-    pub(crate) fn chain_at(&self, image: u32, address: u64, sequence: u32) -> Option<&Chain> {
-        let mut chain = self.chains.get(*self.by_head.get(&(image, address))? as usize)?;
+    /// The newest fragment with its head where `lead` says that was defined before chunk `sequence`.
+    pub(crate) fn chain_at(&self, image: u32, lead: Lead, sequence: u32) -> Option<&Chain> {
+        if lead == 0 {
+            return None;
+        }
+        let mut chain = self.chains.get(*self.by_head.get(&(image, lead))? as usize)?;
         while chain.sequence >= sequence {
             chain = self.chains.get(chain.older as usize)?;
         }
@@ -142,7 +226,10 @@ impl Program {
         for (path, &exit) in (fragment.first_path..).zip(fragment.exits) {
             self.add_path(path, exit, chain, steps_at)?;
         }
-        let older = self.by_head.insert((image, head), chain).unwrap_or(NONE);
+        let older = self.by_head.insert((image, lead(head)), chain).unwrap_or(NONE);
+        if let Some(older) = self.chains.get_mut(older as usize) {
+            older.superseded = true;
+        }
         self.chains.push(Chain {
             first_path: fragment.first_path,
             exit_count: u16::try_from(fragment.exits.len()).unwrap_or(0),
@@ -150,6 +237,8 @@ impl Program {
             steps_at,
             sequence,
             older,
+            superseded: false,
+            image,
             head,
         });
         Ok(())
@@ -206,10 +295,43 @@ impl Program {
         let (leave, next) = outer_leave(&node, exit >> 16);
         let last = Step::new(block, node.instructions, leave, next);
         let steps = self.steps.get(at..place).unwrap_or(&[]);
-        self.counts.insert(path, Packed::of(steps.iter().chain([&last])).0);
+        let Packed(packed) = Packed::of(steps.iter().chain([&last]));
+        let (kind, link) = link(&self.blocks, steps, &last, &mut self.effects).ok_or(Refused::Full)?;
+        self.infos.insert(path, Info { packed: packed | kind, chain, link });
         self.path_of.insert(path, u32::try_from(self.paths.len()).map_err(|_| Refused::Full)?);
         self.paths.push(Exit { last, steps_at, chain, count });
         Ok(())
+    }
+}
+
+/// Kind and link of the path through `steps` and `last`; appends to `effects` what does not fit into them.
+fn link(blocks: &Blocks, steps: &[Step], last: &Step, effects: &mut Vec<u32>) -> Option<(u64, u32)> {
+    let mut pushes: Vec<Lead> = Vec::new();
+    let (mut pops, mut popped) = (0u32, None);
+    for step in steps.iter().chain([last]) {
+        let node = blocks.node(step.block().0)?;
+        match node.transfer {
+            Transfer::Call { .. } | Transfer::IndirectCall => pushes.push(lead(node.end)),
+            Transfer::Return => {
+                popped = pushes.pop();
+                pops += u32::from(popped.is_none());
+            }
+            _ => {}
+        }
+    }
+    let returns = blocks.node(last.block().0)?.transfer == Transfer::Return;
+    let goes_to = if returns { popped.unwrap_or(0) } else { lead(last.next()) };
+    let from_outside = returns && popped.is_none();
+    match (pops, from_outside, pushes.is_empty()) {
+        (0, _, true) => Some((0, goes_to)),
+        (1, true, true) => Some((KIND_RETURNS, 0)),
+        _ => {
+            let at = u32::try_from(effects.len()).ok()?;
+            let count = u32::try_from(pushes.len()).ok()?;
+            effects.extend([pops | u32::from(from_outside) << 8 | count << 16, goes_to]);
+            effects.extend(pushes);
+            Some((KIND_CALLS, at))
+        }
     }
 }
 
@@ -350,7 +472,7 @@ mod tests {
         assert_eq!(path.last, Step::new(3, 2, Leave::Syscall, 0x1016));
         assert!(program.path(0).is_none() && program.path(4).is_none());
 
-        let heads = [5, 6, 7].map(|sequence| program.chain_at(0, 0x1000, sequence).map(|chain| chain.first_path));
+        let heads = [5, 6, 7].map(|sequence| program.chain_at(0, lead(0x1000), sequence).map(|chain| chain.first_path));
         assert_eq!(heads, [None, Some(1), Some(3)]);
 
         let mut sum = Sum::default();
@@ -375,6 +497,28 @@ mod tests {
         assert!(program.interrupted(1, 0, 0x1002).is_none());
         assert!(program.interrupted(1, 3, 0x1005).is_none());
         assert!(program.interrupted(2, 0, 0x1000).is_none());
+    }
+
+    #[test]
+    fn calls_and_returns_have_an_effect() {
+        let mut program = Program::default();
+        // call 0x2000 — ret — ret at the callee — jmp to itself
+        program.blocks.add(0, 1, 0x1000, &[0xe8, 0xfb, 0x0f, 0, 0]).unwrap();
+        program.blocks.add(0, 2, 0x1005, &[0xc3]).unwrap();
+        program.blocks.add(0, 3, 0x2000, &[0xc3]).unwrap();
+        program.blocks.add(0, 4, 0x3000, &[0xeb, 0xfe]).unwrap();
+        let exits = [1 | LEAVE_DIRECT << 16, 2 | LEAVE_INDIRECT << 16, 3 | LEAVE_INDIRECT << 16];
+        program.add_fragment(0, &Fragment { first_path: 1, blocks: &[1, 3, 2], exits: &exits }, 0).unwrap();
+        let exits = [1 | LEAVE_DIRECT << 16];
+        program.add_fragment(0, &Fragment { first_path: 4, blocks: &[4], exits: &exits }, 0).unwrap();
+        let effect = |path| program.effect(&program.info(path).unwrap());
+        assert_eq!(effect(1), Effect::Calls { pops: 0, returns: false, lead: 0x2000, pushes: &[0x1005] });
+        assert_eq!(effect(2), Effect::Leads(0x1005));
+        assert_eq!(effect(3), Effect::Returns);
+        assert_eq!(effect(4), Effect::Leads(0x3000));
+        let expected = |lead, path| program.expected_exit(0, lead, &program.info(path).unwrap(), path);
+        assert_eq!([expected(0x1000, 1), expected(0x1000, 3), expected(0x3000, 4)], [Some(2), Some(0), Some(0)]);
+        assert_eq!([expected(0x1005, 2), expected(0, 2)], [None, None]);
     }
 
     #[test]

@@ -285,7 +285,11 @@ impl<'t> Cursor<'t> {
         let thread = self.thread;
         let before = place.checked_sub(1).ok_or(ReadError::Missing { thread, wanted: number })?;
         // Chunks without instructions begin at the same number as the one behind them.
-        let holds = self.ahead.get(before).and_then(path).is_some_and(|path| number - path.first_instruction < path.counts.instructions);
+        let holds = self
+            .ahead
+            .get(before)
+            .and_then(path)
+            .is_some_and(|path| number - path.first_instruction < path.counts.instructions);
         if !holds {
             let last = self.ahead.last().and_then(path);
             let available = last.map_or(0, |path| path.first_instruction.saturating_add(path.counts.instructions));
@@ -314,7 +318,9 @@ impl Open {
                 let rest = self.words.get(self.at..).unwrap_or(&[]);
                 let Some(recorded) = event::read(rest) else { return };
                 let steps = interrupted(program, &recorded);
-                steps.map_or(0, |(whole, part)| whole.iter().chain(&part).map(|step| u64::from(step.instructions())).sum())
+                steps.map_or(0, |(whole, part)| {
+                    whole.iter().chain(&part).map(|step| u64::from(step.instructions())).sum()
+                })
             };
             if self.instruction + executed > number {
                 return;

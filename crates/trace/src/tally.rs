@@ -52,8 +52,9 @@ impl<'p> Tally<'p> {
         }
         match recorded.event {
             Event::Syscall { .. } => self.events.system_calls += 1,
-            Event::Signal { pc, .. } => {
-                self.events.signals += 1;
+            Event::Signal { signal, pc, .. } => {
+                // Signal 0: the engine's own doing.
+                self.events.signals += u64::from(signal != 0);
                 self.interrupted(&recorded, pc);
             }
             _ => {}

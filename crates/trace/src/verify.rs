@@ -175,7 +175,8 @@ fn check_way(program: &Program, words: &[u32], problems: &mut Vec<String>) {
             event_way(program, rest, expected)
         };
         if expected != 0 && start != 0 && start != expected {
-            problems.push(format!("word {at}: the thread was about to execute {expected:#x} but goes on at {start:#x}"));
+            problems
+                .push(format!("word {at}: the thread was about to execute {expected:#x} but goes on at {start:#x}"));
         }
         expected = next;
         at += word::length(word).unwrap_or(1);

@@ -8,6 +8,7 @@ mod worker;
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
@@ -15,7 +16,7 @@ use std::time::{Duration, Instant};
 
 use hashbrown::{HashMap, HashSet};
 
-use crate::container::{CODEC_PREDICT, CODEC_RAW, CODEC_ZSTD, CodeHeader, RAW_BYTES_MAX};
+use crate::container::{CODEC_FAST, CODEC_PREDICT, CODEC_RAW, CODEC_ZSTD, CodeHeader, RAW_BYTES_MAX};
 use crate::error::WriteError;
 use crate::model::{Exit, Fragment, Module, Recording, Summary, ThreadInfo};
 use crate::record::{CodeContent, Fact};
@@ -32,14 +33,21 @@ pub enum Codec {
     Zstd,
     /// By prediction of every word from those before it.
     Predict,
+    /// By simpler prediction, several times as fast.
+    Fast,
+    /// `Predict` where there is time for it, `Fast` while chunks are waiting.
+    Adaptive,
 }
 
 impl Codec {
-    fn number(self) -> u8 {
+    /// The codec for a chunk behind which `waiting` others wait.
+    fn number(self, waiting: usize) -> u8 {
         match self {
             Self::Raw => CODEC_RAW,
             Self::Zstd => CODEC_ZSTD,
-            Self::Predict => CODEC_PREDICT,
+            Self::Adaptive if waiting > 0 => CODEC_FAST,
+            Self::Predict | Self::Adaptive => CODEC_PREDICT,
+            Self::Fast => CODEC_FAST,
         }
     }
 }
@@ -58,7 +66,7 @@ pub struct Options {
 
 impl Default for Options {
     fn default() -> Self {
-        Self { codec: Codec::Predict, chunk_words: 1 << 20, open_words: 12 << 20, latency: Duration::from_secs(1) }
+        Self { codec: Codec::Adaptive, chunk_words: 1 << 20, open_words: 12 << 20, latency: Duration::from_secs(1) }
     }
 }
 
@@ -92,6 +100,8 @@ pub struct Writer {
     spare: Receiver<Vec<u32>>,
     worker: Option<JoinHandle<Option<Summary>>>,
     failure: Arc<Mutex<Option<WriteError>>>,
+    /// Jobs that wait for the worker.
+    waiting: Arc<AtomicUsize>,
 }
 
 impl Writer {
@@ -106,7 +116,9 @@ impl Writer {
         let failure = Arc::new(Mutex::new(None));
         let (jobs, queue) = sync_channel(QUEUE);
         let (give_back, spare) = sync_channel(QUEUE);
-        let mut worker = Worker::new(file, part.clone(), options.codec.number(), give_back, Arc::clone(&failure));
+        let waiting = Arc::new(AtomicUsize::new(0));
+        let mut worker =
+            Worker::new(file, part.clone(), options.codec, give_back, Arc::clone(&failure), Arc::clone(&waiting));
         worker.start(recording)?;
         let worker = std::thread::Builder::new()
             .name("trace-writer".into())
@@ -126,6 +138,7 @@ impl Writer {
             spare,
             worker: Some(worker),
             failure,
+            waiting,
         })
     }
 
@@ -256,6 +269,7 @@ impl Writer {
 
     fn send(&mut self, job: Job) -> Result<(), WriteError> {
         self.check()?;
+        self.waiting.fetch_add(1, Ordering::Relaxed);
         let sent = self.jobs.as_ref().is_some_and(|jobs| jobs.send(job).is_ok());
         if sent {
             return Ok(());

@@ -11,10 +11,13 @@ use trace::{Codec, Event, Item, Options, Trace};
 fn settings() -> impl Strategy<Value = Setting> {
     let codec = prop_oneof![Just(Codec::Raw), Just(Codec::Zstd), Just(Codec::Predict), Just(Codec::Predict)];
     let sizes = (2usize..60, 1u32..4, 1u32..3, 1usize..2000, 2usize..40);
-    (any::<u64>(), sizes, codec, 1usize..3000).prop_map(|(seed, (blocks, threads, images, runs, habit), codec, words)| {
-        let options = Options { codec, chunk_words: words, open_words: 4 * words, latency: Duration::from_secs(3600) };
-        Setting { seed, blocks, threads, images, runs, habit, options }
-    })
+    (any::<u64>(), sizes, codec, 1usize..3000).prop_map(
+        |(seed, (blocks, threads, images, runs, habit), codec, words)| {
+            let options =
+                Options { codec, chunk_words: words, open_words: 4 * words, latency: Duration::from_secs(3600) };
+            Setting { seed, blocks, threads, images, runs, habit, options }
+        },
+    )
 }
 
 /// What an item is, apart from the block's number.
@@ -151,5 +154,5 @@ fn a_long_run_of_many_chunks() {
         check_instructions(&trace, &recorded);
         sizes.push(recorded.summary.file_bytes);
     }
-    assert!(sizes[0] < sizes[1] * 3 / 4, "{sizes:?}");
+    assert!(sizes[0] < sizes[1] * 4 / 5, "{sizes:?}");
 }

@@ -92,7 +92,7 @@ pub fn read(path: &Path) -> Result<Reading, String> {
     Ok(Reading { read_steps_mips: best(count_steps)?, read_instructions_mips: best(count_instructions)? })
 }
 
-const READ_ROUNDS: usize = 3;
+const READ_ROUNDS: usize = 2;
 
 fn count_steps(trace: &Trace) -> Result<u64, String> {
     let mut instructions = 0;

@@ -198,7 +198,7 @@ fn matrix(_: &Path, scale: f64) -> Result<Vec<String>, String> {
 /// The size is half the logarithm of the number of points: every step takes four times as long, and 11 takes a third
 /// of a second. 12 would need a gigabyte.
 fn fft(_: &Path, scale: f64) -> Result<Vec<String>, String> {
-    let size = if scale >= 0.3 { "11" } else { "10" };
+    let size = if scale >= 0.3 { "11" } else { "9" };
     workload("fft", &["2".into(), size.into()])
 }
 

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use super::{LACKEY_SHARE, Measured, Peer, Report, Row, records};
+use super::{LACKEY_SCALE, Measured, Peer, Report, Row, records};
 
 const BEGIN: &str = "<!-- bench table: written by `cargo xtask bench --save` -->";
 const END: &str = "<!-- end of bench table -->";
@@ -38,10 +38,9 @@ fn markdown(report: &Report) -> String {
 
 fn notes() -> String {
     format!(
-        "Times are the best of interleaved runs. Slowdowns are over native; lackey ran on {:.0} % of the work and is compared with \
-         native runs of the same share.\nMemory is the recorder's peak without its rings; reading is on one core, in millions of \
-         instructions per second.\n",
-        100.0 * LACKEY_SHARE
+        "Times are the best of interleaved runs. Slowdowns are over native; lackey ran on less work ({LACKEY_SCALE} s), compared \
+         with native runs of the same.\nMemory is the recorder's peak without its rings; reading is on one core, in millions \
+         of instructions per second.\n"
     )
 }
 
@@ -64,7 +63,8 @@ fn heading() -> Vec<String> {
     .into()
 }
 
-fn cells(row: &Row) -> Vec<String> {
+/// One row.
+pub fn cells(row: &Row) -> Vec<String> {
     let mut cells = vec![row.name.to_owned()];
     match &row.result {
         Ok(measured) => cells.extend(numbers(measured)),

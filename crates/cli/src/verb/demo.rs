@@ -12,19 +12,21 @@ use crate::digits::{grouped, percent, size};
 use crate::failure::Failure;
 use crate::output::{Output, Stopped};
 use crate::verb::info::branch_lines;
+use crate::verb::record::refuse_special;
 
-const PROGRAM: &str = "radix";
-/// Thousands of keys.
-const SIZE: &str = "6000";
+const PROGRAM: &str = "raytrace";
+/// Rows and columns of the picture.
+const SIZE: &str = "1000";
 const ROUNDS: usize = 3;
 
 pub fn run(arguments: &Demo) -> Result<u8, Stopped> {
+    refuse_special(&arguments.output)?;
     let mut output = Output::open(None)?;
     let program =
         workloads::build(PROGRAM, workloads::Variant::Pie).map_err(|error| Failure::new(error.to_string()))?;
     let threads = arguments.threads.to_string();
     output.write(
-        format!("Sorting {SIZE} thousand keys with {threads} threads: workloads/parallel/{PROGRAM}.c\n").as_bytes(),
+        format!("Painting {SIZE} x {SIZE} points with {threads} threads: workloads/parallel/{PROGRAM}.c\n").as_bytes(),
     )?;
     output.flush()?;
     let mut native = Duration::MAX;

@@ -17,6 +17,7 @@ use crate::output::{Output, Stopped};
 use crate::progress::Progress;
 
 pub fn run(arguments: &Record) -> Result<u8, Stopped> {
+    refuse_special(&arguments.output)?;
     let options =
         Options { command: arguments.command.clone(), output: arguments.output.clone(), no_aslr: arguments.no_aslr };
     let (outcome, watched) = watched(arguments, || capture::record(&options));
@@ -31,6 +32,18 @@ pub fn run(arguments: &Record) -> Result<u8, Stopped> {
         write_report(path, &outcome, &watched)?;
     }
     Ok(status(outcome.exit))
+}
+
+/// A finished trace takes the place of what had its name, which must not be a directory, a device or a pipe.
+pub fn refuse_special(path: &Path) -> Result<(), Failure> {
+    match path.metadata() {
+        Ok(metadata) if !metadata.is_file() => {
+            let what = if metadata.is_dir() { "a directory" } else { "not a regular file" };
+            Err(Failure::new(format!("cannot write the trace to {}: it is {what}", path.display()))
+                .hint("name a file with -o"))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// The exit status that a shell would give.

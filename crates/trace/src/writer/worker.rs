@@ -4,18 +4,20 @@ use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::Write;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::block::Refused;
 use crate::container::{
-    CODEC_RAW, CODEC_ZSTD, ChunkHeader, CodeHeader, Extra, FILE_HEADER_BYTES, Kind, PathHeader, RAW_BYTES_MAX, TRAILER_BYTES, crc,
-    file_header, trailer,
+    CODEC_RAW, CODEC_ZSTD, ChunkHeader, CodeHeader, Extra, FILE_HEADER_BYTES, Kind, PathHeader, RAW_BYTES_MAX,
+    TRAILER_BYTES, crc, file_header, trailer,
 };
 use crate::error::WriteError;
 use crate::model::{Exit, Recording, Summary, ThreadSummary};
 use crate::path::{self, PathCoder};
 use crate::program::Program;
+use super::Codec;
 use crate::record::{Definition, Fact, read_code, read_facts, write_exit, write_recording};
 
 pub(super) enum Job {
@@ -28,7 +30,7 @@ pub(super) enum Job {
 pub(super) struct Worker {
     file: File,
     part: PathBuf,
-    codec: u8,
+    codec: Codec,
     offset: u64,
     sequence: u32,
     /// Content of the index chunk so far.
@@ -39,6 +41,7 @@ pub(super) struct Worker {
     summary: Summary,
     give_back: SyncSender<Vec<u32>>,
     failure: Arc<Mutex<Option<WriteError>>>,
+    waiting: Arc<AtomicUsize>,
 }
 
 const ZSTD_LEVEL: i32 = 3;
@@ -47,9 +50,10 @@ impl Worker {
     pub(super) fn new(
         file: File,
         part: PathBuf,
-        codec: u8,
+        codec: Codec,
         give_back: SyncSender<Vec<u32>>,
         failure: Arc<Mutex<Option<WriteError>>>,
+        waiting: Arc<AtomicUsize>,
     ) -> Self {
         Self {
             file,
@@ -64,6 +68,7 @@ impl Worker {
             summary: Summary::default(),
             give_back,
             failure,
+            waiting,
         }
     }
 
@@ -77,6 +82,7 @@ impl Worker {
     /// Works until the writer is finished or gone.
     pub(super) fn run(mut self, queue: &Receiver<Job>) -> Option<Summary> {
         while let Ok(job) = queue.recv() {
+            self.waiting.fetch_sub(1, Ordering::Relaxed);
             let result = match job {
                 Job::Code(header, content) => self.code(header, &content),
                 Job::Facts(content) => self.facts(&content),
@@ -130,8 +136,9 @@ impl Worker {
     fn path(&mut self, image: u32, thread: u32, mut words: Vec<u32>) -> Result<(), WriteError> {
         let Some(summary) = self.threads.get_mut(&thread) else { return Err(WriteError::UnknownThread { thread }) };
         let mut unknown = None;
+        let codec = self.codec.number(self.waiting.load(Ordering::Relaxed));
         let encoded = loop {
-            match self.coder.encode(self.codec, &self.program, image, self.sequence, &words) {
+            match self.coder.encode(codec, &self.program, image, &words) {
                 Ok(encoded) => break encoded,
                 Err(known) => {
                     unknown = words.get(known).map(|&word| WriteError::UnknownWord { thread, word });
@@ -187,14 +194,7 @@ impl Worker {
         }
     }
 
-    fn put(
-        &mut self,
-        kind: Kind,
-        codec: u8,
-        raw: &[u8],
-        stored: &[u8],
-        extra: Extra,
-    ) -> Result<(), WriteError> {
+    fn put(&mut self, kind: Kind, codec: u8, raw: &[u8], stored: &[u8], extra: Extra) -> Result<(), WriteError> {
         let header = ChunkHeader {
             kind,
             codec,

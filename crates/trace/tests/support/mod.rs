@@ -334,7 +334,7 @@ impl Thread {
         let after = index + 1;
         match image.blocks[index].ending {
             Ending::Conditional(to) => {
-                let usual = index % 3 != 0;
+                let usual = !index.is_multiple_of(3);
                 let taken = if random.one_in(self.habit) { !usual } else { usual };
                 if taken { (LEAVE_TAKEN, Leave::Taken, to) } else { (LEAVE_NOT_TAKEN, Leave::NotTaken, after) }
             }

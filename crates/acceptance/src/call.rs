@@ -1,0 +1,223 @@
+//! One call of a program, to be run natively and recorded in the same surroundings.
+
+use std::ffi::{OsStr, OsString};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use tempfile::TempDir;
+use trace::Trace;
+use workloads::Exit;
+
+use crate::process::{Finished, LIMIT, Running};
+use crate::trackway;
+
+/// A program, its arguments and its surroundings.
+#[derive(Clone, Debug)]
+pub struct Call {
+    program: OsString,
+    arguments: Vec<OsString>,
+    directory: Option<PathBuf>,
+    environment: Option<Vec<(OsString, OsString)>>,
+    input: Vec<u8>,
+    fixed_addresses: bool,
+}
+
+impl Call {
+    /// A name without a slash is looked up, as shells do.
+    #[must_use]
+    pub fn new(program: impl AsRef<OsStr>) -> Self {
+        Self {
+            program: program.as_ref().to_owned(),
+            arguments: Vec::new(),
+            directory: None,
+            environment: None,
+            input: Vec::new(),
+            fixed_addresses: false,
+        }
+    }
+
+    #[must_use]
+    pub fn arg(self, argument: impl AsRef<OsStr>) -> Self {
+        self.args([argument])
+    }
+
+    #[must_use]
+    pub fn args(mut self, arguments: impl IntoIterator<Item = impl AsRef<OsStr>>) -> Self {
+        self.arguments.extend(arguments.into_iter().map(|argument| argument.as_ref().to_owned()));
+        self
+    }
+
+    /// Where it runs.
+    #[must_use]
+    pub fn directory(mut self, directory: &Path) -> Self {
+        self.directory = Some(directory.to_owned());
+        self
+    }
+
+    /// Exactly these variables instead of ours.
+    #[must_use]
+    pub fn environment(mut self, variables: &[(&str, &str)]) -> Self {
+        self.environment = Some(variables.iter().map(|&(name, value)| (name.into(), value.into())).collect());
+        self
+    }
+
+    /// What standard input, a file then, has in it.
+    #[must_use]
+    pub fn input(mut self, input: impl Into<Vec<u8>>) -> Self {
+        self.input = input.into();
+        self
+    }
+
+    /// Recorded without randomisation of addresses.
+    #[must_use]
+    pub fn fixed_addresses(mut self) -> Self {
+        self.fixed_addresses = true;
+        self
+    }
+
+    /// The command that runs it natively.
+    #[must_use]
+    pub fn command(&self) -> Command {
+        let mut command = Command::new(&self.program);
+        command.args(&self.arguments);
+        self.surround(&mut command);
+        command
+    }
+
+    /// The command that records it to `output`.
+    #[must_use]
+    pub fn record_command(&self, output: &Path) -> Command {
+        let mut command = Command::new(trackway());
+        command.arg("record").arg("-o").arg(output);
+        if self.fixed_addresses {
+            command.arg("--no-aslr");
+        }
+        command.arg("--").arg(&self.program).args(&self.arguments);
+        self.surround(&mut command);
+        command
+    }
+
+    fn surround(&self, command: &mut Command) {
+        if let Some(directory) = &self.directory {
+            command.current_dir(directory);
+        }
+        if let Some(environment) = &self.environment {
+            command.env_clear().envs(environment.iter().map(|(name, value)| (name, value)));
+        }
+    }
+
+    /// Runs it without us.
+    ///
+    /// # Panics
+    ///
+    /// If it cannot be started or hangs.
+    #[must_use]
+    pub fn natively(&self) -> Finished {
+        Running::start(&mut self.command(), &self.input).wait(LIMIT)
+    }
+
+    /// Records it and verifies the trace.
+    ///
+    /// # Panics
+    ///
+    /// If it cannot be recorded, hangs, or if the trace is not sound, not complete or tells of another end.
+    #[must_use]
+    pub fn recorded(&self) -> Recorded {
+        let directory = tempfile::tempdir().expect("a temporary directory can be made");
+        let path = directory.path().join("test.trk");
+        let mut command = self.record_command(&path);
+        let finished = Running::start(&mut command, &self.input).wait(LIMIT);
+        assert!(path.exists(), "{command:?} left no trace: {finished:?}");
+        let trace = open_sound(&path);
+        assert!(trace.is_finished(), "{command:?}: the trace was not finished");
+        let exit = exit_of(&trace);
+        assert_eq!(
+            finished.exit,
+            Exit::Status(shell_status(exit)),
+            "{command:?}: the target's end ({exit}) was not passed on: {}",
+            finished.stderr_text()
+        );
+        Recorded { finished: Finished { exit, ..finished }, trace, path, directory }
+    }
+
+    /// Runs it both ways; output and status have to agree to the byte.
+    ///
+    /// # Panics
+    ///
+    /// If they do not, or as [`Self::recorded`].
+    pub fn check(&self) -> Recorded {
+        let native = self.natively();
+        let recorded = self.recorded();
+        recorded.assert_finished_as(&native);
+        recorded
+    }
+}
+
+/// What came of recording a call. [`Finished::exit`] is how the target ended, as the trace says.
+#[derive(Debug)]
+pub struct Recorded {
+    pub finished: Finished,
+    pub trace: Trace,
+    pub path: PathBuf,
+    /// Where the trace is, as long as this lives.
+    pub directory: TempDir,
+}
+
+impl Recorded {
+    /// # Panics
+    ///
+    /// If output or status are not as `expected`.
+    pub fn assert_finished_as(&self, expected: &Finished) {
+        let command = self.trace.recording().command.join(" ");
+        let same = self.finished == *expected;
+        assert!(same, "{command}:\nexpected {}\nrecorded {}", shown(expected), shown(&self.finished));
+    }
+}
+
+fn shown(finished: &Finished) -> String {
+    let Finished { exit, stdout, stderr } = finished;
+    let text = |bytes: &[u8]| {
+        let text = String::from_utf8_lossy(bytes).into_owned();
+        let head: String = text.chars().take(2000).collect();
+        format!("{} bytes: {head}", bytes.len())
+    };
+    format!("exit {exit}\n--- stdout, {}\n--- stderr, {}", text(stdout), text(stderr))
+}
+
+/// Opens a trace that has to be sound.
+///
+/// # Panics
+///
+/// If it cannot be opened or is not sound.
+#[must_use]
+pub fn open_sound(path: &Path) -> Trace {
+    let trace = Trace::open(path).unwrap_or_else(|error| panic!("{error}"));
+    let report = trace.verify();
+    let command = trace.recording().command.join(" ");
+    let listed = report.problems.iter().take(20).cloned().collect::<Vec<_>>().join("\n");
+    assert!(report.is_sound(), "the trace of {command} has {} problems:\n{listed}", report.problems.len());
+    trace
+}
+
+/// How the target of a trace ended.
+///
+/// # Panics
+///
+/// If the trace does not say.
+#[must_use]
+pub fn exit_of(trace: &Trace) -> Exit {
+    match trace.exit() {
+        trace::Exit::Code(code) => Exit::Status(code),
+        trace::Exit::Signal(signal) => Exit::Signal(signal),
+        trace::Exit::Unknown => panic!("the trace does not say how the target ended"),
+    }
+}
+
+/// The status that shells report for an end.
+#[must_use]
+pub fn shell_status(exit: Exit) -> i32 {
+    match exit {
+        Exit::Status(status) => status,
+        Exit::Signal(signal) => 128 + signal,
+    }
+}

@@ -1,0 +1,39 @@
+//! The `trackway` command under test, built with the same profile as the tests and brought up to date once per process.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
+
+/// The executable of the `trackway` command.
+///
+/// # Panics
+///
+/// If it cannot be built.
+#[must_use]
+pub fn trackway() -> &'static Path {
+    static BUILT: OnceLock<PathBuf> = OnceLock::new();
+    BUILT.get_or_init(build)
+}
+
+fn build() -> PathBuf {
+    let target = target_directory();
+    let (profile, flags): (&str, &[&str]) =
+        if cfg!(debug_assertions) { ("debug", &[]) } else { ("release", &["--release"]) };
+    let output = Command::new(env!("CARGO"))
+        .args(["build", "--quiet", "--package", "trackway"])
+        .args(flags)
+        .arg("--target-dir")
+        .arg(&target)
+        .current_dir(env!("CARGO_MANIFEST_DIR"))
+        .output()
+        .expect("cargo has started this test and can be started again");
+    assert!(output.status.success(), "trackway cannot be built:\n{}", String::from_utf8_lossy(&output.stderr));
+    target.join(profile).join("trackway")
+}
+
+/// Cargo marks its target directory as a cache; the test that we are a part of lies in it.
+fn target_directory() -> PathBuf {
+    let executable = std::env::current_exe().expect("a running program has a path");
+    let target = executable.ancestors().find(|directory| directory.join("CACHEDIR.TAG").is_file());
+    target.unwrap_or_else(|| panic!("{} is not in a target directory of cargo", executable.display())).to_owned()
+}

@@ -1,0 +1,24 @@
+//! What the acceptance tests share: running a command with and without the recorder, and looking at what came of it.
+//!
+//! A [`Call`] is run natively and recorded, in the same surroundings; [`process`] runs commands and does not wait for ever;
+//! [`listing`] turns a trace into plain lists of addresses and events, which are compared with those of the `oracle` and of
+//! the [`witness`]. Everything goes through the `trackway` command and the public interface of `trace`; nothing here knows
+//! how either works.
+
+pub mod call;
+pub mod command;
+pub mod listing;
+pub mod process;
+pub mod source;
+pub mod tool;
+pub mod witness;
+
+pub use call::{Call, Recorded};
+pub use command::trackway;
+pub use process::{Finished, Running};
+
+/// Whether the long versions of tests are wanted, as in `cargo xtask soak`.
+#[must_use]
+pub fn is_soak() -> bool {
+    std::env::var_os("TRACKWAY_SOAK").is_some()
+}

@@ -1,0 +1,256 @@
+//! A second opinion on events: which system calls a program makes and which signals it gets where, seen by ptrace from
+//! outside while the program runs natively. (What it executes in between is for the oracle.)
+
+use std::collections::HashMap;
+use std::fs;
+use std::io;
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command};
+
+use libc::{c_int, c_void, pid_t, user_regs_struct};
+
+/// Something that happened to a thread.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Happening {
+    /// A system call was entered.
+    Call(u64),
+    /// A signal interrupted the thread before (or by) the instruction at `pc`; it went on at `handler`, or ended (0).
+    Signal { signal: i32, pc: u64, handler: u64 },
+}
+
+/// rseq, which the recorder refuses and we hence refuse too.
+const REFUSED: u64 = 334;
+/// `si_code` of the stop at the first instruction of a handler.
+const HANDLER_ENTERED: c_int = libc::SIGTRAP;
+const SYSTEM_CALL_STOP: c_int = libc::SIGTRAP | 0x80;
+const FOLLOWED: c_int =
+    libc::PTRACE_O_TRACECLONE | libc::PTRACE_O_TRACEEXEC | libc::PTRACE_O_TRACESYSGOOD | libc::PTRACE_O_EXITKILL;
+/// Where rip is in the frame of a handler: behind the return address, the head of the context, and sixteen registers.
+const FRAME_RIP: u64 = 8 + 40 + 16 * 8;
+
+/// Runs a command, whose output must fit into its pipes, natively, without randomisation of addresses, and tells what
+/// happened to each of its threads, threads in the order of creation. Children that are processes are not looked at.
+///
+/// # Panics
+///
+/// If the program cannot be run under ptrace.
+#[must_use]
+pub fn watch(command: &mut Command) -> Vec<Vec<Happening>> {
+    // A thread of its own is the tracer: it waits for its own children only.
+    std::thread::scope(|scope| match scope.spawn(|| Witness::start(command).run()).join() {
+        Ok(happenings) => happenings,
+        Err(panic) => std::panic::resume_unwind(panic),
+    })
+}
+
+struct Thread {
+    /// Position in [`Witness::happenings`].
+    index: usize,
+    in_call: bool,
+    /// The signal whose handler is about to be entered.
+    delivered: c_int,
+    /// The stop that every new thread begins with has not been seen.
+    fresh: bool,
+}
+
+struct Witness {
+    process: pid_t,
+    threads: HashMap<pid_t, Thread>,
+    happenings: Vec<Vec<Happening>>,
+    /// Holds the program's pipes open, so that it can write.
+    _child: Child,
+}
+
+impl Witness {
+    fn start(command: &mut Command) -> Self {
+        // SAFETY: between fork and exec only plain system calls are made, all safe there.
+        unsafe {
+            command.pre_exec(|| {
+                let current = libc::personality(0xffff_ffff);
+                if libc::personality((current | libc::ADDR_NO_RANDOMIZE) as libc::c_ulong) < 0
+                    || libc::ptrace(libc::PTRACE_TRACEME, 0, 0, 0) < 0
+                {
+                    return Err(io::Error::last_os_error());
+                }
+                Ok(())
+            });
+        }
+        let child = command.spawn().unwrap_or_else(|error| panic!("{command:?}: {error}"));
+        let process = child.id().cast_signed();
+        let (thread, status) = wait().expect("the child stops when its exec is complete");
+        assert!(thread == process && libc::WIFSTOPPED(status), "{command:?} did not stop: {status:#x}");
+        request(libc::PTRACE_SETOPTIONS, process, FOLLOWED as usize);
+        let mut witness = Self { process, threads: HashMap::new(), happenings: Vec::new(), _child: child };
+        witness.adopt(process, false);
+        to_next_call(process, 0);
+        witness
+    }
+
+    fn run(mut self) -> Vec<Vec<Happening>> {
+        while let Some((thread, status)) = wait() {
+            if libc::WIFSTOPPED(status) {
+                self.stopped(thread, status);
+            } else if thread == self.process {
+                break;
+            }
+        }
+        self.happenings
+    }
+
+    fn adopt(&mut self, thread: pid_t, fresh: bool) {
+        let happenings = &mut self.happenings;
+        self.threads.entry(thread).or_insert_with(|| {
+            happenings.push(Vec::new());
+            Thread { index: happenings.len() - 1, in_call: false, delivered: 0, fresh }
+        });
+    }
+
+    fn stopped(&mut self, thread: pid_t, status: c_int) {
+        match status >> 16 {
+            0 => self.signalled(thread, libc::WSTOPSIG(status)),
+            libc::PTRACE_EVENT_CLONE => {
+                self.adopt(event_message(thread), true);
+                to_next_call(thread, 0);
+            }
+            _ => to_next_call(thread, 0),
+        }
+    }
+
+    fn signalled(&mut self, thread: pid_t, signal: c_int) {
+        // The first stop of a thread can come before the one of its creator.
+        self.adopt(thread, true);
+        let state = self.threads.get_mut(&thread).expect("adopted above");
+        if signal == libc::SIGSTOP && state.fresh {
+            state.fresh = false;
+            to_next_call(thread, 0);
+        } else if signal == SYSTEM_CALL_STOP {
+            self.system_call(thread);
+        } else if signal == libc::SIGTRAP && signal_code(thread) == Some(HANDLER_ENTERED) {
+            self.handler_entered(thread);
+        } else if signal_code(thread).is_none() {
+            // A group stop; nobody would wake it.
+            to_next_call(thread, 0);
+        } else {
+            self.deliver(thread, signal);
+        }
+    }
+
+    fn system_call(&mut self, thread: pid_t) {
+        let state = self.threads.get_mut(&thread).expect("threads are adopted before");
+        state.in_call = !state.in_call;
+        if state.in_call {
+            let mut registers = registers(thread);
+            self.happenings[state.index].push(Happening::Call(registers.orig_rax));
+            if registers.orig_rax == REFUSED {
+                registers.orig_rax = u64::MAX;
+                set_registers(thread, &registers);
+            }
+        }
+        to_next_call(thread, 0);
+    }
+
+    /// A signal is about to be delivered: to a handler, whose entry is waited for, or to the process's end, or to nobody.
+    fn deliver(&mut self, thread: pid_t, signal: c_int) {
+        let state = self.threads.get_mut(&thread).expect("threads are adopted before");
+        if is_in_mask(thread, "SigCgt:", signal) {
+            state.delivered = signal;
+            request(libc::PTRACE_SINGLESTEP, thread, signal as usize);
+            return;
+        }
+        const HARMLESS: [c_int; 8] = [
+            libc::SIGCHLD,
+            libc::SIGURG,
+            libc::SIGWINCH,
+            libc::SIGCONT,
+            libc::SIGSTOP,
+            libc::SIGTSTP,
+            libc::SIGTTIN,
+            libc::SIGTTOU,
+        ];
+        if !HARMLESS.contains(&signal) && !is_in_mask(thread, "SigIgn:", signal) {
+            let pc = registers(thread).rip;
+            self.happenings[state.index].push(Happening::Signal { signal, pc, handler: 0 });
+        }
+        to_next_call(thread, signal);
+    }
+
+    fn handler_entered(&mut self, thread: pid_t) {
+        let registers = registers(thread);
+        let pc = peek(thread, registers.rsp + FRAME_RIP);
+        let state = self.threads.get_mut(&thread).expect("threads are adopted before");
+        let signal = std::mem::take(&mut state.delivered);
+        self.happenings[state.index].push(Happening::Signal { signal, pc, handler: registers.rip });
+        to_next_call(thread, 0);
+    }
+}
+
+/// Whether a signal is in one of the masks that /proc shows.
+fn is_in_mask(thread: pid_t, name: &str, signal: c_int) -> bool {
+    let status = fs::read_to_string(format!("/proc/{thread}/status")).unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix(name)).unwrap_or("0");
+    u64::from_str_radix(mask.trim(), 16).unwrap_or(0) & 1 << (signal - 1) != 0
+}
+
+/// The next stop of a thread of ours; `None` when there is nobody left.
+fn wait() -> Option<(pid_t, c_int)> {
+    let mut status = 0;
+    loop {
+        // SAFETY: `status` is valid for writing.
+        let thread = unsafe { libc::waitpid(-1, &raw mut status, libc::__WALL | libc::__WNOTHREAD) };
+        if thread > 0 {
+            return Some((thread, status));
+        }
+        if io::Error::last_os_error().raw_os_error() != Some(libc::EINTR) {
+            return None;
+        }
+    }
+}
+
+/// Lets a thread run to its next system call or signal, after delivering `signal` if it is not 0.
+fn to_next_call(thread: pid_t, signal: c_int) {
+    request(libc::PTRACE_SYSCALL, thread, signal as usize);
+}
+
+/// A request whose data is a number. One that fails means that the thread was killed meanwhile; the next wait tells.
+fn request(request: libc::c_uint, thread: pid_t, data: usize) {
+    // SAFETY: none of the requests made here takes a pointer.
+    unsafe { libc::ptrace(request, thread, 0, std::ptr::without_provenance_mut::<c_void>(data)) };
+}
+
+fn registers(thread: pid_t) -> user_regs_struct {
+    // SAFETY: all-zero is a valid value of this plain struct, which the request fills in.
+    unsafe {
+        let mut registers: user_regs_struct = std::mem::zeroed();
+        libc::ptrace(libc::PTRACE_GETREGS, thread, 0, (&raw mut registers).cast::<c_void>());
+        registers
+    }
+}
+
+fn set_registers(thread: pid_t, registers: &user_regs_struct) {
+    // SAFETY: the request reads the struct.
+    unsafe { libc::ptrace(libc::PTRACE_SETREGS, thread, 0, std::ptr::from_ref(registers).cast::<c_void>()) };
+}
+
+fn event_message(thread: pid_t) -> pid_t {
+    let mut message = 0u64;
+    // SAFETY: the request writes one word to `message`.
+    unsafe { libc::ptrace(libc::PTRACE_GETEVENTMSG, thread, 0, (&raw mut message).cast::<c_void>()) };
+    message as pid_t
+}
+
+/// `si_code` of the signal that stopped the thread; `None` in a group stop, which is by no signal.
+fn signal_code(thread: pid_t) -> Option<c_int> {
+    // SAFETY: all-zero is a valid value of this plain struct, which the request fills in.
+    unsafe {
+        let mut info: libc::siginfo_t = std::mem::zeroed();
+        let result = libc::ptrace(libc::PTRACE_GETSIGINFO, thread, 0, (&raw mut info).cast::<c_void>());
+        (result == 0).then_some(info.si_code)
+    }
+}
+
+fn peek(thread: pid_t, address: u64) -> u64 {
+    let mut word = 0u64;
+    // SAFETY: the kernel's own request (unlike the C library's) writes one word to `word`.
+    unsafe { libc::syscall(libc::SYS_ptrace, libc::PTRACE_PEEKDATA, thread, address as usize, &raw mut word) };
+    word
+}

@@ -1,0 +1,571 @@
+//! What goes wrong, goes wrong in words: one sentence on standard error, the status that shells use, no panic, nothing
+//! half-written in the place of an older good file. And what was recorded before something went wrong can be read.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use acceptance::call::{exit_of, open_sound};
+use acceptance::process::{self, LIMIT, Running, children_of, is_alive, state_of, wait_until};
+use acceptance::source::{compile, write};
+use acceptance::{Call, Finished, listing, tool, trackway};
+use tempfile::TempDir;
+use trace::Trace;
+use workloads::{Exit, Variant};
+
+fn scratch() -> TempDir {
+    tempfile::tempdir().unwrap()
+}
+
+fn part_of(path: &Path) -> PathBuf {
+    trace::part_name(path)
+}
+
+/// One sentence on standard error, as the command's own, and this status.
+fn assert_refused(finished: &Finished, status: i32, words: &[&str]) {
+    let text = finished.stderr_text();
+    assert_eq!(finished.exit, Exit::Status(status), "{text}");
+    assert!(text.starts_with("trackway: ") && text.lines().count() == 1, "not one sentence: {text}");
+    assert!(!text.contains("panicked") && !text.contains("os error"), "{text}");
+    for word in words {
+        assert!(text.contains(word), "'{word}' is not in: {text}");
+    }
+    assert!(finished.stdout.is_empty(), "{}", finished.stdout_text());
+}
+
+/// A command that cannot be run leaves neither a trace nor a part of one.
+fn assert_not_recorded(call: &Call, status: i32, words: &[&str]) {
+    let directory = scratch();
+    let output = directory.path().join("t.trk");
+    assert_refused(&process::run(&mut call.record_command(&output)), status, words);
+    let left: Vec<_> = fs::read_dir(directory.path()).unwrap().flatten().map(|entry| entry.path()).collect();
+    assert!(left.is_empty(), "{left:?} was left");
+}
+
+fn executable(directory: &Path, name: &str, bytes: &[u8]) -> PathBuf {
+    let path = write(directory, name, bytes);
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+    path
+}
+
+/// The header of an ELF file: class (1: 32 bits, 2: 64 bits), byte order (1: little, 2: big), machine.
+fn elf_header(class: u8, order: u8, machine: u16) -> Vec<u8> {
+    let number = |value: u16| if order == 1 { value.to_le_bytes() } else { value.to_be_bytes() };
+    let mut bytes = vec![0x7f, b'E', b'L', b'F', class, order, 1];
+    bytes.resize(16, 0);
+    bytes.extend([number(2), number(machine), number(1), number(0)].concat());
+    bytes.resize(64, 0);
+    bytes
+}
+
+// -------------------------------------------------------------------------------------------- commands that cannot be run
+
+#[test]
+fn a_command_that_does_not_exist() {
+    assert_not_recorded(&Call::new("no-such-command-anywhere"), 127, &["no-such-command-anywhere", "not found"]);
+    assert_not_recorded(&Call::new("/no/such/file"), 127, &["/no/such/file"]);
+    assert_not_recorded(&Call::new(""), 127, &[]);
+}
+
+#[test]
+fn no_command_at_all() {
+    let directory = scratch();
+    let output = directory.path().join("t.trk");
+    let finished = process::run(Command::new(trackway()).arg("record").arg("-o").arg(&output));
+    assert!(matches!(finished.exit, Exit::Status(1 | 2)), "{finished:?}");
+    assert!(!finished.stderr.is_empty() && !finished.stderr_text().contains("panicked"));
+    assert!(!output.exists() && !part_of(&output).exists());
+}
+
+#[test]
+fn what_cannot_be_executed() {
+    let directory = scratch();
+    let path = directory.path();
+    assert_not_recorded(&Call::new(path), 126, &["is a directory"]);
+    assert_not_recorded(&Call::new(write(path, "text", "#!/bin/sh\necho\n")), 126, &["text", "permission"]);
+    assert_not_recorded(&Call::new("/dev/null"), 126, &["/dev/null"]);
+    assert_not_recorded(&Call::new(executable(path, "i386", &elf_header(1, 1, 3))), 126, &["i386", "32-bit"]);
+    assert_not_recorded(
+        &Call::new(executable(path, "aarch64", &elf_header(2, 1, 183))),
+        126,
+        &["aarch64", "another processor"],
+    );
+    assert_not_recorded(
+        &Call::new(executable(path, "s390", &elf_header(2, 2, 22))),
+        126,
+        &["s390", "another processor"],
+    );
+    assert_not_recorded(&Call::new(executable(path, "object", &elf_header(2, 1, 62)[..40])), 126, &["object"]);
+    assert_not_recorded(&Call::new(executable(path, "x32", &elf_header(1, 1, 62))), 126, &["x32", "32-bit"]);
+}
+
+#[test]
+fn a_missing_interpreter() {
+    let directory = scratch();
+    let script = executable(directory.path(), "script", b"#!/no/such/interpreter -x\n");
+    assert_not_recorded(&Call::new(script), 127, &["script", "/no/such/interpreter"]);
+    let flags = ["gcc", "-Wl,--dynamic-linker=/no/such/loader.so"];
+    let program = compile(directory.path(), "main.c", "int main(void) { return 0; }\n", &flags);
+    assert_not_recorded(&Call::new(program), 127, &["/no/such/loader.so"]);
+}
+
+/// Forbids ptrace to the command and its children, as containers do.
+fn forbid_ptrace(command: &mut Command) {
+    const LOAD_NUMBER: libc::sock_filter = libc::sock_filter { code: 0x20, jt: 0, jf: 0, k: 0 };
+    const IS_PTRACE: libc::sock_filter = libc::sock_filter { code: 0x15, jt: 0, jf: 1, k: libc::SYS_ptrace as u32 };
+    const REFUSE: libc::sock_filter =
+        libc::sock_filter { code: 0x06, jt: 0, jf: 0, k: libc::SECCOMP_RET_ERRNO | libc::EPERM as u32 };
+    const ALLOW: libc::sock_filter = libc::sock_filter { code: 0x06, jt: 0, jf: 0, k: libc::SECCOMP_RET_ALLOW };
+    // SAFETY: between fork and exec only plain system calls are made, with pointers to what lives on the stack.
+    unsafe {
+        command.pre_exec(|| {
+            let mut filter = [LOAD_NUMBER, IS_PTRACE, REFUSE, ALLOW];
+            let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_mut_ptr() };
+            let set = libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0
+                && libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program) == 0;
+            if set { Ok(()) } else { Err(std::io::Error::last_os_error()) }
+        });
+    }
+}
+
+#[test]
+fn no_permission_to_trace() {
+    let directory = scratch();
+    let output = directory.path().join("t.trk");
+    let mut command = Call::new("true").record_command(&output);
+    forbid_ptrace(&mut command);
+    assert_refused(&process::run(&mut command), 1, &["no permission to trace", "ptrace"]);
+    assert!(!output.exists() && !part_of(&output).exists());
+}
+
+// --------------------------------------------------------------------------------------------------- where it is written
+
+/// The target is not run if the trace cannot be written.
+#[test]
+fn an_output_that_cannot_be_created() {
+    let directory = scratch();
+    let file = write(directory.path(), "file", "old");
+    let marker = directory.path().join("marker");
+    for output in [directory.path().join("none/t.trk"), file.join("t.trk"), PathBuf::from("/proc/t.trk")] {
+        let finished = process::run(&mut Call::new("touch").arg(&marker).record_command(&output));
+        assert_refused(&finished, 1, &["cannot create", &output.display().to_string()]);
+        assert!(!marker.exists(), "the command was run although {} cannot be written", output.display());
+    }
+}
+
+/// A directory in the place of the trace must survive.
+#[test]
+fn an_output_that_is_a_directory() {
+    let directory = scratch();
+    let finished = process::run(&mut Call::new("true").record_command(directory.path()));
+    assert!(matches!(finished.exit, Exit::Status(status) if status != 0), "{finished:?}");
+    assert_eq!(finished.stderr_text().lines().count(), 1, "{finished:?}");
+    assert!(directory.path().is_dir());
+}
+
+/// A workload whose trace takes some 100 KiB, and what it prints.
+fn long_call() -> (Call, &'static str) {
+    let program = workloads::find("parser").unwrap();
+    let executable = workloads::build(program.name, Variant::Pie).unwrap();
+    (Call::new(executable).args(program.runs[0].arguments), program.runs[0].stdout)
+}
+
+/// A good trace at `path`, and its bytes.
+fn good_trace(path: &Path) -> Vec<u8> {
+    let finished = process::run(&mut Call::new("true").record_command(path));
+    assert_eq!(finished.exit, Exit::Status(0), "{finished:?}");
+    drop(open_sound(path));
+    assert!(!part_of(path).exists());
+    fs::read(path).unwrap()
+}
+
+/// A limit on the size of files is one on the shared memory too, which is a file to the system.
+#[test]
+fn files_that_may_not_grow() {
+    let directory = scratch();
+    let output = directory.path().join("t.trk");
+    let old = good_trace(&output);
+    let mut command = long_call().0.record_command(&output);
+    // SAFETY: between fork and exec only plain system calls are made.
+    unsafe {
+        command.pre_exec(|| {
+            let limit = libc::rlimit { rlim_cur: 8 << 10, rlim_max: 8 << 10 };
+            libc::signal(libc::SIGXFSZ, libc::SIG_IGN);
+            let is_set = libc::setrlimit(libc::RLIMIT_FSIZE, &raw const limit) == 0;
+            if is_set { Ok(()) } else { Err(std::io::Error::last_os_error()) }
+        });
+    }
+    assert_refused(&process::run(&mut command), 1, &["too large"]);
+    assert!(fs::read(&output).unwrap() == old && !part_of(&output).exists());
+}
+
+/// Runs `script` with a small disk of its own as the current directory, in a name space of its own. Arguments: the trackway
+/// command, and a target that takes longer to trace than there is room.
+fn on_a_small_disk(script: &str) -> Finished {
+    let directory = scratch();
+    let mount = format!("mount -t tmpfs -o size=256k none {} && cd {0} || exit 99\n", directory.path().display());
+    let unshare = |flags: &str, script: &str| {
+        let target = long_call().0.command();
+        let mut command = Command::new(tool::required("unshare"));
+        command.arg(flags).args(["sh", "-c", script, "sh"]).arg(trackway());
+        process::run(command.arg(target.get_program()).args(target.get_args()))
+    };
+    let can_mount = |flags: &&str| unshare(flags, &format!("{mount} exit 0")).exit == Exit::Status(0);
+    let flags = ["-m", "-Urm"].into_iter().find(can_mount).expect("mounting needs root, or name spaces for users");
+    unshare(flags, &format!("{mount} trackway=$1; shift\n{script}"))
+}
+
+/// A full disk: neither does the target run, nor is the older trace touched.
+#[test]
+fn a_disk_without_any_room() {
+    let finished = on_a_small_disk(
+        r#"
+        "$trackway" record -o t.trk -- true || exit 98
+        sum=$(md5sum t.trk)
+        dd if=/dev/zero of=filler bs=1k count=1000 2> /dev/null
+        "$trackway" record -o t.trk -- "$@"; status=$?
+        [ "$(md5sum t.trk)" = "$sum" ] && exit $status
+        echo "the older trace was touched"; exit 97
+        "#,
+    );
+    assert_refused(&finished, 1, &["could not be created", "space"]);
+}
+
+/// A disk that becomes full: the target runs to its end, what was recorded until then is in the part, the older trace
+/// stays.
+#[test]
+fn a_disk_that_becomes_full() {
+    let finished = on_a_small_disk(
+        r#"
+        "$trackway" record -o t.trk -- true || exit 98
+        sum=$(md5sum t.trk)
+        dd if=/dev/zero of=filler bs=1k count=1000 2> /dev/null
+        truncate -s -20k filler
+        "$trackway" record -o t.trk -- "$@"; status=$?
+        [ "$(md5sum t.trk)" = "$sum" ] || exit 97
+        rm filler; "$trackway" info t.trk.part > /dev/null || exit 96
+        exit $status
+        "#,
+    );
+    assert_eq!(finished.stdout_text(), long_call().1, "{}", finished.stderr_text());
+    assert_refused(&Finished { stdout: Vec::new(), ..finished }, 1, &["incomplete", "space", "t.trk.part"]);
+}
+
+#[test]
+fn an_older_trace_survives_a_command_that_cannot_be_run() {
+    let directory = scratch();
+    let output = directory.path().join("t.trk");
+    let old = good_trace(&output);
+    assert_refused(&process::run(&mut Call::new("no-such-command").record_command(&output)), 127, &[]);
+    assert_refused(&process::run(&mut Call::new("/").record_command(&output)), 126, &[]);
+    assert!(fs::read(&output).unwrap() == old);
+    good_trace(&output);
+}
+
+// ------------------------------------------------------------------------------------------------------- damaged traces
+
+const VERBS: [&[&str]; 5] =
+    [&["info"], &["info", "--json"], &["stat"], &["verify"], &["dump", "--kind", "control", "-d", "-o", "/dev/null"]];
+
+fn read_with(verb: &[&str], path: &Path) -> Finished {
+    let finished = process::run(Command::new(trackway()).args(verb).arg(path));
+    let is_status = matches!(finished.exit, Exit::Status(_));
+    assert!(is_status && !finished.stderr_text().contains("panicked"), "{verb:?} {}: {finished:?}", path.display());
+    finished
+}
+
+#[test]
+fn files_that_are_no_traces() {
+    let directory = scratch();
+    let path = directory.path();
+    let files = [
+        path.join("none.trk"),
+        path.to_owned(),
+        write(path, "empty.trk", ""),
+        write(path, "text.trk", "This is no trace.\n".repeat(100)),
+        write(path, "zeros.trk", vec![0; 100_000]),
+        PathBuf::from("/dev/null"),
+        PathBuf::from("/bin/sh"),
+    ];
+    for file in files {
+        for verb in VERBS {
+            assert_refused(&read_with(verb, &file), 1, &[&file.display().to_string()]);
+        }
+    }
+}
+
+/// A trace of several chunks of several threads, and its file's bytes.
+fn sample(directory: &Path) -> (PathBuf, Vec<u8>) {
+    let program = workloads::build("radiosity", Variant::Pie).unwrap();
+    let path = directory.join("sample.trk");
+    let finished = process::run(&mut Call::new(program).args(["3", "3"]).record_command(&path));
+    assert_eq!(finished.exit, Exit::Status(0), "{finished:?}");
+    let trace = open_sound(&path);
+    assert!(trace.summary().chunks > 6, "{:?}", trace.summary());
+    let bytes = fs::read(&path).unwrap();
+    (path, bytes)
+}
+
+/// What can be read of a damaged trace: of every thread the number of instructions, after a check that they are a part of
+/// the whole trace's, in order.
+fn readable(damaged: &Trace, whole: &Trace) -> u64 {
+    let mut readable = 0;
+    for thread in damaged.threads() {
+        let expected = listing::of_thread(whole, thread.info.thread).addresses;
+        let mut position = 0;
+        let mut steps = damaged.steps(thread.info.thread).unwrap();
+        // Every batch says which instruction it begins with.
+        loop {
+            match steps.next_batch() {
+                Ok(None) => break,
+                Err(_) => {}
+                Ok(Some(batch)) => {
+                    let first = batch.first_instruction() as usize;
+                    assert!(first >= position, "thread {} goes backwards", thread.info.thread);
+                    let addresses: Vec<u64> = batch
+                        .steps()
+                        .iter()
+                        .flat_map(|step| damaged.blocks().instructions(step).map(|instruction| instruction.address))
+                        .collect();
+                    position = first + addresses.len();
+                    assert!(
+                        expected.get(first..position) == Some(&addresses[..]),
+                        "thread {} differs",
+                        thread.info.thread
+                    );
+                    readable += addresses.len() as u64;
+                }
+            }
+        }
+    }
+    readable
+}
+
+/// No verb is silent about what is missing; `info`, which reads no more than the index, says whether the trace is complete.
+fn assert_damage_is_told(path: &Path) {
+    for verb in VERBS {
+        let finished = read_with(verb, path);
+        let told = finished.stderr_text();
+        match verb[0] {
+            "verify" => assert_eq!(finished.exit, Exit::Status(1), "verify finds nothing wrong: {told}"),
+            "info" => {}
+            _ => {
+                assert!(told.lines().all(|line| line.starts_with("trackway: ")), "{verb:?} {}: {told}", path.display());
+                assert_eq!(
+                    (finished.exit, told.is_empty()),
+                    (Exit::Status(1), false),
+                    "{verb:?} does not tell: {told}"
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn truncated_traces_are_read_as_far_as_they_go() {
+    let directory = scratch();
+    let (path, bytes) = sample(directory.path());
+    let whole = Trace::open(&path).unwrap();
+    let mut most = 0;
+    for eighths in 1..8 {
+        let cut = directory.path().join("cut.trk");
+        fs::write(&cut, &bytes[..bytes.len() * eighths / 8]).unwrap();
+        assert_damage_is_told(&cut);
+        let damaged = Trace::open(&cut).unwrap();
+        assert!(!damaged.is_finished() && !damaged.verify().is_sound());
+        let readable = readable(&damaged, &whole);
+        assert!(readable >= most, "a longer file has less in it");
+        most = readable;
+    }
+    assert!(most > 0 && most < whole.summary().totals.instructions, "{most}");
+}
+
+#[test]
+fn corrupted_traces_yield_what_is_intact() {
+    let directory = scratch();
+    let (path, bytes) = sample(directory.path());
+    let whole = Trace::open(&path).unwrap();
+    let total = whole.summary().totals.instructions;
+    for sixteenths in 0..16 {
+        let mut changed = bytes.clone();
+        let place = bytes.len() * sixteenths / 16 + 5;
+        changed[place] ^= 0x5a;
+        let bad = directory.path().join("bad.trk");
+        fs::write(&bad, &changed).unwrap();
+        let damaged = Trace::open(&bad).unwrap();
+        assert!(!damaged.verify().is_sound(), "the change at {place} was not noticed");
+        let readable = readable(&damaged, &whole);
+        // Paths mean nothing without the definitions of their blocks.
+        let lost_definitions = damaged.damage().iter().any(|damage| damage.to_string().contains("code chunk"));
+        let is_right = readable <= total && (readable > 0 || lost_definitions);
+        assert!(is_right, "{readable} of {total} instructions with a change at {place}: {:?}", damaged.damage());
+        if readable < total {
+            assert_damage_is_told(&bad);
+        }
+    }
+}
+
+// --------------------------------------------------------------------------------------------- targets and recorders that die
+
+/// Says that it is ready, computes for a while (in seconds, with threads if asked), and says what came out.
+const WORKER: &str = include_str!("../programs/worker.c");
+
+const WORKER_OUTPUT: &str = "ready\nwrong 0, ticks 1\n";
+
+fn worker(directory: &Path) -> PathBuf {
+    compile(directory, "worker.c", WORKER, &["gcc", "-O1", "-pthread"])
+}
+
+/// A recording that has come as far as the target's main function.
+struct Recording {
+    recorder: Running,
+    target: i32,
+    output: PathBuf,
+}
+
+fn start(directory: &Path, arguments: &[&str]) -> Recording {
+    let output = directory.join("t.trk");
+    let call = Call::new(worker(directory)).args(arguments);
+    let recorder = Running::start(&mut call.record_command(&output), &[]);
+    let pid = recorder.pid();
+    wait_until("the target computes", || {
+        children_of(pid).first().is_some_and(|&target| processor_time(target) > Duration::from_millis(100))
+    });
+    Recording { target: children_of(pid)[0], recorder, output }
+}
+
+/// Processor time that a process has used.
+fn processor_time(pid: i32) -> Duration {
+    let text = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    let fields: Vec<&str> = text.rsplit_once(") ").map(|(_, rest)| rest.split(' ').collect()).unwrap_or_default();
+    let ticks: u64 = fields.get(11..13).unwrap_or_default().iter().filter_map(|field| field.parse::<u64>().ok()).sum();
+    Duration::from_millis(ticks * 10)
+}
+
+#[test]
+fn a_target_that_is_killed() {
+    for threads in ["0", "6"] {
+        let directory = scratch();
+        let Recording { recorder, target, output } = start(directory.path(), &["60", threads]);
+        // SAFETY: takes no pointers; the recorder has not waited for its child, which hence has its number.
+        unsafe { libc::kill(target, libc::SIGKILL) };
+        let finished = recorder.wait(LIMIT);
+        assert_eq!(finished.exit, Exit::Status(128 + 9), "{finished:?}");
+        assert_eq!(finished.stdout_text(), "ready\n");
+        let trace = open_sound(&output);
+        assert!(trace.is_finished());
+        assert_eq!(exit_of(&trace), Exit::Signal(9));
+        assert!(trace.summary().totals.instructions > 1_000_000, "{:?}", trace.summary());
+        assert_eq!(trace.threads().len(), threads.parse::<usize>().unwrap() + 1);
+        assert!(!part_of(&output).exists());
+    }
+}
+
+/// The target goes on without its recorder, at whatever moment that dies, and ends as it should.
+#[test]
+fn a_recorder_that_is_killed() {
+    for (threads, delay) in [("0", 0), ("0", 130), ("3", 10), ("3", 300), ("8", 50)] {
+        let directory = scratch();
+        let old = good_trace(&directory.path().join("t.trk"));
+        let Recording { recorder, target, output } = start(directory.path(), &["1.5", threads]);
+        std::thread::sleep(Duration::from_millis(delay));
+        recorder.signal(libc::SIGKILL);
+        // Waits for the target too, which has the other end of the pipe.
+        let finished = recorder.wait(LIMIT);
+        assert_eq!(finished.exit, Exit::Signal(9), "{finished:?}");
+        assert_eq!(
+            finished.stdout_text(),
+            WORKER_OUTPUT,
+            "threads {threads}, delay {delay}: {}",
+            finished.stderr_text()
+        );
+        wait_until("the target is gone", || !is_alive(target));
+        assert!(fs::read(&output).unwrap() == old, "the older trace was touched");
+        let part = open_sound(&part_of(&output));
+        assert!(!part.is_finished());
+        assert!(part.summary().totals.instructions > 0, "nothing can be read: {:?}", part.summary());
+        for verb in VERBS {
+            read_with(verb, &part_of(&output));
+        }
+    }
+}
+
+/// What asks the recorder to end is for the target to decide.
+#[test]
+fn a_recorder_that_is_told_to_end() {
+    let directory = scratch();
+    let Recording { recorder, output, .. } = start(directory.path(), &["60", "2"]);
+    recorder.signal(libc::SIGTERM);
+    let finished = recorder.wait(LIMIT);
+    assert_eq!(finished.exit, Exit::Status(128 + libc::SIGTERM), "{finished:?}");
+    assert_eq!(exit_of(&open_sound(&output)), Exit::Signal(libc::SIGTERM));
+
+    let directory = scratch();
+    let Recording { recorder, output, .. } = start(directory.path(), &["60", "2", "handles"]);
+    recorder.signal(libc::SIGTERM);
+    let finished = recorder.wait(LIMIT);
+    assert_eq!((finished.exit, finished.stdout_text().as_str()), (Exit::Status(33), "ready\nterm\n"));
+    assert_eq!(exit_of(&open_sound(&output)), Exit::Status(33));
+}
+
+/// The terminal's interrupt reaches both; the recorder stays until the target has ended.
+#[test]
+fn an_interrupt_from_the_terminal() {
+    let directory = scratch();
+    let Recording { recorder, output, .. } = start(directory.path(), &["60", "2"]);
+    // SAFETY: takes no pointers; the group is the recorder's own.
+    unsafe { libc::kill(-recorder.pid(), libc::SIGINT) };
+    let finished = recorder.wait(LIMIT);
+    assert_eq!(finished.exit, Exit::Status(128 + libc::SIGINT), "{finished:?}");
+    assert_eq!(exit_of(&open_sound(&output)), Exit::Signal(libc::SIGINT));
+}
+
+/// Events are never dropped: while the recorder stands still, so does the target as soon as its ring is full.
+#[test]
+fn a_full_ring_makes_the_target_wait() {
+    let directory = scratch();
+    let Recording { recorder, target, output } = start(directory.path(), &["2.5", "0"]);
+    recorder.signal(libc::SIGSTOP);
+    wait_until("the recorder stands", || state_of(recorder.pid()) == Some('T'));
+    let begin = Instant::now();
+    let mut before = processor_time(target);
+    wait_until("the target waits", || {
+        std::thread::sleep(Duration::from_millis(200));
+        let now = processor_time(target);
+        std::mem::replace(&mut before, now) == now
+    });
+    assert!(begin.elapsed() < Duration::from_secs(60));
+    assert_eq!(state_of(target), Some('S'), "the target does not sleep");
+    std::thread::sleep(Duration::from_millis(500));
+    assert_eq!(processor_time(target), before, "the target works although nobody reads");
+    recorder.signal(libc::SIGCONT);
+    let finished = recorder.wait(LIMIT);
+    assert_eq!((finished.exit, finished.stdout_text().as_str()), (Exit::Status(12), WORKER_OUTPUT), "{finished:?}");
+    assert!(open_sound(&output).is_finished());
+}
+
+// ------------------------------------------------------------------------------------------------------------ many threads
+
+/// The seed's binary format has one byte for the thread.
+#[test]
+fn more_threads_than_the_binary_format_has() {
+    let directory = scratch();
+    let path = directory.path().join("t.trk");
+    let program = workloads::build("radix", Variant::Pie).unwrap();
+    let finished = process::run(&mut Call::new(program).args(["300", "20"]).record_command(&path));
+    assert_eq!(finished.exit, Exit::Status(0), "{finished:?}");
+    assert_eq!(open_sound(&path).threads().len(), 300);
+    let dump = |options: &[&str]| {
+        let mut command = Command::new(trackway());
+        command.args(["dump", "--kind", "control", "--format", "binary", "-o"]).arg(directory.path().join("out"));
+        process::run(command.args(options).arg(&path))
+    };
+    assert_refused(&dump(&[]), 1, &["--wide"]);
+    assert_eq!(dump(&["--wide"]).exit, Exit::Status(0));
+    let length = fs::metadata(directory.path().join("out")).unwrap().len();
+    assert_eq!(length, 21 * open_sound(&path).summary().totals.branches());
+    assert_eq!(dump(&["--thread", "7"]).exit, Exit::Status(0));
+}

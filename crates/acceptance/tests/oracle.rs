@@ -1,0 +1,219 @@
+//! Recorded is executed: for every repeatable program the recorded instruction addresses equal those of single-stepping, in
+//! full and for each thread; and system calls, signals, threads and modules are those that are seen from outside.
+
+use std::collections::HashSet;
+use std::fs;
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use acceptance::listing::{self, Listing};
+use acceptance::witness::{self, Happening};
+use acceptance::{Call, Recorded};
+use oracle::{Options, Run, single_step};
+use trace::Event;
+use workloads::{Exit, OracleProgram};
+
+/// glibc goes on differently if the kernel does not know rseq, which is what the recorder makes it believe.
+const RSEQ: u64 = 334;
+
+/// Programs with code that is in no file.
+const MAKES_CODE: [&str; 1] = ["code_changes"];
+
+fn name(entry: &OracleProgram) -> String {
+    format!("{} {:?} {}", entry.program.name, entry.arguments, entry.variant)
+}
+
+/// All calls of the usual variant of every repeatable program, one of each further variant.
+fn entries() -> Vec<OracleProgram> {
+    let calls = |entry: OracleProgram| {
+        let is_usual = entry.variant == entry.program.variants[0];
+        let count = if is_usual { entry.program.runs.len() } else { 1 };
+        entry.program.runs[..count].iter().map(move |run| OracleProgram { arguments: run.arguments, ..entry })
+    };
+    workloads::oracle_programs().into_iter().flat_map(calls).collect()
+}
+
+fn call(entry: &OracleProgram) -> Call {
+    let executable = workloads::build(entry.program.name, entry.variant).unwrap();
+    Call::new(executable).args(entry.arguments).environment(&[]).fixed_addresses()
+}
+
+/// The call with the same standard streams that a recorded one has.
+fn command(call: &Call) -> Command {
+    let mut command = call.command();
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
+fn stepped(call: &Call) -> Run {
+    let options = Options { refused_system_calls: vec![RSEQ], ..Options::default() };
+    single_step(&mut command(call), &options).unwrap()
+}
+
+/// Everything that can be said about one program; a sentence or more for everything that is wrong.
+fn problems_of(entry: &OracleProgram) -> Vec<String> {
+    let call = call(entry);
+    let expected = stepped(&call);
+    let recorded = call.recorded();
+    let listings = listing::of_trace(&recorded.trace);
+    let mut problems = Vec::new();
+    problems.extend(end_differs(&recorded, &expected));
+    problems.extend(addresses_differ(&recorded, &listings, &expected));
+    problems.extend(happenings_differ(&listings, &witness::watch(&mut command(&call))));
+    problems
+        .extend(listings.iter().enumerate().filter_map(|(thread, listing)| ends_are_odd(&recorded, thread, listing)));
+    problems.extend(children_differ(&recorded, &listings));
+    if !MAKES_CODE.contains(&entry.program.name) {
+        problems.extend(code_differs(&recorded));
+    }
+    problems.into_iter().map(|problem| format!("{}: {problem}", name(entry))).collect()
+}
+
+fn end_differs(recorded: &Recorded, expected: &Run) -> Option<String> {
+    let expected_exit = match expected.exit {
+        oracle::Exit::Status(status) => Exit::Status(status),
+        oracle::Exit::Signal(signal) => Exit::Signal(signal),
+    };
+    let finished = &recorded.finished;
+    let same =
+        finished.exit == expected_exit && finished.stdout == expected.stdout && finished.stderr == expected.stderr;
+    (!same).then(|| {
+        format!("ended with {finished:?} instead of {expected_exit} {:?}", String::from_utf8_lossy(&expected.stdout))
+    })
+}
+
+fn addresses_differ(recorded: &Recorded, listings: &[Listing], expected: &Run) -> Vec<String> {
+    if listings.len() != expected.threads.len() {
+        return vec![format!("{} threads instead of {}", listings.len(), expected.threads.len())];
+    }
+    let threads = listings.iter().zip(&expected.threads).enumerate();
+    let differences = threads.filter_map(|(thread, (listing, expected))| {
+        let difference = listing::first_difference(&recorded.trace, listing, expected)?;
+        Some(format!("thread {thread}: {difference}"))
+    });
+    differences.collect()
+}
+
+/// The events of a listing that the witness can see too.
+fn happenings(listing: &Listing) -> Vec<Happening> {
+    let seen = listing.events.iter().filter_map(|&(_, event)| match event {
+        Event::Syscall { number, .. } => Some(Happening::Call(u64::from(number))),
+        Event::Signal { signal, pc, handler, .. } if signal != 0 => {
+            Some(Happening::Signal { signal: i32::from(signal), pc, handler })
+        }
+        _ => None,
+    });
+    seen.collect()
+}
+
+/// A thread does not notice that it is killed, unless by its own doing; the trace's exit tells then.
+fn without_kill(happenings: &[Happening]) -> &[Happening] {
+    const ITS_OWN_DOING: [i32; 5] = [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGTRAP];
+    match happenings {
+        [before @ .., Happening::Signal { signal, handler: 0, .. }] if !ITS_OWN_DOING.contains(signal) => before,
+        all => all,
+    }
+}
+
+fn happenings_differ(listings: &[Listing], expected: &[Vec<Happening>]) -> Vec<String> {
+    let threads = listings.iter().zip(expected).enumerate();
+    let differences = threads.filter_map(|(thread, (listing, expected))| {
+        let (ours, expected) = (happenings(listing), without_kill(expected));
+        let place = ours.iter().zip(expected).position(|(a, b)| a != b).unwrap_or(ours.len().min(expected.len()));
+        let around = |list: &[Happening]| {
+            format!("{:x?}", &list[place.saturating_sub(3).min(list.len())..list.len().min(place + 3)])
+        };
+        (ours != expected).then(|| {
+            format!(
+                "thread {thread}: event {place} differs ({} recorded, {} expected)\nrecorded {}\nexpected {}",
+                ours.len(),
+                expected.len(),
+                around(&ours),
+                around(expected)
+            )
+        })
+    });
+    differences.collect()
+}
+
+/// A thread starts where its first instruction is and ends once, with the last of its events.
+fn ends_are_odd(recorded: &Recorded, thread: usize, listing: &Listing) -> Option<String> {
+    let starts_right = match listing.events.first() {
+        Some(&(0, Event::Start { pc, .. })) => listing.addresses.first() == Some(&pc),
+        _ => false,
+    };
+    let ends_right = match (recorded.finished.exit, listing.events.last()) {
+        (_, Some((before, Event::End { .. }))) => *before == listing.addresses.len(),
+        (Exit::Signal(killer), Some(&(before, Event::Signal { handler: 0, signal, .. }))) => {
+            killer == i32::from(signal) && before == listing.addresses.len()
+        }
+        // Killed in (or by) its last system call.
+        (Exit::Signal(_), Some(&(before, Event::Syscall { .. }))) => before == listing.addresses.len(),
+        _ => false,
+    };
+    let (first, last) = (listing.events.first(), listing.events.last());
+    (!starts_right || !ends_right).then(|| format!("thread {thread} starts with {first:x?} and ends with {last:x?}"))
+}
+
+/// Each thread but the first was announced by another one, under the same numbers.
+fn children_differ(recorded: &Recorded, listings: &[Listing]) -> Option<String> {
+    let threads = recorded.trace.threads();
+    let created: HashSet<(u32, u32, u32)> = threads
+        .iter()
+        .filter_map(|thread| Some((thread.info.parent?, thread.info.thread, thread.info.os_tid)))
+        .collect();
+    let announced = threads.iter().zip(listings).flat_map(|(parent, listing)| {
+        listing.events.iter().filter_map(|&(_, event)| match event {
+            Event::Child { thread, os_tid } => Some((parent.info.thread, thread, os_tid)),
+            _ => None,
+        })
+    });
+    let announced: HashSet<_> = announced.collect();
+    let complete = created.len() == threads.len() - 1 && created == announced;
+    (!complete).then(|| format!("(parent, thread, os tid): {created:?} exist and {announced:?} were announced"))
+}
+
+/// Every block lies in a module, and its bytes are those of the module's file.
+fn code_differs(recorded: &Recorded) -> Option<String> {
+    let trace = &recorded.trace;
+    let mut files = std::collections::HashMap::new();
+    for block in trace.blocks().iter() {
+        let module = trace.modules().iter().find(|mapped| {
+            let module = &mapped.module;
+            mapped.image == block.image() && (module.address..module.address + module.length).contains(&block.address())
+        });
+        let Some(module) = module.map(|mapped| &mapped.module) else {
+            return Some(format!("the block at {:#x} is in no module", block.address()));
+        };
+        if !module.path.starts_with('/') {
+            continue;
+        }
+        let file = files.entry(&module.path).or_insert_with(|| fs::read(&module.path).unwrap());
+        let offset = (block.address() - module.address + module.file_offset) as usize;
+        if file.get(offset..offset + block.code().len()) != Some(block.code()) {
+            return Some(format!("the block at {:#x} is not what {} has at {offset:#x}", block.address(), module.path));
+        }
+    }
+    None
+}
+
+/// Checks all programs, as many at once as there are processors, and tells of all that are not right.
+#[test]
+fn every_repeatable_program_is_recorded_as_it_is_executed() {
+    let entries = entries();
+    assert!(entries.len() >= 40, "the catalogue has lost programs: {}", entries.len());
+    let next = AtomicUsize::new(0);
+    let work = || {
+        let mut problems = Vec::new();
+        while let Some(entry) = entries.get(next.fetch_add(1, Ordering::Relaxed)) {
+            problems.extend(problems_of(entry));
+        }
+        problems
+    };
+    let workers = std::thread::available_parallelism().map_or(1, usize::from);
+    let problems: Vec<String> = std::thread::scope(|scope| {
+        let workers: Vec<_> = (0..workers).map(|_| scope.spawn(work)).collect();
+        workers.into_iter().flat_map(|worker| worker.join().unwrap()).collect()
+    });
+    assert!(problems.is_empty(), "{} problems:\n\n{}", problems.len(), problems.join("\n"));
+}

@@ -1,0 +1,98 @@
+//! Much at once: threads, signals, forks, execs and changing code, in programs whose result does not depend on timing. Short
+//! here; with TRACKWAY_SOAK set, as `cargo xtask soak` does, much longer.
+
+use std::path::Path;
+
+use acceptance::source::compile;
+use acceptance::{Call, Recorded, is_soak};
+use workloads::{Exit, Variant};
+
+/// How often something is done: `short` times in a test, many more in a soak.
+fn rounds(short: u32) -> u32 {
+    if is_soak() { short * 20 } else { short }
+}
+
+/// Compiles the program, records it with `arguments` that many times, and compares what it prints each time.
+fn repeat(name: &str, text: &str, arguments: &[&str], times: u32, stdout: &str) {
+    let directory = tempfile::tempdir().unwrap();
+    let executable = compile(directory.path(), name, text, &["gcc", "-O1", "-pthread"]);
+    for _ in 0..times {
+        check(&executable, arguments, stdout);
+    }
+}
+
+fn check(executable: &Path, arguments: &[&str], stdout: &str) -> Recorded {
+    let recorded = Call::new(executable).args(arguments).recorded();
+    assert_eq!(recorded.finished.stdout_text(), stdout, "{arguments:?}: {}", recorded.finished.stderr_text());
+    assert_eq!(recorded.finished.exit, Exit::Status(0), "{arguments:?}: {}", recorded.finished.stderr_text());
+    recorded
+}
+
+#[test]
+fn sixty_four_threads_again_and_again() {
+    for variant in [Variant::Pie, Variant::Static] {
+        let executable = workloads::build("threads_many", variant).unwrap();
+        for _ in 0..rounds(5) {
+            let recorded = check(&executable, &[], "threads 64 sum 201600\n");
+            assert_eq!(recorded.trace.threads().len(), 65);
+        }
+    }
+}
+
+/// Threads compute while a timer of the process and the main thread shower them with signals; handlers nest, run on
+/// alternate stacks, and touch what the interrupted code computes with.
+#[test]
+fn threads_under_a_shower_of_signals() {
+    repeat("signals.c", include_str!("../programs/signals.c"), &["100"], rounds(2), "bad 0, many 1\n");
+}
+
+/// A profiling timer interrupts library functions and is left by siglongjmp.
+#[test]
+fn jumps_out_of_handlers() {
+    repeat("jumps.c", include_str!("../programs/jumps.c"), &["500"], rounds(2), "sorted\n");
+}
+
+/// Threads that live for a moment, thousands of them, some detached, some cancelled.
+#[test]
+fn short_lived_threads() {
+    repeat("brief.c", include_str!("../programs/brief.c"), &["150"], rounds(2), "1 1\n");
+}
+
+/// Several threads fork, vfork, spawn and call the shell at once.
+#[test]
+fn fork_storms() {
+    repeat("forks.c", include_str!("../programs/forks.c"), &["18"], rounds(2), "bad 0 good 1\n");
+}
+
+/// The process replaces itself time and again, also by another thread than the first while others run and signals come.
+#[test]
+fn exec_in_a_loop() {
+    let times = rounds(1);
+    let directory = tempfile::tempdir().unwrap();
+    let executable =
+        compile(directory.path(), "execs.c", include_str!("../programs/execs.c"), &["gcc", "-O1", "-pthread"]);
+    for _ in 0..times {
+        let recorded = check(&executable, &["40"], "last image\n");
+        let images = recorded.trace.modules().iter().map(|mapped| mapped.image).max();
+        assert_eq!(images, Some(40), "not every image was recorded");
+    }
+}
+
+/// Threads write code, run it, write it anew in the same place, map and unmap it.
+#[test]
+fn code_that_changes_in_many_threads() {
+    repeat("code.c", include_str!("../programs/code.c"), &["200"], rounds(2), "bad 0\n");
+}
+
+/// Libraries come and go while other threads run.
+#[test]
+fn libraries_that_come_and_go() {
+    repeat("libraries.c", include_str!("../programs/libraries.c"), &["40"], rounds(2), "4.5\n");
+}
+
+/// Locks, conditions, pipes and timers between threads, with system calls that signals interrupt.
+#[test]
+fn calls_that_are_interrupted() {
+    repeat("calls.c", include_str!("../programs/calls.c"), &["200"], rounds(2), "1 1\n");
+    repeat("calls.c", include_str!("../programs/calls.c"), &["200", "restart"], rounds(2), "1 1\n");
+}

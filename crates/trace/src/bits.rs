@@ -1,0 +1,174 @@
+//! Streams of single bits, packed into bytes, first bit lowest; and streams of bytes, compressed.
+#![deny(clippy::unwrap_used, clippy::indexing_slicing, clippy::cast_possible_truncation)]
+
+use crate::bytes::{Bytes, put_varint};
+use crate::error::Problem;
+use crate::path::decompress;
+
+/// Bits on their way into a stream.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct BitWriter {
+    pending: u64,
+    count: u32,
+    out: Vec<u8>,
+}
+
+impl BitWriter {
+    #[inline]
+    pub(crate) fn push(&mut self, bit: bool) {
+        self.push_if(true, bit);
+    }
+
+    /// Without a branch on `wanted`.
+    #[inline]
+    pub(crate) fn push_if(&mut self, wanted: bool, bit: bool) {
+        self.pending |= u64::from(bit & wanted) << self.count;
+        self.count += u32::from(wanted);
+        if self.count == 64 {
+            self.out.extend_from_slice(&self.pending.to_le_bytes());
+            (self.pending, self.count) = (0, 0);
+        }
+    }
+
+    /// All bits; the rest of the last byte is zero.
+    pub(crate) fn finish(&mut self) -> &[u8] {
+        let used = self.count.div_ceil(8) as usize;
+        self.out.extend(self.pending.to_le_bytes().iter().take(used));
+        (self.pending, self.count) = (0, 0);
+        &self.out
+    }
+
+    pub(crate) fn clear(&mut self) {
+        (self.pending, self.count) = (0, 0);
+        self.out.clear();
+    }
+}
+
+/// Bits out of a stream; zeros behind its end.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct BitReader {
+    bytes: Vec<u8>,
+    next: usize,
+    pending: u64,
+    count: u32,
+}
+
+impl BitReader {
+    pub(crate) fn new(bytes: Vec<u8>) -> Self {
+        Self { bytes, next: 0, pending: 0, count: 0 }
+    }
+
+    #[inline]
+    pub(crate) fn take(&mut self) -> bool {
+        if self.count == 0 {
+            self.refill();
+        }
+        let bit = self.pending & 1 != 0;
+        self.pending >>= 1;
+        self.count -= 1;
+        bit
+    }
+
+    fn refill(&mut self) {
+        let mut bytes = [0; 8];
+        for (byte, &stored) in bytes.iter_mut().zip(self.bytes.get(self.next..).unwrap_or(&[])) {
+            *byte = stored;
+        }
+        self.next = self.next.saturating_add(8);
+        (self.pending, self.count) = (u64::from_le_bytes(bytes), 64);
+    }
+}
+
+/// Streams shorter than this are stored as they are.
+const SMALL: usize = 48;
+const ZSTD_LEVEL: i32 = 1;
+
+/// Appends a stream: its length, the length it is stored in, and the stored bytes; equal lengths mean that it is stored as it is.
+pub(crate) fn put_stream(out: &mut Vec<u8>, compressor: &mut Compressor, stream: &[u8]) {
+    let compressed = if stream.len() < SMALL { None } else { compressor.compress(stream) };
+    let stored = compressed.unwrap_or(stream);
+    put_varint(out, stream.len() as u64);
+    put_varint(out, stored.len() as u64);
+    out.extend_from_slice(stored);
+}
+
+/// Takes a stream written by [`put_stream`] and no longer than `most`.
+pub(crate) fn take_stream(bytes: &mut Bytes<'_>, most: usize) -> Result<Vec<u8>, Problem> {
+    const SHORT: Problem = Problem::Decompress("its streams do not fit into it");
+    let mut length = || bytes.varint().and_then(|length| usize::try_from(length).ok()).ok_or(SHORT);
+    let (length, stored) = (length()?, length()?);
+    let stored = bytes.take(stored).ok_or(SHORT)?;
+    if length > most {
+        return Err(SHORT);
+    }
+    let mut stream = Vec::new();
+    if stored.len() == length {
+        stream.extend_from_slice(stored);
+    } else {
+        decompress(stored, length, &mut stream)?;
+    }
+    Ok(stream)
+}
+
+/// A compressor that is kept for its memory.
+#[derive(Default)]
+pub(crate) struct Compressor {
+    zstd: Option<zstd::bulk::Compressor<'static>>,
+    out: Vec<u8>,
+}
+
+impl std::fmt::Debug for Compressor {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Compressor")
+    }
+}
+
+impl Compressor {
+    /// The stream compressed; `None` if that does not make it shorter.
+    fn compress(&mut self, stream: &[u8]) -> Option<&[u8]> {
+        if self.zstd.is_none() {
+            self.zstd = zstd::bulk::Compressor::new(ZSTD_LEVEL).ok();
+        }
+        self.out.clear();
+        self.out.reserve(zstd::zstd_safe::compress_bound(stream.len()));
+        self.zstd.as_mut()?.compress_to_buffer(stream, &mut self.out).ok()?;
+        (self.out.len() < stream.len()).then_some(&self.out)
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn bits_round_trip(bits in proptest::collection::vec(any::<bool>(), 0..300)) {
+            let mut writer = BitWriter::default();
+            bits.iter().for_each(|&bit| writer.push(bit));
+            let mut reader = BitReader::new(writer.finish().to_vec());
+            for bit in bits {
+                prop_assert_eq!(reader.take(), bit);
+            }
+        }
+
+        #[test]
+        fn streams_round_trip(streams in proptest::collection::vec(proptest::collection::vec(0u8..4, 0..200), 0..5)) {
+            let (mut out, mut compressor) = (Vec::new(), Compressor::default());
+            streams.iter().for_each(|stream| put_stream(&mut out, &mut compressor, stream));
+            let mut bytes = Bytes::new(&out);
+            for stream in streams {
+                prop_assert_eq!(take_stream(&mut bytes, 200).unwrap(), stream);
+            }
+            prop_assert!(bytes.is_empty());
+        }
+    }
+
+    #[test]
+    fn a_stream_longer_than_possible_is_refused() {
+        let mut out = Vec::new();
+        put_stream(&mut out, &mut Compressor::default(), &[7; 1000]);
+        assert!(take_stream(&mut Bytes::new(&out), 999).is_err());
+    }
+}
