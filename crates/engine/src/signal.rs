@@ -325,8 +325,7 @@ fn on_signal(tcb: &mut Tcb, signal: usize, info: &Info, context: &mut Context) {
         syscall::Window::Outside => {}
     }
     if tcb.native {
-        tcb.registers = context.get();
-        return deliver(tcb, signal, info, context, false);
+        return on_native_signal(tcb, signal, info, context);
     }
     if is_engine(pc) {
         if SYNCHRONOUS & bit(signal) != 0 && is_fault(info) {
@@ -345,6 +344,29 @@ fn on_signal(tcb: &mut Tcb, signal: usize, info: &Info, context: &mut Context) {
             settle(tcb, context, place);
             deliver(tcb, signal, info, context, false);
         }
+    }
+}
+
+/// A thread that has left gets a signal: the application's handler is run natively. As long as the kernel uses our stack for
+/// signals, with a frame on the application's; when that frame has been returned from, the kernel uses the application's
+/// stacks by itself, and the handler is simply called.
+fn on_native_signal(tcb: &mut Tcb, signal: usize, info: &Info, context: &mut Context) {
+    let here = core::ptr::from_ref(context) as u64;
+    let on_our_stack = here.wrapping_sub(tcb.signal_stack) < tcb.signal_stack_length;
+    let action = ACTIONS.lock()[signal];
+    if on_our_stack || action.handler <= SIG_IGN {
+        tcb.registers = context.get();
+        tcb.mask = context.mask;
+        return deliver(tcb, signal, info, context, false);
+    }
+    take_action(signal);
+    let own = if action.flags & SA_NODEFER != 0 { 0 } else { bit(signal) };
+    let mask = context.mask | action.mask | own;
+    // SAFETY: the kernel reads the mask; the application's handler expects these three arguments.
+    unsafe {
+        sys::call(sys::number::RT_SIGPROCMASK, [2, &raw const mask as u64, 0, 8, 0, 0]);
+        let handler: extern "C" fn(i32, *const Info, *mut Context) = core::mem::transmute(action.handler as *const ());
+        handler(signal as i32, info, context);
     }
 }
 

@@ -152,17 +152,16 @@ fn map(tcb: &mut Tcb, [_, length, protection, _, file, offset]: [u64; 6]) -> i64
     result
 }
 
-/// munmap, mprotect: what was translated from the range is no longer valid.
+/// munmap, mprotect: what was translated from the range is no longer valid. It is dropped before the call: afterwards, an
+/// unmapped range may belong to another thread's new mapping already.
 fn change_mapping(tcb: &mut Tcb, call: u64, [address, length, protection, ..]: [u64; 6]) -> i64 {
-    let protection = if call == number::MUNMAP { 0 } else { protection };
-    // Before the call too: while it runs, nobody may enter code that goes away.
     ENGINE.lock().remapped(address, length, 0);
     let result = pass(tcb);
     if result == 0 {
         let mut engine = ENGINE.lock();
-        engine.remapped(address, length, protection);
-        if call == number::MUNMAP {
-            engine.announce_unmap(address, length);
+        match call {
+            number::MUNMAP => engine.announce_unmap(address, length),
+            _ => engine.remapped(address, length, protection),
         }
     }
     result
