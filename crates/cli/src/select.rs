@@ -30,6 +30,16 @@ pub fn open(input: &Input) -> Result<Trace, Failure> {
     }
 }
 
+/// Says so if the trace was never finished; counts as one damaged place.
+pub fn tell_unfinished(trace: &Trace, input: &Input) -> u64 {
+    if trace.is_finished() {
+        return 0;
+    }
+    let file = input.file.display();
+    eprintln!("trackway: {file} ends early (the recorder was killed or the file was cut); what is there was read");
+    1
+}
+
 /// Shows the selected part to `visitor` and gives the number of damaged places that were left out.
 pub fn walk(trace: &Trace, input: &Input, visitor: &mut impl Visitor) -> Result<u64, Stopped> {
     let length = input.length.unwrap_or(u64::MAX);

@@ -8,7 +8,7 @@ use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
 
 use crate::fragment::Engine;
-use crate::sys;
+use crate::{maps, sys};
 
 pub const PAGE: u64 = 4096;
 
@@ -81,6 +81,15 @@ impl Engine {
         self.pages.forget(start, end);
         if protection & (sys::PROT_WRITE | sys::PROT_EXEC) == sys::PROT_WRITE | sys::PROT_EXEC {
             self.pages.writable.push((start, end));
+        }
+    }
+
+    /// Finds what is writable and executable already: an executable stack, or a program linked that way.
+    pub fn find_writable_code(&mut self) {
+        for (start, end) in maps::writable_code() {
+            if !self.is_cache(start) && !self.pages.is_writable(start) {
+                self.remapped(start, end - start, sys::PROT_WRITE | sys::PROT_EXEC);
+            }
         }
     }
 

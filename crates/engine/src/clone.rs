@@ -14,6 +14,7 @@ use crate::{dispatch, leave, ring, signal, syscall};
 const CLONE_VM: u64 = 0x100;
 const CLONE_SIGHAND: u64 = 0x800;
 const CLONE_VFORK: u64 = 0x4000;
+const CLONE_CLEAR_SIGHAND: u64 = 1 << 32;
 const CLONE_THREAD: u64 = 0x1_0000;
 
 static FSGSBASE: AtomicBool = AtomicBool::new(false);
@@ -106,11 +107,16 @@ fn new_process(tcb: &mut Tcb, request: &Request) -> i64 {
     inherit(child, tcb, request);
     child.alternate_stack = tcb.alternate_stack;
     if request.flags & CLONE_SIGHAND == 0 {
-        child.actions = Some(signal::actions());
+        child.actions = Some(signal::actions(request.flags & CLONE_CLEAR_SIGHAND != 0));
     }
     signal::block_all(tcb);
+    // The child runs natively: nothing may be write-protected there, so nobody protects anything until it has its copy.
+    let mut engine = ENGINE.lock();
+    engine.release_guarded();
+    let engine = (request.flags & CLONE_VM == 0).then_some(engine);
     // SAFETY: the child's state is complete; it runs on stacks of its own, also when it shares our memory.
     let result = unsafe { trackway_clone(child, start_process as *const () as u64) };
+    drop(engine);
     let still_shared = request.flags & (CLONE_VM | CLONE_VFORK) == CLONE_VM;
     if result < 0 || !still_shared {
         drop(child.actions.take());

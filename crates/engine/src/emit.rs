@@ -106,10 +106,10 @@ impl<'a> Emitter<'a> {
         self.bytes(&value.to_le_bytes());
     }
 
-    /// `jmp rel32` whose displacement lies within one cache line, so that it can be changed while others execute it.
+    /// `jmp rel32` whose displacement lies within eight aligned bytes, so that it can be changed while others execute it.
     /// Returns the position of the displacement.
     pub fn jump_patchable(&mut self, target: u64) -> usize {
-        while (self.here() + 1) % 64 > 60 && !self.overflow {
+        while (self.here() + 1) % 8 > 4 && !self.overflow {
             self.bytes(&[0x90]);
         }
         self.jump(target)
@@ -162,6 +162,7 @@ impl<'a> Emitter<'a> {
     pub fn record_time(&mut self) {
         self.store_gs(tcb::SCRATCH_RCX, 0);
         self.store_gs(tcb::SCRATCH_RDX, 2);
+        self.bytes(&[0x0f, 0xae, 0xe8]); // lfence: not before the locked instruction is done
         self.bytes(&[0x0f, 0x31]); // rdtsc
         self.bytes(&[0x41, 0x89, 0x57, 8]); // mov [r15 + 8], edx
         self.bytes(&[0x41, 0x89, 0x47, 4]); // mov [r15 + 4], eax

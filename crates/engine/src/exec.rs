@@ -22,13 +22,25 @@ pub fn exec(tcb: &mut Tcb) -> i64 {
     control.exec_tid.store(sys::gettid(), Ordering::SeqCst);
     ring_and_wait(tcb, EXEC_WANTED);
     ring::append_time(tcb, word::TIME);
+    tcb.executing = true;
+    signal::ignore_really(true);
     let result = exec_unseen(tcb);
+    abandon(tcb);
+    result
+}
+
+/// The exec has failed, or a signal has come in between: tells the recorder. If the call is made again, all starts anew.
+pub fn abandon(tcb: &mut Tcb) {
+    if !core::mem::take(&mut tcb.executing) {
+        return;
+    }
+    signal::ignore_really(false);
+    let control = tcb.control();
     let refused = control.exec_state.load(Ordering::SeqCst) == EXEC_REFUSED;
     control.exec_state.store(if refused { EXEC_IDLE } else { EXEC_FAILED }, Ordering::SeqCst);
     if !refused {
         ring_and_wait(tcb, EXEC_FAILED);
     }
-    result
 }
 
 /// Tells the recorder and waits until it has changed the state from `state`.

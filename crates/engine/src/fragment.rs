@@ -34,6 +34,8 @@ pub struct Fragment {
     early: u16,
     /// How often a longer or better chain has replaced it.
     generation: u8,
+    /// Its code has changed since.
+    dropped: bool,
     marks: u32,
     mark_count: u16,
     block_count: u16,
@@ -97,8 +99,9 @@ pub struct Engine {
     path_base: u32,
     /// Fragment by application address.
     by_address: Lookup,
-    /// Block number by application address.
+    /// Block number by application address, and the length of that block.
     blocks: Lookup,
+    block_lengths: Lookup,
     pub pages: Pages,
     /// There is more than one thread, so locked instructions are followed by the time; before that, the fragments that have
     /// such instructions are remembered.
@@ -134,6 +137,7 @@ impl Engine {
             path_base: 0,
             by_address: Lookup::new(),
             blocks: Lookup::new(),
+            block_lengths: Lookup::new(),
             pages: Pages::new(),
             ordered: false,
             unordered: Vec::new(),
@@ -191,7 +195,8 @@ impl Engine {
         let last = address + u64::from(translation.blocks[0].length) - 1;
         if last / PAGE != address / PAGE && self.pages.is_writable(last) {
             self.pages.guard(last);
-            if CodeBytes::read(address).bytes[..] != code.bytes[..] {
+            let length = translation.blocks[0].length as usize;
+            if CodeBytes::read(address).bytes[..length] != code.bytes[..length] {
                 // Written to before it was protected.
                 return self.translate(address, by_arrival);
             }
@@ -203,9 +208,12 @@ impl Engine {
 
     /// Number of a block: the one it has, or a new one, which is announced.
     fn block_number(&mut self, block: &ChainBlock, length: usize) -> u32 {
-        if let Some(number) = self.blocks.get(block.address) {
+        if let Some(number) = self.blocks.get(block.address)
+            && self.block_lengths.get(block.address) == Some(length as u32)
+        {
             return number;
         }
+        self.block_lengths.insert(block.address, length as u32);
         let number = self.control().next_block.fetch_add(1, Ordering::Relaxed);
         self.announce(block.address, number, &block.code[..length]);
         self.blocks.insert(block.address, number);
@@ -270,6 +278,7 @@ impl Engine {
             samples: 0,
             early: 0,
             generation: 0,
+            dropped: false,
             marks: 0,
             mark_count: 0,
             block_count: 0,
@@ -348,17 +357,26 @@ impl Engine {
     pub fn link(&mut self, number: u32, target: u32) {
         let exit = &mut self.exits[number as usize];
         let fragment = &mut self.fragments[target as usize];
-        if exit.linked_to == target || exit.site == 0 {
-            return; // another thread was faster, or nothing to link
+        if exit.site == 0 {
+            // The entry of a dropped fragment: whoever still goes there goes on to the new one.
+            let (dropped, body) = (exit.linked_to as usize, fragment.body);
+            return patch_entry(&self.fragments[dropped], body);
+        }
+        if exit.linked_to == target {
+            return; // another thread was faster
         }
         let displacement = fragment.body.wrapping_sub(exit.site + 4) as i64;
         if let Ok(displacement) = i32::try_from(displacement) {
             exit.linked_to = target;
             exit.next_incoming = fragment.incoming;
             fragment.incoming = number;
-            // SAFETY: the four bytes lie within one cache line of our code; other threads see the old or the new jump.
-            unsafe { (exit.site as *mut i32).write_volatile(displacement) };
+            patch_displacement(exit.site, displacement);
         }
+    }
+
+    /// Whether `address` is in the memory for translated code.
+    pub fn is_cache(&self, address: u64) -> bool {
+        self.cache.region_of(address).is_some()
     }
 
     /// What a place in the cache means; `None` if `address` is not in translated code.
@@ -550,7 +568,7 @@ impl Engine {
         for &word in history {
             let Some((index, exit)) = self.path(word) else { break };
             let fragment = &self.fragments[index as usize];
-            if !parts.is_empty() && !tier.through_chains && fragment.block_count > 1 {
+            if fragment.dropped || (!parts.is_empty() && !tier.through_chains && fragment.block_count > 1) {
                 break;
             }
             let executed = &self.parts[fragment.blocks as usize..][..usize::from(exit.blocks)];
@@ -593,6 +611,10 @@ impl Engine {
     /// Nobody finds this fragment any more, and jumps to it end in the dispatcher.
     pub fn drop_fragment(&mut self, index: u32) {
         let fragment = self.fragments[index as usize];
+        if fragment.dropped {
+            return;
+        }
+        self.fragments[index as usize].dropped = true;
         if self.by_address.get(fragment.address) == Some(index) {
             self.by_address.remove(fragment.address);
         }
@@ -613,7 +635,7 @@ impl Engine {
             target: fragment.address,
             site: 0,
             blocks: 0,
-            linked_to: UNLINKED,
+            linked_to: index,
             next_incoming: NO_EXIT,
         });
         patch_entry(&fragment, stub);
@@ -627,11 +649,22 @@ impl Engine {
         }
     }
 
-    /// Whether the fragment that `address` lies in is still the one for its code.
+    /// Whether the code of the fragment that `place` lies in is still what it was made from.
     pub fn is_current(&self, place: &Place) -> bool {
-        let Some(&index) = self.by_path.get((place.progress.fragment - self.path_base) as usize) else { return false };
-        self.by_address.get(self.fragments[index as usize].address).is_some()
+        let index = self.by_path.get((place.progress.fragment - self.path_base) as usize);
+        index.is_some_and(|&index| !self.fragments[index as usize].dropped)
     }
+}
+
+/// Changes the displacement of a jump that other threads may be executing.
+fn patch_displacement(site: u64, displacement: i32) {
+    // SAFETY: the four bytes lie within these eight of our code (see `Emitter::jump_patchable`), which are only ever changed
+    // under the lock; other threads see the old or the new jump.
+    let word = unsafe { &*((site & !7) as *const AtomicU64) };
+    let mut bytes = word.load(Ordering::Relaxed).to_le_bytes();
+    let at = (site & 7) as usize;
+    bytes[at..at + 4].copy_from_slice(&displacement.to_le_bytes());
+    word.store(u64::from_le_bytes(bytes), Ordering::Release);
 }
 
 /// Turns the first instruction of a fragment into a jump, if it reaches that far.

@@ -7,6 +7,7 @@ use core::sync::atomic::Ordering;
 
 use wire::word;
 
+use crate::fragment::ENGINE;
 use crate::ring;
 use crate::tcb::Tcb;
 
@@ -18,6 +19,8 @@ pub fn leave(tcb: &mut Tcb) {
     if ring::is_wanted(tcb.control()) || tcb.control().leave.load(Ordering::Relaxed) != 0 {
         ring::close(tcb, word::LEAVE);
     }
+    // System calls of a native thread find no write-protected pages.
+    ENGINE.lock().release_guarded();
     go_native(tcb);
 }
 

@@ -92,13 +92,13 @@ fn wait_for_room(tcb: &Tcb) -> bool {
     loop {
         let tail = slot.tail.load(Ordering::SeqCst);
         let head = slot.head.load(Ordering::Relaxed);
-        if !is_wanted(tcb.control()) {
-            // The segment count must not run ahead of the recorder's.
-            slot.head.store(head.wrapping_sub(1), Ordering::SeqCst);
-            return false;
-        }
         if (head.wrapping_sub(tail) as usize) < SEGMENT_COUNT {
             return true;
+        }
+        if !is_wanted(tcb.control()) {
+            // Nobody will make room any more.
+            slot.head.store(head.wrapping_sub(1), Ordering::SeqCst);
+            return false;
         }
         slot.waiting.store(1, Ordering::SeqCst);
         if slot.tail.load(Ordering::SeqCst) == tail {

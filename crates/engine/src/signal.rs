@@ -17,7 +17,7 @@ use crate::fragment::{ENGINE, Place};
 use crate::lock::Mutex;
 use crate::tcb::{AlternateStack, SS_AUTODISARM, SS_DISABLE, SS_ONSTACK, Tcb, Vectors};
 use crate::translate::State;
-use crate::{dispatch, leave, memory, profile, ring, sys, syscall};
+use crate::{dispatch, exec, leave, memory, profile, ring, sys, syscall};
 
 pub const SIGILL: usize = 4;
 pub const SIGTRAP: usize = 5;
@@ -34,6 +34,8 @@ pub const fn bit(signal: usize) -> u64 {
 
 /// Signals that faults raise: never really blocked, always ours first.
 pub const SYNCHRONOUS: u64 = bit(SIGILL) | bit(SIGTRAP) | bit(SIGBUS) | bit(SIGFPE) | bit(SIGSEGV);
+/// SIGCHLD, SIGCONT, SIGURG and SIGWINCH.
+const IGNORED_BY_DEFAULT: u64 = bit(17) | bit(18) | bit(23) | bit(28);
 const UNBLOCKABLE: u64 = bit(SIGKILL) | bit(SIGSTOP);
 
 const SIG_DFL: u64 = 0;
@@ -158,8 +160,29 @@ fn set_kernel_action(signal: usize, action: &Action) -> i64 {
 }
 
 /// What the application has asked for, for a child process, in which nobody may be left to release a lock.
-pub fn actions() -> Box<[Action; SIGNAL_COUNT]> {
-    Box::new(*ACTIONS.lock())
+/// `clear`: all that it would handle is to have its default action.
+pub fn actions(clear: bool) -> Box<[Action; SIGNAL_COUNT]> {
+    let mut actions = Box::new(*ACTIONS.lock());
+    for action in actions.iter_mut().filter(|action| clear && action.handler > SIG_IGN) {
+        *action = Action::default();
+    }
+    actions
+}
+
+/// Before an exec, signals that the application ignores have to be ignored by the kernel as well, because that is what the new
+/// image inherits; when the exec has failed, they come to us again.
+pub fn ignore_really(on: bool) {
+    let actions = ACTIONS.lock();
+    for (signal, action) in actions.iter().enumerate().skip(1) {
+        if SYNCHRONOUS & bit(signal) == 0 || action.handler != SIG_IGN {
+            continue;
+        }
+        if on {
+            set_kernel_action(signal, action);
+        } else {
+            install(signal, action);
+        }
+    }
 }
 
 /// Gives the kernel the application's own handlers, in a child process that runs natively.
@@ -317,8 +340,16 @@ fn on_signal(tcb: &mut Tcb, signal: usize, info: &Info, context: &mut Context) {
         return deliver(tcb, signal, info, context, true);
     }
     match syscall::window(pc) {
-        syscall::Window::Before => return deliver(tcb, signal, info, context, true),
+        syscall::Window::Before => {
+            exec::abandon(tcb);
+            return deliver(tcb, signal, info, context, true);
+        }
+        // The call may have met a page that we have write-protected, and is to be made again.
+        syscall::Window::After if context.registers[CONTEXT_RAX] as i64 == sys::EFAULT => {
+            return put_off(tcb, signal, info, context);
+        }
         syscall::Window::After => {
+            exec::abandon(tcb);
             syscall::complete(tcb, context.registers[CONTEXT_RAX]);
             return deliver(tcb, signal, info, context, true);
         }
@@ -396,14 +427,14 @@ fn on_write(tcb: &mut Tcb, info: &Info, context: &mut Context) -> bool {
     if !engine.written(info[2]) {
         return false;
     }
-    if let Some(place) = engine.place(context.registers[CONTEXT_RIP])
-        && place.state != State::Dirty
-        && !engine.is_current(&place)
-    {
-        drop(engine);
-        settle(tcb, context, Some(place));
-        ring::append_signal(tcb, 0, tcb.registers.rip);
-        go_on(tcb, context, false);
+    let place = engine.place(context.registers[CONTEXT_RIP]);
+    drop(engine);
+    if place.is_some_and(|place| place.state != State::Dirty && !ENGINE.lock().is_current(&place)) {
+        // The write first: the new translation would protect the page again.
+        tcb.stale = true;
+        tcb.deferred.store(1, Ordering::Relaxed);
+        context.mask |= !SYNCHRONOUS;
+        step(tcb, context);
     }
     true
 }
@@ -469,6 +500,7 @@ fn on_step(tcb: &mut Tcb, context: &mut Context, pc: u64) {
     }
     tcb.stepping = false;
     context.registers[CONTEXT_FLAGS] &= !FLAG_TRAP;
+    let stale = core::mem::take(&mut tcb.stale);
     if !in_cache {
         // The way back into the cache unblocks (or leaves).
         return;
@@ -479,10 +511,15 @@ fn on_step(tcb: &mut Tcb, context: &mut Context, pc: u64) {
         settle(tcb, context, place);
         return deliver(tcb, signal, &info, context, false);
     }
-    if tcb.leaving {
+    if stale || tcb.leaving {
         settle(tcb, context, place);
+        ring::append_signal(tcb, 0, tcb.registers.rip);
+    }
+    if tcb.leaving {
         leave::leave(tcb);
         context.set(&tcb.registers);
+    } else if stale {
+        go_on(tcb, context, false);
     }
 }
 
@@ -520,6 +557,9 @@ fn settle(tcb: &mut Tcb, context: &Context, place: Option<Place>) {
 fn deliver(tcb: &mut Tcb, signal: usize, info: &Info, context: &mut Context, saved_xmm: bool) {
     let action = take_action(signal);
     match action.handler {
+        // Another thread has changed the action since the kernel decided to call us.
+        SIG_IGN if !is_fault(info) => return go_on(tcb, context, saved_xmm),
+        SIG_DFL if IGNORED_BY_DEFAULT & bit(signal) != 0 => return go_on(tcb, context, saved_xmm),
         SIG_DFL | SIG_IGN => return end(tcb, signal, info, context, saved_xmm),
         _ => {}
     }
@@ -716,6 +756,22 @@ pub fn sigreturn(tcb: &mut Tcb) -> bool {
     true
 }
 
+/// Whether the processor takes the extended state at `address`, which an application may have changed.
+///
+/// # Safety
+/// There must be a whole header, in memory of our own.
+unsafe fn is_loadable(address: u64) -> bool {
+    let (low, high): (u32, u32);
+    // SAFETY: where there is an extended state, the instruction exists; the caller vouches for the header.
+    unsafe {
+        asm!("xgetbv", in("ecx") 0, out("eax") low, out("edx") high, options(nostack, nomem));
+        let [features, rest @ ..] = *at::<[u64; 8]>(address + HEADER);
+        let supported = u64::from(high) << 32 | u64::from(low);
+        let mxcsr = *at::<u32>(address + MXCSR);
+        features & !supported == 0 && rest == [0; 7] && mxcsr < 1 << 16
+    }
+}
+
 /// Loads vector and floating-point registers from an application's frame.
 fn restore_vectors(tcb: &mut Tcb, fpstate: u64) -> bool {
     if fpstate == 0 {
@@ -727,6 +783,8 @@ fn restore_vectors(tcb: &mut Tcb, fpstate: u64) -> bool {
     let buffer = unsafe { alloc(layout) };
     // SAFETY: reads the application's frame into our own buffer.
     let whole = !buffer.is_null() && unsafe { memory::copy(buffer as u64, fpstate, length) } == length;
+    // SAFETY: the buffer is filled.
+    let whole = whole && (length <= LEGACY_BYTES || unsafe { is_loadable(buffer as u64) });
     if whole {
         // SAFETY: the buffer holds what the kernel (or this engine) saved in this format; only registers that translated
         // code uses, and those of the engine that may change at any call, are loaded.

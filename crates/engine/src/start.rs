@@ -27,6 +27,7 @@ pub unsafe extern "C" fn start(init: &Init) -> ! {
     let Some(tcb) = Tcb::new(control, init.slot, init.thread, init.min_signal_stack) else {
         panic!("no memory for the state of a thread");
     };
+    ENGINE.lock().find_writable_code();
     tcb.registers = init.registers;
     // SAFETY: the application has not executed anything that could use gs.
     unsafe { tcb::set_gs(tcb.this as u64, fsgsbase) };

@@ -4,6 +4,9 @@ use core::arch::asm;
 use core::sync::atomic::{AtomicU64, Ordering};
 
 pub mod number {
+    pub const READ: u64 = 0;
+    pub const OPEN: u64 = 2;
+    pub const CLOSE: u64 = 3;
     pub const MMAP: u64 = 9;
     pub const MPROTECT: u64 = 10;
     pub const MUNMAP: u64 = 11;

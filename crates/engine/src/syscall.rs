@@ -35,9 +35,9 @@ pub fn handle(tcb: &mut Tcb) {
         number::EXECVE | number::EXECVEAT => exec::exec(tcb),
         number::EXIT => clone::exit(tcb),
         number::EXIT_GROUP => clone::exit_process(tcb),
-        number::MMAP => map(tcb, arguments),
-        number::MUNMAP | number::MPROTECT | number::PKEY_MPROTECT => change_mapping(tcb, call, arguments),
-        number::MREMAP => remap(tcb, arguments),
+        number::MMAP => map(arguments),
+        number::MUNMAP | number::MPROTECT | number::PKEY_MPROTECT => change_mapping(call, arguments),
+        number::MREMAP => remap(arguments),
         number::ARCH_PRCTL => arch_prctl(tcb, a),
         number::PPOLL | number::EPOLL_PWAIT | number::EPOLL_PWAIT2 => with_mask(tcb, mask_argument(call, arguments)),
         number::PSELECT6 => {
@@ -67,9 +67,8 @@ pub fn vsyscall(tcb: &mut Tcb) -> bool {
     }
     let Some(&call) = CALLS.get((offset / 0x400) as usize) else { return false };
     let Some(target) = memory::read::<u64>(tcb.registers.general[RSP]) else { return false };
-    tcb.registers.general[RAX] = call;
-    let result = pass(tcb);
-    tcb.registers.general[RAX] = result as u64;
+    let arguments = [RDI, RSI, RDX, R10, R8, R9].map(|register| tcb.registers.general[register]);
+    tcb.registers.general[RAX] = call_now(call, arguments) as u64;
     tcb.registers.general[RSP] += 8;
     tcb.registers.rip = target;
     true
@@ -133,9 +132,16 @@ fn arch_prctl(tcb: &mut Tcb, code: u64) -> i64 {
     }
 }
 
+/// A system call that does not block, and after which there is something left to do: signals have to wait.
+fn call_now(call: u64, arguments: [u64; 6]) -> i64 {
+    // SAFETY: the application's own system call, with its own arguments.
+    unsafe { sys::call(call, arguments) }
+}
+
 /// mmap: new executable file mappings are modules.
-fn map(tcb: &mut Tcb, [_, length, protection, _, file, offset]: [u64; 6]) -> i64 {
-    let result = pass(tcb);
+fn map(arguments: [u64; 6]) -> i64 {
+    let [_, length, protection, _, file, offset] = arguments;
+    let result = call_now(number::MMAP, arguments);
     let Ok(address) = u64::try_from(result) else { return result };
     ENGINE.lock().remapped(address, length, protection);
     if protection & sys::PROT_EXEC != 0 && (file as i32) >= 0 {
@@ -154,24 +160,29 @@ fn map(tcb: &mut Tcb, [_, length, protection, _, file, offset]: [u64; 6]) -> i64
 
 /// munmap, mprotect: what was translated from the range is no longer valid. It is dropped before the call: afterwards, an
 /// unmapped range may belong to another thread's new mapping already.
-fn change_mapping(tcb: &mut Tcb, call: u64, [address, length, protection, ..]: [u64; 6]) -> i64 {
+fn change_mapping(call: u64, arguments: [u64; 6]) -> i64 {
+    const PROT_GROWSDOWN: u64 = 0x0100_0000;
+    let [address, length, protection, ..] = arguments;
+    let was_writable = ENGINE.lock().pages.is_writable(address);
     ENGINE.lock().remapped(address, length, 0);
-    let result = pass(tcb);
-    if result == 0 {
-        let mut engine = ENGINE.lock();
-        match call {
-            number::MUNMAP => engine.announce_unmap(address, length),
-            _ => engine.remapped(address, length, protection),
-        }
+    let result = call_now(call, arguments);
+    let mut engine = ENGINE.lock();
+    match (call, result) {
+        (number::MUNMAP, 0) => engine.announce_unmap(address, length),
+        (_, 0) if protection & PROT_GROWSDOWN != 0 => engine.find_writable_code(),
+        (_, 0) => engine.remapped(address, length, protection),
+        _ if was_writable => engine.remapped(address, length, sys::PROT_WRITE | sys::PROT_EXEC),
+        _ => {}
     }
     result
 }
 
 /// mremap: code at either place is no longer valid.
-fn remap(tcb: &mut Tcb, [address, length, new_length, ..]: [u64; 6]) -> i64 {
+fn remap(arguments: [u64; 6]) -> i64 {
+    let [address, length, new_length, ..] = arguments;
     let was_writable = ENGINE.lock().pages.is_writable(address);
     ENGINE.lock().remapped(address, length, 0);
-    let result = pass(tcb);
+    let result = call_now(number::MREMAP, arguments);
     if let Ok(address) = u64::try_from(result) {
         let protection = if was_writable { sys::PROT_WRITE | sys::PROT_EXEC } else { 0 };
         ENGINE.lock().remapped(address, new_length, protection);
@@ -220,7 +231,7 @@ pub fn window(pc: u64) -> Window {
         Window::Before
     } else if pc == instruction + INSTRUCTION_BYTES {
         Window::After
-    } else if (trackway_unblock as *const () as u64..trackway_unblock_end as *const () as u64).contains(&pc) {
+    } else if (trackway_unblock as *const () as u64..=trackway_unblock_end as *const () as u64).contains(&pc) {
         Window::Before
     } else {
         Window::Outside

@@ -52,6 +52,10 @@ pub struct Tcb {
     pub stepping: bool,
     /// A signal that waits for the next clean point, because it must not be blocked.
     pub held: Option<(usize, crate::signal::Info)>,
+    /// The code that the thread executes has changed: on to a new translation at the next clean point.
+    pub stale: bool,
+    /// In the middle of an exec.
+    pub executing: bool,
     /// The thread is to go back to native code at the next clean point.
     pub leaving: bool,
     /// The thread runs natively; only its signals still come to us.

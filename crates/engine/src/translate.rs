@@ -543,7 +543,9 @@ impl Translator<'_, '_> {
                 // loop and jrcxz reach 127 bytes only: over a jump to the far side.
                 let last = bytes.len() - 1;
                 self.out.bytes(&bytes[..last]);
-                self.out.bytes(&[2, 0xeb, 5]);
+                self.out.bytes(&[2]);
+                self.dirty();
+                self.out.bytes(&[0xeb, 5]);
                 self.out.jump(0)
             }
         };
@@ -607,6 +609,8 @@ impl Translator<'_, '_> {
         let address = instruction.ip_rel_memory_address();
         if !self.copy_relative(&load[..length], offset as usize, address) {
             self.out.load_constant(1, address);
+            let state = if self.own_r15 { State::ScratchOwn } else { State::Scratch };
+            self.mark(instruction.ip(), state);
             self.out.bytes(&[0x48, 0x8b, 0x09]); // mov rcx, [rcx]
         }
     }

@@ -111,6 +111,11 @@ impl Writer {
     }
 
     pub fn create_with(path: &Path, recording: &Recording, options: Options) -> Result<Self, WriteError> {
+        if path.symlink_metadata().is_ok_and(|existing| !existing.is_file() && !existing.is_symlink()) {
+            // Renaming onto it would put a file in place of a device or a pipe.
+            let source = std::io::Error::other("it exists and is not a regular file");
+            return Err(WriteError::Create { path: path.to_owned(), source });
+        }
         let part = part_name(path);
         let file = File::create(&part).map_err(|source| WriteError::Create { path: part.clone(), source })?;
         let failure = Arc::new(Mutex::new(None));

@@ -28,6 +28,7 @@ pub fn run(arguments: &Dump) -> Result<u8, Stopped> {
         Kind::Control => select::walk(&trace, &arguments.input, &mut Control(lister))?,
     };
     output.finish()?;
+    let damaged = damaged + select::tell_unfinished(&trace, &arguments.input);
     Ok(if damaged == 0 { 0 } else { FAILED })
 }
 

@@ -1,0 +1,190 @@
+//! The chains that the golden text shows.
+
+/// Where application code and cache lie.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// Both in the low two gigabytes: a return address is an immediate.
+    Low,
+    /// Both high up, near each other: a return address is a literal.
+    High,
+    /// High up and so far apart that operands beyond the application's code are out of reach.
+    Far,
+}
+
+impl Place {
+    pub fn application(self) -> u64 {
+        match self {
+            Self::Low => 0x40_0000,
+            Self::High | Self::Far => 0x5555_5000_0000,
+        }
+    }
+
+    pub fn cache(self) -> u64 {
+        match self {
+            Self::Low => 0x1000_0000,
+            Self::High => 0x5555_4000_0000,
+            Self::Far => 0x5554_e000_0000,
+        }
+    }
+}
+
+pub struct Block {
+    /// From the application's start.
+    pub offset: u64,
+    pub code: Vec<u8>,
+    pub next: Option<u64>,
+}
+
+pub struct Case {
+    pub name: &'static str,
+    pub place: Place,
+    pub blocks: Vec<Block>,
+    pub guess: bool,
+    pub ordered: bool,
+    pub by_pext: bool,
+}
+
+impl Case {
+    fn at(mut self, place: Place) -> Self {
+        self.place = place;
+        self
+    }
+
+    fn ordered(mut self) -> Self {
+        self.ordered = true;
+        self
+    }
+
+    fn guessing(mut self) -> Self {
+        self.guess = true;
+        self
+    }
+
+    fn without_pext(mut self) -> Self {
+        self.by_pext = false;
+        self
+    }
+
+    /// The chain goes on at `offset` with this code.
+    fn then(mut self, offset: u64, code: &str) -> Self {
+        self.blocks.last_mut().unwrap().next = Some(offset);
+        self.blocks.push(Block { offset, code: bytes(code), next: None });
+        self
+    }
+}
+
+fn bytes(text: &str) -> Vec<u8> {
+    text.split_whitespace().map(|byte| u8::from_str_radix(byte, 16).unwrap()).collect()
+}
+
+/// A chain of one block, to which more can be added.
+fn case(name: &'static str, code: &str) -> Case {
+    let blocks = vec![Block { offset: 0, code: bytes(code), next: None }];
+    Case { name, place: Place::Low, blocks, guess: false, ordered: false, by_pext: true }
+}
+
+pub fn all() -> Vec<Case> {
+    let groups = [copies(), r15(), direct(), indirect(), returns(), odd(), chains()];
+    groups.into_iter().flatten().collect()
+}
+
+fn copies() -> Vec<Case> {
+    vec![
+        case("plain instructions are copied", "48 01 d8 48 89 44 24 f8 f3 a4 66 0f ef c0 eb 10"),
+        case("rip-relative, near", "48 8b 05 00 10 00 00 c7 05 00 20 00 00 78 56 34 12 eb 10"),
+        case("rip-relative, far", "48 8b 05 00 00 00 40 eb 10").at(Place::Far),
+        case("rip-relative, far, with an immediate, while r15 is the application's", "4c 01 f8 c7 05 00 00 00 40 01 00 00 00 eb 10")
+            .at(Place::Far),
+        case("rip-relative, far, lea", "48 8d 35 00 00 00 40 eb 10").at(Place::Far),
+        case("rip-relative, far, cmpxchg16b leaves few registers", "48 0f c7 0d 00 00 00 40 eb 10").at(Place::Far),
+        case("rip-relative, far, AVX", "c5 fe 6f 0d 00 00 00 40 eb 10").at(Place::Far),
+        case("fs is the application's", "64 48 8b 04 25 28 00 00 00 eb 10"),
+    ]
+}
+
+fn r15() -> Vec<Case> {
+    vec![
+        case("r15 read", "49 89 c7 48 01 c8 eb 10"),
+        case("r15 as a base, 32, 16 and 8 bits", "41 8b 07 45 89 ff 66 41 ff c7 41 fe c7 eb 10"),
+        case("r15 as an index, then a conditional branch", "4a 8b 04 f8 74 10"),
+        case("r15 in the middle of a block", "90 41 57 90 41 5f 90 eb 10"),
+    ]
+}
+
+fn direct() -> Vec<Case> {
+    vec![
+        case("jcc", "48 85 c0 74 10"),
+        case("jcc, long, with a hint", "3e 0f 85 00 10 00 00"),
+        case("loop", "e2 fe"),
+        case("jecxz", "67 e3 20"),
+        case("jmp", "e9 00 10 00 00"),
+        case("call, return address in 32 bits", "e8 00 10 00 00"),
+        case("call, return address in 64 bits", "e8 00 10 00 00").at(Place::High),
+        case("call, r15 in use", "49 ff c7 e8 00 10 00 00"),
+    ]
+}
+
+fn indirect() -> Vec<Case> {
+    vec![
+        case("jmp rax", "ff e0"),
+        case("jmp rax, without BMI2", "ff e0").without_pext(),
+        case("jmp r15", "41 ff e7"),
+        case("jmp [rax + rcx * 8 + 16]", "ff 64 c8 10"),
+        case("jmp [rsp + 8]", "ff 64 24 08"),
+        case("jmp [rip + displacement], near", "ff 25 00 10 00 00"),
+        case("jmp [rip + displacement], far", "ff 25 00 00 00 40").at(Place::Far),
+        case("jmp fs:[40]", "64 ff 24 25 28 00 00 00"),
+        case("jmp [r15 + r15 * 8], notrack", "3e 43 ff 24 ff"),
+        case("bnd jmp rdx", "f2 ff e2"),
+        case("call rcx", "ff d1"),
+        case("call [rsp + 16], return address in 64 bits", "ff 54 24 10").at(Place::High),
+        case("call [rip + displacement], far", "ff 15 00 00 00 40").at(Place::Far),
+        case("call [r15]", "41 ff 17"),
+    ]
+}
+
+fn returns() -> Vec<Case> {
+    vec![
+        case("ret", "c3"),
+        case("rep ret", "f3 c3"),
+        case("ret 16", "c2 10 00"),
+        case("ret, r15 in use", "4d 31 ff c3"),
+    ]
+}
+
+fn odd() -> Vec<Case> {
+    vec![
+        case("syscall", "b8 27 00 00 00 0f 05"),
+        case("syscall, r15 in use", "49 89 ff 0f 05"),
+        case("int3", "90 cc"),
+        case("ud2", "0f 0b"),
+        case("hlt", "f4"),
+        case("far return becomes ud2", "cb"),
+        case("invalid instruction becomes ud2", "06 90 90 90 90 90 90 90 90 90 90 90 90 90 90 c3"),
+        case("locked instruction, one thread", "f0 48 ff 00 eb 10"),
+        case("locked instruction, several threads", "f0 48 ff 00 eb 10").ordered(),
+        case("exchange with memory, several threads, r15 in use", "4c 87 38 eb 10").ordered(),
+        case("cut in mid-instruction", "90 48 8b 05 00"),
+        case("the first instruction cannot be read", "48 8b 05 00"),
+    ]
+}
+
+fn chains() -> Vec<Case> {
+    vec![
+        case("chain: not taken, then taken", "74 10").then(2, "75 20").then(0x24, "c3"),
+        case("chain: branch with r15 in use", "49 ff cf 74 10").then(5, "90 eb 10"),
+        case("chain: jmp and call", "eb 0e").then(0x10, "e8 0b 00 00 00").then(0x20, "eb 10"),
+        case("chain: call and its return", "e8 0b 00 00 00").then(0x10, "90 c3").then(5, "eb 10"),
+        case("chain: call and its return, 64 bits", "e8 0b 00 00 00").then(0x10, "c2 08 00").then(5, "eb 10").at(Place::High),
+        case("chain: a return without its call ends it", "c3").then(0x10, "eb 10"),
+        case("chain: a return without its call, guessed", "c3").then(0x10, "eb 10").guessing(),
+        case("chain: indirect jump, guessed", "ff e0").then(0x10, "eb 10").guessing(),
+        case("chain: indirect call through r15, guessed", "41 ff 17").then(0x10, "4c 89 f8 c3").then(3, "eb 10").guessing(),
+        case("chain: indirect jump is not guessed", "ff e0").then(0x10, "eb 10"),
+        case("chain: loop unrolled twice", "ff c9 75 fc").then(0, "ff c9 75 fc").then(0, "ff c9 75 fc"),
+        case("chain: loop instruction ends it", "e2 fe").then(0, "e2 fe"),
+        case("chain: through a cut", "90 90").then(2, "eb 10"),
+        case("chain: system call ends it", "0f 05").then(2, "eb 10"),
+        case("chain: locked instruction ends it when there are threads", "f0 ff 00 eb 00").then(5, "eb 10").ordered(),
+    ]
+}

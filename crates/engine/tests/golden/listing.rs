@@ -1,0 +1,231 @@
+//! One case as text.
+
+use std::collections::BTreeSet;
+use std::fmt::Write;
+
+use engine::emit::{Emitter, Table};
+use engine::tcb;
+use engine::translate::{ChainBlock, ExitKind, Mark, State, Surroundings, Translation, translate};
+use iced_x86::{
+    Formatter, Instruction, IntelFormatter, Mnemonic, OpKind, Register, SymbolResolver, SymbolResult,
+};
+
+use crate::cases::{Case, Place};
+
+const APPLICATION_BYTES: u64 = 0x10_0000;
+const TABLE: u32 = 0x7100_0000;
+const FIRST_PATH: u32 = 0x6200_0000;
+const FIRST_EXIT: u32 = 0x6300_0000;
+/// Numbers of paths and exits that are recognised as such.
+const NUMBERS: u32 = 0x1000;
+const STUBS_DISTANCE: u64 = 0x10_0000;
+
+pub fn case(case: &Case) -> String {
+    let mut text = format!("## {}\n", case.name);
+    let options = [(case.guess, "guess"), (case.ordered, "ordered"), (!case.by_pext, "without BMI2")];
+    let options: Vec<_> = options.iter().filter(|(on, _)| *on).map(|(_, name)| *name).collect();
+    let _ = writeln!(text, "# {:?} {}", case.place, options.join(", "));
+    let names = Names { place: case.place, stubs_end: case.place.cache() + STUBS_DISTANCE };
+    for (index, block) in case.blocks.iter().enumerate() {
+        let address = case.place.application() + block.offset;
+        let _ = writeln!(text, "block {index}");
+        for (instruction, bytes) in instructions(address, &block.code, &BTreeSet::new()) {
+            let bytes: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+            let _ = writeln!(text, "  {:<12} {:<22} {}", names.text(instruction.ip()), bytes, names.format(&instruction));
+        }
+    }
+    let mut room = vec![0u8; 4096];
+    let mut out = Emitter::new(&mut room, case.place.cache());
+    let surroundings = Surroundings {
+        table: Table { address: TABLE, by_pext: case.by_pext },
+        guess: case.guess,
+        ordered: case.ordered,
+        first_exit: FIRST_EXIT,
+        first_path: FIRST_PATH,
+        stubs_end: names.stubs_end,
+    };
+    let chain: Vec<_> = case.blocks.iter().map(|block| chain_block(case.place, block)).collect();
+    match translate(&chain, &mut out, &surroundings) {
+        Ok(translation) => {
+            assert!(!out.overflowed());
+            let length = out.position();
+            code(&mut text, case, &names, &room[..length], &translation);
+            exits(&mut text, &names, &translation);
+        }
+        Err(_) => text.push_str("cannot be read\n"),
+    }
+    text
+}
+
+fn chain_block(place: Place, block: &crate::cases::Block) -> ChainBlock<'_> {
+    let address = place.application() + block.offset;
+    ChainBlock { address, code: &block.code, next: block.next.map(|offset| place.application() + offset) }
+}
+
+/// The instructions of `code`, except for the literals of eight bytes at `literals`.
+fn instructions<'a>(address: u64, code: &'a [u8], literals: &BTreeSet<u64>) -> Vec<(Instruction, &'a [u8])> {
+    let end = literals.first().map_or(code.len(), |first| (first - address) as usize);
+    let mut decoder = isa::decoder(address, &code[..end]);
+    let mut list = Vec::new();
+    while decoder.can_decode() {
+        let start = decoder.position();
+        let instruction = decoder.decode();
+        list.push((instruction, &code[start..decoder.position()]));
+    }
+    list
+}
+
+/// Where `push [rip + ...]` finds its literals.
+fn literals(address: u64, code: &[u8]) -> BTreeSet<u64> {
+    let pushes = isa::decoder(address, code).into_iter().filter(|instruction| {
+        let here = address..address + code.len() as u64;
+        instruction.mnemonic() == Mnemonic::Push
+            && instruction.is_ip_rel_memory_operand()
+            && here.contains(&instruction.ip_rel_memory_address())
+    });
+    pushes.map(|instruction| instruction.ip_rel_memory_address()).collect()
+}
+
+fn code(text: &mut String, case: &Case, names: &Names, code: &[u8], translation: &Translation) {
+    let cache = case.place.cache();
+    let literals = literals(cache, code);
+    let _ = writeln!(text, "code");
+    for (instruction, _) in instructions(cache, code, &literals) {
+        let offset = instruction.ip() - cache;
+        let state = state(case, names, translation, offset as u16);
+        let _ = writeln!(text, "  {offset:03x}  {state:<26} {}", names.format(&instruction));
+    }
+    for literal in literals {
+        let offset = (literal - cache) as usize;
+        let value = u64::from_le_bytes(code[offset..offset + 8].try_into().unwrap());
+        let _ = writeln!(text, "  {offset:03x}  {:<26} dq {}", "", names.text(value));
+    }
+}
+
+fn state(case: &Case, names: &Names, translation: &Translation, offset: u16) -> String {
+    let after = translation.marks.partition_point(|mark| mark.cache <= offset);
+    let Mark { offset, block, state, .. } = translation.marks[after - 1];
+    let block = &case.blocks[usize::from(block)];
+    let pc = names.text(case.place.application() + block.offset + u64::from(offset));
+    match state {
+        State::Cursor => format!("cursor {pc}"),
+        State::Own => format!("own {pc}"),
+        State::Scratch => format!("scratch {pc}"),
+        State::ScratchOwn => format!("scratch own {pc}"),
+        State::Spilled(register, false) => format!("spilled {register} {pc}"),
+        State::Spilled(register, true) => format!("spilled {register} own {pc}"),
+        State::Dirty => "dirty".into(),
+    }
+}
+
+fn exits(text: &mut String, names: &Names, translation: &Translation) {
+    const LEAVES: [&str; 5] = ["not taken", "taken", "direct", "indirect", "syscall"];
+    for (index, exit) in translation.exits.iter().enumerate() {
+        let leave = LEAVES[exit.leave as usize];
+        let _ = write!(text, "exit {index}: {leave} after {} blocks", exit.blocks);
+        if exit.kind != ExitKind::Indirect {
+            let _ = write!(text, ", to {}", names.text(exit.target));
+        }
+        if exit.site != 0 {
+            let _ = write!(text, ", jump at {:03x}", exit.site - names.place.cache());
+            assert_eq!(exit.site / 64, (exit.site + 3) / 64, "a displacement crosses cache lines");
+        }
+        text.push('\n');
+    }
+    for (index, block) in translation.blocks.iter().enumerate() {
+        let taken = if block.taken { ", taken" } else { "" };
+        let _ = writeln!(text, "block {index}: {} bytes{taken}", block.length);
+    }
+    if translation.has_locked {
+        text.push_str("has a locked instruction\n");
+    }
+}
+
+/// Gives numbers their meaning.
+#[derive(Clone, Copy)]
+struct Names {
+    place: Place,
+    stubs_end: u64,
+}
+
+impl Names {
+    fn name(&self, value: u64) -> Option<String> {
+        let application = self.place.application();
+        let cache = self.place.cache();
+        let stubs = self.stubs_end - STUBS_DISTANCE / 2;
+        let path = u64::from(FIRST_PATH);
+        let exit = u64::from(FIRST_EXIT);
+        let negated = value.wrapping_neg();
+        Some(if (application..application + APPLICATION_BYTES).contains(&value) {
+            format!("app+{:x}", value - application)
+        } else if (stubs..self.stubs_end).contains(&value) {
+            let index = (self.stubs_end - value) / engine::translate::STUB_STRIDE as u64 - 1;
+            format!("stub{index}")
+        } else if (cache..cache + STUBS_DISTANCE / 2).contains(&value) {
+            format!("cache+{:x}", value - cache)
+        } else if (path..path + u64::from(NUMBERS)).contains(&value) {
+            format!("path{}", value - path)
+        } else if (exit..exit + u64::from(NUMBERS)).contains(&value) {
+            format!("exit{}", value - exit)
+        } else if (application..application + APPLICATION_BYTES).contains(&negated) {
+            format!("minus_app+{:x}", negated - application)
+        } else if value == u64::from(TABLE) {
+            "table".into()
+        } else {
+            return None;
+        })
+    }
+
+    fn text(&self, value: u64) -> String {
+        self.name(value).unwrap_or_else(|| format!("{value:x}"))
+    }
+
+    fn format(&self, instruction: &Instruction) -> String {
+        let mut formatter = IntelFormatter::with_options(Some(Box::new(*self)), None);
+        let options = formatter.options_mut();
+        options.set_first_operand_char_index(0);
+        options.set_space_after_operand_separator(true);
+        options.set_space_between_memory_add_operators(true);
+        options.set_hex_prefix("0x");
+        options.set_hex_suffix("");
+        options.set_uppercase_hex(false);
+        options.set_rip_relative_addresses(false);
+        let mut text = String::new();
+        formatter.format(instruction, &mut text);
+        text
+    }
+}
+
+/// The field of the thread's state at an offset from gs.
+fn field(offset: u64) -> Option<&'static str> {
+    let fields = [
+        (tcb::SCRATCH_RCX, "scratch_rcx"),
+        (tcb::SCRATCH_RDX, "scratch_rdx"),
+        (tcb::CURSOR, "cursor"),
+        (tcb::EXIT_ENTRY, "exit_entry"),
+        (tcb::MISMATCH_ENTRY, "mismatch_entry"),
+        (tcb::TABLE_MASK, "table_mask"),
+        (tcb::APP_R15, "app_r15"),
+    ];
+    fields.iter().find(|(at, _)| u64::from(*at) == offset).map(|(_, name)| *name)
+}
+
+impl SymbolResolver for Names {
+    fn symbol(
+        &mut self,
+        instruction: &Instruction,
+        operand: u32,
+        instruction_operand: Option<u32>,
+        address: u64,
+        _: u32,
+    ) -> Option<SymbolResult<'_>> {
+        let operand = instruction_operand.unwrap_or(operand);
+        let in_memory = instruction.op_kind(operand) == OpKind::Memory;
+        let name = if in_memory && instruction.memory_segment() == Register::GS {
+            field(address)?.to_string()
+        } else {
+            self.name(address)?
+        };
+        Some(SymbolResult::with_string(address, name))
+    }
+}
