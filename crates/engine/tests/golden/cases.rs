@@ -93,8 +93,11 @@ fn copies() -> Vec<Case> {
         case("plain instructions are copied", "48 01 d8 48 89 44 24 f8 f3 a4 66 0f ef c0 eb 10"),
         case("rip-relative, near", "48 8b 05 00 10 00 00 c7 05 00 20 00 00 78 56 34 12 eb 10"),
         case("rip-relative, far", "48 8b 05 00 00 00 40 eb 10").at(Place::Far),
-        case("rip-relative, far, with an immediate, while r15 is the application's", "4c 01 f8 c7 05 00 00 00 40 01 00 00 00 eb 10")
-            .at(Place::Far),
+        case(
+            "rip-relative, far, with an immediate, while r15 is the application's",
+            "4c 01 f8 c7 05 00 00 00 40 01 00 00 00 eb 10",
+        )
+        .at(Place::Far),
         case("rip-relative, far, lea", "48 8d 35 00 00 00 40 eb 10").at(Place::Far),
         case("rip-relative, far, cmpxchg16b leaves few registers", "48 0f c7 0d 00 00 00 40 eb 10").at(Place::Far),
         case("rip-relative, far, AVX", "c5 fe 6f 0d 00 00 00 40 eb 10").at(Place::Far),
@@ -175,11 +178,17 @@ fn chains() -> Vec<Case> {
         case("chain: branch with r15 in use", "49 ff cf 74 10").then(5, "90 eb 10"),
         case("chain: jmp and call", "eb 0e").then(0x10, "e8 0b 00 00 00").then(0x20, "eb 10"),
         case("chain: call and its return", "e8 0b 00 00 00").then(0x10, "90 c3").then(5, "eb 10"),
-        case("chain: call and its return, 64 bits", "e8 0b 00 00 00").then(0x10, "c2 08 00").then(5, "eb 10").at(Place::High),
+        case("chain: call and its return, 64 bits", "e8 0b 00 00 00")
+            .then(0x10, "c2 08 00")
+            .then(5, "eb 10")
+            .at(Place::High),
         case("chain: a return without its call ends it", "c3").then(0x10, "eb 10"),
         case("chain: a return without its call, guessed", "c3").then(0x10, "eb 10").guessing(),
         case("chain: indirect jump, guessed", "ff e0").then(0x10, "eb 10").guessing(),
-        case("chain: indirect call through r15, guessed", "41 ff 17").then(0x10, "4c 89 f8 c3").then(3, "eb 10").guessing(),
+        case("chain: indirect call through r15, guessed", "41 ff 17")
+            .then(0x10, "4c 89 f8 c3")
+            .then(3, "eb 10")
+            .guessing(),
         case("chain: indirect jump is not guessed", "ff e0").then(0x10, "eb 10"),
         case("chain: loop unrolled twice", "ff c9 75 fc").then(0, "ff c9 75 fc").then(0, "ff c9 75 fc"),
         case("chain: loop instruction ends it", "e2 fe").then(0, "e2 fe"),

@@ -6,9 +6,7 @@ use std::fmt::Write;
 use engine::emit::{Emitter, Table};
 use engine::tcb;
 use engine::translate::{ChainBlock, ExitKind, Mark, State, Surroundings, Translation, translate};
-use iced_x86::{
-    Formatter, Instruction, IntelFormatter, Mnemonic, OpKind, Register, SymbolResolver, SymbolResult,
-};
+use iced_x86::{Formatter, Instruction, IntelFormatter, Mnemonic, OpKind, Register, SymbolResolver, SymbolResult};
 
 use crate::cases::{Case, Place};
 
@@ -31,7 +29,8 @@ pub fn case(case: &Case) -> String {
         let _ = writeln!(text, "block {index}");
         for (instruction, bytes) in instructions(address, &block.code, &BTreeSet::new()) {
             let bytes: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
-            let _ = writeln!(text, "  {:<12} {:<22} {}", names.text(instruction.ip()), bytes, names.format(&instruction));
+            let _ =
+                writeln!(text, "  {:<12} {:<22} {}", names.text(instruction.ip()), bytes, names.format(&instruction));
         }
     }
     let mut room = vec![0u8; 4096];

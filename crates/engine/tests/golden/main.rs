@@ -24,7 +24,11 @@ fn translations_are_as_expected() {
     if let Some((line, (actual, expected))) = differing {
         panic!("{FILE}:{}:\n expected {expected}\n   actual {actual}\nUPDATE_GOLDEN=1 accepts it", line + 1);
     }
-    assert_eq!(actual.lines().count(), expected.lines().count(), "{FILE} has another length; UPDATE_GOLDEN=1 accepts it");
+    assert_eq!(
+        actual.lines().count(),
+        expected.lines().count(),
+        "{FILE} has another length; UPDATE_GOLDEN=1 accepts it"
+    );
 }
 
 #[test]
