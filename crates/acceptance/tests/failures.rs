@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use acceptance::call::{exit_of, open_sound};
+use acceptance::call::{exit_of, open_part, open_sound};
 use acceptance::process::{self, LIMIT, Running, children_of, is_alive, state_of, wait_until};
 use acceptance::source::{compile, write};
 use acceptance::{Call, Finished, listing, tool, trackway};
@@ -464,33 +464,37 @@ fn a_target_that_is_killed() {
     }
 }
 
-/// The target goes on without its recorder, at whatever moment that dies, and ends as it should.
+/// Kills the recorder after so many milliseconds; the target goes on without it and ends as it should.
+fn kill_recorder(seconds: &str, threads: &str, delay: u64) -> Trace {
+    let directory = scratch();
+    let old = good_trace(&directory.path().join("t.trk"));
+    let Recording { recorder, target, output } = start(directory.path(), &[seconds, threads]);
+    std::thread::sleep(Duration::from_millis(delay));
+    recorder.signal(libc::SIGKILL);
+    // Waits for the target too, which has the other end of the pipe.
+    let finished = recorder.wait(LIMIT);
+    assert_eq!(finished.exit, Exit::Signal(9), "{finished:?}");
+    let text = finished.stderr_text();
+    assert_eq!(finished.stdout_text(), WORKER_OUTPUT, "{threads} threads, after {delay} ms: {text}");
+    wait_until("the target is gone", || !is_alive(target));
+    assert!(fs::read(&output).unwrap() == old, "the older trace was touched");
+    read_with(&["info"], &part_of(&output));
+    open_part(&part_of(&output))
+}
+
 #[test]
 fn a_recorder_that_is_killed() {
     for (threads, delay) in [("0", 0), ("0", 130), ("3", 10), ("3", 300), ("8", 50)] {
-        let directory = scratch();
-        let old = good_trace(&directory.path().join("t.trk"));
-        let Recording { recorder, target, output } = start(directory.path(), &["1.5", threads]);
-        std::thread::sleep(Duration::from_millis(delay));
-        recorder.signal(libc::SIGKILL);
-        // Waits for the target too, which has the other end of the pipe.
-        let finished = recorder.wait(LIMIT);
-        assert_eq!(finished.exit, Exit::Signal(9), "{finished:?}");
-        assert_eq!(
-            finished.stdout_text(),
-            WORKER_OUTPUT,
-            "threads {threads}, delay {delay}: {}",
-            finished.stderr_text()
-        );
-        wait_until("the target is gone", || !is_alive(target));
-        assert!(fs::read(&output).unwrap() == old, "the older trace was touched");
-        let part = open_sound(&part_of(&output));
-        assert!(!part.is_finished());
-        assert!(part.summary().totals.instructions > 0, "nothing can be read: {:?}", part.summary());
-        for verb in VERBS {
-            read_with(verb, &part_of(&output));
-        }
+        kill_recorder("1.2", threads, delay);
     }
+}
+
+/// What was recorded is in the file after a second at most.
+#[test]
+fn a_recorder_that_is_killed_late() {
+    let part = kill_recorder("4", "1", 2500);
+    assert!(part.summary().totals.instructions > 1_000_000, "too little can be read: {:?}", part.summary().totals);
+    assert_eq!(part.threads().len(), 2);
 }
 
 /// What asks the recorder to end is for the target to decide.

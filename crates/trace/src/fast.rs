@@ -33,20 +33,24 @@ const LONG_RUN: u8 = u8::MAX;
 /// The tables, kept between chunks for their memory only.
 #[derive(Debug)]
 pub(crate) struct Tables {
-    long: Box<[u32; SIZE]>,
-    short: Box<[u32; SIZE]>,
+    long: Vec<u32>,
+    short: Vec<u32>,
 }
 
 impl Default for Tables {
     fn default() -> Self {
-        Self { long: Box::new([0; SIZE]), short: Box::new([0; SIZE]) }
+        Self { long: vec![0; SIZE], short: vec![0; SIZE] }
     }
 }
 
 impl Tables {
-    fn clear(&mut self) {
+    /// Empties both and gives them, long and short, as arrays that every hash is an index of.
+    fn start(&mut self) -> Option<(&mut [u32; SIZE], &mut [u32; SIZE])> {
         self.long.fill(0);
         self.short.fill(0);
+        let (long, _) = self.long.split_first_chunk_mut()?;
+        let (short, _) = self.short.split_first_chunk_mut()?;
+        Some((long, short))
     }
 }
 
@@ -102,8 +106,7 @@ fn get_run(stream: &mut Bytes) -> Option<u32> {
 /// Compresses words; at most `u32::MAX` of them.
 #[allow(clippy::indexing_slicing)] // see `History`
 pub(crate) fn encode(tables: &mut Tables, words: &[u32]) -> Option<Vec<u8>> {
-    tables.clear();
-    let Tables { long, short } = tables;
+    let (long, short) = tables.start()?;
     let mut history = History::default();
     let (mut runs, mut codes, mut whole) = (Vec::new(), Vec::new(), Vec::new());
     let mut run = 0u32;
@@ -165,8 +168,7 @@ pub(crate) fn decode(tables: &mut Tables, payload: &[u8], count: usize, words: &
     let codes = stream(&mut payload, count)?;
     let whole = stream(&mut payload, count.saturating_mul(4))?;
     let (mut runs, mut codes, mut whole) = (Bytes::new(&runs), Bytes::new(&codes), Bytes::new(&whole));
-    tables.clear();
-    let Tables { long, short } = tables;
+    let (long, short) = tables.start().ok_or(Problem::Decompress("its tables are missing"))?;
     let mut history = History::default();
     let end = words.len() + count;
     words.reserve(count);
@@ -198,6 +200,7 @@ pub(crate) fn decode(tables: &mut Tables, payload: &[u8], count: usize, words: &
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used, clippy::indexing_slicing)]
 mod tests {
     use proptest::prelude::*;
 

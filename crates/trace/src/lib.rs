@@ -1,8 +1,40 @@
-//! The event model and the `.trk` container.
+//! The event model and the `.trk` container: what a recording is, how it is written while the target runs, and how it is read.
+//!
+//! The unit is a [`Step`], one executed basic block of one thread: a reference to the static [`Block`] and what only execution
+//! could tell. Between steps stand [`Event`]s. A recorder hands a [`Writer`] blocks, fragments made of them, and the words that
+//! name what each thread executed (see `wire::word`); a [`Trace`] gives steps and events back: thread by thread, from any
+//! instruction number on, all threads merged by time, or chunk by chunk on all cores.
+//!
+//! Knows nothing of processes, of where events come from, or of what a trace is used for. `docs/format.md` describes the
+//! container byte by byte.
+//!
+//! ```
+//! use trace::{Exit, Fragment, Item, Recording, ThreadInfo, Trace, Writer};
+//! use wire::{code, word};
+//!
+//! # let directory = tempfile::tempdir()?;
+//! # let path = directory.path().join("loop.trk");
+//! let mut writer = Writer::create(&path, &Recording::default())?;
+//! // dec ecx; jnz to itself
+//! writer.block(0, 1, 0x1000, &[0xff, 0xc9, 0x75, 0xfc])?;
+//! let exits = [1 | code::LEAVE_TAKEN << 16, 1 | code::LEAVE_NOT_TAKEN << 16];
+//! writer.fragment(0, &Fragment { first_path: 1, blocks: &[1], exits: &exits })?;
+//! writer.thread(&ThreadInfo { thread: 0, os_tid: 4711, parent: None, image: 0 })?;
+//! // It starts, takes the branch twice, falls through.
+//! writer.path(0, 0, &[word::event(word::START, 0), 0x1000, 0, 77, 0, 1, 1, 2])?;
+//! let summary = writer.finish(Exit::Code(0))?;
+//! assert_eq!((summary.totals.conditional_taken, summary.totals.conditional_not_taken), (2, 1));
+//!
+//! let trace = Trace::open(&path)?;
+//! let items: Vec<Item> = trace.steps(0)?.collect::<Result<_, _>>()?;
+//! let Item::Step(step) = items[3] else { panic!("an event and three steps") };
+//! assert_eq!((step.instructions(), step.next()), (2, 0x1004));
+//! assert_eq!(trace.blocks().instructions(&step).next().unwrap().bytes, [0xff, 0xc9]);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 mod bits;
 mod block;
 mod bytes;
-
 mod container;
 mod error;
 mod event;

@@ -2,11 +2,26 @@
 #![deny(clippy::unwrap_used, clippy::indexing_slicing, clippy::cast_possible_truncation)]
 
 use std::collections::BTreeMap;
+use std::sync::{Mutex, PoisonError};
 
 use rayon::prelude::*;
 
 use crate::steps::{Cursor, Steps, Workshop};
 use crate::trace::Trace;
+
+/// Things that are expensive to make and used by one thread at a time.
+#[derive(Default)]
+pub(crate) struct Pool<T>(Mutex<Vec<T>>);
+
+impl<T: Default> Pool<T> {
+    pub(crate) fn take(&self) -> T {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).pop().unwrap_or_default()
+    }
+
+    pub(crate) fn give_back(&self, thing: T) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(thing);
+    }
+}
 
 impl Trace {
     /// Calls `each` for every path chunk with the steps of just that chunk, on all cores; gives the results in the order of the
@@ -38,13 +53,14 @@ impl Trace {
                 (path.thread, *place - 1)
             })
             .collect();
-        let decode = |workshop: &mut Workshop, (thread, place): (u32, usize)| {
+        let workshops = Pool::<Workshop>::default();
+        let decode = |(thread, place): (u32, usize)| {
             let cursor = Cursor::at_chunk(self, thread, place).ok()?;
-            let mut steps = Steps::new(cursor, std::mem::take(workshop));
+            let mut steps = Steps::new(cursor, workshops.take());
             let result = each(&mut steps);
-            *workshop = steps.into_workshop();
+            workshops.give_back(steps.into_workshop());
             Some(result)
         };
-        places.into_par_iter().map_init(Workshop::default, decode).flatten_iter().collect()
+        places.into_par_iter().map(decode).flatten_iter().collect()
     }
 }

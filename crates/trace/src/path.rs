@@ -30,13 +30,7 @@ pub(crate) struct PathCoder {
 
 impl PathCoder {
     /// Counts and compresses `words`, for a chunk behind all definitions of `program`. The error is the number of words before one that is unknown.
-    pub(crate) fn encode(
-        &mut self,
-        codec: u8,
-        program: &Program,
-        image: u32,
-        words: &[u32],
-    ) -> Result<Encoded, usize> {
+    pub(crate) fn encode(&mut self, codec: u8, program: &Program, image: u32, words: &[u32]) -> Result<Encoded, usize> {
         let (payload, total) = match codec {
             CODEC_PREDICT => {
                 let (payload, total) = predict::encode(&mut self.tables, program, image, words)?;

@@ -385,7 +385,8 @@ impl Encoder<'_, '_> {
     fn touch(&self) {
         let word = |table: &[Guess], slot: &usize| table.get(*slot).map_or(0, |guess| guess.word);
         let long = self.plan.long.iter().take(self.plan.count).fold(0, |all, slot| all ^ word(&self.tables.long, slot));
-        let short = self.plan.short.iter().take(self.plan.count).fold(0, |all, slot| all ^ word(&self.tables.short, slot));
+        let short =
+            self.plan.short.iter().take(self.plan.count).fold(0, |all, slot| all ^ word(&self.tables.short, slot));
         std::hint::black_box(long ^ short);
     }
 
@@ -544,7 +545,9 @@ impl Stored {
     fn right_again(&mut self) -> bool {
         let left = match self.left {
             Some(left) => left,
-            None => self.runs.take(|bytes| bytes.varint()).and_then(|run| usize::try_from(run).ok()).unwrap_or(usize::MAX),
+            None => {
+                self.runs.take(|bytes| bytes.varint()).and_then(|run| usize::try_from(run).ok()).unwrap_or(usize::MAX)
+            }
         };
         self.left = left.checked_sub(1);
         left > 0

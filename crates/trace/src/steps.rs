@@ -367,7 +367,8 @@ impl Filling<'_, '_> {
 
     fn event(&mut self, recorded: Option<Recorded>) {
         let Some(recorded) = recorded else { return self.lost() };
-        if self.indirect && !matches!(recorded.event, Event::Time { .. } | Event::Child { .. } | Event::Syscall { .. }) {
+        if self.indirect && !matches!(recorded.event, Event::Time { .. } | Event::Child { .. } | Event::Syscall { .. })
+        {
             self.went_to(match recorded.event {
                 Event::Signal { pc, .. } => self.program.head(recorded.interrupted.0).unwrap_or(pc),
                 _ => 0,

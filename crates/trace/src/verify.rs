@@ -11,6 +11,7 @@ use crate::container::{ChunkHeader, PathHeader};
 use crate::error::Problem;
 use crate::event;
 use crate::model::{Counts, Event};
+use crate::parallel::Pool;
 use crate::program::Program;
 use crate::steps::{Workshop, decode};
 use crate::tally::{ELSEWHERE, Tally, Total};
@@ -48,8 +49,14 @@ impl Trace {
             .chain(self.code_damage())
             .map(|damage| (damage.bytes.start, damage.to_string()))
             .collect();
-        let checked: Vec<Checked> =
-            self.chunks().par_iter().map_init(Scratch::default, |scratch, chunk| scratch.check(self, chunk)).collect();
+        let pool = Pool::<Scratch>::default();
+        let check = |chunk| {
+            let mut scratch = pool.take();
+            let checked = scratch.check(self, chunk);
+            pool.give_back(scratch);
+            checked
+        };
+        let checked: Vec<Checked> = self.chunks().par_iter().map(check).collect();
         let mut report = Report { chunks: self.chunks().len() as u64, ..Report::default() };
         for (chunk, checked) in self.chunks().iter().zip(checked) {
             if let Some(total) = checked.total {

@@ -35,17 +35,17 @@ pub enum Codec {
     Predict,
     /// By simpler prediction, several times as fast.
     Fast,
-    /// `Predict` where there is time for it, `Fast` while chunks are waiting.
+    /// `Predict` where there is time for it, `Fast` while many words are waiting.
     Adaptive,
 }
 
 impl Codec {
-    /// The codec for a chunk behind which `waiting` others wait.
+    /// The codec for a chunk behind which `waiting` words wait.
     fn number(self, waiting: usize) -> u8 {
         match self {
             Self::Raw => CODEC_RAW,
             Self::Zstd => CODEC_ZSTD,
-            Self::Adaptive if waiting > 0 => CODEC_FAST,
+            Self::Adaptive if waiting >= WAITING_MAX => CODEC_FAST,
             Self::Predict | Self::Adaptive => CODEC_PREDICT,
             Self::Fast => CODEC_FAST,
         }
@@ -72,6 +72,8 @@ impl Default for Options {
 
 /// Code is written at latest when so much of it has come together.
 const CODE_BYTES: usize = 1 << 20;
+/// Words that may wait before speed is more important than size.
+const WAITING_MAX: usize = 1 << 20;
 /// Jobs that may wait for the worker.
 const QUEUE: usize = 4;
 
@@ -100,7 +102,7 @@ pub struct Writer {
     spare: Receiver<Vec<u32>>,
     worker: Option<JoinHandle<Option<Summary>>>,
     failure: Arc<Mutex<Option<WriteError>>>,
-    /// Jobs that wait for the worker.
+    /// Words that wait for the worker.
     waiting: Arc<AtomicUsize>,
 }
 
@@ -274,7 +276,7 @@ impl Writer {
 
     fn send(&mut self, job: Job) -> Result<(), WriteError> {
         self.check()?;
-        self.waiting.fetch_add(1, Ordering::Relaxed);
+        self.waiting.fetch_add(job.words(), Ordering::Relaxed);
         let sent = self.jobs.as_ref().is_some_and(|jobs| jobs.send(job).is_ok());
         if sent {
             return Ok(());

@@ -5,16 +5,22 @@ mod support;
 use std::time::Duration;
 
 use support::{Random, Recorded, Setting, record};
-use trace::{Codec, Event, Exit, Fragment, Options, ReadError, Recording, ThreadInfo, Trace, WriteError, Writer, part_name};
+use trace::{
+    Codec, Event, Exit, Fragment, Options, ReadError, Recording, ThreadInfo, Trace, WriteError, Writer, part_name,
+};
 use wire::code::LEAVE_TAKEN;
 use wire::word;
 
 /// A small trace with many chunks of every kind.
 fn example(codec: Codec, seed: u64) -> (Vec<u8>, Recorded) {
+    example_of(codec, seed, 14, 500)
+}
+
+fn example_of(codec: Codec, seed: u64, blocks: usize, runs: usize) -> (Vec<u8>, Recorded) {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("example.trk");
     let options = Options { codec, chunk_words: 100, open_words: 1000, latency: Duration::from_secs(3600) };
-    let setting = Setting { seed, blocks: 14, threads: 2, images: 1, runs: 500, habit: 10, options };
+    let setting = Setting { seed, blocks, threads: 2, images: 1, runs, habit: 10, options };
     let recorded = record(&path, &setting);
     (std::fs::read(&path).unwrap(), recorded)
 }
@@ -254,10 +260,10 @@ fn the_index_can_be_done_without() {
 
 #[test]
 fn lost_code_loses_what_needs_it_only() {
-    let (file, recorded) = example(Codec::Fast, 12);
+    let (file, recorded) = example_of(Codec::Fast, 12, 300, 3000);
     let codes: Vec<_> = chunks(&file).into_iter().filter(|(start, ..)| file[start + 4] == CODE).collect();
     assert!(codes.len() > 3);
-    for &(_, payload, _) in &codes[1..] {
+    for &(_, payload, _) in codes[1..].iter().take(5) {
         let mut changed = file.clone();
         changed[payload + 3] ^= 1;
         let trace = exercise(changed, Some(&recorded)).unwrap();
@@ -342,7 +348,7 @@ fn wrong_definitions_are_errors() {
     assert!(matches!(finish(bad), WriteError::UnknownBlock { first_path: 9, block: 7 }));
     let mut bad = writer(&path);
     assert!(matches!(bad.path(0, 5, &[1]), Err(WriteError::UnknownThread { thread: 5 })));
-    assert!(matches!(Writer::create(directory.path(), &Recording::default()).map(|_| ()), Ok(())));
+    assert!(matches!(Writer::create(directory.path(), &Recording::default()), Err(WriteError::Create { .. })));
     let absent = directory.path().join("absent").join("a.trk");
     assert!(matches!(Writer::create(&absent, &Recording::default()), Err(WriteError::Create { .. })));
 }

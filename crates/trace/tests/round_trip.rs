@@ -9,7 +9,8 @@ use support::{Expected, Recorded, Setting, assert_same, record};
 use trace::{Codec, Event, Item, Options, Trace};
 
 fn settings() -> impl Strategy<Value = Setting> {
-    let codec = prop_oneof![Just(Codec::Raw), Just(Codec::Zstd), Just(Codec::Predict), Just(Codec::Predict)];
+    let codecs = [Codec::Raw, Codec::Zstd, Codec::Predict, Codec::Predict, Codec::Fast, Codec::Adaptive];
+    let codec = proptest::sample::select(codecs.to_vec());
     let sizes = (2usize..60, 1u32..4, 1u32..3, 1usize..2000, 2usize..40);
     (any::<u64>(), sizes, codec, 1usize..3000).prop_map(
         |(seed, (blocks, threads, images, runs, habit), codec, words)| {

@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use super::Codec;
 use crate::block::Refused;
 use crate::container::{
     CODEC_RAW, CODEC_ZSTD, ChunkHeader, CodeHeader, Extra, FILE_HEADER_BYTES, Kind, PathHeader, RAW_BYTES_MAX,
@@ -17,7 +18,6 @@ use crate::error::WriteError;
 use crate::model::{Exit, Recording, Summary, ThreadSummary};
 use crate::path::{self, PathCoder};
 use crate::program::Program;
-use super::Codec;
 use crate::record::{Definition, Fact, read_code, read_facts, write_exit, write_recording};
 
 pub(super) enum Job {
@@ -25,6 +25,16 @@ pub(super) enum Job {
     Facts(Vec<u8>),
     Path { image: u32, thread: u32, words: Vec<u32> },
     Finish(Exit),
+}
+
+impl Job {
+    /// Number of words in it.
+    pub(super) fn words(&self) -> usize {
+        match self {
+            Self::Path { words, .. } => words.len(),
+            _ => 0,
+        }
+    }
 }
 
 pub(super) struct Worker {
@@ -82,7 +92,7 @@ impl Worker {
     /// Works until the writer is finished or gone.
     pub(super) fn run(mut self, queue: &Receiver<Job>) -> Option<Summary> {
         while let Ok(job) = queue.recv() {
-            self.waiting.fetch_sub(1, Ordering::Relaxed);
+            self.waiting.fetch_sub(job.words(), Ordering::Relaxed);
             let result = match job {
                 Job::Code(header, content) => self.code(header, &content),
                 Job::Facts(content) => self.facts(&content),
