@@ -56,6 +56,11 @@ const STAGES: &[Stage] = &[
         turn: Turn::Tests { package: "acceptance", filter: "", variables: &[] },
     },
     Stage {
+        name: "stress",
+        shows: "threads, signals, forks, execs and changing code, twenty times as long as in the tests",
+        turn: Turn::Tests { package: "acceptance", filter: "", variables: &[("TRACKWAY_SOAK", "1")] },
+    },
+    Stage {
         name: "container",
         shows: "codecs and reader hold against many more generated and mutated traces",
         turn: Turn::Tests { package: "trace", filter: "", variables: &[("PROPTEST_CASES", "5000")] },

@@ -389,9 +389,10 @@ fn corrupted_traces_yield_what_is_intact() {
     let (path, bytes) = sample(directory.path());
     let whole = addresses(&Trace::open(&path).unwrap());
     let total: u64 = whole.values().map(|addresses| addresses.len() as u64).sum();
-    for sixteenths in 0..16 {
+    // The definitions of code come first and are larger than this.
+    let in_code = 10_000;
+    for place in (0..16).map(|sixteenth| bytes.len() * sixteenth / 16 + 5).chain([in_code]) {
         let mut changed = bytes.clone();
-        let place = bytes.len() * sixteenths / 16 + 5;
         changed[place] ^= 0x5a;
         let bad = directory.path().join("bad.trk");
         fs::write(&bad, &changed).unwrap();

@@ -46,6 +46,19 @@ fn threads_under_a_shower_of_signals() {
     repeat("signals.c", include_str!("../programs/signals.c"), &["100"], rounds(2), "bad 0, many 1\n");
 }
 
+/// Places where a signal, a fork or a store once met the engine unprepared.
+#[test]
+fn narrow_windows() {
+    let directory = tempfile::tempdir().unwrap();
+    let text = include_str!("../programs/windows.c");
+    let executable = compile(directory.path(), "windows.c", text, &["gcc", "-O1", "-z", "execstack"]);
+    for mode in ["0", "1", "2", "3", "4", "5", "6", "7"] {
+        for _ in 0..rounds(1) {
+            check(&executable, &[mode], "bad 0\n");
+        }
+    }
+}
+
 /// A profiling timer interrupts library functions and is left by siglongjmp.
 #[test]
 fn jumps_out_of_handlers() {

@@ -124,3 +124,73 @@ impl Engine {
         any
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn pages(writable: &[(u64, u64)]) -> Pages {
+        Pages { writable: writable.to_vec(), ..Pages::new() }
+    }
+
+    #[test]
+    fn fragments_are_found_by_every_page_they_touch() {
+        let mut pages = Pages::new();
+        pages.add(1, PAGE - 1, PAGE);
+        pages.add(2, PAGE - 1, PAGE + 1);
+        pages.add(3, 2 * PAGE, 3 * PAGE);
+        pages.add(3, 2 * PAGE + 8, 2 * PAGE + 16);
+        assert_eq!(pages.take(3 * PAGE, 9 * PAGE), [0; 0]);
+        assert_eq!(pages.take(PAGE, PAGE + 1), [2]);
+        assert_eq!(pages.take(0, 10 * PAGE), [1, 2, 3]);
+        assert_eq!(pages.take(0, 10 * PAGE), [0; 0]);
+    }
+
+    proptest! {
+        /// Against a set of all addresses, on a small scale.
+        #[test]
+        fn forgetting_leaves_the_rest(ranges in prop::collection::vec((0u64..40, 1u64..20), 0..5), start in 0u64..40, length in 0u64..30) {
+            let ranges: Vec<_> = ranges.iter().map(|(start, length)| (start * PAGE, (start + length) * PAGE)).collect();
+            let mut pages = pages(&ranges);
+            let guarded: BTreeSet<u64> = (0..64).filter(|page| pages.is_writable(page * PAGE)).collect();
+            pages.guarded = guarded.clone();
+            let end = start + length;
+            pages.forget(start * PAGE, end * PAGE);
+            for page in 0..64 {
+                let expected = guarded.contains(&page) && !(start..end).contains(&page);
+                prop_assert_eq!(pages.is_writable(page * PAGE), expected);
+                prop_assert_eq!(pages.guarded.contains(&page), expected);
+            }
+        }
+    }
+
+    /// What the kernel says about a page, as in `rwxp`.
+    fn permissions(address: u64) -> String {
+        let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+        let line = maps.lines().find(|line| {
+            let (start, end) = line.split_once(' ').unwrap().0.split_once('-').unwrap();
+            let number = |text| u64::from_str_radix(text, 16).unwrap();
+            (number(start)..number(end)).contains(&address)
+        });
+        line.unwrap().split(' ').nth(1).unwrap().into()
+    }
+
+    #[test]
+    fn guarding_protects_one_page_until_it_is_written_to() {
+        let protection = sys::PROT_READ | sys::PROT_WRITE | sys::PROT_EXEC;
+        let start = sys::map(0, 3 * PAGE, protection, 0).unwrap();
+        let mut pages = pages(&[(start, start + 2 * PAGE)]);
+        let all = |start: u64| [0, 1, 2].map(|page| permissions(start + page * PAGE));
+        pages.guard(start + PAGE + 5);
+        pages.guard(start + PAGE + 500);
+        pages.guard(start + 2 * PAGE);
+        assert_eq!(all(start), ["rwxp", "r-xp", "rwxp"], "only what is known as writable is guarded");
+        assert_eq!(pages.guarded.len(), 1);
+        pages.unguard(start / PAGE);
+        pages.unguard(start / PAGE + 1);
+        assert_eq!(all(start), ["rwxp"; 3]);
+        assert!(pages.guarded.is_empty());
+    }
+}

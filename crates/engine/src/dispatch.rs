@@ -143,7 +143,7 @@ unsafe extern "C" fn trackway_save() {
 
 /// Goes on at `tcb.registers.rip`, with the saved state.
 #[unsafe(naked)]
-pub unsafe extern "C" fn trackway_resume() {
+unsafe extern "C" fn trackway_resume() {
     naked_asm!(
         "cld",
         "mov rsp, gs:[{stack}]",

@@ -162,6 +162,8 @@ impl<'a> Emitter<'a> {
     pub fn record_time(&mut self) {
         self.store_gs(tcb::SCRATCH_RCX, 0);
         self.store_gs(tcb::SCRATCH_RDX, 2);
+        // If the segment ends here, it ends before the time is taken: times must not go backwards.
+        self.bytes(&[0x41, 0x89, 0x57, 8]); // mov [r15 + 8], edx
         self.bytes(&[0x0f, 0xae, 0xe8]); // lfence: not before the locked instruction is done
         self.bytes(&[0x0f, 0x31]); // rdtsc
         self.bytes(&[0x41, 0x89, 0x57, 8]); // mov [r15 + 8], edx
@@ -226,3 +228,223 @@ impl<'a> Emitter<'a> {
 
 /// Bytes that [`Emitter::leave`] takes.
 pub const LEAVE_BYTES: usize = 22;
+
+#[cfg(test)]
+mod tests {
+    use iced_x86::{Code, Instruction, OpKind, Register};
+
+    use super::*;
+
+    const ADDRESS: u64 = 0x7000_0000;
+
+    fn emit(write: impl FnOnce(&mut Emitter)) -> (Vec<u8>, Vec<Instruction>) {
+        let mut room = [0; 256];
+        let mut out = Emitter::new(&mut room, ADDRESS);
+        write(&mut out);
+        assert!(!out.overflowed());
+        let length = out.position();
+        let code = room[..length].to_vec();
+        let instructions = isa::decoder(ADDRESS, &code).into_iter().collect();
+        (code, instructions)
+    }
+
+    fn one(write: impl FnOnce(&mut Emitter)) -> Instruction {
+        let (code, instructions) = emit(write);
+        assert_eq!(instructions.len(), 1, "{code:x?}");
+        assert_eq!(instructions[0].len(), code.len());
+        instructions[0]
+    }
+
+    const GENERAL: [Register; 16] = [
+        Register::RAX,
+        Register::RCX,
+        Register::RDX,
+        Register::RBX,
+        Register::RSP,
+        Register::RBP,
+        Register::RSI,
+        Register::RDI,
+        Register::R8,
+        Register::R9,
+        Register::R10,
+        Register::R11,
+        Register::R12,
+        Register::R13,
+        Register::R14,
+        Register::R15,
+    ];
+
+    fn is_gs(instruction: &Instruction, offset: u32) -> bool {
+        instruction.memory_segment() == Register::GS
+            && instruction.memory_base() == Register::None
+            && instruction.memory_index() == Register::None
+            && instruction.memory_displacement64() == u64::from(offset)
+    }
+
+    #[test]
+    fn moves_from_and_to_the_state_of_the_thread() {
+        for (number, register) in GENERAL.iter().enumerate() {
+            let store = one(|out| out.store_gs(0x128, number as u8));
+            assert_eq!((store.code(), store.op1_register()), (Code::Mov_rm64_r64, *register));
+            assert!(is_gs(&store, 0x128));
+            let load = one(|out| out.load_gs(number as u8, 0x7f8));
+            assert_eq!((load.code(), load.op0_register()), (Code::Mov_r64_rm64, *register));
+            assert!(is_gs(&load, 0x7f8));
+        }
+        let jump = one(|out| out.jump_gs(0x20));
+        assert_eq!(jump.code(), Code::Jmp_rm64);
+        assert!(is_gs(&jump, 0x20));
+    }
+
+    #[test]
+    fn constants() {
+        for (number, register) in GENERAL[..8].iter().enumerate() {
+            let load = one(|out| out.load_constant(number as u8, 0xfedc_ba98_7654_3210));
+            assert_eq!((load.code(), load.op0_register()), (Code::Mov_r64_imm64, *register));
+            assert_eq!(load.immediate64(), 0xfedc_ba98_7654_3210);
+        }
+    }
+
+    #[test]
+    fn jumps_lead_to_their_target() {
+        for target in [ADDRESS, ADDRESS + 2, ADDRESS + 0x7000_0000, ADDRESS - 0x6000_0000] {
+            assert_eq!(one(|out| _ = out.jump(target)).near_branch_target(), target);
+            for condition in 0..16 {
+                let jump = one(|out| _ = out.jump_if(condition, target));
+                assert_eq!(jump.near_branch_target(), target);
+                assert_eq!(jump.condition_code() as u8, condition + 1, "in the order of machine code, after None");
+            }
+        }
+        let (_, instructions) = emit(|out| {
+            let site = out.jump(0);
+            out.bytes(&[0x90; 9]);
+            out.land(site);
+            out.bytes(&[0xc3]);
+        });
+        assert_eq!(instructions[0].near_branch_target(), ADDRESS + 14);
+    }
+
+    #[test]
+    fn patchable_displacements_lie_in_eight_aligned_bytes() {
+        for before in 0..64 {
+            let (_, instructions) = emit(|out| {
+                out.bytes(&vec![0x90; before]);
+                let position = out.jump_patchable(ADDRESS);
+                let site = ADDRESS + position as u64;
+                assert_eq!(site / 8, (site + 3) / 8);
+            });
+            assert_eq!(instructions.last().unwrap().near_branch_target(), ADDRESS);
+        }
+    }
+
+    #[test]
+    fn pushed_constants() {
+        for value in [0, 5, 0x7fff_ffff, u64::MAX, (i32::MIN as i64) as u64] {
+            let mut position = Some(0);
+            let push = one(|out| position = out.push_constant(value));
+            assert_eq!((position, push.code()), (None, Code::Pushq_imm32));
+            assert_eq!(push.immediate(0), value);
+        }
+        for value in [0x8000_0000, 0x5555_5555_5555] {
+            let mut position = None;
+            let (code, instructions) = emit(|out| {
+                position = out.push_constant(value);
+                out.bytes(&[0x90; 3]);
+                out.land(position.unwrap());
+                out.bytes(&value.to_le_bytes());
+            });
+            assert_eq!(instructions[0].code(), Code::Push_rm64);
+            let literal = (instructions[0].ip_rel_memory_address() - ADDRESS) as usize;
+            assert_eq!(code[literal..literal + 8], value.to_le_bytes());
+        }
+    }
+
+    #[test]
+    fn a_word_is_written_before_the_cursor_moves() {
+        let (_, instructions) = emit(|out| out.record(0x1234_5678));
+        let [store, advance] = instructions[..] else { panic!("{instructions:?}") };
+        assert_eq!((store.code(), store.memory_base()), (Code::Mov_rm32_imm32, Register::R15));
+        assert_eq!((store.memory_displacement64(), store.immediate32()), (0, 0x1234_5678));
+        assert_eq!((advance.code(), advance.op0_register()), (Code::Lea_r64_m, Register::R15));
+        assert_eq!((advance.memory_base(), advance.memory_displacement64()), (Register::R15, 4));
+    }
+
+    #[test]
+    fn the_first_word_of_the_time_is_written_last() {
+        let (_, instructions) = emit(|out| out.record_time());
+        let stores: Vec<u64> = instructions
+            .iter()
+            .filter(|instruction| {
+                instruction.op0_kind() == OpKind::Memory && instruction.memory_base() == Register::R15
+            })
+            .map(Instruction::memory_displacement64)
+            .collect();
+        // The first one is only there to meet the end of the segment before the time is taken.
+        assert_eq!(stores, [8, 8, 4, 0]);
+        let advance = instructions.last().unwrap();
+        let words = word::length(word::event(word::TIME, 0)).unwrap() as u64;
+        assert_eq!((advance.code(), advance.memory_displacement64()), (Code::Lea_r64_m, 4 * words));
+    }
+
+    /// Flags are the application's all the time.
+    #[test]
+    fn nothing_changes_flags() {
+        let table = |by_pext| Table { address: 0x6000_0000, by_pext };
+        let (_, instructions) = emit(|out| {
+            out.record(1);
+            out.record_time();
+            out.take_r15();
+            out.give_r15();
+            out.spill_scratch();
+            out.reload_scratch();
+            out.leave(1);
+            out.arrival(0x40_0000);
+            out.jump_indirect(table(true));
+            out.jump_indirect(table(false));
+        });
+        for instruction in instructions {
+            assert_eq!(instruction.rflags_modified(), 0, "{:?}", instruction.code());
+        }
+    }
+
+    #[test]
+    fn the_table_is_indexed_by_low_bits() {
+        for by_pext in [true, false] {
+            let table = Table { address: 0x6000_0000, by_pext };
+            let (_, instructions) = emit(|out| out.jump_indirect(table));
+            let [index, jump] = instructions[..] else { panic!("{instructions:?}") };
+            if by_pext {
+                assert_eq!(index.code(), Code::VEX_Pext_r32_r32_rm32);
+                assert!(is_gs(&index, tcb::TABLE_MASK));
+            } else {
+                assert_eq!(index.code(), Code::Movzx_r32_rm16);
+            }
+            assert_eq!(jump.code(), Code::Jmp_rm64);
+            assert_eq!((jump.memory_index(), jump.memory_index_scale()), (Register::RDX, 8));
+            assert_eq!(jump.memory_displacement64(), u64::from(table.address));
+            assert!((table.mask() + 1).is_power_of_two() && (table.mask() + 1) * 8 <= wire::TABLE_BYTES as u64);
+            assert_eq!(table.index(0x7fff_1234_5678), (0x7fff_1234_5678 & table.mask()) as usize);
+            assert_eq!(table.index(u64::MAX), table.mask() as usize);
+        }
+    }
+
+    #[test]
+    fn leaving_has_a_fixed_size() {
+        let (code, instructions) = emit(|out| out.leave(0x1234));
+        assert_eq!(code.len(), LEAVE_BYTES);
+        assert_eq!(instructions[1].immediate32(), 0x1234);
+        assert!(is_gs(&instructions[2], tcb::EXIT_ENTRY));
+    }
+
+    #[test]
+    fn a_full_buffer_overflows() {
+        let mut room = [0; 4];
+        let mut out = Emitter::new(&mut room, ADDRESS);
+        out.bytes(&[1, 2, 3]);
+        out.bytes(&[4, 5]);
+        assert!(out.overflowed());
+        assert_eq!(out.position(), 3);
+        out.align(64);
+        out.patch_u32(2, 0);
+    }
+}

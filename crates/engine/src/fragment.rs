@@ -760,3 +760,293 @@ impl Lookup {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashMap;
+
+    use isa::Transfer;
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn lookup_is_a_map(steps in prop::collection::vec((0u64..300, any::<u32>(), any::<bool>()), 0..2000)) {
+            let mut lookup = Lookup::new();
+            let mut model = HashMap::new();
+            for (key, number, insert) in steps {
+                // Few addresses, far apart and close together, so that they collide and are removed again.
+                let address = key % 100 + (key / 100) * (1 << 40);
+                if insert {
+                    lookup.insert(address, number & 0x7fff_ffff);
+                    model.insert(address, number & 0x7fff_ffff);
+                } else {
+                    lookup.remove(address);
+                    model.remove(&address);
+                }
+                prop_assert_eq!(lookup.get(address), model.get(&address).copied());
+            }
+            for address in (0..300).map(|key| key % 100 + (key / 100) * (1 << 40)) {
+                prop_assert_eq!(lookup.get(address), model.get(&address).copied());
+            }
+        }
+    }
+
+    #[test]
+    fn lookup_grows_and_shrinks() {
+        let mut lookup = Lookup::new();
+        assert_eq!(lookup.get(1), None);
+        lookup.remove(1);
+        (0..10_000u32).for_each(|number| lookup.insert(u64::from(number) * 16, number));
+        (0..10_000u32).filter(|number| number % 3 != 0).for_each(|number| lookup.remove(u64::from(number) * 16));
+        for number in 0..10_000 {
+            assert_eq!(lookup.get(u64::from(number) * 16), (number % 3 == 0).then_some(number));
+        }
+    }
+
+    const MISSING: u64 = 0x1234;
+
+    /// An engine of its own, with memory as the injector would make it.
+    fn engine() -> Engine {
+        static TABLES: AtomicU64 = AtomicU64::new(0x7000_0000);
+        let protection = sys::PROT_READ | sys::PROT_WRITE;
+        let shared = memory::tests::shared();
+        let address = TABLES.fetch_add(wire::TABLE_BYTES as u64, Ordering::Relaxed);
+        let table = sys::map(address, wire::TABLE_BYTES as u64, protection, sys::MAP_FIXED_NOREPLACE).unwrap();
+        let mut engine = Engine::new();
+        engine.set_up(shared, Table { address: table as u32, by_pext: true }, MISSING);
+        engine
+    }
+
+    /// A page of application code; what is not given is `nop`.
+    fn page(pieces: &[(usize, &[u8])]) -> u64 {
+        let protection = sys::PROT_READ | sys::PROT_WRITE | sys::PROT_EXEC;
+        let address = sys::map(0, PAGE, protection, 0).unwrap();
+        write(address, &[0x90; PAGE as usize]);
+        for (offset, code) in pieces {
+            write(address + *offset as u64, code);
+        }
+        address
+    }
+
+    fn write(address: u64, bytes: &[u8]) {
+        // SAFETY: the tests only pass pages of their own.
+        unsafe { core::ptr::copy_nonoverlapping(bytes.as_ptr(), address as *mut u8, bytes.len()) };
+    }
+
+    /// The transfer that stands at an address of the cache.
+    fn transfer_at(address: u64) -> Transfer {
+        // SAFETY: the tests only pass addresses inside of a region of the cache.
+        let bytes = unsafe { core::slice::from_raw_parts(address as *const u8, 16) };
+        isa::transfer(&isa::decoder(address, bytes).decode())
+    }
+
+    fn jumps_to(target: u64) -> Transfer {
+        Transfer::Jump { target }
+    }
+
+    /// The records of the code ring so far.
+    fn records(engine: &Engine) -> Vec<(u32, Vec<u8>)> {
+        let ring = engine.control as usize + wire::CODE_RING_OFFSET;
+        let head = engine.control().code_head.load(Ordering::SeqCst) as usize;
+        // SAFETY: part of the mapping that `engine` made.
+        let bytes = unsafe { core::slice::from_raw_parts(ring as *const u8, head) };
+        let mut list = Vec::new();
+        let mut at = 0;
+        while at < head {
+            let word = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().unwrap());
+            let length = word(at + 4) as usize;
+            list.push((word(at), bytes[at + 8..at + 8 + length].to_vec()));
+            at += (8 + length + 7) & !7;
+        }
+        assert_eq!(at, head);
+        list
+    }
+
+    fn words(bytes: &[u8]) -> Vec<u32> {
+        bytes.chunks(4).map(|chunk| u32::from_le_bytes(chunk.try_into().unwrap())).collect()
+    }
+
+    /// test rax, rax; je +0x40
+    const BRANCH: [u8; 5] = [0x48, 0x85, 0xc0, 0x74, 0x3b];
+    const JUMP_TO_ITSELF: [u8; 2] = [0xeb, 0xfe];
+
+    #[test]
+    fn a_block_and_its_paths_are_announced() {
+        let mut engine = engine();
+        let code = page(&[(0, &BRANCH)]);
+        let index = engine.find(code, false).unwrap();
+        assert_eq!(engine.find(code, true), Ok(index));
+        let records = records(&engine);
+        assert_eq!(records.iter().map(|(kind, _)| *kind).collect::<Vec<_>>(), [code::BLOCK, code::FRAGMENT]);
+        let (_, block) = &records[0];
+        assert_eq!(block[..8], code.to_le_bytes());
+        assert_eq!(block[16..], BRANCH);
+        let number = words(&block[8..12])[0];
+        let first_path = engine.fragment(index).first_path;
+        let exits = [1 | code::LEAVE_NOT_TAKEN << 16, 1 | code::LEAVE_TAKEN << 16];
+        assert_eq!(words(&records[1].1), [first_path, 1, 2, 0, number, exits[0], exits[1]]);
+        assert_eq!(engine.control().next_path.load(Ordering::Relaxed), first_path + 1);
+    }
+
+    #[test]
+    fn code_that_cannot_be_read() {
+        memory::tests::catch_faults();
+        let mut engine = engine();
+        let nothing = sys::map(0, PAGE, 0, 0).unwrap();
+        assert_eq!(engine.find(nothing, false), Err(Unreadable));
+        assert!(records(&engine).is_empty());
+    }
+
+    #[test]
+    fn every_place_of_a_fragment_is_known() {
+        let mut engine = engine();
+        let code = page(&[(0, &BRANCH)]);
+        let index = engine.find(code, true).unwrap();
+        let fragment = *engine.fragment(index);
+        assert!(engine.place(code).is_none());
+        for address in fragment.start..fragment.body {
+            assert_eq!(engine.place(address).unwrap().state, State::Dirty);
+        }
+        let place = engine.place(fragment.body).unwrap();
+        assert_eq!((place.pc, place.state), (code, State::Cursor));
+        assert_eq!(place.progress.fragment, fragment.first_path);
+        assert!(engine.is_current(&place));
+        let seen: Vec<u64> = (fragment.body..fragment.end)
+            .filter_map(|address| engine.place(address).filter(|place| place.state != State::Dirty))
+            .map(|place| place.pc)
+            .collect();
+        assert!(seen.is_sorted() && seen.contains(&code) && seen.contains(&(code + 3)));
+        let region = engine.cache.region_of(fragment.body).unwrap();
+        assert_eq!(engine.place(region.stubs_next).unwrap().state, State::Dirty);
+    }
+
+    #[test]
+    fn an_exit_is_linked() {
+        let mut engine = engine();
+        let code = page(&[(0, &BRANCH), (0x40, &JUMP_TO_ITSELF)]);
+        let from = engine.find(code, false).unwrap();
+        let taken = engine.fragment(from).first_exit + 1;
+        let Exit { target, site, .. } = engine.exit(taken);
+        assert_eq!(target, code + 0x40);
+        let to = engine.find(target, false).unwrap();
+        let body = engine.fragment(to).body;
+        assert_ne!(transfer_at(site - 1), jumps_to(body));
+        engine.link(taken, to);
+        engine.link(taken, to);
+        assert_eq!(transfer_at(site - 1), jumps_to(body));
+        assert_eq!(engine.fragments[to as usize].incoming, taken);
+        assert_eq!(engine.exits[taken as usize].next_incoming, NO_EXIT);
+    }
+
+    #[test]
+    fn indirect_jumps_arrive_through_the_table() {
+        let mut engine = engine();
+        let code = page(&[(0, &BRANCH)]);
+        let index = engine.find(code, false).unwrap();
+        let slot = &engine.table_slots()[engine.table.index(code)];
+        assert_eq!(slot.load(Ordering::Relaxed), MISSING);
+        engine.enter_in_table(index);
+        let arrival = engine.fragment(index).arrival;
+        assert_eq!(slot.load(Ordering::Relaxed), arrival);
+        assert_eq!(engine.arrival(index), arrival);
+        let end =
+            (arrival..arrival + 64).find(|address| transfer_at(*address) == jumps_to(engine.fragment(index).body));
+        assert!(end.is_some());
+        assert_eq!(engine.place(arrival).unwrap().state, State::Dirty);
+    }
+
+    #[test]
+    fn a_dropped_fragment_leads_to_the_dispatcher_and_then_to_its_successor() {
+        let mut engine = engine();
+        let code = page(&[(0, &BRANCH)]);
+        let old = engine.find(code, false).unwrap();
+        let body = engine.fragment(old).body;
+        let place = engine.place(body).unwrap();
+        let paths = engine.by_path.len();
+        engine.drop_fragment(old);
+        engine.drop_fragment(old);
+        assert!(!engine.is_current(&place));
+        assert_eq!(engine.by_path.len(), paths);
+        let stub = engine.cache.region_of(body).unwrap().stubs_next;
+        assert_eq!(transfer_at(body), jumps_to(stub));
+        let number = engine.exits.len() as u32 - 1;
+        assert_eq!(engine.exit(number).target, code);
+        let new = engine.find(code, false).unwrap();
+        assert_ne!(new, old);
+        engine.link(number, new);
+        assert_eq!(transfer_at(body), jumps_to(engine.fragment(new).body));
+        let blocks = records(&engine).iter().filter(|(kind, _)| *kind == code::BLOCK).count();
+        assert_eq!(blocks, 2, "changed code is another block");
+    }
+
+    #[test]
+    fn hot_blocks_become_a_chain() {
+        let mut engine = engine();
+        let code = page(&[(0, &BRANCH), (0x40, &JUMP_TO_ITSELF)]);
+        let first = engine.find(code, true).unwrap();
+        let second = engine.find(code + 0x40, false).unwrap();
+        engine.enter_in_table(first);
+        let taken = engine.fragment(first).first_path + 1;
+        let history = [taken, engine.fragment(second).first_path, wire::word::event(wire::word::TIME, 0), 1];
+        let samples = usize::from(TIERS[0].samples);
+        let made: Vec<bool> = (0..samples).map(|_| engine.sample(&history)).collect();
+        assert_eq!(made.iter().position(|made| *made), Some(samples - 1));
+        let chain = engine.find(code, false).unwrap();
+        let [old, new] = [first, chain].map(|index| *engine.fragment(index));
+        assert_eq!(transfer_at(old.body), jumps_to(new.body));
+        assert_eq!(engine.table_slots()[engine.table.index(code)].load(Ordering::Relaxed), new.arrival);
+        let records = records(&engine);
+        let (kind, last) = records.last().unwrap();
+        let last = words(last);
+        assert_eq!((*kind, last[1]), (code::FRAGMENT, 2));
+        assert_ne!(last[4] & code::TAKEN, 0, "the branch is taken inside of the chain");
+        assert!(!engine.sample(&history), "the old fragment is not looked at any more");
+        assert!(!engine.sample(&[wire::word::event(wire::word::TIME, 0), 1]));
+    }
+
+    #[test]
+    fn stale_history_makes_no_chain() {
+        let mut engine = engine();
+        let code = page(&[(0, &BRANCH), (0x40, &JUMP_TO_ITSELF)]);
+        let first = engine.find(code, false).unwrap();
+        let second = engine.find(code + 0x40, false).unwrap();
+        let history = [engine.fragment(first).first_path + 1, engine.fragment(second).first_path];
+        engine.drop_fragment(second);
+        assert!((0..100).all(|_| !engine.sample(&history)));
+    }
+
+    #[test]
+    fn locked_instructions_are_translated_anew_when_there_are_threads() {
+        let mut engine = engine();
+        // lock inc dword ptr [rax]; jmp to itself
+        let code = page(&[(0, &BRANCH), (0x40, &[0xf0, 0xff, 0x00, 0xeb, 0xfe])]);
+        let plain = engine.find(code, false).unwrap();
+        let locked = engine.find(code + 0x40, false).unwrap();
+        engine.order_threads();
+        assert_eq!(engine.find(code, false), Ok(plain));
+        let again = engine.find(code + 0x40, false).unwrap();
+        assert_ne!(again, locked);
+        let parts = |index: u32| engine.parts[engine.fragments[index as usize].blocks as usize].length;
+        assert_eq!((parts(locked), parts(again)), (5, 3));
+    }
+
+    #[test]
+    fn code_that_is_written_to_is_dropped() {
+        let mut engine = engine();
+        let code = page(&[(0, &BRANCH)]);
+        assert!(!engine.written(code), "nobody has said that it can be written to");
+        engine.remapped(code, PAGE, sys::PROT_READ | sys::PROT_WRITE | sys::PROT_EXEC);
+        let old = engine.find(code, false).unwrap();
+        assert!(engine.written(code + 100));
+        write(code, &[0xc3]); // faults if the page is still protected
+        let new = engine.find(code, false).unwrap();
+        assert_ne!(old, new);
+        assert_eq!(engine.exit(engine.fragment(new).first_exit).kind, ExitKind::Indirect);
+        assert!(engine.release_guarded());
+        assert!(!engine.release_guarded());
+        write(code, &BRANCH);
+        assert_ne!(engine.find(code, false), Ok(new));
+    }
+}

@@ -137,3 +137,141 @@ unsafe impl GlobalAlloc for Allocator {
         state.free[class] = block as u64;
     }
 }
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+
+    extern "C" fn on_fault(_: i32, _: *mut libc::siginfo_t, context: *mut libc::c_void) {
+        // SAFETY: the kernel's context.
+        let registers = unsafe { &mut (*context.cast::<libc::ucontext_t>()).uc_mcontext.gregs };
+        let pc = &mut registers[libc::REG_RIP as usize];
+        if *pc as u64 != copy_instruction() {
+            // SAFETY: not one of ours: back to the default, and it happens again.
+            unsafe { libc::signal(libc::SIGSEGV, libc::SIG_DFL) };
+            return;
+        }
+        *pc = copy_recovery() as i64;
+    }
+
+    /// Makes copies end at memory that is not there, as the engine's own handler does.
+    pub(crate) fn catch_faults() {
+        // SAFETY: the handler only changes where a copy goes on.
+        unsafe {
+            let mut action: libc::sigaction = core::mem::zeroed();
+            action.sa_sigaction = on_fault as *const () as usize;
+            action.sa_flags = libc::SA_SIGINFO;
+            assert_eq!(libc::sigaction(libc::SIGSEGV, &raw const action, core::ptr::null_mut()), 0);
+        }
+    }
+
+    /// Shared memory as the recorder makes it, far from everything else.
+    pub(crate) fn shared() -> u64 {
+        use core::sync::atomic::{AtomicU64, Ordering};
+        const DISTANCE: u64 = 4 << 30;
+        static NEXT: AtomicU64 = AtomicU64::new(0x3000_0000_0000);
+        let address = NEXT.fetch_add(DISTANCE, Ordering::Relaxed);
+        let flags = sys::MAP_FIXED_NOREPLACE | sys::MAP_NORESERVE;
+        sys::map(address, wire::SHARED_BYTES as u64, sys::PROT_READ | sys::PROT_WRITE, flags).unwrap()
+    }
+
+    #[test]
+    fn copies_end_where_memory_does() {
+        catch_faults();
+        let start = sys::map(0, 8192, sys::PROT_READ | sys::PROT_WRITE, 0).unwrap();
+        // SAFETY: nobody else uses the page.
+        unsafe { sys::protect(start + 4096, 4096, 0) };
+        let mut bytes = [1; 100];
+        assert_eq!(read_bytes(start + 4000, &mut bytes), 96);
+        assert_eq!((bytes[95], bytes[96]), (0, 1));
+        assert_eq!(read_bytes(start + 4096, &mut bytes), 0);
+        assert_eq!(read::<u64>(start + 4089), None);
+        assert!(!write(start + 4092, &0u64));
+        assert!(write(start + 4088, &0u64));
+    }
+
+    fn layout(size: usize, align: usize) -> Layout {
+        Layout::from_size_align(size, align).unwrap()
+    }
+
+    /// Allocates and fills with `value`.
+    fn filled(allocator: &Allocator, layout: Layout, value: u8) -> *mut u8 {
+        // SAFETY: the size is not zero; the block is as large as asked for.
+        unsafe {
+            let block = allocator.alloc(layout);
+            assert!(!block.is_null());
+            assert!((block as usize).is_multiple_of(layout.align()));
+            block.write_bytes(value, layout.size());
+            block
+        }
+    }
+
+    fn is_filled(block: *const u8, layout: Layout, value: u8) -> bool {
+        // SAFETY: a live block of this size.
+        unsafe { core::slice::from_raw_parts(block, layout.size()) }.iter().all(|byte| *byte == value)
+    }
+
+    #[test]
+    fn blocks_are_aligned_and_disjoint() {
+        let allocator = Allocator::new();
+        let sizes = [1, 8, 16, 17, 100, 1000, 4096, 5000, LARGE, LARGE + 1, 1 << 20];
+        let aligns = [1, 8, 16, 64, 4096];
+        let mut blocks = Vec::new();
+        for round in 0..6u8 {
+            for (size, align) in sizes.iter().flat_map(|size| aligns.map(|align| (*size, align))) {
+                let layout = layout(size, align);
+                let value = (blocks.len() % 251) as u8 ^ round;
+                blocks.push((filled(&allocator, layout, value), layout, value));
+            }
+        }
+        for (block, layout, value) in &blocks {
+            assert!(is_filled(*block, *layout, *value));
+        }
+        for (block, layout, _) in blocks {
+            // SAFETY: allocated above with this layout.
+            unsafe { allocator.dealloc(block, layout) };
+        }
+    }
+
+    #[test]
+    fn a_block_that_was_given_back_is_used_again() {
+        let allocator = Allocator::new();
+        let layout = layout(100, 8);
+        let first = filled(&allocator, layout, 1);
+        let other = filled(&allocator, layout, 2);
+        // SAFETY: allocated above with this layout.
+        unsafe { allocator.dealloc(first, layout) };
+        assert_eq!(filled(&allocator, self::layout(128, 8), 3), first);
+        assert!(is_filled(other, layout, 2));
+        assert_ne!(filled(&allocator, layout, 4), first);
+    }
+
+    #[test]
+    fn growing_keeps_what_is_there() {
+        let allocator = Allocator::new();
+        let mut layout = layout(10, 8);
+        let mut block = filled(&allocator, layout, 7);
+        for size in [20, 4000, 200_000, 3 << 20, 50] {
+            let kept = layout.size().min(size);
+            // SAFETY: allocated with this layout; the new size is not zero.
+            block = unsafe { allocator.realloc(block, layout, size) };
+            layout = Layout::from_size_align(size, 8).unwrap();
+            assert!(is_filled(block, Layout::from_size_align(kept, 8).unwrap(), 7));
+            // SAFETY: as large as asked for.
+            unsafe { block.write_bytes(7, size) };
+        }
+    }
+
+    #[test]
+    fn copies_from_and_to_memory_that_is_there() {
+        let source = [1u64, 2, 3];
+        assert_eq!(read::<[u64; 3]>(source.as_ptr() as u64), Some(source));
+        let mut target = 0u32;
+        assert!(write(&raw mut target as u64, &5u32));
+        // SAFETY: `target` is alive; it was written to through its address.
+        assert_eq!(unsafe { (&raw const target).read_volatile() }, 5);
+        let mut bytes = [0u8; 8];
+        assert_eq!(read_bytes(&raw const source[1] as u64, &mut bytes), 8);
+        assert_eq!(u64::from_le_bytes(bytes), 2);
+    }
+}

@@ -153,3 +153,131 @@ pub fn close(tcb: &mut Tcb, kind: u8) {
     tcb.slot().state.store(wire::SLOT_ENDED, Ordering::SeqCst);
     ring_doorbell(tcb.control());
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SLOT: u32 = 3;
+
+    /// A thread whose ring is open, in memory as the recorder makes it.
+    fn thread() -> &'static mut Tcb {
+        let shared = crate::memory::tests::shared();
+        // SAFETY: zeroed memory of the right size is a control page.
+        let control = unsafe { &*(shared as *const Control) };
+        let tcb = Tcb::new(control, SLOT, 9, 0).unwrap();
+        open(tcb);
+        tcb
+    }
+
+    /// The words of a segment up to the first that is not written.
+    fn words(tcb: &Tcb, segment: usize) -> Vec<u32> {
+        let start = tcb.control as u64 + wire::segment_offset(SLOT as usize, segment) as u64;
+        // SAFETY: a segment of the mapping that `thread` made, without its guard page.
+        let words = unsafe { core::slice::from_raw_parts(start as *const u32, SEGMENT_BYTES / 4) };
+        words.iter().copied().take_while(|word| *word != 0).collect()
+    }
+
+    /// The kinds of the events that `words` consist of.
+    fn kinds(mut words: &[u32]) -> Vec<u8> {
+        let mut kinds = Vec::new();
+        while let Some(first) = words.first() {
+            let length = word::length(*first).expect("no event begins here");
+            kinds.push(word::kind(*first));
+            words = &words[length..];
+        }
+        kinds
+    }
+
+    #[test]
+    fn events_have_the_length_that_the_wire_says() {
+        let tcb = thread();
+        // No word of an event is 0 here, so that all of them are seen.
+        let address = 0x7fff_1111_2222_3333;
+        append_timed(tcb, word::START, address);
+        append_time(tcb, word::TIME);
+        append_syscall(tcb, 0x4d);
+        tcb.progress = Progress { fragment: 5, blocks: 2 };
+        tcb.registers.rip = address;
+        append_signal(tcb, 11, address);
+        append_timed(tcb, word::RESUME, address);
+        append_child(tcb, 1, 2);
+        append_time(tcb, word::LEAVE);
+        append_time(tcb, word::END);
+        let words = words(tcb, 0);
+        let expected =
+            [word::START, word::TIME, word::SYSCALL, word::SIGNAL, word::RESUME, word::CHILD, word::LEAVE, word::END];
+        assert_eq!(kinds(&words), expected);
+        assert_eq!(words.len() as u64 * 4, tcb.cursor - tcb.segment);
+        assert_eq!(words[1..3], [0x2222_3333, 0x7fff_1111]);
+        let signal = &words[5 + 3 + 4..];
+        assert_eq!(signal[0], word::event(word::SIGNAL, 11));
+        assert_eq!(signal[1..5], [5, 2, 0x2222_3333, 0x7fff_1111]);
+        assert_eq!(tcb.progress.fragment, 0, "it is told once");
+    }
+
+    #[test]
+    fn a_full_segment_is_handed_over() {
+        let tcb = thread();
+        let room = SEGMENT_BYTES / 12;
+        for _ in 0..room {
+            append_time(tcb, word::TIME);
+        }
+        assert_eq!(tcb.slot().head.load(Ordering::Relaxed), 0);
+        append_time(tcb, word::END);
+        assert_eq!(tcb.slot().head.load(Ordering::Relaxed), 1);
+        assert_eq!(tcb.slot().used[0].load(Ordering::Relaxed) as usize, room * 12);
+        assert_eq!(kinds(&words(tcb, 0)).len(), room);
+        assert_eq!(kinds(&words(tcb, 1)), [word::TIME, word::END], "every segment begins with the time");
+        assert_eq!(tcb.limit - tcb.segment, SEGMENT_BYTES as u64);
+        assert!(is_guard(tcb, tcb.limit) && is_guard(tcb, tcb.limit + 8) && !is_guard(tcb, tcb.limit - 1));
+    }
+
+    #[test]
+    fn a_full_ring_waits_for_the_recorder() {
+        let tcb = thread();
+        let slot = tcb.slot();
+        for _ in 1..SEGMENT_COUNT {
+            advance(tcb);
+        }
+        let recorder = std::thread::spawn(move || {
+            while slot.waiting.load(Ordering::SeqCst) == 0 {
+                std::thread::yield_now();
+            }
+            slot.tail.store(1, Ordering::SeqCst);
+            sys::futex_wake(&slot.tail);
+        });
+        advance(tcb);
+        recorder.join().unwrap();
+        assert_eq!(slot.head.load(Ordering::Relaxed) as usize, SEGMENT_COUNT);
+        assert_eq!(tcb.segment, segment_address(tcb));
+        assert!(!tcb.leaving);
+    }
+
+    #[test]
+    fn without_a_recorder_the_thread_leaves() {
+        let tcb = thread();
+        for _ in 1..SEGMENT_COUNT {
+            advance(tcb);
+        }
+        tcb.control().recorder[0].store(wire::OWNER_DIED, Ordering::Relaxed);
+        advance(tcb);
+        assert!(tcb.leaving);
+        assert_eq!(tcb.cursor, tcb.segment);
+        assert_eq!(tcb.slot().head.load(Ordering::Relaxed) as usize, SEGMENT_COUNT - 1);
+    }
+
+    #[test]
+    fn what_is_in_the_ring_is_not_lost_when_nobody_wants_more() {
+        let tcb = thread();
+        append_time(tcb, word::TIME);
+        tcb.control().leave.store(1, Ordering::Relaxed);
+        advance(tcb);
+        close(tcb, word::LEAVE);
+        let slot = tcb.slot();
+        assert_eq!(slot.head.load(Ordering::Relaxed), 2);
+        assert_eq!(slot.state.load(Ordering::Relaxed), wire::SLOT_ENDED);
+        assert_eq!(kinds(&words(tcb, 0)), [word::TIME]);
+        assert_eq!(kinds(&words(tcb, 1)), [word::TIME, word::LEAVE]);
+    }
+}

@@ -558,8 +558,8 @@ fn deliver(tcb: &mut Tcb, signal: usize, info: &Info, context: &mut Context, sav
     let action = take_action(signal);
     match action.handler {
         // Another thread has changed the action since the kernel decided to call us.
-        SIG_IGN if !is_fault(info) => return go_on(tcb, context, saved_xmm),
-        SIG_DFL if IGNORED_BY_DEFAULT & bit(signal) != 0 => return go_on(tcb, context, saved_xmm),
+        SIG_IGN if !is_fault(info) => return forget(tcb, context, saved_xmm),
+        SIG_DFL if IGNORED_BY_DEFAULT & bit(signal) != 0 => return forget(tcb, context, saved_xmm),
         SIG_DFL | SIG_IGN => return end(tcb, signal, info, context, saved_xmm),
         _ => {}
     }
@@ -591,6 +591,14 @@ fn deliver(tcb: &mut Tcb, signal: usize, info: &Info, context: &mut Context, sav
     tcb.xmm = Vectors([[0; 2]; 16]);
     tcb.mxcsr = 0x1f80;
     go_on(tcb, context, true);
+}
+
+/// Goes on as if there had been no signal.
+fn forget(tcb: &mut Tcb, context: &mut Context, saved_xmm: bool) {
+    if tcb.progress.fragment != 0 {
+        ring::append_signal(tcb, 0, tcb.registers.rip);
+    }
+    go_on(tcb, context, saved_xmm);
 }
 
 /// Whether the application ignores a signal that comes to us because faults raise it, too.

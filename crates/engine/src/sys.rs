@@ -78,7 +78,7 @@ pub unsafe fn call(number: u64, arguments: [u64; 6]) -> i64 {
 }
 
 /// Where the engine's own memory goes, far from where the application's would: the next free address.
-static ARENA: AtomicU64 = AtomicU64::new(0);
+static ARENA: AtomicU64 = AtomicU64::new(1 << 44);
 
 /// Sets where the engine's own memory goes.
 pub fn set_arena(start: u64) {

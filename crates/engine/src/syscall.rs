@@ -62,7 +62,7 @@ const VSYSCALL: u64 = 0xffff_ffff_ff60_0000;
 pub fn vsyscall(tcb: &mut Tcb) -> bool {
     const CALLS: [u64; 3] = [96, 201, 309]; // gettimeofday, time, getcpu
     let offset = tcb.registers.rip.wrapping_sub(VSYSCALL);
-    if offset % 0x400 != 0 {
+    if !offset.is_multiple_of(0x400) {
         return false;
     }
     let Some(&call) = CALLS.get((offset / 0x400) as usize) else { return false };

@@ -121,6 +121,12 @@ unsafe extern "C" fn on_indirect() {
     )
 }
 
+/// Where an arrival goes that is not the one for the target: rcx is the difference, rdx the arrival's target negated.
+#[unsafe(naked)]
+unsafe extern "C" fn on_mismatch() {
+    naked_asm!("not rdx", "lea rcx, [rcx + rdx + 1]", "jmp {indirect}", indirect = sym on_indirect)
+}
+
 #[unsafe(naked)]
 unsafe extern "C" fn on_native_end() {
     naked_asm!(
@@ -197,10 +203,18 @@ struct Stops {
 
 static mut STOPS: Stops = Stops { list: Vec::new(), from: 0, to: 0 };
 
+/// # Safety
+/// One user at a time.
+unsafe fn stops() -> &'static mut Stops {
+    let stops = &raw mut STOPS;
+    // SAFETY: the caller's promise.
+    unsafe { &mut *stops }
+}
+
 extern "C" fn on_trap(_: i32, _: *mut libc::siginfo_t, context: *mut libc::c_void) {
     // SAFETY: the kernel's context; only the thread that owns the machine is single-stepped, and it looks at the stops when
     // it is not.
-    let (context, stops) = unsafe { (&*context.cast::<libc::ucontext_t>(), &mut *&raw mut STOPS) };
+    let (context, stops) = unsafe { (&*context.cast::<libc::ucontext_t>(), stops()) };
     let place = |register: i32| context.uc_mcontext.gregs[register as usize] as u64;
     let pc = place(libc::REG_RIP);
     if !(stops.from..stops.to).contains(&pc) || stops.list.len() == stops.list.capacity() {
@@ -209,8 +223,8 @@ extern "C" fn on_trap(_: i32, _: *mut libc::siginfo_t, context: *mut libc::c_voi
     use libc::{REG_R8, REG_R9, REG_R10, REG_R11, REG_R12, REG_R13, REG_R14, REG_R15};
     use libc::{REG_RAX, REG_RBP, REG_RBX, REG_RCX, REG_RDI, REG_RDX, REG_RSI, REG_RSP};
     let order = [
-        REG_RAX, REG_RCX, REG_RDX, REG_RBX, REG_RSP, REG_RBP, REG_RSI, REG_RDI, REG_R8, REG_R9, REG_R10, REG_R11, REG_R12,
-        REG_R13, REG_R14, REG_R15,
+        REG_RAX, REG_RCX, REG_RDX, REG_RBX, REG_RSP, REG_RBP, REG_RSI, REG_RDI, REG_R8, REG_R9, REG_R10, REG_R11,
+        REG_R12, REG_R13, REG_R14, REG_R15,
     ];
     let registers = Registers { general: order.map(place), flags: place(libc::REG_EFL) & FLAGS };
     let field = |offset: u32| read(FAKE + u64::from(offset));
@@ -281,6 +295,7 @@ impl Machine {
         let field = |offset: u32, value| write(FAKE + u64::from(offset), value);
         write(FAKE, FAKE);
         field(tcb::EXIT_ENTRY, on_exit as *const () as u64);
+        field(tcb::MISMATCH_ENTRY, on_mismatch as *const () as u64);
         field(tcb::TABLE_MASK, table_mask);
         let stack = libc::stack_t {
             ss_sp: self.signal_stack.as_mut_ptr().cast(),
@@ -328,14 +343,14 @@ impl Machine {
     /// Notes from now on the stops between two addresses.
     pub fn watch(&mut self, from: u64, to: u64) {
         // SAFETY: nobody is being single-stepped now.
-        let stops = unsafe { &mut *&raw mut STOPS };
+        let stops = unsafe { stops() };
         *stops = Stops { list: Vec::with_capacity(STOPS_MAX), from, to };
     }
 
     /// The stops since `watch`.
     pub fn stops(&mut self) -> Vec<Stop> {
         // SAFETY: as above.
-        let stops = unsafe { &mut *&raw mut STOPS };
+        let stops = unsafe { stops() };
         assert!(stops.list.len() < STOPS_MAX, "too many stops");
         std::mem::take(&mut stops.list)
     }

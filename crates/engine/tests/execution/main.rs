@@ -85,7 +85,13 @@ fn outcome(layout: Layout, registers: Registers) -> Outcome {
     Outcome { registers, data: bytes(layout.data, DATA_BYTES), stack }
 }
 
-fn run_native(machine: &mut Machine, program: &Program, code: &Code, layout: Layout, step: bool) -> (Outcome, Vec<Stop>) {
+fn run_native(
+    machine: &mut Machine,
+    program: &Program,
+    code: &Code,
+    layout: Layout,
+    step: bool,
+) -> (Outcome, Vec<Stop>) {
     let mut registers = load(program, code, layout);
     machine.watch(layout.code, layout.code + program::END);
     let end = machine.run(layout.code, &mut registers, None, step);
@@ -353,6 +359,38 @@ fn map_once(layout: Layout) {
         for address in [layout.code, layout.data, layout.cache] {
             machine::map(address, REGION_BYTES);
         }
+    }
+}
+
+/// An indirect jump to `target` that the table leads to the arrival of `arrival`.
+fn check_arrival(general: [u64; 16], flags: u64, target: u64, arrival: u64) {
+    let mut guard = machine::machine();
+    let machine = guard.as_mut().unwrap();
+    map_once(LOW);
+    machine.prepare(0);
+    let mut room = [0; 256];
+    let mut out = Emitter::new(&mut room, LOW.cache);
+    out.spill_scratch();
+    out.load_constant(1, target);
+    out.arrival(arrival);
+    out.leave(FIRST_EXIT);
+    put(LOW.cache, &room);
+    let mut registers = Registers { general, flags: flags & FLAGS };
+    registers.general[RSP] = LOW.data + STACK_TOP;
+    let expected = registers;
+    let mut cursor = LOW.data + RING;
+    let end = machine.run(LOW.cache, &mut registers, Some(&mut cursor), false);
+    assert_eq!(end, if target == arrival { End::Exit(FIRST_EXIT) } else { End::Indirect(target) });
+    assert_eq!(registers, expected);
+    assert_eq!(cursor, LOW.data + RING);
+}
+
+proptest! {
+    #[test]
+    fn arrivals_check_their_target(general: [u64; 16], flags: u64, target: u64, other: u64) {
+        check_arrival(general, flags, target, target);
+        check_arrival(general, flags, target, other);
+        check_arrival(general, flags, target, target ^ 1 << 32);
     }
 }
 

@@ -29,29 +29,89 @@ pub const END: u64 = 0xf000;
 #[derive(Clone, Debug)]
 pub enum Op {
     /// `op rm64, r64` (or 32 bits) with this opcode.
-    Registers { opcode: u8, wide: bool, rm: u8, reg: u8 },
+    Registers {
+        opcode: u8,
+        wide: bool,
+        rm: u8,
+        reg: u8,
+    },
     /// `add, or, adc, sbb, and, sub, xor, cmp rm64, imm8`.
-    Immediate { which: u8, rm: u8, value: u8 },
+    Immediate {
+        which: u8,
+        rm: u8,
+        value: u8,
+    },
     /// `rol, ror, rcl, rcr, shl, shr, sar rm64, imm8`.
-    Shift { which: u8, rm: u8, count: u8 },
+    Shift {
+        which: u8,
+        rm: u8,
+        count: u8,
+    },
     /// `inc`, `dec`, `not`, `neg` and `mul`, by opcode and extension.
-    Unary { opcode: u8, extension: u8, rm: u8 },
-    SetIf { condition: u8, rm: u8 },
-    MoveIf { condition: u8, rm: u8, reg: u8 },
-    Constant { register: u8, value: u64 },
-    LoadAddress { register: u8, base: u8, index: u8, displacement: i8 },
+    Unary {
+        opcode: u8,
+        extension: u8,
+        rm: u8,
+    },
+    SetIf {
+        condition: u8,
+        rm: u8,
+    },
+    MoveIf {
+        condition: u8,
+        rm: u8,
+        reg: u8,
+    },
+    Constant {
+        register: u8,
+        value: u64,
+    },
+    LoadAddress {
+        register: u8,
+        base: u8,
+        index: u8,
+        displacement: i8,
+    },
     /// `op [rip + data], r64` or the other way round.
-    Data { opcode: u8, register: u8, offset: u16 },
-    DataImmediate { which: u8, offset: u16, value: u8 },
+    Data {
+        opcode: u8,
+        register: u8,
+        offset: u16,
+    },
+    DataImmediate {
+        which: u8,
+        offset: u16,
+        value: u8,
+    },
     /// `lea base, [rip + data]`, then `op` with `[base + displacement]`.
-    Pointer { opcode: u8, base: u8, register: u8, offset: u16, displacement: i8 },
-    PushPop { from: u8, to: u8 },
+    Pointer {
+        opcode: u8,
+        base: u8,
+        register: u8,
+        offset: u16,
+        displacement: i8,
+    },
+    PushPop {
+        from: u8,
+        to: u8,
+    },
     /// `pushfq`, then `pop`.
-    FlagsTo { register: u8 },
-    Vector { from: u8, to: u8 },
+    FlagsTo {
+        register: u8,
+    },
+    Vector {
+        from: u8,
+        to: u8,
+    },
     /// `rep stosb` into the data.
-    Fill { offset: u16, count: u8 },
-    Locked { register: u8, offset: u16 },
+    Fill {
+        offset: u16,
+        count: u8,
+    },
+    Locked {
+        register: u8,
+        offset: u16,
+    },
     Byte(u8),
 }
 
@@ -59,7 +119,10 @@ pub enum Op {
 #[derive(Clone, Debug)]
 pub enum Transfer {
     Jump(u8),
-    Branch { condition: u8, target: u8 },
+    Branch {
+        condition: u8,
+        target: u8,
+    },
     /// `jrcxz` over a long jump to the target.
     BranchOnCount(u8),
     /// `loop` to itself, a few times.
@@ -67,8 +130,14 @@ pub enum Transfer {
     Call(u8),
     Return,
     ReturnDropping,
-    JumpRegister { register: u8, target: u8 },
-    CallRegister { register: u8, target: u8 },
+    JumpRegister {
+        register: u8,
+        target: u8,
+    },
+    CallRegister {
+        register: u8,
+        target: u8,
+    },
     JumpMemory(u8),
     CallMemory(u8),
     CallOnStack(u8),
@@ -98,7 +167,8 @@ fn offset() -> impl Strategy<Value = u16> {
 }
 
 fn op() -> impl Strategy<Value = Op> {
-    let opcode = prop::sample::select(&[0x01u8, 0x09, 0x11, 0x19, 0x21, 0x29, 0x31, 0x39, 0x85, 0x89, 0x87, 0x03, 0x3b][..]);
+    let opcode =
+        prop::sample::select(&[0x01u8, 0x09, 0x11, 0x19, 0x21, 0x29, 0x31, 0x39, 0x85, 0x89, 0x87, 0x03, 0x3b][..]);
     let moves = prop::sample::select(&[0x01u8, 0x11, 0x29, 0x31, 0x39, 0x89, 0x8b, 0x03, 0x3b][..]);
     let unary = prop::sample::select(&[(0xffu8, 0u8), (0xff, 1), (0xf7, 2), (0xf7, 3), (0xf7, 4)][..]);
     let byte = prop::sample::select(&[0x90u8, 0xf5, 0xf8, 0xf9, 0xfc, 0xfd, 0x9e, 0x9f, 0x98, 0x99][..]);
@@ -185,7 +255,8 @@ impl Program {
             assembler.bytes[*position..position + 4].copy_from_slice(&displacement.to_le_bytes());
         }
         let places = (0..).map(|index| layout.data + POINTERS + 8 * index);
-        let pointers = places.zip(&assembler.pointers).map(|(place, block)| (place, layout.code + start(*block))).collect();
+        let pointers =
+            places.zip(&assembler.pointers).map(|(place, block)| (place, layout.code + start(*block))).collect();
         Code { bytes: assembler.bytes, pointers }
     }
 }
@@ -276,7 +347,7 @@ impl Assembler {
         }
     }
 
-    fn to_block(&mut self, block: usize) {
+    fn displacement_to(&mut self, block: usize) {
         self.fixups.push((self.bytes.len(), block));
         self.bytes(&[0; 4]);
     }
@@ -284,7 +355,7 @@ impl Assembler {
     /// `lea register, [rip + block]`.
     fn address_of_block(&mut self, register: u8, block: usize) {
         self.bytes(&[0x48 | (register >> 3) << 2, 0x8d, (register & 7) << 3 | 5]);
-        self.to_block(block);
+        self.displacement_to(block);
     }
 
     /// A place with the address of a block in it.
@@ -298,15 +369,15 @@ impl Assembler {
         match *transfer {
             Transfer::Jump(target) => {
                 self.bytes(&[0xe9]);
-                self.to_block(ahead(target));
+                self.displacement_to(ahead(target));
             }
             Transfer::Branch { condition, target } => {
                 self.bytes(&[0x0f, 0x80 | condition]);
-                self.to_block(ahead(target));
+                self.displacement_to(ahead(target));
             }
             Transfer::BranchOnCount(target) => {
                 self.bytes(&[0xe3, 5, 0xe9]);
-                self.to_block(ahead(target));
+                self.displacement_to(ahead(target));
             }
             Transfer::Loop(count) => {
                 self.bytes(&[0xb9]);
@@ -315,7 +386,7 @@ impl Assembler {
             }
             Transfer::Call(target) => {
                 self.bytes(&[0xe8]);
-                self.to_block(ahead(target));
+                self.displacement_to(ahead(target));
             }
             Transfer::Return => self.bytes(&[0xc3]),
             Transfer::ReturnDropping => self.bytes(&[0xc2, 8, 0]),

@@ -127,7 +127,7 @@ fn exits(text: &mut String, names: &Names, translation: &Translation) {
         }
         if exit.site != 0 {
             let _ = write!(text, ", jump at {:03x}", exit.site - names.place.cache());
-            assert_eq!(exit.site / 64, (exit.site + 3) / 64, "a displacement crosses cache lines");
+            assert_eq!(exit.site / 8, (exit.site + 3) / 8, "a displacement cannot be changed in one store");
         }
         text.push('\n');
     }
