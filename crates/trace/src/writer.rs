@@ -73,7 +73,7 @@ impl Default for Options {
 /// Code is written at latest when so much of it has come together.
 const CODE_BYTES: usize = 1 << 20;
 /// Words that may wait before speed is more important than size.
-const WAITING_MAX: usize = 1 << 20;
+const WAITING_MAX: usize = 1 << 16;
 /// Jobs that may wait for the worker.
 const QUEUE: usize = 4;
 
