@@ -18,7 +18,6 @@ const XMM: usize = offset_of!(Tcb, xmm);
 /// Tells a thread where translated code can jump to.
 pub fn set_entries(tcb: &mut Tcb) {
     tcb.exit_entry = trackway_exit as *const () as u64;
-    tcb.miss_entry = trackway_miss as *const () as u64;
     tcb.mismatch_entry = trackway_mismatch as *const () as u64;
     tcb.table_mask = ENGINE.lock().table().mask();
 }

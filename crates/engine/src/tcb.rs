@@ -1,7 +1,6 @@
 //! The state of one thread. gs points at it, in translated code and in the engine alike.
 //!
-//! One mapping per thread holds its engine stack, a small stack for a child process on its way out, the stack for signals,
-//! and, at the end, the [`Tcb`] itself.
+//! One mapping per thread holds its engine stack, the stack for signals and, at the end, the [`Tcb`] itself.
 
 use core::arch::asm;
 use core::mem::offset_of;
@@ -23,7 +22,6 @@ pub struct Tcb {
     pub cursor: u64,
     /// Addresses that translated code jumps to: see `dispatch`.
     pub exit_entry: u64,
-    pub miss_entry: u64,
     pub mismatch_entry: u64,
     /// The low bits of an address that choose its place in the table of indirect targets.
     pub table_mask: u64,
@@ -70,7 +68,6 @@ pub struct Tcb {
     /// The mapping this structure is in.
     pub mapping: u64,
     pub mapping_length: u64,
-    pub child_stack: u64,
     pub signal_stack: u64,
     pub signal_stack_length: u64,
 }
@@ -105,7 +102,6 @@ pub const APP_R15: u32 = (offset_of!(Tcb, registers) + 8 * wire::R15) as u32;
 
 const GUARD: u64 = 4096;
 const ENGINE_STACK: u64 = 128 << 10;
-const CHILD_STACK: u64 = 32 << 10;
 const SIGNAL_STACK: u64 = 64 << 10;
 
 impl Tcb {
@@ -113,21 +109,19 @@ impl Tcb {
     pub fn new(control: &Control, slot_index: u32, thread: u32, min_signal_stack: u64) -> Option<&'static mut Self> {
         let signal_stack_length = SIGNAL_STACK + ((min_signal_stack + 4095) & !4095);
         let size = (size_of::<Self>() as u64 + 4095) & !4095;
-        let length = (GUARD + ENGINE_STACK + CHILD_STACK + signal_stack_length + size + 0xffff) & !0xffff;
+        let length = (GUARD + ENGINE_STACK + signal_stack_length + size + 0xffff) & !0xffff;
         let mapping = sys::map_own(length)?;
         // SAFETY: the first page was mapped just now; it becomes a guard page.
         unsafe { sys::protect(mapping, GUARD, 0) };
         let engine_stack = mapping + GUARD + ENGINE_STACK;
-        let child_stack = engine_stack + CHILD_STACK;
-        let address = child_stack + signal_stack_length;
+        let address = engine_stack + signal_stack_length;
         let this = address as *mut Self;
         // SAFETY: fresh zeroed memory of the right size and alignment, for which all-zero is a valid value except for
         // the pointers, which are set below before anybody looks.
         let tcb = unsafe { &mut *this };
         tcb.this = this;
         tcb.engine_stack = engine_stack;
-        tcb.child_stack = child_stack;
-        tcb.signal_stack = child_stack;
+        tcb.signal_stack = engine_stack;
         tcb.signal_stack_length = signal_stack_length;
         tcb.mapping = mapping;
         tcb.mapping_length = length;
