@@ -8,11 +8,13 @@ use crate::cache::Cache;
 use crate::change::{PAGE, Pages};
 use crate::emit::{Emitter, Table};
 use crate::lock::Mutex;
+use crate::lookup::Lookup;
 use crate::translate::{
-    self, BlockResult, CHAIN_BLOCKS_MAX, ChainBlock, ExitKind, Mark, NewExit, STUB_STRIDE, State, Surroundings,
-    Translation, Unreadable,
+    self, BlockResult, ChainBlock, ExitKind, Mark, NewExit, STUB_STRIDE, State, Surroundings, Translation, Unreadable,
 };
 use crate::{memory, ring, sys};
+
+mod chain;
 
 /// Everything that threads share. Translation and linking happen under this lock.
 pub static ENGINE: Mutex<Engine> = Mutex::new(Engine::new());
@@ -474,140 +476,6 @@ impl Engine {
     }
 }
 
-/// What a generation of chains costs and may have: the hotter the code, the longer the chains, so that the cache grows
-/// with the time spent in it and cold code is not copied about.
-struct Tier {
-    /// Samples of the previous generation that it takes.
-    samples: u16,
-    blocks: usize,
-    bytes: u32,
-    /// Whether it goes on through the first blocks of other chains.
-    through_chains: bool,
-    /// Whether it goes on through indirect jumps and all returns.
-    guess: bool,
-}
-
-const TIERS: [Tier; 4] = [
-    Tier { samples: 3, blocks: 10, bytes: 256, through_chains: false, guess: false },
-    Tier { samples: 48, blocks: 32, bytes: 1024, through_chains: true, guess: true },
-    Tier { samples: 128, blocks: CHAIN_BLOCKS_MAX, bytes: 2048, through_chains: true, guess: true },
-    Tier { samples: 512, blocks: CHAIN_BLOCKS_MAX, bytes: 2048, through_chains: true, guess: true },
-];
-
-/// Chains of hot blocks.
-impl Engine {
-    /// The profile has met a path at the beginning of `history`, which goes on with what the thread executed next.
-    /// Returns whether a chain was made of it.
-    pub fn sample(&mut self, history: &[u32]) -> bool {
-        let Some((index, exit)) = self.path(history[0]) else { return false };
-        let executed = exit.blocks;
-        let fragment = &mut self.fragments[index as usize];
-        if self.by_address.get(fragment.address) != Some(index) {
-            return false;
-        }
-        let Some(tier) = TIERS.get(usize::from(fragment.generation)) else { return false };
-        fragment.samples += 1;
-        if executed * 2 < fragment.block_count {
-            fragment.early += 1;
-        }
-        if fragment.samples < tier.samples {
-            return false;
-        }
-        // A chain that has grown to its full length is made anew only if it is mostly left early.
-        let is_full = usize::from(fragment.block_count) >= tier.blocks;
-        let is_good = fragment.early * 2 < fragment.samples;
-        fragment.samples = 0;
-        fragment.early = 0;
-        !(is_full && is_good) && self.chain(index, history, tier)
-    }
-
-    /// The fragment and exit of a path.
-    fn path(&self, word: u32) -> Option<(u32, &Exit)> {
-        let index = *self.by_path.get(word.checked_sub(self.path_base)? as usize)?;
-        let fragment = &self.fragments[index as usize];
-        let exit = fragment.first_exit + (word - fragment.first_path);
-        Some((index, &self.exits[exit as usize]))
-    }
-
-    /// Replaces a fragment by the chain of blocks that `history` shows.
-    fn chain(&mut self, old: u32, history: &[u32], tier: &Tier) -> bool {
-        let parts = self.gather(history, tier);
-        if parts.len() < 2 {
-            // Where other chains begin right behind it, the next tier goes on through them.
-            self.fragments[old as usize].generation += 1;
-            return false;
-        }
-        let mut code = Vec::new();
-        for part in &parts {
-            self.pages.guard(part.address);
-            self.pages.guard(part.address + u64::from(part.length) - 1);
-            let start = code.len();
-            code.resize(start + part.length as usize, 0);
-            if memory::read_bytes(part.address, &mut code[start..]) != part.length as usize {
-                return false;
-            }
-        }
-        let mut rest = code.as_slice();
-        let mut chain = Vec::with_capacity(parts.len());
-        for (index, part) in parts.iter().enumerate() {
-            let (bytes, after) = rest.split_at(part.length as usize);
-            rest = after;
-            let next = parts.get(index + 1).map(|part| part.address);
-            chain.push(ChainBlock { address: part.address, code: bytes, next });
-        }
-        let by_arrival = self.fragments[old as usize].arrival != 0;
-        let Ok((mut fragment, translation)) = self.emit(&chain, by_arrival, tier.guess) else { return false };
-        fragment.generation = self.fragments[old as usize].generation + 1;
-        let new = self.register(fragment, &translation, &chain);
-        self.replace(old, new);
-        true
-    }
-
-    /// The blocks that `history` shows, up to the limits of a chain.
-    fn gather(&self, history: &[u32], tier: &Tier) -> Vec<Part> {
-        let mut parts: Vec<Part> = Vec::new();
-        let mut bytes = 0;
-        for &word in history {
-            let Some((index, exit)) = self.path(word) else { break };
-            let fragment = &self.fragments[index as usize];
-            if fragment.dropped || (!parts.is_empty() && !tier.through_chains && fragment.block_count > 1) {
-                break;
-            }
-            let executed = &self.parts[fragment.blocks as usize..][..usize::from(exit.blocks)];
-            for part in executed {
-                bytes += part.length;
-                let closed = parts.first().is_some_and(|first| first.address == part.address);
-                let enough = parts.len() * 2 >= tier.blocks;
-                if parts.len() >= tier.blocks || bytes > tier.bytes || (closed && enough) {
-                    return parts;
-                }
-                parts.push(*part);
-            }
-            if exit.kind == ExitKind::Syscall {
-                break;
-            }
-        }
-        parts
-    }
-
-    /// Leads everything that goes to `old` to `new`, which is for the same address.
-    fn replace(&mut self, old: u32, new: u32) {
-        let [from, to] = [old, new].map(|index| self.fragments[index as usize]);
-        self.by_address.insert(from.address, new);
-        let slot = &self.table_slots()[self.table.index(from.address)];
-        if to.arrival != 0 {
-            let _ = slot.compare_exchange(from.arrival, to.arrival, Ordering::Release, Ordering::Relaxed);
-        }
-        patch_entry(&from, to.body);
-        let mut exit = core::mem::replace(&mut self.fragments[old as usize].incoming, NO_EXIT);
-        while exit != NO_EXIT {
-            let next = self.exits[exit as usize].next_incoming;
-            self.link(exit, new);
-            exit = next;
-        }
-    }
-}
-
 /// Fragments that are no longer valid.
 impl Engine {
     /// Nobody finds this fragment any more, and jumps to it end in the dispatcher.
@@ -680,85 +548,6 @@ fn patch_entry(fragment: &Fragment, target: u64) {
     bytes[0] = 0xe9;
     bytes[1..5].copy_from_slice(&displacement.to_le_bytes());
     entry.store(u64::from_le_bytes(bytes), Ordering::Release);
-}
-
-/// A hash table from addresses to numbers.
-pub struct Lookup {
-    entries: Vec<(u64, u32)>,
-    count: usize,
-}
-
-const EMPTY: u32 = u32::MAX;
-
-impl Default for Lookup {
-    fn default() -> Self {
-        Self::new()
-    }
-}
-
-impl Lookup {
-    pub const fn new() -> Self {
-        Self { entries: Vec::new(), count: 0 }
-    }
-
-    fn slot(&self, address: u64) -> usize {
-        let mask = self.entries.len() - 1;
-        let mut at = (address.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as usize & mask;
-        while self.entries[at].1 != EMPTY && self.entries[at].0 != address {
-            at = (at + 1) & mask;
-        }
-        at
-    }
-
-    pub fn get(&self, address: u64) -> Option<u32> {
-        if self.entries.is_empty() {
-            return None;
-        }
-        let (_, number) = self.entries[self.slot(address)];
-        (number != EMPTY).then_some(number)
-    }
-
-    pub fn insert(&mut self, address: u64, number: u32) {
-        if self.count * 2 >= self.entries.len() {
-            self.grow();
-        }
-        let at = self.slot(address);
-        if self.entries[at].1 == EMPTY {
-            self.count += 1;
-        }
-        self.entries[at] = (address, number);
-    }
-
-    /// Removes an entry; those after it move up, so that they are still found.
-    pub fn remove(&mut self, address: u64) {
-        if self.get(address).is_none() {
-            return;
-        }
-        let mask = self.entries.len() - 1;
-        let mut at = self.slot(address);
-        self.entries[at].1 = EMPTY;
-        self.count -= 1;
-        loop {
-            at = (at + 1) & mask;
-            let (address, number) = core::mem::replace(&mut self.entries[at], (0, EMPTY));
-            if number == EMPTY {
-                return;
-            }
-            let slot = self.slot(address);
-            self.entries[slot] = (address, number);
-        }
-    }
-
-    fn grow(&mut self) {
-        let capacity = (self.entries.len() * 2).max(1024);
-        let old = core::mem::replace(&mut self.entries, alloc::vec![(0, EMPTY); capacity]);
-        self.count = 0;
-        for (address, number) in old {
-            if number != EMPTY {
-                self.insert(address, number);
-            }
-        }
-    }
 }
 
 #[cfg(test)]
@@ -990,7 +779,7 @@ mod tests {
         engine.enter_in_table(first);
         let taken = engine.fragment(first).first_path + 1;
         let history = [taken, engine.fragment(second).first_path, wire::word::event(wire::word::TIME, 0), 1];
-        let samples = usize::from(TIERS[0].samples);
+        let samples = usize::from(chain::TIERS[0].samples);
         let made: Vec<bool> = (0..samples).map(|_| engine.sample(&history)).collect();
         assert_eq!(made.iter().position(|made| *made), Some(samples - 1));
         let chain = engine.find(code, false).unwrap();

@@ -20,6 +20,7 @@ pub mod exec;
 pub mod fragment;
 pub mod leave;
 pub mod lock;
+pub mod lookup;
 pub mod maps;
 pub mod memory;
 pub mod profile;
