@@ -150,7 +150,8 @@ fn succeed(command: &mut Command) -> Result<(), String> {
             let text = String::from_utf8_lossy(&text);
             let lines: Vec<&str> = text.lines().collect();
             let tail = lines[lines.len().saturating_sub(40)..].join("\n");
-            Err(format!("{command:?} ended with {}:\n{tail}", output.status))
+            let words: Vec<_> = command.get_args().map(|word| word.to_string_lossy()).collect();
+            Err(format!("`{}` ended with {}:\n{tail}", words.join(" "), output.status))
         }
         Err(error) => Err(format!("{command:?}: {error}")),
     }

@@ -157,7 +157,7 @@ fn words(seed: u32, count: usize) -> impl Iterator<Item = Vec<u32>> {
 #[test]
 fn nothing_is_lost_when_rings_are_full() {
     let shared = Shared::create().unwrap();
-    let mut sink = MemorySink { delay: Duration::from_micros(200), ..MemorySink::default() };
+    let mut sink = MemorySink { delay: Duration::from_millis(10), ..MemorySink::default() };
     const COUNT: usize = 250_000;
     let (counters, warnings, failure) = drain_while(&shared, &mut sink, || {
         announce_paths(&shared, 1..101);
