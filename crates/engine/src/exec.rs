@@ -2,7 +2,7 @@
 
 use core::sync::atomic::Ordering;
 
-use wire::{EXEC_FAILED, EXEC_IDLE, EXEC_READY, EXEC_REFUSED, EXEC_WANTED, word};
+use wire::{EXEC_FAILED, EXEC_IDLE, EXEC_REFUSED, EXEC_WANTED, word};
 
 use crate::tcb::Tcb;
 use crate::{ring, signal, sys, syscall};
@@ -51,7 +51,6 @@ fn ring_and_wait(tcb: &Tcb, state: u32) {
     while control.exec_state.load(Ordering::SeqCst) == state && ring::is_wanted(control) {
         sys::futex_wait(&control.exec_state, state, PATIENCE_MILLISECONDS);
     }
-    debug_assert!([EXEC_READY, EXEC_REFUSED, EXEC_IDLE].contains(&control.exec_state.load(Ordering::SeqCst)));
 }
 
 /// The call itself. The new image inherits the signal mask, so the kernel gets the application's exact one for it.
