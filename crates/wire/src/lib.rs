@@ -3,7 +3,7 @@
 //! Nouns: the [`Control`] page; the *code ring*, through which every translated block and every mapped module is
 //! announced before anybody executes it; and one *slot* per thread, a short ring of segments of [`word`]s. A word is the
 //! number of a **path**: a chain of blocks, announced beforehand, that the thread has just executed. One word for many
-//! branches, and none for an indirect target: the next word tells where it went.
+//! branches, and none for an indirect target: the next word tells where it went. If data is recorded, it follows the word.
 //!
 //! Neither side trusts the other to be alive: the engine waits with a time-out and looks at [`Control::recorder`], the
 //! recorder can read a segment whose writer was killed, because unwritten words are zero and zero is no path.
@@ -15,7 +15,7 @@ pub mod code;
 pub mod word;
 
 /// Changes whenever anything in this crate changes its layout or meaning.
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 3;
 pub const MAGIC: u64 = u64::from_le_bytes(*b"TRACKWAY");
 
 /// Threads that can be alive at once.
@@ -23,7 +23,9 @@ pub const SLOT_COUNT: usize = 4096;
 pub const SEGMENT_COUNT: usize = 4;
 /// Distance between two segments of a slot; the last page of each is a guard page in the target.
 pub const SEGMENT_STRIDE: usize = 128 << 10;
-pub const GUARD_BYTES: usize = 4096;
+pub const GUARD_BYTES: usize = 16 << 10;
+/// Bytes of a path's word and its data at most: less than a guard page's, so that no store skips one.
+pub const RECORD_BYTES_MAX: usize = 12 << 10;
 /// Bytes of words a segment can hold.
 pub const SEGMENT_BYTES: usize = SEGMENT_STRIDE - GUARD_BYTES;
 pub const SLOT_STRIDE: usize = SEGMENT_COUNT * SEGMENT_STRIDE;
@@ -77,9 +79,18 @@ pub struct Control {
     pub leave: AtomicU32,
     /// Next path number, minus one (0 is no path); survives exec.
     pub next_path: AtomicU32,
-    pub reserved: [u32; 8],
+    /// What is recorded beside control flow, one of the `DATA_*`. Set by the recorder before the target sees it.
+    pub data: AtomicU32,
+    pub reserved: [u32; 7],
     pub slots: [Slot; SLOT_COUNT],
 }
+
+/// Control flow only.
+pub const DATA_NONE: u32 = 0;
+/// Also the address of every memory operand.
+pub const DATA_ADDRESSES: u32 = 1;
+/// Also the value of every memory operand.
+pub const DATA_VALUES: u32 = 2;
 
 /// Set by the kernel in the first word of [`Control::recorder`] when the recorder is dead.
 pub const OWNER_DIED: u32 = 0x4000_0000;

@@ -4,7 +4,9 @@
 //! | --- | --- |
 //! | 0 | not written yet |
 //! | top bit clear | one execution of the path with this number (see [`crate::code::FRAGMENT`]) |
-//! | top bit set | an event: kind in bits 24 to 30, [`length`] words in all |
+//! | top bit set | an event: kind in bits 24 to 30, [`length`] words in all, then [`data_words`] words of data |
+//!
+//! A path's word is followed by as many bytes of data as [`crate::code::PLAN`] says for it.
 //!
 //! Each word stands for itself; nothing has to be known of the words before it. Where a path leaves indirectly, the first
 //! block of the next path is where it went. 64-bit values take two words, the low one first.
@@ -15,7 +17,8 @@ pub const START: u8 = 0;
 pub const TIME: u8 = 1;
 /// `number, tsc`: 4 words. The system call that ends the path before it, before it is executed.
 pub const SYSCALL: u8 = 2;
-/// `fragment, blocks, pc, handler, tsc`: 9 words; low byte of the first: the signal. The thread was interrupted before (or by)
+/// `fragment, blocks, pc, handler, tsc`: 9 words; low byte of the first: the signal; data: what the fragment's plan says,
+/// up to where the thread was interrupted. The thread was interrupted before (or by)
 /// the instruction at `pc`, and goes on at `handler` (0: it ends). Since the last path it had executed the first `blocks`
 /// blocks of the fragment whose first path is `fragment`, and the block after those up to `pc`. Fragment 0: nothing. After
 /// [`SYSCALL`], a `pc` that is the system call's own means that it will be executed again. Signal 0 is none at all: the engine
@@ -29,6 +32,30 @@ pub const END: u8 = 5;
 pub const CHILD: u8 = 6;
 /// `tsc`: 3 words. From here on the thread runs natively and is not recorded.
 pub const LEAVE: u8 = 7;
+
+/// `base`: 3 words. From here on, the base of the thread's fs segment is this.
+pub const FS_BASE: u8 = 8;
+/// `pc, source, destination, count, shape`: 9 words. The string instruction at `pc` made `count` (more) iterations, the first
+/// of them at these addresses (rsi and rdi). Belongs to the next path, which consists of this instruction alone, or to the next
+/// signal, which interrupts it at `pc`. Data, if values are recorded: the elements read at the source, in the order of
+/// iterations, then those read at the destination. What `movs` writes is what it has read.
+pub const STRING: u8 = 9;
+/// `pc, address, size`: 6 words. The instruction at `pc` made this access; belongs to the next path, which consists of
+/// this instruction alone. The top bit of `size` is set for a write. Data, if values are recorded: the value.
+pub const ACCESS: u8 = 10;
+/// `pc`: 3 words. Before the instruction at `pc` the thread has left what is to be recorded; the next path is where it is
+/// back.
+pub const GAP: u8 = 11;
+
+/// In the shape of a [`STRING`], beside the size of an element in its low byte.
+pub const STRING_READS_SOURCE: u32 = 1 << 8;
+pub const STRING_READS_DESTINATION: u32 = 1 << 9;
+pub const STRING_WRITES_DESTINATION: u32 = 1 << 10;
+/// The direction flag is set: addresses go down.
+pub const STRING_BACKWARDS: u32 = 1 << 11;
+
+/// In the size of an [`ACCESS`].
+pub const ACCESS_WRITES: u32 = 1 << 31;
 
 pub const EVENT: u32 = 1 << 31;
 /// Largest path number.
@@ -56,12 +83,25 @@ pub const fn length(word: u32) -> Option<usize> {
     }
     match kind(word) {
         START | RESUME => Some(5),
-        TIME | END | CHILD | LEAVE => Some(3),
+        TIME | END | CHILD | LEAVE | FS_BASE | GAP => Some(3),
         SYSCALL => Some(4),
-        SIGNAL => Some(9),
+        SIGNAL | STRING => Some(9),
+        ACCESS => Some(6),
         _ => None,
     }
 }
+
+/// Number of words of data behind an event, from its first word.
+#[must_use]
+pub const fn data_words(word: u32) -> usize {
+    match kind(word) {
+        SIGNAL | STRING | ACCESS if word & EVENT != 0 => (word >> 8) as usize & DATA_WORDS_MAX,
+        _ => 0,
+    }
+}
+
+/// Most words of data behind an event.
+pub const DATA_WORDS_MAX: usize = 0xffff;
 
 #[cfg(test)]
 mod tests {
