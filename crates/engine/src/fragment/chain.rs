@@ -50,6 +50,11 @@ impl Engine {
         !(is_full && is_good) && self.chain(index, history, tier)
     }
 
+    /// Bytes of data behind the word of a path.
+    pub fn data_of(&self, word: u32) -> Option<u32> {
+        self.path(word).map(|(_, exit)| exit.data)
+    }
+
     /// The fragment and exit of a path.
     fn path(&self, word: u32) -> Option<(u32, &Exit)> {
         let index = *self.by_path.get(word.checked_sub(self.path_base)? as usize)?;
@@ -100,6 +105,9 @@ impl Engine {
             let Some((index, exit)) = self.path(word) else { break };
             let fragment = &self.fragments[index as usize];
             if fragment.dropped || (!parts.is_empty() && !tier.through_chains && fragment.block_count > 1) {
+                break;
+            }
+            if exit.kind == ExitKind::Emulated {
                 break;
             }
             let executed = &self.parts[fragment.blocks as usize..][..usize::from(exit.blocks)];
