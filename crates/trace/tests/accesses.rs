@@ -316,7 +316,7 @@ fn signals_have_a_part_of_the_data() {
         &[first.clone(), second.clone()],
         &[first.clone(), second.clone()],
         &[first.clone(), second.clone(), third],
-        &[first.clone()],
+        std::slice::from_ref(&first),
         &told,
     ]
     .concat();
