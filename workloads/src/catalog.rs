@@ -29,6 +29,8 @@ pub enum Group {
     Seed,
     /// One behaviour each.
     Behaviour,
+    /// Memory instructions, one class each.
+    Memory,
 }
 
 /// How an executable is linked.
@@ -102,9 +104,9 @@ impl Program {
         let is_assembly = self.sources[0].name.ends_with(".s");
         let own: &[&str] = match self.group {
             Group::Parallel | Group::Bench => &["-O2", "-pthread", "-lm"],
-            Group::Behaviour if is_assembly => &["-nostdlib"],
+            Group::Behaviour | Group::Memory if is_assembly => &["-nostdlib"],
             // Calls stay calls: -O2 would turn recursion into loops.
-            Group::Behaviour => &["-O1", "-pthread"],
+            Group::Behaviour | Group::Memory => &["-O1", "-pthread"],
             Group::Seed => &["-Wl,-z,lazy", "-Wl,-Ttext-segment=0x3ff000", "-Wl,-T,placement.ld"],
         };
         [&["-g", "-std=gnu11", "-Wall", "-Wextra"], variant.flags(), own].concat()
@@ -266,6 +268,25 @@ macro_rules! behaviour {
     };
 }
 
+/// Assembly without a C library, one class of memory instructions. What the machine lacks is said on standard error.
+macro_rules! memory {
+    ($name:literal, $file:literal; $purpose:literal) => {
+        Program {
+            name: $name,
+            group: Group::Memory,
+            purpose: $purpose,
+            variants: FREESTANDING,
+            runs: &[run(&[], "done\n", Exit::Status(0))],
+            sources: &[
+                source!("memory", $file),
+                source!("memory", "memory.inc"),
+                source!("behaviour", "freestanding.inc"),
+            ],
+            is_repeatable: true,
+        }
+    };
+}
+
 use Exit::{Signal, Status};
 
 const PROGRAMS: &[Program] = &[
@@ -366,4 +387,17 @@ const PROGRAMS: &[Program] = &[
         ["kill"] => "dying\n", Signal(9);
         ["term"] => "dying\n", Signal(15);
         ["fpe"] => "dying\n", Signal(8)),
+    memory!("memory_moves", "memory_moves.s"; "mov, movzx, movsx, cmov, setcc, movbe, movnti, movdiri, movdir64b, xlat; high bytes, absolute addresses"),
+    memory!("memory_addressing", "memory_addressing.s"; "every base with every index, displacements, rip, addresses of 32 bits"),
+    memory!("memory_arithmetic", "memory_arithmetic.s"; "arithmetic, logic, shifts, mul, div, bmi, crc32 with memory; all widths, flags"),
+    memory!("memory_stack", "memory_stack.s"; "push, pop, call, ret, enter, leave, pushf; rsp as data and as base"),
+    memory!("memory_atomic", "memory_atomic.s"; "xchg, xadd, cmpxchg, cmpxchg8b, cmpxchg16b, everything that can be locked"),
+    memory!("memory_bits", "memory_bits.s"; "bt, bts, btr, btc far from their operand, bsf, bsr"),
+    memory!("memory_strings", "memory_strings.s"; "string instructions of every width, alone and repeated, both directions"),
+    memory!("memory_x87", "memory_x87.s"; "x87 and MMX with memory, environments and states, fxsave"),
+    memory!("memory_sse", "memory_sse.s"; "SSE to SSE4.2, AES, SHA with memory, bytes under a mask"),
+    memory!("memory_avx", "memory_avx.s"; "AVX, AVX2, FMA, F16C with memory, masked moves, gathers"),
+    memory!("memory_avx512", "memory_avx512.s"; "AVX-512 with memory: masks, broadcasts, compression, gathers, scatters"),
+    memory!("memory_state", "memory_state.s"; "xsave, xsavec, xsaveopt, xrstor"),
+    memory!("memory_segment", "memory_segment.s"; "operands relative to fs; arch_prctl, wrfsbase, rdfsbase"),
 ];

@@ -2,8 +2,6 @@
 
 use std::fs;
 
-use iced_x86::Mnemonic;
-
 use crate::Error;
 use crate::access::Planned;
 use crate::tracee::Tracee;
@@ -14,31 +12,27 @@ pub struct Snapshot {
 }
 
 impl Snapshot {
-    /// Empty before a system call, in which the kernel writes to memory.
-    pub fn take(tracee: Tracee, next: Mnemonic) -> Result<Self, Error> {
-        if next == Mnemonic::Syscall {
-            return Ok(Self { mappings: Vec::new() });
-        }
+    pub fn take(tracee: Tracee) -> Result<Self, Error> {
         let text = fs::read_to_string(format!("/proc/{}/maps", tracee.0)).map_err(Error::Mappings)?;
         let ranges = text.lines().filter_map(writable_range);
         let mappings = ranges.map(|(start, length)| (start, contents(tracee, start, length)));
         Ok(Self { mappings: mappings.collect() })
     }
 
-    /// Whether every byte that has changed is one that `planned` writes to.
-    pub fn check(&self, tracee: Tracee, pc: u64, planned: &[Planned]) -> Result<(), Error> {
-        for (start, before) in &self.mappings {
+    /// Whether every byte that has changed is one that `planned` writes to. Keeps what is there now.
+    pub fn check(&mut self, tracee: Tracee, pc: u64, planned: &[Planned]) -> Result<(), Error> {
+        for (start, before) in &mut self.mappings {
             let after = contents(tracee, *start, before.len());
             if *before == after {
                 continue;
             }
             let changed = before.iter().zip(&after).zip(*start..).filter(|((before, after), _)| before != after);
-            let missed = changed
-                .map(|(_, address)| address)
-                .find(|&address| !planned.iter().any(|access| access.covers(address)));
+            let is_planned = |&address: &u64| planned.iter().any(|access| access.covers(address));
+            let missed = changed.map(|(_, address)| address).find(|address| !is_planned(address));
             if let Some(address) = missed {
                 return Err(Error::Missed { pc, address });
             }
+            *before = after;
         }
         Ok(())
     }

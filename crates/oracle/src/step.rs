@@ -8,7 +8,7 @@ use std::path::Path;
 use std::process::{Child, Command};
 use std::thread::JoinHandle;
 
-use iced_x86::{Decoder, DecoderOptions, Instruction, InstructionInfoFactory};
+use iced_x86::{Decoder, DecoderOptions, Instruction, InstructionInfoFactory, Mnemonic};
 use libc::{c_int, pid_t, user_regs_struct};
 
 use crate::access::{Access, Planned};
@@ -96,7 +96,7 @@ struct Stepper<'a> {
     accesses: Vec<Vec<Access>>,
     stop_count: u64,
     factory: InstructionInfoFactory,
-    /// All memory that the program can write to, before the step, if that is wanted.
+    /// All memory that the program can write to, before the step, if that is wanted. Forgotten when the kernel writes.
     snapshot: Option<Snapshot>,
 }
 
@@ -241,6 +241,7 @@ impl<'a> Stepper<'a> {
     /// Nothing has been executed; the thread stands where its registers say.
     fn stand(&mut self, tracee: Tracee) -> Result<(), Error> {
         self.thread(tracee).restart = false;
+        self.snapshot = None;
         let registers = tracee.registers()?;
         self.go_on(tracee, registers)
     }
@@ -276,8 +277,10 @@ impl<'a> Stepper<'a> {
         let mut planned = operand::accesses(&instruction, &mut self.factory, &state)?;
         planned.iter_mut().filter(|access| !access.writes).for_each(|access| access.look(tracee));
         self.thread(tracee).planned = planned;
-        if self.options.check_writes {
-            self.snapshot = Some(Snapshot::take(tracee, instruction.mnemonic())?);
+        if instruction.mnemonic() == Mnemonic::Syscall {
+            self.snapshot = None;
+        } else if self.options.check_writes && self.snapshot.is_none() {
+            self.snapshot = Some(Snapshot::take(tracee)?);
         }
         Ok(())
     }
@@ -286,7 +289,7 @@ impl<'a> Stepper<'a> {
     fn accessed(&mut self, tracee: Tracee, pc: u64) -> Result<(), Error> {
         let thread = self.thread(tracee);
         let (index, planned) = (thread.index, std::mem::take(&mut thread.planned));
-        if let Some(snapshot) = self.snapshot.take() {
+        if let Some(snapshot) = &mut self.snapshot {
             snapshot.check(tracee, pc, &planned)?;
         }
         let instruction = self.executed[index].len() as u64;
