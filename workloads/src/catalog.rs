@@ -307,6 +307,7 @@ const PROGRAMS: &[Program] = &[
     bench!("sort", "sort.c"; "quicksort and merge sort with a callback"; "500" => "sort: 500 records, digest 3819d279d571a650, sorted\n"),
     seed!("BranchEnumeration", "BranchEnumeration.s"; "every branch instruction once (Myers 2014, Figures 4.7 to 4.10)"; "BranchEnumeration\n", Status(18)),
     seed!("BranchTest", "BranchTest.s"; "taken branches, a loop, an indirect call (Myers 2014, Figures 4.11 and 4.12)"; "BranchTest\ntest\n", Status(5)),
+    seed!("mlsTest", "mlsTest.s"; "loads and stores of all sizes (Myers 2014, Figures 4.17 to 4.21)"; "i address: 0x7fff19df619c\nuint8 address: 0x7fff19df6180\nsint8 address: 0x7fff19df6160\nextendedPre80 address: 0x7fff1a03b980\n", Status(0)),
     assembly!("loops", "loops.s"; "counted and nested loops, loop, loope, loopne, jrcxz, jecxz"; "000000000007a5dd"),
     assembly!("calls", "calls.s"; "calls through registers and memory, relative to rsp, ret imm16, returns without calls"; "0000000000000164"),
     assembly!("jump_table", "jump_table.s"; "indirect jumps by table, register, memory and stack"; "0000000000002b66"),
@@ -400,4 +401,21 @@ const PROGRAMS: &[Program] = &[
     memory!("memory_avx512", "memory_avx512.s"; "AVX-512 with memory: masks, broadcasts, compression, gathers, scatters"),
     memory!("memory_state", "memory_state.s"; "xsave, xsavec, xsaveopt, xrstor"),
     memory!("memory_segment", "memory_segment.s"; "operands relative to fs; arch_prctl, wrfsbase, rdfsbase"),
+    memory!("memory_faults", "memory_faults.s"; "faults in every class, with the context before the instruction, which is repeated"),
+    Program {
+        name: "race",
+        group: Group::Memory,
+        purpose: "threads race on one word; what each loads and stores can be checked (MILLIONS of instructions, THREADS)",
+        variants: ANY_STATIC_FIRST,
+        runs: &[
+            run(&["1"], "race: 2 threads, 4761 rounds each\n", Exit::Status(0)),
+            run(&["1", "1"], "race: 1 threads, 9523 rounds each\n", Exit::Status(0)),
+        ],
+        sources: &[
+            source!("memory", "race.c"),
+            source!("memory", "race_rounds.inc"),
+            source!("behaviour", "common.h"),
+        ],
+        is_repeatable: false,
+    },
 ];

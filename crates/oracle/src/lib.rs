@@ -19,8 +19,8 @@
 //!
 //! # What the program can notice
 //!
-//! Single-stepping sets the trap flag, which `pushf` writes to memory and `syscall` copies to r11. Both are corrected
-//! after the step, so that programs that look at their flags take the same path as without us. Time passes more quickly
+//! Single-stepping sets the trap flag, which `pushf` writes to memory, `syscall` copies to r11 and handlers can find in their
+//! context. All are corrected after the step, so that programs that look at their flags take the same path as without us. Time passes more quickly
 //! than instructions do: a program that looks at clocks or sets timers may take another path. So may one whose
 //! path depends on process numbers or on other randomness; those have no ground truth.
 //!

@@ -201,7 +201,10 @@ impl<'a> Stepper<'a> {
         }
         match (signal, tracee.signal_code()?) {
             (libc::SIGTRAP, Some(libc::TRAP_BRKPT | libc::TRAP_TRACE)) => self.stepped(tracee),
-            (libc::SIGTRAP, Some(HANDLER_ENTERED)) => self.stand(tracee),
+            (libc::SIGTRAP, Some(HANDLER_ENTERED)) => {
+                hide_framed_trap_flag(tracee)?;
+                self.stand(tracee)
+            }
             (libc::SIGTRAP, Some(libc::SI_KERNEL)) => {
                 self.execute_next(tracee);
                 tracee.step(signal)
@@ -417,6 +420,15 @@ fn hide_pushed_trap_flag(tracee: Tracee, pc: u64, pushed: u64, registers: &user_
         tracee.poke(registers.rsp, word & !TRAP_FLAG)?;
     }
     Ok(())
+}
+
+/// Takes our trap flag out of the context that a handler has just been given, to which rdx points. The kernel does so
+/// itself, but no longer once the program has executed a `popf`.
+fn hide_framed_trap_flag(tracee: Tracee) -> Result<(), Error> {
+    const FLAGS_IN_CONTEXT: u64 = 176;
+    let place = tracee.registers()?.rdx.wrapping_add(FLAGS_IN_CONTEXT);
+    let flags = tracee.peek(place)?;
+    if flags & TRAP_FLAG == 0 { Ok(()) } else { tracee.poke(place, flags & !TRAP_FLAG) }
 }
 
 /// If a `syscall` was executed, takes our trap flag out of r11. Its other mark is the return address in rcx.
