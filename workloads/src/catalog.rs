@@ -411,11 +411,7 @@ const PROGRAMS: &[Program] = &[
             run(&["1"], "race: 2 threads, 4761 rounds each\n", Exit::Status(0)),
             run(&["1", "1"], "race: 1 threads, 9523 rounds each\n", Exit::Status(0)),
         ],
-        sources: &[
-            source!("memory", "race.c"),
-            source!("memory", "race_rounds.inc"),
-            source!("behaviour", "common.h"),
-        ],
+        sources: &[source!("memory", "race.c"), source!("memory", "race_rounds.inc"), source!("behaviour", "common.h")],
         is_repeatable: false,
     },
 ];

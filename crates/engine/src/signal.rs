@@ -326,7 +326,7 @@ fn on_signal(tcb: &mut Tcb, signal: usize, info: &Info, context: &mut Context) {
             context.registers[CONTEXT_RIP] = memory::copy_recovery();
             return;
         }
-        if !tcb.native && ring::is_guard(tcb, info[2]) && is_fault(info) {
+        if !tcb.native && !is_engine(pc) && ring::is_guard(tcb, info[2]) && is_fault(info) {
             return on_ring_end(tcb, context);
         }
     }

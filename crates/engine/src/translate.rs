@@ -44,7 +44,7 @@ pub struct Mark {
     pub cache: u16,
     /// The next application instruction, relative to the start of its block.
     pub offset: u16,
-    /// Bytes of data that have been stored.
+    /// Bytes of data of the instructions before it.
     pub data: u16,
     /// Which block of the chain.
     pub block: u8,
@@ -317,6 +317,7 @@ impl Translator<'_, '_> {
         let length = decoder.position();
         let next = start + length as u64;
         self.result.blocks.push(BlockResult { length: length as u32, taken: false });
+        self.data.complete = self.data.length;
         self.mark_at(next);
         self.want_cursor();
         self.dirty();
@@ -328,6 +329,7 @@ impl Translator<'_, '_> {
 
     /// The block ends here although no transfer does.
     fn cut(&mut self, block: &ChainBlock, length: usize) -> Then {
+        self.data.complete = self.data.length;
         self.result.blocks.push(BlockResult { length: length as u32, taken: false });
         let next = block.address + length as u64;
         if block.next == Some(next) {
@@ -344,7 +346,7 @@ impl Translator<'_, '_> {
 
     fn mark(&mut self, pc: u64, state: State) {
         let offset = pc.wrapping_sub(self.block_address) as u16;
-        let data = self.data.length as u16;
+        let data = self.data.complete as u16;
         let mark = Mark { cache: self.offset(), offset, data, block: self.block, state };
         self.is_dirty = state == State::Dirty;
         self.result.marks.push(mark);
@@ -492,6 +494,7 @@ impl Translator<'_, '_> {
         next: u64,
     ) -> Option<()> {
         let pc = instruction.ip();
+        self.data.complete = self.data.length;
         self.mark_at(pc);
         match transfer {
             Transfer::Conditional { target } => {
@@ -593,6 +596,7 @@ impl Translator<'_, '_> {
     /// The chain ends with this transfer.
     fn end(&mut self, instruction: &Instruction, decoder: &Decoder, bytes: &[u8], transfer: Transfer) {
         let pc = instruction.ip();
+        self.data.complete = self.data.length;
         self.mark_at(pc);
         match transfer {
             Transfer::Conditional { target } => self.end_conditional(instruction, bytes, target),
@@ -620,6 +624,7 @@ impl Translator<'_, '_> {
             }
             Transfer::Trap | Transfer::Next => {
                 self.trap(instruction, bytes);
+                self.data.complete = self.data.length;
                 // Where `int3` reports its signal: a clean point of its own.
                 self.mark_at(instruction.next_ip());
                 self.out.bytes(&[0x90]);

@@ -233,6 +233,7 @@ fn data() -> Vec<Case> {
         case("only the engine can", "90 f3 a4 eb 10").with_values(),
         case("a block of its own for the engine", "f3 a4 eb 10").with_values(),
         case("through a copy", "dd 03 dd 5b 08 0f 16 43 10 0f 94 43 18 eb 10").with_values(),
+        case("fs is the application's, with values", "64 80 3c 25 c8 ff ff ff 00 64 48 03 00 eb 10").with_values(),
         case("out of reach: without the value", "48 03 05 00 00 00 40 eb 10").at(Place::Far).with_values(),
     ]
 }
