@@ -13,7 +13,7 @@ pub mod source;
 pub mod tool;
 pub mod witness;
 
-pub use call::{Call, Recorded};
+pub use call::{Call, Data, Recorded};
 pub use command::trackway;
 pub use process::{Finished, Running};
 
