@@ -9,11 +9,13 @@ use wire::{R8, R9, R10, R11, RAX, RCX, RDI, RDX, RSI, RSP, word};
 use crate::fragment::ENGINE;
 use crate::sys::{self, number};
 use crate::tcb::Tcb;
-use crate::{clone, exec, memory, ring, signal};
+use crate::{clone, exec, memory, ring, seccomp, signal};
 
-const INSTRUCTION_BYTES: u64 = 2;
+pub const INSTRUCTION_BYTES: u64 = 2;
 /// Returned by [`trackway_syscall`] when signals are waiting; no system call returns this.
 const NOT_YET: i64 = -5000;
+/// In place of a result: a seccomp filter of the application has raised SIGSYS instead of letting the call happen.
+pub const TRAPPED: i64 = -5001;
 
 /// Handles the system call at `tcb.registers.rip`.
 pub fn handle(tcb: &mut Tcb) {
@@ -26,9 +28,18 @@ pub fn handle(tcb: &mut Tcb) {
     let arguments = [RDI, RSI, RDX, R10, R8, R9].map(|register| tcb.registers.general[register]);
     let [a, b, c, d, ..] = arguments;
     let result = match call {
-        number::RT_SIGACTION => signal::sigaction(a, b, c, d),
-        number::RT_SIGPROCMASK => signal::sigprocmask(tcb, a, b, c, d),
-        number::SIGALTSTACK => signal::sigaltstack(tcb, a, b),
+        number::RT_SIGACTION => match seccomp::objection(tcb, call, [a, 0, 0, d, 0, 0]) {
+            Some(objection) => objection,
+            None => signal::sigaction(a, b, c, d),
+        },
+        number::RT_SIGPROCMASK => match seccomp::objection(tcb, call, [a, 0, 0, d, 0, 0]) {
+            Some(objection) => objection,
+            None => signal::sigprocmask(tcb, a, b, c, d),
+        },
+        number::SIGALTSTACK => match seccomp::objection(tcb, call, [0; 6]) {
+            Some(objection) => objection,
+            None => signal::sigaltstack(tcb, a, b),
+        },
         number::RT_SIGRETURN => return sigreturn(tcb),
         number::RSEQ => sys::ENOSYS,
         number::CLONE | number::CLONE3 | number::FORK | number::VFORK => clone::clone(tcb, call),
@@ -39,6 +50,8 @@ pub fn handle(tcb: &mut Tcb) {
         number::MUNMAP | number::MPROTECT | number::PKEY_MPROTECT => change_mapping(call, arguments),
         number::MREMAP => remap(arguments),
         number::ARCH_PRCTL => arch_prctl(tcb, a),
+        number::PRCTL => seccomp::prctl(tcb, arguments),
+        number::SECCOMP => seccomp::seccomp(tcb, arguments),
         number::PPOLL | number::EPOLL_PWAIT | number::EPOLL_PWAIT2 => with_mask(tcb, mask_argument(call, arguments)),
         number::PSELECT6 => {
             let set = memory::read::<[u64; 2]>(arguments[5]).map_or(0, |[set, _]| set);
@@ -47,7 +60,8 @@ pub fn handle(tcb: &mut Tcb) {
         number::RT_SIGSUSPEND => with_mask(tcb, a),
         _ => pass(tcb),
     };
-    complete(tcb, result as u64);
+    // The kernel leaves the number in rax when a filter raises SIGSYS, which is held and delivered on the way into the cache.
+    complete(tcb, if result == TRAPPED { call } else { result as u64 });
     if tcb.control().next_thread.load(Ordering::Relaxed) > 1 {
         // What comes now may depend on what another thread did while this one was in the kernel.
         ring::append_time(tcb, word::TIME);
@@ -139,9 +153,9 @@ fn arch_prctl(tcb: &mut Tcb, code: u64) -> i64 {
 }
 
 /// A system call that does not block, and after which there is something left to do: signals have to wait.
-fn call_now(call: u64, arguments: [u64; 6]) -> i64 {
+pub fn call_now(call: u64, arguments: [u64; 6]) -> i64 {
     // SAFETY: the application's own system call, with its own arguments.
-    unsafe { sys::call(call, arguments) }
+    unsafe { trackway_call(call, &raw const arguments) }
 }
 
 /// mmap: new executable file mappings are modules.
@@ -227,7 +241,18 @@ pub enum Window {
 
 unsafe extern "C" {
     fn trackway_syscall_instruction();
+    fn trackway_call_instruction();
     fn trackway_unblock_end();
+}
+
+/// The address behind the instruction that makes most of the application's system calls.
+pub fn instruction_end() -> u64 {
+    trackway_syscall_instruction as *const () as u64 + INSTRUCTION_BYTES
+}
+
+/// The address behind the instruction of [`call_now`].
+pub fn call_end() -> u64 {
+    trackway_call_instruction as *const () as u64 + INSTRUCTION_BYTES
 }
 
 /// Where the thread is with regard to an application's system call.
@@ -266,6 +291,24 @@ unsafe extern "C" fn trackway_syscall(tcb: *mut Tcb) -> i64 {
         not_yet = const NOT_YET,
         deferred = const offset_of!(Tcb, deferred),
         r = const offset_of!(Tcb, registers),
+    )
+}
+
+/// Makes a system call of the application from an address that is known, so that seccomp filters can tell it from the engine's.
+#[unsafe(naked)]
+unsafe extern "C" fn trackway_call(call: u64, arguments: *const [u64; 6]) -> i64 {
+    naked_asm!(
+        "mov rax, rdi",
+        "mov rdi, [rsi]",
+        "mov rdx, [rsi + 2*8]",
+        "mov r10, [rsi + 3*8]",
+        "mov r8, [rsi + 4*8]",
+        "mov r9, [rsi + 5*8]",
+        "mov rsi, [rsi + 1*8]",
+        ".globl trackway_call_instruction",
+        "trackway_call_instruction:",
+        "syscall",
+        "ret",
     )
 }
 
