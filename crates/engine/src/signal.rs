@@ -443,7 +443,11 @@ fn is_engine(pc: u64) -> bool {
 fn on_write(tcb: &mut Tcb, info: &Info, context: &mut Context) -> bool {
     let mut engine = ENGINE.lock();
     if !engine.written(info[2]) {
-        return false;
+        // Another thread may have released the page just now: once more will show.
+        let write = (context.registers[CONTEXT_RIP], info[2]);
+        let again = engine.pages.any_guarded && tcb.faulted_write != write;
+        tcb.faulted_write = if again { write } else { (0, 0) };
+        return again;
     }
     let place = engine.place(context.registers[CONTEXT_RIP]);
     drop(engine);

@@ -47,7 +47,10 @@ pub fn handle(tcb: &mut Tcb) {
         number::EXIT => clone::exit(tcb),
         number::EXIT_GROUP => clone::exit_process(tcb),
         number::MMAP => map(arguments),
-        number::MUNMAP | number::MPROTECT | number::PKEY_MPROTECT => change_mapping(call, arguments),
+        number::MUNMAP => unmap(arguments),
+        number::MPROTECT | number::PKEY_MPROTECT => protect(call, arguments),
+        number::SHMAT => attach_shared(arguments),
+        number::SHMDT => detach_shared(arguments),
         number::MREMAP => remap(arguments),
         number::ARCH_PRCTL => arch_prctl(tcb, a),
         number::PRCTL => seccomp::prctl(tcb, arguments),
@@ -160,10 +163,15 @@ pub fn call_now(call: u64, arguments: [u64; 6]) -> i64 {
 
 /// mmap: new executable file mappings are modules.
 fn map(arguments: [u64; 6]) -> i64 {
-    let [_, length, protection, _, file, offset] = arguments;
+    let [_, length, protection, flags, file, offset] = arguments;
     let result = call_now(number::MMAP, arguments);
     let Ok(address) = u64::try_from(result) else { return result };
-    ENGINE.lock().remapped(address, length, protection);
+    let mut engine = ENGINE.lock();
+    engine.remapped(address, length, protection);
+    if flags & sys::MAP_SHARED != 0 {
+        engine.mapped_shared(address, length);
+    }
+    drop(engine);
     if protection & sys::PROT_EXEC != 0 && (file as i32) >= 0 {
         let mut link = *b"/proc/self/fd/0000000000\0";
         let mut path = [0u8; 512];
@@ -178,21 +186,42 @@ fn map(arguments: [u64; 6]) -> i64 {
     result
 }
 
-/// munmap, mprotect: what was translated from the range is no longer valid. It is dropped before the call: afterwards, an
-/// unmapped range may belong to another thread's new mapping already.
-fn change_mapping(call: u64, arguments: [u64; 6]) -> i64 {
+/// munmap: what was translated from the range is dropped before the call: afterwards, it may belong to another thread's new
+/// mapping already.
+fn unmap(arguments: [u64; 6]) -> i64 {
+    let [address, length, ..] = arguments;
+    let mut engine = ENGINE.lock();
+    let (was_writable, was_shared) = (engine.pages.is_writable(address), engine.pages.is_shared(address));
+    engine.remapped(address, length, 0);
+    drop(engine);
+    let result = call_now(number::MUNMAP, arguments);
+    let mut engine = ENGINE.lock();
+    if result == 0 {
+        engine.announce_unmap(address, length);
+    } else {
+        engine.remapped(address, length, if was_writable { sys::PROT_WRITE | sys::PROT_EXEC } else { 0 });
+        if was_shared {
+            engine.mapped_shared(address, length);
+        }
+    }
+    result
+}
+
+/// mprotect, pkey_mprotect: code may have become writable, or data code.
+fn protect(call: u64, arguments: [u64; 6]) -> i64 {
     const PROT_GROWSDOWN: u64 = 0x0100_0000;
     let [address, length, protection, ..] = arguments;
-    let was_writable = ENGINE.lock().pages.is_writable(address);
-    ENGINE.lock().remapped(address, length, 0);
-    let result = call_now(call, arguments);
+    // Under the lock: nobody else may change the protection of a page meanwhile.
     let mut engine = ENGINE.lock();
-    match (call, result) {
-        (number::MUNMAP, 0) => engine.announce_unmap(address, length),
-        (_, 0) if protection & PROT_GROWSDOWN != 0 => engine.find_writable_code(),
-        (_, 0) => engine.remapped(address, length, protection),
-        _ if was_writable => engine.remapped(address, length, sys::PROT_WRITE | sys::PROT_EXEC),
-        _ => {}
+    engine.put_to_sleep(address, length);
+    let result = call_now(call, arguments);
+    match result {
+        0 if protection & PROT_GROWSDOWN != 0 => {
+            engine.still_protected(address, length);
+            engine.find_writable_code();
+        }
+        0 => engine.protected(address, length, protection),
+        _ => engine.still_protected(address, length),
     }
     result
 }
@@ -200,12 +229,47 @@ fn change_mapping(call: u64, arguments: [u64; 6]) -> i64 {
 /// mremap: code at either place is no longer valid.
 fn remap(arguments: [u64; 6]) -> i64 {
     let [address, length, new_length, ..] = arguments;
-    let was_writable = ENGINE.lock().pages.is_writable(address);
-    ENGINE.lock().remapped(address, length, 0);
+    let mut engine = ENGINE.lock();
+    let (was_writable, was_shared) = (engine.pages.is_writable(address), engine.pages.is_shared(address));
+    engine.remapped(address, length, 0);
+    drop(engine);
     let result = call_now(number::MREMAP, arguments);
-    if let Ok(address) = u64::try_from(result) {
-        let protection = if was_writable { sys::PROT_WRITE | sys::PROT_EXEC } else { 0 };
-        ENGINE.lock().remapped(address, new_length, protection);
+    let (address, length) = u64::try_from(result).map_or((address, length), |address| (address, new_length));
+    let mut engine = ENGINE.lock();
+    engine.remapped(address, length, if was_writable { sys::PROT_WRITE | sys::PROT_EXEC } else { 0 });
+    if was_shared {
+        engine.mapped_shared(address, length);
+    }
+    result
+}
+
+/// shmat: shared memory, which may be attached a second time or written to by another process.
+fn attach_shared(arguments: [u64; 6]) -> i64 {
+    const IPC_STAT: u64 = 2;
+    const SEGMENT_SIZE: usize = 48;
+    let result = call_now(number::SHMAT, arguments);
+    let Ok(address) = u64::try_from(result) else { return result };
+    let mut description = [0u64; 16];
+    // SAFETY: the kernel fills the description, which has 112 bytes.
+    let known =
+        unsafe { sys::call(number::SHMCTL, [arguments[0], IPC_STAT, description.as_mut_ptr() as u64, 0, 0, 0]) };
+    if known == 0 {
+        let length = description[SEGMENT_SIZE / 8].next_multiple_of(sys::PAGE);
+        let mut engine = ENGINE.lock();
+        engine.remapped(address, length, 0);
+        engine.mapped_shared(address, length);
+    }
+    result
+}
+
+fn detach_shared(arguments: [u64; 6]) -> i64 {
+    let address = arguments[0];
+    let length = ENGINE.lock().shared_length(address);
+    let result = call_now(number::SHMDT, arguments);
+    if let (0, Some(length)) = (result, length) {
+        let mut engine = ENGINE.lock();
+        engine.remapped(address, length, 0);
+        engine.announce_unmap(address, length);
     }
     result
 }
