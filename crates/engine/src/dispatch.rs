@@ -254,6 +254,11 @@ extern "C" fn on_exit(tcb: &mut Tcb, number: u64) {
             emulate::run(tcb, path);
             resume(tcb);
         }
+        ExitKind::Changed => {
+            engine.changed(number as u32);
+            drop(engine);
+            resume(tcb);
+        }
         ExitKind::Direct | ExitKind::Indirect => {
             if let Some(index) = go_to(tcb, &mut engine, false) {
                 engine.link(number as u32, index);

@@ -38,6 +38,8 @@ pub struct Fragment {
     generation: u8,
     /// Its code has changed since.
     dropped: bool,
+    /// It compares the code at its entry.
+    checked: bool,
     marks: u32,
     mark_count: u16,
     block_count: u16,
@@ -208,7 +210,9 @@ impl Engine {
         if code.length == 0 {
             return Err(Unreadable);
         }
-        let chain = [ChainBlock { address, code: &code.bytes[..code.length], next: None }];
+        let code_bytes = &code.bytes[..code.length];
+        let check = self.pages.is_checked_block(address, code_bytes);
+        let chain = [ChainBlock { address, code: code_bytes, next: None, check }];
         let (fragment, translation) = self.emit(&chain, by_arrival, false)?;
         let last = address + u64::from(translation.blocks[0].length) - 1;
         if last / PAGE != address / PAGE && self.pages.is_writable(last) {
@@ -226,7 +230,9 @@ impl Engine {
 
     /// Number of a block: the one it has, or a new one, which is announced.
     fn block_number(&mut self, block: &ChainBlock, length: usize) -> u32 {
+        // A block that is checked may not be what had the number before.
         if let Some(number) = self.blocks.get(block.address)
+            && !block.check
             && self.block_lengths.get(block.address) == Some(length as u32)
         {
             return number;
@@ -300,6 +306,7 @@ impl Engine {
             early: 0,
             generation: 0,
             dropped: false,
+            checked: chain[0].check,
             marks: 0,
             mark_count: 0,
             block_count: 0,
@@ -554,6 +561,14 @@ impl Engine {
             next_incoming: NO_EXIT,
         });
         patch_entry(&fragment, stub);
+    }
+
+    /// A fragment has found that its code has changed; `number` is the exit that says so.
+    pub fn changed(&mut self, number: u32) {
+        let path = self.exits[number as usize].path;
+        if let Some(&index) = self.by_path.get((path - self.path_base) as usize) {
+            self.drop_fragment(index);
+        }
     }
 
     /// From now on there is more than one thread: locked instructions are followed by the time.
@@ -870,7 +885,7 @@ mod tests {
     fn code_that_is_written_to_is_dropped() {
         let mut engine = engine();
         let code = page(&[(0, &BRANCH)]);
-        assert!(!engine.written(code), "nobody has said that it can be written to");
+        assert!(!engine.written(code), "it is not protected");
         engine.remapped(code, PAGE, sys::PROT_READ | sys::PROT_WRITE | sys::PROT_EXEC);
         let old = engine.find(code, false).unwrap();
         assert!(engine.written(code + 100));

@@ -26,6 +26,7 @@ pub mod maps;
 pub mod memory;
 pub mod profile;
 pub mod ring;
+pub mod seccomp;
 pub mod signal;
 pub mod start;
 pub mod sys;
