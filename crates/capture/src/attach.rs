@@ -109,16 +109,8 @@ pub fn check(pid: i32) -> Result<()> {
     Ok(())
 }
 
-/// What was placed into the process.
-#[derive(Debug)]
-pub struct Attached {
-    pub placed: Placed,
-    /// The threads, in the order of their slots.
-    pub threads: Vec<i32>,
-}
-
 /// Takes over all threads of a process. `prepare` is told which, and in which order they get their slots, before any of them goes on.
-pub fn attach(process: i32, image: &Image, shared: &Shared, prepare: impl FnOnce(&[i32])) -> Result<Attached> {
+pub fn attach(process: i32, image: &Image, shared: &Shared, prepare: impl FnOnce(&[i32])) -> Result<Placed> {
     let mut crowd = Crowd::new(process);
     let found = match crowd.stop_all(PATIENCE) {
         Ok(true) => look_at(&crowd, process),
@@ -133,7 +125,7 @@ pub fn attach(process: i32, image: &Image, shared: &Shared, prepare: impl FnOnce
     let threads: Vec<i32> = captives.iter().map(|captive| captive.remote.tracee.tid).collect();
     prepare(&threads);
     match take(captives, process, image, shared) {
-        Ok(placed) => Ok(Attached { placed, threads }),
+        Ok(placed) => Ok(placed),
         Err((error, captives)) => {
             captives.into_iter().for_each(Captive::release);
             Err(AttachError::Inject(process, error))

@@ -43,7 +43,8 @@ const ENDED: &[i64] = &[
 ];
 
 /// The same, with a signal mask of their own: if a signal is to interrupt them, it does so again.
-const ENDED_WITH_MASK: &[i64] = &[libc::SYS_epoll_pwait, libc::SYS_epoll_pwait2, libc::SYS_io_pgetevents];
+const ENDED_WITH_MASK: &[i64] = &[libc::SYS_epoll_pwait, libc::SYS_epoll_pwait2, IO_PGETEVENTS];
+const IO_PGETEVENTS: i64 = 333;
 
 /// A system call that has not come to its end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

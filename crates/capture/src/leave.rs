@@ -17,9 +17,9 @@ use wire::{
 
 use crate::call::{self, Interrupted};
 use crate::crowd::{Crowd, PAUSE, State};
-use crate::inject::{self, Context, Placed, Result};
+use crate::inject::{self, Context, InjectError, Placed, Result};
 use crate::maps;
-use crate::ptrace::{self, Tracee};
+use crate::ptrace::{self, Exit, Tracee};
 use crate::remote::{self, Remote};
 use crate::shared::{self, Shared};
 use crate::task::{self, Status};
@@ -36,11 +36,13 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// What came of an attempt to leave.
 #[derive(Debug)]
 pub enum Left {
-    /// Everything is as if we had never been there. For each thread its slot, and how many bytes it has written to the segment that it
-    /// did not complete.
-    Completely(Vec<(u32, u32)>),
-    /// The process has executed another program, which is not traced, or has ended.
-    Gone,
+    /// Everything is as if we had never been there, unless there was a problem. For each thread its slot, and how many bytes it has
+    /// written to the segment that it did not complete.
+    Completely { slots: Vec<(u32, u32)>, problem: Option<InjectError> },
+    /// The process has executed another program, which is not traced.
+    Executed,
+    /// The process has ended.
+    Gone(Option<Exit>),
     /// A thread waits for a child with which it shares its memory. All threads go on, recorded, as before.
     NotNow,
     /// Threads do not stop. They were asked to leave by themselves; the engine stays in the process.
@@ -68,7 +70,8 @@ pub fn leave(target: &Target, meanwhile: &mut dyn FnMut()) -> Left {
     }
     match leaving.hold_all(meanwhile) {
         Hold::All => {}
-        Hold::Gone => return Left::Gone,
+        Hold::Executed => return Left::Executed,
+        Hold::Gone => return Left::Gone(leaving.crowd.exit),
         Hold::Not => {
             let waits = control.vforks.load(Ordering::SeqCst) != 0;
             leaving.let_go(if waits { LEAVE_NOT } else { wire::LEAVE_ALONE });
@@ -76,15 +79,14 @@ pub fn leave(target: &Target, meanwhile: &mut dyn FnMut()) -> Left {
         }
     }
     let slots = leaving.threads.iter().filter_map(Thread::slot).collect();
-    match leaving.finish() {
-        Ok(()) => Left::Completely(slots),
-        Err(_) => Left::Gone,
-    }
+    let problem = leaving.finish();
+    Left::Completely { slots, problem }
 }
 
 enum Hold {
     All,
     Not,
+    Executed,
     Gone,
 }
 
@@ -99,7 +101,6 @@ struct Leaving<'a> {
 /// A thread that is held.
 struct Thread {
     tracee: Tracee,
-    signal: i32,
     stopped: user_regs_struct,
     /// The system call of the application's in which it was interrupted.
     call: Option<Interrupted>,
@@ -140,7 +141,7 @@ impl Leaving<'_> {
             meanwhile();
             if self.crowd.gather().is_err() || self.crowd.is_gone() || self.crowd.has_executed {
                 self.crowd.disperse();
-                return Hold::Gone;
+                return if self.crowd.has_executed { Hold::Executed } else { Hold::Gone };
             }
             for tid in self.crowd.look() {
                 self.hold(tid);
@@ -195,19 +196,19 @@ impl Leaving<'_> {
                 // A thread that has just been born or is about to end.
                 return Ok(Whereabouts::Engine);
             }
-            let thread = Thread { tracee, signal: 0, stopped: registers, call: None, state: None };
+            let thread = Thread { tracee, stopped: registers, call: None, state: None };
             return Ok(Whereabouts::Ready(Box::new(thread)));
         };
         if pc == self.control.places.system_call.load(Ordering::SeqCst) + call::INSTRUCTION_BYTES {
             let call = call::of_thread(tracee, &registers, 0);
             if call.is_some() {
-                let thread = Thread { tracee, signal: 0, stopped: registers, call, state: Some(state) };
+                let thread = Thread { tracee, stopped: registers, call, state: Some(state) };
                 return Ok(Whereabouts::Ready(Box::new(thread)));
             }
         }
         if in_engine {
             let parked: u32 = self.field(tracee, state.address, &self.control.places.parked)?;
-            let thread = Thread { tracee, signal: 0, stopped: registers, call: None, state: Some(state) };
+            let thread = Thread { tracee, stopped: registers, call: None, state: Some(state) };
             return Ok(if parked != 0 { Whereabouts::Ready(Box::new(thread)) } else { Whereabouts::Engine });
         }
         Ok(if self.is_own(pc) { Whereabouts::Cache } else { Whereabouts::Engine })
@@ -280,32 +281,34 @@ impl Leaving<'_> {
         self.crowd.disperse();
     }
 
-    /// Puts all threads into native code. An error means that the process is dying.
-    fn finish(mut self) -> Result<()> {
+    /// Puts all threads into native code. Whatever fails, the rest is done; the first failure is returned. Most often it means that
+    /// the process is dying.
+    fn finish(mut self) -> Option<InjectError> {
         let threads = std::mem::take(&mut self.threads);
         let tid = threads.first().map_or(self.target.process, |thread| thread.tracee.tid);
-        let mappings = maps::of_process(tid).context("reading the memory map")?;
-        let gate = remote::gate(Tracee { tid }, &mappings);
-        let mut remotes = Vec::new();
+        let gate = maps::of_process(tid).ok().and_then(|mappings| remote::gate(Tracee { tid }, &mappings));
+        let (mut remotes, mut problems) = (Vec::new(), Vec::new());
         for thread in threads {
-            let remote = Remote::new(thread.tracee, gate, thread.signal)?;
-            remotes.push((remote, thread));
+            match Remote::new(thread.tracee, gate, 0) {
+                Ok(remote) => remotes.push((remote, thread)),
+                Err(error) => problems.push(error),
+            }
         }
-        self.give_back_process(&mut remotes)?;
+        problems.extend(self.give_back_process(&mut remotes).err());
         for (remote, thread) in &mut remotes {
-            self.give_back_thread(remote, thread)?;
+            problems.extend(self.give_back_thread(remote, thread).err());
         }
-        if self.control.sharers.load(Ordering::SeqCst) == 0
+        if problems.is_empty()
+            && self.control.sharers.load(Ordering::SeqCst) == 0
             && let Some((remote, _)) = remotes.first_mut()
         {
-            self.unmap(remote)?;
+            problems.extend(self.unmap(remote).err());
         }
         for (mut remote, thread) in remotes {
-            remote.halt()?;
-            thread.restore(&remote)?;
-            remote.detach()?;
+            let restored = remote.halt().and_then(|()| thread.restore(&remote));
+            problems.extend(restored.and_then(|()| remote.detach()).err());
         }
-        Ok(())
+        problems.into_iter().next()
     }
 
     /// Makes a thread execute the engine's own function for what belongs to the process as a whole.

@@ -27,6 +27,19 @@ fn state_and_flags(stat: &str) -> Option<(char, u64)> {
     Some((state, fields.nth(5)?.parse().ok()?))
 }
 
+/// The command line of a process; its name if it has none.
+pub fn command(pid: i32) -> Vec<String> {
+    let bytes = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    let words = bytes.split(|&byte| byte == 0).map(|word| String::from_utf8_lossy(word).into_owned());
+    let mut words: Vec<String> = words.collect();
+    // Each word is followed by a zero.
+    words.pop();
+    if words.is_empty() {
+        words.extend(std::fs::read_to_string(format!("/proc/{pid}/comm")).map(|name| name.trim_end().to_owned()));
+    }
+    words
+}
+
 /// `/proc/PID/status` of a process or thread.
 #[derive(Debug, Clone)]
 pub struct Status(String);

@@ -6,7 +6,7 @@ use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::thread::ScopedJoinHandle;
 use std::time::{Duration, Instant};
 
-use capture::{Options, Outcome};
+use capture::{Limits, Options, Outcome};
 use serde::Serialize;
 use trace::{Exit, Summary};
 
@@ -18,8 +18,14 @@ use crate::progress::Progress;
 
 pub fn run(arguments: &Record) -> Result<u8, Stopped> {
     refuse_special(&arguments.output)?;
-    let options =
-        Options { command: arguments.command.clone(), output: arguments.output.clone(), no_aslr: arguments.no_aslr };
+    let options = Options {
+        command: arguments.command.clone(),
+        process: arguments.pid,
+        output: arguments.output.clone(),
+        no_aslr: arguments.no_aslr,
+        limits: Limits { time: arguments.seconds, bytes: arguments.max_size },
+        ..Options::default()
+    };
     let (outcome, watched) = watched(arguments, || capture::record(&options));
     let outcome = outcome.map_err(Failure::from)?;
     for warning in &outcome.observed.warnings {
@@ -31,7 +37,7 @@ pub fn run(arguments: &Record) -> Result<u8, Stopped> {
     if let Some(path) = &arguments.report {
         write_report(path, &outcome, &watched)?;
     }
-    Ok(status(outcome.exit))
+    Ok(if arguments.pid.is_some() { 0 } else { status(outcome.exit) })
 }
 
 /// A finished trace takes the place of what had its name, which must not be a directory, a device or a pipe.
@@ -51,7 +57,7 @@ fn status(exit: Exit) -> u8 {
     match exit {
         Exit::Code(code) => u8::try_from(code & 0xff).unwrap_or(FAILED),
         Exit::Signal(signal) => 128u8.wrapping_add(u8::try_from(signal).unwrap_or(0)),
-        Exit::Unknown => FAILED,
+        Exit::Left | Exit::Unknown => FAILED,
     }
 }
 
