@@ -17,7 +17,7 @@ use crate::maps;
 use crate::ptrace::{Exit, Tracee};
 use crate::remote::{self, Remote};
 use crate::shared::{SHARED_NAME, Shared};
-use crate::task::Status;
+use crate::task::{self, Status};
 
 /// A thread that is in the kernel and cannot be interrupted may take as long to stop.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -93,7 +93,7 @@ pub fn check(pid: i32) -> Result<()> {
         _ => {}
     }
     let is_zombie = status.get("State").is_some_and(|state| state.starts_with(['Z', 'X']));
-    if is_zombie && crate::task::of_process(pid).map_or(true, |tasks| tasks.is_empty()) {
+    if is_zombie && !task::has_any(pid) {
         return Err(AttachError::Ended(pid));
     }
     if status.get("Kthread").is_some_and(|value| value == "1") || (status.get("VmSize").is_none() && !is_zombie) {
@@ -350,7 +350,7 @@ fn tell(captives: &mut [Captive], process: i32, layout: &Layout) -> inject::Resu
 /// Waits until the first thread has set up the engine.
 fn wait_for_start(process: i32, control: &Control) -> inject::Result<()> {
     while control.stage.load(std::sync::atomic::Ordering::SeqCst) != STAGE_STARTED {
-        if crate::task::of_process(process).map_or(true, |tasks| tasks.is_empty()) {
+        if !task::has_any(process) {
             return Err(InjectError::Gone(Exit::Code(0)));
         }
         std::thread::sleep(PAUSE);

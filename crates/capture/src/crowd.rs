@@ -40,14 +40,14 @@ impl Crowd {
     /// Attaches to threads that are new and asks them to stop. Returns whether there were any.
     pub fn gather(&mut self) -> io::Result<bool> {
         let mut any = false;
-        for tid in task::of_process(self.process)? {
-            if self.members.contains_key(&tid) {
+        for tid in task::all(self.process)? {
+            if self.members.contains_key(&tid) || !task::is_alive(self.process, tid) {
                 continue;
             }
             match Tracee::seize(tid).and_then(Tracee::interrupt) {
                 Ok(()) => drop(self.members.insert(tid, State::Called)),
                 // It has ended in the meantime.
-                Err(_) if !task::of_process(self.process)?.contains(&tid) => {}
+                Err(_) if !task::is_alive(self.process, tid) => {}
                 Err(error) => return Err(error),
             }
             any = true;
@@ -95,7 +95,7 @@ impl Crowd {
     }
 
     pub fn is_gone(&self) -> bool {
-        self.exit.is_some() || task::of_process(self.process).map_or(true, |tasks| tasks.is_empty())
+        self.exit.is_some() || self.members.is_empty() && !task::has_any(self.process)
     }
 
     /// Whether all threads that we know of have stopped.

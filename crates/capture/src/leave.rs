@@ -22,7 +22,7 @@ use crate::maps;
 use crate::ptrace::{self, Exit, Tracee};
 use crate::remote::{self, Remote};
 use crate::shared::{self, Shared};
-use crate::task::{self, Status};
+use crate::task::Status;
 
 /// Threads that visit the dispatcher soon are not disturbed.
 const GRACE: Duration = Duration::from_millis(3);
@@ -139,7 +139,8 @@ impl Leaving<'_> {
         loop {
             self.refuse_exec();
             meanwhile();
-            if self.crowd.gather().is_err() || self.crowd.is_gone() || self.crowd.has_executed {
+            let gathered = self.crowd.gather();
+            if gathered.is_err() || self.crowd.is_gone() || self.crowd.has_executed {
                 self.crowd.disperse();
                 return if self.crowd.has_executed { Hold::Executed } else { Hold::Gone };
             }
@@ -147,7 +148,8 @@ impl Leaving<'_> {
                 self.hold(tid);
             }
             self.forget_the_dead();
-            if self.crowd.all_stopped() && self.threads.len() == self.crowd.members.len() && self.is_complete() {
+            let all_held = self.crowd.all_stopped() && self.threads.len() == self.crowd.members.len();
+            if all_held && self.crowd.gather().is_ok_and(|any| !any) {
                 return Hold::All;
             }
             let waits = self.control.vforks.load(Ordering::SeqCst) != 0;
@@ -179,12 +181,6 @@ impl Leaving<'_> {
     fn forget_the_dead(&mut self) {
         let members = &self.crowd.members;
         self.threads.retain(|thread| members.contains_key(&thread.tracee.tid));
-    }
-
-    /// Whether there is no thread that we do not know of.
-    fn is_complete(&self) -> bool {
-        let tasks = task::of_process(self.target.process).unwrap_or_default();
-        !tasks.is_empty() && tasks.iter().all(|tid| self.crowd.members.contains_key(tid))
     }
 
     fn whereabouts(&self, tracee: Tracee) -> Result<Whereabouts> {

@@ -5,17 +5,19 @@ use std::io;
 /// A thread that only the kernel runs code in: `PF_IO_WORKER`, `PF_USER_WORKER`, `PF_KTHREAD`.
 const KERNEL_WORKER: u64 = 0x10 | 0x4000 | 0x20_0000;
 
-/// The threads of a process that are alive and execute code of its own.
-pub fn of_process(pid: i32) -> io::Result<Vec<i32>> {
-    let mut tasks: Vec<i32> = std::fs::read_dir(format!("/proc/{pid}/task"))?
-        .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
-        .filter(|&tid| is_alive(pid, tid))
-        .collect();
-    tasks.sort_unstable();
-    Ok(tasks)
+/// The threads of a process, dead ones and the kernel's included.
+pub fn all(pid: i32) -> io::Result<Vec<i32>> {
+    let entries = std::fs::read_dir(format!("/proc/{pid}/task"))?;
+    Ok(entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).collect())
 }
 
-fn is_alive(pid: i32, tid: i32) -> bool {
+/// Whether a process has a thread that is alive and executes code of its own.
+pub fn has_any(pid: i32) -> bool {
+    all(pid).is_ok_and(|tasks| tasks.into_iter().any(|tid| is_alive(pid, tid)))
+}
+
+/// Whether a thread is alive and executes code of its own.
+pub fn is_alive(pid: i32, tid: i32) -> bool {
     let Ok(text) = std::fs::read_to_string(format!("/proc/{pid}/task/{tid}/stat")) else { return false };
     state_and_flags(&text).is_some_and(|(state, flags)| !matches!(state, 'Z' | 'X' | 'x') && flags & KERNEL_WORKER == 0)
 }
@@ -81,7 +83,8 @@ mod tests {
     #[test]
     fn our_own_threads() {
         let pid = std::process::id().cast_signed();
-        assert!(of_process(pid).unwrap().contains(&pid));
+        assert!(all(pid).unwrap().contains(&pid) && is_alive(pid, pid) && has_any(pid));
+        assert!(!has_any(0x3fff_ffff));
         let status = Status::of(pid).unwrap();
         assert_eq!(status.number("Tgid"), Some(pid as u64));
         assert_eq!(status.number("NoSuchLine"), None);
