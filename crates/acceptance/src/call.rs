@@ -279,6 +279,7 @@ pub fn exit_of(trace: &Trace) -> Exit {
     match trace.exit() {
         trace::Exit::Code(code) => Exit::Status(code),
         trace::Exit::Signal(signal) => Exit::Signal(signal),
+        trace::Exit::Left => panic!("the target was left while it was running"),
         trace::Exit::Unknown => panic!("the trace does not say how the target ended"),
     }
 }
