@@ -123,7 +123,7 @@ impl Layout {
     fn new(base: u64, image: &Image) -> Self {
         let init = base + image.span;
         let stack_top = init + 2 * PAGE + STACK_BYTES;
-        Self { base, init, stack_top, table: stack_top, end: stack_top + wire::TABLE_BYTES as u64, shared: 0 }
+        Self { base, init, stack_top, table: stack_top, end: stack_top + (wire::TABLE_COUNT * wire::TABLE_BYTES) as u64, shared: 0 }
     }
 
     fn guard(&self) -> u64 {

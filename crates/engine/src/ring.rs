@@ -5,8 +5,9 @@ use core::sync::atomic::Ordering;
 use wire::{Control, SEGMENT_BYTES, SEGMENT_COUNT, word};
 
 use crate::fragment::Progress;
-use crate::sys;
+use crate::select::World;
 use crate::tcb::Tcb;
+use crate::{select, skip, sys};
 
 /// How often a waiting thread looks whether the recorder is still alive.
 const PATIENCE_MILLISECONDS: u64 = 100;
@@ -20,6 +21,7 @@ fn open_segment(tcb: &mut Tcb) {
     tcb.segment = segment_address(tcb);
     tcb.limit = tcb.segment + SEGMENT_BYTES as u64;
     tcb.cursor = tcb.segment;
+    tcb.stand.opened = tcb.cursor;
 }
 
 /// Prepares the ring of a new thread and makes the guard pages that stop its cursor.
@@ -55,6 +57,9 @@ fn append(tcb: &mut Tcb, words: &[u32]) {
 
 /// Hands the segment over, waits for a free one and opens it.
 pub fn advance(tcb: &mut Tcb) {
+    if select::reuse(tcb) {
+        return;
+    }
     publish(tcb);
     if !wait_for_room(tcb) {
         // Nobody reads any more: write over what is there until the thread has left.
@@ -64,6 +69,8 @@ pub fn advance(tcb: &mut Tcb) {
     }
     open_segment(tcb);
     append_time(tcb, word::TIME);
+    tcb.stand.quiet = tcb.stand.world != World::Recording;
+    tcb.stand.floor = tcb.cursor;
 }
 
 fn publish(tcb: &mut Tcb) {
@@ -85,6 +92,21 @@ pub fn ring_doorbell(control: &Control) {
 /// Whether the recorder is alive and wants data.
 pub fn is_wanted(control: &Control) -> bool {
     control.recorder[0].load(Ordering::Relaxed) & wire::OWNER_DIED == 0 && control.leave.load(Ordering::Relaxed) == 0
+}
+
+/// Waits until the recorder has taken the code ring's content up to `head`.
+pub fn wait_for_code(control: &Control, head: u64) {
+    loop {
+        let tail = control.code_tail.load(Ordering::SeqCst);
+        if tail >= head || !is_wanted(control) {
+            return;
+        }
+        control.code_waiting.store(1, Ordering::SeqCst);
+        ring_doorbell(control);
+        // SAFETY: the low half of the tail, as an atomic of its own; x86 is little-endian.
+        let word = unsafe { &*control.code_tail.as_ptr().cast::<core::sync::atomic::AtomicU32>() };
+        sys::futex_wait(word, tail as u32, PATIENCE_MILLISECONDS);
+    }
 }
 
 fn wait_for_room(tcb: &Tcb) -> bool {
@@ -116,6 +138,11 @@ fn high(value: u64) -> u32 {
     (value >> 32) as u32
 }
 
+/// Appends the place where the thread leaves what is recorded.
+pub fn append_gap(tcb: &mut Tcb, pc: u64) {
+    append(tcb, &[word::event(word::GAP, 0), low(pc), high(pc)]);
+}
+
 /// Appends an event of the form `pc, tsc`.
 pub fn append_timed(tcb: &mut Tcb, kind: u8, pc: u64) {
     let tsc = sys::tsc();
@@ -137,6 +164,7 @@ pub fn append_syscall(tcb: &mut Tcb, number: u32) {
 pub fn append_signal(tcb: &mut Tcb, signal: u8, handler: u64) {
     let Progress { fragment, blocks } = core::mem::take(&mut tcb.progress);
     let pc = tcb.registers.rip;
+    skip::interrupted(tcb, &Progress { fragment, blocks }, pc);
     let tsc = sys::tsc();
     let head = word::event(word::SIGNAL, u32::from(signal));
     append(tcb, &[head, fragment, blocks, low(pc), high(pc), low(handler), high(handler), low(tsc), high(tsc)]);
@@ -148,6 +176,8 @@ pub fn append_child(tcb: &mut Tcb, thread: u32, os_tid: u32) {
 
 /// Says why the thread is not recorded any further, hands everything over and gives up the slot.
 pub fn close(tcb: &mut Tcb, kind: u8) {
+    skip::give_back(tcb);
+    select::forget_silence(tcb);
     append_time(tcb, kind);
     publish(tcb);
     tcb.slot().state.store(wire::SLOT_ENDED, Ordering::SeqCst);

@@ -5,7 +5,7 @@ use wire::{Control, FLAG_FSGSBASE, Init, VERSION, word};
 use crate::emit::Table;
 use crate::fragment::ENGINE;
 use crate::tcb::{self, Tcb};
-use crate::{clone, dispatch, ring, signal, sys};
+use crate::{clone, dispatch, ring, select, signal, sys};
 
 /// The engine's own memory begins at a multiple of this behind the shared mapping.
 const ARENA_GAP: u64 = 1 << 30;
@@ -39,6 +39,7 @@ pub unsafe extern "C" fn start(init: &Init) -> ! {
     signal::set_up();
     ring::open(tcb);
     ring::append_timed(tcb, word::START, init.registers.rip);
+    select::start(tcb, &ENGINE.lock());
     dispatch::enter_first()
 }
 

@@ -9,7 +9,7 @@ use wire::{R8, R9, R10, R11, RAX, RCX, RDI, RDX, RSI, RSP, word};
 use crate::fragment::ENGINE;
 use crate::sys::{self, number};
 use crate::tcb::Tcb;
-use crate::{clone, exec, memory, ring, signal};
+use crate::{clone, exec, memory, ring, select, signal, skip};
 
 const INSTRUCTION_BYTES: u64 = 2;
 /// Returned by [`trackway_syscall`] when signals are waiting; no system call returns this.
@@ -19,6 +19,7 @@ const NOT_YET: i64 = -5000;
 pub fn handle(tcb: &mut Tcb) {
     let call = tcb.registers.general[RAX];
     ring::append_syscall(tcb, call as u32);
+    skip::give_back(tcb);
     if tcb.deferred.load(Ordering::Relaxed) != 0 {
         // SAFETY: gs points at this thread's state. A signal that is let in here does not come back.
         unsafe { trackway_unblock() };
@@ -35,7 +36,7 @@ pub fn handle(tcb: &mut Tcb) {
         number::EXECVE | number::EXECVEAT => exec::exec(tcb),
         number::EXIT => clone::exit(tcb),
         number::EXIT_GROUP => clone::exit_process(tcb),
-        number::MMAP => map(arguments),
+        number::MMAP => map(tcb, arguments),
         number::MUNMAP | number::MPROTECT | number::PKEY_MPROTECT => change_mapping(call, arguments),
         number::MREMAP => remap(arguments),
         number::ARCH_PRCTL => arch_prctl(tcb, a),
@@ -139,7 +140,7 @@ fn call_now(call: u64, arguments: [u64; 6]) -> i64 {
 }
 
 /// mmap: new executable file mappings are modules.
-fn map(arguments: [u64; 6]) -> i64 {
+fn map(tcb: &Tcb, arguments: [u64; 6]) -> i64 {
     let [_, length, protection, _, file, offset] = arguments;
     let result = call_now(number::MMAP, arguments);
     let Ok(address) = u64::try_from(result) else { return result };
@@ -154,6 +155,7 @@ fn map(arguments: [u64; 6]) -> i64 {
         };
         let count = usize::try_from(count).unwrap_or(0);
         ENGINE.lock().announce_module(address, length, offset, &path[..count]);
+        select::await_recorder(tcb.control());
     }
     result
 }
