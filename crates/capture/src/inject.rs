@@ -68,9 +68,9 @@ pub struct Placement {
     pub process: i32,
 }
 
-/// Injects into a thread that stands at its exec event and lets it go; returns what was mapped before. After an error the
-/// thread is still stopped, unless it is gone, and in its original state.
-pub fn inject(tracee: Tracee, image: &Image, shared: &Shared, placement: Placement) -> Result<Vec<Mapping>> {
+/// Injects into a thread that stands at its exec event and lets it go. After an error the thread is still stopped, unless
+/// it is gone, and in its original state.
+pub fn inject(tracee: Tracee, image: &Image, shared: &Shared, placement: Placement) -> Result<()> {
     finish_exec(tracee)?;
     let registers = tracee.registers().context("reading registers")?;
     if registers.cs != CODE_SEGMENT_64 {
@@ -92,8 +92,7 @@ pub fn inject(tracee: Tracee, image: &Image, shared: &Shared, placement: Placeme
         ..registers
     };
     tracee.set_registers(&entry).context("setting registers")?;
-    tracee.detach(stop_signal).context("detaching")?;
-    Ok(mappings)
+    tracee.detach(stop_signal).context("detaching")
 }
 
 /// From the exec event to the end of the system call, where the registers are the new image's.
@@ -123,7 +122,14 @@ impl Layout {
     fn new(base: u64, image: &Image) -> Self {
         let init = base + image.span;
         let stack_top = init + 2 * PAGE + STACK_BYTES;
-        Self { base, init, stack_top, table: stack_top, end: stack_top + (wire::TABLE_COUNT * wire::TABLE_BYTES) as u64, shared: 0 }
+        Self {
+            base,
+            init,
+            stack_top,
+            table: stack_top,
+            end: stack_top + (wire::TABLE_COUNT * wire::TABLE_BYTES) as u64,
+            shared: 0,
+        }
     }
 
     fn guard(&self) -> u64 {

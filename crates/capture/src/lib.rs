@@ -25,6 +25,7 @@ mod command;
 mod drain;
 mod error;
 mod exec;
+mod filter;
 mod host;
 mod image;
 mod inject;
@@ -33,6 +34,7 @@ mod maps;
 #[cfg(test)]
 mod memory;
 mod ptrace;
+mod select;
 mod session;
 mod shared;
 mod signals;
@@ -41,6 +43,7 @@ mod sink;
 pub use drain::Counters;
 pub use error::Error;
 pub use inject::InjectError;
+pub use select::Selection;
 pub use sink::Sink;
 
 /// What to record, and where to.
@@ -51,6 +54,8 @@ pub struct Options {
     pub output: PathBuf,
     /// Let the target run without address space randomisation.
     pub no_aslr: bool,
+    /// What of it is recorded.
+    pub selection: Selection,
 }
 
 /// What came of a recording.
@@ -90,7 +95,8 @@ pub fn record(options: &Options) -> Result<Outcome, Error> {
     let (calibration, cpu_time_before) = (Calibration::start(), host::cpu_time());
     let target = Target::launch(options)?;
     let words = options.command.iter().map(|word| word.to_string_lossy().into_owned()).collect();
-    let recording = host::describe(words, target.launched.pid() as u32, &calibration);
+    let mut recording = host::describe(words, target.launched.pid() as u32, &calibration);
+    recording.options = options.selection.as_options();
     let mut writer = Writer::create(&options.output, &recording).map_err(|error| {
         target.launched.kill();
         Error::Create(error)
@@ -125,6 +131,7 @@ struct Target {
     shared: Shared,
     launched: Launched,
     signals: Signals,
+    selection: Selection,
     cpu_time_before: Duration,
 }
 
@@ -135,11 +142,12 @@ impl Target {
         let shared = Shared::create().map_err(|error| Error::System { what: "making the shared memory", error })?;
         let signals = Signals::install();
         let launched = launch::launch(&command, options.no_aslr, &signals)?;
-        Ok(Self { path: command.path, shared, launched, signals, cpu_time_before })
+        let selection = options.selection.clone();
+        Ok(Self { path: command.path, shared, launched, signals, selection, cpu_time_before })
     }
 
     fn record<S: Sink>(self, engine: &Image, sink: S) -> Result<Delivered<S::Error>, Error> {
-        let report = session::record(&self.launched, engine, &self.shared, sink);
+        let report = session::record(&self.launched, engine, &self.shared, &self.selection, sink);
         self.signals.forget_target();
         let report = report.map_err(|error| Error::Inject { path: self.path, error })?;
         let exit = match report.exit {

@@ -19,8 +19,9 @@ use crate::host;
 use crate::image::Image;
 use crate::inject::{self, InjectError, Placement};
 use crate::launch::Launched;
-use crate::maps::Mapping;
+use crate::maps::{self, Mapping};
 use crate::ptrace::{self, Exit, Stop, Tracee};
+use crate::select::Selection;
 use crate::shared::{self, Shared, SignOfLife};
 use crate::sink::{Module, Sink};
 
@@ -50,6 +51,7 @@ pub fn record<S: Sink>(
     launched: &Launched,
     image: &Image,
     shared: &Shared,
+    selection: &Selection,
     sink: S,
 ) -> Result<Report<S::Error>, InjectError> {
     let gone = AtomicBool::new(false);
@@ -58,7 +60,8 @@ pub fn record<S: Sink>(
         let _life = SignOfLife::give(shared)
             .map_err(|error| InjectError::System { what: "making the sign of life", error })
             .inspect_err(|_| launched.kill())?;
-        let drain = Drain::new(shared, sink);
+        let mut drain = Drain::new(shared, sink);
+        drain.select(selection, launched.pid());
         let mut session =
             Session { shared, image, process: launched.pid(), drain, attached: None, watches_calls: false, exit: None };
         session.start_image(launched.tracee).inspect_err(|_| launched.kill())?;
@@ -289,12 +292,13 @@ impl<S: Sink> Session<'_, S> {
         slot.state.store(SLOT_LIVE, Ordering::SeqCst);
         control.next_thread.fetch_max(FIRST_THREAD + 1, Ordering::SeqCst);
         let tsc = host::tsc();
+        // The engine has to know what is selected before it translates anything.
+        let mappings = maps::of_process(self.process).unwrap_or_default();
+        let modules = mappings.iter().filter(|mapping| mapping.is_module());
+        self.drain.start_image(modules.map(|mapping| as_module(mapping, tsc)));
         let placement = Placement { thread: FIRST_THREAD, slot: FIRST_SLOT, process: self.process };
-        let mappings = inject::inject(tracee, self.image, self.shared, placement)
+        inject::inject(tracee, self.image, self.shared, placement)
             .inspect_err(|_| slot.state.store(SLOT_FREE, Ordering::SeqCst))?;
-        for mapping in mappings.iter().filter(|mapping| mapping.is_module()) {
-            self.drain.module(&as_module(mapping, tsc));
-        }
         Ok(())
     }
 }

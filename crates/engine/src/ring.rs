@@ -99,6 +99,7 @@ pub fn wait_for_code(control: &Control, head: u64) {
     loop {
         let tail = control.code_tail.load(Ordering::SeqCst);
         if tail >= head || !is_wanted(control) {
+            control.code_waiting.store(0, Ordering::SeqCst);
             return;
         }
         control.code_waiting.store(1, Ordering::SeqCst);

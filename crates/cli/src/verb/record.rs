@@ -6,7 +6,7 @@ use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::thread::ScopedJoinHandle;
 use std::time::{Duration, Instant};
 
-use capture::{Options, Outcome};
+use capture::{Options, Outcome, Selection};
 use serde::Serialize;
 use trace::{Exit, Summary};
 
@@ -18,8 +18,12 @@ use crate::progress::Progress;
 
 pub fn run(arguments: &Record) -> Result<u8, Stopped> {
     refuse_special(&arguments.output)?;
-    let options =
-        Options { command: arguments.command.clone(), output: arguments.output.clone(), no_aslr: arguments.no_aslr };
+    let options = Options {
+        command: arguments.command.clone(),
+        output: arguments.output.clone(),
+        no_aslr: arguments.no_aslr,
+        selection: selection(arguments),
+    };
     let (outcome, watched) = watched(arguments, || capture::record(&options));
     let outcome = outcome.map_err(Failure::from)?;
     for warning in &outcome.observed.warnings {
@@ -32,6 +36,16 @@ pub fn run(arguments: &Record) -> Result<u8, Stopped> {
         write_report(path, &outcome, &watched)?;
     }
     Ok(status(outcome.exit))
+}
+
+fn selection(arguments: &Record) -> Selection {
+    Selection {
+        skip: arguments.skip,
+        length: arguments.length,
+        no_shared_libs: arguments.no_shared_libs,
+        routines: arguments.routines.clone(),
+        callees: arguments.callees,
+    }
 }
 
 /// A finished trace takes the place of what had its name, which must not be a directory, a device or a pipe.
