@@ -11,7 +11,8 @@ use wire::{SEGMENT_COUNT, SLOT_COUNT, SLOT_ENDED, SLOT_FREE, Slot, code, word};
 use crate::filter::Filter;
 use crate::select::{Selection, Selector};
 use crate::shared::{self, SEGMENT_WORDS, Shared};
-use crate::sink::{Fragment, Module, Sink, ThreadInfo};
+use crate::sink::{Fragment, Module, Plan, Sink, ThreadInfo};
+use crate::split::{Ending, Splitter};
 
 /// Slots beyond the highest one in use that every pass looks at; the others are looked at before sleeping.
 const LOOK_AHEAD: usize = 32;
@@ -22,6 +23,7 @@ const WARNINGS_MAX: usize = 20;
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Counters {
     pub path_words: u64,
+    pub data_bytes: u64,
     pub code_bytes: u64,
     pub segments: u64,
     /// Times a thread was found waiting for room in its ring, or for room in the code ring.
@@ -44,6 +46,8 @@ pub struct Drain<'a, S: Sink> {
     /// One more than the highest slot seen in use.
     high_water: usize,
     path: Vec<u32>,
+    /// Takes words and data apart, if data is recorded.
+    splitter: Option<Splitter>,
     code: Vec<u8>,
     counters: Counters,
     warnings: Vec<String>,
@@ -51,6 +55,7 @@ pub struct Drain<'a, S: Sink> {
 
 impl<'a, S: Sink> Drain<'a, S> {
     pub fn new(shared: &'a Shared, sink: S) -> Self {
+        let records_data = shared.control().data.load(Relaxed) != wire::DATA_NONE;
         Self {
             shared,
             sink,
@@ -61,6 +66,7 @@ impl<'a, S: Sink> Drain<'a, S> {
             announced: vec![None; SLOT_COUNT],
             high_water: 0,
             path: Vec::with_capacity(SEGMENT_WORDS),
+            splitter: records_data.then(Splitter::default),
             code: Vec::new(),
             counters: Counters::default(),
             warnings: Vec::new(),
@@ -205,7 +211,7 @@ impl<'a, S: Sink> Drain<'a, S> {
                 shared::wake(&slot.tail);
             }
             self.counters.segments += 1;
-            self.tell_path(slot.thread.load(Relaxed));
+            self.tell_segment(index, false);
         }
         true
     }
@@ -218,37 +224,80 @@ impl<'a, S: Sink> Drain<'a, S> {
         if let Some(bytes) = slot.silent_from.load(Relaxed).checked_sub(1) {
             self.path.truncate(bytes as usize / size_of::<u32>());
         }
-        self.path.truncate(written_words(&self.path));
-        if !self.path.is_empty() {
+        if self.splitter.is_none() {
+            self.path.truncate(written_words(&self.path));
+        }
+        if self.path.first().is_some_and(|&first| first != 0) {
             self.drain_code();
             self.announce(index);
-            self.tell_path(slot.thread.load(Relaxed));
+            self.tell_segment(index, true);
+        }
+    }
+
+    /// Passes on what was taken out of a segment, which is now in `self.path`.
+    fn tell_segment(&mut self, index: usize, unfinished: bool) {
+        let thread = self.slot(index).thread.load(Relaxed);
+        match self.splitter.take() {
+            None => self.tell_path(thread),
+            Some(mut splitter) => {
+                self.tell_split(&mut splitter, thread, unfinished);
+                self.splitter = Some(splitter);
+            }
+        }
+    }
+
+    /// Passes on words and data, taken apart.
+    fn tell_split(&mut self, splitter: &mut Splitter, thread: u32, unfinished: bool) {
+        let ending = splitter.split(&self.path);
+        let fine = ending == Ending::Whole || unfinished && ending != Ending::Unknown;
+        if !fine {
+            self.warn(format!("thread {thread} has written something that makes no sense; a part of its path is lost"));
+        }
+        let (words, data) = splitter.content();
+        self.counters.path_words += words.len() as u64;
+        self.counters.data_bytes += data.len() as u64;
+        if self.filter.is_some() {
+            self.path.clear();
+            self.path.extend_from_slice(words);
+            self.tell_selected(thread, data);
+        } else if !words.is_empty() {
+            let image = self.image;
+            self.tell(|sink| sink.path(image, thread, words, data));
         }
     }
 
     /// Passes on `self.path`. Its words are not looked at unless some are left out: that would take longer than everything
     /// else here, and a sink has to look at them anyway.
     fn tell_path(&mut self, thread: u32) {
-        let (mut path, image) = (std::mem::take(&mut self.path), self.image);
-        self.counters.path_words += path.len() as u64;
-        let was_full = self.is_full();
-        if let Some(filter) = &mut self.filter {
-            filter.words(thread, &mut path);
+        self.counters.path_words += self.path.len() as u64;
+        if self.filter.is_some() {
+            return self.tell_selected(thread, &[]);
         }
+        let (path, image) = (std::mem::take(&mut self.path), self.image);
+        self.tell(|sink| sink.path(image, thread, &path, &[]));
+        self.path = path;
+    }
+
+    /// Passes on what is selected of the words in `self.path` and the data behind them.
+    fn tell_selected(&mut self, thread: u32, data: &[u8]) {
+        let Some(filter) = self.filter.as_mut().filter(|filter| !filter.is_full()) else { return };
+        let data = filter.words(thread, &mut self.path, data);
+        let is_full = filter.is_full();
+        let (path, image) = (std::mem::take(&mut self.path), self.image);
         if !path.is_empty() {
-            self.tell(|sink| sink.path(image, thread, &path));
-        }
-        if self.is_full() && !was_full {
-            self.stop();
+            self.tell(|sink| sink.path(image, thread, &path, data));
         }
         self.path = path;
+        if is_full {
+            self.stop();
+        }
     }
 
     /// Enough has been recorded: threads go on without being recorded.
     fn stop(&mut self) {
         let image = self.image;
         for (thread, words) in self.filter.iter_mut().flat_map(Filter::leavers).collect::<Vec<_>>() {
-            self.tell(|sink| sink.path(image, thread, &words));
+            self.tell(|sink| sink.path(image, thread, &words, &[]));
         }
         self.shared.control().leave.store(1, SeqCst);
     }
@@ -381,7 +430,30 @@ impl<'a, S: Sink> Drain<'a, S> {
                 let words: Vec<u32> = std::iter::from_fn(|| payload.u32()).collect();
                 let (blocks, exits) = words.split_at_checked(block_count)?;
                 let fragment = Fragment { first_path, blocks, exits: exits.get(..exit_count)? };
+                if let Some(splitter) = &mut self.splitter {
+                    // Until a plan says more.
+                    splitter.set_lengths(first_path, fragment.exits.iter().map(|_| 0))?;
+                }
                 self.tell_fragment(&fragment, flags & code::SILENT != 0);
+            }
+            code::PLAN => {
+                let (first_path, exit_count) = (payload.u32()?, payload.u32()? as usize);
+                let (access_count, _reserved) = (payload.u32()? as usize, payload.u32()?);
+                if exit_count > code::FRAGMENT_BLOCKS_MAX {
+                    return None;
+                }
+                let lengths: Vec<u32> = (0..exit_count).map(|_| payload.u32()).collect::<Option<_>>()?;
+                if payload.0.len() / code::ACCESS_BYTES < access_count {
+                    return None;
+                }
+                let accesses: Vec<code::Access> = (0..access_count).map(|_| payload.access()).collect::<Option<_>>()?;
+                if let Some(splitter) = &mut self.splitter {
+                    splitter.set_lengths(first_path, lengths.iter().copied())?;
+                }
+                let plan = Plan { first_path, lengths: &lengths, accesses: &accesses };
+                if self.filter.as_mut().is_none_or(|filter| filter.plan(&plan)) {
+                    self.tell(|sink| sink.plan(image, &plan));
+                }
             }
             _ => return None,
         }
@@ -436,6 +508,39 @@ impl<'a> Fields<'a> {
     fn module(&mut self) -> Option<Module> {
         let (address, length, file_offset, tsc) = (self.u64()?, self.u64()?, self.u64()?, self.u64()?);
         Some(Module { address, length, file_offset, path: String::from_utf8_lossy(self.0).into_owned(), tsc })
+    }
+
+    fn u8(&mut self) -> Option<u8> {
+        let (&field, rest) = self.0.split_first()?;
+        self.0 = rest;
+        Some(field)
+    }
+
+    fn u16(&mut self) -> Option<u16> {
+        let (field, rest) = self.0.split_first_chunk()?;
+        self.0 = rest;
+        Some(u16::from_le_bytes(*field))
+    }
+
+    /// In the order of the fields in memory.
+    fn access(&mut self) -> Option<code::Access> {
+        let access = code::Access {
+            block: self.u16()?,
+            offset: self.u16()?,
+            size: self.u16()?,
+            kind: self.u8()?,
+            flags: self.u8()?,
+            base: self.u16()?,
+            index: self.u16()?,
+            value: self.u16()?,
+            mask: self.u16()?,
+            count: self.u8()?,
+            mask_kind: self.u8()?,
+            index_bytes: self.u8()?,
+            ..code::Access::default()
+        };
+        self.0 = self.0.get(access.reserved.len()..)?;
+        Some(code::Access { displacement: self.u64()?.cast_signed(), constant: self.u64()?, ..access })
     }
 
     /// A header and its payload, without the padding.

@@ -8,7 +8,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use trace::Fragment;
+use trace::{Fragment, Plan};
 use wire::word::{self, EVENT};
 
 /// Path numbers are given out one after the other. One that is further off than this from all others is nonsense.
@@ -26,6 +26,8 @@ pub struct Filter {
     /// The last time seen in any thread.
     tsc: u64,
     out: Vec<u32>,
+    /// Words of data behind what was looked at in this segment, if instructions are counted.
+    data_words: usize,
 }
 
 #[derive(Debug, Clone, Copy, Default)]
@@ -33,6 +35,8 @@ struct Path {
     head: u64,
     first_path: u32,
     instructions: u32,
+    /// Words of data behind it.
+    data_words: u16,
     silent: bool,
 }
 
@@ -63,6 +67,7 @@ impl Filter {
             left: length,
             tsc: 0,
             out: Vec::new(),
+            data_words: 0,
         }
     }
 
@@ -90,7 +95,7 @@ impl Filter {
                 let executed = &known[..known.len().min((exit & 0xffff) as usize)];
                 let instructions = executed.iter().map(|(_, instructions)| instructions).sum();
                 let head = known.first().map_or(0, |&(address, _)| address);
-                *path = Path { head, first_path: fragment.first_path, instructions, silent };
+                *path = Path { head, first_path: fragment.first_path, instructions, data_words: 0, silent };
             }
         }
         if silent {
@@ -111,14 +116,28 @@ impl Filter {
         Some(untold.into_iter().filter_map(|block| Some((block, self.blocks.get(&block)?))).collect())
     }
 
+    /// Takes note of how much data is behind the paths of a fragment. Returns whether the fragment is recorded.
+    pub fn plan(&mut self, plan: &Plan) -> bool {
+        let is_full = self.is_full();
+        let first = plan.first_path as usize;
+        let end = (first + plan.lengths.len()).min(self.paths.len());
+        let paths = self.paths.get_mut(first..end).unwrap_or_default();
+        for (path, bytes) in paths.iter_mut().zip(plan.lengths) {
+            path.data_words = u16::try_from(bytes / 4).unwrap_or(0);
+        }
+        !is_full && paths.first().is_some_and(|path| !path.silent)
+    }
+
     /// Another image of the process begins: threads go on nowhere.
     pub fn next_image(&mut self) {
         self.threads.values_mut().for_each(|thread| *thread = Thread { has_ended: true, ..Thread::default() });
     }
 
-    /// Leaves out of `words`, which thread `thread` has written, what is not to be recorded.
-    pub fn words(&mut self, thread: u32, words: &mut Vec<u32>) {
+    /// Leaves out of `words`, which thread `thread` has written, what is not to be recorded. Returns what is left of the data
+    /// behind them: all of it, because what is left out has none, unless enough has been recorded.
+    pub fn words<'d>(&mut self, thread: u32, words: &mut Vec<u32>, data: &'d [u8]) -> &'d [u8] {
         self.out.clear();
+        self.data_words = 0;
         let mut state = self.threads.remove(&thread).unwrap_or_default();
         let mut rest = words.as_slice();
         while let Some(&first) = rest.first() {
@@ -139,6 +158,7 @@ impl Filter {
         }
         self.threads.insert(thread, state);
         std::mem::swap(words, &mut self.out);
+        if self.is_full() { data.get(..4 * self.data_words).unwrap_or(data) } else { data }
     }
 
     /// When enough has been recorded: the threads that go on without being recorded, and the words that say so.
@@ -159,8 +179,11 @@ impl Filter {
             return self.open_gap(state, path.head);
         }
         self.close_gap(state);
+        self.data_words += usize::from(path.data_words);
         match self.left {
-            Some(left) if left < u64::from(path.instructions) => self.cut(path.first_path, left),
+            Some(left) if left < u64::from(path.instructions) => {
+                self.cut(path.first_path, left, path.data_words.into())
+            }
             Some(left) => {
                 self.out.push(number);
                 self.left = Some(left - u64::from(path.instructions));
@@ -176,6 +199,7 @@ impl Filter {
                 state.time = Some(tsc);
             }
         }
+        self.data_words += word::data_words(item[0]);
         match word::kind(item[0]) {
             word::START => {
                 *state = Thread::default();
@@ -207,7 +231,7 @@ impl Filter {
                 let (blocks, pc) = (item[2] as usize, wide(item, 3));
                 let executed = if self.left.is_some() { self.instructions_before(first_path, blocks, pc) } else { 0 };
                 match self.left {
-                    Some(left) if left < executed => return self.cut(first_path, left),
+                    Some(left) if left < executed => return self.cut(first_path, left, word::data_words(item[0])),
                     Some(left) => self.left = Some(left - executed),
                     None => {}
                 }
@@ -243,8 +267,9 @@ impl Filter {
         whole + part as u64
     }
 
-    /// Only the first `left` instructions of a fragment may be recorded: as if the engine had interrupted the thread there.
-    fn cut(&mut self, first_path: u32, left: u64) {
+    /// Only the first `left` instructions of a fragment may be recorded: as if the engine had interrupted the thread there. The
+    /// data of all of them is kept, of which those use the beginning.
+    fn cut(&mut self, first_path: u32, left: u64, data_words: usize) {
         let numbers = self.fragments.get(&first_path).map_or(&[][..], |numbers| numbers);
         let (mut left, mut place) = (left, None);
         for (index, block) in numbers.iter().filter_map(|number| self.blocks.get(number)).enumerate() {
@@ -258,7 +283,15 @@ impl Filter {
         if let Some((blocks, pc)) = place {
             let (low, high) = (pc as u32, (pc >> 32) as u32);
             let tsc = [self.tsc as u32, (self.tsc >> 32) as u32];
-            self.out.extend([word::event(word::SIGNAL, 0), first_path, blocks, low, high, low, high]);
+            self.out.extend([
+                word::event(word::SIGNAL, (data_words as u32) << 8),
+                first_path,
+                blocks,
+                low,
+                high,
+                low,
+                high,
+            ]);
             self.out.extend(tsc);
         }
     }

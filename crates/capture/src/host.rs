@@ -57,7 +57,7 @@ pub fn describe(command: Vec<String>, pid: u32, calibration: &Calibration) -> Re
         cpu: cpu_model(),
         system: format!("{} {}", text(names.sysname()), text(names.release())),
         recorder: concat!("trackway ", env!("CARGO_PKG_VERSION")).to_owned(),
-        options: Vec::new(),
+        ..Recording::default()
     }
 }
 

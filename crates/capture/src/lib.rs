@@ -10,9 +10,10 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::sync::LazyLock;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use trace::{Exit, Summary, Writer};
+use trace::{DataMode, Exit, Recording, Summary, Writer};
 
 use crate::command::Command;
 use crate::host::Calibration;
@@ -39,6 +40,7 @@ mod session;
 mod shared;
 mod signals;
 mod sink;
+mod split;
 
 pub use drain::Counters;
 pub use error::Error;
@@ -54,6 +56,8 @@ pub struct Options {
     pub output: PathBuf,
     /// Let the target run without address space randomisation.
     pub no_aslr: bool,
+    /// What to record beside control flow.
+    pub data: DataMode,
     /// What of it is recorded.
     pub selection: Selection,
 }
@@ -95,8 +99,8 @@ pub fn record(options: &Options) -> Result<Outcome, Error> {
     let (calibration, cpu_time_before) = (Calibration::start(), host::cpu_time());
     let target = Target::launch(options)?;
     let words = options.command.iter().map(|word| word.to_string_lossy().into_owned()).collect();
-    let mut recording = host::describe(words, target.launched.pid() as u32, &calibration);
-    recording.options = options.selection.as_options();
+    let described = host::describe(words, target.launched.pid() as u32, &calibration);
+    let recording = Recording { data: options.data, options: options.selection.as_options(), ..described };
     let mut writer = Writer::create(&options.output, &recording).map_err(|error| {
         target.launched.kill();
         Error::Create(error)
@@ -140,6 +144,7 @@ impl Target {
         let cpu_time_before = host::cpu_time();
         let command = Command::find(&options.command)?;
         let shared = Shared::create().map_err(|error| Error::System { what: "making the shared memory", error })?;
+        shared.control().data.store(options.data.number(), Ordering::SeqCst);
         let signals = Signals::install();
         let launched = launch::launch(&command, options.no_aslr, &signals)?;
         let selection = options.selection.clone();

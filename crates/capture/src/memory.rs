@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use wire::word;
 
-use crate::sink::{Fragment, Module, Sink, ThreadInfo};
+use crate::sink::{Fragment, Module, Plan, Sink, ThreadInfo};
 
 #[derive(Debug, Default)]
 pub struct MemorySink {
@@ -13,11 +13,15 @@ pub struct MemorySink {
     pub blocks: Vec<(u32, u32, u64, Vec<u8>)>,
     /// Image, first path, blocks, exits.
     pub fragments: Vec<(u32, u32, Vec<u32>, Vec<u32>)>,
+    /// Image, first path, lengths, accesses.
+    pub plans: Vec<(u32, u32, Vec<u32>, Vec<wire::code::Access>)>,
     pub modules: Vec<(u32, Module)>,
     pub unmapped: Vec<(u32, u64, u64, u64)>,
     pub threads: Vec<ThreadInfo>,
     /// By image and thread.
     pub paths: BTreeMap<(u32, u32), Vec<u32>>,
+    /// The data behind them.
+    pub data: BTreeMap<(u32, u32), Vec<u8>>,
     /// Fails from this path on.
     pub fails_at_path: Option<usize>,
     /// Takes so long for every path.
@@ -45,6 +49,12 @@ impl Sink for MemorySink {
         Ok(())
     }
 
+    fn plan(&mut self, image: u32, plan: &Plan) -> Result<(), Full> {
+        let &Plan { first_path, lengths, accesses } = plan;
+        self.plans.push((image, first_path, lengths.to_vec(), accesses.to_vec()));
+        Ok(())
+    }
+
     fn module(&mut self, image: u32, module: &Module) -> Result<(), Full> {
         self.modules.push((image, module.clone()));
         Ok(())
@@ -60,7 +70,7 @@ impl Sink for MemorySink {
         Ok(())
     }
 
-    fn path(&mut self, image: u32, thread: u32, words: &[u32]) -> Result<(), Full> {
+    fn path(&mut self, image: u32, thread: u32, words: &[u32], data: &[u8]) -> Result<(), Full> {
         assert!(self.threads.iter().any(|info| info.thread == thread), "thread {thread} was announced");
         self.check(words);
         std::thread::sleep(self.delay);
@@ -69,6 +79,7 @@ impl Sink for MemorySink {
             return Err(Full);
         }
         self.paths.entry((image, thread)).or_default().extend(words);
+        self.data.entry((image, thread)).or_default().extend(data);
         Ok(())
     }
 }

@@ -2,7 +2,7 @@
 
 use std::error::Error;
 
-pub use trace::{Fragment, Module, ThreadInfo};
+pub use trace::{Fragment, Module, Plan, ThreadInfo};
 use trace::{WriteError, Writer};
 
 /// Takes what the rings deliver. For each thread, words come in order; what they name has come before them.
@@ -11,12 +11,14 @@ pub trait Sink {
 
     fn block(&mut self, image: u32, block: u32, address: u64, code: &[u8]) -> Result<(), Self::Error>;
     fn fragment(&mut self, image: u32, fragment: &Fragment) -> Result<(), Self::Error>;
+    /// What the data behind the paths of a fragment is; comes only if data is recorded.
+    fn plan(&mut self, image: u32, plan: &Plan) -> Result<(), Self::Error>;
     fn module(&mut self, image: u32, module: &Module) -> Result<(), Self::Error>;
     fn unmapped(&mut self, image: u32, address: u64, length: u64, tsc: u64) -> Result<(), Self::Error>;
     fn thread(&mut self, thread: &ThreadInfo) -> Result<(), Self::Error>;
-    /// Paths and events (see `wire::word`), as they stood in a segment of the thread's ring. They come from the target
-    /// unchecked.
-    fn path(&mut self, image: u32, thread: u32, words: &[u32]) -> Result<(), Self::Error>;
+    /// Paths and events (see `wire::word`), as they stood in a segment of the thread's ring, and the data behind them, if it
+    /// is recorded: what plans and events say, one after the other. They come from the target unchecked.
+    fn path(&mut self, image: u32, thread: u32, words: &[u32], data: &[u8]) -> Result<(), Self::Error>;
     /// Comes now and then while there is nothing else.
     fn tick(&mut self) -> Result<(), Self::Error> {
         Ok(())
@@ -34,6 +36,10 @@ impl<S: Sink> Sink for &mut S {
         S::fragment(self, image, fragment)
     }
 
+    fn plan(&mut self, image: u32, plan: &Plan) -> Result<(), Self::Error> {
+        S::plan(self, image, plan)
+    }
+
     fn module(&mut self, image: u32, module: &Module) -> Result<(), Self::Error> {
         S::module(self, image, module)
     }
@@ -46,8 +52,8 @@ impl<S: Sink> Sink for &mut S {
         S::thread(self, thread)
     }
 
-    fn path(&mut self, image: u32, thread: u32, words: &[u32]) -> Result<(), Self::Error> {
-        S::path(self, image, thread, words)
+    fn path(&mut self, image: u32, thread: u32, words: &[u32], data: &[u8]) -> Result<(), Self::Error> {
+        S::path(self, image, thread, words, data)
     }
 
     fn tick(&mut self) -> Result<(), Self::Error> {
@@ -66,6 +72,10 @@ impl Sink for Writer {
         Self::fragment(self, image, fragment)
     }
 
+    fn plan(&mut self, _: u32, plan: &Plan) -> Result<(), WriteError> {
+        Self::plan(self, plan)
+    }
+
     fn module(&mut self, image: u32, module: &Module) -> Result<(), WriteError> {
         Self::module(self, image, module)
     }
@@ -78,8 +88,8 @@ impl Sink for Writer {
         Self::thread(self, thread)
     }
 
-    fn path(&mut self, image: u32, thread: u32, words: &[u32]) -> Result<(), WriteError> {
-        Self::path(self, image, thread, words)
+    fn path(&mut self, image: u32, thread: u32, words: &[u32], data: &[u8]) -> Result<(), WriteError> {
+        self.path_with_data(image, thread, words, data)
     }
 
     fn tick(&mut self) -> Result<(), WriteError> {

@@ -135,6 +135,7 @@ extern "C" fn start_thread(tcb: &mut Tcb) -> ! {
     ring::open(tcb);
     let pc = tcb.registers.rip;
     ring::append_timed(tcb, word::START, pc);
+    ring::append_fs_base(tcb);
     select::start(tcb, &ENGINE.lock());
     dispatch::enter_first()
 }

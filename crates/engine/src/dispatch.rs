@@ -10,7 +10,7 @@ use core::mem::offset_of;
 use crate::fragment::{ENGINE, Engine};
 use crate::tcb::Tcb;
 use crate::translate::{ExitKind, Unreadable};
-use crate::{leave, ring, select, signal, syscall};
+use crate::{emulate, leave, ring, select, signal, syscall};
 
 const REGISTERS: usize = offset_of!(Tcb, registers);
 const XMM: usize = offset_of!(Tcb, xmm);
@@ -247,6 +247,12 @@ extern "C" fn on_exit(tcb: &mut Tcb, number: u64) {
         ExitKind::Syscall => {
             drop(engine);
             syscall::handle(tcb);
+            resume(tcb);
+        }
+        ExitKind::Emulated => {
+            let path = exit.path;
+            drop(engine);
+            emulate::run(tcb, path);
             resume(tcb);
         }
         ExitKind::Direct | ExitKind::Indirect => {

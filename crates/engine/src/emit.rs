@@ -1,5 +1,6 @@
 //! Machine code, byte by byte. Everything emitted here leaves the flags alone.
 
+use iced_x86::Register;
 use wire::word;
 
 use crate::tcb;
@@ -152,10 +153,76 @@ impl<'a> Emitter<'a> {
         Some(position)
     }
 
-    /// Writes a word at the cursor and moves it on.
-    pub fn record(&mut self, word: u32) {
+    /// Forgets what stands behind `position`.
+    pub fn rewind(&mut self, position: usize) {
+        self.position = position;
+    }
+
+    /// Writes a word at the cursor and moves it on, also over the data that stands behind it.
+    pub fn record(&mut self, word: u32, data: u32) {
         self.bytes_and_u32(&[0x41, 0xc7, 0x07], word);
-        self.bytes(&[0x4d, 0x8d, 0x7f, 4]);
+        let advance = data + 4;
+        match i8::try_from(advance) {
+            Ok(advance) => self.bytes(&[0x4d, 0x8d, 0x7f, advance as u8]),
+            Err(_) => self.bytes_and_u32(&[0x4d, 0x8d, 0xbf], advance),
+        }
+    }
+
+    /// `[r15 + displacement]` with the middle field of the instruction.
+    fn at_cursor(&mut self, middle: u8, displacement: u32) {
+        match i8::try_from(displacement) {
+            Ok(short) => self.bytes(&[0x47 | middle << 3, short as u8]),
+            Err(_) => self.bytes_and_u32(&[0x87 | middle << 3], displacement),
+        }
+    }
+
+    /// Stores the low bytes (1, 2, 4 or 8) of a general register, which is not r15, behind the cursor.
+    pub fn store_data(&mut self, displacement: u32, bytes: usize, register: u8) {
+        if bytes == 2 {
+            self.bytes(&[0x66]);
+        }
+        let rex = 0x41 | u8::from(bytes == 8) << 3 | (register >> 3) << 2;
+        self.bytes(&[rex, if bytes == 1 { 0x88 } else { 0x89 }]);
+        self.at_cursor(register & 7, displacement);
+    }
+
+    /// Stores a vector register, or its low four, eight or sixteen bytes, behind the cursor.
+    pub fn store_data_vector(&mut self, displacement: u32, bytes: usize, register: Register) {
+        let number = register.number() as u8;
+        if register.is_mm() {
+            self.bytes(&[0x41, 0x0f, 0x7f]); // movq
+            return self.at_cursor(number, displacement);
+        }
+        let (prefix, code, wide) = match bytes {
+            4 => (Some(0xf3), 2, 0),
+            8 => (Some(0xf2), 3, 1),
+            _ => (None, 0, 0),
+        };
+        if number < 16 && bytes <= 16 {
+            self.bytes(prefix.as_slice());
+            self.bytes(&[0x41 | (number >> 3) << 2, 0x0f, 0x11]);
+            return self.at_cursor(number & 7, displacement);
+        }
+        if number < 16 && bytes == 32 {
+            let first = if number < 8 { 0xc1 } else { 0x41 };
+            self.bytes(&[0xc4, first, 0x7c, 0x11]);
+            return self.at_cursor(number & 7, displacement);
+        }
+        let length = match bytes {
+            ..=16 => 0,
+            32 => 1,
+            _ => 2,
+        };
+        let first = (!number >> 3 & 1) << 7 | 0x40 | (!number >> 4 & 1) << 4 | 1;
+        self.bytes(&[0x62, first, wide << 7 | 0x7c | code, 8 | length << 5, 0x11]);
+        // With eight bits, the displacement would count in units of the operand.
+        self.bytes_and_u32(&[0x87 | (number & 7) << 3], displacement);
+    }
+
+    /// Stores a mask register, eight bytes of it or two, behind the cursor.
+    pub fn store_data_mask(&mut self, displacement: u32, wide: bool, register: Register) {
+        self.bytes(&[0xc4, 0xc1, if wide { 0xf8 } else { 0x78 }, 0x91]);
+        self.at_cursor(register.number() as u8, displacement);
     }
 
     /// Writes an event with the time at the cursor and moves it on. rax and rdx go to the scratch places of rcx and rdx.
@@ -364,7 +431,7 @@ mod tests {
 
     #[test]
     fn a_word_is_written_before_the_cursor_moves() {
-        let (_, instructions) = emit(|out| out.record(0x1234_5678));
+        let (_, instructions) = emit(|out| out.record(0x1234_5678, 0));
         let [store, advance] = instructions[..] else { panic!("{instructions:?}") };
         assert_eq!((store.code(), store.memory_base()), (Code::Mov_rm32_imm32, Register::R15));
         assert_eq!((store.memory_displacement64(), store.immediate32()), (0, 0x1234_5678));
@@ -394,7 +461,7 @@ mod tests {
     fn nothing_changes_flags() {
         let table = |by_pext| Table { address: 0x6000_0000, by_pext };
         let (_, instructions) = emit(|out| {
-            out.record(1);
+            out.record(1, 0);
             out.record_time();
             out.take_r15();
             out.give_r15();

@@ -74,6 +74,10 @@ pub struct Exit {
     pub site: u64,
     /// It may be linked.
     links: bool,
+    /// Its path.
+    pub path: u32,
+    /// Bytes of data behind its word.
+    data: u32,
     /// Number of blocks executed when this exit is taken.
     blocks: u16,
     /// The fragment it is linked to, and the next exit that is linked to the same one.
@@ -90,11 +94,12 @@ pub struct Place {
     pub progress: Progress,
 }
 
-/// A fragment (by its first path; 0: none) and how many of its blocks are complete.
+/// A fragment (by its first path; 0: none), how many of its blocks are complete, and how many bytes of data are stored.
 #[derive(Clone, Copy, Default)]
 pub struct Progress {
     pub fragment: u32,
     pub blocks: u32,
+    pub data: u32,
 }
 
 pub struct Engine {
@@ -120,6 +125,15 @@ pub struct Engine {
     /// such instructions are remembered.
     ordered: bool,
     unordered: Vec<u32>,
+    has_avx512: bool,
+}
+
+/// Whether processor and operating system have vectors of 64 bytes.
+fn has_avx512() -> bool {
+    const OSXSAVE: u32 = 1 << 27;
+    const AVX512F: u32 = 1 << 16;
+    let (basic, more) = (core::arch::x86_64::__cpuid(1), core::arch::x86_64::__cpuid_count(7, 0));
+    basic.ecx & OSXSAVE != 0 && more.ebx & AVX512F != 0
 }
 
 /// Readable application code for a block.
@@ -155,6 +169,7 @@ impl Engine {
             pages: Pages::new(),
             ordered: false,
             unordered: Vec::new(),
+            has_avx512: false,
         }
     }
 
@@ -162,6 +177,7 @@ impl Engine {
     pub fn set_up(&mut self, control: u64, table: Table, missing: u64) {
         self.control = control;
         self.table = table;
+        self.has_avx512 = has_avx512();
         self.path_base = self.control().next_path.load(Ordering::Relaxed) + 1;
         let control = self.control();
         self.selection.set_up(control);
@@ -282,6 +298,8 @@ impl Engine {
         let restless = chain.iter().any(|block| self.selection.is_restless(world, block.address, block.code));
         let table = if restless { Table { address: 0, ..self.table } } else { self.table_of(world) };
         let first_path = self.control().next_path.load(Ordering::Relaxed) + 1;
+        let silent = self.selection.is_silent(world, address);
+        let data = if silent { wire::DATA_NONE } else { self.control().data.load(Ordering::Relaxed) };
         let Some(index) = self.cache.region_near(address) else {
             panic!("no room for translated code near {address:#x}");
         };
@@ -300,6 +318,8 @@ impl Engine {
             table,
             guess,
             ordered: self.ordered && world == World::Recording,
+            data,
+            has_avx512: self.has_avx512,
             first_exit: self.exits.len() as u32,
             first_path,
             stubs_end: region.stubs_next,
@@ -333,7 +353,7 @@ impl Engine {
             generation: 0,
             dropped: false,
             world,
-            silent: self.selection.is_silent(world, address),
+            silent,
             restless,
             marks: 0,
             mark_count: 0,
@@ -347,6 +367,9 @@ impl Engine {
 
     fn register(&mut self, mut fragment: Fragment, translation: &Translation, chain: &[ChainBlock]) -> u32 {
         self.announce_fragment(&fragment, translation, chain);
+        if self.control().data.load(Ordering::Relaxed) != wire::DATA_NONE && !fragment.silent {
+            self.announce_plan(fragment.first_path, translation);
+        }
         self.control().next_path.fetch_add(translation.exits.len() as u32, Ordering::Relaxed);
         let index = self.fragments.len() as u32;
         if let Some(region) = self.cache.region_of_mut(fragment.start) {
@@ -367,11 +390,14 @@ impl Engine {
             self.parts.push(Part { address: block.address, length: *length });
             self.pages.add(index, block.address, block.address + u64::from(*length));
         }
-        self.exits.extend(translation.exits.iter().map(|exit| Exit {
+        let paths = fragment.first_path..;
+        self.exits.extend(translation.exits.iter().zip(paths).map(|(exit, path)| Exit {
             kind: exit.kind,
             target: exit.target,
             site: exit.site,
             links: !fragment.restless,
+            path,
+            data: exit.data,
             blocks: exit.blocks,
             linked_to: UNLINKED,
             next_incoming: NO_EXIT,
@@ -462,7 +488,11 @@ impl Engine {
         Some(Place {
             pc: part.address + u64::from(mark.offset),
             state: mark.state,
-            progress: Progress { fragment: fragment.first_path, blocks: u32::from(mark.block) },
+            progress: Progress {
+                fragment: fragment.first_path,
+                blocks: u32::from(mark.block),
+                data: u32::from(mark.data),
+            },
         })
     }
 
@@ -528,6 +558,20 @@ impl Engine {
         self.append_code(code::FRAGMENT, &[bytes]);
     }
 
+    fn announce_plan(&mut self, first_path: u32, translation: &Translation) {
+        let counts = [first_path, translation.exits.len() as u32, translation.accesses.len() as u32, 0];
+        let words: Vec<u32> = counts.into_iter().chain(translation.exits.iter().map(|exit| exit.data)).collect();
+        // SAFETY: any u32 is four bytes, in the order of this machine, which is the ring's; accesses have no padding.
+        let (words, accesses) = unsafe {
+            let accesses = &translation.accesses;
+            (
+                core::slice::from_raw_parts(words.as_ptr().cast::<u8>(), words.len() * 4),
+                core::slice::from_raw_parts(accesses.as_ptr().cast::<u8>(), accesses.len() * code::ACCESS_BYTES),
+            )
+        };
+        self.append_code(code::PLAN, &[words, accesses]);
+    }
+
     pub fn announce_unmap(&mut self, address: u64, length: u64) {
         let fixed = [address.to_le_bytes(), length.to_le_bytes(), sys::tsc().to_le_bytes()];
         self.append_code(code::UNMAP, &[fixed.as_flattened()]);
@@ -570,6 +614,8 @@ impl Engine {
             target: fragment.address,
             site: 0,
             links: true,
+            path: 0,
+            data: 0,
             blocks: 0,
             linked_to: index,
             next_incoming: NO_EXIT,
@@ -595,12 +641,12 @@ impl Engine {
         self.pages.made_from(address).iter().copied().filter(is_through).collect()
     }
 
-    /// Instructions that were executed since the last word by a thread that was interrupted at `pc`.
-    pub fn instructions_before(&self, progress: &Progress, pc: u64) -> u64 {
-        let Some((index, _)) = self.path(progress.fragment) else { return 0 };
+    /// Instructions of the first `blocks` blocks of the fragment with this first path, and of the next one up to `pc`.
+    pub fn instructions_before(&self, fragment: u32, blocks: u32, pc: u64) -> u64 {
+        let Some((index, _)) = self.path(fragment) else { return 0 };
         let parts = &self.parts[self.fragments[index as usize].blocks as usize..];
-        let parts = parts.iter().take(progress.blocks as usize + 1).enumerate();
-        let lengths = parts.map(|(at, part)| match at == progress.blocks as usize {
+        let parts = parts.iter().take(blocks as usize + 1).enumerate();
+        let lengths = parts.map(|(at, part)| match at == blocks as usize {
             true => (part.address, pc.wrapping_sub(part.address).min(u64::from(part.length)) as usize),
             false => (part.address, part.length as usize),
         });

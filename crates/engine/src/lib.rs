@@ -16,6 +16,7 @@ pub mod change;
 pub mod clone;
 pub mod dispatch;
 pub mod emit;
+pub mod emulate;
 pub mod exec;
 pub mod fragment;
 pub mod leave;

@@ -1,7 +1,12 @@
 //! What is hot, read off the ring: a full segment is the exact history of what the thread has just executed, so a few
 //! samples of it show where the time goes and what usually comes next. No counters are needed in translated code.
 
-use crate::fragment::ENGINE;
+use alloc::vec::Vec;
+use core::sync::atomic::Ordering;
+
+use wire::{DATA_NONE, word};
+
+use crate::fragment::{ENGINE, Engine};
 use crate::tcb::Tcb;
 
 /// Words between two samples, on average.
@@ -11,19 +16,47 @@ const HISTORY: usize = 80;
 /// Chains made per segment at most, so that the thread is not held up for long.
 const CHAINS_MAX: usize = 32;
 
+/// Words between two samples if there is data between them: a segment has fewer then.
+const STRIDE_WITH_DATA: usize = 64;
+
 /// Looks at the segment that the thread has filled, before it is handed over.
 pub fn study(tcb: &Tcb) {
     let words = ((tcb.cursor - tcb.stand.opened) / 4) as usize;
     // SAFETY: the thread has written these words and is the only one to write here until it hands the segment over.
     let words = unsafe { core::slice::from_raw_parts(tcb.stand.opened as *const u32, words) };
     let mut engine = ENGINE.lock();
+    if tcb.control().data.load(Ordering::Relaxed) == DATA_NONE {
+        sample(&mut engine, words, STRIDE);
+    } else {
+        let words = without_data(&engine, words);
+        sample(&mut engine, &words, STRIDE_WITH_DATA);
+    }
+}
+
+fn sample(engine: &mut Engine, words: &[u32], stride: usize) {
     // The first sample is at a place that changes from segment to segment.
-    let mut at = crate::sys::tsc() as usize / 16 % STRIDE;
+    let mut at = crate::sys::tsc() as usize / 16 % stride;
     let mut chains = 0;
     while at + HISTORY < words.len() && chains < CHAINS_MAX {
         if engine.sample(&words[at..at + HISTORY]) {
             chains += 1;
         }
-        at += STRIDE;
+        at += stride;
     }
+}
+
+/// The words of a segment without the data behind them.
+fn without_data(engine: &Engine, segment: &[u32]) -> Vec<u32> {
+    let mut words = Vec::with_capacity(segment.len() / 8);
+    let mut at = 0;
+    while let Some(&word) = segment.get(at) {
+        let data = if word & word::EVENT != 0 {
+            word::length(word).unwrap_or(1) - 1 + word::data_words(word)
+        } else {
+            engine.data_of(word).unwrap_or(0) as usize / 4
+        };
+        words.push(word);
+        at += 1 + data;
+    }
+    words
 }

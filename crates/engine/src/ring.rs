@@ -41,8 +41,21 @@ pub fn is_guard(tcb: &Tcb, address: u64) -> bool {
 
 /// Appends a whole event.
 fn append(tcb: &mut Tcb, words: &[u32]) {
-    if tcb.cursor + 4 * words.len() as u64 > tcb.limit {
+    append_with_data(tcb, words, &[]);
+}
+
+/// Appends a whole event and the data that belongs to it, filled up to whole words.
+fn append_with_data(tcb: &mut Tcb, words: &[u32], data: &[&[u8]]) {
+    let bytes: usize = data.iter().map(|part| part.len()).sum();
+    let total = 4 * words.len() as u64 + bytes.next_multiple_of(4) as u64;
+    if tcb.cursor + total > tcb.limit {
         advance(tcb);
+    }
+    let mut at = tcb.cursor + 4 * words.len() as u64;
+    for part in data {
+        // SAFETY: there is room in the segment, which only this thread writes.
+        unsafe { core::ptr::copy_nonoverlapping(part.as_ptr(), at as *mut u8, part.len()) };
+        at += part.len() as u64;
     }
     let at = tcb.cursor as *mut u32;
     // SAFETY: there is room in the segment, which only this thread writes. The first word comes last, so that a
@@ -52,7 +65,13 @@ fn append(tcb: &mut Tcb, words: &[u32]) {
             at.add(index).write_volatile(words[index]);
         }
     }
-    tcb.cursor += 4 * words.len() as u64;
+    tcb.cursor += total;
+}
+
+/// The first word of an event with data.
+fn head(kind: u8, low: u8, data: &[&[u8]]) -> u32 {
+    let bytes: usize = data.iter().map(|part| part.len()).sum();
+    word::event(kind, u32::from(low) | (bytes.div_ceil(4) as u32) << 8)
 }
 
 /// Hands the segment over, waits for a free one and opens it.
@@ -163,12 +182,71 @@ pub fn append_syscall(tcb: &mut Tcb, number: u32) {
 
 /// Appends a signal that interrupts the thread at `tcb.registers.rip`, after `tcb.progress`.
 pub fn append_signal(tcb: &mut Tcb, signal: u8, handler: u64) {
-    let Progress { fragment, blocks } = core::mem::take(&mut tcb.progress);
+    let Progress { fragment, blocks, data } = core::mem::take(&mut tcb.progress);
+    // What the fragment has stored stands where the event goes.
+    let mut room = [0; wire::RECORD_BYTES_MAX];
+    let data = &mut room[..(data as usize).min(wire::RECORD_BYTES_MAX)];
+    // SAFETY: the fragment has stored so much behind the cursor.
+    unsafe { core::ptr::copy_nonoverlapping((tcb.cursor + 4) as *const u8, data.as_mut_ptr(), data.len()) };
+    skip::interrupted(tcb, fragment, blocks);
+    let (pc, tsc) = (tcb.registers.rip, sys::tsc());
+    let head = head(word::SIGNAL, signal, &[data]);
+    let words = [head, fragment, blocks, low(pc), high(pc), low(handler), high(handler), low(tsc), high(tsc)];
+    append_with_data(tcb, &words, &[data]);
+}
+
+/// Appends a path without data.
+pub fn append_path(tcb: &mut Tcb, path: u32) {
+    append(tcb, &[path]);
+}
+
+/// Appends one access of the instruction at `tcb.registers.rip`.
+pub fn append_access(tcb: &mut Tcb, address: u64, size: u32, value: &[u8]) {
     let pc = tcb.registers.rip;
-    skip::interrupted(tcb, &Progress { fragment, blocks }, pc);
-    let tsc = sys::tsc();
-    let head = word::event(word::SIGNAL, u32::from(signal));
-    append(tcb, &[head, fragment, blocks, low(pc), high(pc), low(handler), high(handler), low(tsc), high(tsc)]);
+    let head = head(word::ACCESS, 0, &[value]);
+    append_with_data(tcb, &[head, low(pc), high(pc), low(address), high(address), size], &[value]);
+}
+
+/// Appends iterations of the string instruction at `tcb.registers.rip`.
+pub fn append_string(tcb: &mut Tcb, source: u64, destination: u64, count: u32, shape: u32, values: [&[u8]; 2]) {
+    let pc = tcb.registers.rip;
+    let head = head(word::STRING, 0, &values);
+    let [source, destination] = [source, destination].map(|address| [low(address), high(address)]);
+    let words = [head, low(pc), high(pc), source[0], source[1], destination[0], destination[1], count, shape];
+    append_with_data(tcb, &words, &values);
+}
+
+/// The base of the calling thread's fs segment.
+pub fn fs_base() -> u64 {
+    const ARCH_GET_FS: u64 = 0x1003;
+    let mut base = 0u64;
+    // SAFETY: the kernel writes the base.
+    unsafe { sys::call(sys::number::ARCH_PRCTL, [ARCH_GET_FS, &raw mut base as u64, 0, 0, 0, 0]) };
+    base
+}
+
+/// Says where the thread's fs segment is, if data is recorded.
+pub fn append_fs_base(tcb: &mut Tcb) {
+    if tcb.control().data.load(Ordering::Relaxed) != wire::DATA_NONE {
+        let base = fs_base();
+        append(tcb, &[word::event(word::FS_BASE, 0), low(base), high(base)]);
+    }
+}
+
+/// The cursor, with data behind it that belongs to no path yet, has met the end of its segment: goes on in the next one, and takes
+/// that data along.
+pub fn advance_with_data(tcb: &mut Tcb) {
+    let (start, length) = (tcb.cursor, (tcb.limit - tcb.cursor) as usize);
+    let mut room = [0; wire::RECORD_BYTES_MAX];
+    let data = &mut room[..length.min(wire::RECORD_BYTES_MAX)];
+    // SAFETY: from the cursor to the end of the segment, which only this thread writes. Words that are not written are zero.
+    unsafe {
+        core::ptr::copy_nonoverlapping(start as *const u8, data.as_mut_ptr(), data.len());
+        core::ptr::write_bytes(start as *mut u8, 0, data.len());
+    }
+    advance(tcb);
+    // SAFETY: a new segment has room for it.
+    unsafe { core::ptr::copy_nonoverlapping(data.as_ptr(), tcb.cursor as *mut u8, data.len()) };
 }
 
 pub fn append_child(tcb: &mut Tcb, thread: u32, os_tid: u32) {
@@ -228,7 +306,7 @@ mod tests {
         append_timed(tcb, word::START, address);
         append_time(tcb, word::TIME);
         append_syscall(tcb, 0x4d);
-        tcb.progress = Progress { fragment: 5, blocks: 2 };
+        tcb.progress = Progress { fragment: 5, blocks: 2, data: 0 };
         tcb.registers.rip = address;
         append_signal(tcb, 11, address);
         append_timed(tcb, word::RESUME, address);

@@ -252,6 +252,7 @@ pub fn record(tcb: &mut Tcb) {
     forget_silence(tcb);
     tcb.stand.world = World::Recording;
     ring::append_time(tcb, word::TIME);
+    ring::append_fs_base(tcb);
 }
 
 /// Makes the segment one that the recorder can read: what was written over is zero again.

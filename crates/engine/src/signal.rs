@@ -16,8 +16,8 @@ use wire::{RAX, RCX, RDI, RDX, RSI, RSP, Registers, word};
 use crate::fragment::{ENGINE, Place};
 use crate::lock::Mutex;
 use crate::tcb::{AlternateStack, SS_AUTODISARM, SS_DISABLE, SS_ONSTACK, Tcb, Vectors};
-use crate::translate::State;
-use crate::{dispatch, exec, leave, memory, profile, ring, skip, sys, syscall};
+use crate::translate::{Spill, State};
+use crate::{dispatch, emulate, exec, leave, memory, profile, ring, skip, sys, syscall};
 
 pub const SIGILL: usize = 4;
 pub const SIGTRAP: usize = 5;
@@ -360,6 +360,12 @@ fn on_signal(tcb: &mut Tcb, signal: usize, info: &Info, context: &mut Context) {
         return on_native_signal(tcb, signal, info, context);
     }
     if is_engine(pc) {
+        if SYNCHRONOUS & bit(signal) != 0 && is_fault(info) && tcb.accessing {
+            // What the engine does for the application, the application has done.
+            tcb.accessing = false;
+            emulate::flush(tcb);
+            return deliver(tcb, signal, info, context, true);
+        }
         if SYNCHRONOUS & bit(signal) != 0 && is_fault(info) {
             panic!("signal {signal} at {pc:#x} in the engine, address {:#x}", info[2]);
         }
@@ -444,7 +450,7 @@ fn on_write(tcb: &mut Tcb, info: &Info, context: &mut Context) -> bool {
 fn on_ring_end(tcb: &mut Tcb, context: &mut Context) {
     tcb.cursor = context.registers[CONTEXT_R15];
     profile::study(tcb);
-    ring::advance(tcb);
+    ring::advance_with_data(tcb);
     if tcb.stand.skipping {
         skip::go_on(tcb);
         tcb.stale |= skip::is_near_end(tcb);
@@ -550,11 +556,32 @@ fn settle(tcb: &mut Tcb, context: &Context, place: Option<Place>) {
             registers.general[RCX] = tcb.scratch_rcx;
             registers.general[RDX] = tcb.scratch_rdx;
         }
-        State::Spilled(register, _) => registers.general[usize::from(register)] = tcb.scratch_rcx,
+        State::Spilled(spill, _) => unspill(tcb, context, &mut registers, spill),
         _ => {}
     }
     tcb.registers = registers;
     tcb.progress = place.progress;
+}
+
+/// Puts registers that the engine was using back.
+fn unspill(tcb: &Tcb, context: &Context, registers: &mut Registers, spill: Spill) {
+    for (register, value) in [(spill.general, tcb.scratch_rcx), (spill.third, tcb.scratch_third)] {
+        if register != Spill::NONE {
+            registers.general[usize::from(register)] = value;
+        }
+    }
+    if spill.flags {
+        // In ah as `lahf` gives them, overflow in al.
+        let [overflow, others] = [tcb.flags & 1, tcb.flags >> 8 & 0xd5];
+        registers.rflags = registers.rflags & !0x8d5 | others | overflow << 11;
+    }
+    if spill.vector != Spill::NONE && context.fpstate != 0 {
+        // SAFETY: the kernel's frame on our stack.
+        unsafe {
+            *at::<[u64; 2]>(context.fpstate + XMM + 16 * u64::from(spill.vector)) =
+                [tcb.scratch_vector[0], tcb.scratch_vector[1]];
+        }
+    }
 }
 
 /// Runs the application's handler next (or ends the application), from the saved state. `saved_xmm`: the vector registers'

@@ -11,7 +11,7 @@ use core::sync::atomic::{AtomicPtr, AtomicU16, Ordering};
 
 use wire::{SEGMENT_BYTES, word};
 
-use crate::fragment::{ENGINE, PATH_INSTRUCTIONS_MAX, Progress};
+use crate::fragment::{ENGINE, PATH_INSTRUCTIONS_MAX};
 use crate::select::{self, World};
 use crate::tcb::Tcb;
 
@@ -96,10 +96,10 @@ pub fn settle(tcb: &mut Tcb) {
     tcb.stand.counted = tcb.cursor;
 }
 
-/// The thread is interrupted at `pc`, in the middle of a path, which then has no word.
-pub fn interrupted(tcb: &mut Tcb, progress: &Progress, pc: u64) {
+/// The thread is interrupted at `tcb.registers.rip`, after so many blocks of a fragment, which then writes no word.
+pub fn interrupted(tcb: &mut Tcb, fragment: u32, blocks: u32) {
     if tcb.stand.skipping {
-        tcb.stand.quota -= ENGINE.lock().instructions_before(progress, pc) as i64;
+        tcb.stand.quota -= ENGINE.lock().instructions_before(fragment, blocks, tcb.registers.rip) as i64;
     }
 }
 

@@ -39,6 +39,7 @@ pub unsafe extern "C" fn start(init: &Init) -> ! {
     signal::set_up();
     ring::open(tcb);
     ring::append_timed(tcb, word::START, init.registers.rip);
+    ring::append_fs_base(tcb);
     select::start(tcb, &ENGINE.lock());
     dispatch::enter_first()
 }

@@ -124,11 +124,17 @@ fn sigreturn(tcb: &mut Tcb) {
 
 fn arch_prctl(tcb: &mut Tcb, code: u64) -> i64 {
     const ARCH_SET_GS: u64 = 0x1001;
+    const ARCH_SET_FS: u64 = 0x1002;
     const ARCH_SHSTK_ENABLE: u64 = 0x5001;
     match code {
         // gs is ours, and shadow stacks would see our jumps.
         ARCH_SET_GS => sys::EPERM,
         ARCH_SHSTK_ENABLE => sys::EINVAL,
+        ARCH_SET_FS => {
+            let result = pass(tcb);
+            ring::append_fs_base(tcb);
+            result
+        }
         _ => pass(tcb),
     }
 }

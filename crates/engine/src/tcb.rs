@@ -18,6 +18,10 @@ pub struct Tcb {
     /// rcx and rdx while translated code uses them on the way to an indirect target, or rcx on the way out.
     pub scratch_rcx: u64,
     pub scratch_rdx: u64,
+    /// Another register, while data is recorded.
+    pub scratch_third: u64,
+    /// Flags before an instruction: overflow in al, the others in ah.
+    pub flags: u64,
     /// Where the next word goes, while r15 is the application's or the engine runs.
     pub cursor: u64,
     /// Addresses that translated code jumps to: see `dispatch`.
@@ -36,6 +40,13 @@ pub struct Tcb {
     /// The application's state while the engine runs. `rip` is always valid then.
     pub registers: Registers,
     pub xmm: Vectors,
+    /// Copies of memory operands, and a vector register, while data is recorded.
+    pub operand: Operand,
+    pub scratch_vector: [u64; 8],
+    /// The engine accesses memory for the application: a fault is the application's.
+    pub accessing: bool,
+    /// Iterations of a string instruction that are not recorded yet.
+    pub strings: Option<alloc::boxed::Box<crate::emulate::Strings>>,
     /// The signal mask the kernel should have while the application runs.
     pub real_mask: u64,
     /// The signal mask the application believes in.
@@ -75,6 +86,13 @@ pub struct Tcb {
     pub stand: crate::select::Stand,
 }
 
+/// Room for a memory operand.
+#[repr(C, align(64))]
+#[derive(Clone, Copy)]
+pub struct Operand(pub [u8; OPERAND_BYTES]);
+
+pub const OPERAND_BYTES: usize = 512;
+
 /// The low halves of the vector registers, where `movaps` can reach them.
 #[repr(C, align(16))]
 #[derive(Clone, Copy)]
@@ -96,6 +114,11 @@ pub const SS_AUTODISARM: i32 = 1 << 31;
 
 pub const SCRATCH_RCX: u32 = offset_of!(Tcb, scratch_rcx) as u32;
 pub const SCRATCH_RDX: u32 = offset_of!(Tcb, scratch_rdx) as u32;
+pub const SCRATCH_THIRD: u32 = offset_of!(Tcb, scratch_third) as u32;
+pub const SCRATCH_VECTOR: u32 = offset_of!(Tcb, scratch_vector) as u32;
+pub const FLAGS: u32 = offset_of!(Tcb, flags) as u32;
+pub const OPERAND: u32 = offset_of!(Tcb, operand) as u32;
+pub const ENGINE_STACK: u32 = offset_of!(Tcb, engine_stack) as u32;
 pub const CURSOR: u32 = offset_of!(Tcb, cursor) as u32;
 pub const EXIT_ENTRY: u32 = offset_of!(Tcb, exit_entry) as u32;
 pub const MISMATCH_ENTRY: u32 = offset_of!(Tcb, mismatch_entry) as u32;
@@ -105,7 +128,7 @@ pub const TABLE_MASK: u32 = offset_of!(Tcb, table_mask) as u32;
 pub const APP_R15: u32 = (offset_of!(Tcb, registers) + 8 * wire::R15) as u32;
 
 const GUARD: u64 = 4096;
-const ENGINE_STACK: u64 = 128 << 10;
+const ENGINE_STACK_BYTES: u64 = 128 << 10;
 const SIGNAL_STACK: u64 = 64 << 10;
 
 impl Tcb {
@@ -113,11 +136,11 @@ impl Tcb {
     pub fn new(control: &Control, slot_index: u32, thread: u32, min_signal_stack: u64) -> Option<&'static mut Self> {
         let signal_stack_length = SIGNAL_STACK + ((min_signal_stack + 4095) & !4095);
         let size = (size_of::<Self>() as u64 + 4095) & !4095;
-        let length = (GUARD + ENGINE_STACK + signal_stack_length + size + 0xffff) & !0xffff;
+        let length = (GUARD + ENGINE_STACK_BYTES + signal_stack_length + size + 0xffff) & !0xffff;
         let mapping = sys::map_own(length)?;
         // SAFETY: the first page was mapped just now; it becomes a guard page.
         unsafe { sys::protect(mapping, GUARD, 0) };
-        let engine_stack = mapping + GUARD + ENGINE_STACK;
+        let engine_stack = mapping + GUARD + ENGINE_STACK_BYTES;
         let address = engine_stack + signal_stack_length;
         let this = address as *mut Self;
         // SAFETY: fresh zeroed memory of the right size and alignment, for which all-zero is a valid value except for

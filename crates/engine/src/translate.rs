@@ -4,6 +4,8 @@
 //! number of its own, which it writes at the cursor. Instructions are copied as they are; only RIP-relative displacements are adjusted, control transfers are replaced, and blocks that
 //! use r15 swap the cursor out for as long as they need.
 //!
+//! If data is recorded, it goes behind the path's word: see [`data`] and [`value`].
+//!
 //! [`Mark`]s say, for every place in the result, which application instruction comes next there and where its registers
 //! are, so that signals see the exact state.
 
@@ -13,6 +15,13 @@ use isa::Transfer;
 use wire::code::{LEAVE_DIRECT, LEAVE_INDIRECT, LEAVE_NOT_TAKEN, LEAVE_SYSCALL, LEAVE_TAKEN};
 
 use crate::emit::{Emitter, LEAVE_BYTES, Table};
+
+mod data;
+mod operand;
+mod symbol;
+mod value;
+
+use data::Data;
 
 /// Blocks are cut after this many instructions.
 pub const BLOCK_INSTRUCTIONS_MAX: usize = 100;
@@ -35,6 +44,8 @@ pub struct Mark {
     pub cache: u16,
     /// The next application instruction, relative to the start of its block.
     pub offset: u16,
+    /// Bytes of data that have been stored.
+    pub data: u16,
     /// Which block of the chain.
     pub block: u8,
     pub state: State,
@@ -50,10 +61,33 @@ pub enum State {
     Scratch,
     /// As `Own`, but rcx and rdx are in their scratch places.
     ScratchOwn,
-    /// This low register is in rcx's scratch place; r15 is the cursor or, if the flag is set, the application's.
-    Spilled(u8, bool),
+    /// These registers are elsewhere; r15 is the cursor or, if the flag is set, the application's.
+    Spilled(Spill, bool),
     /// In between: only going on a few instructions leads to a clean point.
     Dirty,
+}
+
+/// Registers of the application that the engine uses for a moment, by number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Spill {
+    /// In rcx's scratch place.
+    pub general: u8,
+    /// In the third scratch place.
+    pub third: u8,
+    /// A vector register.
+    pub vector: u8,
+    /// The flags before the current instruction are in the thread's state.
+    pub flags: bool,
+}
+
+impl Spill {
+    pub const NONE: u8 = 0xff;
+}
+
+impl Default for Spill {
+    fn default() -> Self {
+        Self { general: Self::NONE, third: Self::NONE, vector: Self::NONE, flags: false }
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,6 +98,8 @@ pub enum ExitKind {
     Indirect,
     /// A system call; `target` is the address of the instruction.
     Syscall,
+    /// The engine executes the instruction at `target` and records its path.
+    Emulated,
 }
 
 /// A way out of a chain. Its path is the number of the fragment's first one plus its index.
@@ -77,6 +113,8 @@ pub struct NewExit {
     pub blocks: u16,
     /// How the last of them leaves: one of `wire::code::LEAVE_*`.
     pub leave: u32,
+    /// Bytes of data behind its word.
+    pub data: u32,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -93,6 +131,9 @@ pub struct Surroundings {
     pub guess: bool,
     /// Whether locked instructions are followed by the time, so that threads can be ordered by it.
     pub ordered: bool,
+    /// What is recorded beside the path: one of `wire::DATA_*`.
+    pub data: u32,
+    pub has_avx512: bool,
     /// Number of the first exit; further ones count up.
     pub first_exit: u32,
     /// Number of the first exit's path.
@@ -117,6 +158,8 @@ pub struct Translation {
     pub blocks: Vec<BlockResult>,
     pub exits: Vec<NewExit>,
     pub marks: Vec<Mark>,
+    /// How accesses are made of the data.
+    pub accesses: Vec<wire::code::Access>,
     /// Whether a locked instruction was met.
     pub has_locked: bool,
 }
@@ -130,6 +173,7 @@ struct SideExit {
     site: usize,
     own_r15: bool,
     blocks: u16,
+    data: usize,
     target: SideTarget,
 }
 
@@ -155,6 +199,14 @@ struct Translator<'e, 'b> {
     side_exits: Vec<SideExit>,
     block: u8,
     block_address: u64,
+    data: Data,
+    /// The current instruction.
+    pc: u64,
+    spill: Spill,
+    /// The newest mark is a dirty one.
+    is_dirty: bool,
+    /// Something that is wanted cannot be encoded.
+    failed: bool,
 }
 
 /// Translates a chain. Positions in the result are relative to where `out` stands now.
@@ -167,7 +219,13 @@ pub fn translate(
     let mut translator = Translator {
         out,
         surroundings,
-        result: Translation { blocks: Vec::new(), exits: Vec::new(), marks: Vec::new(), has_locked: false },
+        result: Translation {
+            blocks: Vec::new(),
+            exits: Vec::new(),
+            marks: Vec::new(),
+            accesses: Vec::new(),
+            has_locked: false,
+        },
         start,
         own_r15: false,
         literals: Vec::new(),
@@ -175,6 +233,11 @@ pub fn translate(
         side_exits: Vec::new(),
         block: 0,
         block_address: 0,
+        data: Data::new(surroundings.data),
+        pc: 0,
+        spill: Spill::default(),
+        is_dirty: false,
+        failed: false,
     };
     translator.open();
     for (index, block) in chain.iter().enumerate() {
@@ -184,6 +247,7 @@ pub fn translate(
         }
     }
     translator.finish();
+    translator.result.accesses = translator.data.accesses;
     Ok(translator.result)
 }
 
@@ -197,7 +261,7 @@ enum Then {
 impl Translator<'_, '_> {
     /// A fragment begins with an instruction that does nothing and can be replaced by a jump at any time.
     fn open(&mut self) {
-        self.result.marks.push(Mark { cache: 0, offset: 0, block: 0, state: State::Cursor });
+        self.result.marks.push(Mark { cache: 0, offset: 0, data: 0, block: 0, state: State::Cursor });
         self.out.bytes(&PATCH_POINT);
     }
 
@@ -216,7 +280,13 @@ impl Translator<'_, '_> {
                 }
                 return Ok(self.cut(block, start));
             }
+            if start > 0 && self.is_full() {
+                return Ok(self.cut(block, start));
+            }
             let bytes = &block.code[start..decoder.position()];
+            if self.is_for_the_engine(&instruction) {
+                return self.end_emulated(&instruction, block, start);
+            }
             let transfer = if instruction.is_invalid() { Transfer::Trap } else { isa::transfer(&instruction) };
             if transfer == Transfer::Next {
                 self.copy(&instruction, &decoder, bytes);
@@ -250,9 +320,8 @@ impl Translator<'_, '_> {
         self.mark_at(next);
         self.want_cursor();
         self.dirty();
-        let (kind, leave) = (ExitKind::Direct, LEAVE_DIRECT);
         let stub = self.surroundings.stub(self.result.exits.len());
-        self.exit(NewExit { kind, target: next, site: 0, blocks: self.blocks(), leave });
+        self.exit(ExitKind::Direct, next, self.blocks(), LEAVE_DIRECT);
         self.out.record_time();
         self.jump_linkable(stub);
     }
@@ -275,13 +344,19 @@ impl Translator<'_, '_> {
 
     fn mark(&mut self, pc: u64, state: State) {
         let offset = pc.wrapping_sub(self.block_address) as u16;
-        let mark = Mark { cache: self.offset(), offset, block: self.block, state };
+        let data = self.data.length as u16;
+        let mark = Mark { cache: self.offset(), offset, data, block: self.block, state };
+        self.is_dirty = state == State::Dirty;
         self.result.marks.push(mark);
     }
 
     /// Marks a clean point before the instruction at `pc`.
     fn mark_at(&mut self, pc: u64) {
-        let state = if self.own_r15 { State::Own } else { State::Cursor };
+        let state = match (self.spill == Spill::default(), self.own_r15) {
+            (true, true) => State::Own,
+            (true, false) => State::Cursor,
+            (false, own_r15) => State::Spilled(self.spill, own_r15),
+        };
         self.mark(pc, state);
     }
 
@@ -305,6 +380,15 @@ impl Translator<'_, '_> {
 
     /// An instruction without transfer.
     fn copy(&mut self, instruction: &Instruction, decoder: &Decoder, bytes: &[u8]) {
+        if self.surroundings.data == wire::DATA_NONE {
+            self.copy_plain(instruction, decoder, bytes);
+        } else {
+            self.copy_recorded(instruction, decoder, bytes);
+        }
+    }
+
+    /// The instruction as it is.
+    fn copy_plain(&mut self, instruction: &Instruction, decoder: &Decoder, bytes: &[u8]) {
         let pc = instruction.ip();
         self.mark_at(pc);
         if uses_r15(instruction) && !self.own_r15 {
@@ -336,15 +420,17 @@ impl Translator<'_, '_> {
     /// Copies with `[rip + displacement]` replaced by `[register]`, the register holding the address.
     fn copy_far(&mut self, instruction: &Instruction, bytes: &[u8], offset: usize, address: u64) {
         let pc = instruction.ip();
-        let register = free_register(instruction);
-        self.out.store_gs(crate::tcb::SCRATCH_RCX, register);
-        self.mark(pc, State::Spilled(register, self.own_r15));
+        let register = free_register(instruction, self.spill.general);
+        self.out.store_gs(crate::tcb::SCRATCH_THIRD, register);
+        self.spill.third = register;
+        self.mark_at(pc);
         self.out.load_constant(register, address);
         self.out.bytes(&bytes[..offset - 1]);
         self.out.bytes(&[bytes[offset - 1] & 0x38 | register]);
         self.out.bytes(&bytes[offset + 4..]);
-        self.mark(instruction.next_ip(), State::Spilled(register, self.own_r15));
-        self.out.load_gs(register, crate::tcb::SCRATCH_RCX);
+        self.mark_at(instruction.next_ip());
+        self.out.load_gs(register, crate::tcb::SCRATCH_THIRD);
+        self.spill.third = Spill::NONE;
     }
 
     /// Number of blocks executed up to here.
@@ -353,10 +439,13 @@ impl Translator<'_, '_> {
     }
 
     /// Notes a way out that has executed `blocks` blocks and records its path.
-    fn exit(&mut self, exit: NewExit) {
+    fn exit(&mut self, kind: ExitKind, target: u64, blocks: u16, leave: u32) {
         let path = self.surroundings.first_path + self.result.exits.len() as u32;
-        self.out.record(path);
-        self.result.exits.push(exit);
+        let data = self.data.length as u32;
+        if kind != ExitKind::Emulated {
+            self.out.record(path, data);
+        }
+        self.result.exits.push(NewExit { kind, target, site: 0, blocks, leave, data });
     }
 
     /// Leaves the last block through a linkable jump.
@@ -368,7 +457,7 @@ impl Translator<'_, '_> {
         self.want_cursor();
         self.dirty();
         let stub = self.surroundings.stub(self.result.exits.len());
-        self.exit(NewExit { kind: ExitKind::Direct, target, site: 0, blocks, leave });
+        self.exit(ExitKind::Direct, target, blocks, leave);
         self.jump_linkable(stub);
     }
 
@@ -383,8 +472,7 @@ impl Translator<'_, '_> {
 
     /// Leaves for the application address in rcx.
     fn leave_indirect(&mut self, blocks: u16) {
-        let leave = LEAVE_INDIRECT;
-        self.exit(NewExit { kind: ExitKind::Indirect, target: 0, site: 0, blocks, leave });
+        self.exit(ExitKind::Indirect, 0, blocks, LEAVE_INDIRECT);
         self.out.jump_indirect(self.surroundings.table);
     }
 
@@ -428,6 +516,7 @@ impl Translator<'_, '_> {
                     return None;
                 }
                 if matches!(transfer, Transfer::Call { .. }) {
+                    self.plan_transfer(instruction);
                     self.push_return_address(instruction.next_ip());
                     self.calls.push(instruction.next_ip());
                 }
@@ -444,7 +533,6 @@ impl Translator<'_, '_> {
                     return None;
                 }
                 self.read_target(instruction, decoder, bytes);
-                self.dirty();
                 if transfer == Transfer::IndirectCall {
                     let state = if self.own_r15 { State::ScratchOwn } else { State::Scratch };
                     self.mark(pc, state);
@@ -460,7 +548,8 @@ impl Translator<'_, '_> {
     }
 
     fn side_exit(&mut self, site: usize, target: SideTarget) {
-        self.side_exits.push(SideExit { site, own_r15: self.own_r15, blocks: self.blocks(), target });
+        let (own_r15, blocks, data) = (self.own_r15, self.blocks(), self.data.length);
+        self.side_exits.push(SideExit { site, own_r15, blocks, data, target });
     }
 
     /// Goes on if the target in rcx is `next`; rcx and rdx are spilled.
@@ -475,9 +564,11 @@ impl Translator<'_, '_> {
 
     /// Spills rcx and rdx and pops the target of a return into rcx.
     fn pop_target(&mut self, instruction: &Instruction) {
+        let first = self.plan_transfer(instruction);
         self.out.spill_scratch();
         self.out.bytes(&[0x59]); // pop rcx
         self.dirty();
+        self.record_target(first);
         if instruction.code() == Code::Retnq_imm16 {
             self.out.bytes(&[0x48, 0x8d, 0xa4, 0x24]); // lea rsp, [rsp + disp32]
             self.out.bytes(&u32::from(instruction.immediate16()).to_le_bytes());
@@ -486,12 +577,17 @@ impl Translator<'_, '_> {
 
     /// Spills rcx and rdx and loads the target of an indirect jump or call into rcx.
     fn read_target(&mut self, instruction: &Instruction, decoder: &Decoder, bytes: &[u8]) {
+        let first = self.plan_transfer(instruction);
         if uses_r15(instruction) && !self.own_r15 {
             self.want_own_r15();
             self.mark_at(instruction.ip());
         }
         self.out.spill_scratch();
         self.load_target(instruction, decoder, bytes);
+        self.dirty();
+        if instruction.op0_kind() == OpKind::Memory {
+            self.record_target(first);
+        }
     }
 
     /// The chain ends with this transfer.
@@ -506,6 +602,7 @@ impl Translator<'_, '_> {
                     self.mark_at(pc);
                 }
                 if matches!(transfer, Transfer::Call { .. }) {
+                    self.plan_transfer(instruction);
                     self.push_return_address(instruction.next_ip());
                 }
                 self.leave_to(target, LEAVE_DIRECT);
@@ -518,8 +615,7 @@ impl Translator<'_, '_> {
                 self.want_cursor();
                 self.dirty();
                 let number = self.surroundings.first_exit + self.result.exits.len() as u32;
-                let blocks = self.blocks();
-                self.exit(NewExit { kind: ExitKind::Syscall, target: pc, site: 0, blocks, leave: LEAVE_SYSCALL });
+                self.exit(ExitKind::Syscall, pc, self.blocks(), LEAVE_SYSCALL);
                 self.out.leave(number);
             }
             Transfer::Trap | Transfer::Next => {
@@ -565,7 +661,6 @@ impl Translator<'_, '_> {
 
     fn end_indirect(&mut self, instruction: &Instruction, decoder: &Decoder, bytes: &[u8], is_call: bool) {
         self.read_target(instruction, decoder, bytes);
-        self.dirty();
         self.want_cursor();
         if is_call {
             self.mark(instruction.ip(), State::Scratch);
@@ -629,6 +724,7 @@ impl Translator<'_, '_> {
             self.dirty();
             self.out.land(side_exit.site);
             self.own_r15 = side_exit.own_r15;
+            self.data.length = side_exit.data;
             match side_exit.target {
                 SideTarget::Direct { target, leave } => self.leave_after(side_exit.blocks, target, leave),
                 SideTarget::Indirect(expected) => {
@@ -658,8 +754,8 @@ fn uses_r15(instruction: &Instruction) -> bool {
     })
 }
 
-/// A low register that the instruction does not use, not rsp or rbp.
-fn free_register(instruction: &Instruction) -> u8 {
+/// A low register that the instruction does not use, not rsp or rbp or `but`.
+fn free_register(instruction: &Instruction, but: u8) -> u8 {
     const CANDIDATES: [(Register, u8); 6] = [
         (Register::RSI, 6),
         (Register::RDI, 7),
@@ -672,6 +768,7 @@ fn free_register(instruction: &Instruction) -> u8 {
     let used = factory.info(instruction).used_registers();
     CANDIDATES
         .iter()
+        .filter(|(_, number)| *number != but)
         .find(|(candidate, _)| used.iter().all(|used| used.register().full_register() != *candidate))
         .map_or(6, |(_, number)| *number)
 }

@@ -47,8 +47,12 @@ pub(crate) enum Refused {
     Twice,
     /// A fragment names a block that is not defined.
     UnknownBlock(u32),
+    /// A plan is for a fragment that is not defined.
+    UnknownPath,
     /// A fragment's lists make no sense.
     Fragment,
+    /// A plan does not fit its fragment.
+    Plan,
     /// The table is full.
     Full,
 }

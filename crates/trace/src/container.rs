@@ -8,12 +8,13 @@ use crate::bytes::Bytes;
 use crate::model::Counts;
 
 pub(crate) const FILE_MAGIC: [u8; 8] = *b"\x89TRK\r\n\x1a\n";
-pub(crate) const VERSION: u16 = 1;
+pub(crate) const VERSION: u16 = 2;
 pub(crate) const FILE_HEADER_BYTES: usize = 16;
 pub(crate) const CHUNK_MAGIC: [u8; 4] = *b"\xa7TkC";
 pub(crate) const CHUNK_HEADER_BYTES: usize = 32;
 pub(crate) const PATH_EXTRA_BYTES: usize = 120;
 pub(crate) const CODE_EXTRA_BYTES: usize = 16;
+pub(crate) const DATA_EXTRA_BYTES: usize = 32;
 pub(crate) const TRAILER_MAGIC: [u8; 8] = *b"TkEnd\r\n\x1a";
 pub(crate) const TRAILER_BYTES: usize = 28;
 /// A chunk's content is never larger than this, so that nobody allocates what a damaged header asks for.
@@ -39,6 +40,8 @@ pub enum Kind {
     End,
     /// Copies of all chunk headers before it.
     Index,
+    /// The data behind the paths of a path chunk.
+    Data,
 }
 
 impl Kind {
@@ -50,6 +53,7 @@ impl Kind {
             Self::Path => 4,
             Self::End => 5,
             Self::Index => 6,
+            Self::Data => 7,
         }
     }
 
@@ -61,6 +65,7 @@ impl Kind {
             4 => Self::Path,
             5 => Self::End,
             6 => Self::Index,
+            7 => Self::Data,
             _ => return None,
         })
     }
@@ -75,6 +80,7 @@ impl fmt::Display for Kind {
             Self::Path => "path",
             Self::End => "end",
             Self::Index => "index",
+            Self::Data => "data",
         })
     }
 }
@@ -117,6 +123,19 @@ pub(crate) enum Extra {
     None,
     Code(CodeHeader),
     Path(PathHeader),
+    Data(DataHeader),
+}
+
+/// What the header of a data chunk tells without decoding it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct DataHeader {
+    pub thread: u32,
+    /// Sequence number of the path chunk whose data this is.
+    pub path: u32,
+    /// Base of the thread's fs segment when the chunk begins.
+    pub fs_base: u64,
+    pub reads: u64,
+    pub writes: u64,
 }
 
 /// What the header of a code chunk tells without decoding it.
@@ -136,6 +155,7 @@ impl ChunkHeader {
             Extra::None => 0,
             Extra::Code(_) => CODE_EXTRA_BYTES,
             Extra::Path(_) => PATH_EXTRA_BYTES,
+            Extra::Data(_) => DATA_EXTRA_BYTES,
         };
         (CHUNK_HEADER_BYTES + extra) as u64
     }
@@ -163,7 +183,8 @@ impl ChunkHeader {
         let extra = match kind {
             Kind::Path if extra.len() == PATH_EXTRA_BYTES => Extra::Path(PathHeader::parse(extra)?),
             Kind::Code if extra.len() == CODE_EXTRA_BYTES => Extra::Code(CodeHeader::parse(extra)?),
-            Kind::Path | Kind::Code => return None,
+            Kind::Data if extra.len() == DATA_EXTRA_BYTES => Extra::Data(DataHeader::parse(extra)?),
+            Kind::Path | Kind::Code | Kind::Data => return None,
             _ if extra.is_empty() => Extra::None,
             _ => return None,
         };
@@ -178,6 +199,7 @@ impl ChunkHeader {
             Extra::None => {}
             Extra::Code(code) => code.write(&mut extra),
             Extra::Path(path) => path.write(&mut extra),
+            Extra::Data(data) => data.write(&mut extra),
         }
         out.extend_from_slice(&CHUNK_MAGIC);
         out.extend_from_slice(&[self.kind.number(), self.codec]);
@@ -204,6 +226,23 @@ impl CodeHeader {
     }
 }
 
+impl DataHeader {
+    fn parse(extra: &[u8]) -> Option<Self> {
+        let mut fields = Bytes::new(extra);
+        let [thread, path] = read_array(&mut fields)?;
+        let [fs_base, reads, writes] = read_array64(&mut fields)?;
+        Some(Self { thread, path, fs_base, reads, writes })
+    }
+
+    fn write(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(&self.thread.to_le_bytes());
+        out.extend_from_slice(&self.path.to_le_bytes());
+        for field in [self.fs_base, self.reads, self.writes] {
+            out.extend_from_slice(&field.to_le_bytes());
+        }
+    }
+}
+
 impl PathHeader {
     fn parse(extra: &[u8]) -> Option<Self> {
         let mut fields = Bytes::new(extra);
@@ -221,6 +260,7 @@ impl PathHeader {
             system_calls,
             signals,
             lost,
+            ..Counts::default()
         };
         Some(Self { thread, image, first_instruction, counts, first_tsc, last_tsc, start_pc, end_pc })
     }
@@ -352,6 +392,12 @@ mod tests {
         header().write(&mut out);
         assert_eq!(out.len() as u64, header().header_length());
         assert_eq!(ChunkHeader::parse(&out), Some(header()));
+        let data = DataHeader { thread: 1, path: 2, fs_base: u64::MAX, reads: 4, writes: 5 };
+        let header = ChunkHeader { kind: Kind::Data, extra: Extra::Data(data), ..header() };
+        out.clear();
+        header.write(&mut out);
+        assert_eq!(out.len() as u64, header.header_length());
+        assert_eq!(ChunkHeader::parse(&out), Some(header));
     }
 
     #[test]

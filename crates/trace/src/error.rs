@@ -25,6 +25,10 @@ pub enum WriteError {
     PathTwice { first_path: u32 },
     #[error("the fragment of path {first_path} names block {block}, which is not defined")]
     UnknownBlock { first_path: u32, block: u32 },
+    #[error("the plan for the data of path {first_path} makes no sense")]
+    Plan { first_path: u32 },
+    #[error("the data of thread {thread} is {bytes} bytes, its paths need {needed}")]
+    Data { thread: u32, bytes: u64, needed: u64 },
     #[error("there are too many definitions")]
     Full,
     #[error("thread {thread} recorded {word:#x}, which is neither a path that is defined nor an event")]
@@ -46,6 +50,8 @@ pub enum ReadError {
     Version { path: PathBuf, version: u16, supported: u16 },
     #[error("there is no thread {thread} in this trace")]
     NoThread { thread: u32 },
+    #[error("memory accesses were not recorded in this trace")]
+    NoData,
     #[error("thread {thread} executed {available} instructions, there is no number {wanted}")]
     PastEnd { thread: u32, wanted: u64, available: u64 },
     #[error("instruction {wanted} of thread {thread} is in a damaged part of the file")]
@@ -69,6 +75,14 @@ pub enum Problem {
     Decompress(&'static str),
     #[error("the decompressed bytes have a wrong checksum (definitions it needs may be missing)")]
     RawChecksum,
+    #[error("it holds {bytes} bytes, the paths need {needed}")]
+    DataLength { bytes: u64, needed: u64 },
+    #[error("the paths it belongs to are not all defined")]
+    Undefined,
+    #[error("its data is missing")]
+    DataMissing,
+    #[error("it is the data of path chunk number {path}, which is missing")]
+    PathMissing { path: u32 },
     #[error("a record at byte {at} of its content is malformed")]
     Record { at: usize },
     #[error("{count} definitions in it are unusable, the first is that of {first}")]

@@ -9,9 +9,51 @@ use crate::model::Event;
 /// An event with what only matters on the way to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Recorded {
-    pub event: Event,
+    /// `None` for what only tells of memory accesses, see [`Told`].
+    pub event: Option<Event>,
     /// Of a signal: first path of the interrupted fragment (0: none) and how many of its blocks were completed.
     pub interrupted: (u32, u32),
+}
+
+impl Recorded {
+    pub(crate) fn tsc(&self) -> Option<u64> {
+        self.event?.tsc()
+    }
+}
+
+/// Memory accesses that are told by an event rather than by the plan of a path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Told {
+    /// Iterations of a string instruction, see `wire::word::STRING`.
+    String { pc: u64, source: u64, destination: u64, count: u32, shape: u32 },
+    /// A single access, see `wire::word::ACCESS`.
+    Access { pc: u64, address: u64, size: u32 },
+}
+
+/// Whether the event that begins with `first` tells of accesses that belong to the path or signal behind it.
+#[inline]
+pub(crate) fn is_told(first: u32) -> bool {
+    first & word::EVENT != 0 && matches!(word::kind(first), word::STRING | word::ACCESS)
+}
+
+/// The accesses that the event at the start of `words` tells.
+pub(crate) fn told(words: &[u32]) -> Option<Told> {
+    let (&first, rest) = words.split_first()?;
+    let rest = rest.get(..word::length(first)?.checked_sub(1)?)?;
+    let mut rest = rest.iter().copied();
+    let mut next = || rest.next().unwrap_or(0);
+    let mut wide = || u64::from(next()) | u64::from(next()) << 32;
+    match word::kind(first) {
+        word::STRING if first & word::EVENT != 0 => {
+            let (pc, source, destination) = (wide(), wide(), wide());
+            Some(Told::String { pc, source, destination, count: next(), shape: next() })
+        }
+        word::ACCESS if first & word::EVENT != 0 => {
+            let (pc, address) = (wide(), wide());
+            Some(Told::Access { pc, address, size: next() })
+        }
+        _ => None,
+    }
 }
 
 /// Reads the event at the start of `words`; `None` if there is no whole one.
@@ -37,17 +79,20 @@ pub(crate) fn read(words: &[u32]) -> Option<Recorded> {
         word::END => Event::End { tsc: wide() },
         word::CHILD => Event::Child { thread: next(), os_tid: next() },
         word::LEAVE => Event::Leave { tsc: wide() },
+        word::FS_BASE => Event::FsBase { base: wide() },
+        word::GAP => Event::Gap { pc: wide() },
+        word::STRING | word::ACCESS => return Some(Recorded { event: None, interrupted }),
         _ => return None,
     };
-    Some(Recorded { event, interrupted })
+    Some(Recorded { event: Some(event), interrupted })
 }
 
 /// Where the thread stands after the event, if the event says so.
-pub(crate) fn position(event: &Event) -> Option<u64> {
-    match *event {
+pub(crate) fn position(recorded: &Recorded) -> Option<u64> {
+    match recorded.event? {
         Event::Start { pc, .. } | Event::Resume { pc, .. } => Some(pc),
         Event::Signal { handler, .. } => Some(handler),
-        Event::End { .. } | Event::Leave { .. } => Some(0),
+        Event::End { .. } | Event::Leave { .. } | Event::Gap { .. } => Some(0),
         _ => None,
     }
 }
@@ -57,6 +102,7 @@ pub(crate) fn position(event: &Event) -> Option<u64> {
 pub(crate) struct Packer {
     tsc: u64,
     pc: u64,
+    data: u64,
 }
 
 /// The parts that the words after the first one of each kind are made of.
@@ -65,16 +111,22 @@ enum Part {
     Small,
     Address,
     Time,
+    /// An address of data.
+    Data,
 }
 
 fn parts(first: u32) -> &'static [Part] {
-    use Part::{Address, Small, Time};
+    use Part::{Address, Data, Small, Time};
     match word::kind(first) {
         word::START | word::RESUME => &[Address, Time],
         word::TIME | word::END | word::LEAVE => &[Time],
         word::SYSCALL => &[Small, Time],
         word::SIGNAL => &[Small, Small, Address, Address, Time],
         word::CHILD => &[Small, Small],
+        word::FS_BASE => &[Data],
+        word::STRING => &[Address, Data, Data, Small, Small],
+        word::ACCESS => &[Address, Data, Small],
+        word::GAP => &[Address],
         _ => &[],
     }
 }
@@ -90,6 +142,7 @@ impl Packer {
                 Part::Small => put_varint(out, u64::from(low)),
                 Part::Address => put_relative(out, &mut self.pc, low, next()),
                 Part::Time => put_relative(out, &mut self.tsc, low, next()),
+                Part::Data => put_relative(out, &mut self.data, low, next()),
             }
         }
     }
@@ -101,6 +154,7 @@ impl Packer {
                 Part::Small => words.push(bytes.varint_u32()?),
                 Part::Address => take_relative(bytes, &mut self.pc, words)?,
                 Part::Time => take_relative(bytes, &mut self.tsc, words)?,
+                Part::Data => take_relative(bytes, &mut self.data, words)?,
             }
         }
         Some(())
@@ -141,18 +195,43 @@ mod tests {
             (words(word::END, 0, &[9, 0]), Event::End { tsc: 9 }, (0, 0)),
             (words(word::CHILD, 0, &[1, 2]), Event::Child { thread: 1, os_tid: 2 }, (0, 0)),
             (words(word::LEAVE, 0, &[1, 0]), Event::Leave { tsc: 1 }, (0, 0)),
+            (words(word::FS_BASE, 0, &[1, 2]), Event::FsBase { base: 1 | 2 << 32 }, (0, 0)),
+            (words(word::GAP, 0, &[1, 2]), Event::Gap { pc: 1 | 2 << 32 }, (0, 0)),
         ];
         let (mut packer, mut unpacker) = (Packer::default(), Packer::default());
         for (words, event, interrupted) in cases {
-            assert_eq!(read(&words), Some(Recorded { event, interrupted }));
+            assert_eq!(read(&words), Some(Recorded { event: Some(event), interrupted }));
             assert_eq!(read(&words[..words.len() - 1]), None);
-            let mut bytes = Vec::new();
-            packer.pack(words[0], &words[1..], &mut bytes);
-            let mut back = vec![words[0]];
-            unpacker.unpack(words[0], &mut Bytes::new(&bytes), &mut back).unwrap();
-            assert_eq!(back, words);
+            assert_eq!((is_told(words[0]), told(&words)), (false, None));
+            check_packing(&mut packer, &mut unpacker, &words);
         }
         assert_eq!(read(&[word::event(99, 0), 0, 0]), None);
         assert_eq!(read(&[7]), None);
+    }
+
+    fn check_packing(packer: &mut Packer, unpacker: &mut Packer, words: &[u32]) {
+        let mut bytes = Vec::new();
+        packer.pack(words[0], &words[1..], &mut bytes);
+        let mut back = vec![words[0]];
+        unpacker.unpack(words[0], &mut Bytes::new(&bytes), &mut back).unwrap();
+        assert_eq!(back, words);
+    }
+
+    #[test]
+    fn told_accesses_are_read_and_packed() {
+        let string = Told::String { pc: 1 | 2 << 32, source: 3, destination: 4, count: 5, shape: 6 };
+        let access = Told::Access { pc: 1, address: 2 | 3 << 32, size: u32::MAX };
+        let cases = [
+            (words(word::STRING, 7 << 8, &[1, 2, 3, 0, 4, 0, 5, 6]), string),
+            (words(word::ACCESS, 7 << 8, &[1, 0, 2, 3, u32::MAX]), access),
+        ];
+        let (mut packer, mut unpacker) = (Packer::default(), Packer::default());
+        for (words, expected) in cases {
+            assert!(is_told(words[0]));
+            assert_eq!(told(&words), Some(expected));
+            assert_eq!(told(&words[..words.len() - 1]), None);
+            assert_eq!(read(&words), Some(Recorded { event: None, interrupted: (0, 0) }));
+            check_packing(&mut packer, &mut unpacker, &words);
+        }
     }
 }

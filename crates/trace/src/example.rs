@@ -1,11 +1,11 @@
-//! A small recording for the examples in the documentation: two threads that count down in a loop.
+//! A small recording for the examples in the documentation: two threads that count down in memory, in a loop.
 
 use std::path::{Path, PathBuf};
 
-use wire::code::{LEAVE_NOT_TAKEN, LEAVE_SYSCALL, LEAVE_TAKEN};
+use wire::code::{Access, HAS_BASE, LEAVE_NOT_TAKEN, LEAVE_SYSCALL, LEAVE_TAKEN, WRITES};
 use wire::word;
 
-use crate::{Exit, Fragment, Recording, ThreadInfo, Writer};
+use crate::{DataMode, Exit, Fragment, Plan, Recording, ThreadInfo, Writer};
 
 /// Writes the recording to `path` and gives the path back.
 ///
@@ -18,13 +18,17 @@ pub fn write(path: &Path) -> PathBuf {
 }
 
 fn write_to(path: &Path) -> Result<(), crate::WriteError> {
-    let recording = Recording { command: vec!["countdown".into()], ..Recording::default() };
+    let recording = Recording { command: vec!["countdown".into()], data: DataMode::Values, ..Recording::default() };
     let mut writer = Writer::create(path, &recording)?;
-    // dec ecx; jnz -4 | mov eax, 60; syscall
-    writer.block(0, 1, 0x1000, &[0xff, 0xc9, 0x75, 0xfc])?;
+    // dec dword ptr [rsi]; jnz -4 | mov eax, 60; syscall
+    writer.block(0, 1, 0x1000, &[0xff, 0x0e, 0x75, 0xfc])?;
     writer.block(0, 2, 0x1004, &[0xb8, 60, 0, 0, 0, 0x0f, 0x05])?;
     let exits = [1 | LEAVE_TAKEN << 16, 2 | LEAVE_SYSCALL << 16];
     writer.fragment(0, &Fragment { first_path: 1, blocks: &[1, 2], exits: &exits })?;
+    // Behind each path: rsi, the value before, the value behind.
+    let read = Access { size: 4, flags: HAS_BASE, value: 8, ..Access::default() };
+    let accesses = [read, Access { flags: HAS_BASE | WRITES, value: 12, ..read }];
+    writer.plan(&Plan { first_path: 1, lengths: &[16, 16], accesses: &accesses })?;
     writer.fragment(0, &Fragment { first_path: 3, blocks: &[1], exits: &[1 | LEAVE_NOT_TAKEN << 16] })?;
     for thread in 0..2 {
         writer.thread(&ThreadInfo { thread, os_tid: 100 + thread, parent: None, image: 0 })?;
@@ -32,7 +36,12 @@ fn write_to(path: &Path) -> Result<(), crate::WriteError> {
         let mut words = vec![word::event(word::START, 0), 0x1000, 0, tsc, 0];
         words.extend([1; 10]);
         words.extend([2, word::event(word::SYSCALL, 0), 60, tsc + 5, 0, word::event(word::END, 0), tsc + 9, 0]);
-        writer.path(0, thread, &words)?;
+        let data: Vec<u8> = (0..=10u32)
+            .rev()
+            .flat_map(|left| [0x7ff0 + 0x1000 * thread, 0, left + 1, left])
+            .flat_map(u32::to_le_bytes)
+            .collect();
+        writer.path_with_data(0, thread, &words, &data)?;
     }
     writer.finish(Exit::Code(0))?;
     Ok(())

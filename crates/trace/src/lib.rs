@@ -32,10 +32,12 @@
 //! assert_eq!(trace.blocks().instructions(&step).next().unwrap().bytes, [0xff, 0xc9]);
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
+mod access;
 mod bits;
 mod block;
 mod bytes;
 mod container;
+mod data;
 mod error;
 mod event;
 #[doc(hidden)]
@@ -48,6 +50,7 @@ mod model;
 mod numbers;
 mod parallel;
 mod path;
+mod plan;
 mod predict;
 mod program;
 mod record;
@@ -57,12 +60,14 @@ mod trace;
 mod verify;
 mod writer;
 
+pub use access::{Access, AccessKind, Accesses};
 pub use block::{Block, Blocks, Instruction, Instructions};
 pub use container::{Kind, PathHeader};
 pub use error::{Problem, ReadError, WriteError};
 pub use merge::Merged;
 pub use model::{
-    BlockIndex, Counts, Event, Exit, Fragment, Leave, Module, Recording, Step, Summary, ThreadInfo, ThreadSummary,
+    BlockIndex, Counts, DataMode, Event, Exit, Fragment, Leave, Module, Plan, Recording, Step, Summary, ThreadInfo,
+    ThreadSummary,
 };
 pub use steps::{Batch, Item, Steps};
 pub use trace::{Damage, MappedModule, Trace};

@@ -8,6 +8,7 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
 use crate::error::ReadError;
+use crate::model::DataMode;
 use crate::steps::{Batch, Cursor, Workshop};
 use crate::trace::Trace;
 
@@ -56,8 +57,20 @@ impl Trace {
     /// ```
     #[must_use]
     pub fn merged(&self) -> Merged<'_> {
+        self.merge(|thread| Cursor::new(self, thread, true))
+    }
+
+    /// As [`Self::merged`], with memory accesses.
+    pub fn merged_with_accesses(&self) -> Result<Merged<'_>, ReadError> {
+        match self.data() {
+            DataMode::None => Err(ReadError::NoData),
+            _ => Ok(self.merge(|thread| Cursor::new(self, thread, true)?.with_accesses())),
+        }
+    }
+
+    fn merge<'t>(&'t self, cursor: impl Fn(u32) -> Result<Cursor<'t>, ReadError>) -> Merged<'t> {
         let threads = self.threads().iter().map(|thread| thread.info.thread);
-        let cursors: Vec<_> = threads.filter_map(|thread| Cursor::new(self, thread, true).ok()).collect();
+        let cursors: Vec<_> = threads.filter_map(|thread| cursor(thread).ok()).collect();
         let order = cursors.iter().enumerate().filter_map(|(place, cursor)| Some(Reverse((cursor.tsc()?, place))));
         Merged { order: order.collect(), cursors, workshop: Workshop::default(), batch: Batch::default() }
     }

@@ -26,6 +26,45 @@ pub struct Recording {
     pub recorder: String,
     /// The options that restricted what was recorded, as on the command line.
     pub options: Vec<String>,
+    /// What was recorded beside control flow.
+    pub data: DataMode,
+}
+
+/// What is recorded beside control flow.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum DataMode {
+    #[default]
+    None,
+    /// The address of every memory operand.
+    Addresses,
+    /// Its value, too.
+    Values,
+}
+
+impl DataMode {
+    /// As `wire::Control::data` tells it.
+    #[must_use]
+    pub fn number(self) -> u32 {
+        match self {
+            Self::None => wire::DATA_NONE,
+            Self::Addresses => wire::DATA_ADDRESSES,
+            Self::Values => wire::DATA_VALUES,
+        }
+    }
+
+    pub(crate) fn from_number(number: u64) -> Option<Self> {
+        [Self::None, Self::Addresses, Self::Values].into_iter().find(|mode| u64::from(mode.number()) == number)
+    }
+}
+
+impl fmt::Display for DataMode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::None => "none",
+            Self::Addresses => "addresses",
+            Self::Values => "values",
+        })
+    }
 }
 
 /// A file that was mapped executable.
@@ -60,6 +99,17 @@ pub struct Fragment<'a> {
     pub exits: &'a [u32],
 }
 
+/// How the memory accesses of a fragment are made of the data behind its paths; see `wire::code::PLAN`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Plan<'a> {
+    /// Of the fragment.
+    pub first_path: u32,
+    /// For each exit, the bytes of data behind its word.
+    pub lengths: &'a [u32],
+    /// In the order of execution.
+    pub accesses: &'a [wire::code::Access],
+}
+
 /// How the target ended.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Exit {
@@ -85,6 +135,9 @@ pub struct Counts {
     pub signals: u64,
     /// Places where what was recorded makes no sense; zero in a sound recording.
     pub lost: u64,
+    /// Memory accesses, if they were recorded; a read-modify-write counts as one of each.
+    pub reads: u64,
+    pub writes: u64,
 }
 
 impl Counts {
@@ -105,6 +158,8 @@ impl Counts {
         self.system_calls = self.system_calls.saturating_add(other.system_calls);
         self.signals = self.signals.saturating_add(other.signals);
         self.lost = self.lost.saturating_add(other.lost);
+        self.reads = self.reads.saturating_add(other.reads);
+        self.writes = self.writes.saturating_add(other.writes);
     }
 }
 
@@ -119,6 +174,8 @@ pub struct ThreadSummary {
     /// Path chunks and the bytes of words in them.
     pub chunks: u64,
     pub word_bytes: u64,
+    /// Bytes of data before compression.
+    pub data_bytes: u64,
 }
 
 /// The totals of a recording.
@@ -138,6 +195,9 @@ pub struct Summary {
     pub modules: u64,
     /// Bytes of path words before compression.
     pub word_bytes: u64,
+    /// Bytes of data before compression, and what they take in the file.
+    pub data_bytes: u64,
+    pub stored_data_bytes: u64,
     pub file_bytes: u64,
 }
 
@@ -145,7 +205,17 @@ impl Summary {
     /// Size of the file over executed instructions; 0 if there are none.
     #[must_use]
     pub fn bits_per_instruction(&self) -> f64 {
-        if self.totals.instructions == 0 { 0.0 } else { self.file_bytes as f64 * 8.0 / self.totals.instructions as f64 }
+        self.bits(self.file_bytes)
+    }
+
+    /// Size of the data alone over executed instructions.
+    #[must_use]
+    pub fn data_bits_per_instruction(&self) -> f64 {
+        self.bits(self.stored_data_bytes)
+    }
+
+    fn bits(&self, bytes: u64) -> f64 {
+        if self.totals.instructions == 0 { 0.0 } else { bytes as f64 * 8.0 / self.totals.instructions as f64 }
     }
 }
 
@@ -279,6 +349,13 @@ pub enum Event {
     Child { thread: u32, os_tid: u32 },
     /// From here on the thread runs natively and is not recorded.
     Leave { tsc: u64 },
+    /// From here on, the base of the thread's fs segment is this.
+    FsBase { base: u64 },
+    /// Before the instruction at `pc` the thread has left what is to be recorded; the next step is where it is back.
+    Gap { pc: u64 },
+    /// The instruction at `pc` has made the memory accesses that belong to this event and is not complete; the others, if
+    /// any, belong to what follows.
+    Unfinished { pc: u64 },
     /// Something was executed here that the trace does not define (its definition is damaged).
     Lost,
 }
@@ -295,7 +372,7 @@ impl Event {
             | Self::Resume { tsc, .. }
             | Self::End { tsc }
             | Self::Leave { tsc } => Some(tsc),
-            Self::Child { .. } | Self::Lost => None,
+            Self::Child { .. } | Self::FsBase { .. } | Self::Gap { .. } | Self::Unfinished { .. } | Self::Lost => None,
         }
     }
 }

@@ -6,6 +6,8 @@ use std::sync::{Mutex, PoisonError};
 
 use rayon::prelude::*;
 
+use crate::error::ReadError;
+use crate::model::DataMode;
 use crate::steps::{Cursor, Steps, Workshop};
 use crate::trace::Trace;
 
@@ -44,6 +46,28 @@ impl Trace {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn par_chunks<R: Send>(&self, each: impl Fn(&mut Steps<'_>) -> R + Sync) -> Vec<R> {
+        self.chunk_by_chunk(|thread, place| Cursor::at_chunk(self, thread, place), each)
+    }
+
+    /// As [`Self::par_chunks`], with memory accesses.
+    pub fn par_chunks_with_accesses<R: Send>(
+        &self,
+        each: impl Fn(&mut Steps<'_>) -> R + Sync,
+    ) -> Result<Vec<R>, ReadError> {
+        match self.data() {
+            DataMode::None => Err(ReadError::NoData),
+            _ => {
+                let cursor = |thread, place| Cursor::at_chunk(self, thread, place)?.with_accesses();
+                Ok(self.chunk_by_chunk(cursor, each))
+            }
+        }
+    }
+
+    fn chunk_by_chunk<'t, R: Send>(
+        &'t self,
+        cursor: impl Fn(u32, usize) -> Result<Cursor<'t>, ReadError> + Sync,
+        each: impl Fn(&mut Steps<'_>) -> R + Sync,
+    ) -> Vec<R> {
         let mut counts = BTreeMap::new();
         let places: Vec<(u32, usize)> = self
             .path_chunks()
@@ -55,7 +79,7 @@ impl Trace {
             .collect();
         let workshops = Pool::<Workshop>::default();
         let decode = |(thread, place): (u32, usize)| {
-            let cursor = Cursor::at_chunk(self, thread, place).ok()?;
+            let cursor = cursor(thread, place).ok()?;
             let mut steps = Steps::new(cursor, workshops.take());
             let result = each(&mut steps);
             workshops.give_back(steps.into_workshop());

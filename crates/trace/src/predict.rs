@@ -155,7 +155,7 @@ impl Calls {
 
 /// Where execution goes on behind an event, given where it was about to.
 fn behind(event: &Recorded, before: Lead) -> Lead {
-    event::position(&event.event).map_or(before, lead)
+    event::position(event).map_or(before, lead)
 }
 
 /// The guesses for one word, in the order they are tried.

@@ -12,8 +12,9 @@ use wire::code::{
 use wire::word::PATH_MAX;
 
 use crate::block::{Blocks, NONE, Node, Refused};
-use crate::model::{Counts, Fragment, Leave, Step};
+use crate::model::{Counts, Fragment, Leave, Plan, Step};
 use crate::numbers::{Absent, Numbers};
+use crate::plan::Plans;
 
 /// A fragment in the tables.
 #[derive(Clone, Copy, Debug)]
@@ -49,6 +50,8 @@ pub(crate) struct Program {
     infos: Numbers<Info>,
     /// What paths do to the stack of calls, see [`Effect`].
     effects: Vec<u32>,
+    /// What the data behind paths means.
+    pub plans: Plans,
 }
 
 /// The low half of an address where execution goes on; 0 if that is not known.
@@ -242,6 +245,17 @@ impl Program {
             head,
         });
         Ok(())
+    }
+
+    /// Says what the data behind the paths of a fragment is.
+    pub(crate) fn add_plan(&mut self, plan: &Plan<'_>) -> Result<(), Refused> {
+        let chain = self.chain_of(plan.first_path).filter(|chain| chain.first_path == plan.first_path);
+        let chain = *chain.ok_or(Refused::UnknownPath)?;
+        let exits = (chain.first_path..).take(usize::from(chain.exit_count));
+        let executed: Vec<u16> = exits.filter_map(|path| self.exit(path)).map(|exit| exit.count + 1).collect();
+        let at = chain.steps_at as usize;
+        let steps = self.steps.get(at..at + usize::from(chain.block_count)).unwrap_or(&[]);
+        self.plans.add(plan, &self.blocks, steps, &executed)
     }
 
     /// Refuses what could not be entered as a whole.

@@ -3,8 +3,8 @@
 
 use crate::bytes::{Bytes, put_signed, put_string, put_varint, unzigzag, zigzag};
 use crate::error::Problem;
-use crate::model::{Exit, Fragment, Module, Recording, ThreadInfo};
-use wire::code::TAKEN;
+use crate::model::{DataMode, Exit, Fragment, Module, Plan, Recording, ThreadInfo};
+use wire::code::{Access, TAKEN};
 
 /// The content of a recording chunk.
 pub(crate) fn write_recording(recording: &Recording) -> Vec<u8> {
@@ -22,6 +22,7 @@ pub(crate) fn write_recording(recording: &Recording) -> Vec<u8> {
             put_string(&mut out, word);
         }
     }
+    put_varint(&mut out, u64::from(recording.data.number()));
     out
 }
 
@@ -38,12 +39,14 @@ pub(crate) fn read_recording(content: &[u8]) -> Option<Recording> {
         recorder: fields.string()?,
         command: Vec::new(),
         options: Vec::new(),
+        data: DataMode::None,
     };
     for words in [&mut recording.command, &mut recording.options] {
         for _ in 0..fields.varint()? {
             words.push(fields.string()?);
         }
     }
+    recording.data = DataMode::from_number(fields.varint()?)?;
     Some(recording)
 }
 
@@ -89,6 +92,7 @@ struct Before {
 
 const BLOCK: u8 = 1;
 const FRAGMENT: u8 = 2;
+const PLAN: u8 = 3;
 /// Bits of an exit record that say how it leaves.
 const LEAVE_BITS: u32 = 3;
 
@@ -140,6 +144,24 @@ impl CodeContent {
         self.fragments += 1;
     }
 
+    pub(crate) fn add_plan(&mut self, plan: &Plan<'_>) {
+        let out = &mut self.records;
+        out.push(PLAN);
+        put_signed(out, u64::from(plan.first_path).wrapping_sub(self.before.path));
+        put_varint(out, plan.lengths.len() as u64);
+        put_varint(out, plan.accesses.len() as u64);
+        let mut before = 0;
+        for &length in plan.lengths {
+            put_signed(out, u64::from(length).wrapping_sub(before));
+            before = u64::from(length);
+        }
+        let mut before = Access::default();
+        for access in plan.accesses {
+            put_access(out, access, &before);
+            before = *access;
+        }
+    }
+
     /// The content of the chunk; starts afresh.
     pub(crate) fn take(&mut self) -> Vec<u8> {
         let taken = std::mem::take(self);
@@ -149,6 +171,77 @@ impl CodeContent {
         out.extend_from_slice(&taken.code);
         out
     }
+}
+
+/// Fields of an access that are stored if they are not zero; bit by bit of the byte that tells which.
+const FIELDS: [fn(&mut Access) -> Field<'_>; 8] = [
+    |access| Field::Short(&mut access.base),
+    |access| Field::Short(&mut access.index),
+    |access| Field::Short(&mut access.value),
+    |access| Field::Short(&mut access.mask),
+    |access| Field::Byte(&mut access.count),
+    |access| Field::Byte(&mut access.mask_kind),
+    |access| Field::Byte(&mut access.index_bytes),
+    |access| Field::Long(&mut access.constant),
+];
+
+enum Field<'a> {
+    Byte(&'a mut u8),
+    Short(&'a mut u16),
+    Long(&'a mut u64),
+}
+
+impl Field<'_> {
+    fn get(&self) -> u64 {
+        match self {
+            Self::Byte(value) => u64::from(**value),
+            Self::Short(value) => u64::from(**value),
+            Self::Long(value) => **value,
+        }
+    }
+
+    fn set(self, new: u64) -> Option<()> {
+        match self {
+            Self::Byte(value) => *value = u8::try_from(new).ok()?,
+            Self::Short(value) => *value = u16::try_from(new).ok()?,
+            Self::Long(value) => *value = new,
+        }
+        Some(())
+    }
+}
+
+fn put_access(out: &mut Vec<u8>, access: &Access, before: &Access) {
+    let mut copy = *access;
+    let fields = FIELDS.map(|field| field(&mut copy).get());
+    let present = (0..8).filter(|&bit| fields.get(bit).is_some_and(|&field| field != 0));
+    out.push(present.fold(0, |present, bit| present | 1 << bit));
+    out.extend_from_slice(&[access.kind, access.flags]);
+    put_varint(out, u64::from(access.block.wrapping_sub(before.block)));
+    put_varint(out, u64::from(access.offset.wrapping_sub(offset_before(access.block, before))));
+    put_varint(out, u64::from(access.size));
+    put_signed(out, access.displacement.cast_unsigned());
+    for field in fields.into_iter().filter(|&field| field != 0) {
+        put_varint(out, field);
+    }
+}
+
+/// What the offset of an access is told relative to: that of the one before, if it is in the same block.
+fn offset_before(block: u16, before: &Access) -> u16 {
+    if block == before.block { before.offset } else { 0 }
+}
+
+fn take_access(fields: &mut Bytes<'_>, before: &Access) -> Option<Access> {
+    let short = |value: u64| u16::try_from(value).ok();
+    let present = fields.u8()?;
+    let mut access = Access { kind: fields.u8()?, flags: fields.u8()?, ..Access::default() };
+    access.block = before.block.wrapping_add(short(fields.varint()?)?);
+    access.offset = offset_before(access.block, before).wrapping_add(short(fields.varint()?)?);
+    access.size = short(fields.varint()?)?;
+    access.displacement = fields.signed()?.cast_signed();
+    for (_, field) in FIELDS.iter().enumerate().filter(|(bit, _)| present >> bit & 1 != 0) {
+        field(&mut access).set(fields.varint()?)?;
+    }
+    Some(access)
 }
 
 impl Before {
@@ -166,6 +259,7 @@ impl Before {
 pub(crate) enum Definition<'a> {
     Block { image: u32, id: u32, address: u64, code: &'a [u8] },
     Fragment { image: u32, fragment: Fragment<'a> },
+    Plan(Plan<'a>),
 }
 
 /// Gives every definition in the content of a code chunk to `each`.
@@ -177,6 +271,7 @@ pub(crate) fn read_code(content: &[u8], mut each: impl FnMut(Definition<'_>)) ->
         code,
         before: Before::default(),
         lists: Vec::new(),
+        accesses: Vec::new(),
     };
     while !reader.records.is_empty() {
         let at = reader.records.at();
@@ -189,8 +284,10 @@ struct CodeReader<'a> {
     records: Bytes<'a>,
     code: Bytes<'a>,
     before: Before,
-    /// Blocks and exits of the fragment that was read last.
+    /// Blocks and exits of the fragment that was read last, or lengths of the plan.
     lists: Vec<u32>,
+    /// Of the plan that was read last.
+    accesses: Vec<Access>,
 }
 
 impl<'a> CodeReader<'a> {
@@ -198,8 +295,28 @@ impl<'a> CodeReader<'a> {
         match self.records.u8()? {
             BLOCK => self.block(),
             FRAGMENT => self.fragment(),
+            PLAN => self.plan(),
             _ => None,
         }
+    }
+
+    fn plan(&mut self) -> Option<Definition<'_>> {
+        let first_path = self.before.path.wrapping_add(self.records.signed()?);
+        let (length_count, access_count) = (self.records.varint()?, self.records.varint()?);
+        self.lists.clear();
+        let mut before = 0u64;
+        for _ in 0..length_count {
+            before = before.wrapping_add(self.records.signed()?);
+            self.lists.push(u32::try_from(before).ok()?);
+        }
+        self.accesses.clear();
+        let mut before = Access::default();
+        for _ in 0..access_count {
+            before = take_access(&mut self.records, &before)?;
+            self.accesses.push(before);
+        }
+        let first_path = u32::try_from(first_path).ok()?;
+        Some(Definition::Plan(Plan { first_path, lengths: &self.lists, accesses: &self.accesses }))
     }
 
     fn block(&mut self) -> Option<Definition<'a>> {
@@ -338,6 +455,7 @@ mod tests {
             system: "s".into(),
             recorder: "v".into(),
             options: vec!["--skip".into(), "7".into()],
+            data: DataMode::Values,
         };
         let bytes = write_recording(&recording);
         assert_eq!(read_recording(&bytes), Some(recording));
@@ -361,17 +479,39 @@ mod tests {
         for fragment in &fragments {
             content.add_fragment(2, fragment);
         }
+        let simple = Access { block: 1, offset: 7, size: 8, flags: 8, base: 16, displacement: -8, ..Access::default() };
+        let full = Access {
+            block: 2,
+            offset: 3,
+            size: 64,
+            kind: 4,
+            flags: 0xff,
+            base: 1,
+            index: 2,
+            value: u16::MAX,
+            mask: 4,
+            count: 5,
+            mask_kind: 6,
+            index_bytes: 7,
+            reserved: [0; 5],
+            displacement: i64::MIN,
+            constant: u64::MAX,
+        };
+        let accesses = [simple, Access { offset: 9, ..simple }, full, full];
+        let plan = Plan { first_path: 7, lengths: &[8, 4, 12 << 10], accesses: &accesses };
+        content.add_plan(&plan);
         let bytes = content.take();
         let mut seen = 0;
         read_code(&bytes, |definition| {
             match definition {
                 Definition::Block { image, id, address, code } => assert_eq!((image, id, address, code), blocks[seen]),
                 Definition::Fragment { image, fragment } => assert_eq!((image, fragment), (2, fragments[seen - 3])),
+                Definition::Plan(read) => assert_eq!(read, plan),
             }
             seen += 1;
         })
         .unwrap();
-        assert_eq!(seen, 5);
+        assert_eq!(seen, 6);
         assert!(read_code(&bytes[..6], |_| ()).is_err());
     }
 

@@ -6,10 +6,13 @@
 
 use wire::word::{self, EVENT};
 
+use crate::access::{Access, Accesses, Gathered};
+use crate::block::Blocks;
 use crate::container::crc;
+use crate::data;
 use crate::error::{Problem, ReadError};
 use crate::event::{self, Recorded};
-use crate::model::{Event, Leave, Step};
+use crate::model::{DataMode, Event, Leave, Step};
 use crate::path::{self, PathCoder, Source};
 use crate::program::Program;
 use crate::tally::{ELSEWHERE, start_pc};
@@ -27,6 +30,7 @@ pub struct Batch {
     tsc: u64,
     steps: Vec<Step>,
     events: Vec<(usize, Event)>,
+    gathered: Gathered,
 }
 
 /// A step or an event.
@@ -83,9 +87,52 @@ impl Batch {
         std::iter::from_fn(move || place.next(self))
     }
 
+    /// All memory accesses of the batch in the order they happened; none unless they were asked for, see
+    /// [`Trace::steps_with_accesses`].
+    #[must_use]
+    pub fn accesses(&self) -> Accesses<'_> {
+        self.gathered.all()
+    }
+
+    /// The memory accesses of one of [`Self::steps`].
+    #[must_use]
+    #[inline]
+    pub fn accesses_of_step(&self, step: usize) -> Accesses<'_> {
+        self.gathered.of_step(step)
+    }
+
+    /// The memory accesses that belong to one of [`Self::events`]: iterations of a string instruction that was interrupted
+    /// by a signal, and is not complete.
+    #[must_use]
+    pub fn accesses_of_event(&self, event: usize) -> Accesses<'_> {
+        self.gathered.of_event(event)
+    }
+
+    /// The bytes that an access of this batch read or wrote, lowest address first; `None` if values were not recorded.
+    #[must_use]
+    #[inline]
+    pub fn value(&self, access: &Access) -> Option<&[u8]> {
+        self.gathered.value(access)
+    }
+
+    /// Steps and events in order, each with its memory accesses.
+    pub fn items_with_accesses(&self) -> impl Iterator<Item = (Item, Accesses<'_>)> + '_ {
+        let mut place = Place::default();
+        std::iter::from_fn(move || {
+            let before = place;
+            let item = place.next(self)?;
+            let accesses = match item {
+                Item::Step(_) => self.accesses_of_step(before.step),
+                Item::Event(_) => self.accesses_of_event(before.event),
+            };
+            Some((item, accesses))
+        })
+    }
+
     fn clear(&mut self) {
         self.steps.clear();
         self.events.clear();
+        self.gathered.clear();
     }
 
     fn is_empty(&self) -> bool {
@@ -93,7 +140,7 @@ impl Batch {
     }
 
     /// Drops all that comes before instruction `number` of the thread.
-    fn drop_before(&mut self, number: u64) {
+    fn drop_before(&mut self, blocks: &Blocks, number: u64) {
         let mut at = self.first_instruction;
         let mut dropped = 0;
         for step in &mut self.steps {
@@ -108,7 +155,10 @@ impl Batch {
             dropped += 1;
         }
         self.steps.drain(..dropped.min(self.steps.len()));
-        self.events.retain(|(place, _)| *place >= dropped);
+        let first_pc = self.steps.first().and_then(|step| blocks.instructions(step).next());
+        let events_dropped = self.events.iter().take_while(|(place, _)| *place < dropped).count();
+        self.gathered.drop_before(dropped, events_dropped, first_pc.map_or(0, |first| first.address));
+        self.events.drain(..events_dropped);
         for (place, _) in &mut self.events {
             *place -= dropped;
         }
@@ -151,6 +201,9 @@ struct Open {
     image: u32,
     instruction: u64,
     tsc: u64,
+    data: Vec<u8>,
+    /// How far the data has been read, if there is any that can be read.
+    data_place: Option<data::Place>,
 }
 
 /// A place in the path of one thread.
@@ -164,12 +217,22 @@ pub(crate) struct Cursor<'t> {
     open: Open,
     /// Batches end where the time is known.
     by_time: bool,
+    /// Whether memory accesses are wanted.
+    accesses: bool,
 }
 
 impl<'t> Cursor<'t> {
     pub(crate) fn new(trace: &'t Trace, thread: u32, by_time: bool) -> Result<Self, ReadError> {
         let ahead = trace.paths_of(thread)?;
-        Ok(Self { trace, thread, ahead, behind: &[], open: Open::default(), by_time })
+        Ok(Self { trace, thread, ahead, behind: &[], open: Open::default(), by_time, accesses: false })
+    }
+
+    /// The same with memory accesses.
+    pub(crate) fn with_accesses(self) -> Result<Self, ReadError> {
+        match self.trace.data() {
+            DataMode::None => Err(ReadError::NoData),
+            DataMode::Addresses | DataMode::Values => Ok(Self { accesses: true, ..self }),
+        }
     }
 
     /// A cursor that sees the `place`th path chunk of the thread only.
@@ -183,7 +246,7 @@ impl<'t> Cursor<'t> {
     /// The time at which what comes next begins; `None` at the end.
     pub(crate) fn tsc(&self) -> Option<u64> {
         if let Some(rest) = self.open.words.get(self.open.at..).filter(|rest| !rest.is_empty()) {
-            let next = event::read(rest).and_then(|recorded| recorded.event.tsc());
+            let next = event::read(rest).and_then(|recorded| recorded.tsc());
             return Some(next.unwrap_or(self.open.tsc));
         }
         let next = self.ahead.first().and_then(|&place| self.trace.chunks().get(place)?.path());
@@ -207,6 +270,7 @@ impl<'t> Cursor<'t> {
     fn decode(&mut self, workshop: &mut Workshop, place: usize) -> Result<(), ReadError> {
         self.open.words.clear();
         self.open.at = 0;
+        self.open.data_place = None;
         let Some(chunk) = self.trace.chunks().get(place) else { return Ok(()) };
         let decoded = decode(self.trace, chunk, workshop, &mut self.open.words);
         if let Err(problem) = decoded {
@@ -219,6 +283,19 @@ impl<'t> Cursor<'t> {
             // A chunk that begins without a time goes on from the one before it.
             self.open.tsc = self.open.tsc.max(path.first_tsc);
         }
+        if self.accesses { self.decode_data(chunk, place) } else { Ok(()) }
+    }
+
+    /// After an error the steps of the chunk are there, without their accesses.
+    fn decode_data(&mut self, path: &Chunk, place: usize) -> Result<(), ReadError> {
+        let trace = self.trace;
+        let chunk = trace.data_chunk(place).ok_or_else(|| path.error(Problem::DataMissing))?;
+        let header = chunk.data().ok_or_else(|| chunk.error(Problem::Header))?;
+        let Open { words, data, .. } = &mut self.open;
+        let payload = trace.payload(chunk);
+        let read = payload.and_then(|payload| data::read(trace.program(), words, &chunk.header, payload, data));
+        read.map_err(|problem| chunk.error(problem))?;
+        self.open.data_place = Some(data::Place { fs_base: header.fs_base, ..data::Place::default() });
         Ok(())
     }
 
@@ -226,7 +303,9 @@ impl<'t> Cursor<'t> {
         let program = self.trace.program();
         (batch.thread, batch.image) = (self.thread, self.open.image);
         (batch.first_instruction, batch.tsc) = (self.open.instruction, self.open.tsc);
-        let mut filling = Filling { program, batch, indirect: false };
+        let keep_values = self.trace.data() == DataMode::Values;
+        let source = self.open.data_place.map(|place| DataSource { data: &self.open.data, place, keep_values });
+        let mut filling = Filling { program, batch, indirect: false, source };
         while let Some(&word) = self.open.words.get(self.open.at) {
             if word & EVENT == 0 {
                 filling.path(word);
@@ -234,13 +313,14 @@ impl<'t> Cursor<'t> {
             } else {
                 let rest = self.open.words.get(self.open.at..).unwrap_or(&[]);
                 let recorded = event::read(rest);
-                let tsc = recorded.and_then(|recorded| recorded.event.tsc());
+                let tsc = recorded.and_then(|recorded| recorded.tsc());
                 let first = filling.batch.is_empty();
-                if self.by_time && tsc.is_some() && !first {
+                // What an event told of accesses stays together with what they belong to.
+                if self.by_time && tsc.is_some() && !first && !filling.is_pending() {
                     break;
                 }
                 self.open.at += word::length(word).unwrap_or(rest.len());
-                filling.event(recorded);
+                filling.event(recorded, rest);
                 if let Some(tsc) = tsc {
                     self.open.tsc = tsc;
                     if first {
@@ -256,6 +336,7 @@ impl<'t> Cursor<'t> {
             let next = self.peek(program);
             filling.went_to(next);
         }
+        self.open.data_place = filling.leave_data();
         self.open.instruction += batch.instructions();
     }
 
@@ -311,7 +392,12 @@ impl<'t> Cursor<'t> {
 impl Open {
     /// Skips words as long as all they execute comes before instruction `number`.
     fn skip_to(&mut self, program: &Program, number: u64) {
+        // Where accesses are told that belong to the next path or signal.
+        let mut told = None;
         while let Some(&word) = self.words.get(self.at) {
+            if event::is_told(word) {
+                told.get_or_insert((self.at, self.data_place));
+            }
             let executed = if word & EVENT == 0 {
                 program.counts(word).map_or(0, |counts| counts.instructions())
             } else {
@@ -323,10 +409,17 @@ impl Open {
                 })
             };
             if self.instruction + executed > number {
+                (self.at, self.data_place) = told.unwrap_or((self.at, self.data_place));
                 return;
             }
             let event = event::read(self.words.get(self.at..).unwrap_or(&[]));
-            self.tsc = event.and_then(|recorded| recorded.event.tsc()).unwrap_or(self.tsc);
+            self.tsc = event.and_then(|recorded| recorded.tsc()).unwrap_or(self.tsc);
+            if word & EVENT == 0 || event.is_some_and(|recorded| recorded.interrupted.0 != 0) {
+                told = None;
+            }
+            if let Some(place) = &mut self.data_place {
+                place.skip(program, word, event.and_then(|recorded| recorded.event));
+            }
             self.instruction += executed;
             self.at += word::length(word).unwrap_or(1);
         }
@@ -336,7 +429,7 @@ impl Open {
 /// The steps that a signal interrupted.
 fn interrupted<'p>(program: &'p Program, recorded: &Recorded) -> Option<(&'p [Step], Option<Step>)> {
     match recorded.event {
-        Event::Signal { pc, .. } if recorded.interrupted.0 != 0 => {
+        Some(Event::Signal { pc, .. }) if recorded.interrupted.0 != 0 => {
             program.interrupted(recorded.interrupted.0, recorded.interrupted.1, pc)
         }
         _ => Some((&[], None)),
@@ -344,14 +437,22 @@ fn interrupted<'p>(program: &'p Program, recorded: &Recorded) -> Option<(&'p [St
 }
 
 /// A batch that is being filled.
-struct Filling<'p, 'b> {
+struct Filling<'p, 'b, 'd> {
     program: &'p Program,
     batch: &'b mut Batch,
     /// The last step left indirectly and it is not known yet where to.
     indirect: bool,
+    source: Option<DataSource<'d>>,
 }
 
-impl Filling<'_, '_> {
+/// Where memory accesses come from.
+struct DataSource<'d> {
+    data: &'d [u8],
+    place: data::Place,
+    keep_values: bool,
+}
+
+impl Filling<'_, '_, '_> {
     #[inline]
     fn path(&mut self, word: u32) {
         let Some(path) = self.program.path(word) else { return self.lost() };
@@ -363,26 +464,67 @@ impl Filling<'_, '_> {
         self.batch.steps.extend_from_slice(path.steps);
         self.batch.steps.push(path.last);
         self.indirect = path.last.leave() == Leave::Indirect;
+        if let Some(source) = &mut self.source {
+            let (data, keep_values) = (source.data, source.keep_values);
+            source.place.path(self.program, word, path.steps.len() + 1, data, &mut self.batch.gathered, keep_values);
+        }
     }
 
-    fn event(&mut self, recorded: Option<Recorded>) {
+    /// The event at the start of `words`.
+    fn event(&mut self, recorded: Option<Recorded>, words: &[u32]) {
         let Some(recorded) = recorded else { return self.lost() };
-        if self.indirect && !matches!(recorded.event, Event::Time { .. } | Event::Child { .. } | Event::Syscall { .. })
-        {
-            self.went_to(match recorded.event {
+        let steps = interrupted(self.program, &recorded);
+        if let Some(source) = &mut self.source {
+            let (data, keep_values) = (source.data, source.keep_values);
+            let count = steps.as_ref().map(|(whole, part)| (whole.len(), part.is_some()));
+            // A signal that makes no sense is told by an event of its own, which has no accesses.
+            if steps.is_none() {
+                self.batch.gathered.event(None);
+            }
+            let gathered = &mut self.batch.gathered;
+            source.place.event(self.program, words, &recorded, count, data, gathered, keep_values);
+        }
+        let Some(event) = recorded.event else { return };
+        let says_nothing =
+            matches!(event, Event::Time { .. } | Event::Child { .. } | Event::Syscall { .. } | Event::FsBase { .. });
+        if self.indirect && !says_nothing {
+            self.went_to(match event {
                 Event::Signal { pc, .. } => self.program.head(recorded.interrupted.0).unwrap_or(pc),
+                Event::Gap { pc } => pc,
                 _ => 0,
             });
         }
-        match interrupted(self.program, &recorded) {
+        match steps {
             Some((whole, part)) => self.batch.steps.extend(whole.iter().chain(&part)),
-            None => self.lost(),
+            None => self.push_event(Event::Lost),
         }
-        self.batch.events.push((self.batch.steps.len(), recorded.event));
+        self.push_event(event);
+    }
+
+    fn push_event(&mut self, event: Event) {
+        self.batch.events.push((self.batch.steps.len(), event));
+    }
+
+    /// Whether accesses were told that belong to what comes next.
+    fn is_pending(&self) -> bool {
+        self.source.as_ref().is_some_and(|source| source.place.pending.is_some())
+    }
+
+    /// How far the data was read. Accesses that nothing in this chunk followed get an event of their own.
+    fn leave_data(&mut self) -> Option<data::Place> {
+        let place = &mut self.source.as_mut()?.place;
+        let (left, pending) = (data::Place { pending: None, ..*place }, place.pending);
+        if let Some(mark) = pending {
+            self.batch.gathered.event(Some(mark));
+            let pc = self.batch.gathered.pc_at(mark);
+            self.push_event(Event::Unfinished { pc });
+        }
+        Some(left)
     }
 
     fn lost(&mut self) {
-        self.batch.events.push((self.batch.steps.len(), Event::Lost));
+        self.push_event(Event::Lost);
+        self.batch.gathered.event(None);
     }
 
     fn went_to(&mut self, address: u64) {
@@ -499,10 +641,41 @@ impl Trace {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn seek(&self, thread: u32, number: u64) -> Result<Steps<'_>, ReadError> {
-        let mut steps = self.steps(thread)?;
+        self.seek_from(self.steps(thread)?, number)
+    }
+
+    /// Everything that `thread` executed, with its memory accesses. An error may concern damaged data only: then steps
+    /// follow that have none.
+    ///
+    /// ```
+    /// # use trace::example;
+    /// # let directory = tempfile::tempdir()?;
+    /// # let path = example::write(&directory.path().join("example.trk"));
+    /// let trace = trace::Trace::open(&path)?;
+    /// let mut steps = trace.steps_with_accesses(0)?;
+    /// let mut written = Vec::new();
+    /// while let Some(batch) = steps.next_batch()? {
+    ///     for access in batch.accesses().filter(|access| access.is_write()) {
+    ///         written.push((access.address(), batch.value(&access).map(<[u8]>::to_vec)));
+    ///     }
+    /// }
+    /// assert_eq!(written.len() as u64, trace.threads()[0].counts.writes);
+    /// assert_eq!(written[0], (0x7ff0, Some(vec![10, 0, 0, 0])));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn steps_with_accesses(&self, thread: u32) -> Result<Steps<'_>, ReadError> {
+        Ok(Steps::new(Cursor::new(self, thread, false)?.with_accesses()?, Workshop::default()))
+    }
+
+    /// As [`Self::seek`], with memory accesses.
+    pub fn seek_with_accesses(&self, thread: u32, number: u64) -> Result<Steps<'_>, ReadError> {
+        self.seek_from(self.steps_with_accesses(thread)?, number)
+    }
+
+    fn seek_from<'t>(&'t self, mut steps: Steps<'t>, number: u64) -> Result<Steps<'t>, ReadError> {
         steps.cursor.seek(&mut steps.workshop, number)?;
         while steps.cursor.next_batch(&mut steps.workshop, &mut steps.batch)? {
-            steps.batch.drop_before(number);
+            steps.batch.drop_before(self.blocks(), number);
             if !steps.batch.steps.is_empty() {
                 break;
             }

@@ -45,14 +45,14 @@ impl<'p> Tally<'p> {
     pub(crate) fn event(&mut self, before: u32, words: &[u32]) -> Option<usize> {
         let recorded = event::read(words)?;
         let length = word::length(*words.first()?)?;
-        self.pc = event::position(&recorded.event).unwrap_or(self.lead(before));
-        if let Some(tsc) = recorded.event.tsc() {
+        self.pc = event::position(&recorded).unwrap_or(self.lead(before));
+        if let Some(tsc) = recorded.tsc() {
             let (first, last) = self.times.unwrap_or((tsc, tsc));
             self.times = Some((first.min(tsc), last.max(tsc)));
         }
         match recorded.event {
-            Event::Syscall { .. } => self.events.system_calls += 1,
-            Event::Signal { signal, pc, .. } => {
+            Some(Event::Syscall { .. }) => self.events.system_calls += 1,
+            Some(Event::Signal { signal, pc, .. }) => {
                 // Signal 0: the engine's own doing.
                 self.events.signals += u64::from(signal != 0);
                 self.interrupted(&recorded, pc);
@@ -122,8 +122,9 @@ pub(crate) fn start_pc(program: &Program, words: &[u32]) -> u64 {
         }
         let Some(recorded) = event::read(rest) else { return 0 };
         match recorded.event {
-            Event::Signal { pc, .. } => return program.head(recorded.interrupted.0).unwrap_or(pc),
-            Event::Time { .. } | Event::Child { .. } | Event::Syscall { .. } => {}
+            Some(Event::Signal { pc, .. }) => return program.head(recorded.interrupted.0).unwrap_or(pc),
+            Some(Event::Gap { pc }) => return pc,
+            Some(Event::Time { .. } | Event::Child { .. } | Event::Syscall { .. } | Event::FsBase { .. }) | None => {}
             _ => return ELSEWHERE,
         }
         rest = rest.get(word::length(word).unwrap_or(1)..).unwrap_or(&[]);

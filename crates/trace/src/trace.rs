@@ -14,17 +14,20 @@ use std::ops::{Deref, Range};
 use std::path::Path;
 use std::sync::OnceLock;
 
+use hashbrown::HashMap;
 use memmap2::Mmap;
 use rayon::prelude::*;
 
 use crate::block::Blocks;
-use crate::container::{CODEC_RAW, CODEC_ZSTD, ChunkHeader, Extra, Kind, PathHeader, VERSION, crc, file_version};
+use crate::container::{
+    CODEC_RAW, CODEC_ZSTD, ChunkHeader, DataHeader, Extra, Kind, PathHeader, VERSION, crc, file_version,
+};
 use crate::error::{Problem, ReadError};
-use crate::model::{Counts, Exit, Module, Recording, Summary, ThreadInfo, ThreadSummary};
+use crate::model::{Counts, DataMode, Exit, Module, Recording, Summary, ThreadInfo, ThreadSummary};
 use crate::path::decompress;
 use crate::program::Program;
 use crate::record::{Definition, Fact, read_code, read_exit, read_facts, read_recording};
-use crate::writer::count_path;
+use crate::writer::{count_data, count_path, count_thread_data};
 
 /// A chunk and where it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,6 +40,13 @@ impl Chunk {
     pub(crate) fn path(&self) -> Option<&PathHeader> {
         match &self.header.extra {
             Extra::Path(path) => Some(path),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn data(&self) -> Option<&DataHeader> {
+        match &self.header.extra {
+            Extra::Data(data) => Some(data),
             _ => None,
         }
     }
@@ -138,6 +148,8 @@ pub struct Trace {
     modules: Vec<MappedModule>,
     /// Of each thread, in order, the places of its path chunks in `chunks`.
     paths: BTreeMap<u32, Vec<usize>>,
+    /// Of each path chunk that has data, by place, the place of its data chunk.
+    data_of: HashMap<usize, usize>,
     /// Found when the file was opened.
     damage: Vec<Damage>,
     program: OnceLock<(Program, Vec<Damage>)>,
@@ -175,7 +187,7 @@ impl Trace {
     fn read(data: Data, path: &Path) -> Result<Self, ReadError> {
         let mut damage = Vec::new();
         match file_version(&data) {
-            Some(VERSION) => {}
+            Some(1..=VERSION) => {}
             Some(version) => {
                 return Err(ReadError::Version { path: path.to_owned(), version, supported: VERSION });
             }
@@ -194,6 +206,7 @@ impl Trace {
             summary: Summary::default(),
             modules: Vec::new(),
             paths: BTreeMap::new(),
+            data_of: HashMap::new(),
             damage,
             program: OnceLock::new(),
         };
@@ -287,6 +300,17 @@ impl Trace {
         &self.definitions().0
     }
 
+    /// What was recorded beside control flow.
+    #[must_use]
+    pub fn data(&self) -> DataMode {
+        self.recording.data
+    }
+
+    /// The chunk with the data of the path chunk at `place`.
+    pub(crate) fn data_chunk(&self, place: usize) -> Option<&Chunk> {
+        self.chunks.get(*self.data_of.get(&place)?)
+    }
+
     /// Places in [`Self::chunks`] of a thread's path.
     pub(crate) fn paths_of(&self, thread: u32) -> Result<&[usize], ReadError> {
         match self.paths.get(&thread) {
@@ -318,9 +342,12 @@ impl Trace {
         let mut recorded = false;
         self.summary.chunks = chunks.len() as u64;
         self.summary.file_bytes = self.data.len() as u64;
+        // Of each sequence number, the path chunk that has it.
+        let mut by_sequence = HashMap::new();
         for (place, chunk) in chunks.iter().enumerate() {
             match chunk.header.extra {
                 Extra::Path(path) => {
+                    by_sequence.insert(chunk.header.sequence, (place, path.thread));
                     self.paths.entry(path.thread).or_default().push(place);
                     let info = ThreadInfo { thread: path.thread, image: path.image, ..ThreadInfo::default() };
                     let new = ThreadSummary { info, ..ThreadSummary::default() };
@@ -329,6 +356,20 @@ impl Trace {
                     self.summary.totals.add(&path.counts);
                     self.summary.word_bytes += raw_length;
                 }
+                Extra::Data(data) => match by_sequence.remove(&data.path) {
+                    Some((path, thread)) if thread == data.thread => {
+                        self.data_of.insert(path, place);
+                        let bytes = u64::from(chunk.header.raw_length);
+                        count_data(&mut self.summary, &data, bytes, u64::from(chunk.header.stored_length));
+                        if let Some(summary) = threads.get_mut(&thread) {
+                            count_thread_data(summary, &data, bytes);
+                        }
+                    }
+                    _ => {
+                        let problem = Problem::PathMissing { path: data.path };
+                        self.damage.push(Damage::of_chunk(chunk, &problem));
+                    }
+                },
                 Extra::Code(code) => {
                     self.summary.blocks += u64::from(code.blocks);
                     self.summary.fragments += u64::from(code.fragments);
@@ -339,6 +380,10 @@ impl Trace {
                     Err(problem) => self.damage.push(Damage::of_chunk(chunk, &problem)),
                 },
             }
+        }
+        if !recorded && !self.data_of.is_empty() {
+            // Nobody says what the data is; values are where plans say.
+            self.recording.data = DataMode::Values;
         }
         if !recorded && self.damage.is_empty() {
             self.damage.push(Damage::of(16..16, "the description of the recording is missing".into()));
@@ -362,7 +407,7 @@ impl Trace {
                 let modules = &mut self.modules;
                 read_facts(&content, |fact| collect_fact(fact, modules, threads))?;
             }
-            Kind::Code | Kind::Path | Kind::Index => {}
+            Kind::Code | Kind::Path | Kind::Index | Kind::Data => {}
         }
         Ok(())
     }
@@ -410,6 +455,7 @@ impl Trace {
                 Definition::Fragment { image, fragment } => {
                     program.add_fragment(image, &fragment, chunk.header.sequence)
                 }
+                Definition::Plan(plan) => program.add_plan(&plan),
             };
             if accepted.is_err() {
                 unusable += 1;
@@ -424,6 +470,7 @@ fn name(definition: &Definition<'_>) -> String {
     match definition {
         Definition::Block { id, .. } => format!("block {id}"),
         Definition::Fragment { fragment, .. } => format!("path {}", fragment.first_path),
+        Definition::Plan(plan) => format!("the data of path {}", plan.first_path),
     }
 }
 
@@ -470,7 +517,7 @@ impl Damage {
         let path = chunk.path();
         Self {
             bytes: chunk.offset..end,
-            thread: path.map(|path| path.thread),
+            thread: path.map(|path| path.thread).or(chunk.data().map(|data| data.thread)),
             instructions: path
                 .map(|path| path.first_instruction..path.first_instruction.saturating_add(path.counts.instructions)),
             reason: format!("{} chunk: {problem}", chunk.header.kind),

@@ -7,10 +7,12 @@ use std::collections::BTreeMap;
 use rayon::prelude::*;
 use wire::word::{self, EVENT};
 
+use crate::access::Gathered;
 use crate::container::{ChunkHeader, PathHeader};
+use crate::data::{self, DataTotal};
 use crate::error::Problem;
 use crate::event;
-use crate::model::{Counts, Event};
+use crate::model::{Counts, DataMode, Event};
 use crate::parallel::Pool;
 use crate::program::Program;
 use crate::steps::{Workshop, decode};
@@ -28,6 +30,8 @@ pub struct Report {
     pub chunks: u64,
     /// Path chunks that decode.
     pub intact_path_chunks: u64,
+    /// Data chunks that decode, with the paths they belong to.
+    pub intact_data_chunks: u64,
     /// What those executed, counted anew.
     pub counts: Counts,
 }
@@ -50,18 +54,22 @@ impl Trace {
             .map(|damage| (damage.bytes.start, damage.to_string()))
             .collect();
         let pool = Pool::<Scratch>::default();
-        let check = |chunk| {
+        let check = |(place, chunk): (usize, &Chunk)| {
             let mut scratch = pool.take();
-            let checked = scratch.check(self, chunk);
+            let checked = scratch.check(self, place, chunk);
             pool.give_back(scratch);
             checked
         };
-        let checked: Vec<Checked> = self.chunks().par_iter().map(check).collect();
+        let checked: Vec<Checked> = self.chunks().par_iter().enumerate().map(check).collect();
         let mut report = Report { chunks: self.chunks().len() as u64, ..Report::default() };
         for (chunk, checked) in self.chunks().iter().zip(checked) {
             if let Some(total) = checked.total {
                 report.counts.add(&total.counts);
                 report.intact_path_chunks += 1;
+            }
+            if let Some(total) = checked.data {
+                report.counts.add(&Counts { reads: total.reads, writes: total.writes, ..Counts::default() });
+                report.intact_data_chunks += 1;
             }
             let sentence = |problem| format!("{} chunk at byte {}: {problem}", chunk.header.kind, chunk.offset);
             problems.extend(checked.problems.into_iter().map(|problem| (chunk.offset, sentence(problem))));
@@ -105,22 +113,26 @@ fn may_follow(end: u64, start: u64) -> bool {
 struct Scratch {
     workshop: Workshop,
     words: Vec<u32>,
+    data: Vec<u8>,
+    gathered: Gathered,
 }
 
 #[derive(Default)]
 struct Checked {
     problems: Vec<String>,
     total: Option<Total>,
+    data: Option<DataTotal>,
 }
 
 impl Scratch {
-    fn check(&mut self, trace: &Trace, chunk: &Chunk) -> Checked {
+    fn check(&mut self, trace: &Trace, place: usize, chunk: &Chunk) -> Checked {
         let mut checked = Checked::default();
         let start = usize::try_from(chunk.offset).unwrap_or(usize::MAX);
         if trace.bytes().get(start..).and_then(ChunkHeader::parse) != Some(chunk.header) {
             checked.problems.push(Problem::Header.to_string());
         }
         let Some(header) = chunk.path() else {
+            // Data is checked together with its path, unless that is gone.
             if let Err(problem) = trace.payload(chunk) {
                 checked.problems.push(problem.to_string());
             }
@@ -140,9 +152,34 @@ impl Scratch {
                 checked.problems.extend(compare(header, &total));
                 check_way(program, &self.words, &mut checked.problems);
                 checked.total = Some(total);
+                if trace.data() != DataMode::None {
+                    let result = self.check_data(trace, place);
+                    checked.data = result.map_err(|problem| checked.problems.push(problem)).ok();
+                }
             }
         }
         checked
+    }
+
+    /// Checks the data of the path chunk at `place`, whose words were just decoded.
+    fn check_data(&mut self, trace: &Trace, place: usize) -> Result<DataTotal, String> {
+        let chunk = trace.data_chunk(place).ok_or_else(|| Problem::DataMissing.to_string())?;
+        let header = chunk.data().ok_or_else(|| Problem::Header.to_string())?;
+        let program = trace.program();
+        let payload = trace.payload(chunk);
+        let read = payload.and_then(|payload| data::read(program, &self.words, &chunk.header, payload, &mut self.data));
+        read.map_err(|problem| format!("its data at byte {}: {problem}", chunk.offset))?;
+        let total = data::count(program, &self.words, &self.data, header.fs_base, &mut self.gathered);
+        if (total.reads, total.writes) != (header.reads, header.writes) {
+            return Err(format!(
+                "the header of its data tells {} reads and {} writes, the data {} and {}",
+                header.reads, header.writes, total.reads, total.writes
+            ));
+        }
+        if total.lost != 0 {
+            return Err(format!("{} accesses cannot be made of its data", total.lost));
+        }
+        Ok(total)
     }
 }
 
@@ -194,15 +231,18 @@ fn check_way(program: &Program, words: &[u32], problems: &mut Vec<String>) {
 fn event_way(program: &Program, words: &[u32], expected: u64) -> (u64, u64) {
     let Some(recorded) = event::read(words) else { return (0, 0) };
     match recorded.event {
-        Event::Signal { pc, handler, .. } => {
+        Some(Event::Signal { pc, handler, .. }) => {
             // `syscall` is two bytes long: one that was interrupted may be started again.
             let restarted = recorded.interrupted.0 == 0 && pc.wrapping_add(2) == expected;
             let start = program.head(recorded.interrupted.0).unwrap_or(if restarted { expected } else { pc });
             (start, handler)
         }
         // These are what makes a thread go on elsewhere.
-        Event::Start { pc, .. } | Event::Resume { pc, .. } => (0, pc),
-        Event::End { .. } | Event::Leave { .. } | Event::Lost => (0, 0),
-        Event::Time { .. } | Event::Syscall { .. } | Event::Child { .. } => (0, expected),
+        Some(Event::Start { pc, .. } | Event::Resume { pc, .. }) => (0, pc),
+        Some(Event::End { .. } | Event::Leave { .. } | Event::Lost) => (0, 0),
+        Some(Event::Gap { pc }) => (pc, 0),
+        Some(Event::Time { .. } | Event::Syscall { .. } | Event::Child { .. } | Event::FsBase { .. })
+        | Some(Event::Unfinished { .. })
+        | None => (0, expected),
     }
 }

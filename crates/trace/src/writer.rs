@@ -18,11 +18,11 @@ use hashbrown::{HashMap, HashSet};
 
 use crate::container::{CODEC_FAST, CODEC_PREDICT, CODEC_RAW, CODEC_ZSTD, CodeHeader, RAW_BYTES_MAX};
 use crate::error::WriteError;
-use crate::model::{Exit, Fragment, Module, Recording, Summary, ThreadInfo};
+use crate::model::{DataMode, Exit, Fragment, Module, Plan, Recording, Summary, ThreadInfo};
 use crate::record::{CodeContent, Fact};
 
-pub(crate) use worker::count_path;
 use worker::{Job, Worker};
+pub(crate) use worker::{count_data, count_path, count_thread_data};
 
 /// How path chunks are compressed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,13 +60,23 @@ pub struct Options {
     pub chunk_words: usize,
     /// The longest open chunk is cut when all of them together hold more than this.
     pub open_words: usize,
+    /// The same in bytes of data.
+    pub chunk_data: usize,
+    pub open_data: usize,
     /// Words are in the file at latest after this time, as long as [`Writer::path`] or [`Writer::tick`] is called.
     pub latency: Duration,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { codec: Codec::Adaptive, chunk_words: 1 << 20, open_words: 12 << 20, latency: Duration::from_secs(1) }
+        Self {
+            codec: Codec::Adaptive,
+            chunk_words: 1 << 20,
+            open_words: 12 << 20,
+            chunk_data: 8 << 20,
+            open_data: 48 << 20,
+            latency: Duration::from_secs(1),
+        }
     }
 }
 
@@ -84,6 +94,7 @@ const WORDS_MAX: usize = RAW_BYTES_MAX as usize / size_of::<u32>();
 struct Open {
     image: u32,
     words: Vec<u32>,
+    data: Vec<u8>,
     since: Instant,
 }
 
@@ -92,14 +103,16 @@ pub struct Writer {
     path: PathBuf,
     part: PathBuf,
     options: Options,
+    mode: DataMode,
     code: CodeContent,
     facts: Vec<u8>,
     open: HashMap<u32, Open>,
     open_words: usize,
+    open_data: usize,
     threads: HashSet<u32>,
     next_look: Instant,
     jobs: Option<SyncSender<Job>>,
-    spare: Receiver<Vec<u32>>,
+    spare: Receiver<(Vec<u32>, Vec<u8>)>,
     worker: Option<JoinHandle<Option<Summary>>>,
     failure: Arc<Mutex<Option<WriteError>>>,
     /// Words that wait for the worker.
@@ -135,10 +148,12 @@ impl Writer {
             path: path.to_owned(),
             part,
             options,
+            mode: recording.data,
             code: CodeContent::default(),
             facts: Vec::new(),
             open: HashMap::new(),
             open_words: 0,
+            open_data: 0,
             threads: HashSet::new(),
             next_look: Instant::now() + options.latency,
             jobs: Some(jobs),
@@ -158,6 +173,12 @@ impl Writer {
     /// Defines a fragment, before any of its paths is executed.
     pub fn fragment(&mut self, image: u32, fragment: &Fragment<'_>) -> Result<(), WriteError> {
         self.code.add_fragment(image, fragment);
+        self.send_long_code()
+    }
+
+    /// Says what the data behind the paths of a fragment is, before any of them is executed.
+    pub fn plan(&mut self, plan: &Plan<'_>) -> Result<(), WriteError> {
+        self.code.add_plan(plan);
         self.send_long_code()
     }
 
@@ -187,28 +208,48 @@ impl Writer {
     /// Appends to what a thread has executed: whole events and path numbers, see `wire::word`. A word that is neither an
     /// event nor a path that was defined is an error, of a later call; the words before it are kept.
     pub fn path(&mut self, image: u32, thread: u32, words: &[u32]) -> Result<(), WriteError> {
+        self.path_with_data(image, thread, words, &[])
+    }
+
+    /// As [`Self::path`], with the data behind these words, as plans and events say. Without [`Recording::data`] the data is
+    /// not kept.
+    pub fn path_with_data(&mut self, image: u32, thread: u32, words: &[u32], data: &[u8]) -> Result<(), WriteError> {
         if !self.threads.contains(&thread) {
             return Err(WriteError::UnknownThread { thread });
         }
-        pieces(words).try_for_each(|words| self.append(image, thread, words))?;
+        if self.mode == DataMode::None {
+            pieces(words).try_for_each(|words| self.append(image, thread, words, &[]))?;
+        } else if words.len() > WORDS_MAX || data.len() > RAW_BYTES_MAX as usize {
+            return Err(WriteError::Data { thread, bytes: data.len() as u64, needed: u64::from(RAW_BYTES_MAX) });
+        } else {
+            self.append(image, thread, words, data)?;
+        }
         self.tick()
     }
 
-    fn append(&mut self, image: u32, thread: u32, words: &[u32]) -> Result<(), WriteError> {
+    fn append(&mut self, image: u32, thread: u32, words: &[u32], data: &[u8]) -> Result<(), WriteError> {
         let limit = self.options.chunk_words.min(WORDS_MAX);
-        let full = |open: &Open| open.image != image || open.words.len() + words.len() > limit;
+        let data_limit = self.options.chunk_data.min(RAW_BYTES_MAX as usize);
+        let full = |open: &Open| {
+            open.image != image || open.words.len() + words.len() > limit || open.data.len() + data.len() > data_limit
+        };
         if self.open.get(&thread).is_some_and(full) {
             self.cut(thread)?;
         }
         let spare = &self.spare;
-        let open = self.open.entry(thread).or_insert_with(|| Open {
-            image,
-            words: spare.try_recv().unwrap_or_default(),
-            since: Instant::now(),
+        let open = self.open.entry(thread).or_insert_with(|| {
+            let (words, data) = spare.try_recv().unwrap_or_default();
+            Open { image, words, data, since: Instant::now() }
         });
         open.words.extend_from_slice(words);
+        open.data.extend_from_slice(data);
         self.open_words += words.len();
-        if self.open_words > self.options.open_words { self.cut_longest() } else { Ok(()) }
+        self.open_data += data.len();
+        if self.open_words > self.options.open_words || self.open_data > self.options.open_data {
+            self.cut_longest()
+        } else {
+            Ok(())
+        }
     }
 
     /// Sends what has waited long enough to the file. [`Self::path`] does so too; call this when no thread says anything.
@@ -246,15 +287,17 @@ impl Writer {
     }
 
     fn cut_longest(&mut self) -> Result<(), WriteError> {
-        let longest = self.open.iter().max_by_key(|(_, open)| open.words.len()).map(|(&thread, _)| thread);
+        let longest =
+            self.open.iter().max_by_key(|(_, open)| open.words.len() * 4 + open.data.len()).map(|(&thread, _)| thread);
         longest.map_or(Ok(()), |thread| self.cut(thread))
     }
 
     fn cut(&mut self, thread: u32) -> Result<(), WriteError> {
-        let Some(Open { image, words, .. }) = self.open.remove(&thread) else { return Ok(()) };
+        let Some(Open { image, words, data, .. }) = self.open.remove(&thread) else { return Ok(()) };
         self.open_words -= words.len();
+        self.open_data -= data.len();
         self.send_definitions()?;
-        self.send(Job::Path { image, thread, words })
+        self.send(Job::Path { image, thread, words, data })
     }
 
     fn send_definitions(&mut self) -> Result<(), WriteError> {

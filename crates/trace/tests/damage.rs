@@ -19,7 +19,8 @@ fn example(codec: Codec, seed: u64) -> (Vec<u8>, Recorded) {
 fn example_of(codec: Codec, seed: u64, blocks: usize, runs: usize) -> (Vec<u8>, Recorded) {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("example.trk");
-    let options = Options { codec, chunk_words: 100, open_words: 1000, latency: Duration::from_secs(3600) };
+    let options =
+        Options { codec, chunk_words: 100, open_words: 1000, latency: Duration::from_secs(3600), ..Options::default() };
     let setting = Setting { seed, blocks, threads: 2, images: 1, runs, habit: 10, options };
     let recorded = record(&path, &setting);
     (std::fs::read(&path).unwrap(), recorded)
@@ -281,11 +282,11 @@ fn what_is_no_trace_is_refused() {
     let trace = exercise(file.clone(), Some(&recorded)).unwrap();
     assert_eq!(trace.damage()[0].reason, "the file header is damaged");
     file[0] ^= 1;
-    file[8] = 2;
+    file[8] = 3;
     let checksum = crc32fast::hash(&file[..12]).to_le_bytes();
     file[12..16].copy_from_slice(&checksum);
     let error = Trace::from_bytes(file).unwrap_err();
-    assert!(matches!(error, ReadError::Version { version: 2, supported: 1, .. }), "{error}");
+    assert!(matches!(error, ReadError::Version { version: 3, supported: 2, .. }), "{error}");
     let directory = tempfile::tempdir().unwrap();
     assert!(matches!(Trace::open(directory.path()), Err(ReadError::Open { .. })));
     assert!(matches!(Trace::open(&directory.path().join("absent")), Err(ReadError::Open { .. })));

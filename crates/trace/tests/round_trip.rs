@@ -14,8 +14,13 @@ fn settings() -> impl Strategy<Value = Setting> {
     let sizes = (2usize..60, 1u32..4, 1u32..3, 1usize..2000, 2usize..40);
     (any::<u64>(), sizes, codec, 1usize..3000).prop_map(
         |(seed, (blocks, threads, images, runs, habit), codec, words)| {
-            let options =
-                Options { codec, chunk_words: words, open_words: 4 * words, latency: Duration::from_secs(3600) };
+            let options = Options {
+                codec,
+                chunk_words: words,
+                open_words: 4 * words,
+                latency: Duration::from_secs(3600),
+                ..Options::default()
+            };
             Setting { seed, blocks, threads, images, runs, habit, options }
         },
     )

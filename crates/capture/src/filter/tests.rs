@@ -40,7 +40,7 @@ fn signal(number: u32, fragment: u32, blocks: u32, pc: u64, tsc: u32) -> Vec<u32
 fn check(length: Option<u64>, input: &[Vec<u32>], expected: &[Vec<u32>]) -> Filter {
     let mut filter = filter(length);
     let mut words = input.concat();
-    filter.words(0, &mut words);
+    filter.words(0, &mut words, &[]);
     assert_eq!(words, expected.concat(), "{input:x?}");
     filter
 }
@@ -62,13 +62,13 @@ fn silence_becomes_a_gap() {
 fn a_gap_goes_on_in_the_next_segment() {
     let mut filter = filter(None);
     let mut words = vec![3];
-    filter.words(0, &mut words);
+    filter.words(0, &mut words, &[]);
     assert_eq!(words, gap(SILENT));
     let mut words = [timed(word::TIME, 4), vec![3, 1]].concat();
-    filter.words(0, &mut words);
+    filter.words(0, &mut words, &[]);
     assert_eq!(words, [timed(word::TIME, 4), vec![1]].concat());
     let mut words = vec![3];
-    filter.words(1, &mut words);
+    filter.words(1, &mut words, &[]);
     assert_eq!(words, gap(SILENT), "each thread has its own");
 }
 
@@ -125,12 +125,30 @@ fn enough_is_enough() {
         let mut filter = check(Some(length), &all, &[expected]);
         assert!(filter.is_full());
         let mut more = vec![1, 2];
-        filter.words(1, &mut more);
+        filter.words(1, &mut more, &[]);
         assert!(more.is_empty());
         let tsc = if length > 16 { 8 } else { 5 };
         assert_eq!(filter.leavers()[0], (0, timed(word::LEAVE, tsc)));
         assert!(filter.leavers().is_empty());
     }
+}
+
+#[test]
+fn data_ends_with_its_words() {
+    let data: Vec<u8> = (0..80).collect();
+    // Two words of data behind path 1, ten behind path 2, three behind the access.
+    let all = [vec![1], event(word::ACCESS, 3 << 8, &[1, 2, 3, 4, 5]), vec![1, 2, 2]].concat();
+    for (length, kept, last) in [(4, 2, 0), (8, 7, 0), (9, 17, 10), (20, 17, 0), (21, 27, 10)] {
+        let mut filter = filter(Some(length));
+        assert!(filter.plan(&Plan { first_path: 1, lengths: &[8, 40], accesses: &[] }));
+        let mut words = all.clone();
+        assert_eq!(filter.words(0, &mut words, &data), &data[..(4 * kept).min(data.len())], "{length}");
+        let told = words.len().checked_sub(9).map_or(0, |at| word::data_words(words[at]));
+        assert_eq!(told, last, "{length}");
+    }
+    let mut filter = filter(Some(100));
+    assert!(!filter.plan(&Plan { first_path: 3, lengths: &[0], accesses: &[] }), "it is silent");
+    assert_eq!(filter.words(0, &mut all.clone(), &data), data);
 }
 
 #[test]

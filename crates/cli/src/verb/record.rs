@@ -23,6 +23,7 @@ pub fn run(arguments: &Record) -> Result<u8, Stopped> {
         output: arguments.output.clone(),
         no_aslr: arguments.no_aslr,
         selection: selection(arguments),
+        ..Options::default()
     };
     let (outcome, watched) = watched(arguments, || capture::record(&options));
     let outcome = outcome.map_err(Failure::from)?;

@@ -62,6 +62,11 @@ impl Engine {
         !(is_full && is_good) && self.chain(index, history, tier)
     }
 
+    /// Bytes of data behind the word of a path.
+    pub fn data_of(&self, word: u32) -> Option<u32> {
+        self.path(word).map(|(_, exit)| exit.data)
+    }
+
     /// The fragment and exit of a path.
     pub(super) fn path(&self, word: u32) -> Option<(u32, &Exit)> {
         let index = *self.by_path.get(word.checked_sub(self.path_base)? as usize)?;
@@ -118,7 +123,7 @@ impl Engine {
             }
             // A chain stays in its world, and is silent as a whole or not at all.
             let kind = (fragment.world, fragment.silent);
-            if *first.get_or_insert(kind) != kind || fragment.restless {
+            if *first.get_or_insert(kind) != kind || fragment.restless || exit.kind == ExitKind::Emulated {
                 break;
             }
             let executed = &self.parts[fragment.blocks as usize..][..usize::from(exit.blocks)];

@@ -187,7 +187,8 @@ pub struct Stop {
     pub pc: u64,
     pub registers: Registers,
     /// The fields of the thread's state that a signal handler would look at.
-    pub scratch: [u64; 2],
+    pub scratch: [u64; 3],
+    pub flags: u64,
     pub cursor: u64,
     pub own_r15: u64,
 }
@@ -231,21 +232,23 @@ extern "C" fn on_trap(_: i32, _: *mut libc::siginfo_t, context: *mut libc::c_voi
     stops.list.push(Stop {
         pc,
         registers,
-        scratch: [field(tcb::SCRATCH_RCX), field(tcb::SCRATCH_RDX)],
+        scratch: [field(tcb::SCRATCH_RCX), field(tcb::SCRATCH_RDX), field(tcb::SCRATCH_THIRD)],
+        flags: field(tcb::FLAGS),
         cursor: field(tcb::CURSOR),
         own_r15: field(tcb::APP_R15),
     });
 }
 
-/// Where the faked state of the thread is.
+/// Where the faked state of the thread is, with its engine stack behind it.
 const FAKE: u64 = 0x6400_0000;
+const FAKE_BYTES: u64 = 64 << 10;
 /// Where the table of indirect targets is.
 pub const TABLE: u32 = 0x6800_0000;
 
 /// The word at an address of memory that [`Machine`] has mapped.
 pub fn read(address: u64) -> u64 {
     // SAFETY: tests only pass addresses of their own mappings.
-    unsafe { *(address as *const u64) }
+    unsafe { (address as *const u64).read_unaligned() }
 }
 
 pub fn write(address: u64, value: u64) {
@@ -275,7 +278,7 @@ pub fn map(address: u64, length: u64) {
 
 impl Machine {
     fn new() -> Self {
-        map(FAKE, 64 << 10);
+        map(FAKE, FAKE_BYTES);
         map(u64::from(TABLE), wire::TABLE_BYTES as u64);
         for index in 0..wire::TABLE_BYTES as u64 / 8 {
             write(u64::from(TABLE) + 8 * index, on_indirect as *const () as u64);
@@ -297,6 +300,7 @@ impl Machine {
         field(tcb::EXIT_ENTRY, on_exit as *const () as u64);
         field(tcb::MISMATCH_ENTRY, on_mismatch as *const () as u64);
         field(tcb::TABLE_MASK, table_mask);
+        field(tcb::ENGINE_STACK, FAKE + FAKE_BYTES);
         let stack = libc::stack_t {
             ss_sp: self.signal_stack.as_mut_ptr().cast(),
             ss_flags: 0,

@@ -9,7 +9,7 @@ mod program;
 use std::collections::HashMap;
 
 use engine::emit::{Emitter, Table};
-use engine::translate::{self, ChainBlock, ExitKind, STUB_STRIDE, State, Surroundings, Translation};
+use engine::translate::{self, ChainBlock, ExitKind, STUB_STRIDE, Spill, State, Surroundings, Translation};
 use machine::{End, FLAGS, Machine, Registers, Stop};
 use program::{Code, DATA_BYTES, FAR, LOW, Layout, Program, REGION_BYTES, STACK_BYTES, STACK_TOP};
 use proptest::prelude::*;
@@ -31,6 +31,8 @@ struct Mode {
     by_pext: bool,
     ordered: bool,
     guess: bool,
+    /// What is recorded beside the path.
+    data: u32,
 }
 
 /// What a run has left behind.
@@ -157,17 +159,19 @@ impl<'a> Dispatcher<'a> {
             table: self.table(),
             guess: self.mode.guess,
             ordered: self.mode.ordered,
+            data: self.mode.data,
+            has_avx512: std::arch::is_x86_feature_detected!("avx512f"),
             first_exit: FIRST_EXIT + self.exit_count,
             first_path: FIRST_PATH + self.exit_count,
             stubs_end: self.stubs_next,
         };
-        let mut room = vec![0; 0x4000];
+        let mut room = vec![0; 0x1_0000];
         let mut out = Emitter::new(&mut room, self.cache_next);
         let translation = translate::translate(&chain, &mut out, &surroundings).unwrap();
         out.align(64);
         assert!(!out.overflowed());
         let (start, end) = (self.cache_next, out.here());
-        put(start, &room);
+        put(start, &room[..(end - start) as usize]);
         for index in 0..translation.exits.len() {
             let mut room = [0x90; STUB_STRIDE];
             let stub = surroundings.stub(index);
@@ -198,16 +202,21 @@ impl<'a> Dispatcher<'a> {
         let after = fragment.translation.marks.partition_point(|mark| mark.cache <= offset);
         let mark = fragment.translation.marks[after - 1];
         let mut registers = stop.registers;
-        let (own, spilled): (bool, &[(usize, u64)]) = match mark.state {
+        let (own, spilled): (bool, &[(u8, u64)]) = match mark.state {
             State::Dirty => return None,
             State::Cursor => (false, &[]),
             State::Own => (true, &[]),
             State::Scratch => (false, &[(1, stop.scratch[0]), (2, stop.scratch[1])]),
             State::ScratchOwn => (true, &[(1, stop.scratch[0]), (2, stop.scratch[1])]),
-            State::Spilled(register, own) => (own, &[(usize::from(register), stop.scratch[0])]),
+            State::Spilled(spill, own) => {
+                if spill.flags {
+                    registers.flags = stop.flags >> 8 & 0xd5 | (stop.flags & 1) << 11 | registers.flags & 0x400;
+                }
+                (own, &[(spill.general, stop.scratch[0]), (spill.third, stop.scratch[2])])
+            }
         };
-        for (register, value) in spilled {
-            registers.general[*register] = *value;
+        for (register, value) in spilled.iter().filter(|(register, _)| *register != Spill::NONE) {
+            registers.general[usize::from(*register)] = *value;
         }
         if !own {
             registers.general[15] = stop.own_r15;
@@ -247,7 +256,7 @@ fn run_translated(
         let (fragment, exit) = dispatcher.path(machine::read(layout.data + RING) as u32);
         let taken = fragment.translation.exits[exit];
         executed.extend_from_slice(&fragment.addresses[..usize::from(taken.blocks)]);
-        check_words(cursor, layout.data + RING);
+        check_words(cursor, layout.data + RING, u64::from(taken.data));
         pc = match end {
             End::Exit(number) => {
                 assert_eq!(number, fragment.first_exit + exit as u32);
@@ -264,12 +273,11 @@ fn run_translated(
     (outcome(layout, registers), executed, machine.stops())
 }
 
-/// One path, and perhaps the time.
-fn check_words(cursor: u64, start: u64) {
-    let first = machine::read(start);
-    match cursor - start {
+/// One path with its data, and perhaps the time.
+fn check_words(cursor: u64, start: u64, data: u64) {
+    match cursor - start - data {
         4 => {}
-        16 => assert_eq!((first >> 32) as u32, word::event(word::TIME, 0)),
+        16 => assert_eq!(machine::read(start + 4 + data) as u32, word::event(word::TIME, 0)),
         other => panic!("{other} bytes were recorded"),
     }
 }
@@ -395,11 +403,13 @@ proptest! {
 }
 
 fn mode() -> impl Strategy<Value = Mode> {
-    (any::<bool>(), any::<bool>(), any::<bool>(), any::<bool>()).prop_map(|(far, by_pext, ordered, guess)| Mode {
+    let flags = (any::<bool>(), any::<bool>(), any::<bool>(), any::<bool>(), 0..=wire::DATA_VALUES);
+    flags.prop_map(|(far, by_pext, ordered, guess, data)| Mode {
         layout: if far { FAR } else { LOW },
         by_pext: by_pext && std::arch::is_x86_feature_detected!("bmi2"),
         ordered,
         guess,
+        data,
     })
 }
 

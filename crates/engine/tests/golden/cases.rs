@@ -42,6 +42,8 @@ pub struct Case {
     pub guess: bool,
     pub ordered: bool,
     pub by_pext: bool,
+    /// What is recorded beside the path.
+    pub data: u32,
 }
 
 impl Case {
@@ -57,6 +59,16 @@ impl Case {
 
     fn guessing(mut self) -> Self {
         self.guess = true;
+        self
+    }
+
+    fn with_addresses(mut self) -> Self {
+        self.data = wire::DATA_ADDRESSES;
+        self
+    }
+
+    fn with_values(mut self) -> Self {
+        self.data = wire::DATA_VALUES;
         self
     }
 
@@ -80,11 +92,11 @@ fn bytes(text: &str) -> Vec<u8> {
 /// A chain of one block, to which more can be added.
 fn case(name: &'static str, code: &str) -> Case {
     let blocks = vec![Block { offset: 0, code: bytes(code), next: None }];
-    Case { name, place: Place::Low, blocks, guess: false, ordered: false, by_pext: true }
+    Case { name, place: Place::Low, blocks, guess: false, ordered: false, by_pext: true, data: wire::DATA_NONE }
 }
 
 pub fn all() -> Vec<Case> {
-    let groups = [copies(), r15(), direct(), indirect(), returns(), odd(), chains()];
+    let groups = [copies(), r15(), direct(), indirect(), returns(), odd(), chains(), data()];
     groups.into_iter().flatten().collect()
 }
 
@@ -195,5 +207,32 @@ fn chains() -> Vec<Case> {
         case("chain: through a cut", "90 90").then(2, "eb 10"),
         case("chain: system call ends it", "0f 05").then(2, "eb 10"),
         case("chain: locked instruction ends it when there are threads", "f0 ff 00 eb 00").then(5, "eb 10").ordered(),
+    ]
+}
+
+/// What is recorded beside the path.
+fn data() -> Vec<Case> {
+    vec![
+        case("registers are stored once", "48 8b 07 48 83 c7 08 48 8b 57 10 48 89 14 c7 8b 44 24 08 eb 10")
+            .with_addresses(),
+        case("a stack frame takes one register", "55 48 89 e5 48 83 ec 20 89 45 fc c9 c3").with_addresses(),
+        case("constant addresses take none", "8b 05 00 10 00 00 c6 05 00 20 00 00 05 eb 10").with_addresses(),
+        case("r15 as a base and an index", "43 8b 04 3f 4c 89 7c 24 08 eb 10").with_addresses(),
+        case("a repeated string", "f3 48 a5 48 8b 06 eb 10").with_addresses(),
+        case("vectors of indices and masks", "c4 e2 6d 90 04 8f c4 e2 75 2c 07 eb 10").with_addresses(),
+        case("data in a chain with a side exit", "48 8b 03 74 10")
+            .then(5, "48 8b 43 08 48 8b 0c c8 eb fe")
+            .with_addresses(),
+        case("calls and returns", "e8 fb 00 00 00").then(0x100, "48 8b 03 c3").with_values(),
+        case("indirect through memory", "ff 53 08").with_values(),
+        case("moves", "8b 03 44 88 3b 0f b7 43 02 0f 11 43 10 c7 43 20 ff ff ff ff 8a 63 01 eb 10").with_values(),
+        case("arithmetic with a memory operand", "48 03 03 3b 43 08 f2 0f 58 43 10 66 0f fc 43 20 eb 10").with_values(),
+        case("read, change, write", "48 01 03 ff 43 08 f6 53 10 eb 10").with_values(),
+        case("locked", "f0 48 01 03 f0 0f b1 4b 08 87 43 10 f0 48 0f c7 4b 20 eb 10").with_values(),
+        case("stack", "ff 33 8f 44 24 08 9c 9d 6a 05 5c eb 10").with_values(),
+        case("only the engine can", "90 f3 a4 eb 10").with_values(),
+        case("a block of its own for the engine", "f3 a4 eb 10").with_values(),
+        case("through a copy", "dd 03 dd 5b 08 0f 16 43 10 0f 94 43 18 eb 10").with_values(),
+        case("out of reach: without the value", "48 03 05 00 00 00 40 eb 10").at(Place::Far).with_values(),
     ]
 }

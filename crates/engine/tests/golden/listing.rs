@@ -5,7 +5,7 @@ use std::fmt::Write;
 
 use engine::emit::{Emitter, Table};
 use engine::tcb;
-use engine::translate::{ChainBlock, ExitKind, Mark, State, Surroundings, Translation, translate};
+use engine::translate::{ChainBlock, ExitKind, Mark, Spill, State, Surroundings, Translation, translate};
 use iced_x86::{Formatter, Instruction, IntelFormatter, Mnemonic, OpKind, Register, SymbolResolver, SymbolResult};
 
 use crate::cases::{Case, Place};
@@ -20,7 +20,13 @@ const STUBS_DISTANCE: u64 = 0x10_0000;
 
 pub fn case(case: &Case) -> String {
     let mut text = format!("## {}\n", case.name);
-    let options = [(case.guess, "guess"), (case.ordered, "ordered"), (!case.by_pext, "without BMI2")];
+    let options = [
+        (case.guess, "guess"),
+        (case.ordered, "ordered"),
+        (!case.by_pext, "without BMI2"),
+        (case.data == wire::DATA_ADDRESSES, "addresses"),
+        (case.data == wire::DATA_VALUES, "values"),
+    ];
     let options: Vec<_> = options.iter().filter(|(on, _)| *on).map(|(_, name)| *name).collect();
     let _ = writeln!(text, "# {:?} {}", case.place, options.join(", "));
     let names = Names { place: case.place, stubs_end: case.place.cache() + STUBS_DISTANCE };
@@ -39,6 +45,8 @@ pub fn case(case: &Case) -> String {
         table: Table { address: TABLE, by_pext: case.by_pext },
         guess: case.guess,
         ordered: case.ordered,
+        data: case.data,
+        has_avx512: false,
         first_exit: FIRST_EXIT,
         first_path: FIRST_PATH,
         stubs_end: names.stubs_end,
@@ -111,10 +119,23 @@ fn state(case: &Case, names: &Names, translation: &Translation, offset: u16) -> 
         State::Own => format!("own {pc}"),
         State::Scratch => format!("scratch {pc}"),
         State::ScratchOwn => format!("scratch own {pc}"),
-        State::Spilled(register, false) => format!("spilled {register} {pc}"),
-        State::Spilled(register, true) => format!("spilled {register} own {pc}"),
+        State::Spilled(spill, own) => format!("spilled{}{} {pc}", spilled(spill), if own { " own" } else { "" }),
         State::Dirty => "dirty".into(),
     }
+}
+
+/// The registers that are elsewhere, by number.
+fn spilled(spill: Spill) -> String {
+    let registers = [(spill.general, ""), (spill.third, ""), (spill.vector, "x")];
+    let mut text: String = registers
+        .iter()
+        .filter(|(register, _)| *register != Spill::NONE)
+        .map(|(register, kind)| format!(" {kind}{register}"))
+        .collect();
+    if spill.flags {
+        text.push_str(" flags");
+    }
+    text
 }
 
 fn exits(text: &mut String, names: &Names, translation: &Translation) {
@@ -200,6 +221,11 @@ fn field(offset: u64) -> Option<&'static str> {
     let fields = [
         (tcb::SCRATCH_RCX, "scratch_rcx"),
         (tcb::SCRATCH_RDX, "scratch_rdx"),
+        (tcb::SCRATCH_THIRD, "scratch_third"),
+        (tcb::SCRATCH_VECTOR, "scratch_vector"),
+        (tcb::FLAGS, "flags"),
+        (tcb::OPERAND, "operand"),
+        (tcb::ENGINE_STACK, "engine_stack"),
         (tcb::CURSOR, "cursor"),
         (tcb::EXIT_ENTRY, "exit_entry"),
         (tcb::MISMATCH_ENTRY, "mismatch_entry"),

@@ -9,13 +9,15 @@ use std::sync::mpsc::{Receiver, SyncSender};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::Codec;
+use crate::access::Gathered;
 use crate::block::Refused;
 use crate::container::{
-    CODEC_RAW, CODEC_ZSTD, ChunkHeader, CodeHeader, Extra, FILE_HEADER_BYTES, Kind, PathHeader, RAW_BYTES_MAX,
-    TRAILER_BYTES, crc, file_header, trailer,
+    CODEC_RAW, CODEC_ZSTD, ChunkHeader, CodeHeader, DataHeader, Extra, FILE_HEADER_BYTES, Kind, PathHeader,
+    RAW_BYTES_MAX, TRAILER_BYTES, crc, file_header, trailer,
 };
+use crate::data;
 use crate::error::WriteError;
-use crate::model::{Exit, Recording, Summary, ThreadSummary};
+use crate::model::{Counts, DataMode, Exit, Recording, Summary, ThreadSummary};
 use crate::path::{self, PathCoder};
 use crate::program::Program;
 use crate::record::{Definition, Fact, read_code, read_facts, write_exit, write_recording};
@@ -23,7 +25,7 @@ use crate::record::{Definition, Fact, read_code, read_facts, write_exit, write_r
 pub(super) enum Job {
     Code(CodeHeader, Vec<u8>),
     Facts(Vec<u8>),
-    Path { image: u32, thread: u32, words: Vec<u32> },
+    Path { image: u32, thread: u32, words: Vec<u32>, data: Vec<u8> },
     Finish(Exit),
 }
 
@@ -47,9 +49,13 @@ pub(super) struct Worker {
     index: Vec<u8>,
     program: Program,
     coder: PathCoder,
+    mode: DataMode,
+    /// Of each thread, the base of its fs segment behind all that was written.
+    fs_bases: BTreeMap<u32, u64>,
+    gathered: Gathered,
     threads: BTreeMap<u32, ThreadSummary>,
     summary: Summary,
-    give_back: SyncSender<Vec<u32>>,
+    give_back: SyncSender<(Vec<u32>, Vec<u8>)>,
     failure: Arc<Mutex<Option<WriteError>>>,
     waiting: Arc<AtomicUsize>,
 }
@@ -61,7 +67,7 @@ impl Worker {
         file: File,
         part: PathBuf,
         codec: Codec,
-        give_back: SyncSender<Vec<u32>>,
+        give_back: SyncSender<(Vec<u32>, Vec<u8>)>,
         failure: Arc<Mutex<Option<WriteError>>>,
         waiting: Arc<AtomicUsize>,
     ) -> Self {
@@ -74,6 +80,9 @@ impl Worker {
             index: Vec::new(),
             program: Program::without_code(),
             coder: PathCoder::default(),
+            mode: DataMode::None,
+            fs_bases: BTreeMap::new(),
+            gathered: Gathered::default(),
             threads: BTreeMap::new(),
             summary: Summary::default(),
             give_back,
@@ -84,6 +93,7 @@ impl Worker {
 
     /// Writes what stands before the first job.
     pub(super) fn start(&mut self, recording: &Recording) -> Result<(), WriteError> {
+        self.mode = recording.data;
         self.append(&file_header())?;
         debug_assert_eq!(self.offset, FILE_HEADER_BYTES as u64);
         self.chunk(Kind::Recording, &write_recording(recording), Extra::None)
@@ -96,7 +106,7 @@ impl Worker {
             let result = match job {
                 Job::Code(header, content) => self.code(header, &content),
                 Job::Facts(content) => self.facts(&content),
-                Job::Path { image, thread, words } => self.path(image, thread, words),
+                Job::Path { image, thread, words, data } => self.path(image, thread, words, data),
                 Job::Finish(exit) => match self.finish(exit) {
                     Ok(()) => return Some(self.summary),
                     Err(error) => Err(error),
@@ -143,7 +153,7 @@ impl Worker {
         self.chunk(Kind::Facts, content, Extra::None)
     }
 
-    fn path(&mut self, image: u32, thread: u32, mut words: Vec<u32>) -> Result<(), WriteError> {
+    fn path(&mut self, image: u32, thread: u32, mut words: Vec<u32>, mut data: Vec<u8>) -> Result<(), WriteError> {
         let Some(summary) = self.threads.get_mut(&thread) else { return Err(WriteError::UnknownThread { thread }) };
         let mut unknown = None;
         let codec = self.codec.number(self.waiting.load(Ordering::Relaxed));
@@ -173,10 +183,44 @@ impl Worker {
             self.summary.totals.add(&total.counts);
             self.summary.word_bytes += raw.len() as u64;
             self.put(Kind::Path, encoded.codec, raw, encoded.payload.as_deref().unwrap_or(raw), Extra::Path(header))?;
+            if self.mode != DataMode::None {
+                let result = self.data(thread, &words, &data, unknown.is_some());
+                unknown = unknown.or(result?);
+            }
         }
         words.clear();
-        let _ = self.give_back.try_send(words);
+        data.clear();
+        let _ = self.give_back.try_send((words, data));
         unknown.map_or(Ok(()), Err)
+    }
+
+    /// Appends the data of the path chunk just written. If it is not as long as the words say, there is no such chunk, and
+    /// what is wrong is given back; the data may be too long if words were left out.
+    fn data(&mut self, thread: u32, words: &[u32], data: &[u8], cut: bool) -> Result<Option<WriteError>, WriteError> {
+        let needed = data::needed(&self.program, words).unwrap_or(u64::MAX);
+        let bytes = data.len() as u64;
+        let Some(data) = usize::try_from(needed)
+            .ok()
+            .and_then(|needed| data.get(..needed))
+            .filter(|own| cut || own.len() == data.len())
+        else {
+            return Ok(Some(WriteError::Data { thread, bytes, needed }));
+        };
+        let fs_base = self.fs_bases.get(&thread).copied().unwrap_or(0);
+        let total = data::count(&self.program, words, data, fs_base, &mut self.gathered);
+        self.fs_bases.insert(thread, total.fs_base);
+        let path = self.sequence.wrapping_sub(1);
+        let header = DataHeader { thread, path, fs_base, reads: total.reads, writes: total.writes };
+        let codec = if self.codec == Codec::Raw { CODEC_RAW } else { CODEC_ZSTD };
+        let payload = data::encode(codec, data);
+        let codec = if payload.is_some() { codec } else { CODEC_RAW };
+        let stored = payload.as_deref().unwrap_or(data);
+        count_data(&mut self.summary, &header, data.len() as u64, stored.len() as u64);
+        if let Some(summary) = self.threads.get_mut(&thread) {
+            count_thread_data(summary, &header, data.len() as u64);
+        }
+        self.put(Kind::Data, codec, data, stored, Extra::Data(header))?;
+        Ok(None)
     }
 
     fn finish(&mut self, exit: Exit) -> Result<(), WriteError> {
@@ -247,10 +291,35 @@ fn define(program: &mut Program, definition: &Definition<'_>, sequence: u32) -> 
                 Refused::UnknownBlock(block) => WriteError::UnknownBlock { first_path, block },
                 Refused::Twice => WriteError::PathTwice { first_path },
                 Refused::Full => WriteError::Full,
-                Refused::Fragment | Refused::Code => WriteError::Fragment { first_path },
+                _ => WriteError::Fragment { first_path },
+            })
+        }
+        Definition::Plan(plan) => {
+            let first_path = plan.first_path;
+            program.add_plan(&plan).map_err(|refused| match refused {
+                Refused::Twice => WriteError::PathTwice { first_path },
+                Refused::Full => WriteError::Full,
+                _ => WriteError::Plan { first_path },
             })
         }
     }
+}
+
+/// Adds a data chunk to the totals. Reader and writer count alike.
+pub(crate) fn count_data(summary: &mut Summary, header: &DataHeader, bytes: u64, stored: u64) {
+    summary.totals.add(&accesses(header));
+    summary.data_bytes = summary.data_bytes.saturating_add(bytes);
+    summary.stored_data_bytes = summary.stored_data_bytes.saturating_add(stored);
+}
+
+/// Adds a data chunk to what is known of its thread.
+pub(crate) fn count_thread_data(summary: &mut ThreadSummary, header: &DataHeader, bytes: u64) {
+    summary.counts.add(&accesses(header));
+    summary.data_bytes = summary.data_bytes.saturating_add(bytes);
+}
+
+fn accesses(header: &DataHeader) -> Counts {
+    Counts { reads: header.reads, writes: header.writes, ..Counts::default() }
 }
 
 /// Adds a path chunk to what is known of its thread. Reader and writer count alike.

@@ -262,7 +262,7 @@ impl Thread {
             Event::End { tsc } => (word::END, split(tsc).to_vec()),
             Event::Child { thread, os_tid } => (word::CHILD, vec![thread, os_tid]),
             Event::Leave { tsc } => (word::LEAVE, split(tsc).to_vec()),
-            Event::Lost => unreachable!(),
+            Event::FsBase { .. } | Event::Gap { .. } | Event::Unfinished { .. } | Event::Lost => unreachable!(),
         };
         self.words.push(word::event(kind, low));
         self.words.extend(payload);

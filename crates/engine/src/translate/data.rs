@@ -1,0 +1,342 @@
+//! What is recorded beside the path: where memory operands are.
+//!
+//! Data stands behind the path's word, at offsets that are known at translation, so each piece costs one store. Addresses are
+//! not computed: the registers that they are made of are stored, each at most once as long as what happens to it is known
+//! (see [`super::symbol`]), and the plan says how to make addresses of them.
+
+use alloc::vec::Vec;
+use iced_x86::{Code, Decoder, Encoder, Instruction, InstructionInfoFactory, Register, UsedRegister};
+use wire::code::{self, Access};
+use wire::{DATA_NONE, DATA_VALUES};
+
+use super::operand::{self, Mask, Operand};
+use super::symbol::{Symbol, Symbols};
+use super::value::{self, Native};
+use super::{BlockResult, ChainBlock, ExitKind, Then, Translator, Unreadable, uses_r15};
+
+/// Fragments end when they have more data than this, or are longer than this in the cache.
+const DATA_FULL: usize = 8 << 10;
+const CODE_FULL: usize = 40 << 10;
+
+/// Bytes between the cursor and the first byte of data.
+pub(super) const WORD: u32 = 4;
+
+const R15: u8 = 15;
+
+/// What is recorded beside the path in a fragment, up to where translation has come.
+pub(super) struct Data {
+    pub(super) mode: u32,
+    /// Bytes of data.
+    pub(super) length: usize,
+    pub(super) symbols: Symbols,
+    pub(super) accesses: Vec<Access>,
+    /// Registers that the current instruction uses.
+    pub(super) used: Vec<UsedRegister>,
+    factory: Option<InstructionInfoFactory>,
+    pub(super) encoder: Option<Encoder>,
+}
+
+impl Data {
+    pub(super) fn new(mode: u32) -> Self {
+        Self {
+            mode,
+            length: 0,
+            symbols: Symbols::new(),
+            accesses: Vec::new(),
+            used: Vec::new(),
+            factory: (mode != DATA_NONE).then(InstructionInfoFactory::new),
+            encoder: (mode == DATA_VALUES).then(|| Encoder::new(64)),
+        }
+    }
+
+    pub(super) fn has_values(&self) -> bool {
+        self.mode == DATA_VALUES
+    }
+}
+
+impl Translator<'_, '_> {
+    /// Whether the fragment has to end before the next instruction.
+    pub(super) fn is_full(&self) -> bool {
+        self.data.length > DATA_FULL || self.out.position() - self.start > CODE_FULL
+    }
+
+    /// An instruction without transfer, with its data.
+    pub(super) fn copy_recorded(&mut self, instruction: &Instruction, decoder: &Decoder, bytes: &[u8]) {
+        self.pc = instruction.ip();
+        self.mark_at(self.pc);
+        let mut operands = Vec::new();
+        self.with_info(
+            |this, info| {
+                operand::operands(instruction, info, &mut operands);
+                this.data.used.clear();
+                this.data.used.extend_from_slice(info.used_registers());
+            },
+            instruction,
+        );
+        let first = self.data.accesses.len();
+        for operand in &operands {
+            let access = self.plan(operand);
+            self.data.accesses.push(access);
+        }
+        if operands.is_empty() || !self.data.has_values() {
+            self.copy_plain(instruction, decoder, bytes);
+        } else {
+            self.copy_with_values(&Native { instruction, decoder, bytes }, &operands, first);
+        }
+        self.with_info(|this, info| this.data.symbols.execute(instruction, info), instruction);
+        if operand::repeats(instruction) {
+            self.end_string(first, &operands);
+        }
+        if self.data.has_values() {
+            self.learn_loaded(instruction, first);
+        }
+    }
+
+    /// Calls `function` with what iced knows about an instruction.
+    fn with_info(&mut self, function: impl FnOnce(&mut Self, &iced_x86::InstructionInfo), instruction: &Instruction) {
+        if let Some(mut factory) = self.data.factory.take() {
+            function(self, factory.info(instruction));
+            self.data.factory = Some(factory);
+        }
+    }
+
+    /// Plans the accesses of a transfer; returns the first. What a call pushes is known.
+    pub(super) fn plan_transfer(&mut self, instruction: &Instruction) -> usize {
+        let first = self.data.accesses.len();
+        if self.data.mode == DATA_NONE {
+            return first;
+        }
+        self.pc = instruction.ip();
+        let mut operands = Vec::new();
+        self.with_info(|_, info| operand::operands(instruction, info, &mut operands), instruction);
+        for operand in &operands {
+            let mut access = self.plan(operand);
+            if operand.writes && self.data.has_values() {
+                access.value = code::CONSTANT;
+                access.constant = instruction.next_ip();
+            }
+            self.data.accesses.push(access);
+        }
+        self.mark_at(self.pc);
+        let immediate = match instruction.code() {
+            Code::Retnq_imm16 => i64::from(instruction.immediate16()),
+            _ => 0,
+        };
+        self.data.symbols.move_stack(i64::from(instruction.stack_pointer_increment()) + immediate);
+        first
+    }
+
+    /// The target of an indirect transfer, in rcx, was read from memory.
+    pub(super) fn record_target(&mut self, access: usize) {
+        const RCX: u8 = 1;
+        if self.data.has_values() {
+            let offset = self.allocate(8);
+            self.data.accesses[access].value = offset;
+            self.store_general(offset, RCX);
+        }
+    }
+
+    /// Whether only the engine can execute an instruction so that its data is known.
+    pub(super) fn is_for_the_engine(&self, instruction: &Instruction) -> bool {
+        match self.data.mode {
+            DATA_NONE => false,
+            DATA_VALUES => crate::emulate::is_known(instruction) || value::is_emulated(instruction),
+            _ => crate::emulate::is_known(instruction),
+        }
+    }
+
+    /// A block that consists of one instruction, which the engine executes.
+    pub(super) fn end_emulated(
+        &mut self,
+        instruction: &Instruction,
+        block: &ChainBlock,
+        start: usize,
+    ) -> Result<Then, Unreadable> {
+        if start > 0 {
+            return Ok(self.cut(block, start));
+        }
+        if self.block > 0 {
+            // The chain was to end before it; the code has changed since.
+            return Err(Unreadable);
+        }
+        self.result.blocks.push(BlockResult { length: instruction.len() as u32, taken: false });
+        self.result.has_locked |= isa::is_locked(instruction);
+        self.mark_at(instruction.ip());
+        let number = self.surroundings.first_exit + self.result.exits.len() as u32;
+        self.exit(ExitKind::Emulated, instruction.ip(), 1, code::LEAVE_DIRECT);
+        self.out.leave(number);
+        Ok(Then::Stop)
+    }
+
+    /// Makes room for data.
+    pub(super) fn allocate(&mut self, bytes: usize) -> u16 {
+        let offset = self.data.length;
+        self.data.length += bytes.next_multiple_of(4);
+        offset as u16
+    }
+
+    /// Plans one access, storing the registers that are not known yet.
+    pub(super) fn plan(&mut self, operand: &Operand) -> Access {
+        let mut access = Access {
+            block: u16::from(self.block),
+            offset: self.pc.wrapping_sub(self.block_address) as u16,
+            size: operand.size,
+            kind: operand.kind,
+            flags: operand.scale,
+            value: code::NO_VALUE,
+            count: operand.count,
+            index_bytes: operand.index_bytes,
+            displacement: operand.displacement,
+            ..Access::default()
+        };
+        let flags = [(operand.writes, code::WRITES), (operand.fs, code::HAS_FS), (operand.short, code::IS_SHORT)];
+        for (_, flag) in flags.into_iter().filter(|(set, _)| *set) {
+            access.flags |= flag;
+        }
+        if let Some(base) = operand.base {
+            match self.known(base) {
+                Symbol::Slot { offset, add } => {
+                    access.base = offset;
+                    access.flags |= code::HAS_BASE;
+                    access.displacement = access.displacement.wrapping_add(add);
+                }
+                Symbol::Constant(value) => access.displacement = access.displacement.wrapping_add(value as i64),
+                Symbol::Unknown => {}
+            }
+        }
+        if let Some(index) = operand.index {
+            let scaled = |value: i64| value.wrapping_shl(u32::from(operand.scale));
+            match self.known(index) {
+                Symbol::Slot { offset, add } => {
+                    access.index = offset;
+                    access.flags |= code::HAS_INDEX;
+                    access.displacement = access.displacement.wrapping_add(scaled(add));
+                }
+                Symbol::Constant(value) => {
+                    access.displacement = access.displacement.wrapping_add(scaled(value as i64));
+                }
+                Symbol::Unknown => {}
+            }
+        }
+        match operand.kind {
+            code::STRING => access.index = self.stored(1),
+            code::BIT => access.mask = operand.bit.map_or(0, |register| self.stored(register)),
+            code::INDEXED => access.index = self.store_vector(operand.indices, operand.indices.size()),
+            _ => {}
+        }
+        match operand.mask {
+            Mask::None => {}
+            Mask::Bits(register) => {
+                access.mask = self.store_mask(register, operand.count);
+                access.mask_kind = code::MASK_BITS;
+            }
+            Mask::Signs(register) => {
+                access.mask = self.store_vector(register, register.size());
+                access.mask_kind = code::MASK_SIGNS;
+            }
+        }
+        access
+    }
+
+    /// What a register holds; it is stored if that is not known.
+    fn known(&mut self, register: u8) -> Symbol {
+        match self.data.symbols.get(register) {
+            Symbol::Unknown => {
+                let offset = self.allocate(8);
+                self.store_general(offset, register);
+                let symbol = Symbol::Slot { offset, add: 0 };
+                self.data.symbols.set(register, symbol);
+                symbol
+            }
+            symbol => symbol,
+        }
+    }
+
+    /// Where a register's very value is stored.
+    fn stored(&mut self, register: u8) -> u16 {
+        if let Symbol::Slot { offset, add: 0 } = self.data.symbols.get(register) {
+            return offset;
+        }
+        let offset = self.allocate(8);
+        self.store_general(offset, register);
+        self.data.symbols.set(register, Symbol::Slot { offset, add: 0 });
+        offset
+    }
+
+    /// Stores a general register of the application as data.
+    pub(super) fn store_general(&mut self, offset: u16, register: u8) {
+        self.use_cursor();
+        if register != R15 {
+            return self.out.store_data(u32::from(offset) + WORD, 8, register);
+        }
+        // The application's r15 lives in the thread's state.
+        self.store_own_r15(offset, 8);
+    }
+
+    /// Brings the cursor back to r15 before something is stored.
+    pub(super) fn use_cursor(&mut self) {
+        if self.own_r15 {
+            self.want_cursor();
+            self.mark_again();
+        }
+    }
+
+    /// Gives r15 to the application, if an instruction uses it.
+    pub(super) fn use_own_r15(&mut self, instruction: &Instruction) {
+        if uses_r15(instruction) && !self.own_r15 {
+            self.want_own_r15();
+            self.mark_again();
+        }
+    }
+
+    /// After r15 has changed hands: a clean point before the current instruction, or still a dirty one.
+    pub(super) fn mark_again(&mut self) {
+        if self.is_dirty {
+            self.dirty();
+        } else {
+            self.mark_at(self.pc);
+        }
+    }
+
+    fn store_vector(&mut self, register: Register, bytes: usize) -> u16 {
+        let offset = self.allocate(bytes);
+        self.use_cursor();
+        self.out.store_data_vector(u32::from(offset) + WORD, bytes, register);
+        offset
+    }
+
+    fn store_mask(&mut self, register: Register, count: u8) -> u16 {
+        let offset = self.allocate(8);
+        self.use_cursor();
+        self.out.store_data_mask(u32::from(offset) + WORD, count > 16, register);
+        offset
+    }
+
+    /// Stores a register, of any kind and of its own size or less, as data.
+    pub(super) fn store_value(&mut self, offset: u16, register: Register, bytes: usize) {
+        if register.is_gpr() {
+            return self.store_general_part(offset, register, bytes);
+        }
+        self.use_cursor();
+        if register.is_k() {
+            self.out.store_data_mask(u32::from(offset) + WORD, bytes > 2, register);
+        } else {
+            self.out.store_data_vector(u32::from(offset) + WORD, bytes, register);
+        }
+    }
+
+    /// After a repeated string instruction: how far it came.
+    fn end_string(&mut self, first: usize, operands: &[Operand]) {
+        const RCX: u8 = 1;
+        self.dirty();
+        for (index, operand) in operands.iter().enumerate() {
+            let Some(register) = operand.base else { continue };
+            let pair = self.allocate(16);
+            self.store_general(pair, RCX);
+            self.store_general(pair + 8, register);
+            self.data.accesses[first + index].mask = pair;
+            self.data.symbols.set(RCX, Symbol::Slot { offset: pair, add: 0 });
+            self.data.symbols.set(register, Symbol::Slot { offset: pair + 8, add: 0 });
+        }
+    }
+}

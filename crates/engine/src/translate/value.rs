@@ -1,0 +1,1014 @@
+//! What memory operands hold: each value is taken on the way between memory and the instruction, never by reading
+//! memory again.
+//!
+//! Where the value passes through a register of the instruction, that register is stored. Otherwise the operand is loaded into a
+//! scratch register first and the instruction is given that; or, if it insists on memory, a copy in the thread's state.
+
+use iced_x86::{Code, Decoder, EncodingKind, IcedError, Instruction, MemoryOperand, Mnemonic, OpKind, Register};
+use wire::code;
+
+use super::data::WORD;
+use super::operand::{Mask, Operand, general, wide};
+use super::symbol::Symbol;
+use super::{Spill, Translator};
+use crate::tcb;
+
+const RAX: u8 = 0;
+const RCX: u8 = 1;
+const RSP: u8 = 4;
+const RBP: u8 = 5;
+
+/// Scratch registers, those first whose low byte needs no prefix.
+const CANDIDATES: [u8; 11] = [3, 2, 1, 0, 6, 7, 8, 9, 10, 11, 12];
+/// As many of them have a low byte that can be named together with `ah` and its like.
+const LEGACY: usize = 4;
+
+/// Whether values of an instruction can only be recorded by executing it in the engine.
+pub fn is_emulated(instruction: &Instruction) -> bool {
+    let is_memory = |operand| instruction.op_kind(operand) == OpKind::Memory;
+    let has_high_byte = (0..instruction.op_count())
+        .any(|at| instruction.op_kind(at) == OpKind::Register && is_high_byte(instruction.op_register(at)));
+    match instruction.mnemonic() {
+        Mnemonic::Movsb | Mnemonic::Movsw | Mnemonic::Movsq => instruction.is_string_instruction(),
+        Mnemonic::Movsd | Mnemonic::Cmpsd => instruction.is_string_instruction(),
+        Mnemonic::Cmpsb | Mnemonic::Cmpsw | Mnemonic::Cmpsq => true,
+        Mnemonic::Scasb | Mnemonic::Scasw | Mnemonic::Scasd | Mnemonic::Scasq => true,
+        Mnemonic::Lodsb | Mnemonic::Lodsw | Mnemonic::Lodsd | Mnemonic::Lodsq => super::operand::repeats(instruction),
+        Mnemonic::Bt | Mnemonic::Btc | Mnemonic::Btr | Mnemonic::Bts if is_memory(0) => {
+            instruction.op1_kind() == OpKind::Register || instruction.has_lock_prefix()
+        }
+        Mnemonic::Movdir64b => true,
+        Mnemonic::Add | Mnemonic::Xadd | Mnemonic::Cmpxchg if is_memory(0) => {
+            (instruction.has_lock_prefix() || instruction.mnemonic() != Mnemonic::Add) && has_high_byte
+        }
+        Mnemonic::Xchg | Mnemonic::Cmpxchg8b | Mnemonic::Cmpxchg16b => false,
+        _ => instruction.has_lock_prefix() && instruction.op_count() > 0 && is_memory(0),
+    }
+}
+
+fn is_high_byte(register: Register) -> bool {
+    matches!(register, Register::AH | Register::BH | Register::CH | Register::DH)
+}
+
+/// The part of a general register that has this many bytes.
+fn part(number: u8, bytes: usize) -> Register {
+    let first = match bytes {
+        1 => return LOW_BYTES[usize::from(number)],
+        2 => Register::AX,
+        4 => Register::EAX,
+        _ => Register::RAX,
+    };
+    first + u32::from(number)
+}
+
+const LOW_BYTES: [Register; 16] = [
+    Register::AL,
+    Register::CL,
+    Register::DL,
+    Register::BL,
+    Register::SPL,
+    Register::BPL,
+    Register::SIL,
+    Register::DIL,
+    Register::R8L,
+    Register::R9L,
+    Register::R10L,
+    Register::R11L,
+    Register::R12L,
+    Register::R13L,
+    Register::R14L,
+    Register::R15L,
+];
+
+/// The memory operand of an instruction, `offset` bytes further on.
+fn memory(instruction: &Instruction, offset: i64) -> MemoryOperand {
+    let displacement = (instruction.memory_displacement64() as i64).wrapping_add(offset);
+    let (base, index) = (instruction.memory_base(), instruction.memory_index());
+    let size = match (base, index) {
+        (Register::None, _) => 4,
+        _ if displacement == 0 => 0,
+        _ => 1,
+    };
+    let scale = instruction.memory_index_scale();
+    MemoryOperand::new(base, index, scale, displacement, size, false, instruction.segment_prefix())
+}
+
+/// The place for copies of operands in the thread's state.
+fn copy(offset: usize) -> MemoryOperand {
+    let displacement = i64::from(tcb::OPERAND) + offset as i64;
+    MemoryOperand::new(Register::None, Register::None, 1, displacement, 4, false, Register::GS)
+}
+
+/// Sizes of the pieces in which a number of bytes is moved through a general register.
+fn pieces(bytes: usize) -> impl Iterator<Item = (usize, usize)> {
+    let mut at = 0;
+    core::iter::from_fn(move || {
+        let size = [8, 4, 2, 1].into_iter().find(|size| at + size <= bytes)?;
+        at += size;
+        Some((at - size, size))
+    })
+}
+
+fn load_code(bytes: usize) -> Code {
+    match bytes {
+        1 => Code::Movzx_r32_rm8,
+        2 => Code::Movzx_r32_rm16,
+        4 => Code::Mov_r32_rm32,
+        _ => Code::Mov_r64_rm64,
+    }
+}
+
+fn store_code(bytes: usize) -> Code {
+    match bytes {
+        1 => Code::Mov_rm8_r8,
+        2 => Code::Mov_rm16_r16,
+        4 => Code::Mov_rm32_r32,
+        _ => Code::Mov_rm64_r64,
+    }
+}
+
+/// Where an instruction's memory operand goes to or comes from as it is.
+enum Register2Memory {
+    Loaded(Register),
+    Stored(Register),
+    Constant(u64),
+    Neither,
+}
+
+/// Whether a move is all that the instruction does with its memory operand.
+fn movement(instruction: &Instruction) -> Register2Memory {
+    use Mnemonic::{
+        Kmovb, Kmovd, Kmovq, Kmovw, Lddqu, Mov, Movapd, Movaps, Movd, Movdiri, Movdqa, Movdqu, Movntdq, Movntdqa,
+        Movnti, Movntpd, Movntps, Movq, Movsd, Movss, Movsx, Movsxd, Movupd, Movups, Movzx, Vcompresspd, Vcompressps,
+        Vexpandpd, Vexpandps, Vlddqu, Vmaskmovpd, Vmaskmovps, Vmovapd, Vmovaps, Vmovd, Vmovdqa, Vmovdqa32, Vmovdqa64,
+        Vmovdqu, Vmovdqu8, Vmovdqu16, Vmovdqu32, Vmovdqu64, Vmovntdq, Vmovntdqa, Vmovntpd, Vmovntps, Vmovq, Vmovsd,
+        Vmovss, Vmovupd, Vmovups, Vpcompressb, Vpcompressd, Vpcompressq, Vpcompressw, Vpexpandb, Vpexpandd, Vpexpandq,
+        Vpexpandw, Vpmaskmovd, Vpmaskmovq,
+    };
+    let moves = matches!(
+        instruction.mnemonic(),
+        Mov | Movzx
+            | Movsx
+            | Movsxd
+            | Movaps
+            | Movups
+            | Movapd
+            | Movupd
+            | Movdqa
+            | Movdqu
+            | Movss
+            | Movsd
+            | Movd
+            | Movq
+            | Movnti
+            | Movdiri
+            | Movntdq
+            | Movntdqa
+            | Movntps
+            | Movntpd
+            | Lddqu
+            | Kmovb
+            | Kmovw
+            | Kmovd
+            | Kmovq
+            | Vmovaps
+            | Vmovups
+            | Vmovapd
+            | Vmovupd
+            | Vmovdqa
+            | Vmovdqu
+            | Vmovdqa32
+            | Vmovdqa64
+            | Vmovdqu8
+            | Vmovdqu16
+            | Vmovdqu32
+            | Vmovdqu64
+            | Vmovss
+            | Vmovsd
+            | Vmovd
+            | Vmovq
+            | Vmovntdq
+            | Vmovntdqa
+            | Vmovntps
+            | Vmovntpd
+            | Vlddqu
+            | Vmaskmovps
+            | Vmaskmovpd
+            | Vpmaskmovd
+            | Vpmaskmovq
+            | Vpcompressb
+            | Vpcompressw
+            | Vpcompressd
+            | Vpcompressq
+            | Vcompressps
+            | Vcompresspd
+            | Vpexpandb
+            | Vpexpandw
+            | Vpexpandd
+            | Vpexpandq
+            | Vexpandps
+            | Vexpandpd
+    );
+    if !moves && !instruction.is_vsib() {
+        return Register2Memory::Neither;
+    }
+    let last = instruction.op_count() - 1;
+    if instruction.op0_kind() == OpKind::Register {
+        let register = instruction.op0_register();
+        if is_plain(register) { Register2Memory::Loaded(register) } else { Register2Memory::Neither }
+    } else if instruction.op_kind(last) == OpKind::Register {
+        let register = instruction.op_register(last);
+        if is_plain(register) { Register2Memory::Stored(register) } else { Register2Memory::Neither }
+    } else {
+        Register2Memory::Constant(instruction.immediate(last))
+    }
+}
+
+/// Whether we know how to store a register.
+fn is_plain(register: Register) -> bool {
+    register.is_gpr() || register.is_vector_register() || register.is_k() || register.is_mm()
+}
+
+impl Translator<'_, '_> {
+    /// Copies an instruction with memory operands, whose accesses have been planned, and takes the values. If there is no
+    /// encoding for what that needs, the instruction is copied as it is, and its values are missing.
+    pub(super) fn copy_with_values(&mut self, native: &Native, operands: &[Operand], first: usize) {
+        let position = self.out.position();
+        let before = (self.result.marks.len(), self.data.length, self.own_r15);
+        self.failed = false;
+        self.take_values(native, operands, first);
+        if self.failed {
+            self.out.rewind(position);
+            self.result.marks.truncate(before.0);
+            (self.data.length, self.own_r15) = (before.1, before.2);
+            self.spill = Spill::default();
+            for access in &mut self.data.accesses[first..] {
+                access.value = code::NO_VALUE;
+            }
+            self.mark_at(self.pc);
+            self.native(native);
+        }
+    }
+
+    fn take_values(&mut self, native: &Native, operands: &[Operand], first: usize) {
+        let instruction = native.instruction;
+        match instruction.mnemonic() {
+            Mnemonic::Stosb | Mnemonic::Stosw | Mnemonic::Stosd | Mnemonic::Stosq => {
+                self.value_before(first, part(RAX, usize::from(operands[0].size)), 8);
+                self.native(native);
+            }
+            Mnemonic::Lodsb | Mnemonic::Lodsw | Mnemonic::Lodsd | Mnemonic::Lodsq => {
+                self.native(native);
+                self.value_after(first, part(RAX, usize::from(operands[0].size)));
+            }
+            Mnemonic::Xlatb => {
+                self.native(native);
+                self.value_after(first, Register::AL);
+            }
+            Mnemonic::Enter => {
+                self.value_before(first, Register::RBP, 8);
+                self.native(native);
+            }
+            Mnemonic::Leave => {
+                self.native(native);
+                self.value_after(first, part(RBP, usize::from(operands[0].size)));
+            }
+            Mnemonic::Push => self.push(native, operands, first),
+            Mnemonic::Pop => self.pop(native, operands, first),
+            Mnemonic::Pushf | Mnemonic::Pushfq | Mnemonic::Pushfd => self.push_flags(native, first),
+            Mnemonic::Popf | Mnemonic::Popfq | Mnemonic::Popfd => self.pop_flags(native, operands, first),
+            Mnemonic::Maskmovdqu | Mnemonic::Vmaskmovdqu | Mnemonic::Maskmovq => {
+                let register = instruction.op1_register();
+                self.value_before(first, register, register.size());
+                self.native(native);
+            }
+            Mnemonic::Xchg => self.exchange(native, first),
+            Mnemonic::Xadd => self.exchange_and_add(native, first),
+            Mnemonic::Cmpxchg => self.compare_and_exchange(native, operands, first),
+            Mnemonic::Cmpxchg8b | Mnemonic::Cmpxchg16b => self.compare_and_exchange_pair(native, first),
+            Mnemonic::Add if instruction.has_lock_prefix() => self.locked_add(native, operands, first),
+            _ => match movement(instruction) {
+                Register2Memory::Loaded(register) if !is_high_byte(register) => {
+                    self.native(native);
+                    self.value_after(first, register);
+                }
+                Register2Memory::Stored(register) => {
+                    self.value_before(first, register, value_bytes(register, &operands[0]));
+                    self.native(native);
+                }
+                Register2Memory::Constant(value) => {
+                    self.constant(first, value);
+                    self.native(native);
+                }
+                _ => self.otherwise(native, operands, first),
+            },
+        }
+    }
+
+    /// The operand is neither moved to a register nor from one.
+    fn otherwise(&mut self, native: &Native, operands: &[Operand], first: usize) {
+        match operands {
+            [read] if !read.writes => self.read(native, read, first),
+            [write] => self.write(native, write, first),
+            [read, write] if !read.writes && write.writes => self.modify(native, read, first),
+            _ => self.native(native),
+        }
+    }
+
+    /// The instruction as it is.
+    fn native(&mut self, native: &Native) {
+        self.copy_plain(native.instruction, native.decoder, native.bytes);
+    }
+
+    /// A register that will be written to memory is the value of an access.
+    fn value_before(&mut self, access: usize, register: Register, bytes: usize) {
+        let offset = self.allocate(bytes);
+        self.data.accesses[access].value = offset;
+        self.store_value(offset, register, bytes);
+    }
+
+    /// A register that was loaded from memory is the value of an access.
+    fn value_after(&mut self, access: usize, register: Register) {
+        let planned = &self.data.accesses[access];
+        let elements = if planned.kind == code::PLAIN { 1 } else { usize::from(planned.count.max(1)) };
+        let all = usize::from(planned.size) * elements;
+        let bytes = if planned.kind == code::PLAIN { all } else { register.size().max(all) };
+        self.dirty();
+        let offset = self.allocate(bytes);
+        self.data.accesses[access].value = offset;
+        self.store_value(offset, register, bytes);
+    }
+
+    fn constant(&mut self, access: usize, value: u64) {
+        self.data.accesses[access].value = code::CONSTANT;
+        self.data.accesses[access].constant = value;
+    }
+
+    /// After an instruction that has loaded a register from memory: the register is what was stored as the value.
+    pub(super) fn learn_loaded(&mut self, instruction: &Instruction, first: usize) {
+        let Some(access) = self.data.accesses.get(first) else { return };
+        let loads = matches!(instruction.code(), Code::Mov_r64_rm64 | Code::Pop_r64 | Code::Leaveq);
+        if !loads || access.value >= code::CONSTANT {
+            return;
+        }
+        let register = match instruction.code() {
+            Code::Leaveq => RBP,
+            _ => match general(instruction.op0_register()) {
+                Some(register) => register,
+                None => return,
+            },
+        };
+        let symbol = Symbol::Slot { offset: access.value, add: 0 };
+        self.data.symbols.set(register, symbol);
+    }
+
+    /// A general register, or the part that an instruction names.
+    pub(super) fn store_general_part(&mut self, offset: u16, register: Register, bytes: usize) {
+        let Some(number) = general(register) else { return };
+        if number == 15 {
+            // All of it; the bytes that are too many are written over or stand in the gap up to the next four.
+            return self.store_own_r15(offset, bytes);
+        }
+        self.use_cursor();
+        if !is_high_byte(register) {
+            return self.out.store_data(u32::from(offset) + WORD, bytes, number);
+        }
+        // `mov [r15 + …], ah` does not exist: by way of a register without prefix.
+        let scratch = if number == RCX { 2 } else { RCX };
+        self.spill_third(scratch);
+        self.encode(Instruction::with2(Code::Mov_r8_rm8, part(scratch, 1), register));
+        self.out.store_data(u32::from(offset) + WORD, bytes, scratch);
+        self.reload_third();
+    }
+
+    /// The application's r15 as a value.
+    pub(super) fn store_own_r15(&mut self, offset: u16, bytes: usize) {
+        self.use_cursor();
+        self.spill_third(RCX);
+        self.out.load_gs(RCX, tcb::APP_R15);
+        self.out.store_data(u32::from(offset) + WORD, bytes, RCX);
+        self.reload_third();
+    }
+
+    pub(super) fn spill_third(&mut self, register: u8) {
+        self.out.store_gs(tcb::SCRATCH_THIRD, register);
+        self.spill.third = register;
+        self.mark_again();
+    }
+
+    pub(super) fn reload_third(&mut self) {
+        self.out.load_gs(self.spill.third, tcb::SCRATCH_THIRD);
+        self.spill.third = Spill::NONE;
+        self.mark_again();
+    }
+
+    /// Takes a register that the instruction does not use.
+    fn take_scratch(&mut self, native: &Native, but: u8) -> u8 {
+        let register = self.choose_scratch(native, but);
+        self.out.store_gs(tcb::SCRATCH_RCX, register);
+        self.spill.general = register;
+        self.mark_again();
+        register
+    }
+
+    /// A register that the instruction does not use, and that is not `but`.
+    fn choose_scratch(&self, native: &Native, but: u8) -> u8 {
+        let names_high = (0..native.instruction.op_count()).any(|at| {
+            native.instruction.op_kind(at) == OpKind::Register && is_high_byte(native.instruction.op_register(at))
+        });
+        let candidates = if names_high { &CANDIDATES[..LEGACY] } else { &CANDIDATES[..] };
+        let is_free = |register: u8| {
+            register != but && self.data.used.iter().all(|used| general(used.register()) != Some(register))
+        };
+        candidates.iter().copied().find(|register| is_free(*register)).unwrap_or(CANDIDATES[0])
+    }
+
+    fn give_scratch(&mut self) {
+        self.out.load_gs(self.spill.general, tcb::SCRATCH_RCX);
+        self.spill.general = Spill::NONE;
+        self.mark_again();
+    }
+
+    /// Emits an instruction made here; it may name the application's r15 and memory.
+    fn app(&mut self, instruction: Result<Instruction, IcedError>) {
+        match instruction {
+            Ok(instruction) => {
+                self.use_own_r15(&instruction);
+                self.failed |= !self.try_encode(&instruction);
+            }
+            Err(_) => self.failed = true,
+        }
+    }
+
+    /// Emits an instruction made here that has nothing to do with r15.
+    fn encode(&mut self, instruction: Result<Instruction, IcedError>) {
+        self.failed |= !instruction.is_ok_and(|instruction| self.try_encode(&instruction));
+    }
+
+    /// Emits an instruction if there is an encoding for it.
+    fn try_encode(&mut self, instruction: &Instruction) -> bool {
+        let here = self.out.here();
+        let Some(encoder) = &mut self.data.encoder else { return false };
+        let encoded = encoder.encode(instruction, here).is_ok();
+        let bytes = encoder.take_buffer();
+        if encoded {
+            self.out.bytes(&bytes);
+        }
+        encoded
+    }
+
+    /// Loads a part of a memory operand into a general register.
+    fn load(&mut self, native: &Native, register: u8, offset: usize, bytes: usize) {
+        let target = part(register, bytes.max(4));
+        self.app(Instruction::with2(load_code(bytes), target, memory(native.instruction, offset as i64)));
+    }
+
+    fn store_data(&mut self, offset: u16, bytes: usize, register: u8) {
+        self.use_cursor();
+        self.out.store_data(u32::from(offset) + WORD, bytes, register);
+    }
+
+    fn push(&mut self, native: &Native, operands: &[Operand], first: usize) {
+        let instruction = native.instruction;
+        let bytes = usize::from(operands[operands.len() - 1].size);
+        match instruction.op0_kind() {
+            OpKind::Register if instruction.op0_register().is_gpr() => {
+                self.value_before(first, instruction.op0_register(), bytes);
+                self.native(native);
+            }
+            OpKind::Memory => {
+                let scratch = self.take_scratch(native, RSP);
+                self.load(native, scratch, 0, bytes);
+                let offset = self.allocate(bytes);
+                self.store_data(offset, bytes, scratch);
+                self.data.accesses[first].value = offset;
+                self.data.accesses[first + 1].value = offset;
+                let code = if bytes == 8 { Code::Push_r64 } else { Code::Push_r16 };
+                self.encode(Instruction::with1(code, part(scratch, bytes)));
+                self.dirty();
+                self.give_scratch();
+            }
+            OpKind::Register => {
+                // A segment register.
+                let scratch = self.take_scratch(native, RSP);
+                let code = Code::Mov_r32m16_Sreg;
+                self.encode(Instruction::with2(code, part(scratch, 4), instruction.op0_register()));
+                let offset = self.allocate(bytes);
+                self.store_data(offset, bytes, scratch);
+                self.data.accesses[first].value = offset;
+                self.give_scratch();
+                self.native(native);
+            }
+            _ => {
+                self.constant(first, instruction.immediate(0));
+                self.native(native);
+            }
+        }
+    }
+
+    fn pop(&mut self, native: &Native, operands: &[Operand], first: usize) {
+        let instruction = native.instruction;
+        let bytes = usize::from(operands[0].size);
+        if instruction.op0_kind() == OpKind::Register {
+            let register = instruction.op0_register();
+            if !register.is_gpr() {
+                self.failed = true;
+                return;
+            }
+            self.native(native);
+            return self.value_after(first, register);
+        }
+        let scratch = self.take_scratch(native, RSP);
+        self.load_stack(scratch, bytes);
+        let offset = self.allocate(bytes);
+        self.store_data(offset, bytes, scratch);
+        self.data.accesses[first].value = offset;
+        self.data.accesses[first + 1].value = offset;
+        // The address is that after the stack pointer has moved, which it does when nothing can go wrong any more.
+        let moved = if instruction.memory_base() == Register::RSP { bytes as i64 } else { 0 };
+        self.app(Instruction::with2(store_code(bytes), memory(instruction, moved), part(scratch, bytes)));
+        self.dirty();
+        self.move_stack(bytes as i64);
+        self.give_scratch();
+    }
+
+    fn load_stack(&mut self, register: u8, bytes: usize) {
+        let stack = MemoryOperand::new(Register::RSP, Register::None, 1, 0, 0, false, Register::None);
+        self.encode(Instruction::with2(load_code(bytes), part(register, bytes.max(4)), stack));
+    }
+
+    fn move_stack(&mut self, by: i64) {
+        let moved = MemoryOperand::new(Register::RSP, Register::None, 1, by, 1, false, Register::None);
+        self.encode(Instruction::with2(Code::Lea_r64_m, Register::RSP, moved));
+    }
+
+    /// Lends the stack pointer to the engine for `function`, in which nothing may fault.
+    fn on_engine_stack(&mut self, function: impl FnOnce(&mut Self)) {
+        self.dirty();
+        self.out.store_gs(tcb::SCRATCH_THIRD, RSP);
+        self.out.load_gs(RSP, tcb::ENGINE_STACK);
+        function(self);
+        self.out.load_gs(RSP, tcb::SCRATCH_THIRD);
+    }
+
+    fn push_flags(&mut self, native: &Native, first: usize) {
+        let bytes = usize::from(self.data.accesses[first].size);
+        let scratch = self.take_scratch(native, RSP);
+        self.on_engine_stack(|this| {
+            this.encode(Ok(Instruction::with(Code::Pushfq)));
+            this.encode(Instruction::with1(Code::Pop_r64, wide(scratch)));
+        });
+        let offset = self.allocate(bytes);
+        self.store_data(offset, bytes, scratch);
+        self.data.accesses[first].value = offset;
+        self.give_scratch();
+        self.mark_at(self.pc);
+        self.native(native);
+    }
+
+    fn pop_flags(&mut self, native: &Native, operands: &[Operand], first: usize) {
+        let bytes = usize::from(operands[0].size);
+        let scratch = self.take_scratch(native, RSP);
+        self.load_stack(scratch, bytes);
+        let offset = self.allocate(bytes);
+        self.store_data(offset, bytes, scratch);
+        self.data.accesses[first].value = offset;
+        let (push, code) = match bytes {
+            8 => (Code::Push_r64, Code::Popfq),
+            _ => (Code::Push_r16, Code::Popfw),
+        };
+        self.on_engine_stack(|this| {
+            this.encode(Instruction::with1(push, part(scratch, bytes)));
+            this.encode(Ok(Instruction::with(code)));
+        });
+        self.move_stack(bytes as i64);
+        self.give_scratch();
+    }
+
+    fn exchange(&mut self, native: &Native, first: usize) {
+        let instruction = native.instruction;
+        let at = if instruction.op0_kind() == OpKind::Register { 0 } else { 1 };
+        let register = instruction.op_register(at);
+        self.value_before(first + 1, register, register.size());
+        self.native(native);
+        self.value_after(first, register);
+    }
+
+    fn exchange_and_add(&mut self, native: &Native, first: usize) {
+        let register = native.instruction.op1_register();
+        let Some(number) = general(register) else { return };
+        let bytes = register.size();
+        let scratch = self.take_scratch(native, number);
+        self.app(Instruction::with2(Code::Mov_r64_rm64, wide(scratch), wide(number)));
+        self.native(native);
+        self.value_after(first, register);
+        self.add_to(scratch, Addend::Register(number));
+        let offset = self.allocate(bytes);
+        self.store_data(offset, bytes, scratch);
+        self.data.accesses[first + 1].value = offset;
+        self.give_scratch();
+    }
+
+    /// Adds to a scratch register without touching flags.
+    fn add_to(&mut self, scratch: u8, addend: Addend) {
+        let (index, displacement) = match addend {
+            Addend::Register(register) => (wide(register), 0),
+            Addend::Constant(value) => (Register::None, value),
+        };
+        let size = if displacement == 0 { 0 } else { 4 };
+        let sum = MemoryOperand::new(wide(scratch), index, 1, displacement, size, false, Register::None);
+        self.app(Instruction::with2(Code::Lea_r64_m, wide(scratch), sum));
+    }
+
+    fn locked_add(&mut self, native: &Native, operands: &[Operand], first: usize) {
+        let instruction = native.instruction;
+        let bytes = usize::from(operands[0].size);
+        let scratch = self.take_scratch(native, RSP);
+        let addend = match instruction.op1_kind() {
+            OpKind::Register => {
+                let Some(number) = general(instruction.op1_register()) else { return };
+                self.app(Instruction::with2(Code::Mov_r64_rm64, wide(scratch), wide(number)));
+                Addend::Register(number)
+            }
+            _ => {
+                let value = instruction.immediate(1) as i64;
+                self.encode(Instruction::with2(Code::Mov_rm64_imm32, wide(scratch), value as i32));
+                Addend::Constant(i64::from(value as i32))
+            }
+        };
+        let code = match bytes {
+            1 => Code::Xadd_rm8_r8,
+            2 => Code::Xadd_rm16_r16,
+            4 => Code::Xadd_rm32_r32,
+            _ => Code::Xadd_rm64_r64,
+        };
+        let exchanged = Instruction::with2(code, memory(instruction, 0), part(scratch, bytes));
+        self.app(exchanged.map(|mut exchanged| {
+            exchanged.set_has_lock_prefix(true);
+            exchanged
+        }));
+        self.dirty();
+        let old = self.allocate(bytes);
+        self.store_data(old, bytes, scratch);
+        self.add_to(scratch, addend);
+        let new = self.allocate(bytes);
+        self.store_data(new, bytes, scratch);
+        self.data.accesses[first].value = old;
+        self.data.accesses[first + 1].value = new;
+        self.give_scratch();
+    }
+
+    fn compare_and_exchange(&mut self, native: &Native, operands: &[Operand], first: usize) {
+        let bytes = usize::from(operands[0].size);
+        let Some(number) = general(native.instruction.op1_register()) else { return };
+        let scratch = self.take_scratch(native, number);
+        self.native(native);
+        self.value_after(first, part(RAX, bytes));
+        // If it has failed, what was read is written again.
+        self.app(Instruction::with2(Code::Mov_r64_rm64, wide(scratch), wide(number)));
+        self.encode(Instruction::with2(Code::Cmovne_r64_rm64, wide(scratch), Register::RAX));
+        let offset = self.allocate(bytes);
+        self.store_data(offset, bytes, scratch);
+        self.data.accesses[first + 1].value = offset;
+        self.give_scratch();
+    }
+
+    fn compare_and_exchange_pair(&mut self, native: &Native, first: usize) {
+        const RDX: u8 = 2;
+        const RBX: u8 = 3;
+        let half = usize::from(self.data.accesses[first].size) / 2;
+        let scratch = self.take_scratch(native, RSP);
+        self.native(native);
+        self.dirty();
+        let [old, new] = [2 * half, 2 * half].map(|bytes| self.allocate(bytes));
+        for (index, (was, wanted)) in [(RAX, RBX), (RDX, RCX)].into_iter().enumerate() {
+            let offset = (index * half) as u16;
+            self.store_data(old + offset, half, was);
+            self.encode(Instruction::with2(Code::Mov_r64_rm64, wide(scratch), wide(wanted)));
+            self.encode(Instruction::with2(Code::Cmovne_r64_rm64, wide(scratch), wide(was)));
+            self.store_data(new + offset, half, scratch);
+        }
+        self.data.accesses[first].value = old;
+        self.data.accesses[first + 1].value = new;
+        self.give_scratch();
+    }
+
+    /// An operand that is only read: through a general register, a vector register, or a copy.
+    fn read(&mut self, native: &Native, operand: &Operand, first: usize) {
+        let bytes = usize::from(operand.size);
+        if operand.kind == code::PLAIN && bytes <= 8 {
+            for width in [bytes, 4, 8] {
+                if let Some(scratch) = self.replaced(native, |scratch| part(scratch, width)) {
+                    return self.read_general(native, scratch, bytes, first);
+                }
+            }
+        }
+        let all = usize::from(operand.bytes());
+        let register = vector_of(self.free_vector(native), all);
+        let masked = operand.mask != Mask::None;
+        let loads = matches!(all, 4 | 8 | 16 | 32 | 64) && !native.instruction.is_broadcast();
+        if loads
+            && let Some(replaced) = with_register(native.instruction, register)
+            && self.encodes(&replaced)
+        {
+            return self.read_vector(native, operand, register, replaced, first);
+        }
+        if masked {
+            self.failed = true;
+            return;
+        }
+        self.read_copy(native, bytes, first);
+    }
+
+    /// The instruction with its memory operand replaced by the register that `name` makes of the scratch register, if that exists.
+    fn replaced(&mut self, native: &Native, name: impl Fn(u8) -> Register) -> Option<Instruction> {
+        let scratch = self.choose_scratch(native, RSP);
+        let replaced = with_register(native.instruction, name(scratch))?;
+        self.encodes(&replaced).then_some(replaced)
+    }
+
+    fn encodes(&mut self, instruction: &Instruction) -> bool {
+        let here = self.out.here();
+        let Some(encoder) = &mut self.data.encoder else { return false };
+        let encoded = encoder.encode(instruction, here).is_ok();
+        drop(encoder.take_buffer());
+        encoded
+    }
+
+    fn read_general(&mut self, native: &Native, replaced: Instruction, bytes: usize, first: usize) {
+        let scratch = self.take_scratch(native, RSP);
+        self.load(native, scratch, 0, bytes);
+        let offset = self.allocate(bytes);
+        self.store_data(offset, bytes, scratch);
+        self.data.accesses[first].value = offset;
+        self.app(Ok(replaced));
+        self.dirty();
+        self.give_scratch();
+    }
+
+    /// A vector register that the instruction does not use, by number.
+    fn free_vector(&self, _native: &Native) -> u8 {
+        let is_free = |number: u8| {
+            let full = Register::ZMM0 + u32::from(number);
+            self.data.used.iter().all(|used| used.register().full_register() != full)
+        };
+        (0..16).rev().find(|number| is_free(*number)).unwrap_or(15)
+    }
+
+    fn read_vector(
+        &mut self,
+        native: &Native,
+        operand: &Operand,
+        register: Register,
+        replaced: Instruction,
+        first: usize,
+    ) {
+        let bytes = usize::from(operand.bytes());
+        let number = register.number() as u8;
+        self.spill_vector(number, bytes);
+        self.app(load_vector(native.instruction, operand, register));
+        let offset = self.allocate(bytes);
+        self.store_value(offset, register, bytes);
+        self.data.accesses[first].value = offset;
+        self.app(Ok(replaced));
+        self.dirty();
+        self.reload_vector(number, bytes);
+    }
+
+    /// What is saved of a vector register whose low bytes are used: vector instructions with prefixes clear all above.
+    fn saved_bytes(&self, bytes: usize) -> usize {
+        match bytes {
+            ..=16 => 16,
+            _ if self.surroundings.has_avx512 => 64,
+            _ => 32,
+        }
+    }
+
+    fn spill_vector(&mut self, number: u8, bytes: usize) {
+        let saved = self.saved_bytes(bytes);
+        self.encode(move_vector(vector_of(number, saved), saved, true));
+        self.spill.vector = number;
+        self.mark_again();
+    }
+
+    fn reload_vector(&mut self, number: u8, bytes: usize) {
+        let saved = self.saved_bytes(bytes);
+        self.encode(move_vector(vector_of(number, saved), saved, false));
+        self.spill.vector = Spill::NONE;
+        self.mark_again();
+    }
+
+    /// Gives the instruction a copy of its operand.
+    fn read_copy(&mut self, native: &Native, bytes: usize, first: usize) {
+        if bytes > tcb::OPERAND_BYTES {
+            self.failed = true;
+            return;
+        }
+        let scratch = self.take_scratch(native, RSP);
+        let offset = self.allocate(bytes);
+        for (at, size) in pieces(bytes) {
+            self.load(native, scratch, at, size);
+            self.store_data(offset + at as u16, size, scratch);
+            self.app(Instruction::with2(store_code(size), copy(at), part(scratch, size)));
+        }
+        self.data.accesses[first].value = offset;
+        self.give_scratch();
+        self.app(Ok(with_copy(native.instruction)));
+        self.dirty();
+    }
+
+    /// An operand that is only written, by an instruction that makes the value: it makes it twice, first into a copy.
+    fn write(&mut self, native: &Native, operand: &Operand, first: usize) {
+        let instruction = native.instruction;
+        let bytes = usize::from(operand.bytes());
+        if bytes > tcb::OPERAND_BYTES || !matches!(operand.kind, code::PLAIN | code::MASKED) {
+            self.failed = true;
+            return;
+        }
+        let pops =
+            matches!(instruction.mnemonic(), Mnemonic::Fstp | Mnemonic::Fistp | Mnemonic::Fisttp | Mnemonic::Fbstp);
+        self.dirty();
+        if pops {
+            self.out.bytes(&[0xd9, 0xc0]); // fld st0: what is popped the first time
+        }
+        self.app(Ok(with_copy(instruction)));
+        match instruction.mnemonic() {
+            Mnemonic::Fnstenv => self.undo(instruction, Code::Fldenv_m28byte),
+            Mnemonic::Fnsave => self.undo(instruction, Code::Frstor_m108byte),
+            _ => {}
+        }
+        let scratch = self.take_scratch(native, RSP);
+        let offset = self.allocate(bytes);
+        for (at, size) in pieces(bytes) {
+            let target = part(scratch, size.max(4));
+            self.encode(Instruction::with2(load_code(size), target, copy(at)));
+            self.store_data(offset + at as u16, size, scratch);
+        }
+        self.data.accesses[first].value = offset;
+        self.give_scratch();
+        self.mark_at(self.pc);
+        self.native(native);
+    }
+
+    /// Takes back what storing the floating-point unit's state has changed in it.
+    fn undo(&mut self, instruction: &Instruction, code: Code) {
+        let mut load = with_copy(instruction);
+        load.set_code(code);
+        self.encode(Ok(load));
+    }
+
+    /// An operand that is read, changed and written, without a lock: in a register.
+    fn modify(&mut self, native: &Native, operand: &Operand, first: usize) {
+        let instruction = native.instruction;
+        let bytes = usize::from(operand.size);
+        if bytes > 8 || operand.kind != code::PLAIN {
+            self.failed = true;
+            return;
+        }
+        let scratch = self.choose_scratch(native, RAX);
+        let Some(changed) = with_register(instruction, part(scratch, bytes)) else {
+            self.failed = true;
+            return;
+        };
+        let scratch = self.take_scratch(native, RAX);
+        self.load(native, scratch, 0, bytes);
+        let [old, new] = [bytes, bytes].map(|bytes| self.allocate(bytes));
+        self.store_data(old, bytes, scratch);
+        if instruction.rflags_modified() != 0 {
+            self.save_flags();
+        }
+        self.app(Ok(changed));
+        self.store_data(new, bytes, scratch);
+        self.app(Instruction::with2(store_code(bytes), memory(instruction, 0), part(scratch, bytes)));
+        self.spill.flags = false;
+        self.dirty();
+        self.data.accesses[first].value = old;
+        self.data.accesses[first + 1].value = new;
+        self.give_scratch();
+    }
+
+    /// Keeps the flags as they were before the instruction, in case its store faults.
+    fn save_flags(&mut self) {
+        self.dirty();
+        self.out.store_gs(tcb::SCRATCH_THIRD, RAX);
+        self.out.bytes(&[0x9f]); // lahf
+        self.out.bytes(&[0x0f, 0x90, 0xc0]); // seto al
+        self.out.store_gs(tcb::FLAGS, RAX);
+        self.out.load_gs(RAX, tcb::SCRATCH_THIRD);
+        self.spill.flags = true;
+        self.mark_at(self.pc);
+    }
+}
+
+/// An instruction as it stands in the application.
+pub(super) struct Native<'a, 'd> {
+    pub instruction: &'a Instruction,
+    pub decoder: &'a Decoder<'d>,
+    pub bytes: &'a [u8],
+}
+
+enum Addend {
+    Register(u8),
+    Constant(i64),
+}
+
+/// Bytes that are stored of a register for an operand.
+fn value_bytes(register: Register, operand: &Operand) -> usize {
+    match operand.kind {
+        code::PLAIN => usize::from(operand.size),
+        _ => register.size().max(usize::from(operand.bytes())),
+    }
+}
+
+/// The vector register with this number that has at least so many bytes.
+fn vector_of(number: u8, bytes: usize) -> Register {
+    let first = match bytes {
+        ..=16 => Register::XMM0,
+        32 => Register::YMM0,
+        _ => Register::ZMM0,
+    };
+    first + u32::from(number)
+}
+
+/// The instruction with a register in place of its memory operand.
+fn with_register(instruction: &Instruction, register: Register) -> Option<Instruction> {
+    let mut changed = *instruction;
+    let at = (0..instruction.op_count()).find(|&at| instruction.op_kind(at) == OpKind::Memory)?;
+    changed.set_op_kind(at, OpKind::Register);
+    changed.set_op_register(at, register);
+    changed.set_segment_prefix(Register::None);
+    if matches!(instruction.mnemonic(), Mnemonic::Insertps | Mnemonic::Vinsertps) {
+        // With a register, the top bits choose one of its elements.
+        changed.set_immediate8(instruction.immediate8() & 0x3f);
+    }
+    Some(changed)
+}
+
+/// The instruction with the copy in the thread's state as its memory operand.
+fn with_copy(instruction: &Instruction) -> Instruction {
+    let mut changed = *instruction;
+    changed.set_memory_base(Register::None);
+    changed.set_memory_index(Register::None);
+    changed.set_memory_index_scale(1);
+    changed.set_memory_displacement64(u64::from(tcb::OPERAND));
+    changed.set_memory_displ_size(4);
+    changed.set_segment_prefix(Register::GS);
+    changed
+}
+
+/// Saves a vector register in the thread's state, or restores it.
+fn move_vector(register: Register, bytes: usize, save: bool) -> Result<Instruction, IcedError> {
+    let place =
+        MemoryOperand::new(Register::None, Register::None, 1, i64::from(tcb::SCRATCH_VECTOR), 4, false, Register::GS);
+    let (store, load) = match bytes {
+        16 => (Code::Movups_xmmm128_xmm, Code::Movups_xmm_xmmm128),
+        32 => (Code::VEX_Vmovups_ymmm256_ymm, Code::VEX_Vmovups_ymm_ymmm256),
+        _ => (Code::EVEX_Vmovups_zmmm512_k1z_zmm, Code::EVEX_Vmovups_zmm_k1z_zmmm512),
+    };
+    if save { Instruction::with2(store, place, register) } else { Instruction::with2(load, register, place) }
+}
+
+/// Loads the memory operand of an instruction into a vector register, with the faults that the instruction would have.
+fn load_vector(instruction: &Instruction, operand: &Operand, register: Register) -> Result<Instruction, IcedError> {
+    let bytes = usize::from(operand.bytes());
+    let place = memory(instruction, 0);
+    if let Mask::Bits(mask) = operand.mask {
+        let mut load = Instruction::with2(masked_load(operand, bytes), register, place)?;
+        load.set_op_mask(mask);
+        load.set_zeroing_masking(true);
+        return Ok(load);
+    }
+    let is_legacy = instruction.encoding() == EncodingKind::Legacy;
+    let tolerates = matches!(
+        instruction.mnemonic(),
+        Mnemonic::Pcmpestri | Mnemonic::Pcmpestrm | Mnemonic::Pcmpistri | Mnemonic::Pcmpistrm
+    );
+    let code = match bytes {
+        4 => Code::Movss_xmm_xmmm32,
+        8 => Code::Movsd_xmm_xmmm64,
+        16 if is_legacy && !tolerates => Code::Movaps_xmm_xmmm128,
+        16 => Code::Movups_xmm_xmmm128,
+        32 => Code::VEX_Vmovups_ymm_ymmm256,
+        _ => Code::EVEX_Vmovups_zmm_k1z_zmmm512,
+    };
+    Instruction::with2(code, register, place)
+}
+
+fn masked_load(operand: &Operand, bytes: usize) -> Code {
+    match (operand.size, bytes, operand.count) {
+        (4, _, 1) => Code::EVEX_Vmovss_xmm_k1z_m32,
+        (8, _, 1) => Code::EVEX_Vmovsd_xmm_k1z_m64,
+        (1, ..=16, _) => Code::EVEX_Vmovdqu8_xmm_k1z_xmmm128,
+        (1, 32, _) => Code::EVEX_Vmovdqu8_ymm_k1z_ymmm256,
+        (1, ..) => Code::EVEX_Vmovdqu8_zmm_k1z_zmmm512,
+        (2, ..=16, _) => Code::EVEX_Vmovdqu16_xmm_k1z_xmmm128,
+        (2, 32, _) => Code::EVEX_Vmovdqu16_ymm_k1z_ymmm256,
+        (2, ..) => Code::EVEX_Vmovdqu16_zmm_k1z_zmmm512,
+        (4, ..=16, _) => Code::EVEX_Vmovdqu32_xmm_k1z_xmmm128,
+        (4, 32, _) => Code::EVEX_Vmovdqu32_ymm_k1z_ymmm256,
+        (4, ..) => Code::EVEX_Vmovdqu32_zmm_k1z_zmmm512,
+        (_, ..=16, _) => Code::EVEX_Vmovdqu64_xmm_k1z_xmmm128,
+        (_, 32, _) => Code::EVEX_Vmovdqu64_ymm_k1z_ymmm256,
+        _ => Code::EVEX_Vmovdqu64_zmm_k1z_zmmm512,
+    }
+}

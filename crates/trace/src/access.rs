@@ -1,0 +1,645 @@
+//! Memory accesses: what they are, and how they are made of a path's data as its plan says.
+//!
+//! [`Gathered`] collects the accesses of a stretch of execution, step by step and event by event. Iterations of string
+//! instructions stay together in a [`Run`] until somebody iterates them: a file could claim any number of them.
+#![deny(clippy::unwrap_used, clippy::indexing_slicing, clippy::cast_possible_truncation)]
+
+use wire::code::{HAS_BASE, HAS_FS, HAS_INDEX, IS_SHORT, MASK_BITS, MASK_SIGNS};
+use wire::word::{
+    ACCESS_WRITES, STRING_BACKWARDS, STRING_READS_DESTINATION, STRING_READS_SOURCE, STRING_WRITES_DESTINATION,
+};
+
+use crate::event::Told;
+use crate::plan::{Compiled, Form, Plans, Way};
+
+/// Whether memory was read or written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum AccessKind {
+    Read,
+    Write,
+}
+
+/// One memory access of one instruction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Access {
+    pc: u64,
+    address: u64,
+    /// Top bit: a write.
+    size: u32,
+    /// Where its value is among those of the batch.
+    value: u32,
+}
+
+/// In [`Access::size`].
+const WRITE: u32 = 1 << 31;
+/// In [`Access::size`]: not an access but the place of a [`Run`], whose number is in `value`.
+const RUN: u32 = WRITE - 1;
+const NO_VALUE: u32 = u32::MAX;
+/// More iterations than any string instruction can make.
+const ITERATIONS_MAX: u64 = 1 << 48;
+
+impl Access {
+    /// Address of the instruction.
+    #[must_use]
+    #[inline]
+    pub fn pc(&self) -> u64 {
+        self.pc
+    }
+
+    /// Address of the first byte.
+    #[must_use]
+    #[inline]
+    pub fn address(&self) -> u64 {
+        self.address
+    }
+
+    /// Number of bytes.
+    #[must_use]
+    #[inline]
+    pub fn size(&self) -> u32 {
+        self.size & !WRITE
+    }
+
+    #[must_use]
+    #[inline]
+    pub fn kind(&self) -> AccessKind {
+        if self.is_write() { AccessKind::Write } else { AccessKind::Read }
+    }
+
+    #[must_use]
+    #[inline]
+    pub fn is_write(&self) -> bool {
+        self.size & WRITE != 0
+    }
+}
+
+/// Iterations of a string instruction.
+#[derive(Clone, Copy, Debug, Default)]
+struct Run {
+    count: u64,
+    first: Part,
+    second: Option<Part>,
+}
+
+/// One access per iteration.
+#[derive(Clone, Copy, Debug, Default)]
+struct Part {
+    address: u64,
+    /// From one iteration to the next.
+    stride: u64,
+    /// Size and direction, as in [`Access`].
+    size: u32,
+    value: u32,
+    value_stride: u32,
+    /// Addresses are cut to these bits, relative to `origin`.
+    cut: u64,
+    origin: u64,
+}
+
+impl Part {
+    fn access(&self, pc: u64, iteration: u64) -> Access {
+        let address = self.address.wrapping_add(self.stride.wrapping_mul(iteration)) & self.cut;
+        let value = match self.value {
+            NO_VALUE => NO_VALUE,
+            // Values lie in a batch, whose length a u32 can tell.
+            value => value.wrapping_add(u32::try_from(iteration).unwrap_or(0).wrapping_mul(self.value_stride)),
+        };
+        Access { pc, address: address.wrapping_add(self.origin), size: self.size, value }
+    }
+}
+
+/// Accesses of a stretch of execution.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Gathered {
+    entries: Vec<Access>,
+    runs: Vec<Run>,
+    values: Vec<u8>,
+    /// Of each step, its part of `entries`.
+    steps: Vec<[u32; 2]>,
+    /// Of each event, its part of `entries`.
+    events: Vec<[u32; 2]>,
+    /// Accesses that could not be made of the data.
+    pub lost: u64,
+}
+
+/// The accesses of a step, of an event or of a batch, in order.
+#[derive(Clone, Debug)]
+pub struct Accesses<'b> {
+    entries: std::slice::Iter<'b, Access>,
+    runs: &'b [Run],
+    current: Option<Iterations<'b>>,
+}
+
+#[derive(Clone, Debug)]
+struct Iterations<'b> {
+    run: &'b Run,
+    pc: u64,
+    done: u64,
+    second: bool,
+}
+
+impl Iterator for Accesses<'_> {
+    type Item = Access;
+
+    #[inline]
+    fn next(&mut self) -> Option<Access> {
+        if self.current.is_none() {
+            let entry = self.entries.next()?;
+            if entry.size != RUN {
+                return Some(*entry);
+            }
+            self.current = self.runs.get(entry.value as usize).map(|run| Iterations::of(run, entry.pc));
+        }
+        self.iterate()
+    }
+}
+
+impl Accesses<'_> {
+    #[cold]
+    fn iterate(&mut self) -> Option<Access> {
+        match self.current.as_mut().and_then(Iterator::next) {
+            Some(access) => Some(access),
+            None => {
+                self.current = None;
+                self.next()
+            }
+        }
+    }
+
+    /// How many reads and writes these are, without iterating them.
+    #[must_use]
+    pub(crate) fn counts(&self) -> (u64, u64) {
+        let (mut reads, mut writes) = (0u64, 0u64);
+        let mut add = |size: u32, count: u64| {
+            let sum = if size & WRITE == 0 { &mut reads } else { &mut writes };
+            *sum = sum.saturating_add(count);
+        };
+        for entry in self.entries.as_slice() {
+            match self.runs.get(entry.value as usize).filter(|_| entry.size == RUN) {
+                None => add(entry.size, 1),
+                Some(run) => {
+                    for part in [Some(run.first), run.second].into_iter().flatten() {
+                        add(part.size, run.count);
+                    }
+                }
+            }
+        }
+        (reads, writes)
+    }
+}
+
+impl<'b> Iterations<'b> {
+    fn of(run: &'b Run, pc: u64) -> Self {
+        Self { run, pc, done: 0, second: false }
+    }
+}
+
+impl Iterator for Iterations<'_> {
+    type Item = Access;
+
+    fn next(&mut self) -> Option<Access> {
+        if self.done >= self.run.count {
+            return None;
+        }
+        let iteration = self.done;
+        let part = match self.run.second.filter(|_| self.second) {
+            Some(second) => second,
+            None => self.run.first,
+        };
+        self.second = !self.second && self.run.second.is_some();
+        self.done += u64::from(!self.second);
+        Some(part.access(self.pc, iteration))
+    }
+}
+
+/// The eight bytes at `at`.
+#[inline]
+fn register(data: &[u8], at: u16) -> Option<u64> {
+    let at = usize::from(at);
+    data.get(at..at + 8)?.try_into().ok().map(u64::from_le_bytes)
+}
+
+/// The number of at most eight bytes at `at`, with its sign.
+fn signed(data: &[u8], at: usize, bytes: u8) -> Option<u64> {
+    let bytes = usize::from(bytes);
+    let mut wide = [0; 8];
+    wide.get_mut(..bytes)?.copy_from_slice(data.get(at..at.checked_add(bytes)?)?);
+    let unused = 64 - 8 * u32::try_from(bytes).ok()?;
+    Some((u64::from_le_bytes(wide) << unused).cast_signed().wrapping_shr(unused).cast_unsigned())
+}
+
+/// What an access needs to be made.
+#[derive(Clone, Copy, Debug)]
+struct Making<'d> {
+    data: &'d [u8],
+    fs_base: u64,
+    /// Where the data is among the values, if it is kept there.
+    values_at: Option<u32>,
+}
+
+impl Making<'_> {
+    /// Base, displacement and index, neither cut nor relative to fs.
+    fn sum(&self, access: &Compiled) -> Option<u64> {
+        let mut address = access.displacement;
+        if access.flags & HAS_BASE != 0 {
+            address = address.wrapping_add(register(self.data, access.base)?);
+        }
+        if access.flags & HAS_INDEX != 0 && !matches!(access.form, Form::String | Form::Indexed) {
+            address = address.wrapping_add(register(self.data, access.index)? << access.scale());
+        }
+        Some(address)
+    }
+
+    fn cut(access: &Compiled) -> u64 {
+        if access.flags & IS_SHORT != 0 { u64::from(u32::MAX) } else { u64::MAX }
+    }
+
+    fn origin(&self, access: &Compiled) -> u64 {
+        if access.flags & HAS_FS != 0 { self.fs_base } else { 0 }
+    }
+
+    /// The linear address of what lies `offset` behind the access's own.
+    fn address(&self, access: &Compiled, offset: u64) -> Option<u64> {
+        let sum = self.sum(access)?.wrapping_add(offset) & Self::cut(access);
+        Some(sum.wrapping_add(self.origin(access)))
+    }
+
+    /// How far the operand of a bit test lies behind its address.
+    fn bit_offset(&self, access: &Compiled) -> Option<u64> {
+        let number = signed(self.data, usize::from(access.mask), access.count)?.cast_signed();
+        let operand_bits = u32::from(access.size) * 8;
+        Some((number >> operand_bits.trailing_zeros()).cast_unsigned().wrapping_mul(u64::from(access.size)))
+    }
+
+    /// Whether element `i` of a vector is selected.
+    fn selects(&self, access: &Compiled, i: usize) -> Option<bool> {
+        match access.mask_kind {
+            MASK_BITS => Some(register(self.data, access.mask)? >> i & 1 != 0),
+            MASK_SIGNS => {
+                let size = usize::from(access.size);
+                let last = usize::from(access.mask) + i * size + size - 1;
+                Some(self.data.get(last)? & 0x80 != 0)
+            }
+            _ => Some(true),
+        }
+    }
+
+    fn value(&self, access: &Compiled, element: usize) -> u32 {
+        let place = |at: u16| u32::from(at) + u32::try_from(element).unwrap_or(0) * u32::from(access.size);
+        match (self.values_at, access.value_at()) {
+            (Some(start), Some(at)) => start.wrapping_add(place(at)),
+            _ => NO_VALUE,
+        }
+    }
+}
+
+fn size_of_access(size: u32, writes: bool) -> u32 {
+    size.min(RUN - 1) | if writes { WRITE } else { 0 }
+}
+
+impl Gathered {
+    pub(crate) fn clear(&mut self) {
+        self.entries.clear();
+        self.runs.clear();
+        self.values.clear();
+        self.steps.clear();
+        self.events.clear();
+        self.lost = 0;
+    }
+
+    fn place(&self) -> u32 {
+        u32::try_from(self.entries.len()).unwrap_or(u32::MAX)
+    }
+
+    pub(crate) fn of_step(&self, step: usize) -> Accesses<'_> {
+        self.part(self.steps.get(step))
+    }
+
+    pub(crate) fn of_event(&self, event: usize) -> Accesses<'_> {
+        self.part(self.events.get(event))
+    }
+
+    pub(crate) fn all(&self) -> Accesses<'_> {
+        Accesses { entries: self.entries.iter(), runs: &self.runs, current: None }
+    }
+
+    fn part(&self, range: Option<&[u32; 2]>) -> Accesses<'_> {
+        let &[start, end] = range.unwrap_or(&[0, 0]);
+        let entries = self.entries.get(start as usize..end as usize).unwrap_or(&[]);
+        Accesses { entries: entries.iter(), runs: &self.runs, current: None }
+    }
+
+    /// The bytes that were read or written.
+    pub(crate) fn value(&self, access: &Access) -> Option<&[u8]> {
+        if access.value == NO_VALUE {
+            return None;
+        }
+        let at = access.value as usize;
+        self.values.get(at..at.checked_add(access.size() as usize)?)
+    }
+
+    /// Where accesses that are told by an event begin, so that [`Self::path`] or [`Self::interrupt`] can take them along.
+    pub(crate) fn mark(&self) -> u32 {
+        self.place()
+    }
+
+    /// The instruction whose accesses begin at `mark`.
+    pub(crate) fn pc_at(&self, mark: u32) -> u64 {
+        self.entries.get(mark as usize).map_or(0, |entry| entry.pc)
+    }
+
+    fn keep(&mut self, data: &[u8], keep_values: bool) -> Option<u32> {
+        let at = u32::try_from(self.values.len()).ok().filter(|_| keep_values)?;
+        self.values.extend_from_slice(data);
+        Some(at)
+    }
+
+    /// The accesses of a path, a range for each of its steps. Those from `mark` on belong to the first step.
+    pub(crate) fn path(&mut self, plans: &Plans, way: Way, data: &[u8], context: Context, mark: Option<u32>) {
+        let making = Making { data, fs_base: context.fs_base, values_at: self.keep(data, context.keep_values) };
+        let mut start = mark.unwrap_or(self.place());
+        for accesses in plans.blocks(way.plan, way.blocks) {
+            self.make_all(accesses, &making);
+            let end = self.place();
+            self.steps.push([start, end]);
+            start = end;
+        }
+    }
+
+    /// A path of `count` steps without a plan.
+    pub(crate) fn unplanned(&mut self, count: usize, mark: Option<u32>) {
+        let end = self.place();
+        let mut start = mark.unwrap_or(end);
+        for _ in 0..count {
+            self.steps.push([start, end]);
+            start = end;
+        }
+    }
+
+    /// The accesses of the first `blocks` blocks of a plan and of those before `pc` in the next, which is a step of its own if
+    /// `part`.
+    pub(crate) fn partial(&mut self, plans: &Plans, way: Way, interrupted: Interrupted, data: &[u8], context: Context) {
+        let making = Making { data, fs_base: context.fs_base, values_at: self.keep(data, context.keep_values) };
+        let whole = usize::from(interrupted.blocks);
+        let mut start = self.place();
+        for (place, accesses) in plans.blocks(way.plan, interrupted.blocks.saturating_add(1)).enumerate() {
+            let happened = if place < whole {
+                accesses
+            } else {
+                let count = accesses.iter().take_while(|access| access.pc < interrupted.pc).count();
+                accesses.get(..count).unwrap_or(&[])
+            };
+            self.make_all(happened, &making);
+            let end = self.place();
+            if place < whole || interrupted.part {
+                self.steps.push([start, end]);
+            }
+            start = end;
+        }
+    }
+
+    /// An event; the accesses from `mark` on belong to it.
+    pub(crate) fn event(&mut self, mark: Option<u32>) {
+        let end = self.place();
+        self.events.push([mark.unwrap_or(end), end]);
+    }
+
+    /// Puts the accesses from `mark` to `end` behind those that came after them, and gives their new place.
+    pub(crate) fn postpone(&mut self, mark: u32, end: u32) -> u32 {
+        let count = end.saturating_sub(mark);
+        if let Some(tail) = self.entries.get_mut(mark as usize..)
+            && count as usize <= tail.len()
+        {
+            tail.rotate_left(count as usize);
+        }
+        for step in self.steps.iter_mut().rev().take_while(|step| step[0] >= end) {
+            *step = step.map(|place| place - count);
+        }
+        self.place().saturating_sub(count)
+    }
+
+    /// Accesses that an event tells.
+    pub(crate) fn told(&mut self, told: Told, data: &[u8], keep_values: bool) {
+        match told {
+            Told::Access { pc, address, size } => {
+                let bytes = size & !ACCESS_WRITES;
+                let enough = keep_values && bytes as usize <= data.len();
+                let value = self.keep(data, enough).unwrap_or(NO_VALUE);
+                let size = size_of_access(bytes, size & ACCESS_WRITES != 0);
+                self.entries.push(Access { pc, address, size, value });
+            }
+            Told::String { pc, source, destination, count, shape } => {
+                let parts = self.string_parts([source, destination], count, shape, data, keep_values);
+                self.push_run(pc, u64::from(count), parts);
+            }
+        }
+    }
+
+    /// One part for each access of an iteration, in order.
+    fn string_parts(
+        &mut self,
+        [source, destination]: [u64; 2],
+        count: u32,
+        shape: u32,
+        data: &[u8],
+        keep_values: bool,
+    ) -> [Option<Part>; 2] {
+        let size = shape & 0xff;
+        let stride = if shape & STRING_BACKWARDS != 0 { 0u64.wrapping_sub(u64::from(size)) } else { u64::from(size) };
+        let all = u64::from(size) * u64::from(count);
+        let has = |elements: u64| keep_values && elements > 0 && elements <= data.len() as u64;
+        let start = self.keep(data, keep_values && !data.is_empty()).unwrap_or(0);
+        let part = |address: u64, writes: bool, at: Option<u32>, value_stride: u32| Part {
+            address,
+            stride,
+            size: size_of_access(size, writes),
+            value: at.unwrap_or(NO_VALUE),
+            value_stride,
+            cut: u64::MAX,
+            origin: 0,
+        };
+        let reads_source = shape & STRING_READS_SOURCE != 0;
+        let first_values = has(all).then_some(start);
+        let second_values = has(2 * all).then(|| start.wrapping_add(u32::try_from(all).unwrap_or(0)));
+        let read = reads_source.then(|| part(source, false, first_values, size));
+        let second = if shape & STRING_READS_DESTINATION != 0 {
+            let values = if reads_source { second_values } else { first_values };
+            Some(part(destination, false, values, size))
+        } else if shape & STRING_WRITES_DESTINATION != 0 {
+            // `movs` writes what it has read; `stos` the same all over.
+            let once = has(u64::from(size)).then_some(start);
+            Some(if reads_source {
+                part(destination, true, first_values, size)
+            } else {
+                part(destination, true, once, 0)
+            })
+        } else {
+            None
+        };
+        [read, second]
+    }
+
+    fn push_run(&mut self, pc: u64, count: u64, parts: [Option<Part>; 2]) {
+        let mut parts = parts.into_iter().flatten();
+        let Some(first) = parts.next() else { return };
+        if count == 0 {
+            return;
+        }
+        let Ok(number) = u32::try_from(self.runs.len()) else { return };
+        self.runs.push(Run { count, first, second: parts.next() });
+        self.entries.push(Access { pc, address: 0, size: RUN, value: number });
+    }
+
+    #[inline]
+    fn make_all(&mut self, accesses: &[Compiled], making: &Making<'_>) {
+        let mut rest = accesses;
+        while let Some((access, behind)) = rest.split_first() {
+            rest = behind;
+            let made = match access.form {
+                Form::Based => self.based(access, making),
+                Form::Absolute => self.plain(access, making, Some(access.displacement)),
+                Form::Plain => self.plain(access, making, making.address(access, 0)),
+                Form::Bit => {
+                    let address = making.bit_offset(access).and_then(|offset| making.address(access, offset));
+                    self.plain(access, making, address)
+                }
+                Form::String => {
+                    let other = behind.first().filter(|next| next.form == Form::String && next.pc == access.pc);
+                    rest = behind.get(usize::from(other.is_some())..).unwrap_or(&[]);
+                    self.string(access, other, making)
+                }
+                Form::Masked | Form::Packed | Form::Indexed => self.vector(access, making),
+            };
+            self.lost += u64::from(made.is_none());
+        }
+    }
+
+    #[inline]
+    fn based(&mut self, access: &Compiled, making: &Making<'_>) -> Option<()> {
+        let address = register(making.data, access.base)?.wrapping_add(access.displacement);
+        self.plain(access, making, Some(address))
+    }
+
+    #[inline]
+    fn plain(&mut self, access: &Compiled, making: &Making<'_>, address: Option<u64>) -> Option<()> {
+        let address = address?;
+        let value = self.place_of_value(access, making, 0);
+        let size = size_of_access(u32::from(access.size), access.writes());
+        self.entries.push(Access { pc: access.pc, address, size, value });
+        Some(())
+    }
+
+    #[inline]
+    fn place_of_value(&mut self, access: &Compiled, making: &Making<'_>, element: usize) -> u32 {
+        if making.values_at.is_some() && access.has_constant() {
+            return self.constant(access);
+        }
+        making.value(access, element)
+    }
+
+    fn constant(&mut self, access: &Compiled) -> u32 {
+        let Ok(at) = u32::try_from(self.values.len()) else { return NO_VALUE };
+        let sign = if access.constant >> 63 == 0 { 0 } else { 0xff };
+        let low = access.constant.to_le_bytes().into_iter();
+        self.values.extend(low.chain(std::iter::repeat(sign)).take(usize::from(access.size)));
+        at
+    }
+
+    fn vector(&mut self, access: &Compiled, making: &Making<'_>) -> Option<()> {
+        let mut beside = 0;
+        for element in 0..usize::from(access.count) {
+            let selected = making.selects(access, element)?;
+            let offset = match access.form {
+                Form::Indexed => {
+                    let at = usize::from(access.index) + element * usize::from(access.index_bytes);
+                    signed(making.data, at, access.index_bytes)? << access.scale()
+                }
+                _ => beside * u64::from(access.size),
+            };
+            beside += u64::from(selected || access.form == Form::Masked);
+            if selected {
+                let address = making.address(access, offset)?;
+                let value = self.place_of_value(access, making, element);
+                let size = size_of_access(u32::from(access.size), access.writes());
+                self.entries.push(Access { pc: access.pc, address, size, value });
+            }
+        }
+        Some(())
+    }
+
+    fn string(&mut self, access: &Compiled, other: Option<&Compiled>, making: &Making<'_>) -> Option<()> {
+        let (count, first) = self.string_part(access, making)?;
+        let second = match other {
+            None => None,
+            Some(other) => Some(self.string_part(other, making)?.1),
+        };
+        self.push_run(access.pc, count, [Some(first), second]);
+        Some(())
+    }
+
+    /// Number of iterations, and what each does.
+    fn string_part(&mut self, access: &Compiled, making: &Making<'_>) -> Option<(u64, Part)> {
+        let cut = Making::cut(access);
+        let before = register(making.data, access.index)?;
+        let after = register(making.data, access.mask)?;
+        let register_after = register(making.data, access.mask.checked_add(8)?)?;
+        let count = before.wrapping_sub(after) & cut;
+        if count > ITERATIONS_MAX {
+            return None;
+        }
+        let address = making.sum(access)? & cut;
+        let backwards = register_after.wrapping_sub(address) & cut > cut / 2;
+        let size = u64::from(access.size);
+        let stride = if backwards { 0u64.wrapping_sub(size) } else { size };
+        let part = Part {
+            address,
+            stride,
+            size: size_of_access(u32::from(access.size), access.writes()),
+            value: self.place_of_value(access, making, 0),
+            value_stride: 0,
+            cut,
+            origin: making.origin(access),
+        };
+        Some((count, part))
+    }
+
+    /// Drops the first `steps` steps and `events` events, and of the step then first what comes before `pc`.
+    pub(crate) fn drop_before(&mut self, steps: usize, events: usize, pc: u64) {
+        self.steps.drain(..steps.min(self.steps.len()));
+        self.events.drain(..events.min(self.events.len()));
+        let place = self.place();
+        let &[start, end] = self.steps.first().unwrap_or(&[place, place]);
+        let entries = self.entries.get(start as usize..end as usize).unwrap_or(&[]);
+        let skipped = entries.iter().take_while(|access| access.pc < pc).count();
+        self.remove(start, u32::try_from(skipped).unwrap_or(0));
+        let before = self.events.first().map_or(start, |event| event[0].min(start));
+        self.remove(0, before);
+    }
+
+    /// Removes `count` entries from `start` on.
+    fn remove(&mut self, start: u32, count: u32) {
+        let end = (start as usize).saturating_add(count as usize).min(self.entries.len());
+        self.entries.drain((start as usize).min(end)..end);
+        for range in self.steps.iter_mut().chain(&mut self.events) {
+            *range = range.map(|place| if place > start { place.saturating_sub(count).max(start) } else { place });
+        }
+    }
+}
+
+/// What accesses depend on beside their data.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Context {
+    pub fs_base: u64,
+    pub keep_values: bool,
+}
+
+/// How far a fragment was executed when a signal came.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Interrupted {
+    /// Blocks completed.
+    pub blocks: u16,
+    /// Address of the instruction that comes next.
+    pub pc: u64,
+    /// Something of the next block was executed.
+    pub part: bool,
+}
