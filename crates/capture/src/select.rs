@@ -96,8 +96,8 @@ pub struct Selector {
     modules: Vec<Placed>,
     /// Patterns that have matched a function.
     matched: Vec<bool>,
-    /// Files whose functions were looked at.
-    seen: Vec<PathBuf>,
+    /// Files whose functions were looked at, as the target names them.
+    seen: Vec<String>,
     is_too_much: bool,
 }
 
@@ -210,10 +210,9 @@ impl Selector {
         if path == "[vdso]" {
             return own_vdso().and_then(Functions::parse);
         }
-        let file = self.seen_from_here(path);
-        let functions = Functions::of_file(&file).ok()?;
-        if !self.seen.contains(&file) {
-            self.seen.push(file);
+        let functions = Functions::of_file(&self.seen_from_here(path)).ok()?;
+        if !self.seen.iter().any(|seen| seen == path) {
+            self.seen.push(path.to_owned());
         }
         Some(functions)
     }
@@ -259,7 +258,7 @@ impl Selector {
     fn near(&self, pattern: &Pattern) -> Vec<String> {
         const SHOWN: usize = 3;
         let mut found: Vec<(usize, String)> = Vec::new();
-        for functions in self.seen.iter().filter_map(|file| Functions::of_file(file).ok()) {
+        for functions in self.seen.iter().filter_map(|path| Functions::of_file(&self.seen_from_here(path)).ok()) {
             let names = functions.list.iter().map(|function| plain_name(&function.symbol));
             found.extend(names.filter_map(|name| Some((pattern.distance(&name)?, name))));
         }
