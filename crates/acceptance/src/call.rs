@@ -20,6 +20,7 @@ pub struct Call {
     environment: Option<Vec<(OsString, OsString)>>,
     input: Vec<u8>,
     fixed_addresses: bool,
+    options: Vec<OsString>,
 }
 
 impl Call {
@@ -33,6 +34,7 @@ impl Call {
             environment: None,
             input: Vec::new(),
             fixed_addresses: false,
+            options: Vec::new(),
         }
     }
 
@@ -75,6 +77,13 @@ impl Call {
         self
     }
 
+    /// Recorded with these options.
+    #[must_use]
+    pub fn options(mut self, options: impl IntoIterator<Item = impl AsRef<OsStr>>) -> Self {
+        self.options.extend(options.into_iter().map(|option| option.as_ref().to_owned()));
+        self
+    }
+
     /// The command that runs it natively.
     #[must_use]
     pub fn command(&self) -> Command {
@@ -92,7 +101,7 @@ impl Call {
         if self.fixed_addresses {
             command.arg("--no-aslr");
         }
-        command.arg("--").arg(&self.program).args(&self.arguments);
+        command.args(&self.options).arg("--").arg(&self.program).args(&self.arguments);
         self.surround(&mut command);
         command
     }

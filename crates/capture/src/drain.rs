@@ -41,6 +41,8 @@ pub struct Drain<'a, S: Sink> {
     /// What is left out, and where it is; `None` if nothing is.
     filter: Option<Filter>,
     selector: Option<Selector>,
+    /// Instructions that were to pass before anything is recorded.
+    skip: u64,
     /// The thread that a slot's data was announced for.
     announced: Vec<Option<u32>>,
     /// One more than the highest slot seen in use.
@@ -63,6 +65,7 @@ impl<'a, S: Sink> Drain<'a, S> {
             image: 0,
             filter: None,
             selector: None,
+            skip: 0,
             announced: vec![None; SLOT_COUNT],
             high_water: 0,
             path: Vec::with_capacity(SEGMENT_WORDS),
@@ -76,6 +79,7 @@ impl<'a, S: Sink> Drain<'a, S> {
     /// Leaves out what is not selected.
     pub fn select(&mut self, selection: &Selection, process: i32) {
         selection.announce(self.shared);
+        self.skip = selection.skip;
         self.filter = selection.needs_filter().then(|| Filter::new(selection.length));
         self.selector = Selector::new(selection, process);
     }
@@ -154,6 +158,10 @@ impl<'a, S: Sink> Drain<'a, S> {
     pub fn finish(mut self) -> (Counters, Vec<String>, Option<S::Error>) {
         for warning in self.selector.iter().flat_map(Selector::warnings).collect::<Vec<_>>() {
             self.warn(warning);
+        }
+        if self.skip > 0 && self.filter.as_ref().is_some_and(Filter::is_empty) {
+            let skip = self.skip;
+            self.warn(format!("nothing was recorded: the program ended before --skip {skip} instructions were over"));
         }
         (self.counters, self.warnings, self.failure)
     }

@@ -26,6 +26,7 @@ pub struct Filter {
     /// The last time seen in any thread.
     tsc: u64,
     out: Vec<u32>,
+    is_empty: bool,
     /// Words of data behind what was looked at in this segment, if instructions are counted.
     data_words: usize,
 }
@@ -67,6 +68,7 @@ impl Filter {
             left: length,
             tsc: 0,
             out: Vec::new(),
+            is_empty: true,
             data_words: 0,
         }
     }
@@ -74,6 +76,11 @@ impl Filter {
     /// Whether all instructions that were wanted have been recorded.
     pub fn is_full(&self) -> bool {
         self.left == Some(0)
+    }
+
+    /// Whether nothing has been recorded.
+    pub fn is_empty(&self) -> bool {
+        self.is_empty
     }
 
     pub fn block(&mut self, block: u32, address: u64, code: &[u8]) {
@@ -179,6 +186,7 @@ impl Filter {
             return self.open_gap(state, path.head);
         }
         self.close_gap(state);
+        self.is_empty = false;
         self.data_words += usize::from(path.data_words);
         match self.left {
             Some(left) if left < u64::from(path.instructions) => {
