@@ -176,7 +176,7 @@ pub struct Stand {
     on_alternate: bool,
     /// Behind `floor`, nothing in the segment is of the recording world.
     pub quiet: bool,
-    /// Words behind `floor` have been written over: the segment is dirty up to its end.
+    /// Words behind `floor` have been written over or left out: the segment is of no use from there to its end.
     reused: bool,
     pub floor: u64,
     /// Where the words of the segment that are worth a look begin, and where those that have not been counted do.
@@ -274,15 +274,20 @@ pub fn reuse(tcb: &mut Tcb) -> bool {
     if tcb.stand.skipping {
         skip::settle(tcb);
     }
-    let bytes = (tcb.stand.floor - tcb.segment) as u32;
-    tcb.slot().silent_from.store(bytes + 1, Ordering::SeqCst);
-    tcb.stand.reused = true;
+    give_up_words(tcb);
     tcb.cursor = tcb.stand.floor;
     begin_words(tcb);
     if !ring::is_wanted(tcb.control()) {
         tcb.leaving = true;
     }
     true
+}
+
+/// What stands behind the floor of the segment is no longer one word after the other.
+pub fn give_up_words(tcb: &mut Tcb) {
+    let bytes = (tcb.stand.floor - tcb.segment) as u32;
+    tcb.slot().silent_from.store(bytes + 1, Ordering::SeqCst);
+    tcb.stand.reused = true;
 }
 
 /// Waits until the recorder has seen what was announced up to now, and thus said what is selected of it.

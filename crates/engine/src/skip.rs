@@ -81,6 +81,7 @@ fn shorten(tcb: &mut Tcb) {
     let words = (tcb.stand.quota / MOST - 1).max(1) as u64;
     let start = tcb.limit.saturating_sub(4 * words);
     if start > tcb.cursor {
+        select::give_up_words(tcb);
         tcb.cursor = start;
         tcb.stand.opened = start;
         tcb.stand.counted = start;
