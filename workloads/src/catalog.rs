@@ -29,6 +29,8 @@ pub enum Group {
     Seed,
     /// One behaviour each.
     Behaviour,
+    /// Memory instructions, one class each.
+    Memory,
 }
 
 /// How an executable is linked.
@@ -102,9 +104,9 @@ impl Program {
         let is_assembly = self.sources[0].name.ends_with(".s");
         let own: &[&str] = match self.group {
             Group::Parallel | Group::Bench => &["-O2", "-pthread", "-lm"],
-            Group::Behaviour if is_assembly => &["-nostdlib"],
+            Group::Behaviour | Group::Memory if is_assembly => &["-nostdlib"],
             // Calls stay calls: -O2 would turn recursion into loops.
-            Group::Behaviour => &["-O1", "-pthread"],
+            Group::Behaviour | Group::Memory => &["-O1", "-pthread"],
             Group::Seed => &["-Wl,-z,lazy", "-Wl,-Ttext-segment=0x3ff000", "-Wl,-T,placement.ld"],
         };
         [&["-g", "-std=gnu11", "-Wall", "-Wextra"], variant.flags(), own].concat()
@@ -266,6 +268,25 @@ macro_rules! behaviour {
     };
 }
 
+/// Assembly without a C library, one class of memory instructions. What the machine lacks is said on standard error.
+macro_rules! memory {
+    ($name:literal, $file:literal; $purpose:literal) => {
+        Program {
+            name: $name,
+            group: Group::Memory,
+            purpose: $purpose,
+            variants: FREESTANDING,
+            runs: &[run(&[], "done\n", Exit::Status(0))],
+            sources: &[
+                source!("memory", $file),
+                source!("memory", "memory.inc"),
+                source!("behaviour", "freestanding.inc"),
+            ],
+            is_repeatable: true,
+        }
+    };
+}
+
 use Exit::{Signal, Status};
 
 const PROGRAMS: &[Program] = &[
@@ -286,6 +307,7 @@ const PROGRAMS: &[Program] = &[
     bench!("sort", "sort.c"; "quicksort and merge sort with a callback"; "500" => "sort: 500 records, digest 3819d279d571a650, sorted\n"),
     seed!("BranchEnumeration", "BranchEnumeration.s"; "every branch instruction once (Myers 2014, Figures 4.7 to 4.10)"; "BranchEnumeration\n", Status(18)),
     seed!("BranchTest", "BranchTest.s"; "taken branches, a loop, an indirect call (Myers 2014, Figures 4.11 and 4.12)"; "BranchTest\ntest\n", Status(5)),
+    seed!("mlsTest", "mlsTest.s"; "loads and stores of all sizes (Myers 2014, Figures 4.17 to 4.21)"; "i address: 0x7fff19df619c\nuint8 address: 0x7fff19df6180\nsint8 address: 0x7fff19df6160\nextendedPre80 address: 0x7fff1a03b980\n", Status(0)),
     assembly!("loops", "loops.s"; "counted and nested loops, loop, loope, loopne, jrcxz, jecxz"; "000000000007a5dd"),
     assembly!("calls", "calls.s"; "calls through registers and memory, relative to rsp, ret imm16, returns without calls"; "0000000000000164"),
     assembly!("jump_table", "jump_table.s"; "indirect jumps by table, register, memory and stack"; "0000000000002b66"),
@@ -366,4 +388,30 @@ const PROGRAMS: &[Program] = &[
         ["kill"] => "dying\n", Signal(9);
         ["term"] => "dying\n", Signal(15);
         ["fpe"] => "dying\n", Signal(8)),
+    memory!("memory_moves", "memory_moves.s"; "mov, movzx, movsx, cmov, setcc, movbe, movnti, movdiri, movdir64b, xlat; high bytes, absolute addresses"),
+    memory!("memory_addressing", "memory_addressing.s"; "every base with every index, displacements, rip, addresses of 32 bits"),
+    memory!("memory_arithmetic", "memory_arithmetic.s"; "arithmetic, logic, shifts, mul, div, bmi, crc32 with memory; all widths, flags"),
+    memory!("memory_stack", "memory_stack.s"; "push, pop, call, ret, enter, leave, pushf; rsp as data and as base"),
+    memory!("memory_atomic", "memory_atomic.s"; "xchg, xadd, cmpxchg, cmpxchg8b, cmpxchg16b, everything that can be locked"),
+    memory!("memory_bits", "memory_bits.s"; "bt, bts, btr, btc far from their operand, bsf, bsr"),
+    memory!("memory_strings", "memory_strings.s"; "string instructions of every width, alone and repeated, both directions"),
+    memory!("memory_x87", "memory_x87.s"; "x87 and MMX with memory, environments and states, fxsave"),
+    memory!("memory_sse", "memory_sse.s"; "SSE to SSE4.2, AES, SHA with memory, bytes under a mask"),
+    memory!("memory_avx", "memory_avx.s"; "AVX, AVX2, FMA, F16C with memory, masked moves, gathers"),
+    memory!("memory_avx512", "memory_avx512.s"; "AVX-512 with memory: masks, broadcasts, compression, gathers, scatters"),
+    memory!("memory_state", "memory_state.s"; "xsave, xsavec, xsaveopt, xrstor"),
+    memory!("memory_segment", "memory_segment.s"; "operands relative to fs; arch_prctl, wrfsbase, rdfsbase"),
+    memory!("memory_faults", "memory_faults.s"; "faults in every class, with the context before the instruction, which is repeated"),
+    Program {
+        name: "race",
+        group: Group::Memory,
+        purpose: "threads race on one word; what each loads and stores can be checked (MILLIONS of instructions, THREADS)",
+        variants: ANY_STATIC_FIRST,
+        runs: &[
+            run(&["1"], "race: 2 threads, 4761 rounds each\n", Exit::Status(0)),
+            run(&["1", "1"], "race: 1 threads, 9523 rounds each\n", Exit::Status(0)),
+        ],
+        sources: &[source!("memory", "race.c"), source!("memory", "race_rounds.inc"), source!("behaviour", "common.h")],
+        is_repeatable: false,
+    },
 ];

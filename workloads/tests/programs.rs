@@ -61,6 +61,11 @@ fn behaviour_programs_odd() {
 }
 
 #[test]
+fn memory_programs() {
+    check_group(Group::Memory, 0, 1);
+}
+
+#[test]
 fn what_the_lists_name_exists() {
     for bench in workloads::bench_programs() {
         assert!(workloads::find(bench.program).is_some(), "{}", bench.program);
@@ -102,7 +107,7 @@ fn bad_arguments_are_refused_in_words() {
         let bad: &[&[&str]] = match program.group {
             Group::Parallel => &[&[], &["0"], &["1025"], &["two"], &["1", "0"], &["1", "5x"], &["1", "2", "3"]],
             Group::Bench => &[&["0"], &["x"], &["1", "2"]],
-            Group::Seed | Group::Behaviour => continue,
+            Group::Seed | Group::Behaviour | Group::Memory => continue,
         };
         for arguments in bad {
             let output = Command::new(&executable).args(*arguments).output().unwrap();

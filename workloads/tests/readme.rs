@@ -46,6 +46,10 @@ fn list() -> String {
         (Group::Bench, "Single-threaded: NAME [SIZE] (`bench/`)"),
         (Group::Seed, "From the seeds (`seeds/`)"),
         (Group::Behaviour, "One behaviour each (`behaviour/`)"),
+        (
+            Group::Memory,
+            "Memory instructions, one class each (`memory/`; what the machine lacks is left out and said on standard error)",
+        ),
     ] {
         write!(text, "\n### {title}\n\n| program | for | variants | oracle | arguments: output (status) |\n").unwrap();
         text.push_str("| --- | --- | --- | --- | --- |\n");

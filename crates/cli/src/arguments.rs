@@ -46,6 +46,7 @@ Examples:
   trackway record -- ./a.out 1 2 3
   trackway record -o build.trk -- $(gcc -print-prog-name=cc1) -O2 -quiet hello.c -o hello.s
   trackway record --no-aslr -o sort.trk -- sort < words > sorted   addresses repeat from run to run
+  trackway record --data values -o a.trk -- ./a.out                every load and store, with its value
   trackway record --skip 1G --length 10M -- ./a.out                 ten million instructions out of the middle
   trackway record --routine 'parse_*' --callees -- ./a.out          some functions and all that they call
 
@@ -57,6 +58,9 @@ pub struct Record {
     /// Switch off the randomisation of addresses in the program, so that they are the same in every run.
     #[arg(long)]
     pub no_aslr: bool,
+    /// What to record beside control flow.
+    #[arg(long, value_enum, value_name = "DATA", default_value_t = Data::None)]
+    pub data: Data,
     /// Let the first N instructions (of all threads together, to the next end of a block) pass before recording. k, M, G:
     /// thousands, millions, thousands of millions.
     #[arg(long, value_name = "N", value_parser = parse_count, default_value = "0", hide_default_value = true)]
@@ -83,6 +87,16 @@ pub struct Record {
     /// The program and its arguments.
     #[arg(trailing_var_arg = true, value_name = "COMMAND")]
     pub command: Vec<OsString>,
+}
+
+#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Data {
+    /// Nothing.
+    None,
+    /// The address, size and direction of every memory access.
+    Addresses,
+    /// The value, too, exactly as the instruction saw it.
+    Values,
 }
 
 /// Tell what is in a trace: command, threads, instructions, branches, size.
@@ -137,7 +151,7 @@ pub struct Verify {
     pub output: Output,
 }
 
-/// List what was executed: one line (or record) per instruction or per branch.
+/// List what was executed: one line (or record) per instruction, branch or memory access.
 ///
 /// Threads are merged by time unless one is selected; each thread's own order is exact.
 #[derive(Args, Debug)]
@@ -147,6 +161,14 @@ Formats of --kind control, as mcfTrace (Myers 2014, Figure 4.2) writes them:
           TYPE is U, I, T / U, D, T / C, D, T / C, D, NT: unconditional or conditional, indirect or direct,
           taken or not. A branch that was not taken shows where it would have gone.
   binary  18 bytes: thread (1), address (8), target (8), type (1: 0 = U I, 1 = U D, 2 = C D T, 3 = C D NT)
+Formats of --kind memory, as mlsTrace (Myers 2014, Figures 4.13 and 4.14) writes them:
+  ascii   THREAD, L or S, ADDRESS, OPERAND, SIZE, VALUE
+          0, L, 0x0000003f83201156, 0x0000003f8341fb80, 8, 0x0000003f83201130
+          An instruction that reads and writes has a line for each, the read (L) first. The value is a number; without
+          --data values in the recording there is none.
+  binary  thread (1), 0 = load or 1 = store (1), address (8), operand address (8), size (1), value (SIZE bytes, as in
+          memory). Sizes above 255 are written as 255 and the value is cut; --wide makes the size 4 bytes long, too.
+          Without values in the recording, records end behind the size.
 Formats of --kind instructions:
   ascii   THREAD, ADDRESS[, DISASSEMBLY]           0, 0x00007f5a40996bbe, test rax, rax
   binary  9 bytes: thread (1), address (8)
@@ -155,7 +177,8 @@ All integers are little-endian. --wide makes the thread 4 bytes long.
 Examples:
   trackway dump t.trk | head
   trackway dump --kind control -d --thread 0 --skip 1M --length 1k t.trk
-  trackway dump --kind control --format binary -o branches.bin t.trk")]
+  trackway dump --kind control --format binary -o branches.bin t.trk
+  trackway dump --kind memory -d --thread 1 t.trk")]
 pub struct Dump {
     #[command(flatten)]
     pub input: Input,
@@ -168,7 +191,7 @@ pub struct Dump {
     /// Add the disassembly (not in binary).
     #[arg(short, long)]
     pub disassemble: bool,
-    /// Write threads as 4 bytes in binary, for traces with more than 256 threads.
+    /// Write threads (and sizes of operands) as 4 bytes in binary, for traces with more than 256 threads.
     #[arg(long)]
     pub wide: bool,
     /// Write one JSON object per line.
@@ -184,6 +207,8 @@ pub enum Kind {
     Instructions,
     /// Every branch, with its class, outcome and target.
     Control,
+    /// Every memory access, with its address, size and value.
+    Memory,
 }
 
 #[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
@@ -339,7 +364,7 @@ mod tests {
 
     #[test]
     fn what_cannot_be_is_refused() {
-        for line in ["trackway", "trackway record --bogus x", "trackway info", "trackway dump -k memory f"] {
+        for line in ["trackway", "trackway record --bogus x", "trackway info", "trackway dump -k nonsense f"] {
             assert!(parse(line).is_err(), "{line}");
         }
         assert!(parse("trackway dump --json --format binary f").is_err());

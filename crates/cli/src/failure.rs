@@ -60,6 +60,7 @@ impl From<trace::ReadError> for Failure {
         match error {
             E::NotATrace { .. } => failure.hint("traces are made by `trackway record`"),
             E::Version { .. } => failure.hint("use the version of trackway that recorded it"),
+            E::NoData => failure.hint("record with --data addresses or --data values to have them"),
             E::NoThread { .. } => failure.hint("`trackway info` lists the threads"),
             E::Chunk { .. } | E::Missing { .. } => failure.hint("`trackway verify` tells what is intact"),
             _ => failure,

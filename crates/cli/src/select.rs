@@ -4,7 +4,7 @@
 
 use std::ops::Range;
 
-use trace::{Batch, Event, ReadError, Step, Trace};
+use trace::{Access, Batch, DataMode, Event, ReadError, Step, Trace};
 
 use crate::arguments::Input;
 use crate::digits::grouped;
@@ -17,6 +17,15 @@ pub trait Visitor {
     /// `part` are those of the step's instructions that are selected; mostly all.
     fn step(&mut self, thread: u32, step: &Step, part: Range<u32>) -> Result<(), Stopped>;
     fn event(&mut self, thread: u32, event: &Event) -> Result<(), Stopped>;
+    /// Whether memory accesses are read; then [`Self::access`] is called for each, behind the step or event it belongs to.
+    fn wants_accesses(&self) -> bool {
+        false
+    }
+    /// `step` is what the access belongs to, unless that is an event.
+    fn access(&mut self, batch: &Batch, access: &Access, step: Option<&Step>) -> Result<(), Stopped> {
+        let _ = (batch, access, step);
+        Ok(())
+    }
 }
 
 /// Opens the trace and makes sure that the selected thread is in it.
@@ -27,6 +36,14 @@ pub fn open(input: &Input) -> Result<Trace, Failure> {
             Err(ReadError::NoThread { thread }.into())
         }
         _ => Ok(trace),
+    }
+}
+
+/// Makes sure that memory accesses are in the trace.
+pub fn need_data(trace: &Trace) -> Result<(), Failure> {
+    match trace.data() {
+        DataMode::None => Err(ReadError::NoData.into()),
+        DataMode::Addresses | DataMode::Values => Ok(()),
     }
 }
 
@@ -49,17 +66,20 @@ pub fn walk(trace: &Trace, input: &Input, visitor: &mut impl Visitor) -> Result<
             if input.skip >= available {
                 return Ok(0);
             }
-            let mut steps = match input.skip {
-                0 => trace.steps(thread)?,
-                skip => trace.seek(thread, skip)?,
+            let mut steps = match (input.skip, visitor.wants_accesses()) {
+                (0, false) => trace.steps(thread)?,
+                (0, true) => trace.steps_with_accesses(thread)?,
+                (skip, false) => trace.seek(thread, skip)?,
+                (skip, true) => trace.seek_with_accesses(thread, skip)?,
             };
-            Walk::new(Window { skip: 0, left: length }, available).run(|walk| walk.take(steps.next_batch(), visitor))
+            let window = Window { skip: 0, left: length };
+            Walk::new(trace, window, available).run(|walk| walk.take(steps.next_batch(), visitor))
         }
         None => {
-            let mut merged = trace.merged();
+            let mut merged = if visitor.wants_accesses() { trace.merged_with_accesses()? } else { trace.merged() };
             let window = Window { skip: input.skip, left: length };
             let available = trace.summary().totals.instructions;
-            Walk::new(window, available).run(|walk| walk.take(merged.next_batch(), visitor))
+            Walk::new(trace, window, available).run(|walk| walk.take(merged.next_batch(), visitor))
         }
     }
 }
@@ -70,7 +90,8 @@ fn instructions_of(trace: &Trace, thread: u32) -> u64 {
 }
 
 /// How far a walk has come.
-struct Walk {
+struct Walk<'t> {
+    trace: &'t Trace,
     window: Window,
     damaged: u64,
     done: u64,
@@ -83,9 +104,9 @@ enum Next {
     End,
 }
 
-impl Walk {
-    fn new(window: Window, available: u64) -> Self {
-        Self { window, damaged: 0, done: 0, available, progress: Progress::new() }
+impl<'t> Walk<'t> {
+    fn new(trace: &'t Trace, window: Window, available: u64) -> Self {
+        Self { trace, window, damaged: 0, done: 0, available, progress: Progress::new() }
     }
 
     fn run(mut self, mut turn: impl FnMut(&mut Self) -> Result<Next, Stopped>) -> Result<u64, Stopped> {
@@ -116,26 +137,53 @@ impl Walk {
         }
         let thread = batch.thread();
         let mut shown = 0;
-        for &(steps_before, ref event) in batch.events() {
-            self.show_steps(thread, batch.steps().get(shown..steps_before).unwrap_or(&[]), visitor)?;
+        for (number, &(steps_before, ref event)) in batch.events().iter().enumerate() {
+            self.show_steps(batch, shown..steps_before, visitor)?;
             shown = steps_before;
             if self.window.is_open() {
                 visitor.event(thread, event)?;
+                if visitor.wants_accesses() {
+                    batch.accesses_of_event(number).try_for_each(|access| visitor.access(batch, &access, None))?;
+                }
             }
         }
-        self.show_steps(thread, batch.steps().get(shown..).unwrap_or(&[]), visitor)
+        self.show_steps(batch, shown..batch.steps().len(), visitor)
     }
 
-    fn show_steps(&mut self, thread: u32, steps: &[Step], visitor: &mut impl Visitor) -> Result<(), Stopped> {
-        for step in steps {
+    fn show_steps(&mut self, batch: &Batch, steps: Range<usize>, visitor: &mut impl Visitor) -> Result<(), Stopped> {
+        let first = steps.start;
+        for (step, number) in batch.steps().get(steps).unwrap_or(&[]).iter().zip(first..) {
             if let Some(part) = self.window.cut(step.instructions()) {
-                visitor.step(thread, step, part)?;
+                visitor.step(batch.thread(), step, part.clone())?;
+                if visitor.wants_accesses() {
+                    self.show_accesses(batch, number, step, part, visitor)?;
+                }
             }
             if self.window.left == 0 {
                 break;
             }
         }
         Ok(())
+    }
+
+    /// Shows the accesses of those instructions of a step that are in `part`.
+    fn show_accesses(
+        &self,
+        batch: &Batch,
+        number: usize,
+        step: &Step,
+        part: Range<u32>,
+        visitor: &mut impl Visitor,
+    ) -> Result<(), Stopped> {
+        let mut accesses = batch.accesses_of_step(number);
+        if part == (0..step.instructions()) {
+            return accesses.try_for_each(|access| visitor.access(batch, &access, Some(step)));
+        }
+        let instructions = self.trace.blocks().instructions(step).skip(part.start as usize).take(part.len());
+        let shown: Vec<u64> = instructions.map(|instruction| instruction.address).collect();
+        accesses
+            .filter(|access| shown.contains(&access.pc()))
+            .try_for_each(|access| visitor.access(batch, &access, Some(step)))
     }
 }
 

@@ -19,18 +19,34 @@
 //!
 //! # What the program can notice
 //!
-//! Single-stepping sets the trap flag, which `pushf` writes to memory and `syscall` copies to r11. Both are corrected
-//! after the step, so that programs that look at their flags take the same path as without us. Time passes more quickly
+//! Single-stepping sets the trap flag, which `pushf` writes to memory, `syscall` copies to r11 and handlers can find in their
+//! context. All are corrected after the step, so that programs that look at their flags take the same path as without us. Time passes more quickly
 //! than instructions do: a program that looks at clocks or sets timers may take another path. So may one whose
 //! path depends on process numbers or on other randomness; those have no ground truth.
 //!
+//! # Accesses to memory
+//!
+//! If wanted, what each instruction reads and writes is listed too ([`Access`]), in the order of execution, reads before writes.
+//! Addresses are computed from the registers before the step; what is read is looked up before, what is written after it.
+//! One access has the size of the operand; repeated string instructions have those of every iteration, also if they are
+//! interrupted; gathers, scatters and operands under a mask one for each selected element; a failing `cmpxchg` writes what it
+//! has read. A faulting instruction has none, and prefetches, `lea` and fences have none. What the kernel does is not
+//! listed. An instruction whose accesses are not known is an error. With threads that run at the same time the values are
+//! not reliable.
+//!
 //! The environment, the arguments and so the whole initial stack are those of the given command, nothing is added.
 
+mod access;
+mod change;
+mod operand;
 mod step;
 mod tracee;
+mod vector;
 
 use std::io;
 use std::process::Command;
+
+pub use access::Access;
 
 /// What may be changed about a run.
 #[derive(Clone, Debug)]
@@ -43,11 +59,25 @@ pub struct Options {
     /// Whether the program and we share one processor, which is two or three times as quick. The program can see that,
     /// in `sched_getaffinity`, but nowhere else.
     pub one_processor: bool,
+    /// Whether accesses to memory are listed.
+    pub memory: bool,
+    /// Whether to look, after every instruction, for changes of memory that none of its accesses explains. Slow; for
+    /// programs of one thread, with `memory`.
+    pub check_writes: bool,
+    /// What the program finds in place of the random bytes that the kernel gives it (for the C library's stack guard).
+    pub random_bytes: Option<[u8; 16]>,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { stops_max: 50_000_000, refused_system_calls: Vec::new(), one_processor: true }
+        Self {
+            stops_max: 50_000_000,
+            refused_system_calls: Vec::new(),
+            one_processor: true,
+            memory: false,
+            check_writes: false,
+            random_bytes: None,
+        }
     }
 }
 
@@ -56,6 +86,8 @@ impl Default for Options {
 pub struct Run {
     /// Addresses of the executed instructions of each thread, threads in the order of their creation.
     pub threads: Vec<Vec<u64>>,
+    /// The accesses to memory of each thread, if they were wanted.
+    pub accesses: Vec<Vec<Access>>,
     pub exit: Exit,
     /// What was written to standard output and standard error, as far as the command had them piped.
     pub stdout: Vec<u8>,
@@ -83,6 +115,14 @@ pub enum Error {
     TooLong(u64),
     #[error("thread {thread} stopped unexpectedly with status {status:#x}")]
     Unexpected { thread: i32, status: i32 },
+    #[error("what {code} at {pc:#x} does to memory is not known: {why}")]
+    Operand { pc: u64, code: String, why: &'static str },
+    #[error("the instruction at {pc:#x} has accessed memory at {address:#x}, which cannot be read")]
+    Unreadable { pc: u64, address: u64 },
+    #[error("the instruction at {pc:#x} has changed memory at {address:#x}, which was not expected of it")]
+    Missed { pc: u64, address: u64 },
+    #[error("reading the list of the program's mappings: {0}")]
+    Mappings(io::Error),
 }
 
 /// Runs `command` to its end, one instruction at a time.

@@ -8,9 +8,12 @@ use std::path::Path;
 use std::process::{Child, Command};
 use std::thread::JoinHandle;
 
-use iced_x86::{Decoder, DecoderOptions};
+use iced_x86::{Decoder, DecoderOptions, Instruction, InstructionInfoFactory, Mnemonic};
 use libc::{c_int, pid_t, user_regs_struct};
 
+use crate::access::{Access, Planned};
+use crate::change::Snapshot;
+use crate::operand::{self, State};
 use crate::tracee::{self, Tracee};
 use crate::{Error, Exit, Options, Run};
 
@@ -31,7 +34,13 @@ pub fn run(command: &mut Command, options: &Options) -> Result<Run, Error> {
     let (stdout, stderr) = (collect(child.stdout.take()), collect(child.stderr.take()));
     let mut stepper = Stepper::new(&child, options);
     let exit = stepper.run().inspect_err(|_| end(stepper.process))?;
-    Ok(Run { threads: stepper.executed, exit, stdout: collected(stdout)?, stderr: collected(stderr)? })
+    Ok(Run {
+        threads: stepper.executed,
+        accesses: stepper.accesses,
+        exit,
+        stdout: collected(stdout)?,
+        stderr: collected(stderr)?,
+    })
 }
 
 /// Kills what is left of a program that cannot be stepped to its end.
@@ -75,6 +84,8 @@ struct Thread {
     restart: bool,
     /// The stop that every new thread begins with has not been seen.
     fresh: bool,
+    /// What the next instruction will do to memory, if that is wanted.
+    planned: Vec<Planned>,
 }
 
 struct Stepper<'a> {
@@ -82,13 +93,26 @@ struct Stepper<'a> {
     options: &'a Options,
     threads: HashMap<pid_t, Thread>,
     executed: Vec<Vec<u64>>,
+    accesses: Vec<Vec<Access>>,
     stop_count: u64,
+    factory: InstructionInfoFactory,
+    /// All memory that the program can write to, before the step, if that is wanted. Forgotten when the kernel writes.
+    snapshot: Option<Snapshot>,
 }
 
 impl<'a> Stepper<'a> {
     fn new(child: &Child, options: &'a Options) -> Self {
         let process = child.id().cast_signed();
-        Self { process, options, threads: HashMap::new(), executed: Vec::new(), stop_count: 0 }
+        Self {
+            process,
+            options,
+            threads: HashMap::new(),
+            executed: Vec::new(),
+            accesses: Vec::new(),
+            stop_count: 0,
+            factory: InstructionInfoFactory::new(),
+            snapshot: None,
+        }
     }
 
     fn run(&mut self) -> Result<Exit, Error> {
@@ -114,6 +138,7 @@ impl<'a> Stepper<'a> {
                 let tracee = Tracee(thread);
                 tracee.set_options(FOLLOWED)?;
                 self.adopt(thread, false);
+                self.fix_random_bytes(tracee)?;
                 self.stand(tracee)
             }
             Some((thread, status)) => Err(Error::Unexpected { thread, status }),
@@ -160,10 +185,12 @@ impl<'a> Stepper<'a> {
     }
 
     fn adopt(&mut self, thread: pid_t, fresh: bool) {
-        let executed = &mut self.executed;
+        let (executed, accesses) = (&mut self.executed, &mut self.accesses);
         self.threads.entry(thread).or_insert_with(|| {
             executed.push(Vec::new());
-            Thread { index: executed.len() - 1, next: None, stack_pointer: 0, restart: false, fresh }
+            accesses.push(Vec::new());
+            let index = executed.len() - 1;
+            Thread { index, next: None, stack_pointer: 0, restart: false, fresh, planned: Vec::new() }
         });
     }
 
@@ -174,7 +201,10 @@ impl<'a> Stepper<'a> {
         }
         match (signal, tracee.signal_code()?) {
             (libc::SIGTRAP, Some(libc::TRAP_BRKPT | libc::TRAP_TRACE)) => self.stepped(tracee),
-            (libc::SIGTRAP, Some(HANDLER_ENTERED)) => self.stand(tracee),
+            (libc::SIGTRAP, Some(HANDLER_ENTERED)) => {
+                hide_framed_trap_flag(tracee)?;
+                self.stand(tracee)
+            }
             (libc::SIGTRAP, Some(libc::SI_KERNEL)) => {
                 self.execute_next(tracee);
                 tracee.step(signal)
@@ -196,14 +226,16 @@ impl<'a> Stepper<'a> {
         let thread = self.thread(tracee);
         if thread.restart {
             thread.next = Some(registers.rip - 2);
+            thread.planned.clear();
         }
         if let Some(pc) = thread.next {
             let pushed = thread.stack_pointer.wrapping_sub(registers.rsp);
+            hide_pushed_trap_flag(tracee, pc, pushed, &registers)?;
+            hide_saved_trap_flag(tracee, &mut registers)?;
+            self.accessed(tracee, pc)?;
             if pc != registers.rip || !is_repeated(tracee, pc) {
                 self.execute_next(tracee);
             }
-            hide_pushed_trap_flag(tracee, pc, pushed, &registers)?;
-            hide_saved_trap_flag(tracee, &mut registers)?;
         }
         self.thread(tracee).restart = will_restart(&registers);
         self.go_on(tracee, registers)
@@ -212,6 +244,7 @@ impl<'a> Stepper<'a> {
     /// Nothing has been executed; the thread stands where its registers say.
     fn stand(&mut self, tracee: Tracee) -> Result<(), Error> {
         self.thread(tracee).restart = false;
+        self.snapshot = None;
         let registers = tracee.registers()?;
         self.go_on(tracee, registers)
     }
@@ -234,7 +267,50 @@ impl<'a> Stepper<'a> {
             registers.rax = u64::MAX;
             tracee.set_registers(&registers)?;
         }
+        if self.options.memory {
+            self.plan(tracee, &registers)?;
+        }
         tracee.step(0)
+    }
+
+    /// Notes what the next instruction will do to memory, and what is there now.
+    fn plan(&mut self, tracee: Tracee, registers: &user_regs_struct) -> Result<(), Error> {
+        let instruction = instruction_at(tracee, registers.rip);
+        let state = State::new(tracee, registers);
+        let mut planned = operand::accesses(&instruction, &mut self.factory, &state)?;
+        planned.iter_mut().filter(|access| !access.writes).for_each(|access| access.look(tracee));
+        self.thread(tracee).planned = planned;
+        if instruction.mnemonic() == Mnemonic::Syscall {
+            self.snapshot = None;
+        } else if self.options.check_writes && self.snapshot.is_none() {
+            self.snapshot = Some(Snapshot::take(tracee)?);
+        }
+        Ok(())
+    }
+
+    /// The instruction at `pc`, or one iteration of it, has accessed memory as planned.
+    fn accessed(&mut self, tracee: Tracee, pc: u64) -> Result<(), Error> {
+        let thread = self.thread(tracee);
+        let (index, planned) = (thread.index, std::mem::take(&mut thread.planned));
+        if let Some(snapshot) = &mut self.snapshot {
+            snapshot.check(tracee, pc, &planned)?;
+        }
+        let instruction = self.executed[index].len() as u64;
+        for mut access in planned {
+            access.look(tracee);
+            let Planned { address, writes, .. } = access;
+            let value = access.value.ok_or(Error::Unreadable { pc, address })?;
+            self.accesses[index].push(Access { instruction, pc, address, writes, value });
+        }
+        Ok(())
+    }
+
+    /// Overwrites the random bytes that the kernel has put on the stack of a new program.
+    fn fix_random_bytes(&self, tracee: Tracee) -> Result<(), Error> {
+        let Some(bytes) = self.options.random_bytes else { return Ok(()) };
+        let Some(place) = random_bytes_of(tracee)? else { return Ok(()) };
+        tracee.poke(place, u64::from_le_bytes(std::array::from_fn(|i| bytes[i])))?;
+        tracee.poke(place + 8, u64::from_le_bytes(std::array::from_fn(|i| bytes[8 + i])))
     }
 
     /// Exec by any thread makes it the process's only one, under the process's number.
@@ -245,9 +321,12 @@ impl<'a> Stepper<'a> {
                 self.executed[thread.index].push(pc);
             }
             thread.restart = false;
+            thread.planned.clear();
             self.threads.clear();
             self.threads.insert(tracee.0, thread);
         }
+        self.snapshot = None;
+        self.fix_random_bytes(tracee)?;
         tracee.step(0)
     }
 
@@ -295,10 +374,31 @@ fn will_restart(registers: &user_regs_struct) -> bool {
 
 /// Whether the instruction at `pc` is one that stops after every iteration.
 fn is_repeated(tracee: Tracee, pc: u64) -> bool {
-    let mut bytes = [0; 16];
-    let length = tracee.read(pc, &mut bytes);
-    let instruction = Decoder::with_ip(64, &bytes[..length], pc, DecoderOptions::NONE).decode();
+    let instruction = instruction_at(tracee, pc);
     instruction.is_string_instruction() && (instruction.has_rep_prefix() || instruction.has_repne_prefix())
+}
+
+fn instruction_at(tracee: Tracee, pc: u64) -> Instruction {
+    let mut bytes = [0; 15];
+    let length = tracee.read(pc, &mut bytes);
+    Decoder::with_ip(64, &bytes[..length], pc, DecoderOptions::NONE).decode()
+}
+
+/// Where the kernel has put random bytes, by the auxiliary vector: behind argument count, arguments and environment.
+fn random_bytes_of(tracee: Tracee) -> Result<Option<u64>, Error> {
+    let stack = tracee.registers()?.rsp;
+    let mut place = stack + 8 * (tracee.peek(stack)? + 2);
+    while tracee.peek(place)? != 0 {
+        place += 8;
+    }
+    loop {
+        let (kind, value) = (tracee.peek(place + 8)?, tracee.peek(place + 16)?);
+        match kind {
+            libc::AT_NULL => return Ok(None),
+            libc::AT_RANDOM => return Ok(Some(value)),
+            _ => place += 16,
+        }
+    }
 }
 
 fn is_syscall(tracee: Tracee, pc: u64) -> bool {
@@ -320,6 +420,15 @@ fn hide_pushed_trap_flag(tracee: Tracee, pc: u64, pushed: u64, registers: &user_
         tracee.poke(registers.rsp, word & !TRAP_FLAG)?;
     }
     Ok(())
+}
+
+/// Takes our trap flag out of the context that a handler has just been given, to which rdx points. The kernel does so
+/// itself, but no longer once the program has executed a `popf`.
+fn hide_framed_trap_flag(tracee: Tracee) -> Result<(), Error> {
+    const FLAGS_IN_CONTEXT: u64 = 176;
+    let place = tracee.registers()?.rdx.wrapping_add(FLAGS_IN_CONTEXT);
+    let flags = tracee.peek(place)?;
+    if flags & TRAP_FLAG == 0 { Ok(()) } else { tracee.poke(place, flags & !TRAP_FLAG) }
 }
 
 /// If a `syscall` was executed, takes our trap flag out of r11. Its other mark is the return address in rcx.

@@ -121,13 +121,41 @@ impl Tracee {
 
     /// Up to `bytes.len()` bytes of memory from `address` on, fewer at the end of a mapping.
     pub fn read(self, address: u64, bytes: &mut [u8]) -> usize {
+        let done = self.read_readable(address, bytes);
+        if done == bytes.len() {
+            done
+        } else {
+            done + self.peek_rest(address.wrapping_add(done as u64), &mut bytes[done..])
+        }
+    }
+
+    fn read_readable(self, address: u64, bytes: &mut [u8]) -> usize {
+        let own = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
+        let theirs = libc::iovec { iov_base: value(address as usize), iov_len: bytes.len() };
+        // SAFETY: one vector each; ours is of `bytes`, which is valid for writing, theirs is checked by the kernel.
+        let done = unsafe { libc::process_vm_readv(self.0, &raw const own, 1, &raw const theirs, 1, 0) };
+        usize::try_from(done).unwrap_or(0)
+    }
+
+    /// Reads word by word, also from pages that the program itself may not read.
+    fn peek_rest(self, address: u64, bytes: &mut [u8]) -> usize {
         let mut done = 0;
         for chunk in bytes.chunks_mut(8) {
-            let Ok(word) = self.peek(address + done as u64) else { break };
+            let Ok(word) = self.peek(address.wrapping_add(done as u64)) else { break };
             chunk.copy_from_slice(&word.to_ne_bytes()[..chunk.len()]);
             done += chunk.len();
         }
         done
+    }
+
+    /// The vector registers and the rest, in the standard format of `xsave`.
+    pub fn extended_state(self) -> Result<Vec<u8>, Error> {
+        const NT_X86_XSTATE: usize = 0x202;
+        let mut bytes = vec![0u8; 16 << 10];
+        let mut area = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
+        self.request("GETREGSET", libc::PTRACE_GETREGSET as libc::c_uint, NT_X86_XSTATE, (&raw mut area).cast())?;
+        bytes.truncate(area.iov_len);
+        Ok(bytes)
     }
 
     pub fn peek(self, address: u64) -> Result<u64, Error> {

@@ -42,11 +42,19 @@ pub(crate) fn needed(program: &Program, words: &[u32]) -> Option<u64> {
     Some(bytes)
 }
 
+/// The data of a chunk, and what says how to read it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Source<'a> {
+    pub program: &'a Program,
+    pub data: &'a [u8],
+}
+
 /// How far the data of a chunk has been read.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Place {
     pub at: usize,
     pub fs_base: u64,
+    pub keep_values: bool,
     /// Where accesses begin that belong to the next path or signal.
     pub pending: Option<u32>,
 }
@@ -69,55 +77,50 @@ impl Place {
 
     /// Gathers the accesses of a path with `steps` steps.
     #[inline]
-    pub(crate) fn path(
-        &mut self,
-        program: &Program,
-        word: u32,
-        steps: usize,
-        data: &[u8],
-        gathered: &mut Gathered,
-        keep_values: bool,
-    ) {
+    pub(crate) fn path(&mut self, source: Source<'_>, word: u32, steps: usize, gathered: &mut Gathered) {
         let mark = self.pending.take();
-        match program.plans.way(word) {
+        let plans = &source.program.plans;
+        match plans.way(word) {
             None => gathered.unplanned(steps, mark),
             Some(way) => {
-                let data = self.take(data, way.length as usize);
-                gathered.path(&program.plans, way, data, Context { fs_base: self.fs_base, keep_values }, mark);
+                let data = self.take(source.data, way.length as usize);
+                gathered.path(plans, way, data, self.context(), mark);
             }
         }
+    }
+
+    fn context(&self) -> Context {
+        Context { fs_base: self.fs_base, keep_values: self.keep_values }
     }
 
     /// Gathers the accesses that belong to the event at the start of `words`, which interrupted so many whole steps and
     /// perhaps a part of one; `None` if that makes no sense.
     pub(crate) fn event(
         &mut self,
-        program: &Program,
+        source: Source<'_>,
         words: &[u32],
         recorded: &Recorded,
         steps: Option<(usize, bool)>,
-        data: &[u8],
         gathered: &mut Gathered,
-        keep_values: bool,
     ) {
         let Some(&first) = words.first() else { return };
-        let data = self.take(data, event_bytes(first));
+        let data = self.take(source.data, event_bytes(first));
         match recorded.event {
             None => {
                 self.pending.get_or_insert(gathered.mark());
                 match event::told(words) {
-                    Some(told) => gathered.told(told, data, keep_values),
+                    Some(told) => gathered.told(told, data, self.keep_values),
                     None => gathered.lost += 1,
                 }
                 return;
             }
             Some(Event::Signal { pc, .. }) => {
                 let (before, mark) = (self.pending.take(), gathered.mark());
-                let context = Context { fs_base: self.fs_base, keep_values };
-                match (program.plans.way(recorded.interrupted.0), steps) {
+                let plans = &source.program.plans;
+                match (plans.way(recorded.interrupted.0), steps) {
                     (Some(way), Some((whole, part))) => {
                         let interrupted = Interrupted { blocks: u16::try_from(whole).unwrap_or(0), pc, part };
-                        gathered.partial(&program.plans, way, interrupted, data, context);
+                        gathered.partial(plans, way, interrupted, data, self.context());
                     }
                     (None, Some((whole, part))) => gathered.unplanned(whole + usize::from(part), None),
                     (_, None) => {}
@@ -147,6 +150,7 @@ pub(crate) struct DataTotal {
 /// Counts the accesses of `words`, with `data` as long as it must be.
 pub(crate) fn count(program: &Program, words: &[u32], data: &[u8], fs_base: u64, gathered: &mut Gathered) -> DataTotal {
     let mut place = Place { fs_base, ..Place::default() };
+    let source = Source { program, data };
     let mut total = DataTotal::default();
     gathered.clear();
     let mut at = 0;
@@ -160,10 +164,10 @@ pub(crate) fn count(program: &Program, words: &[u32], data: &[u8], fs_base: u64,
                 place.at += way.length as usize;
                 continue;
             }
-            place.path(program, word, 1, data, gathered, false);
+            place.path(source, word, 1, gathered);
         } else if let Some(recorded) = event::read(rest) {
             let steps = interrupted_steps(program, &recorded);
-            place.event(program, rest, &recorded, steps, data, gathered, false);
+            place.event(source, rest, &recorded, steps, gathered);
         }
         if place.pending.is_none() {
             total.add(gathered);

@@ -295,7 +295,8 @@ impl<'t> Cursor<'t> {
         let payload = trace.payload(chunk);
         let read = payload.and_then(|payload| data::read(trace.program(), words, &chunk.header, payload, data));
         read.map_err(|problem| chunk.error(problem))?;
-        self.open.data_place = Some(data::Place { fs_base: header.fs_base, ..data::Place::default() });
+        let keep_values = trace.data() == DataMode::Values;
+        self.open.data_place = Some(data::Place { fs_base: header.fs_base, keep_values, ..data::Place::default() });
         Ok(())
     }
 
@@ -303,8 +304,8 @@ impl<'t> Cursor<'t> {
         let program = self.trace.program();
         (batch.thread, batch.image) = (self.thread, self.open.image);
         (batch.first_instruction, batch.tsc) = (self.open.instruction, self.open.tsc);
-        let keep_values = self.trace.data() == DataMode::Values;
-        let source = self.open.data_place.map(|place| DataSource { data: &self.open.data, place, keep_values });
+        let source = data::Source { program, data: &self.open.data };
+        let source = self.open.data_place.map(|place| (source, place));
         let mut filling = Filling { program, batch, indirect: false, source };
         while let Some(&word) = self.open.words.get(self.open.at) {
             if word & EVENT == 0 {
@@ -442,14 +443,8 @@ struct Filling<'p, 'b, 'd> {
     batch: &'b mut Batch,
     /// The last step left indirectly and it is not known yet where to.
     indirect: bool,
-    source: Option<DataSource<'d>>,
-}
-
-/// Where memory accesses come from.
-struct DataSource<'d> {
-    data: &'d [u8],
-    place: data::Place,
-    keep_values: bool,
+    /// Where memory accesses come from, and how far that was read.
+    source: Option<(data::Source<'d>, data::Place)>,
 }
 
 impl Filling<'_, '_, '_> {
@@ -464,9 +459,8 @@ impl Filling<'_, '_, '_> {
         self.batch.steps.extend_from_slice(path.steps);
         self.batch.steps.push(path.last);
         self.indirect = path.last.leave() == Leave::Indirect;
-        if let Some(source) = &mut self.source {
-            let (data, keep_values) = (source.data, source.keep_values);
-            source.place.path(self.program, word, path.steps.len() + 1, data, &mut self.batch.gathered, keep_values);
+        if let Some((source, place)) = &mut self.source {
+            place.path(*source, word, path.steps.len() + 1, &mut self.batch.gathered);
         }
     }
 
@@ -474,15 +468,13 @@ impl Filling<'_, '_, '_> {
     fn event(&mut self, recorded: Option<Recorded>, words: &[u32]) {
         let Some(recorded) = recorded else { return self.lost() };
         let steps = interrupted(self.program, &recorded);
-        if let Some(source) = &mut self.source {
-            let (data, keep_values) = (source.data, source.keep_values);
+        if let Some((source, place)) = &mut self.source {
             let count = steps.as_ref().map(|(whole, part)| (whole.len(), part.is_some()));
             // A signal that makes no sense is told by an event of its own, which has no accesses.
             if steps.is_none() {
                 self.batch.gathered.event(None);
             }
-            let gathered = &mut self.batch.gathered;
-            source.place.event(self.program, words, &recorded, count, data, gathered, keep_values);
+            place.event(*source, words, &recorded, count, &mut self.batch.gathered);
         }
         let Some(event) = recorded.event else { return };
         let says_nothing =
@@ -507,19 +499,18 @@ impl Filling<'_, '_, '_> {
 
     /// Whether accesses were told that belong to what comes next.
     fn is_pending(&self) -> bool {
-        self.source.as_ref().is_some_and(|source| source.place.pending.is_some())
+        self.source.is_some_and(|(_, place)| place.pending.is_some())
     }
 
     /// How far the data was read. Accesses that nothing in this chunk followed get an event of their own.
     fn leave_data(&mut self) -> Option<data::Place> {
-        let place = &mut self.source.as_mut()?.place;
-        let (left, pending) = (data::Place { pending: None, ..*place }, place.pending);
-        if let Some(mark) = pending {
+        let (_, place) = self.source?;
+        if let Some(mark) = place.pending {
             self.batch.gathered.event(Some(mark));
             let pc = self.batch.gathered.pc_at(mark);
             self.push_event(Event::Unfinished { pc });
         }
-        Some(left)
+        Some(data::Place { pending: None, ..place })
     }
 
     fn lost(&mut self) {

@@ -57,7 +57,7 @@ fn run_natively(program: &Path, threads: &str) -> Result<Duration, Failure> {
 
 fn record(program: &Path, threads: &str, trace: &Path) -> Result<(Duration, Summary), Failure> {
     let command = vec![program.into(), threads.into(), SIZE.into()];
-    let options = Options { command, output: trace.to_owned(), no_aslr: false, ..Options::default() };
+    let options = Options { command, output: trace.to_owned(), ..Options::default() };
     let start = Instant::now();
     let outcome = capture::record(&options)?;
     let time = start.elapsed();

@@ -1,6 +1,9 @@
-//! `trackway dump`: instructions or branches, one by one, as text, as records of fixed size, or as JSON.
+//! `trackway dump`: instructions, branches or memory accesses, one by one, as text, as binary records, or as JSON.
 //!
-//! The descriptors of branches are those of mcfTrace (Myers 2014, Figures 4.2 and 4.3).
+//! The descriptors of branches are those of mcfTrace (Myers 2014, Figures 4.2 and 4.3), those of memory accesses are in
+//! [`memory`].
+
+mod memory;
 
 use std::ops::Range;
 
@@ -13,10 +16,14 @@ use crate::disassembly::Disassembler;
 use crate::failure::{FAILED, Failure};
 use crate::output::{Output, Stopped};
 use crate::select::{self, Visitor};
+use memory::Memory;
 
 pub fn run(arguments: &Dump) -> Result<u8, Stopped> {
     let trace = select::open(&arguments.input)?;
     let shape = Shape::of(arguments);
+    if arguments.kind == Kind::Memory {
+        select::need_data(&trace)?;
+    }
     if shape == (Shape::Binary { wide: false }) {
         refuse_high_threads(&trace, arguments.input.thread)?;
     }
@@ -26,6 +33,7 @@ pub fn run(arguments: &Dump) -> Result<u8, Stopped> {
     let damaged = match arguments.kind {
         Kind::Instructions => select::walk(&trace, &arguments.input, &mut Instructions(lister))?,
         Kind::Control => select::walk(&trace, &arguments.input, &mut Control(lister))?,
+        Kind::Memory => select::walk(&trace, &arguments.input, &mut Memory(lister))?,
     };
     output.finish()?;
     let damaged = damaged + select::tell_unfinished(&trace, &arguments.input);
@@ -353,7 +361,7 @@ fn disassemble(disassembler: &mut Disassembler, block: &Block) -> Box<[Box<str>]
 mod tests {
     use super::*;
 
-    fn written(write: impl FnOnce(&mut Output) -> Result<(), Stopped>) -> Vec<u8> {
+    pub fn written(write: impl FnOnce(&mut Output) -> Result<(), Stopped>) -> Vec<u8> {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("out");
         let mut output = Output::open(Some(&path)).unwrap();

@@ -4,7 +4,7 @@ use std::fmt::Write;
 use std::ops::Range;
 
 use serde::Serialize;
-use trace::{Counts, Event, Exit, Leave, Step, ThreadSummary, Trace};
+use trace::{Access, Batch, Counts, DataMode, Event, Exit, Leave, Step, ThreadSummary, Trace};
 
 use crate::arguments::{Info, Input};
 use crate::digits::{grouped, percent, size};
@@ -38,13 +38,15 @@ fn counts_of(trace: &Trace, input: &Input) -> Result<(Vec<ThreadSummary>, u64), 
     for thread in &mut threads {
         thread.counts = Counts::default();
     }
-    let mut counter = Counter { threads };
+    let mut counter = Counter { threads, accesses: trace.data() != DataMode::None };
     let damaged = select::walk(trace, input, &mut counter)?;
     Ok((counter.threads, damaged))
 }
 
 struct Counter {
     threads: Vec<ThreadSummary>,
+    /// Whether there are memory accesses.
+    accesses: bool,
 }
 
 impl Counter {
@@ -67,6 +69,22 @@ impl Visitor for Counter {
         }
         Ok(())
     }
+
+    fn wants_accesses(&self) -> bool {
+        self.accesses
+    }
+
+    fn access(&mut self, batch: &Batch, access: &Access, _: Option<&Step>) -> Result<(), Stopped> {
+        if let Some(counts) = self.counts(batch.thread()) {
+            count_access(counts, access);
+        }
+        Ok(())
+    }
+}
+
+pub fn count_access(counts: &mut Counts, access: &Access) {
+    let sum = if access.is_write() { &mut counts.writes } else { &mut counts.reads };
+    *sum += 1;
 }
 
 /// Adds the instructions in `part` of a step, and its branch if that is among them.
@@ -126,8 +144,8 @@ impl From<&Counts> for CountsJson {
                 unconditional_direct: counts.unconditional_direct,
                 unconditional_indirect: counts.unconditional_indirect,
             },
-            loads: 0,
-            stores: 0,
+            loads: counts.reads,
+            stores: counts.writes,
             exceptions: counts.signals,
             system_calls: counts.system_calls,
             steps: counts.steps,
@@ -191,7 +209,11 @@ pub struct Overview {
     #[serde(skip)]
     totals: Counts,
     /// Which data of loads and stores was recorded.
-    data: &'static str,
+    data: String,
+    /// Its size before compression and in the file.
+    data_bytes: u64,
+    stored_data_bytes: u64,
+    data_bits_per_instruction: f64,
     threads: Vec<ThreadJson>,
     modules: Vec<ModuleJson>,
     blocks: u64,
@@ -240,7 +262,10 @@ impl Overview {
             }),
             counts: CountsJson::from(&totals),
             totals,
-            data: "none",
+            data: trace.data().to_string(),
+            data_bytes: summary.data_bytes,
+            stored_data_bytes: summary.stored_data_bytes,
+            data_bits_per_instruction: summary.data_bits_per_instruction(),
             threads: threads.iter().map(thread_json).collect(),
             modules: trace.modules().iter().map(module_json).collect(),
             blocks: summary.blocks,
@@ -328,6 +353,11 @@ pub fn heading(overview: &Overview) -> String {
     line("branches", grouped(overview.totals.branches()));
     text.push_str(&branch_lines(&overview.totals));
     let mut line = |name: &str, value: String| writeln!(text, "{name:<14}{value}").expect("a string takes everything");
+    if overview.data != "none" {
+        line("data", data_text(overview));
+        line("loads", grouped(overview.totals.reads));
+        line("stores", grouped(overview.totals.writes));
+    }
     line("system calls", grouped(overview.totals.system_calls));
     line("exceptions", grouped(overview.totals.signals));
     line(
@@ -343,6 +373,16 @@ pub fn heading(overview: &Overview) -> String {
         line("lost", format!("the path could not be followed at {} places", grouped(overview.totals.lost)));
     }
     text
+}
+
+fn data_text(overview: &Overview) -> String {
+    format!(
+        "{}: {} in {}, {:.4} bits per instruction",
+        overview.data,
+        size(overview.data_bytes),
+        size(overview.stored_data_bytes),
+        overview.data_bits_per_instruction
+    )
 }
 
 /// The classes of branches of each thread.

@@ -8,9 +8,9 @@ use std::time::{Duration, Instant};
 
 use capture::{Options, Outcome, Selection};
 use serde::Serialize;
-use trace::{Exit, Summary};
+use trace::{DataMode, Exit, Summary};
 
-use crate::arguments::Record;
+use crate::arguments::{Data, Record};
 use crate::digits::{grouped, size};
 use crate::failure::{FAILED, Failure};
 use crate::output::{Output, Stopped};
@@ -22,8 +22,8 @@ pub fn run(arguments: &Record) -> Result<u8, Stopped> {
         command: arguments.command.clone(),
         output: arguments.output.clone(),
         no_aslr: arguments.no_aslr,
+        data: mode(arguments.data),
         selection: selection(arguments),
-        ..Options::default()
     };
     let (outcome, watched) = watched(arguments, || capture::record(&options));
     let outcome = outcome.map_err(Failure::from)?;
@@ -46,6 +46,14 @@ fn selection(arguments: &Record) -> Selection {
         no_shared_libs: arguments.no_shared_libs,
         routines: arguments.routines.clone(),
         callees: arguments.callees,
+    }
+}
+
+fn mode(data: Data) -> DataMode {
+    match data {
+        Data::None => DataMode::None,
+        Data::Addresses => DataMode::Addresses,
+        Data::Values => DataMode::Values,
     }
 }
 
@@ -138,7 +146,11 @@ struct Report<'a> {
     branches: u64,
     file_bytes: u64,
     word_bytes: u64,
+    data_bytes: u64,
+    stored_data_bytes: u64,
     code_bytes: u64,
+    reads: u64,
+    writes: u64,
     seconds: f64,
     cpu_seconds: f64,
     peak_memory_bytes: u64,
@@ -154,7 +166,11 @@ fn write_report(path: &Path, outcome: &Outcome, watched: &Watched) -> Result<(),
         branches: summary.totals.branches(),
         file_bytes: summary.file_bytes,
         word_bytes: summary.word_bytes,
+        data_bytes: summary.data_bytes,
+        stored_data_bytes: summary.stored_data_bytes,
         code_bytes: summary.code_bytes,
+        reads: summary.totals.reads,
+        writes: summary.totals.writes,
         seconds: watched.seconds,
         cpu_seconds: observed.cpu_time.as_secs_f64(),
         peak_memory_bytes: watched.peak_memory,

@@ -6,7 +6,7 @@ use std::ops::Range;
 use std::sync::{Mutex, PoisonError};
 
 use serde::Serialize;
-use trace::{Batch, Counts, Event, MappedModule, ReadError, Step, ThreadSummary, Trace};
+use trace::{Access, Batch, Counts, DataMode, Event, MappedModule, ReadError, Step, Steps, ThreadSummary, Trace};
 
 use crate::arguments::{Input, Stat};
 use crate::digits::{grouped, percent};
@@ -14,7 +14,7 @@ use crate::failure::FAILED;
 use crate::names;
 use crate::output::{Output, Stopped};
 use crate::select::{self, Visitor};
-use crate::verb::info::{self, Overview, count_event, count_step};
+use crate::verb::info::{self, Overview, count_access, count_event, count_step};
 
 pub fn run(arguments: &Stat) -> Result<u8, Stopped> {
     let trace = select::open(&arguments.input)?;
@@ -39,6 +39,33 @@ struct Tally {
     blocks: Vec<Executed>,
     system_calls: BTreeMap<u32, u64>,
     signals: BTreeMap<u8, u64>,
+    /// Whether there are memory accesses.
+    accesses: bool,
+    loads: Sizes,
+    stores: Sizes,
+}
+
+/// Memory accesses by size.
+#[derive(Default)]
+struct Sizes {
+    /// Up to 31 bytes.
+    small: [u64; 32],
+    large: BTreeMap<u32, u64>,
+}
+
+impl Sizes {
+    #[inline]
+    fn add(&mut self, size: u32, count: u64) {
+        match self.small.get_mut(size as usize) {
+            Some(sum) => *sum += count,
+            None => *self.large.entry(size).or_default() += count,
+        }
+    }
+
+    fn iter(&self) -> impl Iterator<Item = (u32, u64)> {
+        let small = (0..).zip(self.small).filter(|(_, count)| *count > 0);
+        small.chain(self.large.iter().map(|(&size, &count)| (size, count)))
+    }
 }
 
 #[derive(Clone, Copy, Default)]
@@ -48,8 +75,9 @@ struct Executed {
 }
 
 impl Tally {
-    fn for_blocks(count: usize) -> Self {
-        Self { blocks: vec![Executed::default(); count], ..Self::default() }
+    fn of(trace: &Trace) -> Self {
+        let blocks = vec![Executed::default(); trace.blocks().len()];
+        Self { blocks, accesses: trace.data() != DataMode::None, ..Self::default() }
     }
 
     fn batch(&mut self, batch: &Batch) {
@@ -61,6 +89,13 @@ impl Tally {
         for (_, event) in batch.events() {
             self.event(batch.thread(), event);
         }
+        batch.accesses().for_each(|access| self.access(batch.thread(), &access));
+    }
+
+    fn access(&mut self, thread: u32, access: &Access) {
+        count_access(self.threads.entry(thread).or_default(), access);
+        let sizes = if access.is_write() { &mut self.stores } else { &mut self.loads };
+        sizes.add(access.size(), 1);
     }
 
     fn event(&mut self, thread: u32, event: &Event) {
@@ -86,6 +121,8 @@ impl Tally {
         for (signal, count) in other.signals {
             *self.signals.entry(signal).or_default() += count;
         }
+        other.loads.iter().for_each(|(size, count)| self.loads.add(size, count));
+        other.stores.iter().for_each(|(size, count)| self.stores.add(size, count));
     }
 }
 
@@ -108,38 +145,52 @@ impl Visitor for Tally {
         Tally::event(self, thread, event);
         Ok(())
     }
+
+    fn wants_accesses(&self) -> bool {
+        self.accesses
+    }
+
+    fn access(&mut self, batch: &Batch, access: &Access, _: Option<&Step>) -> Result<(), Stopped> {
+        Tally::access(self, batch.thread(), access);
+        Ok(())
+    }
 }
 
 /// Counts the selected part; also gives the number of damaged places that were left out.
 fn tally(trace: &Trace, input: &Input) -> Result<(Tally, u64), Stopped> {
     if input.is_partial() {
-        let mut tally = Tally::for_blocks(trace.blocks().len());
+        let mut tally = Tally::of(trace);
         let damaged = select::walk(trace, input, &mut tally)?;
         return Ok((tally, damaged));
     }
-    let block_count = trace.blocks().len();
     // As many tallies as there are threads at work, whatever the number of chunks.
     let spare: Mutex<Vec<Tally>> = Mutex::default();
     let spares = || spare.lock().unwrap_or_else(PoisonError::into_inner);
-    let results: Vec<Result<(), ReadError>> = trace.par_chunks(|steps| {
+    let count = |steps: &mut Steps<'_>| -> Result<(), ReadError> {
         let found = spares().pop();
-        let mut tally = found.unwrap_or_else(|| Tally::for_blocks(block_count));
-        let result = loop {
+        let mut tally = found.unwrap_or_else(|| Tally::of(trace));
+        let mut result = Ok(());
+        loop {
             match steps.next_batch() {
                 Ok(Some(batch)) => tally.batch(batch),
-                Ok(None) => break Ok(()),
-                Err(error) => break Err(error),
+                Ok(None) => break,
+                // Behind damaged data, the steps come without it.
+                Err(error) => result = Err(error),
             }
-        };
+        }
         spares().push(tally);
         result
-    });
+    };
+    let results = match trace.data() {
+        DataMode::None => trace.par_chunks(count),
+        _ => trace.par_chunks_with_accesses(count)?,
+    };
     let mut damaged = 0;
     for error in results.into_iter().filter_map(Result::err) {
         eprintln!("trackway: left out: {error}");
         damaged += 1;
     }
-    let mut sum = Tally::for_blocks(block_count);
+    let mut sum = Tally::of(trace);
     for tally in spare.into_inner().unwrap_or_else(PoisonError::into_inner) {
         sum.add(tally);
     }
@@ -183,6 +234,23 @@ struct Statistics {
     top_modules: Vec<ModuleJson>,
     system_calls_by_name: Vec<NamedJson>,
     signals: Vec<NamedJson>,
+    /// Memory accesses by the number of bytes; absent if they were not recorded.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    operands: Option<Vec<SizeJson>>,
+}
+
+#[derive(Serialize)]
+struct SizeJson {
+    size: u32,
+    loads: u64,
+    stores: u64,
+}
+
+fn operands(tally: &Tally) -> Vec<SizeJson> {
+    let mut sizes: BTreeMap<u32, (u64, u64)> = BTreeMap::new();
+    tally.loads.iter().for_each(|(size, count)| sizes.entry(size).or_default().0 += count);
+    tally.stores.iter().for_each(|(size, count)| sizes.entry(size).or_default().1 += count);
+    sizes.into_iter().map(|(size, (loads, stores))| SizeJson { size, loads, stores }).collect()
 }
 
 impl Statistics {
@@ -203,6 +271,7 @@ impl Statistics {
             top_modules: top_modules(trace, tally, &places, all),
             system_calls_by_name: by_count(&tally.system_calls, |&number| (number, names::system_call(number))),
             signals: by_count(&tally.signals, |&signal| (u32::from(signal), names::signal(signal))),
+            operands: tally.accesses.then(|| operands(tally)),
         }
     }
 }
@@ -314,9 +383,30 @@ fn text(statistics: &Statistics) -> String {
             block.address
         ));
     }
+    operand_table(&mut text, statistics.operands.as_deref().unwrap_or(&[]));
     named_table(&mut text, "system call", &statistics.system_calls_by_name);
     named_table(&mut text, "signal", &statistics.signals);
     text
+}
+
+fn operand_table(text: &mut String, operands: &[SizeJson]) {
+    if operands.is_empty() {
+        return;
+    }
+    let (loads, stores) =
+        operands.iter().fold((0, 0), |(loads, stores), size| (loads + size.loads, stores + size.stores));
+    let mut line = |line: String| writeln!(text, "{line}").expect("a string takes everything");
+    line(format!("\n{:>20}{:>9}{:>20}{:>9}  bytes", "loads", "%", "stores", "%"));
+    for size in operands {
+        line(format!(
+            "{:>20}{:>9.3}{:>20}{:>9.3}  {}",
+            grouped(size.loads),
+            percent(size.loads, loads),
+            grouped(size.stores),
+            percent(size.stores, stores),
+            size.size
+        ));
+    }
 }
 
 fn named_table(text: &mut String, heading: &str, list: &[NamedJson]) {

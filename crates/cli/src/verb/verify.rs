@@ -123,8 +123,12 @@ impl Visitor for Continuity<'_> {
         match *event {
             Event::Start { pc, .. } | Event::Resume { pc, .. } => self.expect(thread, pc),
             Event::Signal { handler, .. } => self.expect(thread, handler),
-            Event::End { .. } | Event::Leave { .. } | Event::Lost => self.expect(thread, 0),
-            Event::Time { .. } | Event::Syscall { .. } | Event::Child { .. } => {}
+            Event::End { .. } | Event::Leave { .. } | Event::Gap { .. } | Event::Lost => self.expect(thread, 0),
+            Event::Time { .. }
+            | Event::Syscall { .. }
+            | Event::Child { .. }
+            | Event::FsBase { .. }
+            | Event::Unfinished { .. } => {}
         }
         Ok(())
     }

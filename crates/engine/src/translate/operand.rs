@@ -1,7 +1,7 @@
 //! The memory operands of an instruction, implicit ones included, in the order in which they count as accesses: reads first.
 
 use alloc::vec::Vec;
-use iced_x86::{CodeSize, Instruction, InstructionInfo, Mnemonic, OpAccess, OpKind, Register, UsedMemory};
+use iced_x86::{CodeSize, Instruction, InstructionInfo, MemorySize, Mnemonic, OpAccess, OpKind, Register, UsedMemory};
 use wire::code;
 
 /// What selects the elements of a vector operand.
@@ -110,7 +110,11 @@ pub fn operands(instruction: &Instruction, info: &InstructionInfo, operands: &mu
 }
 
 fn operand(instruction: &Instruction, memory: &UsedMemory, writes: bool) -> Option<Operand> {
-    let size = memory.memory_size();
+    let size = match memory.memory_size() {
+        // Of repeated strings.
+        MemorySize::Unknown => instruction.memory_size(),
+        size => size,
+    };
     let mut operand = Operand {
         kind: code::PLAIN,
         writes,
