@@ -126,6 +126,8 @@ impl<'a, S: Sink> Drain<'a, S> {
     pub fn next_image(&mut self) {
         self.image += 1;
         self.shared.control().image.store(self.image, SeqCst);
+        // The threads that were at it are gone.
+        self.shared.control().skippers.store(0, SeqCst);
         self.filter.iter_mut().for_each(Filter::next_image);
     }
 

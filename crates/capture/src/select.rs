@@ -359,7 +359,7 @@ mod tests {
         assert!(shared.selection().0.is_empty(), "the executable is no library");
         let library = Module { address: 0x1000, length: 0x2000, file_offset: 0, path: "/lib/x.so".into(), tsc: 0 };
         selector.mapped(&library, &shared);
-        assert_eq!(shared.selection().0, [0x1000..0x3000]);
+        assert_eq!(shared.selection(), (vec![Range { start: 0x1000, end: 0x3000 }], Vec::new()));
         selector.next_image(&shared);
         assert!(shared.selection().0.is_empty());
     }

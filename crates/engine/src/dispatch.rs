@@ -10,7 +10,7 @@ use core::mem::offset_of;
 use crate::fragment::{ENGINE, Engine};
 use crate::tcb::Tcb;
 use crate::translate::{ExitKind, Unreadable};
-use crate::{emulate, leave, ring, select, signal, syscall};
+use crate::{emulate, leave, ring, select, signal, skip, syscall};
 
 const REGISTERS: usize = offset_of!(Tcb, registers);
 const XMM: usize = offset_of!(Tcb, xmm);
@@ -256,6 +256,11 @@ extern "C" fn on_exit(tcb: &mut Tcb, number: u64) {
             resume(tcb);
         }
         ExitKind::Direct | ExitKind::Indirect => {
+            if tcb.stand.skipping {
+                drop(engine);
+                skip::attend(tcb);
+                engine = ENGINE.lock();
+            }
             if let Next::Linkable(index) = go_to(tcb, &mut engine, false) {
                 engine.link(number as u32, index);
             }
@@ -267,6 +272,7 @@ extern "C" fn on_exit(tcb: &mut Tcb, number: u64) {
 
 /// An indirect jump, call or return went to a target that the table does not lead to.
 extern "C" fn on_indirect(tcb: &mut Tcb, target: u64) {
+    skip::attend(tcb);
     let mut engine = ENGINE.lock();
     tcb.registers.rip = target;
     match go_to(tcb, &mut engine, true) {
@@ -283,6 +289,7 @@ extern "C" fn on_indirect(tcb: &mut Tcb, target: u64) {
 
 /// Finds where `tcb.registers.rip` is in the cache.
 extern "C" fn resume(tcb: &mut Tcb) {
+    skip::attend(tcb);
     while go_to(tcb, &mut ENGINE.lock(), false) == Next::Unreadable && syscall::vsyscall(tcb) {}
     leave_if_wanted(tcb);
 }

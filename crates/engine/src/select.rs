@@ -91,7 +91,7 @@ impl Selection {
 
     /// The world that a thread begins in.
     fn first_world(&self, control: &Control) -> World {
-        let silent = self.has_callees() || control.skip.load(Ordering::Relaxed) != 0;
+        let silent = self.has_callees() || skip::is_going_on(control);
         if silent { World::Silent } else { World::Recording }
     }
 
@@ -171,6 +171,8 @@ fn moves_stack(instruction: &Instruction) -> bool {
 #[derive(Default)]
 pub struct Stand {
     pub world: World,
+    /// The world that the thread was in when it came to the dispatcher, if it has been sent to another one since.
+    pub left: Option<World>,
     /// The stack pointer at the entry of the outermost selected routine, and whether that was on the alternate stack.
     entered: u64,
     on_alternate: bool,
@@ -184,18 +186,21 @@ pub struct Stand {
     pub counted: u64,
     /// The thread executes instructions that are to be skipped.
     pub skipping: bool,
-    /// How many of them it has taken upon itself.
+    /// How many of them it has taken upon itself, and whether it is one of `wire::Control::skippers` because of that.
     pub quota: i64,
+    pub holds: bool,
 }
 
 /// A thread begins, in the world that it has to begin in.
 pub fn start(tcb: &mut Tcb, engine: &Engine) {
     let control = tcb.control();
+    tcb.stand = Stand::default();
+    begin_words(tcb);
     tcb.stand.world = engine.selection.first_world(control);
     if tcb.stand.world == World::Recording {
         return;
     }
-    tcb.stand.skipping = control.skip.load(Ordering::Relaxed) != 0;
+    tcb.stand.skipping = skip::is_going_on(control);
     let pc = tcb.registers.rip;
     ring::append_gap(tcb, pc);
     tcb.stand.quiet = true;
@@ -211,10 +216,7 @@ fn begin_words(tcb: &mut Tcb) {
 /// The thread is about to go on at `tcb.registers.rip`: finds out in which world. True if nothing may lead there without
 /// asking again.
 pub fn cross(tcb: &mut Tcb, engine: &mut Engine) -> bool {
-    let before = tcb.stand.world;
-    if tcb.stand.skipping {
-        skip::attend(tcb);
-    }
+    let before = tcb.stand.left.take().unwrap_or(tcb.stand.world);
     if tcb.stand.world == World::Recording && engine.selection.has_callees() && has_returned(tcb) {
         tcb.stand.world = World::Silent;
     }

@@ -9,25 +9,36 @@
 use alloc::alloc::{Layout, alloc_zeroed};
 use core::sync::atomic::{AtomicPtr, AtomicU16, Ordering};
 
-use wire::{SEGMENT_BYTES, word};
+use wire::{Control, SEGMENT_BYTES, word};
 
 use crate::fragment::{ENGINE, PATH_INSTRUCTIONS_MAX};
 use crate::select::{self, World};
 use crate::tcb::Tcb;
+use crate::{ring, sys};
 
 const MOST: i64 = PATH_INSTRUCTIONS_MAX as i64;
 /// No segment holds more instructions than this.
 const QUOTA_MAX: i64 = (SEGMENT_BYTES as i64 / 4 + 1) * MOST;
 /// A thread with a quota below this executes block by block: a word in the ring and the path after it may be this long.
 const CAREFUL_BELOW: i64 = 2 * MOST;
+/// Milliseconds that a thread waits for others which still have something to skip.
+const PATIENCE: u32 = 100;
 /// Threads that share what is left take at least so much.
 const GRAIN: u64 = 1 << 16;
 
 /// The thread is in the dispatcher: chooses the way it goes on, which is the recording world if nothing is left to skip.
 pub fn attend(tcb: &mut Tcb) {
+    if !tcb.stand.skipping {
+        return;
+    }
     settle(tcb);
+    tcb.stand.left = Some(tcb.stand.world);
     if tcb.stand.quota < CAREFUL_BELOW {
         take(tcb);
+    }
+    if tcb.stand.quota <= 0 {
+        release(tcb);
+        wait_for_others(tcb);
     }
     if tcb.stand.quota <= 0 {
         return finish(tcb);
@@ -58,20 +69,56 @@ pub fn give_back(tcb: &mut Tcb) {
     }
     settle(tcb);
     if let Ok(left @ 1..) = u64::try_from(tcb.stand.quota) {
-        tcb.control().skip.fetch_add(left, Ordering::Relaxed);
+        tcb.control().skip.fetch_add(left, Ordering::SeqCst);
         tcb.stand.quota = 0;
+    }
+    release(tcb);
+}
+
+/// The thread holds nothing any more.
+fn release(tcb: &mut Tcb) {
+    if core::mem::take(&mut tcb.stand.holds) {
+        let control = tcb.control();
+        control.skippers.fetch_sub(1, Ordering::SeqCst);
+        sys::futex_wake(&control.skippers);
     }
 }
 
+/// Nothing is left, but others may give back a part of what they have taken. They have it for a short time only, as they use it
+/// up or go to sleep; whoever is stopped is not waited for.
+fn wait_for_others(tcb: &mut Tcb) {
+    let control = tcb.control();
+    for _ in 0..PATIENCE {
+        let skippers = control.skippers.load(Ordering::SeqCst);
+        take(tcb);
+        if tcb.stand.quota > 0 || skippers == 0 || !ring::is_wanted(control) {
+            return;
+        }
+        sys::futex_wait(&control.skippers, skippers, 1);
+    }
+}
+
+/// Whether some thread may still have something to skip.
+pub fn is_going_on(control: &Control) -> bool {
+    control.skip.load(Ordering::SeqCst) != 0 || control.skippers.load(Ordering::SeqCst) != 0
+}
+
+/// Takes so much that the thread has what it needs for a segment; no more than a fair share if there are others.
 fn take(tcb: &mut Tcb) {
     let control = tcb.control();
-    let threads = u64::from(control.next_thread.load(Ordering::Relaxed));
-    let wanted = (QUOTA_MAX - tcb.stand.quota) as u64;
-    let share = |left: u64| match threads {
-        0 | 1 => left.min(wanted),
-        _ => (left / (2 * threads)).max(GRAIN).min(left).min(wanted),
+    if control.skip.load(Ordering::SeqCst) == 0 {
+        return;
+    }
+    if !core::mem::replace(&mut tcb.stand.holds, true) {
+        control.skippers.fetch_add(1, Ordering::SeqCst);
+    }
+    let (quota, threads) = (tcb.stand.quota, u64::from(control.next_thread.load(Ordering::Relaxed)));
+    let share = |left: u64| {
+        let fair = if threads > 1 { (left / (2 * threads)).max(GRAIN) } else { QUOTA_MAX as u64 };
+        let wanted = fair.min(QUOTA_MAX as u64) as i64 - quota;
+        u64::try_from(wanted).unwrap_or(0).min(left)
     };
-    let taken = control.skip.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| Some(left - share(left)));
+    let taken = control.skip.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| Some(left - share(left)));
     tcb.stand.quota += taken.map_or(0, share) as i64;
 }
 
@@ -111,6 +158,7 @@ pub fn instructions(address: u64, code: &[u8]) -> u64 {
 
 /// Nothing is left to skip.
 fn finish(tcb: &mut Tcb) {
+    release(tcb);
     tcb.stand.skipping = false;
     tcb.stand.quota = 0;
     tcb.stand.world = World::Silent;

@@ -94,7 +94,8 @@ pub struct Control {
     pub selection_generation: AtomicU32,
     pub range_count: AtomicU32,
     pub entry_count: AtomicU32,
-    pub reserved: [u32; 1],
+    /// Threads that have taken a part of `skip` upon themselves, a futex: who finds nothing left waits until there are none.
+    pub skippers: AtomicU32,
     pub slots: [Slot; SLOT_COUNT],
 }
 
