@@ -30,7 +30,11 @@ fn built() -> &'static Built {
         let compile = |name, text, flags: &[&str]| {
             compile(directory.path(), name, text, &[&["gcc", "-O1", "-g"], flags].concat())
         };
-        let executable = compile("routines.c", include_str!("../programs/routines.c"), &["-pthread", "-Wl,-z,now"]);
+        let executable = compile(
+            "routines.c",
+            include_str!("../programs/routines.c"),
+            &["-pthread", "-fno-stack-protector", "-Wl,-z,now"],
+        );
         let plugin = compile("plugin.c", include_str!("../programs/plugin.c"), &["-shared", "-fPIC"]);
         Built { executable, plugin, _directory: directory }
     })
@@ -268,6 +272,23 @@ fn callees_that_are_left_by_longjmp() {
 }
 
 #[test]
+fn callees_that_are_left_by_an_exception() {
+    let directory = tempfile::tempdir().unwrap();
+    let text = include_str!("../programs/thrower.cc");
+    let executable = compile(directory.path(), "thrower.cc", text, &["g++", "-O1", "-Wl,-z,now"]);
+    let environment = [("PATH", "/usr/bin:/bin")];
+    let call = Call::new(&executable).environment(&environment).fixed_addresses();
+    let all = call.recorded();
+    let named = |prefix: &str| places(&all.trace, &executable, prefix);
+    let entries = named("_ZN4some6chosen").iter().map(|place| place.start).collect();
+    let extent = Extent { entries, outside: named("_ZN4some7catcher") };
+    let expected = in_extent(&all.trace, 0, &extent);
+    assert!(expected.len() > 1000);
+    let (recorded, parts) = part(&call, &["--routine", "some::chosen", "--callees"]);
+    assert_same("exceptions", &recorded.trace, &parts[0], &expected);
+}
+
+#[test]
 fn callees_and_signal_handlers_on_a_stack_of_their_own() {
     check_extent(&call(&["signals", "200"]), &built().executable, "chosen_raiser", &[]);
     check_extent(&call(&["signals", "200"]), &built().executable, "handler", &[]);
@@ -359,6 +380,70 @@ fn a_part_of_a_part() {
     let rest = listing.addresses[900_000..].iter().filter(|&&address| is_in(&places, address)).count();
     assert!(rest.abs_diff(parts[0].addresses.len()) <= BLOCK);
     assert_same("the last of them", &recorded.trace, &parts[0], &expected[expected.len() - parts[0].addresses.len()..]);
+}
+
+/// A memory access: instruction, address, size, whether it writes, value.
+type Memory = (u64, u64, u32, bool, Option<Vec<u8>>);
+
+fn memory(trace: &Trace) -> Vec<Memory> {
+    let mut list = Vec::new();
+    let mut steps = trace.steps_with_accesses(0).unwrap();
+    while let Some(batch) = steps.next_batch().unwrap() {
+        list.extend(batch.accesses().map(|access| {
+            let value = batch.value(&access).map(<[u8]>::to_vec);
+            (access.pc(), access.address(), access.size(), access.is_write(), value)
+        }));
+    }
+    list
+}
+
+/// Fails where the lists differ first.
+fn assert_same_memory(what: &str, part: &[Memory], expected: &[Memory]) {
+    let differing = part.iter().zip(expected).position(|(a, b)| a != b);
+    if let Some(place) = differing {
+        panic!("{what}: access {place} differs: {:x?} instead of {:x?}", part[place], expected[place]);
+    }
+    assert_eq!(part.len(), expected.len(), "{what}");
+}
+
+#[test]
+fn data_of_a_part() {
+    let call = call(&["plain"]);
+    for data in ["addresses", "values"] {
+        let all = call.clone().options(["--data", data]).recorded();
+        let accesses = memory(&all.trace);
+        let places = places(&all.trace, &built().executable, "chosen");
+        let mut expected = accesses.clone();
+        expected.retain(|(pc, ..)| is_in(&places, *pc));
+        assert!(expected.len() > 1000 && expected.iter().all(|access| access.4.is_some() == (data == "values")));
+        let part = |options: &[&str]| {
+            let options = [&["--data", data][..], options].concat();
+            let recorded = call.clone().options(&options).recorded();
+            (memory(&recorded.trace), recorded)
+        };
+        let (routines, _) = part(&["--routine", "chosen*"]);
+        assert_same_memory("routines", &routines, &expected);
+        // Values that the kernel chooses anew in every run are on the way to the first instructions of the executable.
+        let addresses = |list: &[Memory]| -> Vec<Memory> {
+            list.iter().map(|(pc, address, size, writes, _)| (*pc, *address, *size, *writes, None)).collect()
+        };
+        let all = addresses(&accesses);
+        let (callees, recorded) = part(&["--routine", "helper", "--callees"]);
+        assert_eq!(callees.len() as u64, reads_and_writes(&recorded));
+        assert!(callees.len() > 1000 && callees.len() < all.len());
+        let (later, _) = part(&["--skip", "70000"]);
+        assert_same_memory("the last", &addresses(&later), &all[all.len() - later.len()..]);
+        for length in [1, 1001, 50_003] {
+            let (first, recorded) = part(&["--length", &length.to_string()]);
+            assert_eq!(first.len() as u64, reads_and_writes(&recorded));
+            assert_same_memory("the first", &addresses(&first), &all[..first.len()]);
+        }
+    }
+}
+
+fn reads_and_writes(recorded: &Recorded) -> u64 {
+    let totals = recorded.trace.summary().totals;
+    totals.reads + totals.writes
 }
 
 /// Instructions of all threads.
