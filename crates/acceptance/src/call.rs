@@ -44,6 +44,7 @@ pub struct Call {
     input: Vec<u8>,
     fixed_addresses: bool,
     data: Data,
+    options: Vec<OsString>,
 }
 
 impl Call {
@@ -58,6 +59,7 @@ impl Call {
             input: Vec::new(),
             fixed_addresses: false,
             data: Data::None,
+            options: Vec::new(),
         }
     }
 
@@ -107,6 +109,13 @@ impl Call {
         self
     }
 
+    /// Recorded with these options.
+    #[must_use]
+    pub fn options(mut self, options: impl IntoIterator<Item = impl AsRef<OsStr>>) -> Self {
+        self.options.extend(options.into_iter().map(|option| option.as_ref().to_owned()));
+        self
+    }
+
     /// The command that runs it natively.
     #[must_use]
     pub fn command(&self) -> Command {
@@ -127,7 +136,7 @@ impl Call {
         if self.data != Data::None {
             command.arg("--data").arg(self.data.name());
         }
-        command.arg("--").arg(&self.program).args(&self.arguments);
+        command.args(&self.options).arg("--").arg(&self.program).args(&self.arguments);
         self.surround(&mut command);
         command
     }

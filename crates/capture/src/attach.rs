@@ -183,7 +183,9 @@ fn captives(crowd: &Crowd, process: i32, gate: Option<u64>) -> Result<Vec<Captiv
         match Captive::new(Tracee { tid }, gate, signal) {
             Ok(captive) => captives.push(captive),
             Err(error) => {
-                captives.into_iter().for_each(|captive| drop(captive.remote.finish_with(&captive.native, captive.remote.mask)));
+                captives
+                    .into_iter()
+                    .for_each(|captive| drop(captive.remote.finish_with(&captive.native, captive.remote.mask)));
                 return Err(AttachError::Inject(process, error));
             }
         }
@@ -311,18 +313,13 @@ fn take(
 }
 
 /// Everything before the first thread goes on; undone after an error.
-fn place(
-    captives: &mut [Captive],
-    process: i32,
-    image: &Image,
-    shared: &Shared,
-) -> inject::Result<(Layout, Placed)> {
+fn place(captives: &mut [Captive], process: i32, image: &Image, shared: &Shared) -> inject::Result<(Layout, Placed)> {
     let count = captives.len();
     let Some(first) = captives.first_mut() else { return Err(InjectError::Gone(Exit::Code(0))) };
     let tid = first.remote.tracee.tid;
     let mappings = maps::of_process(tid).context("reading the memory map")?;
     let layout = inject::prepare(&mut first.remote, image, shared, &mappings, count, None)?;
-    let placed = layout.placed(mappings);
+    let placed = layout.placed();
     match tell(captives, process, &layout) {
         Ok(()) => Ok((layout, placed)),
         Err(error) => {

@@ -58,7 +58,8 @@ impl Crowd {
     /// Takes note of what the threads report; returns those that have stopped.
     pub fn look(&mut self) -> Vec<i32> {
         let mut stopped = Vec::new();
-        let waiting: Vec<i32> = self.members.iter().filter(|(_, state)| !is_stopped(state)).map(|(&tid, _)| tid).collect();
+        let waiting: Vec<i32> =
+            self.members.iter().filter(|(_, state)| !is_stopped(state)).map(|(&tid, _)| tid).collect();
         for tid in waiting {
             let state = match ptrace::look(tid) {
                 Ok(None) => continue,

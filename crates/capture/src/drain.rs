@@ -8,6 +8,8 @@ use std::time::Duration;
 
 use wire::{SEGMENT_COUNT, SLOT_COUNT, SLOT_ENDED, SLOT_FREE, SLOT_LIVE, Slot, code, word};
 
+use crate::filter::Filter;
+use crate::select::{Selection, Selector};
 use crate::shared::{self, SEGMENT_WORDS, Shared};
 use crate::sink::{Fragment, Module, Plan, Sink, ThreadInfo};
 use crate::split::{Ending, Splitter};
@@ -36,6 +38,11 @@ pub struct Drain<'a, S: Sink> {
     sink: S,
     failure: Option<S::Error>,
     image: u32,
+    /// What is left out, and where it is; `None` if nothing is.
+    filter: Option<Filter>,
+    selector: Option<Selector>,
+    /// Instructions that were to pass before anything is recorded.
+    skip: u64,
     /// The thread that a slot's data was announced for.
     announced: Vec<Option<u32>>,
     /// One more than the highest slot seen in use.
@@ -56,6 +63,9 @@ impl<'a, S: Sink> Drain<'a, S> {
             sink,
             failure: None,
             image: 0,
+            filter: None,
+            selector: None,
+            skip: 0,
             announced: vec![None; SLOT_COUNT],
             high_water: 0,
             path: Vec::with_capacity(SEGMENT_WORDS),
@@ -64,6 +74,19 @@ impl<'a, S: Sink> Drain<'a, S> {
             counters: Counters::default(),
             warnings: Vec::new(),
         }
+    }
+
+    /// Leaves out what is not selected.
+    pub fn select(&mut self, selection: &Selection, process: i32) {
+        selection.announce(self.shared);
+        self.skip = selection.skip;
+        self.filter = selection.needs_filter().then(|| Filter::new(selection.length));
+        self.selector = Selector::new(selection, process);
+    }
+
+    /// Whether as much has been recorded as was wanted.
+    fn is_full(&self) -> bool {
+        self.filter.as_ref().is_some_and(Filter::is_full)
     }
 
     /// Takes everything that is complete. Returns whether there was anything.
@@ -132,9 +155,25 @@ impl<'a, S: Sink> Drain<'a, S> {
     pub fn next_image(&mut self) {
         self.image += 1;
         self.shared.control().image.store(self.image, SeqCst);
+        // The threads that were at it are gone.
+        self.shared.control().skippers.store(0, SeqCst);
+        self.filter.iter_mut().for_each(Filter::next_image);
     }
 
-    pub fn module(&mut self, module: &Module) {
+    /// The process stands before the first instruction of an image that consists of these modules.
+    pub fn start_image(&mut self, modules: impl Iterator<Item = Module>) {
+        if let Some(selector) = &mut self.selector {
+            selector.next_image(self.shared);
+        }
+        for module in modules {
+            if let Some(selector) = &mut self.selector {
+                selector.mapped(&module, self.shared);
+            }
+            self.module(&module);
+        }
+    }
+
+    fn module(&mut self, module: &Module) {
         let image = self.image;
         self.tell(|sink| sink.module(image, module));
     }
@@ -147,7 +186,14 @@ impl<'a, S: Sink> Drain<'a, S> {
     }
 
     /// The end: what was counted, what seemed wrong, and why the sink failed if it did.
-    pub fn finish(self) -> (Counters, Vec<String>, Option<S::Error>) {
+    pub fn finish(mut self) -> (Counters, Vec<String>, Option<S::Error>) {
+        for warning in self.selector.iter().flat_map(Selector::warnings).collect::<Vec<_>>() {
+            self.warn(warning);
+        }
+        if self.skip > 0 && self.filter.as_ref().is_some_and(Filter::is_empty) {
+            let skip = self.skip;
+            self.warn(format!("nothing was recorded: the program ended before --skip {skip} instructions were over"));
+        }
         (self.counters, self.warnings, self.failure)
     }
 
@@ -214,6 +260,9 @@ impl<'a, S: Sink> Drain<'a, S> {
         let slot = self.slot(index);
         let segment = slot.head.load(SeqCst) as usize % SEGMENT_COUNT;
         self.shared.take_segment(index, segment, SEGMENT_WORDS, &mut self.path);
+        if let Some(bytes) = slot.silent_from.load(Relaxed).checked_sub(1) {
+            self.path.truncate(bytes as usize / size_of::<u32>());
+        }
         if self.splitter.is_none() {
             self.path.truncate(written_words(&self.path));
         }
@@ -246,19 +295,50 @@ impl<'a, S: Sink> Drain<'a, S> {
         let (words, data) = splitter.content();
         self.counters.path_words += words.len() as u64;
         self.counters.data_bytes += data.len() as u64;
-        if !words.is_empty() {
+        if self.filter.is_some() {
+            self.path.clear();
+            self.path.extend_from_slice(words);
+            self.tell_selected(thread, data);
+        } else if !words.is_empty() {
             let image = self.image;
             self.tell(|sink| sink.path(image, thread, words, data));
         }
     }
 
-    /// Passes on `self.path`. Its words are not looked at: that would take longer than everything else here, and a sink
-    /// has to look at them anyway.
+    /// Passes on `self.path`. Its words are not looked at unless some are left out: that would take longer than everything
+    /// else here, and a sink has to look at them anyway.
     fn tell_path(&mut self, thread: u32) {
+        self.counters.path_words += self.path.len() as u64;
+        if self.filter.is_some() {
+            return self.tell_selected(thread, &[]);
+        }
         let (path, image) = (std::mem::take(&mut self.path), self.image);
-        self.counters.path_words += path.len() as u64;
         self.tell(|sink| sink.path(image, thread, &path, &[]));
         self.path = path;
+    }
+
+    /// Passes on what is selected of the words in `self.path` and the data behind them.
+    fn tell_selected(&mut self, thread: u32, data: &[u8]) {
+        let Some(filter) = self.filter.as_mut().filter(|filter| !filter.is_full()) else { return };
+        let data = filter.words(thread, &mut self.path, data);
+        let is_full = filter.is_full();
+        let (path, image) = (std::mem::take(&mut self.path), self.image);
+        if !path.is_empty() {
+            self.tell(|sink| sink.path(image, thread, &path, data));
+        }
+        self.path = path;
+        if is_full {
+            self.stop();
+        }
+    }
+
+    /// Enough has been recorded: threads go on without being recorded.
+    fn stop(&mut self) {
+        let image = self.image;
+        for (thread, words) in self.filter.iter_mut().flat_map(Filter::leavers).collect::<Vec<_>>() {
+            self.tell(|sink| sink.path(image, thread, &words, &[]));
+        }
+        self.shared.control().leave.store(wire::LEAVE_TOGETHER, SeqCst);
     }
 
     fn announce(&mut self, index: usize) {
@@ -268,6 +348,9 @@ impl<'a, S: Sink> Drain<'a, S> {
             return;
         }
         self.announced[index] = Some(thread);
+        if self.is_full() {
+            return;
+        }
         if thread == 0 && self.image > 0 {
             // The first thread goes on in every image.
             return;
@@ -284,6 +367,7 @@ impl<'a, S: Sink> Drain<'a, S> {
         for word in slot.used.iter().chain([&slot.os_tid, &slot.thread, &slot.waiting, &slot.head, &slot.tail]) {
             word.store(0, Relaxed);
         }
+        slot.silent_from.store(0, Relaxed);
         slot.parent.store(u32::MAX, Relaxed);
         slot.state.store(SLOT_FREE, Release);
     }
@@ -303,6 +387,8 @@ impl<'a, S: Sink> Drain<'a, S> {
         } else {
             self.warn("the code ring was damaged by the target; blocks are lost");
         }
+        // The engine waits until it is known what of a new module is selected.
+        self.look_for_modules();
         control.code_tail.store(head, SeqCst);
         if control.code_waiting.load(SeqCst) != 0 {
             self.counters.stalls += 1;
@@ -311,6 +397,28 @@ impl<'a, S: Sink> Drain<'a, S> {
         self.counters.code_bytes += self.code.len() as u64;
         self.tell_code();
         true
+    }
+
+    /// Tells the selector which modules `self.code` announces.
+    fn look_for_modules(&mut self) {
+        let Some(selector) = &mut self.selector else { return };
+        let mut rest = Fields(&self.code);
+        while let Some((kind, payload)) = rest.record() {
+            match kind {
+                code::MODULE => {
+                    if let Some(module) = Fields(payload).module() {
+                        selector.mapped(&module, self.shared);
+                    }
+                }
+                code::UNMAP => {
+                    let mut payload = Fields(payload);
+                    if let (Some(address), Some(length)) = (payload.u64(), payload.u64()) {
+                        selector.unmapped(address, length, self.shared);
+                    }
+                }
+                _ => {}
+            }
+        }
     }
 
     /// Passes on the records in `self.code`.
@@ -339,13 +447,14 @@ impl<'a, S: Sink> Drain<'a, S> {
                 if code.is_empty() || code.len() > code::BLOCK_BYTES_MAX {
                     return None;
                 }
-                self.tell(|sink| sink.block(image, block, address, code));
+                match &mut self.filter {
+                    Some(filter) => filter.block(block, address, code),
+                    None => self.tell(|sink| sink.block(image, block, address, code)),
+                }
             }
             code::MODULE => {
-                let (address, length, file_offset, tsc) =
-                    (payload.u64()?, payload.u64()?, payload.u64()?, payload.u64()?);
-                let path = String::from_utf8_lossy(payload.0).into_owned();
-                self.module(&Module { address, length, file_offset, path, tsc });
+                let module = payload.module()?;
+                self.module(&module);
             }
             code::UNMAP => {
                 let (address, length, tsc) = (payload.u64()?, payload.u64()?, payload.u64()?);
@@ -353,7 +462,7 @@ impl<'a, S: Sink> Drain<'a, S> {
             }
             code::FRAGMENT => {
                 let (first_path, block_count) = (payload.u32()?, payload.u32()? as usize);
-                let (exit_count, _reserved) = (payload.u32()? as usize, payload.u32()?);
+                let (exit_count, flags) = (payload.u32()? as usize, payload.u32()?);
                 if block_count.max(exit_count) > code::FRAGMENT_BLOCKS_MAX {
                     return None;
                 }
@@ -364,7 +473,7 @@ impl<'a, S: Sink> Drain<'a, S> {
                     // Until a plan says more.
                     splitter.set_lengths(first_path, fragment.exits.iter().map(|_| 0))?;
                 }
-                self.tell(|sink| sink.fragment(image, &fragment));
+                self.tell_fragment(&fragment, flags & code::SILENT != 0);
             }
             code::PLAN => {
                 let (first_path, exit_count) = (payload.u32()?, payload.u32()? as usize);
@@ -381,11 +490,30 @@ impl<'a, S: Sink> Drain<'a, S> {
                     splitter.set_lengths(first_path, lengths.iter().copied())?;
                 }
                 let plan = Plan { first_path, lengths: &lengths, accesses: &accesses };
-                self.tell(|sink| sink.plan(image, &plan));
+                if self.filter.as_mut().is_none_or(|filter| filter.plan(&plan)) {
+                    self.tell(|sink| sink.plan(image, &plan));
+                }
             }
             _ => return None,
         }
         Some(())
+    }
+
+    /// Passes on a fragment, with the blocks that were held back until now, unless it is left out.
+    fn tell_fragment(&mut self, fragment: &Fragment, silent: bool) {
+        let image = self.image;
+        let Some(mut filter) = self.filter.take() else {
+            return self.tell(|sink| sink.fragment(image, fragment));
+        };
+        if !filter.is_full()
+            && let Some(blocks) = filter.fragment(fragment, silent)
+        {
+            for (number, block) in blocks {
+                self.tell(|sink| sink.block(image, number, block.address, &block.code));
+            }
+            self.tell(|sink| sink.fragment(image, fragment));
+        }
+        self.filter = Some(filter);
     }
 
     fn tell(&mut self, event: impl FnOnce(&mut S) -> Result<(), S::Error>) {
@@ -413,6 +541,12 @@ impl<'a> Fields<'a> {
         let (field, rest) = self.0.split_first_chunk()?;
         self.0 = rest;
         Some(u64::from_le_bytes(*field))
+    }
+
+    /// A file that was mapped.
+    fn module(&mut self) -> Option<Module> {
+        let (address, length, file_offset, tsc) = (self.u64()?, self.u64()?, self.u64()?, self.u64()?);
+        Some(Module { address, length, file_offset, path: String::from_utf8_lossy(self.0).into_owned(), tsc })
     }
 
     fn u8(&mut self) -> Option<u8> {

@@ -76,8 +76,6 @@ pub struct Placed {
     /// Image, stack, table.
     pub engine: Range<u64>,
     pub shared: Range<u64>,
-    /// What was mapped before.
-    pub mappings: Vec<Mapping>,
 }
 
 /// Injects into a thread that stands at its exec event and lets it go. After an error the
@@ -97,7 +95,7 @@ pub fn inject(tracee: Tracee, image: &Image, shared: &Shared, placement: Placeme
     tracee.write(layout.init, as_bytes(&init)).context("writing to the target")?;
     tracee.set_registers(&layout.entry(image, &registers)).context("setting registers")?;
     remote.detach()?;
-    Ok(layout.placed(mappings))
+    Ok(layout.placed())
 }
 
 /// From the exec event to the end of the system call, where the registers are the new image's.
@@ -130,7 +128,8 @@ impl Layout {
         let init = base + image.span;
         let guard = init + ((threads * size_of::<Init>()) as u64).next_multiple_of(PAGE);
         let stack_top = guard + PAGE + STACK_BYTES;
-        Self { base, init, guard, stack_top, table: stack_top, end: stack_top + wire::TABLE_BYTES as u64, shared: 0 }
+        let end = stack_top + (wire::TABLE_COUNT * wire::TABLE_BYTES) as u64;
+        Self { base, init, guard, stack_top, table: stack_top, end, shared: 0 }
     }
 
     /// The registers with which a thread starts the engine.
@@ -138,9 +137,9 @@ impl Layout {
         start_at(self.base + image.entry, self.init, self.stack_top, registers)
     }
 
-    pub fn placed(&self, mappings: Vec<Mapping>) -> Placed {
+    pub fn placed(&self) -> Placed {
         let shared = self.shared..self.shared + wire::SHARED_BYTES as u64;
-        Placed { engine: self.base..self.end, shared, mappings }
+        Placed { engine: self.base..self.end, shared }
     }
 }
 

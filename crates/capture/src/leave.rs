@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 
 use libc::user_regs_struct;
 use wire::{
-    Control, EXEC_FAILED, EXEC_IDLE, EXEC_REFUSED, EXEC_WANTED, LEAVE_NOT, LEAVE_REQUEST, LEAVE_TOGETHER, Registers, Rseq,
-    STAGE_FINISHED,
+    Control, EXEC_FAILED, EXEC_IDLE, EXEC_REFUSED, EXEC_WANTED, LEAVE_NOT, LEAVE_REQUEST, LEAVE_TOGETHER, Registers,
+    Rseq, STAGE_FINISHED,
 };
 
 use crate::call::{self, Interrupted};
@@ -310,7 +310,8 @@ impl Leaving<'_> {
     /// Makes a thread execute the engine's own function for what belongs to the process as a whole.
     fn give_back_process(&self, remotes: &mut [(Remote, Thread)]) -> Result<()> {
         let has_state = |(remote, thread)| Some((remote, Thread::state(thread)?));
-        let Some((remote, state)) = remotes.iter_mut().map(|(remote, thread)| (remote, &*thread)).find_map(has_state) else {
+        let Some((remote, state)) = remotes.iter_mut().map(|(remote, thread)| (remote, &*thread)).find_map(has_state)
+        else {
             return Ok(());
         };
         let function = self.control.places.finish.load(Ordering::SeqCst);
@@ -372,7 +373,22 @@ impl Thread {
 fn application_registers(stopped: &user_regs_struct, registers: &Registers) -> user_regs_struct {
     let [rax, rcx, rdx, rbx, rsp, rbp, rsi, rdi, r8, r9, r10, r11, r12, r13, r14, r15] = registers.general;
     user_regs_struct {
-        rax, rcx, rdx, rbx, rsp, rbp, rsi, rdi, r8, r9, r10, r11, r12, r13, r14, r15,
+        rax,
+        rcx,
+        rdx,
+        rbx,
+        rsp,
+        rbp,
+        rsi,
+        rdi,
+        r8,
+        r9,
+        r10,
+        r11,
+        r12,
+        r13,
+        r14,
+        r15,
         rip: registers.rip,
         eflags: registers.rflags,
         orig_rax: u64::MAX,

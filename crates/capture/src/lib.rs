@@ -32,6 +32,7 @@ mod crowd;
 mod drain;
 mod error;
 mod exec;
+mod filter;
 mod host;
 mod image;
 mod inject;
@@ -42,6 +43,7 @@ mod maps;
 mod memory;
 mod ptrace;
 mod remote;
+mod select;
 mod session;
 mod shared;
 mod signals;
@@ -53,6 +55,7 @@ pub use attach::AttachError;
 pub use drain::Counters;
 pub use error::Error;
 pub use inject::InjectError;
+pub use select::Selection;
 pub use session::Limits;
 pub use sink::Sink;
 
@@ -70,6 +73,8 @@ pub struct Options {
     pub data: DataMode,
     /// When to let the target go on without being recorded.
     pub limits: Limits,
+    /// What of it is recorded.
+    pub selection: Selection,
 }
 
 /// What came of a recording.
@@ -110,7 +115,7 @@ pub fn record(options: &Options) -> Result<Outcome, Error> {
     let (calibration, cpu_time_before) = (Calibration::start(), host::cpu_time());
     let target = Target::open(options)?;
     let described = host::describe(target.words(options), target.process().cast_unsigned(), &calibration);
-    let recording = Recording { data: options.data, ..described };
+    let recording = Recording { data: options.data, options: options.selection.as_options(), ..described };
     let mut writer = Writer::create(&options.output, &recording).map_err(|error| {
         target.kill();
         Error::Create(error)
@@ -146,13 +151,20 @@ struct Target {
     source: Source,
     signals: Signals,
     limits: Limits,
+    selection: Selection,
     cpu_time_before: Duration,
 }
 
 enum Source {
     /// It was started and has not executed anything yet.
-    Launched { launched: Launched, path: PathBuf },
-    Running { process: i32, pidfd: OwnedFd },
+    Launched {
+        launched: Launched,
+        path: PathBuf,
+    },
+    Running {
+        process: i32,
+        pidfd: OwnedFd,
+    },
 }
 
 impl Target {
@@ -170,7 +182,14 @@ impl Target {
         let signals = Signals::install();
         let launched = launch::launch(&command, options.no_aslr, &signals)?;
         let source = Source::Launched { launched, path: command.path };
-        Ok(Self { shared, source, signals, limits: options.limits, cpu_time_before })
+        Ok(Self {
+            shared,
+            source,
+            signals,
+            limits: options.limits,
+            selection: options.selection.clone(),
+            cpu_time_before,
+        })
     }
 
     fn find(options: &Options, process: i32) -> Result<Self, Error> {
@@ -182,7 +201,14 @@ impl Target {
         let shared = make_shared(options)?;
         let signals = Signals::install_to_stop();
         let source = Source::Running { process, pidfd };
-        Ok(Self { shared, source, signals, limits: options.limits, cpu_time_before })
+        Ok(Self {
+            shared,
+            source,
+            signals,
+            limits: options.limits,
+            selection: options.selection.clone(),
+            cpu_time_before,
+        })
     }
 
     fn process(&self) -> i32 {
@@ -212,13 +238,11 @@ impl Target {
             Source::Launched { launched, .. } => {
                 session::Target::New { tracee: launched.tracee, pidfd: launched.pidfd.as_fd() }
             }
-            Source::Running { process, pidfd } => {
-                session::Target::Running { process: *process, pidfd: pidfd.as_fd() }
-            }
+            Source::Running { process, pidfd } => session::Target::Running { process: *process, pidfd: pidfd.as_fd() },
         };
         let is_stopped = || matches!(self.source, Source::Running { .. }) && Signals::is_stopped();
-        let report =
-            session::record(target, engine, &self.shared, sink, self.limits, &is_stopped).map_err(|error| {
+        let report = session::record(target, engine, &self.shared, &self.selection, sink, self.limits, &is_stopped)
+            .map_err(|error| {
                 self.kill();
                 self.describe(error)
             })?;

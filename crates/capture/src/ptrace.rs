@@ -221,7 +221,13 @@ pub fn queue(process: pid_t, tid: pid_t, signal: c_int, value: u64) -> io::Resul
     information[3] = value;
     // SAFETY: the kernel reads the information, which has the size that it expects.
     let status = unsafe {
-        libc::syscall(libc::SYS_rt_tgsigqueueinfo, c_long::from(process), c_long::from(tid), signal, information.as_ptr())
+        libc::syscall(
+            libc::SYS_rt_tgsigqueueinfo,
+            c_long::from(process),
+            c_long::from(tid),
+            signal,
+            information.as_ptr(),
+        )
     };
     if status < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }

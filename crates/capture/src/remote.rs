@@ -48,7 +48,8 @@ impl Remote {
         let registers = tracee.registers().context("reading registers")?;
         let mask = tracee.signal_mask().context("reading the signal mask")?;
         tracee.set_signal_mask(u64::MAX).context("setting the signal mask")?;
-        let mut remote = Self { tracee, registers, mask, at: registers.rip, original_word: None, signal, stop_signal: 0 };
+        let mut remote =
+            Self { tracee, registers, mask, at: registers.rip, original_word: None, signal, stop_signal: 0 };
         match gate {
             Some(address) => remote.at = address,
             None => remote.change_code()?,

@@ -11,7 +11,8 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags};
 use wire::{
-    Control, EXEC_FAILED, EXEC_IDLE, EXEC_READY, EXEC_REFUSED, EXEC_WANTED, LEAVE_NOT, LEAVE_TOGETHER, SLOT_FREE, SLOT_LIVE,
+    Control, EXEC_FAILED, EXEC_IDLE, EXEC_READY, EXEC_REFUSED, EXEC_WANTED, LEAVE_NOT, LEAVE_TOGETHER, SLOT_FREE,
+    SLOT_LIVE,
 };
 
 use crate::attach::{self, AttachError};
@@ -22,8 +23,9 @@ use crate::host;
 use crate::image::Image;
 use crate::inject::{self, InjectError, Placed, Placement};
 use crate::leave::{self, Left};
-use crate::maps::Mapping;
+use crate::maps::{self, Mapping};
 use crate::ptrace::{self, Exit, Stop, Tracee};
+use crate::select::Selection;
 use crate::shared::{self, Shared, SignOfLife};
 use crate::sink::{Module, Sink};
 use crate::task::Status;
@@ -111,6 +113,7 @@ pub fn record<S: Sink>(
     target: Target,
     image: &Image,
     shared: &Shared,
+    selection: &Selection,
     sink: S,
     limits: Limits,
     is_stopped: &dyn Fn() -> bool,
@@ -125,12 +128,14 @@ pub fn record<S: Sink>(
             .map_err(|error| StartError::Inject(InjectError::System { what: "making the sign of life", error }))?;
         // Closing it ends the watch.
         let _done = done;
+        let mut drain = Drain::new(shared, sink);
+        drain.select(selection, target.process());
         let mut session = Session {
             shared,
             image,
             process: target.process(),
             is_child: matches!(target, Target::New { .. }),
-            drain: Drain::new(shared, sink),
+            drain,
             placed: None,
             attached: None,
             watches_calls: false,
@@ -312,18 +317,19 @@ impl<S: Sink> Session<'_, S> {
             }
             control.next_thread.store(threads.len() as u32, Ordering::SeqCst);
         };
-        let tsc = host::tsc();
+        self.announce();
         let placed = attach::attach(self.process, self.image, self.shared, prepare)?;
-        self.announce(&placed.mappings, tsc);
         self.placed = Some(placed);
         self.start = Instant::now();
         Ok(())
     }
 
-    fn announce(&mut self, mappings: &[Mapping], tsc: u64) {
-        for mapping in mappings.iter().filter(|mapping| mapping.is_module()) {
-            self.drain.module(&as_module(mapping, tsc));
-        }
+    /// Tells what is mapped: the engine has to know what is selected before it translates anything.
+    fn announce(&mut self) {
+        let tsc = host::tsc();
+        let mappings = maps::of_process(self.process).unwrap_or_default();
+        let modules = mappings.iter().filter(|mapping| mapping.is_module());
+        self.drain.start_image(modules.map(|mapping| as_module(mapping, tsc)));
     }
 
     /// Looks whether the process has something to report.
@@ -514,13 +520,12 @@ impl<S: Sink> Session<'_, S> {
         slot.parent.store(u32::MAX, Ordering::Relaxed);
         slot.state.store(SLOT_LIVE, Ordering::SeqCst);
         control.next_thread.fetch_max(FIRST_THREAD + 1, Ordering::SeqCst);
-        let tsc = host::tsc();
+        self.announce();
         let is_filtered = control.notices.load(Ordering::SeqCst) & wire::NOTICE_FILTERED != 0;
         let base = is_filtered.then(|| u64::from(control.engine_start.load(Ordering::SeqCst)));
         let placement = Placement { thread: FIRST_THREAD, slot: FIRST_SLOT, process: self.process, base };
         let placed = inject::inject(tracee, self.image, self.shared, placement)
             .inspect_err(|_| slot.state.store(SLOT_FREE, Ordering::SeqCst))?;
-        self.announce(&placed.mappings, tsc);
         self.placed = Some(placed);
         Ok(())
     }

@@ -5,6 +5,7 @@
 
 use std::io;
 use std::marker::PhantomData;
+use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
@@ -88,6 +89,44 @@ impl Shared {
             end.copy_from_nonoverlapping(self.memory.as_ptr().add(offset), length);
             into.set_len(into.len() + length);
         }
+    }
+
+    /// Tells the engine which addresses are selected: ranges and entries, both in ascending order.
+    pub fn publish_selection(&self, ranges: &[Range<u64>], entries: &[u64]) {
+        let control = self.control();
+        let ranges = &ranges[..ranges.len().min(wire::RANGES_MAX)];
+        let entries = &entries[..entries.len().min(wire::ENTRIES_MAX)];
+        let generation = control.selection_generation.load(Ordering::Relaxed);
+        control.selection_generation.store(generation.wrapping_add(1), Ordering::SeqCst);
+        // SAFETY: both tables have room for as many, inside of the mapping; the engine throws away what it reads while the
+        // generation is odd or changes.
+        unsafe {
+            let table = self.memory.as_mut_ptr().add(wire::RANGES_OFFSET).cast::<[u64; 2]>();
+            for (index, range) in ranges.iter().enumerate() {
+                table.add(index).write_volatile([range.start, range.end]);
+            }
+            let table = self.memory.as_mut_ptr().add(wire::ENTRIES_OFFSET).cast::<u64>();
+            for (index, entry) in entries.iter().enumerate() {
+                table.add(index).write_volatile(*entry);
+            }
+        }
+        control.range_count.store(ranges.len() as u32, Ordering::Relaxed);
+        control.entry_count.store(entries.len() as u32, Ordering::Relaxed);
+        control.selection_generation.store(generation.wrapping_add(2), Ordering::SeqCst);
+    }
+
+    /// What an engine reads.
+    #[cfg(test)]
+    pub fn selection(&self) -> (Vec<Range<u64>>, Vec<u64>) {
+        let control = self.control();
+        let (ranges, entries) =
+            (control.range_count.load(Ordering::SeqCst), control.entry_count.load(Ordering::SeqCst));
+        // SAFETY: the tables are in the mapping and have as many entries; only this process writes to them.
+        let read = |offset, index: u32| unsafe {
+            self.memory.as_ptr().add(offset).cast::<u64>().add(index as usize).read_volatile()
+        };
+        let range = |index| read(wire::RANGES_OFFSET, 2 * index)..read(wire::RANGES_OFFSET, 2 * index + 1);
+        ((0..ranges).map(range).collect(), (0..entries).map(|index| read(wire::ENTRIES_OFFSET, index)).collect())
     }
 
     /// What an engine does.

@@ -54,6 +54,8 @@ Examples:
   trackway record --data values -o a.trk -- ./a.out                every load and store, with its value
   trackway record -p 1234 --seconds 0.5                            half a second of a running process
   trackway record --max-size 100 -- ./a.out                        the first 100 MB of trace; a.out runs to its end
+  trackway record --skip 1G --length 10M -- ./a.out                 ten million instructions out of the middle
+  trackway record --routine 'parse_*' --callees -- ./a.out          some functions and all that they call
 
 Exit status: that of the program, also if it was left before; 127 if it was not found, 126 if it cannot be executed or traced.
 With -p: 0 when the process was left or has ended.")]
@@ -78,6 +80,23 @@ pub struct Record {
     /// What to record beside control flow.
     #[arg(long, value_enum, value_name = "DATA", default_value_t = Data::None)]
     pub data: Data,
+    /// Let the first N instructions (of all threads together, to the next end of a block) pass before recording. k, M, G:
+    /// thousands, millions, thousands of millions.
+    #[arg(long, value_name = "N", value_parser = parse_count, default_value = "0", hide_default_value = true)]
+    pub skip: u64,
+    /// Stop recording after N instructions (of all threads together); the program runs on by itself.
+    #[arg(long, value_name = "N", value_parser = parse_positive_count)]
+    pub length: Option<u64>,
+    /// Leave out what is executed in shared libraries, the dynamic linker and the kernel's vdso.
+    #[arg(long)]
+    pub no_shared_libs: bool,
+    /// Record only the routines called NAME (as in the symbol table or in C++ or Rust source; * ? and [a-z] are wildcards).
+    /// May be given several times.
+    #[arg(long = "routine", value_name = "NAME", value_parser = clap::builder::NonEmptyStringValueParser::new())]
+    pub routines: Vec<String>,
+    /// Record what the routines call as well.
+    #[arg(long, requires = "routines")]
+    pub callees: bool,
     /// Print nothing but errors, even on a terminal.
     #[arg(short, long)]
     pub quiet: bool,
@@ -301,6 +320,14 @@ pub fn parse_count(text: &str) -> Result<u64, String> {
     format!("{whole}{fraction}{padding}").parse().map_err(|_| format!("'{text}' is too large"))
 }
 
+/// As [`parse_count`], but not 0.
+fn parse_positive_count(text: &str) -> Result<u64, String> {
+    match parse_count(text)? {
+        0 => Err("it must be at least 1".to_owned()),
+        count => Ok(count),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use clap::CommandFactory;
@@ -355,6 +382,17 @@ mod tests {
         assert_eq!(record.seconds, Some(Duration::from_millis(250)));
         for line in ["-p 17 -- ls", "-p 0", "-p -3", "-p x", "--seconds -1 ls", "--seconds nan ls", "--max-size 0 ls"] {
             assert!(parse(&format!("trackway record {line}")).is_err(), "{line}");
+        }
+    }
+
+    #[test]
+    fn record_takes_a_part_of_the_program() {
+        let line = "trackway record --skip 2k --length 1M --no-shared-libs --routine a* --routine b --callees ls";
+        let Verb::Record(record) = parse(line).unwrap().verb else { panic!("another verb") };
+        assert_eq!((record.skip, record.length, record.no_shared_libs), (2000, Some(1_000_000), true));
+        assert_eq!((record.routines, record.callees), (vec!["a*".to_owned(), "b".to_owned()], true));
+        for wrong in ["--length 0", "--length x", "--skip -1", "--callees", "--routine= "] {
+            assert!(parse(&format!("trackway record {wrong} ls")).is_err(), "{wrong}");
         }
     }
 

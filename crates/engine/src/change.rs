@@ -115,6 +115,11 @@ impl Pages {
         }
     }
 
+    /// The fragments made from the page of `address`.
+    pub fn made_from(&self, address: u64) -> &[u32] {
+        self.fragments.get(&(address / PAGE)).map_or(&[], Vec::as_slice)
+    }
+
     fn take(&mut self, start: u64, end: u64) -> Vec<u32> {
         let pages = self.pages_in(start, end);
         pages.into_iter().filter_map(|page| self.fragments.remove(&page)).flatten().collect()

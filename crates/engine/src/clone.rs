@@ -9,7 +9,7 @@ use wire::{Control, RDI, RSI, RSP, SLOT_COUNT, SLOT_FREE, SLOT_LIVE, word};
 use crate::fragment::ENGINE;
 use crate::sys::{self, number};
 use crate::tcb::{self, Tcb};
-use crate::{dispatch, leave, ring, signal, syscall};
+use crate::{dispatch, leave, ring, select, signal, syscall};
 
 const CLONE_VM: u64 = 0x100;
 const CLONE_SIGHAND: u64 = 0x800;
@@ -155,6 +155,7 @@ extern "C" fn start_thread(tcb: &mut Tcb) -> ! {
     let pc = tcb.registers.rip;
     ring::append_timed(tcb, word::START, pc);
     ring::append_fs_base(tcb);
+    select::start(tcb, &ENGINE.lock());
     dispatch::enter_first()
 }
 

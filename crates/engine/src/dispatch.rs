@@ -10,7 +10,7 @@ use core::mem::offset_of;
 use crate::fragment::{ENGINE, Engine};
 use crate::tcb::Tcb;
 use crate::translate::{ExitKind, Unreadable};
-use crate::{emulate, leave, ring, signal, syscall};
+use crate::{emulate, leave, ring, select, signal, skip, syscall};
 
 const REGISTERS: usize = offset_of!(Tcb, registers);
 const XMM: usize = offset_of!(Tcb, xmm);
@@ -19,6 +19,7 @@ const XMM: usize = offset_of!(Tcb, xmm);
 pub fn set_entries(tcb: &mut Tcb) {
     tcb.exit_entry = trackway_exit as *const () as u64;
     tcb.mismatch_entry = trackway_mismatch as *const () as u64;
+    tcb.miss_entry = miss_entry();
     tcb.table_mask = ENGINE.lock().table().mask();
 }
 
@@ -260,7 +261,12 @@ extern "C" fn on_exit(tcb: &mut Tcb, number: u64) {
             resume(tcb);
         }
         ExitKind::Direct | ExitKind::Indirect => {
-            if let Some(index) = go_to(tcb, &mut engine, false) {
+            if tcb.stand.skipping {
+                drop(engine);
+                skip::attend(tcb);
+                engine = ENGINE.lock();
+            }
+            if let Next::Linkable(index) = go_to(tcb, &mut engine, false) {
                 engine.link(number as u32, index);
             }
             drop(engine);
@@ -271,35 +277,51 @@ extern "C" fn on_exit(tcb: &mut Tcb, number: u64) {
 
 /// An indirect jump, call or return went to a target that the table does not lead to.
 extern "C" fn on_indirect(tcb: &mut Tcb, target: u64) {
+    skip::attend(tcb);
     let mut engine = ENGINE.lock();
     tcb.registers.rip = target;
-    let Some(index) = go_to(tcb, &mut engine, true) else {
-        drop(engine);
-        return resume(tcb);
-    };
-    engine.enter_in_table(index);
+    match go_to(tcb, &mut engine, true) {
+        Next::Linkable(index) => engine.enter_in_table(index),
+        Next::Found => {}
+        Next::Unreadable => {
+            drop(engine);
+            return resume(tcb);
+        }
+    }
     drop(engine);
     leave_if_wanted(tcb);
 }
 
 /// Finds where `tcb.registers.rip` is in the cache.
 extern "C" fn resume(tcb: &mut Tcb) {
-    while go_to(tcb, &mut ENGINE.lock(), false).is_none() && syscall::vsyscall(tcb) {}
+    skip::attend(tcb);
+    while go_to(tcb, &mut ENGINE.lock(), false) == Next::Unreadable && syscall::vsyscall(tcb) {}
     leave_if_wanted(tcb);
+}
+
+/// Where a thread goes on.
+#[derive(PartialEq, Eq)]
+enum Next {
+    /// In this fragment, and others that come the same way may go there at once.
+    Linkable(u32),
+    /// In a fragment, but whoever comes this way has to ask again.
+    Found,
+    Unreadable,
 }
 
 /// Sets `tcb.next`. Code that cannot be read is jumped to natively: the processor raises the fault that the application
 /// has to see.
-fn go_to(tcb: &mut Tcb, engine: &mut Engine, by_arrival: bool) -> Option<u32> {
+fn go_to(tcb: &mut Tcb, engine: &mut Engine, by_arrival: bool) -> Next {
+    let is_gate = select::cross(tcb, engine);
     let pc = tcb.registers.rip;
-    match engine.find(pc, by_arrival) {
+    match engine.find_in(tcb.stand.world, pc, by_arrival) {
         Ok(index) => {
             tcb.next = engine.fragment(index).body;
-            Some(index)
+            if is_gate { Next::Found } else { Next::Linkable(index) }
         }
         Err(Unreadable) => {
             tcb.next = pc;
-            None
+            Next::Unreadable
         }
     }
 }

@@ -8,7 +8,7 @@ use crate::tcb;
 /// The table of indirect targets: by the low bits of an application address, where to go in the cache.
 #[derive(Clone, Copy, Debug)]
 pub struct Table {
-    /// Below 2 GiB.
+    /// Below 2 GiB; 0: there is none, and all indirect targets are unknown.
     pub address: u32,
     pub by_pext: bool,
 }
@@ -273,6 +273,9 @@ impl<'a> Emitter<'a> {
     /// Goes to the application address in rcx by way of the table: `jmp [table + rdx * 8]`, rdx being the low bits of rcx. They
     /// are taken with `pext edx, ecx, gs:[mask]` or, on processors without BMI2, `movzx edx, cx`: both leave the flags alone.
     pub fn jump_indirect(&mut self, table: Table) {
+        if table.address == 0 {
+            return self.jump_gs(tcb::MISS_ENTRY);
+        }
         if table.by_pext {
             self.bytes_and_u32(&[0x65, 0xc4, 0xe2, 0x72, 0xf5, 0x14, 0x25], tcb::TABLE_MASK);
         } else {

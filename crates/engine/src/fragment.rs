@@ -9,12 +9,15 @@ use crate::change::{PAGE, Pages};
 use crate::emit::{Emitter, Table};
 use crate::lock::Mutex;
 use crate::lookup::Lookup;
+use crate::select::{Selection, WORLD_COUNT, World};
 use crate::translate::{
     self, BlockResult, ChainBlock, ExitKind, Mark, NewExit, STUB_STRIDE, State, Surroundings, Translation, Unreadable,
 };
-use crate::{memory, ring, sys};
+use crate::{memory, ring, skip, sys};
 
 mod chain;
+
+pub use chain::PATH_INSTRUCTIONS_MAX;
 
 /// Everything that threads share. Translation and linking happen under this lock.
 pub static ENGINE: Mutex<Engine> = Mutex::new(Engine::new());
@@ -40,6 +43,11 @@ pub struct Fragment {
     dropped: bool,
     /// It compares the code at its entry.
     checked: bool,
+    /// The threads that use it, and whether its paths are left out of the recording.
+    world: World,
+    silent: bool,
+    /// Its exits lead to the dispatcher for good.
+    restless: bool,
     marks: u32,
     mark_count: u16,
     block_count: u16,
@@ -66,6 +74,8 @@ pub struct Exit {
     pub kind: ExitKind,
     pub target: u64,
     pub site: u64,
+    /// It may be linked.
+    links: bool,
     /// Its path.
     pub path: u32,
     /// Bytes of data behind its word.
@@ -97,6 +107,7 @@ pub struct Progress {
 pub struct Engine {
     control: u64,
     table: Table,
+    pub selection: Selection,
     cache: Cache,
     fragments: Vec<Fragment>,
     exits: Vec<Exit>,
@@ -106,8 +117,8 @@ pub struct Engine {
     /// Fragment by path, less `path_base`.
     by_path: Vec<u32>,
     path_base: u32,
-    /// Fragment by application address.
-    by_address: Lookup,
+    /// Fragment by application address, in each world.
+    by_address: [Lookup; WORLD_COUNT],
     /// Block number by application address, and the length of that block.
     blocks: Lookup,
     block_lengths: Lookup,
@@ -146,6 +157,7 @@ impl Engine {
         Self {
             control: 0,
             table: Table { address: 0, by_pext: false },
+            selection: Selection::new(),
             cache: Cache::new(),
             fragments: Vec::new(),
             exits: Vec::new(),
@@ -153,7 +165,7 @@ impl Engine {
             parts: Vec::new(),
             by_path: Vec::new(),
             path_base: 0,
-            by_address: Lookup::new(),
+            by_address: [const { Lookup::new() }; WORLD_COUNT],
             blocks: Lookup::new(),
             block_lengths: Lookup::new(),
             pages: Pages::new(),
@@ -169,14 +181,38 @@ impl Engine {
         self.table = table;
         self.has_avx512 = has_avx512();
         self.path_base = self.control().next_path.load(Ordering::Relaxed) + 1;
-        for slot in self.table_slots() {
+        let control = self.control();
+        self.selection.set_up(control);
+        let only_recorded = control.selection.load(Ordering::Relaxed) & wire::SELECT_CALLEES == 0
+            && control.skip.load(Ordering::Relaxed) == 0;
+        let worlds = if only_recorded { [World::Recording].as_slice() } else { &[World::Recording, World::Silent] };
+        for slot in worlds.iter().flat_map(|&world| self.table_slots(world)) {
             slot.store(missing, Ordering::Relaxed);
         }
     }
 
-    fn table_slots(&self) -> &'static [AtomicU64] {
-        // SAFETY: the injector made the table of this size, for this use only, and it stays.
-        unsafe { core::slice::from_raw_parts(self.table.address as usize as *const AtomicU64, wire::TABLE_BYTES / 8) }
+    /// The table of indirect targets of a world.
+    fn table_of(&self, world: World) -> Table {
+        let address = match world {
+            World::Recording => self.table.address,
+            World::Silent => self.table.address + wire::TABLE_BYTES as u32,
+            World::Careful => 0,
+        };
+        Table { address, ..self.table }
+    }
+
+    fn table_slots(&self, world: World) -> &'static [AtomicU64] {
+        let address = self.table_of(world).address as usize;
+        if address == 0 {
+            return &[];
+        }
+        // SAFETY: the injector made tables of this size, for this use only, and they stay.
+        unsafe { core::slice::from_raw_parts(address as *const AtomicU64, wire::TABLE_BYTES / 8) }
+    }
+
+    /// The place in the table for indirect jumps to `address`.
+    fn table_slot(&self, world: World, address: u64) -> Option<&'static AtomicU64> {
+        self.table_slots(world).get(self.table.index(address))
     }
 
     pub fn table(&self) -> Table {
@@ -198,33 +234,44 @@ impl Engine {
 
     /// The fragment for the code at `address`, translated now if need be.
     pub fn find(&mut self, address: u64, by_arrival: bool) -> Result<u32, Unreadable> {
-        match self.by_address.get(address) {
+        self.find_in(World::Recording, address, by_arrival)
+    }
+
+    /// The fragment for the code at `address` in a world, translated now if need be.
+    pub fn find_in(&mut self, world: World, address: u64, by_arrival: bool) -> Result<u32, Unreadable> {
+        match self.by_address[world as usize].get(address) {
             Some(index) => Ok(index),
-            None => self.translate(address, by_arrival),
+            None => self.translate(world, address, by_arrival),
         }
     }
 
-    fn translate(&mut self, address: u64, by_arrival: bool) -> Result<u32, Unreadable> {
+    fn translate(&mut self, world: World, address: u64, by_arrival: bool) -> Result<u32, Unreadable> {
+        self.selection.refresh(self.control());
         self.pages.guard(address);
         let code = CodeBytes::read(address);
         if code.length == 0 {
             return Err(Unreadable);
         }
-        let code_bytes = &code.bytes[..code.length];
-        let check = self.pages.is_checked_block(address, code_bytes);
-        let chain = [ChainBlock { address, code: code_bytes, next: None, check }];
-        let (fragment, translation) = self.emit(&chain, by_arrival, false)?;
+        let room = self.selection.room(address).min(code.length as u64) as usize;
+        let check = self.pages.is_checked_block(address, &code.bytes[..code.length]);
+        let chain = |length: usize| [ChainBlock { address, code: &code.bytes[..length], next: None, check }];
+        // If its first instruction reaches beyond, all of the block is what its beginning is.
+        let (chain, emitted) = match self.emit(world, &chain(room), by_arrival, false) {
+            Ok(emitted) => (chain(room), emitted),
+            Err(_) => (chain(code.length), self.emit(world, &chain(code.length), by_arrival, false)?),
+        };
+        let (fragment, translation) = emitted;
         let last = address + u64::from(translation.blocks[0].length) - 1;
         if last / PAGE != address / PAGE && self.pages.is_writable(last) {
             self.pages.guard(last);
             let length = translation.blocks[0].length as usize;
             if CodeBytes::read(address).bytes[..length] != code.bytes[..length] {
                 // Written to before it was protected.
-                return self.translate(address, by_arrival);
+                return self.translate(world, address, by_arrival);
             }
         }
         let index = self.register(fragment, &translation, &chain);
-        self.by_address.insert(address, index);
+        self.by_address[world as usize].insert(address, index);
         Ok(index)
     }
 
@@ -247,13 +294,17 @@ impl Engine {
     /// Writes the code and the stubs of a chain into the cache.
     fn emit(
         &mut self,
+        world: World,
         chain: &[ChainBlock],
         by_arrival: bool,
         guess: bool,
     ) -> Result<(Fragment, Translation), Unreadable> {
         let address = chain[0].address;
+        let restless = chain.iter().any(|block| self.selection.is_restless(world, block.address, block.code));
+        let table = if restless { Table { address: 0, ..self.table } } else { self.table_of(world) };
         let first_path = self.control().next_path.load(Ordering::Relaxed) + 1;
-        let data = self.control().data.load(Ordering::Relaxed);
+        let silent = self.selection.is_silent(world, address);
+        let data = if silent { wire::DATA_NONE } else { self.control().data.load(Ordering::Relaxed) };
         let Some(index) = self.cache.region_near(address) else {
             panic!("no room for translated code near {address:#x}");
         };
@@ -269,9 +320,9 @@ impl Engine {
         out.align(8);
         let body = out.here();
         let surroundings = Surroundings {
-            table: self.table,
+            table,
             guess,
-            ordered: self.ordered,
+            ordered: self.ordered && world == World::Recording,
             data,
             has_avx512: self.has_avx512,
             first_exit: self.exits.len() as u32,
@@ -307,6 +358,9 @@ impl Engine {
             generation: 0,
             dropped: false,
             checked: chain[0].check,
+            world,
+            silent,
+            restless,
             marks: 0,
             mark_count: 0,
             block_count: 0,
@@ -318,8 +372,8 @@ impl Engine {
     }
 
     fn register(&mut self, mut fragment: Fragment, translation: &Translation, chain: &[ChainBlock]) -> u32 {
-        self.announce_fragment(fragment.first_path, translation, chain);
-        if self.control().data.load(Ordering::Relaxed) != wire::DATA_NONE {
+        self.announce_fragment(&fragment, translation, chain);
+        if self.control().data.load(Ordering::Relaxed) != wire::DATA_NONE && !fragment.silent {
             self.announce_plan(fragment.first_path, translation);
         }
         self.control().next_path.fetch_add(translation.exits.len() as u32, Ordering::Relaxed);
@@ -327,7 +381,10 @@ impl Engine {
         if let Some(region) = self.cache.region_of_mut(fragment.start) {
             region.fragments.push(index);
         }
-        if translation.has_locked && !self.ordered {
+        if fragment.world != World::Recording {
+            note_instructions(fragment.first_path, translation, chain);
+        }
+        if translation.has_locked && !self.ordered && fragment.world == World::Recording {
             self.unordered.push(index);
         }
         fragment.marks = self.marks.len() as u32;
@@ -344,6 +401,7 @@ impl Engine {
             kind: exit.kind,
             target: exit.target,
             site: exit.site,
+            links: !fragment.restless,
             path,
             data: exit.data,
             blocks: exit.blocks,
@@ -383,14 +441,19 @@ impl Engine {
     /// Makes indirect jumps to this fragment find it at once.
     pub fn enter_in_table(&mut self, index: u32) {
         let arrival = self.arrival(index);
-        let address = self.fragments[index as usize].address;
-        self.table_slots()[self.table.index(address)].store(arrival, Ordering::Release);
+        let Fragment { world, address, .. } = self.fragments[index as usize];
+        if let Some(slot) = self.table_slot(world, address) {
+            slot.store(arrival, Ordering::Release);
+        }
     }
 
     /// Leads a direct exit to its target without us from now on, if a jump reaches that far.
     pub fn link(&mut self, number: u32, target: u32) {
         let exit = &mut self.exits[number as usize];
         let fragment = &mut self.fragments[target as usize];
+        if !exit.links {
+            return;
+        }
         if exit.site == 0 {
             // The entry of a dropped fragment: whoever still goes there goes on to the new one.
             let (dropped, body) = (exit.linked_to as usize, fragment.body);
@@ -486,8 +549,9 @@ impl Engine {
         self.append_code(code::BLOCK, &[&address.to_le_bytes(), &block.to_le_bytes(), &[0; 4], bytes]);
     }
 
-    fn announce_fragment(&mut self, first_path: u32, translation: &Translation, chain: &[ChainBlock]) {
-        let counts = [first_path, translation.blocks.len() as u32, translation.exits.len() as u32, 0];
+    fn announce_fragment(&mut self, fragment: &Fragment, translation: &Translation, chain: &[ChainBlock]) {
+        let flags = if fragment.silent { code::SILENT } else { 0 };
+        let counts = [fragment.first_path, translation.blocks.len() as u32, translation.exits.len() as u32, flags];
         let mut words: Vec<u32> = Vec::with_capacity(4 + chain.len() + translation.exits.len());
         words.extend_from_slice(&counts);
         for (block, BlockResult { length, taken }) in chain.iter().zip(&translation.blocks) {
@@ -535,8 +599,9 @@ impl Engine {
             return;
         }
         self.fragments[index as usize].dropped = true;
-        if self.by_address.get(fragment.address) == Some(index) {
-            self.by_address.remove(fragment.address);
+        let by_address = &mut self.by_address[fragment.world as usize];
+        if by_address.get(fragment.address) == Some(index) {
+            by_address.remove(fragment.address);
         }
         let parts = &self.parts[fragment.blocks as usize..][..usize::from(fragment.block_count)];
         for part in parts {
@@ -554,6 +619,7 @@ impl Engine {
             kind: ExitKind::Direct,
             target: fragment.address,
             site: 0,
+            links: true,
             path: 0,
             data: 0,
             blocks: 0,
@@ -579,10 +645,49 @@ impl Engine {
         }
     }
 
+    /// The fragments of the recording world that have a block that begins at `address`.
+    pub fn fragments_through(&self, address: u64) -> Vec<u32> {
+        let is_through = |index: &u32| {
+            let fragment = &self.fragments[*index as usize];
+            let parts = &self.parts[fragment.blocks as usize..][..usize::from(fragment.block_count)];
+            fragment.world == World::Recording && parts.iter().any(|part| part.address == address)
+        };
+        self.pages.made_from(address).iter().copied().filter(is_through).collect()
+    }
+
+    /// Instructions of the first `blocks` blocks of the fragment with this first path, and of the next one up to `pc`.
+    pub fn instructions_before(&self, fragment: u32, blocks: u32, pc: u64) -> u64 {
+        let Some((index, _)) = self.path(fragment) else { return 0 };
+        let parts = &self.parts[self.fragments[index as usize].blocks as usize..];
+        let parts = parts.iter().take(blocks as usize + 1).enumerate();
+        let lengths = parts.map(|(at, part)| match at == blocks as usize {
+            true => (part.address, pc.wrapping_sub(part.address).min(u64::from(part.length)) as usize),
+            false => (part.address, part.length as usize),
+        });
+        let count = |(address, length): (u64, usize)| {
+            let code = CodeBytes::read(address);
+            skip::instructions(address, &code.bytes[..length.min(code.length)])
+        };
+        lengths.map(count).sum()
+    }
+
     /// Whether the code of the fragment that `place` lies in is still what it was made from.
     pub fn is_current(&self, place: &Place) -> bool {
         let index = self.by_path.get((place.progress.fragment - self.path_base) as usize);
         index.is_some_and(|&index| !self.fragments[index as usize].dropped)
+    }
+}
+
+/// Notes for every path of a new fragment how many instructions it has.
+fn note_instructions(first_path: u32, translation: &Translation, chain: &[ChainBlock]) {
+    let mut sums = Vec::with_capacity(chain.len() + 1);
+    let mut sum = 0;
+    for (block, BlockResult { length, .. }) in chain.iter().zip(&translation.blocks) {
+        sum += skip::instructions(block.address, &block.code[..*length as usize]);
+        sums.push(sum);
+    }
+    for (path, exit) in (first_path..).zip(&translation.exits) {
+        skip::note(path, sums.get(usize::from(exit.blocks) - 1).copied().unwrap_or(sum));
     }
 }
 
@@ -661,8 +766,9 @@ mod tests {
         static TABLES: AtomicU64 = AtomicU64::new(0x7000_0000);
         let protection = sys::PROT_READ | sys::PROT_WRITE;
         let shared = memory::tests::shared();
-        let address = TABLES.fetch_add(wire::TABLE_BYTES as u64, Ordering::Relaxed);
-        let table = sys::map(address, wire::TABLE_BYTES as u64, protection, sys::MAP_FIXED_NOREPLACE).unwrap();
+        let length = (wire::TABLE_COUNT * wire::TABLE_BYTES) as u64;
+        let address = TABLES.fetch_add(length, Ordering::Relaxed);
+        let table = sys::map(address, length, protection, sys::MAP_FIXED_NOREPLACE).unwrap();
         let mut engine = Engine::new();
         engine.set_up(shared, Table { address: table as u32, by_pext: true }, MISSING);
         engine
@@ -794,7 +900,7 @@ mod tests {
         let mut engine = engine();
         let code = page(&[(0, &BRANCH)]);
         let index = engine.find(code, false).unwrap();
-        let slot = &engine.table_slots()[engine.table.index(code)];
+        let slot = engine.table_slot(World::Recording, code).unwrap();
         assert_eq!(slot.load(Ordering::Relaxed), MISSING);
         engine.enter_in_table(index);
         let arrival = engine.fragment(index).arrival;
@@ -845,7 +951,7 @@ mod tests {
         let chain = engine.find(code, false).unwrap();
         let [old, new] = [first, chain].map(|index| *engine.fragment(index));
         assert_eq!(transfer_at(old.body), jumps_to(new.body));
-        assert_eq!(engine.table_slots()[engine.table.index(code)].load(Ordering::Relaxed), new.arrival);
+        assert_eq!(engine.table_slot(World::Recording, code).unwrap().load(Ordering::Relaxed), new.arrival);
         let records = records(&engine);
         let (kind, last) = records.last().unwrap();
         let last = words(last);

@@ -3,7 +3,7 @@
 //!
 //! Who calls whom: [`start`] takes over the first thread; translated code (made by [`translate`], kept by [`fragment`] in the
 //! memory of [`cache`]) leaves through the assembly in [`dispatch`], which finds or translates what comes next;
-//! [`profile`] reads in the full segments of the ring what is hot, and has long chains made of it; [`syscall`] sees every system call, [`clone`] new threads and processes, [`signal`] every signal, [`change`] code that is replaced. All of them write to
+//! [`profile`] reads in the full segments of the ring what is hot, and has long chains made of it; [`syscall`] sees every system call, [`clone`] new threads and processes, [`signal`] every signal, [`change`] code that is replaced; [`select`] and [`skip`] know what of all that is to be recorded. All of them write to
 //! the thread's [`ring`]. The state of one thread is its [`tcb::Tcb`], reached through gs.
 //!
 //! The engine never touches trace files and does not know what a recording is used for.
@@ -28,7 +28,9 @@ pub mod own;
 pub mod profile;
 pub mod ring;
 pub mod seccomp;
+pub mod select;
 pub mod signal;
+pub mod skip;
 pub mod start;
 pub mod sys;
 pub mod syscall;

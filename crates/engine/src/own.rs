@@ -74,7 +74,8 @@ fn add_to(list: &[[AtomicU64; 2]], start: u64, end: u64) -> bool {
             to.store(end, Ordering::SeqCst);
             return true;
         }
-        if to.load(Ordering::SeqCst) == 0 && from.compare_exchange(0, start, Ordering::SeqCst, Ordering::SeqCst).is_ok() {
+        if to.load(Ordering::SeqCst) == 0 && from.compare_exchange(0, start, Ordering::SeqCst, Ordering::SeqCst).is_ok()
+        {
             to.store(end, Ordering::SeqCst);
             return true;
         }

@@ -21,9 +21,9 @@ const STRIDE_WITH_DATA: usize = 64;
 
 /// Looks at the segment that the thread has filled, before it is handed over.
 pub fn study(tcb: &Tcb) {
-    let words = ((tcb.cursor - tcb.segment) / 4) as usize;
+    let words = ((tcb.cursor - tcb.stand.opened) / 4) as usize;
     // SAFETY: the thread has written these words and is the only one to write here until it hands the segment over.
-    let words = unsafe { core::slice::from_raw_parts(tcb.segment as *const u32, words) };
+    let words = unsafe { core::slice::from_raw_parts(tcb.stand.opened as *const u32, words) };
     let mut engine = ENGINE.lock();
     if tcb.control().data.load(Ordering::Relaxed) == DATA_NONE {
         sample(&mut engine, words, STRIDE);

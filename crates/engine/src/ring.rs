@@ -5,8 +5,9 @@ use core::sync::atomic::Ordering;
 use wire::{Control, SEGMENT_BYTES, SEGMENT_COUNT, word};
 
 use crate::fragment::Progress;
-use crate::sys;
+use crate::select::World;
 use crate::tcb::Tcb;
+use crate::{select, skip, sys};
 
 /// How often a waiting thread looks whether the recorder is still alive.
 const PATIENCE_MILLISECONDS: u64 = 100;
@@ -20,6 +21,7 @@ fn open_segment(tcb: &mut Tcb) {
     tcb.segment = segment_address(tcb);
     tcb.limit = tcb.segment + SEGMENT_BYTES as u64;
     tcb.cursor = tcb.segment;
+    tcb.stand.opened = tcb.cursor;
 }
 
 /// Prepares the ring of a new thread and makes the guard pages that stop its cursor.
@@ -74,6 +76,9 @@ fn head(kind: u8, low: u8, data: &[&[u8]]) -> u32 {
 
 /// Hands the segment over, waits for a free one and opens it.
 pub fn advance(tcb: &mut Tcb) {
+    if select::reuse(tcb) {
+        return;
+    }
     publish(tcb);
     if !wait_for_room(tcb) {
         // Nobody reads any more: write over what is there until the thread has left.
@@ -83,6 +88,8 @@ pub fn advance(tcb: &mut Tcb) {
     }
     open_segment(tcb);
     append_time(tcb, word::TIME);
+    tcb.stand.quiet = tcb.stand.world != World::Recording;
+    tcb.stand.floor = tcb.cursor;
 }
 
 fn publish(tcb: &mut Tcb) {
@@ -105,6 +112,22 @@ pub fn ring_doorbell(control: &Control) {
 pub fn is_wanted(control: &Control) -> bool {
     control.recorder[0].load(Ordering::Relaxed) & wire::OWNER_DIED == 0
         && control.leave.load(Ordering::Relaxed) != wire::LEAVE_ALONE
+}
+
+/// Waits until the recorder has taken the code ring's content up to `head`.
+pub fn wait_for_code(control: &Control, head: u64) {
+    loop {
+        let tail = control.code_tail.load(Ordering::SeqCst);
+        if tail >= head || !is_wanted(control) {
+            control.code_waiting.store(0, Ordering::SeqCst);
+            return;
+        }
+        control.code_waiting.store(1, Ordering::SeqCst);
+        ring_doorbell(control);
+        // SAFETY: the low half of the tail, as an atomic of its own; x86 is little-endian.
+        let word = unsafe { &*control.code_tail.as_ptr().cast::<core::sync::atomic::AtomicU32>() };
+        sys::futex_wait(word, tail as u32, PATIENCE_MILLISECONDS);
+    }
 }
 
 fn wait_for_room(tcb: &Tcb) -> bool {
@@ -136,6 +159,11 @@ fn high(value: u64) -> u32 {
     (value >> 32) as u32
 }
 
+/// Appends the place where the thread leaves what is recorded.
+pub fn append_gap(tcb: &mut Tcb, pc: u64) {
+    append(tcb, &[word::event(word::GAP, 0), low(pc), high(pc)]);
+}
+
 /// Appends an event of the form `pc, tsc`.
 pub fn append_timed(tcb: &mut Tcb, kind: u8, pc: u64) {
     let tsc = sys::tsc();
@@ -161,6 +189,7 @@ pub fn append_signal(tcb: &mut Tcb, signal: u8, handler: u64) {
     let data = &mut room[..(data as usize).min(wire::RECORD_BYTES_MAX)];
     // SAFETY: the fragment has stored so much behind the cursor.
     unsafe { core::ptr::copy_nonoverlapping((tcb.cursor + 4) as *const u8, data.as_mut_ptr(), data.len()) };
+    skip::interrupted(tcb, fragment, blocks);
     let (pc, tsc) = (tcb.registers.rip, sys::tsc());
     let head = head(word::SIGNAL, signal, &[data]);
     let words = [head, fragment, blocks, low(pc), high(pc), low(handler), high(handler), low(tsc), high(tsc)];
@@ -227,6 +256,8 @@ pub fn append_child(tcb: &mut Tcb, thread: u32, os_tid: u32) {
 
 /// Says why the thread is not recorded any further, hands everything over and gives up the slot.
 pub fn close(tcb: &mut Tcb, kind: u8) {
+    skip::give_back(tcb);
+    select::forget_silence(tcb);
     append_time(tcb, kind);
     publish(tcb);
     tcb.slot().state.store(wire::SLOT_ENDED, Ordering::SeqCst);

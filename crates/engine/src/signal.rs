@@ -17,7 +17,7 @@ use crate::fragment::{ENGINE, Place};
 use crate::lock::Mutex;
 use crate::tcb::{AlternateStack, SS_AUTODISARM, SS_DISABLE, SS_ONSTACK, Tcb, Vectors};
 use crate::translate::{Spill, State};
-use crate::{clone, dispatch, emulate, exec, leave, memory, profile, ring, sys, syscall};
+use crate::{clone, dispatch, emulate, exec, leave, memory, profile, ring, skip, sys, syscall};
 
 pub const SIGILL: usize = 4;
 pub const SIGTRAP: usize = 5;
@@ -289,7 +289,8 @@ pub fn sigaltstack(tcb: &mut Tcb, new: u64, old: u64) -> i64 {
     if old != 0 && !memory::write(old, &before) { sys::EFAULT } else { 0 }
 }
 
-fn is_on(stack: &AlternateStack, rsp: u64) -> bool {
+/// Whether `rsp` is on the alternate stack.
+pub fn is_on(stack: &AlternateStack, rsp: u64) -> bool {
     stack.flags & (SS_DISABLE | SS_AUTODISARM) == 0
         && rsp.wrapping_sub(stack.address) <= stack.length
         && stack.length != 0
@@ -520,8 +521,12 @@ fn on_ring_end(tcb: &mut Tcb, context: &mut Context) {
     tcb.cursor = context.registers[CONTEXT_R15];
     profile::study(tcb);
     ring::advance_with_data(tcb);
+    if tcb.stand.skipping {
+        skip::go_on(tcb);
+        tcb.stale |= skip::is_near_end(tcb);
+    }
     context.registers[CONTEXT_R15] = tcb.cursor;
-    if tcb.leaving && !tcb.stepping {
+    if (tcb.leaving || tcb.stale) && !tcb.stepping {
         tcb.deferred.store(1, Ordering::Relaxed);
         context.mask |= !SYNCHRONOUS;
         step(tcb, context);

@@ -10,7 +10,7 @@ use wire::{Control, FLAG_ATTACHED, FLAG_FSGSBASE, Init, Places, STAGE_STARTED, V
 use crate::emit::Table;
 use crate::fragment::ENGINE;
 use crate::tcb::{self, Tcb, Vectors};
-use crate::{clone, dispatch, leave, own, ring, signal, sys, syscall};
+use crate::{clone, dispatch, leave, own, ring, select, signal, sys, syscall};
 
 /// Called once per image, on the injector's stack.
 ///
@@ -98,6 +98,7 @@ fn enter(tcb: &mut Tcb) -> ! {
     let pc = tcb.registers.rip;
     ring::append_timed(tcb, word::START, pc);
     ring::append_fs_base(tcb);
+    select::start(tcb, &ENGINE.lock());
     dispatch::enter_first()
 }
 

@@ -9,7 +9,7 @@ use wire::{R8, R9, R10, R11, RAX, RCX, RDI, RDX, RSI, RSP, Rseq, word};
 use crate::fragment::ENGINE;
 use crate::sys::{self, number};
 use crate::tcb::Tcb;
-use crate::{clone, exec, leave, memory, ring, seccomp, signal};
+use crate::{clone, exec, leave, memory, ring, seccomp, select, signal, skip};
 
 pub const INSTRUCTION_BYTES: u64 = 2;
 /// Returned by [`trackway_syscall`] when signals are waiting; no system call returns this.
@@ -21,6 +21,7 @@ pub const TRAPPED: i64 = -5001;
 pub fn handle(tcb: &mut Tcb) {
     let call = tcb.registers.general[RAX];
     ring::append_syscall(tcb, call as u32);
+    skip::give_back(tcb);
     if call != number::RESTART_SYSCALL {
         // What is left of an interrupted call would not survive the wait. It is short-lived: a thread in it can be stopped.
         leave::park_if_wanted(tcb);
@@ -53,7 +54,7 @@ pub fn handle(tcb: &mut Tcb) {
         number::EXECVE | number::EXECVEAT => exec::exec(tcb),
         number::EXIT => clone::exit(tcb),
         number::EXIT_GROUP => clone::exit_process(tcb),
-        number::MMAP => map(arguments),
+        number::MMAP => map(tcb, arguments),
         number::MUNMAP => unmap(arguments),
         number::MPROTECT | number::PKEY_MPROTECT => protect(call, arguments),
         number::SHMAT => attach_shared(arguments),
@@ -197,7 +198,11 @@ fn rseq(tcb: &mut Tcb, wanted: Rseq, flags: u32) -> i64 {
         }
         RSEQ_UNREGISTER if tcb.rseq == wanted && wanted != Rseq::default() => {
             tcb.rseq = Rseq::default();
-            if memory::write(wanted.address.wrapping_add(RSEQ_PROCESSOR), &RSEQ_NOT_REGISTERED) { 0 } else { sys::EFAULT }
+            if memory::write(wanted.address.wrapping_add(RSEQ_PROCESSOR), &RSEQ_NOT_REGISTERED) {
+                0
+            } else {
+                sys::EFAULT
+            }
         }
         _ => sys::EINVAL,
     }
@@ -228,7 +233,7 @@ pub fn call_now(call: u64, arguments: [u64; 6]) -> i64 {
 }
 
 /// mmap: new executable file mappings are modules.
-fn map(arguments: [u64; 6]) -> i64 {
+fn map(tcb: &Tcb, arguments: [u64; 6]) -> i64 {
     let [_, length, protection, flags, file, offset] = arguments;
     let result = call_now(number::MMAP, arguments);
     let Ok(address) = u64::try_from(result) else { return result };
@@ -248,6 +253,7 @@ fn map(arguments: [u64; 6]) -> i64 {
         };
         let count = usize::try_from(count).unwrap_or(0);
         ENGINE.lock().announce_module(address, length, offset, &path[..count]);
+        select::await_recorder(tcb.control());
     }
     result
 }

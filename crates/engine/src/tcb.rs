@@ -27,6 +27,7 @@ pub struct Tcb {
     /// Addresses that translated code jumps to: see `dispatch`.
     pub exit_entry: u64,
     pub mismatch_entry: u64,
+    pub miss_entry: u64,
     /// The low bits of an address that choose its place in the table of indirect targets.
     pub table_mask: u64,
     /// Top of the engine's stack; nothing on it is needed while translated code runs.
@@ -89,6 +90,8 @@ pub struct Tcb {
     pub interrupted: u32,
     /// What the kernel is to be told about restartable sequences when the thread leaves.
     pub rseq: Rseq,
+    /// Whether and why the thread is recorded.
+    pub stand: crate::select::Stand,
 }
 
 /// Room for a memory operand.
@@ -127,6 +130,7 @@ pub const ENGINE_STACK: u32 = offset_of!(Tcb, engine_stack) as u32;
 pub const CURSOR: u32 = offset_of!(Tcb, cursor) as u32;
 pub const EXIT_ENTRY: u32 = offset_of!(Tcb, exit_entry) as u32;
 pub const MISMATCH_ENTRY: u32 = offset_of!(Tcb, mismatch_entry) as u32;
+pub const MISS_ENTRY: u32 = offset_of!(Tcb, miss_entry) as u32;
 pub const TABLE_MASK: u32 = offset_of!(Tcb, table_mask) as u32;
 /// Where the application's r15 lives.
 pub const APP_R15: u32 = (offset_of!(Tcb, registers) + 8 * wire::R15) as u32;

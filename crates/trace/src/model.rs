@@ -24,6 +24,8 @@ pub struct Recording {
     pub system: String,
     /// Name and version of the program that recorded.
     pub recorder: String,
+    /// The options that restricted what was recorded, as on the command line.
+    pub options: Vec<String>,
     /// What was recorded beside control flow.
     pub data: DataMode,
 }

@@ -16,9 +16,11 @@ pub(crate) fn write_recording(recording: &Recording) -> Vec<u8> {
     for string in [&recording.host, &recording.cpu, &recording.system, &recording.recorder] {
         put_string(&mut out, string);
     }
-    put_varint(&mut out, recording.command.len() as u64);
-    for word in &recording.command {
-        put_string(&mut out, word);
+    for words in [&recording.command, &recording.options] {
+        put_varint(&mut out, words.len() as u64);
+        for word in words {
+            put_string(&mut out, word);
+        }
     }
     put_varint(&mut out, u64::from(recording.data.number()));
     out
@@ -36,10 +38,13 @@ pub(crate) fn read_recording(content: &[u8]) -> Option<Recording> {
         system: fields.string()?,
         recorder: fields.string()?,
         command: Vec::new(),
+        options: Vec::new(),
         data: DataMode::None,
     };
-    for _ in 0..fields.varint()? {
-        recording.command.push(fields.string()?);
+    for words in [&mut recording.command, &mut recording.options] {
+        for _ in 0..fields.varint()? {
+            words.push(fields.string()?);
+        }
     }
     recording.data = DataMode::from_number(fields.varint()?)?;
     Some(recording)
@@ -451,6 +456,7 @@ mod tests {
             cpu: "c".into(),
             system: "s".into(),
             recorder: "v".into(),
+            options: vec!["--skip".into(), "7".into()],
             data: DataMode::Values,
         };
         let bytes = write_recording(&recording);

@@ -35,7 +35,12 @@ pub const CODE_RING_BYTES: usize = 8 << 20;
 
 /// Where the parts of the shared mapping are.
 pub const CONTROL_BYTES: usize = (size_of::<Control>() + 4095) & !4095;
-pub const CODE_RING_OFFSET: usize = CONTROL_BYTES;
+/// The ranges of addresses that [`Control::selection`] speaks about, as pairs of start and end, and the entries of routines.
+pub const RANGES_OFFSET: usize = CONTROL_BYTES;
+pub const RANGES_MAX: usize = 1 << 16;
+pub const ENTRIES_OFFSET: usize = RANGES_OFFSET + RANGES_MAX * 16;
+pub const ENTRIES_MAX: usize = 1 << 16;
+pub const CODE_RING_OFFSET: usize = ENTRIES_OFFSET + ENTRIES_MAX * 8;
 pub const SLOTS_OFFSET: usize = CODE_RING_OFFSET + CODE_RING_BYTES;
 pub const SHARED_BYTES: usize = SLOTS_OFFSET + SLOT_COUNT * SLOT_STRIDE;
 
@@ -95,8 +100,25 @@ pub struct Control {
     pub places: Places,
     /// The ranges of memory that the engine has made for itself, each as start and end; an unused one has an end of 0.
     pub own: [[AtomicU64; 2]; OWN_MAX],
+    /// Which code is recorded, some of the `SELECT_*`. Set by the recorder before the target sees it.
+    pub selection: AtomicU32,
+    /// Instructions that are still to be executed unrecorded and that no thread has taken upon itself yet.
+    pub skip: AtomicU64,
+    /// Changes with the tables of ranges and entries; odd while the recorder changes them.
+    pub selection_generation: AtomicU32,
+    pub range_count: AtomicU32,
+    pub entry_count: AtomicU32,
+    /// Threads that have taken a part of `skip` upon themselves, a futex: who finds nothing left waits until there are none.
+    pub skippers: AtomicU32,
     pub slots: [Slot; SLOT_COUNT],
 }
+
+/// Only code in the ranges is recorded.
+pub const SELECT_INSIDE: u32 = 1;
+/// Code in the ranges is not recorded.
+pub const SELECT_OUTSIDE: u32 = 2;
+/// What a thread does is recorded from one of the entries until it returns from there.
+pub const SELECT_CALLEES: u32 = 4;
 
 /// Nobody leaves.
 pub const LEAVE_NOT: u32 = 0;
@@ -212,7 +234,10 @@ pub struct Slot {
     pub used: [AtomicU32; SEGMENT_COUNT],
     /// Logical number of the thread that created this one; `u32::MAX` for none.
     pub parent: AtomicU32,
-    pub reserved: [u32; 5],
+    /// If not 0: of the segment being written only so many bytes, less one, matter. What is behind them is of unselected
+    /// code, written over again and again.
+    pub silent_from: AtomicU32,
+    pub reserved: [u32; 4],
 }
 
 pub const SLOT_FREE: u32 = 0;
@@ -254,7 +279,7 @@ pub struct Init {
     pub flags: u32,
     /// Address of the shared mapping ([`Control`] is at its start).
     pub shared: u64,
-    /// Address, below 2 GiB, of [`TABLE_BYTES`] zeroed bytes for the table of indirect targets.
+    /// Address, below 2 GiB, of [`TABLE_COUNT`] times [`TABLE_BYTES`] zeroed bytes for the tables of indirect targets.
     pub table: u64,
     /// Where the injected engine (image, stack, table, this block) lies: one range below 2 GiB.
     pub engine_start: u64,
@@ -291,5 +316,7 @@ pub const FLAG_FSGSBASE: u32 = 1;
 /// The process was running before: its threads have masks, alternate stacks and vector registers to be taken over.
 pub const FLAG_ATTACHED: u32 = 2;
 
-/// Room for the table of indirect targets, a power of two of addresses.
+/// Room for a table of indirect targets, a power of two of addresses.
 pub const TABLE_BYTES: usize = 8 << 18;
+/// One for code that is recorded, one for code that is not.
+pub const TABLE_COUNT: usize = 2;

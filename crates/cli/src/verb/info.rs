@@ -196,6 +196,9 @@ struct SelectionJson {
 pub struct Overview {
     file: String,
     command: Vec<String>,
+    /// What restricted the recording.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    options: Vec<String>,
     exit: ExitJson,
     /// False if the recorder did not live to see the end.
     finished: bool,
@@ -246,6 +249,7 @@ impl Overview {
         Self {
             file: input.file.display().to_string(),
             command: recording.command.clone(),
+            options: recording.options.clone(),
             exit: match trace.exit() {
                 Exit::Code(code) => ExitJson::Code(code),
                 Exit::Signal(signal) => ExitJson::Signal(signal),
@@ -325,6 +329,9 @@ pub fn heading(overview: &Overview) -> String {
     let mut text = String::new();
     let mut line = |name: &str, value: String| writeln!(text, "{name:<14}{value}").expect("a string takes everything");
     line("command", overview.command.join(" "));
+    if !overview.options.is_empty() {
+        line("only", overview.options.join(" "));
+    }
     line("exit", exit_text(overview));
     if let Some(selection) = &overview.selection {
         line("selected", selection_text(selection));

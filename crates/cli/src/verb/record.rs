@@ -6,7 +6,7 @@ use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::thread::ScopedJoinHandle;
 use std::time::{Duration, Instant};
 
-use capture::{Limits, Options, Outcome};
+use capture::{Limits, Options, Outcome, Selection};
 use serde::Serialize;
 use trace::{DataMode, Exit, Summary};
 
@@ -25,7 +25,7 @@ pub fn run(arguments: &Record) -> Result<u8, Stopped> {
         no_aslr: arguments.no_aslr,
         data: mode(arguments.data),
         limits: Limits { time: arguments.seconds, bytes: arguments.max_size },
-        ..Options::default()
+        selection: selection(arguments),
     };
     let (outcome, watched) = watched(arguments, || capture::record(&options));
     let outcome = outcome.map_err(Failure::from)?;
@@ -39,6 +39,16 @@ pub fn run(arguments: &Record) -> Result<u8, Stopped> {
         write_report(path, &outcome, &watched)?;
     }
     Ok(if arguments.pid.is_some() { 0 } else { status(outcome.exit) })
+}
+
+fn selection(arguments: &Record) -> Selection {
+    Selection {
+        skip: arguments.skip,
+        length: arguments.length,
+        no_shared_libs: arguments.no_shared_libs,
+        routines: arguments.routines.clone(),
+        callees: arguments.callees,
+    }
 }
 
 fn mode(data: Data) -> DataMode {

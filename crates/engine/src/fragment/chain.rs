@@ -23,6 +23,18 @@ pub(super) const TIERS: [Tier; 4] = [
     Tier { samples: 512, blocks: CHAIN_BLOCKS_MAX, bytes: 2048, through_chains: true, guess: true },
 ];
 
+/// Most instructions of a path: a chain has no more bytes than its tier allows, a single block has fewer.
+pub const PATH_INSTRUCTIONS_MAX: usize = {
+    let (mut most, mut tier) = (wire::code::BLOCK_BYTES_MAX, 0);
+    while tier < TIERS.len() {
+        if TIERS[tier].bytes as usize > most {
+            most = TIERS[tier].bytes as usize;
+        }
+        tier += 1;
+    }
+    most
+};
+
 /// Chains of hot blocks.
 impl Engine {
     /// The profile has met a path at the beginning of `history`, which goes on with what the thread executed next.
@@ -31,7 +43,7 @@ impl Engine {
         let Some((index, exit)) = self.path(history[0]) else { return false };
         let executed = exit.blocks;
         let fragment = &mut self.fragments[index as usize];
-        if self.by_address.get(fragment.address) != Some(index) {
+        if self.by_address[fragment.world as usize].get(fragment.address) != Some(index) || fragment.restless {
             return false;
         }
         let Some(tier) = TIERS.get(usize::from(fragment.generation)) else { return false };
@@ -68,7 +80,7 @@ impl Engine {
     }
 
     /// The fragment and exit of a path.
-    fn path(&self, word: u32) -> Option<(u32, &Exit)> {
+    pub(super) fn path(&self, word: u32) -> Option<(u32, &Exit)> {
         let index = *self.by_path.get(word.checked_sub(self.path_base)? as usize)?;
         let fragment = &self.fragments[index as usize];
         let exit = fragment.first_exit + (word - fragment.first_path);
@@ -102,8 +114,9 @@ impl Engine {
             let check = self.pages.is_checked(part.address, part.address + u64::from(part.length));
             chain.push(ChainBlock { address: part.address, code: bytes, next, check });
         }
+        let world = self.fragments[old as usize].world;
         let by_arrival = self.fragments[old as usize].arrival != 0;
-        let Ok((mut fragment, translation)) = self.emit(&chain, by_arrival, tier.guess) else { return false };
+        let Ok((mut fragment, translation)) = self.emit(world, &chain, by_arrival, tier.guess) else { return false };
         fragment.generation = self.fragments[old as usize].generation + 1;
         let new = self.register(fragment, &translation, &chain);
         self.replace(old, new);
@@ -114,13 +127,16 @@ impl Engine {
     fn gather(&self, history: &[u32], tier: &Tier) -> Vec<Part> {
         let mut parts: Vec<Part> = Vec::new();
         let mut bytes = 0;
+        let mut first = None;
         for &word in history {
             let Some((index, exit)) = self.path(word) else { break };
             let fragment = &self.fragments[index as usize];
             if fragment.dropped || (!parts.is_empty() && !tier.through_chains && fragment.block_count > 1) {
                 break;
             }
-            if exit.kind == ExitKind::Emulated {
+            // A chain stays in its world, and is silent as a whole or not at all.
+            let kind = (fragment.world, fragment.silent);
+            if *first.get_or_insert(kind) != kind || fragment.restless || exit.kind == ExitKind::Emulated {
                 break;
             }
             let executed = &self.parts[fragment.blocks as usize..][..usize::from(exit.blocks)];
@@ -128,7 +144,8 @@ impl Engine {
                 bytes += part.length;
                 let closed = parts.first().is_some_and(|first| first.address == part.address);
                 let enough = parts.len() * 2 >= tier.blocks;
-                if parts.len() >= tier.blocks || bytes > tier.bytes || (closed && enough) {
+                let gate = !parts.is_empty() && self.selection.is_gate(fragment.world, part.address);
+                if parts.len() >= tier.blocks || bytes > tier.bytes || (closed && enough) || gate {
                     return parts;
                 }
                 parts.push(*part);
@@ -143,9 +160,10 @@ impl Engine {
     /// Leads everything that goes to `old` to `new`, which is for the same address.
     fn replace(&mut self, old: u32, new: u32) {
         let [from, to] = [old, new].map(|index| self.fragments[index as usize]);
-        self.by_address.insert(from.address, new);
-        let slot = &self.table_slots()[self.table.index(from.address)];
-        if to.arrival != 0 {
+        self.by_address[from.world as usize].insert(from.address, new);
+        if to.arrival != 0
+            && let Some(slot) = self.table_slot(from.world, from.address)
+        {
             let _ = slot.compare_exchange(from.arrival, to.arrival, Ordering::Release, Ordering::Relaxed);
         }
         patch_entry(&from, to.body);

@@ -1,0 +1,333 @@
+//! Leaves out of the words of a thread what is not to be recorded, and stops when enough has been.
+//!
+//! Words of silent fragments (see `wire::code::SILENT`) and what happens between them are replaced by one
+//! [`wire::word::GAP`]. Where a thread is back, the last time that was seen in the gap is told, so that threads can still be
+//! ordered. Definitions of blocks are held back until a fragment that is recorded needs them.
+//!
+//! Knows nothing of rings and sinks: words in, words out. The words come from the target, unchecked.
+
+use std::collections::{BTreeMap, HashMap};
+
+use trace::{Fragment, Plan};
+use wire::word::{self, EVENT};
+
+/// Path numbers are given out one after the other. One that is further off than this from all others is nonsense.
+const LEAP_MAX: usize = 1 << 20;
+
+pub struct Filter {
+    /// By number.
+    paths: Vec<Path>,
+    blocks: HashMap<u32, Block>,
+    /// The blocks of fragments that are recorded, by their first path, if instructions are counted.
+    fragments: HashMap<u32, Box<[u32]>>,
+    threads: BTreeMap<u32, Thread>,
+    /// Instructions that may still be recorded.
+    left: Option<u64>,
+    /// The last time seen in any thread.
+    tsc: u64,
+    out: Vec<u32>,
+    is_empty: bool,
+    /// Words of data behind what was looked at in this segment, if instructions are counted.
+    data_words: usize,
+}
+
+#[derive(Debug, Clone, Copy, Default)]
+struct Path {
+    head: u64,
+    first_path: u32,
+    instructions: u32,
+    /// Words of data behind it.
+    data_words: u16,
+    silent: bool,
+}
+
+#[derive(Debug)]
+pub struct Block {
+    pub address: u64,
+    pub code: Box<[u8]>,
+    is_told: bool,
+    instructions: u32,
+}
+
+#[derive(Debug, Default)]
+struct Thread {
+    in_gap: bool,
+    /// The last time in the gap.
+    time: Option<u64>,
+    has_ended: bool,
+}
+
+impl Filter {
+    /// `length`: how many instructions may be recorded.
+    pub fn new(length: Option<u64>) -> Self {
+        Self {
+            paths: Vec::new(),
+            blocks: HashMap::new(),
+            fragments: HashMap::new(),
+            threads: BTreeMap::new(),
+            left: length,
+            tsc: 0,
+            out: Vec::new(),
+            is_empty: true,
+            data_words: 0,
+        }
+    }
+
+    /// Whether all instructions that were wanted have been recorded.
+    pub fn is_full(&self) -> bool {
+        self.left == Some(0)
+    }
+
+    /// Whether nothing has been recorded.
+    pub fn is_empty(&self) -> bool {
+        self.is_empty
+    }
+
+    pub fn block(&mut self, block: u32, address: u64, code: &[u8]) {
+        let instructions = if self.left.is_some() { instructions(address, code).count() as u32 } else { 0 };
+        self.blocks.insert(block, Block { address, code: code.into(), is_told: false, instructions });
+    }
+
+    /// Takes note of a fragment. If it is to be recorded, returns the blocks that have to be told before it.
+    pub fn fragment(&mut self, fragment: &Fragment, silent: bool) -> Option<Vec<(u32, &Block)>> {
+        let numbers = fragment.blocks.iter().map(|block| block & !wire::code::TAKEN);
+        let known: Vec<(u64, u32)> = numbers
+            .clone()
+            .map(|block| self.blocks.get(&block).map_or((0, 0), |block| (block.address, block.instructions)))
+            .collect();
+        let (first, end) = (fragment.first_path as usize, fragment.first_path as usize + fragment.exits.len());
+        if first <= self.paths.len() + LEAP_MAX {
+            self.paths.resize(self.paths.len().max(end), Path::default());
+            for (path, exit) in self.paths[first..end].iter_mut().zip(fragment.exits) {
+                let executed = &known[..known.len().min((exit & 0xffff) as usize)];
+                let instructions = executed.iter().map(|(_, instructions)| instructions).sum();
+                let head = known.first().map_or(0, |&(address, _)| address);
+                *path = Path { head, first_path: fragment.first_path, instructions, data_words: 0, silent };
+            }
+        }
+        if silent {
+            return None;
+        }
+        if self.left.is_some() {
+            self.fragments.insert(fragment.first_path, numbers.clone().collect());
+        }
+        let mut untold: Vec<u32> =
+            numbers.filter(|block| self.blocks.get(block).is_some_and(|block| !block.is_told)).collect();
+        untold.sort_unstable();
+        untold.dedup();
+        for block in &untold {
+            if let Some(block) = self.blocks.get_mut(block) {
+                block.is_told = true;
+            }
+        }
+        Some(untold.into_iter().filter_map(|block| Some((block, self.blocks.get(&block)?))).collect())
+    }
+
+    /// Takes note of how much data is behind the paths of a fragment. Returns whether the fragment is recorded.
+    pub fn plan(&mut self, plan: &Plan) -> bool {
+        let is_full = self.is_full();
+        let first = plan.first_path as usize;
+        let end = (first + plan.lengths.len()).min(self.paths.len());
+        let paths = self.paths.get_mut(first..end).unwrap_or_default();
+        for (path, bytes) in paths.iter_mut().zip(plan.lengths) {
+            path.data_words = u16::try_from(bytes / 4).unwrap_or(0);
+        }
+        !is_full && paths.first().is_some_and(|path| !path.silent)
+    }
+
+    /// Another image of the process begins: threads go on nowhere.
+    pub fn next_image(&mut self) {
+        self.threads.values_mut().for_each(|thread| *thread = Thread { has_ended: true, ..Thread::default() });
+    }
+
+    /// Leaves out of `words`, which thread `thread` has written, what is not to be recorded. Returns what is left of the data
+    /// behind them: all of it, because what is left out has none, unless enough has been recorded.
+    pub fn words<'d>(&mut self, thread: u32, words: &mut Vec<u32>, data: &'d [u8]) -> &'d [u8] {
+        self.out.clear();
+        self.data_words = 0;
+        let mut state = self.threads.remove(&thread).unwrap_or_default();
+        let mut rest = words.as_slice();
+        while let Some(&first) = rest.first() {
+            if self.is_full() {
+                break;
+            }
+            let Some((item, after)) = word::length(first).and_then(|length| rest.split_at_checked(length)) else {
+                // Nonsense; whoever gets it says so.
+                self.out.extend_from_slice(rest);
+                break;
+            };
+            rest = after;
+            if first & EVENT == 0 {
+                self.path(&mut state, first);
+            } else {
+                self.event(&mut state, item);
+            }
+        }
+        self.threads.insert(thread, state);
+        std::mem::swap(words, &mut self.out);
+        if self.is_full() { data.get(..4 * self.data_words).unwrap_or(data) } else { data }
+    }
+
+    /// When enough has been recorded: the threads that go on without being recorded, and the words that say so.
+    pub fn leavers(&mut self) -> Vec<(u32, Vec<u32>)> {
+        let leave = timed(word::LEAVE, self.tsc);
+        let threads = self.threads.iter_mut().filter(|(_, state)| !state.has_ended);
+        threads
+            .map(|(&thread, state)| {
+                state.has_ended = true;
+                (thread, leave.clone())
+            })
+            .collect()
+    }
+
+    fn path(&mut self, state: &mut Thread, number: u32) {
+        let path = self.paths.get(number as usize).copied().unwrap_or_default();
+        if path.silent {
+            return self.open_gap(state, path.head);
+        }
+        self.close_gap(state);
+        self.is_empty = false;
+        self.data_words += usize::from(path.data_words);
+        match self.left {
+            Some(left) if left < u64::from(path.instructions) => {
+                self.cut(path.first_path, left, path.data_words.into())
+            }
+            Some(left) => {
+                self.out.push(number);
+                self.left = Some(left - u64::from(path.instructions));
+            }
+            None => self.out.push(number),
+        }
+    }
+
+    fn event(&mut self, state: &mut Thread, item: &[u32]) {
+        if let Some(tsc) = time(item) {
+            self.tsc = self.tsc.max(tsc);
+            if state.in_gap {
+                state.time = Some(tsc);
+            }
+        }
+        self.data_words += word::data_words(item[0]);
+        match word::kind(item[0]) {
+            word::START => {
+                *state = Thread::default();
+                self.out.extend_from_slice(item);
+            }
+            word::END | word::LEAVE => {
+                state.has_ended = true;
+                self.out.extend_from_slice(item);
+            }
+            word::CHILD | word::FS_BASE => self.out.extend_from_slice(item),
+            word::GAP => self.open_gap(state, wide(item, 1)),
+            word::SIGNAL => self.signal(state, item),
+            // Part of the path that follows, which is recorded: others make none.
+            word::STRING | word::ACCESS => {
+                self.close_gap(state);
+                self.out.extend_from_slice(item);
+            }
+            _ if state.in_gap => {}
+            _ => self.out.extend_from_slice(item),
+        }
+    }
+
+    fn signal(&mut self, state: &mut Thread, item: &[u32]) {
+        let fragment = self.paths.get(item[1] as usize).copied().filter(|_| item[1] != 0);
+        match fragment {
+            Some(Path { silent: true, head, .. }) => self.open_gap(state, head),
+            Some(Path { silent: false, first_path, .. }) => {
+                self.close_gap(state);
+                let (blocks, pc) = (item[2] as usize, wide(item, 3));
+                let executed = if self.left.is_some() { self.instructions_before(first_path, blocks, pc) } else { 0 };
+                match self.left {
+                    Some(left) if left < executed => return self.cut(first_path, left, word::data_words(item[0])),
+                    Some(left) => self.left = Some(left - executed),
+                    None => {}
+                }
+                self.out.extend_from_slice(item);
+            }
+            None if state.in_gap => {}
+            None => self.out.extend_from_slice(item),
+        }
+    }
+
+    fn open_gap(&mut self, state: &mut Thread, pc: u64) {
+        if !state.in_gap {
+            state.in_gap = true;
+            self.out.extend([word::event(word::GAP, 0), pc as u32, (pc >> 32) as u32]);
+        }
+    }
+
+    fn close_gap(&mut self, state: &mut Thread) {
+        if std::mem::take(&mut state.in_gap)
+            && let Some(tsc) = state.time.take()
+        {
+            self.out.extend(timed(word::TIME, tsc));
+        }
+    }
+
+    /// Instructions of a fragment's first `blocks` blocks, and of the next one up to `pc`.
+    fn instructions_before(&self, first_path: u32, blocks: usize, pc: u64) -> u64 {
+        let Some(numbers) = self.fragments.get(&first_path) else { return 0 };
+        let mut parts = numbers.iter().filter_map(|number| self.blocks.get(number));
+        let whole: u64 = parts.by_ref().take(blocks).map(|block| u64::from(block.instructions)).sum();
+        let part =
+            parts.next().map_or(0, |block| instructions(block.address, &block.code).filter(|&at| at < pc).count());
+        whole + part as u64
+    }
+
+    /// Only the first `left` instructions of a fragment may be recorded: as if the engine had interrupted the thread there. The
+    /// data of all of them is kept, of which those use the beginning.
+    fn cut(&mut self, first_path: u32, left: u64, data_words: usize) {
+        let numbers = self.fragments.get(&first_path).map_or(&[][..], |numbers| numbers);
+        let (mut left, mut place) = (left, None);
+        for (index, block) in numbers.iter().filter_map(|number| self.blocks.get(number)).enumerate() {
+            if left < u64::from(block.instructions) {
+                place = instructions(block.address, &block.code).nth(left as usize).map(|pc| (index as u32, pc));
+                break;
+            }
+            left -= u64::from(block.instructions);
+        }
+        self.left = Some(0);
+        if let Some((blocks, pc)) = place {
+            let (low, high) = (pc as u32, (pc >> 32) as u32);
+            let tsc = [self.tsc as u32, (self.tsc >> 32) as u32];
+            self.out.extend([
+                word::event(word::SIGNAL, (data_words as u32) << 8),
+                first_path,
+                blocks,
+                low,
+                high,
+                low,
+                high,
+            ]);
+            self.out.extend(tsc);
+        }
+    }
+}
+
+/// The addresses of the instructions in `code`.
+fn instructions(address: u64, code: &[u8]) -> impl Iterator<Item = u64> {
+    isa::decoder(address, code).into_iter().map(|instruction| instruction.ip())
+}
+
+/// An event that has only a time.
+fn timed(kind: u8, tsc: u64) -> Vec<u32> {
+    vec![word::event(kind, 0), tsc as u32, (tsc >> 32) as u32]
+}
+
+fn wide(item: &[u32], at: usize) -> u64 {
+    u64::from(item[at]) | u64::from(item[at + 1]) << 32
+}
+
+/// The time of an event, which is its last part.
+fn time(item: &[u32]) -> Option<u64> {
+    match word::kind(item[0]) {
+        word::START | word::TIME | word::SYSCALL | word::SIGNAL | word::RESUME | word::END | word::LEAVE => {
+            Some(wide(item, item.len() - 2))
+        }
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests;

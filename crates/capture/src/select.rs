@@ -1,0 +1,382 @@
+//! What is recorded of a program: which code, from when on, how much; and where that code is.
+//!
+//! A [`Selection`] is what the user wants. A [`Selector`] turns names into addresses: as each module is mapped, it
+//! looks up the functions in the module's file and puts the ranges that matter into the shared memory, where the engine
+//! waits for them.
+
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering;
+
+use symbols::{Function, Functions, Pattern, plain_name};
+use trace::Module;
+
+use crate::shared::Shared;
+
+/// What is to be recorded; the default is everything.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Selection {
+    /// Instructions of all threads together that are executed before recording begins.
+    pub skip: u64,
+    /// Instructions of all threads together that are recorded at most.
+    pub length: Option<u64>,
+    /// Leave out what is in shared libraries.
+    pub no_shared_libs: bool,
+    /// Record these routines only, with what they call or without.
+    pub routines: Vec<String>,
+    pub callees: bool,
+}
+
+impl Selection {
+    /// Whether some code is recorded and other code is not.
+    fn is_partial(&self) -> bool {
+        self.no_shared_libs || !self.routines.is_empty()
+    }
+
+    /// Whether anything has to be left out of what the engine delivers.
+    pub fn needs_filter(&self) -> bool {
+        self.is_partial() || self.skip > 0 || self.length.is_some()
+    }
+
+    /// As on the command line.
+    pub fn as_options(&self) -> Vec<String> {
+        let mut options = Vec::new();
+        if self.skip > 0 {
+            options.extend(["--skip".to_owned(), self.skip.to_string()]);
+        }
+        if let Some(length) = self.length {
+            options.extend(["--length".to_owned(), length.to_string()]);
+        }
+        if self.no_shared_libs {
+            options.push("--no-shared-libs".to_owned());
+        }
+        for routine in &self.routines {
+            options.extend(["--routine".to_owned(), routine.clone()]);
+        }
+        if self.callees && !self.routines.is_empty() {
+            options.push("--callees".to_owned());
+        }
+        options
+    }
+
+    /// Tells the engine; before it is there.
+    pub fn announce(&self, shared: &Shared) {
+        let control = shared.control();
+        let mut flags = 0;
+        if !self.routines.is_empty() {
+            flags |= if self.callees { wire::SELECT_CALLEES } else { wire::SELECT_INSIDE };
+        }
+        // Without callees, only routines of the executable are looked for.
+        if self.no_shared_libs && flags & wire::SELECT_INSIDE == 0 {
+            flags |= wire::SELECT_OUTSIDE;
+        }
+        control.selection.store(flags, Ordering::SeqCst);
+        control.skip.store(self.skip, Ordering::SeqCst);
+    }
+}
+
+/// Functions that follow each other have less than this between them.
+const PADDING_MAX: u64 = 16;
+
+/// A module that is mapped.
+struct Placed {
+    range: Range<u64>,
+    /// Parts of it that are in the engine's tables.
+    ranges: Vec<Range<u64>>,
+    entries: Vec<u64>,
+}
+
+/// Finds the addresses of what is selected.
+pub struct Selector {
+    process: i32,
+    executable: PathBuf,
+    patterns: Vec<Pattern>,
+    callees: bool,
+    no_shared_libs: bool,
+    modules: Vec<Placed>,
+    /// Patterns that have matched a function.
+    matched: Vec<bool>,
+    /// Files whose functions were looked at, as the target names them.
+    seen: Vec<String>,
+    is_too_much: bool,
+}
+
+impl Selector {
+    /// `None` if all code is recorded.
+    pub fn new(selection: &Selection, process: i32) -> Option<Self> {
+        selection.is_partial().then(|| Self {
+            process,
+            executable: PathBuf::new(),
+            patterns: selection.routines.iter().map(|routine| Pattern::new(routine)).collect(),
+            callees: selection.callees,
+            no_shared_libs: selection.no_shared_libs,
+            modules: Vec::new(),
+            matched: vec![false; selection.routines.len()],
+            seen: Vec::new(),
+            is_too_much: false,
+        })
+    }
+
+    /// The process has a new image, of which nothing is known yet.
+    pub fn next_image(&mut self, shared: &Shared) {
+        self.modules.clear();
+        self.executable = std::fs::read_link(format!("/proc/{}/exe", self.process)).unwrap_or_default();
+        self.publish(shared);
+    }
+
+    /// A module was mapped.
+    pub fn mapped(&mut self, module: &Module, shared: &Shared) {
+        let range = module.address..module.address.saturating_add(module.length);
+        let is_main = Path::new(&module.path) == self.executable;
+        let mut placed = Placed { range: range.clone(), ranges: Vec::new(), entries: Vec::new() };
+        let is_library = !is_main && !module.path.starts_with("/memfd:");
+        if self.no_shared_libs && is_library && (self.callees || self.patterns.is_empty()) {
+            placed.ranges.push(range.clone());
+        }
+        if !self.patterns.is_empty() && (is_main || !self.no_shared_libs) {
+            let selected = self.functions_in(module, &range);
+            if self.callees {
+                placed.entries = selected.iter().map(|function| function.start).collect();
+            } else {
+                placed.ranges = selected;
+            }
+        }
+        self.forget(&range);
+        let changes_something = !placed.ranges.is_empty() || !placed.entries.is_empty();
+        self.modules.push(placed);
+        if changes_something {
+            self.publish(shared);
+        }
+    }
+
+    /// A range of addresses is no longer what it was.
+    pub fn unmapped(&mut self, address: u64, length: u64, shared: &Shared) {
+        if self.forget(&(address..address.saturating_add(length))) {
+            self.publish(shared);
+        }
+    }
+
+    /// Forgets modules that lie in `range`. Returns whether that changes anything.
+    fn forget(&mut self, range: &Range<u64>) -> bool {
+        let is_gone = |placed: &Placed| range.start <= placed.range.start && placed.range.end <= range.end;
+        let changes = self
+            .modules
+            .iter()
+            .any(|placed| is_gone(placed) && !(placed.ranges.is_empty() && placed.entries.is_empty()));
+        self.modules.retain(|placed| !is_gone(placed));
+        changes
+    }
+
+    /// Where the selected functions of a module are, in `range`.
+    fn functions_in(&mut self, module: &Module, range: &Range<u64>) -> Vec<Range<u64>> {
+        let Some(functions) = self.functions_of(&module.path) else { return Vec::new() };
+        let Some(bias) = functions.bias(module.address, module.file_offset) else { return Vec::new() };
+        let place = |function: &Function| function.start.wrapping_add(bias)..function.end.wrapping_add(bias);
+        let is_here =
+            |place: &Range<u64>| place.start < place.end && range.start <= place.start && place.start < range.end;
+        let mut selected: Vec<Range<u64>> = Vec::new();
+        let mut is_joined = false;
+        for function in &functions.list {
+            let place = place(function);
+            if !is_here(&place) || !self.is_wanted(function) {
+                is_joined = false;
+                continue;
+            }
+            if let Some(last) = selected.last_mut().filter(|_| is_joined && !self.callees)
+                && place.start.saturating_sub(last.end) < PADDING_MAX
+            {
+                last.end = last.end.max(place.end.min(range.end));
+            } else {
+                selected.push(place.start..place.end.min(range.end));
+            }
+            is_joined = true;
+        }
+        selected
+    }
+
+    fn is_wanted(&mut self, function: &Function) -> bool {
+        let mut is_wanted = false;
+        for (pattern, matched) in self.patterns.iter().zip(&mut self.matched) {
+            // A part that was split off is not where a function is entered.
+            if pattern.matches_symbol(&function.symbol) {
+                *matched = true;
+                is_wanted |= !(self.callees && function.symbol.ends_with(".cold"));
+            }
+        }
+        is_wanted
+    }
+
+    fn functions_of(&mut self, path: &str) -> Option<Functions> {
+        if path == "[vdso]" {
+            return own_vdso().and_then(Functions::parse);
+        }
+        let functions = Functions::of_file(&self.seen_from_here(path)).ok()?;
+        if !self.seen.iter().any(|seen| seen == path) {
+            self.seen.push(path.to_owned());
+        }
+        Some(functions)
+    }
+
+    /// The path under which we reach what the target reaches as `path`.
+    fn seen_from_here(&self, path: &str) -> PathBuf {
+        let inside = PathBuf::from(format!("/proc/{}/root{path}", self.process));
+        // When the process is gone, so is its view of the file system.
+        if inside.exists() { inside } else { PathBuf::from(path) }
+    }
+
+    fn publish(&mut self, shared: &Shared) {
+        let ranges = merged(self.modules.iter().flat_map(|placed| placed.ranges.iter().cloned()).collect());
+        let mut entries: Vec<u64> = self.modules.iter().flat_map(|placed| placed.entries.iter().copied()).collect();
+        entries.sort_unstable();
+        entries.dedup();
+        self.is_too_much |= ranges.len() > wire::RANGES_MAX || entries.len() > wire::ENTRIES_MAX;
+        shared.publish_selection(&ranges, &entries);
+    }
+
+    /// Sentences about what was selected in vain.
+    pub fn warnings(&self) -> Vec<String> {
+        let unmatched = self.patterns.iter().zip(&self.matched).filter(|(_, matched)| !**matched);
+        let mut warnings: Vec<String> = unmatched.map(|(pattern, _)| self.no_such_routine(pattern)).collect();
+        if self.is_too_much {
+            warnings.push("more routines match than can be selected; some of them are not recorded".to_owned());
+        }
+        warnings
+    }
+
+    fn no_such_routine(&self, pattern: &Pattern) -> String {
+        let near = self.near(pattern);
+        let near = match near.as_slice() {
+            [] => String::new(),
+            [names @ .., last] if !names.is_empty() => format!("; did you mean {} or {last}?", names.join(", ")),
+            [only, ..] => format!("; did you mean {only}?"),
+        };
+        let place = if self.no_shared_libs { "the executable has no" } else { "nothing that was mapped has a" };
+        format!("{place} routine called {}, so nothing was recorded for it{near}", pattern.text())
+    }
+
+    /// The names that are nearest to what was asked for.
+    fn near(&self, pattern: &Pattern) -> Vec<String> {
+        const SHOWN: usize = 3;
+        let mut found: Vec<(usize, String)> = Vec::new();
+        for functions in self.seen.iter().filter_map(|path| Functions::of_file(&self.seen_from_here(path)).ok()) {
+            let names = functions.list.iter().map(|function| plain_name(&function.symbol));
+            found.extend(names.filter_map(|name| Some((pattern.distance(&name)?, name))));
+        }
+        found.sort_unstable();
+        found.dedup();
+        found.into_iter().take(SHOWN).map(|(_, name)| name).collect()
+    }
+}
+
+/// Sorts ranges and joins those that touch or overlap.
+fn merged(mut ranges: Vec<Range<u64>>) -> Vec<Range<u64>> {
+    ranges.sort_unstable_by_key(|range| (range.start, range.end));
+    let mut merged: Vec<Range<u64>> = Vec::new();
+    for range in ranges {
+        match merged.last_mut() {
+            Some(last) if range.start <= last.end => last.end = last.end.max(range.end),
+            _ => merged.push(range),
+        }
+    }
+    merged
+}
+
+/// The kernel's own module, which is the same in all processes.
+fn own_vdso() -> Option<&'static [u8]> {
+    let pid = i32::try_from(std::process::id()).ok()?;
+    let mappings = crate::maps::of_process(pid).ok()?;
+    let range = mappings.into_iter().find(|mapping| mapping.path == "[vdso]")?.range;
+    // SAFETY: the kernel has mapped it for as long as the process lives, and nobody writes to it.
+    Some(unsafe { std::slice::from_raw_parts(range.start as *const u8, (range.end - range.start) as usize) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn options_as_on_the_command_line() {
+        let selection = Selection {
+            skip: 5,
+            length: Some(7),
+            no_shared_libs: true,
+            routines: vec!["a*".into(), "b".into()],
+            callees: true,
+        };
+        let words =
+            ["--skip", "5", "--length", "7", "--no-shared-libs", "--routine", "a*", "--routine", "b", "--callees"];
+        assert_eq!(selection.as_options(), words);
+        assert!(Selection::default().as_options().is_empty() && !Selection::default().needs_filter());
+    }
+
+    #[test]
+    fn ranges_are_joined() {
+        assert_eq!(merged(vec![30..40, 10..20, 15..18, 20..25]), [10..25, 30..40]);
+        assert!(merged(Vec::new()).is_empty());
+    }
+
+    /// Our own executable, as if it were a target's.
+    fn own_module() -> Module {
+        let mappings = crate::maps::of_process(std::process::id() as i32).unwrap();
+        let here = own_module as *const () as u64;
+        let mapping = mappings.into_iter().find(|mapping| mapping.range.contains(&here)).unwrap();
+        let length = mapping.range.end - mapping.range.start;
+        Module { address: mapping.range.start, length, file_offset: mapping.file_offset, path: mapping.path, tsc: 0 }
+    }
+
+    fn selector(selection: &Selection, shared: &Shared) -> Selector {
+        selection.announce(shared);
+        let mut selector = Selector::new(selection, std::process::id() as i32).unwrap();
+        selector.next_image(shared);
+        selector
+    }
+
+    #[test]
+    fn a_function_is_found_where_it_is() {
+        let shared = Shared::create().unwrap();
+        let routines = vec!["*::select::tests::own_module".to_owned()];
+        let selection = Selection { routines, ..Selection::default() };
+        let mut selector = selector(&selection, &shared);
+        selector.mapped(&own_module(), &shared);
+        let here = own_module as *const () as u64;
+        let (ranges, entries) = shared.selection();
+        assert!(ranges.iter().any(|range| range.start == here) && entries.is_empty());
+        assert!(selector.warnings().is_empty());
+        let module = own_module();
+        selector.unmapped(module.address, module.length, &shared);
+        assert!(shared.selection().0.is_empty());
+
+        let mut with_callees = self::selector(&Selection { callees: true, ..selection }, &shared);
+        with_callees.mapped(&module, &shared);
+        assert_eq!(shared.selection(), (Vec::new(), vec![here]));
+    }
+
+    #[test]
+    fn libraries_are_left_out() {
+        let shared = Shared::create().unwrap();
+        let mut selector = selector(&Selection { no_shared_libs: true, ..Selection::default() }, &shared);
+        selector.mapped(&own_module(), &shared);
+        assert!(shared.selection().0.is_empty(), "the executable is no library");
+        let library = Module { address: 0x1000, length: 0x2000, file_offset: 0, path: "/lib/x.so".into(), tsc: 0 };
+        selector.mapped(&library, &shared);
+        assert_eq!(shared.selection(), (vec![Range { start: 0x1000, end: 0x3000 }], Vec::new()));
+        selector.next_image(&shared);
+        assert!(shared.selection().0.is_empty());
+    }
+
+    #[test]
+    fn a_name_that_is_nearly_right() {
+        let shared = Shared::create().unwrap();
+        let routines = vec!["capture::select::tests::own_modul".to_owned(), "*".to_owned()];
+        let mut selector = selector(&Selection { routines, ..Selection::default() }, &shared);
+        selector.mapped(&own_module(), &shared);
+        let [warning] = selector.warnings().try_into().unwrap();
+        assert!(warning.contains("own_modul,") && warning.contains("own_module"), "{warning}");
+    }
+
+    #[test]
+    fn the_kernels_module_has_functions() {
+        let functions = Functions::parse(own_vdso().unwrap()).unwrap();
+        assert!(functions.list.iter().any(|function| function.symbol.contains("gettime")));
+    }
+}

@@ -1,0 +1,228 @@
+//! Skipping: a number of instructions, of all threads together, is executed in the silent world before anything is recorded.
+//!
+//! The number stands in [`wire::Control::skip`]. Each thread takes a *quota* of it upon itself. What it executes stands as path
+//! words in its segment; at the end of a segment they are counted and written over. The more of its quota a thread has used
+//! up, the shorter are its segments (the cursor starts nearer to the guard page), so that the quota is not exceeded by
+//! whatever it executes; the last few instructions go block by block, through the dispatcher. Before a system call, what is left goes
+//! back, so that a thread that sleeps keeps nothing from the others.
+
+use alloc::alloc::{Layout, alloc_zeroed};
+use core::sync::atomic::{AtomicPtr, AtomicU16, Ordering};
+
+use wire::{Control, SEGMENT_BYTES, word};
+
+use crate::fragment::{ENGINE, PATH_INSTRUCTIONS_MAX};
+use crate::select::{self, World};
+use crate::tcb::Tcb;
+use crate::{ring, sys};
+
+const MOST: i64 = PATH_INSTRUCTIONS_MAX as i64;
+/// No segment holds more instructions than this.
+const QUOTA_MAX: i64 = (SEGMENT_BYTES as i64 / 4 + 1) * MOST;
+/// A thread with a quota below this executes block by block: a word in the ring and the path after it may be this long.
+const CAREFUL_BELOW: i64 = 2 * MOST;
+/// Milliseconds that a thread waits for others which still have something to skip.
+const PATIENCE: u32 = 100;
+/// Threads that share what is left take at least so much.
+const GRAIN: u64 = 1 << 16;
+
+/// The thread is in the dispatcher: chooses the way it goes on, which is the recording world if nothing is left to skip.
+pub fn attend(tcb: &mut Tcb) {
+    if !tcb.stand.skipping {
+        return;
+    }
+    settle(tcb);
+    tcb.stand.left = Some(tcb.stand.world);
+    if tcb.stand.quota < CAREFUL_BELOW {
+        take(tcb);
+    }
+    if tcb.stand.quota <= 0 {
+        release(tcb);
+        wait_for_others(tcb);
+    }
+    if tcb.stand.quota <= 0 {
+        return finish(tcb);
+    }
+    if is_near_end(tcb) {
+        tcb.stand.world = World::Careful;
+    } else {
+        tcb.stand.world = World::Silent;
+        shorten(tcb);
+    }
+}
+
+/// Whether the thread must not go on in the silent world.
+pub fn is_near_end(tcb: &Tcb) -> bool {
+    tcb.stand.skipping && tcb.stand.quota < CAREFUL_BELOW
+}
+
+/// The segment has just been emptied and the thread goes on: takes more upon itself.
+pub fn go_on(tcb: &mut Tcb) {
+    take(tcb);
+    shorten(tcb);
+}
+
+/// What is left of the thread's quota is there for others.
+pub fn give_back(tcb: &mut Tcb) {
+    if !tcb.stand.skipping {
+        return;
+    }
+    settle(tcb);
+    if let Ok(left @ 1..) = u64::try_from(tcb.stand.quota) {
+        tcb.control().skip.fetch_add(left, Ordering::SeqCst);
+        tcb.stand.quota = 0;
+    }
+    release(tcb);
+}
+
+/// The thread holds nothing any more.
+fn release(tcb: &mut Tcb) {
+    if core::mem::take(&mut tcb.stand.holds) {
+        let control = tcb.control();
+        control.skippers.fetch_sub(1, Ordering::SeqCst);
+        sys::futex_wake(&control.skippers);
+    }
+}
+
+/// Nothing is left, but others may give back a part of what they have taken. They have it for a short time only, as they use it
+/// up or go to sleep; whoever is stopped is not waited for.
+fn wait_for_others(tcb: &mut Tcb) {
+    let control = tcb.control();
+    for _ in 0..PATIENCE {
+        let skippers = control.skippers.load(Ordering::SeqCst);
+        take(tcb);
+        if tcb.stand.quota > 0 || skippers == 0 || !ring::is_wanted(control) {
+            return;
+        }
+        sys::futex_wait(&control.skippers, skippers, 1);
+    }
+}
+
+/// Whether some thread may still have something to skip.
+pub fn is_going_on(control: &Control) -> bool {
+    control.skip.load(Ordering::SeqCst) != 0 || control.skippers.load(Ordering::SeqCst) != 0
+}
+
+/// Takes so much that the thread has what it needs for a segment; no more than a fair share if there are others.
+fn take(tcb: &mut Tcb) {
+    let control = tcb.control();
+    if control.skip.load(Ordering::SeqCst) == 0 {
+        return;
+    }
+    if !core::mem::replace(&mut tcb.stand.holds, true) {
+        control.skippers.fetch_add(1, Ordering::SeqCst);
+    }
+    let (quota, threads) = (tcb.stand.quota, u64::from(control.next_thread.load(Ordering::Relaxed)));
+    let share = |left: u64| {
+        let fair = if threads > 1 { (left / (2 * threads)).max(GRAIN) } else { QUOTA_MAX as u64 };
+        let wanted = fair.min(QUOTA_MAX as u64) as i64 - quota;
+        u64::try_from(wanted).unwrap_or(0).min(left)
+    };
+    let taken = control.skip.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| Some(left - share(left)));
+    tcb.stand.quota += taken.map_or(0, share) as i64;
+}
+
+/// Leaves as much room in the segment as the quota allows: the words that fit, and one more path that has been executed when
+/// the guard page is met.
+fn shorten(tcb: &mut Tcb) {
+    let words = (tcb.stand.quota / MOST - 1).max(1) as u64;
+    let start = tcb.limit.saturating_sub(4 * words);
+    if start > tcb.cursor {
+        select::give_up_words(tcb);
+        tcb.cursor = start;
+        tcb.stand.opened = start;
+        tcb.stand.counted = start;
+    }
+}
+
+/// Counts what the thread has executed since it was counted last.
+pub fn settle(tcb: &mut Tcb) {
+    let length = (tcb.cursor - tcb.stand.counted) as usize / 4;
+    // SAFETY: the thread has written these words of its own segment.
+    let words = unsafe { core::slice::from_raw_parts(tcb.stand.counted as *const u32, length) };
+    tcb.stand.quota -= count(words) as i64;
+    tcb.stand.counted = tcb.cursor;
+}
+
+/// The thread is interrupted at `tcb.registers.rip`, after so many blocks of a fragment, which then writes no word.
+pub fn interrupted(tcb: &mut Tcb, fragment: u32, blocks: u32) {
+    if tcb.stand.skipping {
+        tcb.stand.quota -= ENGINE.lock().instructions_before(fragment, blocks, tcb.registers.rip) as i64;
+    }
+}
+
+/// Instructions in `code`.
+pub fn instructions(address: u64, code: &[u8]) -> u64 {
+    isa::decoder(address, code).iter().count() as u64
+}
+
+/// Nothing is left to skip.
+fn finish(tcb: &mut Tcb) {
+    release(tcb);
+    tcb.stand.skipping = false;
+    tcb.stand.quota = 0;
+    tcb.stand.world = World::Silent;
+    if tcb.control().selection.load(Ordering::Relaxed) & wire::SELECT_CALLEES == 0 {
+        select::record(tcb);
+    }
+}
+
+const CHUNK: usize = 1 << 16;
+type Chunk = [AtomicU16; CHUNK];
+
+/// Instructions of each path. Threads read it without a lock while others add to it.
+static INSTRUCTIONS: [AtomicPtr<Chunk>; 1 << 12] = [const { AtomicPtr::new(core::ptr::null_mut()) }; 1 << 12];
+
+/// Notes how many instructions a path has.
+pub fn note(path: u32, instructions: u64) {
+    let Some(chunk) = INSTRUCTIONS.get(path as usize / CHUNK) else { return };
+    let mut memory = chunk.load(Ordering::Acquire);
+    if memory.is_null() {
+        // SAFETY: the layout has a size. Only one thread at a time comes here, under the engine's lock.
+        memory = unsafe { alloc_zeroed(Layout::new::<Chunk>()).cast() };
+        if memory.is_null() {
+            panic!("no memory for the lengths of paths");
+        }
+        chunk.store(memory, Ordering::Release);
+    }
+    // SAFETY: zeroed memory is a chunk, and it stays.
+    let counts = unsafe { &*memory };
+    counts[path as usize % CHUNK].store(instructions as u16, Ordering::Release);
+}
+
+fn of_path(path: u32) -> u64 {
+    let Some(chunk) = INSTRUCTIONS.get(path as usize / CHUNK) else { return 0 };
+    // SAFETY: null, or a chunk that stays.
+    let counts = unsafe { chunk.load(Ordering::Acquire).as_ref() };
+    counts.map_or(0, |counts| u64::from(counts[path as usize % CHUNK].load(Ordering::Relaxed)))
+}
+
+/// Instructions of the paths in `words`.
+fn count(words: &[u32]) -> u64 {
+    let (mut sum, mut at) = (0, 0);
+    while let Some(&first) = words.get(at) {
+        if first & word::EVENT == 0 {
+            sum += of_path(first);
+            at += 1;
+        } else {
+            at += word::length(first).unwrap_or(1) + word::data_words(first);
+        }
+    }
+    sum
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_are_counted_and_events_are_not() {
+        note(3, 7);
+        note(70_000, 2000);
+        let time = [word::event(word::TIME, 0), 3, 3];
+        let words = [[3, 70_000, 3].as_slice(), &time, &[3]].concat();
+        assert_eq!(count(&words), 2021);
+        assert_eq!(count(&[99]), 0);
+        assert_eq!(count(&[1 << 30]), 0);
+    }
+}

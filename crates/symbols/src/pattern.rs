@@ -1,0 +1,200 @@
+//! What users write to name functions: `sort_*`, `std::vector*::push_back`, `mem[sc]*`.
+
+use crate::name::names;
+
+/// A name with wildcards: `*` for anything, `?` for one character, `[a-z]` and `[!a-z]` for one of several.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Pattern {
+    text: String,
+    parts: Vec<Part>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Part {
+    Exactly(char),
+    One,
+    Any,
+    Class { ranges: Vec<(char, char)>, inverted: bool },
+}
+
+impl Part {
+    /// Whether it stands for this one character.
+    fn takes(&self, letter: char) -> bool {
+        match self {
+            Self::Exactly(wanted) => *wanted == letter,
+            Self::One => true,
+            Self::Any => false,
+            Self::Class { ranges, inverted } => {
+                ranges.iter().any(|&(from, to)| (from..=to).contains(&letter)) != *inverted
+            }
+        }
+    }
+}
+
+impl Pattern {
+    #[must_use]
+    pub fn new(text: &str) -> Self {
+        let mut parts = Vec::new();
+        let mut rest = text;
+        while let Some(letter) = rest.chars().next() {
+            rest = &rest[letter.len_utf8()..];
+            parts.push(match letter {
+                '*' => Part::Any,
+                '?' => Part::One,
+                '[' => match class(rest) {
+                    Some((part, after)) => {
+                        rest = after;
+                        part
+                    }
+                    None => Part::Exactly('['),
+                },
+                _ => Part::Exactly(letter),
+            });
+        }
+        Self { text: text.to_owned(), parts }
+    }
+
+    /// As it was written.
+    #[must_use]
+    pub fn text(&self) -> &str {
+        &self.text
+    }
+
+    /// Whether `name` is one of those that the pattern stands for.
+    #[must_use]
+    pub fn matches(&self, name: &str) -> bool {
+        let letters: Vec<char> = name.chars().collect();
+        let (mut part, mut letter) = (0, 0);
+        // Where to go on if things do not fit: behind the last `*`, one character later.
+        let mut retry = None;
+        while letter < letters.len() {
+            match self.parts.get(part) {
+                Some(Part::Any) => {
+                    part += 1;
+                    retry = Some((part, letter));
+                }
+                Some(wanted) if wanted.takes(letters[letter]) => {
+                    part += 1;
+                    letter += 1;
+                }
+                _ => {
+                    let Some((after, from)) = retry else { return false };
+                    (part, letter) = (after, from + 1);
+                    retry = Some((after, letter));
+                }
+            }
+        }
+        self.parts[part..].iter().all(|part| *part == Part::Any)
+    }
+
+    /// Whether any name of the function with this symbol is one that the pattern stands for.
+    #[must_use]
+    pub fn matches_symbol(&self, symbol: &str) -> bool {
+        // Most symbols are not mangled and do not match: those are not worth an allocation each.
+        self.matches(symbol) || (is_decorated(symbol) && names(symbol)[1..].iter().any(|name| self.matches(name)))
+    }
+
+    /// How far `name` is from what may have been meant; `None` if it is something else altogether.
+    #[must_use]
+    pub fn distance(&self, name: &str) -> Option<usize> {
+        let wanted: String = self.text.chars().filter(|letter| !matches!(letter, '*' | '?')).collect();
+        let (wanted, name) = (wanted.to_lowercase(), name.to_lowercase());
+        if wanted.is_empty() {
+            return None;
+        }
+        let most = (wanted.chars().count() / 3).max(1);
+        let close = edits(&wanted, &name, most);
+        let within = (wanted.len() >= 4 && name.contains(&wanted)).then(|| most + name.len() - wanted.len());
+        close.or(within)
+    }
+}
+
+fn is_decorated(symbol: &str) -> bool {
+    symbol.starts_with("_Z") || symbol.starts_with("_R") || symbol.contains('.')
+}
+
+/// A class of characters, from behind its bracket, and what follows it.
+fn class(text: &str) -> Option<(Part, &str)> {
+    let (inside, after) = text.split_at(text.char_indices().skip(1).find(|&(_, letter)| letter == ']')?.0);
+    let inverted = inside.starts_with('!');
+    let letters: Vec<char> = inside[usize::from(inverted)..].chars().collect();
+    let mut ranges = Vec::new();
+    let mut rest = letters.as_slice();
+    loop {
+        rest = match rest {
+            [from, '-', to, rest @ ..] => {
+                ranges.push((*from, *to));
+                rest
+            }
+            [one, rest @ ..] => {
+                ranges.push((*one, *one));
+                rest
+            }
+            [] => break,
+        };
+    }
+    (!ranges.is_empty()).then_some((Part::Class { ranges, inverted }, &after[1..]))
+}
+
+/// How many letters have to be put in, left out or changed to make one of the other, if not more than `most`.
+fn edits(one: &str, other: &str, most: usize) -> Option<usize> {
+    let other: Vec<char> = other.chars().collect();
+    if one.chars().count().abs_diff(other.len()) > most {
+        return None;
+    }
+    let mut row: Vec<usize> = (0..=other.len()).collect();
+    for (at, letter) in one.chars().enumerate() {
+        let mut diagonal = row[0];
+        row[0] = at + 1;
+        for (column, &theirs) in other.iter().enumerate() {
+            let changed = diagonal + usize::from(letter != theirs);
+            diagonal = row[column + 1];
+            row[column + 1] = changed.min(diagonal + 1).min(row[column] + 1);
+        }
+    }
+    row.last().copied().filter(|&edits| edits <= most)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(pattern: &str, yes: &[&str], no: &[&str]) {
+        let pattern = Pattern::new(pattern);
+        yes.iter().for_each(|name| assert!(pattern.matches_symbol(name), "{pattern:?} {name}"));
+        no.iter().for_each(|name| assert!(!pattern.matches_symbol(name), "{pattern:?} {name}"));
+    }
+
+    #[test]
+    fn wildcards() {
+        check("main", &["main"], &["", "mai", "mains", "amain", "Main"]);
+        check("*", &["", "x", "any thing"], &[]);
+        check("sort_*", &["sort_", "sort_me"], &["sort", "asort_"]);
+        check("*a*b", &["ab", "xaxbxb", "aab"], &["aba", "b"]);
+        check("f?o", &["foo", "f*o"], &["fo", "fooo"]);
+        check("mem[sc]*", &["memset", "memcpy"], &["memmove", "mem"]);
+        check("[!a-c]x", &["dx", "-x"], &["ax", "cx", "x"]);
+        check("a[", &["a["], &["a"]);
+        check("operator[]", &["operator[]"], &["operator"]);
+        check("a[]b]", &["a]", "ab"], &["a", "a["]);
+    }
+
+    #[test]
+    fn decorated_symbols() {
+        check("ns::f", &["_ZN2ns1fEi", "_ZN2ns1fEi.part.0"], &["_ZN2ns1gEi"]);
+        check("ns::f(int)", &["_ZN2ns1fEi"], &["_ZN2ns1fEc"]);
+        check("sort", &["sort", "sort.isra.0", "sort.cold"], &["sort.b", "sorted"]);
+        check("core::fmt::*", &["_ZN4core3fmt5write17h0123456789abcdefE"], &["core"]);
+    }
+
+    #[test]
+    fn near_names() {
+        let near = |pattern: &str, name: &str| Pattern::new(pattern).distance(name);
+        assert_eq!(near("quiksort", "quicksort"), Some(1));
+        assert_eq!(near("Quicksort", "quicksort"), Some(0));
+        assert_eq!(near("sort", "zebra"), None);
+        assert_eq!(near("sort", "quicksort"), Some(6));
+        assert_eq!(near("*", "quicksort"), None);
+        assert!(near("qsort*", "qsort_r") < near("qsort*", "my_qsort_helper"));
+    }
+}
