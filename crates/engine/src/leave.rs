@@ -48,6 +48,9 @@ pub fn park_if_wanted(tcb: &mut Tcb) {
 
 /// The recorder makes one thread execute this when all of them are stopped: gives the application back what belongs to the
 /// process as a whole. Waits for the recorder to take the thread out of here.
+///
+/// # Safety
+/// Called by the recorder on the thread's engine stack, when every thread is native or waits.
 pub unsafe extern "C" fn finish(tcb: &mut Tcb) -> ! {
     let control = tcb.control();
     ENGINE.lock().release_guarded();

@@ -140,6 +140,7 @@ unsafe impl GlobalAlloc for Allocator {
 
 #[cfg(test)]
 pub(crate) mod tests {
+    use crate::sys;
     use super::*;
 
     extern "C" fn on_fault(_: i32, _: *mut libc::siginfo_t, context: *mut libc::c_void) {
