@@ -4,6 +4,18 @@
         .macro  accesses
         mov     rax, fs:[0x10]
         mov     fs:[0x18], rax
+        mov     rdx, fs:[-8]            # as for variables of threads
+        mov     fs:[-0x10], rdx
+        cmp     byte ptr fs:[-0x18], 0x68
+        keep_flags
+        add     dword ptr fs:[-0x20], 3
+        mov     qword ptr fs:[-0x28], -5
+        movzx   edx, word ptr fs:[-0x2a]
+        imul    rdx, fs:[-0x38], 7
+        keep    rdx
+        mov     rdx, -0x40
+        xor     [rip + data + 0x7f8], edx
+        inc     byte ptr fs:[rdx]
         mov     ecx, 3
         mov     eax, fs:[rcx * 8]
         add     fs:[rcx * 8 + 8], eax
@@ -63,9 +75,9 @@
         .endm
 
 _start:
-        set_base data
+        set_base data+0x80
         accesses
-        set_base data + 0x101
+        set_base data+0x101
         accesses
         mov     eax, 158
         mov     edi, 0x1003             # ARCH_GET_FS

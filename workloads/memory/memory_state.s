@@ -1,4 +1,5 @@
-# xsave, xsavec, xsaveopt and xrstor, with several sets of components, of registers that are all in use.
+# xsave, xsavec, xsaveopt and xrstor, with several sets of components, of registers that are all in use: whether those that
+# are not are saved is up to the processor.
         .include "memory.inc"
 
         .macro  components mask
@@ -66,7 +67,7 @@ legacy:
         xrstor  [rip + area]
         components \mask
         xsavec64 [rip + other_area]
-        components 2
+        components \mask
         xrstor64 [rip + other_area]
         .endr
 2:

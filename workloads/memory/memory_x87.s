@@ -1,5 +1,5 @@
-# x87: every form with memory. Environments and states are loaded before they are stored, so that the address of the last
-# instruction in them is ours.
+# x87: every form with memory. Environments and states are loaded before they are stored: the addresses of the last
+# instruction and its operand in them are then zero, while the true ones get lost on some processors when another program runs.
         .include "memory.inc"
 _start:
         lea     rbx, [rip + data]
@@ -141,11 +141,11 @@ every_third:
         .byte   0x80, 0, 0x7f, 0xff, 0, 0, 0x81, 0
         .balign 16
 environment:
-        .long   0xffff037f, 0xffff0000, 0xffffffff, 0x1234, 0, 0x5678, 0xffff0000
+        .long   0xffff037f, 0xffff0000, 0xffffffff, 0, 0, 0, 0xffff0000
 short_environment:
-        .word   0x037f, 0, 0xffff, 0x1234, 0, 0x5678, 0
+        .word   0x037f, 0, 0xffff, 0, 0, 0, 0
         .balign 16
-state:  .long   0xffff037f, 0xffff1800, 0xffffaaaa, 0x1234, 0x0567, 0x5678, 0xffff0000
+state:  .long   0xffff037f, 0xffff1800, 0xffffaaaa, 0, 0, 0, 0xffff0000
         .rept   8
         .quad   0x8123456789abcdef
         .word   0x4000

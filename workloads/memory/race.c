@@ -2,7 +2,7 @@
    a thread loads is used and what comes of it is stored in memory of its own, so that the recorded accesses of one
    thread can be checked against each other: what was stored must follow from what was loaded.
 
-   race [MILLIONS [THREADS]]: about so many million instructions in all. The memory is always at the same place. */
+   race [THOUSANDS [THREADS]]: about so many thousand instructions in all. The memory is always at the same place. */
 #include "common.h"
 #include <pthread.h>
 #include <stdint.h>
@@ -42,7 +42,7 @@ static unsigned long argument(int count, char **arguments, int number, unsigned 
     char *end;
     unsigned long value = strtoul(arguments[number], &end, 10);
     if (*end || end == arguments[number] || value < 1 || value > most) {
-        fprintf(stderr, "usage: race [MILLIONS [THREADS]], with up to %d threads\n", THREADS_MAX);
+        fprintf(stderr, "usage: race [THOUSANDS [THREADS]], with up to %d threads\n", THREADS_MAX);
         exit(2);
     }
     return value;
@@ -50,10 +50,10 @@ static unsigned long argument(int count, char **arguments, int number, unsigned 
 
 int main(int count, char **arguments)
 {
-    unsigned long millions = argument(count, arguments, 1, 10, 1000000);
+    unsigned long thousands = argument(count, arguments, 1, 10000, 1000000000);
     unsigned long threads = argument(count, arguments, 2, 2, THREADS_MAX);
     pthread_t racers[THREADS_MAX];
-    rounds = millions * 1000000 / INSTRUCTIONS_PER_ROUND / threads;
+    rounds = thousands * 1000 / INSTRUCTIONS_PER_ROUND / threads;
     map(SHARED, 4096);
     map(LOGS, 4096 * THREADS_MAX);
     pthread_barrier_init(&barrier, NULL, (unsigned)threads);

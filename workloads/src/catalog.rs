@@ -255,14 +255,14 @@ macro_rules! assembly {
 
 /// C. The usual variant is static where the path is repeatable, for the sake of the oracle's time.
 macro_rules! behaviour {
-    ($name:literal, $file:literal, $variants:expr, $repeatable:literal; $purpose:literal; $($arguments:expr => $stdout:literal, $exit:expr);+) => {
+    ($name:literal, $file:literal $(+ $header:literal)*, $variants:expr, $repeatable:literal; $purpose:literal; $($arguments:expr => $stdout:literal, $exit:expr);+) => {
         Program {
             name: $name,
             group: Group::Behaviour,
             purpose: $purpose,
             variants: $variants,
             runs: &[$(run(&$arguments, $stdout, $exit)),+],
-            sources: &[source!("behaviour", $file), source!("behaviour", "common.h")],
+            sources: &[source!("behaviour", $file), $(source!("behaviour", $header),)* source!("behaviour", "common.h")],
             is_repeatable: $repeatable,
         }
     };
@@ -405,13 +405,22 @@ const PROGRAMS: &[Program] = &[
     Program {
         name: "race",
         group: Group::Memory,
-        purpose: "threads race on one word; what each loads and stores can be checked (MILLIONS of instructions, THREADS)",
+        purpose: "threads race on one word; what each loads and stores can be checked (THOUSANDS of instructions, THREADS)",
         variants: ANY_STATIC_FIRST,
         runs: &[
-            run(&["1"], "race: 2 threads, 4761 rounds each\n", Exit::Status(0)),
-            run(&["1", "1"], "race: 1 threads, 9523 rounds each\n", Exit::Status(0)),
+            run(&["1000"], "race: 2 threads, 4761 rounds each\n", Exit::Status(0)),
+            run(&["1000", "1"], "race: 1 threads, 9523 rounds each\n", Exit::Status(0)),
         ],
         sources: &[source!("memory", "race.c"), source!("memory", "race_rounds.inc"), source!("behaviour", "common.h")],
         is_repeatable: false,
     },
+    behaviour!("seccomp", "seccomp.c" + "seccomp.h", ANY_STATIC_FIRST, true; "seccomp filters that answer with errors and signals, in a thread, across exec";
+        ["errors"] => "getppid EDOM, getuid EDOM, getpid allowed\nmmap EXDEV, munmap allowed, fork EXDEV\nsigaction EXDEV, sigprocmask allowed, sigaltstack EXDEV, exec EDOM\n", Status(0);
+        ["thread"] => "in the thread EXDEV, outside allowed\n", Status(0);
+        ["bad"] => "nothing EINVAL, broken EINVAL, nowhere EFAULT, no program EFAULT, no operation EINVAL, mode 0\n", Status(0);
+        ["exec"] => "after exec: getppid EXDEV\n", Status(0)),
+    behaviour!("seccomp_trap", "seccomp.c" + "seccomp.h", DYNAMIC, false; "a seccomp filter that raises SIGSYS, with the exact addresses";
+        ["trap"] => "getppid 1110, mprotect 1010, sigprocmask 1014, clone 1056, fork 1057\ntraps 1005, in order 1005\n", Signal(31)),
+    behaviour!("seccomp_narrow", "seccomp_narrow.c" + "seccomp.h", FREESTANDING, false; "behind a filter that kills at everything but a few calls";
+        [] => "computed\njoined\nafter exec\n", Status(4)),
 ];

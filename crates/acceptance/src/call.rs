@@ -11,6 +11,29 @@ use workloads::Exit;
 use crate::process::{Finished, LIMIT, Running};
 use crate::trackway;
 
+/// What is recorded beside control flow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Data {
+    None,
+    Addresses,
+    Values,
+}
+
+/// What [`Call::check`] records, one recording each.
+pub const MODES: &[Data] = &[Data::None];
+
+impl Data {
+    /// How the command line calls it.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::None => "none",
+            Self::Addresses => "addresses",
+            Self::Values => "values",
+        }
+    }
+}
+
 /// A program, its arguments and its surroundings.
 #[derive(Clone, Debug)]
 pub struct Call {
@@ -20,6 +43,7 @@ pub struct Call {
     environment: Option<Vec<(OsString, OsString)>>,
     input: Vec<u8>,
     fixed_addresses: bool,
+    data: Data,
     options: Vec<OsString>,
 }
 
@@ -34,6 +58,7 @@ impl Call {
             environment: None,
             input: Vec::new(),
             fixed_addresses: false,
+            data: Data::None,
             options: Vec::new(),
         }
     }
@@ -77,6 +102,13 @@ impl Call {
         self
     }
 
+    /// Recorded with this data.
+    #[must_use]
+    pub fn data(mut self, data: Data) -> Self {
+        self.data = data;
+        self
+    }
+
     /// Recorded with these options.
     #[must_use]
     pub fn options(mut self, options: impl IntoIterator<Item = impl AsRef<OsStr>>) -> Self {
@@ -100,6 +132,9 @@ impl Call {
         command.arg("record").arg("-o").arg(output);
         if self.fixed_addresses {
             command.arg("--no-aslr");
+        }
+        if self.data != Data::None {
+            command.arg("--data").arg(self.data.name());
         }
         command.args(&self.options).arg("--").arg(&self.program).args(&self.arguments);
         self.surround(&mut command);
@@ -149,16 +184,34 @@ impl Call {
         Recorded { finished: Finished { exit, ..finished }, trace, path, directory }
     }
 
-    /// Runs it both ways; output and status have to agree to the byte.
+    /// Runs it natively and recorded in every mode; output and status have to agree to the byte. Returns the first recording.
     ///
     /// # Panics
     ///
     /// If they do not, or as [`Self::recorded`].
     pub fn check(&self) -> Recorded {
-        let native = self.natively();
-        let recorded = self.recorded();
-        recorded.assert_finished_as(&native);
-        recorded
+        self.check_against(&self.natively())
+    }
+
+    /// Records it in every mode; output and status have to be as `expected`. Returns the first recording.
+    ///
+    /// # Panics
+    ///
+    /// If they are not, or as [`Self::recorded`].
+    pub fn check_against(&self, expected: &Finished) -> Recorded {
+        let mut recordings = self.in_every_mode().map(|call| {
+            let recorded = call.recorded();
+            recorded.assert_finished_as(expected);
+            recorded
+        });
+        let first = recordings.next().expect("there are modes");
+        recordings.for_each(drop);
+        first
+    }
+
+    /// The call once for every mode.
+    pub fn in_every_mode(&self) -> impl Iterator<Item = Self> {
+        MODES.iter().map(|&data| self.clone().data(data))
     }
 }
 

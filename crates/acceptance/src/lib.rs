@@ -2,18 +2,20 @@
 //!
 //! A [`Call`] is run natively and recorded, in the same surroundings; [`process`] runs commands and does not wait for ever;
 //! [`listing`] turns a trace into plain lists of addresses and events, which are compared with those of the `oracle` and of
-//! the [`witness`]. Everything goes through the `trackway` command and the public interface of `trace`; nothing here knows
+//! the [`witness`]; [`memory`] does so with accesses to memory, and [`race`] checks those of threads that race. Everything goes through the `trackway` command and the public interface of `trace`; nothing here knows
 //! how either works.
 
 pub mod call;
 pub mod command;
 pub mod listing;
+pub mod memory;
 pub mod process;
+pub mod race;
 pub mod source;
 pub mod tool;
 pub mod witness;
 
-pub use call::{Call, Recorded};
+pub use call::{Call, Data, Recorded};
 pub use command::trackway;
 pub use process::{Finished, Running};
 

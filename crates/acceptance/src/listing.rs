@@ -81,7 +81,7 @@ fn shown(trace: &Trace, address: Option<u64>) -> String {
 }
 
 /// The bytes and the text of the instruction at `address`, if any block of the trace has it.
-fn disassembly(trace: &Trace, address: u64) -> Option<String> {
+pub(crate) fn disassembly(trace: &Trace, address: u64) -> Option<String> {
     let mut blocks = trace.blocks().iter().filter(|block| (block.address()..block.end()).contains(&address));
     let found = blocks.find_map(|block| block.instructions().find(|instruction| instruction.address == address))?;
     let mut text = String::new();

@@ -66,6 +66,8 @@ pub struct Placement {
     pub thread: u32,
     pub slot: u32,
     pub process: i32,
+    /// The only address where the engine may be: seccomp filters know it there.
+    pub base: Option<u64>,
 }
 
 /// Injects into a thread that stands at its exec event and lets it go. After an error the thread is still stopped, unless
@@ -78,7 +80,7 @@ pub fn inject(tracee: Tracee, image: &Image, shared: &Shared, placement: Placeme
     }
     let mappings = maps::of_process(placement.process).context("reading the memory map")?;
     let mut remote = Remote::new(tracee, registers)?;
-    let prepared = prepare(&mut remote, image, shared, &mappings);
+    let prepared = prepare(&mut remote, image, shared, &mappings, placement.base);
     let stop_signal = remote.finish()?;
     let layout = prepared?;
     let init = initial_values(tracee, &registers, &layout, placement)?;
@@ -138,8 +140,14 @@ impl Layout {
 }
 
 /// Makes all memory in the target. What was made is unmapped again if a later step fails.
-fn prepare(remote: &mut Remote, image: &Image, shared: &Shared, mappings: &[Mapping]) -> Result<Layout> {
-    let base = map_engine(remote, Layout::new(0, image).end, mappings)?;
+fn prepare(
+    remote: &mut Remote,
+    image: &Image,
+    shared: &Shared,
+    mappings: &[Mapping],
+    wanted: Option<u64>,
+) -> Result<Layout> {
+    let base = map_engine(remote, Layout::new(0, image).end, mappings, wanted)?;
     let mut layout = Layout::new(base, image);
     let filled = fill(remote, image, &layout).and_then(|()| map_shared(remote, layout.init, shared, mappings));
     match filled {
@@ -152,9 +160,9 @@ fn prepare(remote: &mut Remote, image: &Image, shared: &Shared, mappings: &[Mapp
     Ok(layout)
 }
 
-fn map_engine(remote: &mut Remote, length: u64, mappings: &[Mapping]) -> Result<u64> {
+fn map_engine(remote: &mut Remote, length: u64, mappings: &[Mapping], wanted: Option<u64>) -> Result<u64> {
     let places = starts(&ENGINE_PLACES, ENGINE_STEP).chain(starts(&ENGINE_OTHER_PLACES, ENGINE_STEP));
-    for start in places {
+    for start in places.filter(|start| wanted.is_none_or(|wanted| *start == wanted)) {
         let range = start..start + length;
         if range.end > ENGINE_OTHER_PLACES.end || !maps::is_free(mappings, &range) {
             continue;

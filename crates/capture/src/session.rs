@@ -68,6 +68,7 @@ pub fn record<S: Sink>(
         scope.spawn(|| watch(launched.pidfd.as_fd(), &gone, shared.control()));
         let exit = session.run(&gone);
         session.drain.finish_image();
+        session.tell_notices();
         let (counters, warnings, failure) = session.drain.finish();
         Ok(Report { exit, counters, warnings, failure })
     })
@@ -170,7 +171,9 @@ impl<S: Sink> Session<'_, S> {
             // It has said that it wants to exec, but not yet who it is.
             return;
         }
-        if self.shared.control().leave.load(Ordering::SeqCst) != 0 {
+        let control = self.shared.control();
+        let is_forbidden = control.notices.load(Ordering::SeqCst) & wire::NOTICE_SECCOMP_EXEC != 0;
+        if control.leave.load(Ordering::SeqCst) != 0 || is_forbidden {
             self.answer(EXEC_REFUSED);
             return;
         }
@@ -183,6 +186,28 @@ impl<S: Sink> Session<'_, S> {
                 let reason = reason(&error);
                 self.drain.warn(format!("the program after exec is not recorded: attaching failed ({reason})"));
                 self.answer(EXEC_REFUSED);
+            }
+        }
+    }
+
+    /// Tells what the engine has noticed.
+    fn tell_notices(&mut self) {
+        const SENTENCES: [(u32, &str); 4] = [
+            (
+                wire::NOTICE_SECCOMP_STRICT,
+                "the program asked for seccomp's strict mode, which was refused: it would forbid the recording",
+            ),
+            (
+                wire::NOTICE_SECCOMP_LONG,
+                "the program's seccomp filter was refused: it leaves no room for what the recording adds to it",
+            ),
+            (wire::NOTICE_SECCOMP_EXEC, "the program after exec is not recorded: a seccomp filter forbids it"),
+            (wire::NOTICE_DISPATCH, "the program asked for its system calls to become signals, which was refused"),
+        ];
+        let notices = self.shared.control().notices.load(Ordering::SeqCst);
+        for (notice, sentence) in SENTENCES {
+            if notices & notice != 0 {
+                self.drain.warn(sentence);
             }
         }
     }
@@ -296,7 +321,9 @@ impl<S: Sink> Session<'_, S> {
         let mappings = maps::of_process(self.process).unwrap_or_default();
         let modules = mappings.iter().filter(|mapping| mapping.is_module());
         self.drain.start_image(modules.map(|mapping| as_module(mapping, tsc)));
-        let placement = Placement { thread: FIRST_THREAD, slot: FIRST_SLOT, process: self.process };
+        let is_filtered = control.notices.load(Ordering::SeqCst) & wire::NOTICE_FILTERED != 0;
+        let base = is_filtered.then(|| u64::from(control.engine_start.load(Ordering::SeqCst)));
+        let placement = Placement { thread: FIRST_THREAD, slot: FIRST_SLOT, process: self.process, base };
         inject::inject(tracee, self.image, self.shared, placement)
             .inspect_err(|_| slot.state.store(SLOT_FREE, Ordering::SeqCst))?;
         Ok(())

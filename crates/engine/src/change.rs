@@ -1,16 +1,69 @@
 //! Code that changes under us: unmapped, mapped anew, or written to.
 //!
 //! Fragments of a range whose mapping changes are dropped: nobody finds them any more, and whoever still jumps to one lands
-//! in the dispatcher. Pages that are writable and executable at once are write-protected while fragments were made from them; a
-//! write faults, drops the page's fragments and goes on. Writes through another mapping of the same memory are not seen.
+//! in the dispatcher. What happens to memory that stays where it is depends on how it can be written to:
+//!
+//! * Pages that are executable but not writable cannot change. While a page is writable and not executable, its fragments
+//!   sleep: if its contents are the same when it can be executed again, they are still right.
+//! * Pages that are both are write-protected while there are fragments made from them; a write faults, drops the page's fragments
+//!   and goes on.
+//! * Pages for which that has happened a few times stay writable, and fragments made from them compare the code at every entry (see
+//!   `translate::check`); likewise for shared mappings, which may be written to at another address or by another process. If such
+//!   code is hot, its page is write-protected again, a few times.
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
 
 use crate::fragment::Engine;
-use crate::{maps, sys};
+use crate::{maps, memory, sys, translate};
 
 pub const PAGE: u64 = 4096;
+
+/// A page is no longer write-protected after this many faults, and after that this many more, and so on.
+const FAULTS_MAX: u8 = 8;
+/// How often a page is write-protected again.
+const RETRIES_MAX: u8 = 3;
+
+/// Disjoint ranges of addresses.
+#[derive(Default)]
+struct Ranges(BTreeMap<u64, u64>);
+
+impl Ranges {
+    const fn new() -> Self {
+        Self(BTreeMap::new())
+    }
+
+    fn insert(&mut self, start: u64, end: u64) {
+        self.remove(start, end);
+        if start < end {
+            self.0.insert(start, end);
+        }
+    }
+
+    /// What lies before and after the range stays.
+    fn remove(&mut self, start: u64, end: u64) {
+        while let Some((&from, &to)) = self.0.range(..end).next_back().filter(|&(_, &to)| to > start) {
+            self.0.remove(&from);
+            let rest = [(from, start.min(to)), (from.max(end), to)];
+            for (from, to) in rest.into_iter().filter(|(from, to)| from < to) {
+                self.0.insert(from, to);
+            }
+            if from < start {
+                break;
+            }
+        }
+    }
+
+    /// The range that `address` is in.
+    fn find(&self, address: u64) -> Option<(u64, u64)> {
+        let (&start, &end) = self.0.range(..=address).next_back()?;
+        (address < end).then_some((start, end))
+    }
+
+    fn overlaps(&self, start: u64, end: u64) -> bool {
+        self.0.range(..end).next_back().is_some_and(|(_, &to)| to > start)
+    }
+}
 
 /// What is known about the pages that fragments were made from.
 #[derive(Default)]
@@ -18,14 +71,38 @@ pub struct Pages {
     /// The fragments made from each page.
     fragments: BTreeMap<u64, Vec<u32>>,
     /// Ranges that the application may write to and execute.
-    writable: Vec<(u64, u64)>,
-    /// Pages of those that we have write-protected.
+    writable: Ranges,
+    /// Mappings that are shared, with another mapping or another process.
+    shared: Ranges,
+    /// Writable pages that we have write-protected.
     guarded: BTreeSet<u64>,
+    /// Writable pages that were written to while they were guarded.
+    written: BTreeMap<u64, Written>,
+    /// Pages with fragments that are not executable for now, and a digest of what was in them when they were.
+    asleep: BTreeMap<u64, u64>,
+    /// Whether a page was ever guarded.
+    pub any_guarded: bool,
+}
+
+#[derive(Clone, Copy, Default)]
+struct Written {
+    faults: u8,
+    retries: u8,
+    /// The page is not guarded; its code is compared.
+    checked: bool,
 }
 
 impl Pages {
     pub const fn new() -> Self {
-        Self { fragments: BTreeMap::new(), writable: Vec::new(), guarded: BTreeSet::new() }
+        Self {
+            fragments: BTreeMap::new(),
+            writable: Ranges::new(),
+            shared: Ranges::new(),
+            guarded: BTreeSet::new(),
+            written: BTreeMap::new(),
+            asleep: BTreeMap::new(),
+            any_guarded: false,
+        }
     }
 
     /// Notes that a fragment was made from `[start, end)`.
@@ -44,19 +121,43 @@ impl Pages {
     }
 
     fn take(&mut self, start: u64, end: u64) -> Vec<u32> {
-        let pages: Vec<u64> = self.fragments.range(start / PAGE..end.div_ceil(PAGE)).map(|(page, _)| *page).collect();
+        let pages = self.pages_in(start, end);
         pages.into_iter().filter_map(|page| self.fragments.remove(&page)).flatten().collect()
     }
 
+    /// The pages of a range that have fragments.
+    fn pages_in(&self, start: u64, end: u64) -> Vec<u64> {
+        self.fragments.range(start / PAGE..end.div_ceil(PAGE)).map(|(page, _)| *page).collect()
+    }
+
     pub fn is_writable(&self, address: u64) -> bool {
-        self.writable.iter().any(|(start, end)| (*start..*end).contains(&address))
+        self.writable.find(address).is_some()
+    }
+
+    pub fn is_shared(&self, address: u64) -> bool {
+        self.shared.find(address).is_some()
+    }
+
+    /// Whether code in `[start, end)` may change without our noticing.
+    pub fn is_checked(&self, start: u64, end: u64) -> bool {
+        let mut written = self.written.range(start / PAGE..end.div_ceil(PAGE));
+        self.shared.overlaps(start, end) || written.any(|(_, written)| written.checked)
+    }
+
+    /// The same for the block that begins at `address`.
+    pub fn is_checked_block(&self, address: u64, code: &[u8]) -> bool {
+        // Nearly always there is no such memory at all.
+        self.is_checked(address, address + code.len() as u64)
+            && self.is_checked(address, address + translate::check::length(address, code) as u64)
     }
 
     /// Write-protects the page of `address`, if the application can write to it.
     pub fn guard(&mut self, address: u64) {
-        if self.is_writable(address) && self.guarded.insert(address / PAGE) {
+        let start = address & !(PAGE - 1);
+        if self.is_writable(address) && !self.is_checked(start, start + PAGE) && self.guarded.insert(address / PAGE) {
+            self.any_guarded = true;
             // SAFETY: a write faults and finds its way to `Engine::written`.
-            unsafe { sys::protect(address & !(PAGE - 1), PAGE, sys::PROT_READ | sys::PROT_EXEC) };
+            unsafe { sys::protect(start, PAGE, sys::PROT_READ | sys::PROT_EXEC) };
         }
     }
 
@@ -67,35 +168,144 @@ impl Pages {
         }
     }
 
-    fn forget(&mut self, start: u64, end: u64) {
-        self.guarded.retain(|page| !(start / PAGE..end.div_ceil(PAGE)).contains(page));
-        let mut kept = Vec::new();
-        for (from, to) in self.writable.drain(..) {
-            // What lies before and after the range stays.
-            kept.extend([(from, to.min(start)), (from.max(end), to)].into_iter().filter(|(from, to)| from < to));
+    /// Counts a fault of a guarded page.
+    fn count_fault(&mut self, page: u64) {
+        let written = self.written.entry(page).or_default();
+        written.faults += 1;
+        if written.faults >= FAULTS_MAX {
+            written.checked = true;
         }
-        self.writable = kept;
+    }
+
+    /// The range has another protection now.
+    fn forget_protection(&mut self, start: u64, end: u64) {
+        let pages = start / PAGE..end.div_ceil(PAGE);
+        remove_range(&mut self.written, &pages);
+        let guarded: Vec<u64> = self.guarded.range(pages).copied().collect();
+        for page in guarded {
+            self.guarded.remove(&page);
+        }
+        self.writable.remove(start, end);
+    }
+
+    /// The range is no longer what it was.
+    fn forget(&mut self, start: u64, end: u64) {
+        self.forget_protection(start, end);
+        self.shared.remove(start, end);
+        remove_range(&mut self.asleep, &(start / PAGE..end.div_ceil(PAGE)));
     }
 }
 
+fn remove_range<T>(map: &mut BTreeMap<u64, T>, range: &core::ops::Range<u64>) {
+    let keys: Vec<u64> = map.range(range.clone()).map(|(key, _)| *key).collect();
+    for key in keys {
+        map.remove(&key);
+    }
+}
+
+/// A digest of a page's contents; `None` if it cannot be read.
+fn digest(page: u64) -> Option<u64> {
+    let mut words = [0u64; PAGE as usize / 8];
+    // SAFETY: the bytes of our own array.
+    let bytes = unsafe { core::slice::from_raw_parts_mut(words.as_mut_ptr().cast::<u8>(), PAGE as usize) };
+    (memory::read_bytes(page * PAGE, bytes) == PAGE as usize)
+        .then(|| words.iter().fold(0, |digest, word| mix(digest, *word)))
+}
+
+fn mix(digest: u64, word: u64) -> u64 {
+    let mixed = (digest ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    mixed ^ mixed >> 32
+}
+
+const WRITABLE_CODE: u64 = sys::PROT_WRITE | sys::PROT_EXEC;
+
 impl Engine {
-    /// The mapping of a range has changed; it is now writable and executable, or not.
+    /// A range has been mapped anew or unmapped; it is now writable and executable, or not.
     pub fn remapped(&mut self, start: u64, length: u64, protection: u64) {
         let end = start.saturating_add(length);
         self.drop_range(start, end);
         self.pages.forget(start, end);
-        if protection & (sys::PROT_WRITE | sys::PROT_EXEC) == sys::PROT_WRITE | sys::PROT_EXEC {
-            self.pages.writable.push((start, end));
+        if protection & WRITABLE_CODE == WRITABLE_CODE {
+            self.pages.writable.insert(start, end);
         }
     }
 
-    /// Finds what is writable and executable already: an executable stack, or a program linked that way.
-    pub fn find_writable_code(&mut self) {
-        for (start, end) in maps::writable_code() {
-            if !self.is_cache(start) && !self.pages.is_writable(start) {
-                self.remapped(start, end - start, sys::PROT_WRITE | sys::PROT_EXEC);
+    /// A range was mapped that others may write to as well.
+    pub fn mapped_shared(&mut self, start: u64, length: u64) {
+        self.pages.shared.insert(start, start.saturating_add(length));
+    }
+
+    /// The length of the shared mapping at `start`, as it was mapped.
+    pub fn shared_length(&self, start: u64) -> Option<u64> {
+        self.pages.shared.find(start).map(|(_, end)| end - start)
+    }
+
+    /// The protection of a range is about to change: fragments made from it may outlive that.
+    pub fn put_to_sleep(&mut self, start: u64, length: u64) {
+        for page in self.pages.pages_in(start, start.saturating_add(length)) {
+            if self.pages.asleep.contains_key(&page) {
+                continue;
+            }
+            match digest(page) {
+                Some(digest) => drop(self.pages.asleep.insert(page, digest)),
+                None => drop(self.drop_page(page)),
             }
         }
+    }
+
+    /// The protection of a range has changed.
+    pub fn protected(&mut self, start: u64, length: u64, protection: u64) {
+        let end = start.saturating_add(length);
+        self.pages.forget_protection(start, end);
+        if protection & WRITABLE_CODE == WRITABLE_CODE {
+            self.remember_writable(start, end);
+        } else if protection & sys::PROT_EXEC != 0 {
+            self.wake_up(start, end);
+        }
+    }
+
+    /// The protection of a range could not be changed.
+    pub fn still_protected(&mut self, start: u64, length: u64) {
+        self.wake_up(start, start.saturating_add(length));
+    }
+
+    fn remember_writable(&mut self, start: u64, end: u64) {
+        self.drop_range(start, end);
+        remove_range(&mut self.pages.asleep, &(start / PAGE..end.div_ceil(PAGE)));
+        self.pages.writable.insert(start, end);
+    }
+
+    /// Drops what was made from pages whose contents have changed meanwhile.
+    fn wake_up(&mut self, start: u64, end: u64) {
+        let pages = start / PAGE..end.div_ceil(PAGE);
+        let asleep: Vec<(u64, u64)> =
+            self.pages.asleep.range(pages.clone()).map(|(page, digest)| (*page, *digest)).collect();
+        remove_range(&mut self.pages.asleep, &pages);
+        for (page, before) in asleep {
+            if digest(page) != Some(before) {
+                self.drop_page(page);
+            }
+        }
+    }
+
+    /// Finds what is writable and executable, or shared and executable, already: an executable stack, or a program linked
+    /// that way.
+    pub fn find_writable_code(&mut self) {
+        for mapping in maps::executable() {
+            if self.is_cache(mapping.start) {
+                continue;
+            }
+            if mapping.is_shared && !self.pages.is_shared(mapping.start) {
+                self.mapped_shared(mapping.start, mapping.end - mapping.start);
+            }
+            if mapping.is_writable && !self.pages.is_writable(mapping.start) {
+                self.remember_writable(mapping.start, mapping.end);
+            }
+        }
+    }
+
+    fn drop_page(&mut self, page: u64) -> bool {
+        self.drop_range(page * PAGE, (page + 1) * PAGE)
     }
 
     fn drop_range(&mut self, start: u64, end: u64) -> bool {
@@ -106,16 +316,27 @@ impl Engine {
         !fragments.is_empty()
     }
 
-    /// A write has faulted. True if it can be made again: the page was write-protected by us, or has just been released by
-    /// another thread.
+    /// A write has faulted. True if it can be made again: the page was write-protected by us.
     pub fn written(&mut self, address: u64) -> bool {
-        if !self.pages.is_writable(address) {
+        let page = address / PAGE;
+        if !self.pages.guarded.contains(&page) {
             return false;
         }
-        let page = address / PAGE;
-        self.drop_range(page * PAGE, (page + 1) * PAGE);
+        self.drop_page(page);
+        self.pages.count_fault(page);
         self.pages.unguard(page);
         true
+    }
+
+    /// Code that is compared at every entry is hot: write-protects its page again, if that has not been tried too often.
+    pub fn try_to_guard_again(&mut self, address: u64) -> bool {
+        let page = address / PAGE;
+        let Some(written) = self.pages.written.get_mut(&page) else { return false };
+        if !written.checked || written.retries == RETRIES_MAX {
+            return false;
+        }
+        *written = Written { faults: 0, retries: written.retries + 1, checked: false };
+        self.drop_page(page)
     }
 
     /// Lets the kernel write everywhere, for a system call that may have found a page write-protected. False if there are none.
@@ -123,7 +344,7 @@ impl Engine {
         let any = !self.pages.guarded.is_empty();
         for page in core::mem::take(&mut self.pages.guarded) {
             self.pages.guarded.insert(page);
-            self.drop_range(page * PAGE, (page + 1) * PAGE);
+            self.drop_page(page);
             self.pages.unguard(page);
         }
         any
@@ -137,7 +358,11 @@ mod tests {
     use super::*;
 
     fn pages(writable: &[(u64, u64)]) -> Pages {
-        Pages { writable: writable.to_vec(), ..Pages::new() }
+        let mut pages = Pages::new();
+        for &(start, end) in writable {
+            pages.writable.insert(start, end);
+        }
+        pages
     }
 
     #[test]
@@ -151,6 +376,37 @@ mod tests {
         assert_eq!(pages.take(PAGE, PAGE + 1), [2]);
         assert_eq!(pages.take(0, 10 * PAGE), [1, 2, 3]);
         assert_eq!(pages.take(0, 10 * PAGE), [0; 0]);
+    }
+
+    /// One that is executed while the code is not there any more.
+    fn fault(pages: &mut Pages, page: u64) {
+        pages.guarded.insert(page);
+        pages.count_fault(page);
+        pages.guarded.remove(&page);
+    }
+
+    #[test]
+    fn pages_that_are_written_to_again_and_again_are_checked() {
+        let mut pages = pages(&[(0, 4 * PAGE)]);
+        for _ in 1..FAULTS_MAX {
+            fault(&mut pages, 1);
+            assert!(!pages.is_checked(0, 4 * PAGE));
+        }
+        fault(&mut pages, 1);
+        assert!(pages.is_checked(0, PAGE + 1) && !pages.is_checked(0, PAGE) && !pages.is_checked(2 * PAGE, 4 * PAGE));
+        pages.forget(PAGE, PAGE + 1);
+        assert!(!pages.is_checked(0, 4 * PAGE), "another mapping begins anew");
+    }
+
+    #[test]
+    fn shared_memory_is_checked() {
+        let mut pages = pages(&[(0, 4 * PAGE)]);
+        pages.shared.insert(PAGE, 2 * PAGE);
+        assert!(pages.is_checked(PAGE + 5, PAGE + 6) && !pages.is_checked(0, PAGE));
+        let code = [0x90, 0xc3, 0x90, 0x90];
+        assert!(pages.is_checked_block(PAGE - 1, &code) && !pages.is_checked_block(PAGE - 2, &code));
+        pages.guard(PAGE);
+        assert!(pages.guarded.is_empty(), "protecting one mapping of several is of no use");
     }
 
     proptest! {

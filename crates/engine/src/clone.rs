@@ -154,6 +154,15 @@ extern "C" fn start_process(tcb: &mut Tcb) -> ! {
     dispatch::enter_native()
 }
 
+unsafe extern "C" {
+    fn trackway_clone_instruction();
+}
+
+/// The address behind the instruction that makes the application's clone call.
+pub fn call_end() -> u64 {
+    trackway_clone_instruction as *const () as u64 + syscall::INSTRUCTION_BYTES
+}
+
 /// Makes the application's clone call; the child calls `start` with its state, on its engine stack.
 #[unsafe(naked)]
 unsafe extern "C" fn trackway_clone(child: *mut Tcb, start: u64) -> i64 {
@@ -169,6 +178,8 @@ unsafe extern "C" fn trackway_clone(child: *mut Tcb, start: u64) -> i64 {
         "mov r10, gs:[{r} + 10*8]",
         "mov r8, gs:[{r} + 8*8]",
         "mov r9, gs:[{r} + 9*8]",
+        ".globl trackway_clone_instruction",
+        "trackway_clone_instruction:",
         "syscall",
         "test rax, rax",
         "jz 2f",

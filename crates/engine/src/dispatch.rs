@@ -255,6 +255,11 @@ extern "C" fn on_exit(tcb: &mut Tcb, number: u64) {
             emulate::run(tcb, path);
             resume(tcb);
         }
+        ExitKind::Changed => {
+            engine.changed(number as u32);
+            drop(engine);
+            resume(tcb);
+        }
         ExitKind::Direct | ExitKind::Indirect => {
             if tcb.stand.skipping {
                 drop(engine);

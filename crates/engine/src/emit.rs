@@ -221,6 +221,12 @@ impl<'a> Emitter<'a> {
 
     /// Stores a mask register, eight bytes of it or two, behind the cursor.
     pub fn store_data_mask(&mut self, displacement: u32, wide: bool, register: Register) {
+        if !wide {
+            // All of its room is written to, so that the end of the segment is met.
+            self.bytes(&[0x41, 0xc7]);
+            self.at_cursor(0, displacement + 4);
+            self.bytes(&[0; 4]);
+        }
         self.bytes(&[0xc4, 0xc1, if wide { 0xf8 } else { 0x78 }, 0x91]);
         self.at_cursor(register.number() as u8, displacement);
     }

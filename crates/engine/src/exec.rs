@@ -5,13 +5,14 @@ use core::sync::atomic::Ordering;
 use wire::{EXEC_FAILED, EXEC_IDLE, EXEC_REFUSED, EXEC_WANTED, word};
 
 use crate::tcb::Tcb;
-use crate::{ring, signal, sys, syscall};
+use crate::{ring, seccomp, signal, sys, syscall};
 
 const PATIENCE_MILLISECONDS: u64 = 100;
 
 /// The application's execve or execveat; returns if it fails.
 pub fn exec(tcb: &mut Tcb) -> i64 {
     let control = tcb.control();
+    seccomp::prepare_exec(tcb);
     while control.exec_state.compare_exchange(EXEC_IDLE, EXEC_WANTED, Ordering::SeqCst, Ordering::SeqCst).is_err() {
         // Another thread is about to exec: it ends us, or fails and lets us try.
         if !ring::is_wanted(control) {
@@ -35,6 +36,7 @@ pub fn abandon(tcb: &mut Tcb) {
         return;
     }
     signal::ignore_really(false);
+    seccomp::forget_exec(tcb);
     let control = tcb.control();
     let refused = control.exec_state.load(Ordering::SeqCst) == EXEC_REFUSED;
     control.exec_state.store(if refused { EXEC_IDLE } else { EXEC_FAILED }, Ordering::SeqCst);

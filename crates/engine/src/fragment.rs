@@ -41,6 +41,8 @@ pub struct Fragment {
     generation: u8,
     /// Its code has changed since.
     dropped: bool,
+    /// It compares the code at its entry.
+    checked: bool,
     /// The threads that use it, and whether its paths are left out of the recording.
     world: World,
     silent: bool,
@@ -251,7 +253,8 @@ impl Engine {
             return Err(Unreadable);
         }
         let room = self.selection.room(address).min(code.length as u64) as usize;
-        let chain = |length: usize| [ChainBlock { address, code: &code.bytes[..length], next: None }];
+        let check = self.pages.is_checked_block(address, &code.bytes[..code.length]);
+        let chain = |length: usize| [ChainBlock { address, code: &code.bytes[..length], next: None, check }];
         // If its first instruction reaches beyond, all of the block is what its beginning is.
         let (chain, emitted) = match self.emit(world, &chain(room), by_arrival, false) {
             Ok(emitted) => (chain(room), emitted),
@@ -274,7 +277,9 @@ impl Engine {
 
     /// Number of a block: the one it has, or a new one, which is announced.
     fn block_number(&mut self, block: &ChainBlock, length: usize) -> u32 {
+        // A block that is checked may not be what had the number before.
         if let Some(number) = self.blocks.get(block.address)
+            && !block.check
             && self.block_lengths.get(block.address) == Some(length as u32)
         {
             return number;
@@ -352,6 +357,7 @@ impl Engine {
             early: 0,
             generation: 0,
             dropped: false,
+            checked: chain[0].check,
             world,
             silent,
             restless,
@@ -621,6 +627,14 @@ impl Engine {
             next_incoming: NO_EXIT,
         });
         patch_entry(&fragment, stub);
+    }
+
+    /// A fragment has found that its code has changed; `number` is the exit that says so.
+    pub fn changed(&mut self, number: u32) {
+        let path = self.exits[number as usize].path;
+        if let Some(&index) = self.by_path.get((path - self.path_base) as usize) {
+            self.drop_fragment(index);
+        }
     }
 
     /// From now on there is more than one thread: locked instructions are followed by the time.
@@ -977,7 +991,7 @@ mod tests {
     fn code_that_is_written_to_is_dropped() {
         let mut engine = engine();
         let code = page(&[(0, &BRANCH)]);
-        assert!(!engine.written(code), "nobody has said that it can be written to");
+        assert!(!engine.written(code), "it is not protected");
         engine.remapped(code, PAGE, sys::PROT_READ | sys::PROT_WRITE | sys::PROT_EXEC);
         let old = engine.find(code, false).unwrap();
         assert!(engine.written(code + 100));

@@ -26,6 +26,7 @@ pub mod maps;
 pub mod memory;
 pub mod profile;
 pub mod ring;
+pub mod seccomp;
 pub mod select;
 pub mod signal;
 pub mod skip;

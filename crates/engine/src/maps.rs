@@ -4,9 +4,18 @@ use alloc::vec::Vec;
 
 use crate::sys::{self, number};
 
-/// The ranges that are writable and executable.
-pub fn writable_code() -> Vec<(u64, u64)> {
-    read().split(|byte| *byte == b'\n').filter_map(|line| parse(line).filter(|_| is_writable_code(line))).collect()
+/// A mapping that can be executed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Mapping {
+    pub start: u64,
+    pub end: u64,
+    pub is_writable: bool,
+    pub is_shared: bool,
+}
+
+/// All mappings that can be executed.
+pub fn executable() -> Vec<Mapping> {
+    read().split(|byte| *byte == b'\n').filter_map(parse).collect()
 }
 
 fn read() -> Vec<u8> {
@@ -26,15 +35,15 @@ fn read() -> Vec<u8> {
     text
 }
 
-fn is_writable_code(line: &[u8]) -> bool {
-    line.split(|byte| *byte == b' ').nth(1).is_some_and(|permissions| permissions.starts_with(b"rwx"))
-}
-
-/// `start-end` in hexadecimal, at the start of a line.
-fn parse(line: &[u8]) -> Option<(u64, u64)> {
-    let range = core::str::from_utf8(line.split(|byte| *byte == b' ').next()?).ok()?;
+/// `start-end permissions …`, the addresses in hexadecimal; `None` for what cannot be executed.
+fn parse(line: &[u8]) -> Option<Mapping> {
+    let mut words = line.split(|byte| *byte == b' ');
+    let range = core::str::from_utf8(words.next()?).ok()?;
+    let &[_, write, execute, share] = words.next()?.first_chunk::<4>()?;
     let (start, end) = range.split_once('-')?;
-    Some((u64::from_str_radix(start, 16).ok()?, u64::from_str_radix(end, 16).ok()?))
+    let [start, end] = [start, end].map(|text| u64::from_str_radix(text, 16).ok());
+    let mapping = Mapping { start: start?, end: end?, is_writable: write == b'w', is_shared: share == b's' };
+    (execute == b'x').then_some(mapping)
 }
 
 #[cfg(test)]
@@ -43,10 +52,12 @@ mod tests {
 
     #[test]
     fn lines() {
-        let line = b"7ffc1000-7ffc3000 rwxp 00000000 00:00 0   [stack]";
-        assert_eq!(parse(line), Some((0x7ffc_1000, 0x7ffc_3000)));
-        assert!(is_writable_code(line));
-        assert!(!is_writable_code(b"1000-2000 r-xp 0 0:0 0"));
+        let stack = Mapping { start: 0x7ffc_1000, end: 0x7ffc_3000, is_writable: true, is_shared: false };
+        assert_eq!(parse(b"7ffc1000-7ffc3000 rwxp 00000000 00:00 0   [stack]"), Some(stack));
+        let shared = Mapping { start: 0x1000, end: 0x2000, is_writable: false, is_shared: true };
+        assert_eq!(parse(b"1000-2000 r-xs 0 0:0 0"), Some(shared));
+        assert_eq!(parse(b"1000-2000 rw-p 0 0:0 0"), None);
+        assert_eq!(parse(b"1000-2000"), None);
         assert_eq!(parse(b""), None);
     }
 }

@@ -17,7 +17,7 @@ use crate::fragment::{ENGINE, Place};
 use crate::lock::Mutex;
 use crate::tcb::{AlternateStack, SS_AUTODISARM, SS_DISABLE, SS_ONSTACK, Tcb, Vectors};
 use crate::translate::{Spill, State};
-use crate::{dispatch, emulate, exec, leave, memory, profile, ring, skip, sys, syscall};
+use crate::{clone, dispatch, emulate, exec, leave, memory, profile, ring, skip, sys, syscall};
 
 pub const SIGILL: usize = 4;
 pub const SIGTRAP: usize = 5;
@@ -26,6 +26,7 @@ pub const SIGFPE: usize = 8;
 pub const SIGKILL: usize = 9;
 pub const SIGSEGV: usize = 11;
 pub const SIGSTOP: usize = 19;
+pub const SIGSYS: usize = 31;
 pub const SIGNAL_COUNT: usize = 65;
 
 pub const fn bit(signal: usize) -> u64 {
@@ -33,7 +34,7 @@ pub const fn bit(signal: usize) -> u64 {
 }
 
 /// Signals that faults raise: never really blocked, always ours first.
-pub const SYNCHRONOUS: u64 = bit(SIGILL) | bit(SIGTRAP) | bit(SIGBUS) | bit(SIGFPE) | bit(SIGSEGV);
+pub const SYNCHRONOUS: u64 = bit(SIGILL) | bit(SIGTRAP) | bit(SIGBUS) | bit(SIGFPE) | bit(SIGSEGV) | bit(SIGSYS);
 /// SIGCHLD, SIGCONT, SIGURG and SIGWINCH.
 const IGNORED_BY_DEFAULT: u64 = bit(17) | bit(18) | bit(23) | bit(28);
 const UNBLOCKABLE: u64 = bit(SIGKILL) | bit(SIGSTOP);
@@ -327,12 +328,18 @@ fn on_signal(tcb: &mut Tcb, signal: usize, info: &Info, context: &mut Context) {
             context.registers[CONTEXT_RIP] = memory::copy_recovery();
             return;
         }
-        if !tcb.native && ring::is_guard(tcb, info[2]) && is_fault(info) {
+        if !tcb.native && !is_engine(pc) && ring::is_guard(tcb, info[2]) && is_fault(info) {
             return on_ring_end(tcb, context);
         }
     }
     if signal == SIGTRAP && tcb.stepping {
         return on_step(tcb, context, pc);
+    }
+    if signal == SIGSYS && is_fault(info) && (pc == syscall::call_end() || pc == clone::call_end()) {
+        // The call has not happened; whoever wanted to make it puts things in order first.
+        tcb.held = Some((signal, *info));
+        context.registers[CONTEXT_RAX] = syscall::TRAPPED as u64;
+        return;
     }
     if !is_fault(info) && is_ignored(signal) {
         return;
@@ -423,8 +430,13 @@ pub fn set_image(start: u64, end: u64) {
     IMAGE_END.store(end, Ordering::Relaxed);
 }
 
+/// Where the engine's own code is.
+pub fn image() -> core::ops::Range<u64> {
+    IMAGE_START.load(Ordering::Relaxed)..IMAGE_END.load(Ordering::Relaxed)
+}
+
 fn is_engine(pc: u64) -> bool {
-    (IMAGE_START.load(Ordering::Relaxed)..IMAGE_END.load(Ordering::Relaxed)).contains(&pc)
+    image().contains(&pc)
 }
 
 /// A write has faulted: if it was to code that we watch, it is made again. A thread that has changed the very code it
@@ -432,7 +444,11 @@ fn is_engine(pc: u64) -> bool {
 fn on_write(tcb: &mut Tcb, info: &Info, context: &mut Context) -> bool {
     let mut engine = ENGINE.lock();
     if !engine.written(info[2]) {
-        return false;
+        // Another thread may have released the page just now: once more will show.
+        let write = (context.registers[CONTEXT_RIP], info[2]);
+        let again = engine.pages.any_guarded && tcb.faulted_write != write;
+        tcb.faulted_write = if again { write } else { (0, 0) };
+        return again;
     }
     let place = engine.place(context.registers[CONTEXT_RIP]);
     drop(engine);
@@ -599,6 +615,12 @@ fn deliver(tcb: &mut Tcb, signal: usize, info: &Info, context: &mut Context, sav
     if blocked && is_fault(info) {
         return end(tcb, signal, info, context, saved_xmm);
     }
+    let mut info = *info;
+    if signal == SIGSYS && is_fault(&info) {
+        // Where the application called, not where we did it for it.
+        info[2] = tcb.registers.rip;
+    }
+    let info = &info;
     let Some(frame) = build_frame(tcb, &action, info, context, saved_xmm) else {
         return end(tcb, SIGSEGV, info, context, saved_xmm);
     };

@@ -9,11 +9,13 @@ use wire::{R8, R9, R10, R11, RAX, RCX, RDI, RDX, RSI, RSP, word};
 use crate::fragment::ENGINE;
 use crate::sys::{self, number};
 use crate::tcb::Tcb;
-use crate::{clone, exec, memory, ring, select, signal, skip};
+use crate::{clone, exec, memory, ring, seccomp, select, signal, skip};
 
-const INSTRUCTION_BYTES: u64 = 2;
+pub const INSTRUCTION_BYTES: u64 = 2;
 /// Returned by [`trackway_syscall`] when signals are waiting; no system call returns this.
 const NOT_YET: i64 = -5000;
+/// In place of a result: a seccomp filter of the application has raised SIGSYS instead of letting the call happen.
+pub const TRAPPED: i64 = -5001;
 
 /// Handles the system call at `tcb.registers.rip`.
 pub fn handle(tcb: &mut Tcb) {
@@ -27,9 +29,18 @@ pub fn handle(tcb: &mut Tcb) {
     let arguments = [RDI, RSI, RDX, R10, R8, R9].map(|register| tcb.registers.general[register]);
     let [a, b, c, d, ..] = arguments;
     let result = match call {
-        number::RT_SIGACTION => signal::sigaction(a, b, c, d),
-        number::RT_SIGPROCMASK => signal::sigprocmask(tcb, a, b, c, d),
-        number::SIGALTSTACK => signal::sigaltstack(tcb, a, b),
+        number::RT_SIGACTION => match seccomp::objection(tcb, call, [a, 0, 0, d, 0, 0]) {
+            Some(objection) => objection,
+            None => signal::sigaction(a, b, c, d),
+        },
+        number::RT_SIGPROCMASK => match seccomp::objection(tcb, call, [a, 0, 0, d, 0, 0]) {
+            Some(objection) => objection,
+            None => signal::sigprocmask(tcb, a, b, c, d),
+        },
+        number::SIGALTSTACK => match seccomp::objection(tcb, call, [0; 6]) {
+            Some(objection) => objection,
+            None => signal::sigaltstack(tcb, a, b),
+        },
         number::RT_SIGRETURN => return sigreturn(tcb),
         number::RSEQ => sys::ENOSYS,
         number::CLONE | number::CLONE3 | number::FORK | number::VFORK => clone::clone(tcb, call),
@@ -37,9 +48,14 @@ pub fn handle(tcb: &mut Tcb) {
         number::EXIT => clone::exit(tcb),
         number::EXIT_GROUP => clone::exit_process(tcb),
         number::MMAP => map(tcb, arguments),
-        number::MUNMAP | number::MPROTECT | number::PKEY_MPROTECT => change_mapping(call, arguments),
+        number::MUNMAP => unmap(arguments),
+        number::MPROTECT | number::PKEY_MPROTECT => protect(call, arguments),
+        number::SHMAT => attach_shared(arguments),
+        number::SHMDT => detach_shared(arguments),
         number::MREMAP => remap(arguments),
         number::ARCH_PRCTL => arch_prctl(tcb, a),
+        number::PRCTL => seccomp::prctl(tcb, arguments),
+        number::SECCOMP => seccomp::seccomp(tcb, arguments),
         number::PPOLL | number::EPOLL_PWAIT | number::EPOLL_PWAIT2 => with_mask(tcb, mask_argument(call, arguments)),
         number::PSELECT6 => {
             let set = memory::read::<[u64; 2]>(arguments[5]).map_or(0, |[set, _]| set);
@@ -48,7 +64,8 @@ pub fn handle(tcb: &mut Tcb) {
         number::RT_SIGSUSPEND => with_mask(tcb, a),
         _ => pass(tcb),
     };
-    complete(tcb, result as u64);
+    // The kernel leaves the number in rax when a filter raises SIGSYS, which is held and delivered on the way into the cache.
+    complete(tcb, if result == TRAPPED { call } else { result as u64 });
     if tcb.control().next_thread.load(Ordering::Relaxed) > 1 {
         // What comes now may depend on what another thread did while this one was in the kernel.
         ring::append_time(tcb, word::TIME);
@@ -140,17 +157,22 @@ fn arch_prctl(tcb: &mut Tcb, code: u64) -> i64 {
 }
 
 /// A system call that does not block, and after which there is something left to do: signals have to wait.
-fn call_now(call: u64, arguments: [u64; 6]) -> i64 {
+pub fn call_now(call: u64, arguments: [u64; 6]) -> i64 {
     // SAFETY: the application's own system call, with its own arguments.
-    unsafe { sys::call(call, arguments) }
+    unsafe { trackway_call(call, &raw const arguments) }
 }
 
 /// mmap: new executable file mappings are modules.
 fn map(tcb: &Tcb, arguments: [u64; 6]) -> i64 {
-    let [_, length, protection, _, file, offset] = arguments;
+    let [_, length, protection, flags, file, offset] = arguments;
     let result = call_now(number::MMAP, arguments);
     let Ok(address) = u64::try_from(result) else { return result };
-    ENGINE.lock().remapped(address, length, protection);
+    let mut engine = ENGINE.lock();
+    engine.remapped(address, length, protection);
+    if flags & sys::MAP_SHARED != 0 {
+        engine.mapped_shared(address, length);
+    }
+    drop(engine);
     if protection & sys::PROT_EXEC != 0 && (file as i32) >= 0 {
         let mut link = *b"/proc/self/fd/0000000000\0";
         let mut path = [0u8; 512];
@@ -166,21 +188,42 @@ fn map(tcb: &Tcb, arguments: [u64; 6]) -> i64 {
     result
 }
 
-/// munmap, mprotect: what was translated from the range is no longer valid. It is dropped before the call: afterwards, an
-/// unmapped range may belong to another thread's new mapping already.
-fn change_mapping(call: u64, arguments: [u64; 6]) -> i64 {
+/// munmap: what was translated from the range is dropped before the call: afterwards, it may belong to another thread's new
+/// mapping already.
+fn unmap(arguments: [u64; 6]) -> i64 {
+    let [address, length, ..] = arguments;
+    let mut engine = ENGINE.lock();
+    let (was_writable, was_shared) = (engine.pages.is_writable(address), engine.pages.is_shared(address));
+    engine.remapped(address, length, 0);
+    drop(engine);
+    let result = call_now(number::MUNMAP, arguments);
+    let mut engine = ENGINE.lock();
+    if result == 0 {
+        engine.announce_unmap(address, length);
+    } else {
+        engine.remapped(address, length, if was_writable { sys::PROT_WRITE | sys::PROT_EXEC } else { 0 });
+        if was_shared {
+            engine.mapped_shared(address, length);
+        }
+    }
+    result
+}
+
+/// mprotect, pkey_mprotect: code may have become writable, or data code.
+fn protect(call: u64, arguments: [u64; 6]) -> i64 {
     const PROT_GROWSDOWN: u64 = 0x0100_0000;
     let [address, length, protection, ..] = arguments;
-    let was_writable = ENGINE.lock().pages.is_writable(address);
-    ENGINE.lock().remapped(address, length, 0);
-    let result = call_now(call, arguments);
+    // Under the lock: nobody else may change the protection of a page meanwhile.
     let mut engine = ENGINE.lock();
-    match (call, result) {
-        (number::MUNMAP, 0) => engine.announce_unmap(address, length),
-        (_, 0) if protection & PROT_GROWSDOWN != 0 => engine.find_writable_code(),
-        (_, 0) => engine.remapped(address, length, protection),
-        _ if was_writable => engine.remapped(address, length, sys::PROT_WRITE | sys::PROT_EXEC),
-        _ => {}
+    engine.put_to_sleep(address, length);
+    let result = call_now(call, arguments);
+    match result {
+        0 if protection & PROT_GROWSDOWN != 0 => {
+            engine.still_protected(address, length);
+            engine.find_writable_code();
+        }
+        0 => engine.protected(address, length, protection),
+        _ => engine.still_protected(address, length),
     }
     result
 }
@@ -188,12 +231,47 @@ fn change_mapping(call: u64, arguments: [u64; 6]) -> i64 {
 /// mremap: code at either place is no longer valid.
 fn remap(arguments: [u64; 6]) -> i64 {
     let [address, length, new_length, ..] = arguments;
-    let was_writable = ENGINE.lock().pages.is_writable(address);
-    ENGINE.lock().remapped(address, length, 0);
+    let mut engine = ENGINE.lock();
+    let (was_writable, was_shared) = (engine.pages.is_writable(address), engine.pages.is_shared(address));
+    engine.remapped(address, length, 0);
+    drop(engine);
     let result = call_now(number::MREMAP, arguments);
-    if let Ok(address) = u64::try_from(result) {
-        let protection = if was_writable { sys::PROT_WRITE | sys::PROT_EXEC } else { 0 };
-        ENGINE.lock().remapped(address, new_length, protection);
+    let (address, length) = u64::try_from(result).map_or((address, length), |address| (address, new_length));
+    let mut engine = ENGINE.lock();
+    engine.remapped(address, length, if was_writable { sys::PROT_WRITE | sys::PROT_EXEC } else { 0 });
+    if was_shared {
+        engine.mapped_shared(address, length);
+    }
+    result
+}
+
+/// shmat: shared memory, which may be attached a second time or written to by another process.
+fn attach_shared(arguments: [u64; 6]) -> i64 {
+    const IPC_STAT: u64 = 2;
+    const SEGMENT_SIZE: usize = 48;
+    let result = call_now(number::SHMAT, arguments);
+    let Ok(address) = u64::try_from(result) else { return result };
+    let mut description = [0u64; 16];
+    // SAFETY: the kernel fills the description, which has 112 bytes.
+    let known =
+        unsafe { sys::call(number::SHMCTL, [arguments[0], IPC_STAT, description.as_mut_ptr() as u64, 0, 0, 0]) };
+    if known == 0 {
+        let length = description[SEGMENT_SIZE / 8].next_multiple_of(sys::PAGE);
+        let mut engine = ENGINE.lock();
+        engine.remapped(address, length, 0);
+        engine.mapped_shared(address, length);
+    }
+    result
+}
+
+fn detach_shared(arguments: [u64; 6]) -> i64 {
+    let address = arguments[0];
+    let length = ENGINE.lock().shared_length(address);
+    let result = call_now(number::SHMDT, arguments);
+    if let (0, Some(length)) = (result, length) {
+        let mut engine = ENGINE.lock();
+        engine.remapped(address, length, 0);
+        engine.announce_unmap(address, length);
     }
     result
 }
@@ -229,7 +307,18 @@ pub enum Window {
 
 unsafe extern "C" {
     fn trackway_syscall_instruction();
+    fn trackway_call_instruction();
     fn trackway_unblock_end();
+}
+
+/// The address behind the instruction that makes most of the application's system calls.
+pub fn instruction_end() -> u64 {
+    trackway_syscall_instruction as *const () as u64 + INSTRUCTION_BYTES
+}
+
+/// The address behind the instruction of [`call_now`].
+pub fn call_end() -> u64 {
+    trackway_call_instruction as *const () as u64 + INSTRUCTION_BYTES
 }
 
 /// Where the thread is with regard to an application's system call.
@@ -268,6 +357,24 @@ unsafe extern "C" fn trackway_syscall(tcb: *mut Tcb) -> i64 {
         not_yet = const NOT_YET,
         deferred = const offset_of!(Tcb, deferred),
         r = const offset_of!(Tcb, registers),
+    )
+}
+
+/// Makes a system call of the application from an address that is known, so that seccomp filters can tell it from the engine's.
+#[unsafe(naked)]
+unsafe extern "C" fn trackway_call(call: u64, arguments: *const [u64; 6]) -> i64 {
+    naked_asm!(
+        "mov rax, rdi",
+        "mov rdi, [rsi]",
+        "mov rdx, [rsi + 2*8]",
+        "mov r10, [rsi + 3*8]",
+        "mov r8, [rsi + 4*8]",
+        "mov r9, [rsi + 5*8]",
+        "mov rsi, [rsi + 1*8]",
+        ".globl trackway_call_instruction",
+        "trackway_call_instruction:",
+        "syscall",
+        "ret",
     )
 }
 

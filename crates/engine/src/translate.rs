@@ -16,6 +16,7 @@ use wire::code::{LEAVE_DIRECT, LEAVE_INDIRECT, LEAVE_NOT_TAKEN, LEAVE_SYSCALL, L
 
 use crate::emit::{Emitter, LEAVE_BYTES, Table};
 
+pub mod check;
 mod data;
 mod operand;
 mod symbol;
@@ -36,6 +37,8 @@ pub struct ChainBlock<'a> {
     pub code: &'a [u8],
     /// Where the chain goes on; `None` for its last block.
     pub next: Option<u64>,
+    /// The code may change without our noticing: it is compared before it is executed.
+    pub check: bool,
 }
 
 /// What holds from `cache` (relative to the start of the fragment) up to the next mark.
@@ -44,7 +47,7 @@ pub struct Mark {
     pub cache: u16,
     /// The next application instruction, relative to the start of its block.
     pub offset: u16,
-    /// Bytes of data that have been stored.
+    /// Bytes of data of the instructions before it.
     pub data: u16,
     /// Which block of the chain.
     pub block: u8,
@@ -100,6 +103,8 @@ pub enum ExitKind {
     Syscall,
     /// The engine executes the instruction at `target` and records its path.
     Emulated,
+    /// The code at `target`, where the fragment begins, is not what it was made from.
+    Changed,
 }
 
 /// A way out of a chain. Its path is the number of the fragment's first one plus its index.
@@ -184,6 +189,11 @@ enum SideTarget {
     },
     /// An indirect transfer that was expected to go to this address did not; rcx is the difference.
     Indirect(u64),
+    /// The next block's code has changed; rcx and rdx are spilled. How the block before was left.
+    Changed {
+        target: u64,
+        leave: u32,
+    },
 }
 
 struct Translator<'e, 'b> {
@@ -207,6 +217,8 @@ struct Translator<'e, 'b> {
     is_dirty: bool,
     /// Something that is wanted cannot be encoded.
     failed: bool,
+    /// How the block before the current one was left.
+    leave_before: u32,
 }
 
 /// Translates a chain. Positions in the result are relative to where `out` stands now.
@@ -238,6 +250,7 @@ pub fn translate(
         spill: Spill::default(),
         is_dirty: false,
         failed: false,
+        leave_before: LEAVE_DIRECT,
     };
     translator.open();
     for (index, block) in chain.iter().enumerate() {
@@ -267,6 +280,9 @@ impl Translator<'_, '_> {
 
     fn block(&mut self, block: &ChainBlock) -> Result<Then, Unreadable> {
         self.block_address = block.address;
+        if block.check {
+            self.check(block);
+        }
         let mut decoder = isa::decoder(block.address, block.code);
         let mut instruction = Instruction::default();
         for _ in 0..BLOCK_INSTRUCTIONS_MAX {
@@ -297,12 +313,17 @@ impl Translator<'_, '_> {
                         return Ok(Then::Stop);
                     }
                 }
+                if block.check && check::writes(&instruction) {
+                    return Ok(self.cut(block, decoder.position()));
+                }
                 continue;
             }
             self.result.blocks.push(BlockResult { length: decoder.position() as u32, taken: false });
             if let Some(next) = block.next
                 && self.pass(&instruction, &decoder, bytes, transfer, next).is_some()
             {
+                let taken = self.result.blocks.last().is_some_and(|block| block.taken);
+                self.leave_before = check::leave_of(transfer, taken);
                 return Ok(Then::GoOn);
             }
             self.end(&instruction, &decoder, bytes, transfer);
@@ -317,6 +338,7 @@ impl Translator<'_, '_> {
         let length = decoder.position();
         let next = start + length as u64;
         self.result.blocks.push(BlockResult { length: length as u32, taken: false });
+        self.data.complete = self.data.length;
         self.mark_at(next);
         self.want_cursor();
         self.dirty();
@@ -328,9 +350,11 @@ impl Translator<'_, '_> {
 
     /// The block ends here although no transfer does.
     fn cut(&mut self, block: &ChainBlock, length: usize) -> Then {
+        self.data.complete = self.data.length;
         self.result.blocks.push(BlockResult { length: length as u32, taken: false });
         let next = block.address + length as u64;
         if block.next == Some(next) {
+            self.leave_before = LEAVE_DIRECT;
             return Then::GoOn;
         }
         self.mark_at(next);
@@ -344,7 +368,7 @@ impl Translator<'_, '_> {
 
     fn mark(&mut self, pc: u64, state: State) {
         let offset = pc.wrapping_sub(self.block_address) as u16;
-        let data = self.data.length as u16;
+        let data = self.data.complete as u16;
         let mark = Mark { cache: self.offset(), offset, data, block: self.block, state };
         self.is_dirty = state == State::Dirty;
         self.result.marks.push(mark);
@@ -492,6 +516,7 @@ impl Translator<'_, '_> {
         next: u64,
     ) -> Option<()> {
         let pc = instruction.ip();
+        self.data.complete = self.data.length;
         self.mark_at(pc);
         match transfer {
             Transfer::Conditional { target } => {
@@ -593,6 +618,7 @@ impl Translator<'_, '_> {
     /// The chain ends with this transfer.
     fn end(&mut self, instruction: &Instruction, decoder: &Decoder, bytes: &[u8], transfer: Transfer) {
         let pc = instruction.ip();
+        self.data.complete = self.data.length;
         self.mark_at(pc);
         match transfer {
             Transfer::Conditional { target } => self.end_conditional(instruction, bytes, target),
@@ -620,6 +646,7 @@ impl Translator<'_, '_> {
             }
             Transfer::Trap | Transfer::Next => {
                 self.trap(instruction, bytes);
+                self.data.complete = self.data.length;
                 // Where `int3` reports its signal: a clean point of its own.
                 self.mark_at(instruction.next_ip());
                 self.out.bytes(&[0x90]);
@@ -727,6 +754,7 @@ impl Translator<'_, '_> {
             self.data.length = side_exit.data;
             match side_exit.target {
                 SideTarget::Direct { target, leave } => self.leave_after(side_exit.blocks, target, leave),
+                SideTarget::Changed { target, leave } => self.leave_changed(side_exit.blocks, target, leave),
                 SideTarget::Indirect(expected) => {
                     self.want_cursor();
                     self.out.load_constant(2, expected);

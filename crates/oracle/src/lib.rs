@@ -59,6 +59,8 @@ pub struct Options {
     /// Whether the program and we share one processor, which is two or three times as quick. The program can see that,
     /// in `sched_getaffinity`, but nowhere else.
     pub one_processor: bool,
+    /// Which one, counted among those that we may use; otherwise runs take turns.
+    pub processor: Option<usize>,
     /// Whether accesses to memory are listed.
     pub memory: bool,
     /// Whether to look, after every instruction, for changes of memory that none of its accesses explains. Slow; for
@@ -74,6 +76,7 @@ impl Default for Options {
             stops_max: 50_000_000,
             refused_system_calls: Vec::new(),
             one_processor: true,
+            processor: None,
             memory: false,
             check_writes: false,
             random_bytes: None,

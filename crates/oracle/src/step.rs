@@ -26,7 +26,7 @@ const FOLLOWED: c_int =
 /// Starts `command` and steps it to its end. Must be called on a thread that has no other children.
 pub fn run(command: &mut Command, options: &Options) -> Result<Run, Error> {
     if options.one_processor {
-        tracee::share_one_processor();
+        tracee::share_one_processor(options.processor);
     }
     let name = command.get_program().to_string_lossy().into_owned();
     let mut child = tracee::start(command).map_err(|source| Error::Start { command: name, source })?;

@@ -26,15 +26,16 @@ pub fn start(command: &mut Command) -> io::Result<Child> {
     command.spawn()
 }
 
-/// Binds the calling thread, and the children it will have, to one of the processors it may use: calls take turns.
-pub fn share_one_processor() {
+/// Binds the calling thread, and the children it will have, to one of the processors it may use: the one of this number, or
+/// calls take turns.
+pub fn share_one_processor(wanted: Option<usize>) {
     static TURN: AtomicUsize = AtomicUsize::new(0);
     // SAFETY: all-zero is an empty set; both calls get a valid one with its size. If they fail, nothing is bound.
     unsafe {
         let mut allowed: libc::cpu_set_t = std::mem::zeroed();
         libc::sched_getaffinity(0, size_of_val(&allowed), &raw mut allowed);
         let count = libc::CPU_COUNT(&allowed).max(1) as usize;
-        let turn = TURN.fetch_add(1, Ordering::Relaxed) % count;
+        let turn = wanted.unwrap_or_else(|| TURN.fetch_add(1, Ordering::Relaxed)) % count;
         let processor = (0..libc::CPU_SETSIZE as usize).filter(|&cpu| libc::CPU_ISSET(cpu, &allowed)).nth(turn);
         if let Some(processor) = processor {
             let mut one: libc::cpu_set_t = std::mem::zeroed();

@@ -86,6 +86,10 @@ pub struct Control {
     pub next_path: AtomicU32,
     /// What is recorded beside control flow, one of the `DATA_*`. Set by the recorder before the target sees it.
     pub data: AtomicU32,
+    /// What the recorder should tell the user, and what it has to know before an exec: `NOTICE_*` bits. Set by the engine.
+    pub notices: AtomicU32,
+    /// With [`NOTICE_FILTERED`]: where the engine has to be after an exec.
+    pub engine_start: AtomicU32,
     /// Which code is recorded, some of the `SELECT_*`. Set by the recorder before the target sees it.
     pub selection: AtomicU32,
     /// Instructions that are still to be executed unrecorded and that no thread has taken upon itself yet.
@@ -112,6 +116,17 @@ pub const DATA_NONE: u32 = 0;
 pub const DATA_ADDRESSES: u32 = 1;
 /// Also the value of every memory operand.
 pub const DATA_VALUES: u32 = 2;
+
+/// The application has asked for seccomp's strict mode, in which nothing of ours would work, and was refused.
+pub const NOTICE_SECCOMP_STRICT: u32 = 1;
+/// The application's seccomp filter left no room for our instructions, and was refused.
+pub const NOTICE_SECCOMP_LONG: u32 = 1 << 1;
+/// A seccomp filter forbids what it takes to put an engine into the image after an exec.
+pub const NOTICE_SECCOMP_EXEC: u32 = 1 << 2;
+/// The application has asked for its system calls to become signals, and was refused.
+pub const NOTICE_DISPATCH: u32 = 1 << 3;
+/// There is a seccomp filter, which knows the engine by its address: after an exec it has to be at the same one.
+pub const NOTICE_FILTERED: u32 = 1 << 4;
 
 /// Set by the kernel in the first word of [`Control::recorder`] when the recorder is dead.
 pub const OWNER_DIED: u32 = 0x4000_0000;

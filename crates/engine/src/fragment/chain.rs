@@ -54,12 +54,24 @@ impl Engine {
         if fragment.samples < tier.samples {
             return false;
         }
+        if self.calm_down(index) {
+            return false;
+        }
+        let fragment = &mut self.fragments[index as usize];
         // A chain that has grown to its full length is made anew only if it is mostly left early.
         let is_full = usize::from(fragment.block_count) >= tier.blocks;
         let is_good = fragment.early * 2 < fragment.samples;
         fragment.samples = 0;
         fragment.early = 0;
         !(is_full && is_good) && self.chain(index, history, tier)
+    }
+
+    /// A hot fragment that compares its code at every entry: perhaps it does not change any more. True if it was dropped, to be
+    /// made anew without.
+    fn calm_down(&mut self, index: u32) -> bool {
+        let fragment = &self.fragments[index as usize];
+        let (address, is_hot) = (fragment.address, fragment.checked && fragment.generation > 0);
+        is_hot && self.try_to_guard_again(address)
     }
 
     /// Bytes of data behind the word of a path.
@@ -99,7 +111,8 @@ impl Engine {
             let (bytes, after) = rest.split_at(part.length as usize);
             rest = after;
             let next = parts.get(index + 1).map(|part| part.address);
-            chain.push(ChainBlock { address: part.address, code: bytes, next });
+            let check = self.pages.is_checked(part.address, part.address + u64::from(part.length));
+            chain.push(ChainBlock { address: part.address, code: bytes, next, check });
         }
         let world = self.fragments[old as usize].world;
         let by_arrival = self.fragments[old as usize].arrival != 0;

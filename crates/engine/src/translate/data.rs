@@ -26,8 +26,9 @@ const R15: u8 = 15;
 /// What is recorded beside the path in a fragment, up to where translation has come.
 pub(super) struct Data {
     pub(super) mode: u32,
-    /// Bytes of data.
+    /// Bytes of data, and how many of them belong to the instructions before the current one.
     pub(super) length: usize,
+    pub(super) complete: usize,
     pub(super) symbols: Symbols,
     pub(super) accesses: Vec<Access>,
     /// Registers that the current instruction uses.
@@ -41,6 +42,7 @@ impl Data {
         Self {
             mode,
             length: 0,
+            complete: 0,
             symbols: Symbols::new(),
             accesses: Vec::new(),
             used: Vec::new(),
@@ -63,6 +65,7 @@ impl Translator<'_, '_> {
     /// An instruction without transfer, with its data.
     pub(super) fn copy_recorded(&mut self, instruction: &Instruction, decoder: &Decoder, bytes: &[u8]) {
         self.pc = instruction.ip();
+        self.data.complete = self.data.length;
         self.mark_at(self.pc);
         let mut operands = Vec::new();
         self.with_info(
@@ -107,6 +110,7 @@ impl Translator<'_, '_> {
             return first;
         }
         self.pc = instruction.ip();
+        self.data.complete = self.data.length;
         let mut operands = Vec::new();
         self.with_info(|_, info| operand::operands(instruction, info, &mut operands), instruction);
         for operand in &operands {

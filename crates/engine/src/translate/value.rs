@@ -85,7 +85,8 @@ fn memory(instruction: &Instruction, offset: i64) -> MemoryOperand {
     let displacement = (instruction.memory_displacement64() as i64).wrapping_add(offset);
     let (base, index) = (instruction.memory_base(), instruction.memory_index());
     let size = match (base, index) {
-        (Register::None, _) => 4,
+        // Four or eight: this also says how long addresses are.
+        (Register::None, _) => instruction.memory_displ_size(),
         _ if displacement == 0 => 0,
         _ => 1,
     };
@@ -96,7 +97,7 @@ fn memory(instruction: &Instruction, offset: i64) -> MemoryOperand {
 /// The place for copies of operands in the thread's state.
 fn copy(offset: usize) -> MemoryOperand {
     let displacement = i64::from(tcb::OPERAND) + offset as i64;
-    MemoryOperand::new(Register::None, Register::None, 1, displacement, 4, false, Register::GS)
+    MemoryOperand::new(Register::None, Register::None, 1, displacement, 8, false, Register::GS)
 }
 
 /// Sizes of the pieces in which a number of bytes is moved through a general register.
@@ -254,7 +255,7 @@ impl Translator<'_, '_> {
         let instruction = native.instruction;
         match instruction.mnemonic() {
             Mnemonic::Stosb | Mnemonic::Stosw | Mnemonic::Stosd | Mnemonic::Stosq => {
-                self.value_before(first, part(RAX, usize::from(operands[0].size)), 8);
+                self.value_before(first, Register::RAX, 8);
                 self.native(native);
             }
             Mnemonic::Lodsb | Mnemonic::Lodsw | Mnemonic::Lodsd | Mnemonic::Lodsq => {
@@ -322,7 +323,7 @@ impl Translator<'_, '_> {
 
     /// A register that will be written to memory is the value of an access.
     fn value_before(&mut self, access: usize, register: Register, bytes: usize) {
-        let offset = self.allocate(bytes);
+        let offset = self.allocate(stored_bytes(register, bytes));
         self.data.accesses[access].value = offset;
         self.store_value(offset, register, bytes);
     }
@@ -334,7 +335,7 @@ impl Translator<'_, '_> {
         let all = usize::from(planned.size) * elements;
         let bytes = if planned.kind == code::PLAIN { all } else { register.size().max(all) };
         self.dirty();
-        let offset = self.allocate(bytes);
+        let offset = self.allocate(stored_bytes(register, bytes));
         self.data.accesses[access].value = offset;
         self.store_value(offset, register, bytes);
     }
@@ -920,6 +921,11 @@ fn value_bytes(register: Register, operand: &Operand) -> usize {
     }
 }
 
+/// Bytes that storing so many bytes of a register takes: mask registers are stored whole.
+fn stored_bytes(register: Register, bytes: usize) -> usize {
+    if register.is_k() { 8 } else { bytes }
+}
+
 /// The vector register with this number that has at least so many bytes.
 fn vector_of(number: u8, bytes: usize) -> Register {
     let first = match bytes {
@@ -951,7 +957,7 @@ fn with_copy(instruction: &Instruction) -> Instruction {
     changed.set_memory_index(Register::None);
     changed.set_memory_index_scale(1);
     changed.set_memory_displacement64(u64::from(tcb::OPERAND));
-    changed.set_memory_displ_size(4);
+    changed.set_memory_displ_size(8);
     changed.set_segment_prefix(Register::GS);
     changed
 }

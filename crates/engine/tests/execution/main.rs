@@ -31,6 +31,7 @@ struct Mode {
     by_pext: bool,
     ordered: bool,
     guess: bool,
+    check: bool,
     /// What is recorded beside the path.
     data: u32,
 }
@@ -153,6 +154,7 @@ impl<'a> Dispatcher<'a> {
             address: addresses[index],
             code: &self.code[(addresses[index] - self.mode.layout.code) as usize..],
             next: addresses.get(index + 1).copied(),
+            check: self.mode.check,
         };
         let chain: Vec<_> = (0..addresses.len()).map(block).collect();
         let surroundings = Surroundings {
@@ -403,12 +405,14 @@ proptest! {
 }
 
 fn mode() -> impl Strategy<Value = Mode> {
-    let flags = (any::<bool>(), any::<bool>(), any::<bool>(), any::<bool>(), 0..=wire::DATA_VALUES);
-    flags.prop_map(|(far, by_pext, ordered, guess, data)| Mode {
+    let flags =
+        (any::<bool>(), any::<bool>(), any::<bool>(), any::<bool>(), prop::bool::weighted(0.2), 0..=wire::DATA_VALUES);
+    flags.prop_map(|(far, by_pext, ordered, guess, check, data)| Mode {
         layout: if far { FAR } else { LOW },
         by_pext: by_pext && std::arch::is_x86_feature_detected!("bmi2"),
         ordered,
         guess,
+        check,
         data,
     })
 }

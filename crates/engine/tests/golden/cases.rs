@@ -42,6 +42,8 @@ pub struct Case {
     pub guess: bool,
     pub ordered: bool,
     pub by_pext: bool,
+    /// Code that may change is compared before it is executed.
+    pub check: bool,
     /// What is recorded beside the path.
     pub data: u32,
 }
@@ -72,6 +74,11 @@ impl Case {
         self
     }
 
+    fn checked(mut self) -> Self {
+        self.check = true;
+        self
+    }
+
     fn without_pext(mut self) -> Self {
         self.by_pext = false;
         self
@@ -92,12 +99,37 @@ fn bytes(text: &str) -> Vec<u8> {
 /// A chain of one block, to which more can be added.
 fn case(name: &'static str, code: &str) -> Case {
     let blocks = vec![Block { offset: 0, code: bytes(code), next: None }];
-    Case { name, place: Place::Low, blocks, guess: false, ordered: false, by_pext: true, data: wire::DATA_NONE }
+    Case {
+        name,
+        place: Place::Low,
+        blocks,
+        guess: false,
+        ordered: false,
+        by_pext: true,
+        check: false,
+        data: wire::DATA_NONE,
+    }
 }
 
 pub fn all() -> Vec<Case> {
-    let groups = [copies(), r15(), direct(), indirect(), returns(), odd(), chains(), data()];
+    let groups = [copies(), r15(), direct(), indirect(), returns(), odd(), chains(), data(), checks()];
     groups.into_iter().flatten().collect()
+}
+
+fn checks() -> Vec<Case> {
+    vec![
+        case("code that may change", "48 01 d8 48 01 d8 48 01 d8 eb 10").checked(),
+        case("code that may change, out of reach, short", "90 eb 10").at(Place::Far).checked(),
+        case("code that may change ends after a store", "48 89 08 90 eb 10").checked(),
+        case("code that may change, chained, with r15", "49 ff c7 74 10")
+            .then(5, "e8 00 10 00 00")
+            .then(0x100a, "c3")
+            .checked(),
+        case("code that may change, with addresses", "48 8b 08 eb 10")
+            .then(0x15, "48 8b 10 c3")
+            .checked()
+            .with_addresses(),
+    ]
 }
 
 fn copies() -> Vec<Case> {
@@ -233,6 +265,7 @@ fn data() -> Vec<Case> {
         case("only the engine can", "90 f3 a4 eb 10").with_values(),
         case("a block of its own for the engine", "f3 a4 eb 10").with_values(),
         case("through a copy", "dd 03 dd 5b 08 0f 16 43 10 0f 94 43 18 eb 10").with_values(),
+        case("fs is the application's, with values", "64 80 3c 25 c8 ff ff ff 00 64 48 03 00 eb 10").with_values(),
         case("out of reach: without the value", "48 03 05 00 00 00 40 eb 10").at(Place::Far).with_values(),
     ]
 }

@@ -24,6 +24,7 @@ pub fn case(case: &Case) -> String {
         (case.guess, "guess"),
         (case.ordered, "ordered"),
         (!case.by_pext, "without BMI2"),
+        (case.check, "checked"),
         (case.data == wire::DATA_ADDRESSES, "addresses"),
         (case.data == wire::DATA_VALUES, "values"),
     ];
@@ -51,7 +52,7 @@ pub fn case(case: &Case) -> String {
         first_path: FIRST_PATH,
         stubs_end: names.stubs_end,
     };
-    let chain: Vec<_> = case.blocks.iter().map(|block| chain_block(case.place, block)).collect();
+    let chain: Vec<_> = case.blocks.iter().map(|block| chain_block(case.place, block, case.check)).collect();
     match translate(&chain, &mut out, &surroundings) {
         Ok(translation) => {
             assert!(!out.overflowed());
@@ -64,9 +65,9 @@ pub fn case(case: &Case) -> String {
     text
 }
 
-fn chain_block(place: Place, block: &crate::cases::Block) -> ChainBlock<'_> {
+fn chain_block(place: Place, block: &crate::cases::Block, check: bool) -> ChainBlock<'_> {
     let address = place.application() + block.offset;
-    ChainBlock { address, code: &block.code, next: block.next.map(|offset| place.application() + offset) }
+    ChainBlock { address, code: &block.code, next: block.next.map(|offset| place.application() + offset), check }
 }
 
 /// The instructions of `code`, except for the literals of eight bytes at `literals`.

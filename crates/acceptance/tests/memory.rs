@@ -1,0 +1,318 @@
+//! Recorded accesses to memory are those that were made: addresses, sizes, directions and values equal what single-stepping
+//! finds in registers and memory, in full; the figures of Myers 2014 come out; and values are exact when threads race.
+
+use std::collections::BTreeSet;
+use std::io::{self, Write as _};
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use acceptance::memory::{self, Access};
+use acceptance::race::{Checker, Counts};
+use acceptance::{Call, Data, Recorded, is_soak, process, trackway};
+use oracle::{Options, Run, single_step};
+use workloads::{Exit, Group, OracleProgram, Variant};
+
+/// glibc goes on differently if the kernel does not know rseq, which is what the recorder makes it believe.
+const RSEQ: u64 = 334;
+
+fn name(entry: &OracleProgram) -> String {
+    format!("{} {:?} {}", entry.program.name, entry.arguments, entry.variant)
+}
+
+fn call(program: &str, variant: Variant, arguments: &[&str]) -> Call {
+    let executable = workloads::build(program, variant).unwrap();
+    Call::new(executable).args(arguments).environment(&[]).fixed_addresses()
+}
+
+/// Steps a call on one of the processors; the random bytes are chosen with it.
+fn stepped(call: &Call, processor: usize) -> Run {
+    let random_bytes = Some([if processor == 0 { 0x5a } else { 0xa5 }; 16]);
+    let refused_system_calls = vec![RSEQ];
+    let processor = Some(processor);
+    let options = Options { memory: true, refused_system_calls, random_bytes, processor, ..Options::default() };
+    let mut command = call.command();
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    single_step(&mut command, &options).unwrap()
+}
+
+/// Whether a program is without a C library: everything in its memory is then the same in every run.
+fn is_freestanding(entry: &OracleProgram) -> bool {
+    let executable = workloads::build(entry.program.name, entry.variant).unwrap();
+    let bytes = std::fs::read(executable).unwrap();
+    entry.variant == Variant::Static && !bytes.windows(17).any(|window| window == b"__libc_start_main")
+}
+
+/// Records a call and compares it with `expected`, thread by thread.
+fn compare(what: &str, call: &Call, expected: &Run, accesses: &[Vec<Access>]) -> Vec<String> {
+    let mut problems = Vec::new();
+    for data in [Data::Addresses, Data::Values] {
+        let recorded = call.clone().data(data).recorded();
+        let what = format!("{what}, {}", data.name());
+        if recorded.finished.stdout != expected.stdout || recorded.finished.stderr != expected.stderr {
+            let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+            let (stdout, stderr) = (text(&expected.stdout), text(&expected.stderr));
+            problems.push(format!("{what}: printed {:?} instead of {stdout} and {stderr}", recorded.finished));
+        }
+        let threads = recorded.trace.threads();
+        if threads.len() != accesses.len() {
+            problems.push(format!("{what}: {} threads instead of {}", threads.len(), accesses.len()));
+            continue;
+        }
+        for (thread, expected) in threads.iter().zip(accesses) {
+            let number = thread.info.thread;
+            let ours = memory::recorded_accesses(&recorded.trace, number);
+            let difference = memory::differences(&recorded.trace, &ours, expected, data);
+            problems.extend(difference.map(|difference| format!("{what}, thread {number}: {difference}")));
+        }
+    }
+    problems
+}
+
+/// Does all of `work`, as much at once as there are processors, and fails with everything that it finds wrong.
+fn check_all(entries: &[OracleProgram], work: impl Fn(&OracleProgram) -> Vec<String> + Sync) {
+    let next = AtomicUsize::new(0);
+    let some = || {
+        let mut problems = Vec::new();
+        while let Some(entry) = entries.get(next.fetch_add(1, Ordering::Relaxed)) {
+            problems.extend(work(entry));
+        }
+        problems
+    };
+    let workers = std::thread::available_parallelism().map_or(1, usize::from);
+    let problems: Vec<String> = std::thread::scope(|scope| {
+        let workers: Vec<_> = (0..workers).map(|_| scope.spawn(some)).collect();
+        workers.into_iter().flat_map(|worker| worker.join().unwrap()).collect()
+    });
+    assert!(problems.is_empty(), "{} problems:\n\n{}", problems.len(), problems.join("\n"));
+}
+
+/// Says what this machine cannot execute, and so nobody has tested; also when the test succeeds.
+fn tell_what_is_lacking(stderr: &[u8]) {
+    let text = String::from_utf8_lossy(stderr);
+    for line in text.lines().filter(|line| line.starts_with("this machine has no ")) {
+        // The test harness does not catch what is written in this way.
+        io::stderr().write_all(format!("NOT TESTED: {line}\n").as_bytes()).unwrap();
+    }
+}
+
+/// Programs without a C library: every access, every value.
+#[test]
+fn every_class_of_memory_instruction_is_recorded_in_full() {
+    let entries: Vec<OracleProgram> = workloads::oracle_programs().into_iter().filter(is_freestanding).collect();
+    let memory_count = entries.iter().filter(|entry| entry.program.group == Group::Memory).count();
+    assert!(memory_count >= 14 && entries.len() >= 25, "the catalogue has lost programs: {}", entries.len());
+    check_all(&entries, |entry| {
+        let call = call(entry.program.name, entry.variant, entry.arguments);
+        let run = stepped(&call, 0);
+        tell_what_is_lacking(&run.stderr);
+        let accesses: Vec<Vec<Access>> =
+            run.accesses.iter().map(|accesses| accesses.iter().map(Access::from).collect()).collect();
+        compare(&name(entry), &call, &run, &accesses)
+    });
+}
+
+/// Programs with a C library hold process numbers, times and random bytes in memory: a value that differs between two
+/// single-stepped runs is not compared.
+#[test]
+fn programs_with_a_c_library_are_recorded_in_full() {
+    let mut entries = workloads::oracle_programs();
+    entries.retain(|entry| !is_freestanding(entry));
+    assert!(entries.len() >= 25, "the catalogue has lost programs: {}", entries.len());
+    check_all(&entries, |entry| {
+        let call = call(entry.program.name, entry.variant, entry.arguments);
+        let (run, other) = (stepped(&call, 0), stepped(&call, 1));
+        let threads = run.accesses.iter().zip(&other.accesses);
+        let accesses: Vec<Vec<Access>> =
+            threads.map(|(one, other)| memory::repeatable_accesses(&[one, other])).collect();
+        let all = accesses.iter().flatten().count();
+        let known = accesses.iter().flatten().filter(|access| access.value.is_some()).count();
+        let mut problems = compare(&name(entry), &call, &run, &accesses);
+        if known * 100 < all * 95 {
+            problems.push(format!("{}: only {known} of {all} values are the same in two runs", name(entry)));
+        }
+        problems
+    });
+}
+
+fn dump(recorded: &Recorded) -> Vec<String> {
+    let finished = process::run(
+        Command::new(trackway()).args(["dump", "--kind", "memory", "--format", "ascii"]).arg(&recorded.path),
+    );
+    assert_eq!(finished.exit, Exit::Status(0), "{}", finished.stderr_text());
+    finished.stdout_text().lines().map(str::to_owned).collect()
+}
+
+/// Checks that these lines are in the listing, in this order, perhaps with others in between.
+fn assert_in_order(listing: &[String], lines: &[&str]) {
+    let mut rest = listing.iter();
+    for line in lines {
+        assert!(rest.any(|found| found == line), "{line} is not there, or not in this order");
+    }
+}
+
+/// Figure 4.18, without line 10: it has the instruction at 0x4005a7 load what is stored after it (by 0x4005b1).
+const FIGURE_4_18: [&str; 16] = [
+    "0, S, 0x000000000040056a, 0x00007fff19df619c, 4, 0x00000000",
+    "0, L, 0x00000000004005b8, 0x00007fff19df619c, 4, 0x00000000",
+    "0, L, 0x000000000040057e, 0x00007fff19df619c, 4, 0x00000000",
+    "0, S, 0x0000000000400587, 0x00007fff19df6180, 1, 0x00",
+    "0, L, 0x0000000000400595, 0x00007fff19df619c, 4, 0x00000000",
+    "0, S, 0x00000000004005a0, 0x00007fff19df6160, 1, 0x00",
+    "0, L, 0x000000000040057e, 0x00007fff19df619c, 4, 0x00000001",
+    "0, S, 0x0000000000400587, 0x00007fff19df6181, 1, 0x01",
+    "0, L, 0x0000000000400595, 0x00007fff19df619c, 4, 0x00000001",
+    "0, S, 0x00000000004005a0, 0x00007fff19df6161, 1, 0xff",
+    "0, L, 0x00000000004005d1, 0x00007fff19df619c, 4, 0x00000001",
+    "0, L, 0x00000000004005da, 0x00007fff19df6181, 1, 0x01",
+    "0, L, 0x00000000004005eb, 0x00007fff19df6161, 1, 0xff",
+    "0, L, 0x0000000000400604, 0x00007fff19df619c, 4, 0x00000002",
+    "0, L, 0x00000000004005da, 0x00007fff19df6182, 1, 0x02",
+    "0, L, 0x00000000004005eb, 0x00007fff19df6162, 1, 0xfe",
+];
+
+/// Figure 4.20.
+const FIGURE_4_20: [&str; 17] = [
+    "0, S, 0x0000000000400711, 0x00007fff1a03badc, 4, 0x00000000",
+    "0, L, 0x0000000000400760, 0x00007fff1a03badc, 4, 0x00000000",
+    "0, S, 0x000000000040072c, 0x00007fff1a03b91c, 4, 0x00000000",
+    "0, L, 0x0000000000400730, 0x00007fff1a03b91c, 4, 0x00000000",
+    "0, S, 0x000000000040074d, 0x00007fff1a03b980, 10, 0x00000000000000000000",
+    "0, S, 0x0000000000400759, 0x00007fff1a03badc, 4, 0x00000001",
+    "0, L, 0x0000000000400760, 0x00007fff1a03badc, 4, 0x00000001",
+    "0, S, 0x000000000040072c, 0x00007fff1a03b91c, 4, 0x00000001",
+    "0, L, 0x0000000000400730, 0x00007fff1a03b91c, 4, 0x00000001",
+    "0, S, 0x000000000040074d, 0x00007fff1a03b990, 10, 0x3fff8000000000000000",
+    "0, S, 0x000000000040076c, 0x00007fff1a03badc, 4, 0x00000000",
+    "0, L, 0x00000000004007de, 0x00007fff1a03badc, 4, 0x00000000",
+    "0, L, 0x000000000040079f, 0x00007fff1a03b980, 10, 0x00000000000000000000",
+    "0, L, 0x00000000004007a1, 0x00007fff1a03badc, 4, 0x00000000",
+    "0, S, 0x00000000004007a8, 0x00007fff1a03b91c, 4, 0x00000000",
+    "0, L, 0x00000000004007ac, 0x00007fff1a03b91c, 4, 0x00000000",
+    "0, S, 0x00000000004007cb, 0x00007fff1a03b980, 10, 0x00000000000000000000",
+];
+
+/// Figure 4.21, values as numbers instead of in memory order. Its third line has B's value at 0x7fff30833de0, where B is not:
+/// the line before stores B at 0x7fff30833c00.
+const FIGURE_4_21: [&str; 4] = [
+    "0, S, 0x00000000004008ba, 0x00007fff1a03b960, 32, 0x3f800000400000004040000040800000_40a0000040c0000040e0000041000000",
+    "0, S, 0x0000000000400986, 0x00007fff30833c00, 32, 0x400000004040000040800000_40a0000040c0000040e000004100000041100000",
+    "0, L, 0x00000000004009b3, 0x00007fff30833c00, 32, 0x400000004040000040800000_40a0000040c0000040e000004100000041100000",
+    "0, S, 0x00000000004009bc, 0x00007fff30833be0, 32, 0x40a00000411000004040000040e00000_41500000418800004130000041700000",
+];
+
+#[test]
+fn mls_test_gives_figures_4_18_to_4_21() {
+    let recorded = call("mlsTest", Variant::NoPie, &[]).data(Data::Values).recorded();
+    assert_eq!(recorded.finished.stdout_text(), workloads::find("mlsTest").unwrap().runs[0].stdout);
+    let lines = dump(&recorded);
+    let own: Vec<String> = lines.into_iter().filter(|line| line.contains(", 0x00000000004")).collect();
+    assert_in_order(&own, &FIGURE_4_18);
+    assert_in_order(&own, &FIGURE_4_20);
+    tell_what_is_lacking(&recorded.finished.stderr);
+    if recorded.finished.stderr.is_empty() {
+        let figure = FIGURE_4_21.map(|line| line.replace('_', ""));
+        assert_in_order(&own, &figure.each_ref().map(String::as_str));
+    }
+}
+
+/// The sizes between, which the text has and the figures do not: the number of the element, negated if it is odd.
+#[test]
+fn mls_test_has_all_sizes() {
+    let recorded = call("mlsTest", Variant::NoPie, &[]).data(Data::Values).recorded();
+    let accesses = memory::recorded_accesses(&recorded.trace, 0);
+    let own: Vec<&Access> = accesses.iter().filter(|access| (0x40_04c4..0x40_0c00).contains(&access.pc)).collect();
+    let mut sizes: BTreeSet<usize> = own.iter().map(|access| access.size).collect();
+    if !recorded.finished.stderr.is_empty() {
+        sizes.insert(32);
+    }
+    assert_eq!(sizes.into_iter().collect::<Vec<_>>(), [1, 2, 4, 8, 10, 16, 32]);
+    for (size, offset) in [(2, 0x20), (4, 0x50), (8, 0xa0)] {
+        let array = 0x7fff_19df_5fc0 + offset..0x7fff_19df_5fc0 + offset + 17 * size;
+        let elements: Vec<&&Access> = own.iter().filter(|access| array.contains(&access.address)).collect();
+        assert_eq!(elements.len(), 34, "size {size}");
+        for (i, access) in elements.into_iter().enumerate() {
+            let number = i as i64 % 17;
+            let value = if number % 2 == 0 { number } else { -number };
+            let bytes = value.to_le_bytes()[..size as usize].to_vec();
+            let expected = (array.start + number as u64 * size, i < 17, Some(bytes));
+            assert_eq!((access.address, access.writes, access.value.clone()), expected, "size {size}");
+        }
+    }
+}
+
+/// Follows what a thread of `race` has done according to a trace.
+fn check_racer(recorded: &Recorded, thread: u32) -> Counts {
+    let mut checker = Checker::default();
+    let mut wrong = Vec::new();
+    memory::for_each(&recorded.trace, thread, |access, value| {
+        let value = value.expect("values were recorded");
+        if let Err(problem) = checker.look(access.address(), access.is_write(), value)
+            && wrong.len() < 10
+        {
+            wrong.push(format!("at {:#x}: {problem}", access.pc()));
+        }
+    });
+    assert!(wrong.is_empty(), "thread {thread}:\n{}", wrong.join("\n"));
+    checker.counts
+}
+
+/// Two threads race on one word: about 20 million instructions, a billion when soaking.
+#[test]
+fn values_are_exact_when_threads_race() {
+    let thousands: u64 = if is_soak() { 1_000_000 } else { 20_000 };
+    let executable = workloads::build("race", Variant::Static).unwrap();
+    let recorded = Call::new(executable).arg(thousands.to_string()).data(Data::Values).recorded();
+    let rounds = thousands * 1000 / 105 / 2;
+    assert_eq!(recorded.finished.stdout_text(), format!("race: 2 threads, {rounds} rounds each\n"));
+    let instructions = recorded.trace.summary().totals.instructions;
+    assert!(instructions > thousands * 950, "{instructions} instructions");
+    let mut foreign = 0;
+    for thread in 1..=2 {
+        let counts = check_racer(&recorded, thread);
+        assert_eq!(counts.rounds, rounds);
+        assert_eq!(counts.loads, rounds * LOADS);
+        assert_eq!(counts.stores, rounds * STORES);
+        assert_eq!(counts.results, rounds * RESULTS);
+        foreign += counts.foreign;
+    }
+    assert!(foreign > 0, "the threads never met");
+}
+
+/// Accesses to the shared words in each round, and results in the thread's own memory; `rep movsb` makes eight of each.
+const LOADS: u64 = 35;
+const STORES: u64 = 12;
+const RESULTS: u64 = 28;
+
+/// A race of one thread, single-stepped: everything follows, and nothing does any more when a value is changed.
+#[test]
+fn the_checker_of_races_takes_what_is_true_and_nothing_else() {
+    let run = stepped(&call("race", Variant::Static, &["50", "1"]), 0);
+    let accesses = &run.accesses[1];
+    let mut checker = Checker::default();
+    for access in accesses {
+        checker.look(access.address, access.writes, &access.value).unwrap();
+    }
+    let Counts { rounds, loads, stores, results, foreign } = checker.counts;
+    assert_eq!((rounds, foreign), (476, 0));
+    assert_eq!((loads, stores, results), (rounds * LOADS, rounds * STORES, rounds * RESULTS));
+
+    let shared = acceptance::race::SHARED..acceptance::race::SHARED + 16;
+    let own = acceptance::race::OWN..acceptance::race::OWN + 4096;
+    let matters = |access: &&oracle::Access| shared.contains(&access.address) || own.contains(&access.address);
+    let some: Vec<&oracle::Access> = accesses.iter().filter(matters).take(400).collect();
+    let (mut noticed, mut unnoticed) = (0, BTreeSet::new());
+    for changed in 0..300 {
+        let mut checker = Checker::default();
+        let result = some.iter().enumerate().try_for_each(|(number, access)| {
+            let mut value = access.value.clone();
+            value[0] ^= u8::from(number == changed) << 2;
+            checker.look(access.address, access.writes, &value)
+        });
+        match result {
+            Ok(()) => _ = unnoticed.insert(some[changed].pc),
+            Err(_) => noticed += 1,
+        }
+    }
+    // A plain store of what nobody knows; a load that is not moved; a comparison whose outcome stays the same.
+    assert!(noticed > 260, "{noticed} of 300 changes were noticed, but not those at {unnoticed:x?}");
+}

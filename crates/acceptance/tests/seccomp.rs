@@ -1,0 +1,41 @@
+//! Seccomp: what is refused under the recorder is told, and filters that let the recorder work do not end a recording at an
+//! exec. What filters do is shown by the workloads `seccomp` and `seccomp_narrow`.
+
+use acceptance::Call;
+use acceptance::source::compile;
+use workloads::{Exit, Variant};
+
+#[test]
+fn what_is_refused_is_told() {
+    let directory = tempfile::tempdir().unwrap();
+    let executable = compile(directory.path(), "refused.c", include_str!("../programs/refused.c"), &["gcc", "-w"]);
+    let sentences =
+        [("strict", "seccomp's strict mode"), ("long", "seccomp filter was refused"), ("dispatch", "signals")];
+    for (mode, sentence) in sentences {
+        let call = Call::new(&executable).arg(mode);
+        assert!(!call.natively().stdout_text().contains("Invalid"), "{mode} is not possible natively");
+        let finished = call.recorded().finished;
+        assert_eq!(finished.stdout_text(), "Invalid argument\n", "{mode}");
+        assert_eq!(finished.exit, Exit::Status(0));
+        assert!(finished.stderr_text().contains(sentence), "{mode}: {}", finished.stderr_text());
+    }
+}
+
+#[test]
+fn a_filter_that_allows_it_does_not_end_the_recording_at_an_exec() {
+    let executable = workloads::build("seccomp", Variant::Pie).unwrap();
+    let recorded = Call::new(executable).arg("exec").check();
+    assert_eq!(recorded.finished.stdout_text(), "after exec: getppid EXDEV\n");
+    let images = recorded.trace.modules().iter().map(|mapped| mapped.image).max();
+    assert_eq!(images, Some(1), "the program after exec is not in the trace");
+}
+
+#[test]
+fn a_filter_that_forbids_it_ends_the_recording_at_an_exec_and_nothing_else() {
+    let executable = workloads::build("seccomp_narrow", Variant::Static).unwrap();
+    let recorded = Call::new(executable).recorded();
+    assert_eq!(recorded.finished.stdout_text(), "computed\njoined\nafter exec\n");
+    assert_eq!(recorded.finished.exit, Exit::Status(4));
+    let words = "the program after exec is not recorded: a seccomp filter forbids it";
+    assert!(recorded.finished.stderr_text().contains(words), "{}", recorded.finished.stderr_text());
+}

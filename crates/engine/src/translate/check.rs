@@ -1,0 +1,162 @@
+//! Code that may change without our noticing: memory that is written to all the time, or that is mapped a second time. Every
+//! block from such memory begins with a comparison of its bytes with those that it was translated from, and ends after an
+//! instruction that writes to memory, because that may have changed the next one.
+
+use iced_x86::{Instruction, InstructionInfoFactory, OpAccess};
+use isa::Transfer;
+use wire::code::{LEAVE_DIRECT, LEAVE_INDIRECT, LEAVE_NOT_TAKEN, LEAVE_TAKEN};
+
+use super::{BLOCK_INSTRUCTIONS_MAX, ChainBlock, ExitKind, NewExit, SideExit, SideTarget, State, Translator};
+
+const RCX: u8 = 1;
+const RDX: u8 = 2;
+
+/// Whether a block that is checked ends after this instruction. The stack is not taken for code.
+pub(super) fn writes(instruction: &Instruction) -> bool {
+    let mut factory = InstructionInfoFactory::new();
+    let writes = |access| {
+        matches!(access, OpAccess::Write | OpAccess::CondWrite | OpAccess::ReadWrite | OpAccess::ReadCondWrite)
+    };
+    !instruction.is_stack_instruction()
+        && factory.info(instruction).used_memory().iter().any(|memory| writes(memory.access()))
+}
+
+/// The length of a checked block, if nothing else ends it earlier.
+pub fn length(address: u64, code: &[u8]) -> usize {
+    let mut decoder = isa::decoder(address, code);
+    let mut instruction = Instruction::default();
+    let mut end = 0;
+    for _ in 0..BLOCK_INSTRUCTIONS_MAX {
+        decoder.decode_out(&mut instruction);
+        if instruction.is_invalid() && decoder.last_error() == iced_x86::DecoderError::NoMoreBytes {
+            break;
+        }
+        end = decoder.position();
+        if instruction.is_invalid() || isa::transfer(&instruction) != Transfer::Next || writes(&instruction) {
+            break;
+        }
+    }
+    end
+}
+
+/// How a block is left towards the next one of a chain.
+pub(super) fn leave_of(transfer: Transfer, taken: bool) -> u32 {
+    match transfer {
+        Transfer::Conditional { .. } if taken => LEAVE_TAKEN,
+        Transfer::Conditional { .. } => LEAVE_NOT_TAKEN,
+        Transfer::Jump { .. } | Transfer::Call { .. } => LEAVE_DIRECT,
+        _ => LEAVE_INDIRECT,
+    }
+}
+
+impl Translator<'_, '_> {
+    /// Leaves if the block's bytes are no longer those it is translated from.
+    pub(super) fn check(&mut self, block: &ChainBlock) {
+        let state = if self.own_r15 { State::ScratchOwn } else { State::Scratch };
+        self.mark_at(block.address);
+        self.out.spill_scratch();
+        self.mark(block.address, state);
+        let code = &block.code[..length(block.address, block.code)];
+        let mut way_out = None;
+        for (offset, size) in pieces(code.len()) {
+            let mut expected = [0; 8];
+            expected[..size].copy_from_slice(&code[offset..offset + size]);
+            self.load_code(block.address + offset as u64, size);
+            self.out.load_constant(RDX, u64::from_le_bytes(expected).wrapping_neg());
+            self.out.bytes(&[0x48, 0x8d, 0x0c, 0x11]); // lea rcx, [rcx + rdx]
+            self.out.bytes(&[0xe3, 5]); // jrcxz over the next instruction
+            match way_out {
+                Some(address) => drop(self.out.jump(address)),
+                None => {
+                    way_out = Some(self.out.here());
+                    let site = self.out.jump(0);
+                    let target = SideTarget::Changed { target: block.address, leave: self.leave_before };
+                    let (own_r15, blocks, data) = (self.own_r15, u16::from(self.block), self.data.length);
+                    self.side_exits.push(SideExit { site, own_r15, blocks, data, target });
+                }
+            }
+        }
+        self.out.reload_scratch();
+    }
+
+    /// `mov rcx, [address]`, zero-extended from `size` bytes.
+    fn load_code(&mut self, address: u64, size: usize) {
+        let opcode: &[u8] = match size {
+            8 => &[0x48, 0x8b],
+            4 => &[0x8b],
+            2 => &[0x0f, 0xb7],
+            _ => &[0x0f, 0xb6],
+        };
+        let end = self.out.here() + opcode.len() as u64 + 5;
+        match i32::try_from(address.wrapping_sub(end) as i64) {
+            Ok(displacement) => {
+                self.out.bytes(opcode);
+                self.out.bytes(&[0x0d]); // rcx, [rip + displacement]
+                self.out.bytes(&displacement.to_le_bytes());
+            }
+            Err(_) => {
+                self.out.load_constant(RCX, address);
+                self.out.bytes(opcode);
+                self.out.bytes(&[0x09]); // rcx, [rcx]
+            }
+        }
+    }
+
+    /// The code has changed before the block at `target`, `blocks` blocks into the chain.
+    pub(super) fn leave_changed(&mut self, blocks: u16, target: u64, leave: u32) {
+        self.out.reload_scratch();
+        if blocks > 0 {
+            return self.leave_after(blocks, target, leave);
+        }
+        // Nothing has been executed, so nothing is recorded; the path is never taken.
+        let number = self.surroundings.first_exit + self.result.exits.len() as u32;
+        let kind = ExitKind::Changed;
+        self.result.exits.push(NewExit { kind, target, site: 0, blocks: 1, leave: LEAVE_DIRECT, data: 0 });
+        self.out.leave(number);
+    }
+}
+
+/// Offsets and sizes of what one load can compare; the last may overlap the one before.
+fn pieces(length: usize) -> impl Iterator<Item = (usize, usize)> {
+    let mut at = 0;
+    core::iter::from_fn(move || {
+        let rest = length - at;
+        let piece = match rest {
+            0 => return None,
+            1..8 if length >= 8 => (length - 8, 8),
+            _ => {
+                let size = [8, 4, 2, 1].into_iter().find(|size| *size <= rest)?;
+                (at, size)
+            }
+        };
+        at = piece.0 + piece.1;
+        Some(piece)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_byte_is_compared() {
+        for length in 0..100 {
+            let mut seen = vec![false; length];
+            for (offset, size) in pieces(length) {
+                assert!([1, 2, 4, 8].contains(&size));
+                seen[offset..offset + size].fill(true);
+            }
+            assert!(seen.iter().all(|seen| *seen), "{length}");
+        }
+    }
+
+    #[test]
+    fn blocks_end_after_what_writes() {
+        let length = |code: &[u8]| length(0x1000, code);
+        assert_eq!(length(&[0x90, 0x90, 0xc3, 0x90]), 3);
+        assert_eq!(length(&[0x90, 0x89, 0x08, 0x90, 0xc3]), 3, "mov [rax], ecx");
+        assert_eq!(length(&[0x8b, 0x08, 0x39, 0x08, 0x50, 0xc3]), 6, "loads, comparisons and pushes do not");
+        assert_eq!(length(&[0x90, 0xf3, 0xaa, 0xc3]), 3, "rep stosb");
+        assert_eq!(length(&[0x90, 0x48]), 1, "memory ends in mid-instruction");
+    }
+}
