@@ -408,8 +408,8 @@ const PROGRAMS: &[Program] = &[
         purpose: "threads race on one word; what each loads and stores can be checked (THOUSANDS of instructions, THREADS)",
         variants: ANY_STATIC_FIRST,
         runs: &[
-            run(&["1000"], "race: 2 threads, 4761 rounds each\n", Exit::Status(0)),
-            run(&["1000", "1"], "race: 1 threads, 9523 rounds each\n", Exit::Status(0)),
+            run(&["1000"], "race: 2 threads, 454 rounds each\n", Exit::Status(0)),
+            run(&["1000", "1"], "race: 1 threads, 909 rounds each\n", Exit::Status(0)),
         ],
         sources: &[source!("memory", "race.c"), source!("memory", "race_rounds.inc"), source!("behaviour", "common.h")],
         is_repeatable: false,
