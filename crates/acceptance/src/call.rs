@@ -20,7 +20,7 @@ pub enum Data {
 }
 
 /// What [`Call::check`] records, one recording each.
-pub const MODES: &[Data] = &[Data::None];
+pub const MODES: &[Data] = &[Data::None, Data::Addresses, Data::Values];
 
 impl Data {
     /// How the command line calls it.

@@ -340,6 +340,16 @@ fn on_signal(tcb: &mut Tcb, signal: usize, info: &Info, context: &mut Context) {
             return on_ring_end(tcb, context);
         }
     }
+    if signal == SIGBUS && is_fault(info) && !tcb.native && on_misaligned_store(tcb, info, context) {
+        return;
+    }
+    if signal == SIGTRAP && core::mem::take(&mut tcb.misaligned) {
+        context.registers[CONTEXT_FLAGS] |= FLAG_ALIGNMENT;
+        if !tcb.stepping {
+            context.registers[CONTEXT_FLAGS] &= !FLAG_TRAP;
+            return;
+        }
+    }
     if signal == SIGTRAP && tcb.stepping {
         return on_step(tcb, context, pc);
     }
@@ -514,6 +524,29 @@ fn on_write(tcb: &mut Tcb, info: &Info, context: &mut Context) -> bool {
         step(tcb, context);
     }
     true
+}
+
+/// The application has asked for alignment checks, and one of our own stores at the cursor is not aligned: makes it without.
+fn on_misaligned_store(tcb: &mut Tcb, info: &Info, context: &mut Context) -> bool {
+    const BUS_ADRALN: u64 = 1;
+    let flags = context.registers[CONTEXT_FLAGS];
+    if info[1] & 0xffff_ffff != BUS_ADRALN || flags & FLAG_ALIGNMENT == 0 {
+        return false;
+    }
+    let pc = context.registers[CONTEXT_RIP];
+    let Some(place) = ENGINE.lock().place(pc) else { return false };
+    if matches!(place.state, State::Own | State::ScratchOwn | State::Spilled(_, true)) {
+        return false;
+    }
+    let mut code = [0; isa::INSTRUCTION_BYTES_MAX];
+    let length = memory::read_bytes(pc, &mut code);
+    // Where r15 is the cursor, only we use it.
+    let is_ours = isa::decoder(pc, &code[..length]).decode().memory_base() == iced_x86::Register::R15;
+    if is_ours {
+        tcb.misaligned = true;
+        context.registers[CONTEXT_FLAGS] = flags & !FLAG_ALIGNMENT | FLAG_TRAP;
+    }
+    is_ours
 }
 
 /// The cursor has met the guard page: opens the next segment and lets the instruction write there.

@@ -62,6 +62,8 @@ pub struct Tcb {
     pub stepping: bool,
     /// A signal that waits for the next clean point, because it must not be blocked.
     pub held: Option<(usize, crate::signal::Info)>,
+    /// A store of ours is being made without the alignment checks that the application has asked for.
+    pub misaligned: bool,
     /// Where a write has faulted just before, and its address.
     pub faulted_write: (u64, u64),
     /// The code that the thread executes has changed: on to a new translation at the next clean point.
