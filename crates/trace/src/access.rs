@@ -297,6 +297,9 @@ fn size_of_access(size: u32, writes: bool) -> u32 {
     size.min(RUN - 1) | if writes { WRITE } else { 0 }
 }
 
+/// What says how far a string instruction came: two registers.
+const STRING_END_BYTES: usize = 16;
+
 impl Gathered {
     pub(crate) fn clear(&mut self) {
         self.entries.clear();
@@ -377,17 +380,32 @@ impl Gathered {
     }
 
     /// The accesses of the first `blocks` blocks of a plan and of those before `pc` in the next, which is a step of its own if
-    /// `part`.
-    pub(crate) fn partial(&mut self, plans: &Plans, way: Way, interrupted: Interrupted, data: &[u8], context: Context) {
+    /// `part`. Returns where the accesses begin that a string instruction at `pc` had made already.
+    pub(crate) fn partial(
+        &mut self,
+        plans: &Plans,
+        way: Way,
+        interrupted: Interrupted,
+        data: &[u8],
+        context: Context,
+    ) -> Option<u32> {
         let making = Making { data, fs_base: context.fs_base, values_at: self.keep(data, context.keep_values) };
         let whole = usize::from(interrupted.blocks);
         let mut start = self.place();
+        let mut unfinished: &[Compiled] = &[];
         for (place, accesses) in plans.blocks(way.plan, interrupted.blocks.saturating_add(1)).enumerate() {
             let happened = if place < whole {
                 accesses
             } else {
                 let count = accesses.iter().take_while(|access| access.pc < interrupted.pc).count();
-                accesses.get(..count).unwrap_or(&[])
+                let (before, rest) = accesses.split_at_checked(count).unwrap_or((accesses, &[]));
+                let has_begun = |access: &&Compiled| {
+                    let end = usize::from(access.mask) + STRING_END_BYTES;
+                    access.pc == interrupted.pc && access.form == Form::String && end <= data.len()
+                };
+                let count = rest.iter().take_while(has_begun).count();
+                unfinished = rest.get(..count).unwrap_or(&[]);
+                before
             };
             self.make_all(happened, &making);
             let end = self.place();
@@ -396,6 +414,8 @@ impl Gathered {
             }
             start = end;
         }
+        self.make_all(unfinished, &making);
+        (!unfinished.is_empty()).then_some(start)
     }
 
     /// An event; the accesses from `mark` on belong to it.

@@ -116,17 +116,18 @@ impl Place {
             }
             Some(Event::Signal { pc, .. }) => {
                 let (before, mark) = (self.pending.take(), gathered.mark());
+                let mut unfinished = None;
                 let plans = &source.program.plans;
                 match (plans.way(recorded.interrupted.0), steps) {
                     (Some(way), Some((whole, part))) => {
                         let interrupted = Interrupted { blocks: u16::try_from(whole).unwrap_or(0), pc, part };
-                        gathered.partial(plans, way, interrupted, data, self.context());
+                        unfinished = gathered.partial(plans, way, interrupted, data, self.context());
                     }
                     (None, Some((whole, part))) => gathered.unplanned(whole + usize::from(part), None),
                     (_, None) => {}
                 }
                 let own = before.map(|before| gathered.postpone(before, mark));
-                gathered.event(own);
+                gathered.event(own.or(unfinished));
                 return;
             }
             Some(Event::FsBase { base }) => self.fs_base = base,

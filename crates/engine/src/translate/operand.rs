@@ -102,14 +102,14 @@ pub fn operands(instruction: &Instruction, info: &InstructionInfo, operands: &mu
                 OpAccess::ReadWrite | OpAccess::ReadCondWrite => true,
                 OpAccess::None | OpAccess::NoMemAccess => false,
             };
-            if happens && let Some(operand) = operand(instruction, memory, writes) {
-                operands.push(operand);
+            if happens {
+                operands.push(operand(instruction, memory, writes));
             }
         }
     }
 }
 
-fn operand(instruction: &Instruction, memory: &UsedMemory, writes: bool) -> Option<Operand> {
+fn operand(instruction: &Instruction, memory: &UsedMemory, writes: bool) -> Operand {
     let size = match memory.memory_size() {
         // Of repeated strings.
         MemorySize::Unknown => instruction.memory_size(),
@@ -132,12 +132,6 @@ fn operand(instruction: &Instruction, memory: &UsedMemory, writes: bool) -> Opti
         bit: None,
     };
     match instruction.mnemonic() {
-        // The address is that after the stack pointer has moved.
-        Mnemonic::Pop if writes && operand.base == Some(4) => {
-            operand.displacement += i64::from(instruction.stack_pointer_increment());
-        }
-        // Only the frame pointer: nested levels are not supported.
-        Mnemonic::Enter if memory.displacement() as i64 != -8 => return None,
         Mnemonic::Bt | Mnemonic::Btc | Mnemonic::Btr | Mnemonic::Bts if instruction.op1_kind() == OpKind::Register => {
             operand.kind = code::BIT;
             operand.bit = general(instruction.op1_register());
@@ -173,14 +167,20 @@ fn operand(instruction: &Instruction, memory: &UsedMemory, writes: bool) -> Opti
                     | Mnemonic::Vexpandps
                     | Mnemonic::Vexpandpd
             );
+            let element = match instruction.mnemonic() {
+                // Pairs of elements go together.
+                Mnemonic::Vpmuludq | Mnemonic::Vpmuldq => 8,
+                Mnemonic::Vpdpbusd | Mnemonic::Vpdpbusds | Mnemonic::Vpdpwssd | Mnemonic::Vpdpwssds => 4,
+                _ => size.element_size(),
+            };
             operand.kind = if packs { code::PACKED } else { code::MASKED };
-            operand.size = size.element_size() as u16;
-            operand.count = (size.size() / size.element_size()) as u8;
+            operand.size = element as u16;
+            operand.count = (size.size() / element) as u8;
             operand.mask = Mask::Bits(instruction.op_mask());
         }
         _ => {}
     }
-    Some(operand)
+    operand
 }
 
 /// A gather or scatter.
@@ -211,13 +211,21 @@ pub fn is_elementwise(instruction: &Instruction) -> bool {
         Vbroadcastss, Vdbpsadbw, Vgf2p8affineinvqb, Vgf2p8affineqb, Vinsertf32x4, Vinsertf32x8, Vinsertf64x2,
         Vinsertf64x4, Vinserti32x4, Vinserti32x8, Vinserti64x2, Vinserti64x4, Vmovddup, Vmovshdup, Vmovsldup,
         Vpackssdw, Vpacksswb, Vpackusdw, Vpackuswb, Vpalignr, Vpbroadcastb, Vpbroadcastd, Vpbroadcastq, Vpbroadcastw,
-        Vpdpbusd, Vpdpbusds, Vpdpwssd, Vpdpwssds, Vpermb, Vpermd, Vpermi2b, Vpermi2d, Vpermi2pd, Vpermi2ps, Vpermi2q,
-        Vpermi2w, Vpermilpd, Vpermilps, Vpermpd, Vpermps, Vpermq, Vpermt2b, Vpermt2d, Vpermt2pd, Vpermt2ps, Vpermt2q,
-        Vpermt2w, Vpermw, Vpmaddubsw, Vpmaddwd, Vpmultishiftqb, Vpshufb, Vpshufbitqmb, Vpshufd, Vpshufhw, Vpshuflw,
-        Vpslld, Vpsllq, Vpsllw, Vpsrad, Vpsraq, Vpsraw, Vpsrld, Vpsrlq, Vpsrlw, Vpunpckhbw, Vpunpckhdq, Vpunpckhqdq,
+        Vpconflictd, Vpconflictq, Vpermb, Vpermd, Vpermi2b, Vpermi2d, Vpermi2pd, Vpermi2ps, Vpermi2q, Vpermi2w,
+        Vpermilpd, Vpermilps, Vpermpd, Vpermps, Vpermq, Vpermt2b, Vpermt2d, Vpermt2pd, Vpermt2ps, Vpermt2q, Vpermt2w,
+        Vpermw, Vpmaddubsw, Vpmaddwd, Vpmultishiftqb, Vpshufb, Vpshufbitqmb, Vpshufd, Vpshufhw, Vpshuflw, Vpslld,
+        Vpsllq, Vpsllw, Vpsrad, Vpsraq, Vpsraw, Vpsrld, Vpsrlq, Vpsrlw, Vpunpckhbw, Vpunpckhdq, Vpunpckhqdq,
         Vpunpckhwd, Vpunpcklbw, Vpunpckldq, Vpunpcklqdq, Vpunpcklwd, Vshuff32x4, Vshuff64x2, Vshufi32x4, Vshufi64x2,
         Vshufpd, Vshufps, Vunpckhpd, Vunpckhps, Vunpcklpd, Vunpcklps,
     };
+    let shifts = matches!(
+        instruction.mnemonic(),
+        Vpslld | Vpsllq | Vpsllw | Vpsrad | Vpsraq | Vpsraw | Vpsrld | Vpsrlq | Vpsrlw
+    );
+    if shifts {
+        // Either what is shifted is in memory, or how far.
+        return instruction.op1_kind() == OpKind::Memory;
+    }
     !matches!(
         instruction.mnemonic(),
         Valignd
@@ -257,10 +265,6 @@ pub fn is_elementwise(instruction: &Instruction) -> bool {
             | Vpbroadcastd
             | Vpbroadcastq
             | Vpbroadcastw
-            | Vpdpbusd
-            | Vpdpbusds
-            | Vpdpwssd
-            | Vpdpwssds
             | Vpermb
             | Vpermd
             | Vpermi2b
@@ -281,6 +285,8 @@ pub fn is_elementwise(instruction: &Instruction) -> bool {
             | Vpermt2q
             | Vpermt2w
             | Vpermw
+            | Vpconflictd
+            | Vpconflictq
             | Vpmaddubsw
             | Vpmaddwd
             | Vpmultishiftqb
@@ -289,15 +295,6 @@ pub fn is_elementwise(instruction: &Instruction) -> bool {
             | Vpshufd
             | Vpshufhw
             | Vpshuflw
-            | Vpslld
-            | Vpsllq
-            | Vpsllw
-            | Vpsrad
-            | Vpsraq
-            | Vpsraw
-            | Vpsrld
-            | Vpsrlq
-            | Vpsrlw
             | Vpunpckhbw
             | Vpunpckhdq
             | Vpunpckhqdq

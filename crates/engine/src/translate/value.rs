@@ -37,7 +37,9 @@ pub fn is_emulated(instruction: &Instruction) -> bool {
         Mnemonic::Bt | Mnemonic::Btc | Mnemonic::Btr | Mnemonic::Bts if is_memory(0) => {
             instruction.op1_kind() == OpKind::Register || instruction.has_lock_prefix()
         }
-        Mnemonic::Movdir64b => true,
+        Mnemonic::Movdir64b | Mnemonic::Fisttp | Mnemonic::Fbstp => true,
+        Mnemonic::Fxsave | Mnemonic::Fxsave64 | Mnemonic::Fxrstor | Mnemonic::Fxrstor64 => true,
+        Mnemonic::Fistp => instruction.code() == Code::Fistp_m64int,
         Mnemonic::Add | Mnemonic::Xadd | Mnemonic::Cmpxchg if is_memory(0) => {
             (instruction.has_lock_prefix() || instruction.mnemonic() != Mnemonic::Add) && has_high_byte
         }
@@ -256,15 +258,14 @@ impl Translator<'_, '_> {
         match instruction.mnemonic() {
             Mnemonic::Stosb | Mnemonic::Stosw | Mnemonic::Stosd | Mnemonic::Stosq => {
                 self.value_before(first, Register::RAX, 8);
+                if super::operand::repeats(instruction) {
+                    self.begin_string();
+                }
                 self.native(native);
             }
             Mnemonic::Lodsb | Mnemonic::Lodsw | Mnemonic::Lodsd | Mnemonic::Lodsq => {
                 self.native(native);
                 self.value_after(first, part(RAX, usize::from(operands[0].size)));
-            }
-            Mnemonic::Xlatb => {
-                self.native(native);
-                self.value_after(first, Register::AL);
             }
             Mnemonic::Enter => {
                 self.value_before(first, Register::RBP, 8);
@@ -616,7 +617,7 @@ impl Translator<'_, '_> {
             Addend::Register(register) => (wide(register), 0),
             Addend::Constant(value) => (Register::None, value),
         };
-        let size = if displacement == 0 { 0 } else { 4 };
+        let size = if displacement == 0 { 0 } else { 1 };
         let sum = MemoryOperand::new(wide(scratch), index, 1, displacement, size, false, Register::None);
         self.app(Instruction::with2(Code::Lea_r64_m, wide(scratch), sum));
     }
@@ -826,17 +827,15 @@ impl Translator<'_, '_> {
             self.failed = true;
             return;
         }
-        let pops =
-            matches!(instruction.mnemonic(), Mnemonic::Fstp | Mnemonic::Fistp | Mnemonic::Fisttp | Mnemonic::Fbstp);
         self.dirty();
-        if pops {
-            self.out.bytes(&[0xd9, 0xc0]); // fld st0: what is popped the first time
-        }
-        self.app(Ok(with_copy(instruction)));
-        match instruction.mnemonic() {
-            Mnemonic::Fnstenv => self.undo(instruction, Code::Fldenv_m28byte),
-            Mnemonic::Fnsave => self.undo(instruction, Code::Frstor_m108byte),
-            _ => {}
+        let mut first_time = with_copy(instruction);
+        let (twin, undo) = twin(instruction.code());
+        first_time.set_code(twin);
+        self.app(Ok(first_time));
+        if let Some(code) = undo {
+            let mut undo = with_copy(instruction);
+            undo.set_code(code);
+            self.encode(Ok(undo));
         }
         let scratch = self.take_scratch(native, RSP);
         let offset = self.allocate(bytes);
@@ -849,13 +848,6 @@ impl Translator<'_, '_> {
         self.give_scratch();
         self.mark_at(self.pc);
         self.native(native);
-    }
-
-    /// Takes back what storing the floating-point unit's state has changed in it.
-    fn undo(&mut self, instruction: &Instruction, code: Code) {
-        let mut load = with_copy(instruction);
-        load.set_code(code);
-        self.encode(Ok(load));
     }
 
     /// An operand that is read, changed and written, without a lock: in a register.
@@ -911,6 +903,22 @@ pub(super) struct Native<'a, 'd> {
 enum Addend {
     Register(u8),
     Constant(i64),
+}
+
+/// An instruction that stores the same value, and one that takes back what it does beside that.
+fn twin(code: Code) -> (Code, Option<Code>) {
+    match code {
+        Code::Fstp_m32fp => (Code::Fst_m32fp, None),
+        Code::Fstp_m64fp => (Code::Fst_m64fp, None),
+        Code::Fstp_m80fp => (code, Some(Code::Fld_m80fp)),
+        Code::Fistp_m16int => (Code::Fist_m16int, None),
+        Code::Fistp_m32int => (Code::Fist_m32int, None),
+        Code::Fnstenv_m14byte => (code, Some(Code::Fldenv_m14byte)),
+        Code::Fnstenv_m28byte => (code, Some(Code::Fldenv_m28byte)),
+        Code::Fnsave_m94byte => (code, Some(Code::Frstor_m94byte)),
+        Code::Fnsave_m108byte => (code, Some(Code::Frstor_m108byte)),
+        _ => (code, None),
+    }
 }
 
 /// Bytes that are stored of a register for an operand.
