@@ -529,6 +529,7 @@ impl Gathered {
                     self.string(access, other, making)
                 }
                 Form::Masked | Form::Packed | Form::Indexed => self.vector(access, making),
+                Form::Any => self.any(access, making),
             };
             self.lost += u64::from(made.is_none());
         }
@@ -585,6 +586,15 @@ impl Gathered {
             }
         }
         Some(())
+    }
+
+    /// One access if any of the elements is selected.
+    fn any(&mut self, access: &Compiled, making: &Making<'_>) -> Option<()> {
+        let elements = u64::MAX.checked_shr(64 - u32::from(access.count)).unwrap_or(0);
+        if register(making.data, access.mask)? & elements == 0 {
+            return Some(());
+        }
+        self.plain(access, making, making.address(access, 0))
     }
 
     fn string(&mut self, access: &Compiled, other: Option<&Compiled>, making: &Making<'_>) -> Option<()> {

@@ -65,6 +65,7 @@ pub(crate) enum Form {
     Masked,
     Packed,
     Indexed,
+    Any,
 }
 
 /// An access of a plan, ready for use.
@@ -182,6 +183,7 @@ fn is_sound(access: &Access) -> bool {
         && match access.kind {
             code::PLAIN | code::STRING => true,
             code::MASKED | code::PACKED => vector,
+            code::ANY => vector && access.mask_kind == code::MASK_BITS,
             code::INDEXED => vector && matches!(access.index_bytes, 4 | 8),
             code::BIT => matches!(access.count, 1 | 2 | 4 | 8) && matches!(access.size, 2 | 4 | 8),
             _ => false,
@@ -207,7 +209,7 @@ pub(crate) fn slots(access: &Access) -> impl Iterator<Item = Piece> + use<> {
     };
     let mask = match (access.kind, access.mask_kind) {
         (code::STRING, _) => Some((access.mask, 16)),
-        (code::BIT, _) => Some((access.mask, 8)),
+        (code::BIT | code::ANY, _) => Some((access.mask, 8)),
         (code::MASKED | code::PACKED | code::INDEXED, code::MASK_BITS) => Some((access.mask, 8)),
         (code::MASKED | code::PACKED | code::INDEXED, code::MASK_SIGNS) => Some((access.mask, count * size)),
         _ => None,
@@ -227,6 +229,7 @@ impl Compiled {
             code::STRING => Form::String,
             code::MASKED => Form::Masked,
             code::PACKED => Form::Packed,
+            code::ANY => Form::Any,
             _ => Form::Indexed,
         };
         Self {

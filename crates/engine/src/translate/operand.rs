@@ -151,7 +151,12 @@ fn operand(instruction: &Instruction, memory: &UsedMemory, writes: bool) -> Oper
         }
         _ if instruction.is_vsib() => index_elements(instruction, &mut operand),
         _ if repeats(instruction) => operand.kind = code::STRING,
-        _ if instruction.op_mask() != Register::None && !instruction.is_broadcast() && is_elementwise(instruction) => {
+        _ if instruction.op_mask() != Register::None && broadcast_elements(instruction).is_some() => {
+            operand.kind = code::ANY;
+            operand.count = broadcast_elements(instruction).unwrap_or(1);
+            operand.mask = Mask::Bits(instruction.op_mask());
+        }
+        _ if instruction.op_mask() != Register::None && is_elementwise(instruction) => {
             let packs = matches!(
                 instruction.mnemonic(),
                 Mnemonic::Vpcompressb
@@ -181,6 +186,46 @@ fn operand(instruction: &Instruction, memory: &UsedMemory, writes: bool) -> Oper
         _ => {}
     }
     operand
+}
+
+/// Elements that one element in memory is made of; `None` if the instruction does nothing of that kind.
+fn broadcast_elements(instruction: &Instruction) -> Option<u8> {
+    use Mnemonic::{Vbroadcastsd, Vbroadcastss, Vpbroadcastb, Vpbroadcastd, Vpbroadcastq, Vpbroadcastw};
+    let element = instruction.memory_size().element_size();
+    let is_whole = matches!(
+        instruction.mnemonic(),
+        Vbroadcastsd | Vbroadcastss | Vpbroadcastb | Vpbroadcastd | Vpbroadcastq | Vpbroadcastw
+    );
+    if is_whole {
+        return Some((instruction.op0_register().size() / element) as u8);
+    }
+    if !instruction.is_broadcast() {
+        return None;
+    }
+    // The widest register has as many elements of the wider of the two types that a conversion is between.
+    let vectors = (0..instruction.op_count()).filter(|at| instruction.op_kind(*at) == OpKind::Register);
+    let widest = vectors.map(|at| instruction.op_register(at).size()).max().unwrap_or(16);
+    let (widens, narrows) = conversion(instruction.mnemonic());
+    Some(if widens {
+        (widest / (2 * element)) as u8
+    } else if narrows {
+        (2 * widest / element).min(64 / element) as u8
+    } else {
+        (widest / element) as u8
+    })
+}
+
+/// Whether a conversion makes elements twice as wide, or half as wide.
+fn conversion(mnemonic: Mnemonic) -> (bool, bool) {
+    use Mnemonic::{
+        Vcvtdq2pd, Vcvtpd2dq, Vcvtpd2ps, Vcvtpd2udq, Vcvtps2pd, Vcvtps2qq, Vcvtps2uqq, Vcvtqq2ps, Vcvttpd2dq,
+        Vcvttpd2udq, Vcvttps2qq, Vcvttps2uqq, Vcvtudq2pd, Vcvtuqq2ps,
+    };
+    let widens =
+        matches!(mnemonic, Vcvtps2pd | Vcvtdq2pd | Vcvtudq2pd | Vcvtps2qq | Vcvtps2uqq | Vcvttps2qq | Vcvttps2uqq);
+    let narrows =
+        matches!(mnemonic, Vcvtpd2ps | Vcvtpd2dq | Vcvtpd2udq | Vcvttpd2dq | Vcvttpd2udq | Vcvtqq2ps | Vcvtuqq2ps);
+    (widens, narrows)
 }
 
 /// A gather or scatter.

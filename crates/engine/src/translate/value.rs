@@ -698,16 +698,17 @@ impl Translator<'_, '_> {
     /// An operand that is only read: through a general register, a vector register, or a copy.
     fn read(&mut self, native: &Native, operand: &Operand, first: usize) {
         let bytes = usize::from(operand.size);
-        if operand.kind == code::PLAIN && bytes <= 8 {
+        let is_single = matches!(operand.kind, code::PLAIN | code::ANY);
+        if is_single && bytes <= 8 {
             for width in [bytes, 4, 8] {
                 if let Some(scratch) = self.replaced(native, |scratch| part(scratch, width)) {
                     return self.read_general(native, scratch, bytes, first);
                 }
             }
         }
-        let all = usize::from(operand.bytes());
+        let all = if is_single { bytes } else { usize::from(operand.bytes()) };
         let register = vector_of(self.free_vector(native), all);
-        let masked = operand.mask != Mask::None;
+        let masked = operand.mask != Mask::None && !is_single;
         let loads = matches!(all, 4 | 8 | 16 | 32 | 64) && !native.instruction.is_broadcast();
         if loads
             && let Some(replaced) = with_register(native.instruction, register)
@@ -765,7 +766,7 @@ impl Translator<'_, '_> {
         replaced: Instruction,
         first: usize,
     ) {
-        let bytes = usize::from(operand.bytes());
+        let bytes = if operand.kind == code::ANY { usize::from(operand.size) } else { usize::from(operand.bytes()) };
         let number = register.number() as u8;
         self.spill_vector(number, bytes);
         self.app(load_vector(native.instruction, operand, register));
@@ -984,9 +985,11 @@ fn move_vector(register: Register, bytes: usize, save: bool) -> Result<Instructi
 
 /// Loads the memory operand of an instruction into a vector register, with the faults that the instruction would have.
 fn load_vector(instruction: &Instruction, operand: &Operand, register: Register) -> Result<Instruction, IcedError> {
-    let bytes = usize::from(operand.bytes());
+    let bytes = if operand.kind == code::ANY { usize::from(operand.size) } else { usize::from(operand.bytes()) };
     let place = memory(instruction, 0);
-    if let Mask::Bits(mask) = operand.mask {
+    if let Mask::Bits(mask) = operand.mask
+        && operand.kind != code::ANY
+    {
         let mut load = Instruction::with2(masked_load(operand, bytes), register, place)?;
         load.set_op_mask(mask);
         load.set_zeroing_masking(true);
