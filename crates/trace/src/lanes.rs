@@ -606,8 +606,9 @@ mod tests {
     fn strides_cost_nothing() {
         let spans = spans(&[vec![16, 24]]);
         let count = 100_000u64;
-        let words: Vec<u32> = (0..count).map(|turn| 1 + u32::from(turn % 7 == 0)).collect();
-        let row = |turn: u64| [turn * 8, 5000, turn * 3 + 7].into_iter().take(if turn % 7 == 0 { 3 } else { 2 });
+        let words: Vec<u32> = (0..count).map(|turn| 1 + u32::from(turn.is_multiple_of(7))).collect();
+        let row =
+            |turn: u64| [turn * 8, 5000, turn * 3 + 7].into_iter().take(if turn.is_multiple_of(7) { 3 } else { 2 });
         let data: Vec<u8> = (0..count).flat_map(row).flat_map(u64::to_le_bytes).collect();
         assert!(check(&spans, &words, &data) < 200);
     }
@@ -636,8 +637,8 @@ mod tests {
                 let lengths: Vec<u32> = fragments.concat();
                 let (mut words, mut data) = (Vec::new(), Vec::new());
                 for (choice, values) in turns {
-                    let bytes = if choice % 10 == 0 {
-                        words.push(word::event(word::SIGNAL, (choice >> 8) % 9 << 8));
+                    let bytes = if choice.is_multiple_of(10) {
+                        words.push(word::event(word::SIGNAL, ((choice >> 8) % 9) << 8));
                         words.extend([0; 8]);
                         event_bytes(words[words.len() - 9])
                     } else {
