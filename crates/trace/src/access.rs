@@ -10,7 +10,8 @@ use wire::word::{
 };
 
 use crate::event::Told;
-use crate::plan::{Compiled, Form, Plans, Way};
+use crate::plan::{Compiled, Form, Plans};
+use crate::span::{Span, iterations, register};
 
 /// Whether memory was read or written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -35,8 +36,6 @@ const WRITE: u32 = 1 << 31;
 /// In [`Access::size`]: not an access but the place of a [`Run`], whose number is in `value`.
 const RUN: u32 = WRITE - 1;
 const NO_VALUE: u32 = u32::MAX;
-/// More iterations than any string instruction can make.
-const ITERATIONS_MAX: u64 = 1 << 48;
 
 impl Access {
     /// Address of the instruction.
@@ -212,13 +211,6 @@ impl Iterator for Iterations<'_> {
     }
 }
 
-/// The eight bytes at `at`.
-#[inline]
-fn register(data: &[u8], at: u16) -> Option<u64> {
-    let at = usize::from(at);
-    data.get(at..at + 8)?.try_into().ok().map(u64::from_le_bytes)
-}
-
 /// The number of at most eight bytes at `at`, with its sign.
 fn signed(data: &[u8], at: usize, bytes: u8) -> Option<u64> {
     let bytes = usize::from(bytes);
@@ -358,10 +350,10 @@ impl Gathered {
     }
 
     /// The accesses of a path, a range for each of its steps. Those from `mark` on belong to the first step.
-    pub(crate) fn path(&mut self, plans: &Plans, way: Way, data: &[u8], context: Context, mark: Option<u32>) {
+    pub(crate) fn path(&mut self, plans: &Plans, span: Span, data: &[u8], context: Context, mark: Option<u32>) {
         let making = Making { data, fs_base: context.fs_base, values_at: self.keep(data, context.keep_values) };
         let mut start = mark.unwrap_or(self.place());
-        for accesses in plans.blocks(way.plan, way.blocks) {
+        for accesses in plans.blocks(span.plan, span.blocks) {
             self.make_all(accesses, &making);
             let end = self.place();
             self.steps.push([start, end]);
@@ -384,7 +376,7 @@ impl Gathered {
     pub(crate) fn partial(
         &mut self,
         plans: &Plans,
-        way: Way,
+        span: Span,
         interrupted: Interrupted,
         data: &[u8],
         context: Context,
@@ -393,7 +385,7 @@ impl Gathered {
         let whole = usize::from(interrupted.blocks);
         let mut start = self.place();
         let mut unfinished: &[Compiled] = &[];
-        for (place, accesses) in plans.blocks(way.plan, interrupted.blocks.saturating_add(1)).enumerate() {
+        for (place, accesses) in plans.blocks(span.plan, interrupted.blocks.saturating_add(1)).enumerate() {
             let happened = if place < whole {
                 accesses
             } else {
@@ -613,10 +605,7 @@ impl Gathered {
         let before = register(making.data, access.index)?;
         let after = register(making.data, access.mask)?;
         let register_after = register(making.data, access.mask.checked_add(8)?)?;
-        let count = before.wrapping_sub(after) & cut;
-        if count > ITERATIONS_MAX {
-            return None;
-        }
+        let count = iterations(before, after, access.flags & IS_SHORT != 0)?;
         let address = making.sum(access)? & cut;
         let backwards = register_after.wrapping_sub(address) & cut > cut / 2;
         let size = u64::from(access.size);
