@@ -114,6 +114,14 @@ pub fn map_own(length: u64) -> Option<u64> {
     map(address, length, protection, MAP_FIXED_NOREPLACE).or_else(|| map(0, length, protection, 0))
 }
 
+/// As [`map_own`], for a lot of memory of which little is used.
+pub fn map_own_sparse(length: u64) -> Option<u64> {
+    let address = ARENA.fetch_add(own_length(length), Ordering::Relaxed);
+    let protection = PROT_READ | PROT_WRITE;
+    map(address, length, protection, MAP_FIXED_NOREPLACE | MAP_NORESERVE)
+        .or_else(|| map(0, length, protection, MAP_NORESERVE))
+}
+
 /// Anonymous private memory. `address` is a hint, or exact and free with `MAP_FIXED_NOREPLACE` in `flags`.
 pub fn map(address: u64, length: u64, protection: u64, flags: u64) -> Option<u64> {
     let flags = flags | MAP_PRIVATE | MAP_ANONYMOUS;
