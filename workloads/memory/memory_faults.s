@@ -393,17 +393,17 @@ handler:
         sub     rax, rdi
         cmp     rax, 4096
         jae     wrong
-        lea     rcx, [rip + expected]
-        xor     eax, eax
-1:      mov     r8, [rdx + rax * 8 + 40]
-        cmp     rax, 17
-        jne     2f
-        btr     r8, 16                  # the resume flag is the processor's
-2:      cmp     r8, [rcx + rax * 8]
+        lea     rsi, [rdx + 40]         # general registers and rip
+        lea     rdi, [rip + expected]
+        mov     ecx, 17
+        cld
+        repe cmpsq
         jne     wrong
-        inc     eax
-        cmp     eax, 18
-        jne     1b
+        mov     rax, [rsi]
+        btr     rax, 16                 # the resume flag is the processor's
+        cmp     rax, [rdi]
+        jne     wrong
+        lea     rdi, [rip + page]
         mov     edx, 3
         jmp     protect
 

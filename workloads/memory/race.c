@@ -10,7 +10,7 @@
 
 #define SHARED 0x1000000000
 #define LOGS 0x1000100000 /* a page for each thread */
-#define INSTRUCTIONS_PER_ROUND 105
+#define INSTRUCTIONS_PER_ROUND 1100
 #define THREADS_MAX 8
 
 __asm__(".include \"race_rounds.inc\"");

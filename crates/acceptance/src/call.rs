@@ -20,7 +20,7 @@ pub enum Data {
 }
 
 /// What [`Call::check`] records, one recording each.
-pub const MODES: &[Data] = &[Data::None];
+pub const MODES: &[Data] = &[Data::None, Data::Addresses, Data::Values];
 
 impl Data {
     /// How the command line calls it.
@@ -288,6 +288,7 @@ pub fn exit_of(trace: &Trace) -> Exit {
     match trace.exit() {
         trace::Exit::Code(code) => Exit::Status(code),
         trace::Exit::Signal(signal) => Exit::Signal(signal),
+        trace::Exit::Left => panic!("the target was left while it was running"),
         trace::Exit::Unknown => panic!("the trace does not say how the target ended"),
     }
 }

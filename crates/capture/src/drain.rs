@@ -6,7 +6,7 @@
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use std::time::Duration;
 
-use wire::{SEGMENT_COUNT, SLOT_COUNT, SLOT_ENDED, SLOT_FREE, Slot, code, word};
+use wire::{SEGMENT_COUNT, SLOT_COUNT, SLOT_ENDED, SLOT_FREE, SLOT_LIVE, Slot, code, word};
 
 use crate::filter::Filter;
 use crate::select::{Selection, Selector};
@@ -120,6 +120,35 @@ impl<'a, S: Sink> Drain<'a, S> {
         self.drain_code();
         self.shared.control().code_waiting.store(0, SeqCst);
         self.high_water = 0;
+    }
+
+    /// Takes what a thread has written that has gone back to native code; it has not completed its last segment, of which so many bytes
+    /// are written.
+    pub fn take_left(&mut self, index: u32, bytes: u32, tsc: u64) {
+        let index = index as usize;
+        if index >= SLOT_COUNT || self.slot(index).state.load(Acquire) != SLOT_LIVE {
+            return;
+        }
+        self.take_completed(index);
+        let segment = self.slot(index).head.load(SeqCst) as usize % SEGMENT_COUNT;
+        let words = (bytes as usize / size_of::<u32>()).min(SEGMENT_WORDS);
+        self.shared.take_segment(index, segment, words, &mut self.path);
+        self.path.extend([word::event(word::LEAVE, 0), tsc as u32, (tsc >> 32) as u32]);
+        self.drain_code();
+        self.announce(index);
+        self.tell_segment(index, false);
+        self.shared.clear_slot(index);
+        self.free(index);
+    }
+
+    /// Whether the sink has failed.
+    pub fn has_failed(&self) -> bool {
+        self.failure.is_some()
+    }
+
+    /// Bytes that the sink has written so far.
+    pub fn bytes(&self) -> u64 {
+        self.sink.bytes()
     }
 
     /// Another image of the process begins.
@@ -309,7 +338,7 @@ impl<'a, S: Sink> Drain<'a, S> {
         for (thread, words) in self.filter.iter_mut().flat_map(Filter::leavers).collect::<Vec<_>>() {
             self.tell(|sink| sink.path(image, thread, &words, &[]));
         }
-        self.shared.control().leave.store(1, SeqCst);
+        self.shared.control().leave.store(wire::LEAVE_TOGETHER, SeqCst);
     }
 
     fn announce(&mut self, index: usize) {
@@ -493,7 +522,7 @@ impl<'a, S: Sink> Drain<'a, S> {
         }
         if let Err(error) = event(&mut self.sink) {
             self.failure = Some(error);
-            self.shared.control().leave.store(1, SeqCst);
+            self.shared.control().leave.store(wire::LEAVE_TOGETHER, SeqCst);
         }
     }
 }

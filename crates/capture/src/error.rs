@@ -6,6 +6,7 @@ use std::path::PathBuf;
 
 use trace::{Exit, WriteError};
 
+use crate::attach::AttachError;
 use crate::inject::InjectError;
 
 #[derive(Debug, thiserror::Error)]
@@ -48,6 +49,8 @@ pub enum Error {
     NoPermission { path: PathBuf, error: io::Error },
     #[error("{path} could not be traced: {error}")]
     Inject { path: PathBuf, error: InjectError },
+    #[error("{0}")]
+    Attach(AttachError),
     #[error("the output could not be created: {0}")]
     Create(#[source] WriteError),
     #[error("the recording is incomplete: {error}")]
@@ -108,6 +111,7 @@ impl Error {
             {
                 "the address space of the target may be limited: see `ulimit -v`".into()
             }
+            Self::Attach(error) => return error.hint(),
             Self::Write { partial, .. } => {
                 format!("what was recorded before is in {} and can be read", partial.display())
             }

@@ -1,18 +1,20 @@
-//! Places the engine into a process that stands before the first instruction of a new image, and lets it go.
+//! Places the engine into a process whose threads are stopped: one that stands before the first instruction of a new image
+//! ([`inject`]), or one that was running (`attach`, by means of what is here).
 //!
-//! Nothing of ours is in the target before: memory is made and the shared memory is opened by system calls that the
+//! Nothing of ours is in the target before: memory is made and the shared memory is opened by system calls that a
 //! stopped thread is made to execute. Afterwards the target runs without ptrace and has no file of ours open.
 
 use std::io;
 use std::ops::Range;
 
 use libc::user_regs_struct;
-use wire::{Init, Registers};
+use wire::{Init, Registers, Rseq};
 
 use crate::error::reason;
 use crate::image::{Image, PAGE, Segment};
 use crate::maps::{self, Mapping};
 use crate::ptrace::{Exit, Stop, Tracee};
+use crate::remote::{self, Remote};
 use crate::shared::Shared;
 
 const STACK_BYTES: u64 = 256 << 10;
@@ -31,9 +33,7 @@ const SHARED_PLACES: Range<u64> = 0x5510_0000_0000..0x5540_0000_0000;
 const SHARED_STEP: u64 = 4 << 30;
 
 /// `cs` of 64-bit code.
-const CODE_SEGMENT_64: u64 = 0x33;
-/// The instruction `syscall`, as the low bytes of a word.
-const SYSCALL: u64 = 0x050f;
+pub const CODE_SEGMENT_64: u64 = 0x33;
 
 #[derive(Debug, thiserror::Error)]
 pub enum InjectError {
@@ -47,10 +47,10 @@ pub enum InjectError {
     System { what: &'static str, error: io::Error },
 }
 
-type Result<T> = std::result::Result<T, InjectError>;
+pub type Result<T> = std::result::Result<T, InjectError>;
 
 /// Names what failed.
-trait Context<T> {
+pub trait Context<T> {
     fn context(self, what: &'static str) -> Result<T>;
 }
 
@@ -70,31 +70,32 @@ pub struct Placement {
     pub base: Option<u64>,
 }
 
-/// Injects into a thread that stands at its exec event and lets it go. After an error the thread is still stopped, unless
-/// it is gone, and in its original state.
-pub fn inject(tracee: Tracee, image: &Image, shared: &Shared, placement: Placement) -> Result<()> {
+/// Where the engine is in a process.
+#[derive(Debug, Clone)]
+pub struct Placed {
+    /// Image, stack, table.
+    pub engine: Range<u64>,
+    pub shared: Range<u64>,
+}
+
+/// Injects into a thread that stands at its exec event and lets it go. After an error the
+/// thread is still stopped, unless it is gone, and in its original state.
+pub fn inject(tracee: Tracee, image: &Image, shared: &Shared, placement: Placement) -> Result<Placed> {
     finish_exec(tracee)?;
     let registers = tracee.registers().context("reading registers")?;
     if registers.cs != CODE_SEGMENT_64 {
         return Err(InjectError::Not64Bit);
     }
     let mappings = maps::of_process(placement.process).context("reading the memory map")?;
-    let mut remote = Remote::new(tracee, registers)?;
-    let prepared = prepare(&mut remote, image, shared, &mappings, placement.base);
-    let stop_signal = remote.finish()?;
+    let mut remote = Remote::new(tracee, remote::gate(tracee, &mappings), 0)?;
+    let prepared = prepare(&mut remote, image, shared, &mappings, 1, placement.base);
+    remote.finish()?;
     let layout = prepared?;
     let init = initial_values(tracee, &registers, &layout, placement)?;
     tracee.write(layout.init, as_bytes(&init)).context("writing to the target")?;
-    let entry = user_regs_struct {
-        rdi: layout.init,
-        rip: layout.base + image.entry,
-        rsp: layout.stack_top - 8,
-        // Not in a system call: the kernel must not try to restart one.
-        orig_rax: u64::MAX,
-        ..registers
-    };
-    tracee.set_registers(&entry).context("setting registers")?;
-    tracee.detach(stop_signal).context("detaching")
+    tracee.set_registers(&layout.entry(image, &registers)).context("setting registers")?;
+    remote.detach()?;
+    Ok(layout.placed())
 }
 
 /// From the exec event to the end of the system call, where the registers are the new image's.
@@ -110,10 +111,12 @@ fn finish_exec(tracee: Tracee) -> Result<()> {
 }
 
 /// Addresses of what was placed.
-struct Layout {
+pub struct Layout {
     base: u64,
     end: u64,
-    init: u64,
+    /// What the engine is told, one per thread.
+    pub init: u64,
+    guard: u64,
     stack_top: u64,
     table: u64,
     shared: u64,
@@ -121,34 +124,52 @@ struct Layout {
 
 impl Layout {
     /// The order of the parts: image, what the engine is told, guard page, stack, table.
-    fn new(base: u64, image: &Image) -> Self {
+    fn new(base: u64, image: &Image, threads: usize) -> Self {
         let init = base + image.span;
-        let stack_top = init + 2 * PAGE + STACK_BYTES;
-        Self {
-            base,
-            init,
-            stack_top,
-            table: stack_top,
-            end: stack_top + (wire::TABLE_COUNT * wire::TABLE_BYTES) as u64,
-            shared: 0,
-        }
+        let guard = init + ((threads * size_of::<Init>()) as u64).next_multiple_of(PAGE);
+        let stack_top = guard + PAGE + STACK_BYTES;
+        let end = stack_top + (wire::TABLE_COUNT * wire::TABLE_BYTES) as u64;
+        Self { base, init, guard, stack_top, table: stack_top, end, shared: 0 }
     }
 
-    fn guard(&self) -> u64 {
-        self.init + PAGE
+    /// The registers with which a thread starts the engine.
+    pub fn entry(&self, image: &Image, registers: &user_regs_struct) -> user_regs_struct {
+        start_at(self.base + image.entry, self.init, self.stack_top, registers)
+    }
+
+    pub fn placed(&self) -> Placed {
+        let shared = self.shared..self.shared + wire::SHARED_BYTES as u64;
+        Placed { engine: self.base..self.end, shared }
     }
 }
 
-/// Makes all memory in the target. What was made is unmapped again if a later step fails.
-fn prepare(
+/// Nothing but what is always set, and that interrupts are on.
+const PLAIN_FLAGS: u64 = 0x202;
+
+/// Registers for a function of the engine, with one argument, on a stack that ends at `stack_top`.
+pub fn start_at(function: u64, argument: u64, stack_top: u64, registers: &user_regs_struct) -> user_regs_struct {
+    user_regs_struct {
+        rdi: argument,
+        rip: function,
+        rsp: stack_top - 8,
+        eflags: PLAIN_FLAGS,
+        // Not in a system call: the kernel must not try to restart one.
+        orig_rax: u64::MAX,
+        ..*registers
+    }
+}
+
+/// Makes all memory in the target, for as many threads. What was made is unmapped again if a later step fails.
+pub fn prepare(
     remote: &mut Remote,
     image: &Image,
     shared: &Shared,
     mappings: &[Mapping],
+    threads: usize,
     wanted: Option<u64>,
 ) -> Result<Layout> {
-    let base = map_engine(remote, Layout::new(0, image).end, mappings, wanted)?;
-    let mut layout = Layout::new(base, image);
+    let base = map_engine(remote, Layout::new(0, image, threads).end, mappings, wanted)?;
+    let mut layout = Layout::new(base, image, threads);
     let filled = fill(remote, image, &layout).and_then(|()| map_shared(remote, layout.init, shared, mappings));
     match filled {
         Ok(address) => layout.shared = address,
@@ -186,7 +207,7 @@ fn fill(remote: &mut Remote, image: &Image, layout: &Layout) -> Result<()> {
         remote.tracee.write(layout.base + segment.offset, &bytes).context("writing to the target")?;
         remote.protect(layout.base + segment.start(), segment.end() - segment.start(), protection(segment))?;
     }
-    remote.protect(layout.guard(), PAGE, libc::PROT_NONE)
+    remote.protect(layout.guard, PAGE, libc::PROT_NONE)
 }
 
 fn protection(segment: &Segment) -> i32 {
@@ -229,7 +250,13 @@ fn map_shared_file(remote: &mut Remote, file: u64, mappings: &[Mapping]) -> Resu
     remote.call("mapping the shared memory", libc::SYS_mmap, [0, length, protection, flags as u64, file, 0])
 }
 
-fn initial_values(tracee: Tracee, registers: &user_regs_struct, layout: &Layout, placement: Placement) -> Result<Init> {
+/// What the engine is told about a thread of a new image.
+pub fn initial_values(
+    tracee: Tracee,
+    registers: &user_regs_struct,
+    layout: &Layout,
+    placement: Placement,
+) -> Result<Init> {
     let vector = maps::auxiliary_vector(placement.process).context("reading the auxiliary vector")?;
     let entry = |wanted: u64| vector.iter().find(|&&(key, _)| key == wanted).map_or(0, |&(_, value)| value);
     let fsgsbase = entry(maps::AT_HWCAP2) & 2 != 0;
@@ -246,6 +273,14 @@ fn initial_values(tracee: Tracee, registers: &user_regs_struct, layout: &Layout,
         min_signal_stack: entry(maps::AT_MINSIGSTKSZ),
         thread: placement.thread,
         slot: placement.slot,
+        thread_count: 1,
+        interrupted: 0,
+        mask: 0,
+        rseq: Rseq::default(),
+        state: 0,
+        mxcsr: 0,
+        padding: 0,
+        vectors: [[0; 2]; 16],
     })
 }
 
@@ -260,69 +295,15 @@ fn in_wire_order(from: &user_regs_struct) -> Registers {
     }
 }
 
-fn as_bytes(init: &Init) -> &[u8] {
+pub fn as_bytes(init: &Init) -> &[u8] {
     // SAFETY: `Init` is `repr(C)` and consists of integers that leave no padding between them.
     unsafe { std::slice::from_raw_parts((&raw const *init).cast(), size_of::<Init>()) }
 }
 
-/// A stopped thread that executes system calls for us, at the place where it stands.
-struct Remote {
-    tracee: Tracee,
-    registers: user_regs_struct,
-    original_word: u64,
-    original_mask: u64,
-    /// A stop signal that came meanwhile and must not be lost.
-    stop_signal: i32,
-}
-
-impl Remote {
-    fn new(tracee: Tracee, registers: user_regs_struct) -> Result<Self> {
-        let original_mask = tracee.signal_mask().context("reading the signal mask")?;
-        let original_word = tracee.peek(registers.rip).context("reading the target's code")?;
-        // Signals wait until the engine is in place.
-        tracee.set_signal_mask(u64::MAX).context("setting the signal mask")?;
-        let word = original_word & !0xffff | SYSCALL;
-        tracee.poke(registers.rip, word).context("writing to the target's code")?;
-        Ok(Self { tracee, registers, original_word, original_mask, stop_signal: 0 })
+/// Takes everything that was placed out of the process again.
+pub fn remove(remote: &mut Remote, placed: &Placed) -> Result<()> {
+    for range in [&placed.shared, &placed.engine] {
+        remote.call("munmap", libc::SYS_munmap, [range.start, range.end - range.start, 0, 0, 0, 0])?;
     }
-
-    fn call(&mut self, what: &'static str, number: i64, arguments: [u64; 6]) -> Result<u64> {
-        let [rdi, rsi, rdx, r10, r8, r9] = arguments;
-        let rax = number as u64;
-        let registers = user_regs_struct { rax, rdi, rsi, rdx, r10, r8, r9, orig_rax: u64::MAX, ..self.registers };
-        self.tracee.set_registers(&registers).context("setting registers")?;
-        // Once to the entry, once to the exit.
-        self.next_syscall_stop()?;
-        self.next_syscall_stop()?;
-        let result = self.tracee.registers().context("reading registers")?.rax as i64;
-        match result {
-            -4095..0 => Err(io::Error::from_raw_os_error(-result as i32)).context(what),
-            _ => Ok(result as u64),
-        }
-    }
-
-    fn protect(&mut self, address: u64, length: u64, protection: i32) -> Result<()> {
-        self.call("mprotect", libc::SYS_mprotect, [address, length, protection as u64, 0, 0, 0]).map(drop)
-    }
-
-    fn next_syscall_stop(&mut self) -> Result<()> {
-        loop {
-            self.tracee.resume_to_syscall(0).context("continuing")?;
-            match self.tracee.wait().context("waiting")? {
-                Stop::Syscall => return Ok(()),
-                Stop::Gone(exit) => return Err(InjectError::Gone(exit)),
-                Stop::Signal(signal) => self.stop_signal = signal,
-                _ => {}
-            }
-        }
-    }
-
-    /// Puts everything back as it was; returns a signal that has to be delivered.
-    fn finish(self) -> Result<i32> {
-        self.tracee.poke(self.registers.rip, self.original_word).context("writing to the target's code")?;
-        self.tracee.set_signal_mask(self.original_mask).context("setting the signal mask")?;
-        let registers = user_regs_struct { orig_rax: u64::MAX, ..self.registers };
-        self.tracee.set_registers(&registers).context("setting registers")?;
-        Ok(self.stop_signal)
-    }
+    Ok(())
 }

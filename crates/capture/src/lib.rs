@@ -1,28 +1,34 @@
-//! Records a command: launches it, places the engine into it, drains the rings that the engine fills, and writes what
-//! comes to a trace.
+//! Records a process: launches it or takes over one that is running, places the engine into it, drains the rings that the engine fills,
+//! and writes what comes to a trace.
 //!
-//! Who calls whom: [`record`] finds the program (`command`), starts it (`launch`), and hands it to a session
-//! (`session`), which injects the `image` of the engine (`inject`, over `ptrace`) and drains the shared memory
-//! (`shared`, `drain`) into a [`Sink`] until the process is gone.
+//! Who calls whom: [`record`] finds the program (`command`) and starts it (`launch`), or looks at a running process, and hands it to
+//! a session (`session`), which puts the `image` of the engine into it (`inject`, `attach`, over `remote` and `ptrace`) and drains
+//! the shared memory (`shared`, `drain`) into a [`Sink`] until the process is gone or is left again (`leave`).
 //!
 //! Does not know what a trace is used for; is the only crate that calls ptrace.
 
 use std::ffi::OsString;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::LazyLock;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use rustix::process::{Pid, PidfdFlags};
 use trace::{DataMode, Exit, Recording, Summary, Writer};
 
 use crate::command::Command;
 use crate::host::Calibration;
 use crate::image::Image;
 use crate::launch::Launched;
+use crate::session::{End, StartError};
 use crate::shared::Shared;
 use crate::signals::Signals;
 
+mod attach;
+mod call;
 mod command;
+mod crowd;
 mod drain;
 mod error;
 mod exec;
@@ -31,33 +37,42 @@ mod host;
 mod image;
 mod inject;
 mod launch;
+mod leave;
 mod maps;
 #[cfg(test)]
 mod memory;
 mod ptrace;
+mod remote;
 mod select;
 mod session;
 mod shared;
 mod signals;
 mod sink;
 mod split;
+mod task;
 
+pub use attach::AttachError;
 pub use drain::Counters;
 pub use error::Error;
 pub use inject::InjectError;
 pub use select::Selection;
+pub use session::Limits;
 pub use sink::Sink;
 
 /// What to record, and where to.
 #[derive(Debug, Clone, Default)]
 pub struct Options {
-    /// The program and its arguments.
+    /// The program and its arguments, unless there is a `process`.
     pub command: Vec<OsString>,
+    /// The number of a process that is running.
+    pub process: Option<i32>,
     pub output: PathBuf,
     /// Let the target run without address space randomisation.
     pub no_aslr: bool,
     /// What to record beside control flow.
     pub data: DataMode,
+    /// When to let the target go on without being recorded.
+    pub limits: Limits,
     /// What of it is recorded.
     pub selection: Selection,
 }
@@ -65,6 +80,7 @@ pub struct Options {
 /// What came of a recording.
 #[derive(Debug)]
 pub struct Outcome {
+    /// How the program ended, also if that was after the recording.
     pub exit: Exit,
     pub summary: Summary,
     pub observed: Observed,
@@ -94,15 +110,14 @@ static ENGINE: LazyLock<Image> = LazyLock::new(|| {
     Image::parse(file).expect("the build has checked the image")
 });
 
-/// Runs a command and records it to a file.
+/// Runs a command, or takes over a process, and records it to a file.
 pub fn record(options: &Options) -> Result<Outcome, Error> {
     let (calibration, cpu_time_before) = (Calibration::start(), host::cpu_time());
-    let target = Target::launch(options)?;
-    let words = options.command.iter().map(|word| word.to_string_lossy().into_owned()).collect();
-    let described = host::describe(words, target.launched.pid() as u32, &calibration);
+    let target = Target::open(options)?;
+    let described = host::describe(target.words(options), target.process().cast_unsigned(), &calibration);
     let recording = Recording { data: options.data, options: options.selection.as_options(), ..described };
     let mut writer = Writer::create(&options.output, &recording).map_err(|error| {
-        target.launched.kill();
+        target.kill();
         Error::Create(error)
     })?;
     let part = trace::part_name(&options.output);
@@ -115,54 +130,168 @@ pub fn record(options: &Options) -> Result<Outcome, Error> {
         Some(error) => Err(error),
         None => writer.finish(exit),
     };
+    let cpu_time = host::cpu_time().saturating_sub(cpu_time_before);
+    let exit = target.wait(exit);
     match written {
-        Ok(summary) => {
-            let cpu_time = host::cpu_time().saturating_sub(cpu_time_before);
-            Ok(Outcome { exit, summary, observed: Observed { cpu_time, ..observed } })
-        }
+        Ok(summary) => Ok(Outcome { exit, summary, observed: Observed { cpu_time, ..observed } }),
         Err(error) => Err(Error::Write { error, exit, partial: part }),
     }
 }
 
-/// Runs a command and hands its events to `sink` as they come; `options.output` is not used.
+/// Runs a command, or takes over a process, and hands its events to `sink` as they come; `options.output` is not used.
 pub fn record_into<S: Sink>(options: &Options, sink: S) -> Result<Delivered<S::Error>, Error> {
-    Target::launch(options)?.record(&ENGINE, sink)
+    let target = Target::open(options)?;
+    let delivered = target.record(&ENGINE, sink)?;
+    Ok(Delivered { exit: target.wait(delivered.exit), ..delivered })
 }
 
-/// A process that was started and has not executed anything yet.
+/// A process that is to be recorded.
 struct Target {
-    path: PathBuf,
     shared: Shared,
-    launched: Launched,
+    source: Source,
     signals: Signals,
+    limits: Limits,
     selection: Selection,
     cpu_time_before: Duration,
 }
 
+enum Source {
+    /// It was started and has not executed anything yet.
+    Launched {
+        launched: Launched,
+        path: PathBuf,
+    },
+    Running {
+        process: i32,
+        pidfd: OwnedFd,
+    },
+}
+
 impl Target {
+    fn open(options: &Options) -> Result<Self, Error> {
+        match options.process {
+            Some(process) => Self::find(options, process),
+            None => Self::launch(options),
+        }
+    }
+
     fn launch(options: &Options) -> Result<Self, Error> {
         let cpu_time_before = host::cpu_time();
         let command = Command::find(&options.command)?;
-        let shared = Shared::create().map_err(|error| Error::System { what: "making the shared memory", error })?;
-        shared.control().data.store(options.data.number(), Ordering::SeqCst);
+        let shared = make_shared(options)?;
         let signals = Signals::install();
         let launched = launch::launch(&command, options.no_aslr, &signals)?;
-        let selection = options.selection.clone();
-        Ok(Self { path: command.path, shared, launched, signals, selection, cpu_time_before })
+        let source = Source::Launched { launched, path: command.path };
+        Ok(Self {
+            shared,
+            source,
+            signals,
+            limits: options.limits,
+            selection: options.selection.clone(),
+            cpu_time_before,
+        })
     }
 
-    fn record<S: Sink>(self, engine: &Image, sink: S) -> Result<Delivered<S::Error>, Error> {
-        let report = session::record(&self.launched, engine, &self.shared, &self.selection, sink);
-        self.signals.forget_target();
-        let report = report.map_err(|error| Error::Inject { path: self.path, error })?;
-        let exit = match report.exit {
-            ptrace::Exit::Code(code) => Exit::Code(code),
-            ptrace::Exit::Signal(signal) => Exit::Signal(signal),
+    fn find(options: &Options, process: i32) -> Result<Self, Error> {
+        let cpu_time_before = host::cpu_time();
+        attach::check(process).map_err(Error::Attach)?;
+        let pid = Pid::from_raw(process).ok_or(Error::Attach(AttachError::NoProcess(process)))?;
+        let pidfd = rustix::process::pidfd_open(pid, PidfdFlags::empty())
+            .map_err(|_| Error::Attach(AttachError::NoProcess(process)))?;
+        let shared = make_shared(options)?;
+        let signals = Signals::install_to_stop();
+        let source = Source::Running { process, pidfd };
+        Ok(Self {
+            shared,
+            source,
+            signals,
+            limits: options.limits,
+            selection: options.selection.clone(),
+            cpu_time_before,
+        })
+    }
+
+    fn process(&self) -> i32 {
+        match &self.source {
+            Source::Launched { launched, .. } => launched.pid(),
+            Source::Running { process, .. } => *process,
+        }
+    }
+
+    /// The program and its arguments.
+    fn words(&self, options: &Options) -> Vec<String> {
+        match &self.source {
+            Source::Launched { .. } => options.command.iter().map(|word| word.to_string_lossy().into_owned()).collect(),
+            Source::Running { process, .. } => task::command(*process),
+        }
+    }
+
+    /// Ends a process that was started for nothing.
+    fn kill(&self) {
+        if let Source::Launched { launched, .. } = &self.source {
+            launched.kill();
+        }
+    }
+
+    fn record<S: Sink>(&self, engine: &Image, sink: S) -> Result<Delivered<S::Error>, Error> {
+        let target = match &self.source {
+            Source::Launched { launched, .. } => {
+                session::Target::New { tracee: launched.tracee, pidfd: launched.pidfd.as_fd() }
+            }
+            Source::Running { process, pidfd } => session::Target::Running { process: *process, pidfd: pidfd.as_fd() },
         };
+        let is_stopped = || matches!(self.source, Source::Running { .. }) && Signals::is_stopped();
+        let report = session::record(target, engine, &self.shared, &self.selection, sink, self.limits, &is_stopped)
+            .map_err(|error| {
+                self.kill();
+                self.describe(error)
+            })?;
+        let exit = match report.end {
+            End::Exit(exit) => as_exit(exit),
+            End::Left => Exit::Left,
+            End::Unknown => Exit::Unknown,
+        };
+        if exit != Exit::Left {
+            self.signals.forget_target();
+        }
         let cpu_time = host::cpu_time().saturating_sub(self.cpu_time_before);
         let observed = Observed { cpu_time, counters: report.counters, warnings: report.warnings };
         Ok(Delivered { exit, observed, failure: report.failure })
     }
+
+    fn describe(&self, error: StartError) -> Error {
+        match (error, &self.source) {
+            (StartError::Attach(error), _) => Error::Attach(error),
+            (StartError::Inject(error), Source::Launched { path, .. }) => Error::Inject { path: path.clone(), error },
+            (StartError::Inject(error), Source::Running { process, .. }) => {
+                Error::Attach(AttachError::Inject(*process, error))
+            }
+        }
+    }
+
+    /// If a program that we have started was left: waits for its end.
+    fn wait(&self, exit: Exit) -> Exit {
+        let Source::Launched { launched, .. } = &self.source else { return exit };
+        if exit != Exit::Left {
+            return exit;
+        }
+        let exit = ptrace::wait_for_exit(launched.pid()).map_or(Exit::Unknown, as_exit);
+        self.signals.forget_target();
+        exit
+    }
+}
+
+fn as_exit(exit: ptrace::Exit) -> Exit {
+    match exit {
+        ptrace::Exit::Code(code) => Exit::Code(code),
+        ptrace::Exit::Signal(signal) => Exit::Signal(signal),
+    }
+}
+
+fn make_shared(options: &Options) -> Result<Shared, Error> {
+    let shared = Shared::create().map_err(|error| Error::System { what: "making the shared memory", error })?;
+    shared.control().data.store(options.data.number(), Ordering::SeqCst);
+    Ok(shared)
 }
 
 #[cfg(test)]

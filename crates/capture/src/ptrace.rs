@@ -4,12 +4,14 @@
 
 use std::io;
 
-use libc::{c_int, c_long, c_void, pid_t, user_regs_struct};
+use libc::{c_int, c_long, c_void, pid_t, user_fpregs_struct, user_regs_struct};
+use wire::Rseq;
 
 /// Options for every thread we attach to: exec is an event, and stops at system calls can be told from signals.
 const OPTIONS: c_int = libc::PTRACE_O_TRACEEXEC | libc::PTRACE_O_TRACESYSGOOD;
 const PTRACE_GETSIGMASK: u32 = 0x420a;
 const PTRACE_SETSIGMASK: u32 = 0x420b;
+const PTRACE_GET_RSEQ_CONFIGURATION: u32 = 0x420f;
 
 /// How a process ended, as `wait` reports it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -82,6 +84,32 @@ impl Tracee {
         self.request(libc::PTRACE_SETREGS, 0, &raw const *registers as usize)
     }
 
+    /// Floating-point and vector registers, the upper halves of the latter excepted.
+    pub fn vectors(self) -> io::Result<user_fpregs_struct> {
+        // SAFETY: a structure of integers, for which zero is a value.
+        let mut registers: user_fpregs_struct = unsafe { std::mem::zeroed() };
+        self.request(libc::PTRACE_GETFPREGS, 0, &raw mut registers as usize)?;
+        Ok(registers)
+    }
+
+    pub fn set_vectors(self, registers: &user_fpregs_struct) -> io::Result<()> {
+        self.request(libc::PTRACE_SETFPREGS, 0, &raw const *registers as usize)
+    }
+
+    /// What the thread has told the kernel about restartable sequences. Kernels that cannot say so are older than their use.
+    pub fn rseq(self) -> Rseq {
+        // The kernel's `struct ptrace_rseq_configuration`: address, size, signature, flags, padding.
+        let mut configuration = [0_u32; 6];
+        let size = size_of_val(&configuration);
+        match self.request(PTRACE_GET_RSEQ_CONFIGURATION, size, &raw mut configuration as usize) {
+            Ok(()) => {
+                let [low, high, length, signature, ..] = configuration;
+                Rseq { address: u64::from(low) | u64::from(high) << 32, length, signature }
+            }
+            Err(_) => Rseq::default(),
+        }
+    }
+
     pub fn signal_mask(self) -> io::Result<u64> {
         let mut mask = 0_u64;
         self.request(PTRACE_GETSIGMASK, size_of::<u64>(), &raw mut mask as usize)?;
@@ -112,6 +140,24 @@ impl Tracee {
     /// Writes eight bytes, even to a page that is not writable.
     pub fn poke(self, address: u64, word: u64) -> io::Result<()> {
         self.request(libc::PTRACE_POKEDATA, address as usize, word as usize)
+    }
+
+    /// Reads memory of the thread's process.
+    pub fn read(self, address: u64, bytes: &mut [u8]) -> io::Result<()> {
+        let mut done = 0;
+        while done < bytes.len() {
+            let rest = &mut bytes[done..];
+            let local = libc::iovec { iov_base: rest.as_mut_ptr().cast(), iov_len: rest.len() };
+            let remote = libc::iovec { iov_base: (address as usize + done) as *mut c_void, iov_len: rest.len() };
+            // SAFETY: the local vector describes `rest`, which the kernel writes to; the remote one is checked by it.
+            let read = unsafe { libc::process_vm_readv(self.tid, &raw const local, 1, &raw const remote, 1, 0) };
+            match read {
+                ..0 => return Err(io::Error::last_os_error()),
+                0 => return Err(io::ErrorKind::UnexpectedEof.into()),
+                _ => done += read as usize,
+            }
+        }
+        Ok(())
     }
 
     /// Writes to writable memory.
@@ -151,7 +197,39 @@ impl Tracee {
 
 /// What a thread (or child) has to report now, if anything. `None` also if it is no longer ours to ask.
 pub fn poll(tid: pid_t) -> Option<Stop> {
-    wait_for(tid, libc::WNOHANG).ok().flatten()
+    look(tid).ok().flatten()
+}
+
+/// What a thread (or child) has to report now, if anything. An error if it is no longer ours to ask.
+pub fn look(tid: pid_t) -> io::Result<Option<Stop>> {
+    wait_for(tid, libc::WNOHANG)
+}
+
+/// Sends a signal to one thread, which may be gone.
+pub fn send(tid: pid_t, signal: c_int) {
+    // SAFETY: takes no pointers.
+    unsafe { libc::syscall(libc::SYS_tkill, c_long::from(tid), signal) };
+}
+
+/// Queues a signal for one thread, with a value.
+pub fn queue(process: pid_t, tid: pid_t, signal: c_int, value: u64) -> io::Result<()> {
+    // The kernel's `siginfo_t`: signal, error, code, process, user, value.
+    let mut information = [0_u64; 16];
+    information[0] = signal as u64;
+    information[1] = u64::from(libc::SI_QUEUE as u32);
+    information[2] = u64::from(std::process::id());
+    information[3] = value;
+    // SAFETY: the kernel reads the information, which has the size that it expects.
+    let status = unsafe {
+        libc::syscall(
+            libc::SYS_rt_tgsigqueueinfo,
+            c_long::from(process),
+            c_long::from(tid),
+            signal,
+            information.as_ptr(),
+        )
+    };
+    if status < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
 /// Waits until a process that is our child is gone, letting it pass all other stops.

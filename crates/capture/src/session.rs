@@ -1,29 +1,34 @@
 //! One recording from the first instruction to the last: the loop that drains the rings, follows the process from image to
-//! image, and notices its end.
+//! image, notices its end, and leaves it when a limit is reached.
 //!
-//! All ptrace requests come from the thread that runs the loop. Between injection and exec the target is not traced
+//! All ptrace requests come from the thread that runs the loop. Between injection, exec and leaving the target is not traced
 //! by ptrace at all.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags};
-use wire::{Control, EXEC_FAILED, EXEC_IDLE, EXEC_READY, EXEC_REFUSED, EXEC_WANTED, SLOT_FREE, SLOT_LIVE};
+use wire::{
+    Control, EXEC_FAILED, EXEC_IDLE, EXEC_READY, EXEC_REFUSED, EXEC_WANTED, LEAVE_NOT, LEAVE_TOGETHER, SLOT_FREE,
+    SLOT_LIVE,
+};
 
+use crate::attach::{self, AttachError};
 use crate::drain::{Counters, Drain};
 use crate::error::reason;
 use crate::exec::{self, Intent};
 use crate::host;
 use crate::image::Image;
-use crate::inject::{self, InjectError, Placement};
-use crate::launch::Launched;
+use crate::inject::{self, InjectError, Placed, Placement};
+use crate::leave::{self, Left};
 use crate::maps::{self, Mapping};
 use crate::ptrace::{self, Exit, Stop, Tracee};
 use crate::select::Selection;
 use crate::shared::{self, Shared, SignOfLife};
 use crate::sink::{Module, Sink};
+use crate::task::Status;
 
 /// Looks at the rings this often before it sleeps.
 const SPINS: u32 = 50;
@@ -36,47 +41,132 @@ const SLEEP_ATTACHED: Duration = Duration::from_millis(1);
 const FIRST_SLOT: u32 = 0;
 const FIRST_THREAD: u32 = 0;
 
+/// A target that could not be left waits so long for the next attempt.
+const NEXT_ATTEMPT: Duration = Duration::from_millis(20);
+/// How often the size of what is written is looked at.
+const SIZE_INTERVAL: Duration = Duration::from_millis(10);
+/// How long threads that leave by themselves may take.
+const LEAVE_ALONE_TIME: Duration = Duration::from_secs(1);
+
+/// When to leave a target before its end.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Limits {
+    /// After so much time.
+    pub time: Option<Duration>,
+    /// When so many bytes are written.
+    pub bytes: Option<u64>,
+}
+
+/// A process to record.
+#[derive(Debug, Clone, Copy)]
+pub enum Target<'a> {
+    /// A child of ours at its exec event.
+    New { tracee: Tracee, pidfd: BorrowedFd<'a> },
+    /// A process that is running.
+    Running { process: i32, pidfd: BorrowedFd<'a> },
+}
+
+impl Target<'_> {
+    fn process(&self) -> i32 {
+        match *self {
+            Self::New { tracee, .. } => tracee.tid,
+            Self::Running { process, .. } => process,
+        }
+    }
+
+    fn pidfd(&self) -> BorrowedFd<'_> {
+        match *self {
+            Self::New { pidfd, .. } | Self::Running { pidfd, .. } => pidfd,
+        }
+    }
+}
+
+/// Why nothing was recorded.
+#[derive(Debug)]
+pub enum StartError {
+    Inject(InjectError),
+    Attach(AttachError),
+}
+
+/// What a process did at the end of a recording.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum End {
+    Exit(Exit),
+    /// It ended, but that was for others to know how.
+    Unknown,
+    /// It went on.
+    Left,
+}
+
 /// How a recording ended.
 #[derive(Debug)]
 pub struct Report<E> {
-    pub exit: Exit,
+    pub end: End,
     pub counters: Counters,
     pub warnings: Vec<String>,
     /// The sink's error; what came after it was thrown away.
     pub failure: Option<E>,
 }
 
-/// Injects into a launched process and records it until it ends. After an error nothing of the target is left.
+/// Takes over a process and records it until it ends, or until it is to be left: a limit is reached or `is_stopped` says so.
 pub fn record<S: Sink>(
-    launched: &Launched,
+    target: Target,
     image: &Image,
     shared: &Shared,
     selection: &Selection,
     sink: S,
-) -> Result<Report<S::Error>, InjectError> {
+    limits: Limits,
+    is_stopped: &dyn Fn() -> bool,
+) -> Result<Report<S::Error>, StartError> {
     let gone = AtomicBool::new(false);
+    let (done, is_over) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)
+        .map(|(is_over, done)| (done, is_over))
+        .map_err(|error| StartError::Inject(InjectError::System { what: "making a pipe", error: error.into() }))?;
     std::thread::scope(|scope| {
         // Inside of the scope, so that after a panic the target learns that nobody reads before its end is waited for.
         let _life = SignOfLife::give(shared)
-            .map_err(|error| InjectError::System { what: "making the sign of life", error })
-            .inspect_err(|_| launched.kill())?;
+            .map_err(|error| StartError::Inject(InjectError::System { what: "making the sign of life", error }))?;
+        // Closing it ends the watch.
+        let _done = done;
         let mut drain = Drain::new(shared, sink);
-        drain.select(selection, launched.pid());
-        let mut session =
-            Session { shared, image, process: launched.pid(), drain, attached: None, watches_calls: false, exit: None };
-        session.start_image(launched.tracee).inspect_err(|_| launched.kill())?;
-        scope.spawn(|| watch(launched.pidfd.as_fd(), &gone, shared.control()));
-        let exit = session.run(&gone);
+        drain.select(selection, target.process());
+        let mut session = Session {
+            shared,
+            image,
+            process: target.process(),
+            is_child: matches!(target, Target::New { .. }),
+            drain,
+            placed: None,
+            attached: None,
+            watches_calls: false,
+            end: None,
+            limits,
+            start: Instant::now(),
+            next_size: Instant::now(),
+            is_over: false,
+            next_attempt: Instant::now(),
+            is_stopped,
+        };
+        match target {
+            Target::New { tracee, .. } => session.start_image(tracee).map_err(StartError::Inject)?,
+            Target::Running { .. } => session.take_over().map_err(StartError::Attach)?,
+        }
+        scope.spawn(|| watch(target.pidfd(), is_over.as_fd(), &gone, shared.control()));
+        let end = session.run(&gone);
         session.drain.finish_image();
         session.tell_notices();
         let (counters, warnings, failure) = session.drain.finish();
-        Ok(Report { exit, counters, warnings, failure })
+        Ok(Report { end, counters, warnings, failure })
     })
 }
 
-/// Rings when the process has ended.
-fn watch(process: BorrowedFd, gone: &AtomicBool, control: &Control) {
-    while rustix::event::poll(&mut [PollFd::new(&process, PollFlags::IN)], None).is_err() {}
+/// Rings when the process has ended, unless nobody wants to know any more.
+fn watch(process: BorrowedFd, is_over: BorrowedFd, gone: &AtomicBool, control: &Control) {
+    let mut files = [PollFd::new(&process, PollFlags::IN), PollFd::new(&is_over, PollFlags::IN)];
+    while rustix::event::poll(&mut files, None).is_err() {}
+    if files[0].revents().is_empty() {
+        return;
+    }
     gone.store(true, Ordering::SeqCst);
     control.doorbell.fetch_add(1, Ordering::SeqCst);
     shared::wake(&control.doorbell);
@@ -86,25 +176,43 @@ struct Session<'a, S: Sink> {
     shared: &'a Shared,
     image: &'a Image,
     process: i32,
+    /// Whether it is for us to know how the process ends.
+    is_child: bool,
     drain: Drain<'a, S>,
+    /// Where the engine is, if it is anywhere.
+    placed: Option<Placed>,
     /// The thread that wants to exec.
     attached: Option<Tracee>,
     /// The attached thread stops at system calls, so that its exec is seen before it happens.
     watches_calls: bool,
-    exit: Option<Exit>,
+    end: Option<End>,
+    limits: Limits,
+    start: Instant,
+    next_size: Instant,
+    /// The target is to be left.
+    is_over: bool,
+    next_attempt: Instant,
+    is_stopped: &'a dyn Fn() -> bool,
 }
 
 impl<S: Sink> Session<'_, S> {
-    fn run(&mut self, gone: &AtomicBool) -> Exit {
+    fn run(&mut self, gone: &AtomicBool) -> End {
         let mut idle = 0;
         loop {
             let progress = self.drain.pass();
             self.attend_exec();
-            if gone.swap(false, Ordering::SeqCst) || idle > SPINS {
+            let is_gone = gone.swap(false, Ordering::SeqCst);
+            if is_gone || idle > SPINS {
                 self.attend_process();
             }
-            if let Some(exit) = self.exit {
-                return exit;
+            if is_gone && !self.is_child {
+                self.end.get_or_insert(End::Unknown);
+            }
+            if self.end.is_none() && self.is_to_be_left() {
+                self.leave();
+            }
+            if let Some(end) = self.end {
+                return end;
             }
             idle = if progress { 0 } else { idle + 1 };
             if idle > SPINS {
@@ -116,7 +224,13 @@ impl<S: Sink> Session<'_, S> {
     }
 
     fn sleep(&mut self, gone: &AtomicBool) {
-        let timeout = if self.attached.is_some() { SLEEP_ATTACHED } else { SLEEP };
+        let mut timeout = if self.attached.is_some() { SLEEP_ATTACHED } else { SLEEP };
+        if let Some(time) = self.limits.time {
+            timeout = timeout.min(time.saturating_sub(self.start.elapsed()));
+        }
+        if self.is_over {
+            timeout = timeout.min(NEXT_ATTEMPT);
+        }
         let state = &self.shared.control().exec_state;
         let attached = self.attached.is_some();
         self.drain.sleep(timeout, || {
@@ -127,6 +241,95 @@ impl<S: Sink> Session<'_, S> {
             };
             waiting || gone.load(Ordering::SeqCst)
         });
+    }
+
+    /// Whether a limit is reached, somebody has asked for the end, or nobody takes events any more.
+    fn is_to_be_left(&mut self) -> bool {
+        if self.is_over {
+            return true;
+        }
+        let asked = self.shared.control().leave.load(Ordering::SeqCst) != LEAVE_NOT || self.drain.has_failed();
+        let now = Instant::now();
+        let late = self.limits.time.is_some_and(|time| now.duration_since(self.start) >= time);
+        self.is_over = asked || late || self.is_too_large(now) || (self.is_stopped)();
+        self.is_over
+    }
+
+    fn is_too_large(&mut self, now: Instant) -> bool {
+        let Some(limit) = self.limits.bytes else { return false };
+        if now < self.next_size {
+            return false;
+        }
+        self.next_size = now + SIZE_INTERVAL;
+        self.drain.bytes() >= limit
+    }
+
+    /// Tries to bring the target back to native code.
+    fn leave(&mut self) {
+        let Some(placed) = &self.placed else {
+            self.end = Some(End::Left);
+            return;
+        };
+        // An exec that has begun comes to its end first; no other begins any more.
+        if Instant::now() < self.next_attempt {
+            return;
+        }
+        self.shared.control().leave.store(LEAVE_TOGETHER, Ordering::SeqCst);
+        if self.attached.is_some() {
+            return;
+        }
+        let target = leave::Target { process: self.process, shared: self.shared, placed };
+        let drain = &mut self.drain;
+        match leave::leave(&target, &mut || _ = drain.pass()) {
+            Left::Completely { slots, problem } => {
+                let tsc = host::tsc();
+                slots.into_iter().for_each(|(slot, bytes)| self.drain.take_left(slot, bytes, tsc));
+                if let Some(problem) = problem {
+                    self.drain.warn(format!("not everything of the recorder is out of the program: {problem}"));
+                }
+                self.end = Some(End::Left);
+            }
+            Left::Executed => self.end = Some(End::Left),
+            Left::Gone(exit) => self.end = exit.map(End::Exit).or(self.end),
+            Left::NotNow => self.next_attempt = Instant::now() + NEXT_ATTEMPT,
+            Left::InPart => {
+                self.drain.warn("threads of the program did not stop: the recorder's code stays in its memory");
+                let deadline = Instant::now() + LEAVE_ALONE_TIME;
+                while Instant::now() < deadline {
+                    self.drain.pass();
+                    std::thread::sleep(SLEEP_ATTACHED);
+                }
+                self.end = Some(End::Left);
+            }
+        }
+    }
+
+    /// Takes over a process that is running.
+    fn take_over(&mut self) -> Result<(), AttachError> {
+        let control = self.shared.control();
+        let prepare = |threads: &[i32]| {
+            for ((slot, thread), &tid) in control.slots.iter().zip(0_u32..).zip(threads) {
+                let own_tid = Status::of(tid).ok().and_then(|status| status.own_tid()).unwrap_or(tid.cast_unsigned());
+                slot.thread.store(thread, Ordering::Relaxed);
+                slot.os_tid.store(own_tid, Ordering::Relaxed);
+                slot.parent.store(u32::MAX, Ordering::Relaxed);
+                slot.state.store(SLOT_LIVE, Ordering::SeqCst);
+            }
+            control.next_thread.store(threads.len() as u32, Ordering::SeqCst);
+        };
+        self.announce();
+        let placed = attach::attach(self.process, self.image, self.shared, prepare)?;
+        self.placed = Some(placed);
+        self.start = Instant::now();
+        Ok(())
+    }
+
+    /// Tells what is mapped: the engine has to know what is selected before it translates anything.
+    fn announce(&mut self) {
+        let tsc = host::tsc();
+        let mappings = maps::of_process(self.process).unwrap_or_default();
+        let modules = mappings.iter().filter(|mapping| mapping.is_module());
+        self.drain.start_image(modules.map(|mapping| as_module(mapping, tsc)));
     }
 
     /// Looks whether the process has something to report.
@@ -279,7 +482,7 @@ impl<S: Sink> Session<'_, S> {
 
     fn gone(&mut self, tracee: Tracee, exit: Exit) {
         if tracee.tid == self.process {
-            self.exit = Some(exit);
+            self.end = Some(End::Exit(exit));
         }
         if self.attached == Some(tracee) {
             self.attached = None;
@@ -290,6 +493,7 @@ impl<S: Sink> Session<'_, S> {
     /// The process has a new image; the threads of the old one, except for this, are dead.
     fn change_image(&mut self, tracee: Tracee) {
         self.attached = None;
+        self.placed = None;
         self.drain.finish_image();
         self.drain.next_image();
         self.answer(EXEC_IDLE);
@@ -299,7 +503,7 @@ impl<S: Sink> Session<'_, S> {
         }
         match self.start_image(tracee) {
             Ok(()) => {}
-            Err(InjectError::Gone(exit)) => self.exit = Some(exit),
+            Err(InjectError::Gone(exit)) => self.end = Some(End::Exit(exit)),
             Err(error) => {
                 self.drain.warn(format!("the program after exec is not recorded: {error}"));
                 drop(tracee.detach(0));
@@ -316,16 +520,13 @@ impl<S: Sink> Session<'_, S> {
         slot.parent.store(u32::MAX, Ordering::Relaxed);
         slot.state.store(SLOT_LIVE, Ordering::SeqCst);
         control.next_thread.fetch_max(FIRST_THREAD + 1, Ordering::SeqCst);
-        let tsc = host::tsc();
-        // The engine has to know what is selected before it translates anything.
-        let mappings = maps::of_process(self.process).unwrap_or_default();
-        let modules = mappings.iter().filter(|mapping| mapping.is_module());
-        self.drain.start_image(modules.map(|mapping| as_module(mapping, tsc)));
+        self.announce();
         let is_filtered = control.notices.load(Ordering::SeqCst) & wire::NOTICE_FILTERED != 0;
         let base = is_filtered.then(|| u64::from(control.engine_start.load(Ordering::SeqCst)));
         let placement = Placement { thread: FIRST_THREAD, slot: FIRST_SLOT, process: self.process, base };
-        inject::inject(tracee, self.image, self.shared, placement)
+        let placed = inject::inject(tracee, self.image, self.shared, placement)
             .inspect_err(|_| slot.state.store(SLOT_FREE, Ordering::SeqCst))?;
+        self.placed = Some(placed);
         Ok(())
     }
 }

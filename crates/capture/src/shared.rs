@@ -21,6 +21,9 @@ pub const SEGMENT_WORDS: usize = wire::SEGMENT_BYTES / size_of::<u32>();
 /// Slots below this one keep their memory when they are freed: programs that start a thread after the other reuse them.
 const SLOTS_KEPT: usize = 64;
 
+/// The name of the memory in `/proc/PID/maps`.
+pub const SHARED_NAME: &str = "memfd:trackway";
+
 pub struct Shared {
     memory: MmapRaw,
     file: OwnedFd,

@@ -1,10 +1,10 @@
 //! Signals while a target runs: the terminal's go to the target by themselves and must not end the recorder; those that
 //! ask the recorder to end are passed on, and the target decides. The target starts with the signal settings that our
-//! caller had.
+//! caller had. A process that was running before knows nothing of us: then all of these signals end the recording.
 
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::ptr;
-use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
 
 use libc::{c_int, c_void, sigaction, siginfo_t};
 
@@ -13,6 +13,8 @@ const FORWARDED: [c_int; 2] = [libc::SIGTERM, libc::SIGHUP];
 
 /// The file descriptor that stands for the target, or -1 while there is none.
 static TARGET: AtomicI32 = AtomicI32::new(-1);
+/// Somebody wants the recording to end, while there is a process that is not ours.
+static STOP: AtomicBool = AtomicBool::new(false);
 /// Signals that came before there was a target, as bits.
 static EARLY: AtomicU32 = AtomicU32::new(0);
 /// Whether SIGPIPE was ignored before the runtime set it to be ignored.
@@ -64,6 +66,25 @@ impl Signals {
         Self { saved }
     }
 
+    /// For a process that was there before: signals end the recording.
+    pub fn install_to_stop() -> Self {
+        STOP.store(false, Ordering::SeqCst);
+        let mut saved = Vec::new();
+        for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
+            let old = set(signal, stop as *const () as usize);
+            if signal == libc::SIGHUP && old.sa_sigaction == libc::SIG_IGN {
+                set(signal, libc::SIG_IGN);
+            }
+            saved.push((signal, old));
+        }
+        Self { saved }
+    }
+
+    /// Whether the recording is to end.
+    pub fn is_stopped() -> bool {
+        STOP.load(Ordering::SeqCst)
+    }
+
     /// From now on signals are passed on to the process behind `target`, also those that came before.
     pub fn forward_to(&self, target: BorrowedFd) {
         TARGET.store(target.as_raw_fd(), Ordering::SeqCst);
@@ -92,6 +113,10 @@ impl Drop for Signals {
         self.forget_target();
         restore(&self.saved);
     }
+}
+
+extern "C" fn stop(_: c_int, _: *const siginfo_t, _: *const c_void) {
+    STOP.store(true, Ordering::SeqCst);
 }
 
 extern "C" fn forward(signal: c_int, info: *const siginfo_t, _context: *const c_void) {

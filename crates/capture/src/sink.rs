@@ -19,6 +19,10 @@ pub trait Sink {
     /// Paths and events (see `wire::word`), as they stood in a segment of the thread's ring, and the data behind them, if it
     /// is recorded: what plans and events say, one after the other. They come from the target unchecked.
     fn path(&mut self, image: u32, thread: u32, words: &[u32], data: &[u8]) -> Result<(), Self::Error>;
+    /// Bytes written so far, if that means anything.
+    fn bytes(&self) -> u64 {
+        0
+    }
     /// Comes now and then while there is nothing else.
     fn tick(&mut self) -> Result<(), Self::Error> {
         Ok(())
@@ -56,6 +60,10 @@ impl<S: Sink> Sink for &mut S {
         S::path(self, image, thread, words, data)
     }
 
+    fn bytes(&self) -> u64 {
+        S::bytes(self)
+    }
+
     fn tick(&mut self) -> Result<(), Self::Error> {
         S::tick(self)
     }
@@ -90,6 +98,10 @@ impl Sink for Writer {
 
     fn path(&mut self, image: u32, thread: u32, words: &[u32], data: &[u8]) -> Result<(), WriteError> {
         self.path_with_data(image, thread, words, data)
+    }
+
+    fn bytes(&self) -> u64 {
+        self.file_bytes()
     }
 
     fn tick(&mut self) -> Result<(), WriteError> {

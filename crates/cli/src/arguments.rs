@@ -3,6 +3,7 @@
 
 use std::ffi::OsString;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
@@ -32,11 +33,15 @@ pub enum Verb {
     Demo(Demo),
 }
 
-/// Run a program and record every instruction that it executes.
+/// Run a program, or take over a running one, and record every instruction that it executes.
 ///
 /// The program runs as it would without the recorder: same output, same exit status (128+N if signal N killed it).
 /// Recording starts with the first instruction of the dynamic linker and covers all threads; a program that it replaces
 /// itself with by exec is recorded too, child processes are not.
+///
+/// With -p, a process that is running is recorded from now on until it ends or the recorder is interrupted (Ctrl-C). Then,
+/// as when a limit is reached, all its threads go back to native code, nothing of the recorder stays in the process, and it
+/// runs on as before.
 ///
 /// The trace appears under its name when the program has ended. Until then, and if the recorder is killed, it is
 /// in FILE.part, which can be read like any other trace.
@@ -47,14 +52,28 @@ Examples:
   trackway record -o build.trk -- $(gcc -print-prog-name=cc1) -O2 -quiet hello.c -o hello.s
   trackway record --no-aslr -o sort.trk -- sort < words > sorted   addresses repeat from run to run
   trackway record --data values -o a.trk -- ./a.out                every load and store, with its value
+  trackway record -p 1234 --seconds 0.5                            half a second of a running process
+  trackway record --max-size 100 -- ./a.out                        the first 100 MB of trace; a.out runs to its end
   trackway record --skip 1G --length 10M -- ./a.out                 ten million instructions out of the middle
   trackway record --routine 'parse_*' --callees -- ./a.out          some functions and all that they call
 
-Exit status: that of the program; 127 if it was not found, 126 if it cannot be executed or traced.")]
+Exit status: that of the program, also if it was left before; 127 if it was not found, 126 if it cannot be executed or traced.
+With -p: 0 when the process was left or has ended.")]
 pub struct Record {
     /// Where to write the trace.
     #[arg(short, long, value_name = "FILE", default_value = "trackway.trk")]
     pub output: PathBuf,
+    /// Record the process with this number, which is running.
+    #[arg(short, long, value_name = "PID", conflicts_with_all = ["command", "no_aslr"],
+        value_parser = clap::value_parser!(i32).range(1..))]
+    pub pid: Option<i32>,
+    /// Leave the program after S seconds (fractions are possible); it runs on without being recorded.
+    #[arg(long, value_name = "S", value_parser = parse_seconds)]
+    pub seconds: Option<Duration>,
+    /// Leave the program when MB megabytes (millions of bytes) are in the file; it runs on without being recorded. What waits to be
+    /// compressed then still comes: up to a second's worth.
+    #[arg(long, value_name = "MB", value_parser = parse_megabytes)]
+    pub max_size: Option<u64>,
     /// Switch off the randomisation of addresses in the program, so that they are the same in every run.
     #[arg(long)]
     pub no_aslr: bool,
@@ -265,6 +284,21 @@ pub struct Output {
     pub file: Option<PathBuf>,
 }
 
+/// Parses a time in seconds.
+fn parse_seconds(text: &str) -> Result<Duration, String> {
+    let seconds: Option<f64> = text.parse().ok().filter(|seconds: &f64| *seconds >= 0.0);
+    let time = seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
+    time.ok_or_else(|| format!("'{text}' is not a time in seconds, such as 10 or 0.25"))
+}
+
+/// Parses a size in millions of bytes.
+fn parse_megabytes(text: &str) -> Result<u64, String> {
+    const LARGEST: f64 = 1e12;
+    let megabytes: Option<f64> = text.parse().ok().filter(|size: &f64| (0.0..=LARGEST).contains(size) && *size > 0.0);
+    let bytes = megabytes.map(|megabytes| (megabytes * 1e6) as u64);
+    bytes.ok_or_else(|| format!("'{text}' is not a size in megabytes, such as 100 or 0.5"))
+}
+
 /// Parses a number of instructions: digits, perhaps with a fraction, and k, M or G.
 pub fn parse_count(text: &str) -> Result<u64, String> {
     let problem = || format!("'{text}' is not a number of instructions, such as 1000, 64k, 2.5M or 1G");
@@ -337,6 +371,18 @@ mod tests {
         assert_eq!((record.output, record.no_aslr), (PathBuf::from("x.trk"), true));
         let Verb::Record(record) = parse("trackway record -q ls -l -- x").unwrap().verb else { panic!("another verb") };
         assert_eq!(record.command, ["ls", "-l", "--", "x"]);
+    }
+
+    #[test]
+    fn record_takes_a_process_and_limits() {
+        let Verb::Record(record) = parse("trackway record -p 17 --seconds 0.25 --max-size 1.5").unwrap().verb else {
+            panic!("another verb");
+        };
+        assert_eq!((record.pid, record.max_size), (Some(17), Some(1_500_000)));
+        assert_eq!(record.seconds, Some(Duration::from_millis(250)));
+        for line in ["-p 17 -- ls", "-p 0", "-p -3", "-p x", "--seconds -1 ls", "--seconds nan ls", "--max-size 0 ls"] {
+            assert!(parse(&format!("trackway record {line}")).is_err(), "{line}");
+        }
     }
 
     #[test]

@@ -5,7 +5,7 @@
 
 use alloc::vec::Vec;
 
-use crate::sys;
+use crate::{own, sys};
 
 const REGION_BYTES: u64 = 64 << 20;
 /// How far application code may be from a region: two gigabytes less room for the region and for a module's data.
@@ -72,7 +72,6 @@ impl Cache {
             let Some(address) = sys::map(start, REGION_BYTES, protection, flags) else { continue };
             let end = address + REGION_BYTES;
             sys::keep_private(address, REGION_BYTES);
-            sys::prefer_huge_pages(address, REGION_BYTES);
             let region = Region { start: address, end, code_next: address, stubs_next: end, fragments: Vec::new() };
             if !region.reaches(pc) {
                 // An old kernel takes the address for a hint only.
@@ -80,6 +79,8 @@ impl Cache {
                 unsafe { sys::unmap(address, REGION_BYTES) };
                 continue;
             }
+            sys::prefer_huge_pages(address, REGION_BYTES);
+            own::add(address, REGION_BYTES);
             self.regions.push(region);
             return Some(self.regions.len() - 1);
         }

@@ -26,6 +26,11 @@ pub fn set_up(fsgsbase: bool, min_signal_stack: u64) {
     MIN_SIGNAL_STACK.store(min_signal_stack, Ordering::Relaxed);
 }
 
+/// Whether the kernel lets us write the base of gs.
+pub fn has_fsgsbase() -> bool {
+    FSGSBASE.load(Ordering::Relaxed)
+}
+
 /// The parts of clone's and clone3's arguments that matter here.
 struct Request {
     flags: u64,
@@ -106,6 +111,11 @@ fn new_process(tcb: &mut Tcb, request: &Request) -> i64 {
     };
     inherit(child, tcb, request);
     child.alternate_stack = tcb.alternate_stack;
+    if request.flags & CLONE_VM == 0 {
+        child.rseq = tcb.rseq;
+    }
+    let waited_for = request.flags & (CLONE_VM | CLONE_VFORK) == CLONE_VM | CLONE_VFORK;
+    let still_shared = request.flags & (CLONE_VM | CLONE_VFORK) == CLONE_VM;
     if request.flags & CLONE_SIGHAND == 0 {
         child.actions = Some(signal::actions(request.flags & CLONE_CLEAR_SIGHAND != 0));
     }
@@ -114,10 +124,19 @@ fn new_process(tcb: &mut Tcb, request: &Request) -> i64 {
     let mut engine = ENGINE.lock();
     engine.release_guarded();
     let engine = (request.flags & CLONE_VM == 0).then_some(engine);
+    let control = tcb.control();
+    if waited_for {
+        control.vforks.fetch_add(1, Ordering::SeqCst);
+    }
+    if still_shared {
+        control.sharers.store(1, Ordering::SeqCst);
+    }
     // SAFETY: the child's state is complete; it runs on stacks of its own, also when it shares our memory.
     let result = unsafe { trackway_clone(child, start_process as *const () as u64) };
     drop(engine);
-    let still_shared = request.flags & (CLONE_VM | CLONE_VFORK) == CLONE_VM;
+    if waited_for {
+        control.vforks.fetch_sub(1, Ordering::SeqCst);
+    }
     if result < 0 || !still_shared {
         drop(child.actions.take());
         // SAFETY: the child has a copy of its own, or has called exec or ended.
@@ -129,7 +148,7 @@ fn new_process(tcb: &mut Tcb, request: &Request) -> i64 {
 /// The first thing a new thread does.
 extern "C" fn start_thread(tcb: &mut Tcb) -> ! {
     // SAFETY: the thread has just been born and gs is not the application's.
-    unsafe { tcb::set_gs(tcb.this as u64, FSGSBASE.load(Ordering::Relaxed)) };
+    unsafe { tcb::set_gs(tcb.this as u64, has_fsgsbase()) };
     tcb.install_signal_stack();
     tcb.slot().os_tid.store(sys::gettid(), Ordering::SeqCst);
     ring::open(tcb);
@@ -143,13 +162,14 @@ extern "C" fn start_thread(tcb: &mut Tcb) -> ! {
 /// The first thing a new process does: it goes its own way, natively.
 extern "C" fn start_process(tcb: &mut Tcb) -> ! {
     // SAFETY: as for a thread; the process's copy of the engine is no longer entered once it runs natively.
-    unsafe { tcb::set_gs(tcb.this as u64, FSGSBASE.load(Ordering::Relaxed)) };
+    unsafe { tcb::set_gs(tcb.this as u64, has_fsgsbase()) };
     if let Some(actions) = &tcb.actions {
         signal::restore_actions(actions);
     }
     let stack = tcb.alternate_stack;
     // SAFETY: the kernel reads the application's own alternate stack.
     unsafe { sys::call(number::SIGALTSTACK, [&raw const stack as u64, 0, 0, 0, 0, 0]) };
+    syscall::give_rseq_back(tcb);
     leave::go_native(tcb);
     dispatch::enter_native()
 }

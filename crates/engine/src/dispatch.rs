@@ -327,6 +327,9 @@ fn go_to(tcb: &mut Tcb, engine: &mut Engine, by_arrival: bool) -> Next {
 }
 
 fn leave_if_wanted(tcb: &mut Tcb) {
+    if tcb.held.is_none() {
+        leave::park_if_wanted(tcb);
+    }
     if tcb.leaving || !ring::is_wanted(tcb.control()) {
         leave::leave(tcb);
     }

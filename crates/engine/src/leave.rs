@@ -1,22 +1,72 @@
 //! Going back to native code.
 //!
-//! A thread that leaves keeps pointing gs at its state, because the kernel still calls us for its signals; everything else is
-//! as if we had never been there.
+//! Together: each thread stops with its state saved and waits ([`park_if_wanted`]). When all of them do, or are in a system call
+//! of the application's, the recorder puts them into native code and unmaps the engine. Nothing stays behind.
+//!
+//! Alone, if the recorder is dead ([`leave`]): a thread that leaves keeps pointing gs at its state, because the kernel still calls us
+//! for its signals; everything else is as if we had never been there.
 
 use core::sync::atomic::Ordering;
 
-use wire::word;
+use wire::{Control, LEAVE_TOGETHER, STAGE_FINISHED, word};
 
 use crate::fragment::ENGINE;
-use crate::ring;
 use crate::tcb::Tcb;
+use crate::{ring, signal, sys};
+
+/// How often a parked thread looks whether the recorder is still alive.
+const PATIENCE_MILLISECONDS: u64 = 100;
+
+/// Whether threads are to stop and wait.
+pub fn is_parking(control: &Control) -> bool {
+    control.leave.load(Ordering::Relaxed) == LEAVE_TOGETHER
+}
+
+/// From inside: asks the recorder to bring all threads back to native code. They stop at once.
+pub fn request(control: &Control) {
+    let request = control.leave.compare_exchange(wire::LEAVE_NOT, LEAVE_TOGETHER, Ordering::SeqCst, Ordering::SeqCst);
+    if request.is_ok() {
+        control.doorbell.fetch_add(1, Ordering::SeqCst);
+        sys::futex_wake(&control.doorbell);
+    }
+}
+
+/// If threads are to leave: waits, with all of the application's state saved and every signal blocked, until the recorder takes the
+/// thread out of here. Returns if it has changed its mind or died.
+pub fn park_if_wanted(tcb: &mut Tcb) {
+    let control = tcb.control();
+    if !is_parking(control) {
+        return;
+    }
+    signal::block_all(tcb);
+    tcb.parked.store(1, Ordering::SeqCst);
+    while is_parking(control) && ring::is_wanted(control) {
+        sys::futex_wait(&control.leave, LEAVE_TOGETHER, PATIENCE_MILLISECONDS);
+    }
+    tcb.parked.store(0, Ordering::SeqCst);
+}
+
+/// The recorder makes one thread execute this when all of them are stopped: gives the application back what belongs to the
+/// process as a whole. Waits for the recorder to take the thread out of here.
+///
+/// # Safety
+/// Called by the recorder on the thread's engine stack, when every thread is native or waits.
+pub unsafe extern "C" fn finish(tcb: &mut Tcb) -> ! {
+    let control = tcb.control();
+    ENGINE.lock().release_guarded();
+    signal::restore_all();
+    control.stage.store(STAGE_FINISHED, Ordering::SeqCst);
+    loop {
+        sys::futex_wait(&control.stage, STAGE_FINISHED, PATIENCE_MILLISECONDS);
+    }
+}
 
 /// Makes the way into the cache lead to native code at `tcb.registers.rip` instead.
 pub fn leave(tcb: &mut Tcb) {
     if tcb.native {
         return;
     }
-    if ring::is_wanted(tcb.control()) || tcb.control().leave.load(Ordering::Relaxed) != 0 {
+    if ring::is_wanted(tcb.control()) || tcb.control().leave.load(Ordering::Relaxed) != wire::LEAVE_NOT {
         ring::close(tcb, word::LEAVE);
     }
     // System calls of a native thread find no write-protected pages.

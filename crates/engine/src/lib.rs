@@ -24,6 +24,7 @@ pub mod lock;
 pub mod lookup;
 pub mod maps;
 pub mod memory;
+pub mod own;
 pub mod profile;
 pub mod ring;
 pub mod seccomp;

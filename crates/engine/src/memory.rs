@@ -4,7 +4,7 @@ use core::alloc::{GlobalAlloc, Layout};
 use core::arch::naked_asm;
 
 use crate::lock::Mutex;
-use crate::sys;
+use crate::own;
 
 /// Copies `length` bytes; returns how many could be copied before a fault. The signal handler knows the instruction at
 /// [`copy_instruction`] and goes on at [`copy_recovery`] when it faults.
@@ -104,7 +104,7 @@ impl State {
         let size = 1u64 << class;
         let start = (self.next + size - 1) & !(size - 1);
         if self.next == 0 || start + size > self.end {
-            let Some(chunk) = sys::map_own(CHUNK) else {
+            let Some(chunk) = own::map(CHUNK) else {
                 return core::ptr::null_mut();
             };
             self.next = chunk;
@@ -120,15 +120,15 @@ impl State {
 unsafe impl GlobalAlloc for Allocator {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         if layout.size() > LARGE {
-            return sys::map_own(layout.size() as u64).map_or(core::ptr::null_mut(), |address| address as *mut u8);
+            return own::map(layout.size() as u64).map_or(core::ptr::null_mut(), |address| address as *mut u8);
         }
         self.state.lock().take(class_of(layout))
     }
 
     unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
         if layout.size() > LARGE {
-            // SAFETY: the block came from `map_own` with this size and is given back by its owner.
-            return unsafe { sys::unmap_own(block as u64, layout.size() as u64) };
+            // SAFETY: the block came from `own::map` with this size and is given back by its owner.
+            return unsafe { own::unmap(block as u64, layout.size() as u64) };
         }
         let mut state = self.state.lock();
         let class = class_of(layout);
@@ -141,6 +141,7 @@ unsafe impl GlobalAlloc for Allocator {
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
+    use crate::sys;
 
     extern "C" fn on_fault(_: i32, _: *mut libc::siginfo_t, context: *mut libc::c_void) {
         // SAFETY: the kernel's context.

@@ -108,9 +108,10 @@ pub fn ring_doorbell(control: &Control) {
     }
 }
 
-/// Whether the recorder is alive and wants data.
+/// Whether the recorder is alive and takes data.
 pub fn is_wanted(control: &Control) -> bool {
-    control.recorder[0].load(Ordering::Relaxed) & wire::OWNER_DIED == 0 && control.leave.load(Ordering::Relaxed) == 0
+    control.recorder[0].load(Ordering::Relaxed) & wire::OWNER_DIED == 0
+        && control.leave.load(Ordering::Relaxed) != wire::LEAVE_ALONE
 }
 
 /// Waits until the recorder has taken the code ring's content up to `head`.

@@ -127,13 +127,13 @@ const FLAG_RESUME: u64 = 1 << 16;
 const FLAG_ALIGNMENT: u64 = 1 << 18;
 const RED_ZONE: u64 = 128;
 
-/// Takes over the signals that the application has not set yet. `ignored` ones stay so.
+/// Takes over the signals that faults raise and those that the application handles already. Ignored ones stay so.
 pub fn set_up() {
     let mut actions = ACTIONS.lock();
     for signal in 1..SIGNAL_COUNT {
         // SAFETY: the kernel writes one action.
         unsafe { sys::call(sys::number::RT_SIGACTION, [signal as u64, 0, &raw mut actions[signal] as u64, 8, 0, 0]) };
-        if SYNCHRONOUS & bit(signal) != 0 {
+        if SYNCHRONOUS & bit(signal) != 0 || actions[signal].handler > SIG_IGN {
             install(signal, &actions[signal]);
         }
     }
@@ -191,6 +191,11 @@ pub fn restore_actions(actions: &[Action; SIGNAL_COUNT]) {
     for (signal, action) in actions.iter().enumerate().skip(1) {
         set_kernel_action(signal, action);
     }
+}
+
+/// Gives the kernel the application's own handlers, when all threads leave together.
+pub fn restore_all() {
+    restore_actions(&ACTIONS.lock());
 }
 
 /// The application's rt_sigaction.
@@ -316,6 +321,9 @@ unsafe extern "C" fn enter(signal: i32, info: *mut Info, context: *mut Context) 
 
 fn on_signal(tcb: &mut Tcb, signal: usize, info: &Info, context: &mut Context) {
     let pc = context.registers[CONTEXT_RIP];
+    if signal == SIGTRAP && is_leave_request(info) {
+        return on_leave_request(tcb, context, pc);
+    }
     if signal == SIGSEGV || signal == SIGBUS {
         if signal == SIGSEGV
             && is_fault(info)
@@ -330,6 +338,16 @@ fn on_signal(tcb: &mut Tcb, signal: usize, info: &Info, context: &mut Context) {
         }
         if !tcb.native && !is_engine(pc) && ring::is_guard(tcb, info[2]) && is_fault(info) {
             return on_ring_end(tcb, context);
+        }
+    }
+    if signal == SIGBUS && is_fault(info) && !tcb.native && on_misaligned_store(tcb, info, context) {
+        return;
+    }
+    if signal == SIGTRAP && core::mem::take(&mut tcb.misaligned) {
+        context.registers[CONTEXT_FLAGS] |= FLAG_ALIGNMENT;
+        if !tcb.stepping {
+            context.registers[CONTEXT_FLAGS] &= !FLAG_TRAP;
+            return;
         }
     }
     if signal == SIGTRAP && tcb.stepping {
@@ -350,6 +368,7 @@ fn on_signal(tcb: &mut Tcb, signal: usize, info: &Info, context: &mut Context) {
     match syscall::window(pc) {
         syscall::Window::Before => {
             exec::abandon(tcb);
+            interrupt_call(tcb, signal);
             return deliver(tcb, signal, info, context, true);
         }
         // The call may have met a page that we have write-protected, and is to be made again.
@@ -389,6 +408,51 @@ fn on_signal(tcb: &mut Tcb, signal: usize, info: &Info, context: &mut Context) {
             settle(tcb, context, place);
             deliver(tcb, signal, info, context, false);
         }
+    }
+}
+
+/// Whether the recorder wants the thread to come out of translated code.
+fn is_leave_request(info: &Info) -> bool {
+    const SI_QUEUE: i32 = -1;
+    info[1] as u32 as i32 == SI_QUEUE && info[3] == wire::LEAVE_REQUEST
+}
+
+/// Brings a thread that may go round in translated code for ever to the dispatcher. Anywhere else it gets there by itself.
+fn on_leave_request(tcb: &mut Tcb, context: &mut Context, pc: u64) {
+    if tcb.native || is_engine(pc) {
+        return;
+    }
+    let place = ENGINE.lock().place(pc);
+    match place {
+        None => {}
+        Some(_) if tcb.stepping => tcb.stale = true,
+        Some(Place { state: State::Dirty, .. }) => {
+            tcb.stale = true;
+            tcb.deferred.store(1, Ordering::Relaxed);
+            context.mask |= !SYNCHRONOUS;
+            step(tcb, context);
+        }
+        Some(place) => {
+            settle(tcb, context, Some(place));
+            ring::append_signal(tcb, 0, tcb.registers.rip);
+            go_on(tcb, context, false);
+        }
+    }
+}
+
+/// A handler is to run before a system call that had begun natively and was interrupted for us. It might as well have been interrupted
+/// by the signal: then it is not made again if the kernel would not do so.
+fn interrupt_call(tcb: &mut Tcb, signal: usize) {
+    const ERESTARTSYS: u32 = 512;
+    const ERESTARTNOINTR: u32 = 513;
+    let action = ACTIONS.lock()[signal];
+    if tcb.interrupted == 0 || action.handler <= SIG_IGN {
+        return;
+    }
+    match core::mem::take(&mut tcb.interrupted) {
+        ERESTARTNOINTR => {}
+        ERESTARTSYS if action.flags & SA_RESTART != 0 => {}
+        _ => syscall::complete(tcb, sys::EINTR as u64),
     }
 }
 
@@ -460,6 +524,29 @@ fn on_write(tcb: &mut Tcb, info: &Info, context: &mut Context) -> bool {
         step(tcb, context);
     }
     true
+}
+
+/// The application has asked for alignment checks, and one of our own stores at the cursor is not aligned: makes it without.
+fn on_misaligned_store(tcb: &mut Tcb, info: &Info, context: &mut Context) -> bool {
+    const BUS_ADRALN: u64 = 1;
+    let flags = context.registers[CONTEXT_FLAGS];
+    if info[1] & 0xffff_ffff != BUS_ADRALN || flags & FLAG_ALIGNMENT == 0 {
+        return false;
+    }
+    let pc = context.registers[CONTEXT_RIP];
+    let Some(place) = ENGINE.lock().place(pc) else { return false };
+    if matches!(place.state, State::Own | State::ScratchOwn | State::Spilled(_, true)) {
+        return false;
+    }
+    let mut code = [0; isa::INSTRUCTION_BYTES_MAX];
+    let length = memory::read_bytes(pc, &mut code);
+    // Where r15 is the cursor, only we use it.
+    let is_ours = isa::decoder(pc, &code[..length]).decode().memory_base() == iced_x86::Register::R15;
+    if is_ours {
+        tcb.misaligned = true;
+        context.registers[CONTEXT_FLAGS] = flags & !FLAG_ALIGNMENT | FLAG_TRAP;
+    }
+    is_ours
 }
 
 /// The cursor has met the guard page: opens the next segment and lets the instruction write there.

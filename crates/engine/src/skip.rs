@@ -13,7 +13,7 @@ use wire::{Control, SEGMENT_BYTES, word};
 use crate::fragment::{ENGINE, PATH_INSTRUCTIONS_MAX};
 use crate::select::{self, World};
 use crate::tcb::Tcb;
-use crate::{ring, sys};
+use crate::{own, ring, sys};
 
 const MOST: i64 = PATH_INSTRUCTIONS_MAX as i64;
 /// No segment holds more instructions than this.
@@ -186,7 +186,7 @@ fn table() -> &'static [AtomicU16] {
 pub fn note(path: u32, instructions: u64) {
     if INSTRUCTIONS.load(Ordering::Relaxed).is_null() {
         let length = (PATHS_MAX * size_of::<u16>()) as u64;
-        let Some(table) = sys::map_own_sparse(length) else { panic!("no memory for the lengths of paths") };
+        let Some(table) = own::map(length) else { panic!("no memory for the lengths of paths") };
         INSTRUCTIONS.store(table as *mut AtomicU16, Ordering::Release);
     }
     if let Some(entry) = table().get(path as usize) {

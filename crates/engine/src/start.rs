@@ -1,47 +1,126 @@
-//! Taking over a thread that the injector has stopped.
+//! Taking over the threads that the injector has stopped: the one of a new image, or all those of a running process.
+//!
+//! The first one sets everything up and makes the states of the others, which are stopped meanwhile. They start at [`adopt`].
 
-use wire::{Control, FLAG_FSGSBASE, Init, VERSION, word};
+use core::mem::offset_of;
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use wire::{Control, FLAG_ATTACHED, FLAG_FSGSBASE, Init, Places, STAGE_STARTED, VERSION, word};
 
 use crate::emit::Table;
 use crate::fragment::ENGINE;
-use crate::tcb::{self, Tcb};
-use crate::{clone, dispatch, ring, select, signal, sys};
-
-/// The engine's own memory begins at a multiple of this behind the shared mapping.
-const ARENA_GAP: u64 = 1 << 30;
+use crate::tcb::{self, Tcb, Vectors};
+use crate::{clone, dispatch, leave, own, ring, select, signal, sys, syscall};
 
 /// Called once per image, on the injector's stack.
 ///
 /// # Safety
-/// `init` is what the injector wrote.
-pub unsafe extern "C" fn start(init: &Init) -> ! {
-    assert!(init.version == VERSION, "the engine and the recorder are of different versions");
-    sys::set_arena(init.shared + ((wire::SHARED_BYTES as u64 + ARENA_GAP - 1) & !(ARENA_GAP - 1)));
+/// `init` is what the injector wrote; as many as it says follow it.
+pub unsafe extern "C" fn start(init: *mut Init) -> ! {
+    // SAFETY: the caller's promise.
+    let first = unsafe { &*init };
+    assert!(first.version == VERSION, "the engine and the recorder are of different versions");
     // SAFETY: the injector mapped it.
-    let control = unsafe { &*(init.shared as *const Control) };
-    let fsgsbase = init.flags & FLAG_FSGSBASE != 0;
+    let control = unsafe { &*(first.shared as *const Control) };
+    set_up(control, first);
+    let count = if is_attached(first) { first.thread_count.max(1) } else { 1 };
+    // SAFETY: the caller's promise; nobody else looks at them before the stage changes.
+    for init in unsafe { core::slice::from_raw_parts_mut(init, count as usize) } {
+        init.state = make_state(control, init).this as u64;
+    }
+    if count > 1 {
+        ENGINE.lock().order_threads();
+    }
+    ENGINE.lock().find_writable_code();
+    // SAFETY: just made.
+    let tcb = unsafe { &mut *((*init).state as *mut Tcb) };
+    publish(&control.places);
+    take_over(tcb);
+    signal::set_up();
+    control.stage.store(STAGE_STARTED, Ordering::SeqCst);
+    ring::ring_doorbell(control);
+    enter(tcb)
+}
+
+/// Called for each further thread of a running process, on its engine stack.
+unsafe extern "C" fn adopt(tcb: &mut Tcb) -> ! {
+    take_over(tcb);
+    enter(tcb)
+}
+
+fn is_attached(init: &Init) -> bool {
+    init.flags & FLAG_ATTACHED != 0
+}
+
+/// What all threads share.
+fn set_up(control: &'static Control, init: &Init) {
+    own::set_up(control);
     let table = Table { address: init.table as u32, by_pext: has_bmi2() };
     ENGINE.lock().set_up(init.shared, table, dispatch::miss_entry());
     signal::set_image(init.engine_start, init.engine_end);
-    clone::set_up(fsgsbase, init.min_signal_stack);
+    clone::set_up(init.flags & FLAG_FSGSBASE != 0, init.min_signal_stack);
+    syscall::set_up(is_attached(init));
+}
+
+fn make_state(control: &Control, init: &Init) -> &'static mut Tcb {
     let Some(tcb) = Tcb::new(control, init.slot, init.thread, init.min_signal_stack) else {
         panic!("no memory for the state of a thread");
     };
-    ENGINE.lock().find_writable_code();
     tcb.registers = init.registers;
-    // SAFETY: the application has not executed anything that could use gs.
-    unsafe { tcb::set_gs(tcb.this as u64, fsgsbase) };
-    let mut mask = 0u64;
-    // SAFETY: the kernel writes the mask.
-    unsafe { sys::call(sys::number::RT_SIGPROCMASK, [0, 0, &raw mut mask as u64, 8, 0, 0]) };
-    signal::set_mask(tcb, mask);
+    if is_attached(init) {
+        signal::set_mask(tcb, init.mask);
+        tcb.xmm = Vectors(init.vectors);
+        tcb.mxcsr = init.mxcsr;
+        tcb.interrupted = init.interrupted;
+        syscall::take_rseq(tcb, init.rseq);
+        if tcb.interrupted != 0 {
+            // Signals wait until the thread is in its system call again, where they would have found it.
+            tcb.real_mask = !signal::SYNCHRONOUS;
+        }
+    } else {
+        let mut mask = 0u64;
+        // SAFETY: the kernel writes the mask.
+        unsafe { sys::call(sys::number::RT_SIGPROCMASK, [0, 0, &raw mut mask as u64, 8, 0, 0]) };
+        signal::set_mask(tcb, mask);
+    }
+    tcb
+}
+
+/// Makes the kernel see the calling thread as ours.
+fn take_over(tcb: &mut Tcb) {
+    // SAFETY: the injector has made sure that the application does not use gs.
+    unsafe { tcb::set_gs(tcb.this as u64, clone::has_fsgsbase()) };
     tcb.install_signal_stack();
-    signal::set_up();
+}
+
+fn enter(tcb: &mut Tcb) -> ! {
     ring::open(tcb);
-    ring::append_timed(tcb, word::START, init.registers.rip);
+    let pc = tcb.registers.rip;
+    ring::append_timed(tcb, word::START, pc);
     ring::append_fs_base(tcb);
     select::start(tcb, &ENGINE.lock());
     dispatch::enter_first()
+}
+
+/// Tells the recorder where everything is that it needs to bring threads in and out.
+fn publish(places: &Places) {
+    let address = |place: &AtomicU64, address: u64| place.store(address, Ordering::SeqCst);
+    address(&places.adopt, adopt as *const () as u64);
+    address(&places.finish, leave::finish as *const () as u64);
+    address(&places.system_call, syscall::instruction());
+    let offset = |place: &AtomicU32, offset: usize| place.store(offset as u32, Ordering::SeqCst);
+    offset(&places.this, offset_of!(Tcb, this));
+    offset(&places.registers, offset_of!(Tcb, registers));
+    offset(&places.vectors, offset_of!(Tcb, xmm));
+    offset(&places.mxcsr, offset_of!(Tcb, mxcsr));
+    offset(&places.mask, offset_of!(Tcb, mask));
+    offset(&places.alternate_stack, offset_of!(Tcb, alternate_stack));
+    offset(&places.rseq, offset_of!(Tcb, rseq));
+    offset(&places.parked, offset_of!(Tcb, parked));
+    offset(&places.engine_stack, offset_of!(Tcb, engine_stack));
+    offset(&places.cursor, offset_of!(Tcb, cursor));
+    offset(&places.segment, offset_of!(Tcb, segment));
+    offset(&places.slot, offset_of!(Tcb, slot_index));
 }
 
 fn has_bmi2() -> bool {

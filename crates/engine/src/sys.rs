@@ -1,7 +1,6 @@
 //! System calls as the engine makes them for itself: no errno, negative numbers are errors.
 
 use core::arch::asm;
-use core::sync::atomic::{AtomicU64, Ordering};
 
 pub mod number {
     pub const READ: u64 = 0;
@@ -32,6 +31,7 @@ pub mod number {
     pub const ARCH_PRCTL: u64 = 158;
     pub const GETTID: u64 = 186;
     pub const FUTEX: u64 = 202;
+    pub const RESTART_SYSCALL: u64 = 219;
     pub const EXIT_GROUP: u64 = 231;
     pub const TGKILL: u64 = 234;
     pub const OPENAT: u64 = 257;
@@ -49,6 +49,7 @@ pub mod number {
 
 pub const ENOSYS: i64 = -38;
 pub const EFAULT: i64 = -14;
+pub const EBUSY: i64 = -16;
 pub const EINVAL: i64 = -22;
 pub const EPERM: i64 = -1;
 pub const ENOMEM: i64 = -12;
@@ -82,44 +83,6 @@ pub unsafe fn call(number: u64, arguments: [u64; 6]) -> i64 {
             in("r8") e, in("r9") f, lateout("rcx") _, lateout("r11") _, options(nostack));
     }
     result
-}
-
-/// Where the engine's own memory goes, far from where the application's would: the next free address.
-static ARENA: AtomicU64 = AtomicU64::new(1 << 44);
-
-/// Sets where the engine's own memory goes.
-pub fn set_arena(start: u64) {
-    ARENA.store(start, Ordering::Relaxed);
-}
-
-const fn own_length(length: u64) -> u64 {
-    (length + 0xffff) & !0xffff
-}
-
-/// Gives back memory from [`map_own`].
-///
-/// # Safety
-/// Nothing may use it any more.
-pub unsafe fn unmap_own(address: u64, length: u64) {
-    // SAFETY: the caller's promise.
-    unsafe { unmap(address, own_length(length)) };
-}
-
-/// Memory for the engine itself.
-pub fn map_own(length: u64) -> Option<u64> {
-    let length = own_length(length);
-    let address = ARENA.fetch_add(length, Ordering::Relaxed);
-    let protection = PROT_READ | PROT_WRITE;
-    // If the application is there already: wherever there is room.
-    map(address, length, protection, MAP_FIXED_NOREPLACE).or_else(|| map(0, length, protection, 0))
-}
-
-/// As [`map_own`], for a lot of memory of which little is used.
-pub fn map_own_sparse(length: u64) -> Option<u64> {
-    let address = ARENA.fetch_add(own_length(length), Ordering::Relaxed);
-    let protection = PROT_READ | PROT_WRITE;
-    map(address, length, protection, MAP_FIXED_NOREPLACE | MAP_NORESERVE)
-        .or_else(|| map(0, length, protection, MAP_NORESERVE))
 }
 
 /// Anonymous private memory. `address` is a hint, or exact and free with `MAP_FIXED_NOREPLACE` in `flags`.

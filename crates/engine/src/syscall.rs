@@ -2,14 +2,14 @@
 
 use core::arch::naked_asm;
 use core::mem::offset_of;
-use core::sync::atomic::Ordering;
+use core::sync::atomic::{AtomicBool, Ordering};
 
-use wire::{R8, R9, R10, R11, RAX, RCX, RDI, RDX, RSI, RSP, word};
+use wire::{R8, R9, R10, R11, RAX, RCX, RDI, RDX, RSI, RSP, Rseq, word};
 
 use crate::fragment::ENGINE;
 use crate::sys::{self, number};
 use crate::tcb::Tcb;
-use crate::{clone, exec, memory, ring, seccomp, select, signal, skip};
+use crate::{clone, exec, leave, memory, ring, seccomp, select, signal, skip};
 
 pub const INSTRUCTION_BYTES: u64 = 2;
 /// Returned by [`trackway_syscall`] when signals are waiting; no system call returns this.
@@ -22,6 +22,13 @@ pub fn handle(tcb: &mut Tcb) {
     let call = tcb.registers.general[RAX];
     ring::append_syscall(tcb, call as u32);
     skip::give_back(tcb);
+    if call != number::RESTART_SYSCALL {
+        // What is left of an interrupted call would not survive the wait. It is short-lived: a thread in it can be stopped.
+        leave::park_if_wanted(tcb);
+    }
+    if tcb.interrupted != 0 {
+        signal::set_mask(tcb, tcb.mask);
+    }
     if tcb.deferred.load(Ordering::Relaxed) != 0 {
         // SAFETY: gs points at this thread's state. A signal that is let in here does not come back.
         unsafe { trackway_unblock() };
@@ -42,7 +49,7 @@ pub fn handle(tcb: &mut Tcb) {
             None => signal::sigaltstack(tcb, a, b),
         },
         number::RT_SIGRETURN => return sigreturn(tcb),
-        number::RSEQ => sys::ENOSYS,
+        number::RSEQ => rseq(tcb, Rseq { address: a, length: b as u32, signature: d as u32 }, c as u32),
         number::CLONE | number::CLONE3 | number::FORK | number::VFORK => clone::clone(tcb, call),
         number::EXECVE | number::EXECVEAT => exec::exec(tcb),
         number::EXIT => clone::exit(tcb),
@@ -64,6 +71,7 @@ pub fn handle(tcb: &mut Tcb) {
         number::RT_SIGSUSPEND => with_mask(tcb, a),
         _ => pass(tcb),
     };
+    tcb.interrupted = 0;
     // The kernel leaves the number in rax when a filter raises SIGSYS, which is held and delivered on the way into the cache.
     complete(tcb, if result == TRAPPED { call } else { result as u64 });
     if tcb.control().next_thread.load(Ordering::Relaxed) > 1 {
@@ -108,6 +116,7 @@ pub fn pass(tcb: &mut Tcb) -> i64 {
             continue;
         }
         if result != NOT_YET {
+            tcb.interrupted = 0;
             return result;
         }
         // SAFETY: gs points at this thread's state. A signal that is let in here does not come back.
@@ -153,6 +162,67 @@ fn arch_prctl(tcb: &mut Tcb, code: u64) -> i64 {
             result
         }
         _ => pass(tcb),
+    }
+}
+
+/// Whether the process was running before we came: then its threads have registered restartable sequences.
+static ATTACHED: AtomicBool = AtomicBool::new(false);
+
+/// Says whether the process was running before we came.
+pub fn set_up(attached: bool) {
+    ATTACHED.store(attached, Ordering::Relaxed);
+}
+
+/// In `struct rseq`, for the application to see that sequences do not work.
+const RSEQ_FAILED: i32 = -2;
+const RSEQ_NOT_REGISTERED: i32 = -1;
+const RSEQ_UNREGISTER: u32 = 1;
+/// Where the number of the processor is in `struct rseq`.
+const RSEQ_PROCESSOR: u64 = 4;
+
+/// Restartable sequences name addresses of application code, which is not what the processor executes: there are none. To a process that
+/// has them already, registering still works, because the C library takes for granted that what has worked once does so again; the
+/// number of the processor says that they are not to be used. The kernel gets to know them when the thread leaves.
+fn rseq(tcb: &mut Tcb, wanted: Rseq, flags: u32) -> i64 {
+    if !ATTACHED.load(Ordering::Relaxed) {
+        return sys::ENOSYS;
+    }
+    match flags {
+        0 if tcb.rseq == wanted => sys::EBUSY,
+        0 if tcb.rseq == Rseq::default() => {
+            if !memory::write(wanted.address.wrapping_add(RSEQ_PROCESSOR), &RSEQ_FAILED) {
+                return sys::EFAULT;
+            }
+            tcb.rseq = wanted;
+            0
+        }
+        RSEQ_UNREGISTER if tcb.rseq == wanted && wanted != Rseq::default() => {
+            tcb.rseq = Rseq::default();
+            if memory::write(wanted.address.wrapping_add(RSEQ_PROCESSOR), &RSEQ_NOT_REGISTERED) {
+                0
+            } else {
+                sys::EFAULT
+            }
+        }
+        _ => sys::EINVAL,
+    }
+}
+
+/// Takes over what the thread has registered, and what the injector has taken from the kernel.
+pub fn take_rseq(tcb: &mut Tcb, rseq: Rseq) {
+    tcb.rseq = rseq;
+    if rseq != Rseq::default() {
+        // The kernel has written there until now; if the memory is gone, so are the sequences.
+        let _ = memory::write(rseq.address.wrapping_add(RSEQ_PROCESSOR), &RSEQ_FAILED);
+    }
+}
+
+/// Tells the kernel, for the calling thread, which is about to run natively.
+pub fn give_rseq_back(tcb: &Tcb) {
+    let Rseq { address, length, signature } = tcb.rseq;
+    if address != 0 {
+        // SAFETY: what the application had asked for.
+        unsafe { sys::call(number::RSEQ, [address, u64::from(length), 0, u64::from(signature), 0, 0]) };
     }
 }
 
@@ -321,9 +391,14 @@ pub fn call_end() -> u64 {
     trackway_call_instruction as *const () as u64 + INSTRUCTION_BYTES
 }
 
+/// The address of the instruction with which the application's system calls are made.
+pub fn instruction() -> u64 {
+    trackway_syscall_instruction as *const () as u64
+}
+
 /// Where the thread is with regard to an application's system call.
 pub fn window(pc: u64) -> Window {
-    let instruction = trackway_syscall_instruction as *const () as u64;
+    let instruction = instruction();
     if (trackway_syscall as *const () as u64..=instruction).contains(&pc) {
         Window::Before
     } else if pc == instruction + INSTRUCTION_BYTES {

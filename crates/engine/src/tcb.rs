@@ -6,9 +6,9 @@ use core::arch::asm;
 use core::mem::offset_of;
 use core::sync::atomic::AtomicU32;
 
-use wire::{Control, Registers, Slot};
+use wire::{Control, Registers, Rseq, Slot};
 
-use crate::sys;
+use crate::{own, sys};
 
 /// The general registers are saved in `registers`; r15 lives there all the time, because translated code keeps the
 /// cursor in r15.
@@ -62,6 +62,8 @@ pub struct Tcb {
     pub stepping: bool,
     /// A signal that waits for the next clean point, because it must not be blocked.
     pub held: Option<(usize, crate::signal::Info)>,
+    /// A store of ours is being made without the alignment checks that the application has asked for.
+    pub misaligned: bool,
     /// Where a write has faulted just before, and its address.
     pub faulted_write: (u64, u64),
     /// The code that the thread executes has changed: on to a new translation at the next clean point.
@@ -84,6 +86,12 @@ pub struct Tcb {
     pub mapping_length: u64,
     pub signal_stack: u64,
     pub signal_stack_length: u64,
+    /// Non-zero while the thread waits for the recorder to put it into native code.
+    pub parked: AtomicU32,
+    /// The next system call had begun before we came, and was interrupted for us: see `wire::Init::interrupted`.
+    pub interrupted: u32,
+    /// What the kernel is to be told about restartable sequences when the thread leaves.
+    pub rseq: Rseq,
     /// Whether and why the thread is recorded.
     pub stand: crate::select::Stand,
 }
@@ -139,7 +147,7 @@ impl Tcb {
         let signal_stack_length = SIGNAL_STACK + ((min_signal_stack + 4095) & !4095);
         let size = (size_of::<Self>() as u64 + 4095) & !4095;
         let length = (GUARD + ENGINE_STACK_BYTES + signal_stack_length + size + 0xffff) & !0xffff;
-        let mapping = sys::map_own(length)?;
+        let mapping = own::map(length)?;
         // SAFETY: the first page was mapped just now; it becomes a guard page.
         unsafe { sys::protect(mapping, GUARD, 0) };
         let engine_stack = mapping + GUARD + ENGINE_STACK_BYTES;
@@ -196,12 +204,13 @@ impl Tcb {
         }
     }
 
-    /// Makes the signal stack the kernel's alternate stack for this thread.
-    pub fn install_signal_stack(&self) {
+    /// Makes the signal stack the kernel's alternate stack for this thread; the one that it had is the application's.
+    pub fn install_signal_stack(&mut self) {
         let stack =
             AlternateStack { address: self.signal_stack, flags: 0, padding: 0, length: self.signal_stack_length };
-        // SAFETY: the kernel reads the structure; the stack belongs to this thread.
-        unsafe { sys::call(sys::number::SIGALTSTACK, [&raw const stack as u64, 0, 0, 0, 0, 0]) };
+        let before = &raw mut self.alternate_stack as u64;
+        // SAFETY: the kernel reads one structure and writes the other; the stack belongs to this thread.
+        unsafe { sys::call(sys::number::SIGALTSTACK, [&raw const stack as u64, before, 0, 0, 0, 0]) };
     }
 }
 

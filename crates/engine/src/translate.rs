@@ -747,6 +747,7 @@ impl Translator<'_, '_> {
     }
 
     fn finish(&mut self) {
+        let all = self.data.length as u32;
         for side_exit in core::mem::take(&mut self.side_exits) {
             self.dirty();
             self.out.land(side_exit.site);
@@ -754,7 +755,7 @@ impl Translator<'_, '_> {
             self.data.length = side_exit.data;
             match side_exit.target {
                 SideTarget::Direct { target, leave } => self.leave_after(side_exit.blocks, target, leave),
-                SideTarget::Changed { target, leave } => self.leave_changed(side_exit.blocks, target, leave),
+                SideTarget::Changed { target, leave } => self.leave_changed(side_exit.blocks, target, leave, all),
                 SideTarget::Indirect(expected) => {
                     self.want_cursor();
                     self.out.load_constant(2, expected);

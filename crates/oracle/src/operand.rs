@@ -562,21 +562,20 @@ fn takes_memory_as_a_whole(instruction: &Instruction, operand: u32) -> bool {
         Vmovsldup, Vpackssdw, Vpacksswb, Vpackusdw, Vpackuswb, Vpalignr, Vpconflictd, Vpconflictq, Vpermb, Vpermd,
         Vpermi2b, Vpermi2d, Vpermi2pd, Vpermi2ps, Vpermi2q, Vpermi2w, Vpermilpd, Vpermilps, Vpermpd, Vpermps, Vpermq,
         Vpermt2b, Vpermt2d, Vpermt2pd, Vpermt2ps, Vpermt2q, Vpermt2w, Vpermw, Vpmaddubsw, Vpmaddwd, Vpmultishiftqb,
-        Vpshufb, Vpshufbitqmb, Vpshufd, Vpshufhw, Vpshuflw, Vpslld, Vpsllq, Vpsllw, Vpsrad, Vpsraq, Vpsraw, Vpsrld,
-        Vpsrlq, Vpsrlw, Vpunpckhbw, Vpunpckhdq, Vpunpckhqdq, Vpunpckhwd, Vpunpcklbw, Vpunpckldq, Vpunpcklqdq,
-        Vpunpcklwd, Vshuff32x4, Vshuff64x2, Vshufi32x4, Vshufi64x2, Vshufpd, Vshufps, Vunpckhpd, Vunpckhps, Vunpcklpd,
-        Vunpcklps,
+        Vpshufb, Vpshufd, Vpshufhw, Vpshuflw, Vpslld, Vpsllq, Vpsllw, Vpsrad, Vpsraq, Vpsraw, Vpsrld, Vpsrlq, Vpsrlw,
+        Vpunpckhbw, Vpunpckhdq, Vpunpckhqdq, Vpunpckhwd, Vpunpcklbw, Vpunpckldq, Vpunpcklqdq, Vpunpcklwd, Vshuff32x4,
+        Vshuff64x2, Vshufi32x4, Vshufi64x2, Vshufpd, Vshufps, Vunpckhpd, Vunpckhps, Vunpcklpd, Vunpcklps,
     };
     match instruction.mnemonic() {
         // The count of a shift; with an immediate count, memory is what is shifted.
         Vpsllw | Vpslld | Vpsllq | Vpsrlw | Vpsrld | Vpsrlq | Vpsraw | Vpsrad | Vpsraq => operand == 2,
-        Valignd | Valignq | Vpalignr | Vpshufb | Vpshufd | Vpshufhw | Vpshuflw | Vpshufbitqmb | Vshufpd | Vshufps
-        | Vshuff32x4 | Vshuff64x2 | Vshufi32x4 | Vshufi64x2 | Vpermb | Vpermw | Vpermd | Vpermq | Vpermps | Vpermpd
-        | Vpermilps | Vpermilpd | Vpermi2b | Vpermi2w | Vpermi2d | Vpermi2q | Vpermi2ps | Vpermi2pd | Vpermt2b
-        | Vpermt2w | Vpermt2d | Vpermt2q | Vpermt2ps | Vpermt2pd | Vpunpcklbw | Vpunpcklwd | Vpunpckldq
-        | Vpunpcklqdq | Vpunpckhbw | Vpunpckhwd | Vpunpckhdq | Vpunpckhqdq | Vunpcklps | Vunpcklpd | Vunpckhps
-        | Vunpckhpd | Vpacksswb | Vpackssdw | Vpackuswb | Vpackusdw | Vmovddup | Vmovshdup | Vmovsldup | Vpmaddwd
-        | Vpmaddubsw | Vdbpsadbw | Vpmultishiftqb | Vpconflictd | Vpconflictq | Vgf2p8affineqb | Vgf2p8affineinvqb
+        Valignd | Valignq | Vpalignr | Vpshufb | Vpshufd | Vpshufhw | Vpshuflw | Vshufpd | Vshufps | Vshuff32x4
+        | Vshuff64x2 | Vshufi32x4 | Vshufi64x2 | Vpermb | Vpermw | Vpermd | Vpermq | Vpermps | Vpermpd | Vpermilps
+        | Vpermilpd | Vpermi2b | Vpermi2w | Vpermi2d | Vpermi2q | Vpermi2ps | Vpermi2pd | Vpermt2b | Vpermt2w
+        | Vpermt2d | Vpermt2q | Vpermt2ps | Vpermt2pd | Vpunpcklbw | Vpunpcklwd | Vpunpckldq | Vpunpcklqdq
+        | Vpunpckhbw | Vpunpckhwd | Vpunpckhdq | Vpunpckhqdq | Vunpcklps | Vunpcklpd | Vunpckhps | Vunpckhpd
+        | Vpacksswb | Vpackssdw | Vpackuswb | Vpackusdw | Vmovddup | Vmovshdup | Vmovsldup | Vpmaddwd | Vpmaddubsw
+        | Vdbpsadbw | Vpmultishiftqb | Vpconflictd | Vpconflictq | Vgf2p8affineqb | Vgf2p8affineinvqb
         | Vcvtne2ps2bf16 | Vinsertf32x4 | Vinsertf32x8 | Vinsertf64x2 | Vinsertf64x4 | Vinserti32x4 | Vinserti32x8
         | Vinserti64x2 | Vinserti64x4 => true,
         _ => false,

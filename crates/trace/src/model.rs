@@ -115,6 +115,8 @@ pub struct Plan<'a> {
 pub enum Exit {
     Code(i32),
     Signal(i32),
+    /// It had not ended: it went on without being recorded.
+    Left,
     #[default]
     Unknown,
 }

@@ -55,6 +55,7 @@ pub(crate) fn write_exit(exit: Exit) -> Vec<u8> {
         Exit::Unknown => (0, 0),
         Exit::Code(code) => (1, code),
         Exit::Signal(signal) => (2, signal),
+        Exit::Left => (3, 0),
     };
     let mut out = vec![tag];
     out.extend_from_slice(&value.to_le_bytes());
@@ -67,6 +68,7 @@ pub(crate) fn read_exit(content: &[u8]) -> Option<Exit> {
     Some(match tag {
         1 => Exit::Code(value),
         2 => Exit::Signal(value),
+        3 => Exit::Left,
         _ => Exit::Unknown,
     })
 }
@@ -533,7 +535,7 @@ mod tests {
 
     #[test]
     fn exits_round_trip() {
-        for exit in [Exit::Unknown, Exit::Code(-1), Exit::Code(3), Exit::Signal(9)] {
+        for exit in [Exit::Unknown, Exit::Left, Exit::Code(-1), Exit::Code(3), Exit::Signal(9)] {
             assert_eq!(read_exit(&write_exit(exit)), Some(exit));
         }
     }

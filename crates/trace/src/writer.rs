@@ -267,6 +267,12 @@ impl Writer {
         self.check()
     }
 
+    /// Bytes in the file so far.
+    #[must_use]
+    pub fn file_bytes(&self) -> u64 {
+        self.part.metadata().map_or(0, |metadata| metadata.len())
+    }
+
     /// Completes the file and gives it its name.
     pub fn finish(mut self, exit: Exit) -> Result<Summary, WriteError> {
         let mut threads: Vec<u32> = self.open.keys().copied().collect();

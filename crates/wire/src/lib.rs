@@ -15,7 +15,7 @@ pub mod code;
 pub mod word;
 
 /// Changes whenever anything in this crate changes its layout or meaning.
-pub const VERSION: u32 = 3;
+pub const VERSION: u32 = 4;
 pub const MAGIC: u64 = u64::from_le_bytes(*b"TRACKWAY");
 
 /// Threads that can be alive at once.
@@ -80,7 +80,7 @@ pub struct Control {
     pub exec_tid: AtomicU32,
     /// Which image of the process this is: 0 after launch, plus one with every exec. Set by the recorder.
     pub image: AtomicU32,
-    /// Non-zero when the recorder wants no more data: threads go back to native code.
+    /// Whether threads are to go back to native code: one of the `LEAVE_*`. Also a futex, on which parked threads wait.
     pub leave: AtomicU32,
     /// Next path number, minus one (0 is no path); survives exec.
     pub next_path: AtomicU32,
@@ -90,6 +90,16 @@ pub struct Control {
     pub notices: AtomicU32,
     /// With [`NOTICE_FILTERED`]: where the engine has to be after an exec.
     pub engine_start: AtomicU32,
+    /// One of the `STAGE_*`, a futex: how far the engine has come with setting itself up, or with taking itself down.
+    pub stage: AtomicU32,
+    /// Threads that wait for a child that shares their memory until it executes another program or ends (vfork).
+    pub vforks: AtomicU32,
+    /// Non-zero once a process was made that shares the memory and is not waited for: nothing can ever be unmapped.
+    pub sharers: AtomicU32,
+    pub reserved: [u32; 2],
+    pub places: Places,
+    /// The ranges of memory that the engine has made for itself, each as start and end; an unused one has an end of 0.
+    pub own: [[AtomicU64; 2]; OWN_MAX],
     /// Which code is recorded, some of the `SELECT_*`. Set by the recorder before the target sees it.
     pub selection: AtomicU32,
     /// Instructions that are still to be executed unrecorded and that no thread has taken upon itself yet.
@@ -109,6 +119,69 @@ pub const SELECT_INSIDE: u32 = 1;
 pub const SELECT_OUTSIDE: u32 = 2;
 /// What a thread does is recorded from one of the entries until it returns from there.
 pub const SELECT_CALLEES: u32 = 4;
+
+/// Nobody leaves.
+pub const LEAVE_NOT: u32 = 0;
+/// The recorder is gone, or cannot help: each thread leaves for itself, and the engine stays where it is.
+pub const LEAVE_ALONE: u32 = 1;
+/// Each thread is to stop with its state saved (see [`Places::parked`]) and to wait until this changes. The recorder then puts all
+/// of them back into native code.
+pub const LEAVE_TOGETHER: u32 = 2;
+
+pub const STAGE_NONE: u32 = 0;
+/// The first thread has set the engine up; the states of the others are made.
+pub const STAGE_STARTED: u32 = 1;
+/// The application has its own signal actions again, and no page of it is write-protected by us.
+pub const STAGE_FINISHED: u32 = 2;
+
+/// Most ranges that the engine can have.
+pub const OWN_MAX: usize = 1024;
+
+/// Addresses in the engine's image and offsets in the state of a thread (gs points at it) that the recorder needs to start
+/// further threads and to bring threads back to native code. Set by the engine before [`STAGE_STARTED`].
+#[repr(C)]
+pub struct Places {
+    /// Where a further thread starts: rdi is its state, rsp the top of its engine stack less 8.
+    pub adopt: AtomicU64,
+    /// What a stopped thread is made to execute, in the same way, to take the engine down: then [`STAGE_FINISHED`].
+    pub finish: AtomicU64,
+    /// The `syscall` instruction with which the application's own system calls are made.
+    pub system_call: AtomicU64,
+    /// The state's own address.
+    pub this: AtomicU32,
+    /// The application's [`Registers`].
+    pub registers: AtomicU32,
+    /// The low halves of its vector registers, 256 bytes, and mxcsr, 4 bytes.
+    pub vectors: AtomicU32,
+    pub mxcsr: AtomicU32,
+    /// Its signal mask, 8 bytes.
+    pub mask: AtomicU32,
+    /// Its alternate stack, as the kernel's `stack_t`.
+    pub alternate_stack: AtomicU32,
+    /// Its [`Rseq`].
+    pub rseq: AtomicU32,
+    /// Non-zero while the thread waits to be put into native code, 4 bytes.
+    pub parked: AtomicU32,
+    /// Top of its engine stack, 8 bytes.
+    pub engine_stack: AtomicU32,
+    /// The address where its next word goes, and that of the segment it is in, 8 bytes each.
+    pub cursor: AtomicU32,
+    pub segment: AtomicU32,
+    /// The number of its slot, 4 bytes.
+    pub slot: AtomicU32,
+}
+
+/// What a thread has told the kernel about restartable sequences; all zero: nothing.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Rseq {
+    pub address: u64,
+    pub length: u32,
+    pub signature: u32,
+}
+
+/// Sent with SIGTRAP, as a queued signal's value, to a thread in translated code: it is to look at [`Control::leave`] soon.
+pub const LEAVE_REQUEST: u64 = MAGIC;
 
 /// Control flow only.
 pub const DATA_NONE: u32 = 0;
@@ -221,10 +294,27 @@ pub struct Init {
     /// Logical thread number and slot that the injector has taken for this thread (slot state already live).
     pub thread: u32,
     pub slot: u32,
+    /// With [`FLAG_ATTACHED`]: how many of these there are, one behind the other; this is the first.
+    pub thread_count: u32,
+    /// With [`FLAG_ATTACHED`]: the system call at `registers.rip` had begun and was interrupted for us; the error number with which
+    /// the kernel asks itself to start it again (`ERESTART*`, or `EINTR`). 0: there is none.
+    pub interrupted: u32,
+    /// With [`FLAG_ATTACHED`]: the signal mask. All signals are blocked when the engine starts.
+    pub mask: u64,
+    /// With [`FLAG_ATTACHED`]: what the kernel was told until the injector took it back.
+    pub rseq: Rseq,
+    /// The state that the engine has made for this thread. Set by the engine before [`STAGE_STARTED`].
+    pub state: u64,
+    pub mxcsr: u32,
+    pub padding: u32,
+    /// With [`FLAG_ATTACHED`]: the low halves of the vector registers.
+    pub vectors: [[u64; 2]; 16],
 }
 
 /// The kernel lets user code write gs base (`AT_HWCAP2` bit 1).
 pub const FLAG_FSGSBASE: u32 = 1;
+/// The process was running before: its threads have masks, alternate stacks and vector registers to be taken over.
+pub const FLAG_ATTACHED: u32 = 2;
 
 /// Room for a table of indirect targets, a power of two of addresses.
 pub const TABLE_BYTES: usize = 8 << 18;

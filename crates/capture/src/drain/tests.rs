@@ -311,7 +311,7 @@ fn a_sink_that_fails_does_not_stop_the_target() {
     });
     assert_eq!(failure, Some(Full));
     assert_eq!(sink.paths[&(0, 0)].len(), 2 * SEGMENT_WORDS);
-    assert_eq!(shared.control().leave.load(SeqCst), 1);
+    assert_eq!(shared.control().leave.load(SeqCst), wire::LEAVE_TOGETHER);
 }
 
 #[test]

@@ -235,6 +235,7 @@ pub struct Overview {
 enum ExitJson {
     Code(i32),
     Signal(i32),
+    Left,
     Unknown,
 }
 
@@ -252,6 +253,7 @@ impl Overview {
             exit: match trace.exit() {
                 Exit::Code(code) => ExitJson::Code(code),
                 Exit::Signal(signal) => ExitJson::Signal(signal),
+                Exit::Left => ExitJson::Left,
                 Exit::Unknown => ExitJson::Unknown,
             },
             finished: trace.is_finished(),
@@ -413,6 +415,7 @@ fn exit_text(overview: &Overview) -> String {
     match (&overview.exit, overview.finished) {
         (ExitJson::Code(code), _) => format!("status {code}"),
         (ExitJson::Signal(signal), _) => format!("killed by {}", names::signal(u8::try_from(*signal).unwrap_or(0))),
+        (ExitJson::Left, _) => "none: it ran on when the recording ended".into(),
         (ExitJson::Unknown, true) => "unknown".into(),
         (ExitJson::Unknown, false) => "unknown: the recording was not finished".into(),
     }

@@ -6,7 +6,7 @@ use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::thread::ScopedJoinHandle;
 use std::time::{Duration, Instant};
 
-use capture::{Options, Outcome, Selection};
+use capture::{Limits, Options, Outcome, Selection};
 use serde::Serialize;
 use trace::{DataMode, Exit, Summary};
 
@@ -20,9 +20,11 @@ pub fn run(arguments: &Record) -> Result<u8, Stopped> {
     refuse_special(&arguments.output)?;
     let options = Options {
         command: arguments.command.clone(),
+        process: arguments.pid,
         output: arguments.output.clone(),
         no_aslr: arguments.no_aslr,
         data: mode(arguments.data),
+        limits: Limits { time: arguments.seconds, bytes: arguments.max_size },
         selection: selection(arguments),
     };
     let (outcome, watched) = watched(arguments, || capture::record(&options));
@@ -36,7 +38,7 @@ pub fn run(arguments: &Record) -> Result<u8, Stopped> {
     if let Some(path) = &arguments.report {
         write_report(path, &outcome, &watched)?;
     }
-    Ok(status(outcome.exit))
+    Ok(if arguments.pid.is_some() { 0 } else { status(outcome.exit) })
 }
 
 fn selection(arguments: &Record) -> Selection {
@@ -74,7 +76,7 @@ fn status(exit: Exit) -> u8 {
     match exit {
         Exit::Code(code) => u8::try_from(code & 0xff).unwrap_or(FAILED),
         Exit::Signal(signal) => 128u8.wrapping_add(u8::try_from(signal).unwrap_or(0)),
-        Exit::Unknown => FAILED,
+        Exit::Left | Exit::Unknown => FAILED,
     }
 }
 

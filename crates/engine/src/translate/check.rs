@@ -102,8 +102,8 @@ impl Translator<'_, '_> {
         }
     }
 
-    /// The code has changed before the block at `target`, `blocks` blocks into the chain.
-    pub(super) fn leave_changed(&mut self, blocks: u16, target: u64, leave: u32) {
+    /// The code has changed before the block at `target`, `blocks` blocks into the chain, which has `data` bytes of data.
+    pub(super) fn leave_changed(&mut self, blocks: u16, target: u64, leave: u32, data: u32) {
         self.out.reload_scratch();
         if blocks > 0 {
             return self.leave_after(blocks, target, leave);
@@ -111,7 +111,7 @@ impl Translator<'_, '_> {
         // Nothing has been executed, so nothing is recorded; the path is never taken.
         let number = self.surroundings.first_exit + self.result.exits.len() as u32;
         let kind = ExitKind::Changed;
-        self.result.exits.push(NewExit { kind, target, site: 0, blocks: 1, leave: LEAVE_DIRECT, data: 0 });
+        self.result.exits.push(NewExit { kind, target, site: 0, blocks: 1, leave: LEAVE_DIRECT, data });
         self.out.leave(number);
     }
 }

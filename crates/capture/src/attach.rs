@@ -1,0 +1,390 @@
+//! Takes over a process that is running, with all of its threads.
+//!
+//! All threads are stopped; one of them is made to map the engine and to set it up; then each starts in the engine with the state
+//! that it had. A system call that was interrupted for this is made again there. If anything fails, every thread goes on
+//! as if nothing had been.
+
+use std::time::Duration;
+
+use libc::user_regs_struct;
+use wire::{Control, FLAG_ATTACHED, Init, Rseq, SLOT_COUNT, STAGE_STARTED};
+
+use crate::call;
+use crate::crowd::{Crowd, PAUSE, State};
+use crate::image::Image;
+use crate::inject::{self, Context, InjectError, Layout, Placed, Placement};
+use crate::maps;
+use crate::ptrace::{Exit, Tracee};
+use crate::remote::{self, Remote};
+use crate::shared::{SHARED_NAME, Shared};
+use crate::task::{self, Status};
+
+/// A thread that is in the kernel and cannot be interrupted may take as long to stop.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// The bytes of a `syscall` instruction.
+const SYSCALL: [u8; 2] = [0x0f, 0x05];
+/// In the argument of rseq: the kernel is to forget it.
+const RSEQ_UNREGISTER: u64 = 1;
+
+/// Why a process was not taken over.
+#[derive(Debug, thiserror::Error)]
+pub enum AttachError {
+    #[error("there is no process {0}")]
+    NoProcess(i32),
+    #[error("{0} is the number of a thread; its process is {1}")]
+    NotAProcess(i32, u64),
+    #[error("process {0} has ended already")]
+    Ended(i32),
+    #[error("process {0} is a part of the kernel")]
+    Kernel(i32),
+    #[error("process {0} is this recorder itself")]
+    Ourselves(i32),
+    #[error("process {0} is traced by process {1} already")]
+    Traced(i32, u64),
+    #[error("process {0} is being recorded already, or was left behind by a recorder that was killed")]
+    Recorded(i32),
+    #[error("process {0} runs under seccomp, which would not let the recorder's own system calls pass")]
+    Seccomp(i32),
+    #[error("process {0} is not 64-bit code")]
+    Not64Bit(i32),
+    #[error("process {0} uses the gs register, which the recorder needs for itself")]
+    UsesGs(i32),
+    #[error("process {0} has shadow stacks, which translated code would violate")]
+    ShadowStack(i32),
+    #[error("process {0} is stopped")]
+    Stopped(i32),
+    #[error("process {0} has {1} threads, and {SLOT_COUNT} are the most that can be recorded")]
+    TooManyThreads(i32, usize),
+    #[error("thread {1} of process {0} does not stop")]
+    DoesNotStop(i32, i32),
+    #[error("no permission to trace process {0}")]
+    NoPermission(i32),
+    #[error("process {0} could not be taken over: {1}")]
+    Inject(i32, #[source] InjectError),
+}
+
+impl AttachError {
+    /// What the user could do about it.
+    pub fn hint(&self) -> Option<String> {
+        let hint = match self {
+            Self::NotAProcess(_, process) => format!("use -p {process}"),
+            Self::NoPermission(_) => {
+                "it may be another user's, or ptrace is restricted: see /proc/sys/kernel/yama/ptrace_scope".into()
+            }
+            Self::Stopped(process) => format!("`kill -CONT {process}` lets it go on"),
+            Self::DoesNotStop(..) => "it waits for a device or for a child made by vfork: try again later".into(),
+            Self::Seccomp(_) => "start the program under `trackway record` without the filter".into(),
+            _ => return None,
+        };
+        Some(hint)
+    }
+}
+
+type Result<T> = std::result::Result<T, AttachError>;
+
+/// Says why the process cannot be attached to, as far as can be seen from outside.
+pub fn check(pid: i32) -> Result<()> {
+    let status = Status::of(pid).map_err(|_| AttachError::NoProcess(pid))?;
+    if pid.cast_unsigned() == std::process::id() {
+        return Err(AttachError::Ourselves(pid));
+    }
+    match status.number("Tgid") {
+        Some(process) if process != pid as u64 => return Err(AttachError::NotAProcess(pid, process)),
+        _ => {}
+    }
+    let is_zombie = status.get("State").is_some_and(|state| state.starts_with(['Z', 'X']));
+    if is_zombie && !task::has_any(pid) {
+        return Err(AttachError::Ended(pid));
+    }
+    if status.get("Kthread").is_some_and(|value| value == "1") || (status.get("VmSize").is_none() && !is_zombie) {
+        return Err(AttachError::Kernel(pid));
+    }
+    match status.number("TracerPid") {
+        Some(tracer) if tracer != 0 => return Err(AttachError::Traced(pid, tracer)),
+        _ => {}
+    }
+    if status.number("Seccomp").is_some_and(|mode| mode != 0) {
+        return Err(AttachError::Seccomp(pid));
+    }
+    Ok(())
+}
+
+/// Takes over all threads of a process. `prepare` is told which, and in which order they get their slots, before any of them goes on.
+pub fn attach(process: i32, image: &Image, shared: &Shared, prepare: impl FnOnce(&[i32])) -> Result<Placed> {
+    let mut crowd = Crowd::new(process);
+    let found = match crowd.stop_all(PATIENCE) {
+        Ok(true) => look_at(&crowd, process),
+        Ok(false) if crowd.is_gone() => Err(AttachError::Ended(process)),
+        Ok(false) => {
+            let awake = crowd.members.iter().find(|(_, state)| !matches!(state, State::Stopped { .. }));
+            Err(AttachError::DoesNotStop(process, awake.map_or(process, |(&tid, _)| tid)))
+        }
+        Err(_) => Err(AttachError::NoPermission(process)),
+    };
+    let captives = found.and_then(|gate| captives(&crowd, process, gate)).inspect_err(|_| crowd.disperse())?;
+    let threads: Vec<i32> = captives.iter().map(|captive| captive.remote.tracee.tid).collect();
+    prepare(&threads);
+    match take(captives, process, image, shared) {
+        Ok(placed) => Ok(placed),
+        Err((error, captives)) => {
+            captives.into_iter().for_each(Captive::release);
+            Err(AttachError::Inject(process, error))
+        }
+    }
+}
+
+/// Looks at the stopped threads, before anything is done to them. Returns where they can make system calls.
+fn look_at(crowd: &Crowd, process: i32) -> Result<Option<u64>> {
+    let failed = |error| AttachError::Inject(process, error);
+    if crowd.members.len() > SLOT_COUNT {
+        return Err(AttachError::TooManyThreads(process, crowd.members.len()));
+    }
+    for (&tid, state) in &crowd.members {
+        if matches!(state, State::Stopped { is_group: true, .. }) {
+            return Err(AttachError::Stopped(process));
+        }
+        let registers = Tracee { tid }.registers().context("reading registers").map_err(failed)?;
+        if registers.cs != inject::CODE_SEGMENT_64 {
+            return Err(AttachError::Not64Bit(process));
+        }
+        if registers.gs_base != 0 || registers.gs != 0 {
+            return Err(AttachError::UsesGs(process));
+        }
+        let status = Status::of(tid).context("reading the status").map_err(failed)?;
+        if status.get("x86_Thread_features").is_some_and(|features| features.contains("shstk")) {
+            return Err(AttachError::ShadowStack(process));
+        }
+    }
+    let Some(&tid) = crowd.members.keys().next() else { return Err(AttachError::Ended(process)) };
+    let mappings = maps::of_process(tid).context("reading the memory map").map_err(failed)?;
+    if mappings.iter().any(|mapping| mapping.path.contains(SHARED_NAME)) {
+        return Err(AttachError::Recorded(process));
+    }
+    Ok(remote::gate(Tracee { tid }, &mappings))
+}
+
+/// A stopped thread on its way into the engine.
+struct Captive {
+    remote: Remote,
+    /// How it would go on without us.
+    native: user_regs_struct,
+    call: Option<call::Interrupted>,
+    rseq: Rseq,
+    is_registered: bool,
+}
+
+fn captives(crowd: &Crowd, process: i32, gate: Option<u64>) -> Result<Vec<Captive>> {
+    let mut captives = Vec::new();
+    // The first thread of the process is the first of the recording, if it is alive.
+    let first = crowd.members.get_key_value(&process);
+    let others = crowd.members.iter().filter(|&(&tid, _)| tid != process);
+    for (&tid, state) in first.into_iter().chain(others) {
+        let &State::Stopped { signal, .. } = state else { continue };
+        match Captive::new(Tracee { tid }, gate, signal) {
+            Ok(captive) => captives.push(captive),
+            Err(error) => {
+                captives
+                    .into_iter()
+                    .for_each(|captive| drop(captive.remote.finish_with(&captive.native, captive.remote.mask)));
+                return Err(AttachError::Inject(process, error));
+            }
+        }
+    }
+    Ok(captives)
+}
+
+impl Captive {
+    fn new(tracee: Tracee, gate: Option<u64>, signal: i32) -> inject::Result<Self> {
+        let registers = tracee.registers().context("reading registers")?;
+        // Before signals are blocked: they decide whether a call has ended.
+        let call = call::of_thread(tracee, &registers, signal);
+        let rseq = tracee.rseq();
+        let mut native = call::undisturbed(&registers, call);
+        if let Some(abort) = critical_section(tracee, rseq, native.rip) {
+            native.rip = abort;
+        }
+        let remote = Remote::new(tracee, gate, signal)?;
+        Ok(Self { remote, native, call, rseq, is_registered: rseq != Rseq::default() })
+    }
+
+    /// Takes what the thread has registered about restartable sequences from the kernel.
+    fn unregister(&mut self) -> inject::Result<()> {
+        if self.is_registered {
+            self.tell_rseq("unregistering restartable sequences", RSEQ_UNREGISTER)?;
+            self.is_registered = false;
+        }
+        Ok(())
+    }
+
+    fn tell_rseq(&mut self, what: &'static str, flags: u64) -> inject::Result<u64> {
+        let Rseq { address, length, signature } = self.rseq;
+        self.remote.call(what, libc::SYS_rseq, [address, u64::from(length), flags, u64::from(signature), 0, 0])
+    }
+
+    /// What the engine is told about the thread.
+    fn init(&self, layout: &Layout, placement: Placement) -> inject::Result<Init> {
+        let tracee = self.remote.tracee;
+        let registers = self.call.map_or(self.native, |call| call::again(&self.remote.registers, call));
+        let vectors = tracee.vectors().context("reading registers")?;
+        let is_syscall = || {
+            let mut code = [0; SYSCALL.len()];
+            tracee.read(registers.rip, &mut code).is_ok() && code == SYSCALL
+        };
+        let init = inject::initial_values(tracee, &registers, layout, placement)?;
+        Ok(Init {
+            flags: init.flags | FLAG_ATTACHED,
+            interrupted: self.call.filter(|_| is_syscall()).map_or(0, |call| call.code),
+            mask: self.remote.mask,
+            rseq: self.rseq,
+            mxcsr: vectors.mxcsr,
+            vectors: wide(&vectors.xmm_space),
+            ..init
+        })
+    }
+
+    /// Lets the thread go on without us.
+    fn release(mut self) {
+        // What fails here fails because the thread is dying.
+        if self.rseq != Rseq::default() && !self.is_registered {
+            let _ = self.tell_rseq("registering restartable sequences", 0);
+        }
+        let _ = self.remote.halt();
+        let _ = self.remote.finish_with(&self.native, self.remote.mask);
+        let _ = self.remote.detach();
+    }
+
+    /// Lets the thread go on in the engine.
+    fn start(self, registers: &user_regs_struct) -> inject::Result<()> {
+        self.remote.finish_with(registers, u64::MAX)?;
+        self.remote.detach()
+    }
+}
+
+/// If the thread is in a critical section of a restartable sequence, where it goes on when it is interrupted: as it is now.
+fn critical_section(tracee: Tracee, rseq: Rseq, pc: u64) -> Option<u64> {
+    const SECTION: u64 = 8;
+    if rseq == Rseq::default() {
+        return None;
+    }
+    let word = |address: u64| {
+        let mut bytes = [0; 8];
+        tracee.read(address, &mut bytes).ok()?;
+        Some(u64::from_le_bytes(bytes))
+    };
+    let section = word(rseq.address + SECTION).filter(|&section| section != 0)?;
+    let (start, length, abort) = (word(section + 8)?, word(section + 16)?, word(section + 24)?);
+    (pc.wrapping_sub(start) < length).then_some(abort)
+}
+
+/// Vector registers as pairs of words.
+fn wide(space: &[u32; 64]) -> [[u64; 2]; 16] {
+    let word = |at: usize| u64::from(space[at]) | u64::from(space[at + 1]) << 32;
+    std::array::from_fn(|register| [word(4 * register), word(4 * register + 2)])
+}
+
+type Failed = (InjectError, Vec<Captive>);
+
+/// Maps the engine, starts it in the first thread and then in the others. After an error, those are returned that have not been started.
+fn take(
+    mut captives: Vec<Captive>,
+    process: i32,
+    image: &Image,
+    shared: &Shared,
+) -> std::result::Result<Placed, Failed> {
+    let placed = match place(&mut captives, process, image, shared) {
+        Ok(placed) => placed,
+        Err(error) => return Err((error, captives)),
+    };
+    let (layout, placed) = placed;
+    let mut rest = captives.into_iter();
+    let Some(first) = rest.next() else { return Err((InjectError::Gone(Exit::Code(0)), Vec::new())) };
+    let entry = layout.entry(image, &first.remote.registers);
+    if let Err(error) = first.start(&entry) {
+        return Err((error, rest.collect()));
+    }
+    if let Err(error) = wait_for_start(process, shared.control()) {
+        return Err((error, rest.collect()));
+    }
+    for (index, captive) in (1..).zip(rest) {
+        // A thread that cannot be started is dying.
+        let _ = adopt(captive, &layout, index, shared.control());
+    }
+    Ok(placed)
+}
+
+/// Everything before the first thread goes on; undone after an error.
+fn place(captives: &mut [Captive], process: i32, image: &Image, shared: &Shared) -> inject::Result<(Layout, Placed)> {
+    let count = captives.len();
+    let Some(first) = captives.first_mut() else { return Err(InjectError::Gone(Exit::Code(0))) };
+    let tid = first.remote.tracee.tid;
+    let mappings = maps::of_process(tid).context("reading the memory map")?;
+    let layout = inject::prepare(&mut first.remote, image, shared, &mappings, count, None)?;
+    let placed = layout.placed();
+    match tell(captives, process, &layout) {
+        Ok(()) => Ok((layout, placed)),
+        Err(error) => {
+            if let Some(first) = captives.first_mut() {
+                inject::remove(&mut first.remote, &placed)?;
+            }
+            Err(error)
+        }
+    }
+}
+
+/// Writes down for the engine what it has to know about every thread.
+fn tell(captives: &mut [Captive], process: i32, layout: &Layout) -> inject::Result<()> {
+    let count = captives.len() as u32;
+    for (index, captive) in (0..).zip(captives) {
+        let init = captive.init(layout, Placement { thread: index, slot: index, process, base: None })?;
+        captive.unregister()?;
+        let init = Init { thread_count: count, ..init };
+        let address = layout.init + u64::from(index) * size_of::<Init>() as u64;
+        captive.remote.tracee.write(address, inject::as_bytes(&init)).context("writing to the target")?;
+    }
+    Ok(())
+}
+
+/// Waits until the first thread has set up the engine.
+fn wait_for_start(process: i32, control: &Control) -> inject::Result<()> {
+    while control.stage.load(std::sync::atomic::Ordering::SeqCst) != STAGE_STARTED {
+        if !task::has_any(process) {
+            return Err(InjectError::Gone(Exit::Code(0)));
+        }
+        std::thread::sleep(PAUSE);
+    }
+    Ok(())
+}
+
+/// Starts a further thread, whose state the engine has made.
+fn adopt(captive: Captive, layout: &Layout, index: u64, control: &Control) -> inject::Result<()> {
+    let tracee = captive.remote.tracee;
+    let word = |address: u64| {
+        let mut bytes = [0; 8];
+        tracee.read(address, &mut bytes).context("reading from the target")?;
+        Ok(u64::from_le_bytes(bytes))
+    };
+    let order = std::sync::atomic::Ordering::SeqCst;
+    let init = layout.init + index * size_of::<Init>() as u64;
+    let state = word(init + std::mem::offset_of!(Init, state) as u64)?;
+    let stack_top = word(state + u64::from(control.places.engine_stack.load(order)))?;
+    let entry = inject::start_at(control.places.adopt.load(order), state, stack_top, &captive.remote.registers);
+    captive.start(&entry)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn vector_registers_are_pairs() {
+        let space: [u32; 64] = std::array::from_fn(|index| index as u32);
+        assert_eq!(wide(&space)[1], [4 | 5 << 32, 6 | 7 << 32]);
+    }
+
+    #[test]
+    fn refusals_before_anything_is_done() {
+        let own = std::process::id().cast_signed();
+        assert!(matches!(check(own), Err(AttachError::Ourselves(_))));
+        assert!(matches!(check(0x3fff_ffff), Err(AttachError::NoProcess(_))));
+    }
+}

@@ -1,0 +1,174 @@
+//! All threads of a process, held by ptrace while something is done to them that they must not see.
+//!
+//! Threads come and go until all of them have stopped. Knows nothing of why they are held.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::time::{Duration, Instant};
+
+use crate::ptrace::{self, Exit, Stop, Tracee};
+use crate::{call, task};
+
+/// Between two looks at threads that are to stop.
+pub const PAUSE: Duration = Duration::from_micros(100);
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum State {
+    /// On its way to a stop that we have asked for.
+    Called,
+    /// It runs, and we have not asked it to stop since then.
+    Free(Instant),
+    /// Stopped, about to get this signal if it is not 0.
+    Stopped { signal: i32, is_group: bool },
+}
+
+#[derive(Debug)]
+pub struct Crowd {
+    process: i32,
+    pub members: BTreeMap<i32, State>,
+    /// How the process ended, if it did.
+    pub exit: Option<Exit>,
+    /// The process has executed another program: all of its threads but one are gone, and that one stands at the event.
+    pub has_executed: bool,
+}
+
+impl Crowd {
+    pub fn new(process: i32) -> Self {
+        Self { process, members: BTreeMap::new(), exit: None, has_executed: false }
+    }
+
+    /// Attaches to threads that are new and asks them to stop. Returns whether there were any.
+    pub fn gather(&mut self) -> io::Result<bool> {
+        let mut any = false;
+        for tid in task::all(self.process)? {
+            if self.members.contains_key(&tid) || !task::is_alive(self.process, tid) {
+                continue;
+            }
+            match Tracee::seize(tid).and_then(Tracee::interrupt) {
+                Ok(()) => drop(self.members.insert(tid, State::Called)),
+                // It has ended in the meantime.
+                Err(_) if !task::is_alive(self.process, tid) => {}
+                Err(error) => return Err(error),
+            }
+            any = true;
+        }
+        Ok(any)
+    }
+
+    /// Takes note of what the threads report; returns those that have stopped.
+    pub fn look(&mut self) -> Vec<i32> {
+        let mut stopped = Vec::new();
+        let waiting: Vec<i32> =
+            self.members.iter().filter(|(_, state)| !is_stopped(state)).map(|(&tid, _)| tid).collect();
+        for tid in waiting {
+            let state = match ptrace::look(tid) {
+                Ok(None) => continue,
+                Ok(Some(stop)) => self.state_after(tid, stop),
+                Err(_) => None,
+            };
+            match state {
+                Some(state) => {
+                    self.members.insert(tid, state);
+                    stopped.push(tid);
+                }
+                None => drop(self.members.remove(&tid)),
+            }
+        }
+        stopped
+    }
+
+    fn state_after(&mut self, tid: i32, stop: Stop) -> Option<State> {
+        match stop {
+            Stop::Gone(exit) => {
+                if tid == self.process {
+                    self.exit = Some(exit);
+                }
+                None
+            }
+            Stop::Signal(signal) => Some(State::Stopped { signal, is_group: false }),
+            Stop::Group(_) => Some(State::Stopped { signal: 0, is_group: true }),
+            Stop::Exec => {
+                self.has_executed = true;
+                Some(State::Stopped { signal: 0, is_group: false })
+            }
+            Stop::Syscall | Stop::Other => Some(State::Stopped { signal: 0, is_group: false }),
+        }
+    }
+
+    pub fn is_gone(&self) -> bool {
+        self.exit.is_some() || self.members.is_empty() && !task::has_any(self.process)
+    }
+
+    /// Whether all threads that we know of have stopped.
+    pub fn all_stopped(&self) -> bool {
+        self.members.values().all(is_stopped)
+    }
+
+    /// Lets a stopped thread go on.
+    pub fn resume(&mut self, tid: i32) {
+        let Some(&State::Stopped { signal, .. }) = self.members.get(&tid) else { return };
+        // If it fails, the thread is dying, and the next look says so.
+        let _ = Tracee { tid }.resume(signal);
+        self.members.insert(tid, State::Free(Instant::now()));
+    }
+
+    /// Asks the threads that have been running for at least `time` to stop.
+    pub fn call(&mut self, time: Duration) {
+        for (&tid, state) in &mut self.members {
+            if matches!(state, State::Free(since) if since.elapsed() >= time) {
+                let _ = Tracee { tid }.interrupt();
+                *state = State::Called;
+            }
+        }
+    }
+
+    /// Waits until all threads have stopped, new ones included. False if that takes longer than `patience`, or the process is gone.
+    pub fn stop_all(&mut self, patience: Duration) -> io::Result<bool> {
+        let deadline = Instant::now() + patience;
+        loop {
+            self.gather()?;
+            self.look();
+            if self.all_stopped() && !self.gather()? {
+                return Ok(!self.members.is_empty() && self.exit.is_none() && !self.has_executed);
+            }
+            if Instant::now() > deadline || self.is_gone() {
+                return Ok(false);
+            }
+            std::thread::sleep(PAUSE);
+        }
+    }
+
+    /// Lets all threads go on, as they are, without us.
+    pub fn disperse(&mut self) {
+        let deadline = Instant::now() + Duration::from_secs(1);
+        while !self.members.is_empty() {
+            self.call(Duration::ZERO);
+            self.look();
+            for (&tid, state) in &self.members {
+                if let State::Stopped { signal, .. } = *state {
+                    // If it fails, the thread is dying.
+                    let _ = undisturb(Tracee { tid }, signal).and_then(|()| Tracee { tid }.detach(signal));
+                }
+            }
+            self.members.retain(|_, state| !is_stopped(state));
+            if Instant::now() > deadline {
+                // What does not stop is let go of by the kernel, when we end.
+                return;
+            }
+            std::thread::sleep(PAUSE);
+        }
+    }
+}
+
+/// Makes sure that a stopped thread does not notice that a system call of its was interrupted.
+pub fn undisturb(tracee: Tracee, signal: i32) -> io::Result<()> {
+    let registers = tracee.registers()?;
+    match call::of_thread(tracee, &registers, signal) {
+        Some(call) if !call.is_restarted() => tracee.set_registers(&call::again(&registers, call)),
+        _ => Ok(()),
+    }
+}
+
+fn is_stopped(state: &State) -> bool {
+    matches!(state, State::Stopped { .. })
+}

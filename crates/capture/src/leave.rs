@@ -1,0 +1,413 @@
+//! Brings all threads of a target back to native code and takes everything of ours out of it.
+//!
+//! The threads are asked to stop with their state saved (`wire::LEAVE_TOGETHER`). Most do so at their next visit to the engine's
+//! dispatcher. Those that go round in translated code are sent a signal that brings them there; those that wait in a system call are
+//! stopped in it. When every thread is in one of these two states, one is made to give the signal handlers back, each gets
+//! its alternate stack, mask and registers, and everything is unmapped. A system call goes on natively, in the application's own code.
+
+use std::ops::Range;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use libc::user_regs_struct;
+use wire::{
+    Control, EXEC_FAILED, EXEC_IDLE, EXEC_REFUSED, EXEC_WANTED, LEAVE_NOT, LEAVE_REQUEST, LEAVE_TOGETHER, Registers,
+    Rseq, STAGE_FINISHED,
+};
+
+use crate::call::{self, Interrupted};
+use crate::crowd::{Crowd, PAUSE, State};
+use crate::inject::{self, Context, InjectError, Placed, Result};
+use crate::maps;
+use crate::ptrace::{self, Exit, Tracee};
+use crate::remote::{self, Remote};
+use crate::shared::{self, Shared};
+use crate::task::Status;
+
+/// Threads that visit the dispatcher soon are not disturbed.
+const GRACE: Duration = Duration::from_millis(3);
+/// A thread that is in the engine, or on its way there, gets so much time before it is looked at again.
+const AGAIN: Duration = Duration::from_millis(2);
+/// How long the other threads wait for one that waits for a child made by vfork.
+const VFORK_PATIENCE: Duration = Duration::from_millis(50);
+/// How long they wait for any other reason.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// What came of an attempt to leave.
+#[derive(Debug)]
+pub enum Left {
+    /// Everything is as if we had never been there, unless there was a problem. For each thread its slot, and how many bytes it has
+    /// written to the segment that it did not complete.
+    Completely { slots: Vec<(u32, u32)>, problem: Option<InjectError> },
+    /// The process has executed another program, which is not traced.
+    Executed,
+    /// The process has ended.
+    Gone(Option<Exit>),
+    /// A thread waits for a child with which it shares its memory. All threads go on, recorded, as before.
+    NotNow,
+    /// Threads do not stop. They were asked to leave by themselves; the engine stays in the process.
+    InPart,
+}
+
+/// A target that is to be left.
+pub struct Target<'a> {
+    pub process: i32,
+    pub shared: &'a Shared,
+    pub placed: &'a Placed,
+}
+
+/// Tries to leave; `meanwhile` is called again and again, to drain the rings.
+pub fn leave(target: &Target, meanwhile: &mut dyn FnMut()) -> Left {
+    let control = target.shared.control();
+    let mut leaving = Leaving { target, control, crowd: Crowd::new(target.process), threads: Vec::new() };
+    // Others may have asked for it already.
+    control.leave.store(LEAVE_TOGETHER, Ordering::SeqCst);
+    let start = Instant::now();
+    while start.elapsed() < GRACE {
+        leaving.refuse_exec();
+        meanwhile();
+        std::thread::sleep(PAUSE);
+    }
+    match leaving.hold_all(meanwhile) {
+        Hold::All => {}
+        Hold::Executed => return Left::Executed,
+        Hold::Gone => return Left::Gone(leaving.crowd.exit),
+        Hold::Not => {
+            let waits = control.vforks.load(Ordering::SeqCst) != 0;
+            leaving.let_go(if waits { LEAVE_NOT } else { wire::LEAVE_ALONE });
+            return if waits { Left::NotNow } else { Left::InPart };
+        }
+    }
+    let slots = leaving.threads.iter().filter_map(Thread::slot).collect();
+    let problem = leaving.finish();
+    Left::Completely { slots, problem }
+}
+
+enum Hold {
+    All,
+    Not,
+    Executed,
+    Gone,
+}
+
+struct Leaving<'a> {
+    target: &'a Target<'a>,
+    control: &'a Control,
+    crowd: Crowd,
+    /// Those that are held where they can be put into native code.
+    threads: Vec<Thread>,
+}
+
+/// A thread that is held.
+struct Thread {
+    tracee: Tracee,
+    stopped: user_regs_struct,
+    /// The system call of the application's in which it was interrupted.
+    call: Option<Interrupted>,
+    /// `None` for a thread that is not ours.
+    state: Option<ThreadState>,
+}
+
+/// What the engine keeps for a thread.
+struct ThreadState {
+    address: u64,
+    registers: Registers,
+    vectors: [u8; 256],
+    mxcsr: u32,
+    mask: u64,
+    rseq: Rseq,
+    engine_stack: u64,
+    slot: u32,
+    /// Bytes written to the current segment.
+    used: u64,
+}
+
+/// Where a stopped thread is.
+enum Whereabouts {
+    /// Where it can be put into native code.
+    Ready(Box<Thread>),
+    /// In translated code.
+    Cache,
+    /// In the engine, or on its way.
+    Engine,
+}
+
+impl Leaving<'_> {
+    /// Holds one thread after the other, until none is left.
+    fn hold_all(&mut self, meanwhile: &mut dyn FnMut()) -> Hold {
+        let start = Instant::now();
+        loop {
+            self.refuse_exec();
+            meanwhile();
+            let gathered = self.crowd.gather();
+            if gathered.is_err() || self.crowd.is_gone() || self.crowd.has_executed {
+                self.crowd.disperse();
+                return if self.crowd.has_executed { Hold::Executed } else { Hold::Gone };
+            }
+            for tid in self.crowd.look() {
+                self.hold(tid);
+            }
+            self.forget_the_dead();
+            let all_held = self.crowd.all_stopped() && self.threads.len() == self.crowd.members.len();
+            if all_held && self.crowd.gather().is_ok_and(|any| !any) {
+                return Hold::All;
+            }
+            let waits = self.control.vforks.load(Ordering::SeqCst) != 0;
+            if start.elapsed() > if waits { VFORK_PATIENCE } else { PATIENCE } {
+                return Hold::Not;
+            }
+            self.crowd.call(AGAIN);
+            std::thread::sleep(PAUSE);
+        }
+    }
+
+    /// A thread has stopped: keeps it if that is possible where it stands.
+    fn hold(&mut self, tid: i32) {
+        let Some(&State::Stopped { signal, .. }) = self.crowd.members.get(&tid) else { return };
+        // A thread that is about to get a signal handles it first.
+        if signal == 0 {
+            match self.whereabouts(Tracee { tid }) {
+                Ok(Whereabouts::Ready(thread)) => return self.threads.push(*thread),
+                Ok(Whereabouts::Cache) => {
+                    // If it fails, the thread is dying.
+                    let _ = ptrace::queue(self.target.process, tid, libc::SIGTRAP, LEAVE_REQUEST);
+                }
+                Ok(Whereabouts::Engine) | Err(_) => {}
+            }
+        }
+        self.crowd.resume(tid);
+    }
+
+    fn forget_the_dead(&mut self) {
+        let members = &self.crowd.members;
+        self.threads.retain(|thread| members.contains_key(&thread.tracee.tid));
+    }
+
+    fn whereabouts(&self, tracee: Tracee) -> Result<Whereabouts> {
+        let registers = tracee.registers().context("reading registers")?;
+        let pc = registers.rip;
+        let in_engine = self.target.placed.engine.contains(&pc);
+        let Some(state) = self.state_of(tracee, registers.gs_base)? else {
+            if in_engine || self.is_own(pc) {
+                // A thread that has just been born or is about to end.
+                return Ok(Whereabouts::Engine);
+            }
+            let thread = Thread { tracee, stopped: registers, call: None, state: None };
+            return Ok(Whereabouts::Ready(Box::new(thread)));
+        };
+        if pc == self.control.places.system_call.load(Ordering::SeqCst) + call::INSTRUCTION_BYTES {
+            let call = call::of_thread(tracee, &registers, 0);
+            if call.is_some() {
+                let thread = Thread { tracee, stopped: registers, call, state: Some(state) };
+                return Ok(Whereabouts::Ready(Box::new(thread)));
+            }
+        }
+        if in_engine {
+            let parked: u32 = self.field(tracee, state.address, &self.control.places.parked)?;
+            let thread = Thread { tracee, stopped: registers, call: None, state: Some(state) };
+            return Ok(if parked != 0 { Whereabouts::Ready(Box::new(thread)) } else { Whereabouts::Engine });
+        }
+        Ok(if self.is_own(pc) { Whereabouts::Cache } else { Whereabouts::Engine })
+    }
+
+    /// Whether the engine has made the memory at `address`.
+    fn is_own(&self, address: u64) -> bool {
+        self.own().any(|range| range.contains(&address))
+    }
+
+    fn own(&self) -> impl Iterator<Item = Range<u64>> + '_ {
+        let load = |end: &std::sync::atomic::AtomicU64| end.load(Ordering::SeqCst);
+        self.control.own.iter().map(move |[start, end]| load(start)..load(end)).filter(|range| range.end != 0)
+    }
+
+    /// The state of a thread, if gs points at it. A thread that has just been born still has its parent's.
+    fn state_of(&self, tracee: Tracee, address: u64) -> Result<Option<ThreadState>> {
+        let places = &self.control.places;
+        if address == 0 || !self.is_own(address) || self.field::<u64>(tracee, address, &places.this)? != address {
+            return Ok(None);
+        }
+        let slot: u32 = self.field(tracee, address, &places.slot)?;
+        let owner = self.control.slots.get(slot as usize).map_or(0, |slot| slot.os_tid.load(Ordering::SeqCst));
+        if Status::of(tracee.tid).ok().and_then(|status| status.own_tid()) != Some(owner) {
+            return Ok(None);
+        }
+        let [cursor, segment] =
+            [self.field::<u64>(tracee, address, &places.cursor)?, self.field(tracee, address, &places.segment)?];
+        Ok(Some(ThreadState {
+            address,
+            registers: self.field(tracee, address, &places.registers)?,
+            vectors: self.field(tracee, address, &places.vectors)?,
+            mxcsr: self.field(tracee, address, &places.mxcsr)?,
+            mask: self.field(tracee, address, &places.mask)?,
+            rseq: self.field(tracee, address, &places.rseq)?,
+            engine_stack: self.field(tracee, address, &places.engine_stack)?,
+            slot,
+            used: cursor.wrapping_sub(segment),
+        }))
+    }
+
+    /// Reads a field of a thread's state. `T` consists of integers.
+    fn field<T: Copy>(&self, tracee: Tracee, state: u64, offset: &AtomicU32) -> Result<T> {
+        let mut value = std::mem::MaybeUninit::<T>::zeroed();
+        // SAFETY: the bytes of the value, which are zero and may become anything, since it consists of integers.
+        let bytes = unsafe { std::slice::from_raw_parts_mut(value.as_mut_ptr().cast::<u8>(), size_of::<T>()) };
+        let address = state + u64::from(offset.load(Ordering::SeqCst));
+        tracee.read(address, bytes).context("reading from the target")?;
+        // SAFETY: as above.
+        Ok(unsafe { value.assume_init() })
+    }
+
+    /// Who wants to execute another program does so untraced.
+    fn refuse_exec(&self) {
+        let state = &self.control.exec_state;
+        let answer = match state.load(Ordering::SeqCst) {
+            EXEC_WANTED => EXEC_REFUSED,
+            EXEC_FAILED => EXEC_IDLE,
+            _ => return,
+        };
+        self.control.exec_tid.store(0, Ordering::SeqCst);
+        state.store(answer, Ordering::SeqCst);
+        shared::wake(state);
+    }
+
+    /// Lets all threads go on as they are.
+    fn let_go(&mut self, leave: u32) {
+        self.control.leave.store(leave, Ordering::SeqCst);
+        shared::wake(&self.control.leave);
+        self.crowd.disperse();
+    }
+
+    /// Puts all threads into native code. Whatever fails, the rest is done; the first failure is returned. Most often it means that
+    /// the process is dying.
+    fn finish(mut self) -> Option<InjectError> {
+        let threads = std::mem::take(&mut self.threads);
+        let tid = threads.first().map_or(self.target.process, |thread| thread.tracee.tid);
+        let gate = maps::of_process(tid).ok().and_then(|mappings| remote::gate(Tracee { tid }, &mappings));
+        let (mut remotes, mut problems) = (Vec::new(), Vec::new());
+        for thread in threads {
+            match Remote::new(thread.tracee, gate, 0) {
+                Ok(remote) => remotes.push((remote, thread)),
+                Err(error) => problems.push(error),
+            }
+        }
+        problems.extend(self.give_back_process(&mut remotes).err());
+        for (remote, thread) in &mut remotes {
+            problems.extend(self.give_back_thread(remote, thread).err());
+        }
+        if problems.is_empty()
+            && self.control.sharers.load(Ordering::SeqCst) == 0
+            && let Some((remote, _)) = remotes.first_mut()
+        {
+            problems.extend(self.unmap(remote).err());
+        }
+        for (mut remote, thread) in remotes {
+            let restored = remote.halt().and_then(|()| thread.restore(&remote));
+            problems.extend(restored.and_then(|()| remote.detach()).err());
+        }
+        problems.into_iter().next()
+    }
+
+    /// Makes a thread execute the engine's own function for what belongs to the process as a whole.
+    fn give_back_process(&self, remotes: &mut [(Remote, Thread)]) -> Result<()> {
+        let has_state = |(remote, thread)| Some((remote, Thread::state(thread)?));
+        let Some((remote, state)) = remotes.iter_mut().map(|(remote, thread)| (remote, &*thread)).find_map(has_state)
+        else {
+            return Ok(());
+        };
+        let function = self.control.places.finish.load(Ordering::SeqCst);
+        let entry = inject::start_at(function, state.address, state.engine_stack, &remote.registers);
+        remote.run(&entry, || self.control.stage.load(Ordering::SeqCst) == STAGE_FINISHED)
+    }
+
+    /// What the kernel keeps for each thread. The thread makes the calls on the application's stack: an alternate stack cannot be
+    /// changed by who is on one.
+    fn give_back_thread(&self, remote: &mut Remote, thread: &Thread) -> Result<()> {
+        let Some(state) = thread.state() else { return Ok(()) };
+        remote.registers.rsp = state.registers.general[wire::RSP];
+        let stack = state.address + u64::from(self.control.places.alternate_stack.load(Ordering::SeqCst));
+        remote.call("sigaltstack", libc::SYS_sigaltstack, [stack, 0, 0, 0, 0, 0])?;
+        let Rseq { address, length, signature } = state.rseq;
+        if address != 0 {
+            let arguments = [address, u64::from(length), 0, u64::from(signature), 0, 0];
+            remote.call("registering restartable sequences", libc::SYS_rseq, arguments)?;
+        }
+        Ok(())
+    }
+
+    fn unmap(&self, remote: &mut Remote) -> Result<()> {
+        for range in self.own() {
+            remote.call("munmap", libc::SYS_munmap, [range.start, range.end - range.start, 0, 0, 0, 0])?;
+        }
+        inject::remove(remote, self.target.placed)
+    }
+}
+
+impl Thread {
+    fn state(&self) -> Option<&ThreadState> {
+        self.state.as_ref()
+    }
+
+    fn slot(&self) -> Option<(u32, u32)> {
+        let state = self.state.as_ref()?;
+        Some((state.slot, u32::try_from(state.used).unwrap_or(0)))
+    }
+
+    /// Gives the thread the registers and the mask that it has in native code. It stands where the kernel looks at interrupted calls.
+    fn restore(&self, remote: &Remote) -> Result<()> {
+        let Some(state) = &self.state else {
+            let native = user_regs_struct { gs_base: 0, ..call::undisturbed(&self.stopped, self.call) };
+            return remote.finish_with(&native, remote.mask);
+        };
+        let mut vectors = self.tracee.vectors().context("reading registers")?;
+        vectors.mxcsr = state.mxcsr;
+        for (to, from) in vectors.xmm_space.iter_mut().zip(state.vectors.as_chunks::<4>().0) {
+            *to = u32::from_le_bytes(*from);
+        }
+        self.tracee.set_vectors(&vectors).context("setting registers")?;
+        let native = application_registers(&self.stopped, &state.registers);
+        remote.finish_with(&in_call(&native, &self.stopped, self.call), state.mask)
+    }
+}
+
+/// The application's registers, in the form that ptrace wants. Segments are the thread's own, except for gs, which was ours.
+fn application_registers(stopped: &user_regs_struct, registers: &Registers) -> user_regs_struct {
+    let [rax, rcx, rdx, rbx, rsp, rbp, rsi, rdi, r8, r9, r10, r11, r12, r13, r14, r15] = registers.general;
+    user_regs_struct {
+        rax,
+        rcx,
+        rdx,
+        rbx,
+        rsp,
+        rbp,
+        rsi,
+        rdi,
+        r8,
+        r9,
+        r10,
+        r11,
+        r12,
+        r13,
+        r14,
+        r15,
+        rip: registers.rip,
+        eflags: registers.rflags,
+        orig_rax: u64::MAX,
+        gs_base: 0,
+        ..*stopped
+    }
+}
+
+/// If the thread is in a system call: as if the application's own instruction had made it.
+fn in_call(native: &user_regs_struct, stopped: &user_regs_struct, call: Option<Interrupted>) -> user_regs_struct {
+    let Some(call) = call else { return *native };
+    let after = native.rip + call::INSTRUCTION_BYTES;
+    let inside = user_regs_struct {
+        rip: after,
+        rcx: after,
+        r11: native.eflags,
+        rax: stopped.rax,
+        orig_rax: stopped.orig_rax,
+        ..*native
+    };
+    call::undisturbed(&inside, Some(call))
+}

@@ -1,0 +1,107 @@
+//! What the kernel tells about a process and its threads: `/proc/PID/task` and `/proc/PID/status`.
+
+use std::io;
+
+/// A thread that only the kernel runs code in: `PF_IO_WORKER`, `PF_USER_WORKER`, `PF_KTHREAD`.
+const KERNEL_WORKER: u64 = 0x10 | 0x4000 | 0x20_0000;
+
+/// The threads of a process, dead ones and the kernel's included.
+pub fn all(pid: i32) -> io::Result<Vec<i32>> {
+    let entries = std::fs::read_dir(format!("/proc/{pid}/task"))?;
+    Ok(entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).collect())
+}
+
+/// Whether a process has a thread that is alive and executes code of its own.
+pub fn has_any(pid: i32) -> bool {
+    all(pid).is_ok_and(|tasks| tasks.into_iter().any(|tid| is_alive(pid, tid)))
+}
+
+/// Whether a thread is alive and executes code of its own.
+pub fn is_alive(pid: i32, tid: i32) -> bool {
+    let Ok(text) = std::fs::read_to_string(format!("/proc/{pid}/task/{tid}/stat")) else { return false };
+    state_and_flags(&text).is_some_and(|(state, flags)| !matches!(state, 'Z' | 'X' | 'x') && flags & KERNEL_WORKER == 0)
+}
+
+fn state_and_flags(stat: &str) -> Option<(char, u64)> {
+    // The name before it may contain anything, parentheses too.
+    let mut fields = stat.rsplit_once(") ")?.1.split(' ');
+    let state = fields.next()?.chars().next()?;
+    Some((state, fields.nth(5)?.parse().ok()?))
+}
+
+/// The command line of a process; its name if it has none.
+pub fn command(pid: i32) -> Vec<String> {
+    let bytes = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    let words = bytes.split(|&byte| byte == 0).map(|word| String::from_utf8_lossy(word).into_owned());
+    let mut words: Vec<String> = words.collect();
+    // Each word is followed by a zero.
+    words.pop();
+    if words.is_empty() {
+        words.extend(std::fs::read_to_string(format!("/proc/{pid}/comm")).map(|name| name.trim_end().to_owned()));
+    }
+    words
+}
+
+/// `/proc/PID/status` of a process or thread.
+#[derive(Debug, Clone)]
+pub struct Status(String);
+
+impl Status {
+    pub fn of(tid: i32) -> io::Result<Self> {
+        Ok(Self(String::from_utf8_lossy(&std::fs::read(format!("/proc/{tid}/status"))?).into_owned()))
+    }
+
+    /// The value of a line, without white space around it.
+    pub fn get(&self, key: &str) -> Option<&str> {
+        let mut lines = self.0.lines().filter_map(|line| line.split_once(':'));
+        lines.find(|(name, _)| *name == key).map(|(_, value)| value.trim())
+    }
+
+    pub fn number(&self, key: &str) -> Option<u64> {
+        self.get(key)?.split_whitespace().next()?.parse().ok()
+    }
+
+    fn set(&self, key: &str) -> u64 {
+        self.get(key).and_then(|value| u64::from_str_radix(value, 16).ok()).unwrap_or(0)
+    }
+
+    /// Whether a signal waits that is not blocked.
+    pub fn has_signal(&self) -> bool {
+        (self.set("SigPnd") | self.set("ShdPnd")) & !self.set("SigBlk") != 0
+    }
+
+    /// The number that the thread has for itself, which is another one in a container.
+    pub fn own_tid(&self) -> Option<u32> {
+        self.get("NSpid")?.split_whitespace().last()?.parse().ok()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn our_own_threads() {
+        let pid = std::process::id().cast_signed();
+        assert!(all(pid).unwrap().contains(&pid) && is_alive(pid, pid) && has_any(pid));
+        assert!(!has_any(0x3fff_ffff));
+        let status = Status::of(pid).unwrap();
+        assert_eq!(status.number("Tgid"), Some(pid as u64));
+        assert_eq!(status.number("NoSuchLine"), None);
+        assert!(status.own_tid().is_some());
+    }
+
+    #[test]
+    fn names_do_not_confuse() {
+        let worker = "7 (a) Z (b) S 1 7 7 0 -1 4194368 0 0";
+        assert_eq!(state_and_flags(worker), Some(('S', 4_194_368)));
+        assert_eq!(state_and_flags("nonsense"), None);
+    }
+
+    #[test]
+    fn pending_and_blocked() {
+        let status = |pending, blocked| Status(format!("SigPnd:\t{pending}\nShdPnd:\t0\nSigBlk:\t{blocked}\n"));
+        assert!(status("0000000000000100", "0000000000000000").has_signal());
+        assert!(!status("0000000000000100", "0000000000000101").has_signal());
+    }
+}

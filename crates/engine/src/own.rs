@@ -1,0 +1,100 @@
+//! The ranges of memory that the engine has made for itself, told to the recorder, so that nothing is left behind when the threads
+//! have gone back to native code.
+
+use core::sync::atomic::{AtomicU64, Ordering};
+
+use wire::Control;
+
+use crate::lock::Mutex;
+use crate::sys;
+
+/// Where the shared memory is; 0 outside of a target.
+static CONTROL: AtomicU64 = AtomicU64::new(0);
+/// Where the engine's own memory goes, far from where the application's would: the next free address.
+static ARENA: Mutex<u64> = Mutex::new(1 << 44);
+
+/// How far the arena moves on when it meets something of the application's.
+const ARENA_GAP: u64 = 1 << 30;
+const ARENA_TRIES: usize = 8;
+
+/// Sets where the engine's own memory goes: behind the shared mapping.
+pub fn set_up(control: &Control) {
+    let shared = core::ptr::from_ref(control) as u64;
+    CONTROL.store(shared, Ordering::Relaxed);
+    *ARENA.lock() = shared + ((wire::SHARED_BYTES as u64 + ARENA_GAP - 1) & !(ARENA_GAP - 1));
+}
+
+const fn rounded(length: u64) -> u64 {
+    (length + 0xffff) & !0xffff
+}
+
+/// Memory for the engine itself.
+pub fn map(length: u64) -> Option<u64> {
+    let length = rounded(length);
+    let protection = sys::PROT_READ | sys::PROT_WRITE;
+    let mut arena = ARENA.lock();
+    for _ in 0..ARENA_TRIES {
+        if let Some(address) = sys::map(*arena, length, protection, sys::MAP_FIXED_NOREPLACE) {
+            *arena += length;
+            add(address, length);
+            return Some(address);
+        }
+        *arena += ARENA_GAP;
+    }
+    let address = sys::map(0, length, protection, 0)?;
+    add(address, length);
+    Some(address)
+}
+
+/// Gives back memory from [`map`]. It stays in the list, because nobody else gets an address there.
+///
+/// # Safety
+/// Nothing may use it any more.
+pub unsafe fn unmap(address: u64, length: u64) {
+    // SAFETY: the caller's promise.
+    unsafe { sys::unmap(address, rounded(length)) };
+}
+
+/// Notes that a range is the engine's.
+pub fn add(start: u64, length: u64) {
+    let control = CONTROL.load(Ordering::Relaxed) as *const Control;
+    // SAFETY: set once, to the shared mapping, which stays as long as the process.
+    let Some(control) = (unsafe { control.as_ref() }) else { return };
+    if !add_to(&control.own, start, start + length) {
+        // What nobody knows of cannot be unmapped.
+        control.sharers.store(1, Ordering::SeqCst);
+    }
+}
+
+/// Adds a range to a list, by making a range longer if it can. False if the list is full. Several threads may do so at once, because
+/// no address is added twice.
+fn add_to(list: &[[AtomicU64; 2]], start: u64, end: u64) -> bool {
+    for [from, to] in list {
+        if to.load(Ordering::SeqCst) == start {
+            to.store(end, Ordering::SeqCst);
+            return true;
+        }
+        if to.load(Ordering::SeqCst) == 0 && from.compare_exchange(0, start, Ordering::SeqCst, Ordering::SeqCst).is_ok()
+        {
+            to.store(end, Ordering::SeqCst);
+            return true;
+        }
+    }
+    false
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn neighbours_are_one_range() {
+        let list: [[AtomicU64; 2]; 2] = Default::default();
+        let ranges = || list.each_ref().map(|range| range.each_ref().map(|address| address.load(Ordering::Relaxed)));
+        assert!(add_to(&list, 10, 20) && add_to(&list, 20, 25));
+        assert_eq!(ranges(), [[10, 25], [0, 0]]);
+        assert!(add_to(&list, 40, 50) && add_to(&list, 25, 30));
+        assert_eq!(ranges(), [[10, 30], [40, 50]]);
+        assert!(!add_to(&list, 60, 70));
+    }
+}
