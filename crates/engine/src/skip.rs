@@ -13,7 +13,7 @@ use wire::{Control, SEGMENT_BYTES, word};
 use crate::fragment::{ENGINE, PATH_INSTRUCTIONS_MAX};
 use crate::select::{self, World};
 use crate::tcb::Tcb;
-use crate::{own, ring, sys};
+use crate::{leave, own, ring, sys};
 
 const MOST: i64 = PATH_INSTRUCTIONS_MAX as i64;
 /// No segment holds more instructions than this.
@@ -90,7 +90,7 @@ fn wait_for_others(tcb: &mut Tcb) {
     for _ in 0..PATIENCE {
         let skippers = control.skippers.load(Ordering::SeqCst);
         take(tcb);
-        if tcb.stand.quota > 0 || skippers == 0 || !ring::is_wanted(control) {
+        if tcb.stand.quota > 0 || skippers == 0 || !ring::is_wanted(control) || leave::is_parking(control) {
             return;
         }
         sys::futex_wait(&control.skippers, skippers, 1);
