@@ -184,6 +184,26 @@ impl Call {
         Recorded { finished: Finished { exit, ..finished }, trace, path, directory }
     }
 
+    /// As [`Self::recorded`], for a recording that may end before the target does. How that ended, the command's status says.
+    ///
+    /// # Panics
+    ///
+    /// As [`Self::recorded`].
+    #[must_use]
+    pub fn left(&self) -> Recorded {
+        let directory = tempfile::tempdir().expect("a temporary directory can be made");
+        let path = directory.path().join("test.trk");
+        let mut command = self.record_command(&path);
+        let finished = Running::start(&mut command, &self.input).wait(LIMIT);
+        assert!(path.exists(), "{command:?} left no trace: {finished:?}");
+        let trace = open_sound(&path);
+        assert!(trace.is_finished(), "{command:?}: the trace was not finished");
+        if trace.exit() != trace::Exit::Left {
+            assert_eq!(finished.exit, Exit::Status(shell_status(exit_of(&trace))), "{command:?}");
+        }
+        Recorded { finished, trace, path, directory }
+    }
+
     /// Runs it natively and recorded in every mode; output and status have to agree to the byte. Returns the first recording.
     ///
     /// # Panics

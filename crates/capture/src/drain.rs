@@ -133,6 +133,7 @@ impl<'a, S: Sink> Drain<'a, S> {
         let segment = self.slot(index).head.load(SeqCst) as usize % SEGMENT_COUNT;
         let words = (bytes as usize / size_of::<u32>()).min(SEGMENT_WORDS);
         self.shared.take_segment(index, segment, words, &mut self.path);
+        self.drop_silent(index);
         self.path.extend([word::event(word::LEAVE, 0), tsc as u32, (tsc >> 32) as u32]);
         self.drain_code();
         self.announce(index);
@@ -260,9 +261,7 @@ impl<'a, S: Sink> Drain<'a, S> {
         let slot = self.slot(index);
         let segment = slot.head.load(SeqCst) as usize % SEGMENT_COUNT;
         self.shared.take_segment(index, segment, SEGMENT_WORDS, &mut self.path);
-        if let Some(bytes) = slot.silent_from.load(Relaxed).checked_sub(1) {
-            self.path.truncate(bytes as usize / size_of::<u32>());
-        }
+        self.drop_silent(index);
         if self.splitter.is_none() {
             self.path.truncate(written_words(&self.path));
         }
@@ -270,6 +269,13 @@ impl<'a, S: Sink> Drain<'a, S> {
             self.drain_code();
             self.announce(index);
             self.tell_segment(index, true);
+        }
+    }
+
+    /// Drops of a segment that was not completed, which is now in `self.path`, what the thread would have written over.
+    fn drop_silent(&mut self, index: usize) {
+        if let Some(bytes) = self.slot(index).silent_from.load(Relaxed).checked_sub(1) {
+            self.path.truncate(bytes as usize / size_of::<u32>());
         }
     }
 

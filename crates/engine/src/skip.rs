@@ -6,7 +6,6 @@
 //! whatever it executes; the last few instructions go block by block, through the dispatcher. Before a system call, what is left goes
 //! back, so that a thread that sleeps keeps nothing from the others.
 
-use alloc::alloc::{Layout, alloc_zeroed};
 use core::sync::atomic::{AtomicPtr, AtomicU16, Ordering};
 
 use wire::{Control, SEGMENT_BYTES, word};
@@ -14,7 +13,7 @@ use wire::{Control, SEGMENT_BYTES, word};
 use crate::fragment::{ENGINE, PATH_INSTRUCTIONS_MAX};
 use crate::select::{self, World};
 use crate::tcb::Tcb;
-use crate::{ring, sys};
+use crate::{leave, own, ring, sys};
 
 const MOST: i64 = PATH_INSTRUCTIONS_MAX as i64;
 /// No segment holds more instructions than this.
@@ -91,7 +90,7 @@ fn wait_for_others(tcb: &mut Tcb) {
     for _ in 0..PATIENCE {
         let skippers = control.skippers.load(Ordering::SeqCst);
         take(tcb);
-        if tcb.stand.quota > 0 || skippers == 0 || !ring::is_wanted(control) {
+        if tcb.stand.quota > 0 || skippers == 0 || !ring::is_wanted(control) || leave::is_parking(control) {
             return;
         }
         sys::futex_wait(&control.skippers, skippers, 1);
@@ -167,45 +166,46 @@ fn finish(tcb: &mut Tcb) {
     }
 }
 
-const CHUNK: usize = 1 << 16;
-type Chunk = [AtomicU16; CHUNK];
+/// Paths whose lengths are known at most; there is no memory for the code of more.
+const PATHS_MAX: usize = 1 << 27;
 
-/// Instructions of each path. Threads read it without a lock while others add to it.
-static INSTRUCTIONS: [AtomicPtr<Chunk>; 1 << 12] = [const { AtomicPtr::new(core::ptr::null_mut()) }; 1 << 12];
+/// Instructions of each path, by its number: address space for all of them, of which only what is used takes memory. Threads
+/// read it without a lock while others add to it.
+static INSTRUCTIONS: AtomicPtr<AtomicU16> = AtomicPtr::new(core::ptr::null_mut());
 
-/// Notes how many instructions a path has.
-pub fn note(path: u32, instructions: u64) {
-    let Some(chunk) = INSTRUCTIONS.get(path as usize / CHUNK) else { return };
-    let mut memory = chunk.load(Ordering::Acquire);
-    if memory.is_null() {
-        // SAFETY: the layout has a size. Only one thread at a time comes here, under the engine's lock.
-        memory = unsafe { alloc_zeroed(Layout::new::<Chunk>()).cast() };
-        if memory.is_null() {
-            panic!("no memory for the lengths of paths");
-        }
-        chunk.store(memory, Ordering::Release);
+fn table() -> &'static [AtomicU16] {
+    let table = INSTRUCTIONS.load(Ordering::Acquire);
+    if table.is_null() {
+        return &[];
     }
-    // SAFETY: zeroed memory is a chunk, and it stays.
-    let counts = unsafe { &*memory };
-    counts[path as usize % CHUNK].store(instructions as u16, Ordering::Release);
+    // SAFETY: zeroed memory of this length, which stays.
+    unsafe { core::slice::from_raw_parts(table, PATHS_MAX) }
 }
 
-fn of_path(path: u32) -> u64 {
-    let Some(chunk) = INSTRUCTIONS.get(path as usize / CHUNK) else { return 0 };
-    // SAFETY: null, or a chunk that stays.
-    let counts = unsafe { chunk.load(Ordering::Acquire).as_ref() };
-    counts.map_or(0, |counts| u64::from(counts[path as usize % CHUNK].load(Ordering::Relaxed)))
+/// Notes how many instructions a path has. Only one thread at a time comes here, under the engine's lock.
+pub fn note(path: u32, instructions: u64) {
+    if INSTRUCTIONS.load(Ordering::Relaxed).is_null() {
+        let length = (PATHS_MAX * size_of::<u16>()) as u64;
+        let Some(table) = own::map(length) else { panic!("no memory for the lengths of paths") };
+        INSTRUCTIONS.store(table as *mut AtomicU16, Ordering::Release);
+    }
+    if let Some(entry) = table().get(path as usize) {
+        entry.store(instructions as u16, Ordering::Release);
+    }
 }
 
 /// Instructions of the paths in `words`.
 fn count(words: &[u32]) -> u64 {
-    let (mut sum, mut at) = (0, 0);
+    let table = table();
+    let (mut sum, mut at) = (0u64, 0);
     while let Some(&first) = words.get(at) {
-        if first & word::EVENT == 0 {
-            sum += of_path(first);
+        if let Some(instructions) = table.get(first as usize) {
+            sum += u64::from(instructions.load(Ordering::Relaxed));
             at += 1;
-        } else {
+        } else if first & word::EVENT != 0 {
             at += word::length(first).unwrap_or(1) + word::data_words(first);
+        } else {
+            at += 1;
         }
     }
     sum
