@@ -4,6 +4,7 @@
 
 use std::collections::BTreeMap;
 use std::io;
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
 use crate::ptrace::{self, Exit, Stop, Tracee};
@@ -39,20 +40,29 @@ impl Crowd {
 
     /// Attaches to threads that are new and asks them to stop. Returns whether there were any.
     pub fn gather(&mut self) -> io::Result<bool> {
-        let mut any = false;
-        for tid in task::all(self.process)? {
-            if self.members.contains_key(&tid) || !task::is_alive(self.process, tid) {
-                continue;
-            }
-            match Tracee::seize(tid).and_then(Tracee::interrupt) {
-                Ok(()) => drop(self.members.insert(tid, State::Called)),
-                // It has ended in the meantime.
-                Err(_) if !task::is_alive(self.process, tid) => {}
-                Err(error) => return Err(error),
-            }
-            any = true;
+        let is_new = |tid: &i32| !self.members.contains_key(tid) && task::is_alive(self.process, *tid);
+        let new: Vec<i32> = task::all(self.process)?.into_iter().filter(is_new).collect();
+        if new.is_empty() {
+            return Ok(false);
         }
-        Ok(any)
+        let known: Vec<i32> = self.members.keys().chain(&new).copied().filter(|&tid| tid != self.process).collect();
+        let (done, is_done) = std::sync::mpsc::channel::<()>();
+        std::thread::scope(|scope| {
+            scope.spawn(move || bury(&known, &is_done));
+            let _done = done;
+            new.into_iter().try_for_each(|tid| self.seize(tid))
+        })?;
+        Ok(true)
+    }
+
+    fn seize(&mut self, tid: i32) -> io::Result<()> {
+        match Tracee::seize(tid).and_then(Tracee::interrupt) {
+            Ok(()) => drop(self.members.insert(tid, State::Called)),
+            // It has ended in the meantime.
+            Err(_) if !task::is_alive(self.process, tid) => {}
+            Err(error) => return Err(error),
+        }
+        Ok(())
     }
 
     /// Takes note of what the threads report; returns those that have stopped.
@@ -157,6 +167,15 @@ impl Crowd {
             }
             std::thread::sleep(PAUSE);
         }
+    }
+}
+
+/// Attaching to a thread waits for an exec of its process; an exec waits until the dead threads that we have attached to are waited for.
+/// So somebody else has to do that, if attaching takes long.
+fn bury(threads: &[i32], is_done: &Receiver<()>) {
+    const PATIENCE: Duration = Duration::from_millis(20);
+    while is_done.recv_timeout(PATIENCE) == Err(RecvTimeoutError::Timeout) {
+        threads.iter().for_each(|&tid| ptrace::bury(tid));
     }
 }
 

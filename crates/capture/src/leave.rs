@@ -139,8 +139,9 @@ impl Leaving<'_> {
         loop {
             self.refuse_exec();
             meanwhile();
-            let gathered = self.crowd.gather();
-            if gathered.is_err() || self.crowd.is_gone() || self.crowd.has_executed {
+            // A thread that is about to end cannot always be attached to; the next look tells.
+            let _ = self.crowd.gather();
+            if self.crowd.is_gone() || self.crowd.has_executed {
                 self.crowd.disperse();
                 return if self.crowd.has_executed { Hold::Executed } else { Hold::Gone };
             }

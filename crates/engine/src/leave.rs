@@ -35,7 +35,9 @@ pub fn request(control: &Control) {
 /// thread out of here. Returns if it has changed its mind or died.
 pub fn park_if_wanted(tcb: &mut Tcb) {
     let control = tcb.control();
-    if !is_parking(control) {
+    // What the kernel remembers of an interrupted system call would not survive the wait. The thread makes the call at once, and can
+    // be stopped in it.
+    if !is_parking(control) || tcb.interrupted != 0 {
         return;
     }
     signal::block_all(tcb);
@@ -57,7 +59,7 @@ pub unsafe extern "C" fn finish(tcb: &mut Tcb) -> ! {
     signal::restore_all();
     control.stage.store(STAGE_FINISHED, Ordering::SeqCst);
     loop {
-        sys::futex_wait(&control.stage, STAGE_FINISHED, PATIENCE_MILLISECONDS);
+        sys::futex_wait_without_limit(&control.stage, STAGE_FINISHED);
     }
 }
 

@@ -142,6 +142,7 @@ unsafe impl GlobalAlloc for Allocator {
 pub(crate) mod tests {
     use crate::sys;
     use super::*;
+    use crate::sys;
 
     extern "C" fn on_fault(_: i32, _: *mut libc::siginfo_t, context: *mut libc::c_void) {
         // SAFETY: the kernel's context.
