@@ -122,9 +122,10 @@ pub fn check(pid: i32) -> Result<()> {
 /// Takes over all threads of a process. `prepare` is told which, and in which order they get their slots, before any of them goes on.
 pub fn attach(process: i32, image: &Image, shared: &Shared, prepare: impl FnOnce(&[i32])) -> Result<Placed> {
     let mut attempts = 0;
+    let mut crowd = Crowd::new(process);
     let captives = loop {
         attempts += 1;
-        match hold(process) {
+        match hold(&mut crowd, process) {
             Err(error) if error.is_passing() && attempts < ATTEMPTS => std::thread::sleep(BETWEEN_ATTEMPTS),
             result => break result?,
         }
@@ -141,10 +142,9 @@ pub fn attach(process: i32, image: &Image, shared: &Shared, prepare: impl FnOnce
 }
 
 /// Stops all threads, so that they can be taken over. After an error they go on.
-fn hold(process: i32) -> Result<Vec<Captive>> {
-    let mut crowd = Crowd::new(process);
+fn hold(crowd: &mut Crowd, process: i32) -> Result<Vec<Captive>> {
     let found = match crowd.stop_all(PATIENCE) {
-        Ok(true) => look_at(&crowd, process),
+        Ok(true) => look_at(crowd, process),
         Ok(false) if crowd.is_gone() => Err(AttachError::Ended(process)),
         Ok(false) if crowd.has_executed => Err(AttachError::Executes(process)),
         Ok(false) => {
@@ -153,12 +153,17 @@ fn hold(process: i32) -> Result<Vec<Captive>> {
         }
         Err(_) => Err(AttachError::NoPermission(process)),
     };
-    found.and_then(|gate| captives(&crowd, process, gate)).inspect_err(|_| crowd.disperse())
+    found.and_then(|gate| captives(crowd, process, gate)).inspect_err(|_| crowd.disperse())
 }
 
 /// Looks at the stopped threads, before anything is done to them. Returns where they can make system calls.
 fn look_at(crowd: &Crowd, process: i32) -> Result<Option<u64>> {
     let failed = |error| AttachError::Inject(process, error);
+    let Some(&tid) = crowd.members.keys().next() else { return Err(AttachError::Ended(process)) };
+    let mappings = maps::of_process(tid).context("reading the memory map").map_err(failed)?;
+    if mappings.iter().any(|mapping| mapping.path.contains(SHARED_NAME)) {
+        return Err(AttachError::Recorded(process));
+    }
     if crowd.members.len() > SLOT_COUNT {
         return Err(AttachError::TooManyThreads(process, crowd.members.len()));
     }
@@ -177,11 +182,6 @@ fn look_at(crowd: &Crowd, process: i32) -> Result<Option<u64>> {
         if status.get("x86_Thread_features").is_some_and(|features| features.contains("shstk")) {
             return Err(AttachError::ShadowStack(process));
         }
-    }
-    let Some(&tid) = crowd.members.keys().next() else { return Err(AttachError::Ended(process)) };
-    let mappings = maps::of_process(tid).context("reading the memory map").map_err(failed)?;
-    if mappings.iter().any(|mapping| mapping.path.contains(SHARED_NAME)) {
-        return Err(AttachError::Recorded(process));
     }
     Ok(remote::gate(Tracee { tid }, &mappings))
 }

@@ -135,10 +135,14 @@ impl Crowd {
     /// Waits until all threads have stopped, new ones included. False if that takes longer than `patience`, or the process is gone.
     pub fn stop_all(&mut self, patience: Duration) -> io::Result<bool> {
         let deadline = Instant::now() + patience;
+        self.has_executed = false;
         loop {
-            self.gather()?;
-            self.look();
-            if self.all_stopped() && !self.gather()? {
+            match self.gather() {
+                // A thread that is about to end cannot always be attached to; the next look tells.
+                Err(error) if self.members.is_empty() => return Err(error),
+                _ => drop(self.look()),
+            }
+            if self.all_stopped() && self.gather().is_ok_and(|any| !any) {
                 return Ok(!self.members.is_empty() && self.exit.is_none() && !self.has_executed);
             }
             if Instant::now() > deadline || self.is_gone() {
@@ -148,25 +152,28 @@ impl Crowd {
         }
     }
 
-    /// Lets all threads go on, as they are, without us.
+    /// Lets all threads go on, as they are, without us. Those that do not stop soon stay with us: see [`Self::release`].
     pub fn disperse(&mut self) {
-        let deadline = Instant::now() + Duration::from_secs(1);
-        while !self.members.is_empty() {
-            self.call(Duration::ZERO);
-            self.look();
-            for (&tid, state) in &self.members {
-                if let State::Stopped { signal, .. } = *state {
-                    // If it fails, the thread is dying.
-                    let _ = undisturb(Tracee { tid }, signal).and_then(|()| Tracee { tid }.detach(signal));
-                }
-            }
-            self.members.retain(|_, state| !is_stopped(state));
-            if Instant::now() > deadline {
-                // What does not stop is let go of by the kernel, when we end.
-                return;
-            }
+        const PATIENCE: Duration = Duration::from_millis(20);
+        let deadline = Instant::now() + PATIENCE;
+        self.release();
+        while !self.members.is_empty() && Instant::now() < deadline {
             std::thread::sleep(PAUSE);
+            self.release();
         }
+    }
+
+    /// Lets go of the threads that have stopped by now, and asks the others to stop.
+    pub fn release(&mut self) {
+        self.call(Duration::ZERO);
+        self.look();
+        for (&tid, state) in &self.members {
+            if let State::Stopped { signal, .. } = *state {
+                // If it fails, the thread is dying.
+                let _ = undisturb(Tracee { tid }, signal).and_then(|()| Tracee { tid }.detach(signal));
+            }
+        }
+        self.members.retain(|_, state| !is_stopped(state));
     }
 }
 

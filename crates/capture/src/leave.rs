@@ -56,10 +56,11 @@ pub struct Target<'a> {
     pub placed: &'a Placed,
 }
 
-/// Tries to leave; `meanwhile` is called again and again, to drain the rings.
-pub fn leave(target: &Target, meanwhile: &mut dyn FnMut()) -> Left {
+/// Tries to leave; `meanwhile` is called again and again, to drain the rings. In `crowd` are threads that did not stop in earlier
+/// attempts.
+pub fn leave(target: &Target, crowd: &mut Crowd, meanwhile: &mut dyn FnMut()) -> Left {
     let control = target.shared.control();
-    let mut leaving = Leaving { target, control, crowd: Crowd::new(target.process), threads: Vec::new() };
+    let mut leaving = Leaving { target, control, crowd, threads: Vec::new() };
     // Others may have asked for it already.
     control.leave.store(LEAVE_TOGETHER, Ordering::SeqCst);
     let start = Instant::now();
@@ -93,7 +94,7 @@ enum Hold {
 struct Leaving<'a> {
     target: &'a Target<'a>,
     control: &'a Control,
-    crowd: Crowd,
+    crowd: &'a mut Crowd,
     /// Those that are held where they can be put into native code.
     threads: Vec<Thread>,
 }
