@@ -133,6 +133,9 @@ impl<'a, S: Sink> Drain<'a, S> {
         let segment = self.slot(index).head.load(SeqCst) as usize % SEGMENT_COUNT;
         let words = (bytes as usize / size_of::<u32>()).min(SEGMENT_WORDS);
         self.shared.take_segment(index, segment, words, &mut self.path);
+        if let Some(bytes) = self.slot(index).silent_from.load(Relaxed).checked_sub(1) {
+            self.path.truncate(bytes as usize / size_of::<u32>());
+        }
         self.path.extend([word::event(word::LEAVE, 0), tsc as u32, (tsc >> 32) as u32]);
         self.drain_code();
         self.announce(index);

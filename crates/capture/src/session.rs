@@ -29,7 +29,7 @@ use crate::ptrace::{self, Exit, Stop, Tracee};
 use crate::select::Selection;
 use crate::shared::{self, Shared, SignOfLife};
 use crate::sink::{Module, Sink};
-use crate::task::Status;
+use crate::task::{self, Status};
 
 /// Looks at the rings this often before it sleeps.
 const SPINS: u32 = 50;
@@ -336,7 +336,7 @@ impl<S: Sink> Session<'_, S> {
     /// Tells what is mapped: the engine has to know what is selected before it translates anything.
     fn announce(&mut self) {
         let tsc = host::tsc();
-        let mappings = maps::of_process(self.process).unwrap_or_default();
+        let mappings = maps::of_process(task::any(self.process)).unwrap_or_default();
         let modules = mappings.iter().filter(|mapping| mapping.is_module());
         self.drain.start_image(modules.map(|mapping| as_module(mapping, tsc)));
     }

@@ -6,6 +6,7 @@
 //! Alone, if the recorder is dead ([`leave`]): a thread that leaves keeps pointing gs at its state, because the kernel still calls us
 //! for its signals; everything else is as if we had never been there.
 
+use core::arch::naked_asm;
 use core::sync::atomic::Ordering;
 
 use wire::{Control, LEAVE_TOGETHER, STAGE_FINISHED, word};
@@ -61,6 +62,12 @@ pub unsafe extern "C" fn finish(tcb: &mut Tcb) -> ! {
     loop {
         sys::futex_wait_without_limit(&control.stage, STAGE_FINISHED);
     }
+}
+
+/// Where the recorder makes a stopped thread execute system calls.
+#[unsafe(naked)]
+pub unsafe extern "C" fn trackway_gate() {
+    naked_asm!("syscall", "ud2")
 }
 
 /// Makes the way into the cache lead to native code at `tcb.registers.rip` instead.

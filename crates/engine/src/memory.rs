@@ -140,7 +140,6 @@ unsafe impl GlobalAlloc for Allocator {
 
 #[cfg(test)]
 pub(crate) mod tests {
-    use crate::sys;
     use super::*;
     use crate::sys;
 
