@@ -432,7 +432,7 @@ fn is_leave_request(info: &Info) -> bool {
 
 /// Brings a thread that may go round in translated code for ever to the dispatcher. Anywhere else it gets there by itself.
 fn on_leave_request(tcb: &mut Tcb, context: &mut Context, pc: u64) {
-    if tcb.native || is_engine(pc) {
+    if tcb.native || is_engine(pc) || tcb.interrupted != 0 {
         return;
     }
     let place = ENGINE.lock().place(pc);
