@@ -169,7 +169,7 @@ pub(crate) mod tests {
     /// Shared memory as the recorder makes it, far from everything else.
     pub(crate) fn shared() -> u64 {
         use core::sync::atomic::{AtomicU64, Ordering};
-        const DISTANCE: u64 = 4 << 30;
+        const DISTANCE: u64 = 16 << 30;
         static NEXT: AtomicU64 = AtomicU64::new(0x3000_0000_0000);
         let address = NEXT.fetch_add(DISTANCE, Ordering::Relaxed);
         let flags = sys::MAP_FIXED_NOREPLACE | sys::MAP_NORESERVE;

@@ -211,7 +211,7 @@ impl Translator<'_, '_> {
                     access.displacement = access.displacement.wrapping_add(add);
                 }
                 Symbol::Constant(value) => access.displacement = access.displacement.wrapping_add(value as i64),
-                Symbol::Unknown => {}
+                Symbol::Unknown | Symbol::Low { .. } => {}
             }
         }
         if let Some(index) = operand.index {
@@ -225,7 +225,7 @@ impl Translator<'_, '_> {
                 Symbol::Constant(value) => {
                     access.displacement = access.displacement.wrapping_add(scaled(value as i64));
                 }
-                Symbol::Unknown => {}
+                Symbol::Unknown | Symbol::Low { .. } => {}
             }
         }
         match operand.kind {
@@ -251,7 +251,7 @@ impl Translator<'_, '_> {
     /// What a register holds; it is stored if that is not known.
     fn known(&mut self, register: u8) -> Symbol {
         match self.data.symbols.get(register) {
-            Symbol::Unknown => {
+            Symbol::Unknown | Symbol::Low { .. } => {
                 let offset = self.allocate(8);
                 self.store_general(offset, register);
                 let symbol = Symbol::Slot { offset, add: 0 };

@@ -15,12 +15,18 @@ pub enum Symbol {
         offset: u16,
         add: i64,
     },
+    /// The low bytes stand in the data at this offset; the others are zero.
+    Low {
+        offset: u16,
+        bytes: u8,
+    },
 }
 
 impl Symbol {
     fn plus(self, constant: i64) -> Self {
         match self {
-            Self::Unknown => Self::Unknown,
+            Self::Low { .. } if constant == 0 => self,
+            Self::Unknown | Self::Low { .. } => Self::Unknown,
             Self::Constant(value) => Self::Constant(value.wrapping_add_signed(constant)),
             Self::Slot { offset, add } => Self::Slot { offset, add: add.wrapping_add(constant) },
         }

@@ -322,8 +322,19 @@ impl Translator<'_, '_> {
         self.copy_plain(native.instruction, native.decoder, native.bytes);
     }
 
-    /// A register that will be written to memory is the value of an access.
+    /// A register that will be written to memory is the value of an access. If it is in the data already, it is not stored
+    /// again.
     fn value_before(&mut self, access: usize, register: Register, bytes: usize) {
+        if let Some(number) = general(register).filter(|_| !is_high_byte(register)) {
+            match self.data.symbols.get(number) {
+                Symbol::Slot { offset, add: 0 } => return self.data.accesses[access].value = offset,
+                Symbol::Low { offset, bytes: low } if bytes <= usize::from(low) => {
+                    return self.data.accesses[access].value = offset;
+                }
+                Symbol::Constant(value) => return self.constant(access, value),
+                _ => {}
+            }
+        }
         let offset = self.allocate(stored_bytes(register, bytes));
         self.data.accesses[access].value = offset;
         self.store_value(offset, register, bytes);
@@ -349,18 +360,22 @@ impl Translator<'_, '_> {
     /// After an instruction that has loaded a register from memory: the register is what was stored as the value.
     pub(super) fn learn_loaded(&mut self, instruction: &Instruction, first: usize) {
         let Some(access) = self.data.accesses.get(first) else { return };
-        let loads = matches!(instruction.code(), Code::Mov_r64_rm64 | Code::Pop_r64 | Code::Leaveq);
-        if !loads || access.value >= code::CONSTANT {
+        if access.value >= code::CONSTANT || access.flags & code::WRITES != 0 {
             return;
         }
-        let register = match instruction.code() {
-            Code::Leaveq => RBP,
-            _ => match general(instruction.op0_register()) {
-                Some(register) => register,
-                None => return,
-            },
+        let offset = access.value;
+        let (register, symbol) = match instruction.code() {
+            Code::Leaveq => (RBP, Symbol::Slot { offset, add: 0 }),
+            Code::Mov_r64_rm64 | Code::Pop_r64 => {
+                let Some(register) = general(instruction.op0_register()) else { return };
+                (register, Symbol::Slot { offset, add: 0 })
+            }
+            Code::Mov_r32_rm32 | Code::Movzx_r32_rm16 | Code::Movzx_r32_rm8 => {
+                let Some(register) = general(instruction.op0_register()) else { return };
+                (register, Symbol::Low { offset, bytes: access.size as u8 })
+            }
+            _ => return,
         };
-        let symbol = Symbol::Slot { offset: access.value, add: 0 };
         self.data.symbols.set(register, symbol);
     }
 
