@@ -246,10 +246,12 @@ impl<'a, S: Sink> Drain<'a, S> {
             self.shared.take_segment(index, segment, count, &mut self.path);
             tail = tail.wrapping_add(1);
             slot.tail.store(tail, SeqCst);
-            if slot.waiting.load(SeqCst) != 0 {
+            let waits = slot.waiting.load(SeqCst) != 0;
+            if waits {
                 self.counters.stalls += 1;
                 shared::wake(&slot.tail);
             }
+            self.sink.waited(waits);
             self.counters.segments += 1;
             self.tell_segment(index, false);
         }

@@ -23,6 +23,10 @@ pub trait Sink {
     fn bytes(&self) -> u64 {
         0
     }
+    /// Comes before [`Self::path`]: whether the thread had to wait until its ring was looked at.
+    fn waited(&mut self, waits: bool) {
+        let _ = waits;
+    }
     /// Comes now and then while there is nothing else.
     fn tick(&mut self) -> Result<(), Self::Error> {
         Ok(())
@@ -64,6 +68,10 @@ impl<S: Sink> Sink for &mut S {
         S::bytes(self)
     }
 
+    fn waited(&mut self, waits: bool) {
+        S::waited(self, waits);
+    }
+
     fn tick(&mut self) -> Result<(), Self::Error> {
         S::tick(self)
     }
@@ -102,6 +110,10 @@ impl Sink for Writer {
 
     fn bytes(&self) -> u64 {
         self.file_bytes()
+    }
+
+    fn waited(&mut self, waits: bool) {
+        Self::waited(self, waits);
     }
 
     fn tick(&mut self) -> Result<(), WriteError> {

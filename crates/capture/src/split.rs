@@ -11,7 +11,7 @@ const DATA_WORDS_MAX: u32 = (wire::RECORD_BYTES_MAX / size_of::<u32>()) as u32;
 /// Paths of a recording at most; a number beyond is nonsense.
 const PATHS_MAX: usize = 1 << 27;
 /// Words that are copied in one go.
-const GO: usize = 16;
+const GO: usize = 32;
 
 /// Why the words of a segment ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -87,10 +87,10 @@ impl Splitter {
             };
             let from = at + length;
             if data_words <= GO
-                && let Some(source) = raw.get(from..from + GO)
-                && let Some(room) = self.data.get_mut(filled.data..filled.data + GO)
+                && let Some(source) = raw.get(from..).and_then(|source| source.first_chunk::<GO>())
+                && let Some(room) = self.data.get_mut(filled.data..).and_then(|room| room.first_chunk_mut::<GO>())
             {
-                room.copy_from_slice(source);
+                *room = *source;
             } else {
                 let Some(source) = raw.get(from..from + data_words) else { break Ending::CutOff };
                 self.data[filled.data..filled.data + data_words].copy_from_slice(source);

@@ -81,12 +81,27 @@ impl BitReader {
 
 /// Streams shorter than this are stored as they are.
 const SMALL: usize = 48;
+/// Bytes that tell whether a stream is easily compressed.
+const SAMPLE: usize = 16 << 10;
 const ZSTD_LEVEL: i32 = 1;
 
 /// Appends a stream: its length, the length it is stored in, and the stored bytes; equal lengths mean that it is stored as it is.
 pub(crate) fn put_stream(out: &mut Vec<u8>, compressor: &mut Compressor, stream: &[u8]) {
     let compressed = if stream.len() < SMALL { None } else { compressor.compress(stream) };
-    let stored = compressed.unwrap_or(stream);
+    put_stored(out, stream, compressed.unwrap_or(stream));
+}
+
+/// The same, but only what is easily compressed is.
+pub(crate) fn put_stream_quickly(out: &mut Vec<u8>, compressor: &mut Compressor, stream: &[u8]) {
+    let middle = stream.len() / 2;
+    let sample = stream.get(middle..middle + SAMPLE).unwrap_or(stream);
+    match compressor.compress(sample).map(<[u8]>::len) {
+        Some(length) if length <= sample.len() / 2 => put_stream(out, compressor, stream),
+        _ => put_stored(out, stream, stream),
+    }
+}
+
+fn put_stored(out: &mut Vec<u8>, stream: &[u8], stored: &[u8]) {
     put_varint(out, stream.len() as u64);
     put_varint(out, stored.len() as u64);
     out.extend_from_slice(stored);
@@ -156,13 +171,31 @@ mod tests {
         #[test]
         fn streams_round_trip(streams in proptest::collection::vec(proptest::collection::vec(0u8..4, 0..200), 0..5)) {
             let (mut out, mut compressor) = (Vec::new(), Compressor::default());
-            streams.iter().for_each(|stream| put_stream(&mut out, &mut compressor, stream));
+            for stream in &streams {
+                put_stream(&mut out, &mut compressor, stream);
+                put_stream_quickly(&mut out, &mut compressor, stream);
+            }
             let mut bytes = Bytes::new(&out);
             for stream in streams {
-                prop_assert_eq!(take_stream(&mut bytes, 200).unwrap(), stream);
+                prop_assert_eq!(&take_stream(&mut bytes, 200).unwrap(), &stream);
+                prop_assert_eq!(&take_stream(&mut bytes, 200).unwrap(), &stream);
             }
             prop_assert!(bytes.is_empty());
         }
+    }
+
+    #[test]
+    fn quickly_means_only_what_is_easily_compressed() {
+        let random = |i: u32| (i.wrapping_mul(i) ^ i >> 3).wrapping_mul(0x9e37_79b1).to_le_bytes();
+        let hard: Vec<u8> = (0..1 << 16).flat_map(random).collect();
+        let easy = vec![7; 1 << 18];
+        let length = |stream: &[u8]| {
+            let mut out = Vec::new();
+            put_stream_quickly(&mut out, &mut Compressor::default(), stream);
+            assert_eq!(take_stream(&mut Bytes::new(&out), stream.len()).unwrap(), stream);
+            out.len()
+        };
+        assert!(length(&hard) >= hard.len() && length(&easy) < 1000);
     }
 
     #[test]

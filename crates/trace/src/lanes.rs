@@ -16,9 +16,9 @@ use std::hint::select_unpredictable;
 
 use wire::word::{self, EVENT};
 
-use crate::bits::{Compressor, put_stream, take_stream};
+use crate::bits::{Compressor, put_stream, put_stream_quickly, take_stream};
 use crate::bytes::{Bytes, unzigzag, zigzag};
-use crate::data::event_bytes;
+use crate::data::{DataTotal, event_bytes};
 use crate::error::Problem;
 use crate::span::{Span, Spans};
 
@@ -125,20 +125,6 @@ const USED: [Used; 2 * GROUP + 1] = {
 
 const ALL: &Used = &USED[2 * GROUP];
 
-/// Compares lanes with their guesses: remembers the values, gives by how much guesses were wrong.
-#[inline(always)]
-fn compare(group: &mut Group, data: &[u8; GROUP_BYTES], (bits, lanes): &Used) -> [u64; GROUP] {
-    let mut wrong = [0; GROUP];
-    let (values, _) = data.as_chunks::<8>();
-    let all = wrong.iter_mut().zip(values).zip(&mut group.last).zip(&group.stride).zip(bits).zip(lanes);
-    for (((((wrong, value), last), stride), bits), lane) in all {
-        let value = u64::from_le_bytes(*value) & bits | *last & !bits;
-        *wrong = value.wrapping_sub(*last).wrapping_sub(*stride) & lane;
-        *last = value;
-    }
-    wrong
-}
-
 /// Changes the stride of a lane that was guessed wrong by so much.
 #[inline(always)]
 fn learn(stride: &mut u64, other: &mut u64, wrong: u64) {
@@ -147,111 +133,99 @@ fn learn(stride: &mut u64, other: &mut u64, wrong: u64) {
     *other = moved;
 }
 
-/// Bytes with room behind them.
-#[derive(Debug, Default)]
-struct Stream {
-    bytes: Vec<u8>,
-    length: usize,
+/// Room for what is known of the lanes of a group that are guessed wrong.
+struct Room<'t> {
+    wrong: &'t mut [u64; GROUP],
+    values: &'t mut [u64; GROUP],
 }
 
-impl Stream {
-    #[inline(always)]
-    fn make_room(&mut self, more: usize) {
-        if self.bytes.len() - self.length < more {
-            self.grow(more);
+/// Compares the lanes of a group with their guesses, and learns. Gives a mask of those that were guessed wrong; by how much,
+/// and what they really are, stands side by side in `room`.
+#[inline(always)]
+fn compare(group: &mut Group, data: &[u8; GROUP_BYTES], (bits, lanes): &Used, room: &mut Room<'_>) -> u8 {
+    let (mut mask, mut count) = (0, 0);
+    let (values, _) = data.as_chunks::<8>();
+    let Group { last, stride, other } = group;
+    let lanes = last.iter_mut().zip(stride).zip(other).zip(values).zip(bits).zip(lanes);
+    for (number, (((((last, stride), other), value), bits), lane)) in lanes.enumerate() {
+        let value = u64::from_le_bytes(*value) & bits | *last & !bits;
+        let wrong = value.wrapping_sub(*last).wrapping_sub(*stride) & lane;
+        *last = value;
+        let is_wrong = wrong != 0;
+        if let (Some(wrong_room), Some(value_room)) = (room.wrong.get_mut(count), room.values.get_mut(count)) {
+            (*wrong_room, *value_room) = (wrong, value);
+        }
+        count += usize::from(is_wrong);
+        mask |= u8::from(is_wrong) << number;
+        let moved = wrong.wrapping_add(*stride);
+        *stride = select_unpredictable(is_wrong & (moved == *other), moved, *stride);
+        *other = select_unpredictable(is_wrong, moved, *other);
+    }
+    mask
+}
+
+/// The same in a few instructions.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx512f")]
+#[inline]
+fn compare_wide(group: &mut Group, data: &[u8; GROUP_BYTES], (bits, lanes): &Used, room: &mut Room<'_>) -> u8 {
+    use std::arch::x86_64::*;
+    // SAFETY: all pointers are to arrays of 64 bytes, which may be unaligned.
+    let load = |from: *const u8| unsafe { _mm512_loadu_si512(from.cast()) };
+    // SAFETY: as above, and the arrays are borrowed mutably.
+    let store = |to: *mut u64, value: __m512i| unsafe { _mm512_storeu_si512(to.cast(), value) };
+    let [last, stride, other, bits, lanes] =
+        [&group.last, &group.stride, &group.other, bits, lanes].map(|array| load(array.as_ptr().cast()));
+    // Where a bit of `bits` is set, that of the data, else that of `last`.
+    let value = _mm512_ternarylogic_epi64::<0xca>(bits, load(data.as_ptr()), last);
+    let wrong = _mm512_and_si512(_mm512_sub_epi64(_mm512_sub_epi64(value, last), stride), lanes);
+    let mask = _mm512_test_epi64_mask(wrong, wrong);
+    let moved = _mm512_add_epi64(wrong, stride);
+    let again = _mm512_mask_cmpeq_epi64_mask(mask, moved, other);
+    store(group.last.as_mut_ptr(), value);
+    store(group.stride.as_mut_ptr(), _mm512_mask_mov_epi64(stride, again, moved));
+    store(group.other.as_mut_ptr(), _mm512_mask_mov_epi64(other, mask, moved));
+    store(room.wrong.as_mut_ptr(), _mm512_maskz_compress_epi64(mask, wrong));
+    store(room.values.as_mut_ptr(), _mm512_maskz_compress_epi64(mask, value));
+    mask
+}
+
+/// What the data of a chunk is made into as it comes.
+#[derive(Debug, Default)]
+pub(crate) struct Encoder {
+    memory: Memory,
+    ahead: Ahead,
+    surprises: Surprises,
+    events: Vec<u8>,
+}
+
+/// What was guessed wrong: a mask for each group, and for each wrong lane by how much and what it really is. Only the first
+/// `mask_count` and `count` count, behind them is room.
+#[derive(Debug, Default)]
+struct Surprises {
+    masks: Vec<u8>,
+    mask_count: usize,
+    wrong: Vec<u64>,
+    values: Vec<u64>,
+    count: usize,
+}
+
+impl Surprises {
+    /// Makes room for so many groups.
+    #[inline]
+    fn make_room(&mut self, groups: usize) {
+        if self.masks.len() < self.mask_count + groups || self.wrong.len() < self.count + (groups + 1) * GROUP {
+            self.grow(groups);
         }
     }
 
     #[cold]
-    fn grow(&mut self, more: usize) {
-        self.bytes.resize((self.length + more).next_power_of_two().max(1 << 12), 0);
+    fn grow(&mut self, groups: usize) {
+        self.masks.resize((self.mask_count + groups).next_power_of_two(), 0);
+        let lanes = (self.count + (groups + 1) * GROUP).next_power_of_two();
+        self.wrong.resize(lanes, 0);
+        self.values.resize(lanes, 0);
     }
-
-    /// Appends the low bytes of `value`; there must be room for eight.
-    #[inline(always)]
-    fn push(&mut self, value: u64, width: usize) {
-        if let Some(room) = self.bytes.get_mut(self.length..self.length + 8) {
-            room.copy_from_slice(&value.to_le_bytes());
-            self.length += width;
-        }
-    }
-
-    fn content(&self) -> &[u8] {
-        self.bytes.get(..self.length).unwrap_or(&[])
-    }
-}
-
-/// What a chunk is stored as.
-#[derive(Debug, Default)]
-struct Streams {
-    masks: Stream,
-    classes: Stream,
-    stored: [Stream; CLASSES],
-    events: Vec<u8>,
-}
-
-impl Streams {
-    fn clear(&mut self) {
-        self.masks.length = 0;
-        self.classes.length = 0;
-        self.stored.iter_mut().for_each(|stream| stream.length = 0);
-        self.events.clear();
-    }
-
-    /// Stores what is known of the lanes of a group that were guessed wrong, and learns.
-    #[inline(always)]
-    fn surprise(&mut self, group: &mut Group, wrong: &[u64; GROUP], met: &mut [u64]) {
-        let mut mask = 0u8;
-        for (lane, wrong) in wrong.iter().enumerate() {
-            mask |= u8::from(*wrong != 0) << lane;
-        }
-        self.masks.push(u64::from(mask), 1);
-        self.classes.make_room(2 * GROUP);
-        while mask != 0 {
-            let lane = mask.trailing_zeros() as usize % GROUP;
-            mask &= mask - 1;
-            // `lane` is below GROUP.
-            #[allow(clippy::indexing_slicing)]
-            let (wrong, value) = (wrong[lane], group.last[lane]);
-            self.lane(wrong, value, met);
-            #[allow(clippy::indexing_slicing)]
-            learn(&mut group.stride[lane], &mut group.other[lane], wrong);
-        }
-    }
-
-    #[inline(always)]
-    fn lane(&mut self, wrong: u64, value: u64, met: &mut [u64]) {
-        let is_high = wrong << 32 == 0;
-        let part = select_unpredictable(is_high, (wrong.cast_signed() >> 32).cast_unsigned(), wrong);
-        let difference = zigzag(part);
-        let width = (u64::BITS - difference.leading_zeros()).div_ceil(8) as usize;
-        let (class, stored) = if width > 4 {
-            let place = Memory::met_place(value);
-            match met.get_mut(place) {
-                Some(known) if *known == value => (MET, place as u64),
-                Some(known) => {
-                    *known = value;
-                    (VALUE, value)
-                }
-                None => (VALUE, value),
-            }
-        } else {
-            (width - 1 + select_unpredictable(is_high, HIGH, 0), difference)
-        };
-        self.classes.push(class as u64, 1);
-        if let (Some(stream), Some(&width)) = (self.stored.get_mut(class), WIDTHS.get(class)) {
-            stream.make_room(8);
-            stream.push(stored, width);
-        }
-    }
-}
-
-/// Compresses the data of a chunk as it comes.
-#[derive(Debug, Default)]
-pub(crate) struct Encoder {
-    memory: Memory,
-    streams: Streams,
-    ahead: Ahead,
 }
 
 /// Rows that are looked for in one go.
@@ -284,6 +258,7 @@ impl Ahead {
         }
         let (mut groups, mut touched) = (0, 0);
         for (span, place) in self.spans.iter().zip(&mut self.places).take(self.count) {
+            *place = 0;
             if span.bytes == 0 {
                 continue;
             }
@@ -304,18 +279,18 @@ impl Encoder {
     /// Starts a chunk.
     pub(crate) fn clear(&mut self) {
         self.memory.clear();
-        self.streams.clear();
+        (self.surprises.mask_count, self.surprises.count) = (0, 0);
+        self.events.clear();
     }
 
-    /// Appends the data behind `words`, and shows each path with what is left of the data, and each event with its own. Gives
-    /// the bytes that belong to the words, or `None` if there are not so many.
-    #[inline]
+    /// Appends the data behind `words`. Counts the accesses of paths into `total` and shows each event with its data. Gives the
+    /// bytes that belong to the words, or `None` if there are not so many.
     pub(crate) fn append(
         &mut self,
         spans: &Spans,
         words: &[u32],
         data: &[u8],
-        mut path: impl FnMut(&Span, &[u8]),
+        total: &mut DataTotal,
         mut event: impl FnMut(usize, &[u8]),
     ) -> Option<usize> {
         let (mut at, mut left) = (0, data);
@@ -323,69 +298,86 @@ impl Encoder {
             if word & EVENT != 0 {
                 let (own, behind) = left.split_at_checked(event_bytes(word))?;
                 event(at, own);
-                self.streams.events.extend_from_slice(own);
+                self.events.extend_from_slice(own);
                 left = behind;
                 at += word::length(word)?;
                 continue;
             }
             let groups = self.ahead.look(spans, words.get(at..)?, &mut self.memory);
-            self.streams.masks.make_room(groups + 8);
-            for (span, place) in self.ahead.rows() {
-                let (own, behind) = left.split_at_checked(usize::from(span.bytes))?;
-                path(span, own);
-                row(&mut self.memory, &mut self.streams, place, own, left);
-                left = behind;
-            }
+            self.surprises.make_room(groups);
+            left = self.rows(spans, left, total)?;
             at += self.ahead.count;
         }
         Some(data.len() - left.len())
     }
 
-    /// The payload.
-    pub(crate) fn finish(&mut self, compressor: &mut Compressor) -> Vec<u8> {
+    /// Appends the rows that were looked for; their data is at the start of `data`. Gives what is behind it.
+    fn rows<'d>(&mut self, spans: &Spans, data: &'d [u8], total: &mut DataTotal) -> Option<&'d [u8]> {
+        #[cfg(target_arch = "x86_64")]
+        if is_x86_feature_detected!("avx512f") {
+            // SAFETY: the processor has it.
+            return unsafe { self.rows_wide(spans, data, total) };
+        }
+        self.rows_with(spans, data, total, compare)
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    #[target_feature(enable = "avx512f")]
+    fn rows_wide<'d>(&mut self, spans: &Spans, data: &'d [u8], total: &mut DataTotal) -> Option<&'d [u8]> {
+        self.rows_with(spans, data, total, |group, data, used, room| compare_wide(group, data, used, room))
+    }
+
+    #[inline(always)]
+    fn rows_with<'d>(
+        &mut self,
+        spans: &Spans,
+        data: &'d [u8],
+        total: &mut DataTotal,
+        compare: impl Fn(&mut Group, &[u8; GROUP_BYTES], &Used, &mut Room<'_>) -> u8,
+    ) -> Option<&'d [u8]> {
+        let Self { ahead, memory, surprises, .. } = self;
+        let mut left = data;
+        for (span, place) in ahead.rows() {
+            let mut bytes = usize::from(span.bytes);
+            total.path(spans, span, left);
+            let behind = left.get(bytes..)?;
+            let groups = memory.groups.get_mut(place..place + bytes.div_ceil(GROUP_BYTES))?;
+            for group in groups {
+                let count = surprises.count;
+                let mut room = Room {
+                    wrong: surprises.wrong.get_mut(count..)?.first_chunk_mut()?,
+                    values: surprises.values.get_mut(count..)?.first_chunk_mut()?,
+                };
+                let used = USED.get(bytes / 4).unwrap_or(ALL);
+                let mask = match left.first_chunk::<GROUP_BYTES>() {
+                    Some(data) => compare(group, data, used, &mut room),
+                    None => compare(group, &padded(left), used, &mut room),
+                };
+                *surprises.masks.get_mut(surprises.mask_count)? = mask;
+                surprises.mask_count += 1;
+                surprises.count += mask.count_ones() as usize;
+                bytes = bytes.saturating_sub(GROUP_BYTES);
+                left = left.get(GROUP_BYTES..).unwrap_or(&[]);
+            }
+            left = behind;
+        }
+        Some(left)
+    }
+
+    /// The payload. In a hurry, what is not easily compressed stays as it is.
+    pub(crate) fn finish(&mut self, streams: &mut Streams, compressor: &mut Compressor, in_a_hurry: bool) -> Vec<u8> {
+        let Self { memory, surprises, .. } = self;
+        let masks = surprises.masks.get(..surprises.mask_count).unwrap_or(&[]);
+        streams.fill(surprises, &mut memory.met);
         let mut out = Vec::new();
-        let streams = &self.streams;
-        for stream in [streams.masks.content(), streams.classes.content(), &streams.events] {
+        for stream in [masks, streams.classes.content(), &self.events] {
             put_stream(&mut out, compressor, stream);
         }
+        let put = if in_a_hurry { put_stream_quickly } else { put_stream };
         for stream in &streams.stored {
-            put_stream(&mut out, compressor, stream.content());
+            put(&mut out, compressor, stream.content());
         }
         out
-    }
-}
-
-/// Appends one row: `own`, behind which there may be more in `left`.
-#[inline(always)]
-fn row(memory: &mut Memory, streams: &mut Streams, place: usize, own: &[u8], left: &[u8]) {
-    let Memory { groups, met, .. } = memory;
-    let Some(mut groups) = groups.get_mut(place..) else { return };
-    let (mut own, mut left) = (own, left);
-    while let Some((group, others)) = groups.split_first_mut()
-        && !own.is_empty()
-    {
-        let wrong = match own.split_first_chunk::<GROUP_BYTES>() {
-            Some((data, behind)) => {
-                own = behind;
-                left = left.get(GROUP_BYTES..).unwrap_or(&[]);
-                compare(group, data, ALL)
-            }
-            None => {
-                let used = USED.get(own.len() / 4).unwrap_or(ALL);
-                let wrong = match left.first_chunk::<GROUP_BYTES>() {
-                    Some(data) => compare(group, data, used),
-                    None => compare(group, &padded(own), used),
-                };
-                own = &[];
-                wrong
-            }
-        };
-        if wrong.iter().fold(0, |any, wrong| any | wrong) == 0 {
-            streams.masks.push(0, 1);
-        } else {
-            streams.surprise(group, &wrong, met);
-        }
-        groups = others;
     }
 }
 
@@ -394,6 +386,81 @@ fn padded(data: &[u8]) -> [u8; GROUP_BYTES] {
     let mut all = [0; GROUP_BYTES];
     all.iter_mut().zip(data).for_each(|(byte, &own)| *byte = own);
     all
+}
+
+/// Bytes with room behind them.
+#[derive(Debug, Default)]
+struct Stream {
+    bytes: Vec<u8>,
+    length: usize,
+}
+
+impl Stream {
+    /// Starts afresh, with room for so many bytes.
+    fn start(&mut self, room: usize) {
+        self.length = 0;
+        if self.bytes.len() < room {
+            self.bytes.resize(room.next_power_of_two(), 0);
+        }
+    }
+
+    /// Appends the low bytes of `value`; there must be room for eight.
+    #[inline(always)]
+    fn push(&mut self, value: u64, width: usize) {
+        if let Some(room) = self.bytes.get_mut(self.length..self.length + 8) {
+            room.copy_from_slice(&value.to_le_bytes());
+            self.length += width;
+        }
+    }
+
+    fn content(&self) -> &[u8] {
+        self.bytes.get(..self.length).unwrap_or(&[])
+    }
+}
+
+/// What is stored of the lanes that were guessed wrong.
+#[derive(Debug, Default)]
+pub(crate) struct Streams {
+    classes: Stream,
+    stored: [Stream; CLASSES],
+}
+
+impl Streams {
+    fn fill(&mut self, surprises: &Surprises, met: &mut [u64]) {
+        let Surprises { wrong, values, count, .. } = surprises;
+        self.classes.start(count + 8);
+        for (stream, width) in self.stored.iter_mut().zip(WIDTHS) {
+            stream.start(count * width + 8);
+        }
+        for (&wrong, &value) in wrong.iter().zip(values).take(*count) {
+            self.lane(wrong, value, met);
+        }
+    }
+
+    #[inline(always)]
+    fn lane(&mut self, wrong: u64, value: u64, met: &mut [u64]) {
+        let is_high = wrong << 32 == 0;
+        let part = select_unpredictable(is_high, (wrong.cast_signed() >> 32).cast_unsigned(), wrong);
+        let difference = zigzag(part);
+        let width = (u64::BITS - difference.leading_zeros()).div_ceil(8) as usize;
+        let (class, stored) = if width > 4 {
+            let place = Memory::met_place(value);
+            match met.get_mut(place) {
+                Some(known) if *known == value => (MET, place as u64),
+                Some(known) => {
+                    *known = value;
+                    (VALUE, value)
+                }
+                None => (VALUE, value),
+            }
+        } else {
+            (width.saturating_sub(1) + select_unpredictable(is_high, HIGH, 0), difference)
+        };
+        self.classes.push(class as u64, 1);
+        if let (Some(stream), Some(&width)) = (self.stored.get_mut(class), WIDTHS.get(class)) {
+            stream.push(stored, width);
+        }
+    }
 }
 
 const SHORT: Problem = Problem::Decompress("one of its streams is too short");
@@ -576,23 +643,28 @@ mod tests {
         spans
     }
 
+    fn append(encoder: &mut Encoder, spans: &Spans, words: &[u32], data: &[u8]) -> Option<usize> {
+        encoder.append(spans, words, data, &mut DataTotal::default(), |_, _| ())
+    }
+
+    fn finish(encoder: &mut Encoder, in_a_hurry: bool) -> Vec<u8> {
+        encoder.finish(&mut Streams::default(), &mut Compressor::default(), in_a_hurry)
+    }
+
     fn check(spans: &Spans, words: &[u32], data: &[u8]) -> usize {
         let mut encoder = Encoder::default();
-        let mut payload = Vec::new();
-        // The second time it must not remember the first.
-        for _ in 0..2 {
-            encoder.clear();
-            let mut seen = Vec::new();
-            let path = |_: &Span, own: &[u8]| seen.extend_from_slice(own);
-            assert_eq!(encoder.append(spans, words, data, path, |_, _| ()), Some(data.len()));
-            payload = encoder.finish(&mut Compressor::default());
-        }
         let (mut decoder, mut back) = (Decoder::default(), vec![7]);
-        for _ in 0..2 {
+        let mut length = 0;
+        // The second time it must not remember the first.
+        for in_a_hurry in [true, false] {
+            encoder.clear();
+            assert_eq!(append(&mut encoder, spans, words, data), Some(data.len()));
+            let payload = finish(&mut encoder, in_a_hurry);
             decoder.decode(spans, words, &payload, data.len(), &mut back).unwrap();
             assert!(back == data);
+            length = payload.len();
         }
-        payload.len()
+        length
     }
 
     #[test]
@@ -613,12 +685,39 @@ mod tests {
         assert!(check(&spans, &words, &data) < 200);
     }
 
+    proptest! {
+        #[test]
+        fn wide_and_narrow_agree(
+            lanes in proptest::collection::vec((0u64..3, 0u64..3, 0u64..3, 0u64..7), GROUP),
+            words in 0usize..=2 * GROUP,
+        ) {
+            let mut group = Group::default();
+            let mut data = [0; GROUP_BYTES];
+            for (i, (last, stride, other, value)) in lanes.into_iter().enumerate() {
+                (group.last[i], group.stride[i], group.other[i]) = (last << 31, stride << 31, other << 31);
+                data[8 * i..][..8].copy_from_slice(&(value << 31).to_le_bytes());
+            }
+            let run = |compare: &dyn Fn(&mut Group, &mut Room<'_>) -> u8| {
+                let (mut group, mut wrong, mut values) = (group, [0; GROUP], [0; GROUP]);
+                let mask = compare(&mut group, &mut Room { wrong: &mut wrong, values: &mut values });
+                let count = mask.count_ones() as usize;
+                (mask, wrong[..count].to_vec(), values[..count].to_vec(), group.last, group.stride, group.other)
+            };
+            let narrow = run(&|group, room| compare(group, &data, &USED[words], room));
+            if is_x86_feature_detected!("avx512f") {
+                // SAFETY: the processor has it.
+                let wide = run(&|group, room| unsafe { compare_wide(group, &data, &USED[words], room) });
+                prop_assert_eq!(wide, narrow);
+            }
+        }
+    }
+
     #[test]
     fn data_of_another_length_is_noticed() {
         let spans = spans(&[vec![16]]);
         let mut encoder = Encoder::default();
-        assert_eq!(encoder.append(&spans, &[1, 1], &[0; 24], |_, _| (), |_, _| ()), None);
-        assert_eq!(encoder.append(&spans, &[1], &[0; 24], |_, _| (), |_, _| ()), Some(16));
+        assert_eq!(append(&mut encoder, &spans, &[1, 1], &[0; 24]), None);
+        assert_eq!(append(&mut encoder, &spans, &[1], &[0; 24]), Some(16));
     }
 
     /// Rows that are partly guessed right, and events with data.
@@ -664,8 +763,8 @@ mod tests {
             let spans = spans(&fragments);
             let mut encoder = Encoder::default();
             encoder.clear();
-            encoder.append(&spans, &words, &data, |_, _| (), |_, _| ()).unwrap();
-            let mut payload = encoder.finish(&mut Compressor::default());
+            append(&mut encoder, &spans, &words, &data).unwrap();
+            let mut payload = finish(&mut encoder, false);
             let at = at % payload.len();
             payload[at] ^= bits;
             let mut decoder = Decoder::default();

@@ -5,16 +5,18 @@
 use hashbrown::HashMap;
 
 /// A value that can say "nothing here".
-pub(crate) trait Absent: Copy + PartialEq {
+pub(crate) trait Absent: Copy {
     const ABSENT: Self;
+
+    fn is_absent(&self) -> bool;
 }
 
 impl Absent for u32 {
     const ABSENT: Self = u32::MAX;
-}
 
-impl Absent for u64 {
-    const ABSENT: Self = 0;
+    fn is_absent(&self) -> bool {
+        *self == Self::ABSENT
+    }
 }
 
 #[derive(Debug)]
@@ -34,7 +36,7 @@ impl<T: Absent> Numbers<T> {
     #[inline]
     pub(crate) fn get(&self, number: u32) -> Option<T> {
         match self.dense.get(number as usize) {
-            Some(&value) if value != T::ABSENT => Some(value),
+            Some(value) if !value.is_absent() => Some(*value),
             _ => self.get_sparse(number),
         }
     }

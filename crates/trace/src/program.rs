@@ -74,6 +74,11 @@ pub(crate) struct Info {
 
 impl Absent for Info {
     const ABSENT: Self = Self { packed: 0, chain: 0, link: 0 };
+
+    #[inline]
+    fn is_absent(&self) -> bool {
+        self.packed == 0
+    }
 }
 
 /// What a path does to the stack of calls, and where it leads.

@@ -41,6 +41,11 @@ impl Span {
 
 impl Absent for Span {
     const ABSENT: Self = Self::NOTHING;
+
+    #[inline]
+    fn is_absent(&self) -> bool {
+        self.plan == u32::MAX
+    }
 }
 
 const _: () = assert!(RECORD_BYTES_MAX <= u16::MAX as usize);

@@ -98,6 +98,24 @@ const QUEUE: usize = 4;
 /// Words in a chunk at most.
 const WORDS_MAX: usize = RAW_BYTES_MAX as usize / size_of::<u32>();
 
+/// How much whoever produces the data has to wait for the writer, from 0 to twice [`PRESSED`].
+#[derive(Debug, Default)]
+struct Pressure(AtomicUsize);
+
+/// Above this, speed is more important than size.
+const PRESSED: usize = 32;
+
+impl Pressure {
+    fn note(&self, waits: bool) {
+        let before = self.0.load(Ordering::Relaxed);
+        self.0.store(if waits { (before + 1).min(2 * PRESSED) } else { before.saturating_sub(1) }, Ordering::Relaxed);
+    }
+
+    fn is_high(&self) -> bool {
+        self.0.load(Ordering::Relaxed) > PRESSED
+    }
+}
+
 /// Memory that can be used again.
 type Spare = (Vec<u32>, Option<Box<OpenData>>);
 
@@ -125,6 +143,7 @@ pub struct Writer {
     failure: Arc<Mutex<Option<WriteError>>>,
     /// Words that wait for the worker.
     waiting: Arc<AtomicUsize>,
+    pressure: Arc<Pressure>,
 }
 
 impl Writer {
@@ -145,8 +164,16 @@ impl Writer {
         let (jobs, queue) = sync_channel(QUEUE);
         let (give_back, spare) = sync_channel(QUEUE);
         let waiting = Arc::new(AtomicUsize::new(0));
-        let mut worker =
-            Worker::new(file, part.clone(), options.codec, give_back, Arc::clone(&failure), Arc::clone(&waiting));
+        let pressure = Arc::new(Pressure::default());
+        let mut worker = Worker::new(
+            file,
+            part.clone(),
+            options.codec,
+            give_back,
+            Arc::clone(&failure),
+            Arc::clone(&waiting),
+            Arc::clone(&pressure),
+        );
         worker.start(recording)?;
         let worker = std::thread::Builder::new()
             .name("trace-writer".into())
@@ -172,6 +199,7 @@ impl Writer {
             worker: Some(worker),
             failure,
             waiting,
+            pressure,
         })
     }
 
@@ -318,6 +346,12 @@ impl Writer {
     #[must_use]
     pub fn file_bytes(&self) -> u64 {
         self.part.metadata().map_or(0, |metadata| metadata.len())
+    }
+
+    /// Says whether a thread of the target had to wait before what comes next could be taken. If many have to, data is
+    /// compressed less.
+    pub fn waited(&mut self, waits: bool) {
+        self.pressure.note(waits);
     }
 
     /// Completes the file and gives it its name.

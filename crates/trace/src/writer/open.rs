@@ -12,7 +12,7 @@ use crate::container::{CODEC_LANES, CODEC_RAW, CODEC_ZSTD};
 use crate::data::DataTotal;
 use crate::error::WriteError;
 use crate::event;
-use crate::lanes::Encoder;
+use crate::lanes::{Encoder, Streams};
 use crate::span::Spans;
 
 /// Words and data of one thread that are not yet on their way to the file.
@@ -66,7 +66,6 @@ impl OpenData {
     pub(super) fn append(&mut self, spans: &Spans, before: usize, words: &[u32], data: &[u8]) -> bool {
         let Self { encoder, total, signals, .. } = self;
         let mut told = DataTotal { fs_base: total.fs_base, ..DataTotal::default() };
-        let path = |span: &_, own: &_| total.path(spans, span, own);
         let event = |at: usize, own: &[u8]| match words.get(at..) {
             Some(rest) if rest.first().is_some_and(|&first| word::kind(first) == word::SIGNAL) => {
                 signals.push((before + at, own.to_vec()));
@@ -74,7 +73,7 @@ impl OpenData {
             Some(rest) => count_event(&mut told, rest),
             None => {}
         };
-        let taken = encoder.append(spans, words, data, path, event);
+        let taken = encoder.append(spans, words, data, total, event);
         total.reads = total.reads.saturating_add(told.reads);
         total.writes = total.writes.saturating_add(told.writes);
         total.fs_base = told.fs_base;
@@ -90,15 +89,23 @@ impl OpenData {
         self.checksum.clone().finalize()
     }
 
-    /// Codec and payload.
-    pub(super) fn finish(&mut self, codec: Codec, compressor: &mut Compressor) -> (u8, Vec<u8>) {
+    /// Codec and payload; in a hurry, a larger one.
+    pub(super) fn finish(
+        &mut self,
+        codec: Codec,
+        streams: &mut Streams,
+        compressor: &mut Compressor,
+        in_a_hurry: bool,
+    ) -> (u8, Vec<u8>) {
         match codec {
             Codec::Raw => (CODEC_RAW, std::mem::take(&mut self.whole)),
             Codec::Zstd => match zstd::bulk::compress(&self.whole, 1) {
                 Ok(payload) => (CODEC_ZSTD, payload),
                 Err(_) => (CODEC_RAW, std::mem::take(&mut self.whole)),
             },
-            Codec::Predict | Codec::Fast | Codec::Adaptive => (CODEC_LANES, self.encoder.finish(compressor)),
+            Codec::Predict | Codec::Fast | Codec::Adaptive => {
+                (CODEC_LANES, self.encoder.finish(streams, compressor, in_a_hurry))
+            }
         }
     }
 }

@@ -9,15 +9,16 @@ use std::sync::mpsc::{Receiver, SyncSender};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::open::OpenData;
-use super::{Codec, Spare};
+use super::{Codec, Pressure, Spare};
 use crate::access::Gathered;
 use crate::bits::Compressor;
 use crate::block::Refused;
 use crate::container::{
-    CODEC_RAW, CODEC_ZSTD, ChunkHeader, CodeHeader, DataHeader, Extra, FILE_HEADER_BYTES, Kind, PathHeader,
+    CODEC_FAST, CODEC_RAW, CODEC_ZSTD, ChunkHeader, CodeHeader, DataHeader, Extra, FILE_HEADER_BYTES, Kind, PathHeader,
     RAW_BYTES_MAX, TRAILER_BYTES, crc, file_header, trailer,
 };
 use crate::error::WriteError;
+use crate::lanes::Streams;
 use crate::model::{Counts, Exit, Recording, Summary, ThreadSummary};
 use crate::path::{self, PathCoder};
 use crate::program::Program;
@@ -51,12 +52,14 @@ pub(super) struct Worker {
     program: Program,
     coder: PathCoder,
     gathered: Gathered,
+    streams: Streams,
     compressor: Compressor,
     threads: BTreeMap<u32, ThreadSummary>,
     summary: Summary,
     give_back: SyncSender<Spare>,
     failure: Arc<Mutex<Option<WriteError>>>,
     waiting: Arc<AtomicUsize>,
+    pressure: Arc<Pressure>,
 }
 
 const ZSTD_LEVEL: i32 = 3;
@@ -69,6 +72,7 @@ impl Worker {
         give_back: SyncSender<Spare>,
         failure: Arc<Mutex<Option<WriteError>>>,
         waiting: Arc<AtomicUsize>,
+        pressure: Arc<Pressure>,
     ) -> Self {
         Self {
             file,
@@ -80,12 +84,14 @@ impl Worker {
             program: Program::without_code(),
             coder: PathCoder::default(),
             gathered: Gathered::default(),
+            streams: Streams::default(),
             compressor: Compressor::default(),
             threads: BTreeMap::new(),
             summary: Summary::default(),
             give_back,
             failure,
             waiting,
+            pressure,
         }
     }
 
@@ -159,7 +165,11 @@ impl Worker {
     ) -> Result<(), WriteError> {
         let Some(summary) = self.threads.get_mut(&thread) else { return Err(WriteError::UnknownThread { thread }) };
         let mut wrong = None;
-        let codec = self.codec.number(self.waiting.load(Ordering::Relaxed));
+        let codec = match self.codec {
+            // Words are the smaller part if there is data.
+            Codec::Adaptive if data.is_some() && self.pressure.is_high() => CODEC_FAST,
+            codec => codec.number(self.waiting.load(Ordering::Relaxed)),
+        };
         let encoded = loop {
             match self.coder.encode(codec, &self.program, image, &words) {
                 Ok(encoded) => break encoded,
@@ -208,7 +218,8 @@ impl Worker {
         let path = self.sequence.wrapping_sub(1);
         let header = DataHeader { thread, path, fs_base: data.fs_base, reads: total.reads, writes: total.writes };
         let (bytes, raw_crc) = (data.bytes as u64, data.checksum());
-        let (codec, stored) = data.finish(self.codec, &mut self.compressor);
+        let in_a_hurry = self.codec == Codec::Adaptive && self.pressure.is_high();
+        let (codec, stored) = data.finish(self.codec, &mut self.streams, &mut self.compressor, in_a_hurry);
         count_data(&mut self.summary, &header, bytes, stored.len() as u64);
         if let Some(summary) = self.threads.get_mut(&thread) {
             count_thread_data(summary, &header, bytes);
