@@ -8,6 +8,9 @@ use trace::Trace;
 use crate::Data;
 use crate::listing;
 
+/// Nothing else is as large as what `fxsave` and its kin save.
+const STATE_BYTES_MIN: usize = 512;
+
 /// One read or write by an instruction.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Access {
@@ -68,7 +71,8 @@ pub fn recorded_accesses(trace: &Trace, thread: u32) -> Vec<Access> {
     accesses
 }
 
-/// The accesses of a thread by several single-stepped runs: values that are not the same in all of them are left out.
+/// The accesses of a thread by several single-stepped runs: values that are not the same in all of them are left out. So
+/// are saved states: which registers a processor takes to be in use depends on when other programs have run.
 ///
 /// # Panics
 ///
@@ -86,6 +90,7 @@ pub fn repeatable_accesses(runs: &[&[oracle::Access]]) -> Vec<Access> {
             access.value = access.value.take().filter(|value| Some(value) == other.value.as_ref());
         }
     }
+    accesses.iter_mut().filter(|access| access.size >= STATE_BYTES_MIN).for_each(|access| access.value = None);
     accesses
 }
 

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeSet;
 use std::io::{self, Write as _};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -81,7 +82,11 @@ fn check_all(entries: &[OracleProgram], work: impl Fn(&OracleProgram) -> Vec<Str
     let some = || {
         let mut problems = Vec::new();
         while let Some(entry) = entries.get(next.fetch_add(1, Ordering::Relaxed)) {
-            problems.extend(work(entry));
+            // One that cannot be recorded does not keep us from the others.
+            match catch_unwind(AssertUnwindSafe(|| work(entry))) {
+                Ok(found) => problems.extend(found),
+                Err(_) => problems.push(format!("{}: failed, see above", name(entry))),
+            }
         }
         problems
     };
@@ -119,18 +124,25 @@ fn every_class_of_memory_instruction_is_recorded_in_full() {
 }
 
 /// Programs with a C library hold process numbers, times and random bytes in memory: a value that differs between two
-/// single-stepped runs is not compared.
+/// single-stepped runs is not compared. Nor are values if there are threads: who comes first is up to the kernel.
 #[test]
 fn programs_with_a_c_library_are_recorded_in_full() {
     let mut entries = workloads::oracle_programs();
-    entries.retain(|entry| !is_freestanding(entry));
+    let is_usual = |entry: &OracleProgram| entry.variant == entry.program.variants[0];
+    // The dynamic linker makes most of what these do, so a few are enough.
+    let is_chosen = |entry: &OracleProgram| ["recursion", "signal_nested"].contains(&entry.program.name);
+    entries.retain(|entry| !is_freestanding(entry) && (is_usual(entry) || is_chosen(entry)));
     assert!(entries.len() >= 25, "the catalogue has lost programs: {}", entries.len());
     check_all(&entries, |entry| {
         let call = call(entry.program.name, entry.variant, entry.arguments);
         let (run, other) = (stepped(&call, 0), stepped(&call, 1));
         let threads = run.accesses.iter().zip(&other.accesses);
-        let accesses: Vec<Vec<Access>> =
+        let mut accesses: Vec<Vec<Access>> =
             threads.map(|(one, other)| memory::repeatable_accesses(&[one, other])).collect();
+        if accesses.len() > 1 {
+            accesses.iter_mut().flatten().for_each(|access| access.value = None);
+            return compare(&name(entry), &call, &run, &accesses);
+        }
         let all = accesses.iter().flatten().count();
         let known = accesses.iter().flatten().filter(|access| access.value.is_some()).count();
         let mut problems = compare(&name(entry), &call, &run, &accesses);

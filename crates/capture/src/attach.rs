@@ -21,6 +21,9 @@ use crate::task::{self, Status};
 
 /// A thread that is in the kernel and cannot be interrupted may take as long to stop.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// An exec, or the end of a thread, may come in between.
+const ATTEMPTS: u32 = 20;
+const BETWEEN_ATTEMPTS: Duration = Duration::from_millis(3);
 /// The bytes of a `syscall` instruction.
 const SYSCALL: [u8; 2] = [0x0f, 0x05];
 /// In the argument of rseq: the kernel is to forget it.
@@ -57,6 +60,8 @@ pub enum AttachError {
     TooManyThreads(i32, usize),
     #[error("thread {1} of process {0} does not stop")]
     DoesNotStop(i32, i32),
+    #[error("process {0} keeps executing other programs")]
+    Executes(i32),
     #[error("no permission to trace process {0}")]
     NoPermission(i32),
     #[error("process {0} could not be taken over: {1}")]
@@ -64,6 +69,11 @@ pub enum AttachError {
 }
 
 impl AttachError {
+    /// Whether it may be otherwise a moment later. A thread that is about to end cannot be told from one that may not be traced.
+    fn is_passing(&self) -> bool {
+        matches!(self, Self::Executes(_) | Self::NoPermission(_) | Self::Inject(..))
+    }
+
     /// What the user could do about it.
     pub fn hint(&self) -> Option<String> {
         let hint = match self {
@@ -111,17 +121,15 @@ pub fn check(pid: i32) -> Result<()> {
 
 /// Takes over all threads of a process. `prepare` is told which, and in which order they get their slots, before any of them goes on.
 pub fn attach(process: i32, image: &Image, shared: &Shared, prepare: impl FnOnce(&[i32])) -> Result<Placed> {
+    let mut attempts = 0;
     let mut crowd = Crowd::new(process);
-    let found = match crowd.stop_all(PATIENCE) {
-        Ok(true) => look_at(&crowd, process),
-        Ok(false) if crowd.is_gone() => Err(AttachError::Ended(process)),
-        Ok(false) => {
-            let awake = crowd.members.iter().find(|(_, state)| !matches!(state, State::Stopped { .. }));
-            Err(AttachError::DoesNotStop(process, awake.map_or(process, |(&tid, _)| tid)))
+    let captives = loop {
+        attempts += 1;
+        match hold(&mut crowd, process) {
+            Err(error) if error.is_passing() && attempts < ATTEMPTS => std::thread::sleep(BETWEEN_ATTEMPTS),
+            result => break result?,
         }
-        Err(_) => Err(AttachError::NoPermission(process)),
     };
-    let captives = found.and_then(|gate| captives(&crowd, process, gate)).inspect_err(|_| crowd.disperse())?;
     let threads: Vec<i32> = captives.iter().map(|captive| captive.remote.tracee.tid).collect();
     prepare(&threads);
     match take(captives, process, image, shared) {
@@ -133,9 +141,29 @@ pub fn attach(process: i32, image: &Image, shared: &Shared, prepare: impl FnOnce
     }
 }
 
+/// Stops all threads, so that they can be taken over. After an error they go on.
+fn hold(crowd: &mut Crowd, process: i32) -> Result<Vec<Captive>> {
+    let found = match crowd.stop_all(PATIENCE) {
+        Ok(true) => look_at(crowd, process),
+        Ok(false) if crowd.is_gone() => Err(AttachError::Ended(process)),
+        Ok(false) if crowd.has_executed => Err(AttachError::Executes(process)),
+        Ok(false) => {
+            let awake = crowd.members.iter().find(|(_, state)| !matches!(state, State::Stopped { .. }));
+            Err(AttachError::DoesNotStop(process, awake.map_or(process, |(&tid, _)| tid)))
+        }
+        Err(_) => Err(AttachError::NoPermission(process)),
+    };
+    found.and_then(|gate| captives(crowd, process, gate)).inspect_err(|_| crowd.disperse())
+}
+
 /// Looks at the stopped threads, before anything is done to them. Returns where they can make system calls.
 fn look_at(crowd: &Crowd, process: i32) -> Result<Option<u64>> {
     let failed = |error| AttachError::Inject(process, error);
+    let Some(&tid) = crowd.members.keys().next() else { return Err(AttachError::Ended(process)) };
+    let mappings = maps::of_process(tid).context("reading the memory map").map_err(failed)?;
+    if mappings.iter().any(|mapping| mapping.path.contains(SHARED_NAME)) {
+        return Err(AttachError::Recorded(process));
+    }
     if crowd.members.len() > SLOT_COUNT {
         return Err(AttachError::TooManyThreads(process, crowd.members.len()));
     }
@@ -154,11 +182,6 @@ fn look_at(crowd: &Crowd, process: i32) -> Result<Option<u64>> {
         if status.get("x86_Thread_features").is_some_and(|features| features.contains("shstk")) {
             return Err(AttachError::ShadowStack(process));
         }
-    }
-    let Some(&tid) = crowd.members.keys().next() else { return Err(AttachError::Ended(process)) };
-    let mappings = maps::of_process(tid).context("reading the memory map").map_err(failed)?;
-    if mappings.iter().any(|mapping| mapping.path.contains(SHARED_NAME)) {
-        return Err(AttachError::Recorded(process));
     }
     Ok(remote::gate(Tracee { tid }, &mappings))
 }

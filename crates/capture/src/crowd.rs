@@ -4,6 +4,7 @@
 
 use std::collections::BTreeMap;
 use std::io;
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
 use crate::ptrace::{self, Exit, Stop, Tracee};
@@ -39,20 +40,29 @@ impl Crowd {
 
     /// Attaches to threads that are new and asks them to stop. Returns whether there were any.
     pub fn gather(&mut self) -> io::Result<bool> {
-        let mut any = false;
-        for tid in task::all(self.process)? {
-            if self.members.contains_key(&tid) || !task::is_alive(self.process, tid) {
-                continue;
-            }
-            match Tracee::seize(tid).and_then(Tracee::interrupt) {
-                Ok(()) => drop(self.members.insert(tid, State::Called)),
-                // It has ended in the meantime.
-                Err(_) if !task::is_alive(self.process, tid) => {}
-                Err(error) => return Err(error),
-            }
-            any = true;
+        let is_new = |tid: &i32| !self.members.contains_key(tid) && task::is_alive(self.process, *tid);
+        let new: Vec<i32> = task::all(self.process)?.into_iter().filter(is_new).collect();
+        if new.is_empty() {
+            return Ok(false);
         }
-        Ok(any)
+        let known: Vec<i32> = self.members.keys().chain(&new).copied().filter(|&tid| tid != self.process).collect();
+        let (done, is_done) = std::sync::mpsc::channel::<()>();
+        std::thread::scope(|scope| {
+            scope.spawn(move || bury(&known, &is_done));
+            let _done = done;
+            new.into_iter().try_for_each(|tid| self.seize(tid))
+        })?;
+        Ok(true)
+    }
+
+    fn seize(&mut self, tid: i32) -> io::Result<()> {
+        match Tracee::seize(tid).and_then(Tracee::interrupt) {
+            Ok(()) => drop(self.members.insert(tid, State::Called)),
+            // It has ended in the meantime.
+            Err(_) if !task::is_alive(self.process, tid) => {}
+            Err(error) => return Err(error),
+        }
+        Ok(())
     }
 
     /// Takes note of what the threads report; returns those that have stopped.
@@ -125,10 +135,14 @@ impl Crowd {
     /// Waits until all threads have stopped, new ones included. False if that takes longer than `patience`, or the process is gone.
     pub fn stop_all(&mut self, patience: Duration) -> io::Result<bool> {
         let deadline = Instant::now() + patience;
+        self.has_executed = false;
         loop {
-            self.gather()?;
-            self.look();
-            if self.all_stopped() && !self.gather()? {
+            match self.gather() {
+                // A thread that is about to end cannot always be attached to; the next look tells.
+                Err(error) if self.members.is_empty() => return Err(error),
+                _ => drop(self.look()),
+            }
+            if self.all_stopped() && self.gather().is_ok_and(|any| !any) {
                 return Ok(!self.members.is_empty() && self.exit.is_none() && !self.has_executed);
             }
             if Instant::now() > deadline || self.is_gone() {
@@ -138,25 +152,37 @@ impl Crowd {
         }
     }
 
-    /// Lets all threads go on, as they are, without us.
+    /// Lets all threads go on, as they are, without us. Those that do not stop soon stay with us: see [`Self::release`].
     pub fn disperse(&mut self) {
-        let deadline = Instant::now() + Duration::from_secs(1);
-        while !self.members.is_empty() {
-            self.call(Duration::ZERO);
-            self.look();
-            for (&tid, state) in &self.members {
-                if let State::Stopped { signal, .. } = *state {
-                    // If it fails, the thread is dying.
-                    let _ = undisturb(Tracee { tid }, signal).and_then(|()| Tracee { tid }.detach(signal));
-                }
-            }
-            self.members.retain(|_, state| !is_stopped(state));
-            if Instant::now() > deadline {
-                // What does not stop is let go of by the kernel, when we end.
-                return;
-            }
+        const PATIENCE: Duration = Duration::from_millis(20);
+        let deadline = Instant::now() + PATIENCE;
+        self.release();
+        while !self.members.is_empty() && Instant::now() < deadline {
             std::thread::sleep(PAUSE);
+            self.release();
         }
+    }
+
+    /// Lets go of the threads that have stopped by now, and asks the others to stop.
+    pub fn release(&mut self) {
+        self.call(Duration::ZERO);
+        self.look();
+        for (&tid, state) in &self.members {
+            if let State::Stopped { signal, .. } = *state {
+                // If it fails, the thread is dying.
+                let _ = undisturb(Tracee { tid }, signal).and_then(|()| Tracee { tid }.detach(signal));
+            }
+        }
+        self.members.retain(|_, state| !is_stopped(state));
+    }
+}
+
+/// Attaching to a thread waits for an exec of its process; an exec waits until the dead threads that we have attached to are waited for.
+/// So somebody else has to do that, if attaching takes long.
+fn bury(threads: &[i32], is_done: &Receiver<()>) {
+    const PATIENCE: Duration = Duration::from_millis(20);
+    while is_done.recv_timeout(PATIENCE) == Err(RecvTimeoutError::Timeout) {
+        threads.iter().for_each(|&tid| ptrace::bury(tid));
     }
 }
 

@@ -257,7 +257,7 @@ pub fn initial_values(
     layout: &Layout,
     placement: Placement,
 ) -> Result<Init> {
-    let vector = maps::auxiliary_vector(placement.process).context("reading the auxiliary vector")?;
+    let vector = maps::auxiliary_vector(tracee.tid).context("reading the auxiliary vector")?;
     let entry = |wanted: u64| vector.iter().find(|&&(key, _)| key == wanted).map_or(0, |&(_, value)| value);
     let fsgsbase = entry(maps::AT_HWCAP2) & 2 != 0;
     Ok(Init {

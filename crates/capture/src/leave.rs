@@ -56,10 +56,11 @@ pub struct Target<'a> {
     pub placed: &'a Placed,
 }
 
-/// Tries to leave; `meanwhile` is called again and again, to drain the rings.
-pub fn leave(target: &Target, meanwhile: &mut dyn FnMut()) -> Left {
+/// Tries to leave; `meanwhile` is called again and again, to drain the rings. In `crowd` are threads that did not stop in earlier
+/// attempts.
+pub fn leave(target: &Target, crowd: &mut Crowd, meanwhile: &mut dyn FnMut()) -> Left {
     let control = target.shared.control();
-    let mut leaving = Leaving { target, control, crowd: Crowd::new(target.process), threads: Vec::new() };
+    let mut leaving = Leaving { target, control, crowd, threads: Vec::new() };
     // Others may have asked for it already.
     control.leave.store(LEAVE_TOGETHER, Ordering::SeqCst);
     let start = Instant::now();
@@ -93,7 +94,7 @@ enum Hold {
 struct Leaving<'a> {
     target: &'a Target<'a>,
     control: &'a Control,
-    crowd: Crowd,
+    crowd: &'a mut Crowd,
     /// Those that are held where they can be put into native code.
     threads: Vec<Thread>,
 }
@@ -139,8 +140,9 @@ impl Leaving<'_> {
         loop {
             self.refuse_exec();
             meanwhile();
-            let gathered = self.crowd.gather();
-            if gathered.is_err() || self.crowd.is_gone() || self.crowd.has_executed {
+            // A thread that is about to end cannot always be attached to; the next look tells.
+            let _ = self.crowd.gather();
+            if self.crowd.is_gone() || self.crowd.has_executed {
                 self.crowd.disperse();
                 return if self.crowd.has_executed { Hold::Executed } else { Hold::Gone };
             }
@@ -282,7 +284,10 @@ impl Leaving<'_> {
     fn finish(mut self) -> Option<InjectError> {
         let threads = std::mem::take(&mut self.threads);
         let tid = threads.first().map_or(self.target.process, |thread| thread.tracee.tid);
-        let gate = maps::of_process(tid).ok().and_then(|mappings| remote::gate(Tracee { tid }, &mappings));
+        // A seccomp filter of the application lets the engine's image make every call.
+        let own_gate = Some(self.control.places.gate.load(Ordering::SeqCst)).filter(|&gate| gate != 0);
+        let gate =
+            own_gate.or_else(|| maps::of_process(tid).ok().and_then(|mappings| remote::gate(Tracee { tid }, &mappings)));
         let (mut remotes, mut problems) = (Vec::new(), Vec::new());
         for thread in threads {
             match Remote::new(thread.tracee, gate, 0) {

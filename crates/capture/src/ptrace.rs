@@ -205,6 +205,13 @@ pub fn look(tid: pid_t) -> io::Result<Option<Stop>> {
     wait_for(tid, libc::WNOHANG)
 }
 
+/// Takes note of a thread's end, if it has ended. Unlike the others, may be called by another thread than the one that has attached.
+pub fn bury(tid: pid_t) {
+    let flags = libc::WEXITED | libc::WNOHANG | libc::__WALL;
+    // SAFETY: without a place for it, the kernel tells nothing.
+    unsafe { libc::syscall(libc::SYS_waitid, libc::P_PID, tid, 0, flags, 0) };
+}
+
 /// Sends a signal to one thread, which may be gone.
 pub fn send(tid: pid_t, signal: c_int) {
     // SAFETY: takes no pointers.

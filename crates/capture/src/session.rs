@@ -16,6 +16,7 @@ use wire::{
 };
 
 use crate::attach::{self, AttachError};
+use crate::crowd::Crowd;
 use crate::drain::{Counters, Drain};
 use crate::error::reason;
 use crate::exec::{self, Intent};
@@ -28,7 +29,7 @@ use crate::ptrace::{self, Exit, Stop, Tracee};
 use crate::select::Selection;
 use crate::shared::{self, Shared, SignOfLife};
 use crate::sink::{Module, Sink};
-use crate::task::Status;
+use crate::task::{self, Status};
 
 /// Looks at the rings this often before it sleeps.
 const SPINS: u32 = 50;
@@ -137,6 +138,7 @@ pub fn record<S: Sink>(
             is_child: matches!(target, Target::New { .. }),
             drain,
             placed: None,
+            crowd: Crowd::new(target.process()),
             attached: None,
             watches_calls: false,
             end: None,
@@ -181,6 +183,8 @@ struct Session<'a, S: Sink> {
     drain: Drain<'a, S>,
     /// Where the engine is, if it is anywhere.
     placed: Option<Placed>,
+    /// Threads that were to stop, so that the target could be left, and did not.
+    crowd: Crowd,
     /// The thread that wants to exec.
     attached: Option<Tracee>,
     /// The attached thread stops at system calls, so that its exec is seen before it happens.
@@ -201,6 +205,10 @@ impl<S: Sink> Session<'_, S> {
         loop {
             let progress = self.drain.pass();
             self.attend_exec();
+            if !self.crowd.members.is_empty() {
+                self.crowd.release();
+                self.end = self.end.or(self.crowd.exit.map(End::Exit));
+            }
             let is_gone = gone.swap(false, Ordering::SeqCst);
             if is_gone || idle > SPINS {
                 self.attend_process();
@@ -224,7 +232,8 @@ impl<S: Sink> Session<'_, S> {
     }
 
     fn sleep(&mut self, gone: &AtomicBool) {
-        let mut timeout = if self.attached.is_some() { SLEEP_ATTACHED } else { SLEEP };
+        let is_tracing = self.attached.is_some() || !self.crowd.members.is_empty();
+        let mut timeout = if is_tracing { SLEEP_ATTACHED } else { SLEEP };
         if let Some(time) = self.limits.time {
             timeout = timeout.min(time.saturating_sub(self.start.elapsed()));
         }
@@ -280,7 +289,7 @@ impl<S: Sink> Session<'_, S> {
         }
         let target = leave::Target { process: self.process, shared: self.shared, placed };
         let drain = &mut self.drain;
-        match leave::leave(&target, &mut || _ = drain.pass()) {
+        match leave::leave(&target, &mut self.crowd, &mut || _ = drain.pass()) {
             Left::Completely { slots, problem } => {
                 let tsc = host::tsc();
                 slots.into_iter().for_each(|(slot, bytes)| self.drain.take_left(slot, bytes, tsc));
@@ -327,7 +336,7 @@ impl<S: Sink> Session<'_, S> {
     /// Tells what is mapped: the engine has to know what is selected before it translates anything.
     fn announce(&mut self) {
         let tsc = host::tsc();
-        let mappings = maps::of_process(self.process).unwrap_or_default();
+        let mappings = maps::of_process(task::any(self.process)).unwrap_or_default();
         let modules = mappings.iter().filter(|mapping| mapping.is_module());
         self.drain.start_image(modules.map(|mapping| as_module(mapping, tsc)));
     }

@@ -16,6 +16,12 @@ pub fn has_any(pid: i32) -> bool {
     all(pid).is_ok_and(|tasks| tasks.into_iter().any(|tid| is_alive(pid, tid)))
 }
 
+/// A thread through which the memory of a process can be seen: the first may be dead.
+pub fn any(pid: i32) -> i32 {
+    let first_alive = || all(pid).ok()?.into_iter().find(|&tid| is_alive(pid, tid));
+    if is_alive(pid, pid) { pid } else { first_alive().unwrap_or(pid) }
+}
+
 /// Whether a thread is alive and executes code of its own.
 pub fn is_alive(pid: i32, tid: i32) -> bool {
     let Ok(text) = std::fs::read_to_string(format!("/proc/{pid}/task/{tid}/stat")) else { return false };

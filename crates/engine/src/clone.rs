@@ -9,7 +9,7 @@ use wire::{Control, RDI, RSI, RSP, SLOT_COUNT, SLOT_FREE, SLOT_LIVE, word};
 use crate::fragment::ENGINE;
 use crate::sys::{self, number};
 use crate::tcb::{self, Tcb};
-use crate::{dispatch, leave, ring, select, signal, syscall};
+use crate::{dispatch, follow, leave, ring, select, signal, syscall};
 
 const CLONE_VM: u64 = 0x100;
 const CLONE_SIGHAND: u64 = 0x800;
@@ -125,6 +125,9 @@ fn new_process(tcb: &mut Tcb, request: &Request) -> i64 {
     engine.release_guarded();
     let engine = (request.flags & CLONE_VM == 0).then_some(engine);
     let control = tcb.control();
+    let follow = follow::prepare(control);
+    child.follow = follow.map_or(core::ptr::null(), core::ptr::from_ref);
+    child.shares = request.flags & CLONE_VM != 0;
     if waited_for {
         control.vforks.fetch_add(1, Ordering::SeqCst);
     }
@@ -134,6 +137,9 @@ fn new_process(tcb: &mut Tcb, request: &Request) -> i64 {
     // SAFETY: the child's state is complete; it runs on stacks of its own, also when it shares our memory.
     let result = unsafe { trackway_clone(child, start_process as *const () as u64) };
     drop(engine);
+    if result < 0 {
+        follow::forget(follow);
+    }
     if waited_for {
         control.vforks.fetch_sub(1, Ordering::SeqCst);
     }
@@ -170,8 +176,17 @@ extern "C" fn start_process(tcb: &mut Tcb) -> ! {
     // SAFETY: the kernel reads the application's own alternate stack.
     unsafe { sys::call(number::SIGALTSTACK, [&raw const stack as u64, 0, 0, 0, 0, 0]) };
     syscall::give_rseq_back(tcb);
+    // SAFETY: part of the shared mapping, of which this process has inherited the beginning if it is to be followed.
+    if let Some(child) = unsafe { tcb.follow.as_ref() } {
+        follow::wait(tcb, child, tcb.shares);
+    }
     leave::go_native(tcb);
-    dispatch::enter_native()
+    if tcb.shares {
+        // Its parent's statics are its own: it cannot use them, but will execute another program soon.
+        dispatch::enter_native()
+    }
+    follow::unmap(tcb);
+    dispatch::enter_native_for_good(tcb, has_fsgsbase())
 }
 
 unsafe extern "C" {

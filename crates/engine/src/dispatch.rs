@@ -6,6 +6,7 @@
 
 use core::arch::naked_asm;
 use core::mem::offset_of;
+use core::sync::atomic::{AtomicU64, Ordering};
 
 use crate::fragment::{ENGINE, Engine};
 use crate::tcb::Tcb;
@@ -236,6 +237,73 @@ pub fn enter_native() -> ! {
     unsafe {
         core::arch::asm!("jmp {enter}", enter = sym trackway_enter, options(noreturn));
     }
+}
+
+/// Goes to native code with the saved state, after `leave::go_native`, in a process with one thread that never comes back: gs is given
+/// up, too. Signals that arrive on the way are the application's own.
+pub fn enter_native_for_good(tcb: &Tcb, fsgsbase: bool) -> ! {
+    NATIVE_TARGET.store(tcb.registers.rip, Ordering::Relaxed);
+    NATIVE_RDI.store(tcb.registers.general[wire::RDI], Ordering::Relaxed);
+    let mask = tcb.mask;
+    // SAFETY: the kernel reads the mask; then nothing of the engine is needed any more but the state, which stays.
+    unsafe {
+        crate::sys::call(crate::sys::number::RT_SIGPROCMASK, [2, &raw const mask as u64, 0, 8, 0, 0]);
+        crate::tcb::set_gs(0, fsgsbase);
+        core::arch::asm!("jmp {enter}", enter = sym trackway_enter_native, in("rdi") tcb.this, options(noreturn));
+    }
+}
+
+/// Where a process goes on that has left, and its rdi.
+static NATIVE_TARGET: AtomicU64 = AtomicU64::new(0);
+static NATIVE_RDI: AtomicU64 = AtomicU64::new(0);
+
+/// Goes to [`NATIVE_TARGET`] with the state at rdi.
+#[unsafe(naked)]
+unsafe extern "C" fn trackway_enter_native() {
+    naked_asm!(
+        "ldmxcsr [rdi + {mxcsr}]",
+        "movaps xmm0, [rdi + {x}]",
+        "movaps xmm1, [rdi + {x} + 16]",
+        "movaps xmm2, [rdi + {x} + 32]",
+        "movaps xmm3, [rdi + {x} + 48]",
+        "movaps xmm4, [rdi + {x} + 64]",
+        "movaps xmm5, [rdi + {x} + 80]",
+        "movaps xmm6, [rdi + {x} + 96]",
+        "movaps xmm7, [rdi + {x} + 112]",
+        "movaps xmm8, [rdi + {x} + 128]",
+        "movaps xmm9, [rdi + {x} + 144]",
+        "movaps xmm10, [rdi + {x} + 160]",
+        "movaps xmm11, [rdi + {x} + 176]",
+        "movaps xmm12, [rdi + {x} + 192]",
+        "movaps xmm13, [rdi + {x} + 208]",
+        "movaps xmm14, [rdi + {x} + 224]",
+        "movaps xmm15, [rdi + {x} + 240]",
+        "push [rdi + {rflags}]",
+        "popfq",
+        "mov rax, [rdi + {r} + 0*8]",
+        "mov rcx, [rdi + {r} + 1*8]",
+        "mov rdx, [rdi + {r} + 2*8]",
+        "mov rbx, [rdi + {r} + 3*8]",
+        "mov rbp, [rdi + {r} + 5*8]",
+        "mov rsi, [rdi + {r} + 6*8]",
+        "mov r8, [rdi + {r} + 8*8]",
+        "mov r9, [rdi + {r} + 9*8]",
+        "mov r10, [rdi + {r} + 10*8]",
+        "mov r11, [rdi + {r} + 11*8]",
+        "mov r12, [rdi + {r} + 12*8]",
+        "mov r13, [rdi + {r} + 13*8]",
+        "mov r14, [rdi + {r} + 14*8]",
+        "mov r15, [rdi + {r} + 15*8]",
+        "mov rsp, [rdi + {r} + 4*8]",
+        "mov rdi, [rip + {own_rdi}]",
+        "jmp [rip + {target}]",
+        r = const REGISTERS,
+        x = const XMM,
+        rflags = const REGISTERS + offset_of!(wire::Registers, rflags),
+        mxcsr = const offset_of!(Tcb, mxcsr),
+        own_rdi = sym NATIVE_RDI,
+        target = sym NATIVE_TARGET,
+    )
 }
 
 /// An exit of a fragment was taken.

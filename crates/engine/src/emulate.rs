@@ -18,7 +18,31 @@ use crate::{memory, ring};
 
 /// Whether an instruction is executed here whenever data is recorded, not only for its values.
 pub fn is_known(instruction: &Instruction) -> bool {
-    save_area(instruction).is_some() || instruction.mnemonic() == Mnemonic::Wrfsbase
+    match instruction.mnemonic() {
+        Mnemonic::Wrfsbase | Mnemonic::Xlatb => true,
+        // Nested frames copy pointers from frame to frame.
+        Mnemonic::Enter => instruction.immediate8_2nd() != 0,
+        Mnemonic::Fxsave | Mnemonic::Fxsave64 | Mnemonic::Fxrstor | Mnemonic::Fxrstor64 => false,
+        _ => save_area(instruction).is_some(),
+    }
+}
+
+/// How far a repeated string instruction has come that was interrupted where it stands: for each of its operands rcx and the
+/// address register.
+pub fn string_progress(tcb: &Tcb) -> ([u8; 32], usize) {
+    let mut bytes = [0; isa::INSTRUCTION_BYTES_MAX];
+    let length = memory::read_bytes(tcb.registers.rip, &mut bytes);
+    let shape = string_shape(&isa::decoder(tcb.registers.rip, &bytes[..length]).decode());
+    let general = &tcb.registers.general;
+    let (mut pairs, mut count) = ([0; 32], 0);
+    let operands = [(shape.reads_source, RSI), (shape.reads_destination || shape.writes_destination, RDI)];
+    for (_, register) in operands.into_iter().filter(|(has, _)| *has) {
+        for value in [general[RCX], general[register]] {
+            pairs[count..count + 8].copy_from_slice(&value.to_le_bytes());
+            count += 8;
+        }
+    }
+    (pairs, count)
 }
 
 /// Executes the instruction at `tcb.registers.rip`, which is all of the path `path`.
@@ -49,6 +73,9 @@ fn execute(tcb: &mut Tcb, instruction: &Instruction) {
     match instruction.mnemonic() {
         Mnemonic::Wrfsbase => set_fs_base(tcb, instruction),
         Mnemonic::Movdir64b => move_line(tcb, instruction),
+        Mnemonic::Xlatb => translate_byte(tcb, instruction),
+        Mnemonic::Enter => enter(tcb, instruction),
+        Mnemonic::Fistp | Mnemonic::Fisttp | Mnemonic::Fbstp => pop_integer(tcb, instruction),
         _ => modify(tcb, instruction),
     }
 }
@@ -287,6 +314,91 @@ fn set_fs_base(tcb: &mut Tcb, instruction: &Instruction) {
     ring::append_fs_base(tcb);
 }
 
+/// `xlat`: the byte at rbx plus al.
+fn translate_byte(tcb: &mut Tcb, instruction: &Instruction) {
+    const RBX: usize = 3;
+    let reach = if instruction.memory_base() == Register::EBX { u64::from(u32::MAX) } else { u64::MAX };
+    let base = if instruction.segment_prefix() == Register::FS { ring::fs_base() } else { 0 };
+    let offset = tcb.registers.general[RBX].wrapping_add(tcb.registers.general[RAX] & 0xff) & reach;
+    let place = base.wrapping_add(offset);
+    // SAFETY: the application's own access.
+    let value = unsafe { load(place, 1) };
+    set_part(tcb, Register::AL, value);
+    record(tcb, place, false, &[value as u8]);
+}
+
+/// `enter` with frames inside of frames.
+fn enter(tcb: &mut Tcb, instruction: &Instruction) {
+    const RSP: usize = 4;
+    const RBP: usize = 5;
+    let level = u64::from(instruction.immediate8_2nd() & 31);
+    let (frame, pointer) = (tcb.registers.general[RBP], tcb.registers.general[RSP]);
+    let new_frame = pointer.wrapping_sub(8);
+    let mut values = [0; 33];
+    values[0] = frame;
+    for index in 1..level {
+        // SAFETY: the application's own access.
+        values[index as usize] = unsafe { load(frame.wrapping_sub(8 * index), 8) };
+    }
+    let count = if level == 0 { 1 } else { level + 1 };
+    if level > 0 {
+        values[level as usize] = new_frame;
+    }
+    for (index, value) in (1..=count).zip(values) {
+        // SAFETY: the application's own access.
+        unsafe { store(pointer.wrapping_sub(8 * index), 8, value) };
+    }
+    for index in 1..level {
+        record(tcb, frame.wrapping_sub(8 * index), false, &values[index as usize].to_le_bytes());
+    }
+    for (index, value) in (1..=count).zip(values) {
+        record(tcb, pointer.wrapping_sub(8 * index), true, &value.to_le_bytes());
+    }
+    tcb.registers.general[RBP] = new_frame;
+    tcb.registers.general[RSP] = pointer.wrapping_sub(8 * count).wrapping_sub(u64::from(instruction.immediate16()));
+}
+
+/// `fistp` and its like, which pop what they store: the first time the state is brought back, so that the application's memory
+/// is written, or faults, before anything changes.
+fn pop_integer(tcb: &mut Tcb, instruction: &Instruction) {
+    let place = address(tcb, instruction);
+    let bytes = instruction.memory_size().size();
+    let mut state = FloatState([0; 512]);
+    let mut value = [0u8; 16];
+    for finally in [false, true] {
+        macro_rules! pop {
+            ($operation:literal) => {
+                // SAFETY: the floating-point unit is the application's, and the engine does not use it; the vector registers
+                // that come back with its state are those that were saved with it.
+                unsafe {
+                    let (state, value) = (&raw mut state, &raw mut value);
+                    asm!("fxsave64 [{s}]", concat!($operation, " [{v}]"), s = in(reg) state, v = in(reg) value, options(nostack));
+                    if !finally {
+                        asm!("fxrstor64 [{s}]", s = in(reg) state, options(nostack));
+                    }
+                }
+            };
+        }
+        match (instruction.mnemonic(), bytes) {
+            (Mnemonic::Fistp, _) => pop!("fistp qword ptr"),
+            (Mnemonic::Fisttp, 2) => pop!("fisttp word ptr"),
+            (Mnemonic::Fisttp, 4) => pop!("fisttp dword ptr"),
+            (Mnemonic::Fisttp, _) => pop!("fisttp qword ptr"),
+            _ => pop!("fbstp tbyte ptr"),
+        }
+        if !finally {
+            for (index, byte) in value[..bytes].iter().enumerate() {
+                // SAFETY: the application's own write.
+                unsafe { store(place.wrapping_add(index as u64), 1, u64::from(*byte)) };
+            }
+        }
+    }
+    record(tcb, place, true, &value[..bytes]);
+}
+
+#[repr(C, align(16))]
+struct FloatState([u8; 512]);
+
 /// `movdir64b`: 64 bytes from memory to memory.
 fn move_line(tcb: &mut Tcb, instruction: &Instruction) {
     let source = address(tcb, instruction);
@@ -345,10 +457,12 @@ struct StringShape {
 fn string_shape(instruction: &Instruction) -> StringShape {
     use Mnemonic::{
         Cmpsb, Cmpsd, Cmpsq, Cmpsw, Lodsb, Lodsd, Lodsq, Lodsw, Movsb, Movsd, Movsq, Movsw, Scasb, Scasd, Scasq, Scasw,
+        Stosb, Stosd, Stosq, Stosw,
     };
     let bytes = instruction.memory_size().size();
     let mnemonic = instruction.mnemonic();
     let moves = matches!(mnemonic, Movsb | Movsw | Movsd | Movsq);
+    let stores = matches!(mnemonic, Stosb | Stosw | Stosd | Stosq);
     let compares = matches!(mnemonic, Cmpsb | Cmpsw | Cmpsd | Cmpsq);
     let scans = matches!(mnemonic, Scasb | Scasw | Scasd | Scasq);
     let loads = matches!(mnemonic, Lodsb | Lodsw | Lodsd | Lodsq);
@@ -356,7 +470,7 @@ fn string_shape(instruction: &Instruction) -> StringShape {
         bytes,
         reads_source: moves || compares || loads,
         reads_destination: compares || scans,
-        writes_destination: moves,
+        writes_destination: moves || stores,
         compares: compares || scans,
     }
 }
@@ -372,13 +486,13 @@ fn string(tcb: &mut Tcb, instruction: &Instruction) {
     let base = if instruction.segment_prefix() == Register::FS { ring::fs_base() } else { 0 };
     let backwards = tcb.registers.rflags & FLAG_DIRECTION != 0;
     let step = if backwards { (shape.bytes as u64).wrapping_neg() } else { shape.bytes as u64 };
-    open_strings(tcb, &shape, backwards);
+    open_strings(tcb, &shape, backwards, base, reach);
     while !repeats || tcb.registers.general[RCX] & reach != 0 {
         let [source, destination] = [RSI, RDI].map(|at| tcb.registers.general[at] & reach);
         let place = base.wrapping_add(source);
         if room(tcb) < shape.bytes {
             flush(tcb);
-            open_strings(tcb, &shape, backwards);
+            open_strings(tcb, &shape, backwards, base, reach);
         }
         if repeats && shape.writes_destination && !backwards && !short && base == 0 {
             let moved = move_many(tcb, &shape, source, destination);
@@ -436,7 +550,7 @@ fn load_accumulator(tcb: &mut Tcb, value: u64, bytes: usize) {
     tcb.registers.general[RAX] = tcb.registers.general[RAX] & kept | value;
 }
 
-fn open_strings(tcb: &mut Tcb, shape: &StringShape, backwards: bool) {
+fn open_strings(tcb: &mut Tcb, shape: &StringShape, backwards: bool, base: u64, reach: u64) {
     let flags = [
         (shape.reads_source, word::STRING_READS_SOURCE),
         (shape.reads_destination, word::STRING_READS_DESTINATION),
@@ -447,7 +561,8 @@ fn open_strings(tcb: &mut Tcb, shape: &StringShape, backwards: bool) {
     for (_, flag) in flags.into_iter().filter(|(set, _)| *set) {
         bits |= flag;
     }
-    let [source, destination] = [RSI, RDI].map(|at| tcb.registers.general[at]);
+    let [source, destination] = [RSI, RDI].map(|at| tcb.registers.general[at] & reach);
+    let source = base.wrapping_add(source);
     let strings = tcb.strings.get_or_insert_with(|| {
         alloc::boxed::Box::new(Strings {
             source: 0,
@@ -521,6 +636,9 @@ enum SaveArea {
     Save,
     SaveCompact,
     Restore,
+    /// Of 512 bytes, without a header.
+    OldSave,
+    OldRestore,
 }
 
 fn save_area(instruction: &Instruction) -> Option<SaveArea> {
@@ -528,6 +646,8 @@ fn save_area(instruction: &Instruction) -> Option<SaveArea> {
         Mnemonic::Xsave | Mnemonic::Xsave64 | Mnemonic::Xsaveopt | Mnemonic::Xsaveopt64 => Some(SaveArea::Save),
         Mnemonic::Xsavec | Mnemonic::Xsavec64 => Some(SaveArea::SaveCompact),
         Mnemonic::Xrstor | Mnemonic::Xrstor64 => Some(SaveArea::Restore),
+        Mnemonic::Fxsave | Mnemonic::Fxsave64 => Some(SaveArea::OldSave),
+        Mnemonic::Fxrstor | Mnemonic::Fxrstor64 => Some(SaveArea::OldRestore),
         _ => None,
     }
 }
@@ -557,23 +677,28 @@ fn enabled_components() -> u64 {
     u64::from(high) << 32 | u64::from(low)
 }
 
+/// Bytes of the area that an instruction reads or writes at `place`.
+fn bytes_of_area(tcb: &Tcb, area: SaveArea, place: u64) -> usize {
+    /// Where a compact area says what is in it.
+    const COMPACT: u64 = 520;
+    let [low, high] = [RAX, RDX].map(|at| tcb.registers.general[at] as u32);
+    let requested = enabled_components() & (u64::from(high) << 32 | u64::from(low));
+    match area {
+        SaveArea::OldSave | SaveArea::OldRestore => 512,
+        SaveArea::Save => area_bytes(requested, false),
+        SaveArea::SaveCompact => area_bytes(requested, true),
+        SaveArea::Restore => match memory::read::<u64>(place + COMPACT) {
+            Some(components) if components >> 63 != 0 => area_bytes(components, true),
+            _ => area_bytes(requested, false),
+        },
+    }
+}
+
 /// xsave and its like, by way of a copy of the area.
 fn save_or_restore(tcb: &mut Tcb, instruction: &Instruction, area: SaveArea) {
     let place = address(tcb, instruction);
-    let [low, high] = [RAX, RDX].map(|at| tcb.registers.general[at] as u32);
-    let requested = enabled_components() & (u64::from(high) << 32 | u64::from(low));
-    let compact = match area {
-        SaveArea::Save => false,
-        SaveArea::SaveCompact => true,
-        // SAFETY: the application's own read.
-        SaveArea::Restore => (unsafe { load(place + 520, 8) }) >> 63 != 0,
-    };
-    let components = match area {
-        // SAFETY: the application's own read.
-        SaveArea::Restore if compact => unsafe { load(place + 520, 8) },
-        _ => requested,
-    };
-    let bytes = area_bytes(components, compact);
+    let restores = matches!(area, SaveArea::Restore | SaveArea::OldRestore);
+    let bytes = bytes_of_area(tcb, area, place);
     // Room for whatever the processor may write.
     let Ok(layout) = Layout::from_size_align(area_bytes(enabled_components(), false).max(bytes) + 64, 64) else {
         return;
@@ -583,31 +708,20 @@ fn save_or_restore(tcb: &mut Tcb, instruction: &Instruction, area: SaveArea) {
     if buffer.is_null() {
         return;
     }
-    // SAFETY: the buffer is ours and large enough; the application's own accesses at `place`, where a fault gives up the buffer.
+    // SAFETY: the buffer is ours and large enough; the application's own accesses at `place`.
     unsafe {
-        copy_or_fault(buffer as u64, place, bytes);
-        // SAFETY of the instruction itself: as the application's own, on a copy.
-        transfer_state(tcb, instruction, buffer, low, high);
-        if area != SaveArea::Restore {
-            copy_or_fault(place, buffer as u64, bytes);
+        let whole = |copied: u64| copied == bytes as u64;
+        let aligned = place.is_multiple_of(if bytes == 512 { 16 } else { 64 });
+        if !aligned || !whole(memory::copy(buffer as u64, place, bytes as u64)) {
+            // It faults, as it would have done.
+            transfer_state(tcb, instruction, place as *mut u8);
         }
-        let value = core::slice::from_raw_parts(buffer, bytes);
-        record(tcb, place, area != SaveArea::Restore, value);
+        transfer_state(tcb, instruction, buffer);
+        if !restores && !whole(memory::copy(place, buffer as u64, bytes as u64)) {
+            transfer_state(tcb, instruction, place as *mut u8);
+        }
+        record(tcb, place, !restores, core::slice::from_raw_parts(buffer, bytes));
         dealloc(buffer, layout);
-    }
-}
-
-/// Copies all, or faults as the application would.
-///
-/// # Safety
-/// One of the two ranges is ours, the other the application's.
-unsafe fn copy_or_fault(destination: u64, source: u64, bytes: usize) {
-    // SAFETY: the caller's promise.
-    unsafe {
-        let copied = memory::copy(destination, source, bytes as u64);
-        if copied < bytes as u64 {
-            store(destination + copied, 1, load(source + copied, 1));
-        }
     }
 }
 
@@ -615,7 +729,8 @@ unsafe fn copy_or_fault(destination: u64, source: u64, bytes: usize) {
 ///
 /// # Safety
 /// `area` must be large enough, aligned and, for xrstor, hold what the application wants to restore.
-unsafe fn transfer_state(tcb: &mut Tcb, instruction: &Instruction, area: *mut u8, low: u32, high: u32) {
+unsafe fn transfer_state(tcb: &mut Tcb, instruction: &Instruction, area: *mut u8) {
+    let [low, high] = [RAX, RDX].map(|at| tcb.registers.general[at] as u32);
     macro_rules! transfer {
         ($operation:literal) => {
             // SAFETY: the caller's promise; the vector registers are those of the application until they are saved
@@ -649,6 +764,10 @@ unsafe fn transfer_state(tcb: &mut Tcb, instruction: &Instruction, area: *mut u8
         Mnemonic::Xsaveopt64 => transfer!("xsaveopt64"),
         Mnemonic::Xsavec => transfer!("xsavec"),
         Mnemonic::Xsavec64 => transfer!("xsavec64"),
+        Mnemonic::Fxsave => transfer!("fxsave"),
+        Mnemonic::Fxsave64 => transfer!("fxsave64"),
+        Mnemonic::Fxrstor => transfer!("fxrstor"),
+        Mnemonic::Fxrstor64 => transfer!("fxrstor64"),
         Mnemonic::Xrstor => transfer!("xrstor"),
         _ => transfer!("xrstor64"),
     }

@@ -6,6 +6,7 @@
 //! Alone, if the recorder is dead ([`leave`]): a thread that leaves keeps pointing gs at its state, because the kernel still calls us
 //! for its signals; everything else is as if we had never been there.
 
+use core::arch::naked_asm;
 use core::sync::atomic::Ordering;
 
 use wire::{Control, LEAVE_TOGETHER, STAGE_FINISHED, word};
@@ -35,7 +36,9 @@ pub fn request(control: &Control) {
 /// thread out of here. Returns if it has changed its mind or died.
 pub fn park_if_wanted(tcb: &mut Tcb) {
     let control = tcb.control();
-    if !is_parking(control) {
+    // What the kernel remembers of an interrupted system call would not survive the wait. The thread makes the call at once, and can
+    // be stopped in it.
+    if !is_parking(control) || tcb.interrupted != 0 {
         return;
     }
     signal::block_all(tcb);
@@ -57,8 +60,14 @@ pub unsafe extern "C" fn finish(tcb: &mut Tcb) -> ! {
     signal::restore_all();
     control.stage.store(STAGE_FINISHED, Ordering::SeqCst);
     loop {
-        sys::futex_wait(&control.stage, STAGE_FINISHED, PATIENCE_MILLISECONDS);
+        sys::futex_wait_without_limit(&control.stage, STAGE_FINISHED);
     }
+}
+
+/// Where the recorder makes a stopped thread execute system calls.
+#[unsafe(naked)]
+pub unsafe extern "C" fn trackway_gate() {
+    naked_asm!("syscall", "ud2")
 }
 
 /// Makes the way into the cache lead to native code at `tcb.registers.rip` instead.

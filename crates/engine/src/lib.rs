@@ -18,6 +18,7 @@ pub mod dispatch;
 pub mod emit;
 pub mod emulate;
 pub mod exec;
+pub mod follow;
 pub mod fragment;
 pub mod leave;
 pub mod lock;

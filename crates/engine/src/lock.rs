@@ -32,7 +32,7 @@ impl<T> Mutex<T> {
             core::hint::spin_loop();
         }
         while self.state.swap(CONTENDED, Ordering::Acquire) != FREE {
-            sys::futex_wait(&self.state, CONTENDED, 1000);
+            sys::futex_wait_without_limit(&self.state, CONTENDED);
         }
         Guard { mutex: self }
     }

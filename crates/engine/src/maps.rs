@@ -21,7 +21,7 @@ pub fn executable() -> Vec<Mapping> {
 fn read() -> Vec<u8> {
     let mut text = Vec::new();
     // SAFETY: the kernel reads the name.
-    let file = unsafe { sys::call(number::OPEN, [c"/proc/self/maps".as_ptr() as u64, 0, 0, 0, 0, 0]) };
+    let file = unsafe { sys::call(number::OPEN, [c"/proc/thread-self/maps".as_ptr() as u64, 0, 0, 0, 0, 0]) };
     let Ok(file) = u64::try_from(file) else { return text };
     let mut buffer = [0u8; 4096];
     // SAFETY: the kernel fills the buffer.

@@ -4,9 +4,11 @@ use core::sync::atomic::Ordering;
 
 use wire::{Control, SEGMENT_BYTES, SEGMENT_COUNT, word};
 
+use crate::emulate;
 use crate::fragment::Progress;
 use crate::select::World;
 use crate::tcb::Tcb;
+use crate::translate::IN_STRING;
 use crate::{select, skip, sys};
 
 /// How often a waiting thread looks whether the recorder is still alive.
@@ -186,14 +188,16 @@ pub fn append_signal(tcb: &mut Tcb, signal: u8, handler: u64) {
     let Progress { fragment, blocks, data } = core::mem::take(&mut tcb.progress);
     // What the fragment has stored stands where the event goes.
     let mut room = [0; wire::RECORD_BYTES_MAX];
-    let data = &mut room[..(data as usize).min(wire::RECORD_BYTES_MAX)];
+    let length = (data as usize & !IN_STRING).min(wire::RECORD_BYTES_MAX);
     // SAFETY: the fragment has stored so much behind the cursor.
-    unsafe { core::ptr::copy_nonoverlapping((tcb.cursor + 4) as *const u8, data.as_mut_ptr(), data.len()) };
+    unsafe { core::ptr::copy_nonoverlapping((tcb.cursor + 4) as *const u8, room.as_mut_ptr(), length) };
+    let (pairs, count) = if data as usize & IN_STRING == 0 { ([0; 32], 0) } else { emulate::string_progress(tcb) };
+    let data = [&room[..length], &pairs[..count]];
     skip::interrupted(tcb, fragment, blocks);
     let (pc, tsc) = (tcb.registers.rip, sys::tsc());
-    let head = head(word::SIGNAL, signal, &[data]);
+    let head = head(word::SIGNAL, signal, &data);
     let words = [head, fragment, blocks, low(pc), high(pc), low(handler), high(handler), low(tsc), high(tsc)];
-    append_with_data(tcb, &words, &[data]);
+    append_with_data(tcb, &words, &data);
 }
 
 /// Appends a path without data.

@@ -49,6 +49,16 @@ const SA_ONSTACK: u64 = 0x0800_0000;
 const SA_RESTART: u64 = 0x1000_0000;
 const SA_NODEFER: u64 = 0x4000_0000;
 const SA_RESETHAND: u64 = 0x8000_0000;
+const SA_EXPOSE_TAGBITS: u64 = 0x800;
+const KNOWN_FLAGS: u64 = SA_NOCLDSTOP
+    | SA_NOCLDWAIT
+    | SA_SIGINFO
+    | SA_RESTORER
+    | SA_ONSTACK
+    | SA_RESTART
+    | SA_NODEFER
+    | SA_RESETHAND
+    | SA_EXPOSE_TAGBITS;
 
 /// The kernel's `struct sigaction`.
 #[repr(C)]
@@ -215,6 +225,8 @@ pub fn sigaction(signal: u64, new: u64, old: u64, set_size: u64) -> i64 {
     let before = actions[index];
     if let Some(mut action) = action {
         action.mask &= !UNBLOCKABLE;
+        // The kernel forgets what it does not know.
+        action.flags &= KNOWN_FLAGS;
         let ours = SYNCHRONOUS & bit(index) != 0;
         let result = match action.handler {
             SIG_DFL | SIG_IGN if !ours => set_kernel_action(index, &action),
@@ -389,6 +401,7 @@ fn on_signal(tcb: &mut Tcb, signal: usize, info: &Info, context: &mut Context) {
         if SYNCHRONOUS & bit(signal) != 0 && is_fault(info) && tcb.accessing {
             // What the engine does for the application, the application has done.
             tcb.accessing = false;
+            tcb.registers.rflags |= FLAG_RESUME;
             emulate::flush(tcb);
             return deliver(tcb, signal, info, context, true);
         }
@@ -419,7 +432,7 @@ fn is_leave_request(info: &Info) -> bool {
 
 /// Brings a thread that may go round in translated code for ever to the dispatcher. Anywhere else it gets there by itself.
 fn on_leave_request(tcb: &mut Tcb, context: &mut Context, pc: u64) {
-    if tcb.native || is_engine(pc) {
+    if tcb.native || is_engine(pc) || tcb.interrupted != 0 {
         return;
     }
     let place = ENGINE.lock().place(pc);

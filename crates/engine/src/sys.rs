@@ -31,7 +31,6 @@ pub mod number {
     pub const ARCH_PRCTL: u64 = 158;
     pub const GETTID: u64 = 186;
     pub const FUTEX: u64 = 202;
-    pub const RESTART_SYSCALL: u64 = 219;
     pub const EXIT_GROUP: u64 = 231;
     pub const TGKILL: u64 = 234;
     pub const OPENAT: u64 = 257;
@@ -127,6 +126,13 @@ pub fn futex_wait(word: &core::sync::atomic::AtomicU32, expected: u32, milliseco
     let address = word.as_ptr() as u64;
     // SAFETY: the kernel reads the word and the timeout.
     unsafe { call(number::FUTEX, [address, 0, u64::from(expected), timeout.as_ptr() as u64, 0, 0]) };
+}
+
+/// Waits while `*word == expected`. Unlike a wait with a time limit, this leaves alone what the kernel remembers of an interrupted system
+/// call of the application's (`restart_syscall`).
+pub fn futex_wait_without_limit(word: &core::sync::atomic::AtomicU32, expected: u32) {
+    // SAFETY: the kernel reads the word.
+    unsafe { call(number::FUTEX, [word.as_ptr() as u64, 0, u64::from(expected), 0, 0, 0]) };
 }
 
 pub fn futex_wake(word: &core::sync::atomic::AtomicU32) {

@@ -22,10 +22,7 @@ pub fn handle(tcb: &mut Tcb) {
     let call = tcb.registers.general[RAX];
     ring::append_syscall(tcb, call as u32);
     skip::give_back(tcb);
-    if call != number::RESTART_SYSCALL {
-        // What is left of an interrupted call would not survive the wait. It is short-lived: a thread in it can be stopped.
-        leave::park_if_wanted(tcb);
-    }
+    leave::park_if_wanted(tcb);
     if tcb.interrupted != 0 {
         signal::set_mask(tcb, tcb.mask);
     }
@@ -244,7 +241,7 @@ fn map(tcb: &Tcb, arguments: [u64; 6]) -> i64 {
     }
     drop(engine);
     if protection & sys::PROT_EXEC != 0 && (file as i32) >= 0 {
-        let mut link = *b"/proc/self/fd/0000000000\0";
+        let mut link = *b"/proc/thread-self/fd/0000000000\0";
         let mut path = [0u8; 512];
         let name = write_number(&mut link, file as u32);
         // SAFETY: the kernel reads the name and fills the buffer.
@@ -347,8 +344,8 @@ fn detach_shared(arguments: [u64; 6]) -> i64 {
 }
 
 /// Writes the decimal `value` over the ten digits at the end of `link`, without leading zeroes.
-fn write_number(link: &mut [u8; 25], value: u32) -> &[u8] {
-    const PREFIX: usize = 14;
+fn write_number(link: &mut [u8; 32], value: u32) -> &[u8] {
+    const PREFIX: usize = 21;
     let mut digits = [0u8; 10];
     let mut count = 0;
     let mut rest = value;

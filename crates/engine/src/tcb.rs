@@ -92,6 +92,10 @@ pub struct Tcb {
     pub interrupted: u32,
     /// What the kernel is to be told about restartable sequences when the thread leaves.
     pub rseq: Rseq,
+    /// For a child process: where it waits to be followed, if it is to be.
+    pub follow: *const wire::Child,
+    /// For a child process: it shares its parent's memory.
+    pub shares: bool,
     /// Whether and why the thread is recorded.
     pub stand: crate::select::Stand,
 }

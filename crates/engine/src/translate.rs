@@ -23,6 +23,7 @@ mod symbol;
 mod value;
 
 use data::Data;
+pub use data::IN_STRING;
 
 /// Blocks are cut after this many instructions.
 pub const BLOCK_INSTRUCTIONS_MAX: usize = 100;
@@ -47,7 +48,7 @@ pub struct Mark {
     pub cache: u16,
     /// The next application instruction, relative to the start of its block.
     pub offset: u16,
-    /// Bytes of data of the instructions before it.
+    /// Bytes of data of the instructions before it, and perhaps [`IN_STRING`].
     pub data: u16,
     /// Which block of the chain.
     pub block: u8,

@@ -10,7 +10,8 @@ use wire::word::{
 };
 
 use crate::event::Told;
-use crate::plan::{Compiled, Form, Plans, Way};
+use crate::plan::{Compiled, Form, Plans};
+use crate::span::{Span, iterations, register};
 
 /// Whether memory was read or written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -35,8 +36,6 @@ const WRITE: u32 = 1 << 31;
 /// In [`Access::size`]: not an access but the place of a [`Run`], whose number is in `value`.
 const RUN: u32 = WRITE - 1;
 const NO_VALUE: u32 = u32::MAX;
-/// More iterations than any string instruction can make.
-const ITERATIONS_MAX: u64 = 1 << 48;
 
 impl Access {
     /// Address of the instruction.
@@ -212,13 +211,6 @@ impl Iterator for Iterations<'_> {
     }
 }
 
-/// The eight bytes at `at`.
-#[inline]
-fn register(data: &[u8], at: u16) -> Option<u64> {
-    let at = usize::from(at);
-    data.get(at..at + 8)?.try_into().ok().map(u64::from_le_bytes)
-}
-
 /// The number of at most eight bytes at `at`, with its sign.
 fn signed(data: &[u8], at: usize, bytes: u8) -> Option<u64> {
     let bytes = usize::from(bytes);
@@ -297,6 +289,9 @@ fn size_of_access(size: u32, writes: bool) -> u32 {
     size.min(RUN - 1) | if writes { WRITE } else { 0 }
 }
 
+/// What says how far a string instruction came: two registers.
+const STRING_END_BYTES: usize = 16;
+
 impl Gathered {
     pub(crate) fn clear(&mut self) {
         self.entries.clear();
@@ -355,10 +350,10 @@ impl Gathered {
     }
 
     /// The accesses of a path, a range for each of its steps. Those from `mark` on belong to the first step.
-    pub(crate) fn path(&mut self, plans: &Plans, way: Way, data: &[u8], context: Context, mark: Option<u32>) {
+    pub(crate) fn path(&mut self, plans: &Plans, span: Span, data: &[u8], context: Context, mark: Option<u32>) {
         let making = Making { data, fs_base: context.fs_base, values_at: self.keep(data, context.keep_values) };
         let mut start = mark.unwrap_or(self.place());
-        for accesses in plans.blocks(way.plan, way.blocks) {
+        for accesses in plans.blocks(span.plan, span.blocks) {
             self.make_all(accesses, &making);
             let end = self.place();
             self.steps.push([start, end]);
@@ -377,17 +372,32 @@ impl Gathered {
     }
 
     /// The accesses of the first `blocks` blocks of a plan and of those before `pc` in the next, which is a step of its own if
-    /// `part`.
-    pub(crate) fn partial(&mut self, plans: &Plans, way: Way, interrupted: Interrupted, data: &[u8], context: Context) {
+    /// `part`. Returns where the accesses begin that a string instruction at `pc` had made already.
+    pub(crate) fn partial(
+        &mut self,
+        plans: &Plans,
+        span: Span,
+        interrupted: Interrupted,
+        data: &[u8],
+        context: Context,
+    ) -> Option<u32> {
         let making = Making { data, fs_base: context.fs_base, values_at: self.keep(data, context.keep_values) };
         let whole = usize::from(interrupted.blocks);
         let mut start = self.place();
-        for (place, accesses) in plans.blocks(way.plan, interrupted.blocks.saturating_add(1)).enumerate() {
+        let mut unfinished: &[Compiled] = &[];
+        for (place, accesses) in plans.blocks(span.plan, interrupted.blocks.saturating_add(1)).enumerate() {
             let happened = if place < whole {
                 accesses
             } else {
                 let count = accesses.iter().take_while(|access| access.pc < interrupted.pc).count();
-                accesses.get(..count).unwrap_or(&[])
+                let (before, rest) = accesses.split_at_checked(count).unwrap_or((accesses, &[]));
+                let has_begun = |access: &&Compiled| {
+                    let end = usize::from(access.mask) + STRING_END_BYTES;
+                    access.pc == interrupted.pc && access.form == Form::String && end <= data.len()
+                };
+                let count = rest.iter().take_while(has_begun).count();
+                unfinished = rest.get(..count).unwrap_or(&[]);
+                before
             };
             self.make_all(happened, &making);
             let end = self.place();
@@ -396,6 +406,8 @@ impl Gathered {
             }
             start = end;
         }
+        self.make_all(unfinished, &making);
+        (!unfinished.is_empty()).then_some(start)
     }
 
     /// An event; the accesses from `mark` on belong to it.
@@ -509,6 +521,7 @@ impl Gathered {
                     self.string(access, other, making)
                 }
                 Form::Masked | Form::Packed | Form::Indexed => self.vector(access, making),
+                Form::Any => self.any(access, making),
             };
             self.lost += u64::from(made.is_none());
         }
@@ -567,6 +580,15 @@ impl Gathered {
         Some(())
     }
 
+    /// One access if any of the elements is selected.
+    fn any(&mut self, access: &Compiled, making: &Making<'_>) -> Option<()> {
+        let elements = u64::MAX.checked_shr(64 - u32::from(access.count)).unwrap_or(0);
+        if register(making.data, access.mask)? & elements == 0 {
+            return Some(());
+        }
+        self.plain(access, making, making.address(access, 0))
+    }
+
     fn string(&mut self, access: &Compiled, other: Option<&Compiled>, making: &Making<'_>) -> Option<()> {
         let (count, first) = self.string_part(access, making)?;
         let second = match other {
@@ -583,10 +605,7 @@ impl Gathered {
         let before = register(making.data, access.index)?;
         let after = register(making.data, access.mask)?;
         let register_after = register(making.data, access.mask.checked_add(8)?)?;
-        let count = before.wrapping_sub(after) & cut;
-        if count > ITERATIONS_MAX {
-            return None;
-        }
+        let count = iterations(before, after, access.flags & IS_SHORT != 0)?;
         let address = making.sum(access)? & cut;
         let backwards = register_after.wrapping_sub(address) & cut > cut / 2;
         let size = u64::from(access.size);

@@ -24,6 +24,7 @@ pub(crate) const CODEC_RAW: u8 = 0;
 pub(crate) const CODEC_ZSTD: u8 = 1;
 pub(crate) const CODEC_PREDICT: u8 = 2;
 pub(crate) const CODEC_FAST: u8 = 3;
+pub(crate) const CODEC_LANES: u8 = 4;
 
 /// What a chunk holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

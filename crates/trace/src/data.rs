@@ -7,20 +7,20 @@
 use wire::word::{self, EVENT};
 
 use crate::access::{Context, Gathered, Interrupted};
-use crate::container::{CODEC_RAW, CODEC_ZSTD, ChunkHeader, crc};
+use crate::container::{CODEC_LANES, CODEC_RAW, CODEC_ZSTD, ChunkHeader, crc};
 use crate::error::Problem;
 use crate::event::{self, Recorded};
+use crate::lanes::Decoder;
 use crate::model::Event;
 use crate::path::decompress;
 use crate::program::Program;
-
-const ZSTD_LEVEL: i32 = 1;
+use crate::span::{Span, Spans};
 
 /// Bytes of data behind the path `word`; `None` if it is not defined. A fragment without a plan has no data.
 #[inline]
 pub(crate) fn path_bytes(program: &Program, word: u32) -> Option<usize> {
-    match program.plans.way(word) {
-        Some(way) => Some(way.length as usize),
+    match program.plans.span(word) {
+        Some(span) => Some(usize::from(span.bytes)),
         None => program.info(word).map(|_| 0),
     }
 }
@@ -80,11 +80,11 @@ impl Place {
     pub(crate) fn path(&mut self, source: Source<'_>, word: u32, steps: usize, gathered: &mut Gathered) {
         let mark = self.pending.take();
         let plans = &source.program.plans;
-        match plans.way(word) {
+        match plans.span(word) {
             None => gathered.unplanned(steps, mark),
-            Some(way) => {
-                let data = self.take(source.data, way.length as usize);
-                gathered.path(plans, way, data, self.context(), mark);
+            Some(span) => {
+                let data = self.take(source.data, usize::from(span.bytes));
+                gathered.path(plans, span, data, self.context(), mark);
             }
         }
     }
@@ -116,17 +116,18 @@ impl Place {
             }
             Some(Event::Signal { pc, .. }) => {
                 let (before, mark) = (self.pending.take(), gathered.mark());
+                let mut unfinished = None;
                 let plans = &source.program.plans;
-                match (plans.way(recorded.interrupted.0), steps) {
-                    (Some(way), Some((whole, part))) => {
+                match (plans.span(recorded.interrupted.0), steps) {
+                    (Some(span), Some((whole, part))) => {
                         let interrupted = Interrupted { blocks: u16::try_from(whole).unwrap_or(0), pc, part };
-                        gathered.partial(plans, way, interrupted, data, self.context());
+                        unfinished = gathered.partial(plans, span, interrupted, data, self.context());
                     }
                     (None, Some((whole, part))) => gathered.unplanned(whole + usize::from(part), None),
                     (_, None) => {}
                 }
                 let own = before.map(|before| gathered.postpone(before, mark));
-                gathered.event(own);
+                gathered.event(own.or(unfinished));
                 return;
             }
             Some(Event::FsBase { base }) => self.fs_base = base,
@@ -148,43 +149,59 @@ pub(crate) struct DataTotal {
 }
 
 /// Counts the accesses of `words`, with `data` as long as it must be.
-pub(crate) fn count(program: &Program, words: &[u32], data: &[u8], fs_base: u64, gathered: &mut Gathered) -> DataTotal {
-    let mut place = Place { fs_base, ..Place::default() };
-    let source = Source { program, data };
-    let mut total = DataTotal::default();
-    gathered.clear();
-    let mut at = 0;
+pub(crate) fn count(source: Source<'_>, words: &[u32], fs_base: u64, gathered: &mut Gathered) -> DataTotal {
+    let spans = &source.program.plans.spans;
+    let mut total = DataTotal { fs_base, ..DataTotal::default() };
+    let (mut at, mut data) = (0, source.data);
     while let Some(&word) = words.get(at) {
         let rest = words.get(at..).unwrap_or(&[]);
         at += word::length(word).unwrap_or(1);
-        if word & EVENT == 0 {
-            if let Some(way) = program.plans.way(word).filter(|way| !way.varies && place.pending.is_none()) {
-                total.reads += u64::from(way.reads);
-                total.writes += u64::from(way.writes);
-                place.at += way.length as usize;
-                continue;
-            }
-            place.path(source, word, 1, gathered);
-        } else if let Some(recorded) = event::read(rest) {
-            let steps = interrupted_steps(program, &recorded);
-            place.event(source, rest, &recorded, steps, gathered);
-        }
-        if place.pending.is_none() {
-            total.add(gathered);
-        }
+        let bytes = if word & EVENT == 0 {
+            let Some(span) = spans.get(word) else { continue };
+            total.path(spans, &span, data);
+            usize::from(span.bytes)
+        } else {
+            let bytes = event_bytes(word);
+            total.event(source.program, rest, data.get(..bytes).unwrap_or(&[]), gathered);
+            bytes
+        };
+        data = data.get(bytes..).unwrap_or(&[]);
     }
-    total.add(gathered);
-    total.fs_base = place.fs_base;
     total
 }
 
 impl DataTotal {
-    fn add(&mut self, gathered: &mut Gathered) {
+    /// Adds a path whose data is at the start of `data`.
+    #[inline]
+    pub(crate) fn path(&mut self, spans: &Spans, span: &Span, data: &[u8]) {
+        self.reads += u64::from(span.reads);
+        self.writes += u64::from(span.writes);
+        if span.varying != 0 {
+            match spans.count_varying(span, data.get(..usize::from(span.bytes)).unwrap_or(&[])) {
+                Some((reads, writes)) => self.add(reads, writes),
+                None => self.lost += 1,
+            }
+        }
+    }
+
+    /// Adds the event at the start of `words`.
+    pub(crate) fn event(&mut self, program: &Program, words: &[u32], data: &[u8], gathered: &mut Gathered) {
+        let Some(recorded) = event::read(words) else { return };
+        gathered.clear();
+        let mut place = Place::default();
+        let steps = interrupted_steps(program, &recorded);
+        place.event(Source { program, data }, words, &recorded, steps, gathered);
+        if let Some(Event::FsBase { base }) = recorded.event {
+            self.fs_base = base;
+        }
         let (reads, writes) = gathered.all().counts();
+        self.add(reads, writes);
+        self.lost += gathered.lost;
+    }
+
+    fn add(&mut self, reads: u64, writes: u64) {
         self.reads = self.reads.saturating_add(reads);
         self.writes = self.writes.saturating_add(writes);
-        self.lost += gathered.lost;
-        gathered.clear();
     }
 }
 
@@ -199,38 +216,35 @@ fn interrupted_steps(program: &Program, recorded: &Recorded) -> Option<(usize, b
     }
 }
 
-/// Compresses the data behind `words`. `None`: as it is.
-pub(crate) fn encode(codec: u8, data: &[u8]) -> Option<Vec<u8>> {
-    match codec {
-        CODEC_ZSTD => zstd::bulk::compress(data, ZSTD_LEVEL).ok().filter(|payload| payload.len() < data.len()),
-        _ => None,
-    }
+/// Memory that reading the data of one chunk leaves for the next.
+#[derive(Debug, Default)]
+pub(crate) struct DataCoder {
+    decoder: Decoder,
 }
 
-/// The data of a path chunk with these words, given the chunk that holds it.
-pub(crate) fn read(
-    program: &Program,
-    words: &[u32],
-    header: &ChunkHeader,
-    payload: &[u8],
-    data: &mut Vec<u8>,
-) -> Result<(), Problem> {
-    decode(header.codec, payload, header.raw_length as usize, data)?;
-    if crc(&[data]) != header.raw_crc {
-        return Err(Problem::RawChecksum);
+impl DataCoder {
+    /// The data of a path chunk with these words, given the chunk that holds it.
+    pub(crate) fn read(
+        &mut self,
+        program: &Program,
+        words: &[u32],
+        header: &ChunkHeader,
+        payload: &[u8],
+        data: &mut Vec<u8>,
+    ) -> Result<(), Problem> {
+        data.clear();
+        let length = header.raw_length as usize;
+        let (bytes, needed) = (length as u64, needed(program, words).ok_or(Problem::Undefined)?);
+        if bytes != needed {
+            return Err(Problem::DataLength { bytes, needed });
+        }
+        match header.codec {
+            CODEC_RAW if payload.len() == length => data.extend_from_slice(payload),
+            CODEC_RAW => return Err(Problem::Decompress("its length is wrong")),
+            CODEC_ZSTD => decompress(payload, length, data)?,
+            CODEC_LANES => self.decoder.decode(&program.plans.spans, words, payload, length, data)?,
+            unknown => return Err(Problem::Codec(unknown)),
+        }
+        if crc(&[data]) == header.raw_crc { Ok(()) } else { Err(Problem::RawChecksum) }
     }
-    let (bytes, needed) = (data.len() as u64, needed(program, words).ok_or(Problem::Undefined)?);
-    if bytes == needed { Ok(()) } else { Err(Problem::DataLength { bytes, needed }) }
-}
-
-/// Gives `length` bytes of data back.
-fn decode(codec: u8, payload: &[u8], length: usize, data: &mut Vec<u8>) -> Result<(), Problem> {
-    data.clear();
-    match codec {
-        CODEC_RAW if payload.len() == length => data.extend_from_slice(payload),
-        CODEC_RAW => return Err(Problem::Decompress("its length is wrong")),
-        CODEC_ZSTD => decompress(payload, length, data)?,
-        unknown => return Err(Problem::Codec(unknown)),
-    }
-    Ok(())
 }

@@ -30,6 +30,28 @@ pub(crate) enum Told {
     Access { pc: u64, address: u64, size: u32 },
 }
 
+impl Told {
+    /// How many reads and writes.
+    pub(crate) fn counts(&self) -> (u64, u64) {
+        match *self {
+            Self::Access { size, .. } => {
+                if size & word::ACCESS_WRITES == 0 {
+                    (1, 0)
+                } else {
+                    (0, 1)
+                }
+            }
+            Self::String { count, shape, .. } => {
+                let has = |flag: u32| u64::from(shape & flag != 0) * u64::from(count);
+                let (source, destination) = (has(word::STRING_READS_SOURCE), has(word::STRING_READS_DESTINATION));
+                // What reads at its destination does not write there.
+                let writes = if destination == 0 { has(word::STRING_WRITES_DESTINATION) } else { 0 };
+                (source + destination, writes)
+            }
+        }
+    }
+}
+
 /// Whether the event that begins with `first` tells of accesses that belong to the path or signal behind it.
 #[inline]
 pub(crate) fn is_told(first: u32) -> bool {

@@ -43,6 +43,7 @@ mod event;
 #[doc(hidden)]
 pub mod example;
 mod fast;
+mod lanes;
 #[doc(hidden)]
 pub mod measure;
 mod merge;
@@ -54,6 +55,7 @@ mod plan;
 mod predict;
 mod program;
 mod record;
+mod span;
 mod steps;
 mod tally;
 mod trace;

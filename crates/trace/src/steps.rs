@@ -9,7 +9,7 @@ use wire::word::{self, EVENT};
 use crate::access::{Access, Accesses, Gathered};
 use crate::block::Blocks;
 use crate::container::crc;
-use crate::data;
+use crate::data::{self, DataCoder};
 use crate::error::{Problem, ReadError};
 use crate::event::{self, Recorded};
 use crate::model::{DataMode, Event, Leave, Step};
@@ -191,6 +191,7 @@ impl Place {
 #[derive(Debug, Default)]
 pub(crate) struct Workshop {
     coder: PathCoder,
+    pub data: DataCoder,
 }
 
 /// A decoded chunk and how far it has been read.
@@ -283,17 +284,18 @@ impl<'t> Cursor<'t> {
             // A chunk that begins without a time goes on from the one before it.
             self.open.tsc = self.open.tsc.max(path.first_tsc);
         }
-        if self.accesses { self.decode_data(chunk, place) } else { Ok(()) }
+        if self.accesses { self.decode_data(workshop, chunk, place) } else { Ok(()) }
     }
 
     /// After an error the steps of the chunk are there, without their accesses.
-    fn decode_data(&mut self, path: &Chunk, place: usize) -> Result<(), ReadError> {
+    fn decode_data(&mut self, workshop: &mut Workshop, path: &Chunk, place: usize) -> Result<(), ReadError> {
         let trace = self.trace;
         let chunk = trace.data_chunk(place).ok_or_else(|| path.error(Problem::DataMissing))?;
         let header = chunk.data().ok_or_else(|| chunk.error(Problem::Header))?;
         let Open { words, data, .. } = &mut self.open;
         let payload = trace.payload(chunk);
-        let read = payload.and_then(|payload| data::read(trace.program(), words, &chunk.header, payload, data));
+        let mut read = |payload| workshop.data.read(trace.program(), words, &chunk.header, payload, data);
+        let read = payload.and_then(&mut read);
         read.map_err(|problem| chunk.error(problem))?;
         let keep_values = trace.data() == DataMode::Values;
         self.open.data_place = Some(data::Place { fs_base: header.fs_base, keep_values, ..data::Place::default() });

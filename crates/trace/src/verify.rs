@@ -167,9 +167,11 @@ impl Scratch {
         let header = chunk.data().ok_or_else(|| Problem::Header.to_string())?;
         let program = trace.program();
         let payload = trace.payload(chunk);
-        let read = payload.and_then(|payload| data::read(program, &self.words, &chunk.header, payload, &mut self.data));
+        let Self { workshop, words, data, .. } = self;
+        let read = payload.and_then(|payload| workshop.data.read(program, words, &chunk.header, payload, data));
         read.map_err(|problem| format!("its data at byte {}: {problem}", chunk.offset))?;
-        let total = data::count(program, &self.words, &self.data, header.fs_base, &mut self.gathered);
+        let source = data::Source { program, data: &self.data };
+        let total = data::count(source, &self.words, header.fs_base, &mut self.gathered);
         if (total.reads, total.writes) != (header.reads, header.writes) {
             return Err(format!(
                 "the header of its data tells {} reads and {} writes, the data {} and {}",

@@ -4,6 +4,7 @@
 //! thread behind a bounded queue counts and compresses the chunks and appends them to the file (see [`worker`]). The file
 //! grows chunk by chunk under a temporary name; a recorder that is killed leaves everything it had appended.
 
+mod open;
 mod worker;
 
 use std::fs::File;
@@ -16,11 +17,16 @@ use std::time::{Duration, Instant};
 
 use hashbrown::{HashMap, HashSet};
 
+use wire::word;
+
 use crate::container::{CODEC_FAST, CODEC_PREDICT, CODEC_RAW, CODEC_ZSTD, CodeHeader, RAW_BYTES_MAX};
+use crate::data::event_bytes;
 use crate::error::WriteError;
 use crate::model::{DataMode, Exit, Fragment, Module, Plan, Recording, Summary, ThreadInfo};
 use crate::record::{CodeContent, Fact};
+use crate::span::Spans;
 
+use open::{Open, OpenData};
 use worker::{Job, Worker};
 pub(crate) use worker::{count_data, count_path, count_thread_data};
 
@@ -84,19 +90,16 @@ impl Default for Options {
 const CODE_BYTES: usize = 1 << 20;
 /// Words that may wait before speed is more important than size.
 const WAITING_MAX: usize = 1 << 16;
+/// Threads whose data may be open at once; what is remembered of each takes memory.
+const OPEN_MAX: usize = 256;
 /// Jobs that may wait for the worker.
 const QUEUE: usize = 4;
 
 /// Words in a chunk at most.
 const WORDS_MAX: usize = RAW_BYTES_MAX as usize / size_of::<u32>();
 
-/// Words of one thread that are not yet on their way to the file.
-struct Open {
-    image: u32,
-    words: Vec<u32>,
-    data: Vec<u8>,
-    since: Instant,
-}
+/// Memory that can be used again.
+type Spare = (Vec<u32>, Option<Box<OpenData>>);
 
 /// Writes a `.trk` file.
 pub struct Writer {
@@ -109,10 +112,15 @@ pub struct Writer {
     open: HashMap<u32, Open>,
     open_words: usize,
     open_data: usize,
+    spans: Spans,
+    /// Of fragments without a plan so far: how many blocks each exit has executed.
+    unplanned: HashMap<u32, Vec<u16>>,
+    /// Of each thread, the base of its fs segment behind all that has come.
+    fs_bases: HashMap<u32, u64>,
     threads: HashSet<u32>,
     next_look: Instant,
     jobs: Option<SyncSender<Job>>,
-    spare: Receiver<(Vec<u32>, Vec<u8>)>,
+    spare: Receiver<Spare>,
     worker: Option<JoinHandle<Option<Summary>>>,
     failure: Arc<Mutex<Option<WriteError>>>,
     /// Words that wait for the worker.
@@ -154,6 +162,9 @@ impl Writer {
             open: HashMap::new(),
             open_words: 0,
             open_data: 0,
+            spans: Spans::default(),
+            unplanned: HashMap::new(),
+            fs_bases: HashMap::new(),
             threads: HashSet::new(),
             next_look: Instant::now() + options.latency,
             jobs: Some(jobs),
@@ -173,12 +184,21 @@ impl Writer {
     /// Defines a fragment, before any of its paths is executed.
     pub fn fragment(&mut self, image: u32, fragment: &Fragment<'_>) -> Result<(), WriteError> {
         self.code.add_fragment(image, fragment);
+        if self.mode != DataMode::None {
+            // More blocks than fit are refused later.
+            let executed = fragment.exits.iter().map(|exit| (exit & 0xffff) as u16).collect();
+            self.unplanned.insert(fragment.first_path, executed);
+        }
         self.send_long_code()
     }
 
     /// Says what the data behind the paths of a fragment is, before any of them is executed.
     pub fn plan(&mut self, plan: &Plan<'_>) -> Result<(), WriteError> {
         self.code.add_plan(plan);
+        if let Some(executed) = self.unplanned.remove(&plan.first_path) {
+            // What makes no sense is told by the worker, which looks at it more closely.
+            let _ = self.spans.add(plan, &executed);
+        }
         self.send_long_code()
     }
 
@@ -231,25 +251,52 @@ impl Writer {
         let limit = self.options.chunk_words.min(WORDS_MAX);
         let data_limit = self.options.chunk_data.min(RAW_BYTES_MAX as usize);
         let full = |open: &Open| {
-            open.image != image || open.words.len() + words.len() > limit || open.data.len() + data.len() > data_limit
+            open.image != image || open.words.len() + words.len() > limit || open.data_bytes() + data.len() > data_limit
         };
         if self.open.get(&thread).is_some_and(full) {
             self.cut(thread)?;
         }
-        let spare = &self.spare;
-        let open = self.open.entry(thread).or_insert_with(|| {
-            let (words, data) = spare.try_recv().unwrap_or_default();
-            Open { image, words, data, since: Instant::now() }
-        });
+        let mut open = match self.open.remove(&thread) {
+            Some(open) => open,
+            None => self.start(image, thread),
+        };
+        if let Some(open_data) = &mut open.data
+            && !open_data.append(&self.spans, open.words.len(), words, data)
+        {
+            let (bytes, needed) = (data.len() as u64, self.needed(words));
+            open_data.wrong.get_or_insert(WriteError::Data { thread, bytes, needed });
+        }
         open.words.extend_from_slice(words);
-        open.data.extend_from_slice(data);
+        self.open.insert(thread, open);
         self.open_words += words.len();
         self.open_data += data.len();
-        if self.open_words > self.options.open_words || self.open_data > self.options.open_data {
+        let many = self.open.len() > OPEN_MAX && self.mode != DataMode::None;
+        if many || self.open_words > self.options.open_words || self.open_data > self.options.open_data {
             self.cut_longest()
         } else {
             Ok(())
         }
+    }
+
+    fn start(&self, image: u32, thread: u32) -> Open {
+        let (words, data) = self.spare.try_recv().unwrap_or_default();
+        let data = (self.mode != DataMode::None).then(|| {
+            let mut data = data.unwrap_or_default();
+            data.start(self.options.codec, self.fs_bases.get(&thread).copied().unwrap_or(0));
+            data
+        });
+        Open { image, words, data, since: Instant::now() }
+    }
+
+    /// Bytes of data that belong to `words`, as far as is known.
+    fn needed(&self, words: &[u32]) -> u64 {
+        let (mut at, mut bytes) = (0, 0);
+        while let Some(&first) = words.get(at) {
+            let path = self.spans.get(first).map_or(0, |span| usize::from(span.bytes));
+            bytes += if first & word::EVENT == 0 { path } else { event_bytes(first) } as u64;
+            at += word::length(first).unwrap_or(1);
+        }
+        bytes
     }
 
     /// Sends what has waited long enough to the file. [`Self::path`] does so too; call this when no thread says anything.
@@ -293,15 +340,22 @@ impl Writer {
     }
 
     fn cut_longest(&mut self) -> Result<(), WriteError> {
-        let longest =
-            self.open.iter().max_by_key(|(_, open)| open.words.len() * 4 + open.data.len()).map(|(&thread, _)| thread);
+        let longest = self
+            .open
+            .iter()
+            .max_by_key(|(_, open)| open.words.len() * 4 + open.data_bytes())
+            .map(|(&thread, _)| thread);
         longest.map_or(Ok(()), |thread| self.cut(thread))
     }
 
     fn cut(&mut self, thread: u32) -> Result<(), WriteError> {
-        let Some(Open { image, words, data, .. }) = self.open.remove(&thread) else { return Ok(()) };
-        self.open_words -= words.len();
-        self.open_data -= data.len();
+        let Some(open) = self.open.remove(&thread) else { return Ok(()) };
+        self.open_words -= open.words.len();
+        self.open_data -= open.data_bytes();
+        let Open { image, words, data, .. } = open;
+        if let Some(data) = &data {
+            self.fs_bases.insert(thread, data.total.fs_base);
+        }
         self.send_definitions()?;
         self.send(Job::Path { image, thread, words, data })
     }

@@ -45,7 +45,7 @@ pub struct Access {
     pub offset: u16,
     /// Bytes of one element.
     pub size: u16,
-    /// [`PLAIN`], [`STRING`], [`MASKED`], [`PACKED`], [`INDEXED`] or [`BIT`].
+    /// [`PLAIN`], [`STRING`], [`MASKED`], [`PACKED`], [`INDEXED`], [`BIT`] or [`ANY`].
     pub kind: u8,
     pub flags: u8,
     pub base: u16,
@@ -83,6 +83,9 @@ pub const INDEXED: u8 = 4;
 /// A bit test with a register: the operand lies as many times `size` bytes behind the address as the signed number in the low
 /// `count` bytes of the register at `mask`, shifted right by the bits of an operand, says.
 pub const BIT: u8 = 5;
+
+/// One access, which happens if the mask selects any of `count` elements: a broadcast.
+pub const ANY: u8 = 6;
 
 /// In [`Access::flags`], beside the scale (0 to 3) in the low two bits.
 pub const WRITES: u8 = 1 << 2;

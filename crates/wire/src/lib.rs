@@ -15,7 +15,7 @@ pub mod code;
 pub mod word;
 
 /// Changes whenever anything in this crate changes its layout or meaning.
-pub const VERSION: u32 = 4;
+pub const VERSION: u32 = 5;
 pub const MAGIC: u64 = u64::from_le_bytes(*b"TRACKWAY");
 
 /// Threads that can be alive at once.
@@ -110,8 +110,39 @@ pub struct Control {
     pub entry_count: AtomicU32,
     /// Threads that have taken a part of `skip` upon themselves, a futex: who finds nothing left waits until there are none.
     pub skippers: AtomicU32,
+    /// New processes that wait to be followed.
+    pub children: [Child; CHILDREN_MAX],
+    /// New processes for which there was no room among those.
+    pub lost_children: AtomicU32,
     pub slots: [Slot; SLOT_COUNT],
 }
+
+/// A new process, with [`FLAG_FOLLOW`]. Its parent takes a free one of these before it makes the process.
+#[repr(C)]
+pub struct Child {
+    /// One of the `CHILD_*`, a futex on which the process waits.
+    pub state: AtomicU32,
+    /// Its number, as it sees it.
+    pub process: AtomicU32,
+    /// When it was made.
+    pub tsc: AtomicU64,
+}
+
+/// Processes that can be new at once.
+pub const CHILDREN_MAX: usize = 64;
+
+pub const CHILD_FREE: u32 = 0;
+/// Taken by the parent.
+pub const CHILD_MADE: u32 = 1;
+/// The process, which has a copy of its parent's memory, waits. The thread's state (gs points at it) is that of native code, and so
+/// is everything that the kernel keeps for it, except for the mask.
+pub const CHILD_WAITS: u32 = 2;
+/// The process shares its parent's memory and waits to be seen, so that its exec is not missed. It runs natively until then.
+pub const CHILD_SHARES: u32 = 3;
+/// The recorder is about to take the process over: it goes on waiting.
+pub const CHILD_TAKEN: u32 = 4;
+/// The recorder has seen it, or does not want it: it goes on natively.
+pub const CHILD_GOES: u32 = 5;
 
 /// Only code in the ranges is recorded.
 pub const SELECT_INSIDE: u32 = 1;
@@ -147,6 +178,8 @@ pub struct Places {
     pub finish: AtomicU64,
     /// The `syscall` instruction with which the application's own system calls are made.
     pub system_call: AtomicU64,
+    /// A `syscall` instruction for the recorder, at which it makes a stopped thread execute system calls.
+    pub gate: AtomicU64,
     /// The state's own address.
     pub this: AtomicU32,
     /// The application's [`Registers`].
@@ -315,6 +348,8 @@ pub struct Init {
 pub const FLAG_FSGSBASE: u32 = 1;
 /// The process was running before: its threads have masks, alternate stacks and vector registers to be taken over.
 pub const FLAG_ATTACHED: u32 = 2;
+/// New processes are to be recorded, too.
+pub const FLAG_FOLLOW: u32 = 4;
 
 /// Room for a table of indirect targets, a power of two of addresses.
 pub const TABLE_BYTES: usize = 8 << 18;

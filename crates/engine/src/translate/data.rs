@@ -23,6 +23,9 @@ pub(super) const WORD: u32 = 4;
 
 const R15: u8 = 15;
 
+/// In [`super::Mark::data`]: a repeated string instruction has begun, and behind this data it would store how far it came.
+pub const IN_STRING: usize = 1 << 15;
+
 /// What is recorded beside the path in a fragment, up to where translation has come.
 pub(super) struct Data {
     pub(super) mode: u32,
@@ -80,6 +83,9 @@ impl Translator<'_, '_> {
         for operand in &operands {
             let access = self.plan(operand);
             self.data.accesses.push(access);
+        }
+        if operand::repeats(instruction) && !self.data.has_values() {
+            self.begin_string();
         }
         if operands.is_empty() || !self.data.has_values() {
             self.copy_plain(instruction, decoder, bytes);
@@ -329,9 +335,17 @@ impl Translator<'_, '_> {
         }
     }
 
+    /// Before a repeated string instruction, all of whose data but how far it came is stored: if it is interrupted, the handler
+    /// adds that.
+    pub(super) fn begin_string(&mut self) {
+        self.data.complete = self.data.length | IN_STRING;
+        self.mark_at(self.pc);
+    }
+
     /// After a repeated string instruction: how far it came.
     fn end_string(&mut self, first: usize, operands: &[Operand]) {
         const RCX: u8 = 1;
+        self.data.complete = self.data.length;
         self.dirty();
         for (index, operand) in operands.iter().enumerate() {
             let Some(register) = operand.base else { continue };

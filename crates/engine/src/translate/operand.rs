@@ -102,14 +102,14 @@ pub fn operands(instruction: &Instruction, info: &InstructionInfo, operands: &mu
                 OpAccess::ReadWrite | OpAccess::ReadCondWrite => true,
                 OpAccess::None | OpAccess::NoMemAccess => false,
             };
-            if happens && let Some(operand) = operand(instruction, memory, writes) {
-                operands.push(operand);
+            if happens {
+                operands.push(operand(instruction, memory, writes));
             }
         }
     }
 }
 
-fn operand(instruction: &Instruction, memory: &UsedMemory, writes: bool) -> Option<Operand> {
+fn operand(instruction: &Instruction, memory: &UsedMemory, writes: bool) -> Operand {
     let size = match memory.memory_size() {
         // Of repeated strings.
         MemorySize::Unknown => instruction.memory_size(),
@@ -132,12 +132,6 @@ fn operand(instruction: &Instruction, memory: &UsedMemory, writes: bool) -> Opti
         bit: None,
     };
     match instruction.mnemonic() {
-        // The address is that after the stack pointer has moved.
-        Mnemonic::Pop if writes && operand.base == Some(4) => {
-            operand.displacement += i64::from(instruction.stack_pointer_increment());
-        }
-        // Only the frame pointer: nested levels are not supported.
-        Mnemonic::Enter if memory.displacement() as i64 != -8 => return None,
         Mnemonic::Bt | Mnemonic::Btc | Mnemonic::Btr | Mnemonic::Bts if instruction.op1_kind() == OpKind::Register => {
             operand.kind = code::BIT;
             operand.bit = general(instruction.op1_register());
@@ -157,7 +151,12 @@ fn operand(instruction: &Instruction, memory: &UsedMemory, writes: bool) -> Opti
         }
         _ if instruction.is_vsib() => index_elements(instruction, &mut operand),
         _ if repeats(instruction) => operand.kind = code::STRING,
-        _ if instruction.op_mask() != Register::None && !instruction.is_broadcast() && is_elementwise(instruction) => {
+        _ if instruction.op_mask() != Register::None && broadcast_elements(instruction).is_some() => {
+            operand.kind = code::ANY;
+            operand.count = broadcast_elements(instruction).unwrap_or(1);
+            operand.mask = Mask::Bits(instruction.op_mask());
+        }
+        _ if instruction.op_mask() != Register::None && is_elementwise(instruction) => {
             let packs = matches!(
                 instruction.mnemonic(),
                 Mnemonic::Vpcompressb
@@ -173,14 +172,60 @@ fn operand(instruction: &Instruction, memory: &UsedMemory, writes: bool) -> Opti
                     | Mnemonic::Vexpandps
                     | Mnemonic::Vexpandpd
             );
+            let element = match instruction.mnemonic() {
+                // Pairs of elements go together.
+                Mnemonic::Vpmuludq | Mnemonic::Vpmuldq => 8,
+                Mnemonic::Vpdpbusd | Mnemonic::Vpdpbusds | Mnemonic::Vpdpwssd | Mnemonic::Vpdpwssds => 4,
+                _ => size.element_size(),
+            };
             operand.kind = if packs { code::PACKED } else { code::MASKED };
-            operand.size = size.element_size() as u16;
-            operand.count = (size.size() / size.element_size()) as u8;
+            operand.size = element as u16;
+            operand.count = (size.size() / element) as u8;
             operand.mask = Mask::Bits(instruction.op_mask());
         }
         _ => {}
     }
-    Some(operand)
+    operand
+}
+
+/// Elements that one element in memory is made of; `None` if the instruction does nothing of that kind.
+fn broadcast_elements(instruction: &Instruction) -> Option<u8> {
+    use Mnemonic::{Vbroadcastsd, Vbroadcastss, Vpbroadcastb, Vpbroadcastd, Vpbroadcastq, Vpbroadcastw};
+    let element = instruction.memory_size().element_size();
+    let is_whole = matches!(
+        instruction.mnemonic(),
+        Vbroadcastsd | Vbroadcastss | Vpbroadcastb | Vpbroadcastd | Vpbroadcastq | Vpbroadcastw
+    );
+    if is_whole {
+        return Some((instruction.op0_register().size() / element) as u8);
+    }
+    if !instruction.is_broadcast() {
+        return None;
+    }
+    // The widest register has as many elements of the wider of the two types that a conversion is between.
+    let vectors = (0..instruction.op_count()).filter(|at| instruction.op_kind(*at) == OpKind::Register);
+    let widest = vectors.map(|at| instruction.op_register(at).size()).max().unwrap_or(16);
+    let (widens, narrows) = conversion(instruction.mnemonic());
+    Some(if widens {
+        (widest / (2 * element)) as u8
+    } else if narrows {
+        (2 * widest / element).min(64 / element) as u8
+    } else {
+        (widest / element) as u8
+    })
+}
+
+/// Whether a conversion makes elements twice as wide, or half as wide.
+fn conversion(mnemonic: Mnemonic) -> (bool, bool) {
+    use Mnemonic::{
+        Vcvtdq2pd, Vcvtpd2dq, Vcvtpd2ps, Vcvtpd2udq, Vcvtps2pd, Vcvtps2qq, Vcvtps2uqq, Vcvtqq2ps, Vcvttpd2dq,
+        Vcvttpd2udq, Vcvttps2qq, Vcvttps2uqq, Vcvtudq2pd, Vcvtuqq2ps,
+    };
+    let widens =
+        matches!(mnemonic, Vcvtps2pd | Vcvtdq2pd | Vcvtudq2pd | Vcvtps2qq | Vcvtps2uqq | Vcvttps2qq | Vcvttps2uqq);
+    let narrows =
+        matches!(mnemonic, Vcvtpd2ps | Vcvtpd2dq | Vcvtpd2udq | Vcvttpd2dq | Vcvttpd2udq | Vcvtqq2ps | Vcvtuqq2ps);
+    (widens, narrows)
 }
 
 /// A gather or scatter.
@@ -211,13 +256,21 @@ pub fn is_elementwise(instruction: &Instruction) -> bool {
         Vbroadcastss, Vdbpsadbw, Vgf2p8affineinvqb, Vgf2p8affineqb, Vinsertf32x4, Vinsertf32x8, Vinsertf64x2,
         Vinsertf64x4, Vinserti32x4, Vinserti32x8, Vinserti64x2, Vinserti64x4, Vmovddup, Vmovshdup, Vmovsldup,
         Vpackssdw, Vpacksswb, Vpackusdw, Vpackuswb, Vpalignr, Vpbroadcastb, Vpbroadcastd, Vpbroadcastq, Vpbroadcastw,
-        Vpdpbusd, Vpdpbusds, Vpdpwssd, Vpdpwssds, Vpermb, Vpermd, Vpermi2b, Vpermi2d, Vpermi2pd, Vpermi2ps, Vpermi2q,
-        Vpermi2w, Vpermilpd, Vpermilps, Vpermpd, Vpermps, Vpermq, Vpermt2b, Vpermt2d, Vpermt2pd, Vpermt2ps, Vpermt2q,
-        Vpermt2w, Vpermw, Vpmaddubsw, Vpmaddwd, Vpmultishiftqb, Vpshufb, Vpshufbitqmb, Vpshufd, Vpshufhw, Vpshuflw,
-        Vpslld, Vpsllq, Vpsllw, Vpsrad, Vpsraq, Vpsraw, Vpsrld, Vpsrlq, Vpsrlw, Vpunpckhbw, Vpunpckhdq, Vpunpckhqdq,
+        Vpconflictd, Vpconflictq, Vpermb, Vpermd, Vpermi2b, Vpermi2d, Vpermi2pd, Vpermi2ps, Vpermi2q, Vpermi2w,
+        Vpermilpd, Vpermilps, Vpermpd, Vpermps, Vpermq, Vpermt2b, Vpermt2d, Vpermt2pd, Vpermt2ps, Vpermt2q, Vpermt2w,
+        Vpermw, Vpmaddubsw, Vpmaddwd, Vpmultishiftqb, Vpshufb, Vpshufbitqmb, Vpshufd, Vpshufhw, Vpshuflw, Vpslld,
+        Vpsllq, Vpsllw, Vpsrad, Vpsraq, Vpsraw, Vpsrld, Vpsrlq, Vpsrlw, Vpunpckhbw, Vpunpckhdq, Vpunpckhqdq,
         Vpunpckhwd, Vpunpcklbw, Vpunpckldq, Vpunpcklqdq, Vpunpcklwd, Vshuff32x4, Vshuff64x2, Vshufi32x4, Vshufi64x2,
         Vshufpd, Vshufps, Vunpckhpd, Vunpckhps, Vunpcklpd, Vunpcklps,
     };
+    let shifts = matches!(
+        instruction.mnemonic(),
+        Vpslld | Vpsllq | Vpsllw | Vpsrad | Vpsraq | Vpsraw | Vpsrld | Vpsrlq | Vpsrlw
+    );
+    if shifts {
+        // Either what is shifted is in memory, or how far.
+        return instruction.op1_kind() == OpKind::Memory;
+    }
     !matches!(
         instruction.mnemonic(),
         Valignd
@@ -257,10 +310,6 @@ pub fn is_elementwise(instruction: &Instruction) -> bool {
             | Vpbroadcastd
             | Vpbroadcastq
             | Vpbroadcastw
-            | Vpdpbusd
-            | Vpdpbusds
-            | Vpdpwssd
-            | Vpdpwssds
             | Vpermb
             | Vpermd
             | Vpermi2b
@@ -281,6 +330,8 @@ pub fn is_elementwise(instruction: &Instruction) -> bool {
             | Vpermt2q
             | Vpermt2w
             | Vpermw
+            | Vpconflictd
+            | Vpconflictq
             | Vpmaddubsw
             | Vpmaddwd
             | Vpmultishiftqb
@@ -289,15 +340,6 @@ pub fn is_elementwise(instruction: &Instruction) -> bool {
             | Vpshufd
             | Vpshufhw
             | Vpshuflw
-            | Vpslld
-            | Vpsllq
-            | Vpsllw
-            | Vpsrad
-            | Vpsraq
-            | Vpsraw
-            | Vpsrld
-            | Vpsrlq
-            | Vpsrlw
             | Vpunpckhbw
             | Vpunpckhdq
             | Vpunpckhqdq

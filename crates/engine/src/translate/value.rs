@@ -37,7 +37,9 @@ pub fn is_emulated(instruction: &Instruction) -> bool {
         Mnemonic::Bt | Mnemonic::Btc | Mnemonic::Btr | Mnemonic::Bts if is_memory(0) => {
             instruction.op1_kind() == OpKind::Register || instruction.has_lock_prefix()
         }
-        Mnemonic::Movdir64b => true,
+        Mnemonic::Movdir64b | Mnemonic::Fisttp | Mnemonic::Fbstp => true,
+        Mnemonic::Fxsave | Mnemonic::Fxsave64 | Mnemonic::Fxrstor | Mnemonic::Fxrstor64 => true,
+        Mnemonic::Fistp => instruction.code() == Code::Fistp_m64int,
         Mnemonic::Add | Mnemonic::Xadd | Mnemonic::Cmpxchg if is_memory(0) => {
             (instruction.has_lock_prefix() || instruction.mnemonic() != Mnemonic::Add) && has_high_byte
         }
@@ -256,15 +258,14 @@ impl Translator<'_, '_> {
         match instruction.mnemonic() {
             Mnemonic::Stosb | Mnemonic::Stosw | Mnemonic::Stosd | Mnemonic::Stosq => {
                 self.value_before(first, Register::RAX, 8);
+                if super::operand::repeats(instruction) {
+                    self.begin_string();
+                }
                 self.native(native);
             }
             Mnemonic::Lodsb | Mnemonic::Lodsw | Mnemonic::Lodsd | Mnemonic::Lodsq => {
                 self.native(native);
                 self.value_after(first, part(RAX, usize::from(operands[0].size)));
-            }
-            Mnemonic::Xlatb => {
-                self.native(native);
-                self.value_after(first, Register::AL);
             }
             Mnemonic::Enter => {
                 self.value_before(first, Register::RBP, 8);
@@ -616,7 +617,7 @@ impl Translator<'_, '_> {
             Addend::Register(register) => (wide(register), 0),
             Addend::Constant(value) => (Register::None, value),
         };
-        let size = if displacement == 0 { 0 } else { 4 };
+        let size = if displacement == 0 { 0 } else { 1 };
         let sum = MemoryOperand::new(wide(scratch), index, 1, displacement, size, false, Register::None);
         self.app(Instruction::with2(Code::Lea_r64_m, wide(scratch), sum));
     }
@@ -697,16 +698,17 @@ impl Translator<'_, '_> {
     /// An operand that is only read: through a general register, a vector register, or a copy.
     fn read(&mut self, native: &Native, operand: &Operand, first: usize) {
         let bytes = usize::from(operand.size);
-        if operand.kind == code::PLAIN && bytes <= 8 {
+        let is_single = matches!(operand.kind, code::PLAIN | code::ANY);
+        if is_single && bytes <= 8 {
             for width in [bytes, 4, 8] {
                 if let Some(scratch) = self.replaced(native, |scratch| part(scratch, width)) {
                     return self.read_general(native, scratch, bytes, first);
                 }
             }
         }
-        let all = usize::from(operand.bytes());
+        let all = if is_single { bytes } else { usize::from(operand.bytes()) };
         let register = vector_of(self.free_vector(native), all);
-        let masked = operand.mask != Mask::None;
+        let masked = operand.mask != Mask::None && !is_single;
         let loads = matches!(all, 4 | 8 | 16 | 32 | 64) && !native.instruction.is_broadcast();
         if loads
             && let Some(replaced) = with_register(native.instruction, register)
@@ -764,7 +766,7 @@ impl Translator<'_, '_> {
         replaced: Instruction,
         first: usize,
     ) {
-        let bytes = usize::from(operand.bytes());
+        let bytes = if operand.kind == code::ANY { usize::from(operand.size) } else { usize::from(operand.bytes()) };
         let number = register.number() as u8;
         self.spill_vector(number, bytes);
         self.app(load_vector(native.instruction, operand, register));
@@ -826,17 +828,15 @@ impl Translator<'_, '_> {
             self.failed = true;
             return;
         }
-        let pops =
-            matches!(instruction.mnemonic(), Mnemonic::Fstp | Mnemonic::Fistp | Mnemonic::Fisttp | Mnemonic::Fbstp);
         self.dirty();
-        if pops {
-            self.out.bytes(&[0xd9, 0xc0]); // fld st0: what is popped the first time
-        }
-        self.app(Ok(with_copy(instruction)));
-        match instruction.mnemonic() {
-            Mnemonic::Fnstenv => self.undo(instruction, Code::Fldenv_m28byte),
-            Mnemonic::Fnsave => self.undo(instruction, Code::Frstor_m108byte),
-            _ => {}
+        let mut first_time = with_copy(instruction);
+        let (twin, undo) = twin(instruction.code());
+        first_time.set_code(twin);
+        self.app(Ok(first_time));
+        if let Some(code) = undo {
+            let mut undo = with_copy(instruction);
+            undo.set_code(code);
+            self.encode(Ok(undo));
         }
         let scratch = self.take_scratch(native, RSP);
         let offset = self.allocate(bytes);
@@ -849,13 +849,6 @@ impl Translator<'_, '_> {
         self.give_scratch();
         self.mark_at(self.pc);
         self.native(native);
-    }
-
-    /// Takes back what storing the floating-point unit's state has changed in it.
-    fn undo(&mut self, instruction: &Instruction, code: Code) {
-        let mut load = with_copy(instruction);
-        load.set_code(code);
-        self.encode(Ok(load));
     }
 
     /// An operand that is read, changed and written, without a lock: in a register.
@@ -911,6 +904,22 @@ pub(super) struct Native<'a, 'd> {
 enum Addend {
     Register(u8),
     Constant(i64),
+}
+
+/// An instruction that stores the same value, and one that takes back what it does beside that.
+fn twin(code: Code) -> (Code, Option<Code>) {
+    match code {
+        Code::Fstp_m32fp => (Code::Fst_m32fp, None),
+        Code::Fstp_m64fp => (Code::Fst_m64fp, None),
+        Code::Fstp_m80fp => (code, Some(Code::Fld_m80fp)),
+        Code::Fistp_m16int => (Code::Fist_m16int, None),
+        Code::Fistp_m32int => (Code::Fist_m32int, None),
+        Code::Fnstenv_m14byte => (code, Some(Code::Fldenv_m14byte)),
+        Code::Fnstenv_m28byte => (code, Some(Code::Fldenv_m28byte)),
+        Code::Fnsave_m94byte => (code, Some(Code::Frstor_m94byte)),
+        Code::Fnsave_m108byte => (code, Some(Code::Frstor_m108byte)),
+        _ => (code, None),
+    }
 }
 
 /// Bytes that are stored of a register for an operand.
@@ -976,9 +985,11 @@ fn move_vector(register: Register, bytes: usize, save: bool) -> Result<Instructi
 
 /// Loads the memory operand of an instruction into a vector register, with the faults that the instruction would have.
 fn load_vector(instruction: &Instruction, operand: &Operand, register: Register) -> Result<Instruction, IcedError> {
-    let bytes = usize::from(operand.bytes());
+    let bytes = if operand.kind == code::ANY { usize::from(operand.size) } else { usize::from(operand.bytes()) };
     let place = memory(instruction, 0);
-    if let Mask::Bits(mask) = operand.mask {
+    if let Mask::Bits(mask) = operand.mask
+        && operand.kind != code::ANY
+    {
         let mut load = Instruction::with2(masked_load(operand, bytes), register, place)?;
         load.set_op_mask(mask);
         load.set_zeroing_masking(true);

@@ -261,6 +261,7 @@ fn data() -> Vec<Case> {
         case("arithmetic with a memory operand", "48 03 03 3b 43 08 f2 0f 58 43 10 66 0f fc 43 20 eb 10").with_values(),
         case("read, change, write", "48 01 03 ff 43 08 f6 53 10 eb 10").with_values(),
         case("locked", "f0 48 01 03 f0 0f b1 4b 08 87 43 10 f0 48 0f c7 4b 20 eb 10").with_values(),
+        case("locked, with a constant, in reach", "f0 83 05 00 10 00 00 01 eb 10").with_values(),
         case("stack", "ff 33 8f 44 24 08 9c 9d 6a 05 5c eb 10").with_values(),
         case("only the engine can", "90 f3 a4 eb 10").with_values(),
         case("a block of its own for the engine", "f3 a4 eb 10").with_values(),

@@ -8,16 +8,17 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use super::Codec;
+use super::open::OpenData;
+use super::{Codec, Spare};
 use crate::access::Gathered;
+use crate::bits::Compressor;
 use crate::block::Refused;
 use crate::container::{
     CODEC_RAW, CODEC_ZSTD, ChunkHeader, CodeHeader, DataHeader, Extra, FILE_HEADER_BYTES, Kind, PathHeader,
     RAW_BYTES_MAX, TRAILER_BYTES, crc, file_header, trailer,
 };
-use crate::data;
 use crate::error::WriteError;
-use crate::model::{Counts, DataMode, Exit, Recording, Summary, ThreadSummary};
+use crate::model::{Counts, Exit, Recording, Summary, ThreadSummary};
 use crate::path::{self, PathCoder};
 use crate::program::Program;
 use crate::record::{Definition, Fact, read_code, read_facts, write_exit, write_recording};
@@ -25,7 +26,7 @@ use crate::record::{Definition, Fact, read_code, read_facts, write_exit, write_r
 pub(super) enum Job {
     Code(CodeHeader, Vec<u8>),
     Facts(Vec<u8>),
-    Path { image: u32, thread: u32, words: Vec<u32>, data: Vec<u8> },
+    Path { image: u32, thread: u32, words: Vec<u32>, data: Option<Box<OpenData>> },
     Finish(Exit),
 }
 
@@ -49,13 +50,11 @@ pub(super) struct Worker {
     index: Vec<u8>,
     program: Program,
     coder: PathCoder,
-    mode: DataMode,
-    /// Of each thread, the base of its fs segment behind all that was written.
-    fs_bases: BTreeMap<u32, u64>,
     gathered: Gathered,
+    compressor: Compressor,
     threads: BTreeMap<u32, ThreadSummary>,
     summary: Summary,
-    give_back: SyncSender<(Vec<u32>, Vec<u8>)>,
+    give_back: SyncSender<Spare>,
     failure: Arc<Mutex<Option<WriteError>>>,
     waiting: Arc<AtomicUsize>,
 }
@@ -67,7 +66,7 @@ impl Worker {
         file: File,
         part: PathBuf,
         codec: Codec,
-        give_back: SyncSender<(Vec<u32>, Vec<u8>)>,
+        give_back: SyncSender<Spare>,
         failure: Arc<Mutex<Option<WriteError>>>,
         waiting: Arc<AtomicUsize>,
     ) -> Self {
@@ -80,9 +79,8 @@ impl Worker {
             index: Vec::new(),
             program: Program::without_code(),
             coder: PathCoder::default(),
-            mode: DataMode::None,
-            fs_bases: BTreeMap::new(),
             gathered: Gathered::default(),
+            compressor: Compressor::default(),
             threads: BTreeMap::new(),
             summary: Summary::default(),
             give_back,
@@ -93,7 +91,6 @@ impl Worker {
 
     /// Writes what stands before the first job.
     pub(super) fn start(&mut self, recording: &Recording) -> Result<(), WriteError> {
-        self.mode = recording.data;
         self.append(&file_header())?;
         debug_assert_eq!(self.offset, FILE_HEADER_BYTES as u64);
         self.chunk(Kind::Recording, &write_recording(recording), Extra::None)
@@ -153,15 +150,21 @@ impl Worker {
         self.chunk(Kind::Facts, content, Extra::None)
     }
 
-    fn path(&mut self, image: u32, thread: u32, mut words: Vec<u32>, mut data: Vec<u8>) -> Result<(), WriteError> {
+    fn path(
+        &mut self,
+        image: u32,
+        thread: u32,
+        mut words: Vec<u32>,
+        mut data: Option<Box<OpenData>>,
+    ) -> Result<(), WriteError> {
         let Some(summary) = self.threads.get_mut(&thread) else { return Err(WriteError::UnknownThread { thread }) };
-        let mut unknown = None;
+        let mut wrong = None;
         let codec = self.codec.number(self.waiting.load(Ordering::Relaxed));
         let encoded = loop {
             match self.coder.encode(codec, &self.program, image, &words) {
                 Ok(encoded) => break encoded,
                 Err(known) => {
-                    unknown = words.get(known).map(|&word| WriteError::UnknownWord { thread, word });
+                    wrong = words.get(known).map(|&word| WriteError::UnknownWord { thread, word });
                     words.truncate(known);
                 }
             }
@@ -183,44 +186,35 @@ impl Worker {
             self.summary.totals.add(&total.counts);
             self.summary.word_bytes += raw.len() as u64;
             self.put(Kind::Path, encoded.codec, raw, encoded.payload.as_deref().unwrap_or(raw), Extra::Path(header))?;
-            if self.mode != DataMode::None {
-                let result = self.data(thread, &words, &data, unknown.is_some());
-                unknown = unknown.or(result?);
+            // Data of words that were left out cannot be told from the rest.
+            if let Some(data) = data.as_mut().filter(|_| wrong.is_none()) {
+                wrong = data.wrong.take();
+                if wrong.is_none() {
+                    self.data(thread, &words, data)?;
+                }
             }
         }
         words.clear();
-        data.clear();
         let _ = self.give_back.try_send((words, data));
-        unknown.map_or(Ok(()), Err)
+        wrong.map_or(Ok(()), Err)
     }
 
-    /// Appends the data of the path chunk just written. If it is not as long as the words say, there is no such chunk, and
-    /// what is wrong is given back; the data may be too long if words were left out.
-    fn data(&mut self, thread: u32, words: &[u32], data: &[u8], cut: bool) -> Result<Option<WriteError>, WriteError> {
-        let needed = data::needed(&self.program, words).unwrap_or(u64::MAX);
-        let bytes = data.len() as u64;
-        let Some(data) = usize::try_from(needed)
-            .ok()
-            .and_then(|needed| data.get(..needed))
-            .filter(|own| cut || own.len() == data.len())
-        else {
-            return Ok(Some(WriteError::Data { thread, bytes, needed }));
-        };
-        let fs_base = self.fs_bases.get(&thread).copied().unwrap_or(0);
-        let total = data::count(&self.program, words, data, fs_base, &mut self.gathered);
-        self.fs_bases.insert(thread, total.fs_base);
-        let path = self.sequence.wrapping_sub(1);
-        let header = DataHeader { thread, path, fs_base, reads: total.reads, writes: total.writes };
-        let codec = if self.codec == Codec::Raw { CODEC_RAW } else { CODEC_ZSTD };
-        let payload = data::encode(codec, data);
-        let codec = if payload.is_some() { codec } else { CODEC_RAW };
-        let stored = payload.as_deref().unwrap_or(data);
-        count_data(&mut self.summary, &header, data.len() as u64, stored.len() as u64);
-        if let Some(summary) = self.threads.get_mut(&thread) {
-            count_thread_data(summary, &header, data.len() as u64);
+    /// Appends the data of the path chunk just written.
+    fn data(&mut self, thread: u32, words: &[u32], data: &mut OpenData) -> Result<(), WriteError> {
+        let mut total = data.total;
+        for (at, own) in &data.signals {
+            total.event(&self.program, words.get(*at..).unwrap_or(&[]), own, &mut self.gathered);
         }
-        self.put(Kind::Data, codec, data, stored, Extra::Data(header))?;
-        Ok(None)
+        let path = self.sequence.wrapping_sub(1);
+        let header = DataHeader { thread, path, fs_base: data.fs_base, reads: total.reads, writes: total.writes };
+        let (bytes, raw_crc) = (data.bytes as u64, data.checksum());
+        let (codec, stored) = data.finish(self.codec, &mut self.compressor);
+        count_data(&mut self.summary, &header, bytes, stored.len() as u64);
+        if let Some(summary) = self.threads.get_mut(&thread) {
+            count_thread_data(summary, &header, bytes);
+        }
+        let raw_length = u32::try_from(bytes).unwrap_or(u32::MAX);
+        self.put_header(Kind::Data, codec, (raw_length, raw_crc), &stored, Extra::Data(header))
     }
 
     fn finish(&mut self, exit: Exit) -> Result<(), WriteError> {
@@ -249,13 +243,26 @@ impl Worker {
     }
 
     fn put(&mut self, kind: Kind, codec: u8, raw: &[u8], stored: &[u8], extra: Extra) -> Result<(), WriteError> {
+        let raw_length = u32::try_from(raw.len()).unwrap_or(u32::MAX);
+        self.put_header(kind, codec, (raw_length, crc(&[raw])), stored, extra)
+    }
+
+    /// Appends a chunk whose content has this length and checksum.
+    fn put_header(
+        &mut self,
+        kind: Kind,
+        codec: u8,
+        (raw_length, raw_crc): (u32, u32),
+        stored: &[u8],
+        extra: Extra,
+    ) -> Result<(), WriteError> {
         let header = ChunkHeader {
             kind,
             codec,
             stored_length: u32::try_from(stored.len()).unwrap_or(u32::MAX),
-            raw_length: u32::try_from(raw.len()).unwrap_or(u32::MAX),
+            raw_length,
             stored_crc: crc(&[stored]),
-            raw_crc: crc(&[raw]),
+            raw_crc,
             sequence: self.sequence,
             extra,
         };

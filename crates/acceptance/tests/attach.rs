@@ -1,0 +1,480 @@
+//! Attaching to running processes and leaving them: they never notice, and nothing of ours stays behind.
+
+use std::fs;
+use std::io::Write as _;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use acceptance::call::open_sound;
+use acceptance::process::{self, LIMIT, Running, is_alive, state_of, wait_until};
+use acceptance::source::compile;
+use acceptance::{Call, Finished, is_soak, tool, trackway};
+use tempfile::TempDir;
+use trace::Trace;
+use workloads::Exit;
+
+const C: &[&str] = &["gcc", "-O1", "-pthread"];
+
+fn scratch() -> TempDir {
+    tempfile::tempdir().unwrap()
+}
+
+fn program(directory: &TempDir, name: &str, text: &str) -> PathBuf {
+    compile(directory.path(), name, text, C)
+}
+
+fn start(program: &Path, arguments: &[&str]) -> Running {
+    Running::start(Command::new(program).args(arguments), &[])
+}
+
+fn record(pid: i32, output: &Path, arguments: &[&str]) -> Command {
+    let mut command = Command::new(trackway());
+    command.args(["record", "-o"]).arg(output).args(["-p", &pid.to_string()]).args(arguments);
+    command
+}
+
+/// Records a process for so many seconds; it goes on.
+fn visit(pid: i32, seconds: &str) -> Trace {
+    let directory = scratch();
+    let output = directory.path().join("t.trk");
+    let finished = process::run(&mut record(pid, &output, &["--seconds", seconds]));
+    assert_eq!((finished.exit, finished.stderr_text().as_str()), (Exit::Status(0), ""));
+    let trace = open_sound(&output);
+    assert!(trace.is_finished());
+    assert_eq!(trace.exit(), trace::Exit::Left);
+    assert_eq!(trace.recording().pid, pid.cast_unsigned());
+    trace
+}
+
+fn task_count(pid: i32) -> usize {
+    fs::read_dir(format!("/proc/{pid}/task")).map_or(0, Iterator::count)
+}
+
+/// What the kernel knows about the signals of a process.
+fn signal_settings(pid: i32) -> Vec<String> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let wanted = ["SigBlk", "SigIgn", "SigCgt"];
+    status.lines().filter(|line| wanted.iter().any(|name| line.starts_with(name))).map(str::to_owned).collect()
+}
+
+/// Nothing in the memory of a process is ours.
+fn assert_clean(pid: i32) {
+    let maps = fs::read_to_string(format!("/proc/{pid}/maps")).unwrap();
+    for line in maps.lines() {
+        let (range, rest) = line.split_once(' ').unwrap();
+        let start = u64::from_str_radix(range.split_once('-').unwrap().0, 16).unwrap();
+        let ours = line.contains("trackway")
+            || (0x6000_0000..0x8000_0000).contains(&start)
+            || (0x5510_0000_0000..0x5550_0000_0000).contains(&start)
+            || rest.starts_with("rwx");
+        assert!(!ours, "{line}");
+    }
+}
+
+fn text_of(finished: &Finished) -> String {
+    format!("{}{}", finished.stdout_text(), finished.stderr_text())
+}
+
+/// Sixty-four threads that check everything they see are recorded and left time and again.
+#[test]
+fn a_crowd_again_and_again() {
+    let directory = scratch();
+    let running = start(&program(&directory, "turmoil.c", include_str!("../programs/turmoil.c")), &[]);
+    wait_until("all threads run", || task_count(running.pid()) >= 64);
+    let settings = signal_settings(running.pid());
+    for _ in 0..if is_soak() { 50 } else { 10 } {
+        let trace = visit(running.pid(), "0.05");
+        assert!(trace.threads().len() >= 60, "{} threads", trace.threads().len());
+        assert_clean(running.pid());
+        assert_eq!(signal_settings(running.pid()), settings);
+    }
+    running.signal(libc::SIGTERM);
+    let finished = running.wait(LIMIT);
+    assert_eq!(finished.stdout_text().lines().last(), Some("good"), "{}", text_of(&finished));
+    assert_eq!(finished.exit, Exit::Status(0));
+}
+
+/// System calls that wait go on waiting, for the time that is left, and are not interrupted.
+#[test]
+fn waiting_in_every_way() {
+    let directory = scratch();
+    let running = start(&program(&directory, "waits.c", include_str!("../programs/waits.c")), &[]);
+    std::thread::sleep(Duration::from_millis(500));
+    for _ in 0..2 {
+        visit(running.pid(), "0.1");
+        assert_clean(running.pid());
+    }
+    let finished = running.wait(LIMIT);
+    let wrong: Vec<String> =
+        finished.stdout_text().lines().filter(|line| !line.ends_with(": fine")).map(str::to_owned).collect();
+    assert_eq!(wrong, ["ready"], "{}", text_of(&finished));
+}
+
+/// The middle one of the times that the program has printed between two points of its output.
+fn middle(times: &[u64]) -> u64 {
+    let mut sorted = times.to_vec();
+    sorted.sort_unstable();
+    sorted[sorted.len() / 2]
+}
+
+#[test]
+fn the_pace_is_the_old_one() {
+    let directory = scratch();
+    let output = directory.path().join("times");
+    let program = program(&directory, "pace.c", include_str!("../programs/pace.c"));
+    let mut child = Command::new(program).stdout(fs::File::create(&output).unwrap()).spawn().unwrap();
+    let pid = child.id().cast_signed();
+    let times = || -> Vec<u64> {
+        let text = fs::read_to_string(&output).unwrap();
+        let complete = text.rsplit_once('\n').map_or("", |(lines, _)| lines);
+        complete.lines().map(|line| line.parse().unwrap()).collect()
+    };
+    let count = |wanted: usize| wait_until("the program has made progress", || times().len() >= wanted);
+    count(40);
+    let before = times();
+    visit(pid, "0.3");
+    // What was begun before it was left does not count.
+    let first = times().len() + 2;
+    count(first + 40);
+    let (before, after) = (middle(&before), middle(&times()[first..]));
+    // SAFETY: takes no pointers; the child was not waited for.
+    unsafe { libc::kill(pid, libc::SIGTERM) };
+    assert!(child.wait().unwrap().success());
+    // Processor time, on a busy machine.
+    assert!(after * 10 < before * 13, "{before} microseconds before, {after} after");
+}
+
+#[test]
+fn python_and_go() {
+    let directory = scratch();
+    let script = acceptance::source::write(directory.path(), "pulse.py", include_str!("../programs/pulse.py"));
+    let go = compile(directory.path(), "pulse.go", include_str!("../programs/pulse.go"), &["go", "build"]);
+    let mut python = Command::new(tool::required("python3"));
+    python.arg(&script).arg("8");
+    for mut command in [python, {
+        let mut go = Command::new(go);
+        go.arg("8000");
+        go
+    }] {
+        let running = Running::start(&mut command, &[]);
+        std::thread::sleep(Duration::from_millis(500));
+        for _ in 0..3 {
+            visit(running.pid(), "0.1");
+        }
+        let finished = running.wait(LIMIT);
+        assert_eq!(finished.exit, Exit::Status(0), "{}", text_of(&finished));
+        assert!(finished.stdout_text().starts_with("bad 0 many "), "{}", text_of(&finished));
+    }
+}
+
+#[test]
+fn a_shell_that_waits_for_input() {
+    let script = "trap 'echo signal' USR1; while read line; do echo \"got $line\"; done; echo end";
+    let mut shell = Command::new(tool::required("bash"))
+        .args(["-c", script])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let pid = shell.id().cast_signed();
+    let mut input = shell.stdin.take().unwrap();
+    wait_until("the shell waits", || state_of(pid) == Some('S'));
+    input.write_all(b"one\n").unwrap();
+    visit(pid, "0.1");
+    input.write_all(b"two\n").unwrap();
+    let recorder = std::thread::spawn(move || visit(pid, "0.6"));
+    std::thread::sleep(Duration::from_millis(300));
+    input.write_all(b"three\n").unwrap();
+    let trace = recorder.join().unwrap();
+    assert!(trace.summary().totals.instructions > 100);
+    // SAFETY: takes no pointers; the child was not waited for.
+    unsafe { libc::kill(pid, libc::SIGUSR1) };
+    std::thread::sleep(Duration::from_millis(100));
+    drop(input);
+    let output = shell.wait_with_output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert_eq!(text.replace("signal\n", ""), "got one\ngot two\ngot three\nend\n");
+    assert_eq!(text.matches("signal").count(), 1);
+}
+
+fn changes(directory: &TempDir) -> PathBuf {
+    program(directory, "changes.c", include_str!("../programs/changes.c"))
+}
+
+/// Another program in the same process is recorded as well.
+#[test]
+fn a_process_that_executes_another_program() {
+    let directory = scratch();
+    let running = start(&changes(&directory), &["exec"]);
+    std::thread::sleep(Duration::from_millis(300));
+    let output = directory.path().join("t.trk");
+    let recorder = process::run(&mut record(running.pid(), &output, &[]));
+    assert_eq!((recorder.exit, recorder.stderr_text().as_str()), (Exit::Status(0), ""));
+    let finished = running.wait(LIMIT);
+    assert_eq!((finished.exit, finished.stdout_text().as_str()), (Exit::Status(0), "replaced\n"));
+    let trace = open_sound(&output);
+    assert_eq!(trace.modules().iter().map(|mapped| mapped.image).max(), Some(1));
+}
+
+/// The recording ends with the process; how that ended is for its parent to know.
+#[test]
+fn a_process_that_ends() {
+    let directory = scratch();
+    let running = start(&changes(&directory), &["end"]);
+    std::thread::sleep(Duration::from_millis(300));
+    let output = directory.path().join("t.trk");
+    let recorder = process::run(&mut record(running.pid(), &output, &["--seconds", "60"]));
+    assert_eq!((recorder.exit, recorder.stderr_text().as_str()), (Exit::Status(0), ""));
+    assert_eq!(running.wait(LIMIT).exit, Exit::Status(5));
+    assert_eq!(open_sound(&output).exit(), trace::Exit::Unknown);
+}
+
+/// While a child shares its memory, a process is not left.
+#[test]
+fn a_process_whose_child_shares_its_memory() {
+    let directory = scratch();
+    let running = start(&changes(&directory), &["vfork"]);
+    std::thread::sleep(Duration::from_millis(100));
+    visit(running.pid(), "0.5");
+    assert_clean(running.pid());
+    let finished = running.wait(LIMIT);
+    assert_eq!((finished.exit, finished.stdout_text().as_str()), (Exit::Status(0), "child 7\n"));
+}
+
+#[test]
+fn a_process_whose_first_thread_has_ended() {
+    let directory = scratch();
+    let running = start(&changes(&directory), &["thread"]);
+    std::thread::sleep(Duration::from_millis(300));
+    for _ in 0..2 {
+        visit(running.pid(), "0.2");
+    }
+    let finished = running.wait(LIMIT);
+    assert_eq!((finished.exit, finished.stdout_text().as_str()), (Exit::Status(0), "alone\n"));
+}
+
+/// Signals to the recorder end the recording, not the process.
+#[test]
+fn the_recorder_is_interrupted() {
+    let directory = scratch();
+    let running = start(&program(&directory, "pace.c", include_str!("../programs/pace.c")), &[]);
+    for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
+        let output = directory.path().join("t.trk");
+        let recorder = Running::start(&mut record(running.pid(), &output, &[]), &[]);
+        wait_until("it is recorded", || is_recorded(running.pid()));
+        std::thread::sleep(Duration::from_millis(200));
+        recorder.signal(signal);
+        let finished = recorder.wait(LIMIT);
+        assert_eq!((finished.exit, text_of(&finished).as_str()), (Exit::Status(0), ""));
+        assert_eq!(open_sound(&output).exit(), trace::Exit::Left);
+        assert_clean(running.pid());
+    }
+    running.signal(libc::SIGTERM);
+    assert_eq!(running.wait(LIMIT).exit, Exit::Status(0));
+}
+
+fn is_recorded(pid: i32) -> bool {
+    fs::read_to_string(format!("/proc/{pid}/maps")).is_ok_and(|maps| maps.contains("trackway"))
+}
+
+/// A recorder that is killed cannot take the engine out of the process, which goes on all the same.
+#[test]
+fn the_recorder_is_killed() {
+    let directory = scratch();
+    let running = start(&program(&directory, "turmoil.c", include_str!("../programs/turmoil.c")), &["loose"]);
+    wait_until("all threads run", || task_count(running.pid()) >= 64);
+    let output = directory.path().join("t.trk");
+    let recorder = Running::start(&mut record(running.pid(), &output, &[]), &[]);
+    wait_until("it is recorded", || is_recorded(running.pid()));
+    std::thread::sleep(Duration::from_millis(500));
+    recorder.signal(libc::SIGKILL);
+    assert_eq!(recorder.wait(LIMIT).exit, Exit::Signal(libc::SIGKILL));
+    std::thread::sleep(Duration::from_millis(500));
+    refuse(running.pid(), &["left behind"]);
+    running.signal(libc::SIGTERM);
+    let finished = running.wait(LIMIT);
+    assert_eq!(finished.stdout_text().lines().last(), Some("good"), "{}", text_of(&finished));
+}
+
+// ----------------------------------------------------------------------------------------------------------------- limits
+
+/// A program that was started is left when a limit is reached, and runs to its own end.
+#[test]
+fn limits_of_a_program_that_was_started() {
+    let directory = scratch();
+    let program = changes(&directory);
+    let output = directory.path().join("t.trk");
+    for (option, value) in [("--seconds", "0.25"), ("--max-size", "0.001")] {
+        let mut command = Command::new(trackway());
+        command.args(["record", "-o"]).arg(&output).args([option, value, "--"]).arg(&program).arg("end");
+        let finished = process::run(&mut command);
+        assert_eq!(
+            (finished.exit, finished.stdout_text().as_str()),
+            (Exit::Status(5), "end\n"),
+            "{}",
+            text_of(&finished)
+        );
+        let trace = open_sound(&output);
+        assert_eq!(trace.exit(), trace::Exit::Left, "{option}");
+        assert!(trace.summary().totals.instructions > 1000);
+    }
+}
+
+/// The trace of a program that was left is there before the program ends.
+#[test]
+fn the_trace_does_not_wait_for_the_program() {
+    let directory = scratch();
+    let output = directory.path().join("t.trk");
+    let mut command = Command::new(trackway());
+    command.args(["record", "-o"]).arg(&output).args(["--seconds", "0.1", "--", "sleep", "60"]);
+    let recorder = Running::start(&mut command, &[]);
+    wait_until("the trace is finished", || output.exists());
+    let children = process::children_of(recorder.pid());
+    assert_eq!(children.len(), 1);
+    assert!(is_alive(children[0]) && !is_recorded(children[0]));
+    // What ends the recorder now is for the program.
+    recorder.signal(libc::SIGTERM);
+    assert_eq!(recorder.wait(LIMIT).exit, Exit::Status(128 + libc::SIGTERM));
+}
+
+// --------------------------------------------------------------------------------------------------------------- refusals
+
+/// The recorder refuses, in one sentence with these words, and leaves nothing.
+fn refuse(pid: i32, words: &[&str]) {
+    let directory = scratch();
+    assert_refused(&process::run(&mut record(pid, &directory.path().join("t.trk"), &["--seconds", "1"])), words);
+    assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 0);
+}
+
+fn assert_refused(finished: &Finished, words: &[&str]) {
+    let text = finished.stderr_text();
+    assert_eq!(finished.exit, Exit::Status(1), "{text}");
+    assert!(text.starts_with("trackway: ") && text.lines().count() == 1 && !text.contains("os error"), "{text}");
+    for word in words {
+        assert!(text.contains(word), "'{word}' is not in: {text}");
+    }
+}
+
+#[test]
+fn processes_that_are_none() {
+    refuse(0x3fff_ffff, &["no process"]);
+    let directory = scratch();
+    let running = start(&program(&directory, "turmoil.c", include_str!("../programs/turmoil.c")), &[]);
+    wait_until("all threads run", || task_count(running.pid()) >= 64);
+    let tasks = fs::read_dir(format!("/proc/{}/task", running.pid())).unwrap();
+    let mut threads = tasks.filter_map(|entry| entry.unwrap().file_name().to_str()?.parse::<i32>().ok());
+    let thread = threads.find(|&tid| tid != running.pid()).unwrap();
+    refuse(thread, &["is the number of a thread", &running.pid().to_string()]);
+    let mut ended = Command::new("true").spawn().unwrap();
+    wait_until("it has ended", || state_of(ended.id().cast_signed()) == Some('Z'));
+    refuse(ended.id().cast_signed(), &["ended already"]);
+    ended.wait().unwrap();
+}
+
+#[test]
+fn a_process_that_is_stopped() {
+    let running = start(Path::new("sleep"), &["1000"]);
+    running.signal(libc::SIGSTOP);
+    wait_until("it is stopped", || state_of(running.pid()) == Some('T'));
+    refuse(running.pid(), &["is stopped", "kill -CONT"]);
+    assert_eq!(state_of(running.pid()), Some('T'));
+    running.signal(libc::SIGCONT);
+    visit(running.pid(), "0.1");
+}
+
+/// A process that is stopped while it is recorded can be left.
+#[test]
+fn a_process_that_is_stopped_meanwhile() {
+    let directory = scratch();
+    let running = start(&program(&directory, "pace.c", include_str!("../programs/pace.c")), &[]);
+    let output = directory.path().join("t.trk");
+    let recorder = Running::start(&mut record(running.pid(), &output, &[]), &[]);
+    wait_until("it is recorded", || is_recorded(running.pid()));
+    std::thread::sleep(Duration::from_millis(200));
+    running.signal(libc::SIGSTOP);
+    wait_until("it is stopped", || state_of(running.pid()) == Some('T'));
+    recorder.signal(libc::SIGINT);
+    assert_eq!(recorder.wait(LIMIT).exit, Exit::Status(0));
+    assert_eq!(state_of(running.pid()), Some('T'));
+    assert_clean(running.pid());
+    running.signal(libc::SIGCONT);
+    running.signal(libc::SIGTERM);
+    assert_eq!(running.wait(LIMIT).exit, Exit::Status(0));
+}
+
+#[test]
+fn a_process_that_is_recorded_already() {
+    let directory = scratch();
+    let running = start(&program(&directory, "pace.c", include_str!("../programs/pace.c")), &[]);
+    let recorder = Running::start(&mut record(running.pid(), &directory.path().join("t.trk"), &[]), &[]);
+    wait_until("it is recorded", || is_recorded(running.pid()));
+    refuse(running.pid(), &["recorded already"]);
+    recorder.signal(libc::SIGINT);
+    assert_eq!(recorder.wait(LIMIT).exit, Exit::Status(0));
+    visit(running.pid(), "0.1");
+}
+
+#[test]
+fn a_process_that_is_traced_already() {
+    let running = start(Path::new("sleep"), &["1000"]);
+    // SAFETY: no pointers that matter; this thread stays until the test is over.
+    let seized = unsafe { libc::ptrace(libc::PTRACE_SEIZE, running.pid(), 0, 0) };
+    assert_eq!(seized, 0);
+    // SAFETY: no arguments.
+    let tracer = unsafe { libc::gettid() };
+    refuse(running.pid(), &["is traced by process", &tracer.to_string()]);
+}
+
+#[test]
+fn a_process_with_a_filter() {
+    let mut command = Command::new("sleep");
+    // SAFETY: between fork and exec only plain system calls are made, with pointers to what lives on the stack.
+    unsafe {
+        command.arg("1000").pre_exec(|| {
+            let mut filter = [libc::sock_filter { code: 0x06, jt: 0, jf: 0, k: libc::SECCOMP_RET_ALLOW }];
+            let program = libc::sock_fprog { len: 1, filter: filter.as_mut_ptr() };
+            let set = libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0
+                && libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program) == 0;
+            if set { Ok(()) } else { Err(std::io::Error::last_os_error()) }
+        });
+    }
+    let running = Running::start(&mut command, &[]);
+    refuse(running.pid(), &["seccomp"]);
+}
+
+/// Another user's process: ours for somebody who is nobody, root's for us.
+#[test]
+fn a_process_of_somebody_else() {
+    let directory = scratch();
+    let running = start(Path::new("sleep"), &["1000"]);
+    // SAFETY: no arguments.
+    let is_root = unsafe { libc::geteuid() } == 0;
+    let mut command = record(if is_root { running.pid() } else { 1 }, &directory.path().join("t.trk"), &[]);
+    if is_root {
+        const NOBODY: u32 = 65534;
+        let mode = std::os::unix::fs::PermissionsExt::from_mode(0o777);
+        fs::set_permissions(directory.path(), mode).unwrap();
+        // The command may be where nobody else can reach it.
+        let copy = directory.path().join("trackway");
+        fs::copy(trackway(), &copy).unwrap();
+        let arguments: Vec<_> = command.get_args().map(ToOwned::to_owned).collect();
+        command = Command::new(copy);
+        command.args(arguments).uid(NOBODY).gid(NOBODY);
+    }
+    assert_refused(&process::run(&mut command), &["no permission to trace process"]);
+}
+
+#[test]
+fn what_makes_no_sense() {
+    let directory = scratch();
+    let output = directory.path().join("t.trk");
+    for arguments in [&["-p", "1", "--", "true"][..], &["-p", "none"], &["--seconds", "x", "true"]] {
+        let finished = process::run(Command::new(trackway()).args(["record", "-o"]).arg(&output).args(arguments));
+        assert_eq!(finished.exit, Exit::Status(2), "{arguments:?}");
+    }
+    assert!(!output.exists());
+    let native = Call::new("true").natively();
+    assert_eq!(native.exit, Exit::Status(0));
+}

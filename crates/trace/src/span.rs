@@ -1,0 +1,232 @@
+//! How much data is behind each path, and how many accesses it stands for: what has to be known of every path at once.
+//!
+//! Follows from the plans of fragments alone, without the code, so that a writer can take words and data apart, compress and
+//! count them as they come; [`crate::plan`] knows what the accesses are.
+#![deny(clippy::unwrap_used, clippy::indexing_slicing, clippy::cast_possible_truncation)]
+
+use wire::RECORD_BYTES_MAX;
+use wire::code::{self, Access, CONSTANT, HAS_BASE, HAS_INDEX, IS_SHORT, MASK_BITS, MASK_SIGNS, WRITES};
+
+use crate::block::Refused;
+use crate::model::Plan;
+use crate::numbers::{Absent, Numbers};
+
+/// Elements of a vector at most.
+const ELEMENTS_MAX: u8 = 64;
+/// More iterations than any string instruction can make.
+const ITERATIONS_MAX: u64 = 1 << 48;
+
+/// What is behind a path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Span {
+    /// Number of its fragment's plan.
+    pub plan: u32,
+    /// Bytes of data, and of the longest data of the plan.
+    pub bytes: u16,
+    pub most: u16,
+    /// Accesses that happen in any case.
+    pub reads: u16,
+    pub writes: u16,
+    /// How many of the plan's [`Varying`] accesses there are.
+    pub varying: u16,
+    /// Blocks executed.
+    pub blocks: u16,
+}
+
+impl Span {
+    /// No data.
+    pub(crate) const NOTHING: Self =
+        Self { plan: u32::MAX, bytes: 0, most: 0, reads: 0, writes: 0, varying: 0, blocks: 0 };
+}
+
+impl Absent for Span {
+    const ABSENT: Self = Self::NOTHING;
+}
+
+const _: () = assert!(RECORD_BYTES_MAX <= u16::MAX as usize);
+
+/// The spans of all paths.
+#[derive(Debug, Default)]
+pub(crate) struct Spans {
+    spans: Numbers<Span>,
+    /// Of each plan, where its varying accesses begin.
+    plans: Vec<u32>,
+    varying: Vec<Varying>,
+}
+
+/// An access of which only the data tells how often it happens.
+#[derive(Clone, Copy, Debug)]
+struct Varying {
+    writes: bool,
+    times: Times,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Times {
+    Always(u8),
+    /// As often as the difference of these registers says, in their low 32 bits if short.
+    Difference {
+        before: u16,
+        after: u16,
+        short: bool,
+    },
+    /// Once for each of so many bits.
+    Bits {
+        at: u16,
+        count: u8,
+    },
+    /// Once for each of so many elements whose top bit is set.
+    Signs {
+        at: u16,
+        size: u16,
+        count: u8,
+    },
+}
+
+impl Spans {
+    /// What is behind the path; `None` if nobody said, which means nothing.
+    #[inline]
+    pub(crate) fn get(&self, path: u32) -> Option<Span> {
+        self.spans.get(path)
+    }
+
+    /// Enters a plan of a fragment whose exits have executed so many blocks, and gives its number.
+    pub(crate) fn add(&mut self, plan: &Plan<'_>, executed: &[u16]) -> Result<u32, Refused> {
+        check(plan, executed)?;
+        if (plan.first_path..).zip(plan.lengths).any(|(path, _)| self.spans.get(path).is_some()) {
+            return Err(Refused::Twice);
+        }
+        let number = u32::try_from(self.plans.len()).map_err(|_| Refused::Full)?;
+        self.plans.push(u32::try_from(self.varying.len()).map_err(|_| Refused::Full)?);
+        self.varying.extend(plan.accesses.iter().filter(|access| !happens_once(access)).map(Varying::new));
+        let most = plan.lengths.iter().copied().max().and_then(|most| u16::try_from(most).ok()).unwrap_or(0);
+        for ((path, &length), &blocks) in (plan.first_path..).zip(plan.lengths).zip(executed) {
+            let bytes = u16::try_from(length).unwrap_or(0);
+            let mut span = Span { plan: number, blocks, bytes, most, ..Span::NOTHING };
+            for access in plan.accesses.iter().take_while(|access| access.block < blocks) {
+                let sum = match (happens_once(access), access.flags & WRITES != 0) {
+                    (false, _) => &mut span.varying,
+                    (true, false) => &mut span.reads,
+                    (true, true) => &mut span.writes,
+                };
+                *sum += 1;
+            }
+            self.spans.insert(path, span);
+        }
+        Ok(number)
+    }
+
+    /// Reads and writes of which only the data tells how many there are. `None` if it makes no sense.
+    pub(crate) fn count_varying(&self, span: &Span, data: &[u8]) -> Option<(u64, u64)> {
+        let at = *self.plans.get(span.plan as usize)? as usize;
+        let (mut reads, mut writes) = (0u64, 0u64);
+        for varying in self.varying.get(at..at + usize::from(span.varying))? {
+            let sum = if varying.writes { &mut writes } else { &mut reads };
+            *sum = sum.saturating_add(varying.times.count(data)?);
+        }
+        Some((reads, writes))
+    }
+}
+
+impl Varying {
+    fn new(access: &Access) -> Self {
+        let times = match (access.kind, access.mask_kind) {
+            (code::STRING, _) => {
+                Times::Difference { before: access.index, after: access.mask, short: access.flags & IS_SHORT != 0 }
+            }
+            (_, MASK_BITS) => Times::Bits { at: access.mask, count: access.count },
+            (_, MASK_SIGNS) => Times::Signs { at: access.mask, size: access.size, count: access.count },
+            _ => Times::Always(access.count),
+        };
+        Self { writes: access.flags & WRITES != 0, times }
+    }
+}
+
+impl Times {
+    fn count(self, data: &[u8]) -> Option<u64> {
+        match self {
+            Self::Always(count) => Some(u64::from(count)),
+            Self::Difference { before, after, short } => {
+                iterations(register(data, before)?, register(data, after)?, short)
+            }
+            Self::Bits { at, count } => {
+                let unused = 64u32.checked_sub(u32::from(count))?;
+                Some(u64::from((register(data, at)? << unused).count_ones()))
+            }
+            Self::Signs { at, size, count } => {
+                let elements = data.get(usize::from(at)..)?.chunks_exact(usize::from(size)).take(usize::from(count));
+                let set = elements.filter(|element| element.last().is_some_and(|top| top & 0x80 != 0));
+                Some(set.count() as u64)
+            }
+        }
+    }
+}
+
+/// Iterations that a string instruction has made, from rcx before and after.
+pub(crate) fn iterations(before: u64, after: u64, short: bool) -> Option<u64> {
+    let made = before.wrapping_sub(after) & if short { u64::from(u32::MAX) } else { u64::MAX };
+    (made <= ITERATIONS_MAX).then_some(made)
+}
+
+/// The eight bytes at `at`.
+#[inline]
+pub(crate) fn register(data: &[u8], at: u16) -> Option<u64> {
+    let at = usize::from(at);
+    data.get(at..at + 8)?.try_into().ok().map(u64::from_le_bytes)
+}
+
+fn happens_once(access: &Access) -> bool {
+    matches!(access.kind, code::PLAIN | code::BIT)
+}
+
+/// Refuses a plan whose accesses do not find what they need.
+fn check(plan: &Plan<'_>, executed: &[u16]) -> Result<(), Refused> {
+    let lengths = plan.lengths.iter().all(|&length| length.is_multiple_of(4) && length as usize <= RECORD_BYTES_MAX);
+    let in_order = plan.accesses.is_sorted_by_key(|access| (access.block, access.offset));
+    let few = plan.accesses.len() < usize::from(u16::MAX);
+    if plan.lengths.len() != executed.len() || !lengths || !in_order || !few || !plan.accesses.iter().all(is_sound) {
+        return Err(Refused::Plan);
+    }
+    for (&length, &blocks) in plan.lengths.iter().zip(executed) {
+        let mut happen = plan.accesses.iter().take_while(|access| access.block < blocks);
+        if happen.any(|access| slots(access).any(|(at, bytes)| at + bytes > length)) {
+            return Err(Refused::Plan);
+        }
+    }
+    Ok(())
+}
+
+fn is_sound(access: &Access) -> bool {
+    let vector = (1..=ELEMENTS_MAX).contains(&access.count) && access.mask_kind <= MASK_SIGNS;
+    access.size > 0
+        && match access.kind {
+            code::PLAIN | code::STRING => true,
+            code::MASKED | code::PACKED => vector,
+            code::ANY => vector && access.mask_kind == MASK_BITS,
+            code::INDEXED => vector && matches!(access.index_bytes, 4 | 8),
+            code::BIT => matches!(access.count, 1 | 2 | 4 | 8) && matches!(access.size, 2 | 4 | 8),
+            _ => false,
+        }
+}
+
+/// What an access needs of the data, each as its offset and bytes: registers or vectors, and the value.
+fn slots(access: &Access) -> impl Iterator<Item = (u32, u32)> + use<> {
+    let count = u32::from(access.count);
+    let size = u32::from(access.size);
+    let is_vector = matches!(access.kind, code::MASKED | code::PACKED | code::INDEXED);
+    let base = (access.flags & HAS_BASE != 0).then_some((access.base, 8));
+    let index = match access.kind {
+        code::INDEXED => Some((access.index, count * u32::from(access.index_bytes))),
+        code::STRING => Some((access.index, 8)),
+        _ => (access.flags & HAS_INDEX != 0).then_some((access.index, 8)),
+    };
+    let mask = match (access.kind, access.mask_kind) {
+        (code::STRING, _) => Some((access.mask, 16)),
+        (code::BIT | code::ANY, _) => Some((access.mask, 8)),
+        (_, MASK_BITS) if is_vector => Some((access.mask, 8)),
+        (_, MASK_SIGNS) if is_vector => Some((access.mask, count * size)),
+        _ => None,
+    };
+    let value = (access.value < CONSTANT).then_some((access.value, if is_vector { count * size } else { size }));
+    [base, index, mask, value].into_iter().flatten().map(|(at, bytes)| (u32::from(at), bytes))
+}

@@ -1,0 +1,115 @@
+//! What a thread has executed since its last chunk: words as they came, and the data behind them, compressed as it comes.
+//!
+//! Data is looked at while it is still in the processor's cache, and only what could not be guessed is kept.
+
+use std::time::Instant;
+
+use wire::word;
+
+use super::Codec;
+use crate::bits::Compressor;
+use crate::container::{CODEC_LANES, CODEC_RAW, CODEC_ZSTD};
+use crate::data::DataTotal;
+use crate::error::WriteError;
+use crate::event;
+use crate::lanes::Encoder;
+use crate::span::Spans;
+
+/// Words and data of one thread that are not yet on their way to the file.
+pub(super) struct Open {
+    pub image: u32,
+    pub words: Vec<u32>,
+    pub data: Option<Box<OpenData>>,
+    pub since: Instant,
+}
+
+impl Open {
+    /// Bytes of data so far.
+    pub(super) fn data_bytes(&self) -> usize {
+        self.data.as_ref().map_or(0, |data| data.bytes)
+    }
+}
+
+/// The data behind the words of a chunk.
+#[derive(Default)]
+pub(super) struct OpenData {
+    encoder: Encoder,
+    /// The data itself, if it is to be stored as it is.
+    whole: Vec<u8>,
+    keeps_whole: bool,
+    checksum: crc32fast::Hasher,
+    pub bytes: usize,
+    /// Base of the thread's fs segment when the chunk begins.
+    pub fs_base: u64,
+    /// All accesses but those of interrupted paths.
+    pub total: DataTotal,
+    /// Signals: where in the words they are, and their data.
+    pub signals: Vec<(usize, Vec<u8>)>,
+    /// Why the data does not belong to the words, if it does not.
+    pub wrong: Option<WriteError>,
+}
+
+impl OpenData {
+    /// Starts afresh.
+    pub(super) fn start(&mut self, codec: Codec, fs_base: u64) {
+        self.encoder.clear();
+        self.whole.clear();
+        self.signals.clear();
+        self.keeps_whole = matches!(codec, Codec::Raw | Codec::Zstd);
+        self.checksum = crc32fast::Hasher::new();
+        (self.bytes, self.fs_base, self.wrong) = (0, fs_base, None);
+        self.total = DataTotal { fs_base, ..DataTotal::default() };
+    }
+
+    /// Appends what is behind `words`, before which the chunk has `before` words. False if there is more or less of it than
+    /// belongs to them.
+    pub(super) fn append(&mut self, spans: &Spans, before: usize, words: &[u32], data: &[u8]) -> bool {
+        let Self { encoder, total, signals, .. } = self;
+        let mut told = DataTotal { fs_base: total.fs_base, ..DataTotal::default() };
+        let path = |span: &_, own: &_| total.path(spans, span, own);
+        let event = |at: usize, own: &[u8]| match words.get(at..) {
+            Some(rest) if rest.first().is_some_and(|&first| word::kind(first) == word::SIGNAL) => {
+                signals.push((before + at, own.to_vec()));
+            }
+            Some(rest) => count_event(&mut told, rest),
+            None => {}
+        };
+        let taken = encoder.append(spans, words, data, path, event);
+        total.reads = total.reads.saturating_add(told.reads);
+        total.writes = total.writes.saturating_add(told.writes);
+        total.fs_base = told.fs_base;
+        if self.keeps_whole {
+            self.whole.extend_from_slice(data);
+        }
+        self.checksum.update(data);
+        self.bytes += data.len();
+        taken == Some(data.len())
+    }
+
+    pub(super) fn checksum(&self) -> u32 {
+        self.checksum.clone().finalize()
+    }
+
+    /// Codec and payload.
+    pub(super) fn finish(&mut self, codec: Codec, compressor: &mut Compressor) -> (u8, Vec<u8>) {
+        match codec {
+            Codec::Raw => (CODEC_RAW, std::mem::take(&mut self.whole)),
+            Codec::Zstd => match zstd::bulk::compress(&self.whole, 1) {
+                Ok(payload) => (CODEC_ZSTD, payload),
+                Err(_) => (CODEC_RAW, std::mem::take(&mut self.whole)),
+            },
+            Codec::Predict | Codec::Fast | Codec::Adaptive => (CODEC_LANES, self.encoder.finish(compressor)),
+        }
+    }
+}
+
+/// Counts an event that is no signal.
+fn count_event(total: &mut DataTotal, words: &[u32]) {
+    if let Some(told) = event::told(words) {
+        let (reads, writes) = told.counts();
+        total.reads = total.reads.saturating_add(reads);
+        total.writes = total.writes.saturating_add(writes);
+    } else if let Some(crate::model::Event::FsBase { base }) = event::read(words).and_then(|read| read.event) {
+        total.fs_base = base;
+    }
+}
