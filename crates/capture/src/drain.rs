@@ -193,7 +193,9 @@ impl<'a, S: Sink> Drain<'a, S> {
         }
         if self.skip > 0 && self.filter.as_ref().is_some_and(Filter::is_empty) {
             let skip = self.skip;
-            self.warn(format!("nothing was recorded: the program ended before --skip {skip} instructions were over"));
+            self.warn(format!(
+                "nothing was recorded: --skip {skip} instructions were not over when the recording ended"
+            ));
         }
         (self.counters, self.warnings, self.failure)
     }
