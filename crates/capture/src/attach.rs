@@ -168,7 +168,10 @@ fn strip(crowd: &Crowd, newborn: &Newborn) -> inject::Result<()> {
     let tracee = Tracee { tid };
     let stopped = tracee.registers().context("reading registers")?;
     if !newborn.placed.engine.contains(&stopped.rip) {
-        return Err(InjectError::System { what: "finding the process where it waits", error: io::ErrorKind::NotFound.into() });
+        return Err(InjectError::System {
+            what: "finding the process where it waits",
+            error: io::ErrorKind::NotFound.into(),
+        });
     }
     let control = newborn.shared.control();
     let state = ThreadState::read(tracee, stopped.gs_base, &control.places)?;

@@ -195,7 +195,12 @@ impl Family {
         })
     }
 
-    fn record_to_file(self: &Arc<Self>, target: session::Target, process: i32, command: Vec<String>) -> Result<(), String> {
+    fn record_to_file(
+        self: &Arc<Self>,
+        target: session::Target,
+        process: i32,
+        command: Vec<String>,
+    ) -> Result<(), String> {
         let Options { output, data, selection, limits, .. } = &self.options;
         let output = name_for(output, process);
         let described = host::describe(command, process.cast_unsigned(), &self.calibration);

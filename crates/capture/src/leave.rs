@@ -244,8 +244,8 @@ impl Leaving<'_> {
         let tid = threads.first().map_or(self.target.process, |thread| thread.tracee.tid);
         // A seccomp filter of the application lets the engine's image make every call.
         let own_gate = Some(self.control.places.gate.load(Ordering::SeqCst)).filter(|&gate| gate != 0);
-        let gate =
-            own_gate.or_else(|| maps::of_process(tid).ok().and_then(|mappings| remote::gate(Tracee { tid }, &mappings)));
+        let gate = own_gate
+            .or_else(|| maps::of_process(tid).ok().and_then(|mappings| remote::gate(Tracee { tid }, &mappings)));
         let (mut remotes, mut problems) = (Vec::new(), Vec::new());
         for thread in threads {
             match Remote::new(thread.tracee, gate, 0) {
