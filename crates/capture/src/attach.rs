@@ -4,19 +4,23 @@
 //! that it had. A system call that was interrupted for this is made again there. If anything fails, every thread goes on
 //! as if nothing had been.
 
+use std::io;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use libc::user_regs_struct;
-use wire::{Control, FLAG_ATTACHED, Init, Rseq, SLOT_COUNT, STAGE_STARTED};
+use wire::{CHILD_FREE, Control, FLAG_ATTACHED, Init, Rseq, SLOT_COUNT, STAGE_STARTED};
 
 use crate::call;
 use crate::crowd::{Crowd, PAUSE, State};
+use crate::follow::Newborn;
 use crate::image::Image;
 use crate::inject::{self, Context, InjectError, Layout, Placed, Placement};
 use crate::maps;
 use crate::ptrace::{Exit, Tracee};
 use crate::remote::{self, Remote};
 use crate::shared::{SHARED_NAME, Shared};
+use crate::state::{self, ThreadState};
 use crate::task::{self, Status};
 
 /// A thread that is in the kernel and cannot be interrupted may take as long to stop.
@@ -130,6 +134,67 @@ pub fn attach(process: i32, image: &Image, shared: &Shared, prepare: impl FnOnce
             result => break result?,
         }
     };
+    start(captives, process, image, shared, prepare)
+}
+
+/// Takes over a process that was made by one that is recorded, and waits: first, everything that it has inherited of the engine is taken
+/// out of it.
+pub fn attach_to_child(
+    newborn: &Newborn,
+    image: &Image,
+    shared: &Shared,
+    prepare: impl FnOnce(&[i32]),
+) -> Result<Placed> {
+    let process = newborn.process;
+    let failed = |error| AttachError::Inject(process, error);
+    let mut crowd = Crowd::new(process);
+    let stripped = match crowd.stop_all(PATIENCE) {
+        Ok(true) => strip(&crowd, newborn).map_err(failed),
+        Ok(false) => Err(AttachError::Ended(process)),
+        Err(_) => Err(AttachError::NoPermission(process)),
+    };
+    let held = stripped.and_then(|()| {
+        newborn.answer(CHILD_FREE);
+        look_at(&crowd, process).and_then(|gate| captives(&crowd, process, gate))
+    });
+    start(held.inspect_err(|_| crowd.disperse())?, process, image, shared, prepare)
+}
+
+/// Makes the one thread of a new process what it would be without the engine.
+fn strip(crowd: &Crowd, newborn: &Newborn) -> inject::Result<()> {
+    let Some((&tid, &State::Stopped { signal, .. })) = crowd.members.iter().next() else {
+        return Err(InjectError::Gone(Exit::Code(0)));
+    };
+    let tracee = Tracee { tid };
+    let stopped = tracee.registers().context("reading registers")?;
+    if !newborn.placed.engine.contains(&stopped.rip) {
+        return Err(InjectError::System {
+            what: "finding the process where it waits",
+            error: io::ErrorKind::NotFound.into(),
+        });
+    }
+    let control = newborn.shared.control();
+    let state = ThreadState::read(tracee, stopped.gs_base, &control.places)?;
+    let gate = control.places.gate.load(Ordering::SeqCst);
+    let mut remote = Remote::new(tracee, Some(gate), signal)?;
+    let Placed { engine, shared } = &newborn.placed;
+    let inherited = shared.start..shared.start + wire::CONTROL_BYTES as u64;
+    for range in state::own(control).chain([inherited, engine.clone()]) {
+        remote.call("munmap", libc::SYS_munmap, [range.start, range.end - range.start, 0, 0, 0, 0])?;
+    }
+    remote.halt()?;
+    state.restore_vectors(tracee)?;
+    remote.finish_with(&state.native_registers(&stopped), state.mask)
+}
+
+/// Starts threads that are held in the engine.
+fn start(
+    captives: Vec<Captive>,
+    process: i32,
+    image: &Image,
+    shared: &Shared,
+    prepare: impl FnOnce(&[i32]),
+) -> Result<Placed> {
     let threads: Vec<i32> = captives.iter().map(|captive| captive.remote.tracee.tid).collect();
     prepare(&threads);
     match take(captives, process, image, shared) {
@@ -369,7 +434,7 @@ fn tell(captives: &mut [Captive], process: i32, layout: &Layout) -> inject::Resu
 
 /// Waits until the first thread has set up the engine.
 fn wait_for_start(process: i32, control: &Control) -> inject::Result<()> {
-    while control.stage.load(std::sync::atomic::Ordering::SeqCst) != STAGE_STARTED {
+    while control.stage.load(Ordering::SeqCst) != STAGE_STARTED {
         if !task::has_any(process) {
             return Err(InjectError::Gone(Exit::Code(0)));
         }
@@ -386,7 +451,7 @@ fn adopt(captive: Captive, layout: &Layout, index: u64, control: &Control) -> in
         tracee.read(address, &mut bytes).context("reading from the target")?;
         Ok(u64::from_le_bytes(bytes))
     };
-    let order = std::sync::atomic::Ordering::SeqCst;
+    let order = Ordering::SeqCst;
     let init = layout.init + index * size_of::<Init>() as u64;
     let state = word(init + std::mem::offset_of!(Init, state) as u64)?;
     let stack_top = word(state + u64::from(control.places.engine_stack.load(order)))?;

@@ -1,9 +1,12 @@
 //! The machine that records, and its clocks.
 
+use std::os::fd::{AsRawFd, BorrowedFd};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use rustix::time::ClockId;
 use trace::Recording;
+
+use crate::ptrace::Exit;
 
 /// How long the time stamp counter is compared with the clock at least; gives its frequency to about one in ten thousand.
 const CALIBRATION: Duration = Duration::from_millis(2);
@@ -18,6 +21,31 @@ pub fn tsc() -> u64 {
 pub fn cpu_time() -> Duration {
     let time = rustix::time::clock_gettime(ClockId::ProcessCPUTime);
     Duration::new(time.tv_sec.cast_unsigned(), time.tv_nsec as u32)
+}
+
+/// How a process ended that is not our child, if the kernel tells: it does so when the parent has been told.
+pub fn exit_of(process: BorrowedFd) -> Option<Exit> {
+    const PIDFD_GET_INFO: u64 = 0xc040_ff0b;
+    const PIDFD_INFO_EXIT: u64 = 1 << 3;
+    const PATIENCE: Duration = Duration::from_millis(100);
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        // The kernel's `struct pidfd_info`: a mask, then what it says, and at the end the status.
+        let mut information = [0_u64; 8];
+        information[0] = PIDFD_INFO_EXIT;
+        // SAFETY: the kernel fills the structure, whose size is part of the request.
+        let status = unsafe { libc::ioctl(process.as_raw_fd(), PIDFD_GET_INFO, information.as_mut_ptr()) };
+        if status == 0 && information[0] & PIDFD_INFO_EXIT != 0 {
+            let status = (information[7] >> 32) as i32;
+            let signal = status & 0x7f;
+            return Some(if signal == 0 { Exit::Code(status >> 8 & 0xff) } else { Exit::Signal(signal) });
+        }
+        let is_unknown = status != 0 && std::io::Error::last_os_error().raw_os_error() != Some(libc::ESRCH);
+        if is_unknown || Instant::now() > deadline {
+            return None;
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
 }
 
 /// Started as early as possible, so that what comes until the frequency is asked for is not waited for again.

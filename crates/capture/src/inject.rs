@@ -6,6 +6,7 @@
 
 use std::io;
 use std::ops::Range;
+use std::sync::atomic::Ordering;
 
 use libc::user_regs_struct;
 use wire::{Init, Registers, Rseq};
@@ -229,8 +230,11 @@ fn map_shared(remote: &mut Remote, scratch: u64, shared: &Shared, mappings: &[Ma
     remote.call("close", libc::SYS_close, [file, 0, 0, 0, 0, 0])?;
     let address = address?;
     // A child of the target must not write to its parent's rings; it gets none. A core dump has better things to hold.
-    for advice in [libc::MADV_DONTFORK, libc::MADV_DONTDUMP] {
-        let arguments = [address, wire::SHARED_BYTES as u64, advice as u64, 0, 0, 0];
+    // If it is to be followed, it has to be able to say that it is there.
+    let is_followed = shared.control().follow.load(Ordering::SeqCst) != 0;
+    let inherited = if is_followed { wire::CONTROL_BYTES as u64 } else { 0 };
+    for (advice, skipped) in [(libc::MADV_DONTFORK, inherited), (libc::MADV_DONTDUMP, 0)] {
+        let arguments = [address + skipped, wire::SHARED_BYTES as u64 - skipped, advice as u64, 0, 0, 0];
         remote.call("madvise", libc::SYS_madvise, arguments)?;
     }
     Ok(address)

@@ -5,14 +5,13 @@
 //! stopped in it. When every thread is in one of these two states, one is made to give the signal handlers back, each gets
 //! its alternate stack, mask and registers, and everything is unmapped. A system call goes on natively, in the application's own code.
 
-use std::ops::Range;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use libc::user_regs_struct;
 use wire::{
-    Control, EXEC_FAILED, EXEC_IDLE, EXEC_REFUSED, EXEC_WANTED, LEAVE_NOT, LEAVE_REQUEST, LEAVE_TOGETHER, Registers,
-    Rseq, STAGE_FINISHED,
+    Control, EXEC_FAILED, EXEC_IDLE, EXEC_REFUSED, EXEC_WANTED, LEAVE_NOT, LEAVE_REQUEST, LEAVE_TOGETHER, Rseq,
+    STAGE_FINISHED,
 };
 
 use crate::call::{self, Interrupted};
@@ -22,6 +21,7 @@ use crate::maps;
 use crate::ptrace::{self, Exit, Tracee};
 use crate::remote::{self, Remote};
 use crate::shared::{self, Shared};
+use crate::state::{self, ThreadState};
 use crate::task::Status;
 
 /// Threads that visit the dispatcher soon are not disturbed.
@@ -109,20 +109,6 @@ struct Thread {
     state: Option<ThreadState>,
 }
 
-/// What the engine keeps for a thread.
-struct ThreadState {
-    address: u64,
-    registers: Registers,
-    vectors: [u8; 256],
-    mxcsr: u32,
-    mask: u64,
-    rseq: Rseq,
-    engine_stack: u64,
-    slot: u32,
-    /// Bytes written to the current segment.
-    used: u64,
-}
-
 /// Where a stopped thread is.
 enum Whereabouts {
     /// Where it can be put into native code.
@@ -205,7 +191,7 @@ impl Leaving<'_> {
             }
         }
         if in_engine {
-            let parked: u32 = self.field(tracee, state.address, &self.control.places.parked)?;
+            let parked: u32 = state::field(tracee, state.address, &self.control.places.parked)?;
             let thread = Thread { tracee, stopped: registers, call: None, state: Some(state) };
             return Ok(if parked != 0 { Whereabouts::Ready(Box::new(thread)) } else { Whereabouts::Engine });
         }
@@ -214,49 +200,21 @@ impl Leaving<'_> {
 
     /// Whether the engine has made the memory at `address`.
     fn is_own(&self, address: u64) -> bool {
-        self.own().any(|range| range.contains(&address))
-    }
-
-    fn own(&self) -> impl Iterator<Item = Range<u64>> + '_ {
-        let load = |end: &std::sync::atomic::AtomicU64| end.load(Ordering::SeqCst);
-        self.control.own.iter().map(move |[start, end]| load(start)..load(end)).filter(|range| range.end != 0)
+        state::own(self.control).any(|range| range.contains(&address))
     }
 
     /// The state of a thread, if gs points at it. A thread that has just been born still has its parent's.
     fn state_of(&self, tracee: Tracee, address: u64) -> Result<Option<ThreadState>> {
         let places = &self.control.places;
-        if address == 0 || !self.is_own(address) || self.field::<u64>(tracee, address, &places.this)? != address {
+        if address == 0 || !self.is_own(address) || state::field::<u64>(tracee, address, &places.this)? != address {
             return Ok(None);
         }
-        let slot: u32 = self.field(tracee, address, &places.slot)?;
+        let slot: u32 = state::field(tracee, address, &places.slot)?;
         let owner = self.control.slots.get(slot as usize).map_or(0, |slot| slot.os_tid.load(Ordering::SeqCst));
         if Status::of(tracee.tid).ok().and_then(|status| status.own_tid()) != Some(owner) {
             return Ok(None);
         }
-        let [cursor, segment] =
-            [self.field::<u64>(tracee, address, &places.cursor)?, self.field(tracee, address, &places.segment)?];
-        Ok(Some(ThreadState {
-            address,
-            registers: self.field(tracee, address, &places.registers)?,
-            vectors: self.field(tracee, address, &places.vectors)?,
-            mxcsr: self.field(tracee, address, &places.mxcsr)?,
-            mask: self.field(tracee, address, &places.mask)?,
-            rseq: self.field(tracee, address, &places.rseq)?,
-            engine_stack: self.field(tracee, address, &places.engine_stack)?,
-            slot,
-            used: cursor.wrapping_sub(segment),
-        }))
-    }
-
-    /// Reads a field of a thread's state. `T` consists of integers.
-    fn field<T: Copy>(&self, tracee: Tracee, state: u64, offset: &AtomicU32) -> Result<T> {
-        let mut value = std::mem::MaybeUninit::<T>::zeroed();
-        // SAFETY: the bytes of the value, which are zero and may become anything, since it consists of integers.
-        let bytes = unsafe { std::slice::from_raw_parts_mut(value.as_mut_ptr().cast::<u8>(), size_of::<T>()) };
-        let address = state + u64::from(offset.load(Ordering::SeqCst));
-        tracee.read(address, bytes).context("reading from the target")?;
-        // SAFETY: as above.
-        Ok(unsafe { value.assume_init() })
+        ThreadState::read(tracee, address, places).map(Some)
     }
 
     /// Who wants to execute another program does so untraced.
@@ -340,7 +298,7 @@ impl Leaving<'_> {
     }
 
     fn unmap(&self, remote: &mut Remote) -> Result<()> {
-        for range in self.own() {
+        for range in state::own(self.control) {
             remote.call("munmap", libc::SYS_munmap, [range.start, range.end - range.start, 0, 0, 0, 0])?;
         }
         inject::remove(remote, self.target.placed)
@@ -363,42 +321,9 @@ impl Thread {
             let native = user_regs_struct { gs_base: 0, ..call::undisturbed(&self.stopped, self.call) };
             return remote.finish_with(&native, remote.mask);
         };
-        let mut vectors = self.tracee.vectors().context("reading registers")?;
-        vectors.mxcsr = state.mxcsr;
-        for (to, from) in vectors.xmm_space.iter_mut().zip(state.vectors.as_chunks::<4>().0) {
-            *to = u32::from_le_bytes(*from);
-        }
-        self.tracee.set_vectors(&vectors).context("setting registers")?;
-        let native = application_registers(&self.stopped, &state.registers);
+        state.restore_vectors(self.tracee)?;
+        let native = state.native_registers(&self.stopped);
         remote.finish_with(&in_call(&native, &self.stopped, self.call), state.mask)
-    }
-}
-
-/// The application's registers, in the form that ptrace wants. Segments are the thread's own, except for gs, which was ours.
-fn application_registers(stopped: &user_regs_struct, registers: &Registers) -> user_regs_struct {
-    let [rax, rcx, rdx, rbx, rsp, rbp, rsi, rdi, r8, r9, r10, r11, r12, r13, r14, r15] = registers.general;
-    user_regs_struct {
-        rax,
-        rcx,
-        rdx,
-        rbx,
-        rsp,
-        rbp,
-        rsi,
-        rdi,
-        r8,
-        r9,
-        r10,
-        r11,
-        r12,
-        r13,
-        r14,
-        r15,
-        rip: registers.rip,
-        eflags: registers.rflags,
-        orig_rax: u64::MAX,
-        gs_base: 0,
-        ..*stopped
     }
 }
 

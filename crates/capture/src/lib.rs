@@ -3,25 +3,27 @@
 //!
 //! Who calls whom: [`record`] finds the program (`command`) and starts it (`launch`), or looks at a running process, and hands it to
 //! a session (`session`), which puts the `image` of the engine into it (`inject`, `attach`, over `remote` and `ptrace`) and drains
-//! the shared memory (`shared`, `drain`) into a [`Sink`] until the process is gone or is left again (`leave`).
+//! the shared memory (`shared`, `drain`) into a [`Sink`] until the process is gone or is left again (`leave`). Processes that it makes
+//! get sessions of their own (`follow`).
 //!
 //! Does not know what a trace is used for; is the only crate that calls ptrace.
 
 use std::ffi::OsString;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
-use std::sync::LazyLock;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use rustix::process::{Pid, PidfdFlags};
 use trace::{DataMode, Exit, Recording, Summary, Writer};
 
 use crate::command::Command;
+use crate::follow::{Family, Newborn};
 use crate::host::Calibration;
 use crate::image::Image;
 use crate::launch::Launched;
-use crate::session::{End, StartError};
+use crate::session::{End, StartError, Terms};
 use crate::shared::Shared;
 use crate::signals::Signals;
 
@@ -33,6 +35,7 @@ mod drain;
 mod error;
 mod exec;
 mod filter;
+mod follow;
 mod host;
 mod image;
 mod inject;
@@ -49,6 +52,7 @@ mod shared;
 mod signals;
 mod sink;
 mod split;
+mod state;
 mod task;
 
 pub use attach::AttachError;
@@ -75,6 +79,8 @@ pub struct Options {
     pub limits: Limits,
     /// What of it is recorded.
     pub selection: Selection,
+    /// Record the processes that it makes, too, each to a file of its own. Only by [`record`].
+    pub follow: bool,
 }
 
 /// What came of a recording.
@@ -114,22 +120,28 @@ static ENGINE: LazyLock<Image> = LazyLock::new(|| {
 pub fn record(options: &Options) -> Result<Outcome, Error> {
     let (calibration, cpu_time_before) = (Calibration::start(), host::cpu_time());
     let target = Target::open(options)?;
-    let described = host::describe(target.words(options), target.process().cast_unsigned(), &calibration);
+    let words = target.words(options);
+    let family = options.follow.then(|| Arc::new(Family::new(options, target.is_stopped())));
+    if let Some(family) = &family {
+        family.add(target.process(), None, host::tsc(), words.clone());
+    }
+    let described = host::describe(words, target.process().cast_unsigned(), &calibration);
     let recording = Recording { data: options.data, options: options.selection.as_options(), ..described };
     let mut writer = Writer::create(&options.output, &recording).map_err(|error| {
         target.kill();
         Error::Create(error)
     })?;
     let part = trace::part_name(&options.output);
-    let delivered = target.record(&ENGINE, &mut writer);
-    let Delivered { exit, observed, failure } = delivered.inspect_err(|_| {
+    let delivered = target.record(&ENGINE, &mut writer, family.as_ref());
+    let Delivered { exit, mut observed, failure } = delivered.inspect_err(|_| {
         // Nothing was recorded; a file of nothing is of no use.
         let _ = std::fs::remove_file(&part);
     })?;
     let written = match failure {
         Some(error) => Err(error),
-        None => writer.finish(exit),
+        None => family.as_ref().map_or(Ok(()), |family| family.tell(&mut writer)).and_then(|()| writer.finish(exit)),
     };
+    observed.warnings.extend(family.iter().flat_map(|family| family.wait()));
     let cpu_time = host::cpu_time().saturating_sub(cpu_time_before);
     let exit = target.wait(exit);
     match written {
@@ -141,13 +153,13 @@ pub fn record(options: &Options) -> Result<Outcome, Error> {
 /// Runs a command, or takes over a process, and hands its events to `sink` as they come; `options.output` is not used.
 pub fn record_into<S: Sink>(options: &Options, sink: S) -> Result<Delivered<S::Error>, Error> {
     let target = Target::open(options)?;
-    let delivered = target.record(&ENGINE, sink)?;
+    let delivered = target.record(&ENGINE, sink, None)?;
     Ok(Delivered { exit: target.wait(delivered.exit), ..delivered })
 }
 
 /// A process that is to be recorded.
 struct Target {
-    shared: Shared,
+    shared: Arc<Shared>,
     source: Source,
     signals: Signals,
     limits: Limits,
@@ -233,19 +245,39 @@ impl Target {
         }
     }
 
-    fn record<S: Sink>(&self, engine: &Image, sink: S) -> Result<Delivered<S::Error>, Error> {
+    /// What ends the recording before its target.
+    fn is_stopped(&self) -> fn() -> bool {
+        match self.source {
+            Source::Launched { .. } => || false,
+            Source::Running { .. } => Signals::is_stopped,
+        }
+    }
+
+    fn record<S: Sink>(
+        &self,
+        engine: &Image,
+        sink: S,
+        family: Option<&Arc<Family>>,
+    ) -> Result<Delivered<S::Error>, Error> {
         let target = match &self.source {
             Source::Launched { launched, .. } => {
                 session::Target::New { tracee: launched.tracee, pidfd: launched.pidfd.as_fd() }
             }
             Source::Running { process, pidfd } => session::Target::Running { process: *process, pidfd: pidfd.as_fd() },
         };
-        let is_stopped = || matches!(self.source, Source::Running { .. }) && Signals::is_stopped();
-        let report = session::record(target, engine, &self.shared, &self.selection, sink, self.limits, &is_stopped)
-            .map_err(|error| {
-                self.kill();
-                self.describe(error)
-            })?;
+        let follow = family.map(|family| |newborn| family.follow(newborn));
+        let terms = Terms {
+            image: engine,
+            shared: &self.shared,
+            selection: &self.selection,
+            limits: self.limits,
+            is_stopped: &self.is_stopped(),
+            follow: follow.as_ref().map(|follow| follow as &dyn Fn(Newborn)),
+        };
+        let report = session::record(target, sink, terms).map_err(|error| {
+            self.kill();
+            self.describe(error)
+        })?;
         let exit = match report.end {
             End::Exit(exit) => as_exit(exit),
             End::Left => Exit::Left,
@@ -288,10 +320,10 @@ fn as_exit(exit: ptrace::Exit) -> Exit {
     }
 }
 
-fn make_shared(options: &Options) -> Result<Shared, Error> {
+fn make_shared(options: &Options) -> Result<Arc<Shared>, Error> {
     let shared = Shared::create().map_err(|error| Error::System { what: "making the shared memory", error })?;
     shared.control().data.store(options.data.number(), Ordering::SeqCst);
-    Ok(shared)
+    Ok(Arc::new(shared))
 }
 
 #[cfg(test)]

@@ -6,6 +6,7 @@
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -20,6 +21,7 @@ use crate::crowd::Crowd;
 use crate::drain::{Counters, Drain};
 use crate::error::reason;
 use crate::exec::{self, Intent};
+use crate::follow::{self, Newborn};
 use crate::host;
 use crate::image::Image;
 use crate::inject::{self, InjectError, Placed, Placement};
@@ -46,6 +48,8 @@ const FIRST_THREAD: u32 = 0;
 const NEXT_ATTEMPT: Duration = Duration::from_millis(20);
 /// How often the size of what is written is looked at.
 const SIZE_INTERVAL: Duration = Duration::from_millis(10);
+/// How long new processes may take to be followed.
+const CHILDREN_TIME: Duration = Duration::from_secs(5);
 /// How long threads that leave by themselves may take.
 const LEAVE_ALONE_TIME: Duration = Duration::from_secs(1);
 
@@ -59,25 +63,33 @@ pub struct Limits {
 }
 
 /// A process to record.
-#[derive(Debug, Clone, Copy)]
+#[derive(Clone, Copy)]
 pub enum Target<'a> {
     /// A child of ours at its exec event.
     New { tracee: Tracee, pidfd: BorrowedFd<'a> },
     /// A process that is running.
     Running { process: i32, pidfd: BorrowedFd<'a> },
+    /// A process that has executed another program and stands at the event; not a child of ours.
+    Executed { tracee: Tracee, pidfd: BorrowedFd<'a> },
+    /// A process that a recorded one has made, and that waits for us.
+    Made { newborn: &'a Newborn, pidfd: BorrowedFd<'a> },
 }
 
 impl Target<'_> {
     fn process(&self) -> i32 {
         match *self {
-            Self::New { tracee, .. } => tracee.tid,
+            Self::New { tracee, .. } | Self::Executed { tracee, .. } => tracee.tid,
             Self::Running { process, .. } => process,
+            Self::Made { newborn, .. } => newborn.process,
         }
     }
 
     fn pidfd(&self) -> BorrowedFd<'_> {
         match *self {
-            Self::New { pidfd, .. } | Self::Running { pidfd, .. } => pidfd,
+            Self::New { pidfd, .. }
+            | Self::Running { pidfd, .. }
+            | Self::Executed { pidfd, .. }
+            | Self::Made { pidfd, .. } => pidfd,
         }
     }
 }
@@ -109,16 +121,23 @@ pub struct Report<E> {
     pub failure: Option<E>,
 }
 
-/// Takes over a process and records it until it ends, or until it is to be left: a limit is reached or `is_stopped` says so.
-pub fn record<S: Sink>(
-    target: Target,
-    image: &Image,
-    shared: &Shared,
-    selection: &Selection,
-    sink: S,
-    limits: Limits,
-    is_stopped: &dyn Fn() -> bool,
-) -> Result<Report<S::Error>, StartError> {
+/// On which terms a process is recorded.
+#[derive(Clone, Copy)]
+pub struct Terms<'a> {
+    pub image: &'a Image,
+    pub shared: &'a Arc<Shared>,
+    pub selection: &'a Selection,
+    pub limits: Limits,
+    /// Whether the recording is to end.
+    pub is_stopped: &'a dyn Fn() -> bool,
+    /// Who wants to know of new processes.
+    pub follow: Option<&'a dyn Fn(Newborn)>,
+}
+
+/// Takes over a process and records it until it ends, or until it is to be left.
+pub fn record<S: Sink>(target: Target, sink: S, terms: Terms) -> Result<Report<S::Error>, StartError> {
+    let Terms { image, shared, selection, limits, is_stopped, follow } = terms;
+    shared.control().follow.store(u32::from(follow.is_some()), Ordering::SeqCst);
     let gone = AtomicBool::new(false);
     let (done, is_over) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)
         .map(|(is_over, done)| (done, is_over))
@@ -148,13 +167,21 @@ pub fn record<S: Sink>(
             is_over: false,
             next_attempt: Instant::now(),
             is_stopped,
+            follow,
         };
         match target {
-            Target::New { tracee, .. } => session.start_image(tracee).map_err(StartError::Inject)?,
-            Target::Running { .. } => session.take_over().map_err(StartError::Attach)?,
+            Target::New { tracee, .. } | Target::Executed { tracee, .. } => {
+                session.start_image(tracee).map_err(StartError::Inject)?;
+            }
+            Target::Running { .. } => session.take_over(None).map_err(StartError::Attach)?,
+            Target::Made { newborn, .. } => session.take_over(Some(newborn)).map_err(StartError::Attach)?,
         }
         scope.spawn(|| watch(target.pidfd(), is_over.as_fd(), &gone, shared.control()));
-        let end = session.run(&gone);
+        let mut end = session.run(&gone);
+        session.settle_children();
+        if end == End::Unknown {
+            end = host::exit_of(target.pidfd()).map_or(end, End::Exit);
+        }
         session.drain.finish_image();
         session.tell_notices();
         let (counters, warnings, failure) = session.drain.finish();
@@ -175,7 +202,7 @@ fn watch(process: BorrowedFd, is_over: BorrowedFd, gone: &AtomicBool, control: &
 }
 
 struct Session<'a, S: Sink> {
-    shared: &'a Shared,
+    shared: &'a Arc<Shared>,
     image: &'a Image,
     process: i32,
     /// Whether it is for us to know how the process ends.
@@ -197,6 +224,7 @@ struct Session<'a, S: Sink> {
     is_over: bool,
     next_attempt: Instant,
     is_stopped: &'a dyn Fn() -> bool,
+    follow: Option<&'a dyn Fn(Newborn)>,
 }
 
 impl<S: Sink> Session<'_, S> {
@@ -205,6 +233,7 @@ impl<S: Sink> Session<'_, S> {
         loop {
             let progress = self.drain.pass();
             self.attend_exec();
+            self.attend_children();
             if !self.crowd.members.is_empty() {
                 self.crowd.release();
                 self.end = self.end.or(self.crowd.exit.map(End::Exit));
@@ -240,15 +269,15 @@ impl<S: Sink> Session<'_, S> {
         if self.is_over {
             timeout = timeout.min(NEXT_ATTEMPT);
         }
-        let state = &self.shared.control().exec_state;
+        let control = self.shared.control();
         let attached = self.attached.is_some();
         self.drain.sleep(timeout, || {
-            let waiting = match state.load(Ordering::SeqCst) {
+            let waiting = match control.exec_state.load(Ordering::SeqCst) {
                 EXEC_WANTED => !attached,
                 EXEC_FAILED => true,
                 _ => false,
             };
-            waiting || gone.load(Ordering::SeqCst)
+            waiting || gone.load(Ordering::SeqCst) || follow::is_any_waiting(control)
         });
     }
 
@@ -314,7 +343,7 @@ impl<S: Sink> Session<'_, S> {
     }
 
     /// Takes over a process that is running.
-    fn take_over(&mut self) -> Result<(), AttachError> {
+    fn take_over(&mut self, newborn: Option<&Newborn>) -> Result<(), AttachError> {
         let control = self.shared.control();
         let prepare = |threads: &[i32]| {
             for ((slot, thread), &tid) in control.slots.iter().zip(0_u32..).zip(threads) {
@@ -327,10 +356,36 @@ impl<S: Sink> Session<'_, S> {
             control.next_thread.store(threads.len() as u32, Ordering::SeqCst);
         };
         self.announce();
-        let placed = attach::attach(self.process, self.image, self.shared, prepare)?;
+        let placed = match newborn {
+            Some(newborn) => attach::attach_to_child(newborn, self.image, self.shared, prepare)?,
+            None => attach::attach(self.process, self.image, self.shared, prepare)?,
+        };
         self.placed = Some(placed);
         self.start = Instant::now();
         Ok(())
+    }
+
+    /// Hands over the new processes that wait.
+    fn attend_children(&mut self) {
+        let (Some(follow), Some(placed)) = (self.follow, &self.placed) else { return };
+        let control = self.shared.control();
+        for index in follow::waiting(control) {
+            if let Some(newborn) = Newborn::take(self.shared, index, placed, self.process) {
+                follow(newborn);
+            }
+        }
+        if control.lost_children.load(Ordering::SeqCst) != 0 {
+            self.drain.warn("so many processes were made at once that some could not be followed");
+        }
+    }
+
+    /// Waits until nobody needs the shared memory any more who is waiting for us.
+    fn settle_children(&mut self) {
+        let deadline = Instant::now() + CHILDREN_TIME;
+        while follow::is_any_unsettled(self.shared.control()) && Instant::now() < deadline {
+            self.attend_children();
+            std::thread::sleep(SLEEP_ATTACHED);
+        }
     }
 
     /// Tells what is mapped: the engine has to know what is selected before it translates anything.

@@ -88,7 +88,7 @@ fn options(words: &[&str]) -> Options {
 fn run(words: &[&str], behaviour: &[(&str, u64)], sink: &mut MemorySink) -> Delivered<Full> {
     let _alone = alone();
     let image = engine(behaviour);
-    Target::launch(&options(words)).unwrap().record(&image, sink).unwrap()
+    Target::launch(&options(words)).unwrap().record(&image, sink, None).unwrap()
 }
 
 /// The address in the `START` event that the stand-in writes.
@@ -232,7 +232,7 @@ fn address_randomisation_can_be_off() {
     let first = || {
         let mut sink = MemorySink::default();
         let options = Options { no_aslr: true, ..options(&["true"]) };
-        Target::launch(&options).unwrap().record(&image, &mut sink).unwrap();
+        Target::launch(&options).unwrap().record(&image, &mut sink, None).unwrap();
         start_address(&sink.paths[&(0, 0)])
     };
     assert_eq!(first(), first());

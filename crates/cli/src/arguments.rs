@@ -37,7 +37,7 @@ pub enum Verb {
 ///
 /// The program runs as it would without the recorder: same output, same exit status (128+N if signal N killed it).
 /// Recording starts with the first instruction of the dynamic linker and covers all threads; a program that it replaces
-/// itself with by exec is recorded too, child processes are not.
+/// itself with by exec is recorded too, child processes only with --follow.
 ///
 /// With -p, a process that is running is recorded from now on until it ends or the recorder is interrupted (Ctrl-C). Then,
 /// as when a limit is reached, all its threads go back to native code, nothing of the recorder stays in the process, and it
@@ -53,6 +53,7 @@ Examples:
   trackway record --no-aslr -o sort.trk -- sort < words > sorted   addresses repeat from run to run
   trackway record --data values -o a.trk -- ./a.out                every load and store, with its value
   trackway record -p 1234 --seconds 0.5                            half a second of a running process
+  trackway record --follow -o make.trk -- make -j2                 make.trk and a make.PID.trk for each process
   trackway record --max-size 100 -- ./a.out                        the first 100 MB of trace; a.out runs to its end
   trackway record --skip 1G --length 10M -- ./a.out                 ten million instructions out of the middle
   trackway record --routine 'parse_*' --callees -- ./a.out          some functions and all that they call
@@ -74,6 +75,12 @@ pub struct Record {
     /// compressed then still comes: up to a second's worth.
     #[arg(long, value_name = "MB", value_parser = parse_megabytes)]
     pub max_size: Option<u64>,
+    /// Record the processes that the program makes, too: process 1234 to NAME.1234.trk if the output is NAME.trk. Waits until all
+    /// of them have ended.
+    ///
+    /// A process that shares its parent's memory (vfork, posix_spawn) is recorded from the program on that it executes.
+    #[arg(long)]
+    pub follow: bool,
     /// Switch off the randomisation of addresses in the program, so that they are the same in every run.
     #[arg(long)]
     pub no_aslr: bool,

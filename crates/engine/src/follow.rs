@@ -4,7 +4,7 @@
 //! out of it and attaches as to any other process. A process that shares the memory cannot be recorded before it executes another
 //! program; it waits until the recorder is there to see that.
 
-use core::sync::atomic::{AtomicBool, Ordering};
+use core::sync::atomic::Ordering;
 
 use wire::{
     CHILD_FREE, CHILD_GOES, CHILD_MADE, CHILD_SHARES, CHILD_TAKEN, CHILD_WAITS, Child, Control, LEAVE_NOT, OWNER_DIED,
@@ -15,16 +15,9 @@ use crate::tcb::Tcb;
 
 const PATIENCE_MILLISECONDS: u64 = 100;
 
-static FOLLOWING: AtomicBool = AtomicBool::new(false);
-
-/// Says whether new processes are to be recorded.
-pub fn set_up(following: bool) {
-    FOLLOWING.store(following, Ordering::Relaxed);
-}
-
 /// Before a process is made: a place where it can wait.
 pub fn prepare(control: &'static Control) -> Option<&'static Child> {
-    if !FOLLOWING.load(Ordering::Relaxed) {
+    if control.follow.load(Ordering::Relaxed) == 0 {
         return None;
     }
     let take = |child: &&Child| {
@@ -75,10 +68,8 @@ pub fn wait(tcb: &Tcb, child: &Child, shares: bool) {
     child.state.store(CHILD_FREE, Ordering::SeqCst);
 }
 
-/// In a process that is not recorded: it does not need what it has inherited of the shared memory.
+/// In a process that is not recorded: it does not need what it may have inherited of the shared memory.
 pub fn unmap(tcb: &Tcb) {
-    if FOLLOWING.load(Ordering::Relaxed) {
-        // SAFETY: nobody uses it any more; without a recorder there is no need to.
-        unsafe { sys::unmap(tcb.control as u64, wire::CONTROL_BYTES as u64) };
-    }
+    // SAFETY: nobody uses it any more; without a recorder there is no need to.
+    unsafe { sys::unmap(tcb.control as u64, wire::CONTROL_BYTES as u64) };
 }

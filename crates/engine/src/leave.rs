@@ -65,6 +65,9 @@ pub unsafe extern "C" fn finish(tcb: &mut Tcb) -> ! {
 }
 
 /// Where the recorder makes a stopped thread execute system calls.
+///
+/// # Safety
+/// Not to be called; the recorder takes the thread away from here.
 #[unsafe(naked)]
 pub unsafe extern "C" fn trackway_gate() {
     naked_asm!("syscall", "ud2")

@@ -5,12 +5,12 @@
 use core::mem::offset_of;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use wire::{Control, FLAG_ATTACHED, FLAG_FOLLOW, FLAG_FSGSBASE, Init, Places, STAGE_STARTED, VERSION, word};
+use wire::{Control, FLAG_ATTACHED, FLAG_FSGSBASE, Init, Places, STAGE_STARTED, VERSION, word};
 
 use crate::emit::Table;
 use crate::fragment::ENGINE;
 use crate::tcb::{self, Tcb, Vectors};
-use crate::{clone, dispatch, follow, leave, own, ring, select, signal, sys, syscall};
+use crate::{clone, dispatch, leave, own, ring, select, signal, sys, syscall};
 
 /// Called once per image, on the injector's stack.
 ///
@@ -59,7 +59,6 @@ fn set_up(control: &'static Control, init: &Init) {
     ENGINE.lock().set_up(init.shared, table, dispatch::miss_entry());
     signal::set_image(init.engine_start, init.engine_end);
     clone::set_up(init.flags & FLAG_FSGSBASE != 0, init.min_signal_stack);
-    follow::set_up(init.flags & FLAG_FOLLOW != 0);
     syscall::set_up(is_attached(init));
 }
 

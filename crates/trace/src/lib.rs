@@ -68,8 +68,8 @@ pub use container::{Kind, PathHeader};
 pub use error::{Problem, ReadError, WriteError};
 pub use merge::Merged;
 pub use model::{
-    BlockIndex, Counts, DataMode, Event, Exit, Fragment, Leave, Module, Plan, Recording, Step, Summary, ThreadInfo,
-    ThreadSummary,
+    BlockIndex, Counts, DataMode, Event, Exit, Fragment, Leave, Module, Plan, Recording, Relative, Step, Summary,
+    ThreadInfo, ThreadSummary,
 };
 pub use steps::{Batch, Item, Steps};
 pub use trace::{Damage, MappedModule, Trace};

@@ -110,6 +110,18 @@ pub struct Plan<'a> {
     pub accesses: &'a [wire::code::Access],
 }
 
+/// A process of the family that the recorded one belongs to.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Relative {
+    pub pid: u32,
+    /// The process that made it; `None` for the one that the recording began with.
+    pub parent: Option<u32>,
+    /// Time stamp counter when it was made; for the first, when its recording began.
+    pub tsc: u64,
+    /// Its command line when it was first seen.
+    pub command: Vec<String>,
+}
+
 /// How the target ended.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Exit {

@@ -3,7 +3,7 @@
 
 use crate::bytes::{Bytes, put_signed, put_string, put_varint, unzigzag, zigzag};
 use crate::error::Problem;
-use crate::model::{DataMode, Exit, Fragment, Module, Plan, Recording, ThreadInfo};
+use crate::model::{DataMode, Exit, Fragment, Module, Plan, Recording, Relative, ThreadInfo};
 use wire::code::{Access, TAKEN};
 
 /// The content of a recording chunk.
@@ -363,11 +363,13 @@ pub(crate) enum Fact {
     Thread(ThreadInfo),
     Module { image: u32, module: Module },
     Unmapped { image: u32, address: u64, length: u64, tsc: u64 },
+    Relative(Relative),
 }
 
 const THREAD: u8 = 1;
 const MODULE: u8 = 2;
 const UNMAPPED: u8 = 3;
+const RELATIVE: u8 = 4;
 
 impl Fact {
     pub(crate) fn write(&self, out: &mut Vec<u8>) {
@@ -393,6 +395,14 @@ impl Fact {
                 for field in [*address, *length, *tsc] {
                     put_varint(out, field);
                 }
+            }
+            Self::Relative(relative) => {
+                out.push(RELATIVE);
+                put_varint(out, u64::from(relative.pid));
+                put_varint(out, relative.parent.map_or(0, |parent| u64::from(parent) + 1));
+                put_varint(out, relative.tsc);
+                put_varint(out, relative.command.len() as u64);
+                relative.command.iter().for_each(|word| put_string(out, word));
             }
         }
     }
@@ -424,9 +434,26 @@ impl Fact {
                 length: fields.varint()?,
                 tsc: fields.varint()?,
             },
+            RELATIVE => Self::Relative(read_relative(fields)?),
             _ => return None,
         })
     }
+}
+
+fn read_relative(fields: &mut Bytes<'_>) -> Option<Relative> {
+    let mut relative = Relative {
+        pid: fields.varint_u32()?,
+        parent: match fields.varint()? {
+            0 => None,
+            parent => Some(u32::try_from(parent - 1).ok()?),
+        },
+        tsc: fields.varint()?,
+        command: Vec::new(),
+    };
+    for _ in 0..fields.varint()? {
+        relative.command.push(fields.string()?);
+    }
+    Some(relative)
 }
 
 /// Gives every fact in the content of a facts chunk to `each`.
@@ -525,6 +552,8 @@ mod tests {
             Fact::Thread(ThreadInfo { thread: 2, os_tid: 3, parent: Some(0), image: 1 }),
             Fact::Module { image: 1, module },
             Fact::Unmapped { image: 1, address: u64::MAX, length: 2, tsc: 3 },
+            Fact::Relative(Relative { pid: 7, parent: None, tsc: 5, command: vec![] }),
+            Fact::Relative(Relative { pid: 8, parent: Some(7), tsc: 6, command: vec!["a".into(), String::new()] }),
         ];
         let mut bytes = Vec::new();
         facts.iter().for_each(|fact| fact.write(&mut bytes));

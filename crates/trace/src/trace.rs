@@ -23,7 +23,7 @@ use crate::container::{
     CODEC_RAW, CODEC_ZSTD, ChunkHeader, DataHeader, Extra, Kind, PathHeader, VERSION, crc, file_version,
 };
 use crate::error::{Problem, ReadError};
-use crate::model::{Counts, DataMode, Exit, Module, Recording, Summary, ThreadInfo, ThreadSummary};
+use crate::model::{Counts, DataMode, Exit, Module, Recording, Relative, Summary, ThreadInfo, ThreadSummary};
 use crate::path::decompress;
 use crate::program::Program;
 use crate::record::{Definition, Fact, read_code, read_exit, read_facts, read_recording};
@@ -146,6 +146,7 @@ pub struct Trace {
     finished: bool,
     summary: Summary,
     modules: Vec<MappedModule>,
+    family: BTreeMap<u32, Relative>,
     /// Of each thread, in order, the places of its path chunks in `chunks`.
     paths: BTreeMap<u32, Vec<usize>>,
     /// Of each path chunk that has data, by place, the place of its data chunk.
@@ -205,6 +206,7 @@ impl Trace {
             finished: false,
             summary: Summary::default(),
             modules: Vec::new(),
+            family: BTreeMap::new(),
             paths: BTreeMap::new(),
             data_of: HashMap::new(),
             damage,
@@ -253,6 +255,12 @@ impl Trace {
     #[must_use]
     pub fn modules(&self) -> &[MappedModule] {
         &self.modules
+    }
+
+    /// The processes that were recorded together with this one, itself included, as far as they were known when this trace was
+    /// finished; none if it was recorded alone.
+    pub fn family(&self) -> impl Iterator<Item = &Relative> {
+        self.family.values()
     }
 
     /// The headers of all path chunks in the order of the file.
@@ -404,8 +412,8 @@ impl Trace {
             }
             Kind::Facts => {
                 let content = self.content(chunk)?;
-                let modules = &mut self.modules;
-                read_facts(&content, |fact| collect_fact(fact, modules, threads))?;
+                let (modules, family) = (&mut self.modules, &mut self.family);
+                read_facts(&content, |fact| collect_fact(fact, modules, family, threads))?;
             }
             Kind::Code | Kind::Path | Kind::Index | Kind::Data => {}
         }
@@ -474,8 +482,14 @@ fn name(definition: &Definition<'_>) -> String {
     }
 }
 
-fn collect_fact(fact: Fact, modules: &mut Vec<MappedModule>, threads: &mut BTreeMap<u32, ThreadSummary>) {
+fn collect_fact(
+    fact: Fact,
+    modules: &mut Vec<MappedModule>,
+    family: &mut BTreeMap<u32, Relative>,
+    threads: &mut BTreeMap<u32, ThreadSummary>,
+) {
     match fact {
+        Fact::Relative(relative) => drop(family.insert(relative.pid, relative)),
         Fact::Thread(info) => {
             let new = ThreadSummary { info, ..ThreadSummary::default() };
             threads.entry(new.info.thread).or_insert(new);

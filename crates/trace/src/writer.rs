@@ -22,7 +22,7 @@ use wire::word;
 use crate::container::{CODEC_FAST, CODEC_PREDICT, CODEC_RAW, CODEC_ZSTD, CodeHeader, RAW_BYTES_MAX};
 use crate::data::event_bytes;
 use crate::error::WriteError;
-use crate::model::{DataMode, Exit, Fragment, Module, Plan, Recording, Summary, ThreadInfo};
+use crate::model::{DataMode, Exit, Fragment, Module, Plan, Recording, Relative, Summary, ThreadInfo};
 use crate::record::{CodeContent, Fact};
 use crate::span::Spans;
 
@@ -243,6 +243,12 @@ impl Writer {
     /// Code in this range is no longer there.
     pub fn unmapped(&mut self, image: u32, address: u64, length: u64, tsc: u64) -> Result<(), WriteError> {
         Fact::Unmapped { image, address, length, tsc }.write(&mut self.facts);
+        Ok(())
+    }
+
+    /// Tells of a process of the family. What is told last about a process holds.
+    pub fn relative(&mut self, relative: &Relative) -> Result<(), WriteError> {
+        Fact::Relative(relative.clone()).write(&mut self.facts);
         Ok(())
     }
 

@@ -110,6 +110,8 @@ pub struct Control {
     pub entry_count: AtomicU32,
     /// Threads that have taken a part of `skip` upon themselves, a futex: who finds nothing left waits until there are none.
     pub skippers: AtomicU32,
+    /// Whether new processes are to be recorded, too. Set by the recorder before the target sees it.
+    pub follow: AtomicU32,
     /// New processes that wait to be followed.
     pub children: [Child; CHILDREN_MAX],
     /// New processes for which there was no room among those.
@@ -117,7 +119,7 @@ pub struct Control {
     pub slots: [Slot; SLOT_COUNT],
 }
 
-/// A new process, with [`FLAG_FOLLOW`]. Its parent takes a free one of these before it makes the process.
+/// A new process, if [`Control::follow`] is set. Its parent takes a free one of these before it makes the process.
 #[repr(C)]
 pub struct Child {
     /// One of the `CHILD_*`, a futex on which the process waits.
@@ -348,8 +350,6 @@ pub struct Init {
 pub const FLAG_FSGSBASE: u32 = 1;
 /// The process was running before: its threads have masks, alternate stacks and vector registers to be taken over.
 pub const FLAG_ATTACHED: u32 = 2;
-/// New processes are to be recorded, too.
-pub const FLAG_FOLLOW: u32 = 4;
 
 /// Room for a table of indirect targets, a power of two of addresses.
 pub const TABLE_BYTES: usize = 8 << 18;

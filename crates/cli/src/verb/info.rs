@@ -226,8 +226,20 @@ pub struct Overview {
     cpu: String,
     system: String,
     recorder: String,
+    /// The processes that were recorded together, if there is more than one.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    family: Vec<RelativeJson>,
     #[serde(skip_serializing_if = "Option::is_none")]
     times: Option<TimesJson>,
+}
+
+#[derive(Serialize)]
+struct RelativeJson {
+    pid: u32,
+    parent: Option<u32>,
+    /// Seconds from the start of the first process's recording to when this one was made.
+    seconds: f64,
+    command: Vec<String>,
 }
 
 #[derive(Serialize)]
@@ -280,6 +292,7 @@ impl Overview {
             cpu: recording.cpu.clone(),
             system: recording.system.clone(),
             recorder: recording.recorder.clone(),
+            family: family_json(trace),
             times: times.then(|| times_json(trace)),
         }
     }
@@ -321,7 +334,49 @@ fn text(overview: &Overview) -> String {
     let mut text = heading(overview);
     text.push_str(&thread_table(&overview.threads));
     text.push_str(&module_table(&overview.modules));
+    text.push_str(&family_tree(&overview.family, overview.pid));
     text
+}
+
+/// The processes that were recorded together, children below their parents; this one is marked.
+fn family_tree(family: &[RelativeJson], own: u32) -> String {
+    let mut text = String::new();
+    if !family.is_empty() {
+        text.push_str("\nprocesses\n");
+        let known = |pid: u32| family.iter().any(|relative| relative.pid == pid);
+        for first in family.iter().filter(|relative| !relative.parent.is_some_and(known)) {
+            add_branch(&mut text, family, first, own, 0);
+        }
+    }
+    text
+}
+
+fn add_branch(text: &mut String, family: &[RelativeJson], relative: &RelativeJson, own: u32, depth: usize) {
+    let mark = if relative.pid == own { '*' } else { ' ' };
+    let (indent, command) = ("  ".repeat(depth), relative.command.join(" "));
+    writeln!(text, "{mark} {indent}{:<8} {:>10.6} s  {command}", relative.pid, relative.seconds)
+        .expect("a string takes everything");
+    // A process is younger than its parent, so that even a damaged trace has no circle.
+    let is_child = |other: &&RelativeJson| other.parent == Some(relative.pid) && other.seconds > relative.seconds;
+    for child in family.iter().filter(is_child) {
+        add_branch(text, family, child, own, depth + 1);
+    }
+}
+
+fn family_json(trace: &Trace) -> Vec<RelativeJson> {
+    let first = trace.family().map(|relative| relative.tsc).min().unwrap_or(0);
+    let hertz = trace.recording().tsc_hz.max(1) as f64;
+    let mut family: Vec<RelativeJson> = trace
+        .family()
+        .map(|relative| RelativeJson {
+            pid: relative.pid,
+            parent: relative.parent,
+            seconds: relative.tsc.saturating_sub(first) as f64 / hertz,
+            command: relative.command.clone(),
+        })
+        .collect();
+    family.sort_by(|a, b| a.seconds.total_cmp(&b.seconds));
+    family
 }
 
 /// Everything but the tables.

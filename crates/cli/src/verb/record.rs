@@ -23,6 +23,7 @@ pub fn run(arguments: &Record) -> Result<u8, Stopped> {
         process: arguments.pid,
         output: arguments.output.clone(),
         no_aslr: arguments.no_aslr,
+        follow: arguments.follow,
         data: mode(arguments.data),
         limits: Limits { time: arguments.seconds, bytes: arguments.max_size },
         selection: selection(arguments),

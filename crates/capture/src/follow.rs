@@ -1,0 +1,338 @@
+//! Processes that a recorded process makes, each recorded to a file of its own by a thread of its own.
+//!
+//! A [`Newborn`] waits in the engine of its parent (see `wire::Child`). One that has a copy of its parent's memory is attached to. One that
+//! shares it is only watched, until it executes another program, into which an engine is put as after a launch.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, PidfdFlags};
+use trace::{Recording, Relative, Writer};
+use wire::{CHILD_GOES, CHILD_SHARES, CHILD_TAKEN, CHILD_WAITS, Control};
+
+use crate::exec::{self, Intent};
+use crate::host::{self, Calibration};
+use crate::inject::Placed;
+use crate::ptrace::{self, Stop, Tracee};
+use crate::session::{self, End, Limits, StartError, Terms};
+use crate::shared::{self, SHARED_NAME, Shared};
+use crate::{Options, maps, task};
+
+/// Between two looks at a process that has not executed another program yet.
+const PAUSE: Duration = Duration::from_millis(1);
+
+/// The places of new processes that wait to be seen.
+pub fn waiting(control: &Control) -> impl Iterator<Item = usize> + use<'_> {
+    let is_waiting = |state: u32| matches!(state, CHILD_WAITS | CHILD_SHARES);
+    let children = control.children.iter().enumerate();
+    children.filter(move |(_, child)| is_waiting(child.state.load(Ordering::SeqCst))).map(|(index, _)| index)
+}
+
+pub fn is_any_waiting(control: &Control) -> bool {
+    waiting(control).next().is_some()
+}
+
+/// Whether there is a new process that needs an answer, or has been promised something.
+pub fn is_any_unsettled(control: &Control) -> bool {
+    is_any_waiting(control) || control.children.iter().any(|child| child.state.load(Ordering::SeqCst) == CHILD_TAKEN)
+}
+
+/// A new process that waits for us.
+pub struct Newborn {
+    /// Its parent's memory.
+    pub shared: Arc<Shared>,
+    /// Where the engine is in its parent, hence in itself.
+    pub placed: Placed,
+    pub process: i32,
+    parent: i32,
+    tsc: u64,
+    shares_memory: bool,
+    index: usize,
+    is_answered: AtomicBool,
+}
+
+impl Newborn {
+    /// Takes care of the new process that waits at `index`.
+    pub fn take(shared: &Arc<Shared>, index: usize, placed: &Placed, parent: i32) -> Option<Self> {
+        let child = &shared.control().children[index];
+        let state = child.state.load(Ordering::SeqCst);
+        if !matches!(state, CHILD_WAITS | CHILD_SHARES) {
+            return None;
+        }
+        child.state.compare_exchange(state, CHILD_TAKEN, Ordering::SeqCst, Ordering::SeqCst).ok()?;
+        Some(Self {
+            shared: Arc::clone(shared),
+            placed: placed.clone(),
+            process: child.process.load(Ordering::SeqCst).cast_signed(),
+            parent,
+            tsc: child.tsc.load(Ordering::SeqCst),
+            shares_memory: state == CHILD_SHARES,
+            index,
+            is_answered: AtomicBool::new(false),
+        })
+    }
+
+    /// Tells the process what becomes of it.
+    pub fn answer(&self, state: u32) {
+        if !self.is_answered.swap(true, Ordering::SeqCst) {
+            let child = &self.shared.control().children[self.index];
+            child.state.store(state, Ordering::SeqCst);
+            shared::wake(&child.state);
+        }
+    }
+
+    /// Whether the process of this number really is the one: in another process namespace it has another one.
+    fn is_real(&self) -> bool {
+        let mappings = maps::of_process(self.process).unwrap_or_default();
+        mappings.iter().any(|mapping| mapping.path.contains(SHARED_NAME))
+    }
+}
+
+impl Drop for Newborn {
+    /// Nobody waits for ever.
+    fn drop(&mut self) {
+        self.answer(CHILD_GOES);
+    }
+}
+
+/// All processes of a recording.
+pub struct Family {
+    options: Options,
+    calibration: Calibration,
+    start: Instant,
+    relatives: Mutex<Vec<Relative>>,
+    threads: Mutex<Vec<JoinHandle<()>>>,
+    warnings: Mutex<Vec<String>>,
+    is_stopped: fn() -> bool,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Family {
+    pub fn new(options: &Options, is_stopped: fn() -> bool) -> Self {
+        Self {
+            options: options.clone(),
+            calibration: Calibration::start(),
+            start: Instant::now(),
+            relatives: Mutex::default(),
+            threads: Mutex::default(),
+            warnings: Mutex::default(),
+            is_stopped,
+        }
+    }
+
+    /// Notes that a process belongs to the family.
+    pub fn add(&self, process: i32, parent: Option<i32>, tsc: u64, command: Vec<String>) {
+        let parent = parent.map(i32::cast_unsigned);
+        lock(&self.relatives).push(Relative { pid: process.cast_unsigned(), parent, tsc, command });
+    }
+
+    /// Tells a trace of all processes that are known by now.
+    pub fn tell(&self, writer: &mut Writer) -> Result<(), trace::WriteError> {
+        lock(&self.relatives).iter().try_for_each(|relative| writer.relative(relative))
+    }
+
+    /// Records a new process, and those that it makes, from now on.
+    pub fn follow(self: &Arc<Self>, newborn: Newborn) {
+        let family = Arc::clone(self);
+        let process = newborn.process;
+        let thread = std::thread::Builder::new().name(format!("process {process}")).spawn(move || {
+            if let Err(sentence) = family.record(&newborn) {
+                family.warn(format!("process {process} is not recorded: {sentence}"));
+            }
+        });
+        match thread {
+            Ok(thread) => lock(&self.threads).push(thread),
+            Err(error) => self.warn(format!("process {process} is not recorded: {error}")),
+        }
+    }
+
+    fn warn(&self, warning: String) {
+        lock(&self.warnings).push(warning);
+    }
+
+    /// Waits until all processes that are followed have ended or were left; returns what is to be told.
+    pub fn wait(&self) -> Vec<String> {
+        loop {
+            let Some(thread) = lock(&self.threads).pop() else { break };
+            if thread.join().is_err() {
+                self.warn("recording a process has failed".into());
+            }
+        }
+        std::mem::take(&mut lock(&self.warnings))
+    }
+
+    fn record(self: &Arc<Self>, newborn: &Newborn) -> Result<(), String> {
+        if !newborn.is_real() {
+            return Err("it cannot be found under its number".into());
+        }
+        let Some(pidfd) = open(newborn.process) else { return Ok(()) };
+        let tracee = if newborn.shares_memory {
+            match self.await_exec(newborn)? {
+                Some(tracee) => Some(tracee),
+                None => return Ok(()),
+            }
+        } else {
+            None
+        };
+        let command = task::command(newborn.process);
+        self.add(newborn.process, Some(newborn.parent), newborn.tsc, command.clone());
+        let target = match tracee {
+            Some(tracee) => session::Target::Executed { tracee, pidfd: pidfd.as_fd() },
+            None => session::Target::Made { newborn, pidfd: pidfd.as_fd() },
+        };
+        self.record_to_file(target, newborn.process, command).inspect_err(|_| {
+            if let Some(tracee) = tracee {
+                // It stands still, unless it is gone.
+                let _ = tracee.detach(0);
+            }
+        })
+    }
+
+    fn record_to_file(
+        self: &Arc<Self>,
+        target: session::Target,
+        process: i32,
+        command: Vec<String>,
+    ) -> Result<(), String> {
+        let Options { output, data, selection, limits, .. } = &self.options;
+        let output = name_for(output, process);
+        let described = host::describe(command, process.cast_unsigned(), &self.calibration);
+        let recording = Recording { data: *data, options: selection.as_options(), ..described };
+        let mut writer = Writer::create(&output, &recording).map_err(|error| error.to_string())?;
+        let shared = crate::make_shared(&self.options).map_err(|error| error.to_string())?;
+        let terms = Terms {
+            image: &crate::ENGINE,
+            shared: &shared,
+            selection,
+            limits: Limits { time: limits.time.map(|time| time.saturating_sub(self.start.elapsed())), ..*limits },
+            is_stopped: &self.is_stopped,
+            follow: Some(&|newborn| self.follow(newborn)),
+        };
+        let report = session::record(target, &mut writer, terms).map_err(|error| {
+            // Nothing was recorded; a file of nothing is of no use.
+            let _ = std::fs::remove_file(trace::part_name(&output));
+            match error {
+                StartError::Inject(error) => error.to_string(),
+                StartError::Attach(error) => error.to_string(),
+            }
+        })?;
+        for warning in report.warnings {
+            self.warn(format!("process {process}: {warning}"));
+        }
+        let written = match report.failure {
+            Some(error) => Err(error),
+            None => self.tell(&mut writer).and_then(|()| writer.finish(as_exit(report.end)).map(drop)),
+        };
+        written.map_err(|error| format!("the recording is incomplete: {error}"))
+    }
+
+    /// Lets a process that shares its parent's memory go on until it has executed another program. `None` if it ends instead, or if that
+    /// would take its privileges away, or if nobody wants to know any more.
+    fn await_exec(&self, newborn: &Newborn) -> Result<Option<Tracee>, String> {
+        let tracee = Tracee::seize(newborn.process).map_err(|error| error.to_string())?;
+        // An ordinary user's ptrace takes the privileges of set-uid programs away: those have to be let go in time.
+        let watches_calls = !rustix::process::geteuid().is_root();
+        if watches_calls {
+            tracee.interrupt().map_err(|error| error.to_string())?;
+        }
+        newborn.answer(CHILD_GOES);
+        let go_on = |signal| drop(if watches_calls { tracee.resume_to_syscall(signal) } else { tracee.resume(signal) });
+        let mut is_leaving = false;
+        loop {
+            match ptrace::look(tracee.tid) {
+                Err(_) | Ok(Some(Stop::Gone(_))) => return Ok(None),
+                Ok(Some(Stop::Exec)) => return Ok(Some(tracee)),
+                Ok(Some(Stop::Signal(signal))) if is_leaving => return Ok(let_go(tracee, signal)),
+                Ok(Some(_)) if is_leaving => return Ok(let_go(tracee, 0)),
+                Ok(Some(Stop::Signal(signal))) => go_on(signal),
+                Ok(Some(Stop::Group(_))) => drop(tracee.listen()),
+                Ok(Some(Stop::Syscall)) => match exec::intent(tracee, newborn.process) {
+                    Intent::PrivilegedExec(_) => return Ok(let_go(tracee, 0)),
+                    Intent::SomethingElse | Intent::Exec => go_on(0),
+                },
+                Ok(Some(Stop::Other)) => go_on(0),
+                Ok(None) => std::thread::sleep(PAUSE),
+            }
+            if !is_leaving && self.is_over() {
+                is_leaving = true;
+                let _ = tracee.interrupt();
+            }
+        }
+    }
+
+    fn is_over(&self) -> bool {
+        (self.is_stopped)() || self.options.limits.time.is_some_and(|time| self.start.elapsed() >= time)
+    }
+}
+
+fn let_go(tracee: Tracee, signal: i32) -> Option<Tracee> {
+    let _ = tracee.detach(signal);
+    None
+}
+
+fn open(process: i32) -> Option<OwnedFd> {
+    rustix::process::pidfd_open(Pid::from_raw(process)?, PidfdFlags::empty()).ok()
+}
+
+fn as_exit(end: End) -> trace::Exit {
+    match end {
+        End::Exit(exit) => crate::as_exit(exit),
+        End::Left => trace::Exit::Left,
+        End::Unknown => trace::Exit::Unknown,
+    }
+}
+
+/// Where a process that is followed is recorded to: its number comes before the extension.
+pub fn name_for(output: &Path, process: i32) -> PathBuf {
+    let mut name = output.file_stem().unwrap_or_default().to_owned();
+    name.push(format!(".{process}"));
+    if let Some(extension) = output.extension() {
+        name.push(".");
+        name.push(extension);
+    }
+    output.with_file_name(name)
+}
+
+#[cfg(test)]
+mod tests {
+    use wire::CHILD_FREE;
+
+    use super::*;
+
+    #[test]
+    fn files_are_named_after_processes() {
+        let check = |output, expected| assert_eq!(name_for(Path::new(output), 17), Path::new(expected));
+        check("t.trk", "t.17.trk");
+        check("a/b.c/t.x.trk", "a/b.c/t.x.17.trk");
+        check("t", "t.17");
+    }
+
+    #[test]
+    fn who_waits_is_taken_once_and_always_answered() {
+        let shared = Arc::new(Shared::create().unwrap());
+        let child = &shared.control().children[3];
+        let placed = Placed { engine: 0..1, shared: 1..2 };
+        assert!(!is_any_waiting(shared.control()) && !is_any_unsettled(shared.control()));
+        child.process.store(42, Ordering::SeqCst);
+        child.state.store(CHILD_WAITS, Ordering::SeqCst);
+        assert_eq!(waiting(shared.control()).collect::<Vec<_>>(), [3]);
+        let newborn = Newborn::take(&shared, 3, &placed, 41).unwrap();
+        assert_eq!((newborn.process, newborn.shares_memory), (42, false));
+        assert!(Newborn::take(&shared, 3, &placed, 41).is_none());
+        assert!(!is_any_waiting(shared.control()) && is_any_unsettled(shared.control()));
+        drop(newborn);
+        assert_eq!(child.state.load(Ordering::SeqCst), CHILD_GOES);
+        child.state.store(CHILD_SHARES, Ordering::SeqCst);
+        let newborn = Newborn::take(&shared, 3, &placed, 41).unwrap();
+        newborn.answer(CHILD_FREE);
+        drop(newborn);
+        assert_eq!(child.state.load(Ordering::SeqCst), CHILD_FREE);
+    }
+}

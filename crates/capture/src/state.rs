@@ -1,0 +1,97 @@
+//! What the engine keeps for a thread, read from outside, and how the thread goes on natively with it.
+
+use std::ops::Range;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use libc::user_regs_struct;
+use wire::{Control, Places, Registers, Rseq};
+
+use crate::inject::{Context, Result};
+use crate::ptrace::Tracee;
+
+/// The ranges of memory that the engine has made for itself.
+pub fn own(control: &Control) -> impl Iterator<Item = Range<u64>> + '_ {
+    let load = |end: &AtomicU64| end.load(Ordering::SeqCst);
+    control.own.iter().map(move |[start, end]| load(start)..load(end)).filter(|range| range.end != 0)
+}
+
+pub struct ThreadState {
+    pub address: u64,
+    pub registers: Registers,
+    vectors: [u8; 256],
+    mxcsr: u32,
+    pub mask: u64,
+    pub rseq: Rseq,
+    pub engine_stack: u64,
+    pub slot: u32,
+    /// Bytes written to the current segment.
+    pub used: u64,
+}
+
+impl ThreadState {
+    /// Reads the state at `address`.
+    pub fn read(tracee: Tracee, address: u64, places: &Places) -> Result<Self> {
+        let [cursor, segment] =
+            [field::<u64>(tracee, address, &places.cursor)?, field(tracee, address, &places.segment)?];
+        Ok(Self {
+            address,
+            registers: field(tracee, address, &places.registers)?,
+            vectors: field(tracee, address, &places.vectors)?,
+            mxcsr: field(tracee, address, &places.mxcsr)?,
+            mask: field(tracee, address, &places.mask)?,
+            rseq: field(tracee, address, &places.rseq)?,
+            engine_stack: field(tracee, address, &places.engine_stack)?,
+            slot: field(tracee, address, &places.slot)?,
+            used: cursor.wrapping_sub(segment),
+        })
+    }
+
+    /// Gives the thread the application's vector registers.
+    pub fn restore_vectors(&self, tracee: Tracee) -> Result<()> {
+        let mut vectors = tracee.vectors().context("reading registers")?;
+        vectors.mxcsr = self.mxcsr;
+        for (to, from) in vectors.xmm_space.iter_mut().zip(self.vectors.as_chunks::<4>().0) {
+            *to = u32::from_le_bytes(*from);
+        }
+        tracee.set_vectors(&vectors).context("setting registers")
+    }
+
+    /// The application's registers, in the form that ptrace wants. Segments are the thread's own, except for gs, which was ours.
+    pub fn native_registers(&self, stopped: &user_regs_struct) -> user_regs_struct {
+        let [rax, rcx, rdx, rbx, rsp, rbp, rsi, rdi, r8, r9, r10, r11, r12, r13, r14, r15] = self.registers.general;
+        user_regs_struct {
+            rax,
+            rcx,
+            rdx,
+            rbx,
+            rsp,
+            rbp,
+            rsi,
+            rdi,
+            r8,
+            r9,
+            r10,
+            r11,
+            r12,
+            r13,
+            r14,
+            r15,
+            rip: self.registers.rip,
+            eflags: self.registers.rflags,
+            orig_rax: u64::MAX,
+            gs_base: 0,
+            ..*stopped
+        }
+    }
+}
+
+/// Reads a field of the state at `state`. `T` consists of integers.
+pub fn field<T: Copy>(tracee: Tracee, state: u64, offset: &AtomicU32) -> Result<T> {
+    let mut value = std::mem::MaybeUninit::<T>::zeroed();
+    // SAFETY: the bytes of the value, which are zero and may become anything, since it consists of integers.
+    let bytes = unsafe { std::slice::from_raw_parts_mut(value.as_mut_ptr().cast::<u8>(), size_of::<T>()) };
+    let address = state + u64::from(offset.load(Ordering::SeqCst));
+    tracee.read(address, bytes).context("reading from the target")?;
+    // SAFETY: as above.
+    Ok(unsafe { value.assume_init() })
+}
