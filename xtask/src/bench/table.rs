@@ -38,7 +38,8 @@ fn markdown(report: &Report) -> String {
 
 fn notes() -> String {
     format!(
-        "Times are the best of interleaved runs. Slowdowns are over native; lackey ran on less work ({LACKEY_SCALE} s), compared \
+        "Times are the best of interleaved runs. Slowdowns are over native, those under \"addresses\" and \"values\" \
+         with --data, file written and compressed; lackey ran on less work ({LACKEY_SCALE} s), compared \
          with native runs of the same.\nMemory is the recorder's peak without its rings; reading is on one core, in millions \
          of instructions per second.\n"
     )
@@ -54,6 +55,10 @@ fn heading() -> Vec<String> {
         "bits/instr.",
         "recorder cpu s",
         "memory MiB",
+        "addresses",
+        "bits/instr.",
+        "values",
+        "bits/instr.",
         "steps M/s",
         "instr. M/s",
         "valgrind none",
@@ -76,7 +81,7 @@ pub fn cells(row: &Row) -> Vec<String> {
     cells
 }
 
-fn numbers(measured: &Measured) -> [String; 11] {
+fn numbers(measured: &Measured) -> [String; 15] {
     let recording = &measured.recording;
     [
         format!("{:.2}", measured.native_seconds),
@@ -86,6 +91,10 @@ fn numbers(measured: &Measured) -> [String; 11] {
         format!("{:.4}", recording.bits_per_instruction),
         format!("{:.2}", recording.recorder_cpu_seconds),
         format!("{:.0}", recording.recorder_memory_bytes as f64 / f64::from(1 << 20)),
+        format!("{:.2}", measured.addresses.slowdown),
+        format!("{:.2}", measured.addresses.recording.bits_per_instruction),
+        format!("{:.2}", measured.values.slowdown),
+        format!("{:.2}", measured.values.recording.bits_per_instruction),
         format!("{:.0}", measured.reading.read_steps_mips),
         format!("{:.0}", measured.reading.read_instructions_mips),
         peer(&measured.valgrind_none),
@@ -113,6 +122,10 @@ fn mean_cells(report: &Report) -> Vec<String> {
         number(means.bits_per_instruction, 4),
         empty(),
         empty(),
+        number(means.addresses_slowdown, 2),
+        number(means.addresses_bits_per_instruction, 2),
+        number(means.values_slowdown, 2),
+        number(means.values_bits_per_instruction, 2),
         number(means.read_steps_mips, 0),
         number(means.read_instructions_mips, 0),
         number(means.valgrind_none, 2),
