@@ -12,6 +12,7 @@ use serde::Serialize;
 use crate::machine::{self, Machine};
 
 mod measure;
+mod pace;
 mod programs;
 mod table;
 
@@ -27,7 +28,7 @@ pub struct Arguments {
     /// Print JSON instead of the table.
     #[arg(long)]
     json: bool,
-    /// Only these programs, separated by commas.
+    /// Only these programs, separated by commas; `pace` is the pace after leaving.
     #[arg(long, value_delimiter = ',', value_name = "NAME,...")]
     programs: Vec<String>,
     /// Leave valgrind out.
@@ -49,6 +50,9 @@ pub struct Report {
     pub machine: Machine,
     pub programs: Vec<Row>,
     pub geometric_means: Means,
+    /// Of a program that is attached to and left; with the others or by `--programs pace`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pace: Option<Result<pace::Pace, Missing>>,
 }
 
 /// What one program gave.
@@ -110,6 +114,9 @@ pub struct Means {
     pub valgrind_lackey: Option<f64>,
 }
 
+/// In place of a program: only the pace after leaving.
+const PACE: &str = "pace";
+
 /// lackey is so slow that it runs on so many seconds of work only, compared with native runs of the same work.
 const LACKEY_SCALE: f64 = 0.04;
 
@@ -122,6 +129,7 @@ struct Bench {
 }
 
 pub fn run(arguments: &Arguments) -> Result<(), String> {
+    let wants_pace = arguments.programs.is_empty() || arguments.programs.iter().any(|name| name == PACE);
     let selected = select(&arguments.programs)?;
     let bench = Bench {
         trackway: crate::build_trackway()?,
@@ -131,12 +139,14 @@ pub fn run(arguments: &Arguments) -> Result<(), String> {
         valgrind: valgrind(arguments.no_valgrind),
     };
     let programs: Vec<Row> = selected.iter().map(|program| bench.row(program)).collect();
+    let pace = wants_pace.then(|| pace::measure(&bench.trackway, bench.directory.path()));
     let report = Report {
         command: command_line(arguments),
         date: machine::today(),
         machine: machine::describe(),
         geometric_means: means(&programs),
         programs,
+        pace: pace.map(|pace| pace.map_err(|problem| Missing { problem })),
     };
     let json = serde_json::to_string_pretty(&report).map_err(|error| error.to_string())?;
     if arguments.json {
@@ -164,6 +174,7 @@ fn select(names: &[String]) -> Result<Vec<&'static Program>, String> {
     let known = || PROGRAMS.iter().map(|program| program.name).collect::<Vec<_>>().join(", ");
     names
         .iter()
+        .filter(|name| *name != PACE)
         .map(|name| PROGRAMS.iter().find(|program| program.name == name))
         .map(|found| found.ok_or_else(|| format!("there are only these programs: {}", known())))
         .collect()

@@ -15,8 +15,22 @@ pub fn text(report: &Report) -> String {
     let mut text = format!("{} on {}: {}\n\n", report.command, report.date, report.machine);
     text.push_str(&aligned(&rows));
     text.push('\n');
+    text.push_str(&pace(report));
     text.push_str(&notes());
     text
+}
+
+/// A sentence about the pace after leaving.
+fn pace(report: &Report) -> String {
+    match &report.pace {
+        None => String::new(),
+        Some(Ok(pace)) => format!(
+            "Attached to and left five times, a program takes {:.0} microseconds for the same work before, {:.0} while it is \
+             recorded, and {:.0} after: {:.3} times as long as before.\n\n",
+            pace.before, pace.while_recorded, pace.after, pace.ratio
+        ),
+        Some(Err(missing)) => format!("The pace after leaving could not be measured: {}\n\n", missing.problem),
+    }
 }
 
 /// The table in Markdown.
@@ -32,6 +46,7 @@ fn markdown(report: &Report) -> String {
     }
     line(mean_cells(report));
     text.push('\n');
+    text.push_str(&pace(report));
     text.push_str(&notes());
     text
 }
