@@ -4,7 +4,7 @@
 #include <pthread.h>
 #include <semaphore.h>
 
-static sem_t ready;
+static sem_t ready, asked;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t condition = PTHREAD_COND_INITIALIZER;
 static char order[64];
@@ -63,7 +63,8 @@ static void *while_disabled(void *argument)
 {
     CHECK(pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, NULL) == 0);
     sem_post(&ready);
-    usleep(5000);
+    while (sem_wait(&asked) != 0)
+        ;
     note("5");
     CHECK(pthread_setcancelstate(PTHREAD_CANCEL_ENABLE, NULL) == 0);
     pthread_testcancel();
@@ -75,7 +76,7 @@ int main(void)
 {
     void *(*bodies[])(void *) = {in_read, in_wait, in_a_loop, while_disabled};
     int cancelled = 0;
-    CHECK(sem_init(&ready, 0, 0) == 0);
+    CHECK(sem_init(&ready, 0, 0) == 0 && sem_init(&asked, 0, 0) == 0);
     for (int round = 0; round < 3; round++)
         for (int i = 0; i < 4; i++) {
             pthread_t thread;
@@ -85,7 +86,10 @@ int main(void)
                 ;
             if (round == 2)
                 usleep(1000);
-            CHECK(pthread_cancel(thread) == 0 && pthread_join(thread, &result) == 0);
+            CHECK(pthread_cancel(thread) == 0);
+            if (bodies[i] == while_disabled)
+                sem_post(&asked);
+            CHECK(pthread_join(thread, &result) == 0);
             cancelled += result == PTHREAD_CANCELED;
         }
     CHECK(pthread_mutex_lock(&lock) == 0);
