@@ -437,25 +437,23 @@ impl Streams {
         }
     }
 
+    /// Without branches: nobody could predict them.
     #[inline(always)]
     fn lane(&mut self, wrong: u64, value: u64, met: &mut [u64]) {
         let is_high = wrong << 32 == 0;
         let part = select_unpredictable(is_high, (wrong.cast_signed() >> 32).cast_unsigned(), wrong);
         let difference = zigzag(part);
         let width = (u64::BITS - difference.leading_zeros()).div_ceil(8) as usize;
-        let (class, stored) = if width > 4 {
-            let place = Memory::met_place(value);
-            match met.get_mut(place) {
-                Some(known) if *known == value => (MET, place as u64),
-                Some(known) => {
-                    *known = value;
-                    (VALUE, value)
-                }
-                None => (VALUE, value),
-            }
-        } else {
-            (width.saturating_sub(1) + select_unpredictable(is_high, HIGH, 0), difference)
-        };
+        let is_small = width <= 4;
+        let place = Memory::met_place(value);
+        let Some(known) = met.get_mut(place) else { return };
+        let is_met = *known == value;
+        *known = select_unpredictable(is_small, *known, value);
+        let other_class = select_unpredictable(is_met, MET, VALUE);
+        let other_stored = select_unpredictable(is_met, place as u64, value);
+        let small_class = width.wrapping_sub(1) + select_unpredictable(is_high, HIGH, 0);
+        let class = select_unpredictable(is_small, small_class, other_class);
+        let stored = select_unpredictable(is_small, difference, other_stored);
         self.classes.push(class as u64, 1);
         if let (Some(stream), Some(&width)) = (self.stored.get_mut(class), WIDTHS.get(class)) {
             stream.push(stored, width);

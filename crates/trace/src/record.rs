@@ -41,13 +41,20 @@ pub(crate) fn read_recording(content: &[u8]) -> Option<Recording> {
         options: Vec::new(),
         data: DataMode::None,
     };
-    for words in [&mut recording.command, &mut recording.options] {
-        for _ in 0..fields.varint()? {
-            words.push(fields.string()?);
-        }
+    read_words(&mut fields, &mut recording.command)?;
+    // Format version 1 ends here.
+    if !fields.is_empty() {
+        read_words(&mut fields, &mut recording.options)?;
+        recording.data = DataMode::from_number(fields.varint()?)?;
     }
-    recording.data = DataMode::from_number(fields.varint()?)?;
     Some(recording)
+}
+
+fn read_words(fields: &mut Bytes<'_>, words: &mut Vec<String>) -> Option<()> {
+    for _ in 0..fields.varint()? {
+        words.push(fields.string()?);
+    }
+    Some(())
 }
 
 pub(crate) fn write_exit(exit: Exit) -> Vec<u8> {
@@ -487,9 +494,12 @@ mod tests {
             data: DataMode::Values,
         };
         let bytes = write_recording(&recording);
-        assert_eq!(read_recording(&bytes), Some(recording));
+        assert_eq!(read_recording(&bytes), Some(recording.clone()));
+        // What version 1 has: everything but the options (their number, two lengths, seven letters) and the data.
+        let old_length = bytes.len() - (1 + 2 + 7) - 1;
+        let old = Recording { options: Vec::new(), data: DataMode::None, ..recording };
         for length in 0..bytes.len() {
-            assert_eq!(read_recording(&bytes[..length]), None);
+            assert_eq!(read_recording(&bytes[..length]), (length == old_length).then(|| old.clone()), "{length}");
         }
     }
 
