@@ -392,6 +392,16 @@ const PROGRAMS: &[Program] = &[
         [] => "beside data 20100\nby itself 20100\nneighbours 20500\nthrough another mapping 21099\nby another process 520\nSystem V 19900\nbetween protections 20708\n", Status(0)),
     behaviour!("alignment_check", "alignment_check.c", ANY_STATIC_FIRST, true; "the AC flag: misaligned accesses raise SIGBUS, nothing else does";
         [] => "sum 333833500, checks 1, faults 1\n", Status(0)),
+    behaviour!("jumps_and_contexts", "jumps_and_contexts.c", ANY_STATIC_FIRST, true; "setjmp, longjmp, makecontext, swapcontext";
+        [] => "sum 5050, callback 78\norder a0b0c0a1b1c1a2b2c2\n", Status(0)),
+    behaviour!("timers", "timers.c", DYNAMIC, false; "setitimer, timer_create, timerfd, signalfd, sleeps that are interrupted";
+        [] => "intervals 1 1 1\nvalue 42 notified 5\nexpirations 1 signal 10\nalarm 1\n", Status(0)),
+    behaviour!("cancel", "cancel.c", DYNAMIC, false; "pthread_cancel in calls that wait, in a loop, while it is disabled; clean-up handlers";
+        [] => "cancelled 12, order 213452134521345\n", Status(0)),
+    behaviour!("clocks", "clocks.c", DYNAMIC, false; "time through the vdso and the old fixed addresses";
+        [] => "backwards 0, same day 1\nimage 1\nold calls 1\n", Status(0)),
+    behaviour!("limits", "limits.c", DYNAMIC, false; "small limits of address space, stack, files; memory that runs out";
+        [] => "files 3, sizes 4\ndeep 40000\nspace 1, malloc 1, first 0\n", Status(0)),
     behaviour!("seccomp", "seccomp.c" + "seccomp.h", ANY_STATIC_FIRST, true; "seccomp filters that answer with errors, across exec";
         ["errors"] => "getppid EDOM, getuid EDOM, getpid allowed\nmmap EXDEV, munmap allowed, fork EXDEV\nsigaction EXDEV, sigprocmask allowed, sigaltstack EXDEV, exec EDOM\n", Status(0);
         ["bad"] => "nothing EINVAL, broken EINVAL, nowhere EFAULT, no program EFAULT, no operation EINVAL, mode 0\n", Status(0);

@@ -12,6 +12,7 @@ use serde::Serialize;
 use crate::machine::{self, Machine};
 
 mod measure;
+mod pace;
 mod programs;
 mod table;
 
@@ -27,7 +28,7 @@ pub struct Arguments {
     /// Print JSON instead of the table.
     #[arg(long)]
     json: bool,
-    /// Only these programs, separated by commas.
+    /// Only these programs, separated by commas; `pace` is the pace after leaving.
     #[arg(long, value_delimiter = ',', value_name = "NAME,...")]
     programs: Vec<String>,
     /// Leave valgrind out.
@@ -49,6 +50,9 @@ pub struct Report {
     pub machine: Machine,
     pub programs: Vec<Row>,
     pub geometric_means: Means,
+    /// Of a program that is attached to and left; with the others or by `--programs pace`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pace: Option<Result<pace::Pace, Missing>>,
 }
 
 /// What one program gave.
@@ -72,10 +76,20 @@ pub struct Measured {
     #[serde(flatten)]
     pub recording: Recording,
     pub slowdown: f64,
+    pub addresses: WithData,
+    pub values: WithData,
     #[serde(flatten)]
     pub reading: Reading,
     pub valgrind_none: Peer,
     pub valgrind_lackey: Peer,
+}
+
+/// A recording with memory accesses.
+#[derive(Serialize)]
+pub struct WithData {
+    #[serde(flatten)]
+    pub recording: Recording,
+    pub slowdown: f64,
 }
 
 /// How another tool did.
@@ -90,11 +104,18 @@ pub enum Peer {
 pub struct Means {
     pub slowdown: Option<f64>,
     pub bits_per_instruction: Option<f64>,
+    pub addresses_slowdown: Option<f64>,
+    pub addresses_bits_per_instruction: Option<f64>,
+    pub values_slowdown: Option<f64>,
+    pub values_bits_per_instruction: Option<f64>,
     pub read_steps_mips: Option<f64>,
     pub read_instructions_mips: Option<f64>,
     pub valgrind_none: Option<f64>,
     pub valgrind_lackey: Option<f64>,
 }
+
+/// In place of a program: only the pace after leaving.
+const PACE: &str = "pace";
 
 /// lackey is so slow that it runs on so many seconds of work only, compared with native runs of the same work.
 const LACKEY_SCALE: f64 = 0.04;
@@ -108,6 +129,7 @@ struct Bench {
 }
 
 pub fn run(arguments: &Arguments) -> Result<(), String> {
+    let wants_pace = arguments.programs.is_empty() || arguments.programs.iter().any(|name| name == PACE);
     let selected = select(&arguments.programs)?;
     let bench = Bench {
         trackway: crate::build_trackway()?,
@@ -117,12 +139,14 @@ pub fn run(arguments: &Arguments) -> Result<(), String> {
         valgrind: valgrind(arguments.no_valgrind),
     };
     let programs: Vec<Row> = selected.iter().map(|program| bench.row(program)).collect();
+    let pace = wants_pace.then(|| pace::measure(&bench.trackway, bench.directory.path()));
     let report = Report {
         command: command_line(arguments),
         date: machine::today(),
         machine: machine::describe(),
         geometric_means: means(&programs),
         programs,
+        pace: pace.map(|pace| pace.map_err(|problem| Missing { problem })),
     };
     let json = serde_json::to_string_pretty(&report).map_err(|error| error.to_string())?;
     if arguments.json {
@@ -150,6 +174,7 @@ fn select(names: &[String]) -> Result<Vec<&'static Program>, String> {
     let known = || PROGRAMS.iter().map(|program| program.name).collect::<Vec<_>>().join(", ");
     names
         .iter()
+        .filter(|name| *name != PACE)
         .map(|name| PROGRAMS.iter().find(|program| program.name == name))
         .map(|found| found.ok_or_else(|| format!("there are only these programs: {}", known())))
         .collect()
@@ -197,20 +222,34 @@ impl Bench {
         let command = program.command(self.directory.path(), self.scale)?;
         let trace = self.directory.path().join("bench.trk");
         let mut native = f64::INFINITY;
-        let mut recorded: Option<Recording> = None;
+        let mut best: [Option<Recording>; 3] = [const { None }; 3];
         for _ in 0..self.rounds {
-            native = native.min(measure::native(&command)?);
-            let recording = measure::record(&self.trackway, &command, &trace)?;
-            if recorded.as_ref().is_none_or(|best| recording.record_seconds < best.record_seconds) {
-                recorded = Some(recording);
+            // Control flow last: its trace is read afterwards.
+            for (data, best) in ["values", "addresses", "none"].into_iter().zip(&mut best) {
+                native = native.min(measure::native(&command)?);
+                let recording = measure::record(&self.trackway, &command, &trace, data)?;
+                if best.as_ref().is_none_or(|best| recording.record_seconds < best.record_seconds) {
+                    *best = Some(recording);
+                }
             }
         }
-        let recording = recorded.ok_or("there are no rounds")?;
+        let [Some(values), Some(addresses), Some(recording)] = best else { return Err("there are no rounds".into()) };
+        let with_data = |recording: Recording| WithData { slowdown: recording.record_seconds / native, recording };
+        let (addresses, values) = (with_data(addresses), with_data(values));
         let reading = measure::read(&trace)?;
         let valgrind_none = self.none(&command, native)?;
         let valgrind_lackey = self.lackey(program)?;
         let slowdown = recording.record_seconds / native;
-        Ok(Measured { native_seconds: native, recording, slowdown, reading, valgrind_none, valgrind_lackey })
+        Ok(Measured {
+            native_seconds: native,
+            recording,
+            slowdown,
+            addresses,
+            values,
+            reading,
+            valgrind_none,
+            valgrind_lackey,
+        })
     }
 
     fn none(&self, command: &[String], native: f64) -> Result<Peer, String> {
@@ -244,6 +283,10 @@ fn means(rows: &[Row]) -> Means {
     Means {
         slowdown: over(|row| Some(row.slowdown)),
         bits_per_instruction: over(|row| Some(row.recording.bits_per_instruction)),
+        addresses_slowdown: over(|row| Some(row.addresses.slowdown)),
+        addresses_bits_per_instruction: over(|row| Some(row.addresses.recording.bits_per_instruction)),
+        values_slowdown: over(|row| Some(row.values.slowdown)),
+        values_bits_per_instruction: over(|row| Some(row.values.recording.bits_per_instruction)),
         read_steps_mips: over(|row| Some(row.reading.read_steps_mips)),
         read_instructions_mips: over(|row| Some(row.reading.read_instructions_mips)),
         valgrind_none: geometric_mean(rows.iter().filter_map(|row| peer(&row.result.as_ref().ok()?.valgrind_none))),

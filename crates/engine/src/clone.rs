@@ -9,7 +9,7 @@ use wire::{Control, RDI, RSI, RSP, SLOT_COUNT, SLOT_FREE, SLOT_LIVE, word};
 use crate::fragment::ENGINE;
 use crate::sys::{self, number};
 use crate::tcb::{self, Tcb};
-use crate::{dispatch, follow, leave, ring, select, signal, syscall};
+use crate::{dispatch, follow, leave, limits, ring, select, signal, syscall};
 
 const CLONE_VM: u64 = 0x100;
 const CLONE_SIGHAND: u64 = 0x800;
@@ -248,6 +248,7 @@ pub fn exit_process(tcb: &mut Tcb) -> ! {
 pub fn exit(tcb: &mut Tcb) -> ! {
     signal::block_all(tcb);
     ring::close(tcb, word::END);
+    limits::shrink(tcb.mapping_length);
     let status = tcb.registers.general[RDI];
     // SAFETY: the thread's stacks go away together with the thread; the assembly uses none. Signals are blocked.
     unsafe {

@@ -21,6 +21,7 @@ pub mod exec;
 pub mod follow;
 pub mod fragment;
 pub mod leave;
+pub mod limits;
 pub mod lock;
 pub mod lookup;
 pub mod maps;

@@ -10,7 +10,7 @@ use wire::{Control, FLAG_ATTACHED, FLAG_FSGSBASE, Init, Places, STAGE_STARTED, V
 use crate::emit::Table;
 use crate::fragment::ENGINE;
 use crate::tcb::{self, Tcb, Vectors};
-use crate::{clone, dispatch, leave, own, ring, select, signal, sys, syscall};
+use crate::{clone, dispatch, leave, limits, own, ring, select, signal, sys, syscall};
 
 /// Called once per image, on the injector's stack.
 ///
@@ -55,6 +55,7 @@ fn is_attached(init: &Init) -> bool {
 /// What all threads share.
 fn set_up(control: &'static Control, init: &Init) {
     own::set_up(control);
+    limits::grow(wire::SHARED_BYTES as u64 + (init.engine_end - init.engine_start));
     let table = Table { address: init.table as u32, by_pext: has_bmi2() };
     ENGINE.lock().set_up(init.shared, table, dispatch::miss_entry());
     signal::set_image(init.engine_start, init.engine_end);

@@ -2,6 +2,8 @@
 
 use core::arch::asm;
 
+use crate::limits;
+
 pub mod number {
     pub const READ: u64 = 0;
     pub const OPEN: u64 = 2;
@@ -24,11 +26,13 @@ pub mod number {
     pub const EXIT: u64 = 60;
     pub const SHMDT: u64 = 67;
     pub const READLINK: u64 = 89;
+    pub const GETRLIMIT: u64 = 97;
     pub const RT_SIGTIMEDWAIT: u64 = 128;
     pub const RT_SIGSUSPEND: u64 = 130;
     pub const SIGALTSTACK: u64 = 131;
     pub const PRCTL: u64 = 157;
     pub const ARCH_PRCTL: u64 = 158;
+    pub const SETRLIMIT: u64 = 160;
     pub const GETTID: u64 = 186;
     pub const FUTEX: u64 = 202;
     pub const EXIT_GROUP: u64 = 231;
@@ -38,6 +42,7 @@ pub mod number {
     pub const PPOLL: u64 = 271;
     pub const EPOLL_PWAIT: u64 = 281;
     pub const RT_TGSIGQUEUEINFO: u64 = 297;
+    pub const PRLIMIT64: u64 = 302;
     pub const SECCOMP: u64 = 317;
     pub const EXECVEAT: u64 = 322;
     pub const PKEY_MPROTECT: u64 = 329;
@@ -87,9 +92,14 @@ pub unsafe fn call(number: u64, arguments: [u64; 6]) -> i64 {
 /// Anonymous private memory. `address` is a hint, or exact and free with `MAP_FIXED_NOREPLACE` in `flags`.
 pub fn map(address: u64, length: u64, protection: u64, flags: u64) -> Option<u64> {
     let flags = flags | MAP_PRIVATE | MAP_ANONYMOUS;
+    limits::grow(length);
     // SAFETY: new memory at a free address changes nothing that exists.
     let result = unsafe { call(number::MMAP, [address, length, protection, flags, u64::MAX, 0]) };
-    u64::try_from(result).ok()
+    let address = u64::try_from(result).ok();
+    if address.is_none() {
+        limits::shrink(length);
+    }
+    address
 }
 
 /// # Safety
@@ -97,6 +107,7 @@ pub fn map(address: u64, length: u64, protection: u64, flags: u64) -> Option<u64
 pub unsafe fn unmap(address: u64, length: u64) {
     // SAFETY: the caller's promise.
     unsafe { call(number::MUNMAP, [address, length, 0, 0, 0, 0]) };
+    limits::shrink(length);
 }
 
 /// # Safety

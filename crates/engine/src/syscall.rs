@@ -9,7 +9,7 @@ use wire::{R8, R9, R10, R11, RAX, RCX, RDI, RDX, RSI, RSP, Rseq, word};
 use crate::fragment::ENGINE;
 use crate::sys::{self, number};
 use crate::tcb::Tcb;
-use crate::{clone, exec, leave, memory, ring, seccomp, select, signal, skip};
+use crate::{clone, exec, leave, limits, memory, ring, seccomp, select, signal, skip};
 
 pub const INSTRUCTION_BYTES: u64 = 2;
 /// Returned by [`trackway_syscall`] when signals are waiting; no system call returns this.
@@ -58,6 +58,7 @@ pub fn handle(tcb: &mut Tcb) {
         number::SHMDT => detach_shared(arguments),
         number::MREMAP => remap(arguments),
         number::ARCH_PRCTL => arch_prctl(tcb, a),
+        number::SETRLIMIT | number::GETRLIMIT | number::PRLIMIT64 => limits::limit(call, arguments),
         number::PRCTL => seccomp::prctl(tcb, arguments),
         number::SECCOMP => seccomp::seccomp(tcb, arguments),
         number::PPOLL | number::EPOLL_PWAIT | number::EPOLL_PWAIT2 => with_mask(tcb, mask_argument(call, arguments)),

@@ -52,12 +52,12 @@ fn time(command: &[String], before: &[&str]) -> Result<f64, String> {
     if status.success() { Ok(seconds) } else { Err(format!("`{}` ended with {status}", words.join(" "))) }
 }
 
-/// Records a run of `command` to `trace`.
-pub fn record(trackway: &Path, command: &[String], trace: &Path) -> Result<Recording, String> {
+/// Records a run of `command`, with this data, to `trace`.
+pub fn record(trackway: &Path, command: &[String], trace: &Path, data: &str) -> Result<Recording, String> {
     let report = trace.with_extension("json");
     let trackway = trackway.to_string_lossy();
     let (trace, report) = (trace.to_string_lossy(), report.to_string_lossy());
-    let before = [&*trackway, "record", "--output", &trace, "--report", &report, "--"];
+    let before = [&*trackway, "record", "--data", data, "--output", &trace, "--report", &report, "--"];
     let record_seconds = time(command, &before)?;
     let text = std::fs::read_to_string(&*report).map_err(|error| format!("{report}: {error}"))?;
     let observed: serde_json::Value = serde_json::from_str(&text).map_err(|error| format!("{report}: {error}"))?;

@@ -15,8 +15,22 @@ pub fn text(report: &Report) -> String {
     let mut text = format!("{} on {}: {}\n\n", report.command, report.date, report.machine);
     text.push_str(&aligned(&rows));
     text.push('\n');
+    text.push_str(&pace(report));
     text.push_str(&notes());
     text
+}
+
+/// A sentence about the pace after leaving.
+fn pace(report: &Report) -> String {
+    match &report.pace {
+        None => String::new(),
+        Some(Ok(pace)) => format!(
+            "Attached to and left five times, a program takes {:.0} microseconds for the same work before, {:.0} while it is \
+             recorded, and {:.0} after: {:.3} times as long as before.\n\n",
+            pace.before, pace.while_recorded, pace.after, pace.ratio
+        ),
+        Some(Err(missing)) => format!("The pace after leaving could not be measured: {}\n\n", missing.problem),
+    }
 }
 
 /// The table in Markdown.
@@ -32,13 +46,15 @@ fn markdown(report: &Report) -> String {
     }
     line(mean_cells(report));
     text.push('\n');
+    text.push_str(&pace(report));
     text.push_str(&notes());
     text
 }
 
 fn notes() -> String {
     format!(
-        "Times are the best of interleaved runs. Slowdowns are over native; lackey ran on less work ({LACKEY_SCALE} s), compared \
+        "Times are the best of interleaved runs. Slowdowns are over native, those under \"addresses\" and \"values\" \
+         with --data, file written and compressed; lackey ran on less work ({LACKEY_SCALE} s), compared \
          with native runs of the same.\nMemory is the recorder's peak without its rings; reading is on one core, in millions \
          of instructions per second.\n"
     )
@@ -54,6 +70,10 @@ fn heading() -> Vec<String> {
         "bits/instr.",
         "recorder cpu s",
         "memory MiB",
+        "addresses",
+        "bits/instr.",
+        "values",
+        "bits/instr.",
         "steps M/s",
         "instr. M/s",
         "valgrind none",
@@ -76,7 +96,7 @@ pub fn cells(row: &Row) -> Vec<String> {
     cells
 }
 
-fn numbers(measured: &Measured) -> [String; 11] {
+fn numbers(measured: &Measured) -> [String; 15] {
     let recording = &measured.recording;
     [
         format!("{:.2}", measured.native_seconds),
@@ -86,6 +106,10 @@ fn numbers(measured: &Measured) -> [String; 11] {
         format!("{:.4}", recording.bits_per_instruction),
         format!("{:.2}", recording.recorder_cpu_seconds),
         format!("{:.0}", recording.recorder_memory_bytes as f64 / f64::from(1 << 20)),
+        format!("{:.2}", measured.addresses.slowdown),
+        format!("{:.2}", measured.addresses.recording.bits_per_instruction),
+        format!("{:.2}", measured.values.slowdown),
+        format!("{:.2}", measured.values.recording.bits_per_instruction),
         format!("{:.0}", measured.reading.read_steps_mips),
         format!("{:.0}", measured.reading.read_instructions_mips),
         peer(&measured.valgrind_none),
@@ -113,6 +137,10 @@ fn mean_cells(report: &Report) -> Vec<String> {
         number(means.bits_per_instruction, 4),
         empty(),
         empty(),
+        number(means.addresses_slowdown, 2),
+        number(means.addresses_bits_per_instruction, 2),
+        number(means.values_slowdown, 2),
+        number(means.values_bits_per_instruction, 2),
         number(means.read_steps_mips, 0),
         number(means.read_instructions_mips, 0),
         number(means.valgrind_none, 2),

@@ -1,0 +1,150 @@
+//! Limits of memory that the application sets for itself. The engine's memory is in the same address space and must not count, so
+//! the kernel gets limits that are higher by what the engine has, and they grow with it. The application sees those that it
+//! has asked for.
+
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use crate::lock::Mutex;
+use crate::sys::{self, number};
+use crate::{memory, syscall};
+
+/// RLIMIT_DATA and RLIMIT_AS.
+const RESOURCES: [u64; 2] = [2, 9];
+const INFINITE: u64 = u64::MAX;
+/// How much the engine's memory may grow after the application has lowered its hard limit.
+const HEADROOM: u64 = 1 << 40;
+
+/// The kernel's `struct rlimit`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Limit {
+    current: u64,
+    most: u64,
+}
+
+/// What the application has asked for.
+static LIMITS: Mutex<[Option<Limit>; RESOURCES.len()]> = Mutex::new([None; RESOURCES.len()]);
+static ANY: AtomicBool = AtomicBool::new(false);
+/// Bytes of address space that are the engine's.
+static OWN: AtomicU64 = AtomicU64::new(0);
+
+fn place(resource: u64) -> Option<usize> {
+    RESOURCES.iter().position(|known| *known == resource & 0xffff_ffff)
+}
+
+/// The engine's memory grows by this much.
+pub fn grow(bytes: u64) {
+    OWN.fetch_add(bytes, Ordering::Relaxed);
+    adjust(bytes as i64);
+}
+
+/// The engine has given back this much.
+pub fn shrink(bytes: u64) {
+    OWN.fetch_sub(bytes, Ordering::Relaxed);
+    adjust((bytes as i64).wrapping_neg());
+}
+
+fn adjust(by: i64) {
+    if !ANY.load(Ordering::Relaxed) {
+        return;
+    }
+    let limits = LIMITS.lock();
+    for (&resource, _) in RESOURCES.iter().zip(limits.iter()).filter(|(_, limit)| limit.is_some()) {
+        let Some(mut real) = real(resource) else { continue };
+        if real.current != INFINITE {
+            real.current = real.current.saturating_add_signed(by).min(real.most);
+            // SAFETY: the kernel reads the limit.
+            unsafe { sys::call(number::PRLIMIT64, [0, resource, &raw const real as u64, 0, 0, 0]) };
+        }
+    }
+}
+
+/// What the kernel has.
+fn real(resource: u64) -> Option<Limit> {
+    let mut limit = Limit { current: 0, most: 0 };
+    // SAFETY: the kernel writes the limit.
+    let result = unsafe { sys::call(number::PRLIMIT64, [0, resource, 0, &raw mut limit as u64, 0, 0]) };
+    (result == 0).then_some(limit)
+}
+
+/// What the kernel gets if the application asks for `wanted` and the kernel has `real`.
+fn lifted(wanted: Limit, real: Limit, own: u64) -> Limit {
+    let most = match wanted.most {
+        INFINITE => INFINITE,
+        // More than there is: that is for the kernel to decide.
+        most if most > real.most => most,
+        most => most.saturating_add(HEADROOM).min(real.most),
+    };
+    let current = match wanted.current {
+        INFINITE => INFINITE,
+        current => current.saturating_add(own).min(most),
+    };
+    Limit { current, most }
+}
+
+/// The application's setrlimit, getrlimit and prlimit64.
+pub fn limit(call: u64, arguments: [u64; 6]) -> i64 {
+    let [a, b, c, d, ..] = arguments;
+    let (resource, new, old) = match call {
+        number::SETRLIMIT => (a, b, 0),
+        number::GETRLIMIT => (a, 0, b),
+        _ if a == 0 || a == own_process() => (b, c, d),
+        _ => return syscall::call_now(call, arguments),
+    };
+    match place(resource) {
+        Some(place) => of_memory(call, arguments, place, new, old),
+        None => syscall::call_now(call, arguments),
+    }
+}
+
+fn own_process() -> u64 {
+    // SAFETY: no arguments.
+    unsafe { sys::call(number::GETPID, [0; 6]) as u64 }
+}
+
+fn of_memory(call: u64, mut arguments: [u64; 6], place: usize, new: u64, old: u64) -> i64 {
+    let wanted = match new {
+        0 => None,
+        address => match memory::read::<Limit>(address) {
+            Some(limit) if limit.current > limit.most => return sys::EINVAL,
+            Some(limit) => Some(limit),
+            None => return sys::EFAULT,
+        },
+    };
+    let mut limits = LIMITS.lock();
+    let (before, real) = (limits[place], real(RESOURCES[place]));
+    let lifted = wanted.zip(real).map(|(wanted, real)| lifted(wanted, real, OWN.load(Ordering::Relaxed)));
+    if let Some(lifted) = &lifted {
+        arguments[if call == number::SETRLIMIT { 1 } else { 2 }] = core::ptr::from_ref(lifted) as u64;
+    }
+    let result = syscall::call_now(call, arguments);
+    if result != 0 {
+        return result;
+    }
+    if wanted.is_some() {
+        limits[place] = wanted;
+        ANY.store(true, Ordering::Relaxed);
+    }
+    drop(limits);
+    match before {
+        Some(before) if old != 0 && !memory::write(old, &before) => sys::EFAULT,
+        _ => 0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_kernel_gets_more_than_the_application_asks_for() {
+        let endless = Limit { current: INFINITE, most: INFINITE };
+        let both = |number| Limit { current: number, most: number };
+        assert_eq!(lifted(endless, endless, 7), endless);
+        assert_eq!(lifted(both(100), endless, 7), Limit { current: 107, most: 100 + HEADROOM });
+        assert_eq!(lifted(Limit { current: 100, most: INFINITE }, endless, 7), Limit { current: 107, most: INFINITE });
+        let low = both(HEADROOM / 2);
+        assert_eq!(lifted(both(100), low, 7), Limit { current: 107, most: HEADROOM / 2 });
+        assert_eq!(lifted(both(HEADROOM), low, 7).most, HEADROOM, "the kernel will refuse");
+    }
+}
