@@ -158,7 +158,7 @@ fn words(seed: u32, count: usize) -> impl Iterator<Item = Vec<u32>> {
 fn nothing_is_lost_when_rings_are_full() {
     let shared = Shared::create().unwrap();
     let mut sink = MemorySink { delay: Duration::from_millis(10), ..MemorySink::default() };
-    const COUNT: usize = 250_000;
+    const COUNT: usize = 500_000;
     let (counters, warnings, failure) = drain_while(&shared, &mut sink, || {
         announce_paths(&shared, 1..101);
         std::thread::scope(|scope| {
