@@ -158,7 +158,7 @@ fn words(seed: u32, count: usize) -> impl Iterator<Item = Vec<u32>> {
 fn nothing_is_lost_when_rings_are_full() {
     let shared = Shared::create().unwrap();
     let mut sink = MemorySink { delay: Duration::from_millis(10), ..MemorySink::default() };
-    const COUNT: usize = 250_000;
+    const COUNT: usize = 500_000;
     let (counters, warnings, failure) = drain_while(&shared, &mut sink, || {
         announce_paths(&shared, 1..101);
         std::thread::scope(|scope| {
@@ -328,4 +328,106 @@ fn a_thread_that_took_its_segment_back_is_not_damaged() {
     assert!(!drain.pass());
     let (_, warnings, _) = drain.finish();
     assert_eq!(warnings, [""; 0]);
+}
+
+/// A drain that leaves out what is not selected.
+fn selecting<'a>(shared: &'a Shared, sink: &'a mut MemorySink, selection: &Selection) -> Drain<'a, &'a mut MemorySink> {
+    let mut drain = Drain::new(shared, sink);
+    drain.select(selection, std::process::id() as i32);
+    drain
+}
+
+/// Announces a block of its own for a fragment with one path.
+fn announce_path(shared: &Shared, path: u32, flags: u32) {
+    announce_block(shared, path, u64::from(path) << 12, &[0x90, 0xc3]);
+    let words = [path, 1, 1, flags, path, code::LEAVE_INDIRECT << 16 | 1];
+    announce_code(shared, code::FRAGMENT, &words.into_iter().flat_map(u32::to_le_bytes).collect::<Vec<u8>>());
+}
+
+#[test]
+fn silent_code_is_left_out() {
+    let shared = Shared::create().unwrap();
+    let mut sink = MemorySink::default();
+    let selection = Selection { length: Some(7), ..Selection::default() };
+    let mut drain = selecting(&shared, &mut sink, &selection);
+    for path in 1..4 {
+        announce_path(&shared, path, if path == 2 { code::SILENT } else { 0 });
+    }
+    let mut engine = Engine::start(&shared, 0, 0);
+    engine.append(&[1, 2, 2, 3]);
+    let mut other = Engine::start(&shared, 1, 1);
+    other.append(&[1]);
+    other.publish();
+    engine.publish();
+    drain.pass();
+    assert_eq!(shared.control().leave.load(SeqCst), wire::LEAVE_NOT);
+    other.append(&[3, 3]);
+    other.end();
+    engine.append(&[1]);
+    engine.end();
+    drain.pass();
+    assert_eq!(shared.control().leave.load(SeqCst), wire::LEAVE_TOGETHER);
+    drain.finish();
+    let gap = [word::event(word::GAP, 0), 2 << 12, 0];
+    let leave = [word::event(word::LEAVE, 0), 0, 0];
+    let half = [word::event(word::SIGNAL, 0), 1, 0, (1 << 12) + 1, 0, (1 << 12) + 1, 0, 0, 0];
+    assert_eq!(sink.paths[&(0, 0)], [&[1][..], &gap, &[3], &half, &leave].concat());
+    assert_eq!(sink.paths[&(0, 1)], [&[1][..], &leave].concat());
+    let numbers: Vec<u32> = sink.blocks.iter().map(|block| block.1).collect();
+    assert_eq!(numbers, [1, 3], "a block that only silent code has is not told");
+    assert_eq!(sink.fragments.len(), 2);
+}
+
+#[test]
+fn words_that_would_have_been_written_over_are_not_read() {
+    for left in [false, true] {
+        let shared = Shared::create().unwrap();
+        let mut sink = MemorySink::default();
+        let selection = Selection { skip: 1000, ..Selection::default() };
+        let mut drain = selecting(&shared, &mut sink, &selection);
+        announce_path(&shared, 1, 0);
+        let mut engine = Engine::start(&shared, 0, 0);
+        engine.append(&event(word::START, 0x4000));
+        engine.view().silent_from.store(4 * 5 + 1, SeqCst);
+        engine.append(&[1, 1, 77, word::event(99, 0)]);
+        if left {
+            drain.take_left(0, 4 * 9, 3);
+        } else {
+            drain.finish_image();
+        }
+        let (_, warnings, _) = drain.finish();
+        assert_eq!(warnings.len(), 1, "nothing was recorded");
+        let leave = if left { vec![word::event(word::LEAVE, 0), 3, 0] } else { vec![] };
+        assert_eq!(sink.paths[&(0, 0)], [event(word::START, 0x4000), leave].concat());
+        assert_eq!(shared.control().slots[0].silent_from.load(SeqCst), 0);
+    }
+}
+
+#[test]
+fn a_module_is_known_before_its_announcement_is_taken() {
+    let shared = Shared::create().unwrap();
+    let mut sink = MemorySink::default();
+    let selection = Selection { no_shared_libs: true, ..Selection::default() };
+    let mut drain = selecting(&shared, &mut sink, &selection);
+    let (done, late) = (AtomicBool::new(false), AtomicU32::new(0));
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let control = shared.control();
+            for index in 0..100 {
+                let module = [0x7000_0000 + index * 0x10000, 0x1000, 0, 9].map(u64::to_le_bytes).concat();
+                announce_code(&shared, code::MODULE, &[&module[..], b"/lib/some.so"].concat());
+                while control.code_tail.load(SeqCst) != control.code_head.load(SeqCst) {
+                    std::thread::yield_now();
+                }
+                late.fetch_add(u32::from(shared.selection().0.len() as u64 != index + 1), SeqCst);
+            }
+            done.store(true, SeqCst);
+        });
+        while !done.load(SeqCst) {
+            if !drain.pass() {
+                std::thread::yield_now();
+            }
+        }
+    });
+    assert_eq!(late.into_inner(), 0);
 }
