@@ -22,7 +22,7 @@ pub const MAGIC: u64 = u64::from_le_bytes(*b"TRACKWAY");
 pub const SLOT_COUNT: usize = 4096;
 pub const SEGMENT_COUNT: usize = 4;
 /// Distance between two segments of a slot; the last page of each is a guard page in the target.
-pub const SEGMENT_STRIDE: usize = 256 << 10;
+pub const SEGMENT_STRIDE: usize = 512 << 10;
 pub const GUARD_BYTES: usize = 16 << 10;
 /// Bytes of a path's word and its data at most: less than a guard page's, so that no store skips one.
 pub const RECORD_BYTES_MAX: usize = 12 << 10;
