@@ -158,7 +158,8 @@ fn words(seed: u32, count: usize) -> impl Iterator<Item = Vec<u32>> {
 fn nothing_is_lost_when_rings_are_full() {
     let shared = Shared::create().unwrap();
     let mut sink = MemorySink { delay: Duration::from_millis(10), ..MemorySink::default() };
-    const COUNT: usize = 500_000;
+    // Four times what a ring holds.
+    const COUNT: usize = 4 * wire::SEGMENT_COUNT * wire::SEGMENT_BYTES / size_of::<u32>();
     let (counters, warnings, failure) = drain_while(&shared, &mut sink, || {
         announce_paths(&shared, 1..101);
         std::thread::scope(|scope| {
