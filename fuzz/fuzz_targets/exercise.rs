@@ -22,6 +22,20 @@ pub fn exercise(bytes: Vec<u8>) {
                 Err(error) => _ = error.to_string(),
             }
         }
+        if let Ok(mut steps) = trace.steps_with_accesses(number) {
+            for _ in 0..1000 {
+                match steps.next_batch() {
+                    Ok(None) => break,
+                    // A string instruction may claim any number of iterations.
+                    Ok(Some(batch)) => {
+                        batch.accesses().take(10_000).for_each(|access| _ = batch.value(&access));
+                        batch.items_with_accesses().for_each(|(_, accesses)| _ = accesses.take(100).count());
+                    }
+                    Err(error) => _ = error.to_string(),
+                }
+            }
+            let _ = trace.seek_with_accesses(number, thread.counts.instructions / 3);
+        }
         if let Ok(mut steps) = trace.seek(number, thread.counts.instructions / 2) {
             let _ = steps.next_batch();
         }

@@ -6,6 +6,7 @@ use std::io::Read;
 use std::process::Stdio;
 
 use support::{Sample, command, run, trackway};
+use trace::DataMode;
 
 #[test]
 fn instructions_with_disassembly() {
@@ -48,6 +49,71 @@ fn control_in_eighteen_bytes() {
     assert_eq!(binary[7 * 18..], *last);
     let types: Vec<u8> = binary.chunks(18).map(|descriptor| descriptor[17]).collect();
     assert_eq!(types, [2, 3, 1, 0, 2, 3, 1, 0]);
+}
+
+#[test]
+fn memory_as_mls_trace_prints_it() {
+    let sample = Sample::with_data(DataMode::Values);
+    let dump = ["dump", "--kind", "memory"];
+    let expected = "\
+0, S, 0x0000000000401007, 0x000000007ffefff8, 8, 0x000000000040100c call 0x401020
+0, L, 0x0000000000401020, 0x000000007ffefff8, 8, 0x000000000040100c ret
+1, S, 0x0000000000401007, 0x000000007fff0ff8, 8, 0x000000000040100c call 0x401020
+1, L, 0x0000000000401020, 0x000000007fff0ff8, 8, 0x000000000040100c ret
+";
+    assert_eq!(trackway(&[&dump[..], &["-d", &sample.name()]].concat()).fine().text(), expected);
+    let lines: Vec<&str> = expected.lines().collect();
+    // The call is the fourth of seven instructions of each thread, the return the fifth.
+    for (window, shown) in [
+        (&["--thread", "1"][..], &lines[2..]),
+        (&["--thread", "1", "--skip", "4"], &lines[3..]),
+        (&["--thread", "1", "--skip", "3", "--length", "1"], &lines[2..3]),
+        (&["--skip", "4", "--length", "7"], &lines[1..3]),
+        (&["--length", "3"], &[]),
+    ] {
+        let text = trackway(&[&dump[..], &["-d"], window, &[&sample.name()]].concat()).fine().text();
+        assert_eq!(text.lines().collect::<Vec<_>>(), shown, "{window:?}");
+    }
+    let binary = trackway(&[&dump[..], &["--format", "binary", &sample.name()]].concat()).fine().stdout;
+    assert_eq!(binary.len(), 4 * 27);
+    let second = b"\x00\x00\x20\x10\x40\0\0\0\0\0\xf8\xff\xfe\x7f\0\0\0\0\x08\x0c\x10\x40\0\0\0\0\0";
+    assert_eq!(binary[27..54], *second);
+    let json = trackway(&[&dump[..], &["--json", "-t", "1", &sample.name()]].concat()).fine().text();
+    let first: serde_json::Value = serde_json::from_str(json.lines().next().unwrap()).unwrap();
+    assert_eq!((&first["kind"], &first["size"], &first["thread"]), (&"store".into(), &8.into(), &1.into()));
+    assert_eq!((&first["operand"], &first["value"]), (&"0x000000007fff0ff8".into(), &"0x000000000040100c".into()));
+}
+
+#[test]
+fn addresses_without_values() {
+    let sample = Sample::with_data(DataMode::Addresses);
+    let text = trackway(&["dump", "-k", "memory", "-t", "0", &sample.name()]).fine().text();
+    let expected = "0, S, 0x0000000000401007, 0x000000007ffefff8, 8\n0, L, 0x0000000000401020, 0x000000007ffefff8, 8\n";
+    assert_eq!(text, expected);
+    let binary = trackway(&["dump", "-k", "memory", "-f", "binary", "-t", "0", &sample.name()]).fine().stdout;
+    assert_eq!(binary.len(), 2 * 19);
+    let info = trackway(&["info", "--json", &sample.name()]).fine().json();
+    assert_eq!((&info["data"], &info["loads"], &info["stores"]), (&"addresses".into(), &2.into(), &2.into()));
+    assert_eq!((&info["data_bytes"], &info["threads"][1]["loads"]), (&16.into(), &1.into()));
+    let part = trackway(&["info", "--json", "--skip", "4", "-t", "1", &sample.name()]).fine().json();
+    assert_eq!((&part["loads"], &part["stores"]), (&1.into(), &0.into()));
+    let stat = trackway(&["stat", "--json", &sample.name()]).fine().json();
+    assert_eq!((&stat["loads"], &stat["stores"]), (&2.into(), &2.into()));
+    assert_eq!(stat["operands"], serde_json::json!([{ "size": 8, "loads": 2, "stores": 2 }]));
+    let text = trackway(&["info", &sample.name()]).fine().text();
+    assert!(text.contains("addresses: 16 B in"), "{text}");
+    assert!(trackway(&["stat", &sample.name()]).fine().text().contains("bytes"));
+    trackway(&["verify", &sample.name()]).fine();
+}
+
+#[test]
+fn a_trace_without_data_says_so() {
+    let sample = Sample::new();
+    trackway(&["dump", "-k", "memory", &sample.name()]).refused(1, &["not recorded", "--data addresses"]);
+    let info = trackway(&["info", "--json", &sample.name()]).fine().json();
+    assert_eq!((&info["data"], &info["loads"]), (&"none".into(), &0.into()));
+    let stat = trackway(&["stat", "--json", &sample.name()]).fine().json();
+    assert_eq!(stat.get("operands"), None);
 }
 
 #[test]

@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use support::{Random, Recorded, Setting, record};
 use trace::{
-    Codec, Event, Exit, Fragment, Options, ReadError, Recording, ThreadInfo, Trace, WriteError, Writer, part_name,
+    Codec, DataMode, Event, Exit, Fragment, Options, ReadError, Recording, ThreadInfo, Trace, WriteError, Writer,
+    part_name,
 };
 use wire::code::LEAVE_TAKEN;
 use wire::word;
@@ -21,7 +22,16 @@ fn example_of(codec: Codec, seed: u64, blocks: usize, runs: usize) -> (Vec<u8>, 
     let path = directory.path().join("example.trk");
     let options =
         Options { codec, chunk_words: 100, open_words: 1000, latency: Duration::from_secs(3600), ..Options::default() };
-    let setting = Setting { seed, blocks, threads: 2, images: 1, runs, habit: 10, options };
+    let setting = Setting {
+        seed,
+        blocks,
+        threads: 2,
+        images: 1,
+        runs,
+        habit: 10,
+        options,
+        data: if seed.is_multiple_of(2) { DataMode::Values } else { DataMode::None },
+    };
     let recorded = record(&path, &setting);
     (std::fs::read(&path).unwrap(), recorded)
 }
@@ -44,6 +54,7 @@ const CODE: u8 = 2;
 const PATH: u8 = 4;
 const END: u8 = 5;
 const INDEX: u8 = 6;
+const DATA: u8 = 7;
 
 /// Uses everything a reader offers. Where `recorded` is given, what is read must be what was executed.
 fn exercise(file: Vec<u8>, recorded: Option<&Recorded>) -> Option<Trace> {
@@ -63,6 +74,18 @@ fn exercise(file: Vec<u8>, recorded: Option<&Recorded>) -> Option<Trace> {
                 Err(error) => assert!(!error.to_string().is_empty()),
             }
         }
+        if let Ok(mut steps) = trace.steps_with_accesses(number) {
+            for _ in 0..10_000 {
+                match steps.next_batch() {
+                    Ok(None) => break,
+                    Ok(Some(batch)) => check_accesses(batch, recorded),
+                    Err(error) => assert!(!error.to_string().is_empty()),
+                }
+            }
+            if let Ok(mut steps) = trace.seek_with_accesses(number, thread.counts.instructions / 3) {
+                let _ = steps.next_batch();
+            }
+        }
         let middle = thread.counts.instructions / 2;
         if let Ok(mut steps) = trace.seek(number, middle) {
             let _ = steps.next_batch();
@@ -75,6 +98,23 @@ fn exercise(file: Vec<u8>, recorded: Option<&Recorded>) -> Option<Trace> {
         }
     }
     Some(trace)
+}
+
+/// Compares the accesses of a batch, as far as it has any, with those that were made there.
+fn check_accesses(batch: &trace::Batch, recorded: Option<&Recorded>) {
+    let made = batch.accesses().take(1_000_000).count();
+    let Some(recorded) = recorded.filter(|_| made > 0) else { return };
+    if batch.events().iter().any(|(_, event)| *event == Event::Lost) {
+        return;
+    }
+    let mut at = batch.first_instruction() as usize;
+    for (number, step) in batch.steps().iter().enumerate() {
+        let seen = &recorded.threads[batch.thread() as usize].seen[at..at + step.instructions() as usize];
+        let expected = seen.iter().flatten().map(|own| (own.pc, own.address, Some(&own.value[..])));
+        let read = batch.accesses_of_step(number).collect::<Vec<_>>();
+        assert!(read.iter().map(|own| (own.pc(), own.address(), batch.value(own))).eq(expected));
+        at += step.instructions() as usize;
+    }
 }
 
 /// Compares what is read of one chunk with what was executed there.
@@ -194,6 +234,7 @@ fn every_truncation_yields_the_chunks_before_it() {
 
 #[test]
 fn a_damaged_path_is_named_and_the_rest_is_read() {
+    // Without data: that would be missing, too.
     let (file, recorded) = example(Codec::Predict, 9);
     let whole = Trace::from_bytes(file.clone()).unwrap();
     let paths: Vec<_> = chunks(&file).into_iter().filter(|(start, ..)| file[start + 4] == PATH).collect();
@@ -212,6 +253,38 @@ fn a_damaged_path_is_named_and_the_rest_is_read() {
         assert_eq!(report.counts.instructions + header.counts.instructions, whole.totals().instructions);
         let errors = trace.steps(header.thread).unwrap().filter(Result::is_err).count();
         assert_eq!(errors, 1);
+    }
+}
+
+#[test]
+fn damaged_data_costs_nothing_else() {
+    for codec in [Codec::Adaptive, Codec::Raw] {
+        let (file, recorded) = example(codec, 14);
+        let whole = Trace::from_bytes(file.clone()).unwrap();
+        let data: Vec<_> = chunks(&file).into_iter().filter(|(start, ..)| file[start + 4] == DATA).collect();
+        assert_eq!(data.len(), whole.path_chunks().count());
+        for &(_, payload, end) in data.iter().filter(|(_, payload, end)| payload < end) {
+            let mut changed = file.clone();
+            changed[(payload + end) / 2] ^= 0x10;
+            let trace = exercise(changed, Some(&recorded)).unwrap();
+            assert_eq!(trace.totals(), whole.totals());
+            let damage = trace.damage();
+            assert!(damage.len() == 1 && damage[0].reason.starts_with("data chunk"), "{damage:?}");
+            let report = trace.verify();
+            assert_eq!(report.intact_path_chunks as usize, data.len());
+            assert_eq!(report.intact_data_chunks as usize, data.len() - 1);
+            let thread = damage[0].thread.unwrap();
+            let (mut errors, mut instructions) = (0, 0);
+            let mut steps = trace.steps_with_accesses(thread).unwrap();
+            loop {
+                match steps.next_batch() {
+                    Ok(None) => break,
+                    Ok(Some(batch)) => instructions += batch.instructions(),
+                    Err(_) => errors += 1,
+                }
+            }
+            assert_eq!((errors, instructions), (1, trace.threads()[thread as usize].counts.instructions));
+        }
     }
 }
 

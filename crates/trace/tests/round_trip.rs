@@ -5,8 +5,8 @@ mod support;
 use std::time::Duration;
 
 use proptest::prelude::*;
-use support::{Expected, Recorded, Setting, assert_same, record};
-use trace::{Codec, Event, Item, Options, Trace};
+use support::{Expected, Recorded, Seen, Setting, assert_same, record};
+use trace::{Access, Batch, Codec, DataMode, Event, Item, Options, ReadError, Trace};
 
 fn settings() -> impl Strategy<Value = Setting> {
     let codecs = [Codec::Raw, Codec::Zstd, Codec::Predict, Codec::Predict, Codec::Fast, Codec::Adaptive];
@@ -21,7 +21,8 @@ fn settings() -> impl Strategy<Value = Setting> {
                 latency: Duration::from_secs(3600),
                 ..Options::default()
             };
-            Setting { seed, blocks, threads, images, runs, habit, options }
+            let data = [DataMode::None, DataMode::Addresses, DataMode::Values, DataMode::Values][seed as usize % 4];
+            Setting { seed, blocks, threads, images, runs, habit, options, data }
         },
     )
 }
@@ -52,6 +53,64 @@ fn check(trace: &Trace, recorded: &Recorded) {
     }
     check_counts(trace, recorded);
     check_merged(trace, recorded);
+    match trace.data() {
+        DataMode::None => assert!(matches!(trace.steps_with_accesses(0), Err(ReadError::NoData))),
+        DataMode::Addresses | DataMode::Values => check_accesses(trace, recorded),
+    }
+}
+
+/// What an access was; without a value if none was recorded.
+fn seen(batch: &Batch, access: Access) -> Seen {
+    let value = batch.value(&access).map(<[u8]>::to_vec).unwrap_or_default();
+    Seen { pc: access.pc(), writes: access.is_write(), address: access.address(), value }
+}
+
+fn check_accesses(trace: &Trace, recorded: &Recorded) {
+    let keeps = trace.data() == DataMode::Values;
+    let told = |own: &Seen| Seen { value: if keeps { own.value.clone() } else { Vec::new() }, ..own.clone() };
+    let told = |own: &[Vec<Seen>]| own.iter().flatten().map(told).collect::<Vec<Seen>>();
+    for thread in &recorded.threads {
+        let mut steps = trace.steps_with_accesses(thread.number).unwrap();
+        let mut at = 0;
+        while let Some(batch) = steps.next_batch().unwrap() {
+            for (item, accesses) in batch.items_with_accesses() {
+                let executed = if let Item::Step(step) = item { step.instructions() as usize } else { 0 };
+                let expected = told(&thread.seen[at..at + executed]);
+                assert!(accesses.map(|access| seen(batch, access)).eq(expected));
+                at += executed;
+            }
+        }
+        assert_eq!(at, thread.seen.len());
+        for number in [0, 1, at / 3, at / 2, at.saturating_sub(1)] {
+            if number < at {
+                let found = rest(trace, thread.number, number);
+                assert!(found == told(&thread.seen[number..]));
+            }
+        }
+    }
+    let mut of_threads: Vec<Vec<Seen>> = recorded.threads.iter().map(|_| Vec::new()).collect();
+    let mut merged = trace.merged_with_accesses().unwrap();
+    while let Some(batch) = merged.next_batch().unwrap() {
+        of_threads[batch.thread() as usize].extend(batch.accesses().map(|access| seen(batch, access)));
+    }
+    for (all, thread) in of_threads.iter().zip(&recorded.threads) {
+        assert!(*all == told(&thread.seen));
+        let writes = all.iter().filter(|own| own.writes).count() as u64;
+        let counts = &trace.threads()[thread.number as usize].counts;
+        assert_eq!((counts.reads, counts.writes), (all.len() as u64 - writes, writes));
+    }
+}
+
+/// All accesses from instruction `number` on.
+fn rest(trace: &Trace, thread: u32, number: usize) -> Vec<Seen> {
+    let mut all = Vec::new();
+    let mut steps = trace.seek_with_accesses(thread, number as u64).unwrap();
+    while let Some(batch) = steps.next_batch().unwrap() {
+        let items = batch.items_with_accesses().flat_map(|(_, accesses)| accesses);
+        assert_eq!(items.count(), batch.accesses().count());
+        all.extend(batch.accesses().map(|access| seen(batch, access)));
+    }
+    all
 }
 
 fn check_counts(trace: &Trace, recorded: &Recorded) {
@@ -130,7 +189,7 @@ fn check_parallel(trace: &Trace) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 150, ..ProptestConfig::default() })]
 
     #[test]
     fn what_is_written_is_read(setting in settings()) {
@@ -153,7 +212,16 @@ fn a_long_run_of_many_chunks() {
     for codec in [Codec::Predict, Codec::Zstd] {
         let path = directory.path().join("long.trk");
         let options = Options { codec, chunk_words: 20_000, ..Options::default() };
-        let setting = Setting { seed: 5, blocks: 400, threads: 3, images: 1, runs: 200_000, habit: 30, options };
+        let setting = Setting {
+            seed: 5,
+            blocks: 400,
+            threads: 3,
+            images: 1,
+            runs: 200_000,
+            habit: 30,
+            options,
+            data: DataMode::None,
+        };
         let recorded = record(&path, &setting);
         let trace = Trace::open(&path).unwrap();
         check(&trace, &recorded);

@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use trace::{Exit, Fragment, Module, Recording, ThreadInfo, Writer};
+use trace::{DataMode, Exit, Fragment, Module, Plan, Recording, ThreadInfo, Writer};
 use wire::{code, word};
 
 /// What a run of the command gave.
@@ -70,16 +70,35 @@ impl Sample {
         Self::with_threads(&[0, 1])
     }
 
+    /// The same with memory accesses: the call's write and the return's read.
+    pub fn with_data(data: DataMode) -> Self {
+        Self::recorded(&[0, 1], data)
+    }
+
     /// Every thread executes the same seven instructions, one thread after the other.
     pub fn with_threads(threads: &[u32]) -> Self {
+        Self::recorded(threads, DataMode::None)
+    }
+
+    fn recorded(threads: &[u32], data: DataMode) -> Self {
         let sample = Self { directory: tempfile::tempdir().unwrap() };
-        let recording = Recording { command: vec!["sample".into(), "x".into()], pid: 1000, ..Recording::default() };
+        let command = vec!["sample".into(), "x".into()];
+        let recording = Recording { command, pid: 1000, data, ..Recording::default() };
         let mut writer = Writer::create(&sample.path(), &recording).unwrap();
         define(&mut writer);
+        if data != DataMode::None {
+            plan(&mut writer, data);
+        }
         for (&thread, start) in threads.iter().zip((1u64..).map(|turn| turn * 1000)) {
             let parent = (thread != 0).then_some(0);
             writer.thread(&ThreadInfo { thread, os_tid: 1000 + thread, parent, image: 0 }).unwrap();
-            writer.path(0, thread, &words(start)).unwrap();
+            let stack = [0x7fff_0000 + u64::from(thread) * 0x1000, 0x40100c].map(u64::to_le_bytes).concat();
+            let data = match data {
+                DataMode::None => &[][..],
+                DataMode::Addresses => &stack[..8],
+                DataMode::Values => &stack,
+            };
+            writer.path_with_data(0, thread, &words(start), data).unwrap();
         }
         writer.finish(Exit::Code(3)).unwrap();
         sample
@@ -123,6 +142,23 @@ fn define(writer: &mut Writer) {
     for (first_path, blocks, exits) in fragments {
         writer.fragment(0, &Fragment { first_path, blocks, exits }).unwrap();
     }
+}
+
+/// Behind the path through call and return: rsp before, and the value that `ret` reads.
+fn plan(writer: &mut Writer, data: DataMode) {
+    let values = data == DataMode::Values;
+    let call = code::Access {
+        size: 8,
+        flags: code::HAS_BASE | code::WRITES,
+        displacement: -8,
+        value: if values { code::CONSTANT } else { code::NO_VALUE },
+        constant: 0x40100c,
+        ..code::Access::default()
+    };
+    let value = if values { 8 } else { code::NO_VALUE };
+    let ret = code::Access { block: 1, flags: code::HAS_BASE, value, ..call };
+    let lengths = [if values { 16 } else { 8 }];
+    writer.plan(&Plan { first_path: 5, lengths: &lengths, accesses: &[call, ret] }).unwrap();
 }
 
 /// What one thread executes, from time `start` on.

@@ -4,8 +4,8 @@
 
 use std::collections::HashMap;
 
-use trace::{Event, Exit, Fragment, Leave, Module, Options, Recording, Summary, ThreadInfo, Writer};
-use wire::code::{LEAVE_DIRECT, LEAVE_INDIRECT, LEAVE_NOT_TAKEN, LEAVE_SYSCALL, LEAVE_TAKEN, TAKEN};
+use trace::{DataMode, Event, Exit, Fragment, Leave, Module, Options, Plan, Recording, Summary, ThreadInfo, Writer};
+use wire::code::{self, LEAVE_DIRECT, LEAVE_INDIRECT, LEAVE_NOT_TAKEN, LEAVE_SYSCALL, LEAVE_TAKEN, TAKEN};
 use wire::word;
 
 pub struct Random(pub u64);
@@ -62,6 +62,25 @@ struct Chain {
     /// Block, and whether it goes on to the next one by a taken branch.
     blocks: Vec<(usize, bool)>,
     exits: Vec<u32>,
+    accesses: Vec<Planned>,
+    /// Bytes of data up to the end of each block.
+    lengths: Vec<usize>,
+}
+
+/// An access of a plan: how many elements it has, and where their mask is, if they have one.
+#[derive(Debug)]
+struct Planned {
+    plan: code::Access,
+    pc: u64,
+}
+
+/// One access as it was made.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Seen {
+    pub pc: u64,
+    pub writes: bool,
+    pub address: u64,
+    pub value: Vec<u8>,
 }
 
 /// One image of the process: its blocks, one after the other, and the fragments made so far.
@@ -175,9 +194,56 @@ impl Image {
         }
         let first_path = *next_path;
         *next_path += exits.len() as u32;
-        self.chains.push(Chain { first_path, blocks, exits });
+        let (accesses, lengths) = self.plan(random, &blocks);
+        self.chains.push(Chain { first_path, blocks, exits, accesses, lengths });
         self.by_head.entry(head).or_default().push(self.chains.len() - 1);
         self.chains.len() - 1
+    }
+
+    /// Accesses for the instructions of these blocks, each with slots of its own.
+    fn plan(&self, random: &mut Random, blocks: &[(usize, bool)]) -> (Vec<Planned>, Vec<usize>) {
+        let (mut accesses, mut lengths) = (Vec::new(), Vec::new());
+        let mut end = 0;
+        for (place, &(block, _)) in blocks.iter().enumerate() {
+            let block = &self.blocks[block];
+            for &pc in &block.instructions {
+                if random.one_in(2) {
+                    continue;
+                }
+                let mut slot = |bytes: usize| {
+                    end += bytes;
+                    (end - bytes) as u16
+                };
+                let size = [1, 2, 4, 8, 10, 16, 32, 64][random.below(8)];
+                let mut plan = code::Access {
+                    block: place as u16,
+                    offset: (pc - block.address) as u16,
+                    size,
+                    flags: code::HAS_BASE | if random.one_in(2) { code::WRITES } else { 0 },
+                    base: slot(8),
+                    displacement: random.below(4000) as i64 - 2000,
+                    count: 1,
+                    ..code::Access::default()
+                };
+                match random.below(6) {
+                    0 => {
+                        (plan.kind, plan.size, plan.count) = (code::MASKED, 4, 1 + random.below(16) as u8);
+                        (plan.mask_kind, plan.mask) = (code::MASK_BITS, slot(8));
+                    }
+                    1 => {
+                        plan.flags |= code::HAS_INDEX | random.below(4) as u8;
+                        plan.index = slot(8);
+                    }
+                    2 => plan.flags |= code::HAS_FS,
+                    _ => {}
+                }
+                plan.value = slot(usize::from(plan.size) * usize::from(plan.count));
+                accesses.push(Planned { plan, pc });
+            }
+            end = end.next_multiple_of(4);
+            lengths.push(end);
+        }
+        (accesses, lengths)
     }
 
     pub fn define_blocks(&self, image: u32, writer: &mut Writer) {
@@ -187,13 +253,20 @@ impl Image {
     }
 
     /// Hands fragments to the writer that it has not seen.
-    pub fn announce(&mut self, image: u32, writer: &mut Writer) {
+    pub fn announce(&mut self, image: u32, data: DataMode, writer: &mut Writer) {
         for chain in &self.chains[self.announced..] {
             let taken = |taken| if taken { TAKEN } else { 0 };
             let blocks: Vec<u32> =
                 chain.blocks.iter().map(|&(block, is_taken)| self.blocks[block].id | taken(is_taken)).collect();
             let fragment = Fragment { first_path: chain.first_path, blocks: &blocks, exits: &chain.exits };
             writer.fragment(image, &fragment).unwrap();
+            if data != DataMode::None {
+                let lengths: Vec<u32> =
+                    chain.exits.iter().map(|exit| chain.lengths[(exit & 0xffff) as usize - 1] as u32).collect();
+                let accesses: Vec<code::Access> = chain.accesses.iter().map(|planned| planned.plan).collect();
+                let plan = Plan { first_path: chain.first_path, lengths: &lengths, accesses: &accesses };
+                writer.plan(&plan).unwrap();
+            }
         }
         self.announced = self.chains.len();
     }
@@ -226,6 +299,42 @@ fn ending_length(ending: Ending) -> usize {
     }
 }
 
+impl Planned {
+    /// Makes the access: puts what it needs into `data` and gives what was accessed.
+    fn make(&self, random: &mut Random, turn: u64, fs_base: u64, data: &mut [u8]) -> Vec<Seen> {
+        let plan = &self.plan;
+        let mut put = |at: u16, value: u64| data[usize::from(at)..][..8].copy_from_slice(&value.to_le_bytes());
+        // Mostly as in loops over arrays.
+        let base = if random.one_in(4) { random.next() } else { 0x7000 + turn * u64::from(plan.size) };
+        put(plan.base, base);
+        let mut address = base.wrapping_add(plan.displacement as u64);
+        if plan.flags & code::HAS_INDEX != 0 {
+            let index = random.below(100) as u64;
+            put(plan.index, index);
+            address = address.wrapping_add(index << (plan.flags & 3));
+        }
+        if plan.flags & code::HAS_FS != 0 {
+            address = address.wrapping_add(fs_base);
+        }
+        let mask = if plan.mask_kind == code::MASK_BITS { random.next() } else { u64::MAX };
+        if plan.mask_kind == code::MASK_BITS {
+            put(plan.mask, mask);
+        }
+        let size = usize::from(plan.size);
+        let mut seen = Vec::new();
+        for element in 0..usize::from(plan.count) {
+            let value = if random.one_in(3) { random.next() } else { turn };
+            let value: Vec<u8> = value.to_le_bytes().into_iter().cycle().take(size).collect();
+            data[usize::from(plan.value) + element * size..][..size].copy_from_slice(&value);
+            if mask >> element & 1 != 0 {
+                let address = address.wrapping_add((element * size) as u64);
+                seen.push(Seen { pc: self.pc, writes: plan.flags & code::WRITES != 0, address, value });
+            }
+        }
+        seen
+    }
+}
+
 /// A thread that executes an image at random.
 #[derive(Debug)]
 pub struct Thread {
@@ -233,6 +342,11 @@ pub struct Thread {
     at: usize,
     pub words: Vec<u32>,
     pub expected: Vec<Expected>,
+    pub data: Vec<u8>,
+    /// Of every instruction executed, its accesses.
+    pub seen: Vec<Vec<Seen>>,
+    fs_base: u64,
+    turn: u64,
     /// How surely conditional branches go the same way every time; the higher, the surer.
     habit: usize,
     tsc: u64,
@@ -240,7 +354,18 @@ pub struct Thread {
 
 impl Thread {
     pub fn new(number: u32, habit: usize) -> Self {
-        Self { number, at: 0, words: Vec::new(), expected: Vec::new(), habit, tsc: 1000 + u64::from(number) }
+        Self {
+            number,
+            at: 0,
+            words: Vec::new(),
+            expected: Vec::new(),
+            data: Vec::new(),
+            seen: Vec::new(),
+            fs_base: 0,
+            turn: 0,
+            habit,
+            tsc: 1000 + u64::from(number),
+        }
     }
 
     fn time(&mut self, random: &mut Random) -> u64 {
@@ -262,7 +387,8 @@ impl Thread {
             Event::End { tsc } => (word::END, split(tsc).to_vec()),
             Event::Child { thread, os_tid } => (word::CHILD, vec![thread, os_tid]),
             Event::Leave { tsc } => (word::LEAVE, split(tsc).to_vec()),
-            Event::FsBase { .. } | Event::Gap { .. } | Event::Unfinished { .. } | Event::Lost => unreachable!(),
+            Event::FsBase { base } => (word::FS_BASE, split(base).to_vec()),
+            Event::Gap { .. } | Event::Unfinished { .. } | Event::Lost => unreachable!(),
         };
         self.words.push(word::event(kind, low));
         self.words.extend(payload);
@@ -273,6 +399,32 @@ impl Thread {
         self.at = random.below(image.blocks.len());
         let tsc = self.time(random);
         self.event(Event::Start { pc: image.blocks[self.at].address, tsc }, 0, None);
+        self.fs_base = random.next() >> 20;
+        self.event(Event::FsBase { base: self.fs_base }, 0, None);
+    }
+
+    /// The accesses of the first `count` instructions of a block of a chain; gives the end of their data.
+    fn access(
+        &mut self,
+        random: &mut Random,
+        chain: &Chain,
+        block: (usize, &Block),
+        count: usize,
+        data: &mut [u8],
+    ) -> usize {
+        let (place, block) = block;
+        let mut end = 0;
+        for &pc in &block.instructions[..count] {
+            let own = chain.accesses.iter().filter(|own| usize::from(own.plan.block) == place && own.pc == pc);
+            let mut seen = Vec::new();
+            for planned in own {
+                seen.extend(planned.make(random, self.turn, self.fs_base, data));
+                let plan = &planned.plan;
+                end = usize::from(plan.value) + usize::from(plan.size) * usize::from(plan.count);
+            }
+            self.seen.push(seen);
+        }
+        end
     }
 
     pub fn end(&mut self, random: &mut Random) {
@@ -296,16 +448,19 @@ impl Thread {
         let image = &*image;
         let chain = &image.chains[chain];
         let stop = random.one_in(40).then(|| random.below(chain.blocks.len()));
+        let mut data = vec![0; chain.lengths.last().copied().unwrap_or(0)];
+        self.turn += 1;
         for (place, &(index, goes_on_taken)) in chain.blocks.iter().enumerate() {
             let block = &image.blocks[index];
             if stop == Some(place) || block.ending == Ending::Trap {
-                return self.interrupt(image, random, chain, place);
+                return self.interrupt(image, random, chain, place, data);
             }
             let inner = chain.blocks.get(place + 1).map(|&(next, _)| next);
             let (way, leave, next) = self.outcome(image, random, index, inner);
             let address = image.blocks[next].address;
             let instructions = block.instructions.len() as u32;
             self.expected.push(Expected::Step { address: block.address, instructions, leave, next: address });
+            self.access(random, chain, (place, block), block.instructions.len(), &mut data);
             self.at = next;
             let follows = inner == Some(next)
                 && match block.ending {
@@ -317,6 +472,7 @@ impl Thread {
                 let exit = (place as u32 + 1) | way << 16;
                 let number = chain.exits.iter().position(|&other| other == exit).expect("there is an exit");
                 self.words.push(chain.first_path + number as u32);
+                self.data.extend_from_slice(&data[..chain.lengths[place]]);
                 if way == LEAVE_SYSCALL {
                     let (number, tsc) = (random.below(400) as u32, self.time(random));
                     self.event(Event::Syscall { number, tsc }, 0, None);
@@ -350,7 +506,7 @@ impl Thread {
     }
 
     /// A signal comes in block `place` of the chain; the handler runs on somewhere, or the thread resumes.
-    fn interrupt(&mut self, image: &Image, random: &mut Random, chain: &Chain, place: usize) {
+    fn interrupt(&mut self, image: &Image, random: &mut Random, chain: &Chain, place: usize, mut data: Vec<u8>) {
         let index = chain.blocks[place].0;
         let block = &image.blocks[index];
         let count = if block.ending == Ending::Trap {
@@ -363,10 +519,13 @@ impl Thread {
             let (address, instructions) = (block.address, count as u32);
             self.expected.push(Expected::Step { address, instructions, leave: Leave::Interrupted, next: pc });
         }
+        let before = if place == 0 { 0 } else { chain.lengths[place - 1] };
+        let end = self.access(random, chain, (place, block), count, &mut data).max(before).next_multiple_of(4);
+        self.data.extend_from_slice(&data[..end]);
         self.at = random.below(image.blocks.len());
         let tsc = self.time(random);
         let event = Event::Signal { signal: 11, pc, handler: image.blocks[self.at].address, tsc };
-        self.event(event, 11, Some((chain.first_path, place as u32)));
+        self.event(event, 11 | (end as u32 / 4) << 8, Some((chain.first_path, place as u32)));
         if random.one_in(2) {
             self.at = random.below(image.blocks.len());
             let tsc = self.time(random);
@@ -395,6 +554,7 @@ pub struct Setting {
     pub runs: usize,
     pub habit: usize,
     pub options: Options,
+    pub data: DataMode,
 }
 
 /// What a recording was made of.
@@ -409,7 +569,8 @@ pub struct Recorded {
 /// Executes random programs and records them in `path`.
 pub fn record(path: &std::path::Path, setting: &Setting) -> Recorded {
     let mut random = Random(setting.seed);
-    let recording = Recording { command: vec!["random".into()], pid: 1, tsc_hz: 5, ..Recording::default() };
+    let recording =
+        Recording { command: vec!["random".into()], pid: 1, tsc_hz: 5, data: setting.data, ..Recording::default() };
     let mut writer = Writer::create_with(path, &recording, setting.options).unwrap();
     let (mut next_block, mut next_path) = (0, 1);
     let mut threads: Vec<Thread> = (0..setting.threads).map(|number| Thread::new(number, setting.habit)).collect();
@@ -420,24 +581,24 @@ pub fn record(path: &std::path::Path, setting: &Setting) -> Recorded {
         image.define_blocks(number, &mut writer);
         let module = Module { address: 0x40_0000, length: 0x1000, file_offset: 0, path: "/bin/random".into(), tsc: 1 };
         writer.module(number, &module).unwrap();
-        let mut sent = vec![0; threads.len()];
+        let mut sent = vec![(0, 0); threads.len()];
         for thread in &mut threads {
             let parent = thread.number.checked_sub(1);
             let info = ThreadInfo { thread: thread.number, os_tid: 100 + thread.number, parent, image: number };
             writer.thread(&info).unwrap();
-            sent[thread.number as usize] = thread.words.len();
+            sent[thread.number as usize] = (thread.words.len(), thread.data.len());
             thread.start(&image, &mut random);
         }
         for _ in 0..setting.runs {
             let place = random.below(threads.len());
             threads[place].run(&mut image, &mut random, &mut next_path);
             if random.one_in(100) {
-                send(&mut writer, number, &mut image, &mut threads[place], &mut sent[place]);
+                send(&mut writer, (number, setting.data), &mut image, &mut threads[place], &mut sent[place]);
             }
         }
         for thread in &mut threads {
             thread.end(&mut random);
-            send(&mut writer, number, &mut image, thread, &mut sent[thread.number as usize]);
+            send(&mut writer, (number, setting.data), &mut image, thread, &mut sent[thread.number as usize]);
         }
     }
     writer.unmapped(0, 0x40_0000, 1, 999).unwrap();
@@ -445,10 +606,14 @@ pub fn record(path: &std::path::Path, setting: &Setting) -> Recorded {
     Recorded { threads, summary, addresses }
 }
 
-fn send(writer: &mut Writer, number: u32, image: &mut Image, thread: &mut Thread, sent: &mut usize) {
-    image.announce(number, writer);
-    writer.path(number, thread.number, &thread.words[*sent..]).unwrap();
-    *sent = thread.words.len();
+type Sent = (usize, usize);
+
+fn send(writer: &mut Writer, to: (u32, DataMode), image: &mut Image, thread: &mut Thread, sent: &mut Sent) {
+    let (number, mode) = to;
+    image.announce(number, mode, writer);
+    let (words, data) = (&thread.words[sent.0..], &thread.data[sent.1..]);
+    writer.path_with_data(number, thread.number, words, data).unwrap();
+    *sent = (thread.words.len(), thread.data.len());
 }
 
 /// Compares two lists and shows where they first differ.
