@@ -78,8 +78,6 @@ pub struct Exit {
     links: bool,
     /// Its path.
     pub path: u32,
-    /// Bytes of data behind its word.
-    data: u32,
     /// Number of blocks executed when this exit is taken.
     blocks: u16,
     /// The fragment it is linked to, and the next exit that is linked to the same one.
@@ -116,6 +114,8 @@ pub struct Engine {
     parts: Vec<Part>,
     /// Fragment by path, less `path_base`.
     by_path: Vec<u32>,
+    /// Words of data behind each path, by the same number: all that is asked about most paths.
+    data_words: Vec<u16>,
     path_base: u32,
     /// Fragment by application address, in each world.
     by_address: [Lookup; WORLD_COUNT],
@@ -164,6 +164,7 @@ impl Engine {
             marks: Vec::new(),
             parts: Vec::new(),
             by_path: Vec::new(),
+            data_words: Vec::new(),
             path_base: 0,
             by_address: [const { Lookup::new() }; WORLD_COUNT],
             blocks: Lookup::new(),
@@ -403,12 +404,12 @@ impl Engine {
             site: exit.site,
             links: !fragment.restless,
             path,
-            data: exit.data,
             blocks: exit.blocks,
             linked_to: UNLINKED,
             next_incoming: NO_EXIT,
         }));
         self.by_path.extend(translation.exits.iter().map(|_| index));
+        self.data_words.extend(translation.exits.iter().map(|exit| (exit.data / 4) as u16));
         self.fragments.push(fragment);
         index
     }
@@ -621,7 +622,6 @@ impl Engine {
             site: 0,
             links: true,
             path: 0,
-            data: 0,
             blocks: 0,
             linked_to: index,
             next_incoming: NO_EXIT,

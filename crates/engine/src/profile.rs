@@ -18,6 +18,9 @@ const CHAINS_MAX: usize = 32;
 
 /// Words between two samples if there is data between them: a segment has fewer then.
 const STRIDE_WITH_DATA: usize = 64;
+/// As much of a segment with data is looked at: where words are is found out one after the other, which takes time. Segments
+/// end anywhere, so their beginnings show what the rest would.
+const SHOWN_WITH_DATA: usize = wire::SEGMENT_BYTES / size_of::<u32>() / 4;
 
 /// Looks at the segment that the thread has filled, before it is handed over.
 pub fn study(tcb: &Tcb) {
@@ -28,7 +31,7 @@ pub fn study(tcb: &Tcb) {
     if tcb.control().data.load(Ordering::Relaxed) == DATA_NONE {
         sample(&mut engine, words, STRIDE);
     } else {
-        let words = without_data(&engine, words);
+        let words = without_data(&engine, &words[..words.len().min(SHOWN_WITH_DATA)]);
         sample(&mut engine, &words, STRIDE_WITH_DATA);
     }
 }
@@ -53,7 +56,7 @@ fn without_data(engine: &Engine, segment: &[u32]) -> Vec<u32> {
         let data = if word & word::EVENT != 0 {
             word::length(word).unwrap_or(1) - 1 + word::data_words(word)
         } else {
-            engine.data_of(word).unwrap_or(0) as usize / 4
+            usize::from(engine.data_words(word).unwrap_or(0))
         };
         words.push(word);
         at += 1 + data;

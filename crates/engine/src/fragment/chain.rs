@@ -74,9 +74,9 @@ impl Engine {
         is_hot && self.try_to_guard_again(address)
     }
 
-    /// Bytes of data behind the word of a path.
-    pub fn data_of(&self, word: u32) -> Option<u32> {
-        self.path(word).map(|(_, exit)| exit.data)
+    /// Words of data behind the word of a path.
+    pub fn data_words(&self, word: u32) -> Option<u16> {
+        self.data_words.get(word.checked_sub(self.path_base)? as usize).copied()
     }
 
     /// The fragment and exit of a path.
