@@ -5,9 +5,9 @@
 //! grows chunk by chunk under a temporary name; a recorder that is killed leaves everything it had appended.
 
 mod open;
+mod output;
 mod worker;
 
-use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
@@ -27,6 +27,7 @@ use crate::record::{CodeContent, Fact};
 use crate::span::Spans;
 
 use open::{Open, OpenData};
+use output::Output;
 use worker::{Job, Worker};
 pub(crate) use worker::{count_data, count_path, count_thread_data};
 
@@ -159,14 +160,14 @@ impl Writer {
             return Err(WriteError::Create { path: path.to_owned(), source });
         }
         let part = part_name(path);
-        let file = File::create(&part).map_err(|source| WriteError::Create { path: part.clone(), source })?;
+        let output = Output::create(&part).map_err(|source| WriteError::Create { path: part.clone(), source })?;
         let failure = Arc::new(Mutex::new(None));
         let (jobs, queue) = sync_channel(QUEUE);
         let (give_back, spare) = sync_channel(QUEUE);
         let waiting = Arc::new(AtomicUsize::new(0));
         let pressure = Arc::new(Pressure::default());
         let mut worker = Worker::new(
-            file,
+            output,
             part.clone(),
             options.codec,
             give_back,

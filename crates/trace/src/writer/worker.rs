@@ -1,14 +1,14 @@
 //! The worker behind a writer: counts and compresses chunks in the order they come and appends them to the file.
 
 use std::collections::BTreeMap;
-use std::fs::File;
-use std::io::Write;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::mpsc::{Receiver, SyncSender};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use super::open::OpenData;
+use super::output::Output;
 use super::{Codec, Pressure, Spare};
 use crate::access::Gathered;
 use crate::bits::Compressor;
@@ -42,10 +42,9 @@ impl Job {
 }
 
 pub(super) struct Worker {
-    file: File,
+    output: Output,
     part: PathBuf,
     codec: Codec,
-    offset: u64,
     sequence: u32,
     /// Content of the index chunk so far.
     index: Vec<u8>,
@@ -63,10 +62,12 @@ pub(super) struct Worker {
 }
 
 const ZSTD_LEVEL: i32 = 3;
+/// After so long without a job, everything is to be in the file.
+const QUIET: Duration = Duration::from_millis(100);
 
 impl Worker {
     pub(super) fn new(
-        file: File,
+        output: Output,
         part: PathBuf,
         codec: Codec,
         give_back: SyncSender<Spare>,
@@ -75,10 +76,9 @@ impl Worker {
         pressure: Arc<Pressure>,
     ) -> Self {
         Self {
-            file,
+            output,
             part,
             codec,
-            offset: 0,
             sequence: 0,
             index: Vec::new(),
             program: Program::without_code(),
@@ -98,19 +98,25 @@ impl Worker {
     /// Writes what stands before the first job.
     pub(super) fn start(&mut self, recording: &Recording) -> Result<(), WriteError> {
         self.append(&file_header())?;
-        debug_assert_eq!(self.offset, FILE_HEADER_BYTES as u64);
+        debug_assert_eq!(self.output.length(), FILE_HEADER_BYTES as u64);
         self.chunk(Kind::Recording, &write_recording(recording), Extra::None)
     }
 
     /// Works until the writer is finished or gone.
     pub(super) fn run(mut self, queue: &Receiver<Job>) -> Option<Summary> {
-        while let Ok(job) = queue.recv() {
-            self.waiting.fetch_sub(job.words(), Ordering::Relaxed);
+        loop {
+            let job = match queue.recv_timeout(QUIET) {
+                Ok(job) => Some(job),
+                Err(RecvTimeoutError::Timeout) => None,
+                Err(RecvTimeoutError::Disconnected) => return None,
+            };
+            self.waiting.fetch_sub(job.as_ref().map_or(0, Job::words), Ordering::Relaxed);
             let result = match job {
-                Job::Code(header, content) => self.code(header, &content),
-                Job::Facts(content) => self.facts(&content),
-                Job::Path { image, thread, words, data } => self.path(image, thread, words, data),
-                Job::Finish(exit) => match self.finish(exit) {
+                None => self.written(|output| output.settle()),
+                Some(Job::Code(header, content)) => self.code(header, &content),
+                Some(Job::Facts(content)) => self.facts(&content),
+                Some(Job::Path { image, thread, words, data }) => self.path(image, thread, words, data),
+                Some(Job::Finish(exit)) => match self.finish(exit) {
                     Ok(()) => return Some(self.summary),
                     Err(error) => Err(error),
                 },
@@ -123,7 +129,6 @@ impl Worker {
                 }
             }
         }
-        None
     }
 
     fn code(&mut self, header: CodeHeader, content: &[u8]) -> Result<(), WriteError> {
@@ -233,15 +238,16 @@ impl Worker {
         self.summary.exit = exit;
         self.summary.threads = self.threads.values().cloned().collect();
         let index = std::mem::take(&mut self.index);
-        let index_offset = self.offset;
+        let index_offset = self.output.length();
         // An index that could not be read back is left out: readers rebuild it by scanning.
         if index.len() <= RAW_BYTES_MAX as usize {
             self.chunk(Kind::Index, &index, Extra::None)?;
-            let length = self.offset + TRAILER_BYTES as u64;
+            let length = self.output.length() + TRAILER_BYTES as u64;
             self.append(&trailer(index_offset, length))?;
         }
+        self.written(Output::finish)?;
         self.summary.chunks = u64::from(self.sequence);
-        self.summary.file_bytes = self.offset;
+        self.summary.file_bytes = self.output.length();
         Ok(())
     }
 
@@ -277,7 +283,7 @@ impl Worker {
             sequence: self.sequence,
             extra,
         };
-        self.index.extend_from_slice(&self.offset.to_le_bytes());
+        self.index.extend_from_slice(&self.output.length().to_le_bytes());
         let start = self.index.len();
         header.write(&mut self.index);
         let bytes = self.index[start..].to_vec();
@@ -288,9 +294,11 @@ impl Worker {
     }
 
     fn append(&mut self, bytes: &[u8]) -> Result<(), WriteError> {
-        self.file.write_all(bytes).map_err(|source| WriteError::Write { path: self.part.clone(), source })?;
-        self.offset += bytes.len() as u64;
-        Ok(())
+        self.written(|output| output.append(bytes))
+    }
+
+    fn written(&mut self, write: impl FnOnce(&mut Output) -> std::io::Result<()>) -> Result<(), WriteError> {
+        write(&mut self.output).map_err(|source| WriteError::Write { path: self.part.clone(), source })
     }
 }
 

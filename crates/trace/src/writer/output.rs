@@ -1,0 +1,259 @@
+//! The file that a recording is written to.
+//!
+//! What is long goes past the system's cache of files: copying gigabytes into it takes as much processor time as making
+//! them, and pushes everything else out of it. A thread of its own waits for the disk meanwhile. Where that is not possible, and
+//! as long as the file is short, it is written in the usual way.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::thread::JoinHandle;
+
+/// A file shorter than this is likely to be read soon, and costs little.
+const LONG: u64 = 64 << 20;
+/// Positions, lengths and addresses must be multiples of it; of all disks in use, none needs more.
+const BLOCK: usize = 4096;
+const BUFFER_BLOCKS: usize = 512;
+const BUFFER_COUNT: usize = 4;
+
+pub(super) struct Output {
+    path: PathBuf,
+    file: File,
+    length: u64,
+    past_cache: PastCache,
+}
+
+enum PastCache {
+    NotYet { long: u64 },
+    Impossible,
+    Begun(Direct),
+}
+
+impl Output {
+    pub(super) fn create(path: &Path) -> io::Result<Self> {
+        Self::create_with(path, LONG)
+    }
+
+    fn create_with(path: &Path, long: u64) -> io::Result<Self> {
+        let file = OpenOptions::new().read(true).write(true).create(true).truncate(true).open(path)?;
+        Ok(Self { path: path.to_owned(), file, length: 0, past_cache: PastCache::NotYet { long } })
+    }
+
+    /// Bytes appended so far.
+    pub(super) fn length(&self) -> u64 {
+        self.length
+    }
+
+    pub(super) fn append(&mut self, bytes: &[u8]) -> io::Result<()> {
+        if matches!(self.past_cache, PastCache::NotYet { long } if self.length >= long) {
+            self.past_cache = Direct::begin(&self.path, &self.file, self.length);
+        }
+        match &mut self.past_cache {
+            PastCache::Begun(direct) => direct.append(bytes)?,
+            _ => self.file.write_all_at(bytes, self.length)?,
+        }
+        self.length += bytes.len() as u64;
+        Ok(())
+    }
+
+    /// Makes everything appended visible to whoever reads the file, soon.
+    pub(super) fn settle(&mut self) -> io::Result<()> {
+        match &mut self.past_cache {
+            PastCache::Begun(direct) => direct.settle(&self.file),
+            _ => Ok(()),
+        }
+    }
+
+    /// Waits until everything is written.
+    pub(super) fn finish(&mut self) -> io::Result<()> {
+        match std::mem::replace(&mut self.past_cache, PastCache::Impossible) {
+            PastCache::Begun(direct) => direct.finish(&self.file),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl Drop for Output {
+    /// Whoever wants to know whether it was written has called [`Output::finish`].
+    fn drop(&mut self) {
+        let _ = self.finish();
+    }
+}
+
+/// Blocks at an address that is a multiple of [`BLOCK`].
+struct Buffer {
+    memory: Vec<u8>,
+    start: usize,
+}
+
+impl Buffer {
+    fn new() -> Self {
+        let memory = vec![0; (BUFFER_BLOCKS + 1) * BLOCK];
+        let start = memory.as_ptr().align_offset(BLOCK);
+        Self { memory, start }
+    }
+
+    fn blocks(&self) -> &[u8] {
+        &self.memory[self.start..][..BUFFER_BLOCKS * BLOCK]
+    }
+
+    fn blocks_mut(&mut self) -> &mut [u8] {
+        &mut self.memory[self.start..][..BUFFER_BLOCKS * BLOCK]
+    }
+}
+
+/// Writes past the cache, a full buffer at a time.
+struct Direct {
+    buffer: Buffer,
+    filled: usize,
+    /// How much of the buffer is in the file already.
+    settled: usize,
+    /// Where in the file the buffer begins.
+    at: u64,
+    /// `None` once the thread has ended.
+    thread: Option<Thread>,
+}
+
+struct Thread {
+    full: SyncSender<(Buffer, u64)>,
+    empty: Receiver<Buffer>,
+    handle: JoinHandle<io::Result<()>>,
+}
+
+impl Thread {
+    /// Exchanges a full buffer for an empty one; `None` if the thread has ended, which it does early only for an error.
+    fn exchange(&self, full: &mut Buffer, at: u64) -> Option<()> {
+        let empty = self.empty.recv().ok()?;
+        self.full.send((std::mem::replace(full, empty), at)).ok()
+    }
+
+    fn end(self) -> io::Result<()> {
+        drop(self.full);
+        self.handle.join().unwrap_or_else(|_| Err(io::Error::other("the thread that writes the file has panicked")))
+    }
+}
+
+impl Direct {
+    fn begin(path: &Path, file: &File, length: u64) -> PastCache {
+        Self::try_begin(path, file, length).map_or(PastCache::Impossible, PastCache::Begun)
+    }
+
+    fn try_begin(path: &Path, file: &File, length: u64) -> io::Result<Self> {
+        let direct = OpenOptions::new().write(true).custom_flags(libc::O_DIRECT).open(path)?;
+        let (mut buffer, filled) = (Buffer::new(), (length % BLOCK as u64) as usize);
+        let at = length - filled as u64;
+        file.read_exact_at(&mut buffer.blocks_mut()[..filled], at)?;
+        let (full, queue) = sync_channel(BUFFER_COUNT);
+        let (give_back, empty) = sync_channel(BUFFER_COUNT);
+        for _ in 1..BUFFER_COUNT {
+            let _ = give_back.send(Buffer::new());
+        }
+        let handle = std::thread::Builder::new()
+            .name("trace-file".into())
+            .spawn(move || write_all(&direct, &queue, &give_back))?;
+        Ok(Self { buffer, filled, settled: filled, at, thread: Some(Thread { full, empty, handle }) })
+    }
+
+    fn append(&mut self, mut bytes: &[u8]) -> io::Result<()> {
+        while !bytes.is_empty() {
+            let mut room = &mut self.buffer.blocks_mut()[self.filled..];
+            let taken = room.write(bytes)?;
+            self.filled += taken;
+            bytes = &bytes[taken..];
+            if self.filled == BUFFER_BLOCKS * BLOCK {
+                self.send()?;
+            }
+        }
+        Ok(())
+    }
+
+    fn send(&mut self) -> io::Result<()> {
+        let Some(thread) = &self.thread else { return Err(io::Error::other("it could not be written before")) };
+        if thread.exchange(&mut self.buffer, self.at).is_none() {
+            return self.end();
+        }
+        self.at += self.filled as u64;
+        (self.filled, self.settled) = (0, 0);
+        Ok(())
+    }
+
+    fn end(&mut self) -> io::Result<()> {
+        self.thread.take().map_or(Ok(()), Thread::end)
+    }
+
+    fn settle(&mut self, file: &File) -> io::Result<()> {
+        file.write_all_at(&self.buffer.blocks()[self.settled..self.filled], self.at + self.settled as u64)?;
+        self.settled = self.filled;
+        Ok(())
+    }
+
+    fn finish(mut self, file: &File) -> io::Result<()> {
+        self.end()?;
+        self.settle(file)
+    }
+}
+
+fn write_all(direct: &File, queue: &Receiver<(Buffer, u64)>, give_back: &SyncSender<Buffer>) -> io::Result<()> {
+    while let Ok((buffer, at)) = queue.recv() {
+        direct.write_all_at(buffer.blocks(), at)?;
+        // If nobody wants it, nobody will send one either.
+        let _ = give_back.send(buffer);
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn content(length: usize) -> Vec<u8> {
+        (0..length).map(|at| (at * 7 + at / 251) as u8).collect()
+    }
+
+    /// Appends in pieces of many lengths; the directory should be on a disk, in memory it is written in the usual way.
+    fn check(directory: &Path, long: u64, length: usize) {
+        let (path, content) = (directory.join("file"), content(length));
+        let mut output = Output::create_with(&path, long).unwrap();
+        let (mut rest, mut turn) = (content.as_slice(), 0);
+        while !rest.is_empty() {
+            let (piece, left) = rest.split_at((turn * turn * 37 % 300_000).min(rest.len()));
+            output.append(piece).unwrap();
+            rest = left;
+            if turn % 5 == 0 {
+                output.settle().unwrap();
+            }
+            turn += 1;
+        }
+        assert_eq!(output.length(), length as u64);
+        output.finish().unwrap();
+        assert!(std::fs::read(&path).unwrap() == content);
+    }
+
+    #[test]
+    fn everything_is_in_the_file() {
+        // Where the sources are, there is a disk; directories for temporary files may be in memory.
+        let here = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+        for (long, length) in [(0, 0), (0, 1), (0, 10 << 20), (123_457, 9_999_999), (1 << 20, 1 << 20), (3, 2 << 20)] {
+            check(here.path(), long, length);
+        }
+    }
+
+    #[test]
+    fn what_is_settled_can_be_read() {
+        let here = tempfile::tempdir().unwrap();
+        let path = here.path().join("file");
+        let mut output = Output::create_with(&path, 5000).unwrap();
+        let content = content(20_000);
+        content.chunks(999).for_each(|piece| output.append(piece).unwrap());
+        output.settle().unwrap();
+        assert!(std::fs::read(&path).unwrap() == content);
+    }
+
+    #[test]
+    fn memory_has_no_disk_behind_it() {
+        let here = tempfile::tempdir_in("/dev/shm").unwrap();
+        check(here.path(), 1000, 5 << 20);
+    }
+}
