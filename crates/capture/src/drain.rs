@@ -12,7 +12,7 @@ use crate::filter::Filter;
 use crate::select::{Selection, Selector};
 use crate::shared::{self, SEGMENT_WORDS, Shared};
 use crate::sink::{Fragment, Module, Plan, Sink, ThreadInfo};
-use crate::split::{Ending, Splitter};
+use crate::split::{Ending, Raw, Splitter};
 
 /// Slots beyond the highest one in use that every pass looks at; the others are looked at before sleeping.
 const LOOK_AHEAD: usize = 32;
@@ -245,7 +245,14 @@ impl<'a, S: Sink> Drain<'a, S> {
         for _ in 0..waiting {
             let segment = tail as usize % SEGMENT_COUNT;
             let count = (slot.used[segment].load(Relaxed) as usize / size_of::<u32>()).min(SEGMENT_WORDS);
-            self.shared.take_segment(index, segment, count, &mut self.path);
+            let thread = slot.thread.load(Relaxed);
+            if self.splitter.is_some() {
+                let content = self.shared.segment(index, segment, count);
+                self.tell_apart(thread, &content, false);
+                content.clear();
+            } else {
+                self.shared.take_segment(index, segment, count, &mut self.path);
+            }
             tail = tail.wrapping_add(1);
             slot.tail.store(tail, SeqCst);
             let waits = slot.waiting.load(SeqCst) != 0;
@@ -255,7 +262,9 @@ impl<'a, S: Sink> Drain<'a, S> {
             }
             self.sink.waited(waits);
             self.counters.segments += 1;
-            self.tell_segment(index, false);
+            if self.splitter.is_none() {
+                self.tell_path(thread);
+            }
         }
         true
     }
@@ -286,22 +295,38 @@ impl<'a, S: Sink> Drain<'a, S> {
     /// Passes on what was taken out of a segment, which is now in `self.path`.
     fn tell_segment(&mut self, index: usize, unfinished: bool) {
         let thread = self.slot(index).thread.load(Relaxed);
-        match self.splitter.take() {
-            None => self.tell_path(thread),
-            Some(mut splitter) => {
-                self.tell_split(&mut splitter, thread, unfinished);
-                self.splitter = Some(splitter);
-            }
+        if self.splitter.is_none() {
+            return self.tell_path(thread);
         }
+        let path = std::mem::take(&mut self.path);
+        self.tell_apart(thread, &path[..], unfinished);
+        self.path = path;
     }
 
     /// Passes on words and data, taken apart.
-    fn tell_split(&mut self, splitter: &mut Splitter, thread: u32, unfinished: bool) {
-        let ending = splitter.split(&self.path);
-        let fine = ending == Ending::Whole || unfinished && ending != Ending::Unknown;
-        if !fine {
-            self.warn(format!("thread {thread} has written something that makes no sense; a part of its path is lost"));
+    fn tell_apart(&mut self, thread: u32, raw: &(impl Raw + ?Sized), unfinished: bool) {
+        let mut from = 0;
+        while let Some(splitter) = &mut self.splitter {
+            let ending = splitter.split(raw, &mut from);
+            self.tell_piece(thread);
+            let fine = match ending {
+                Ending::Piece => continue,
+                Ending::Whole => true,
+                Ending::Unwritten | Ending::CutOff => unfinished,
+                Ending::Unknown => false,
+            };
+            if !fine {
+                self.warn(format!(
+                    "thread {thread} has written something that makes no sense; a part of its path is lost"
+                ));
+            }
+            break;
         }
+    }
+
+    /// Passes on what the splitter has taken apart.
+    fn tell_piece(&mut self, thread: u32) {
+        let Some(splitter) = self.splitter.take() else { return };
         let (words, data) = splitter.content();
         self.counters.path_words += words.len() as u64;
         self.counters.data_bytes += data.len() as u64;
@@ -313,6 +338,7 @@ impl<'a, S: Sink> Drain<'a, S> {
             let image = self.image;
             self.tell(|sink| sink.path(image, thread, words, data));
         }
+        self.splitter = Some(splitter);
     }
 
     /// Passes on `self.path`. Its words are not looked at unless some are left out: that would take longer than everything

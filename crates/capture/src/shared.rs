@@ -15,6 +15,8 @@ use rustix::fs::{FallocateFlags, MemfdFlags};
 use rustix::thread::futex;
 use wire::Control;
 
+use crate::split::Raw;
+
 /// Words that fit into a segment.
 pub const SEGMENT_WORDS: usize = wire::SEGMENT_BYTES / size_of::<u32>();
 
@@ -69,6 +71,13 @@ impl Shared {
             into.set_len(count);
             words.write_bytes(0, count);
         }
+    }
+
+    /// The first `count` words of a segment, to be read where they are.
+    pub fn segment(&self, slot: usize, segment: usize, count: usize) -> Segment<'_> {
+        assert!(slot < wire::SLOT_COUNT && segment < wire::SEGMENT_COUNT && count <= SEGMENT_WORDS);
+        let words = self.memory.as_mut_ptr().wrapping_add(wire::segment_offset(slot, segment)).cast();
+        Segment { words, count, _shared: PhantomData }
     }
 
     /// Appends `length` bytes of the code ring from position `from` on, which wraps around.
@@ -148,6 +157,40 @@ impl Shared {
     /// Whether a freed slot's memory should be given back.
     pub fn is_worth_clearing(slot: usize) -> bool {
         slot >= SLOTS_KEPT
+    }
+}
+
+/// Words of a segment in place. The protocol leaves them to the recorder, but a target may still write to them: each is
+/// copied before anybody looks at it, and none is looked at twice.
+pub struct Segment<'a> {
+    words: *mut u32,
+    count: usize,
+    _shared: PhantomData<&'a Shared>,
+}
+
+impl Segment<'_> {
+    /// Makes all its words zero.
+    pub fn clear(self) {
+        // SAFETY: in bounds as asserted in `Shared::segment`, and aligned.
+        unsafe { self.words.write_bytes(0, self.count) };
+    }
+}
+
+impl Raw for Segment<'_> {
+    #[inline(always)]
+    fn word(&self, at: usize) -> Option<u32> {
+        // SAFETY: in bounds as asserted in `Shared::segment` and checked here, and aligned.
+        (at < self.count).then(|| unsafe { self.words.add(at).read_volatile() })
+    }
+
+    #[inline(always)]
+    fn copy(&self, at: usize, into: &mut [u32]) -> bool {
+        let fits = at <= self.count && into.len() <= self.count - at;
+        if fits {
+            // SAFETY: in bounds as asserted in `Shared::segment` and checked here, and aligned; `into` is not shared.
+            unsafe { into.as_mut_ptr().copy_from_nonoverlapping(self.words.add(at), into.len()) };
+        }
+        fits
     }
 }
 

@@ -13,9 +13,16 @@ const PATHS_MAX: usize = 1 << 27;
 /// Words that are copied in one go.
 const GO: usize = 32;
 
-/// Why the words of a segment ended.
+/// Words, and words of data, that are taken apart in one go, so that they stay in the processor's cache; what begins before that
+/// is completed.
+const PIECE: usize = 16 << 10;
+const ROOM: usize = PIECE + word::DATA_WORDS_MAX + word::EVENT_WORDS_MAX + GO;
+
+/// Why the words of a segment, or of a piece of it, ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ending {
+    /// The piece is long enough.
+    Piece,
     /// With the segment.
     Whole,
     /// With a word that was not written.
@@ -24,6 +31,27 @@ pub enum Ending {
     CutOff,
     /// With a path that was not announced or an event that does not exist.
     Unknown,
+}
+
+/// The content of a segment. Words of one that is shared with the target may change while they are read.
+pub trait Raw {
+    fn word(&self, at: usize) -> Option<u32>;
+    /// Fills `into` with the words from `at` on; false if there are not so many.
+    fn copy(&self, at: usize, into: &mut [u32]) -> bool;
+}
+
+impl Raw for [u32] {
+    #[inline(always)]
+    fn word(&self, at: usize) -> Option<u32> {
+        self.get(at).copied()
+    }
+
+    #[inline(always)]
+    fn copy(&self, at: usize, into: &mut [u32]) -> bool {
+        let Some(words) = self.get(at..).and_then(|words| words.get(..into.len())) else { return false };
+        into.copy_from_slice(words);
+        true
+    }
 }
 
 #[derive(Debug, Default)]
@@ -63,15 +91,19 @@ impl Splitter {
         Some(())
     }
 
-    /// Takes `raw` apart; [`Self::content`] has the result.
-    pub fn split(&mut self, raw: &[u32]) -> Ending {
-        if self.words.len() < raw.len() + GO {
-            self.words.resize(raw.len() + GO, 0);
-            self.data.resize(raw.len() + GO, 0);
+    /// Takes `raw` apart from the word at `from` on, which moves; [`Self::content`] has the result. If that is
+    /// [`Ending::Piece`], there is more.
+    pub fn split(&mut self, raw: &(impl Raw + ?Sized), from: &mut usize) -> Ending {
+        if self.words.is_empty() {
+            self.words.resize(ROOM, 0);
+            self.data.resize(ROOM, 0);
         }
-        let (mut at, mut filled) = (0, Filled::default());
+        let (mut at, mut filled) = (*from, Filled::default());
         let ending = loop {
-            let Some(&word) = raw.get(at) else { break Ending::Whole };
+            if filled.words + filled.data >= PIECE {
+                break Ending::Piece;
+            }
+            let Some(word) = raw.word(at) else { break Ending::Whole };
             let (length, data_words) = if word & EVENT == 0 {
                 let span = self.spans.get(word as usize).copied().unwrap_or(0);
                 if span == 0 {
@@ -81,24 +113,28 @@ impl Splitter {
                 (1, usize::from(span) - 1)
             } else {
                 let Some(length) = word::length(word) else { break Ending::Unknown };
-                let Some(event) = raw.get(at..at + length) else { break Ending::CutOff };
-                self.words[filled.words..filled.words + length].copy_from_slice(event);
+                let event = &mut self.words[filled.words..filled.words + length];
+                if !raw.copy(at, event) {
+                    break Ending::CutOff;
+                }
+                // What was looked at counts, whatever stands there now.
+                event[0] = word;
                 (length, word::data_words(word))
             };
-            let from = at + length;
-            if data_words <= GO
-                && let Some(source) = raw.get(from..).and_then(|source| source.first_chunk::<GO>())
-                && let Some(room) = self.data.get_mut(filled.data..).and_then(|room| room.first_chunk_mut::<GO>())
-            {
-                *room = *source;
-            } else {
-                let Some(source) = raw.get(from..from + data_words) else { break Ending::CutOff };
-                self.data[filled.data..filled.data + data_words].copy_from_slice(source);
+            let behind = at + length;
+            let room = &mut self.data[filled.data..];
+            let in_one_go = match room.first_chunk_mut::<GO>() {
+                Some(room) if data_words <= GO => raw.copy(behind, room),
+                _ => false,
+            };
+            if !in_one_go && !raw.copy(behind, &mut room[..data_words]) {
+                break Ending::CutOff;
             }
-            at = from + data_words;
+            at = behind + data_words;
             filled = Filled { words: filled.words + length, data: filled.data + data_words };
         };
         self.filled = filled;
+        *from = at;
         ending
     }
 
@@ -126,7 +162,8 @@ mod tests {
     }
 
     fn check(splitter: &mut Splitter, raw: &[u32], ending: Ending, words: &[u32], data: &[u32]) {
-        assert_eq!(splitter.split(raw), ending);
+        let mut from = 0;
+        assert_eq!(splitter.split(raw, &mut from), ending);
         let expected: &[u8] = bytemuck::cast_slice(data);
         assert_eq!(splitter.content(), (words, expected));
     }
@@ -166,5 +203,25 @@ mod tests {
         let raw = [&string[..], &[9, 8], &access, &[7], &signal, &long, &[1]].concat();
         let data = [&[9, 8, 7][..], &long].concat();
         check(&mut splitter(), &raw, Ending::Whole, &[&string[..], &access, &signal, &[1]].concat(), &data);
+    }
+
+    #[test]
+    fn long_segments_come_in_pieces() {
+        let raw: Vec<u32> = (0..100_000).flat_map(|turn| [2, turn, turn + 1]).collect();
+        let mut splitter = splitter();
+        let (mut from, mut words, mut data) = (0, Vec::new(), Vec::<u8>::new());
+        loop {
+            let ending = splitter.split(&raw[..], &mut from);
+            words.extend_from_slice(splitter.content().0);
+            data.extend_from_slice(splitter.content().1);
+            if ending != Ending::Piece {
+                assert_eq!(ending, Ending::Whole);
+                break;
+            }
+            assert!(splitter.content().0.len() < PIECE);
+        }
+        assert_eq!(words, [2; 100_000]);
+        let expected: Vec<u32> = (0..100_000).flat_map(|turn| [turn, turn + 1]).collect();
+        assert!(data == bytemuck::cast_slice::<u32, u8>(&expected));
     }
 }
