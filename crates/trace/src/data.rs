@@ -242,9 +242,13 @@ impl DataCoder {
             CODEC_RAW if payload.len() == length => data.extend_from_slice(payload),
             CODEC_RAW => return Err(Problem::Decompress("its length is wrong")),
             CODEC_ZSTD => decompress(payload, length, data)?,
-            CODEC_LANES => self.decoder.decode(&program.plans.spans, words, payload, length, data)?,
+            CODEC_LANES => {}
             unknown => return Err(Problem::Codec(unknown)),
         }
-        if crc(&[data]) == header.raw_crc { Ok(()) } else { Err(Problem::RawChecksum) }
+        let checksum = match header.codec {
+            CODEC_LANES => self.decoder.decode(&program.plans.spans, words, payload, length, data)?,
+            _ => crc(&[data]),
+        };
+        if checksum == header.raw_crc { Ok(()) } else { Err(Problem::RawChecksum) }
     }
 }

@@ -8,11 +8,11 @@ use wire::word;
 
 use super::Codec;
 use crate::bits::Compressor;
-use crate::container::{CODEC_LANES, CODEC_RAW, CODEC_ZSTD};
+use crate::container::{CODEC_LANES, CODEC_RAW, CODEC_ZSTD, crc};
 use crate::data::DataTotal;
 use crate::error::WriteError;
 use crate::event;
-use crate::lanes::{Encoder, Streams};
+use crate::lanes::Encoder;
 use crate::span::Spans;
 
 /// Words and data of one thread that are not yet on their way to the file.
@@ -37,7 +37,6 @@ pub(super) struct OpenData {
     /// The data itself, if it is to be stored as it is.
     whole: Vec<u8>,
     keeps_whole: bool,
-    checksum: crc32fast::Hasher,
     pub bytes: usize,
     /// Base of the thread's fs segment when the chunk begins.
     pub fs_base: u64,
@@ -56,7 +55,6 @@ impl OpenData {
         self.whole.clear();
         self.signals.clear();
         self.keeps_whole = matches!(codec, Codec::Raw | Codec::Zstd);
-        self.checksum = crc32fast::Hasher::new();
         (self.bytes, self.fs_base, self.wrong) = (0, fs_base, None);
         self.total = DataTotal { fs_base, ..DataTotal::default() };
     }
@@ -80,20 +78,18 @@ impl OpenData {
         if self.keeps_whole {
             self.whole.extend_from_slice(data);
         }
-        self.checksum.update(data);
         self.bytes += data.len();
         taken == Some(data.len())
     }
 
     pub(super) fn checksum(&self) -> u32 {
-        self.checksum.clone().finalize()
+        if self.keeps_whole { crc(&[&self.whole]) } else { self.encoder.checksum() }
     }
 
     /// Codec and payload; in a hurry, a larger one.
     pub(super) fn finish(
         &mut self,
         codec: Codec,
-        streams: &mut Streams,
         compressor: &mut Compressor,
         in_a_hurry: bool,
     ) -> (u8, Vec<u8>) {
@@ -104,7 +100,7 @@ impl OpenData {
                 Err(_) => (CODEC_RAW, std::mem::take(&mut self.whole)),
             },
             Codec::Predict | Codec::Fast | Codec::Adaptive => {
-                (CODEC_LANES, self.encoder.finish(streams, compressor, in_a_hurry))
+                (CODEC_LANES, self.encoder.finish(compressor, in_a_hurry))
             }
         }
     }

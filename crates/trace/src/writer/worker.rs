@@ -18,7 +18,6 @@ use crate::container::{
     RAW_BYTES_MAX, TRAILER_BYTES, crc, file_header, trailer,
 };
 use crate::error::WriteError;
-use crate::lanes::Streams;
 use crate::model::{Counts, Exit, Recording, Summary, ThreadSummary};
 use crate::path::{self, PathCoder};
 use crate::program::Program;
@@ -51,7 +50,6 @@ pub(super) struct Worker {
     program: Program,
     coder: PathCoder,
     gathered: Gathered,
-    streams: Streams,
     compressor: Compressor,
     threads: BTreeMap<u32, ThreadSummary>,
     summary: Summary,
@@ -84,7 +82,6 @@ impl Worker {
             program: Program::without_code(),
             coder: PathCoder::default(),
             gathered: Gathered::default(),
-            streams: Streams::default(),
             compressor: Compressor::default(),
             threads: BTreeMap::new(),
             summary: Summary::default(),
@@ -224,7 +221,7 @@ impl Worker {
         let header = DataHeader { thread, path, fs_base: data.fs_base, reads: total.reads, writes: total.writes };
         let (bytes, raw_crc) = (data.bytes as u64, data.checksum());
         let in_a_hurry = self.codec == Codec::Adaptive && self.pressure.is_high();
-        let (codec, stored) = data.finish(self.codec, &mut self.streams, &mut self.compressor, in_a_hurry);
+        let (codec, stored) = data.finish(self.codec, &mut self.compressor, in_a_hurry);
         count_data(&mut self.summary, &header, bytes, stored.len() as u64);
         if let Some(summary) = self.threads.get_mut(&thread) {
             count_thread_data(summary, &header, bytes);

@@ -1,0 +1,280 @@
+//! Compares rows with their guesses as they come, and keeps what was guessed wrong.
+//!
+//! Most rows are guessed right as a whole, and finding that out takes a subtraction per lane and one decision per eight.
+//! Where each row is remembered is found out for many rows in advance, so that the processor can fetch them side by side.
+
+use std::hint::select_unpredictable;
+
+use wire::word::{self, EVENT};
+
+use super::sort::Streams;
+use super::{GROUP, GROUP_BYTES, GROUP_WORDS, Group, Memory, Sums, Used, extended, shortened};
+use crate::bits::{Compressor, put_stream, put_stream_quickly};
+use crate::data::{DataTotal, event_bytes};
+use crate::span::{Span, Spans};
+
+/// What the data of a chunk is made into as it comes.
+#[derive(Debug, Default)]
+pub(crate) struct Encoder {
+    memory: Memory,
+    ahead: Ahead,
+    surprises: Surprises,
+    streams: Streams,
+    sums: Sums,
+    events: Vec<u8>,
+}
+
+/// What was guessed wrong: a mask for each group, and for each wrong lane by how much and what it really is, until it is sorted.
+/// Only the first `mask_count` and `count` count, behind them is room.
+#[derive(Debug, Default)]
+struct Surprises {
+    masks: Vec<u8>,
+    mask_count: usize,
+    wrong: Vec<u64>,
+    values: Vec<u64>,
+    count: usize,
+}
+
+/// Surprises that are sorted in one go: as many as stay in the processor's nearest cache.
+const BATCH: usize = 1024;
+
+impl Surprises {
+    /// Makes room for so many groups.
+    #[inline]
+    fn make_room(&mut self, groups: usize) {
+        if self.masks.len() < self.mask_count + groups || self.wrong.len() < self.count + (groups + 1) * GROUP {
+            self.grow(groups);
+        }
+    }
+
+    #[cold]
+    fn grow(&mut self, groups: usize) {
+        self.masks.resize((self.mask_count + groups).next_power_of_two(), 0);
+        let lanes = (self.count + (groups + 1) * GROUP).next_power_of_two();
+        self.wrong.resize(lanes, 0);
+        self.values.resize(lanes, 0);
+    }
+
+    /// Moves lanes into streams, a multiple of eight of them or all.
+    fn sort(&mut self, streams: &mut Streams, all: bool) {
+        let count = if all { self.count } else { self.count - self.count % GROUP };
+        if let (Some(wrong), Some(values)) = (self.wrong.get(..count), self.values.get(..count)) {
+            streams.add(wrong, values);
+        }
+        self.wrong.copy_within(count..self.count, 0);
+        self.values.copy_within(count..self.count, 0);
+        self.count -= count;
+    }
+}
+
+/// Room for what is known of the lanes of a group that are guessed wrong.
+pub(super) struct Room<'t> {
+    pub wrong: &'t mut [u64; GROUP],
+    pub values: &'t mut [u64; GROUP],
+}
+
+/// Compares the first words of `data`, at most as many as a group has, with their guesses, and learns. Gives a mask of lanes that
+/// were guessed wrong; by how much, and what they really are, stands side by side in `room`.
+#[inline(always)]
+pub(super) fn compare(
+    group: &mut Group,
+    data: &[u8; GROUP_BYTES],
+    words: usize,
+    sums: &mut Sums,
+    room: &mut Room<'_>,
+) -> u8 {
+    let Used { bits, lanes } = Used::of(words);
+    let (mut mask, mut count) = (0, 0);
+    let (values, _) = data.as_chunks::<8>();
+    let Group { last, stride, other } = group;
+    let lanes = last.iter_mut().zip(stride).zip(other).zip(values).zip(bits).zip(lanes);
+    for (number, (((((last, stride), other), value), bits), lane)) in lanes.enumerate() {
+        let value = u64::from_le_bytes(*value) & bits | *last & !bits;
+        let wrong = value.wrapping_sub(*last).wrapping_sub(extended(*stride)) & lane;
+        *last = value;
+        let is_wrong = wrong != 0;
+        if let (Some(wrong_room), Some(value_room)) = (room.wrong.get_mut(count), room.values.get_mut(count)) {
+            (*wrong_room, *value_room) = (wrong, value);
+        }
+        count += usize::from(is_wrong);
+        mask |= u8::from(is_wrong) << number;
+        let moved = shortened(wrong.wrapping_add(extended(*stride)));
+        *stride = select_unpredictable(is_wrong & (moved == *other), moved, *stride);
+        *other = select_unpredictable(is_wrong, moved, *other);
+    }
+    sums.add(last, bits);
+    mask
+}
+
+/// Rows that are looked for in one go.
+const AHEAD: usize = 64;
+
+/// Some paths and where their rows are.
+#[derive(Debug)]
+struct Ahead {
+    count: usize,
+    spans: [Span; AHEAD],
+    places: [usize; AHEAD],
+}
+
+impl Default for Ahead {
+    fn default() -> Self {
+        Self { count: 0, spans: [Span::NOTHING; AHEAD], places: [0; AHEAD] }
+    }
+}
+
+impl Ahead {
+    /// Looks at the paths at the start of `words`, up to an event; gives the groups that they have together.
+    fn look(&mut self, spans: &Spans, words: &[u32], memory: &mut Memory) -> usize {
+        self.count = 0;
+        for (&word, span) in words.iter().zip(&mut self.spans) {
+            if word & EVENT != 0 {
+                break;
+            }
+            *span = spans.get(word).unwrap_or(Span::NOTHING);
+            self.count += 1;
+        }
+        let (mut groups, mut touched) = (0, 0);
+        for (span, place) in self.spans.iter().zip(&mut self.places).take(self.count) {
+            *place = 0;
+            if span.bytes == 0 {
+                continue;
+            }
+            *place = memory.place(span);
+            groups += usize::from(span.bytes).div_ceil(GROUP_BYTES);
+            touched ^= memory.groups.get(*place).map_or(0, |group| group.last[0]);
+        }
+        std::hint::black_box(touched);
+        groups
+    }
+
+    fn rows(&self) -> impl Iterator<Item = (&Span, usize)> {
+        self.spans.iter().zip(self.places.iter().copied()).take(self.count)
+    }
+}
+
+impl Encoder {
+    /// Starts a chunk.
+    pub(crate) fn clear(&mut self) {
+        self.memory.clear();
+        (self.surprises.mask_count, self.surprises.count) = (0, 0);
+        self.streams.clear();
+        self.sums = Sums::default();
+        self.events.clear();
+    }
+
+    /// Appends the data behind `words`. Counts the accesses of paths into `total` and shows each event with its data. Gives the
+    /// bytes that belong to the words, or `None` if there are not so many.
+    pub(crate) fn append(
+        &mut self,
+        spans: &Spans,
+        words: &[u32],
+        data: &[u8],
+        total: &mut DataTotal,
+        mut event: impl FnMut(usize, &[u8]),
+    ) -> Option<usize> {
+        let (mut at, mut left) = (0, data);
+        while let Some(&word) = words.get(at) {
+            if word & EVENT != 0 {
+                let (own, behind) = left.split_at_checked(event_bytes(word))?;
+                event(at, own);
+                self.events.extend_from_slice(own);
+                left = behind;
+                at += word::length(word)?;
+                continue;
+            }
+            let groups = self.ahead.look(spans, words.get(at..)?, &mut self.memory);
+            self.surprises.make_room(groups);
+            left = self.rows(spans, left, total)?;
+            if self.surprises.count >= BATCH {
+                self.surprises.sort(&mut self.streams, false);
+            }
+            at += self.ahead.count;
+        }
+        Some(data.len() - left.len())
+    }
+
+    /// Appends the rows that were looked for; their data is at the start of `data`. Gives what is behind it.
+    fn rows<'d>(&mut self, spans: &Spans, data: &'d [u8], total: &mut DataTotal) -> Option<&'d [u8]> {
+        #[cfg(target_arch = "x86_64")]
+        if super::wide::is_there() {
+            // SAFETY: the processor has what it needs.
+            return unsafe { self.rows_wide(spans, data, total) };
+        }
+        self.rows_with(spans, data, total, compare)
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    #[target_feature(enable = "avx512f,avx512bw,avx512cd,avx512dq,avx512vl,bmi1,bmi2,lzcnt,popcnt")]
+    fn rows_wide<'d>(&mut self, spans: &Spans, data: &'d [u8], total: &mut DataTotal) -> Option<&'d [u8]> {
+        self.rows_with(spans, data, total, |group, data, words, sums, room| {
+            super::wide::compare(group, data, words, sums, room)
+        })
+    }
+
+    #[inline(always)]
+    fn rows_with<'d>(
+        &mut self,
+        spans: &Spans,
+        data: &'d [u8],
+        total: &mut DataTotal,
+        compare: impl Fn(&mut Group, &[u8; GROUP_BYTES], usize, &mut Sums, &mut Room<'_>) -> u8,
+    ) -> Option<&'d [u8]> {
+        let Self { ahead, memory, surprises, .. } = self;
+        // In variables, which nothing that is written to memory could change.
+        let (mut sums, mut mask_count, mut count) = (self.sums, surprises.mask_count, surprises.count);
+        let mut left = data;
+        for (span, place) in ahead.rows() {
+            let mut words = usize::from(span.bytes) / 4;
+            total.path(spans, span, left);
+            let behind = left.get(usize::from(span.bytes)..)?;
+            let groups = memory.groups.get_mut(place..place + words.div_ceil(GROUP_WORDS))?;
+            for group in groups {
+                let mut room = Room {
+                    wrong: surprises.wrong.get_mut(count..)?.first_chunk_mut()?,
+                    values: surprises.values.get_mut(count..)?.first_chunk_mut()?,
+                };
+                let mask = match left.first_chunk::<GROUP_BYTES>() {
+                    Some(data) => compare(group, data, words, &mut sums, &mut room),
+                    None => compare(group, &padded(left), words, &mut sums, &mut room),
+                };
+                *surprises.masks.get_mut(mask_count)? = mask;
+                mask_count += 1;
+                count += mask.count_ones() as usize;
+                words = words.saturating_sub(GROUP_WORDS);
+                left = left.get(GROUP_BYTES..).unwrap_or(&[]);
+            }
+            left = behind;
+        }
+        (self.sums, surprises.mask_count, surprises.count) = (sums, mask_count, count);
+        Some(left)
+    }
+
+    /// The checksum of the data so far.
+    pub(crate) fn checksum(&self) -> u32 {
+        self.sums.finish(&self.events)
+    }
+
+    /// The payload. In a hurry, what is not easily compressed stays as it is.
+    pub(crate) fn finish(&mut self, compressor: &mut Compressor, in_a_hurry: bool) -> Vec<u8> {
+        let Self { surprises, streams, .. } = self;
+        surprises.sort(streams, true);
+        streams.add_masks(surprises.masks.get(..surprises.mask_count).unwrap_or(&[]));
+        let mut out = Vec::new();
+        for stream in [streams.flags(), streams.classes(), streams.masks(), &self.events] {
+            put_stream(&mut out, compressor, stream);
+        }
+        let put = if in_a_hurry { put_stream_quickly } else { put_stream };
+        for stream in streams.stored() {
+            put(&mut out, compressor, stream);
+        }
+        out
+    }
+}
+
+#[cold]
+fn padded(data: &[u8]) -> [u8; GROUP_BYTES] {
+    let mut all = [0; GROUP_BYTES];
+    all.iter_mut().zip(data).for_each(|(byte, &own)| *byte = own);
+    all
+}

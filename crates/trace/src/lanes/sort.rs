@@ -1,0 +1,177 @@
+//! Sorts what was guessed wrong into streams.
+
+use std::hint::select_unpredictable;
+
+use super::{CLASSES, GROUP, HIGH, MET, MET_BITS, Met, VALUE, WIDTHS, met_place};
+use crate::bytes::zigzag;
+
+/// Bytes with room behind them.
+#[derive(Debug, Default)]
+pub(super) struct Stream {
+    bytes: Vec<u8>,
+    length: usize,
+}
+
+/// As many bytes may be written at once, though fewer count.
+pub(super) const AT_ONCE: usize = 64;
+
+impl Stream {
+    /// Makes room for so many bytes.
+    fn make_room(&mut self, bytes: usize) {
+        let room = self.length + bytes + AT_ONCE;
+        if self.bytes.len() < room {
+            self.bytes.resize(room.next_power_of_two(), 0);
+        }
+    }
+
+    /// Appends the low bytes of `value`.
+    #[inline(always)]
+    fn push(&mut self, value: u64, width: usize) {
+        if let Some(room) = self.bytes.get_mut(self.length..self.length + 8) {
+            room.copy_from_slice(&value.to_le_bytes());
+            self.length += width;
+        }
+    }
+
+    /// Appends `length` of the bytes that are written to the room behind it.
+    #[inline(always)]
+    pub(super) fn append(&mut self, length: usize, write: impl FnOnce(&mut [u8; AT_ONCE])) {
+        if let Some(room) = self.bytes.get_mut(self.length..).and_then(|room| room.first_chunk_mut()) {
+            write(room);
+            self.length += length;
+        }
+    }
+
+    fn content(&self) -> &[u8] {
+        self.bytes.get(..self.length).unwrap_or(&[])
+    }
+}
+
+/// What is stored of the lanes that were guessed wrong.
+#[derive(Debug)]
+pub(super) struct Streams {
+    /// A bit for each group: whether any lane was guessed wrong.
+    pub(super) flags: Stream,
+    /// Which lanes, of groups where any was.
+    pub(super) masks: Stream,
+    /// Four bits for each lane.
+    pub(super) classes: Stream,
+    pub(super) stored: [Stream; CLASSES],
+    pub(super) met: Box<Met>,
+}
+
+impl Default for Streams {
+    fn default() -> Self {
+        Self {
+            flags: Stream::default(),
+            masks: Stream::default(),
+            classes: Stream::default(),
+            stored: Default::default(),
+            met: Box::new([0; 1 << MET_BITS]),
+        }
+    }
+}
+
+impl Streams {
+    /// Starts afresh.
+    pub(super) fn clear(&mut self) {
+        let all = [&mut self.flags, &mut self.masks, &mut self.classes].into_iter().chain(&mut self.stored);
+        all.for_each(|stream| stream.length = 0);
+        self.met.fill(0);
+    }
+
+    /// Adds lanes that were guessed wrong, by how much, and what they are; all before them were a multiple of eight.
+    pub(super) fn add(&mut self, wrong: &[u64], values: &[u64]) {
+        self.make_room(wrong.len());
+        #[cfg(target_arch = "x86_64")]
+        if super::wide::is_there() {
+            // SAFETY: the processor has what it needs.
+            return unsafe { super::wide::sort(self, wrong, values) };
+        }
+        self.sort(wrong, values);
+    }
+
+    /// Adds the masks of all groups.
+    pub(super) fn add_masks(&mut self, masks: &[u8]) {
+        self.make_room_for_masks(masks.len());
+        #[cfg(target_arch = "x86_64")]
+        if super::wide::is_there() {
+            // SAFETY: the processor has what it needs.
+            return unsafe { super::wide::sort_masks(self, masks) };
+        }
+        self.sort_masks(masks);
+    }
+
+    pub(super) fn make_room_for_masks(&mut self, count: usize) {
+        self.flags.make_room(count.div_ceil(8));
+        self.masks.make_room(count);
+    }
+
+    /// Makes room for so many lanes.
+    pub(super) fn make_room(&mut self, lanes: usize) {
+        self.classes.make_room(lanes.div_ceil(2));
+        for (stream, width) in self.stored.iter_mut().zip(WIDTHS) {
+            stream.make_room(lanes * width);
+        }
+    }
+
+    pub(super) fn sort_masks(&mut self, masks: &[u8]) {
+        for eight in masks.chunks(8) {
+            let mut flags = 0;
+            for (place, &mask) in eight.iter().enumerate() {
+                flags |= u64::from(mask != 0) << place;
+                self.masks.push(mask.into(), usize::from(mask != 0));
+            }
+            self.flags.push(flags, 1);
+        }
+    }
+
+    pub(super) fn sort(&mut self, wrong: &[u64], values: &[u64]) {
+        for (wrong, values) in wrong.chunks(GROUP).zip(values.chunks(GROUP)) {
+            let mut classes = 0;
+            for (place, (&wrong, &value)) in wrong.iter().zip(values).enumerate() {
+                classes |= (self.lane(wrong, value) as u64) << (4 * place);
+            }
+            self.classes.push(classes, wrong.len().div_ceil(2));
+        }
+    }
+
+    /// Stores a lane and gives its class. Without branches: nobody could predict them.
+    #[inline(always)]
+    fn lane(&mut self, wrong: u64, value: u64) -> usize {
+        let is_high = wrong << 32 == 0;
+        let part = select_unpredictable(is_high, (wrong.cast_signed() >> 32).cast_unsigned(), wrong);
+        let difference = zigzag(part);
+        let width = (u64::BITS - difference.leading_zeros()).div_ceil(8) as usize;
+        let is_small = width <= 4;
+        let place = met_place(value);
+        let Some(known) = self.met.get_mut(place) else { return 0 };
+        let is_met = *known == value;
+        *known = select_unpredictable(is_small, *known, value);
+        let other_class = select_unpredictable(is_met, MET, VALUE);
+        let other_stored = select_unpredictable(is_met, place as u64, value);
+        let small_class = width.wrapping_sub(1) + select_unpredictable(is_high, HIGH, 0);
+        let class = select_unpredictable(is_small, small_class, other_class);
+        let stored = select_unpredictable(is_small, difference, other_stored);
+        if let (Some(stream), Some(&width)) = (self.stored.get_mut(class), WIDTHS.get(class)) {
+            stream.push(stored, width);
+        }
+        class
+    }
+
+    pub(super) fn flags(&self) -> &[u8] {
+        self.flags.content()
+    }
+
+    pub(super) fn masks(&self) -> &[u8] {
+        self.masks.content()
+    }
+
+    pub(super) fn classes(&self) -> &[u8] {
+        self.classes.content()
+    }
+
+    pub(super) fn stored(&self) -> impl Iterator<Item = &[u8]> {
+        self.stored.iter().map(Stream::content)
+    }
+}

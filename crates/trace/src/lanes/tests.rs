@@ -1,0 +1,202 @@
+#![allow(clippy::unwrap_used, clippy::indexing_slicing)]
+
+use proptest::prelude::*;
+use wire::code::Access;
+
+use super::encode::Room;
+use super::sort::Streams;
+use super::*;
+use crate::bits::Compressor;
+use crate::data::DataTotal;
+use crate::model::Plan;
+
+/// Fragments with these lengths of data behind their exits.
+fn spans(fragments: &[Vec<u32>]) -> Spans {
+    let mut spans = Spans::default();
+    let mut first_path = 1;
+    for lengths in fragments {
+        let access = Access { size: 1, value: wire::code::NO_VALUE, ..Access::default() };
+        let executed = vec![1; lengths.len()];
+        spans.add(&Plan { first_path, lengths, accesses: &[access] }, &executed).unwrap();
+        first_path += u32::try_from(lengths.len()).unwrap();
+    }
+    spans
+}
+
+fn append(encoder: &mut Encoder, spans: &Spans, words: &[u32], data: &[u8]) -> Option<usize> {
+    encoder.append(spans, words, data, &mut DataTotal::default(), |_, _| ())
+}
+
+fn finish(encoder: &mut Encoder, in_a_hurry: bool) -> Vec<u8> {
+    encoder.finish(&mut Compressor::default(), in_a_hurry)
+}
+
+fn check(spans: &Spans, words: &[u32], data: &[u8]) -> usize {
+    let mut encoder = Encoder::default();
+    let (mut decoder, mut back) = (Decoder::default(), vec![7]);
+    let mut length = 0;
+    // The second time it must not remember the first.
+    for in_a_hurry in [true, false] {
+        encoder.clear();
+        assert_eq!(append(&mut encoder, spans, words, data), Some(data.len()));
+        let payload = finish(&mut encoder, in_a_hurry);
+        let checksum = decoder.decode(spans, words, &payload, data.len(), &mut back).unwrap();
+        assert_eq!(checksum, encoder.checksum());
+        assert!(back == data);
+        length = payload.len();
+    }
+    length
+}
+
+#[test]
+fn nothing_comes_back() {
+    check(&spans(&[]), &[], &[]);
+    check(&spans(&[vec![0]]), &[1, 1], &[]);
+    check(&spans(&[vec![4]]), &[1], &[1, 2, 3, 4]);
+}
+
+#[test]
+fn strides_cost_nothing() {
+    let spans = spans(&[vec![16, 24]]);
+    let count = 100_000u64;
+    let words: Vec<u32> = (0..count).map(|turn| 1 + u32::from(turn.is_multiple_of(7))).collect();
+    let row =
+        |turn: u64| [turn * 8, 5000, turn * 3 + 7].into_iter().take(if turn.is_multiple_of(7) { 3 } else { 2 });
+    let data: Vec<u8> = (0..count).flat_map(row).flat_map(u64::to_le_bytes).collect();
+    assert!(check(&spans, &words, &data) < 200);
+}
+
+/// What a lane is remembered by and its next value: few different ones, so that much is guessed right.
+fn lane() -> impl Strategy<Value = (u64, u32, u32, u64)> {
+    (0u64..3, 0u32..3, 0u32..3, 0u64..7)
+}
+
+#[cfg(target_arch = "x86_64")]
+proptest! {
+    #[test]
+    fn wide_and_narrow_guess_alike(
+        lanes in proptest::collection::vec(lane(), GROUP),
+        words in 0usize..=GROUP_WORDS + 5,
+        shift in 0u32..40,
+    ) {
+        let (mut group, mut data) = (Group::default(), [0; GROUP_BYTES]);
+        for (i, (last, stride, other, value)) in lanes.into_iter().enumerate() {
+            (group.last[i], group.stride[i], group.other[i]) = (last << shift, stride << shift.min(30), other << shift.min(30));
+            data[8 * i..][..8].copy_from_slice(&(value << shift).to_le_bytes());
+        }
+        let run = |compare: &dyn Fn(&mut Group, &mut Sums, &mut Room<'_>) -> u8| {
+            let (mut group, mut wrong, mut values) = (group, [0; GROUP], [0; GROUP]);
+            let mut sums = Sums([5; GROUP]);
+            let mask = compare(&mut group, &mut sums, &mut Room { wrong: &mut wrong, values: &mut values });
+            let count = mask.count_ones() as usize;
+            (mask, wrong[..count].to_vec(), values[..count].to_vec(), group.last, group.stride, group.other, sums)
+        };
+        let narrow = run(&|group, sums, room| encode::compare(group, &data, words, sums, room));
+        if wide::is_there() {
+            // SAFETY: the processor has it.
+            let wide = run(&|group, sums, room| unsafe { wide::compare(group, &data, words, sums, room) });
+            prop_assert_eq!(wide, narrow);
+        }
+    }
+
+    #[test]
+    fn wide_and_narrow_sort_alike(
+        masks in proptest::collection::vec(prop_oneof![2 => Just(0u8), 1 => any::<u8>()], 0..300),
+        lanes in proptest::collection::vec((value(), 1u64.., 0u32..64), 0..100),
+    ) {
+        let (values, wrong): (Vec<u64>, Vec<u64>) = lanes.into_iter().map(|(value, wrong, shift)| {
+            (value, match wrong << shift { 0 => 1, wrong => wrong })
+        }).unzip();
+        let streams = |sort: &dyn Fn(&mut Streams)| {
+            let mut streams = Streams::default();
+            streams.make_room(wrong.len());
+            streams.make_room_for_masks(masks.len());
+            sort(&mut streams);
+            let all = [streams.flags(), streams.masks(), streams.classes()].into_iter().chain(streams.stored());
+            all.map(<[u8]>::to_vec).collect::<Vec<_>>()
+        };
+        let narrow = streams(&|streams| {
+            streams.sort_masks(&masks);
+            streams.sort(&wrong, &values);
+        });
+        if wide::is_there() {
+            // SAFETY: the processor has it.
+            let wide = streams(&|streams| unsafe {
+                wide::sort_masks(streams, &masks);
+                wide::sort(streams, &wrong, &values);
+            });
+            prop_assert_eq!(wide, narrow);
+        }
+    }
+}
+
+#[test]
+fn data_of_another_length_is_noticed() {
+    let spans = spans(&[vec![16]]);
+    let mut encoder = Encoder::default();
+    assert_eq!(append(&mut encoder, &spans, &[1, 1], &[0; 24]), None);
+    assert_eq!(append(&mut encoder, &spans, &[1], &[0; 24]), Some(16));
+}
+
+fn value() -> impl Strategy<Value = u64> {
+    prop_oneof![
+        3 => Just(0u64),
+        2 => 0u64..300,
+        1 => (0u64..9).prop_map(|value| value << 32),
+        1 => (0u64..5).prop_map(|value| value.wrapping_mul(0x1234_5678_9abc_def1)),
+        1 => any::<u64>()
+    ]
+}
+
+/// Rows that are partly guessed right, and events with data.
+fn rows() -> impl Strategy<Value = (Vec<Vec<u32>>, Vec<u32>, Vec<u8>)> {
+    let lengths = proptest::collection::vec((0u32..60).prop_map(|words| 4 * words), 1..4);
+    let fragments = proptest::collection::vec(lengths, 1..5);
+    (fragments, proptest::collection::vec((any::<u32>(), proptest::collection::vec(value(), 1..6)), 0..300)).prop_map(
+        |(fragments, turns)| {
+            let lengths: Vec<u32> = fragments.concat();
+            let (mut words, mut data) = (Vec::new(), Vec::new());
+            for (choice, values) in turns {
+                let bytes = if choice.is_multiple_of(10) {
+                    words.push(word::event(word::SIGNAL, ((choice >> 8) % 9) << 8));
+                    words.extend([0; 8]);
+                    event_bytes(words[words.len() - 9])
+                } else {
+                    let path = choice as usize % lengths.len();
+                    words.push(u32::try_from(path).unwrap() + 1);
+                    lengths[path] as usize
+                };
+                data.extend(values.iter().flat_map(|value| value.to_le_bytes()).cycle().take(bytes));
+            }
+            (fragments, words, data)
+        },
+    )
+}
+
+proptest! {
+    #[test]
+    fn rows_come_back((fragments, words, data) in rows()) {
+        check(&spans(&fragments), &words, &data);
+    }
+
+    #[test]
+    fn damage_does_no_harm((fragments, words, data) in rows(), at in any::<usize>(), bits in 1u8.., lost in 0usize..20) {
+        let spans = spans(&fragments);
+        let mut encoder = Encoder::default();
+        encoder.clear();
+        append(&mut encoder, &spans, &words, &data).unwrap();
+        let mut payload = finish(&mut encoder, false);
+        let at = at % payload.len();
+        payload[at] ^= bits;
+        let mut decoder = Decoder::default();
+        let _ = decoder.decode(&spans, &words, &payload, data.len(), &mut Vec::new());
+        let shorter = words.len().saturating_sub(lost);
+        let _ = decoder.decode(&spans, &words[..shorter], &payload, data.len() / 2, &mut Vec::new());
+    }
+
+    #[test]
+    fn rubbish_does_no_harm(payload in proptest::collection::vec(any::<u8>(), 0..200), length in 0usize..5000) {
+        let spans = spans(&[vec![8, 400], vec![100]]);
+        let _ = Decoder::default().decode(&spans, &[1, 2, 3, 9, 1, 2, 3], &payload, length, &mut Vec::new());
+    }
+}
