@@ -80,8 +80,8 @@ impl Default for Options {
             codec: Codec::Adaptive,
             chunk_words: 1 << 20,
             open_words: 12 << 20,
-            chunk_data: 8 << 20,
-            open_data: 48 << 20,
+            chunk_data: 16 << 20,
+            open_data: 96 << 20,
             latency: Duration::from_secs(1),
         }
     }

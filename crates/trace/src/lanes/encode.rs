@@ -234,10 +234,15 @@ impl Encoder {
                     wrong: surprises.wrong.get_mut(count..)?.first_chunk_mut()?,
                     values: surprises.values.get_mut(count..)?.first_chunk_mut()?,
                 };
-                let mask = match left.first_chunk::<GROUP_BYTES>() {
-                    Some(data) => compare(group, data, words, &mut sums, &mut room),
-                    None => compare(group, &padded(left), words, &mut sums, &mut room),
+                let filled_up;
+                let data = match left.first_chunk::<GROUP_BYTES>() {
+                    Some(data) => data,
+                    None => {
+                        filled_up = padded(left);
+                        &filled_up
+                    }
                 };
+                let mask = compare(group, data, words, &mut sums, &mut room);
                 *surprises.masks.get_mut(mask_count)? = mask;
                 mask_count += 1;
                 count += mask.count_ones() as usize;

@@ -101,6 +101,7 @@ impl Worker {
 
     /// Works until the writer is finished or gone.
     pub(super) fn run(mut self, queue: &Receiver<Job>) -> Option<Summary> {
+        step_back();
         loop {
             let job = match queue.recv_timeout(QUIET) {
                 Ok(job) => Some(job),
@@ -297,6 +298,13 @@ impl Worker {
     fn written(&mut self, write: impl FnOnce(&mut Output) -> std::io::Result<()>) -> Result<(), WriteError> {
         write(&mut self.output).map_err(|source| WriteError::Write { path: self.part.clone(), source })
     }
+}
+
+/// Whoever produces the data goes first where there are not enough processors for all: others wait for it.
+fn step_back() {
+    const NICENESS: i32 = 10;
+    // SAFETY: no memory is involved. If it is refused, everything works nevertheless; 0 is the calling thread.
+    unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, NICENESS) };
 }
 
 fn define(program: &mut Program, definition: &Definition<'_>, sequence: u32) -> Result<(), WriteError> {
