@@ -42,6 +42,21 @@ impl Stream {
         }
     }
 
+    /// Where the next byte goes.
+    pub(super) fn end(&mut self) -> *mut u8 {
+        self.bytes.get_mut(self.length..).unwrap_or_default().as_mut_ptr()
+    }
+
+    /// Moves the end to behind what was written.
+    ///
+    /// # Safety
+    ///
+    /// It must be [`Self::end`], moved by no more bytes than room was made for, with which nothing else was done meanwhile.
+    pub(super) unsafe fn set_end(&mut self, end: *mut u8) {
+        // SAFETY: both are in or right behind the same memory.
+        self.length = unsafe { end.offset_from_unsigned(self.bytes.as_ptr()) };
+    }
+
     fn content(&self) -> &[u8] {
         self.bytes.get(..self.length).unwrap_or(&[])
     }
@@ -82,7 +97,6 @@ impl Streams {
 
     /// Adds lanes that were guessed wrong, by how much, and what they are; all before them were a multiple of eight.
     pub(super) fn add(&mut self, wrong: &[u64], values: &[u64]) {
-        self.make_room(wrong.len());
         #[cfg(target_arch = "x86_64")]
         if super::wide::is_there() {
             // SAFETY: the processor has what it needs.
@@ -127,6 +141,7 @@ impl Streams {
     }
 
     pub(super) fn sort(&mut self, wrong: &[u64], values: &[u64]) {
+        self.make_room(wrong.len());
         for (wrong, values) in wrong.chunks(GROUP).zip(values.chunks(GROUP)) {
             let mut classes = 0;
             for (place, (&wrong, &value)) in wrong.iter().zip(values).enumerate() {

@@ -109,7 +109,6 @@ proptest! {
         }).unzip();
         let streams = |sort: &dyn Fn(&mut Streams)| {
             let mut streams = Streams::default();
-            streams.make_room(wrong.len());
             streams.make_room_for_masks(masks.len());
             sort(&mut streams);
             let all = [streams.flags(), streams.masks(), streams.classes()].into_iter().chain(streams.stored());

@@ -1,10 +1,16 @@
 //! Eight lanes at a time, with instructions that only some processors have.
 
+// Lanes are counted, and places have as many bits as the table has entries.
+#![allow(clippy::indexing_slicing, clippy::cast_possible_truncation)]
+
 use std::arch::x86_64::*;
+use std::hint::select_unpredictable;
 
 use super::encode::Room;
 use super::sort::{AT_ONCE, Streams};
-use super::{GROUP, GROUP_BYTES, GROUP_WORDS, Group, HIGH, MET, MET_BITS, MET_FACTOR, Sums, VALUE, WIDTHS};
+use super::{
+    CLASSES, GROUP, GROUP_BYTES, GROUP_WORDS, Group, HIGH, MET, MET_BITS, MET_FACTOR, Met, Sums, VALUE, WIDTHS,
+};
 
 /// Whether the processor has all that is used here.
 #[inline]
@@ -66,9 +72,7 @@ pub(super) fn compare(
     room: &mut Room<'_>,
 ) -> u8 {
     // At most sixteen bits for words, and eight for lanes, are left.
-    #[allow(clippy::cast_possible_truncation)]
     let used = _bzhi_u32(0xffff, words.min(GROUP_WORDS) as u32) as u16;
-    #[allow(clippy::cast_possible_truncation)]
     let lanes = _bzhi_u32(0xff, words.min(GROUP_WORDS).div_ceil(2) as u32) as u8;
     let (last, short_stride) = (load(&group.last), load_short(&group.stride));
     let stride = _mm512_cvtepi32_epi64(short_stride);
@@ -114,8 +118,18 @@ pub(super) fn sort_masks(streams: &mut Streams, masks: &[u8]) {
 pub(super) fn sort(streams: &mut Streams, wrong: &[u64], values: &[u64]) {
     let (many, rest) = wrong.as_chunks::<GROUP>();
     let (many_values, rest_values) = values.as_chunks::<GROUP>();
+    streams.make_room(wrong.len());
+    let Streams { classes, stored, met, .. } = streams;
+    let mut ends = [std::ptr::null_mut(); CLASSES_ROOM];
+    ends.iter_mut().zip(stored.iter_mut()).for_each(|(end, stream)| *end = stream.end());
     for (wrong, values) in many.iter().zip(many_values) {
-        sort_lanes(streams, wrong, values);
+        // SAFETY: there is room for all lanes in each stream.
+        let packed = unsafe { sort_lanes(&mut ends, met, wrong, values) };
+        classes.append(4, |room| put(room, &packed.to_le_bytes()));
+    }
+    for (stream, end) in stored.iter_mut().zip(ends) {
+        // SAFETY: everything up to there was written, in the room that was made.
+        unsafe { stream.set_end(end) };
     }
     streams.sort(rest, rest_values);
 }
@@ -127,9 +141,29 @@ fn put<const N: usize>(room: &mut [u8; AT_ONCE], bytes: &[u8; N]) {
     }
 }
 
+/// As many as four bits can tell apart, so that no index needs to be checked.
+const CLASSES_ROOM: usize = 16;
+
+/// Where the next byte of each class goes.
+type Ends = [*mut u8; CLASSES_ROOM];
+
+const WIDTHS_ROOM: [usize; CLASSES_ROOM] = {
+    let (mut widths, mut class) = ([0; CLASSES_ROOM], 0);
+    while class < CLASSES {
+        widths[class] = WIDTHS[class];
+        class += 1;
+    }
+    widths
+};
+
+/// Appends lanes to the streams of their classes, and gives the classes, four bits each.
+///
+/// # Safety
+///
+/// At the end of each class there must be room for eight lanes, and for 64 bytes.
 #[target_feature(enable = "avx512f,avx512bw,avx512cd,avx512dq,avx512vl,bmi1,bmi2,lzcnt,popcnt")]
 #[inline]
-fn sort_lanes(streams: &mut Streams, wrong: &[u64; GROUP], values: &[u64; GROUP]) {
+unsafe fn sort_lanes(ends: &mut Ends, met: &mut Met, wrong: &[u64; GROUP], values: &[u64; GROUP]) -> u32 {
     let (wrong, value) = (load(wrong), load(values));
     let number = |number: usize| _mm512_set1_epi64(number as i64);
     let is_high = _mm512_testn_epi64_mask(wrong, _mm512_set1_epi64(0xffff_ffff));
@@ -138,82 +172,69 @@ fn sort_lanes(streams: &mut Streams, wrong: &[u64; GROUP], values: &[u64; GROUP]
     // Bytes of a number: those of its bits, from 64 less the leading zeros, rounded up.
     let width = _mm512_srli_epi64::<3>(_mm512_sub_epi64(number(71), _mm512_lzcnt_epi64(difference)));
     let small = _mm512_cmple_epu64_mask(width, number(4));
-    let class = _mm512_mask_add_epi64(width, is_high, width, number(HIGH));
-    let class = _mm512_sub_epi64(class, number(1));
+    let class = _mm512_sub_epi64(_mm512_mask_add_epi64(width, is_high, width, number(HIGH)), number(1));
     let factor = _mm512_set1_epi64(MET_FACTOR.cast_signed());
     let place = _mm512_srli_epi64::<{ 64 - MET_BITS }>(_mm512_mullo_epi64(value, factor));
-    let met = look_up(streams, place, values, !small);
-    let new = !small & !met;
-    let class = _mm512_mask_mov_epi64(class, met, number(MET));
-    let class = _mm512_mask_mov_epi64(class, new, number(VALUE));
-    let classes = _mm_cvtsi128_si64(_mm512_cvtepi64_epi8(class)).cast_unsigned();
-    // Two in a byte.
-    #[allow(clippy::cast_possible_truncation)]
-    let packed = _pext_u64(classes, 0x0f0f_0f0f_0f0f_0f0f) as u32;
-    streams.classes.append(4, |room| put(room, &packed.to_le_bytes()));
-    let [.., met_stream, value_stream] = &mut streams.stored;
-    if new != 0 {
-        let lanes = _mm512_maskz_compress_epi64(new, value);
-        // SAFETY: there is room for as many bytes, which need not be aligned.
-        value_stream.append(8 * new.count_ones() as usize, |room| unsafe {
-            _mm512_storeu_si512(room.as_mut_ptr().cast(), lanes);
-        });
-    }
-    if met != 0 {
-        let places = _mm512_cvtepi64_epi16(_mm512_maskz_compress_epi64(met, place));
-        // SAFETY: as above.
-        met_stream.append(2 * met.count_ones() as usize, |room| unsafe {
-            _mm_storeu_si128(room.as_mut_ptr().cast(), places);
-        });
-    }
-    let mut left = small;
-    while left != 0 {
-        let own = (classes >> (8 * left.trailing_zeros()) & 0xf) as usize;
-        let alike = _mm512_mask_cmpeq_epi64_mask(left, class, number(own));
-        left &= !alike;
-        store_small(streams, own, alike.count_ones() as usize, _mm512_maskz_compress_epi64(alike, difference));
-    }
-}
-
-/// Which of the lanes in `wanted` have a value that was met before; all will have been.
-#[target_feature(enable = "avx512f,bmi1")]
-#[inline]
-fn look_up(streams: &mut Streams, place: __m512i, values: &[u64; GROUP], wanted: u8) -> u8 {
     let mut places = [0; GROUP];
     store(&mut places, place);
-    let (mut met, mut left) = (0, wanted);
-    while left != 0 {
-        let lane = left.trailing_zeros() as usize % GROUP;
-        left &= left - 1;
-        let (Some(&place), Some(&value)) = (places.get(lane), values.get(lane)) else { break };
-        // It has as many bits as the table has entries.
-        let Some(known) = usize::try_from(place).ok().and_then(|place| streams.met.get_mut(place)) else { break };
-        met |= u8::from(*known == value) << lane;
-        *known = value;
+    if small == 0 {
+        let known = look_up(met, &places, values);
+        // SAFETY: there is room.
+        return unsafe { store_large(ends, known, place, value) };
     }
-    met
+    let (mut differences, mut classes) = ([0; GROUP], [0; GROUP]);
+    store(&mut differences, difference);
+    store(&mut classes, class);
+    let mut packed = 0;
+    // Without branches: nobody could predict them.
+    for lane in 0..GROUP {
+        let (is_small, value) = (small >> lane & 1 != 0, values[lane]);
+        let place = places[lane] as usize % met.len();
+        let is_met = met[place] == value;
+        met[place] = select_unpredictable(is_small, met[place], value);
+        let large = VALUE - usize::from(is_met);
+        let class = select_unpredictable(is_small, classes[lane] as usize, large) % CLASSES_ROOM;
+        let large = select_unpredictable(is_met, place as u64, value);
+        let stored = select_unpredictable(is_small, differences[lane], large);
+        // SAFETY: there is room.
+        unsafe {
+            ends[class].cast::<u64>().write_unaligned(stored);
+            ends[class] = ends[class].add(WIDTHS_ROOM[class]);
+        }
+        packed |= (class as u32) << (4 * lane);
+    }
+    packed
 }
 
-/// Stores the first `count` of these differences, which have a small class.
-#[target_feature(enable = "avx512f,avx512bw,avx512vl")]
+/// Which lanes have a value that was met before; all will have been.
+#[inline(always)]
+fn look_up(met: &mut Met, places: &[u64; GROUP], values: &[u64; GROUP]) -> u8 {
+    let mut known = 0;
+    for lane in 0..GROUP {
+        let entry = &mut met[places[lane] as usize % (1 << MET_BITS)];
+        known |= u8::from(*entry == values[lane]) << lane;
+        *entry = values[lane];
+    }
+    known
+}
+
+/// Appends lanes of which none is small, those that are known as their places, and gives the classes.
+///
+/// # Safety
+///
+/// At the end of each class there must be room for 64 bytes.
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,bmi2,popcnt")]
 #[inline]
-fn store_small(streams: &mut Streams, class: usize, count: usize, lanes: __m512i) {
-    let (Some(stream), Some(&width)) = (streams.stored.get_mut(class), WIDTHS.get(class)) else { return };
-    // SAFETY: there is room for as many bytes as a vector has, which need not be aligned.
-    stream.append(count * width, |room| unsafe {
-        let to = room.as_mut_ptr();
-        match width {
-            1 => _mm_storeu_si128(to.cast(), _mm512_cvtepi64_epi8(lanes)),
-            2 => _mm_storeu_si128(to.cast(), _mm512_cvtepi64_epi16(lanes)),
-            4 => _mm256_storeu_si256(to.cast(), _mm512_cvtepi64_epi32(lanes)),
-            _ => {
-                let mut each = [0; GROUP];
-                store(&mut each, lanes);
-                // Each writes over the upper bytes of the one before it.
-                for (lane, value) in each.into_iter().enumerate() {
-                    to.add(3 * lane).cast::<u64>().write_unaligned(value.to_le());
-                }
-            }
-        }
-    });
+unsafe fn store_large(ends: &mut Ends, known: u8, place: __m512i, value: __m512i) -> u32 {
+    let count = known.count_ones() as usize;
+    // SAFETY: there is room.
+    unsafe {
+        let places = _mm512_cvtepi64_epi16(_mm512_maskz_compress_epi64(known, place));
+        _mm_storeu_si128(ends[MET].cast(), places);
+        ends[MET] = ends[MET].add(WIDTHS[MET] * count);
+        _mm512_storeu_si512(ends[VALUE].cast(), _mm512_maskz_compress_epi64(!known, value));
+        ends[VALUE] = ends[VALUE].add(WIDTHS[VALUE] * (GROUP - count));
+    }
+    // One less for each that is known.
+    0x9999_9999 - _pdep_u32(known.into(), 0x1111_1111)
 }
