@@ -83,11 +83,13 @@ impl BitReader {
 const SMALL: usize = 48;
 /// Bytes that tell whether a stream is easily compressed.
 const SAMPLE: usize = 16 << 10;
+/// Levels below zero are faster.
 const ZSTD_LEVEL: i32 = 1;
+const ZSTD_LEVEL_QUICK: i32 = -4;
 
 /// Appends a stream: its length, the length it is stored in, and the stored bytes; equal lengths mean that it is stored as it is.
 pub(crate) fn put_stream(out: &mut Vec<u8>, compressor: &mut Compressor, stream: &[u8]) {
-    let compressed = if stream.len() < SMALL { None } else { compressor.compress(stream) };
+    let compressed = if stream.len() < SMALL { None } else { compressor.compress(stream, ZSTD_LEVEL) };
     put_stored(out, stream, compressed.unwrap_or(stream));
 }
 
@@ -95,10 +97,11 @@ pub(crate) fn put_stream(out: &mut Vec<u8>, compressor: &mut Compressor, stream:
 pub(crate) fn put_stream_quickly(out: &mut Vec<u8>, compressor: &mut Compressor, stream: &[u8]) {
     let middle = stream.len() / 2;
     let sample = stream.get(middle..middle + SAMPLE).unwrap_or(stream);
-    match compressor.compress(sample).map(<[u8]>::len) {
-        Some(length) if length <= sample.len() / 2 => put_stream(out, compressor, stream),
-        _ => put_stored(out, stream, stream),
-    }
+    let compressed = match compressor.compress(sample, ZSTD_LEVEL_QUICK).map(<[u8]>::len) {
+        Some(length) if length <= sample.len() / 2 => compressor.compress(stream, ZSTD_LEVEL_QUICK),
+        _ => None,
+    };
+    put_stored(out, stream, compressed.unwrap_or(stream));
 }
 
 fn put_stored(out: &mut Vec<u8>, stream: &[u8], stored: &[u8]) {
@@ -140,13 +143,15 @@ impl std::fmt::Debug for Compressor {
 
 impl Compressor {
     /// The stream compressed; `None` if that does not make it shorter.
-    fn compress(&mut self, stream: &[u8]) -> Option<&[u8]> {
+    fn compress(&mut self, stream: &[u8], level: i32) -> Option<&[u8]> {
         if self.zstd.is_none() {
-            self.zstd = zstd::bulk::Compressor::new(ZSTD_LEVEL).ok();
+            self.zstd = zstd::bulk::Compressor::new(level).ok();
         }
         self.out.clear();
         self.out.reserve(zstd::zstd_safe::compress_bound(stream.len()));
-        self.zstd.as_mut()?.compress_to_buffer(stream, &mut self.out).ok()?;
+        let zstd = self.zstd.as_mut()?;
+        zstd.set_compression_level(level).ok()?;
+        zstd.compress_to_buffer(stream, &mut self.out).ok()?;
         (self.out.len() < stream.len()).then_some(&self.out)
     }
 }
