@@ -256,7 +256,8 @@ impl<'a, S: Sink> Drain<'a, S> {
             tail = tail.wrapping_add(1);
             slot.tail.store(tail, SeqCst);
             let waits = slot.waiting.load(SeqCst) != 0;
-            if waits {
+            // Waking is expensive: a thread that waits has room for more than one segment when it goes on.
+            if waits && head.wrapping_sub(tail) as usize <= SEGMENT_COUNT / 2 {
                 self.counters.stalls += 1;
                 shared::wake(&slot.tail);
             }
