@@ -2,8 +2,8 @@
 //!
 //! The data behind a path is a row of *lanes*, eight bytes each. Each lane of each plan is guessed from what it held before:
 //! the last value plus a stride that was seen twice in a row. A mask tells which guesses of eight lanes were wrong. For
-//! those a class tells what is stored, in a stream for each class: a small difference to the guess, the place of a value that was
-//! met before, or the value itself. Data of events is stored as it is. Everything starts afresh with every chunk.
+//! those a class tells what is stored: a small difference to the guess, the place of a value that was met before, or the value
+//! itself. Data of events is stored as it is. Everything starts afresh with every chunk.
 //!
 //! Has to keep up with a target that writes gigabytes per second: [`encode`] looks at everything as it comes, while it is
 //! still in the processor's cache, and keeps what was guessed wrong; [`sort`] puts that into streams.
@@ -37,9 +37,10 @@ const GROUP_WORDS: usize = 2 * GROUP;
 const HIGH: usize = 4;
 const MET: usize = 8;
 const VALUE: usize = 9;
-const CLASSES: usize = 10;
-/// Bytes that are stored for each class.
-const WIDTHS: [usize; CLASSES] = [1, 2, 3, 4, 1, 2, 3, 4, 2, 8];
+/// Bytes of differences at most.
+const SMALL_BYTES_MAX: usize = 4;
+const MET_BYTES: usize = 2;
+const VALUE_BYTES: usize = 8;
 
 /// Values that can be met again.
 const MET_BITS: u32 = 12;
@@ -239,7 +240,9 @@ struct Payload {
     masks: Stored,
     classes: Parts,
     events: Vec<u8>,
-    stored: [Stored; CLASSES],
+    differences: Stored,
+    places: Stored,
+    values: Stored,
     met: Box<Met>,
 }
 
@@ -252,11 +255,9 @@ impl Payload {
         let (flags, classes) = (parts()?, parts()?);
         let masks = Stored::new(take_stream(&mut bytes, most)?);
         let events = take_stream(&mut bytes, length)?;
-        let mut stored: [Stored; CLASSES] = Default::default();
-        for stream in &mut stored {
-            *stream = Stored::new(take_stream(&mut bytes, most)?);
-        }
-        Ok(Self { flags, masks, classes, events, stored, met: Box::new([0; 1 << MET_BITS]) })
+        let mut stored = || Ok(Stored::new(take_stream(&mut bytes, most)?));
+        let (differences, places, values) = (stored()?, stored()?, stored()?);
+        Ok(Self { flags, masks, classes, events, differences, places, values, met: Box::new([0; 1 << MET_BITS]) })
     }
 
     /// Reads which lanes of a group were guessed wrong.
@@ -275,15 +276,16 @@ impl Payload {
             // `guess` has put the guess there.
             let guess = *last;
             let class = usize::from(self.classes.take(4)?);
-            let stored = self.stored.get_mut(class)?.take(*WIDTHS.get(class)?)?;
             *last = match class {
-                MET => *self.met.get(usize::try_from(stored).ok()?)?,
+                0..HIGH => guess.wrapping_add(unzigzag(self.differences.take(class + 1)?)),
+                HIGH..MET => guess.wrapping_add(unzigzag(self.differences.take(class + 1 - HIGH)?) << 32),
+                MET => *self.met.get(usize::try_from(self.places.take(MET_BYTES)?).ok()?)?,
                 VALUE => {
-                    *self.met.get_mut(met_place(stored))? = stored;
-                    stored
+                    let value = self.values.take(VALUE_BYTES)?;
+                    *self.met.get_mut(met_place(value))? = value;
+                    value
                 }
-                HIGH.. => guess.wrapping_add(unzigzag(stored) << 32),
-                _ => guess.wrapping_add(unzigzag(stored)),
+                _ => return None,
             };
             let (stride, other) = (group.stride.get_mut(lane)?, group.other.get_mut(lane)?);
             let moved = shortened(last.wrapping_sub(guess).wrapping_add(extended(*stride)));
@@ -298,8 +300,7 @@ impl Payload {
     fn is_exhausted(&self) -> bool {
         self.flags.is_exhausted(1)
             && self.classes.is_exhausted(4)
-            && self.masks.is_exhausted()
-            && self.stored.iter().all(Stored::is_exhausted)
+            && [&self.masks, &self.differences, &self.places, &self.values].into_iter().all(Stored::is_exhausted)
     }
 }
 

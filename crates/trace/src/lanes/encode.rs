@@ -205,7 +205,7 @@ impl Encoder {
     }
 
     #[cfg(target_arch = "x86_64")]
-    #[target_feature(enable = "avx512f,avx512bw,avx512cd,avx512dq,avx512vl,bmi1,bmi2,lzcnt,popcnt")]
+    #[target_feature(enable = "avx512f,avx512bw,avx512cd,avx512dq,avx512vbmi2,avx512vl,bmi1,bmi2,lzcnt,popcnt")]
     fn rows_wide<'d>(&mut self, spans: &Spans, data: &'d [u8], total: &mut DataTotal) -> Option<&'d [u8]> {
         self.rows_with(spans, data, total, |group, data, words, sums, room| {
             super::wide::compare(group, data, words, sums, room)

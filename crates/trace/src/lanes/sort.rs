@@ -2,7 +2,7 @@
 
 use std::hint::select_unpredictable;
 
-use super::{CLASSES, GROUP, HIGH, MET, MET_BITS, Met, VALUE, WIDTHS, met_place};
+use super::{GROUP, HIGH, MET, MET_BITS, MET_BYTES, Met, SMALL_BYTES_MAX, VALUE, VALUE_BYTES, met_place};
 use crate::bytes::zigzag;
 
 /// Bytes with room behind them.
@@ -42,21 +42,6 @@ impl Stream {
         }
     }
 
-    /// Where the next byte goes.
-    pub(super) fn end(&mut self) -> *mut u8 {
-        self.bytes.get_mut(self.length..).unwrap_or_default().as_mut_ptr()
-    }
-
-    /// Moves the end to behind what was written.
-    ///
-    /// # Safety
-    ///
-    /// It must be [`Self::end`], moved by no more bytes than room was made for, with which nothing else was done meanwhile.
-    pub(super) unsafe fn set_end(&mut self, end: *mut u8) {
-        // SAFETY: both are in or right behind the same memory.
-        self.length = unsafe { end.offset_from_unsigned(self.bytes.as_ptr()) };
-    }
-
     fn content(&self) -> &[u8] {
         self.bytes.get(..self.length).unwrap_or(&[])
     }
@@ -71,7 +56,11 @@ pub(super) struct Streams {
     pub(super) masks: Stream,
     /// Four bits for each lane.
     pub(super) classes: Stream,
-    pub(super) stored: [Stream; CLASSES],
+    /// Small differences.
+    pub(super) differences: Stream,
+    /// Where values that were met before are found.
+    pub(super) places: Stream,
+    pub(super) values: Stream,
     pub(super) met: Box<Met>,
 }
 
@@ -81,7 +70,9 @@ impl Default for Streams {
             flags: Stream::default(),
             masks: Stream::default(),
             classes: Stream::default(),
-            stored: Default::default(),
+            differences: Stream::default(),
+            places: Stream::default(),
+            values: Stream::default(),
             met: Box::new([0; 1 << MET_BITS]),
         }
     }
@@ -90,8 +81,8 @@ impl Default for Streams {
 impl Streams {
     /// Starts afresh.
     pub(super) fn clear(&mut self) {
-        let all = [&mut self.flags, &mut self.masks, &mut self.classes].into_iter().chain(&mut self.stored);
-        all.for_each(|stream| stream.length = 0);
+        let Self { flags, masks, classes, differences, places, values, .. } = self;
+        [flags, masks, classes, differences, places, values].into_iter().for_each(|stream| stream.length = 0);
         self.met.fill(0);
     }
 
@@ -124,9 +115,9 @@ impl Streams {
     /// Makes room for so many lanes.
     pub(super) fn make_room(&mut self, lanes: usize) {
         self.classes.make_room(lanes.div_ceil(2));
-        for (stream, width) in self.stored.iter_mut().zip(WIDTHS) {
-            stream.make_room(lanes * width);
-        }
+        self.differences.make_room(lanes * SMALL_BYTES_MAX);
+        self.places.make_room(lanes * MET_BYTES);
+        self.values.make_room(lanes * VALUE_BYTES);
     }
 
     pub(super) fn sort_masks(&mut self, masks: &[u8]) {
@@ -158,20 +149,16 @@ impl Streams {
         let part = select_unpredictable(is_high, (wrong.cast_signed() >> 32).cast_unsigned(), wrong);
         let difference = zigzag(part);
         let width = (u64::BITS - difference.leading_zeros()).div_ceil(8) as usize;
-        let is_small = width <= 4;
+        let is_small = width <= SMALL_BYTES_MAX;
         let place = met_place(value);
         let Some(known) = self.met.get_mut(place) else { return 0 };
         let is_met = *known == value;
         *known = select_unpredictable(is_small, *known, value);
-        let other_class = select_unpredictable(is_met, MET, VALUE);
-        let other_stored = select_unpredictable(is_met, place as u64, value);
+        self.differences.push(difference, select_unpredictable(is_small, width, 0));
+        self.places.push(place as u64, select_unpredictable(!is_small & is_met, MET_BYTES, 0));
+        self.values.push(value, select_unpredictable(!is_small & !is_met, VALUE_BYTES, 0));
         let small_class = width.wrapping_sub(1) + select_unpredictable(is_high, HIGH, 0);
-        let class = select_unpredictable(is_small, small_class, other_class);
-        let stored = select_unpredictable(is_small, difference, other_stored);
-        if let (Some(stream), Some(&width)) = (self.stored.get_mut(class), WIDTHS.get(class)) {
-            stream.push(stored, width);
-        }
-        class
+        select_unpredictable(is_small, small_class, select_unpredictable(is_met, MET, VALUE))
     }
 
     pub(super) fn flags(&self) -> &[u8] {
@@ -186,7 +173,8 @@ impl Streams {
         self.classes.content()
     }
 
-    pub(super) fn stored(&self) -> impl Iterator<Item = &[u8]> {
-        self.stored.iter().map(Stream::content)
+    /// Differences, places and values.
+    pub(super) fn stored(&self) -> [&[u8]; 3] {
+        [&self.differences, &self.places, &self.values].map(Stream::content)
     }
 }

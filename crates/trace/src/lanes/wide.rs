@@ -9,7 +9,8 @@ use std::hint::select_unpredictable;
 use super::encode::Room;
 use super::sort::{AT_ONCE, Streams};
 use super::{
-    CLASSES, GROUP, GROUP_BYTES, GROUP_WORDS, Group, HIGH, MET, MET_BITS, MET_FACTOR, Met, Sums, VALUE, WIDTHS,
+    GROUP, GROUP_BYTES, GROUP_WORDS, Group, HIGH, MET, MET_BITS, MET_BYTES, MET_FACTOR, Met, SMALL_BYTES_MAX, Sums, VALUE,
+    VALUE_BYTES,
 };
 
 /// Whether the processor has all that is used here.
@@ -19,6 +20,7 @@ pub(super) fn is_there() -> bool {
         && is_x86_feature_detected!("avx512bw")
         && is_x86_feature_detected!("avx512cd")
         && is_x86_feature_detected!("avx512dq")
+        && is_x86_feature_detected!("avx512vbmi2")
         && is_x86_feature_detected!("avx512vl")
         && is_x86_feature_detected!("bmi1")
         && is_x86_feature_detected!("bmi2")
@@ -47,6 +49,13 @@ fn store(to: &mut [u64; GROUP], lanes: __m512i) {
     unsafe { _mm512_storeu_si512(to.as_mut_ptr().cast(), lanes) };
 }
 
+#[target_feature(enable = "avx512f")]
+#[inline]
+fn store_bytes(to: &mut [u8; AT_ONCE], lanes: __m512i) {
+    // SAFETY: as above.
+    unsafe { _mm512_storeu_si512(to.as_mut_ptr().cast(), lanes) };
+}
+
 #[target_feature(enable = "avx512f,avx512vl")]
 #[inline]
 fn load_short(from: &[u32; GROUP]) -> __m256i {
@@ -62,7 +71,7 @@ fn store_short(to: &mut [u32; GROUP], lanes: __m256i) {
 }
 
 /// What [`super::encode::compare`] does.
-#[target_feature(enable = "avx512f,avx512bw,avx512cd,avx512dq,avx512vl,bmi1,bmi2,lzcnt,popcnt")]
+#[target_feature(enable = "avx512f,avx512bw,avx512cd,avx512dq,avx512vbmi2,avx512vl,bmi1,bmi2,lzcnt,popcnt")]
 #[inline]
 pub(super) fn compare(
     group: &mut Group,
@@ -96,7 +105,7 @@ pub(super) fn compare(
 }
 
 /// What [`Streams::sort_masks`] does.
-#[target_feature(enable = "avx512f,avx512bw,avx512cd,avx512dq,avx512vl,bmi1,bmi2,lzcnt,popcnt")]
+#[target_feature(enable = "avx512f,avx512bw,avx512cd,avx512dq,avx512vbmi2,avx512vl,bmi1,bmi2,lzcnt,popcnt")]
 pub(super) fn sort_masks(streams: &mut Streams, masks: &[u8]) {
     let (many, rest) = masks.as_chunks::<64>();
     for masks in many {
@@ -114,22 +123,13 @@ pub(super) fn sort_masks(streams: &mut Streams, masks: &[u8]) {
 }
 
 /// What [`Streams::sort`] does.
-#[target_feature(enable = "avx512f,avx512bw,avx512cd,avx512dq,avx512vl,bmi1,bmi2,lzcnt,popcnt")]
+#[target_feature(enable = "avx512f,avx512bw,avx512cd,avx512dq,avx512vbmi2,avx512vl,bmi1,bmi2,lzcnt,popcnt")]
 pub(super) fn sort(streams: &mut Streams, wrong: &[u64], values: &[u64]) {
     let (many, rest) = wrong.as_chunks::<GROUP>();
     let (many_values, rest_values) = values.as_chunks::<GROUP>();
     streams.make_room(wrong.len());
-    let Streams { classes, stored, met, .. } = streams;
-    let mut ends = [std::ptr::null_mut(); CLASSES_ROOM];
-    ends.iter_mut().zip(stored.iter_mut()).for_each(|(end, stream)| *end = stream.end());
     for (wrong, values) in many.iter().zip(many_values) {
-        // SAFETY: there is room for all lanes in each stream.
-        let packed = unsafe { sort_lanes(&mut ends, met, wrong, values) };
-        classes.append(4, |room| put(room, &packed.to_le_bytes()));
-    }
-    for (stream, end) in stored.iter_mut().zip(ends) {
-        // SAFETY: everything up to there was written, in the room that was made.
-        unsafe { stream.set_end(end) };
+        sort_lanes(streams, wrong, values);
     }
     streams.sort(rest, rest_values);
 }
@@ -141,29 +141,9 @@ fn put<const N: usize>(room: &mut [u8; AT_ONCE], bytes: &[u8; N]) {
     }
 }
 
-/// As many as four bits can tell apart, so that no index needs to be checked.
-const CLASSES_ROOM: usize = 16;
-
-/// Where the next byte of each class goes.
-type Ends = [*mut u8; CLASSES_ROOM];
-
-const WIDTHS_ROOM: [usize; CLASSES_ROOM] = {
-    let (mut widths, mut class) = ([0; CLASSES_ROOM], 0);
-    while class < CLASSES {
-        widths[class] = WIDTHS[class];
-        class += 1;
-    }
-    widths
-};
-
-/// Appends lanes to the streams of their classes, and gives the classes, four bits each.
-///
-/// # Safety
-///
-/// At the end of each class there must be room for eight lanes, and for 64 bytes.
-#[target_feature(enable = "avx512f,avx512bw,avx512cd,avx512dq,avx512vl,bmi1,bmi2,lzcnt,popcnt")]
+#[target_feature(enable = "avx512f,avx512bw,avx512cd,avx512dq,avx512vbmi2,avx512vl,bmi1,bmi2,lzcnt,popcnt")]
 #[inline]
-unsafe fn sort_lanes(ends: &mut Ends, met: &mut Met, wrong: &[u64; GROUP], values: &[u64; GROUP]) -> u32 {
+fn sort_lanes(streams: &mut Streams, wrong: &[u64; GROUP], values: &[u64; GROUP]) {
     let (wrong, value) = (load(wrong), load(values));
     let number = |number: usize| _mm512_set1_epi64(number as i64);
     let is_high = _mm512_testn_epi64_mask(wrong, _mm512_set1_epi64(0xffff_ffff));
@@ -171,70 +151,43 @@ unsafe fn sort_lanes(ends: &mut Ends, met: &mut Met, wrong: &[u64; GROUP], value
     let difference = _mm512_xor_si512(_mm512_slli_epi64::<1>(part), _mm512_srai_epi64::<63>(part));
     // Bytes of a number: those of its bits, from 64 less the leading zeros, rounded up.
     let width = _mm512_srli_epi64::<3>(_mm512_sub_epi64(number(71), _mm512_lzcnt_epi64(difference)));
-    let small = _mm512_cmple_epu64_mask(width, number(4));
-    let class = _mm512_sub_epi64(_mm512_mask_add_epi64(width, is_high, width, number(HIGH)), number(1));
-    let factor = _mm512_set1_epi64(MET_FACTOR.cast_signed());
-    let place = _mm512_srli_epi64::<{ 64 - MET_BITS }>(_mm512_mullo_epi64(value, factor));
-    let mut places = [0; GROUP];
-    store(&mut places, place);
-    if small == 0 {
-        let known = look_up(met, &places, values);
-        // SAFETY: there is room.
-        return unsafe { store_large(ends, known, place, value) };
+    let small = _mm512_cmple_epu64_mask(width, number(SMALL_BYTES_MAX));
+    // All bits of the bytes that count.
+    let all = _mm512_set1_epi64(-1);
+    let counting = _mm512_maskz_andnot_epi64(small, _mm512_sllv_epi64(all, _mm512_slli_epi64::<3>(width)), all);
+    let counting = _mm512_movepi8_mask(counting);
+    let packed = _mm512_maskz_compress_epi8(counting, difference);
+    streams.differences.append(counting.count_ones() as usize, |room| store_bytes(room, packed));
+    let mut class = _mm512_sub_epi64(_mm512_mask_add_epi64(width, is_high, width, number(HIGH)), number(1));
+    if small != 0xff {
+        let factor = _mm512_set1_epi64(MET_FACTOR.cast_signed());
+        let place = _mm512_srli_epi64::<{ 64 - MET_BITS }>(_mm512_mullo_epi64(value, factor));
+        let met = look_up(&mut streams.met, place, values, small);
+        let new = !small & !met;
+        let places = _mm512_castsi128_si512(_mm512_cvtepi64_epi16(_mm512_maskz_compress_epi64(met, place)));
+        streams.places.append(MET_BYTES * met.count_ones() as usize, |room| store_bytes(room, places));
+        let new_values = _mm512_maskz_compress_epi64(new, value);
+        streams.values.append(VALUE_BYTES * new.count_ones() as usize, |room| store_bytes(room, new_values));
+        class = _mm512_mask_mov_epi64(_mm512_mask_mov_epi64(class, met, number(MET)), new, number(VALUE));
     }
-    let (mut differences, mut classes) = ([0; GROUP], [0; GROUP]);
-    store(&mut differences, difference);
-    store(&mut classes, class);
-    let mut packed = 0;
-    // Without branches: nobody could predict them.
-    for lane in 0..GROUP {
-        let (is_small, value) = (small >> lane & 1 != 0, values[lane]);
-        let place = places[lane] as usize % met.len();
-        let is_met = met[place] == value;
-        met[place] = select_unpredictable(is_small, met[place], value);
-        let large = VALUE - usize::from(is_met);
-        let class = select_unpredictable(is_small, classes[lane] as usize, large) % CLASSES_ROOM;
-        let large = select_unpredictable(is_met, place as u64, value);
-        let stored = select_unpredictable(is_small, differences[lane], large);
-        // SAFETY: there is room.
-        unsafe {
-            ends[class].cast::<u64>().write_unaligned(stored);
-            ends[class] = ends[class].add(WIDTHS_ROOM[class]);
-        }
-        packed |= (class as u32) << (4 * lane);
-    }
-    packed
+    let classes = _mm_cvtsi128_si64(_mm512_cvtepi64_epi8(class)).cast_unsigned();
+    // Two in a byte.
+    let packed = _pext_u64(classes, 0x0f0f_0f0f_0f0f_0f0f) as u32;
+    streams.classes.append(4, |room| put(room, &packed.to_le_bytes()));
 }
 
-/// Which lanes have a value that was met before; all will have been.
-#[inline(always)]
-fn look_up(met: &mut Met, places: &[u64; GROUP], values: &[u64; GROUP]) -> u8 {
+/// Which of the lanes that are not small have a value that was met before; all of them will have been.
+#[target_feature(enable = "avx512f")]
+#[inline]
+fn look_up(met: &mut Met, place: __m512i, values: &[u64; GROUP], small: u8) -> u8 {
+    let mut places = [0; GROUP];
+    store(&mut places, place);
     let mut known = 0;
+    // Without branches: nobody could predict them.
     for lane in 0..GROUP {
         let entry = &mut met[places[lane] as usize % (1 << MET_BITS)];
         known |= u8::from(*entry == values[lane]) << lane;
-        *entry = values[lane];
+        *entry = select_unpredictable(small >> lane & 1 != 0, *entry, values[lane]);
     }
-    known
-}
-
-/// Appends lanes of which none is small, those that are known as their places, and gives the classes.
-///
-/// # Safety
-///
-/// At the end of each class there must be room for 64 bytes.
-#[target_feature(enable = "avx512f,avx512bw,avx512vl,bmi2,popcnt")]
-#[inline]
-unsafe fn store_large(ends: &mut Ends, known: u8, place: __m512i, value: __m512i) -> u32 {
-    let count = known.count_ones() as usize;
-    // SAFETY: there is room.
-    unsafe {
-        let places = _mm512_cvtepi64_epi16(_mm512_maskz_compress_epi64(known, place));
-        _mm_storeu_si128(ends[MET].cast(), places);
-        ends[MET] = ends[MET].add(WIDTHS[MET] * count);
-        _mm512_storeu_si512(ends[VALUE].cast(), _mm512_maskz_compress_epi64(!known, value));
-        ends[VALUE] = ends[VALUE].add(WIDTHS[VALUE] * (GROUP - count));
-    }
-    // One less for each that is known.
-    0x9999_9999 - _pdep_u32(known.into(), 0x1111_1111)
+    known & !small
 }
