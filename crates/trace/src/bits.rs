@@ -89,25 +89,35 @@ const ZSTD_LEVEL_QUICK: i32 = -4;
 
 /// Appends a stream: its length, the length it is stored in, and the stored bytes; equal lengths mean that it is stored as it is.
 pub(crate) fn put_stream(out: &mut Vec<u8>, compressor: &mut Compressor, stream: &[u8]) {
-    let compressed = if stream.len() < SMALL { None } else { compressor.compress(stream, ZSTD_LEVEL) };
-    put_stored(out, stream, compressed.unwrap_or(stream));
+    let rest = put_last_stream(out, compressor, stream, false);
+    out.extend_from_slice(rest);
 }
 
 /// The same, but only what is easily compressed is.
 pub(crate) fn put_stream_quickly(out: &mut Vec<u8>, compressor: &mut Compressor, stream: &[u8]) {
-    let middle = stream.len() / 2;
-    let sample = stream.get(middle..middle + SAMPLE).unwrap_or(stream);
-    let compressed = match compressor.compress(sample, ZSTD_LEVEL_QUICK).map(<[u8]>::len) {
-        Some(length) if length <= sample.len() / 2 => compressor.compress(stream, ZSTD_LEVEL_QUICK),
-        _ => None,
-    };
-    put_stored(out, stream, compressed.unwrap_or(stream));
+    let rest = put_last_stream(out, compressor, stream, true);
+    out.extend_from_slice(rest);
 }
 
-fn put_stored(out: &mut Vec<u8>, stream: &[u8], stored: &[u8]) {
+/// The same, but gives what has still to be appended.
+pub(crate) fn put_last_stream<'s>(
+    out: &mut Vec<u8>,
+    compressor: &mut Compressor,
+    stream: &'s [u8],
+    quickly: bool,
+) -> &'s [u8] {
+    let compressed = if quickly {
+        compressor.compress_quickly(stream)
+    } else if stream.len() < SMALL {
+        None
+    } else {
+        compressor.compress(stream, ZSTD_LEVEL)
+    };
     put_varint(out, stream.len() as u64);
-    put_varint(out, stored.len() as u64);
-    out.extend_from_slice(stored);
+    put_varint(out, compressed.map_or(stream.len(), <[u8]>::len) as u64);
+    let Some(compressed) = compressed else { return stream };
+    out.extend_from_slice(compressed);
+    &[]
 }
 
 /// Takes a stream written by [`put_stream`] and no longer than `most`.
@@ -142,6 +152,14 @@ impl std::fmt::Debug for Compressor {
 }
 
 impl Compressor {
+    /// The stream compressed; `None` if that is not easy.
+    fn compress_quickly(&mut self, stream: &[u8]) -> Option<&[u8]> {
+        let middle = stream.len() / 2;
+        let sample = stream.get(middle..middle + SAMPLE).unwrap_or(stream);
+        let length = self.compress(sample, ZSTD_LEVEL_QUICK)?.len();
+        if length <= sample.len() / 2 { self.compress(stream, ZSTD_LEVEL_QUICK) } else { None }
+    }
+
     /// The stream compressed; `None` if that does not make it shorter.
     fn compress(&mut self, stream: &[u8], level: i32) -> Option<&[u8]> {
         if self.zstd.is_none() {

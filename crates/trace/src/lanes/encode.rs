@@ -9,7 +9,7 @@ use wire::word::{self, EVENT};
 
 use super::sort::Streams;
 use super::{GROUP, GROUP_BYTES, GROUP_WORDS, Group, Memory, Sums, Used, extended, shortened};
-use crate::bits::{Compressor, put_stream, put_stream_quickly};
+use crate::bits::{Compressor, put_last_stream, put_stream, put_stream_quickly};
 use crate::data::{DataTotal, event_bytes};
 use crate::span::{Span, Spans};
 
@@ -260,8 +260,8 @@ impl Encoder {
         self.sums.finish(&self.events)
     }
 
-    /// The payload. In a hurry, what is not easily compressed stays as it is.
-    pub(crate) fn finish(&mut self, compressor: &mut Compressor, in_a_hurry: bool) -> Vec<u8> {
+    /// The payload, in two parts: the second is not copied. In a hurry, what is not easily compressed stays as it is.
+    pub(crate) fn finish(&mut self, compressor: &mut Compressor, in_a_hurry: bool) -> (Vec<u8>, &[u8]) {
         let Self { surprises, streams, .. } = self;
         surprises.sort(streams, true);
         streams.add_masks(surprises.masks.get(..surprises.mask_count).unwrap_or(&[]));
@@ -270,10 +270,10 @@ impl Encoder {
             put_stream(&mut out, compressor, stream);
         }
         let put = if in_a_hurry { put_stream_quickly } else { put_stream };
-        for stream in streams.stored() {
-            put(&mut out, compressor, stream);
-        }
-        out
+        put(&mut out, compressor, streams.differences());
+        put(&mut out, compressor, streams.places());
+        let values = put_last_stream(&mut out, compressor, streams.values(), in_a_hurry);
+        (out, values)
     }
 }
 

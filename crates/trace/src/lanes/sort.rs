@@ -173,8 +173,15 @@ impl Streams {
         self.classes.content()
     }
 
-    /// Differences, places and values.
-    pub(super) fn stored(&self) -> [&[u8]; 3] {
-        [&self.differences, &self.places, &self.values].map(Stream::content)
+    pub(super) fn differences(&self) -> &[u8] {
+        self.differences.content()
+    }
+
+    pub(super) fn places(&self) -> &[u8] {
+        self.places.content()
+    }
+
+    pub(super) fn values(&self) -> &[u8] {
+        self.values.content()
     }
 }

@@ -28,7 +28,8 @@ fn append(encoder: &mut Encoder, spans: &Spans, words: &[u32], data: &[u8]) -> O
 }
 
 fn finish(encoder: &mut Encoder, in_a_hurry: bool) -> Vec<u8> {
-    encoder.finish(&mut Compressor::default(), in_a_hurry)
+    let (payload, rest) = encoder.finish(&mut Compressor::default(), in_a_hurry);
+    [&payload, rest].concat()
 }
 
 fn check(spans: &Spans, words: &[u32], data: &[u8]) -> usize {
@@ -111,7 +112,8 @@ proptest! {
             let mut streams = Streams::default();
             streams.make_room_for_masks(masks.len());
             sort(&mut streams);
-            let all = [streams.flags(), streams.masks(), streams.classes()].into_iter().chain(streams.stored());
+            let bits = [streams.flags(), streams.masks(), streams.classes()];
+            let all = bits.into_iter().chain([streams.differences(), streams.places(), streams.values()]);
             all.map(<[u8]>::to_vec).collect::<Vec<_>>()
         };
         let narrow = streams(&|streams| {

@@ -86,21 +86,22 @@ impl OpenData {
         if self.keeps_whole { crc(&[&self.whole]) } else { self.encoder.checksum() }
     }
 
-    /// Codec and payload; in a hurry, a larger one.
+    /// Codec and payload, in two parts; in a hurry, a larger one.
     pub(super) fn finish(
         &mut self,
         codec: Codec,
         compressor: &mut Compressor,
         in_a_hurry: bool,
-    ) -> (u8, Vec<u8>) {
+    ) -> (u8, Vec<u8>, &[u8]) {
         match codec {
-            Codec::Raw => (CODEC_RAW, std::mem::take(&mut self.whole)),
+            Codec::Raw => (CODEC_RAW, Vec::new(), &self.whole),
             Codec::Zstd => match zstd::bulk::compress(&self.whole, 1) {
-                Ok(payload) => (CODEC_ZSTD, payload),
-                Err(_) => (CODEC_RAW, std::mem::take(&mut self.whole)),
+                Ok(payload) => (CODEC_ZSTD, payload, &[]),
+                Err(_) => (CODEC_RAW, Vec::new(), &self.whole),
             },
             Codec::Predict | Codec::Fast | Codec::Adaptive => {
-                (CODEC_LANES, self.encoder.finish(compressor, in_a_hurry))
+                let (payload, rest) = self.encoder.finish(compressor, in_a_hurry);
+                (CODEC_LANES, payload, rest)
             }
         }
     }

@@ -222,13 +222,13 @@ impl Worker {
         let header = DataHeader { thread, path, fs_base: data.fs_base, reads: total.reads, writes: total.writes };
         let (bytes, raw_crc) = (data.bytes as u64, data.checksum());
         let in_a_hurry = self.codec == Codec::Adaptive && self.pressure.is_high();
-        let (codec, stored) = data.finish(self.codec, &mut self.compressor, in_a_hurry);
-        count_data(&mut self.summary, &header, bytes, stored.len() as u64);
+        let (codec, stored, rest) = data.finish(self.codec, &mut self.compressor, in_a_hurry);
+        count_data(&mut self.summary, &header, bytes, (stored.len() + rest.len()) as u64);
         if let Some(summary) = self.threads.get_mut(&thread) {
             count_thread_data(summary, &header, bytes);
         }
         let raw_length = u32::try_from(bytes).unwrap_or(u32::MAX);
-        self.put_header(Kind::Data, codec, (raw_length, raw_crc), &stored, Extra::Data(header))
+        self.put_parts(Kind::Data, codec, (raw_length, raw_crc), &[&stored, rest], Extra::Data(header))
     }
 
     fn finish(&mut self, exit: Exit) -> Result<(), WriteError> {
@@ -259,24 +259,25 @@ impl Worker {
 
     fn put(&mut self, kind: Kind, codec: u8, raw: &[u8], stored: &[u8], extra: Extra) -> Result<(), WriteError> {
         let raw_length = u32::try_from(raw.len()).unwrap_or(u32::MAX);
-        self.put_header(kind, codec, (raw_length, crc(&[raw])), stored, extra)
+        self.put_parts(kind, codec, (raw_length, crc(&[raw])), &[stored], extra)
     }
 
-    /// Appends a chunk whose content has this length and checksum.
-    fn put_header(
+    /// Appends a chunk whose content has this length and checksum, and whose payload has these parts.
+    fn put_parts(
         &mut self,
         kind: Kind,
         codec: u8,
         (raw_length, raw_crc): (u32, u32),
-        stored: &[u8],
+        stored: &[&[u8]],
         extra: Extra,
     ) -> Result<(), WriteError> {
+        let stored_length: usize = stored.iter().map(|part| part.len()).sum();
         let header = ChunkHeader {
             kind,
             codec,
-            stored_length: u32::try_from(stored.len()).unwrap_or(u32::MAX),
+            stored_length: u32::try_from(stored_length).unwrap_or(u32::MAX),
             raw_length,
-            stored_crc: crc(&[stored]),
+            stored_crc: crc(stored),
             raw_crc,
             sequence: self.sequence,
             extra,
@@ -286,7 +287,7 @@ impl Worker {
         header.write(&mut self.index);
         let bytes = self.index[start..].to_vec();
         self.append(&bytes)?;
-        self.append(stored)?;
+        stored.iter().try_for_each(|part| self.append(part))?;
         self.sequence += 1;
         Ok(())
     }
