@@ -106,10 +106,10 @@ pub(crate) fn put_last_stream<'s>(
     stream: &'s [u8],
     quickly: bool,
 ) -> &'s [u8] {
-    let compressed = if quickly {
-        compressor.compress_quickly(stream)
-    } else if stream.len() < SMALL {
+    let compressed = if stream.len() < SMALL {
         None
+    } else if quickly {
+        compressor.compress_quickly(stream)
     } else {
         compressor.compress(stream, ZSTD_LEVEL)
     };

@@ -266,12 +266,11 @@ impl Encoder {
         surprises.sort(streams, true);
         streams.add_masks(surprises.masks.get(..surprises.mask_count).unwrap_or(&[]));
         let mut out = Vec::new();
-        for stream in [streams.flags(), streams.classes(), streams.masks(), &self.events] {
-            put_stream(&mut out, compressor, stream);
-        }
         let put = if in_a_hurry { put_stream_quickly } else { put_stream };
-        put(&mut out, compressor, streams.differences());
-        put(&mut out, compressor, streams.places());
+        let bits = [streams.flags(), streams.classes(), streams.masks()];
+        for stream in bits.into_iter().chain([&self.events, streams.differences(), streams.places()]) {
+            put(&mut out, compressor, stream);
+        }
         let values = put_last_stream(&mut out, compressor, streams.values(), in_a_hurry);
         (out, values)
     }
