@@ -257,7 +257,7 @@ impl<'a, S: Sink> Drain<'a, S> {
             slot.tail.store(tail, SeqCst);
             let waits = slot.waiting.load(SeqCst) != 0;
             // Waking is expensive: a thread that waits has room for more than one segment when it goes on.
-            if waits && head.wrapping_sub(tail) as usize <= SEGMENT_COUNT / 2 {
+            if waits && head.wrapping_sub(tail) as usize <= SEGMENT_COUNT / 4 {
                 self.counters.stalls += 1;
                 shared::wake(&slot.tail);
             }
