@@ -1,3 +1,4 @@
+//! Rows come back, damage does no harm, and wide instructions do what narrow ones do.
 #![allow(clippy::unwrap_used, clippy::indexing_slicing)]
 
 use proptest::prelude::*;
@@ -61,8 +62,7 @@ fn strides_cost_nothing() {
     let spans = spans(&[vec![16, 24]]);
     let count = 100_000u64;
     let words: Vec<u32> = (0..count).map(|turn| 1 + u32::from(turn.is_multiple_of(7))).collect();
-    let row =
-        |turn: u64| [turn * 8, 5000, turn * 3 + 7].into_iter().take(if turn.is_multiple_of(7) { 3 } else { 2 });
+    let row = |turn: u64| [turn * 8, 5000, turn * 3 + 7].into_iter().take(if turn.is_multiple_of(7) { 3 } else { 2 });
     let data: Vec<u8> = (0..count).flat_map(row).flat_map(u64::to_le_bytes).collect();
     assert!(check(&spans, &words, &data) < 200);
 }

@@ -9,8 +9,8 @@ use std::hint::select_unpredictable;
 use super::encode::Room;
 use super::sort::{AT_ONCE, Streams};
 use super::{
-    GROUP, GROUP_BYTES, GROUP_WORDS, Group, HIGH, MET, MET_BITS, MET_BYTES, MET_FACTOR, Met, SMALL_BYTES_MAX, Sums, VALUE,
-    VALUE_BYTES,
+    GROUP, GROUP_BYTES, GROUP_WORDS, Group, HIGH, MET, MET_BITS, MET_BYTES, MET_FACTOR, Met, SMALL_BYTES_MAX, Sums,
+    VALUE, VALUE_BYTES,
 };
 
 /// Whether the processor has all that is used here.
