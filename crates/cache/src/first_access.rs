@@ -1,0 +1,325 @@
+//! The cache first-access mechanism: a flag for every few bytes of a line tells whether they were accessed since the line
+//! came in, hence whether whoever follows knows them (Myers 2014, Figures 3.4 and 4.41; Tewar 2015, Figures 3.7 and 3.8).
+
+use crate::geometry::{Geometry, IllegalGeometry, power_of_two};
+use crate::tags::{Line, Replacement, Tags};
+
+/// Which flags an access sets, if it covers the bytes of a flag in part.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Cover {
+    /// Those whose bytes it covers as a whole: the others are not all known.
+    #[default]
+    Whole,
+    /// All whose bytes it touches, as in the theses. The rest of those bytes is then taken for known and cannot be
+    /// decoded.
+    Touched,
+}
+
+/// What a load has met.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Load {
+    /// All lines were there.
+    pub cache_hit: bool,
+    /// All lines were there, and all flags were set.
+    pub flags_hit: bool,
+}
+
+impl Load {
+    /// Whether whoever follows has to be told the value.
+    #[must_use]
+    pub fn is_reported(&self) -> bool {
+        !self.flags_hit
+    }
+}
+
+/// The part of an operand that lies in one line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Part {
+    pub address: u64,
+    pub bytes: u64,
+    pub line: Line,
+    /// Whether all flags of the part were set.
+    pub flags_hit: bool,
+}
+
+const GRANULARITY_MAX: u64 = 1 << 16;
+
+#[derive(Clone, Debug)]
+pub struct FirstAccess {
+    tags: Tags,
+    cover: Cover,
+    /// Bytes of a flag, as a power of two.
+    granule_bits: u32,
+    /// Words of flags per line.
+    words: usize,
+    /// Of each slot.
+    flags: Vec<u64>,
+}
+
+impl FirstAccess {
+    /// A flag stands for `granularity` bytes, a power of two; for a whole line if lines are shorter.
+    pub fn new(
+        geometry: Geometry,
+        replacement: Replacement,
+        granularity: u64,
+        cover: Cover,
+    ) -> Result<Self, IllegalGeometry> {
+        power_of_two("granularity of flags", granularity, GRANULARITY_MAX)?;
+        let granularity = granularity.min(geometry.line_bytes());
+        let words = (geometry.line_bytes() / granularity).div_ceil(64) as usize;
+        let flags = vec![0; geometry.sets() * geometry.ways() * words];
+        let tags = Tags::new(geometry, replacement);
+        Ok(Self { tags, cover, granule_bits: granularity.trailing_zeros(), words, flags })
+    }
+
+    #[must_use]
+    pub fn tags(&self) -> &Tags {
+        &self.tags
+    }
+
+    /// A load of `bytes` bytes.
+    #[inline]
+    pub fn load(&mut self, address: u64, bytes: u64) -> Load {
+        self.load_parts(address, bytes, |_| ())
+    }
+
+    /// A load, with every part of it shown.
+    pub fn load_parts(&mut self, address: u64, bytes: u64, mut show: impl FnMut(&Part)) -> Load {
+        let mut load = Load { cache_hit: true, flags_hit: true };
+        self.access(address, bytes, |part| {
+            load.cache_hit &= part.line.hit;
+            load.flags_hit &= part.flags_hit;
+            show(part);
+        });
+        load
+    }
+
+    /// A store of `bytes` bytes; says whether all lines were there.
+    #[inline]
+    pub fn store(&mut self, address: u64, bytes: u64) -> bool {
+        self.store_parts(address, bytes, |_| ())
+    }
+
+    /// A store, with every part of it shown.
+    pub fn store_parts(&mut self, address: u64, bytes: u64, mut show: impl FnMut(&Part)) -> bool {
+        let mut hit = true;
+        self.access(address, bytes, |part| {
+            hit &= part.line.hit;
+            show(part);
+        });
+        hit
+    }
+
+    /// Somebody else has changed these bytes: they are not known any more.
+    pub fn forget(&mut self, address: u64, bytes: u64) {
+        let geometry = *self.tags.geometry();
+        for (address, bytes) in parts(geometry, address, bytes) {
+            if let Some(slot) = self.tags.find(geometry.line(address)) {
+                let (first, behind) = self.granules(Cover::Touched, geometry.offset(address), bytes);
+                self.each_word(slot, first, behind, |flags, mask| *flags &= !mask);
+            }
+        }
+    }
+
+    #[inline]
+    fn access(&mut self, address: u64, bytes: u64, mut show: impl FnMut(&Part)) {
+        let geometry = *self.tags.geometry();
+        for (address, bytes) in parts(geometry, address, bytes) {
+            let line = self.tags.access(geometry.line(address));
+            if !line.hit {
+                self.flags[line.slot * self.words..][..self.words].fill(0);
+            }
+            let offset = geometry.offset(address);
+            let (first, behind) = self.granules(Cover::Touched, offset, bytes);
+            let mut flags_hit = true;
+            self.each_word(line.slot, first, behind, |flags, mask| flags_hit &= *flags & mask == mask);
+            let (first, behind) = self.granules(self.cover, offset, bytes);
+            self.each_word(line.slot, first, behind, |flags, mask| *flags |= mask);
+            show(&Part { address, bytes, line, flags_hit });
+        }
+    }
+
+    /// The first flag of these bytes of a line and the one behind the last.
+    #[inline]
+    fn granules(&self, cover: Cover, offset: u64, bytes: u64) -> (u64, u64) {
+        let (last, end) = ((1 << self.granule_bits) - 1, offset + bytes);
+        match cover {
+            Cover::Touched => (offset >> self.granule_bits, (end + last) >> self.granule_bits),
+            Cover::Whole => ((offset + last) >> self.granule_bits, end >> self.granule_bits),
+        }
+    }
+
+    /// Shows each word of flags, and which bits of it are meant.
+    #[inline]
+    fn each_word(&mut self, slot: usize, first: u64, behind: u64, mut show: impl FnMut(&mut u64, u64)) {
+        let mut at = first;
+        while at < behind {
+            let (word, bit) = ((at / 64) as usize, at % 64);
+            let count = (behind - at).min(64 - bit);
+            let mask = u64::MAX >> (64 - count) << bit;
+            show(&mut self.flags[slot * self.words + word], mask);
+            at += count;
+        }
+    }
+}
+
+/// The parts of an operand, each in one line.
+fn parts(geometry: Geometry, address: u64, bytes: u64) -> impl Iterator<Item = (u64, u64)> {
+    let (mut address, mut left) = (address, bytes);
+    std::iter::from_fn(move || {
+        let own = left.min(geometry.line_bytes() - geometry.offset(address));
+        let part = (left > 0).then_some((address, own));
+        (address, left) = (address.wrapping_add(own), left - own);
+        part
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashMap;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// 32 bytes, two ways of 16, as in the thesis's examples.
+    fn tiny() -> FirstAccess {
+        let geometry = Geometry::new(32, 16, 2).unwrap();
+        FirstAccess::new(geometry, Replacement::RoundRobin, 4, Cover::Touched).unwrap()
+    }
+
+    /// Set, tag, offset, way, hit of each part, and whether flags were set.
+    type Shown = Vec<(usize, u64, u64, usize, bool, bool)>;
+
+    fn load(cache: &mut FirstAccess, address: u64, bytes: u64) -> (Load, Shown) {
+        let (mut shown, geometry) = (Vec::new(), *cache.tags().geometry());
+        let load = cache.load_parts(address, bytes, |part| {
+            let (tag, offset) = (geometry.line(part.address), geometry.offset(part.address));
+            shown.push((part.line.set, tag, offset, part.line.way, part.line.hit, part.flags_hit));
+        });
+        (load, shown)
+    }
+
+    fn store(cache: &mut FirstAccess, address: u64, bytes: u64) -> Vec<(usize, u64, u64, usize, bool)> {
+        let (mut shown, geometry) = (Vec::new(), *cache.tags().geometry());
+        cache.store_parts(address, bytes, |part| {
+            let (tag, offset) = (geometry.line(part.address), geometry.offset(part.address));
+            shown.push((part.line.set, tag, offset, part.line.way, part.line.hit));
+        });
+        shown
+    }
+
+    /// Myers 2014, Figure 4.43.
+    #[test]
+    fn myers_figure_4_43() {
+        let mut cache = tiny();
+        let tag = 8_795_997_725_029;
+        assert_eq!(store(&mut cache, 0x7fff_a51e_1680, 8), [(0, tag + 3, 0, 1, false)]);
+        let expected = [(0, 0, false), (0, 0, true), (0, 0, true), (0, 0, true)]
+            .into_iter()
+            .chain([(1, 1, false), (1, 1, true), (1, 1, true), (1, 1, true)])
+            .chain([(2, 0, false)]);
+        for (turn, (line, way, hit)) in expected.enumerate() {
+            let (address, offset) = (0x7fff_a51e_1650 + 4 * turn as u64, 4 * (turn as u64 % 4));
+            assert_eq!(store(&mut cache, address, 4), [(0, tag + line, offset, way, hit)]);
+        }
+        let (leave, shown) = load(&mut cache, 0x7fff_a51e_1680, 8);
+        assert_eq!(leave, Load { cache_hit: false, flags_hit: false });
+        assert_eq!(shown, [(0, tag + 3, 0, 1, false, false)]);
+        let (ret, shown) = load(&mut cache, 0x7fff_a51e_1688, 8);
+        assert_eq!(ret, Load { cache_hit: true, flags_hit: false });
+        assert_eq!(shown, [(0, tag + 3, 8, 1, true, false)]);
+        assert!(leave.is_reported() && ret.is_reported());
+    }
+
+    /// Myers 2014, Figure 4.45, with what comes before it in Figure 4.44.
+    #[test]
+    fn myers_figure_4_45() {
+        let mut cache = tiny();
+        let (stack, tag) = (0x7fff_b79a_a780u64, 8_796_017_109_618);
+        cache.store(stack + 0x10, 8);
+        for down in [8, 16, 24, 32] {
+            cache.store(stack - down, 8);
+        }
+        for (down, line, offset, way) in [(8, 5, 8, 0), (16, 5, 0, 0), (24, 4, 8, 1), (32, 4, 0, 1)] {
+            let (loaded, shown) = load(&mut cache, stack - down, 8);
+            assert!(!loaded.is_reported());
+            assert_eq!(shown, [(0, tag + line, offset, way, true, true)]);
+        }
+        assert_eq!(store(&mut cache, stack - 64, 32), [(0, tag + 2, 0, 0, false), (0, tag + 3, 0, 1, false)]);
+        let (loaded, shown) = load(&mut cache, stack - 64, 32);
+        assert!(!loaded.is_reported());
+        assert_eq!(shown, [(0, tag + 2, 0, 0, true, true), (0, tag + 3, 0, 1, true, true)]);
+        assert_eq!(store(&mut cache, stack - 96, 8), [(0, tag, 0, 0, false)]);
+        let (loaded, shown) = load(&mut cache, stack - 64, 32);
+        assert!(loaded.is_reported() && !loaded.cache_hit);
+        assert_eq!(shown, [(0, tag + 2, 0, 1, false, false), (0, tag + 3, 0, 0, false, false)]);
+    }
+
+    #[test]
+    fn what_somebody_else_changed_is_reported_again() {
+        let mut cache = tiny();
+        assert!(cache.load(0x100, 8).is_reported() && !cache.load(0x100, 8).is_reported());
+        cache.forget(0x105, 1);
+        assert!(!cache.load(0x100, 4).is_reported());
+        assert!(cache.load(0x104, 4).is_reported() && !cache.load(0x104, 4).is_reported());
+    }
+
+    #[test]
+    fn a_part_of_a_flag_is_not_the_whole() {
+        let geometry = Geometry::new(64, 16, 2).unwrap();
+        let mut whole = FirstAccess::new(geometry, Replacement::RoundRobin, 4, Cover::Whole).unwrap();
+        assert!(whole.load(0, 2).is_reported() && whole.load(0, 2).is_reported());
+        assert!(whole.load(0, 4).is_reported() && !whole.load(0, 2).is_reported());
+        let mut touched = FirstAccess::new(geometry, Replacement::RoundRobin, 4, Cover::Touched).unwrap();
+        assert!(touched.load(0, 2).is_reported() && !touched.load(2, 2).is_reported());
+    }
+
+    #[test]
+    fn long_lines_have_many_flags() {
+        let geometry = Geometry::new(4096, 1024, 2).unwrap();
+        let mut cache = FirstAccess::new(geometry, Replacement::Lru, 1, Cover::Whole).unwrap();
+        assert!(cache.load(60, 80).is_reported() && !cache.load(60, 80).is_reported());
+        assert!(cache.load(59, 2).is_reported() && cache.load(139, 2).is_reported());
+        assert!(!cache.load(59, 82).is_reported());
+        assert!(FirstAccess::new(geometry, Replacement::Lru, 3, Cover::Whole).is_err());
+    }
+
+    proptest! {
+        /// Byte for byte, with lines as maps.
+        #[test]
+        fn it_is_what_maps_say(
+            accesses in proptest::collection::vec((0u64..256, 1u64..40, any::<bool>()), 0..300),
+            granule_bits in 0u32..5, touched in any::<bool>(),
+        ) {
+            let cover = if touched { Cover::Touched } else { Cover::Whole };
+            let geometry = Geometry::new(128, 16, 2).unwrap();
+            let mut cache = FirstAccess::new(geometry, Replacement::RoundRobin, 1 << granule_bits, cover).unwrap();
+            let mut tags = Tags::new(geometry, Replacement::RoundRobin);
+            let mut known: HashMap<u64, [bool; 16]> = HashMap::new();
+            for (address, bytes, is_store) in accesses {
+                let (mut cache_hit, mut flags_hit) = (true, true);
+                for line in address / 16..=(address + bytes - 1) / 16 {
+                    let found = tags.access(line);
+                    found.evicted.map(|evicted| known.remove(&evicted));
+                    cache_hit &= found.hit;
+                    let line_known = known.entry(line).or_insert([false; 16]);
+                    let own = |at: u64| (address..address + bytes).contains(&(line * 16 + at));
+                    for granule in (0..16u64).collect::<Vec<_>>().chunks(1 << granule_bits) {
+                        let is_touched = granule.iter().any(|&at| own(at));
+                        let is_whole = granule.iter().all(|&at| own(at));
+                        flags_hit &= !is_touched || line_known[granule[0] as usize];
+                        if if touched { is_touched } else { is_whole } {
+                            granule.iter().for_each(|&at| line_known[at as usize] = true);
+                        }
+                    }
+                }
+                if is_store {
+                    prop_assert_eq!(cache.store(address, bytes), cache_hit);
+                } else {
+                    prop_assert_eq!(cache.load(address, bytes), Load { cache_hit, flags_hit });
+                }
+            }
+        }
+    }
+}

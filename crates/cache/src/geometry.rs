@@ -1,0 +1,114 @@
+//! Sizes of a cache, and how an address is taken apart.
+
+use thiserror::Error;
+
+/// Bytes, bytes of a line, and ways, of which each is a power of two.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Geometry {
+    bytes: u64,
+    line_bytes: u64,
+    ways: usize,
+}
+
+/// Sizes that no cache can have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum IllegalGeometry {
+    #[error("a {what} of {value} is not possible; {below} and {above} are")]
+    NoPowerOfTwo { what: &'static str, value: u64, below: u64, above: u64 },
+    #[error("{ways} ways of {line_bytes} bytes do not fit into a cache of {bytes} bytes; {} bytes would be enough", *.line_bytes * *.ways as u64)]
+    TooSmall { bytes: u64, line_bytes: u64, ways: usize },
+    #[error("a {what} of {value} is too large; {most} is possible")]
+    TooLarge { what: &'static str, value: u64, most: u64 },
+}
+
+const BYTES_MAX: u64 = 1 << 32;
+const LINE_BYTES_MAX: u64 = 1 << 16;
+const WAYS_MAX: u64 = 1 << 16;
+
+impl Geometry {
+    pub fn new(bytes: u64, line_bytes: u64, ways: usize) -> Result<Self, IllegalGeometry> {
+        power_of_two("cache size", bytes, BYTES_MAX)?;
+        power_of_two("line size", line_bytes, LINE_BYTES_MAX)?;
+        power_of_two("number of ways", ways as u64, WAYS_MAX)?;
+        if bytes < line_bytes * ways as u64 {
+            return Err(IllegalGeometry::TooSmall { bytes, line_bytes, ways });
+        }
+        Ok(Self { bytes, line_bytes, ways })
+    }
+
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    #[must_use]
+    pub fn line_bytes(&self) -> u64 {
+        self.line_bytes
+    }
+
+    #[must_use]
+    pub fn ways(&self) -> usize {
+        self.ways
+    }
+
+    #[must_use]
+    pub fn sets(&self) -> usize {
+        (self.bytes / self.line_bytes) as usize / self.ways
+    }
+
+    /// The number of the line that `address` lies in.
+    #[must_use]
+    #[inline]
+    pub fn line(&self, address: u64) -> u64 {
+        address >> self.line_bytes.trailing_zeros()
+    }
+
+    /// How far into its line `address` lies.
+    #[must_use]
+    #[inline]
+    pub fn offset(&self, address: u64) -> u64 {
+        address & (self.line_bytes - 1)
+    }
+
+    /// The set of a line.
+    #[must_use]
+    #[inline]
+    pub fn set(&self, line: u64) -> usize {
+        // The low bits are what counts.
+        line as usize & (self.sets() - 1)
+    }
+}
+
+/// Accepts powers of two up to `most`.
+pub(crate) fn power_of_two(what: &'static str, value: u64, most: u64) -> Result<(), IllegalGeometry> {
+    if value > most {
+        return Err(IllegalGeometry::TooLarge { what, value, most });
+    }
+    if value.is_power_of_two() {
+        return Ok(());
+    }
+    let above = value.next_power_of_two();
+    Err(IllegalGeometry::NoPowerOfTwo { what, value, below: (above / 2).max(1), above })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_is_taken_apart() {
+        let geometry = Geometry::new(32 << 10, 32, 4).unwrap();
+        assert_eq!(geometry.sets(), 256);
+        let line = geometry.line(0x12345);
+        assert_eq!((line, geometry.set(line), geometry.offset(0x12345)), (0x91a, 0x1a, 5));
+    }
+
+    #[test]
+    fn what_cannot_be_is_refused_with_what_can() {
+        let said = |bytes, line, ways| Geometry::new(bytes, line, ways).unwrap_err().to_string();
+        assert_eq!(said(48, 16, 2), "a cache size of 48 is not possible; 32 and 64 are");
+        assert_eq!(said(64, 0, 2), "a line size of 0 is not possible; 1 and 1 are");
+        assert_eq!(said(32, 16, 4), "4 ways of 16 bytes do not fit into a cache of 32 bytes; 64 bytes would be enough");
+        assert!(Geometry::new(32, 16, 2).is_ok() && Geometry::new(1 << 40, 64, 4).is_err());
+    }
+}

@@ -1,0 +1,163 @@
+//! Which lines a cache holds.
+
+use crate::geometry::Geometry;
+
+/// Which line of a full set gives way.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Replacement {
+    /// All in turn, from the highest way down.
+    #[default]
+    RoundRobin,
+    /// The one that was not used for the longest time.
+    Lru,
+}
+
+/// No line has this number: it would lie beyond all addresses.
+const EMPTY: u64 = u64::MAX;
+
+#[derive(Clone, Debug)]
+pub struct Tags {
+    geometry: Geometry,
+    replacement: Replacement,
+    /// The line in each way of each set.
+    lines: Vec<u64>,
+    /// Round robin: of each set, the way that is replaced next. Least recently used: of each way, when it was used last.
+    order: Vec<u64>,
+    now: u64,
+}
+
+/// A line that was looked for, and is now there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Line {
+    pub set: usize,
+    pub way: usize,
+    /// Number of the way among those of all sets.
+    pub slot: usize,
+    pub hit: bool,
+    /// The line that had to give way.
+    pub evicted: Option<u64>,
+}
+
+impl Tags {
+    #[must_use]
+    pub fn new(geometry: Geometry, replacement: Replacement) -> Self {
+        let (sets, ways) = (geometry.sets(), geometry.ways());
+        let order = match replacement {
+            Replacement::RoundRobin => vec![ways as u64 - 1; sets],
+            Replacement::Lru => vec![0; sets * ways],
+        };
+        Self { geometry, replacement, lines: vec![EMPTY; sets * ways], order, now: 0 }
+    }
+
+    #[must_use]
+    pub fn geometry(&self) -> &Geometry {
+        &self.geometry
+    }
+
+    /// The slot that a line is in, if it is there.
+    #[must_use]
+    #[inline]
+    pub fn find(&self, line: u64) -> Option<usize> {
+        let first = self.geometry.set(line) * self.geometry.ways();
+        let set = self.lines.get(first..first + self.geometry.ways())?;
+        set.iter().position(|&held| held == line).map(|way| first + way)
+    }
+
+    /// Looks for a line and brings it in if it is not there.
+    #[inline]
+    pub fn access(&mut self, line: u64) -> Line {
+        let (set, ways) = (self.geometry.set(line), self.geometry.ways());
+        let (slot, hit, evicted) = match self.find(line) {
+            Some(slot) => (slot, true, None),
+            None => {
+                let slot = set * ways + self.victim(set);
+                let before = std::mem::replace(&mut self.lines[slot], line);
+                (slot, false, (before != EMPTY).then_some(before))
+            }
+        };
+        if self.replacement == Replacement::Lru {
+            self.now += 1;
+            self.order[slot] = self.now;
+        }
+        Line { set, way: slot - set * ways, slot, hit, evicted }
+    }
+
+    /// The way of a set that is replaced now.
+    fn victim(&mut self, set: usize) -> usize {
+        let ways = self.geometry.ways();
+        match self.replacement {
+            Replacement::RoundRobin => {
+                let way = self.order[set];
+                self.order[set] = way.checked_sub(1).unwrap_or(ways as u64 - 1);
+                way as usize
+            }
+            Replacement::Lru => {
+                let ages = &self.order[set * ways..][..ways];
+                ages.iter().enumerate().min_by_key(|&(_, &used)| used).map_or(0, |(way, _)| way)
+            }
+        }
+    }
+
+    /// Throws a line out; gives the slot that it was in.
+    pub fn remove(&mut self, line: u64) -> Option<usize> {
+        let slot = self.find(line)?;
+        self.lines[slot] = EMPTY;
+        if self.replacement == Replacement::Lru {
+            self.order[slot] = 0;
+        }
+        Some(slot)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// Sets as lists: the line that gives way next is first.
+    fn model(lines: &[u64], sets: u64, ways: usize, replacement: Replacement) -> Vec<(bool, Option<u64>)> {
+        let mut cache = vec![Vec::<u64>::new(); sets as usize];
+        let access = |&line: &u64| {
+            let set = &mut cache[(line % sets) as usize];
+            let held = set.iter().position(|&held| held == line);
+            let evicted = if held.is_none() && set.len() == ways { Some(set.remove(0)) } else { None };
+            match (held, replacement) {
+                (None, _) => set.push(line),
+                (Some(place), Replacement::Lru) => {
+                    set.remove(place);
+                    set.push(line);
+                }
+                (Some(_), Replacement::RoundRobin) => {}
+            }
+            (held.is_some(), evicted)
+        };
+        lines.iter().map(access).collect()
+    }
+
+    proptest! {
+        #[test]
+        fn it_is_what_lists_say(
+            lines in proptest::collection::vec(0u64..64, 0..600),
+            set_bits in 0u32..4, way_bits in 0u32..4, lru in any::<bool>(),
+        ) {
+            let replacement = if lru { Replacement::Lru } else { Replacement::RoundRobin };
+            let geometry = Geometry::new(16 << (set_bits + way_bits), 16, 1 << way_bits).unwrap();
+            let mut tags = Tags::new(geometry, replacement);
+            for (&line, (hit, evicted)) in lines.iter().zip(model(&lines, 1 << set_bits, 1 << way_bits, replacement)) {
+                let found = tags.access(line);
+                prop_assert_eq!((found.hit, found.evicted), (hit, evicted));
+                prop_assert_eq!(tags.find(line), Some(found.slot));
+                prop_assert!(evicted.is_none_or(|evicted| tags.find(evicted).is_none()));
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_removed_is_gone() {
+        let mut tags = Tags::new(Geometry::new(64, 16, 2).unwrap(), Replacement::Lru);
+        let slot = tags.access(4).slot;
+        assert_eq!((tags.remove(4), tags.remove(4), tags.find(4)), (Some(slot), None, None));
+        assert!(!tags.access(4).hit);
+    }
+}

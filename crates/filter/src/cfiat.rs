@@ -1,0 +1,256 @@
+//! Values of loads: only what the cache and its first-access flags do not promise to be known is told, with the number of loads that
+//! were known since the last time.
+
+use cache::{Cover, FirstAccess, Geometry, IllegalGeometry, Load, Replacement};
+
+/// What makes a load known.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Trust {
+    /// The flags, and that the value is the one that was there: a load whose memory was changed behind the cache's back is told.
+    #[default]
+    Values,
+    /// The flags alone, as in the theses.
+    Flags,
+}
+
+/// The form of the cache and of its flags.
+#[derive(Clone, Copy, Debug)]
+pub struct Shape {
+    pub geometry: Geometry,
+    pub replacement: Replacement,
+    /// Bytes that a flag stands for.
+    pub granularity: u64,
+    pub cover: Cover,
+    pub trust: Trust,
+}
+
+/// A cache with flags and with the values that whoever follows knows.
+#[derive(Clone, Debug)]
+pub struct Cfiat {
+    flags: FirstAccess,
+    /// The bytes of each slot.
+    bytes: Vec<u8>,
+    trust: Trust,
+}
+
+impl Cfiat {
+    pub fn new(shape: &Shape) -> Result<Self, IllegalGeometry> {
+        let flags = FirstAccess::new(shape.geometry, shape.replacement, shape.granularity, shape.cover)?;
+        let lines = shape.geometry.sets() * shape.geometry.ways();
+        let bytes = vec![0; lines * shape.geometry.line_bytes() as usize];
+        Ok(Self { flags, bytes, trust: shape.trust })
+    }
+
+    /// A load met `value`: learns, and says whether the value was known.
+    pub fn load(&mut self, address: u64, value: &[u8]) -> Load {
+        let (bytes, trust, geometry) = (&mut self.bytes, self.trust, *self.flags.tags().geometry());
+        let mut is_same = true;
+        let mut load = self.flags.load_parts(address, value.len() as u64, |part| {
+            let (own, line) = own_bytes(&geometry, address, part, value.len());
+            is_same &= !part.flags_hit || bytes[line.clone()] == value[own.clone()];
+            bytes[line].copy_from_slice(&value[own]);
+        });
+        load.flags_hit &= is_same || trust == Trust::Flags;
+        load
+    }
+
+    /// The mirror image of [`Self::load`] for a load that was known: gives the value that was there.
+    pub fn recall(&mut self, address: u64, value: &mut [u8]) -> Load {
+        let (bytes, geometry, length) = (&self.bytes, *self.flags.tags().geometry(), value.len());
+        self.flags.load_parts(address, length as u64, |part| {
+            let (own, line) = own_bytes(&geometry, address, part, length);
+            value[own].copy_from_slice(&bytes[line]);
+        })
+    }
+
+    /// A store of `value`; says whether the lines were there.
+    pub fn store(&mut self, address: u64, value: &[u8]) -> bool {
+        let (bytes, geometry) = (&mut self.bytes, *self.flags.tags().geometry());
+        self.flags.store_parts(address, value.len() as u64, |part| {
+            let (own, line) = own_bytes(&geometry, address, part, value.len());
+            bytes[line].copy_from_slice(&value[own]);
+        })
+    }
+
+    /// Somebody else has changed these bytes.
+    pub fn forget(&mut self, address: u64, bytes: u64) {
+        self.flags.forget(address, bytes);
+    }
+}
+
+/// Where a part of an operand is: in the operand, and among the bytes of all slots.
+fn own_bytes(
+    geometry: &Geometry,
+    address: u64,
+    part: &cache::Part,
+    length: usize,
+) -> (std::ops::Range<usize>, std::ops::Range<usize>) {
+    let start = part.address.wrapping_sub(address) as usize;
+    let end = (start + part.bytes as usize).min(length);
+    let line = part.line.slot * geometry.line_bytes() as usize + geometry.offset(part.address) as usize;
+    (start..end, line..line + (end - start))
+}
+
+/// What is told: so many loads were known, then this one was not.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Message {
+    pub hits: u32,
+    pub value: Vec<u8>,
+}
+
+/// The filter's own part of a thread.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Counter {
+    hits: u32,
+}
+
+impl Counter {
+    /// A load met `value`; gives what it has met in the cache, and the number of loads before it that were known if it must be told.
+    pub fn load(&mut self, cfiat: &mut Cfiat, address: u64, value: &[u8]) -> (Load, Option<u32>) {
+        let load = cfiat.load(address, value);
+        if load.is_reported() {
+            return (load, Some(std::mem::take(&mut self.hits)));
+        }
+        self.hits += 1;
+        (load, None)
+    }
+}
+
+/// The mirror image of a [`Counter`]: takes its messages and says what loads met.
+#[derive(Clone, Debug)]
+pub struct Mirror<M> {
+    messages: M,
+    next: Option<Message>,
+    hits: u32,
+}
+
+impl<M: Iterator<Item = Message>> Mirror<M> {
+    pub fn new(mut messages: M) -> Self {
+        let next = messages.next();
+        Self { messages, next, hits: 0 }
+    }
+
+    /// What the load that is executed now meets. `None` if a message tells of a load of another size.
+    pub fn load(&mut self, cfiat: &mut Cfiat, address: u64, value: &mut [u8]) -> Option<()> {
+        match &self.next {
+            Some(message) if message.hits == self.hits => {
+                if message.value.len() != value.len() {
+                    return None;
+                }
+                value.copy_from_slice(&message.value);
+                cfiat.load(address, value);
+                (self.next, self.hits) = (self.messages.next(), 0);
+            }
+            _ => {
+                cfiat.recall(address, value);
+                self.hits += 1;
+            }
+        }
+        Some(())
+    }
+
+    /// Whether every message was used.
+    #[must_use]
+    pub fn is_exhausted(&self) -> bool {
+        self.next.is_none()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn shape(trust: Trust) -> Shape {
+        Shape {
+            geometry: Geometry::new(128, 16, 2).unwrap(),
+            replacement: Replacement::RoundRobin,
+            granularity: 4,
+            cover: Cover::Whole,
+            trust,
+        }
+    }
+
+    #[test]
+    fn what_was_stored_or_told_is_known() {
+        let (mut cfiat, mut counter) = (Cfiat::new(&shape(Trust::Values)).unwrap(), Counter::default());
+        assert_eq!(counter.load(&mut cfiat, 0x100, &[1, 2, 3, 4]).1, Some(0));
+        cfiat.store(0x104, &[5, 6, 7, 8]);
+        assert_eq!(counter.load(&mut cfiat, 0x100, &[1, 2, 3, 4, 5, 6, 7, 8]).1, None);
+        assert_eq!(counter.load(&mut cfiat, 0x105, &[6]).1, None);
+        assert_eq!(counter.load(&mut cfiat, 0x108, &[0; 4]).1, Some(2));
+    }
+
+    #[test]
+    fn what_changed_behind_its_back_is_told_only_by_values() {
+        for (trust, told) in [(Trust::Values, Some(0)), (Trust::Flags, None)] {
+            let (mut cfiat, mut counter) = (Cfiat::new(&shape(trust)).unwrap(), Counter::default());
+            assert_eq!(counter.load(&mut cfiat, 0x100, &[1; 4]).1, Some(0));
+            assert_eq!(counter.load(&mut cfiat, 0x100, &[2; 4]).1, told);
+        }
+    }
+
+    #[derive(Clone, Copy, Debug)]
+    struct Access {
+        thread: usize,
+        address: u64,
+        size: usize,
+        kind: u8,
+        value: u8,
+    }
+
+    fn access() -> impl Strategy<Value = Access> {
+        (0usize..3, 0u64..300, 1usize..40, 0u8..8, any::<u8>())
+            .prop_map(|(thread, address, size, kind, value)| Access { thread, address, size, kind, value })
+    }
+
+    proptest! {
+        /// Threads that share memory, with caches of their own or one of all, and a kernel that writes without telling.
+        #[test]
+        fn the_mirror_shows_what_was_loaded(
+            accesses in proptest::collection::vec(access(), 0..400),
+            shared in any::<bool>(), touched in any::<bool>(), granule_bits in 0u32..4,
+        ) {
+            let cover = if touched { Cover::Touched } else { Cover::Whole };
+            let shape = Shape { granularity: 1 << granule_bits, cover, ..shape(Trust::Values) };
+            let own = |thread: usize| if shared { 0 } else { thread };
+            let mut caches: Vec<_> = (0..3).map(|_| Cfiat::new(&shape).unwrap()).collect();
+            let mut images = caches.clone();
+            let (mut memory, mut counters) = (vec![0u8; 400], [Counter::default(); 3]);
+            let mut messages = [const { Vec::new() }; 3];
+            let mut loaded = Vec::new();
+            for access in &accesses {
+                let bytes = &mut memory[access.address as usize..][..access.size];
+                match access.kind {
+                    0 => bytes.fill(access.value),
+                    1..3 => {
+                        bytes.fill(access.value);
+                        caches[own(access.thread)].store(access.address, bytes);
+                    }
+                    _ => {
+                        let cache = &mut caches[own(access.thread)];
+                        let (_, told) = counters[access.thread].load(cache, access.address, bytes);
+                        messages[access.thread].extend(told.map(|hits| Message { hits, value: bytes.to_vec() }));
+                        loaded.push(bytes.to_vec());
+                    }
+                }
+            }
+            let mut mirrors = messages.map(|messages| Mirror::new(messages.into_iter()));
+            let mut loaded = loaded.into_iter();
+            for access in &accesses {
+                let image = &mut images[own(access.thread)];
+                let mut value = vec![access.value; access.size];
+                match access.kind {
+                    0 => {}
+                    1..3 => _ = image.store(access.address, &value),
+                    _ => {
+                        prop_assert!(mirrors[access.thread].load(image, access.address, &mut value).is_some());
+                        prop_assert_eq!(Some(value), loaded.next());
+                    }
+                }
+            }
+            prop_assert!(mirrors.iter().all(Mirror::is_exhausted));
+        }
+    }
+}

@@ -1,0 +1,343 @@
+//! Control flow: only what the predictors did not know is told, with the number of branches since the last time.
+
+use predict::{Gshare, Ibtb, IllegalSize, Ras, Tagging};
+
+/// What the program tells of a branch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Site {
+    pub kind: Kind,
+    pub address: u64,
+    /// The instruction behind it.
+    pub behind: u64,
+}
+
+/// Kinds of branches that make a difference. Direct jumps do not: everybody knows where they go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    Conditional,
+    /// Direct. Everybody knows where it goes, too, but it returns.
+    Call,
+    IndirectCall,
+    IndirectJump,
+    Return,
+}
+
+/// What only execution tells.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Went {
+    Taken(bool),
+    To(u64),
+}
+
+/// How many entries the predictors have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sizes {
+    pub gshare: usize,
+    pub ras: usize,
+    pub ibtb: usize,
+    pub tagging: Tagging,
+}
+
+/// What predicts where branches go.
+#[derive(Clone, Debug)]
+pub struct Predictors {
+    gshare: Gshare,
+    ras: Ras,
+    ibtb: Ibtb,
+}
+
+impl Predictors {
+    pub fn new(sizes: &Sizes) -> Result<Self, IllegalSize> {
+        Ok(Self {
+            gshare: Gshare::new(sizes.gshare)?,
+            ras: Ras::new(sizes.ras)?,
+            ibtb: Ibtb::new(sizes.ibtb, sizes.tagging)?,
+        })
+    }
+
+    /// A branch went somewhere: learns, and says whether that was predicted. `None` if nobody has to predict it.
+    #[inline]
+    pub fn learn(&mut self, site: &Site, went: Went) -> Option<bool> {
+        let right = match (site.kind, went) {
+            (Kind::Conditional, Went::Taken(taken)) => self.gshare.branch(site.address, taken),
+            (Kind::Return, Went::To(target)) => self.ras.ret(target),
+            (Kind::IndirectCall | Kind::IndirectJump, Went::To(target)) => self.ibtb.branch(site.address, target),
+            (Kind::Call, _) => {
+                self.ras.call(site.behind);
+                return None;
+            }
+            // An answer to another question.
+            _ => false,
+        };
+        if site.kind == Kind::IndirectCall {
+            self.ras.call(site.behind);
+        }
+        Some(right)
+    }
+
+    /// Where a branch is predicted to go.
+    #[must_use]
+    #[inline]
+    pub fn predict(&self, site: &Site) -> Option<Went> {
+        match site.kind {
+            Kind::Conditional => self.gshare.prediction(site.address).map(Went::Taken),
+            Kind::Return => self.ras.top().map(|(_, target)| Went::To(target)),
+            Kind::IndirectCall | Kind::IndirectJump => self.ibtb.prediction(site.address).map(Went::To),
+            Kind::Call => None,
+        }
+    }
+}
+
+/// Where counting begins again after a message.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Counting {
+    /// The first branch is number 1, as in Tewar 2015.
+    #[default]
+    FromOne,
+    /// The first branch is number 2, as in Myers 2014, Figure 4.31.
+    FromTwo,
+}
+
+impl Counting {
+    fn start(self) -> u32 {
+        match self {
+            Self::FromOne => 0,
+            Self::FromTwo => 1,
+        }
+    }
+}
+
+/// What is told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Message {
+    /// A conditional branch did not go where it was predicted to.
+    Outcome { branches: u32 },
+    /// Nor did an indirect one.
+    Target { branches: u32, target: u64 },
+    /// After so many instructions, execution went on elsewhere.
+    Exception { instructions: u64, target: u64 },
+}
+
+/// The filter's own part of a thread.
+#[derive(Clone, Copy, Debug)]
+pub struct Counter {
+    counting: Counting,
+    branches: u32,
+    instructions: u64,
+}
+
+impl Counter {
+    #[must_use]
+    pub fn new(counting: Counting) -> Self {
+        Self { counting, branches: counting.start(), instructions: 0 }
+    }
+
+    fn reset(&mut self) {
+        *self = Self::new(self.counting);
+    }
+
+    /// So many instructions were executed, a branch as the last of them included.
+    #[inline]
+    pub fn instructions(&mut self, count: u64) {
+        self.instructions += count;
+    }
+
+    /// A branch was executed; gives the message, if one is needed.
+    #[inline]
+    pub fn branch(&mut self, predictors: &mut Predictors, site: &Site, went: Went) -> Option<Message> {
+        let right = predictors.learn(site, went)?;
+        self.branches += 1;
+        if right {
+            return None;
+        }
+        let branches = self.branches;
+        self.reset();
+        Some(match went {
+            Went::Taken(_) => Message::Outcome { branches },
+            Went::To(target) => Message::Target { branches, target },
+        })
+    }
+
+    /// Something else than a branch made execution go on at `target`.
+    pub fn exception(&mut self, target: u64) -> Message {
+        let instructions = self.instructions;
+        self.reset();
+        Message::Exception { instructions, target }
+    }
+}
+
+/// The mirror image of a [`Counter`]: takes its messages and says where branches went.
+#[derive(Clone, Debug)]
+pub struct Mirror<M> {
+    counter: Counter,
+    messages: M,
+    next: Option<Message>,
+}
+
+impl<M: Iterator<Item = Message>> Mirror<M> {
+    pub fn new(counting: Counting, mut messages: M) -> Self {
+        let next = messages.next();
+        Self { counter: Counter::new(counting), messages, next }
+    }
+
+    /// Where the branch that is executed now goes: as predicted, unless it is the one that the next message tells of. `None` if nobody
+    /// has to predict it, or if the messages do not say.
+    #[inline]
+    pub fn branch(&mut self, predictors: &mut Predictors, site: &Site) -> Option<Went> {
+        if site.kind == Kind::Call {
+            predictors.learn(site, Went::Taken(true));
+            return None;
+        }
+        self.counter.branches += 1;
+        let predicted = predictors.predict(site);
+        let told = match self.next {
+            Some(Message::Outcome { branches }) if branches == self.counter.branches => match predicted {
+                Some(Went::Taken(taken)) => Some(Went::Taken(!taken)),
+                _ => None,
+            },
+            Some(Message::Target { branches, target }) if branches == self.counter.branches => Some(Went::To(target)),
+            _ => {
+                let went = predicted?;
+                predictors.learn(site, went);
+                return Some(went);
+            }
+        };
+        let went = told?;
+        self.advance();
+        predictors.learn(site, went);
+        Some(went)
+    }
+
+    /// After so many more instructions: where execution goes on if something else than a branch is next.
+    #[inline]
+    pub fn instructions(&mut self, count: u64) {
+        self.counter.instructions(count);
+    }
+
+    /// How many more instructions are executed until execution goes on elsewhere, if no branch is told of before.
+    #[must_use]
+    pub fn until_exception(&self) -> Option<(u64, u64)> {
+        match self.next {
+            Some(Message::Exception { instructions, target }) => {
+                Some((instructions.saturating_sub(self.counter.instructions), target))
+            }
+            _ => None,
+        }
+    }
+
+    /// Execution has gone on elsewhere.
+    pub fn exception(&mut self) -> Option<u64> {
+        let (0, target) = self.until_exception()? else { return None };
+        self.advance();
+        Some(target)
+    }
+
+    fn advance(&mut self) {
+        self.counter.reset();
+        self.next = self.messages.next();
+    }
+
+    /// Whether every message was used.
+    #[must_use]
+    pub fn is_exhausted(&self) -> bool {
+        self.next.is_none()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn sizes() -> Sizes {
+        Sizes { gshare: 64, ras: 8, ibtb: 16, tagging: Tagging::Tagged }
+    }
+
+    fn site(kind: Kind, address: u64) -> Site {
+        Site { kind, address, behind: address + 5 }
+    }
+
+    /// Myers 2014, Figure 4.31, and Tewar 2015, Figure 6.16: the first branch that is mispredicted is number 2 or number 1.
+    #[test]
+    fn counting_begins_at_one_or_at_two() {
+        for (counting, first) in [(Counting::FromOne, 1), (Counting::FromTwo, 2)] {
+            let (mut predictors, mut counter) = (Predictors::new(&sizes()).unwrap(), Counter::new(counting));
+            let jump = site(Kind::Conditional, 0x1000);
+            let told = counter.branch(&mut predictors, &jump, Went::Taken(true));
+            assert_eq!(told, Some(Message::Outcome { branches: first }));
+            assert_eq!(counter.branch(&mut predictors, &site(Kind::Conditional, 0x2000), Went::Taken(false)), None);
+            let told = counter.branch(&mut predictors, &site(Kind::IndirectJump, 0x3000), Went::To(7));
+            assert_eq!(told, Some(Message::Target { branches: first + 1, target: 7 }));
+        }
+    }
+
+    #[test]
+    fn calls_are_not_counted_but_remembered() {
+        let (mut predictors, mut counter) = (Predictors::new(&sizes()).unwrap(), Counter::new(Counting::FromOne));
+        assert_eq!(counter.branch(&mut predictors, &site(Kind::Call, 0x1000), Went::To(0x2000)), None);
+        assert_eq!(counter.branch(&mut predictors, &site(Kind::Return, 0x2000), Went::To(0x1005)), None);
+        let told = counter.branch(&mut predictors, &site(Kind::Return, 0x1005), Went::To(0x9999));
+        assert_eq!(told, Some(Message::Target { branches: 2, target: 0x9999 }));
+    }
+
+    /// Something that happens: a branch, or an exception behind so many instructions.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    enum Happening {
+        Branch(Site, Went),
+        Exception(u64),
+    }
+
+    fn happening() -> impl Strategy<Value = Happening> {
+        let kinds =
+            [Kind::Conditional, Kind::Conditional, Kind::Call, Kind::IndirectCall, Kind::IndirectJump, Kind::Return];
+        (0usize..40, 0u64..64, 0u64..3, any::<bool>()).prop_map(move |(choice, place, target, taken)| {
+            let Some(&kind) = kinds.get(choice % 7) else { return Happening::Exception(target) };
+            let site = site(kind, place * 16);
+            let went = if kind == Kind::Conditional { Went::Taken(taken) } else { Went::To(target * 16 + 5) };
+            Happening::Branch(site, went)
+        })
+    }
+
+    proptest! {
+        /// Several threads, in any order, with predictors of their own or with those of all.
+        #[test]
+        fn the_mirror_shows_what_happened(
+            happenings in proptest::collection::vec((0usize..3, 0u64..4, happening()), 0..500),
+            shared in any::<bool>(), from_two in any::<bool>(), nothing in any::<bool>(),
+        ) {
+            let counting = if from_two { Counting::FromTwo } else { Counting::FromOne };
+            let own = |thread: usize| if shared { 0 } else { thread };
+            let sizes = if nothing { Sizes { ras: 0, ibtb: 0, ..sizes() } } else { sizes() };
+            let mut predictors: Vec<_> = (0..3).map(|_| Predictors::new(&sizes).unwrap()).collect();
+            let mut images = predictors.clone();
+            let mut counters = [Counter::new(counting); 3];
+            let mut messages = [const { Vec::new() }; 3];
+            for &(thread, before, happening) in &happenings {
+                counters[thread].instructions(before);
+                let message = match happening {
+                    Happening::Exception(target) => Some(counters[thread].exception(target)),
+                    Happening::Branch(site, went) => {
+                        counters[thread].instructions(1);
+                        counters[thread].branch(&mut predictors[own(thread)], &site, went)
+                    }
+                };
+                messages[thread].extend(message);
+            }
+            let mut mirrors = messages.map(|messages| Mirror::new(counting, messages.into_iter()));
+            for &(thread, before, happening) in &happenings {
+                let mirror = &mut mirrors[thread];
+                mirror.instructions(before);
+                match happening {
+                    Happening::Exception(target) => prop_assert_eq!(mirror.exception(), Some(target)),
+                    Happening::Branch(site, went) => {
+                        mirror.instructions(1);
+                        let shown = mirror.branch(&mut images[own(thread)], &site);
+                        prop_assert_eq!(shown, (site.kind != Kind::Call).then_some(went));
+                    }
+                }
+            }
+            prop_assert!(mirrors.iter().all(Mirror::is_exhausted));
+        }
+    }
+}
