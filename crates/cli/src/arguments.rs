@@ -166,15 +166,36 @@ pub struct Stat {
 ///
 /// A damaged trace yields everything that is intact; this tells what is missing. The exit status is 1 if anything is
 /// wrong.
+///
+/// With --filter, the trace is filtered as one of mTrace's tools does it (Myers 2014), and followed by what the filter leaves: by the
+/// program and mcfTRaptor's messages, or by addresses, stored values and mlvCFiat's messages. Every step or load that comes out is
+/// compared with what was recorded.
 #[derive(Args, Debug)]
 pub struct Verify {
     #[command(flatten)]
     pub input: Input,
+    /// Check that what this filter leaves is enough to know the rest.
+    #[arg(long, value_enum, value_name = "FILTER", conflicts_with_all = ["thread", "skip", "length"])]
+    pub filter: Option<Filter>,
+    /// The filter's predictors or cache belong to all threads together; otherwise each thread has its own.
+    #[arg(long, requires = "filter")]
+    pub shared: bool,
     /// Print JSON instead of text.
     #[arg(long)]
     pub json: bool,
     #[command(flatten)]
     pub output: Output,
+}
+
+#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Filter {
+    /// Control flow: only what gshare (4096 entries), a return stack (32) and a target buffer (64) mispredict.
+    #[value(name = "mcfTRaptor")]
+    McfTRaptor,
+    /// Values of loads: only those that a cache (32 KiB, 4 ways, lines of 32 bytes) with first-access flags does not know. Needs a
+    /// trace with values.
+    #[value(name = "mlvCFiat")]
+    MlvCFiat,
 }
 
 /// List what was executed: one line (or record) per instruction, branch or memory access.

@@ -22,6 +22,8 @@ mod operand;
 mod symbol;
 mod value;
 
+pub use value::needs_nearness;
+
 use data::Data;
 pub use data::IN_STRING;
 

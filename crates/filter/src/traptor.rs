@@ -36,6 +36,17 @@ pub struct Sizes {
     pub ras: usize,
     pub ibtb: usize,
     pub tagging: Tagging,
+    pub without_gshare: WithoutGshare,
+}
+
+/// What is said of conditional branches if gshare has no entries.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum WithoutGshare {
+    /// That they are not taken, so that only those that are must be told.
+    #[default]
+    NotTaken,
+    /// Nothing: all are told, as in Myers 2014. As a message does not say which way the branch went, this cannot be decoded.
+    Nothing,
 }
 
 /// What predicts where branches go.
@@ -44,6 +55,8 @@ pub struct Predictors {
     gshare: Gshare,
     ras: Ras,
     ibtb: Ibtb,
+    /// In place of gshare if it has no entries.
+    fixed: Option<WithoutGshare>,
 }
 
 impl Predictors {
@@ -52,6 +65,7 @@ impl Predictors {
             gshare: Gshare::new(sizes.gshare)?,
             ras: Ras::new(sizes.ras)?,
             ibtb: Ibtb::new(sizes.ibtb, sizes.tagging)?,
+            fixed: (sizes.gshare == 0).then_some(sizes.without_gshare),
         })
     }
 
@@ -59,7 +73,10 @@ impl Predictors {
     #[inline]
     pub fn learn(&mut self, site: &Site, went: Went) -> Option<bool> {
         let right = match (site.kind, went) {
-            (Kind::Conditional, Went::Taken(taken)) => self.gshare.branch(site.address, taken),
+            (Kind::Conditional, Went::Taken(taken)) => match self.fixed {
+                None => self.gshare.branch(site.address, taken),
+                Some(fixed) => fixed == WithoutGshare::NotTaken && !taken,
+            },
             (Kind::Return, Went::To(target)) => self.ras.ret(target),
             (Kind::IndirectCall | Kind::IndirectJump, Went::To(target)) => self.ibtb.branch(site.address, target),
             (Kind::Call, _) => {
@@ -80,7 +97,10 @@ impl Predictors {
     #[inline]
     pub fn predict(&self, site: &Site) -> Option<Went> {
         match site.kind {
-            Kind::Conditional => self.gshare.prediction(site.address).map(Went::Taken),
+            Kind::Conditional => match self.fixed {
+                None => self.gshare.prediction(site.address).map(Went::Taken),
+                Some(fixed) => (fixed == WithoutGshare::NotTaken).then_some(Went::Taken(false)),
+            },
             Kind::Return => self.ras.top().map(|(_, target)| Went::To(target)),
             Kind::IndirectCall | Kind::IndirectJump => self.ibtb.prediction(site.address).map(Went::To),
             Kind::Call => None,
@@ -251,7 +271,7 @@ mod tests {
     use super::*;
 
     fn sizes() -> Sizes {
-        Sizes { gshare: 64, ras: 8, ibtb: 16, tagging: Tagging::Tagged }
+        Sizes { gshare: 64, ras: 8, ibtb: 16, tagging: Tagging::Tagged, without_gshare: WithoutGshare::NotTaken }
     }
 
     fn site(kind: Kind, address: u64) -> Site {
@@ -308,7 +328,7 @@ mod tests {
         ) {
             let counting = if from_two { Counting::FromTwo } else { Counting::FromOne };
             let own = |thread: usize| if shared { 0 } else { thread };
-            let sizes = if nothing { Sizes { ras: 0, ibtb: 0, ..sizes() } } else { sizes() };
+            let sizes = if nothing { Sizes { gshare: 0, ras: 0, ibtb: 0, ..sizes() } } else { sizes() };
             let mut predictors: Vec<_> = (0..3).map(|_| Predictors::new(&sizes).unwrap()).collect();
             let mut images = predictors.clone();
             let mut counters = [Counter::new(counting); 3];

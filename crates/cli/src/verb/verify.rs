@@ -1,5 +1,7 @@
 //! `trackway verify`: is the trace whole, and does every step go to where the next one begins?
 
+mod filter;
+
 use std::collections::HashMap;
 use std::ops::Range;
 
@@ -31,6 +33,9 @@ pub fn run(arguments: &Verify) -> Result<u8, Stopped> {
     let input = &arguments.input;
     let trace = select::open(input)?;
     let mut output = Output::open(arguments.output.file.as_deref())?;
+    if let Some(filter) = arguments.filter {
+        return filter::run(&trace, filter, arguments, output);
+    }
     let (counts, problems) = if input.is_partial() {
         check_part(&trace, arguments)?
     } else {

@@ -35,6 +35,17 @@ pub const PATH_INSTRUCTIONS_MAX: usize = {
     most
 };
 
+/// Code this close to each other has cache regions that reach both.
+const NEAR: u64 = 1 << 30;
+
+/// Whether the code of a block has operands whose values can be taken only near them.
+fn needs_nearness(part: &Part) -> bool {
+    let mut code = alloc::vec![0; part.length as usize];
+    let length = memory::read_bytes(part.address, &mut code);
+    let mut instructions = isa::decoder(part.address, &code[..length]).into_iter();
+    instructions.any(|instruction| translate::needs_nearness(&instruction))
+}
+
 /// Chains of hot blocks.
 impl Engine {
     /// The profile has met a path at the beginning of `history`, which goes on with what the thread executed next.
@@ -148,6 +159,9 @@ impl Engine {
                 if parts.len() >= tier.blocks || bytes > tier.bytes || (closed && enough) || gate {
                     return parts;
                 }
+                if parts.first().is_some_and(|first| self.would_lose_values(first, part)) {
+                    return parts;
+                }
                 parts.push(*part);
             }
             if exit.kind == ExitKind::Syscall {
@@ -155,6 +169,13 @@ impl Engine {
             }
         }
         parts
+    }
+
+    /// Whether values of `part` could not be taken in a chain that begins with `first`: the chain will be near that, and operands
+    /// relative to rip would be out of reach.
+    fn would_lose_values(&self, first: &Part, part: &Part) -> bool {
+        let takes_values = self.control().data.load(Ordering::Relaxed) == wire::DATA_VALUES;
+        takes_values && first.address.abs_diff(part.address) > NEAR && needs_nearness(part)
     }
 
     /// Leads everything that goes to `old` to `new`, which is for the same address.

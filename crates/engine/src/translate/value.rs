@@ -4,7 +4,9 @@
 //! Where the value passes through a register of the instruction, that register is stored. Otherwise the operand is loaded into a
 //! scratch register first and the instruction is given that; or, if it insists on memory, a copy in the thread's state.
 
-use iced_x86::{Code, Decoder, EncodingKind, IcedError, Instruction, MemoryOperand, Mnemonic, OpKind, Register};
+use iced_x86::{
+    Code, Decoder, EncodingKind, FlowControl, IcedError, Instruction, MemoryOperand, Mnemonic, OpKind, Register,
+};
 use wire::code;
 
 use super::data::WORD;
@@ -225,6 +227,16 @@ fn movement(instruction: &Instruction) -> Register2Memory {
     } else {
         Register2Memory::Constant(instruction.immediate(last))
     }
+}
+
+/// Whether the value of a memory operand relative to rip can be taken only where the cache is near it. What is only read, moves and
+/// transfers can do with the address in a register.
+pub fn needs_nearness(instruction: &Instruction) -> bool {
+    instruction.is_ip_rel_memory_operand()
+        && instruction.op0_kind() == OpKind::Memory
+        && !matches!(instruction.mnemonic(), Mnemonic::Cmp | Mnemonic::Test | Mnemonic::Push)
+        && instruction.flow_control() == FlowControl::Next
+        && matches!(movement(instruction), Register2Memory::Neither)
 }
 
 /// Whether we know how to store a register.
@@ -477,7 +489,20 @@ impl Translator<'_, '_> {
     /// Loads a part of a memory operand into a general register.
     fn load(&mut self, native: &Native, register: u8, offset: usize, bytes: usize) {
         let target = part(register, bytes.max(4));
-        self.app(Instruction::with2(load_code(bytes), target, memory(native.instruction, offset as i64)));
+        let mut operand = memory(native.instruction, offset as i64);
+        if self.is_far(native.instruction) {
+            let address = native.instruction.ip_rel_memory_address();
+            self.out.load_constant(register, address.wrapping_add(offset as u64));
+            operand = MemoryOperand::with_base(part(register, 8));
+        }
+        self.app(Instruction::with2(load_code(bytes), target, operand));
+    }
+
+    /// Whether the operand of an instruction is relative to rip and out of reach from here.
+    fn is_far(&self, instruction: &Instruction) -> bool {
+        // Some more than what is written before the instruction that uses it.
+        const REACH: u64 = (1 << 31) - (1 << 16);
+        instruction.is_ip_rel_memory_operand() && instruction.ip_rel_memory_address().abs_diff(self.out.here()) > REACH
     }
 
     fn store_data(&mut self, offset: u16, bytes: usize, register: u8) {
@@ -726,6 +751,7 @@ impl Translator<'_, '_> {
         let masked = operand.mask != Mask::None && !is_single;
         let loads = matches!(all, 4 | 8 | 16 | 32 | 64) && !native.instruction.is_broadcast();
         if loads
+            && !self.is_far(native.instruction)
             && let Some(replaced) = with_register(native.instruction, register)
             && self.encodes(&replaced)
         {

@@ -101,7 +101,7 @@ impl Worker {
 
     /// Works until the writer is finished or gone.
     pub(super) fn run(mut self, queue: &Receiver<Job>) -> Option<Summary> {
-        step_back();
+        take_turns();
         loop {
             let job = match queue.recv_timeout(QUIET) {
                 Ok(job) => Some(job),
@@ -301,11 +301,12 @@ impl Worker {
     }
 }
 
-/// Whoever produces the data goes first where there are not enough processors for all: others wait for it.
-fn step_back() {
-    const NICENESS: i32 = 10;
-    // SAFETY: no memory is involved. If it is refused, everything works nevertheless; 0 is the calling thread.
-    unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, NICENESS) };
+/// Takes its fair share of the processors, but without interrupting others as soon as there is a job: they produce what it works on.
+fn take_turns() {
+    let parameters = libc::sched_param { sched_priority: 0 };
+    // SAFETY: the parameters are there for the length of the call; 0 is the calling thread. If it is refused, everything works
+    // nevertheless.
+    unsafe { libc::sched_setscheduler(0, libc::SCHED_BATCH, &raw const parameters) };
 }
 
 fn define(program: &mut Program, definition: &Definition<'_>, sequence: u32) -> Result<(), WriteError> {
