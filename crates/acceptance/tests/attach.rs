@@ -5,6 +5,7 @@ use std::io::Write as _;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::Duration;
 
 use acceptance::call::open_sound;
@@ -16,6 +17,19 @@ use trace::Trace;
 use workloads::Exit;
 
 const C: &[&str] = &["gcc", "-O1", "-pthread"];
+
+/// Programs with many threads leave little of the machine to tests that have to be in time.
+static MACHINE: RwLock<()> = RwLock::new(());
+
+/// For a test that takes all of the machine.
+fn in_a_crowd() -> RwLockWriteGuard<'static, ()> {
+    MACHINE.write().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// For a test that has to be in time.
+fn without_a_crowd() -> RwLockReadGuard<'static, ()> {
+    MACHINE.read().unwrap_or_else(PoisonError::into_inner)
+}
 
 fn scratch() -> TempDir {
     tempfile::tempdir().unwrap()
@@ -80,6 +94,7 @@ fn text_of(finished: &Finished) -> String {
 /// Sixty-four threads that check everything they see are recorded and left time and again.
 #[test]
 fn a_crowd_again_and_again() {
+    let _alone = in_a_crowd();
     let directory = scratch();
     let running = start(&program(&directory, "turmoil.c", include_str!("../programs/turmoil.c")), &[]);
     wait_until("all threads run", || task_count(running.pid()) >= 64);
@@ -206,6 +221,7 @@ fn changes(directory: &TempDir) -> PathBuf {
 /// Another program in the same process is recorded as well.
 #[test]
 fn a_process_that_executes_another_program() {
+    let _quiet = without_a_crowd();
     let directory = scratch();
     let running = start(&changes(&directory), &["exec"]);
     std::thread::sleep(Duration::from_millis(300));
@@ -221,6 +237,7 @@ fn a_process_that_executes_another_program() {
 /// The recording ends with the process; how that ended is for its parent to know.
 #[test]
 fn a_process_that_ends() {
+    let _quiet = without_a_crowd();
     let directory = scratch();
     let running = start(&changes(&directory), &["end"]);
     std::thread::sleep(Duration::from_millis(300));
@@ -234,6 +251,7 @@ fn a_process_that_ends() {
 /// While a child shares its memory, a process is not left.
 #[test]
 fn a_process_whose_child_shares_its_memory() {
+    let _quiet = without_a_crowd();
     let directory = scratch();
     let running = start(&changes(&directory), &["vfork"]);
     std::thread::sleep(Duration::from_millis(100));
@@ -245,6 +263,7 @@ fn a_process_whose_child_shares_its_memory() {
 
 #[test]
 fn a_process_whose_first_thread_has_ended() {
+    let _quiet = without_a_crowd();
     let directory = scratch();
     let running = start(&changes(&directory), &["thread"]);
     std::thread::sleep(Duration::from_millis(300));
@@ -282,6 +301,7 @@ fn is_recorded(pid: i32) -> bool {
 /// A recorder that is killed cannot take the engine out of the process, which goes on all the same.
 #[test]
 fn the_recorder_is_killed() {
+    let _alone = in_a_crowd();
     let directory = scratch();
     let running = start(&program(&directory, "turmoil.c", include_str!("../programs/turmoil.c")), &["loose"]);
     wait_until("all threads run", || task_count(running.pid()) >= 64);
@@ -303,6 +323,7 @@ fn the_recorder_is_killed() {
 /// A program that was started is left when a limit is reached, and runs to its own end.
 #[test]
 fn limits_of_a_program_that_was_started() {
+    let _quiet = without_a_crowd();
     let directory = scratch();
     let program = changes(&directory);
     let output = directory.path().join("t.trk");
@@ -359,6 +380,7 @@ fn assert_refused(finished: &Finished, words: &[&str]) {
 
 #[test]
 fn processes_that_are_none() {
+    let _alone = in_a_crowd();
     refuse(0x3fff_ffff, &["no process"]);
     let directory = scratch();
     let running = start(&program(&directory, "turmoil.c", include_str!("../programs/turmoil.c")), &[]);
