@@ -101,7 +101,6 @@ impl Worker {
 
     /// Works until the writer is finished or gone.
     pub(super) fn run(mut self, queue: &Receiver<Job>) -> Option<Summary> {
-        take_turns();
         loop {
             let job = match queue.recv_timeout(QUIET) {
                 Ok(job) => Some(job),
@@ -299,14 +298,6 @@ impl Worker {
     fn written(&mut self, write: impl FnOnce(&mut Output) -> std::io::Result<()>) -> Result<(), WriteError> {
         write(&mut self.output).map_err(|source| WriteError::Write { path: self.part.clone(), source })
     }
-}
-
-/// Takes its fair share of the processors, but without interrupting others as soon as there is a job: they produce what it works on.
-fn take_turns() {
-    let parameters = libc::sched_param { sched_priority: 0 };
-    // SAFETY: the parameters are there for the length of the call; 0 is the calling thread. If it is refused, everything works
-    // nevertheless.
-    unsafe { libc::sched_setscheduler(0, libc::SCHED_BATCH, &raw const parameters) };
 }
 
 fn define(program: &mut Program, definition: &Definition<'_>, sequence: u32) -> Result<(), WriteError> {
