@@ -137,11 +137,14 @@ impl Thread {
 
 impl Direct {
     fn begin(path: &Path, file: &File, length: u64) -> PastCache {
-        Self::try_begin(path, file, length).map_or(PastCache::Impossible, PastCache::Begun)
+        let direct = OpenOptions::new().write(true).custom_flags(libc::O_DIRECT).open(path);
+        let begun = direct.and_then(|direct| Self::begin_with(direct, file, length));
+        begun.map_or(PastCache::Impossible, PastCache::Begun)
     }
 
-    fn try_begin(path: &Path, file: &File, length: u64) -> io::Result<Self> {
-        let direct = OpenOptions::new().write(true).custom_flags(libc::O_DIRECT).open(path)?;
+    /// Begins behind the first `length` bytes of `file`; `direct` is the same file.
+    fn begin_with(direct: File, file: &File, length: u64) -> io::Result<Self> {
+        let mut twice = Twice { direct: Some(direct), usual: file.try_clone()? };
         let (mut buffer, filled) = (Buffer::new(), (length % BLOCK as u64) as usize);
         let at = length - filled as u64;
         file.read_exact_at(&mut buffer.blocks_mut()[..filled], at)?;
@@ -152,7 +155,7 @@ impl Direct {
         }
         let handle = std::thread::Builder::new()
             .name("trace-file".into())
-            .spawn(move || write_all(&direct, &queue, &give_back))?;
+            .spawn(move || write_all(&mut twice, &queue, &give_back))?;
         Ok(Self { buffer, filled, settled: filled, at, thread: Some(Thread { full, empty, handle }) })
     }
 
@@ -195,9 +198,29 @@ impl Direct {
     }
 }
 
-fn write_all(direct: &File, queue: &Receiver<(Buffer, u64)>, give_back: &SyncSender<Buffer>) -> io::Result<()> {
+/// A file that is open twice: to be written past the cache, unless that was refused, and in the usual way.
+struct Twice {
+    direct: Option<File>,
+    usual: File,
+}
+
+impl Twice {
+    /// Some file systems let a file be opened to be written past the cache and refuse only the writing. What was refused, and
+    /// everything after it, is written in the usual way.
+    fn write_at(&mut self, blocks: &[u8], at: u64) -> io::Result<()> {
+        if let Some(direct) = &self.direct {
+            match direct.write_all_at(blocks, at) {
+                Err(error) if error.raw_os_error() == Some(libc::EINVAL) => self.direct = None,
+                done => return done,
+            }
+        }
+        self.usual.write_all_at(blocks, at)
+    }
+}
+
+fn write_all(file: &mut Twice, queue: &Receiver<(Buffer, u64)>, give_back: &SyncSender<Buffer>) -> io::Result<()> {
     while let Ok((buffer, at)) = queue.recv() {
-        direct.write_all_at(buffer.blocks(), at)?;
+        file.write_at(buffer.blocks(), at)?;
         // If nobody wants it, nobody will send one either.
         let _ = give_back.send(buffer);
     }
@@ -212,10 +235,14 @@ mod tests {
         (0..length).map(|at| (at * 7 + at / 251) as u8).collect()
     }
 
-    /// Appends in pieces of many lengths; the directory should be on a disk, in memory it is written in the usual way.
+    /// The directory should be on a disk, in memory it is written in the usual way.
     fn check(directory: &Path, long: u64, length: usize) {
-        let (path, content) = (directory.join("file"), content(length));
-        let mut output = Output::create_with(&path, long).unwrap();
+        check_output(Output::create_with(&directory.join("file"), long).unwrap(), length);
+    }
+
+    /// Appends in pieces of many lengths.
+    fn check_output(mut output: Output, length: usize) {
+        let content = content(length);
         let (mut rest, mut turn) = (content.as_slice(), 0);
         while !rest.is_empty() {
             let (piece, left) = rest.split_at((turn * turn * 37 % 300_000).min(rest.len()));
@@ -228,13 +255,14 @@ mod tests {
         }
         assert_eq!(output.length(), length as u64);
         output.finish().unwrap();
-        assert!(std::fs::read(&path).unwrap() == content);
+        assert!(std::fs::read(&output.path).unwrap() == content);
     }
 
     #[test]
     fn everything_is_in_the_file() {
-        // Where the sources are, there is a disk; directories for temporary files may be in memory.
-        let here = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+        // Where programs are built, there is a disk; directories for temporary files may be in memory.
+        let program = std::env::current_exe().unwrap();
+        let here = tempfile::tempdir_in(program.parent().unwrap()).unwrap();
         for (long, length) in [(0, 0), (0, 1), (0, 10 << 20), (123_457, 9_999_999), (1 << 20, 1 << 20), (3, 2 << 20)] {
             check(here.path(), long, length);
         }
@@ -255,5 +283,44 @@ mod tests {
     fn memory_has_no_disk_behind_it() {
         let here = tempfile::tempdir_in("/dev/shm").unwrap();
         check(here.path(), 1000, 5 << 20);
+    }
+
+    /// Can be opened by everybody, and refuses what is no number in the same way as file systems that cannot write past the
+    /// cache.
+    fn refusing() -> File {
+        let file = OpenOptions::new().write(true).open("/proc/self/oom_score_adj").unwrap();
+        assert_eq!(file.write_at(b"none", 0).unwrap_err().raw_os_error(), Some(libc::EINVAL));
+        file
+    }
+
+    #[test]
+    fn what_is_refused_is_written_in_the_usual_way() {
+        let here = tempfile::tempdir().unwrap();
+        for length in [0, 1, BUFFER_BLOCKS * BLOCK, 9_999_999] {
+            let mut output = Output::create(&here.path().join("file")).unwrap();
+            output.past_cache = PastCache::Begun(Direct::begin_with(refusing(), &output.file, 0).unwrap());
+            check_output(output, length);
+        }
+    }
+
+    #[test]
+    fn it_is_refused_once() {
+        let mut file = Twice { direct: Some(refusing()), usual: tempfile::tempfile().unwrap() };
+        file.write_at(b"one", 0).unwrap();
+        assert!(file.direct.is_none());
+        file.write_at(b" two", 3).unwrap();
+        let mut written = [0; 7];
+        file.usual.read_exact_at(&mut written, 0).unwrap();
+        assert_eq!(&written, b"one two");
+    }
+
+    #[test]
+    fn other_errors_are_errors() {
+        let full = OpenOptions::new().write(true).open("/dev/full").unwrap();
+        let mut file = Twice { direct: Some(full), usual: tempfile::tempfile().unwrap() };
+        let error = file.write_at(b"one", 0).unwrap_err();
+        assert_eq!(error.raw_os_error(), Some(libc::ENOSPC));
+        assert!(file.direct.is_some());
+        assert_eq!(file.usual.metadata().unwrap().len(), 0);
     }
 }
