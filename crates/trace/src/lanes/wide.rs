@@ -1,10 +1,14 @@
 //! Eight lanes at a time, with instructions that only some processors have.
+//!
+//! Lanes are cast to vectors and back; that both are of the same length is checked when this is compiled.
 
 // Lanes are counted, and places have as many bits as the table has entries.
 #![allow(clippy::indexing_slicing, clippy::cast_possible_truncation)]
 
 use std::arch::x86_64::*;
 use std::hint::select_unpredictable;
+
+use bytemuck::must_cast;
 
 use super::encode::Room;
 use super::sort::{AT_ONCE, Streams};
@@ -28,48 +32,6 @@ pub(super) fn is_there() -> bool {
         && is_x86_feature_detected!("popcnt")
 }
 
-#[target_feature(enable = "avx512f")]
-#[inline]
-fn load(from: &[u64; GROUP]) -> __m512i {
-    // SAFETY: as many bytes are there, and need not be aligned.
-    unsafe { _mm512_loadu_si512(from.as_ptr().cast()) }
-}
-
-#[target_feature(enable = "avx512f")]
-#[inline]
-fn load_bytes(from: &[u8; GROUP_BYTES]) -> __m512i {
-    // SAFETY: as above.
-    unsafe { _mm512_loadu_si512(from.as_ptr().cast()) }
-}
-
-#[target_feature(enable = "avx512f")]
-#[inline]
-fn store(to: &mut [u64; GROUP], lanes: __m512i) {
-    // SAFETY: there is room for as many bytes, which need not be aligned.
-    unsafe { _mm512_storeu_si512(to.as_mut_ptr().cast(), lanes) };
-}
-
-#[target_feature(enable = "avx512f")]
-#[inline]
-fn store_bytes(to: &mut [u8; AT_ONCE], lanes: __m512i) {
-    // SAFETY: as above.
-    unsafe { _mm512_storeu_si512(to.as_mut_ptr().cast(), lanes) };
-}
-
-#[target_feature(enable = "avx512f,avx512vl")]
-#[inline]
-fn load_short(from: &[u32; GROUP]) -> __m256i {
-    // SAFETY: as many bytes are there, and need not be aligned.
-    unsafe { _mm256_loadu_si256(from.as_ptr().cast()) }
-}
-
-#[target_feature(enable = "avx512f,avx512vl")]
-#[inline]
-fn store_short(to: &mut [u32; GROUP], lanes: __m256i) {
-    // SAFETY: there is room for as many bytes, which need not be aligned.
-    unsafe { _mm256_storeu_si256(to.as_mut_ptr().cast(), lanes) };
-}
-
 /// What [`super::encode::compare`] does.
 #[target_feature(enable = "avx512f,avx512bw,avx512cd,avx512dq,avx512vbmi2,avx512vl,bmi1,bmi2,lzcnt,popcnt")]
 #[inline]
@@ -83,23 +45,23 @@ pub(super) fn compare(
     // At most sixteen bits for words, and eight for lanes, are left.
     let used = _bzhi_u32(0xffff, words.min(GROUP_WORDS) as u32) as u16;
     let lanes = _bzhi_u32(0xff, words.min(GROUP_WORDS).div_ceil(2) as u32) as u8;
-    let (last, short_stride) = (load(&group.last), load_short(&group.stride));
+    let (last, short_stride) = (must_cast(group.last), must_cast(group.stride));
     let stride = _mm512_cvtepi32_epi64(short_stride);
-    let value = _mm512_mask_mov_epi32(last, used, load_bytes(data));
+    let value = _mm512_mask_mov_epi32(last, used, must_cast(*data));
     let wrong = _mm512_maskz_sub_epi64(lanes, value, _mm512_add_epi64(last, stride));
     let mask = _mm512_test_epi64_mask(wrong, wrong);
-    store(&mut group.last, value);
-    let turned = _mm512_rol_epi64::<1>(load(&sums.0));
-    store(&mut sums.0, _mm512_add_epi64(turned, _mm512_maskz_mov_epi32(used, value)));
+    group.last = must_cast(value);
+    let turned = _mm512_rol_epi64::<1>(must_cast(sums.0));
+    sums.0 = must_cast(_mm512_add_epi64(turned, _mm512_maskz_mov_epi32(used, value)));
     if mask != 0 {
         let moved = _mm512_cvtepi64_epi32(_mm512_add_epi64(wrong, stride));
-        let other = load_short(&group.other);
+        let other = must_cast(group.other);
         let again = _mm256_mask_cmpeq_epi32_mask(mask, moved, other);
         // Written as a whole: what is written in part cannot be read again at once.
-        store_short(&mut group.stride, _mm256_mask_blend_epi32(again, short_stride, moved));
-        store_short(&mut group.other, _mm256_mask_blend_epi32(mask, other, moved));
-        store(room.wrong, _mm512_maskz_compress_epi64(mask, wrong));
-        store(room.values, _mm512_maskz_compress_epi64(mask, value));
+        group.stride = must_cast(_mm256_mask_blend_epi32(again, short_stride, moved));
+        group.other = must_cast(_mm256_mask_blend_epi32(mask, other, moved));
+        *room.wrong = must_cast(_mm512_maskz_compress_epi64(mask, wrong));
+        *room.values = must_cast(_mm512_maskz_compress_epi64(mask, value));
     }
     mask
 }
@@ -109,7 +71,7 @@ pub(super) fn compare(
 pub(super) fn sort_masks(streams: &mut Streams, masks: &[u8]) {
     let (many, rest) = masks.as_chunks::<64>();
     for masks in many {
-        let all = load_bytes(masks);
+        let all = must_cast(*masks);
         let flags = _mm512_test_epi8_mask(all, all);
         streams.flags.append(8, |room| put(room, &flags.to_le_bytes()));
         let mut left = flags;
@@ -144,7 +106,7 @@ fn put<const N: usize>(room: &mut [u8; AT_ONCE], bytes: &[u8; N]) {
 #[target_feature(enable = "avx512f,avx512bw,avx512cd,avx512dq,avx512vbmi2,avx512vl,bmi1,bmi2,lzcnt,popcnt")]
 #[inline]
 fn sort_lanes(streams: &mut Streams, wrong: &[u64; GROUP], values: &[u64; GROUP]) {
-    let (wrong, value) = (load(wrong), load(values));
+    let (wrong, value) = (must_cast(*wrong), must_cast(*values));
     let number = |number: usize| _mm512_set1_epi64(number as i64);
     let is_high = _mm512_testn_epi64_mask(wrong, _mm512_set1_epi64(0xffff_ffff));
     let part = _mm512_mask_srai_epi64::<32>(wrong, is_high, wrong);
@@ -157,7 +119,7 @@ fn sort_lanes(streams: &mut Streams, wrong: &[u64; GROUP], values: &[u64; GROUP]
     let counting = _mm512_maskz_andnot_epi64(small, _mm512_sllv_epi64(all, _mm512_slli_epi64::<3>(width)), all);
     let counting = _mm512_movepi8_mask(counting);
     let packed = _mm512_maskz_compress_epi8(counting, difference);
-    streams.differences.append(counting.count_ones() as usize, |room| store_bytes(room, packed));
+    streams.differences.append(counting.count_ones() as usize, |room| *room = must_cast(packed));
     let mut class = _mm512_sub_epi64(_mm512_mask_add_epi64(width, is_high, width, number(HIGH)), number(1));
     if small != 0xff {
         let factor = _mm512_set1_epi64(MET_FACTOR.cast_signed());
@@ -165,9 +127,9 @@ fn sort_lanes(streams: &mut Streams, wrong: &[u64; GROUP], values: &[u64; GROUP]
         let met = look_up(&mut streams.met, place, values, small);
         let new = !small & !met;
         let places = _mm512_castsi128_si512(_mm512_cvtepi64_epi16(_mm512_maskz_compress_epi64(met, place)));
-        streams.places.append(MET_BYTES * met.count_ones() as usize, |room| store_bytes(room, places));
+        streams.places.append(MET_BYTES * met.count_ones() as usize, |room| *room = must_cast(places));
         let new_values = _mm512_maskz_compress_epi64(new, value);
-        streams.values.append(VALUE_BYTES * new.count_ones() as usize, |room| store_bytes(room, new_values));
+        streams.values.append(VALUE_BYTES * new.count_ones() as usize, |room| *room = must_cast(new_values));
         class = _mm512_mask_mov_epi64(_mm512_mask_mov_epi64(class, met, number(MET)), new, number(VALUE));
     }
     let classes = _mm_cvtsi128_si64(_mm512_cvtepi64_epi8(class)).cast_unsigned();
@@ -180,8 +142,7 @@ fn sort_lanes(streams: &mut Streams, wrong: &[u64; GROUP], values: &[u64; GROUP]
 #[target_feature(enable = "avx512f")]
 #[inline]
 fn look_up(met: &mut Met, place: __m512i, values: &[u64; GROUP], small: u8) -> u8 {
-    let mut places = [0; GROUP];
-    store(&mut places, place);
+    let places: [u64; GROUP] = must_cast(place);
     let mut known = 0;
     // Without branches: nobody could predict them.
     for lane in 0..GROUP {
