@@ -26,7 +26,8 @@ pub struct Counters {
     pub data_bytes: u64,
     pub code_bytes: u64,
     pub segments: u64,
-    /// Times a thread was found waiting for room in its ring, or for room in the code ring.
+    /// Times a thread was woken that waited for room in its ring, or for the code ring to be read. One that is slow to go on is
+    /// counted again.
     pub stalls: u64,
     /// Times the recorder had nothing to do and slept.
     pub sleeps: u64,

@@ -23,7 +23,8 @@ pub trait Sink {
     fn bytes(&self) -> u64 {
         0
     }
-    /// Comes before [`Self::path`]: whether the thread had to wait until its ring was looked at.
+    /// Comes after a segment was taken out of a thread's ring: whether the thread was waiting for room then. What the segment
+    /// held comes to [`Self::path`] afterwards, or has come before if data is recorded.
     fn waited(&mut self, waits: bool) {
         let _ = waits;
     }

@@ -355,7 +355,7 @@ impl Writer {
         self.part.metadata().map_or(0, |metadata| metadata.len())
     }
 
-    /// Says whether a thread of the target had to wait before what comes next could be taken. If many have to, data is
+    /// Says whether a thread of the target was waiting when something of what it has written was taken. If many are, data is
     /// compressed less.
     pub fn waited(&mut self, waits: bool) {
         self.pressure.note(waits);
