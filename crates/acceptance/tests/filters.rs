@@ -4,9 +4,9 @@
 use acceptance::{Call, Data, Recorded, trackway};
 use cache::{Cover, Geometry, Replacement};
 use filter::cfiat::{Shape, Trust};
-use filter::traptor::{Counting, Sizes, WithoutGshare};
+use filter::traptor::{Counting, Sizes};
+use mtrace::loads::Invalidation;
 use mtrace::{Sharing, flow, loads};
-use predict::Tagging;
 use trace::Trace;
 use workloads::Variant;
 
@@ -18,13 +18,7 @@ fn record(name: &str, arguments: &[&str]) -> Recorded {
 }
 
 fn flow_settings(sharing: Sharing, entries: usize) -> flow::Settings {
-    let sizes = Sizes {
-        gshare: 16 * entries,
-        ras: entries.min(64),
-        ibtb: entries,
-        tagging: Tagging::Tagged,
-        without_gshare: WithoutGshare::NotTaken,
-    };
+    let sizes = Sizes { gshare: 16 * entries, ras: entries.min(64), ibtb: entries, ..Sizes::default() };
     flow::Settings { sizes, counting: Counting::FromOne, sharing }
 }
 
@@ -36,7 +30,7 @@ fn load_settings(sharing: Sharing, trust: Trust) -> loads::Settings {
         cover: Cover::Whole,
         trust,
     };
-    loads::Settings { shape, sharing, invalidation: true }
+    loads::Settings { shape, sharing, invalidation: Invalidation { threads: true, kernel: false } }
 }
 
 /// Both filters with structures of both kinds, compared with what the trace itself has counted.
@@ -52,13 +46,14 @@ fn check(trace: &Trace) {
             let conditional = totals.conditional_taken + totals.conditional_not_taken;
             assert_eq!(statistics.outcomes_predicted + statistics.outcomes_mispredicted, conditional);
             let told = statistics.outcomes_mispredicted + statistics.targets_mispredicted + statistics.exceptions;
-            assert_eq!(checked.messages, told);
+            assert_eq!((checked.messages, statistics.gaps), (told, 0));
         }
         let checked = loads::check(trace, &load_settings(sharing, Trust::Values)).unwrap();
         assert_eq!((checked.wrong, &checked.problems[..]), (0, &[][..]), "{sharing:?}");
         assert_eq!(checked.right, totals.reads);
-        let total = checked.statistics.total();
-        assert_eq!(total.cache_hits + total.cache_misses, totals.reads);
+        let total = checked.statistics.all_loads();
+        assert_eq!(total.references(), totals.reads);
+        assert_eq!(checked.statistics.all_stores().references(), totals.writes);
         assert_eq!(total.cache_misses + total.flag_misses, checked.messages);
     }
 }

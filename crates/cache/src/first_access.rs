@@ -8,10 +8,10 @@ use crate::tags::{Line, Replacement, Tags};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Cover {
     /// Those whose bytes it covers as a whole: the others are not all known.
-    #[default]
     Whole,
-    /// All whose bytes it touches, as in the theses. The rest of those bytes is then taken for known and cannot be
-    /// decoded.
+    /// All whose bytes it touches, as in the theses. The rest of those bytes is then taken for known, which has to be noticed by whoever
+    /// compares values.
+    #[default]
     Touched,
 }
 
@@ -119,6 +119,11 @@ impl FirstAccess {
                 self.each_word(slot, first, behind, |flags, mask| *flags &= !mask);
             }
         }
+    }
+
+    /// Somebody else may have changed anything: nothing is known any more.
+    pub fn forget_all(&mut self) {
+        self.flags.fill(0);
     }
 
     #[inline]
@@ -263,6 +268,46 @@ mod tests {
         cache.forget(0x105, 1);
         assert!(!cache.load(0x100, 4).is_reported());
         assert!(cache.load(0x104, 4).is_reported() && !cache.load(0x104, 4).is_reported());
+        cache.forget_all();
+        let load = cache.load(0x100, 4);
+        assert!(load.cache_hit && load.is_reported() && cache.load(0x104, 4).is_reported());
+    }
+
+    /// Tewar 2015, Figure 6.21: nine numbers of four bytes, and flags for 16 bytes each. What came before has left way 0 to be filled next.
+    #[test]
+    fn tewar_figure_6_21() {
+        let geometry = Geometry::new(32, 16, 2).unwrap();
+        let mut cache = FirstAccess::new(geometry, Replacement::RoundRobin, 16, Cover::Touched).unwrap();
+        cache.load(0xbffe_0000, 4);
+        let expected = [
+            (0xbffeff3c, 0xbffeff3, 0xc, 0, false),
+            (0xbffeff40, 0xbffeff4, 0x0, 1, false),
+            (0xbffeff44, 0xbffeff4, 0x4, 1, true),
+            (0xbffeff48, 0xbffeff4, 0x8, 1, true),
+            (0xbffeff4c, 0xbffeff4, 0xc, 1, true),
+            (0xbffeff50, 0xbffeff5, 0x0, 0, false),
+            (0xbffeff54, 0xbffeff5, 0x4, 0, true),
+            (0xbffeff58, 0xbffeff5, 0x8, 0, true),
+            (0xbffeff5c, 0xbffeff5, 0xc, 0, true),
+        ];
+        for (address, tag, offset, way, hit) in expected {
+            let (loaded, shown) = load(&mut cache, address, 4);
+            assert_eq!(shown, [(0, tag, offset, way, hit, hit)]);
+            assert_eq!(loaded.is_reported(), !hit);
+        }
+    }
+
+    /// Tewar 2015, Figure 6.22: an operand of eight bytes in lines of four.
+    #[test]
+    fn tewar_figure_6_22() {
+        let geometry = Geometry::new(8, 4, 2).unwrap();
+        let mut cache = FirstAccess::new(geometry, Replacement::RoundRobin, 4, Cover::Touched).unwrap();
+        cache.load(0xbffe_0000, 4);
+        let stored = store(&mut cache, 0xbffeff58, 8);
+        assert_eq!(stored, [(0, 0x2fff_bfd6, 0, 0, false), (0, 0x2fff_bfd7, 0, 1, false)]);
+        let (loaded, shown) = load(&mut cache, 0xbffeff58, 8);
+        assert_eq!(shown, [(0, 0x2fff_bfd6, 0, 0, true, true), (0, 0x2fff_bfd7, 0, 1, true, true)]);
+        assert!(loaded.cache_hit && !loaded.is_reported());
     }
 
     #[test]

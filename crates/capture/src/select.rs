@@ -8,7 +8,7 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 
-use symbols::{Function, Functions, Pattern, plain_name};
+use symbols::{Function, Functions, Pattern};
 use trace::Module;
 
 use crate::shared::Shared;
@@ -74,9 +74,6 @@ impl Selection {
         control.skip.store(self.skip, Ordering::SeqCst);
     }
 }
-
-/// Functions that follow each other have less than this between them.
-const PADDING_MAX: u64 = 16;
 
 /// A module that is mapped.
 struct Placed {
@@ -171,27 +168,8 @@ impl Selector {
     fn functions_in(&mut self, module: &Module, range: &Range<u64>) -> Vec<Range<u64>> {
         let Some(functions) = self.functions_of(&module.path) else { return Vec::new() };
         let Some(bias) = functions.bias(module.address, module.file_offset) else { return Vec::new() };
-        let place = |function: &Function| function.start.wrapping_add(bias)..function.end.wrapping_add(bias);
-        let is_here =
-            |place: &Range<u64>| place.start < place.end && range.start <= place.start && place.start < range.end;
-        let mut selected: Vec<Range<u64>> = Vec::new();
-        let mut is_joined = false;
-        for function in &functions.list {
-            let place = place(function);
-            if !is_here(&place) || !self.is_wanted(function) {
-                is_joined = false;
-                continue;
-            }
-            if let Some(last) = selected.last_mut().filter(|_| is_joined && !self.callees)
-                && place.start.saturating_sub(last.end) < PADDING_MAX
-            {
-                last.end = last.end.max(place.end.min(range.end));
-            } else {
-                selected.push(place.start..place.end.min(range.end));
-            }
-            is_joined = true;
-        }
-        selected
+        let joined = !self.callees;
+        functions.wanted(bias, range, joined, |function| self.is_wanted(function))
     }
 
     fn is_wanted(&mut self, function: &Function) -> bool {
@@ -244,27 +222,11 @@ impl Selector {
     }
 
     fn no_such_routine(&self, pattern: &Pattern) -> String {
-        let near = self.near(pattern);
-        let near = match near.as_slice() {
-            [] => String::new(),
-            [names @ .., last] if !names.is_empty() => format!("; did you mean {} or {last}?", names.join(", ")),
-            [only, ..] => format!("; did you mean {only}?"),
-        };
+        let files = self.seen.iter().filter_map(|path| Functions::of_file(&self.seen_from_here(path)).ok());
+        let near = symbols::did_you_mean(pattern, files);
+        let near = if near.is_empty() { near } else { format!("; {near}") };
         let place = if self.no_shared_libs { "the executable has no" } else { "nothing that was mapped has a" };
         format!("{place} routine called {}, so nothing was recorded for it{near}", pattern.text())
-    }
-
-    /// The names that are nearest to what was asked for.
-    fn near(&self, pattern: &Pattern) -> Vec<String> {
-        const SHOWN: usize = 3;
-        let mut found: Vec<(usize, String)> = Vec::new();
-        for functions in self.seen.iter().filter_map(|path| Functions::of_file(&self.seen_from_here(path)).ok()) {
-            let names = functions.list.iter().map(|function| plain_name(&function.symbol));
-            found.extend(names.filter_map(|name| Some((pattern.distance(&name)?, name))));
-        }
-        found.sort_unstable();
-        found.dedup();
-        found.into_iter().take(SHOWN).map(|(_, name)| name).collect()
     }
 }
 

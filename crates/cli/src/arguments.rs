@@ -1,6 +1,8 @@
 //! The command line as a type: verbs, options and their help. What the verbs do is in [`crate::verb`]; nothing here opens a
 //! file.
 
+pub mod mtrace;
+
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -21,7 +23,8 @@ Examples:
   trackway record -o ls.trk -- ls -l            run a program and record all of it
   trackway info ls.trk                          what is in a trace
   trackway stat ls.trk                          where the instructions went
-  trackway dump --kind control -d ls.trk | less every branch, disassembled";
+  trackway dump --kind control -d ls.trk | less every branch, disassembled
+  trackway mcfTRaptor -a -- ls -l               only the branches that predictors mispredict";
 
 #[derive(Subcommand, Debug)]
 pub enum Verb {
@@ -30,6 +33,14 @@ pub enum Verb {
     Stat(Stat),
     Verify(Verify),
     Dump(Dump),
+    #[command(name = "mcfTrace")]
+    McfTrace(mtrace::McfTrace),
+    #[command(name = "mlsTrace")]
+    MlsTrace(mtrace::MlsTrace),
+    #[command(name = "mcfTRaptor")]
+    McfTRaptor(mtrace::McfTRaptor),
+    #[command(name = "mlvCFiat")]
+    MlvCFiat(mtrace::MlvCFiat),
     Demo(Demo),
 }
 

@@ -4,6 +4,8 @@
 //! nothing of how a program is traced or how a trace is stored.
 
 mod arguments;
+mod compressor;
+mod descriptor;
 mod digits;
 mod disassembly;
 mod failure;
@@ -18,13 +20,15 @@ use std::process::ExitCode;
 use clap::Parser;
 
 use arguments::Arguments;
+use arguments::mtrace::with_two_dashes;
 use output::Stopped;
 
 /// What a shell reports for a program that SIGPIPE killed, which is what would have happened.
 const PIPE_CLOSED: u8 = 128 + 13;
 
 fn main() -> ExitCode {
-    match verb::run(&Arguments::parse().verb) {
+    let arguments = Arguments::parse_from(with_two_dashes(std::env::args_os()));
+    match verb::run(&arguments.verb) {
         Ok(status) => ExitCode::from(status),
         Err(Stopped::Gone) => ExitCode::from(PIPE_CLOSED),
         Err(Stopped::Failed(failure)) => {

@@ -5,8 +5,11 @@
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::os::fd::AsFd;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, Command, Stdio};
 
+use crate::compressor::Compressor;
 use crate::failure::Failure;
 
 const BUFFER_BYTES: usize = 1 << 18;
@@ -18,9 +21,66 @@ pub struct Output {
 
 enum Destination {
     /// Something that is written to as it is: standard output, a device, a pipe.
-    Open { file: File, path: PathBuf },
-    /// A file that will be called `path`.
-    Draft { file: File, path: PathBuf, part: PathBuf, kept: bool },
+    Open {
+        file: File,
+        path: PathBuf,
+    },
+    Draft(Draft),
+    /// Goes through another program.
+    Compressed {
+        compressor: Running,
+        draft: Draft,
+    },
+}
+
+/// A file that will be called `path`.
+struct Draft {
+    file: File,
+    path: PathBuf,
+    part: PathBuf,
+    kept: bool,
+}
+
+/// A compressor at work.
+struct Running {
+    name: &'static str,
+    child: Child,
+    /// `None` when all was written.
+    input: Option<ChildStdin>,
+}
+
+/// Lists of bytes that are written out when they are long enough.
+pub struct Lines {
+    output: Output,
+    /// What is not written out yet.
+    pub bytes: Vec<u8>,
+}
+
+/// So many bytes are worth writing.
+const LINES_BYTES: usize = 1 << 16;
+
+impl Lines {
+    pub fn new(output: Output) -> Self {
+        Self { output, bytes: Vec::with_capacity(2 * LINES_BYTES) }
+    }
+
+    /// Writes out what has come together, if it is much.
+    #[inline]
+    pub fn flush_long(&mut self) -> Result<(), Stopped> {
+        if self.bytes.len() < LINES_BYTES { Ok(()) } else { self.flush() }
+    }
+
+    fn flush(&mut self) -> Result<(), Stopped> {
+        self.output.write(&self.bytes)?;
+        self.bytes.clear();
+        Ok(())
+    }
+
+    /// Writes out everything and gives a file its name.
+    pub fn finish(mut self) -> Result<(), Stopped> {
+        self.flush()?;
+        self.output.finish()
+    }
 }
 
 /// Why writing stopped.
@@ -52,6 +112,14 @@ impl Output {
         Ok(Self { writer: BufWriter::with_capacity(BUFFER_BYTES, destination) })
     }
 
+    /// Writes through `compressor` to the file `path`.
+    pub fn compressed(path: &Path, compressor: Compressor) -> Result<Self, Failure> {
+        let draft = Draft::create(path)?;
+        let compressor = Running::start(compressor, &draft)?;
+        let destination = Destination::Compressed { compressor, draft };
+        Ok(Self { writer: BufWriter::with_capacity(BUFFER_BYTES, destination) })
+    }
+
     pub fn write(&mut self, bytes: &[u8]) -> Result<(), Stopped> {
         self.writer.write_all(bytes).map_err(|error| self.stopped(&error))
     }
@@ -76,8 +144,11 @@ impl Output {
 
     fn stopped(&self, error: &io::Error) -> Stopped {
         match (error.kind(), self.writer.get_ref()) {
+            (_, Destination::Compressed { compressor, draft }) => {
+                Failure::new(format!("{} cannot write {}: {error}", compressor.name, draft.path.display())).into()
+            }
             (io::ErrorKind::BrokenPipe, _) => Stopped::Gone,
-            (_, Destination::Open { path, .. } | Destination::Draft { path, .. }) => {
+            (_, Destination::Open { path, .. } | Destination::Draft(Draft { path, .. })) => {
                 Failure::writing(path, error).into()
             }
         }
@@ -95,28 +166,82 @@ impl Destination {
     }
 
     fn create(path: &Path) -> Result<Self, Failure> {
-        let failed = |error| Failure::writing(path, &error);
         // Devices and pipes are written to as they are; a rename would replace them.
         if path.metadata().is_ok_and(|metadata| !metadata.is_file()) {
-            return Ok(Self::Open { file: File::create(path).map_err(failed)?, path: path.to_owned() });
+            let file = File::create(path).map_err(|error| Failure::writing(path, &error))?;
+            return Ok(Self::Open { file, path: path.to_owned() });
         }
-        let part = part_of(path);
-        let file = File::create(&part).map_err(failed)?;
-        Ok(Self::Draft { file, part, path: path.to_owned(), kept: false })
+        Draft::create(path).map(Self::Draft)
     }
 
-    fn file(&mut self) -> &mut File {
+    fn writer(&mut self) -> io::Result<&mut dyn Write> {
         match self {
-            Self::Open { file, .. } | Self::Draft { file, .. } => file,
+            Self::Open { file, .. } | Self::Draft(Draft { file, .. }) => Ok(file),
+            Self::Compressed { compressor, .. } => match &mut compressor.input {
+                Some(input) => Ok(input),
+                None => Err(io::ErrorKind::BrokenPipe.into()),
+            },
         }
     }
 
     fn keep(&mut self) -> io::Result<()> {
-        if let Self::Draft { part, path, kept, .. } = self {
-            std::fs::rename(part, path)?;
-            *kept = true;
+        match self {
+            Self::Open { .. } => Ok(()),
+            Self::Draft(draft) => draft.keep(),
+            Self::Compressed { compressor, draft } => {
+                compressor.finish()?;
+                draft.keep()
+            }
         }
+    }
+}
+
+impl Draft {
+    fn create(path: &Path) -> Result<Self, Failure> {
+        let part = part_of(path);
+        let file = File::create(&part).map_err(|error| Failure::writing(path, &error))?;
+        Ok(Self { file, part, path: path.to_owned(), kept: false })
+    }
+
+    fn keep(&mut self) -> io::Result<()> {
+        std::fs::rename(&self.part, &self.path)?;
+        self.kept = true;
         Ok(())
+    }
+}
+
+impl Running {
+    fn start(compressor: Compressor, draft: &Draft) -> Result<Self, Failure> {
+        let name = compressor.name();
+        let failed = |error: io::Error| Failure::new(format!("cannot run {name}: {error}"));
+        let output = draft.file.try_clone().map_err(failed)?;
+        // In a group of its own: an interrupt at the terminal is for the program that is traced.
+        let mut child = Command::new(name)
+            .args(compressor.arguments())
+            .stdin(Stdio::piped())
+            .stdout(output)
+            .process_group(0)
+            .spawn()
+            .map_err(failed)?;
+        let input = child.stdin.take();
+        Ok(Self { name, child, input })
+    }
+
+    /// Waits until all is written.
+    fn finish(&mut self) -> io::Result<()> {
+        self.input = None;
+        let status = self.child.wait()?;
+        if status.success() { Ok(()) } else { Err(io::Error::other(format!("{} ended with {status}", self.name))) }
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        if self.input.is_some() {
+            // Nobody wants the result.
+            drop(self.child.kill());
+            drop(self.child.wait());
+        }
     }
 }
 
@@ -128,18 +253,18 @@ fn part_of(path: &Path) -> PathBuf {
 
 impl Write for Destination {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.file().write(bytes)
+        self.writer()?.write(bytes)
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        self.file().flush()
+        self.writer()?.flush()
     }
 }
 
-impl Drop for Destination {
+impl Drop for Draft {
     fn drop(&mut self) {
-        if let Self::Draft { part, kept: false, .. } = self {
-            drop(std::fs::remove_file(part));
+        if !self.kept {
+            drop(std::fs::remove_file(&self.part));
         }
     }
 }

@@ -3,6 +3,7 @@
 //! Damaged chunks are left out: each is told on standard error, and the walk goes on behind it.
 
 use std::ops::Range;
+use std::path::Path;
 
 use trace::{Access, Batch, DataMode, Event, ReadError, Step, Trace};
 
@@ -47,12 +48,27 @@ pub fn need_data(trace: &Trace) -> Result<(), Failure> {
     }
 }
 
+/// Makes sure that the values of memory accesses are in the trace.
+pub fn need_values(trace: &Trace) -> Result<(), Failure> {
+    need_data(trace)?;
+    match trace.data() {
+        DataMode::Values => Ok(()),
+        _ => Err(Failure::new("the values of memory accesses were not recorded in this trace")
+            .hint("record with --data values to have them")),
+    }
+}
+
 /// Says so if the trace was never finished; counts as one damaged place.
 pub fn tell_unfinished(trace: &Trace, input: &Input) -> u64 {
+    tell_unfinished_file(trace, &input.file)
+}
+
+/// The same, of a trace that was read from `file`.
+pub fn tell_unfinished_file(trace: &Trace, file: &Path) -> u64 {
     if trace.is_finished() {
         return 0;
     }
-    let file = input.file.display();
+    let file = file.display();
     eprintln!("trackway: {file} ends early (the recorder was killed or the file was cut); what is there was read");
     1
 }
@@ -188,18 +204,27 @@ impl<'t> Walk<'t> {
 }
 
 /// The instructions still to be skipped, and those still to be shown after them.
-struct Window {
-    skip: u64,
-    left: u64,
+pub struct Window {
+    pub skip: u64,
+    pub left: u64,
 }
 
 impl Window {
+    /// Takes `count` instructions at once, if all of them are to be shown.
+    pub fn takes_whole(&mut self, count: u64) -> bool {
+        let whole = self.skip == 0 && self.left >= count;
+        if whole {
+            self.left -= count;
+        }
+        whole
+    }
+
     fn is_open(&self) -> bool {
         self.skip == 0 && self.left > 0
     }
 
     /// Skips `count` instructions at once, if all of them are to be skipped.
-    fn passes_over(&mut self, count: u64) -> bool {
+    pub fn passes_over(&mut self, count: u64) -> bool {
         let whole = self.skip > 0 && self.skip >= count;
         if whole {
             self.skip -= count;
@@ -215,6 +240,15 @@ impl Window {
             return Some(0..count);
         }
         self.cut_carefully(count)
+    }
+
+    /// As [`Self::cut`]; those that are not wanted are not shown, and do not count among those that are.
+    pub fn cut_wanted(&mut self, count: u32, wanted: bool) -> Option<Range<u32>> {
+        if wanted {
+            return self.cut(count);
+        }
+        self.skip = self.skip.saturating_sub(u64::from(count));
+        None
     }
 
     fn cut_carefully(&mut self, count: u32) -> Option<Range<u32>> {

@@ -7,6 +7,7 @@ use crate::output::Stopped;
 mod demo;
 mod dump;
 mod info;
+mod mtrace;
 mod record;
 mod stat;
 mod verify;
@@ -19,6 +20,10 @@ pub fn run(verb: &Verb) -> Result<u8, Stopped> {
         Verb::Stat(arguments) => stat::run(arguments),
         Verb::Verify(arguments) => verify::run(arguments),
         Verb::Dump(arguments) => dump::run(arguments),
+        Verb::McfTrace(arguments) => mtrace::run_mcftrace(arguments),
+        Verb::MlsTrace(arguments) => mtrace::run_mlstrace(arguments),
+        Verb::McfTRaptor(arguments) => mtrace::run_mcftraptor(arguments),
+        Verb::MlvCFiat(arguments) => mtrace::run_mlvcfiat(arguments),
         Verb::Demo(arguments) => demo::run(arguments),
     }
 }

@@ -1,6 +1,8 @@
 //! Values of loads: only what the cache and its first-access flags do not promise to be known is told, with the number of loads that
 //! were known since the last time.
 
+use std::collections::VecDeque;
+
 use cache::{Cover, FirstAccess, Geometry, IllegalGeometry, Load, Replacement};
 
 /// What makes a load known.
@@ -76,6 +78,11 @@ impl Cfiat {
     pub fn forget(&mut self, address: u64, bytes: u64) {
         self.flags.forget(address, bytes);
     }
+
+    /// Somebody else may have changed anything.
+    pub fn forget_all(&mut self) {
+        self.flags.forget_all();
+    }
 }
 
 /// Where a part of an operand is: in the operand, and among the bytes of all slots.
@@ -94,19 +101,19 @@ fn own_bytes(
 /// What is told: so many loads were known, then this one was not.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Message {
-    pub hits: u32,
+    pub hits: u64,
     pub value: Vec<u8>,
 }
 
 /// The filter's own part of a thread.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Counter {
-    hits: u32,
+    hits: u64,
 }
 
 impl Counter {
     /// A load met `value`; gives what it has met in the cache, and the number of loads before it that were known if it must be told.
-    pub fn load(&mut self, cfiat: &mut Cfiat, address: u64, value: &[u8]) -> (Load, Option<u32>) {
+    pub fn load(&mut self, cfiat: &mut Cfiat, address: u64, value: &[u8]) -> (Load, Option<u64>) {
         let load = cfiat.load(address, value);
         if load.is_reported() {
             return (load, Some(std::mem::take(&mut self.hits)));
@@ -116,30 +123,30 @@ impl Counter {
     }
 }
 
-/// The mirror image of a [`Counter`]: takes its messages and says what loads met.
-#[derive(Clone, Debug)]
-pub struct Mirror<M> {
-    messages: M,
-    next: Option<Message>,
-    hits: u32,
+/// The mirror image of a [`Counter`]: takes its messages and says what loads met. A message has to come before the load that it tells of.
+#[derive(Clone, Debug, Default)]
+pub struct Mirror {
+    messages: VecDeque<Message>,
+    hits: u64,
 }
 
-impl<M: Iterator<Item = Message>> Mirror<M> {
-    pub fn new(mut messages: M) -> Self {
-        let next = messages.next();
-        Self { messages, next, hits: 0 }
+impl Mirror {
+    /// Takes the next message.
+    pub fn tell(&mut self, message: Message) {
+        self.messages.push_back(message);
     }
 
     /// What the load that is executed now meets. `None` if a message tells of a load of another size.
     pub fn load(&mut self, cfiat: &mut Cfiat, address: u64, value: &mut [u8]) -> Option<()> {
-        match &self.next {
+        match self.messages.front() {
             Some(message) if message.hits == self.hits => {
                 if message.value.len() != value.len() {
                     return None;
                 }
                 value.copy_from_slice(&message.value);
                 cfiat.load(address, value);
-                (self.next, self.hits) = (self.messages.next(), 0);
+                self.messages.pop_front();
+                self.hits = 0;
             }
             _ => {
                 cfiat.recall(address, value);
@@ -152,7 +159,7 @@ impl<M: Iterator<Item = Message>> Mirror<M> {
     /// Whether every message was used.
     #[must_use]
     pub fn is_exhausted(&self) -> bool {
-        self.next.is_none()
+        self.messages.is_empty()
     }
 }
 
@@ -236,7 +243,7 @@ mod tests {
                     }
                 }
             }
-            let mut mirrors = messages.map(|messages| Mirror::new(messages.into_iter()));
+            let mut mirrors = messages.map(|messages| Mirror { messages: messages.into(), ..Mirror::default() });
             let mut loaded = loaded.into_iter();
             for access in &accesses {
                 let image = &mut images[own(access.thread)];

@@ -1,6 +1,8 @@
 //! Control flow: only what the predictors did not know is told, with the number of branches since the last time.
 
-use predict::{Gshare, Ibtb, IllegalSize, Ras, Tagging};
+use std::collections::VecDeque;
+
+use predict::{Gshare, Ibtb, IllegalSize, Ras, Tagging, Victim};
 
 /// What the program tells of a branch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,7 +38,22 @@ pub struct Sizes {
     pub ras: usize,
     pub ibtb: usize,
     pub tagging: Tagging,
+    pub victim: Victim,
     pub without_gshare: WithoutGshare,
+}
+
+impl Default for Sizes {
+    /// The largest of Myers 2014, chapter 6, in ways that can be decoded.
+    fn default() -> Self {
+        Self {
+            gshare: 4096,
+            ras: 32,
+            ibtb: 64,
+            tagging: Tagging::default(),
+            victim: Victim::default(),
+            without_gshare: WithoutGshare::default(),
+        }
+    }
 }
 
 /// What is said of conditional branches if gshare has no entries.
@@ -64,7 +81,7 @@ impl Predictors {
         Ok(Self {
             gshare: Gshare::new(sizes.gshare)?,
             ras: Ras::new(sizes.ras)?,
-            ibtb: Ibtb::new(sizes.ibtb, sizes.tagging)?,
+            ibtb: Ibtb::new(sizes.ibtb, sizes.tagging)?.with_victim(sizes.victim),
             fixed: (sizes.gshare == 0).then_some(sizes.without_gshare),
         })
     }
@@ -119,7 +136,7 @@ pub enum Counting {
 }
 
 impl Counting {
-    fn start(self) -> u32 {
+    fn start(self) -> u64 {
         match self {
             Self::FromOne => 0,
             Self::FromTwo => 1,
@@ -131,9 +148,9 @@ impl Counting {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Message {
     /// A conditional branch did not go where it was predicted to.
-    Outcome { branches: u32 },
+    Outcome { branches: u64 },
     /// Nor did an indirect one.
-    Target { branches: u32, target: u64 },
+    Target { branches: u64, target: u64 },
     /// After so many instructions, execution went on elsewhere.
     Exception { instructions: u64, target: u64 },
 }
@@ -142,7 +159,7 @@ pub enum Message {
 #[derive(Clone, Copy, Debug)]
 pub struct Counter {
     counting: Counting,
-    branches: u32,
+    branches: u64,
     instructions: u64,
 }
 
@@ -186,18 +203,23 @@ impl Counter {
     }
 }
 
-/// The mirror image of a [`Counter`]: takes its messages and says where branches went.
+/// The mirror image of a [`Counter`]: takes its messages and says where branches went. A message has to come before the branch that it
+/// tells of.
 #[derive(Clone, Debug)]
-pub struct Mirror<M> {
+pub struct Mirror {
     counter: Counter,
-    messages: M,
-    next: Option<Message>,
+    messages: VecDeque<Message>,
 }
 
-impl<M: Iterator<Item = Message>> Mirror<M> {
-    pub fn new(counting: Counting, mut messages: M) -> Self {
-        let next = messages.next();
-        Self { counter: Counter::new(counting), messages, next }
+impl Mirror {
+    #[must_use]
+    pub fn new(counting: Counting) -> Self {
+        Self { counter: Counter::new(counting), messages: VecDeque::new() }
+    }
+
+    /// Takes the next message.
+    pub fn tell(&mut self, message: Message) {
+        self.messages.push_back(message);
     }
 
     /// Where the branch that is executed now goes: as predicted, unless it is the one that the next message tells of. `None` if nobody
@@ -210,7 +232,7 @@ impl<M: Iterator<Item = Message>> Mirror<M> {
         }
         self.counter.branches += 1;
         let predicted = predictors.predict(site);
-        let told = match self.next {
+        let told = match self.messages.front().copied() {
             Some(Message::Outcome { branches }) if branches == self.counter.branches => match predicted {
                 Some(Went::Taken(taken)) => Some(Went::Taken(!taken)),
                 _ => None,
@@ -228,7 +250,7 @@ impl<M: Iterator<Item = Message>> Mirror<M> {
         Some(went)
     }
 
-    /// After so many more instructions: where execution goes on if something else than a branch is next.
+    /// So many more instructions were executed, a branch as the last of them included.
     #[inline]
     pub fn instructions(&mut self, count: u64) {
         self.counter.instructions(count);
@@ -237,8 +259,8 @@ impl<M: Iterator<Item = Message>> Mirror<M> {
     /// How many more instructions are executed until execution goes on elsewhere, if no branch is told of before.
     #[must_use]
     pub fn until_exception(&self) -> Option<(u64, u64)> {
-        match self.next {
-            Some(Message::Exception { instructions, target }) => {
+        match self.messages.front() {
+            Some(&Message::Exception { instructions, target }) => {
                 Some((instructions.saturating_sub(self.counter.instructions), target))
             }
             _ => None,
@@ -254,13 +276,13 @@ impl<M: Iterator<Item = Message>> Mirror<M> {
 
     fn advance(&mut self) {
         self.counter.reset();
-        self.next = self.messages.next();
+        self.messages.pop_front();
     }
 
     /// Whether every message was used.
     #[must_use]
     pub fn is_exhausted(&self) -> bool {
-        self.next.is_none()
+        self.messages.is_empty()
     }
 }
 
@@ -271,7 +293,7 @@ mod tests {
     use super::*;
 
     fn sizes() -> Sizes {
-        Sizes { gshare: 64, ras: 8, ibtb: 16, tagging: Tagging::Tagged, without_gshare: WithoutGshare::NotTaken }
+        Sizes { gshare: 64, ras: 8, ibtb: 16, ..Sizes::default() }
     }
 
     fn site(kind: Kind, address: u64) -> Site {
@@ -344,7 +366,11 @@ mod tests {
                 };
                 messages[thread].extend(message);
             }
-            let mut mirrors = messages.map(|messages| Mirror::new(counting, messages.into_iter()));
+            let mut mirrors = messages.map(|messages| {
+                let mut mirror = Mirror::new(counting);
+                messages.into_iter().for_each(|message| mirror.tell(message));
+                mirror
+            });
             for &(thread, before, happening) in &happenings {
                 let mirror = &mut mirrors[thread];
                 mirror.instructions(before);

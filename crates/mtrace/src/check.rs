@@ -3,34 +3,41 @@
 use cache::IllegalGeometry;
 use predict::IllegalSize;
 use thiserror::Error;
-use trace::ReadError;
+use trace::{Batch, Merged, ReadError};
 
 /// Problems that are told in words.
 const PROBLEMS_MAX: usize = 20;
 
 /// What the mirror image found.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Checked<S> {
     pub statistics: S,
     /// Messages that the filter has sent.
     pub messages: u64,
     /// Steps or loads that were shown as they happened.
     pub right: u64,
-    /// Those that were not, and threads whose messages were not used up; the first of them in words.
+    /// Those that were not, threads whose messages were not used up, and damaged places; the first of them in words.
     pub wrong: u64,
     pub problems: Vec<String>,
 }
 
 impl<S> Checked<S> {
-    pub(crate) fn new(statistics: S, messages: u64) -> Self {
-        Self { statistics, messages, right: 0, wrong: 0, problems: Vec::new() }
-    }
-
     #[cold]
     pub(crate) fn wrong(&mut self, problem: impl FnOnce() -> String) {
         self.wrong += 1;
         if self.problems.len() < PROBLEMS_MAX {
             self.problems.push(problem());
+        }
+    }
+
+    /// Shows all batches to `each`. What is damaged is left out, by filter and mirror image alike.
+    pub(crate) fn each_batch(&mut self, mut merged: Merged<'_>, mut each: impl FnMut(&Batch, &mut Self)) {
+        loop {
+            match merged.next_batch() {
+                Ok(None) => return,
+                Ok(Some(batch)) => each(batch, self),
+                Err(error) => self.wrong(|| error.to_string()),
+            }
         }
     }
 }

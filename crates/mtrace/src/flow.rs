@@ -2,15 +2,16 @@
 
 use std::collections::HashMap;
 
-use filter::traptor::{Counter, Counting, Kind, Message, Mirror, Predictors, Site, Sizes, Went};
+use filter::traptor::{Counter, Counting, Kind, Message, Mirror, Predictors, Sizes, Went};
 use isa::Transfer;
 use predict::IllegalSize;
-use trace::{Batch, Block, Blocks, Event, Item, Leave, Step, Trace};
+use trace::{Batch, BlockIndex, Blocks, Event, Leave, Step, Trace};
 
 use crate::check::{CheckError, Checked};
 use crate::threads::{Sharing, Structures};
+use crate::walk::{Tail, Tails, Walker};
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct Settings {
     pub sizes: Sizes,
     pub counting: Counting,
@@ -25,7 +26,10 @@ pub struct Statistics {
     pub outcomes_mispredicted: u64,
     pub targets_predicted: u64,
     pub targets_mispredicted: u64,
+    /// Signals, and returns from their handlers.
     pub exceptions: u64,
+    /// Places behind something that was left out; told like exceptions.
+    pub gaps: u64,
 }
 
 impl Statistics {
@@ -35,6 +39,7 @@ impl Statistics {
         self.outcomes_predicted + self.outcomes_mispredicted + self.targets_predicted + self.targets_mispredicted
     }
 
+    #[inline]
     fn count(&mut self, went: Went, right: bool) {
         let sum = match (went, right) {
             (Went::Taken(_), true) => &mut self.outcomes_predicted,
@@ -53,14 +58,21 @@ pub struct Told {
     pub message: Message,
     /// The branch, or the instruction that execution did not go on with.
     pub address: u64,
+    /// The block with the branch; of an exception, the one that execution goes on with.
+    pub block: BlockIndex,
 }
+
+/// In place of an address: whoever follows is told where a thread begins.
+const NOT_BEGUN: u64 = u64::MAX;
 
 /// Where a thread is.
 #[derive(Clone, Copy, Debug)]
 struct Place {
     counter: Counter,
-    /// The instruction that comes next, as far as the program and the branches before say.
-    next: Option<u64>,
+    /// The instruction that comes next, as far as the program and the branches before say; 0 if they do not, or [`NOT_BEGUN`].
+    next: u64,
+    /// Something other than a branch has happened since the last step.
+    is_interrupted: bool,
 }
 
 /// The filter on its way through a trace.
@@ -70,6 +82,7 @@ pub struct Filter {
     counting: Counting,
     places: HashMap<u32, Place>,
     statistics: Statistics,
+    tails: Tails,
 }
 
 impl Filter {
@@ -79,6 +92,7 @@ impl Filter {
             counting: settings.counting,
             places: HashMap::new(),
             statistics: Statistics::default(),
+            tails: Tails::default(),
         })
     }
 
@@ -88,158 +102,187 @@ impl Filter {
     }
 
     /// Takes what a thread has executed next.
-    pub fn batch(&mut self, blocks: &Blocks, batch: &Batch, mut tell: impl FnMut(Told)) {
+    pub fn batch(&mut self, blocks: &Blocks, batch: &Batch, tell: impl FnMut(Told)) {
         let thread = batch.thread();
-        let fresh = Place { counter: Counter::new(self.counting), next: None };
-        let Place { counter, next } = self.places.entry(thread).or_insert(fresh);
-        let predictors = self.predictors.of(thread);
-        let statistics = &mut self.statistics;
-        for item in batch.items() {
-            let step = match item {
-                Item::Step(step) => step,
-                Item::Event(Event::Start { pc, .. }) => {
-                    *next = Some(pc);
-                    continue;
-                }
-                Item::Event(_) => continue,
-            };
-            let Some(block) = blocks.get(step.block()) else { continue };
-            let first = first_address(blocks, &block, &step);
-            if let Some(expected) = next.replace(step.next()).filter(|&expected| expected != first) {
-                statistics.exceptions += 1;
-                tell(Told { thread, message: counter.exception(first), address: expected });
-            }
-            let count = u64::from(step.instructions());
-            statistics.instructions += count;
-            counter.instructions(count);
-            let Some(site) = site(&block, &step) else { continue };
-            let went = went(&site, &step);
-            let message = counter.branch(predictors, &site, went);
-            if site.kind != Kind::Call {
-                statistics.count(went, message.is_none());
-            }
-            if let Some(message) = message {
-                tell(Told { thread, message, address: site.address });
-            }
+        let fresh = Place { counter: Counter::new(self.counting), next: NOT_BEGUN, is_interrupted: false };
+        let place = self.places.entry(thread).or_insert(fresh);
+        let mut filtering = Filtering {
+            thread,
+            place: *place,
+            predictors: self.predictors.of(thread),
+            statistics: self.statistics,
+            tell,
+        };
+        self.tails.walk(blocks, batch, &mut filtering);
+        (*place, self.statistics) = (filtering.place, filtering.statistics);
+    }
+}
+
+/// A batch that goes through the filter.
+struct Filtering<'f, F> {
+    thread: u32,
+    place: Place,
+    predictors: &'f mut Predictors,
+    statistics: Statistics,
+    tell: F,
+}
+
+impl<F: FnMut(Told)> Walker for Filtering<'_, F> {
+    fn event(&mut self, event: &Event) {
+        match *event {
+            Event::Start { pc, .. } => self.place.next = pc,
+            Event::Signal { .. } | Event::Resume { .. } => self.place.is_interrupted = true,
+            _ => {}
+        }
+    }
+
+    #[inline]
+    fn step(&mut self, step: &Step, first: u64, tail: &Tail) {
+        if self.place.next != first {
+            self.went_elsewhere(step, first);
+        }
+        self.place.next = step.next();
+        let count = u64::from(step.instructions());
+        self.statistics.instructions += count;
+        self.place.counter.instructions(count);
+        let Some((site, went)) = tail.branch(step) else { return };
+        let message = self.place.counter.branch(self.predictors, &site, went);
+        if site.kind != Kind::Call {
+            self.statistics.count(went, message.is_none());
+        }
+        if let Some(message) = message {
+            (self.tell)(Told { thread: self.thread, message, address: site.address, block: step.block() });
         }
     }
 }
 
-/// The first instruction that a step executes.
-fn first_address(blocks: &Blocks, block: &Block, step: &Step) -> u64 {
-    if step.first() == 0 { block.address() } else { blocks.instructions(step).next().map_or(0, |first| first.address) }
-}
-
-/// The branch that a step ends with, if it makes a difference.
-#[inline]
-fn site(block: &Block, step: &Step) -> Option<Site> {
-    let kind = match (step.leave(), block.transfer()) {
-        (Leave::Taken | Leave::NotTaken, _) => Kind::Conditional,
-        (Leave::Direct, Transfer::Call { .. }) => Kind::Call,
-        // The trace does not tell where it went.
-        (Leave::Indirect, _) if step.next() == 0 => return None,
-        (Leave::Indirect, Transfer::IndirectCall) => Kind::IndirectCall,
-        (Leave::Indirect, Transfer::Return) => Kind::Return,
-        (Leave::Indirect, _) => Kind::IndirectJump,
-        _ => return None,
-    };
-    Some(Site { kind, address: block.last(), behind: block.end() })
-}
-
-#[inline]
-fn went(site: &Site, step: &Step) -> Went {
-    match site.kind {
-        Kind::Conditional => Went::Taken(step.leave() == Leave::Taken),
-        _ => Went::To(step.next()),
+impl<F: FnMut(Told)> Filtering<'_, F> {
+    /// Execution goes on at `first`, which neither a branch nor the program said.
+    #[cold]
+    fn went_elsewhere(&mut self, step: &Step, first: u64) {
+        let is_interrupted = std::mem::take(&mut self.place.is_interrupted);
+        if self.place.next == NOT_BEGUN {
+            return;
+        }
+        *(if is_interrupted { &mut self.statistics.exceptions } else { &mut self.statistics.gaps }) += 1;
+        let (message, address) = (self.place.counter.exception(first), self.place.next);
+        (self.tell)(Told { thread: self.thread, message, address, block: step.block() });
     }
 }
 
 /// Filters the whole trace, follows it by what was told alone, and compares every step.
 pub fn check(trace: &Trace, settings: &Settings) -> Result<Checked<Statistics>, CheckError> {
-    let mut filter = Filter::new(settings)?;
-    let mut messages: HashMap<u32, Vec<Message>> = HashMap::new();
-    let mut merged = trace.merged();
-    while let Some(batch) = merged.next_batch()? {
-        let told = messages.entry(batch.thread()).or_default();
-        filter.batch(trace.blocks(), batch, |new| told.push(new.message));
-    }
-    let message_count = messages.values().map(|messages| messages.len() as u64).sum();
-    let mut checked = Checked::new(*filter.statistics(), message_count);
-    let mut mirrors: HashMap<u32, _> = messages
-        .into_iter()
-        .map(|(thread, messages)| (thread, (Mirror::new(settings.counting, messages.into_iter()), None)))
-        .collect();
-    let mut predictors = Structures::new(settings.sharing, Predictors::new(&settings.sizes)?);
-    let mut merged = trace.merged();
-    while let Some(batch) = merged.next_batch()? {
-        if let Some((mirror, next)) = mirrors.get_mut(&batch.thread()) {
-            follow(trace.blocks(), batch, mirror, next, predictors.of(batch.thread()), &mut checked);
-        }
-    }
-    for (thread, (mirror, _)) in mirrors {
-        if !mirror.is_exhausted() {
-            checked.wrong(|| format!("thread {thread}: there are messages left at its end"));
-        }
-    }
+    let (mut filter, mut image) = (Filter::new(settings)?, Image::new(settings)?);
+    let (mut checked, blocks) = (Checked::default(), trace.blocks());
+    checked.each_batch(settings.sharing.order(trace.merged()), |batch, checked| {
+        filter.batch(blocks, batch, |told| {
+            checked.messages += 1;
+            image.mirror(told.thread).0.tell(told.message);
+        });
+        image.follow(blocks, batch, checked);
+    });
+    checked.statistics = *filter.statistics();
+    image.finish(&mut checked);
     Ok(checked)
 }
 
-/// Goes on with a thread: the program says what is executed from `next` on, the mirror where branches go. What was really
-/// executed is only compared.
-fn follow<M: Iterator<Item = Message>>(
-    blocks: &Blocks,
-    batch: &Batch,
-    mirror: &mut Mirror<M>,
-    next: &mut Option<u64>,
-    predictors: &mut Predictors,
-    checked: &mut Checked<Statistics>,
-) {
-    for item in batch.items() {
-        let step = match item {
-            Item::Step(step) => step,
-            Item::Event(Event::Start { pc, .. }) => {
-                *next = Some(pc);
-                continue;
+/// The mirror images of all threads.
+struct Image {
+    predictors: Structures<Predictors>,
+    counting: Counting,
+    /// And where each thread is, as in [`Place`].
+    mirrors: HashMap<u32, (Mirror, u64)>,
+    tails: Tails,
+}
+
+impl Image {
+    fn new(settings: &Settings) -> Result<Self, IllegalSize> {
+        let predictors = Structures::new(settings.sharing, Predictors::new(&settings.sizes)?);
+        Ok(Self { predictors, counting: settings.counting, mirrors: HashMap::new(), tails: Tails::default() })
+    }
+
+    fn mirror(&mut self, thread: u32) -> &mut (Mirror, u64) {
+        self.mirrors.entry(thread).or_insert_with(|| (Mirror::new(self.counting), NOT_BEGUN))
+    }
+
+    /// Goes on with a thread: the program says what is executed, the mirror where branches go. What was really executed is only
+    /// compared.
+    fn follow(&mut self, blocks: &Blocks, batch: &Batch, checked: &mut Checked<Statistics>) {
+        let thread = batch.thread();
+        let mut tails = std::mem::take(&mut self.tails);
+        self.mirror(thread);
+        if let Some((mirror, next)) = self.mirrors.get_mut(&thread) {
+            let predictors = self.predictors.of(thread);
+            tails.walk(blocks, batch, &mut Following { thread, blocks, mirror, next, predictors, checked });
+        }
+        self.tails = tails;
+    }
+
+    fn finish(self, checked: &mut Checked<Statistics>) {
+        for (thread, (mirror, _)) in self.mirrors {
+            if !mirror.is_exhausted() {
+                checked.wrong(|| format!("thread {thread}: there are messages left at its end"));
             }
-            Item::Event(_) => continue,
-        };
-        let Some(block) = blocks.get(step.block()) else { continue };
-        let first = first_address(blocks, &block, &step);
-        if next.is_some()
-            && let Some(target) = mirror.exception()
+        }
+    }
+}
+
+struct Following<'f> {
+    thread: u32,
+    blocks: &'f Blocks,
+    mirror: &'f mut Mirror,
+    next: &'f mut u64,
+    predictors: &'f mut Predictors,
+    checked: &'f mut Checked<Statistics>,
+}
+
+impl Walker for Following<'_> {
+    fn event(&mut self, event: &Event) {
+        if let Event::Start { pc, .. } = *event {
+            *self.next = pc;
+        }
+    }
+
+    fn step(&mut self, step: &Step, first: u64, tail: &Tail) {
+        if *self.next != NOT_BEGUN
+            && let Some(target) = self.mirror.exception()
         {
-            *next = Some(target);
+            *self.next = target;
         }
-        let shown = next.unwrap_or(first);
+        let shown = if *self.next == NOT_BEGUN { first } else { *self.next };
         if shown == first {
-            checked.right += 1;
+            self.checked.right += 1;
         } else {
-            let thread = batch.thread();
-            checked.wrong(|| format!("thread {thread}: goes on at {first:#x}, the mirror image says {shown:#x}"));
+            let thread = self.thread;
+            self.checked.wrong(|| format!("thread {thread}: goes on at {first:#x}, the mirror image says {shown:#x}"));
         }
-        mirror.instructions(step.instructions().into());
-        *next = Some(match site(&block, &step) {
-            None => inferred(&block, &step),
-            Some(site) => match (mirror.branch(predictors, &site), block.transfer()) {
+        self.mirror.instructions(step.instructions().into());
+        *self.next = match tail.branch(step) {
+            None => self.inferred(step, tail),
+            Some((site, _)) => match (self.mirror.branch(self.predictors, &site), tail.transfer) {
                 (Some(Went::Taken(true)), Transfer::Conditional { target }) => target,
                 (Some(Went::Taken(false)), _) => site.behind,
                 (Some(Went::To(target)), _) | (None, Transfer::Call { target }) => target,
                 _ => 0,
             },
-        });
+        };
     }
 }
 
-/// Where a step goes that has no branch that makes a difference, by the program alone.
-fn inferred(block: &Block, step: &Step) -> u64 {
-    match (step.leave(), block.transfer()) {
-        (Leave::Direct, Transfer::Jump { target } | Transfer::Call { target }) => target,
-        // The next instruction of the block, or the one behind it.
-        (Leave::Interrupted, _) => {
-            let executed = step.first() + step.instructions();
-            block.instructions().nth(executed as usize).map_or(block.end(), |instruction| instruction.address)
+impl Following<'_> {
+    /// Where a step goes that has no branch that makes a difference, by the program alone.
+    fn inferred(&self, step: &Step, tail: &Tail) -> u64 {
+        match (step.leave(), tail.transfer) {
+            (Leave::Direct, Transfer::Jump { target } | Transfer::Call { target }) => target,
+            // The next instruction of the block, or the one behind it.
+            (Leave::Interrupted, _) => {
+                let executed = (step.first() + step.instructions()) as usize;
+                let block = self.blocks.get(step.block());
+                let next = block.and_then(|block| block.instructions().nth(executed).map(|next| next.address));
+                next.unwrap_or(tail.end)
+            }
+            (Leave::Indirect, _) => 0,
+            _ => tail.end,
         }
-        (Leave::Indirect, _) => 0,
-        _ => block.end(),
     }
 }

@@ -8,6 +8,7 @@ mod check;
 pub mod flow;
 pub mod loads;
 mod threads;
+mod walk;
 
 pub use check::{CheckError, Checked};
 pub use threads::Sharing;

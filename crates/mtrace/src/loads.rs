@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use cache::{IllegalGeometry, Load};
 use filter::cfiat::{Cfiat, Counter, Message, Mirror, Shape};
-use trace::{Access, Batch, Trace};
+use trace::{Access, Batch, Event, Trace};
 
 use crate::check::{CheckError, Checked};
 use crate::threads::{Sharing, Structures};
@@ -13,60 +13,97 @@ use crate::threads::{Sharing, Structures};
 pub struct Settings {
     pub shape: Shape,
     pub sharing: Sharing,
-    /// Whether a store makes the other threads' caches forget what it has changed.
-    pub invalidation: bool,
+    pub invalidation: Invalidation,
 }
 
-/// Loads and what they have met.
+/// Whose writes make caches forget what they have changed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Invalidation {
+    /// Those of other threads.
+    pub threads: bool,
+    /// Those of the kernel: which they were is not recorded, so that a system call may have changed anything.
+    pub kernel: bool,
+}
+
+/// Accesses and what they have met.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Hits {
     pub cache_hits: u64,
     pub cache_misses: u64,
-    /// Of those that hit the cache.
+    /// Of the loads that hit the cache.
     pub flag_hits: u64,
     pub flag_misses: u64,
 }
 
 impl Hits {
+    #[inline]
     fn count(&mut self, load: Load) {
-        if !load.cache_hit {
-            self.cache_misses += 1;
-            return;
-        }
-        self.cache_hits += 1;
-        let sum = if load.flags_hit { &mut self.flag_hits } else { &mut self.flag_misses };
-        *sum += 1;
+        self.cache_misses += u64::from(!load.cache_hit);
+        self.cache_hits += u64::from(load.cache_hit);
+        self.flag_hits += u64::from(load.cache_hit && load.flags_hit);
+        self.flag_misses += u64::from(load.cache_hit && !load.flags_hit);
     }
-}
 
-/// What was met, in classes of sizes: 1, 2, 4, 8, 10, 16, 32 bytes, and others.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Statistics {
-    pub instructions: u64,
-    pub stores: u64,
-    pub loads: [Hits; SIZES.len() + 1],
+    fn add(&mut self, other: &Self) {
+        self.cache_hits += other.cache_hits;
+        self.cache_misses += other.cache_misses;
+        self.flag_hits += other.flag_hits;
+        self.flag_misses += other.flag_misses;
+    }
+
+    #[must_use]
+    pub fn references(&self) -> u64 {
+        self.cache_hits + self.cache_misses
+    }
 }
 
 /// The sizes that are counted by themselves.
 pub const SIZES: [u32; 7] = [1, 2, 4, 8, 10, 16, 32];
+const OTHER: usize = SIZES.len();
+
+/// The place of a size among [`SIZES`], or the one behind them.
+#[must_use]
+#[inline]
+pub fn class_of(size: u32) -> usize {
+    match size {
+        1 => 0,
+        2 => 1,
+        4 => 2,
+        8 => 3,
+        10 => 4,
+        16 => 5,
+        32 => 6,
+        _ => OTHER,
+    }
+}
+
+/// What was met, by the size of the operand.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Statistics {
+    pub instructions: u64,
+    pub loads: [Hits; OTHER + 1],
+    /// These have nothing to do with flags.
+    pub stores: [Hits; OTHER + 1],
+    /// Accesses that were recorded without their value, which are left out.
+    pub without_value: u64,
+}
 
 impl Statistics {
     #[must_use]
-    pub fn total(&self) -> Hits {
-        let mut total = Hits::default();
-        for hits in &self.loads {
-            total.cache_hits += hits.cache_hits;
-            total.cache_misses += hits.cache_misses;
-            total.flag_hits += hits.flag_hits;
-            total.flag_misses += hits.flag_misses;
-        }
-        total
+    pub fn all_loads(&self) -> Hits {
+        sum(&self.loads)
     }
 
-    fn count(&mut self, size: usize, load: Load) {
-        let class = SIZES.iter().position(|&own| own as usize == size).unwrap_or(SIZES.len());
-        self.loads[class].count(load);
+    #[must_use]
+    pub fn all_stores(&self) -> Hits {
+        sum(&self.stores)
     }
+}
+
+fn sum(hits: &[Hits]) -> Hits {
+    let mut sum = Hits::default();
+    hits.iter().for_each(|own| sum.add(own));
+    sum
 }
 
 /// A load that has to be told.
@@ -74,9 +111,11 @@ impl Statistics {
 pub struct Told<'a> {
     pub thread: u32,
     /// Loads of the thread since the last one that were not told.
-    pub hits: u32,
+    pub hits: u64,
     pub value: &'a [u8],
     pub access: &'a Access,
+    /// The place of the step among those of the batch; `None` if the load belongs to an event.
+    pub step: Option<usize>,
 }
 
 /// The filter on its way through a trace with values.
@@ -84,7 +123,7 @@ pub struct Told<'a> {
 pub struct Filter {
     caches: Structures<Cfiat>,
     counters: HashMap<u32, Counter>,
-    invalidation: bool,
+    invalidation: Invalidation,
     statistics: Statistics,
 }
 
@@ -105,85 +144,142 @@ impl Filter {
 
     /// Takes what a thread has executed next; the batch must have accesses with values.
     pub fn batch(&mut self, batch: &Batch, mut tell: impl FnMut(Told<'_>)) {
-        let thread = batch.thread();
-        let counter = self.counters.entry(thread).or_default();
         self.statistics.instructions += batch.instructions();
-        for access in batch.accesses() {
-            let Some(value) = batch.value(&access) else { continue };
-            let address = access.address();
-            if access.is_write() {
-                self.statistics.stores += 1;
-                self.caches.of(thread).store(address, value);
-                if self.invalidation {
-                    self.caches.of_others(thread).for_each(|cache| cache.forget(address, value.len() as u64));
+        let thread = batch.thread();
+        let Self { caches, counters, invalidation, statistics } = self;
+        let counter = counters.entry(thread).or_default();
+        in_order(batch, *invalidation, |met| match met {
+            Met::SystemCall => caches.all().for_each(Cfiat::forget_all),
+            Met::Access(access, step) => {
+                let Some(value) = batch.value(&access) else {
+                    statistics.without_value += 1;
+                    return;
+                };
+                if access.is_write() {
+                    let cache_hit = store(caches, *invalidation, thread, access.address(), value);
+                    let sum = &mut statistics.stores[class_of(access.size())];
+                    *(if cache_hit { &mut sum.cache_hits } else { &mut sum.cache_misses }) += 1;
+                    return;
                 }
-                continue;
+                let (load, told) = counter.load(caches.of(thread), access.address(), value);
+                statistics.loads[class_of(access.size())].count(load);
+                if let Some(hits) = told {
+                    tell(Told { thread, hits, value, access: &access, step });
+                }
             }
-            let (load, told) = counter.load(self.caches.of(thread), address, value);
-            self.statistics.count(value.len(), load);
-            if let Some(hits) = told {
-                tell(Told { thread, hits, value, access: &access });
-            }
+        });
+    }
+}
+
+/// Shows the accesses of a batch in the order they happened, each with the place of its step, unless it belongs to an event.
+#[inline]
+pub fn each_access(batch: &Batch, mut show: impl FnMut(Option<usize>, Access)) {
+    in_order(batch, Invalidation::default(), |met| {
+        if let Met::Access(access, step) = met {
+            show(step, access);
+        }
+    });
+}
+
+/// What happens to caches.
+enum Met {
+    /// And the place of its step.
+    Access(Access, Option<usize>),
+    SystemCall,
+}
+
+/// Shows accesses, and system calls if they matter, in the order they happened.
+#[inline]
+fn in_order(batch: &Batch, invalidation: Invalidation, mut show: impl FnMut(Met)) {
+    let mut shown = 0;
+    for (number, &(steps_before, ref event)) in batch.events().iter().enumerate() {
+        (shown..steps_before).for_each(|step| of_step(batch, step, &mut show));
+        shown = steps_before;
+        batch.accesses_of_event(number).for_each(|access| show(Met::Access(access, None)));
+        if invalidation.kernel && matches!(event, Event::Syscall { .. } | Event::Signal { .. }) {
+            show(Met::SystemCall);
         }
     }
+    (shown..batch.steps().len()).for_each(|step| of_step(batch, step, &mut show));
+}
+
+#[inline]
+fn of_step(batch: &Batch, step: usize, show: &mut impl FnMut(Met)) {
+    batch.accesses_of_step(step).for_each(|access| show(Met::Access(access, Some(step))));
+}
+
+/// A store and what it does to all caches; says whether its own had the lines.
+#[inline]
+fn store(caches: &mut Structures<Cfiat>, invalidation: Invalidation, thread: u32, address: u64, value: &[u8]) -> bool {
+    let hit = caches.of(thread).store(address, value);
+    if invalidation.threads {
+        caches.of_others(thread).for_each(|cache| cache.forget(address, value.len() as u64));
+    }
+    hit
 }
 
 /// Filters the whole trace, follows it by addresses, stored values and what was told, and compares every load.
 pub fn check(trace: &Trace, settings: &Settings) -> Result<Checked<Statistics>, CheckError> {
     let mut filter = Filter::new(settings)?;
-    let mut messages: HashMap<u32, Vec<Message>> = HashMap::new();
-    let mut merged = trace.merged_with_accesses()?;
-    while let Some(batch) = merged.next_batch()? {
-        let told = messages.entry(batch.thread()).or_default();
-        filter.batch(batch, |new| told.push(Message { hits: new.hits, value: new.value.to_vec() }));
-    }
-    let message_count = messages.values().map(|messages| messages.len() as u64).sum();
-    let mut checked = Checked::new(*filter.statistics(), message_count);
-    let mut mirrors: HashMap<u32, _> =
-        messages.into_iter().map(|(thread, messages)| (thread, Mirror::new(messages.into_iter()))).collect();
-    let mut caches = Structures::new(settings.sharing, Cfiat::new(&settings.shape)?);
-    let mut merged = trace.merged_with_accesses()?;
-    while let Some(batch) = merged.next_batch()? {
-        if let Some(mirror) = mirrors.get_mut(&batch.thread()) {
-            follow(batch, settings, mirror, &mut caches, &mut checked);
-        }
-    }
-    for (thread, mirror) in mirrors {
-        if !mirror.is_exhausted() {
-            checked.wrong(|| format!("thread {thread}: there are messages left at its end"));
-        }
-    }
+    let caches = Structures::new(settings.sharing, Cfiat::new(&settings.shape)?);
+    let mut image = Image { caches, invalidation: settings.invalidation, mirrors: HashMap::new(), shown: Vec::new() };
+    let mut checked = Checked::default();
+    checked.each_batch(settings.sharing.order(trace.merged_with_accesses()?), |batch, checked| {
+        filter.batch(batch, |told| {
+            checked.messages += 1;
+            image.mirror(told.thread).tell(Message { hits: told.hits, value: told.value.to_vec() });
+        });
+        image.follow(batch, checked);
+    });
+    checked.statistics = *filter.statistics();
+    image.finish(&mut checked);
     Ok(checked)
 }
 
-/// Goes on with a thread: what was really loaded is only compared.
-fn follow<M: Iterator<Item = Message>>(
-    batch: &Batch,
-    settings: &Settings,
-    mirror: &mut Mirror<M>,
-    caches: &mut Structures<Cfiat>,
-    checked: &mut Checked<Statistics>,
-) {
-    let thread = batch.thread();
-    let mut shown = Vec::new();
-    for access in batch.accesses() {
-        let Some(value) = batch.value(&access) else { continue };
-        let address = access.address();
-        if access.is_write() {
-            caches.of(thread).store(address, value);
-            if settings.invalidation {
-                caches.of_others(thread).for_each(|cache| cache.forget(address, value.len() as u64));
+/// The mirror images of all threads.
+struct Image {
+    caches: Structures<Cfiat>,
+    invalidation: Invalidation,
+    mirrors: HashMap<u32, Mirror>,
+    shown: Vec<u8>,
+}
+
+impl Image {
+    fn mirror(&mut self, thread: u32) -> &mut Mirror {
+        self.mirrors.entry(thread).or_default()
+    }
+
+    /// Goes on with a thread: what was really loaded is only compared.
+    fn follow(&mut self, batch: &Batch, checked: &mut Checked<Statistics>) {
+        let thread = batch.thread();
+        let Self { caches, invalidation, mirrors, shown } = self;
+        let mirror = mirrors.entry(thread).or_default();
+        in_order(batch, *invalidation, |met| match met {
+            Met::SystemCall => caches.all().for_each(Cfiat::forget_all),
+            Met::Access(access, _) => {
+                let (Some(value), address) = (batch.value(&access), access.address()) else { return };
+                if access.is_write() {
+                    store(caches, *invalidation, thread, address, value);
+                    return;
+                }
+                shown.clear();
+                shown.resize(value.len(), 0);
+                let told = mirror.load(caches.of(thread), address, shown);
+                if told.is_some() && shown == value {
+                    checked.right += 1;
+                } else {
+                    let pc = access.pc();
+                    checked.wrong(|| format!("thread {thread}: the load at {pc:#x} from {address:#x} is shown wrong"));
+                }
             }
-            continue;
-        }
-        shown.clear();
-        shown.resize(value.len(), 0);
-        let told = mirror.load(caches.of(thread), address, &mut shown);
-        if told.is_some() && shown == value {
-            checked.right += 1;
-        } else {
-            let pc = access.pc();
-            checked.wrong(|| format!("thread {thread}: the load at {pc:#x} from {address:#x} is shown wrong"));
+        });
+    }
+
+    fn finish(self, checked: &mut Checked<Statistics>) {
+        for (thread, mirror) in self.mirrors {
+            if !mirror.is_exhausted() {
+                checked.wrong(|| format!("thread {thread}: there are messages left at its end"));
+            }
         }
     }
 }

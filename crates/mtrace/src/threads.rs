@@ -2,6 +2,8 @@
 
 use std::collections::HashMap;
 
+use trace::{Live, Merged};
+
 /// Whose the predictors or the cache are.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Sharing {
@@ -10,6 +12,29 @@ pub enum Sharing {
     Private,
     /// There is one for all threads.
     Shared,
+}
+
+/// Steps of a thread that what is shared sees in one piece, about: threads that run at the same time get at it in turns.
+const INTERLEAVED: usize = 16;
+
+impl Sharing {
+    /// The order in which threads get at what they share; the same every time.
+    #[must_use]
+    pub fn order(self, merged: Merged<'_>) -> Merged<'_> {
+        match self {
+            Self::Private => merged,
+            Self::Shared => merged.interleaved(INTERLEAVED),
+        }
+    }
+
+    /// The same, while it is recorded.
+    #[must_use]
+    pub fn order_live(self, live: Live) -> Live {
+        match self {
+            Self::Private => live,
+            Self::Shared => live.interleaved(INTERLEAVED),
+        }
+    }
 }
 
 /// Structures by thread, made when they are first needed.
@@ -31,6 +56,11 @@ impl<T: Clone> Structures<T> {
             Sharing::Shared => 0,
         };
         self.of.entry(owner).or_insert_with(|| self.fresh.clone())
+    }
+
+    /// Those of all threads.
+    pub(crate) fn all(&mut self) -> impl Iterator<Item = &mut T> {
+        self.of.values_mut()
     }
 
     /// Those of all other threads.

@@ -22,6 +22,17 @@ pub enum Tagging {
     Untagged,
 }
 
+/// The way that gives its place to a new target.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Victim {
+    /// The one that was not used last.
+    #[default]
+    Older,
+    /// Always the first. This is what the listing of Myers 2014, Figure 4.27, does: it compares the array of the ways last used, instead of
+    /// its element.
+    First,
+}
+
 #[derive(Clone, Copy, Debug, Default)]
 struct Way {
     target: u64,
@@ -49,13 +60,20 @@ pub struct Ibtb {
     /// The branches before, the last one lowest.
     path: u16,
     tagging: Tagging,
+    victim: Victim,
 }
 
 impl Ibtb {
     /// With 0 entries nothing is ever predicted; otherwise their number is a power of two, half of them sets.
     pub fn new(entries: usize, tagging: Tagging) -> Result<Self, IllegalSize> {
         let entries = power_of_two(Structure::Ibtb, entries, 2, ENTRIES_MAX)?;
-        Ok(Self { sets: vec![Set::default(); entries / 2], path: 0, tagging })
+        Ok(Self { sets: vec![Set::default(); entries / 2], path: 0, tagging, victim: Victim::Older })
+    }
+
+    #[must_use]
+    pub fn with_victim(mut self, victim: Victim) -> Self {
+        self.victim = victim;
+        self
     }
 
     /// Begins with this path to the first branch.
@@ -113,7 +131,10 @@ impl Ibtb {
             Tagging::Tagged => way.tag == tag,
             Tagging::Untagged => way.target == target,
         });
-        let way = found.unwrap_or(usize::from(set.last_used ^ 1));
+        let way = found.unwrap_or(match self.victim {
+            Victim::Older => usize::from(set.last_used ^ 1),
+            Victim::First => 0,
+        });
         let right = found.is_some() && set.ways[way].target == target;
         set.ways[way] = Way { target, tag };
         set.last_used = way as u8;
@@ -168,6 +189,9 @@ mod tests {
         assert!(ibtb.branch(0, 1));
         assert!(!ibtb.branch(0, 3));
         assert_eq!(ibtb.targets(0), Some([1, 3]));
+        let mut ibtb = Ibtb::new(2, Tagging::Untagged).unwrap().with_victim(Victim::First);
+        assert!(!ibtb.branch(0, 1) && !ibtb.branch(0, 2) && !ibtb.branch(0, 1));
+        assert_eq!(ibtb.targets(0), Some([1, 0]));
     }
 
     #[test]

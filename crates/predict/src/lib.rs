@@ -13,6 +13,6 @@ mod ras;
 mod size;
 
 pub use gshare::Gshare;
-pub use ibtb::{Ibtb, Tagging};
+pub use ibtb::{Ibtb, Tagging, Victim};
 pub use ras::Ras;
 pub use size::{IllegalSize, Structure};

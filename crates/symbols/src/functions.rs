@@ -1,7 +1,9 @@
 //! The functions of one ELF file.
 
+use std::ffi::OsStr;
 use std::fs::File;
 use std::io;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use memmap2::Mmap;
@@ -31,6 +33,8 @@ pub struct Functions {
     /// In order of their addresses; several may be at the same.
     pub list: Vec<Function>,
     segments: Vec<Segment>,
+    /// The program that the file asks for to be loaded by, if it does.
+    pub interpreter: Option<PathBuf>,
 }
 
 const PAGE: u64 = 4096;
@@ -83,7 +87,8 @@ impl Functions {
             let end = start.checked_add(symbol.size())?;
             Some(Function { start, end, symbol: name.to_owned() })
         });
-        let mut functions = Self { list: list.collect(), segments: segments.collect() };
+        let interpreter = elf.section_by_name(".interp").and_then(|section| section.data().ok()).map(path_of);
+        let mut functions = Self { list: list.collect(), segments: segments.collect(), interpreter };
         functions.give_lengths(elf);
         functions
     }
@@ -123,6 +128,12 @@ impl Functions {
 }
 
 type Elf<'data> = ElfFile64<'data, Endianness>;
+
+/// A path that ends with a zero.
+fn path_of(bytes: &[u8]) -> PathBuf {
+    let name = bytes.split(|&byte| byte == 0).next().unwrap_or_default();
+    PathBuf::from(OsStr::from_bytes(name))
+}
 
 fn parse(bytes: &[u8]) -> Option<Elf<'_>> {
     ElfFile64::parse(bytes).ok()

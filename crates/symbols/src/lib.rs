@@ -8,7 +8,9 @@
 mod functions;
 mod name;
 mod pattern;
+mod select;
 
 pub use functions::{Function, Functions};
 pub use name::{names, plain_name};
 pub use pattern::Pattern;
+pub use select::did_you_mean;

@@ -635,6 +635,34 @@ impl Gathered {
         self.remove(0, before);
     }
 
+    /// Takes over what the entries of `other` refer to, before the first of them is copied.
+    pub(crate) fn start_copy(&mut self, other: &Self) {
+        self.clear();
+        self.runs.clone_from(&other.runs);
+        self.values.clone_from(&other.values);
+        self.lost = other.lost;
+    }
+
+    /// Copies the accesses of a step of `other`, those of instructions that are wanted.
+    pub(crate) fn copy_step(&mut self, other: &Self, step: usize, is_wanted: impl Fn(u64) -> bool) {
+        let start = self.place();
+        let entries = other.entries_in(other.steps.get(step));
+        self.entries.extend(entries.iter().filter(|entry| is_wanted(entry.pc)));
+        self.steps.push([start, self.place()]);
+    }
+
+    /// Copies the accesses of an event of `other`.
+    pub(crate) fn copy_event(&mut self, other: &Self, event: usize) {
+        let start = self.place();
+        self.entries.extend_from_slice(other.entries_in(other.events.get(event)));
+        self.events.push([start, self.place()]);
+    }
+
+    fn entries_in(&self, range: Option<&[u32; 2]>) -> &[Access] {
+        let &[start, end] = range.unwrap_or(&[0, 0]);
+        self.entries.get(start as usize..end as usize).unwrap_or(&[])
+    }
+
     /// Removes `count` entries from `start` on.
     fn remove(&mut self, start: u32, count: u32) {
         let end = (start as usize).saturating_add(count as usize).min(self.entries.len());

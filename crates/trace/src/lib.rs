@@ -3,7 +3,7 @@
 //! The unit is a [`Step`], one executed basic block of one thread: a reference to the static [`Block`] and what only execution
 //! could tell. Between steps stand [`Event`]s. A recorder hands a [`Writer`] blocks, fragments made of them, and the words that
 //! name what each thread executed (see `wire::word`); a [`Trace`] gives steps and events back: thread by thread, from any
-//! instruction number on, all threads merged by time, or chunk by chunk on all cores.
+//! instruction number on, all threads merged by time, or chunk by chunk on all cores. A [`Live`] does without the file.
 //!
 //! Knows nothing of processes, of where events come from, or of what a trace is used for. `docs/format.md` describes the
 //! container byte by byte.
@@ -44,6 +44,7 @@ mod event;
 pub mod example;
 mod fast;
 mod lanes;
+mod live;
 #[doc(hidden)]
 pub mod measure;
 mod merge;
@@ -66,6 +67,7 @@ pub use access::{Access, AccessKind, Accesses};
 pub use block::{Block, Blocks, Instruction, Instructions};
 pub use container::{Kind, PathHeader};
 pub use error::{Problem, ReadError, WriteError};
+pub use live::Live;
 pub use merge::Merged;
 pub use model::{
     BlockIndex, Counts, DataMode, Event, Exit, Fragment, Leave, Module, Plan, Recording, Relative, Step, Summary,

@@ -1,7 +1,8 @@
 //! All threads of a trace in one order, by time.
 //!
 //! Each thread's own order is exact. Between threads, what follows a time stamp (a system call, a signal, the start of a
-//! segment) comes after everything that other threads did before an earlier stamp.
+//! segment) comes after everything that other threads did before an earlier stamp. What lies between two stamps of a thread is in one piece,
+//! unless it is to be [`Merged::interleaved`].
 #![deny(clippy::unwrap_used, clippy::indexing_slicing, clippy::cast_possible_truncation)]
 
 use std::cmp::Reverse;
@@ -23,6 +24,14 @@ pub struct Merged<'t> {
 }
 
 impl Merged<'_> {
+    /// Changes threads every few steps, as processors that share something would: a stretch between two stamps is cut into slices of `steps`
+    /// steps, about, to which time is given in proportion.
+    #[must_use]
+    pub fn interleaved(mut self, steps: usize) -> Self {
+        self.cursors.iter_mut().for_each(|cursor| cursor.set_slice(steps));
+        self
+    }
+
     /// The next stretch of whichever thread is first. After an error, which concerns one damaged chunk, it goes on behind that.
     pub fn next_batch(&mut self) -> Result<Option<&Batch>, ReadError> {
         while let Some(Reverse((_, place))) = self.order.pop() {
@@ -70,8 +79,9 @@ impl Trace {
 
     fn merge<'t>(&'t self, cursor: impl Fn(u32) -> Result<Cursor<'t>, ReadError>) -> Merged<'t> {
         let threads = self.threads().iter().map(|thread| thread.info.thread);
-        let cursors: Vec<_> = threads.filter_map(|thread| cursor(thread).ok()).collect();
-        let order = cursors.iter().enumerate().filter_map(|(place, cursor)| Some(Reverse((cursor.tsc()?, place))));
-        Merged { order: order.collect(), cursors, workshop: Workshop::default(), batch: Batch::default() }
+        let mut cursors: Vec<_> = threads.filter_map(|thread| cursor(thread).ok()).collect();
+        let order = cursors.iter_mut().enumerate().filter_map(|(place, cursor)| Some(Reverse((cursor.tsc()?, place))));
+        let order = order.collect();
+        Merged { order, cursors, workshop: Workshop::default(), batch: Batch::default() }
     }
 }

@@ -253,7 +253,7 @@ pub enum Leave {
     Syscall = 4,
     /// No transfer: the block was cut and execution fell through.
     Next = 5,
-    /// A signal came before the instruction at [`Step::next`]; [`Event::Signal`] follows.
+    /// A signal came before the instruction at [`Step::next`], and [`Event::Signal`] follows; or what was selected ends there.
     Interrupted = 6,
 }
 
@@ -322,6 +322,12 @@ impl Step {
 
     pub(crate) fn with_next(self, next: u64) -> Self {
         Self { next, ..self }
+    }
+
+    /// The first `count` instructions of the step, with the one at `next` behind them.
+    pub(crate) fn cut(self, count: u16, next: u64) -> Self {
+        let leave = (Leave::Interrupted as u16) << 13;
+        Self { next, count_and_leave: count & BLOCK_INSTRUCTIONS_MAX | leave, ..self }
     }
 
     /// The step without its first `count` instructions.

@@ -12,9 +12,11 @@ use wire::code::{
 use wire::word::PATH_MAX;
 
 use crate::block::{Blocks, NONE, Node, Refused};
+use crate::error::WriteError;
 use crate::model::{Counts, Fragment, Leave, Plan, Step};
 use crate::numbers::{Absent, Numbers};
 use crate::plan::Plans;
+use crate::record::Definition;
 
 /// A fragment in the tables.
 #[derive(Clone, Copy, Debug)]
@@ -222,6 +224,36 @@ impl Program {
     fn steps_of(&self, chain: &Chain) -> &[Step] {
         let at = chain.steps_at as usize;
         self.steps.get(at..at + usize::from(chain.block_count)).unwrap_or(&[])
+    }
+
+    /// Takes a definition that stands in code chunk `sequence`.
+    pub(crate) fn define(&mut self, definition: &Definition<'_>, sequence: u32) -> Result<(), WriteError> {
+        match *definition {
+            Definition::Block { image, id, address, code } => {
+                self.blocks.add(image, id, address, code).map_err(|refused| match refused {
+                    Refused::Twice => WriteError::BlockTwice { id },
+                    Refused::Full => WriteError::Full,
+                    _ => WriteError::Block { id, address, length: code.len() },
+                })
+            }
+            Definition::Fragment { image, fragment } => {
+                let first_path = fragment.first_path;
+                self.add_fragment(image, &fragment, sequence).map_err(|refused| match refused {
+                    Refused::UnknownBlock(block) => WriteError::UnknownBlock { first_path, block },
+                    Refused::Twice => WriteError::PathTwice { first_path },
+                    Refused::Full => WriteError::Full,
+                    _ => WriteError::Fragment { first_path },
+                })
+            }
+            Definition::Plan(plan) => {
+                let first_path = plan.first_path;
+                self.add_plan(&plan).map_err(|refused| match refused {
+                    Refused::Twice => WriteError::PathTwice { first_path },
+                    Refused::Full => WriteError::Full,
+                    _ => WriteError::Plan { first_path },
+                })
+            }
+        }
     }
 
     /// Defines a fragment, in code chunk `sequence`.

@@ -4,6 +4,8 @@
 //! that decoding needs and is shared by cursors that take turns. [`Steps`] is a cursor with a workshop of its own.
 #![deny(clippy::unwrap_used, clippy::indexing_slicing, clippy::cast_possible_truncation)]
 
+use std::ops::Range;
+
 use wire::word::{self, EVENT};
 
 use crate::access::{Access, Accesses, Gathered};
@@ -19,12 +21,12 @@ use crate::tally::{ELSEWHERE, start_pc};
 use crate::trace::{Chunk, Trace};
 
 /// Steps in a batch, about: enough to make what happens per batch cheap, few enough to stay in the cache.
-const BATCH_STEPS: usize = 2048;
+pub(crate) const BATCH_STEPS: usize = 2048;
 
 /// A stretch of one thread's execution.
 #[derive(Clone, Debug, Default)]
 pub struct Batch {
-    thread: u32,
+    pub(crate) thread: u32,
     image: u32,
     first_instruction: u64,
     tsc: u64,
@@ -129,13 +131,78 @@ impl Batch {
         })
     }
 
-    fn clear(&mut self) {
+    /// Makes `part` of those instructions of each step that `selected` gives, counted from the step's first; of events, those behind a
+    /// step whose last instruction is selected, and those at the start.
+    ///
+    /// ```
+    /// # use trace::{Batch, example};
+    /// # let directory = tempfile::tempdir()?;
+    /// # let path = example::write(&directory.path().join("example.trk"));
+    /// let trace = trace::Trace::open(&path)?;
+    /// let mut steps = trace.steps(0)?;
+    /// let batch = steps.next_batch()?.expect("there is something");
+    /// let mut part = Batch::default();
+    /// batch.select(trace.blocks(), &mut part, |_| 0..1);
+    /// assert_eq!(part.instructions(), batch.steps().len() as u64);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn select(&self, blocks: &Blocks, part: &mut Self, mut selected: impl FnMut(&Step) -> Range<u32>) {
+        part.clear();
+        (part.thread, part.image, part.tsc) = (self.thread, self.image, self.tsc);
+        part.first_instruction = self.first_instruction;
+        part.gathered.start_copy(&self.gathered);
+        let (mut place, mut is_wanted) = (Place::default(), true);
+        loop {
+            let before = place;
+            match place.next(self) {
+                None => break,
+                Some(Item::Event(event)) if is_wanted => {
+                    part.events.push((part.steps.len(), event));
+                    part.gathered.copy_event(&self.gathered, before.event);
+                }
+                Some(Item::Event(_)) => {}
+                Some(Item::Step(step)) => {
+                    let range = selected(&step);
+                    is_wanted = range.end == step.instructions();
+                    part.add_part(blocks, self, before.step, range);
+                }
+            }
+        }
+    }
+
+    /// Appends these instructions of a step of `other`.
+    fn add_part(&mut self, blocks: &Blocks, other: &Self, number: usize, range: Range<u32>) {
+        let Some(&step) = other.steps.get(number).filter(|_| !range.is_empty()) else { return };
+        if range == (0..step.instructions()) {
+            self.steps.push(step);
+            return self.gathered.copy_step(&other.gathered, number, |_| true);
+        }
+        let address = |place: u32| blocks.instructions(&step).nth(place as usize).map(|found| found.address);
+        let (from, to) = (address(range.start).unwrap_or(0), address(range.end));
+        self.gathered.copy_step(&other.gathered, number, |pc| from <= pc && to.is_none_or(|to| pc < to));
+        let cut = |count: u32| u16::try_from(count).unwrap_or(u16::MAX);
+        let rest = step.skip(cut(range.start));
+        self.steps.push(match to {
+            None => rest,
+            Some(to) => rest.cut(cut(range.end - range.start), to),
+        });
+    }
+
+    /// The last step, which left indirectly, went to `address`.
+    #[inline]
+    pub(crate) fn went_to(&mut self, address: u64) {
+        if let Some(last) = self.steps.last_mut() {
+            *last = last.with_next(address);
+        }
+    }
+
+    pub(crate) fn clear(&mut self) {
         self.steps.clear();
         self.events.clear();
         self.gathered.clear();
     }
 
-    fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.steps.is_empty() && self.events.is_empty()
     }
 
@@ -196,15 +263,32 @@ pub(crate) struct Workshop {
 
 /// A decoded chunk and how far it has been read.
 #[derive(Debug, Default)]
-struct Open {
-    words: Vec<u32>,
-    at: usize,
-    image: u32,
+pub(crate) struct Open {
+    pub words: Vec<u32>,
+    pub at: usize,
+    pub image: u32,
     instruction: u64,
     tsc: u64,
-    data: Vec<u8>,
+    pub data: Vec<u8>,
     /// How far the data has been read, if there is any that can be read.
-    data_place: Option<data::Place>,
+    pub data_place: Option<data::Place>,
+    stamps: Stamps,
+}
+
+/// Two time stamps that follow each other, and where they are among the words.
+#[derive(Clone, Copy, Debug, Default)]
+struct Stamps {
+    from: (usize, u64),
+    to: (usize, u64),
+}
+
+impl Stamps {
+    fn time_at(&self, at: usize) -> u64 {
+        let (from, to) = (self.from.1, self.to.1.max(self.from.1));
+        let (words, passed) = (self.to.0.saturating_sub(self.from.0), at.saturating_sub(self.from.0));
+        let time = u128::from(to - from) * passed.min(words) as u128 / words.max(1) as u128;
+        from + u64::try_from(time).unwrap_or(0)
+    }
 }
 
 /// A place in the path of one thread.
@@ -218,6 +302,8 @@ pub(crate) struct Cursor<'t> {
     open: Open,
     /// Batches end where the time is known.
     by_time: bool,
+    /// Batches have so many steps, about, and the time between two stamps is estimated.
+    slice: Option<usize>,
     /// Whether memory accesses are wanted.
     accesses: bool,
 }
@@ -225,7 +311,7 @@ pub(crate) struct Cursor<'t> {
 impl<'t> Cursor<'t> {
     pub(crate) fn new(trace: &'t Trace, thread: u32, by_time: bool) -> Result<Self, ReadError> {
         let ahead = trace.paths_of(thread)?;
-        Ok(Self { trace, thread, ahead, behind: &[], open: Open::default(), by_time, accesses: false })
+        Ok(Self { trace, thread, ahead, behind: &[], open: Open::default(), by_time, slice: None, accesses: false })
     }
 
     /// The same with memory accesses.
@@ -244,12 +330,18 @@ impl<'t> Cursor<'t> {
         Ok(cursor)
     }
 
+    /// Cuts batches into slices of so many steps, about, each with an estimate of its time.
+    pub(crate) fn set_slice(&mut self, steps: usize) {
+        self.slice = Some(steps.clamp(1, BATCH_STEPS));
+    }
+
     /// The time at which what comes next begins; `None` at the end.
-    pub(crate) fn tsc(&self) -> Option<u64> {
-        if let Some(rest) = self.open.words.get(self.open.at..).filter(|rest| !rest.is_empty()) {
-            let next = event::read(rest).and_then(|recorded| recorded.tsc());
-            return Some(next.unwrap_or(self.open.tsc));
-        }
+    pub(crate) fn tsc(&mut self) -> Option<u64> {
+        let behind = self.next_chunk_tsc();
+        self.open.next_tsc(self.slice.is_some(), behind).or(behind)
+    }
+
+    fn next_chunk_tsc(&self) -> Option<u64> {
         let next = self.ahead.first().and_then(|&place| self.trace.chunks().get(place)?.path());
         next.map(|path| path.first_tsc.max(self.open.tsc))
     }
@@ -272,6 +364,7 @@ impl<'t> Cursor<'t> {
         self.open.words.clear();
         self.open.at = 0;
         self.open.data_place = None;
+        self.open.stamps = Stamps::default();
         let Some(chunk) = self.trace.chunks().get(place) else { return Ok(()) };
         let decoded = decode(self.trace, chunk, workshop, &mut self.open.words);
         if let Err(problem) = decoded {
@@ -304,43 +397,10 @@ impl<'t> Cursor<'t> {
 
     fn fill(&mut self, batch: &mut Batch) {
         let program = self.trace.program();
-        (batch.thread, batch.image) = (self.thread, self.open.image);
-        (batch.first_instruction, batch.tsc) = (self.open.instruction, self.open.tsc);
-        let source = data::Source { program, data: &self.open.data };
-        let source = self.open.data_place.map(|place| (source, place));
-        let mut filling = Filling { program, batch, indirect: false, source };
-        while let Some(&word) = self.open.words.get(self.open.at) {
-            if word & EVENT == 0 {
-                filling.path(word);
-                self.open.at += 1;
-            } else {
-                let rest = self.open.words.get(self.open.at..).unwrap_or(&[]);
-                let recorded = event::read(rest);
-                let tsc = recorded.and_then(|recorded| recorded.tsc());
-                let first = filling.batch.is_empty();
-                // What an event told of accesses stays together with what they belong to.
-                if self.by_time && tsc.is_some() && !first && !filling.is_pending() {
-                    break;
-                }
-                self.open.at += word::length(word).unwrap_or(rest.len());
-                filling.event(recorded, rest);
-                if let Some(tsc) = tsc {
-                    self.open.tsc = tsc;
-                    if first {
-                        filling.batch.tsc = tsc;
-                    }
-                }
-            }
-            if filling.batch.steps.len() >= BATCH_STEPS {
-                break;
-            }
+        batch.thread = self.thread;
+        if self.open.fill(program, self.by_time, self.slice.unwrap_or(BATCH_STEPS), batch) {
+            batch.went_to(self.peek(program));
         }
-        if filling.indirect {
-            let next = self.peek(program);
-            filling.went_to(next);
-        }
-        self.open.data_place = filling.leave_data();
-        self.open.instruction += batch.instructions();
     }
 
     /// Where the thread is next, see [`start_pc`].
@@ -393,6 +453,98 @@ impl<'t> Cursor<'t> {
 }
 
 impl Open {
+    /// The time at which what comes next begins; `None` at the end. Between two stamps it is an estimate, if that is wanted: as much has
+    /// passed since the first of them as words have. The words end at the time `end`, if that is known.
+    pub(crate) fn next_tsc(&mut self, is_estimated: bool, end: Option<u64>) -> Option<u64> {
+        let rest = self.words.get(self.at..).filter(|rest| !rest.is_empty())?;
+        if let Some(tsc) = event::read(rest).and_then(|recorded| recorded.tsc()) {
+            return Some(tsc);
+        }
+        Some(if is_estimated { self.stamps_around(end).time_at(self.at) } else { self.tsc })
+    }
+
+    /// The stamps around the place that has been reached.
+    fn stamps_around(&mut self, end: Option<u64>) -> Stamps {
+        // A word that is not known ends the search, too, as nothing behind it can be read.
+        if self.at >= self.stamps.to.0 || self.stamps.from.1 != self.tsc {
+            let mut at = self.at;
+            let found = loop {
+                let Some(rest) = self.words.get(at..).filter(|rest| !rest.is_empty()) else { break None };
+                let tsc = event::read(rest).and_then(|recorded| recorded.tsc());
+                let Some(length) = rest.first().and_then(|&first| word::length(first)) else { break None };
+                match tsc {
+                    Some(tsc) => break Some((at, tsc)),
+                    None => at += length,
+                }
+            };
+            let to = found.unwrap_or((self.words.len(), end.unwrap_or(self.tsc)));
+            self.stamps = Stamps { from: (self.at, self.tsc), to };
+        }
+        self.stamps
+    }
+
+    /// More has come; what was read before is forgotten.
+    pub(crate) fn append(&mut self, image: u32, words: &[u32], data: &[u8]) {
+        self.image = image;
+        // Moving what is left costs, too.
+        if self.at > self.words.len() / 2 {
+            self.words.drain(..self.at.min(self.words.len()));
+            self.at = 0;
+            self.stamps = Stamps::default();
+        }
+        self.words.extend_from_slice(words);
+        if let Some(place) = self.data_place.as_mut().filter(|place| place.at > self.data.len() / 2) {
+            self.data.drain(..place.at.min(self.data.len()));
+            place.at = 0;
+        }
+        self.data.extend_from_slice(data);
+    }
+
+    /// Bytes that were not read.
+    pub(crate) fn unread(&self) -> usize {
+        let data = self.data_place.map_or(0, |place| self.data.len().saturating_sub(place.at));
+        self.words.len().saturating_sub(self.at) * size_of::<u32>() + data
+    }
+
+    /// Fills `batch` with what comes next, about `most` steps at most. Returns whether its last step left indirectly, and it is not known where to.
+    pub(crate) fn fill(&mut self, program: &Program, by_time: bool, most: usize, batch: &mut Batch) -> bool {
+        batch.image = self.image;
+        (batch.first_instruction, batch.tsc) = (self.instruction, self.tsc);
+        let source = data::Source { program, data: &self.data };
+        let source = self.data_place.map(|place| (source, place));
+        let mut filling = Filling { program, batch, indirect: false, source };
+        while let Some(&word) = self.words.get(self.at) {
+            if word & EVENT == 0 {
+                filling.path(word);
+                self.at += 1;
+            } else {
+                let rest = self.words.get(self.at..).unwrap_or(&[]);
+                let recorded = event::read(rest);
+                let tsc = recorded.and_then(|recorded| recorded.tsc());
+                let first = filling.batch.is_empty();
+                // What an event told of accesses stays together with what they belong to.
+                if by_time && tsc.is_some() && !first && !filling.is_pending() {
+                    break;
+                }
+                self.at += word::length(word).unwrap_or(rest.len());
+                filling.event(recorded, rest);
+                if let Some(tsc) = tsc {
+                    self.tsc = tsc;
+                    if first {
+                        filling.batch.tsc = tsc;
+                    }
+                }
+            }
+            if filling.batch.steps.len() >= most {
+                break;
+            }
+        }
+        let indirect = filling.indirect;
+        self.data_place = filling.leave_data();
+        self.instruction += batch.instructions();
+        indirect
+    }
+
     /// Skips words as long as all they execute comes before instruction `number`.
     fn skip_to(&mut self, program: &Program, number: u64) {
         // Where accesses are told that belong to the next path or signal.
@@ -456,7 +608,7 @@ impl Filling<'_, '_, '_> {
         if self.indirect {
             let next = path.steps.first().unwrap_or(&path.last).block().0;
             let address = self.program.blocks.node(next).map_or(0, |node| node.address);
-            self.went_to(address);
+            self.batch.went_to(address);
         }
         self.batch.steps.extend_from_slice(path.steps);
         self.batch.steps.push(path.last);
@@ -482,11 +634,12 @@ impl Filling<'_, '_, '_> {
         let says_nothing =
             matches!(event, Event::Time { .. } | Event::Child { .. } | Event::Syscall { .. } | Event::FsBase { .. });
         if self.indirect && !says_nothing {
-            self.went_to(match event {
+            self.batch.went_to(match event {
                 Event::Signal { pc, .. } => self.program.head(recorded.interrupted.0).unwrap_or(pc),
                 Event::Gap { pc } => pc,
                 _ => 0,
             });
+            self.indirect = false;
         }
         match steps {
             Some((whole, part)) => self.batch.steps.extend(whole.iter().chain(&part)),
@@ -518,13 +671,6 @@ impl Filling<'_, '_, '_> {
     fn lost(&mut self) {
         self.push_event(Event::Lost);
         self.batch.gathered.event(None);
-    }
-
-    fn went_to(&mut self, address: u64) {
-        if let Some(last) = self.batch.steps.last_mut() {
-            *last = last.with_next(address);
-        }
-        self.indirect = false;
     }
 }
 

@@ -73,7 +73,7 @@ pub fn refuse_special(path: &Path) -> Result<(), Failure> {
 }
 
 /// The exit status that a shell would give.
-fn status(exit: Exit) -> u8 {
+pub fn status(exit: Exit) -> u8 {
     match exit {
         Exit::Code(code) => u8::try_from(code & 0xff).unwrap_or(FAILED),
         Exit::Signal(signal) => 128u8.wrapping_add(u8::try_from(signal).unwrap_or(0)),

@@ -32,9 +32,10 @@ struct Findings {
 pub fn run(arguments: &Verify) -> Result<u8, Stopped> {
     let input = &arguments.input;
     let trace = select::open(input)?;
-    let mut output = Output::open(arguments.output.file.as_deref())?;
+    let output = Output::open(arguments.output.file.as_deref())?;
     if let Some(filter) = arguments.filter {
-        return filter::run(&trace, filter, arguments, output);
+        let findings = filter::check(&trace, filter, arguments)?;
+        return tell(output, arguments, &findings, findings.sound, filter::text);
     }
     let (counts, problems) = if input.is_partial() {
         check_part(&trace, arguments)?
@@ -51,13 +52,24 @@ pub fn run(arguments: &Verify) -> Result<u8, Stopped> {
         problem_count: problems.len(),
         problems: problems.into_iter().take(LISTED_MAX).collect(),
     };
+    tell(output, arguments, &findings, findings.sound, text)
+}
+
+/// Writes what was found and gives the exit status.
+fn tell<F: Serialize>(
+    mut output: Output,
+    arguments: &Verify,
+    findings: &F,
+    sound: bool,
+    text: impl FnOnce(&F) -> String,
+) -> Result<u8, Stopped> {
     if arguments.json {
-        output.json(&findings)?;
+        output.json(findings)?;
     } else {
-        output.write(text(&findings).as_bytes())?;
+        output.write(text(findings).as_bytes())?;
     }
     output.finish()?;
-    Ok(if findings.sound { 0 } else { FAILED })
+    Ok(if sound { 0 } else { FAILED })
 }
 
 fn text(findings: &Findings) -> String {

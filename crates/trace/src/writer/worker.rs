@@ -12,7 +12,6 @@ use super::output::Output;
 use super::{Codec, Pressure, Spare};
 use crate::access::Gathered;
 use crate::bits::Compressor;
-use crate::block::Refused;
 use crate::container::{
     CODEC_FAST, CODEC_RAW, CODEC_ZSTD, ChunkHeader, CodeHeader, DataHeader, Extra, FILE_HEADER_BYTES, Kind, PathHeader,
     RAW_BYTES_MAX, TRAILER_BYTES, crc, file_header, trailer,
@@ -21,7 +20,7 @@ use crate::error::WriteError;
 use crate::model::{Counts, Exit, Recording, Summary, ThreadSummary};
 use crate::path::{self, PathCoder};
 use crate::program::Program;
-use crate::record::{Definition, Fact, read_code, read_facts, write_exit, write_recording};
+use crate::record::{Fact, read_code, read_facts, write_exit, write_recording};
 
 pub(super) enum Job {
     Code(CodeHeader, Vec<u8>),
@@ -132,7 +131,7 @@ impl Worker {
         let mut refused = None;
         let (program, sequence) = (&mut self.program, self.sequence);
         let result = read_code(content, |definition| {
-            if let Err(error) = define(program, &definition, sequence) {
+            if let Err(error) = program.define(&definition, sequence) {
                 refused.get_or_insert(error);
             }
         });
@@ -297,35 +296,6 @@ impl Worker {
 
     fn written(&mut self, write: impl FnOnce(&mut Output) -> std::io::Result<()>) -> Result<(), WriteError> {
         write(&mut self.output).map_err(|source| WriteError::Write { path: self.part.clone(), source })
-    }
-}
-
-fn define(program: &mut Program, definition: &Definition<'_>, sequence: u32) -> Result<(), WriteError> {
-    match *definition {
-        Definition::Block { image, id, address, code } => {
-            program.blocks.add(image, id, address, code).map_err(|refused| match refused {
-                Refused::Twice => WriteError::BlockTwice { id },
-                Refused::Full => WriteError::Full,
-                _ => WriteError::Block { id, address, length: code.len() },
-            })
-        }
-        Definition::Fragment { image, fragment } => {
-            let first_path = fragment.first_path;
-            program.add_fragment(image, &fragment, sequence).map_err(|refused| match refused {
-                Refused::UnknownBlock(block) => WriteError::UnknownBlock { first_path, block },
-                Refused::Twice => WriteError::PathTwice { first_path },
-                Refused::Full => WriteError::Full,
-                _ => WriteError::Fragment { first_path },
-            })
-        }
-        Definition::Plan(plan) => {
-            let first_path = plan.first_path;
-            program.add_plan(&plan).map_err(|refused| match refused {
-                Refused::Twice => WriteError::PathTwice { first_path },
-                Refused::Full => WriteError::Full,
-                _ => WriteError::Plan { first_path },
-            })
-        }
     }
 }
 

@@ -2,31 +2,27 @@
 
 use cache::{Cover, Geometry, Replacement};
 use filter::cfiat::{Shape, Trust};
-use filter::traptor::{Counting, Sizes, WithoutGshare};
 use mtrace::{CheckError, Checked, Sharing, flow, loads};
-use predict::Tagging;
 use serde::Serialize;
-use trace::{DataMode, ReadError, Trace};
+use trace::Trace;
 
 use crate::arguments::{Filter, Verify};
 use crate::digits::grouped;
-use crate::failure::{FAILED, Failure};
-use crate::output::{Output, Stopped};
+use crate::failure::Failure;
+use crate::select;
 
-/// The sizes of Myers 2014, Figure 4.23 and Table 4.6.
-const SIZES: Sizes =
-    Sizes { gshare: 4096, ras: 32, ibtb: 64, tagging: Tagging::Tagged, without_gshare: WithoutGshare::NotTaken };
+/// The cache of Myers 2014, Table 4.6.
 const CACHE_BYTES: u64 = 32 << 10;
 const LINE_BYTES: u64 = 32;
 const WAYS: usize = 4;
 const GRANULARITY: u64 = 4;
 
 #[derive(Serialize)]
-struct Findings {
+pub struct Findings {
     file: String,
     filter: &'static str,
     shared: bool,
-    sound: bool,
+    pub sound: bool,
     instructions: u64,
     /// Branches or loads that could have been told.
     events: u64,
@@ -35,23 +31,28 @@ struct Findings {
     right: u64,
     wrong: u64,
     problems: Vec<String>,
+    /// What messages tell of, and what is compared.
+    #[serde(skip)]
+    told: &'static str,
+    #[serde(skip)]
+    compared: &'static str,
 }
 
-pub fn run(trace: &Trace, filter: Filter, arguments: &Verify, mut output: Output) -> Result<u8, Stopped> {
+pub fn check(trace: &Trace, filter: Filter, arguments: &Verify) -> Result<Findings, Failure> {
     let sharing = if arguments.shared { Sharing::Shared } else { Sharing::Private };
-    let findings = match filter {
-        Filter::McfTRaptor => check_flow(trace, sharing),
-        Filter::MlvCFiat => check_loads(trace, sharing),
+    let mut findings = match filter {
+        Filter::McfTRaptor => check_flow(trace, sharing).map_err(failure)?,
+        Filter::MlvCFiat => {
+            select::need_values(trace)?;
+            check_loads(trace, sharing).map_err(failure)?
+        }
     };
-    let file = arguments.input.file.display().to_string();
-    let findings = Findings { file, shared: arguments.shared, ..findings.map_err(failure)? };
-    if arguments.json {
-        output.json(&findings)?;
-    } else {
-        output.write(text(&findings).as_bytes())?;
+    findings.file = arguments.input.file.display().to_string();
+    findings.shared = arguments.shared;
+    if select::tell_unfinished(trace, &arguments.input) > 0 {
+        findings.sound = false;
     }
-    output.finish()?;
-    Ok(if findings.sound { 0 } else { FAILED })
+    Ok(findings)
 }
 
 fn failure(error: CheckError) -> Failure {
@@ -62,16 +63,14 @@ fn failure(error: CheckError) -> Failure {
 }
 
 fn check_flow(trace: &Trace, sharing: Sharing) -> Result<Findings, CheckError> {
-    let settings = flow::Settings { sizes: SIZES, counting: Counting::default(), sharing };
-    let checked = flow::check(trace, &settings)?;
+    let checked = flow::check(trace, &flow::Settings { sharing, ..flow::Settings::default() })?;
     let (instructions, events) = (checked.statistics.instructions, checked.statistics.branches());
-    Ok(Findings { instructions, events: events + checked.statistics.exceptions, ..found("mcfTRaptor", checked) })
+    let events = events + checked.statistics.exceptions + checked.statistics.gaps;
+    let found = found("mcfTRaptor", checked);
+    Ok(Findings { instructions, events, told: "branches", compared: "steps", ..found })
 }
 
 fn check_loads(trace: &Trace, sharing: Sharing) -> Result<Findings, CheckError> {
-    if trace.data() != DataMode::Values {
-        return Err(ReadError::NoData.into());
-    }
     let shape = Shape {
         geometry: Geometry::new(CACHE_BYTES, LINE_BYTES, WAYS)?,
         replacement: Replacement::default(),
@@ -79,10 +78,11 @@ fn check_loads(trace: &Trace, sharing: Sharing) -> Result<Findings, CheckError> 
         cover: Cover::default(),
         trust: Trust::default(),
     };
-    let checked = loads::check(trace, &loads::Settings { shape, sharing, invalidation: false })?;
-    let total = checked.statistics.total();
-    let instructions = checked.statistics.instructions;
-    Ok(Findings { instructions, events: total.cache_hits + total.cache_misses, ..found("mlvCFiat", checked) })
+    let invalidation = loads::Invalidation::default();
+    let checked = loads::check(trace, &loads::Settings { shape, sharing, invalidation })?;
+    let (instructions, events) = (checked.statistics.instructions, checked.statistics.all_loads().references());
+    let found = found("mlvCFiat", checked);
+    Ok(Findings { instructions, events, told: "loads", compared: "loads", ..found })
 }
 
 fn found<S>(filter: &'static str, checked: Checked<S>) -> Findings {
@@ -97,14 +97,16 @@ fn found<S>(filter: &'static str, checked: Checked<S>) -> Findings {
         right: checked.right,
         wrong: checked.wrong,
         problems: checked.problems,
+        told: "",
+        compared: "",
     }
 }
 
-fn text(findings: &Findings) -> String {
+pub fn text(findings: &Findings) -> String {
     let mut text: String = findings.problems.iter().map(|problem| format!("{problem}\n")).collect();
     let &Findings { filter, events, messages, right, wrong, instructions, .. } = findings;
     let whose = if findings.shared { "shared" } else { "private" };
-    let (things, shown) = if filter == "mlvCFiat" { ("loads", "loads") } else { ("branches", "steps") };
+    let (things, shown) = (findings.told, findings.compared);
     let verdict = if wrong == 0 { format!("all {shown} come back") } else { format!("{} wrong", grouped(wrong)) };
     text.push_str(&format!(
         "{}: {filter}, {whose}: {verdict}; {} {shown} compared, {} messages for {} {things} in {} instructions\n",
@@ -134,6 +136,8 @@ mod tests {
             right: 1200 - wrong,
             wrong,
             problems,
+            told: "branches",
+            compared: "steps",
         }
     }
 

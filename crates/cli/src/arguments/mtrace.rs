@@ -1,0 +1,396 @@
+//! The tools of mTrace, with the flags of Myers 2014, Tables 4.1, 4.3, 4.5 and 4.6. Those have one dash, also where they have a name; see
+//! [`with_two_dashes`].
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{ArgGroup, Args, ValueEnum};
+
+use super::{parse_count, parse_megabytes, parse_positive_count, parse_seconds};
+use crate::compressor::Compressor;
+use crate::descriptor::flow::Layout;
+
+/// Flags of the tools that are names behind one dash.
+const NAMES: [&str; 13] = [
+    "filter_no_shared_libs",
+    "filter_rtn",
+    "help",
+    "store",
+    "gshare",
+    "RAS",
+    "iBTB",
+    "TRaptorShare",
+    "ca",
+    "cfg",
+    "cls",
+    "cs",
+    "cshare",
+];
+
+const TOOLS: [&str; 4] = ["mcfTrace", "mlsTrace", "mcfTRaptor", "mlvCFiat"];
+
+/// Gives the tools' flags, as the thesis spells them, the second dash that names have elsewhere.
+pub fn with_two_dashes(arguments: impl Iterator<Item = OsString>) -> Vec<OsString> {
+    let mut arguments: Vec<OsString> = arguments.collect();
+    if !arguments.get(1).is_some_and(|verb| TOOLS.iter().any(|tool| verb == tool)) {
+        return arguments;
+    }
+    for argument in arguments.iter_mut().skip(2).take_while(|argument| *argument != "--") {
+        let name = argument.to_str().and_then(|text| text.strip_prefix('-'));
+        let name = name.map(|name| name.split_once('=').map_or(name, |(name, _)| name));
+        if name.is_some_and(|name| NAMES.contains(&name)) {
+            let mut longer = OsString::from("-");
+            longer.push(&argument);
+            *argument = longer;
+        }
+    }
+    arguments
+}
+
+/// What all four tools can be told.
+#[derive(Args, Debug)]
+#[command(group = ArgGroup::new("source").required(true).args(["input", "pid", "command"]))]
+pub struct Common {
+    /// Read this trace (made by `trackway record`) instead of running a program.
+    #[arg(short, long, value_name = "FILE.trk")]
+    pub input: Option<PathBuf>,
+    /// Trace the process with this number, which is running.
+    #[arg(short, long, value_name = "PID", value_parser = clap::value_parser!(i32).range(1..))]
+    pub pid: Option<i32>,
+    /// Leave the program after S seconds; it runs on without being traced.
+    #[arg(long, value_name = "S", value_parser = parse_seconds, conflicts_with = "input")]
+    pub seconds: Option<Duration>,
+    /// Write text instead of binary records.
+    #[arg(short, long)]
+    pub ascii: bool,
+    /// Send what is written through this compressor, which must be installed.
+    #[arg(short, long, value_enum, value_name = "COMPRESSOR")]
+    pub compressor: Option<Compressor>,
+    /// Add the disassembled instruction to each line.
+    #[arg(short, long, requires = "ascii")]
+    pub disassemble: bool,
+    /// Stop when MB megabytes (millions of bytes, before compression) are written; a program runs on by itself.
+    #[arg(short = 'f', long, value_name = "MB", value_parser = parse_megabytes, default_value = "50000")]
+    pub max_size: u64,
+    /// Leave out what is executed in shared libraries.
+    #[arg(long = "filter_no_shared_libs", visible_alias = "no-shared-libs")]
+    pub no_shared_libs: bool,
+    /// Trace only the routines called NAME (* ? and [a-z] are wildcards). May be given several times.
+    #[arg(long = "filter_rtn", visible_alias = "routine", value_name = "NAME",
+        value_parser = clap::builder::NonEmptyStringValueParser::new())]
+    pub routines: Vec<String>,
+    /// Trace what the routines call as well; only of a program that runs.
+    #[arg(long, requires = "routines", conflicts_with = "input")]
+    pub callees: bool,
+    /// Stop after NIST instructions (of all threads together). k, M, G: thousands, millions, thousands of millions.
+    #[arg(short, long, value_name = "NIST", value_parser = parse_positive_count)]
+    pub length: Option<u64>,
+    /// Skip the first NIST instructions (of all threads together).
+    #[arg(short, long, value_name = "NIST", value_parser = parse_count, default_value = "0", hide_default_value = true)]
+    pub skip: u64,
+    /// Write to NAME.bin or NAME.txt, and statistics to NAME.Statistics. Without this, the name is made of the tool's and the time.
+    #[arg(short, long, value_name = "NAME")]
+    pub output: Option<PathBuf>,
+    /// Write threads and sizes of operands as 4 bytes in binary, for more than 256 threads.
+    #[arg(long, conflicts_with = "ascii")]
+    pub wide: bool,
+    /// Switch off the randomisation of addresses in the program.
+    #[arg(long, conflicts_with_all = ["input", "pid"])]
+    pub no_aslr: bool,
+    /// Write the statistics as JSON.
+    #[arg(long)]
+    pub json: bool,
+    /// Print nothing but errors.
+    #[arg(short, long)]
+    pub quiet: bool,
+    /// The program and its arguments.
+    #[arg(trailing_var_arg = true, value_name = "COMMAND")]
+    pub command: Vec<OsString>,
+}
+
+/// mTrace: write a descriptor of every control transfer.
+///
+/// Takes a program that it runs (-- COMMAND), a process (-p) or a recorded trace (-i). Threads of a trace are merged by time; those of a program
+/// come in stretches, in the order in which they were executed so far as each thread is concerned.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+The descriptors (Myers 2014, Figure 4.2):
+  binary  18 bytes: thread (1), address (8), target (8), type (1: 0 = unconditional indirect, 1 = unconditional direct,
+          2 = conditional direct taken, 3 = not taken), integers little-endian
+  -a      THREAD, ADDRESS, TARGET, TYPE            0, 0x0000003f83200b03, 0x0000003f83201130, U, D, T
+
+Examples:
+  trackway mcfTrace -a -d -o ls -- ls -l            ls.txt and ls.Statistics
+  trackway mcfTrace -c gzip -s 3M -l 1M -- ./a.out  a million instructions, compressed
+  trackway mcfTrace -i t.trk -filter_rtn 'parse_*'")]
+pub struct McfTrace {
+    #[command(flatten)]
+    pub common: Common,
+}
+
+/// mTrace: write a descriptor of every load, and with -store of every store.
+///
+/// Takes a program that it runs (-- COMMAND), a process (-p) or a trace recorded with --data values (-i).
+#[derive(Args, Debug)]
+#[command(after_help = "\
+The descriptors (Myers 2014, Figures 4.13 and 4.14):
+  binary  thread (1), with -store 0 = load or 1 = store (1), address (8), operand address (8), size (1), value (size)
+          A size above 255 is written as 255 and its value cut, unless --wide is given.
+  -a      THREAD[, L or S], ADDRESS, OPERAND, SIZE, VALUE   0, L, 0x0000003f83201156, 0x0000003f8341fb80, 8, 0x0000003f83201130
+
+Examples:
+  trackway mlsTrace -a -store -o mm -- ./matmul 16
+  trackway mlsTrace -c zstd -i t.trk")]
+pub struct MlsTrace {
+    #[command(flatten)]
+    pub common: Common,
+    /// Trace stores, too; every descriptor then says which it is.
+    #[arg(long)]
+    pub store: bool,
+    #[command(flatten)]
+    pub order: ByteOrder,
+}
+
+/// How values are written in binary.
+#[derive(Args, Debug)]
+pub struct ByteOrder {
+    /// Write values with their highest byte first in binary, as the thesis's listings do; otherwise as they are in memory.
+    #[arg(long, conflicts_with = "ascii")]
+    pub big_endian: bool,
+}
+
+/// mTrace: write only those branches that predictors mispredict (TRaptor).
+///
+/// Whoever has the program and the same predictors can tell all others from these: `trackway verify --filter mcfTRaptor` shows it.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+The descriptors (Myers 2014, Figure 4.22), with what comes last in binary depending on --layout:
+  binary  mispredicted outcome  6 bytes: thread (1), bCnt (4), type 0 (1)
+          mispredicted target  15 bytes: thread (1), bCnt (4), type 1 (1), taken 1 (1), target (8)
+          exception            18 bytes: thread (1), 0 (4), type 2 (1), iCnt (4), target (8)
+  -a      THREAD, BCNT                              0, 1
+          THREAD, BCNT, T, TARGET                   1, 1, T, 0x0000003f83e07780
+          THREAD, 0, ICNT, TARGET                   0, 0, 78, 0x0000000000401000
+bCnt counts branches since the last descriptor of the thread, the mispredicted one included; iCnt counts instructions. A bCnt of
+0xffffffff in binary means so many branches and nothing else yet (an iCnt of 0xffffffff with target 0 likewise).
+
+Examples:
+  trackway mcfTRaptor -gshare 4096 -RAS 32 -iBTB 64 -a -d -- ./a.out
+  trackway mcfTRaptor -TRaptorShare -i t.trk -o shared")]
+pub struct McfTRaptor {
+    #[command(flatten)]
+    pub common: Common,
+    /// Entries of the outcome predictor: 0 or a power of two.
+    #[arg(long, value_name = "ENTRIES", default_value_t = 4096)]
+    pub gshare: usize,
+    /// Entries of the return address stack: 0 to 64.
+    #[arg(long = "RAS", visible_alias = "ras", value_name = "ENTRIES", default_value_t = 32)]
+    pub ras: usize,
+    /// Entries of the indirect branch target buffer, which has two ways: 0 or a power of two.
+    #[arg(long = "iBTB", visible_alias = "ibtb", value_name = "ENTRIES", default_value_t = 64)]
+    pub ibtb: usize,
+    /// All threads share the predictors. With -i, they get at them in turns of 16 blocks.
+    #[arg(long = "TRaptorShare", visible_alias = "shared")]
+    pub shared: bool,
+    /// What the first branch behind a descriptor is: number 1 (Tewar 2015) or number 2 (Myers 2014, Figure 4.31).
+    #[arg(long, value_enum, value_name = "NUMBER", default_value_t = CountFrom::One)]
+    pub count_from: CountFrom,
+    /// How the target buffer finds a way.
+    #[arg(long, value_enum, value_name = "LOOKUP", default_value_t = Lookup::Tagged)]
+    pub ibtb_lookup: Lookup,
+    /// Which way of the target buffer gives its place to a new target.
+    #[arg(long, value_enum, value_name = "WAY", default_value_t = Replaced::Older)]
+    pub ibtb_victim: Replaced,
+    /// What is said of conditional branches with -gshare 0.
+    #[arg(long, value_enum, value_name = "OUTCOME", default_value_t = NoGshare::NotTaken)]
+    pub without_gshare: NoGshare,
+    /// Where a binary record says what it is.
+    #[arg(long, value_enum, value_name = "PLACE", default_value_t = Layout::Fixed)]
+    pub layout: Layout,
+}
+
+#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CountFrom {
+    #[value(name = "1")]
+    One,
+    #[value(name = "2")]
+    Two,
+}
+
+#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lookup {
+    /// By a tag, the low bits of the path (Tewar 2015): it predicts one target.
+    Tagged,
+    /// Either way counts (Myers 2014); what is filtered so cannot be decoded.
+    Untagged,
+}
+
+#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Replaced {
+    /// The one that was not used last.
+    Older,
+    /// Always the first, as the listing of Myers 2014, Figure 4.27, does.
+    First,
+}
+
+#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NoGshare {
+    /// That they are not taken: those that are taken are written.
+    NotTaken,
+    /// Nothing: all are written (Myers 2014), but nobody can tell which were taken.
+    Nothing,
+}
+
+/// mTrace: write only those values of loads that a cache with first-access flags does not know (CFiat).
+///
+/// Whoever has the same cache, the addresses and the stored values can tell all others from these: `trackway verify --filter mlvCFiat` shows it.
+/// Takes a program that it runs (-- COMMAND), a process (-p) or a trace recorded with --data values (-i).
+#[derive(Args, Debug)]
+#[command(after_help = "\
+The descriptors (Myers 2014, Figure 4.36):
+  binary  thread (1), fahCnt (4), size (1), value (size)
+          A size above 255 is written as 255 and its value cut, unless --wide is given. A fahCnt of 0xffffffff with size 0
+          means so many hits and nothing else yet.
+  -a      THREAD, FAHCNT, VALUE                     0, 2, 0x00000004
+fahCnt counts the loads of the thread that were known since its last descriptor.
+
+Examples:
+  trackway mlvCFiat -cs 64 -ca 4 -cls 64 -a -d -- ./a.out
+  trackway mlvCFiat -cshare -i t.trk --known flags --invalidate threads --invalidate kernel")]
+pub struct MlvCFiat {
+    #[command(flatten)]
+    pub common: Common,
+    /// Size of the cache in KB; with B behind it, in bytes.
+    #[arg(long = "cs", visible_alias = "cache-size", value_name = "KILOBYTES", value_parser = parse_cache_size, default_value = "32")]
+    pub size: u64,
+    /// Bytes of a line.
+    #[arg(long = "cls", visible_alias = "line-size", value_name = "BYTES", default_value_t = 32)]
+    pub line: u64,
+    /// Ways.
+    #[arg(long = "ca", visible_alias = "associativity", value_name = "WAYS", default_value_t = 4)]
+    pub ways: usize,
+    /// Bytes that a first-access flag stands for.
+    #[arg(long = "cfg", visible_alias = "granularity", value_name = "BYTES", default_value_t = 4)]
+    pub granularity: u64,
+    /// All threads share the cache. With -i, they get at it in turns of 16 blocks.
+    #[arg(long = "cshare", visible_alias = "shared")]
+    pub shared: bool,
+    /// Which line gives its place to a new one.
+    #[arg(long, value_enum, value_name = "WHICH", default_value_t = Replace::RoundRobin)]
+    pub replacement: Replace,
+    /// What makes a load known.
+    #[arg(long, value_enum, value_name = "BY", default_value_t = Known::Values)]
+    pub known: Known,
+    /// Which flags an access sets that covers their bytes in part.
+    #[arg(long, value_enum, value_name = "FLAGS", default_value_t = Sets::Touched)]
+    pub flags: Sets,
+    /// Whose writes clear flags, too. May be given several times.
+    #[arg(long, value_enum, value_name = "WHOSE")]
+    pub invalidate: Vec<Invalidate>,
+    #[command(flatten)]
+    pub order: ByteOrder,
+}
+
+#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Replace {
+    /// The ways of a set in turn, from the last to the first (Myers 2014, Figure 4.43).
+    RoundRobin,
+    /// The one that was not used for the longest time.
+    Lru,
+}
+
+#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Known {
+    /// Its flags, and that the value is the one that was there: also what others changed behind the cache's back is written.
+    Values,
+    /// Its flags alone, as in the theses; what others changed without being seen cannot be decoded.
+    Flags,
+}
+
+#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sets {
+    /// Those whose bytes it covers as a whole.
+    Whole,
+    /// All whose bytes it touches, as in the theses. With --known flags, the rest of their bytes cannot be decoded.
+    Touched,
+}
+
+#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Invalidate {
+    /// Those of other threads, in their own private caches.
+    Threads,
+    /// Those of the kernel: a system call or a signal clears all flags, as what it changed is not recorded.
+    Kernel,
+}
+
+/// Parses a number of KB, or of bytes with B behind it.
+fn parse_cache_size(text: &str) -> Result<u64, String> {
+    let (digits, unit) = match text.strip_suffix(['B', 'b']) {
+        Some(digits) => (digits, 1),
+        None => (text, 1024),
+    };
+    let size = digits.parse::<u64>().ok().and_then(|size| size.checked_mul(unit));
+    size.ok_or_else(|| format!("'{text}' is not a size in KB, such as 32, or in bytes, such as 512B"))
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::super::{Arguments, Verb};
+    use super::*;
+
+    fn parse(line: &str) -> Result<Verb, clap::Error> {
+        let words = line.split_whitespace().map(OsString::from);
+        Arguments::try_parse_from(with_two_dashes(words)).map(|arguments| arguments.verb)
+    }
+
+    /// Lines of the thesis: Figures 4.14, 4.23 and 5.2, and one with everything.
+    #[test]
+    fn the_seeds_flags() {
+        let Ok(Verb::MlsTrace(tool)) = parse("trackway mlsTrace -a -store -- ./mm 16 -cs") else { panic!("refused") };
+        assert!(tool.store && tool.common.ascii);
+        assert_eq!(tool.common.command, ["./mm", "16", "-cs"]);
+        let line = "trackway mcfTRaptor -a -d -gshare 256 -RAS 16 -iBTB 32 -TRaptorShare -- ./mm 32";
+        let Ok(Verb::McfTRaptor(tool)) = parse(line) else { panic!("refused") };
+        assert_eq!((tool.gshare, tool.ras, tool.ibtb, tool.shared), (256, 16, 32, true));
+        let Ok(Verb::McfTrace(tool)) = parse("trackway mcfTrace -o p1_gzip -c gzip -- fft -m20 -p1") else {
+            panic!("refused")
+        };
+        assert_eq!((tool.common.output, tool.common.compressor), (Some("p1_gzip".into()), Some(Compressor::Gzip)));
+        let line = "trackway mlvCFiat -cs 64 -cls 64 -ca 2 -cfg 8 -cshare -f 100 -filter_no_shared_libs -filter_rtn main -l 1M -s 5 -i t.trk";
+        let Ok(Verb::MlvCFiat(tool)) = parse(line) else { panic!("refused") };
+        assert_eq!((tool.size, tool.line, tool.ways, tool.granularity, tool.shared), (64 << 10, 64, 2, 8, true));
+        let common = tool.common;
+        assert_eq!(
+            (common.max_size, common.no_shared_libs, common.length, common.skip),
+            (100_000_000, true, Some(1_000_000), 5)
+        );
+        assert_eq!(common.routines, ["main"]);
+    }
+
+    #[test]
+    fn our_own_spellings() {
+        let line = "trackway mlvCFiat --cache-size 512B --line-size 16 --shared --no-shared-libs --routine a --skip 3 --length 4 --output x ls";
+        let Ok(Verb::MlvCFiat(tool)) = parse(line) else { panic!("refused") };
+        assert_eq!((tool.size, tool.line, tool.shared, tool.common.skip), (512, 16, true, 3));
+        assert_eq!(tool.common.command, ["ls"]);
+    }
+
+    #[test]
+    fn what_cannot_be_is_refused() {
+        for line in [
+            "mcfTrace",
+            "mcfTrace -i t.trk ls",
+            "mcfTrace -d ls",
+            "mcfTrace -c arj ls",
+            "mlvCFiat -cs 3x ls",
+            "mcfTrace -store ls",
+        ] {
+            assert!(parse(&format!("trackway {line}")).is_err(), "{line}");
+        }
+        let help = parse("trackway mcfTrace -help").unwrap_err();
+        assert_eq!(help.kind(), clap::error::ErrorKind::DisplayHelp);
+    }
+}

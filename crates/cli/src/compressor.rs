@@ -1,0 +1,88 @@
+//! General-purpose compressors: other programs, which have to be installed.
+
+use std::path::PathBuf;
+
+use clap::ValueEnum;
+
+use crate::failure::Failure;
+
+#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Compressor {
+    Bzip2,
+    Pbzip2,
+    Gzip,
+    Pigz,
+    Zstd,
+    Xz,
+}
+
+impl Compressor {
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Bzip2 => "bzip2",
+            Self::Pbzip2 => "pbzip2",
+            Self::Gzip => "gzip",
+            Self::Pigz => "pigz",
+            Self::Zstd => "zstd",
+            Self::Xz => "xz",
+        }
+    }
+
+    /// What it adds to the name of a file.
+    pub fn suffix(self) -> &'static str {
+        match self {
+            Self::Bzip2 | Self::Pbzip2 => ".bz2",
+            Self::Gzip | Self::Pigz => ".gz",
+            Self::Zstd => ".zst",
+            Self::Xz => ".xz",
+        }
+    }
+
+    /// So that it compresses its input to its output.
+    pub fn arguments(self) -> &'static [&'static str] {
+        match self {
+            Self::Zstd => &["-q", "-c"],
+            Self::Bzip2 | Self::Pbzip2 | Self::Gzip | Self::Pigz | Self::Xz => &["-c"],
+        }
+    }
+
+    /// Refuses a compressor that is not there.
+    pub fn need(self) -> Result<(), Failure> {
+        if find_program(self.name()).is_some() {
+            return Ok(());
+        }
+        let others = Self::value_variants().iter().filter(|other| find_program(other.name()).is_some());
+        let others: Vec<&str> = others.map(|other| other.name()).collect();
+        let failure = Failure::new(format!("the compressor {} is not installed", self.name()));
+        Err(match others.as_slice() {
+            [] => failure.hint("no other is installed either"),
+            others => failure.hint(format!("installed are {}", others.join(", "))),
+        })
+    }
+}
+
+/// Where a program is that is called by this name.
+pub fn find_program(name: &str) -> Option<PathBuf> {
+    if name.contains('/') {
+        return Some(PathBuf::from(name));
+    }
+    std::env::split_paths(&std::env::var_os("PATH")?).map(|directory| directory.join(name)).find(|path| path.is_file())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_as_on_the_command_line() {
+        for compressor in Compressor::value_variants() {
+            assert_eq!(compressor.to_possible_value().unwrap().get_name(), compressor.name());
+        }
+    }
+
+    #[test]
+    fn programs_are_found() {
+        assert!(find_program("sh").is_some_and(|path| path.is_absolute()));
+        assert_eq!(find_program("no-such-program"), None);
+    }
+}

@@ -1,0 +1,144 @@
+//! How executed things are written, one by one: as lines of text, as binary records, or as JSON. The formats are those of mTrace (Myers 2014,
+//! chapter 4): [`control`] as mcfTrace, [`memory`] as mlsTrace, [`flow`] as mcfTRaptor, [`loads`] as mlvCFiat.
+//!
+//! Everything is appended to a list of bytes; whoever owns it writes it out now and then.
+
+pub mod control;
+pub mod flow;
+pub mod loads;
+pub mod memory;
+mod text;
+
+pub use text::Texts;
+
+use crate::digits::hex;
+
+/// How one thing is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Shape {
+    Ascii,
+    Binary(Binary),
+    Json,
+}
+
+/// What may be different in binary records.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Binary {
+    /// Threads and sizes of operands have 4 bytes.
+    pub wide: bool,
+    /// Values begin with their highest byte.
+    pub values_reversed: bool,
+}
+
+/// One line or record under construction, without an allocation.
+pub struct Line {
+    bytes: [u8; 96],
+    length: usize,
+}
+
+impl Line {
+    pub fn new() -> Self {
+        Self { bytes: [0; 96], length: 0 }
+    }
+
+    #[inline]
+    pub fn push(&mut self, text: &[u8]) {
+        self.bytes[self.length..self.length + text.len()].copy_from_slice(text);
+        self.length += text.len();
+    }
+
+    /// A number in decimal; mostly one digit.
+    #[inline]
+    pub fn push_number(&mut self, number: u64) {
+        if number >= 10 {
+            self.push_number(number / 10);
+        }
+        self.push(&[b'0' + (number % 10) as u8]);
+    }
+
+    /// A thread, or the size of an operand, in binary.
+    #[inline]
+    pub fn push_small(&mut self, number: u32, wide: bool) {
+        if wide {
+            self.push(&number.to_le_bytes());
+        } else {
+            self.push(&[number as u8]);
+        }
+    }
+
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.bytes[..self.length]
+    }
+
+    /// Ends a line of text, perhaps with the text of an instruction.
+    pub fn end_text(mut self, separator: &[u8], text: Option<&str>, lines: &mut Vec<u8>) {
+        match text {
+            None => {
+                self.push(b"\n");
+                lines.extend_from_slice(self.as_bytes());
+            }
+            Some(text) => {
+                self.push(separator);
+                lines.extend_from_slice(self.as_bytes());
+                lines.extend_from_slice(text.as_bytes());
+                lines.push(b'\n');
+            }
+        }
+    }
+
+    /// Ends a JSON object. Disassembly has neither quotes nor backslashes, so it needs no escapes.
+    pub fn end_json(self, text: Option<&str>, lines: &mut Vec<u8>) {
+        lines.extend_from_slice(self.as_bytes());
+        if let Some(text) = text {
+            lines.extend_from_slice(b",\"assembly\":\"");
+            lines.extend_from_slice(text.as_bytes());
+            lines.push(b'"');
+        }
+        lines.extend_from_slice(b"}\n");
+    }
+}
+
+/// Writes an executed instruction.
+#[inline]
+pub fn instruction(shape: Shape, thread: u32, address: u64, text: Option<&str>, lines: &mut Vec<u8>) {
+    let mut line = Line::new();
+    match shape {
+        Shape::Ascii => {
+            line.push_number(thread.into());
+            line.push(b", ");
+            line.push(&hex(address));
+            line.end_text(b", ", text, lines);
+        }
+        Shape::Binary(Binary { wide, .. }) => {
+            line.push_small(thread, wide);
+            line.push(&address.to_le_bytes());
+            lines.extend_from_slice(line.as_bytes());
+        }
+        Shape::Json => {
+            line.push(b"{\"thread\":");
+            line.push_number(thread.into());
+            line.push(b",\"address\":\"");
+            line.push(&hex(address));
+            line.push(b"\"");
+            line.end_json(text, lines);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn instructions() {
+        let check = |shape, text, expected: &[u8]| {
+            let mut lines = Vec::new();
+            instruction(shape, 12, 0x400572, text, &mut lines);
+            assert_eq!(lines, expected);
+        };
+        check(Shape::Ascii, None, b"12, 0x0000000000400572\n");
+        check(Shape::Ascii, Some("loop 0x400572"), b"12, 0x0000000000400572, loop 0x400572\n");
+        check(Shape::Binary(Binary::default()), None, b"\x0c\x72\x05\x40\0\0\0\0\0");
+        check(Shape::Json, None, b"{\"thread\":12,\"address\":\"0x0000000000400572\"}\n");
+    }
+}

@@ -1,0 +1,170 @@
+//! Branches as mcfTrace writes them (Myers 2014, Figures 4.2 and 4.3).
+
+use isa::Transfer;
+use trace::{Block, Leave, Step};
+
+use super::{Binary, Line, Shape};
+use crate::digits::hex;
+
+/// The type and outcome of a branch, numbered as in the binary format.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Class {
+    UnconditionalIndirect = 0,
+    UnconditionalDirect = 1,
+    ConditionalTaken = 2,
+    ConditionalNotTaken = 3,
+}
+
+impl Class {
+    pub fn of(leave: Leave) -> Option<Self> {
+        match leave {
+            Leave::Indirect => Some(Self::UnconditionalIndirect),
+            Leave::Direct => Some(Self::UnconditionalDirect),
+            Leave::Taken => Some(Self::ConditionalTaken),
+            Leave::NotTaken => Some(Self::ConditionalNotTaken),
+            Leave::Syscall | Leave::Next | Leave::Interrupted => None,
+        }
+    }
+
+    fn letters(self) -> &'static [u8] {
+        match self {
+            Self::UnconditionalIndirect => b"U, I, T",
+            Self::UnconditionalDirect => b"U, D, T",
+            Self::ConditionalTaken => b"C, D, T",
+            Self::ConditionalNotTaken => b"C, D, NT",
+        }
+    }
+
+    fn json(self) -> &'static [u8] {
+        match self {
+            Self::UnconditionalIndirect => b"\"type\":\"UI\",\"taken\":true",
+            Self::UnconditionalDirect => b"\"type\":\"UD\",\"taken\":true",
+            Self::ConditionalTaken => b"\"type\":\"CD\",\"taken\":true",
+            Self::ConditionalNotTaken => b"\"type\":\"CD\",\"taken\":false",
+        }
+    }
+}
+
+/// One executed branch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Descriptor {
+    pub thread: u32,
+    pub address: u64,
+    pub target: u64,
+    pub class: Class,
+}
+
+impl Descriptor {
+    /// The branch that `step` ends with, if it ends with one.
+    #[inline]
+    pub fn of(thread: u32, step: &Step, block: &Block) -> Option<Self> {
+        let class = Class::of(step.leave())?;
+        Some(Self { thread, address: block.last(), target: target(step, block, class), class })
+    }
+
+    pub fn write(&self, shape: Shape, text: Option<&str>, lines: &mut Vec<u8>) {
+        let &Self { thread, address, target, class } = self;
+        let mut line = Line::new();
+        match shape {
+            Shape::Ascii => {
+                line.push_number(thread.into());
+                for address in [address, target] {
+                    line.push(b", ");
+                    line.push(&hex(address));
+                }
+                line.push(b", ");
+                line.push(class.letters());
+                line.end_text(b" ", text, lines);
+            }
+            Shape::Binary(Binary { wide, .. }) => {
+                line.push_small(thread, wide);
+                line.push(&address.to_le_bytes());
+                line.push(&target.to_le_bytes());
+                line.push(&[class as u8]);
+                lines.extend_from_slice(line.as_bytes());
+            }
+            Shape::Json => {
+                line.push(b"{\"thread\":");
+                line.push_number(thread.into());
+                line.push(b",\"address\":\"");
+                line.push(&hex(address));
+                line.push(b"\",\"target\":\"");
+                line.push(&hex(target));
+                line.push(b"\",");
+                lines.extend_from_slice(line.as_bytes());
+                let mut rest = Line::new();
+                rest.push(class.json());
+                rest.end_json(text, lines);
+            }
+        }
+    }
+}
+
+/// Where the branch went, or would have gone (Figure 4.8).
+fn target(step: &Step, block: &Block, class: Class) -> u64 {
+    match (class, block.transfer()) {
+        (Class::ConditionalNotTaken, Transfer::Conditional { target }) => target,
+        _ => step.next(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(shape: Shape, descriptor: &Descriptor, text: Option<&str>, expected: &[u8]) {
+        let mut lines = Vec::new();
+        descriptor.write(shape, text, &mut lines);
+        assert_eq!(lines, expected);
+    }
+
+    const CALL: Descriptor =
+        Descriptor { thread: 0, address: 0x3f_8320_0b03, target: 0x3f_8320_1130, class: Class::UnconditionalDirect };
+
+    /// The example of Figure 4.2.
+    #[test]
+    fn the_descriptor_of_the_seed() {
+        let plain = b"0, 0x0000003f83200b03, 0x0000003f83201130, U, D, T\n";
+        check(Shape::Ascii, &CALL, None, plain);
+        let assembly = b"0, 0x0000003f83200b03, 0x0000003f83201130, U, D, T call 0x3f83201130\n";
+        check(Shape::Ascii, &CALL, Some("call 0x3f83201130"), assembly);
+        let binary = b"\x00\x03\x0b\x20\x83\x3f\x00\x00\x00\x30\x11\x20\x83\x3f\x00\x00\x00\x01";
+        assert_eq!(binary.len(), 18);
+        check(Shape::Binary(Binary::default()), &CALL, None, binary);
+        let wide = b"\x00\x00\x00\x00\x03\x0b\x20\x83\x3f\x00\x00\x00\x30\x11\x20\x83\x3f\x00\x00\x00\x01";
+        check(Shape::Binary(Binary { wide: true, ..Binary::default() }), &CALL, None, wide);
+    }
+
+    /// Line 9 of Figure 4.3 and the classes of Figure 4.2.
+    #[test]
+    fn classes_and_outcomes() {
+        let descriptor = Descriptor {
+            thread: 1,
+            address: 0x7f5a_4099_6bbe,
+            target: 0x7f5a_4099_6be4,
+            class: Class::ConditionalNotTaken,
+        };
+        check(Shape::Ascii, &descriptor, None, b"1, 0x00007f5a40996bbe, 0x00007f5a40996be4, C, D, NT\n");
+        let letters = |leave| Class::of(leave).map(|class| (class as u8, class.letters()));
+        assert_eq!(letters(Leave::Indirect), Some((0, &b"U, I, T"[..])));
+        assert_eq!(letters(Leave::Direct), Some((1, &b"U, D, T"[..])));
+        assert_eq!(letters(Leave::Taken), Some((2, &b"C, D, T"[..])));
+        assert_eq!(letters(Leave::NotTaken), Some((3, &b"C, D, NT"[..])));
+        assert_eq!(letters(Leave::Syscall), None);
+    }
+
+    #[test]
+    fn the_largest_line_fits() {
+        let descriptor =
+            Descriptor { thread: u32::MAX, address: u64::MAX, target: u64::MAX, class: Class::ConditionalNotTaken };
+        let expected = b"4294967295, 0xffffffffffffffff, 0xffffffffffffffff, C, D, NT\n";
+        check(Shape::Ascii, &descriptor, None, expected);
+        let mut json = Vec::new();
+        descriptor.write(Shape::Json, Some("jz 0x1"), &mut json);
+        let value: serde_json::Value = serde_json::from_slice(&json).unwrap();
+        assert_eq!(value["thread"], u32::MAX);
+        assert_eq!(value["taken"], false);
+        assert_eq!(value["assembly"], "jz 0x1");
+    }
+}

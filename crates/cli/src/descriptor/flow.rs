@@ -1,0 +1,169 @@
+//! What mcfTRaptor tells (Myers 2014, Figure 4.22): mispredicted outcomes, mispredicted targets, exceptions.
+//!
+//! Counts have four bytes in binary. A larger one is split: [`COUNT_MAX`] in a record of its own, which tells of nothing else, and the rest.
+
+use filter::traptor::Message;
+
+use super::{Binary, Line, Shape};
+use crate::digits::hex;
+
+/// Where the byte is that tells what a binary record is.
+#[derive(clap::ValueEnum, Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Layout {
+    /// Behind the count, at the same place in all records: they can be read from the first to the last.
+    #[default]
+    Fixed,
+    /// At the end, as Figure 4.22 draws it: they can only be read from the last to the first.
+    Last,
+    /// Nowhere, as the text says (5, 14 and 17 bytes): only whoever executes the program knows what comes.
+    None,
+}
+
+/// Records say what they are.
+const OUTCOME: u8 = 0;
+const TARGET: u8 = 1;
+const EXCEPTION: u8 = 2;
+
+/// In place of a count: so many, and nothing else happened yet.
+const COUNT_MAX: u32 = u32::MAX;
+
+/// Writes a message.
+pub fn write(shape: Shape, layout: Layout, thread: u32, message: Message, text: Option<&str>, lines: &mut Vec<u8>) {
+    match shape {
+        Shape::Binary(binary) => write_binary(binary, layout, thread, message, lines),
+        Shape::Ascii | Shape::Json => write_ascii(thread, message, text, lines),
+    }
+}
+
+fn write_ascii(thread: u32, message: Message, text: Option<&str>, lines: &mut Vec<u8>) {
+    let mut line = Line::new();
+    line.push_number(thread.into());
+    line.push(b", ");
+    match message {
+        Message::Outcome { branches } => line.push_number(branches),
+        Message::Target { branches, target } => {
+            line.push_number(branches);
+            line.push(b", T, ");
+            line.push(&hex(target));
+        }
+        Message::Exception { instructions, target } => {
+            line.push(b"0, ");
+            line.push_number(instructions);
+            line.push(b", ");
+            line.push(&hex(target));
+        }
+    }
+    line.end_text(b" ", text, lines);
+}
+
+fn write_binary(binary: Binary, layout: Layout, thread: u32, message: Message, lines: &mut Vec<u8>) {
+    let record = Record { binary, layout, thread };
+    match message {
+        Message::Outcome { branches } => record.write(OUTCOME, record.split(branches, OUTCOME, lines), &[], lines),
+        Message::Target { branches, target } => {
+            let count = record.split(branches, OUTCOME, lines);
+            let mut rest = [1; 9];
+            rest[1..].copy_from_slice(&target.to_le_bytes());
+            record.write(TARGET, count, &rest, lines);
+        }
+        Message::Exception { instructions, target } => {
+            let count = record.split(instructions, EXCEPTION, lines);
+            record.write(EXCEPTION, 0, &exception(count, target), lines);
+        }
+    }
+}
+
+fn exception(count: u32, target: u64) -> [u8; 12] {
+    let mut rest = [0; 12];
+    rest[..4].copy_from_slice(&count.to_le_bytes());
+    rest[4..].copy_from_slice(&target.to_le_bytes());
+    rest
+}
+
+struct Record {
+    binary: Binary,
+    layout: Layout,
+    thread: u32,
+}
+
+impl Record {
+    fn write(&self, kind: u8, count: u32, rest: &[u8], lines: &mut Vec<u8>) {
+        let mut line = Line::new();
+        line.push_small(self.thread, self.binary.wide);
+        line.push(&count.to_le_bytes());
+        if self.layout == Layout::Fixed {
+            line.push(&[kind]);
+        }
+        line.push(rest);
+        if self.layout == Layout::Last {
+            line.push(&[kind]);
+        }
+        lines.extend_from_slice(line.as_bytes());
+    }
+
+    /// What is left of a count when all that does not fit was written.
+    fn split(&self, mut count: u64, kind: u8, lines: &mut Vec<u8>) -> u32 {
+        while count >= u64::from(COUNT_MAX) {
+            match kind {
+                EXCEPTION => self.write(kind, 0, &exception(COUNT_MAX, 0), lines),
+                _ => self.write(kind, COUNT_MAX, &[], lines),
+            }
+            count -= u64::from(COUNT_MAX);
+        }
+        // Smaller than the greatest that fits.
+        count as u32
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const OUTCOME_1: Message = Message::Outcome { branches: 1 };
+    const CALL: Message = Message::Target { branches: 1, target: 0x3f_83e0_7780 };
+    const DIVISION: Message = Message::Exception { instructions: 78, target: 0x40_1000 };
+
+    fn ascii(thread: u32, message: Message, text: Option<&str>) -> String {
+        let mut lines = Vec::new();
+        write(Shape::Ascii, Layout::Fixed, thread, message, text, &mut lines);
+        String::from_utf8(lines).unwrap()
+    }
+
+    /// The examples of Figure 4.22; the last one lacks the target there.
+    #[test]
+    fn the_descriptors_of_the_seed() {
+        assert_eq!(ascii(0, OUTCOME_1, Some("jz 0x7f428fe34618")), "0, 1 jz 0x7f428fe34618\n");
+        assert_eq!(ascii(1, CALL, Some("call rax")), "1, 1, T, 0x0000003f83e07780 call rax\n");
+        assert_eq!(ascii(0, DIVISION, None), "0, 0, 78, 0x0000000000401000\n");
+    }
+
+    fn binary(layout: Layout, message: Message) -> Vec<u8> {
+        let mut lines = Vec::new();
+        write(Shape::Binary(Binary::default()), layout, 3, message, None, &mut lines);
+        lines
+    }
+
+    #[test]
+    fn sizes_and_places() {
+        for (layout, sizes) in [(Layout::Fixed, [6, 15, 18]), (Layout::Last, [6, 15, 18]), (Layout::None, [5, 14, 17])]
+        {
+            assert_eq!([OUTCOME_1, CALL, DIVISION].map(|message| binary(layout, message).len()), sizes);
+        }
+        assert_eq!(binary(Layout::Fixed, OUTCOME_1), b"\x03\x01\0\0\0\0");
+        assert_eq!(binary(Layout::Fixed, CALL), b"\x03\x01\0\0\0\x01\x01\x80\x77\xe0\x83\x3f\0\0\0");
+        assert_eq!(binary(Layout::Fixed, DIVISION), b"\x03\0\0\0\0\x02\x4e\0\0\0\0\x10\x40\0\0\0\0\0");
+        assert_eq!(binary(Layout::Last, DIVISION), b"\x03\0\0\0\0\x4e\0\0\0\0\x10\x40\0\0\0\0\0\x02");
+    }
+
+    #[test]
+    fn large_counts_are_split() {
+        let branches = u64::from(u32::MAX) * 2 + 5;
+        let records = binary(Layout::Fixed, Message::Outcome { branches });
+        assert_eq!(records, b"\x03\xff\xff\xff\xff\0\x03\xff\xff\xff\xff\0\x03\x05\0\0\0\0");
+        assert_eq!(ascii(0, Message::Outcome { branches }, None), "0, 8589934595\n");
+        let records = binary(Layout::Fixed, Message::Exception { instructions: u64::from(u32::MAX), target: 7 });
+        assert_eq!(records.len(), 36);
+        assert_eq!(records[6..18], *b"\xff\xff\xff\xff\0\0\0\0\0\0\0\0");
+        assert_eq!(records[24..], *b"\0\0\0\0\x07\0\0\0\0\0\0\0");
+    }
+}

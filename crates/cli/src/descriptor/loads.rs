@@ -1,0 +1,66 @@
+//! What mlvCFiat tells (Myers 2014, Figure 4.36): values of loads, each with the number of loads before it that were known.
+
+use super::memory::{push_value, write_value};
+use super::{Line, Shape};
+
+/// In place of a count in binary: so many were known, and nothing is told yet; the size is 0.
+const COUNT_MAX: u32 = u32::MAX;
+
+/// Writes a load that was not known.
+pub fn write(shape: Shape, thread: u32, hits: u64, value: &[u8], text: Option<&str>, lines: &mut Vec<u8>) {
+    let mut line = Line::new();
+    let Shape::Binary(binary) = shape else {
+        line.push_number(thread.into());
+        line.push(b", ");
+        line.push_number(hits);
+        line.push(b", ");
+        return push_value(line, value, lines).end_text(b" ", text, lines);
+    };
+    let mut record = |hits: u32, value: &[u8]| {
+        let mut line = Line::new();
+        line.push_small(thread, binary.wide);
+        line.push(&hits.to_le_bytes());
+        let size = u32::try_from(value.len()).unwrap_or(u32::MAX);
+        let size = if binary.wide { size } else { size.min(u8::MAX.into()) };
+        line.push_small(size, binary.wide);
+        lines.extend_from_slice(line.as_bytes());
+        write_value(value.get(..size as usize).unwrap_or(value), binary, lines);
+    };
+    let mut left = hits;
+    while left >= u64::from(COUNT_MAX) {
+        record(COUNT_MAX, &[]);
+        left -= u64::from(COUNT_MAX);
+    }
+    // Smaller than the greatest that fits.
+    record(left as u32, value);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Binary;
+    use super::*;
+
+    fn written(shape: Shape, hits: u64, value: &[u8], text: Option<&str>) -> Vec<u8> {
+        let mut lines = Vec::new();
+        write(shape, 0, hits, value, text, &mut lines);
+        lines
+    }
+
+    /// The example of Figure 4.36.
+    #[test]
+    fn the_descriptor_of_the_seed() {
+        let line = written(Shape::Ascii, 2, &[4, 0, 0, 0], Some("mov r8d, dword ptr [rax]"));
+        assert_eq!(line, b"0, 2, 0x00000004 mov r8d, dword ptr [rax]\n");
+        let plain = Shape::Binary(Binary::default());
+        assert_eq!(written(plain, 2, &[4, 0, 0, 0], None), b"\0\x02\0\0\0\x04\x04\0\0\0");
+        let reversed = Shape::Binary(Binary { values_reversed: true, ..Binary::default() });
+        assert_eq!(written(reversed, 2, &[4, 0, 0, 0], None), b"\0\x02\0\0\0\x04\0\0\0\x04");
+    }
+
+    #[test]
+    fn large_counts_are_split() {
+        let plain = Shape::Binary(Binary::default());
+        assert_eq!(written(plain, u64::from(u32::MAX) + 1, &[9], None), b"\0\xff\xff\xff\xff\0\0\x01\0\0\0\x01\x09");
+        assert_eq!(written(plain, 0, &[7; 300], None)[5..], [&[255][..], &[7; 255]].concat());
+    }
+}

@@ -1,0 +1,219 @@
+//! Memory accesses as mlsTrace writes them: the six fields of Myers 2014, Figure 4.14, as text, and the descriptor of
+//! Figure 4.13 in binary.
+
+use trace::{Access, Batch};
+
+use super::{Binary, Line, Shape};
+use crate::digits::{hex, hex_of_bytes};
+
+/// One load or store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Descriptor<'a> {
+    pub thread: u32,
+    pub store: bool,
+    pub address: u64,
+    pub operand: u64,
+    pub size: u32,
+    pub value: Option<&'a [u8]>,
+}
+
+/// Which fields there are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fields {
+    All,
+    /// Without the one that tells loads from stores, if there are only loads.
+    Loads,
+}
+
+impl<'a> Descriptor<'a> {
+    pub fn of(batch: &'a Batch, access: &Access) -> Self {
+        Self {
+            thread: batch.thread(),
+            store: access.is_write(),
+            address: access.pc(),
+            operand: access.address(),
+            size: access.size(),
+            value: batch.value(access),
+        }
+    }
+
+    pub fn write(&self, shape: Shape, fields: Fields, text: Option<&str>, lines: &mut Vec<u8>) {
+        match shape {
+            Shape::Ascii => self.write_ascii(fields, text, lines),
+            Shape::Binary(binary) => self.write_binary(fields, binary, lines),
+            Shape::Json => self.write_json(text, lines),
+        }
+    }
+
+    fn write_ascii(&self, fields: Fields, text: Option<&str>, lines: &mut Vec<u8>) {
+        let mut line = Line::new();
+        line.push_number(self.thread.into());
+        line.push(match (fields, self.store) {
+            (Fields::Loads, _) => b", ",
+            (Fields::All, true) => b", S, ",
+            (Fields::All, false) => b", L, ",
+        });
+        line.push(&hex(self.address));
+        line.push(b", ");
+        line.push(&hex(self.operand));
+        line.push(b", ");
+        line.push_number(self.size.into());
+        if let Some(value) = self.value {
+            line.push(b", ");
+            line = push_value(line, value, lines);
+        }
+        line.end_text(b" ", text, lines);
+    }
+
+    fn write_binary(&self, fields: Fields, binary: Binary, lines: &mut Vec<u8>) {
+        let mut line = Line::new();
+        line.push_small(self.thread, binary.wide);
+        if fields == Fields::All {
+            line.push(&[u8::from(self.store)]);
+        }
+        line.push(&self.address.to_le_bytes());
+        line.push(&self.operand.to_le_bytes());
+        let size = if binary.wide { self.size } else { self.size.min(u8::MAX.into()) };
+        line.push_small(size, binary.wide);
+        lines.extend_from_slice(line.as_bytes());
+        if let Some(value) = self.value {
+            write_value(value.get(..size as usize).unwrap_or(value), binary, lines);
+        }
+    }
+
+    fn write_json(&self, text: Option<&str>, lines: &mut Vec<u8>) {
+        let mut line = Line::new();
+        line.push(b"{\"thread\":");
+        line.push_number(self.thread.into());
+        line.push(b",\"kind\":\"");
+        line.push(if self.store { b"store" } else { b"load" });
+        line.push(b"\",\"address\":\"");
+        line.push(&hex(self.address));
+        lines.extend_from_slice(line.as_bytes());
+        line = Line::new();
+        line.push(b"\",\"operand\":\"");
+        line.push(&hex(self.operand));
+        line.push(b"\",\"size\":");
+        line.push_number(self.size.into());
+        if let Some(value) = self.value {
+            line.push(b",\"value\":\"");
+            line = push_value(line, value, lines);
+            line.push(b"\"");
+        }
+        line.end_json(text, lines);
+    }
+}
+
+/// Goes on with a line by a value as a number. What does not fit is written out first.
+pub fn push_value(mut line: Line, value: &[u8], lines: &mut Vec<u8>) -> Line {
+    let mut digits = [0; 2 + 2 * 64];
+    if value.len() <= 8 {
+        line.push(hex_of_bytes(value, &mut digits));
+        return line;
+    }
+    line.push(b"0x");
+    lines.extend_from_slice(line.as_bytes());
+    // Highest byte first, as a number is written.
+    for part in value.rchunks(64) {
+        lines.extend_from_slice(&hex_of_bytes(part, &mut digits)[2..]);
+    }
+    Line::new()
+}
+
+/// Writes a value in binary.
+pub fn write_value(value: &[u8], binary: Binary, lines: &mut Vec<u8>) {
+    if binary.values_reversed {
+        lines.extend(value.iter().rev());
+    } else {
+        lines.extend_from_slice(value);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(shape: Shape, descriptor: &Descriptor, text: Option<&str>, expected: &[u8]) {
+        let mut lines = Vec::new();
+        descriptor.write(shape, Fields::All, text, &mut lines);
+        assert_eq!(lines, expected, "{}", String::from_utf8_lossy(&lines));
+    }
+
+    const VALUE: [u8; 8] = 0x3f_8320_1130u64.to_le_bytes();
+    /// Line 21 of Figure 4.14.
+    const LOAD: Descriptor = Descriptor {
+        thread: 0,
+        store: false,
+        address: 0x3f_8320_1156,
+        operand: 0x3f_8341_fb80,
+        size: 8,
+        value: Some(&VALUE),
+    };
+
+    #[test]
+    fn the_fields_of_the_seed() {
+        let plain = b"0, L, 0x0000003f83201156, 0x0000003f8341fb80, 8, 0x0000003f83201130\n";
+        check(Shape::Ascii, &LOAD, None, plain);
+        // Line 9 of Figure 4.18.
+        let store = Descriptor {
+            thread: 0,
+            store: true,
+            address: 0x4005a0,
+            operand: 0x7fff_19df_6161,
+            size: 1,
+            value: Some(&[0xff]),
+        };
+        let line = b"0, S, 0x00000000004005a0, 0x00007fff19df6161, 1, 0xff mov byte ptr [rsp+rax*1+0x1a0], dl\n";
+        check(Shape::Ascii, &store, Some("mov byte ptr [rsp+rax*1+0x1a0], dl"), line);
+        check(
+            Shape::Ascii,
+            &Descriptor { value: None, ..LOAD },
+            None,
+            b"0, L, 0x0000003f83201156, 0x0000003f8341fb80, 8\n",
+        );
+    }
+
+    /// Line 11 of Figure 4.20: 1.0 with ten bytes.
+    #[test]
+    fn long_values_are_numbers() {
+        let value = [0, 0, 0, 0, 0, 0, 0, 0x80, 0xff, 0x3f];
+        let descriptor = Descriptor { size: 10, value: Some(&value), ..LOAD };
+        let line = b"0, L, 0x0000003f83201156, 0x0000003f8341fb80, 10, 0x3fff8000000000000000\n";
+        check(Shape::Ascii, &descriptor, None, line);
+        let value: Vec<u8> = (0..130).collect();
+        let descriptor = Descriptor { size: 130, value: Some(&value), ..LOAD };
+        let digits: String = value.iter().rev().map(|byte| format!("{byte:02x}")).collect();
+        let line = format!("0, L, 0x0000003f83201156, 0x0000003f8341fb80, 130, 0x{digits} x\n");
+        check(Shape::Ascii, &descriptor, Some("x"), line.as_bytes());
+    }
+
+    /// mlsTrace without -store; and values with their highest byte first.
+    #[test]
+    fn loads_alone() {
+        let written = |shape| {
+            let mut lines = Vec::new();
+            LOAD.write(shape, Fields::Loads, None, &mut lines);
+            lines
+        };
+        let plain = b"0, 0x0000003f83201156, 0x0000003f8341fb80, 8, 0x0000003f83201130\n";
+        assert_eq!(written(Shape::Ascii), plain);
+        let reversed = Binary { values_reversed: true, ..Binary::default() };
+        let binary = b"\0\x56\x11\x20\x83\x3f\0\0\0\x80\xfb\x41\x83\x3f\0\0\0\x08\0\0\0\x3f\x83\x20\x11\x30";
+        assert_eq!(written(Shape::Binary(reversed)), binary);
+    }
+
+    #[test]
+    fn binary_and_json() {
+        let binary = b"\0\0\x56\x11\x20\x83\x3f\0\0\0\x80\xfb\x41\x83\x3f\0\0\0\x08\x30\x11\x20\x83\x3f\0\0\0";
+        assert_eq!(binary.len(), 1 + 1 + 8 + 8 + 1 + 8);
+        check(Shape::Binary(Binary::default()), &LOAD, None, binary);
+        let value = [7; 300];
+        let long = Descriptor { store: true, size: 300, value: Some(&value), ..LOAD };
+        let head = [&[0, 1][..], &binary[2..18]].concat();
+        check(Shape::Binary(Binary::default()), &long, None, &[&head[..], &[255], &[7; 255]].concat());
+        let wide = [&[0, 0, 0, 0, 1][..], &binary[2..18], &[44, 1, 0, 0], &[7; 300]].concat();
+        check(Shape::Binary(Binary { wide: true, ..Binary::default() }), &long, None, &wide);
+        let json = br#"{"thread":0,"kind":"load","address":"0x0000003f83201156","operand":"0x0000003f8341fb80","size":8,"value":"0x0000003f83201130","assembly":"nop"}"#;
+        check(Shape::Json, &LOAD, Some("nop"), &[&json[..], b"\n"].concat());
+    }
+}

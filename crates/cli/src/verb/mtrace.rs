@@ -1,0 +1,144 @@
+//! The tools of mTrace (Myers 2014, chapter 4): `mcfTrace`, `mlsTrace`, `mcfTRaptor`, `mlvCFiat`, on a program that runs or on a recorded
+//! trace.
+//!
+//! Each of them is a [`Tool`], which takes batches and writes descriptors. Where batches come from is in [`source`], where descriptors go
+//! to in [`files`].
+
+mod control;
+mod files;
+mod flow;
+mod loads;
+mod memory;
+mod routines;
+mod source;
+
+use std::time::Instant;
+
+use mtrace::Sharing;
+use serde::Serialize;
+use trace::{Batch, Blocks, DataMode};
+
+use crate::arguments::mtrace::{ByteOrder, Common, McfTRaptor, McfTrace, MlsTrace, MlvCFiat};
+use crate::descriptor::{Binary, Shape};
+use crate::digits::grouped;
+use crate::output::{Output, Stopped};
+use files::{Descriptors, Names};
+
+pub fn run_mcftrace(arguments: &McfTrace) -> Result<u8, Stopped> {
+    run(&arguments.common, Binary::default(), control::Tool::default())
+}
+
+pub fn run_mlstrace(arguments: &MlsTrace) -> Result<u8, Stopped> {
+    run(&arguments.common, binary(&arguments.order), memory::Tool::new(arguments.store))
+}
+
+pub fn run_mcftraptor(arguments: &McfTRaptor) -> Result<u8, Stopped> {
+    run(&arguments.common, Binary::default(), flow::Tool::new(arguments)?)
+}
+
+pub fn run_mlvcfiat(arguments: &MlvCFiat) -> Result<u8, Stopped> {
+    run(&arguments.common, binary(&arguments.order), loads::Tool::new(arguments)?)
+}
+
+fn binary(order: &ByteOrder) -> Binary {
+    Binary { values_reversed: order.big_endian, ..Binary::default() }
+}
+
+/// One of the four.
+trait Tool {
+    const NAME: &'static str;
+    /// What has to be recorded beside control flow.
+    const DATA: DataMode;
+    type Statistics: Serialize;
+
+    /// What a descriptor consists of, in words.
+    fn fields(&self) -> &'static str;
+
+    fn sharing(&self) -> Sharing {
+        Sharing::Private
+    }
+
+    /// Takes what a thread has executed next.
+    fn batch(&mut self, blocks: &Blocks, batch: &Batch, descriptors: &mut Descriptors);
+
+    /// What was counted, for programs and for people.
+    fn statistics(&self, run: &Run) -> Self::Statistics;
+    fn text(&self, run: &Run) -> String;
+}
+
+/// What is the same for all tools.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+struct Run {
+    threads: u64,
+    skipped: u64,
+    milliseconds: f64,
+    descriptors: u64,
+    /// Of descriptors, before compression.
+    bytes: u64,
+    /// No more was written because there was no room for it.
+    is_full: bool,
+}
+
+fn run<T: Tool>(common: &Common, binary: Binary, mut tool: T) -> Result<u8, Stopped> {
+    let start = Instant::now();
+    if let Some(compressor) = common.compressor {
+        compressor.need()?;
+    }
+    let shape = if common.ascii { Shape::Ascii } else { Shape::Binary(Binary { wide: common.wide, ..binary }) };
+    let source = source::open::<T>(common)?;
+    let names = Names::new(T::NAME, common)?;
+    let mut descriptors = Descriptors::create(&names, common, shape)?;
+    if !common.quiet {
+        let kind = if common.ascii { "text" } else { "binary" };
+        eprintln!("{}: Writing to {kind} file: {}", T::NAME, names.descriptors.display());
+        eprintln!("{} descriptor: {}", T::NAME, tool.fields());
+    }
+    let delivered = source.deliver(common, &mut tool, &mut descriptors)?;
+    let run = Run {
+        threads: delivered.threads,
+        skipped: common.skip,
+        milliseconds: start.elapsed().as_secs_f64() * 1000.0,
+        descriptors: descriptors.count(),
+        bytes: descriptors.bytes(),
+        is_full: descriptors.is_full(),
+    };
+    descriptors.finish()?;
+    let mut output = Output::open(Some(&names.statistics))?;
+    if common.json {
+        output.json(&tool.statistics(&run))?;
+    } else {
+        output.write(tool.text(&run).as_bytes())?;
+    }
+    output.finish()?;
+    if !common.quiet {
+        eprintln!("{}: {}", T::NAME, closing_line(&run, &names));
+    }
+    Ok(delivered.status)
+}
+
+fn closing_line(run: &Run, names: &Names) -> String {
+    let limit = if run.is_full { "; the limit (-f) is reached" } else { "" };
+    format!(
+        "{} descriptors, {} bytes, statistics in {}{limit}",
+        grouped(run.descriptors),
+        grouped(run.bytes),
+        names.statistics.display()
+    )
+}
+
+/// `part` of `whole` as the thesis prints it.
+fn share(part: u64, whole: u64) -> String {
+    format!("{part} ( %{:.2} )", crate::digits::percent(part, whole))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Line 4 of Figure 4.3.
+    #[test]
+    fn shares_are_printed_as_in_the_seed() {
+        assert_eq!(share(4968, 269_334), "4968 ( %1.84 )");
+        assert_eq!(share(0, 0), "0 ( %0.00 )");
+    }
+}

@@ -1,0 +1,178 @@
+//! The files that a tool writes: descriptors, perhaps compressed, and statistics.
+
+use std::path::{Path, PathBuf};
+
+use jiff::Zoned;
+
+use crate::arguments::mtrace::Common;
+use crate::descriptor::{Shape, Texts};
+use crate::failure::Failure;
+use crate::output::{Lines, Output, Stopped};
+
+/// What the files are called.
+pub struct Names {
+    pub descriptors: PathBuf,
+    pub statistics: PathBuf,
+}
+
+impl Names {
+    pub fn new(tool: &str, common: &Common) -> Result<Self, Failure> {
+        let names = match &common.output {
+            Some(name) => Self::of(name, common),
+            None => Self::of_time(tool, &Zoned::now(), common),
+        };
+        match names.descriptors.metadata() {
+            Ok(metadata) if metadata.is_dir() => {
+                Err(Failure::new(format!("cannot write {}: it is a directory", names.descriptors.display())))
+            }
+            _ => Ok(names),
+        }
+    }
+
+    fn of(name: &Path, common: &Common) -> Self {
+        let with = |suffix: &str| {
+            let mut name = name.as_os_str().to_owned();
+            name.push(suffix);
+            PathBuf::from(name)
+        };
+        let compressed = common.compressor.map_or("", |compressor| compressor.suffix());
+        let kind = if common.ascii { ".txt" } else { ".bin" };
+        Self { descriptors: with(&format!("{kind}{compressed}")), statistics: with(".Statistics") }
+    }
+
+    /// Named after the time, as in the thesis: `mcfTrace.out2013_8_31_15.4.1`; with a number behind it if that is there already.
+    fn of_time(tool: &str, now: &Zoned, common: &Common) -> Self {
+        let (year, month, day) = (now.year(), now.month(), now.day());
+        let name = format!("{tool}.out{year}_{month}_{day}_{}.{}.{}", now.hour(), now.minute(), now.second());
+        let mut names = Self::of(Path::new(&name), common);
+        let mut number = 1;
+        while names.descriptors.exists() || names.statistics.exists() {
+            number += 1;
+            names = Self::of(Path::new(&format!("{name}_{number}")), common);
+        }
+        names
+    }
+}
+
+/// The file with descriptors.
+pub struct Descriptors {
+    lines: Lines,
+    pub shape: Shape,
+    pub texts: Option<Texts>,
+    /// Bytes written, and not more than these.
+    bytes: u64,
+    limit: u64,
+    count: u64,
+    is_full: bool,
+    /// Why nothing is written any more.
+    stopped: Option<Stopped>,
+}
+
+impl Descriptors {
+    pub fn create(names: &Names, common: &Common, shape: Shape) -> Result<Self, Failure> {
+        let output = match common.compressor {
+            Some(compressor) => Output::compressed(&names.descriptors, compressor)?,
+            None => Output::open(Some(&names.descriptors))?,
+        };
+        Ok(Self {
+            lines: Lines::new(output),
+            shape,
+            texts: common.disassemble.then(Texts::new),
+            bytes: 0,
+            limit: common.max_size,
+            count: 0,
+            is_full: false,
+            stopped: None,
+        })
+    }
+
+    /// Lets `write` append a descriptor; if it does not fit into what may be written, it is the first that is left out.
+    #[inline]
+    pub fn add(&mut self, write: impl FnOnce(Shape, Option<&mut Texts>, &mut Vec<u8>)) {
+        if self.is_full {
+            return;
+        }
+        let before = self.lines.bytes.len();
+        write(self.shape, self.texts.as_mut(), &mut self.lines.bytes);
+        let bytes = self.bytes + (self.lines.bytes.len() - before) as u64;
+        if bytes > self.limit {
+            self.lines.bytes.truncate(before);
+            self.is_full = true;
+            return;
+        }
+        (self.bytes, self.count) = (bytes, self.count + 1);
+        if let Err(stopped) = self.lines.flush_long() {
+            self.is_full = true;
+            self.stopped = Some(stopped);
+        }
+    }
+
+    /// Says why nothing could be written, if that happened.
+    pub fn check(&mut self) -> Result<(), Stopped> {
+        self.stopped.take().map_or(Ok(()), Err)
+    }
+
+    pub fn count(&self) -> u64 {
+        self.count
+    }
+
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Whether nothing is written any more.
+    pub fn is_full(&self) -> bool {
+        self.is_full
+    }
+
+    pub fn finish(mut self) -> Result<(), Stopped> {
+        self.check()?;
+        self.lines.finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+    use crate::arguments::{Arguments, Verb};
+
+    fn common(flags: &str) -> Common {
+        let words = ["trackway", "mcfTrace"].into_iter().chain(flags.split_whitespace()).chain(["ls"]);
+        match Arguments::parse_from(words).verb {
+            Verb::McfTrace(tool) => tool.common,
+            _ => panic!("another verb"),
+        }
+    }
+
+    #[test]
+    fn names() {
+        let names = |flags| {
+            let names = Names::new("mcfTrace", &common(flags)).unwrap();
+            [names.descriptors, names.statistics].map(|path| path.display().to_string())
+        };
+        assert_eq!(names("-o fft_p1"), ["fft_p1.bin", "fft_p1.Statistics"]);
+        assert_eq!(names("-o a.b -a -c gzip"), ["a.b.txt.gz", "a.b.Statistics"]);
+        assert_eq!(names("-o x -c bzip2")[0], "x.bin.bz2");
+        let time: Zoned = "2013-08-31T15:04:01[UTC]".parse().unwrap();
+        let names = Names::of_time("mcfTrace", &time, &common("-a"));
+        assert_eq!(names.descriptors, Path::new("mcfTrace.out2013_8_31_15.4.1.txt"));
+        assert_eq!(names.statistics, Path::new("mcfTrace.out2013_8_31_15.4.1.Statistics"));
+    }
+
+    #[test]
+    fn the_limit_is_kept() {
+        let directory = tempfile::tempdir().unwrap();
+        let names = Names::of(&directory.path().join("x"), &common(""));
+        let mut common = common("");
+        common.max_size = 20;
+        let mut descriptors = Descriptors::create(&names, &common, Shape::Ascii).unwrap();
+        for letter in [b'a', b'b', b'c'] {
+            descriptors.add(|_, _, lines| lines.extend([letter; 9]));
+        }
+        assert_eq!((descriptors.count(), descriptors.bytes(), descriptors.is_full()), (2, 18, true));
+        descriptors.finish().unwrap();
+        assert_eq!(std::fs::read(names.descriptors).unwrap(), b"aaaaaaaaabbbbbbbbb");
+    }
+}

@@ -1,0 +1,187 @@
+//! mcfTRaptor: branches that the predictors mispredict.
+
+use filter::traptor::{Counting, Message, Sizes, WithoutGshare};
+use mtrace::{Sharing, flow};
+use predict::{Tagging, Victim};
+use serde::Serialize;
+use trace::{Batch, Blocks, DataMode};
+
+use super::files::Descriptors;
+use super::{Run, share};
+use crate::arguments::mtrace::{CountFrom, Lookup, McfTRaptor, NoGshare, Replaced};
+use crate::descriptor::flow::{Layout, write};
+use crate::failure::Failure;
+
+pub struct Tool {
+    filter: flow::Filter,
+    sharing: Sharing,
+    layout: Layout,
+}
+
+#[derive(Serialize)]
+pub struct Statistics {
+    tool: &'static str,
+    shared: bool,
+    instructions: u64,
+    conditional_direct: u64,
+    outcomes_predicted: u64,
+    outcomes_mispredicted: u64,
+    unconditional_indirect: u64,
+    targets_predicted: u64,
+    targets_mispredicted: u64,
+    exceptions: u64,
+    gaps: u64,
+    #[serde(flatten)]
+    run: Run,
+}
+
+impl Tool {
+    pub fn new(arguments: &McfTRaptor) -> Result<Self, Failure> {
+        let sharing = if arguments.shared { Sharing::Shared } else { Sharing::Private };
+        let settings = flow::Settings { sizes: sizes(arguments), counting: counting(arguments.count_from), sharing };
+        let filter = flow::Filter::new(&settings).map_err(|error| Failure::new(error.to_string()))?;
+        Ok(Self { filter, sharing, layout: arguments.layout })
+    }
+}
+
+fn sizes(arguments: &McfTRaptor) -> Sizes {
+    Sizes {
+        gshare: arguments.gshare,
+        ras: arguments.ras,
+        ibtb: arguments.ibtb,
+        tagging: match arguments.ibtb_lookup {
+            Lookup::Tagged => Tagging::Tagged,
+            Lookup::Untagged => Tagging::Untagged,
+        },
+        victim: match arguments.ibtb_victim {
+            Replaced::Older => Victim::Older,
+            Replaced::First => Victim::First,
+        },
+        without_gshare: match arguments.without_gshare {
+            NoGshare::NotTaken => WithoutGshare::NotTaken,
+            NoGshare::Nothing => WithoutGshare::Nothing,
+        },
+    }
+}
+
+fn counting(from: CountFrom) -> Counting {
+    match from {
+        CountFrom::One => Counting::FromOne,
+        CountFrom::Two => Counting::FromTwo,
+    }
+}
+
+impl super::Tool for Tool {
+    const NAME: &'static str = "mcfTRaptor";
+    const DATA: DataMode = DataMode::None;
+    type Statistics = Statistics;
+
+    fn fields(&self) -> &'static str {
+        "mispredicted outcome: ThreadID, bCnt; mispredicted target: ThreadID, bCnt, T, Target Address; \
+         exception: ThreadID, 0, iCnt, Target Address"
+    }
+
+    fn sharing(&self) -> Sharing {
+        self.sharing
+    }
+
+    fn batch(&mut self, blocks: &Blocks, batch: &Batch, descriptors: &mut Descriptors) {
+        let layout = self.layout;
+        self.filter.batch(blocks, batch, |told| {
+            descriptors.add(|shape, texts, lines| {
+                let text = texts.and_then(|texts| match told.message {
+                    Message::Exception { .. } => texts.at(blocks, told.address),
+                    Message::Outcome { .. } | Message::Target { .. } => {
+                        texts.in_block(blocks, told.block, told.address)
+                    }
+                });
+                write(shape, layout, told.thread, told.message, text, lines);
+            });
+        });
+    }
+
+    fn statistics(&self, run: &Run) -> Statistics {
+        let counted = self.filter.statistics();
+        Statistics {
+            tool: Self::NAME,
+            shared: self.sharing == Sharing::Shared,
+            instructions: counted.instructions,
+            conditional_direct: counted.outcomes_predicted + counted.outcomes_mispredicted,
+            outcomes_predicted: counted.outcomes_predicted,
+            outcomes_mispredicted: counted.outcomes_mispredicted,
+            unconditional_indirect: counted.targets_predicted + counted.targets_mispredicted,
+            targets_predicted: counted.targets_predicted,
+            targets_mispredicted: counted.targets_mispredicted,
+            exceptions: counted.exceptions,
+            gaps: counted.gaps,
+            run: *run,
+        }
+    }
+
+    fn text(&self, run: &Run) -> String {
+        text(self.filter.statistics(), run)
+    }
+}
+
+/// As Figure 4.23.
+fn text(counted: &flow::Statistics, run: &Run) -> String {
+    let conditional = counted.outcomes_predicted + counted.outcomes_mispredicted;
+    let indirect = counted.targets_predicted + counted.targets_mispredicted;
+    let mut text = format!(
+        "mcfTRaptor: Instrumentation Time {:.2} ms\n\
+         mcfTRaptor: Traced {} instructions\n\
+         mcfTRaptor: Skipped {} instructions\n\
+         mcfTRaptor: Recorded {} direct conditional branches, indirect unconditional branches, and exceptions\n\
+         {conditional} conditional direct branches\n\
+         \t{} outcomes predicted\n\
+         \t{} outcomes mispredicted\n\
+         {indirect} unconditional indirect branches\n\
+         \t{} targets predicted\n\
+         \t{} targets mispredicted\n\
+         {} exceptions\n",
+        run.milliseconds,
+        counted.instructions,
+        run.skipped,
+        counted.branches() + counted.exceptions,
+        share(counted.outcomes_predicted, conditional),
+        share(counted.outcomes_mispredicted, conditional),
+        share(counted.targets_predicted, indirect),
+        share(counted.targets_mispredicted, indirect),
+        counted.exceptions,
+    );
+    if counted.gaps > 0 {
+        text.push_str(&format!("{} returns from what was not traced, written as exceptions\n", counted.gaps));
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Figure 4.23, which does not have the number of instructions.
+    #[test]
+    fn the_statistics_of_the_seed() {
+        let counted = flow::Statistics {
+            instructions: 7,
+            outcomes_predicted: 5_040_574,
+            outcomes_mispredicted: 24_223,
+            targets_predicted: 56_288,
+            targets_mispredicted: 2615,
+            exceptions: 0,
+            gaps: 0,
+        };
+        let expected = "mcfTRaptor: Instrumentation Time 6886.79 ms\n\
+            mcfTRaptor: Traced 7 instructions\n\
+            mcfTRaptor: Skipped 0 instructions\n\
+            mcfTRaptor: Recorded 5123700 direct conditional branches, indirect unconditional branches, and exceptions\n\
+            5064797 conditional direct branches\n\
+            \t5040574 ( %99.52 ) outcomes predicted\n\
+            \t24223 ( %0.48 ) outcomes mispredicted\n\
+            58903 unconditional indirect branches\n\
+            \t56288 ( %95.56 ) targets predicted\n\
+            \t2615 ( %4.44 ) targets mispredicted\n\
+            0 exceptions\n";
+        assert_eq!(text(&counted, &Run { milliseconds: 6886.79, ..Run::default() }), expected);
+    }
+}

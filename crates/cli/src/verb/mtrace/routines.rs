@@ -1,0 +1,144 @@
+//! Routines that are to be traced: whether they exist, and where they are in a trace.
+
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use symbols::{Functions, Pattern};
+use trace::{Blocks, MappedModule, Step, Trace};
+
+use crate::arguments::mtrace::Common;
+use crate::compressor::find_program;
+use crate::failure::Failure;
+
+/// Code that is selected, by the image of the process.
+pub struct Ranges {
+    /// In order.
+    ranges: Vec<(u32, Range<u64>)>,
+}
+
+impl Ranges {
+    /// `None` if all of the trace is selected.
+    pub fn of_trace(trace: &Trace, common: &Common) -> Result<Option<Self>, Failure> {
+        if !common.no_shared_libs && common.routines.is_empty() {
+            return Ok(None);
+        }
+        let patterns: Vec<Pattern> = common.routines.iter().map(|routine| Pattern::new(routine)).collect();
+        let mut matched = vec![false; patterns.len()];
+        let mut ranges: Vec<(u32, Range<u64>)> = Vec::new();
+        let chosen = trace.modules().iter().filter(|mapped| !common.no_shared_libs || is_main(trace, mapped));
+        for mapped in chosen.clone() {
+            let module = &mapped.module;
+            let all = module.address..module.address.saturating_add(module.length);
+            if patterns.is_empty() {
+                ranges.push((mapped.image, all));
+                continue;
+            }
+            let Ok(functions) = Functions::of_file(Path::new(&module.path)) else { continue };
+            let Some(bias) = functions.bias(module.address, module.file_offset) else { continue };
+            let wanted = functions.wanted(bias, &all, true, |function| {
+                let mut is_wanted = false;
+                for (pattern, matched) in patterns.iter().zip(&mut matched) {
+                    let own = pattern.matches_symbol(&function.symbol);
+                    *matched |= own;
+                    is_wanted |= own;
+                }
+                is_wanted
+            });
+            ranges.extend(wanted.into_iter().map(|range| (mapped.image, range)));
+        }
+        if let Some(place) = matched.iter().position(|matched| !matched) {
+            let files: Vec<&str> = chosen.map(|mapped| mapped.module.path.as_str()).collect();
+            let functions = files.iter().filter_map(|path| Functions::of_file(Path::new(path)).ok());
+            return Err(no_such_routine(&patterns[place], "no module of the trace", functions));
+        }
+        ranges.sort_unstable_by_key(|(image, range)| (*image, range.start));
+        Ok(Some(Self { ranges }))
+    }
+
+    /// Whether the step is in selected code.
+    pub fn has(&self, blocks: &Blocks, step: &Step) -> bool {
+        let Some(block) = blocks.get(step.block()) else { return false };
+        let (image, address) = (block.image(), block.address());
+        let after = self.ranges.partition_point(|(own, range)| (*own, range.start) <= (image, address));
+        // Ranges of modules that were mapped one after the other may overlap.
+        self.ranges[..after].iter().rev().take(4).any(|(own, range)| *own == image && range.contains(&address))
+    }
+}
+
+/// Whether a module is the executable: it is the first that an image has.
+fn is_main(trace: &Trace, mapped: &MappedModule) -> bool {
+    let first = trace.modules().iter().find(|other| other.image == mapped.image);
+    first.is_some_and(|first| first.module.path == mapped.module.path) || mapped.module.path.starts_with("/memfd:")
+}
+
+fn no_such_routine(pattern: &Pattern, place: &str, files: impl Iterator<Item = Functions>) -> Failure {
+    let failure = Failure::new(format!("{place} has a routine called {}", pattern.text()));
+    match symbols::did_you_mean(pattern, files) {
+        near if near.is_empty() => {
+            failure.hint("names are those of the symbol table or of C++ or Rust source; * ? and [a-z] are wildcards")
+        }
+        near => failure.hint(near),
+    }
+}
+
+/// Makes sure that the program, or a library that it is linked with, has the routines that are wanted. What cannot be looked at before it
+/// runs is not refused: whoever records it will tell.
+pub fn check_program(common: &Common) -> Result<(), Failure> {
+    let Some(path) = common.command.first().and_then(|name| name.to_str()).and_then(find_program) else {
+        return Ok(());
+    };
+    if common.routines.is_empty() {
+        return Ok(());
+    }
+    let Ok(main) = Functions::of_file(&path) else { return Ok(()) };
+    let libraries = if common.no_shared_libs { Vec::new() } else { libraries(&path, &main) };
+    let libraries: Vec<Functions> = libraries.iter().filter_map(|path| Functions::of_file(path).ok()).collect();
+    for pattern in common.routines.iter().map(|routine| Pattern::new(routine)) {
+        let has = |functions: &Functions| functions.list.iter().any(|own| pattern.matches_symbol(&own.symbol));
+        if !has(&main) && !libraries.iter().any(has) {
+            let place =
+                if common.no_shared_libs { "the executable" } else { "neither the program nor a library of it" };
+            let files = std::iter::once(main).chain(libraries);
+            let failure = no_such_routine(&pattern, place, files);
+            return Err(if common.no_shared_libs {
+                Failure { sentence: failure.sentence.replace("has a", "has no"), ..failure }
+            } else {
+                failure
+            });
+        }
+    }
+    Ok(())
+}
+
+/// What the dynamic linker would load with the program, by its own word.
+fn libraries(path: &Path, functions: &Functions) -> Vec<PathBuf> {
+    let Some(interpreter) = &functions.interpreter else { return Vec::new() };
+    let output = Command::new(interpreter).arg("--list").arg(path).stdin(Stdio::null()).stderr(Stdio::null()).output();
+    let Ok(output) = output else { return Vec::new() };
+    String::from_utf8_lossy(&output.stdout).lines().filter_map(listed).collect()
+}
+
+/// The path in a line such as `libc.so.6 => /lib/libc.so.6 (0x00007f…)`.
+fn listed(line: &str) -> Option<PathBuf> {
+    let path = line.split_once("=>").map_or(line, |(_, path)| path).trim();
+    let path = path.rsplit_once(" (").map_or(path, |(path, _)| path);
+    path.starts_with('/').then(|| PathBuf::from(path))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_linker_lists() {
+        let path = |line| listed(line).map(|path| path.display().to_string());
+        assert_eq!(path("\tlibc.so.6 => /lib/x/libc.so.6 (0x00007f0000)").as_deref(), Some("/lib/x/libc.so.6"));
+        assert_eq!(
+            path("\t/lib64/ld-linux-x86-64.so.2 (0x00007f0000)").as_deref(),
+            Some("/lib64/ld-linux-x86-64.so.2")
+        );
+        assert_eq!(path("\tlinux-vdso.so.1 (0x00007f0000)"), None);
+        assert_eq!(path("\tlibx.so => not found"), None);
+    }
+}

@@ -1,0 +1,233 @@
+//! Where batches come from: a program that runs, or a file.
+
+use std::fmt;
+use std::path::Path;
+
+use capture::{Limits, Options, Selection, Sink};
+use trace::{Batch, DataMode, Fragment, Live, Module, Plan, ThreadInfo, Trace};
+
+use super::Tool;
+use super::files::Descriptors;
+use super::routines::{self, Ranges};
+use crate::arguments::mtrace::Common;
+use crate::descriptor::Shape;
+use crate::digits::grouped;
+use crate::failure::{FAILED, Failure};
+use crate::output::Stopped;
+use crate::progress::Progress;
+use crate::select::{self, Window};
+use crate::verb::dump::{high_thread, refuse_high_threads};
+use crate::verb::record::status;
+
+pub enum Source {
+    Program,
+    File(Box<Trace>, Option<Ranges>),
+}
+
+/// What is known at the end.
+pub struct Delivered {
+    pub threads: u64,
+    pub status: u8,
+}
+
+/// Makes sure that there is something to trace, before any file is made.
+pub fn open<T: Tool>(common: &Common) -> Result<Source, Failure> {
+    let Some(path) = &common.input else {
+        if common.pid.is_none() {
+            routines::check_program(common)?;
+        }
+        return Ok(Source::Program);
+    };
+    let trace = Trace::open(path)?;
+    if T::DATA == DataMode::Values {
+        select::need_values(&trace)?;
+    }
+    if !common.ascii && !common.wide {
+        refuse_high_threads(&trace, None)?;
+    }
+    let ranges = Ranges::of_trace(&trace, common)?;
+    Ok(Source::File(Box::new(trace), ranges))
+}
+
+impl Source {
+    pub fn deliver<T: Tool>(
+        self,
+        common: &Common,
+        tool: &mut T,
+        descriptors: &mut Descriptors,
+    ) -> Result<Delivered, Stopped> {
+        match self {
+            Self::Program => run(common, tool, descriptors),
+            Self::File(trace, ranges) => read(&trace, ranges.as_ref(), common, tool, descriptors),
+        }
+    }
+}
+
+fn read<T: Tool>(
+    trace: &Trace,
+    ranges: Option<&Ranges>,
+    common: &Common,
+    tool: &mut T,
+    descriptors: &mut Descriptors,
+) -> Result<Delivered, Stopped> {
+    let merged = match T::DATA {
+        DataMode::None => trace.merged(),
+        _ => trace.merged_with_accesses()?,
+    };
+    let mut merged = tool.sharing().order(merged);
+    let mut window = Window { skip: common.skip, left: common.length.unwrap_or(u64::MAX) };
+    let (mut part, mut damaged, mut done) = (Batch::default(), 0, 0);
+    let (mut progress, available) = (Progress::new(), trace.summary().totals.instructions);
+    let blocks = trace.blocks();
+    while window.left > 0 && !descriptors.is_full() {
+        let batch = match merged.next_batch() {
+            Ok(None) => break,
+            Ok(Some(batch)) => batch,
+            Err(error) => {
+                eprintln!("trackway: left out: {error}");
+                damaged += 1;
+                continue;
+            }
+        };
+        let count = batch.instructions();
+        done += count;
+        progress.tick(|| format!("{} of {} instructions", grouped(done), grouped(available)));
+        if ranges.is_none() && window.takes_whole(count) {
+            tool.batch(blocks, batch, descriptors);
+        } else if !window.passes_over(count) {
+            batch.select(blocks, &mut part, |step| {
+                let wanted = ranges.is_none_or(|ranges| ranges.has(blocks, step));
+                window.cut_wanted(step.instructions(), wanted).unwrap_or(0..0)
+            });
+            tool.batch(blocks, &part, descriptors);
+        }
+    }
+    descriptors.check()?;
+    damaged += select::tell_unfinished_file(trace, common.input.as_deref().unwrap_or(Path::new("")));
+    Ok(Delivered { threads: trace.threads().len() as u64, status: if damaged == 0 { 0 } else { FAILED } })
+}
+
+fn run<T: Tool>(common: &Common, tool: &mut T, descriptors: &mut Descriptors) -> Result<Delivered, Stopped> {
+    let options = Options {
+        command: common.command.clone(),
+        process: common.pid,
+        no_aslr: common.no_aslr,
+        data: T::DATA,
+        limits: Limits { time: common.seconds, bytes: Some(common.max_size) },
+        selection: Selection {
+            skip: common.skip,
+            length: common.length,
+            no_shared_libs: common.no_shared_libs,
+            routines: common.routines.clone(),
+            callees: common.callees,
+        },
+        ..Options::default()
+    };
+    let narrow = matches!(descriptors.shape, Shape::Binary(binary) if !binary.wide);
+    let live = tool.sharing().order_live(Live::new(T::DATA));
+    let mut tracer = Tracer { live, tool, descriptors, threads: 0, narrow, quiet: common.quiet };
+    let delivered = capture::record_into(&options, &mut tracer).map_err(Failure::from)?;
+    if let Some(Refused(stopped)) = delivered.failure {
+        return Err(stopped);
+    }
+    tracer.finish()?;
+    for warning in &delivered.observed.warnings {
+        eprintln!("trackway: {warning}");
+    }
+    let status = if common.pid.is_some() { 0 } else { status(delivered.exit) };
+    Ok(Delivered { threads: tracer.threads, status })
+}
+
+/// Takes what a recorder delivers and hands it to a tool.
+struct Tracer<'a, T> {
+    live: Live,
+    tool: &'a mut T,
+    descriptors: &'a mut Descriptors,
+    threads: u64,
+    /// Threads have one byte.
+    narrow: bool,
+    quiet: bool,
+}
+
+/// Why a tool takes nothing more.
+#[derive(Debug)]
+struct Refused(Stopped);
+
+impl fmt::Display for Refused {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.0 {
+            Stopped::Gone => f.write_str("nobody reads any more"),
+            Stopped::Failed(failure) => f.write_str(&failure.sentence),
+        }
+    }
+}
+
+impl std::error::Error for Refused {}
+
+impl From<trace::WriteError> for Refused {
+    fn from(error: trace::WriteError) -> Self {
+        Self(Failure::new(error.to_string()).into())
+    }
+}
+
+impl<T: Tool> Tracer<'_, T> {
+    /// What was waiting for more.
+    fn finish(&mut self) -> Result<(), Stopped> {
+        let Self { live, tool, descriptors, .. } = self;
+        live.finish(|blocks, batch| {
+            tool.batch(blocks, batch, descriptors);
+            descriptors.check()
+        })
+    }
+}
+
+impl<T: Tool> Sink for Tracer<'_, T> {
+    type Error = Refused;
+
+    fn block(&mut self, image: u32, block: u32, address: u64, code: &[u8]) -> Result<(), Refused> {
+        Ok(self.live.block(image, block, address, code)?)
+    }
+
+    fn fragment(&mut self, image: u32, fragment: &Fragment) -> Result<(), Refused> {
+        Ok(self.live.fragment(image, fragment)?)
+    }
+
+    fn plan(&mut self, _: u32, plan: &Plan) -> Result<(), Refused> {
+        Ok(self.live.plan(plan)?)
+    }
+
+    fn module(&mut self, _: u32, _: &Module) -> Result<(), Refused> {
+        Ok(())
+    }
+
+    fn unmapped(&mut self, _: u32, _: u64, _: u64, _: u64) -> Result<(), Refused> {
+        Ok(())
+    }
+
+    fn thread(&mut self, thread: &ThreadInfo) -> Result<(), Refused> {
+        self.threads += 1;
+        if self.narrow && thread.thread > u32::from(u8::MAX) {
+            return Err(Refused(high_thread(thread.thread).into()));
+        }
+        if !self.quiet {
+            eprintln!("{}: thread begin {} {}", T::NAME, thread.thread, thread.os_tid);
+        }
+        Ok(())
+    }
+
+    fn path(&mut self, image: u32, thread: u32, words: &[u32], data: &[u8]) -> Result<(), Refused> {
+        let Self { live, tool, descriptors, .. } = self;
+        if descriptors.is_full() {
+            return Ok(());
+        }
+        live.path(image, thread, words, data, |blocks, batch| {
+            tool.batch(blocks, batch, descriptors);
+            descriptors.check().map_err(Refused)
+        })
+    }
+
+    fn bytes(&self) -> u64 {
+        // More than any limit, so that the program is left.
+        if self.descriptors.is_full() { u64::MAX } else { self.descriptors.bytes() }
+    }
+}

@@ -1,0 +1,268 @@
+//! What a recorder delivers, as batches, while it records and without a file.
+#![deny(clippy::unwrap_used, clippy::indexing_slicing, clippy::cast_possible_truncation)]
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+use hashbrown::HashMap;
+
+use crate::block::Blocks;
+use crate::data;
+use crate::error::WriteError;
+use crate::model::{DataMode, Fragment, Plan};
+use crate::program::Program;
+use crate::record::Definition;
+use crate::steps::{BATCH_STEPS, Batch, Open};
+use crate::tally::{ELSEWHERE, start_pc};
+
+/// Takes the same as a [`crate::Writer`] and gives what [`crate::Trace::merged`] of its file would give. Threads deliver at different times: so that
+/// they can be merged, what comes waits until so much has come together that hardly anything earlier will come.
+///
+/// ```
+/// use trace::{DataMode, Fragment, Live};
+/// use wire::{code, word};
+///
+/// let mut live = Live::new(DataMode::None);
+/// // dec ecx; jnz to itself
+/// live.block(0, 1, 0x1000, &[0xff, 0xc9, 0x75, 0xfc])?;
+/// let exits = [1 | code::LEAVE_TAKEN << 16, 1 | code::LEAVE_NOT_TAKEN << 16];
+/// live.fragment(0, &Fragment { first_path: 1, blocks: &[1], exits: &exits })?;
+/// let mut instructions = 0;
+/// let mut take = |_: &trace::Blocks, batch: &trace::Batch| {
+///     instructions += batch.instructions();
+///     Ok::<(), trace::WriteError>(())
+/// };
+/// live.path(0, 0, &[word::event(word::START, 0), 0x1000, 0, 77, 0, 1, 1, 2], &[], &mut take)?;
+/// live.finish(&mut take)?;
+/// assert_eq!(instructions, 6);
+/// # Ok::<(), trace::WriteError>(())
+/// ```
+#[derive(Debug)]
+pub struct Live {
+    program: Program,
+    mode: DataMode,
+    /// Steps of a slice, see [`crate::Merged::interleaved`].
+    slice: Option<usize>,
+    threads: HashMap<u32, Thread>,
+    /// Time and number of each thread of which something waits.
+    order: BinaryHeap<Reverse<(u64, u32)>>,
+    /// Bytes that have come and were not given, and more than this do not wait.
+    waiting: usize,
+    limit: usize,
+    batch: Batch,
+}
+
+/// Bytes that wait: some tenths of a second of busy threads.
+const WAITING_MAX: usize = 32 << 20;
+
+#[derive(Debug, Default)]
+struct Thread {
+    /// What has come and was not given yet.
+    open: Open,
+    /// What ends in a step of which only what comes next tells where it went to.
+    held: Batch,
+    /// It is in the order of threads.
+    is_queued: bool,
+}
+
+impl Live {
+    /// `mode` says what comes beside words.
+    #[must_use]
+    pub fn new(mode: DataMode) -> Self {
+        Self {
+            program: Program::default(),
+            mode,
+            slice: None,
+            threads: HashMap::new(),
+            order: BinaryHeap::new(),
+            waiting: 0,
+            limit: WAITING_MAX,
+            batch: Batch::default(),
+        }
+    }
+
+    /// Changes threads every few steps, see [`crate::Merged::interleaved`].
+    #[must_use]
+    pub fn interleaved(self, steps: usize) -> Self {
+        Self { slice: Some(steps), ..self }
+    }
+
+    #[must_use]
+    pub fn blocks(&self) -> &Blocks {
+        &self.program.blocks
+    }
+
+    /// See [`crate::Writer::block`].
+    pub fn block(&mut self, image: u32, id: u32, address: u64, code: &[u8]) -> Result<(), WriteError> {
+        self.program.define(&Definition::Block { image, id, address, code }, 0)
+    }
+
+    /// See [`crate::Writer::fragment`].
+    pub fn fragment(&mut self, image: u32, fragment: &Fragment<'_>) -> Result<(), WriteError> {
+        self.program.define(&Definition::Fragment { image, fragment: *fragment }, 0)
+    }
+
+    /// See [`crate::Writer::plan`].
+    pub fn plan(&mut self, plan: &Plan<'_>) -> Result<(), WriteError> {
+        self.program.define(&Definition::Plan(*plan), 0)
+    }
+
+    /// See [`crate::Writer::path_with_data`]. Shows what has waited long enough to `each`.
+    pub fn path<E>(
+        &mut self,
+        image: u32,
+        thread: u32,
+        words: &[u32],
+        data: &[u8],
+        mut each: impl FnMut(&Blocks, &Batch) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let own = self.threads.entry(thread).or_default();
+        own.open.append(image, words, data);
+        if self.mode != DataMode::None {
+            let keep_values = self.mode == DataMode::Values;
+            own.open.data_place.get_or_insert(data::Place { keep_values, ..data::Place::default() });
+        }
+        self.waiting += size_of_val(words) + data.len();
+        if !own.is_queued
+            && let Some(tsc) = own.open.next_tsc(self.slice.is_some(), None)
+        {
+            self.order.push(Reverse((tsc, thread)));
+            own.is_queued = true;
+        }
+        while self.waiting > self.limit && self.show_next(false, &mut each)? {}
+        Ok(())
+    }
+
+    /// Shows everything that is waiting.
+    pub fn finish<E>(&mut self, mut each: impl FnMut(&Blocks, &Batch) -> Result<(), E>) -> Result<(), E> {
+        for (&thread, own) in &mut self.threads {
+            // What waited to be told where it went waits in vain.
+            if !own.is_queued && !own.held.is_empty() {
+                self.order.push(Reverse((own.held.tsc(), thread)));
+            }
+        }
+        while self.show_next(true, &mut each)? {}
+        Ok(())
+    }
+
+    /// Shows a stretch of the thread that is first. Returns whether there was one.
+    fn show_next<E>(
+        &mut self,
+        is_last: bool,
+        mut each: impl FnMut(&Blocks, &Batch) -> Result<(), E>,
+    ) -> Result<bool, E> {
+        let Some(Reverse((_, thread))) = self.order.pop() else { return Ok(false) };
+        let Some(own) = self.threads.get_mut(&thread) else { return Ok(true) };
+        own.is_queued = false;
+        let before = own.open.unread();
+        let (program, batch) = (&self.program, &mut self.batch);
+        if !own.held.is_empty() {
+            let Some(next) = own.next(program, is_last) else { return Ok(true) };
+            own.held.went_to(next);
+            let shown = each(&program.blocks, &own.held);
+            own.held.clear();
+            shown?;
+        }
+        batch.clear();
+        batch.thread = thread;
+        let steps = self.slice.unwrap_or(BATCH_STEPS);
+        let is_open = own.open.fill(program, true, steps, batch);
+        self.waiting = self.waiting.saturating_sub(before - own.open.unread());
+        if let Some(tsc) = own.open.next_tsc(self.slice.is_some(), None) {
+            self.order.push(Reverse((tsc, thread)));
+            own.is_queued = true;
+        }
+        if is_open {
+            let Some(next) = own.next(program, is_last) else {
+                std::mem::swap(batch, &mut own.held);
+                return Ok(true);
+            };
+            batch.went_to(next);
+        }
+        if batch.is_empty() { Ok(true) } else { each(&program.blocks, batch).map(|()| true) }
+    }
+}
+
+impl Thread {
+    /// Where an indirect transfer went that was the last thing shown; `None` if nothing says so yet, 0 if nothing will.
+    fn next(&self, program: &Program, is_last: bool) -> Option<u64> {
+        match start_pc(program, self.open.words.get(self.open.at..).unwrap_or(&[])) {
+            0 if !is_last => None,
+            0 | ELSEWHERE => Some(0),
+            next => Some(next),
+        }
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use wire::{code, word};
+
+    use super::*;
+    use crate::model::Event;
+
+    /// A return, whose target only what comes next tells, and where that is.
+    fn live() -> Live {
+        let mut live = Live::new(DataMode::None);
+        live.block(0, 1, 0x1000, &[0xc3]).unwrap();
+        live.block(0, 2, 0x2000, &[0xc3]).unwrap();
+        for (first_path, block) in [(1, 1), (2, 2)] {
+            let exits = [1 | code::LEAVE_INDIRECT << 16];
+            live.fragment(0, &Fragment { first_path, blocks: &[block], exits: &exits }).unwrap();
+        }
+        live
+    }
+
+    fn take(shown: &mut Vec<(u32, u64)>, batch: &Batch) -> Result<(), WriteError> {
+        shown.extend(batch.steps().iter().map(|step| (batch.thread(), step.next())));
+        Ok(())
+    }
+
+    #[test]
+    fn what_is_not_known_yet_is_held_back() {
+        let (mut live, mut shown) = (Live { limit: 0, ..live() }, Vec::new());
+        live.path(0, 7, &[1, 2, 1], &[], |_, batch| take(&mut shown, batch)).unwrap();
+        assert!(shown.is_empty());
+        live.path(0, 8, &[2], &[], |_, batch| take(&mut shown, batch)).unwrap();
+        live.path(0, 7, &[word::event(word::TIME, 0), 5, 0], &[], |_, batch| take(&mut shown, batch)).unwrap();
+        assert!(shown.is_empty());
+        live.path(0, 7, &[2], &[], |_, batch| take(&mut shown, batch)).unwrap();
+        assert_eq!(shown, [(7, 0x2000), (7, 0x1000), (7, 0x2000)]);
+        live.path(0, 8, &[word::event(word::TIME, 0), 9, 0], &[], |_, batch| take(&mut shown, batch)).unwrap();
+        let mut events = Vec::new();
+        live.finish(|_, batch| {
+            events.extend(batch.events().iter().map(|&(_, event)| (batch.thread(), event)));
+            take(&mut shown, batch)
+        })
+        .unwrap();
+        assert_eq!(shown.split_off(3), [(8, 0), (7, 0)]);
+        assert_eq!(events, [(8, Event::Time { tsc: 9 }), (7, Event::Time { tsc: 5 })]);
+    }
+
+    #[test]
+    fn threads_are_merged_by_time() {
+        let (mut live, mut shown) = (live(), Vec::new());
+        let at = |tsc: u32, path: u32| [word::event(word::TIME, 0), tsc, 0, path];
+        let later = [at(20, 1), at(40, 2)].concat();
+        live.path(0, 1, &later, &[], |_, batch| take(&mut shown, batch)).unwrap();
+        live.path(0, 2, &[at(10, 1), at(30, 1)].concat(), &[], |_, batch| take(&mut shown, batch)).unwrap();
+        live.finish(|_, batch| take(&mut shown, batch)).unwrap();
+        assert_eq!(shown, [(2, 0x1000), (1, 0x2000), (2, 0), (1, 0)]);
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_refused_or_told() {
+        let mut live = live();
+        assert!(live.block(0, 1, 0x1000, &[0xc3]).is_err());
+        assert!(live.fragment(0, &Fragment { first_path: 1, blocks: &[9], exits: &[] }).is_err());
+        let mut lost = 0;
+        let mut count = |batch: &Batch| {
+            lost += batch.events().iter().filter(|(_, event)| *event == Event::Lost).count();
+            Ok::<(), WriteError>(())
+        };
+        live.path(0, 0, &[77, u32::MAX], &[], |_, batch| count(batch)).unwrap();
+        live.finish(|_, batch| count(batch)).unwrap();
+        assert_eq!(lost, 2);
+    }
+}
