@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use predict::{Gshare, Ibtb, IllegalSize, Ras, Tagging, Victim};
+use predict::{Gshare, Ibtb, IllegalSize, Point, Ras, Tagging, Victim};
 
 /// What the program tells of a branch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -109,6 +109,35 @@ impl Predictors {
         Some(right)
     }
 
+    /// A direct call was executed, which will return to `behind`.
+    #[inline]
+    pub fn call(&mut self, behind: u64) {
+        self.ras.call(behind);
+    }
+
+    /// How many conditional branches of a row are predicted with so much certainty that nothing is learnt by them.
+    #[must_use]
+    #[inline]
+    pub fn sure_of(&self, row: &[Point]) -> usize {
+        self.gshare.sure_of(row)
+    }
+
+    /// The next conditional branch of a row went as it says: learns, and says whether it was predicted. To be followed by the others and by
+    /// [`Self::pass`].
+    #[inline]
+    pub fn branch_in(&mut self, point: &Point) -> bool {
+        match self.fixed {
+            None => self.gshare.branch_in(point),
+            Some(fixed) => fixed == WithoutGshare::NotTaken && !point.is_taken(),
+        }
+    }
+
+    /// Goes on behind a row, of which all was learnt that is to be learnt. Returns whether it will be met again as it was met now.
+    #[inline]
+    pub fn pass(&mut self, row: &[Point]) -> bool {
+        self.gshare.pass(row)
+    }
+
     /// Where a branch is predicted to go.
     #[must_use]
     #[inline]
@@ -193,6 +222,32 @@ impl Counter {
             Went::Taken(_) => Message::Outcome { branches },
             Went::To(target) => Message::Target { branches, target },
         })
+    }
+
+    /// So many branches were executed, which all were predicted.
+    #[inline]
+    pub fn predicted(&mut self, branches: u64) {
+        self.branches += branches;
+    }
+
+    /// A conditional branch was executed, which was not predicted.
+    #[inline]
+    pub fn mispredicted(&mut self) -> Message {
+        let branches = self.branches + 1;
+        self.reset();
+        Message::Outcome { branches }
+    }
+
+    /// A return was executed; as [`Self::branch`], for those who know that it is one.
+    #[inline]
+    pub fn returned(&mut self, predictors: &mut Predictors, target: u64) -> Option<Message> {
+        self.branches += 1;
+        if predictors.ras.ret(target) {
+            return None;
+        }
+        let branches = self.branches;
+        self.reset();
+        Some(Message::Target { branches, target })
     }
 
     /// Something else than a branch made execution go on at `target`.
@@ -339,6 +394,32 @@ mod tests {
             let went = if kind == Kind::Conditional { Went::Taken(taken) } else { Went::To(target * 16 + 5) };
             Happening::Branch(site, went)
         })
+    }
+
+    #[test]
+    fn a_row_is_told_as_its_branches_are() {
+        for gshare in [0, 64] {
+            let mut predictors = Predictors::new(&Sizes { gshare, ..sizes() }).unwrap();
+            let (mut images, mut counter) = (predictors.clone(), Counter::new(Counting::FromOne));
+            let mut image = counter;
+            for round in 0..20 {
+                let row = [(0x1000, true), (0x2000, round % 3 == 0), (0x3000, false)];
+                let mut points: Vec<Point> = Vec::new();
+                row.iter().for_each(|&(address, taken)| points.push(Point::behind(points.last(), address, taken)));
+                let (mut told, mut shown) = (Vec::new(), Vec::new());
+                for point in &points {
+                    match predictors.branch_in(point) {
+                        true => counter.predicted(1),
+                        false => told.push(counter.mispredicted()),
+                    }
+                }
+                predictors.pass(&points);
+                for (address, taken) in row {
+                    shown.extend(image.branch(&mut images, &site(Kind::Conditional, address), Went::Taken(taken)));
+                }
+                assert_eq!(told, shown);
+            }
+        }
     }
 
     proptest! {

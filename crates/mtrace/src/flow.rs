@@ -1,15 +1,19 @@
 //! mcfTRaptor: which branches have to be told so that the rest of the control flow can be inferred.
 
+mod image;
+mod paths;
+
 use std::collections::HashMap;
 
-use filter::traptor::{Counter, Counting, Kind, Message, Mirror, Predictors, Sizes, Went};
-use isa::Transfer;
+use filter::traptor::{Counter, Counting, Kind, Message, Predictors, Site, Sizes, Went};
 use predict::IllegalSize;
-use trace::{Batch, BlockIndex, Blocks, Event, Leave, Step, Trace};
+use trace::{Batch, BlockIndex, Blocks, Event, Part, Step, Stretch};
 
-use crate::check::{CheckError, Checked};
 use crate::threads::{Sharing, Structures};
 use crate::walk::{Tail, Tails, Walker};
+
+pub use image::check;
+use paths::Preparations;
 
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Settings {
@@ -62,6 +66,17 @@ pub struct Told {
     pub block: BlockIndex,
 }
 
+impl Tail {
+    /// The branch that a step ends with, if only what comes next tells where it went.
+    fn pending(&self, step: &Step) -> Option<Pending> {
+        let (site, _) = self.branch(&step.with_next(UNKNOWN)).filter(|_| step.next() == 0)?;
+        (site.kind != Kind::Conditional && site.kind != Kind::Call).then(|| Pending { site, block: step.block() })
+    }
+}
+
+/// In place of an address: anywhere.
+const UNKNOWN: u64 = 1;
+
 /// In place of an address: whoever follows is told where a thread begins.
 const NOT_BEGUN: u64 = u64::MAX;
 
@@ -73,6 +88,15 @@ struct Place {
     next: u64,
     /// Something other than a branch has happened since the last step.
     is_interrupted: bool,
+    /// The last step left by this branch, and only what comes next tells where to.
+    pending: Option<Pending>,
+}
+
+/// A branch whose target is not known yet.
+#[derive(Clone, Copy, Debug)]
+struct Pending {
+    site: Site,
+    block: BlockIndex,
 }
 
 /// The filter on its way through a trace.
@@ -83,6 +107,7 @@ pub struct Filter {
     places: HashMap<u32, Place>,
     statistics: Statistics,
     tails: Tails,
+    prepared: Preparations,
 }
 
 impl Filter {
@@ -93,6 +118,7 @@ impl Filter {
             places: HashMap::new(),
             statistics: Statistics::default(),
             tails: Tails::default(),
+            prepared: Preparations::default(),
         })
     }
 
@@ -103,8 +129,39 @@ impl Filter {
 
     /// Takes what a thread has executed next.
     pub fn batch(&mut self, blocks: &Blocks, batch: &Batch, tell: impl FnMut(Told)) {
-        let thread = batch.thread();
-        let fresh = Place { counter: Counter::new(self.counting), next: NOT_BEGUN, is_interrupted: false };
+        self.each(batch.thread(), tell, |filtering, tails, _| tails.walk(blocks, batch, filtering));
+    }
+
+    /// The same, path by path, which is faster. What was executed in the order of batches must not come in this way, or the other way round: what is
+    /// shared would be asked in another order.
+    pub fn stretch(&mut self, stretch: &Stretch<'_>, tell: impl FnMut(Told)) {
+        let paths = stretch.paths();
+        self.each(stretch.thread(), tell, |filtering, tails, prepared| {
+            tails.extend(paths.blocks());
+            let mut parts = stretch.parts();
+            while let Some(part) = parts.next() {
+                match part {
+                    Part::Path(path) => filtering.path(paths, path, &mut parts, tails, prepared),
+                    Part::Event { event, steps, last, at } => {
+                        if let Some(at) = at {
+                            filtering.went_to(at);
+                        }
+                        steps.iter().chain(&last).for_each(|step| filtering.single(step, tails));
+                        filtering.event(&event);
+                    }
+                }
+            }
+        });
+    }
+
+    fn each<F: FnMut(Told)>(
+        &mut self,
+        thread: u32,
+        tell: F,
+        walk: impl FnOnce(&mut Filtering<'_, F>, &mut Tails, &mut Preparations),
+    ) {
+        let fresh =
+            Place { counter: Counter::new(self.counting), next: NOT_BEGUN, is_interrupted: false, pending: None };
         let place = self.places.entry(thread).or_insert(fresh);
         let mut filtering = Filtering {
             thread,
@@ -113,7 +170,7 @@ impl Filter {
             statistics: self.statistics,
             tell,
         };
-        self.tails.walk(blocks, batch, &mut filtering);
+        walk(&mut filtering, &mut self.tails, &mut self.prepared);
         (*place, self.statistics) = (filtering.place, filtering.statistics);
     }
 }
@@ -138,25 +195,67 @@ impl<F: FnMut(Told)> Walker for Filtering<'_, F> {
 
     #[inline]
     fn step(&mut self, step: &Step, first: u64, tail: &Tail) {
-        if self.place.next != first {
-            self.went_elsewhere(step, first);
-        }
-        self.place.next = step.next();
-        let count = u64::from(step.instructions());
-        self.statistics.instructions += count;
-        self.place.counter.instructions(count);
-        let Some((site, went)) = tail.branch(step) else { return };
-        let message = self.place.counter.branch(self.predictors, &site, went);
-        if site.kind != Kind::Call {
-            self.statistics.count(went, message.is_none());
-        }
-        if let Some(message) = message {
-            (self.tell)(Told { thread: self.thread, message, address: site.address, block: step.block() });
-        }
+        self.arrive(step, first);
+        self.leave(step, tail);
     }
 }
 
 impl<F: FnMut(Told)> Filtering<'_, F> {
+    /// A step is executed, up to its branch.
+    #[inline]
+    fn arrive(&mut self, step: &Step, first: u64) {
+        if self.place.next != first {
+            self.went_elsewhere(step, first);
+        }
+        let count = u64::from(step.instructions());
+        self.statistics.instructions += count;
+        self.place.counter.instructions(count);
+    }
+
+    /// It goes to where it goes.
+    #[inline]
+    fn leave(&mut self, step: &Step, tail: &Tail) {
+        self.place.next = step.next();
+        if let Some((site, went)) = tail.branch(step) {
+            self.branch(&site, went, step.block());
+        }
+    }
+
+    #[inline]
+    fn branch(&mut self, site: &Site, went: Went, block: BlockIndex) -> bool {
+        let message = match (site.kind, went) {
+            (Kind::Return, Went::To(target)) => self.place.counter.returned(self.predictors, target),
+            _ => self.place.counter.branch(self.predictors, site, went),
+        };
+        if site.kind != Kind::Call {
+            self.statistics.count(went, message.is_none());
+        }
+        let Some(message) = message else { return false };
+        (self.tell)(Told { thread: self.thread, message, address: site.address, block });
+        true
+    }
+
+    /// A step whose block is executed from its beginning. Where it goes may be told later.
+    fn single(&mut self, step: &Step, tails: &Tails) {
+        let Some(tail) = tails.of(step) else { return };
+        self.arrive(step, tail.head);
+        self.place.pending = tail.pending(step);
+        if self.place.pending.is_none() {
+            self.leave(step, tail);
+        }
+    }
+
+    /// The last step, if it left indirectly, went to `target`.
+    #[inline]
+    fn went_to(&mut self, target: u64) {
+        if let Some(Pending { site, block }) = self.place.pending.take() {
+            self.place.next = target;
+            if target != 0 {
+                self.branch(&site, Went::To(target), block);
+            }
+        }
+    }
+
     /// Execution goes on at `first`, which neither a branch nor the program said.
     #[cold]
     fn went_elsewhere(&mut self, step: &Step, first: u64) {
@@ -167,122 +266,5 @@ impl<F: FnMut(Told)> Filtering<'_, F> {
         *(if is_interrupted { &mut self.statistics.exceptions } else { &mut self.statistics.gaps }) += 1;
         let (message, address) = (self.place.counter.exception(first), self.place.next);
         (self.tell)(Told { thread: self.thread, message, address, block: step.block() });
-    }
-}
-
-/// Filters the whole trace, follows it by what was told alone, and compares every step.
-pub fn check(trace: &Trace, settings: &Settings) -> Result<Checked<Statistics>, CheckError> {
-    let (mut filter, mut image) = (Filter::new(settings)?, Image::new(settings)?);
-    let (mut checked, blocks) = (Checked::default(), trace.blocks());
-    checked.each_batch(settings.sharing.order(trace.merged()), |batch, checked| {
-        filter.batch(blocks, batch, |told| {
-            checked.messages += 1;
-            image.mirror(told.thread).0.tell(told.message);
-        });
-        image.follow(blocks, batch, checked);
-    });
-    checked.statistics = *filter.statistics();
-    image.finish(&mut checked);
-    Ok(checked)
-}
-
-/// The mirror images of all threads.
-struct Image {
-    predictors: Structures<Predictors>,
-    counting: Counting,
-    /// And where each thread is, as in [`Place`].
-    mirrors: HashMap<u32, (Mirror, u64)>,
-    tails: Tails,
-}
-
-impl Image {
-    fn new(settings: &Settings) -> Result<Self, IllegalSize> {
-        let predictors = Structures::new(settings.sharing, Predictors::new(&settings.sizes)?);
-        Ok(Self { predictors, counting: settings.counting, mirrors: HashMap::new(), tails: Tails::default() })
-    }
-
-    fn mirror(&mut self, thread: u32) -> &mut (Mirror, u64) {
-        self.mirrors.entry(thread).or_insert_with(|| (Mirror::new(self.counting), NOT_BEGUN))
-    }
-
-    /// Goes on with a thread: the program says what is executed, the mirror where branches go. What was really executed is only
-    /// compared.
-    fn follow(&mut self, blocks: &Blocks, batch: &Batch, checked: &mut Checked<Statistics>) {
-        let thread = batch.thread();
-        let mut tails = std::mem::take(&mut self.tails);
-        self.mirror(thread);
-        if let Some((mirror, next)) = self.mirrors.get_mut(&thread) {
-            let predictors = self.predictors.of(thread);
-            tails.walk(blocks, batch, &mut Following { thread, blocks, mirror, next, predictors, checked });
-        }
-        self.tails = tails;
-    }
-
-    fn finish(self, checked: &mut Checked<Statistics>) {
-        for (thread, (mirror, _)) in self.mirrors {
-            if !mirror.is_exhausted() {
-                checked.wrong(|| format!("thread {thread}: there are messages left at its end"));
-            }
-        }
-    }
-}
-
-struct Following<'f> {
-    thread: u32,
-    blocks: &'f Blocks,
-    mirror: &'f mut Mirror,
-    next: &'f mut u64,
-    predictors: &'f mut Predictors,
-    checked: &'f mut Checked<Statistics>,
-}
-
-impl Walker for Following<'_> {
-    fn event(&mut self, event: &Event) {
-        if let Event::Start { pc, .. } = *event {
-            *self.next = pc;
-        }
-    }
-
-    fn step(&mut self, step: &Step, first: u64, tail: &Tail) {
-        if *self.next != NOT_BEGUN
-            && let Some(target) = self.mirror.exception()
-        {
-            *self.next = target;
-        }
-        let shown = if *self.next == NOT_BEGUN { first } else { *self.next };
-        if shown == first {
-            self.checked.right += 1;
-        } else {
-            let thread = self.thread;
-            self.checked.wrong(|| format!("thread {thread}: goes on at {first:#x}, the mirror image says {shown:#x}"));
-        }
-        self.mirror.instructions(step.instructions().into());
-        *self.next = match tail.branch(step) {
-            None => self.inferred(step, tail),
-            Some((site, _)) => match (self.mirror.branch(self.predictors, &site), tail.transfer) {
-                (Some(Went::Taken(true)), Transfer::Conditional { target }) => target,
-                (Some(Went::Taken(false)), _) => site.behind,
-                (Some(Went::To(target)), _) | (None, Transfer::Call { target }) => target,
-                _ => 0,
-            },
-        };
-    }
-}
-
-impl Following<'_> {
-    /// Where a step goes that has no branch that makes a difference, by the program alone.
-    fn inferred(&self, step: &Step, tail: &Tail) -> u64 {
-        match (step.leave(), tail.transfer) {
-            (Leave::Direct, Transfer::Jump { target } | Transfer::Call { target }) => target,
-            // The next instruction of the block, or the one behind it.
-            (Leave::Interrupted, _) => {
-                let executed = (step.first() + step.instructions()) as usize;
-                let block = self.blocks.get(step.block());
-                let next = block.and_then(|block| block.instructions().nth(executed).map(|next| next.address));
-                next.unwrap_or(tail.end)
-            }
-            (Leave::Indirect, _) => 0,
-            _ => tail.end,
-        }
     }
 }

@@ -2,7 +2,7 @@
 
 use filter::traptor::{Kind, Site, Went};
 use isa::Transfer;
-use trace::{Batch, Block, Blocks, Event, Leave, Step};
+use trace::{Batch, Block, BlockIndex, Blocks, Event, Leave, Step};
 
 /// Receives what a thread has executed.
 pub(crate) trait Walker {
@@ -14,7 +14,7 @@ pub(crate) trait Walker {
 /// The end of a static block.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Tail {
-    head: u64,
+    pub head: u64,
     /// Address of the last instruction.
     last: u64,
     /// Address behind it.
@@ -52,10 +52,7 @@ pub(crate) struct Tails(Vec<Tail>);
 impl Tails {
     /// Shows all that is in `batch`.
     pub(crate) fn walk(&mut self, blocks: &Blocks, batch: &Batch, walker: &mut impl Walker) {
-        self.0.extend((self.0.len()..blocks.len()).filter_map(|index| {
-            let index = trace::BlockIndex(u32::try_from(index).ok()?);
-            blocks.get(index).map(|block| Tail::of(&block))
-        }));
+        self.extend(blocks);
         let mut shown = 0;
         for (steps_before, event) in batch.events() {
             self.steps(blocks, batch.steps().get(shown..*steps_before).unwrap_or(&[]), walker);
@@ -65,10 +62,24 @@ impl Tails {
         self.steps(blocks, batch.steps().get(shown..).unwrap_or(&[]), walker);
     }
 
+    /// Learns of blocks that are new.
+    pub(crate) fn extend(&mut self, blocks: &Blocks) {
+        self.0.extend((self.0.len()..blocks.len()).filter_map(|index| {
+            let index = BlockIndex(u32::try_from(index).ok()?);
+            blocks.get(index).map(|block| Tail::of(&block))
+        }));
+    }
+
+    /// Of the step's block.
+    #[inline]
+    pub(crate) fn of(&self, step: &Step) -> Option<&Tail> {
+        self.0.get(step.block().0 as usize)
+    }
+
     #[inline]
     fn steps(&self, blocks: &Blocks, steps: &[Step], walker: &mut impl Walker) {
         for step in steps {
-            let Some(tail) = self.0.get(step.block().0 as usize) else { continue };
+            let Some(tail) = self.of(step) else { continue };
             let first = if step.first() == 0 { tail.head } else { cut_head(blocks, step) };
             walker.step(step, first, tail);
         }

@@ -11,12 +11,45 @@ const TAKEN: u8 = 2;
 /// Low bits of an address that are not looked at.
 const ADDRESS_SHIFT: u32 = 4;
 const ENTRIES_MAX: usize = 1 << 28;
+/// Outcomes before a row that are so far away choose no entry any more.
+const SHIFT_MAX: u8 = 32;
 
 #[derive(Clone, Debug)]
 pub struct Gshare {
     counters: Vec<u8>,
     /// Outcomes, the last one lowest; as many as choose an entry.
     history: usize,
+}
+
+/// One of a row of branches that are met one after the other, prepared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Point {
+    /// What chooses the entry, but for the outcomes before the row.
+    constant: u32,
+    /// Of the row up to this branch, the last one lowest; there are never so many entries that more of them matter.
+    outcomes: u32,
+    /// How far outcomes before the row are away.
+    shift: u8,
+    /// The counter of an entry that could not be more certain.
+    sure: u8,
+}
+
+impl Point {
+    /// The branch behind `before` in the row.
+    #[must_use]
+    pub fn behind(before: Option<&Self>, address: u64, taken: bool) -> Self {
+        // Far enough is far enough.
+        let (outcomes, shift) = before.map_or((0, 0), |before| (before.outcomes, (before.shift + 1).min(SHIFT_MAX)));
+        // The low bits are what counts, and there are never so many entries that more do.
+        let constant = (address >> ADDRESS_SHIFT) as u32 ^ outcomes;
+        let sure = if taken { STRONGLY_TAKEN } else { 0 };
+        Self { constant, outcomes: outcomes << 1 | u32::from(taken), shift, sure }
+    }
+
+    #[must_use]
+    pub fn is_taken(&self) -> bool {
+        self.sure == STRONGLY_TAKEN
+    }
 }
 
 impl Gshare {
@@ -61,6 +94,45 @@ impl Gshare {
         *counter = if taken { (*counter + 1).min(STRONGLY_TAKEN) } else { counter.saturating_sub(1) };
         self.history = (self.history << 1 | usize::from(taken)) & self.mask();
         right
+    }
+
+    /// How many branches of a row are predicted with so much certainty that nothing is learnt by them.
+    #[must_use]
+    #[inline]
+    pub fn sure_of(&self, row: &[Point]) -> usize {
+        let is_sure = |point: &Point| self.counter(self.index_in(point)) == Some(point.sure);
+        row.iter().position(|point| !is_sure(point)).unwrap_or(row.len())
+    }
+
+    /// The next branch of a row went as it says: learns, and says whether it was predicted. To be followed by the others and by
+    /// [`Self::pass`].
+    #[inline]
+    pub fn branch_in(&mut self, point: &Point) -> bool {
+        let index = self.index_in(point);
+        let Some(counter) = self.counters.get_mut(index) else { return false };
+        let before = *counter;
+        // Not writing it again lets the next branch go ahead that looks at it.
+        if before == point.sure {
+            return true;
+        }
+        let taken = point.is_taken();
+        *counter = if taken { before + 1 } else { before - 1 };
+        (before >= TAKEN) == taken
+    }
+
+    #[inline]
+    fn index_in(&self, point: &Point) -> usize {
+        (point.constant as usize ^ self.history << point.shift) & self.mask()
+    }
+
+    /// Goes on behind a row, of which all was learnt that is to be learnt. Returns whether it stands where it stood.
+    #[inline]
+    pub fn pass(&mut self, row: &[Point]) -> bool {
+        let before = self.history;
+        if let Some(last) = row.last() {
+            self.history = (before << last.shift << 1 | last.outcomes as usize) & self.mask();
+        }
+        before == self.history
     }
 
     /// What would be predicted for the branch at `address`; `None` without entries.
@@ -153,6 +225,33 @@ mod tests {
     }
 
     proptest! {
+        /// A row is its branches, one by one.
+        #[test]
+        fn a_row_is_its_branches(
+            rows in proptest::collection::vec(proptest::collection::vec((0u64..64, 0u8..8), 1..50), 1..40),
+            power in 1u32..14,
+        ) {
+            let mut gshare = Gshare::new(1 << power).unwrap();
+            for row in rows.iter().cycle().take(300) {
+                let branches: Vec<(u64, bool)> = row.iter().map(|&(place, kind)| (place * 16, kind != 0)).collect();
+                let mut points: Vec<Point> = Vec::new();
+                for &(address, taken) in &branches {
+                    points.push(Point::behind(points.last(), address, taken));
+                }
+                let mut one_by_one = gshare.clone();
+                let right: Vec<bool> =
+                    branches.iter().map(|&(address, taken)| one_by_one.branch(address, taken)).collect();
+                let (sure, before) = (gshare.sure_of(&points), gshare.clone());
+                for (place, point) in points.iter().enumerate() {
+                    prop_assert_eq!(gshare.branch_in(point), right[place]);
+                    prop_assert!(place >= sure || gshare.counters == before.counters);
+                }
+                prop_assert_eq!(gshare.pass(&points), one_by_one.history == before.history);
+                prop_assert_eq!((&gshare.counters, gshare.history), (&one_by_one.counters, one_by_one.history));
+                prop_assert_eq!(sure == points.len(), gshare.counters == before.counters && right.iter().all(|&right| right));
+            }
+        }
+
         #[test]
         fn it_is_what_the_equations_say(
             branches in proptest::collection::vec((0u64..512, any::<bool>()), 0..400),

@@ -12,7 +12,7 @@ mod ibtb;
 mod ras;
 mod size;
 
-pub use gshare::Gshare;
+pub use gshare::{Gshare, Point};
 pub use ibtb::{Ibtb, Tagging, Victim};
 pub use ras::Ras;
 pub use size::{IllegalSize, Structure};

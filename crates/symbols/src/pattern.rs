@@ -136,21 +136,24 @@ fn class(text: &str) -> Option<(Part, &str)> {
     (!ranges.is_empty()).then_some((Part::Class { ranges, inverted }, &after[1..]))
 }
 
-/// How many letters have to be put in, left out or changed to make one of the other, if not more than `most`.
+/// How many letters have to be put in, left out, changed or exchanged with the next one to make one of the other, if not more than `most`.
 fn edits(one: &str, other: &str, most: usize) -> Option<usize> {
-    let other: Vec<char> = other.chars().collect();
-    if one.chars().count().abs_diff(other.len()) > most {
+    let (one, other): (Vec<char>, Vec<char>) = (one.chars().collect(), other.chars().collect());
+    if one.len().abs_diff(other.len()) > most {
         return None;
     }
+    let mut before: Vec<usize> = Vec::new();
     let mut row: Vec<usize> = (0..=other.len()).collect();
-    for (at, letter) in one.chars().enumerate() {
-        let mut diagonal = row[0];
-        row[0] = at + 1;
+    for (at, &letter) in one.iter().enumerate() {
+        let mut next = vec![at + 1; other.len() + 1];
         for (column, &theirs) in other.iter().enumerate() {
-            let changed = diagonal + usize::from(letter != theirs);
-            diagonal = row[column + 1];
-            row[column + 1] = changed.min(diagonal + 1).min(row[column] + 1);
+            let changed = row[column] + usize::from(letter != theirs);
+            next[column + 1] = changed.min(row[column + 1] + 1).min(next[column] + 1);
+            if at > 0 && column > 0 && letter == other[column - 1] && one[at - 1] == theirs {
+                next[column + 1] = next[column + 1].min(before[column - 1] + 1);
+            }
         }
+        before = std::mem::replace(&mut row, next);
     }
     row.last().copied().filter(|&edits| edits <= most)
 }
@@ -192,6 +195,7 @@ mod tests {
         let near = |pattern: &str, name: &str| Pattern::new(pattern).distance(name);
         assert_eq!(near("quiksort", "quicksort"), Some(1));
         assert_eq!(near("Quicksort", "quicksort"), Some(0));
+        assert_eq!(near("mian", "main"), Some(1));
         assert_eq!(near("sort", "zebra"), None);
         assert_eq!(near("sort", "quicksort"), Some(6));
         assert_eq!(near("*", "quicksort"), None);

@@ -58,6 +58,7 @@ mod program;
 mod record;
 mod span;
 mod steps;
+mod stretch;
 mod tally;
 mod trace;
 mod verify;
@@ -74,6 +75,7 @@ pub use model::{
     ThreadInfo, ThreadSummary,
 };
 pub use steps::{Batch, Item, Steps};
+pub use stretch::{Part, Parts, Paths, Stretch};
 pub use trace::{Damage, MappedModule, Trace};
 pub use verify::Report;
 pub use writer::{Codec, Options, Writer, part_name};

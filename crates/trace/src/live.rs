@@ -12,7 +12,8 @@ use crate::error::WriteError;
 use crate::model::{DataMode, Fragment, Plan};
 use crate::program::Program;
 use crate::record::Definition;
-use crate::steps::{BATCH_STEPS, Batch, Open};
+use crate::steps::{BATCH_STEPS, Batch, Open, STRETCH_WORDS};
+use crate::stretch::Stretch;
 use crate::tally::{ELSEWHERE, start_pc};
 
 /// Takes the same as a [`crate::Writer`] and gives what [`crate::Trace::merged`] of its file would give. Threads deliver at different times: so that
@@ -116,6 +117,13 @@ impl Live {
         data: &[u8],
         mut each: impl FnMut(&Blocks, &Batch) -> Result<(), E>,
     ) -> Result<(), E> {
+        self.add(image, thread, words, data);
+        while self.waiting > self.limit && self.show_next(false, &mut each)? {}
+        Ok(())
+    }
+
+    /// Lets what has come wait.
+    fn add(&mut self, image: u32, thread: u32, words: &[u32], data: &[u8]) {
         let own = self.threads.entry(thread).or_default();
         own.open.append(image, words, data);
         if self.mode != DataMode::None {
@@ -129,8 +137,36 @@ impl Live {
             self.order.push(Reverse((tsc, thread)));
             own.is_queued = true;
         }
-        while self.waiting > self.limit && self.show_next(false, &mut each)? {}
+    }
+
+    /// As [`Self::path`], path by path and without memory accesses.
+    pub fn stretch<E>(
+        &mut self,
+        image: u32,
+        thread: u32,
+        words: &[u32],
+        mut each: impl FnMut(&Stretch<'_>) -> Result<(), E>,
+    ) -> Result<(), E> {
+        self.add(image, thread, words, &[]);
+        while self.waiting > self.limit && self.show_stretch(&mut each)? {}
         Ok(())
+    }
+
+    /// As [`Self::finish`], path by path.
+    pub fn finish_stretches<E>(&mut self, mut each: impl FnMut(&Stretch<'_>) -> Result<(), E>) -> Result<(), E> {
+        while self.show_stretch(&mut each)? {}
+        Ok(())
+    }
+
+    fn show_stretch<E>(&mut self, mut each: impl FnMut(&Stretch<'_>) -> Result<(), E>) -> Result<bool, E> {
+        let Some(Reverse((_, thread))) = self.order.pop() else { return Ok(false) };
+        let Some(own) = self.threads.get_mut(&thread) else { return Ok(true) };
+        let words = own.open.take_words(STRETCH_WORDS);
+        self.waiting = self.waiting.saturating_sub(words.len() * size_of::<u32>());
+        let next = own.open.next_tsc(false, None);
+        own.is_queued = next.is_some();
+        self.order.extend(next.map(|tsc| Reverse((tsc, thread))));
+        each(&Stretch::new(thread, &self.program, own.open.words.get(words).unwrap_or(&[]))).map(|()| true)
     }
 
     /// Shows everything that is waiting.

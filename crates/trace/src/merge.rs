@@ -11,6 +11,7 @@ use std::collections::BinaryHeap;
 use crate::error::ReadError;
 use crate::model::DataMode;
 use crate::steps::{Batch, Cursor, Workshop};
+use crate::stretch::Stretch;
 use crate::trace::Trace;
 
 /// The threads of a trace, merged. Yields batches, each of one thread.
@@ -45,6 +46,22 @@ impl Merged<'_> {
             }
         }
         Ok(None)
+    }
+
+    /// As [`Self::next_batch`], path by path and without memory accesses. Where an indirect transfer at the end of a stretch went to is told by the
+    /// next one of the same thread.
+    pub fn next_stretch(&mut self) -> Result<Option<Stretch<'_>>, ReadError> {
+        loop {
+            let Some(Reverse((_, place))) = self.order.pop() else { return Ok(None) };
+            let Some(cursor) = self.cursors.get_mut(place) else { continue };
+            let result = cursor.next_words(&mut self.workshop);
+            if let Some(tsc) = cursor.tsc() {
+                self.order.push(Reverse((tsc, place)));
+            }
+            if let Some(words) = result? {
+                return Ok(self.cursors.get(place).map(|cursor| cursor.stretch(words)));
+            }
+        }
     }
 }
 

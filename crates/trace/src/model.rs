@@ -320,7 +320,9 @@ impl Step {
         self.next
     }
 
-    pub(crate) fn with_next(self, next: u64) -> Self {
+    /// The same step with another instruction behind it.
+    #[must_use]
+    pub fn with_next(self, next: u64) -> Self {
         Self { next, ..self }
     }
 

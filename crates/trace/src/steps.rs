@@ -17,11 +17,15 @@ use crate::event::{self, Recorded};
 use crate::model::{DataMode, Event, Leave, Step};
 use crate::path::{self, PathCoder, Source};
 use crate::program::Program;
+use crate::stretch::Stretch;
 use crate::tally::{ELSEWHERE, start_pc};
 use crate::trace::{Chunk, Trace};
 
 /// Steps in a batch, about: enough to make what happens per batch cheap, few enough to stay in the cache.
 pub(crate) const BATCH_STEPS: usize = 2048;
+
+/// Words in a [`Stretch`] at most.
+pub(crate) const STRETCH_WORDS: usize = 8192;
 
 /// A stretch of one thread's execution.
 #[derive(Clone, Debug, Default)]
@@ -360,6 +364,21 @@ impl<'t> Cursor<'t> {
         Ok(true)
     }
 
+    /// Where what comes next is among the words; `None` at the end. After an error the cursor stands behind the chunk that caused it.
+    pub(crate) fn next_words(&mut self, workshop: &mut Workshop) -> Result<Option<Range<usize>>, ReadError> {
+        while self.open.at >= self.open.words.len() {
+            let Some((&place, ahead)) = self.ahead.split_first() else { return Ok(None) };
+            self.ahead = ahead;
+            self.decode(workshop, place)?;
+        }
+        Ok(Some(self.open.take_words(STRETCH_WORDS)))
+    }
+
+    /// The same, path by path.
+    pub(crate) fn stretch(&self, words: Range<usize>) -> Stretch<'_> {
+        Stretch::new(self.thread, self.trace.program(), self.open.words.get(words).unwrap_or(&[]))
+    }
+
     fn decode(&mut self, workshop: &mut Workshop, place: usize) -> Result<(), ReadError> {
         self.open.words.clear();
         self.open.at = 0;
@@ -500,6 +519,26 @@ impl Open {
         self.data.extend_from_slice(data);
     }
 
+    /// Where the words are that come next, up to a time stamp or to `most`.
+    pub(crate) fn take_words(&mut self, most: usize) -> Range<usize> {
+        let from = self.at;
+        while let Some(&word) = self.words.get(self.at).filter(|_| self.at < from + most) {
+            if word & EVENT == 0 {
+                self.at += 1;
+                continue;
+            }
+            let rest = self.words.get(self.at..).unwrap_or(&[]);
+            if let Some(tsc) = event::read(rest).and_then(|recorded| recorded.tsc()) {
+                if self.at > from {
+                    break;
+                }
+                self.tsc = tsc;
+            }
+            self.at += word::length(word).unwrap_or(rest.len()).min(rest.len());
+        }
+        from..self.at
+    }
+
     /// Bytes that were not read.
     pub(crate) fn unread(&self) -> usize {
         let data = self.data_place.map_or(0, |place| self.data.len().saturating_sub(place.at));
@@ -582,7 +621,7 @@ impl Open {
 }
 
 /// The steps that a signal interrupted.
-fn interrupted<'p>(program: &'p Program, recorded: &Recorded) -> Option<(&'p [Step], Option<Step>)> {
+pub(crate) fn interrupted<'p>(program: &'p Program, recorded: &Recorded) -> Option<(&'p [Step], Option<Step>)> {
     match recorded.event {
         Some(Event::Signal { pc, .. }) if recorded.interrupted.0 != 0 => {
             program.interrupted(recorded.interrupted.0, recorded.interrupted.1, pc)

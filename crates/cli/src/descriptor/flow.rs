@@ -28,6 +28,7 @@ const EXCEPTION: u8 = 2;
 const COUNT_MAX: u32 = u32::MAX;
 
 /// Writes a message.
+#[inline]
 pub fn write(shape: Shape, layout: Layout, thread: u32, message: Message, text: Option<&str>, lines: &mut Vec<u8>) {
     match shape {
         Shape::Binary(binary) => write_binary(binary, layout, thread, message, lines),
@@ -56,7 +57,19 @@ fn write_ascii(thread: u32, message: Message, text: Option<&str>, lines: &mut Ve
     line.end_text(b" ", text, lines);
 }
 
+#[inline]
 fn write_binary(binary: Binary, layout: Layout, thread: u32, message: Message, lines: &mut Vec<u8>) {
+    // Nearly all records are such, and whoever traces a program has to keep up with it.
+    if let (Message::Outcome { branches }, Layout::Fixed, false) = (message, layout, binary.wide)
+        && branches < u64::from(COUNT_MAX)
+    {
+        let [a, b, c, d] = (branches as u32).to_le_bytes();
+        return lines.extend_from_slice(&[thread as u8, a, b, c, d, OUTCOME]);
+    }
+    write_any(binary, layout, thread, message, lines);
+}
+
+fn write_any(binary: Binary, layout: Layout, thread: u32, message: Message, lines: &mut Vec<u8>) {
     let record = Record { binary, layout, thread };
     match message {
         Message::Outcome { branches } => record.write(OUTCOME, record.split(branches, OUTCOME, lines), &[], lines),

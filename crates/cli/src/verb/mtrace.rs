@@ -16,7 +16,7 @@ use std::time::Instant;
 
 use mtrace::Sharing;
 use serde::Serialize;
-use trace::{Batch, Blocks, DataMode};
+use trace::{Batch, Blocks, DataMode, Stretch};
 
 use crate::arguments::mtrace::{ByteOrder, Common, McfTRaptor, McfTrace, MlsTrace, MlvCFiat};
 use crate::descriptor::{Binary, Shape};
@@ -60,6 +60,15 @@ trait Tool {
 
     /// Takes what a thread has executed next.
     fn batch(&mut self, blocks: &Blocks, batch: &Batch, descriptors: &mut Descriptors);
+
+    /// Whether it takes what was executed path by path, which is faster.
+    fn takes_stretches(&self) -> bool {
+        false
+    }
+
+    fn stretch(&mut self, stretch: &Stretch<'_>, descriptors: &mut Descriptors) {
+        let _ = (stretch, descriptors);
+    }
 
     /// What was counted, for programs and for people.
     fn statistics(&self, run: &Run) -> Self::Statistics;

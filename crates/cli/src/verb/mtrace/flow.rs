@@ -4,7 +4,7 @@ use filter::traptor::{Counting, Message, Sizes, WithoutGshare};
 use mtrace::{Sharing, flow};
 use predict::{Tagging, Victim};
 use serde::Serialize;
-use trace::{Batch, Blocks, DataMode};
+use trace::{Batch, Blocks, DataMode, Stretch};
 
 use super::files::Descriptors;
 use super::{Run, share};
@@ -87,17 +87,17 @@ impl super::Tool for Tool {
 
     fn batch(&mut self, blocks: &Blocks, batch: &Batch, descriptors: &mut Descriptors) {
         let layout = self.layout;
-        self.filter.batch(blocks, batch, |told| {
-            descriptors.add(|shape, texts, lines| {
-                let text = texts.and_then(|texts| match told.message {
-                    Message::Exception { .. } => texts.at(blocks, told.address),
-                    Message::Outcome { .. } | Message::Target { .. } => {
-                        texts.in_block(blocks, told.block, told.address)
-                    }
-                });
-                write(shape, layout, told.thread, told.message, text, lines);
-            });
-        });
+        self.filter.batch(blocks, batch, |told| add(told, blocks, layout, descriptors));
+    }
+
+    /// What is shared is asked in the order of batches.
+    fn takes_stretches(&self) -> bool {
+        self.sharing == Sharing::Private
+    }
+
+    fn stretch(&mut self, stretch: &Stretch<'_>, descriptors: &mut Descriptors) {
+        let (layout, blocks) = (self.layout, stretch.paths().blocks());
+        self.filter.stretch(stretch, |told| add(told, blocks, layout, descriptors));
     }
 
     fn statistics(&self, run: &Run) -> Statistics {
@@ -121,6 +121,17 @@ impl super::Tool for Tool {
     fn text(&self, run: &Run) -> String {
         text(self.filter.statistics(), run)
     }
+}
+
+#[inline]
+fn add(told: flow::Told, blocks: &Blocks, layout: Layout, descriptors: &mut Descriptors) {
+    descriptors.add(|shape, texts, lines| {
+        let text = texts.and_then(|texts| match told.message {
+            Message::Exception { .. } => texts.at(blocks, told.address),
+            Message::Outcome { .. } | Message::Target { .. } => texts.in_block(blocks, told.block, told.address),
+        });
+        write(shape, layout, told.thread, told.message, text, lines);
+    });
 }
 
 /// As Figure 4.23.

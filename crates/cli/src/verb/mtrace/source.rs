@@ -75,11 +75,24 @@ fn read<T: Tool>(
         _ => trace.merged_with_accesses()?,
     };
     let mut merged = tool.sharing().order(merged);
+    let is_whole = ranges.is_none() && common.skip == 0 && common.length.is_none();
+    let by_path = tool.takes_stretches() && is_whole;
     let mut window = Window { skip: common.skip, left: common.length.unwrap_or(u64::MAX) };
     let (mut part, mut damaged, mut done) = (Batch::default(), 0, 0);
     let (mut progress, available) = (Progress::new(), trace.summary().totals.instructions);
     let blocks = trace.blocks();
     while window.left > 0 && !descriptors.is_full() {
+        if by_path {
+            match merged.next_stretch() {
+                Ok(None) => break,
+                Ok(Some(stretch)) => tool.stretch(&stretch, descriptors),
+                Err(error) => {
+                    eprintln!("trackway: left out: {error}");
+                    damaged += 1;
+                }
+            }
+            continue;
+        }
         let batch = match merged.next_batch() {
             Ok(None) => break,
             Ok(Some(batch)) => batch,
@@ -174,6 +187,12 @@ impl<T: Tool> Tracer<'_, T> {
     /// What was waiting for more.
     fn finish(&mut self) -> Result<(), Stopped> {
         let Self { live, tool, descriptors, .. } = self;
+        if tool.takes_stretches() {
+            return live.finish_stretches(|stretch| {
+                tool.stretch(stretch, descriptors);
+                descriptors.check()
+            });
+        }
         live.finish(|blocks, batch| {
             tool.batch(blocks, batch, descriptors);
             descriptors.check()
@@ -219,6 +238,12 @@ impl<T: Tool> Sink for Tracer<'_, T> {
         let Self { live, tool, descriptors, .. } = self;
         if descriptors.is_full() {
             return Ok(());
+        }
+        if tool.takes_stretches() {
+            return live.stretch(image, thread, words, |stretch| {
+                tool.stretch(stretch, descriptors);
+                descriptors.check().map_err(Refused)
+            });
         }
         live.path(image, thread, words, data, |blocks, batch| {
             tool.batch(blocks, batch, descriptors);

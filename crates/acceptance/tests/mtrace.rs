@@ -1,0 +1,396 @@
+//! The tools of mTrace: their files and statistics against `dump` and `info` of the same trace, live runs against recorded ones, the two ways
+//! through a filter against each other, and what is refused.
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+use acceptance::tool::required;
+use acceptance::{Call, Data, Recorded, trackway};
+use filter::traptor::{Message, Sizes};
+use mtrace::{Sharing, flow};
+use tempfile::TempDir;
+use trace::Trace;
+use workloads::Variant;
+
+fn program(name: &str) -> PathBuf {
+    workloads::build(name, Variant::Pie).unwrap()
+}
+
+fn recorded(name: &str, arguments: &[&str]) -> Recorded {
+    Call::new(program(name)).args(arguments).data(Data::Values).recorded()
+}
+
+/// A tool's run in a directory of its own.
+struct Run {
+    directory: TempDir,
+    output: Output,
+}
+
+impl Run {
+    fn new(words: &[&str]) -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let mut command = Command::new(trackway());
+        command.args(words).current_dir(directory.path()).stdin(Stdio::null());
+        let output = command.output().unwrap();
+        Self { directory, output }
+    }
+
+    fn error(&self) -> String {
+        String::from_utf8_lossy(&self.output.stderr).into_owned()
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.directory.path().join(name)
+    }
+
+    fn read(&self, name: &str) -> Vec<u8> {
+        std::fs::read(self.path(name)).unwrap_or_else(|error| panic!("{name}: {error}; {}", self.error()))
+    }
+
+    fn text(&self, name: &str) -> String {
+        String::from_utf8(self.read(name)).unwrap()
+    }
+
+    /// The files that it has made.
+    fn files(&self) -> Vec<String> {
+        let entries = std::fs::read_dir(self.directory.path()).unwrap();
+        let mut names: Vec<String> =
+            entries.map(|entry| entry.unwrap().file_name().to_string_lossy().into_owned()).collect();
+        names.sort();
+        names
+    }
+}
+
+/// A tool over a trace, with the output called x.
+fn over(tool: &str, flags: &[&str], trace: &Path) -> Run {
+    let words = [&[tool, "-o", "x", "-i", trace.to_str().unwrap()][..], flags].concat();
+    let run = Run::new(&words);
+    assert!(run.output.status.success(), "{words:?}: {}", run.error());
+    run
+}
+
+fn dumped(flags: &[&str], trace: &Path) -> Vec<u8> {
+    let output = Command::new(trackway()).arg("dump").args(flags).arg(trace).output().unwrap();
+    assert!(output.status.success());
+    output.stdout
+}
+
+#[test]
+fn mcftrace_and_mlstrace_write_what_dump_writes() {
+    let recorded = recorded("cholesky", &["3", "6"]);
+    let trace = &recorded.path;
+    assert!(over("mcfTrace", &[], trace).read("x.bin") == dumped(&["-k", "control", "-f", "binary"], trace));
+    assert!(over("mcfTrace", &["-a", "-d"], trace).read("x.txt") == dumped(&["-k", "control", "-d"], trace));
+    let all = over("mlsTrace", &["-store"], trace);
+    assert!(all.read("x.bin") == dumped(&["-k", "memory", "-f", "binary"], trace));
+    assert!(over("mlsTrace", &["-a", "-d", "-store"], trace).read("x.txt") == dumped(&["-k", "memory", "-d"], trace));
+    // Without -store, loads alone, and the field that tells them from stores is missing.
+    let loads = over("mlsTrace", &["-a"], trace).text("x.txt");
+    let listed = String::from_utf8(dumped(&["-k", "memory"], trace)).unwrap();
+    let listed: String =
+        listed.lines().filter(|line| line.contains(", L, ")).map(|line| line.replacen(", L", "", 1) + "\n").collect();
+    assert!(loads == listed);
+}
+
+/// Numbers in the statistics are those of the trace.
+#[test]
+fn statistics_are_those_of_the_trace() {
+    let recorded = recorded("radiosity", &["3", "1"]);
+    let totals = recorded.trace.totals();
+    let text = over("mcfTrace", &[], &recorded.path).text("x.Statistics");
+    assert!(text.starts_with(&format!("mcfTrace: Traced {} instructions\nmcfTrace: Skipped 0", totals.instructions)));
+    assert!(text.contains(&format!("Recorded {} control transfer instructions.", totals.branches())), "{text}");
+    assert!(text.contains(&format!("\t{} ( %", totals.conditional_not_taken)), "{text}");
+    let text = over("mlsTrace", &["-store"], &recorded.path).text("x.Statistics");
+    for part in [
+        "Number of Threads: 3\n".into(),
+        format!("Total Load Operands: {}\n", totals.reads),
+        format!("Total Store Operands: {}\n", totals.writes),
+    ] {
+        assert!(text.contains(&part), "{part}: {text}");
+    }
+    let text = over("mcfTRaptor", &[], &recorded.path).text("x.Statistics");
+    let conditional = totals.conditional_taken + totals.conditional_not_taken;
+    assert!(text.contains(&format!("\n{conditional} conditional direct branches\n")), "{text}");
+    let run = over("mlvCFiat", &["--json"], &recorded.path);
+    let text = run.text("x.Statistics");
+    assert!(text.contains(&format!("\"loads\": {},", totals.reads)), "{text}");
+    assert!(text.contains(&format!("\"stores\": {},", totals.writes)), "{text}");
+    assert_eq!(run.files(), ["x.Statistics", "x.bin"]);
+}
+
+/// Reads the binary records of mcfTRaptor back, by thread.
+fn parse(mut bytes: &[u8]) -> HashMap<u32, Vec<Message>> {
+    let number = |bytes: &[u8]| bytes.iter().rev().fold(0u64, |number, &byte| number << 8 | u64::from(byte));
+    let mut messages: HashMap<u32, Vec<Message>> = HashMap::new();
+    while let [thread, ..] = *bytes {
+        let (message, length) = match bytes[5] {
+            0 => (Message::Outcome { branches: number(&bytes[1..5]) }, 6),
+            1 => {
+                assert_eq!(bytes[6], 1);
+                (Message::Target { branches: number(&bytes[1..5]), target: number(&bytes[7..15]) }, 15)
+            }
+            2 => {
+                assert_eq!(bytes[1..5], [0; 4]);
+                (Message::Exception { instructions: number(&bytes[6..10]), target: number(&bytes[10..18]) }, 18)
+            }
+            kind => panic!("a record of kind {kind}"),
+        };
+        messages.entry(thread.into()).or_default().push(message);
+        bytes = &bytes[length..];
+    }
+    messages
+}
+
+/// What the filter tells, step by step.
+fn told(trace: &Trace, settings: &flow::Settings) -> (HashMap<u32, Vec<Message>>, flow::Statistics) {
+    let mut filter = flow::Filter::new(settings).unwrap();
+    let mut messages: HashMap<u32, Vec<Message>> = HashMap::new();
+    let mut merged = settings.sharing.order(trace.merged());
+    while let Some(batch) = merged.next_batch().unwrap() {
+        filter.batch(trace.blocks(), batch, |told| messages.entry(told.thread).or_default().push(told.message));
+    }
+    (messages, *filter.statistics())
+}
+
+/// The same, path by path.
+fn told_by_path(trace: &Trace, settings: &flow::Settings) -> (HashMap<u32, Vec<Message>>, flow::Statistics) {
+    let mut filter = flow::Filter::new(settings).unwrap();
+    let mut messages: HashMap<u32, Vec<Message>> = HashMap::new();
+    let mut merged = trace.merged();
+    while let Some(stretch) = merged.next_stretch().unwrap() {
+        filter.stretch(&stretch, |told| messages.entry(told.thread).or_default().push(told.message));
+    }
+    (messages, *filter.statistics())
+}
+
+/// Programs with calls through pointers, signals in the middle of blocks, jumps out of handlers, threads.
+#[test]
+fn both_ways_through_the_filter_are_one() {
+    let programs: [(&str, &[&str]); 9] = [
+        ("radiosity", &["3", "1"]),
+        ("raytrace", &["2", "40"]),
+        ("fft", &["2", "8"]),
+        ("indirect_calls", &[]),
+        ("recursion", &[]),
+        ("deep_recursion", &[]),
+        ("timer_loop", &[]),
+        ("signal_nested", &[]),
+        ("siglongjmp", &[]),
+    ];
+    for (name, arguments) in programs {
+        let recorded = Call::new(program(name)).args(arguments).recorded();
+        for (gshare, ras, ibtb) in [(4096, 32, 64), (2, 1, 2), (1 << 20, 5, 16), (0, 0, 0)] {
+            let sizes = Sizes { gshare, ras, ibtb, ..Sizes::default() };
+            let settings = flow::Settings { sizes, ..flow::Settings::default() };
+            let (slow, fast) = (told(&recorded.trace, &settings), told_by_path(&recorded.trace, &settings));
+            assert_eq!(slow.1, fast.1, "{name}, {gshare}");
+            assert!(slow.0 == fast.0, "{name}, {gshare}: other messages");
+        }
+    }
+}
+
+#[test]
+fn what_mcftraptor_writes_can_be_read() {
+    let recorded = recorded("cholesky", &["4", "6"]);
+    for (flags, sharing) in [(&[][..], Sharing::Private), (&["-TRaptorShare"], Sharing::Shared)] {
+        let settings = flow::Settings { sharing, ..flow::Settings::default() };
+        let (messages, statistics) = told(&recorded.trace, &settings);
+        let run = over("mcfTRaptor", flags, &recorded.path);
+        assert!(parse(&run.read("x.bin")) == messages, "{sharing:?}");
+        let mispredicted = statistics.outcomes_mispredicted + statistics.targets_mispredicted;
+        assert_eq!(messages.values().flatten().count() as u64, mispredicted + statistics.exceptions);
+        // As text there is a line for each.
+        let text = over("mcfTRaptor", &[flags, &["-a"]].concat(), &recorded.path).text("x.txt");
+        assert_eq!(text.lines().count() as u64, mispredicted + statistics.exceptions);
+    }
+    // Sizes as the text of the thesis has them, without the byte that tells what a record is.
+    let fixed = over("mcfTRaptor", &[], &recorded.path).read("x.bin").len();
+    let without = over("mcfTRaptor", &["--layout", "none"], &recorded.path).read("x.bin").len();
+    let count = told(&recorded.trace, &flow::Settings::default()).0.values().flatten().count();
+    assert_eq!(fixed - without, count);
+}
+
+/// A program that does the same in every run: live, and recorded.
+#[test]
+fn live_is_as_recorded() {
+    let path = workloads::build("loops", Variant::Static).unwrap();
+    let recorded = Call::new(&path).data(Data::Values).fixed_addresses().recorded();
+    for (tool, flags) in [("mcfTrace", &[][..]), ("mlsTrace", &["-store"]), ("mcfTRaptor", &[]), ("mlvCFiat", &[])] {
+        let flags = [flags, &["-a"]].concat();
+        let words = [&[tool, "-o", "x", "--no-aslr"][..], &flags, &["--", path.to_str().unwrap()]].concat();
+        let live = Run::new(&words);
+        assert_eq!(live.output.status.code(), Some(0), "{}", live.error());
+        assert!(live.error().contains(&format!("{tool}: thread begin 0 ")), "{}", live.error());
+        let (live, file) = (live.text("x.txt"), over(tool, &flags, &recorded.path).text("x.txt"));
+        // The environment, which is on the stack, is not the same; its values and addresses are not compared.
+        let shown = |text: &str| -> Vec<String> {
+            let fields = if tool == "mlsTrace" {
+                3
+            } else if tool == "mlvCFiat" {
+                2
+            } else {
+                6
+            };
+            text.lines().map(|line| line.split(", ").take(fields).collect::<Vec<_>>().join(", ")).collect()
+        };
+        assert_eq!(shown(&live), shown(&file), "{tool}");
+        assert!(!live.is_empty() || tool == "mlvCFiat");
+    }
+}
+
+#[test]
+fn threads_of_a_program_are_merged_by_time() {
+    let path = program("radiosity");
+    let run = Run::new(&["mcfTrace", "-a", "-o", "x", "--", path.to_str().unwrap(), "3", "1"]);
+    assert!(run.output.status.success(), "{}", run.error());
+    let text = run.text("x.txt");
+    // The first thread starts the others, and collects them.
+    assert!(text.starts_with("0, ") && text.lines().last().unwrap().starts_with("0, "));
+    for thread in ["1, ", "2, "] {
+        assert!(text.lines().any(|line| line.starts_with(thread)));
+    }
+}
+
+#[test]
+fn the_exit_status_is_that_of_the_program() {
+    let run = Run::new(&["mcfTRaptor", "-q", "-o", "x", "--", "bash", "-c", "exit 7"]);
+    assert_eq!((run.output.status.code(), run.error().as_str()), (Some(7), ""));
+}
+
+#[test]
+fn compressors() {
+    let recorded = recorded("indirect_calls", &[]);
+    let plain = over("mcfTrace", &[], &recorded.path).read("x.bin");
+    for (compressor, suffix) in
+        [("bzip2", "bz2"), ("pbzip2", "bz2"), ("gzip", "gz"), ("pigz", "gz"), ("zstd", "zst"), ("xz", "xz")]
+    {
+        let program = required(compressor);
+        let run = over("mcfTrace", &["-c", compressor], &recorded.path);
+        let name = format!("x.bin.{suffix}");
+        assert_eq!(run.files(), ["x.Statistics", name.as_str()]);
+        let output = Command::new(program).args(["-d", "-c"]).arg(run.path(&name)).output().unwrap();
+        assert!(output.stdout == plain, "{compressor}");
+    }
+}
+
+#[test]
+fn a_missing_compressor_is_refused() {
+    let run = || {
+        let mut command = Command::new(trackway());
+        command.args(["mcfTrace", "-c", "gzip", "-o", "/nowhere/x", "-i", "/nowhere/y.trk"]).env("PATH", "/nowhere");
+        command.output().unwrap()
+    };
+    let error = String::from_utf8(run().stderr).unwrap();
+    assert!(error.contains("the compressor gzip is not installed (no other is installed either)"), "{error}");
+}
+
+#[test]
+fn parts_of_a_trace() {
+    let recorded = recorded("recursion", &[]);
+    let trace = &recorded.path;
+    let part = ["-s", "5k", "-l", "3k"];
+    let part_of_dump = ["--skip", "5k", "--length", "3k"];
+    let control = over("mcfTrace", &[&part[..], &["-a"]].concat(), trace);
+    assert!(control.read("x.txt") == dumped(&[&part_of_dump[..], &["-k", "control"]].concat(), trace));
+    assert!(control.text("x.Statistics").starts_with("mcfTrace: Traced 3000 instructions\nmcfTrace: Skipped 5000 "));
+    let memory = over("mlsTrace", &[&part[..], &["-a", "-store"]].concat(), trace);
+    assert!(memory.read("x.txt") == dumped(&[&part_of_dump[..], &["-k", "memory"]].concat(), trace));
+    // Nothing begins in the middle of a record.
+    let limited = over("mcfTrace", &["-f", "0.001"], trace).read("x.bin");
+    let whole = over("mcfTrace", &[], trace).read("x.bin");
+    assert_eq!(limited.len(), 1000 / 18 * 18);
+    assert!(whole.starts_with(&limited));
+}
+
+/// The descriptors of a routine are those with an address in it, live and from a trace.
+#[test]
+fn routines() {
+    let recorded = recorded("radiosity", &["1", "1"]);
+    let all = over("mcfTrace", &["-a", "-d"], &recorded.path).text("x.txt");
+    let only = over("mcfTrace", &["-a", "-d", "-filter_rtn", "main"], &recorded.path).text("x.txt");
+    assert!(!only.is_empty() && only.len() < all.len());
+    let mut rest = all.lines();
+    assert!(only.lines().all(|line| rest.any(|other| other == line)), "not a part of all");
+    let executable = over("mcfTrace", &["-a", "-filter_no_shared_libs"], &recorded.path).text("x.txt");
+    let module = &recorded.trace.modules()[0].module;
+    let range = module.address..module.address + module.length;
+    let address = |line: &str| u64::from_str_radix(&line.split(", ").nth(1).unwrap()[2..], 16).unwrap();
+    assert!(executable.lines().all(|line| range.contains(&address(line))));
+    let count = all.lines().filter(|line| range.contains(&address(line))).count();
+    assert_eq!(executable.lines().count(), count);
+    let path = program("radiosity");
+    let live = Run::new(&["mcfTrace", "-a", "-o", "x", "-filter_rtn", "main", "--", path.to_str().unwrap(), "1", "1"]);
+    assert_eq!(live.text("x.txt").lines().count(), only.lines().count());
+}
+
+#[test]
+fn what_cannot_be_is_refused_with_what_can() {
+    let recorded = Call::new(program("radiosity")).args(["1", "1"]).recorded();
+    let trace = recorded.path.to_str().unwrap();
+    let path = program("radiosity");
+    let path = path.to_str().unwrap();
+    let cases: [(&[&str], &str); 9] = [
+        (
+            &["mcfTRaptor", "-gshare", "1000", "-i", trace],
+            "a gshare predictor cannot have 1000 entries; 512 and 1024 are possible",
+        ),
+        (&["mcfTRaptor", "-RAS", "65", "-i", trace], "a return address stack cannot have 65 entries; 64 is possible"),
+        (&["mcfTRaptor", "-iBTB", "3", "-i", trace], "cannot have 3 entries; 2 and 4 are possible"),
+        (&["mlvCFiat", "-cs", "3", "--", "ls"], "a cache size of 3072 is not possible; 2048 and 4096 are"),
+        (
+            &["mlvCFiat", "-cs", "64B", "--", "ls"],
+            "4 ways of 32 bytes do not fit into a cache of 64 bytes; 128 bytes would be enough",
+        ),
+        (&["mlvCFiat", "-i", trace], "memory accesses were not recorded in this trace (record with --data"),
+        (
+            &["mcfTrace", "-filter_rtn", "mian", "-i", trace],
+            "no module of the trace has a routine called mian (did you mean main",
+        ),
+        (&["mcfTrace", "-filter_rtn", "mian", "--", path], "has a routine called mian (did you mean main"),
+        (&["mcfTrace", "-c", "arj", "--", path], "[possible values: bzip2, pbzip2, gzip, pigz, zstd, xz]"),
+    ];
+    for (words, sentence) in cases {
+        let run = Run::new(words);
+        assert!(!run.output.status.success() && run.error().contains(sentence), "{words:?}: {}", run.error());
+        assert!(run.output.stdout.is_empty() && run.files().is_empty(), "{words:?} left {:?}", run.files());
+    }
+}
+
+/// Without -o, the name is made of the tool's and the time.
+#[test]
+fn a_name_of_the_time() {
+    let recorded = recorded("recursion", &[]);
+    let run = Run::new(&["mlsTrace", "-a", "-c", "gzip", "-i", recorded.path.to_str().unwrap()]);
+    let files = run.files();
+    assert_eq!(files.len(), 2, "{files:?}");
+    let name = files[0].strip_suffix(".Statistics").unwrap();
+    assert_eq!(files[1], format!("{name}.txt.gz"));
+    let digits: Vec<&str> = name.strip_prefix("mlsTrace.out").unwrap().split(['_', '.']).collect();
+    assert!(digits.len() == 6 && digits.iter().all(|part| part.parse::<u32>().is_ok()), "{name}");
+}
+
+/// A trace that ends in the middle: what is there is written, and the status tells.
+#[test]
+fn a_trace_that_was_cut() {
+    let recorded = recorded("radiosity", &["2", "1"]);
+    let bytes = std::fs::read(&recorded.path).unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    let cut = directory.path().join("cut.trk");
+    std::fs::write(&cut, &bytes[..bytes.len() - bytes.len() / 4]).unwrap();
+    for tool in ["mcfTrace", "mcfTRaptor", "mlvCFiat"] {
+        let run = Run::new(&[tool, "-o", "x", "-i", cut.to_str().unwrap()]);
+        assert_eq!(run.output.status.code(), Some(1), "{}", run.error());
+        assert!(run.error().contains("ends early"), "{}", run.error());
+        assert_eq!(run.files(), ["x.Statistics", "x.bin"]);
+    }
+    let verify = |filter: &str| {
+        let output = Command::new(trackway()).args(["verify", "--filter", filter]).arg(&cut).output().unwrap();
+        (output.status.code(), String::from_utf8(output.stderr).unwrap())
+    };
+    for filter in ["mcfTRaptor", "mlvCFiat"] {
+        let (code, error) = verify(filter);
+        assert!(code == Some(1) && error.contains("ends early"), "{error}");
+    }
+}

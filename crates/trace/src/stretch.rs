@@ -1,0 +1,128 @@
+//! What a thread executed as it was recorded: path by path rather than step by step. There are several times fewer of them, and what is known of a
+//! path can be prepared.
+#![deny(clippy::unwrap_used, clippy::indexing_slicing, clippy::cast_possible_truncation)]
+
+use wire::word::{self, EVENT};
+
+use crate::block::Blocks;
+use crate::event;
+use crate::model::{Event, Step};
+use crate::program::Program;
+use crate::steps::interrupted;
+
+/// What every path of a recording executes.
+#[derive(Clone, Copy, Debug)]
+pub struct Paths<'t>(&'t Program);
+
+impl<'t> Paths<'t> {
+    #[must_use]
+    pub fn blocks(&self) -> &'t Blocks {
+        &self.0.blocks
+    }
+
+    /// The steps of a path, and the last one. If that leaves indirectly, only what comes behind it tells where to.
+    #[must_use]
+    #[inline]
+    pub fn get(&self, path: u32) -> Option<(&'t [Step], Step)> {
+        self.0.path(path).map(|path| (path.steps, path.last))
+    }
+}
+
+/// A stretch of one thread's execution.
+#[derive(Clone, Copy, Debug)]
+pub struct Stretch<'t> {
+    thread: u32,
+    program: &'t Program,
+    words: &'t [u32],
+}
+
+/// A part of a stretch.
+#[derive(Clone, Copy, Debug)]
+pub enum Part<'t> {
+    /// The path with this number was executed.
+    Path(u32),
+    /// Something happened.
+    Event {
+        event: Event,
+        /// What was executed before it of a path that it ended.
+        steps: &'t [Step],
+        last: Option<Step>,
+        /// Where the thread was, if the event says so: the target of an indirect transfer before it; 0 if that is not known.
+        at: Option<u64>,
+    },
+}
+
+/// The parts of a stretch in order.
+#[derive(Clone, Debug)]
+pub struct Parts<'t> {
+    program: &'t Program,
+    rest: &'t [u32],
+}
+
+impl<'t> Stretch<'t> {
+    pub(crate) fn new(thread: u32, program: &'t Program, words: &'t [u32]) -> Self {
+        Self { thread, program, words }
+    }
+
+    #[must_use]
+    pub fn thread(&self) -> u32 {
+        self.thread
+    }
+
+    #[must_use]
+    pub fn paths(&self) -> Paths<'t> {
+        Paths(self.program)
+    }
+
+    #[must_use]
+    pub fn parts(&self) -> Parts<'t> {
+        Parts { program: self.program, rest: self.words }
+    }
+}
+
+impl<'t> Parts<'t> {
+    /// Passes over repetitions of `path` that come next, and tells how many.
+    #[inline]
+    pub fn repetitions(&mut self, path: u32) -> u64 {
+        let count = self.rest.iter().take_while(|&&word| word == path).count();
+        self.rest = self.rest.get(count..).unwrap_or(&[]);
+        count as u64
+    }
+
+    fn lost(&self) -> Part<'t> {
+        Part::Event { event: Event::Lost, steps: &[], last: None, at: Some(0) }
+    }
+
+    #[cold]
+    fn event(&mut self, first: u32) -> Option<Part<'t>> {
+        let (words, program) = (self.rest, self.program);
+        let Some(recorded) = event::read(words) else {
+            self.rest = &[];
+            return Some(self.lost());
+        };
+        self.rest = words.get(word::length(first)?..).unwrap_or(&[]);
+        let Some(event) = recorded.event else { return self.next() };
+        let Some((steps, last)) = interrupted(program, &recorded) else { return Some(self.lost()) };
+        let at = match event {
+            Event::Time { .. } | Event::Child { .. } | Event::Syscall { .. } | Event::FsBase { .. } => None,
+            Event::Signal { pc, .. } => Some(program.head(recorded.interrupted.0).unwrap_or(pc)),
+            Event::Gap { pc } => Some(pc),
+            _ => Some(0),
+        };
+        Some(Part::Event { event, steps, last, at })
+    }
+}
+
+impl<'t> Iterator for Parts<'t> {
+    type Item = Part<'t>;
+
+    #[inline]
+    fn next(&mut self) -> Option<Part<'t>> {
+        let (&first, rest) = self.rest.split_first()?;
+        if first & EVENT == 0 {
+            self.rest = rest;
+            return Some(Part::Path(first));
+        }
+        self.event(first)
+    }
+}
