@@ -394,4 +394,19 @@ mod tests {
         assert_eq!(kinds(&words(tcb, 0)), [word::TIME]);
         assert_eq!(kinds(&words(tcb, 1)), [word::TIME, word::LEAVE]);
     }
+
+    /// A thread that has skipped wrote to the end of its segment only; when it is recorded, words begin where they are.
+    #[test]
+    fn words_begin_where_the_thread_writes() {
+        let tcb = thread();
+        tcb.stand.quiet = true;
+        tcb.stand.floor = tcb.cursor;
+        select::give_up_words(tcb);
+        tcb.cursor = tcb.limit - 8;
+        tcb.stand.opened = tcb.cursor;
+        let floor = tcb.stand.floor;
+        select::record(tcb);
+        assert_eq!((tcb.stand.opened, tcb.stand.counted), (floor, floor));
+        assert!(tcb.cursor > floor);
+    }
 }

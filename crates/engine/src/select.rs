@@ -265,6 +265,8 @@ pub fn forget_silence(tcb: &mut Tcb) {
         // SAFETY: the rest of this thread's segment, of which the recorder knows that it does not matter.
         unsafe { (tcb.cursor as *mut u8).write_bytes(0, (tcb.limit - tcb.cursor) as usize) };
         tcb.slot().silent_from.store(0, Ordering::SeqCst);
+        // They may begin behind the cursor: skipping leaves only the end of a segment.
+        begin_words(tcb);
     }
 }
 
