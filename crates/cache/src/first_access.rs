@@ -84,6 +84,7 @@ impl FirstAccess {
     }
 
     /// A load, with every part of it shown.
+    #[inline]
     pub fn load_parts(&mut self, address: u64, bytes: u64, mut show: impl FnMut(&Part)) -> Load {
         let mut load = Load { cache_hit: true, flags_hit: true };
         self.access(address, bytes, |part| {
@@ -101,6 +102,7 @@ impl FirstAccess {
     }
 
     /// A store, with every part of it shown.
+    #[inline]
     pub fn store_parts(&mut self, address: u64, bytes: u64, mut show: impl FnMut(&Part)) -> bool {
         let mut hit = true;
         self.access(address, bytes, |part| {
@@ -129,19 +131,38 @@ impl FirstAccess {
     #[inline]
     fn access(&mut self, address: u64, bytes: u64, mut show: impl FnMut(&Part)) {
         let geometry = *self.tags.geometry();
+        // Nearly all operands lie in one line.
+        if (1..=geometry.line_bytes() - geometry.offset(address)).contains(&bytes) {
+            return show(&self.access_line(address, bytes));
+        }
+        self.access_lines(address, bytes, show);
+    }
+
+    #[inline(never)]
+    fn access_lines(&mut self, address: u64, bytes: u64, mut show: impl FnMut(&Part)) {
+        let geometry = *self.tags.geometry();
         for (address, bytes) in parts(geometry, address, bytes) {
-            let line = self.tags.access(geometry.line(address));
-            if !line.hit {
-                self.flags[line.slot * self.words..][..self.words].fill(0);
-            }
-            let offset = geometry.offset(address);
-            let (first, behind) = self.granules(Cover::Touched, offset, bytes);
-            let mut flags_hit = true;
-            self.each_word(line.slot, first, behind, |flags, mask| flags_hit &= *flags & mask == mask);
+            show(&self.access_line(address, bytes));
+        }
+    }
+
+    /// The part of an access that lies in one line.
+    #[inline(always)]
+    fn access_line(&mut self, address: u64, bytes: u64) -> Part {
+        let geometry = *self.tags.geometry();
+        let line = self.tags.access(geometry.line(address));
+        if !line.hit {
+            self.flags[line.slot * self.words..][..self.words].fill(0);
+        }
+        let offset = geometry.offset(address);
+        let (first, behind) = self.granules(Cover::Touched, offset, bytes);
+        let mut flags_hit = true;
+        self.each_word(line.slot, first, behind, |flags, mask| flags_hit &= *flags & mask == mask);
+        if !flags_hit {
             let (first, behind) = self.granules(self.cover, offset, bytes);
             self.each_word(line.slot, first, behind, |flags, mask| *flags |= mask);
-            show(&Part { address, bytes, line, flags_hit });
         }
+        Part { address, bytes, line, flags_hit }
     }
 
     /// The first flag of these bytes of a line and the one behind the last.
@@ -155,8 +176,15 @@ impl FirstAccess {
     }
 
     /// Shows each word of flags, and which bits of it are meant.
-    #[inline]
+    #[inline(always)]
     fn each_word(&mut self, slot: usize, first: u64, behind: u64, mut show: impl FnMut(&mut u64, u64)) {
+        // Nearly all caches have a word for a line.
+        if self.words == 1 {
+            if first < behind {
+                show(&mut self.flags[slot], u64::MAX >> (64 - (behind - first)) << first);
+            }
+            return;
+        }
         let mut at = first;
         while at < behind {
             let (word, bit) = ((at / 64) as usize, at % 64);

@@ -8,6 +8,9 @@ pub struct Geometry {
     bytes: u64,
     line_bytes: u64,
     ways: usize,
+    /// What follows from them: every access asks for it.
+    line_bits: u32,
+    sets: usize,
 }
 
 /// Sizes that no cache can have.
@@ -33,7 +36,8 @@ impl Geometry {
         if bytes < line_bytes * ways as u64 {
             return Err(IllegalGeometry::TooSmall { bytes, line_bytes, ways });
         }
-        Ok(Self { bytes, line_bytes, ways })
+        let sets = (bytes / line_bytes) as usize / ways;
+        Ok(Self { bytes, line_bytes, ways, line_bits: line_bytes.trailing_zeros(), sets })
     }
 
     #[must_use]
@@ -42,25 +46,28 @@ impl Geometry {
     }
 
     #[must_use]
+    #[inline]
     pub fn line_bytes(&self) -> u64 {
         self.line_bytes
     }
 
     #[must_use]
+    #[inline]
     pub fn ways(&self) -> usize {
         self.ways
     }
 
     #[must_use]
+    #[inline]
     pub fn sets(&self) -> usize {
-        (self.bytes / self.line_bytes) as usize / self.ways
+        self.sets
     }
 
     /// The number of the line that `address` lies in.
     #[must_use]
     #[inline]
     pub fn line(&self, address: u64) -> u64 {
-        address >> self.line_bytes.trailing_zeros()
+        address >> self.line_bits
     }
 
     /// How far into its line `address` lies.

@@ -50,36 +50,45 @@ impl Tags {
     }
 
     #[must_use]
+    #[inline]
     pub fn geometry(&self) -> &Geometry {
         &self.geometry
     }
 
     /// The slot that a line is in, if it is there.
     #[must_use]
-    #[inline]
+    #[inline(always)]
     pub fn find(&self, line: u64) -> Option<usize> {
         let first = self.geometry.set(line) * self.geometry.ways();
+        // Four ways at once, which is what most caches have.
+        if let Some(&[a, b, c, d]) = self.lines.get(first..first + 4).filter(|_| self.geometry.ways() == 4) {
+            let hits = u32::from(a == line) | u32::from(b == line) << 1 | u32::from(c == line) << 2 | u32::from(d == line) << 3;
+            return (hits != 0).then(|| first + hits.trailing_zeros() as usize);
+        }
         let set = self.lines.get(first..first + self.geometry.ways())?;
         set.iter().position(|&held| held == line).map(|way| first + way)
     }
 
     /// Looks for a line and brings it in if it is not there.
-    #[inline]
+    #[inline(always)]
     pub fn access(&mut self, line: u64) -> Line {
         let (set, ways) = (self.geometry.set(line), self.geometry.ways());
         let (slot, hit, evicted) = match self.find(line) {
             Some(slot) => (slot, true, None),
-            None => {
-                let slot = set * ways + self.victim(set);
-                let before = std::mem::replace(&mut self.lines[slot], line);
-                (slot, false, (before != EMPTY).then_some(before))
-            }
+            None => self.bring_in(set, line),
         };
         if self.replacement == Replacement::Lru {
             self.now += 1;
             self.order[slot] = self.now;
         }
         Line { set, way: slot - set * ways, slot, hit, evicted }
+    }
+
+    #[inline(never)]
+    fn bring_in(&mut self, set: usize, line: u64) -> (usize, bool, Option<u64>) {
+        let slot = set * self.geometry.ways() + self.victim(set);
+        let before = std::mem::replace(&mut self.lines[slot], line);
+        (slot, false, (before != EMPTY).then_some(before))
     }
 
     /// The way of a set that is replaced now.

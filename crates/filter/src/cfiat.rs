@@ -44,13 +44,17 @@ impl Cfiat {
     }
 
     /// A load met `value`: learns, and says whether the value was known.
+    #[inline]
     pub fn load(&mut self, address: u64, value: &[u8]) -> Load {
         let (bytes, trust, geometry) = (&mut self.bytes, self.trust, *self.flags.tags().geometry());
         let mut is_same = true;
         let mut load = self.flags.load_parts(address, value.len() as u64, |part| {
             let (own, line) = own_bytes(&geometry, address, part, value.len());
-            is_same &= !part.flags_hit || bytes[line.clone()] == value[own.clone()];
-            bytes[line].copy_from_slice(&value[own]);
+            let (known, value) = (&mut bytes[line], &value[own]);
+            if !part.flags_hit || !is_equal(known, value) {
+                is_same &= !part.flags_hit;
+                known.copy_from_slice(value);
+            }
         });
         load.flags_hit &= is_same || trust == Trust::Flags;
         load
@@ -66,6 +70,7 @@ impl Cfiat {
     }
 
     /// A store of `value`; says whether the lines were there.
+    #[inline]
     pub fn store(&mut self, address: u64, value: &[u8]) -> bool {
         let (bytes, geometry) = (&mut self.bytes, *self.flags.tags().geometry());
         self.flags.store_parts(address, value.len() as u64, |part| {
@@ -85,7 +90,21 @@ impl Cfiat {
     }
 }
 
+/// Whether these are the same bytes; quick for the usual sizes.
+#[inline]
+fn is_equal(one: &[u8], other: &[u8]) -> bool {
+    match (one, other) {
+        (&[a], &[b]) => a == b,
+        (&[a, b, c, d], &[e, f, g, h]) => [a, b, c, d] == [e, f, g, h],
+        _ => match (<&[u8; 8]>::try_from(one).ok(), <&[u8; 8]>::try_from(other).ok()) {
+            (Some(one), Some(other)) => one == other,
+            _ => one == other,
+        },
+    }
+}
+
 /// Where a part of an operand is: in the operand, and among the bytes of all slots.
+#[inline]
 fn own_bytes(
     geometry: &Geometry,
     address: u64,
@@ -113,6 +132,7 @@ pub struct Counter {
 
 impl Counter {
     /// A load met `value`; gives what it has met in the cache, and the number of loads before it that were known if it must be told.
+    #[inline]
     pub fn load(&mut self, cfiat: &mut Cfiat, address: u64, value: &[u8]) -> (Load, Option<u64>) {
         let load = cfiat.load(address, value);
         if load.is_reported() {

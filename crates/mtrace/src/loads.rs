@@ -148,20 +148,21 @@ impl Filter {
         let thread = batch.thread();
         let Self { caches, counters, invalidation, statistics } = self;
         let counter = counters.entry(thread).or_default();
+        let mut caches = Caches::of(caches, thread);
         in_order(batch, *invalidation, |met| match met {
-            Met::SystemCall => caches.all().for_each(Cfiat::forget_all),
+            Met::SystemCall => caches.forget_all(),
             Met::Access(access, step) => {
                 let Some(value) = batch.value(&access) else {
                     statistics.without_value += 1;
                     return;
                 };
                 if access.is_write() {
-                    let cache_hit = store(caches, *invalidation, thread, access.address(), value);
+                    let cache_hit = caches.store(*invalidation, access.address(), value);
                     let sum = &mut statistics.stores[class_of(access.size())];
                     *(if cache_hit { &mut sum.cache_hits } else { &mut sum.cache_misses }) += 1;
                     return;
                 }
-                let (load, told) = counter.load(caches.of(thread), access.address(), value);
+                let (load, told) = counter.load(caches.own, access.address(), value);
                 statistics.loads[class_of(access.size())].count(load);
                 if let Some(hits) = told {
                     tell(Told { thread, hits, value, access: &access, step });
@@ -208,14 +209,35 @@ fn of_step(batch: &Batch, step: usize, show: &mut impl FnMut(Met)) {
     batch.accesses_of_step(step).for_each(|access| show(Met::Access(access, Some(step))));
 }
 
-/// A store and what it does to all caches; says whether its own had the lines.
-#[inline]
-fn store(caches: &mut Structures<Cfiat>, invalidation: Invalidation, thread: u32, address: u64, value: &[u8]) -> bool {
-    let hit = caches.of(thread).store(address, value);
-    if invalidation.threads {
-        caches.of_others(thread).for_each(|cache| cache.forget(address, value.len() as u64));
+/// The caches as a thread sees them.
+struct Caches<'c> {
+    own: &'c mut Cfiat,
+    others: [&'c mut [Cfiat]; 2],
+}
+
+impl<'c> Caches<'c> {
+    fn of(caches: &'c mut Structures<Cfiat>, thread: u32) -> Self {
+        let (own, others) = caches.split(thread);
+        Self { own, others }
     }
-    hit
+
+    /// A store and what it does to all caches; says whether its own had the lines.
+    #[inline]
+    fn store(&mut self, invalidation: Invalidation, address: u64, value: &[u8]) -> bool {
+        if invalidation.threads {
+            self.others().for_each(|cache| cache.forget(address, value.len() as u64));
+        }
+        self.own.store(address, value)
+    }
+
+    fn forget_all(&mut self) {
+        self.own.forget_all();
+        self.others().for_each(Cfiat::forget_all);
+    }
+
+    fn others(&mut self) -> impl Iterator<Item = &mut Cfiat> {
+        self.others.iter_mut().flat_map(|some| some.iter_mut())
+    }
 }
 
 /// Filters the whole trace, follows it by addresses, stored values and what was told, and compares every load.
@@ -254,17 +276,18 @@ impl Image {
         let thread = batch.thread();
         let Self { caches, invalidation, mirrors, shown } = self;
         let mirror = mirrors.entry(thread).or_default();
+        let mut caches = Caches::of(caches, thread);
         in_order(batch, *invalidation, |met| match met {
-            Met::SystemCall => caches.all().for_each(Cfiat::forget_all),
+            Met::SystemCall => caches.forget_all(),
             Met::Access(access, _) => {
                 let (Some(value), address) = (batch.value(&access), access.address()) else { return };
                 if access.is_write() {
-                    store(caches, *invalidation, thread, address, value);
+                    caches.store(*invalidation, address, value);
                     return;
                 }
                 shown.clear();
                 shown.resize(value.len(), 0);
-                let told = mirror.load(caches.of(thread), address, shown);
+                let told = mirror.load(caches.own, address, shown);
                 if told.is_some() && shown == value {
                     checked.right += 1;
                 } else {

@@ -42,30 +42,32 @@ impl Sharing {
 pub(crate) struct Structures<T> {
     sharing: Sharing,
     fresh: T,
-    of: HashMap<u32, T>,
+    /// Where the structure of each thread is.
+    places: HashMap<u32, usize>,
+    all: Vec<T>,
 }
 
 impl<T: Clone> Structures<T> {
     pub(crate) fn new(sharing: Sharing, fresh: T) -> Self {
-        Self { sharing, fresh, of: HashMap::new() }
+        Self { sharing, fresh, places: HashMap::new(), all: Vec::new() }
     }
 
     pub(crate) fn of(&mut self, thread: u32) -> &mut T {
+        self.split(thread).0
+    }
+
+    /// That of a thread, and those of all other threads, which come in two pieces.
+    pub(crate) fn split(&mut self, thread: u32) -> (&mut T, [&mut [T]; 2]) {
         let owner = match self.sharing {
             Sharing::Private => thread,
             Sharing::Shared => 0,
         };
-        self.of.entry(owner).or_insert_with(|| self.fresh.clone())
-    }
-
-    /// Those of all threads.
-    pub(crate) fn all(&mut self) -> impl Iterator<Item = &mut T> {
-        self.of.values_mut()
-    }
-
-    /// Those of all other threads.
-    pub(crate) fn of_others(&mut self, thread: u32) -> impl Iterator<Item = &mut T> {
-        let private = self.sharing == Sharing::Private;
-        self.of.iter_mut().filter(move |&(&owner, _)| private && owner != thread).map(|(_, own)| own)
+        let place = *self.places.entry(owner).or_insert(self.all.len());
+        if place == self.all.len() {
+            self.all.push(self.fresh.clone());
+        }
+        let (before, rest) = self.all.split_at_mut(place);
+        let (own, behind) = rest.split_first_mut().expect("it was just made");
+        (own, [before, behind])
     }
 }
