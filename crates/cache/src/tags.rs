@@ -62,7 +62,10 @@ impl Tags {
         let first = self.geometry.set(line) * self.geometry.ways();
         // Four ways at once, which is what most caches have.
         if let Some(&[a, b, c, d]) = self.lines.get(first..first + 4).filter(|_| self.geometry.ways() == 4) {
-            let hits = u32::from(a == line) | u32::from(b == line) << 1 | u32::from(c == line) << 2 | u32::from(d == line) << 3;
+            let hits = u32::from(a == line)
+                | u32::from(b == line) << 1
+                | u32::from(c == line) << 2
+                | u32::from(d == line) << 3;
             return (hits != 0).then(|| first + hits.trailing_zeros() as usize);
         }
         let set = self.lines.get(first..first + self.geometry.ways())?;

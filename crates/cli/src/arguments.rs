@@ -41,6 +41,8 @@ pub enum Verb {
     McfTRaptor(mtrace::McfTRaptor),
     #[command(name = "mlvCFiat")]
     MlvCFiat(mtrace::MlvCFiat),
+    #[command(subcommand)]
+    Experiment(Experiment),
     Demo(Demo),
 }
 
@@ -275,6 +277,37 @@ pub enum Format {
     Ascii,
     /// Records of fixed size.
     Binary,
+}
+
+/// Repeat the measurements of a source document with our own programs.
+#[derive(Subcommand, Debug)]
+pub enum Experiment {
+    Mtrace(ExperimentMtrace),
+}
+
+/// Tables like 5.1 to 5.4 and 6.1 to 6.16 of Myers 2014: what the programs do, and what the four tools make of it.
+///
+/// Builds each program (needs a C compiler), runs it natively, records it, and runs the tools over the trace: without a compressor, with gzip
+/// and with bzip2, filters with structures of each thread and of all. The usual programs take about ten minutes on two cores and up to
+/// 500 MB of disk for temporary files at a time.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  trackway experiment mtrace
+  trackway experiment mtrace --programs fft,radix --threads 1,2 --json -o mtrace.json")]
+pub struct ExperimentMtrace {
+    /// Which programs, of workloads/parallel.
+    #[arg(long, value_name = "NAMES", value_delimiter = ',', default_value = "fft,radix,cholesky,radiosity,raytrace")]
+    pub programs: Vec<String>,
+    /// With how many threads.
+    #[arg(long, value_name = "NUMBERS", value_delimiter = ',', default_value = "1,4,8",
+        value_parser = clap::value_parser!(u16).range(1..=64))]
+    pub threads: Vec<u16>,
+    /// Print JSON instead of tables.
+    #[arg(long)]
+    pub json: bool,
+    #[command(flatten)]
+    pub output: Output,
 }
 
 /// Build a multithreaded program, record it, and show what came of it.

@@ -6,6 +6,7 @@ use crate::output::Stopped;
 
 mod demo;
 mod dump;
+mod experiment;
 mod info;
 mod mtrace;
 mod record;
@@ -24,6 +25,7 @@ pub fn run(verb: &Verb) -> Result<u8, Stopped> {
         Verb::MlsTrace(arguments) => mtrace::run_mlstrace(arguments),
         Verb::McfTRaptor(arguments) => mtrace::run_mcftraptor(arguments),
         Verb::MlvCFiat(arguments) => mtrace::run_mlvcfiat(arguments),
+        Verb::Experiment(arguments) => experiment::run(arguments),
         Verb::Demo(arguments) => demo::run(arguments),
     }
 }

@@ -1,0 +1,13 @@
+//! `trackway experiment`: the measurements of the source documents, repeated with programs of our own.
+
+mod mtrace;
+mod table;
+
+use crate::arguments::Experiment;
+use crate::output::Stopped;
+
+pub fn run(arguments: &Experiment) -> Result<u8, Stopped> {
+    match arguments {
+        Experiment::Mtrace(arguments) => mtrace::run(arguments),
+    }
+}
