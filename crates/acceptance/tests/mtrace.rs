@@ -394,3 +394,21 @@ fn a_trace_that_was_cut() {
         assert!(code == Some(1) && error.contains("ends early"), "{error}");
     }
 }
+
+/// The tables are there, and what is known of them holds.
+#[test]
+fn the_experiment() {
+    let run = Run::new(&["experiment", "mtrace", "--programs", "fft", "--threads", "1,2", "--size", "3", "--json"]);
+    let text = String::from_utf8(run.output.stdout.clone()).unwrap();
+    assert!(run.output.status.success(), "{}", run.error());
+    assert_eq!(text.matches("\"program\": \"fft\"").count(), 2, "{text}");
+    assert!(text.contains("\"tool\": \"mlvCFiat\"") && text.contains("\"live_mcftraptor\""));
+    let run =
+        Run::new(&["experiment", "mtrace", "--programs", "matmul", "--threads", "2", "--size", "4", "-o", "tables"]);
+    assert!(run.output.status.success(), "{}", run.error());
+    let tables = run.text("tables");
+    let captions = tables.lines().filter(|line| line.starts_with("Table ")).count();
+    assert_eq!(captions, 4 + 16, "{tables}");
+    let run = Run::new(&["experiment", "mtrace", "--programs", "nothing"]);
+    assert!(run.error().contains("no program called nothing (there are fft, radix"), "{}", run.error());
+}

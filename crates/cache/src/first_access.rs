@@ -112,6 +112,22 @@ impl FirstAccess {
         hit
     }
 
+    /// The slot of an operand that lies in one line, which is there, and whose flags are all set: an access would change nothing. `None` if any of this
+    /// is not so, or if it has to be looked at more closely.
+    #[must_use]
+    #[inline(always)]
+    pub fn settled(&self, address: u64, bytes: u64) -> Option<usize> {
+        let geometry = self.tags.geometry();
+        let offset = geometry.offset(address);
+        if bytes == 0 || offset + bytes > geometry.line_bytes() || self.words != 1 || self.tags.counts_uses() {
+            return None;
+        }
+        let slot = self.tags.find(geometry.line(address))?;
+        let (first, behind) = self.granules(Cover::Touched, offset, bytes);
+        let mask = u64::MAX >> (64 - (behind - first)) << first;
+        (self.flags.get(slot)? & mask == mask).then_some(slot)
+    }
+
     /// Somebody else has changed these bytes: they are not known any more.
     pub fn forget(&mut self, address: u64, bytes: u64) {
         let geometry = *self.tags.geometry();

@@ -55,6 +55,13 @@ impl Tags {
         &self.geometry
     }
 
+    /// Whether finding a line changes anything.
+    #[must_use]
+    #[inline]
+    pub fn counts_uses(&self) -> bool {
+        self.replacement == Replacement::Lru
+    }
+
     /// The slot that a line is in, if it is there.
     #[must_use]
     #[inline(always)]

@@ -303,6 +303,9 @@ pub struct ExperimentMtrace {
     #[arg(long, value_name = "NUMBERS", value_delimiter = ',', default_value = "1,4,8",
         value_parser = clap::value_parser!(u16).range(1..=64))]
     pub threads: Vec<u16>,
+    /// The size that programs are called with, whatever it means to them, instead of one for about ten million instructions.
+    #[arg(long, value_name = "SIZE", value_parser = clap::value_parser!(u32).range(1..))]
+    pub size: Option<u32>,
     /// Print JSON instead of tables.
     #[arg(long)]
     pub json: bool,

@@ -46,15 +46,31 @@ impl Cfiat {
     /// A load met `value`: learns, and says whether the value was known.
     #[inline]
     pub fn load(&mut self, address: u64, value: &[u8]) -> Load {
+        // Mostly it is, and nothing changes.
+        match self.settled(address, value.len()) {
+            Some(known) if is_equal(known, value) => Load { cache_hit: true, flags_hit: true },
+            _ => self.load_and_learn(address, value),
+        }
+    }
+
+    /// What is known of an operand about which nothing is to be learnt.
+    #[inline(always)]
+    fn settled(&mut self, address: u64, length: usize) -> Option<&mut [u8]> {
+        let slot = self.flags.settled(address, length as u64)?;
+        let geometry = self.flags.tags().geometry();
+        let at = slot * geometry.line_bytes() as usize + geometry.offset(address) as usize;
+        self.bytes.get_mut(at..at + length)
+    }
+
+    #[inline(never)]
+    fn load_and_learn(&mut self, address: u64, value: &[u8]) -> Load {
         let (bytes, trust, geometry) = (&mut self.bytes, self.trust, *self.flags.tags().geometry());
         let mut is_same = true;
         let mut load = self.flags.load_parts(address, value.len() as u64, |part| {
             let (own, line) = own_bytes(&geometry, address, part, value.len());
             let (known, value) = (&mut bytes[line], &value[own]);
-            if !part.flags_hit || !is_equal(known, value) {
-                is_same &= !part.flags_hit;
-                known.copy_from_slice(value);
-            }
+            is_same &= !part.flags_hit || known == value;
+            known.copy_from_slice(value);
         });
         load.flags_hit &= is_same || trust == Trust::Flags;
         load
@@ -72,6 +88,15 @@ impl Cfiat {
     /// A store of `value`; says whether the lines were there.
     #[inline]
     pub fn store(&mut self, address: u64, value: &[u8]) -> bool {
+        if let Some(known) = self.settled(address, value.len()) {
+            copy(known, value);
+            return true;
+        }
+        self.store_and_learn(address, value)
+    }
+
+    #[inline(never)]
+    fn store_and_learn(&mut self, address: u64, value: &[u8]) -> bool {
         let (bytes, geometry) = (&mut self.bytes, *self.flags.tags().geometry());
         self.flags.store_parts(address, value.len() as u64, |part| {
             let (own, line) = own_bytes(&geometry, address, part, value.len());
@@ -100,6 +125,15 @@ fn is_equal(one: &[u8], other: &[u8]) -> bool {
             (Some(one), Some(other)) => one == other,
             _ => one == other,
         },
+    }
+}
+
+/// Copies bytes, as many to as many; quick for the usual size.
+#[inline]
+fn copy(to: &mut [u8], from: &[u8]) {
+    match (<&mut [u8; 8]>::try_from(&mut *to), <&[u8; 8]>::try_from(from)) {
+        (Ok(to), Ok(from)) => *to = *from,
+        _ => to.copy_from_slice(from),
     }
 }
 

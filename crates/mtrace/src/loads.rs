@@ -38,10 +38,14 @@ pub struct Hits {
 impl Hits {
     #[inline]
     fn count(&mut self, load: Load) {
+        if load.flags_hit {
+            self.cache_hits += 1;
+            self.flag_hits += 1;
+            return;
+        }
         self.cache_misses += u64::from(!load.cache_hit);
         self.cache_hits += u64::from(load.cache_hit);
-        self.flag_hits += u64::from(load.cache_hit && load.flags_hit);
-        self.flag_misses += u64::from(load.cache_hit && !load.flags_hit);
+        self.flag_misses += u64::from(load.cache_hit);
     }
 
     fn add(&mut self, other: &Self) {

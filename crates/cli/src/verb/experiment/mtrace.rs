@@ -84,7 +84,9 @@ pub fn run(arguments: &ExperimentMtrace) -> Result<u8, Stopped> {
     for program in &arguments.programs {
         for &threads in &arguments.threads {
             progress.tick(|| format!("{program} with {threads} threads"));
-            rows.push(measure(program, threads)?);
+            let usual = size_of(program)?.to_owned();
+            let size = arguments.size.map_or(usual, |size| size.to_string());
+            rows.push(measure(program, threads, &size)?);
         }
     }
     drop(progress);
@@ -105,10 +107,10 @@ fn size_of(program: &str) -> Result<&'static str, Failure> {
     })
 }
 
-fn measure(program: &str, threads: u16) -> Result<Row, Failure> {
+fn measure(program: &str, threads: u16, size: &str) -> Result<Row, Failure> {
     let path = workloads::build(program, Variant::Pie).map_err(|error| Failure::new(error.to_string()))?;
     let threads_word = threads.to_string();
-    let command = [path.to_str().unwrap_or_default(), &threads_word, size_of(program)?];
+    let command = [path.to_str().unwrap_or_default(), &threads_word, size];
     let directory = tempfile::tempdir().map_err(|error| Failure::new(format!("no temporary directory: {error}")))?;
     let place = Place { directory: directory.path() };
     let (control, values) = (place.path("control.trk"), place.path("values.trk"));
