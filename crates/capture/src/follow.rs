@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, PidfdFlags};
 use trace::{Recording, Relative, Writer};
-use wire::{CHILD_GOES, CHILD_SHARES, CHILD_TAKEN, CHILD_WAITS, Control};
+use wire::{CHILD_GOES, CHILD_MADE, CHILD_SHARES, CHILD_TAKEN, CHILD_WAITS, Control};
 
 use crate::exec::{self, Intent};
 use crate::host::{self, Calibration};
@@ -36,9 +36,11 @@ pub fn is_any_waiting(control: &Control) -> bool {
     waiting(control).next().is_some()
 }
 
-/// Whether there is a new process that needs an answer, or has been promised something.
+/// Whether there is a new process that needs an answer, has been promised something, or has not come so far that it could ask: its parent may be
+/// gone before it executes anything.
 pub fn is_any_unsettled(control: &Control) -> bool {
-    is_any_waiting(control) || control.children.iter().any(|child| child.state.load(Ordering::SeqCst) == CHILD_TAKEN)
+    let is_unsettled = |state: u32| matches!(state, CHILD_MADE | CHILD_WAITS | CHILD_SHARES | CHILD_TAKEN);
+    control.children.iter().any(|child| is_unsettled(child.state.load(Ordering::SeqCst)))
 }
 
 /// A new process that waits for us.
