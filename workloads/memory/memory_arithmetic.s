@@ -6,6 +6,14 @@ _start:
         mov     rcx, 0x1122334455667788
         mov     rdx, 0x7f80ff0080007fff
 
+# Shifts by more than one leave the overflow flag undefined. Intel's processors keep it if the operand is a register, and change it if it is in memory; the
+# other flags are looked at. Changes ah.
+        .macro  shifted instruction:vararg
+        \instruction
+        lahf
+        keep    rax
+        .endm
+
         .macro  one instruction:vararg
         \instruction
         keep_flags
@@ -62,27 +70,27 @@ _start:
         mov     ecx, 5
         .irp    size, byte, word, dword, qword
         one     \name \size ptr [rbx + 0x160], 1
-        one     \name \size ptr [rbx + 0x168], 3
-        one     \name \size ptr [rbx + 0x170], cl
+        shifted \name \size ptr [rbx + 0x168], 3
+        shifted \name \size ptr [rbx + 0x170], cl
         .endr
         mov     ecx, 0
         one     \name dword ptr [rbx + 0x178], cl
         one     \name qword ptr [rbx + 0x178], cl
         mov     ecx, 0x29
-        one     \name byte ptr [rbx + 0x179], cl
-        one     \name word ptr [rbx + 0x17a], cl
-        one     \name dword ptr [rbx + 0x17c], cl
+        shifted \name byte ptr [rbx + 0x179], cl
+        shifted \name word ptr [rbx + 0x17a], cl
+        shifted \name dword ptr [rbx + 0x17c], cl
         .endr
         mov     rax, 0x8877665544332211
         mov     ecx, 9
         .irp    name, shld, shrd
-        one     \name [rbx + 0x180], ax, 4
-        one     \name [rbx + 0x184], eax, 4
-        one     \name [rbx + 0x188], rax, 40
-        one     \name [rbx + 0x190], ax, cl
-        one     \name [rbx + 0x194], eax, cl
-        one     \name [rbx + 0x198], rax, cl
-        one     \name [rbx + 0x1a0], r15, cl
+        shifted \name [rbx + 0x180], ax, 4
+        shifted \name [rbx + 0x184], eax, 4
+        shifted \name [rbx + 0x188], rax, 40
+        shifted \name [rbx + 0x190], ax, cl
+        shifted \name [rbx + 0x194], eax, cl
+        shifted \name [rbx + 0x198], rax, cl
+        shifted \name [rbx + 0x1a0], r15, cl
         .endr
 
         .irp    name, mul, imul

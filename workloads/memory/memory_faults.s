@@ -92,6 +92,22 @@
         fault   NONE, ALL, \instruction
         fault   READ, CLEAR, \instruction
         .endm
+# Shifts by more than one leave the overflow flag undefined, and processors do not treat operands in memory as they treat those in registers. The
+# other flags go to ah.
+        .macro  fault_shifted protection, value, instruction:vararg
+        before  \protection
+        flags   \value
+        expect  .Lfault\@, \value
+.Lfault\@:
+        \instruction
+        lahf
+        cmp     cl, cl
+        after
+        .endm
+        .macro  write_shifted instruction:vararg
+        fault_shifted NONE, ALL, \instruction
+        fault_shifted READ, CLEAR, \instruction
+        .endm
 
 _start:
         mov     [rip + saved], rsp
@@ -168,10 +184,10 @@ _start:
         write   lock \name word ptr [rbx + 0x54]
         .endr
         .irp    name, rol, rcr, shl, sar
-        write   \name dword ptr [rbx + 0x58], 3
-        write   \name word ptr [rbx + 0x5c], cl
+        write   \name dword ptr [rbx + 0x58], 1
+        write_shifted \name word ptr [rbx + 0x5c], cl
         .endr
-        write   shld [rbx + 0x60], rax, 5
+        write_shifted shld [rbx + 0x60], rax, 5
         write   bts [rbx + 0x68], rcx
         write   lock btc [rbx + 0x6c], ecx
         write   xchg [rbx + 0x70], rax
@@ -275,7 +291,13 @@ _start:
         floating fbstp [rbx + 0x38]
         floating fnstcw [rbx + 0x48]
         floating fnstsw [rbx + 0x4a]
-        floating fnsave [rbx + 0x80]
+# Behind fninit, so that there is no last instruction whose address is saved: Intel's processors would save that of its translation.
+        before  NONE
+        fninit
+        flags   ALL
+        expect  1f, ALL
+1:      fnsave  [rbx + 0x80]
+        after
         fninit
         before  NONE
         lea     r15, [rip + page + 0x600]
