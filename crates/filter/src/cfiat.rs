@@ -118,14 +118,13 @@ impl Cfiat {
 /// Whether these are the same bytes; quick for the usual sizes.
 #[inline]
 fn is_equal(one: &[u8], other: &[u8]) -> bool {
-    match (one, other) {
-        (&[a], &[b]) => a == b,
-        (&[a, b, c, d], &[e, f, g, h]) => [a, b, c, d] == [e, f, g, h],
-        _ => match (<&[u8; 8]>::try_from(one).ok(), <&[u8; 8]>::try_from(other).ok()) {
-            (Some(one), Some(other)) => one == other,
-            _ => one == other,
-        },
+    /// `None` if they have another size.
+    #[inline(always)]
+    fn same<const N: usize>(one: &[u8], other: &[u8]) -> Option<bool> {
+        Some(<&[u8; N]>::try_from(one).ok()? == <&[u8; N]>::try_from(other).ok()?)
     }
+    let usual = same::<8>(one, other).or_else(|| same::<4>(one, other)).or_else(|| same::<16>(one, other));
+    usual.or_else(|| same::<1>(one, other)).unwrap_or_else(|| one == other)
 }
 
 /// Copies bytes, as many to as many; quick for the usual size.

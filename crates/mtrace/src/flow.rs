@@ -3,9 +3,8 @@
 mod image;
 mod paths;
 
-use std::collections::HashMap;
-
 use filter::traptor::{Counter, Counting, Kind, Message, Predictors, Site, Sizes, Went};
+use hashbrown::HashMap;
 use predict::IllegalSize;
 use trace::{Batch, BlockIndex, Blocks, Event, Part, Step, Stretch};
 

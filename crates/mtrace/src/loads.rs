@@ -1,9 +1,8 @@
 //! mlvCFiat: which values of loads have to be told so that the others can be inferred.
 
-use std::collections::HashMap;
-
 use cache::{IllegalGeometry, Load};
 use filter::cfiat::{Cfiat, Counter, Message, Mirror, Shape};
+use hashbrown::HashMap;
 use trace::{Access, Batch, Event, Trace};
 
 use crate::check::{CheckError, Checked};
@@ -118,7 +117,7 @@ pub struct Told<'a> {
     pub hits: u64,
     pub value: &'a [u8],
     pub access: &'a Access,
-    /// The place of the step among those of the batch; `None` if the load belongs to an event.
+    /// The place of the step among those of the batch, see [`Filter::with_steps`]; `None` if the load belongs to an event.
     pub step: Option<usize>,
 }
 
@@ -129,6 +128,7 @@ pub struct Filter {
     counters: HashMap<u32, Counter>,
     invalidation: Invalidation,
     statistics: Statistics,
+    tells_steps: bool,
 }
 
 impl Filter {
@@ -138,7 +138,14 @@ impl Filter {
             counters: HashMap::new(),
             invalidation: settings.invalidation,
             statistics: Statistics::default(),
+            tells_steps: false,
         })
+    }
+
+    /// Tells the step of each load, which takes longer.
+    #[must_use]
+    pub fn with_steps(self) -> Self {
+        Self { tells_steps: true, ..self }
     }
 
     #[must_use]
@@ -150,12 +157,13 @@ impl Filter {
     pub fn batch(&mut self, batch: &Batch, mut tell: impl FnMut(Told<'_>)) {
         self.statistics.instructions += batch.instructions();
         let thread = batch.thread();
-        let Self { caches, counters, invalidation, statistics } = self;
+        let Self { caches, counters, invalidation, statistics, tells_steps } = self;
         let counter = counters.entry(thread).or_default();
         let mut caches = Caches::of(caches, thread);
-        in_order(batch, *invalidation, |met| match met {
+        let mut meet = |met| match met {
             Met::SystemCall => caches.forget_all(),
             Met::Access(access, step) => {
+                let access: Access = access;
                 let Some(value) = batch.value(&access) else {
                     statistics.without_value += 1;
                     return;
@@ -172,7 +180,12 @@ impl Filter {
                     tell(Told { thread, hits, value, access: &access, step });
                 }
             }
-        });
+        };
+        if *tells_steps || invalidation.kernel {
+            in_order(batch, *invalidation, meet);
+        } else {
+            batch.accesses().for_each(|access| meet(Met::Access(access, None)));
+        }
     }
 }
 

@@ -1,7 +1,6 @@
 //! What belongs to a thread, and what to all of them.
 
-use std::collections::HashMap;
-
+use hashbrown::HashMap;
 use trace::{Live, Merged};
 
 /// Whose the predictors or the cache are.

@@ -161,7 +161,8 @@ impl Live {
     fn show_stretch<E>(&mut self, mut each: impl FnMut(&Stretch<'_>) -> Result<(), E>) -> Result<bool, E> {
         let Some(Reverse((_, thread))) = self.order.pop() else { return Ok(false) };
         let Some(own) = self.threads.get_mut(&thread) else { return Ok(true) };
-        let words = own.open.take_words(STRETCH_WORDS);
+        let until = self.order.peek().map_or(u64::MAX, |&Reverse((tsc, _))| tsc);
+        let words = own.open.take_words(until, STRETCH_WORDS);
         self.waiting = self.waiting.saturating_sub(words.len() * size_of::<u32>());
         let next = own.open.next_tsc(false, None);
         own.is_queued = next.is_some();

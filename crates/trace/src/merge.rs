@@ -54,7 +54,8 @@ impl Merged<'_> {
         loop {
             let Some(Reverse((_, place))) = self.order.pop() else { return Ok(None) };
             let Some(cursor) = self.cursors.get_mut(place) else { continue };
-            let result = cursor.next_words(&mut self.workshop);
+            let until = self.order.peek().map_or(u64::MAX, |&Reverse((tsc, _))| tsc);
+            let result = cursor.next_words(&mut self.workshop, until);
             if let Some(tsc) = cursor.tsc() {
                 self.order.push(Reverse((tsc, place)));
             }

@@ -364,14 +364,18 @@ impl<'t> Cursor<'t> {
         Ok(true)
     }
 
-    /// Where what comes next is among the words; `None` at the end. After an error the cursor stands behind the chunk that caused it.
-    pub(crate) fn next_words(&mut self, workshop: &mut Workshop) -> Result<Option<Range<usize>>, ReadError> {
+    /// Where what comes next is among the words, up to the time `until`; `None` at the end. After an error the cursor stands behind the chunk that caused it.
+    pub(crate) fn next_words(
+        &mut self,
+        workshop: &mut Workshop,
+        until: u64,
+    ) -> Result<Option<Range<usize>>, ReadError> {
         while self.open.at >= self.open.words.len() {
             let Some((&place, ahead)) = self.ahead.split_first() else { return Ok(None) };
             self.ahead = ahead;
             self.decode(workshop, place)?;
         }
-        Ok(Some(self.open.take_words(STRETCH_WORDS)))
+        Ok(Some(self.open.take_words(until, STRETCH_WORDS)))
     }
 
     /// The same, path by path.
@@ -519,8 +523,8 @@ impl Open {
         self.data.extend_from_slice(data);
     }
 
-    /// Where the words are that come next, up to a time stamp or to `most`.
-    pub(crate) fn take_words(&mut self, most: usize) -> Range<usize> {
+    /// Where the words are that come next: up to a time stamp that is not before `until`, or to `most`.
+    pub(crate) fn take_words(&mut self, until: u64, most: usize) -> Range<usize> {
         let from = self.at;
         while let Some(&word) = self.words.get(self.at).filter(|_| self.at < from + most) {
             if word & EVENT == 0 {
@@ -529,7 +533,7 @@ impl Open {
             }
             let rest = self.words.get(self.at..).unwrap_or(&[]);
             if let Some(tsc) = event::read(rest).and_then(|recorded| recorded.tsc()) {
-                if self.at > from {
+                if self.at > from && tsc >= until {
                     break;
                 }
                 self.tsc = tsc;

@@ -1,8 +1,7 @@
 //! The mirror image of the filter.
 
-use std::collections::HashMap;
-
 use filter::traptor::{Counting, Mirror, Predictors, Went};
+use hashbrown::HashMap;
 use isa::Transfer;
 use predict::IllegalSize;
 use trace::{Batch, Blocks, Event, Leave, Step, Trace};

@@ -61,7 +61,9 @@ impl Tool {
         let filter = Geometry::new(arguments.size, arguments.line, arguments.ways)
             .map(|geometry| loads::Settings { shape: shape(arguments, geometry), sharing, invalidation })
             .and_then(|settings| loads::Filter::new(&settings));
-        Ok(Self { filter: filter.map_err(|error| Failure::new(error.to_string()))?, sharing })
+        let filter = filter.map_err(|error| Failure::new(error.to_string()))?;
+        let filter = if arguments.common.disassemble { filter.with_steps() } else { filter };
+        Ok(Self { filter, sharing })
     }
 }
 

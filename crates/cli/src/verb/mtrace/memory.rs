@@ -2,7 +2,7 @@
 
 use mtrace::loads::{SIZES, class_of, each_access};
 use serde::Serialize;
-use trace::{Batch, Blocks, DataMode};
+use trace::{Access, Batch, Blocks, DataMode};
 
 use super::files::Descriptors;
 use super::{Run, share};
@@ -76,7 +76,8 @@ impl super::Tool for Tool {
 
     fn batch(&mut self, blocks: &Blocks, batch: &Batch, descriptors: &mut Descriptors) {
         self.instructions += batch.instructions();
-        each_access(batch, |step, access| {
+        let has_texts = descriptors.texts.is_some();
+        let write = |step: Option<usize>, access: Access| {
             if (access.is_write() && self.fields == Fields::Loads) || descriptors.is_full() {
                 return;
             }
@@ -92,7 +93,13 @@ impl super::Tool for Tool {
             let counts = if access.is_write() { &mut self.stores } else { &mut self.loads };
             counts[class_of(access.size())] += 1;
             self.without_value += u64::from(descriptor.value.is_none());
-        });
+        };
+        if has_texts {
+            each_access(batch, write);
+        } else {
+            let mut write = write;
+            batch.accesses().for_each(|access| write(None, access));
+        }
     }
 
     fn statistics(&self, run: &Run) -> Statistics {
