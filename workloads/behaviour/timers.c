@@ -84,7 +84,8 @@ int main(void)
     CHECK(poll(&wait, 1, -1) == 1 && read(signals, &information, sizeof information) == sizeof information);
     printf("expirations %lu signal %u\n", (unsigned long)expirations, information.ssi_signo);
     counts[SIGALRM] = 0;
-    ualarm(2000, 0);
+    // Long enough to be waited for, on a busy machine too.
+    ualarm(100000, 0);
     pause();
     printf("alarm %d\n", counts[SIGALRM]);
     return 0;

@@ -168,14 +168,16 @@ fn told_by_path(trace: &Trace, settings: &flow::Settings) -> (HashMap<u32, Vec<M
 /// Programs with calls through pointers, signals in the middle of blocks, jumps out of handlers, threads.
 #[test]
 fn both_ways_through_the_filter_are_one() {
-    let programs: [(&str, &[&str]); 9] = [
+    let programs: [(&str, &[&str]); 11] = [
         ("radiosity", &["3", "1"]),
         ("raytrace", &["2", "40"]),
-        ("fft", &["2", "8"]),
+        ("fft", &["2", "5"]),
         ("indirect_calls", &[]),
         ("recursion", &[]),
         ("deep_recursion", &[]),
-        ("timer_loop", &[]),
+        ("sync_signals", &[]),
+        ("segv_context", &[]),
+        ("thread_signal", &[]),
         ("signal_nested", &[]),
         ("siglongjmp", &[]),
     ];

@@ -26,11 +26,14 @@ pub struct Shape {
     pub trust: Trust,
 }
 
+/// Bytes that are looked at at once.
+const WIDE: usize = size_of::<u128>();
+
 /// A cache with flags and with the values that whoever follows knows.
 #[derive(Clone, Debug)]
 pub struct Cfiat {
     flags: FirstAccess,
-    /// The bytes of each slot.
+    /// The bytes of each slot, and [`WIDE`] more.
     bytes: Vec<u8>,
     trust: Trust,
 }
@@ -39,7 +42,7 @@ impl Cfiat {
     pub fn new(shape: &Shape) -> Result<Self, IllegalGeometry> {
         let flags = FirstAccess::new(shape.geometry, shape.replacement, shape.granularity, shape.cover)?;
         let lines = shape.geometry.sets() * shape.geometry.ways();
-        let bytes = vec![0; lines * shape.geometry.line_bytes() as usize];
+        let bytes = vec![0; lines * shape.geometry.line_bytes() as usize + WIDE];
         Ok(Self { flags, bytes, trust: shape.trust })
     }
 
@@ -51,6 +54,20 @@ impl Cfiat {
             Some(known) if is_equal(known, value) => Load { cache_hit: true, flags_hit: true },
             _ => self.load_and_learn(address, value),
         }
+    }
+
+    /// Whether a load of at most 16 bytes is known, so that [`Self::load`] would change nothing. Bytes of `value` above the operand do not matter. False
+    /// if it has to be looked at more closely.
+    #[must_use]
+    #[inline(always)]
+    pub fn knows(&self, address: u64, length: usize, value: u128) -> bool {
+        let Some(mask) = low_bytes(length) else { return false };
+        let known = self.flags.settled(address, length as u64).and_then(|slot| {
+            let geometry = self.flags.tags().geometry();
+            let at = slot * geometry.line_bytes() as usize + geometry.offset(address) as usize;
+            self.bytes.get(at..)?.first_chunk::<WIDE>()
+        });
+        known.is_some_and(|known| (u128::from_le_bytes(*known) ^ value) & mask == 0)
     }
 
     /// What is known of an operand about which nothing is to be learnt.
@@ -115,6 +132,12 @@ impl Cfiat {
     }
 }
 
+/// Ones in the lowest `count` bytes; `None` if there are not so many, or if there is none.
+#[inline(always)]
+fn low_bytes(count: usize) -> Option<u128> {
+    (1..=WIDE).contains(&count).then(|| u128::MAX >> (8 * (WIDE - count)))
+}
+
 /// Whether these are the same bytes; quick for the usual sizes.
 #[inline]
 fn is_equal(one: &[u8], other: &[u8]) -> bool {
@@ -164,6 +187,12 @@ pub struct Counter {
 }
 
 impl Counter {
+    /// A load was known.
+    #[inline]
+    pub fn known(&mut self) {
+        self.hits += 1;
+    }
+
     /// A load met `value`; gives what it has met in the cache, and the number of loads before it that were known if it must be told.
     #[inline]
     pub fn load(&mut self, cfiat: &mut Cfiat, address: u64, value: &[u8]) -> (Load, Option<u64>) {
@@ -240,6 +269,17 @@ mod tests {
         assert_eq!(counter.load(&mut cfiat, 0x100, &[1, 2, 3, 4, 5, 6, 7, 8]).1, None);
         assert_eq!(counter.load(&mut cfiat, 0x105, &[6]).1, None);
         assert_eq!(counter.load(&mut cfiat, 0x108, &[0; 4]).1, Some(2));
+    }
+
+    #[test]
+    fn what_is_known_at_once_is_known() {
+        let mut cfiat = Cfiat::new(&shape(Trust::Values)).unwrap();
+        assert!(!cfiat.knows(0x10c, 4, 7));
+        cfiat.load(0x10c, &[7, 0, 0, 0]);
+        assert!(cfiat.knows(0x10c, 4, 7) && cfiat.knows(0x10c, 4, 7 | 1 << 32) && cfiat.knows(0x10d, 1, 0));
+        assert!(!cfiat.knows(0x10c, 4, 8) && !cfiat.knows(0x10c, 5, 7) && !cfiat.knows(0x10c, 0, 7));
+        cfiat.store(0x100, &[1; 16]);
+        assert!(cfiat.knows(0x100, 16, u128::from_le_bytes([1; 16])) && !cfiat.knows(0x100, 17, 0));
     }
 
     #[test]

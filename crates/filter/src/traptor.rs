@@ -115,6 +115,12 @@ impl Predictors {
         self.ras.call(behind);
     }
 
+    /// A return went to `target`: learns, and says whether it was predicted.
+    #[inline]
+    pub fn returned(&mut self, target: u64) -> bool {
+        self.ras.ret(target)
+    }
+
     /// How many conditional branches of a row are predicted with so much certainty that nothing is learnt by them.
     #[must_use]
     #[inline]
@@ -238,16 +244,12 @@ impl Counter {
         Message::Outcome { branches }
     }
 
-    /// A return was executed; as [`Self::branch`], for those who know that it is one.
+    /// A branch to `target` was executed, which was not predicted.
     #[inline]
-    pub fn returned(&mut self, predictors: &mut Predictors, target: u64) -> Option<Message> {
-        self.branches += 1;
-        if predictors.ras.ret(target) {
-            return None;
-        }
-        let branches = self.branches;
+    pub fn went_elsewhere(&mut self, target: u64) -> Message {
+        let branches = self.branches + 1;
         self.reset();
-        Some(Message::Target { branches, target })
+        Message::Target { branches, target }
     }
 
     /// Something else than a branch made execution go on at `target`.

@@ -221,17 +221,23 @@ impl<F: FnMut(Told)> Filtering<'_, F> {
     }
 
     #[inline]
-    fn branch(&mut self, site: &Site, went: Went, block: BlockIndex) -> bool {
-        let message = match (site.kind, went) {
-            (Kind::Return, Went::To(target)) => self.place.counter.returned(self.predictors, target),
-            _ => self.place.counter.branch(self.predictors, site, went),
-        };
+    fn branch(&mut self, site: &Site, went: Went, block: BlockIndex) {
+        let message = self.place.counter.branch(self.predictors, site, went);
         if site.kind != Kind::Call {
             self.statistics.count(went, message.is_none());
         }
-        let Some(message) = message else { return false };
-        (self.tell)(Told { thread: self.thread, message, address: site.address, block });
-        true
+        if let Some(message) = message {
+            (self.tell)(Told { thread: self.thread, message, address: site.address, block });
+        }
+    }
+
+    /// An indirect branch went to `target`: learns, and says whether it was predicted.
+    #[inline]
+    fn learn_target(&mut self, site: &Site, target: u64) -> bool {
+        match site.kind {
+            Kind::Return => self.predictors.returned(target),
+            _ => self.predictors.learn(site, Went::To(target)) == Some(true),
+        }
     }
 
     /// A step whose block is executed from its beginning. Where it goes may be told later.
@@ -249,9 +255,17 @@ impl<F: FnMut(Told)> Filtering<'_, F> {
     fn went_to(&mut self, target: u64) {
         if let Some(Pending { site, block }) = self.place.pending.take() {
             self.place.next = target;
-            if target != 0 {
-                self.branch(&site, Went::To(target), block);
+            if target == 0 {
+                return;
             }
+            if self.learn_target(&site, target) {
+                self.statistics.targets_predicted += 1;
+                self.place.counter.predicted(1);
+                return;
+            }
+            self.statistics.targets_mispredicted += 1;
+            let message = self.place.counter.went_elsewhere(target);
+            (self.tell)(Told { thread: self.thread, message, address: site.address, block });
         }
     }
 

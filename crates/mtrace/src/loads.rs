@@ -68,16 +68,16 @@ const OTHER: usize = SIZES.len();
 #[must_use]
 #[inline]
 pub fn class_of(size: u32) -> usize {
-    match size {
-        1 => 0,
-        2 => 1,
-        4 => 2,
-        8 => 3,
-        10 => 4,
-        16 => 5,
-        32 => 6,
-        _ => OTHER,
-    }
+    const CLASSES: [u8; 33] = {
+        let mut classes = [OTHER as u8; 33];
+        let mut class = 0;
+        while class < SIZES.len() {
+            classes[SIZES[class] as usize] = class as u8;
+            class += 1;
+        }
+        classes
+    };
+    CLASSES.get(size as usize).map_or(OTHER, |&class| usize::from(class))
 }
 
 /// What was met, by the size of the operand.
@@ -164,6 +164,12 @@ impl Filter {
             Met::SystemCall => caches.forget_all(),
             Met::Access(access, step) => {
                 let access: Access = access;
+                let is_known = |value| caches.own.knows(access.address(), access.size() as usize, value);
+                if !access.is_write() && batch.wide_value(&access).is_some_and(is_known) {
+                    counter.known();
+                    statistics.loads[class_of(access.size())].count(Load { cache_hit: true, flags_hit: true });
+                    return;
+                }
                 let Some(value) = batch.value(&access) else {
                     statistics.without_value += 1;
                     return;

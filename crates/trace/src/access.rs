@@ -635,6 +635,14 @@ impl Gathered {
         self.remove(0, before);
     }
 
+    /// The sixteen bytes from where the value of an access begins, if there are so many.
+    #[inline]
+    pub(crate) fn wide_value(&self, access: &Access) -> Option<u128> {
+        // Where there is no value, there are no bytes either.
+        let bytes = self.values.get(access.value as usize..)?.first_chunk::<16>()?;
+        Some(u128::from_le_bytes(*bytes))
+    }
+
     /// Takes over what the entries of `other` refer to, before the first of them is copied.
     pub(crate) fn start_copy(&mut self, other: &Self) {
         self.clear();

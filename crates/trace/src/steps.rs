@@ -121,6 +121,14 @@ impl Batch {
         self.gathered.value(access)
     }
 
+    /// The value of an access of at most sixteen bytes, lowest byte first, with any bytes above it: for those who are in a hurry. `None` if there is
+    /// none, and now and then if there is one.
+    #[must_use]
+    #[inline]
+    pub fn wide_value(&self, access: &Access) -> Option<u128> {
+        self.gathered.wide_value(access)
+    }
+
     /// Steps and events in order, each with its memory accesses.
     pub fn items_with_accesses(&self) -> impl Iterator<Item = (Item, Accesses<'_>)> + '_ {
         let mut place = Place::default();

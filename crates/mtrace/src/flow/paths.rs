@@ -166,6 +166,7 @@ impl<F: FnMut(Told)> Filtering<'_, F> {
             return self.step_by_step(paths, path, tails);
         }
         let (points, operations) = (preparations.points(own), preparations.operations(own));
+        self.statistics.targets_predicted += u64::from(own.branches - own.points);
         let sure = self.predictors.sure_of(points);
         let mut counted = Counted::default();
         let mut times = 1;
@@ -197,18 +198,27 @@ impl<F: FnMut(Told)> Filtering<'_, F> {
         steps.iter().chain([&last]).for_each(|step| self.single(step, tails));
     }
 
+    /// Something other than a conditional branch. If it is predicted, it is counted with the path.
     #[inline]
     fn operate(&mut self, operation: &Operation, counted: &mut Counted) {
         let Operation { site, target, .. } = operation;
         if site.kind == Kind::Call {
             return self.predictors.call(site.behind);
         }
-        // The counter is to be right for this one, and is again behind it.
-        self.place.counter.predicted(u64::from(operation.branches - counted.branches));
-        counted.branches = operation.branches + 1;
-        if self.branch(site, Went::To(*target), operation.block) {
-            counted.instructions = operation.instructions;
+        if !self.learn_target(site, *target) {
+            self.tell_target(operation, counted);
         }
+    }
+
+    #[cold]
+    fn tell_target(&mut self, operation: &Operation, counted: &mut Counted) {
+        let &Operation { site, target, block, instructions, branches, .. } = operation;
+        self.statistics.targets_mispredicted += 1;
+        self.statistics.targets_predicted -= 1;
+        self.place.counter.predicted(u64::from(branches - counted.branches));
+        *counted = Counted { branches: branches + 1, instructions };
+        let message = self.place.counter.went_elsewhere(target);
+        (self.tell)(Told { thread: self.thread, message, address: site.address, block });
     }
 
     /// A path with a conditional branch by which something is learnt; there are `sure` before it of which that is not so.

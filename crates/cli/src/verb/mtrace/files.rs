@@ -155,7 +155,7 @@ mod tests {
         assert_eq!(names("-o fft_p1"), ["fft_p1.bin", "fft_p1.Statistics"]);
         assert_eq!(names("-o a.b -a -c gzip"), ["a.b.txt.gz", "a.b.Statistics"]);
         assert_eq!(names("-o x -c bzip2")[0], "x.bin.bz2");
-        let time: Zoned = "2013-08-31T15:04:01[UTC]".parse().unwrap();
+        let time = jiff::civil::date(2013, 8, 31).at(15, 4, 1, 0).to_zoned(jiff::tz::TimeZone::UTC).unwrap();
         let names = Names::of_time("mcfTrace", &time, &common("-a"));
         assert_eq!(names.descriptors, Path::new("mcfTrace.out2013_8_31_15.4.1.txt"));
         assert_eq!(names.statistics, Path::new("mcfTrace.out2013_8_31_15.4.1.Statistics"));
