@@ -934,13 +934,16 @@ unsafe fn is_loadable(address: u64) -> bool {
     }
 }
 
+/// The processor may touch an area up to the end of everything that it could hold, also if the frame says that it holds less: tiles make it 11008 bytes.
+const AREA_BYTES: usize = 16 << 10;
+
 /// Loads vector and floating-point registers from an application's frame.
 fn restore_vectors(tcb: &mut Tcb, fpstate: u64) -> bool {
     if fpstate == 0 {
         return true;
     }
     let length = vectors_length(fpstate);
-    let Ok(layout) = Layout::from_size_align(length as usize, 64) else { return false };
+    let Ok(layout) = Layout::from_size_align((length as usize).max(AREA_BYTES), 64) else { return false };
     // SAFETY: the size is not zero.
     let buffer = unsafe { alloc(layout) };
     // SAFETY: reads the application's frame into our own buffer.
