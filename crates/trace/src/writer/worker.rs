@@ -39,6 +39,9 @@ impl Job {
     }
 }
 
+/// Chunks up to this size are appended in one piece.
+const WHOLE_MAX: usize = 1 << 20;
+
 pub(super) struct Worker {
     output: Output,
     part: PathBuf,
@@ -283,9 +286,15 @@ impl Worker {
         self.index.extend_from_slice(&self.output.length().to_le_bytes());
         let start = self.index.len();
         header.write(&mut self.index);
-        let bytes = self.index[start..].to_vec();
-        self.append(&bytes)?;
-        stored.iter().try_for_each(|part| self.append(part))?;
+        let mut bytes = self.index[start..].to_vec();
+        // In one piece, so that a recorder that is killed leaves no header without what belongs to it. Long ones are not copied for that.
+        if stored_length <= WHOLE_MAX {
+            stored.iter().for_each(|part| bytes.extend_from_slice(part));
+            self.append(&bytes)?;
+        } else {
+            self.append(&bytes)?;
+            stored.iter().try_for_each(|part| self.append(part))?;
+        }
         self.sequence += 1;
         Ok(())
     }
