@@ -60,6 +60,12 @@ fn c_string(bytes: &[u8]) -> Result<CString, Error> {
     CString::new(bytes).map_err(|_| Error::ZeroByte)
 }
 
+/// Where the program is that a shell would run by this name.
+#[must_use]
+pub fn find_program(name: &OsStr) -> Option<PathBuf> {
+    search(name).ok()
+}
+
 fn search(name: &OsStr) -> Result<PathBuf, Error> {
     if name.as_bytes().contains(&b'/') {
         return Ok(PathBuf::from(name));

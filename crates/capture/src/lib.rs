@@ -56,6 +56,7 @@ mod state;
 mod task;
 
 pub use attach::AttachError;
+pub use command::find_program;
 pub use drain::Counters;
 pub use error::Error;
 pub use inject::InjectError;

@@ -41,6 +41,14 @@ impl Line {
         Self { bytes: [0; 96], length: 0 }
     }
 
+    /// The beginning of a JSON object.
+    pub fn json(thread: u32) -> Self {
+        let mut line = Self::new();
+        line.push(b"{\"thread\":");
+        line.push_number(thread.into());
+        line
+    }
+
     #[inline]
     pub fn push(&mut self, text: &[u8]) {
         self.bytes[self.length..self.length + text.len()].copy_from_slice(text);
@@ -115,8 +123,7 @@ pub fn instruction(shape: Shape, thread: u32, address: u64, text: Option<&str>, 
             lines.extend_from_slice(line.as_bytes());
         }
         Shape::Json => {
-            line.push(b"{\"thread\":");
-            line.push_number(thread.into());
+            line = Line::json(thread);
             line.push(b",\"address\":\"");
             line.push(&hex(address));
             line.push(b"\"");

@@ -59,12 +59,7 @@ pub fn need_values(trace: &Trace) -> Result<(), Failure> {
 }
 
 /// Says so if the trace was never finished; counts as one damaged place.
-pub fn tell_unfinished(trace: &Trace, input: &Input) -> u64 {
-    tell_unfinished_file(trace, &input.file)
-}
-
-/// The same, of a trace that was read from `file`.
-pub fn tell_unfinished_file(trace: &Trace, file: &Path) -> u64 {
+pub fn tell_unfinished(trace: &Trace, file: &Path) -> u64 {
     if trace.is_finished() {
         return 0;
     }

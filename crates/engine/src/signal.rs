@@ -970,3 +970,15 @@ fn restore_vectors(tcb: &mut Tcb, fpstate: u64) -> bool {
     }
     whole
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn there_is_room_for_all_that_this_processor_can_save() {
+        // The size of everything that the processor knows, whether it is switched on or not.
+        let bytes = core::arch::x86_64::__cpuid_count(0xd, 0).ecx as usize;
+        assert!(bytes <= AREA_BYTES, "{bytes}");
+    }
+}

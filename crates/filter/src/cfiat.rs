@@ -46,41 +46,27 @@ impl Cfiat {
         Ok(Self { flags, bytes, trust: shape.trust })
     }
 
-    /// A load met `value`: learns, and says whether the value was known.
-    #[inline]
-    pub fn load(&mut self, address: u64, value: &[u8]) -> Load {
-        // Mostly it is, and nothing changes.
-        match self.settled(address, value.len()) {
-            Some(known) if is_equal(known, value) => Load { cache_hit: true, flags_hit: true },
-            _ => self.load_and_learn(address, value),
-        }
-    }
-
     /// Whether a load of at most 16 bytes is known, so that [`Self::load`] would change nothing. Bytes of `value` above the operand do not matter. False
     /// if it has to be looked at more closely.
     #[must_use]
     #[inline(always)]
     pub fn knows(&self, address: u64, length: usize, value: u128) -> bool {
         let Some(mask) = low_bytes(length) else { return false };
-        let known = self.flags.settled(address, length as u64).and_then(|slot| {
-            let geometry = self.flags.tags().geometry();
-            let at = slot * geometry.line_bytes() as usize + geometry.offset(address) as usize;
-            self.bytes.get(at..)?.first_chunk::<WIDE>()
-        });
+        let at = self.settled(address, length);
+        let known = at.and_then(|at| self.bytes.get(at..)?.first_chunk::<WIDE>());
         known.is_some_and(|known| (u128::from_le_bytes(*known) ^ value) & mask == 0)
     }
 
-    /// What is known of an operand about which nothing is to be learnt.
+    /// Where the bytes of an operand are about which nothing is to be learnt.
     #[inline(always)]
-    fn settled(&mut self, address: u64, length: usize) -> Option<&mut [u8]> {
+    fn settled(&self, address: u64, length: usize) -> Option<usize> {
         let slot = self.flags.settled(address, length as u64)?;
         let geometry = self.flags.tags().geometry();
-        let at = slot * geometry.line_bytes() as usize + geometry.offset(address) as usize;
-        self.bytes.get_mut(at..at + length)
+        Some(slot * geometry.line_bytes() as usize + geometry.offset(address) as usize)
     }
 
-    #[inline(never)]
-    fn load_and_learn(&mut self, address: u64, value: &[u8]) -> Load {
+    /// A load met `value`: learns, and says whether the value was known.
+    pub fn load(&mut self, address: u64, value: &[u8]) -> Load {
         let (bytes, trust, geometry) = (&mut self.bytes, self.trust, *self.flags.tags().geometry());
         let mut is_same = true;
         let mut load = self.flags.load_parts(address, value.len() as u64, |part| {
@@ -105,7 +91,8 @@ impl Cfiat {
     /// A store of `value`; says whether the lines were there.
     #[inline]
     pub fn store(&mut self, address: u64, value: &[u8]) -> bool {
-        if let Some(known) = self.settled(address, value.len()) {
+        let known = self.settled(address, value.len());
+        if let Some(known) = known.and_then(|at| self.bytes.get_mut(at..at + value.len())) {
             copy(known, value);
             return true;
         }
@@ -136,18 +123,6 @@ impl Cfiat {
 #[inline(always)]
 fn low_bytes(count: usize) -> Option<u128> {
     (1..=WIDE).contains(&count).then(|| u128::MAX >> (8 * (WIDE - count)))
-}
-
-/// Whether these are the same bytes; quick for the usual sizes.
-#[inline]
-fn is_equal(one: &[u8], other: &[u8]) -> bool {
-    /// `None` if they have another size.
-    #[inline(always)]
-    fn same<const N: usize>(one: &[u8], other: &[u8]) -> Option<bool> {
-        Some(<&[u8; N]>::try_from(one).ok()? == <&[u8; N]>::try_from(other).ok()?)
-    }
-    let usual = same::<8>(one, other).or_else(|| same::<4>(one, other)).or_else(|| same::<16>(one, other));
-    usual.or_else(|| same::<1>(one, other)).unwrap_or_else(|| one == other)
 }
 
 /// Copies bytes, as many to as many; quick for the usual size.

@@ -6,7 +6,7 @@ mod paths;
 use filter::traptor::{Counter, Counting, Kind, Message, Predictors, Site, Sizes, Went};
 use hashbrown::HashMap;
 use predict::IllegalSize;
-use trace::{Batch, BlockIndex, Blocks, Event, Part, Step, Stretch};
+use trace::{Batch, BlockIndex, Blocks, Event, Leave, Part, Step, Stretch};
 
 use crate::threads::{Sharing, Structures};
 use crate::walk::{Tail, Tails, Walker};
@@ -65,17 +65,6 @@ pub struct Told {
     pub block: BlockIndex,
 }
 
-impl Tail {
-    /// The branch that a step ends with, if only what comes next tells where it went.
-    fn pending(&self, step: &Step) -> Option<Pending> {
-        let (site, _) = self.branch(&step.with_next(UNKNOWN)).filter(|_| step.next() == 0)?;
-        (site.kind != Kind::Conditional && site.kind != Kind::Call).then(|| Pending { site, block: step.block() })
-    }
-}
-
-/// In place of an address: anywhere.
-const UNKNOWN: u64 = 1;
-
 /// In place of an address: whoever follows is told where a thread begins.
 const NOT_BEGUN: u64 = u64::MAX;
 
@@ -85,8 +74,8 @@ struct Place {
     counter: Counter,
     /// The instruction that comes next, as far as the program and the branches before say; 0 if they do not, or [`NOT_BEGUN`].
     next: u64,
-    /// Something other than a branch has happened since the last step.
-    is_interrupted: bool,
+    /// Where a signal, or the return from its handler, has led; 0 if there was none.
+    interruption: u64,
     /// The last step left by this branch, and only what comes next tells where to.
     pending: Option<Pending>,
 }
@@ -96,6 +85,17 @@ struct Place {
 struct Pending {
     site: Site,
     block: BlockIndex,
+}
+
+impl Tail {
+    /// The branch that a step ends with, if only what comes next tells where it went.
+    fn pending(&self, step: &Step) -> Option<Pending> {
+        // In place of the target.
+        const ANYWHERE: u64 = 1;
+        let is_pending = step.leave() == Leave::Indirect && step.next() == 0;
+        let (site, _) = self.branch(&step.with_next(ANYWHERE)).filter(|_| is_pending)?;
+        Some(Pending { site, block: step.block() })
+    }
 }
 
 /// The filter on its way through a trace.
@@ -131,8 +131,8 @@ impl Filter {
         self.each(batch.thread(), tell, |filtering, tails, _| tails.walk(blocks, batch, filtering));
     }
 
-    /// The same, path by path, which is faster. What was executed in the order of batches must not come in this way, or the other way round: what is
-    /// shared would be asked in another order.
+    /// The same, path by path, which is faster. A trace goes through a filter in one way or the other: where an indirect branch at the end of a stretch
+    /// went is told by the thread's next one, when others may have been at predictors that are shared.
     pub fn stretch(&mut self, stretch: &Stretch<'_>, tell: impl FnMut(Told)) {
         let paths = stretch.paths();
         self.each(stretch.thread(), tell, |filtering, tails, prepared| {
@@ -159,8 +159,7 @@ impl Filter {
         tell: F,
         walk: impl FnOnce(&mut Filtering<'_, F>, &mut Tails, &mut Preparations),
     ) {
-        let fresh =
-            Place { counter: Counter::new(self.counting), next: NOT_BEGUN, is_interrupted: false, pending: None };
+        let fresh = Place { counter: Counter::new(self.counting), next: NOT_BEGUN, interruption: 0, pending: None };
         let place = self.places.entry(thread).or_insert(fresh);
         let mut filtering = Filtering {
             thread,
@@ -187,7 +186,8 @@ impl<F: FnMut(Told)> Walker for Filtering<'_, F> {
     fn event(&mut self, event: &Event) {
         match *event {
             Event::Start { pc, .. } => self.place.next = pc,
-            Event::Signal { .. } | Event::Resume { .. } => self.place.is_interrupted = true,
+            Event::Signal { handler, .. } => self.place.interruption = handler,
+            Event::Resume { pc, .. } => self.place.interruption = pc,
             _ => {}
         }
     }
@@ -272,11 +272,11 @@ impl<F: FnMut(Told)> Filtering<'_, F> {
     /// Execution goes on at `first`, which neither a branch nor the program said.
     #[cold]
     fn went_elsewhere(&mut self, step: &Step, first: u64) {
-        let is_interrupted = std::mem::take(&mut self.place.is_interrupted);
         if self.place.next == NOT_BEGUN {
             return;
         }
-        *(if is_interrupted { &mut self.statistics.exceptions } else { &mut self.statistics.gaps }) += 1;
+        let is_interruption = std::mem::take(&mut self.place.interruption) == first;
+        *(if is_interruption { &mut self.statistics.exceptions } else { &mut self.statistics.gaps }) += 1;
         let (message, address) = (self.place.counter.exception(first), self.place.next);
         (self.tell)(Told { thread: self.thread, message, address, block: step.block() });
     }

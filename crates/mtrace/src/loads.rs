@@ -160,10 +160,9 @@ impl Filter {
         let Self { caches, counters, invalidation, statistics, tells_steps } = self;
         let counter = counters.entry(thread).or_default();
         let mut caches = Caches::of(caches, thread);
-        let mut meet = |met| match met {
+        let mut meet = |met: Met| match met {
             Met::SystemCall => caches.forget_all(),
             Met::Access(access, step) => {
-                let access: Access = access;
                 let is_known = |value| caches.own.knows(access.address(), access.size() as usize, value);
                 if !access.is_write() && batch.wide_value(&access).is_some_and(is_known) {
                     counter.known();

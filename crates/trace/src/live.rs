@@ -131,11 +131,8 @@ impl Live {
             own.open.data_place.get_or_insert(data::Place { keep_values, ..data::Place::default() });
         }
         self.waiting += size_of_val(words) + data.len();
-        if !own.is_queued
-            && let Some(tsc) = own.open.next_tsc(self.slice.is_some(), None)
-        {
-            self.order.push(Reverse((tsc, thread)));
-            own.is_queued = true;
+        if !own.is_queued {
+            own.queue(thread, self.slice.is_some(), &mut self.order);
         }
     }
 
@@ -164,9 +161,7 @@ impl Live {
         let until = self.order.peek().map_or(u64::MAX, |&Reverse((tsc, _))| tsc);
         let words = own.open.take_words(until, STRETCH_WORDS);
         self.waiting = self.waiting.saturating_sub(words.len() * size_of::<u32>());
-        let next = own.open.next_tsc(false, None);
-        own.is_queued = next.is_some();
-        self.order.extend(next.map(|tsc| Reverse((tsc, thread))));
+        own.queue(thread, false, &mut self.order);
         each(&Stretch::new(thread, &self.program, own.open.words.get(words).unwrap_or(&[]))).map(|()| true)
     }
 
@@ -205,10 +200,7 @@ impl Live {
         let steps = self.slice.unwrap_or(BATCH_STEPS);
         let is_open = own.open.fill(program, true, steps, batch);
         self.waiting = self.waiting.saturating_sub(before - own.open.unread());
-        if let Some(tsc) = own.open.next_tsc(self.slice.is_some(), None) {
-            self.order.push(Reverse((tsc, thread)));
-            own.is_queued = true;
-        }
+        own.queue(thread, self.slice.is_some(), &mut self.order);
         if is_open {
             let Some(next) = own.next(program, is_last) else {
                 std::mem::swap(batch, &mut own.held);
@@ -221,6 +213,13 @@ impl Live {
 }
 
 impl Thread {
+    /// Gives it its place in the order of threads, if something of it waits.
+    fn queue(&mut self, thread: u32, is_estimated: bool, order: &mut BinaryHeap<Reverse<(u64, u32)>>) {
+        let next = self.open.next_tsc(is_estimated, None);
+        self.is_queued = next.is_some();
+        order.extend(next.map(|tsc| Reverse((tsc, thread))));
+    }
+
     /// Where an indirect transfer went that was the last thing shown; `None` if nothing says so yet, 0 if nothing will.
     fn next(&self, program: &Program, is_last: bool) -> Option<u64> {
         match start_pc(program, self.open.words.get(self.open.at..).unwrap_or(&[])) {

@@ -85,8 +85,7 @@ impl Descriptor {
                 lines.extend_from_slice(line.as_bytes());
             }
             Shape::Json => {
-                line.push(b"{\"thread\":");
-                line.push_number(thread.into());
+                line = Line::json(thread);
                 line.push(b",\"address\":\"");
                 line.push(&hex(address));
                 line.push(b"\",\"target\":\"");

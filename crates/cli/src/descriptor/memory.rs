@@ -82,9 +82,7 @@ impl<'a> Descriptor<'a> {
     }
 
     fn write_json(&self, text: Option<&str>, lines: &mut Vec<u8>) {
-        let mut line = Line::new();
-        line.push(b"{\"thread\":");
-        line.push_number(self.thread.into());
+        let mut line = Line::json(self.thread);
         line.push(b",\"kind\":\"");
         line.push(if self.store { b"store" } else { b"load" });
         line.push(b"\",\"address\":\"");

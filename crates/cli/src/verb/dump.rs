@@ -25,7 +25,7 @@ pub fn run(arguments: &Dump) -> Result<u8, Stopped> {
         Lister { trace: &trace, kind: arguments.kind, lines, shape, texts: arguments.disassemble.then(Texts::new) };
     let damaged = select::walk(&trace, &arguments.input, &mut lister)?;
     lister.lines.finish()?;
-    let damaged = damaged + select::tell_unfinished(&trace, &arguments.input);
+    let damaged = damaged + select::tell_unfinished(&trace, &arguments.input.file);
     Ok(if damaged == 0 { 0 } else { FAILED })
 }
 

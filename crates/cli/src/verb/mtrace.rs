@@ -70,6 +70,9 @@ trait Tool {
         let _ = (stretch, descriptors);
     }
 
+    /// How many it has taken.
+    fn instructions(&self) -> u64;
+
     /// What was counted, for programs and for people.
     fn statistics(&self, run: &Run) -> Self::Statistics;
     fn text(&self, run: &Run) -> String;

@@ -27,7 +27,7 @@ pub fn run(arguments: &Stat) -> Result<u8, Stopped> {
         output.write(text(&statistics).as_bytes())?;
     }
     output.finish()?;
-    let damaged = damaged + select::tell_unfinished(&trace, &arguments.input);
+    let damaged = damaged + select::tell_unfinished(&trace, &arguments.input.file);
     Ok(if damaged == 0 { 0 } else { FAILED })
 }
 

@@ -1,7 +1,7 @@
 //! Chapters 5 and 6 of Myers 2014: what the programs do, how large the traces of the four tools are, how well they compress, how much
 //! private structures are better than shared ones, and how long it takes.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
@@ -178,17 +178,13 @@ impl Place<'_> {
             outcome.seconds[place] = self.trackway(&words, &[])?;
             let file = self.directory.join(format!("x.bin{}", compressor.map_or("", Compressor::suffix)));
             outcome.bytes[place] = file.metadata().map_or(0, |metadata| metadata.len());
-            remove(&file);
+            // The directory goes at the end, and these are large.
+            drop(std::fs::remove_file(&file));
         }
         let statistics = std::fs::read(self.directory.join("x.Statistics")).unwrap_or_default();
         outcome.statistics = serde_json::from_slice(&statistics).unwrap_or(Value::Null);
         Ok(outcome)
     }
-}
-
-/// The directory goes at the end, and these are large.
-fn remove(file: &PathBuf) {
-    drop(std::fs::remove_file(file));
 }
 
 /// Two figures behind the point.

@@ -58,6 +58,10 @@ impl super::Tool for Tool {
         }
     }
 
+    fn instructions(&self) -> u64 {
+        self.instructions
+    }
+
     fn statistics(&self, run: &Run) -> Statistics {
         Statistics {
             tool: Self::NAME,

@@ -100,6 +100,10 @@ impl super::Tool for Tool {
         self.filter.stretch(stretch, |told| add(told, blocks, layout, descriptors));
     }
 
+    fn instructions(&self) -> u64 {
+        self.filter.statistics().instructions
+    }
+
     fn statistics(&self, run: &Run) -> Statistics {
         let counted = self.filter.statistics();
         Statistics {

@@ -109,6 +109,10 @@ impl super::Tool for Tool {
         });
     }
 
+    fn instructions(&self) -> u64 {
+        self.filter.statistics().instructions
+    }
+
     fn statistics(&self, run: &Run) -> Statistics {
         let counted = self.filter.statistics();
         let (loads, stores) = (counted.all_loads(), counted.all_stores());

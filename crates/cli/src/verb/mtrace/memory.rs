@@ -102,6 +102,10 @@ impl super::Tool for Tool {
         }
     }
 
+    fn instructions(&self) -> u64 {
+        self.instructions
+    }
+
     fn statistics(&self, run: &Run) -> Statistics {
         Statistics {
             tool: Self::NAME,

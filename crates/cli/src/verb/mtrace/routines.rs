@@ -1,23 +1,22 @@
 //! Routines that are to be traced: whether they exist, and where they are in a trace.
 
+use std::collections::HashMap;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use symbols::{Functions, Pattern};
-use trace::{Blocks, MappedModule, Step, Trace};
+use trace::{BlockIndex, MappedModule, Step, Trace};
 
 use crate::arguments::mtrace::Common;
-use crate::compressor::find_program;
 use crate::failure::Failure;
 
-/// Code that is selected, by the image of the process.
-pub struct Ranges {
-    /// In order.
-    ranges: Vec<(u32, Range<u64>)>,
+/// The blocks of a trace that are selected.
+pub struct Selected {
+    blocks: Vec<bool>,
 }
 
-impl Ranges {
+impl Selected {
     /// `None` if all of the trace is selected.
     pub fn of_trace(trace: &Trace, common: &Common) -> Result<Option<Self>, Failure> {
         if !common.no_shared_libs && common.routines.is_empty() {
@@ -25,18 +24,19 @@ impl Ranges {
         }
         let patterns: Vec<Pattern> = common.routines.iter().map(|routine| Pattern::new(routine)).collect();
         let mut matched = vec![false; patterns.len()];
-        let mut ranges: Vec<(u32, Range<u64>)> = Vec::new();
+        let mut ranges: HashMap<u32, Vec<Range<u64>>> = HashMap::new();
         let chosen = trace.modules().iter().filter(|mapped| !common.no_shared_libs || is_main(trace, mapped));
         for mapped in chosen.clone() {
             let module = &mapped.module;
             let all = module.address..module.address.saturating_add(module.length);
+            let own = ranges.entry(mapped.image).or_default();
             if patterns.is_empty() {
-                ranges.push((mapped.image, all));
+                own.push(all);
                 continue;
             }
             let Ok(functions) = Functions::of_file(Path::new(&module.path)) else { continue };
             let Some(bias) = functions.bias(module.address, module.file_offset) else { continue };
-            let wanted = functions.wanted(bias, &all, true, |function| {
+            own.extend(functions.wanted(bias, &all, true, |function| {
                 let mut is_wanted = false;
                 for (pattern, matched) in patterns.iter().zip(&mut matched) {
                     let own = pattern.matches_symbol(&function.symbol);
@@ -44,25 +44,23 @@ impl Ranges {
                     is_wanted |= own;
                 }
                 is_wanted
-            });
-            ranges.extend(wanted.into_iter().map(|range| (mapped.image, range)));
+            }));
         }
         if let Some(place) = matched.iter().position(|matched| !matched) {
-            let files: Vec<&str> = chosen.map(|mapped| mapped.module.path.as_str()).collect();
-            let functions = files.iter().filter_map(|path| Functions::of_file(Path::new(path)).ok());
-            return Err(no_such_routine(&patterns[place], "no module of the trace", functions));
+            let functions = chosen.filter_map(|mapped| Functions::of_file(Path::new(&mapped.module.path)).ok());
+            return Err(no_such_routine(&patterns[place], "no module of the trace has a", functions));
         }
-        ranges.sort_unstable_by_key(|(image, range)| (*image, range.start));
-        Ok(Some(Self { ranges }))
+        let is_selected = |index| {
+            let block = trace.blocks().get(BlockIndex(index))?;
+            Some(ranges.get(&block.image())?.iter().any(|range| range.contains(&block.address())))
+        };
+        let count = u32::try_from(trace.blocks().len()).unwrap_or(u32::MAX);
+        Ok(Some(Self { blocks: (0..count).map(|index| is_selected(index).unwrap_or(false)).collect() }))
     }
 
     /// Whether the step is in selected code.
-    pub fn has(&self, blocks: &Blocks, step: &Step) -> bool {
-        let Some(block) = blocks.get(step.block()) else { return false };
-        let (image, address) = (block.image(), block.address());
-        let after = self.ranges.partition_point(|(own, range)| (*own, range.start) <= (image, address));
-        // Ranges of modules that were mapped one after the other may overlap.
-        self.ranges[..after].iter().rev().take(4).any(|(own, range)| *own == image && range.contains(&address))
+    pub fn has(&self, step: &Step) -> bool {
+        self.blocks.get(step.block().0 as usize).copied().unwrap_or(false)
     }
 }
 
@@ -73,7 +71,7 @@ fn is_main(trace: &Trace, mapped: &MappedModule) -> bool {
 }
 
 fn no_such_routine(pattern: &Pattern, place: &str, files: impl Iterator<Item = Functions>) -> Failure {
-    let failure = Failure::new(format!("{place} has a routine called {}", pattern.text()));
+    let failure = Failure::new(format!("{place} routine called {}", pattern.text()));
     match symbols::did_you_mean(pattern, files) {
         near if near.is_empty() => {
             failure.hint("names are those of the symbol table or of C++ or Rust source; * ? and [a-z] are wildcards")
@@ -85,27 +83,21 @@ fn no_such_routine(pattern: &Pattern, place: &str, files: impl Iterator<Item = F
 /// Makes sure that the program, or a library that it is linked with, has the routines that are wanted. What cannot be looked at before it
 /// runs is not refused: whoever records it will tell.
 pub fn check_program(common: &Common) -> Result<(), Failure> {
-    let Some(path) = common.command.first().and_then(|name| name.to_str()).and_then(find_program) else {
-        return Ok(());
-    };
     if common.routines.is_empty() {
         return Ok(());
     }
+    let Some(path) = common.command.first().and_then(|name| capture::find_program(name)) else { return Ok(()) };
     let Ok(main) = Functions::of_file(&path) else { return Ok(()) };
     let libraries = if common.no_shared_libs { Vec::new() } else { libraries(&path, &main) };
     let libraries: Vec<Functions> = libraries.iter().filter_map(|path| Functions::of_file(path).ok()).collect();
     for pattern in common.routines.iter().map(|routine| Pattern::new(routine)) {
         let has = |functions: &Functions| functions.list.iter().any(|own| pattern.matches_symbol(&own.symbol));
         if !has(&main) && !libraries.iter().any(has) {
-            let place =
-                if common.no_shared_libs { "the executable" } else { "neither the program nor a library of it" };
-            let files = std::iter::once(main).chain(libraries);
-            let failure = no_such_routine(&pattern, place, files);
-            return Err(if common.no_shared_libs {
-                Failure { sentence: failure.sentence.replace("has a", "has no"), ..failure }
-            } else {
-                failure
-            });
+            let place = match common.no_shared_libs {
+                true => "the executable has no",
+                false => "neither the program nor a library of it has a",
+            };
+            return Err(no_such_routine(&pattern, place, std::iter::once(main).chain(libraries)));
         }
     }
     Ok(())

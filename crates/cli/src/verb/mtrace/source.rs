@@ -4,11 +4,11 @@ use std::fmt;
 use std::path::Path;
 
 use capture::{Limits, Options, Selection, Sink};
-use trace::{Batch, DataMode, Fragment, Live, Module, Plan, ThreadInfo, Trace};
+use trace::{Batch, DataMode, Fragment, Live, Merged, Module, Plan, ReadError, ThreadInfo, Trace};
 
 use super::Tool;
 use super::files::Descriptors;
-use super::routines::{self, Ranges};
+use super::routines::{self, Selected};
 use crate::arguments::mtrace::Common;
 use crate::descriptor::Shape;
 use crate::digits::grouped;
@@ -21,7 +21,7 @@ use crate::verb::record::status;
 
 pub enum Source {
     Program,
-    File(Box<Trace>, Option<Ranges>),
+    File(Box<Trace>, Option<Selected>),
 }
 
 /// What is known at the end.
@@ -45,8 +45,8 @@ pub fn open<T: Tool>(common: &Common) -> Result<Source, Failure> {
     if !common.ascii && !common.wide {
         refuse_high_threads(&trace, None)?;
     }
-    let ranges = Ranges::of_trace(&trace, common)?;
-    Ok(Source::File(Box::new(trace), ranges))
+    let selected = Selected::of_trace(&trace, common)?;
+    Ok(Source::File(Box::new(trace), selected))
 }
 
 impl Source {
@@ -58,66 +58,97 @@ impl Source {
     ) -> Result<Delivered, Stopped> {
         match self {
             Self::Program => run(common, tool, descriptors),
-            Self::File(trace, ranges) => read(&trace, ranges.as_ref(), common, tool, descriptors),
+            Self::File(trace, selected) => read(&trace, selected.as_ref(), common, tool, descriptors),
         }
+    }
+}
+
+/// A trace that is read: how far, and what was damaged.
+struct Reading {
+    available: u64,
+    damaged: u64,
+    progress: Progress,
+}
+
+impl Reading {
+    fn tick(&mut self, done: u64) {
+        let available = self.available;
+        self.progress.tick(|| format!("{} of {} instructions", grouped(done), grouped(available)));
+    }
+
+    /// What could be read; something damaged is told, and left out.
+    fn intact<T>(&mut self, read: Result<T, ReadError>) -> Option<T> {
+        read.inspect_err(|error| {
+            eprintln!("trackway: left out: {error}");
+            self.damaged += 1;
+        })
+        .ok()
     }
 }
 
 fn read<T: Tool>(
     trace: &Trace,
-    ranges: Option<&Ranges>,
+    selected: Option<&Selected>,
     common: &Common,
     tool: &mut T,
     descriptors: &mut Descriptors,
 ) -> Result<Delivered, Stopped> {
+    let available = trace.summary().totals.instructions;
+    let mut reading = Reading { available, damaged: 0, progress: Progress::new() };
     let merged = match T::DATA {
         DataMode::None => trace.merged(),
         _ => trace.merged_with_accesses()?,
     };
     let mut merged = tool.sharing().order(merged);
-    let is_whole = ranges.is_none() && common.skip == 0 && common.length.is_none();
-    let by_path = tool.takes_stretches() && is_whole;
-    let mut window = Window { skip: common.skip, left: common.length.unwrap_or(u64::MAX) };
-    let (mut part, mut damaged, mut done) = (Batch::default(), 0, 0);
-    let (mut progress, available) = (Progress::new(), trace.summary().totals.instructions);
-    let blocks = trace.blocks();
-    while window.left > 0 && !descriptors.is_full() {
-        if by_path {
-            match merged.next_stretch() {
-                Ok(None) => break,
-                Ok(Some(stretch)) => tool.stretch(&stretch, descriptors),
-                Err(error) => {
-                    eprintln!("trackway: left out: {error}");
-                    damaged += 1;
-                }
+    if tool.takes_stretches() && selected.is_none() && common.skip == 0 && common.length.is_none() {
+        while !descriptors.is_full() {
+            match reading.intact(merged.next_stretch()) {
+                Some(None) => break,
+                Some(Some(stretch)) => tool.stretch(&stretch, descriptors),
+                None => {}
             }
-            continue;
+            reading.tick(tool.instructions());
         }
-        let batch = match merged.next_batch() {
-            Ok(None) => break,
-            Ok(Some(batch)) => batch,
-            Err(error) => {
-                eprintln!("trackway: left out: {error}");
-                damaged += 1;
-                continue;
-            }
+    } else {
+        read_part(trace, merged, selected, common, tool, descriptors, &mut reading);
+    }
+    descriptors.check()?;
+    let file = common.input.as_deref().unwrap_or(Path::new(""));
+    let damaged = reading.damaged + select::tell_unfinished(trace, file);
+    Ok(Delivered { threads: trace.threads().len() as u64, status: if damaged == 0 { 0 } else { FAILED } })
+}
+
+/// Reads batch by batch, which can be cut.
+fn read_part<T: Tool>(
+    trace: &Trace,
+    mut merged: Merged<'_>,
+    selected: Option<&Selected>,
+    common: &Common,
+    tool: &mut T,
+    descriptors: &mut Descriptors,
+    reading: &mut Reading,
+) {
+    let mut window = Window { skip: common.skip, left: common.length.unwrap_or(u64::MAX) };
+    let (mut part, mut done, blocks) = (Batch::default(), 0, trace.blocks());
+    while window.left > 0 && !descriptors.is_full() {
+        let batch = match reading.intact(merged.next_batch()) {
+            Some(None) => break,
+            Some(Some(batch)) => batch,
+            None => continue,
         };
         let count = batch.instructions();
         done += count;
-        progress.tick(|| format!("{} of {} instructions", grouped(done), grouped(available)));
-        if ranges.is_none() && window.takes_whole(count) {
+        reading.tick(done);
+        if selected.is_none() && window.takes_whole(count) {
             tool.batch(blocks, batch, descriptors);
         } else if !window.passes_over(count) {
             batch.select(blocks, &mut part, |step| {
-                let wanted = ranges.is_none_or(|ranges| ranges.has(blocks, step));
+                let wanted = selected.is_none_or(|selected| selected.has(step));
                 window.cut_wanted(step.instructions(), wanted).unwrap_or(0..0)
             });
             tool.batch(blocks, &part, descriptors);
         }
     }
-    descriptors.check()?;
-    damaged += select::tell_unfinished_file(trace, common.input.as_deref().unwrap_or(Path::new("")));
-    Ok(Delivered { threads: trace.threads().len() as u64, status: if damaged == 0 { 0 } else { FAILED } })
 }
 
 fn run<T: Tool>(common: &Common, tool: &mut T, descriptors: &mut Descriptors) -> Result<Delivered, Stopped> {

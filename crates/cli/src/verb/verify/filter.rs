@@ -49,7 +49,7 @@ pub fn check(trace: &Trace, filter: Filter, arguments: &Verify) -> Result<Findin
     };
     findings.file = arguments.input.file.display().to_string();
     findings.shared = arguments.shared;
-    if select::tell_unfinished(trace, &arguments.input) > 0 {
+    if select::tell_unfinished(trace, &arguments.input.file) > 0 {
         findings.sound = false;
     }
     Ok(findings)
