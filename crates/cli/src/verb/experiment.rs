@@ -1,7 +1,6 @@
 //! `trackway experiment`: the measurements of the source documents, repeated with programs of our own.
 
 mod mtrace;
-mod table;
 
 use crate::arguments::Experiment;
 use crate::output::Stopped;

@@ -5,11 +5,11 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
+use report::Table;
 use serde::Serialize;
 use serde_json::Value;
 use workloads::Variant;
 
-use super::table::Table;
 use crate::arguments::ExperimentMtrace;
 use crate::compressor::Compressor;
 use crate::digits::{grouped, percent};

@@ -1,7 +1,8 @@
-//! Tables as text: a caption, heads, and rows whose cells are aligned.
+//! Tables: a caption, heads, and rows of cells; as aligned text for people, as CSV for programs.
 
 pub struct Table {
     caption: String,
+    /// The heads come first.
     rows: Vec<Vec<String>>,
 }
 
@@ -32,6 +33,20 @@ impl Table {
         text.push('\n');
         text
     }
+
+    /// Heads and rows as RFC 4180 has them. The caption is left out: there is no place for it in CSV.
+    pub fn csv(&self) -> String {
+        let mut text = String::new();
+        for row in &self.rows {
+            text.push_str(&row.iter().map(|cell| quoted(cell)).collect::<Vec<_>>().join(","));
+            text.push_str("\r\n");
+        }
+        text
+    }
+}
+
+fn quoted(cell: &str) -> String {
+    if cell.contains(['"', ',', '\r', '\n']) { format!("\"{}\"", cell.replace('"', "\"\"")) } else { cell.to_owned() }
 }
 
 #[cfg(test)]
@@ -43,5 +58,23 @@ mod tests {
         let mut table = Table::new("Sizes", &["program", "N", "bytes"]);
         table.row(["fft".into(), "1".into(), "1 520".into()]);
         assert_eq!(table.text(), "Sizes\n  program  N  bytes\n  fft      1  1 520\n\n");
+    }
+
+    #[test]
+    fn rows_may_be_longer_than_the_heads() {
+        let mut table = Table::new("Sizes", &["program"]);
+        table.row(["fft".into(), "1".into()]);
+        table.row([]);
+        assert_eq!(table.text(), "Sizes\n  program\n  fft      1\n\n\n");
+        assert_eq!(table.csv(), "program\r\nfft,1\r\n\r\n");
+    }
+
+    #[test]
+    fn csv_is_quoted_where_it_must_be() {
+        let mut table = Table::new("Not in CSV", &["program", "N, all", "said"]);
+        table.row(["fft 7".into(), "1".into(), "\"no\"".into()]);
+        table.row([String::new(), "two\nlines".into(), "é".into()]);
+        let expected = "program,\"N, all\",said\r\nfft 7,1,\"\"\"no\"\"\"\r\n,\"two\nlines\",é\r\n";
+        assert_eq!(table.csv(), expected);
     }
 }
