@@ -1,0 +1,101 @@
+//! Writes charts of invented numbers to a directory, to be looked at after a change:
+//! `cargo run -p report --example charts -- DIRECTORY`.
+
+use report::Chart;
+
+const PROGRAMS: [&str; 14] = [
+    "fft",
+    "radix",
+    "cholesky",
+    "radiosity",
+    "raytrace",
+    "lu-contiguous",
+    "lu-noncontiguous",
+    "ocean-contiguous",
+    "ocean-noncontiguous",
+    "water-nsquared",
+    "water-spatial",
+    "nbody",
+    "matmul",
+    "geometric mean of all programs",
+];
+
+fn main() -> std::io::Result<()> {
+    std::env::set_current_dir(std::env::args().nth(1).unwrap_or("target".to_owned()))?;
+    std::fs::write("distribution.svg", distribution(4))?;
+    std::fs::write("distribution-12.svg", distribution(12))?;
+    std::fs::write("markers.svg", markers())?;
+    for (categories, series) in [(4, 1), (4, 3), (14, 3), (14, 12), (40, 3)] {
+        std::fs::write(format!("bars-{categories}x{series}.svg"), bars(categories, series).svg())?;
+    }
+    std::fs::write("bars-log.svg", bars(14, 4).log_y().svg())?;
+    std::fs::write("bars-signed.svg", signed())?;
+    std::fs::write("long.svg", long())?;
+    std::fs::write("empty.svg", Chart::lines("Nothing yet").x("bits").y("share of messages, %").svg())
+}
+
+fn distribution(count: usize) -> String {
+    let chart = Chart::lines("Cumulative distribution of message lengths, mcfTRaptor with private structures");
+    let chart = chart.x("bits").y("share of messages, %");
+    (0..count)
+        .fold(chart, |chart, number| {
+            let rate = 0.03 + 0.015 * number as f64;
+            let points = (0..=64).map(|bits| (f64::from(bits), 100.0 * (1.0 - (-rate * f64::from(bits)).exp())));
+            chart.series(PROGRAMS[number], points)
+        })
+        .svg()
+}
+
+fn markers() -> String {
+    let chart =
+        Chart::lines("Port bandwidth by number of cores").x("cores").y("bits per instruction").markers().log_y();
+    ["private mcfTRaptor", "shared mcfTRaptor", "private mlvCFiat", "shared mlvCFiat"]
+        .into_iter()
+        .enumerate()
+        .fold(chart, |chart, (number, name)| {
+            let value = |cores: f64| 0.08 * 4f64.powi(number as i32) * cores.powf(0.3);
+            chart.series(
+                name,
+                [1.0, 2.0, 4.0, 8.0, 16.0]
+                    .map(|cores| (cores, if cores == 4.0 && number == 3 { f64::NAN } else { value(cores) })),
+            )
+        })
+        .log_x()
+        .svg()
+}
+
+fn bars(categories: usize, count: usize) -> Chart<report::Bars> {
+    let names = (0..categories).map(|number| PROGRAMS[number % PROGRAMS.len()]);
+    let chart =
+        Chart::bars(&format!("Size of the trace: {categories} programs, {count} ways")).y("bytes").categories(names);
+    (0..count).fold(chart, |chart, number| {
+        let size = |category: usize| {
+            4.7e6 * 0.8f64.powi(number as i32)
+                / (1.0 + (category * 7 % 5) as f64 + (category * 11 * number % 13) as f64 / 4.0)
+        };
+        chart.series(
+            &format!("mcfTRaptor, private structures, {}", ["raw", "gzip", "bzip2", "zstd"][number % 4]),
+            (0..categories).map(size),
+        )
+    })
+}
+
+fn signed() -> String {
+    Chart::bars("Change <against> the last release & before")
+        .y("change, %")
+        .x("program")
+        .categories(&PROGRAMS[..6])
+        .series("size", [1.5, -2.0, 0.0, 4.0, f64::NAN, 0.3])
+        .series("time", [-7.5, 2.0, 1.0, -4.0, 2.0])
+        .svg()
+}
+
+fn long() -> String {
+    let title = "A title that is far too long for one line because it says what was measured, how, with which programs, and why";
+    let names = PROGRAMS.iter().rev().take(9);
+    let chart = Chart::bars(title)
+        .y("bits per executed instruction of all threads, including handlers of signals")
+        .x("program");
+    let chart = chart.categories(names).series("short", (1..=9).map(|value| f64::from(value) * 1e-3));
+    chart.series("a name that is much longer than the other one", (1..=9).map(|value| 9e-3 / f64::from(value))).svg()
+}

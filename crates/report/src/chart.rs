@@ -1,0 +1,260 @@
+//! Charts: title, legend, axes and marks, each in a place of its own, as large as what is written there.
+
+use crate::axis::{Axis, range};
+use crate::marks::{Bars, Lines, Marks, Plot, Series};
+use crate::svg::{Text, escaped, fitted, line, tenth, width, wrapped};
+
+/// A picture of several series, [`Lines`] or [`Bars`], with one axis across and one up.
+///
+/// ```
+/// use report::Chart;
+/// let svg = Chart::lines("Lengths").x("bits").y("share, %").series("fft", [(1.0, 20.0), (2.0, 100.0)]).svg();
+/// assert!(svg.starts_with("<svg"));
+/// let svg = Chart::bars("Sizes").categories(["fft", "lu"]).y("bytes").series("raw", [1e6, 2e3]).log_y().svg();
+/// assert!(svg.starts_with("<svg"));
+/// ```
+pub struct Chart<Kind> {
+    title: String,
+    x: String,
+    y: String,
+    log_x: bool,
+    log_y: bool,
+    series: Vec<Series>,
+    kind: Kind,
+}
+
+impl Chart<Lines> {
+    pub fn lines(title: &str) -> Self {
+        Self::new(title)
+    }
+
+    /// A line through points, in their order. Where a point cannot be shown, the line has a gap.
+    pub fn series(mut self, name: &str, points: impl IntoIterator<Item = (f64, f64)>) -> Self {
+        self.series.push(Series { name: name.to_owned(), points: points.into_iter().collect() });
+        self
+    }
+
+    /// A mark at every point.
+    pub fn markers(mut self) -> Self {
+        self.kind.markers = true;
+        self
+    }
+
+    /// A logarithmic axis across; values that are not positive are left out.
+    pub fn log_x(mut self) -> Self {
+        self.log_x = true;
+        self
+    }
+}
+
+impl Chart<Bars> {
+    pub fn bars(title: &str) -> Self {
+        Self::new(title)
+    }
+
+    pub fn categories(mut self, names: impl IntoIterator<Item = impl AsRef<str>>) -> Self {
+        self.kind.categories = names.into_iter().map(|name| name.as_ref().to_owned()).collect();
+        self
+    }
+
+    /// A value for each category, in their order; where it cannot be shown, there is no bar.
+    pub fn series(mut self, name: &str, values: impl IntoIterator<Item = f64>) -> Self {
+        let points = values.into_iter().enumerate().map(|(category, value)| (category as f64 + 0.5, value));
+        self.series.push(Series { name: name.to_owned(), points: points.collect() });
+        self
+    }
+}
+
+const WIDTH: f64 = 900.0;
+/// Of the place for marks.
+const HEIGHT: f64 = 380.0;
+const EDGE: f64 = 20.0;
+const RIGHT: f64 = 32.0;
+const TITLE: f64 = 18.0;
+const LABEL: f64 = 14.0;
+const TICK: f64 = 13.0;
+/// Labels below the axis that are wider than this are shortened.
+const LONGEST: f64 = 240.0;
+
+impl<Kind: Marks + Default> Chart<Kind> {
+    fn new(title: &str) -> Self {
+        let (title, x, y) = (title.to_owned(), String::new(), String::new());
+        Self { title, x, y, log_x: false, log_y: false, series: Vec::new(), kind: Kind::default() }
+    }
+
+    /// What the axis across is labelled with.
+    pub fn x(mut self, label: &str) -> Self {
+        self.x = label.to_owned();
+        self
+    }
+
+    /// What the axis up is labelled with.
+    pub fn y(mut self, label: &str) -> Self {
+        self.y = label.to_owned();
+        self
+    }
+
+    /// A logarithmic axis up; values that are not positive are left out.
+    pub fn log_y(mut self) -> Self {
+        self.log_y = true;
+        self
+    }
+
+    /// The picture, complete in itself: a file, or a part of an HTML page.
+    pub fn svg(&self) -> String {
+        let mut across = self.kind.across(&self.series, self.log_x);
+        across.ticks.iter_mut().for_each(|(_, label)| *label = fitted(label, TICK, LONGEST));
+        let up = self.up();
+        let beside = EDGE + line_height(&self.y, LABEL) + 8.0 + widest_tick(&up);
+        let room = |left: f64| (WIDTH - left - RIGHT).max(self.kind.narrowest(&self.series));
+        let below = Below::new(&across, room(beside));
+        let left = beside.max(below.beyond + EDGE);
+        let right = left + room(left);
+        let (heading, top) = self.heading(left, right);
+        let plot = Plot { left, right, top, bottom: top + HEIGHT, across, up };
+        let foot = plot.bottom + below.depth + line_height(&self.x, LABEL);
+        let parts = [heading, grid(&plot), self.kind.svg(&plot, &self.series), frame(&plot, &below)];
+        self.document((right + RIGHT, foot + EDGE), &(parts.concat() + &self.labels(&plot, foot)))
+    }
+
+    fn up(&self) -> Axis {
+        let values = self.series.iter().flat_map(|series| &series.points).map(|&(_, y)| y);
+        if self.log_y {
+            return Axis::logarithmic(values, Kind::STANDING);
+        }
+        // Heights can only be compared if they begin at zero; where all values are far from it, it would hide differences.
+        let zero = |low: f64, high: f64| Kind::STANDING || (low > 0.0 && low < high / 2.0);
+        let with_zero = |(low, high)| if zero(low, high) { (low.min(0.0), high.max(0.0)) } else { (low, high) };
+        Axis::linear(range(values).map(with_zero), 6.0, true)
+    }
+
+    fn document(&self, (width, height): (f64, f64), content: &str) -> String {
+        let (width, height, title) = (tenth(width), tenth(height), escaped(&self.title));
+        format!(
+            "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{width}\" height=\"{height}\" viewBox=\"0 0 {width} {height}\" \
+             font-family=\"Helvetica, Arial, 'Liberation Sans', 'DejaVu Sans', sans-serif\" fill=\"#222222\" role=\"img\">\n\
+             <title>{title}</title>\n<rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n{content}</svg>\n"
+        )
+    }
+
+    /// Title and legend, and where they end.
+    fn heading(&self, left: f64, right: f64) -> (String, f64) {
+        let (mut svg, mut y) = (String::new(), EDGE);
+        for line in wrapped(&self.title, TITLE, right - left) {
+            y += TITLE * 1.3;
+            svg += &Text { size: TITLE, bold: true, ..text((left, y - 6.0), "start") }.svg(&line);
+        }
+        let (legend, height) = self.legend((left, y + 16.0), right - left);
+        (svg + &legend, y + height + 20.0)
+    }
+
+    /// Samples and names row by row, in columns as wide as they must be, and how high that is.
+    fn legend(&self, (left, top): (f64, f64), room: f64) -> (String, f64) {
+        const ROW: f64 = 22.0;
+        /// Between a sample and its name, and behind the name.
+        const GAP: f64 = 7.0 + 21.0;
+        let mut svg = String::new();
+        let names: Vec<_> =
+            self.series.iter().map(|series| fitted(&series.name, LABEL, room - Kind::SAMPLE - GAP)).collect();
+        let widths = columns(&names, Kind::SAMPLE + GAP, room);
+        for (number, name) in names.iter().enumerate() {
+            let (column, row) = (number % widths.len(), number / widths.len());
+            let (x, y) = (left + widths[..column].iter().sum::<f64>(), top + row as f64 * ROW);
+            svg += &self.kind.sample((x, y), number, names.len());
+            svg += &text((x + Kind::SAMPLE + 7.0, y + 5.0), "start").svg(name);
+        }
+        (svg, names.len().div_ceil(widths.len()) as f64 * ROW)
+    }
+
+    /// What the axes are labelled with.
+    fn labels(&self, plot: &Plot, foot: f64) -> String {
+        let across = text(((plot.left + plot.right) / 2.0, foot), "middle");
+        let beside = plot.left - 20.0 - widest_tick(&plot.up);
+        let up = Text { turned: -90.0, ..text((beside, (plot.top + plot.bottom) / 2.0), "middle") };
+        across.svg(&fitted(&self.x, LABEL, plot.right - plot.left)) + &up.svg(&fitted(&self.y, LABEL, HEIGHT))
+    }
+}
+
+fn text(at: (f64, f64), anchor: &str) -> Text<'_> {
+    Text { at, size: LABEL, anchor, bold: false, turned: 0.0 }
+}
+
+fn line_height(text: &str, size: f64) -> f64 {
+    if text.is_empty() { 0.0 } else { size * 1.8 }
+}
+
+fn widest<'a>(texts: impl Iterator<Item = &'a String>, size: f64) -> f64 {
+    texts.map(|text| width(text, size)).fold(0.0, f64::max)
+}
+
+fn widest_tick(axis: &Axis) -> f64 {
+    widest(axis.ticks.iter().map(|(_, label)| label), TICK)
+}
+
+/// The widths of as many columns as there is room for, with rows as equal as possible.
+fn columns(names: &[String], more: f64, room: f64) -> Vec<f64> {
+    let widths = |count: usize| -> Vec<f64> {
+        (0..count).map(|column| more + widest(names.iter().skip(column).step_by(count), LABEL)).collect()
+    };
+    let fits = |count: &usize| widths(*count).iter().sum::<f64>() <= room;
+    let most = (1..=names.len()).rev().find(fits).unwrap_or(1);
+    widths(names.len().div_ceil(names.len().div_ceil(most).max(1)).max(1))
+}
+
+/// How labels below the axis are written: slanted if they would run into each other.
+struct Below {
+    slanted: bool,
+    depth: f64,
+    /// How far they go beyond the left end of the axis.
+    beyond: f64,
+}
+
+/// Degrees.
+const SLANT: f64 = 40.0;
+
+impl Below {
+    fn new(across: &Axis, room: f64) -> Self {
+        let places: Vec<f64> = across.ticks.iter().filter_map(|&(value, _)| across.place(value)).collect();
+        let closest = places.windows(2).map(|pair| pair[1] - pair[0]).fold(1.0, f64::min);
+        let widest = widest_tick(across);
+        if widest + 8.0 <= closest * room {
+            return Self { slanted: false, depth: 10.0 + TICK, beyond: 0.0 };
+        }
+        let (sine, cosine) = SLANT.to_radians().sin_cos();
+        let labels = places.iter().zip(&across.ticks);
+        let beyond = labels.map(|(place, (_, label))| width(label, TICK) * cosine - place * room).fold(0.0, f64::max);
+        Self { slanted: true, depth: 14.0 + widest * sine, beyond }
+    }
+
+    fn text(&self, x: f64, axis: f64) -> Text<'static> {
+        let text = Text { size: TICK, ..text((x, axis + 20.0), "middle") };
+        if self.slanted { Text { at: (x + 5.0, axis + 15.0), anchor: "end", turned: -SLANT, ..text } } else { text }
+    }
+}
+
+/// Lines behind the marks.
+fn grid(plot: &Plot) -> String {
+    let upright = |(value, stroke)| plot.x(value).map(|x| line((x, plot.top), (x, plot.bottom), stroke));
+    let level = |(value, stroke)| plot.y(value).map(|y| line((plot.left, y), (plot.right, y), stroke));
+    rules(&plot.across).filter_map(upright).chain(rules(&plot.up).filter_map(level)).collect()
+}
+
+fn rules(axis: &Axis) -> impl Iterator<Item = (f64, &'static str)> {
+    let minor = axis.minor.iter().map(|&value| (value, "stroke=\"#f1f1f1\""));
+    let major = axis.ticks.iter().map(|&(value, _)| (value, "stroke=\"#dddddd\""));
+    minor.chain(major).filter(|_| axis.grid)
+}
+
+/// The axis across, in front of the marks that stand on it, and the labels of both.
+fn frame(plot: &Plot, below: &Below) -> String {
+    let ground = plot.y(0.0).unwrap_or(plot.bottom);
+    let mut svg = line((plot.left, ground), (plot.right, ground), "stroke=\"#555555\"");
+    for (value, label) in &plot.across.ticks {
+        svg += &plot.x(*value).map_or(String::new(), |x| below.text(x, plot.bottom).svg(label));
+    }
+    for (value, label) in &plot.up.ticks {
+        let text = |y| Text { size: TICK, ..text((plot.left - 8.0, y + 4.5), "end") };
+        svg += &plot.y(*value).map_or(String::new(), |y| text(y).svg(label));
+    }
+    svg
+}

@@ -1,0 +1,145 @@
+//! Pieces of SVG: text that is escaped, measured and shortened, and coordinates of a tenth of a pixel.
+//!
+//! There are no identifiers and no style sheet, so that many pictures can stand in one HTML page without knowing of each other.
+
+/// Text as XML has it; what XML forbids becomes the replacement character.
+pub fn escaped(text: &str) -> String {
+    let mut escaped = String::new();
+    for character in text.chars() {
+        match character {
+            '&' => escaped.push_str("&amp;"),
+            '<' => escaped.push_str("&lt;"),
+            '>' => escaped.push_str("&gt;"),
+            '"' => escaped.push_str("&quot;"),
+            '\t' | '\n' | '\r' => escaped.push(' '),
+            '\0'..='\u{1f}' | '\u{fffe}' | '\u{ffff}' => escaped.push('\u{fffd}'),
+            _ => escaped.push(character),
+        }
+    }
+    escaped
+}
+
+/// Where text is, and how it is written.
+pub struct Text<'a> {
+    pub at: (f64, f64),
+    pub size: f64,
+    /// `start`, `middle` or `end`: which part of the text is there.
+    pub anchor: &'a str,
+    pub bold: bool,
+    /// Degrees, clockwise.
+    pub turned: f64,
+}
+
+impl Text<'_> {
+    pub fn svg(&self, text: &str) -> String {
+        if text.is_empty() {
+            return String::new();
+        }
+        let (x, y) = (tenth(self.at.0), tenth(self.at.1));
+        let weight = if self.bold { " font-weight=\"bold\"" } else { "" };
+        let turn =
+            if self.turned == 0.0 { String::new() } else { format!(" transform=\"rotate({} {x} {y})\"", self.turned) };
+        let (size, anchor) = (self.size, self.anchor);
+        let attributes = format!("font-size=\"{size}\" text-anchor=\"{anchor}\"{weight}{turn}");
+        format!("<text x=\"{x}\" y=\"{y}\" {attributes}>{}</text>\n", escaped(text))
+    }
+}
+
+pub fn line((x1, y1): (f64, f64), (x2, y2): (f64, f64), attributes: &str) -> String {
+    let [x1, y1, x2, y2] = [x1, y1, x2, y2].map(tenth);
+    format!("<line x1=\"{x1}\" y1=\"{y1}\" x2=\"{x2}\" y2=\"{y2}\" {attributes}/>\n")
+}
+
+/// A filled rectangle, and what is shown when somebody points at it.
+pub fn rectangle((x, y): (f64, f64), (width, height): (f64, f64), color: &str, hint: &str) -> String {
+    let [x, y, width, height] = [x, y, width, height].map(tenth);
+    let title = if hint.is_empty() { String::new() } else { format!("<title>{}</title>", escaped(hint)) };
+    format!("<rect x=\"{x}\" y=\"{y}\" width=\"{width}\" height=\"{height}\" fill=\"{color}\">{title}</rect>\n")
+}
+
+/// A tenth of a pixel is more than anybody sees, and keeps files small.
+pub fn tenth(coordinate: f64) -> String {
+    let text = format!("{coordinate:.1}");
+    match text.strip_suffix(".0") {
+        Some("-0") => "0".to_owned(),
+        Some(whole) => whole.to_owned(),
+        None => text,
+    }
+}
+
+/// How wide text is at most. Who will draw it with which font is not known; this is a little wider than with the usual ones.
+pub fn width(text: &str, size: f64) -> f64 {
+    text.chars().map(|character| width_of(character) * size).sum()
+}
+
+fn width_of(character: char) -> f64 {
+    match character {
+        'i' | 'j' | 'l' | 'I' | '\'' | '|' | '.' | ',' | ':' | ';' | '!' | ' ' | '\u{a0}' => 0.3,
+        'f' | 'r' | 't' | '(' | ')' | '[' | ']' | '-' | '/' => 0.38,
+        'm' | 'w' | 'M' | 'W' | '%' | '@' | '…' => 0.92,
+        'A'..='Z' => 0.72,
+        // From here on, writing systems have wide letters.
+        '\u{2e80}'.. => 1.1,
+        _ => 0.58,
+    }
+}
+
+/// The text, or its beginning if it is too wide.
+pub fn fitted(text: &str, size: f64, room: f64) -> String {
+    if width(text, size) <= room {
+        return text.to_owned();
+    }
+    let (mut short, mut used) = (String::new(), width("…", size));
+    for character in text.chars() {
+        used += width_of(character) * size;
+        if used > room {
+            break;
+        }
+        short.push(character);
+    }
+    short.truncate(short.trim_end().len());
+    short + "…"
+}
+
+/// Lines of words that are not wider than `room`, as far as words allow.
+pub fn wrapped(text: &str, size: f64, room: f64) -> Vec<String> {
+    let mut lines: Vec<String> = Vec::new();
+    for word in text.split_whitespace() {
+        match lines.last_mut() {
+            Some(line) if width(line, size) + width(word, size) + size / 2.0 <= room => {
+                line.push(' ');
+                line.push_str(word);
+            }
+            _ => lines.push(word.to_owned()),
+        }
+    }
+    lines.iter().map(|line| fitted(line, size, room)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn text_is_escaped() {
+        assert_eq!(escaped("a<b> & \"c\"\n\u{1}é"), "a&lt;b&gt; &amp; &quot;c&quot; \u{fffd}é");
+    }
+
+    #[test]
+    fn coordinates_are_short() {
+        assert_eq!([1.0, 1.25, -0.01, 10.96].map(tenth), ["1", "1.2", "0", "11"]);
+    }
+
+    #[test]
+    fn text_is_shortened_to_fit() {
+        assert_eq!(fitted("ocean", 10.0, 100.0), "ocean");
+        assert_eq!(fitted("ocean noncontiguous", 10.0, 45.0), "ocean…");
+        assert_eq!(fitted("ocean", 10.0, 0.0), "…");
+    }
+
+    #[test]
+    fn titles_are_wrapped() {
+        assert_eq!(wrapped("a few  words here", 10.0, 70.0), ["a few words", "here"]);
+        assert!(wrapped(" ", 10.0, 70.0).is_empty());
+    }
+}

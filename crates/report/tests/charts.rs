@@ -1,0 +1,144 @@
+//! Charts are well-formed XML with finite coordinates inside the picture, whatever they are made of, and contain every name.
+
+use proptest::prelude::*;
+use report::Chart;
+use roxmltree::Document;
+
+/// All that is written in the picture.
+fn texts(svg: &str) -> Vec<String> {
+    let document = Document::parse(svg).unwrap_or_else(|error| panic!("{error}: {svg}"));
+    let texts = document.descendants().filter(|node| node.has_tag_name("text"));
+    texts.map(|node| node.text().unwrap_or_default().to_owned()).collect()
+}
+
+#[track_caller]
+fn contains(svg: &str, expected: &[&str]) {
+    let texts = texts(svg);
+    for &name in expected {
+        assert!(texts.iter().any(|text| text == name), "{name} is not among {texts:?}");
+    }
+}
+
+/// Every place is a number, and inside the picture.
+fn check_places(svg: &str) {
+    let document = Document::parse(svg).unwrap_or_else(|error| panic!("{error}: {svg}"));
+    let size = |name| document.root_element().attribute(name).unwrap().parse::<f64>().unwrap();
+    let (width, height) = (size("width"), size("height"));
+    for node in document.descendants() {
+        for (names, end) in [(["x", "x1", "x2", "width"], width), (["y", "y1", "y2", "height"], height)] {
+            for text in names.iter().filter_map(|name| node.attribute(*name)).filter(|text| *text != "100%") {
+                let place: f64 = text.parse().unwrap();
+                assert!((0.0..=end).contains(&place), "{text} of {end} in {}", &svg[node.range()]);
+            }
+        }
+        let path = node.attribute("d").unwrap_or_default();
+        assert!(!path.contains("NaN") && !path.contains("inf"), "{path}");
+    }
+}
+
+fn marks(svg: &str, tag: &str) -> usize {
+    // Behind all marks there is a rectangle without coordinates.
+    let document = Document::parse(svg).unwrap();
+    document.descendants().filter(|node| node.has_tag_name(tag) && node.attribute("width") != Some("100%")).count()
+}
+
+#[test]
+fn lines_have_names_labels_and_ticks() {
+    let chart = Chart::lines("Lengths").x("bits").y("share of messages, %");
+    let svg = chart.series("raytrace", [(0.0, 0.0), (64.0, 100.0)]).series("fft", [(8.0, 50.0)]).svg();
+    contains(&svg, &["Lengths", "bits", "share of messages, %", "raytrace", "fft", "0", "60", "100"]);
+    check_places(&svg);
+}
+
+#[test]
+fn bars_have_names_and_categories() {
+    let chart = Chart::bars("Sizes").categories(["fft", "lu"]).y("bytes");
+    let chart = chart.series("raw", [1e6, 2e3]).series("gzip", [1e4, 1.0]).log_y();
+    let svg = chart.svg();
+    contains(&svg, &["Sizes", "fft", "lu", "raw", "gzip", "bytes", "1 M", "0.1"]);
+    assert_eq!(marks(&svg, "rect"), 4 + 2);
+    assert_eq!(svg, chart.svg());
+}
+
+#[test]
+fn text_is_escaped() {
+    let name = "a<b> & \"c\" 'd'";
+    let svg = Chart::bars(name).categories([name]).x(name).y(name).series(name, [1.0]).svg();
+    assert_eq!(texts(&svg).iter().filter(|text| *text == name).count(), 5);
+    let svg = Chart::lines("\u{0}\u{ffff}").series("\u{1b}[1m", []).svg();
+    contains(&svg, &["\u{fffd}\u{fffd}", "\u{fffd}[1m"]);
+}
+
+#[test]
+fn no_data_is_a_picture_too() {
+    check_places(&Chart::lines("").svg());
+    check_places(&Chart::lines("").log_x().log_y().markers().series("nothing", []).svg());
+    check_places(&Chart::bars("").svg());
+    check_places(&Chart::bars("").categories(["fft"]).log_y().svg());
+    check_places(&Chart::bars("").series("nothing", []).svg());
+}
+
+#[test]
+fn what_cannot_be_shown_is_left_out() {
+    let values = [f64::NAN, f64::INFINITY, f64::NEG_INFINITY, f64::MAX, 1.0, 0.0, -1.0];
+    let svg = Chart::bars("").series("value", values).svg();
+    check_places(&svg);
+    assert_eq!(marks(&svg, "rect"), 3 + 1);
+    let svg = Chart::bars("").series("value", values).log_y().svg();
+    check_places(&svg);
+    assert_eq!(marks(&svg, "rect"), 1 + 1);
+    let points = [(0.0, 1.0), (1.0, 2.0), (2.0, f64::NAN), (3.0, 1.0), (4.0, 1.0)];
+    let svg = Chart::lines("").series("value", points).svg();
+    let document = Document::parse(&svg).unwrap();
+    let path = document.descendants().find_map(|node| node.attribute("d")).unwrap();
+    assert_eq!((path.matches('M').count(), path.matches('L').count()), (2, 2), "{path}");
+}
+
+#[test]
+fn a_point_alone_can_be_seen() {
+    let line = Chart::lines("").series("alone", [(1.0, 1.0)]).svg();
+    assert_eq!(marks(&line, "path"), 2);
+    let line = Chart::lines("").series("two", [(1.0, 1.0), (2.0, 2.0)]);
+    assert_eq!(marks(&line.svg(), "path"), 1);
+    // One of them in the legend.
+    assert_eq!(marks(&line.markers().svg(), "path"), 1 + 3);
+}
+
+#[test]
+fn long_text_stays_inside() {
+    let long = "a rather long name ".repeat(20);
+    let chart = Chart::bars(&long).categories(vec![&long; 14]).x(&long).y(&long);
+    let svg = (0..12).fold(chart, |chart, number| chart.series(&format!("{number} {long}"), vec![1.0; 14])).svg();
+    check_places(&svg);
+    let texts = texts(&svg);
+    assert!(texts.iter().all(|text| text.len() < 130), "{texts:?}");
+}
+
+#[test]
+fn points_in_one_place_are_one() {
+    let points = (0..1_000_000).map(|number| (f64::from(number), f64::from(number)));
+    let svg = Chart::lines("Many").series("all", points).svg();
+    assert!(svg.len() < 200_000, "{}", svg.len());
+}
+
+proptest! {
+    #[test]
+    fn anything_is_well_formed(
+        title in ".*", name in ".*", points in prop::collection::vec(any::<(f64, f64)>(), 0..20), flags in any::<[bool; 3]>()
+    ) {
+        let lines = Chart::lines(&title).x(&name).series(&name, points.clone()).series("", []);
+        let lines = if flags[0] { lines.log_x() } else { lines };
+        let lines = if flags[1] { lines.log_y() } else { lines };
+        check_places(&if flags[2] { lines.markers() } else { lines }.svg());
+        let bars = Chart::bars(&title).categories([&name]).series(&name, points.iter().map(|&(_, y)| y));
+        check_places(&if flags[1] { bars.log_y() } else { bars }.svg());
+    }
+
+    #[test]
+    fn values_of_usual_size_are_inside(points in prop::collection::vec((-1e6..1e6, -1e-3..1e3), 1..20), log in any::<bool>()) {
+        let lines = Chart::lines("").series("x", points.clone());
+        check_places(&if log { lines.log_x().log_y() } else { lines }.svg());
+        let bars = Chart::bars("").series("x", points.iter().map(|&(x, _)| x)).series("y", points.iter().map(|&(_, y)| y));
+        check_places(&if log { bars.log_y() } else { bars }.svg());
+    }
+}
