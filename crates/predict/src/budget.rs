@@ -1,0 +1,13 @@
+//! How much the tagged predictors may store.
+
+/// What [`crate::Tage`] and [`crate::Ittage`] store; their `storage_bits` say it to the bit.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Budget {
+    /// About 4 KB for outcomes and 1 KB for targets.
+    Small,
+    /// About 16 KB and 4 KB.
+    #[default]
+    Medium,
+    /// About 64 KB and 16 KB.
+    Large,
+}

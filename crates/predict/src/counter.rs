@@ -1,0 +1,28 @@
+//! Counters that stop at their ends.
+
+/// A number of so many bits, with a sign, one up or down. From 0 on it says "yes".
+#[inline]
+pub(crate) fn moved(counter: i8, up: bool, bits: u32) -> i8 {
+    let most = i8::MAX >> (i8::BITS - bits);
+    if up { counter.saturating_add(1).min(most) } else { counter.saturating_sub(1).max(-most - 1) }
+}
+
+/// Two bits without a sign. From 2 on they say "yes".
+#[inline]
+pub(crate) fn moved_in_two_bits(counter: u8, up: bool) -> u8 {
+    if up { (counter + 1).min(3) } else { counter.saturating_sub(1) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn they_stop_at_their_ends() {
+        assert_eq!([2, 3].map(|counter| moved(counter, true, 3)), [3, 3]);
+        assert_eq!([-3, -4].map(|counter| moved(counter, false, 3)), [-4, -4]);
+        assert_eq!([126, 127].map(|counter| moved(counter, true, 8)), [127, 127]);
+        assert_eq!([2, 3].map(|counter| moved_in_two_bits(counter, true)), [3, 3]);
+        assert_eq!([1, 0].map(|counter| moved_in_two_bits(counter, false)), [0, 0]);
+    }
+}
