@@ -30,7 +30,7 @@ fn load_settings(sharing: Sharing, trust: Trust) -> loads::Settings {
         cover: Cover::Whole,
         trust,
     };
-    loads::Settings { shape, sharing, invalidation: Invalidation { threads: true, kernel: false } }
+    loads::Settings { shape, sharing, invalidation: Invalidation { threads: true, kernel: false }, coherent: false }
 }
 
 /// Both filters with structures of both kinds, compared with what the trace itself has counted.

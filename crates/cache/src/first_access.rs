@@ -128,6 +128,33 @@ impl FirstAccess {
         (self.flags.get(slot)? & mask == mask).then_some(slot)
     }
 
+    /// An address in each line of an operand.
+    pub fn lines(&self, address: u64, bytes: u64) -> impl Iterator<Item = u64> + use<> {
+        parts(*self.tags.geometry(), address, bytes).map(|(address, _)| address)
+    }
+
+    /// Whether the line of an address is there.
+    #[must_use]
+    pub fn holds(&self, address: u64) -> bool {
+        self.tags.find(self.tags.geometry().line(address)).is_some()
+    }
+
+    /// Takes over the line of an address, with its flags, from a cache of the same form that has it; gives the slot that it is in now and the
+    /// one that it was copied from.
+    pub fn adopt(&mut self, other: &Self, address: u64) -> Option<(usize, usize)> {
+        let line = self.tags.geometry().line(address);
+        let from = other.tags.find(line)?;
+        let to = self.tags.access(line).slot;
+        let flags = other.flags.get(from * self.words..)?.get(..self.words)?;
+        self.flags[to * self.words..][..self.words].copy_from_slice(flags);
+        Some((to, from))
+    }
+
+    /// The line of an address belongs to somebody else from now on.
+    pub fn throw_out(&mut self, address: u64) {
+        self.tags.remove(self.tags.geometry().line(address));
+    }
+
     /// Somebody else has changed these bytes: they are not known any more.
     pub fn forget(&mut self, address: u64, bytes: u64) {
         let geometry = *self.tags.geometry();

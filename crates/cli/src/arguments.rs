@@ -2,6 +2,7 @@
 //! file.
 
 pub mod mtrace;
+pub mod port;
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -41,6 +42,7 @@ pub enum Verb {
     McfTRaptor(mtrace::McfTRaptor),
     #[command(name = "mlvCFiat")]
     MlvCFiat(mtrace::MlvCFiat),
+    Port(Box<port::Port>),
     #[command(subcommand)]
     Experiment(Experiment),
     Demo(Demo),
@@ -283,6 +285,7 @@ pub enum Format {
 #[derive(Subcommand, Debug)]
 pub enum Experiment {
     Mtrace(ExperimentMtrace),
+    Port(port::ExperimentPort),
 }
 
 /// Tables like 5.1 to 5.4 and 6.1 to 6.16 of Myers 2014: what the programs do, and what the four tools make of it.

@@ -5,7 +5,7 @@
 use std::ops::Range;
 use std::path::Path;
 
-use trace::{Access, Batch, DataMode, Event, ReadError, Step, Trace};
+use trace::{Access, Batch, Blocks, DataMode, Event, Merged, ReadError, Step, Steps, Trace};
 
 use crate::arguments::Input;
 use crate::digits::grouped;
@@ -66,6 +66,67 @@ pub fn tell_unfinished(trace: &Trace, file: &Path) -> u64 {
     let file = file.display();
     eprintln!("trackway: {file} ends early (the recorder was killed or the file was cut); what is there was read");
     1
+}
+
+/// The threads that are selected, in order.
+pub fn threads(trace: &Trace, input: &Input) -> Vec<u32> {
+    let all = trace.threads().iter().map(|summary| summary.info.thread);
+    all.filter(|&thread| input.thread.is_none_or(|own| own == thread)).collect()
+}
+
+/// Shows the selected part batch by batch, with accesses if they are wanted, and gives what was damaged and left out.
+pub fn batches(
+    trace: &Trace,
+    input: &Input,
+    with_accesses: bool,
+    mut show: impl FnMut(&Batch),
+) -> Result<Vec<String>, ReadError> {
+    let mut reader = Reader::open(trace, input, with_accesses)?;
+    // A thread is read from where it matters.
+    let skip = if input.thread.is_some() { 0 } else { input.skip };
+    let mut window = Window { skip, left: input.length.unwrap_or(u64::MAX) };
+    let (mut part, mut damage) = (Batch::default(), Vec::new());
+    while window.left > 0 {
+        match reader.next_batch() {
+            Ok(None) => break,
+            Ok(Some(batch)) => {
+                if window.takes_whole(batch.instructions()) {
+                    show(batch);
+                } else if let Some(part) = window.part(trace.blocks(), batch, &mut part, |_| true) {
+                    show(part);
+                }
+            }
+            Err(error) => damage.push(error.to_string()),
+        }
+    }
+    Ok(damage)
+}
+
+/// One thread, or all.
+enum Reader<'t> {
+    One(Box<Steps<'t>>),
+    All(Box<Merged<'t>>),
+    Nothing,
+}
+
+impl<'t> Reader<'t> {
+    fn open(trace: &'t Trace, input: &Input, with_accesses: bool) -> Result<Self, ReadError> {
+        Ok(match (input.thread, with_accesses) {
+            (None, false) => Self::All(Box::new(trace.merged())),
+            (None, true) => Self::All(Box::new(trace.merged_with_accesses()?)),
+            (Some(thread), _) if input.skip >= instructions_of(trace, thread) => Self::Nothing,
+            (Some(thread), false) => Self::One(Box::new(trace.seek(thread, input.skip)?)),
+            (Some(thread), true) => Self::One(Box::new(trace.seek_with_accesses(thread, input.skip)?)),
+        })
+    }
+
+    fn next_batch(&mut self) -> Result<Option<&Batch>, ReadError> {
+        match self {
+            Self::One(steps) => steps.next_batch(),
+            Self::All(merged) => merged.next_batch(),
+            Self::Nothing => Ok(None),
+        }
+    }
 }
 
 /// Shows the selected part to `visitor` and gives the number of damaged places that were left out.
@@ -212,6 +273,21 @@ impl Window {
             self.left -= count;
         }
         whole
+    }
+
+    /// What is to be shown of `batch`, made into `part`; `None` if nothing is.
+    pub fn part<'b>(
+        &mut self,
+        blocks: &Blocks,
+        batch: &Batch,
+        part: &'b mut Batch,
+        wanted: impl Fn(&Step) -> bool,
+    ) -> Option<&'b Batch> {
+        if self.passes_over(batch.instructions()) {
+            return None;
+        }
+        batch.select(blocks, part, |step| self.cut_wanted(step.instructions(), wanted(step)).unwrap_or(0..0));
+        Some(part)
     }
 
     fn is_open(&self) -> bool {

@@ -9,6 +9,7 @@ mod dump;
 mod experiment;
 mod info;
 mod mtrace;
+mod port;
 mod record;
 mod stat;
 mod verify;
@@ -25,6 +26,7 @@ pub fn run(verb: &Verb) -> Result<u8, Stopped> {
         Verb::MlsTrace(arguments) => mtrace::run_mlstrace(arguments),
         Verb::McfTRaptor(arguments) => mtrace::run_mcftraptor(arguments),
         Verb::MlvCFiat(arguments) => mtrace::run_mlvcfiat(arguments),
+        Verb::Port(arguments) => port::run(arguments),
         Verb::Experiment(arguments) => experiment::run(arguments),
         Verb::Demo(arguments) => demo::run(arguments),
     }

@@ -108,6 +108,31 @@ impl Cfiat {
         })
     }
 
+    /// Lines of this operand that are not there are taken over from the first of `others` that has them, with what is known of them: caches of a
+    /// processor send them to each other.
+    pub fn fetch<'c>(&mut self, others: impl Iterator<Item = &'c Self> + Clone, address: u64, bytes: u64) {
+        for address in self.flags.lines(address, bytes) {
+            if !self.flags.holds(address)
+                && let Some(other) = others.clone().find(|other| other.flags.holds(address))
+            {
+                self.adopt(other, address);
+            }
+        }
+    }
+
+    fn adopt(&mut self, other: &Self, address: u64) {
+        let line_bytes = self.flags.tags().geometry().line_bytes() as usize;
+        if let Some((to, from)) = self.flags.adopt(&other.flags, address) {
+            let line = &other.bytes[from * line_bytes..][..line_bytes];
+            self.bytes[to * line_bytes..][..line_bytes].copy_from_slice(line);
+        }
+    }
+
+    /// Lines of this operand belong to another cache from now on.
+    pub fn throw_out(&mut self, address: u64, bytes: u64) {
+        self.flags.lines(address, bytes).for_each(|address| self.flags.throw_out(address));
+    }
+
     /// Somebody else has changed these bytes.
     pub fn forget(&mut self, address: u64, bytes: u64) {
         self.flags.forget(address, bytes);
@@ -180,43 +205,48 @@ impl Counter {
     }
 }
 
-/// The mirror image of a [`Counter`]: takes its messages and says what loads met. A message has to come before the load that it tells of.
-#[derive(Clone, Debug, Default)]
+/// Where a mirror image gets its messages from. One has to come before the load that it tells of.
+pub trait Messages {
+    /// Takes the value of the load that comes behind so many known ones, if it is told; says whether it is. `None` if a value of another size is
+    /// told.
+    fn value(&mut self, hits: u64, value: &mut [u8]) -> Option<bool>;
+}
+
+impl Messages for VecDeque<Message> {
+    fn value(&mut self, hits: u64, value: &mut [u8]) -> Option<bool> {
+        let Some(message) = self.front().filter(|message| message.hits == hits) else { return Some(false) };
+        if message.value.len() != value.len() {
+            return None;
+        }
+        value.copy_from_slice(&message.value);
+        self.pop_front();
+        Some(true)
+    }
+}
+
+/// The mirror image of a [`Counter`]: takes its messages and says what loads met.
+#[derive(Clone, Copy, Debug, Default)]
 pub struct Mirror {
-    messages: VecDeque<Message>,
     hits: u64,
 }
 
 impl Mirror {
-    /// Takes the next message.
-    pub fn tell(&mut self, message: Message) {
-        self.messages.push_back(message);
-    }
-
     /// What the load that is executed now meets. `None` if a message tells of a load of another size.
-    pub fn load(&mut self, cfiat: &mut Cfiat, address: u64, value: &mut [u8]) -> Option<()> {
-        match self.messages.front() {
-            Some(message) if message.hits == self.hits => {
-                if message.value.len() != value.len() {
-                    return None;
-                }
-                value.copy_from_slice(&message.value);
-                cfiat.load(address, value);
-                self.messages.pop_front();
-                self.hits = 0;
-            }
-            _ => {
-                cfiat.recall(address, value);
-                self.hits += 1;
-            }
+    pub fn load(
+        &mut self,
+        cfiat: &mut Cfiat,
+        address: u64,
+        value: &mut [u8],
+        messages: &mut impl Messages,
+    ) -> Option<()> {
+        if messages.value(self.hits, value)? {
+            cfiat.load(address, value);
+            self.hits = 0;
+        } else {
+            cfiat.recall(address, value);
+            self.hits += 1;
         }
         Some(())
-    }
-
-    /// Whether every message was used.
-    #[must_use]
-    pub fn is_exhausted(&self) -> bool {
-        self.messages.is_empty()
     }
 }
 
@@ -311,7 +341,7 @@ mod tests {
                     }
                 }
             }
-            let mut mirrors = messages.map(|messages| Mirror { messages: messages.into(), ..Mirror::default() });
+            let mut mirrors = messages.map(|messages| (Mirror::default(), VecDeque::from(messages)));
             let mut loaded = loaded.into_iter();
             for access in &accesses {
                 let image = &mut images[own(access.thread)];
@@ -320,12 +350,13 @@ mod tests {
                     0 => {}
                     1..3 => _ = image.store(access.address, &value),
                     _ => {
-                        prop_assert!(mirrors[access.thread].load(image, access.address, &mut value).is_some());
+                        let (mirror, messages) = &mut mirrors[access.thread];
+                        prop_assert!(mirror.load(image, access.address, &mut value, messages).is_some());
                         prop_assert_eq!(Some(value), loaded.next());
                     }
                 }
             }
-            prop_assert!(mirrors.iter().all(Mirror::is_exhausted));
+            prop_assert!(mirrors.iter().all(|(_, messages)| messages.is_empty()));
         }
     }
 }

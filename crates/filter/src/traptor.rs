@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use predict::{Gshare, Ibtb, IllegalSize, Point, Ras, Tagging, Victim};
+use predict::{Budget, Gshare, Ibtb, IllegalSize, Ittage, Point, Ras, Tage, Tagging, Victim};
 
 /// What the program tells of a branch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,6 +29,15 @@ pub enum Kind {
 pub enum Went {
     Taken(bool),
     To(u64),
+}
+
+/// What predicts where branches go. Whoever filters and whoever follows have the same.
+pub trait Predict {
+    /// A branch went somewhere: learns, and says whether that was predicted. `None` if nobody has to predict it.
+    fn learn(&mut self, site: &Site, went: Went) -> Option<bool>;
+    /// Where a branch is predicted to go.
+    #[must_use]
+    fn predict(&self, site: &Site) -> Option<Went>;
 }
 
 /// How many entries the predictors have.
@@ -66,7 +75,7 @@ pub enum WithoutGshare {
     Nothing,
 }
 
-/// What predicts where branches go.
+/// Those of the theses: gshare, a return stack and a target buffer.
 #[derive(Clone, Debug)]
 pub struct Predictors {
     gshare: Gshare,
@@ -84,29 +93,6 @@ impl Predictors {
             ibtb: Ibtb::new(sizes.ibtb, sizes.tagging)?.with_victim(sizes.victim),
             fixed: (sizes.gshare == 0).then_some(sizes.without_gshare),
         })
-    }
-
-    /// A branch went somewhere: learns, and says whether that was predicted. `None` if nobody has to predict it.
-    #[inline]
-    pub fn learn(&mut self, site: &Site, went: Went) -> Option<bool> {
-        let right = match (site.kind, went) {
-            (Kind::Conditional, Went::Taken(taken)) => match self.fixed {
-                None => self.gshare.branch(site.address, taken),
-                Some(fixed) => fixed == WithoutGshare::NotTaken && !taken,
-            },
-            (Kind::Return, Went::To(target)) => self.ras.ret(target),
-            (Kind::IndirectCall | Kind::IndirectJump, Went::To(target)) => self.ibtb.branch(site.address, target),
-            (Kind::Call, _) => {
-                self.ras.call(site.behind);
-                return None;
-            }
-            // An answer to another question.
-            _ => false,
-        };
-        if site.kind == Kind::IndirectCall {
-            self.ras.call(site.behind);
-        }
-        Some(right)
     }
 
     /// A direct call was executed, which will return to `behind`.
@@ -143,11 +129,33 @@ impl Predictors {
     pub fn pass(&mut self, row: &[Point]) -> bool {
         self.gshare.pass(row)
     }
+}
 
-    /// Where a branch is predicted to go.
-    #[must_use]
+impl Predict for Predictors {
     #[inline]
-    pub fn predict(&self, site: &Site) -> Option<Went> {
+    fn learn(&mut self, site: &Site, went: Went) -> Option<bool> {
+        let right = match (site.kind, went) {
+            (Kind::Conditional, Went::Taken(taken)) => match self.fixed {
+                None => self.gshare.branch(site.address, taken),
+                Some(fixed) => fixed == WithoutGshare::NotTaken && !taken,
+            },
+            (Kind::Return, Went::To(target)) => self.ras.ret(target),
+            (Kind::IndirectCall | Kind::IndirectJump, Went::To(target)) => self.ibtb.branch(site.address, target),
+            (Kind::Call, _) => {
+                self.ras.call(site.behind);
+                return None;
+            }
+            // An answer to another question.
+            _ => false,
+        };
+        if site.kind == Kind::IndirectCall {
+            self.ras.call(site.behind);
+        }
+        Some(right)
+    }
+
+    #[inline]
+    fn predict(&self, site: &Site) -> Option<Went> {
         match site.kind {
             Kind::Conditional => match self.fixed {
                 None => self.gshare.prediction(site.address).map(Went::Taken),
@@ -155,6 +163,62 @@ impl Predictors {
             },
             Kind::Return => self.ras.top().map(|(_, target)| Went::To(target)),
             Kind::IndirectCall | Kind::IndirectJump => self.ibtb.prediction(site.address).map(Went::To),
+            Kind::Call => None,
+        }
+    }
+}
+
+/// Those of today's processors: TAGE, a return stack and ITTAGE.
+#[derive(Clone, Debug)]
+pub struct TaggedPredictors {
+    tage: Tage,
+    ras: Ras,
+    ittage: Ittage,
+}
+
+impl TaggedPredictors {
+    /// `ras` entries of the return stack.
+    pub fn new(budget: Budget, ras: usize) -> Result<Self, IllegalSize> {
+        Ok(Self { tage: Tage::new(budget), ras: Ras::new(ras)?, ittage: Ittage::new(budget) })
+    }
+}
+
+impl Predict for TaggedPredictors {
+    fn learn(&mut self, site: &Site, went: Went) -> Option<bool> {
+        let &Site { kind, address, behind } = site;
+        if matches!(kind, Kind::Call | Kind::IndirectCall) {
+            self.ras.call(behind);
+        }
+        match (kind, went) {
+            (Kind::Conditional, Went::Taken(taken)) => {
+                self.ittage.note(address, taken);
+                Some(self.tage.branch(address, taken))
+            }
+            // Where a direct call goes is no news to anybody.
+            (Kind::Call, _) => {
+                self.tage.pass(address, behind);
+                self.ittage.pass(address, behind);
+                None
+            }
+            (Kind::Return, Went::To(target)) => {
+                self.tage.pass(address, target);
+                self.ittage.pass(address, target);
+                Some(self.ras.ret(target))
+            }
+            (Kind::IndirectCall | Kind::IndirectJump, Went::To(target)) => {
+                self.tage.pass(address, target);
+                Some(self.ittage.branch(address, target))
+            }
+            // An answer to another question.
+            _ => Some(false),
+        }
+    }
+
+    fn predict(&self, site: &Site) -> Option<Went> {
+        match site.kind {
+            Kind::Conditional => Some(Went::Taken(self.tage.prediction(site.address))),
+            Kind::Return => self.ras.top().map(|(_, target)| Went::To(target)),
+            Kind::IndirectCall | Kind::IndirectJump => self.ittage.prediction(site.address).map(Went::To),
             Kind::Call => None,
         }
     }
@@ -216,7 +280,7 @@ impl Counter {
 
     /// A branch was executed; gives the message, if one is needed.
     #[inline]
-    pub fn branch(&mut self, predictors: &mut Predictors, site: &Site, went: Went) -> Option<Message> {
+    pub fn branch(&mut self, predictors: &mut impl Predict, site: &Site, went: Went) -> Option<Message> {
         let right = predictors.learn(site, went)?;
         self.branches += 1;
         if right {
@@ -260,49 +324,79 @@ impl Counter {
     }
 }
 
-/// The mirror image of a [`Counter`]: takes its messages and says where branches went. A message has to come before the branch that it
-/// tells of.
-#[derive(Clone, Debug)]
+/// What a mirror image is told of a branch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Told {
+    /// A conditional branch did not go where it was predicted to.
+    Otherwise,
+    /// An indirect one went here.
+    To(u64),
+}
+
+/// Where a mirror image gets its messages from. One has to come before the branch that it tells of.
+pub trait Messages {
+    /// Takes what is told of the branch with this number; `None` if nothing is.
+    fn branch(&mut self, branches: u64, is_indirect: bool) -> Option<Told>;
+    /// Takes where execution went on behind so many instructions, if that is told.
+    fn exception(&mut self, instructions: u64) -> Option<u64>;
+}
+
+impl Messages for VecDeque<Message> {
+    fn branch(&mut self, number: u64, is_indirect: bool) -> Option<Told> {
+        let told = match self.front().copied() {
+            Some(Message::Outcome { branches }) if branches == number && !is_indirect => Told::Otherwise,
+            Some(Message::Target { branches, target }) if branches == number && is_indirect => Told::To(target),
+            _ => return None,
+        };
+        self.pop_front();
+        Some(told)
+    }
+
+    fn exception(&mut self, number: u64) -> Option<u64> {
+        match self.front().copied() {
+            Some(Message::Exception { instructions, target }) if instructions == number => {
+                self.pop_front();
+                Some(target)
+            }
+            _ => None,
+        }
+    }
+}
+
+/// The mirror image of a [`Counter`]: takes its messages and says where branches went.
+#[derive(Clone, Copy, Debug)]
 pub struct Mirror {
     counter: Counter,
-    messages: VecDeque<Message>,
 }
 
 impl Mirror {
     #[must_use]
     pub fn new(counting: Counting) -> Self {
-        Self { counter: Counter::new(counting), messages: VecDeque::new() }
-    }
-
-    /// Takes the next message.
-    pub fn tell(&mut self, message: Message) {
-        self.messages.push_back(message);
+        Self { counter: Counter::new(counting) }
     }
 
     /// Where the branch that is executed now goes: as predicted, unless it is the one that the next message tells of. `None` if nobody
     /// has to predict it, or if the messages do not say.
     #[inline]
-    pub fn branch(&mut self, predictors: &mut Predictors, site: &Site) -> Option<Went> {
+    pub fn branch(&mut self, predictors: &mut impl Predict, site: &Site, messages: &mut impl Messages) -> Option<Went> {
         if site.kind == Kind::Call {
             predictors.learn(site, Went::Taken(true));
             return None;
         }
         self.counter.branches += 1;
+        let told = messages.branch(self.counter.branches, site.kind != Kind::Conditional);
         let predicted = predictors.predict(site);
-        let told = match self.messages.front().copied() {
-            Some(Message::Outcome { branches }) if branches == self.counter.branches => match predicted {
-                Some(Went::Taken(taken)) => Some(Went::Taken(!taken)),
-                _ => None,
-            },
-            Some(Message::Target { branches, target }) if branches == self.counter.branches => Some(Went::To(target)),
-            _ => {
-                let went = predicted?;
-                predictors.learn(site, went);
-                return Some(went);
+        let went = match told {
+            None => predicted?,
+            Some(told) => {
+                self.counter.reset();
+                match (told, predicted) {
+                    (Told::Otherwise, Some(Went::Taken(taken))) => Went::Taken(!taken),
+                    (Told::Otherwise, _) => return None,
+                    (Told::To(target), _) => Went::To(target),
+                }
             }
         };
-        let went = told?;
-        self.advance();
         predictors.learn(site, went);
         Some(went)
     }
@@ -313,33 +407,12 @@ impl Mirror {
         self.counter.instructions(count);
     }
 
-    /// How many more instructions are executed until execution goes on elsewhere, if no branch is told of before.
-    #[must_use]
-    pub fn until_exception(&self) -> Option<(u64, u64)> {
-        match self.messages.front() {
-            Some(&Message::Exception { instructions, target }) => {
-                Some((instructions.saturating_sub(self.counter.instructions), target))
-            }
-            _ => None,
-        }
-    }
-
-    /// Execution has gone on elsewhere.
-    pub fn exception(&mut self) -> Option<u64> {
-        let (0, target) = self.until_exception()? else { return None };
-        self.advance();
-        Some(target)
-    }
-
-    fn advance(&mut self) {
+    /// Where execution goes on now, if it does not where the branches say.
+    #[inline]
+    pub fn exception(&mut self, messages: &mut impl Messages) -> Option<u64> {
+        let target = messages.exception(self.counter.instructions)?;
         self.counter.reset();
-        self.messages.pop_front();
-    }
-
-    /// Whether every message was used.
-    #[must_use]
-    pub fn is_exhausted(&self) -> bool {
-        self.messages.is_empty()
+        Some(target)
     }
 }
 
@@ -425,48 +498,56 @@ mod tests {
     }
 
     proptest! {
-        /// Several threads, in any order, with predictors of their own or with those of all.
         #[test]
         fn the_mirror_shows_what_happened(
             happenings in proptest::collection::vec((0usize..3, 0u64..4, happening()), 0..500),
             shared in any::<bool>(), from_two in any::<bool>(), nothing in any::<bool>(),
         ) {
             let counting = if from_two { Counting::FromTwo } else { Counting::FromOne };
-            let own = |thread: usize| if shared { 0 } else { thread };
             let sizes = if nothing { Sizes { gshare: 0, ras: 0, ibtb: 0, ..sizes() } } else { sizes() };
-            let mut predictors: Vec<_> = (0..3).map(|_| Predictors::new(&sizes).unwrap()).collect();
-            let mut images = predictors.clone();
-            let mut counters = [Counter::new(counting); 3];
-            let mut messages = [const { Vec::new() }; 3];
-            for &(thread, before, happening) in &happenings {
-                counters[thread].instructions(before);
-                let message = match happening {
-                    Happening::Exception(target) => Some(counters[thread].exception(target)),
-                    Happening::Branch(site, went) => {
-                        counters[thread].instructions(1);
-                        counters[thread].branch(&mut predictors[own(thread)], &site, went)
-                    }
-                };
-                messages[thread].extend(message);
-            }
-            let mut mirrors = messages.map(|messages| {
-                let mut mirror = Mirror::new(counting);
-                messages.into_iter().for_each(|message| mirror.tell(message));
-                mirror
-            });
-            for &(thread, before, happening) in &happenings {
-                let mirror = &mut mirrors[thread];
-                mirror.instructions(before);
-                match happening {
-                    Happening::Exception(target) => prop_assert_eq!(mirror.exception(), Some(target)),
-                    Happening::Branch(site, went) => {
-                        mirror.instructions(1);
-                        let shown = mirror.branch(&mut images[own(thread)], &site);
-                        prop_assert_eq!(shown, (site.kind != Kind::Call).then_some(went));
-                    }
+            check_mirror(&happenings, &Predictors::new(&sizes).unwrap(), shared, counting)?;
+            let tagged = TaggedPredictors::new(Budget::Small, sizes.ras).unwrap();
+            check_mirror(&happenings, &tagged, shared, counting)?;
+        }
+    }
+
+    /// Several threads, in any order, with predictors of their own or with those of all.
+    fn check_mirror<P: Predict + Clone>(
+        happenings: &[(usize, u64, Happening)],
+        fresh: &P,
+        shared: bool,
+        counting: Counting,
+    ) -> Result<(), TestCaseError> {
+        let own = |thread: usize| if shared { 0 } else { thread };
+        let mut predictors = vec![fresh.clone(); 3];
+        let mut images = predictors.clone();
+        let mut counters = [Counter::new(counting); 3];
+        let mut messages = [const { Vec::new() }; 3];
+        for &(thread, before, happening) in happenings {
+            counters[thread].instructions(before);
+            let message = match happening {
+                Happening::Exception(target) => Some(counters[thread].exception(target)),
+                Happening::Branch(site, went) => {
+                    counters[thread].instructions(1);
+                    counters[thread].branch(&mut predictors[own(thread)], &site, went)
+                }
+            };
+            messages[thread].extend(message);
+        }
+        let mut mirrors = messages.map(|messages| (Mirror::new(counting), VecDeque::from(messages)));
+        for &(thread, before, happening) in happenings {
+            let (mirror, messages) = &mut mirrors[thread];
+            mirror.instructions(before);
+            match happening {
+                Happening::Exception(target) => prop_assert_eq!(mirror.exception(messages), Some(target)),
+                Happening::Branch(site, went) => {
+                    mirror.instructions(1);
+                    let shown = mirror.branch(&mut images[own(thread)], &site, messages);
+                    prop_assert_eq!(shown, (site.kind != Kind::Call).then_some(went));
                 }
             }
-            prop_assert!(mirrors.iter().all(Mirror::is_exhausted));
         }
+        prop_assert!(mirrors.iter().all(|(_, messages)| messages.is_empty()));
+        Ok(())
     }
 }

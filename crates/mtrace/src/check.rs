@@ -22,8 +22,9 @@ pub struct Checked<S> {
 }
 
 impl<S> Checked<S> {
+    /// Counts a problem.
     #[cold]
-    pub(crate) fn wrong(&mut self, problem: impl FnOnce() -> String) {
+    pub fn wrong(&mut self, problem: impl FnOnce() -> String) {
         self.wrong += 1;
         if self.problems.len() < PROBLEMS_MAX {
             self.problems.push(problem());

@@ -3,15 +3,16 @@
 mod image;
 mod paths;
 
-use filter::traptor::{Counter, Counting, Kind, Message, Predictors, Site, Sizes, Went};
+use filter::traptor::{Counter, Counting, Kind, Message, Predict, Predictors, Site, Sizes, Went};
 use hashbrown::HashMap;
 use predict::IllegalSize;
 use trace::{Batch, BlockIndex, Blocks, Event, Leave, Part, Step, Stretch};
 
+use crate::control::NOT_BEGUN;
 use crate::threads::{Sharing, Structures};
 use crate::walk::{Tail, Tails, Walker};
 
-pub use image::check;
+pub use image::{Mirrors, Source, check};
 use paths::Preparations;
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -64,9 +65,6 @@ pub struct Told {
     /// The block with the branch; of an exception, the one that execution goes on with.
     pub block: BlockIndex,
 }
-
-/// In place of an address: whoever follows is told where a thread begins.
-const NOT_BEGUN: u64 = u64::MAX;
 
 /// Where a thread is.
 #[derive(Clone, Copy, Debug)]

@@ -5,6 +5,7 @@
 //! Knows nothing of how messages are written.
 
 mod check;
+pub mod control;
 pub mod flow;
 pub mod loads;
 mod threads;

@@ -1,7 +1,9 @@
 //! mlvCFiat: which values of loads have to be told so that the others can be inferred.
 
+use std::collections::VecDeque;
+
 use cache::{IllegalGeometry, Load};
-use filter::cfiat::{Cfiat, Counter, Message, Mirror, Shape};
+use filter::cfiat::{self, Cfiat, Counter, Message, Mirror, Shape};
 use hashbrown::HashMap;
 use trace::{Access, Batch, Event, Trace};
 
@@ -13,6 +15,9 @@ pub struct Settings {
     pub shape: Shape,
     pub sharing: Sharing,
     pub invalidation: Invalidation,
+    /// Private caches know of each other: a line comes from another cache that has it, with what is known of it, and a store throws it
+    /// out of all others.
+    pub coherent: bool,
 }
 
 /// Whose writes make caches forget what they have changed.
@@ -127,6 +132,7 @@ pub struct Filter {
     caches: Structures<Cfiat>,
     counters: HashMap<u32, Counter>,
     invalidation: Invalidation,
+    coherent: bool,
     statistics: Statistics,
     tells_steps: bool,
 }
@@ -137,6 +143,7 @@ impl Filter {
             caches: Structures::new(settings.sharing, Cfiat::new(&settings.shape)?),
             counters: HashMap::new(),
             invalidation: settings.invalidation,
+            coherent: settings.coherent,
             statistics: Statistics::default(),
             tells_steps: false,
         })
@@ -157,9 +164,9 @@ impl Filter {
     pub fn batch(&mut self, batch: &Batch, mut tell: impl FnMut(Told<'_>)) {
         self.statistics.instructions += batch.instructions();
         let thread = batch.thread();
-        let Self { caches, counters, invalidation, statistics, tells_steps } = self;
+        let Self { caches, counters, invalidation, coherent, statistics, tells_steps } = self;
         let counter = counters.entry(thread).or_default();
-        let mut caches = Caches::of(caches, thread);
+        let mut caches = Caches::of(caches, thread, *coherent);
         let mut meet = |met: Met| match met {
             Met::SystemCall => caches.forget_all(),
             Met::Access(access, step) => {
@@ -179,6 +186,7 @@ impl Filter {
                     *(if cache_hit { &mut sum.cache_hits } else { &mut sum.cache_misses }) += 1;
                     return;
                 }
+                caches.fetch(access.address(), value.len());
                 let (load, told) = counter.load(caches.own, access.address(), value);
                 statistics.loads[class_of(access.size())].count(load);
                 if let Some(hits) = told {
@@ -235,18 +243,31 @@ fn of_step(batch: &Batch, step: usize, show: &mut impl FnMut(Met)) {
 struct Caches<'c> {
     own: &'c mut Cfiat,
     others: [&'c mut [Cfiat]; 2],
+    coherent: bool,
 }
 
 impl<'c> Caches<'c> {
-    fn of(caches: &'c mut Structures<Cfiat>, thread: u32) -> Self {
+    fn of(caches: &'c mut Structures<Cfiat>, thread: u32, coherent: bool) -> Self {
         let (own, others) = caches.split(thread);
-        Self { own, others }
+        Self { own, others, coherent }
+    }
+
+    /// An operand is about to be accessed.
+    #[inline]
+    fn fetch(&mut self, address: u64, bytes: usize) {
+        if self.coherent {
+            let others = self.others.iter().flat_map(|some| some.iter());
+            self.own.fetch(others, address, bytes as u64);
+        }
     }
 
     /// A store and what it does to all caches; says whether its own had the lines.
     #[inline]
     fn store(&mut self, invalidation: Invalidation, address: u64, value: &[u8]) -> bool {
-        if invalidation.threads {
+        if self.coherent {
+            self.fetch(address, value.len());
+            self.others().for_each(|cache| cache.throw_out(address, value.len() as u64));
+        } else if invalidation.threads {
             self.others().for_each(|cache| cache.forget(address, value.len() as u64));
         }
         self.own.store(address, value)
@@ -264,41 +285,73 @@ impl<'c> Caches<'c> {
 
 /// Filters the whole trace, follows it by addresses, stored values and what was told, and compares every load.
 pub fn check(trace: &Trace, settings: &Settings) -> Result<Checked<Statistics>, CheckError> {
-    let mut filter = Filter::new(settings)?;
-    let caches = Structures::new(settings.sharing, Cfiat::new(&settings.shape)?);
-    let mut image = Image { caches, invalidation: settings.invalidation, mirrors: HashMap::new(), shown: Vec::new() };
+    let (mut filter, mut image) = (Filter::new(settings)?, Image::new(settings, Messages::default())?);
     let mut checked = Checked::default();
     checked.each_batch(settings.sharing.order(trace.merged_with_accesses()?), |batch, checked| {
         filter.batch(batch, |told| {
             checked.messages += 1;
-            image.mirror(told.thread).tell(Message { hits: told.hits, value: told.value.to_vec() });
+            let message = Message { hits: told.hits, value: told.value.to_vec() };
+            image.source.of(told.thread).push_back(message);
         });
         image.follow(batch, checked);
     });
     checked.statistics = *filter.statistics();
-    image.finish(&mut checked);
+    for (thread, messages) in image.source.0 {
+        if !messages.is_empty() {
+            checked.wrong(|| format!("thread {thread}: there are messages left at its end"));
+        }
+    }
     Ok(checked)
 }
 
+/// Where the mirror images of all threads get their messages from.
+pub trait Source {
+    type Messages: cfiat::Messages;
+    /// Those of a thread.
+    fn of(&mut self, thread: u32) -> &mut Self::Messages;
+}
+
+/// What was told and not used yet.
+#[derive(Debug, Default)]
+struct Messages(HashMap<u32, VecDeque<Message>>);
+
+impl Source for Messages {
+    type Messages = VecDeque<Message>;
+
+    fn of(&mut self, thread: u32) -> &mut VecDeque<Message> {
+        self.0.entry(thread).or_default()
+    }
+}
+
 /// The mirror images of all threads.
-struct Image {
+#[derive(Debug)]
+pub struct Image<S> {
     caches: Structures<Cfiat>,
     invalidation: Invalidation,
+    coherent: bool,
     mirrors: HashMap<u32, Mirror>,
+    pub source: S,
     shown: Vec<u8>,
 }
 
-impl Image {
-    fn mirror(&mut self, thread: u32) -> &mut Mirror {
-        self.mirrors.entry(thread).or_default()
+impl<S: Source> Image<S> {
+    pub fn new(settings: &Settings, source: S) -> Result<Self, IllegalGeometry> {
+        Ok(Self {
+            caches: Structures::new(settings.sharing, Cfiat::new(&settings.shape)?),
+            invalidation: settings.invalidation,
+            coherent: settings.coherent,
+            mirrors: HashMap::new(),
+            source,
+            shown: Vec::new(),
+        })
     }
 
     /// Goes on with a thread: what was really loaded is only compared.
-    fn follow(&mut self, batch: &Batch, checked: &mut Checked<Statistics>) {
+    pub fn follow<C>(&mut self, batch: &Batch, checked: &mut Checked<C>) {
         let thread = batch.thread();
-        let Self { caches, invalidation, mirrors, shown } = self;
-        let mirror = mirrors.entry(thread).or_default();
-        let mut caches = Caches::of(caches, thread);
+        let Self { caches, invalidation, coherent, mirrors, source, shown } = self;
+        let (mirror, messages) = (mirrors.entry(thread).or_default(), source.of(thread));
+        let mut caches = Caches::of(caches, thread, *coherent);
         in_order(batch, *invalidation, |met| match met {
             Met::SystemCall => caches.forget_all(),
             Met::Access(access, _) => {
@@ -309,7 +362,8 @@ impl Image {
                 }
                 shown.clear();
                 shown.resize(value.len(), 0);
-                let told = mirror.load(caches.own, address, shown);
+                caches.fetch(address, value.len());
+                let told = mirror.load(caches.own, address, shown, messages);
                 if told.is_some() && shown == value {
                     checked.right += 1;
                 } else {
@@ -318,13 +372,5 @@ impl Image {
                 }
             }
         });
-    }
-
-    fn finish(self, checked: &mut Checked<Statistics>) {
-        for (thread, mirror) in self.mirrors {
-            if !mirror.is_exhausted() {
-                checked.wrong(|| format!("thread {thread}: there are messages left at its end"));
-            }
-        }
     }
 }

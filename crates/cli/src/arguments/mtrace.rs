@@ -325,7 +325,7 @@ pub enum Invalidate {
 }
 
 /// Parses a number of KB, or of bytes with B behind it.
-fn parse_cache_size(text: &str) -> Result<u64, String> {
+pub fn parse_cache_size(text: &str) -> Result<u64, String> {
     let (digits, unit) = match text.strip_suffix(['B', 'b']) {
         Some(digits) => (digits, 1),
         None => (text, 1024),

@@ -1,37 +1,19 @@
 //! Chapters 5 and 6 of Myers 2014: what the programs do, how large the traces of the four tools are, how well they compress, how much
 //! private structures are better than shared ones, and how long it takes.
 
-use std::path::Path;
-use std::process::{Command, Stdio};
-use std::time::Instant;
+use std::process::Command;
 
 use report::Table;
 use serde::Serialize;
 use serde_json::Value;
-use workloads::Variant;
 
+use super::programs::{Place, build, size_of, timed};
 use crate::arguments::ExperimentMtrace;
 use crate::compressor::Compressor;
 use crate::digits::{grouped, percent};
 use crate::failure::Failure;
 use crate::output::{Output, Stopped};
 use crate::progress::Progress;
-
-/// Sizes with which a program executes about ten million instructions.
-const SIZES: &[(&str, &str)] = &[
-    ("fft", "7"),
-    ("radix", "100"),
-    ("cholesky", "26"),
-    ("radiosity", "1"),
-    ("raytrace", "60"),
-    ("lu-contiguous", "9"),
-    ("lu-noncontiguous", "9"),
-    ("ocean-contiguous", "34"),
-    ("ocean-noncontiguous", "34"),
-    ("water", "4"),
-    ("nbody", "350"),
-    ("matmul", "100"),
-];
 
 /// The predictors of section 6.3 and the cache of section 6.4.
 const PREDICTORS: &[&str] = &["-gshare", "4096", "-RAS", "32", "-iBTB", "64"];
@@ -99,20 +81,11 @@ pub fn run(arguments: &ExperimentMtrace) -> Result<u8, Stopped> {
     Ok(0)
 }
 
-fn size_of(program: &str) -> Result<&'static str, Failure> {
-    let found = SIZES.iter().find(|(name, _)| *name == program);
-    let names = || SIZES.iter().map(|(name, _)| *name).collect::<Vec<_>>().join(", ");
-    found.map(|(_, size)| *size).ok_or_else(|| {
-        Failure::new(format!("there is no program called {program}")).hint(format!("there are {}", names()))
-    })
-}
-
 fn measure(program: &str, threads: u16, size: &str) -> Result<Row, Failure> {
-    let path = workloads::build(program, Variant::Pie).map_err(|error| Failure::new(error.to_string()))?;
+    let path = build(program)?;
     let threads_word = threads.to_string();
     let command = [path.to_str().unwrap_or_default(), &threads_word, size];
-    let directory = tempfile::tempdir().map_err(|error| Failure::new(format!("no temporary directory: {error}")))?;
-    let place = Place { directory: directory.path() };
+    let place = Place::new()?;
     let (control, values) = (place.path("control.trk"), place.path("values.trk"));
     // Best of a few: these are short.
     let native = best(|| timed(Command::new(command[0]).args(&command[1..])))?;
@@ -143,32 +116,7 @@ fn best(mut run: impl FnMut() -> Result<f64, Failure>) -> Result<f64, Failure> {
     (0..ROUNDS).map(|_| run()).try_fold(f64::MAX, |best, seconds| Ok(best.min(seconds?)))
 }
 
-fn timed(command: &mut Command) -> Result<f64, Failure> {
-    let start = Instant::now();
-    let status = command.stdin(Stdio::null()).stdout(Stdio::null()).status();
-    match status {
-        Ok(status) if status.success() => Ok(start.elapsed().as_secs_f64()),
-        Ok(status) => Err(Failure::new(format!("{command:?} ended with {status}"))),
-        Err(error) => Err(Failure::new(format!("cannot run {command:?}: {error}"))),
-    }
-}
-
-/// Where temporary files are.
-struct Place<'a> {
-    directory: &'a Path,
-}
-
-impl Place<'_> {
-    fn path(&self, name: &str) -> String {
-        self.directory.join(name).display().to_string()
-    }
-
-    /// Runs ourselves.
-    fn trackway(&self, words: &[&str], command: &[&str]) -> Result<f64, Failure> {
-        let program = std::env::current_exe().map_err(|error| Failure::new(format!("we cannot be found: {error}")))?;
-        timed(Command::new(program).args(words).args(command).current_dir(self.directory))
-    }
-
+impl Place {
     /// Runs a tool over a trace, with every compressor.
     fn tool(&self, words: &[&str], trace: &str) -> Result<Outcome, Failure> {
         let mut outcome = Outcome { bytes: [0; 3], seconds: [0.0; 3], statistics: Value::Null };
@@ -176,12 +124,12 @@ impl Place<'_> {
             let flags = compressor.map_or(Vec::new(), |compressor| vec!["-c", compressor.name()]);
             let words = [words, &["-q", "--json", "-o", "x", "-i", trace], &flags].concat();
             outcome.seconds[place] = self.trackway(&words, &[])?;
-            let file = self.directory.join(format!("x.bin{}", compressor.map_or("", Compressor::suffix)));
+            let file = self.directory().join(format!("x.bin{}", compressor.map_or("", Compressor::suffix)));
             outcome.bytes[place] = file.metadata().map_or(0, |metadata| metadata.len());
             // The directory goes at the end, and these are large.
             drop(std::fs::remove_file(&file));
         }
-        let statistics = std::fs::read(self.directory.join("x.Statistics")).unwrap_or_default();
+        let statistics = std::fs::read(self.directory().join("x.Statistics")).unwrap_or_default();
         outcome.statistics = serde_json::from_slice(&statistics).unwrap_or(Value::Null);
         Ok(outcome)
     }
@@ -363,16 +311,6 @@ fn running(rows: &[Row]) -> Table {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn programs_have_sizes() {
-        assert_eq!(size_of("fft").unwrap(), "7");
-        let failure = size_of("fff").unwrap_err().to_string();
-        assert!(failure.contains("no program called fff (there are fft, radix,"), "{failure}");
-        for (name, _) in SIZES {
-            assert!(workloads::find(name).is_some(), "{name}");
-        }
-    }
 
     #[test]
     fn ratios() {

@@ -59,7 +59,12 @@ impl Tool {
         let has = |whose| arguments.invalidate.contains(&whose);
         let invalidation = Invalidation { threads: has(Invalidate::Threads), kernel: has(Invalidate::Kernel) };
         let filter = Geometry::new(arguments.size, arguments.line, arguments.ways)
-            .map(|geometry| loads::Settings { shape: shape(arguments, geometry), sharing, invalidation })
+            .map(|geometry| loads::Settings {
+                shape: shape(arguments, geometry),
+                sharing,
+                invalidation,
+                coherent: false,
+            })
             .and_then(|settings| loads::Filter::new(&settings));
         let filter = filter.map_err(|error| Failure::new(error.to_string()))?;
         let filter = if arguments.common.disassemble { filter.with_steps() } else { filter };

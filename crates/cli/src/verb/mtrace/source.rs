@@ -4,7 +4,7 @@ use std::fmt;
 use std::path::Path;
 
 use capture::{Limits, Options, Selection, Sink};
-use trace::{Batch, DataMode, Fragment, Live, Merged, Module, Plan, ReadError, ThreadInfo, Trace};
+use trace::{Batch, DataMode, Fragment, Live, Merged, Module, Plan, ReadError, Step, ThreadInfo, Trace};
 
 use super::Tool;
 use super::files::Descriptors;
@@ -141,12 +141,11 @@ fn read_part<T: Tool>(
         reading.tick(done);
         if selected.is_none() && window.takes_whole(count) {
             tool.batch(blocks, batch, descriptors);
-        } else if !window.passes_over(count) {
-            batch.select(blocks, &mut part, |step| {
-                let wanted = selected.is_none_or(|selected| selected.has(step));
-                window.cut_wanted(step.instructions(), wanted).unwrap_or(0..0)
-            });
-            tool.batch(blocks, &part, descriptors);
+        } else {
+            let wanted = |step: &Step| selected.is_none_or(|selected| selected.has(step));
+            if let Some(part) = window.part(blocks, batch, &mut part, wanted) {
+                tool.batch(blocks, part, descriptors);
+            }
         }
     }
 }

@@ -79,7 +79,7 @@ fn check_loads(trace: &Trace, sharing: Sharing) -> Result<Findings, CheckError> 
         trust: Trust::default(),
     };
     let invalidation = loads::Invalidation::default();
-    let checked = loads::check(trace, &loads::Settings { shape, sharing, invalidation })?;
+    let checked = loads::check(trace, &loads::Settings { shape, sharing, invalidation, coherent: false })?;
     let (instructions, events) = (checked.statistics.instructions, checked.statistics.all_loads().references());
     let found = found("mlvCFiat", checked);
     Ok(Findings { instructions, events, told: "loads", compared: "loads", ..found })

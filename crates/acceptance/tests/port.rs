@@ -1,0 +1,263 @@
+//! Bits on a trace port come back as what was executed: every technique over every workload and over real programs, with threads, signals, code that
+//! changes and races; and what is damaged is noticed.
+
+use std::process::Command;
+
+use acceptance::{Call, Data, Recorded, process, tool, trackway};
+use port::bits::BitReader;
+use port::chunks::Chunks;
+use port::cores::Cores;
+use port::message::ExceptionTarget;
+use port::nexus::Streams;
+use port::{ChunkSizes, Config, Follower, Job, Settings, Subject, Technique};
+use trace::{Batch, Trace};
+use workloads::{Exit, Group, Variant};
+
+/// Of programs that execute more than this, about, the first part; the whole is a matter of the soak test.
+const INSTRUCTIONS_MAX: u64 = 1_000_000;
+
+/// Shows a trace batch by batch.
+fn each_batch(trace: &Trace, subject: Subject, mut show: impl FnMut(&Batch)) {
+    let mut merged = match subject {
+        Subject::Flow => trace.merged(),
+        Subject::Loads => trace.merged_with_accesses().unwrap(),
+    };
+    let mut instructions = 0;
+    while instructions < INSTRUCTIONS_MAX
+        && let Some(batch) = merged.next_batch().unwrap()
+    {
+        instructions += batch.instructions();
+        show(batch);
+    }
+}
+
+fn cores(trace: &Trace) -> Cores {
+    Cores::new(trace.threads().iter().map(|thread| thread.info.thread), None).unwrap()
+}
+
+/// The bits of a technique, how many there are, and the messages in them.
+fn encode(trace: &Trace, technique: Technique, config: &Config, settings: &Settings) -> (Vec<u8>, u64, u64) {
+    let mut job = Job::new(&[technique], Some(config), settings, &cores(trace), true).unwrap();
+    each_batch(trace, technique.subject(), |batch| job.batch(trace.blocks(), batch));
+    job.finish();
+    let bytes = job.ports()[0].finish();
+    let outcome = job.outcomes().remove(0);
+    assert_eq!(bytes.len() as u64, outcome.port.bits().div_ceil(8));
+    (bytes, outcome.port.bits(), outcome.port.messages)
+}
+
+/// Right and wrong steps or loads, and messages.
+fn decode(
+    trace: &Trace,
+    technique: Technique,
+    config: &Config,
+    settings: &Settings,
+    bits: BitReader<'_>,
+) -> (u64, u64, u64) {
+    let mut follower = Follower::new(technique, config, settings, &cores(trace), bits).unwrap();
+    each_batch(trace, technique.subject(), |batch| follower.batch(trace.blocks(), batch));
+    let checked = follower.finish();
+    (checked.right, checked.wrong, checked.messages)
+}
+
+/// The steps or loads of a trace; some instructions that load are recorded without what they loaded.
+fn shown_of(trace: &Trace, subject: Subject) -> u64 {
+    let mut count = 0;
+    each_batch(trace, subject, |batch| {
+        let loads = || batch.accesses().filter(|access| !access.is_write() && batch.value(access).is_some());
+        count += match subject {
+            Subject::Flow => batch.steps().len(),
+            Subject::Loads => loads().count(),
+        };
+    });
+    count as u64
+}
+
+fn check_technique(trace: &Trace, technique: Technique, config: &Config, settings: &Settings, what: &str) {
+    let (bytes, bits, messages) = encode(trace, technique, config, settings);
+    let shown = decode(trace, technique, config, settings, BitReader::new(&bytes, bits));
+    let compared = shown_of(trace, technique.subject());
+    assert_eq!(shown, (compared, 0, messages), "{what}: {} {}", technique.name(), config.name);
+}
+
+fn check(recorded: &Recorded, config: &Config, what: &str) {
+    for technique in Technique::ALL {
+        check_technique(&recorded.trace, technique, config, &Settings::default(), what);
+    }
+}
+
+/// The group's programs, this share of them.
+fn check_workloads(group: Group, share: usize, shares: usize) {
+    for program in workloads::programs().iter().filter(|program| program.group == group).skip(share).step_by(shares) {
+        let executable = workloads::build(program.name, program.variants[0]).unwrap();
+        let run = &program.runs[0];
+        let call = Call::new(executable).args(run.arguments).environment(&[]).data(Data::Values);
+        let recorded = call.recorded();
+        check(&recorded, &Config::SMALL, program.name);
+    }
+}
+
+#[test]
+fn behaviour_programs_even() {
+    check_workloads(Group::Behaviour, 0, 2);
+}
+
+#[test]
+fn behaviour_programs_odd() {
+    check_workloads(Group::Behaviour, 1, 2);
+}
+
+#[test]
+fn parallel_programs() {
+    check_workloads(Group::Parallel, 0, 1);
+}
+
+#[test]
+fn memory_programs() {
+    check_workloads(Group::Memory, 0, 1);
+}
+
+#[test]
+fn bench_and_seed_programs() {
+    check_workloads(Group::Bench, 0, 1);
+    check_workloads(Group::Seed, 0, 1);
+}
+
+/// Ten programs of a system.
+#[test]
+fn real_programs() {
+    let lines: String = (0..300).map(|i| format!("{} word{} {}\n", i * 7919 % 1000, i % 37, i * 31 % 97)).collect();
+    let calls: [(&str, &[&str]); 10] = [
+        ("perl", &["-e", "my %h; while (<>) { $h{(split)[1]} += $. } print map { \"$_ $h{$_}\\n\" } sort keys %h"]),
+        ("bash", &["-c", "while read a b c; do case $b in word1*) n=$((n + a));; esac; done; echo $n"]),
+        ("sort", &["-k2,2", "-k1,1n"]),
+        ("awk", &["{ s[$2] += $1 } END { for (w in s) print w, s[w] }"]),
+        ("sed", &["-E", "s/(word)([0-9])/\\2\\1/g"]),
+        ("grep", &["-cE", "7.*[13]$"]),
+        ("gzip", &["-9c"]),
+        ("xz", &["-1c", "-T2"]),
+        (
+            "sqlite3",
+            &[
+                ":memory:",
+                "with recursive n(i) as (select 1 union all select i + 1 from n where i < 200) select sum(i * i) from n",
+            ],
+        ),
+        ("python3", &["-S", "-c", "print(sum(i * i for i in range(1000)))"]),
+    ];
+    for (name, arguments) in calls {
+        let call = Call::new(tool::required(name)).args(arguments).input(lines.clone()).data(Data::Values);
+        let recorded = call.recorded();
+        assert_eq!(recorded.finished.exit, Exit::Status(0), "{name}");
+        check(&recorded, &Config::LARGE, name);
+    }
+}
+
+fn parallel(name: &str, arguments: &[&str]) -> Recorded {
+    let executable = workloads::build(name, Variant::Pie).unwrap();
+    Call::new(executable).args(arguments).data(Data::Values).recorded()
+}
+
+/// The readings of the thesis that are not the default.
+#[test]
+fn other_readings() {
+    let nested = workloads::build("signal_nested", Variant::Pie).unwrap();
+    for recorded in [parallel("raytrace", &["4", "8"]), Call::new(nested).data(Data::Values).recorded()] {
+        let chunks = |first, next| Chunks::new(first, next).unwrap();
+        let sizes =
+            ChunkSizes { branches: chunks(1, 64), target: chunks(64, 1), loads: chunks(1, 1), ..ChunkSizes::default() };
+        let settings = Settings { sizes, streams: Streams::Uninferable, exception_target: ExceptionTarget::Full };
+        for technique in Technique::ALL {
+            check_technique(&recorded.trace, technique, &Config::SMALL, &settings, "other readings");
+        }
+        let nexus = |settings| encode(&recorded.trace, Technique::McfNxB, &Config::LARGE, settings).2;
+        let totals = recorded.trace.totals();
+        let (all, some) = (nexus(&Settings::default()), nexus(&settings));
+        assert_eq!(all - some, totals.unconditional_direct);
+        assert!(some >= totals.conditional_taken);
+    }
+}
+
+/// A bit that is wrong is noticed, or does not matter; it never does harm.
+#[test]
+fn damaged_bits() {
+    let recorded = parallel("raytrace", &["3", "4"]);
+    let (trace, settings, config) = (&recorded.trace, Settings::default(), Config::SMALL);
+    for technique in Technique::ALL {
+        let (bytes, bits, _) = encode(trace, technique, &config, &settings);
+        let mut noticed = 0;
+        const TRIES: usize = 5;
+        for try_number in 0..TRIES {
+            let mut damaged = bytes.clone();
+            let place = damaged.len() * (2 * try_number + 1) / (2 * TRIES);
+            damaged[place] ^= 1 << try_number;
+            let (_, wrong, _) = decode(trace, technique, &config, &settings, BitReader::new(&damaged, bits));
+            noticed += usize::from(wrong > 0);
+        }
+        assert!(noticed > TRIES / 2, "{}", technique.name());
+        let (_, wrong, _) = decode(trace, technique, &config, &settings, BitReader::new(&bytes, bits / 2));
+        assert!(wrong > 0, "{}", technique.name());
+    }
+}
+
+fn run(arguments: &[&str], input: &Recorded) -> (process::Finished, String) {
+    let words = arguments.iter().map(|&word| if word == "TRACE" { input.path.as_os_str() } else { word.as_ref() });
+    let finished = process::run(Command::new(trackway()).arg("port").args(words));
+    let text = finished.stdout_text().to_string() + &finished.stderr_text();
+    (finished, text)
+}
+
+#[test]
+fn the_command_writes_and_reads_bits() {
+    let (recorded, directory) = (parallel("radiosity", &["3", "1"]), tempfile::tempdir().unwrap());
+    let file = directory.path().join("x.bits");
+    let file = file.to_str().unwrap();
+    for technique in Technique::ALL {
+        let name = technique.name();
+        for part in [&[][..], &["--thread", "1", "--skip", "1k"], &["--skip", "2.5k", "--length", "200k"]] {
+            let written = [&["TRACE", "--technique", name, "-o", file, "--cores", "8"], part].concat();
+            let (finished, text) = run(&written, &recorded);
+            assert_eq!(finished.exit, Exit::Status(0), "{text}");
+            let (finished, text) = run(&["decode", file, "--program", "TRACE"], &recorded);
+            assert_eq!(finished.exit, Exit::Status(0), "{name} {part:?}: {text}");
+            assert!(text.contains("equal to the trace"), "{text}");
+        }
+    }
+}
+
+#[test]
+fn what_cannot_be_is_refused() {
+    let values = parallel("fft", &["2", "1"]);
+    let program = workloads::build("fft", Variant::Pie).unwrap();
+    let control = Call::new(program).args(["2", "1"]).recorded();
+    let cases: [(&Recorded, &[&str], &str); 10] = [
+        (&values, &["TRACE", "--chunks", "bCnt=0,2"], "sizes are 1 to 64"),
+        (&values, &["TRACE", "--chunks", "SL=8,8"], "fields are bCnt, iCnt, diffTA, fahCnt and time"),
+        (&values, &["TRACE", "--config", "huge"], "small, medium, large, all, custom"),
+        (&values, &["TRACE", "--config", "custom", "--gshare", "1000"], "512 and 1024"),
+        (&values, &["TRACE", "--config", "custom", "--cs", "3"], "2048 and 4096"),
+        (&values, &["TRACE", "--gshare", "1024"], "--config custom"),
+        (&values, &["TRACE", "--technique", "mcfTR"], "mcfTR_b, mcfTR_e"),
+        (&values, &["TRACE", "--cores", "1"], "2 threads need as many cores, and there are 1"),
+        (&values, &["TRACE", "-o", "/tmp/none"], "one technique and one configuration"),
+        (&control, &["TRACE", "--technique", "mlvCF_e"], "--data values"),
+    ];
+    for (recorded, arguments, sentence) in cases {
+        let (finished, text) = run(arguments, recorded);
+        assert!(matches!(finished.exit, Exit::Status(1 | 2)), "{arguments:?}: {text}");
+        assert!(text.contains(sentence), "{arguments:?}: {text}");
+    }
+    let (finished, text) = run(&["TRACE"], &control);
+    assert_eq!(finished.exit, Exit::Status(0));
+    assert!(text.contains("mlv techniques are left out") && !text.contains("mlvCF_e"), "{text}");
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("x.bits");
+    let file = file.to_str().unwrap();
+    run(&["TRACE", "--technique", "mcfTR_e", "-o", file], &control);
+    let (finished, text) = run(&["decode", file, "--program", "TRACE"], &parallel("fft", &["3", "1"]));
+    assert!(finished.exit == Exit::Status(1) && text.contains("other threads"), "{text}");
+    let (finished, text) = run(&["decode", file, "--program", "TRACE"], &parallel("radix", &["2", "1"]));
+    assert!(finished.exit == Exit::Status(1) && text.contains("not equal"), "{text}");
+    let (finished, text) = run(&["decode", "TRACE", "--program", "TRACE"], &control);
+    assert!(finished.exit == Exit::Status(1) && text.contains("no file of port bits"), "{text}");
+}

@@ -1,0 +1,310 @@
+//! `trackway port`.
+
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand, ValueEnum};
+use port::chunks::Chunks;
+use port::{ChunkSizes, Technique};
+
+use super::mtrace::parse_cache_size;
+use super::{Input, Output, parse_positive_count};
+
+/// Count the bits that it costs to stream control flow and load values off a chip.
+///
+/// Each technique filters the trace and writes what is left as messages, bit by bit (Tewar 2015, chapters 3 to 5). Those that begin with mcf tell of control
+/// flow, those with mlv of the values of loads, which needs a trace with values. With -o, the bits of one technique are written to a file, which
+/// `trackway port decode` reads back and compares with the trace.
+#[derive(Args, Debug)]
+#[command(
+    args_conflicts_with_subcommands = true,
+    subcommand_negates_reqs = true,
+    after_help = "\
+Techniques:
+  mcfNX_b  every stream of instructions by its length, as Nexus does; chunks of 8 and 32 bits
+  mcfTR_b  what gshare, return stack and target buffer mispredict; chunks of 8 and 32 bits
+  mcfTR_e  the same in variable chunks        mcfTR_a  in chunks whose sizes adapt
+  mcfTG_e  with TAGE and ITTAGE instead       mcfTG_a  in chunks whose sizes adapt
+  mcfET    packets like those of RISC-V E-Trace
+  mcfPT    packets like those of Intel Processor Trace
+  mlvNX_b  every load
+  mlvCF_b  what a cache with first-access flags does not know; chunks of 8 bits
+  mlvCF_e  the same in variable chunks        mlvCF_a  in chunks whose sizes adapt
+  mlvCC_e  with caches that take lines over from each other
+
+Configurations: gshare, return stack, target buffer; TAGE, ITTAGE; cache (4 ways, lines of 64 bytes, flags of 4)
+  small    512, 8, 0;      4 KB, 1 KB;   16 KB
+  medium   1024, 16, 16;   16 KB, 4 KB;  32 KB
+  large    4096, 32, 64;   64 KB, 16 KB; 64 KB
+
+Examples:
+  trackway port t.trk                                       all techniques and configurations
+  trackway port t.trk --technique mcfTR_e --config large --chunks bCnt=3,2 diffTA=3,4
+  trackway port t.trk --technique mcfTR_e -o t.bits         the bits themselves
+  trackway port decode t.bits --program t.trk               and back"
+)]
+pub struct Port {
+    #[command(subcommand)]
+    pub verb: Option<PortVerb>,
+    #[command(flatten)]
+    pub input: Option<Input>,
+    #[command(flatten)]
+    pub options: PortOptions,
+}
+
+#[derive(Subcommand, Debug)]
+pub enum PortVerb {
+    Decode(PortDecode),
+}
+
+/// Read bits back, and compare what they tell with the trace.
+///
+/// Whoever reads has the program, for load values also addresses and what was stored, and the order of threads; everything else comes from the bits. The
+/// exit status is 1 if anything comes out that is not in the trace.
+#[derive(Args, Debug)]
+pub struct PortDecode {
+    /// What `trackway port -o` has written.
+    #[arg(value_name = "BITS")]
+    pub bits: PathBuf,
+    /// The trace that the bits were made of: it has the program.
+    #[arg(long, value_name = "FILE.trk")]
+    pub program: PathBuf,
+    /// Print JSON instead of text.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Tables 4.2 to 4.4 and 5.1 to 5.7 and Figures 4.9 to 4.11 and 5.1 to 5.6 of Tewar 2015: what the programs do, and how many bits each technique needs.
+///
+/// Builds each program (needs a C compiler), records it with values, and takes the trace through all techniques and configurations. The usual programs take
+/// about ten minutes on two cores and up to 200 MB of disk for temporary files at a time.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  trackway experiment port --plots port                every table also as CSV, every figure as SVG
+  trackway experiment port --programs fft,radix --threads 1,2 --json -o port.json")]
+pub struct ExperimentPort {
+    /// Which programs, of workloads/parallel.
+    #[arg(
+        long,
+        value_name = "NAMES",
+        value_delimiter = ',',
+        default_value = "cholesky,fft,lu-contiguous,lu-noncontiguous,radix,nbody,\
+ocean-contiguous,ocean-noncontiguous,radiosity,raytrace,water,matmul"
+    )]
+    pub programs: Vec<String>,
+    /// With how many threads.
+    #[arg(long, value_name = "NUMBERS", value_delimiter = ',', default_value = "1,2,4,8",
+        value_parser = clap::value_parser!(u16).range(1..=64))]
+    pub threads: Vec<u16>,
+    /// The size that programs are called with, whatever it means to them, instead of one for about ten million instructions.
+    #[arg(long, value_name = "SIZE", value_parser = clap::value_parser!(u32).range(1..))]
+    pub size: Option<u32>,
+    /// Write every table as CSV and every figure as SVG into this directory, which is made if need be.
+    #[arg(long, value_name = "DIRECTORY")]
+    pub plots: Option<PathBuf>,
+    /// Print JSON instead of tables.
+    #[arg(long)]
+    pub json: bool,
+    #[command(flatten)]
+    pub output: Output,
+}
+
+#[derive(Args, Debug)]
+pub struct PortOptions {
+    /// Which techniques, or all.
+    #[arg(long, value_name = "TECHNIQUES", value_delimiter = ',', value_parser = parse_techniques, default_value = "all")]
+    pub technique: Vec<Techniques>,
+    /// How large predictors and caches are: small, medium, large, all of these, or custom. With -o, large unless told.
+    #[arg(long, value_enum, value_name = "CONFIGS", value_delimiter = ',')]
+    pub config: Vec<ConfigName>,
+    /// How many cores share the port; as many as there are threads unless told.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub cores: Option<u32>,
+    /// Sizes of variable chunks, first and others, of bCnt, iCnt, diffTA, fahCnt and time (which only timed traces have).
+    #[arg(long, value_name = "FIELD=I,J", num_args = 1.., value_parser = parse_chunks)]
+    pub chunks: Vec<FieldChunks>,
+    /// How many clock cycles the program took, for bits per cycle.
+    #[arg(long, value_name = "N", value_parser = parse_positive_count)]
+    pub cycles: Option<u64>,
+    /// Which branches mcfNX_b tells of.
+    #[arg(long, value_enum, value_name = "WHICH", default_value_t = StreamEnds::All)]
+    pub streams: StreamEnds,
+    /// How the target of an exception is written.
+    #[arg(long, value_enum, value_name = "HOW", default_value_t = ExceptionTargets::Difference)]
+    pub exception_target: ExceptionTargets,
+    #[command(flatten)]
+    pub sizes: CustomSizes,
+    /// Write the bits of one technique to this file.
+    #[arg(short, long, value_name = "BITS")]
+    pub output: Option<PathBuf>,
+    /// Print JSON instead of a table.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Sizes of --config custom; otherwise those of large.
+#[derive(Args, Debug)]
+pub struct CustomSizes {
+    /// With --config custom: entries of the outcome predictor, 0 or a power of two.
+    #[arg(long, value_name = "ENTRIES")]
+    pub gshare: Option<usize>,
+    /// Entries of the return stack, 0 to 64.
+    #[arg(long = "RAS", visible_alias = "ras", value_name = "ENTRIES")]
+    pub ras: Option<usize>,
+    /// Entries of the target buffer, 0 or a power of two.
+    #[arg(long = "iBTB", visible_alias = "ibtb", value_name = "ENTRIES")]
+    pub ibtb: Option<usize>,
+    /// How much TAGE and ITTAGE store.
+    #[arg(long, value_enum, value_name = "BUDGET")]
+    pub tage: Option<TageBudget>,
+    /// Size of the cache in KB; with B behind it, in bytes.
+    #[arg(long = "cs", visible_alias = "cache-size", value_name = "KILOBYTES", value_parser = parse_cache_size)]
+    pub cache: Option<u64>,
+    /// Bytes of a line.
+    #[arg(long = "cls", visible_alias = "line-size", value_name = "BYTES")]
+    pub line: Option<u64>,
+    /// Ways.
+    #[arg(long = "ca", visible_alias = "associativity", value_name = "WAYS")]
+    pub ways: Option<usize>,
+    /// Bytes that a first-access flag stands for.
+    #[arg(long = "cfg", visible_alias = "granularity", value_name = "BYTES")]
+    pub granularity: Option<u64>,
+}
+
+impl CustomSizes {
+    pub fn are_given(&self) -> bool {
+        self.gshare.is_some()
+            || self.ras.is_some()
+            || self.ibtb.is_some()
+            || self.tage.is_some()
+            || self.cache.is_some()
+            || self.line.is_some()
+            || self.ways.is_some()
+            || self.granularity.is_some()
+    }
+}
+
+#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TageBudget {
+    /// About 4 KB and 1 KB.
+    Small,
+    /// About 16 KB and 4 KB.
+    Medium,
+    /// About 64 KB and 16 KB.
+    Large,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Techniques {
+    All,
+    One(Technique),
+}
+
+#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ConfigName {
+    Small,
+    Medium,
+    Large,
+    /// small, medium and large.
+    All,
+    /// As --gshare, --RAS, --iBTB, --tage, --cs, --cls, --ca and --cfg say.
+    Custom,
+}
+
+#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StreamEnds {
+    /// All that are taken, as Figure 2.1 shows and Table 5.1 was measured.
+    All,
+    /// Taken conditional and indirect ones (section 4.2.1); direct jumps and calls can be inferred.
+    Uninferable,
+}
+
+#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ExceptionTargets {
+    /// As the difference to the last target, like that of an indirect branch.
+    Difference,
+    /// In 64 bits.
+    Full,
+}
+
+/// The chunks of one field.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FieldChunks {
+    field: ChunkField,
+    chunks: Chunks,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum ChunkField {
+    BCnt,
+    ICnt,
+    DiffTA,
+    FahCnt,
+    Time,
+}
+
+impl FieldChunks {
+    pub fn apply(self, sizes: &mut ChunkSizes) {
+        let place = match self.field {
+            ChunkField::BCnt => &mut sizes.branches,
+            ChunkField::ICnt => &mut sizes.instructions,
+            ChunkField::DiffTA => &mut sizes.target,
+            ChunkField::FahCnt => &mut sizes.loads,
+            // There are no timed traces yet.
+            ChunkField::Time => return,
+        };
+        *place = self.chunks;
+    }
+}
+
+const CHUNK_FIELDS: [(&str, ChunkField); 5] = [
+    ("bCnt", ChunkField::BCnt),
+    ("iCnt", ChunkField::ICnt),
+    ("diffTA", ChunkField::DiffTA),
+    ("fahCnt", ChunkField::FahCnt),
+    ("time", ChunkField::Time),
+];
+
+/// Parses FIELD=FIRST,OTHERS.
+fn parse_chunks(text: &str) -> Result<FieldChunks, String> {
+    let form = || "chunks look like bCnt=4,2; fields are bCnt, iCnt, diffTA, fahCnt and time".to_owned();
+    let (name, sizes) = text.split_once('=').ok_or_else(form)?;
+    let &(_, field) = CHUNK_FIELDS.iter().find(|(own, _)| *own == name).ok_or_else(form)?;
+    let (first, next) = sizes.split_once(',').ok_or_else(form)?;
+    let size = |digits: &str| digits.parse::<u32>().map_err(|_| form());
+    let chunks = Chunks::new(size(first)?, size(next)?).map_err(|error| error.to_string())?;
+    Ok(FieldChunks { field, chunks })
+}
+
+fn parse_techniques(text: &str) -> Result<Techniques, String> {
+    if text == "all" {
+        return Ok(Techniques::All);
+    }
+    let names = || Technique::ALL.map(Technique::name).join(", ");
+    let found = Technique::ALL.into_iter().find(|technique| technique.name().eq_ignore_ascii_case(text));
+    found.map(Techniques::One).ok_or_else(|| format!("there are {} and all", names()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn chunks() {
+        let mut sizes = ChunkSizes::default();
+        parse_chunks("diffTA=3,4").unwrap().apply(&mut sizes);
+        assert_eq!(sizes.target.sizes(), (3, 4));
+        assert!(parse_chunks("time=4,2").is_ok());
+        assert_eq!(parse_chunks("bCnt=0,2").unwrap_err(), "there are no chunks of 0 bits: sizes are 1 to 64");
+        for wrong in ["bCnt", "bCnt=4", "bcnt=4,2", "SL=8,8", "bCnt=4,x", "bCnt=4,2,2"] {
+            assert!(parse_chunks(wrong).unwrap_err().starts_with("chunks look like bCnt=4,2"), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn techniques() {
+        assert_eq!(parse_techniques("mcftr_e"), Ok(Techniques::One(Technique::McfTrE)));
+        assert_eq!(parse_techniques("all"), Ok(Techniques::All));
+        assert!(parse_techniques("mcfTR").unwrap_err().contains("mcfTR_b, mcfTR_e"));
+    }
+}

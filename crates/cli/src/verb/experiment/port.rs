@@ -1,0 +1,373 @@
+//! Chapters 4 and 5 of Tewar 2015: what the programs do, how long the fields of messages are, and how many bits each technique needs.
+
+mod figures;
+
+use std::path::Path;
+
+use ::port::cores::Cores;
+use ::port::{Config, Outcome, Settings, Technique};
+use report::Table;
+use serde::Serialize;
+use trace::{Counts, Trace};
+
+use super::programs::{Place, build, size_of};
+use crate::arguments::Input;
+use crate::arguments::port::ExperimentPort;
+use crate::digits::percent;
+use crate::failure::Failure;
+use crate::output::{Output, Stopped};
+use crate::progress::Progress;
+use crate::select;
+use crate::verb::port::{Row, Survey, rows};
+
+const CONFIGS: [Config; 3] = [Config::SMALL, Config::MEDIUM, Config::LARGE];
+
+/// A program with so many threads, and what came of it.
+struct Measured {
+    program: String,
+    threads: u16,
+    counts: Counts,
+    outcomes: Vec<Outcome>,
+}
+
+impl Measured {
+    /// What a technique made of it; `config` counts if it has any.
+    fn of(&self, technique: Technique, config: &str) -> Option<&Outcome> {
+        let fits = |own: Option<Config>| own.is_none_or(|own| own.name == config);
+        self.outcomes.iter().find(|outcome| outcome.technique == technique && fits(outcome.config))
+    }
+}
+
+pub fn run(arguments: &ExperimentPort) -> Result<u8, Stopped> {
+    for program in &arguments.programs {
+        size_of(program)?;
+    }
+    let mut output = Output::open(arguments.output.file.as_deref())?;
+    let mut progress = Progress::new();
+    let mut measured = Vec::new();
+    for program in &arguments.programs {
+        for &threads in &arguments.threads {
+            progress.tick(|| format!("{program} with {threads} threads"));
+            let usual = size_of(program)?.to_owned();
+            let size = arguments.size.map_or(usual, |size| size.to_string());
+            measured.push(measure(program, threads, &size)?);
+        }
+    }
+    drop(progress);
+    let study = Study { measured, programs: &arguments.programs, threads: &arguments.threads };
+    if let Some(directory) = &arguments.plots {
+        study.write(directory)?;
+    }
+    if arguments.json {
+        output.json(&study.json())?;
+    } else {
+        let text: String = study.tables().iter().map(|(_, table)| table.text()).collect();
+        output.write(text.as_bytes())?;
+    }
+    output.finish()?;
+    Ok(0)
+}
+
+fn measure(program: &str, threads: u16, size: &str) -> Result<Measured, Stopped> {
+    let (path, place) = (build(program)?, Place::new()?);
+    let file = place.path("values.trk");
+    let command = [path.to_str().unwrap_or_default(), &threads.to_string(), size];
+    place.trackway(&["record", "-q", "--data", "values", "-o", &file, "--"], &command)?;
+    let trace = Trace::open(Path::new(&file))?;
+    let input = Input { file: file.into(), thread: None, skip: 0, length: None };
+    // More threads than asked for would be cores of their own.
+    let cores = Cores::new(select::threads(&trace, &input), None).map_err(|error| Failure::new(error.to_string()))?;
+    let survey = Survey {
+        trace: &trace,
+        input: &input,
+        techniques: &Technique::ALL,
+        configs: &CONFIGS,
+        settings: Settings::default(),
+        cores: &cores,
+        bits: None,
+    };
+    let outcomes = survey.run()?.outcomes;
+    Ok(Measured { program: program.to_owned(), threads, counts: *trace.totals(), outcomes })
+}
+
+/// All programs with all numbers of threads.
+struct Study<'s> {
+    measured: Vec<Measured>,
+    programs: &'s [String],
+    threads: &'s [u16],
+}
+
+/// What is printed of a program.
+#[derive(Serialize)]
+struct ProgramRows {
+    program: String,
+    threads: u16,
+    instructions: u64,
+    loads: u64,
+    techniques: Vec<Row>,
+}
+
+/// A part of what was executed.
+type Kind = (&'static str, fn(&Counts) -> u64);
+
+/// Gives a table a name for its file.
+type Named = (&'static str, Table);
+
+impl Study<'_> {
+    fn json(&self) -> Vec<ProgramRows> {
+        let rows = |own: &Measured| ProgramRows {
+            program: own.program.clone(),
+            threads: own.threads,
+            instructions: own.counts.instructions,
+            loads: own.counts.reads,
+            techniques: rows(&own.outcomes, &Technique::ALL, own.threads.into(), None),
+        };
+        self.measured.iter().map(rows).collect()
+    }
+
+    fn get(&self, program: &str, threads: u16) -> Option<&Measured> {
+        self.measured.iter().find(|own| own.program == program && own.threads == threads)
+    }
+
+    fn with_threads(&self, threads: u16) -> impl Iterator<Item = &Measured> {
+        self.measured.iter().filter(move |own| own.threads == threads)
+    }
+
+    /// Of all programs with so many threads: the sum of what `part` gives.
+    fn sum(&self, threads: u16, part: impl Fn(&Measured) -> u64) -> u64 {
+        self.with_threads(threads).map(part).sum()
+    }
+
+    fn instructions(&self, threads: u16) -> u64 {
+        self.sum(threads, |own| own.counts.instructions)
+    }
+
+    fn bits(&self, threads: u16, technique: Technique, config: &str) -> u64 {
+        self.sum(threads, |own| bits_of(own, technique, config))
+    }
+
+    /// A row for each program and one for all together, a column for each number of threads and each of `parts`.
+    fn table<P: Copy>(
+        &self,
+        caption: &str,
+        parts: &[(&str, P)],
+        cell: impl Fn(&Measured, P) -> String,
+        total: impl Fn(u16, P) -> String,
+    ) -> Table {
+        let columns: Vec<(u16, &(&str, P))> =
+            self.threads.iter().flat_map(|&threads| parts.iter().map(move |part| (threads, part))).collect();
+        let heads = columns.iter().map(|(threads, (name, _))| format!("N={threads} {name}").trim_end().to_owned());
+        let heads: Vec<String> = std::iter::once("program".to_owned()).chain(heads).collect();
+        let mut table = Table::new(caption, &heads.iter().map(String::as_str).collect::<Vec<_>>());
+        for program in self.programs {
+            let cells = columns
+                .iter()
+                .map(|&(threads, &(_, part))| self.get(program, threads).map_or("-".to_owned(), |own| cell(own, part)));
+            table.row(std::iter::once(program.clone()).chain(cells));
+        }
+        let cells = columns.iter().map(|&(threads, &(_, part))| total(threads, part));
+        table.row(std::iter::once("total".to_owned()).chain(cells));
+        table
+    }
+
+    /// Bits per instruction of techniques.
+    fn bandwidth(&self, caption: &str, techniques: &[(&str, (Technique, &str))]) -> Table {
+        self.table(
+            caption,
+            techniques,
+            |own, (technique, config)| bpi(bits_of(own, technique, config), own.counts.instructions),
+            |threads, (technique, config)| bpi(self.bits(threads, technique, config), self.instructions(threads)),
+        )
+    }
+
+    /// How many times fewer bits than the baseline a technique needs, by configuration.
+    fn ratios(&self, caption: &str, technique: Technique) -> Table {
+        let sizes: &[(&str, &str)] = match technique.filter().is_configured() {
+            true => &[("S", "small"), ("M", "medium"), ("L", "large")],
+            false => &[("", "")],
+        };
+        self.table(
+            caption,
+            sizes,
+            |own, config| ratio(bits_of(own, technique.baseline(), config), bits_of(own, technique, config)),
+            |threads, config| {
+                let bits = |technique| self.bits(threads, technique, config);
+                ratio(bits(technique.baseline()), bits(technique))
+            },
+        )
+    }
+
+    fn tables(&self) -> Vec<Named> {
+        use Technique as T;
+        let mut tables = self.programs_tables();
+        let mut add = |name, table| tables.push((name, table));
+        for (name, table) in self.length_tables() {
+            add(name, table);
+        }
+        add("table-5-1", self.bandwidth("Table 5.1: mcfNX_b, bits per instruction", &[("", (T::McfNxB, ""))]));
+        add("table-5-2", self.mispredictions());
+        add("table-5-3", self.ratios("Table 5.3: mcfNX_b / mcfTR_b", T::McfTrB));
+        add("table-5-4", self.ratios("Table 5.4: mcfNX_b / mcfTR_e", T::McfTrE));
+        add("mcftr-a", self.ratios("Adaptive chunks: mcfNX_b / mcfTR_a", T::McfTrA));
+        add("mcftg-e", self.ratios("TAGE and ITTAGE: mcfNX_b / mcfTG_e", T::McfTgE));
+        add("mcftg-a", self.ratios("TAGE and ITTAGE, adaptive chunks: mcfNX_b / mcfTG_a", T::McfTgA));
+        add("mcfet", self.ratios("Like E-Trace: mcfNX_b / mcfET", T::McfEt));
+        add("mcfpt", self.ratios("Like Processor Trace: mcfNX_b / mcfPT", T::McfPt));
+        add("figure-5-3", self.totals("Figure 5.3: control flow, bits per instruction of all programs", &T::ALL[..8]));
+        add("table-5-5", self.bandwidth("Table 5.5: mlvNX_b, bits per instruction", &[("", (T::MlvNxB, ""))]));
+        add("figure-5-5", self.first_access_misses());
+        let large = [T::MlvNxB, T::MlvCfB, T::MlvCfE].map(|technique| (technique.name(), (technique, "large")));
+        add("table-5-6", self.bandwidth("Table 5.6: load values, large, bits per instruction", &large));
+        add("table-5-7", self.ratios("Table 5.7: mlvNX_b / mlvCF_e", T::MlvCfE));
+        add("mlvcf-a", self.ratios("Adaptive chunks: mlvNX_b / mlvCF_a", T::MlvCfA));
+        add("mlvcc-e", self.ratios("Caches that know of each other: mlvNX_b / mlvCC_e", T::MlvCcE));
+        add("figure-5-6", self.totals("Figure 5.6: load values, bits per instruction of all programs", &T::ALL[8..]));
+        tables
+    }
+
+    /// Tables 4.2 to 4.4.
+    fn programs_tables(&self) -> Vec<Named> {
+        let kinds: [Kind; 5] = [
+            ("instructions/M", |counts| counts.instructions),
+            ("branches %", Counts::branches),
+            ("C,D %", |counts| counts.conditional_taken + counts.conditional_not_taken),
+            ("U,D %", |counts| counts.unconditional_direct),
+            ("U,I %", |counts| counts.unconditional_indirect),
+        ];
+        let (control, reads) = (&kinds[..], [kinds[0], ("loads %", |counts| counts.reads)]);
+        let sized = |part: u64, all: u64| {
+            let figure = if part == all { all as f64 / 1e6 } else { percent(part, all) };
+            format!("{figure:.2}")
+        };
+        let table = |caption: &str, kinds: &[Kind]| {
+            self.table(
+                caption,
+                kinds,
+                |own, part| sized(part(&own.counts), own.counts.instructions),
+                |threads, part| sized(self.sum(threads, |own| part(&own.counts)), self.instructions(threads)),
+            )
+        };
+        vec![
+            ("table-4-2", table("Table 4.2: control flow of the programs", control)),
+            ("table-4-3", table("Table 4.3: memory reads of the programs", &reads)),
+            ("table-4-4", self.operand_sizes()),
+        ]
+    }
+
+    /// Table 4.4, for the first number of threads.
+    fn operand_sizes(&self) -> Table {
+        const NAMES: [&str; 8] = ["byte", "word", "dword", "qword", "eword", "oword", "hword", "others"];
+        let heads: Vec<&str> = ["program", "reads/M"].into_iter().chain(NAMES).collect();
+        let threads = self.threads.first().copied().unwrap_or(1);
+        let mut table = Table::new(&format!("Table 4.4: memory reads by size, per cent (N={threads})"), &heads);
+        let classes = |own: &Measured| own.of(Technique::MlvNxB, "").map_or([0; 8], |all| all.rates.load_classes);
+        let row = |name: &str, classes: [u64; 8]| {
+            let reads = classes.iter().sum();
+            let cells = classes.map(|count| format!("{:.2}", percent(count, reads)));
+            [name.to_owned(), format!("{:.2}", reads as f64 / 1e6)].into_iter().chain(cells)
+        };
+        let mut total = [0; 8];
+        for own in self.with_threads(threads) {
+            total.iter_mut().zip(classes(own)).for_each(|(sum, count)| *sum += count);
+            table.row(row(&own.program, classes(own)));
+        }
+        table.row(row("total", total));
+        table
+    }
+
+    /// Wrong outcomes and targets of a technique with so many threads, per cent of all programs together.
+    fn wrong(&self, threads: u16, technique: Technique, config: &str) -> [f64; 2] {
+        let sum = |part: fn(&::port::traptor::Predicted) -> u64| {
+            let of = |own: &Measured| {
+                own.of(technique, config).and_then(|own| own.rates.predicted).map_or(0, |own| part(&own))
+            };
+            self.sum(threads, of)
+        };
+        let outcomes = percent(sum(|own| own.outcomes_wrong), sum(|own| own.outcomes));
+        [outcomes, percent(sum(|own| own.targets_wrong), sum(|own| own.targets))]
+    }
+
+    /// Table 5.2, and the same for other predictors.
+    fn mispredictions(&self) -> Table {
+        let kinds = ["outcomes", "targets"];
+        let heads = kinds.iter().flat_map(|kind| self.threads.iter().map(move |threads| format!("{kind} N={threads}")));
+        let heads: Vec<String> = ["predictors".to_owned(), "config".to_owned()].into_iter().chain(heads).collect();
+        let heads: Vec<&str> = heads.iter().map(String::as_str).collect();
+        let mut table = Table::new("Table 5.2: mispredicted, per cent", &heads);
+        for (name, technique) in [("gshare, iBTB", Technique::McfTrE), ("TAGE, ITTAGE", Technique::McfTgE)] {
+            for config in &CONFIGS {
+                let wrong = self.threads.iter().map(|&threads| self.wrong(threads, technique, config.name));
+                let wrong: Vec<[f64; 2]> = wrong.collect();
+                let cells = (0..2).flat_map(|kind| wrong.iter().map(move |wrong| format!("{:.2}", wrong[kind])));
+                table.row([name.to_owned(), config.name.to_owned()].into_iter().chain(cells));
+            }
+        }
+        table
+    }
+
+    /// Loads that were told with so many threads, per cent of all programs together.
+    fn told(&self, threads: u16, technique: Technique, config: &str) -> f64 {
+        let known = |own: &Measured| own.of(technique, config).and_then(|own| own.rates.known).unwrap_or_default();
+        percent(self.sum(threads, |own| known(own).told), self.sum(threads, |own| known(own).loads))
+    }
+
+    /// The numbers of Figure 5.5.
+    fn first_access_misses(&self) -> Table {
+        let heads: Vec<String> = self.threads.iter().map(|threads| format!("N={threads}")).collect();
+        let heads: Vec<&str> = ["caches", "config"].into_iter().chain(heads.iter().map(String::as_str)).collect();
+        let mut table = Table::new("Figure 5.5: first-access misses, per cent of all loads", &heads);
+        for (name, technique) in [("alone", Technique::MlvCfE), ("coherent", Technique::MlvCcE)] {
+            for config in &CONFIGS {
+                let cells =
+                    self.threads.iter().map(|&threads| format!("{:.2}", self.told(threads, technique, config.name)));
+                table.row([name.to_owned(), config.name.to_owned()].into_iter().chain(cells));
+            }
+        }
+        table
+    }
+
+    /// Bits per instruction of all programs together.
+    fn totals(&self, caption: &str, techniques: &[Technique]) -> Table {
+        let heads: Vec<String> = self.threads.iter().map(|threads| format!("N={threads}")).collect();
+        let heads: Vec<&str> = ["technique", "config"].into_iter().chain(heads.iter().map(String::as_str)).collect();
+        let mut table = Table::new(caption, &heads);
+        for &technique in techniques {
+            for &config in configs_of(technique) {
+                let cell = |&threads: &u16| bpi(self.bits(threads, technique, config), self.instructions(threads));
+                let name =
+                    [technique.name().to_owned(), if config.is_empty() { "-".to_owned() } else { config.to_owned() }];
+                table.row(name.into_iter().chain(self.threads.iter().map(cell)));
+            }
+        }
+        table
+    }
+
+    /// Writes every table as CSV and every figure as SVG.
+    fn write(&self, directory: &Path) -> Result<(), Stopped> {
+        std::fs::create_dir_all(directory).map_err(|error| Failure::writing(directory, &error))?;
+        let tables = self.tables().into_iter().map(|(name, table)| (format!("{name}.csv"), table.csv()));
+        let figures = self.figures().into_iter().map(|(name, svg)| (format!("{name}.svg"), svg));
+        for (name, text) in tables.chain(figures) {
+            let mut output = Output::open(Some(&directory.join(name)))?;
+            output.write(text.as_bytes())?;
+            output.finish()?;
+        }
+        Ok(())
+    }
+}
+
+fn configs_of(technique: Technique) -> &'static [&'static str] {
+    if technique.filter().is_configured() { &["small", "medium", "large"] } else { &[""] }
+}
+
+fn bits_of(own: &Measured, technique: Technique, config: &str) -> u64 {
+    own.of(technique, config).map_or(0, |outcome| outcome.port.bits())
+}
+
+fn bpi(bits: u64, instructions: u64) -> String {
+    format!("{:.4}", bits as f64 / instructions.max(1) as f64)
+}
+
+fn ratio(one: u64, other: u64) -> String {
+    if other == 0 { "-".to_owned() } else { format!("{:.1}", one as f64 / other as f64) }
+}

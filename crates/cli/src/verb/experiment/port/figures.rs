@@ -1,0 +1,210 @@
+//! Figures 4.9 to 4.11 and 5.1 to 5.6 of Tewar 2015, and the numbers behind them.
+
+use ::port::chunks::Chunks;
+use ::port::lengths::Lengths;
+use ::port::{Field, Technique};
+use report::{Chart, Table};
+
+use super::{CONFIGS, Measured, Named, Study, configs_of};
+
+/// A field whose length varies, who tells it, the sizes of chunks that are tried, and those of the thesis.
+struct Varying {
+    field: Field,
+    technique: Technique,
+    tried: u32,
+    thesis: (u32, u32),
+    /// Of the distribution and of the search.
+    names: [&'static str; 2],
+    figures: [&'static str; 2],
+}
+
+const VARYING: [Varying; 3] = [
+    Varying {
+        field: Field::BCnt,
+        technique: Technique::McfTrE,
+        tried: 6,
+        thesis: (4, 2),
+        names: ["figure-4-9-bcnt", "figure-4-10-bcnt"],
+        figures: ["Figure 4.9, left", "Figure 4.10, left"],
+    },
+    Varying {
+        field: Field::DiffTA,
+        technique: Technique::McfTrE,
+        tried: 12,
+        thesis: (3, 5),
+        names: ["figure-4-9-diffta", "figure-4-10-diffta"],
+        figures: ["Figure 4.9, right", "Figure 4.10, right"],
+    },
+    Varying {
+        field: Field::FahCnt,
+        technique: Technique::MlvCfE,
+        tried: 12,
+        thesis: (2, 2),
+        names: ["figure-4-11-fahcnt", "figure-4-11-chunks"],
+        figures: ["Figure 4.11, left", "Figure 4.11, right"],
+    },
+];
+
+/// Encodings that are shown beside the best.
+const SHOWN: usize = 10;
+
+fn lengths(own: &Measured, varying: &Varying) -> Lengths {
+    let rates = own.of(varying.technique, "large").map(|outcome| &outcome.rates.lengths);
+    let found = rates.and_then(|all| all.iter().find(|(field, _)| *field == varying.field));
+    found.map_or(Lengths::default(), |(_, lengths)| lengths.clone())
+}
+
+/// The bits that a value takes on average.
+fn mean(lengths: &Lengths, chunks: &Chunks) -> f64 {
+    lengths.bits(chunks) as f64 / lengths.total().max(1) as f64
+}
+
+impl Study<'_> {
+    /// Of all programs with so many threads.
+    fn all_lengths(&self, threads: u16, varying: &Varying) -> Lengths {
+        let mut sum = Lengths::default();
+        self.with_threads(threads).for_each(|own| sum.merge(&lengths(own, varying)));
+        sum
+    }
+
+    /// The encodings that are best for all programs and all numbers of threads together, and the thesis's.
+    fn encodings(&self, varying: &Varying) -> Vec<Chunks> {
+        let mut sum = Lengths::default();
+        self.threads.iter().for_each(|&threads| sum.merge(&self.all_lengths(threads, varying)));
+        let sizes = (1..=varying.tried).flat_map(|first| (1..=varying.tried).map(move |next| (first, next)));
+        let mut all: Vec<Chunks> = sizes.filter_map(|(first, next)| Chunks::new(first, next).ok()).collect();
+        all.sort_by_key(|chunks| sum.bits(chunks));
+        let is_shown = |(place, chunks): &(usize, Chunks)| *place < SHOWN || chunks.sizes() == varying.thesis;
+        all.into_iter().enumerate().filter(is_shown).map(|(_, chunks)| chunks).collect()
+    }
+
+    /// Figures 4.9 to 4.11 as tables.
+    pub(super) fn length_tables(&self) -> Vec<Named> {
+        let mut tables = Vec::new();
+        for varying in &VARYING {
+            tables.push((varying.names[0], self.distribution_table(varying)));
+            tables.push((varying.names[1], self.search_table(varying)));
+        }
+        tables
+    }
+
+    fn first_threads(&self) -> u16 {
+        self.threads.first().copied().unwrap_or(1)
+    }
+
+    /// The share of values by the bits they need, for the first number of threads.
+    fn distribution_table(&self, varying: &Varying) -> Table {
+        let (threads, field) = (self.first_threads(), varying.field.name());
+        let shares: Vec<(&str, Vec<f64>)> =
+            self.with_threads(threads).map(|own| (own.program.as_str(), lengths(own, varying).cumulative())).collect();
+        let longest = shares.iter().map(|(_, shares)| shares.len()).max().unwrap_or(0);
+        let heads: Vec<&str> = std::iter::once("bits").chain(shares.iter().map(|(program, _)| *program)).collect();
+        let figure = varying.figures[0];
+        let caption =
+            format!("{figure}: values of {field} that need at most so many bits, per cent (large, N={threads})");
+        let mut table = Table::new(&caption, &heads);
+        for length in 0..longest {
+            let share = |shares: &[f64]| 100.0 * shares.get(length).or(shares.last()).copied().unwrap_or(0.0);
+            let cells = shares.iter().map(|(_, shares)| format!("{:.1}", share(shares)));
+            table.row(std::iter::once((length + 1).to_string()).chain(cells));
+        }
+        table
+    }
+
+    fn search_table(&self, varying: &Varying) -> Table {
+        let heads: Vec<String> = self.threads.iter().map(|threads| format!("N={threads}")).collect();
+        let heads: Vec<&str> = std::iter::once("chunks").chain(heads.iter().map(String::as_str)).collect();
+        let (figure, field, tried) = (varying.figures[1], varying.field.name(), varying.tried);
+        let caption = format!("{figure}: bits of {field} on average, the best of chunks 1 to {tried} first");
+        let mut table = Table::new(&caption, &heads);
+        let all: Vec<Lengths> = self.threads.iter().map(|&threads| self.all_lengths(threads, varying)).collect();
+        for chunks in self.encodings(varying) {
+            let (first, next) = chunks.sizes();
+            let cells = all.iter().map(|lengths| format!("{:.3}", mean(lengths, &chunks)));
+            table.row(std::iter::once(format!("({first},{next})")).chain(cells));
+        }
+        table
+    }
+
+    /// All figures, each with a name for its file.
+    pub(super) fn figures(&self) -> Vec<(&'static str, String)> {
+        let mut figures = Vec::new();
+        for varying in &VARYING {
+            figures.push((varying.names[0], self.distribution(varying)));
+            figures.push((varying.names[1], self.search(varying)));
+        }
+        figures.push(("figure-5-1", self.wrong_chart(0, "Figure 5.1: mispredicted outcomes")));
+        figures.push(("figure-5-2", self.wrong_chart(1, "Figure 5.2: mispredicted targets")));
+        figures.push(("figure-5-3", self.totals_chart("Figure 5.3: control flow", &Technique::ALL[..8])));
+        figures.push(("figure-5-5", self.told_chart()));
+        figures.push(("figure-5-6", self.totals_chart("Figure 5.6: load values", &Technique::ALL[8..])));
+        figures
+    }
+
+    fn distribution(&self, varying: &Varying) -> String {
+        let (threads, field) = (self.first_threads(), varying.field.name());
+        let title = format!("{}: bits that {field} needs (large, N={threads})", varying.figures[0]);
+        let chart = Chart::lines(&title).x("bits").y("share of messages, %");
+        let chart = self.with_threads(threads).fold(chart, |chart, own| {
+            let shares = lengths(own, varying).cumulative();
+            chart.series(&own.program, (1..).zip(shares).map(|(bits, share)| (f64::from(bits), 100.0 * share)))
+        });
+        chart.svg()
+    }
+
+    fn search(&self, varying: &Varying) -> String {
+        let encodings = self.encodings(varying);
+        let title = format!("{}: average size of {}", varying.figures[1], varying.field.name());
+        let names = encodings.iter().map(|chunks| format!("({},{})", chunks.sizes().0, chunks.sizes().1));
+        let chart = Chart::bars(&title).x("sizes of chunks").y("bits").categories(names);
+        let chart = self.threads.iter().fold(chart, |chart, &threads| {
+            let lengths = self.all_lengths(threads, varying);
+            chart.series(
+                &format!("N = {threads}"),
+                encodings.iter().map(|chunks| mean(&lengths, chunks)).collect::<Vec<_>>(),
+            )
+        });
+        chart.svg()
+    }
+
+    fn by_threads(&self, title: &str) -> Chart<report::Bars> {
+        Chart::bars(title).categories(self.threads.iter().map(|threads| format!("N = {threads}")))
+    }
+
+    fn wrong_chart(&self, kind: usize, title: &str) -> String {
+        let chart = self.by_threads(title).y("per cent");
+        let predictors = [("gshare, iBTB", Technique::McfTrE), ("TAGE, ITTAGE", Technique::McfTgE)];
+        let all = predictors.iter().flat_map(|own| CONFIGS.iter().map(move |config| (own, config.name)));
+        let chart = all.fold(chart, |chart, (&(name, technique), config)| {
+            let wrong = self.threads.iter().map(|&threads| self.wrong(threads, technique, config)[kind]);
+            chart.series(&format!("{name}, {config}"), wrong.collect::<Vec<_>>())
+        });
+        chart.svg()
+    }
+
+    fn told_chart(&self) -> String {
+        let chart = self.by_threads("Figure 5.5: first-access misses").y("per cent of all loads");
+        let caches = [("mlvCF", Technique::MlvCfE), ("mlvCC", Technique::MlvCcE)];
+        let all = caches.iter().flat_map(|own| CONFIGS.iter().map(move |config| (own, config.name)));
+        let chart = all.fold(chart, |chart, (&(name, technique), config)| {
+            let told = self.threads.iter().map(|&threads| self.told(threads, technique, config));
+            chart.series(&format!("{name}, {config}"), told.collect::<Vec<_>>())
+        });
+        chart.svg()
+    }
+
+    /// Bits per instruction of all programs together; techniques with sizes by their large one.
+    fn totals_chart(&self, title: &str, techniques: &[Technique]) -> String {
+        let chart = self.by_threads(title).y("bits per instruction").log_y();
+        let chart = techniques.iter().fold(chart, |chart, &technique| {
+            let config = configs_of(technique).last().copied().unwrap_or("");
+            let name =
+                if config.is_empty() { technique.name().to_owned() } else { format!("{}, {config}", technique.name()) };
+            let bits = |&threads: &u16| {
+                self.bits(threads, technique, config) as f64 / self.instructions(threads).max(1) as f64
+            };
+            chart.series(&name, self.threads.iter().map(bits).collect::<Vec<_>>())
+        });
+        chart.svg()
+    }
+}

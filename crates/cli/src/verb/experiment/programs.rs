@@ -1,0 +1,93 @@
+//! Programs that are measured, and where that is done.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Instant;
+
+use tempfile::TempDir;
+use workloads::Variant;
+
+use crate::failure::Failure;
+
+/// Sizes with which a program executes about ten million instructions.
+const SIZES: &[(&str, &str)] = &[
+    ("fft", "7"),
+    ("radix", "100"),
+    ("cholesky", "26"),
+    ("radiosity", "1"),
+    ("raytrace", "60"),
+    ("lu-contiguous", "9"),
+    ("lu-noncontiguous", "9"),
+    ("ocean-contiguous", "34"),
+    ("ocean-noncontiguous", "34"),
+    ("water", "4"),
+    ("nbody", "350"),
+    ("matmul", "100"),
+];
+
+/// What a program is called with.
+pub fn size_of(program: &str) -> Result<&'static str, Failure> {
+    let found = SIZES.iter().find(|(name, _)| *name == program);
+    let names = || SIZES.iter().map(|(name, _)| *name).collect::<Vec<_>>().join(", ");
+    found.map(|(_, size)| *size).ok_or_else(|| {
+        Failure::new(format!("there is no program called {program}")).hint(format!("there are {}", names()))
+    })
+}
+
+/// Builds a program.
+pub fn build(program: &str) -> Result<PathBuf, Failure> {
+    workloads::build(program, Variant::Pie).map_err(|error| Failure::new(error.to_string()))
+}
+
+/// Runs a command and gives the seconds that it took.
+pub fn timed(command: &mut Command) -> Result<f64, Failure> {
+    let start = Instant::now();
+    let status = command.stdin(Stdio::null()).stdout(Stdio::null()).status();
+    match status {
+        Ok(status) if status.success() => Ok(start.elapsed().as_secs_f64()),
+        Ok(status) => Err(Failure::new(format!("{command:?} ended with {status}"))),
+        Err(error) => Err(Failure::new(format!("cannot run {command:?}: {error}"))),
+    }
+}
+
+/// Where temporary files are.
+pub struct Place {
+    directory: TempDir,
+}
+
+impl Place {
+    pub fn new() -> Result<Self, Failure> {
+        let directory =
+            tempfile::tempdir().map_err(|error| Failure::new(format!("no temporary directory: {error}")))?;
+        Ok(Self { directory })
+    }
+
+    pub fn directory(&self) -> &Path {
+        self.directory.path()
+    }
+
+    pub fn path(&self, name: &str) -> String {
+        self.directory().join(name).display().to_string()
+    }
+
+    /// Runs ourselves.
+    pub fn trackway(&self, words: &[&str], command: &[&str]) -> Result<f64, Failure> {
+        let program = std::env::current_exe().map_err(|error| Failure::new(format!("we cannot be found: {error}")))?;
+        timed(Command::new(program).args(words).args(command).current_dir(self.directory()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn programs_have_sizes() {
+        assert_eq!(size_of("fft").unwrap(), "7");
+        let failure = size_of("fff").unwrap_err().to_string();
+        assert!(failure.contains("no program called fff (there are fft, radix,"), "{failure}");
+        for (name, _) in SIZES {
+            assert!(workloads::find(name).is_some(), "{name}");
+        }
+    }
+}

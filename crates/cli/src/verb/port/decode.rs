@@ -1,0 +1,127 @@
+//! `trackway port decode`: bits back into what was executed.
+
+use port::bits::BitReader;
+use port::cores::Cores;
+use port::{Follower, Subject};
+use serde::Serialize;
+use trace::Trace;
+
+use super::file;
+use crate::arguments::Input;
+use crate::arguments::port::PortDecode;
+use crate::digits::grouped;
+use crate::failure::{FAILED, Failure};
+use crate::output::{Output, Stopped};
+use crate::progress::Progress;
+use crate::select;
+
+#[derive(Serialize)]
+struct Findings {
+    technique: String,
+    config: Option<&'static str>,
+    /// Whether what comes out equals the trace.
+    equal: bool,
+    instructions: u64,
+    bits: u64,
+    messages: u64,
+    /// Steps or loads that were compared.
+    right: u64,
+    wrong: u64,
+    problems: Vec<String>,
+    #[serde(skip)]
+    compared: &'static str,
+}
+
+pub fn run(arguments: &PortDecode) -> Result<u8, Stopped> {
+    let read = std::fs::read(&arguments.bits);
+    let bytes = read.map_err(|error| Failure::new(format!("cannot read {}: {error}", arguments.bits.display())))?;
+    let (description, bits) = file::parse(&bytes)?;
+    let unknown = || Failure::new(format!("these bits are of {}, which is unknown here", description.technique));
+    let (technique, settings) = description.technique().zip(description.settings()).ok_or_else(unknown)?;
+    let &file::Description { thread, skip, length, .. } = &description;
+    let input = Input { file: arguments.program.clone(), thread, skip, length };
+    let trace = select::open(&input)?;
+    same_threads(&trace, &input, &description)?;
+    let is_of_loads = technique.subject() == Subject::Loads;
+    if is_of_loads {
+        select::need_values(&trace)?;
+    }
+    let illegal = |error: String| Failure::new(error);
+    let cores = Cores::new(description.threads.iter().copied(), Some(description.cores));
+    let cores = cores.map_err(|error| illegal(error.to_string()))?;
+    let config = description.config();
+    let reader = BitReader::new(bits, description.bits);
+    let mut follower =
+        Follower::new(technique, &config, &settings, &cores, reader).map_err(|error| illegal(error.to_string()))?;
+    let (mut instructions, mut progress) = (0, Progress::new());
+    let damage = select::batches(&trace, &input, is_of_loads, |batch| {
+        follower.batch(trace.blocks(), batch);
+        instructions += batch.instructions();
+        let available = description.instructions;
+        progress.tick(|| format!("{} of {} instructions", grouped(instructions), grouped(available)));
+    })?;
+    drop(progress);
+    damage.iter().for_each(|problem| eprintln!("trackway: left out: {problem}"));
+    let mut checked = follower.finish();
+    if instructions != description.instructions {
+        let (own, other) = (grouped(instructions), grouped(description.instructions));
+        checked.wrong(|| format!("the bits tell of {other} instructions, and the trace has {own}"));
+    }
+    let findings = Findings {
+        technique: description.technique.clone(),
+        config: technique.filter().is_configured().then_some(config.name),
+        equal: checked.wrong == 0,
+        instructions,
+        bits: description.bits,
+        messages: checked.messages,
+        right: checked.right,
+        wrong: checked.wrong,
+        problems: checked.problems,
+        compared: if is_of_loads { "loads" } else { "steps" },
+    };
+    print(arguments, &findings)
+}
+
+/// Makes sure that the bits may be those of the trace.
+fn same_threads(trace: &Trace, input: &Input, description: &file::Description) -> Result<(), Failure> {
+    if select::threads(trace, input) == description.threads {
+        return Ok(());
+    }
+    Err(Failure::new(format!("the bits are of a trace with other threads than {}", input.file.display()))
+        .hint("--program takes the trace that they were made of"))
+}
+
+fn print(arguments: &PortDecode, findings: &Findings) -> Result<u8, Stopped> {
+    let mut output = Output::open(None)?;
+    if arguments.json {
+        output.json(findings)?;
+    } else {
+        output.write(text(arguments, findings).as_bytes())?;
+    }
+    output.finish()?;
+    Ok(if findings.equal { 0 } else { FAILED })
+}
+
+fn text(arguments: &PortDecode, findings: &Findings) -> String {
+    let mut text: String = findings.problems.iter().map(|problem| format!("{problem}\n")).collect();
+    let verdict = if findings.equal {
+        format!("equal to the trace: {} {}", grouped(findings.right), findings.compared)
+    } else {
+        format!(
+            "not equal to the trace: {} wrong of {} {}",
+            grouped(findings.wrong),
+            grouped(findings.right + findings.wrong),
+            findings.compared
+        )
+    };
+    let of = findings.config.map_or(String::new(), |config| format!(" ({config})"));
+    text.push_str(&format!(
+        "{}: {}{of}, {verdict} by {} messages in {} bits, {} instructions\n",
+        arguments.bits.display(),
+        findings.technique,
+        grouped(findings.messages),
+        grouped(findings.bits),
+        grouped(findings.instructions),
+    ));
+    text
+}

@@ -1,0 +1,156 @@
+//! The file that bits are kept in: a magic number, the bits, and behind them what they are, as JSON and its length in four bytes.
+
+use port::chunks::Chunks;
+use port::message::ExceptionTarget;
+use port::nexus::Streams;
+use port::{ChunkSizes, Config, Settings, Technique};
+use predict::Budget;
+use serde::{Deserialize, Serialize};
+
+use crate::failure::Failure;
+
+pub const MAGIC: &[u8; 8] = b"TRKPORT1";
+const LENGTH_BYTES: usize = 4;
+
+/// What the bits are.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Description {
+    pub technique: String,
+    pub bits: u64,
+    pub instructions: u64,
+    /// Threads of the trace, in the order of their cores.
+    pub threads: Vec<u32>,
+    pub cores: usize,
+    /// The part of the trace.
+    pub thread: Option<u32>,
+    pub skip: u64,
+    pub length: Option<u64>,
+    config: Sizes,
+    chunks: [(u32, u32); 4],
+    uninferable_streams: bool,
+    full_exception_targets: bool,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Sizes {
+    name: String,
+    /// 0, 1 or 2 for small, medium or large.
+    tage: usize,
+    gshare: usize,
+    ras: usize,
+    ibtb: usize,
+    cache_bytes: u64,
+    line_bytes: u64,
+    ways: usize,
+    granularity: u64,
+}
+
+const BUDGETS: [Budget; 3] = [Budget::Small, Budget::Medium, Budget::Large];
+
+fn place_of(budget: Budget) -> usize {
+    BUDGETS.iter().position(|own| *own == budget).unwrap_or(0)
+}
+
+impl Description {
+    pub fn new(technique: Technique, config: &Config, settings: &Settings) -> Self {
+        let &ChunkSizes { branches, instructions, target, loads } = &settings.sizes;
+        let &Config { name, tage, gshare, ras, ibtb, cache_bytes, line_bytes, ways, granularity } = config;
+        Self {
+            technique: technique.name().to_owned(),
+            bits: 0,
+            instructions: 0,
+            threads: Vec::new(),
+            cores: 0,
+            thread: None,
+            skip: 0,
+            length: None,
+            config: Sizes {
+                name: name.to_owned(),
+                tage: place_of(tage),
+                gshare,
+                ras,
+                ibtb,
+                cache_bytes,
+                line_bytes,
+                ways,
+                granularity,
+            },
+            chunks: [branches, instructions, target, loads].map(|chunks| chunks.sizes()),
+            uninferable_streams: settings.streams == Streams::Uninferable,
+            full_exception_targets: settings.exception_target == ExceptionTarget::Full,
+        }
+    }
+
+    pub fn technique(&self) -> Option<Technique> {
+        Technique::called(&self.technique)
+    }
+
+    pub fn config(&self) -> Config {
+        let &Sizes { tage, gshare, ras, ibtb, cache_bytes, line_bytes, ways, granularity, .. } = &self.config;
+        let known =
+            [Config::SMALL, Config::MEDIUM, Config::LARGE].into_iter().find(|known| known.name == self.config.name);
+        let name = known.map_or("custom", |known| known.name);
+        let tage = BUDGETS.get(tage).copied().unwrap_or_default();
+        Config { name, tage, gshare, ras, ibtb, cache_bytes, line_bytes, ways, granularity }
+    }
+
+    pub fn settings(&self) -> Option<Settings> {
+        let mut sizes = ChunkSizes::default();
+        let places = [&mut sizes.branches, &mut sizes.instructions, &mut sizes.target, &mut sizes.loads];
+        for (place, (first, next)) in places.into_iter().zip(self.chunks) {
+            *place = Chunks::new(first, next).ok()?;
+        }
+        let streams = if self.uninferable_streams { Streams::Uninferable } else { Streams::All };
+        let exception_target =
+            if self.full_exception_targets { ExceptionTarget::Full } else { ExceptionTarget::Difference };
+        Some(Settings { sizes, streams, exception_target })
+    }
+
+    /// What comes behind the bits.
+    pub fn trailer(&self) -> Vec<u8> {
+        let mut bytes = serde_json::to_vec(self).unwrap_or_default();
+        let length = u32::try_from(bytes.len()).unwrap_or(0);
+        bytes.extend(length.to_le_bytes());
+        bytes
+    }
+}
+
+/// Takes a file apart.
+pub fn parse(file: &[u8]) -> Result<(Description, &[u8]), Failure> {
+    let damaged = || {
+        Failure::new("this is no file of port bits, or a part of it is missing").hint("trackway port -o writes them")
+    };
+    let rest = file.strip_prefix(MAGIC).ok_or_else(damaged)?;
+    let (rest, length) = rest.split_last_chunk::<LENGTH_BYTES>().ok_or_else(damaged)?;
+    let length = usize::try_from(u32::from_le_bytes(*length)).unwrap_or(usize::MAX);
+    let at = rest.len().checked_sub(length).ok_or_else(damaged)?;
+    let (bits, description) = rest.split_at(at);
+    let description: Description = serde_json::from_slice(description).map_err(|_| damaged())?;
+    if description.bits.div_ceil(8) != bits.len() as u64 {
+        return Err(damaged());
+    }
+    Ok((description, bits))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_comes_back() {
+        let mut description = Description::new(Technique::McfTrE, &Config::SMALL, &Settings::default());
+        description.bits = 11;
+        let file = [&MAGIC[..], &[0xaa, 0xe0], &description.trailer()].concat();
+        let (shown, bits) = parse(&file).unwrap();
+        assert_eq!((&shown, bits), (&description, &[0xaa, 0xe0][..]));
+        assert_eq!((shown.config(), shown.settings()), (Config::SMALL, Some(Settings::default())));
+        for end in 0..file.len() {
+            assert!(parse(&file[..end]).is_err());
+        }
+        for place in 0..file.len() {
+            let mut damaged = file.clone();
+            damaged[place] ^= 0x15;
+            drop(parse(&damaged));
+        }
+    }
+}

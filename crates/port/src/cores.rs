@@ -1,0 +1,77 @@
+//! Which thread is which on the port: each runs on a core of its own, whose number has as many bits as there must be to tell cores apart.
+
+use hashbrown::HashMap;
+use thiserror::Error;
+
+use crate::bits::BitReader;
+use crate::count::{Field, Port};
+
+#[derive(Clone, Debug)]
+pub struct Cores {
+    /// The core of each thread.
+    places: HashMap<u32, usize>,
+    count: usize,
+    bits: u32,
+}
+
+/// There are more threads than cores.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[error("{threads} threads need as many cores, and there are {cores}")]
+pub struct TooFewCores {
+    pub threads: usize,
+    pub cores: usize,
+}
+
+impl Cores {
+    /// As many cores as threads, unless told.
+    pub fn new(threads: impl IntoIterator<Item = u32>, cores: Option<usize>) -> Result<Self, TooFewCores> {
+        let places: HashMap<u32, usize> =
+            threads.into_iter().enumerate().map(|(place, thread)| (thread, place)).collect();
+        let (threads, cores) = (places.len(), cores.unwrap_or(places.len()));
+        if cores < threads {
+            return Err(TooFewCores { threads, cores });
+        }
+        Ok(Self { places, count: cores, bits: usize::BITS - cores.saturating_sub(1).leading_zeros() })
+    }
+
+    /// How many cores there are.
+    #[must_use]
+    pub fn count(&self) -> usize {
+        self.count
+    }
+
+    /// How many threads there are.
+    #[must_use]
+    pub fn threads(&self) -> usize {
+        self.places.len()
+    }
+
+    /// The core of a thread.
+    #[must_use]
+    pub fn of(&self, thread: u32) -> usize {
+        self.places.get(&thread).copied().unwrap_or(0)
+    }
+
+    #[inline]
+    pub(crate) fn write(&self, port: &mut Port, core: usize) {
+        port.put(Field::Ti, core as u64, self.bits);
+    }
+
+    pub(crate) fn read(&self, bits: &mut BitReader<'_>) -> Option<usize> {
+        usize::try_from(bits.get(self.bits)?).ok().filter(|&core| core < self.threads())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bits_of_an_index() {
+        let bits = |threads: u32, cores| Cores::new(0..threads, cores).map(|cores| cores.bits);
+        assert_eq!([1, 2, 3, 4, 5, 8, 9].map(|threads| bits(threads, None).unwrap()), [0, 1, 2, 2, 3, 3, 4]);
+        assert_eq!(bits(2, Some(8)), Ok(3));
+        assert_eq!(bits(3, Some(2)), Err(TooFewCores { threads: 3, cores: 2 }));
+        assert_eq!(bits(0, None), Ok(0));
+    }
+}

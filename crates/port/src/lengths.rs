@@ -1,0 +1,94 @@
+//! How many bits the values of a field need, and which sizes of chunks suit them (Tewar 2015, Figures 4.9 to 4.11).
+
+use crate::chunks::Chunks;
+
+/// Values by the bits they need.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Lengths {
+    counts: [u64; 65],
+}
+
+impl Default for Lengths {
+    fn default() -> Self {
+        Self { counts: [0; 65] }
+    }
+}
+
+impl Lengths {
+    #[inline]
+    pub fn add(&mut self, value: u64) {
+        self.counts[64 - value.leading_zeros() as usize] += 1;
+    }
+
+    pub fn merge(&mut self, other: &Self) {
+        self.counts.iter_mut().zip(other.counts).for_each(|(own, other)| *own += other);
+    }
+
+    pub(crate) fn halve(&mut self) {
+        self.counts.iter_mut().for_each(|count| *count /= 2);
+    }
+
+    /// All values.
+    #[must_use]
+    pub fn total(&self) -> u64 {
+        self.counts.iter().sum()
+    }
+
+    /// The share of values that need at most so many bits, for 1 bit (which 0 needs, too) and more, up to where it is all of them.
+    #[must_use]
+    pub fn cumulative(&self) -> Vec<f64> {
+        let total = self.total().max(1) as f64;
+        let last = self.counts.iter().rposition(|&count| count > 0).unwrap_or(0).max(1);
+        let mut sum = self.counts[0];
+        let mut share = |count: &u64| {
+            sum += count;
+            sum as f64 / total
+        };
+        self.counts[1..=last].iter().map(&mut share).collect()
+    }
+
+    /// The bits that all values take in such chunks.
+    #[must_use]
+    pub fn bits(&self, chunks: &Chunks) -> u64 {
+        (0..)
+            .zip(self.counts)
+            .filter(|&(_, count)| count > 0)
+            .map(|(length, count)| count * u64::from(chunks.bits(length)))
+            .sum()
+    }
+
+    /// The sizes, 1 to `max`, with which values take the fewest bits, and how many.
+    #[must_use]
+    pub fn best(&self, max: u32) -> (Chunks, u64) {
+        let sizes = (1..=max).flat_map(|first| (1..=max).map(move |next| Chunks::variable(first, next)));
+        sizes.map(|chunks| (chunks, self.bits(&chunks))).min_by_key(|&(_, bits)| bits).unwrap_or((Chunks::fixed(8), 0))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(values: &[u64]) -> Lengths {
+        let mut lengths = Lengths::default();
+        values.iter().for_each(|&value| lengths.add(value));
+        lengths
+    }
+
+    #[test]
+    fn shares() {
+        assert_eq!(of(&[0, 1, 2, 15]).cumulative(), [0.5, 0.75, 0.75, 1.0]);
+        assert_eq!(of(&[]).cumulative(), [0.0]);
+        assert_eq!(of(&[u64::MAX]).cumulative().len(), 64);
+    }
+
+    #[test]
+    fn the_best_sizes_are_found() {
+        let lengths = of(&[9, 10, 11, 12, 13]);
+        let (chunks, bits) = lengths.best(6);
+        assert_eq!((chunks.sizes().0, bits), (4, 25));
+        for first in 1..=6 {
+            assert!((1..=6).all(|next| lengths.bits(&Chunks::new(first, next).unwrap()) >= bits));
+        }
+    }
+}

@@ -1,0 +1,290 @@
+//! Messages of control flow as bits: the thread, a count, and the target of an indirect branch as the difference to the one before
+//! (Tewar 2015, Figures 4.4 and 4.5). mcfNX_b counts instructions, mcfTR_b and mcfTR_e count branches; otherwise they are the same.
+//!
+//! Whether a target follows, the message does not say: whoever reads has the program, and knows what the branch is that the count leads to. An exception is a
+//! count of 0, which no branch has, then the number of instructions since the last message and where execution went on.
+
+use filter::traptor::{Message, Messages, Told};
+use mtrace::flow::Source;
+
+use crate::bits::BitReader;
+use crate::chunks::{Chunks, Coding};
+use crate::cores::Cores;
+use crate::count::{Field, Port};
+
+/// How the target of an exception is written, which Tewar 2015 leaves open.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ExceptionTarget {
+    /// Like that of a branch.
+    #[default]
+    Difference,
+    /// As a whole, in 64 bits.
+    Full,
+}
+
+/// How each field is written.
+#[derive(Clone, Debug)]
+pub struct FlowCodings {
+    /// What the count is called: [`Field::Sl`] or [`Field::BCnt`].
+    pub counted: Field,
+    pub count: Coding,
+    pub instructions: Coding,
+    pub target: Coding,
+    pub exception_target: ExceptionTarget,
+}
+
+impl FlowCodings {
+    /// Counts in chunks of 8 bits, targets in chunks of 32.
+    #[must_use]
+    pub fn fixed(counted: Field) -> Self {
+        let [count, instructions] = [Coding::Chunks(Chunks::fixed(8)), Coding::Chunks(Chunks::fixed(8))];
+        let target = Coding::Chunks(Chunks::fixed(32));
+        Self { counted, count, instructions, target, exception_target: ExceptionTarget::Difference }
+    }
+}
+
+/// What both sides know: how fields are written, and the last target of each core.
+#[derive(Clone, Debug)]
+struct Codec {
+    cores: Cores,
+    codings: FlowCodings,
+    targets: Vec<u64>,
+}
+
+impl Codec {
+    fn new(cores: Cores, codings: FlowCodings) -> Self {
+        let targets = vec![0; cores.threads()];
+        Self { cores, codings, targets }
+    }
+
+    /// `field` is [`Field::DiffTA`] or [`Field::Eta`].
+    fn write_target(&mut self, port: &mut Port, core: usize, target: u64, field: Field) {
+        let difference = target.wrapping_sub(std::mem::replace(&mut self.targets[core], target)) as i64;
+        port.put(if field == Field::Eta { field } else { Field::Sign }, u64::from(difference < 0), 1);
+        self.codings.target.write(port, field, difference.unsigned_abs());
+    }
+
+    fn read_target(&mut self, bits: &mut BitReader<'_>, core: usize) -> Option<u64> {
+        let negative = bits.get(1)? == 1;
+        let size = self.codings.target.read(bits)?;
+        let last = self.targets.get_mut(core)?;
+        *last = if negative { last.wrapping_sub(size) } else { last.wrapping_add(size) };
+        Some(*last)
+    }
+}
+
+/// Writes messages to a port.
+#[derive(Clone, Debug)]
+pub struct FlowWriter {
+    codec: Codec,
+    pub port: Port,
+}
+
+impl FlowWriter {
+    #[must_use]
+    pub fn new(cores: Cores, codings: FlowCodings, port: Port) -> Self {
+        Self { codec: Codec::new(cores, codings), port }
+    }
+
+    /// A message of the thread on `core` goes out.
+    pub fn tell(&mut self, core: usize, message: Message) {
+        let Self { codec, port } = self;
+        port.messages += 1;
+        codec.cores.write(port, core);
+        match message {
+            Message::Outcome { branches } => codec.codings.count.write(port, codec.codings.counted, branches),
+            Message::Target { branches, target } => {
+                codec.codings.count.write(port, codec.codings.counted, branches);
+                codec.write_target(port, core, target, Field::DiffTA);
+            }
+            Message::Exception { instructions, target } => {
+                codec.codings.count.write(port, codec.codings.counted, 0);
+                codec.codings.instructions.write(port, Field::ICnt, instructions);
+                match codec.codings.exception_target {
+                    ExceptionTarget::Difference => codec.write_target(port, core, target, Field::Eta),
+                    ExceptionTarget::Full => port.put(Field::Eta, target, 64),
+                }
+            }
+        }
+    }
+}
+
+/// A message as far as it can be read without knowing the program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Head {
+    Branch { core: usize, count: u64 },
+    Exception { core: usize, instructions: u64, target: u64 },
+}
+
+/// Reads messages back, each when it is due: they come in the order in which everything happened.
+#[derive(Clone, Debug)]
+pub struct FlowReader<'b> {
+    codec: Codec,
+    bits: BitReader<'b>,
+    /// The next one.
+    head: Option<Head>,
+    /// The core of the thread that is asked about.
+    core: usize,
+    pub messages: u64,
+}
+
+impl<'b> FlowReader<'b> {
+    #[must_use]
+    pub fn new(cores: Cores, codings: FlowCodings, bits: BitReader<'b>) -> Self {
+        let mut reader = Self { codec: Codec::new(cores, codings), bits, head: None, core: 0, messages: 0 };
+        reader.head = reader.read_head();
+        reader
+    }
+
+    /// Whether every bit was used.
+    #[must_use]
+    pub fn is_exhausted(&self) -> bool {
+        self.head.is_none() && self.bits.is_empty()
+    }
+
+    fn read_head(&mut self) -> Option<Head> {
+        let Self { codec, bits, .. } = self;
+        let core = codec.cores.read(bits)?;
+        let count = codec.codings.count.read(bits)?;
+        if count > 0 {
+            return Some(Head::Branch { core, count });
+        }
+        let instructions = codec.codings.instructions.read(bits)?;
+        let target = match codec.codings.exception_target {
+            ExceptionTarget::Difference => codec.read_target(bits, core)?,
+            ExceptionTarget::Full => bits.get(64)?,
+        };
+        Some(Head::Exception { core, instructions, target })
+    }
+
+    fn advance(&mut self) {
+        self.messages += 1;
+        self.head = self.read_head();
+    }
+}
+
+impl Messages for FlowReader<'_> {
+    fn branch(&mut self, number: u64, is_indirect: bool) -> Option<Told> {
+        match self.head? {
+            Head::Branch { core, count } if core == self.core && count == number => {}
+            _ => return None,
+        }
+        let told = if is_indirect {
+            self.codec.read_target(&mut self.bits, self.core).map(Told::To)
+        } else {
+            Some(Told::Otherwise)
+        };
+        self.advance();
+        told
+    }
+
+    fn exception(&mut self, number: u64) -> Option<u64> {
+        match self.head? {
+            Head::Exception { core, instructions, target } if core == self.core && instructions == number => {
+                self.advance();
+                Some(target)
+            }
+            _ => None,
+        }
+    }
+}
+
+impl Source for FlowReader<'_> {
+    type Messages = Self;
+
+    #[inline]
+    fn of(&mut self, thread: u32) -> &mut Self {
+        self.core = self.codec.cores.of(thread);
+        self
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn text(bytes: &[u8], bits: u64) -> String {
+        let all: String = bytes.iter().map(|byte| format!("{byte:08b}")).collect();
+        all[..bits as usize].to_owned()
+    }
+
+    fn written(threads: u32, codings: FlowCodings, messages: &[(usize, Message)]) -> (String, Port) {
+        let mut writer = FlowWriter::new(Cores::new(0..threads, None).unwrap(), codings, Port::writing());
+        messages.iter().for_each(|&(core, message)| writer.tell(core, message));
+        let bytes = writer.port.finish();
+        (text(&bytes, writer.port.bits()), writer.port)
+    }
+
+    fn variable() -> FlowCodings {
+        let coding = |first, next| Coding::Chunks(Chunks::new(first, next).unwrap());
+        FlowCodings {
+            count: coding(4, 2),
+            instructions: coding(4, 2),
+            target: coding(3, 5),
+            ..FlowCodings::fixed(Field::BCnt)
+        }
+    }
+
+    /// Worked out on paper: Ti (2 bits for 4 threads), bCnt in (4,2), sign, |diffTA| in (3,5).
+    #[test]
+    fn mcftr_e_by_hand() {
+        let messages = [
+            (0, Message::Outcome { branches: 3 }),
+            (2, Message::Target { branches: 17, target: 0x1a }),
+            (2, Message::Target { branches: 1, target: 0x19 }),
+            (3, Message::Exception { instructions: 5, target: 2 }),
+        ];
+        let (stream, port) = written(4, variable(), &messages);
+        let expected = ["00 0011 0", "10 0001 1 01 0 0 010 1 00011 0", "10 0001 0 1 001 0", "11 0000 0 0101 0 0 010 0"];
+        assert_eq!(stream, expected.concat().replace(' ', ""));
+        let fields =
+            [Field::Ti, Field::BCnt, Field::Sign, Field::DiffTA, Field::ICnt, Field::Eta].map(|field| port.of(field));
+        assert_eq!(fields, [8, 23, 2, 14, 5, 5]);
+        assert_eq!((port.messages, port.bits()), (4, stream.len() as u64));
+    }
+
+    /// Worked out on paper: no thread, SL in 8 bits, sign, |diffTA| in 32 bits.
+    #[test]
+    fn mcfnx_b_by_hand() {
+        let messages = [
+            (0, Message::Outcome { branches: 15 }),
+            (0, Message::Outcome { branches: 300 }),
+            (0, Message::Target { branches: 5, target: 0x80488e9 }),
+            (0, Message::Target { branches: 5, target: 0x1_0000_0000 }),
+        ];
+        let (stream, port) = written(1, FlowCodings::fixed(Field::Sl), &messages);
+        let expected = [
+            "00001111 0",
+            "00101100 1 00000001 0",
+            "00000101 0 0 00001000000001001000100011101001 0",
+            "00000101 0 0 11110111111110110111011100010111 0",
+        ];
+        assert_eq!(stream, expected.concat().replace(' ', ""));
+        assert_eq!([Field::Sl, Field::Sign, Field::DiffTA, Field::Ti].map(|field| port.of(field)), [45, 2, 66, 0]);
+    }
+
+    #[test]
+    fn an_exception_target_can_be_written_as_a_whole() {
+        let codings = FlowCodings { exception_target: ExceptionTarget::Full, ..variable() };
+        let (_, port) = written(1, codings, &[(0, Message::Exception { instructions: 1, target: 7 })]);
+        assert_eq!((port.of(Field::Eta), port.bits()), (64, 74));
+    }
+
+    #[test]
+    fn whoever_reads_must_know_the_branches() {
+        let cores = Cores::new(0..2, None).unwrap();
+        let mut writer = FlowWriter::new(cores.clone(), variable(), Port::writing());
+        writer.tell(1, Message::Target { branches: 2, target: 0xffff_8000_0000_0000 });
+        writer.tell(0, Message::Outcome { branches: 1 });
+        writer.tell(1, Message::Exception { instructions: 9, target: 3 });
+        let bytes = writer.port.finish();
+        let mut reader = FlowReader::new(cores, variable(), BitReader::new(&bytes, writer.port.bits()));
+        assert_eq!(reader.of(0).branch(1, false), None);
+        assert_eq!((reader.of(1).branch(1, true), reader.of(1).exception(9)), (None, None));
+        assert_eq!(reader.of(1).branch(2, true), Some(Told::To(0xffff_8000_0000_0000)));
+        assert_eq!(reader.of(0).branch(1, false), Some(Told::Otherwise));
+        assert_eq!((reader.of(1).exception(8), reader.is_exhausted()), (None, false));
+        assert_eq!((reader.of(1).exception(9), reader.is_exhausted()), (Some(3), true));
+        assert_eq!(reader.messages, 3);
+    }
+}

@@ -1,0 +1,237 @@
+//! Packets that carry outcomes of several branches, or a target: what commercial trace units send. Unlike messages, packets can be read without
+//! knowing the program, and come when they are full, not when something happens.
+
+use std::collections::VecDeque;
+
+use filter::traptor::{Kind, Site, Went};
+use mtrace::control::{End, Show, Tell};
+use predict::Ras;
+
+use crate::bits::BitReader;
+use crate::cores::Cores;
+use crate::count::Port;
+
+/// What packets tell, in the order in which it happened to a thread.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Item {
+    Outcome(bool),
+    Target(u64),
+    /// Instructions are counted from the last item on.
+    Exception {
+        instructions: u64,
+        target: u64,
+    },
+}
+
+/// A way of making packets, and of reading them; each side has one of its own.
+pub trait Packing {
+    /// How many returns it remembers: one that is where it should be is told as an outcome, taken. 0: all are told by their targets.
+    const RETURNS: usize;
+    fn new(cores: Cores) -> Self;
+    fn item(&mut self, port: &mut Port, core: usize, item: Item);
+    /// Whatever is not full goes out.
+    fn finish(&mut self, port: &mut Port);
+    /// Reads the next packet, and shows whose it is and what is in it; `None` if there is none, or if it makes no sense.
+    fn read(&mut self, bits: &mut BitReader<'_>, show: impl FnMut(usize, Item)) -> Option<()>;
+}
+
+/// What both sides know of a thread.
+#[derive(Clone, Debug)]
+struct Thread {
+    returns: Ras,
+    /// Since the last item.
+    instructions: u64,
+}
+
+fn threads(cores: &Cores, returns: usize) -> Vec<Thread> {
+    let returns = Ras::new(returns).expect("a legal number of returns");
+    vec![Thread { returns, instructions: 0 }; cores.threads()]
+}
+
+/// Makes packets of what is executed.
+#[derive(Clone, Debug)]
+pub struct PacketTeller<P> {
+    cores: Cores,
+    threads: Vec<Thread>,
+    core: usize,
+    packing: P,
+    pub port: Port,
+}
+
+impl<P: Packing> PacketTeller<P> {
+    #[must_use]
+    pub fn new(cores: Cores, port: Port) -> Self {
+        let (threads, packing) = (threads(&cores, P::RETURNS), P::new(cores.clone()));
+        Self { cores, threads, core: 0, packing, port }
+    }
+
+    /// Nothing more comes.
+    pub fn finish(&mut self) {
+        self.packing.finish(&mut self.port);
+    }
+
+    fn item(&mut self, item: Item) {
+        self.threads[self.core].instructions = 0;
+        self.packing.item(&mut self.port, self.core, item);
+    }
+}
+
+impl<P: Packing> Tell for PacketTeller<P> {
+    fn thread(&mut self, thread: u32) {
+        self.core = self.cores.of(thread);
+    }
+
+    fn elsewhere(&mut self, target: u64) {
+        let instructions = self.threads[self.core].instructions;
+        self.item(Item::Exception { instructions, target });
+    }
+
+    #[inline]
+    fn step(&mut self, instructions: u64, end: &End) {
+        let thread = &mut self.threads[self.core];
+        thread.instructions += instructions;
+        let End::Branch(site, went) = *end else { return };
+        match (site.kind, went) {
+            (Kind::Call, _) => thread.returns.call(site.behind),
+            (Kind::Return, Went::To(target)) if thread.returns.ret(target) => self.item(Item::Outcome(true)),
+            (_, Went::Taken(taken)) => self.item(Item::Outcome(taken)),
+            (kind, Went::To(target)) => {
+                if kind == Kind::IndirectCall {
+                    thread.returns.call(site.behind);
+                }
+                self.item(Item::Target(target));
+            }
+        }
+    }
+}
+
+/// The mirror image of [`PacketTeller`].
+#[derive(Clone, Debug)]
+pub struct PacketShower<'b, P> {
+    cores: Cores,
+    threads: Vec<(Thread, VecDeque<Item>)>,
+    core: usize,
+    packing: P,
+    bits: BitReader<'b>,
+    pub packets: u64,
+}
+
+impl<'b, P: Packing> PacketShower<'b, P> {
+    #[must_use]
+    pub fn new(cores: Cores, bits: BitReader<'b>) -> Self {
+        let threads = threads(&cores, P::RETURNS).into_iter().map(|thread| (thread, VecDeque::new())).collect();
+        let packing = P::new(cores.clone());
+        Self { cores, threads, core: 0, packing, bits, packets: 0 }
+    }
+
+    /// Whether every bit and every item was used.
+    #[must_use]
+    pub fn is_exhausted(&self) -> bool {
+        self.bits.is_empty() && self.threads.iter().all(|(_, items)| items.is_empty())
+    }
+
+    /// The next item of the thread; reads packets of others on the way to it.
+    fn peek(&mut self) -> Option<Item> {
+        while self.threads[self.core].1.is_empty() {
+            let threads = &mut self.threads;
+            self.packing.read(&mut self.bits, |core, item| threads[core].1.push_back(item))?;
+            self.packets += 1;
+        }
+        self.threads[self.core].1.front().copied()
+    }
+
+    /// Takes it.
+    fn advance(&mut self) -> &mut Thread {
+        let (thread, items) = &mut self.threads[self.core];
+        items.pop_front();
+        thread.instructions = 0;
+        thread
+    }
+}
+
+impl<P: Packing> Show for PacketShower<'_, P> {
+    fn thread(&mut self, thread: u32) {
+        self.core = self.cores.of(thread);
+    }
+
+    fn elsewhere(&mut self) -> Option<u64> {
+        match self.peek()? {
+            Item::Exception { instructions, target } if instructions == self.threads[self.core].0.instructions => {
+                self.advance();
+                Some(target)
+            }
+            _ => None,
+        }
+    }
+
+    fn instructions(&mut self, count: u64) {
+        self.threads[self.core].0.instructions += count;
+    }
+
+    fn branch(&mut self, site: &Site) -> Option<Went> {
+        let returns = &mut self.threads[self.core].0.returns;
+        if matches!(site.kind, Kind::Call | Kind::IndirectCall) {
+            returns.call(site.behind);
+        }
+        let expected = if site.kind == Kind::Return { returns.pop() } else { None };
+        match (site.kind, self.peek().filter(|_| site.kind != Kind::Call)?) {
+            (Kind::Conditional, Item::Outcome(taken)) => {
+                self.advance();
+                Some(Went::Taken(taken))
+            }
+            (Kind::Return, Item::Outcome(true)) => {
+                self.advance();
+                expected.map(Went::To)
+            }
+            (kind, Item::Target(target)) if kind != Kind::Conditional => {
+                self.advance();
+                Some(Went::To(target))
+            }
+            _ => None,
+        }
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use proptest::prelude::*;
+    use proptest::test_runner::TestRunner;
+
+    use super::*;
+
+    fn item() -> impl Strategy<Value = Item> {
+        let address = (any::<u64>(), 0u32..64).prop_map(|(value, shift)| value >> shift);
+        (0u8..20, any::<bool>(), address, 0u64..1000).prop_map(|(kind, taken, target, instructions)| match kind {
+            0 => Item::Exception { instructions, target },
+            1..4 => Item::Target(target),
+            _ => Item::Outcome(taken),
+        })
+    }
+
+    /// Items of three threads, packed and unpacked; and what was cut or changed does no harm.
+    pub(crate) fn check_items<P: Packing>() {
+        let items = proptest::collection::vec((0usize..3, item()), 0..300);
+        let run = |(items, cut, changed): (Vec<(usize, Item)>, usize, u8)| {
+            let cores = Cores::new(0..3, None).unwrap();
+            let (mut port, mut packing) = (Port::writing(), P::new(cores.clone()));
+            items.iter().for_each(|&(core, item)| packing.item(&mut port, core, item));
+            packing.finish(&mut port);
+            let mut bytes = port.finish();
+            let (mut bits, mut reading) = (BitReader::new(&bytes, port.bits()), P::new(cores.clone()));
+            let mut shown = [const { Vec::new() }; 3];
+            while reading.read(&mut bits, |core, item| shown[core].push(item)).is_some() {}
+            prop_assert!(bits.is_empty());
+            for (core, shown) in shown.iter().enumerate() {
+                let own: Vec<Item> = items.iter().filter(|(own, _)| *own == core).map(|&(_, item)| item).collect();
+                prop_assert_eq!(shown, &own);
+            }
+            if let Some(byte) = bytes.get_mut(cut) {
+                *byte ^= changed;
+                let (mut bits, mut reading) = (BitReader::new(&bytes, port.bits() - cut as u64), P::new(cores));
+                while reading.read(&mut bits, |_, _| ()).is_some() {}
+            }
+            Ok(())
+        };
+        TestRunner::default().run(&(items, 0usize..400, any::<u8>()), run).unwrap();
+    }
+}

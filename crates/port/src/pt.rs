@@ -1,0 +1,170 @@
+//! Packets in the manner of Intel's Processor Trace (Intel SDM, volume 3, chapter on Intel PT): a byte with up to six outcomes (TNT), and targets (TIP) of which
+//! those bytes are left out that the last one had, too. A return to where its call said is an outcome, taken.
+//!
+//! What is different: a thread index comes before each packet, as all share a port; an interruption has the number of instructions since the last
+//! branch, in place of an address that does not tell how often a loop without branches went round; there are no packets for synchronisation and time.
+
+use crate::bits::BitReader;
+use crate::chunks::{Chunks, Coding};
+use crate::cores::Cores;
+use crate::count::{Field, Port};
+use crate::packet::{Item, Packing};
+
+const OUTCOMES_MAX: u32 = 6;
+const OPCODE_BITS: u32 = 5;
+/// A target, and what comes before one that no branch led to.
+const TIP: u64 = 0b01101;
+const FUP: u64 = 0b11101;
+
+/// How many bytes of a target are there, and what that is called.
+const KINDS: [(u64, u32); 4] = [(1, 2), (2, 4), (3, 6), (6, 8)];
+
+/// The kind of packet that says `target` to somebody who knows `last`.
+fn kind(target: u64, last: u64) -> (u64, u32) {
+    let is_extended = (target as i64) << 16 >> 16 == target as i64;
+    match target ^ last {
+        changed if changed >> 16 == 0 => KINDS[0],
+        changed if changed >> 32 == 0 => KINDS[1],
+        _ if is_extended => KINDS[2],
+        _ => KINDS[3],
+    }
+}
+
+/// The target that `value` says in so many bytes to somebody who knows `last`.
+fn target(value: u64, bytes: u32, last: u64) -> u64 {
+    match bytes {
+        2 | 4 => last >> (8 * bytes) << (8 * bytes) | value,
+        6 => ((value << 16) as i64 >> 16) as u64,
+        _ => value,
+    }
+}
+
+/// Outcomes that are not told yet, the last one lowest, and the last target.
+#[derive(Clone, Copy, Debug, Default)]
+struct Thread {
+    outcomes: u64,
+    count: u32,
+    target: u64,
+}
+
+fn instructions() -> Coding {
+    Coding::Chunks(Chunks::fixed(8))
+}
+
+#[derive(Clone, Debug)]
+pub struct Pt {
+    cores: Cores,
+    threads: Vec<Thread>,
+}
+
+impl Pt {
+    /// The byte of outcomes: zeros, a one, the outcomes, a zero.
+    fn flush(&mut self, port: &mut Port, core: usize) {
+        let Thread { outcomes, count, .. } = &mut self.threads[core];
+        if *count > 0 {
+            port.messages += 1;
+            self.cores.write(port, core);
+            port.put(Field::Header, 1, 7 - *count);
+            port.put(Field::Map, *outcomes, *count);
+            port.put(Field::Header, 0, 1);
+            (*outcomes, *count) = (0, 0);
+        }
+    }
+
+    fn target(&mut self, port: &mut Port, core: usize, target: u64) {
+        let last = std::mem::replace(&mut self.threads[core].target, target);
+        let (name, bytes) = kind(target, last);
+        port.put(Field::Header, name << OPCODE_BITS | TIP, 8);
+        port.put_bytes(Field::DiffTA, &target.to_le_bytes()[..bytes as usize]);
+    }
+
+    /// What is behind a byte that says that a target comes.
+    fn read_target(&mut self, bits: &mut BitReader<'_>, core: usize, byte: u64) -> Option<u64> {
+        let &(_, bytes) = KINDS.iter().find(|&&(name, _)| name << OPCODE_BITS | TIP == byte)?;
+        let mut value = 0;
+        for place in 0..bytes {
+            value |= bits.get(8)? << (8 * place);
+        }
+        let last = &mut self.threads.get_mut(core)?.target;
+        *last = target(value, bytes, *last);
+        Some(*last)
+    }
+}
+
+impl Packing for Pt {
+    const RETURNS: usize = 64;
+
+    fn new(cores: Cores) -> Self {
+        let threads = vec![Thread::default(); cores.threads()];
+        Self { cores, threads }
+    }
+
+    fn item(&mut self, port: &mut Port, core: usize, item: Item) {
+        if let Item::Outcome(taken) = item {
+            let thread = &mut self.threads[core];
+            thread.outcomes = thread.outcomes << 1 | u64::from(taken);
+            thread.count += 1;
+            if thread.count == OUTCOMES_MAX {
+                self.flush(port, core);
+            }
+            return;
+        }
+        self.flush(port, core);
+        port.messages += 1;
+        self.cores.write(port, core);
+        match item {
+            Item::Exception { instructions: number, target } => {
+                port.put(Field::Header, FUP, 8);
+                instructions().write(port, Field::ICnt, number);
+                self.target(port, core, target);
+            }
+            Item::Target(target) => self.target(port, core, target),
+            Item::Outcome(_) => {}
+        }
+    }
+
+    fn finish(&mut self, port: &mut Port) {
+        (0..self.threads.len()).for_each(|core| self.flush(port, core));
+    }
+
+    fn read(&mut self, bits: &mut BitReader<'_>, mut show: impl FnMut(usize, Item)) -> Option<()> {
+        let core = self.cores.read(bits)?;
+        let byte = bits.get(8)?;
+        if byte & 1 == 0 {
+            let stop = byte.checked_ilog2()?;
+            (1..stop).rev().for_each(|place| show(core, Item::Outcome(byte >> place & 1 == 1)));
+        } else if byte == FUP {
+            let instructions = instructions().read(bits)?;
+            let byte = bits.get(8)?;
+            let target = self.read_target(bits, core, byte)?;
+            show(core, Item::Exception { instructions, target });
+        } else {
+            let target = self.read_target(bits, core, byte)?;
+            show(core, Item::Target(target));
+        }
+        Some(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::packet::tests::check_items;
+
+    /// As in the manual: a short TNT packet, a TIP packet of which two bytes have changed.
+    #[test]
+    fn by_hand() {
+        let mut port = Port::writing();
+        let mut pt = Pt::new(Cores::new(0..1, None).unwrap());
+        for item in [Item::Target(0x40_1000), Item::Outcome(true), Item::Outcome(false), Item::Target(0x40_20f0)] {
+            pt.item(&mut port, 0, item);
+        }
+        pt.finish(&mut port);
+        assert_eq!(port.finish(), [0x4d, 0x00, 0x10, 0x40, 0x00, 0b0000_1100, 0x2d, 0xf0, 0x20]);
+    }
+
+    #[test]
+    fn items_come_back() {
+        check_items::<Pt>();
+    }
+}

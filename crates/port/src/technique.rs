@@ -1,0 +1,295 @@
+//! Techniques by name: what is told, and how it is written.
+
+use cache::{Cover, Geometry, IllegalGeometry, Replacement};
+use filter::cfiat::{Shape, Trust};
+use filter::traptor::{Sizes, TaggedPredictors};
+use predict::{Budget, IllegalSize};
+use thiserror::Error;
+
+use crate::chunks::{Chunks, Coding};
+use crate::count::Field;
+use crate::message::{ExceptionTarget, FlowCodings};
+use crate::nexus::Streams;
+
+/// What is told, and how it is written. The first six are those of Tewar 2015.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Technique {
+    McfNxB,
+    McfTrB,
+    McfTrE,
+    McfTrA,
+    McfTgE,
+    McfTgA,
+    McfEt,
+    McfPt,
+    MlvNxB,
+    MlvCfB,
+    MlvCfE,
+    MlvCfA,
+    MlvCcE,
+}
+
+/// What a technique tells of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Subject {
+    Flow,
+    Loads,
+}
+
+impl Technique {
+    pub const ALL: [Self; 13] = [
+        Self::McfNxB,
+        Self::McfTrB,
+        Self::McfTrE,
+        Self::McfTrA,
+        Self::McfTgE,
+        Self::McfTgA,
+        Self::McfEt,
+        Self::McfPt,
+        Self::MlvNxB,
+        Self::MlvCfB,
+        Self::MlvCfE,
+        Self::MlvCfA,
+        Self::MlvCcE,
+    ];
+
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::McfNxB => "mcfNX_b",
+            Self::McfTrB => "mcfTR_b",
+            Self::McfTrE => "mcfTR_e",
+            Self::McfTrA => "mcfTR_a",
+            Self::McfTgE => "mcfTG_e",
+            Self::McfTgA => "mcfTG_a",
+            Self::McfEt => "mcfET",
+            Self::McfPt => "mcfPT",
+            Self::MlvNxB => "mlvNX_b",
+            Self::MlvCfB => "mlvCF_b",
+            Self::MlvCfE => "mlvCF_e",
+            Self::MlvCfA => "mlvCF_a",
+            Self::MlvCcE => "mlvCC_e",
+        }
+    }
+
+    #[must_use]
+    pub fn called(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|technique| technique.name() == name)
+    }
+
+    #[must_use]
+    pub fn subject(self) -> Subject {
+        if self < Self::MlvNxB { Subject::Flow } else { Subject::Loads }
+    }
+
+    /// What it is compared with.
+    #[must_use]
+    pub fn baseline(self) -> Self {
+        match self.subject() {
+            Subject::Flow => Self::McfNxB,
+            Subject::Loads => Self::MlvNxB,
+        }
+    }
+
+    #[must_use]
+    pub fn filter(self) -> Filter {
+        match self {
+            Self::McfNxB => Filter::Nexus,
+            Self::McfTrB | Self::McfTrE | Self::McfTrA => Filter::Traptor,
+            Self::McfTgE | Self::McfTgA => Filter::Tagged,
+            Self::McfEt => Filter::Etrace,
+            Self::McfPt => Filter::Pt,
+            Self::MlvNxB => Filter::AllLoads,
+            Self::MlvCfB | Self::MlvCfE | Self::MlvCfA => Filter::Cfiat,
+            Self::MlvCcE => Filter::CoherentCfiat,
+        }
+    }
+
+    fn style(self) -> Style {
+        match self {
+            Self::McfTrE | Self::McfTgE | Self::MlvCfE | Self::MlvCcE => Style::Variable,
+            Self::McfTrA | Self::McfTgA | Self::MlvCfA => Style::Adaptive,
+            _ => Style::Fixed,
+        }
+    }
+
+    /// How its messages are written, if they tell of control flow.
+    #[must_use]
+    pub fn flow_codings(self, settings: &Settings) -> FlowCodings {
+        let counted = if self == Self::McfNxB { Field::Sl } else { Field::BCnt };
+        let (style, sizes) = (self.style(), &settings.sizes);
+        FlowCodings {
+            counted,
+            count: style.coding(8, sizes.branches),
+            instructions: style.coding(8, sizes.instructions),
+            target: style.coding(32, sizes.target),
+            exception_target: settings.exception_target,
+        }
+    }
+
+    /// How it counts the loads that it does not tell, if it leaves any out.
+    #[must_use]
+    pub fn load_coding(self, settings: &Settings) -> Option<Coding> {
+        (self != Self::MlvNxB).then(|| self.style().coding(8, settings.sizes.loads))
+    }
+}
+
+/// Who decides what is told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Filter {
+    Nexus,
+    Traptor,
+    /// TRaptor with predictors of the TAGE family.
+    Tagged,
+    Etrace,
+    Pt,
+    AllLoads,
+    Cfiat,
+    /// With caches that know of each other.
+    CoherentCfiat,
+}
+
+impl Filter {
+    /// Whether it has predictors or caches, which come in sizes.
+    #[must_use]
+    pub fn is_configured(self) -> bool {
+        matches!(self, Self::Traptor | Self::Tagged | Self::Cfiat | Self::CoherentCfiat)
+    }
+}
+
+/// How numbers are written.
+#[derive(Clone, Copy, Debug)]
+enum Style {
+    Fixed,
+    Variable,
+    Adaptive,
+}
+
+impl Style {
+    fn coding(self, fixed: u32, variable: Chunks) -> Coding {
+        match self {
+            Self::Fixed => Coding::Chunks(Chunks::fixed(fixed)),
+            Self::Variable => Coding::Chunks(variable),
+            Self::Adaptive => Coding::adaptive(variable),
+        }
+    }
+}
+
+/// Sizes of variable chunks (Tewar 2015, section 4.3.4).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ChunkSizes {
+    pub branches: Chunks,
+    pub instructions: Chunks,
+    pub target: Chunks,
+    pub loads: Chunks,
+}
+
+impl Default for ChunkSizes {
+    fn default() -> Self {
+        Self {
+            branches: Chunks::variable(4, 2),
+            instructions: Chunks::variable(4, 2),
+            target: Chunks::variable(3, 5),
+            loads: Chunks::variable(2, 2),
+        }
+    }
+}
+
+/// Whatever does not depend on the size of predictors and caches.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Settings {
+    pub sizes: ChunkSizes,
+    pub streams: Streams,
+    pub exception_target: ExceptionTarget,
+}
+
+/// How large predictors and caches are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Config {
+    pub name: &'static str,
+    /// In place of gshare and target buffer.
+    pub tage: Budget,
+    pub gshare: usize,
+    pub ras: usize,
+    pub ibtb: usize,
+    pub cache_bytes: u64,
+    pub line_bytes: u64,
+    pub ways: usize,
+    /// Bytes of a first-access flag.
+    pub granularity: u64,
+}
+
+impl Config {
+    /// Tewar 2015, section 4.3.3.
+    pub const SMALL: Self = Self {
+        name: "small",
+        tage: Budget::Small,
+        gshare: 512,
+        ras: 8,
+        ibtb: 0,
+        cache_bytes: 16 << 10,
+        line_bytes: 64,
+        ways: 4,
+        granularity: 4,
+    };
+    pub const MEDIUM: Self = Self {
+        name: "medium",
+        tage: Budget::Medium,
+        gshare: 1024,
+        ras: 16,
+        ibtb: 16,
+        cache_bytes: 32 << 10,
+        ..Self::SMALL
+    };
+    pub const LARGE: Self = Self {
+        name: "large",
+        tage: Budget::Large,
+        gshare: 4096,
+        ras: 32,
+        ibtb: 64,
+        cache_bytes: 64 << 10,
+        ..Self::SMALL
+    };
+
+    #[must_use]
+    pub fn predictors(&self) -> Sizes {
+        Sizes { gshare: self.gshare, ras: self.ras, ibtb: self.ibtb, ..Sizes::default() }
+    }
+
+    pub fn tagged_predictors(&self) -> Result<TaggedPredictors, IllegalSize> {
+        TaggedPredictors::new(self.tage, self.ras)
+    }
+
+    pub fn cache(&self) -> Result<Shape, IllegalGeometry> {
+        Ok(Shape {
+            geometry: Geometry::new(self.cache_bytes, self.line_bytes, self.ways)?,
+            replacement: Replacement::RoundRobin,
+            granularity: self.granularity,
+            cover: Cover::default(),
+            trust: Trust::Values,
+        })
+    }
+}
+
+/// Something that cannot be built.
+#[derive(Debug, Error)]
+pub enum IllegalConfig {
+    #[error(transparent)]
+    Predictor(#[from] IllegalSize),
+    #[error(transparent)]
+    Cache(#[from] IllegalGeometry),
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_unique_and_found() {
+        for technique in Technique::ALL {
+            assert_eq!(Technique::called(technique.name()), Some(technique));
+            assert_eq!(technique.baseline().subject(), technique.subject());
+        }
+        assert_eq!(Technique::called("mcfNX_e"), None);
+    }
+}
