@@ -122,13 +122,7 @@ pub(crate) fn put_last_stream<'s>(
 
 /// Takes a stream written by [`put_stream`] and no longer than `most`.
 pub(crate) fn take_stream(bytes: &mut Bytes<'_>, most: usize) -> Result<Vec<u8>, Problem> {
-    const SHORT: Problem = Problem::Decompress("its streams do not fit into it");
-    let mut length = || bytes.varint().and_then(|length| usize::try_from(length).ok()).ok_or(SHORT);
-    let (length, stored) = (length()?, length()?);
-    let stored = bytes.take(stored).ok_or(SHORT)?;
-    if length > most {
-        return Err(SHORT);
-    }
+    let (stored, length) = take_stored(bytes, most)?;
     let mut stream = Vec::new();
     if stored.len() == length {
         stream.extend_from_slice(stored);
@@ -136,6 +130,29 @@ pub(crate) fn take_stream(bytes: &mut Bytes<'_>, most: usize) -> Result<Vec<u8>,
         decompress(stored, length, &mut stream)?;
     }
     Ok(stream)
+}
+
+/// The same without a copy: a stream that is stored as it is stays where it is, any other is put into `buffer`.
+pub(crate) fn take_stream_into<'s>(
+    bytes: &mut Bytes<'s>,
+    most: usize,
+    buffer: &'s mut Vec<u8>,
+) -> Result<&'s [u8], Problem> {
+    let (stored, length) = take_stored(bytes, most)?;
+    if stored.len() == length {
+        return Ok(stored);
+    }
+    decompress(stored, length, buffer)?;
+    Ok(buffer)
+}
+
+/// A stream as it is stored, and its length.
+fn take_stored<'s>(bytes: &mut Bytes<'s>, most: usize) -> Result<(&'s [u8], usize), Problem> {
+    const SHORT: Problem = Problem::Decompress("its streams do not fit into it");
+    let mut length = || bytes.varint().and_then(|length| usize::try_from(length).ok()).ok_or(SHORT);
+    let (length, stored) = (length()?, length()?);
+    let stored = bytes.take(stored).ok_or(SHORT)?;
+    if length > most { Err(SHORT) } else { Ok((stored, length)) }
 }
 
 /// A compressor that is kept for its memory.

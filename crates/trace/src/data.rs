@@ -232,14 +232,13 @@ impl DataCoder {
         payload: &[u8],
         data: &mut Vec<u8>,
     ) -> Result<(), Problem> {
-        data.clear();
         let length = header.raw_length as usize;
         let (bytes, needed) = (length as u64, needed(program, words).ok_or(Problem::Undefined)?);
         if bytes != needed {
             return Err(Problem::DataLength { bytes, needed });
         }
         match header.codec {
-            CODEC_RAW if payload.len() == length => data.extend_from_slice(payload),
+            CODEC_RAW if payload.len() == length => payload.clone_into(data),
             CODEC_RAW => return Err(Problem::Decompress("its length is wrong")),
             CODEC_ZSTD => decompress(payload, length, data)?,
             CODEC_LANES => {}

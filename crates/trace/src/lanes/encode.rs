@@ -1,17 +1,17 @@
 //! Compares rows with their guesses as they come, and keeps what was guessed wrong.
 //!
 //! Most rows are guessed right as a whole, and finding that out takes a subtraction per lane and one decision per eight.
-//! Where each row is remembered is found out for many rows in advance, so that the processor can fetch them side by side.
 
 use std::hint::select_unpredictable;
 
 use wire::word::{self, EVENT};
 
+use super::ahead::Ahead;
 use super::sort::Streams;
 use super::{GROUP, GROUP_BYTES, GROUP_WORDS, Group, Memory, Sums, Used, extended, shortened};
 use crate::bits::{Compressor, put_last_stream, put_stream, put_stream_quickly};
 use crate::data::{DataTotal, event_bytes};
-use crate::span::{Span, Spans};
+use crate::span::Spans;
 
 /// What the data of a chunk is made into as it comes.
 #[derive(Debug, Default)]
@@ -106,53 +106,6 @@ pub(super) fn compare(
     mask
 }
 
-/// Rows that are looked for in one go.
-const AHEAD: usize = 64;
-
-/// Some paths and where their rows are.
-#[derive(Debug)]
-struct Ahead {
-    count: usize,
-    spans: [Span; AHEAD],
-    places: [usize; AHEAD],
-}
-
-impl Default for Ahead {
-    fn default() -> Self {
-        Self { count: 0, spans: [Span::NOTHING; AHEAD], places: [0; AHEAD] }
-    }
-}
-
-impl Ahead {
-    /// Looks at the paths at the start of `words`, up to an event; gives the groups that they have together.
-    fn look(&mut self, spans: &Spans, words: &[u32], memory: &mut Memory) -> usize {
-        self.count = 0;
-        for (&word, span) in words.iter().zip(&mut self.spans) {
-            if word & EVENT != 0 {
-                break;
-            }
-            *span = spans.get(word).unwrap_or(Span::NOTHING);
-            self.count += 1;
-        }
-        let (mut groups, mut touched) = (0, 0);
-        for (span, place) in self.spans.iter().zip(&mut self.places).take(self.count) {
-            *place = 0;
-            if span.bytes == 0 {
-                continue;
-            }
-            *place = memory.place(span);
-            groups += usize::from(span.bytes).div_ceil(GROUP_BYTES);
-            touched ^= memory.groups.get(*place).map_or(0, |group| group.last[0]);
-        }
-        std::hint::black_box(touched);
-        groups
-    }
-
-    fn rows(&self) -> impl Iterator<Item = (&Span, usize)> {
-        self.spans.iter().zip(self.places.iter().copied()).take(self.count)
-    }
-}
-
 impl Encoder {
     /// Starts a chunk.
     pub(crate) fn clear(&mut self) {
@@ -189,7 +142,7 @@ impl Encoder {
             if self.surprises.count >= BATCH {
                 self.surprises.sort(&mut self.streams, false);
             }
-            at += self.ahead.count;
+            at += self.ahead.count();
         }
         Some(data.len() - left.len())
     }

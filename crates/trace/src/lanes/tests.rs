@@ -3,13 +3,16 @@
 
 use proptest::prelude::*;
 use wire::code::Access;
+use wire::word;
 
+use super::decode::{Lanes, Next, Stored};
 use super::encode::Room;
 use super::sort::Streams;
 use super::*;
 use crate::bits::Compressor;
-use crate::data::DataTotal;
+use crate::data::{DataTotal, event_bytes};
 use crate::model::Plan;
+use crate::span::Spans;
 
 /// Fragments with these lengths of data behind their exits.
 fn spans(fragments: &[Vec<u32>]) -> Spans {
@@ -96,6 +99,72 @@ proptest! {
         if wide::is_there() {
             // SAFETY: the processor has it.
             let wide = run(&|group, sums, room| unsafe { wide::compare(group, &data, words, sums, room) });
+            prop_assert_eq!(wide, narrow);
+        }
+    }
+
+    #[test]
+    fn wide_and_narrow_restore_alike(
+        lanes in proptest::collection::vec((lane(), any::<bool>()), GROUP),
+        words in 0usize..=GROUP_WORDS + 5,
+        mask in any::<u8>(),
+        shift in 0u32..40,
+    ) {
+        let (mut group, mut numbers, mut guessed) = (Group::default(), [0; GROUP], [0; GROUP]);
+        for (i, ((last, stride, other, number), is_guessed)) in lanes.into_iter().enumerate() {
+            (group.last[i], group.stride[i], group.other[i]) = (last << shift, stride << shift.min(30), other << shift.min(30));
+            (numbers[i], guessed[i]) = (number << shift, if is_guessed { u64::MAX } else { 0 });
+        }
+        let next = Next { numbers: &numbers, guessed: &guessed };
+        let run = |restore: &dyn Fn(&mut Group, &mut Sums, &mut [u8; GROUP_BYTES])| {
+            let (mut group, mut sums, mut out) = (group, Sums([5; GROUP]), [0; GROUP_BYTES]);
+            restore(&mut group, &mut sums, &mut out);
+            (group.last, group.stride, group.other, sums, out)
+        };
+        let narrow = run(&|group, sums, out| decode::restore(group, words, mask, next, sums, out));
+        if wide::is_there() {
+            // SAFETY: the processor has it.
+            let wide = run(&|group, sums, out| unsafe { wide::restore(group, words, mask, next, sums, out) });
+            prop_assert_eq!(wide, narrow);
+        }
+    }
+
+    /// Streams as they are, cut short, and damaged.
+    #[test]
+    fn wide_and_narrow_unsort_alike(
+        lanes in proptest::collection::vec((value(), 1u64.., 0u32..64), 0..100),
+        lost in prop_oneof![3 => Just(0usize), 1 => 0usize..30],
+        damage in prop_oneof![3 => Just(0u8), 1 => any::<u8>()],
+    ) {
+        let (values, wrong): (Vec<u64>, Vec<u64>) = lanes.into_iter().map(|(value, wrong, shift)| {
+            (value, match wrong << shift { 0 => 1, wrong => wrong })
+        }).unzip();
+        let mut streams = Streams::default();
+        streams.sort(&wrong, &values);
+        let mut classes = streams.classes().to_vec();
+        classes.first_mut().into_iter().for_each(|class| *class ^= damage);
+        let cut = |stream: &[u8]| stream[..stream.len().saturating_sub(lost)].to_vec();
+        let streams = [classes, cut(streams.differences()), cut(streams.places()), cut(streams.values())];
+        let run = |unsort: &dyn Fn(&mut Lanes<'_>, &mut Met, decode::Room<'_>) -> Option<()>| {
+            let [classes, differences, places, values] = streams.each_ref().map(|stream| Stored::new(stream));
+            let mut lanes = Lanes { classes, differences, places, values, left: 0 };
+            let (mut numbers, mut guessed) = (vec![0; wrong.len()], vec![0; wrong.len()]);
+            let mut met = [0; 1 << MET_BITS];
+            unsort(&mut lanes, &mut met, decode::Room { numbers: &mut numbers, guessed: &mut guessed })?;
+            let Lanes { classes, differences, places, values, .. } = lanes;
+            let are_exhausted = [classes, differences, places, values].map(|stream| stream.is_exhausted());
+            Some((numbers, guessed, met, are_exhausted))
+        };
+        let narrow = run(&|lanes, met, room| lanes.unsort_each(met, room));
+        if damage == 0 && lost == 0 {
+            let (numbers, guessed, ..) = narrow.as_ref().unwrap();
+            for (i, &number) in numbers.iter().enumerate() {
+                prop_assert_eq!(number, if guessed[i] == 0 { values[i] } else { wrong[i] });
+            }
+        }
+        if wide::is_there() {
+            // SAFETY: the processor has it.
+            let wide = run(&|lanes, met, room| unsafe { wide::unsort(lanes, met, room) });
             prop_assert_eq!(wide, narrow);
         }
     }

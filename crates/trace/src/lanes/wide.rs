@@ -10,6 +10,7 @@ use std::hint::select_unpredictable;
 
 use bytemuck::must_cast;
 
+use super::decode::{self, Lanes, Next};
 use super::encode::Room;
 use super::sort::{AT_ONCE, Streams};
 use super::{
@@ -151,4 +152,109 @@ fn look_up(met: &mut Met, place: __m512i, values: &[u64; GROUP], small: u8) -> u
         *entry = select_unpredictable(small >> lane & 1 != 0, *entry, values[lane]);
     }
     known & !small
+}
+
+/// What [`decode::restore`] does.
+#[target_feature(enable = "avx512f,avx512bw,avx512cd,avx512dq,avx512vbmi2,avx512vl,bmi1,bmi2,lzcnt,popcnt")]
+#[inline]
+pub(super) fn restore(
+    group: &mut Group,
+    words: usize,
+    mask: u8,
+    next: Next<'_>,
+    sums: &mut Sums,
+    out: &mut [u8; GROUP_BYTES],
+) {
+    // At most sixteen bits for words, and eight for lanes, are left.
+    let used = _bzhi_u32(0xffff, words.min(GROUP_WORDS) as u32) as u16;
+    let lanes = _bzhi_u32(0xff, words.min(GROUP_WORDS).div_ceil(2) as u32) as u8;
+    let (last, short_stride) = (must_cast(group.last), must_cast(group.stride));
+    let stride = _mm512_cvtepi32_epi64(short_stride);
+    let guess = _mm512_mask_add_epi64(last, lanes, last, stride);
+    let mut value = guess;
+    if mask != 0 {
+        let number = _mm512_maskz_expand_epi64(mask, must_cast(*next.numbers));
+        let guessed = _mm512_maskz_expand_epi64(mask, must_cast(*next.guessed));
+        value = _mm512_mask_add_epi64(guess, mask, _mm512_and_si512(guess, guessed), number);
+        let moved = _mm512_cvtepi64_epi32(_mm512_add_epi64(_mm512_sub_epi64(value, guess), stride));
+        let other = must_cast(group.other);
+        let again = _mm256_mask_cmpeq_epi32_mask(mask, moved, other);
+        // Written as a whole: what is written in part cannot be read again at once.
+        group.stride = must_cast(_mm256_mask_blend_epi32(again, short_stride, moved));
+        group.other = must_cast(_mm256_mask_blend_epi32(mask, other, moved));
+    }
+    group.last = must_cast(value);
+    *out = must_cast(value);
+    let turned = _mm512_rol_epi64::<1>(must_cast(sums.0));
+    sums.0 = must_cast(_mm512_add_epi64(turned, _mm512_maskz_mov_epi32(used, value)));
+}
+
+/// What [`Lanes::unsort_each`] does.
+#[target_feature(enable = "avx512f,avx512bw,avx512cd,avx512dq,avx512vbmi2,avx512vl,bmi1,bmi2,lzcnt,popcnt")]
+pub(super) fn unsort(lanes: &mut Lanes<'_>, met: &mut Met, room: decode::Room<'_>) -> Option<()> {
+    let (many, rest) = room.numbers.as_chunks_mut::<GROUP>();
+    let (many_guessed, rest_guessed) = room.guessed.as_chunks_mut::<GROUP>();
+    for (numbers, guessed) in many.iter_mut().zip(many_guessed) {
+        unsort_lanes(lanes, met, numbers, guessed)?;
+    }
+    lanes.unsort_each(met, decode::Room { numbers: rest, guessed: rest_guessed })
+}
+
+#[target_feature(enable = "avx512f,avx512bw,avx512cd,avx512dq,avx512vbmi2,avx512vl,bmi1,bmi2,lzcnt,popcnt")]
+#[inline]
+fn unsort_lanes(
+    lanes: &mut Lanes<'_>,
+    met: &mut Met,
+    numbers: &mut [u64; GROUP],
+    guessed: &mut [u64; GROUP],
+) -> Option<()> {
+    let number = |number: usize| _mm512_set1_epi64(number as i64);
+    let classes = _pdep_u64(u32::from_le_bytes(lanes.classes.peek()).into(), 0x0f0f_0f0f_0f0f_0f0f);
+    lanes.classes.pass(4);
+    let class = _mm512_cvtepu8_epi64(_mm_cvtsi64_si128(classes.cast_signed()));
+    let small = _mm512_cmplt_epu64_mask(class, number(MET));
+    let is_high = _mm512_mask_test_epi64_mask(small, class, number(HIGH));
+    let width = _mm512_add_epi64(_mm512_and_si512(class, number(SMALL_BYTES_MAX - 1)), number(1));
+    // All bits of the bytes that count.
+    let all = _mm512_set1_epi64(-1);
+    let counting = _mm512_maskz_andnot_epi64(small, _mm512_sllv_epi64(all, _mm512_slli_epi64::<3>(width)), all);
+    let counting = _mm512_movepi8_mask(counting);
+    let difference = _mm512_maskz_expand_epi8(counting, must_cast(lanes.differences.peek::<64>()));
+    lanes.differences.pass(counting.count_ones() as usize);
+    let sign = _mm512_sub_epi64(number(0), _mm512_and_si512(difference, number(1)));
+    let part = _mm512_xor_si512(_mm512_srli_epi64::<1>(difference), sign);
+    let mut result = _mm512_mask_slli_epi64::<32>(part, is_high, part);
+    if small != 0xff {
+        let is_met = _mm512_cmpeq_epi64_mask(class, number(MET));
+        let is_new = _mm512_cmpeq_epi64_mask(class, number(VALUE));
+        let value = _mm512_maskz_expand_epi64(is_new, must_cast(lanes.values.peek::<64>()));
+        lanes.values.pass(VALUE_BYTES * is_new.count_ones() as usize);
+        let places = _mm512_cvtepu16_epi64(must_cast(lanes.places.peek::<16>()));
+        lanes.places.pass(MET_BYTES * is_met.count_ones() as usize);
+        let factor = _mm512_set1_epi64(MET_FACTOR.cast_signed());
+        let own_place = _mm512_srli_epi64::<{ 64 - MET_BITS }>(_mm512_mullo_epi64(value, factor));
+        let place = _mm512_mask_expand_epi64(own_place, is_met, places);
+        let is_beyond = _mm512_cmpge_epu64_mask(place, number(1 << MET_BITS));
+        if is_beyond != 0 || small | is_met | is_new != 0xff {
+            return None;
+        }
+        result = _mm512_mask_mov_epi64(result, !small, recall(met, place, value, is_met, small));
+    }
+    *numbers = must_cast(result);
+    *guessed = must_cast(_mm512_maskz_mov_epi64(small, all));
+    Some(())
+}
+
+/// The values of the lanes that are not small: those that were met before, and those that are new, which will have been.
+#[target_feature(enable = "avx512f")]
+#[inline]
+fn recall(met: &mut Met, place: __m512i, value: __m512i, is_met: u8, small: u8) -> __m512i {
+    let (places, mut values): ([u64; GROUP], [u64; GROUP]) = (must_cast(place), must_cast(value));
+    // Without branches: nobody could predict them.
+    for lane in 0..GROUP {
+        let entry = &mut met[places[lane] as usize % (1 << MET_BITS)];
+        values[lane] = select_unpredictable((is_met | small) >> lane & 1 != 0, *entry, values[lane]);
+        *entry = values[lane];
+    }
+    must_cast(values)
 }

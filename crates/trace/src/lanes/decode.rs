@@ -1,0 +1,404 @@
+//! Gives rows back: guesses them again and corrects what was guessed wrong.
+//!
+//! What is stored for wrong lanes does not depend on any guess. So it is taken out of its streams for many lanes at a time, see [`Surprises`], and rows
+//! are then made without a decision per lane.
+
+use wire::word::{self, EVENT};
+
+use super::ahead::Ahead;
+use super::{
+    GROUP, GROUP_BYTES, GROUP_WORDS, Group, HIGH, MET, MET_BITS, MET_BYTES, Memory, Met, Sums, Used, VALUE,
+    VALUE_BYTES, extended, met_place, shortened,
+};
+use crate::bits::take_stream_into;
+use crate::bytes::{Bytes, unzigzag};
+use crate::data::event_bytes;
+use crate::error::Problem;
+use crate::span::Spans;
+
+const SHORT: Problem = Problem::Decompress("one of its streams is too short");
+const STREAMS: usize = 7;
+
+/// Memory for decoding, kept between chunks.
+#[derive(Debug, Default)]
+pub(crate) struct Decoder {
+    memory: Memory,
+    ahead: Ahead,
+    surprises: Surprises,
+    buffers: [Vec<u8>; STREAMS],
+}
+
+/// A stream on its way back. Zeros are behind its end; that it was left is noticed when all was read.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Stored<'p> {
+    bytes: &'p [u8],
+    at: usize,
+}
+
+impl<'p> Stored<'p> {
+    pub(super) fn new(bytes: &'p [u8]) -> Self {
+        Self { bytes, at: 0 }
+    }
+
+    /// What comes next.
+    #[inline(always)]
+    pub(super) fn peek<const N: usize>(&self) -> [u8; N] {
+        match self.bytes.get(self.at..).and_then(|rest| rest.first_chunk()) {
+            Some(bytes) => *bytes,
+            None => self.peek_at_end(),
+        }
+    }
+
+    #[cold]
+    fn peek_at_end<const N: usize>(&self) -> [u8; N] {
+        let mut bytes = [0; N];
+        bytes.iter_mut().zip(self.bytes.iter().skip(self.at)).for_each(|(byte, &own)| *byte = own);
+        bytes
+    }
+
+    #[inline(always)]
+    pub(super) fn pass(&mut self, bytes: usize) {
+        self.at += bytes;
+    }
+
+    /// The next number of so many bytes, at most eight.
+    #[inline(always)]
+    fn take(&mut self, width: usize) -> u64 {
+        let number = u64::from_le_bytes(self.peek());
+        self.pass(width);
+        number << (64 - 8 * width) >> (64 - 8 * width)
+    }
+
+    pub(super) fn is_exhausted(&self) -> bool {
+        self.at == self.bytes.len()
+    }
+}
+
+/// The streams of a chunk on their way back.
+#[derive(Debug)]
+struct Payload<'p> {
+    masks: Masks<'p>,
+    events: &'p [u8],
+    lanes: Lanes<'p>,
+}
+
+/// Of each group, whether a lane was guessed wrong, and of those, which.
+#[derive(Clone, Copy, Debug)]
+struct Masks<'p> {
+    flags: &'p [u8],
+    flag_at: usize,
+    masks: &'p [u8],
+    mask_at: usize,
+}
+
+impl Masks<'_> {
+    /// The lanes of the next group that were guessed wrong.
+    #[inline(always)]
+    fn take(&mut self) -> Option<u8> {
+        let flag = self.flags.get(self.flag_at / 8)? >> (self.flag_at % 8) & 1;
+        self.flag_at += 1;
+        let mask = self.masks.get(self.mask_at).copied().unwrap_or(0) & 0u8.wrapping_sub(flag);
+        self.mask_at += usize::from(flag);
+        Some(mask)
+    }
+
+    /// Lanes that were guessed wrong.
+    fn lanes(&self) -> usize {
+        self.masks.iter().map(|mask| mask.count_ones() as usize).sum()
+    }
+
+    fn is_exhausted(&self) -> bool {
+        self.flag_at.div_ceil(8) == self.flags.len() && self.mask_at == self.masks.len()
+    }
+}
+
+/// What is stored for lanes that were guessed wrong.
+#[derive(Debug)]
+pub(super) struct Lanes<'p> {
+    /// Two in a byte.
+    pub(super) classes: Stored<'p>,
+    pub(super) differences: Stored<'p>,
+    pub(super) places: Stored<'p>,
+    pub(super) values: Stored<'p>,
+    /// Lanes still to come.
+    pub(super) left: usize,
+}
+
+impl<'p> Payload<'p> {
+    fn split(payload: &'p [u8], length: usize, buffers: &'p mut [Vec<u8>; STREAMS]) -> Result<Self, Problem> {
+        let mut bytes = Bytes::new(payload);
+        // Of every eight bytes, or of those behind a single path, nothing takes more than eight.
+        let most = 2 * length + 8;
+        let [flags, classes, masks, events, differences, places, values] = buffers;
+        let mut take = |buffer: &'p mut Vec<u8>, most| take_stream_into(&mut bytes, most, buffer);
+        let (flags, classes, masks) = (take(flags, most)?, take(classes, most)?, take(masks, most)?);
+        let events = take(events, length)?;
+        let mut stored = |buffer| Ok(Stored::new(take(buffer, most)?));
+        let (differences, places, values) = (stored(differences)?, stored(places)?, stored(values)?);
+        let masks = Masks { flags, flag_at: 0, masks, mask_at: 0 };
+        let left = masks.lanes();
+        let lanes = Lanes { classes: Stored::new(classes), differences, places, values, left };
+        Ok(Self { masks, events, lanes })
+    }
+
+    fn is_exhausted(&self) -> bool {
+        let Lanes { classes, differences, places, values, left, .. } = &self.lanes;
+        let streams = [classes, differences, places, values];
+        self.masks.is_exhausted() && *left == 0 && streams.into_iter().all(Stored::is_exhausted)
+    }
+}
+
+/// Lanes that are taken out of their streams in one go: as many as stay in the processor's nearest cache.
+const BATCH: usize = 512;
+const ROOM: usize = BATCH + 2 * GROUP;
+
+/// What lanes that were guessed wrong really are. Those from `at` on, up to `count`, are still to be used; behind them is room.
+#[derive(Debug)]
+struct Surprises {
+    /// The value, or its difference to the guess.
+    numbers: Box<[u64; ROOM]>,
+    /// Which bits of the guess are to be added: all or none.
+    guessed: Box<[u64; ROOM]>,
+    at: usize,
+    count: usize,
+    met: Box<Met>,
+}
+
+impl Default for Surprises {
+    fn default() -> Self {
+        let room = || Box::new([0; ROOM]);
+        Self { numbers: room(), guessed: room(), at: 0, count: 0, met: Box::new([0; 1 << MET_BITS]) }
+    }
+}
+
+/// What is known of the next lanes that were guessed wrong.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Next<'t> {
+    pub numbers: &'t [u64; GROUP],
+    pub guessed: &'t [u64; GROUP],
+}
+
+/// The same, to be filled in.
+pub(super) struct Room<'t> {
+    pub numbers: &'t mut [u64],
+    pub guessed: &'t mut [u64],
+}
+
+impl Surprises {
+    fn clear(&mut self) {
+        (self.at, self.count) = (0, 0);
+        self.met.fill(0);
+    }
+
+    /// The next `count` lanes, with others behind them. `None` if there are not so many.
+    #[inline(always)]
+    fn take(&mut self, lanes: &mut Lanes<'_>, count: usize) -> Option<Next<'_>> {
+        if self.count - self.at < count {
+            self.refill(lanes).filter(|&available| available >= count)?;
+        }
+        let numbers = self.numbers.get(self.at..)?.first_chunk()?;
+        let guessed = self.guessed.get(self.at..)?.first_chunk()?;
+        self.at += count;
+        Some(Next { numbers, guessed })
+    }
+
+    /// Takes lanes out of their streams, a multiple of eight or all. Gives the number of those that can be used now.
+    #[cold]
+    #[inline(never)]
+    fn refill(&mut self, lanes: &mut Lanes<'_>) -> Option<usize> {
+        self.numbers.copy_within(self.at..self.count, 0);
+        self.guessed.copy_within(self.at..self.count, 0);
+        (self.at, self.count) = (0, self.count - self.at);
+        let more = lanes.left.min(BATCH);
+        lanes.left -= more;
+        let to = self.count..self.count + more;
+        let room = Room { numbers: self.numbers.get_mut(to.clone())?, guessed: self.guessed.get_mut(to)? };
+        lanes.unsort(&mut self.met, room)?;
+        self.count += more;
+        Some(self.count)
+    }
+}
+
+impl Lanes<'_> {
+    /// Takes the next lanes; all before them were a multiple of eight. `None` if they make no sense.
+    fn unsort(&mut self, met: &mut Met, room: Room<'_>) -> Option<()> {
+        #[cfg(target_arch = "x86_64")]
+        if super::wide::is_there() {
+            // SAFETY: the processor has what it needs.
+            return unsafe { super::wide::unsort(self, met, room) };
+        }
+        self.unsort_each(met, room)
+    }
+
+    pub(super) fn unsort_each(&mut self, met: &mut Met, room: Room<'_>) -> Option<()> {
+        let (mut classes, mut left) = (0, 0);
+        for (number, guessed) in room.numbers.iter_mut().zip(room.guessed) {
+            if left == 0 {
+                (classes, left) = (self.classes.take(1), 2);
+            }
+            (*number, *guessed) = self.lane(met, usize::try_from(classes & 15).ok()?)?;
+            (classes, left) = (classes >> 4, left - 1);
+        }
+        Some(())
+    }
+
+    /// A lane of this class.
+    fn lane(&mut self, met: &mut Met, class: usize) -> Option<(u64, u64)> {
+        Some(match class {
+            0..HIGH => (unzigzag(self.differences.take(class + 1)), u64::MAX),
+            HIGH..MET => (unzigzag(self.differences.take(class + 1 - HIGH)) << 32, u64::MAX),
+            MET => (*met.get(usize::try_from(self.places.take(MET_BYTES)).ok()?)?, 0),
+            VALUE => {
+                let value = self.values.take(VALUE_BYTES);
+                *met.get_mut(met_place(value))? = value;
+                (value, 0)
+            }
+            _ => return None,
+        })
+    }
+}
+
+/// Guesses the first words of a group, at most as many as it has, corrects the lanes of `mask`, and learns. Gives what the lanes are then.
+#[inline(always)]
+pub(super) fn restore(
+    group: &mut Group,
+    words: usize,
+    mask: u8,
+    next: Next<'_>,
+    sums: &mut Sums,
+    out: &mut [u8; GROUP_BYTES],
+) {
+    let Used { bits, lanes } = Used::of(words);
+    let Group { last, stride, other } = group;
+    for ((last, &stride), lane) in last.iter_mut().zip(&*stride).zip(lanes) {
+        *last = last.wrapping_add(extended(stride) & lane);
+    }
+    let mut surprises = next.numbers.iter().zip(next.guessed);
+    for (number, ((last, stride), other)) in last.iter_mut().zip(stride).zip(other).enumerate() {
+        if mask >> number & 1 == 0 {
+            continue;
+        }
+        let Some((number, guessed)) = surprises.next() else { break };
+        let guess = *last;
+        *last = (guess & guessed).wrapping_add(*number);
+        let moved = shortened(last.wrapping_sub(guess).wrapping_add(extended(*stride)));
+        if moved == *other {
+            *stride = moved;
+        }
+        *other = moved;
+    }
+    sums.add(last, bits);
+    for (out, value) in out.as_chunks_mut::<8>().0.iter_mut().zip(last) {
+        *out = value.to_le_bytes();
+    }
+}
+
+/// A chunk that is being decoded.
+struct Decoding<'p, 'd> {
+    payload: Payload<'p>,
+    sums: Sums,
+    data: &'d mut [u8],
+    /// How much of the data is there.
+    end: usize,
+}
+
+impl Decoder {
+    /// Gives the `length` bytes of data behind `words` back, and their checksum.
+    pub(crate) fn decode(
+        &mut self,
+        spans: &Spans,
+        words: &[u32],
+        payload: &[u8],
+        length: usize,
+        data: &mut Vec<u8>,
+    ) -> Result<u32, Problem> {
+        let Self { memory, ahead, surprises, buffers } = self;
+        let payload = Payload::split(payload, length, buffers)?;
+        memory.clear();
+        surprises.clear();
+        // A group is written as a whole. What was there before is overwritten, or there is an error.
+        data.resize(length + GROUP_BYTES, 0);
+        let mut decoding = Decoding { payload, sums: Sums::default(), data, end: 0 };
+        let mut rows = Rows { memory, ahead, surprises };
+        rows.all(spans, words, &mut decoding).ok_or(SHORT)?;
+        if decoding.end != length || !decoding.payload.is_exhausted() || surprises.at != surprises.count {
+            return Err(Problem::Decompress("its streams do not fit its paths"));
+        }
+        let checksum = decoding.sums.finish(decoding.payload.events);
+        data.truncate(length);
+        Ok(checksum)
+    }
+}
+
+/// What rows are made with.
+struct Rows<'m> {
+    memory: &'m mut Memory,
+    ahead: &'m mut Ahead,
+    surprises: &'m mut Surprises,
+}
+
+impl Rows<'_> {
+    fn all(&mut self, spans: &Spans, words: &[u32], decoding: &mut Decoding<'_, '_>) -> Option<()> {
+        let (mut at, mut events) = (0, decoding.payload.events);
+        while let Some(&word) = words.get(at) {
+            if word & EVENT != 0 {
+                let (own, behind) = events.split_at_checked(event_bytes(word))?;
+                let to = decoding.end..decoding.end + own.len();
+                decoding.data.get_mut(to)?.copy_from_slice(own);
+                decoding.end += own.len();
+                events = behind;
+                at += word::length(word)?;
+                continue;
+            }
+            self.ahead.look(spans, words.get(at..)?, self.memory);
+            self.some(decoding)?;
+            at += self.ahead.count();
+        }
+        events.is_empty().then_some(())
+    }
+
+    /// Makes the rows that were looked for.
+    fn some(&mut self, decoding: &mut Decoding<'_, '_>) -> Option<()> {
+        #[cfg(target_arch = "x86_64")]
+        if super::wide::is_there() {
+            // SAFETY: the processor has what it needs.
+            return unsafe { self.some_wide(decoding) };
+        }
+        self.some_with(decoding, restore)
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    #[target_feature(enable = "avx512f,avx512bw,avx512cd,avx512dq,avx512vbmi2,avx512vl,bmi1,bmi2,lzcnt,popcnt")]
+    fn some_wide(&mut self, decoding: &mut Decoding<'_, '_>) -> Option<()> {
+        self.some_with(decoding, |group, words, mask, next, sums, out| {
+            super::wide::restore(group, words, mask, next, sums, out)
+        })
+    }
+
+    #[inline(always)]
+    fn some_with(
+        &mut self,
+        decoding: &mut Decoding<'_, '_>,
+        restore: impl Fn(&mut Group, usize, u8, Next<'_>, &mut Sums, &mut [u8; GROUP_BYTES]),
+    ) -> Option<()> {
+        let Decoding { payload, sums, data, end } = decoding;
+        // In variables, which nothing that is written to memory could change.
+        let (mut own_sums, mut masks) = (*sums, payload.masks);
+        for (span, place) in self.ahead.rows() {
+            let bytes = usize::from(span.bytes);
+            let groups = self.memory.groups.get_mut(place..place + bytes.div_ceil(GROUP_BYTES))?;
+            // Behind this row, too, there must be room for a group.
+            let room = data.get_mut(*end..*end + groups.len() * GROUP_BYTES)?;
+            let mut words = bytes / 4;
+            for (out, group) in room.as_chunks_mut::<GROUP_BYTES>().0.iter_mut().zip(groups) {
+                let mask = masks.take()?;
+                let next = self.surprises.take(&mut payload.lanes, mask.count_ones() as usize)?;
+                restore(group, words, mask, next, &mut own_sums, out);
+                words = words.saturating_sub(GROUP_WORDS);
+            }
+            *end += bytes;
+        }
+        (*sums, payload.masks) = (own_sums, masks);
+        Some(())
+    }
+}
