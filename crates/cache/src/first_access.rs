@@ -54,6 +54,8 @@ pub struct FirstAccess {
     words: usize,
     /// Of each slot.
     flags: Vec<u64>,
+    /// Bytes of a line if [`Self::settled`] can tell something, or 0.
+    quick_bytes: u64,
 }
 
 impl FirstAccess {
@@ -69,7 +71,8 @@ impl FirstAccess {
         let words = (geometry.line_bytes() / granularity).div_ceil(64) as usize;
         let flags = vec![0; geometry.sets() * geometry.ways() * words];
         let tags = Tags::new(geometry, replacement);
-        Ok(Self { tags, cover, granule_bits: granularity.trailing_zeros(), words, flags })
+        let quick_bytes = if words == 1 && !tags.counts_uses() { geometry.line_bytes() } else { 0 };
+        Ok(Self { tags, cover, granule_bits: granularity.trailing_zeros(), words, flags, quick_bytes })
     }
 
     #[must_use]
@@ -119,12 +122,13 @@ impl FirstAccess {
     pub fn settled(&self, address: u64, bytes: u64) -> Option<usize> {
         let geometry = self.tags.geometry();
         let offset = geometry.offset(address);
-        if bytes == 0 || offset + bytes > geometry.line_bytes() || self.words != 1 || self.tags.counts_uses() {
+        if bytes == 0 || offset + bytes > self.quick_bytes {
             return None;
         }
         let slot = self.tags.find(geometry.line(address))?;
-        let (first, behind) = self.granules(Cover::Touched, offset, bytes);
-        let mask = u64::MAX >> (64 - (behind - first)) << first;
+        let (first, last) = (offset >> self.granule_bits, (offset + bytes - 1) >> self.granule_bits);
+        // If the last flag is the highest one, nothing is left of the first number, which is as it should be.
+        let mask = (2u64 << last).wrapping_sub(1 << first);
         (self.flags.get(slot)? & mask == mask).then_some(slot)
     }
 

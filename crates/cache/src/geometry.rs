@@ -77,6 +77,13 @@ impl Geometry {
         address & (self.line_bytes - 1)
     }
 
+    /// Where `address` is among the bytes of all slots, if its line is in this one.
+    #[must_use]
+    #[inline]
+    pub fn place(&self, slot: usize, address: u64) -> usize {
+        (slot << self.line_bits) + self.offset(address) as usize
+    }
+
     /// The set of a line.
     #[must_use]
     #[inline]

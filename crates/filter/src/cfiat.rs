@@ -27,7 +27,7 @@ pub struct Shape {
 }
 
 /// Bytes that are looked at at once.
-const WIDE: usize = size_of::<u128>();
+const WIDE: usize = size_of::<u64>();
 
 /// A cache with flags and with the values that whoever follows knows.
 #[derive(Clone, Debug)]
@@ -46,23 +46,20 @@ impl Cfiat {
         Ok(Self { flags, bytes, trust: shape.trust })
     }
 
-    /// Whether a load of at most 16 bytes is known, so that [`Self::load`] would change nothing. Bytes of `value` above the operand do not matter. False
-    /// if it has to be looked at more closely.
+    /// Whether a load of `size` bytes is known, so that [`Self::load`] would change nothing. What it met is at the start of `bytes`; what is behind it does
+    /// not matter. False if it has to be looked at more closely.
     #[must_use]
     #[inline(always)]
-    pub fn knows(&self, address: u64, length: usize, value: u128) -> bool {
-        let Some(mask) = low_bytes(length) else { return false };
-        let at = self.settled(address, length);
-        let known = at.and_then(|at| self.bytes.get(at..)?.first_chunk::<WIDE>());
-        known.is_some_and(|known| (u128::from_le_bytes(*known) ^ value) & mask == 0)
+    pub fn knows(&self, address: u64, size: usize, bytes: &[u8]) -> bool {
+        let known = self.settled(address, size).and_then(|at| self.bytes.get(at..));
+        known.is_some_and(|known| begin_alike(known, bytes, size))
     }
 
     /// Where the bytes of an operand are about which nothing is to be learnt.
     #[inline(always)]
-    fn settled(&self, address: u64, length: usize) -> Option<usize> {
-        let slot = self.flags.settled(address, length as u64)?;
-        let geometry = self.flags.tags().geometry();
-        Some(slot * geometry.line_bytes() as usize + geometry.offset(address) as usize)
+    fn settled(&self, address: u64, size: usize) -> Option<usize> {
+        let slot = self.flags.settled(address, size as u64)?;
+        Some(self.flags.tags().geometry().place(slot, address))
     }
 
     /// A load met `value`: learns, and says whether the value was known.
@@ -88,19 +85,17 @@ impl Cfiat {
         })
     }
 
-    /// A store of `value`; says whether the lines were there.
-    #[inline]
-    pub fn store(&mut self, address: u64, value: &[u8]) -> bool {
-        let known = self.settled(address, value.len());
-        if let Some(known) = known.and_then(|at| self.bytes.get_mut(at..at + value.len())) {
-            copy(known, value);
-            return true;
-        }
-        self.store_and_learn(address, value)
+    /// A store of `size` bytes that changes nothing but what they are; they are at the start of `bytes`. False if it has to be looked at more closely, which
+    /// [`Self::store`] does.
+    #[must_use]
+    #[inline(always)]
+    pub fn overwrite(&mut self, address: u64, size: usize, bytes: &[u8]) -> bool {
+        let known = self.settled(address, size).and_then(|at| self.bytes.get_mut(at..));
+        known.is_some_and(|known| copy_beginning(known, bytes, size))
     }
 
-    #[inline(never)]
-    fn store_and_learn(&mut self, address: u64, value: &[u8]) -> bool {
+    /// A store of `value`; says whether the lines were there.
+    pub fn store(&mut self, address: u64, value: &[u8]) -> bool {
         let (bytes, geometry) = (&mut self.bytes, *self.flags.tags().geometry());
         self.flags.store_parts(address, value.len() as u64, |part| {
             let (own, line) = own_bytes(&geometry, address, part, value.len());
@@ -144,18 +139,35 @@ impl Cfiat {
     }
 }
 
-/// Ones in the lowest `count` bytes; `None` if there are not so many, or if there is none.
+/// Whether both begin with the same `size` bytes. False if one of them is too short, and perhaps if it is hardly longer.
 #[inline(always)]
-fn low_bytes(count: usize) -> Option<u128> {
-    (1..=WIDE).contains(&count).then(|| u128::MAX >> (8 * (WIDE - count)))
+fn begin_alike(one: &[u8], other: &[u8], size: usize) -> bool {
+    if (1..=WIDE).contains(&size) {
+        let (Some(one), Some(other)) = (one.first_chunk(), other.first_chunk()) else { return false };
+        return (u64::from_le_bytes(*one) ^ u64::from_le_bytes(*other)) << (8 * (WIDE - size)) == 0;
+    }
+    match (one.get(..size), other.get(..size)) {
+        (Some(one), Some(other)) => one == other,
+        _ => false,
+    }
 }
 
-/// Copies bytes, as many to as many; quick for the usual size.
-#[inline]
-fn copy(to: &mut [u8], from: &[u8]) {
-    match (<&mut [u8; 8]>::try_from(&mut *to), <&[u8; 8]>::try_from(from)) {
-        (Ok(to), Ok(from)) => *to = *from,
-        _ => to.copy_from_slice(from),
+/// Copies the first `size` bytes. False, and nothing is copied, if one of both is too short, and perhaps if it is hardly longer.
+#[inline(always)]
+fn copy_beginning(to: &mut [u8], from: &[u8], size: usize) -> bool {
+    if (1..=WIDE).contains(&size) {
+        let (Some(to), Some(from)) = (to.first_chunk_mut(), from.first_chunk()) else { return false };
+        let (before, new) = (u64::from_le_bytes(*to), u64::from_le_bytes(*from));
+        // Read and written as a whole: sizes that vary would make branches that nobody can predict.
+        *to = (before ^ (before ^ new) & u64::MAX >> (8 * (WIDE - size))).to_le_bytes();
+        return true;
+    }
+    match (to.get_mut(..size), from.get(..size)) {
+        (Some(to), Some(from)) => {
+            to.copy_from_slice(from);
+            true
+        }
+        _ => false,
     }
 }
 
@@ -169,7 +181,7 @@ fn own_bytes(
 ) -> (std::ops::Range<usize>, std::ops::Range<usize>) {
     let start = part.address.wrapping_sub(address) as usize;
     let end = (start + part.bytes as usize).min(length);
-    let line = part.line.slot * geometry.line_bytes() as usize + geometry.offset(part.address) as usize;
+    let line = geometry.place(part.line.slot, part.address);
     (start..end, line..line + (end - start))
 }
 
@@ -279,12 +291,27 @@ mod tests {
     #[test]
     fn what_is_known_at_once_is_known() {
         let mut cfiat = Cfiat::new(&shape(Trust::Values)).unwrap();
-        assert!(!cfiat.knows(0x10c, 4, 7));
-        cfiat.load(0x10c, &[7, 0, 0, 0]);
-        assert!(cfiat.knows(0x10c, 4, 7) && cfiat.knows(0x10c, 4, 7 | 1 << 32) && cfiat.knows(0x10d, 1, 0));
-        assert!(!cfiat.knows(0x10c, 4, 8) && !cfiat.knows(0x10c, 5, 7) && !cfiat.knows(0x10c, 0, 7));
+        let seven = [7, 0, 0, 0, 5, 5, 5, 5, 5];
+        assert!(!cfiat.knows(0x10c, 4, &seven));
+        cfiat.load(0x10c, &seven[..4]);
+        assert!(cfiat.knows(0x10c, 4, &seven) && cfiat.knows(0x10c, 4, &[7, 0, 0, 0, 6, 6, 6, 6]));
+        assert!(cfiat.knows(0x10d, 1, &[0; 8]) && !cfiat.knows(0x10d, 1, &seven));
+        assert!(!cfiat.knows(0x10c, 5, &seven) && !cfiat.knows(0x10c, 0, &seven) && !cfiat.knows(0x10c, 4, &[]));
         cfiat.store(0x100, &[1; 16]);
-        assert!(cfiat.knows(0x100, 16, u128::from_le_bytes([1; 16])) && !cfiat.knows(0x100, 17, 0));
+        assert!(
+            cfiat.knows(0x100, 16, &[1; 16]) && !cfiat.knows(0x100, 16, &[1; 15]) && !cfiat.knows(0x100, 17, &[1; 17])
+        );
+    }
+
+    #[test]
+    fn what_is_overwritten_is_known() {
+        let mut cfiat = Cfiat::new(&shape(Trust::Values)).unwrap();
+        assert!(!cfiat.overwrite(0x100, 4, &[1; 8]));
+        cfiat.store(0x100, &[1; 16]);
+        assert!(cfiat.overwrite(0x103, 2, &[2; 8]) && cfiat.overwrite(0x108, 8, &[3; 8]));
+        assert!(!cfiat.overwrite(0x108, 4, &[4; 3]) && !cfiat.overwrite(0x108, 0, &[4; 8]));
+        assert!(cfiat.knows(0x100, 16, &[1, 1, 1, 2, 2, 1, 1, 1, 3, 3, 3, 3, 3, 3, 3, 3]));
+        assert!(cfiat.overwrite(0x100, 16, &[5; 16]) && cfiat.knows(0x100, 16, &[5; 20]));
     }
 
     #[test]
@@ -331,11 +358,16 @@ mod tests {
                     0 => bytes.fill(access.value),
                     1..3 => {
                         bytes.fill(access.value);
-                        caches[own(access.thread)].store(access.address, bytes);
+                        let cache = &mut caches[own(access.thread)];
+                        if !cache.overwrite(access.address, access.size, bytes) {
+                            cache.store(access.address, bytes);
+                        }
                     }
                     _ => {
                         let cache = &mut caches[own(access.thread)];
-                        let (_, told) = counters[access.thread].load(cache, access.address, bytes);
+                        let is_known = cache.knows(access.address, access.size, bytes);
+                        let (load, told) = counters[access.thread].load(cache, access.address, bytes);
+                        prop_assert!(load.flags_hit || !is_known);
                         messages[access.thread].extend(told.map(|hits| Message { hits, value: bytes.to_vec() }));
                         loaded.push(bytes.to_vec());
                     }

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use cache::{IllegalGeometry, Load};
 use filter::cfiat::{self, Cfiat, Counter, Message, Mirror, Shape};
 use hashbrown::HashMap;
-use trace::{Access, Batch, Event, Trace};
+use trace::{Access, Batch, Event, Operand, Trace, Watcher};
 
 use crate::check::{CheckError, Checked};
 use crate::threads::{Sharing, Structures};
@@ -27,6 +27,13 @@ pub struct Invalidation {
     pub threads: bool,
     /// Those of the kernel: which they were is not recorded, so that a system call may have changed anything.
     pub kernel: bool,
+}
+
+impl Invalidation {
+    /// Whether the kernel may have written.
+    fn concerns(self, event: &Event) -> bool {
+        self.kernel && matches!(event, Event::Syscall { .. } | Event::Signal { .. })
+    }
 }
 
 /// Accesses and what they have met.
@@ -121,7 +128,8 @@ pub struct Told<'a> {
     /// Loads of the thread since the last one that were not told.
     pub hits: u64,
     pub value: &'a [u8],
-    pub access: &'a Access,
+    /// Address of the instruction.
+    pub pc: u64,
     /// The place of the step among those of the batch, see [`Filter::with_steps`]; `None` if the load belongs to an event.
     pub step: Option<usize>,
 }
@@ -160,44 +168,102 @@ impl Filter {
         &self.statistics
     }
 
+    /// Whether it needs batches: what it tells, or in which order threads get at their cache, depends on steps.
+    #[must_use]
+    pub fn needs_batches(&self) -> bool {
+        self.tells_steps || self.caches.are_shared()
+    }
+
     /// Takes what a thread has executed next; the batch must have accesses with values.
-    pub fn batch(&mut self, batch: &Batch, mut tell: impl FnMut(Told<'_>)) {
-        self.statistics.instructions += batch.instructions();
-        let thread = batch.thread();
-        let Self { caches, counters, invalidation, coherent, statistics, tells_steps } = self;
-        let counter = counters.entry(thread).or_default();
-        let mut caches = Caches::of(caches, thread, *coherent);
-        let mut meet = |met: Met| match met {
-            Met::SystemCall => caches.forget_all(),
-            Met::Access(access, step) => {
-                let is_known = |value| caches.own.knows(access.address(), access.size() as usize, value);
-                if !access.is_write() && batch.wide_value(&access).is_some_and(is_known) {
-                    counter.known();
-                    statistics.loads[class_of(access.size())].count(Load { cache_hit: true, flags_hit: true });
-                    return;
-                }
-                let Some(value) = batch.value(&access) else {
-                    statistics.without_value += 1;
-                    return;
-                };
-                if access.is_write() {
-                    let cache_hit = caches.store(*invalidation, access.address(), value);
-                    let sum = &mut statistics.stores[class_of(access.size())];
-                    *(if cache_hit { &mut sum.cache_hits } else { &mut sum.cache_misses }) += 1;
-                    return;
-                }
-                caches.fetch(access.address(), value.len());
-                let (load, told) = counter.load(caches.own, access.address(), value);
-                statistics.loads[class_of(access.size())].count(load);
-                if let Some(hits) = told {
-                    tell(Told { thread, hits, value, access: &access, step });
-                }
-            }
-        };
-        if *tells_steps || invalidation.kernel {
-            in_order(batch, *invalidation, meet);
+    pub fn batch(&mut self, batch: &Batch, tell: impl FnMut(Told<'_>)) {
+        let (needs_order, invalidation) = (self.tells_steps || self.invalidation.kernel, self.invalidation);
+        let mut passing = self.watch(batch.thread(), tell);
+        passing.executed(batch.instructions());
+        if needs_order {
+            in_order(batch, invalidation, |met| match met {
+                Met::SystemCall => passing.caches.forget_all(),
+                Met::Access(access, step) => passing.meet(&batch.operand(&access), step),
+            });
         } else {
-            batch.accesses().for_each(|access| meet(Met::Access(access, None)));
+            batch.accesses().for_each(|access| passing.meet(&batch.operand(&access), None));
+        }
+    }
+
+    /// Takes what a thread has executed next as it is read, which is faster; unless it [needs batches](Self::needs_batches).
+    pub fn watch<'f, F: FnMut(Told<'_>)>(&'f mut self, thread: u32, tell: F) -> Passing<'f, F> {
+        let Self { caches, counters, invalidation, coherent, statistics, .. } = self;
+        let (caches, counter) = (Caches::of(caches, thread, *coherent), counters.entry(thread).or_default());
+        let concerns_others = *coherent || invalidation.threads;
+        Passing { thread, caches, counter, statistics, invalidation: *invalidation, concerns_others, tell }
+    }
+}
+
+/// A stretch of a thread on its way through the filter.
+pub struct Passing<'f, F> {
+    thread: u32,
+    caches: Caches<'f>,
+    counter: &'f mut Counter,
+    statistics: &'f mut Statistics,
+    invalidation: Invalidation,
+    /// Other caches must know of a store.
+    concerns_others: bool,
+    tell: F,
+}
+
+impl<F: FnMut(Told<'_>)> Watcher for Passing<'_, F> {
+    #[inline]
+    fn executed(&mut self, instructions: u64) {
+        self.statistics.instructions += instructions;
+    }
+
+    #[inline(always)]
+    fn operand(&mut self, operand: &Operand<'_>) {
+        self.meet(operand, None);
+    }
+
+    fn event(&mut self, event: &Event) {
+        if self.invalidation.concerns(event) {
+            self.caches.forget_all();
+        }
+    }
+}
+
+impl<F: FnMut(Told<'_>)> Passing<'_, F> {
+    /// Nearly all accesses meet what is known, or store where everything is.
+    #[inline(always)]
+    fn meet(&mut self, operand: &Operand<'_>, step: Option<usize>) {
+        let &Operand { address, size, .. } = operand;
+        let (class, own) = (class_of(size), &mut self.caches.own);
+        if operand.is_write {
+            if !self.concerns_others && own.overwrite(address, size as usize, operand.bytes()) {
+                self.statistics.stores[class].cache_hits += 1;
+            } else {
+                self.store(operand);
+            }
+        } else if own.knows(address, size as usize, operand.bytes()) {
+            self.counter.known();
+            self.statistics.loads[class].count(Load { cache_hit: true, flags_hit: true });
+        } else {
+            self.load(operand, step);
+        }
+    }
+
+    #[inline(never)]
+    fn store(&mut self, operand: &Operand<'_>) {
+        let Some(value) = operand.value() else { return self.statistics.without_value += 1 };
+        let cache_hit = self.caches.store(self.invalidation, operand.address, value);
+        let sum = &mut self.statistics.stores[class_of(operand.size)];
+        *(if cache_hit { &mut sum.cache_hits } else { &mut sum.cache_misses }) += 1;
+    }
+
+    #[inline(never)]
+    fn load(&mut self, operand: &Operand<'_>, step: Option<usize>) {
+        let Some(value) = operand.value() else { return self.statistics.without_value += 1 };
+        self.caches.fetch(operand.address, value.len());
+        let (load, told) = self.counter.load(self.caches.own, operand.address, value);
+        self.statistics.loads[class_of(operand.size)].count(load);
+        if let Some(hits) = told {
+            (self.tell)(Told { thread: self.thread, hits, value, pc: operand.pc, step });
         }
     }
 }
@@ -227,7 +293,7 @@ fn in_order(batch: &Batch, invalidation: Invalidation, mut show: impl FnMut(Met)
         (shown..steps_before).for_each(|step| of_step(batch, step, &mut show));
         shown = steps_before;
         batch.accesses_of_event(number).for_each(|access| show(Met::Access(access, None)));
-        if invalidation.kernel && matches!(event, Event::Syscall { .. } | Event::Signal { .. }) {
+        if invalidation.concerns(event) {
             show(Met::SystemCall);
         }
     }

@@ -51,6 +51,10 @@ impl<T: Clone> Structures<T> {
         Self { sharing, fresh, places: HashMap::new(), all: Vec::new() }
     }
 
+    pub(crate) fn are_shared(&self) -> bool {
+        self.sharing == Sharing::Shared
+    }
+
     pub(crate) fn of(&mut self, thread: u32) -> &mut T {
         self.split(thread).0
     }

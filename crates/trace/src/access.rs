@@ -10,8 +10,9 @@ use wire::word::{
 };
 
 use crate::event::Told;
-use crate::plan::{Compiled, Form, Plans};
+use crate::plan::{CONSTANT_BYTES, Compiled, Form, Plans};
 use crate::span::{Span, iterations, register};
+use crate::watch::Operand;
 
 /// Whether memory was read or written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -222,15 +223,42 @@ fn signed(data: &[u8], at: usize, bytes: u8) -> Option<u64> {
 
 /// What an access needs to be made.
 #[derive(Clone, Copy, Debug)]
-struct Making<'d> {
+pub(crate) struct Making<'d> {
     data: &'d [u8],
     fs_base: u64,
     /// Where the data is among the values, if it is kept there.
     values_at: Option<u32>,
 }
 
-impl Making<'_> {
+impl<'d> Making<'d> {
+    /// With values where they are in the data.
+    #[inline]
+    pub(crate) fn new(data: &'d [u8], context: Context) -> Self {
+        Self { data, fs_base: context.fs_base, values_at: context.keep_values.then_some(0) }
+    }
+
+    /// The address that is a register plus a constant.
+    #[inline]
+    pub(crate) fn based(&self, access: &Compiled) -> Option<u64> {
+        Some(register(self.data, access.base)?.wrapping_add(access.displacement))
+    }
+
+    /// What begins with the value of an access, which may be a constant of eight bytes at most; nothing if it has none.
+    #[inline]
+    pub(crate) fn bytes<'b>(&self, access: &Compiled, constant: &'b [u8; CONSTANT_BYTES]) -> &'b [u8]
+    where
+        'd: 'b,
+    {
+        match access.value_at() {
+            _ if self.values_at.is_none() => &[],
+            Some(at) => self.data.get(usize::from(at)..).unwrap_or(&[]),
+            None if access.has_constant() => constant,
+            None => &[],
+        }
+    }
+
     /// Base, displacement and index, neither cut nor relative to fs.
+    #[inline]
     fn sum(&self, access: &Compiled) -> Option<u64> {
         let mut address = access.displacement;
         if access.flags & HAS_BASE != 0 {
@@ -251,7 +279,8 @@ impl Making<'_> {
     }
 
     /// The linear address of what lies `offset` behind the access's own.
-    fn address(&self, access: &Compiled, offset: u64) -> Option<u64> {
+    #[inline]
+    pub(crate) fn address(&self, access: &Compiled, offset: u64) -> Option<u64> {
         let sum = self.sum(access)?.wrapping_add(offset) & Self::cut(access);
         Some(sum.wrapping_add(self.origin(access)))
     }
@@ -351,7 +380,7 @@ impl Gathered {
 
     /// The accesses of a path, a range for each of its steps. Those from `mark` on belong to the first step.
     pub(crate) fn path(&mut self, plans: &Plans, span: Span, data: &[u8], context: Context, mark: Option<u32>) {
-        let making = Making { data, fs_base: context.fs_base, values_at: self.keep(data, context.keep_values) };
+        let making = Making { values_at: self.keep(data, context.keep_values), ..Making::new(data, context) };
         let mut start = mark.unwrap_or(self.place());
         for accesses in plans.blocks(span.plan, span.blocks) {
             self.make_all(accesses, &making);
@@ -381,7 +410,7 @@ impl Gathered {
         data: &[u8],
         context: Context,
     ) -> Option<u32> {
-        let making = Making { data, fs_base: context.fs_base, values_at: self.keep(data, context.keep_values) };
+        let making = Making { values_at: self.keep(data, context.keep_values), ..Making::new(data, context) };
         let whole = usize::from(interrupted.blocks);
         let mut start = self.place();
         let mut unfinished: &[Compiled] = &[];
@@ -502,35 +531,42 @@ impl Gathered {
         self.entries.push(Access { pc, address: 0, size: RUN, value: number });
     }
 
-    #[inline]
-    fn make_all(&mut self, accesses: &[Compiled], making: &Making<'_>) {
-        let mut rest = accesses;
-        while let Some((access, behind)) = rest.split_first() {
-            rest = behind;
-            let made = match access.form {
-                Form::Based => self.based(access, making),
-                Form::Absolute => self.plain(access, making, Some(access.displacement)),
-                Form::Plain => self.plain(access, making, making.address(access, 0)),
-                Form::Bit => {
-                    let address = making.bit_offset(access).and_then(|offset| making.address(access, offset));
-                    self.plain(access, making, address)
-                }
-                Form::String => {
-                    let other = behind.first().filter(|next| next.form == Form::String && next.pc == access.pc);
-                    rest = behind.get(usize::from(other.is_some())..).unwrap_or(&[]);
-                    self.string(access, other, making)
-                }
-                Form::Masked | Form::Packed | Form::Indexed => self.vector(access, making),
-                Form::Any => self.any(access, making),
-            };
-            self.lost += u64::from(made.is_none());
-        }
+    /// The first of `accesses`, with its values; gives the others.
+    pub(crate) fn first<'p>(&mut self, accesses: &'p [Compiled], data: &[u8], context: Context) -> &'p [Compiled] {
+        let making = Making { values_at: self.keep(data, context.keep_values), ..Making::new(data, context) };
+        self.make_first(accesses, &making)
     }
 
     #[inline]
-    fn based(&mut self, access: &Compiled, making: &Making<'_>) -> Option<()> {
-        let address = register(making.data, access.base)?.wrapping_add(access.displacement);
-        self.plain(access, making, Some(address))
+    fn make_all(&mut self, accesses: &[Compiled], making: &Making<'_>) {
+        let mut rest = accesses;
+        while !rest.is_empty() {
+            rest = self.make_first(rest, making);
+        }
+    }
+
+    /// Makes the first of `accesses`, or the first two of a string instruction; gives the others.
+    #[inline(always)]
+    fn make_first<'p>(&mut self, accesses: &'p [Compiled], making: &Making<'_>) -> &'p [Compiled] {
+        let Some((access, mut rest)) = accesses.split_first() else { return &[] };
+        let made = match access.form {
+            Form::Based => self.plain(access, making, making.based(access)),
+            Form::Absolute => self.plain(access, making, Some(access.displacement)),
+            Form::Plain | Form::Long => self.plain(access, making, making.address(access, 0)),
+            Form::Bit => {
+                let address = making.bit_offset(access).and_then(|offset| making.address(access, offset));
+                self.plain(access, making, address)
+            }
+            Form::String => {
+                let other = rest.first().filter(|next| next.form == Form::String && next.pc == access.pc);
+                rest = rest.get(usize::from(other.is_some())..).unwrap_or(&[]);
+                self.string(access, other, making)
+            }
+            Form::Masked | Form::Packed | Form::Indexed => self.vector(access, making),
+            Form::Any => self.any(access, making),
+        };
+        self.lost += u64::from(made.is_none());
+        rest
     }
 
     #[inline]
@@ -635,12 +671,13 @@ impl Gathered {
         self.remove(0, before);
     }
 
-    /// The sixteen bytes from where the value of an access begins, if there are so many.
+    /// The same as one that nothing else is needed for.
     #[inline]
-    pub(crate) fn wide_value(&self, access: &Access) -> Option<u128> {
+    pub(crate) fn operand(&self, access: &Access) -> Operand<'_> {
         // Where there is no value, there are no bytes either.
-        let bytes = self.values.get(access.value as usize..)?.first_chunk::<16>()?;
-        Some(u128::from_le_bytes(*bytes))
+        let bytes = self.values.get(access.value as usize..).unwrap_or(&[]);
+        let Access { pc, address, .. } = *access;
+        Operand { pc, address, size: access.size(), is_write: access.is_write(), bytes }
     }
 
     /// Takes over what the entries of `other` refer to, before the first of them is copied.

@@ -89,7 +89,8 @@ impl Place {
         }
     }
 
-    fn context(&self) -> Context {
+    #[inline]
+    pub(crate) fn context(&self) -> Context {
         Context { fs_base: self.fs_base, keep_values: self.keep_values }
     }
 

@@ -62,6 +62,7 @@ mod stretch;
 mod tally;
 mod trace;
 mod verify;
+mod watch;
 mod writer;
 
 pub use access::{Access, AccessKind, Accesses};
@@ -78,4 +79,5 @@ pub use steps::{Batch, Item, Steps};
 pub use stretch::{Part, Parts, Paths, Stretch};
 pub use trace::{Damage, MappedModule, Trace};
 pub use verify::Report;
+pub use watch::{Operand, Watcher};
 pub use writer::{Codec, Options, Writer, part_name};

@@ -6,6 +6,7 @@ use std::collections::BinaryHeap;
 
 use hashbrown::HashMap;
 
+use crate::access::Gathered;
 use crate::block::Blocks;
 use crate::data;
 use crate::error::WriteError;
@@ -15,6 +16,7 @@ use crate::record::Definition;
 use crate::steps::{BATCH_STEPS, Batch, Open, STRETCH_WORDS};
 use crate::stretch::Stretch;
 use crate::tally::{ELSEWHERE, start_pc};
+use crate::watch::Watcher;
 
 /// Takes the same as a [`crate::Writer`] and gives what [`crate::Trace::merged`] of its file would give. Threads deliver at different times: so that
 /// they can be merged, what comes waits until so much has come together that hardly anything earlier will come.
@@ -51,6 +53,7 @@ pub struct Live {
     waiting: usize,
     limit: usize,
     batch: Batch,
+    scratch: Gathered,
 }
 
 /// Bytes that wait: some tenths of a second of busy threads.
@@ -79,6 +82,7 @@ impl Live {
             waiting: 0,
             limit: WAITING_MAX,
             batch: Batch::default(),
+            scratch: Gathered::default(),
         }
     }
 
@@ -122,8 +126,8 @@ impl Live {
         Ok(())
     }
 
-    /// Lets what has come wait.
-    fn add(&mut self, image: u32, thread: u32, words: &[u32], data: &[u8]) {
+    /// Lets what has come wait, for [`Self::watch_next`].
+    pub fn add(&mut self, image: u32, thread: u32, words: &[u32], data: &[u8]) {
         let own = self.threads.entry(thread).or_default();
         own.open.append(image, words, data);
         if self.mode != DataMode::None {
@@ -163,6 +167,22 @@ impl Live {
         self.waiting = self.waiting.saturating_sub(words.len() * size_of::<u32>());
         own.queue(thread, false, &mut self.order);
         each(&Stretch::new(thread, &self.program, own.open.words.get(words).unwrap_or(&[]))).map(|()| true)
+    }
+
+    /// With only what is done to memory, what has waited long enough, or all of it: shown to what `watcher` gives for the thread that is first. False if
+    /// there was nothing. Not for what is interleaved.
+    pub fn watch_next<W: Watcher>(&mut self, all: bool, watcher: impl FnOnce(u32) -> W) -> bool {
+        if self.waiting <= self.limit && !all {
+            return false;
+        }
+        let Some(Reverse((_, thread))) = self.order.pop() else { return false };
+        let Some(own) = self.threads.get_mut(&thread) else { return true };
+        let until = self.order.peek().map_or(u64::MAX, |&Reverse((tsc, _))| tsc);
+        let before = own.open.unread();
+        own.open.watch(&self.program, until, STRETCH_WORDS, &mut self.scratch, &mut watcher(thread));
+        self.waiting = self.waiting.saturating_sub(before - own.open.unread());
+        own.queue(thread, false, &mut self.order);
+        true
     }
 
     /// Shows everything that is waiting.

@@ -13,6 +13,7 @@ use crate::model::DataMode;
 use crate::steps::{Batch, Cursor, Workshop};
 use crate::stretch::Stretch;
 use crate::trace::Trace;
+use crate::watch::Watcher;
 
 /// The threads of a trace, merged. Yields batches, each of one thread.
 #[derive(Debug)]
@@ -46,6 +47,19 @@ impl Merged<'_> {
             }
         }
         Ok(None)
+    }
+
+    /// As [`Self::next_batch`], with only what is done to memory: shown to what `watcher` gives for the thread. False at the end. Not for what is
+    /// interleaved.
+    pub fn watch_next<W: Watcher>(&mut self, watcher: impl FnOnce(u32) -> W) -> Result<bool, ReadError> {
+        let Some(Reverse((_, place))) = self.order.pop() else { return Ok(false) };
+        let Some(cursor) = self.cursors.get_mut(place) else { return Ok(true) };
+        let until = self.order.peek().map_or(u64::MAX, |&Reverse((tsc, _))| tsc);
+        let result = cursor.watch(&mut self.workshop, until, watcher);
+        if let Some(tsc) = cursor.tsc() {
+            self.order.push(Reverse((tsc, place)));
+        }
+        result.map(|_| true)
     }
 
     /// As [`Self::next_batch`], path by path and without memory accesses. Where an indirect transfer at the end of a stretch went to is told by the

@@ -28,6 +28,9 @@ struct Node {
     block_count: u16,
 }
 
+/// Bytes of a constant that is written, at most.
+pub(crate) const CONSTANT_BYTES: usize = size_of::<u64>();
+
 /// How the address and number of accesses are found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Form {
@@ -37,6 +40,8 @@ pub(crate) enum Form {
     Absolute,
     /// One access with a more complicated address.
     Plain,
+    /// The same with a constant of more than [`CONSTANT_BYTES`], which no instruction has.
+    Long,
     Bit,
     String,
     Masked,
@@ -85,6 +90,15 @@ impl Plans {
         })
     }
 
+    /// The same in one piece.
+    #[inline]
+    pub(crate) fn accesses(&self, plan: u32, blocks: u16) -> &[Compiled] {
+        let Some(node) = self.plans.get(plan as usize) else { return &[] };
+        let Some(before) = node.block_count.min(blocks).checked_sub(1) else { return &[] };
+        let end = self.ends.get(node.ends_at as usize + usize::from(before));
+        end.and_then(|&end| self.accesses.get(node.accesses_at as usize..end as usize)).unwrap_or(&[])
+    }
+
     /// Enters the plan of a fragment with these blocks, whose exits have executed so many of them.
     pub(crate) fn add(
         &mut self,
@@ -128,7 +142,9 @@ fn check(plan: &Plan<'_>, blocks: &Blocks, steps: &[Step]) -> Result<(), Refused
 impl Compiled {
     fn new(access: &Access, block: u64) -> Self {
         const COMPLICATED: u8 = HAS_INDEX | HAS_FS | IS_SHORT;
+        let is_long = access.value == CONSTANT && usize::from(access.size) > CONSTANT_BYTES;
         let form = match access.kind {
+            code::PLAIN if is_long => Form::Long,
             code::PLAIN if access.flags & COMPLICATED != 0 => Form::Plain,
             code::PLAIN if access.flags & HAS_BASE != 0 => Form::Based,
             code::PLAIN => Form::Absolute,
@@ -156,19 +172,23 @@ impl Compiled {
         }
     }
 
+    #[inline]
     pub(crate) fn writes(&self) -> bool {
         self.flags & WRITES != 0
     }
 
+    #[inline]
     pub(crate) fn scale(&self) -> u32 {
         u32::from(self.flags & 3)
     }
 
     /// Where the value is in the data, if it is there.
+    #[inline]
     pub(crate) fn value_at(&self) -> Option<u16> {
         (self.value < CONSTANT).then_some(self.value)
     }
 
+    #[inline]
     pub(crate) fn has_constant(&self) -> bool {
         self.value == CONSTANT
     }

@@ -20,6 +20,7 @@ use crate::program::Program;
 use crate::stretch::Stretch;
 use crate::tally::{ELSEWHERE, start_pc};
 use crate::trace::{Chunk, Trace};
+use crate::watch::{Operand, Watcher};
 
 /// Steps in a batch, about: enough to make what happens per batch cheap, few enough to stay in the cache.
 pub(crate) const BATCH_STEPS: usize = 2048;
@@ -121,12 +122,11 @@ impl Batch {
         self.gathered.value(access)
     }
 
-    /// The value of an access of at most sixteen bytes, lowest byte first, with any bytes above it: for those who are in a hurry. `None` if there is
-    /// none, and now and then if there is one.
+    /// An access of this batch together with its value.
     #[must_use]
     #[inline]
-    pub fn wide_value(&self, access: &Access) -> Option<u128> {
-        self.gathered.wide_value(access)
+    pub fn operand(&self, access: &Access) -> Operand<'_> {
+        self.gathered.operand(access)
     }
 
     /// Steps and events in order, each with its memory accesses.
@@ -271,6 +271,7 @@ impl Place {
 pub(crate) struct Workshop {
     coder: PathCoder,
     pub data: DataCoder,
+    scratch: Gathered,
 }
 
 /// A decoded chunk and how far it has been read.
@@ -279,8 +280,8 @@ pub(crate) struct Open {
     pub words: Vec<u32>,
     pub at: usize,
     pub image: u32,
-    instruction: u64,
-    tsc: u64,
+    pub instruction: u64,
+    pub tsc: u64,
     pub data: Vec<u8>,
     /// How far the data has been read, if there is any that can be read.
     pub data_place: Option<data::Place>,
@@ -362,10 +363,8 @@ impl<'t> Cursor<'t> {
     pub(crate) fn next_batch(&mut self, workshop: &mut Workshop, batch: &mut Batch) -> Result<bool, ReadError> {
         batch.clear();
         while batch.is_empty() {
-            if self.open.at >= self.open.words.len() {
-                let Some((&place, ahead)) = self.ahead.split_first() else { return Ok(false) };
-                self.ahead = ahead;
-                self.decode(workshop, place)?;
+            if !self.open_next(workshop)? {
+                return Ok(false);
             }
             self.fill(batch);
         }
@@ -378,12 +377,34 @@ impl<'t> Cursor<'t> {
         workshop: &mut Workshop,
         until: u64,
     ) -> Result<Option<Range<usize>>, ReadError> {
+        let is_open = self.open_next(workshop)?;
+        Ok(is_open.then(|| self.open.take_words(until, STRETCH_WORDS)))
+    }
+
+    /// Shows what comes next to what `watcher` gives, up to the time `until`; false at the end. After an error the cursor stands behind the chunk that
+    /// caused it.
+    pub(crate) fn watch<W: Watcher>(
+        &mut self,
+        workshop: &mut Workshop,
+        until: u64,
+        watcher: impl FnOnce(u32) -> W,
+    ) -> Result<bool, ReadError> {
+        if !self.open_next(workshop)? {
+            return Ok(false);
+        }
+        let (program, scratch) = (self.trace.program(), &mut workshop.scratch);
+        self.open.watch(program, until, STRETCH_WORDS, scratch, &mut watcher(self.thread));
+        Ok(true)
+    }
+
+    /// Makes sure that there are words; false at the end.
+    fn open_next(&mut self, workshop: &mut Workshop) -> Result<bool, ReadError> {
         while self.open.at >= self.open.words.len() {
-            let Some((&place, ahead)) = self.ahead.split_first() else { return Ok(None) };
+            let Some((&place, ahead)) = self.ahead.split_first() else { return Ok(false) };
             self.ahead = ahead;
             self.decode(workshop, place)?;
         }
-        Ok(Some(self.open.take_words(until, STRETCH_WORDS)))
+        Ok(true)
     }
 
     /// The same, path by path.

@@ -16,7 +16,7 @@ use std::time::Instant;
 
 use mtrace::Sharing;
 use serde::Serialize;
-use trace::{Batch, Blocks, DataMode, Stretch};
+use trace::{Batch, Blocks, DataMode, Event, Operand, Stretch, Watcher};
 
 use crate::arguments::mtrace::{ByteOrder, Common, McfTRaptor, McfTrace, MlsTrace, MlvCFiat};
 use crate::descriptor::{Binary, Shape};
@@ -61,13 +61,19 @@ trait Tool {
     /// Takes what a thread has executed next.
     fn batch(&mut self, blocks: &Blocks, batch: &Batch, descriptors: &mut Descriptors);
 
-    /// Whether it takes what was executed path by path, which is faster.
-    fn takes_stretches(&self) -> bool {
-        false
+    /// In which form it takes what was executed, if nothing is to be left out.
+    fn takes(&self) -> Form {
+        Form::Batches
     }
 
     fn stretch(&mut self, stretch: &Stretch<'_>, descriptors: &mut Descriptors) {
         let _ = (stretch, descriptors);
+    }
+
+    /// Takes what a thread does to memory next.
+    fn watch<'t>(&'t mut self, thread: u32, descriptors: &'t mut Descriptors) -> impl Watcher + 't {
+        let _ = (thread, descriptors);
+        Nobody
     }
 
     /// How many it has taken.
@@ -76,6 +82,25 @@ trait Tool {
     /// What was counted, for programs and for people.
     fn statistics(&self, run: &Run) -> Self::Statistics;
     fn text(&self, run: &Run) -> String;
+}
+
+/// What was executed, in the form of batches or in one that is faster.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Form {
+    Batches,
+    /// Path by path.
+    Stretches,
+    /// What is done to memory.
+    Memory,
+}
+
+/// Looks away.
+struct Nobody;
+
+impl Watcher for Nobody {
+    fn executed(&mut self, _: u64) {}
+    fn operand(&mut self, _: &Operand<'_>) {}
+    fn event(&mut self, _: &Event) {}
 }
 
 /// What is the same for all tools.

@@ -7,7 +7,7 @@ use serde::Serialize;
 use trace::{Batch, Blocks, DataMode, Stretch};
 
 use super::files::Descriptors;
-use super::{Run, share};
+use super::{Form, Run, share};
 use crate::arguments::mtrace::{CountFrom, Lookup, McfTRaptor, NoGshare, Replaced};
 use crate::descriptor::flow::{Layout, write};
 use crate::failure::Failure;
@@ -91,8 +91,8 @@ impl super::Tool for Tool {
     }
 
     /// What is shared is asked in the order of batches.
-    fn takes_stretches(&self) -> bool {
-        self.sharing == Sharing::Private
+    fn takes(&self) -> Form {
+        if self.sharing == Sharing::Private { Form::Stretches } else { Form::Batches }
     }
 
     fn stretch(&mut self, stretch: &Stretch<'_>, descriptors: &mut Descriptors) {

@@ -2,14 +2,15 @@
 
 use cache::{Cover, Geometry, Replacement};
 use filter::cfiat::{Shape, Trust};
-use mtrace::loads::{Hits, Invalidation, SIZES};
+use mtrace::loads::{Hits, Invalidation, SIZES, Told};
 use mtrace::{Sharing, loads};
 use serde::Serialize;
-use trace::{Batch, Blocks, DataMode};
+use trace::{Batch, Blocks, DataMode, Watcher};
 
-use super::Run;
 use super::files::Descriptors;
+use super::{Form, Run};
 use crate::arguments::mtrace::{Invalidate, Known, MlvCFiat, Replace, Sets};
+use crate::descriptor::Texts;
 use crate::descriptor::loads::write;
 use crate::digits::percent;
 use crate::failure::Failure;
@@ -106,12 +107,17 @@ impl super::Tool for Tool {
 
     fn batch(&mut self, blocks: &Blocks, batch: &Batch, descriptors: &mut Descriptors) {
         self.filter.batch(batch, |told| {
-            descriptors.add(|shape, texts, lines| {
-                let block = told.step.and_then(|step| batch.steps().get(step)).map(|step| step.block());
-                let text = texts.and_then(|texts| texts.in_block(blocks, block?, told.access.pc()));
-                write(shape, told.thread, told.hits, told.value, text, lines);
-            });
+            let block = told.step.and_then(|step| batch.steps().get(step)).map(|step| step.block());
+            add(&told, descriptors, |texts| texts.in_block(blocks, block?, told.pc));
         });
+    }
+
+    fn takes(&self) -> Form {
+        if self.filter.needs_batches() { Form::Batches } else { Form::Memory }
+    }
+
+    fn watch<'t>(&'t mut self, thread: u32, descriptors: &'t mut Descriptors) -> impl Watcher + 't {
+        self.filter.watch(thread, |told| add(&told, descriptors, |_| None))
     }
 
     fn instructions(&self) -> u64 {
@@ -144,6 +150,13 @@ impl super::Tool for Tool {
     fn text(&self, run: &Run) -> String {
         text(self.filter.statistics(), run)
     }
+}
+
+/// Writes a load, perhaps with the text of its instruction.
+fn add(told: &Told<'_>, descriptors: &mut Descriptors, text: impl FnOnce(&mut Texts) -> Option<&str>) {
+    descriptors.add(|shape, texts, lines| {
+        write(shape, told.thread, told.hits, told.value, texts.and_then(text), lines);
+    });
 }
 
 fn of_hits(loads: &Hits) -> f64 {

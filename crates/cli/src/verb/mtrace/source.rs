@@ -6,9 +6,9 @@ use std::path::Path;
 use capture::{Limits, Options, Selection, Sink};
 use trace::{Batch, DataMode, Fragment, Live, Merged, Module, Plan, ReadError, Step, ThreadInfo, Trace};
 
-use super::Tool;
 use super::files::Descriptors;
 use super::routines::{self, Selected};
+use super::{Form, Tool};
 use crate::arguments::mtrace::Common;
 use crate::descriptor::Shape;
 use crate::digits::grouped;
@@ -99,23 +99,38 @@ fn read<T: Tool>(
         DataMode::None => trace.merged(),
         _ => trace.merged_with_accesses()?,
     };
-    let mut merged = tool.sharing().order(merged);
-    if tool.takes_stretches() && selected.is_none() && common.skip == 0 && common.length.is_none() {
-        while !descriptors.is_full() {
-            match reading.intact(merged.next_stretch()) {
-                Some(None) => break,
-                Some(Some(stretch)) => tool.stretch(&stretch, descriptors),
-                None => {}
-            }
-            reading.tick(tool.instructions());
-        }
-    } else {
-        read_part(trace, merged, selected, common, tool, descriptors, &mut reading);
+    let merged = tool.sharing().order(merged);
+    let is_whole = selected.is_none() && common.skip == 0 && common.length.is_none();
+    match tool.takes() {
+        Form::Stretches if is_whole => read_stretches(merged, tool, descriptors, &mut reading),
+        Form::Memory if is_whole => read_memory(merged, tool, descriptors, &mut reading),
+        _ => read_part(trace, merged, selected, common, tool, descriptors, &mut reading),
     }
     descriptors.check()?;
     let file = common.input.as_deref().unwrap_or(Path::new(""));
     let damaged = reading.damaged + select::tell_unfinished(trace, file);
     Ok(Delivered { threads: trace.threads().len() as u64, status: if damaged == 0 { 0 } else { FAILED } })
+}
+
+fn read_stretches<T: Tool>(mut merged: Merged<'_>, tool: &mut T, descriptors: &mut Descriptors, reading: &mut Reading) {
+    while !descriptors.is_full() {
+        match reading.intact(merged.next_stretch()) {
+            Some(None) => break,
+            Some(Some(stretch)) => tool.stretch(&stretch, descriptors),
+            None => {}
+        }
+        reading.tick(tool.instructions());
+    }
+}
+
+fn read_memory<T: Tool>(mut merged: Merged<'_>, tool: &mut T, descriptors: &mut Descriptors, reading: &mut Reading) {
+    while !descriptors.is_full() {
+        let read = merged.watch_next(|thread| tool.watch(thread, descriptors));
+        if reading.intact(read) == Some(false) {
+            break;
+        }
+        reading.tick(tool.instructions());
+    }
 }
 
 /// Reads batch by batch, which can be cut.
@@ -217,16 +232,20 @@ impl<T: Tool> Tracer<'_, T> {
     /// What was waiting for more.
     fn finish(&mut self) -> Result<(), Stopped> {
         let Self { live, tool, descriptors, .. } = self;
-        if tool.takes_stretches() {
-            return live.finish_stretches(|stretch| {
+        match tool.takes() {
+            Form::Stretches => live.finish_stretches(|stretch| {
                 tool.stretch(stretch, descriptors);
                 descriptors.check()
-            });
+            }),
+            Form::Memory => {
+                while live.watch_next(true, |thread| tool.watch(thread, descriptors)) {}
+                descriptors.check()
+            }
+            Form::Batches => live.finish(|blocks, batch| {
+                tool.batch(blocks, batch, descriptors);
+                descriptors.check()
+            }),
         }
-        live.finish(|blocks, batch| {
-            tool.batch(blocks, batch, descriptors);
-            descriptors.check()
-        })
     }
 }
 
@@ -269,16 +288,21 @@ impl<T: Tool> Sink for Tracer<'_, T> {
         if descriptors.is_full() {
             return Ok(());
         }
-        if tool.takes_stretches() {
-            return live.stretch(image, thread, words, |stretch| {
+        match tool.takes() {
+            Form::Stretches => live.stretch(image, thread, words, |stretch| {
                 tool.stretch(stretch, descriptors);
                 descriptors.check().map_err(Refused)
-            });
+            }),
+            Form::Memory => {
+                live.add(image, thread, words, data);
+                while live.watch_next(false, |thread| tool.watch(thread, descriptors)) {}
+                descriptors.check().map_err(Refused)
+            }
+            Form::Batches => live.path(image, thread, words, data, |blocks, batch| {
+                tool.batch(blocks, batch, descriptors);
+                descriptors.check().map_err(Refused)
+            }),
         }
-        live.path(image, thread, words, data, |blocks, batch| {
-            tool.batch(blocks, batch, descriptors);
-            descriptors.check().map_err(Refused)
-        })
     }
 
     fn bytes(&self) -> u64 {

@@ -1,0 +1,215 @@
+//! What threads do to memory, shown as it is read: no list of steps or accesses in between, and values stay where they were decoded.
+//!
+//! A path's accesses are those of its plan, in a row. What is not so simple, because an event tells it or because only the data says how many accesses
+//! there are, takes the way over a [`Gathered`].
+#![deny(clippy::unwrap_used, clippy::indexing_slicing, clippy::cast_possible_truncation)]
+
+use wire::word::{self, EVENT};
+
+use crate::access::{Gathered, Making};
+use crate::data::{Place, Source};
+use crate::event::{self, Recorded};
+use crate::model::Event;
+use crate::plan::{Compiled, Form};
+use crate::program::Program;
+use crate::span::Span;
+use crate::steps::{Open, interrupted};
+
+/// Receives what a thread does to memory, in order.
+pub trait Watcher {
+    /// So many instructions were executed; their accesses come next.
+    fn executed(&mut self, instructions: u64);
+
+    fn operand(&mut self, operand: &Operand<'_>);
+
+    fn event(&mut self, event: &Event);
+}
+
+/// One memory access and its value.
+#[derive(Clone, Copy, Debug)]
+pub struct Operand<'d> {
+    /// Address of the instruction.
+    pub pc: u64,
+    /// Address of the first byte.
+    pub address: u64,
+    /// Number of bytes.
+    pub size: u32,
+    pub is_write: bool,
+    /// Begins with the value, unless it is shorter than that.
+    pub(crate) bytes: &'d [u8],
+}
+
+impl<'d> Operand<'d> {
+    /// The bytes that were read or written, lowest address first; `None` if values were not recorded.
+    #[must_use]
+    #[inline]
+    pub fn value(&self) -> Option<&'d [u8]> {
+        self.bytes.get(..self.size as usize)
+    }
+
+    /// The value and any bytes behind it, for those who are in a hurry: some that do not count may be compared with some that do not count either. Fewer
+    /// than the value has if there is none.
+    #[must_use]
+    #[inline]
+    pub fn bytes(&self) -> &'d [u8] {
+        self.bytes
+    }
+}
+
+impl Open {
+    /// Shows what comes next: up to a time stamp that is not before `until`, or to `most` words, about.
+    pub(crate) fn watch(
+        &mut self,
+        program: &Program,
+        until: u64,
+        most: usize,
+        scratch: &mut Gathered,
+        watcher: &mut impl Watcher,
+    ) {
+        scratch.clear();
+        let source = Source { program, data: &self.data };
+        let mut watching = Watching { source, place: self.data_place, scratch, watcher, instructions: 0 };
+        let from = self.at;
+        while let Some(&word) = self.words.get(self.at) {
+            let may_end = self.at > from && !watching.is_pending();
+            if self.at >= from + most && may_end {
+                break;
+            }
+            if word & EVENT == 0 {
+                self.at += 1;
+                watching.path(word);
+                continue;
+            }
+            let rest = self.words.get(self.at..).unwrap_or(&[]);
+            let recorded = event::read(rest);
+            if let Some(tsc) = recorded.and_then(|recorded| recorded.tsc()) {
+                if may_end && tsc >= until {
+                    break;
+                }
+                self.tsc = tsc;
+            }
+            self.at += word::length(word).unwrap_or(rest.len()).min(rest.len());
+            watching.event(recorded, rest);
+        }
+        // Accesses that nothing in this chunk followed.
+        watching.show_gathered();
+        self.data_place = watching.place.map(|place| Place { pending: None, ..place });
+        self.instruction += watching.instructions;
+    }
+}
+
+/// A stretch that is being shown.
+struct Watching<'p, 's, W> {
+    source: Source<'p>,
+    /// How far the data was read, if there is any that can be read.
+    place: Option<Place>,
+    /// Accesses that were told and belong to what comes next; at other times nothing.
+    scratch: &'s mut Gathered,
+    watcher: &'s mut W,
+    instructions: u64,
+}
+
+impl<W: Watcher> Watching<'_, '_, W> {
+    /// Whether accesses were told that belong to what comes next.
+    #[inline]
+    fn is_pending(&self) -> bool {
+        self.place.is_some_and(|place| place.pending.is_some())
+    }
+
+    #[inline]
+    fn executed(&mut self, instructions: u64) {
+        self.instructions += instructions;
+        self.watcher.executed(instructions);
+    }
+
+    #[inline]
+    fn path(&mut self, word: u32) {
+        let Some(counts) = self.source.program.counts(word) else { return self.watcher.event(&Event::Lost) };
+        self.executed(counts.instructions());
+        let Some(place) = &mut self.place else { return };
+        if place.pending.take().is_some() {
+            self.show_gathered();
+        }
+        if let Some(span) = self.source.program.plans.span(word) {
+            self.row(span);
+        }
+    }
+
+    /// The accesses of a path.
+    #[inline]
+    fn row(&mut self, span: Span) {
+        let Self { source, place: Some(place), scratch, watcher, .. } = self else { return };
+        let bytes = usize::from(span.bytes);
+        // With what is behind it, so that values can be read with a few bytes more than they have.
+        let data = source.data.get(place.at..).filter(|data| data.len() >= bytes).unwrap_or(&[]);
+        place.at += bytes;
+        let making = Making::new(data, place.context());
+        let mut rest = source.program.plans.accesses(span.plan, span.blocks);
+        while let Some((access, behind)) = rest.split_first() {
+            let address = match access.form {
+                Form::Based => making.based(access),
+                Form::Absolute => Some(access.displacement),
+                Form::Plain => making.address(access, 0),
+                _ => {
+                    rest = complicated(rest, data.get(..bytes).unwrap_or(&[]), place, scratch, *watcher);
+                    continue;
+                }
+            };
+            rest = behind;
+            let Some(address) = address else { continue };
+            let constant = access.constant.to_le_bytes();
+            let (size, is_write) = (u32::from(access.size), access.writes());
+            let bytes = making.bytes(access, &constant);
+            watcher.operand(&Operand { pc: access.pc, address, size, is_write, bytes });
+        }
+    }
+
+    /// The event at the start of `words`.
+    #[cold]
+    fn event(&mut self, recorded: Option<Recorded>, words: &[u32]) {
+        let Some(recorded) = recorded else { return self.watcher.event(&Event::Lost) };
+        let steps = interrupted(self.source.program, &recorded);
+        if let Some((whole, part)) = &steps {
+            self.executed(whole.iter().chain(part).map(|step| u64::from(step.instructions())).sum());
+        }
+        if let Some(place) = &mut self.place {
+            let count = steps.as_ref().map(|(whole, part)| (whole.len(), part.is_some()));
+            place.event(self.source, words, &recorded, count, self.scratch);
+        }
+        if !self.is_pending() {
+            self.show_gathered();
+        }
+        if steps.is_none() {
+            self.watcher.event(&Event::Lost);
+        }
+        if let Some(event) = &recorded.event {
+            self.watcher.event(event);
+        }
+    }
+
+    #[cold]
+    fn show_gathered(&mut self) {
+        show(self.scratch, self.watcher);
+    }
+}
+
+/// The first of `accesses`, which is not a simple one; gives the others.
+#[cold]
+#[inline(never)]
+fn complicated<'p>(
+    accesses: &'p [Compiled],
+    row: &[u8],
+    place: &Place,
+    scratch: &mut Gathered,
+    watcher: &mut impl Watcher,
+) -> &'p [Compiled] {
+    let rest = scratch.first(accesses, row, place.context());
+    show(scratch, watcher);
+    rest
+}
+
+/// Shows what was gathered, and forgets it.
+fn show(gathered: &mut Gathered, watcher: &mut impl Watcher) {
+    gathered.all().for_each(|access| watcher.operand(&gathered.operand(&access)));
+    gathered.clear();
+}
