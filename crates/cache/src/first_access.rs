@@ -54,8 +54,21 @@ pub struct FirstAccess {
     words: usize,
     /// Of each slot.
     flags: Vec<u64>,
-    /// Bytes of a line if [`Self::settled`] can tell something, or 0.
-    quick_bytes: u64,
+    /// What [`Self::settled`] looks at, by the low bits of the line's number; nothing if it cannot tell anything.
+    quick: Vec<Quick>,
+}
+
+/// A line that was accessed lately, and is still there.
+#[derive(Clone, Copy, Debug)]
+struct Quick {
+    line: u64,
+    /// As they are now.
+    flags: u32,
+    slot: u32,
+}
+
+impl Quick {
+    const NOTHING: Self = Self { line: u64::MAX, flags: 0, slot: 0 };
 }
 
 impl FirstAccess {
@@ -71,8 +84,9 @@ impl FirstAccess {
         let words = (geometry.line_bytes() / granularity).div_ceil(64) as usize;
         let flags = vec![0; geometry.sets() * geometry.ways() * words];
         let tags = Tags::new(geometry, replacement);
-        let quick_bytes = if words == 1 && !tags.counts_uses() { geometry.line_bytes() } else { 0 };
-        Ok(Self { tags, cover, granule_bits: granularity.trailing_zeros(), words, flags, quick_bytes })
+        let is_quick = geometry.line_bytes() / granularity <= u32::BITS.into() && !tags.counts_uses();
+        let quick = vec![Quick::NOTHING; if is_quick { flags.len() } else { 0 }];
+        Ok(Self { tags, cover, granule_bits: granularity.trailing_zeros(), words, flags, quick })
     }
 
     #[must_use]
@@ -121,15 +135,37 @@ impl FirstAccess {
     #[inline(always)]
     pub fn settled(&self, address: u64, bytes: u64) -> Option<usize> {
         let geometry = self.tags.geometry();
-        let offset = geometry.offset(address);
-        if bytes == 0 || offset + bytes > self.quick_bytes {
+        let (line, offset) = (geometry.line(address), geometry.offset(address));
+        let quick = self.quick.get(self.quick_place(line))?;
+        if quick.line != line || bytes == 0 || offset + bytes > geometry.line_bytes() {
             return None;
         }
-        let slot = self.tags.find(geometry.line(address))?;
         let (first, last) = (offset >> self.granule_bits, (offset + bytes - 1) >> self.granule_bits);
-        // If the last flag is the highest one, nothing is left of the first number, which is as it should be.
-        let mask = (2u64 << last).wrapping_sub(1 << first);
-        (self.flags.get(slot)? & mask == mask).then_some(slot)
+        let mask = (2u64 << last) - (1 << first);
+        (u64::from(quick.flags) & mask == mask).then_some(quick.slot as usize)
+    }
+
+    #[inline(always)]
+    fn quick_place(&self, line: u64) -> usize {
+        // There are as many as lines, a power of two.
+        line as usize & self.quick.len().wrapping_sub(1)
+    }
+
+    /// Takes care that [`Self::settled`] tells the truth about what is in a slot.
+    #[inline]
+    fn remember(&mut self, line: u64, slot: usize) {
+        let place = self.quick_place(line);
+        if let Some(quick) = self.quick.get_mut(place) {
+            *quick = Quick { line, flags: self.flags[slot] as u32, slot: slot as u32 };
+        }
+    }
+
+    #[inline]
+    fn forget_line(&mut self, line: u64) {
+        let place = self.quick_place(line);
+        if let Some(quick) = self.quick.get_mut(place).filter(|quick| quick.line == line) {
+            *quick = Quick::NOTHING;
+        }
     }
 
     /// An address in each line of an operand.
@@ -166,6 +202,7 @@ impl FirstAccess {
             if let Some(slot) = self.tags.find(geometry.line(address)) {
                 let (first, behind) = self.granules(Cover::Touched, geometry.offset(address), bytes);
                 self.each_word(slot, first, behind, |flags, mask| *flags &= !mask);
+                self.remember(geometry.line(address), slot);
             }
         }
     }
@@ -173,6 +210,7 @@ impl FirstAccess {
     /// Somebody else may have changed anything: nothing is known any more.
     pub fn forget_all(&mut self) {
         self.flags.fill(0);
+        self.quick.fill(Quick::NOTHING);
     }
 
     #[inline]
@@ -197,9 +235,11 @@ impl FirstAccess {
     #[inline(always)]
     fn access_line(&mut self, address: u64, bytes: u64) -> Part {
         let geometry = *self.tags.geometry();
-        let line = self.tags.access(geometry.line(address));
+        let number = geometry.line(address);
+        let line = self.tags.access(number);
         if !line.hit {
             self.flags[line.slot * self.words..][..self.words].fill(0);
+            line.evicted.into_iter().for_each(|evicted| self.forget_line(evicted));
         }
         let offset = geometry.offset(address);
         let (first, behind) = self.granules(Cover::Touched, offset, bytes);
@@ -209,6 +249,7 @@ impl FirstAccess {
             let (first, behind) = self.granules(self.cover, offset, bytes);
             self.each_word(line.slot, first, behind, |flags, mask| *flags |= mask);
         }
+        self.remember(number, line.slot);
         Part { address, bytes, line, flags_hit }
     }
 
@@ -409,7 +450,7 @@ mod tests {
         /// Byte for byte, with lines as maps.
         #[test]
         fn it_is_what_maps_say(
-            accesses in proptest::collection::vec((0u64..256, 1u64..40, any::<bool>()), 0..300),
+            accesses in proptest::collection::vec((0u64..256, 1u64..40, 0u8..9), 0..300),
             granule_bits in 0u32..5, touched in any::<bool>(),
         ) {
             let cover = if touched { Cover::Touched } else { Cover::Whole };
@@ -417,7 +458,15 @@ mod tests {
             let mut cache = FirstAccess::new(geometry, Replacement::RoundRobin, 1 << granule_bits, cover).unwrap();
             let mut tags = Tags::new(geometry, Replacement::RoundRobin);
             let mut known: HashMap<u64, [bool; 16]> = HashMap::new();
-            for (address, bytes, is_store) in accesses {
+            for (address, bytes, kind) in accesses {
+                if kind == 0 {
+                    cache.forget(address, bytes);
+                    for at in address >> granule_bits << granule_bits..(address + bytes).next_multiple_of(1 << granule_bits) {
+                        known.entry(at / 16).and_modify(|line| line[at as usize % 16] = false);
+                    }
+                    continue;
+                }
+                let is_settled = cache.settled(address, bytes).is_some();
                 let (mut cache_hit, mut flags_hit) = (true, true);
                 for line in address / 16..=(address + bytes - 1) / 16 {
                     let found = tags.access(line);
@@ -434,7 +483,8 @@ mod tests {
                         }
                     }
                 }
-                if is_store {
+                prop_assert!(!is_settled || cache_hit && flags_hit);
+                if kind < 4 {
                     prop_assert_eq!(cache.store(address, bytes), cache_hit);
                 } else {
                     prop_assert_eq!(cache.load(address, bytes), Load { cache_hit, flags_hit });

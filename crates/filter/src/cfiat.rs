@@ -68,9 +68,8 @@ impl Cfiat {
         let mut is_same = true;
         let mut load = self.flags.load_parts(address, value.len() as u64, |part| {
             let (own, line) = own_bytes(&geometry, address, part, value.len());
-            let (known, value) = (&mut bytes[line], &value[own]);
-            is_same &= !part.flags_hit || known == value;
-            known.copy_from_slice(value);
+            let was_same = replace(&mut bytes[line], &value[own]);
+            is_same &= !part.flags_hit || was_same;
         });
         load.flags_hit &= is_same || trust == Trust::Flags;
         load
@@ -99,7 +98,7 @@ impl Cfiat {
         let (bytes, geometry) = (&mut self.bytes, *self.flags.tags().geometry());
         self.flags.store_parts(address, value.len() as u64, |part| {
             let (own, line) = own_bytes(&geometry, address, part, value.len());
-            bytes[line].copy_from_slice(&value[own]);
+            replace(&mut bytes[line], &value[own]);
         })
     }
 
@@ -136,6 +135,23 @@ impl Cfiat {
     /// Somebody else may have changed anything.
     pub fn forget_all(&mut self) {
         self.flags.forget_all();
+    }
+}
+
+/// Copies `value`, and says whether it was there already.
+#[inline]
+fn replace(known: &mut [u8], value: &[u8]) -> bool {
+    // The usual sizes are known when this is compiled, which saves two calls.
+    match (known.as_mut_array::<8>(), value.as_array::<8>()) {
+        (Some(known), Some(value)) => std::mem::replace(known, *value) == *value,
+        _ => match (known.as_mut_array::<4>(), value.as_array::<4>()) {
+            (Some(known), Some(value)) => std::mem::replace(known, *value) == *value,
+            _ => {
+                let was_same = known == value;
+                known.copy_from_slice(value);
+                was_same
+            }
+        },
     }
 }
 

@@ -182,10 +182,10 @@ impl Filter {
         if needs_order {
             in_order(batch, invalidation, |met| match met {
                 Met::SystemCall => passing.caches.forget_all(),
-                Met::Access(access, step) => passing.meet(&batch.operand(&access), step),
+                Met::Access(access, step) => passing.meet(batch.operand(&access), step),
             });
         } else {
-            batch.accesses().for_each(|access| passing.meet(&batch.operand(&access), None));
+            batch.accesses().for_each(|access| passing.meet(batch.operand(&access), None));
         }
     }
 
@@ -217,7 +217,7 @@ impl<F: FnMut(Told<'_>)> Watcher for Passing<'_, F> {
     }
 
     #[inline(always)]
-    fn operand(&mut self, operand: &Operand<'_>) {
+    fn operand(&mut self, operand: Operand<'_>) {
         self.meet(operand, None);
     }
 
@@ -231,8 +231,8 @@ impl<F: FnMut(Told<'_>)> Watcher for Passing<'_, F> {
 impl<F: FnMut(Told<'_>)> Passing<'_, F> {
     /// Nearly all accesses meet what is known, or store where everything is.
     #[inline(always)]
-    fn meet(&mut self, operand: &Operand<'_>, step: Option<usize>) {
-        let &Operand { address, size, .. } = operand;
+    fn meet(&mut self, operand: Operand<'_>, step: Option<usize>) {
+        let Operand { address, size, .. } = operand;
         let (class, own) = (class_of(size), &mut self.caches.own);
         if operand.is_write {
             if !self.concerns_others && own.overwrite(address, size as usize, operand.bytes()) {
@@ -249,7 +249,7 @@ impl<F: FnMut(Told<'_>)> Passing<'_, F> {
     }
 
     #[inline(never)]
-    fn store(&mut self, operand: &Operand<'_>) {
+    fn store(&mut self, operand: Operand<'_>) {
         let Some(value) = operand.value() else { return self.statistics.without_value += 1 };
         let cache_hit = self.caches.store(self.invalidation, operand.address, value);
         let sum = &mut self.statistics.stores[class_of(operand.size)];
@@ -257,7 +257,7 @@ impl<F: FnMut(Told<'_>)> Passing<'_, F> {
     }
 
     #[inline(never)]
-    fn load(&mut self, operand: &Operand<'_>, step: Option<usize>) {
+    fn load(&mut self, operand: Operand<'_>, step: Option<usize>) {
         let Some(value) = operand.value() else { return self.statistics.without_value += 1 };
         self.caches.fetch(operand.address, value.len());
         let (load, told) = self.counter.load(self.caches.own, operand.address, value);

@@ -10,7 +10,7 @@ use wire::word::{
 };
 
 use crate::event::Told;
-use crate::plan::{CONSTANT_BYTES, Compiled, Form, Plans};
+use crate::plan::{Compiled, Form, Plans};
 use crate::span::{Span, iterations, register};
 use crate::watch::Operand;
 
@@ -243,16 +243,16 @@ impl<'d> Making<'d> {
         Some(register(self.data, access.base)?.wrapping_add(access.displacement))
     }
 
-    /// What begins with the value of an access, which may be a constant of eight bytes at most; nothing if it has none.
+    /// What begins with the value of an access, unless that is a [`Form::Long`] one; nothing if it has none.
     #[inline]
-    pub(crate) fn bytes<'b>(&self, access: &Compiled, constant: &'b [u8; CONSTANT_BYTES]) -> &'b [u8]
+    pub(crate) fn bytes<'b>(&self, access: &'b Compiled) -> &'b [u8]
     where
         'd: 'b,
     {
         match access.value_at() {
             _ if self.values_at.is_none() => &[],
             Some(at) => self.data.get(usize::from(at)..).unwrap_or(&[]),
-            None if access.has_constant() => constant,
+            None if access.has_constant() => &access.constant,
             None => &[],
         }
     }
@@ -588,9 +588,10 @@ impl Gathered {
 
     fn constant(&mut self, access: &Compiled) -> u32 {
         let Ok(at) = u32::try_from(self.values.len()) else { return NO_VALUE };
-        let sign = if access.constant >> 63 == 0 { 0 } else { 0xff };
-        let low = access.constant.to_le_bytes().into_iter();
-        self.values.extend(low.chain(std::iter::repeat(sign)).take(usize::from(access.size)));
+        let size = usize::from(access.size);
+        self.values.extend_from_slice(access.constant.get(..size).unwrap_or(&access.constant));
+        let sign = if access.constant.last().is_some_and(|&top| top & 0x80 != 0) { 0xff } else { 0 };
+        self.values.resize(at as usize + size, sign);
         at
     }
 

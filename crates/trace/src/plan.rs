@@ -29,7 +29,7 @@ struct Node {
 }
 
 /// Bytes of a constant that is written, at most.
-pub(crate) const CONSTANT_BYTES: usize = size_of::<u64>();
+const CONSTANT_BYTES: usize = size_of::<u64>();
 
 /// How the address and number of accesses are found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,7 +55,8 @@ pub(crate) enum Form {
 pub(crate) struct Compiled {
     pub pc: u64,
     pub displacement: u64,
-    pub constant: u64,
+    /// The value that is written, if it is always the same, lowest byte first.
+    pub constant: [u8; CONSTANT_BYTES],
     pub base: u16,
     pub index: u16,
     pub value: u16,
@@ -158,7 +159,7 @@ impl Compiled {
         Self {
             pc: block.wrapping_add(u64::from(access.offset)),
             displacement: access.displacement.cast_unsigned(),
-            constant: access.constant,
+            constant: access.constant.to_le_bytes(),
             base: access.base,
             index: access.index,
             value: access.value,

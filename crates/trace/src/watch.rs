@@ -20,7 +20,7 @@ pub trait Watcher {
     /// So many instructions were executed; their accesses come next.
     fn executed(&mut self, instructions: u64);
 
-    fn operand(&mut self, operand: &Operand<'_>);
+    fn operand(&mut self, operand: Operand<'_>);
 
     fn event(&mut self, event: &Event);
 }
@@ -157,10 +157,9 @@ impl<W: Watcher> Watching<'_, '_, W> {
             };
             rest = behind;
             let Some(address) = address else { continue };
-            let constant = access.constant.to_le_bytes();
             let (size, is_write) = (u32::from(access.size), access.writes());
-            let bytes = making.bytes(access, &constant);
-            watcher.operand(&Operand { pc: access.pc, address, size, is_write, bytes });
+            let bytes = making.bytes(access);
+            watcher.operand(Operand { pc: access.pc, address, size, is_write, bytes });
         }
     }
 
@@ -210,6 +209,6 @@ fn complicated<'p>(
 
 /// Shows what was gathered, and forgets it.
 fn show(gathered: &mut Gathered, watcher: &mut impl Watcher) {
-    gathered.all().for_each(|access| watcher.operand(&gathered.operand(&access)));
+    gathered.all().for_each(|access| watcher.operand(gathered.operand(&access)));
     gathered.clear();
 }

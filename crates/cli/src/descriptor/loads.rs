@@ -1,43 +1,49 @@
 //! What mlvCFiat tells (Myers 2014, Figure 4.36): values of loads, each with the number of loads before it that were known.
 
 use super::memory::{push_value, write_value};
-use super::{Line, Shape};
+use super::{Binary, Line, Shape};
 
 /// In place of a count in binary: so many were known, and nothing is told yet; the size is 0.
 const COUNT_MAX: u32 = u32::MAX;
 
 /// Writes a load that was not known.
+#[inline]
 pub fn write(shape: Shape, thread: u32, hits: u64, value: &[u8], text: Option<&str>, lines: &mut Vec<u8>) {
-    let mut line = Line::new();
-    let Shape::Binary(binary) = shape else {
-        line.push_number(thread.into());
-        line.push(b", ");
-        line.push_number(hits);
-        line.push(b", ");
-        return push_value(line, value, lines).end_text(b" ", text, lines);
-    };
-    let mut record = |hits: u32, value: &[u8]| {
-        let mut line = Line::new();
-        line.push_small(thread, binary.wide);
-        line.push(&hits.to_le_bytes());
-        let size = u32::try_from(value.len()).unwrap_or(u32::MAX);
-        let size = if binary.wide { size } else { size.min(u8::MAX.into()) };
-        line.push_small(size, binary.wide);
-        lines.extend_from_slice(line.as_bytes());
-        write_value(value.get(..size as usize).unwrap_or(value), binary, lines);
-    };
+    let Shape::Binary(binary) = shape else { return write_text(thread, hits, value, text, lines) };
     let mut left = hits;
     while left >= u64::from(COUNT_MAX) {
-        record(COUNT_MAX, &[]);
+        record(thread, COUNT_MAX, &[], binary, lines);
         left -= u64::from(COUNT_MAX);
     }
     // Smaller than the greatest that fits.
-    record(left as u32, value);
+    record(thread, left as u32, value, binary, lines);
+}
+
+fn write_text(thread: u32, hits: u64, value: &[u8], text: Option<&str>, lines: &mut Vec<u8>) {
+    let mut line = Line::new();
+    line.push_number(thread.into());
+    line.push(b", ");
+    line.push_number(hits);
+    line.push(b", ");
+    push_value(line, value, lines).end_text(b" ", text, lines);
+}
+
+#[inline]
+fn record(thread: u32, hits: u32, value: &[u8], binary: Binary, lines: &mut Vec<u8>) {
+    let size = u32::try_from(value.len()).unwrap_or(u32::MAX);
+    let [a, b, c, d] = hits.to_le_bytes();
+    if binary.wide {
+        let ([t, u, v, w], [e, f, g, h]) = (thread.to_le_bytes(), size.to_le_bytes());
+        lines.extend_from_slice(&[t, u, v, w, a, b, c, d, e, f, g, h]);
+        return write_value(value, binary, lines);
+    }
+    let size = u8::try_from(size).unwrap_or(u8::MAX);
+    lines.extend_from_slice(&[thread as u8, a, b, c, d, size]);
+    write_value(value.get(..size.into()).unwrap_or(value), binary, lines);
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::Binary;
     use super::*;
 
     fn written(shape: Shape, hits: u64, value: &[u8], text: Option<&str>) -> Vec<u8> {

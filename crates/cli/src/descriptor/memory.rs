@@ -119,11 +119,16 @@ pub fn push_value(mut line: Line, value: &[u8], lines: &mut Vec<u8>) -> Line {
 }
 
 /// Writes a value in binary.
+#[inline]
 pub fn write_value(value: &[u8], binary: Binary, lines: &mut Vec<u8>) {
     if binary.values_reversed {
-        lines.extend(value.iter().rev());
-    } else {
-        lines.extend_from_slice(value);
+        return lines.extend(value.iter().rev());
+    }
+    // The usual sizes are known when this is compiled, which saves a call.
+    match (value.as_array::<8>(), value.as_array::<4>()) {
+        (Some(eight), _) => lines.extend_from_slice(eight),
+        (_, Some(four)) => lines.extend_from_slice(four),
+        _ => lines.extend_from_slice(value),
     }
 }
 

@@ -99,7 +99,7 @@ struct Nobody;
 
 impl Watcher for Nobody {
     fn executed(&mut self, _: u64) {}
-    fn operand(&mut self, _: &Operand<'_>) {}
+    fn operand(&mut self, _: Operand<'_>) {}
     fn event(&mut self, _: &Event) {}
 }
 
