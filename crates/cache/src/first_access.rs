@@ -213,14 +213,20 @@ impl FirstAccess {
         self.quick.fill(Quick::NOTHING);
     }
 
+    /// A load or store that lies in one line, as nearly all do; `None`, and nothing has happened, if it does not.
+    #[inline]
+    pub fn access_in_line(&mut self, address: u64, bytes: u64) -> Option<Part> {
+        let geometry = self.tags.geometry();
+        let is_in_line = (1..=geometry.line_bytes() - geometry.offset(address)).contains(&bytes);
+        is_in_line.then(|| self.access_line(address, bytes))
+    }
+
     #[inline]
     fn access(&mut self, address: u64, bytes: u64, mut show: impl FnMut(&Part)) {
-        let geometry = *self.tags.geometry();
-        // Nearly all operands lie in one line.
-        if (1..=geometry.line_bytes() - geometry.offset(address)).contains(&bytes) {
-            return show(&self.access_line(address, bytes));
+        match self.access_in_line(address, bytes) {
+            Some(part) => show(&part),
+            None => self.access_lines(address, bytes, show),
         }
-        self.access_lines(address, bytes, show);
     }
 
     #[inline(never)]

@@ -63,7 +63,17 @@ impl Cfiat {
     }
 
     /// A load met `value`: learns, and says whether the value was known.
+    #[inline]
     pub fn load(&mut self, address: u64, value: &[u8]) -> Load {
+        let Some(part) = self.flags.access_in_line(address, value.len() as u64) else {
+            return self.load_lines(address, value);
+        };
+        let is_same = self.put(&part, value) || self.trust == Trust::Flags;
+        Load { cache_hit: part.line.hit, flags_hit: part.flags_hit && is_same }
+    }
+
+    #[inline(never)]
+    fn load_lines(&mut self, address: u64, value: &[u8]) -> Load {
         let (bytes, trust, geometry) = (&mut self.bytes, self.trust, *self.flags.tags().geometry());
         let mut is_same = true;
         let mut load = self.flags.load_parts(address, value.len() as u64, |part| {
@@ -73,6 +83,13 @@ impl Cfiat {
         });
         load.flags_hit &= is_same || trust == Trust::Flags;
         load
+    }
+
+    /// Keeps the value of a part, and says whether it was there already.
+    #[inline]
+    fn put(&mut self, part: &cache::Part, value: &[u8]) -> bool {
+        let at = self.flags.tags().geometry().place(part.line.slot, part.address);
+        replace(&mut self.bytes[at..at + value.len()], value)
     }
 
     /// The mirror image of [`Self::load`] for a load that was known: gives the value that was there.
@@ -94,7 +111,17 @@ impl Cfiat {
     }
 
     /// A store of `value`; says whether the lines were there.
+    #[inline]
     pub fn store(&mut self, address: u64, value: &[u8]) -> bool {
+        let Some(part) = self.flags.access_in_line(address, value.len() as u64) else {
+            return self.store_lines(address, value);
+        };
+        self.put(&part, value);
+        part.line.hit
+    }
+
+    #[inline(never)]
+    fn store_lines(&mut self, address: u64, value: &[u8]) -> bool {
         let (bytes, geometry) = (&mut self.bytes, *self.flags.tags().geometry());
         self.flags.store_parts(address, value.len() as u64, |part| {
             let (own, line) = own_bytes(&geometry, address, part, value.len());
@@ -142,17 +169,22 @@ impl Cfiat {
 #[inline]
 fn replace(known: &mut [u8], value: &[u8]) -> bool {
     // The usual sizes are known when this is compiled, which saves two calls.
-    match (known.as_mut_array::<8>(), value.as_array::<8>()) {
-        (Some(known), Some(value)) => std::mem::replace(known, *value) == *value,
-        _ => match (known.as_mut_array::<4>(), value.as_array::<4>()) {
-            (Some(known), Some(value)) => std::mem::replace(known, *value) == *value,
-            _ => {
-                let was_same = known == value;
-                known.copy_from_slice(value);
-                was_same
-            }
-        },
+    match value.len() {
+        4 => replace_exactly::<4>(known, value),
+        8 => replace_exactly::<8>(known, value),
+        16 => replace_exactly::<16>(known, value),
+        _ => {
+            let was_same = known == value;
+            known.copy_from_slice(value);
+            was_same
+        }
     }
+}
+
+#[inline(always)]
+fn replace_exactly<const N: usize>(known: &mut [u8], value: &[u8]) -> bool {
+    let (Some(known), Some(value)) = (known.as_mut_array::<N>(), value.as_array::<N>()) else { return false };
+    std::mem::replace(known, *value) == *value
 }
 
 /// Whether both begin with the same `size` bytes. False if one of them is too short, and perhaps if it is hardly longer.
@@ -163,6 +195,7 @@ fn begin_alike(one: &[u8], other: &[u8], size: usize) -> bool {
         return (u64::from_le_bytes(*one) ^ u64::from_le_bytes(*other)) << (8 * (WIDE - size)) == 0;
     }
     match (one.get(..size), other.get(..size)) {
+        (Some(one), Some(other)) if size == 16 => one.as_array::<16>() == other.as_array::<16>(),
         (Some(one), Some(other)) => one == other,
         _ => false,
     }

@@ -9,6 +9,7 @@ use wire::code::{self, Access, CONSTANT, HAS_BASE, HAS_FS, HAS_INDEX, IS_SHORT, 
 
 use crate::block::{Blocks, Refused};
 use crate::model::{Plan, Step};
+use crate::numbers::{Absent, Numbers};
 use crate::span::{Span, Spans};
 
 /// All plans of a recording.
@@ -19,6 +20,33 @@ pub(crate) struct Plans {
     accesses: Vec<Compiled>,
     /// Of every plan, for each block, the end of its accesses in `accesses`.
     ends: Vec<u32>,
+    rows: Numbers<Row>,
+}
+
+/// All that has to be known of a path to show its accesses, in one place.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Row {
+    accesses_at: u32,
+    access_count: u16,
+    /// Of data.
+    pub bytes: u16,
+    pub instructions: u32,
+}
+
+impl Absent for Row {
+    const ABSENT: Self = Self { accesses_at: u32::MAX, access_count: 0, bytes: 0, instructions: 0 };
+
+    #[inline]
+    fn is_absent(&self) -> bool {
+        self.accesses_at == u32::MAX
+    }
+}
+
+/// A path as it is known before its plan.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Executed {
+    pub blocks: u16,
+    pub instructions: u32,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -91,28 +119,33 @@ impl Plans {
         })
     }
 
-    /// The same in one piece.
+    /// What a path with a plan is made into.
     #[inline]
-    pub(crate) fn accesses(&self, plan: u32, blocks: u16) -> &[Compiled] {
-        let Some(node) = self.plans.get(plan as usize) else { return &[] };
-        let Some(before) = node.block_count.min(blocks).checked_sub(1) else { return &[] };
-        let end = self.ends.get(node.ends_at as usize + usize::from(before));
-        end.and_then(|&end| self.accesses.get(node.accesses_at as usize..end as usize)).unwrap_or(&[])
+    pub(crate) fn row(&self, path: u32) -> Option<Row> {
+        self.rows.get(path)
     }
 
-    /// Enters the plan of a fragment with these blocks, whose exits have executed so many of them.
+    /// Its accesses.
+    #[inline]
+    pub(crate) fn accesses(&self, row: Row) -> &[Compiled] {
+        let at = row.accesses_at as usize;
+        self.accesses.get(at..at + usize::from(row.access_count)).unwrap_or(&[])
+    }
+
+    /// Enters the plan of a fragment with these blocks, of which its exits have executed so many.
     pub(crate) fn add(
         &mut self,
         plan: &Plan<'_>,
         blocks: &Blocks,
         steps: &[Step],
-        executed: &[u16],
+        executed: &[Executed],
     ) -> Result<(), Refused> {
         check(plan, blocks, steps)?;
         let ends_at = u32::try_from(self.ends.len()).map_err(|_| Refused::Full)?;
         let accesses_at = u32::try_from(self.accesses.len()).map_err(|_| Refused::Full)?;
         u32::try_from(self.accesses.len() + plan.accesses.len()).map_err(|_| Refused::Full)?;
-        self.spans.add(plan, executed)?;
+        let block_counts: Vec<u16> = executed.iter().map(|path| path.blocks).collect();
+        self.spans.add(plan, &block_counts)?;
         let mut rest = plan.accesses;
         for (place, step) in steps.iter().enumerate() {
             let address = blocks.node(step.block().0).map_or(0, |node| node.address);
@@ -123,6 +156,12 @@ impl Plans {
             rest = others;
         }
         self.plans.push(Node { ends_at, accesses_at, block_count: u16::try_from(steps.len()).unwrap_or(0) });
+        for ((path, &length), executed) in (plan.first_path..).zip(plan.lengths).zip(executed) {
+            let access_count = plan.accesses.iter().take_while(|access| access.block < executed.blocks).count();
+            let short = |count: usize| u16::try_from(count).unwrap_or(0);
+            let (access_count, bytes) = (short(access_count), short(length as usize));
+            self.rows.insert(path, Row { accesses_at, access_count, bytes, instructions: executed.instructions });
+        }
         Ok(())
     }
 }

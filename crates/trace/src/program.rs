@@ -15,7 +15,7 @@ use crate::block::{Blocks, NONE, Node, Refused};
 use crate::error::WriteError;
 use crate::model::{Counts, Fragment, Leave, Plan, Step};
 use crate::numbers::{Absent, Numbers};
-use crate::plan::Plans;
+use crate::plan::{Executed, Plans};
 use crate::record::Definition;
 
 /// A fragment in the tables.
@@ -289,10 +289,15 @@ impl Program {
         let chain = self.chain_of(plan.first_path).filter(|chain| chain.first_path == plan.first_path);
         let chain = *chain.ok_or(Refused::UnknownPath)?;
         let exits = (chain.first_path..).take(usize::from(chain.exit_count));
-        let executed: Vec<u16> = exits.filter_map(|path| self.exit(path)).map(|exit| exit.count + 1).collect();
+        let executed: Vec<Executed> = exits.filter_map(|path| self.executed(path)).collect();
         let at = chain.steps_at as usize;
         let steps = self.steps.get(at..at + usize::from(chain.block_count)).unwrap_or(&[]);
         self.plans.add(plan, &self.blocks, steps, &executed)
+    }
+
+    fn executed(&self, path: u32) -> Option<Executed> {
+        let instructions = u32::try_from(self.counts(path)?.instructions()).ok()?;
+        Some(Executed { blocks: self.exit(path)?.count + 1, instructions })
     }
 
     /// Refuses what could not be entered as a whole.

@@ -10,9 +10,8 @@ use crate::access::{Gathered, Making};
 use crate::data::{Place, Source};
 use crate::event::{self, Recorded};
 use crate::model::Event;
-use crate::plan::{Compiled, Form};
+use crate::plan::{Compiled, Form, Row};
 use crate::program::Program;
-use crate::span::Span;
 use crate::steps::{Open, interrupted};
 
 /// Receives what a thread does to memory, in order.
@@ -69,15 +68,14 @@ impl Open {
         scratch.clear();
         let source = Source { program, data: &self.data };
         let mut watching = Watching { source, place: self.data_place, scratch, watcher, instructions: 0 };
-        let from = self.at;
-        while let Some(&word) = self.words.get(self.at) {
+        let (from, limit) = (self.at, self.at.saturating_add(most));
+        loop {
+            // Accesses that were told belong to at least one word more.
+            let end = limit.max(self.at + usize::from(watching.is_pending())).min(self.words.len());
+            self.at += watching.paths(self.words.get(self.at..end).unwrap_or(&[]));
             let may_end = self.at > from && !watching.is_pending();
-            if self.at >= from + most && may_end {
-                break;
-            }
+            let Some(&word) = self.words.get(self.at).filter(|_| self.at < limit || !may_end) else { break };
             if word & EVENT == 0 {
-                self.at += 1;
-                watching.path(word);
                 continue;
             }
             let rest = self.words.get(self.at..).unwrap_or(&[]);
@@ -122,29 +120,43 @@ impl<W: Watcher> Watching<'_, '_, W> {
         self.watcher.executed(instructions);
     }
 
-    #[inline]
-    fn path(&mut self, word: u32) {
-        let Some(counts) = self.source.program.counts(word) else { return self.watcher.event(&Event::Lost) };
-        self.executed(counts.instructions());
-        let Some(place) = &mut self.place else { return };
-        if place.pending.take().is_some() {
-            self.show_gathered();
+    /// The paths at the start of `words`, up to an event; gives their number.
+    fn paths(&mut self, words: &[u32]) -> usize {
+        let is_path = |&&word: &&u32| word & EVENT == 0;
+        if words.first().filter(is_path).is_some() && self.is_pending() {
+            self.show_pending();
         }
-        if let Some(span) = self.source.program.plans.span(word) {
-            self.row(span);
+        let mut count = 0;
+        for &word in words.iter().take_while(is_path) {
+            count += 1;
+            match self.source.program.plans.row(word) {
+                Some(row) => self.row(row),
+                None => self.unplanned(word),
+            }
+        }
+        count
+    }
+
+    /// A path without accesses.
+    #[cold]
+    fn unplanned(&mut self, word: u32) {
+        match self.source.program.counts(word) {
+            Some(counts) => self.executed(counts.instructions()),
+            None => self.watcher.event(&Event::Lost),
         }
     }
 
     /// The accesses of a path.
-    #[inline]
-    fn row(&mut self, span: Span) {
+    #[inline(always)]
+    fn row(&mut self, row: Row) {
+        self.executed(row.instructions.into());
         let Self { source, place: Some(place), scratch, watcher, .. } = self else { return };
-        let bytes = usize::from(span.bytes);
+        let bytes = usize::from(row.bytes);
         // With what is behind it, so that values can be read with a few bytes more than they have.
         let data = source.data.get(place.at..).filter(|data| data.len() >= bytes).unwrap_or(&[]);
         place.at += bytes;
         let making = Making::new(data, place.context());
-        let mut rest = source.program.plans.accesses(span.plan, span.blocks);
+        let mut rest = source.program.plans.accesses(row);
         while let Some((access, behind)) = rest.split_first() {
             let address = match access.form {
                 Form::Based => making.based(access),
@@ -184,6 +196,15 @@ impl<W: Watcher> Watching<'_, '_, W> {
         if let Some(event) = &recorded.event {
             self.watcher.event(event);
         }
+    }
+
+    /// Accesses that were told belong to the path that comes now.
+    #[cold]
+    fn show_pending(&mut self) {
+        if let Some(place) = &mut self.place {
+            place.pending = None;
+        }
+        self.show_gathered();
     }
 
     #[cold]

@@ -125,9 +125,10 @@ pub fn write_value(value: &[u8], binary: Binary, lines: &mut Vec<u8>) {
         return lines.extend(value.iter().rev());
     }
     // The usual sizes are known when this is compiled, which saves a call.
-    match (value.as_array::<8>(), value.as_array::<4>()) {
-        (Some(eight), _) => lines.extend_from_slice(eight),
-        (_, Some(four)) => lines.extend_from_slice(four),
+    match (value.as_array::<4>(), value.as_array::<8>(), value.as_array::<16>()) {
+        (Some(value), ..) => lines.extend_from_slice(value),
+        (_, Some(value), _) => lines.extend_from_slice(value),
+        (.., Some(value)) => lines.extend_from_slice(value),
         _ => lines.extend_from_slice(value),
     }
 }
