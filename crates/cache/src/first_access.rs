@@ -141,6 +141,7 @@ impl FirstAccess {
             return None;
         }
         let (first, last) = (offset >> self.granule_bits, (offset + bytes - 1) >> self.granule_bits);
+        // As with mask, but there are 32 flags at most.
         let mask = (2u64 << last) - (1 << first);
         (u64::from(quick.flags) & mask == mask).then_some(quick.slot as usize)
     }
@@ -214,7 +215,7 @@ impl FirstAccess {
     }
 
     /// A load or store that lies in one line, as nearly all do; `None`, and nothing has happened, if it does not.
-    #[inline]
+    #[inline(always)]
     pub fn access_in_line(&mut self, address: u64, bytes: u64) -> Option<Part> {
         let geometry = self.tags.geometry();
         let is_in_line = (1..=geometry.line_bytes() - geometry.offset(address)).contains(&bytes);
@@ -242,21 +243,53 @@ impl FirstAccess {
     fn access_line(&mut self, address: u64, bytes: u64) -> Part {
         let geometry = *self.tags.geometry();
         let number = geometry.line(address);
+        let line = self.access_tag(number);
+        let offset = geometry.offset(address);
+        let flags_hit = if self.words == 1 {
+            self.access_word(line.slot, offset, bytes)
+        } else {
+            self.access_words(line.slot, offset, bytes)
+        };
+        self.remember(number, line.slot);
+        Part { address, bytes, line, flags_hit }
+    }
+
+    /// Sets the flags of these bytes of a line with one word of them; says whether all were set.
+    #[inline(always)]
+    fn access_word(&mut self, slot: usize, offset: u64, bytes: u64) -> bool {
+        let touched = mask(self.granules(Cover::Touched, offset, bytes));
+        let set = match self.cover {
+            Cover::Touched => touched,
+            Cover::Whole => mask(self.granules(Cover::Whole, offset, bytes)),
+        };
+        let flags = &mut self.flags[slot];
+        let flags_hit = *flags & touched == touched;
+        *flags |= set;
+        flags_hit
+    }
+
+    /// The same for any number of words.
+    fn access_words(&mut self, slot: usize, offset: u64, bytes: u64) -> bool {
+        let (first, behind) = self.granules(Cover::Touched, offset, bytes);
+        let mut flags_hit = true;
+        self.each_word(slot, first, behind, |flags, mask| flags_hit &= *flags & mask == mask);
+        let (first, behind) = self.granules(self.cover, offset, bytes);
+        self.each_word(slot, first, behind, |flags, mask| *flags |= mask);
+        flags_hit
+    }
+
+    /// Looks for a line and brings it in without flags if it is not there.
+    #[inline(always)]
+    fn access_tag(&mut self, number: u64) -> Line {
+        if let Some(quick) = self.quick.get(self.quick_place(number)).filter(|quick| quick.line == number) {
+            return self.tags.line_in(quick.slot as usize, number);
+        }
         let line = self.tags.access(number);
         if !line.hit {
             self.flags[line.slot * self.words..][..self.words].fill(0);
             line.evicted.into_iter().for_each(|evicted| self.forget_line(evicted));
         }
-        let offset = geometry.offset(address);
-        let (first, behind) = self.granules(Cover::Touched, offset, bytes);
-        let mut flags_hit = true;
-        self.each_word(line.slot, first, behind, |flags, mask| flags_hit &= *flags & mask == mask);
-        if !flags_hit {
-            let (first, behind) = self.granules(self.cover, offset, bytes);
-            self.each_word(line.slot, first, behind, |flags, mask| *flags |= mask);
-        }
-        self.remember(number, line.slot);
-        Part { address, bytes, line, flags_hit }
+        line
     }
 
     /// The first flag of these bytes of a line and the one behind the last.
@@ -270,24 +303,21 @@ impl FirstAccess {
     }
 
     /// Shows each word of flags, and which bits of it are meant.
-    #[inline(always)]
     fn each_word(&mut self, slot: usize, first: u64, behind: u64, mut show: impl FnMut(&mut u64, u64)) {
-        // Nearly all caches have a word for a line.
-        if self.words == 1 {
-            if first < behind {
-                show(&mut self.flags[slot], u64::MAX >> (64 - (behind - first)) << first);
-            }
-            return;
-        }
         let mut at = first;
         while at < behind {
             let (word, bit) = ((at / 64) as usize, at % 64);
             let count = (behind - at).min(64 - bit);
-            let mask = u64::MAX >> (64 - count) << bit;
-            show(&mut self.flags[slot * self.words + word], mask);
+            show(&mut self.flags[slot * self.words + word], mask((bit, bit + count)));
             at += count;
         }
     }
+}
+
+/// The flags from the first to the one before the last, of at most 64.
+#[inline(always)]
+fn mask((first, behind): (u64, u64)) -> u64 {
+    if first < behind { u64::MAX >> (64 - (behind - first)) << first } else { 0 }
 }
 
 /// The parts of an operand, each in one line.

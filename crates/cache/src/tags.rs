@@ -79,6 +79,13 @@ impl Tags {
         set.iter().position(|&held| held == line).map(|way| first + way)
     }
 
+    /// A line that is known to be in a slot.
+    #[inline(always)]
+    pub(crate) fn line_in(&self, slot: usize, line: u64) -> Line {
+        let set = self.geometry.set(line);
+        Line { set, way: slot - set * self.geometry.ways(), slot, hit: true, evicted: None }
+    }
+
     /// Looks for a line and brings it in if it is not there.
     #[inline(always)]
     pub fn access(&mut self, line: u64) -> Line {

@@ -46,13 +46,21 @@ impl Cfiat {
         Ok(Self { flags, bytes, trust: shape.trust })
     }
 
-    /// Whether a load of `size` bytes is known, so that [`Self::load`] would change nothing. What it met is at the start of `bytes`; what is behind it does
-    /// not matter. False if it has to be looked at more closely.
+    /// Whether a load of `size` bytes, eight at most, is known, so that [`Self::load`] would change nothing. Bytes of `value` above the operand do not
+    /// matter. False if it has to be looked at more closely.
     #[must_use]
     #[inline(always)]
-    pub fn knows(&self, address: u64, size: usize, bytes: &[u8]) -> bool {
-        let known = self.settled(address, size).and_then(|at| self.bytes.get(at..));
-        known.is_some_and(|known| begin_alike(known, bytes, size))
+    pub fn knows(&self, address: u64, size: usize, value: u64) -> bool {
+        let known = self.settled(address, size).and_then(|at| self.bytes.get(at..)?.first_chunk());
+        known.is_some_and(|known| (u64::from_le_bytes(*known) ^ value) & low_bytes(size) == 0)
+    }
+
+    /// The same for sixteen bytes.
+    #[must_use]
+    #[inline(always)]
+    pub fn knows_wide(&self, address: u64, value: &[u8; 16]) -> bool {
+        let known = self.settled(address, value.len()).and_then(|at| self.bytes.get(at..)?.first_chunk());
+        known.is_some_and(|known| known == value)
     }
 
     /// Where the bytes of an operand are about which nothing is to be learnt.
@@ -101,13 +109,25 @@ impl Cfiat {
         })
     }
 
-    /// A store of `size` bytes that changes nothing but what they are; they are at the start of `bytes`. False if it has to be looked at more closely, which
-    /// [`Self::store`] does.
+    /// A store of `size` bytes, eight at most, that changes nothing but what they are. Bytes of `value` above the operand do not matter. False if it has to be
+    /// looked at more closely, which [`Self::store`] does.
     #[must_use]
     #[inline(always)]
-    pub fn overwrite(&mut self, address: u64, size: usize, bytes: &[u8]) -> bool {
-        let known = self.settled(address, size).and_then(|at| self.bytes.get_mut(at..));
-        known.is_some_and(|known| copy_beginning(known, bytes, size))
+    pub fn overwrite(&mut self, address: u64, size: usize, value: u64) -> bool {
+        let known = self.settled(address, size).and_then(|at| self.bytes.get_mut(at..)?.first_chunk_mut());
+        let Some(known) = known else { return false };
+        // Read and written as a whole: sizes that vary would make branches that nobody can predict.
+        let before = u64::from_le_bytes(*known);
+        *known = (before ^ (before ^ value) & low_bytes(size)).to_le_bytes();
+        true
+    }
+
+    /// The same for sixteen bytes.
+    #[must_use]
+    #[inline(always)]
+    pub fn overwrite_wide(&mut self, address: u64, value: &[u8; 16]) -> bool {
+        let known = self.settled(address, value.len()).and_then(|at| self.bytes.get_mut(at..)?.first_chunk_mut());
+        known.map(|known| *known = *value).is_some()
     }
 
     /// A store of `value`; says whether the lines were there.
@@ -187,37 +207,10 @@ fn replace_exactly<const N: usize>(known: &mut [u8], value: &[u8]) -> bool {
     std::mem::replace(known, *value) == *value
 }
 
-/// Whether both begin with the same `size` bytes. False if one of them is too short, and perhaps if it is hardly longer.
+/// Ones in the lowest `count` bytes, of which there are one to eight.
 #[inline(always)]
-fn begin_alike(one: &[u8], other: &[u8], size: usize) -> bool {
-    if (1..=WIDE).contains(&size) {
-        let (Some(one), Some(other)) = (one.first_chunk(), other.first_chunk()) else { return false };
-        return (u64::from_le_bytes(*one) ^ u64::from_le_bytes(*other)) << (8 * (WIDE - size)) == 0;
-    }
-    match (one.get(..size), other.get(..size)) {
-        (Some(one), Some(other)) if size == 16 => one.as_array::<16>() == other.as_array::<16>(),
-        (Some(one), Some(other)) => one == other,
-        _ => false,
-    }
-}
-
-/// Copies the first `size` bytes. False, and nothing is copied, if one of both is too short, and perhaps if it is hardly longer.
-#[inline(always)]
-fn copy_beginning(to: &mut [u8], from: &[u8], size: usize) -> bool {
-    if (1..=WIDE).contains(&size) {
-        let (Some(to), Some(from)) = (to.first_chunk_mut(), from.first_chunk()) else { return false };
-        let (before, new) = (u64::from_le_bytes(*to), u64::from_le_bytes(*from));
-        // Read and written as a whole: sizes that vary would make branches that nobody can predict.
-        *to = (before ^ (before ^ new) & u64::MAX >> (8 * (WIDE - size))).to_le_bytes();
-        return true;
-    }
-    match (to.get_mut(..size), from.get(..size)) {
-        (Some(to), Some(from)) => {
-            to.copy_from_slice(from);
-            true
-        }
-        _ => false,
-    }
+fn low_bytes(count: usize) -> u64 {
+    u64::MAX >> (WIDE.wrapping_sub(count) * 8 % 64)
 }
 
 /// Where a part of an operand is: in the operand, and among the bytes of all slots.
@@ -340,27 +333,25 @@ mod tests {
     #[test]
     fn what_is_known_at_once_is_known() {
         let mut cfiat = Cfiat::new(&shape(Trust::Values)).unwrap();
-        let seven = [7, 0, 0, 0, 5, 5, 5, 5, 5];
-        assert!(!cfiat.knows(0x10c, 4, &seven));
-        cfiat.load(0x10c, &seven[..4]);
-        assert!(cfiat.knows(0x10c, 4, &seven) && cfiat.knows(0x10c, 4, &[7, 0, 0, 0, 6, 6, 6, 6]));
-        assert!(cfiat.knows(0x10d, 1, &[0; 8]) && !cfiat.knows(0x10d, 1, &seven));
-        assert!(!cfiat.knows(0x10c, 5, &seven) && !cfiat.knows(0x10c, 0, &seven) && !cfiat.knows(0x10c, 4, &[]));
+        assert!(!cfiat.knows(0x10c, 4, 7));
+        cfiat.load(0x10c, &[7, 0, 0, 0]);
+        assert!(cfiat.knows(0x10c, 4, 7) && cfiat.knows(0x10c, 4, 7 | 1 << 32) && cfiat.knows(0x10d, 1, 0));
+        assert!(!cfiat.knows(0x10c, 4, 8) && !cfiat.knows(0x10c, 5, 7) && !cfiat.knows(0x10c, 0, 7));
         cfiat.store(0x100, &[1; 16]);
-        assert!(
-            cfiat.knows(0x100, 16, &[1; 16]) && !cfiat.knows(0x100, 16, &[1; 15]) && !cfiat.knows(0x100, 17, &[1; 17])
-        );
+        assert!(cfiat.knows_wide(0x100, &[1; 16]) && !cfiat.knows_wide(0x100, &[2; 16]));
+        assert!(!cfiat.knows_wide(0x101, &[1; 16]));
     }
 
     #[test]
     fn what_is_overwritten_is_known() {
         let mut cfiat = Cfiat::new(&shape(Trust::Values)).unwrap();
-        assert!(!cfiat.overwrite(0x100, 4, &[1; 8]));
+        assert!(!cfiat.overwrite(0x100, 4, 7));
         cfiat.store(0x100, &[1; 16]);
-        assert!(cfiat.overwrite(0x103, 2, &[2; 8]) && cfiat.overwrite(0x108, 8, &[3; 8]));
-        assert!(!cfiat.overwrite(0x108, 4, &[4; 3]) && !cfiat.overwrite(0x108, 0, &[4; 8]));
-        assert!(cfiat.knows(0x100, 16, &[1, 1, 1, 2, 2, 1, 1, 1, 3, 3, 3, 3, 3, 3, 3, 3]));
-        assert!(cfiat.overwrite(0x100, 16, &[5; 16]) && cfiat.knows(0x100, 16, &[5; 20]));
+        assert!(cfiat.overwrite(0x103, 2, 0x0202_0202) && cfiat.overwrite(0x108, 8, 3));
+        assert!(!cfiat.overwrite(0x10d, 4, 7) && !cfiat.overwrite(0x108, 0, 7));
+        assert!(cfiat.knows_wide(0x100, &[1, 1, 1, 2, 2, 1, 1, 1, 3, 0, 0, 0, 0, 0, 0, 0]));
+        assert!(!cfiat.overwrite_wide(0x101, &[5; 16]) && cfiat.overwrite_wide(0x100, &[5; 16]));
+        assert!(cfiat.knows_wide(0x100, &[5; 16]));
     }
 
     #[test]
@@ -408,13 +399,21 @@ mod tests {
                     1..3 => {
                         bytes.fill(access.value);
                         let cache = &mut caches[own(access.thread)];
-                        if !cache.overwrite(access.address, access.size, bytes) {
+                        let wide = u64::from_le_bytes([access.value; 8]);
+                        if access.size > 8 || !cache.overwrite(access.address, access.size, wide) {
                             cache.store(access.address, bytes);
                         }
                     }
                     _ => {
                         let cache = &mut caches[own(access.thread)];
-                        let is_known = cache.knows(access.address, access.size, bytes);
+                        let is_known = match access.size {
+                            1..=8 => {
+                                let mut wide = [access.value; 8];
+                                wide[..access.size].copy_from_slice(bytes);
+                                cache.knows(access.address, access.size, u64::from_le_bytes(wide))
+                            }
+                            _ => bytes.as_array().is_some_and(|wide| cache.knows_wide(access.address, wide)),
+                        };
                         let (load, told) = counters[access.thread].load(cache, access.address, bytes);
                         prop_assert!(load.flags_hit || !is_known);
                         messages[access.thread].extend(told.map(|hits| Message { hits, value: bytes.to_vec() }));

@@ -194,7 +194,8 @@ impl Filter {
         let Self { caches, counters, invalidation, coherent, statistics, .. } = self;
         let (caches, counter) = (Caches::of(caches, thread, *coherent), counters.entry(thread).or_default());
         let concerns_others = *coherent || invalidation.threads;
-        Passing { thread, caches, counter, statistics, invalidation: *invalidation, concerns_others, tell }
+        let (known, invalidation) = ([0; OTHER + 1], *invalidation);
+        Passing { thread, caches, counter, statistics, known, invalidation, concerns_others, tell }
     }
 }
 
@@ -204,10 +205,21 @@ pub struct Passing<'f, F> {
     caches: Caches<'f>,
     counter: &'f mut Counter,
     statistics: &'f mut Statistics,
+    /// Loads that were known at once, by the size of the operand; they are added to the others in the end.
+    known: [u64; OTHER + 1],
     invalidation: Invalidation,
     /// Other caches must know of a store.
     concerns_others: bool,
     tell: F,
+}
+
+impl<F> Drop for Passing<'_, F> {
+    fn drop(&mut self) {
+        for (sum, known) in self.statistics.loads.iter_mut().zip(self.known) {
+            sum.cache_hits += known;
+            sum.flag_hits += known;
+        }
+    }
 }
 
 impl<F: FnMut(Told<'_>)> Watcher for Passing<'_, F> {
@@ -233,16 +245,29 @@ impl<F: FnMut(Told<'_>)> Passing<'_, F> {
     #[inline(always)]
     fn meet(&mut self, operand: Operand<'_>, step: Option<usize>) {
         let Operand { address, size, .. } = operand;
-        let (class, own) = (class_of(size), &mut self.caches.own);
+        let own = &mut self.caches.own;
+        let narrow = operand.first_bytes().filter(|_| size <= 8).map(|bytes| u64::from_le_bytes(*bytes));
+        let wide = || operand.first_bytes().filter(|_| size == 16);
         if operand.is_write {
-            if !self.concerns_others && own.overwrite(address, size as usize, operand.bytes()) {
-                self.statistics.stores[class].cache_hits += 1;
+            let is_done = !self.concerns_others
+                && match narrow {
+                    Some(value) => own.overwrite(address, size as usize, value),
+                    None => wide().is_some_and(|value| own.overwrite_wide(address, value)),
+                };
+            if is_done {
+                self.statistics.stores[class_of(size)].cache_hits += 1;
             } else {
                 self.store(operand);
             }
-        } else if own.knows(address, size as usize, operand.bytes()) {
+            return;
+        }
+        let is_known = match narrow {
+            Some(value) => own.knows(address, size as usize, value),
+            None => wide().is_some_and(|value| own.knows_wide(address, value)),
+        };
+        if is_known {
             self.counter.known();
-            self.statistics.loads[class].count(Load { cache_hit: true, flags_hit: true });
+            self.known[class_of(size)] += 1;
         } else {
             self.load(operand, step);
         }

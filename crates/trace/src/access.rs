@@ -243,17 +243,17 @@ impl<'d> Making<'d> {
         Some(register(self.data, access.base)?.wrapping_add(access.displacement))
     }
 
-    /// What begins with the value of an access, unless that is a [`Form::Long`] one; nothing if it has none.
-    #[inline]
-    pub(crate) fn bytes<'b>(&self, access: &'b Compiled) -> &'b [u8]
+    /// Where the value of an access is, unless that is a [`Form::Long`] one: in which data, and where in it; in nothing if it has none.
+    #[inline(always)]
+    pub(crate) fn value_in<'b>(&self, access: &'b Compiled) -> (&'b [u8], usize)
     where
         'd: 'b,
     {
         match access.value_at() {
-            _ if self.values_at.is_none() => &[],
-            Some(at) => self.data.get(usize::from(at)..).unwrap_or(&[]),
-            None if access.has_constant() => &access.constant,
-            None => &[],
+            _ if self.values_at.is_none() => (&[], 0),
+            Some(at) => (self.data, at.into()),
+            None if access.has_constant() => (&access.constant, 0),
+            None => (&[], 0),
         }
     }
 
@@ -676,9 +676,9 @@ impl Gathered {
     #[inline]
     pub(crate) fn operand(&self, access: &Access) -> Operand<'_> {
         // Where there is no value, there are no bytes either.
-        let bytes = self.values.get(access.value as usize..).unwrap_or(&[]);
+        let (data, at) = (&*self.values, access.value as usize);
         let Access { pc, address, .. } = *access;
-        Operand { pc, address, size: access.size(), is_write: access.is_write(), bytes }
+        Operand { pc, address, size: access.size(), is_write: access.is_write(), data, at }
     }
 
     /// Takes over what the entries of `other` refer to, before the first of them is copied.

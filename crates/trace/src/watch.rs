@@ -34,8 +34,9 @@ pub struct Operand<'d> {
     /// Number of bytes.
     pub size: u32,
     pub is_write: bool,
-    /// Begins with the value, unless it is shorter than that.
-    pub(crate) bytes: &'d [u8],
+    /// Where the value is in `data`, unless that ends before.
+    pub(crate) at: usize,
+    pub(crate) data: &'d [u8],
 }
 
 impl<'d> Operand<'d> {
@@ -43,15 +44,15 @@ impl<'d> Operand<'d> {
     #[must_use]
     #[inline]
     pub fn value(&self) -> Option<&'d [u8]> {
-        self.bytes.get(..self.size as usize)
+        self.data.get(self.at..)?.get(..self.size as usize)
     }
 
-    /// The value and any bytes behind it, for those who are in a hurry: some that do not count may be compared with some that do not count either. Fewer
-    /// than the value has if there is none.
+    /// The first `N` bytes of the value and of what is behind it, for those who are in a hurry. `None` if there is no value, and now and then if there is
+    /// one.
     #[must_use]
-    #[inline]
-    pub fn bytes(&self) -> &'d [u8] {
-        self.bytes
+    #[inline(always)]
+    pub fn first_bytes<const N: usize>(&self) -> Option<&'d [u8; N]> {
+        self.data.get(self.at..self.at.checked_add(N)?)?.as_array()
     }
 }
 
@@ -122,6 +123,22 @@ impl<W: Watcher> Watching<'_, '_, W> {
 
     /// The paths at the start of `words`, up to an event; gives their number.
     fn paths(&mut self, words: &[u32]) -> usize {
+        #[cfg(target_arch = "x86_64")]
+        if is_x86_feature_detected!("bmi1") && is_x86_feature_detected!("bmi2") {
+            // SAFETY: the processor has what it needs.
+            return unsafe { self.paths_with_shifts(words) };
+        }
+        self.each_path(words)
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    #[target_feature(enable = "bmi1,bmi2")]
+    fn paths_with_shifts(&mut self, words: &[u32]) -> usize {
+        self.each_path(words)
+    }
+
+    #[inline(always)]
+    fn each_path(&mut self, words: &[u32]) -> usize {
         let is_path = |&&word: &&u32| word & EVENT == 0;
         if words.first().filter(is_path).is_some() && self.is_pending() {
             self.show_pending();
@@ -170,8 +187,8 @@ impl<W: Watcher> Watching<'_, '_, W> {
             rest = behind;
             let Some(address) = address else { continue };
             let (size, is_write) = (u32::from(access.size), access.writes());
-            let bytes = making.bytes(access);
-            watcher.operand(Operand { pc: access.pc, address, size, is_write, bytes });
+            let (data, at) = making.value_in(access);
+            watcher.operand(Operand { pc: access.pc, address, size, is_write, data, at });
         }
     }
 

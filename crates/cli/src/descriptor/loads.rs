@@ -28,7 +28,7 @@ fn write_text(thread: u32, hits: u64, value: &[u8], text: Option<&str>, lines: &
     push_value(line, value, lines).end_text(b" ", text, lines);
 }
 
-#[inline]
+#[inline(always)]
 fn record(thread: u32, hits: u32, value: &[u8], binary: Binary, lines: &mut Vec<u8>) {
     let size = u32::try_from(value.len()).unwrap_or(u32::MAX);
     let [a, b, c, d] = hits.to_le_bytes();

@@ -119,7 +119,7 @@ pub fn push_value(mut line: Line, value: &[u8], lines: &mut Vec<u8>) -> Line {
 }
 
 /// Writes a value in binary.
-#[inline]
+#[inline(always)]
 pub fn write_value(value: &[u8], binary: Binary, lines: &mut Vec<u8>) {
     if binary.values_reversed {
         return lines.extend(value.iter().rev());
