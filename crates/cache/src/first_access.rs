@@ -185,15 +185,18 @@ impl FirstAccess {
     pub fn adopt(&mut self, other: &Self, address: u64) -> Option<(usize, usize)> {
         let line = self.tags.geometry().line(address);
         let from = other.tags.find(line)?;
-        let to = self.tags.access(line).slot;
+        let to = self.access_tag(line).slot;
         let flags = other.flags.get(from * self.words..)?.get(..self.words)?;
         self.flags[to * self.words..][..self.words].copy_from_slice(flags);
+        self.remember(line, to);
         Some((to, from))
     }
 
     /// The line of an address belongs to somebody else from now on.
     pub fn throw_out(&mut self, address: u64) {
-        self.tags.remove(self.tags.geometry().line(address));
+        let line = self.tags.geometry().line(address);
+        self.tags.remove(line);
+        self.forget_line(line);
     }
 
     /// Somebody else has changed these bytes: they are not known any more.
@@ -364,6 +367,23 @@ mod tests {
             shown.push((part.line.set, tag, offset, part.line.way, part.line.hit));
         });
         shown
+    }
+
+    #[test]
+    fn lines_go_from_cache_to_cache() {
+        let (mut one, mut other) = (tiny(), tiny());
+        one.load(0x100, 8);
+        other.load(0x200, 4);
+        other.load(0x300, 4);
+        assert_eq!(other.adopt(&one, 0x400), None);
+        assert!(other.adopt(&one, 0x104).is_some());
+        // What was known there is known here; the line that gave way is gone.
+        assert!(other.settled(0x100, 8).is_some() && other.settled(0x108, 4).is_none());
+        assert!(!other.holds(0x200) && other.settled(0x200, 4).is_none() && other.holds(0x300));
+        assert_eq!(other.load(0x100, 8), Load { cache_hit: true, flags_hit: true });
+        one.throw_out(0x107);
+        assert!(!one.holds(0x100) && one.settled(0x100, 8).is_none());
+        assert_eq!(one.load(0x100, 8), Load { cache_hit: false, flags_hit: false });
     }
 
     /// Myers 2014, Figure 4.43.
