@@ -78,6 +78,14 @@ pub(crate) fn told(words: &[u32]) -> Option<Told> {
     }
 }
 
+/// The time stamp at the start of `words`, and what is behind it.
+#[inline]
+pub(crate) fn time(words: &[u32]) -> Option<(u64, &[u32])> {
+    let (&[first, low, high], behind) = words.split_first_chunk()?;
+    let is_time = first & word::EVENT != 0 && word::kind(first) == word::TIME;
+    is_time.then_some((u64::from(low) | u64::from(high) << 32, behind))
+}
+
 /// Reads the event at the start of `words`; `None` if there is no whole one.
 pub(crate) fn read(words: &[u32]) -> Option<Recorded> {
     let (&first, rest) = words.split_first()?;

@@ -561,7 +561,8 @@ impl Open {
                 continue;
             }
             let rest = self.words.get(self.at..).unwrap_or(&[]);
-            if let Some(tsc) = event::read(rest).and_then(|recorded| recorded.tsc()) {
+            let time = event::time(rest).map(|(tsc, _)| tsc);
+            if let Some(tsc) = time.or_else(|| event::read(rest)?.tsc()) {
                 if self.at > from && tsc >= until {
                     break;
                 }

@@ -52,7 +52,7 @@ pub enum Part<'t> {
     },
 }
 
-/// The parts of a stretch in order.
+/// The parts of a stretch in order, but for time stamps.
 #[derive(Clone, Debug)]
 pub struct Parts<'t> {
     program: &'t Program,
@@ -118,11 +118,17 @@ impl<'t> Iterator for Parts<'t> {
 
     #[inline]
     fn next(&mut self) -> Option<Part<'t>> {
-        let (&first, rest) = self.rest.split_first()?;
-        if first & EVENT == 0 {
-            self.rest = rest;
-            return Some(Part::Path(first));
+        loop {
+            let (&first, rest) = self.rest.split_first()?;
+            if first & EVENT == 0 {
+                self.rest = rest;
+                return Some(Part::Path(first));
+            }
+            // Threads that lock and unlock have more of them than of anything else.
+            match event::time(self.rest) {
+                Some((_, behind)) => self.rest = behind,
+                None => return self.event(first),
+            }
         }
-        self.event(first)
     }
 }
