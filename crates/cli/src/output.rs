@@ -56,12 +56,12 @@ pub struct Lines {
     pub bytes: Vec<u8>,
 }
 
-/// So many bytes are worth writing.
-const LINES_BYTES: usize = 1 << 16;
+/// So many bytes are worth writing; as many as are not collected once more.
+const LINES_BYTES: usize = BUFFER_BYTES;
 
 impl Lines {
     pub fn new(output: Output) -> Self {
-        Self { output, bytes: Vec::with_capacity(2 * LINES_BYTES) }
+        Self { output, bytes: Vec::with_capacity(LINES_BYTES + LINES_BYTES / 8) }
     }
 
     /// Writes out what has come together, if it is much.

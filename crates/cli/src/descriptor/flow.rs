@@ -60,13 +60,30 @@ fn write_ascii(thread: u32, message: Message, text: Option<&str>, lines: &mut Ve
 #[inline]
 fn write_binary(binary: Binary, layout: Layout, thread: u32, message: Message, lines: &mut Vec<u8>) {
     // Nearly all records are such, and whoever traces a program has to keep up with it.
-    if let (Message::Outcome { branches }, Layout::Fixed, false) = (message, layout, binary.wide)
-        && branches < u64::from(COUNT_MAX)
-    {
-        let [a, b, c, d] = (branches as u32).to_le_bytes();
-        return lines.extend_from_slice(&[thread as u8, a, b, c, d, OUTCOME]);
+    if layout == Layout::Fixed && !binary.wide {
+        match message {
+            Message::Outcome { branches } if branches < u64::from(COUNT_MAX) => {
+                return lines.extend_from_slice(&short(thread, branches, OUTCOME));
+            }
+            Message::Target { branches, target } if branches < u64::from(COUNT_MAX) => {
+                let mut record = [1; SHORT_BYTES + 9];
+                record[..SHORT_BYTES].copy_from_slice(&short(thread, branches, TARGET));
+                record[SHORT_BYTES + 1..].copy_from_slice(&target.to_le_bytes());
+                return lines.extend_from_slice(&record);
+            }
+            _ => {}
+        }
     }
     write_any(binary, layout, thread, message, lines);
+}
+
+const SHORT_BYTES: usize = 6;
+
+/// The start of a usual record. The count has to fit.
+#[inline]
+fn short(thread: u32, count: u64, kind: u8) -> [u8; SHORT_BYTES] {
+    let [a, b, c, d] = (count as u32).to_le_bytes();
+    [thread as u8, a, b, c, d, kind]
 }
 
 fn write_any(binary: Binary, layout: Layout, thread: u32, message: Message, lines: &mut Vec<u8>) {
