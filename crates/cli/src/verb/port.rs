@@ -262,7 +262,8 @@ fn print(rows: &[Row], options: &PortOptions) -> Result<(), Stopped> {
 
 fn text(rows: &[Row]) -> String {
     let (threads, instructions) = rows.first().map_or((0, 0), |row| (row.threads, row.instructions));
-    let caption = format!("{} instructions on {threads} cores: bits on the trace port", grouped(instructions));
+    let cores = if threads == 1 { "1 core".to_owned() } else { format!("{threads} cores") };
+    let caption = format!("{} instructions on {cores}: bits on the trace port", grouped(instructions));
     let has_cycles = rows.iter().any(|row| row.bpc.is_some());
     let mut heads = vec!["technique", "config", "bits", "bits/instruction"];
     heads.extend(has_cycles.then_some("bits/cycle"));

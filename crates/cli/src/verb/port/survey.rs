@@ -59,8 +59,10 @@ impl<'s> Survey<'s> {
         };
         let workers = std::thread::available_parallelism().map_or(1, usize::from).min(tasks.len());
         let (tasks, ended) = (Mutex::new(tasks), Mutex::new(Vec::new()));
+        // By itself, so that the others are not kept waiting.
+        let next = || tasks.lock().expect("nobody panics with it").pop();
         let work = || {
-            while let Some(task) = tasks.lock().expect("nobody panics with it").pop() {
+            while let Some(task) = next() {
                 let end = self.walk(task, &tick);
                 ended.lock().expect("nobody panics with it").push(end);
             }

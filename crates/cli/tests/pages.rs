@@ -1,9 +1,9 @@
-//! docs/mtrace.md and the help of the tools say the same.
+//! docs/mtrace.md, docs/port.md and the help of the verbs say the same.
 
 use std::process::Command;
 
-fn help(tool: &str) -> String {
-    let output = Command::new(env!("CARGO_BIN_EXE_trackway")).args([tool, "--help"]).output().unwrap();
+fn help(verb: &str) -> String {
+    let output = Command::new(env!("CARGO_BIN_EXE_trackway")).args(verb.split(' ')).arg("--help").output().unwrap();
     assert!(output.status.success());
     String::from_utf8(output.stdout).unwrap()
 }
@@ -20,12 +20,14 @@ fn options(text: &str) -> Vec<String> {
 
 const TOOLS: [&str; 4] = ["mcfTrace", "mlsTrace", "mcfTRaptor", "mlvCFiat"];
 
-#[test]
-fn every_option_is_described() {
-    let page = include_str!("../../../docs/mtrace.md");
-    for tool in TOOLS {
+const MTRACE: &str = include_str!("../../../docs/mtrace.md");
+const PORT: &str = include_str!("../../../docs/port.md");
+
+/// Every option of these verbs is on the page, and every option on the page belongs to one of them or of `others`.
+fn check_page(page: &str, verbs: &[&str], others: &[&str]) {
+    for verb in verbs {
+        let help = help(verb);
         // Options stand at the start of a line of their own.
-        let help = help(tool);
         let is_option = |line: &&str| line.starts_with("  -") || line.starts_with("      --");
         let listed = help.lines().filter(is_option).map(|line| {
             let name = line.split_whitespace().find(|word| word.starts_with("--")).unwrap_or("--help");
@@ -33,28 +35,28 @@ fn every_option_is_described() {
         });
         for name in listed.filter(|name| name != "help") {
             let spellings = [format!("`-{name}`"), format!("`--{name}`"), format!("-{name}`"), format!("`-{name} ")];
-            assert!(
-                spellings.iter().any(|spelling| page.contains(spelling)),
-                "{tool}: {name} is not in docs/mtrace.md"
-            );
+            assert!(spellings.iter().any(|spelling| page.contains(spelling)), "{verb}: {name} is not described");
         }
+    }
+    let known: String = verbs.iter().chain(others).map(|verb| help(verb)).collect();
+    let known = options(&known);
+    for option in options(page) {
+        assert!(option == "--help" || known.contains(&option), "{option} does not exist");
     }
 }
 
 #[test]
-fn every_option_that_is_described_is_there() {
-    let known: String = TOOLS.map(help).concat()
-        + &{
-            let output = Command::new(env!("CARGO_BIN_EXE_trackway")).args(["verify", "--help"]).output().unwrap();
-            String::from_utf8(output.stdout).unwrap()
-        }
-        + &{
-            let output = Command::new(env!("CARGO_BIN_EXE_trackway")).args(["record", "--help"]).output().unwrap();
-            String::from_utf8(output.stdout).unwrap()
-        };
-    let known = options(&known);
-    for option in options(include_str!("../../../docs/mtrace.md")) {
-        assert!(option == "--help" || known.contains(&option), "{option} of docs/mtrace.md does not exist");
+fn the_page_of_mtrace() {
+    check_page(MTRACE, &TOOLS, &["verify", "record"]);
+}
+
+#[test]
+fn the_page_of_port() {
+    check_page(PORT, &["port", "port decode", "experiment port"], &["record", "info"]);
+    let help = help("port");
+    for technique in port::Technique::ALL {
+        let name = technique.name();
+        assert!(help.contains(name) && PORT.contains(&format!("`{name}`")), "{name}");
     }
 }
 
