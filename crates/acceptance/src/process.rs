@@ -44,6 +44,17 @@ pub struct Running {
     is_over: bool,
 }
 
+/// Makes a command mind interrupts, which shells make everybody ignore whom they start in the background, the tests among them.
+fn with_interrupts(command: &mut Command) {
+    let mind = || {
+        // SAFETY: takes no pointers but the default, and may be called between fork and exec.
+        unsafe { libc::signal(libc::SIGINT, libc::SIG_DFL) };
+        Ok(())
+    };
+    // SAFETY: the closure makes one system call and nothing else.
+    unsafe { command.pre_exec(mind) };
+}
+
 impl Running {
     /// # Panics
     ///
@@ -52,6 +63,7 @@ impl Running {
     pub fn start(command: &mut Command, input: &[u8]) -> Self {
         let what = format!("{command:?}");
         command.stdin(stdin(input)).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
+        with_interrupts(command);
         let mut child = command.spawn().unwrap_or_else(|error| panic!("{what}: {error}"));
         let (stdout, stderr) = (child.stdout.take().map(collect), child.stderr.take().map(collect));
         Self { what, child, stdout, stderr, is_over: false }

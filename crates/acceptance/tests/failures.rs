@@ -302,12 +302,23 @@ fn files_that_are_no_traces() {
 fn sample(directory: &Path) -> (PathBuf, Vec<u8>) {
     let program = workloads::build("radiosity", Variant::Pie).unwrap();
     let path = directory.join("sample.trk");
-    let finished = process::run(&mut Call::new(program).args(["3", "1"]).record_command(&path));
-    assert_eq!(finished.exit, Exit::Status(0), "{finished:?}");
-    let trace = open_sound(&path);
-    assert!(trace.summary().chunks > 6, "{:?}", trace.summary());
-    let bytes = fs::read(&path).unwrap();
-    (path, bytes)
+    for _ in 0..20 {
+        let finished = process::run(&mut Call::new(&program).args(["3", "1"]).record_command(&path));
+        assert_eq!(finished.exit, Exit::Status(0), "{finished:?}");
+        let trace = open_sound(&path);
+        assert!(trace.summary().chunks > 6, "{:?}", trace.summary());
+        if is_in_pieces(&trace) {
+            let bytes = fs::read(&path).unwrap();
+            return (path, bytes);
+        }
+    }
+    panic!("on a machine as busy as this, one thread does everything, and in one piece");
+}
+
+/// Whether no chunk holds so much that a file without it has hardly anything.
+fn is_in_pieces(trace: &Trace) -> bool {
+    let largest = trace.path_chunks().map(|chunk| chunk.counts.instructions).max().unwrap_or(0);
+    largest < trace.totals().instructions * 2 / 3
 }
 
 /// The addresses that each thread of a trace executed.

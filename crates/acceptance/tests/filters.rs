@@ -67,6 +67,44 @@ fn threads_that_share_memory() {
     }
 }
 
+/// What is told of each thread, in order: as batches, and as it is read.
+fn told(trace: &Trace, settings: &loads::Settings, as_read: bool) -> Vec<(u32, u64, Vec<u8>)> {
+    let mut filter = loads::Filter::new(settings).unwrap();
+    let mut merged = trace.merged_with_accesses().unwrap();
+    let mut all = Vec::new();
+    let mut tell = |told: loads::Told<'_>| all.push((told.thread, told.hits, told.value.to_vec()));
+    if as_read {
+        while merged.watch_next(|thread| filter.watch(thread, &mut tell)).unwrap() {}
+    } else {
+        while let Some(batch) = merged.next_batch().unwrap() {
+            filter.batch(batch, &mut tell);
+        }
+    }
+    // Threads may come in longer turns.
+    all.sort_by_key(|&(thread, ..)| thread);
+    all
+}
+
+#[test]
+fn both_ways_through_the_filter_tell_the_same() {
+    for (name, arguments) in
+        [("raytrace", &["3", "8"][..]), ("signal_nested", &[]), ("memory_strings", &[]), ("memory_state", &[])]
+    {
+        let variant = workloads::find(name).unwrap().variants[0];
+        let program = workloads::build(name, variant).unwrap();
+        let recorded = Call::new(program).args(arguments).data(Data::Values).recorded();
+        for kernel in [false, true] {
+            let invalidation = Invalidation { threads: false, kernel };
+            let settings = loads::Settings { invalidation, ..load_settings(Sharing::Private, Trust::Values) };
+            // What one thread's system call makes all forget depends on the order.
+            if !kernel || recorded.trace.threads().len() == 1 {
+                let (one, other) = (told(&recorded.trace, &settings, false), told(&recorded.trace, &settings, true));
+                assert!(one == other && !one.is_empty(), "{name}");
+            }
+        }
+    }
+}
+
 #[test]
 fn an_interpreter() {
     let recorded =

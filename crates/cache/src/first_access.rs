@@ -503,6 +503,35 @@ mod tests {
     }
 
     proptest! {
+        /// Whatever happens to two caches, what is found at once is there, and nothing else is.
+        #[test]
+        fn what_is_settled_is_known(
+            happenings in proptest::collection::vec((any::<bool>(), 0u8..12, 0u64..160, 1u64..24), 0..300),
+            ways in 0u32..3,
+        ) {
+            let geometry = Geometry::new(64, 16, 1 << ways).unwrap();
+            let cache = || FirstAccess::new(geometry, Replacement::RoundRobin, 4, Cover::Touched).unwrap();
+            let (mut one, mut other) = (cache(), cache());
+            for (swapped, kind, address, bytes) in happenings {
+                if swapped {
+                    std::mem::swap(&mut one, &mut other);
+                }
+                match kind {
+                    0 => one.forget(address, bytes),
+                    1 => one.throw_out(address),
+                    2 => if address == 0 { one.forget_all() },
+                    3..5 => _ = one.adopt(&other, address),
+                    5..8 => _ = one.store(address, bytes),
+                    _ => _ = one.load(address, bytes),
+                }
+                for address in (0..160).step_by(4) {
+                    let known = one.clone().load(address, 4);
+                    prop_assert_eq!(one.holds(address), known.cache_hit);
+                    prop_assert!(one.settled(address, 4).is_none() || known.flags_hit);
+                }
+            }
+        }
+
         /// Byte for byte, with lines as maps.
         #[test]
         fn it_is_what_maps_say(

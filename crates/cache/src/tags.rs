@@ -24,6 +24,8 @@ pub struct Tags {
     /// Round robin: of each set, the way that is replaced next. Least recently used: of each way, when it was used last.
     order: Vec<u64>,
     now: u64,
+    /// A line was once thrown out.
+    has_holes: bool,
 }
 
 /// A line that was looked for, and is now there.
@@ -46,7 +48,7 @@ impl Tags {
             Replacement::RoundRobin => vec![ways as u64 - 1; sets],
             Replacement::Lru => vec![0; sets * ways],
         };
-        Self { geometry, replacement, lines: vec![EMPTY; sets * ways], order, now: 0 }
+        Self { geometry, replacement, lines: vec![EMPTY; sets * ways], order, now: 0, has_holes: false }
     }
 
     #[must_use]
@@ -111,6 +113,13 @@ impl Tags {
     /// The way of a set that is replaced now.
     fn victim(&mut self, set: usize) -> usize {
         let ways = self.geometry.ways();
+        // In turn, unless a line was thrown out and left its way to whoever comes.
+        if self.has_holes
+            && let Some(way) = self.lines[set * ways..][..ways].iter().position(|&line| line == EMPTY)
+            && self.is_out_of_turn(set)
+        {
+            return way;
+        }
         match self.replacement {
             Replacement::RoundRobin => {
                 let way = self.order[set];
@@ -124,10 +133,21 @@ impl Tags {
         }
     }
 
+    /// Whether the way whose turn it is holds a line.
+    fn is_out_of_turn(&self, set: usize) -> bool {
+        let turn = match self.replacement {
+            Replacement::RoundRobin => self.order[set] as usize,
+            // The hole was not used for the longest time.
+            Replacement::Lru => return false,
+        };
+        self.lines[set * self.geometry.ways() + turn] != EMPTY
+    }
+
     /// Throws a line out; gives the slot that it was in.
     pub fn remove(&mut self, line: u64) -> Option<usize> {
         let slot = self.find(line)?;
         self.lines[slot] = EMPTY;
+        self.has_holes = true;
         if self.replacement == Replacement::Lru {
             self.order[slot] = 0;
         }
@@ -159,6 +179,17 @@ mod tests {
             (held.is_some(), evicted)
         };
         lines.iter().map(access).collect()
+    }
+
+    #[test]
+    fn a_hole_is_filled_first() {
+        let mut tags = Tags::new(Geometry::new(64, 16, 4).unwrap(), Replacement::RoundRobin);
+        (0..4).for_each(|line| _ = tags.access(line));
+        assert_eq!(tags.remove(1), Some(2));
+        let line = tags.access(7);
+        assert_eq!((line.way, line.evicted), (2, None));
+        // Then in turn again.
+        assert_eq!(tags.access(8).evicted, Some(0));
     }
 
     proptest! {

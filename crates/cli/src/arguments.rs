@@ -3,6 +3,7 @@
 
 pub mod mtrace;
 pub mod port;
+pub mod segment;
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -43,6 +44,7 @@ pub enum Verb {
     #[command(name = "mlvCFiat")]
     MlvCFiat(mtrace::MlvCFiat),
     Port(Box<port::Port>),
+    Segment(Box<segment::Segment>),
     #[command(subcommand)]
     Experiment(Experiment),
     Demo(Demo),

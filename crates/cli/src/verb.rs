@@ -11,6 +11,7 @@ mod info;
 mod mtrace;
 mod port;
 mod record;
+mod segment;
 mod stat;
 mod verify;
 
@@ -27,6 +28,7 @@ pub fn run(verb: &Verb) -> Result<u8, Stopped> {
         Verb::McfTRaptor(arguments) => mtrace::run_mcftraptor(arguments),
         Verb::MlvCFiat(arguments) => mtrace::run_mlvcfiat(arguments),
         Verb::Port(arguments) => port::run(arguments),
+        Verb::Segment(arguments) => segment::run(arguments),
         Verb::Experiment(arguments) => experiment::run(arguments),
         Verb::Demo(arguments) => demo::run(arguments),
     }

@@ -1,4 +1,4 @@
-//! docs/mtrace.md, docs/port.md and the help of the verbs say the same.
+//! docs/mtrace.md, docs/port.md, docs/segment.md and the help of the verbs say the same.
 
 use std::process::Command;
 
@@ -21,6 +21,7 @@ fn options(text: &str) -> Vec<String> {
 const TOOLS: [&str; 4] = ["mcfTrace", "mlsTrace", "mcfTRaptor", "mlvCFiat"];
 
 const MTRACE: &str = include_str!("../../../docs/mtrace.md");
+const SEGMENT: &str = include_str!("../../../docs/segment.md");
 const PORT: &str = include_str!("../../../docs/port.md");
 
 /// Every option of these verbs is on the page, and every option on the page belongs to one of them or of `others`.
@@ -48,6 +49,11 @@ fn check_page(page: &str, verbs: &[&str], others: &[&str]) {
 #[test]
 fn the_page_of_mtrace() {
     check_page(MTRACE, &TOOLS, &["verify", "record"]);
+}
+
+#[test]
+fn the_page_of_segment() {
+    check_page(SEGMENT, &["segment"], &[]);
 }
 
 #[test]

@@ -377,12 +377,27 @@ mod tests {
             .prop_map(|(thread, address, size, kind, value)| Access { thread, address, size, kind, value })
     }
 
+    /// The cache of a thread that makes an access; if caches know of each other, as they are then.
+    fn meet<'c>(caches: &'c mut [Cfiat], own: usize, access: &Access, coherent: bool) -> &'c mut Cfiat {
+        if coherent && access.kind != 0 {
+            let (address, bytes) = (access.address, access.size as u64);
+            let others: Vec<Cfiat> =
+                caches.iter().enumerate().filter(|(place, _)| *place != own).map(|(_, cache)| cache.clone()).collect();
+            caches[own].fetch(others.iter(), address, bytes);
+            if access.kind < 3 {
+                let others = caches.iter_mut().enumerate().filter(|(place, _)| *place != own);
+                others.for_each(|(_, cache)| cache.throw_out(address, bytes));
+            }
+        }
+        &mut caches[own]
+    }
+
     proptest! {
         /// Threads that share memory, with caches of their own or one of all, and a kernel that writes without telling.
         #[test]
         fn the_mirror_shows_what_was_loaded(
             accesses in proptest::collection::vec(access(), 0..400),
-            shared in any::<bool>(), touched in any::<bool>(), granule_bits in 0u32..4,
+            shared in any::<bool>(), coherent in any::<bool>(), touched in any::<bool>(), granule_bits in 0u32..4,
         ) {
             let cover = if touched { Cover::Touched } else { Cover::Whole };
             let shape = Shape { granularity: 1 << granule_bits, cover, ..shape(Trust::Values) };
@@ -398,14 +413,14 @@ mod tests {
                     0 => bytes.fill(access.value),
                     1..3 => {
                         bytes.fill(access.value);
-                        let cache = &mut caches[own(access.thread)];
+                        let cache = meet(&mut caches, own(access.thread), access, coherent);
                         let wide = u64::from_le_bytes([access.value; 8]);
                         if access.size > 8 || !cache.overwrite(access.address, access.size, wide) {
                             cache.store(access.address, bytes);
                         }
                     }
                     _ => {
-                        let cache = &mut caches[own(access.thread)];
+                        let cache = meet(&mut caches, own(access.thread), access, coherent);
                         let is_known = match access.size {
                             1..=8 => {
                                 let mut wide = [access.value; 8];
@@ -424,7 +439,7 @@ mod tests {
             let mut mirrors = messages.map(|messages| (Mirror::default(), VecDeque::from(messages)));
             let mut loaded = loaded.into_iter();
             for access in &accesses {
-                let image = &mut images[own(access.thread)];
+                let image = meet(&mut images, own(access.thread), access, coherent);
                 let mut value = vec![access.value; access.size];
                 match access.kind {
                     0 => {}

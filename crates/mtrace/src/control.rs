@@ -123,8 +123,8 @@ impl<T: Tell + ?Sized> Walker for Telling<'_, T> {
 #[derive(Debug)]
 pub struct Image<S> {
     pub show: S,
-    /// Where each thread is, as it is shown.
-    places: HashMap<u32, u64>,
+    /// Where each thread is, as it is shown; `None` before it has begun, which nobody has to tell.
+    places: HashMap<u32, Option<u64>>,
     tails: Tails,
 }
 
@@ -137,7 +137,7 @@ impl<S: Show> Image<S> {
     /// compared.
     pub fn follow<C>(&mut self, blocks: &Blocks, batch: &Batch, checked: &mut Checked<C>) {
         let thread = batch.thread();
-        let next = self.places.entry(thread).or_insert(NOT_BEGUN);
+        let next = self.places.entry(thread).or_insert(None);
         self.show.thread(thread);
         self.tails.walk(blocks, batch, &mut Following { thread, blocks, next, show: &mut self.show, checked });
     }
@@ -146,7 +146,7 @@ impl<S: Show> Image<S> {
 struct Following<'f, S, C> {
     thread: u32,
     blocks: &'f Blocks,
-    next: &'f mut u64,
+    next: &'f mut Option<u64>,
     show: &'f mut S,
     checked: &'f mut Checked<C>,
 }
@@ -154,17 +154,17 @@ struct Following<'f, S, C> {
 impl<S: Show, C> Walker for Following<'_, S, C> {
     fn event(&mut self, event: &Event) {
         if let Event::Start { pc, .. } = *event {
-            *self.next = pc;
+            *self.next = Some(pc);
         }
     }
 
     fn step(&mut self, step: &Step, first: u64, tail: &Tail) {
-        if *self.next != NOT_BEGUN
+        if let Some(next) = self.next
             && let Some(target) = self.show.elsewhere()
         {
-            *self.next = target;
+            *next = target;
         }
-        let shown = if *self.next == NOT_BEGUN { first } else { *self.next };
+        let shown = self.next.unwrap_or(first);
         if shown == first {
             self.checked.right += 1;
         } else {
@@ -172,7 +172,7 @@ impl<S: Show, C> Walker for Following<'_, S, C> {
             self.checked.wrong(|| format!("thread {thread}: goes on at {first:#x}, the mirror image says {shown:#x}"));
         }
         self.show.instructions(step.instructions().into());
-        *self.next = match End::of(step, tail) {
+        let next = match End::of(step, tail) {
             End::Through => self.inferred(step, tail),
             End::Jump => {
                 self.show.jump();
@@ -185,6 +185,7 @@ impl<S: Show, C> Walker for Following<'_, S, C> {
                 _ => 0,
             },
         };
+        *self.next = Some(next);
     }
 }
 

@@ -12,7 +12,7 @@ use crate::control::NOT_BEGUN;
 use crate::threads::{Sharing, Structures};
 use crate::walk::{Tail, Tails, Walker};
 
-pub use image::{Mirrors, Source, check};
+pub use image::{Mirrors, check};
 use paths::Preparations;
 
 #[derive(Clone, Copy, Debug, Default)]

@@ -8,7 +8,7 @@ use hashbrown::HashMap;
 use trace::{Access, Batch, Event, Operand, Trace, Watcher};
 
 use crate::check::{CheckError, Checked};
-use crate::threads::{Sharing, Structures};
+use crate::threads::{Sharing, Source, Structures};
 
 #[derive(Clone, Copy, Debug)]
 pub struct Settings {
@@ -171,7 +171,7 @@ impl Filter {
     /// Whether it needs batches: what it tells, or in which order threads get at their cache, depends on steps.
     #[must_use]
     pub fn needs_batches(&self) -> bool {
-        self.tells_steps || self.caches.are_shared()
+        self.tells_steps || self.coherent || self.caches.are_shared()
     }
 
     /// Takes what a thread has executed next; the batch must have accesses with values.
@@ -395,13 +395,6 @@ pub fn check(trace: &Trace, settings: &Settings) -> Result<Checked<Statistics>, 
     Ok(checked)
 }
 
-/// Where the mirror images of all threads get their messages from.
-pub trait Source {
-    type Messages: cfiat::Messages;
-    /// Those of a thread.
-    fn of(&mut self, thread: u32) -> &mut Self::Messages;
-}
-
 /// What was told and not used yet.
 #[derive(Debug, Default)]
 struct Messages(HashMap<u32, VecDeque<Message>>);
@@ -425,7 +418,7 @@ pub struct Image<S> {
     shown: Vec<u8>,
 }
 
-impl<S: Source> Image<S> {
+impl<S: Source<Messages: cfiat::Messages>> Image<S> {
     pub fn new(settings: &Settings, source: S) -> Result<Self, IllegalGeometry> {
         Ok(Self {
             caches: Structures::new(settings.sharing, Cfiat::new(&settings.shape)?),

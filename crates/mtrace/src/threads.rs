@@ -36,6 +36,13 @@ impl Sharing {
     }
 }
 
+/// Where the mirror images of all threads get their messages from.
+pub trait Source {
+    type Messages;
+    /// Those of a thread.
+    fn of(&mut self, thread: u32) -> &mut Self::Messages;
+}
+
 /// Structures by thread, made when they are first needed.
 #[derive(Clone, Debug)]
 pub(crate) struct Structures<T> {

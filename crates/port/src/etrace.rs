@@ -6,10 +6,9 @@
 //! branch behind it, as an address alone does not tell how often a loop without branches went round.
 
 use crate::bits::BitReader;
-use crate::chunks::{Chunks, Coding};
 use crate::cores::Cores;
 use crate::count::{Field, Port};
-use crate::packet::{Item, Packing};
+use crate::packet::{Item, Packing, instructions};
 
 const LENGTH_BITS: u32 = 5;
 const FORMAT_BITS: u32 = 2;
@@ -56,10 +55,6 @@ impl Thread {
     fn clear(&mut self) {
         (self.map, self.count) = (0, 0);
     }
-}
-
-fn instructions() -> Coding {
-    Coding::Chunks(Chunks::fixed(8))
 }
 
 #[derive(Clone, Debug)]

@@ -32,6 +32,7 @@ impl<'b> Follower<'b> {
         cores: &Cores,
         bits: BitReader<'b>,
     ) -> Result<Self, IllegalConfig> {
+        config.check()?;
         let cores = || cores.clone();
         let filter = technique.filter();
         let flow = |bits| FlowReader::new(cores(), technique.flow_codings(settings), bits);
@@ -104,9 +105,9 @@ impl<P: Predict + Clone> Ending for Mirrors<P, FlowReader<'_>> {
     }
 }
 
-impl<P: Packing> Ending for PacketShower<'_, P> {
+impl<P: Packing + Clone> Ending for PacketShower<'_, P> {
     fn end(&self) -> (u64, bool) {
-        (self.packets, self.is_exhausted())
+        self.end()
     }
 }
 

@@ -91,6 +91,7 @@ impl Job {
         let port = || if keep { Port::writing() } else { Port::default() };
         let config = config.filter(|_| filter.is_configured()).copied();
         let own = config.unwrap_or(Config::LARGE);
+        own.check()?;
         let flow = || -> Vec<FlowWriter> {
             let codings = techniques.iter().map(|technique| technique.flow_codings(settings));
             codings.map(|codings| FlowWriter::new(cores.clone(), codings, port())).collect()

@@ -3,7 +3,8 @@
 
 use filter::cfiat::Messages;
 use mtrace::Checked;
-use mtrace::loads::{Source, each_access};
+use mtrace::Source;
+use mtrace::loads::each_access;
 use trace::Batch;
 
 use crate::bits::BitReader;
@@ -57,21 +58,28 @@ pub struct LoadReader<'b> {
     head: Option<(usize, u64)>,
     /// The core of the thread that is asked about.
     core: usize,
+    /// There were bits where no message could be read.
+    is_broken: bool,
     pub messages: u64,
 }
 
 impl<'b> LoadReader<'b> {
     #[must_use]
     pub fn new(cores: Cores, count: Option<Coding>, bits: BitReader<'b>) -> Self {
-        let mut reader = Self { cores, count, bits, head: None, core: 0, messages: 0 };
-        reader.head = reader.read_head();
+        let mut reader = Self { cores, count, bits, head: None, core: 0, is_broken: false, messages: 0 };
+        reader.next_head();
         reader
     }
 
-    fn read_head(&mut self) -> Option<(usize, u64)> {
-        if self.bits.is_empty() {
-            return None;
+    fn next_head(&mut self) {
+        self.head = None;
+        if !self.bits.is_empty() {
+            self.head = self.read_head();
+            self.is_broken |= self.head.is_none();
         }
+    }
+
+    fn read_head(&mut self) -> Option<(usize, u64)> {
         let core = self.cores.read(&mut self.bits)?;
         let count = match &mut self.count {
             Some(count) => count.read(&mut self.bits)?,
@@ -83,7 +91,7 @@ impl<'b> LoadReader<'b> {
     /// Whether every bit was used.
     #[must_use]
     pub fn is_exhausted(&self) -> bool {
-        self.head.is_none() && self.bits.is_empty()
+        self.head.is_none() && self.bits.is_empty() && !self.is_broken
     }
 
     /// Compares all loads of a batch with those that were told, which are all.
@@ -113,7 +121,7 @@ impl Messages for LoadReader<'_> {
             *byte = u8::try_from(self.bits.get(8)?).ok()?;
         }
         self.messages += 1;
-        self.head = self.read_head();
+        self.next_head();
         Some(true)
     }
 }

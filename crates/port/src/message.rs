@@ -5,7 +5,7 @@
 //! count of 0, which no branch has, then the number of instructions since the last message and where execution went on.
 
 use filter::traptor::{Message, Messages, Told};
-use mtrace::flow::Source;
+use mtrace::Source;
 
 use crate::bits::BitReader;
 use crate::chunks::{Chunks, Coding};
@@ -125,21 +125,30 @@ pub struct FlowReader<'b> {
     head: Option<Head>,
     /// The core of the thread that is asked about.
     core: usize,
+    /// There were bits where no message could be read.
+    is_broken: bool,
     pub messages: u64,
 }
 
 impl<'b> FlowReader<'b> {
     #[must_use]
     pub fn new(cores: Cores, codings: FlowCodings, bits: BitReader<'b>) -> Self {
-        let mut reader = Self { codec: Codec::new(cores, codings), bits, head: None, core: 0, messages: 0 };
-        reader.head = reader.read_head();
+        let mut reader =
+            Self { codec: Codec::new(cores, codings), bits, head: None, core: 0, is_broken: false, messages: 0 };
+        reader.next_head();
         reader
     }
 
     /// Whether every bit was used.
     #[must_use]
     pub fn is_exhausted(&self) -> bool {
-        self.head.is_none() && self.bits.is_empty()
+        self.head.is_none() && self.bits.is_empty() && !self.is_broken
+    }
+
+    fn next_head(&mut self) {
+        let was_empty = self.bits.is_empty();
+        self.head = self.read_head();
+        self.is_broken |= self.head.is_none() && !was_empty;
     }
 
     fn read_head(&mut self) -> Option<Head> {
@@ -159,7 +168,7 @@ impl<'b> FlowReader<'b> {
 
     fn advance(&mut self) {
         self.messages += 1;
-        self.head = self.read_head();
+        self.next_head();
     }
 }
 
@@ -174,6 +183,7 @@ impl Messages for FlowReader<'_> {
         } else {
             Some(Told::Otherwise)
         };
+        self.is_broken |= told.is_none();
         self.advance();
         told
     }
@@ -286,5 +296,21 @@ mod tests {
         assert_eq!((reader.of(1).exception(8), reader.is_exhausted()), (None, false));
         assert_eq!((reader.of(1).exception(9), reader.is_exhausted()), (Some(3), true));
         assert_eq!(reader.messages, 3);
+    }
+
+    /// Bits behind the last message are noticed, however many they are.
+    #[test]
+    fn surplus_bits() {
+        let cores = Cores::new(0..4, None).unwrap();
+        let mut writer = FlowWriter::new(cores.clone(), variable(), Port::writing());
+        writer.tell(1, Message::Outcome { branches: 9 });
+        let mut bytes = writer.port.finish();
+        bytes.extend([0; 16]);
+        for surplus in 0..100 {
+            let bits = BitReader::new(&bytes, writer.port.bits() + surplus);
+            let mut reader = FlowReader::new(cores.clone(), variable(), bits);
+            assert_eq!(reader.of(1).branch(9, false), Some(Told::Otherwise));
+            assert_eq!(reader.is_exhausted(), surplus == 0, "{surplus}");
+        }
     }
 }

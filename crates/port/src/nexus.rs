@@ -1,8 +1,8 @@
 //! mcfNX_b: control flow as Nexus tells it, by the length of each stream of instructions (Tewar 2015, sections 2.1 and 4.2.1).
 
 use filter::traptor::{Kind, Message, Messages, Site, Told, Went};
+use mtrace::Source;
 use mtrace::control::{End, Show, Tell};
-use mtrace::flow::Source;
 
 use crate::cores::Cores;
 use crate::message::{FlowReader, FlowWriter};

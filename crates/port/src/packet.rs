@@ -8,6 +8,7 @@ use mtrace::control::{End, Show, Tell};
 use predict::Ras;
 
 use crate::bits::BitReader;
+use crate::chunks::{Chunks, Coding};
 use crate::cores::Cores;
 use crate::count::Port;
 
@@ -33,6 +34,11 @@ pub trait Packing {
     fn finish(&mut self, port: &mut Port);
     /// Reads the next packet, and shows whose it is and what is in it; `None` if there is none, or if it makes no sense.
     fn read(&mut self, bits: &mut BitReader<'_>, show: impl FnMut(usize, Item)) -> Option<()>;
+}
+
+/// How instructions before an exception are counted.
+pub(crate) fn instructions() -> Coding {
+    Coding::Chunks(Chunks::fixed(8))
 }
 
 /// What both sides know of a thread.
@@ -105,58 +111,88 @@ impl<P: Packing> Tell for PacketTeller<P> {
     }
 }
 
-/// The mirror image of [`PacketTeller`].
+/// The mirror image of [`PacketTeller`]. Each core goes through the stream for itself and passes over the packets of others: they may be far ahead of
+/// what it waits for, and need not be kept.
 #[derive(Clone, Debug)]
 pub struct PacketShower<'b, P> {
     cores: Cores,
-    threads: Vec<(Thread, VecDeque<Item>)>,
+    readers: Vec<Reader<'b, P>>,
     core: usize,
-    packing: P,
-    bits: BitReader<'b>,
-    pub packets: u64,
 }
 
-impl<'b, P: Packing> PacketShower<'b, P> {
+/// A core's way through the stream.
+#[derive(Clone, Debug)]
+struct Reader<'b, P> {
+    thread: Thread,
+    /// Of its last packet, what is not used yet.
+    items: VecDeque<Item>,
+    packing: P,
+    bits: BitReader<'b>,
+    packets: u64,
+}
+
+impl<P: Packing> Reader<'_, P> {
+    /// The next item of `core`.
+    fn peek(&mut self, core: usize) -> Option<Item> {
+        while self.items.is_empty() {
+            let (items, mut is_own) = (&mut self.items, false);
+            self.packing.read(&mut self.bits, |of, item| {
+                if of == core {
+                    is_own = true;
+                    items.push_back(item);
+                }
+            })?;
+            self.packets += u64::from(is_own);
+        }
+        self.items.front().copied()
+    }
+}
+
+impl<'b, P: Packing + Clone> PacketShower<'b, P> {
     #[must_use]
     pub fn new(cores: Cores, bits: BitReader<'b>) -> Self {
-        let threads = threads(&cores, P::RETURNS).into_iter().map(|thread| (thread, VecDeque::new())).collect();
         let packing = P::new(cores.clone());
-        Self { cores, threads, core: 0, packing, bits, packets: 0 }
+        let reader = |thread| Reader {
+            thread,
+            items: VecDeque::new(),
+            packing: packing.clone(),
+            bits: bits.clone(),
+            packets: 0,
+        };
+        let readers = threads(&cores, P::RETURNS).into_iter().map(reader).collect();
+        Self { cores, readers, core: 0 }
     }
 
-    /// Whether every bit and every item was used.
+    /// How many packets were used, and whether every bit and every item was.
     #[must_use]
-    pub fn is_exhausted(&self) -> bool {
-        self.bits.is_empty() && self.threads.iter().all(|(_, items)| items.is_empty())
+    pub fn end(&self) -> (u64, bool) {
+        let mut readers = self.readers.clone();
+        let is_used =
+            |(core, reader): (usize, &mut Reader<'b, P>)| reader.peek(core).is_none() && reader.bits.is_empty();
+        let are_used = readers.iter_mut().enumerate().all(is_used);
+        (self.readers.iter().map(|reader| reader.packets).sum(), are_used)
     }
 
-    /// The next item of the thread; reads packets of others on the way to it.
     fn peek(&mut self) -> Option<Item> {
-        while self.threads[self.core].1.is_empty() {
-            let threads = &mut self.threads;
-            self.packing.read(&mut self.bits, |core, item| threads[core].1.push_back(item))?;
-            self.packets += 1;
-        }
-        self.threads[self.core].1.front().copied()
+        self.readers[self.core].peek(self.core)
     }
 
     /// Takes it.
-    fn advance(&mut self) -> &mut Thread {
-        let (thread, items) = &mut self.threads[self.core];
-        items.pop_front();
-        thread.instructions = 0;
-        thread
+    fn advance(&mut self) {
+        let reader = &mut self.readers[self.core];
+        reader.items.pop_front();
+        reader.thread.instructions = 0;
     }
 }
 
-impl<P: Packing> Show for PacketShower<'_, P> {
+impl<P: Packing + Clone> Show for PacketShower<'_, P> {
     fn thread(&mut self, thread: u32) {
         self.core = self.cores.of(thread);
     }
 
     fn elsewhere(&mut self) -> Option<u64> {
         match self.peek()? {
-            Item::Exception { instructions, target } if instructions == self.threads[self.core].0.instructions => {
+            Item::Exception { instructions, target } if instructions == self.readers[self.core].thread.instructions => {
                 self.advance();
                 Some(target)
             }
@@ -165,16 +201,19 @@ impl<P: Packing> Show for PacketShower<'_, P> {
     }
 
     fn instructions(&mut self, count: u64) {
-        self.threads[self.core].0.instructions += count;
+        self.readers[self.core].thread.instructions += count;
     }
 
     fn branch(&mut self, site: &Site) -> Option<Went> {
-        let returns = &mut self.threads[self.core].0.returns;
+        let returns = &mut self.readers[self.core].thread.returns;
         if matches!(site.kind, Kind::Call | Kind::IndirectCall) {
             returns.call(site.behind);
         }
         let expected = if site.kind == Kind::Return { returns.pop() } else { None };
-        match (site.kind, self.peek().filter(|_| site.kind != Kind::Call)?) {
+        if site.kind == Kind::Call {
+            return None;
+        }
+        match (site.kind, self.peek()?) {
             (Kind::Conditional, Item::Outcome(taken)) => {
                 self.advance();
                 Some(Went::Taken(taken))

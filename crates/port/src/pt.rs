@@ -5,10 +5,9 @@
 //! branch, in place of an address that does not tell how often a loop without branches went round; there are no packets for synchronisation and time.
 
 use crate::bits::BitReader;
-use crate::chunks::{Chunks, Coding};
 use crate::cores::Cores;
 use crate::count::{Field, Port};
-use crate::packet::{Item, Packing};
+use crate::packet::{Item, Packing, instructions};
 
 const OUTCOMES_MAX: u32 = 6;
 const OPCODE_BITS: u32 = 5;
@@ -45,10 +44,6 @@ struct Thread {
     outcomes: u64,
     count: u32,
     target: u64,
-}
-
-fn instructions() -> Coding {
-    Coding::Chunks(Chunks::fixed(8))
 }
 
 #[derive(Clone, Debug)]

@@ -1,8 +1,8 @@
 //! Techniques by name: what is told, and how it is written.
 
 use cache::{Cover, Geometry, IllegalGeometry, Replacement};
-use filter::cfiat::{Shape, Trust};
-use filter::traptor::{Sizes, TaggedPredictors};
+use filter::cfiat::{Cfiat, Shape, Trust};
+use filter::traptor::{Predictors, Sizes, TaggedPredictors};
 use predict::{Budget, IllegalSize};
 use thiserror::Error;
 
@@ -72,9 +72,10 @@ impl Technique {
         }
     }
 
+    /// Capital letters do not matter.
     #[must_use]
     pub fn called(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|technique| technique.name() == name)
+        Self::ALL.into_iter().find(|technique| technique.name().eq_ignore_ascii_case(name))
     }
 
     #[must_use]
@@ -251,6 +252,21 @@ impl Config {
         ..Self::SMALL
     };
 
+    /// Makes sure that it can be built, and that nobody is asked for more memory than any chip has.
+    pub fn check(&self) -> Result<(), IllegalConfig> {
+        let sizes = [
+            ("entries of gshare", self.gshare as u64, ENTRIES_MAX),
+            ("entries of the target buffer", self.ibtb as u64, ENTRIES_MAX),
+            ("bytes of cache", self.cache_bytes, CACHE_BYTES_MAX),
+        ];
+        if let Some((what, size, max)) = sizes.into_iter().find(|(_, size, max)| size > max) {
+            return Err(IllegalConfig::TooLarge { what, size, max });
+        }
+        Predictors::new(&self.predictors())?;
+        Cfiat::new(&self.cache()?)?;
+        Ok(())
+    }
+
     #[must_use]
     pub fn predictors(&self) -> Sizes {
         Sizes { gshare: self.gshare, ras: self.ras, ibtb: self.ibtb, ..Sizes::default() }
@@ -278,7 +294,12 @@ pub enum IllegalConfig {
     Predictor(#[from] IllegalSize),
     #[error(transparent)]
     Cache(#[from] IllegalGeometry),
+    #[error("{size} {what} are more than any chip has: {max} at most")]
+    TooLarge { what: &'static str, size: u64, max: u64 },
 }
+
+const ENTRIES_MAX: u64 = 1 << 20;
+const CACHE_BYTES_MAX: u64 = 64 << 20;
 
 #[cfg(test)]
 mod tests {
@@ -291,5 +312,20 @@ mod tests {
             assert_eq!(technique.baseline().subject(), technique.subject());
         }
         assert_eq!(Technique::called("mcfNX_e"), None);
+    }
+
+    #[test]
+    fn sizes_have_limits() {
+        for config in [Config::SMALL, Config::MEDIUM, Config::LARGE] {
+            assert!(config.check().is_ok());
+        }
+        let large = Config { cache_bytes: 1 << 40, ..Config::LARGE };
+        assert_eq!(
+            large.check().unwrap_err().to_string(),
+            "1099511627776 bytes of cache are more than any chip has: 67108864 at most"
+        );
+        assert!(Config { gshare: 1 << 27, ..Config::LARGE }.check().is_err());
+        assert!(Config { ibtb: 3, ..Config::LARGE }.check().is_err());
+        assert!(Config { line_bytes: 3, ..Config::LARGE }.check().is_err());
     }
 }

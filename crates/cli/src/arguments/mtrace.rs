@@ -30,16 +30,18 @@ const NAMES: [&str; 13] = [
 
 const TOOLS: [&str; 4] = ["mcfTrace", "mlsTrace", "mcfTRaptor", "mlvCFiat"];
 
-/// Gives the tools' flags, as the thesis spells them, the second dash that names have elsewhere.
+/// Gives the tools' flags, as the theses spell them, the second dash that names have elsewhere.
 pub fn with_two_dashes(arguments: impl Iterator<Item = OsString>) -> Vec<OsString> {
     let mut arguments: Vec<OsString> = arguments.collect();
-    if !arguments.get(1).is_some_and(|verb| TOOLS.iter().any(|tool| verb == tool)) {
-        return arguments;
-    }
+    let names = match arguments.get(1) {
+        Some(verb) if TOOLS.iter().any(|tool| verb == tool) => &NAMES[..],
+        Some(verb) if verb == "segment" => &super::segment::NAMES,
+        _ => return arguments,
+    };
     for argument in arguments.iter_mut().skip(2).take_while(|argument| *argument != "--") {
         let name = argument.to_str().and_then(|text| text.strip_prefix('-'));
         let name = name.map(|name| name.split_once('=').map_or(name, |(name, _)| name));
-        if name.is_some_and(|name| NAMES.contains(&name)) {
+        if name.is_some_and(|name| names.contains(&name)) {
             let mut longer = OsString::from("-");
             longer.push(&argument);
             *argument = longer;

@@ -29,10 +29,9 @@ pub use survey::Survey;
 use survey::Surveyed;
 
 pub fn run(arguments: &Port) -> Result<u8, Stopped> {
-    match (&arguments.verb, &arguments.input) {
-        (Some(PortVerb::Decode(decode)), _) => decode::run(decode),
-        (None, Some(input)) => measure(input, &arguments.options),
-        (None, None) => Err(Failure::new("there is no trace to read").hint("trackway port FILE.trk").into()),
+    match &arguments.verb {
+        Some(PortVerb::Decode(decode)) => decode::run(decode),
+        None => measure(arguments.input.as_ref().expect("the parser asks for it"), &arguments.options),
     }
 }
 
@@ -54,6 +53,7 @@ fn measure(input: &Input, options: &PortOptions) -> Result<u8, Stopped> {
     let surveyed = match &options.output {
         None => survey.run()?,
         Some(path) => {
+            select::keep(&input.file, path)?;
             let (technique, config) = only_one(&techniques, &configs)?;
             let bits = Mutex::new(Output::open(Some(path))?);
             survey.bits = Some((technique, &bits));
@@ -63,7 +63,7 @@ fn measure(input: &Input, options: &PortOptions) -> Result<u8, Stopped> {
             surveyed
         }
     };
-    print(&rows(&surveyed.outcomes, &techniques, cores.count(), options.cycles), options)?;
+    print(&rows(&surveyed.outcomes, &techniques, &cores, options.cycles), options)?;
     let damaged = surveyed.damaged + select::tell_unfinished(&trace, &input.file);
     Ok(if damaged == 0 { 0 } else { FAILED })
 }
@@ -132,6 +132,9 @@ fn configs(options: &PortOptions) -> Result<Vec<Config>, Failure> {
         });
     }
     let mut seen = Vec::new();
+    for config in &configs {
+        config.check().map_err(|error| Failure::new(error.to_string()))?;
+    }
     configs.retain(|config| {
         !seen.contains(&config.name) && {
             seen.push(config.name);
@@ -197,6 +200,7 @@ pub struct Row {
     technique: &'static str,
     config: Option<&'static str>,
     threads: usize,
+    cores: usize,
     instructions: u64,
     bits: u64,
     /// Bits per instruction, and per clock cycle.
@@ -218,16 +222,16 @@ pub struct Row {
     fields: Map<String, Value>,
 }
 
-pub fn rows(outcomes: &[Outcome], techniques: &[Technique], threads: usize, cycles: Option<u64>) -> Vec<Row> {
+pub fn rows(outcomes: &[Outcome], techniques: &[Technique], cores: &Cores, cycles: Option<u64>) -> Vec<Row> {
     let baseline = |technique: Technique| {
         let found = outcomes.iter().find(|outcome| outcome.technique == technique.baseline());
         found.map_or(0, |outcome| outcome.port.bits())
     };
     let asked = outcomes.iter().filter(|outcome| techniques.contains(&outcome.technique));
-    asked.map(|outcome| row(outcome, baseline(outcome.technique), threads, cycles)).collect()
+    asked.map(|outcome| row(outcome, baseline(outcome.technique), cores, cycles)).collect()
 }
 
-fn row(outcome: &Outcome, baseline: u64, threads: usize, cycles: Option<u64>) -> Row {
+fn row(outcome: &Outcome, baseline: u64, cores: &Cores, cycles: Option<u64>) -> Row {
     let bits = outcome.port.bits();
     let per = |count: u64| if count == 0 { 0.0 } else { bits as f64 / count as f64 };
     let (predicted, known) = (outcome.rates.predicted, outcome.rates.known);
@@ -235,7 +239,8 @@ fn row(outcome: &Outcome, baseline: u64, threads: usize, cycles: Option<u64>) ->
     Row {
         technique: outcome.technique.name(),
         config: outcome.config.map(|config| config.name),
-        threads,
+        threads: cores.threads(),
+        cores: cores.count(),
         instructions: outcome.instructions,
         bits,
         bpi: per(outcome.instructions),
@@ -261,8 +266,8 @@ fn print(rows: &[Row], options: &PortOptions) -> Result<(), Stopped> {
 }
 
 fn text(rows: &[Row]) -> String {
-    let (threads, instructions) = rows.first().map_or((0, 0), |row| (row.threads, row.instructions));
-    let cores = if threads == 1 { "1 core".to_owned() } else { format!("{threads} cores") };
+    let (cores, instructions) = rows.first().map_or((0, 0), |row| (row.cores, row.instructions));
+    let cores = if cores == 1 { "1 core".to_owned() } else { format!("{cores} cores") };
     let caption = format!("{} instructions on {cores}: bits on the trace port", grouped(instructions));
     let has_cycles = rows.iter().any(|row| row.bpc.is_some());
     let mut heads = vec!["technique", "config", "bits", "bits/instruction"];

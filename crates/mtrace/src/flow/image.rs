@@ -9,7 +9,7 @@ use trace::Trace;
 use super::{Filter, Settings, Statistics};
 use crate::check::{CheckError, Checked};
 use crate::control::{Image, Show};
-use crate::threads::{Sharing, Structures};
+use crate::threads::{Sharing, Source, Structures};
 
 /// Filters the whole trace, follows it by what was told alone, and compares every step.
 pub fn check(trace: &Trace, settings: &Settings) -> Result<Checked<Statistics>, CheckError> {
@@ -31,13 +31,6 @@ pub fn check(trace: &Trace, settings: &Settings) -> Result<Checked<Statistics>, 
         }
     }
     Ok(checked)
-}
-
-/// Where the mirror images of all threads get their messages from.
-pub trait Source {
-    type Messages: Messages;
-    /// Those of a thread.
-    fn of(&mut self, thread: u32) -> &mut Self::Messages;
 }
 
 /// What was told and not used yet.
@@ -71,7 +64,7 @@ impl<P: Predict + Clone, S: Source> Mirrors<P, S> {
     }
 }
 
-impl<P: Predict + Clone, S: Source> Show for Mirrors<P, S> {
+impl<P: Predict + Clone, S: Source<Messages: Messages>> Show for Mirrors<P, S> {
     fn thread(&mut self, thread: u32) {
         self.mirrors.insert(self.thread, self.mirror);
         self.mirror = self.mirrors.get(&thread).copied().unwrap_or(Mirror::new(self.counting));

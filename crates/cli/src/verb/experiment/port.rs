@@ -27,6 +27,7 @@ struct Measured {
     program: String,
     threads: u16,
     counts: Counts,
+    cores: Cores,
     outcomes: Vec<Outcome>,
 }
 
@@ -43,10 +44,14 @@ pub fn run(arguments: &ExperimentPort) -> Result<u8, Stopped> {
         size_of(program)?;
     }
     let mut output = Output::open(arguments.output.file.as_deref())?;
+    if let Some(directory) = &arguments.plots {
+        std::fs::create_dir_all(directory).map_err(|error| Failure::writing(directory, &error))?;
+    }
+    let (programs, thread_counts) = (once(&arguments.programs), once(&arguments.threads));
     let mut progress = Progress::new();
     let mut measured = Vec::new();
-    for program in &arguments.programs {
-        for &threads in &arguments.threads {
+    for program in &programs {
+        for &threads in &thread_counts {
             progress.tick(|| format!("{program} with {threads} threads"));
             let usual = size_of(program)?.to_owned();
             let size = arguments.size.map_or(usual, |size| size.to_string());
@@ -54,7 +59,7 @@ pub fn run(arguments: &ExperimentPort) -> Result<u8, Stopped> {
         }
     }
     drop(progress);
-    let study = Study { measured, programs: &arguments.programs, threads: &arguments.threads };
+    let study = Study { measured, programs: &programs, threads: &thread_counts };
     if let Some(directory) = &arguments.plots {
         study.write(directory)?;
     }
@@ -66,6 +71,17 @@ pub fn run(arguments: &ExperimentPort) -> Result<u8, Stopped> {
     }
     output.finish()?;
     Ok(0)
+}
+
+/// Each only once.
+fn once<T: Clone + PartialEq>(list: &[T]) -> Vec<T> {
+    let mut kept: Vec<T> = Vec::new();
+    list.iter().for_each(|item| {
+        if !kept.contains(item) {
+            kept.push(item.clone())
+        }
+    });
+    kept
 }
 
 fn measure(program: &str, threads: u16, size: &str) -> Result<Measured, Stopped> {
@@ -87,7 +103,7 @@ fn measure(program: &str, threads: u16, size: &str) -> Result<Measured, Stopped>
         bits: None,
     };
     let outcomes = survey.run()?.outcomes;
-    Ok(Measured { program: program.to_owned(), threads, counts: *trace.totals(), outcomes })
+    Ok(Measured { program: program.to_owned(), threads, counts: *trace.totals(), cores, outcomes })
 }
 
 /// All programs with all numbers of threads.
@@ -120,7 +136,7 @@ impl Study<'_> {
             threads: own.threads,
             instructions: own.counts.instructions,
             loads: own.counts.reads,
-            techniques: rows(&own.outcomes, &Technique::ALL, own.threads.into(), None),
+            techniques: rows(&own.outcomes, &Technique::ALL, &own.cores, None),
         };
         self.measured.iter().map(rows).collect()
     }
@@ -344,7 +360,6 @@ impl Study<'_> {
 
     /// Writes every table as CSV and every figure as SVG.
     fn write(&self, directory: &Path) -> Result<(), Stopped> {
-        std::fs::create_dir_all(directory).map_err(|error| Failure::writing(directory, &error))?;
         let tables = self.tables().into_iter().map(|(name, table)| (format!("{name}.csv"), table.csv()));
         let figures = self.figures().into_iter().map(|(name, svg)| (format!("{name}.svg"), svg));
         for (name, text) in tables.chain(figures) {

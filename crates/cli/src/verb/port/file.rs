@@ -85,13 +85,13 @@ impl Description {
         Technique::called(&self.technique)
     }
 
-    pub fn config(&self) -> Config {
+    pub fn config(&self) -> Option<Config> {
         let &Sizes { tage, gshare, ras, ibtb, cache_bytes, line_bytes, ways, granularity, .. } = &self.config;
         let known =
             [Config::SMALL, Config::MEDIUM, Config::LARGE].into_iter().find(|known| known.name == self.config.name);
         let name = known.map_or("custom", |known| known.name);
-        let tage = BUDGETS.get(tage).copied().unwrap_or_default();
-        Config { name, tage, gshare, ras, ibtb, cache_bytes, line_bytes, ways, granularity }
+        let tage = BUDGETS.get(tage).copied()?;
+        Some(Config { name, tage, gshare, ras, ibtb, cache_bytes, line_bytes, ways, granularity })
     }
 
     pub fn settings(&self) -> Option<Settings> {
@@ -115,11 +115,13 @@ impl Description {
     }
 }
 
+/// What is said of a file that makes no sense.
+pub fn damaged() -> Failure {
+    Failure::new("this is no file of port bits, or a part of it is missing").hint("trackway port -o writes them")
+}
+
 /// Takes a file apart.
 pub fn parse(file: &[u8]) -> Result<(Description, &[u8]), Failure> {
-    let damaged = || {
-        Failure::new("this is no file of port bits, or a part of it is missing").hint("trackway port -o writes them")
-    };
     let rest = file.strip_prefix(MAGIC).ok_or_else(damaged)?;
     let (rest, length) = rest.split_last_chunk::<LENGTH_BYTES>().ok_or_else(damaged)?;
     let length = usize::try_from(u32::from_le_bytes(*length)).unwrap_or(usize::MAX);
@@ -143,7 +145,7 @@ mod tests {
         let file = [&MAGIC[..], &[0xaa, 0xe0], &description.trailer()].concat();
         let (shown, bits) = parse(&file).unwrap();
         assert_eq!((&shown, bits), (&description, &[0xaa, 0xe0][..]));
-        assert_eq!((shown.config(), shown.settings()), (Config::SMALL, Some(Settings::default())));
+        assert_eq!((shown.config(), shown.settings()), (Some(Config::SMALL), Some(Settings::default())));
         for end in 0..file.len() {
             assert!(parse(&file[..end]).is_err());
         }

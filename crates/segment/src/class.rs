@@ -1,0 +1,101 @@
+//! Classes of control-flow instructions (Hadjipavlou 2025, Table 2.1, and the flags of its tool).
+
+use isa::Transfer;
+use trace::{Leave, Step};
+
+/// What a step ends with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[repr(u8)]
+pub enum Class {
+    /// No control-flow instruction: the block was cut, or something interrupted it.
+    None,
+    Syscall,
+    /// A trap.
+    Interrupt,
+    Return,
+    DirectCall,
+    IndirectCall,
+    /// Direct conditional jumps, by where they lead and whether they are taken.
+    ForwardTaken,
+    ForwardNotTaken,
+    BackwardTaken,
+    BackwardNotTaken,
+    DirectJump,
+    /// x86-64 has none.
+    IndirectConditionalJump,
+    IndirectJump,
+}
+
+impl Class {
+    pub const COUNT: usize = 13;
+
+    pub const ALL: [Self; Self::COUNT] = [
+        Self::None,
+        Self::Syscall,
+        Self::Interrupt,
+        Self::Return,
+        Self::DirectCall,
+        Self::IndirectCall,
+        Self::ForwardTaken,
+        Self::ForwardNotTaken,
+        Self::BackwardTaken,
+        Self::BackwardNotTaken,
+        Self::DirectJump,
+        Self::IndirectConditionalJump,
+        Self::IndirectJump,
+    ];
+
+    pub const CONDITIONAL: [Self; 4] =
+        [Self::ForwardTaken, Self::ForwardNotTaken, Self::BackwardTaken, Self::BackwardNotTaken];
+
+    /// As the thesis's tool prints it.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::None => "Not CFI",
+            Self::Syscall => "Syscall",
+            Self::Interrupt => "Interrupt",
+            Self::Return => "Return",
+            Self::DirectCall => "Direct Call",
+            Self::IndirectCall => "Indirect Call",
+            Self::ForwardTaken => "Direct Conditional Jump Forward Taken",
+            Self::ForwardNotTaken => "Direct Conditional Jump Forward Not Taken",
+            Self::BackwardTaken => "Direct Conditional Jump Backward Taken",
+            Self::BackwardNotTaken => "Direct Conditional Jump Backward Not Taken",
+            Self::DirectJump => "Direct Unconditional Jump",
+            Self::IndirectConditionalJump => "Indirect Conditional Jump",
+            Self::IndirectJump => "Indirect Unconditional Jump",
+        }
+    }
+
+    /// Of a step whose block ends with an instruction at `last` that does `transfer`, and that was executed or not.
+    #[must_use]
+    pub fn of(step: &Step, transfer: Transfer, last: u64, was_executed: bool) -> Self {
+        match (step.leave(), transfer) {
+            (Leave::Interrupted, Transfer::Trap) if was_executed => Self::Interrupt,
+            (Leave::Syscall, _) => Self::Syscall,
+            (Leave::Taken, Transfer::Conditional { target }) if target > last => Self::ForwardTaken,
+            (Leave::Taken, _) => Self::BackwardTaken,
+            (Leave::NotTaken, Transfer::Conditional { target }) if target > last => Self::ForwardNotTaken,
+            (Leave::NotTaken, _) => Self::BackwardNotTaken,
+            (Leave::Direct, Transfer::Call { .. }) => Self::DirectCall,
+            (Leave::Direct, _) => Self::DirectJump,
+            (Leave::Indirect, Transfer::IndirectCall) => Self::IndirectCall,
+            (Leave::Indirect, Transfer::Return) => Self::Return,
+            (Leave::Indirect, _) => Self::IndirectJump,
+            (Leave::Next | Leave::Interrupted, _) => Self::None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_places() {
+        for (place, class) in Class::ALL.into_iter().enumerate() {
+            assert_eq!(class as usize, place);
+        }
+    }
+}

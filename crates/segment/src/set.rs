@@ -1,0 +1,179 @@
+//! The traces of a policy, and how good they are (Hadjipavlou 2025, section 5.5).
+
+use crate::class::Class;
+
+/// Why a trace ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Reason {
+    /// Nothing more was executed.
+    End,
+    /// Its last instruction may not stand inside.
+    Class(Class),
+    MaxInstructions,
+    MaxCfis,
+}
+
+impl Reason {
+    /// As the thesis's tool prints it.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::End => Class::None.name(),
+            Self::Class(class) => class.name(),
+            Self::MaxInstructions => "Max instructions reached",
+            Self::MaxCfis => "Max control-flow instructions reached",
+        }
+    }
+}
+
+/// A trace, and how often it was executed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Trace {
+    pub start: u64,
+    /// Where it went behind each control-flow instruction but the last.
+    pub blocks: Vec<u64>,
+    pub instructions: u32,
+    /// Control-flow instructions, as they count.
+    pub cfis: u32,
+    pub reason: Reason,
+    pub occurrences: u64,
+}
+
+impl Trace {
+    /// Instructions that were executed in it.
+    #[must_use]
+    pub fn coverage(&self) -> u64 {
+        u64::from(self.instructions) * self.occurrences
+    }
+
+    /// The thesis's hash of the way, which may be the same for different ways (Appendix B).
+    #[must_use]
+    pub fn branch_outcomes(&self) -> u32 {
+        self.blocks.iter().fold(0x1bad_c0de, |outcomes, address| {
+            let hash = address ^ address >> 17 ^ address >> 34;
+            outcomes ^ (hash.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ hash >> 33) as u32
+        })
+    }
+}
+
+/// All traces of a policy, those that cover most first.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TraceSet {
+    traces: Vec<Trace>,
+    instructions: u64,
+    occurrences: u64,
+    /// Steps by what they ended with.
+    classes: [u64; Class::COUNT],
+}
+
+impl TraceSet {
+    pub(crate) fn new(mut traces: Vec<Trace>, classes: [u64; Class::COUNT]) -> Self {
+        traces.sort_by(|one, other| {
+            let key = |trace: &Trace| (std::cmp::Reverse(trace.coverage()), trace.start, trace.instructions);
+            key(one).cmp(&key(other)).then_with(|| one.blocks.cmp(&other.blocks))
+        });
+        let instructions = traces.iter().map(Trace::coverage).sum();
+        let occurrences = traces.iter().map(|trace| trace.occurrences).sum();
+        Self { traces, instructions, occurrences, classes }
+    }
+
+    #[must_use]
+    pub fn traces(&self) -> &[Trace] {
+        &self.traces
+    }
+
+    /// All that was executed.
+    #[must_use]
+    pub fn instructions(&self) -> u64 {
+        self.instructions
+    }
+
+    /// How often traces were executed, all together.
+    #[must_use]
+    pub fn occurrences(&self) -> u64 {
+        self.occurrences
+    }
+
+    /// Control-flow instructions that were executed, by class.
+    #[must_use]
+    pub fn executed(&self, class: Class) -> u64 {
+        self.classes[class as usize]
+    }
+
+    /// "Trace length": instructions of a trace, on average over all that were executed.
+    #[must_use]
+    pub fn weighted_length(&self) -> f64 {
+        self.instructions as f64 / self.occurrences.max(1) as f64
+    }
+
+    /// "Trace count": how few traces have this share of all instructions.
+    #[must_use]
+    pub fn traces_for(&self, share: f64) -> usize {
+        let enough = share * self.instructions as f64;
+        let mut sum = 0.0;
+        let covers = |trace: &Trace| {
+            sum += trace.coverage() as f64;
+            sum >= enough
+        };
+        if self.traces.is_empty() {
+            0
+        } else {
+            self.traces.iter().position(covers).map_or(self.traces.len(), |last| last + 1)
+        }
+    }
+
+    /// The share of instructions that the first traces have, one after the other.
+    pub fn coverage(&self) -> impl Iterator<Item = f64> + '_ {
+        let all = self.instructions.max(1) as f64;
+        self.traces.iter().scan(0, move |sum, trace| {
+            *sum += trace.coverage();
+            Some(*sum as f64 / all)
+        })
+    }
+
+    /// How often traces ended, by reason.
+    #[must_use]
+    pub fn reasons(&self) -> Vec<(Reason, u64)> {
+        let mut reasons: Vec<(Reason, u64)> = Vec::new();
+        for trace in &self.traces {
+            match reasons.iter_mut().find(|(reason, _)| *reason == trace.reason) {
+                Some((_, count)) => *count += trace.occurrences,
+                None => reasons.push((trace.reason, trace.occurrences)),
+            }
+        }
+        reasons.sort_by_key(|&(reason, count)| (std::cmp::Reverse(count), reason));
+        reasons
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn trace(start: u64, instructions: u32, occurrences: u64) -> Trace {
+        Trace { start, blocks: vec![start + 4], instructions, cfis: 1, reason: Reason::MaxCfis, occurrences }
+    }
+
+    #[test]
+    fn metrics() {
+        let set = TraceSet::new(vec![trace(1, 10, 1), trace(2, 5, 14), trace(3, 20, 1)], [0; Class::COUNT]);
+        assert_eq!((set.instructions(), set.occurrences()), (100, 16));
+        assert!((set.weighted_length() - 6.25).abs() < 1e-9);
+        assert_eq!([0.0, 0.7, 0.71, 0.9, 0.91, 1.0].map(|share| set.traces_for(share)), [1, 1, 2, 2, 3, 3]);
+        assert_eq!(set.coverage().collect::<Vec<_>>(), [0.7, 0.9, 1.0]);
+        assert_eq!(set.reasons(), [(Reason::MaxCfis, 16)]);
+        let none = TraceSet::new(Vec::new(), [0; Class::COUNT]);
+        assert_eq!((none.traces_for(0.9), none.weighted_length()), (0, 0.0));
+    }
+
+    /// Worked out by hand from Appendix B.
+    #[test]
+    fn the_hash_of_the_thesis() {
+        let empty = Trace { blocks: Vec::new(), ..trace(1, 1, 1) };
+        assert_eq!(empty.branch_outcomes(), 0x1bad_c0de);
+        let one = Trace { blocks: vec![1], ..trace(1, 1, 1) };
+        assert_eq!(one.branch_outcomes(), 0x1bad_c0de ^ 0x7f4a_7c15);
+        let both = Trace { blocks: vec![1, 1], ..trace(1, 1, 1) };
+        assert_eq!(both.branch_outcomes(), 0x1bad_c0de, "it forgets what it meets twice");
+    }
+}
