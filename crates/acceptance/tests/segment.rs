@@ -81,6 +81,19 @@ fn run(arguments: &[&str], recorded: &Recorded) -> (Exit, String) {
     (finished.exit, finished.stdout_text().to_string() + &finished.stderr_text())
 }
 
+/// A program that is looked at while it runs is cut as its recorded trace is.
+#[test]
+fn live_is_as_recorded() {
+    let executable = workloads::build("loops", workloads::find("loops").unwrap().variants[0]).unwrap();
+    let recorded = Call::new(&executable).recorded();
+    let (_, from_file) = run(&["--policies", "first", "--json"], &recorded);
+    let mut command = Command::new(trackway());
+    command.args(["segment", "--policies", "first", "--json", "--"]).arg(&executable);
+    let finished = process::run(&mut command);
+    assert_eq!(finished.exit, recorded.finished.exit);
+    assert_eq!(finished.stdout_text(), recorded.finished.stdout_text().to_string() + &from_file);
+}
+
 #[test]
 fn the_command() {
     let executable = workloads::build("radiosity", Variant::Pie).unwrap();

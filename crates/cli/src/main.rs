@@ -9,6 +9,7 @@ mod descriptor;
 mod digits;
 mod disassembly;
 mod failure;
+mod live;
 mod names;
 mod output;
 mod progress;

@@ -1,11 +1,13 @@
 //! `trackway segment`.
 
+use std::ffi::OsString;
 use std::path::PathBuf;
+use std::time::Duration;
 
-use clap::{Args, ValueEnum};
+use clap::{ArgGroup, Args, ValueEnum};
 use segment::Class;
 
-use super::{parse_count, parse_positive_count};
+use super::{parse_count, parse_positive_count, parse_seconds};
 
 /// Flags of the thesis's tool that are names behind one dash.
 pub const NAMES: [&str; 5] = ["ins", "cfis", "flags", "start", "stop"];
@@ -14,8 +16,10 @@ pub const NAMES: [&str; 5] = ["ins", "cfis", "flags", "start", "stop"];
 ///
 /// A trace ends when it has so many instructions, so many control-flow instructions, or when its last instruction may not stand inside a trace. Each thread is cut by
 /// itself; equal traces of all threads are counted together. Traces are told apart by where they begin and by the way they go, exactly.
+///
+/// Takes a program that it runs (-- COMMAND), a process (-p) or a recorded trace (-i), which is faster for many policies. The exit status is the program's.
 #[derive(Args, Debug)]
-#[command(after_help = "\
+#[command(group = ArgGroup::new("source").required(true).args(["input", "pid", "command"]), after_help = "\
 Classes: syscall, interrupt, return, direct-call, indirect-call, forward-taken, forward-not-taken, backward-taken, backward-not-taken (direct conditional jumps;
 conditional stands for all four), direct-jump, indirect-conditional-jump, indirect-jump
 
@@ -26,16 +30,22 @@ What is counted, as the thesis calls it: trace length is the instructions of a t
 traces that have 90 % of all instructions; max-norm ratio is length over the largest length, divided by count over the largest count, among the policies.
 
 Examples:
-  trackway segment -i t.trk                                                 32 instructions, 4 control-flow instructions
+  trackway segment -- ls -l                                                 32 instructions, 4 control-flow instructions, while it runs
   trackway segment -ins 64 -cfis 8 -flags 1,0,1,1,0,1,1,1,0,0,1 -start 1000 -stop 2000 -i t.trk -o traces.csv
   trackway segment --end return --end conditional -i t.trk --json
   trackway segment --policies first,fourth -i t.trk                         48 policies in one pass")]
 pub struct Segment {
-    /// The trace (made by `trackway record`).
+    /// Read this trace (made by `trackway record`) instead of running a program.
     #[arg(short, long, value_name = "FILE.trk")]
-    pub input: PathBuf,
-    /// Only this thread.
-    #[arg(short, long, value_name = "T")]
+    pub input: Option<PathBuf>,
+    /// Look at the process with this number, which is running.
+    #[arg(short, long, value_name = "PID", value_parser = clap::value_parser!(i32).range(1..))]
+    pub pid: Option<i32>,
+    /// Leave the program after S seconds; it runs on by itself.
+    #[arg(long, value_name = "S", value_parser = parse_seconds, conflicts_with = "input")]
+    pub seconds: Option<Duration>,
+    /// Only this thread of a trace.
+    #[arg(short, long, value_name = "T", requires = "input")]
     pub thread: Option<u32>,
     /// Most instructions of a trace.
     #[arg(long = "ins", visible_alias = "max-instructions", value_name = "N", default_value_t = 32)]
@@ -73,6 +83,9 @@ pub struct Segment {
     /// Print JSON instead of text.
     #[arg(long)]
     pub json: bool,
+    /// The program and its arguments.
+    #[arg(trailing_var_arg = true, value_name = "COMMAND")]
+    pub command: Vec<OsString>,
 }
 
 #[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]

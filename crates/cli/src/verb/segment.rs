@@ -1,20 +1,24 @@
 //! `trackway segment`: traces of one or many policies.
 
+use std::path::Path;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use capture::{Limits, Options, Selection};
 use report::Table;
 use segment::{Class, Moves, Policy, Segmenter, TraceSet};
 use serde::Serialize;
-use trace::Trace;
+use trace::{Batch, Blocks, DataMode, Live, ThreadInfo, Trace};
 
 use crate::arguments::Input;
 use crate::arguments::segment::{Policies, Segment};
 use crate::digits::{grouped, percent};
 use crate::failure::{FAILED, Failure};
+use crate::live::{self, Executed, Receiver};
 use crate::output::{Lines, Output, Stopped};
 use crate::progress::Progress;
 use crate::select;
+use crate::verb::record::status;
 
 /// The share of instructions that "trace count" is about.
 const SHARE: f64 = 0.9;
@@ -26,14 +30,15 @@ pub fn run(arguments: &Segment) -> Result<u8, Stopped> {
             .hint("leave out --policies or -o")
             .into());
     }
-    let input = input(arguments)?;
-    let trace = select::open(&input)?;
-    if let Some(path) = &arguments.output {
-        select::keep(&input.file, path)?;
+    let length = length(arguments)?;
+    if let (Some(trace), Some(output)) = (&arguments.input, &arguments.output) {
+        select::keep(trace, output)?;
     }
     let csv = arguments.output.as_deref().map(|path| Output::open(Some(path))).transpose()?;
-    let (sets, damage) = segment(&trace, &input, &policies)?;
-    damage.iter().for_each(|problem| eprintln!("trackway: left out: {problem}"));
+    let (sets, status) = match &arguments.input {
+        Some(file) => read(file, length, arguments, &policies)?,
+        None => watch(length, arguments, &policies)?,
+    };
     if let (Some(csv), Some(set)) = (csv, sets.first()) {
         write_csv(csv, set)?;
     }
@@ -45,21 +50,92 @@ pub fn run(arguments: &Segment) -> Result<u8, Stopped> {
         output.write(text(&rows, &sets).as_bytes())?;
     }
     output.finish()?;
-    let damaged = damage.len() as u64 + select::tell_unfinished(&trace, &input.file);
-    Ok(if damaged == 0 { 0 } else { FAILED })
+    Ok(status)
 }
 
-fn input(arguments: &Segment) -> Result<Input, Failure> {
-    let length = match (arguments.stop, arguments.length) {
+/// How many instructions are looked at, if not all.
+fn length(arguments: &Segment) -> Result<Option<u64>, Failure> {
+    match (arguments.stop, arguments.length) {
         // As in the thesis's tool, 0 is no end.
-        (Some(0), _) => None,
+        (Some(0), _) => Ok(None),
         (Some(stop), _) if stop <= arguments.start => {
-            return Err(Failure::new("there is nothing between -start and -stop").hint("-stop has to be larger"));
+            Err(Failure::new("there is nothing between -start and -stop").hint("-stop has to be larger"))
         }
-        (Some(stop), _) => Some(stop - arguments.start),
-        (None, length) => length,
+        (Some(stop), _) => Ok(Some(stop - arguments.start)),
+        (None, length) => Ok(length),
+    }
+}
+
+/// Reads a trace; gives the exit status, too.
+fn read(
+    file: &Path,
+    length: Option<u64>,
+    arguments: &Segment,
+    policies: &[Policy],
+) -> Result<(Vec<TraceSet>, u8), Stopped> {
+    let input = Input { file: file.to_owned(), thread: arguments.thread, skip: arguments.start, length };
+    let trace = select::open(&input)?;
+    let (sets, damage) = segment(&trace, &input, policies)?;
+    damage.iter().for_each(|problem| eprintln!("trackway: left out: {problem}"));
+    let damaged = damage.len() as u64 + select::tell_unfinished(&trace, file);
+    Ok((sets, if damaged == 0 { 0 } else { FAILED }))
+}
+
+/// Looks at a program while it runs; gives the exit status, too.
+fn watch(length: Option<u64>, arguments: &Segment, policies: &[Policy]) -> Result<(Vec<TraceSet>, u8), Stopped> {
+    let options = Options {
+        command: arguments.command.clone(),
+        process: arguments.pid,
+        limits: Limits { time: arguments.seconds, bytes: None },
+        selection: Selection { skip: arguments.start, length, ..Selection::default() },
+        ..Options::default()
     };
-    Ok(Input { file: arguments.input.clone(), thread: arguments.thread, skip: arguments.start, length })
+    let mut cutting = Cutting::new(policies);
+    let exit = live::run(&options, Live::new(DataMode::None), &mut cutting)?;
+    Ok((cutting.finish(), if arguments.pid.is_some() { 0 } else { status(exit) }))
+}
+
+/// Segmenters at work.
+struct Cutting {
+    segmenters: Vec<Segmenter>,
+    moves: Moves,
+}
+
+impl Cutting {
+    fn new(policies: &[Policy]) -> Self {
+        let segmenters = policies.iter().map(|&policy| Segmenter::new(policy)).collect();
+        Self { segmenters, moves: Moves::default() }
+    }
+
+    fn batch(&mut self, blocks: &Blocks, batch: &Batch) {
+        let moves = self.moves.of(blocks, batch);
+        self.segmenters.iter_mut().for_each(|segmenter| segmenter.moves(batch.thread(), moves, blocks));
+    }
+
+    fn finish(self) -> Vec<TraceSet> {
+        self.segmenters.into_iter().map(Segmenter::finish).collect()
+    }
+}
+
+impl Receiver for Cutting {
+    fn thread(&mut self, _: &ThreadInfo) -> Result<(), Stopped> {
+        Ok(())
+    }
+
+    fn path(&mut self, live: &mut Live, executed: Executed<'_>) -> Result<(), Stopped> {
+        let Executed { image, thread, words, data } = executed;
+        live.path(image, thread, words, data, |blocks, batch| {
+            self.batch(blocks, batch);
+            Ok(())
+        })
+    }
+
+    fn finish(&mut self, live: &mut Live) -> Result<(), Stopped> {
+        live.finish(|blocks, batch| {
+            self.batch(blocks, batch);
+            Ok(())
+        })
+    }
 }
 
 /// The policy that is given, or those that are asked for.
@@ -104,14 +180,12 @@ fn segment(trace: &Trace, input: &Input, policies: &[Policy]) -> Result<(Vec<Tra
         }
     };
     let work = |share: &[Policy]| -> Result<(Vec<TraceSet>, Vec<String>), Stopped> {
-        let mut segmenters: Vec<Segmenter> = share.iter().map(|&policy| Segmenter::new(policy)).collect();
-        let (mut moves, blocks) = (Moves::default(), trace.blocks());
+        let mut cutting = Cutting::new(share);
         let damage = select::batches(trace, input, false, |batch| {
-            let moves = moves.of(blocks, batch);
-            segmenters.iter_mut().for_each(|segmenter| segmenter.moves(batch.thread(), moves, blocks));
+            cutting.batch(trace.blocks(), batch);
             tick(batch.instructions());
         })?;
-        Ok((segmenters.into_iter().map(Segmenter::finish).collect(), damage))
+        Ok((cutting.finish(), damage))
     };
     let ended: Vec<_> = std::thread::scope(|scope| {
         let running: Vec<_> = shares.iter().map(|share| scope.spawn(|| work(share))).collect();

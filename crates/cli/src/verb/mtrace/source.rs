@@ -1,10 +1,9 @@
 //! Where batches come from: a program that runs, or a file.
 
-use std::fmt;
 use std::path::Path;
 
-use capture::{Limits, Options, Selection, Sink};
-use trace::{Batch, DataMode, Fragment, Live, Merged, Module, Plan, ReadError, Step, ThreadInfo, Trace};
+use capture::{Limits, Options, Selection};
+use trace::{Batch, DataMode, Live, Merged, ReadError, Step, ThreadInfo, Trace};
 
 use super::files::Descriptors;
 use super::routines::{self, Selected};
@@ -13,6 +12,7 @@ use crate::arguments::mtrace::Common;
 use crate::descriptor::Shape;
 use crate::digits::grouped;
 use crate::failure::{FAILED, Failure};
+use crate::live::{self, Executed, Receiver};
 use crate::output::Stopped;
 use crate::progress::Progress;
 use crate::select::{self, Window};
@@ -183,22 +183,14 @@ fn run<T: Tool>(common: &Common, tool: &mut T, descriptors: &mut Descriptors) ->
     };
     let narrow = matches!(descriptors.shape, Shape::Binary(binary) if !binary.wide);
     let live = tool.sharing().order_live(Live::new(T::DATA));
-    let mut tracer = Tracer { live, tool, descriptors, threads: 0, narrow, quiet: common.quiet };
-    let delivered = capture::record_into(&options, &mut tracer).map_err(Failure::from)?;
-    if let Some(Refused(stopped)) = delivered.failure {
-        return Err(stopped);
-    }
-    tracer.finish()?;
-    for warning in &delivered.observed.warnings {
-        eprintln!("trackway: {warning}");
-    }
-    let status = if common.pid.is_some() { 0 } else { status(delivered.exit) };
+    let mut tracer = Tracer { tool, descriptors, threads: 0, narrow, quiet: common.quiet };
+    let exit = live::run(&options, live, &mut tracer)?;
+    let status = if common.pid.is_some() { 0 } else { status(exit) };
     Ok(Delivered { threads: tracer.threads, status })
 }
 
-/// Takes what a recorder delivers and hands it to a tool.
+/// Hands what a program executes to a tool.
 struct Tracer<'a, T> {
-    live: Live,
     tool: &'a mut T,
     descriptors: &'a mut Descriptors,
     threads: u64,
@@ -207,31 +199,43 @@ struct Tracer<'a, T> {
     quiet: bool,
 }
 
-/// Why a tool takes nothing more.
-#[derive(Debug)]
-struct Refused(Stopped);
+impl<T: Tool> Receiver for Tracer<'_, T> {
+    fn thread(&mut self, thread: &ThreadInfo) -> Result<(), Stopped> {
+        self.threads += 1;
+        if self.narrow && thread.thread > u32::from(u8::MAX) {
+            return Err(high_thread(thread.thread).into());
+        }
+        if !self.quiet {
+            eprintln!("{}: thread begin {} {}", T::NAME, thread.thread, thread.os_tid);
+        }
+        Ok(())
+    }
 
-impl fmt::Display for Refused {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.0 {
-            Stopped::Gone => f.write_str("nobody reads any more"),
-            Stopped::Failed(failure) => f.write_str(&failure.sentence),
+    fn path(&mut self, live: &mut Live, executed: Executed<'_>) -> Result<(), Stopped> {
+        let Self { tool, descriptors, .. } = self;
+        if descriptors.is_full() {
+            return Ok(());
+        }
+        let Executed { image, thread, words, data } = executed;
+        match tool.takes() {
+            Form::Stretches => live.stretch(image, thread, words, |stretch| {
+                tool.stretch(stretch, descriptors);
+                descriptors.check()
+            }),
+            Form::Memory => {
+                live.add(image, thread, words, data);
+                while live.watch_next(false, |thread| tool.watch(thread, descriptors)) {}
+                descriptors.check()
+            }
+            Form::Batches => live.path(image, thread, words, data, |blocks, batch| {
+                tool.batch(blocks, batch, descriptors);
+                descriptors.check()
+            }),
         }
     }
-}
 
-impl std::error::Error for Refused {}
-
-impl From<trace::WriteError> for Refused {
-    fn from(error: trace::WriteError) -> Self {
-        Self(Failure::new(error.to_string()).into())
-    }
-}
-
-impl<T: Tool> Tracer<'_, T> {
-    /// What was waiting for more.
-    fn finish(&mut self) -> Result<(), Stopped> {
-        let Self { live, tool, descriptors, .. } = self;
+    fn finish(&mut self, live: &mut Live) -> Result<(), Stopped> {
+        let Self { tool, descriptors, .. } = self;
         match tool.takes() {
             Form::Stretches => live.finish_stretches(|stretch| {
                 tool.stretch(stretch, descriptors);
@@ -244,63 +248,6 @@ impl<T: Tool> Tracer<'_, T> {
             Form::Batches => live.finish(|blocks, batch| {
                 tool.batch(blocks, batch, descriptors);
                 descriptors.check()
-            }),
-        }
-    }
-}
-
-impl<T: Tool> Sink for Tracer<'_, T> {
-    type Error = Refused;
-
-    fn block(&mut self, image: u32, block: u32, address: u64, code: &[u8]) -> Result<(), Refused> {
-        Ok(self.live.block(image, block, address, code)?)
-    }
-
-    fn fragment(&mut self, image: u32, fragment: &Fragment) -> Result<(), Refused> {
-        Ok(self.live.fragment(image, fragment)?)
-    }
-
-    fn plan(&mut self, _: u32, plan: &Plan) -> Result<(), Refused> {
-        Ok(self.live.plan(plan)?)
-    }
-
-    fn module(&mut self, _: u32, _: &Module) -> Result<(), Refused> {
-        Ok(())
-    }
-
-    fn unmapped(&mut self, _: u32, _: u64, _: u64, _: u64) -> Result<(), Refused> {
-        Ok(())
-    }
-
-    fn thread(&mut self, thread: &ThreadInfo) -> Result<(), Refused> {
-        self.threads += 1;
-        if self.narrow && thread.thread > u32::from(u8::MAX) {
-            return Err(Refused(high_thread(thread.thread).into()));
-        }
-        if !self.quiet {
-            eprintln!("{}: thread begin {} {}", T::NAME, thread.thread, thread.os_tid);
-        }
-        Ok(())
-    }
-
-    fn path(&mut self, image: u32, thread: u32, words: &[u32], data: &[u8]) -> Result<(), Refused> {
-        let Self { live, tool, descriptors, .. } = self;
-        if descriptors.is_full() {
-            return Ok(());
-        }
-        match tool.takes() {
-            Form::Stretches => live.stretch(image, thread, words, |stretch| {
-                tool.stretch(stretch, descriptors);
-                descriptors.check().map_err(Refused)
-            }),
-            Form::Memory => {
-                live.add(image, thread, words, data);
-                while live.watch_next(false, |thread| tool.watch(thread, descriptors)) {}
-                descriptors.check().map_err(Refused)
-            }
-            Form::Batches => live.path(image, thread, words, data, |blocks, batch| {
-                tool.batch(blocks, batch, descriptors);
-                descriptors.check().map_err(Refused)
             }),
         }
     }

@@ -1,0 +1,108 @@
+//! Programs that are looked at while they run, without a file.
+
+use std::fmt;
+
+use capture::{Options, Sink};
+use trace::{Exit, Fragment, Live, Module, Plan, ThreadInfo};
+
+use crate::failure::Failure;
+use crate::output::Stopped;
+
+/// Takes what a program executes.
+pub trait Receiver {
+    /// A thread begins.
+    fn thread(&mut self, thread: &ThreadInfo) -> Result<(), Stopped>;
+    /// A thread has executed this: gives it to `live`, and takes what comes out.
+    fn path(&mut self, live: &mut Live, executed: Executed<'_>) -> Result<(), Stopped>;
+    /// The program has ended, or was left: takes what was waiting for more.
+    fn finish(&mut self, live: &mut Live) -> Result<(), Stopped>;
+    /// How much was made of it, for a limit; more than any limit if it is enough.
+    fn bytes(&self) -> u64 {
+        0
+    }
+}
+
+/// Words and data as a recorder delivers them.
+#[derive(Clone, Copy)]
+pub struct Executed<'e> {
+    pub image: u32,
+    pub thread: u32,
+    pub words: &'e [u32],
+    pub data: &'e [u8],
+}
+
+/// Runs a program, or takes one over, and gives how it ended.
+pub fn run(options: &Options, live: Live, receiver: &mut impl Receiver) -> Result<Exit, Stopped> {
+    let mut tracer = Tracer { live, receiver };
+    let delivered = capture::record_into(options, &mut tracer).map_err(Failure::from)?;
+    if let Some(Refused(stopped)) = delivered.failure {
+        return Err(stopped);
+    }
+    tracer.receiver.finish(&mut tracer.live)?;
+    for warning in &delivered.observed.warnings {
+        eprintln!("trackway: {warning}");
+    }
+    Ok(delivered.exit)
+}
+
+struct Tracer<'r, R> {
+    live: Live,
+    receiver: &'r mut R,
+}
+
+/// Why nothing more is taken.
+#[derive(Debug)]
+struct Refused(Stopped);
+
+impl fmt::Display for Refused {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.0 {
+            Stopped::Gone => f.write_str("nobody reads any more"),
+            Stopped::Failed(failure) => f.write_str(&failure.sentence),
+        }
+    }
+}
+
+impl std::error::Error for Refused {}
+
+impl From<trace::WriteError> for Refused {
+    fn from(error: trace::WriteError) -> Self {
+        Self(Failure::new(error.to_string()).into())
+    }
+}
+
+impl<R: Receiver> Sink for Tracer<'_, R> {
+    type Error = Refused;
+
+    fn block(&mut self, image: u32, block: u32, address: u64, code: &[u8]) -> Result<(), Refused> {
+        Ok(self.live.block(image, block, address, code)?)
+    }
+
+    fn fragment(&mut self, image: u32, fragment: &Fragment) -> Result<(), Refused> {
+        Ok(self.live.fragment(image, fragment)?)
+    }
+
+    fn plan(&mut self, _: u32, plan: &Plan) -> Result<(), Refused> {
+        Ok(self.live.plan(plan)?)
+    }
+
+    fn module(&mut self, _: u32, _: &Module) -> Result<(), Refused> {
+        Ok(())
+    }
+
+    fn unmapped(&mut self, _: u32, _: u64, _: u64, _: u64) -> Result<(), Refused> {
+        Ok(())
+    }
+
+    fn thread(&mut self, thread: &ThreadInfo) -> Result<(), Refused> {
+        self.receiver.thread(thread).map_err(Refused)
+    }
+
+    fn path(&mut self, image: u32, thread: u32, words: &[u32], data: &[u8]) -> Result<(), Refused> {
+        self.receiver.path(&mut self.live, Executed { image, thread, words, data }).map_err(Refused)
+    }
+
+    fn bytes(&self) -> u64 {
+        self.receiver.bytes()
+    }
+}
