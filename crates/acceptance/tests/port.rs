@@ -13,8 +13,9 @@ use port::{ChunkSizes, Config, Follower, Job, Settings, Subject, Technique};
 use trace::{Batch, Trace};
 use workloads::{Exit, Group, Variant};
 
-/// Of programs that execute more than this, about, the first part; the whole is a matter of the soak test.
+/// Of programs that execute more than this, about, the first part; more of it is a matter of the soak test.
 const INSTRUCTIONS_MAX: u64 = 1_000_000;
+const SOAK_INSTRUCTIONS_MAX: u64 = 100_000_000;
 
 /// Shows a trace batch by batch.
 fn each_batch(trace: &Trace, subject: Subject, mut show: impl FnMut(&Batch)) {
@@ -22,8 +23,9 @@ fn each_batch(trace: &Trace, subject: Subject, mut show: impl FnMut(&Batch)) {
         Subject::Flow => trace.merged(),
         Subject::Loads => trace.merged_with_accesses().unwrap(),
     };
+    let max = if std::env::var_os("TRACKWAY_SOAK").is_some() { SOAK_INSTRUCTIONS_MAX } else { INSTRUCTIONS_MAX };
     let mut instructions = 0;
-    while instructions < INSTRUCTIONS_MAX
+    while instructions < max
         && let Some(batch) = merged.next_batch().unwrap()
     {
         instructions += batch.instructions();
@@ -222,6 +224,32 @@ fn the_command_writes_and_reads_bits() {
             assert_eq!(finished.exit, Exit::Status(0), "{name} {part:?}: {text}");
             assert!(text.contains("equal to the trace"), "{text}");
         }
+    }
+}
+
+/// The messages that come out of the bits are those that mcfTRaptor and mlvCFiat write.
+#[test]
+fn messages_are_those_of_the_tools() {
+    let (recorded, directory) = (parallel("raytrace", &["3", "4"]), tempfile::tempdir().unwrap());
+    let path = |name: &str| directory.path().join(name).to_str().unwrap().to_owned();
+    let (bits, messages) = (path("x.bits"), path("x.messages"));
+    let cache = ["-cs", "64", "-cls", "64"];
+    for (technique, tool, flags) in [("mcfTR_e", "mcfTRaptor", &[][..]), ("mlvCF_e", "mlvCFiat", &cache)] {
+        run(&["TRACE", "--technique", technique, "-o", &bits], &recorded);
+        let (finished, text) = run(&["decode", &bits, "--program", "TRACE", "--messages", &messages], &recorded);
+        assert_eq!(finished.exit, Exit::Status(0), "{text}");
+        let mut command = Command::new(trackway());
+        command.args([tool, "-a", "-q", "-o", &path(tool), "-i"]).arg(&recorded.path).args(flags);
+        assert_eq!(process::run(&mut command).exit, Exit::Status(0));
+        // Threads may come in longer turns.
+        let by_thread = |file: &str| {
+            let text = std::fs::read_to_string(file).unwrap();
+            let mut lines: Vec<String> = text.lines().map(str::to_owned).collect();
+            lines.sort_by_key(|line| line.split(',').next().unwrap().to_owned());
+            lines
+        };
+        let (one, other) = (by_thread(&messages), by_thread(&path(&format!("{tool}.txt"))));
+        assert!(one.len() > 100 && one == other, "{technique}: {:?} and {:?}", &one[..5], &other[..5]);
     }
 }
 

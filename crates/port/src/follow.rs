@@ -12,7 +12,7 @@ use crate::cores::Cores;
 use crate::etrace::Etrace;
 use crate::job::load_settings;
 use crate::loads::LoadReader;
-use crate::message::FlowReader;
+use crate::message::{FlowReader, Listing, Read};
 use crate::nexus::NexusShower;
 use crate::packet::{PacketShower, Packing};
 use crate::pt::Pt;
@@ -51,6 +51,16 @@ impl<'b> Follower<'b> {
         Ok(Self { following, checked: Checked::default() })
     }
 
+    /// From now on, keeps a list of the messages that are read.
+    pub fn list(&mut self) {
+        self.following.listing().begin();
+    }
+
+    /// The messages that were read since the last time; none without [`Self::list`].
+    pub fn read(&mut self) -> Vec<Read> {
+        self.following.listing().take()
+    }
+
     /// Goes on with a thread.
     pub fn batch(&mut self, blocks: &Blocks, batch: &Batch) {
         self.following.batch(blocks, batch, &mut self.checked);
@@ -76,11 +86,13 @@ trait Following {
     fn batch(&mut self, blocks: &Blocks, batch: &Batch, checked: &mut Checked<()>);
     /// How many messages were read, and whether every bit was used.
     fn end(&self) -> (u64, bool);
+    fn listing(&mut self) -> &mut Listing;
 }
 
 /// Something that shows control flow, and when it is at its end.
 trait Ending: Show {
     fn end(&self) -> (u64, bool);
+    fn listing(&mut self) -> &mut Listing;
 }
 
 impl<S: Ending> Following for Image<S> {
@@ -91,11 +103,19 @@ impl<S: Ending> Following for Image<S> {
     fn end(&self) -> (u64, bool) {
         self.show.end()
     }
+
+    fn listing(&mut self) -> &mut Listing {
+        self.show.listing()
+    }
 }
 
 impl Ending for NexusShower<'_> {
     fn end(&self) -> (u64, bool) {
         (self.reader.messages, self.reader.is_exhausted())
+    }
+
+    fn listing(&mut self) -> &mut Listing {
+        &mut self.reader.listing
     }
 }
 
@@ -103,11 +123,19 @@ impl<P: Predict + Clone> Ending for Mirrors<P, FlowReader<'_>> {
     fn end(&self) -> (u64, bool) {
         (self.source.messages, self.source.is_exhausted())
     }
+
+    fn listing(&mut self) -> &mut Listing {
+        &mut self.source.listing
+    }
 }
 
 impl<P: Packing + Clone> Ending for PacketShower<'_, P> {
     fn end(&self) -> (u64, bool) {
         self.end()
+    }
+
+    fn listing(&mut self) -> &mut Listing {
+        &mut self.listing
     }
 }
 
@@ -119,6 +147,10 @@ impl Following for LoadReader<'_> {
     fn end(&self) -> (u64, bool) {
         (self.messages, self.is_exhausted())
     }
+
+    fn listing(&mut self) -> &mut Listing {
+        &mut self.listing
+    }
 }
 
 impl Following for loads::Image<LoadReader<'_>> {
@@ -128,5 +160,9 @@ impl Following for loads::Image<LoadReader<'_>> {
 
     fn end(&self) -> (u64, bool) {
         (self.source.messages, self.source.is_exhausted())
+    }
+
+    fn listing(&mut self) -> &mut Listing {
+        &mut self.source.listing
     }
 }

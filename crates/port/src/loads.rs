@@ -11,6 +11,7 @@ use crate::bits::BitReader;
 use crate::chunks::Coding;
 use crate::cores::Cores;
 use crate::count::{Field, Port};
+use crate::message::{Listing, What};
 
 /// Writes loads to a port.
 #[derive(Clone, Debug)]
@@ -61,12 +62,22 @@ pub struct LoadReader<'b> {
     /// There were bits where no message could be read.
     is_broken: bool,
     pub messages: u64,
+    pub(crate) listing: Listing,
 }
 
 impl<'b> LoadReader<'b> {
     #[must_use]
     pub fn new(cores: Cores, count: Option<Coding>, bits: BitReader<'b>) -> Self {
-        let mut reader = Self { cores, count, bits, head: None, core: 0, is_broken: false, messages: 0 };
+        let mut reader = Self {
+            cores,
+            count,
+            bits,
+            head: None,
+            core: 0,
+            is_broken: false,
+            messages: 0,
+            listing: Listing::default(),
+        };
         reader.next_head();
         reader
     }
@@ -117,9 +128,10 @@ impl Messages for LoadReader<'_> {
         if self.head != Some((self.core, hits)) {
             return Some(false);
         }
-        for byte in value {
+        for byte in &mut *value {
             *byte = u8::try_from(self.bits.get(8)?).ok()?;
         }
+        self.listing.add(self.core, || What::Load { hits, value: value.to_vec() });
         self.messages += 1;
         self.next_head();
         Some(true)

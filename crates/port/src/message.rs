@@ -11,6 +11,7 @@ use crate::bits::BitReader;
 use crate::chunks::{Chunks, Coding};
 use crate::cores::Cores;
 use crate::count::{Field, Port};
+use crate::packet::Item;
 
 /// How the target of an exception is written, which Tewar 2015 leaves open.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -109,6 +110,55 @@ impl FlowWriter {
     }
 }
 
+/// A message that was read, and whose it is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Read {
+    pub core: usize,
+    pub what: What,
+}
+
+/// What a message tells.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum What {
+    /// SL or bCnt, and the target of an indirect branch.
+    Branch {
+        count: u64,
+        target: Option<u64>,
+    },
+    Exception {
+        instructions: u64,
+        target: u64,
+    },
+    Load {
+        hits: u64,
+        value: Vec<u8>,
+    },
+    /// What a packet holds, one by one.
+    Item(Item),
+}
+
+/// A list of messages that were read, if anybody wants one.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Listing(Option<Vec<Read>>);
+
+impl Listing {
+    pub(crate) fn begin(&mut self) {
+        self.0 = Some(Vec::new());
+    }
+
+    #[inline]
+    pub(crate) fn add(&mut self, core: usize, what: impl FnOnce() -> What) {
+        if let Some(list) = &mut self.0 {
+            list.push(Read { core, what: what() });
+        }
+    }
+
+    /// What has come since the last time.
+    pub(crate) fn take(&mut self) -> Vec<Read> {
+        self.0.as_mut().map_or(Vec::new(), std::mem::take)
+    }
+}
+
 /// A message as far as it can be read without knowing the program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Head {
@@ -128,13 +178,21 @@ pub struct FlowReader<'b> {
     /// There were bits where no message could be read.
     is_broken: bool,
     pub messages: u64,
+    pub(crate) listing: Listing,
 }
 
 impl<'b> FlowReader<'b> {
     #[must_use]
     pub fn new(cores: Cores, codings: FlowCodings, bits: BitReader<'b>) -> Self {
-        let mut reader =
-            Self { codec: Codec::new(cores, codings), bits, head: None, core: 0, is_broken: false, messages: 0 };
+        let mut reader = Self {
+            codec: Codec::new(cores, codings),
+            bits,
+            head: None,
+            core: 0,
+            is_broken: false,
+            messages: 0,
+            listing: Listing::default(),
+        };
         reader.next_head();
         reader
     }
@@ -184,6 +242,11 @@ impl Messages for FlowReader<'_> {
             Some(Told::Otherwise)
         };
         self.is_broken |= told.is_none();
+        let target = match told {
+            Some(Told::To(target)) => Some(target),
+            _ => None,
+        };
+        self.listing.add(self.core, || What::Branch { count: number, target });
         self.advance();
         told
     }
@@ -191,6 +254,7 @@ impl Messages for FlowReader<'_> {
     fn exception(&mut self, number: u64) -> Option<u64> {
         match self.head? {
             Head::Exception { core, instructions, target } if core == self.core && instructions == number => {
+                self.listing.add(core, || What::Exception { instructions, target });
                 self.advance();
                 Some(target)
             }

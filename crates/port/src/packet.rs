@@ -11,6 +11,7 @@ use crate::bits::BitReader;
 use crate::chunks::{Chunks, Coding};
 use crate::cores::Cores;
 use crate::count::Port;
+use crate::message::{Listing, What};
 
 /// What packets tell, in the order in which it happened to a thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -118,6 +119,7 @@ pub struct PacketShower<'b, P> {
     cores: Cores,
     readers: Vec<Reader<'b, P>>,
     core: usize,
+    pub(crate) listing: Listing,
 }
 
 /// A core's way through the stream.
@@ -160,7 +162,7 @@ impl<'b, P: Packing + Clone> PacketShower<'b, P> {
             packets: 0,
         };
         let readers = threads(&cores, P::RETURNS).into_iter().map(reader).collect();
-        Self { cores, readers, core: 0 }
+        Self { cores, readers, core: 0, listing: Listing::default() }
     }
 
     /// How many packets were used, and whether every bit and every item was.
@@ -180,7 +182,9 @@ impl<'b, P: Packing + Clone> PacketShower<'b, P> {
     /// Takes it.
     fn advance(&mut self) {
         let reader = &mut self.readers[self.core];
-        reader.items.pop_front();
+        if let Some(item) = reader.items.pop_front() {
+            self.listing.add(self.core, || What::Item(item));
+        }
         reader.thread.instructions = 0;
     }
 }

@@ -68,6 +68,10 @@ pub struct PortDecode {
     /// The trace that the bits were made of: it has the program.
     #[arg(long, value_name = "FILE.trk")]
     pub program: PathBuf,
+    /// Write every message to this file, a line each: the core, and SL or bCnt (and the target), 0, iCnt and the target of an exception, fahCnt and a value, or
+    /// what is in a packet.
+    #[arg(long, value_name = "OUT")]
+    pub messages: Option<PathBuf>,
     /// Print JSON instead of text.
     #[arg(long)]
     pub json: bool,

@@ -2,6 +2,8 @@
 
 use port::bits::BitReader;
 use port::cores::Cores;
+use port::message::{Read, What};
+use port::packet::Item;
 use port::{Follower, Subject};
 use serde::Serialize;
 use trace::Trace;
@@ -11,7 +13,7 @@ use crate::arguments::Input;
 use crate::arguments::port::PortDecode;
 use crate::digits::grouped;
 use crate::failure::{FAILED, Failure};
-use crate::output::{Output, Stopped};
+use crate::output::{Lines, Output, Stopped};
 use crate::progress::Progress;
 use crate::select;
 
@@ -55,14 +57,31 @@ pub fn run(arguments: &PortDecode) -> Result<u8, Stopped> {
     let reader = BitReader::new(bits, description.bits);
     let mut follower =
         Follower::new(technique, &config, &settings, &cores, reader).map_err(|error| illegal(error.to_string()))?;
+    let mut lines = match &arguments.messages {
+        Some(path) => {
+            follower.list();
+            select::keep(&input.file, path)?;
+            Some(Lines::new(Output::open(Some(path))?))
+        }
+        None => None,
+    };
+    let mut listed = Ok(());
     let (mut instructions, mut progress) = (0, Progress::new());
     let damage = select::batches(&trace, &input, is_of_loads, |batch| {
         follower.batch(trace.blocks(), batch);
+        if let Some(lines) = lines.as_mut().filter(|_| listed.is_ok()) {
+            follower.read().iter().for_each(|read| lines.bytes.extend(line(read).as_bytes()));
+            listed = lines.flush_long();
+        }
         instructions += batch.instructions();
         let available = description.instructions;
         progress.tick(|| format!("{} of {} instructions", grouped(instructions), grouped(available)));
     })?;
     drop(progress);
+    listed?;
+    if let Some(lines) = lines {
+        lines.finish()?;
+    }
     damage.iter().for_each(|problem| eprintln!("trackway: left out: {problem}"));
     let mut checked = follower.finish();
     if instructions != description.instructions {
@@ -83,6 +102,24 @@ pub fn run(arguments: &PortDecode) -> Result<u8, Stopped> {
         compared: if is_of_loads { "loads" } else { "steps" },
     };
     print(arguments, &findings)
+}
+
+/// A message in words, in the manner of mcfTRaptor and mlvCFiat.
+fn line(read: &Read) -> String {
+    let core = read.core;
+    match &read.what {
+        What::Branch { count, target: None } => format!("{core}, {count}\n"),
+        What::Branch { count, target: Some(target) } => format!("{core}, {count}, T, {target:#018x}\n"),
+        What::Exception { instructions, target } | What::Item(Item::Exception { instructions, target }) => {
+            format!("{core}, 0, {instructions}, {target:#018x}\n")
+        }
+        What::Load { hits, value } => {
+            let value: String = value.iter().rev().map(|byte| format!("{byte:02x}")).collect();
+            format!("{core}, {hits}, 0x{value}\n")
+        }
+        What::Item(Item::Outcome(taken)) => format!("{core}, {}\n", if *taken { "T" } else { "NT" }),
+        What::Item(Item::Target(target)) => format!("{core}, T, {target:#018x}\n"),
+    }
 }
 
 /// Makes sure that the bits may be those of the trace.
