@@ -258,9 +258,11 @@ fn what_cannot_be_is_refused() {
     let values = parallel("fft", &["2", "1"]);
     let program = workloads::build("fft", Variant::Pie).unwrap();
     let control = Call::new(program).args(["2", "1"]).recorded();
-    let cases: [(&Recorded, &[&str], &str); 10] = [
+    let cases: [(&Recorded, &[&str], &str); 12] = [
         (&values, &["TRACE", "--chunks", "bCnt=0,2"], "sizes are 1 to 64"),
         (&values, &["TRACE", "--chunks", "SL=8,8"], "fields are bCnt, iCnt, diffTA, fahCnt and time"),
+        (&values, &["TRACE", "--technique", "mcfTR_b", "--chunks", "bCnt=1,1"], "fixed sizes"),
+        (&values, &["TRACE", "--technique", "mcfTR_b", "-o", "TRACE"], "would be written over"),
         (&values, &["TRACE", "--config", "huge"], "small, medium, large, all, custom"),
         (&values, &["TRACE", "--config", "custom", "--gshare", "1000"], "512 and 1024"),
         (&values, &["TRACE", "--config", "custom", "--cs", "3"], "2048 and 4096"),

@@ -5,6 +5,7 @@
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::os::fd::AsFd;
+use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
@@ -110,6 +111,18 @@ impl Output {
             Some(path) => Destination::create(path)?,
         };
         Ok(Self { writer: BufWriter::with_capacity(BUFFER_BYTES, destination) })
+    }
+
+    /// As [`Self::open`], for what is made of the file `input`, which must not be written over.
+    pub fn beside(input: &Path, path: Option<&Path>) -> Result<Self, Failure> {
+        let place = |path: &Path| std::fs::metadata(path).ok().map(|metadata| (metadata.dev(), metadata.ino()));
+        match path {
+            Some(path) if place(path).is_some_and(|own| place(input) == Some(own)) => {
+                let sentence = format!("{} would be written over", input.display());
+                Err(Failure::new(sentence).hint("choose another name with -o"))
+            }
+            _ => Self::open(path),
+        }
     }
 
     /// Writes through `compressor` to the file `path`.
@@ -288,6 +301,18 @@ mod tests {
         drop(output);
         assert_eq!(std::fs::read(&path).unwrap(), b"newer");
         assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn what_is_read_is_not_written_over() {
+        let directory = tempfile::tempdir().unwrap();
+        let (path, other) = (directory.path().join("in"), directory.path().join("link"));
+        std::fs::write(&path, "x").unwrap();
+        std::fs::hard_link(&path, &other).unwrap();
+        assert!(Output::beside(&path, Some(&other)).is_err_and(|failure| failure.sentence.contains("written over")));
+        assert!(
+            Output::beside(&path, Some(&directory.path().join("out"))).is_ok() && Output::beside(&path, None).is_ok()
+        );
     }
 
     #[test]

@@ -3,7 +3,6 @@
 //! Damaged chunks are left out: each is told on standard error, and the walk goes on behind it.
 
 use std::ops::Range;
-use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use trace::{Access, Batch, Blocks, DataMode, Event, Merged, ReadError, Step, Steps, Trace};
@@ -38,17 +37,6 @@ pub fn open(input: &Input) -> Result<Trace, Failure> {
             Err(ReadError::NoThread { thread }.into())
         }
         _ => Ok(trace),
-    }
-}
-
-/// Makes sure that the trace is not written over.
-pub fn keep(trace: &Path, output: &Path) -> Result<(), Failure> {
-    let place = |path: &Path| std::fs::metadata(path).ok().map(|metadata| (metadata.dev(), metadata.ino()));
-    match (place(trace), place(output)) {
-        (Some(one), Some(other)) if one == other => {
-            Err(Failure::new(format!("{} would be written over", trace.display())).hint("choose another name with -o"))
-        }
-        _ => Ok(()),
     }
 }
 

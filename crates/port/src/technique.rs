@@ -114,6 +114,12 @@ impl Technique {
         }
     }
 
+    /// Whether sizes of chunks can be chosen, if only to start with.
+    #[must_use]
+    pub fn has_variable_chunks(self) -> bool {
+        !matches!(self.style(), Style::Fixed)
+    }
+
     /// How its messages are written, if they tell of control flow.
     #[must_use]
     pub fn flow_codings(self, settings: &Settings) -> FlowCodings {

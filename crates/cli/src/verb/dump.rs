@@ -20,7 +20,7 @@ pub fn run(arguments: &Dump) -> Result<u8, Stopped> {
     if shape == Shape::Binary(Binary::default()) {
         refuse_high_threads(&trace, arguments.input.thread)?;
     }
-    let lines = Lines::new(Output::open(arguments.output.file.as_deref())?);
+    let lines = Lines::new(Output::beside(&arguments.input.file, arguments.output.file.as_deref())?);
     let mut lister =
         Lister { trace: &trace, kind: arguments.kind, lines, shape, texts: arguments.disassemble.then(Texts::new) };
     let damaged = select::walk(&trace, &arguments.input, &mut lister)?;

@@ -15,7 +15,7 @@ use crate::select::{self, Visitor};
 
 pub fn run(arguments: &Info) -> Result<u8, Stopped> {
     let trace = select::open(&arguments.input)?;
-    let mut output = Output::open(arguments.output.file.as_deref())?;
+    let mut output = Output::beside(&arguments.input.file, arguments.output.file.as_deref())?;
     let (threads, damaged) = counts_of(&trace, &arguments.input)?;
     let overview = Overview::new(&trace, &arguments.input, &threads, arguments.times);
     if arguments.json {

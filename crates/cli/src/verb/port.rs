@@ -38,6 +38,11 @@ pub fn run(arguments: &Port) -> Result<u8, Stopped> {
 fn measure(input: &Input, options: &PortOptions) -> Result<u8, Stopped> {
     let trace = select::open(input)?;
     let techniques = techniques(&trace, options)?;
+    if !options.chunks.is_empty() && !techniques.iter().any(|technique| technique.has_variable_chunks()) {
+        return Err(Failure::new("chunks of these techniques have fixed sizes")
+            .hint("those with _e and _a vary")
+            .into());
+    }
     let configs = configs(options)?;
     let settings = settings(options);
     let cores = cores(&trace, input, options.cores)?;
@@ -53,9 +58,8 @@ fn measure(input: &Input, options: &PortOptions) -> Result<u8, Stopped> {
     let surveyed = match &options.output {
         None => survey.run()?,
         Some(path) => {
-            select::keep(&input.file, path)?;
             let (technique, config) = only_one(&techniques, &configs)?;
-            let bits = Mutex::new(Output::open(Some(path))?);
+            let bits = Mutex::new(Output::beside(&input.file, Some(path))?);
             survey.bits = Some((technique, &bits));
             let description = Description::new(technique, &config, &settings);
             let surveyed = write_bits(&survey, description, &bits)?;

@@ -31,10 +31,11 @@ pub fn run(arguments: &Segment) -> Result<u8, Stopped> {
             .into());
     }
     let length = length(arguments)?;
-    if let (Some(trace), Some(output)) = (&arguments.input, &arguments.output) {
-        select::keep(trace, output)?;
-    }
-    let csv = arguments.output.as_deref().map(|path| Output::open(Some(path))).transpose()?;
+    let open = |path| match &arguments.input {
+        Some(input) => Output::beside(input, Some(path)),
+        None => Output::open(Some(path)),
+    };
+    let csv = arguments.output.as_deref().map(open).transpose()?;
     let (sets, status) = match &arguments.input {
         Some(file) => read(file, length, arguments, &policies)?,
         None => watch(length, arguments, &policies)?,

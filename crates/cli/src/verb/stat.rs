@@ -18,7 +18,7 @@ use crate::verb::info::{self, Overview, count_access, count_event, count_step};
 
 pub fn run(arguments: &Stat) -> Result<u8, Stopped> {
     let trace = select::open(&arguments.input)?;
-    let mut output = Output::open(arguments.output.file.as_deref())?;
+    let mut output = Output::beside(&arguments.input.file, arguments.output.file.as_deref())?;
     let (tally, damaged) = tally(&trace, &arguments.input)?;
     let statistics = Statistics::new(&trace, &arguments.input, &tally, arguments.top);
     if arguments.json {

@@ -32,7 +32,7 @@ struct Findings {
 pub fn run(arguments: &Verify) -> Result<u8, Stopped> {
     let input = &arguments.input;
     let trace = select::open(input)?;
-    let output = Output::open(arguments.output.file.as_deref())?;
+    let output = Output::beside(&arguments.input.file, arguments.output.file.as_deref())?;
     if let Some(filter) = arguments.filter {
         let findings = filter::check(&trace, filter, arguments)?;
         return tell(output, arguments, &findings, findings.sound, filter::text);

@@ -60,8 +60,7 @@ pub fn run(arguments: &PortDecode) -> Result<u8, Stopped> {
     let mut lines = match &arguments.messages {
         Some(path) => {
             follower.list();
-            select::keep(&input.file, path)?;
-            Some(Lines::new(Output::open(Some(path))?))
+            Some(Lines::new(Output::beside(&input.file, Some(path))?))
         }
         None => None,
     };
