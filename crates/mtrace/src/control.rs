@@ -40,10 +40,17 @@ pub trait Tell {
     fn step(&mut self, instructions: u64, end: &End);
 }
 
-/// Says what threads execute, one step after the other: the mirror image of [`Tell`].
+/// Says what threads execute: the mirror image of [`Tell`].
 pub trait Show {
-    /// What follows is executed by this thread.
-    fn thread(&mut self, thread: u32);
+    type Thread<'s>: ShowThread
+    where
+        Self: 's;
+    /// What this thread executes next.
+    fn thread(&mut self, thread: u32) -> Self::Thread<'_>;
+}
+
+/// Says what a thread executes, one step after the other.
+pub trait ShowThread {
     /// Where execution goes on, if it is not where the program or a branch said.
     fn elsewhere(&mut self) -> Option<u64>;
     /// So many more instructions are executed, a branch as the last of them included.
@@ -138,8 +145,8 @@ impl<S: Show> Image<S> {
     pub fn follow<C>(&mut self, blocks: &Blocks, batch: &Batch, checked: &mut Checked<C>) {
         let thread = batch.thread();
         let next = self.places.entry(thread).or_insert(None);
-        self.show.thread(thread);
-        self.tails.walk(blocks, batch, &mut Following { thread, blocks, next, show: &mut self.show, checked });
+        let show = self.show.thread(thread);
+        self.tails.walk(blocks, batch, &mut Following { thread, blocks, next, show, checked });
     }
 }
 
@@ -147,11 +154,11 @@ struct Following<'f, S, C> {
     thread: u32,
     blocks: &'f Blocks,
     next: &'f mut Option<u64>,
-    show: &'f mut S,
+    show: S,
     checked: &'f mut Checked<C>,
 }
 
-impl<S: Show, C> Walker for Following<'_, S, C> {
+impl<S: ShowThread, C> Walker for Following<'_, S, C> {
     fn event(&mut self, event: &Event) {
         if let Event::Start { pc, .. } = *event {
             *self.next = Some(pc);

@@ -2,7 +2,7 @@
 
 use filter::traptor::{Kind, Message, Messages, Site, Told, Went};
 use mtrace::Source;
-use mtrace::control::{End, Show, Tell};
+use mtrace::control::{End, Show, ShowThread, Tell};
 
 use crate::cores::Cores;
 use crate::message::{FlowReader, FlowWriter};
@@ -93,29 +93,47 @@ impl<'b> NexusShower<'b> {
     pub fn new(cores: Cores, streams: Streams, reader: FlowReader<'b>) -> Self {
         Self { streams, lengths: Lengths::new(cores), reader }
     }
+}
 
+impl<'b> Show for NexusShower<'b> {
+    type Thread<'s>
+        = NexusOf<'s, 'b>
+    where
+        Self: 's;
+
+    fn thread(&mut self, thread: u32) -> NexusOf<'_, 'b> {
+        self.lengths.core = self.lengths.cores.of(thread);
+        let Self { streams, lengths, reader } = self;
+        NexusOf { streams: *streams, length: lengths.own(), reader: reader.of(thread) }
+    }
+}
+
+/// What is shown of a thread.
+#[derive(Debug)]
+pub struct NexusOf<'s, 'b> {
+    streams: Streams,
+    length: &'s mut u64,
+    reader: &'s mut FlowReader<'b>,
+}
+
+impl NexusOf<'_, '_> {
     /// What is told of the branch that comes now.
     fn told(&mut self, is_indirect: bool) -> Option<Told> {
-        let told = self.reader.branch(*self.lengths.own(), is_indirect)?;
-        *self.lengths.own() = 0;
+        let told = self.reader.branch(*self.length, is_indirect)?;
+        *self.length = 0;
         Some(told)
     }
 }
 
-impl Show for NexusShower<'_> {
-    fn thread(&mut self, thread: u32) {
-        self.lengths.core = self.lengths.cores.of(thread);
-        self.reader.of(thread);
-    }
-
+impl ShowThread for NexusOf<'_, '_> {
     fn elsewhere(&mut self) -> Option<u64> {
-        let target = self.reader.exception(*self.lengths.own())?;
-        *self.lengths.own() = 0;
+        let target = self.reader.exception(*self.length)?;
+        *self.length = 0;
         Some(target)
     }
 
     fn instructions(&mut self, count: u64) {
-        *self.lengths.own() += count;
+        *self.length += count;
     }
 
     fn jump(&mut self) {

@@ -4,7 +4,7 @@
 use std::collections::VecDeque;
 
 use filter::traptor::{Kind, Site, Went};
-use mtrace::control::{End, Show, Tell};
+use mtrace::control::{End, Show, ShowThread, Tell};
 use predict::Ras;
 
 use crate::bits::BitReader;
@@ -118,13 +118,12 @@ impl<P: Packing> Tell for PacketTeller<P> {
 pub struct PacketShower<'b, P> {
     cores: Cores,
     readers: Vec<Reader<'b, P>>,
-    core: usize,
     pub(crate) listing: Listing,
 }
 
 /// A core's way through the stream.
 #[derive(Clone, Debug)]
-struct Reader<'b, P> {
+pub struct Reader<'b, P> {
     thread: Thread,
     /// Of its last packet, what is not used yet.
     items: VecDeque<Item>,
@@ -162,7 +161,7 @@ impl<'b, P: Packing + Clone> PacketShower<'b, P> {
             packets: 0,
         };
         let readers = threads(&cores, P::RETURNS).into_iter().map(reader).collect();
-        Self { cores, readers, core: 0, listing: Listing::default() }
+        Self { cores, readers, listing: Listing::default() }
     }
 
     /// How many packets were used, and whether every bit and every item was.
@@ -174,29 +173,42 @@ impl<'b, P: Packing + Clone> PacketShower<'b, P> {
         let are_used = readers.iter_mut().enumerate().all(is_used);
         (self.readers.iter().map(|reader| reader.packets).sum(), are_used)
     }
+}
 
-    fn peek(&mut self) -> Option<Item> {
-        self.readers[self.core].peek(self.core)
-    }
+impl<'b, P: Packing + Clone> Show for PacketShower<'b, P> {
+    type Thread<'s>
+        = PacketsOf<'s, 'b, P>
+    where
+        Self: 's;
 
-    /// Takes it.
-    fn advance(&mut self) {
-        let reader = &mut self.readers[self.core];
-        if let Some(item) = reader.items.pop_front() {
-            self.listing.add(self.core, || What::Item(item));
-        }
-        reader.thread.instructions = 0;
+    fn thread(&mut self, thread: u32) -> PacketsOf<'_, 'b, P> {
+        let core = self.cores.of(thread);
+        PacketsOf { core, reader: &mut self.readers[core], listing: &mut self.listing }
     }
 }
 
-impl<P: Packing + Clone> Show for PacketShower<'_, P> {
-    fn thread(&mut self, thread: u32) {
-        self.core = self.cores.of(thread);
-    }
+/// What is shown of a thread.
+#[derive(Debug)]
+pub struct PacketsOf<'s, 'b, P> {
+    core: usize,
+    reader: &'s mut Reader<'b, P>,
+    listing: &'s mut Listing,
+}
 
+impl<P: Packing> PacketsOf<'_, '_, P> {
+    /// Takes the next item.
+    fn advance(&mut self) {
+        if let Some(item) = self.reader.items.pop_front() {
+            self.listing.add(self.core, || What::Item(item));
+        }
+        self.reader.thread.instructions = 0;
+    }
+}
+
+impl<P: Packing> ShowThread for PacketsOf<'_, '_, P> {
     fn elsewhere(&mut self) -> Option<u64> {
-        match self.peek()? {
-            Item::Exception { instructions, target } if instructions == self.readers[self.core].thread.instructions => {
+        match self.reader.peek(self.core)? {
+            Item::Exception { instructions, target } if instructions == self.reader.thread.instructions => {
                 self.advance();
                 Some(target)
             }
@@ -205,11 +217,11 @@ impl<P: Packing + Clone> Show for PacketShower<'_, P> {
     }
 
     fn instructions(&mut self, count: u64) {
-        self.readers[self.core].thread.instructions += count;
+        self.reader.thread.instructions += count;
     }
 
     fn branch(&mut self, site: &Site) -> Option<Went> {
-        let returns = &mut self.readers[self.core].thread.returns;
+        let returns = &mut self.reader.thread.returns;
         if matches!(site.kind, Kind::Call | Kind::IndirectCall) {
             returns.call(site.behind);
         }
@@ -217,21 +229,14 @@ impl<P: Packing + Clone> Show for PacketShower<'_, P> {
         if site.kind == Kind::Call {
             return None;
         }
-        match (site.kind, self.peek()?) {
-            (Kind::Conditional, Item::Outcome(taken)) => {
-                self.advance();
-                Some(Went::Taken(taken))
-            }
-            (Kind::Return, Item::Outcome(true)) => {
-                self.advance();
-                expected.map(Went::To)
-            }
-            (kind, Item::Target(target)) if kind != Kind::Conditional => {
-                self.advance();
-                Some(Went::To(target))
-            }
-            _ => None,
-        }
+        let went = match (site.kind, self.reader.peek(self.core)?) {
+            (Kind::Conditional, Item::Outcome(taken)) => Some(Went::Taken(taken)),
+            (Kind::Return, Item::Outcome(true)) => expected.map(Went::To),
+            (kind, Item::Target(target)) if kind != Kind::Conditional => Some(Went::To(target)),
+            _ => return None,
+        };
+        self.advance();
+        went
     }
 }
 

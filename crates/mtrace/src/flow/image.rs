@@ -8,7 +8,7 @@ use trace::Trace;
 
 use super::{Filter, Settings, Statistics};
 use crate::check::{CheckError, Checked};
-use crate::control::{Image, Show};
+use crate::control::{Image, Show, ShowThread};
 use crate::threads::{Sharing, Source, Structures};
 
 /// Filters the whole trace, follows it by what was told alone, and compares every step.
@@ -52,27 +52,40 @@ pub struct Mirrors<P, S> {
     counting: Counting,
     mirrors: HashMap<u32, Mirror>,
     pub source: S,
-    thread: u32,
-    /// That of the thread.
-    mirror: Mirror,
 }
 
 impl<P: Predict + Clone, S: Source> Mirrors<P, S> {
     pub fn new(predictors: P, sharing: Sharing, counting: Counting, source: S) -> Self {
-        let predictors = Structures::new(sharing, predictors);
-        Self { predictors, counting, mirrors: HashMap::new(), source, thread: 0, mirror: Mirror::new(counting) }
+        Self { predictors: Structures::new(sharing, predictors), counting, mirrors: HashMap::new(), source }
     }
 }
 
 impl<P: Predict + Clone, S: Source<Messages: Messages>> Show for Mirrors<P, S> {
-    fn thread(&mut self, thread: u32) {
-        self.mirrors.insert(self.thread, self.mirror);
-        self.mirror = self.mirrors.get(&thread).copied().unwrap_or(Mirror::new(self.counting));
-        self.thread = thread;
-    }
+    type Thread<'s>
+        = MirrorOf<'s, P, S::Messages>
+    where
+        Self: 's;
 
+    fn thread(&mut self, thread: u32) -> MirrorOf<'_, P, S::Messages> {
+        MirrorOf {
+            mirror: self.mirrors.entry(thread).or_insert_with(|| Mirror::new(self.counting)),
+            predictors: self.predictors.of(thread),
+            messages: self.source.of(thread),
+        }
+    }
+}
+
+/// The mirror image of a thread, with what it needs.
+#[derive(Debug)]
+pub struct MirrorOf<'s, P, M> {
+    mirror: &'s mut Mirror,
+    predictors: &'s mut P,
+    messages: &'s mut M,
+}
+
+impl<P: Predict, M: Messages> ShowThread for MirrorOf<'_, P, M> {
     fn elsewhere(&mut self) -> Option<u64> {
-        self.mirror.exception(self.source.of(self.thread))
+        self.mirror.exception(self.messages)
     }
 
     fn instructions(&mut self, count: u64) {
@@ -80,6 +93,6 @@ impl<P: Predict + Clone, S: Source<Messages: Messages>> Show for Mirrors<P, S> {
     }
 
     fn branch(&mut self, site: &Site) -> Option<Went> {
-        self.mirror.branch(self.predictors.of(self.thread), site, self.source.of(self.thread))
+        self.mirror.branch(self.predictors, site, self.messages)
     }
 }
