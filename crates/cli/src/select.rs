@@ -74,6 +74,12 @@ pub fn threads(trace: &Trace, input: &Input) -> Vec<u32> {
     all.filter(|&thread| input.thread.is_none_or(|own| own == thread)).collect()
 }
 
+/// How many instructions are selected.
+pub fn instructions(trace: &Trace, input: &Input) -> u64 {
+    let available = input.thread.map_or(trace.totals().instructions, |thread| instructions_of(trace, thread));
+    available.saturating_sub(input.skip).min(input.length.unwrap_or(u64::MAX))
+}
+
 /// Shows the selected part batch by batch, with accesses if they are wanted, and gives what was damaged and left out.
 pub fn batches(
     trace: &Trace,

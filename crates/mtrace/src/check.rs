@@ -5,6 +5,8 @@ use predict::IllegalSize;
 use thiserror::Error;
 use trace::{Batch, Merged, ReadError};
 
+use crate::threads::Queues;
+
 /// Problems that are told in words.
 const PROBLEMS_MAX: usize = 20;
 
@@ -28,6 +30,13 @@ impl<S> Checked<S> {
         self.wrong += 1;
         if self.problems.len() < PROBLEMS_MAX {
             self.problems.push(problem());
+        }
+    }
+
+    /// Makes sure that all messages were used.
+    pub(crate) fn all_used<M>(&mut self, queues: &Queues<M>) {
+        for thread in queues.left() {
+            self.wrong(|| format!("thread {thread}: there are messages left at its end"));
         }
     }
 

@@ -62,15 +62,48 @@ pub trait ShowThread {
 }
 
 /// In place of an address: whoever follows is told where a thread begins.
-pub(crate) const NOT_BEGUN: u64 = u64::MAX;
+const NOT_BEGUN: u64 = u64::MAX;
 
 /// Where a thread is.
 #[derive(Clone, Copy, Debug)]
-struct Place {
+pub(crate) struct Place {
     /// The instruction that comes next, as far as the program and the branches before say; 0 if they do not, or [`NOT_BEGUN`].
-    next: u64,
+    pub next: u64,
     /// Where a signal, or the return from its handler, has led; 0 if there was none.
     interruption: u64,
+}
+
+/// What made execution go on where neither a branch nor the program said.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Elsewhere {
+    /// A signal, or the return from its handler.
+    Exception,
+    /// Something was left out.
+    Gap,
+}
+
+impl Place {
+    pub(crate) const NOT_BEGUN: Self = Self { next: NOT_BEGUN, interruption: 0 };
+
+    /// Something has happened to the thread.
+    pub(crate) fn event(&mut self, event: &Event) {
+        match *event {
+            Event::Start { pc, .. } => self.next = pc,
+            Event::Signal { handler, .. } => self.interruption = handler,
+            Event::Resume { pc, .. } => self.interruption = pc,
+            _ => {}
+        }
+    }
+
+    /// Execution goes on at `first`, which is not what comes next: why, unless the thread begins there.
+    #[cold]
+    pub(crate) fn elsewhere(&mut self, first: u64) -> Option<Elsewhere> {
+        if self.next == NOT_BEGUN {
+            return None;
+        }
+        let is_interruption = std::mem::take(&mut self.interruption) == first;
+        Some(if is_interruption { Elsewhere::Exception } else { Elsewhere::Gap })
+    }
 }
 
 /// A way through a trace on which everything is told.
@@ -79,46 +112,31 @@ pub struct Walk {
     tails: Tails,
     places: HashMap<u32, Place>,
     pub instructions: u64,
-    /// Signals, and returns from their handlers.
-    pub exceptions: u64,
-    /// Places behind something that was left out; told like exceptions.
-    pub gaps: u64,
 }
 
 impl Walk {
     /// Tells what a thread has executed next.
     pub fn batch(&mut self, blocks: &Blocks, batch: &Batch, tell: &mut (impl Tell + ?Sized)) {
-        let mut tails = std::mem::take(&mut self.tails);
-        let mut place = *self.places.entry(batch.thread()).or_insert(Place { next: NOT_BEGUN, interruption: 0 });
+        let place = self.places.entry(batch.thread()).or_insert(Place::NOT_BEGUN);
         self.instructions += batch.instructions();
         tell.thread(batch.thread());
-        tails.walk(blocks, batch, &mut Telling { walk: self, place: &mut place, tell });
-        self.places.insert(batch.thread(), place);
-        self.tails = tails;
+        self.tails.walk(blocks, batch, &mut Telling { place, tell });
     }
 }
 
 struct Telling<'t, T: ?Sized> {
-    walk: &'t mut Walk,
     place: &'t mut Place,
     tell: &'t mut T,
 }
 
 impl<T: Tell + ?Sized> Walker for Telling<'_, T> {
     fn event(&mut self, event: &Event) {
-        match *event {
-            Event::Start { pc, .. } => self.place.next = pc,
-            Event::Signal { handler, .. } => self.place.interruption = handler,
-            Event::Resume { pc, .. } => self.place.interruption = pc,
-            _ => {}
-        }
+        self.place.event(event);
     }
 
     #[inline]
     fn step(&mut self, step: &Step, first: u64, tail: &Tail) {
-        if self.place.next != first && self.place.next != NOT_BEGUN {
-            let is_interruption = std::mem::take(&mut self.place.interruption) == first;
-            *(if is_interruption { &mut self.walk.exceptions } else { &mut self.walk.gaps }) += 1;
+        if self.place.next != first && self.place.elsewhere(first).is_some() {
             self.tell.elsewhere(first);
         }
         self.place.next = step.next();

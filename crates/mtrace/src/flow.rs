@@ -8,7 +8,7 @@ use hashbrown::HashMap;
 use predict::IllegalSize;
 use trace::{Batch, BlockIndex, Blocks, Event, Leave, Part, Step, Stretch};
 
-use crate::control::NOT_BEGUN;
+use crate::control::{self, Elsewhere};
 use crate::threads::{Sharing, Structures};
 use crate::walk::{Tail, Tails, Walker};
 
@@ -66,14 +66,11 @@ pub struct Told {
     pub block: BlockIndex,
 }
 
-/// Where a thread is.
+/// Where a thread is, and what was counted of it.
 #[derive(Clone, Copy, Debug)]
 struct Place {
     counter: Counter,
-    /// The instruction that comes next, as far as the program and the branches before say; 0 if they do not, or [`NOT_BEGUN`].
-    next: u64,
-    /// Where a signal, or the return from its handler, has led; 0 if there was none.
-    interruption: u64,
+    at: control::Place,
     /// The last step left by this branch, and only what comes next tells where to.
     pending: Option<Pending>,
 }
@@ -157,7 +154,7 @@ impl Filter {
         tell: F,
         walk: impl FnOnce(&mut Filtering<'_, F>, &mut Tails, &mut Preparations),
     ) {
-        let fresh = Place { counter: Counter::new(self.counting), next: NOT_BEGUN, interruption: 0, pending: None };
+        let fresh = Place { counter: Counter::new(self.counting), at: control::Place::NOT_BEGUN, pending: None };
         let place = self.places.entry(thread).or_insert(fresh);
         let mut filtering = Filtering {
             thread,
@@ -182,12 +179,7 @@ struct Filtering<'f, F> {
 
 impl<F: FnMut(Told)> Walker for Filtering<'_, F> {
     fn event(&mut self, event: &Event) {
-        match *event {
-            Event::Start { pc, .. } => self.place.next = pc,
-            Event::Signal { handler, .. } => self.place.interruption = handler,
-            Event::Resume { pc, .. } => self.place.interruption = pc,
-            _ => {}
-        }
+        self.place.at.event(event);
     }
 
     #[inline]
@@ -201,7 +193,7 @@ impl<F: FnMut(Told)> Filtering<'_, F> {
     /// A step is executed, up to its branch.
     #[inline]
     fn arrive(&mut self, step: &Step, first: u64) {
-        if self.place.next != first {
+        if self.place.at.next != first {
             self.went_elsewhere(step, first);
         }
         let count = u64::from(step.instructions());
@@ -212,7 +204,7 @@ impl<F: FnMut(Told)> Filtering<'_, F> {
     /// It goes to where it goes.
     #[inline]
     fn leave(&mut self, step: &Step, tail: &Tail) {
-        self.place.next = step.next();
+        self.place.at.next = step.next();
         if let Some((site, went)) = tail.branch(step) {
             self.branch(&site, went, step.block());
         }
@@ -252,7 +244,7 @@ impl<F: FnMut(Told)> Filtering<'_, F> {
     #[inline]
     fn went_to(&mut self, target: u64) {
         if let Some(Pending { site, block }) = self.place.pending.take() {
-            self.place.next = target;
+            self.place.at.next = target;
             if target == 0 {
                 return;
             }
@@ -270,12 +262,13 @@ impl<F: FnMut(Told)> Filtering<'_, F> {
     /// Execution goes on at `first`, which neither a branch nor the program said.
     #[cold]
     fn went_elsewhere(&mut self, step: &Step, first: u64) {
-        if self.place.next == NOT_BEGUN {
-            return;
-        }
-        let is_interruption = std::mem::take(&mut self.place.interruption) == first;
-        *(if is_interruption { &mut self.statistics.exceptions } else { &mut self.statistics.gaps }) += 1;
-        let (message, address) = (self.place.counter.exception(first), self.place.next);
+        let count = match self.place.at.elsewhere(first) {
+            None => return,
+            Some(Elsewhere::Exception) => &mut self.statistics.exceptions,
+            Some(Elsewhere::Gap) => &mut self.statistics.gaps,
+        };
+        *count += 1;
+        let (message, address) = (self.place.counter.exception(first), self.place.at.next);
         (self.tell)(Told { thread: self.thread, message, address, block: step.block() });
     }
 }

@@ -1,14 +1,12 @@
 //! mlvCFiat: which values of loads have to be told so that the others can be inferred.
 
-use std::collections::VecDeque;
-
 use cache::{IllegalGeometry, Load};
 use filter::cfiat::{self, Cfiat, Counter, Message, Mirror, Shape};
 use hashbrown::HashMap;
 use trace::{Access, Batch, Event, Operand, Trace, Watcher};
 
 use crate::check::{CheckError, Checked};
-use crate::threads::{Sharing, Source, Structures};
+use crate::threads::{Queues, Sharing, Source, Structures};
 
 #[derive(Clone, Copy, Debug)]
 pub struct Settings {
@@ -376,7 +374,7 @@ impl<'c> Caches<'c> {
 
 /// Filters the whole trace, follows it by addresses, stored values and what was told, and compares every load.
 pub fn check(trace: &Trace, settings: &Settings) -> Result<Checked<Statistics>, CheckError> {
-    let (mut filter, mut image) = (Filter::new(settings)?, Image::new(settings, Messages::default())?);
+    let (mut filter, mut image) = (Filter::new(settings)?, Image::new(settings, Queues::new())?);
     let mut checked = Checked::default();
     checked.each_batch(settings.sharing.order(trace.merged_with_accesses()?), |batch, checked| {
         filter.batch(batch, |told| {
@@ -387,24 +385,8 @@ pub fn check(trace: &Trace, settings: &Settings) -> Result<Checked<Statistics>, 
         image.follow(batch, checked);
     });
     checked.statistics = *filter.statistics();
-    for (thread, messages) in image.source.0 {
-        if !messages.is_empty() {
-            checked.wrong(|| format!("thread {thread}: there are messages left at its end"));
-        }
-    }
+    checked.all_used(&image.source);
     Ok(checked)
-}
-
-/// What was told and not used yet.
-#[derive(Debug, Default)]
-struct Messages(HashMap<u32, VecDeque<Message>>);
-
-impl Source for Messages {
-    type Messages = VecDeque<Message>;
-
-    fn of(&mut self, thread: u32) -> &mut VecDeque<Message> {
-        self.0.entry(thread).or_default()
-    }
 }
 
 /// The mirror images of all threads.

@@ -1,5 +1,7 @@
 //! What belongs to a thread, and what to all of them.
 
+use std::collections::VecDeque;
+
 use hashbrown::HashMap;
 use trace::{Live, Merged};
 
@@ -41,6 +43,29 @@ pub trait Source {
     type Messages;
     /// Those of a thread.
     fn of(&mut self, thread: u32) -> &mut Self::Messages;
+}
+
+/// Messages that were told and not used yet, by thread.
+#[derive(Debug)]
+pub(crate) struct Queues<M>(HashMap<u32, VecDeque<M>>);
+
+impl<M> Queues<M> {
+    pub(crate) fn new() -> Self {
+        Self(HashMap::new())
+    }
+
+    /// Threads whose messages were not all used.
+    pub(crate) fn left(&self) -> impl Iterator<Item = u32> + '_ {
+        self.0.iter().filter(|(_, messages)| !messages.is_empty()).map(|(&thread, _)| thread)
+    }
+}
+
+impl<M> Source for Queues<M> {
+    type Messages = VecDeque<M>;
+
+    fn of(&mut self, thread: u32) -> &mut VecDeque<M> {
+        self.0.entry(thread).or_default()
+    }
 }
 
 /// Structures by thread, made when they are first needed.

@@ -71,6 +71,7 @@ trait FlowWork: Tell + Send {
 }
 
 struct LoadWork {
+    cores: Cores,
     instructions: u64,
     filter: Option<loads::Filter>,
     counts: Lengths,
@@ -98,6 +99,7 @@ impl Job {
         };
         let loads = |filter| {
             Box::new(LoadWork {
+                cores: cores.clone(),
                 instructions: 0,
                 filter,
                 counts: Lengths::default(),
@@ -219,11 +221,12 @@ impl<P: Packing + Send> FlowWork for PacketTeller<P> {
 impl LoadWork {
     fn batch(&mut self, batch: &Batch) {
         self.instructions += batch.instructions();
+        let core = self.cores.of(batch.thread());
         let Self { filter, writers, counts, classes, .. } = self;
         match filter {
             Some(filter) => filter.batch(batch, |told| {
                 counts.add(told.hits);
-                writers.iter_mut().for_each(|writer| writer.tell(told.thread, told.hits, told.value));
+                writers.iter_mut().for_each(|writer| writer.tell(core, told.hits, told.value));
             }),
             None => {
                 let loads = batch.accesses().filter(|access| !access.is_write());

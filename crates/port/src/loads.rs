@@ -28,11 +28,11 @@ impl LoadWriter {
         Self { cores, count, port }
     }
 
-    /// A load of `thread` goes out, behind `hits` that were known.
+    /// A load of the thread on `core` goes out, behind `hits` that were known.
     #[inline]
-    pub fn tell(&mut self, thread: u32, hits: u64, value: &[u8]) {
+    pub fn tell(&mut self, core: usize, hits: u64, value: &[u8]) {
         self.port.messages += 1;
-        self.cores.write(&mut self.port, self.cores.of(thread));
+        self.cores.write(&mut self.port, core);
         if let Some(count) = &mut self.count {
             count.write(&mut self.port, Field::FahCnt, hits);
         }
@@ -41,9 +41,10 @@ impl LoadWriter {
 
     /// All loads of a batch go out.
     pub fn batch(&mut self, batch: &Batch) {
+        let core = self.cores.of(batch.thread());
         for access in batch.accesses().filter(|access| !access.is_write()) {
             if let Some(value) = batch.value(&access) {
-                self.tell(batch.thread(), 0, value);
+                self.tell(core, 0, value);
             }
         }
     }
@@ -158,8 +159,8 @@ mod tests {
         let count = || Some(Coding::Chunks(Chunks::new(2, 2).unwrap()));
         let cores = Cores::new([3, 7], None).unwrap();
         let mut writer = LoadWriter::new(cores.clone(), count(), Port::writing());
-        writer.tell(3, 0, &[0xa5]);
-        writer.tell(7, 6, &[1, 0x80]);
+        writer.tell(0, 0, &[0xa5]);
+        writer.tell(1, 6, &[1, 0x80]);
         let bytes = writer.port.finish();
         let text: String = bytes.iter().map(|byte| format!("{byte:08b}")).collect();
         let expected = "0 00 0 10100101  1 10 1 01 0 00000001 10000000".replace(' ', "");

@@ -49,6 +49,8 @@ struct Tail {
 pub struct Moves {
     tails: Vec<Tail>,
     moves: Vec<Move>,
+    /// Moves by what they ended with.
+    classes: [u64; Class::COUNT],
 }
 
 impl Moves {
@@ -65,7 +67,14 @@ impl Moves {
             let class = Class::of(step, tail.transfer, tail.last, was_executed);
             Some(Move { first, next: step.next(), instructions: step.instructions(), class, block, offset })
         }));
+        self.moves.iter().for_each(|step| self.classes[step.class as usize] += 1);
         &self.moves
+    }
+
+    /// Control-flow instructions that were executed so far, by class.
+    #[must_use]
+    pub fn executed(&self, class: Class) -> u64 {
+        self.classes[class as usize]
     }
 
     fn learn(&mut self, blocks: &Blocks) {

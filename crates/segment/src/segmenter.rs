@@ -102,20 +102,12 @@ pub struct Segmenter {
     ways: HashMap<(u32, Way), u32>,
     starts: HashMap<u64, u32>,
     places: HashMap<u32, Place>,
-    classes: [u64; Class::COUNT],
 }
 
 impl Segmenter {
     #[must_use]
     pub fn new(policy: Policy) -> Self {
-        Self {
-            policy,
-            nodes: Vec::new(),
-            ways: HashMap::new(),
-            starts: HashMap::new(),
-            places: HashMap::new(),
-            classes: [0; Class::COUNT],
-        }
+        Self { policy, nodes: Vec::new(), ways: HashMap::new(), starts: HashMap::new(), places: HashMap::new() }
     }
 
     #[must_use]
@@ -140,7 +132,7 @@ impl Segmenter {
                 self.end(&mut place, Reason::End);
             }
         }
-        TraceSet::new(self.traces(), self.classes)
+        TraceSet::new(self.traces())
     }
 
     #[inline]
@@ -158,12 +150,10 @@ impl Segmenter {
         place.run += left;
         place.instructions += left;
         place.next = step.next;
-        self.classes[step.class as usize] += 1;
         if step.class != Class::None {
             self.control(place, step);
         } else if place.instructions == max {
             self.fill(place, 0, step.block, offset + left, code);
-            place.next = step.next;
         }
     }
 
@@ -209,7 +199,6 @@ impl Segmenter {
             self.nodes[place.node as usize].successor = self.start(step.next);
         }
         self.end(place, reason);
-        place.next = step.next;
     }
 
     /// The trace ends where it is.

@@ -62,19 +62,17 @@ pub struct TraceSet {
     traces: Vec<Trace>,
     instructions: u64,
     occurrences: u64,
-    /// Steps by what they ended with.
-    classes: [u64; Class::COUNT],
 }
 
 impl TraceSet {
-    pub(crate) fn new(mut traces: Vec<Trace>, classes: [u64; Class::COUNT]) -> Self {
+    pub(crate) fn new(mut traces: Vec<Trace>) -> Self {
         traces.sort_by(|one, other| {
             let key = |trace: &Trace| (std::cmp::Reverse(trace.coverage()), trace.start, trace.instructions);
             key(one).cmp(&key(other)).then_with(|| one.blocks.cmp(&other.blocks))
         });
         let instructions = traces.iter().map(Trace::coverage).sum();
         let occurrences = traces.iter().map(|trace| trace.occurrences).sum();
-        Self { traces, instructions, occurrences, classes }
+        Self { traces, instructions, occurrences }
     }
 
     #[must_use]
@@ -92,12 +90,6 @@ impl TraceSet {
     #[must_use]
     pub fn occurrences(&self) -> u64 {
         self.occurrences
-    }
-
-    /// Control-flow instructions that were executed, by class.
-    #[must_use]
-    pub fn executed(&self, class: Class) -> u64 {
-        self.classes[class as usize]
     }
 
     /// "Trace length": instructions of a trace, on average over all that were executed.
@@ -156,13 +148,13 @@ mod tests {
 
     #[test]
     fn metrics() {
-        let set = TraceSet::new(vec![trace(1, 10, 1), trace(2, 5, 14), trace(3, 20, 1)], [0; Class::COUNT]);
+        let set = TraceSet::new(vec![trace(1, 10, 1), trace(2, 5, 14), trace(3, 20, 1)]);
         assert_eq!((set.instructions(), set.occurrences()), (100, 16));
         assert!((set.weighted_length() - 6.25).abs() < 1e-9);
         assert_eq!([0.0, 0.7, 0.71, 0.9, 0.91, 1.0].map(|share| set.traces_for(share)), [1, 1, 2, 2, 3, 3]);
         assert_eq!(set.coverage().collect::<Vec<_>>(), [0.7, 0.9, 1.0]);
         assert_eq!(set.reasons(), [(Reason::MaxCfis, 16)]);
-        let none = TraceSet::new(Vec::new(), [0; Class::COUNT]);
+        let none = TraceSet::new(Vec::new());
         assert_eq!((none.traces_for(0.9), none.weighted_length()), (0, 0.0));
     }
 

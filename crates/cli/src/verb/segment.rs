@@ -1,8 +1,6 @@
 //! `trackway segment`: traces of one or many policies.
 
 use std::path::Path;
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use capture::{Limits, Options, Selection};
 use report::Table;
@@ -16,7 +14,7 @@ use crate::digits::{grouped, percent};
 use crate::failure::{FAILED, Failure};
 use crate::live::{self, Executed, Receiver};
 use crate::output::{Lines, Output, Stopped};
-use crate::progress::Progress;
+use crate::progress::Together;
 use crate::select;
 use crate::verb::record::status;
 
@@ -36,7 +34,7 @@ pub fn run(arguments: &Segment) -> Result<u8, Stopped> {
         None => Output::open(Some(path)),
     };
     let csv = arguments.output.as_deref().map(open).transpose()?;
-    let (sets, status) = match &arguments.input {
+    let (Cut { sets, moves }, status) = match &arguments.input {
         Some(file) => read(file, length, arguments, &policies)?,
         None => watch(length, arguments, &policies)?,
     };
@@ -48,7 +46,7 @@ pub fn run(arguments: &Segment) -> Result<u8, Stopped> {
     if arguments.json {
         output.json(&rows)?;
     } else {
-        output.write(text(&rows, &sets).as_bytes())?;
+        output.write(text(&rows, &sets, &moves).as_bytes())?;
     }
     output.finish()?;
     Ok(status)
@@ -68,22 +66,17 @@ fn length(arguments: &Segment) -> Result<Option<u64>, Failure> {
 }
 
 /// Reads a trace; gives the exit status, too.
-fn read(
-    file: &Path,
-    length: Option<u64>,
-    arguments: &Segment,
-    policies: &[Policy],
-) -> Result<(Vec<TraceSet>, u8), Stopped> {
+fn read(file: &Path, length: Option<u64>, arguments: &Segment, policies: &[Policy]) -> Result<(Cut, u8), Stopped> {
     let input = Input { file: file.to_owned(), thread: arguments.thread, skip: arguments.start, length };
     let trace = select::open(&input)?;
-    let (sets, damage) = segment(&trace, &input, policies)?;
+    let (cut, damage) = segment(&trace, &input, policies)?;
     damage.iter().for_each(|problem| eprintln!("trackway: left out: {problem}"));
     let damaged = damage.len() as u64 + select::tell_unfinished(&trace, file);
-    Ok((sets, if damaged == 0 { 0 } else { FAILED }))
+    Ok((cut, if damaged == 0 { 0 } else { FAILED }))
 }
 
 /// Looks at a program while it runs; gives the exit status, too.
-fn watch(length: Option<u64>, arguments: &Segment, policies: &[Policy]) -> Result<(Vec<TraceSet>, u8), Stopped> {
+fn watch(length: Option<u64>, arguments: &Segment, policies: &[Policy]) -> Result<(Cut, u8), Stopped> {
     let options = Options {
         command: arguments.command.clone(),
         process: arguments.pid,
@@ -94,6 +87,13 @@ fn watch(length: Option<u64>, arguments: &Segment, policies: &[Policy]) -> Resul
     let mut cutting = Cutting::new(policies);
     let exit = live::run(&options, Live::new(DataMode::None), &mut cutting)?;
     Ok((cutting.finish(), if arguments.pid.is_some() { 0 } else { status(exit) }))
+}
+
+/// The traces of each policy, and what was executed.
+#[derive(Default)]
+struct Cut {
+    sets: Vec<TraceSet>,
+    moves: Moves,
 }
 
 /// Segmenters at work.
@@ -113,8 +113,8 @@ impl Cutting {
         self.segmenters.iter_mut().for_each(|segmenter| segmenter.moves(batch.thread(), moves, blocks));
     }
 
-    fn finish(self) -> Vec<TraceSet> {
-        self.segmenters.into_iter().map(Segmenter::finish).collect()
+    fn finish(self) -> Cut {
+        Cut { sets: self.segmenters.into_iter().map(Segmenter::finish).collect(), moves: self.moves }
     }
 }
 
@@ -168,23 +168,15 @@ fn policies(arguments: &Segment) -> Result<Vec<Policy>, Failure> {
 }
 
 /// Goes through the trace once on each processor, with a part of the policies each.
-fn segment(trace: &Trace, input: &Input, policies: &[Policy]) -> Result<(Vec<TraceSet>, Vec<String>), Stopped> {
+fn segment(trace: &Trace, input: &Input, policies: &[Policy]) -> Result<(Cut, Vec<String>), Stopped> {
     let workers = std::thread::available_parallelism().map_or(1, usize::from).min(policies.len());
     let shares: Vec<&[Policy]> = policies.chunks(policies.len().div_ceil(workers)).collect();
-    let available = trace.summary().totals.instructions * shares.len() as u64;
-    let (done, progress) = (AtomicU64::new(0), Mutex::new(Progress::new()));
-    let tick = |count: u64| {
-        let done = done.fetch_add(count, Ordering::Relaxed) + count;
-        // Whoever cannot have it has nothing new to say.
-        if let Ok(mut progress) = progress.try_lock() {
-            progress.tick(|| format!("{} of {} instructions", grouped(done), grouped(available)));
-        }
-    };
-    let work = |share: &[Policy]| -> Result<(Vec<TraceSet>, Vec<String>), Stopped> {
+    let progress = Together::new(select::instructions(trace, input) * shares.len() as u64);
+    let work = |share: &[Policy]| -> Result<(Cut, Vec<String>), Stopped> {
         let mut cutting = Cutting::new(share);
         let damage = select::batches(trace, input, false, |batch| {
             cutting.batch(trace.blocks(), batch);
-            tick(batch.instructions());
+            progress.add(batch.instructions());
         })?;
         Ok((cutting.finish(), damage))
     };
@@ -192,13 +184,12 @@ fn segment(trace: &Trace, input: &Input, policies: &[Policy]) -> Result<(Vec<Tra
         let running: Vec<_> = shares.iter().map(|share| scope.spawn(|| work(share))).collect();
         running.into_iter().map(|worker| worker.join().expect("it does not panic")).collect()
     });
-    let (mut sets, mut damage) = (Vec::new(), Vec::new());
+    let mut ended = ended.into_iter();
+    let (mut all, damage) = ended.next().unwrap_or_else(|| Ok((Cut::default(), Vec::new())))?;
     for end in ended {
-        let (own, own_damage) = end?;
-        sets.extend(own);
-        damage = own_damage;
+        all.sets.extend(end?.0.sets);
     }
-    Ok((sets, damage))
+    Ok((all, damage))
 }
 
 /// What is printed of a policy.
@@ -243,7 +234,7 @@ fn rows(policies: &[Policy], sets: &[TraceSet]) -> Vec<Row> {
     policies.iter().zip(sets).map(row).collect()
 }
 
-fn text(rows: &[Row], sets: &[TraceSet]) -> String {
+fn text(rows: &[Row], sets: &[TraceSet], moves: &Moves) -> String {
     let instructions = rows.first().map_or(0, |row| row.instructions);
     let heads = ["flags", "ins", "cfis", "traces", "executed", "trace length", "trace count", "max-norm ratio"];
     let mut table = Table::new(&format!("{} instructions in traces", grouped(instructions)), &heads);
@@ -255,7 +246,7 @@ fn text(rows: &[Row], sets: &[TraceSet]) -> String {
         table.row(limits.into_iter().chain(counts).chain(judged));
     }
     match (rows, sets) {
-        ([_], [set]) => table.text() + &reasons(set).text() + &mix(set).text(),
+        ([_], [set]) => table.text() + &reasons(set).text() + &mix(moves).text(),
         _ => table.text(),
     }
 }
@@ -271,11 +262,11 @@ fn reasons(set: &TraceSet) -> Table {
 }
 
 /// Table 7.1.
-fn mix(set: &TraceSet) -> Table {
+fn mix(moves: &Moves) -> Table {
     let mut table = Table::new("Control-flow instructions", &["class", "times", "%"]);
-    let all: u64 = Class::ALL.into_iter().skip(1).map(|class| set.executed(class)).sum();
-    for class in Class::ALL.into_iter().skip(1).filter(|&class| set.executed(class) > 0) {
-        let count = set.executed(class);
+    let all: u64 = Class::ALL.into_iter().skip(1).map(|class| moves.executed(class)).sum();
+    for class in Class::ALL.into_iter().skip(1).filter(|&class| moves.executed(class) > 0) {
+        let count = moves.executed(class);
         table.row([class.name().to_owned(), grouped(count), format!("{:.2}", percent(count, all))]);
     }
     table

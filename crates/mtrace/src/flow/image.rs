@@ -1,21 +1,19 @@
 //! The mirror image of the filter.
 
-use std::collections::VecDeque;
-
-use filter::traptor::{Counting, Message, Messages, Mirror, Predict, Predictors, Site, Went};
+use filter::traptor::{Counting, Messages, Mirror, Predict, Predictors, Site, Went};
 use hashbrown::HashMap;
 use trace::Trace;
 
 use super::{Filter, Settings, Statistics};
 use crate::check::{CheckError, Checked};
 use crate::control::{Image, Show, ShowThread};
-use crate::threads::{Sharing, Source, Structures};
+use crate::threads::{Queues, Sharing, Source, Structures};
 
 /// Filters the whole trace, follows it by what was told alone, and compares every step.
 pub fn check(trace: &Trace, settings: &Settings) -> Result<Checked<Statistics>, CheckError> {
     let mut filter = Filter::new(settings)?;
     let predictors = Predictors::new(&settings.sizes)?;
-    let mut image = Image::new(Mirrors::new(predictors, settings.sharing, settings.counting, Told::default()));
+    let mut image = Image::new(Mirrors::new(predictors, settings.sharing, settings.counting, Queues::new()));
     let (mut checked, blocks) = (Checked::default(), trace.blocks());
     checked.each_batch(settings.sharing.order(trace.merged()), |batch, checked| {
         filter.batch(blocks, batch, |told| {
@@ -25,24 +23,8 @@ pub fn check(trace: &Trace, settings: &Settings) -> Result<Checked<Statistics>, 
         image.follow(blocks, batch, checked);
     });
     checked.statistics = *filter.statistics();
-    for (thread, messages) in image.show.source.0 {
-        if !messages.is_empty() {
-            checked.wrong(|| format!("thread {thread}: there are messages left at its end"));
-        }
-    }
+    checked.all_used(&image.show.source);
     Ok(checked)
-}
-
-/// What was told and not used yet.
-#[derive(Debug, Default)]
-struct Told(HashMap<u32, VecDeque<Message>>);
-
-impl Source for Told {
-    type Messages = VecDeque<Message>;
-
-    fn of(&mut self, thread: u32) -> &mut VecDeque<Message> {
-        self.0.entry(thread).or_default()
-    }
 }
 
 /// The mirror images of all threads.

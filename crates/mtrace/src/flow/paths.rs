@@ -162,7 +162,7 @@ impl<F: FnMut(Told)> Filtering<'_, F> {
             return self.step_by_step(paths, path, tails);
         };
         self.went_to(own.head);
-        if self.place.next != own.head {
+        if self.place.at.next != own.head {
             return self.step_by_step(paths, path, tails);
         }
         let (points, operations) = (preparations.points(own), preparations.operations(own));
@@ -186,7 +186,7 @@ impl<F: FnMut(Told)> Filtering<'_, F> {
         self.statistics.instructions += instructions;
         self.place.counter.instructions(instructions - u64::from(counted.instructions));
         self.place.counter.predicted(u64::from(own.branches) * times - u64::from(counted.branches));
-        (self.place.next, self.place.pending) = (own.next, own.pending);
+        (self.place.at.next, self.place.pending) = (own.next, own.pending);
     }
 
     #[cold]

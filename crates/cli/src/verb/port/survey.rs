@@ -1,17 +1,15 @@
 //! Takes a trace through all techniques that were asked for, on all processors.
 
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use port::cores::Cores;
 use port::{Config, Job, Outcome, Settings, Subject, Technique};
 use trace::Trace;
 
 use crate::arguments::Input;
-use crate::digits::grouped;
 use crate::failure::Failure;
 use crate::output::{Output, Stopped};
-use crate::progress::Progress;
+use crate::progress::Together;
 use crate::select;
 
 pub struct Survey<'s> {
@@ -48,22 +46,14 @@ struct Walked {
 impl<'s> Survey<'s> {
     pub fn run(&self) -> Result<Surveyed, Stopped> {
         let tasks = self.tasks()?;
-        let available = self.trace.summary().totals.instructions * tasks.len() as u64;
-        let (done, progress) = (AtomicU64::new(0), Mutex::new(Progress::new()));
-        let tick = |count: u64| {
-            let done = done.fetch_add(count, Ordering::Relaxed) + count;
-            // Whoever cannot have it has nothing new to say.
-            if let Ok(mut progress) = progress.try_lock() {
-                progress.tick(|| format!("{} of {} instructions", grouped(done), grouped(available)));
-            }
-        };
+        let progress = Together::new(select::instructions(self.trace, self.input) * tasks.len() as u64);
         let workers = std::thread::available_parallelism().map_or(1, usize::from).min(tasks.len());
         let (tasks, ended) = (Mutex::new(tasks), Mutex::new(Vec::new()));
         // By itself, so that the others are not kept waiting.
         let next = || tasks.lock().expect("nobody panics with it").pop();
         let work = || {
             while let Some(task) = next() {
-                let end = self.walk(task, &tick);
+                let end = self.walk(task, &progress);
                 ended.lock().expect("nobody panics with it").push(end);
             }
         };
@@ -93,11 +83,11 @@ impl<'s> Survey<'s> {
         Ok(tasks)
     }
 
-    fn walk(&self, mut task: Task<'_>, tick: &impl Fn(u64)) -> Result<Walked, Stopped> {
+    fn walk(&self, mut task: Task<'_>, progress: &Together) -> Result<Walked, Stopped> {
         let (blocks, mut writing) = (self.trace.blocks(), Ok(()));
         let damage = select::batches(self.trace, self.input, task.subject == Subject::Loads, |batch| {
             task.job.batch(blocks, batch);
-            tick(batch.instructions());
+            progress.add(batch.instructions());
             if writing.is_ok() {
                 writing = task.write();
             }
