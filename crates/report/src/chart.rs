@@ -1,7 +1,7 @@
 //! Charts: title, legend, axes and marks, each in a place of its own, as large as what is written there.
 
 use crate::axis::{Axis, range};
-use crate::marks::{Bars, Lines, Marks, Plot, Series};
+use crate::marks::{Bars, Lines, Look, Marks, Plot, Series, in_legend};
 use crate::svg::{Text, escaped, fitted, line, tenth, width, wrapped};
 
 /// A picture of several series, [`Lines`] or [`Bars`], with one axis across and one up.
@@ -30,11 +30,40 @@ impl Chart<Lines> {
 
     /// A line through points, in their order. Where a point cannot be shown, the line has a gap.
     pub fn series(mut self, name: &str, points: impl IntoIterator<Item = (f64, f64)>) -> Self {
-        self.series.push(Series { name: name.to_owned(), points: points.into_iter().collect() });
+        self.series.push(Series::new(name, points));
         self
     }
 
-    /// A mark at every point.
+    /// A dotted line, such as a bound or a front, without marks at its points.
+    pub fn dotted(mut self, name: &str, points: impl IntoIterator<Item = (f64, f64)>) -> Self {
+        self.series.push(Series { look: Look::Dotted, ..Series::new(name, points) });
+        self
+    }
+
+    /// A thin grey line behind all others, for many that need not be told apart; it is not in the legend.
+    pub fn faint(mut self, name: &str, points: impl IntoIterator<Item = (f64, f64)>) -> Self {
+        self.series.push(Series { look: Look::Faint, ..Series::new(name, points) });
+        self
+    }
+
+    /// Marks without a line.
+    pub fn points(mut self, name: &str, points: impl IntoIterator<Item = (f64, f64)>) -> Self {
+        self.series.push(Series { look: Look::Points, ..Series::new(name, points) });
+        self
+    }
+
+    /// Marks without a line and what is written beside them; nothing where the label is empty.
+    pub fn labelled_points<L: Into<String>>(
+        mut self,
+        name: &str,
+        points: impl IntoIterator<Item = (f64, f64, L)>,
+    ) -> Self {
+        let (points, labels): (Vec<_>, _) = points.into_iter().map(|(x, y, label)| ((x, y), label.into())).unzip();
+        self.series.push(Series { look: Look::Points, labels, ..Series::new(name, points) });
+        self
+    }
+
+    /// A mark at every point of lines that are not dotted or faint.
     pub fn markers(mut self) -> Self {
         self.kind.markers = true;
         self
@@ -60,7 +89,7 @@ impl Chart<Bars> {
     /// A value for each category, in their order; where it cannot be shown, there is no bar.
     pub fn series(mut self, name: &str, values: impl IntoIterator<Item = f64>) -> Self {
         let points = values.into_iter().enumerate().map(|(category, value)| (category as f64 + 0.5, value));
-        self.series.push(Series { name: name.to_owned(), points: points.collect() });
+        self.series.push(Series::new(name, points));
         self
     }
 }
@@ -154,13 +183,13 @@ impl<Kind: Marks + Default> Chart<Kind> {
         /// Between a sample and its name, and behind the name.
         const GAP: f64 = 7.0 + 21.0;
         let mut svg = String::new();
-        let names: Vec<_> =
-            self.series.iter().map(|series| fitted(&series.name, LABEL, room - Kind::SAMPLE - GAP)).collect();
+        let all = in_legend(&self.series);
+        let names: Vec<_> = all.iter().map(|series| fitted(&series.name, LABEL, room - Kind::SAMPLE - GAP)).collect();
         let widths = columns(&names, Kind::SAMPLE + GAP, room);
-        for (number, name) in names.iter().enumerate() {
+        for (number, (series, name)) in all.iter().zip(&names).enumerate() {
             let (column, row) = (number % widths.len(), number / widths.len());
             let (x, y) = (left + widths[..column].iter().sum::<f64>(), top + row as f64 * ROW);
-            svg += &self.kind.sample((x, y), number, names.len());
+            svg += &self.kind.sample((x, y), series.look, number, names.len());
             svg += &text((x + Kind::SAMPLE + 7.0, y + 5.0), "start").svg(name);
         }
         (svg, names.len().div_ceil(widths.len()) as f64 * ROW)

@@ -7,6 +7,7 @@
 
 mod axis;
 mod chart;
+mod labels;
 mod marks;
 mod svg;
 mod table;

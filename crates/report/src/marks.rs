@@ -1,12 +1,40 @@
 //! What is drawn inside the axes: lines through points, or bars side by side. The palette is here, too.
 
 use crate::axis::{Axis, range};
-use crate::svg::{line, rectangle, tenth};
+use crate::labels;
+use crate::svg::{line, rectangle, tenth, title};
 
 /// Points with a name. Those of bars are at the middle of their category.
 pub struct Series {
     pub name: String,
     pub points: Vec<(f64, f64)>,
+    /// What stands beside the points, in their order; nothing where it is empty.
+    pub labels: Vec<String>,
+    pub look: Look,
+}
+
+impl Series {
+    pub fn new(name: &str, points: impl IntoIterator<Item = (f64, f64)>) -> Self {
+        Self { name: name.to_owned(), points: points.into_iter().collect(), labels: Vec::new(), look: Look::Plain }
+    }
+}
+
+/// How a series is drawn.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Look {
+    /// A line, or bars.
+    Plain,
+    /// A line of dots.
+    Dotted,
+    /// Marks without a line.
+    Points,
+    /// A thin grey line behind all others.
+    Faint,
+}
+
+/// The series that have a colour of their own and are in the legend.
+pub fn in_legend(all: &[Series]) -> Vec<&Series> {
+    all.iter().filter(|series| series.look != Look::Faint).collect()
 }
 
 /// A place in the picture with axes along two of its sides.
@@ -28,7 +56,7 @@ impl Plot {
         self.up.place(value).map(|place| self.bottom - place * (self.bottom - self.top))
     }
 
-    fn point(&self, (x, y): (f64, f64)) -> Option<(f64, f64)> {
+    pub fn point(&self, (x, y): (f64, f64)) -> Option<(f64, f64)> {
         self.x(x).zip(self.y(y))
     }
 }
@@ -43,7 +71,7 @@ pub trait Marks {
     fn narrowest(&self, series: &[Series]) -> f64;
     fn svg(&self, plot: &Plot, series: &[Series]) -> String;
     /// What stands beside the name in the legend, from `at` to the right.
-    fn sample(&self, at: (f64, f64), number: usize, count: usize) -> String;
+    fn sample(&self, at: (f64, f64), look: Look, number: usize, count: usize) -> String;
 }
 
 /// Okabe and Ito's colours, which everybody can tell apart, without the yellow that is faint on white.
@@ -64,23 +92,47 @@ pub struct Lines {
     pub(crate) markers: bool,
 }
 
-/// A shape around a place.
-fn marker(place: &str, number: usize, count: usize) -> String {
-    const SHAPES: [&str; 4] =
-        ["m-4 0a4 4 0 1 0 8 0a4 4 0 1 0-8 0z", "m-3.5-3.5h7v7h-7z", "m0-5l4.5 8h-9z", "m0-5l5 5l-5 5l-5-5z"];
-    let (shape, color) = (SHAPES[number % SHAPES.len()], color(number, count));
-    format!("<path d=\"M{place}{shape}\" fill=\"{color}\" stroke=\"white\"/>\n")
-}
-
 fn written((x, y): (f64, f64)) -> String {
     format!("{} {}", tenth(x), tenth(y))
 }
 
-/// Lines are dashed when there are many: colours that are alike are then not drawn alike.
-fn stroke(number: usize, count: usize) -> String {
-    let dashes = ["", " stroke-dasharray=\"8 3\"", " stroke-dasharray=\"2.5 2.5\""][number / 4 % 3];
-    let dashes = if count <= FEW.len() { "" } else { dashes };
-    format!("fill=\"none\" stroke=\"{}\" stroke-width=\"2\" stroke-linejoin=\"round\"{dashes}", color(number, count))
+/// What tells a series from the others.
+struct Paint {
+    color: &'static str,
+    width: f64,
+    dashes: &'static str,
+    shape: &'static str,
+}
+
+/// Of marks around a place.
+const SHAPES: [&str; 4] =
+    ["m-4 0a4 4 0 1 0 8 0a4 4 0 1 0-8 0z", "m-3.5-3.5h7v7h-7z", "m0-5l4.5 8h-9z", "m0-5l5 5l-5 5l-5-5z"];
+const DASHES: [&str; 3] = ["", " stroke-dasharray=\"8 3\"", " stroke-dasharray=\"2.5 2.5\""];
+const DOTS: &str = " stroke-dasharray=\"0.1 5.5\" stroke-linecap=\"round\"";
+
+impl Paint {
+    const FAINT: Self = Self { color: "#bbbbbb", width: 1.0, dashes: "", shape: SHAPES[0] };
+
+    fn new(look: Look, number: usize, count: usize) -> Self {
+        // Where colours begin again, dashes and shapes are others.
+        let round = number / MANY.len();
+        let (width, dashes) = match look {
+            Look::Dotted => (3.0, DOTS),
+            _ if count <= FEW.len() => (2.0, ""),
+            // Colours that are alike are not drawn alike.
+            _ => (2.0, DASHES[(number / 4 + round) % DASHES.len()]),
+        };
+        Self { color: color(number, count), width, dashes, shape: SHAPES[(number + round) % SHAPES.len()] }
+    }
+
+    fn stroke(&self) -> String {
+        let Self { color, width, dashes, .. } = self;
+        format!("fill=\"none\" stroke=\"{color}\" stroke-width=\"{width}\" stroke-linejoin=\"round\"{dashes}")
+    }
+
+    fn marker(&self, place: &str) -> String {
+        format!("<path d=\"M{place}{}\" fill=\"{}\" stroke=\"white\"/>\n", self.shape, self.color)
+    }
 }
 
 /// Stretches of points, written as SVG has them. A point that cannot be shown is a gap, points in one place are one.
@@ -91,6 +143,29 @@ fn stretches(plot: &Plot, points: &[(f64, f64)]) -> Vec<Vec<String>> {
     stretches.iter_mut().for_each(Vec::dedup);
     stretches.retain(|stretch| !stretch.is_empty());
     stretches
+}
+
+impl Lines {
+    fn has_markers(&self, look: Look) -> bool {
+        look == Look::Points || (look == Look::Plain && self.markers)
+    }
+
+    fn draw(&self, plot: &Plot, series: &Series, paint: &Paint) -> String {
+        let stretches = stretches(plot, &series.points);
+        let mut svg = String::new();
+        if series.look != Look::Points {
+            let path: String = stretches.iter().map(|stretch| format!("M{}", stretch.join("L"))).collect();
+            // What the legend does not tell is told to whoever points at it.
+            let hint = if series.look == Look::Faint { title(&series.name) } else { String::new() };
+            svg += &format!("<path d=\"{path}\" {}>{hint}</path>\n", paint.stroke());
+        }
+        let markers = self.has_markers(series.look);
+        // Without a marker, nobody sees a line through one point.
+        for place in stretches.iter().filter(|stretch| markers || stretch.len() == 1).flatten() {
+            svg += &paint.marker(place);
+        }
+        svg
+    }
 }
 
 impl Marks for Lines {
@@ -106,7 +181,9 @@ impl Marks for Lines {
         let whole = values.clone().all(|value| value.fract() == 0.0);
         let range = range(values);
         let count = range.filter(|_| whole).map_or(10.0, |(low, high)| (high - low).clamp(1.0, 10.0));
-        Axis::linear(range, count, false)
+        // A line may begin at the edge of the picture; marks are seen better away from it.
+        let marks = series.iter().any(|series| series.look == Look::Points);
+        Axis::linear(range, count, marks)
     }
 
     fn narrowest(&self, _: &[Series]) -> f64 {
@@ -114,23 +191,24 @@ impl Marks for Lines {
     }
 
     fn svg(&self, plot: &Plot, all: &[Series]) -> String {
-        let mut svg = String::new();
-        for (number, series) in all.iter().enumerate() {
-            let stretches = stretches(plot, &series.points);
-            let path: String = stretches.iter().map(|stretch| format!("M{}", stretch.join("L"))).collect();
-            svg += &format!("<path d=\"{path}\" {}/>\n", stroke(number, all.len()));
-            // Without a marker, nobody sees a line through one point.
-            for place in stretches.iter().filter(|stretch| self.markers || stretch.len() == 1).flatten() {
-                svg += &marker(place, number, all.len());
-            }
+        let faint = all.iter().filter(|series| series.look == Look::Faint);
+        let mut svg: String = faint.map(|series| self.draw(plot, series, &Paint::FAINT)).collect();
+        let named = in_legend(all);
+        let mut numbered: Vec<_> = named.iter().enumerate().collect();
+        // No line hides a mark.
+        numbered.sort_by_key(|(_, series)| series.look == Look::Points);
+        for (number, series) in numbered {
+            svg += &self.draw(plot, series, &Paint::new(series.look, number, named.len()));
         }
-        svg
+        svg + &labels::svg(plot, all)
     }
 
-    fn sample(&self, (x, y): (f64, f64), number: usize, count: usize) -> String {
+    fn sample(&self, (x, y): (f64, f64), look: Look, number: usize, count: usize) -> String {
+        let paint = Paint::new(look, number, count);
+        let stroke =
+            if look == Look::Points { String::new() } else { line((x, y), (x + Self::SAMPLE, y), &paint.stroke()) };
         let middle = written((x + Self::SAMPLE / 2.0, y));
-        let marker = if self.markers { marker(&middle, number, count) } else { String::new() };
-        line((x, y), (x + Self::SAMPLE, y), &stroke(number, count)) + &marker
+        stroke + &if self.has_markers(look) { paint.marker(&middle) } else { String::new() }
     }
 }
 
@@ -186,7 +264,7 @@ impl Marks for Bars {
         svg
     }
 
-    fn sample(&self, (x, y): (f64, f64), number: usize, count: usize) -> String {
+    fn sample(&self, (x, y): (f64, f64), _: Look, number: usize, count: usize) -> String {
         rectangle((x, y - Self::SAMPLE / 2.0), (Self::SAMPLE, Self::SAMPLE), color(number, count), "")
     }
 }

@@ -50,10 +50,15 @@ pub fn line((x1, y1): (f64, f64), (x2, y2): (f64, f64), attributes: &str) -> Str
     format!("<line x1=\"{x1}\" y1=\"{y1}\" x2=\"{x2}\" y2=\"{y2}\" {attributes}/>\n")
 }
 
+/// What is shown when somebody points at the element that this is in.
+pub fn title(hint: &str) -> String {
+    if hint.is_empty() { String::new() } else { format!("<title>{}</title>", escaped(hint)) }
+}
+
 /// A filled rectangle, and what is shown when somebody points at it.
 pub fn rectangle((x, y): (f64, f64), (width, height): (f64, f64), color: &str, hint: &str) -> String {
     let [x, y, width, height] = [x, y, width, height].map(tenth);
-    let title = if hint.is_empty() { String::new() } else { format!("<title>{}</title>", escaped(hint)) };
+    let title = title(hint);
     format!("<rect x=\"{x}\" y=\"{y}\" width=\"{width}\" height=\"{height}\" fill=\"{color}\">{title}</rect>\n")
 }
 

@@ -1,5 +1,7 @@
 //! Charts are well-formed XML with finite coordinates inside the picture, whatever they are made of, and contain every name.
 
+use std::collections::HashSet;
+
 use proptest::prelude::*;
 use report::Chart;
 use roxmltree::Document;
@@ -104,6 +106,84 @@ fn a_point_alone_can_be_seen() {
     assert_eq!(marks(&line.markers().svg(), "path"), 1 + 3);
 }
 
+/// How often something is written in the picture.
+fn count(svg: &str, text: &str) -> usize {
+    texts(svg).iter().filter(|own| *own == text).count()
+}
+
+#[test]
+fn points_are_marks_without_a_line() {
+    let chart = Chart::lines("").points("all", [(1.0, 1.0), (2.0, f64::NAN), (3.0, 2.0), (f64::INFINITY, 1.0)]);
+    let svg = chart.svg();
+    check_places(&svg);
+    // One of them in the legend, where there is no line either.
+    assert_eq!(marks(&svg, "path"), 1 + 2);
+    assert_eq!((svg.contains("fill=\"none\""), count(&svg, "all")), (false, 1));
+    assert_eq!(svg, chart.svg());
+}
+
+#[test]
+fn dotted_lines_have_no_markers() {
+    let svg = Chart::lines("").dotted("front", [(1.0, 1.0), (2.0, 2.0)]).markers().svg();
+    contains(&svg, &["front"]);
+    assert_eq!((marks(&svg, "path"), svg.matches("stroke-dasharray").count()), (1, 2));
+}
+
+#[test]
+fn faint_lines_are_behind_the_others_and_not_in_the_legend() {
+    let points = [(1.0, 1.0), (2.0, 2.0)];
+    let svg = Chart::lines("").series("strong", points).faint("a<b", points).markers().svg();
+    assert_eq!((count(&svg, "strong"), count(&svg, "a<b")), (1, 0));
+    assert!(svg.contains("<title>a&lt;b</title>"), "{svg}");
+    assert!(svg.find("#bbbbbb") < svg.rfind("#0072b2"), "{svg}");
+    let alone = Chart::lines("").series("strong", points).markers();
+    assert_eq!(marks(&svg, "path"), marks(&alone.svg(), "path") + 1);
+}
+
+#[test]
+fn kinds_of_series_can_be_mixed() {
+    let points = [(1.0, 1.0), (2.0, 4.0), (3.0, 2.0)];
+    let chart = Chart::lines("").points("points", points).series("line", points).dotted("dots", points);
+    let svg = chart.faint("faint", points).labelled_points("labels", [(2.0, 3.0, "here")]).svg();
+    check_places(&svg);
+    contains(&svg, &["points", "line", "dots", "labels", "here"]);
+    // In the legend two marks, in the picture three lines and four marks.
+    assert_eq!(marks(&svg, "path"), 2 + 3 + 4);
+}
+
+#[test]
+fn many_lines_and_marks_are_told_apart() {
+    let chart = (0..32).fold(Chart::lines("").markers(), |chart, number| chart.series(&number.to_string(), []));
+    let svg = chart.svg();
+    let document = Document::parse(&svg).unwrap();
+    let dashes = |node: &roxmltree::Node| node.attribute("stroke-dasharray").unwrap_or_default().to_owned();
+    let lines = document.descendants().filter(|node| node.has_tag_name("line"));
+    let lines: HashSet<_> = lines.map(|node| (node.attribute("stroke").unwrap(), dashes(&node))).collect();
+    let shape = |path: &str| path.split_once('m').map(|(_, shape)| shape.to_owned());
+    let samples = document.descendants().filter(|node| node.attribute("stroke") == Some("white"));
+    let samples: HashSet<_> =
+        samples.map(|node| (node.attribute("fill"), shape(node.attribute("d").unwrap()))).collect();
+    // There are lines of the axes, too.
+    assert!(lines.len() >= 32, "{}", lines.len());
+    assert_eq!(samples.len(), 32);
+}
+
+#[test]
+fn labels_are_beside_points_that_have_one_and_not_above_each_other() {
+    let points =
+        [(1.0, 1.0, ""), (1.5, 1.5, "first"), (1.5, 1.501, "second"), (2.0, 2.0, ""), (f64::NAN, 1.0, "nowhere")];
+    let svg = Chart::lines("").labelled_points("few", points).svg();
+    check_places(&svg);
+    assert_eq!((count(&svg, "first"), count(&svg, "second"), count(&svg, "nowhere"), count(&svg, "")), (1, 1, 0, 0));
+    let document = Document::parse(&svg).unwrap();
+    let place = |text: &str| {
+        let node = document.descendants().find(|node| node.text() == Some(text)).unwrap();
+        ["x", "y"].map(|name| node.attribute(name).unwrap().parse::<f64>().unwrap())
+    };
+    let ([x, y], [other_x, other_y]) = (place("first"), place("second"));
+    assert!((x - other_x).abs() >= 12.0 || (y - other_y).abs() >= 12.0, "{x} {y} {other_x} {other_y}");
+}
+
 #[test]
 fn long_text_stays_inside() {
     let long = "a rather long name ".repeat(20);
@@ -130,6 +210,10 @@ proptest! {
         let lines = if flags[0] { lines.log_x() } else { lines };
         let lines = if flags[1] { lines.log_y() } else { lines };
         check_places(&if flags[2] { lines.markers() } else { lines }.svg());
+        let labelled = points.iter().map(|&(x, y)| (x, y, name.as_str()));
+        let mixed = Chart::lines(&title).labelled_points(&name, labelled).dotted(&name, points.clone());
+        let mixed = mixed.faint(&name, points.clone()).points(&name, points.clone());
+        check_places(&if flags[0] { mixed.log_x().log_y() } else { mixed }.svg());
         let bars = Chart::bars(&title).categories([&name]).series(&name, points.iter().map(|&(_, y)| y));
         check_places(&if flags[1] { bars.log_y() } else { bars }.svg());
     }
