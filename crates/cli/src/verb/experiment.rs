@@ -3,6 +3,7 @@
 mod mtrace;
 mod port;
 mod programs;
+mod real;
 
 use crate::arguments::Experiment;
 use crate::output::Stopped;

@@ -1,0 +1,285 @@
+//! Programs of the Debian distribution, each with a typical task whose inputs we make: text, pictures, tables, sources and
+//! scripts that are the same in every run. A task takes some hundred million instructions.
+//!
+//! Programs are run directly, without a shell script or a driver that starts other processes, and with one thread where they
+//! can be told so.
+#![cfg_attr(not(test), expect(dead_code, reason = "no experiment records them yet"))]
+
+mod inputs;
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::failure::Failure;
+
+/// A program and its task.
+pub struct Real {
+    pub name: &'static str,
+    program: Program,
+    /// Of the distribution.
+    pub package: &'static str,
+    /// Apart by spaces.
+    arguments: &'static str,
+    inputs: &'static [Input],
+}
+
+/// Where a program is. What `PATH` finds may be a wrapper that starts it.
+enum Program {
+    At(&'static str),
+    /// A part of the compiler, in a directory that has its version in its name.
+    OfGcc(&'static str),
+}
+
+/// A file that is read, and what is in it.
+type Input = (&'static str, Content);
+
+enum Content {
+    Made(fn() -> Vec<u8>),
+    Kept(&'static str),
+}
+use Content::{Kept, Made};
+
+/// What programs are to find in their environment, and nothing else: it decides about the order of text and of hash tables.
+pub const ENVIRONMENT: [(&str, &str); 4] =
+    [("LC_ALL", "C"), ("PERL_HASH_SEED", "0"), ("PERL_PERTURB_KEYS", "0"), ("PYTHONHASHSEED", "0")];
+
+pub fn all() -> &'static [Real] {
+    &ALL
+}
+
+impl Real {
+    pub fn find(name: &str) -> Result<&'static Self, Failure> {
+        let names = || ALL.iter().map(|real| real.name).collect::<Vec<_>>().join(", ");
+        ALL.iter().find(|real| real.name == name).ok_or_else(|| {
+            Failure::new(format!("there is no real program called {name}")).hint(format!("there are {}", names()))
+        })
+    }
+
+    pub fn is_installed(&self) -> bool {
+        self.path().is_some()
+    }
+
+    /// Writes the inputs into a directory. The command is to be run there, in our [`ENVIRONMENT`].
+    pub fn prepare(&self, directory: &Path) -> Result<Vec<String>, Failure> {
+        let missing = || Failure::new(format!("{} is not installed", self.name));
+        let path = self.path().ok_or_else(|| missing().hint(format!("it is in the package {}", self.package)))?;
+        for (name, content) in self.inputs {
+            let path = directory.join(name);
+            std::fs::write(&path, content.bytes()).map_err(|error| Failure::writing(&path, &error))?;
+        }
+        let arguments = self.arguments.split_whitespace().map(str::to_owned);
+        Ok(std::iter::once(path.display().to_string()).chain(arguments).collect())
+    }
+
+    fn path(&self) -> Option<PathBuf> {
+        let path = match self.program {
+            Program::At(path) => PathBuf::from(path),
+            Program::OfGcc(name) => part_of_gcc(name)?,
+        };
+        path.is_file().then_some(path)
+    }
+}
+
+impl Content {
+    fn bytes(&self) -> Vec<u8> {
+        match self {
+            Made(make) => make(),
+            Kept(text) => text.as_bytes().to_vec(),
+        }
+    }
+}
+
+/// Where the compiler has one of its parts; only a name if it has none.
+fn part_of_gcc(name: &str) -> Option<PathBuf> {
+    let output = Command::new("/usr/bin/gcc").arg(format!("-print-prog-name={name}")).output().ok()?;
+    let path = PathBuf::from(String::from_utf8(output.stdout).ok()?.trim());
+    path.is_absolute().then_some(path)
+}
+
+static ALL: [Real; 20] = [
+    Real {
+        name: "bc",
+        program: Program::At("/usr/bin/bc"),
+        package: "bc",
+        arguments: "-q numbers.bc",
+        inputs: &[("numbers.bc", Kept(include_str!("real/numbers.bc")))],
+    },
+    Real {
+        name: "bzip2",
+        program: Program::At("/usr/bin/bzip2"),
+        package: "bzip2",
+        arguments: "-c text",
+        inputs: &[("text", Made(|| inputs::text(600_000)))],
+    },
+    Real {
+        name: "convert",
+        program: Program::At("/usr/bin/convert"),
+        package: "imagemagick",
+        arguments: "-limit thread 1 picture.ppm -resize 60% -rotate 7 -median 1 -colors 32 \
+                    -define png:exclude-chunks=date,time picture.png",
+        inputs: &[("picture.ppm", Made(|| inputs::picture(320, 240)))],
+    },
+    Real {
+        name: "gcc",
+        program: Program::OfGcc("cc1"),
+        package: "gcc",
+        arguments: "-quiet -O2 program.c -o program.s",
+        inputs: &[("program.c", Made(|| inputs::c_program(4)))],
+    },
+    Real {
+        name: "gnugo",
+        program: Program::At("/usr/games/gnugo"),
+        package: "gnugo",
+        arguments: "--mode gtp --gtp-input game.gtp --seed 1 --level 4",
+        inputs: &[("game.gtp", Kept(include_str!("real/game.gtp")))],
+    },
+    Real {
+        name: "gzip",
+        program: Program::At("/usr/bin/gzip"),
+        package: "gzip",
+        // Without the time of the file.
+        arguments: "-n -c text",
+        inputs: &[("text", Made(|| inputs::text(800_000)))],
+    },
+    Real {
+        name: "jq",
+        program: Program::At("/usr/bin/jq"),
+        package: "jq",
+        arguments: "-f summary.jq people.json",
+        inputs: &[("people.json", Made(|| inputs::people(320))), ("summary.jq", Kept(include_str!("real/summary.jq")))],
+    },
+    Real {
+        name: "lua",
+        program: Program::At("/usr/bin/lua5.4"),
+        package: "lua5.4",
+        arguments: "life.lua",
+        inputs: &[("life.lua", Kept(include_str!("real/life.lua")))],
+    },
+    Real {
+        name: "mawk",
+        program: Program::At("/usr/bin/mawk"),
+        package: "mawk",
+        arguments: "-f report.awk table",
+        inputs: &[("table", Made(|| inputs::table(40_000))), ("report.awk", Kept(include_str!("real/report.awk")))],
+    },
+    Real {
+        name: "openssl",
+        program: Program::At("/usr/bin/openssl"),
+        package: "openssl",
+        arguments: "enc -aes-256-cbc -base64 -in text -out text.enc -iv 000102030405060708090a0b0c0d0e0f \
+                    -K 00112233445566778899aabbccddeeff0123456789abcdef0123456789abcdef",
+        inputs: &[("text", Made(|| inputs::text(8_000_000)))],
+    },
+    Real {
+        name: "perl",
+        program: Program::At("/usr/bin/perl"),
+        package: "perl-base",
+        arguments: "words.pl text",
+        inputs: &[("text", Made(|| inputs::text(100_000))), ("words.pl", Kept(include_str!("real/words.pl")))],
+    },
+    Real {
+        name: "php",
+        program: Program::At("/usr/bin/php"),
+        package: "php-cli",
+        arguments: "-n pages.php",
+        inputs: &[("pages.php", Kept(include_str!("real/pages.php")))],
+    },
+    Real {
+        name: "povray",
+        program: Program::At("/usr/bin/povray"),
+        package: "povray",
+        arguments: "+Iscene.pov +Oscene.ppm +FP +W120 +H90 +WT1 -D -GA",
+        inputs: &[("scene.pov", Kept(include_str!("real/scene.pov")))],
+    },
+    Real {
+        name: "python",
+        program: Program::At("/usr/bin/python3"),
+        package: "python3-minimal",
+        // Without what a site or a user adds.
+        arguments: "-S -s -B solve.py",
+        inputs: &[("solve.py", Kept(include_str!("real/solve.py")))],
+    },
+    Real {
+        name: "ruby",
+        program: Program::At("/usr/bin/ruby"),
+        package: "ruby",
+        arguments: "--disable=gems shop.rb",
+        inputs: &[("shop.rb", Kept(include_str!("real/shop.rb")))],
+    },
+    Real {
+        name: "sort",
+        program: Program::At("/usr/bin/sort"),
+        package: "coreutils",
+        arguments: "--parallel=1 --buffer-size=64M -k2,2 -k3,3n -k5 table",
+        inputs: &[("table", Made(|| inputs::table(24_000)))],
+    },
+    Real {
+        name: "sqlite",
+        program: Program::At("/usr/bin/sqlite3"),
+        package: "sqlite3",
+        arguments: "-batch -init library.sql :memory: .quit",
+        inputs: &[("library.sql", Kept(include_str!("real/library.sql")))],
+    },
+    Real {
+        name: "x264",
+        program: Program::At("/usr/bin/x264"),
+        package: "x264",
+        arguments: "--threads 1 --quiet --no-progress -o video.264 video.y4m",
+        inputs: &[("video.y4m", Made(|| inputs::video(176, 144, 12)))],
+    },
+    Real {
+        name: "xz",
+        program: Program::At("/usr/bin/xz"),
+        package: "xz-utils",
+        arguments: "-T1 -c text",
+        inputs: &[("text", Made(|| inputs::text(160_000)))],
+    },
+    Real {
+        name: "zstd",
+        program: Program::At("/usr/bin/zstd"),
+        package: "zstd",
+        arguments: "-q --single-thread --no-asyncio -12 -c text",
+        inputs: &[("text", Made(|| inputs::text(500_000)))],
+    },
+];
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+    use std::process::Stdio;
+
+    use super::*;
+
+    fn run(real: &Real, directory: &Path) -> std::process::Output {
+        let words = real.prepare(directory).unwrap();
+        let mut command = Command::new(&words[0]);
+        command.args(&words[1..]).env_clear().envs(ENVIRONMENT).current_dir(directory);
+        command.stdin(Stdio::null()).stdout(Stdio::null()).output().unwrap()
+    }
+
+    #[test]
+    fn programs_have_names() {
+        let names: BTreeSet<&str> = all().iter().map(|real| real.name).collect();
+        assert_eq!(names.len(), all().len());
+        assert_eq!(Real::find("xz").unwrap().package, "xz-utils");
+        let failure = Real::find("yz").err().unwrap().to_string();
+        assert!(failure.contains("no real program called yz (there are bc, bzip2,"), "{failure}");
+    }
+
+    #[test]
+    fn inputs_are_the_same_every_time() {
+        for (name, content) in all().iter().flat_map(|real| real.inputs) {
+            let bytes = content.bytes();
+            assert!(!bytes.is_empty() && bytes == content.bytes(), "{name}");
+        }
+    }
+
+    #[test]
+    fn what_is_installed_runs() {
+        for real in all().iter().filter(|real| real.is_installed()) {
+            let directory = tempfile::tempdir().unwrap();
+            let output = run(real, directory.path());
+            assert!(output.status.success(), "{}: {output:?}", real.name);
+        }
+    }
+}
