@@ -1,7 +1,9 @@
-//! x86-64 instructions as this project sees them: where a block ends and how control leaves it.
+//! x86-64 instructions as this project sees them: where a block ends, how control leaves it, what an instruction reads and writes.
 //!
 //! Knows nothing of processes or files; `no_std`, because the engine inside the target uses it too.
 #![no_std]
+
+pub mod effects;
 
 use iced_x86::{Code, Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic, OpKind};
 
