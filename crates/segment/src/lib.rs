@@ -5,12 +5,14 @@
 //!
 //! Knows nothing of files and of how results are printed.
 
+mod chain;
 mod class;
 mod moves;
 mod policy;
 mod segmenter;
 mod set;
 
+pub use chain::Chains;
 pub use class::Class;
 pub use moves::{Code, Move, Moves};
 pub use policy::{IllegalPolicy, Policy};
