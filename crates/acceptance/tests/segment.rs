@@ -10,7 +10,11 @@ use workloads::{Exit, Variant};
 
 fn policies() -> Vec<Policy> {
     let given = Policy::default();
+    let learned = given.with(segment::Class::ForwardTaken, false).restructuring();
     let others = [
+        given.with_limits(255, 255).with_least_consistency(0.5).unwrap(),
+        learned,
+        learned.keeping_blocks().meeting_from(8),
         given.long(),
         given.two_conditional_jumps(),
         Policy::new(1, 1).unwrap(),
@@ -36,7 +40,7 @@ fn check(recorded: &Recorded) {
         let mut seen = HashMap::new();
         for trace in set.traces() {
             assert!((1..=policy.max_instructions()).contains(&trace.instructions), "{policy:?} {trace:x?}");
-            let key = (trace.start, trace.blocks.clone(), trace.instructions, trace.reason);
+            let key = (trace.stretches.clone(), trace.reason);
             assert_eq!(seen.insert(key, ()), None, "{policy:?} has it twice: {trace:x?}");
         }
         assert!(set.traces_for(0.9) <= set.traces().len() && set.coverage().is_sorted());
@@ -63,7 +67,7 @@ fn traces_of_one_instruction() {
     let recorded = Call::new(executable).recorded();
     let set = segmented(&recorded.trace, &[Policy::new(1, 1).unwrap()]).remove(0);
     let mut shown: HashMap<u64, u64> = HashMap::new();
-    set.traces().iter().for_each(|trace| *shown.entry(trace.start).or_default() += trace.occurrences);
+    set.traces().iter().for_each(|trace| *shown.entry(trace.start()).or_default() += trace.occurrences);
     let mut executed: HashMap<u64, u64> = HashMap::new();
     let (trace, mut merged) = (&recorded.trace, recorded.trace.merged());
     while let Some(batch) = merged.next_batch().unwrap() {
@@ -72,6 +76,67 @@ fn traces_of_one_instruction() {
         }
     }
     assert_eq!(shown, executed);
+}
+
+/// Every instruction that was executed, in a program with one thread and without signals.
+fn executed(trace: &Trace) -> Vec<(u64, isa::Transfer)> {
+    let (mut all, mut merged) = (Vec::new(), trace.merged());
+    while let Some(batch) = merged.next_batch().unwrap() {
+        for instruction in batch.steps().iter().flat_map(|step| trace.blocks().instructions(step)) {
+            let decoded = isa::decoder(instruction.address, instruction.bytes).decode();
+            all.push((instruction.address, isa::transfer(&decoded)));
+        }
+    }
+    all
+}
+
+/// Consistency, overlap and prediction by brute force: traces of sixteen instructions are pieces of the list of all instructions, and how probable it is that one instruction is
+/// followed by another can be counted there.
+#[test]
+fn consistency_and_overlap_are_as_counted() {
+    use segment::{Class, Edges, Listing, Overlap};
+    let call = Call::new(tool::required("perl")).args(["-e", "print join ',', sort map { $_ * 7 % 13 } 1 .. 40"]);
+    let recorded = call.recorded();
+    let (trace, executed) = (&recorded.trace, executed(&recorded.trace));
+    let (mut pairs, mut singles): (HashMap<(u64, u64), f64>, HashMap<u64, f64>) = Default::default();
+    for pair in executed.windows(2) {
+        *pairs.entry((pair[0].0, pair[1].0)).or_default() += 1.0;
+        *singles.entry(pair[0].0).or_default() += 1.0;
+    }
+    let consistency = |piece: &[(u64, isa::Transfer)]| {
+        let (mut product, mut calls) = (1.0, 0);
+        for pair in piece.windows(2) {
+            let is_matched = pair[0].1 == isa::Transfer::Return && calls > 0;
+            calls += i32::from(matches!(pair[0].1, isa::Transfer::Call { .. } | isa::Transfer::IndirectCall));
+            calls -= i32::from(is_matched);
+            product *= if is_matched { 1.0 } else { pairs[&(pair[0].0, pair[1].0)] / singles[&pair[0].0] };
+        }
+        product
+    };
+    let mut expected: HashMap<Vec<u64>, f64> = HashMap::new();
+    for piece in executed.chunks(16) {
+        expected.insert(piece.iter().map(|instruction| instruction.0).collect(), consistency(piece));
+    }
+    let policy = Policy::new(16, u32::MAX).unwrap().with(Class::Syscall, true).with(Class::Interrupt, true);
+    let set = segmented(trace, &[policy]).remove(0);
+    let (mut edges, mut moves, mut merged) = (Edges::default(), Moves::default(), trace.merged());
+    while let Some(batch) = merged.next_batch().unwrap() {
+        edges.moves(moves.of(trace.blocks(), batch));
+    }
+    let (listing, probabilities) = (Listing::new(trace.blocks()), edges.probabilities(trace.blocks()));
+    let address = |spot: segment::Spot| segment::Code::address(trace.blocks(), spot.block.0, spot.place);
+    for trace in set.traces() {
+        let spots = trace.stretches.iter().flat_map(|&stretch| listing.walk(stretch));
+        let path: Vec<u64> = spots.map(address).collect();
+        let expected = expected[&path];
+        let shown = probabilities.consistency(&listing, trace);
+        assert!((shown - expected).abs() < 1e-9 * expected, "{shown} {expected} {trace:x?}");
+    }
+    assert_eq!(set.traces().len(), expected.len());
+    let different: std::collections::HashSet<u64> = executed.iter().map(|instruction| instruction.0).collect();
+    let sum: usize = expected.keys().map(Vec::len).sum();
+    let overlap = Overlap::of(&listing, set.traces());
+    assert_eq!((overlap.instructions, overlap.different), (sum as u64, different.len() as u64));
 }
 
 fn run(arguments: &[&str], recorded: &Recorded) -> (Exit, String) {
@@ -92,6 +157,95 @@ fn live_is_as_recorded() {
     let finished = process::run(&mut command);
     assert_eq!(finished.exit, recorded.finished.exit);
     assert_eq!(finished.stdout_text(), recorded.finished.stdout_text().to_string() + &from_file);
+}
+
+/// The same traces as in a CSV file, in the same order, and what belongs together.
+fn check_parquet(path: &std::path::Path, csv: &str) {
+    use parquet::file::reader::{FileReader, SerializedFileReader};
+    use parquet::record::RowAccessor;
+    let reader = SerializedFileReader::new(std::fs::File::open(path).unwrap()).unwrap();
+    let rows: Vec<_> = reader.get_row_iter(None).unwrap().map(Result::unwrap).collect();
+    assert_eq!(rows.len() + 1, csv.lines().count());
+    for (row, line) in rows.iter().zip(csv.lines().skip(1)) {
+        let (start, outcomes) = (row.get_ulong(0).unwrap(), row.get_uint(3).unwrap());
+        let (instructions, cfis) = (row.get_uint(1).unwrap(), row.get_uint(2).unwrap());
+        let (reason, occurrences) = (row.get_string(4).unwrap(), row.get_ulong(5).unwrap());
+        assert_eq!(format!("{start:#x},{instructions},{cfis},{outcomes:#x},{reason},{occurrences}"), line);
+        let (consistency, chain, path) =
+            (row.get_double(6).unwrap(), row.get_uint(7).unwrap(), row.get_list(8).unwrap());
+        assert!(consistency > 0.0 && consistency <= 1.0, "{row}");
+        assert!((1..=instructions).contains(&chain), "{row}");
+        assert_eq!(format!("{}", path.elements()[0]), start.to_string());
+        assert!(path.len() <= 1 + instructions as usize, "{row}");
+    }
+}
+
+/// Caches and what is drawn.
+#[test]
+fn caches_and_plots() {
+    let executable = workloads::build("radiosity", Variant::Pie).unwrap();
+    let recorded = Call::new(executable).args(["2", "1"]).recorded();
+    let directory = tempfile::tempdir().unwrap();
+    let plots = directory.path().join("plots");
+    let caches = "16x4:lru,4096x4:lru,65536x64:lru,16x4:lfu,16x4:blocks";
+    let arguments = ["--policies", "given,fourth", "--restructure", "--cache", caches, "--json", "--plots"];
+    let (exit, text) = run(&[&arguments[..], &[plots.to_str().unwrap()]].concat(), &recorded);
+    assert_eq!(exit, Exit::Status(0), "{text}");
+    let report: serde_json::Value = serde_json::from_str(&text).unwrap();
+    let policies = report["policies"].as_array().unwrap();
+    assert_eq!(policies.len(), 17);
+    for policy in policies {
+        let (fetch, traces) = (&policy["fetch"], policy["traces"].as_u64().unwrap());
+        let hits = |cache: usize| fetch["caches"][cache]["hits"].as_u64().unwrap();
+        let executed = fetch["traces"].as_u64().unwrap();
+        // The last trace of a thread does not end, and is not fetched.
+        assert!(executed <= policy["occurrences"].as_u64().unwrap());
+        assert!(hits(0) <= hits(1) && hits(1) <= hits(2), "{fetch}");
+        // Every trace is not there once.
+        assert!(executed - hits(2) + 8 >= traces && executed - hits(2) <= traces + traces / 100, "{fetch}");
+        assert!(fetch["mispredicted"].as_u64().unwrap() + 8 >= traces, "{fetch}");
+    }
+    for (name, begin) in [
+        ("coverage.svg", "<svg"),
+        ("coverage.csv", "policy,"),
+        ("length-and-count.svg", "<svg"),
+        ("ratio.svg", "<svg"),
+        ("policies.csv", "policy,"),
+    ] {
+        assert!(std::fs::read_to_string(plots.join(name)).unwrap().starts_with(begin), "{name}");
+    }
+}
+
+/// The experiment over recorded traces and over a program: all tables are there, and sums are right.
+#[test]
+fn the_experiment() {
+    let executable = workloads::build("radiosity", Variant::Pie).unwrap();
+    let recorded = Call::new(executable).args(["2", "1"]).recorded();
+    let directory = tempfile::tempdir().unwrap();
+    let plots = directory.path().join("plots");
+    let mut command = Command::new(trackway());
+    command.args(["experiment", "segment", "--length", "2M", "--plots"]).arg(&plots).arg(&recorded.path);
+    let text = process::run(&mut command).stdout_text().to_string();
+    for number in 1..=15 {
+        assert!(text.contains(&format!("Table 7.{number}: ")), "{number}: {text}");
+        assert!(plots.join(format!("table-7-{number}.csv")).exists());
+    }
+    assert!(text.contains("Beyond the thesis") && plots.join("figure-7-4.svg").exists());
+    let mut command = Command::new(trackway());
+    command.args(["experiment", "segment", "--length", "1M", "--json", "--programs", "perl,sort"]);
+    let finished = process::run(&mut command);
+    let report: serde_json::Value = serde_json::from_str(&finished.stdout_text()).unwrap();
+    let programs = report.as_array().unwrap();
+    assert_eq!(programs.len(), 2);
+    for program in programs {
+        assert_eq!(program["instructions"], 1_000_000);
+        for (kind, count) in [("first", 32), ("second", 2), ("third", 2), ("fourth", 16)] {
+            assert_eq!(program[kind].as_array().unwrap().len(), count);
+        }
+    }
+    let mut command = Command::new(trackway());
+    let finished = process::run(command.args(["experiment", "segment", "--programs", "nothing"]));
+    assert!(finished.stderr_text().contains("there are bc, bzip2"), "{}", finished.stderr_text());
 }
 
 #[test]
@@ -115,6 +269,10 @@ fn the_command() {
         })
         .sum();
     assert_eq!(sum, 199_000);
+    let parquet = directory.path().join("traces.parquet");
+    let (exit, text) = run(&[&thesis[..], &["--dependences", "-o", parquet.to_str().unwrap()]].concat(), &recorded);
+    assert_eq!(exit, Exit::Status(0), "{text}");
+    check_parquet(&parquet, &csv);
     let (exit, text) = run(&["--policies", "first,second,third,fourth", "--json"], &recorded);
     assert!(exit == Exit::Status(0) && text.matches("\"max_norm_ratio\"").count() == 50, "{text}");
     for (arguments, sentence) in [
@@ -124,6 +282,9 @@ fn the_command() {
         (&["--end", "ret"], "direct-call"),
         (&["-start", "5", "-stop", "5"], "-stop has to be larger"),
         (&["--policies", "first", "-o", "x.csv"], "one policy"),
+        (&["--consistency", "1.5"], "at most 1"),
+        (&["--cache", "100x4"], "1, 2, 4, 8 ... sets"),
+        (&["--path", "3"], "--cache"),
     ] {
         let (exit, text) = run(arguments, &recorded);
         assert!(matches!(exit, Exit::Status(1 | 2)) && text.contains(sentence), "{arguments:?}: {text}");

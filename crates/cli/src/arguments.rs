@@ -288,6 +288,7 @@ pub enum Format {
 pub enum Experiment {
     Mtrace(ExperimentMtrace),
     Port(port::ExperimentPort),
+    Segment(segment::ExperimentSegment),
 }
 
 /// Tables like 5.1 to 5.4 and 6.1 to 6.16 of Myers 2014: what the programs do, and what the four tools make of it.

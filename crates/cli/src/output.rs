@@ -104,6 +104,21 @@ impl From<trace::ReadError> for Stopped {
     }
 }
 
+/// Makes a directory for files, if it is not there.
+pub fn make_directory(directory: &Path) -> Result<(), Failure> {
+    std::fs::create_dir_all(directory).map_err(|error| Failure::writing(directory, &error))
+}
+
+/// Writes files, each with a name and a text, into a directory.
+pub fn write_files(directory: &Path, files: impl IntoIterator<Item = (String, String)>) -> Result<(), Stopped> {
+    for (name, text) in files {
+        let mut output = Output::open(Some(&directory.join(name)))?;
+        output.write(text.as_bytes())?;
+        output.finish()?;
+    }
+    Ok(())
+}
+
 impl Output {
     pub fn open(path: Option<&Path>) -> Result<Self, Failure> {
         let destination = match path {

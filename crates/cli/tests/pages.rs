@@ -53,7 +53,7 @@ fn the_page_of_mtrace() {
 
 #[test]
 fn the_page_of_segment() {
-    check_page(SEGMENT, &["segment"], &[]);
+    check_page(SEGMENT, &["segment"], &["experiment segment"]);
 }
 
 #[test]

@@ -7,14 +7,30 @@
 
 mod chain;
 mod class;
+mod edges;
+mod fetch;
+mod habit;
+mod judge;
+mod listing;
 mod moves;
+mod overlap;
 mod policy;
+mod predictor;
 mod segmenter;
 mod set;
+mod trace_cache;
+mod tree;
 
 pub use chain::Chains;
 pub use class::Class;
+pub use edges::{Edges, Probabilities};
+pub use fetch::{Asked, Fetch, Supplied};
+pub use judge::{Score, hamming_distance, max_norm_ratios, pareto_front};
+pub use listing::{Listing, Spot};
 pub use moves::{Code, Move, Moves};
+pub use overlap::Overlap;
 pub use policy::{IllegalPolicy, Policy};
-pub use segmenter::Segmenter;
-pub use set::{Reason, Trace, TraceSet};
+pub use predictor::LONGEST_PATH;
+pub use segmenter::{Executed, Segmenter, Watch};
+pub use set::{Reason, Stretch, Trace, TraceSet};
+pub use trace_cache::{IllegalShape, Replacement, Shape};

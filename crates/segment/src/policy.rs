@@ -5,17 +5,31 @@ use thiserror::Error;
 use crate::class::Class;
 
 /// When a trace ends, and how much each class of control-flow instructions counts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Policy {
     max_instructions: u32,
     max_cfis: u32,
     /// Whether a class may stand inside a trace; otherwise it is the last of it.
     inside: [bool; Class::COUNT],
     weights: [u32; Class::COUNT],
+    learning: Learning,
+    keeps_blocks: bool,
+    meets_from: Option<u32>,
+}
+
+/// What is learned of branches while traces are made, and used for those that come.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+enum Learning {
+    #[default]
+    Nothing,
+    /// A trace ends where it would become less probable than this.
+    Consistency(f32),
+    /// Each branch is judged by itself.
+    Habits,
 }
 
 /// A policy that makes no traces.
-#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[derive(Clone, Debug, PartialEq, Error)]
 pub enum IllegalPolicy {
     #[error("a trace has at least one instruction: 1 to {}", u32::MAX)]
     NoInstructions,
@@ -23,6 +37,8 @@ pub enum IllegalPolicy {
     NoCfis,
     #[error("flags are eleven numbers, 0 or 1, with commas between them, such as 0,1,1,1,1,1,1,1,1,1,1: {0}")]
     Flags(String),
+    #[error("consistency is more than 0 and at most 1: {0}")]
+    Consistency(f32),
 }
 
 /// The thesis's eleven flags, in order. The second was once that of interrupts.
@@ -43,8 +59,15 @@ const FLAGS: [Class; 11] = [
 impl Default for Policy {
     /// 32 instructions, 4 control-flow instructions, everything but system calls and traps inside; direct jumps do not count.
     fn default() -> Self {
-        let mut policy =
-            Self { max_instructions: 32, max_cfis: 4, inside: [true; Class::COUNT], weights: [1; Class::COUNT] };
+        let mut policy = Self {
+            max_instructions: 32,
+            max_cfis: 4,
+            inside: [true; Class::COUNT],
+            weights: [1; Class::COUNT],
+            learning: Learning::Nothing,
+            keeps_blocks: false,
+            meets_from: None,
+        };
         policy = policy.with(Class::Syscall, false).with(Class::Interrupt, false);
         policy.with_weight(Class::None, 0).with_weight(Class::DirectJump, 0)
     }
@@ -92,6 +115,35 @@ impl Policy {
         self
     }
 
+    /// A trace ends where its consistency would fall below `least`: the product of how probable it is, as far as has been seen, that each of its branches goes as it
+    /// did (Hadjipavlou 2025, section 8.3). Returns whose calls are in the trace are certain.
+    pub fn with_least_consistency(self, least: f32) -> Result<Self, IllegalPolicy> {
+        if least > 0.0 && least <= 1.0 {
+            Ok(Self { learning: Learning::Consistency(least), ..self })
+        } else {
+            Err(IllegalPolicy::Consistency(least))
+        }
+    }
+
+    /// Traces are made anew as branches become known: one that mostly goes the same way stands inside and does not count, and ends the trace when it goes another way. Of
+    /// others, and of those that were not seen often enough yet, the classes decide.
+    #[must_use]
+    pub fn restructuring(self) -> Self {
+        Self { learning: Learning::Habits, ..self }
+    }
+
+    /// A block that does not fit as a whole begins the next trace.
+    #[must_use]
+    pub fn keeping_blocks(self) -> Self {
+        Self { keeps_blocks: true, ..self }
+    }
+
+    /// A trace of at least so many instructions ends where other traces begin.
+    #[must_use]
+    pub fn meeting_from(self, least: u32) -> Self {
+        Self { meets_from: Some(least), ..self }
+    }
+
     #[must_use]
     pub fn max_instructions(&self) -> u32 {
         self.max_instructions
@@ -100,6 +152,34 @@ impl Policy {
     #[must_use]
     pub fn max_cfis(&self) -> u32 {
         self.max_cfis
+    }
+
+    #[must_use]
+    #[inline]
+    pub fn learns(&self) -> bool {
+        !matches!(self.learning, Learning::Nothing)
+    }
+
+    #[must_use]
+    pub fn least_consistency(&self) -> Option<f32> {
+        if let Learning::Consistency(least) = self.learning { Some(least) } else { None }
+    }
+
+    #[must_use]
+    pub fn restructures(&self) -> bool {
+        self.learning == Learning::Habits
+    }
+
+    #[must_use]
+    #[inline]
+    pub fn keeps_blocks(&self) -> bool {
+        self.keeps_blocks
+    }
+
+    #[must_use]
+    #[inline]
+    pub fn meets_from(&self) -> Option<u32> {
+        self.meets_from
     }
 
     #[must_use]
@@ -120,6 +200,19 @@ impl Policy {
         FLAGS.map(|class| if self.is_inside(class) { '1' } else { '0' }).iter().collect()
     }
 
+    /// What it has beside limits and flags, in words.
+    #[must_use]
+    pub fn rules(&self) -> String {
+        let learning = match self.learning {
+            Learning::Nothing => None,
+            Learning::Consistency(least) => Some(format!("consistency {least}")),
+            Learning::Habits => Some("restructure".to_owned()),
+        };
+        let blocks = self.keeps_blocks.then(|| "keep blocks".to_owned());
+        let meets = self.meets_from.map(|least| format!("meet {least}"));
+        learning.into_iter().chain(blocks).chain(meets).collect::<Vec<_>>().join(", ")
+    }
+
     /// The 32 of the first experiment: returns, direct calls, indirect calls, direct conditional jumps and indirect jumps, inside or not.
     #[must_use]
     pub fn first_experiment() -> Vec<Self> {
@@ -133,6 +226,11 @@ impl Policy {
             Class::CONDITIONAL.into_iter().fold(policy, |policy, class| policy.with(class, bit(3)))
         };
         (0..32).map(make).collect()
+    }
+
+    #[must_use]
+    pub fn with_limits(self, max_instructions: u32, max_cfis: u32) -> Self {
+        Self { max_instructions: max_instructions.max(1), max_cfis: max_cfis.max(1), ..self }
     }
 
     /// With up to 255 instructions, as in the second experiment.

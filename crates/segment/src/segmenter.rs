@@ -1,81 +1,13 @@
-//! The traces of one policy, as a tree: from where a trace begins, each control-flow instruction leads to a node by where it went. A trace is a node that traces have
-//! ended at, so that it is found by its way and not by a hash of it; as a way is mostly gone as it was gone the last time, most moves are a comparison.
+//! Cuts what threads execute into traces by a [`Policy`].
 
 use hashbrown::HashMap;
 
 use crate::class::Class;
+use crate::habit::{Habits, Judgement};
 use crate::moves::{Code, Move};
 use crate::policy::Policy;
-use crate::set::{Reason, Trace, TraceSet};
-
-/// No node.
-const NONE: u32 = u32::MAX;
-
-/// A way from a node to the next: so many instructions, of which the last has this class, and what comes then.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-struct Way {
-    next: u64,
-    /// Above the eight bits of a [`Class`] or of a [`Cut`].
-    instructions: u64,
-}
-
-/// In place of a class: how a way ends that does not end with a control-flow instruction.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
-enum Cut {
-    /// There is no room for more instructions. What comes next is told by its block and its place there.
-    Full = 64,
-    /// Execution went on elsewhere.
-    Elsewhere,
-    /// Nothing more was executed.
-    End,
-}
-
-impl Way {
-    #[inline]
-    fn new(instructions: u32, class: u8, next: u64) -> Self {
-        Self { next, instructions: u64::from(instructions) << 8 | u64::from(class) }
-    }
-
-    /// Its instructions.
-    fn run(&self) -> u64 {
-        self.instructions >> 8
-    }
-}
-
-#[derive(Clone, Debug)]
-struct Node {
-    /// The way that was gone last, and where it led.
-    last_way: Way,
-    last: u32,
-    /// Where the next trace begins if one ends here; [`NONE`] if that is not known yet.
-    successor: u32,
-    /// Traces that have ended here.
-    occurrences: u64,
-    /// The way here; at the beginning of a trace, `next` is where it begins.
-    way: Way,
-    before: u32,
-    /// Of the whole trace.
-    instructions: u32,
-    cfis: u32,
-    reason: Reason,
-}
-
-impl Node {
-    fn start(address: u64) -> Self {
-        Self {
-            last_way: Way::default(),
-            last: NONE,
-            successor: NONE,
-            occurrences: 0,
-            way: Way::new(0, 0, address),
-            before: NONE,
-            instructions: 0,
-            cfis: 0,
-            reason: Reason::End,
-        }
-    }
-}
+use crate::set::{Reason, Stretch, TraceSet};
+use crate::tree::{Cut, Length, NONE, Tree, Way};
 
 /// A trace that a thread is in.
 #[derive(Clone, Copy, Debug)]
@@ -88,26 +20,88 @@ struct Place {
     cfis: u32,
     /// What comes next, as far as anybody knows.
     next: u64,
+    /// How probable it was to come here from the start, if the policy asks.
+    consistency: f32,
+    /// Calls in the trace whose returns have not come yet, if the policy asks.
+    calls: u32,
 }
 
 impl Place {
-    const NOWHERE: Self = Self { node: NONE, run: 0, instructions: 0, cfis: 0, next: 0 };
+    const NOWHERE: Self = Self { node: NONE, run: 0, instructions: 0, cfis: 0, next: 0, consistency: 1.0, calls: 0 };
+
+    #[inline]
+    fn take(&mut self, instructions: u32) {
+        self.run += instructions;
+        self.instructions += instructions;
+    }
+}
+
+/// Hears of every trace when it ends.
+pub trait Watch {
+    /// Whether there is anybody to hear.
+    const LISTENS: bool = true;
+    fn trace(&mut self, trace: &Executed<'_>);
+}
+
+impl Watch for () {
+    const LISTENS: bool = false;
+    fn trace(&mut self, _: &Executed<'_>) {}
+}
+
+/// A trace that was executed once more.
+pub struct Executed<'t> {
+    pub thread: u32,
+    /// Of the trace among all, from 0 in the order of their first execution.
+    pub number: u32,
+    tree: &'t Tree,
+    node: u32,
+}
+
+impl Executed<'_> {
+    #[must_use]
+    pub fn start(&self) -> u64 {
+        self.tree.begins_at(self.node)
+    }
+
+    #[must_use]
+    pub fn instructions(&self) -> u32 {
+        self.tree.instructions(self.node)
+    }
+
+    /// Calls less returns.
+    #[must_use]
+    pub fn calls(&self) -> i32 {
+        self.tree.calls(self.node)
+    }
+
+    #[must_use]
+    pub fn stretches(&self) -> Vec<Stretch> {
+        self.tree.stretches(self.node)
+    }
+}
+
+/// What the policy's learning says of a branch.
+enum Verdict {
+    /// The policy's classes decide.
+    AsTold,
+    /// It may stand inside, and does not count.
+    Inside,
+    Ends(Reason),
 }
 
 /// Cuts what threads execute into traces.
 #[derive(Clone, Debug)]
 pub struct Segmenter {
     policy: Policy,
-    nodes: Vec<Node>,
-    ways: HashMap<(u32, Way), u32>,
-    starts: HashMap<u64, u32>,
+    tree: Tree,
+    habits: Habits,
     places: HashMap<u32, Place>,
 }
 
 impl Segmenter {
     #[must_use]
     pub fn new(policy: Policy) -> Self {
-        Self { policy, nodes: Vec::new(), ways: HashMap::new(), starts: HashMap::new(), places: HashMap::new() }
+        Self { policy, tree: Tree::default(), habits: Habits::default(), places: HashMap::new() }
     }
 
     #[must_use]
@@ -117,167 +111,193 @@ impl Segmenter {
 
     /// Takes what a thread has executed next.
     pub fn moves(&mut self, thread: u32, moves: &[Move], code: &impl Code) {
-        let mut place = self.places.get(&thread).copied().unwrap_or(Place::NOWHERE);
-        moves.iter().for_each(|step| self.step(&mut place, step, code));
+        self.watched(thread, moves, code, &mut ());
+    }
+
+    /// The same, and tells of every trace that ends.
+    pub fn watched(&mut self, thread: u32, moves: &[Move], code: &impl Code, watch: &mut impl Watch) {
+        let place = self.places.get(&thread).copied().unwrap_or(Place::NOWHERE);
+        let mut cutting = Cutting { segmenter: self, thread, place, code, watch };
+        moves.iter().for_each(|step| cutting.step(step));
+        let place = cutting.place;
         self.places.insert(thread, place);
+    }
+
+    /// How often a branch was found to be steady, or no longer to be, if the policy learns.
+    #[must_use]
+    pub fn changes(&self) -> u64 {
+        self.habits.changes()
     }
 
     /// Nothing more is executed: what is begun is a trace, too.
     #[must_use]
     pub fn finish(mut self) -> TraceSet {
-        let places: Vec<Place> = self.places.drain().map(|(_, place)| place).collect();
-        for mut place in places {
-            if place.instructions > 0 {
-                self.go(&mut place, Cut::End as u8, 0);
-                self.end(&mut place, Reason::End);
+        for Place { node, run, instructions, cfis, .. } in self.places.into_values() {
+            if instructions > 0 {
+                let end = self.tree.go(
+                    node,
+                    Way::new(run, Cut::End as u8, Some(Reason::End), 0),
+                    Length { instructions, cfis },
+                );
+                self.tree.end_for_good(end);
             }
         }
-        TraceSet::new(self.traces())
+        TraceSet::new(self.tree.traces())
     }
+}
 
+/// A thread's moves on their way into the tree.
+struct Cutting<'a, C, W> {
+    segmenter: &'a mut Segmenter,
+    thread: u32,
+    place: Place,
+    code: &'a C,
+    watch: &'a mut W,
+}
+
+impl<C: Code, W: Watch> Cutting<'_, C, W> {
     #[inline]
-    fn step(&mut self, place: &mut Place, step: &Move, code: &impl Code) {
-        if place.next != step.first || place.node == NONE {
-            self.arrive(place, step.first);
+    fn step(&mut self, step: &Move) {
+        if self.place.next != step.first || self.place.node == NONE {
+            self.arrive(step.first);
         }
         let (mut left, mut offset) = (step.instructions, step.offset);
-        let max = self.policy.max_instructions();
-        while left > max - place.instructions {
-            let room = max - place.instructions;
-            (left, offset) = (left - room, offset + room);
-            self.fill(place, room, step.block, offset, code);
+        let max = self.segmenter.policy.max_instructions();
+        if left > max - self.place.instructions {
+            if self.segmenter.policy.keeps_blocks() && self.place.instructions > 0 {
+                self.fill(step.block, offset);
+            }
+            while left > max - self.place.instructions {
+                let room = max - self.place.instructions;
+                (left, offset) = (left - room, offset + room);
+                self.place.take(room);
+                self.fill(step.block, offset);
+            }
         }
-        place.run += left;
-        place.instructions += left;
-        place.next = step.next;
+        self.place.take(left);
+        self.place.next = step.next;
         if step.class != Class::None {
-            self.control(place, step);
-        } else if place.instructions == max {
-            self.fill(place, 0, step.block, offset + left, code);
+            self.control(step);
+        } else if self.place.instructions == max {
+            self.fill(step.block, offset + left);
         }
     }
 
     /// Execution is at `first`, which is not where it should be, or which is where it begins.
     #[cold]
-    fn arrive(&mut self, place: &mut Place, first: u64) {
-        if place.node == NONE {
-            *place = Place { node: self.start(first), next: first, ..Place::NOWHERE };
-        } else if place.instructions == 0 {
-            place.node = self.start(first);
+    fn arrive(&mut self, first: u64) {
+        if self.place.node == NONE {
+            self.place = Place { node: self.segmenter.tree.start(first), next: first, ..Place::NOWHERE };
+        } else if self.place.instructions == 0 {
+            self.place.node = self.segmenter.tree.start(first);
         } else {
-            self.go(place, Cut::Elsewhere as u8, first);
+            self.go(Cut::Elsewhere as u8, None, first);
         }
     }
 
-    /// So many instructions more, and there is no room in the trace; the next one begins with this one of a block.
-    fn fill(&mut self, place: &mut Place, room: u32, block: u32, offset: u32, code: &impl Code) {
-        place.run += room;
-        place.instructions += room;
-        self.go(place, Cut::Full as u8, u64::from(block) << 32 | u64::from(offset));
-        let node = place.node;
-        if self.nodes[node as usize].successor == NONE {
-            self.nodes[node as usize].successor = self.start(code.address(block, offset));
+    /// There is no room in the trace; the next one begins with this instruction of a block.
+    fn fill(&mut self, block: u32, offset: u32) {
+        // Behind a control-flow instruction, the trace has already come to where it ends.
+        if self.place.run > 0 {
+            self.go(Cut::Full as u8, Some(Reason::MaxInstructions), u64::from(block) << 32 | u64::from(offset));
         }
-        self.end(place, Reason::MaxInstructions);
+        let code = self.code;
+        self.end(Reason::MaxInstructions, || code.address(block, offset));
     }
 
     /// The last instruction is one of control flow.
     #[inline]
-    fn control(&mut self, place: &mut Place, step: &Move) {
-        place.cfis += self.policy.weight(step.class);
-        self.go(place, step.class as u8, step.next);
-        let reason = if !self.policy.is_inside(step.class) {
-            Reason::Class(step.class)
-        } else if place.cfis >= self.policy.max_cfis() && self.policy.weight(step.class) > 0 {
-            Reason::MaxCfis
-        } else if place.instructions == self.policy.max_instructions() {
-            Reason::MaxInstructions
+    fn control(&mut self, step: &Move) {
+        let policy = &self.segmenter.policy;
+        let verdict = if policy.learns() { self.learned(step) } else { Verdict::AsTold };
+        let policy = &self.segmenter.policy;
+        let weight = if matches!(verdict, Verdict::Inside) { 0 } else { policy.weight(step.class) };
+        let max_cfis = policy.max_cfis();
+        let is_inside = matches!(verdict, Verdict::Inside) || policy.is_inside(step.class);
+        self.place.cfis += weight;
+        let reason = if let Verdict::Ends(reason) = verdict {
+            Some(reason)
+        } else if !is_inside {
+            Some(Reason::Class(step.class))
+        } else if self.place.cfis >= max_cfis && weight > 0 {
+            Some(Reason::MaxCfis)
+        } else if self.place.instructions == self.segmenter.policy.max_instructions() {
+            Some(Reason::MaxInstructions)
         } else {
-            return;
+            self.meets(step.next).then_some(Reason::Meets)
         };
-        if self.nodes[place.node as usize].successor == NONE {
-            self.nodes[place.node as usize].successor = self.start(step.next);
+        self.go(step.class as u8, reason, step.next);
+        if let Some(reason) = reason {
+            self.end(reason, || step.next);
         }
-        self.end(place, reason);
+    }
+
+    /// What is known of the branch, and learns from it.
+    #[inline(never)]
+    fn learned(&mut self, step: &Move) -> Verdict {
+        let Self { segmenter: Segmenter { policy, habits, .. }, place, .. } = self;
+        match step.class {
+            Class::DirectJump => return Verdict::AsTold,
+            Class::DirectCall | Class::IndirectCall => place.calls += 1,
+            // Where it goes was settled when the call came into the trace.
+            Class::Return if place.calls > 0 => {
+                place.calls -= 1;
+                return if policy.restructures() { Verdict::Inside } else { Verdict::AsTold };
+            }
+            _ => {}
+        }
+        if step.class == Class::DirectCall || step.class == Class::Syscall || step.class == Class::Interrupt {
+            return Verdict::AsTold;
+        }
+        if let Some(least) = policy.least_consistency() {
+            let consistency = place.consistency * habits.probability(step.block, step.next);
+            if consistency < least {
+                return Verdict::Ends(Reason::Inconsistent);
+            }
+            place.consistency = consistency;
+            return Verdict::AsTold;
+        }
+        match habits.judgement(step.block, step.next) {
+            Judgement::Unknown | Judgement::Unsteady => Verdict::AsTold,
+            Judgement::Steady { as_usual: true } => Verdict::Inside,
+            Judgement::Steady { as_usual: false } => Verdict::Ends(Reason::Inconsistent),
+        }
+    }
+
+    /// Whether the trace is long enough to end before others begin, and others begin here.
+    #[inline]
+    fn meets(&self, next: u64) -> bool {
+        let Segmenter { policy, tree, .. } = &*self.segmenter;
+        policy.meets_from().is_some_and(|least| self.place.instructions >= least && tree.begun_at(next) >= BEGUN)
     }
 
     /// The trace ends where it is.
     #[inline]
-    fn end(&mut self, place: &mut Place, reason: Reason) {
-        let node = &mut self.nodes[place.node as usize];
-        node.occurrences += 1;
-        node.reason = reason;
-        *place = Place { node: node.successor, ..Place::NOWHERE };
-        place.next = self.nodes.get(place.node as usize).map_or(0, |start| start.way.next);
+    fn end(&mut self, reason: Reason, next: impl FnOnce() -> u64) {
+        let node = self.place.node;
+        let Segmenter { policy, tree, .. } = &mut *self.segmenter;
+        let (start, address) = tree.end(node, reason, next);
+        if policy.meets_from().is_some() {
+            tree.begin(start);
+        }
+        self.place = Place { node: start, next: address, ..Place::NOWHERE };
+        if W::LISTENS {
+            let number = tree.number(node);
+            self.watch.trace(&Executed { thread: self.thread, number, tree, node });
+        }
     }
 
     /// Goes on in the tree.
     #[inline]
-    fn go(&mut self, place: &mut Place, class: u8, next: u64) {
-        let way = Way::new(place.run, class, next);
-        place.run = 0;
-        let node = &self.nodes[place.node as usize];
-        place.node = if node.last_way == way && node.last != NONE { node.last } else { self.find(place, way) };
-    }
-
-    #[inline(never)]
-    fn find(&mut self, place: &Place, way: Way) -> u32 {
-        let from = place.node;
-        let new = self.nodes.len() as u32;
-        let to = *self.ways.entry((from, way)).or_insert(new);
-        if to == new {
-            let &Place { instructions, cfis, .. } = place;
-            self.nodes.push(Node { way, before: from, instructions, cfis, ..Node::start(0) });
-        }
-        let node = &mut self.nodes[from as usize];
-        (node.last_way, node.last) = (way, to);
-        to
-    }
-
-    /// The node that traces from `address` begin at.
-    fn start(&mut self, address: u64) -> u32 {
-        let new = self.nodes.len() as u32;
-        let start = *self.starts.entry(address).or_insert(new);
-        if start == new {
-            self.nodes.push(Node::start(address));
-        }
-        start
-    }
-
-    /// Where execution goes on behind a trace, and which way its last branch goes, is no part of it: nodes that differ in nothing else are one trace.
-    fn traces(&self) -> Vec<Trace> {
-        let mut places: HashMap<(u32, u64, Reason), usize> = HashMap::new();
-        let mut traces: Vec<Trace> = Vec::new();
-        for node in self.nodes.iter().filter(|node| node.occurrences > 0) {
-            let place = *places.entry((node.before, node.way.run(), node.reason)).or_insert(traces.len());
-            match traces.get_mut(place) {
-                Some(trace) => trace.occurrences += node.occurrences,
-                None => traces.push(self.trace(node)),
-            }
-        }
-        traces
-    }
-
-    fn trace(&self, node: &Node) -> Trace {
-        let (mut blocks, mut at) = (Vec::new(), node);
-        while let Some(before) = self.nodes.get(at.before as usize) {
-            // What comes behind the trace does not belong to it.
-            if !std::ptr::eq(at, node) {
-                blocks.push(at.way.next);
-            }
-            at = before;
-        }
-        blocks.reverse();
-        Trace {
-            start: at.way.next,
-            blocks,
-            instructions: node.instructions,
-            cfis: node.cfis,
-            reason: node.reason,
-            occurrences: node.occurrences,
-        }
+    fn go(&mut self, class: u8, end: Option<Reason>, next: u64) {
+        let Place { node, run, instructions, cfis, .. } = self.place;
+        self.place.node = self.segmenter.tree.go(node, Way::new(run, class, end, next), Length { instructions, cfis });
+        self.place.run = 0;
     }
 }
+
+/// Others begin somewhere when so many traces did.
+const BEGUN: u64 = 8;
 
 #[cfg(test)]
 mod tests {
@@ -313,7 +333,7 @@ mod tests {
             .finish()
             .traces()
             .iter()
-            .map(|trace| (trace.start, trace.instructions, trace.cfis, trace.reason, trace.occurrences))
+            .map(|trace| (trace.start(), trace.instructions, trace.cfis, trace.reason, trace.occurrences))
             .collect();
         let expected = [
             (0x100, 2, 1, Reason::Class(Class::DirectCall), 1),
@@ -325,37 +345,82 @@ mod tests {
     }
 
     /// One instruction at a time, and a list of everything that was executed.
-    #[derive(Debug, Default)]
+    #[derive(Default)]
     struct Naive {
         traces: Vec<(Vec<u64>, Reason)>,
+        now: Vec<u64>,
+        cfis: u32,
+        calls: u32,
+        product: f32,
+        begun: HashMap<u64, u64>,
+        habits: Habits,
     }
 
     impl Naive {
-        fn run(policy: &Policy, moves: &[Move]) -> Self {
-            let (mut naive, mut now, mut cfis) = (Self::default(), Vec::new(), 0);
-            for step in moves {
-                for place in 0..step.instructions {
-                    now.push(step.first + 4 * u64::from(place));
-                    let is_last = place + 1 == step.instructions && step.class != Class::None;
-                    let weight = if is_last { policy.weight(step.class) } else { 0 };
-                    cfis += weight;
-                    let reason = if is_last && !policy.is_inside(step.class) {
-                        Reason::Class(step.class)
-                    } else if weight > 0 && cfis >= policy.max_cfis() {
-                        Reason::MaxCfis
-                    } else if now.len() as u32 == policy.max_instructions() {
-                        Reason::MaxInstructions
-                    } else {
-                        continue;
-                    };
-                    naive.traces.push((std::mem::take(&mut now), reason));
-                    cfis = 0;
+        fn run(policy: &Policy, moves: &[Move]) -> Vec<(Vec<u64>, Reason)> {
+            let mut naive = Self { product: 1.0, ..Self::default() };
+            moves.iter().for_each(|step| naive.step(policy, step));
+            if !naive.now.is_empty() {
+                naive.traces.push((naive.now, Reason::End));
+            }
+            naive.traces
+        }
+
+        fn step(&mut self, policy: &Policy, step: &Move) {
+            let is_too_long = self.now.len() as u32 + step.instructions > policy.max_instructions();
+            if policy.keeps_blocks() && is_too_long && !self.now.is_empty() {
+                self.end(Reason::MaxInstructions, step.first);
+            }
+            for place in 0..step.instructions {
+                let address = step.first + 4 * u64::from(place);
+                self.now.push(address);
+                let is_last = place + 1 == step.instructions && step.class != Class::None;
+                let next = if is_last { step.next } else { address + 4 };
+                let reason = if is_last { self.control(policy, step) } else { None };
+                let is_full = self.now.len() as u32 == policy.max_instructions();
+                let meets = |least| {
+                    self.now.len() as u32 >= least && self.begun.get(&next).is_some_and(|&begun| begun >= BEGUN)
+                };
+                if let Some(reason) = reason.or(is_full.then_some(Reason::MaxInstructions)) {
+                    self.end(reason, next);
+                } else if is_last && policy.meets_from().is_some_and(meets) {
+                    self.end(Reason::Meets, next);
                 }
             }
-            if !now.is_empty() {
-                naive.traces.push((now, Reason::End));
+        }
+
+        fn end(&mut self, reason: Reason, next: u64) {
+            self.traces.push((std::mem::take(&mut self.now), reason));
+            (self.cfis, self.calls, self.product) = (0, 0, 1.0);
+            *self.begun.entry(next).or_default() += 1;
+        }
+
+        fn control(&mut self, policy: &Policy, step: &Move) -> Option<Reason> {
+            let matched = step.class == Class::Return && self.calls > 0;
+            self.calls += u32::from(matches!(step.class, Class::DirectCall | Class::IndirectCall));
+            self.calls -= u32::from(matched);
+            let branches = !matched
+                && !matches!(step.class, Class::DirectJump | Class::DirectCall | Class::Syscall | Class::Interrupt);
+            let mut is_free = false;
+            if let Some(least) = policy.least_consistency().filter(|_| branches) {
+                self.product *= self.habits.probability(step.block, step.next);
+                if self.product < least {
+                    return Some(Reason::Inconsistent);
+                }
             }
-            naive
+            if policy.restructures() {
+                match branches.then(|| self.habits.judgement(step.block, step.next)) {
+                    Some(Judgement::Steady { as_usual: true }) => is_free = true,
+                    Some(Judgement::Steady { .. }) => return Some(Reason::Inconsistent),
+                    _ => is_free = matched,
+                }
+            }
+            let weight = if is_free { 0 } else { policy.weight(step.class) };
+            self.cfis += weight;
+            if !is_free && !policy.is_inside(step.class) {
+                return Some(Reason::Class(step.class));
+            }
+            (weight > 0 && self.cfis >= policy.max_cfis()).then_some(Reason::MaxCfis)
         }
     }
 
@@ -379,6 +444,27 @@ mod tests {
             .collect()
     }
 
+    #[derive(Default)]
+    struct Numbers {
+        numbers: Vec<u32>,
+        paths: Vec<Vec<u64>>,
+    }
+
+    impl Watch for Numbers {
+        fn trace(&mut self, trace: &Executed<'_>) {
+            let addresses =
+                |stretch: &Stretch| (0..stretch.instructions).map(|place| 4 * u64::from(place)).collect::<Vec<_>>();
+            let path: Vec<u64> = trace
+                .stretches()
+                .iter()
+                .flat_map(|stretch| addresses(stretch).into_iter().map(|place| stretch.address + place))
+                .collect();
+            assert_eq!((trace.start(), trace.instructions()), (path[0], path.len() as u32));
+            self.numbers.push(trace.number);
+            self.paths.push(path);
+        }
+    }
+
     proptest! {
         /// The same traces as those of a segmenter that nobody could get wrong, each as often; and they are all that was executed.
         #[test]
@@ -386,6 +472,7 @@ mod tests {
             seed in proptest::collection::vec((0u32..10, any::<u8>(), any::<u8>()), 1..12),
             choices in proptest::collection::vec(any::<u8>(), 0..400),
             max_instructions in 1u32..40, max_cfis in 1u32..6, inside in any::<u16>(), heavy in any::<bool>(),
+            rule in 0..3, keeps_blocks in any::<bool>(), meets_from in proptest::option::of(0u32..20),
         ) {
             let moves = walk(&seed, &choices);
             let mut policy = Policy::new(max_instructions, max_cfis).unwrap();
@@ -393,19 +480,33 @@ mod tests {
                 policy = policy.with(class, inside >> class as u32 & 1 == 1);
             }
             let policy = if heavy { policy.with_weight(Class::ForwardTaken, 2).with_weight(Class::DirectJump, 1) } else { policy };
+            let policy = match rule {
+                0 => policy,
+                1 => policy.with_least_consistency(0.3).unwrap(),
+                _ => policy.restructuring(),
+            };
+            let policy = if keeps_blocks { policy.keeping_blocks() } else { policy };
+            let policy = meets_from.map_or(policy, |least| policy.meeting_from(least));
             let mut expected: HashMap<(Vec<u64>, Reason), u64> = HashMap::new();
             let naive = Naive::run(&policy, &moves);
-            naive.traces.iter().for_each(|trace| *expected.entry(trace.clone()).or_default() += 1);
-            let mut segmenter = Segmenter::new(policy);
+            naive.iter().for_each(|trace| *expected.entry(trace.clone()).or_default() += 1);
+            let (mut segmenter, mut watch) = (Segmenter::new(policy), Numbers::default());
             for part in moves.chunks(7) {
-                segmenter.moves(3, part, &Plain);
+                segmenter.watched(3, part, &Plain, &mut watch);
             }
+            // In the order in which they were executed, too; equal ones by equal numbers.
+            prop_assert!(watch.paths.iter().eq(naive.iter().filter(|(_, reason)| *reason != Reason::End).map(|(path, _)| path)));
+            let mut numbers = HashMap::new();
+            for (number, trace) in watch.numbers.iter().zip(&naive) {
+                prop_assert_eq!(*numbers.entry(trace).or_insert(*number), *number);
+            }
+            prop_assert_eq!(numbers.len(), watch.numbers.iter().collect::<hashbrown::HashSet<_>>().len());
             let set = segmenter.finish();
             let executed: u64 = moves.iter().map(|step| u64::from(step.instructions)).sum();
             prop_assert_eq!(set.instructions(), executed);
             let mut shown: HashMap<(u64, u32, Reason), u64> = HashMap::new();
             for trace in set.traces() {
-                *shown.entry((trace.start, trace.instructions, trace.reason)).or_default() += trace.occurrences;
+                *shown.entry((trace.start(), trace.instructions, trace.reason)).or_default() += trace.occurrences;
             }
             let mut same: HashMap<(u64, u32, Reason), u64> = HashMap::new();
             for ((path, reason), count) in &expected {

@@ -11,9 +11,25 @@ pub enum Reason {
     Class(Class),
     MaxInstructions,
     MaxCfis,
+    /// Its last branch is not known to go one way.
+    Inconsistent,
+    /// Other traces begin where it would have gone on.
+    Meets,
 }
 
 impl Reason {
+    /// What tells it from others, but for the class.
+    pub(crate) fn code(self) -> u8 {
+        match self {
+            Self::End => 1,
+            Self::Class(_) => 2,
+            Self::MaxInstructions => 3,
+            Self::MaxCfis => 4,
+            Self::Inconsistent => 5,
+            Self::Meets => 6,
+        }
+    }
+
     /// As the thesis's tool prints it.
     #[must_use]
     pub fn name(self) -> &'static str {
@@ -22,16 +38,26 @@ impl Reason {
             Self::Class(class) => class.name(),
             Self::MaxInstructions => "Max instructions reached",
             Self::MaxCfis => "Max control-flow instructions reached",
+            Self::Inconsistent => "Inconsistent branch",
+            Self::Meets => "Start of other traces",
         }
     }
+}
+
+/// Instructions in a row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Stretch {
+    /// Of the first of them.
+    pub address: u64,
+    /// None if execution was elsewhere before the first.
+    pub instructions: u32,
 }
 
 /// A trace, and how often it was executed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Trace {
-    pub start: u64,
-    /// Where it went behind each control-flow instruction but the last.
-    pub blocks: Vec<u64>,
+    /// Its way: one stretch from the start, and one from where each control-flow instruction went but the last.
+    pub stretches: Vec<Stretch>,
     pub instructions: u32,
     /// Control-flow instructions, as they count.
     pub cfis: u32,
@@ -40,6 +66,11 @@ pub struct Trace {
 }
 
 impl Trace {
+    #[must_use]
+    pub fn start(&self) -> u64 {
+        self.stretches.first().map_or(0, |stretch| stretch.address)
+    }
+
     /// Instructions that were executed in it.
     #[must_use]
     pub fn coverage(&self) -> u64 {
@@ -49,7 +80,7 @@ impl Trace {
     /// The thesis's hash of the way, which may be the same for different ways (Appendix B).
     #[must_use]
     pub fn branch_outcomes(&self) -> u32 {
-        self.blocks.iter().fold(0x1bad_c0de, |outcomes, address| {
+        self.stretches.iter().skip(1).fold(0x1bad_c0de, |outcomes, Stretch { address, .. }| {
             let hash = address ^ address >> 17 ^ address >> 34;
             outcomes ^ (hash.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ hash >> 33) as u32
         })
@@ -67,8 +98,8 @@ pub struct TraceSet {
 impl TraceSet {
     pub(crate) fn new(mut traces: Vec<Trace>) -> Self {
         traces.sort_by(|one, other| {
-            let key = |trace: &Trace| (std::cmp::Reverse(trace.coverage()), trace.start, trace.instructions);
-            key(one).cmp(&key(other)).then_with(|| one.blocks.cmp(&other.blocks))
+            let key = |trace: &Trace| (std::cmp::Reverse(trace.coverage()), trace.start(), trace.instructions);
+            key(one).cmp(&key(other)).then_with(|| one.stretches.cmp(&other.stretches))
         });
         let instructions = traces.iter().map(Trace::coverage).sum();
         let occurrences = traces.iter().map(|trace| trace.occurrences).sum();
@@ -114,6 +145,15 @@ impl TraceSet {
         }
     }
 
+    /// How many traces the thesis's tool would have taken for others: those with equal start, lengths, reason and hash of the way.
+    #[must_use]
+    pub fn aliases(&self) -> usize {
+        let key =
+            |trace: &Trace| (trace.start(), trace.instructions, trace.cfis, trace.reason, trace.branch_outcomes());
+        let different: hashbrown::HashSet<_> = self.traces.iter().map(key).collect();
+        self.traces.len() - different.len()
+    }
+
     /// The share of instructions that the first traces have, one after the other.
     pub fn coverage(&self) -> impl Iterator<Item = f64> + '_ {
         let all = self.instructions.max(1) as f64;
@@ -143,7 +183,8 @@ mod tests {
     use super::*;
 
     fn trace(start: u64, instructions: u32, occurrences: u64) -> Trace {
-        Trace { start, blocks: vec![start + 4], instructions, cfis: 1, reason: Reason::MaxCfis, occurrences }
+        let stretches = vec![Stretch { address: start, instructions }];
+        Trace { stretches, instructions, cfis: 1, reason: Reason::MaxCfis, occurrences }
     }
 
     #[test]
@@ -161,11 +202,12 @@ mod tests {
     /// Worked out by hand from Appendix B.
     #[test]
     fn the_hash_of_the_thesis() {
-        let empty = Trace { blocks: Vec::new(), ..trace(1, 1, 1) };
-        assert_eq!(empty.branch_outcomes(), 0x1bad_c0de);
-        let one = Trace { blocks: vec![1], ..trace(1, 1, 1) };
-        assert_eq!(one.branch_outcomes(), 0x1bad_c0de ^ 0x7f4a_7c15);
-        let both = Trace { blocks: vec![1, 1], ..trace(1, 1, 1) };
-        assert_eq!(both.branch_outcomes(), 0x1bad_c0de, "it forgets what it meets twice");
+        let through = |blocks: &[u64]| {
+            let stretches = [&[1], blocks].concat().into_iter().map(|address| Stretch { address, instructions: 1 });
+            Trace { stretches: stretches.collect(), ..trace(1, 1, 1) }.branch_outcomes()
+        };
+        assert_eq!(through(&[]), 0x1bad_c0de);
+        assert_eq!(through(&[1]), 0x1bad_c0de ^ 0x7f4a_7c15);
+        assert_eq!(through(&[1, 1]), 0x1bad_c0de, "it forgets what it meets twice");
     }
 }

@@ -5,9 +5,9 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{ArgGroup, Args, ValueEnum};
-use segment::Class;
+use segment::{Class, Replacement, Shape};
 
-use super::{parse_count, parse_positive_count, parse_seconds};
+use super::{Output, parse_count, parse_positive_count, parse_seconds};
 
 /// Flags of the thesis's tool that are names behind one dash.
 pub const NAMES: [&str; 5] = ["ins", "cfis", "flags", "start", "stop"];
@@ -65,6 +65,27 @@ pub struct Segment {
     /// How much a class counts among the control-flow instructions; 1, and 0 for direct jumps, unless told. May be given several times.
     #[arg(long, value_name = "CLASS=N", value_parser = parse_weight)]
     pub weight: Vec<(Classes, u32)>,
+    /// End a trace where its consistency would fall below P: the product of the probabilities, as far as they are known by then, that its branches go as they do.
+    #[arg(long, value_name = "P", conflicts_with = "restructure")]
+    pub consistency: Option<f32>,
+    /// Make traces anew as branches become known: those that mostly go one way stand inside and do not count; of others, classes decide.
+    #[arg(long)]
+    pub restructure: bool,
+    /// Begin a new trace with a block that would not fit as a whole.
+    #[arg(long)]
+    pub keep_blocks: bool,
+    /// End a trace of at least N instructions where other traces begin.
+    #[arg(long, value_name = "N")]
+    pub meet: Option<u32>,
+    /// Fetch traces from a cache of so many, in sets of so many ways; may be given several times, or with commas. The next trace is predicted.
+    #[arg(long, value_name = "TRACES[xWAYS][:lru|lfu|blocks]", value_parser = parse_cache, value_delimiter = ',')]
+    pub cache: Vec<Shape>,
+    /// How many traces the next one is predicted from, 1 to 15.
+    #[arg(long, value_name = "N", default_value_t = 7, value_parser = clap::value_parser!(u8).range(1..=15), requires = "cache")]
+    pub path: u8,
+    /// Look for the longest chain of data dependences in every trace, which tells its ILP.
+    #[arg(long)]
+    pub dependences: bool,
     /// Leave out what comes before this instruction (of all threads together). k, M, G: thousands, millions, thousands of millions.
     #[arg(long, visible_alias = "skip", value_name = "N", value_parser = parse_count, default_value = "0", hide_default_value = true)]
     pub start: u64,
@@ -77,15 +98,52 @@ pub struct Segment {
     /// Which policies, separated by commas: the one that is given, or those of the thesis's experiments.
     #[arg(long, value_enum, value_name = "WHICH", value_delimiter = ',', default_value = "given")]
     pub policies: Vec<Policies>,
-    /// Write every trace of the policy to a CSV file, as the thesis's tool does.
-    #[arg(short, long, value_name = "OUT.csv")]
+    /// Write every trace of the policy to a file: CSV as the thesis's tool writes it, or Parquet with more columns if the name ends so.
+    #[arg(short, long, value_name = "OUT.csv|OUT.parquet")]
     pub output: Option<PathBuf>,
+    /// Write coverage curves, trace length over trace count with the Pareto front, and ratios as CSV and SVG into this directory.
+    #[arg(long, value_name = "DIR")]
+    pub plots: Option<PathBuf>,
     /// Print JSON instead of text.
     #[arg(long)]
     pub json: bool,
     /// The program and its arguments.
     #[arg(trailing_var_arg = true, value_name = "COMMAND")]
     pub command: Vec<OsString>,
+}
+
+/// Tables 7.1 to 7.15 and Figures 7.1 to 7.4 of Hadjipavlou 2025 with real programs: which control-flow instructions should end a trace.
+///
+/// Records each program (those of the usual list that are installed) with inputs of its own, cuts it into traces by the policies of the four experiments, and goes
+/// beyond them: policies that learn, traces that overlap less, data dependences, trace caches and a predictor of traces. Takes about five minutes on two cores.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  trackway experiment segment --plots segment                     every table also as CSV, every figure as SVG
+  trackway experiment segment --programs perl,gcc,xz --json -o segment.json
+  trackway experiment segment a.trk b.trk                         traces that were recorded before")]
+pub struct ExperimentSegment {
+    /// Recorded traces, instead of programs.
+    #[arg(value_name = "FILE.trk", conflicts_with = "programs")]
+    pub traces: Vec<PathBuf>,
+    /// Which programs, of bc, bzip2, convert, gcc, gnugo, gzip, jq, lua, mawk, openssl, perl, php, povray, python, ruby, sort, sqlite, x264, xz, zstd; those that are
+    /// installed unless told.
+    #[arg(long, value_name = "NAMES", value_delimiter = ',')]
+    pub programs: Vec<String>,
+    /// How many instructions of each are looked at, behind the first N of --start.
+    #[arg(long, value_name = "N", value_parser = parse_positive_count, default_value = "100M")]
+    pub length: u64,
+    /// Leave out the first N instructions of each.
+    #[arg(long, value_name = "N", value_parser = parse_count, default_value = "0", hide_default_value = true)]
+    pub start: u64,
+    /// Write every table as CSV and every figure as SVG into this directory, which is made if need be.
+    #[arg(long, value_name = "DIRECTORY")]
+    pub plots: Option<PathBuf>,
+    /// Print JSON instead of tables.
+    #[arg(long)]
+    pub json: bool,
+    #[command(flatten)]
+    pub output: Output,
 }
 
 #[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
@@ -132,6 +190,19 @@ fn parse_weight(text: &str) -> Result<(Classes, u32), String> {
     Ok((parse_classes(class)?, weight.parse().map_err(|_| form())?))
 }
 
+/// Such as 1024, 1024x4 or 1024x4:lfu.
+fn parse_cache(text: &str) -> Result<Shape, String> {
+    let form = || {
+        "caches look like 1024x4:lru: so many traces, in sets of so many, and who gives way (lru, lfu, blocks)"
+            .to_owned()
+    };
+    let (sizes, replacement) = text.split_once(':').unwrap_or((text, "lru"));
+    let (traces, ways) = sizes.split_once('x').unwrap_or((sizes, "4"));
+    let replacement = Replacement::ALL.into_iter().find(|known| known.name() == replacement).ok_or_else(form)?;
+    let (traces, ways) = (traces.parse().map_err(|_| form())?, ways.parse().map_err(|_| form())?);
+    Shape::new(traces, ways, replacement).map_err(|error| error.to_string())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -141,6 +212,14 @@ mod tests {
         assert_eq!(parse_classes("return"), Ok(&[Class::Return][..]));
         assert_eq!(parse_weight("conditional=2"), Ok((&Class::CONDITIONAL[..], 2)));
         assert!(parse_classes("ret").unwrap_err().contains("direct-call"));
+        assert_eq!(
+            parse_cache("1024").map(|shape| (shape.traces(), shape.ways(), shape.replacement)),
+            Ok((1024, 4, Replacement::Lru))
+        );
+        assert_eq!(parse_cache("64x1:blocks").map(|shape| shape.replacement), Ok(Replacement::Blocks));
+        for wrong in ["", "x", "64x", "64x0", "60x4", "64:mru", "64x128"] {
+            assert!(parse_cache(wrong).is_err(), "{wrong}");
+        }
         assert!(parse_weight("return").is_err() && parse_weight("return=x").is_err());
     }
 }

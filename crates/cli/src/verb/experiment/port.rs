@@ -15,7 +15,7 @@ use crate::arguments::Input;
 use crate::arguments::port::ExperimentPort;
 use crate::digits::percent;
 use crate::failure::Failure;
-use crate::output::{Output, Stopped};
+use crate::output::{self, Output, Stopped};
 use crate::progress::Progress;
 use crate::select;
 use crate::verb::port::{Row, Survey, rows};
@@ -45,7 +45,7 @@ pub fn run(arguments: &ExperimentPort) -> Result<u8, Stopped> {
     }
     let mut output = Output::open(arguments.output.file.as_deref())?;
     if let Some(directory) = &arguments.plots {
-        std::fs::create_dir_all(directory).map_err(|error| Failure::writing(directory, &error))?;
+        output::make_directory(directory)?;
     }
     let (programs, thread_counts) = (once(&arguments.programs), once(&arguments.threads));
     let mut progress = Progress::new();
@@ -362,12 +362,7 @@ impl Study<'_> {
     fn write(&self, directory: &Path) -> Result<(), Stopped> {
         let tables = self.tables().into_iter().map(|(name, table)| (format!("{name}.csv"), table.csv()));
         let figures = self.figures().into_iter().map(|(name, svg)| (format!("{name}.svg"), svg));
-        for (name, text) in tables.chain(figures) {
-            let mut output = Output::open(Some(&directory.join(name)))?;
-            output.write(text.as_bytes())?;
-            output.finish()?;
-        }
-        Ok(())
+        output::write_files(directory, tables.chain(figures))
     }
 }
 

@@ -70,10 +70,27 @@ impl Place {
         self.directory().join(name).display().to_string()
     }
 
+    /// Runs ourselves on a program that finds this environment and nothing else.
+    pub fn trackway_alone(
+        &self,
+        words: &[&str],
+        command: &[String],
+        environment: &[(&str, &str)],
+    ) -> Result<f64, Failure> {
+        let mut own = self.own()?;
+        timed(own.args(words).args(command).env_clear().envs(environment.iter().copied()))
+    }
+
     /// Runs ourselves.
     pub fn trackway(&self, words: &[&str], command: &[&str]) -> Result<f64, Failure> {
+        timed(self.own()?.args(words).args(command))
+    }
+
+    fn own(&self) -> Result<Command, Failure> {
         let program = std::env::current_exe().map_err(|error| Failure::new(format!("we cannot be found: {error}")))?;
-        timed(Command::new(program).args(words).args(command).current_dir(self.directory()))
+        let mut own = Command::new(program);
+        own.current_dir(self.directory());
+        Ok(own)
     }
 }
 

@@ -3,7 +3,6 @@
 //!
 //! Programs are run directly, without a shell script or a driver that starts other processes, and with one thread where they
 //! can be told so.
-#![cfg_attr(not(test), expect(dead_code, reason = "no experiment records them yet"))]
 
 mod inputs;
 

@@ -1,0 +1,272 @@
+//! Chapter 7 of Hadjipavlou 2025 with real programs, and what the thesis leaves for later: policies that learn, overlap, dependences, caches of traces.
+
+mod beyond;
+mod tables;
+
+use std::path::Path;
+
+use ::segment::{Class, Moves, Policy, max_norm_ratios};
+use report::{Chart, Table};
+use serde::Serialize;
+use trace::Trace;
+
+use super::programs::Place;
+use super::real::{self, ENVIRONMENT, Real};
+use crate::arguments::Input;
+use crate::arguments::segment::ExperimentSegment;
+use crate::failure::Failure;
+use crate::output::{self, Output, Stopped};
+use crate::progress::Progress;
+use crate::select;
+use crate::verb::segment::cut::{Outcome, Wish, segment};
+use crate::verb::segment::figures::Figures;
+use crate::verb::segment::row::{Row, rows};
+
+/// A program, and what came of the experiments.
+struct Measured {
+    program: String,
+    moves: Moves,
+    /// The 32 policies of the first experiment, and which of them is best.
+    first: Vec<Outcome>,
+    best: usize,
+    /// The best one with 255 instructions.
+    long: Outcome,
+    /// With two direct conditional jumps.
+    two: Outcome,
+    /// With 16 choices of direct conditional jumps, and which of them is best.
+    fourth: Vec<Outcome>,
+    best_of_fourth: usize,
+    /// Policies that the thesis does not have, see [`beyond`].
+    beyond: Vec<Outcome>,
+}
+
+pub fn run(arguments: &ExperimentSegment) -> Result<u8, Stopped> {
+    let subjects = subjects(arguments)?;
+    let mut output = Output::open(arguments.output.file.as_deref())?;
+    if let Some(directory) = &arguments.plots {
+        output::make_directory(directory)?;
+    }
+    let mut progress = Progress::new();
+    let mut measured = Vec::new();
+    for subject in &subjects {
+        progress.tick(|| subject.name());
+        measured.push(subject.measure(arguments)?);
+    }
+    drop(progress);
+    let study = Study { measured };
+    if let Some(directory) = &arguments.plots {
+        study.write(directory)?;
+    }
+    if arguments.json {
+        output.json(&study.json())?;
+    } else {
+        let text: String = study.tables().iter().map(|(_, table)| table.text()).collect();
+        output.write(text.as_bytes())?;
+    }
+    output.finish()?;
+    Ok(0)
+}
+
+/// What is measured.
+enum Subject<'s> {
+    Program(&'static Real),
+    Recorded(&'s Path),
+}
+
+/// The traces or programs that are asked for, or all programs that are installed.
+fn subjects(arguments: &ExperimentSegment) -> Result<Vec<Subject<'_>>, Failure> {
+    if !arguments.traces.is_empty() {
+        return Ok(arguments.traces.iter().map(|path| Subject::Recorded(path)).collect());
+    }
+    if !arguments.programs.is_empty() {
+        return arguments.programs.iter().map(|name| Ok(Subject::Program(Real::find(name)?))).collect();
+    }
+    let (there, missing): (Vec<&Real>, Vec<&Real>) = real::all().iter().partition(|real| real.is_installed());
+    for real in &missing {
+        eprintln!("trackway: {} is left out: it is not installed (package {})", real.name, real.package);
+    }
+    if there.is_empty() {
+        let hint = format!("install {}", missing.iter().map(|real| real.package).collect::<Vec<_>>().join(", "));
+        return Err(Failure::new("none of the programs is installed").hint(hint));
+    }
+    Ok(there.into_iter().map(Subject::Program).collect())
+}
+
+impl Subject<'_> {
+    fn name(&self) -> String {
+        match self {
+            Self::Program(real) => real.name.to_owned(),
+            Self::Recorded(path) => path.file_stem().unwrap_or(path.as_os_str()).to_string_lossy().into_owned(),
+        }
+    }
+
+    fn measure(&self, arguments: &ExperimentSegment) -> Result<Measured, Stopped> {
+        match self {
+            Self::Program(real) => {
+                let place = Place::new()?;
+                let (file, command) = (place.path("program.trk"), real.prepare(place.directory())?);
+                let (start, length) = (arguments.start.to_string(), arguments.length.to_string());
+                let words = ["record", "-q", "--skip", &start, "--length", &length, "-o", &file, "--"];
+                place.trackway_alone(&words, &command, &ENVIRONMENT)?;
+                measure(self.name(), &Input { file: file.into(), thread: None, skip: 0, length: None })
+            }
+            Self::Recorded(path) => {
+                let (skip, length) = (arguments.start, Some(arguments.length));
+                measure(self.name(), &Input { file: (*path).to_owned(), thread: None, skip, length })
+            }
+        }
+    }
+}
+
+fn measure(program: String, input: &Input) -> Result<Measured, Stopped> {
+    let trace = select::open(input)?;
+    let cut = |policies: &[Policy], wish: &Wish| cut(&trace, input, policies, wish);
+    let first_policies = Policy::first_experiment();
+    let (first, moves) = cut(&first_policies, &Wish::default())?;
+    let best = best(&first);
+    let policy = first[best].policy;
+    let more: Vec<Policy> =
+        [policy.long(), policy.two_conditional_jumps()].into_iter().chain(policy.fourth_experiment()).collect();
+    let (mut more, _) = cut(&more, &Wish::default())?;
+    let fourth = more.split_off(2);
+    let missing = || Failure::new("a policy was lost");
+    let two = more.pop().ok_or_else(missing)?;
+    let long = more.pop().ok_or_else(missing)?;
+    let beyond = beyond::measure(policy, |policies, wish| Ok(cut(policies, wish)?.0))?;
+    let best_of_fourth = self::best(&fourth);
+    Ok(Measured { program, moves, first, best, long, two, fourth, best_of_fourth, beyond })
+}
+
+/// What came of policies; damage is no base for results.
+fn cut(trace: &Trace, input: &Input, policies: &[Policy], wish: &Wish) -> Result<(Vec<Outcome>, Moves), Stopped> {
+    let (cut, damage) = segment(trace, input, policies, wish)?;
+    match damage.first() {
+        Some(problem) => Err(Failure::new(format!("{}: {problem}", input.file.display())).into()),
+        None => Ok((cut.outcomes, cut.moves)),
+    }
+}
+
+/// The policy with the highest max-norm ratio; of equal ones, the last, which lets the most classes stand inside.
+fn best(outcomes: &[Outcome]) -> usize {
+    let ratios = ratios(outcomes);
+    (0..ratios.len()).max_by(|&one, &other| ratios[one].total_cmp(&ratios[other])).unwrap_or(0)
+}
+
+fn ratios<'o>(outcomes: impl IntoIterator<Item = &'o Outcome>) -> Vec<f64> {
+    max_norm_ratios(&outcomes.into_iter().map(Outcome::score).collect::<Vec<_>>())
+}
+
+/// The classes of the first experiment, by the thesis's names.
+const FIRST: [(&str, Class); 5] = [
+    ("RET", Class::Return),
+    ("DC", Class::DirectCall),
+    ("IC", Class::IndirectCall),
+    ("DCJ", Class::ForwardTaken),
+    ("IUJ", Class::IndirectJump),
+];
+
+/// Those of the fourth.
+const FOURTH: [(&str, Class); 4] = [
+    ("forward taken", Class::ForwardTaken),
+    ("forward not taken", Class::ForwardNotTaken),
+    ("backward taken", Class::BackwardTaken),
+    ("backward not taken", Class::BackwardNotTaken),
+];
+
+/// Whether classes may stand inside a policy's traces.
+fn inside(policy: &Policy, classes: &[(&str, Class)]) -> Vec<bool> {
+    classes.iter().map(|&(_, class)| policy.is_inside(class)).collect()
+}
+
+fn digits(inside: &[bool]) -> String {
+    inside.iter().map(|&inside| if inside { '1' } else { '0' }).collect()
+}
+
+/// All programs.
+struct Study {
+    measured: Vec<Measured>,
+}
+
+/// What is printed of a program, for programs.
+#[derive(Serialize)]
+struct ProgramRows {
+    program: String,
+    instructions: u64,
+    control_flow: serde_json::Map<String, serde_json::Value>,
+    first: Vec<Row>,
+    best: usize,
+    second: Vec<Row>,
+    third: Vec<Row>,
+    fourth: Vec<Row>,
+    best_of_fourth: usize,
+    beyond: Vec<Row>,
+}
+
+/// Gives a table a name for its file.
+type Named = (&'static str, Table);
+
+impl Study {
+    fn json(&self) -> Vec<ProgramRows> {
+        let rows = |own: &Measured| ProgramRows {
+            program: own.program.clone(),
+            instructions: own.first.first().map_or(0, |first| first.instructions),
+            control_flow: Class::ALL
+                .into_iter()
+                .skip(1)
+                .map(|class| (class.name().to_owned(), own.moves.executed(class).into()))
+                .collect(),
+            first: rows(&own.first),
+            best: own.best,
+            second: rows([&own.first[own.best], &own.long]),
+            third: rows([&own.first[own.best], &own.two]),
+            fourth: rows(&own.fourth),
+            best_of_fourth: own.best_of_fourth,
+            beyond: rows(&own.beyond),
+        };
+        self.measured.iter().map(rows).collect()
+    }
+
+    /// Writes every table as CSV and every figure as SVG.
+    fn write(&self, directory: &Path) -> Result<(), Stopped> {
+        let tables = self.tables().into_iter().map(|(name, table)| (format!("{name}.csv"), table.csv()));
+        let figures = self.measured.iter().flat_map(Measured::figures);
+        output::write_files(directory, tables.chain(figures).chain([("figure-7-4.svg".to_owned(), self.winners())]))
+    }
+
+    /// Programs by the ratio of their best policy.
+    fn ranked(&self) -> Vec<(&Measured, f64)> {
+        let mut ranked: Vec<(&Measured, f64)> =
+            self.measured.iter().map(|own| (own, ratios(&own.first)[own.best])).collect();
+        ranked.sort_by(|one, other| one.1.total_cmp(&other.1));
+        ranked
+    }
+
+    /// Figure 7.4.
+    fn winners(&self) -> String {
+        let ranked = self.ranked();
+        let chart = Chart::bars("Figure 7.4: the best policy of each program, ranked by max-norm ratio").log_y();
+        let best = |own: &Measured| own.first[own.best].score();
+        chart
+            .x("programs")
+            .y("instructions; traces; ratio")
+            .categories(ranked.iter().map(|(own, _)| &own.program))
+            .series("trace length", ranked.iter().map(|(own, _)| best(own).length).collect::<Vec<_>>())
+            .series("trace count", ranked.iter().map(|(own, _)| best(own).count).collect::<Vec<_>>())
+            .series("max-norm ratio", ranked.iter().map(|&(_, ratio)| ratio).collect::<Vec<_>>())
+            .svg()
+    }
+}
+
+impl Measured {
+    /// Figures 7.1 to 7.3 of the program.
+    fn figures(&self) -> Vec<(String, String)> {
+        let name = |own: &Outcome| digits(&inside(&own.policy, &FIRST));
+        let outcomes = self.first.iter().map(|own| (name(own), own)).collect();
+        let figures = Figures { subject: &self.program, outcomes };
+        vec![
+            (format!("figure-7-1-{}.svg", self.program), figures.coverage()),
+            (format!("figure-7-2-{}.svg", self.program), figures.length_and_count()),
+            (format!("figure-7-3-{}.svg", self.program), figures.ratio()),
+        ]
+    }
+}

@@ -1,0 +1,195 @@
+//! What the thesis leaves for later: policies that learn, traces that overlap less, dependences, and caches that traces are fetched from.
+
+use ::segment::{Class, Policy, Replacement, Shape};
+use report::Table;
+
+use super::{Measured, Named, Outcome, ratios};
+use crate::digits::percent;
+use crate::output::Stopped;
+use crate::verb::segment::cut::Wish;
+
+/// How many instructions caches have room for: the traces of each policy are as many as fit in.
+const ROOMS: [usize; 3] = [4096, 16_384, 65_536];
+const WAYS: usize = 4;
+/// How many traces the next one is predicted from.
+const PATH: usize = 7;
+
+/// Policies that are compared, beside `best`, the best of the first experiment.
+fn policies(best: Policy) -> Vec<(&'static str, Policy)> {
+    let given = Policy::default();
+    let guided = given.with(Class::BackwardNotTaken, false);
+    let ends = Class::CONDITIONAL.into_iter().fold(given, |policy, class| policy.with(class, false));
+    let free = |instructions| given.with_limits(instructions, 255);
+    let consistent = |instructions, least| free(instructions).with_least_consistency(least).unwrap_or(given);
+    let unsteady = [Class::Return, Class::IndirectCall, Class::IndirectJump];
+    let learned = unsteady.into_iter().fold(ends, |policy, class| policy.with(class, false)).restructuring();
+    vec![
+        ("best of the first experiment", best),
+        ("everything inside", given),
+        ("conditional jumps end", ends),
+        ("backward not taken ends", guided),
+        ("consistency 0.5", consistent(32, 0.5)),
+        ("consistency 0.8", consistent(32, 0.8)),
+        ("restructured", learned),
+        ("restructured, whole blocks", learned.keeping_blocks()),
+        ("restructured, 2 unsteady inside", given.with_limits(32, 2).restructuring().keeping_blocks()),
+        ("restructured, meet at 16", learned.keeping_blocks().meeting_from(16)),
+        ("restructured, meet at 8", learned.keeping_blocks().meeting_from(8)),
+        ("best of the first experiment, 255", best.long()),
+        ("backward not taken ends, 255", guided.long()),
+        ("consistency 0.5, 255", consistent(255, 0.5)),
+        ("restructured, 255", learned.long()),
+        ("restructured, meet at 16, 255", learned.long().keeping_blocks().meeting_from(16)),
+    ]
+}
+
+/// Caches with equal room for instructions, whatever the policy's traces are.
+fn caches(policy: &Policy) -> Vec<Shape> {
+    let traces = |room: usize| (room / (policy.max_instructions() as usize).next_power_of_two()).max(WAYS);
+    let shapes = ROOMS.iter().flat_map(|&room| {
+        Replacement::ALL.into_iter().filter_map(move |replacement| Shape::new(traces(room), WAYS, replacement).ok())
+    });
+    shapes.collect()
+}
+
+/// Cuts by all of them, those with the same limit together, as they have the same caches.
+pub(super) fn measure(
+    best: Policy,
+    cut: impl Fn(&[Policy], &Wish) -> Result<Vec<Outcome>, Stopped>,
+) -> Result<Vec<Outcome>, Stopped> {
+    let all: Vec<Policy> = policies(best).into_iter().map(|(_, policy)| policy).collect();
+    let mut outcomes = Vec::new();
+    for same in all.chunk_by(|one, other| one.max_instructions() == other.max_instructions()) {
+        let wish = Wish { caches: caches(&same[0]), path: PATH, dependences: true, keep: false };
+        outcomes.extend(cut(same, &wish)?);
+    }
+    Ok(outcomes)
+}
+
+fn names() -> Vec<&'static str> {
+    policies(Policy::default()).into_iter().map(|(name, _)| name).collect()
+}
+
+fn mean(numbers: impl Iterator<Item = f64> + Clone) -> f64 {
+    numbers.clone().sum::<f64>() / (numbers.count().max(1) as f64)
+}
+
+/// On average over all programs.
+fn average(measured: &[Measured], place: usize, figure: impl Fn(&Outcome) -> f64) -> f64 {
+    mean(measured.iter().map(|own| figure(&own.beyond[place])).collect::<Vec<_>>().into_iter())
+}
+
+/// The figures of one cache, per cent: hits, coverage, and instructions that are predicted as well.
+fn supplied(own: &Outcome, cache: usize) -> [f64; 3] {
+    let Some((asked, caches)) = &own.fetched else { return [0.0; 3] };
+    let Some((_, supplied)) = caches.get(cache) else { return [0.0; 3] };
+    [
+        percent(supplied.hits, asked.traces),
+        percent(supplied.instructions, asked.instructions),
+        percent(supplied.predicted, asked.instructions),
+    ]
+}
+
+fn mispredicted(own: &Outcome) -> f64 {
+    own.fetched.as_ref().map_or(0.0, |(asked, _)| percent(asked.mispredicted, asked.traces))
+}
+
+/// Instructions between two predictions that fail.
+fn between_failures(own: &Outcome) -> f64 {
+    own.fetched.as_ref().map_or(0.0, |(asked, _)| asked.instructions as f64 / asked.mispredicted.max(1) as f64)
+}
+
+pub(super) fn tables(measured: &[Measured]) -> Vec<Named> {
+    vec![
+        ("beyond-policies", policies_table(measured)),
+        ("beyond-prediction", prediction(measured)),
+        ("beyond-caches", caches_table(measured)),
+        ("beyond-programs", programs(measured)),
+    ]
+}
+
+fn policies_table(measured: &[Measured]) -> Table {
+    let heads = [
+        "policy",
+        "trace length",
+        "trace count",
+        "max-norm ratio",
+        "traces",
+        "consistency",
+        "overlap",
+        "hot overlap",
+        "ILP",
+        "aliases",
+    ];
+    let mut table = Table::new("Beyond the thesis: policies, averages over all programs", &heads);
+    let ratios: Vec<Vec<f64>> = measured.iter().map(|own| ratios(&own.beyond)).collect();
+    for (place, name) in names().into_iter().enumerate() {
+        let of = |figure: fn(&Outcome) -> f64| average(measured, place, figure);
+        let ratio = mean(ratios.iter().map(|ratios| ratios[place]));
+        table.row([
+            name.to_owned(),
+            format!("{:.2}", of(|own| own.trace_length)),
+            format!("{:.0}", of(|own| own.trace_count as f64)),
+            format!("{ratio:.2}"),
+            format!("{:.0}", of(|own| own.traces as f64)),
+            format!("{:.2}", of(|own| own.consistency)),
+            format!("{:.2}", of(|own| own.overlap[0].times())),
+            format!("{:.2}", of(|own| own.overlap[1].times())),
+            format!("{:.2}", of(|own| own.ilp.unwrap_or(0.0))),
+            format!("{:.0}", of(|own| own.aliases as f64)),
+        ]);
+    }
+    table
+}
+
+fn prediction(measured: &[Measured]) -> Table {
+    let heads = ["policy", "mispredicted %", "instructions between", "hits %", "coverage %", "supplied %"];
+    let room = ROOMS[1];
+    let caption = format!(
+        "Beyond the thesis: prediction of traces, and a cache with room for {room} instructions (LRU), averages"
+    );
+    let mut table = Table::new(&caption, &heads);
+    // Behind those of the smallest room.
+    let cache = Replacement::ALL.len();
+    for (place, name) in names().into_iter().enumerate() {
+        let rates = (0..3).map(|rate| average(measured, place, |own| supplied(own, cache)[rate]));
+        let predicted = [average(measured, place, mispredicted), average(measured, place, between_failures)];
+        let cells = predicted.into_iter().chain(rates).map(|rate| format!("{rate:.2}"));
+        table.row([name.to_owned()].into_iter().chain(cells));
+    }
+    table
+}
+
+fn caches_table(measured: &[Measured]) -> Table {
+    let all = ROOMS.iter().flat_map(|room| Replacement::ALL.map(|replacement| (room, replacement)));
+    let heads: Vec<String> =
+        all.map(|(room, replacement)| format!("{}k {}", room / 1024, replacement.name())).collect();
+    let heads: Vec<&str> = ["policy"].into_iter().chain(heads.iter().map(String::as_str)).collect();
+    let mut table =
+        Table::new("Beyond the thesis: instructions from caches, per cent, by room and replacement, averages", &heads);
+    for (place, name) in names().into_iter().enumerate() {
+        let cells = (0..heads.len() - 1).map(|cache| average(measured, place, |own| supplied(own, cache)[1]));
+        table.row([name.to_owned()].into_iter().chain(cells.map(|rate| format!("{rate:.2}"))));
+    }
+    table
+}
+
+/// Where restructuring helps.
+fn programs(measured: &[Measured]) -> Table {
+    let shown = ["best of the first experiment", "restructured", "restructured, meet at 8", "restructured, 255"];
+    let figures = ["length", "count", "supplied %"];
+    let heads = shown.iter().flat_map(|name| figures.map(|figure| format!("{name}: {figure}")));
+    let heads: Vec<String> = ["program".to_owned()].into_iter().chain(heads).collect();
+    let mut table =
+        Table::new("Beyond the thesis: program by program", &heads.iter().map(String::as_str).collect::<Vec<_>>());
+    let places: Vec<usize> = shown.iter().filter_map(|name| names().iter().position(|known| known == name)).collect();
+    for own in measured {
+        let cells = places.iter().flat_map(|&place| {
+            let outcome = &own.beyond[place];
+            let supplied = supplied(outcome, Replacement::ALL.len())[2];
+            [format!("{:.2}", outcome.trace_length), outcome.trace_count.to_string(), format!("{supplied:.2}")]
+        });
+        table.row([own.program.clone()].into_iter().chain(cells));
+    }
+    table
+}

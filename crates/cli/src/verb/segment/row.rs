@@ -1,0 +1,214 @@
+//! What is printed of policies.
+
+use report::Table;
+use segment::{Class, Moves, Score, max_norm_ratios, pareto_front};
+use serde::Serialize;
+
+use super::cut::{Cut, Outcome};
+use crate::digits::{grouped, percent};
+
+/// Of a policy.
+#[derive(Serialize)]
+pub struct Row {
+    max_instructions: u32,
+    max_cfis: u32,
+    flags: String,
+    /// What it has beside limits and flags.
+    rules: String,
+    instructions: u64,
+    /// Different traces, and how often traces were executed.
+    traces: usize,
+    occurrences: u64,
+    /// Traces that the thesis's tool would take for others.
+    aliases: usize,
+    trace_length: f64,
+    trace_count: usize,
+    max_norm_ratio: f64,
+    is_on_pareto_front: bool,
+    consistency: f64,
+    /// How many traces an instruction is in, on average: of all, and of those that "trace count" counts.
+    overlap: f64,
+    hot_overlap: f64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    ilp: Option<f64>,
+    /// How often a branch was judged anew.
+    judged_anew: u64,
+    reasons: serde_json::Map<String, serde_json::Value>,
+    /// So many traces have this share of all instructions.
+    coverage: Vec<(usize, f64)>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    fetch: Option<FetchRow>,
+}
+
+/// Of a predictor and caches.
+#[derive(Serialize)]
+struct FetchRow {
+    traces: u64,
+    mispredicted: u64,
+    misprediction_percent: f64,
+    caches: Vec<CacheRow>,
+}
+
+/// Of a cache.
+#[derive(Serialize)]
+struct CacheRow {
+    traces: usize,
+    ways: usize,
+    replacement: &'static str,
+    hits: u64,
+    hit_percent: f64,
+    /// Of instructions: from the cache, and predicted as well.
+    coverage_percent: f64,
+    supplied_percent: f64,
+}
+
+/// All that is printed for programs.
+#[derive(Serialize)]
+pub struct Report {
+    control_flow: serde_json::Map<String, serde_json::Value>,
+    policies: Vec<Row>,
+}
+
+impl Report {
+    pub fn new(cut: &Cut) -> Self {
+        let executed = |class: Class| (class.name().to_owned(), cut.moves.executed(class).into());
+        Self { control_flow: Class::ALL.into_iter().skip(1).map(executed).collect(), policies: rows(&cut.outcomes) }
+    }
+
+    pub fn text(&self, moves: &Moves) -> String {
+        let mut text = policies(&self.policies).text();
+        if self.policies.iter().any(|row| row.fetch.is_some()) {
+            text += &caches(&self.policies).text();
+        }
+        match &self.policies[..] {
+            [row] => text + &reasons(row).text() + &mix(moves).text(),
+            _ => text,
+        }
+    }
+}
+
+/// What is printed of policies side by side.
+pub fn rows<'o>(outcomes: impl IntoIterator<Item = &'o Outcome>) -> Vec<Row> {
+    let outcomes: Vec<&Outcome> = outcomes.into_iter().collect();
+    let scores: Vec<Score> = outcomes.iter().map(|own| own.score()).collect();
+    let judged = max_norm_ratios(&scores).into_iter().zip(pareto_front(&scores));
+    outcomes.iter().zip(judged).map(|(own, (ratio, is_on_front))| row(own, ratio, is_on_front)).collect()
+}
+
+fn row(own: &Outcome, max_norm_ratio: f64, is_on_pareto_front: bool) -> Row {
+    Row {
+        max_instructions: own.policy.max_instructions(),
+        max_cfis: own.policy.max_cfis(),
+        flags: own.policy.flags(),
+        rules: own.policy.rules(),
+        instructions: own.instructions,
+        traces: own.traces,
+        occurrences: own.occurrences,
+        aliases: own.aliases,
+        trace_length: own.trace_length,
+        trace_count: own.trace_count,
+        max_norm_ratio,
+        is_on_pareto_front,
+        consistency: own.consistency,
+        overlap: own.overlap[0].times(),
+        hot_overlap: own.overlap[1].times(),
+        ilp: own.ilp,
+        judged_anew: own.changes,
+        reasons: own.reasons.iter().map(|(reason, count)| (reason.name().to_owned(), (*count).into())).collect(),
+        coverage: own.coverage.clone(),
+        fetch: own.fetched.as_ref().map(|(asked, caches)| FetchRow {
+            traces: asked.traces,
+            mispredicted: asked.mispredicted,
+            misprediction_percent: percent(asked.mispredicted, asked.traces),
+            caches: caches
+                .iter()
+                .map(|(shape, supplied)| CacheRow {
+                    traces: shape.traces(),
+                    ways: shape.ways(),
+                    replacement: shape.replacement.name(),
+                    hits: supplied.hits,
+                    hit_percent: percent(supplied.hits, asked.traces),
+                    coverage_percent: percent(supplied.instructions, asked.instructions),
+                    supplied_percent: percent(supplied.predicted, asked.instructions),
+                })
+                .collect(),
+        }),
+    }
+}
+
+/// The head of columns that only some tables have.
+fn optional(is_there: bool, head: &'static str) -> Option<&'static str> {
+    is_there.then_some(head)
+}
+
+fn policies(rows: &[Row]) -> Table {
+    let instructions = rows.first().map_or(0, |row| row.instructions);
+    let (has_rules, has_ilp) = (rows.iter().any(|row| !row.rules.is_empty()), rows.iter().any(|row| row.ilp.is_some()));
+    let heads = ["flags", "ins", "cfis"].into_iter().chain(optional(has_rules, "rules"));
+    let heads = heads.chain(["traces", "executed", "trace length", "trace count", "max-norm ratio", "front"]);
+    let heads: Vec<&str> = heads.chain(["consistency", "overlap", "hot"]).chain(optional(has_ilp, "ILP")).collect();
+    let mut table = Table::new(&format!("{} instructions in traces", grouped(instructions)), &heads);
+    for row in rows {
+        let limits = [row.flags.clone(), row.max_instructions.to_string(), row.max_cfis.to_string()];
+        let rules = has_rules.then(|| row.rules.clone());
+        let counts = [grouped(row.traces as u64), grouped(row.occurrences)];
+        let judged =
+            [format!("{:.2}", row.trace_length), grouped(row.trace_count as u64), format!("{:.2}", row.max_norm_ratio)];
+        let front = if row.is_on_pareto_front { "*" } else { "" }.to_owned();
+        let shapes = [row.consistency, row.overlap, row.hot_overlap].map(|figure| format!("{figure:.2}"));
+        let ilp = has_ilp.then(|| row.ilp.map_or(String::new(), |ilp| format!("{ilp:.2}")));
+        let cells = limits.into_iter().chain(rules).chain(counts).chain(judged);
+        table.row(cells.chain([front]).chain(shapes).chain(ilp));
+    }
+    table
+}
+
+/// What came out of caches.
+fn caches(rows: &[Row]) -> Table {
+    let heads = [
+        "flags",
+        "ins",
+        "rules",
+        "traces",
+        "ways",
+        "replacement",
+        "hits %",
+        "coverage %",
+        "mispredicted %",
+        "supplied %",
+    ];
+    let mut table = Table::new("Traces from caches, predicted by the traces before them", &heads);
+    for (row, fetch) in rows.iter().filter_map(|row| Some((row, row.fetch.as_ref()?))) {
+        for cache in &fetch.caches {
+            let policy = [row.flags.clone(), row.max_instructions.to_string(), row.rules.clone()];
+            let shape = [cache.traces.to_string(), cache.ways.to_string(), cache.replacement.to_owned()];
+            let rates =
+                [cache.hit_percent, cache.coverage_percent, fetch.misprediction_percent, cache.supplied_percent];
+            table.row(policy.into_iter().chain(shape).chain(rates.map(|rate| format!("{rate:.2}"))));
+        }
+    }
+    table
+}
+
+/// Why traces ended.
+fn reasons(row: &Row) -> Table {
+    let mut table = Table::new("Why traces ended", &["reason", "times", "%"]);
+    let count = |count: &serde_json::Value| count.as_u64().unwrap_or(0);
+    let mut reasons: Vec<(&String, u64)> = row.reasons.iter().map(|(reason, times)| (reason, count(times))).collect();
+    reasons.sort_by_key(|&(_, times)| std::cmp::Reverse(times));
+    for (reason, times) in reasons {
+        table.row([reason.clone(), grouped(times), format!("{:.2}", percent(times, row.occurrences))]);
+    }
+    table
+}
+
+/// The control-flow instructions that were executed.
+fn mix(moves: &Moves) -> Table {
+    let mut table = Table::new("Control-flow instructions", &["class", "times", "%"]);
+    let all: u64 = Class::ALL.into_iter().skip(1).map(|class| moves.executed(class)).sum();
+    for class in Class::ALL.into_iter().skip(1).filter(|&class| moves.executed(class) > 0) {
+        let count = moves.executed(class);
+        table.row([class.name().to_owned(), grouped(count), format!("{:.2}", percent(count, all))]);
+    }
+    table
+}

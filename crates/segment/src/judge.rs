@@ -1,0 +1,64 @@
+//! Sets of traces side by side (Hadjipavlou 2025, sections 5.5, 7.1 and 7.2).
+
+/// What a set is judged by.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Score {
+    /// "Trace length".
+    pub length: f64,
+    /// "Trace count".
+    pub count: f64,
+}
+
+/// "Max-norm ratio": of each set, its length in parts of the largest over its count in parts of the largest.
+#[must_use]
+pub fn max_norm_ratios(scores: &[Score]) -> Vec<f64> {
+    let longest = scores.iter().map(|score| score.length).fold(0.0, f64::max);
+    let most = scores.iter().map(|score| score.count).fold(0.0, f64::max);
+    let ratio = |score: &Score| score.length / longest / (score.count / most);
+    scores.iter().map(|score| if score.length > 0.0 && score.count > 0.0 { ratio(score) } else { 0.0 }).collect()
+}
+
+/// Of each set, whether it is on the Pareto front: no other is at least as long with at most as many traces, and better in one of them.
+#[must_use]
+pub fn pareto_front(scores: &[Score]) -> Vec<bool> {
+    let beats = |one: &Score, other: &Score| one.length >= other.length && one.count <= other.count && one != other;
+    scores.iter().map(|score| !scores.iter().any(|other| beats(other, score))).collect()
+}
+
+/// In how many choices two configurations differ.
+#[must_use]
+pub fn hamming_distance(one: &[bool], other: &[bool]) -> usize {
+    one.iter().zip(other).filter(|(one, other)| one != other).count()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn scores(pairs: &[(f64, f64)]) -> Vec<Score> {
+        pairs.iter().map(|&(length, count)| Score { length, count }).collect()
+    }
+
+    /// The first row of Table 7.10, whose lengths and counts are those of Table 7.2 and their differences: 21.73 and 18.21, 329 and 307.
+    #[test]
+    fn the_ratios_of_the_thesis() {
+        let ratios = max_norm_ratios(&scores(&[(21.73, 329.0), (21.73 - 3.52, 329.0 - 22.0)]));
+        assert_eq!(ratios.iter().map(|ratio| format!("{ratio:.2}")).collect::<Vec<_>>(), ["1.00", "0.90"]);
+        // And of 507, where both get better.
+        let ratios = max_norm_ratios(&scores(&[(30.12, 403.0), (30.12 + 34.98, 403.0 - 339.0)]));
+        assert_eq!(ratios.iter().map(|ratio| format!("{ratio:.2}")).collect::<Vec<_>>(), ["0.46", "6.30"]);
+        assert_eq!(max_norm_ratios(&scores(&[(0.0, 0.0)])), [0.0]);
+    }
+
+    #[test]
+    fn the_front() {
+        let front =
+            pareto_front(&scores(&[(10.0, 5.0), (12.0, 5.0), (12.0, 9.0), (20.0, 9.0), (20.0, 9.0), (1.0, 1.0)]));
+        assert_eq!(front, [false, true, false, true, true, true]);
+    }
+
+    #[test]
+    fn distances() {
+        assert_eq!(hamming_distance(&[true, false, true], &[false, false, true]), 1);
+    }
+}
