@@ -27,8 +27,11 @@ fn segmented(trace: &Trace, policies: &[Policy]) -> Vec<TraceSet> {
     let mut segmenters: Vec<Segmenter> = policies.iter().map(|&policy| Segmenter::new(policy)).collect();
     let (mut moves, mut merged) = (Moves::default(), trace.merged());
     while let Some(batch) = merged.next_batch().unwrap() {
-        let moves = moves.of(trace.blocks(), batch);
-        segmenters.iter_mut().for_each(|segmenter| segmenter.moves(batch.thread(), moves, trace.blocks()));
+        moves.add(trace.blocks(), batch);
+        for (thread, moves) in moves.parts() {
+            segmenters.iter_mut().for_each(|segmenter| segmenter.moves(thread, moves, trace.blocks()));
+        }
+        moves.clear();
     }
     segmenters.into_iter().map(Segmenter::finish).collect()
 }
@@ -121,8 +124,9 @@ fn consistency_and_overlap_are_as_counted() {
     let set = segmented(trace, &[policy]).remove(0);
     let (mut edges, mut moves, mut merged) = (Edges::default(), Moves::default(), trace.merged());
     while let Some(batch) = merged.next_batch().unwrap() {
-        edges.moves(moves.of(trace.blocks(), batch));
+        moves.add(trace.blocks(), batch);
     }
+    moves.parts().for_each(|(_, moves)| edges.moves(moves));
     let (listing, probabilities) = (Listing::new(trace.blocks()), edges.probabilities(trace.blocks()));
     let address = |spot: segment::Spot| segment::Code::address(trace.blocks(), spot.block.0, spot.place);
     for trace in set.traces() {

@@ -1,7 +1,7 @@
 //! Classes of control-flow instructions (Hadjipavlou 2025, Table 2.1, and the flags of its tool).
 
 use isa::Transfer;
-use trace::{Leave, Step};
+use trace::Leave;
 
 /// What a step ends with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -68,11 +68,11 @@ impl Class {
         }
     }
 
-    /// Of a step whose block ends with an instruction at `last` that does `transfer`, and that was executed or not.
+    /// Of a step that executes its block to the end, where an instruction at `last` does `transfer`.
     #[must_use]
-    pub fn of(step: &Step, transfer: Transfer, last: u64, was_executed: bool) -> Self {
-        match (step.leave(), transfer) {
-            (Leave::Interrupted, Transfer::Trap) if was_executed => Self::Interrupt,
+    pub fn of(leave: Leave, transfer: Transfer, last: u64) -> Self {
+        match (leave, transfer) {
+            (Leave::Interrupted, Transfer::Trap) => Self::Interrupt,
             (Leave::Syscall, _) => Self::Syscall,
             (Leave::Taken, Transfer::Conditional { target }) if target > last => Self::ForwardTaken,
             (Leave::Taken, _) => Self::BackwardTaken,

@@ -1,7 +1,6 @@
 //! Steps, prepared for any number of policies.
 
-use isa::Transfer;
-use trace::{Batch, BlockIndex, Blocks};
+use trace::{Batch, Block, BlockIndex, Blocks, Leave};
 
 use crate::class::Class;
 
@@ -39,36 +38,76 @@ impl Code for Blocks {
 struct Tail {
     address: u64,
     instructions: u32,
-    /// Address of the last instruction, and what it does.
-    last: u64,
-    transfer: Transfer,
+    /// What a step ends with that executes the block to the end, by how it is left.
+    classes: [Class; LEAVES.len()],
 }
 
-/// Makes moves of batches; what is known of a block is found out once.
+/// By their numbers.
+const LEAVES: [Leave; 7] =
+    [Leave::NotTaken, Leave::Taken, Leave::Direct, Leave::Indirect, Leave::Syscall, Leave::Next, Leave::Interrupted];
+
+impl Tail {
+    const UNKNOWN: Self = Self { address: 0, instructions: 0, classes: [Class::None; LEAVES.len()] };
+
+    fn of(block: Block<'_>) -> Self {
+        let classes = LEAVES.map(|leave| Class::of(leave, block.transfer(), block.last()));
+        Self { address: block.address(), instructions: block.instruction_count(), classes }
+    }
+}
+
+/// Makes moves of batches and collects them: a policy that goes through many moves at once finds what it needs in near caches, and what others need is not in its way.
+/// What is known of a block is found out once.
 #[derive(Clone, Debug, Default)]
 pub struct Moves {
     tails: Vec<Tail>,
     moves: Vec<Move>,
+    /// Threads in turn, and where the moves of each end.
+    parts: Vec<(u32, usize)>,
     /// Moves by what they ended with.
     classes: [u64; Class::COUNT],
 }
 
+/// As many moves are gone through at once.
+const MANY: usize = 1 << 18;
+
 impl Moves {
     /// What a thread has executed next.
-    pub fn of(&mut self, blocks: &Blocks, batch: &Batch) -> &[Move] {
+    pub fn add(&mut self, blocks: &Blocks, batch: &Batch) {
         self.learn(blocks);
-        self.moves.clear();
-        let tails = &self.tails;
-        self.moves.extend(batch.steps().iter().filter_map(|step| {
-            let tail = tails.get(step.block().0 as usize)?;
-            let (block, offset) = (step.block().0, step.first());
+        let (tails, before) = (&self.tails, self.moves.len());
+        self.moves.extend(batch.steps().iter().map(|step| {
+            let (block, offset, instructions) = (step.block().0, step.first(), step.instructions());
+            let tail = tails.get(block as usize).unwrap_or(&Tail::UNKNOWN);
             let first = if offset == 0 { tail.address } else { blocks.address(block, offset) };
-            let was_executed = offset + step.instructions() == tail.instructions;
-            let class = Class::of(step, tail.transfer, tail.last, was_executed);
-            Some(Move { first, next: step.next(), instructions: step.instructions(), class, block, offset })
+            let leave = step.leave();
+            // Whoever is interrupted may not have come to the end.
+            let is_whole = leave != Leave::Interrupted || offset + instructions == tail.instructions;
+            let class = if is_whole { tail.classes[leave as usize] } else { Class::None };
+            Move { first, next: step.next(), instructions, class, block, offset }
         }));
-        self.moves.iter().for_each(|step| self.classes[step.class as usize] += 1);
-        &self.moves
+        self.moves[before..].iter().for_each(|step| self.classes[step.class as usize] += 1);
+        self.parts.push((batch.thread(), self.moves.len()));
+    }
+
+    /// Whether there are enough to go through.
+    #[must_use]
+    pub fn are_many(&self) -> bool {
+        self.moves.len() >= MANY
+    }
+
+    /// What was collected: what threads have executed, in turn.
+    pub fn parts(&self) -> impl Iterator<Item = (u32, &[Move])> {
+        self.parts.iter().scan(0, |first, &(thread, end)| {
+            let moves = &self.moves[*first..end];
+            *first = end;
+            Some((thread, moves))
+        })
+    }
+
+    /// All have gone through it.
+    pub fn clear(&mut self) {
+        self.moves.clear();
+        self.parts.clear();
     }
 
     /// Control-flow instructions that were executed so far, by class.
@@ -80,11 +119,18 @@ impl Moves {
     fn learn(&mut self, blocks: &Blocks) {
         let known = self.tails.len();
         let new = (known..blocks.len()).filter_map(|index| blocks.get(BlockIndex(u32::try_from(index).ok()?)));
-        self.tails.extend(new.map(|block| Tail {
-            address: block.address(),
-            instructions: block.instruction_count(),
-            last: block.last(),
-            transfer: block.transfer(),
-        }));
+        self.tails.extend(new.map(Tail::of));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_places() {
+        for (place, leave) in LEAVES.into_iter().enumerate() {
+            assert_eq!(leave as usize, place);
+        }
     }
 }

@@ -98,18 +98,29 @@ impl Cutting {
     }
 
     fn batch(&mut self, blocks: &Blocks, batch: &Batch) {
-        let (moves, thread) = (self.moves.of(blocks, batch), batch.thread());
-        self.edges.moves(moves);
+        self.moves.add(blocks, batch);
+        if self.moves.are_many() {
+            self.work(blocks);
+        }
+    }
+
+    /// Goes through what was collected.
+    fn work(&mut self, blocks: &Blocks) {
+        self.moves.parts().for_each(|(_, moves)| self.edges.moves(moves));
         for Job { segmenter, fetch } in &mut self.jobs {
-            match fetch {
-                Some(fetch) => segmenter.watched(thread, moves, blocks, fetch),
-                None => segmenter.moves(thread, moves, blocks),
+            for (thread, moves) in self.moves.parts() {
+                match fetch {
+                    Some(fetch) => segmenter.watched(thread, moves, blocks, fetch),
+                    None => segmenter.moves(thread, moves, blocks),
+                }
             }
         }
+        self.moves.clear();
     }
 
     /// Nothing more is executed.
     fn end(&mut self, blocks: &Blocks) {
+        self.work(blocks);
         let (listing, probabilities) = (Listing::new(blocks), self.edges.probabilities(blocks));
         let mut chains = self.wish.dependences.then(|| Chains::new(blocks));
         for Job { segmenter, fetch } in self.jobs.drain(..) {
