@@ -104,6 +104,18 @@ impl From<trace::ReadError> for Stopped {
     }
 }
 
+/// Refuses to write to the file that is read.
+pub fn is_apart(input: &Path, output: Option<&Path>) -> Result<(), Failure> {
+    let place = |path: &Path| std::fs::metadata(path).ok().map(|metadata| (metadata.dev(), metadata.ino()));
+    match output.and_then(place) {
+        Some(own) if place(input) == Some(own) => {
+            let sentence = format!("{} would be written over", input.display());
+            Err(Failure::new(sentence).hint("choose another name with -o"))
+        }
+        _ => Ok(()),
+    }
+}
+
 /// Makes a directory for files, if it is not there.
 pub fn make_directory(directory: &Path) -> Result<(), Failure> {
     std::fs::create_dir_all(directory).map_err(|error| Failure::writing(directory, &error))
@@ -130,14 +142,8 @@ impl Output {
 
     /// As [`Self::open`], for what is made of the file `input`, which must not be written over.
     pub fn beside(input: &Path, path: Option<&Path>) -> Result<Self, Failure> {
-        let place = |path: &Path| std::fs::metadata(path).ok().map(|metadata| (metadata.dev(), metadata.ino()));
-        match path {
-            Some(path) if place(path).is_some_and(|own| place(input) == Some(own)) => {
-                let sentence = format!("{} would be written over", input.display());
-                Err(Failure::new(sentence).hint("choose another name with -o"))
-            }
-            _ => Self::open(path),
-        }
+        is_apart(input, path)?;
+        Self::open(path)
     }
 
     /// Writes through `compressor` to the file `path`.

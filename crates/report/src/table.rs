@@ -16,6 +16,19 @@ impl Table {
         self.rows.push(cells.into_iter().collect());
     }
 
+    pub fn caption(&self) -> &str {
+        &self.caption
+    }
+
+    pub fn heads(&self) -> &[String] {
+        &self.rows[0]
+    }
+
+    /// Without the heads.
+    pub fn rows(&self) -> &[Vec<String>] {
+        &self.rows[1..]
+    }
+
     /// The first column is flush left, numbers are flush right.
     pub fn text(&self) -> String {
         let width =

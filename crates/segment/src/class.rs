@@ -68,6 +68,17 @@ impl Class {
         }
     }
 
+    /// Whether an instruction of this class can go more than one way.
+    #[must_use]
+    pub fn is_choice(self) -> bool {
+        !matches!(self, Self::None | Self::DirectJump | Self::DirectCall | Self::Syscall | Self::Interrupt)
+    }
+
+    #[must_use]
+    pub fn is_call(self) -> bool {
+        matches!(self, Self::DirectCall | Self::IndirectCall)
+    }
+
     /// Of a step that executes its block to the end, where an instruction at `last` does `transfer`.
     #[must_use]
     pub fn of(leave: Leave, transfer: Transfer, last: u64) -> Self {

@@ -4,7 +4,6 @@ use hashbrown::HashMap;
 use isa::Transfer;
 use trace::Blocks;
 
-use crate::class::Class;
 use crate::listing::Listing;
 use crate::moves::Move;
 use crate::set::Trace;
@@ -25,7 +24,7 @@ pub struct Edges {
 
 impl Edges {
     pub fn moves(&mut self, moves: &[Move]) {
-        for step in moves.iter().filter(|step| is_choice(step.class)) {
+        for step in moves.iter().filter(|step| step.class.is_choice()) {
             let place = step.block as usize;
             if place >= self.runs.len() {
                 self.runs.resize(place + 1, Run::default());
@@ -47,29 +46,27 @@ impl Edges {
         let mut all = Probabilities::default();
         for ((block, next), times) in counts.filter(|&(_, times)| times > 0) {
             let Some(block) = blocks.get(trace::BlockIndex(block)) else { continue };
-            *all.edges.entry((block.last(), next)).or_default() += times;
-            *all.branches.entry(block.last()).or_default() += times;
+            let branch = (block.image(), block.last());
+            *all.edges.entry((branch, next)).or_default() += times;
+            *all.branches.entry(branch).or_default() += times;
         }
         all
     }
 }
 
-/// Whether a branch can go more than one way.
-fn is_choice(class: Class) -> bool {
-    !matches!(class, Class::None | Class::DirectJump | Class::DirectCall | Class::Syscall | Class::Interrupt)
-}
-
 /// How probable it is that branches go where they go, over all that was executed.
 #[derive(Clone, Debug, Default)]
 pub struct Probabilities {
-    edges: HashMap<(u64, u64), u64>,
-    branches: HashMap<u64, u64>,
+    edges: HashMap<(Branch, u64), u64>,
+    branches: HashMap<Branch, u64>,
 }
 
+/// Image and address.
+type Branch = (u32, u64);
+
 impl Probabilities {
-    /// That the branch at an address goes to another; 1 if it has no choice.
-    #[must_use]
-    pub fn of(&self, branch: u64, next: u64) -> f64 {
+    /// That a branch goes to an address; 1 if it has no choice.
+    fn of(&self, branch: Branch, next: u64) -> f64 {
         let Some(&all) = self.branches.get(&branch) else { return 1.0 };
         self.edges.get(&(branch, next)).copied().unwrap_or(0) as f64 / all as f64
     }
@@ -80,20 +77,16 @@ impl Probabilities {
     pub fn consistency(&self, listing: &Listing<'_>, trace: &Trace) -> f64 {
         let (mut product, mut calls) = (1.0, 0_u32);
         for pair in trace.stretches.windows(2) {
-            let Some(last) = listing.walk(pair[0]).last() else { continue };
+            let Some(last) = listing.walk(trace.image, pair[0]).last() else { continue };
             let Some(block) = listing.blocks().get(last.block) else { continue };
             let transfer = if last.place + 1 == block.instruction_count() { block.transfer() } else { Transfer::Next };
-            match transfer {
-                Transfer::Call { .. } => calls += 1,
-                Transfer::Return if calls > 0 => calls -= 1,
-                Transfer::IndirectCall => {
-                    calls += 1;
-                    product *= self.of(block.last(), pair[1].address);
-                }
-                Transfer::Conditional { .. } | Transfer::Return | Transfer::IndirectJump => {
-                    product *= self.of(block.last(), pair[1].address);
-                }
-                Transfer::Next | Transfer::Jump { .. } | Transfer::Syscall | Transfer::Trap => {}
+            if transfer == Transfer::Return && calls > 0 {
+                calls -= 1;
+                continue;
+            }
+            calls += u32::from(matches!(transfer, Transfer::Call { .. } | Transfer::IndirectCall));
+            if transfer.ends_block() {
+                product *= self.of((block.image(), block.last()), pair[1].address);
             }
         }
         product

@@ -12,11 +12,11 @@ struct Known {
     start: u64,
     instructions: u32,
     calls: i32,
-    /// Numbers of its blocks.
+    /// Numbers of its stretches, which are its blocks unless it begins inside one.
     blocks: Vec<u32>,
 }
 
-/// What was fetched with one cache.
+/// What came out of one cache.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Supplied {
     /// Traces that were in the cache.
@@ -27,7 +27,7 @@ pub struct Supplied {
     pub predicted: u64,
 }
 
-/// What was executed.
+/// What was to be fetched.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Asked {
     pub traces: u64,
@@ -82,7 +82,8 @@ impl Fetch {
             let new = self.blocks.len() as u32;
             *self.blocks.entry(address).or_insert(new)
         };
-        let blocks = stretches.iter().map(|stretch| number(stretch.address)).collect();
+        let stretches = stretches.iter().filter(|stretch| stretch.instructions > 0);
+        let blocks = stretches.map(|stretch| number(stretch.address)).collect();
         let (start, instructions, calls) = (trace.start(), trace.instructions(), trace.calls());
         self.known.push(Known { start, instructions, calls, blocks });
     }
@@ -104,7 +105,7 @@ impl Watch for Fetch {
             self.uses.trace(blocks);
         }
         for (cache, supplied) in &mut self.caches {
-            if cache.look_up(trace.number, *start, || self.uses.mean(blocks)) {
+            if cache.look_up(trace.number, *start, |held| self.uses.mean(&self.known[held as usize].blocks)) {
                 supplied.hits += 1;
                 supplied.instructions += instructions;
                 supplied.predicted += if is_predicted { instructions } else { 0 };

@@ -3,10 +3,8 @@
 /// Of a branch. Counts are halved now and then, so that what was long ago counts less.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Habit {
-    /// Where it usually goes.
-    usual: u64,
-    /// How often it went there, of `all`.
-    times: u16,
+    /// Where it went lately, and how often, of `all`. Who has more ways than there is room for goes none of them often.
+    ways: [(u64, u16); 4],
     all: u16,
     is_steady: bool,
 }
@@ -31,26 +29,36 @@ const MANY: u16 = 1024;
 impl Habit {
     fn see(&mut self, next: u64) {
         if self.all == MANY {
-            (self.times, self.all) = (self.times / 2, self.all / 2);
+            self.all /= 2;
+            self.ways.iter_mut().for_each(|(_, times)| *times /= 2);
         }
         self.all += 1;
-        if self.usual == next {
-            self.times += 1;
-        } else if self.times * 2 < self.all {
-            // Most went elsewhere of late; whoever is met now is as good a guess as any.
-            (self.usual, self.times) = (next, self.all.div_ceil(2));
+        match self.ways.iter_mut().find(|(way, times)| *way == next && *times > 0) {
+            Some((_, times)) => *times += 1,
+            None => {
+                let rarest = self.ways.iter_mut().min_by_key(|(_, times)| *times).expect("there are four");
+                *rarest = (next, 1);
+            }
         }
     }
 
-    /// The share of executions that went to `next`, with one more to each side so that nothing is certain before it was seen.
+    fn times(&self, next: u64) -> u16 {
+        self.ways.iter().find(|(way, _)| *way == next).map_or(0, |&(_, times)| times)
+    }
+
+    /// Where it goes most often.
+    fn usual(&self) -> (u64, u16) {
+        self.ways.iter().copied().max_by_key(|&(_, times)| times).unwrap_or_default()
+    }
+
+    /// The share of executions that went to `next`, with one more for each of two ways so that nothing is certain before it was seen.
     fn probability(&self, next: u64) -> f32 {
-        let usual = (f32::from(self.times) + 1.0) / (f32::from(self.all) + 2.0);
-        if self.usual == next { usual } else { 1.0 - usual }
+        (f32::from(self.times(next)) + 1.0) / (f32::from(self.all) + 2.0)
     }
 
     /// Judges, and says whether it was judged otherwise before. Who is steady stays so until it fails clearly.
     fn judge(&mut self) -> bool {
-        let (times, all) = (u32::from(self.times), u32::from(self.all));
+        let (times, all) = (u32::from(self.usual().1), u32::from(self.all));
         let is_steady = if self.is_steady { times * 8 >= all * 7 } else { times * 16 >= all * 15 };
         let is_steady = is_steady && self.all >= ENOUGH;
         std::mem::replace(&mut self.is_steady, is_steady) != is_steady
@@ -91,7 +99,7 @@ impl Habits {
         self.changes += u64::from(changed);
         match before {
             Habit { all, .. } if all < ENOUGH => Judgement::Unknown,
-            Habit { is_steady: true, usual, .. } => Judgement::Steady { as_usual: usual == next },
+            Habit { is_steady: true, .. } => Judgement::Steady { as_usual: before.usual().0 == next },
             _ => Judgement::Unsteady,
         }
     }
@@ -113,6 +121,12 @@ mod tests {
         let known: Vec<f32> = (0..1000).map(|_| habits.probability(7, 0x10)).collect();
         assert!(known.is_sorted() && known[999] > 0.99);
         assert!(habits.probability(7, 0x20) < 0.01);
+        // Of a branch with two ways, both are counted exactly.
+        (0..50).for_each(|time| assert!(habits.probability(8, if time % 5 == 0 { 0x10 } else { 0x20 }) > 0.0));
+        assert_eq!([0x10, 0x20].map(|next| habits.of(8).probability(next)), [11.0 / 52.0, 41.0 / 52.0]);
+        // None of many ways is probable.
+        let known: Vec<f32> = (0..1000).map(|time| habits.probability(9, time % 64)).collect();
+        assert!(known[100..].iter().all(|&known| known < 0.04));
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Cuts what threads execute into traces by a [`Policy`], and judges the set of traces that comes out (Hadjipavlou 2025).
 //!
 //! Steps become [`Move`]s once; any number of [`Segmenter`]s, each with a policy of its own, then go through them. A trace is what it is by where
-//! it begins and by the way it goes, exactly: a [`Segmenter`] keeps all ways in a tree, whose leaves count. [`TraceSet`] is what is known in the end.
+//! it begins and by the way it goes, exactly: a [`Segmenter`] keeps all ways in a tree, whose nodes count. [`TraceSet`] is what is known in the end.
 //!
 //! Knows nothing of files and of how results are printed.
 
@@ -27,7 +27,7 @@ pub use edges::{Edges, Probabilities};
 pub use fetch::{Asked, Fetch, Supplied};
 pub use judge::{Score, hamming_distance, max_norm_ratios, pareto_front};
 pub use listing::{Listing, Spot};
-pub use moves::{Code, Move, Moves};
+pub use moves::{Code, Mix, Move, Moves, Part};
 pub use overlap::Overlap;
 pub use policy::{IllegalPolicy, Policy};
 pub use predictor::LONGEST_PATH;

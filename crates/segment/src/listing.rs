@@ -3,7 +3,7 @@
 use hashbrown::HashMap;
 use trace::{BlockIndex, Blocks};
 
-use crate::set::Stretch;
+use crate::set::{Stretch, Trace};
 
 /// Where an instruction is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,7 +17,8 @@ pub struct Spot {
 #[derive(Clone, Debug)]
 pub struct Listing<'b> {
     blocks: &'b Blocks,
-    spots: HashMap<u64, Spot>,
+    /// By image and address.
+    spots: HashMap<(u32, u64), Spot>,
     /// Of every instruction of every block: its number.
     numbers: Vec<u32>,
     /// Where a block's numbers begin.
@@ -32,7 +33,7 @@ impl<'b> Listing<'b> {
             listing.firsts.push(listing.numbers.len());
             for (place, instruction) in (0..).zip(block.instructions()) {
                 let spot = Spot { block: BlockIndex(index), place };
-                let first = *listing.spots.entry(instruction.address).or_insert(spot);
+                let first = *listing.spots.entry((block.image(), instruction.address)).or_insert(spot);
                 let number = if first == spot { listing.numbers.len() as u32 } else { listing.number(first) };
                 listing.numbers.push(number);
             }
@@ -62,16 +63,21 @@ impl<'b> Listing<'b> {
         self.numbers[self.firsts[spot.block.0 as usize] + spot.place as usize]
     }
 
-    /// The instructions of a stretch; fewer if nobody knows the code.
-    pub fn walk(&self, stretch: Stretch) -> impl Iterator<Item = Spot> + '_ {
-        let mut at = self.spots.get(&stretch.address).copied();
+    /// The instructions of a stretch of an image; fewer if nobody knows the code.
+    pub fn walk(&self, image: u32, stretch: Stretch) -> impl Iterator<Item = Spot> + '_ {
+        let mut at = self.spots.get(&(image, stretch.address)).copied();
         (0..stretch.instructions).map_while(move |_| {
             let spot = at?;
             let block = self.blocks.get(spot.block)?;
             let next = Spot { place: spot.place + 1, ..spot };
             let is_inside = next.place < block.instruction_count();
-            at = if is_inside { Some(next) } else { self.spots.get(&block.end()).copied() };
+            at = if is_inside { Some(next) } else { self.spots.get(&(image, block.end())).copied() };
             Some(spot)
         })
+    }
+
+    /// The instructions of a trace.
+    pub fn path<'l>(&'l self, trace: &'l Trace) -> impl Iterator<Item = Spot> + 'l {
+        trace.stretches.iter().flat_map(|&stretch| self.walk(trace.image, stretch))
     }
 }

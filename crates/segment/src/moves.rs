@@ -1,6 +1,6 @@
 //! Steps, prepared for any number of policies.
 
-use trace::{Batch, Block, BlockIndex, Blocks, Leave};
+use trace::{Batch, Block, BlockIndex, Blocks, Event, Leave};
 
 use crate::class::Class;
 
@@ -37,6 +37,7 @@ impl Code for Blocks {
 #[derive(Clone, Copy, Debug)]
 struct Tail {
     address: u64,
+    image: u32,
     instructions: u32,
     /// What a step ends with that executes the block to the end, by how it is left.
     classes: [Class; LEAVES.len()],
@@ -47,11 +48,11 @@ const LEAVES: [Leave; 7] =
     [Leave::NotTaken, Leave::Taken, Leave::Direct, Leave::Indirect, Leave::Syscall, Leave::Next, Leave::Interrupted];
 
 impl Tail {
-    const UNKNOWN: Self = Self { address: 0, instructions: 0, classes: [Class::None; LEAVES.len()] };
+    const UNKNOWN: Self = Self { address: 0, image: 0, instructions: 0, classes: [Class::None; LEAVES.len()] };
 
     fn of(block: Block<'_>) -> Self {
         let classes = LEAVES.map(|leave| Class::of(leave, block.transfer(), block.last()));
-        Self { address: block.address(), instructions: block.instruction_count(), classes }
+        Self { address: block.address(), image: block.image(), instructions: block.instruction_count(), classes }
     }
 }
 
@@ -61,10 +62,37 @@ impl Tail {
 pub struct Moves {
     tails: Vec<Tail>,
     moves: Vec<Move>,
-    /// Threads in turn, and where the moves of each end.
-    parts: Vec<(u32, usize)>,
-    /// Moves by what they ended with.
-    classes: [u64; Class::COUNT],
+    /// Threads in turn; moves go from the end of the part before it to `end`.
+    parts: Vec<(Part<'static>, usize)>,
+    mix: Mix,
+}
+
+/// What a thread has executed in a row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Part<'m> {
+    pub thread: u32,
+    /// The image of the process that it executed.
+    pub image: u32,
+    /// It does not go on where the thread was: it begins here, or something in between was not recorded.
+    pub begins: bool,
+    pub moves: &'m [Move],
+}
+
+/// Control-flow instructions that were executed, by class.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Mix([u64; Class::COUNT]);
+
+impl Mix {
+    #[must_use]
+    pub fn executed(&self, class: Class) -> u64 {
+        self.0[class as usize]
+    }
+
+    /// Of all classes.
+    #[must_use]
+    pub fn total(&self) -> u64 {
+        Class::ALL.into_iter().skip(1).map(|class| self.executed(class)).sum()
+    }
 }
 
 /// As many moves are gone through at once.
@@ -85,8 +113,20 @@ impl Moves {
             let class = if is_whole { tail.classes[leave as usize] } else { Class::None };
             Move { first, next: step.next(), instructions, class, block, offset }
         }));
-        self.moves[before..].iter().for_each(|step| self.classes[step.class as usize] += 1);
-        self.parts.push((batch.thread(), self.moves.len()));
+        self.moves[before..].iter().for_each(|step| self.mix.0[step.class as usize] += 1);
+        let breaks = batch.events().iter().filter(|(_, event)| is_break(event)).map(|&(place, _)| place);
+        let mut begins = false;
+        let mut part = |from: usize, to: usize, begins: bool| {
+            let image = batch.steps()[from..].first().and_then(|step| self.tails.get(step.block().0 as usize));
+            let image = image.map_or(0, |tail| tail.image);
+            self.parts.push((Part { thread: batch.thread(), image, begins, moves: &[] }, before + to));
+        };
+        let mut from = 0;
+        for place in breaks {
+            part(from, place, begins);
+            (from, begins) = (place, true);
+        }
+        part(from, batch.steps().len(), begins);
     }
 
     /// Whether there are enough to go through.
@@ -96,11 +136,11 @@ impl Moves {
     }
 
     /// What was collected: what threads have executed, in turn.
-    pub fn parts(&self) -> impl Iterator<Item = (u32, &[Move])> {
-        self.parts.iter().scan(0, |first, &(thread, end)| {
+    pub fn parts(&self) -> impl Iterator<Item = Part<'_>> {
+        self.parts.iter().scan(0, |first, &(part, end)| {
             let moves = &self.moves[*first..end];
             *first = end;
-            Some((thread, moves))
+            Some(Part { moves, ..part })
         })
     }
 
@@ -110,10 +150,10 @@ impl Moves {
         self.parts.clear();
     }
 
-    /// Control-flow instructions that were executed so far, by class.
+    /// What was executed so far.
     #[must_use]
-    pub fn executed(&self, class: Class) -> u64 {
-        self.classes[class as usize]
+    pub fn mix(&self) -> &Mix {
+        &self.mix
     }
 
     fn learn(&mut self, blocks: &Blocks) {
@@ -121,6 +161,11 @@ impl Moves {
         let new = (known..blocks.len()).filter_map(|index| blocks.get(BlockIndex(u32::try_from(index).ok()?)));
         self.tails.extend(new.map(Tail::of));
     }
+}
+
+/// Whether what comes behind an event does not go on where the thread was.
+fn is_break(event: &Event) -> bool {
+    matches!(event, Event::Start { .. } | Event::End { .. } | Event::Leave { .. } | Event::Gap { .. } | Event::Lost)
 }
 
 #[cfg(test)]

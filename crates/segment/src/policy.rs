@@ -213,12 +213,12 @@ impl Policy {
         learning.into_iter().chain(blocks).chain(meets).collect::<Vec<_>>().join(", ")
     }
 
-    /// The 32 of the first experiment: returns, direct calls, indirect calls, direct conditional jumps and indirect jumps, inside or not.
+    /// The 32 of the first experiment: returns, direct calls, indirect calls, direct conditional jumps and indirect jumps inside or not, everything else as it is.
     #[must_use]
-    pub fn first_experiment() -> Vec<Self> {
+    pub fn first_experiment(self) -> Vec<Self> {
         let make = |bits: u32| {
             let bit = |place: u32| bits >> (4 - place) & 1 == 1;
-            let policy = Self::default()
+            let policy = self
                 .with(Class::Return, bit(0))
                 .with(Class::DirectCall, bit(1))
                 .with(Class::IndirectCall, bit(2))
@@ -226,11 +226,6 @@ impl Policy {
             Class::CONDITIONAL.into_iter().fold(policy, |policy, class| policy.with(class, bit(3)))
         };
         (0..32).map(make).collect()
-    }
-
-    #[must_use]
-    pub fn with_limits(self, max_instructions: u32, max_cfis: u32) -> Self {
-        Self { max_instructions: max_instructions.max(1), max_cfis: max_cfis.max(1), ..self }
     }
 
     /// With up to 255 instructions, as in the second experiment.
@@ -275,7 +270,7 @@ mod tests {
 
     #[test]
     fn experiments_have_different_policies() {
-        for policies in [Policy::first_experiment(), Policy::default().fourth_experiment()] {
+        for policies in [Policy::default().first_experiment(), Policy::default().fourth_experiment()] {
             for (place, policy) in policies.iter().enumerate() {
                 assert!(policies[..place].iter().all(|before| before != policy));
                 assert!(!policy.is_inside(Class::Syscall) && policy.weight(Class::DirectJump) == 0);

@@ -4,10 +4,10 @@ use hashbrown::HashMap;
 
 use crate::class::Class;
 use crate::habit::{Habits, Judgement};
-use crate::moves::{Code, Move};
+use crate::moves::{Code, Move, Part};
 use crate::policy::Policy;
 use crate::set::{Reason, Stretch, TraceSet};
-use crate::tree::{Cut, Length, NONE, Tree, Way};
+use crate::tree::{Ending, Length, NONE, Tree, Way};
 
 /// A trace that a thread is in.
 #[derive(Clone, Copy, Debug)]
@@ -24,10 +24,14 @@ struct Place {
     consistency: f32,
     /// Calls in the trace whose returns have not come yet, if the policy asks.
     calls: u32,
+    image: u32,
 }
 
 impl Place {
-    const NOWHERE: Self = Self { node: NONE, run: 0, instructions: 0, cfis: 0, next: 0, consistency: 1.0, calls: 0 };
+    /// Before the first instruction of an image.
+    fn before(image: u32) -> Self {
+        Self { node: NONE, run: 0, instructions: 0, cfis: 0, next: 0, consistency: 1.0, calls: 0, image }
+    }
 
     #[inline]
     fn take(&mut self, instructions: u32) {
@@ -51,7 +55,7 @@ impl Watch for () {
 /// A trace that was executed once more.
 pub struct Executed<'t> {
     pub thread: u32,
-    /// Of the trace among all, from 0 in the order of their first execution.
+    /// Of the trace among all, from 0 in the order of their first execution. Traces that go the same way are one, whatever made them end.
     pub number: u32,
     tree: &'t Tree,
     node: u32,
@@ -110,17 +114,31 @@ impl Segmenter {
     }
 
     /// Takes what a thread has executed next.
-    pub fn moves(&mut self, thread: u32, moves: &[Move], code: &impl Code) {
-        self.watched(thread, moves, code, &mut ());
+    pub fn part(&mut self, part: Part<'_>, code: &impl Code) {
+        self.watched(part, code, &mut ());
     }
 
     /// The same, and tells of every trace that ends.
-    pub fn watched(&mut self, thread: u32, moves: &[Move], code: &impl Code, watch: &mut impl Watch) {
-        let place = self.places.get(&thread).copied().unwrap_or(Place::NOWHERE);
+    pub fn watched(&mut self, part: Part<'_>, code: &impl Code, watch: &mut impl Watch) {
+        let Part { thread, image, begins, moves } = part;
+        let mut place = self.places.get(&thread).copied().unwrap_or(Place::before(image));
+        if begins || (place.image != image && !moves.is_empty()) {
+            self.leave(&place);
+            place = Place::before(image);
+        }
         let mut cutting = Cutting { segmenter: self, thread, place, code, watch };
         moves.iter().for_each(|step| cutting.step(step));
         let place = cutting.place;
         self.places.insert(thread, place);
+    }
+
+    /// What is begun is a trace, too, though nothing goes on behind it.
+    fn leave(&mut self, &Place { node, run, instructions, cfis, .. }: &Place) {
+        if instructions > 0 {
+            let way = Way::new(run, Ending::End as u8, Some(Reason::End), 0);
+            let end = self.tree.go(node, way, Length { instructions, cfis });
+            self.tree.end_for_good(end);
+        }
     }
 
     /// How often a branch was found to be steady, or no longer to be, if the policy learns.
@@ -129,18 +147,11 @@ impl Segmenter {
         self.habits.changes()
     }
 
-    /// Nothing more is executed: what is begun is a trace, too.
+    /// Nothing more is executed.
     #[must_use]
     pub fn finish(mut self) -> TraceSet {
-        for Place { node, run, instructions, cfis, .. } in self.places.into_values() {
-            if instructions > 0 {
-                let end = self.tree.go(
-                    node,
-                    Way::new(run, Cut::End as u8, Some(Reason::End), 0),
-                    Length { instructions, cfis },
-                );
-                self.tree.end_for_good(end);
-            }
+        for place in std::mem::take(&mut self.places).into_values() {
+            self.leave(&place);
         }
         TraceSet::new(self.tree.traces())
     }
@@ -186,12 +197,10 @@ impl<C: Code, W: Watch> Cutting<'_, C, W> {
     /// Execution is at `first`, which is not where it should be, or which is where it begins.
     #[cold]
     fn arrive(&mut self, first: u64) {
-        if self.place.node == NONE {
-            self.place = Place { node: self.segmenter.tree.start(first), next: first, ..Place::NOWHERE };
-        } else if self.place.instructions == 0 {
-            self.place.node = self.segmenter.tree.start(first);
+        if self.place.node == NONE || self.place.instructions == 0 {
+            self.place.node = self.segmenter.tree.start(self.place.image, first);
         } else {
-            self.go(Cut::Elsewhere as u8, None, first);
+            self.go(Ending::Elsewhere as u8, None, first);
         }
     }
 
@@ -199,7 +208,7 @@ impl<C: Code, W: Watch> Cutting<'_, C, W> {
     fn fill(&mut self, block: u32, offset: u32) {
         // Behind a control-flow instruction, the trace has already come to where it ends.
         if self.place.run > 0 {
-            self.go(Cut::Full as u8, Some(Reason::MaxInstructions), u64::from(block) << 32 | u64::from(offset));
+            self.go(Ending::Full as u8, Some(Reason::MaxInstructions), u64::from(block) << 32 | u64::from(offset));
         }
         let code = self.code;
         self.end(Reason::MaxInstructions, || code.address(block, offset));
@@ -214,7 +223,7 @@ impl<C: Code, W: Watch> Cutting<'_, C, W> {
         let weight = if matches!(verdict, Verdict::Inside) { 0 } else { policy.weight(step.class) };
         let max_cfis = policy.max_cfis();
         let is_inside = matches!(verdict, Verdict::Inside) || policy.is_inside(step.class);
-        self.place.cfis += weight;
+        self.place.cfis = self.place.cfis.saturating_add(weight);
         let reason = if let Verdict::Ends(reason) = verdict {
             Some(reason)
         } else if !is_inside {
@@ -236,18 +245,15 @@ impl<C: Code, W: Watch> Cutting<'_, C, W> {
     #[inline(never)]
     fn learned(&mut self, step: &Move) -> Verdict {
         let Self { segmenter: Segmenter { policy, habits, .. }, place, .. } = self;
-        match step.class {
-            Class::DirectJump => return Verdict::AsTold,
-            Class::DirectCall | Class::IndirectCall => place.calls += 1,
-            // Where it goes was settled when the call came into the trace.
-            Class::Return if place.calls > 0 => {
-                place.calls -= 1;
-                return if policy.restructures() { Verdict::Inside } else { Verdict::AsTold };
-            }
-            _ => {}
+        let is_inside = policy.restructures() && policy.is_inside(step.class);
+        // Where a return goes was settled when its call came into the trace.
+        if step.class == Class::Return && place.calls > 0 {
+            place.calls -= 1;
+            return if policy.restructures() { Verdict::Inside } else { Verdict::AsTold };
         }
-        if step.class == Class::DirectCall || step.class == Class::Syscall || step.class == Class::Interrupt {
-            return Verdict::AsTold;
+        place.calls += u32::from(step.class.is_call());
+        if !step.class.is_choice() {
+            return if is_inside { Verdict::Inside } else { Verdict::AsTold };
         }
         if let Some(least) = policy.least_consistency() {
             let consistency = place.consistency * habits.probability(step.block, step.next);
@@ -268,19 +274,21 @@ impl<C: Code, W: Watch> Cutting<'_, C, W> {
     #[inline]
     fn meets(&self, next: u64) -> bool {
         let Segmenter { policy, tree, .. } = &*self.segmenter;
-        policy.meets_from().is_some_and(|least| self.place.instructions >= least && tree.begun_at(next) >= BEGUN)
+        policy
+            .meets_from()
+            .is_some_and(|least| self.place.instructions >= least && tree.begun_at(self.place.image, next) >= BEGUN)
     }
 
     /// The trace ends where it is.
     #[inline]
     fn end(&mut self, reason: Reason, next: impl FnOnce() -> u64) {
-        let node = self.place.node;
+        let Place { node, image, .. } = self.place;
         let Segmenter { policy, tree, .. } = &mut *self.segmenter;
-        let (start, address) = tree.end(node, reason, next);
+        let (start, address) = tree.end(node, reason, image, next);
         if policy.meets_from().is_some() {
             tree.begin(start);
         }
-        self.place = Place { node: start, next: address, ..Place::NOWHERE };
+        self.place = Place { node: start, next: address, ..Place::before(image) };
         if W::LISTENS {
             let number = tree.number(node);
             self.watch.trace(&Executed { thread: self.thread, number, tree, node });
@@ -318,6 +326,10 @@ mod tests {
         Move { first: first.into(), next, instructions, class, block: first, offset: 0 }
     }
 
+    fn part(thread: u32, moves: &[Move]) -> Part<'_> {
+        Part { thread, image: 0, begins: false, moves }
+    }
+
     /// Hadjipavlou 2025, section 5.2: three traces, if a direct jump counts.
     #[test]
     fn the_example_of_section_5_2() {
@@ -328,7 +340,7 @@ mod tests {
             step(0x200, 11, Class::DirectJump, 0x300),
             step(0x300, 2, Class::ForwardNotTaken, 0x308),
         ];
-        segmenter.moves(0, &moves, &Plain);
+        segmenter.part(part(0, &moves), &Plain);
         let shown: Vec<_> = segmenter
             .finish()
             .traces()
@@ -399,8 +411,9 @@ mod tests {
             let matched = step.class == Class::Return && self.calls > 0;
             self.calls += u32::from(matches!(step.class, Class::DirectCall | Class::IndirectCall));
             self.calls -= u32::from(matched);
-            let branches = !matched
-                && !matches!(step.class, Class::DirectJump | Class::DirectCall | Class::Syscall | Class::Interrupt);
+            let goes_one_way =
+                matches!(step.class, Class::DirectJump | Class::DirectCall | Class::Syscall | Class::Interrupt);
+            let branches = !matched && !goes_one_way;
             let mut is_free = false;
             if let Some(least) = policy.least_consistency().filter(|_| branches) {
                 self.product *= self.habits.probability(step.block, step.next);
@@ -412,7 +425,8 @@ mod tests {
                 match branches.then(|| self.habits.judgement(step.block, step.next)) {
                     Some(Judgement::Steady { as_usual: true }) => is_free = true,
                     Some(Judgement::Steady { .. }) => return Some(Reason::Inconsistent),
-                    _ => is_free = matched,
+                    Some(_) => {}
+                    None => is_free = matched || policy.is_inside(step.class),
                 }
             }
             let weight = if is_free { 0 } else { policy.weight(step.class) };
@@ -465,6 +479,23 @@ mod tests {
         }
     }
 
+    /// Memory is for different traces, however often they are executed.
+    #[test]
+    fn what_repeats_needs_no_memory() {
+        let seed = [(3, 6, 1), (9, 4, 2), (5, 3, 0), (7, 9, 5), (2, 12, 3)];
+        let walk = walk(&seed, &[0, 1, 2, 0, 2, 2, 1, 0, 0, 1]);
+        for policy in [Policy::default(), Policy::default().restructuring(), Policy::default().meeting_from(4)] {
+            let mut segmenter = Segmenter::new(policy);
+            let mut go = |times: usize| {
+                (0..times).for_each(|_| segmenter.part(part(0, &walk), &Plain));
+                segmenter.tree.len()
+            };
+            let settled = go(3000);
+            assert!(settled > 4 && settled < 2000, "{settled}");
+            assert_eq!(go(3000), settled);
+        }
+    }
+
     proptest! {
         /// The same traces as those of a segmenter that nobody could get wrong, each as often; and they are all that was executed.
         #[test]
@@ -491,14 +522,14 @@ mod tests {
             let naive = Naive::run(&policy, &moves);
             naive.iter().for_each(|trace| *expected.entry(trace.clone()).or_default() += 1);
             let (mut segmenter, mut watch) = (Segmenter::new(policy), Numbers::default());
-            for part in moves.chunks(7) {
-                segmenter.watched(3, part, &Plain, &mut watch);
+            for moves in moves.chunks(7) {
+                segmenter.watched(part(3, moves), &Plain, &mut watch);
             }
             // In the order in which they were executed, too; equal ones by equal numbers.
             prop_assert!(watch.paths.iter().eq(naive.iter().filter(|(_, reason)| *reason != Reason::End).map(|(path, _)| path)));
             let mut numbers = HashMap::new();
-            for (number, trace) in watch.numbers.iter().zip(&naive) {
-                prop_assert_eq!(*numbers.entry(trace).or_insert(*number), *number);
+            for (number, (path, _)) in watch.numbers.iter().zip(&naive) {
+                prop_assert_eq!(*numbers.entry(path).or_insert(*number), *number);
             }
             prop_assert_eq!(numbers.len(), watch.numbers.iter().collect::<hashbrown::HashSet<_>>().len());
             let set = segmenter.finish();

@@ -1,5 +1,7 @@
 //! The traces of a policy, and how good they are (Hadjipavlou 2025, section 5.5).
 
+use hashbrown::{HashMap, HashSet};
+
 use crate::class::Class;
 
 /// Why a trace ended.
@@ -11,7 +13,7 @@ pub enum Reason {
     Class(Class),
     MaxInstructions,
     MaxCfis,
-    /// Its last branch is not known to go one way.
+    /// Its last branch went where it rarely goes, or would make the trace too improbable.
     Inconsistent,
     /// Other traces begin where it would have gone on.
     Meets,
@@ -56,6 +58,8 @@ pub struct Stretch {
 /// A trace, and how often it was executed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Trace {
+    /// The image of the process that its instructions belong to.
+    pub image: u32,
     /// Its way: one stretch from the start, and one from where each control-flow instruction went but the last.
     pub stretches: Vec<Stretch>,
     pub instructions: u32,
@@ -145,12 +149,28 @@ impl TraceSet {
         }
     }
 
+    /// The same with traces that have the same way as one, whatever made them end. (To the thesis, a trace that ends with a conditional jump is another one when it is taken
+    /// than when it is not.) They have the reason of the one that covers most.
+    #[must_use]
+    pub fn merged(&self) -> Self {
+        let mut places: HashMap<(u32, &[Stretch]), usize> = HashMap::new();
+        let mut traces: Vec<Trace> = Vec::new();
+        for trace in &self.traces {
+            let place = *places.entry((trace.image, &trace.stretches[..])).or_insert(traces.len());
+            match traces.get_mut(place) {
+                Some(merged) => merged.occurrences += trace.occurrences,
+                None => traces.push(trace.clone()),
+            }
+        }
+        Self::new(traces)
+    }
+
     /// How many traces the thesis's tool would have taken for others: those with equal start, lengths, reason and hash of the way.
     #[must_use]
     pub fn aliases(&self) -> usize {
         let key =
             |trace: &Trace| (trace.start(), trace.instructions, trace.cfis, trace.reason, trace.branch_outcomes());
-        let different: hashbrown::HashSet<_> = self.traces.iter().map(key).collect();
+        let different: HashSet<_> = self.traces.iter().map(key).collect();
         self.traces.len() - different.len()
     }
 
@@ -184,7 +204,7 @@ mod tests {
 
     fn trace(start: u64, instructions: u32, occurrences: u64) -> Trace {
         let stretches = vec![Stretch { address: start, instructions }];
-        Trace { stretches, instructions, cfis: 1, reason: Reason::MaxCfis, occurrences }
+        Trace { image: 0, stretches, instructions, cfis: 1, reason: Reason::MaxCfis, occurrences }
     }
 
     #[test]
@@ -197,6 +217,17 @@ mod tests {
         assert_eq!(set.reasons(), [(Reason::MaxCfis, 16)]);
         let none = TraceSet::new(Vec::new());
         assert_eq!((none.traces_for(0.9), none.weighted_length()), (0, 0.0));
+    }
+
+    #[test]
+    fn ends_are_merged() {
+        let ends = |reason, occurrences| Trace { reason, ..trace(1, 10, occurrences) };
+        let taken = ends(Reason::Class(Class::ForwardTaken), 3);
+        let set = TraceSet::new(vec![taken, ends(Reason::Class(Class::ForwardNotTaken), 4), trace(2, 10, 5)]);
+        let merged = set.merged();
+        assert_eq!((set.traces().len(), merged.traces().len()), (3, 2));
+        assert_eq!(merged.traces()[0], ends(Reason::Class(Class::ForwardNotTaken), 7));
+        assert_eq!((merged.instructions(), merged.occurrences()), (set.instructions(), set.occurrences()));
     }
 
     /// Worked out by hand from Appendix B.

@@ -75,8 +75,10 @@ const NONE: u32 = u32::MAX;
 struct Line {
     trace: u32,
     uses: u32,
-    /// The lowest of a set gives way.
-    value: u64,
+    /// When it was used last.
+    last: u64,
+    /// The set's floor at that time.
+    floor: u64,
 }
 
 /// How often each block was executed, with old executions counting less and less.
@@ -118,7 +120,7 @@ impl BlockUses {
 pub struct TraceCache {
     shape: Shape,
     lines: Vec<Line>,
-    /// Of each set, the value of the trace that gave way last. What comes in starts from there, so that uses of long ago do not count for ever.
+    /// Of each set, the value of the trace that gave way last. What is used starts from there, so that uses of long ago do not count for ever.
     floors: Vec<u64>,
     now: u64,
 }
@@ -126,7 +128,7 @@ pub struct TraceCache {
 impl TraceCache {
     #[must_use]
     pub fn new(shape: Shape) -> Self {
-        let empty = Line { trace: NONE, uses: 0, value: 0 };
+        let empty = Line { trace: NONE, uses: 0, last: 0, floor: 0 };
         Self { shape, lines: vec![empty; shape.traces], floors: vec![0; shape.traces / shape.ways], now: 0 }
     }
 
@@ -135,29 +137,33 @@ impl TraceCache {
         &self.shape
     }
 
-    /// Whether a trace that begins at `start` is there; it is afterwards. `blocks` gives the uses of its blocks.
-    pub fn look_up(&mut self, trace: u32, start: u64, blocks: impl FnOnce() -> u64) -> bool {
+    /// Whether a trace that begins at `start` is there; it is afterwards. `blocks` gives the uses of a trace's blocks.
+    pub fn look_up(&mut self, trace: u32, start: u64, blocks: impl Fn(u32) -> u64) -> bool {
         self.now += 1;
-        let sets = self.floors.len();
-        let set = (start.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as usize & (sets - 1);
+        let set = (start.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as usize & (self.floors.len() - 1);
         let lines = &mut self.lines[set * self.shape.ways..][..self.shape.ways];
-        let floor = &mut self.floors[set];
-        let value = |uses: u32, floor: u64| match self.shape.replacement {
-            Replacement::Lru => self.now,
-            Replacement::Lfu => floor + u64::from(uses),
-            Replacement::Blocks => floor + 3 * u64::from(uses.ilog2()) + u64::from(blocks().max(1).ilog2()),
-        };
+        let (floor, last) = (&mut self.floors[set], self.now);
         if let Some(line) = lines.iter_mut().find(|line| line.trace == trace) {
-            line.uses = line.uses.saturating_add(1);
-            line.value = value(line.uses, *floor);
+            *line = Line { uses: line.uses.saturating_add(1), last, floor: *floor, ..*line };
             return true;
         }
-        if let Some(victim) = lines.iter_mut().min_by_key(|line| line.value) {
-            *floor = victim.value;
-            *victim = Line { trace, uses: 1, value: value(1, *floor) };
+        // The lowest gives way; of equal ones, that which was not used for the longest time.
+        let value = |line: &Line| match self.shape.replacement {
+            _ if line.trace == NONE => 0,
+            Replacement::Lru => line.last,
+            Replacement::Lfu => line.floor + u64::from(line.uses),
+            Replacement::Blocks => line.floor + 1 + 3 * magnitude(line.uses.into()) + magnitude(blocks(line.trace)),
+        };
+        if let Some(victim) = lines.iter_mut().min_by_key(|line| (value(line), line.last)) {
+            *floor = value(victim);
+            *victim = Line { trace, uses: 1, last, floor: *floor };
         }
         false
     }
+}
+
+fn magnitude(uses: u64) -> u64 {
+    uses.max(1).ilog2().into()
 }
 
 #[cfg(test)]
@@ -184,7 +190,7 @@ mod tests {
     #[test]
     fn what_was_used_often_stays_for_a_while() {
         let mut cache = cache(2, 2, Replacement::Lfu);
-        let mut is_there = |trace| cache.look_up(trace, 0, || 0);
+        let mut is_there = |trace| cache.look_up(trace, 0, |_| 0);
         assert!(!is_there(1) && (0..5).all(|_| is_there(1)));
         assert!(!is_there(2) && !is_there(3) && !is_there(2) && is_there(1), "2 and 3 throw each other out");
         // Those that come later start from the value of the last one that gave way, and pass by the old one.
@@ -196,9 +202,19 @@ mod tests {
     #[test]
     fn blocks_count() {
         let mut cache = cache(2, 2, Replacement::Blocks);
-        let mut is_there = |trace: u32, blocks: u64| cache.look_up(trace, 0, || blocks);
-        assert!(!is_there(1, 1000) && !is_there(2, 10) && !is_there(3, 10));
-        assert!(is_there(1, 1000) && !is_there(2, 10));
+        let mut is_there = |trace: u32| cache.look_up(trace, 0, |trace| if trace == 1 { 1000 } else { 10 });
+        assert!(!is_there(1) && !is_there(2) && !is_there(3));
+        assert!(is_there(1) && !is_there(2));
+    }
+
+    /// What is new does not throw out what is new as long as there is room.
+    #[test]
+    fn room_is_used_first() {
+        for replacement in Replacement::ALL {
+            let mut cache = cache(4, 4, replacement);
+            let mut is_there = |trace| cache.look_up(trace, 0, |_| 0);
+            assert!((0..4).all(|trace| !is_there(trace)) && (0..4).all(is_there), "{replacement:?}");
+        }
     }
 
     #[test]
@@ -220,7 +236,30 @@ mod tests {
                 let since = traces[..place].iter().rev().take_while(|&&other| other != trace);
                 let others = since.collect::<std::collections::BTreeSet<_>>().len();
                 let expected = others < ways && traces[..place].contains(&trace);
-                prop_assert_eq!(cache.look_up(trace, trace.into(), || 0), expected);
+                prop_assert_eq!(cache.look_up(trace, trace.into(), |_| 0), expected);
+            }
+        }
+
+        /// The others against a model that keeps everything and works out values anew.
+        #[test]
+        fn the_lowest_value_gives_way(traces in proptest::collection::vec(0u32..12, 0..300), ways in 1usize..6, by_blocks in any::<bool>()) {
+            let mut cache = cache(ways, ways, if by_blocks { Replacement::Blocks } else { Replacement::Lfu });
+            let blocks = |trace: u32| u64::from(trace * trace * trace);
+            // Trace, uses, floor; the one used last is last.
+            let (mut held, mut floor): (Vec<(u32, u64, u64)>, u64) = (Vec::new(), 0);
+            for &trace in &traces {
+                let place = held.iter().position(|&(other, ..)| other == trace);
+                prop_assert_eq!(cache.look_up(trace, 7, blocks), place.is_some());
+                let uses = place.map_or(0, |place| held.remove(place).1);
+                if place.is_none() && held.len() == ways {
+                    let magnitude = |uses: u64| (uses.max(1) as f64).log2().floor() as u64;
+                    let values: Vec<u64> = held.iter().map(|&(trace, uses, floor)| {
+                        if by_blocks { floor + 1 + 3 * magnitude(uses) + magnitude(blocks(trace)) } else { floor + uses }
+                    }).collect();
+                    floor = *values.iter().min().unwrap();
+                    held.remove(values.iter().position(|&value| value == floor).unwrap());
+                }
+                held.push((trace, uses + 1, floor));
             }
         }
     }

@@ -14,14 +14,14 @@ pub const NONE: u32 = u32::MAX;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Way {
     next: u64,
-    /// Above the eight bits of a [`Reason`] and those of a [`Class`] or of a [`Cut`].
+    /// Above the eight bits of a [`Reason`] and those of a [`Class`] or of a [`Ending`].
     instructions: u64,
 }
 
 /// In place of a class: how a way ends that does not end with a control-flow instruction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-pub enum Cut {
+pub enum Ending {
     /// There is no room for more instructions. What comes next is told by its block and its place there.
     Full = 64,
     /// Execution went on elsewhere.
@@ -92,9 +92,12 @@ type Identity = (u32, u32, Reason);
 pub struct Tree {
     nodes: Vec<Node>,
     ways: HashMap<(u32, Way), u32>,
-    starts: HashMap<u64, u32>,
-    /// Numbers of traces, and those of the traces that end at nodes; only for traces that somebody asked for.
-    numbers: HashMap<Identity, u32>,
+    /// By image and address.
+    starts: HashMap<(u32, u64), u32>,
+    /// Of where traces begin, if it is not the first.
+    images: HashMap<u32, u32>,
+    /// Numbers of traces, whatever made them end, and those of the traces that end at nodes; only for traces that somebody asked for.
+    numbers: HashMap<(u32, u32), u32>,
     numbered: Vec<u32>,
 }
 
@@ -106,6 +109,11 @@ pub struct Length {
 }
 
 impl Tree {
+    #[cfg(test)]
+    pub fn len(&self) -> usize {
+        self.nodes.len()
+    }
+
     /// Goes on from a node.
     #[inline]
     pub fn go(&mut self, from: u32, way: Way, length: Length) -> u32 {
@@ -125,21 +133,25 @@ impl Tree {
         to
     }
 
-    /// The node that traces from `address` begin at.
-    pub fn start(&mut self, address: u64) -> u32 {
+    /// The node that traces from an address of an image begin at.
+    pub fn start(&mut self, image: u32, address: u64) -> u32 {
         let new = self.nodes.len() as u32;
-        let start = *self.starts.entry(address).or_insert(new);
+        let start = *self.starts.entry((image, address)).or_insert(new);
         if start == new {
             self.nodes.push(Node::start(address));
+            if image > 0 {
+                self.images.insert(start, image);
+            }
         }
         start
     }
 
-    /// A trace ends at a node, and the next one begins at what `next` gives, which is asked for only the first time. Gives the node that it begins at, and its address.
+    /// A trace ends at a node, and the next one begins in the same image at what `next` gives, which is asked for only the first time. Gives the node that it begins
+    /// at, and its address.
     #[inline]
-    pub fn end(&mut self, at: u32, reason: Reason, next: impl FnOnce() -> u64) -> (u32, u64) {
+    pub fn end(&mut self, at: u32, reason: Reason, image: u32, next: impl FnOnce() -> u64) -> (u32, u64) {
         if self.nodes[at as usize].successor == NONE {
-            self.nodes[at as usize].successor = self.start(next());
+            self.nodes[at as usize].successor = self.start(image, next());
         }
         let node = &mut self.nodes[at as usize];
         node.occurrences += 1;
@@ -160,19 +172,19 @@ impl Tree {
     }
 
     /// How many traces began here, as far as [`Tree::begin`] was told.
-    pub fn begun_at(&self, address: u64) -> u64 {
-        self.starts.get(&address).map_or(0, |&start| self.nodes[start as usize].occurrences)
+    pub fn begun_at(&self, image: u32, address: u64) -> u64 {
+        self.starts.get(&(image, address)).map_or(0, |&start| self.nodes[start as usize].occurrences)
     }
 
-    /// The number of the trace that has just ended at a node, from 0 in the order in which they were asked for.
+    /// The number of the trace that has just ended at a node, from 0 in the order in which they were asked for. Why it ended does not matter.
     pub fn number(&mut self, node: u32) -> u32 {
         let place = node as usize;
         if let Some(&number) = self.numbered.get(place).filter(|&&number| number != NONE) {
             return number;
         }
-        let Node { before, way, reason, .. } = &self.nodes[place];
+        let Node { before, way, .. } = &self.nodes[place];
         let new = self.numbers.len() as u32;
-        let number = *self.numbers.entry((*before, way.run(), *reason)).or_insert(new);
+        let number = *self.numbers.entry((*before, way.run())).or_insert(new);
         self.numbered.resize(self.nodes.len(), NONE);
         self.numbered[place] = number;
         number
@@ -180,8 +192,17 @@ impl Tree {
 
     /// Nodes from this one back to where its trace begins.
     fn back(&self, node: u32) -> impl Iterator<Item = &Node> {
-        let at = self.nodes.get(node as usize);
-        std::iter::successors(at, |node| self.nodes.get(node.before as usize))
+        self.back_places(node).map(|place| &self.nodes[place as usize])
+    }
+
+    fn back_places(&self, node: u32) -> impl Iterator<Item = u32> {
+        let before = |&place: &u32| Some(self.nodes[place as usize].before).filter(|&before| before != NONE);
+        std::iter::successors(Some(node), before)
+    }
+
+    fn image(&self, node: u32) -> u32 {
+        let start = self.back_places(node).last();
+        start.and_then(|start| self.images.get(&start)).copied().unwrap_or(0)
     }
 
     pub fn instructions(&self, node: u32) -> u32 {
@@ -224,6 +245,7 @@ impl Tree {
             match traces.get_mut(known) {
                 Some(trace) => trace.occurrences += node.occurrences,
                 None => traces.push(Trace {
+                    image: self.image(place as u32),
                     stretches: self.stretches(place as u32),
                     instructions: node.instructions,
                     cfis: node.cfis,

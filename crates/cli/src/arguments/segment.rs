@@ -74,7 +74,7 @@ pub struct Segment {
     /// Begin a new trace with a block that would not fit as a whole.
     #[arg(long)]
     pub keep_blocks: bool,
-    /// End a trace of at least N instructions where other traces begin.
+    /// End a trace of at least N instructions where eight other traces have begun before.
     #[arg(long, value_name = "N")]
     pub meet: Option<u32>,
     /// Fetch traces from a cache of so many, in sets of so many ways; may be given several times, or with commas. The next trace is predicted.
@@ -86,7 +86,7 @@ pub struct Segment {
     /// Look for the longest chain of data dependences in every trace, which tells its ILP.
     #[arg(long)]
     pub dependences: bool,
-    /// Leave out what comes before this instruction (of all threads together). k, M, G: thousands, millions, thousands of millions.
+    /// Leave out what comes before this instruction (of all threads together, or of the one that is chosen). k, M, G: thousands, millions, thousands of millions.
     #[arg(long, visible_alias = "skip", value_name = "N", value_parser = parse_count, default_value = "0", hide_default_value = true)]
     pub start: u64,
     /// Stop at this instruction.
@@ -150,7 +150,7 @@ pub struct ExperimentSegment {
 pub enum Policies {
     /// The one that is given.
     Given,
-    /// The first experiment: 32 ways to let returns, direct calls, indirect calls, direct conditional jumps and indirect jumps end a trace or not.
+    /// The first experiment: the one that is given, with 32 ways to let returns, direct calls, indirect calls, direct conditional jumps and indirect jumps end a trace or not.
     First,
     /// The second: the one that is given, with 255 instructions.
     Second,

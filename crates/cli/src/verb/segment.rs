@@ -54,7 +54,7 @@ pub fn run(arguments: &Segment) -> Result<u8, Stopped> {
     if arguments.json {
         output.json(&report)?;
     } else {
-        output.write(report.text(&cut.moves).as_bytes())?;
+        output.write(report.text(&cut.mix).as_bytes())?;
     }
     output.finish()?;
     Ok(status)
@@ -65,9 +65,11 @@ fn write_plots(directory: &Path, arguments: &Segment, cut: &Cut) -> Result<(), S
     let program = arguments.input.as_deref().or(arguments.command.first().map(Path::new));
     let file = program.and_then(Path::file_name).map(|name| name.to_string_lossy().into_owned());
     let subject = process.or(file).unwrap_or_default();
+    let limits = |policy: &Policy| format!("{}/{}", policy.max_instructions(), policy.max_cfis());
+    let are_alike = cut.outcomes.iter().all(|own| limits(&own.policy) == limits(&cut.outcomes[0].policy));
     let name = |policy: &Policy| {
-        let limits = format!("{} {}/{}", policy.flags(), policy.max_instructions(), policy.max_cfis());
-        format!("{limits} {}", policy.rules()).trim_end().to_owned()
+        let limits = if are_alike { String::new() } else { limits(policy) };
+        format!("{} {limits} {}", policy.flags(), policy.rules()).replace("  ", " ").trim_end().to_owned()
     };
     let outcomes = cut.outcomes.iter().map(|own| (name(&own.policy), own)).collect();
     output::write_files(directory, Figures { subject: &subject, outcomes }.files())
@@ -121,7 +123,7 @@ fn policies(arguments: &Segment) -> Result<Vec<Policy>, Failure> {
     let given = given(arguments).map_err(|error| Failure::new(error.to_string()))?;
     let policies = arguments.policies.iter().flat_map(|which| match which {
         Policies::Given => vec![given],
-        Policies::First => Policy::first_experiment(),
+        Policies::First => given.first_experiment(),
         Policies::Second => vec![given.long()],
         Policies::Third => vec![given.two_conditional_jumps()],
         Policies::Fourth => given.fourth_experiment(),

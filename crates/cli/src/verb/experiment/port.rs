@@ -10,7 +10,7 @@ use report::Table;
 use serde::Serialize;
 use trace::{Counts, Trace};
 
-use super::programs::{Place, build, size_of};
+use super::programs::{Place, build, once, size_of};
 use crate::arguments::Input;
 use crate::arguments::port::ExperimentPort;
 use crate::digits::percent;
@@ -71,17 +71,6 @@ pub fn run(arguments: &ExperimentPort) -> Result<u8, Stopped> {
     }
     output.finish()?;
     Ok(0)
-}
-
-/// Each only once.
-fn once<T: Clone + PartialEq>(list: &[T]) -> Vec<T> {
-    let mut kept: Vec<T> = Vec::new();
-    list.iter().for_each(|item| {
-        if !kept.contains(item) {
-            kept.push(item.clone())
-        }
-    });
-    kept
 }
 
 fn measure(program: &str, threads: u16, size: &str) -> Result<Measured, Stopped> {

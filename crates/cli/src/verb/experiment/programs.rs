@@ -34,6 +34,17 @@ pub fn size_of(program: &str) -> Result<&'static str, Failure> {
     })
 }
 
+/// Each only once.
+pub fn once<T: Clone + PartialEq>(list: &[T]) -> Vec<T> {
+    let mut kept: Vec<T> = Vec::new();
+    list.iter().for_each(|item| {
+        if !kept.contains(item) {
+            kept.push(item.clone())
+        }
+    });
+    kept
+}
+
 /// Builds a program.
 pub fn build(program: &str) -> Result<PathBuf, Failure> {
     workloads::build(program, Variant::Pie).map_err(|error| Failure::new(error.to_string()))
@@ -70,15 +81,22 @@ impl Place {
         self.directory().join(name).display().to_string()
     }
 
-    /// Runs ourselves on a program that finds this environment and nothing else.
+    /// Runs ourselves on a program that finds this environment and nothing else. What it says is told only if it fails.
     pub fn trackway_alone(
         &self,
         words: &[&str],
         command: &[String],
         environment: &[(&str, &str)],
-    ) -> Result<f64, Failure> {
+    ) -> Result<(), Failure> {
         let mut own = self.own()?;
-        timed(own.args(words).args(command).env_clear().envs(environment.iter().copied()))
+        own.args(words).args(command).env_clear().envs(environment.iter().copied());
+        let output = own.stdin(Stdio::null()).output();
+        let output = output.map_err(|error| Failure::new(format!("cannot run {own:?}: {error}")))?;
+        if output.status.success() {
+            return Ok(());
+        }
+        let said = String::from_utf8_lossy(&output.stderr).lines().last().unwrap_or_default().to_owned();
+        Err(Failure::new(format!("{} ended with {}: {said}", command.join(" "), output.status)))
     }
 
     /// Runs ourselves.

@@ -5,27 +5,29 @@ mod tables;
 
 use std::path::Path;
 
-use ::segment::{Class, Moves, Policy, max_norm_ratios};
+use ::segment::{Class, Mix, Policy, max_norm_ratios};
 use report::{Chart, Table};
 use serde::Serialize;
 use trace::Trace;
 
-use super::programs::Place;
+use super::programs::{Place, once};
 use super::real::{self, ENVIRONMENT, Real};
 use crate::arguments::Input;
 use crate::arguments::segment::ExperimentSegment;
-use crate::failure::Failure;
+use crate::failure::{FAILED, Failure};
 use crate::output::{self, Output, Stopped};
 use crate::progress::Progress;
 use crate::select;
 use crate::verb::segment::cut::{Outcome, Wish, segment};
 use crate::verb::segment::figures::Figures;
-use crate::verb::segment::row::{Row, rows};
+use crate::verb::segment::row::{Row, control_flow, rows};
 
 /// A program, and what came of the experiments.
 struct Measured {
     program: String,
-    moves: Moves,
+    mix: Mix,
+    /// Every control-flow instruction ends a trace.
+    strict: Outcome,
     /// The 32 policies of the first experiment, and which of them is best.
     first: Vec<Outcome>,
     best: usize,
@@ -42,17 +44,15 @@ struct Measured {
 
 pub fn run(arguments: &ExperimentSegment) -> Result<u8, Stopped> {
     let subjects = subjects(arguments)?;
-    let mut output = Output::open(arguments.output.file.as_deref())?;
+    let file = arguments.output.file.as_deref();
+    for path in &arguments.traces {
+        output::is_apart(path, file)?;
+    }
+    let mut output = Output::open(file)?;
     if let Some(directory) = &arguments.plots {
         output::make_directory(directory)?;
     }
-    let mut progress = Progress::new();
-    let mut measured = Vec::new();
-    for subject in &subjects {
-        progress.tick(|| subject.name());
-        measured.push(subject.measure(arguments)?);
-    }
-    drop(progress);
+    let (measured, failed) = measure_all(&subjects, arguments)?;
     let study = Study { measured };
     if let Some(directory) = &arguments.plots {
         study.write(directory)?;
@@ -64,7 +64,38 @@ pub fn run(arguments: &ExperimentSegment) -> Result<u8, Stopped> {
         output.write(text.as_bytes())?;
     }
     output.finish()?;
-    Ok(0)
+    Ok(if failed { FAILED } else { 0 })
+}
+
+/// One that fails does not spoil the others; says whether any did.
+fn measure_all(subjects: &[Subject<'_>], arguments: &ExperimentSegment) -> Result<(Vec<Measured>, bool), Failure> {
+    let (mut measured, mut failures): (Vec<Measured>, Vec<Failure>) = (Vec::new(), Vec::new());
+    let mut progress = Progress::new();
+    for subject in subjects {
+        progress.tick(|| subject.name());
+        match subject.measure(arguments) {
+            Ok(mut own) => {
+                let same =
+                    measured.iter().filter(|other| other.program.split(" (").next() == Some(&own.program)).count();
+                // Files of the same name in several directories.
+                if same > 0 {
+                    own.program = format!("{} ({})", own.program, same + 1);
+                }
+                measured.push(own);
+            }
+            Err(Stopped::Failed(failure)) => failures.push(failure),
+            Err(Stopped::Gone) => break,
+        }
+    }
+    drop(progress);
+    match failures.pop() {
+        Some(failure) if measured.is_empty() => Err(failure),
+        last => {
+            let failed = last.is_some();
+            failures.iter().chain(&last).for_each(|failure| eprintln!("trackway: left out: {failure}"));
+            Ok((measured, failed))
+        }
+    }
 }
 
 /// What is measured.
@@ -79,7 +110,7 @@ fn subjects(arguments: &ExperimentSegment) -> Result<Vec<Subject<'_>>, Failure> 
         return Ok(arguments.traces.iter().map(|path| Subject::Recorded(path)).collect());
     }
     if !arguments.programs.is_empty() {
-        return arguments.programs.iter().map(|name| Ok(Subject::Program(Real::find(name)?))).collect();
+        return once(&arguments.programs).iter().map(|name| Ok(Subject::Program(Real::find(name)?))).collect();
     }
     let (there, missing): (Vec<&Real>, Vec<&Real>) = real::all().iter().partition(|real| real.is_installed());
     for real in &missing {
@@ -120,36 +151,57 @@ impl Subject<'_> {
 
 fn measure(program: String, input: &Input) -> Result<Measured, Stopped> {
     let trace = select::open(input)?;
+    if select::tell_unfinished(&trace, &input.file) > 0 {
+        return Err(Failure::new(format!("{} is not complete", input.file.display())).into());
+    }
     let cut = |policies: &[Policy], wish: &Wish| cut(&trace, input, policies, wish);
-    let first_policies = Policy::first_experiment();
-    let (first, moves) = cut(&first_policies, &Wish::default())?;
+    let given = Policy::default();
+    let strict = Class::ALL.into_iter().fold(given, |policy, class| policy.with(class, false));
+    let (mut first, mix) = cut(&[given.first_experiment(), vec![strict]].concat(), &Wish::default())?;
+    let missing = || Failure::new("a policy was lost");
+    let strict = first.pop().ok_or_else(missing)?;
+    if strict.instructions == 0 {
+        return Err(Failure::new(format!("{program} executes nothing there")).hint("a smaller --start").into());
+    }
     let best = best(&first);
     let policy = first[best].policy;
     let more: Vec<Policy> =
         [policy.long(), policy.two_conditional_jumps()].into_iter().chain(policy.fourth_experiment()).collect();
     let (mut more, _) = cut(&more, &Wish::default())?;
     let fourth = more.split_off(2);
-    let missing = || Failure::new("a policy was lost");
     let two = more.pop().ok_or_else(missing)?;
     let long = more.pop().ok_or_else(missing)?;
     let beyond = beyond::measure(policy, |policies, wish| Ok(cut(policies, wish)?.0))?;
     let best_of_fourth = self::best(&fourth);
-    Ok(Measured { program, moves, first, best, long, two, fourth, best_of_fourth, beyond })
+    Ok(Measured { program, mix, strict, first, best, long, two, fourth, best_of_fourth, beyond })
 }
 
 /// What came of policies; damage is no base for results.
-fn cut(trace: &Trace, input: &Input, policies: &[Policy], wish: &Wish) -> Result<(Vec<Outcome>, Moves), Stopped> {
+fn cut(trace: &Trace, input: &Input, policies: &[Policy], wish: &Wish) -> Result<(Vec<Outcome>, Mix), Stopped> {
     let (cut, damage) = segment(trace, input, policies, wish)?;
     match damage.first() {
         Some(problem) => Err(Failure::new(format!("{}: {problem}", input.file.display())).into()),
-        None => Ok((cut.outcomes, cut.moves)),
+        None => Ok((cut.outcomes, cut.mix)),
     }
 }
 
-/// The policy with the highest max-norm ratio; of equal ones, the last, which lets the most classes stand inside.
+/// The policy with the highest max-norm ratio.
 fn best(outcomes: &[Outcome]) -> usize {
-    let ratios = ratios(outcomes);
-    (0..ratios.len()).max_by(|&one, &other| ratios[one].total_cmp(&ratios[other])).unwrap_or(0)
+    highest(outcomes, &ratios(outcomes))
+}
+
+/// Of equal ones, the one that lets the most classes stand inside.
+fn highest(outcomes: &[Outcome], ratios: &[f64]) -> usize {
+    let inside = |place: usize| Class::ALL.into_iter().filter(|&class| outcomes[place].policy.is_inside(class)).count();
+    let compare = |&one: &usize, &other: &usize| {
+        ratios[one].total_cmp(&ratios[other]).then_with(|| inside(one).cmp(&inside(other)))
+    };
+    (0..ratios.len()).max_by(compare).unwrap_or(0)
+}
+
+/// If traces that go the same way are one.
+fn merged_ratios(outcomes: &[Outcome]) -> Vec<f64> {
+    max_norm_ratios(&outcomes.iter().map(Outcome::merged_score).collect::<Vec<_>>())
 }
 
 fn ratios<'o>(outcomes: impl IntoIterator<Item = &'o Outcome>) -> Vec<f64> {
@@ -202,19 +254,31 @@ struct ProgramRows {
     beyond: Vec<Row>,
 }
 
+/// A table, for programs.
+#[derive(Serialize)]
+struct TableRows {
+    name: &'static str,
+    caption: String,
+    heads: Vec<String>,
+    rows: Vec<Vec<String>>,
+}
+
+/// All that is printed for programs.
+#[derive(Serialize)]
+struct StudyRows {
+    programs: Vec<ProgramRows>,
+    tables: Vec<TableRows>,
+}
+
 /// Gives a table a name for its file.
 type Named = (&'static str, Table);
 
 impl Study {
-    fn json(&self) -> Vec<ProgramRows> {
+    fn json(&self) -> StudyRows {
         let rows = |own: &Measured| ProgramRows {
             program: own.program.clone(),
             instructions: own.first.first().map_or(0, |first| first.instructions),
-            control_flow: Class::ALL
-                .into_iter()
-                .skip(1)
-                .map(|class| (class.name().to_owned(), own.moves.executed(class).into()))
-                .collect(),
+            control_flow: control_flow(&own.mix),
             first: rows(&own.first),
             best: own.best,
             second: rows([&own.first[own.best], &own.long]),
@@ -223,14 +287,24 @@ impl Study {
             best_of_fourth: own.best_of_fourth,
             beyond: rows(&own.beyond),
         };
-        self.measured.iter().map(rows).collect()
+        let table = |(name, table): Named| TableRows {
+            name,
+            caption: table.caption().to_owned(),
+            heads: table.heads().to_vec(),
+            rows: table.rows().to_vec(),
+        };
+        StudyRows {
+            programs: self.measured.iter().map(rows).collect(),
+            tables: self.tables().into_iter().map(table).collect(),
+        }
     }
 
     /// Writes every table as CSV and every figure as SVG.
     fn write(&self, directory: &Path) -> Result<(), Stopped> {
         let tables = self.tables().into_iter().map(|(name, table)| (format!("{name}.csv"), table.csv()));
         let figures = self.measured.iter().flat_map(Measured::figures);
-        output::write_files(directory, tables.chain(figures).chain([("figure-7-4.svg".to_owned(), self.winners())]))
+        let charts = self.charts().into_iter().map(|(name, svg)| (format!("{name}.svg"), svg));
+        output::write_files(directory, tables.chain(figures).chain(charts))
     }
 
     /// Programs by the ratio of their best policy.
@@ -239,6 +313,16 @@ impl Study {
             self.measured.iter().map(|own| (own, ratios(&own.first)[own.best])).collect();
         ranked.sort_by(|one, other| one.1.total_cmp(&other.1));
         ranked
+    }
+
+    /// Figure 7.4, and other tables as pictures.
+    fn charts(&self) -> Vec<(&'static str, String)> {
+        vec![
+            ("figure-7-4", self.winners()),
+            ("table-7-1", self.mix_chart()),
+            ("table-7-6", self.distance_chart()),
+            ("reasons", self.reasons_chart()),
+        ]
     }
 
     /// Figure 7.4.
@@ -265,8 +349,10 @@ impl Measured {
         let figures = Figures { subject: &self.program, outcomes };
         vec![
             (format!("figure-7-1-{}.svg", self.program), figures.coverage()),
+            (format!("figure-7-1-{}.csv", self.program), figures.coverage_table().csv()),
             (format!("figure-7-2-{}.svg", self.program), figures.length_and_count()),
             (format!("figure-7-3-{}.svg", self.program), figures.ratio()),
+            (format!("figure-7-3-{}.csv", self.program), figures.table().csv()),
         ]
     }
 }

@@ -1,7 +1,10 @@
 //! Policies at work, on all processors, and what is known of each in the end.
 
+use std::sync::Mutex;
+
 use segment::{
-    Asked, Chains, Edges, Fetch, Listing, Moves, Overlap, Policy, Reason, Score, Segmenter, Shape, Supplied, TraceSet,
+    Asked, Chains, Edges, Fetch, Listing, Mix, Moves, Overlap, Policy, Probabilities, Reason, Score, Segmenter, Shape,
+    Supplied, TraceSet,
 };
 use trace::{Batch, Blocks, Live, ThreadInfo, Trace};
 
@@ -35,6 +38,9 @@ pub struct Outcome {
     pub occurrences: u64,
     /// Traces that the thesis's tool would take for others.
     pub aliases: usize,
+    /// If traces that go the same way are one, whatever made them end: how many there are, and the "trace count".
+    pub paths: usize,
+    pub path_count: usize,
     /// As the thesis calls them.
     pub trace_length: f64,
     pub trace_count: usize,
@@ -66,7 +72,7 @@ pub struct Kept {
 #[derive(Default)]
 pub struct Cut {
     pub outcomes: Vec<Outcome>,
-    pub moves: Moves,
+    pub mix: Mix,
 }
 
 /// A policy at work.
@@ -75,25 +81,70 @@ struct Job {
     fetch: Option<Fetch>,
 }
 
-/// Policies at work.
+impl Job {
+    fn new(policy: Policy, wish: &Wish) -> Self {
+        let fetch = (!wish.caches.is_empty()).then(|| Fetch::new(wish.path, &wish.caches));
+        Self { segmenter: Segmenter::new(policy), fetch }
+    }
+
+    fn work(&mut self, moves: &Moves, blocks: &Blocks) {
+        for part in moves.parts() {
+            match &mut self.fetch {
+                Some(fetch) => self.segmenter.watched(part, blocks, fetch),
+                None => self.segmenter.part(part, blocks),
+            }
+        }
+    }
+
+    /// What came of it, with what is known of the program.
+    fn end(self, program: &Program<'_>, wish: &Wish) -> Outcome {
+        let (policy, changes) = (*self.segmenter.policy(), self.segmenter.changes());
+        let kept = program.kept(self.segmenter.finish(), wish.dependences);
+        let fetched = self
+            .fetch
+            .map(|fetch| (*fetch.asked(), fetch.supplied().map(|(shape, supplied)| (*shape, *supplied)).collect()));
+        let outcome = Outcome { changes, fetched, ..Outcome::new(policy, &program.listing, &kept) };
+        Outcome { kept: wish.keep.then_some(kept), ..outcome }
+    }
+}
+
+/// What is known of the code and its branches in the end.
+struct Program<'b> {
+    listing: Listing<'b>,
+    probabilities: Probabilities,
+}
+
+impl Program<'_> {
+    fn kept(&self, set: TraceSet, dependences: bool) -> Kept {
+        let consistency = |trace| self.probabilities.consistency(&self.listing, trace);
+        let consistencies = set.traces().iter().map(consistency).collect();
+        let mut chains = dependences.then(|| Chains::new(self.listing.blocks()));
+        let longest = |trace| {
+            let path = self.listing.path(trace).map(|spot| (spot.block, spot.place));
+            chains.as_mut().map(|chains| chains.longest(path))
+        };
+        let chains = set.traces().iter().filter_map(longest).collect();
+        Kept { set, consistencies, chains }
+    }
+}
+
+/// Policies at work, on all processors.
 pub struct Cutting {
     jobs: Vec<Job>,
     moves: Moves,
     edges: Edges,
     wish: Wish,
-    cut: Cut,
+    outcomes: Vec<Outcome>,
 }
 
 impl Cutting {
     pub fn new(policies: &[Policy], wish: &Wish) -> Self {
-        let fetch = || (!wish.caches.is_empty()).then(|| Fetch::new(wish.path, &wish.caches));
-        let job = |&policy: &Policy| Job { segmenter: Segmenter::new(policy), fetch: fetch() };
         Self {
-            jobs: policies.iter().map(job).collect(),
+            jobs: policies.iter().map(|&policy| Job::new(policy, wish)).collect(),
             moves: Moves::default(),
             edges: Edges::default(),
             wish: wish.clone(),
-            cut: Cut::default(),
+            outcomes: Vec::new(),
         }
     }
 
@@ -106,48 +157,42 @@ impl Cutting {
 
     /// Goes through what was collected.
     fn work(&mut self, blocks: &Blocks) {
-        self.moves.parts().for_each(|(_, moves)| self.edges.moves(moves));
-        for Job { segmenter, fetch } in &mut self.jobs {
-            for (thread, moves) in self.moves.parts() {
-                match fetch {
-                    Some(fetch) => segmenter.watched(thread, moves, blocks, fetch),
-                    None => segmenter.moves(thread, moves, blocks),
-                }
-            }
-        }
-        self.moves.clear();
+        let Self { jobs, moves, edges, .. } = self;
+        moves.parts().for_each(|part| edges.moves(part.moves));
+        on_all_processors(jobs.iter_mut().collect(), |job| job.work(moves, blocks));
+        moves.clear();
     }
 
     /// Nothing more is executed.
     fn end(&mut self, blocks: &Blocks) {
         self.work(blocks);
-        let (listing, probabilities) = (Listing::new(blocks), self.edges.probabilities(blocks));
-        let mut chains = self.wish.dependences.then(|| Chains::new(blocks));
-        for Job { segmenter, fetch } in self.jobs.drain(..) {
-            let (policy, changes) = (*segmenter.policy(), segmenter.changes());
-            let set = segmenter.finish();
-            let consistencies: Vec<f64> =
-                set.traces().iter().map(|trace| probabilities.consistency(&listing, trace)).collect();
-            let chains: Vec<u32> = chains.as_mut().map_or_else(Vec::new, |chains| {
-                let spots = |trace: &'_ segment::Trace| {
-                    let spots = trace.stretches.iter().flat_map(|&stretch| listing.walk(stretch));
-                    spots.map(|spot| (spot.block, spot.place)).collect::<Vec<_>>()
-                };
-                set.traces().iter().map(|trace| chains.longest(spots(trace).into_iter())).collect()
-            });
-            let kept = Kept { set, consistencies, chains };
-            let fetched = fetch
-                .map(|fetch| (*fetch.asked(), fetch.supplied().map(|(shape, supplied)| (*shape, *supplied)).collect()));
-            let outcome = Outcome { changes, fetched, ..Outcome::new(policy, &listing, &kept) };
-            self.cut.outcomes.push(Outcome { kept: self.wish.keep.then_some(kept), ..outcome });
-        }
-        self.cut.moves = std::mem::take(&mut self.moves);
+        let program = Program { listing: Listing::new(blocks), probabilities: self.edges.probabilities(blocks) };
+        self.outcomes = on_all_processors(std::mem::take(&mut self.jobs), |job| job.end(&program, &self.wish));
     }
 
     /// What came of it, once it has ended.
     pub fn cut(self) -> Cut {
-        self.cut
+        Cut { outcomes: self.outcomes, mix: *self.moves.mix() }
     }
+}
+
+/// Does something with each, in no order; gives what came out in the order of the list.
+fn on_all_processors<T: Send, R: Send>(list: Vec<T>, work: impl Fn(T) -> R + Sync) -> Vec<R> {
+    let workers = std::thread::available_parallelism().map_or(1, usize::from).min(list.len());
+    if workers < 2 {
+        return list.into_iter().map(work).collect();
+    }
+    let next = Mutex::new(list.into_iter().enumerate());
+    let worker = || {
+        let take = || next.lock().expect("nobody panics with it").next();
+        std::iter::from_fn(take).map(|(place, item)| (place, work(item))).collect::<Vec<_>>()
+    };
+    let mut done: Vec<(usize, R)> = std::thread::scope(|scope| {
+        let running: Vec<_> = (0..workers).map(|_| scope.spawn(worker)).collect();
+        running.into_iter().flat_map(|worker| worker.join().expect("it does not panic")).collect()
+    });
+    done.sort_by_key(|&(place, _)| place);
+    done.into_iter().map(|(_, result)| result).collect()
 }
 
 impl Outcome {
@@ -155,8 +200,14 @@ impl Outcome {
         Score { length: self.trace_length, count: self.trace_count as f64 }
     }
 
+    /// If traces that go the same way are one.
+    pub fn merged_score(&self) -> Score {
+        Score { count: self.path_count as f64, ..self.score() }
+    }
+
     fn new(policy: Policy, listing: &Listing<'_>, Kept { set, consistencies, chains }: &Kept) -> Self {
-        let trace_count = set.traces_for(SHARE);
+        let (merged, trace_count) = (set.merged(), set.traces_for(SHARE));
+        let path_count = merged.traces_for(SHARE);
         let weights = || set.traces().iter().map(|trace| trace.coverage() as f64);
         let consistent: f64 = weights().zip(consistencies).map(|(weight, own)| weight * own).sum();
         let cycles: f64 =
@@ -167,11 +218,13 @@ impl Outcome {
             traces: set.traces().len(),
             occurrences: set.occurrences(),
             aliases: set.aliases(),
+            paths: merged.traces().len(),
+            path_count,
             trace_length: set.weighted_length(),
             trace_count,
             coverage: curve(set),
             reasons: set.reasons(),
-            overlap: [Overlap::of(listing, set.traces()), Overlap::of(listing, &set.traces()[..trace_count])],
+            overlap: [Overlap::of(listing, merged.traces()), Overlap::of(listing, &merged.traces()[..path_count])],
             consistency: consistent / (set.instructions() as f64).max(1.0),
             ilp: (cycles > 0.0).then(|| set.instructions() as f64 / cycles),
             changes: 0,
@@ -217,28 +270,14 @@ impl Receiver for Cutting {
     }
 }
 
-/// Goes through the trace once on each processor, with a part of the policies each; tells what of the trace was damaged, too.
+/// Goes through a trace; tells what of it was damaged, too.
 pub fn segment(trace: &Trace, input: &Input, policies: &[Policy], wish: &Wish) -> Result<(Cut, Vec<String>), Stopped> {
-    let workers = std::thread::available_parallelism().map_or(1, usize::from).min(policies.len());
-    let shares: Vec<&[Policy]> = policies.chunks(policies.len().div_ceil(workers)).collect();
-    let progress = Together::new(select::instructions(trace, input) * shares.len() as u64);
-    let work = |share: &[Policy]| -> Result<(Cut, Vec<String>), Stopped> {
-        let mut cutting = Cutting::new(share, wish);
-        let damage = select::batches(trace, input, false, |batch| {
-            cutting.batch(trace.blocks(), batch);
-            progress.add(batch.instructions());
-        })?;
-        cutting.end(trace.blocks());
-        Ok((cutting.cut(), damage))
-    };
-    let ended: Vec<_> = std::thread::scope(|scope| {
-        let running: Vec<_> = shares.iter().map(|share| scope.spawn(|| work(share))).collect();
-        running.into_iter().map(|worker| worker.join().expect("it does not panic")).collect()
-    });
-    let mut ended = ended.into_iter();
-    let (mut all, damage) = ended.next().unwrap_or_else(|| Ok((Cut::default(), Vec::new())))?;
-    for end in ended {
-        all.outcomes.extend(end?.0.outcomes);
-    }
-    Ok((all, damage))
+    let progress = Together::new(select::instructions(trace, input));
+    let mut cutting = Cutting::new(policies, wish);
+    let damage = select::batches(trace, input, false, |batch| {
+        cutting.batch(trace.blocks(), batch);
+        progress.add(batch.instructions());
+    })?;
+    cutting.end(trace.blocks());
+    Ok((cutting.cut(), damage))
 }

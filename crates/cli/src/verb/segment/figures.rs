@@ -102,7 +102,7 @@ impl Figures<'_> {
             .svg()
     }
 
-    fn coverage_table(&self) -> Table {
+    pub fn coverage_table(&self) -> Table {
         let mut table = Table::new("Coverage", &["policy", "traces", "instructions, %"]);
         for (name, own) in &self.outcomes {
             for (traces, share) in &own.coverage {
@@ -112,7 +112,7 @@ impl Figures<'_> {
         table
     }
 
-    fn table(&self) -> Table {
+    pub fn table(&self) -> Table {
         let heads = ["policy", "trace length", "trace count", "max-norm ratio", "on the Pareto front"];
         let mut table = Table::new("Policies", &heads);
         let front = pareto_front(&self.scores());

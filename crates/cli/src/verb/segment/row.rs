@@ -1,7 +1,7 @@
 //! What is printed of policies.
 
 use report::Table;
-use segment::{Class, Moves, Score, max_norm_ratios, pareto_front};
+use segment::{Class, Mix, Score, max_norm_ratios, pareto_front};
 use serde::Serialize;
 
 use super::cut::{Cut, Outcome};
@@ -21,6 +21,9 @@ pub struct Row {
     occurrences: u64,
     /// Traces that the thesis's tool would take for others.
     aliases: usize,
+    /// If traces that go the same way are one, whatever made them end: how many there are, and the "trace count".
+    paths: usize,
+    path_count: usize,
     trace_length: f64,
     trace_count: usize,
     max_norm_ratio: f64,
@@ -71,20 +74,25 @@ pub struct Report {
 
 impl Report {
     pub fn new(cut: &Cut) -> Self {
-        let executed = |class: Class| (class.name().to_owned(), cut.moves.executed(class).into());
-        Self { control_flow: Class::ALL.into_iter().skip(1).map(executed).collect(), policies: rows(&cut.outcomes) }
+        Self { control_flow: control_flow(&cut.mix), policies: rows(&cut.outcomes) }
     }
 
-    pub fn text(&self, moves: &Moves) -> String {
+    pub fn text(&self, mix: &Mix) -> String {
         let mut text = policies(&self.policies).text();
         if self.policies.iter().any(|row| row.fetch.is_some()) {
             text += &caches(&self.policies).text();
         }
         match &self.policies[..] {
-            [row] => text + &reasons(row).text() + &mix(moves).text(),
+            [row] => text + &reasons(row).text() + &mix_table(mix).text(),
             _ => text,
         }
     }
+}
+
+/// The control-flow instructions that were executed, for programs.
+pub fn control_flow(mix: &Mix) -> serde_json::Map<String, serde_json::Value> {
+    let executed = |class: Class| (class.name().to_owned(), mix.executed(class).into());
+    Class::ALL.into_iter().skip(1).map(executed).collect()
 }
 
 /// What is printed of policies side by side.
@@ -105,6 +113,8 @@ fn row(own: &Outcome, max_norm_ratio: f64, is_on_pareto_front: bool) -> Row {
         traces: own.traces,
         occurrences: own.occurrences,
         aliases: own.aliases,
+        paths: own.paths,
+        path_count: own.path_count,
         trace_length: own.trace_length,
         trace_count: own.trace_count,
         max_norm_ratio,
@@ -203,12 +213,11 @@ fn reasons(row: &Row) -> Table {
 }
 
 /// The control-flow instructions that were executed.
-fn mix(moves: &Moves) -> Table {
+fn mix_table(mix: &Mix) -> Table {
     let mut table = Table::new("Control-flow instructions", &["class", "times", "%"]);
-    let all: u64 = Class::ALL.into_iter().skip(1).map(|class| moves.executed(class)).sum();
-    for class in Class::ALL.into_iter().skip(1).filter(|&class| moves.executed(class) > 0) {
-        let count = moves.executed(class);
-        table.row([class.name().to_owned(), grouped(count), format!("{:.2}", percent(count, all))]);
+    for class in Class::ALL.into_iter().skip(1).filter(|&class| mix.executed(class) > 0) {
+        let count = mix.executed(class);
+        table.row([class.name().to_owned(), grouped(count), format!("{:.2}", percent(count, mix.total()))]);
     }
     table
 }

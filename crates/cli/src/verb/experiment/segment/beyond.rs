@@ -1,9 +1,11 @@
-//! What the thesis leaves for later: policies that learn, traces that overlap less, dependences, and caches that traces are fetched from.
+//! What the thesis leaves for later: policies that learn, traces that overlap less, dependences, and caches that traces are fetched from. Here traces that go the same
+//! way are one, whatever made them end: a cache holds them once.
 
 use ::segment::{Class, Policy, Replacement, Shape};
 use report::Table;
 
-use super::{Measured, Named, Outcome, ratios};
+use super::tables::mean;
+use super::{Measured, Named, Outcome, merged_ratios};
 use crate::digits::percent;
 use crate::output::Stopped;
 use crate::verb::segment::cut::Wish;
@@ -19,8 +21,10 @@ fn policies(best: Policy) -> Vec<(&'static str, Policy)> {
     let given = Policy::default();
     let guided = given.with(Class::BackwardNotTaken, false);
     let ends = Class::CONDITIONAL.into_iter().fold(given, |policy, class| policy.with(class, false));
-    let free = |instructions| given.with_limits(instructions, 255);
-    let consistent = |instructions, least| free(instructions).with_least_consistency(least).unwrap_or(given);
+    let limited = |instructions, cfis| Policy::new(instructions, cfis).expect("limits are not 0");
+    let consistent = |instructions, least| {
+        limited(instructions, 255).with_least_consistency(least).expect("it is more than 0 and less than 1")
+    };
     let unsteady = [Class::Return, Class::IndirectCall, Class::IndirectJump];
     let learned = unsteady.into_iter().fold(ends, |policy, class| policy.with(class, false)).restructuring();
     vec![
@@ -32,7 +36,7 @@ fn policies(best: Policy) -> Vec<(&'static str, Policy)> {
         ("consistency 0.8", consistent(32, 0.8)),
         ("restructured", learned),
         ("restructured, whole blocks", learned.keeping_blocks()),
-        ("restructured, 2 unsteady inside", given.with_limits(32, 2).restructuring().keeping_blocks()),
+        ("restructured, 2 unsteady inside", limited(32, 2).restructuring().keeping_blocks()),
         ("restructured, meet at 16", learned.keeping_blocks().meeting_from(16)),
         ("restructured, meet at 8", learned.keeping_blocks().meeting_from(8)),
         ("best of the first experiment, 255", best.long()),
@@ -70,13 +74,9 @@ fn names() -> Vec<&'static str> {
     policies(Policy::default()).into_iter().map(|(name, _)| name).collect()
 }
 
-fn mean(numbers: impl Iterator<Item = f64> + Clone) -> f64 {
-    numbers.clone().sum::<f64>() / (numbers.count().max(1) as f64)
-}
-
 /// On average over all programs.
 fn average(measured: &[Measured], place: usize, figure: impl Fn(&Outcome) -> f64) -> f64 {
-    mean(measured.iter().map(|own| figure(&own.beyond[place])).collect::<Vec<_>>().into_iter())
+    mean(measured.iter().map(|own| figure(&own.beyond[place])))
 }
 
 /// The figures of one cache, per cent: hits, coverage, and instructions that are predicted as well.
@@ -122,16 +122,16 @@ fn policies_table(measured: &[Measured]) -> Table {
         "aliases",
     ];
     let mut table = Table::new("Beyond the thesis: policies, averages over all programs", &heads);
-    let ratios: Vec<Vec<f64>> = measured.iter().map(|own| ratios(&own.beyond)).collect();
+    let ratios: Vec<Vec<f64>> = measured.iter().map(|own| merged_ratios(&own.beyond)).collect();
     for (place, name) in names().into_iter().enumerate() {
         let of = |figure: fn(&Outcome) -> f64| average(measured, place, figure);
         let ratio = mean(ratios.iter().map(|ratios| ratios[place]));
         table.row([
             name.to_owned(),
             format!("{:.2}", of(|own| own.trace_length)),
-            format!("{:.0}", of(|own| own.trace_count as f64)),
+            format!("{:.0}", of(|own| own.path_count as f64)),
             format!("{ratio:.2}"),
-            format!("{:.0}", of(|own| own.traces as f64)),
+            format!("{:.0}", of(|own| own.paths as f64)),
             format!("{:.2}", of(|own| own.consistency)),
             format!("{:.2}", of(|own| own.overlap[0].times())),
             format!("{:.2}", of(|own| own.overlap[1].times())),
@@ -187,7 +187,7 @@ fn programs(measured: &[Measured]) -> Table {
         let cells = places.iter().flat_map(|&place| {
             let outcome = &own.beyond[place];
             let supplied = supplied(outcome, Replacement::ALL.len())[2];
-            [format!("{:.2}", outcome.trace_length), outcome.trace_count.to_string(), format!("{supplied:.2}")]
+            [format!("{:.2}", outcome.trace_length), outcome.path_count.to_string(), format!("{supplied:.2}")]
         });
         table.row([own.program.clone()].into_iter().chain(cells));
     }
