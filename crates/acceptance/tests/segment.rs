@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::process::Command;
 
 use acceptance::{Call, Recorded, process, tool, trackway};
-use segment::{Moves, Policy, Segmenter, TraceSet};
+use segment::{Collected, Moves, Policy, Segmenter, TraceSet};
 use trace::Trace;
 use workloads::{Exit, Variant};
 
@@ -28,10 +28,9 @@ fn segmented(trace: &Trace, policies: &[Policy]) -> Vec<TraceSet> {
     let (mut moves, mut merged) = (Moves::default(), trace.merged());
     while let Some(batch) = merged.next_batch().unwrap() {
         moves.add(trace.blocks(), batch);
-        for part in moves.parts() {
+        for part in moves.take(Collected::default()).parts() {
             segmenters.iter_mut().for_each(|segmenter| segmenter.part(part, trace.blocks()));
         }
-        moves.clear();
     }
     segmenters.into_iter().map(Segmenter::finish).collect()
 }
@@ -126,7 +125,7 @@ fn consistency_and_overlap_are_as_counted() {
     while let Some(batch) = merged.next_batch().unwrap() {
         moves.add(trace.blocks(), batch);
     }
-    moves.parts().for_each(|part| edges.moves(part.moves));
+    moves.take(Collected::default()).parts().for_each(|part| edges.moves(part.moves));
     let (listing, probabilities) = (Listing::new(trace.blocks()), edges.probabilities(trace.blocks()));
     let address = |spot: segment::Spot| segment::Code::address(trace.blocks(), spot.block.0, spot.place);
     for trace in set.traces() {

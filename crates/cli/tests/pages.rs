@@ -53,7 +53,7 @@ fn the_page_of_mtrace() {
 
 #[test]
 fn the_page_of_segment() {
-    check_page(SEGMENT, &["segment"], &["experiment segment"]);
+    check_page(SEGMENT, &["segment"], &["experiment segment", "record"]);
 }
 
 #[test]
@@ -78,4 +78,16 @@ fn the_seeds_flags_are_in_the_help() {
             assert!(help.contains(&format!("-{}", flag.trim_start_matches('-'))), "{tool} {flag}");
         }
     }
+}
+
+/// The help has the programs that there are.
+#[test]
+fn programs_of_the_experiment() {
+    let arguments = ["experiment", "segment", "--programs", "nothing"];
+    let output = Command::new(env!("CARGO_BIN_EXE_trackway")).args(arguments).output().unwrap();
+    let failure = String::from_utf8(output.stderr).unwrap();
+    let names = failure.split_once("there are ").unwrap().1.trim_end().trim_end_matches(')');
+    assert!(names.split(", ").count() >= 12, "{failure}");
+    let help = help("experiment segment").split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(help.contains(&format!("of {names};")), "{names}");
 }

@@ -27,7 +27,7 @@ pub use edges::{Edges, Probabilities};
 pub use fetch::{Asked, Fetch, Supplied};
 pub use judge::{Score, hamming_distance, max_norm_ratios, pareto_front};
 pub use listing::{Listing, Spot};
-pub use moves::{Code, Mix, Move, Moves, Part};
+pub use moves::{Code, Collected, Mix, Move, Moves, Part};
 pub use overlap::Overlap;
 pub use policy::{IllegalPolicy, Policy};
 pub use predictor::LONGEST_PATH;

@@ -56,15 +56,20 @@ impl Tail {
     }
 }
 
-/// Makes moves of batches and collects them: a policy that goes through many moves at once finds what it needs in near caches, and what others need is not in its way.
-/// What is known of a block is found out once.
+/// Makes moves of batches; what is known of a block is found out once.
 #[derive(Clone, Debug, Default)]
 pub struct Moves {
     tails: Vec<Tail>,
+    mix: Mix,
+    collected: Collected,
+}
+
+/// Many moves: a policy that goes through them at once finds what it needs in near caches, and what others need is not in its way.
+#[derive(Clone, Debug, Default)]
+pub struct Collected {
     moves: Vec<Move>,
     /// Threads in turn; moves go from the end of the part before it to `end`.
     parts: Vec<(Part<'static>, usize)>,
-    mix: Mix,
 }
 
 /// What a thread has executed in a row.
@@ -102,8 +107,9 @@ impl Moves {
     /// What a thread has executed next.
     pub fn add(&mut self, blocks: &Blocks, batch: &Batch) {
         self.learn(blocks);
-        let (tails, before) = (&self.tails, self.moves.len());
-        self.moves.extend(batch.steps().iter().map(|step| {
+        let (tails, Collected { moves, parts }) = (&self.tails, &mut self.collected);
+        let before = moves.len();
+        moves.extend(batch.steps().iter().map(|step| {
             let (block, offset, instructions) = (step.block().0, step.first(), step.instructions());
             let tail = tails.get(block as usize).unwrap_or(&Tail::UNKNOWN);
             let first = if offset == 0 { tail.address } else { blocks.address(block, offset) };
@@ -113,41 +119,29 @@ impl Moves {
             let class = if is_whole { tail.classes[leave as usize] } else { Class::None };
             Move { first, next: step.next(), instructions, class, block, offset }
         }));
-        self.moves[before..].iter().for_each(|step| self.mix.0[step.class as usize] += 1);
-        let breaks = batch.events().iter().filter(|(_, event)| is_break(event)).map(|&(place, _)| place);
-        let mut begins = false;
+        moves[before..].iter().for_each(|step| self.mix.0[step.class as usize] += 1);
         let mut part = |from: usize, to: usize, begins: bool| {
-            let image = batch.steps()[from..].first().and_then(|step| self.tails.get(step.block().0 as usize));
-            let image = image.map_or(0, |tail| tail.image);
-            self.parts.push((Part { thread: batch.thread(), image, begins, moves: &[] }, before + to));
+            let tail = batch.steps().get(from).and_then(|step| tails.get(step.block().0 as usize));
+            let image = tail.map_or(0, |tail| tail.image);
+            parts.push((Part { thread: batch.thread(), image, begins, moves: &[] }, before + to));
         };
-        let mut from = 0;
-        for place in breaks {
+        let (mut from, mut begins) = (0, false);
+        for &(place, _) in batch.events().iter().filter(|(_, event)| is_break(event)) {
             part(from, place, begins);
             (from, begins) = (place, true);
         }
         part(from, batch.steps().len(), begins);
     }
 
+    /// What was collected. It is complete: `instead` is filled next.
+    pub fn take(&mut self, instead: Collected) -> Collected {
+        std::mem::replace(&mut self.collected, instead)
+    }
+
     /// Whether there are enough to go through.
     #[must_use]
     pub fn are_many(&self) -> bool {
-        self.moves.len() >= MANY
-    }
-
-    /// What was collected: what threads have executed, in turn.
-    pub fn parts(&self) -> impl Iterator<Item = Part<'_>> {
-        self.parts.iter().scan(0, |first, &(part, end)| {
-            let moves = &self.moves[*first..end];
-            *first = end;
-            Some(Part { moves, ..part })
-        })
-    }
-
-    /// All have gone through it.
-    pub fn clear(&mut self) {
-        self.moves.clear();
-        self.parts.clear();
+        self.collected.moves.len() >= MANY
     }
 
     /// What was executed so far.
@@ -160,6 +154,23 @@ impl Moves {
         let known = self.tails.len();
         let new = (known..blocks.len()).filter_map(|index| blocks.get(BlockIndex(u32::try_from(index).ok()?)));
         self.tails.extend(new.map(Tail::of));
+    }
+}
+
+impl Collected {
+    /// What threads have executed, in turn.
+    pub fn parts(&self) -> impl Iterator<Item = Part<'_>> {
+        self.parts.iter().scan(0, |first, &(part, end)| {
+            let moves = &self.moves[*first..end];
+            *first = end;
+            Some(Part { moves, ..part })
+        })
+    }
+
+    /// All have gone through it, and there is room for more.
+    pub fn clear(&mut self) {
+        self.moves.clear();
+        self.parts.clear();
     }
 }
 

@@ -360,6 +360,8 @@ mod tests {
     #[derive(Default)]
     struct Naive {
         traces: Vec<(Vec<u64>, Reason)>,
+        /// Of each trace.
+        counts: Vec<u32>,
         now: Vec<u64>,
         cfis: u32,
         calls: u32,
@@ -369,13 +371,13 @@ mod tests {
     }
 
     impl Naive {
-        fn run(policy: &Policy, moves: &[Move]) -> Vec<(Vec<u64>, Reason)> {
+        fn run(policy: &Policy, moves: &[Move]) -> Self {
             let mut naive = Self { product: 1.0, ..Self::default() };
             moves.iter().for_each(|step| naive.step(policy, step));
             if !naive.now.is_empty() {
-                naive.traces.push((naive.now, Reason::End));
+                naive.end(Reason::End, 0);
             }
-            naive.traces
+            naive
         }
 
         fn step(&mut self, policy: &Policy, step: &Move) {
@@ -403,6 +405,7 @@ mod tests {
 
         fn end(&mut self, reason: Reason, next: u64) {
             self.traces.push((std::mem::take(&mut self.now), reason));
+            self.counts.push(self.cfis);
             (self.cfis, self.calls, self.product) = (0, 0, 1.0);
             *self.begun.entry(next).or_default() += 1;
         }
@@ -418,6 +421,7 @@ mod tests {
             if let Some(least) = policy.least_consistency().filter(|_| branches) {
                 self.product *= self.habits.probability(step.block, step.next);
                 if self.product < least {
+                    self.cfis += policy.weight(step.class);
                     return Some(Reason::Inconsistent);
                 }
             }
@@ -519,7 +523,7 @@ mod tests {
             let policy = if keeps_blocks { policy.keeping_blocks() } else { policy };
             let policy = meets_from.map_or(policy, |least| policy.meeting_from(least));
             let mut expected: HashMap<(Vec<u64>, Reason), u64> = HashMap::new();
-            let naive = Naive::run(&policy, &moves);
+            let Naive { traces: naive, counts, .. } = Naive::run(&policy, &moves);
             naive.iter().for_each(|trace| *expected.entry(trace.clone()).or_default() += 1);
             let (mut segmenter, mut watch) = (Segmenter::new(policy), Numbers::default());
             for moves in moves.chunks(7) {
@@ -533,6 +537,11 @@ mod tests {
             }
             prop_assert_eq!(numbers.len(), watch.numbers.iter().collect::<hashbrown::HashSet<_>>().len());
             let set = segmenter.finish();
+            if rule < 2 {
+                // Of those that restructure, it depends on when.
+                let shown: u64 = set.traces().iter().map(|trace| u64::from(trace.cfis) * trace.occurrences).sum();
+                prop_assert_eq!(shown, counts.iter().map(|&count| u64::from(count)).sum::<u64>());
+            }
             let executed: u64 = moves.iter().map(|step| u64::from(step.instructions)).sum();
             prop_assert_eq!(set.instructions(), executed);
             let mut shown: HashMap<(u64, u32, Reason), u64> = HashMap::new();

@@ -18,7 +18,7 @@ use crate::live;
 use crate::output::{self, Output, Stopped};
 use crate::select;
 use crate::verb::record::status;
-use cut::{Cut, Cutting, Wish};
+use cut::{Cut, Watching, Wish};
 use figures::Figures;
 use files::TraceFile;
 use row::Report;
@@ -113,9 +113,9 @@ fn watch(length: Option<u64>, arguments: &Segment, policies: &[Policy], wish: &W
         selection: Selection { skip: arguments.start, length, ..Selection::default() },
         ..Options::default()
     };
-    let mut cutting = Cutting::new(policies, wish);
-    let exit = live::run(&options, Live::new(DataMode::None), &mut cutting)?;
-    Ok((cutting.cut(), if arguments.pid.is_some() { 0 } else { status(exit) }))
+    let mut watching = Watching::new(policies, wish);
+    let exit = live::run(&options, Live::new(DataMode::None), &mut watching)?;
+    Ok((watching.cut(), if arguments.pid.is_some() { 0 } else { status(exit) }))
 }
 
 /// The policy that is given, or those that are asked for.

@@ -1,10 +1,10 @@
 //! Policies at work, on all processors, and what is known of each in the end.
 
-use std::sync::Mutex;
+use std::sync::{Mutex, mpsc};
 
 use segment::{
-    Asked, Chains, Edges, Fetch, Listing, Mix, Moves, Overlap, Policy, Probabilities, Reason, Score, Segmenter, Shape,
-    Supplied, TraceSet,
+    Asked, Chains, Collected, Edges, Fetch, Listing, Mix, Moves, Overlap, Policy, Probabilities, Reason, Score,
+    Segmenter, Shape, Supplied, TraceSet,
 };
 use trace::{Batch, Blocks, Live, ThreadInfo, Trace};
 
@@ -87,8 +87,8 @@ impl Job {
         Self { segmenter: Segmenter::new(policy), fetch }
     }
 
-    fn work(&mut self, moves: &Moves, blocks: &Blocks) {
-        for part in moves.parts() {
+    fn work(&mut self, collected: &Collected, blocks: &Blocks) {
+        for part in collected.parts() {
             match &mut self.fetch {
                 Some(fetch) => self.segmenter.watched(part, blocks, fetch),
                 None => self.segmenter.part(part, blocks),
@@ -129,50 +129,27 @@ impl Program<'_> {
 }
 
 /// Policies at work, on all processors.
-pub struct Cutting {
+struct Jobs<'w> {
     jobs: Vec<Job>,
-    moves: Moves,
     edges: Edges,
-    wish: Wish,
-    outcomes: Vec<Outcome>,
+    wish: &'w Wish,
 }
 
-impl Cutting {
-    pub fn new(policies: &[Policy], wish: &Wish) -> Self {
-        Self {
-            jobs: policies.iter().map(|&policy| Job::new(policy, wish)).collect(),
-            moves: Moves::default(),
-            edges: Edges::default(),
-            wish: wish.clone(),
-            outcomes: Vec::new(),
-        }
+impl<'w> Jobs<'w> {
+    fn new(policies: &[Policy], wish: &'w Wish) -> Self {
+        let jobs = policies.iter().map(|&policy| Job::new(policy, wish)).collect();
+        Self { jobs, edges: Edges::default(), wish }
     }
 
-    fn batch(&mut self, blocks: &Blocks, batch: &Batch) {
-        self.moves.add(blocks, batch);
-        if self.moves.are_many() {
-            self.work(blocks);
-        }
-    }
-
-    /// Goes through what was collected.
-    fn work(&mut self, blocks: &Blocks) {
-        let Self { jobs, moves, edges, .. } = self;
-        moves.parts().for_each(|part| edges.moves(part.moves));
-        on_all_processors(jobs.iter_mut().collect(), |job| job.work(moves, blocks));
-        moves.clear();
+    fn work(&mut self, collected: &Collected, blocks: &Blocks) {
+        collected.parts().for_each(|part| self.edges.moves(part.moves));
+        on_all_processors(self.jobs.iter_mut().collect(), |job| job.work(collected, blocks));
     }
 
     /// Nothing more is executed.
-    fn end(&mut self, blocks: &Blocks) {
-        self.work(blocks);
+    fn end(self, blocks: &Blocks) -> Vec<Outcome> {
         let program = Program { listing: Listing::new(blocks), probabilities: self.edges.probabilities(blocks) };
-        self.outcomes = on_all_processors(std::mem::take(&mut self.jobs), |job| job.end(&program, &self.wish));
-    }
-
-    /// What came of it, once it has ended.
-    pub fn cut(self) -> Cut {
-        Cut { outcomes: self.outcomes, mix: *self.moves.mix() }
+        on_all_processors(self.jobs, |job| job.end(&program, self.wish))
     }
 }
 
@@ -247,7 +224,39 @@ fn curve(set: &TraceSet) -> Vec<(usize, f64)> {
     set.coverage().enumerate().map(|(place, share)| (place + 1, share)).filter(|&(rank, _)| is_shown(rank)).collect()
 }
 
-impl Receiver for Cutting {
+/// Cuts what a program executes while it runs.
+pub struct Watching<'w> {
+    moves: Moves,
+    jobs: Jobs<'w>,
+    outcomes: Vec<Outcome>,
+}
+
+impl<'w> Watching<'w> {
+    pub fn new(policies: &[Policy], wish: &'w Wish) -> Self {
+        Self { moves: Moves::default(), jobs: Jobs::new(policies, wish), outcomes: Vec::new() }
+    }
+
+    fn batch(&mut self, blocks: &Blocks, batch: &Batch) {
+        self.moves.add(blocks, batch);
+        if self.moves.are_many() {
+            self.work(blocks);
+        }
+    }
+
+    fn work(&mut self, blocks: &Blocks) {
+        let mut collected = self.moves.take(Collected::default());
+        self.jobs.work(&collected, blocks);
+        collected.clear();
+        self.moves.take(collected);
+    }
+
+    /// What came of it, once it has ended.
+    pub fn cut(self) -> Cut {
+        Cut { outcomes: self.outcomes, mix: *self.moves.mix() }
+    }
+}
+
+impl Receiver for Watching<'_> {
     fn thread(&mut self, _: &ThreadInfo) -> Result<(), Stopped> {
         Ok(())
     }
@@ -265,19 +274,40 @@ impl Receiver for Cutting {
             self.batch(blocks, batch);
             Ok::<_, Stopped>(())
         })?;
-        self.end(live.blocks());
+        self.work(live.blocks());
+        let nothing = Jobs::new(&[], self.jobs.wish);
+        self.outcomes = std::mem::replace(&mut self.jobs, nothing).end(live.blocks());
         Ok(())
     }
 }
 
-/// Goes through a trace; tells what of it was damaged, too.
+/// Goes through a trace; tells what of it was damaged, too. What comes next is read while policies are at work.
 pub fn segment(trace: &Trace, input: &Input, policies: &[Policy], wish: &Wish) -> Result<(Cut, Vec<String>), Stopped> {
+    let (blocks, mut jobs) = (trace.blocks(), Jobs::new(policies, wish));
     let progress = Together::new(select::instructions(trace, input));
-    let mut cutting = Cutting::new(policies, wish);
-    let damage = select::batches(trace, input, false, |batch| {
-        cutting.batch(trace.blocks(), batch);
-        progress.add(batch.instructions());
+    let mut moves = Moves::default();
+    let damage = std::thread::scope(|scope| {
+        let (full, to_do) = mpsc::sync_channel::<Collected>(1);
+        let (empty, done) = mpsc::channel();
+        let jobs = &mut jobs;
+        scope.spawn(move || {
+            for mut collected in to_do {
+                jobs.work(&collected, blocks);
+                collected.clear();
+                // Nobody wants it when all is read.
+                let _ = empty.send(collected);
+            }
+        });
+        let damage = select::batches(trace, input, false, |batch| {
+            moves.add(blocks, batch);
+            progress.add(batch.instructions());
+            if moves.are_many() {
+                let collected = moves.take(done.try_recv().unwrap_or_default());
+                full.send(collected).expect("it waits for more");
+            }
+        });
+        full.send(moves.take(Collected::default())).expect("it waits for more");
+        damage
     })?;
-    cutting.end(trace.blocks());
-    Ok((cutting.cut(), damage))
+    Ok((Cut { outcomes: jobs.end(blocks), mix: *moves.mix() }, damage))
 }
