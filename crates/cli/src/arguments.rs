@@ -365,6 +365,19 @@ pub struct Output {
     pub file: Option<PathBuf>,
 }
 
+/// Where the tables and figures of an experiment go.
+#[derive(Args, Debug)]
+pub struct Results {
+    /// Write every table as CSV and every figure as SVG into this directory, which is made if need be.
+    #[arg(long, value_name = "DIRECTORY")]
+    pub plots: Option<PathBuf>,
+    /// Print JSON instead of tables.
+    #[arg(long)]
+    pub json: bool,
+    #[command(flatten)]
+    pub output: Output,
+}
+
 /// Parses a time in seconds.
 fn parse_seconds(text: &str) -> Result<Duration, String> {
     let seconds: Option<f64> = text.parse().ok().filter(|seconds: &f64| *seconds >= 0.0);

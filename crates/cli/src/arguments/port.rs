@@ -7,7 +7,7 @@ use port::chunks::Chunks;
 use port::{ChunkSizes, Technique};
 
 use super::mtrace::parse_cache_size;
-use super::{Input, Output, parse_positive_count};
+use super::{Input, Results, parse_positive_count};
 
 /// Count the bits that it costs to stream control flow and load values off a chip.
 ///
@@ -103,14 +103,8 @@ ocean-contiguous,ocean-noncontiguous,radiosity,raytrace,water,matmul"
     /// The size that programs are called with, whatever it means to them, instead of one for about ten million instructions.
     #[arg(long, value_name = "SIZE", value_parser = clap::value_parser!(u32).range(1..))]
     pub size: Option<u32>,
-    /// Write every table as CSV and every figure as SVG into this directory, which is made if need be.
-    #[arg(long, value_name = "DIRECTORY")]
-    pub plots: Option<PathBuf>,
-    /// Print JSON instead of tables.
-    #[arg(long)]
-    pub json: bool,
     #[command(flatten)]
-    pub output: Output,
+    pub results: Results,
 }
 
 #[derive(Args, Debug)]

@@ -7,7 +7,7 @@ use std::time::Duration;
 use clap::{ArgGroup, Args, ValueEnum};
 use segment::{Class, Replacement, Shape};
 
-use super::{Output, parse_count, parse_positive_count, parse_seconds};
+use super::{Results, parse_count, parse_positive_count, parse_seconds};
 
 /// Flags of the thesis's tool that are names behind one dash.
 pub const NAMES: [&str; 5] = ["ins", "cfis", "flags", "start", "stop"];
@@ -136,14 +136,8 @@ pub struct ExperimentSegment {
     /// Leave out the first N instructions of each.
     #[arg(long, value_name = "N", value_parser = parse_count, default_value = "0", hide_default_value = true)]
     pub start: u64,
-    /// Write every table as CSV and every figure as SVG into this directory, which is made if need be.
-    #[arg(long, value_name = "DIRECTORY")]
-    pub plots: Option<PathBuf>,
-    /// Print JSON instead of tables.
-    #[arg(long)]
-    pub json: bool,
     #[command(flatten)]
-    pub output: Output,
+    pub results: Results,
 }
 
 #[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]

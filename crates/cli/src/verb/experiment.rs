@@ -6,8 +6,12 @@ mod programs;
 mod real;
 mod segment;
 
-use crate::arguments::Experiment;
-use crate::output::Stopped;
+use report::Table;
+use serde::Serialize;
+
+use crate::arguments::{Experiment, Results};
+use crate::failure::Failure;
+use crate::output::{self, Output, Stopped};
 
 pub fn run(arguments: &Experiment) -> Result<u8, Stopped> {
     match arguments {
@@ -15,4 +19,38 @@ pub fn run(arguments: &Experiment) -> Result<u8, Stopped> {
         Experiment::Port(arguments) => port::run(arguments),
         Experiment::Segment(arguments) => segment::run(arguments),
     }
+}
+
+/// Gives a table a name for its file.
+type Named = (&'static str, Table);
+
+/// What came of an experiment.
+trait Findings {
+    fn tables(&self) -> Vec<Named>;
+    /// Files, each with its name.
+    fn figures(&self) -> Vec<(String, String)>;
+    fn json(&self) -> impl Serialize;
+}
+
+/// Opens what will be written to, before the long work.
+fn open(results: &Results) -> Result<Output, Failure> {
+    if let Some(directory) = &results.plots {
+        output::make_directory(directory)?;
+    }
+    Output::open(results.output.file.as_deref())
+}
+
+/// Writes every table as CSV and every figure if that is asked for, and the tables as text or everything as JSON.
+fn write(results: &Results, mut output: Output, findings: &impl Findings) -> Result<(), Stopped> {
+    if let Some(directory) = &results.plots {
+        let tables = findings.tables().into_iter().map(|(name, table)| (format!("{name}.csv"), table.csv()));
+        output::write_files(directory, tables.chain(findings.figures()))?;
+    }
+    if results.json {
+        output.json(&findings.json())?;
+    } else {
+        let text: String = findings.tables().iter().map(|(_, table)| table.text()).collect();
+        output.write(text.as_bytes())?;
+    }
+    output.finish()
 }

@@ -11,11 +11,12 @@ use serde::Serialize;
 use trace::{Counts, Trace};
 
 use super::programs::{Place, build, once, size_of};
+use super::{Findings, Named, open, write};
 use crate::arguments::Input;
 use crate::arguments::port::ExperimentPort;
 use crate::digits::percent;
 use crate::failure::Failure;
-use crate::output::{self, Output, Stopped};
+use crate::output::Stopped;
 use crate::progress::Progress;
 use crate::select;
 use crate::verb::port::{Row, Survey, rows};
@@ -43,10 +44,7 @@ pub fn run(arguments: &ExperimentPort) -> Result<u8, Stopped> {
     for program in &arguments.programs {
         size_of(program)?;
     }
-    let mut output = Output::open(arguments.output.file.as_deref())?;
-    if let Some(directory) = &arguments.plots {
-        output::make_directory(directory)?;
-    }
+    let output = open(&arguments.results)?;
     let (programs, thread_counts) = (once(&arguments.programs), once(&arguments.threads));
     let mut progress = Progress::new();
     let mut measured = Vec::new();
@@ -60,16 +58,7 @@ pub fn run(arguments: &ExperimentPort) -> Result<u8, Stopped> {
     }
     drop(progress);
     let study = Study { measured, programs: &programs, threads: &thread_counts };
-    if let Some(directory) = &arguments.plots {
-        study.write(directory)?;
-    }
-    if arguments.json {
-        output.json(&study.json())?;
-    } else {
-        let text: String = study.tables().iter().map(|(_, table)| table.text()).collect();
-        output.write(text.as_bytes())?;
-    }
-    output.finish()?;
+    write(&arguments.results, output, &study)?;
     Ok(0)
 }
 
@@ -115,11 +104,40 @@ struct ProgramRows {
 /// A part of what was executed.
 type Kind = (&'static str, fn(&Counts) -> u64);
 
-/// Gives a table a name for its file.
-type Named = (&'static str, Table);
+impl Findings for Study<'_> {
+    fn tables(&self) -> Vec<Named> {
+        use Technique as T;
+        let mut tables = self.programs_tables();
+        let mut add = |name, table| tables.push((name, table));
+        for (name, table) in self.length_tables() {
+            add(name, table);
+        }
+        add("table-5-1", self.bandwidth("Table 5.1: mcfNX_b, bits per instruction", &[("", (T::McfNxB, ""))]));
+        add("table-5-2", self.mispredictions());
+        add("table-5-3", self.ratios("Table 5.3: mcfNX_b / mcfTR_b", T::McfTrB));
+        add("table-5-4", self.ratios("Table 5.4: mcfNX_b / mcfTR_e", T::McfTrE));
+        add("mcftr-a", self.ratios("Adaptive chunks: mcfNX_b / mcfTR_a", T::McfTrA));
+        add("mcftg-e", self.ratios("TAGE and ITTAGE: mcfNX_b / mcfTG_e", T::McfTgE));
+        add("mcftg-a", self.ratios("TAGE and ITTAGE, adaptive chunks: mcfNX_b / mcfTG_a", T::McfTgA));
+        add("mcfet", self.ratios("Like E-Trace: mcfNX_b / mcfET", T::McfEt));
+        add("mcfpt", self.ratios("Like Processor Trace: mcfNX_b / mcfPT", T::McfPt));
+        add("figure-5-3", self.totals("Figure 5.3: control flow, bits per instruction of all programs", &T::ALL[..8]));
+        add("table-5-5", self.bandwidth("Table 5.5: mlvNX_b, bits per instruction", &[("", (T::MlvNxB, ""))]));
+        add("figure-5-5", self.first_access_misses());
+        let large = [T::MlvNxB, T::MlvCfB, T::MlvCfE].map(|technique| (technique.name(), (technique, "large")));
+        add("table-5-6", self.bandwidth("Table 5.6: load values, large, bits per instruction", &large));
+        add("table-5-7", self.ratios("Table 5.7: mlvNX_b / mlvCF_e", T::MlvCfE));
+        add("mlvcf-a", self.ratios("Adaptive chunks: mlvNX_b / mlvCF_a", T::MlvCfA));
+        add("mlvcc-e", self.ratios("Caches that know of each other: mlvNX_b / mlvCC_e", T::MlvCcE));
+        add("figure-5-6", self.totals("Figure 5.6: load values, bits per instruction of all programs", &T::ALL[8..]));
+        tables
+    }
 
-impl Study<'_> {
-    fn json(&self) -> Vec<ProgramRows> {
+    fn figures(&self) -> Vec<(String, String)> {
+        self.charts().into_iter().map(|(name, svg)| (format!("{name}.svg"), svg)).collect()
+    }
+
+    fn json(&self) -> impl Serialize {
         let rows = |own: &Measured| ProgramRows {
             program: own.program.clone(),
             threads: own.threads,
@@ -127,9 +145,11 @@ impl Study<'_> {
             loads: own.counts.reads,
             techniques: rows(&own.outcomes, &Technique::ALL, &own.cores, None),
         };
-        self.measured.iter().map(rows).collect()
+        self.measured.iter().map(rows).collect::<Vec<ProgramRows>>()
     }
+}
 
+impl Study<'_> {
     fn get(&self, program: &str, threads: u16) -> Option<&Measured> {
         self.measured.iter().find(|own| own.program == program && own.threads == threads)
     }
@@ -200,34 +220,6 @@ impl Study<'_> {
                 ratio(bits(technique.baseline()), bits(technique))
             },
         )
-    }
-
-    fn tables(&self) -> Vec<Named> {
-        use Technique as T;
-        let mut tables = self.programs_tables();
-        let mut add = |name, table| tables.push((name, table));
-        for (name, table) in self.length_tables() {
-            add(name, table);
-        }
-        add("table-5-1", self.bandwidth("Table 5.1: mcfNX_b, bits per instruction", &[("", (T::McfNxB, ""))]));
-        add("table-5-2", self.mispredictions());
-        add("table-5-3", self.ratios("Table 5.3: mcfNX_b / mcfTR_b", T::McfTrB));
-        add("table-5-4", self.ratios("Table 5.4: mcfNX_b / mcfTR_e", T::McfTrE));
-        add("mcftr-a", self.ratios("Adaptive chunks: mcfNX_b / mcfTR_a", T::McfTrA));
-        add("mcftg-e", self.ratios("TAGE and ITTAGE: mcfNX_b / mcfTG_e", T::McfTgE));
-        add("mcftg-a", self.ratios("TAGE and ITTAGE, adaptive chunks: mcfNX_b / mcfTG_a", T::McfTgA));
-        add("mcfet", self.ratios("Like E-Trace: mcfNX_b / mcfET", T::McfEt));
-        add("mcfpt", self.ratios("Like Processor Trace: mcfNX_b / mcfPT", T::McfPt));
-        add("figure-5-3", self.totals("Figure 5.3: control flow, bits per instruction of all programs", &T::ALL[..8]));
-        add("table-5-5", self.bandwidth("Table 5.5: mlvNX_b, bits per instruction", &[("", (T::MlvNxB, ""))]));
-        add("figure-5-5", self.first_access_misses());
-        let large = [T::MlvNxB, T::MlvCfB, T::MlvCfE].map(|technique| (technique.name(), (technique, "large")));
-        add("table-5-6", self.bandwidth("Table 5.6: load values, large, bits per instruction", &large));
-        add("table-5-7", self.ratios("Table 5.7: mlvNX_b / mlvCF_e", T::MlvCfE));
-        add("mlvcf-a", self.ratios("Adaptive chunks: mlvNX_b / mlvCF_a", T::MlvCfA));
-        add("mlvcc-e", self.ratios("Caches that know of each other: mlvNX_b / mlvCC_e", T::MlvCcE));
-        add("figure-5-6", self.totals("Figure 5.6: load values, bits per instruction of all programs", &T::ALL[8..]));
-        tables
     }
 
     /// Tables 4.2 to 4.4.
@@ -345,13 +337,6 @@ impl Study<'_> {
             }
         }
         table
-    }
-
-    /// Writes every table as CSV and every figure as SVG.
-    fn write(&self, directory: &Path) -> Result<(), Stopped> {
-        let tables = self.tables().into_iter().map(|(name, table)| (format!("{name}.csv"), table.csv()));
-        let figures = self.figures().into_iter().map(|(name, svg)| (format!("{name}.svg"), svg));
-        output::write_files(directory, tables.chain(figures))
     }
 }
 

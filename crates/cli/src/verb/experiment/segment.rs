@@ -6,16 +6,17 @@ mod tables;
 use std::path::Path;
 
 use ::segment::{Class, Mix, Policy, max_norm_ratios};
-use report::{Chart, Table};
+use report::Chart;
 use serde::Serialize;
 use trace::Trace;
 
 use super::programs::{Place, once};
 use super::real::{self, ENVIRONMENT, Real};
+use super::{Findings, Named, open, write};
 use crate::arguments::Input;
 use crate::arguments::segment::ExperimentSegment;
 use crate::failure::{FAILED, Failure};
-use crate::output::{self, Output, Stopped};
+use crate::output::{self, Stopped};
 use crate::progress::Progress;
 use crate::select;
 use crate::verb::segment::cut::{Outcome, Wish, segment};
@@ -44,26 +45,12 @@ struct Measured {
 
 pub fn run(arguments: &ExperimentSegment) -> Result<u8, Stopped> {
     let subjects = subjects(arguments)?;
-    let file = arguments.output.file.as_deref();
     for path in &arguments.traces {
-        output::is_apart(path, file)?;
+        output::is_apart(path, arguments.results.output.file.as_deref())?;
     }
-    let mut output = Output::open(file)?;
-    if let Some(directory) = &arguments.plots {
-        output::make_directory(directory)?;
-    }
+    let output = open(&arguments.results)?;
     let (measured, failed) = measure_all(&subjects, arguments)?;
-    let study = Study { measured };
-    if let Some(directory) = &arguments.plots {
-        study.write(directory)?;
-    }
-    if arguments.json {
-        output.json(&study.json())?;
-    } else {
-        let text: String = study.tables().iter().map(|(_, table)| table.text()).collect();
-        output.write(text.as_bytes())?;
-    }
-    output.finish()?;
+    write(&arguments.results, output, &Study { measured })?;
     Ok(if failed { FAILED } else { 0 })
 }
 
@@ -270,11 +257,17 @@ struct StudyRows {
     tables: Vec<TableRows>,
 }
 
-/// Gives a table a name for its file.
-type Named = (&'static str, Table);
+impl Findings for Study {
+    fn tables(&self) -> Vec<Named> {
+        self.all_tables()
+    }
 
-impl Study {
-    fn json(&self) -> StudyRows {
+    fn figures(&self) -> Vec<(String, String)> {
+        let charts = self.charts().into_iter().map(|(name, svg)| (format!("{name}.svg"), svg));
+        self.measured.iter().flat_map(Measured::figures).chain(charts).collect()
+    }
+
+    fn json(&self) -> impl Serialize {
         let rows = |own: &Measured| ProgramRows {
             program: own.program.clone(),
             instructions: own.first.first().map_or(0, |first| first.instructions),
@@ -298,15 +291,9 @@ impl Study {
             tables: self.tables().into_iter().map(table).collect(),
         }
     }
+}
 
-    /// Writes every table as CSV and every figure as SVG.
-    fn write(&self, directory: &Path) -> Result<(), Stopped> {
-        let tables = self.tables().into_iter().map(|(name, table)| (format!("{name}.csv"), table.csv()));
-        let figures = self.measured.iter().flat_map(Measured::figures);
-        let charts = self.charts().into_iter().map(|(name, svg)| (format!("{name}.svg"), svg));
-        output::write_files(directory, tables.chain(figures).chain(charts))
-    }
-
+impl Study {
     /// Programs by the ratio of their best policy.
     fn ranked(&self) -> Vec<(&Measured, f64)> {
         let mut ranked: Vec<(&Measured, f64)> =

@@ -5,7 +5,8 @@ use ::port::lengths::Lengths;
 use ::port::{Field, Technique};
 use report::{Chart, Table};
 
-use super::{CONFIGS, Measured, Named, Study, configs_of};
+use super::super::Named;
+use super::{CONFIGS, Measured, Study, configs_of};
 
 /// A field whose length varies, who tells it, the sizes of chunks that are tried, and those of the thesis.
 struct Varying {
@@ -127,7 +128,7 @@ impl Study<'_> {
     }
 
     /// All figures, each with a name for its file.
-    pub(super) fn figures(&self) -> Vec<(&'static str, String)> {
+    pub(super) fn charts(&self) -> Vec<(&'static str, String)> {
         let mut figures = Vec::new();
         for varying in &VARYING {
             figures.push((varying.names[0], self.distribution(varying)));

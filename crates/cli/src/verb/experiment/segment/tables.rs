@@ -27,7 +27,7 @@ fn heads<'h>(classes: &[(&'h str, Class)], more: &[&'h str]) -> Vec<&'h str> {
 }
 
 impl Study {
-    pub(super) fn tables(&self) -> Vec<Named> {
+    pub(super) fn all_tables(&self) -> Vec<Named> {
         let mut tables = vec![("table-7-1", self.mix()), ("table-7-2", self.best())];
         let best: Vec<Vec<bool>> = self.measured.iter().map(|own| own.best_inside()).collect();
         let fourth: Vec<Vec<bool>> = self.measured.iter().map(Measured::best_of_fourth_inside).collect();
