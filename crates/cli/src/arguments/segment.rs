@@ -115,7 +115,7 @@ pub struct Segment {
 /// Tables 7.1 to 7.15 and Figures 7.1 to 7.4 of Hadjipavlou 2025 with real programs: which control-flow instructions should end a trace.
 ///
 /// Records each program (those of the usual list that are installed) with inputs of its own, cuts it into traces by the policies of the four experiments, and goes
-/// beyond them: policies that learn, traces that overlap less, data dependences, trace caches and a predictor of traces. Takes about five minutes on two cores.
+/// beyond them: policies that learn, traces that overlap less, data dependences, trace caches and a predictor of traces. Takes five to nine minutes on two cores.
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Examples:

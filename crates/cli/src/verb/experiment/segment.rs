@@ -333,7 +333,9 @@ impl Measured {
     fn figures(&self) -> Vec<(String, String)> {
         let name = |own: &Outcome| digits(&inside(&own.policy, &FIRST));
         let outcomes = self.first.iter().map(|own| (name(own), own)).collect();
-        let figures = Figures { subject: &self.program, outcomes };
+        let classes = FIRST.map(|(name, _)| name).join(", ");
+        let subject = format!("{} ({classes}: 1 if inside)", self.program);
+        let figures = Figures { subject: &subject, outcomes };
         vec![
             (format!("figure-7-1-{}.svg", self.program), figures.coverage()),
             (format!("figure-7-1-{}.csv", self.program), figures.coverage_table().csv()),
