@@ -55,9 +55,10 @@ int main(void)
     printf("intervals %d %d %d\n", counts[SIGALRM] >= 2, counts[SIGVTALRM] >= 2, counts[SIGPROF] >= 2);
 
     struct sigevent event = {.sigev_notify = SIGEV_SIGNAL, .sigev_signo = SIGRTMIN, .sigev_value.sival_int = 42};
-    struct itimerspec soon = {{0, 0}, {0, 2000000}};
+    /* Again and again: one that expires just before the sleep begins does not interrupt it. */
+    struct itimerspec soon = {{0, 0}, {0, 2000000}}, again = {{0, 2000000}, {0, 2000000}};
     timer_t timer;
-    CHECK(timer_create(CLOCK_MONOTONIC, &event, &timer) == 0 && timer_settime(timer, 0, &soon, NULL) == 0);
+    CHECK(timer_create(CLOCK_MONOTONIC, &event, &timer) == 0 && timer_settime(timer, 0, &again, NULL) == 0);
     struct timespec long_time = {100, 0}, rest;
     while (counts[SIGRTMIN] == 0)
         CHECK(nanosleep(&long_time, &rest) == -1 && errno == EINTR && rest.tv_sec >= 99);

@@ -42,7 +42,7 @@ fn check(recorded: &Recorded) {
         let mut seen = HashMap::new();
         for trace in set.traces() {
             assert!((1..=policy.max_instructions()).contains(&trace.instructions), "{policy:?} {trace:x?}");
-            let key = (trace.stretches.clone(), trace.reason);
+            let key = (trace.image, trace.stretches.clone(), trace.reason);
             assert_eq!(seen.insert(key, ()), None, "{policy:?} has it twice: {trace:x?}");
         }
         assert!(set.traces_for(0.9) <= set.traces().len() && set.coverage().is_sorted());
@@ -78,6 +78,39 @@ fn traces_of_one_instruction() {
         }
     }
     assert_eq!(shown, executed);
+}
+
+/// Without limits, traces are what was executed in a row: what was not recorded in between ends them, and so does exec, even if addresses are the same again.
+#[test]
+fn gaps_and_images_end_traces() {
+    use segment::Class;
+    use trace::Event;
+    let unlimited = Policy::new(u32::MAX, u32::MAX).unwrap().with(Class::Syscall, true).with(Class::Interrupt, true);
+    for (name, arguments, options) in
+        [("radiosity", &["2", "1"][..], &["--no-shared-libs"][..]), ("exec_self", &[], &[])]
+    {
+        let executable = workloads::build(name, Variant::Pie).unwrap();
+        let recorded = Call::new(executable).args(arguments).fixed_addresses().options(options).recorded();
+        let (mut runs, mut is_new, mut merged) = (0, HashMap::new(), recorded.trace.merged());
+        while let Some(batch) = merged.next_batch().unwrap() {
+            let is_new = is_new.entry(batch.thread()).or_insert(true);
+            let (mut place, mut events) = (0, batch.events().iter().peekable());
+            while place < batch.steps().len() || events.peek().is_some() {
+                if let Some((_, event)) = events.next_if(|(at, _)| *at == place) {
+                    *is_new |= matches!(event, Event::Start { .. } | Event::Gap { .. } | Event::End { .. });
+                } else {
+                    runs += u64::from(std::mem::take(is_new));
+                    place += 1;
+                }
+            }
+        }
+        let set = segmented(&recorded.trace, &[unlimited]).remove(0);
+        assert!(runs > 1, "{name}");
+        assert_eq!(set.occurrences(), runs, "{name}");
+        let images: std::collections::BTreeSet<u32> = set.traces().iter().map(|trace| trace.image).collect();
+        assert_eq!(images.len() > 1, name == "exec_self", "{name} {images:?}");
+        assert_eq!(set.instructions(), recorded.trace.totals().instructions, "{name}");
+    }
 }
 
 /// Every instruction that was executed, in a program with one thread and without signals.

@@ -43,7 +43,7 @@ impl Habit {
     }
 
     fn times(&self, next: u64) -> u16 {
-        self.ways.iter().find(|(way, _)| *way == next).map_or(0, |&(_, times)| times)
+        self.ways.iter().filter(|(way, _)| *way == next).map(|&(_, times)| times).sum()
     }
 
     /// Where it goes most often.

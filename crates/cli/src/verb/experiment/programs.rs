@@ -90,7 +90,7 @@ impl Place {
     ) -> Result<(), Failure> {
         let mut own = self.own()?;
         own.args(words).args(command).env_clear().envs(environment.iter().copied());
-        let output = own.stdin(Stdio::null()).output();
+        let output = own.stdin(Stdio::null()).stdout(Stdio::null()).output();
         let output = output.map_err(|error| Failure::new(format!("cannot run {own:?}: {error}")))?;
         if output.status.success() {
             return Ok(());
