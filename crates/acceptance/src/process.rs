@@ -3,10 +3,10 @@
 
 use std::fmt::Write as _;
 use std::fs;
-use std::io::{Read, Seek, Write as _};
+use std::io::{ErrorKind, Read, Seek, Write as _};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::thread::JoinHandle;
+use std::thread::{JoinHandle, sleep};
 use std::time::{Duration, Instant};
 
 use workloads::Exit;
@@ -55,6 +55,17 @@ fn with_interrupts(command: &mut Command) {
     unsafe { command.pre_exec(mind) };
 }
 
+/// A file that was just written is busy as long as a child that another test is starting has it open, too.
+fn spawn(command: &mut Command) -> std::io::Result<Child> {
+    for _ in 0..500 {
+        match command.spawn() {
+            Err(error) if error.kind() == ErrorKind::ExecutableFileBusy => sleep(Duration::from_millis(10)),
+            result => return result,
+        }
+    }
+    command.spawn()
+}
+
 impl Running {
     /// # Panics
     ///
@@ -64,7 +75,7 @@ impl Running {
         let what = format!("{command:?}");
         command.stdin(stdin(input)).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
         with_interrupts(command);
-        let mut child = command.spawn().unwrap_or_else(|error| panic!("{what}: {error}"));
+        let mut child = spawn(command).unwrap_or_else(|error| panic!("{what}: {error}"));
         let (stdout, stderr) = (child.stdout.take().map(collect), child.stderr.take().map(collect));
         Self { what, child, stdout, stderr, is_over: false }
     }
