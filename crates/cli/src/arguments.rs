@@ -9,7 +9,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::{ArgGroup, Args, Parser, Subcommand, ValueEnum};
 
 /// Records what a multithreaded program really did, keeps it in a fraction of a bit per instruction, and plays it back.
 #[derive(Parser, Debug)]
@@ -363,6 +363,24 @@ pub struct Output {
     /// Write to OUT instead of standard output.
     #[arg(short = 'o', long = "output", value_name = "OUT", id = "out")]
     pub file: Option<PathBuf>,
+}
+
+/// What is looked at: a recorded trace, or a program while it runs.
+#[derive(Args, Debug)]
+#[command(group = ArgGroup::new("source").required(true).args(["input", "pid", "command"]))]
+pub struct Source {
+    /// Read this trace (made by `trackway record`) instead of running a program.
+    #[arg(short, long, value_name = "FILE.trk")]
+    pub input: Option<PathBuf>,
+    /// Take the process with this number, which is running.
+    #[arg(short, long, value_name = "PID", value_parser = clap::value_parser!(i32).range(1..))]
+    pub pid: Option<i32>,
+    /// Leave the program after S seconds; it runs on by itself.
+    #[arg(long, value_name = "S", value_parser = parse_seconds, conflicts_with = "input")]
+    pub seconds: Option<Duration>,
+    /// The program and its arguments.
+    #[arg(trailing_var_arg = true, value_name = "COMMAND")]
+    pub command: Vec<OsString>,
 }
 
 /// Where the tables and figures of an experiment go.

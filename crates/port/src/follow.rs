@@ -111,21 +111,21 @@ impl<S: Ending> Following for Image<S> {
 
 impl Ending for NexusShower<'_> {
     fn end(&self) -> (u64, bool) {
-        (self.reader.messages, self.reader.is_exhausted())
+        (self.reader.incoming.messages, self.reader.incoming.is_exhausted())
     }
 
     fn listing(&mut self) -> &mut Listing {
-        &mut self.reader.listing
+        &mut self.reader.incoming.listing
     }
 }
 
 impl<P: Predict + Clone> Ending for Mirrors<P, FlowReader<'_>> {
     fn end(&self) -> (u64, bool) {
-        (self.source.messages, self.source.is_exhausted())
+        (self.source.incoming.messages, self.source.incoming.is_exhausted())
     }
 
     fn listing(&mut self) -> &mut Listing {
-        &mut self.source.listing
+        &mut self.source.incoming.listing
     }
 }
 
@@ -145,11 +145,11 @@ impl Following for LoadReader<'_> {
     }
 
     fn end(&self) -> (u64, bool) {
-        (self.messages, self.is_exhausted())
+        (self.incoming.messages, self.incoming.is_exhausted())
     }
 
     fn listing(&mut self) -> &mut Listing {
-        &mut self.listing
+        &mut self.incoming.listing
     }
 }
 
@@ -159,10 +159,10 @@ impl Following for loads::Image<LoadReader<'_>> {
     }
 
     fn end(&self) -> (u64, bool) {
-        (self.source.messages, self.source.is_exhausted())
+        (self.source.incoming.messages, self.source.incoming.is_exhausted())
     }
 
     fn listing(&mut self) -> &mut Listing {
-        &mut self.source.listing
+        &mut self.source.incoming.listing
     }
 }

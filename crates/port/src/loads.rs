@@ -11,7 +11,7 @@ use crate::bits::BitReader;
 use crate::chunks::Coding;
 use crate::cores::Cores;
 use crate::count::{Field, Port};
-use crate::message::{Listing, What};
+use crate::message::{Incoming, What};
 
 /// Writes loads to a port.
 #[derive(Clone, Debug)]
@@ -55,55 +55,27 @@ impl LoadWriter {
 pub struct LoadReader<'b> {
     cores: Cores,
     count: Option<Coding>,
-    bits: BitReader<'b>,
-    /// Core and count of the next one.
-    head: Option<(usize, u64)>,
+    /// Heads are core and count.
+    pub(crate) incoming: Incoming<'b, (usize, u64)>,
     /// The core of the thread that is asked about.
     core: usize,
-    /// There were bits where no message could be read.
-    is_broken: bool,
-    pub messages: u64,
-    pub(crate) listing: Listing,
+}
+
+/// Core and count of the next load.
+fn read_head(cores: &Cores, count: &mut Option<Coding>, bits: &mut BitReader<'_>) -> Option<(usize, u64)> {
+    let core = cores.read(bits)?;
+    let count = match count {
+        Some(count) => count.read(bits)?,
+        None => 0,
+    };
+    Some((core, count))
 }
 
 impl<'b> LoadReader<'b> {
     #[must_use]
-    pub fn new(cores: Cores, count: Option<Coding>, bits: BitReader<'b>) -> Self {
-        let mut reader = Self {
-            cores,
-            count,
-            bits,
-            head: None,
-            core: 0,
-            is_broken: false,
-            messages: 0,
-            listing: Listing::default(),
-        };
-        reader.next_head();
-        reader
-    }
-
-    fn next_head(&mut self) {
-        self.head = None;
-        if !self.bits.is_empty() {
-            self.head = self.read_head();
-            self.is_broken |= self.head.is_none();
-        }
-    }
-
-    fn read_head(&mut self) -> Option<(usize, u64)> {
-        let core = self.cores.read(&mut self.bits)?;
-        let count = match &mut self.count {
-            Some(count) => count.read(&mut self.bits)?,
-            None => 0,
-        };
-        Some((core, count))
-    }
-
-    /// Whether every bit was used.
-    #[must_use]
-    pub fn is_exhausted(&self) -> bool {
-        self.head.is_none() && self.bits.is_empty() && !self.is_broken
+    pub fn new(cores: Cores, mut count: Option<Coding>, bits: BitReader<'b>) -> Self {
+        let incoming = Incoming::new(bits, |bits| read_head(&cores, &mut count, bits));
+        Self { cores, count, incoming, core: 0 }
     }
 
     /// Compares all loads of a batch with those that were told, which are all.
@@ -126,15 +98,15 @@ impl<'b> LoadReader<'b> {
 
 impl Messages for LoadReader<'_> {
     fn value(&mut self, hits: u64, value: &mut [u8]) -> Option<bool> {
-        if self.head != Some((self.core, hits)) {
+        if self.incoming.head != Some((self.core, hits)) {
             return Some(false);
         }
         for byte in &mut *value {
-            *byte = u8::try_from(self.bits.get(8)?).ok()?;
+            *byte = u8::try_from(self.incoming.bits.get(8)?).ok()?;
         }
-        self.listing.add(self.core, || What::Load { hits, value: value.to_vec() });
-        self.messages += 1;
-        self.next_head();
+        let Self { cores, count, incoming, core } = self;
+        incoming.listing.add(*core, || What::Load { hits, value: value.to_vec() });
+        incoming.advance(|bits| read_head(cores, count, bits));
         Some(true)
     }
 }
@@ -170,7 +142,7 @@ mod tests {
         assert_eq!(reader.of(7).value(6, &mut value), Some(false));
         assert_eq!((reader.of(3).value(0, &mut value[..1]), value[0]), (Some(true), 0xa5));
         assert_eq!((reader.of(7).value(6, &mut value), value), (Some(true), [1, 0x80]));
-        assert_eq!((reader.is_exhausted(), reader.messages), (true, 2));
+        assert_eq!((reader.incoming.is_exhausted(), reader.incoming.messages), (true, 2));
         assert_eq!(reader.of(7).value(0, &mut value), Some(false));
     }
 }

@@ -72,6 +72,20 @@ impl Codec {
         *last = if negative { last.wrapping_sub(size) } else { last.wrapping_add(size) };
         Some(*last)
     }
+
+    fn read_head(&mut self, bits: &mut BitReader<'_>) -> Option<Head> {
+        let core = self.cores.read(bits)?;
+        let count = self.codings.count.read(bits)?;
+        if count > 0 {
+            return Some(Head::Branch { core, count });
+        }
+        let instructions = self.codings.instructions.read(bits)?;
+        let target = match self.codings.exception_target {
+            ExceptionTarget::Difference => self.read_target(bits, core)?,
+            ExceptionTarget::Full => bits.get(64)?,
+        };
+        Some(Head::Exception { core, instructions, target })
+    }
 }
 
 /// Writes messages to a port.
@@ -161,100 +175,98 @@ impl Listing {
 
 /// A message as far as it can be read without knowing the program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Head {
+pub(crate) enum Head {
     Branch { core: usize, count: u64 },
     Exception { core: usize, instructions: u64, target: u64 },
+}
+
+/// Messages on their way in, of which the head of the next one is read.
+#[derive(Clone, Debug)]
+pub(crate) struct Incoming<'b, Head> {
+    pub bits: BitReader<'b>,
+    pub head: Option<Head>,
+    /// There were bits where no message could be read.
+    pub is_broken: bool,
+    /// So many were read.
+    pub messages: u64,
+    pub listing: Listing,
+}
+
+impl<'b, Head> Incoming<'b, Head> {
+    pub fn new(bits: BitReader<'b>, read: impl FnOnce(&mut BitReader<'b>) -> Option<Head>) -> Self {
+        let mut incoming = Self { bits, head: None, is_broken: false, messages: 0, listing: Listing::default() };
+        incoming.read_head(read);
+        incoming
+    }
+
+    /// The last message is complete; reads the head of the next one.
+    pub fn advance(&mut self, read: impl FnOnce(&mut BitReader<'b>) -> Option<Head>) {
+        self.messages += 1;
+        self.read_head(read);
+    }
+
+    fn read_head(&mut self, read: impl FnOnce(&mut BitReader<'b>) -> Option<Head>) {
+        self.head = None;
+        if !self.bits.is_empty() {
+            self.head = read(&mut self.bits);
+            self.is_broken |= self.head.is_none();
+        }
+    }
+
+    /// Whether every bit was used.
+    pub fn is_exhausted(&self) -> bool {
+        self.head.is_none() && self.bits.is_empty() && !self.is_broken
+    }
 }
 
 /// Reads messages back, each when it is due: they come in the order in which everything happened.
 #[derive(Clone, Debug)]
 pub struct FlowReader<'b> {
     codec: Codec,
-    bits: BitReader<'b>,
-    /// The next one.
-    head: Option<Head>,
+    pub(crate) incoming: Incoming<'b, Head>,
     /// The core of the thread that is asked about.
     core: usize,
-    /// There were bits where no message could be read.
-    is_broken: bool,
-    pub messages: u64,
-    pub(crate) listing: Listing,
 }
 
 impl<'b> FlowReader<'b> {
     #[must_use]
     pub fn new(cores: Cores, codings: FlowCodings, bits: BitReader<'b>) -> Self {
-        let mut reader = Self {
-            codec: Codec::new(cores, codings),
-            bits,
-            head: None,
-            core: 0,
-            is_broken: false,
-            messages: 0,
-            listing: Listing::default(),
-        };
-        reader.next_head();
-        reader
-    }
-
-    /// Whether every bit was used.
-    #[must_use]
-    pub fn is_exhausted(&self) -> bool {
-        self.head.is_none() && self.bits.is_empty() && !self.is_broken
-    }
-
-    fn next_head(&mut self) {
-        let was_empty = self.bits.is_empty();
-        self.head = self.read_head();
-        self.is_broken |= self.head.is_none() && !was_empty;
-    }
-
-    fn read_head(&mut self) -> Option<Head> {
-        let Self { codec, bits, .. } = self;
-        let core = codec.cores.read(bits)?;
-        let count = codec.codings.count.read(bits)?;
-        if count > 0 {
-            return Some(Head::Branch { core, count });
-        }
-        let instructions = codec.codings.instructions.read(bits)?;
-        let target = match codec.codings.exception_target {
-            ExceptionTarget::Difference => codec.read_target(bits, core)?,
-            ExceptionTarget::Full => bits.get(64)?,
-        };
-        Some(Head::Exception { core, instructions, target })
+        let mut codec = Codec::new(cores, codings);
+        let incoming = Incoming::new(bits, |bits| codec.read_head(bits));
+        Self { codec, incoming, core: 0 }
     }
 
     fn advance(&mut self) {
-        self.messages += 1;
-        self.next_head();
+        let Self { codec, incoming, .. } = self;
+        incoming.advance(|bits| codec.read_head(bits));
     }
 }
 
 impl Messages for FlowReader<'_> {
     fn branch(&mut self, number: u64, is_indirect: bool) -> Option<Told> {
-        match self.head? {
+        match self.incoming.head? {
             Head::Branch { core, count } if core == self.core && count == number => {}
             _ => return None,
         }
         let told = if is_indirect {
-            self.codec.read_target(&mut self.bits, self.core).map(Told::To)
+            self.codec.read_target(&mut self.incoming.bits, self.core).map(Told::To)
         } else {
             Some(Told::Otherwise)
         };
-        self.is_broken |= told.is_none();
+        self.incoming.is_broken |= told.is_none();
         let target = match told {
             Some(Told::To(target)) => Some(target),
             _ => None,
         };
-        self.listing.add(self.core, || What::Branch { count: number, target });
+        self.incoming.listing.add(self.core, || What::Branch { count: number, target });
         self.advance();
         told
     }
 
     fn exception(&mut self, number: u64) -> Option<u64> {
-        match self.head? {
+        match self.incoming.head? {
             Head::Exception { core, instructions, target } if core == self.core && instructions == number => {
-                self.listing.add(core, || What::Exception { instructions, target });
+                self.incoming.listing.add(core, || What::Exception { instructions, target });
                 self.advance();
                 Some(target)
             }
@@ -357,9 +369,9 @@ mod tests {
         assert_eq!((reader.of(1).branch(1, true), reader.of(1).exception(9)), (None, None));
         assert_eq!(reader.of(1).branch(2, true), Some(Told::To(0xffff_8000_0000_0000)));
         assert_eq!(reader.of(0).branch(1, false), Some(Told::Otherwise));
-        assert_eq!((reader.of(1).exception(8), reader.is_exhausted()), (None, false));
-        assert_eq!((reader.of(1).exception(9), reader.is_exhausted()), (Some(3), true));
-        assert_eq!(reader.messages, 3);
+        assert_eq!((reader.of(1).exception(8), reader.incoming.is_exhausted()), (None, false));
+        assert_eq!((reader.of(1).exception(9), reader.incoming.is_exhausted()), (Some(3), true));
+        assert_eq!(reader.incoming.messages, 3);
     }
 
     /// Bits behind the last message are noticed, however many they are.
@@ -374,7 +386,7 @@ mod tests {
             let bits = BitReader::new(&bytes, writer.port.bits() + surplus);
             let mut reader = FlowReader::new(cores.clone(), variable(), bits);
             assert_eq!(reader.of(1).branch(9, false), Some(Told::Otherwise));
-            assert_eq!(reader.is_exhausted(), surplus == 0, "{surplus}");
+            assert_eq!(reader.incoming.is_exhausted(), surplus == 0, "{surplus}");
         }
     }
 }

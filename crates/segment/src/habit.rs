@@ -14,7 +14,7 @@ struct Habit {
 pub enum Judgement {
     /// It was not seen often enough.
     Unknown,
-    /// It goes where it usually goes, or does so now.
+    /// It mostly goes one way; whether it does so now.
     Steady {
         as_usual: bool,
     },

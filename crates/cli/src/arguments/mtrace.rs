@@ -3,11 +3,10 @@
 
 use std::ffi::OsString;
 use std::path::PathBuf;
-use std::time::Duration;
 
-use clap::{ArgGroup, Args, ValueEnum};
+use clap::{Args, ValueEnum};
 
-use super::{parse_count, parse_megabytes, parse_positive_count, parse_seconds};
+use super::{Source, parse_count, parse_megabytes, parse_positive_count};
 use crate::compressor::Compressor;
 use crate::descriptor::flow::Layout;
 
@@ -52,17 +51,9 @@ pub fn with_two_dashes(arguments: impl Iterator<Item = OsString>) -> Vec<OsStrin
 
 /// What all four tools can be told.
 #[derive(Args, Debug)]
-#[command(group = ArgGroup::new("source").required(true).args(["input", "pid", "command"]))]
 pub struct Common {
-    /// Read this trace (made by `trackway record`) instead of running a program.
-    #[arg(short, long, value_name = "FILE.trk")]
-    pub input: Option<PathBuf>,
-    /// Trace the process with this number, which is running.
-    #[arg(short, long, value_name = "PID", value_parser = clap::value_parser!(i32).range(1..))]
-    pub pid: Option<i32>,
-    /// Leave the program after S seconds; it runs on without being traced.
-    #[arg(long, value_name = "S", value_parser = parse_seconds, conflicts_with = "input")]
-    pub seconds: Option<Duration>,
+    #[command(flatten)]
+    pub source: Source,
     /// Write text instead of binary records.
     #[arg(short, long)]
     pub ascii: bool,
@@ -106,9 +97,6 @@ pub struct Common {
     /// Print nothing but errors.
     #[arg(short, long)]
     pub quiet: bool,
-    /// The program and its arguments.
-    #[arg(trailing_var_arg = true, value_name = "COMMAND")]
-    pub command: Vec<OsString>,
 }
 
 /// mTrace: write a descriptor of every control transfer.
@@ -353,7 +341,7 @@ mod tests {
     fn the_seeds_flags() {
         let Ok(Verb::MlsTrace(tool)) = parse("trackway mlsTrace -a -store -- ./mm 16 -cs") else { panic!("refused") };
         assert!(tool.store && tool.common.ascii);
-        assert_eq!(tool.common.command, ["./mm", "16", "-cs"]);
+        assert_eq!(tool.common.source.command, ["./mm", "16", "-cs"]);
         let line = "trackway mcfTRaptor -a -d -gshare 256 -RAS 16 -iBTB 32 -TRaptorShare -- ./mm 32";
         let Ok(Verb::McfTRaptor(tool)) = parse(line) else { panic!("refused") };
         assert_eq!((tool.gshare, tool.ras, tool.ibtb, tool.shared), (256, 16, 32, true));
@@ -377,7 +365,7 @@ mod tests {
         let line = "trackway mlvCFiat --cache-size 512B --line-size 16 --shared --no-shared-libs --routine a --skip 3 --length 4 --output x ls";
         let Ok(Verb::MlvCFiat(tool)) = parse(line) else { panic!("refused") };
         assert_eq!((tool.size, tool.line, tool.shared, tool.common.skip), (512, 16, true, 3));
-        assert_eq!(tool.common.command, ["ls"]);
+        assert_eq!(tool.common.source.command, ["ls"]);
     }
 
     #[test]

@@ -1,13 +1,11 @@
 //! `trackway segment`.
 
-use std::ffi::OsString;
 use std::path::PathBuf;
-use std::time::Duration;
 
-use clap::{ArgGroup, Args, ValueEnum};
+use clap::{Args, ValueEnum};
 use segment::{Class, Replacement, Shape};
 
-use super::{Results, parse_count, parse_positive_count, parse_seconds};
+use super::{Results, Source, parse_count, parse_positive_count};
 
 /// Flags of the thesis's tool that are names behind one dash.
 pub const NAMES: [&str; 5] = ["ins", "cfis", "flags", "start", "stop"];
@@ -19,7 +17,7 @@ pub const NAMES: [&str; 5] = ["ins", "cfis", "flags", "start", "stop"];
 ///
 /// Takes a program that it runs (-- COMMAND), a process (-p) or a recorded trace (-i), which is faster for many policies. The exit status is the program's.
 #[derive(Args, Debug)]
-#[command(group = ArgGroup::new("source").required(true).args(["input", "pid", "command"]), after_help = "\
+#[command(after_help = "\
 Classes: syscall, interrupt, return, direct-call, indirect-call, forward-taken, forward-not-taken, backward-taken, backward-not-taken (direct conditional jumps;
 conditional stands for all four), direct-jump, indirect-conditional-jump, indirect-jump
 
@@ -35,15 +33,8 @@ Examples:
   trackway segment --end return --end conditional -i t.trk --json
   trackway segment --policies first,fourth -i t.trk                         48 policies in one pass")]
 pub struct Segment {
-    /// Read this trace (made by `trackway record`) instead of running a program.
-    #[arg(short, long, value_name = "FILE.trk")]
-    pub input: Option<PathBuf>,
-    /// Look at the process with this number, which is running.
-    #[arg(short, long, value_name = "PID", value_parser = clap::value_parser!(i32).range(1..))]
-    pub pid: Option<i32>,
-    /// Leave the program after S seconds; it runs on by itself.
-    #[arg(long, value_name = "S", value_parser = parse_seconds, conflicts_with = "input")]
-    pub seconds: Option<Duration>,
+    #[command(flatten)]
+    pub source: Source,
     /// Only this thread of a trace.
     #[arg(short, long, value_name = "T", requires = "input")]
     pub thread: Option<u32>,
@@ -107,9 +98,6 @@ pub struct Segment {
     /// Print JSON instead of text.
     #[arg(long)]
     pub json: bool,
-    /// The program and its arguments.
-    #[arg(trailing_var_arg = true, value_name = "COMMAND")]
-    pub command: Vec<OsString>,
 }
 
 /// Tables 7.1 to 7.15 and Figures 7.1 to 7.4 of Hadjipavlou 2025 with real programs: which control-flow instructions should end a trace.

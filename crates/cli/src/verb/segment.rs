@@ -29,7 +29,8 @@ pub fn run(arguments: &Segment) -> Result<u8, Stopped> {
         return Err(Failure::new("a file holds the traces of one policy").hint("leave out --policies or -o").into());
     }
     let length = length(arguments)?;
-    let file = arguments.output.as_deref().map(|path| TraceFile::open(path, arguments.input.as_deref())).transpose()?;
+    let file =
+        arguments.output.as_deref().map(|path| TraceFile::open(path, arguments.source.input.as_deref())).transpose()?;
     if let Some(directory) = &arguments.plots {
         output::make_directory(directory)?;
     }
@@ -39,7 +40,7 @@ pub fn run(arguments: &Segment) -> Result<u8, Stopped> {
         dependences: arguments.dependences,
         keep: file.is_some(),
     };
-    let (cut, status) = match &arguments.input {
+    let (cut, status) = match &arguments.source.input {
         Some(input) => read(input, length, arguments, &policies, &wish)?,
         None => watch(length, arguments, &policies, &wish)?,
     };
@@ -61,8 +62,8 @@ pub fn run(arguments: &Segment) -> Result<u8, Stopped> {
 }
 
 fn write_plots(directory: &Path, arguments: &Segment, cut: &Cut) -> Result<(), Stopped> {
-    let process = arguments.pid.map(|pid| format!("process {pid}"));
-    let program = arguments.input.as_deref().or(arguments.command.first().map(Path::new));
+    let process = arguments.source.pid.map(|pid| format!("process {pid}"));
+    let program = arguments.source.input.as_deref().or(arguments.source.command.first().map(Path::new));
     let file = program.and_then(Path::file_name).map(|name| name.to_string_lossy().into_owned());
     let subject = process.or(file).unwrap_or_default();
     let limits = |policy: &Policy| format!("{}/{}", policy.max_instructions(), policy.max_cfis());
@@ -107,15 +108,15 @@ fn read(
 /// Looks at a program while it runs; gives the exit status, too.
 fn watch(length: Option<u64>, arguments: &Segment, policies: &[Policy], wish: &Wish) -> Result<(Cut, u8), Stopped> {
     let options = Options {
-        command: arguments.command.clone(),
-        process: arguments.pid,
-        limits: Limits { time: arguments.seconds, bytes: None },
+        command: arguments.source.command.clone(),
+        process: arguments.source.pid,
+        limits: Limits { time: arguments.source.seconds, bytes: None },
         selection: Selection { skip: arguments.start, length, ..Selection::default() },
         ..Options::default()
     };
     let mut watching = Watching::new(policies, wish);
     let exit = live::run(&options, Live::new(DataMode::None), &mut watching)?;
-    Ok((watching.cut(), if arguments.pid.is_some() { 0 } else { status(exit) }))
+    Ok((watching.cut(), if arguments.source.pid.is_some() { 0 } else { status(exit) }))
 }
 
 /// The policy that is given, or those that are asked for.

@@ -79,7 +79,7 @@ fn measure_all(subjects: &[Subject<'_>], arguments: &ExperimentSegment) -> Resul
         Some(failure) if measured.is_empty() => Err(failure),
         last => {
             let failed = last.is_some();
-            failures.iter().chain(&last).for_each(|failure| eprintln!("trackway: left out: {failure}"));
+            failures.iter().chain(&last).for_each(|failure| eprintln!("trackway: left out: {}", failure.sentence));
             Ok((measured, failed))
         }
     }
@@ -138,8 +138,9 @@ impl Subject<'_> {
 
 fn measure(program: String, input: &Input) -> Result<Measured, Stopped> {
     let trace = select::open(input)?;
-    if select::tell_unfinished(&trace, &input.file) > 0 {
-        return Err(Failure::new(format!("{} is not complete", input.file.display())).into());
+    if !trace.is_finished() {
+        let sentence = format!("{} ends early (the recorder was killed or the file was cut)", input.file.display());
+        return Err(Failure::new(sentence).into());
     }
     let cut = |policies: &[Policy], wish: &Wish| cut(&trace, input, policies, wish);
     let given = Policy::default();

@@ -86,7 +86,7 @@ pub fn check_program(common: &Common) -> Result<(), Failure> {
     if common.routines.is_empty() {
         return Ok(());
     }
-    let Some(path) = common.command.first().and_then(|name| capture::find_program(name)) else { return Ok(()) };
+    let Some(path) = common.source.command.first().and_then(|name| capture::find_program(name)) else { return Ok(()) };
     let Ok(main) = Functions::of_file(&path) else { return Ok(()) };
     let libraries = if common.no_shared_libs { Vec::new() } else { libraries(&path, &main) };
     let libraries: Vec<Functions> = libraries.iter().filter_map(|path| Functions::of_file(path).ok()).collect();

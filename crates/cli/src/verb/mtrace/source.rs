@@ -32,8 +32,8 @@ pub struct Delivered {
 
 /// Makes sure that there is something to trace, before any file is made.
 pub fn open<T: Tool>(common: &Common) -> Result<Source, Failure> {
-    let Some(path) = &common.input else {
-        if common.pid.is_none() {
+    let Some(path) = &common.source.input else {
+        if common.source.pid.is_none() {
             routines::check_program(common)?;
         }
         return Ok(Source::Program);
@@ -107,7 +107,7 @@ fn read<T: Tool>(
         _ => read_part(trace, merged, selected, common, tool, descriptors, &mut reading),
     }
     descriptors.check()?;
-    let file = common.input.as_deref().unwrap_or(Path::new(""));
+    let file = common.source.input.as_deref().unwrap_or(Path::new(""));
     let damaged = reading.damaged + select::tell_unfinished(trace, file);
     Ok(Delivered { threads: trace.threads().len() as u64, status: if damaged == 0 { 0 } else { FAILED } })
 }
@@ -167,11 +167,11 @@ fn read_part<T: Tool>(
 
 fn run<T: Tool>(common: &Common, tool: &mut T, descriptors: &mut Descriptors) -> Result<Delivered, Stopped> {
     let options = Options {
-        command: common.command.clone(),
-        process: common.pid,
+        command: common.source.command.clone(),
+        process: common.source.pid,
         no_aslr: common.no_aslr,
         data: T::DATA,
-        limits: Limits { time: common.seconds, bytes: Some(common.max_size) },
+        limits: Limits { time: common.source.seconds, bytes: Some(common.max_size) },
         selection: Selection {
             skip: common.skip,
             length: common.length,
@@ -185,7 +185,7 @@ fn run<T: Tool>(common: &Common, tool: &mut T, descriptors: &mut Descriptors) ->
     let live = tool.sharing().order_live(Live::new(T::DATA));
     let mut tracer = Tracer { tool, descriptors, threads: 0, narrow, quiet: common.quiet };
     let exit = live::run(&options, live, &mut tracer)?;
-    let status = if common.pid.is_some() { 0 } else { status(exit) };
+    let status = if common.source.pid.is_some() { 0 } else { status(exit) };
     Ok(Delivered { threads: tracer.threads, status })
 }
 

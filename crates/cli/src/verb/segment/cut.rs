@@ -186,7 +186,7 @@ impl Outcome {
         let (merged, trace_count) = (set.merged(), set.traces_for(SHARE));
         let path_count = merged.traces_for(SHARE);
         let weights = || set.traces().iter().map(|trace| trace.coverage() as f64);
-        let consistent: f64 = weights().zip(consistencies).map(|(weight, own)| weight * own).sum();
+        let consistent = weights().zip(consistencies).fold(0.0, |sum, (weight, own)| sum + weight * own);
         let cycles: f64 =
             set.traces().iter().zip(chains).map(|(trace, &chain)| f64::from(chain) * trace.occurrences as f64).sum();
         Self {
