@@ -9,6 +9,7 @@ use std::time::Duration;
 use wire::{SEGMENT_COUNT, SLOT_COUNT, SLOT_ENDED, SLOT_FREE, SLOT_LIVE, Slot, code, word};
 
 use crate::filter::Filter;
+use crate::opening;
 use crate::select::{Selection, Selector};
 use crate::shared::{self, SEGMENT_WORDS, Shared};
 use crate::sink::{Fragment, Module, Plan, Sink, ThreadInfo};
@@ -309,7 +310,11 @@ impl<'a, S: Sink> Drain<'a, S> {
     fn tell_apart(&mut self, thread: u32, raw: &(impl Raw + ?Sized), unfinished: bool) {
         let mut from = 0;
         while let Some(splitter) = &mut self.splitter {
+            let is_first = from == 0;
             let ending = splitter.split(raw, &mut from);
+            if is_first {
+                opening::settle(splitter.words_mut());
+            }
             self.tell_piece(thread);
             let fine = match ending {
                 Ending::Piece => continue,
@@ -346,6 +351,7 @@ impl<'a, S: Sink> Drain<'a, S> {
     /// Passes on `self.path`. Its words are not looked at unless some are left out: that would take longer than everything
     /// else here, and a sink has to look at them anyway.
     fn tell_path(&mut self, thread: u32) {
+        opening::settle(&mut self.path);
         self.counters.path_words += self.path.len() as u64;
         if self.filter.is_some() {
             return self.tell_selected(thread, &[]);

@@ -44,6 +44,7 @@ mod leave;
 mod maps;
 #[cfg(test)]
 mod memory;
+mod opening;
 mod ptrace;
 mod remote;
 mod select;

@@ -138,6 +138,11 @@ impl Splitter {
         ending
     }
 
+    /// The words of [`Self::content`].
+    pub fn words_mut(&mut self) -> &mut [u32] {
+        &mut self.words[..self.filled.words]
+    }
+
     /// Words and data of the segment taken apart last.
     pub fn content(&self) -> (&[u32], &[u8]) {
         (&self.words[..self.filled.words], bytemuck::cast_slice(&self.data[..self.filled.data]))

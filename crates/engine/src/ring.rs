@@ -48,11 +48,8 @@ fn append(tcb: &mut Tcb, words: &[u32]) {
 
 /// Appends a whole event and the data that belongs to it, filled up to whole words.
 fn append_with_data(tcb: &mut Tcb, words: &[u32], data: &[&[u8]]) {
-    let bytes: usize = data.iter().map(|part| part.len()).sum();
-    let total = 4 * words.len() as u64 + bytes.next_multiple_of(4) as u64;
-    if tcb.cursor + total > tcb.limit {
-        advance(tcb);
-    }
+    let total = bytes_of(words.len(), data);
+    make_room(tcb, total);
     let mut at = tcb.cursor + 4 * words.len() as u64;
     for part in data {
         // SAFETY: there is room in the segment, which only this thread writes.
@@ -68,6 +65,23 @@ fn append_with_data(tcb: &mut Tcb, words: &[u32], data: &[&[u8]]) {
         }
     }
     tcb.cursor += total;
+}
+
+fn bytes_of(words: usize, data: &[&[u8]]) -> u64 {
+    let bytes: usize = data.iter().map(|part| part.len()).sum();
+    4 * words as u64 + bytes.next_multiple_of(4) as u64
+}
+
+fn make_room(tcb: &mut Tcb, bytes: u64) {
+    if tcb.cursor + bytes > tcb.limit {
+        advance(tcb);
+    }
+}
+
+/// The time, for an event of so many bytes: taken when there is room for it, as a segment that is opened for it has a time, too.
+fn time_of_event(tcb: &mut Tcb, bytes: u64) -> u64 {
+    make_room(tcb, bytes);
+    sys::tsc()
 }
 
 /// The first word of an event with data.
@@ -168,18 +182,18 @@ pub fn append_gap(tcb: &mut Tcb, pc: u64) {
 
 /// Appends an event of the form `pc, tsc`.
 pub fn append_timed(tcb: &mut Tcb, kind: u8, pc: u64) {
-    let tsc = sys::tsc();
+    let tsc = time_of_event(tcb, bytes_of(5, &[]));
     append(tcb, &[word::event(kind, 0), low(pc), high(pc), low(tsc), high(tsc)]);
 }
 
 /// Appends an event that has only a time.
 pub fn append_time(tcb: &mut Tcb, kind: u8) {
-    let tsc = sys::tsc();
+    let tsc = time_of_event(tcb, bytes_of(3, &[]));
     append(tcb, &[word::event(kind, 0), low(tsc), high(tsc)]);
 }
 
 pub fn append_syscall(tcb: &mut Tcb, number: u32) {
-    let tsc = sys::tsc();
+    let tsc = time_of_event(tcb, bytes_of(4, &[]));
     append(tcb, &[word::event(word::SYSCALL, 0), number, low(tsc), high(tsc)]);
 }
 
@@ -194,7 +208,7 @@ pub fn append_signal(tcb: &mut Tcb, signal: u8, handler: u64) {
     let (pairs, count) = if data as usize & IN_STRING == 0 { ([0; 32], 0) } else { emulate::string_progress(tcb) };
     let data = [&room[..length], &pairs[..count]];
     skip::interrupted(tcb, fragment, blocks);
-    let (pc, tsc) = (tcb.registers.rip, sys::tsc());
+    let (pc, tsc) = (tcb.registers.rip, time_of_event(tcb, bytes_of(9, &data)));
     let head = head(word::SIGNAL, signal, &data);
     let words = [head, fragment, blocks, low(pc), high(pc), low(handler), high(handler), low(tsc), high(tsc)];
     append_with_data(tcb, &words, &data);

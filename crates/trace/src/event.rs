@@ -19,6 +19,16 @@ impl Recorded {
     pub(crate) fn tsc(&self) -> Option<u64> {
         self.event?.tsc()
     }
+
+    /// The time at which all that it tells begins: not known of what a signal interrupted.
+    pub(crate) fn begins(&self) -> Option<u64> {
+        self.tsc().filter(|_| self.interrupted.0 == 0)
+    }
+
+    /// The time, if it is known only of what comes next.
+    pub(crate) fn ends(&self) -> Option<u64> {
+        self.tsc().filter(|_| self.interrupted.0 != 0)
+    }
 }
 
 /// Memory accesses that are told by an event rather than by the plan of a path.

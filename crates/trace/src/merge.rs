@@ -36,12 +36,10 @@ impl Merged<'_> {
 
     /// The next stretch of whichever thread is first. After an error, which concerns one damaged chunk, it goes on behind that.
     pub fn next_batch(&mut self) -> Result<Option<&Batch>, ReadError> {
-        while let Some(Reverse((_, place))) = self.order.pop() {
+        while let Some(place) = self.first()? {
             let Some(cursor) = self.cursors.get_mut(place) else { continue };
             let result = cursor.next_batch(&mut self.workshop, &mut self.batch);
-            if let Some(tsc) = cursor.tsc() {
-                self.order.push(Reverse((tsc, place)));
-            }
+            self.queue(place);
             if result? {
                 return Ok(Some(&self.batch));
             }
@@ -49,16 +47,35 @@ impl Merged<'_> {
         Ok(None)
     }
 
+    /// Takes the thread that is first out of the order; `None` if there is none any more.
+    fn first(&mut self) -> Result<Option<usize>, ReadError> {
+        while let Some(Reverse((time, place))) = self.order.pop() {
+            let Some(cursor) = self.cursors.get_mut(place) else { continue };
+            let prepared = cursor.prepare(&mut self.workshop);
+            // What comes next may turn out to be later than it seemed.
+            if prepared.is_ok() && cursor.tsc().is_some_and(|tsc| tsc <= time) {
+                return Ok(Some(place));
+            }
+            self.queue(place);
+            prepared?;
+        }
+        Ok(None)
+    }
+
+    /// Puts a thread where it belongs in the order, unless it is at its end.
+    fn queue(&mut self, place: usize) {
+        let tsc = self.cursors.get_mut(place).and_then(Cursor::tsc);
+        self.order.extend(tsc.map(|tsc| Reverse((tsc, place))));
+    }
+
     /// As [`Self::next_batch`], with only what is done to memory: shown to what `watcher` gives for the thread. False at the end. Not for what is
     /// interleaved.
     pub fn watch_next<W: Watcher>(&mut self, watcher: impl FnOnce(u32) -> W) -> Result<bool, ReadError> {
-        let Some(Reverse((_, place))) = self.order.pop() else { return Ok(false) };
+        let Some(place) = self.first()? else { return Ok(false) };
         let Some(cursor) = self.cursors.get_mut(place) else { return Ok(true) };
         let until = self.order.peek().map_or(u64::MAX, |&Reverse((tsc, _))| tsc);
         let result = cursor.watch(&mut self.workshop, until, watcher);
-        if let Some(tsc) = cursor.tsc() {
-            self.order.push(Reverse((tsc, place)));
-        }
+        self.queue(place);
         result.map(|_| true)
     }
 
@@ -66,13 +83,11 @@ impl Merged<'_> {
     /// next one of the same thread.
     pub fn next_stretch(&mut self) -> Result<Option<Stretch<'_>>, ReadError> {
         loop {
-            let Some(Reverse((_, place))) = self.order.pop() else { return Ok(None) };
+            let Some(place) = self.first()? else { return Ok(None) };
             let Some(cursor) = self.cursors.get_mut(place) else { continue };
             let until = self.order.peek().map_or(u64::MAX, |&Reverse((tsc, _))| tsc);
             let result = cursor.next_words(&mut self.workshop, until);
-            if let Some(tsc) = cursor.tsc() {
-                self.order.push(Reverse((tsc, place)));
-            }
+            self.queue(place);
             if let Some(words) = result? {
                 return Ok(self.cursors.get(place).map(|cursor| cursor.stretch(words)));
             }

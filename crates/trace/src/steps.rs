@@ -286,6 +286,8 @@ pub(crate) struct Open {
     /// How far the data has been read, if there is any that can be read.
     pub data_place: Option<data::Place>,
     stamps: Stamps,
+    /// The latest time that was estimated.
+    reached: u64,
 }
 
 /// Two time stamps that follow each other, and where they are among the words.
@@ -348,15 +350,20 @@ impl<'t> Cursor<'t> {
         self.slice = Some(steps.clamp(1, BATCH_STEPS));
     }
 
-    /// The time at which what comes next begins; `None` at the end.
+    /// The time at which what comes next begins; `None` at the end. If a chunk has to be opened first, it may be later.
     pub(crate) fn tsc(&mut self) -> Option<u64> {
-        let behind = self.next_chunk_tsc();
-        self.open.next_tsc(self.slice.is_some(), behind).or(behind)
+        let next = self.ahead.first().and_then(|&place| self.trace.chunks().get(place)?.path());
+        let behind = next.map(|path| path.first_tsc.max(self.open.tsc));
+        let estimated = self.slice.is_some();
+        // A chunk may go on where the one before it ended, before its first stamp.
+        self.open
+            .next_tsc(estimated, behind)
+            .or(behind.map(|first| if self.open.tsc == 0 { first } else { self.open.tsc }))
     }
 
-    fn next_chunk_tsc(&self) -> Option<u64> {
-        let next = self.ahead.first().and_then(|&place| self.trace.chunks().get(place)?.path());
-        next.map(|path| path.first_tsc.max(self.open.tsc))
+    /// Opens the chunk that comes next, if the last one is at its end. After an error the cursor stands behind the chunk that caused it.
+    pub(crate) fn prepare(&mut self, workshop: &mut Workshop) -> Result<(), ReadError> {
+        self.open_next(workshop).map(|_| ())
     }
 
     /// Fills `batch` with what comes next; false at the end. After an error the cursor stands behind the chunk that caused it.
@@ -426,8 +433,10 @@ impl<'t> Cursor<'t> {
         if let Some(path) = chunk.path() {
             self.open.image = path.image;
             self.open.instruction = path.first_instruction;
-            // A chunk that begins without a time goes on from the one before it.
-            self.open.tsc = self.open.tsc.max(path.first_tsc);
+            // A chunk that begins without a time goes on from the one before it, if that is known.
+            if self.open.tsc == 0 {
+                self.open.tsc = path.first_tsc;
+            }
         }
         if self.accesses { self.decode_data(workshop, chunk, place) } else { Ok(()) }
     }
@@ -509,10 +518,15 @@ impl Open {
     /// passed since the first of them as words have. The words end at the time `end`, if that is known.
     pub(crate) fn next_tsc(&mut self, is_estimated: bool, end: Option<u64>) -> Option<u64> {
         let rest = self.words.get(self.at..).filter(|rest| !rest.is_empty())?;
-        if let Some(tsc) = event::read(rest).and_then(|recorded| recorded.tsc()) {
+        if let Some(tsc) = event::read(rest).and_then(|recorded| recorded.begins()) {
             return Some(tsc);
         }
-        Some(if is_estimated { self.stamps_around(end).time_at(self.at) } else { self.tsc })
+        if !is_estimated {
+            return Some(self.tsc);
+        }
+        // Behind the end of a chunk there may be no stamp for a while.
+        self.reached = self.reached.max(self.stamps_around(end).time_at(self.at));
+        Some(self.reached)
     }
 
     /// The stamps around the place that has been reached.
@@ -561,14 +575,19 @@ impl Open {
                 continue;
             }
             let rest = self.words.get(self.at..).unwrap_or(&[]);
-            let time = event::time(rest).map(|(tsc, _)| tsc);
-            if let Some(tsc) = time.or_else(|| event::read(rest)?.tsc()) {
-                if self.at > from && tsc >= until {
-                    break;
-                }
-                self.tsc = tsc;
+            let (begins, ends) = match event::time(rest) {
+                Some((tsc, _)) => (Some(tsc), None),
+                None => event::read(rest).map_or((None, None), |recorded| (recorded.begins(), recorded.ends())),
+            };
+            let is_late = |tsc: Option<u64>| tsc.is_some_and(|tsc| tsc >= until);
+            if self.at > from && is_late(begins) {
+                break;
             }
+            self.tsc = begins.or(ends).unwrap_or(self.tsc);
             self.at += word::length(word).unwrap_or(rest.len()).min(rest.len());
+            if is_late(ends) {
+                break;
+            }
         }
         from..self.at
     }
@@ -593,19 +612,21 @@ impl Open {
             } else {
                 let rest = self.words.get(self.at..).unwrap_or(&[]);
                 let recorded = event::read(rest);
-                let tsc = recorded.and_then(|recorded| recorded.tsc());
+                let begins = recorded.and_then(|recorded| recorded.begins());
+                let ends = recorded.and_then(|recorded| recorded.ends());
                 let first = filling.batch.is_empty();
                 // What an event told of accesses stays together with what they belong to.
-                if by_time && tsc.is_some() && !first && !filling.is_pending() {
+                if by_time && begins.is_some() && !first && !filling.is_pending() {
                     break;
                 }
                 self.at += word::length(word).unwrap_or(rest.len());
                 filling.event(recorded, rest);
-                if let Some(tsc) = tsc {
-                    self.tsc = tsc;
-                    if first {
-                        filling.batch.tsc = tsc;
-                    }
+                self.tsc = begins.or(ends).unwrap_or(self.tsc);
+                if first {
+                    filling.batch.tsc = begins.unwrap_or(filling.batch.tsc);
+                }
+                if by_time && ends.is_some() {
+                    break;
                 }
             }
             if filling.batch.steps.len() >= most {

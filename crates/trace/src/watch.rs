@@ -81,14 +81,16 @@ impl Open {
             }
             let rest = self.words.get(self.at..).unwrap_or(&[]);
             let recorded = event::read(rest);
-            if let Some(tsc) = recorded.and_then(|recorded| recorded.tsc()) {
-                if may_end && tsc >= until {
-                    break;
-                }
-                self.tsc = tsc;
+            let is_late = |tsc: Option<u64>| tsc.is_some_and(|tsc| tsc >= until);
+            if may_end && is_late(recorded.and_then(|recorded| recorded.begins())) {
+                break;
             }
+            self.tsc = recorded.and_then(|recorded| recorded.tsc()).unwrap_or(self.tsc);
             self.at += word::length(word).unwrap_or(rest.len()).min(rest.len());
             watching.event(recorded, rest);
+            if is_late(recorded.and_then(|recorded| recorded.ends())) {
+                break;
+            }
         }
         // Accesses that nothing in this chunk followed.
         watching.show_gathered();

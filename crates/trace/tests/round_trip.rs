@@ -133,7 +133,15 @@ fn check_merged(trace: &Trace, recorded: &Recorded) {
     while let Some(batch) = merged.next_batch().unwrap() {
         assert!(batch.tsc() >= last);
         last = batch.tsc();
-        of_threads[batch.thread() as usize].extend(batch.items().map(|item| plain(trace, item)));
+        let own = &mut of_threads[batch.thread() as usize];
+        let from = own.len();
+        own.extend(batch.items().map(|item| plain(trace, item)));
+        // Whatever chunks there are: nothing is later than the last stamp of its thread.
+        let time = |item: &Expected| if let Expected::Event(event) = item { event.tsc() } else { None };
+        let (before, first) = (own[..from].iter().rev().find_map(time), own.get(from).and_then(time));
+        // A signal is together with what it interrupted, which may be nothing.
+        let is_signal = matches!(own.get(from), Some(Expected::Event(Event::Signal { .. })));
+        assert!(first.or(before) == Some(batch.tsc()) || is_signal && before == Some(batch.tsc()));
     }
     for (items, thread) in of_threads.iter().zip(&recorded.threads) {
         assert_same(items, &thread.expected);
