@@ -1,5 +1,6 @@
 //! Steps, prepared for any number of policies.
 
+use hashbrown::HashMap;
 use trace::{Batch, Block, BlockIndex, Blocks, Event, Leave};
 
 use crate::class::Class;
@@ -62,6 +63,8 @@ pub struct Moves {
     tails: Vec<Tail>,
     mix: Mix,
     collected: Collected,
+    /// By thread: the number of the instruction that comes next, unless something is missing.
+    reached: HashMap<u32, u64>,
 }
 
 /// Many moves: a policy that goes through them at once finds what it needs in near caches, and what others need is not in its way.
@@ -125,7 +128,9 @@ impl Moves {
             let image = tail.map_or(0, |tail| tail.image);
             parts.push((Part { thread: batch.thread(), image, begins, moves: &[] }, before + to));
         };
-        let (mut from, mut begins) = (0, false);
+        let reached = self.reached.entry(batch.thread()).or_default();
+        let (mut from, mut begins) = (0, *reached != batch.first_instruction());
+        *reached = batch.first_instruction().wrapping_add(batch.instructions());
         for &(place, _) in batch.events().iter().filter(|(_, event)| is_break(event)) {
             part(from, place, begins);
             (from, begins) = (place, true);

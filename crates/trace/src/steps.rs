@@ -176,6 +176,10 @@ impl Batch {
                 Some(Item::Step(step)) => {
                     let range = selected(&step);
                     is_wanted = range.end == step.instructions();
+                    if part.steps.is_empty() {
+                        let left_out = if range.is_empty() { step.instructions() } else { range.start };
+                        part.first_instruction += u64::from(left_out);
+                    }
                     part.add_part(blocks, self, before.step, range);
                 }
             }

@@ -124,7 +124,7 @@ impl Subject<'_> {
                 let place = Place::new()?;
                 let (file, command) = (place.path("program.trk"), real.prepare(place.directory())?);
                 let (start, length) = (arguments.start.to_string(), arguments.length.to_string());
-                let words = ["record", "-q", "--skip", &start, "--length", &length, "-o", &file, "--"];
+                let words = ["record", "-q", "--no-aslr", "--skip", &start, "--length", &length, "-o", &file, "--"];
                 place.trackway_alone(&words, &command, &ENVIRONMENT)?;
                 measure(self.name(), &Input { file: file.into(), thread: None, skip: 0, length: None })
             }

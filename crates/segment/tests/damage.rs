@@ -1,0 +1,69 @@
+//! Where a part of a recording cannot be read, traces end: none goes on behind what is missing.
+
+use segment::{Class, Collected, Moves, Policy, Segmenter};
+use trace::{Codec, Exit, Fragment, Options, Recording, ThreadInfo, Trace, Writer};
+use wire::code::{LEAVE_NOT_TAKEN, LEAVE_TAKEN};
+use wire::word;
+
+const TURNS: u32 = 400;
+
+/// One thread that goes round a loop of two instructions, in chunks of some dozen turns.
+fn recording() -> Vec<u8> {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("loop.trk");
+    let options = Options { chunk_words: 40, codec: Codec::Fast, ..Options::default() };
+    let mut writer = Writer::create_with(&path, &Recording::default(), options).unwrap();
+    // dec ecx; jnz -4
+    writer.block(0, 1, 0x1000, &[0xff, 0xc9, 0x75, 0xfc]).unwrap();
+    let exits = [1 | LEAVE_TAKEN << 16, 1 | LEAVE_NOT_TAKEN << 16];
+    writer.fragment(0, &Fragment { first_path: 1, blocks: &[1], exits: &exits }).unwrap();
+    writer.thread(&ThreadInfo { thread: 0, os_tid: 7, parent: None, image: 0 }).unwrap();
+    writer.path(0, 0, &[word::event(word::START, 0), 0x1000, 0, 5, 0]).unwrap();
+    for turn in 0..TURNS {
+        writer.path(0, 0, &[if turn % 9 == 8 { 2 } else { 1 }]).unwrap();
+    }
+    writer.path(0, 0, &[word::event(word::END, 0), 9, 0]).unwrap();
+    writer.finish(Exit::Code(0)).unwrap();
+    std::fs::read(path).unwrap()
+}
+
+/// How many traces there are, if nothing but the end of what is known ends one, and how many instructions are in them.
+fn runs(trace: &Trace) -> (u64, u64) {
+    let policy = Policy::new(u32::MAX, u32::MAX).unwrap();
+    let policy = Class::ALL.into_iter().fold(policy, |policy, class| policy.with(class, true));
+    let (mut segmenter, mut moves, mut merged) = (Segmenter::new(policy), Moves::default(), trace.merged());
+    loop {
+        match merged.next_batch() {
+            Ok(None) => break,
+            Ok(Some(batch)) => moves.add(trace.blocks(), batch),
+            Err(_) => {}
+        }
+    }
+    moves.take(Collected::default()).parts().for_each(|part| segmenter.part(part, trace.blocks()));
+    let set = segmenter.finish();
+    (set.occurrences(), set.instructions())
+}
+
+#[test]
+fn traces_end_where_something_is_missing() {
+    let file = recording();
+    let whole = Trace::from_bytes(file.clone()).unwrap();
+    let total = u64::from(2 * TURNS);
+    assert_eq!(runs(&whole), (1, total));
+    assert!(whole.path_chunks().count() > 5);
+    let mut in_two = 0;
+    for place in 0..file.len() {
+        let mut damaged = file.clone();
+        damaged[place] ^= 0x10;
+        let Ok(trace) = Trace::from_bytes(damaged) else { continue };
+        let missing: Vec<_> = trace.damage().into_iter().filter_map(|damage| damage.instructions).collect();
+        let [missing] = &missing[..] else { continue };
+        if missing.start == missing.end || trace.threads().len() != 1 {
+            continue;
+        }
+        let expected = u64::from(missing.start > 0) + u64::from(missing.end < total);
+        assert_eq!(runs(&trace), (expected, total - (missing.end - missing.start)), "byte {place}, {missing:?}");
+        in_two += u32::from(expected == 2);
+    }
+    assert!(in_two > 50, "{in_two}");
+}
