@@ -29,15 +29,23 @@ pub trait Visitor {
     }
 }
 
-/// Opens the trace and makes sure that the selected thread is in it.
+/// Opens the trace and makes sure that the selected thread is in it. Says so if nothing is selected.
 pub fn open(input: &Input) -> Result<Trace, Failure> {
     let trace = Trace::open(&input.file)?;
-    match input.thread {
-        Some(thread) if !trace.threads().iter().any(|summary| summary.info.thread == thread) => {
-            Err(ReadError::NoThread { thread }.into())
-        }
-        _ => Ok(trace),
+    if let Some(thread) = input.thread.filter(|thread| trace.threads().iter().all(|own| own.info.thread != *thread)) {
+        return Err(ReadError::NoThread { thread }.into());
     }
+    let available = available(&trace, input);
+    if input.skip > 0 && input.skip >= available {
+        let (start, available) = (grouped(input.skip), grouped(available));
+        eprintln!("trackway: nothing is selected: there are {available} instructions, none from number {start} on");
+    }
+    Ok(trace)
+}
+
+/// How many instructions the selected threads have executed.
+fn available(trace: &Trace, input: &Input) -> u64 {
+    input.thread.map_or(trace.totals().instructions, |thread| instructions_of(trace, thread))
 }
 
 /// Makes sure that memory accesses are in the trace.
@@ -76,8 +84,7 @@ pub fn threads(trace: &Trace, input: &Input) -> Vec<u32> {
 
 /// How many instructions are selected.
 pub fn instructions(trace: &Trace, input: &Input) -> u64 {
-    let available = input.thread.map_or(trace.totals().instructions, |thread| instructions_of(trace, thread));
-    available.saturating_sub(input.skip).min(input.length.unwrap_or(u64::MAX))
+    available(trace, input).saturating_sub(input.skip).min(input.length.unwrap_or(u64::MAX))
 }
 
 /// Shows the selected part batch by batch, with accesses if they are wanted, and gives what was damaged and left out.
