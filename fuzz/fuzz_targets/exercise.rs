@@ -1,6 +1,6 @@
 //! Uses everything a reader offers, with bounds on what a small input may ask for.
 
-use trace::Trace;
+use trace::{Event, Operand, Trace, Watcher};
 
 pub fn exercise(bytes: Vec<u8>) {
     let Ok(trace) = Trace::from_bytes(bytes) else { return };
@@ -40,10 +40,28 @@ pub fn exercise(bytes: Vec<u8>) {
             let _ = steps.next_batch();
         }
     }
-    let mut merged = trace.merged();
-    for _ in 0..1000 {
-        if matches!(merged.next_batch(), Ok(None)) {
-            break;
-        }
+    for mut merged in [trace.merged(), trace.merged().interleaved(2)] {
+        (0..1000).find(|_| matches!(merged.next_batch(), Ok(None)));
     }
+    let mut merged = trace.merged();
+    (0..1000).find(|_| match merged.next_stretch() {
+        Ok(stretch) => stretch.map(|stretch| stretch.parts().count()).is_none(),
+        Err(_) => false,
+    });
+    if let Ok(mut merged) = trace.merged_with_accesses() {
+        (0..1000).find(|_| matches!(merged.watch_next(|_| Nobody), Ok(false)));
+    }
+}
+
+/// Looks at every access and does nothing with it.
+struct Nobody;
+
+impl Watcher for Nobody {
+    fn executed(&mut self, _: u64) {}
+
+    fn operand(&mut self, operand: Operand<'_>) {
+        std::hint::black_box(operand.value());
+    }
+
+    fn event(&mut self, _: &Event) {}
 }

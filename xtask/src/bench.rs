@@ -1,4 +1,4 @@
-//! `cargo xtask bench`: how fast we record, how small a trace is, how fast it is read, and how valgrind does on the same
+//! `cargo xtask bench`: how fast we record, how small a trace is, how fast it is read and what tools do with it, and how valgrind does on the same
 //! programs; everything as ratios in one run on one machine.
 //!
 //! Runs are interleaved (native, ours, native, ours …) and the best of each counts, so that what else goes on in the
@@ -15,9 +15,11 @@ mod measure;
 mod pace;
 mod programs;
 mod table;
+mod tools;
 
 use measure::{Reading, Recording};
 use programs::{PROGRAMS, Program};
+use tools::Tools;
 
 /// Measure slowdown, size and reading speed over nine programs, beside valgrind.
 #[derive(clap::Args)]
@@ -80,6 +82,7 @@ pub struct Measured {
     pub values: WithData,
     #[serde(flatten)]
     pub reading: Reading,
+    pub tools: Tools,
     pub valgrind_none: Peer,
     pub valgrind_lackey: Peer,
 }
@@ -110,6 +113,7 @@ pub struct Means {
     pub values_bits_per_instruction: Option<f64>,
     pub read_steps_mips: Option<f64>,
     pub read_instructions_mips: Option<f64>,
+    pub tools: Option<Tools>,
     pub valgrind_none: Option<f64>,
     pub valgrind_lackey: Option<f64>,
 }
@@ -237,6 +241,7 @@ impl Bench {
         let with_data = |recording: Recording| WithData { slowdown: recording.record_seconds / native, recording };
         let (addresses, values) = (with_data(addresses), with_data(values));
         let reading = measure::read(&trace)?;
+        let tools = tools::measure(&self.trackway, &command, self.directory.path(), self.rounds)?;
         let valgrind_none = self.none(&command, native)?;
         let valgrind_lackey = self.lackey(program)?;
         let slowdown = recording.record_seconds / native;
@@ -247,6 +252,7 @@ impl Bench {
             addresses,
             values,
             reading,
+            tools,
             valgrind_none,
             valgrind_lackey,
         })
@@ -289,6 +295,7 @@ fn means(rows: &[Row]) -> Means {
         values_bits_per_instruction: over(|row| Some(row.values.recording.bits_per_instruction)),
         read_steps_mips: over(|row| Some(row.reading.read_steps_mips)),
         read_instructions_mips: over(|row| Some(row.reading.read_instructions_mips)),
+        tools: tools::means(rows.iter().filter_map(|row| Some(row.result.as_ref().ok()?.tools))),
         valgrind_none: geometric_mean(rows.iter().filter_map(|row| peer(&row.result.as_ref().ok()?.valgrind_none))),
         valgrind_lackey: geometric_mean(rows.iter().filter_map(|row| peer(&row.result.as_ref().ok()?.valgrind_lackey))),
     }

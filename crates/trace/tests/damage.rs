@@ -91,13 +91,31 @@ fn exercise(file: Vec<u8>, recorded: Option<&Recorded>) -> Option<Trace> {
             let _ = steps.next_batch();
         }
     }
+    for mut merged in [trace.merged(), trace.merged().interleaved(2)] {
+        (0..10_000).find(|_| matches!(merged.next_batch(), Ok(None)));
+    }
     let mut merged = trace.merged();
-    for _ in 0..10_000 {
-        if matches!(merged.next_batch(), Ok(None)) {
-            break;
-        }
+    (0..10_000).find(|_| match merged.next_stretch() {
+        Ok(stretch) => stretch.map(|stretch| stretch.parts().count()).is_none(),
+        Err(_) => false,
+    });
+    if let Ok(mut merged) = trace.merged_with_accesses() {
+        (0..10_000).find(|_| matches!(merged.watch_next(|_| Nobody), Ok(false)));
     }
     Some(trace)
+}
+
+/// Looks at every access and does nothing with it.
+struct Nobody;
+
+impl trace::Watcher for Nobody {
+    fn executed(&mut self, _: u64) {}
+
+    fn operand(&mut self, operand: trace::Operand<'_>) {
+        std::hint::black_box(operand.value());
+    }
+
+    fn event(&mut self, _: &Event) {}
 }
 
 /// Compares the accesses of a batch, as far as it has any, with those that were made there.

@@ -2,11 +2,12 @@
 
 mod support;
 
+use std::cell::RefCell;
 use std::time::Duration;
 
 use proptest::prelude::*;
 use support::{Expected, Recorded, Seen, Setting, assert_same, record};
-use trace::{Access, Batch, Codec, DataMode, Event, Item, Options, ReadError, Trace};
+use trace::{Access, Batch, Codec, DataMode, Event, Item, Operand, Options, Part, ReadError, Trace, Watcher};
 
 fn settings() -> impl Strategy<Value = Setting> {
     let codecs = [Codec::Raw, Codec::Zstd, Codec::Predict, Codec::Predict, Codec::Fast, Codec::Adaptive];
@@ -53,6 +54,8 @@ fn check(trace: &Trace, recorded: &Recorded) {
     }
     check_counts(trace, recorded);
     check_merged(trace, recorded);
+    check_orders(trace);
+    check_interleaved(trace, recorded);
     match trace.data() {
         DataMode::None => assert!(matches!(trace.steps_with_accesses(0), Err(ReadError::NoData))),
         DataMode::Addresses | DataMode::Values => check_accesses(trace, recorded),
@@ -142,6 +145,71 @@ fn check_merged(trace: &Trace, recorded: &Recorded) {
         // A signal is together with what it interrupted, which may be nothing.
         let is_signal = matches!(own.get(from), Some(Expected::Event(Event::Signal { .. })));
         assert!(first.or(before) == Some(batch.tsc()) || is_signal && before == Some(batch.tsc()));
+    }
+    for (items, thread) in of_threads.iter().zip(&recorded.threads) {
+        assert_same(items, &thread.expected);
+    }
+}
+
+/// Turns of threads: who, and how much.
+#[derive(Debug, Default, PartialEq)]
+struct Turns(Vec<(u32, u64)>);
+
+impl Turns {
+    fn add(&mut self, thread: u32, count: u64) {
+        match self.0.last_mut() {
+            Some(last) if last.0 == thread => last.1 += count,
+            _ if count > 0 => self.0.push((thread, count)),
+            _ => {}
+        }
+    }
+}
+
+/// There is one order of threads: batch by batch, path by path, and of memory accesses alone.
+fn check_orders(trace: &Trace) {
+    let (mut by_batch, mut merged) = (Turns::default(), trace.merged());
+    while let Some(batch) = merged.next_batch().unwrap() {
+        by_batch.add(batch.thread(), batch.instructions());
+    }
+    let (mut by_path, mut merged) = (Turns::default(), trace.merged());
+    while let Some(stretch) = merged.next_stretch().unwrap() {
+        for part in stretch.parts() {
+            let (steps, last) = match part {
+                Part::Path(path) => stretch.paths().get(path).map(|(steps, last)| (steps, Some(last))).unwrap(),
+                Part::Event { steps, last, .. } => (steps, last),
+            };
+            by_path.add(stretch.thread(), steps.iter().chain(&last).map(|step| u64::from(step.instructions())).sum());
+        }
+    }
+    assert_eq!(by_batch, by_path);
+    let Ok(mut merged) = trace.merged_with_accesses() else { return };
+    let watched = RefCell::new(Turns::default());
+    while merged.watch_next(|thread| Counting { thread, turns: &watched }).unwrap() {}
+    assert_eq!(by_batch, watched.into_inner());
+}
+
+/// Counts instructions.
+struct Counting<'t> {
+    thread: u32,
+    turns: &'t RefCell<Turns>,
+}
+
+impl Watcher for Counting<'_> {
+    fn executed(&mut self, instructions: u64) {
+        self.turns.borrow_mut().add(self.thread, instructions);
+    }
+
+    fn operand(&mut self, _: Operand<'_>) {}
+
+    fn event(&mut self, _: &Event) {}
+}
+
+/// Interleaved, each thread does what it did.
+fn check_interleaved(trace: &Trace, recorded: &Recorded) {
+    let mut of_threads: Vec<Vec<Expected>> = recorded.threads.iter().map(|_| Vec::new()).collect();
+    let mut merged = trace.merged().interleaved(3);
+    while let Some(batch) = merged.next_batch().unwrap() {
+        of_threads[batch.thread() as usize].extend(batch.items().map(|item| plain(trace, item)));
     }
     for (items, thread) in of_threads.iter().zip(&recorded.threads) {
         assert_same(items, &thread.expected);

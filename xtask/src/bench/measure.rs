@@ -37,7 +37,8 @@ pub fn valgrind(tool: &str, command: &[String]) -> Result<f64, String> {
     time(command, &["valgrind", "-q", &tool, "--log-file=/dev/null"])
 }
 
-fn time(command: &[String], before: &[&str]) -> Result<f64, String> {
+/// Seconds that a run of `command` takes, with these words before it.
+pub fn time(command: &[String], before: &[&str]) -> Result<f64, String> {
     let words: Vec<&str> = before.iter().copied().chain(command.iter().map(String::as_str)).collect();
     let (program, arguments) = words.split_first().ok_or("an empty command")?;
     let start = Instant::now();

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use super::{LACKEY_SCALE, Measured, Peer, Report, Row, records};
+use super::{LACKEY_SCALE, Measured, Peer, Report, Row, Tools, records};
 
 const BEGIN: &str = "<!-- bench table: written by `cargo xtask bench --save` -->";
 const END: &str = "<!-- end of bench table -->";
@@ -14,6 +14,8 @@ pub fn text(report: &Report) -> String {
     rows.push(mean_cells(report));
     let mut text = format!("{} on {}: {}\n\n", report.command, report.date, report.machine);
     text.push_str(&aligned(&rows));
+    text.push('\n');
+    text.push_str(&aligned(&tools(report)));
     text.push('\n');
     text.push_str(&pace(report));
     text.push_str(&notes());
@@ -36,19 +38,52 @@ fn pace(report: &Report) -> String {
 /// The table in Markdown.
 fn markdown(report: &Report) -> String {
     let mut text = format!("`{}` on {}: {}\n\n", report.command, report.date, report.machine);
-    let mut line = |cells: Vec<String>| writeln!(text, "| {} |", cells.join(" | ")).expect("a string takes everything");
-    let heading = heading();
-    let rule = heading.iter().enumerate().map(|(column, _)| if column == 0 { "---" } else { "---:" }.into()).collect();
-    line(heading);
-    line(rule);
-    for row in &report.programs {
-        line(cells(row));
-    }
-    line(mean_cells(report));
+    let rows = [heading()].into_iter().chain(report.programs.iter().map(cells)).chain([mean_cells(report)]);
+    text.push_str(&ruled(&rows.collect::<Vec<_>>()));
+    text.push('\n');
+    text.push_str(&ruled(&tools(report)));
     text.push('\n');
     text.push_str(&pace(report));
     text.push_str(&notes());
     text
+}
+
+/// Rows in Markdown, the first one being the heading.
+fn ruled(rows: &[Vec<String>]) -> String {
+    let mut text = String::new();
+    for (number, row) in rows.iter().enumerate() {
+        writeln!(text, "| {} |", row.join(" | ")).expect("a string takes everything");
+        if number == 0 {
+            writeln!(text, "| ---{}|", " | ---:".repeat(row.len() - 1) + " ").expect("a string takes everything");
+        }
+    }
+    text
+}
+
+/// What tools do, with a heading.
+fn tools(report: &Report) -> Vec<Vec<String>> {
+    let heading = [
+        "program",
+        "mcfTRaptor M branches/s",
+        "mlvCFiat M accesses/s",
+        "segment M/s",
+        "segment, 48 policies",
+        "port M/s",
+    ];
+    let row = |name: &str, tools: &Tools| {
+        let speeds = [
+            tools.mcftraptor_branches,
+            tools.mlvcfiat_accesses,
+            tools.segment_instructions,
+            tools.segment_policies_instructions,
+            tools.port_instructions,
+        ];
+        [name.to_owned()].into_iter().chain(speeds.map(|speed| format!("{speed:.0}"))).collect()
+    };
+    let programs = report.programs.iter().filter_map(|own| Some((own.name, &own.result.as_ref().ok()?.tools)));
+    let mean = report.geometric_means.tools.iter().map(|tools| ("geometric mean", tools));
+    let rows = programs.chain(mean).map(|(name, tools)| row(name, tools));
+    [heading.map(String::from).into()].into_iter().chain(rows).collect()
 }
 
 fn notes() -> String {
@@ -56,7 +91,9 @@ fn notes() -> String {
         "Times are the best of interleaved runs. Slowdowns are over native, those under \"addresses\" and \"values\" \
          with --data, file written and compressed; lackey ran on less work ({LACKEY_SCALE} s), compared \
          with native runs of the same.\nMemory is the recorder's peak without its rings; reading is on one core, in millions \
-         of instructions per second.\n"
+         of instructions per second.\nTools run over the first 100 million instructions with values, command started and results \
+         written: mcfTRaptor and mlvCFiat with the thesis's defaults, segment with one policy and with 48 (millions of \
+         instructions per second, policy and core), port with all techniques and sizes.\n"
     )
 }
 

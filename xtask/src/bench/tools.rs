@@ -1,0 +1,62 @@
+//! How fast the tools go through a recorded part of a program.
+
+use std::path::Path;
+
+use serde::Serialize;
+use trace::Trace;
+
+use super::{geometric_mean, measure};
+
+/// As much of each program is recorded, with values.
+const LENGTH: &str = "100M";
+/// The policies of two experiments of Hadjipavlou 2025, and how many they are.
+const POLICIES: (&str, f64) = ("first,fourth", 48.0);
+
+/// In millions per second, from the start of the command to its end, results written.
+#[derive(Serialize, Clone, Copy)]
+pub struct Tools {
+    pub mcftraptor_branches: f64,
+    pub mlvcfiat_accesses: f64,
+    pub segment_instructions: f64,
+    /// With many policies: per policy and core.
+    pub segment_policies_instructions: f64,
+    /// All techniques of the trace port, with predictors and caches of three sizes.
+    pub port_instructions: f64,
+}
+
+pub fn measure(trackway: &Path, command: &[String], directory: &Path, rounds: u32) -> Result<Tools, String> {
+    let path = |name: &str| directory.join(name).to_string_lossy().into_owned();
+    let (trackway, file, out) = (trackway.to_string_lossy(), path("tools.trk"), path("tools.out"));
+    measure::time(command, &[&trackway, "record", "-q", "--length", LENGTH, "--data", "values", "-o", &file, "--"])?;
+    let counts = *Trace::open(Path::new(&file)).map_err(|error| error.to_string())?.totals();
+    let speed = |count: u64, words: &[&str]| -> Result<f64, String> {
+        let words: Vec<String> = words.iter().map(|word| (*word).to_owned()).collect();
+        let mut best: f64 = 0.0;
+        for _ in 0..rounds {
+            best = best.max(count as f64 / 1e6 / measure::time(&words, &[&trackway])?);
+        }
+        Ok(best)
+    };
+    let (instructions, accesses) = (counts.instructions, counts.reads + counts.writes);
+    let cores = std::thread::available_parallelism().map_or(1, usize::from) as f64;
+    let many = ["segment", "-i", &file, "--policies", POLICIES.0];
+    Ok(Tools {
+        mcftraptor_branches: speed(counts.branches(), &["mcfTRaptor", "-i", &file, "-o", &out])?,
+        mlvcfiat_accesses: speed(accesses, &["mlvCFiat", "-i", &file, "-o", &out])?,
+        segment_instructions: speed(instructions, &["segment", "-i", &file])?,
+        segment_policies_instructions: speed(instructions, &many)? * POLICIES.1 / cores,
+        port_instructions: speed(instructions, &["port", &file])?,
+    })
+}
+
+/// Geometric means; `None` for no values.
+pub fn means(all: impl Iterator<Item = Tools> + Clone) -> Option<Tools> {
+    let mean = |value: fn(&Tools) -> f64| geometric_mean(all.clone().map(|own| value(&own)));
+    Some(Tools {
+        mcftraptor_branches: mean(|own| own.mcftraptor_branches)?,
+        mlvcfiat_accesses: mean(|own| own.mlvcfiat_accesses)?,
+        segment_instructions: mean(|own| own.segment_instructions)?,
+        segment_policies_instructions: mean(|own| own.segment_policies_instructions)?,
+        port_instructions: mean(|own| own.port_instructions)?,
+    })
+}
