@@ -50,14 +50,24 @@ fn root() -> &'static Path {
 /// Builds the release version of the command, which lands beside this program.
 fn build_trackway() -> Result<PathBuf, String> {
     run_cargo(&["build", "--release", "--package", "trackway"])?;
-    let own = std::env::current_exe().map_err(|error| error.to_string())?;
-    let path = own.with_file_name("trackway");
+    let path = trackway()?;
     if path.exists() { Ok(path) } else { Err(format!("{} was not built", path.display())) }
 }
 
+/// Where the release version of the command is.
+fn trackway() -> Result<PathBuf, String> {
+    let own = std::env::current_exe().map_err(|error| error.to_string())?;
+    Ok(own.with_file_name("trackway"))
+}
+
 fn run_cargo(words: &[&str]) -> Result<(), String> {
-    let status = Command::new(env!("CARGO")).args(words).current_dir(root()).status();
-    match status {
+    succeed(Command::new(env!("CARGO")).args(words))
+}
+
+/// Runs cargo.
+fn succeed(cargo: &mut Command) -> Result<(), String> {
+    let words: Vec<_> = cargo.get_args().map(|word| word.to_string_lossy().into_owned()).collect();
+    match cargo.current_dir(root()).status() {
         Ok(status) if status.success() => Ok(()),
         Ok(_) => Err(format!("`cargo {}` failed", words.join(" "))),
         Err(error) => Err(format!("cannot run cargo: {error}")),

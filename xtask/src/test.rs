@@ -1,6 +1,8 @@
 //! `cargo xtask test`: everything that has to hold before a change is accepted.
 
-use crate::run_cargo;
+use std::process::Command;
+
+use crate::{run_cargo, succeed};
 
 /// Check formatting and lints, and run all tests.
 #[derive(clap::Args)]
@@ -15,5 +17,9 @@ pub fn run(arguments: &Arguments) -> Result<(), String> {
         run_cargo(&["fmt", "--all", "--check"])?;
         run_cargo(&["clippy", "--release", "--workspace", "--all-targets", "--", "-D", "warnings"])?;
     }
-    run_cargo(&["test", "--release", "--workspace", "--no-fail-fast"])
+    // Cargo builds the command before it runs the first test. For itself alone it would be built anew, with fewer features of what it
+    // depends on.
+    let mut test = Command::new(env!("CARGO"));
+    test.args(["test", "--release", "--workspace", "--no-fail-fast"]).env("TRACKWAY_COMMAND", crate::trackway()?);
+    succeed(&mut test)
 }

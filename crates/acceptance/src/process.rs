@@ -44,14 +44,17 @@ pub struct Running {
     is_over: bool,
 }
 
-/// Makes a command mind interrupts, which shells make everybody ignore whom they start in the background, the tests among them.
+/// Makes a command mind interrupts and the end of its terminal, which shells and `nohup` make everybody ignore whom they start in the background, the tests
+/// among them.
 fn with_interrupts(command: &mut Command) {
     let mind = || {
-        // SAFETY: takes no pointers but the default, and may be called between fork and exec.
-        unsafe { libc::signal(libc::SIGINT, libc::SIG_DFL) };
+        for signal in [libc::SIGINT, libc::SIGQUIT, libc::SIGHUP] {
+            // SAFETY: takes no pointers but the default, and may be called between fork and exec.
+            unsafe { libc::signal(signal, libc::SIG_DFL) };
+        }
         Ok(())
     };
-    // SAFETY: the closure makes one system call and nothing else.
+    // SAFETY: the closure makes system calls and nothing else.
     unsafe { command.pre_exec(mind) };
 }
 
