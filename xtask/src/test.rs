@@ -20,6 +20,6 @@ pub fn run(arguments: &Arguments) -> Result<(), String> {
     // Cargo builds the command before it runs the first test. For itself alone it would be built anew, with fewer features of what it
     // depends on.
     let mut test = Command::new(env!("CARGO"));
-    test.args(["test", "--release", "--workspace", "--no-fail-fast"]).env("TRACKWAY_COMMAND", crate::trackway()?);
+    test.args(["test", "--release", "--workspace", "--no-fail-fast"]).env("TESTED_TRACKWAY", crate::trackway()?);
     succeed(&mut test)
 }

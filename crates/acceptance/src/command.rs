@@ -1,4 +1,4 @@
-//! The `trackway` command under test: the one that `TRACKWAY_COMMAND` names, or else built with the same profile as the tests and
+//! The `trackway` command under test: the one that `TESTED_TRACKWAY` names, or else built with the same profile as the tests and
 //! brought up to date once per process.
 
 use std::path::{Path, PathBuf};
@@ -13,7 +13,7 @@ use std::sync::OnceLock;
 #[must_use]
 pub fn trackway() -> &'static Path {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
-    BUILT.get_or_init(|| std::env::var_os("TRACKWAY_COMMAND").map_or_else(build, PathBuf::from))
+    BUILT.get_or_init(|| std::env::var_os("TESTED_TRACKWAY").map_or_else(build, PathBuf::from))
 }
 
 fn build() -> PathBuf {

@@ -312,6 +312,8 @@ fn the_command() {
     check_parquet(&parquet, &csv);
     let (exit, text) = run(&["--policies", "first,second,third,fourth", "--json"], &recorded);
     assert!(exit == Exit::Status(0) && text.matches("\"max_norm_ratio\"").count() == 50, "{text}");
+    let (exit, text) = run(&["-start", "100G"], &recorded);
+    assert!(exit == Exit::Status(0) && text.contains("none from number 100 000 000 000 on"), "{text}");
     for (arguments, sentence) in [
         (&["-ins", "0"][..], "1 to 4294967295"),
         (&["-cfis", "0"], "1 to 4294967295"),

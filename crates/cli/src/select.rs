@@ -29,18 +29,22 @@ pub trait Visitor {
     }
 }
 
-/// Opens the trace and makes sure that the selected thread is in it. Says so if nothing is selected.
+/// Opens the trace and makes sure that the selected thread is in it.
 pub fn open(input: &Input) -> Result<Trace, Failure> {
     let trace = Trace::open(&input.file)?;
     if let Some(thread) = input.thread.filter(|thread| trace.threads().iter().all(|own| own.info.thread != *thread)) {
         return Err(ReadError::NoThread { thread }.into());
     }
-    let available = available(&trace, input);
+    Ok(trace)
+}
+
+/// Says so if nothing is selected, to those who would wonder why everything is zero.
+pub fn tell_nothing(trace: &Trace, input: &Input) {
+    let available = available(trace, input);
     if input.skip > 0 && input.skip >= available {
         let (start, available) = (grouped(input.skip), grouped(available));
         eprintln!("trackway: nothing is selected: there are {available} instructions, none from number {start} on");
     }
-    Ok(trace)
 }
 
 /// How many instructions the selected threads have executed.

@@ -37,6 +37,7 @@ pub fn run(arguments: &Port) -> Result<u8, Stopped> {
 
 fn measure(input: &Input, options: &PortOptions) -> Result<u8, Stopped> {
     let trace = select::open(input)?;
+    select::tell_nothing(&trace, input);
     let techniques = techniques(&trace, options)?;
     if !options.chunks.is_empty() && !techniques.iter().any(|technique| technique.has_variable_chunks()) {
         return Err(Failure::new("chunks of these techniques have fixed sizes")

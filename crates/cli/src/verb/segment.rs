@@ -99,6 +99,7 @@ fn read(
 ) -> Result<(Cut, u8), Stopped> {
     let input = Input { file: file.to_owned(), thread: arguments.thread, skip: arguments.start, length };
     let trace = select::open(&input)?;
+    select::tell_nothing(&trace, &input);
     let (cut, damage) = cut::segment(&trace, &input, policies, wish)?;
     damage.iter().for_each(|problem| eprintln!("trackway: left out: {problem}"));
     let damaged = damage.len() as u64 + select::tell_unfinished(&trace, file);
