@@ -51,13 +51,16 @@ impl Merged<'_> {
     fn first(&mut self) -> Result<Option<usize>, ReadError> {
         while let Some(Reverse((time, place))) = self.order.pop() {
             let Some(cursor) = self.cursors.get_mut(place) else { continue };
-            let prepared = cursor.prepare(&mut self.workshop);
-            // What comes next may turn out to be later than it seemed.
-            if prepared.is_ok() && cursor.tsc().is_some_and(|tsc| tsc <= time) {
-                return Ok(Some(place));
+            match cursor.prepare(&mut self.workshop) {
+                Ok(false) => return Ok(Some(place)),
+                // What comes next may turn out to be later than it seemed.
+                Ok(true) if cursor.tsc().is_some_and(|tsc| tsc <= time) => return Ok(Some(place)),
+                Ok(true) => self.queue(place),
+                Err(error) => {
+                    self.queue(place);
+                    return Err(error);
+                }
             }
-            self.queue(place);
-            prepared?;
         }
         Ok(None)
     }

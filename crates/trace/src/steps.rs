@@ -365,9 +365,10 @@ impl<'t> Cursor<'t> {
             .or(behind.map(|first| if self.open.tsc == 0 { first } else { self.open.tsc }))
     }
 
-    /// Opens the chunk that comes next, if the last one is at its end. After an error the cursor stands behind the chunk that caused it.
-    pub(crate) fn prepare(&mut self, workshop: &mut Workshop) -> Result<(), ReadError> {
-        self.open_next(workshop).map(|_| ())
+    /// Whether the chunk that comes next had to be opened. After an error the cursor stands behind the chunk that caused it.
+    pub(crate) fn prepare(&mut self, workshop: &mut Workshop) -> Result<bool, ReadError> {
+        let was_open = self.open.at < self.open.words.len();
+        self.open_next(workshop).map(|_| !was_open)
     }
 
     /// Fills `batch` with what comes next; false at the end. After an error the cursor stands behind the chunk that caused it.
