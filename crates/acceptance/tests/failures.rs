@@ -307,18 +307,19 @@ fn sample(directory: &Path) -> (PathBuf, Vec<u8>) {
         assert_eq!(finished.exit, Exit::Status(0), "{finished:?}");
         let trace = open_sound(&path);
         assert!(trace.summary().chunks > 6, "{:?}", trace.summary());
-        if is_in_pieces(&trace) {
-            let bytes = fs::read(&path).unwrap();
+        let bytes = fs::read(&path).unwrap();
+        if is_in_pieces(&trace, &bytes) {
             return (path, bytes);
         }
     }
     panic!("on a machine as busy as this, one thread does everything, and in one piece");
 }
 
-/// Whether no chunk holds so much that a file without it has hardly anything.
-fn is_in_pieces(trace: &Trace) -> bool {
+/// Whether no chunk holds so much that a file without it has hardly anything, and the first one is whole in a file that is cut.
+fn is_in_pieces(trace: &Trace, bytes: &[u8]) -> bool {
     let largest = trace.path_chunks().map(|chunk| chunk.counts.instructions).max().unwrap_or(0);
-    largest < trace.totals().instructions * 2 / 3
+    let cut = Trace::from_bytes(bytes[..bytes.len() * 7 / 8].to_vec()).unwrap();
+    largest < trace.totals().instructions * 2 / 3 && cut.path_chunks().next().is_some()
 }
 
 /// The addresses that each thread of a trace executed.
