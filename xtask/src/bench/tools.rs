@@ -7,14 +7,16 @@ use trace::Trace;
 
 use super::{geometric_mean, measure};
 
-/// As much of each program is recorded, with values.
-const LENGTH: &str = "100M";
+/// Millions of instructions of each program that are recorded, with values.
+pub const MILLIONS: u32 = 100;
 /// The policies of two experiments of Hadjipavlou 2025, and how many they are.
-const POLICIES: (&str, f64) = ("first,fourth", 48.0);
+const POLICIES: &str = "first,fourth";
+pub const POLICY_COUNT: u32 = 32 + 16;
 
 /// In millions per second, from the start of the command to its end, results written.
 #[derive(Serialize, Clone, Copy)]
 pub struct Tools {
+    /// Of all kinds, direct jumps and calls included.
     pub mcftraptor_branches: f64,
     pub mlvcfiat_accesses: f64,
     pub segment_instructions: f64,
@@ -27,7 +29,8 @@ pub struct Tools {
 pub fn measure(trackway: &Path, command: &[String], directory: &Path, rounds: u32) -> Result<Tools, String> {
     let path = |name: &str| directory.join(name).to_string_lossy().into_owned();
     let (trackway, file, out) = (trackway.to_string_lossy(), path("tools.trk"), path("tools.out"));
-    measure::time(command, &[&trackway, "record", "-q", "--length", LENGTH, "--data", "values", "-o", &file, "--"])?;
+    let length = format!("{MILLIONS}M");
+    measure::time(command, &[&trackway, "record", "-q", "--length", &length, "--data", "values", "-o", &file, "--"])?;
     let counts = *Trace::open(Path::new(&file)).map_err(|error| error.to_string())?.totals();
     let speed = |count: u64, words: &[&str]| -> Result<f64, String> {
         let words: Vec<String> = words.iter().map(|word| (*word).to_owned()).collect();
@@ -39,12 +42,12 @@ pub fn measure(trackway: &Path, command: &[String], directory: &Path, rounds: u3
     };
     let (instructions, accesses) = (counts.instructions, counts.reads + counts.writes);
     let cores = std::thread::available_parallelism().map_or(1, usize::from) as f64;
-    let many = ["segment", "-i", &file, "--policies", POLICIES.0];
+    let many = ["segment", "-i", &file, "--policies", POLICIES];
     Ok(Tools {
         mcftraptor_branches: speed(counts.branches(), &["mcfTRaptor", "-i", &file, "-o", &out])?,
         mlvcfiat_accesses: speed(accesses, &["mlvCFiat", "-i", &file, "-o", &out])?,
         segment_instructions: speed(instructions, &["segment", "-i", &file])?,
-        segment_policies_instructions: speed(instructions, &many)? * POLICIES.1 / cores,
+        segment_policies_instructions: speed(instructions, &many)? * f64::from(POLICY_COUNT) / cores,
         port_instructions: speed(instructions, &["port", &file])?,
     })
 }
