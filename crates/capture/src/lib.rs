@@ -83,7 +83,14 @@ pub struct Options {
     pub selection: Selection,
     /// Record the processes that it makes, too, each to a file of its own. Only by [`record`].
     pub follow: bool,
+    /// Bytes that translated code and its tables may take in each process; [`CODE_CACHE_BYTES`] if nothing is said.
+    pub code_cache: Option<u64>,
 }
+
+/// Bytes that translated code and its tables may take, if nothing else is said.
+pub const CODE_CACHE_BYTES: u64 = 512 << 20;
+/// The least that they can do with.
+pub const CODE_CACHE_BYTES_MIN: u64 = wire::CODE_CACHE_MIN;
 
 /// What came of a recording.
 #[derive(Debug)]
@@ -324,8 +331,26 @@ fn as_exit(exit: ptrace::Exit) -> Exit {
 
 fn make_shared(options: &Options) -> Result<Arc<Shared>, Error> {
     let shared = Shared::create().map_err(|error| Error::System { what: "making the shared memory", error })?;
-    shared.control().data.store(options.data.number(), Ordering::SeqCst);
+    set_up(shared.control(), options);
     Ok(Arc::new(shared))
+}
+
+/// Tells the engine what is wanted of it.
+fn set_up(control: &wire::Control, options: &Options) {
+    control.data.store(options.data.number(), Ordering::SeqCst);
+    control.code_cache.store(options.code_cache.unwrap_or(CODE_CACHE_BYTES), Ordering::SeqCst);
+    inject_failure(control);
+}
+
+/// For tests: `TRACKWAY_INJECT=FAILURE:N` makes one of the `wire::FAILURE_*` happen, N times later than it could.
+fn inject_failure(control: &wire::Control) {
+    let Ok(wanted) = std::env::var("TRACKWAY_INJECT") else { return };
+    let numbers =
+        wanted.split_once(':').and_then(|(failure, after)| Some((failure.parse().ok()?, after.parse().ok()?)));
+    if let Some((failure, after)) = numbers {
+        control.injected_after.store(after, Ordering::SeqCst);
+        control.injected_failure.store(failure, Ordering::SeqCst);
+    }
 }
 
 #[cfg(test)]

@@ -471,6 +471,9 @@ impl<S: Sink> Session<'_, S> {
             (wire::NOTICE_SECCOMP_EXEC, "the program after exec is not recorded: a seccomp filter forbids it"),
             (wire::NOTICE_DISPATCH, "the program asked for its system calls to become signals, which was refused"),
         ];
+        if let Some(reason) = failure(self.shared.control()) {
+            self.drain.warn(format!("recording ended early, the program went on without it: {reason}"));
+        }
         let notices = self.shared.control().notices.load(Ordering::SeqCst);
         for (notice, sentence) in SENTENCES {
             if notices & notice != 0 {
@@ -602,5 +605,16 @@ fn as_module(mapping: &Mapping, tsc: u64) -> Module {
         file_offset: mapping.file_offset,
         path: mapping.path.clone(),
         tsc,
+    }
+}
+/// Why the engine could not go on, if it could not.
+fn failure(control: &wire::Control) -> Option<&'static str> {
+    match control.failure.load(Ordering::SeqCst) {
+        0 => None,
+        wire::FAILURE_NO_ROOM => Some("there was no room for translated code near the program's code"),
+        wire::FAILURE_NO_MEMORY => Some("there was no memory left for the recorder's part in the process"),
+        wire::FAILURE_TOO_MANY_THREADS => Some("it has more threads than can be recorded (4096)"),
+        wire::FAILURE_UNREADABLE => Some("it has code that can be executed but not read"),
+        _ => Some("the recorder's part in the process failed; please report this"),
     }
 }

@@ -8,8 +8,8 @@ use wire::word::{self, EVENT};
 
 /// Longest number of words behind a path.
 const DATA_WORDS_MAX: u32 = (wire::RECORD_BYTES_MAX / size_of::<u32>()) as u32;
-/// Paths of a recording at most; a number beyond is nonsense.
-const PATHS_MAX: usize = 1 << 27;
+/// Numbers of paths come one after the other; one that is so much further on is nonsense.
+const LEAP_MAX: usize = 1 << 20;
 /// Words that are copied in one go.
 const GO: usize = 32;
 
@@ -75,7 +75,7 @@ impl Splitter {
     pub fn set_lengths(&mut self, first_path: u32, lengths: impl ExactSizeIterator<Item = u32>) -> Option<()> {
         let first = first_path as usize;
         let end = first + lengths.len();
-        if first == 0 || end > PATHS_MAX {
+        if first == 0 || end > self.spans.len() + LEAP_MAX {
             return None;
         }
         if end > self.spans.len() {

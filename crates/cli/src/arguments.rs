@@ -92,6 +92,10 @@ pub struct Record {
     /// compressed then still comes: up to a second's worth.
     #[arg(long, value_name = "MB", value_parser = parse_megabytes)]
     pub max_size: Option<u64>,
+    /// Memory for translated code and its tables in each process: bytes, or K, M or G (powers of 1024). When it is full, the oldest
+    /// code is dropped and translated again if it is needed.
+    #[arg(long, value_name = "SIZE", default_value = "512M", value_parser = parse_code_cache)]
+    pub code_cache: u64,
     /// Record the processes that the program makes, too: process 1234 to NAME.1234.trk if the output is NAME.trk. Waits until all
     /// of them have ended.
     ///
@@ -411,6 +415,23 @@ fn parse_megabytes(text: &str) -> Result<u64, String> {
     bytes.ok_or_else(|| format!("'{text}' is not a size in megabytes, such as 100 or 0.5"))
 }
 
+/// Parses a size of the code cache: bytes, or with K, M or G.
+fn parse_code_cache(text: &str) -> Result<u64, String> {
+    let (digits, shift) = match text.chars().last() {
+        Some('k' | 'K') => (&text[..text.len() - 1], 10),
+        Some('m' | 'M') => (&text[..text.len() - 1], 20),
+        Some('g' | 'G') => (&text[..text.len() - 1], 30),
+        _ => (text, 0),
+    };
+    let number: Option<u64> = digits.parse().ok().filter(|_| !digits.starts_with('+'));
+    let bytes = number.and_then(|number: u64| number.checked_mul(1 << shift));
+    let bytes = bytes.ok_or_else(|| format!("'{text}' is not a size, such as 64M or 2G"))?;
+    if bytes < capture::CODE_CACHE_BYTES_MIN {
+        return Err(format!("it must be at least {}M", capture::CODE_CACHE_BYTES_MIN >> 20));
+    }
+    Ok(bytes)
+}
+
 /// Parses a number of instructions: digits, perhaps with a fraction, and k, M or G.
 pub fn parse_count(text: &str) -> Result<u64, String> {
     let problem = || format!("'{text}' is not a number of instructions, such as 1000, 64k, 2.5M or 1G");
@@ -492,6 +513,14 @@ mod tests {
         };
         assert_eq!((record.pid, record.max_size), (Some(17), Some(1_500_000)));
         assert_eq!(record.seconds, Some(Duration::from_millis(250)));
+        assert_eq!(record.code_cache, capture::CODE_CACHE_BYTES);
+        let Verb::Record(record) = parse("trackway record --code-cache 64M ls").unwrap().verb else {
+            panic!("another verb");
+        };
+        assert_eq!(record.code_cache, 64 << 20);
+        for size in ["", "M", "1M", "+64M", "64X", "-1", "99999999999G"] {
+            assert!(parse(&format!("trackway record --code-cache {size} ls")).is_err(), "{size}");
+        }
         for line in ["-p 17 -- ls", "-p 0", "-p -3", "-p x", "--seconds -1 ls", "--seconds nan ls", "--max-size 0 ls"] {
             assert!(parse(&format!("trackway record {line}")).is_err(), "{line}");
         }

@@ -1,35 +1,75 @@
 //! Memory for translated code.
 //!
-//! RIP-relative operands and direct jumps reach two gigabytes, so each neighbourhood of application code has regions of its
-//! own, mapped where both reach each other. In a region, code grows upwards and the stubs of exits downwards.
+//! RIP-relative operands and direct jumps reach two gigabytes, so each neighbourhood of application code has *regions* of its
+//! own, mapped where both reach each other. A region is divided into *units*. Fragments fill one unit after the other: in a
+//! unit, code grows upwards and the stubs of exits downwards. A unit holds everything that belongs to its fragments, so
+//! that all of it can be given up at once: see `reclaim`.
 
 use alloc::vec::Vec;
 
+use crate::fragment::{Exit, Fragment, Part};
+use crate::translate::Mark;
 use crate::{own, sys};
 
 const REGION_BYTES: u64 = 64 << 20;
+/// One huge page: translated code is large and jumps about, and huge pages spare the instruction TLB.
+pub const UNIT_BYTES: u64 = 2 << 20;
 /// How far application code may be from a region: two gigabytes less room for the region and for a module's data.
 const REACH: u64 = (2 << 30) - (256 << 20);
-/// Translated code is large and jumps about: huge pages spare the instruction TLB.
-const HUGE_PAGE: u64 = 2 << 20;
-/// A region with less room than this is full.
+/// A unit with less room than this is full: half of it for the code of a fragment, half for its stubs.
 const ROOM_MIN: u64 = 256 << 10;
 
-pub struct Region {
+/// What a unit is used for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Use {
+    /// There is nothing in it.
+    Free,
+    /// New fragments go there.
+    Filling,
+    Full,
+    /// All of its fragments are dead. Threads that were in the cache at this epoch may still execute them.
+    Retired(u64),
+}
+
+pub struct Unit {
     pub start: u64,
     pub end: u64,
     pub code_next: u64,
     pub stubs_next: u64,
-    /// The fragments in it, in order of address.
-    pub fragments: Vec<u32>,
+    pub state: Use,
+    /// When it was opened: the how manieth opening of a unit that was.
+    pub opened: u64,
+    /// The fragments in it, in order of address, and those among them that threads can still come to.
+    pub fragments: Vec<Fragment>,
+    pub live: u32,
+    /// What belongs to these fragments.
+    pub exits: Vec<Exit>,
+    pub marks: Vec<Mark>,
+    pub parts: Vec<Part>,
 }
 
-impl Region {
+impl Unit {
+    const fn new(start: u64) -> Self {
+        Self {
+            start,
+            end: start + UNIT_BYTES,
+            code_next: start,
+            stubs_next: start + UNIT_BYTES,
+            state: Use::Free,
+            opened: 0,
+            fragments: Vec::new(),
+            live: 0,
+            exits: Vec::new(),
+            marks: Vec::new(),
+            parts: Vec::new(),
+        }
+    }
+
     fn reaches(&self, pc: u64) -> bool {
         self.start.abs_diff(pc) < REACH && self.end.abs_diff(pc) < REACH
     }
 
-    fn has_room(&self) -> bool {
+    pub fn has_room(&self) -> bool {
         self.stubs_next - self.code_next >= ROOM_MIN
     }
 
@@ -39,41 +79,82 @@ impl Region {
     /// One user at a time; nothing in it is executed before it has been written.
     pub unsafe fn room(&self) -> &'static mut [u8] {
         let length = (self.stubs_next - self.code_next) as usize;
-        // SAFETY: the region is mapped for good, and nobody else uses its free room (the caller's promise).
+        // SAFETY: the unit is mapped for good, and nobody else uses its free room (the caller's promise).
         unsafe { core::slice::from_raw_parts_mut(self.code_next as *mut u8, length) }
+    }
+
+    /// Bytes that it takes, with its tables.
+    pub fn bytes(&self) -> u64 {
+        let tables = self.fragments.capacity() * size_of::<Fragment>()
+            + self.exits.capacity() * size_of::<Exit>()
+            + self.marks.capacity() * size_of::<Mark>()
+            + self.parts.capacity() * size_of::<Part>();
+        (self.code_next - self.start) + (self.end - self.stubs_next) + tables as u64
+    }
+
+    /// Makes it free. Its tables keep their memory for what comes next.
+    pub fn clear(&mut self) {
+        self.fragments.clear();
+        self.exits.clear();
+        self.marks.clear();
+        self.parts.clear();
+        (self.code_next, self.stubs_next) = (self.start, self.end);
+        (self.state, self.live) = (Use::Free, 0);
     }
 }
 
 #[derive(Default)]
 pub struct Cache {
-    pub regions: Vec<Region>,
+    pub units: Vec<Unit>,
+    opened: u64,
 }
 
 impl Cache {
     pub const fn new() -> Self {
-        Self { regions: Vec::new() }
+        Self { units: Vec::new(), opened: 0 }
     }
 
-    /// Index of a region with room, near `pc`.
-    pub fn region_near(&mut self, pc: u64) -> Option<usize> {
-        let found = self.regions.iter().rposition(|region| region.reaches(pc) && region.has_room());
-        found.or_else(|| self.add_region(pc))
+    /// Index of a unit with room, near `pc`, that is being filled.
+    pub fn filling(&self, pc: u64) -> Option<usize> {
+        self.units.iter().rposition(|unit| unit.state == Use::Filling && unit.reaches(pc) && unit.has_room())
     }
 
-    fn add_region(&mut self, pc: u64) -> Option<usize> {
+    /// Opens a free unit near `pc`, in a new region if need be. What was filled before is full. `None` if there is no room.
+    pub fn open(&mut self, pc: u64) -> Option<usize> {
+        let free = |units: &[Unit]| units.iter().position(|unit| unit.state == Use::Free && unit.reaches(pc));
+        let index = match free(&self.units) {
+            Some(index) => index,
+            None => self.add_region(pc).then(|| free(&self.units))??,
+        };
+        for unit in &mut self.units {
+            if unit.state == Use::Filling && !unit.has_room() {
+                unit.state = Use::Full;
+            }
+        }
+        self.opened += 1;
+        (self.units[index].state, self.units[index].opened) = (Use::Filling, self.opened);
+        Some(index)
+    }
+
+    fn add_region(&mut self, pc: u64) -> bool {
         const STEP: i64 = 256 << 20;
+        let unit_count = (REGION_BYTES / UNIT_BYTES) as usize;
+        if self.units.try_reserve(unit_count).is_err() {
+            return false;
+        }
         // Below first: the heap of an executable grows upwards, libraries are mapped downwards, far from either.
         let distances = [-2, -3, -4, -5, -1, 6, 5, 4, 3, 2, 1, -6, 0];
         let protection = sys::PROT_READ | sys::PROT_WRITE | sys::PROT_EXEC;
-        let page = pc & !(HUGE_PAGE - 1);
-        for distance in distances.map(|steps| steps * STEP) {
+        let page = pc & !(UNIT_BYTES - 1);
+        let coarse = distances.into_iter().map(|steps| steps * STEP);
+        let most = (REACH / REGION_BYTES) as i64;
+        let fine = (-most..most).map(|steps| steps * REGION_BYTES as i64);
+        for distance in coarse.chain(fine) {
             let Some(start) = page.checked_add_signed(distance).filter(|start| *start >= 1 << 16) else { continue };
             let flags = sys::MAP_FIXED_NOREPLACE | sys::MAP_NORESERVE;
             let Some(address) = sys::map(start, REGION_BYTES, protection, flags) else { continue };
-            let end = address + REGION_BYTES;
             sys::keep_private(address, REGION_BYTES);
-            let region = Region { start: address, end, code_next: address, stubs_next: end, fragments: Vec::new() };
-            if !region.reaches(pc) {
+            if !Unit::new(address).reaches(pc) || !Unit::new(address + REGION_BYTES - UNIT_BYTES).reaches(pc) {
                 // An old kernel takes the address for a hint only.
                 // SAFETY: mapped just now.
                 unsafe { sys::unmap(address, REGION_BYTES) };
@@ -81,18 +162,14 @@ impl Cache {
             }
             sys::prefer_huge_pages(address, REGION_BYTES);
             own::add(address, REGION_BYTES);
-            self.regions.push(region);
-            return Some(self.regions.len() - 1);
+            self.units.extend((0..unit_count as u64).map(|index| Unit::new(address + index * UNIT_BYTES)));
+            return true;
         }
-        None
+        false
     }
 
-    pub fn region_of_mut(&mut self, address: u64) -> Option<&mut Region> {
-        self.regions.iter_mut().find(|region| (region.start..region.end).contains(&address))
-    }
-
-    /// The region that `address` is in.
-    pub fn region_of(&self, address: u64) -> Option<&Region> {
-        self.regions.iter().find(|region| (region.start..region.end).contains(&address))
+    /// The index of the unit that `address` is in.
+    pub fn unit_of(&self, address: u64) -> Option<usize> {
+        self.units.iter().position(|unit| (unit.start..unit.end).contains(&address))
     }
 }

@@ -68,7 +68,7 @@ impl Ranges {
 /// What is known about the pages that fragments were made from.
 #[derive(Default)]
 pub struct Pages {
-    /// The fragments made from each page.
+    /// The fragments made from each page, by their first paths.
     fragments: BTreeMap<u64, Vec<u32>>,
     /// Ranges that the application may write to and execute.
     writable: Ranges,
@@ -111,6 +111,19 @@ impl Pages {
             let list = self.fragments.entry(page).or_default();
             if list.last() != Some(&fragment) {
                 list.push(fragment);
+            }
+        }
+    }
+
+    /// Forgets that a fragment was made from `[start, end)`.
+    pub fn remove(&mut self, fragment: u32, start: u64, end: u64) {
+        for page in start / PAGE..=(end - 1) / PAGE {
+            let Some(list) = self.fragments.get_mut(&page) else { continue };
+            if let Some(at) = list.iter().position(|entry| *entry == fragment) {
+                list.swap_remove(at);
+            }
+            if list.is_empty() {
+                self.fragments.remove(&page);
             }
         }
     }
@@ -311,7 +324,7 @@ impl Engine {
     fn drop_range(&mut self, start: u64, end: u64) -> bool {
         let fragments = self.pages.take(start, end);
         for &fragment in &fragments {
-            self.drop_fragment(fragment);
+            self.drop_path(fragment);
         }
         !fragments.is_empty()
     }

@@ -6,6 +6,7 @@ use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use wire::{Control, RDI, RSI, RSP, SLOT_COUNT, SLOT_FREE, SLOT_LIVE, word};
 
+use crate::failure::{self, Failure};
 use crate::fragment::ENGINE;
 use crate::sys::{self, number};
 use crate::tcb::{self, Tcb};
@@ -54,11 +55,37 @@ fn request(tcb: &Tcb, call: u64) -> Option<Request> {
 /// clone, clone3, fork and vfork. Returns the result for the parent.
 pub fn clone(tcb: &mut Tcb, call: u64) -> i64 {
     let Some(request) = request(tcb, call) else { return syscall::pass(tcb) };
-    if request.flags & CLONE_THREAD != 0 { new_thread(tcb, &request) } else { new_process(tcb, &request) }
+    loop {
+        let is_thread = request.flags & CLONE_THREAD != 0;
+        let result = if is_thread { new_thread(tcb, &request) } else { new_process(tcb, &request) };
+        match result {
+            Ok(result) => return result,
+            // Natively, the call is made by the application's own instruction.
+            Err(failure) if failure::detach(tcb, failure) => return syscall::NOT_MADE,
+            Err(_) => {}
+        }
+    }
 }
 
-/// Takes a free slot.
+/// Takes a free slot. If none is free but the recorder is about to free some, waits for it.
 fn take_slot(control: &Control) -> Option<u32> {
+    const PATIENCE_MILLISECONDS: u32 = 2000;
+    if failure::is_injected(control, Failure::TooManyThreads) {
+        return None;
+    }
+    for _ in 0..PATIENCE_MILLISECONDS {
+        let slot = try_to_take_slot(control);
+        let is_ended = |slot: &wire::Slot| slot.state.load(Ordering::SeqCst) == wire::SLOT_ENDED;
+        if slot.is_some() || !ring::is_wanted(control) || !control.slots.iter().any(is_ended) {
+            return slot;
+        }
+        ring::ring_doorbell(control);
+        sys::futex_wait(&control.stage, control.stage.load(Ordering::Relaxed), 1);
+    }
+    None
+}
+
+fn try_to_take_slot(control: &Control) -> Option<u32> {
     let taken = |slot: &wire::Slot| {
         slot.state.compare_exchange(SLOT_FREE, SLOT_LIVE, Ordering::SeqCst, Ordering::Relaxed).is_ok()
     };
@@ -77,18 +104,18 @@ fn inherit(child: &mut Tcb, parent: &Tcb, request: &Request) {
     signal::set_mask(child, parent.mask);
 }
 
-fn new_thread(tcb: &mut Tcb, request: &Request) -> i64 {
+fn new_thread(tcb: &mut Tcb, request: &Request) -> Result<i64, Failure> {
     let control = tcb.control();
     ENGINE.lock().order_threads();
-    let Some(slot_index) = take_slot(control) else { return sys::EAGAIN };
+    let slot_index = take_slot(control).ok_or(Failure::TooManyThreads)?;
     let slot = &control.slots[slot_index as usize];
     let thread = control.next_thread.fetch_add(1, Ordering::SeqCst);
     slot.thread.store(thread, Ordering::Relaxed);
     slot.parent.store(tcb.thread, Ordering::Relaxed);
     slot.os_tid.store(0, Ordering::SeqCst);
-    let Some(child) = Tcb::new(control, slot_index, thread, MIN_SIGNAL_STACK.load(Ordering::Relaxed)) else {
+    let Some(child) = new_state(control, slot_index, thread) else {
         slot.state.store(SLOT_FREE, Ordering::SeqCst);
-        return sys::ENOMEM;
+        return Err(Failure::NoMemory);
     };
     inherit(child, tcb, request);
     signal::block_all(tcb);
@@ -101,14 +128,19 @@ fn new_thread(tcb: &mut Tcb, request: &Request) -> i64 {
     } else {
         ring::append_child(tcb, thread, result as u32);
     }
-    result
+    Ok(result)
 }
 
-fn new_process(tcb: &mut Tcb, request: &Request) -> i64 {
-    let Some(child) = Tcb::new(tcb.control(), tcb.slot_index, tcb.thread, MIN_SIGNAL_STACK.load(Ordering::Relaxed))
-    else {
-        return sys::ENOMEM;
-    };
+/// The state of a new thread or process. `None` if there is no memory.
+fn new_state(control: &Control, slot_index: u32, thread: u32) -> Option<&'static mut Tcb> {
+    if failure::is_injected(control, Failure::NoMemory) {
+        return None;
+    }
+    Tcb::new(control, slot_index, thread, MIN_SIGNAL_STACK.load(Ordering::Relaxed))
+}
+
+fn new_process(tcb: &mut Tcb, request: &Request) -> Result<i64, Failure> {
+    let child = new_state(tcb.control(), tcb.slot_index, tcb.thread).ok_or(Failure::NoMemory)?;
     inherit(child, tcb, request);
     child.alternate_stack = tcb.alternate_stack;
     if request.flags & CLONE_VM == 0 {
@@ -148,7 +180,7 @@ fn new_process(tcb: &mut Tcb, request: &Request) -> i64 {
         // SAFETY: the child has a copy of its own, or has called exec or ended.
         unsafe { child.free() };
     }
-    result
+    Ok(result)
 }
 
 /// The first thing a new thread does.

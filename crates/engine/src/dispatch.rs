@@ -8,10 +8,11 @@ use core::arch::naked_asm;
 use core::mem::offset_of;
 use core::sync::atomic::{AtomicU64, Ordering};
 
-use crate::fragment::{ENGINE, Engine};
+use crate::failure::{self, Failure};
+use crate::fragment::{ENGINE, Engine, FragmentRef, NoFragment};
 use crate::tcb::Tcb;
-use crate::translate::{ExitKind, Unreadable};
-use crate::{emulate, leave, ring, select, signal, skip, syscall};
+use crate::translate::ExitKind;
+use crate::{emulate, leave, maps, memory, reclaim, ring, select, signal, skip, syscall};
 
 const REGISTERS: usize = offset_of!(Tcb, registers);
 const XMM: usize = offset_of!(Tcb, xmm);
@@ -306,11 +307,14 @@ unsafe extern "C" fn trackway_enter_native() {
     )
 }
 
-/// An exit of a fragment was taken.
-extern "C" fn on_exit(tcb: &mut Tcb, number: u64) {
+/// The exit of a fragment with this path was taken.
+extern "C" fn on_exit(tcb: &mut Tcb, path: u64) {
+    let path = path as u32;
     let mut engine = ENGINE.lock();
-    let exit = engine.exit(number as u32);
+    // It cannot have been reclaimed: until now, the thread was in the fragment.
+    let Some(exit) = engine.exit(path) else { panic!("path {path} is unknown") };
     tcb.registers.rip = exit.target;
+    reclaim::leave_cache(tcb);
     match exit.kind {
         ExitKind::Syscall => {
             drop(engine);
@@ -318,13 +322,12 @@ extern "C" fn on_exit(tcb: &mut Tcb, number: u64) {
             resume(tcb);
         }
         ExitKind::Emulated => {
-            let path = exit.path;
             drop(engine);
             emulate::run(tcb, path);
             resume(tcb);
         }
         ExitKind::Changed => {
-            engine.changed(number as u32);
+            engine.changed(path);
             drop(engine);
             resume(tcb);
         }
@@ -334,8 +337,13 @@ extern "C" fn on_exit(tcb: &mut Tcb, number: u64) {
                 skip::attend(tcb);
                 engine = ENGINE.lock();
             }
-            if let Next::Linkable(index) = go_to(tcb, &mut engine, false) {
-                engine.link(number as u32, index);
+            match go_to(tcb, &mut engine, false) {
+                Next::Linkable(target) => engine.link(path, target),
+                Next::Found => {}
+                Next::Unreadable | Next::Failed(_) => {
+                    drop(engine);
+                    return resume(tcb);
+                }
             }
             drop(engine);
             leave_if_wanted(tcb);
@@ -345,13 +353,14 @@ extern "C" fn on_exit(tcb: &mut Tcb, number: u64) {
 
 /// An indirect jump, call or return went to a target that the table does not lead to.
 extern "C" fn on_indirect(tcb: &mut Tcb, target: u64) {
+    tcb.registers.rip = target;
+    reclaim::leave_cache(tcb);
     skip::attend(tcb);
     let mut engine = ENGINE.lock();
-    tcb.registers.rip = target;
     match go_to(tcb, &mut engine, true) {
-        Next::Linkable(index) => engine.enter_in_table(index),
+        Next::Linkable(target) => engine.enter_in_table(target),
         Next::Found => {}
-        Next::Unreadable => {
+        Next::Unreadable | Next::Failed(_) => {
             drop(engine);
             return resume(tcb);
         }
@@ -362,19 +371,31 @@ extern "C" fn on_indirect(tcb: &mut Tcb, target: u64) {
 
 /// Finds where `tcb.registers.rip` is in the cache.
 extern "C" fn resume(tcb: &mut Tcb) {
+    reclaim::leave_cache(tcb);
     skip::attend(tcb);
-    while go_to(tcb, &mut ENGINE.lock(), false) == Next::Unreadable && syscall::vsyscall(tcb) {}
+    loop {
+        let next = go_to(tcb, &mut ENGINE.lock(), false);
+        let failure = match next {
+            Next::Unreadable if syscall::vsyscall(tcb) => continue,
+            Next::Unreadable if maps::is_executable(tcb.registers.rip) => Failure::Unreadable,
+            Next::Failed(failure) => failure,
+            Next::Unreadable | Next::Linkable(_) | Next::Found => break,
+        };
+        if failure::detach(tcb, failure) {
+            return;
+        }
+    }
     leave_if_wanted(tcb);
 }
 
 /// Where a thread goes on.
-#[derive(PartialEq, Eq)]
 enum Next {
     /// In this fragment, and others that come the same way may go there at once.
-    Linkable(u32),
+    Linkable(FragmentRef),
     /// In a fragment, but whoever comes this way has to ask again.
     Found,
     Unreadable,
+    Failed(Failure),
 }
 
 /// Sets `tcb.next`. Code that cannot be read is jumped to natively: the processor raises the fault that the application
@@ -383,14 +404,17 @@ fn go_to(tcb: &mut Tcb, engine: &mut Engine, by_arrival: bool) -> Next {
     let is_gate = select::cross(tcb, engine);
     let pc = tcb.registers.rip;
     match engine.find_in(tcb.stand.world, pc, by_arrival) {
-        Ok(index) => {
-            tcb.next = engine.fragment(index).body;
-            if is_gate { Next::Found } else { Next::Linkable(index) }
+        Ok(_) if memory::is_short() => Next::Failed(Failure::NoMemory),
+        Ok(at) => {
+            tcb.next = engine.fragment(at).body;
+            engine.enter_cache(tcb);
+            if is_gate { Next::Found } else { Next::Linkable(at) }
         }
-        Err(Unreadable) => {
+        Err(NoFragment::Unreadable) => {
             tcb.next = pc;
             Next::Unreadable
         }
+        Err(NoFragment::Failed(failure)) => Next::Failed(failure),
     }
 }
 

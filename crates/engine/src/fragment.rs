@@ -7,13 +7,16 @@ use wire::{CODE_RING_BYTES, Control, code};
 use crate::cache::Cache;
 use crate::change::{PAGE, Pages};
 use crate::emit::{Emitter, Table};
+use crate::failure::Failure;
 use crate::lock::Mutex;
 use crate::lookup::Lookup;
+use crate::paths::PathTable;
+use crate::reclaim::Reclaimer;
 use crate::select::{Selection, WORLD_COUNT, World};
 use crate::translate::{
-    self, BlockResult, ChainBlock, ExitKind, Mark, NewExit, STUB_STRIDE, State, Surroundings, Translation, Unreadable,
+    self, BlockResult, ChainBlock, ExitKind, NewExit, STUB_STRIDE, State, Surroundings, Translation, Unreadable,
 };
-use crate::{memory, ring, skip, sys};
+use crate::{failure, memory, ring, skip, sys};
 
 mod chain;
 
@@ -22,7 +25,28 @@ pub use chain::PATH_INSTRUCTIONS_MAX;
 /// Everything that threads share. Translation and linking happen under this lock.
 pub static ENGINE: Mutex<Engine> = Mutex::new(Engine::new());
 
-#[derive(Clone, Copy)]
+/// Where a fragment is: the unit, and its number there. Valid until the unit is reclaimed; whatever lasts longer keeps the
+/// number of a path, which is never used again, and asks [`PathTable`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FragmentRef(pub u32);
+
+impl FragmentRef {
+    /// No unit has room for more fragments.
+    const UNIT_BITS: u32 = 17;
+
+    fn new(unit: usize, index: usize) -> Self {
+        Self((unit << Self::UNIT_BITS | index) as u32)
+    }
+
+    pub fn unit(self) -> usize {
+        (self.0 >> Self::UNIT_BITS) as usize
+    }
+
+    fn index(self) -> usize {
+        (self.0 & ((1 << Self::UNIT_BITS) - 1)) as usize
+    }
+}
+
 pub struct Fragment {
     /// Application address of its first block.
     pub address: u64,
@@ -39,32 +63,43 @@ pub struct Fragment {
     early: u16,
     /// How often a longer or better chain has replaced it.
     generation: u8,
-    /// Its code has changed since.
-    dropped: bool,
+    /// Whether threads can still come to it.
+    pub life: Life,
     /// It compares the code at its entry.
     checked: bool,
+    /// It is nothing but the arrival of the fragment with the same first path.
+    is_arrival: bool,
     /// The threads that use it, and whether its paths are left out of the recording.
     world: World,
     silent: bool,
     /// Its exits lead to the dispatcher for good.
     restless: bool,
+    /// Its marks, blocks and exits in the unit's tables.
     marks: u32,
     mark_count: u16,
     block_count: u16,
     blocks: u32,
     first_exit: u32,
-    /// The first of the exits that are linked to it.
-    incoming: u32,
+    exit_count: u16,
+    /// The stub of its first exit ends here; those of the others lie before it.
+    stubs_end: u64,
+    /// The exits that are linked to it, by path. Those whose fragments have been reclaimed are no longer found.
+    incoming: Vec<u32>,
 }
 
-/// The end of a list of exits.
-const NO_EXIT: u32 = u32::MAX;
-/// In place of a fragment's index.
-const UNLINKED: u32 = u32::MAX;
+/// How a fragment ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Life {
+    Live,
+    /// A chain has taken its place; what it was made from still holds.
+    Replaced,
+    /// Its code has changed since, or its unit is given up.
+    Dropped,
+}
 
 /// A block of a fragment.
 #[derive(Clone, Copy)]
-struct Part {
+pub struct Part {
     address: u64,
     length: u32,
 }
@@ -80,9 +115,27 @@ pub struct Exit {
     pub path: u32,
     /// Number of blocks executed when this exit is taken.
     blocks: u16,
-    /// The fragment it is linked to, and the next exit that is linked to the same one.
+    /// First path of the fragment it is linked to; 0 for none.
     linked_to: u32,
-    next_incoming: u32,
+}
+
+/// Why there is no fragment for an address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NoFragment {
+    Unreadable,
+    Failed(Failure),
+}
+
+impl From<Unreadable> for NoFragment {
+    fn from(_: Unreadable) -> Self {
+        Self::Unreadable
+    }
+}
+
+impl From<Failure> for NoFragment {
+    fn from(failure: Failure) -> Self {
+        Self::Failed(failure)
+    }
 }
 
 /// What a place in the cache means for the application.
@@ -105,18 +158,12 @@ pub struct Progress {
 pub struct Engine {
     control: u64,
     table: Table,
+    /// Where the table leads for unknown targets.
+    missing: u64,
     pub selection: Selection,
-    cache: Cache,
-    fragments: Vec<Fragment>,
-    exits: Vec<Exit>,
-    marks: Vec<Mark>,
-    /// The blocks of all fragments.
-    parts: Vec<Part>,
-    /// Fragment by path, less `path_base`.
-    by_path: Vec<u32>,
-    /// Words of data behind each path, by the same number: all that is asked about most paths.
-    data_words: Vec<u16>,
-    path_base: u32,
+    pub(crate) cache: Cache,
+    pub(crate) reclaimer: Reclaimer,
+    pub(crate) paths: PathTable,
     /// Fragment by application address, in each world.
     by_address: [Lookup; WORLD_COUNT],
     /// Block number by application address, and the length of that block.
@@ -124,7 +171,7 @@ pub struct Engine {
     block_lengths: Lookup,
     pub pages: Pages,
     /// There is more than one thread, so locked instructions are followed by the time; before that, the fragments that have
-    /// such instructions are remembered.
+    /// such instructions are remembered, by their first path.
     ordered: bool,
     unordered: Vec<u32>,
     has_avx512: bool,
@@ -157,15 +204,11 @@ impl Engine {
         Self {
             control: 0,
             table: Table { address: 0, by_pext: false },
+            missing: 0,
             selection: Selection::new(),
             cache: Cache::new(),
-            fragments: Vec::new(),
-            exits: Vec::new(),
-            marks: Vec::new(),
-            parts: Vec::new(),
-            by_path: Vec::new(),
-            data_words: Vec::new(),
-            path_base: 0,
+            reclaimer: Reclaimer::new(),
+            paths: PathTable::new(),
             by_address: [const { Lookup::new() }; WORLD_COUNT],
             blocks: Lookup::new(),
             block_lengths: Lookup::new(),
@@ -180,9 +223,11 @@ impl Engine {
     pub fn set_up(&mut self, control: u64, table: Table, missing: u64) {
         self.control = control;
         self.table = table;
+        self.missing = missing;
         self.has_avx512 = has_avx512();
-        self.path_base = self.control().next_path.load(Ordering::Relaxed) + 1;
         let control = self.control();
+        self.paths.set_base(control.next_path.load(Ordering::Relaxed) + 1);
+        self.reclaimer.set_up(control);
         self.selection.set_up(control);
         let only_recorded = control.selection.load(Ordering::Relaxed) & wire::SELECT_CALLEES == 0
             && control.skip.load(Ordering::Relaxed) == 0;
@@ -220,48 +265,79 @@ impl Engine {
         self.table
     }
 
-    fn control(&self) -> &'static Control {
+    pub(crate) fn control(&self) -> &'static Control {
         // SAFETY: the shared mapping stays as long as the process.
         unsafe { &*(self.control as *const Control) }
     }
 
-    pub fn exit(&self, number: u32) -> Exit {
-        self.exits[number as usize]
+    /// The exit that writes a path; `None` if it has been reclaimed.
+    pub fn exit(&self, path: u32) -> Option<Exit> {
+        let at = self.exit_place(path)?;
+        self.cache.units.get(at.0)?.exits.get(at.1).copied()
     }
 
-    pub fn fragment(&self, index: u32) -> &Fragment {
-        &self.fragments[index as usize]
+    fn exit_mut(&mut self, path: u32) -> Option<&mut Exit> {
+        let at = self.exit_place(path)?;
+        self.cache.units.get_mut(at.0)?.exits.get_mut(at.1)
+    }
+
+    /// The unit of a path's exit, and where it is in the unit's table.
+    fn exit_place(&self, path: u32) -> Option<(usize, usize)> {
+        let at = self.paths.fragment(path)?;
+        let fragment = self.fragment(at);
+        Some((at.unit(), (fragment.first_exit + (path - fragment.first_path)) as usize))
+    }
+
+    /// Where the stub of a fragment's exit is.
+    fn stub(fragment: &Fragment, path: u32) -> u64 {
+        fragment.stubs_end - (u64::from(path - fragment.first_path) + 1) * STUB_STRIDE as u64
+    }
+
+    pub fn fragment(&self, at: FragmentRef) -> &Fragment {
+        &self.cache.units[at.unit()].fragments[at.index()]
+    }
+
+    pub(crate) fn fragment_mut(&mut self, at: FragmentRef) -> &mut Fragment {
+        &mut self.cache.units[at.unit()].fragments[at.index()]
+    }
+
+    /// The blocks of a fragment.
+    fn parts(&self, at: FragmentRef) -> &[Part] {
+        let fragment = self.fragment(at);
+        &self.cache.units[at.unit()].parts[fragment.blocks as usize..][..usize::from(fragment.block_count)]
     }
 
     /// The fragment for the code at `address`, translated now if need be.
-    pub fn find(&mut self, address: u64, by_arrival: bool) -> Result<u32, Unreadable> {
+    pub fn find(&mut self, address: u64, by_arrival: bool) -> Result<FragmentRef, NoFragment> {
         self.find_in(World::Recording, address, by_arrival)
     }
 
     /// The fragment for the code at `address` in a world, translated now if need be.
-    pub fn find_in(&mut self, world: World, address: u64, by_arrival: bool) -> Result<u32, Unreadable> {
+    pub fn find_in(&mut self, world: World, address: u64, by_arrival: bool) -> Result<FragmentRef, NoFragment> {
         match self.by_address[world as usize].get(address) {
-            Some(index) => Ok(index),
+            Some(index) => Ok(FragmentRef(index)),
             None => self.translate(world, address, by_arrival),
         }
     }
 
-    fn translate(&mut self, world: World, address: u64, by_arrival: bool) -> Result<u32, Unreadable> {
+    fn translate(&mut self, world: World, address: u64, by_arrival: bool) -> Result<FragmentRef, NoFragment> {
         self.selection.refresh(self.control());
         self.pages.guard(address);
         let code = CodeBytes::read(address);
-        if code.length == 0 {
-            return Err(Unreadable);
+        if code.length == 0 || failure::is_injected(self.control(), Failure::Unreadable) {
+            return Err(NoFragment::Unreadable);
         }
         let room = self.selection.room(address).min(code.length as u64) as usize;
         let check = self.pages.is_checked_block(address, &code.bytes[..code.length]);
         let chain = |length: usize| [ChainBlock { address, code: &code.bytes[..length], next: None, check }];
         // If its first instruction reaches beyond, all of the block is what its beginning is.
         let (chain, emitted) = match self.emit(world, &chain(room), by_arrival, false) {
-            Ok(emitted) => (chain(room), emitted),
-            Err(_) => (chain(code.length), self.emit(world, &chain(code.length), by_arrival, false)?),
+            Err(NoFragment::Unreadable) if room < code.length => {
+                (chain(code.length), self.emit(world, &chain(code.length), by_arrival, false)?)
+            }
+            emitted => (chain(room), emitted?),
         };
-        let (fragment, translation) = emitted;
+        let (fragment, translation) = &emitted;
         let last = address + u64::from(translation.blocks[0].length) - 1;
         if last / PAGE != address / PAGE && self.pages.is_writable(last) {
             self.pages.guard(last);
@@ -271,9 +347,31 @@ impl Engine {
                 return self.translate(world, address, by_arrival);
             }
         }
-        let index = self.register(fragment, &translation, &chain);
-        self.by_address[world as usize].insert(address, index);
-        Ok(index)
+        self.reserve(fragment, translation)?;
+        let (fragment, translation) = emitted;
+        let at = self.register(fragment, &translation, &chain);
+        self.by_address[world as usize].insert(address, at.0);
+        Ok(at)
+    }
+
+    /// Makes sure that there is memory for what is noted about a new fragment.
+    fn reserve(&mut self, fragment: &Fragment, translation: &Translation) -> Result<(), Failure> {
+        let unit = self.cache.unit_of(fragment.start).ok_or(Failure::NoRoom)?;
+        let unit = &mut self.cache.units[unit];
+        let has_memory = unit.fragments.try_reserve(2).is_ok()
+            && unit.exits.try_reserve(translation.exits.len()).is_ok()
+            && unit.marks.try_reserve(translation.marks.len()).is_ok()
+            && unit.parts.try_reserve(translation.blocks.len()).is_ok()
+            && self.paths.reserve(fragment.first_path, translation.exits.len())
+            && self.by_address[fragment.world as usize].reserve()
+            && self.blocks.reserve_many(translation.blocks.len())
+            && self.block_lengths.reserve_many(translation.blocks.len())
+            && self.unordered.try_reserve(1).is_ok();
+        if has_memory && !failure::is_injected(self.control(), Failure::NoMemory) {
+            Ok(())
+        } else {
+            Err(Failure::NoMemory)
+        }
     }
 
     /// Number of a block: the one it has, or a new one, which is announced.
@@ -299,21 +397,19 @@ impl Engine {
         chain: &[ChainBlock],
         by_arrival: bool,
         guess: bool,
-    ) -> Result<(Fragment, Translation), Unreadable> {
+    ) -> Result<(Fragment, Translation), NoFragment> {
         let address = chain[0].address;
         let restless = chain.iter().any(|block| self.selection.is_restless(world, block.address, block.code));
         let table = if restless { Table { address: 0, ..self.table } } else { self.table_of(world) };
         let first_path = self.control().next_path.load(Ordering::Relaxed) + 1;
         let silent = self.selection.is_silent(world, address);
         let data = if silent { wire::DATA_NONE } else { self.control().data.load(Ordering::Relaxed) };
-        let Some(index) = self.cache.region_near(address) else {
-            panic!("no room for translated code near {address:#x}");
-        };
-        let region = &mut self.cache.regions[index];
+        let index = self.unit_near(address).ok_or(Failure::NoRoom)?;
+        let unit = &self.cache.units[index];
         // SAFETY: under the lock, and the new code is executed only after this function.
-        let room = unsafe { region.room() };
+        let room = unsafe { unit.room() };
         let (room, stubs) = room.split_at_mut(room.len() / 2);
-        let start = region.code_next;
+        let (start, stubs_end) = (unit.code_next, unit.stubs_next);
         let mut out = Emitter::new(room, start);
         if by_arrival {
             out.arrival(address);
@@ -326,39 +422,38 @@ impl Engine {
             ordered: self.ordered && world == World::Recording,
             data,
             has_avx512: self.has_avx512,
-            first_exit: self.exits.len() as u32,
             first_path,
-            stubs_end: region.stubs_next,
+            stubs_end,
         };
         let translation = translate::translate(chain, &mut out, &surroundings)?;
         out.align(8);
-        assert!(!out.overflowed(), "a fragment is larger than the room in a region");
-        let end = out.here();
         let stub_bytes = translation.exits.len() * STUB_STRIDE;
+        if out.overflowed() || stub_bytes > stubs.len() {
+            return Err(Failure::NoRoom.into());
+        }
+        let end = out.here();
         let stubs_length = stubs.len();
-        let mut out = Emitter::new(&mut stubs[stubs_length - stub_bytes..], region.stubs_next - stub_bytes as u64);
+        let mut out = Emitter::new(&mut stubs[stubs_length - stub_bytes..], stubs_end - stub_bytes as u64);
         for index in (0..translation.exits.len()).rev() {
             let stub = out.position();
-            out.leave(surroundings.first_exit + index as u32);
+            out.leave(first_path + index as u32);
             while out.position() < stub + STUB_STRIDE {
                 out.bytes(&[0x90]);
             }
         }
-        region.code_next = end;
-        region.stubs_next -= stub_bytes as u64;
-        let arrival = if by_arrival { start } else { 0 };
         let fragment = Fragment {
             address,
             start,
             body,
             end,
-            arrival,
+            arrival: if by_arrival { start } else { 0 },
             first_path,
             samples: 0,
             early: 0,
             generation: 0,
-            dropped: false,
+            life: Life::Live,
             checked: chain[0].check,
+            is_arrival: false,
             world,
             silent,
             restless,
@@ -366,132 +461,197 @@ impl Engine {
             mark_count: 0,
             block_count: 0,
             blocks: 0,
-            first_exit: surroundings.first_exit,
-            incoming: NO_EXIT,
+            first_exit: 0,
+            exit_count: translation.exits.len() as u16,
+            stubs_end,
+            incoming: Vec::new(),
         };
         Ok((fragment, translation))
     }
 
-    fn register(&mut self, mut fragment: Fragment, translation: &Translation, chain: &[ChainBlock]) -> u32 {
+    /// Announces a fragment and notes it, for which there is memory (see [`Self::reserve`]).
+    fn register(&mut self, mut fragment: Fragment, translation: &Translation, chain: &[ChainBlock]) -> FragmentRef {
         self.announce_fragment(&fragment, translation, chain);
         if self.control().data.load(Ordering::Relaxed) != wire::DATA_NONE && !fragment.silent {
             self.announce_plan(fragment.first_path, translation);
         }
         self.control().next_path.fetch_add(translation.exits.len() as u32, Ordering::Relaxed);
-        let index = self.fragments.len() as u32;
-        if let Some(region) = self.cache.region_of_mut(fragment.start) {
-            region.fragments.push(index);
-        }
         if fragment.world != World::Recording {
             note_instructions(fragment.first_path, translation, chain);
         }
         if translation.has_locked && !self.ordered && fragment.world == World::Recording {
-            self.unordered.push(index);
+            self.note_unordered(fragment.first_path);
         }
-        fragment.marks = self.marks.len() as u32;
+        // It is in the unit that `emit` has chosen.
+        let index = self.cache.unit_of(fragment.start).unwrap_or(0);
+        let unit = &mut self.cache.units[index];
+        let at = FragmentRef::new(index, unit.fragments.len());
+        unit.code_next = fragment.end;
+        unit.stubs_next = fragment.stubs_end - (translation.exits.len() * STUB_STRIDE) as u64;
+        unit.live += 1;
+        fragment.marks = unit.marks.len() as u32;
         fragment.mark_count = translation.marks.len() as u16;
-        fragment.blocks = self.parts.len() as u32;
+        fragment.blocks = unit.parts.len() as u32;
         fragment.block_count = translation.blocks.len() as u16;
-        self.marks.extend_from_slice(&translation.marks);
-        for (block, BlockResult { length, .. }) in chain.iter().zip(&translation.blocks) {
-            self.parts.push(Part { address: block.address, length: *length });
-            self.pages.add(index, block.address, block.address + u64::from(*length));
-        }
+        fragment.first_exit = unit.exits.len() as u32;
+        unit.marks.extend_from_slice(&translation.marks);
         let paths = fragment.first_path..;
-        self.exits.extend(translation.exits.iter().zip(paths).map(|(exit, path)| Exit {
+        unit.exits.extend(translation.exits.iter().zip(paths.clone()).map(|(exit, path)| Exit {
             kind: exit.kind,
             target: exit.target,
             site: exit.site,
             links: !fragment.restless,
             path,
             blocks: exit.blocks,
-            linked_to: UNLINKED,
-            next_incoming: NO_EXIT,
+            linked_to: 0,
         }));
-        self.by_path.extend(translation.exits.iter().map(|_| index));
-        self.data_words.extend(translation.exits.iter().map(|exit| (exit.data / 4) as u16));
-        self.fragments.push(fragment);
-        index
+        for (block, BlockResult { length, .. }) in chain.iter().zip(&translation.blocks) {
+            unit.parts.push(Part { address: block.address, length: *length });
+            self.pages.add(fragment.first_path, block.address, block.address + u64::from(*length));
+        }
+        unit.fragments.push(fragment);
+        for (path, exit) in paths.zip(&translation.exits) {
+            self.paths.insert(path, at, (exit.data / 4) as u16);
+        }
+        at
     }
 
-    /// Where indirect jumps to this fragment arrive; made now if they never did before.
-    pub fn arrival(&mut self, index: u32) -> u64 {
-        let fragment = self.fragments[index as usize];
-        if fragment.arrival != 0 {
-            return fragment.arrival;
+    /// Remembers a fragment with locked instructions. Those that are gone make room.
+    fn note_unordered(&mut self, first_path: u32) {
+        if self.unordered.len() == self.unordered.capacity() {
+            let paths = &self.paths;
+            self.unordered.retain(|path| paths.fragment(*path).is_some());
         }
-        let Some(region) = self.cache.region_near(fragment.body) else {
-            panic!("no room for translated code near {:#x}", fragment.body);
-        };
-        let region = &mut self.cache.regions[region];
-        let start = region.code_next;
+        self.unordered.push(first_path);
+    }
+
+    /// Where indirect jumps to this fragment arrive; made now if they never did before. `None` if there is no room.
+    pub fn arrival(&mut self, at: FragmentRef) -> Option<u64> {
+        let fragment = self.fragment(at);
+        if fragment.arrival != 0 {
+            return Some(fragment.arrival);
+        }
+        let (address, body, first_path, world) = (fragment.address, fragment.body, fragment.first_path, fragment.world);
+        let index = self.unit_near(body)?;
+        let unit = &mut self.cache.units[index];
+        unit.fragments.try_reserve(1).ok()?;
+        let start = unit.code_next;
         // SAFETY: under the lock, and nobody jumps there before this function returns.
-        let mut out = Emitter::new(unsafe { region.room() }, start);
-        out.arrival(fragment.address);
-        out.jump(fragment.body);
+        let mut out = Emitter::new(unsafe { unit.room() }, start);
+        out.arrival(address);
+        out.jump(body);
         out.align(8);
         let end = out.here();
-        region.code_next = end;
-        region.fragments.push(self.fragments.len() as u32);
+        unit.code_next = end;
+        unit.live += 1;
         // All of it lies before the body: a thread in it has not arrived yet.
-        self.fragments.push(Fragment { start, body: end, end, mark_count: 0, block_count: 0, ..fragment });
-        self.fragments[index as usize].arrival = start;
-        start
+        unit.fragments.push(Fragment {
+            address,
+            start,
+            body: end,
+            end,
+            arrival: start,
+            first_path,
+            samples: 0,
+            early: 0,
+            generation: 0,
+            life: Life::Live,
+            checked: false,
+            is_arrival: true,
+            world,
+            silent: false,
+            restless: false,
+            marks: 0,
+            mark_count: 0,
+            block_count: 0,
+            blocks: 0,
+            first_exit: 0,
+            exit_count: 0,
+            stubs_end: 0,
+            incoming: Vec::new(),
+        });
+        self.fragment_mut(at).arrival = start;
+        Some(start)
     }
 
     /// Makes indirect jumps to this fragment find it at once.
-    pub fn enter_in_table(&mut self, index: u32) {
-        let arrival = self.arrival(index);
-        let Fragment { world, address, .. } = self.fragments[index as usize];
-        if let Some(slot) = self.table_slot(world, address) {
+    pub fn enter_in_table(&mut self, at: FragmentRef) {
+        let Some(arrival) = self.arrival(at) else { return };
+        let fragment = self.fragment(at);
+        if let Some(slot) = self.table_slot(fragment.world, fragment.address) {
             slot.store(arrival, Ordering::Release);
         }
     }
 
+    /// Indirect jumps no longer find `arrival`, for this address.
+    fn leave_table(&self, world: World, address: u64, arrival: u64) {
+        if let Some(slot) = self.table_slot(world, address) {
+            let _ = slot.compare_exchange(arrival, self.missing, Ordering::Release, Ordering::Relaxed);
+        }
+    }
+
     /// Leads a direct exit to its target without us from now on, if a jump reaches that far.
-    pub fn link(&mut self, number: u32, target: u32) {
-        let exit = &mut self.exits[number as usize];
-        let fragment = &mut self.fragments[target as usize];
-        if !exit.links {
-            return;
+    pub fn link(&mut self, path: u32, target: FragmentRef) {
+        let fragment = self.fragment(target);
+        let (body, first_path) = (fragment.body, fragment.first_path);
+        let Some(exit) = self.exit_mut(path) else { return };
+        if !exit.links || exit.site == 0 || exit.linked_to == first_path {
+            return; // perhaps another thread was faster
         }
-        if exit.site == 0 {
-            // The entry of a dropped fragment: whoever still goes there goes on to the new one.
-            let (dropped, body) = (exit.linked_to as usize, fragment.body);
-            return patch_entry(&self.fragments[dropped], body);
+        let site = exit.site;
+        let Ok(displacement) = i32::try_from(body.wrapping_sub(site + 4) as i64) else { return };
+        exit.linked_to = first_path;
+        self.add_incoming(target, path);
+        patch_displacement(site, displacement);
+    }
+
+    /// Notes that an exit is linked to a fragment. Without memory for that, it is not linked again and again.
+    fn add_incoming(&mut self, target: FragmentRef, path: u32) {
+        let incoming = &self.fragment(target).incoming;
+        if incoming.len() == incoming.capacity() {
+            // Most exits of a list that has grown long may be gone.
+            let mut list = core::mem::take(&mut self.fragment_mut(target).incoming);
+            let first_path = self.fragment(target).first_path;
+            list.retain(|path| self.exit(*path).is_some_and(|exit| exit.linked_to == first_path));
+            self.fragment_mut(target).incoming = list;
         }
-        if exit.linked_to == target {
-            return; // another thread was faster
+        self.fragment_mut(target).incoming.push(path);
+    }
+
+    /// Makes an exit that is linked to the fragment with this first path lead to its stub again. False if it is not.
+    fn unlink(&mut self, path: u32, linked_to: u32) -> bool {
+        let Some(at) = self.paths.fragment(path) else { return false };
+        let stub = Self::stub(self.fragment(at), path);
+        let Some(exit) = self.exit_mut(path) else { return false };
+        if exit.linked_to != linked_to {
+            return false;
         }
-        let displacement = fragment.body.wrapping_sub(exit.site + 4) as i64;
-        if let Ok(displacement) = i32::try_from(displacement) {
-            exit.linked_to = target;
-            exit.next_incoming = fragment.incoming;
-            fragment.incoming = number;
-            patch_displacement(exit.site, displacement);
-        }
+        exit.linked_to = 0;
+        let site = exit.site;
+        // The jump reached its stub when it was made.
+        patch_displacement(site, stub.wrapping_sub(site + 4) as i32);
+        true
     }
 
     /// Whether `address` is in the memory for translated code.
     pub fn is_cache(&self, address: u64) -> bool {
-        self.cache.region_of(address).is_some()
+        self.cache.unit_of(address).is_some()
     }
 
     /// What a place in the cache means; `None` if `address` is not in translated code.
     pub fn place(&self, address: u64) -> Option<Place> {
-        let region = self.cache.region_of(address)?;
-        let after = region.fragments.partition_point(|&index| self.fragments[index as usize].start <= address);
+        let unit = &self.cache.units[self.cache.unit_of(address)?];
+        let after = unit.fragments.partition_point(|fragment| fragment.start <= address);
         let dirty = Place { pc: 0, state: State::Dirty, progress: Progress::default() };
-        let Some(&index) = after.checked_sub(1).and_then(|at| region.fragments.get(at)) else { return Some(dirty) };
-        let fragment = &self.fragments[index as usize];
+        let Some(fragment) = after.checked_sub(1).and_then(|at| unit.fragments.get(at)) else { return Some(dirty) };
         if address < fragment.body || address >= fragment.end {
             return Some(dirty);
         }
         let offset = (address - fragment.body) as u16;
-        let marks = &self.marks[fragment.marks as usize..][..usize::from(fragment.mark_count)];
+        let marks = &unit.marks[fragment.marks as usize..][..usize::from(fragment.mark_count)];
         let after = marks.partition_point(|mark| mark.cache <= offset);
         let Some(mark) = after.checked_sub(1).and_then(|at| marks.get(at)) else { return Some(dirty) };
-        let part = self.parts[fragment.blocks as usize + usize::from(mark.block)];
+        let part = unit.parts[fragment.blocks as usize + usize::from(mark.block)];
         Some(Place {
             pc: part.address + u64::from(mark.offset),
             state: mark.state,
@@ -593,73 +753,135 @@ impl Engine {
 
 /// Fragments that are no longer valid.
 impl Engine {
-    /// Nobody finds this fragment any more, and jumps to it end in the dispatcher.
-    pub fn drop_fragment(&mut self, index: u32) {
-        let fragment = self.fragments[index as usize];
-        if fragment.dropped {
+    /// Nobody finds this fragment any more: what led to it leads to the dispatcher.
+    pub fn drop_fragment(&mut self, at: FragmentRef) {
+        if self.fragment(at).life != Life::Live {
+            // A thread may still go round in what has been replaced.
+            self.unlink_all(at);
+            self.fragment_mut(at).life = Life::Dropped;
             return;
         }
-        self.fragments[index as usize].dropped = true;
-        let by_address = &mut self.by_address[fragment.world as usize];
-        if by_address.get(fragment.address) == Some(index) {
-            by_address.remove(fragment.address);
+        self.kill(at, Life::Dropped);
+        let fragment = self.fragment(at);
+        let (world, address) = (fragment.world, fragment.address);
+        let by_address = &mut self.by_address[world as usize];
+        if by_address.get(address) == Some(at.0) {
+            by_address.remove(address);
         }
-        let parts = &self.parts[fragment.blocks as usize..][..usize::from(fragment.block_count)];
-        for part in parts {
-            self.blocks.remove(part.address);
+        for index in 0..self.parts(at).len() {
+            let address = self.parts(at)[index].address;
+            self.blocks.remove(address);
         }
-        let Some(region) = self.cache.region_near(fragment.body) else { return };
-        let region = &mut self.cache.regions[region];
-        let number = self.exits.len() as u32;
-        region.stubs_next -= STUB_STRIDE as u64;
-        let stub = region.stubs_next;
-        // SAFETY: under the lock; the stub is jumped to only after it has been written, below.
-        let room = unsafe { core::slice::from_raw_parts_mut(stub as *mut u8, STUB_STRIDE) };
-        Emitter::new(room, stub).leave(number);
-        self.exits.push(Exit {
-            kind: ExitKind::Direct,
-            target: fragment.address,
-            site: 0,
-            links: true,
-            path: 0,
-            blocks: 0,
-            linked_to: index,
-            next_incoming: NO_EXIT,
-        });
-        patch_entry(&fragment, stub);
+        self.unlink_all(at);
     }
 
-    /// A fragment has found that its code has changed; `number` is the exit that says so.
-    pub fn changed(&mut self, number: u32) {
-        let path = self.exits[number as usize].path;
-        if let Some(&index) = self.by_path.get((path - self.path_base) as usize) {
-            self.drop_fragment(index);
+    /// Drops the fragment with this first path, unless it is gone.
+    pub fn drop_path(&mut self, first_path: u32) {
+        if let Some(at) = self.paths.fragment(first_path) {
+            self.drop_fragment(at);
         }
+    }
+
+    /// Takes a live fragment out of the table of indirect targets and of the lists of pages, and counts it as dead.
+    fn kill(&mut self, at: FragmentRef, life: Life) {
+        let fragment = self.fragment_mut(at);
+        fragment.life = life;
+        let (world, address, first_path) = (fragment.world, fragment.address, fragment.first_path);
+        let arrival = core::mem::take(&mut fragment.arrival);
+        let has_own_arrival = (fragment.start..fragment.body).contains(&arrival);
+        self.cache.units[at.unit()].live -= 1;
+        if arrival != 0 {
+            self.leave_table(world, address, arrival);
+        }
+        if arrival != 0 && !has_own_arrival {
+            self.kill_arrival(arrival);
+        }
+        for index in 0..self.parts(at).len() {
+            let part = self.parts(at)[index];
+            self.pages.remove(first_path, part.address, part.address + u64::from(part.length));
+        }
+    }
+
+    /// An arrival that stands alone is dead, as its fragment is.
+    fn kill_arrival(&mut self, start: u64) {
+        let Some(index) = self.cache.unit_of(start) else { return };
+        let unit = &mut self.cache.units[index];
+        let found = unit.fragments.binary_search_by_key(&start, |fragment| fragment.start);
+        if let Ok(at) = found
+            && unit.fragments[at].is_arrival
+            && core::mem::replace(&mut unit.fragments[at].life, Life::Dropped) == Life::Live
+        {
+            unit.live -= 1;
+        }
+    }
+
+    fn unlink_all(&mut self, at: FragmentRef) {
+        let fragment = self.fragment_mut(at);
+        let (incoming, first_path) = (core::mem::take(&mut fragment.incoming), fragment.first_path);
+        for path in incoming {
+            self.unlink(path, first_path);
+        }
+    }
+
+    /// Gives up everything in a unit: see `reclaim`.
+    pub(crate) fn drop_unit(&mut self, unit: usize) {
+        for index in 0..self.cache.units[unit].fragments.len() {
+            let at = FragmentRef::new(unit, index);
+            let fragment = self.fragment(at);
+            if fragment.is_arrival && fragment.life == Life::Live {
+                let (world, address, start) = (fragment.world, fragment.address, fragment.start);
+                self.leave_table(world, address, start);
+                self.kill_arrival(start);
+                let owner = self.paths.fragment(self.fragment(at).first_path);
+                if let Some(owner) = owner.filter(|owner| self.fragment(*owner).arrival == start) {
+                    self.fragment_mut(owner).arrival = 0;
+                }
+            } else if !fragment.is_arrival {
+                self.drop_fragment(at);
+            }
+        }
+    }
+
+    /// Makes a unit that no thread is in any more free.
+    pub(crate) fn clear_unit(&mut self, unit: usize) {
+        for index in 0..self.cache.units[unit].fragments.len() {
+            let fragment = &self.cache.units[unit].fragments[index];
+            let paths = fragment.first_path..fragment.first_path + u32::from(fragment.exit_count);
+            for path in paths {
+                self.paths.remove(path);
+            }
+        }
+        self.cache.units[unit].clear();
+    }
+
+    /// A fragment has found that its code has changed; `path` is that of the exit that says so.
+    pub fn changed(&mut self, path: u32) {
+        self.drop_path(path);
     }
 
     /// From now on there is more than one thread: locked instructions are followed by the time.
     pub fn order_threads(&mut self) {
         self.ordered = true;
-        for index in core::mem::take(&mut self.unordered) {
-            self.drop_fragment(index);
+        for path in core::mem::take(&mut self.unordered) {
+            self.drop_path(path);
         }
     }
 
-    /// The fragments of the recording world that have a block that begins at `address`.
+    /// The fragments of the recording world that have a block that begins at `address`, by their first paths.
     pub fn fragments_through(&self, address: u64) -> Vec<u32> {
-        let is_through = |index: &u32| {
-            let fragment = &self.fragments[*index as usize];
-            let parts = &self.parts[fragment.blocks as usize..][..usize::from(fragment.block_count)];
-            fragment.world == World::Recording && parts.iter().any(|part| part.address == address)
+        let is_through = |path: &u32| {
+            self.paths.fragment(*path).is_some_and(|at| {
+                let is_recorded = self.fragment(at).world == World::Recording;
+                is_recorded && self.parts(at).iter().any(|part| part.address == address)
+            })
         };
         self.pages.made_from(address).iter().copied().filter(is_through).collect()
     }
 
     /// Instructions of the first `blocks` blocks of the fragment with this first path, and of the next one up to `pc`.
     pub fn instructions_before(&self, fragment: u32, blocks: u32, pc: u64) -> u64 {
-        let Some((index, _)) = self.path(fragment) else { return 0 };
-        let parts = &self.parts[self.fragments[index as usize].blocks as usize..];
-        let parts = parts.iter().take(blocks as usize + 1).enumerate();
+        let Some(at) = self.paths.fragment(fragment) else { return 0 };
+        let parts = self.parts(at).iter().take(blocks as usize + 1).enumerate();
         let lengths = parts.map(|(at, part)| match at == blocks as usize {
             true => (part.address, pc.wrapping_sub(part.address).min(u64::from(part.length)) as usize),
             false => (part.address, part.length as usize),
@@ -673,8 +895,8 @@ impl Engine {
 
     /// Whether the code of the fragment that `place` lies in is still what it was made from.
     pub fn is_current(&self, place: &Place) -> bool {
-        let index = self.by_path.get((place.progress.fragment - self.path_base) as usize);
-        index.is_some_and(|&index| !self.fragments[index as usize].dropped)
+        let at = self.paths.fragment(place.progress.fragment);
+        at.is_some_and(|at| self.fragment(at).life != Life::Dropped)
     }
 }
 
@@ -702,21 +924,8 @@ fn patch_displacement(site: u64, displacement: i32) {
     word.store(u64::from_le_bytes(bytes), Ordering::Release);
 }
 
-/// Turns the first instruction of a fragment into a jump, if it reaches that far.
-fn patch_entry(fragment: &Fragment, target: u64) {
-    let displacement = target.wrapping_sub(fragment.body + translate::PATCH_POINT.len() as u64) as i64;
-    let Ok(displacement) = i32::try_from(displacement) else { return };
-    // SAFETY: the body begins at a multiple of eight with an instruction of five bytes that exists for this purpose, so one
-    // atomic store replaces it; threads execute the old one or the new one.
-    let entry = unsafe { &*(fragment.body as *const AtomicU64) };
-    let mut bytes = entry.load(Ordering::Relaxed).to_le_bytes();
-    bytes[0] = 0xe9;
-    bytes[1..5].copy_from_slice(&displacement.to_le_bytes());
-    entry.store(u64::from_le_bytes(bytes), Ordering::Release);
-}
-
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use std::collections::HashMap;
 
     use isa::Transfer;
@@ -762,7 +971,7 @@ mod tests {
     const MISSING: u64 = 0x1234;
 
     /// An engine of its own, with memory as the injector would make it.
-    fn engine() -> Engine {
+    pub(crate) fn engine() -> Engine {
         static TABLES: AtomicU64 = AtomicU64::new(0x7000_0000);
         let protection = sys::PROT_READ | sys::PROT_WRITE;
         let shared = memory::tests::shared();
@@ -775,7 +984,7 @@ mod tests {
     }
 
     /// A page of application code; what is not given is `nop`.
-    fn page(pieces: &[(usize, &[u8])]) -> u64 {
+    pub(crate) fn page(pieces: &[(usize, &[u8])]) -> u64 {
         let protection = sys::PROT_READ | sys::PROT_WRITE | sys::PROT_EXEC;
         let address = sys::map(0, PAGE, protection, 0).unwrap();
         write(address, &[0x90; PAGE as usize]);
@@ -850,7 +1059,7 @@ mod tests {
         memory::tests::catch_faults();
         let mut engine = engine();
         let nothing = sys::map(0, PAGE, 0, 0).unwrap();
-        assert_eq!(engine.find(nothing, false), Err(Unreadable));
+        assert_eq!(engine.find(nothing, false), Err(NoFragment::Unreadable));
         assert!(records(&engine).is_empty());
     }
 
@@ -859,7 +1068,7 @@ mod tests {
         let mut engine = engine();
         let code = page(&[(0, &BRANCH)]);
         let index = engine.find(code, true).unwrap();
-        let fragment = *engine.fragment(index);
+        let fragment = engine.fragment(index);
         assert!(engine.place(code).is_none());
         for address in fragment.start..fragment.body {
             assert_eq!(engine.place(address).unwrap().state, State::Dirty);
@@ -873,8 +1082,8 @@ mod tests {
             .map(|place| place.pc)
             .collect();
         assert!(seen.is_sorted() && seen.contains(&code) && seen.contains(&(code + 3)));
-        let region = engine.cache.region_of(fragment.body).unwrap();
-        assert_eq!(engine.place(region.stubs_next).unwrap().state, State::Dirty);
+        let unit = engine.cache.unit_of(fragment.body).unwrap();
+        assert_eq!(engine.place(engine.cache.units[unit].stubs_next).unwrap().state, State::Dirty);
     }
 
     #[test]
@@ -882,8 +1091,8 @@ mod tests {
         let mut engine = engine();
         let code = page(&[(0, &BRANCH), (0x40, &JUMP_TO_ITSELF)]);
         let from = engine.find(code, false).unwrap();
-        let taken = engine.fragment(from).first_exit + 1;
-        let Exit { target, site, .. } = engine.exit(taken);
+        let taken = engine.fragment(from).first_path + 1;
+        let Exit { target, site, .. } = engine.exit(taken).unwrap();
         assert_eq!(target, code + 0x40);
         let to = engine.find(target, false).unwrap();
         let body = engine.fragment(to).body;
@@ -891,8 +1100,10 @@ mod tests {
         engine.link(taken, to);
         engine.link(taken, to);
         assert_eq!(transfer_at(site - 1), jumps_to(body));
-        assert_eq!(engine.fragments[to as usize].incoming, taken);
-        assert_eq!(engine.exits[taken as usize].next_incoming, NO_EXIT);
+        assert_eq!(engine.fragment(to).incoming, [taken]);
+        let stub = Engine::stub(engine.fragment(from), taken);
+        engine.drop_fragment(to);
+        assert_eq!(transfer_at(site - 1), jumps_to(stub), "what led to it leads to the dispatcher");
     }
 
     #[test]
@@ -905,33 +1116,32 @@ mod tests {
         engine.enter_in_table(index);
         let arrival = engine.fragment(index).arrival;
         assert_eq!(slot.load(Ordering::Relaxed), arrival);
-        assert_eq!(engine.arrival(index), arrival);
+        assert_eq!(engine.arrival(index), Some(arrival));
         let end =
             (arrival..arrival + 64).find(|address| transfer_at(*address) == jumps_to(engine.fragment(index).body));
         assert!(end.is_some());
         assert_eq!(engine.place(arrival).unwrap().state, State::Dirty);
+        let live = |engine: &Engine| engine.cache.units.iter().map(|unit| unit.live).sum::<u32>();
+        let before = live(&engine);
+        engine.drop_fragment(index);
+        assert_eq!(slot.load(Ordering::Relaxed), MISSING);
+        assert_eq!(live(&engine), before - 2, "the fragment and its arrival");
     }
 
     #[test]
-    fn a_dropped_fragment_leads_to_the_dispatcher_and_then_to_its_successor() {
+    fn a_dropped_fragment_is_found_by_its_paths_only() {
         let mut engine = engine();
         let code = page(&[(0, &BRANCH)]);
         let old = engine.find(code, false).unwrap();
-        let body = engine.fragment(old).body;
+        let (body, path) = (engine.fragment(old).body, engine.fragment(old).first_path);
         let place = engine.place(body).unwrap();
-        let paths = engine.by_path.len();
+        assert!(engine.is_current(&place));
         engine.drop_fragment(old);
         engine.drop_fragment(old);
         assert!(!engine.is_current(&place));
-        assert_eq!(engine.by_path.len(), paths);
-        let stub = engine.cache.region_of(body).unwrap().stubs_next;
-        assert_eq!(transfer_at(body), jumps_to(stub));
-        let number = engine.exits.len() as u32 - 1;
-        assert_eq!(engine.exit(number).target, code);
+        assert_eq!(engine.exit(path).map(|exit| exit.path), Some(path), "a thread may still be in it");
         let new = engine.find(code, false).unwrap();
         assert_ne!(new, old);
-        engine.link(number, new);
-        assert_eq!(transfer_at(body), jumps_to(engine.fragment(new).body));
         let blocks = records(&engine).iter().filter(|(kind, _)| *kind == code::BLOCK).count();
         assert_eq!(blocks, 2, "changed code is another block");
     }
@@ -949,8 +1159,8 @@ mod tests {
         let made: Vec<bool> = (0..samples).map(|_| engine.sample(&history)).collect();
         assert_eq!(made.iter().position(|made| *made), Some(samples - 1));
         let chain = engine.find(code, false).unwrap();
-        let [old, new] = [first, chain].map(|index| *engine.fragment(index));
-        assert_eq!(transfer_at(old.body), jumps_to(new.body));
+        assert_eq!(engine.fragment(first).life, Life::Replaced);
+        let new = engine.fragment(chain);
         assert_eq!(engine.table_slot(World::Recording, code).unwrap().load(Ordering::Relaxed), new.arrival);
         let records = records(&engine);
         let (kind, last) = records.last().unwrap();
@@ -983,8 +1193,8 @@ mod tests {
         assert_eq!(engine.find(code, false), Ok(plain));
         let again = engine.find(code + 0x40, false).unwrap();
         assert_ne!(again, locked);
-        let parts = |index: u32| engine.parts[engine.fragments[index as usize].blocks as usize].length;
-        assert_eq!((parts(locked), parts(again)), (5, 3));
+        let length = |at: FragmentRef| engine.parts(at)[0].length;
+        assert_eq!((length(locked), length(again)), (5, 3));
     }
 
     #[test]
@@ -998,7 +1208,7 @@ mod tests {
         write(code, &[0xc3]); // faults if the page is still protected
         let new = engine.find(code, false).unwrap();
         assert_ne!(old, new);
-        assert_eq!(engine.exit(engine.fragment(new).first_exit).kind, ExitKind::Indirect);
+        assert_eq!(engine.exit(engine.fragment(new).first_path).unwrap().kind, ExitKind::Indirect);
         assert!(engine.release_guarded());
         assert!(!engine.release_guarded());
         write(code, &BRANCH);

@@ -19,7 +19,7 @@ fn panic(info: &core::panic::PanicInfo) -> ! {
         }
     }
     let _ = core::fmt::write(&mut Stderr, format_args!("trackway: engine: {info}\n"));
-    engine::sys::abort()
+    engine::failure::give_up()
 }
 
 /// Called by the injector: rdi = `wire::Init`, rsp = the stack it made.

@@ -13,7 +13,7 @@ use wire::{Control, LEAVE_TOGETHER, STAGE_FINISHED, word};
 
 use crate::fragment::ENGINE;
 use crate::tcb::Tcb;
-use crate::{ring, signal, sys};
+use crate::{reclaim, ring, signal, sys};
 
 /// How often a parked thread looks whether the recorder is still alive.
 const PATIENCE_MILLISECONDS: u64 = 100;
@@ -81,6 +81,7 @@ pub fn leave(tcb: &mut Tcb) {
     if ring::is_wanted(tcb.control()) || tcb.control().leave.load(Ordering::Relaxed) != wire::LEAVE_NOT {
         ring::close(tcb, word::LEAVE);
     }
+    reclaim::leave_cache(tcb);
     // System calls of a native thread find no write-protected pages.
     ENGINE.lock().release_guarded();
     go_native(tcb);

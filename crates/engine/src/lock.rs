@@ -38,6 +38,24 @@ impl<T> Mutex<T> {
     }
 }
 
+impl<T> Mutex<T> {
+    /// Waits until the mutex is free, for a second at most, and then makes it free.
+    ///
+    /// # Safety
+    /// If the calling thread holds it, it must not use what the mutex protects any more.
+    pub unsafe fn break_open(&self) {
+        const MILLISECONDS: u64 = 10;
+        for _ in 0..100 {
+            match self.state.load(Ordering::Acquire) {
+                FREE => return,
+                state => sys::futex_wait(&self.state, state, MILLISECONDS),
+            };
+        }
+        self.state.store(FREE, Ordering::Release);
+        sys::futex_wake(&self.state);
+    }
+}
+
 pub struct Guard<'a, T> {
     mutex: &'a Mutex<T>,
 }

@@ -9,6 +9,7 @@ pub struct Lookup {
 }
 
 const EMPTY: u32 = u32::MAX;
+const CAPACITY_MIN: usize = 1024;
 
 impl Default for Lookup {
     fn default() -> Self {
@@ -40,7 +41,8 @@ impl Lookup {
 
     pub fn insert(&mut self, address: u64, number: u32) {
         if self.count * 2 >= self.entries.len() {
-            self.grow();
+            let capacity = (self.entries.len() * 2).max(CAPACITY_MIN);
+            self.grow(Vec::with_capacity(capacity), capacity);
         }
         let at = self.slot(address);
         if self.entries[at].1 == EMPTY {
@@ -69,9 +71,27 @@ impl Lookup {
         }
     }
 
-    fn grow(&mut self) {
-        let capacity = (self.entries.len() * 2).max(1024);
-        let old = core::mem::replace(&mut self.entries, alloc::vec![(0, EMPTY); capacity]);
+    /// Makes room for one more entry. False if there is no memory.
+    pub fn reserve(&mut self) -> bool {
+        self.reserve_many(1)
+    }
+
+    /// Makes room for more entries. False if there is no memory.
+    pub fn reserve_many(&mut self, more: usize) -> bool {
+        while (self.count + more) * 2 >= self.entries.len() {
+            let mut entries = Vec::new();
+            let capacity = (self.entries.len() * 2).max(CAPACITY_MIN);
+            if entries.try_reserve_exact(capacity).is_err() {
+                return false;
+            }
+            self.grow(entries, capacity);
+        }
+        true
+    }
+
+    fn grow(&mut self, mut entries: Vec<(u64, u32)>, capacity: usize) {
+        entries.resize(capacity, (0, EMPTY));
+        let old = core::mem::replace(&mut self.entries, entries);
         self.count = 0;
         for (address, number) in old {
             if number != EMPTY {

@@ -18,6 +18,11 @@ pub fn executable() -> Vec<Mapping> {
     read().split(|byte| *byte == b'\n').filter_map(parse).collect()
 }
 
+/// Whether the code at `address` can be executed.
+pub fn is_executable(address: u64) -> bool {
+    executable().iter().any(|mapping| (mapping.start..mapping.end).contains(&address))
+}
+
 fn read() -> Vec<u8> {
     let mut text = Vec::new();
     // SAFETY: the kernel reads the name.

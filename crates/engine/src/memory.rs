@@ -2,6 +2,7 @@
 
 use core::alloc::{GlobalAlloc, Layout};
 use core::arch::naked_asm;
+use core::sync::atomic::{AtomicBool, Ordering};
 
 use crate::lock::Mutex;
 use crate::own;
@@ -75,6 +76,16 @@ struct State {
     next: u64,
     end: u64,
     free: [u64; CLASSES],
+    /// A chunk for the time when the kernel gives no more; 0 if there is none.
+    reserve: u64,
+}
+
+/// The kernel gives no more memory. What is left is enough for a thread to come to its next safe point.
+static SHORT: AtomicBool = AtomicBool::new(false);
+
+/// Whether the engine has no more memory than it needs to detach.
+pub fn is_short() -> bool {
+    SHORT.load(Ordering::Relaxed)
 }
 
 impl Default for Allocator {
@@ -85,7 +96,7 @@ impl Default for Allocator {
 
 impl Allocator {
     pub const fn new() -> Self {
-        Self { state: Mutex::new(State { next: 0, end: 0, free: [0; CLASSES] }) }
+        Self { state: Mutex::new(State { next: 0, end: 0, free: [0; CLASSES], reserve: 0 }) }
     }
 }
 
@@ -104,7 +115,7 @@ impl State {
         let size = 1u64 << class;
         let start = (self.next + size - 1) & !(size - 1);
         if self.next == 0 || start + size > self.end {
-            let Some(chunk) = own::map(CHUNK) else {
+            let Some(chunk) = self.chunk() else {
                 return core::ptr::null_mut();
             };
             self.next = chunk;
@@ -113,6 +124,18 @@ impl State {
         }
         self.next = start + size;
         start as *mut u8
+    }
+
+    /// A chunk from the kernel, or the last one.
+    fn chunk(&mut self) -> Option<u64> {
+        let chunk = own::map(CHUNK);
+        if chunk.is_some() && self.reserve == 0 && !is_short() {
+            self.reserve = own::map(CHUNK).unwrap_or(0);
+        }
+        chunk.or_else(|| {
+            SHORT.store(true, Ordering::Relaxed);
+            Some(core::mem::take(&mut self.reserve)).filter(|reserve| *reserve != 0)
+        })
     }
 }
 

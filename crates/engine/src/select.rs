@@ -309,7 +309,7 @@ impl Engine {
         let Err(at) = self.selection.returns.binary_search(&address) else { return };
         self.selection.returns.insert(at, address);
         for fragment in self.fragments_through(address) {
-            self.drop_fragment(fragment);
+            self.drop_path(fragment);
         }
     }
 }

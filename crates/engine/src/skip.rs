@@ -166,7 +166,7 @@ fn finish(tcb: &mut Tcb) {
     }
 }
 
-/// Paths whose lengths are known at most; there is no memory for the code of more.
+/// Paths whose lengths are known at most. The numbers of a recording that goes beyond share them with paths that are long gone.
 const PATHS_MAX: usize = 1 << 27;
 
 /// Instructions of each path, by its number: address space for all of them, of which only what is used takes memory. Threads
@@ -184,10 +184,11 @@ fn table() -> Option<&'static Table> {
 pub fn note(path: u32, instructions: u64) {
     if INSTRUCTIONS.load(Ordering::Relaxed).is_null() {
         let length = (PATHS_MAX * size_of::<u16>()) as u64;
-        let Some(table) = own::map(length) else { panic!("no memory for the lengths of paths") };
+        // Without memory for it, nothing is skipped.
+        let Some(table) = own::map(length) else { return };
         INSTRUCTIONS.store(table as *mut Table, Ordering::Release);
     }
-    if let Some(entry) = table().and_then(|table| table.get(path as usize)) {
+    if let Some(entry) = table().and_then(|table| table.get(path as usize % PATHS_MAX)) {
         entry.store(instructions as u16, Ordering::Release);
     }
 }

@@ -17,6 +17,9 @@ const NOT_YET: i64 = -5000;
 /// In place of a result: a seccomp filter of the application has raised SIGSYS instead of letting the call happen.
 pub const TRAPPED: i64 = -5001;
 
+/// In place of a result: the thread goes to native code, where its own instruction makes the call.
+pub const NOT_MADE: i64 = -5002;
+
 /// Handles the system call at `tcb.registers.rip`.
 pub fn handle(tcb: &mut Tcb) {
     let call = tcb.registers.general[RAX];
@@ -69,6 +72,9 @@ pub fn handle(tcb: &mut Tcb) {
         number::RT_SIGSUSPEND => with_mask(tcb, a),
         _ => pass(tcb),
     };
+    if result == NOT_MADE {
+        return;
+    }
     tcb.interrupted = 0;
     // The kernel leaves the number in rax when a filter raises SIGSYS, which is held and delivered on the way into the cache.
     complete(tcb, if result == TRAPPED { call } else { result as u64 });

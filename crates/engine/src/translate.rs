@@ -142,8 +142,6 @@ pub struct Surroundings {
     /// What is recorded beside the path: one of `wire::DATA_*`.
     pub data: u32,
     pub has_avx512: bool,
-    /// Number of the first exit; further ones count up.
-    pub first_exit: u32,
     /// Number of the first exit's path.
     pub first_path: u32,
     /// Stubs of the exits are stacked downwards from here.
@@ -156,9 +154,6 @@ impl Surroundings {
         self.stubs_end - ((index + 1) * STUB_STRIDE) as u64
     }
 }
-
-/// `nop dword ptr [rax + rax]`: five bytes, one instruction.
-pub const PATCH_POINT: [u8; 5] = [0x0f, 0x1f, 0x44, 0x00, 0x00];
 
 pub const STUB_STRIDE: usize = LEAVE_BYTES + 2;
 
@@ -275,10 +270,8 @@ enum Then {
 }
 
 impl Translator<'_, '_> {
-    /// A fragment begins with an instruction that does nothing and can be replaced by a jump at any time.
     fn open(&mut self) {
         self.result.marks.push(Mark { cache: 0, offset: 0, data: 0, block: 0, state: State::Cursor });
-        self.out.bytes(&PATCH_POINT);
     }
 
     fn block(&mut self, block: &ChainBlock) -> Result<Then, Unreadable> {
@@ -643,7 +636,7 @@ impl Translator<'_, '_> {
             Transfer::Syscall => {
                 self.want_cursor();
                 self.dirty();
-                let number = self.surroundings.first_exit + self.result.exits.len() as u32;
+                let number = self.surroundings.first_path + self.result.exits.len() as u32;
                 self.exit(ExitKind::Syscall, pc, self.blocks(), LEAVE_SYSCALL);
                 self.out.leave(number);
             }

@@ -15,7 +15,7 @@ pub mod code;
 pub mod word;
 
 /// Changes whenever anything in this crate changes its layout or meaning.
-pub const VERSION: u32 = 5;
+pub const VERSION: u32 = 6;
 pub const MAGIC: u64 = u64::from_le_bytes(*b"TRACKWAY");
 
 /// Threads that can be alive at once.
@@ -116,6 +116,13 @@ pub struct Control {
     pub children: [Child; CHILDREN_MAX],
     /// New processes for which there was no room among those.
     pub lost_children: AtomicU32,
+    /// Why the engine wants its threads to be detached: one of the `FAILURE_*`, or 0. Set by the engine.
+    pub failure: AtomicU32,
+    /// For tests: this failure happens, at the first place where it can after so many others. Set by the recorder.
+    pub injected_failure: AtomicU32,
+    pub injected_after: AtomicU32,
+    /// Bytes that translated code and its tables may take; 0: as many as there are. Set by the recorder.
+    pub code_cache: AtomicU64,
     pub slots: [Slot; SLOT_COUNT],
 }
 
@@ -145,6 +152,20 @@ pub const CHILD_SHARES: u32 = 3;
 pub const CHILD_TAKEN: u32 = 4;
 /// The recorder has seen it, or does not want it: it goes on natively.
 pub const CHILD_GOES: u32 = 5;
+
+/// There is no room for translated code where the application's code reaches it.
+pub const FAILURE_NO_ROOM: u32 = 1;
+/// There is no memory for the engine.
+pub const FAILURE_NO_MEMORY: u32 = 2;
+/// More threads than there are slots.
+pub const FAILURE_TOO_MANY_THREADS: u32 = 3;
+/// Code that can be executed but not read.
+pub const FAILURE_UNREADABLE: u32 = 4;
+/// A defect of the engine.
+pub const FAILURE_DEFECT: u32 = 5;
+
+/// The least that [`Control::code_cache`] can be.
+pub const CODE_CACHE_MIN: u64 = 16 << 20;
 
 /// Only code in the ranges is recorded.
 pub const SELECT_INSIDE: u32 = 1;

@@ -24,6 +24,7 @@ pub fn run(arguments: &Record) -> Result<u8, Stopped> {
         output: arguments.output.clone(),
         no_aslr: arguments.no_aslr,
         follow: arguments.follow,
+        code_cache: Some(arguments.code_cache),
         data: mode(arguments.data),
         limits: Limits { time: arguments.seconds, bytes: arguments.max_size },
         selection: selection(arguments),

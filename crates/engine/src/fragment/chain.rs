@@ -51,10 +51,10 @@ impl Engine {
     /// The profile has met a path at the beginning of `history`, which goes on with what the thread executed next.
     /// Returns whether a chain was made of it.
     pub fn sample(&mut self, history: &[u32]) -> bool {
-        let Some((index, exit)) = self.path(history[0]) else { return false };
+        let Some((at, exit)) = self.path(history[0]) else { return false };
         let executed = exit.blocks;
-        let fragment = &mut self.fragments[index as usize];
-        if self.by_address[fragment.world as usize].get(fragment.address) != Some(index) || fragment.restless {
+        let fragment = self.fragment_mut(at);
+        if fragment.life != Life::Live || fragment.restless {
             return false;
         }
         let Some(tier) = TIERS.get(usize::from(fragment.generation)) else { return false };
@@ -65,45 +65,42 @@ impl Engine {
         if fragment.samples < tier.samples {
             return false;
         }
-        if self.calm_down(index) {
+        if self.calm_down(at) {
             return false;
         }
-        let fragment = &mut self.fragments[index as usize];
+        let fragment = self.fragment_mut(at);
         // A chain that has grown to its full length is made anew only if it is mostly left early.
         let is_full = usize::from(fragment.block_count) >= tier.blocks;
         let is_good = fragment.early * 2 < fragment.samples;
         fragment.samples = 0;
         fragment.early = 0;
-        !(is_full && is_good) && self.chain(index, history, tier)
+        !(is_full && is_good) && self.chain(at, history, tier)
     }
 
     /// A hot fragment that compares its code at every entry: perhaps it does not change any more. True if it was dropped, to be
     /// made anew without.
-    fn calm_down(&mut self, index: u32) -> bool {
-        let fragment = &self.fragments[index as usize];
+    fn calm_down(&mut self, at: FragmentRef) -> bool {
+        let fragment = self.fragment(at);
         let (address, is_hot) = (fragment.address, fragment.checked && fragment.generation > 0);
         is_hot && self.try_to_guard_again(address)
     }
 
     /// Words of data behind the word of a path.
     pub fn data_words(&self, word: u32) -> Option<u16> {
-        self.data_words.get(word.checked_sub(self.path_base)? as usize).copied()
+        self.paths.data_words(word)
     }
 
     /// The fragment and exit of a path.
-    pub(super) fn path(&self, word: u32) -> Option<(u32, &Exit)> {
-        let index = *self.by_path.get(word.checked_sub(self.path_base)? as usize)?;
-        let fragment = &self.fragments[index as usize];
-        let exit = fragment.first_exit + (word - fragment.first_path);
-        Some((index, &self.exits[exit as usize]))
+    pub(super) fn path(&self, word: u32) -> Option<(FragmentRef, Exit)> {
+        Some((self.paths.fragment(word)?, self.exit(word)?))
     }
 
     /// Replaces a fragment by the chain of blocks that `history` shows.
-    fn chain(&mut self, old: u32, history: &[u32], tier: &Tier) -> bool {
+    fn chain(&mut self, old: FragmentRef, history: &[u32], tier: &Tier) -> bool {
         let parts = self.gather(history, tier);
         if parts.len() < 2 {
             // Where other chains begin right behind it, the next tier goes on through them.
-            self.fragments[old as usize].generation += 1;
+            self.fragment_mut(old).generation += 1;
             return false;
         }
         let mut code = Vec::new();
@@ -125,10 +122,17 @@ impl Engine {
             let check = self.pages.is_checked(part.address, part.address + u64::from(part.length));
             chain.push(ChainBlock { address: part.address, code: bytes, next, check });
         }
-        let world = self.fragments[old as usize].world;
-        let by_arrival = self.fragments[old as usize].arrival != 0;
+        let before = self.fragment(old);
+        let (world, by_arrival, first_path) = (before.world, before.arrival != 0, before.first_path);
+        let generation = before.generation + 1;
         let Ok((mut fragment, translation)) = self.emit(world, &chain, by_arrival, tier.guess) else { return false };
-        fragment.generation = self.fragments[old as usize].generation + 1;
+        fragment.generation = generation;
+        // Room for the chain may have been made by giving up what it replaces.
+        let is_live =
+            |engine: &Self| engine.paths.fragment(first_path) == Some(old) && engine.fragment(old).life == Life::Live;
+        if !is_live(self) || self.reserve(&fragment, &translation).is_err() {
+            return false;
+        }
         let new = self.register(fragment, &translation, &chain);
         self.replace(old, new);
         true
@@ -140,9 +144,10 @@ impl Engine {
         let mut bytes = 0;
         let mut first = None;
         for &word in history {
-            let Some((index, exit)) = self.path(word) else { break };
-            let fragment = &self.fragments[index as usize];
-            if fragment.dropped || (!parts.is_empty() && !tier.through_chains && fragment.block_count > 1) {
+            let Some((at, exit)) = self.path(word) else { break };
+            let fragment = self.fragment(at);
+            if fragment.life == Life::Dropped || (!parts.is_empty() && !tier.through_chains && fragment.block_count > 1)
+            {
                 break;
             }
             // A chain stays in its world, and is silent as a whole or not at all.
@@ -150,8 +155,7 @@ impl Engine {
             if *first.get_or_insert(kind) != kind || fragment.restless || exit.kind == ExitKind::Emulated {
                 break;
             }
-            let executed = &self.parts[fragment.blocks as usize..][..usize::from(exit.blocks)];
-            for part in executed {
+            for part in self.parts(at).iter().take(usize::from(exit.blocks)) {
                 bytes += part.length;
                 let closed = parts.first().is_some_and(|first| first.address == part.address);
                 let enough = parts.len() * 2 >= tier.blocks;
@@ -179,20 +183,23 @@ impl Engine {
     }
 
     /// Leads everything that goes to `old` to `new`, which is for the same address.
-    fn replace(&mut self, old: u32, new: u32) {
-        let [from, to] = [old, new].map(|index| self.fragments[index as usize]);
-        self.by_address[from.world as usize].insert(from.address, new);
-        if to.arrival != 0
-            && let Some(slot) = self.table_slot(from.world, from.address)
+    fn replace(&mut self, old: FragmentRef, new: FragmentRef) {
+        let from = self.fragment_mut(old);
+        let incoming = core::mem::take(&mut from.incoming);
+        let (address, first_path, arrival) = (from.address, from.first_path, from.arrival);
+        let to = self.fragment(new);
+        let (world, new_arrival) = (to.world, to.arrival);
+        self.by_address[world as usize].insert(address, new.0);
+        if new_arrival != 0
+            && let Some(slot) = self.table_slot(world, address)
         {
-            let _ = slot.compare_exchange(from.arrival, to.arrival, Ordering::Release, Ordering::Relaxed);
+            let _ = slot.compare_exchange(arrival, new_arrival, Ordering::Release, Ordering::Relaxed);
         }
-        patch_entry(&from, to.body);
-        let mut exit = core::mem::replace(&mut self.fragments[old as usize].incoming, NO_EXIT);
-        while exit != NO_EXIT {
-            let next = self.exits[exit as usize].next_incoming;
-            self.link(exit, new);
-            exit = next;
+        self.kill(old, Life::Replaced);
+        for path in incoming {
+            if self.unlink(path, first_path) {
+                self.link(path, new);
+            }
         }
     }
 }

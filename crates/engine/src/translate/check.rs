@@ -109,7 +109,7 @@ impl Translator<'_, '_> {
             return self.leave_after(blocks, target, leave);
         }
         // Nothing has been executed, so nothing is recorded; the path is never taken.
-        let number = self.surroundings.first_exit + self.result.exits.len() as u32;
+        let number = self.surroundings.first_path + self.result.exits.len() as u32;
         let kind = ExitKind::Changed;
         self.result.exits.push(NewExit { kind, target, site: 0, blocks: 1, leave: LEAVE_DIRECT, data });
         self.out.leave(number);

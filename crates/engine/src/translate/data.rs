@@ -172,7 +172,7 @@ impl Translator<'_, '_> {
         self.result.blocks.push(BlockResult { length: instruction.len() as u32, taken: false });
         self.result.has_locked |= isa::is_locked(instruction);
         self.mark_at(instruction.ip());
-        let number = self.surroundings.first_exit + self.result.exits.len() as u32;
+        let number = self.surroundings.first_path + self.result.exits.len() as u32;
         self.exit(ExitKind::Emulated, instruction.ip(), 1, code::LEAVE_DIRECT);
         self.out.leave(number);
         Ok(Then::Stop)

@@ -19,7 +19,6 @@ use wire::word;
 const RING: u64 = 0x4_0000;
 /// In the region of the cache.
 const STUBS_END: u64 = REGION_BYTES;
-const FIRST_EXIT: u32 = 7;
 const FIRST_PATH: u32 = 1000;
 const CHAIN_BLOCKS: usize = 6;
 const RSP: usize = 4;
@@ -106,7 +105,6 @@ struct Fragment {
     start: u64,
     end: u64,
     addresses: Vec<u64>,
-    first_exit: u32,
     first_path: u32,
     translation: Translation,
 }
@@ -163,7 +161,6 @@ impl<'a> Dispatcher<'a> {
             ordered: self.mode.ordered,
             data: self.mode.data,
             has_avx512: std::arch::is_x86_feature_detected!("avx512f"),
-            first_exit: FIRST_EXIT + self.exit_count,
             first_path: FIRST_PATH + self.exit_count,
             stubs_end: self.stubs_next,
         };
@@ -177,15 +174,15 @@ impl<'a> Dispatcher<'a> {
         for index in 0..translation.exits.len() {
             let mut room = [0x90; STUB_STRIDE];
             let stub = surroundings.stub(index);
-            Emitter::new(&mut room, stub).leave(surroundings.first_exit + index as u32);
+            Emitter::new(&mut room, stub).leave(surroundings.first_path + index as u32);
             put(stub, &room);
         }
         self.cache_next = end;
         let count = translation.exits.len();
         self.stubs_next -= (count * STUB_STRIDE) as u64;
         self.exit_count += count as u32;
-        let (first_exit, first_path) = (surroundings.first_exit, surroundings.first_path);
-        Fragment { start, end, addresses: addresses.to_vec(), first_exit, first_path, translation }
+        let first_path = surroundings.first_path;
+        Fragment { start, end, addresses: addresses.to_vec(), first_path, translation }
     }
 
     /// Which fragment and exit left with this word at the cursor.
@@ -261,7 +258,7 @@ fn run_translated(
         check_words(cursor, layout.data + RING, u64::from(taken.data));
         pc = match end {
             End::Exit(number) => {
-                assert_eq!(number, fragment.first_exit + exit as u32);
+                assert_eq!(number, fragment.first_path + exit as u32);
                 assert_eq!(taken.kind, ExitKind::Direct);
                 taken.target
             }
@@ -383,14 +380,14 @@ fn check_arrival(general: [u64; 16], flags: u64, target: u64, arrival: u64) {
     out.spill_scratch();
     out.load_constant(1, target);
     out.arrival(arrival);
-    out.leave(FIRST_EXIT);
+    out.leave(FIRST_PATH);
     put(LOW.cache, &room);
     let mut registers = Registers { general, flags: flags & FLAGS };
     registers.general[RSP] = LOW.data + STACK_TOP;
     let expected = registers;
     let mut cursor = LOW.data + RING;
     let end = machine.run(LOW.cache, &mut registers, Some(&mut cursor), false);
-    assert_eq!(end, if target == arrival { End::Exit(FIRST_EXIT) } else { End::Indirect(target) });
+    assert_eq!(end, if target == arrival { End::Exit(FIRST_PATH) } else { End::Indirect(target) });
     assert_eq!(registers, expected);
     assert_eq!(cursor, LOW.data + RING);
 }

@@ -13,7 +13,6 @@ use crate::cases::{Case, Place};
 const APPLICATION_BYTES: u64 = 0x10_0000;
 const TABLE: u32 = 0x7100_0000;
 const FIRST_PATH: u32 = 0x6200_0000;
-const FIRST_EXIT: u32 = 0x6300_0000;
 /// Numbers of paths and exits that are recognised as such.
 const NUMBERS: u32 = 0x1000;
 const STUBS_DISTANCE: u64 = 0x10_0000;
@@ -48,7 +47,6 @@ pub fn case(case: &Case) -> String {
         ordered: case.ordered,
         data: case.data,
         has_avx512: false,
-        first_exit: FIRST_EXIT,
         first_path: FIRST_PATH,
         stubs_end: names.stubs_end,
     };
@@ -175,7 +173,6 @@ impl Names {
         let cache = self.place.cache();
         let stubs = self.stubs_end - STUBS_DISTANCE / 2;
         let path = u64::from(FIRST_PATH);
-        let exit = u64::from(FIRST_EXIT);
         let negated = value.wrapping_neg();
         Some(if (application..application + APPLICATION_BYTES).contains(&value) {
             format!("app+{:x}", value - application)
@@ -186,8 +183,6 @@ impl Names {
             format!("cache+{:x}", value - cache)
         } else if (path..path + u64::from(NUMBERS)).contains(&value) {
             format!("path{}", value - path)
-        } else if (exit..exit + u64::from(NUMBERS)).contains(&value) {
-            format!("exit{}", value - exit)
         } else if (application..application + APPLICATION_BYTES).contains(&negated) {
             format!("minus_app+{:x}", negated - application)
         } else if value == u64::from(TABLE) {

@@ -1,0 +1,107 @@
+//! The code cache: it never runs out, its memory is bounded, and whatever goes wrong in the engine, the program goes on.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use acceptance::call::{MODES, open_sound};
+use acceptance::process::Running;
+use acceptance::source::compile;
+use acceptance::{Call, is_soak};
+use tempfile::TempDir;
+use workloads::{Exit, Variant};
+
+/// A program that generates functions and calls each once: see programs/churn.c.
+fn churn() -> (TempDir, PathBuf) {
+    let directory = tempfile::tempdir().unwrap();
+    let text = include_str!("../programs/churn.c");
+    let executable = compile(directory.path(), "churn.c", text, &["gcc", "-O2", "-pthread"]);
+    (directory, executable)
+}
+
+/// Records the program in every mode, for as long as that takes.
+fn check_churn(arguments: &[&str]) {
+    const LIMIT: Duration = Duration::from_secs(3600);
+    let (directory, executable) = churn();
+    let trace = directory.path().join("churn.trk");
+    for call in Call::new(&executable).args(arguments).in_every_mode() {
+        let finished = Running::start(&mut call.record_command(&trace), &[]).wait(LIMIT);
+        let expected = format!("{} functions per thread, 0 wrong\n", arguments[0]);
+        assert_eq!(finished.stdout_text(), expected, "{arguments:?}: {}", finished.stderr_text());
+        assert_eq!(finished.exit, Exit::Status(0), "{arguments:?}: {}", finished.stderr_text());
+        assert!(finished.stderr.is_empty(), "{}", finished.stderr_text());
+        if !is_soak() {
+            let trace = open_sound(&trace);
+            let count: u64 = arguments[0].parse().unwrap();
+            assert!(trace.summary().totals.instructions >= 3 * count, "three instructions each");
+        }
+    }
+}
+
+#[test]
+fn generated_functions_never_fill_the_cache() {
+    let count = if is_soak() { "50000000" } else { "300000" };
+    check_churn(&[count]);
+}
+
+#[test]
+fn threads_that_generate_functions_do_not_fill_the_cache() {
+    let count = if is_soak() { "3000000" } else { "60000" };
+    check_churn(&[count, "3"]);
+}
+
+/// A thread that never comes to the dispatcher by itself does not keep the others from using memory again.
+#[test]
+fn a_thread_that_stays_in_the_cache_is_called_out() {
+    let count = if is_soak() { "3000000" } else { "60000" };
+    check_churn(&[count, "1", "spin"]);
+}
+
+/// Large programs in a cache that is too small for them.
+#[test]
+fn code_is_translated_again_when_the_cache_is_full() {
+    let script = "import json, re, decimal, email.message, unittest, asyncio, http.client, xml.dom.minidom, ctypes.util\n\
+        print(sum(len(json.dumps(list(range(i)))) for i in range(300)), decimal.Decimal(2).sqrt())";
+    Call::new("python3").args(["-c", script]).options(["--code-cache", "16M"]).check();
+}
+
+/// Every failure of the engine that translated code can lead to, at the first place where it can happen and at later ones: the
+/// program behaves as ever, the trace is sound, and one sentence says what has happened.
+#[test]
+fn no_failure_of_the_engine_ends_the_program() {
+    let threads = workloads::build("threads_many", Variant::Pie).unwrap();
+    let (_directory, generating) = churn();
+    let failures: [(u32, &[u32], &str); 4] = [
+        (wire::FAILURE_NO_ROOM, &[0, 1, 300, 2500], "no room for translated code"),
+        (wire::FAILURE_NO_MEMORY, &[0, 1, 300, 2500], "no memory"),
+        (wire::FAILURE_TOO_MANY_THREADS, &[0, 1, 40], "more threads than can be recorded"),
+        (wire::FAILURE_UNREADABLE, &[0, 1, 300, 2500], "executed but not read"),
+    ];
+    let calls = [Call::new(&threads), Call::new(&generating).args(["5000", "3", "spin"])];
+    for (failure, places, sentence) in failures {
+        for (call, place) in calls.iter().flat_map(|call| places.iter().map(move |place| (call, place))) {
+            let expected = call.natively();
+            for &data in MODES {
+                check_failure(&call.clone().data(data), failure, *place, sentence, &expected.stdout_text());
+            }
+        }
+    }
+}
+
+fn check_failure(call: &Call, failure: u32, place: u32, sentence: &str, stdout: &str) {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("failed.trk");
+    let mut command = call.record_command(&path);
+    command.env("TRACKWAY_INJECT", format!("{failure}:{place}"));
+    let finished = Running::start(&mut command, &[]).wait(acceptance::process::LIMIT);
+    let what = format!("failure {failure} at place {place}: {command:?}: {}", finished.stderr_text());
+    assert_eq!(finished.stdout_text(), stdout, "{what}");
+    assert_eq!(finished.exit, Exit::Status(0), "{what}");
+    let trace = open_sound(&path);
+    if trace.exit() == trace::Exit::Left {
+        let text = finished.stderr_text();
+        assert!(text.lines().count() == 1 && text.contains(sentence), "{what}");
+    } else {
+        // Not all programs come to the later places.
+        assert!(place > 1 && finished.stderr.is_empty(), "{what}");
+    }
+}

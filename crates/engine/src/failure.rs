@@ -1,0 +1,73 @@
+//! What the engine does when it cannot go on: the thread stops with the application's state saved, and the recorder brings all
+//! threads back to native code. The program never ends because of us.
+
+use core::sync::atomic::Ordering;
+
+use wire::Control;
+
+use crate::tcb::Tcb;
+use crate::{leave, reclaim, ring, sys};
+
+/// Why the engine cannot go on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Failure {
+    /// There is no free address range that translated code and the application's code can reach each other from.
+    NoRoom,
+    NoMemory,
+    /// Every slot of the shared memory belongs to a thread.
+    TooManyThreads,
+    /// The code at the next address can be executed but not read.
+    Unreadable,
+    /// The engine has met something that it takes for impossible.
+    Defect,
+}
+
+impl Failure {
+    const fn code(self) -> u32 {
+        match self {
+            Self::NoRoom => wire::FAILURE_NO_ROOM,
+            Self::NoMemory => wire::FAILURE_NO_MEMORY,
+            Self::TooManyThreads => wire::FAILURE_TOO_MANY_THREADS,
+            Self::Unreadable => wire::FAILURE_UNREADABLE,
+            Self::Defect => wire::FAILURE_DEFECT,
+        }
+    }
+}
+
+/// Whether a test wants this failure to happen now.
+pub fn is_injected(control: &Control, failure: Failure) -> bool {
+    control.injected_failure.load(Ordering::Relaxed) == failure.code()
+        && control.injected_after.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1)).is_err()
+}
+
+/// Tells the recorder what has happened. What is told first counts.
+fn report(control: &Control, failure: Failure) {
+    let _ = control.failure.compare_exchange(0, failure.code(), Ordering::SeqCst, Ordering::SeqCst);
+    leave::request(control);
+}
+
+/// The thread, whose state is saved, cannot go on at `tcb.registers.rip`. Waits until the recorder takes it away from here. True if
+/// there is no recorder: then it is on its way to native code by itself. False: what has failed may be tried again.
+pub fn detach(tcb: &mut Tcb, failure: Failure) -> bool {
+    let control = tcb.control();
+    report(control, failure);
+    leave::park_if_wanted(tcb);
+    if !ring::is_wanted(control) || tcb.interrupted != 0 {
+        leave::leave(tcb);
+        return true;
+    }
+    false
+}
+
+/// The engine has panicked. If the application's state is saved, the thread waits for the recorder; otherwise nothing can be done.
+pub fn give_up() -> ! {
+    if !reclaim::has_saved_state() {
+        sys::abort();
+    }
+    // SAFETY: gs points at the thread's state, as it has a slot; what used it before does not go on.
+    let tcb = unsafe { Tcb::current() };
+    // SAFETY: what held the lock in this thread does not go on.
+    unsafe { crate::fragment::ENGINE.break_open() };
+    while !detach(tcb, Failure::Defect) {}
+    crate::dispatch::enter_native()
+}

@@ -1,0 +1,146 @@
+//! What is known of each path by its number.
+//!
+//! Numbers only grow, and a long recording uses up hundreds of millions of them, so the table is made of pages. A page goes
+//! when none of its paths can be executed any more.
+
+use alloc::vec::Vec;
+
+use crate::fragment::FragmentRef;
+
+const PAGE_PATHS: usize = 4096;
+
+#[derive(Clone, Copy, Default)]
+struct Entry {
+    /// The fragment's reference plus one; 0 for none.
+    fragment: u32,
+    /// Words of data behind the path's word.
+    data_words: u16,
+}
+
+struct Page {
+    entries: Vec<Entry>,
+    used: u32,
+}
+
+/// Fragments by the numbers of their paths.
+pub(crate) struct PathTable {
+    /// The first number.
+    base: u32,
+    pages: Vec<Option<Page>>,
+}
+
+impl PathTable {
+    pub const fn new() -> Self {
+        Self { base: 0, pages: Vec::new() }
+    }
+
+    /// Says with which number paths begin.
+    pub fn set_base(&mut self, base: u32) {
+        self.base = base;
+    }
+
+    fn place(&self, path: u32) -> Option<(usize, usize)> {
+        let index = path.checked_sub(self.base)? as usize;
+        Some((index / PAGE_PATHS, index % PAGE_PATHS))
+    }
+
+    fn entry(&self, path: u32) -> Option<Entry> {
+        let (page, at) = self.place(path)?;
+        let entry = *self.pages.get(page)?.as_ref()?.entries.get(at)?;
+        (entry.fragment != 0).then_some(entry)
+    }
+
+    /// The fragment that a path belongs to, if it has not been reclaimed.
+    pub fn fragment(&self, path: u32) -> Option<FragmentRef> {
+        Some(FragmentRef(self.entry(path)?.fragment - 1))
+    }
+
+    /// Words of data behind the word of a path.
+    pub fn data_words(&self, path: u32) -> Option<u16> {
+        Some(self.entry(path)?.data_words)
+    }
+
+    /// Makes room for so many paths from `first` on. False if there is no memory.
+    pub fn reserve(&mut self, first: u32, count: usize) -> bool {
+        let Some((page, at)) = self.place(first) else { return false };
+        let end = page + (at + count).div_ceil(PAGE_PATHS);
+        let missing = end.saturating_sub(self.pages.len());
+        if self.pages.try_reserve(missing).is_err() {
+            return false;
+        }
+        self.pages.extend((0..missing).map(|_| None));
+        self.pages[page..end]
+            .iter_mut()
+            .all(|page| page.is_some() || new_page().is_some_and(|new| page.replace(new).is_none()))
+    }
+
+    /// Notes a path, for which there is room.
+    pub fn insert(&mut self, path: u32, fragment: FragmentRef, data_words: u16) {
+        let Some((page, at)) = self.place(path) else { return };
+        let Some(Some(page)) = self.pages.get_mut(page) else { return };
+        page.used += u32::from(page.entries[at].fragment == 0);
+        page.entries[at] = Entry { fragment: fragment.0 + 1, data_words };
+    }
+
+    /// Forgets a path. Newer paths may still come into its page only if the page is the last one.
+    pub fn remove(&mut self, path: u32) {
+        let Some((index, at)) = self.place(path) else { return };
+        let is_last = index + 1 == self.pages.len();
+        let Some(slot) = self.pages.get_mut(index) else { return };
+        let Some(page) = slot else { return };
+        page.used -= u32::from(core::mem::take(&mut page.entries[at]).fragment != 0);
+        if page.used == 0 && !is_last {
+            *slot = None;
+        }
+    }
+
+    /// Bytes that the table takes.
+    #[cfg(test)]
+    pub fn bytes(&self) -> u64 {
+        let pages = self.pages.iter().flatten().count() * PAGE_PATHS * size_of::<Entry>();
+        (pages + self.pages.capacity() * size_of::<Option<Page>>()) as u64
+    }
+}
+
+fn new_page() -> Option<Page> {
+    let mut entries = Vec::new();
+    entries.try_reserve_exact(PAGE_PATHS).ok()?;
+    entries.resize(PAGE_PATHS, Entry::default());
+    Some(Page { entries, used: 0 })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_are_found_until_they_are_removed() {
+        let mut table = PathTable::new();
+        table.set_base(7);
+        assert!(table.fragment(6).is_none() && table.fragment(7).is_none() && !table.reserve(6, 1));
+        assert!(table.reserve(7, 3));
+        table.insert(7, FragmentRef(0), 5);
+        table.insert(8, FragmentRef(1), 0);
+        assert_eq!((table.fragment(7), table.data_words(7)), (Some(FragmentRef(0)), Some(5)));
+        assert_eq!((table.fragment(8), table.fragment(9)), (Some(FragmentRef(1)), None));
+        table.remove(7);
+        assert_eq!((table.fragment(7), table.data_words(7)), (None, None));
+    }
+
+    #[test]
+    fn memory_does_not_grow_with_the_numbers() {
+        let mut table = PathTable::new();
+        table.set_base(1);
+        let mut most = 0;
+        for path in 1..2_000_000u32 {
+            assert!(table.reserve(path, 1));
+            table.insert(path, FragmentRef(path), 1);
+            if let Some(old) = path.checked_sub(10_000).filter(|old| *old > 0) {
+                table.remove(old);
+            }
+            most = most.max(table.pages.iter().flatten().count());
+        }
+        assert!(most <= 5, "{most} pages");
+        assert_eq!(table.fragment(1_999_999), Some(FragmentRef(1_999_999)));
+    }
+}

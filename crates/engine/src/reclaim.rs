@@ -1,0 +1,253 @@
+//! Giving translated code back.
+//!
+//! Fragments die when their code changes and when a longer chain replaces them. Dead ones are given back together with the
+//! unit of the cache that they are in, once it holds little else, or when the cache has reached its limit: then the
+//! oldest unit goes, and what is needed of it is translated again.
+//!
+//! A unit is *retired* first: nothing leads to its fragments any more. A thread may still be in one of them. Each thread
+//! notes, whenever it enters the cache, in which *epoch* it does so, and an epoch ends whenever a unit is retired. When no
+//! thread is in the cache that has entered it in the unit's epoch or before, the unit is used again. A thread that stays in the
+//! cache for long is sent a signal that brings it to the dispatcher.
+
+use core::sync::atomic::{AtomicU64, Ordering};
+
+use wire::{Control, SLOT_COUNT};
+
+use crate::cache::{UNIT_BYTES, Use};
+use crate::failure::{self, Failure};
+use crate::fragment::Engine;
+use crate::signal::SIGTRAP;
+use crate::sys::{self, number};
+use crate::tcb::Tcb;
+
+/// In place of an epoch: the thread is not in the cache, and its state is saved.
+const OUTSIDE: u64 = u64::MAX;
+
+/// In which epoch each thread has entered the cache, by slot.
+static EPOCHS: [AtomicU64; SLOT_COUNT] = [const { AtomicU64::new(OUTSIDE) }; SLOT_COUNT];
+
+/// A unit with less than one live fragment in this many is given up.
+const SPARSE: usize = 8;
+/// Retired units that wait for threads before those are called.
+const WAITING_MAX: usize = 2;
+
+fn epoch(tcb: &Tcb) -> Option<&'static AtomicU64> {
+    EPOCHS.get(tcb.slot_index as usize)
+}
+
+/// The thread is in the engine, with its state saved: it is no longer in any fragment.
+pub fn leave_cache(tcb: &Tcb) {
+    if let Some(epoch) = epoch(tcb) {
+        epoch.store(OUTSIDE, Ordering::SeqCst);
+    }
+}
+
+/// Whether the calling thread is in the engine with its state saved.
+pub fn has_saved_state() -> bool {
+    // SAFETY: in an image that is injected, gs points at the thread's state.
+    let tcb = unsafe { Tcb::current() };
+    epoch(tcb).is_some_and(|epoch| epoch.load(Ordering::SeqCst) == OUTSIDE)
+}
+
+pub(crate) struct Reclaimer {
+    /// Changes whenever a unit is retired.
+    epoch: u64,
+    /// Bytes that the cache and its tables may take.
+    limit: u64,
+    /// Threads have been called in this epoch.
+    called: u64,
+}
+
+impl Reclaimer {
+    pub const fn new() -> Self {
+        Self { epoch: 0, limit: u64::MAX, called: 0 }
+    }
+
+    pub fn set_up(&mut self, control: &Control) {
+        match control.code_cache.load(Ordering::Relaxed) {
+            0 => {}
+            limit => self.limit = limit.max(wire::CODE_CACHE_MIN),
+        }
+    }
+}
+
+impl Engine {
+    /// The thread is about to enter a fragment that it has just looked up.
+    pub fn enter_cache(&self, tcb: &Tcb) {
+        if let Some(epoch) = epoch(tcb) {
+            epoch.store(self.reclaimer.epoch, Ordering::SeqCst);
+        }
+    }
+
+    /// A unit near `pc` with room for a fragment. `None` if there is none to be had.
+    pub(crate) fn unit_near(&mut self, pc: u64) -> Option<usize> {
+        if failure::is_injected(self.control(), Failure::NoRoom) {
+            return None;
+        }
+        self.cache.filling(pc).or_else(|| {
+            self.make_room();
+            self.cache.open(pc)
+        })
+    }
+
+    /// A unit is full: gives up what is hardly used, or too much.
+    fn make_room(&mut self) {
+        self.reclaim();
+        for unit in 0..self.cache.units.len() {
+            let is_sparse = |unit: &crate::cache::Unit| {
+                unit.state == Use::Full && unit.live as usize * SPARSE < unit.fragments.len()
+            };
+            if is_sparse(&self.cache.units[unit]) {
+                self.retire(unit);
+            }
+        }
+        while self.bytes_in_use() + UNIT_BYTES > self.reclaimer.limit {
+            let units = self.cache.units.iter().enumerate();
+            let Some((oldest, _)) =
+                units.filter(|(_, unit)| unit.state == Use::Full).min_by_key(|(_, unit)| unit.opened)
+            else {
+                break;
+            };
+            self.retire(oldest);
+        }
+        self.reclaim();
+        self.call_threads();
+    }
+
+    /// Bytes that the cache and its tables take, without what is about to be given back.
+    fn bytes_in_use(&self) -> u64 {
+        let is_used = |state: Use| matches!(state, Use::Filling | Use::Full);
+        self.cache.units.iter().filter(|unit| is_used(unit.state)).map(crate::cache::Unit::bytes).sum()
+    }
+
+    fn retire(&mut self, unit: usize) {
+        self.drop_unit(unit);
+        self.cache.units[unit].state = Use::Retired(self.reclaimer.epoch);
+        self.reclaimer.epoch += 1;
+    }
+
+    /// Makes the retired units free that no thread is in.
+    fn reclaim(&mut self) {
+        let retired = |state: Use| if let Use::Retired(epoch) = state { Some(epoch) } else { None };
+        if !self.cache.units.iter().any(|unit| retired(unit.state).is_some()) {
+            return;
+        }
+        let oldest = EPOCHS.iter().map(|epoch| epoch.load(Ordering::SeqCst)).min().unwrap_or(OUTSIDE);
+        for unit in 0..self.cache.units.len() {
+            if retired(self.cache.units[unit].state).is_some_and(|epoch| epoch < oldest) {
+                self.clear_unit(unit);
+            }
+        }
+    }
+
+    /// Calls the threads that stay in the cache while units wait for them. Each comes to the dispatcher as if it was to be detached.
+    fn call_threads(&mut self) {
+        let waiting = self.cache.units.iter().filter(|unit| matches!(unit.state, Use::Retired(_))).count();
+        if waiting < WAITING_MAX || self.reclaimer.called == self.reclaimer.epoch {
+            return;
+        }
+        self.reclaimer.called = self.reclaimer.epoch;
+        let control = self.control();
+        for (epoch, slot) in EPOCHS.iter().zip(&control.slots) {
+            let tid = slot.os_tid.load(Ordering::Relaxed);
+            if epoch.load(Ordering::Relaxed) < self.reclaimer.epoch && tid != 0 {
+                call(tid);
+            }
+        }
+    }
+}
+
+/// Sends a thread the signal that brings it to the dispatcher.
+fn call(tid: u32) {
+    const SI_QUEUE: u64 = 0xffff_ffff;
+    let info: crate::signal::Info =
+        core::array::from_fn(|at| [SIGTRAP as u64, SI_QUEUE, 0, wire::LEAVE_REQUEST].get(at).copied().unwrap_or(0));
+    // SAFETY: no arguments; then the kernel reads the information.
+    unsafe {
+        let pid = sys::call(number::GETPID, [0; 6]) as u64;
+        sys::call(number::RT_TGSIGQUEUEINFO, [pid, u64::from(tid), SIGTRAP as u64, info.as_ptr() as u64, 0, 0]);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fragment::tests::{engine, page};
+
+    /// EPOCHS belongs to the whole process: tests that use it take turns.
+    static TURN: std::sync::Mutex<()> = std::sync::Mutex::new(());
+    /// No other test uses this slot.
+    const SLOT: usize = 4000;
+
+    /// Jumps to themselves, one every 16 bytes.
+    fn code() -> u64 {
+        let pieces: Vec<(usize, &[u8])> = (0..256).map(|index| (index * 16, [0xeb, 0xfe].as_slice())).collect();
+        page(&pieces)
+    }
+
+    /// Translates and drops until so many units have been filled.
+    fn churn(engine: &mut Engine, code: u64, units: u64) {
+        let opened = |engine: &Engine| engine.cache.units.iter().map(|unit| unit.opened).max().unwrap_or(0);
+        let end = opened(engine) + units;
+        let mut index = 0;
+        while opened(engine) < end {
+            let at = engine.find(code + index % 256 * 16, true).unwrap();
+            let path = engine.fragment(at).first_path;
+            // The recorder would take these.
+            let head = engine.control().code_head.load(Ordering::SeqCst);
+            engine.control().code_tail.store(head, Ordering::SeqCst);
+            engine.drop_path(path);
+            index += 1;
+        }
+    }
+
+    fn in_use(engine: &Engine) -> usize {
+        engine.cache.units.iter().filter(|unit| unit.state != Use::Free).count()
+    }
+
+    #[test]
+    fn what_is_dropped_is_used_again() {
+        let _turn = TURN.lock().unwrap();
+        let (mut engine, code) = (engine(), code());
+        churn(&mut engine, code, 20);
+        assert!(in_use(&engine) <= 2, "{} units", in_use(&engine));
+        let paths = engine.paths.bytes();
+        churn(&mut engine, code, 20);
+        assert!(engine.paths.bytes() < paths + (64 << 10), "tables of paths do not grow");
+    }
+
+    #[test]
+    fn a_unit_waits_for_the_threads_that_may_be_in_it() {
+        let _turn = TURN.lock().unwrap();
+        let (mut engine, code) = (engine(), code());
+        EPOCHS[SLOT].store(engine.reclaimer.epoch, Ordering::SeqCst);
+        churn(&mut engine, code, 6);
+        assert!(in_use(&engine) >= 6, "a thread that entered at the beginning may be in any of them");
+        EPOCHS[SLOT].store(engine.reclaimer.epoch, Ordering::SeqCst);
+        churn(&mut engine, code, 1);
+        assert!(in_use(&engine) <= 3, "{} units", in_use(&engine));
+        EPOCHS[SLOT].store(OUTSIDE, Ordering::SeqCst);
+    }
+
+    #[test]
+    fn the_limit_is_kept() {
+        let _turn = TURN.lock().unwrap();
+        let mut engine = engine();
+        engine.reclaimer.limit = wire::CODE_CACHE_MIN;
+        let pages: Vec<u64> = (0..1500).map(|_| code()).collect();
+        let addresses = pages.iter().flat_map(|page| (0..256).map(move |index| page + index * 16));
+        let mut most = 0;
+        for address in addresses.clone() {
+            engine.find(address, true).unwrap();
+            let head = engine.control().code_head.load(Ordering::SeqCst);
+            engine.control().code_tail.store(head, Ordering::SeqCst);
+            most = most.max(engine.bytes_in_use());
+        }
+        assert!(most <= wire::CODE_CACHE_MIN + UNIT_BYTES, "{most} bytes");
+        assert!(engine.reclaimer.epoch > 0, "something had to go");
+        let first = addresses.clone().next().unwrap();
+        let paths = engine.control().next_path.load(Ordering::Relaxed);
+        engine.find(first, true).unwrap();
+        assert!(engine.control().next_path.load(Ordering::Relaxed) > paths, "it is translated again");
+    }
+}
