@@ -11,7 +11,7 @@ use core::sync::atomic::{AtomicU64, Ordering};
 use crate::failure::{self, Failure};
 use crate::fragment::{ENGINE, Engine, FragmentRef, NoFragment};
 use crate::tcb::Tcb;
-use crate::translate::ExitKind;
+use crate::translate::{ENTRY_CHANGED, ExitKind};
 use crate::{emulate, leave, maps, memory, reclaim, ring, select, signal, skip, syscall};
 
 const REGISTERS: usize = offset_of!(Tcb, registers);
@@ -310,6 +310,9 @@ unsafe extern "C" fn trackway_enter_native() {
 /// The exit of a fragment with this path was taken.
 extern "C" fn on_exit(tcb: &mut Tcb, path: u64) {
     let path = path as u32;
+    if path & ENTRY_CHANGED != 0 {
+        return on_changed(tcb, path & !ENTRY_CHANGED);
+    }
     let mut engine = ENGINE.lock();
     // It cannot have been reclaimed: until now, the thread was in the fragment.
     let Some(exit) = engine.exit(path) else { panic!("path {path} is unknown") };
@@ -324,11 +327,6 @@ extern "C" fn on_exit(tcb: &mut Tcb, path: u64) {
         ExitKind::Emulated => {
             drop(engine);
             emulate::run(tcb, path);
-            resume(tcb);
-        }
-        ExitKind::Changed => {
-            engine.changed(path);
-            drop(engine);
             resume(tcb);
         }
         ExitKind::Direct | ExitKind::Indirect => {
@@ -349,6 +347,18 @@ extern "C" fn on_exit(tcb: &mut Tcb, path: u64) {
             leave_if_wanted(tcb);
         }
     }
+}
+
+/// The code of the fragment with this first path has changed; the thread stands at its entry.
+fn on_changed(tcb: &mut Tcb, first_path: u32) {
+    let mut engine = ENGINE.lock();
+    // It cannot have been reclaimed, as above.
+    let Some(at) = engine.paths.fragment(first_path) else { panic!("path {first_path} is unknown") };
+    tcb.registers.rip = engine.fragment(at).address;
+    reclaim::leave_cache(tcb);
+    engine.drop_fragment(at);
+    drop(engine);
+    resume(tcb);
 }
 
 /// An indirect jump, call or return went to a target that the table does not lead to.

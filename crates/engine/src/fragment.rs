@@ -854,11 +854,6 @@ impl Engine {
         self.cache.units[unit].clear();
     }
 
-    /// A fragment has found that its code has changed; `path` is that of the exit that says so.
-    pub fn changed(&mut self, path: u32) {
-        self.drop_path(path);
-    }
-
     /// From now on there is more than one thread: locked instructions are followed by the time.
     pub fn order_threads(&mut self) {
         self.ordered = true;

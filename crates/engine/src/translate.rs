@@ -106,9 +106,11 @@ pub enum ExitKind {
     Syscall,
     /// The engine executes the instruction at `target` and records its path.
     Emulated,
-    /// The code at `target`, where the fragment begins, is not what it was made from.
-    Changed,
 }
+
+/// In place of an exit's number, together with the fragment's first path: the code at the fragment's entry is not what it was
+/// made from, and nothing has been executed.
+pub const ENTRY_CHANGED: u32 = wire::word::EVENT;
 
 /// A way out of a chain. Its path is the number of the fragment's first one plus its index.
 #[derive(Clone, Copy, Debug)]
@@ -743,7 +745,6 @@ impl Translator<'_, '_> {
     }
 
     fn finish(&mut self) {
-        let all = self.data.length as u32;
         for side_exit in core::mem::take(&mut self.side_exits) {
             self.dirty();
             self.out.land(side_exit.site);
@@ -751,7 +752,7 @@ impl Translator<'_, '_> {
             self.data.length = side_exit.data;
             match side_exit.target {
                 SideTarget::Direct { target, leave } => self.leave_after(side_exit.blocks, target, leave),
-                SideTarget::Changed { target, leave } => self.leave_changed(side_exit.blocks, target, leave, all),
+                SideTarget::Changed { target, leave } => self.leave_changed(side_exit.blocks, target, leave),
                 SideTarget::Indirect(expected) => {
                     self.want_cursor();
                     self.out.load_constant(2, expected);

@@ -6,7 +6,7 @@ use iced_x86::{Instruction, InstructionInfoFactory, OpAccess};
 use isa::Transfer;
 use wire::code::{LEAVE_DIRECT, LEAVE_INDIRECT, LEAVE_NOT_TAKEN, LEAVE_TAKEN};
 
-use super::{BLOCK_INSTRUCTIONS_MAX, ChainBlock, ExitKind, NewExit, SideExit, SideTarget, State, Translator};
+use super::{BLOCK_INSTRUCTIONS_MAX, ChainBlock, ENTRY_CHANGED, SideExit, SideTarget, State, Translator};
 
 const RCX: u8 = 1;
 const RDX: u8 = 2;
@@ -102,17 +102,14 @@ impl Translator<'_, '_> {
         }
     }
 
-    /// The code has changed before the block at `target`, `blocks` blocks into the chain, which has `data` bytes of data.
-    pub(super) fn leave_changed(&mut self, blocks: u16, target: u64, leave: u32, data: u32) {
+    /// The code has changed before the block at `target`, `blocks` blocks into the chain.
+    pub(super) fn leave_changed(&mut self, blocks: u16, target: u64, leave: u32) {
         self.out.reload_scratch();
         if blocks > 0 {
             return self.leave_after(blocks, target, leave);
         }
-        // Nothing has been executed, so nothing is recorded; the path is never taken.
-        let number = self.surroundings.first_path + self.result.exits.len() as u32;
-        let kind = ExitKind::Changed;
-        self.result.exits.push(NewExit { kind, target, site: 0, blocks: 1, leave: LEAVE_DIRECT, data });
-        self.out.leave(number);
+        // Nothing has been executed, so there is no path.
+        self.out.leave(self.surroundings.first_path | ENTRY_CHANGED);
     }
 }
 
