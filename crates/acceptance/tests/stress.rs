@@ -39,6 +39,21 @@ fn sixty_four_threads_again_and_again() {
     }
 }
 
+/// Each thread has a slot of the shared memory, which the recorder has to give back in time.
+#[test]
+fn thousands_of_short_threads() {
+    let directory = tempfile::tempdir().unwrap();
+    let text = include_str!("../programs/brood.c");
+    let executable = compile(directory.path(), "brood.c", text, &["gcc", "-O1", "-pthread"]);
+    let count = u64::from(rounds(1000));
+    let stdout = format!("{count} threads, sum {}\n", count * (count - 1) / 2);
+    for call in Call::new(&executable).arg(count.to_string()).in_every_mode() {
+        let recorded = call.recorded();
+        assert_eq!(recorded.finished.stdout_text(), stdout, "{}", recorded.finished.stderr_text());
+        assert_eq!(recorded.trace.threads().len() as u64, count + 1);
+    }
+}
+
 /// Threads compute while a timer of the process and the main thread shower them with signals; handlers nest, run on
 /// alternate stacks, and touch what the interrupted code computes with.
 #[test]

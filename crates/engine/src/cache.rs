@@ -14,6 +14,7 @@ use crate::{own, sys};
 const REGION_BYTES: u64 = 64 << 20;
 /// One huge page: translated code is large and jumps about, and huge pages spare the instruction TLB.
 pub const UNIT_BYTES: u64 = 2 << 20;
+const REGION_UNITS: usize = (REGION_BYTES / UNIT_BYTES) as usize;
 /// How far application code may be from a region: two gigabytes less room for the region and for a module's data.
 const REACH: u64 = (2 << 30) - (256 << 20);
 /// A unit with less room than this is full: half of it for the code of a fragment, half for its stubs.
@@ -105,18 +106,22 @@ impl Unit {
 
 #[derive(Default)]
 pub struct Cache {
+    /// The units of one region after those of the other.
     pub units: Vec<Unit>,
+    /// The units that are being filled: one for each neighbourhood.
+    filling: Vec<usize>,
     opened: u64,
 }
 
 impl Cache {
     pub const fn new() -> Self {
-        Self { units: Vec::new(), opened: 0 }
+        Self { units: Vec::new(), filling: Vec::new(), opened: 0 }
     }
 
     /// Index of a unit with room, near `pc`, that is being filled.
     pub fn filling(&self, pc: u64) -> Option<usize> {
-        self.units.iter().rposition(|unit| unit.state == Use::Filling && unit.reaches(pc) && unit.has_room())
+        let fits = |index: &&usize| self.units[**index].reaches(pc) && self.units[**index].has_room();
+        self.filling.iter().rfind(fits).copied()
     }
 
     /// Opens a free unit near `pc`, in a new region if need be. What was filled before is full. `None` if there is no room.
@@ -126,11 +131,16 @@ impl Cache {
             Some(index) => index,
             None => self.add_region(pc).then(|| free(&self.units))??,
         };
-        for unit in &mut self.units {
-            if unit.state == Use::Filling && !unit.has_room() {
-                unit.state = Use::Full;
+        self.filling.try_reserve(1).ok()?;
+        let units = &mut self.units;
+        self.filling.retain(|&full| {
+            let has_room = units[full].has_room();
+            if !has_room {
+                units[full].state = Use::Full;
             }
-        }
+            has_room
+        });
+        self.filling.push(index);
         self.opened += 1;
         (self.units[index].state, self.units[index].opened) = (Use::Filling, self.opened);
         Some(index)
@@ -138,8 +148,7 @@ impl Cache {
 
     fn add_region(&mut self, pc: u64) -> bool {
         const STEP: i64 = 256 << 20;
-        let unit_count = (REGION_BYTES / UNIT_BYTES) as usize;
-        if self.units.try_reserve(unit_count).is_err() {
+        if self.units.try_reserve(REGION_UNITS).is_err() {
             return false;
         }
         // Below first: the heap of an executable grows upwards, libraries are mapped downwards, far from either.
@@ -162,7 +171,7 @@ impl Cache {
             }
             sys::prefer_huge_pages(address, REGION_BYTES);
             own::add(address, REGION_BYTES);
-            self.units.extend((0..unit_count as u64).map(|index| Unit::new(address + index * UNIT_BYTES)));
+            self.units.extend((0..REGION_UNITS as u64).map(|index| Unit::new(address + index * UNIT_BYTES)));
             return true;
         }
         false
@@ -170,6 +179,9 @@ impl Cache {
 
     /// The index of the unit that `address` is in.
     pub fn unit_of(&self, address: u64) -> Option<usize> {
-        self.units.iter().position(|unit| (unit.start..unit.end).contains(&address))
+        let offset =
+            |region: &[Unit]| address.checked_sub(region.first()?.start).filter(|offset| *offset < REGION_BYTES);
+        let mut regions = self.units.chunks(REGION_UNITS).enumerate();
+        regions.find_map(|(index, region)| Some(index * REGION_UNITS + (offset(region)? / UNIT_BYTES) as usize))
     }
 }

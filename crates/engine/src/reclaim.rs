@@ -38,7 +38,7 @@ fn epoch(tcb: &Tcb) -> Option<&'static AtomicU64> {
 /// The thread is in the engine, with its state saved: it is no longer in any fragment.
 pub fn leave_cache(tcb: &Tcb) {
     if let Some(epoch) = epoch(tcb) {
-        epoch.store(OUTSIDE, Ordering::SeqCst);
+        epoch.store(OUTSIDE, Ordering::Release);
     }
 }
 
@@ -72,10 +72,10 @@ impl Reclaimer {
 }
 
 impl Engine {
-    /// The thread is about to enter a fragment that it has just looked up.
+    /// The thread is about to enter a fragment that it has just looked up. Under the lock, as is everything that reads epochs.
     pub fn enter_cache(&self, tcb: &Tcb) {
         if let Some(epoch) = epoch(tcb) {
-            epoch.store(self.reclaimer.epoch, Ordering::SeqCst);
+            epoch.store(self.reclaimer.epoch, Ordering::Relaxed);
         }
     }
 
