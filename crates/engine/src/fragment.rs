@@ -649,7 +649,8 @@ impl Engine {
         }
         let offset = (address - fragment.body) as u16;
         let marks = &unit.marks[fragment.marks as usize..][..usize::from(fragment.mark_count)];
-        let after = marks.partition_point(|mark| mark.cache <= offset);
+        // The entry is a safe point, whatever begins there. A loop of engine code alone has no other.
+        let after = if offset == 0 { 1 } else { marks.partition_point(|mark| mark.cache <= offset) };
         let Some(mark) = after.checked_sub(1).and_then(|at| marks.get(at)) else { return Some(dirty) };
         let part = unit.parts[fragment.blocks as usize + usize::from(mark.block)];
         Some(Place {
@@ -1079,6 +1080,19 @@ pub(crate) mod tests {
         assert!(seen.is_sorted() && seen.contains(&code) && seen.contains(&(code + 3)));
         let unit = engine.cache.unit_of(fragment.body).unwrap();
         assert_eq!(engine.place(engine.cache.units[unit].stubs_next).unwrap().state, State::Dirty);
+    }
+
+    /// A jump to itself consists of the engine's own code: only at its entry a signal can be delivered.
+    #[test]
+    fn the_entry_of_a_fragment_is_a_safe_point() {
+        let mut engine = engine();
+        for data in [wire::DATA_NONE, wire::DATA_ADDRESSES, wire::DATA_VALUES] {
+            engine.control().data.store(data, Ordering::Relaxed);
+            let code = page(&[(0, &JUMP_TO_ITSELF)]);
+            let at = engine.find(code, false).unwrap();
+            let place = engine.place(engine.fragment(at).body).unwrap();
+            assert_eq!((place.pc, place.state), (code, State::Cursor));
+        }
     }
 
     #[test]
