@@ -187,9 +187,8 @@ pub fn forget_exec(tcb: &Tcb) {
 
 /// What the recorder makes the new image do.
 fn injection() -> [Question; 8] {
-    const AT_FDCWD: u64 = -100i64 as u64;
+    const MFD_CLOEXEC: u64 = 1;
     const PLACE: u64 = 0x6000_0000;
-    const OPEN_FLAGS: u64 = 0o2_000_002; // O_RDWR | O_CLOEXEC
     const OWN_FLAGS: u64 = sys::MAP_PRIVATE | sys::MAP_ANONYMOUS | sys::MAP_NORESERVE | sys::MAP_FIXED_NOREPLACE;
     const SHARED_FLAGS: u64 = 1 | sys::MAP_NORESERVE | sys::MAP_FIXED_NOREPLACE;
     let [readable, writable, executable] = [sys::PROT_READ, sys::PROT_WRITE, sys::PROT_EXEC];
@@ -204,7 +203,7 @@ fn injection() -> [Question; 8] {
         question(number::MMAP, [PLACE, length, readable | writable, OWN_FLAGS, u64::MAX, 0]),
         question(number::MPROTECT, [PLACE, length, readable | executable, 0, 0, 0]),
         question(number::MPROTECT, [PLACE, length, 0, 0, 0, 0]),
-        question(number::OPENAT, [AT_FDCWD, PLACE, OPEN_FLAGS, 0, 0, 0]),
+        question(number::MEMFD_CREATE, [PLACE, MFD_CLOEXEC, 0, 0, 0, 0]),
         question(number::MMAP, [PLACE, length, readable | writable, SHARED_FLAGS, 3, 0]),
         question(number::CLOSE, [3, 0, 0, 0, 0, 0]),
         question(number::MADVISE, [PLACE, length, 10, 0, 0, 0]),
@@ -352,7 +351,7 @@ mod tests {
     fn what_the_recorder_needs_is_known() {
         let allowed = |filter: &[Instruction]| injection().iter().all(|question| is_allowed(filter, question));
         assert!(allowed(&forbids(number::EXECVE)));
-        for call in [number::MMAP, number::MPROTECT, number::OPENAT, number::MADVISE, number::CLOSE] {
+        for call in [number::MMAP, number::MPROTECT, number::MEMFD_CREATE, number::MADVISE, number::CLOSE] {
             assert!(!allowed(&forbids(call)));
         }
         assert!(!allowed(&[instruction(RETURN_CONSTANT, 0, 0, 0)]));

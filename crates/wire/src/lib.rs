@@ -76,7 +76,7 @@ pub struct Control {
     pub next_thread: AtomicU32,
     /// Where a thread that is about to exec and the recorder meet, a futex: one of the `EXEC_*` values.
     pub exec_state: AtomicU32,
-    /// The thread that wants to exec.
+    /// The thread that wants to exec, as it sees its own number.
     pub exec_tid: AtomicU32,
     /// Which image of the process this is: 0 after launch, plus one with every exec. Set by the recorder.
     pub image: AtomicU32,
@@ -131,7 +131,7 @@ pub struct Control {
 pub struct Child {
     /// One of the `CHILD_*`, a futex on which the process waits.
     pub state: AtomicU32,
-    /// Its number, as it sees it.
+    /// Its number, as it sees it; in a process namespace of its own it has another one outside.
     pub process: AtomicU32,
     /// When it was made.
     pub tsc: AtomicU64,
@@ -343,7 +343,7 @@ pub struct Init {
     /// The application's state; its next instruction is `registers.rip`.
     pub registers: Registers,
     pub os_tid: u32,
-    /// The target's process number.
+    /// The target's process number, as it sees it.
     pub pid: u32,
     /// From the auxiliary vector: smallest stack a signal frame fits on (AT_MINSIGSTKSZ), or 0.
     pub min_signal_stack: u64,
@@ -361,11 +361,26 @@ pub struct Init {
     pub rseq: Rseq,
     /// The state that the engine has made for this thread. Set by the engine before [`STAGE_STARTED`].
     pub state: u64,
+    /// The address of the process's [`CodeMapping`]s: it may not be able to find them out itself, if it cannot see /proc.
+    pub mappings: u64,
+    pub mapping_count: u32,
     pub mxcsr: u32,
-    pub padding: u32,
     /// With [`FLAG_ATTACHED`]: the low halves of the vector registers.
     pub vectors: [[u64; 2]; 16],
 }
+
+/// Memory that is executable and, in addition, writable or shared.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CodeMapping {
+    pub start: u64,
+    pub end: u64,
+    /// Some of the `MAPPING_*`.
+    pub flags: u64,
+}
+
+pub const MAPPING_WRITABLE: u64 = 1;
+pub const MAPPING_SHARED: u64 = 2;
 
 /// The kernel lets user code write gs base (`AT_HWCAP2` bit 1).
 pub const FLAG_FSGSBASE: u32 = 1;
