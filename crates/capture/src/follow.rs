@@ -19,7 +19,7 @@ use crate::host::{self, Calibration};
 use crate::inject::Placed;
 use crate::ptrace::{self, Stop, Tracee};
 use crate::session::{self, End, Limits, StartError, Terms};
-use crate::shared::{self, SHARED_NAME, Shared};
+use crate::shared::{self, SEGMENT_NAME, SHARED_NAME, Shared};
 use crate::{Options, maps, task};
 
 /// Between two looks at a process that has not executed another program yet.
@@ -97,7 +97,8 @@ impl Newborn {
 fn find(shared: &Shared, number: u32, parent: i32) -> Option<i32> {
     let has_memory = |process| {
         let mappings = maps::of_process(process).unwrap_or_default();
-        mappings.iter().any(|mapping| mapping.path.contains(SHARED_NAME) && mapping.inode == shared.inode())
+        let is_ours = |path: &str| path.contains(SHARED_NAME) || path.starts_with(SEGMENT_NAME);
+        mappings.iter().any(|mapping| is_ours(&mapping.path) && mapping.inode == shared.inode())
     };
     let is_it = |&process: &i32| process != parent && task::own_number(process) == number && has_memory(process);
     Some(number.cast_signed()).filter(is_it).or_else(|| task::processes().find(is_it))
@@ -244,8 +245,8 @@ impl Family {
         written.map_err(|error| format!("the recording is incomplete: {error}"))
     }
 
-    /// Lets a process that shares its parent's memory go on until it has executed another program. `None` if it ends instead, or if that
-    /// would take its privileges away, or if nobody wants to know any more.
+    /// Lets a process that shares its parent's memory go on until it has executed another program. `None` if it ends instead, or if
+    /// nobody wants to know any more; an error if that would take its privileges away.
     fn await_exec(&self, newborn: &Newborn) -> Result<Option<Tracee>, String> {
         let tracee = Tracee::seize(newborn.process).map_err(|error| error.to_string())?;
         // An ordinary user's ptrace takes the privileges of set-uid programs away: those have to be let go in time.
@@ -265,7 +266,10 @@ impl Family {
                 Ok(Some(Stop::Signal(signal))) => go_on(signal),
                 Ok(Some(Stop::Group(_))) => drop(tracee.listen()),
                 Ok(Some(Stop::Syscall)) => match exec::intent(tracee, newborn.process) {
-                    Intent::PrivilegedExec(_) => return Ok(let_go(tracee, 0)),
+                    Intent::PrivilegedExec(path) => {
+                        let_go(tracee, 0);
+                        return Err(format!("{} runs with other privileges than yours", path.display()));
+                    }
                     Intent::SomethingElse | Intent::Exec => go_on(0),
                 },
                 Ok(Some(Stop::Other)) => go_on(0),

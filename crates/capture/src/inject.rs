@@ -28,6 +28,9 @@ const STACK_BYTES: u64 = 256 << 10;
 const ENGINE_PLACES: Range<u64> = 0x6000_0000..0x7000_0000;
 /// Where it goes if there is no room: anywhere between the smallest and the largest address that will do.
 const ENGINE_OTHER_PLACES: Range<u64> = 0x1000_0000..0x7fff_0000;
+/// Where it goes if there is no room below 2 GiB at all (Chromium keeps 4 GiB free of everything): then translated code takes a
+/// longer way to the table. Just below the shared memory, for the same reasons.
+const ENGINE_HIGH_PLACES: Range<u64> = 0x5500_0000_0000..0x5510_0000_0000;
 const ENGINE_STEP: u64 = 16 << 20;
 
 /// Where the shared memory goes: just below the lowest address of a position-independent program. Sanitizers count this
@@ -45,7 +48,7 @@ pub enum InjectError {
     Gone(Exit),
     #[error("the program is not 64-bit code")]
     Not64Bit,
-    #[error("there is no free address space below 2 GiB")]
+    #[error("there is no free address space for the engine")]
     NoRoom,
     #[error("{what} failed: {}", reason(error))]
     System { what: &'static str, error: io::Error },
@@ -181,7 +184,7 @@ pub fn prepare(
     let mut layout = Layout::new(base, image, threads, unsteady.len());
     let filled = fill(remote, image, &layout)
         .and_then(|()| remote.tracee.write(layout.mappings, bytes_of(&unsteady)).context("writing to the target"))
-        .and_then(|()| map_shared(remote, layout.init, shared, mappings));
+        .and_then(|()| map_shared(remote, layout.init, shared, mappings, wanted.is_some()));
     match filled {
         Ok(address) => layout.shared = address,
         Err(error) => {
@@ -193,10 +196,11 @@ pub fn prepare(
 }
 
 fn map_engine(remote: &mut Remote, length: u64, mappings: &[Mapping], wanted: Option<u64>) -> Result<u64> {
-    let places = starts(&ENGINE_PLACES, ENGINE_STEP).chain(starts(&ENGINE_OTHER_PLACES, ENGINE_STEP));
-    for start in places.filter(|start| wanted.is_none_or(|wanted| *start == wanted)) {
+    let places = [ENGINE_PLACES, ENGINE_OTHER_PLACES, ENGINE_HIGH_PLACES];
+    let places = places.iter().flat_map(|places| starts(places, ENGINE_STEP).map(move |start| (start, places.end)));
+    for (start, limit) in places.filter(|&(start, _)| wanted.is_none_or(|wanted| start == wanted)) {
         let range = start..start + length;
-        if range.end > ENGINE_OTHER_PLACES.end || !maps::is_free(mappings, &range) {
+        if range.end > limit.max(ENGINE_OTHER_PLACES.end) || !maps::is_free(mappings, &range) {
             continue;
         }
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED_NOREPLACE;
@@ -228,15 +232,21 @@ fn protection(segment: &Segment) -> i32 {
         | flag(segment.executable, libc::PROT_EXEC)
 }
 
-/// Has the target make the shared memory, and maps it there and here; `scratch` is writable memory for its name. No descriptor
-/// stays in the target.
-fn map_shared(remote: &mut Remote, scratch: u64, shared: &Shared, mappings: &[Mapping]) -> Result<u64> {
-    remote.tracee.write(scratch, FILE_NAME).context("writing to the target")?;
-    let file = make_shared_file(remote, scratch)?;
-    let adopted = open_file(remote.tracee, file).and_then(|file| shared.adopt(file));
-    let address = adopted.context("sharing memory").and_then(|()| map_shared_file(remote, file, mappings));
-    remote.call("close", libc::SYS_close, [file, 0, 0, 0, 0, 0])?;
-    let address = address?;
+/// Maps the shared memory in the target; `scratch` is writable memory for its name.
+fn map_shared(
+    remote: &mut Remote,
+    scratch: u64,
+    shared: &Shared,
+    mappings: &[Mapping],
+    is_filtered: bool,
+) -> Result<u64> {
+    let address = match share_file(remote, scratch, shared, mappings) {
+        // `ulimit -f` is the recorder's, and it may not lift it. Filters were not asked whether they allow the other way.
+        Err(InjectError::System { error, .. }) if error.raw_os_error() == Some(libc::EFBIG) && !is_filtered => {
+            share_segment(remote, shared, mappings)?
+        }
+        result => result?,
+    };
     // A child of the target must not write to its parent's rings; it gets none. A core dump has better things to hold.
     // If it is to be followed, it has to be able to say that it is there.
     let is_followed = shared.control().follow.load(Ordering::SeqCst) != 0;
@@ -246,6 +256,29 @@ fn map_shared(remote: &mut Remote, scratch: u64, shared: &Shared, mappings: &[Ma
         remote.call("madvise", libc::SYS_madvise, arguments)?;
     }
     Ok(address)
+}
+
+/// Has the target make the shared memory, and maps it there and here. No descriptor stays in the target.
+fn share_file(remote: &mut Remote, scratch: u64, shared: &Shared, mappings: &[Mapping]) -> Result<u64> {
+    remote.tracee.write(scratch, FILE_NAME).context("writing to the target")?;
+    let file = make_shared_file(remote, scratch)?;
+    let adopted = open_file(remote.tracee, file).and_then(|file| shared.adopt(file));
+    let address = adopted.context("sharing memory").and_then(|()| map_shared_file(remote, file, mappings));
+    remote.call("close", libc::SYS_close, [file, 0, 0, 0, 0, 0])?;
+    address
+}
+
+/// Makes the shared memory here, and has the target attach it.
+fn share_segment(remote: &mut Remote, shared: &Shared, mappings: &[Mapping]) -> Result<u64> {
+    let segment = shared.adopt_segment().context("sharing memory")?;
+    let address = shared_place(mappings).unwrap_or(0);
+    remote.call("attaching the shared memory", libc::SYS_shmat, [segment.id as u64, address, 0, 0, 0, 0])
+}
+
+/// Where there is room for the shared memory.
+fn shared_place(mappings: &[Mapping]) -> Option<u64> {
+    let length = wire::SHARED_BYTES as u64;
+    starts(&SHARED_PLACES, SHARED_STEP).find(|&start| maps::is_free(mappings, &(start..start + length)))
 }
 
 fn make_shared_file(remote: &mut Remote, name: u64) -> Result<u64> {
@@ -271,8 +304,7 @@ fn map_shared_file(remote: &mut Remote, file: u64, mappings: &[Mapping]) -> Resu
     let length = wire::SHARED_BYTES as u64;
     let flags = libc::MAP_SHARED | libc::MAP_NORESERVE;
     let protection = (libc::PROT_READ | libc::PROT_WRITE) as u64;
-    let place = starts(&SHARED_PLACES, SHARED_STEP).find(|&start| maps::is_free(mappings, &(start..start + length)));
-    if let Some(start) = place {
+    if let Some(start) = shared_place(mappings) {
         let flags = (flags | libc::MAP_FIXED_NOREPLACE) as u64;
         if let Ok(address) = remote.call("mmap", libc::SYS_mmap, [start, length, protection, flags, file, 0]) {
             return Ok(address);

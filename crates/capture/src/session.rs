@@ -589,7 +589,7 @@ impl<S: Sink> Session<'_, S> {
         control.next_thread.fetch_max(FIRST_THREAD + 1, Ordering::SeqCst);
         self.announce();
         let is_filtered = control.notices.load(Ordering::SeqCst) & wire::NOTICE_FILTERED != 0;
-        let base = is_filtered.then(|| u64::from(control.engine_start.load(Ordering::SeqCst)));
+        let base = is_filtered.then(|| control.engine_start.load(Ordering::SeqCst));
         let placement = Placement { thread: FIRST_THREAD, slot: FIRST_SLOT, process: self.process, base };
         let placed = inject::inject(tracee, self.image, self.shared, placement)
             .inspect_err(|_| slot.state.store(SLOT_FREE, Ordering::SeqCst))?;

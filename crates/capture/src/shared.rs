@@ -26,6 +26,8 @@ const SLOTS_KEPT: usize = 64;
 /// What the target calls the memory when it makes it, and the name of the memory in `/proc/PID/maps`.
 pub const FILE_NAME: &[u8] = b"trackway\0";
 pub const SHARED_NAME: &str = "memfd:trackway";
+/// How the name of a System V segment begins there.
+pub const SEGMENT_NAME: &str = "/SYSV";
 
 /// Bytes that mean something before there is a target: everything but the rings.
 const FRONT_BYTES: usize = wire::CODE_RING_OFFSET;
@@ -78,6 +80,34 @@ impl Drop for Memory {
     }
 }
 
+/// A System V segment. It vanishes when this is dropped and nobody has it attached any more.
+pub struct SystemSegment {
+    pub id: i32,
+}
+
+impl SystemSegment {
+    fn create(length: usize) -> io::Result<Self> {
+        const SHM_NORESERVE: i32 = 0o10_000;
+        // SAFETY: takes no pointers.
+        let id = unsafe { libc::shmget(libc::IPC_PRIVATE, length, libc::IPC_CREAT | SHM_NORESERVE | 0o600) };
+        if id < 0 { Err(io::Error::last_os_error()) } else { Ok(Self { id }) }
+    }
+
+    /// Attaches it, at `address` unless that is null. With `SHM_REMAP`, the caller answers for what was mapped there.
+    fn attach(&self, address: *mut libc::c_void, flags: i32) -> io::Result<*mut libc::c_void> {
+        // SAFETY: without SHM_REMAP nothing that exists is changed; with it, the range is the caller's own.
+        let attached = unsafe { libc::shmat(self.id, address, flags) };
+        if attached == libc::MAP_FAILED { Err(io::Error::last_os_error()) } else { Ok(attached) }
+    }
+}
+
+impl Drop for SystemSegment {
+    fn drop(&mut self) {
+        // SAFETY: the command takes no description.
+        unsafe { libc::shmctl(self.id, libc::IPC_RMID, std::ptr::null_mut()) };
+    }
+}
+
 impl Shared {
     /// Makes the front of the memory, with the constant fields of the control page filled in.
     pub fn create() -> io::Result<Self> {
@@ -127,7 +157,23 @@ impl Shared {
         Ok(())
     }
 
-    /// The number of the file that is mapped, as `/proc/PID/maps` has it.
+    /// As [`Self::adopt`], with a System V segment of ours, whose size `ulimit -f` does not limit. Returns the segment, for the target to
+    /// attach it. That takes the same user and IPC namespace.
+    pub fn adopt_segment(&self) -> io::Result<SystemSegment> {
+        let segment = SystemSegment::create(self.memory.length)?;
+        let front = segment.attach(std::ptr::null_mut(), 0)?;
+        // SAFETY: the segment is as large, and nobody else's yet; it is detached from where it was attached.
+        unsafe {
+            front.cast::<u8>().copy_from_nonoverlapping(self.memory.as_ptr(), FRONT_BYTES);
+            libc::shmdt(front);
+        }
+        // The new mapping replaces the old one of the same length in one step, as in `adopt`.
+        segment.attach(self.memory.start.cast(), libc::SHM_REMAP)?;
+        self.inode.store(segment.id as u64, Ordering::SeqCst);
+        Ok(segment)
+    }
+
+    /// The number of the file (or segment) that is mapped, as `/proc/PID/maps` has it.
     pub fn inode(&self) -> u64 {
         self.inode.load(Ordering::SeqCst)
     }
@@ -391,7 +437,7 @@ mod tests {
         std::thread::scope(|scope| {
             let recorder = scope.spawn(|| {
                 let life = SignOfLife::give(&shared).unwrap();
-                shared.publish_selection(&[5..7], &[3]);
+                shared.publish_selection(&[5..7, 8..9], &[3]);
                 let mut inodes = Vec::new();
                 for _ in 0..2 {
                     let file = rustix::fs::memfd_create("trackway", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
@@ -409,12 +455,30 @@ mod tests {
                     inodes.push(inode);
                 }
                 assert_ne!(inodes[0], inodes[1]);
-                assert_eq!(shared.selection(), (vec![5..7], vec![3]));
+                assert_eq!(shared.selection(), (vec![5..7, 8..9], vec![3]));
                 std::mem::forget(life);
             });
             recorder.join().unwrap();
         });
         assert_ne!(shared.control().recorder[0].load(Ordering::SeqCst) & wire::OWNER_DIED, 0);
+    }
+
+    #[test]
+    fn a_segment_is_as_good_as_a_file() {
+        let shared = Shared::create().unwrap();
+        shared.publish_selection(&[5..7, 8..9], &[3]);
+        let segment = shared.adopt_segment().unwrap();
+        let theirs = segment.attach(std::ptr::null_mut(), 0).unwrap();
+        drop(segment);
+        assert_eq!(shared.selection(), (vec![5..7, 8..9], vec![3]));
+        shared.write(wire::segment_offset(9, 0), &[7]);
+        // SAFETY: the segment is attached for reading and large enough.
+        let word = || unsafe { theirs.cast::<u8>().add(wire::segment_offset(9, 0)).read_volatile() };
+        assert_eq!(word(), 7);
+        shared.clear_slot(9);
+        assert_eq!(word(), 0);
+        // SAFETY: attached above.
+        unsafe { libc::shmdt(theirs) };
     }
 
     #[test]

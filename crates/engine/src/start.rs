@@ -60,7 +60,7 @@ fn is_attached(init: &Init) -> bool {
 fn set_up(control: &'static Control, init: &Init) {
     own::set_up(control);
     limits::grow(wire::SHARED_BYTES as u64 + (init.engine_end - init.engine_start));
-    let table = Table { address: init.table as u32, by_pext: has_bmi2() };
+    let table = Table { address: init.table, by_pext: has_bmi2() };
     ENGINE.lock().set_up(init.shared, table, dispatch::miss_entry());
     signal::set_image(init.engine_start, init.engine_end);
     clone::set_up(init.flags & FLAG_FSGSBASE != 0, init.min_signal_stack);

@@ -89,7 +89,7 @@ pub struct Control {
     /// What the recorder should tell the user, and what it has to know before an exec: `NOTICE_*` bits. Set by the engine.
     pub notices: AtomicU32,
     /// With [`NOTICE_FILTERED`]: where the engine has to be after an exec.
-    pub engine_start: AtomicU32,
+    pub engine_start: AtomicU64,
     /// One of the `STAGE_*`, a futex: how far the engine has come with setting itself up, or with taking itself down.
     pub stage: AtomicU32,
     /// Threads that wait for a child that shares their memory until it executes another program or ends (vfork).
@@ -335,9 +335,9 @@ pub struct Init {
     pub flags: u32,
     /// Address of the shared mapping ([`Control`] is at its start).
     pub shared: u64,
-    /// Address, below 2 GiB, of [`TABLE_COUNT`] times [`TABLE_BYTES`] zeroed bytes for the tables of indirect targets.
+    /// Address, below 2 GiB if there is room, of [`TABLE_COUNT`] times [`TABLE_BYTES`] zeroed bytes for the tables of indirect targets.
     pub table: u64,
-    /// Where the injected engine (image, stack, table, this block) lies: one range below 2 GiB.
+    /// Where the injected engine (image, stack, table, this block) lies: one range that does not cross a multiple of 4 GiB.
     pub engine_start: u64,
     pub engine_end: u64,
     /// The application's state; its next instruction is `registers.rip`.
