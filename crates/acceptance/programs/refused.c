@@ -22,6 +22,18 @@ int main(int argc, char **argv)
             write(1, "strict\n", 7);
             syscall(SYS_exit, 0);
         }
+    } else if (strcmp(mode, "probe") == 0) {
+        // How libseccomp finds out whether there is such a system call: the kernel itself refuses this.
+        result = syscall(SYS_seccomp, SECCOMP_SET_MODE_STRICT, 1, NULL);
+    } else if (strcmp(mode, "strict argument") == 0) {
+        result = syscall(SYS_seccomp, SECCOMP_SET_MODE_STRICT, 0, code);
+    } else if (strcmp(mode, "strict filtered") == 0) {
+        code[0] = (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW);
+        struct sock_fprog program = {1, code};
+        prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
+        result = syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, 0, &program);
+        if (result == 0)
+            result = prctl(PR_SET_SECCOMP, SECCOMP_MODE_STRICT, 0, 0, 0);
     } else if (strcmp(mode, "long") == 0) {
         for (int i = 0; i < 4096; i++)
             code[i] = (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW);

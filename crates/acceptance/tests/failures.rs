@@ -138,7 +138,7 @@ fn no_permission_to_trace() {
     let output = directory.path().join("t.trk");
     let mut command = Call::new("true").record_command(&output);
     forbid_ptrace(&mut command);
-    assert_refused(&process::run(&mut command), 1, &["no permission to trace", "ptrace"]);
+    assert_refused(&process::run(&mut command), 126, &["no permission to trace", "ptrace"]);
     assert!(!output.exists() && !part_of(&output).exists());
 }
 
@@ -183,24 +183,96 @@ fn good_trace(path: &Path) -> Vec<u8> {
     fs::read(path).unwrap()
 }
 
-/// A limit on the size of files is one on the shared memory too, which is a file to the system.
+/// Has a command run with limits, as `ulimit` sets them.
+fn limit(command: &mut Command, resource: libc::__rlimit_resource_t, limit: u64) {
+    // SAFETY: between fork and exec only plain system calls are made.
+    unsafe {
+        command.pre_exec(move || {
+            let limit = libc::rlimit { rlim_cur: limit, rlim_max: limit };
+            let is_set = libc::setrlimit(resource, &raw const limit) == 0;
+            if is_set { Ok(()) } else { Err(std::io::Error::last_os_error()) }
+        });
+    }
+}
+
+/// A limit on the size of files is like a full disk: the target runs to its end, what was recorded until then is in the part, the older
+/// trace stays. The shared memory, which the system takes for a file, is there all the same.
 #[test]
 fn files_that_may_not_grow() {
     let directory = scratch();
     let output = directory.path().join("t.trk");
     let old = good_trace(&output);
-    let mut command = long_call().0.record_command(&output);
-    // SAFETY: between fork and exec only plain system calls are made.
-    unsafe {
-        command.pre_exec(|| {
-            let limit = libc::rlimit { rlim_cur: 8 << 10, rlim_max: 8 << 10 };
-            libc::signal(libc::SIGXFSZ, libc::SIG_IGN);
-            let is_set = libc::setrlimit(libc::RLIMIT_FSIZE, &raw const limit) == 0;
-            if is_set { Ok(()) } else { Err(std::io::Error::last_os_error()) }
-        });
+    let (call, expected) = long_call();
+    let mut command = call.record_command(&output);
+    limit(&mut command, libc::RLIMIT_FSIZE, 40 << 10);
+    let finished = process::run(&mut command);
+    assert_eq!(finished.stdout_text(), expected, "{}", finished.stderr_text());
+    assert_refused(&Finished { stdout: Vec::new(), ..finished }, 1, &["incomplete", "too large", "t.trk.part"]);
+    assert!(fs::read(&output).unwrap() == old);
+    let info = process::run(Command::new(trackway()).arg("info").arg(part_of(&output)));
+    assert_eq!(info.exit, Exit::Status(0), "{}", info.stderr_text());
+}
+
+/// The target has the limit, and what to do when it is met, from its caller.
+#[test]
+fn a_target_whose_files_may_not_grow() {
+    let directory = scratch();
+    let output = directory.path().join("t.trk");
+    let script = "ulimit -f 100; dd if=/dev/zero of=file bs=64k count=10 2> error; echo $?";
+    let mut shell = Command::new(tool::required("bash"));
+    let native = process::run(shell.args(["-c", script]).current_dir(directory.path()));
+    assert_eq!(native.stdout_text(), "153\n", "SIGXFSZ");
+    let told = |finished: &Finished| finished.stderr_text().contains("File size limit exceeded");
+    let mut call = Call::new("bash").args(["-c", script]).record_command(&output);
+    let finished = process::run(call.current_dir(directory.path()));
+    assert_eq!((finished.stdout_text().as_str(), told(&finished)), ("153\n", told(&native)));
+}
+
+/// The status is that of a command that cannot be traced, wherever the memory is missing.
+#[test]
+fn too_little_address_space() {
+    let directory = scratch();
+    let output = directory.path().join("t.trk");
+    let marker = directory.path().join("marker");
+    for gigabytes in [1, 8] {
+        let mut command = Call::new("touch").arg(&marker).record_command(&output);
+        limit(&mut command, libc::RLIMIT_AS, gigabytes << 30);
+        assert_refused(&process::run(&mut command), 126, &["ulimit -v"]);
+        assert!(!marker.exists() && !output.exists() && !part_of(&output).exists());
     }
-    assert_refused(&process::run(&mut command), 1, &["too large"]);
-    assert!(fs::read(&output).unwrap() == old && !part_of(&output).exists());
+}
+
+/// Traces hold what the program had in its memory: only their owner may read them, however generous the umask is.
+#[test]
+fn traces_are_private() {
+    let directory = scratch();
+    let mode = |name: &str| fs::metadata(directory.path().join(name)).unwrap().permissions().mode() & 0o777;
+    let output = directory.path().join("t.trk");
+    write(directory.path(), "t.trk.part", "old");
+    fs::set_permissions(part_of(&output), fs::Permissions::from_mode(0o644)).unwrap();
+    let script = format!("stat -c %a {}; (exit 3); true", part_of(&output).display());
+    let mut command = Command::new(trackway());
+    command.args(["record", "--follow", "--data", "values", "-o"]).arg(&output).args(["--", "sh", "-c", &script]);
+    let finished = process::run(&mut command);
+    assert_eq!((finished.stdout_text().as_str(), finished.exit), ("600\n", Exit::Status(0)), "{finished:?}");
+    let tools: [&[&str]; 4] = [
+        &["dump", "-o", "dump", "t.trk"],
+        &["mlsTrace", "-q", "-o", "loads", "-i", "t.trk"],
+        &["mlvCFiat", "-q", "-o", "values", "-i", "t.trk"],
+        &["port", "t.trk", "--technique", "mcfTR_e", "-o", "port"],
+    ];
+    for arguments in tools {
+        let finished = process::run(Command::new(trackway()).args(arguments).current_dir(directory.path()));
+        assert_eq!(finished.exit, Exit::Status(0), "{arguments:?}: {}", finished.stderr_text());
+    }
+    let names: Vec<String> = fs::read_dir(directory.path())
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect();
+    assert!(names.len() >= 8, "{names:?}");
+    for name in names {
+        assert_eq!(mode(&name), 0o600, "{name}");
+    }
 }
 
 /// Runs `script` with a small disk of its own as the current directory, in a name space of its own. Arguments: the trackway

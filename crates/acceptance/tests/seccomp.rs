@@ -21,6 +21,19 @@ fn what_is_refused_is_told() {
     }
 }
 
+/// What the kernel itself refuses is nothing to tell.
+#[test]
+fn what_is_refused_natively_is_not_told() {
+    let directory = tempfile::tempdir().unwrap();
+    let executable = compile(directory.path(), "refused.c", include_str!("../programs/refused.c"), &["gcc", "-w"]);
+    for mode in ["probe", "strict argument", "strict filtered"] {
+        let call = Call::new(&executable).arg(mode);
+        assert_eq!(call.natively().stdout_text(), "Invalid argument\n", "{mode}");
+        let finished = call.recorded().finished;
+        assert_eq!((finished.stdout_text().as_str(), finished.stderr_text().as_str()), ("Invalid argument\n", ""));
+    }
+}
+
 #[test]
 fn a_filter_that_allows_it_does_not_end_the_recording_at_an_exec() {
     let executable = workloads::build("seccomp", Variant::Pie).unwrap();

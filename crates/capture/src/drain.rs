@@ -14,6 +14,7 @@ use crate::select::{Selection, Selector};
 use crate::shared::{self, SEGMENT_WORDS, Shared};
 use crate::sink::{Fragment, Module, Plan, Sink, ThreadInfo};
 use crate::split::{Ending, Raw, Splitter};
+use crate::{maps, task};
 
 /// Slots beyond the highest one in use that every pass looks at; the others are looked at before sleeping.
 const LOOK_AHEAD: usize = 32;
@@ -45,6 +46,8 @@ pub struct Drain<'a, S: Sink> {
     selector: Option<Selector>,
     /// Instructions that were to pass before anything is recorded.
     skip: u64,
+    /// 0: not known.
+    process: i32,
     /// The thread that a slot's data was announced for.
     announced: Vec<Option<u32>>,
     /// One more than the highest slot seen in use.
@@ -53,6 +56,8 @@ pub struct Drain<'a, S: Sink> {
     /// Takes words and data apart, if data is recorded.
     splitter: Option<Splitter>,
     code: Vec<u8>,
+    /// Paths of modules that `code` announces without one, by address.
+    paths: Vec<(u64, String)>,
     counters: Counters,
     warnings: Vec<String>,
 }
@@ -68,11 +73,13 @@ impl<'a, S: Sink> Drain<'a, S> {
             filter: None,
             selector: None,
             skip: 0,
+            process: 0,
             announced: vec![None; SLOT_COUNT],
             high_water: 0,
             path: Vec::with_capacity(SEGMENT_WORDS),
             splitter: records_data.then(Splitter::default),
             code: Vec::new(),
+            paths: Vec::new(),
             counters: Counters::default(),
             warnings: Vec::new(),
         }
@@ -82,6 +89,7 @@ impl<'a, S: Sink> Drain<'a, S> {
     pub fn select(&mut self, selection: &Selection, process: i32) {
         selection.announce(self.shared);
         self.skip = selection.skip;
+        self.process = process;
         self.filter = selection.needs_filter().then(|| Filter::new(selection.length));
         self.selector = Selector::new(selection, process);
     }
@@ -443,20 +451,27 @@ impl<'a, S: Sink> Drain<'a, S> {
         true
     }
 
-    /// Tells the selector which modules `self.code` announces.
+    /// Looks at the modules that `self.code` announces, as long as the threads wait that have mapped them, and tells the selector.
     fn look_for_modules(&mut self) {
-        let Some(selector) = &mut self.selector else { return };
+        self.paths.clear();
         let mut rest = Fields(&self.code);
         while let Some((kind, payload)) = rest.record() {
             match kind {
                 code::MODULE => {
-                    if let Some(module) = Fields(payload).module() {
+                    let Some(mut module) = Fields(payload).module() else { continue };
+                    if module.path.is_empty() {
+                        module.path = path_of(self.process, module.address);
+                        self.paths.push((module.address, module.path.clone()));
+                    }
+                    if let Some(selector) = &mut self.selector {
                         selector.mapped(&module, self.shared);
                     }
                 }
                 code::UNMAP => {
                     let mut payload = Fields(payload);
-                    if let (Some(address), Some(length)) = (payload.u64(), payload.u64()) {
+                    if let (Some(selector), Some(address), Some(length)) =
+                        (&mut self.selector, payload.u64(), payload.u64())
+                    {
                         selector.unmapped(address, length, self.shared);
                     }
                 }
@@ -497,7 +512,12 @@ impl<'a, S: Sink> Drain<'a, S> {
                 }
             }
             code::MODULE => {
-                let module = payload.module()?;
+                let mut module = payload.module()?;
+                if module.path.is_empty()
+                    && let Some(at) = self.paths.iter().position(|(address, _)| *address == module.address)
+                {
+                    module.path = self.paths.remove(at).1;
+                }
                 self.module(&module);
             }
             code::UNMAP => {
@@ -569,6 +589,13 @@ impl<'a, S: Sink> Drain<'a, S> {
             self.shared.control().leave.store(wire::LEAVE_TOGETHER, SeqCst);
         }
     }
+}
+
+/// A target that does not see /proc cannot say which file it has mapped: the kernel tells us, unless it is mapped no more.
+fn path_of(process: i32, address: u64) -> String {
+    let mappings = maps::of_process(task::any(process)).unwrap_or_default();
+    let found = mappings.into_iter().find(|mapping| mapping.range.contains(&address));
+    found.map_or(String::new(), |mapping| mapping.path)
 }
 
 /// Little-endian fields at the start of untrusted bytes.

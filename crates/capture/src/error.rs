@@ -64,7 +64,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// The exit status for a program that only does this: 127 if there is no such command, 126 if it cannot be executed.
+    /// The exit status for a program that only does this: 127 if there is no such command, 126 if it cannot be executed or traced.
     #[must_use]
     pub fn exit_status(&self) -> u8 {
         match self {
@@ -84,7 +84,10 @@ impl Error {
             | Self::ForeignMachine { .. }
             | Self::NotAProgram { .. }
             | Self::BadInterpreter { .. }
-            | Self::Privileged { .. } => 126,
+            | Self::Privileged { .. }
+            | Self::System { .. }
+            | Self::NoPermission { .. }
+            | Self::Inject { .. } => 126,
             _ => 1,
         }
     }
@@ -110,6 +113,14 @@ impl Error {
                 if error.raw_os_error() == Some(libc::ENOMEM) =>
             {
                 "the address space of the target may be limited: see `ulimit -v`".into()
+            }
+            Self::System { error, .. } if error.raw_os_error() == Some(libc::ENOMEM) => {
+                "the address space of the recorder may be limited: see `ulimit -v`".into()
+            }
+            Self::Inject { error: InjectError::System { error, .. }, .. }
+                if error.raw_os_error() == Some(libc::EFBIG) =>
+            {
+                "to the system, shared memory is a file, and the size of files is limited: see `ulimit -f`".into()
             }
             Self::Attach(error) => return error.hint(),
             Self::Write { partial, .. } => {

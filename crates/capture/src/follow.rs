@@ -19,7 +19,7 @@ use crate::host::{self, Calibration};
 use crate::inject::Placed;
 use crate::ptrace::{self, Stop, Tracee};
 use crate::session::{self, End, Limits, StartError, Terms};
-use crate::shared::{self, SHARED_NAME, Shared};
+use crate::shared::{self, SEGMENT_NAME, SHARED_NAME, Shared};
 use crate::{Options, maps, task};
 
 /// Between two looks at a process that has not executed another program yet.
@@ -50,6 +50,7 @@ pub struct Newborn {
     /// Where the engine is in its parent, hence in itself.
     pub placed: Placed,
     pub process: i32,
+    is_found: bool,
     parent: i32,
     tsc: u64,
     shares_memory: bool,
@@ -66,10 +67,13 @@ impl Newborn {
             return None;
         }
         child.state.compare_exchange(state, CHILD_TAKEN, Ordering::SeqCst, Ordering::SeqCst).ok()?;
+        let number = child.process.load(Ordering::SeqCst);
+        let process = find(shared, number, parent);
         Some(Self {
             shared: Arc::clone(shared),
             placed: placed.clone(),
-            process: child.process.load(Ordering::SeqCst).cast_signed(),
+            process: process.unwrap_or(number.cast_signed()),
+            is_found: process.is_some(),
             parent,
             tsc: child.tsc.load(Ordering::SeqCst),
             shares_memory: state == CHILD_SHARES,
@@ -86,12 +90,18 @@ impl Newborn {
             shared::wake(&child.state);
         }
     }
+}
 
-    /// Whether the process of this number really is the one: in another process namespace it has another one.
-    fn is_real(&self) -> bool {
-        let mappings = maps::of_process(self.process).unwrap_or_default();
-        mappings.iter().any(|mapping| mapping.path.contains(SHARED_NAME))
-    }
+/// The process that a child of `parent` is, which has `number` for itself; in another process namespace that is not its number here. It
+/// maps its parent's shared memory.
+fn find(shared: &Shared, number: u32, parent: i32) -> Option<i32> {
+    let has_memory = |process| {
+        let mappings = maps::of_process(process).unwrap_or_default();
+        let is_ours = |path: &str| path.contains(SHARED_NAME) || path.starts_with(SEGMENT_NAME);
+        mappings.iter().any(|mapping| is_ours(&mapping.path) && mapping.inode == shared.inode())
+    };
+    let is_it = |&process: &i32| process != parent && task::own_number(process) == number && has_memory(process);
+    Some(number.cast_signed()).filter(is_it).or_else(|| task::processes().find(is_it))
 }
 
 impl Drop for Newborn {
@@ -171,8 +181,8 @@ impl Family {
     }
 
     fn record(self: &Arc<Self>, newborn: &Newborn) -> Result<(), String> {
-        if !newborn.is_real() {
-            return Err("it cannot be found under its number".into());
+        if !newborn.is_found {
+            return Err("it cannot be found".into());
         }
         let Some(pidfd) = open(newborn.process) else { return Ok(()) };
         let tracee = if newborn.shares_memory {
@@ -235,8 +245,8 @@ impl Family {
         written.map_err(|error| format!("the recording is incomplete: {error}"))
     }
 
-    /// Lets a process that shares its parent's memory go on until it has executed another program. `None` if it ends instead, or if that
-    /// would take its privileges away, or if nobody wants to know any more.
+    /// Lets a process that shares its parent's memory go on until it has executed another program. `None` if it ends instead, or if
+    /// nobody wants to know any more; an error if that would take its privileges away.
     fn await_exec(&self, newborn: &Newborn) -> Result<Option<Tracee>, String> {
         let tracee = Tracee::seize(newborn.process).map_err(|error| error.to_string())?;
         // An ordinary user's ptrace takes the privileges of set-uid programs away: those have to be let go in time.
@@ -256,7 +266,10 @@ impl Family {
                 Ok(Some(Stop::Signal(signal))) => go_on(signal),
                 Ok(Some(Stop::Group(_))) => drop(tracee.listen()),
                 Ok(Some(Stop::Syscall)) => match exec::intent(tracee, newborn.process) {
-                    Intent::PrivilegedExec(_) => return Ok(let_go(tracee, 0)),
+                    Intent::PrivilegedExec(path) => {
+                        let_go(tracee, 0);
+                        return Err(format!("{} runs with other privileges than yours", path.display()));
+                    }
                     Intent::SomethingElse | Intent::Exec => go_on(0),
                 },
                 Ok(Some(Stop::Other)) => go_on(0),
@@ -318,7 +331,7 @@ mod tests {
 
     #[test]
     fn who_waits_is_taken_once_and_always_answered() {
-        let shared = Arc::new(Shared::create().unwrap());
+        let shared = Arc::new(Shared::create_alone().unwrap());
         let child = &shared.control().children[3];
         let placed = Placed { engine: 0..1, shared: 1..2 };
         assert!(!is_any_waiting(shared.control()) && !is_any_unsettled(shared.control()));

@@ -1,22 +1,25 @@
 //! Places the engine into a process whose threads are stopped: one that stands before the first instruction of a new image
 //! ([`inject`]), or one that was running (`attach`, by means of what is here).
 //!
-//! Nothing of ours is in the target before: memory is made and the shared memory is opened by system calls that a
-//! stopped thread is made to execute. Afterwards the target runs without ptrace and has no file of ours open.
+//! Nothing of ours is in the target before: all memory, the shared memory included, is made by system calls that a stopped
+//! thread is made to execute. Afterwards the target runs without ptrace and has no file of ours open.
 
+use std::fs::File;
 use std::io;
 use std::ops::Range;
+use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering;
 
 use libc::user_regs_struct;
-use wire::{Init, Registers, Rseq};
+use wire::{CodeMapping, Init, Registers, Rseq};
 
 use crate::error::reason;
 use crate::image::{Image, PAGE, Segment};
 use crate::maps::{self, Mapping};
 use crate::ptrace::{Exit, Stop, Tracee};
 use crate::remote::{self, Remote};
-use crate::shared::Shared;
+use crate::shared::{FILE_NAME, Shared};
+use crate::task;
 
 const STACK_BYTES: u64 = 256 << 10;
 
@@ -25,6 +28,9 @@ const STACK_BYTES: u64 = 256 << 10;
 const ENGINE_PLACES: Range<u64> = 0x6000_0000..0x7000_0000;
 /// Where it goes if there is no room: anywhere between the smallest and the largest address that will do.
 const ENGINE_OTHER_PLACES: Range<u64> = 0x1000_0000..0x7fff_0000;
+/// Where it goes if there is no room below 2 GiB at all (Chromium keeps 4 GiB free of everything): then translated code takes a
+/// longer way to the table. Just below the shared memory, for the same reasons.
+const ENGINE_HIGH_PLACES: Range<u64> = 0x5500_0000_0000..0x5510_0000_0000;
 const ENGINE_STEP: u64 = 16 << 20;
 
 /// Where the shared memory goes: just below the lowest address of a position-independent program. Sanitizers count this
@@ -42,7 +48,7 @@ pub enum InjectError {
     Gone(Exit),
     #[error("the program is not 64-bit code")]
     Not64Bit,
-    #[error("there is no free address space below 2 GiB")]
+    #[error("there is no free address space for the engine")]
     NoRoom,
     #[error("{what} failed: {}", reason(error))]
     System { what: &'static str, error: io::Error },
@@ -117,6 +123,8 @@ pub struct Layout {
     end: u64,
     /// What the engine is told, one per thread.
     pub init: u64,
+    mappings: u64,
+    mapping_count: u32,
     guard: u64,
     stack_top: u64,
     table: u64,
@@ -124,13 +132,15 @@ pub struct Layout {
 }
 
 impl Layout {
-    /// The order of the parts: image, what the engine is told, guard page, stack, table.
-    fn new(base: u64, image: &Image, threads: usize) -> Self {
+    /// The order of the parts: image, what the engine is told (of threads, of mappings), guard page, stack, table.
+    fn new(base: u64, image: &Image, threads: usize, mapping_count: usize) -> Self {
         let init = base + image.span;
-        let guard = init + ((threads * size_of::<Init>()) as u64).next_multiple_of(PAGE);
+        let mappings = init + (threads * size_of::<Init>()) as u64;
+        let guard = (mappings + (mapping_count * size_of::<CodeMapping>()) as u64).next_multiple_of(PAGE);
         let stack_top = guard + PAGE + STACK_BYTES;
         let end = stack_top + (wire::TABLE_COUNT * wire::TABLE_BYTES) as u64;
-        Self { base, init, guard, stack_top, table: stack_top, end, shared: 0 }
+        let mapping_count = mapping_count as u32;
+        Self { base, init, mappings, mapping_count, guard, stack_top, table: stack_top, end, shared: 0 }
     }
 
     /// The registers with which a thread starts the engine.
@@ -169,9 +179,12 @@ pub fn prepare(
     threads: usize,
     wanted: Option<u64>,
 ) -> Result<Layout> {
-    let base = map_engine(remote, Layout::new(0, image, threads).end, mappings, wanted)?;
-    let mut layout = Layout::new(base, image, threads);
-    let filled = fill(remote, image, &layout).and_then(|()| map_shared(remote, layout.init, shared, mappings));
+    let unsteady = maps::unsteady_code(mappings);
+    let base = map_engine(remote, Layout::new(0, image, threads, unsteady.len()).end, mappings, wanted)?;
+    let mut layout = Layout::new(base, image, threads, unsteady.len());
+    let filled = fill(remote, image, &layout)
+        .and_then(|()| remote.tracee.write(layout.mappings, bytes_of(&unsteady)).context("writing to the target"))
+        .and_then(|()| map_shared(remote, layout.init, shared, mappings, wanted.is_some()));
     match filled {
         Ok(address) => layout.shared = address,
         Err(error) => {
@@ -183,10 +196,11 @@ pub fn prepare(
 }
 
 fn map_engine(remote: &mut Remote, length: u64, mappings: &[Mapping], wanted: Option<u64>) -> Result<u64> {
-    let places = starts(&ENGINE_PLACES, ENGINE_STEP).chain(starts(&ENGINE_OTHER_PLACES, ENGINE_STEP));
-    for start in places.filter(|start| wanted.is_none_or(|wanted| *start == wanted)) {
+    let places = [ENGINE_PLACES, ENGINE_OTHER_PLACES, ENGINE_HIGH_PLACES];
+    let places = places.iter().flat_map(|places| starts(places, ENGINE_STEP).map(move |start| (start, places.end)));
+    for (start, limit) in places.filter(|&(start, _)| wanted.is_none_or(|wanted| start == wanted)) {
         let range = start..start + length;
-        if range.end > ENGINE_OTHER_PLACES.end || !maps::is_free(mappings, &range) {
+        if range.end > limit.max(ENGINE_OTHER_PLACES.end) || !maps::is_free(mappings, &range) {
             continue;
         }
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED_NOREPLACE;
@@ -218,17 +232,21 @@ fn protection(segment: &Segment) -> i32 {
         | flag(segment.executable, libc::PROT_EXEC)
 }
 
-/// Maps the shared memory; `scratch` is writable memory for the path.
-fn map_shared(remote: &mut Remote, scratch: u64, shared: &Shared, mappings: &[Mapping]) -> Result<u64> {
-    let mut path = shared.path().into_bytes();
-    path.push(0);
-    remote.tracee.write(scratch, &path).context("writing to the target")?;
-    let flags = (libc::O_RDWR | libc::O_CLOEXEC) as u64;
-    let at = libc::AT_FDCWD as u64;
-    let file = remote.call("opening the shared memory", libc::SYS_openat, [at, scratch, flags, 0, 0, 0])?;
-    let address = map_shared_file(remote, file, mappings);
-    remote.call("close", libc::SYS_close, [file, 0, 0, 0, 0, 0])?;
-    let address = address?;
+/// Maps the shared memory in the target; `scratch` is writable memory for its name.
+fn map_shared(
+    remote: &mut Remote,
+    scratch: u64,
+    shared: &Shared,
+    mappings: &[Mapping],
+    is_filtered: bool,
+) -> Result<u64> {
+    let address = match share_file(remote, scratch, shared, mappings) {
+        // `ulimit -f` is the recorder's, and it may not lift it. Filters were not asked whether they allow the other way.
+        Err(InjectError::System { error, .. }) if error.raw_os_error() == Some(libc::EFBIG) && !is_filtered => {
+            share_segment(remote, shared, mappings)?
+        }
+        result => result?,
+    };
     // A child of the target must not write to its parent's rings; it gets none. A core dump has better things to hold.
     // If it is to be followed, it has to be able to say that it is there.
     let is_followed = shared.control().follow.load(Ordering::SeqCst) != 0;
@@ -240,12 +258,53 @@ fn map_shared(remote: &mut Remote, scratch: u64, shared: &Shared, mappings: &[Ma
     Ok(address)
 }
 
+/// Has the target make the shared memory, and maps it there and here. No descriptor stays in the target.
+fn share_file(remote: &mut Remote, scratch: u64, shared: &Shared, mappings: &[Mapping]) -> Result<u64> {
+    remote.tracee.write(scratch, FILE_NAME).context("writing to the target")?;
+    let file = make_shared_file(remote, scratch)?;
+    let adopted = open_file(remote.tracee, file).and_then(|file| shared.adopt(file));
+    let address = adopted.context("sharing memory").and_then(|()| map_shared_file(remote, file, mappings));
+    remote.call("close", libc::SYS_close, [file, 0, 0, 0, 0, 0])?;
+    address
+}
+
+/// Makes the shared memory here, and has the target attach it.
+fn share_segment(remote: &mut Remote, shared: &Shared, mappings: &[Mapping]) -> Result<u64> {
+    let segment = shared.adopt_segment().context("sharing memory")?;
+    let address = shared_place(mappings).unwrap_or(0);
+    remote.call("attaching the shared memory", libc::SYS_shmat, [segment.id as u64, address, 0, 0, 0, 0])
+}
+
+/// Where there is room for the shared memory.
+fn shared_place(mappings: &[Mapping]) -> Option<u64> {
+    let length = wire::SHARED_BYTES as u64;
+    starts(&SHARED_PLACES, SHARED_STEP).find(|&start| maps::is_free(mappings, &(start..start + length)))
+}
+
+fn make_shared_file(remote: &mut Remote, name: u64) -> Result<u64> {
+    let mut call = |flags: u32| {
+        remote.call("making the shared memory", libc::SYS_memfd_create, [name, u64::from(flags), 0, 0, 0, 0])
+    };
+    match call(libc::MFD_CLOEXEC) {
+        // An administrator may have forbidden (`vm.memfd_noexec`) files in memory that could be executed.
+        Err(InjectError::System { error, .. }) if error.raw_os_error() == Some(libc::EACCES) => {
+            call(libc::MFD_CLOEXEC | libc::MFD_NOEXEC_SEAL)
+        }
+        result => result,
+    }
+}
+
+/// Opens what a thread has open.
+fn open_file(tracee: Tracee, file: u64) -> io::Result<OwnedFd> {
+    let path = format!("/proc/{}/fd/{file}", tracee.tid);
+    Ok(File::options().read(true).write(true).open(path)?.into())
+}
+
 fn map_shared_file(remote: &mut Remote, file: u64, mappings: &[Mapping]) -> Result<u64> {
     let length = wire::SHARED_BYTES as u64;
     let flags = libc::MAP_SHARED | libc::MAP_NORESERVE;
     let protection = (libc::PROT_READ | libc::PROT_WRITE) as u64;
-    let place = starts(&SHARED_PLACES, SHARED_STEP).find(|&start| maps::is_free(mappings, &(start..start + length)));
-    if let Some(start) = place {
+    if let Some(start) = shared_place(mappings) {
         let flags = (flags | libc::MAP_FIXED_NOREPLACE) as u64;
         if let Ok(address) = remote.call("mmap", libc::SYS_mmap, [start, length, protection, flags, file, 0]) {
             return Ok(address);
@@ -272,8 +331,8 @@ pub fn initial_values(
         engine_start: layout.base,
         engine_end: layout.end,
         registers: in_wire_order(registers),
-        os_tid: tracee.tid as u32,
-        pid: placement.process as u32,
+        os_tid: task::own_number(tracee.tid),
+        pid: task::own_number(placement.process),
         min_signal_stack: entry(maps::AT_MINSIGSTKSZ),
         thread: placement.thread,
         slot: placement.slot,
@@ -282,8 +341,9 @@ pub fn initial_values(
         mask: 0,
         rseq: Rseq::default(),
         state: 0,
+        mappings: layout.mappings,
+        mapping_count: layout.mapping_count,
         mxcsr: 0,
-        padding: 0,
         vectors: [[0; 2]; 16],
     })
 }
@@ -302,6 +362,11 @@ fn in_wire_order(from: &user_regs_struct) -> Registers {
 pub fn as_bytes(init: &Init) -> &[u8] {
     // SAFETY: `Init` is `repr(C)` and consists of integers that leave no padding between them.
     unsafe { std::slice::from_raw_parts((&raw const *init).cast(), size_of::<Init>()) }
+}
+
+fn bytes_of(mappings: &[CodeMapping]) -> &[u8] {
+    // SAFETY: `CodeMapping` is `repr(C)` and consists of integers that leave no padding between them.
+    unsafe { std::slice::from_raw_parts(mappings.as_ptr().cast(), size_of_val(mappings)) }
 }
 
 /// Takes everything that was placed out of the process again.

@@ -219,7 +219,12 @@ impl Target {
         let pid = Pid::from_raw(process).ok_or(Error::Attach(AttachError::NoProcess(process)))?;
         let pidfd = rustix::process::pidfd_open(pid, PidfdFlags::empty())
             .map_err(|_| Error::Attach(AttachError::NoProcess(process)))?;
-        let shared = make_shared(options)?;
+        let shared = make_shared(options).map_err(|error| match error {
+            Error::System { what, error } => {
+                Error::Attach(AttachError::Inject(process, InjectError::System { what, error }))
+            }
+            other => other,
+        })?;
         let signals = Signals::install_to_stop();
         let source = Source::Running { process, pidfd };
         Ok(Self {

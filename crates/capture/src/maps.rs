@@ -3,12 +3,18 @@
 use std::io;
 use std::ops::Range;
 
+use wire::CodeMapping;
+
 /// One line of `/proc/PID/maps`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Mapping {
     pub range: Range<u64>,
     pub executable: bool,
+    pub writable: bool,
+    pub shared: bool,
     pub file_offset: u64,
+    /// The number of the file; 0 for anonymous memory.
+    pub inode: u64,
     /// Path or name in brackets; empty for anonymous memory.
     pub path: String,
 }
@@ -23,10 +29,13 @@ impl Mapping {
         let mut fields = line.splitn(6, ' ');
         let (start, end) = fields.next()?.split_once('-')?;
         let range = u64::from_str_radix(start, 16).ok()?..u64::from_str_radix(end, 16).ok()?;
-        let executable = fields.next()?.contains('x');
+        let permissions = fields.next()?;
+        let has = |letter| permissions.contains(letter);
+        let (executable, writable, shared) = (has('x'), has('w'), has('s'));
         let file_offset = u64::from_str_radix(fields.next()?, 16).ok()?;
-        let path = fields.nth(2).unwrap_or_default().trim_start().to_owned();
-        Some(Self { range, executable, file_offset, path })
+        let inode = fields.nth(1)?.trim().parse().ok()?;
+        let path = fields.next().unwrap_or_default().trim_start().to_owned();
+        Some(Self { range, executable, writable, shared, file_offset, inode, path })
     }
 }
 
@@ -34,6 +43,18 @@ impl Mapping {
 pub fn of_process(pid: i32) -> io::Result<Vec<Mapping>> {
     let text = std::fs::read(format!("/proc/{pid}/maps"))?;
     Ok(String::from_utf8_lossy(&text).lines().filter_map(Mapping::parse).collect())
+}
+
+/// What the engine has to know about the code that is there already.
+pub fn unsteady_code(mappings: &[Mapping]) -> Vec<CodeMapping> {
+    let flags = |mapping: &Mapping| {
+        let flag = |is: bool, flag: u64| if is { flag } else { 0 };
+        flag(mapping.writable, wire::MAPPING_WRITABLE) | flag(mapping.shared, wire::MAPPING_SHARED)
+    };
+    let unsteady = mappings.iter().filter(|mapping| mapping.executable && flags(mapping) != 0);
+    let describe =
+        |mapping: &Mapping| CodeMapping { start: mapping.range.start, end: mapping.range.end, flags: flags(mapping) };
+    unsteady.map(describe).collect()
 }
 
 /// Whether nothing is mapped in `range`.
@@ -67,12 +88,14 @@ mod tests {
         let line = "7f5e0-7f5e2000 r-xp 00026000 fe:00 1234                       /usr/lib/a b.so (deleted)";
         let mapping = Mapping::parse(line).unwrap();
         assert_eq!(mapping.range, 0x7f5e0..0x7f5e2000);
-        assert_eq!(mapping.file_offset, 0x26000);
+        assert_eq!((mapping.file_offset, mapping.inode), (0x26000, 1234));
         assert_eq!(mapping.path, "/usr/lib/a b.so (deleted)");
         assert!(mapping.is_module());
 
         let anonymous = Mapping::parse("1000-2000 rwxp 00000000 00:00 0 ").unwrap();
         assert_eq!(anonymous.path, "");
+        let writable = CodeMapping { start: 0x1000, end: 0x2000, flags: wire::MAPPING_WRITABLE };
+        assert_eq!(unsteady_code(&[mapping, anonymous.clone()]), [writable]);
         assert!(!anonymous.is_module());
         assert_eq!(Mapping::parse("nonsense"), None);
     }

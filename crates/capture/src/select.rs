@@ -295,7 +295,7 @@ mod tests {
 
     #[test]
     fn a_function_is_found_where_it_is() {
-        let shared = Shared::create().unwrap();
+        let shared = Shared::create_alone().unwrap();
         let routines = vec!["*::select::tests::own_module".to_owned()];
         let selection = Selection { routines, ..Selection::default() };
         let mut selector = selector(&selection, &shared);
@@ -315,7 +315,7 @@ mod tests {
 
     #[test]
     fn libraries_are_left_out() {
-        let shared = Shared::create().unwrap();
+        let shared = Shared::create_alone().unwrap();
         let mut selector = selector(&Selection { no_shared_libs: true, ..Selection::default() }, &shared);
         selector.mapped(&own_module(), &shared);
         assert!(shared.selection().0.is_empty(), "the executable is no library");
@@ -328,7 +328,7 @@ mod tests {
 
     #[test]
     fn a_name_that_is_nearly_right() {
-        let shared = Shared::create().unwrap();
+        let shared = Shared::create_alone().unwrap();
         let routines = vec!["capture::select::tests::own_modul".to_owned(), "*".to_owned()];
         let mut selector = selector(&Selection { routines, ..Selection::default() }, &shared);
         selector.mapped(&own_module(), &shared);

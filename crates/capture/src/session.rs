@@ -31,7 +31,7 @@ use crate::ptrace::{self, Exit, Stop, Tracee};
 use crate::select::Selection;
 use crate::shared::{self, Shared, SignOfLife};
 use crate::sink::{Module, Sink};
-use crate::task::{self, Status};
+use crate::task;
 
 /// Looks at the rings this often before it sleeps.
 const SPINS: u32 = 50;
@@ -347,9 +347,8 @@ impl<S: Sink> Session<'_, S> {
         let control = self.shared.control();
         let prepare = |threads: &[i32]| {
             for ((slot, thread), &tid) in control.slots.iter().zip(0_u32..).zip(threads) {
-                let own_tid = Status::of(tid).ok().and_then(|status| status.own_tid()).unwrap_or(tid.cast_unsigned());
                 slot.thread.store(thread, Ordering::Relaxed);
-                slot.os_tid.store(own_tid, Ordering::Relaxed);
+                slot.os_tid.store(task::own_number(tid), Ordering::Relaxed);
                 slot.parent.store(u32::MAX, Ordering::Relaxed);
                 slot.state.store(SLOT_LIVE, Ordering::SeqCst);
             }
@@ -406,7 +405,7 @@ impl<S: Sink> Session<'_, S> {
     fn attend_exec(&mut self) {
         let control = self.shared.control();
         match (control.exec_state.load(Ordering::SeqCst), self.attached) {
-            (EXEC_WANTED, None) => self.attach(control.exec_tid.load(Ordering::SeqCst) as i32),
+            (EXEC_WANTED, None) => self.attach(control.exec_tid.load(Ordering::SeqCst)),
             (EXEC_FAILED, attached) => {
                 if let Some(tracee) = attached {
                     self.detach(tracee);
@@ -433,8 +432,9 @@ impl<S: Sink> Session<'_, S> {
         shared::wake(&control.exec_state);
     }
 
-    fn attach(&mut self, tid: i32) {
-        if tid == 0 {
+    /// `number` is that of a thread, as it sees it.
+    fn attach(&mut self, number: u32) {
+        if number == 0 {
             // It has said that it wants to exec, but not yet who it is.
             return;
         }
@@ -444,7 +444,7 @@ impl<S: Sink> Session<'_, S> {
             self.answer(EXEC_REFUSED);
             return;
         }
-        match self.try_to_attach(tid) {
+        match self.try_to_attach(number) {
             Ok(tracee) => {
                 self.attached = Some(tracee);
                 self.answer(EXEC_READY);
@@ -483,10 +483,8 @@ impl<S: Sink> Session<'_, S> {
     }
 
     /// Attaches to a thread of the target. It waits for an answer, so that it does not exec meanwhile.
-    fn try_to_attach(&mut self, tid: i32) -> io::Result<Tracee> {
-        if !std::fs::exists(format!("/proc/{}/task/{tid}", self.process))? {
-            return Err(io::ErrorKind::NotFound.into());
-        }
+    fn try_to_attach(&mut self, number: u32) -> io::Result<Tracee> {
+        let tid = task::thread_with_own_number(self.process, number).ok_or(io::ErrorKind::NotFound)?;
         let tracee = Tracee::seize(tid)?;
         // An ordinary user's ptrace takes the privileges of set-uid programs away: those have to be let go in time.
         self.watches_calls = !rustix::process::geteuid().is_root();
@@ -560,6 +558,8 @@ impl<S: Sink> Session<'_, S> {
     /// The process has a new image; the threads of the old one, except for this, are dead.
     fn change_image(&mut self, tracee: Tracee) {
         self.attached = None;
+        // The new image makes shared memory of its own: nobody may wait in the old one any more.
+        self.settle_children();
         self.placed = None;
         self.drain.finish_image();
         self.drain.next_image();
@@ -583,13 +583,13 @@ impl<S: Sink> Session<'_, S> {
         let control = self.shared.control();
         let slot = &control.slots[FIRST_SLOT as usize];
         slot.thread.store(FIRST_THREAD, Ordering::Relaxed);
-        slot.os_tid.store(self.process as u32, Ordering::Relaxed);
+        slot.os_tid.store(task::own_number(self.process), Ordering::Relaxed);
         slot.parent.store(u32::MAX, Ordering::Relaxed);
         slot.state.store(SLOT_LIVE, Ordering::SeqCst);
         control.next_thread.fetch_max(FIRST_THREAD + 1, Ordering::SeqCst);
         self.announce();
         let is_filtered = control.notices.load(Ordering::SeqCst) & wire::NOTICE_FILTERED != 0;
-        let base = is_filtered.then(|| u64::from(control.engine_start.load(Ordering::SeqCst)));
+        let base = is_filtered.then(|| control.engine_start.load(Ordering::SeqCst));
         let placement = Placement { thread: FIRST_THREAD, slot: FIRST_SLOT, process: self.process, base };
         let placed = inject::inject(tracee, self.image, self.shared, placement)
             .inspect_err(|_| slot.state.store(SLOT_FREE, Ordering::SeqCst))?;

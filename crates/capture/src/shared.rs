@@ -6,12 +6,12 @@
 use std::io;
 use std::marker::PhantomData;
 use std::ops::Range;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use memmap2::{MmapOptions, MmapRaw};
-use rustix::fs::{FallocateFlags, MemfdFlags};
+use rustix::process::{Resource, Rlimit};
 use rustix::thread::futex;
 use wire::Control;
 
@@ -23,20 +23,100 @@ pub const SEGMENT_WORDS: usize = wire::SEGMENT_BYTES / size_of::<u32>();
 /// Slots below this one keep their memory when they are freed: programs that start a thread after the other reuse them.
 const SLOTS_KEPT: usize = 64;
 
-/// The name of the memory in `/proc/PID/maps`.
+/// What the target calls the memory when it makes it, and the name of the memory in `/proc/PID/maps`.
+pub const FILE_NAME: &[u8] = b"trackway\0";
 pub const SHARED_NAME: &str = "memfd:trackway";
+/// How the name of a System V segment begins there.
+pub const SEGMENT_NAME: &str = "/SYSV";
 
+/// Bytes that mean something before there is a target: everything but the rings.
+const FRONT_BYTES: usize = wire::CODE_RING_OFFSET;
+
+/// The memory is at one address as long as this lives. Before there is a target its front is ours alone, and the rest cannot be
+/// accessed. Each new image of the target makes a file in memory, which takes this place (see [`Self::adopt`]): the target may be
+/// another user's, or in other namespaces, so that it could not open a file of ours.
 pub struct Shared {
-    memory: MmapRaw,
-    file: OwnedFd,
+    memory: Memory,
+    /// The number of the file that is mapped; 0: none.
+    inode: AtomicU64,
+}
+
+/// Address space of ours.
+struct Memory {
+    start: *mut u8,
+    length: usize,
+}
+
+// SAFETY: nothing but an address and a length; who accesses the memory argues for that.
+unsafe impl Send for Memory {}
+// SAFETY: as above.
+unsafe impl Sync for Memory {}
+
+impl Memory {
+    /// Maps memory anywhere.
+    fn map(length: usize, protection: i32, flags: i32, file: Option<BorrowedFd>) -> io::Result<Self> {
+        let file = file.map_or(-1, |file| file.as_raw_fd());
+        // SAFETY: without a fixed address, nothing that exists is changed.
+        let start = unsafe { libc::mmap(std::ptr::null_mut(), length, protection, flags, file, 0) };
+        if start == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        Ok(Self { start: start.cast(), length })
+    }
+
+    fn as_ptr(&self) -> *const u8 {
+        self.start
+    }
+
+    fn as_mut_ptr(&self) -> *mut u8 {
+        self.start
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        // SAFETY: mapped by `map`, and nobody has a reference that outlives this.
+        unsafe { libc::munmap(self.start.cast(), self.length) };
+    }
+}
+
+/// A System V segment. It vanishes when this is dropped and nobody has it attached any more.
+pub struct SystemSegment {
+    pub id: i32,
+}
+
+impl SystemSegment {
+    fn create(length: usize) -> io::Result<Self> {
+        const SHM_NORESERVE: i32 = 0o10_000;
+        // SAFETY: takes no pointers.
+        let id = unsafe { libc::shmget(libc::IPC_PRIVATE, length, libc::IPC_CREAT | SHM_NORESERVE | 0o600) };
+        if id < 0 { Err(io::Error::last_os_error()) } else { Ok(Self { id }) }
+    }
+
+    /// Attaches it, at `address` unless that is null. With `SHM_REMAP`, the caller answers for what was mapped there.
+    fn attach(&self, address: *mut libc::c_void, flags: i32) -> io::Result<*mut libc::c_void> {
+        // SAFETY: without SHM_REMAP nothing that exists is changed; with it, the range is the caller's own.
+        let attached = unsafe { libc::shmat(self.id, address, flags) };
+        if attached == libc::MAP_FAILED { Err(io::Error::last_os_error()) } else { Ok(attached) }
+    }
+}
+
+impl Drop for SystemSegment {
+    fn drop(&mut self) {
+        // SAFETY: the command takes no description.
+        unsafe { libc::shmctl(self.id, libc::IPC_RMID, std::ptr::null_mut()) };
+    }
 }
 
 impl Shared {
-    /// Makes the memory, with the constant fields of the control page filled in.
+    /// Makes the front of the memory, with the constant fields of the control page filled in.
     pub fn create() -> io::Result<Self> {
-        let file = rustix::fs::memfd_create("trackway", MemfdFlags::CLOEXEC)?;
-        rustix::fs::ftruncate(&file, wire::SHARED_BYTES as u64)?;
-        let memory = MmapOptions::new().len(wire::SHARED_BYTES).no_reserve_swap().map_raw(file.as_raw_fd())?;
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+        let memory = Memory::map(wire::SHARED_BYTES, libc::PROT_NONE, flags, None)?;
+        // SAFETY: the range is the beginning of the new mapping.
+        if unsafe { libc::mprotect(memory.start.cast(), FRONT_BYTES, libc::PROT_READ | libc::PROT_WRITE) } != 0 {
+            return Err(io::Error::last_os_error());
+        }
         let control = memory.as_mut_ptr().cast::<Control>();
         // SAFETY: the mapping is larger than `Control`, page-aligned, and nobody else has it yet.
         unsafe {
@@ -44,17 +124,63 @@ impl Shared {
             (*control).version = wire::VERSION;
             (*control).recorder_pid = std::process::id();
         }
-        Ok(Self { memory, file })
+        Ok(Self { memory, inode: AtomicU64::new(0) })
+    }
+
+    /// As [`Self::create`], with a file of our own.
+    #[cfg(test)]
+    pub fn create_alone() -> io::Result<Self> {
+        let shared = Self::create()?;
+        shared.adopt(rustix::fs::memfd_create("trackway", rustix::fs::MemfdFlags::CLOEXEC)?)?;
+        Ok(shared)
+    }
+
+    /// Puts an empty file, which the target has made and has not mapped yet, in the place of what is mapped, with the same contents, except for
+    /// those of the rings. Nobody but the calling thread may write to the front meanwhile, unless it does not matter when that is lost.
+    pub fn adopt(&self, file: OwnedFd) -> io::Result<()> {
+        with_any_file_size(|| Ok(rustix::fs::ftruncate(&file, wire::SHARED_BYTES as u64)?))?;
+        let access = libc::PROT_READ | libc::PROT_WRITE;
+        let flags = libc::MAP_SHARED | libc::MAP_NORESERVE;
+        let front = Memory::map(FRONT_BYTES, access, flags, Some(std::os::fd::AsFd::as_fd(&file)))?;
+        // SAFETY: both have as many bytes; the file is as large. The file's are nobody else's yet.
+        unsafe { front.as_mut_ptr().copy_from_nonoverlapping(self.memory.as_ptr(), FRONT_BYTES) };
+        // SAFETY: the range is our own, and stays mapped: the new mapping replaces the old one in one step. All accesses are of
+        // atomics or through raw pointers, and the contents of the front stay what they were.
+        let mapped = unsafe {
+            let flags = flags | libc::MAP_FIXED;
+            libc::mmap(self.memory.start.cast(), self.memory.length, access, flags, file.as_raw_fd(), 0)
+        };
+        if mapped == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        self.inode.store(rustix::fs::fstat(&file)?.st_ino, Ordering::SeqCst);
+        Ok(())
+    }
+
+    /// As [`Self::adopt`], with a System V segment of ours, whose size `ulimit -f` does not limit. Returns the segment, for the target to
+    /// attach it. That takes the same user and IPC namespace.
+    pub fn adopt_segment(&self) -> io::Result<SystemSegment> {
+        let segment = SystemSegment::create(self.memory.length)?;
+        let front = segment.attach(std::ptr::null_mut(), 0)?;
+        // SAFETY: the segment is as large, and nobody else's yet; it is detached from where it was attached.
+        unsafe {
+            front.cast::<u8>().copy_from_nonoverlapping(self.memory.as_ptr(), FRONT_BYTES);
+            libc::shmdt(front);
+        }
+        // The new mapping replaces the old one of the same length in one step, as in `adopt`.
+        segment.attach(self.memory.start.cast(), libc::SHM_REMAP)?;
+        self.inode.store(segment.id as u64, Ordering::SeqCst);
+        Ok(segment)
+    }
+
+    /// The number of the file (or segment) that is mapped, as `/proc/PID/maps` has it.
+    pub fn inode(&self) -> u64 {
+        self.inode.load(Ordering::SeqCst)
     }
 
     pub fn control(&self) -> &Control {
         // SAFETY: the mapping is larger than `Control` and page-aligned; what changes while it is shared is atomic.
         unsafe { &*self.memory.as_ptr().cast::<Control>() }
-    }
-
-    /// A path under which the memory can be opened as long as this process lives.
-    pub fn path(&self) -> String {
-        format!("/proc/{}/fd/{}", std::process::id(), self.file.as_raw_fd())
     }
 
     /// Takes the first `count` words out of a segment: they are in `into` afterwards, and zero in the segment.
@@ -148,10 +274,11 @@ impl Shared {
 
     /// Makes every byte of a slot's segments zero and gives the memory back to the system.
     pub fn clear_slot(&self, slot: usize) {
-        let offset = wire::segment_offset(slot, 0) as u64;
-        let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-        let punched = rustix::fs::fallocate(self.file.as_fd(), flags, offset, wire::SLOT_STRIDE as u64);
-        assert!(punched.is_ok(), "memory files can have holes: {punched:?}");
+        assert!(slot < wire::SLOT_COUNT);
+        let start = self.memory.as_mut_ptr().wrapping_add(wire::segment_offset(slot, 0));
+        // SAFETY: in bounds as asserted; the protocol leaves the slot to the recorder.
+        let removed = unsafe { libc::madvise(start.cast(), wire::SLOT_STRIDE, libc::MADV_REMOVE) };
+        assert!(removed == 0, "memory files can have holes: {}", io::Error::last_os_error());
     }
 
     /// Whether a freed slot's memory should be given back.
@@ -233,6 +360,24 @@ impl Drop for SignOfLife<'_> {
     }
 }
 
+/// Does something with a limit on the size of files (`ulimit -f`) lifted, as far as we may: to the system, shared memory is a file.
+fn with_any_file_size<T>(work: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
+    /// The limit is one of the whole process.
+    static LIMIT: Mutex<()> = Mutex::new(());
+    let _one_at_a_time = LIMIT.lock().unwrap_or_else(PoisonError::into_inner);
+    let old = rustix::process::getrlimit(Resource::Fsize);
+    let is_lifted = old.current.is_some_and(|limit| limit < wire::SHARED_BYTES as u64) && {
+        let lift = |maximum| rustix::process::setrlimit(Resource::Fsize, Rlimit { current: maximum, maximum });
+        lift(None).or_else(|_| lift(old.maximum)).is_ok()
+    };
+    let result = work();
+    if is_lifted {
+        // Lowering it is always allowed.
+        let _ = rustix::process::setrlimit(Resource::Fsize, old);
+    }
+    result
+}
+
 fn check(status: libc::c_int) -> io::Result<()> {
     if status == 0 { Ok(()) } else { Err(io::Error::from_raw_os_error(status)) }
 }
@@ -287,8 +432,58 @@ mod tests {
     }
 
     #[test]
-    fn cleared_slots_are_zero() {
+    fn an_adopted_file_has_the_old_contents() {
         let shared = Shared::create().unwrap();
+        std::thread::scope(|scope| {
+            let recorder = scope.spawn(|| {
+                let life = SignOfLife::give(&shared).unwrap();
+                shared.publish_selection(&[5..7, 8..9], &[3]);
+                let mut inodes = Vec::new();
+                for _ in 0..2 {
+                    let file = rustix::fs::memfd_create("trackway", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+                    let inode = rustix::fs::fstat(&file).unwrap().st_ino;
+                    let theirs = Memory::map(
+                        FRONT_BYTES,
+                        libc::PROT_READ,
+                        libc::MAP_SHARED,
+                        Some(std::os::fd::AsFd::as_fd(&file)),
+                    );
+                    shared.adopt(file).unwrap();
+                    assert_eq!(shared.inode(), inode);
+                    // SAFETY: mapped for reading, and the file is large enough by now.
+                    assert_eq!(unsafe { theirs.unwrap().as_ptr().cast::<u64>().read_volatile() }, wire::MAGIC);
+                    inodes.push(inode);
+                }
+                assert_ne!(inodes[0], inodes[1]);
+                assert_eq!(shared.selection(), (vec![5..7, 8..9], vec![3]));
+                std::mem::forget(life);
+            });
+            recorder.join().unwrap();
+        });
+        assert_ne!(shared.control().recorder[0].load(Ordering::SeqCst) & wire::OWNER_DIED, 0);
+    }
+
+    #[test]
+    fn a_segment_is_as_good_as_a_file() {
+        let shared = Shared::create().unwrap();
+        shared.publish_selection(&[5..7, 8..9], &[3]);
+        let segment = shared.adopt_segment().unwrap();
+        let theirs = segment.attach(std::ptr::null_mut(), 0).unwrap();
+        drop(segment);
+        assert_eq!(shared.selection(), (vec![5..7, 8..9], vec![3]));
+        shared.write(wire::segment_offset(9, 0), &[7]);
+        // SAFETY: the segment is attached for reading and large enough.
+        let word = || unsafe { theirs.cast::<u8>().add(wire::segment_offset(9, 0)).read_volatile() };
+        assert_eq!(word(), 7);
+        shared.clear_slot(9);
+        assert_eq!(word(), 0);
+        // SAFETY: attached above.
+        unsafe { libc::shmdt(theirs) };
+    }
+
+    #[test]
+    fn cleared_slots_are_zero() {
+        let shared = Shared::create_alone().unwrap();
         shared.write(wire::segment_offset(7, 1), &[9]);
         let mut words = Vec::new();
         shared.clear_slot(7);

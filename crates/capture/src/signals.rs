@@ -51,7 +51,7 @@ impl Signals {
         TARGET.store(-1, Ordering::SeqCst);
         EARLY.store(0, Ordering::SeqCst);
         // If children were to be forgotten, nobody could tell how the target ended.
-        let mut saved = vec![(libc::SIGCHLD, set(libc::SIGCHLD, libc::SIG_DFL))];
+        let mut saved = vec![(libc::SIGCHLD, set(libc::SIGCHLD, libc::SIG_DFL)), ignore_file_size()];
         for signal in IGNORED {
             saved.push((signal, set(signal, libc::SIG_IGN)));
         }
@@ -69,7 +69,7 @@ impl Signals {
     /// For a process that was there before: signals end the recording.
     pub fn install_to_stop() -> Self {
         STOP.store(false, Ordering::SeqCst);
-        let mut saved = Vec::new();
+        let mut saved = vec![ignore_file_size()];
         for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
             let old = set(signal, stop as *const () as usize);
             if signal == libc::SIGHUP && old.sa_sigaction == libc::SIG_IGN {
@@ -113,6 +113,11 @@ impl Drop for Signals {
         self.forget_target();
         restore(&self.saved);
     }
+}
+
+/// A file that may not grow any more (`ulimit -f`) is an error of the write, like a full disk, and not our end.
+fn ignore_file_size() -> (c_int, sigaction) {
+    (libc::SIGXFSZ, set(libc::SIGXFSZ, libc::SIG_IGN))
 }
 
 extern "C" fn stop(_: c_int, _: *const siginfo_t, _: *const c_void) {

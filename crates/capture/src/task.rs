@@ -35,6 +35,25 @@ fn state_and_flags(stat: &str) -> Option<(char, u64)> {
     Some((state, fields.nth(5)?.parse().ok()?))
 }
 
+/// The number that a process or thread has for itself, which is another one in a container.
+pub fn own_number(tid: i32) -> u32 {
+    Status::of(tid).ok().and_then(|status| status.own_tid()).unwrap_or(tid.cast_unsigned())
+}
+
+/// The thread of a process that has this number for itself.
+pub fn thread_with_own_number(pid: i32, number: u32) -> Option<i32> {
+    let has_number = |&tid: &i32| Status::of(tid).is_ok_and(|status| status.own_tid() == Some(number));
+    let tasks = all(pid).ok()?;
+    let same = tasks.iter().copied().find(|&tid| tid.cast_unsigned() == number).filter(has_number);
+    same.or_else(|| tasks.iter().copied().find(has_number))
+}
+
+/// The numbers of all processes.
+pub fn processes() -> impl Iterator<Item = i32> {
+    let entries = std::fs::read_dir("/proc").into_iter().flatten();
+    entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
+}
+
 /// The command line of a process; its name if it has none.
 pub fn command(pid: i32) -> Vec<String> {
     let bytes = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
@@ -94,7 +113,9 @@ mod tests {
         let status = Status::of(pid).unwrap();
         assert_eq!(status.number("Tgid"), Some(pid as u64));
         assert_eq!(status.number("NoSuchLine"), None);
-        assert!(status.own_tid().is_some());
+        assert_eq!(status.own_tid(), Some(own_number(pid)));
+        assert_eq!(thread_with_own_number(pid, own_number(pid)), Some(pid));
+        assert!(processes().any(|process| process == pid));
     }
 
     #[test]

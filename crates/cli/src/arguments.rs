@@ -61,7 +61,8 @@ pub enum Verb {
 /// runs on as before.
 ///
 /// The trace appears under its name when the program has ended. Until then, and if the recorder is killed, it is
-/// in FILE.part, which can be read like any other trace.
+/// in FILE.part, which can be read like any other trace. Only its owner may read it (mode 0600): it holds what the
+/// program had in its memory.
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Examples:

@@ -233,7 +233,7 @@ impl Destination {
 impl Draft {
     fn create(path: &Path) -> Result<Self, Failure> {
         let part = part_of(path);
-        let file = File::create(&part).map_err(|error| Failure::writing(path, &error))?;
+        let file = trace::create_private(&part).map_err(|error| Failure::writing(path, &error))?;
         Ok(Self { file, part, path: path.to_owned(), kept: false })
     }
 

@@ -15,7 +15,8 @@ use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
 
 use crate::fragment::Engine;
-use crate::{maps, memory, sys, translate};
+use crate::maps::{self, Mapping};
+use crate::{memory, sys, translate};
 
 pub const PAGE: u64 = 4096;
 
@@ -301,10 +302,15 @@ impl Engine {
         }
     }
 
-    /// Finds what is writable and executable, or shared and executable, already: an executable stack, or a program linked
-    /// that way.
+    /// Asks the kernel what is writable and executable, or shared and executable.
     pub fn find_writable_code(&mut self) {
-        for mapping in maps::executable() {
+        self.take_writable_code(maps::executable().into_iter());
+    }
+
+    /// Takes note of what is writable and executable, or shared and executable, already: an executable stack, or a program linked
+    /// that way.
+    pub fn take_writable_code(&mut self, mappings: impl Iterator<Item = Mapping>) {
+        for mapping in mappings {
             if self.is_cache(mapping.start) {
                 continue;
             }

@@ -8,8 +8,8 @@ use crate::tcb;
 /// The table of indirect targets: by the low bits of an application address, where to go in the cache.
 #[derive(Clone, Copy, Debug)]
 pub struct Table {
-    /// Below 2 GiB; 0: there is none, and all indirect targets are unknown.
-    pub address: u32,
+    /// 0: there is none, and all indirect targets are unknown.
+    pub address: u64,
     pub by_pext: bool,
 }
 
@@ -272,16 +272,29 @@ impl<'a> Emitter<'a> {
 
     /// Goes to the application address in rcx by way of the table: `jmp [table + rdx * 8]`, rdx being the low bits of rcx. They
     /// are taken with `pext edx, ecx, gs:[mask]` or, on processors without BMI2, `movzx edx, cx`: both leave the flags alone.
+    /// A table beyond 2 GiB cannot be a part of the instruction: rcx holds its address for a moment.
     pub fn jump_indirect(&mut self, table: Table) {
         if table.address == 0 {
             return self.jump_gs(tcb::MISS_ENTRY);
+        }
+        let low = i32::try_from(table.address);
+        if low.is_err() {
+            self.store_gs(tcb::SCRATCH_THIRD, 1);
         }
         if table.by_pext {
             self.bytes_and_u32(&[0x65, 0xc4, 0xe2, 0x72, 0xf5, 0x14, 0x25], tcb::TABLE_MASK);
         } else {
             self.bytes(&[0x0f, 0xb7, 0xd1]);
         }
-        self.bytes_and_u32(&[0xff, 0x24, 0xd5], table.address);
+        match low {
+            Ok(address) => self.bytes_and_u32(&[0xff, 0x24, 0xd5], address as u32),
+            Err(_) => {
+                self.load_constant(1, table.address);
+                self.bytes(&[0x48, 0x8d, 0x14, 0xd1]); // lea rdx, [rcx + rdx * 8]
+                self.load_gs(1, tcb::SCRATCH_THIRD);
+                self.bytes(&[0xff, 0x22]); // jmp [rdx]
+            }
+        }
     }
 
     /// Leaves the code cache with the number of an exit: `mov gs:[..], rcx; mov ecx, number; jmp gs:[entry]`.
@@ -314,7 +327,7 @@ mod tests {
     const ADDRESS: u64 = 0x7000_0000;
 
     fn emit(write: impl FnOnce(&mut Emitter)) -> (Vec<u8>, Vec<Instruction>) {
-        let mut room = [0; 256];
+        let mut room = [0; 512];
         let mut out = Emitter::new(&mut room, ADDRESS);
         write(&mut out);
         assert!(!out.overflowed());
@@ -465,7 +478,7 @@ mod tests {
     /// Flags are the application's all the time.
     #[test]
     fn nothing_changes_flags() {
-        let table = |by_pext| Table { address: 0x6000_0000, by_pext };
+        let table = |address, by_pext| Table { address, by_pext };
         let (_, instructions) = emit(|out| {
             out.record(1, 0);
             out.record_time();
@@ -475,8 +488,9 @@ mod tests {
             out.reload_scratch();
             out.leave(1);
             out.arrival(0x40_0000);
-            out.jump_indirect(table(true));
-            out.jump_indirect(table(false));
+            out.jump_indirect(table(0x6000_0000, true));
+            out.jump_indirect(table(0x6000_0000, false));
+            out.jump_indirect(table(0x5500_0000_0000, true));
         });
         for instruction in instructions {
             assert_eq!(instruction.rflags_modified(), 0, "{:?}", instruction.code());
@@ -497,10 +511,27 @@ mod tests {
             }
             assert_eq!(jump.code(), Code::Jmp_rm64);
             assert_eq!((jump.memory_index(), jump.memory_index_scale()), (Register::RDX, 8));
-            assert_eq!(jump.memory_displacement64(), u64::from(table.address));
+            assert_eq!(jump.memory_displacement64(), table.address);
             assert!((table.mask() + 1).is_power_of_two() && (table.mask() + 1) * 8 <= wire::TABLE_BYTES as u64);
             assert_eq!(table.index(0x7fff_1234_5678), (0x7fff_1234_5678 & table.mask()) as usize);
             assert_eq!(table.index(u64::MAX), table.mask() as usize);
+        }
+    }
+
+    #[test]
+    fn a_table_beyond_two_gigabytes_is_reached_by_way_of_rcx() {
+        for address in [0x8000_0000, 0xffff_f000, 0x5500_0000_0000] {
+            let (_, instructions) = emit(|out| out.jump_indirect(Table { address, by_pext: true }));
+            let [save, index, constant, entry, restore, jump] = instructions[..] else { panic!("{instructions:?}") };
+            assert!(is_gs(&save, tcb::SCRATCH_THIRD) && save.op1_register() == Register::RCX);
+            assert_eq!(index.code(), Code::VEX_Pext_r32_r32_rm32);
+            assert_eq!((constant.op0_register(), constant.immediate64()), (Register::RCX, address));
+            assert_eq!((entry.code(), entry.op0_register()), (Code::Lea_r64_m, Register::RDX));
+            assert_eq!((entry.memory_base(), entry.memory_index()), (Register::RCX, Register::RDX));
+            assert_eq!((entry.memory_index_scale(), entry.memory_displacement64()), (8, 0));
+            assert!(is_gs(&restore, tcb::SCRATCH_THIRD) && restore.op0_register() == Register::RCX);
+            assert_eq!((jump.code(), jump.memory_base()), (Code::Jmp_rm64, Register::RDX));
+            assert_eq!((jump.memory_index(), jump.memory_displacement64()), (Register::None, 0));
         }
     }
 

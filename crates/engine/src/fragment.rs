@@ -241,7 +241,7 @@ impl Engine {
     fn table_of(&self, world: World) -> Table {
         let address = match world {
             World::Recording => self.table.address,
-            World::Silent => self.table.address + wire::TABLE_BYTES as u32,
+            World::Silent => self.table.address + wire::TABLE_BYTES as u64,
             World::Careful => 0,
         };
         Table { address, ..self.table }
@@ -975,7 +975,7 @@ pub(crate) mod tests {
         let address = TABLES.fetch_add(length, Ordering::Relaxed);
         let table = sys::map(address, length, protection, sys::MAP_FIXED_NOREPLACE).unwrap();
         let mut engine = Engine::new();
-        engine.set_up(shared, Table { address: table as u32, by_pext: true }, MISSING);
+        engine.set_up(shared, Table { address: table, by_pext: true }, MISSING);
         engine
     }
 

@@ -2,6 +2,8 @@
 
 use alloc::vec::Vec;
 
+use wire::{CodeMapping, MAPPING_SHARED, MAPPING_WRITABLE};
+
 use crate::sys::{self, number};
 
 /// A mapping that can be executed.
@@ -13,7 +15,13 @@ pub struct Mapping {
     pub is_shared: bool,
 }
 
-/// All mappings that can be executed.
+impl From<&CodeMapping> for Mapping {
+    fn from(&CodeMapping { start, end, flags }: &CodeMapping) -> Self {
+        Self { start, end, is_writable: flags & MAPPING_WRITABLE != 0, is_shared: flags & MAPPING_SHARED != 0 }
+    }
+}
+
+/// All mappings that can be executed; none without /proc.
 pub fn executable() -> Vec<Mapping> {
     read().split(|byte| *byte == b'\n').filter_map(parse).collect()
 }

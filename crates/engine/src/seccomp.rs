@@ -66,7 +66,7 @@ static FILTERS: Mutex<Vec<Vec<Instruction>>> = Mutex::new(Vec::new());
 pub fn prctl(tcb: &mut Tcb, arguments: [u64; 6]) -> i64 {
     let [option, mode, program, ..] = arguments;
     match (option, mode) {
-        (PR_SET_SECCOMP, MODE_STRICT) => refuse(tcb, NOTICE_SECCOMP_STRICT),
+        (PR_SET_SECCOMP, MODE_STRICT) => refuse_strict(tcb),
         (PR_SET_SECCOMP, MODE_FILTER) => install(tcb, number::PRCTL, arguments, program),
         // Every system call would become a signal, unless it comes from one range of addresses.
         (PR_SET_SYSCALL_USER_DISPATCH, 1..) => refuse(tcb, NOTICE_DISPATCH),
@@ -76,12 +76,21 @@ pub fn prctl(tcb: &mut Tcb, arguments: [u64; 6]) -> i64 {
 
 /// The application's seccomp.
 pub fn seccomp(tcb: &mut Tcb, arguments: [u64; 6]) -> i64 {
-    let [operation, _, program, ..] = arguments;
+    let [operation, flags, program, ..] = arguments;
+    let is_refused_anyway = flags as u32 != 0 || program != 0;
     match operation & 0xffff_ffff {
-        SET_MODE_STRICT => refuse(tcb, NOTICE_SECCOMP_STRICT),
+        // libseccomp asks in this way whether the system call exists.
+        SET_MODE_STRICT if is_refused_anyway => syscall::pass(tcb),
+        SET_MODE_STRICT => refuse_strict(tcb),
         SET_MODE_FILTER => install(tcb, number::SECCOMP, arguments, program),
         _ => syscall::pass(tcb),
     }
+}
+
+/// The kernel itself refuses the strict mode to who has a filter.
+fn refuse_strict(tcb: &Tcb) -> i64 {
+    let has_filter = !FILTERS.lock().is_empty();
+    if has_filter { sys::EINVAL } else { refuse(tcb, NOTICE_SECCOMP_STRICT) }
 }
 
 /// As a kernel that does not know this.
@@ -104,7 +113,7 @@ fn install(tcb: &mut Tcb, call: u64, mut arguments: [u64; 6], program: u64) -> i
     let program = Program { length: extended.len() as u16, padding: [0; 3], address: extended.as_ptr() as u64 };
     arguments[2] = &raw const program as u64;
     // From now on, also if another thread is faster than we are.
-    tcb.control().engine_start.store(signal::image().start as u32, Ordering::SeqCst);
+    tcb.control().engine_start.store(signal::image().start, Ordering::SeqCst);
     tcb.control().notices.fetch_or(NOTICE_FILTERED, Ordering::SeqCst);
     let result = syscall::call_now(call, arguments);
     if result >= 0 {
@@ -135,7 +144,8 @@ const RETURN_CONSTANT: u16 = 0x06;
 const INSTRUCTION_POINTER_LOW: u32 = core::mem::offset_of!(Question, instruction_pointer) as u32;
 const INSTRUCTION_POINTER_HIGH: u32 = INSTRUCTION_POINTER_LOW + 4;
 
-/// Allows what comes from `image` (below 4 GiB), except from the `judged` places.
+/// Allows what comes from `image` (which does not cross a multiple of 4 GiB), except from the `judged` places (the low halves of their
+/// addresses).
 fn prefix(image: core::ops::Range<u64>, judged: [u32; 3]) -> Vec<Instruction> {
     let plain = |code, constant| Instruction { code, if_true: 0, if_false: 0, constant };
     // Jumps lead over as many instructions to the last one before the application's filter.
@@ -143,7 +153,7 @@ fn prefix(image: core::ops::Range<u64>, judged: [u32; 3]) -> Vec<Instruction> {
     let [a, b, c] = judged;
     alloc::vec![
         plain(LOAD_WORD, INSTRUCTION_POINTER_HIGH),
-        jump(JUMP_IF_EQUAL, 0, 0, 7),
+        jump(JUMP_IF_EQUAL, (image.start >> 32) as u32, 0, 7),
         plain(LOAD_WORD, INSTRUCTION_POINTER_LOW),
         jump(JUMP_IF_AT_LEAST, image.start as u32, 0, 5),
         jump(JUMP_IF_AT_LEAST, image.end as u32, 4, 0),
@@ -187,9 +197,8 @@ pub fn forget_exec(tcb: &Tcb) {
 
 /// What the recorder makes the new image do.
 fn injection() -> [Question; 8] {
-    const AT_FDCWD: u64 = -100i64 as u64;
+    const MFD_CLOEXEC: u64 = 1;
     const PLACE: u64 = 0x6000_0000;
-    const OPEN_FLAGS: u64 = 0o2_000_002; // O_RDWR | O_CLOEXEC
     const OWN_FLAGS: u64 = sys::MAP_PRIVATE | sys::MAP_ANONYMOUS | sys::MAP_NORESERVE | sys::MAP_FIXED_NOREPLACE;
     const SHARED_FLAGS: u64 = 1 | sys::MAP_NORESERVE | sys::MAP_FIXED_NOREPLACE;
     let [readable, writable, executable] = [sys::PROT_READ, sys::PROT_WRITE, sys::PROT_EXEC];
@@ -204,7 +213,7 @@ fn injection() -> [Question; 8] {
         question(number::MMAP, [PLACE, length, readable | writable, OWN_FLAGS, u64::MAX, 0]),
         question(number::MPROTECT, [PLACE, length, readable | executable, 0, 0, 0]),
         question(number::MPROTECT, [PLACE, length, 0, 0, 0, 0]),
-        question(number::OPENAT, [AT_FDCWD, PLACE, OPEN_FLAGS, 0, 0, 0]),
+        question(number::MEMFD_CREATE, [PLACE, MFD_CLOEXEC, 0, 0, 0, 0]),
         question(number::MMAP, [PLACE, length, readable | writable, SHARED_FLAGS, 3, 0]),
         question(number::CLOSE, [3, 0, 0, 0, 0, 0]),
         question(number::MADVISE, [PLACE, length, 10, 0, 0, 0]),
@@ -313,6 +322,19 @@ mod tests {
     }
 
     #[test]
+    fn only_the_engines_own_calls_pass_the_prefix_of_a_high_image() {
+        const HIGH: u64 = 0x5500_0000_0000;
+        let mut filter = prefix(HIGH + IMAGE.start..HIGH + IMAGE.end, JUDGED);
+        filter.extend(forbids(number::MMAP));
+        let answer = |address| evaluate(&filter, &question(number::MMAP, address)).unwrap();
+        for outside in [0, IMAGE.start, HIGH, HIGH + IMAGE.end, HIGH + (1 << 32) + IMAGE.start] {
+            assert_eq!(answer(outside), ERRNO | 1, "{outside:#x}");
+        }
+        assert_eq!(answer(HIGH + u64::from(JUDGED[1])), ERRNO | 1);
+        assert_eq!(answer(HIGH + IMAGE.start + 5), ALLOW);
+    }
+
+    #[test]
     fn only_the_engines_own_calls_pass_the_prefix() {
         let mut filter = prefix(IMAGE, JUDGED);
         filter.extend(forbids(number::MMAP));
@@ -352,7 +374,7 @@ mod tests {
     fn what_the_recorder_needs_is_known() {
         let allowed = |filter: &[Instruction]| injection().iter().all(|question| is_allowed(filter, question));
         assert!(allowed(&forbids(number::EXECVE)));
-        for call in [number::MMAP, number::MPROTECT, number::OPENAT, number::MADVISE, number::CLOSE] {
+        for call in [number::MMAP, number::MPROTECT, number::MEMFD_CREATE, number::MADVISE, number::CLOSE] {
             assert!(!allowed(&forbids(call)));
         }
         assert!(!allowed(&[instruction(RETURN_CONSTANT, 0, 0, 0)]));

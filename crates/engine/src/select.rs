@@ -294,9 +294,10 @@ pub fn give_up_words(tcb: &mut Tcb) {
     tcb.stand.reused = true;
 }
 
-/// Waits until the recorder has seen what was announced up to now, and thus said what is selected of it.
-pub fn await_recorder(control: &Control) {
-    if control.selection.load(Ordering::Relaxed) == 0 {
+/// Waits until the recorder has seen a module that was announced just now: it says what is selected of it, and looks up the path if the
+/// module has none.
+pub fn await_recorder(control: &Control, has_path: bool) {
+    if control.selection.load(Ordering::Relaxed) == 0 && has_path {
         return;
     }
     let head = control.code_head.load(Ordering::SeqCst);

@@ -5,10 +5,11 @@
 use core::mem::offset_of;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use wire::{Control, FLAG_ATTACHED, FLAG_FSGSBASE, Init, Places, STAGE_STARTED, VERSION, word};
+use wire::{CodeMapping, Control, FLAG_ATTACHED, FLAG_FSGSBASE, Init, Places, STAGE_STARTED, VERSION, word};
 
 use crate::emit::Table;
 use crate::fragment::ENGINE;
+use crate::maps::Mapping;
 use crate::tcb::{self, Tcb, Vectors};
 use crate::{clone, dispatch, leave, limits, own, ring, select, signal, sys, syscall};
 
@@ -31,7 +32,10 @@ pub unsafe extern "C" fn start(init: *mut Init) -> ! {
     if count > 1 {
         ENGINE.lock().order_threads();
     }
-    ENGINE.lock().find_writable_code();
+    // SAFETY: the injector wrote as many.
+    let mappings =
+        unsafe { core::slice::from_raw_parts(first.mappings as *const CodeMapping, first.mapping_count as usize) };
+    ENGINE.lock().take_writable_code(mappings.iter().map(Mapping::from));
     // SAFETY: just made.
     let tcb = unsafe { &mut *((*init).state as *mut Tcb) };
     publish(&control.places);
@@ -56,7 +60,7 @@ fn is_attached(init: &Init) -> bool {
 fn set_up(control: &'static Control, init: &Init) {
     own::set_up(control);
     limits::grow(wire::SHARED_BYTES as u64 + (init.engine_end - init.engine_start));
-    let table = Table { address: init.table as u32, by_pext: has_bmi2() };
+    let table = Table { address: init.table, by_pext: has_bmi2() };
     ENGINE.lock().set_up(init.shared, table, dispatch::miss_entry());
     signal::set_image(init.engine_start, init.engine_end);
     clone::set_up(init.flags & FLAG_FSGSBASE != 0, init.min_signal_stack);

@@ -44,6 +44,7 @@ pub mod number {
     pub const RT_TGSIGQUEUEINFO: u64 = 297;
     pub const PRLIMIT64: u64 = 302;
     pub const SECCOMP: u64 = 317;
+    pub const MEMFD_CREATE: u64 = 319;
     pub const EXECVEAT: u64 = 322;
     pub const PKEY_MPROTECT: u64 = 329;
     pub const RSEQ: u64 = 334;

@@ -257,7 +257,7 @@ fn map(tcb: &Tcb, arguments: [u64; 6]) -> i64 {
         };
         let count = usize::try_from(count).unwrap_or(0);
         ENGINE.lock().announce_module(address, length, offset, &path[..count]);
-        select::await_recorder(tcb.control());
+        select::await_recorder(tcb.control(), count != 0);
     }
     result
 }

@@ -80,4 +80,4 @@ pub use stretch::{Part, Parts, Paths, Stretch};
 pub use trace::{Damage, MappedModule, Trace};
 pub use verify::Report;
 pub use watch::{Operand, Watcher};
-pub use writer::{Codec, Options, Writer, part_name};
+pub use writer::{Codec, Options, Writer, create_private, part_name};

@@ -8,6 +8,8 @@ mod open;
 mod output;
 mod worker;
 
+pub use output::create_private;
+
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};

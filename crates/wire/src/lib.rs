@@ -76,7 +76,7 @@ pub struct Control {
     pub next_thread: AtomicU32,
     /// Where a thread that is about to exec and the recorder meet, a futex: one of the `EXEC_*` values.
     pub exec_state: AtomicU32,
-    /// The thread that wants to exec.
+    /// The thread that wants to exec, as it sees its own number.
     pub exec_tid: AtomicU32,
     /// Which image of the process this is: 0 after launch, plus one with every exec. Set by the recorder.
     pub image: AtomicU32,
@@ -89,7 +89,7 @@ pub struct Control {
     /// What the recorder should tell the user, and what it has to know before an exec: `NOTICE_*` bits. Set by the engine.
     pub notices: AtomicU32,
     /// With [`NOTICE_FILTERED`]: where the engine has to be after an exec.
-    pub engine_start: AtomicU32,
+    pub engine_start: AtomicU64,
     /// One of the `STAGE_*`, a futex: how far the engine has come with setting itself up, or with taking itself down.
     pub stage: AtomicU32,
     /// Threads that wait for a child that shares their memory until it executes another program or ends (vfork).
@@ -131,7 +131,7 @@ pub struct Control {
 pub struct Child {
     /// One of the `CHILD_*`, a futex on which the process waits.
     pub state: AtomicU32,
-    /// Its number, as it sees it.
+    /// Its number, as it sees it; in a process namespace of its own it has another one outside.
     pub process: AtomicU32,
     /// When it was made.
     pub tsc: AtomicU64,
@@ -335,15 +335,15 @@ pub struct Init {
     pub flags: u32,
     /// Address of the shared mapping ([`Control`] is at its start).
     pub shared: u64,
-    /// Address, below 2 GiB, of [`TABLE_COUNT`] times [`TABLE_BYTES`] zeroed bytes for the tables of indirect targets.
+    /// Address, below 2 GiB if there is room, of [`TABLE_COUNT`] times [`TABLE_BYTES`] zeroed bytes for the tables of indirect targets.
     pub table: u64,
-    /// Where the injected engine (image, stack, table, this block) lies: one range below 2 GiB.
+    /// Where the injected engine (image, stack, table, this block) lies: one range that does not cross a multiple of 4 GiB.
     pub engine_start: u64,
     pub engine_end: u64,
     /// The application's state; its next instruction is `registers.rip`.
     pub registers: Registers,
     pub os_tid: u32,
-    /// The target's process number.
+    /// The target's process number, as it sees it.
     pub pid: u32,
     /// From the auxiliary vector: smallest stack a signal frame fits on (AT_MINSIGSTKSZ), or 0.
     pub min_signal_stack: u64,
@@ -361,11 +361,26 @@ pub struct Init {
     pub rseq: Rseq,
     /// The state that the engine has made for this thread. Set by the engine before [`STAGE_STARTED`].
     pub state: u64,
+    /// The address of the process's [`CodeMapping`]s: it may not be able to find them out itself, if it cannot see /proc.
+    pub mappings: u64,
+    pub mapping_count: u32,
     pub mxcsr: u32,
-    pub padding: u32,
     /// With [`FLAG_ATTACHED`]: the low halves of the vector registers.
     pub vectors: [[u64; 2]; 16],
 }
+
+/// Memory that is executable and, in addition, writable or shared.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CodeMapping {
+    pub start: u64,
+    pub end: u64,
+    /// Some of the `MAPPING_*`.
+    pub flags: u64,
+}
+
+pub const MAPPING_WRITABLE: u64 = 1;
+pub const MAPPING_SHARED: u64 = 2;
 
 /// The kernel lets user code write gs base (`AT_HWCAP2` bit 1).
 pub const FLAG_FSGSBASE: u32 = 1;

@@ -156,7 +156,7 @@ fn words(seed: u32, count: usize) -> impl Iterator<Item = Vec<u32>> {
 
 #[test]
 fn nothing_is_lost_when_rings_are_full() {
-    let shared = Shared::create().unwrap();
+    let shared = Shared::create_alone().unwrap();
     let mut sink = MemorySink { delay: Duration::from_millis(10), ..MemorySink::default() };
     // Four times what a ring holds.
     const COUNT: usize = 4 * wire::SEGMENT_COUNT * wire::SEGMENT_BYTES / size_of::<u32>();
@@ -187,7 +187,7 @@ fn nothing_is_lost_when_rings_are_full() {
 
 #[test]
 fn what_a_killed_thread_wrote_is_kept() {
-    let shared = Shared::create().unwrap();
+    let shared = Shared::create_alone().unwrap();
     let mut sink = MemorySink::default();
     drain_while(&shared, &mut sink, || {
         announce_paths(&shared, 1..4);
@@ -208,7 +208,7 @@ fn what_a_killed_thread_wrote_is_kept() {
 
 #[test]
 fn a_slot_serves_one_thread_after_the_other() {
-    let shared = Shared::create().unwrap();
+    let shared = Shared::create_alone().unwrap();
     let mut sink = MemorySink::default();
     drain_while(&shared, &mut sink, || {
         for thread in 0..50 {
@@ -229,7 +229,7 @@ fn a_slot_serves_one_thread_after_the_other() {
 
 #[test]
 fn the_code_ring_wraps_around() {
-    let shared = Shared::create().unwrap();
+    let shared = Shared::create_alone().unwrap();
     let mut sink = MemorySink::default();
     let code = |block: u32| vec![block as u8; 1 + block as usize % code::BLOCK_BYTES_MAX];
     const COUNT: u32 = 20_000;
@@ -243,7 +243,7 @@ fn the_code_ring_wraps_around() {
 
 #[test]
 fn fragments_are_taken_apart() {
-    let shared = Shared::create().unwrap();
+    let shared = Shared::create_alone().unwrap();
     let mut sink = MemorySink::default();
     let exits = [code::LEAVE_NOT_TAKEN << 16 | 1, code::LEAVE_INDIRECT << 16 | 2];
     let words = [17, 2, 2, 0, 5 | code::TAKEN, 6, exits[0], exits[1]];
@@ -255,7 +255,7 @@ fn fragments_are_taken_apart() {
 
 #[test]
 fn modules_come_and_go() {
-    let shared = Shared::create().unwrap();
+    let shared = Shared::create_alone().unwrap();
     let mut sink = MemorySink::default();
     let words = |words: &[u64]| words.iter().flat_map(|word| word.to_le_bytes()).collect::<Vec<u8>>();
     drain_while(&shared, &mut sink, || {
@@ -269,7 +269,7 @@ fn modules_come_and_go() {
 
 #[test]
 fn nonsense_is_left_out_with_a_warning() {
-    let shared = Shared::create().unwrap();
+    let shared = Shared::create_alone().unwrap();
     let mut sink = MemorySink::default();
     let mut drain = Drain::new(&shared, &mut sink);
     announce_code(&shared, 77, b"what?");
@@ -301,7 +301,7 @@ fn nonsense_is_left_out_with_a_warning() {
 
 #[test]
 fn a_sink_that_fails_does_not_stop_the_target() {
-    let shared = Shared::create().unwrap();
+    let shared = Shared::create_alone().unwrap();
     let mut sink = MemorySink { fails_at_path: Some(2), ..MemorySink::default() };
     let (_, _, failure) = drain_while(&shared, &mut sink, || {
         let mut engine = Engine::start(&shared, 0, 0);
@@ -317,7 +317,7 @@ fn a_sink_that_fails_does_not_stop_the_target() {
 
 #[test]
 fn a_thread_that_took_its_segment_back_is_not_damaged() {
-    let shared = Shared::create().unwrap();
+    let shared = Shared::create_alone().unwrap();
     let mut sink = MemorySink::default();
     let mut drain = Drain::new(&shared, &mut sink);
     let mut engine = Engine::start(&shared, 0, 0);
@@ -347,7 +347,7 @@ fn announce_path(shared: &Shared, path: u32, flags: u32) {
 
 #[test]
 fn silent_code_is_left_out() {
-    let shared = Shared::create().unwrap();
+    let shared = Shared::create_alone().unwrap();
     let mut sink = MemorySink::default();
     let selection = Selection { length: Some(7), ..Selection::default() };
     let mut drain = selecting(&shared, &mut sink, &selection);
@@ -382,7 +382,7 @@ fn silent_code_is_left_out() {
 #[test]
 fn words_that_would_have_been_written_over_are_not_read() {
     for left in [false, true] {
-        let shared = Shared::create().unwrap();
+        let shared = Shared::create_alone().unwrap();
         let mut sink = MemorySink::default();
         let selection = Selection { skip: 1000, ..Selection::default() };
         let mut drain = selecting(&shared, &mut sink, &selection);
@@ -406,7 +406,7 @@ fn words_that_would_have_been_written_over_are_not_read() {
 
 #[test]
 fn a_module_is_known_before_its_announcement_is_taken() {
-    let shared = Shared::create().unwrap();
+    let shared = Shared::create_alone().unwrap();
     let mut sink = MemorySink::default();
     let selection = Selection { no_shared_libs: true, ..Selection::default() };
     let mut drain = selecting(&shared, &mut sink, &selection);

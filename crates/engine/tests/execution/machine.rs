@@ -242,8 +242,8 @@ extern "C" fn on_trap(_: i32, _: *mut libc::siginfo_t, context: *mut libc::c_voi
 /// Where the faked state of the thread is, with its engine stack behind it.
 const FAKE: u64 = 0x6400_0000;
 const FAKE_BYTES: u64 = 64 << 10;
-/// Where the table of indirect targets is.
-pub const TABLE: u32 = 0x6800_0000;
+/// Where the table of indirect targets is: below 2 GiB, or not.
+pub const TABLES: [u64; 2] = [0x6800_0000, 0x5500_6800_0000];
 
 /// The word at an address of memory that [`Machine`] has mapped.
 pub fn read(address: u64) -> u64 {
@@ -279,9 +279,11 @@ pub fn map(address: u64, length: u64) {
 impl Machine {
     fn new() -> Self {
         map(FAKE, FAKE_BYTES);
-        map(u64::from(TABLE), wire::TABLE_BYTES as u64);
-        for index in 0..wire::TABLE_BYTES as u64 / 8 {
-            write(u64::from(TABLE) + 8 * index, on_indirect as *const () as u64);
+        for table in TABLES {
+            map(table, wire::TABLE_BYTES as u64);
+            for index in 0..wire::TABLE_BYTES as u64 / 8 {
+                write(table + 8 * index, on_indirect as *const () as u64);
+            }
         }
         // SAFETY: the handler only notes what it sees.
         unsafe {

@@ -28,6 +28,7 @@ const RSP: usize = 4;
 struct Mode {
     layout: Layout,
     by_pext: bool,
+    high_table: bool,
     ordered: bool,
     guess: bool,
     check: bool,
@@ -134,7 +135,7 @@ impl<'a> Dispatcher<'a> {
     }
 
     fn table(&self) -> Table {
-        Table { address: machine::TABLE, by_pext: self.mode.by_pext }
+        Table { address: machine::TABLES[usize::from(self.mode.high_table)], by_pext: self.mode.by_pext }
     }
 
     fn find(&mut self, chain: &[u64]) -> usize {
@@ -402,11 +403,19 @@ proptest! {
 }
 
 fn mode() -> impl Strategy<Value = Mode> {
-    let flags =
-        (any::<bool>(), any::<bool>(), any::<bool>(), any::<bool>(), prop::bool::weighted(0.2), 0..=wire::DATA_VALUES);
-    flags.prop_map(|(far, by_pext, ordered, guess, check, data)| Mode {
+    let flags = (
+        any::<bool>(),
+        any::<bool>(),
+        any::<bool>(),
+        any::<bool>(),
+        any::<bool>(),
+        prop::bool::weighted(0.2),
+        0..=wire::DATA_VALUES,
+    );
+    flags.prop_map(|(far, by_pext, high_table, ordered, guess, check, data)| Mode {
         layout: if far { FAR } else { LOW },
         by_pext: by_pext && std::arch::is_x86_feature_detected!("bmi2"),
+        high_table,
         ordered,
         guess,
         check,

@@ -42,6 +42,8 @@ pub struct Case {
     pub guess: bool,
     pub ordered: bool,
     pub by_pext: bool,
+    /// The table of indirect targets is not below 2 GiB.
+    pub high_table: bool,
     /// Code that may change is compared before it is executed.
     pub check: bool,
     /// What is recorded beside the path.
@@ -84,6 +86,11 @@ impl Case {
         self
     }
 
+    fn with_high_table(mut self) -> Self {
+        self.high_table = true;
+        self
+    }
+
     /// The chain goes on at `offset` with this code.
     fn then(mut self, offset: u64, code: &str) -> Self {
         self.blocks.last_mut().unwrap().next = Some(offset);
@@ -106,6 +113,7 @@ fn case(name: &'static str, code: &str) -> Case {
         guess: false,
         ordered: false,
         by_pext: true,
+        high_table: false,
         check: false,
         data: wire::DATA_NONE,
     }
@@ -175,6 +183,8 @@ fn indirect() -> Vec<Case> {
     vec![
         case("jmp rax", "ff e0"),
         case("jmp rax, without BMI2", "ff e0").without_pext(),
+        case("jmp rax, with a table beyond 2 GiB", "ff e0").with_high_table(),
+        case("jmp rax, with a table beyond 2 GiB, without BMI2", "ff e0").with_high_table().without_pext(),
         case("jmp r15", "41 ff e7"),
         case("jmp [rax + rcx * 8 + 16]", "ff 64 c8 10"),
         case("jmp [rsp + 8]", "ff 64 24 08"),

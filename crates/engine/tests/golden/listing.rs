@@ -11,7 +11,8 @@ use iced_x86::{Formatter, Instruction, IntelFormatter, Mnemonic, OpKind, Registe
 use crate::cases::{Case, Place};
 
 const APPLICATION_BYTES: u64 = 0x10_0000;
-const TABLE: u32 = 0x7100_0000;
+const TABLE: u64 = 0x7100_0000;
+const HIGH_TABLE: u64 = 0x5500_7100_0000;
 const FIRST_PATH: u32 = 0x6200_0000;
 /// Numbers of paths and exits that are recognised as such.
 const NUMBERS: u32 = 0x1000;
@@ -23,6 +24,7 @@ pub fn case(case: &Case) -> String {
         (case.guess, "guess"),
         (case.ordered, "ordered"),
         (!case.by_pext, "without BMI2"),
+        (case.high_table, "high table"),
         (case.check, "checked"),
         (case.data == wire::DATA_ADDRESSES, "addresses"),
         (case.data == wire::DATA_VALUES, "values"),
@@ -42,7 +44,7 @@ pub fn case(case: &Case) -> String {
     let mut room = vec![0u8; 4096];
     let mut out = Emitter::new(&mut room, case.place.cache());
     let surroundings = Surroundings {
-        table: Table { address: TABLE, by_pext: case.by_pext },
+        table: Table { address: if case.high_table { HIGH_TABLE } else { TABLE }, by_pext: case.by_pext },
         guess: case.guess,
         ordered: case.ordered,
         data: case.data,
@@ -185,7 +187,7 @@ impl Names {
             format!("path{}", value - path)
         } else if (application..application + APPLICATION_BYTES).contains(&negated) {
             format!("minus_app+{:x}", negated - application)
-        } else if value == u64::from(TABLE) {
+        } else if value == TABLE || value == HIGH_TABLE {
             "table".into()
         } else {
             return None;

@@ -4,9 +4,9 @@
 //! them, and pushes everything else out of it. A thread of its own waits for the disk meanwhile. Where that is not possible, and
 //! as long as the file is short, it is written in the usual way.
 
-use std::fs::{File, OpenOptions};
+use std::fs::{File, OpenOptions, Permissions};
 use std::io::{self, Write};
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::JoinHandle;
@@ -17,6 +17,19 @@ const LONG: u64 = 64 << 20;
 const BLOCK: usize = 4096;
 const BUFFER_BLOCKS: usize = 512;
 const BUFFER_COUNT: usize = 4;
+
+/// Makes a file, or empties one that is there, that only its owner may read: it will hold what a program had in its memory.
+pub fn create_private(path: &Path) -> io::Result<File> {
+    const OWNER_ONLY: u32 = 0o600;
+    let options = OpenOptions::new().read(true).write(true).create(true).truncate(true).mode(OWNER_ONLY).clone();
+    let file = options.open(path)?;
+    let metadata = file.metadata()?;
+    if metadata.is_file() && metadata.permissions().mode() & 0o077 != 0 {
+        // It was there before. Where that fails, the file system has no such permissions.
+        let _ = file.set_permissions(Permissions::from_mode(OWNER_ONLY));
+    }
+    Ok(file)
+}
 
 pub(super) struct Output {
     path: PathBuf,
@@ -37,7 +50,7 @@ impl Output {
     }
 
     fn create_with(path: &Path, long: u64) -> io::Result<Self> {
-        let file = OpenOptions::new().read(true).write(true).create(true).truncate(true).open(path)?;
+        let file = create_private(path)?;
         Ok(Self { path: path.to_owned(), file, length: 0, past_cache: PastCache::NotYet { long } })
     }
 
