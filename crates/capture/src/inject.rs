@@ -272,6 +272,7 @@ pub fn initial_values(
         engine_start: layout.base,
         engine_end: layout.end,
         registers: in_wire_order(registers),
+        gs_base: registers.gs_base,
         os_tid: tracee.tid as u32,
         pid: placement.process as u32,
         min_signal_stack: entry(maps::AT_MINSIGSTKSZ),

@@ -20,6 +20,7 @@ pub mod emulate;
 pub mod exec;
 pub mod follow;
 pub mod fragment;
+pub mod gs;
 pub mod leave;
 pub mod limits;
 pub mod lock;

@@ -68,6 +68,7 @@ fn make_state(control: &Control, init: &Init) -> &'static mut Tcb {
         panic!("no memory for the state of a thread");
     };
     tcb.registers = init.registers;
+    tcb.gs_base = init.gs_base;
     if is_attached(init) {
         signal::set_mask(tcb, init.mask);
         tcb.xmm = Vectors(init.vectors);
@@ -89,7 +90,7 @@ fn make_state(control: &Control, init: &Init) -> &'static mut Tcb {
 
 /// Makes the kernel see the calling thread as ours.
 fn take_over(tcb: &mut Tcb) {
-    // SAFETY: the injector has made sure that the application does not use gs.
+    // SAFETY: the application's base is in the state.
     unsafe { tcb::set_gs(tcb.this as u64, clone::has_fsgsbase()) };
     tcb.install_signal_stack();
 }
@@ -115,6 +116,7 @@ fn publish(places: &Places) {
     offset(&places.registers, offset_of!(Tcb, registers));
     offset(&places.vectors, offset_of!(Tcb, xmm));
     offset(&places.mxcsr, offset_of!(Tcb, mxcsr));
+    offset(&places.gs_base, offset_of!(Tcb, gs_base));
     offset(&places.mask, offset_of!(Tcb, mask));
     offset(&places.alternate_stack, offset_of!(Tcb, alternate_stack));
     offset(&places.rseq, offset_of!(Tcb, rseq));

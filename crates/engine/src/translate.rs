@@ -19,6 +19,7 @@ use crate::emit::{Emitter, LEAVE_BYTES, Table};
 pub mod check;
 mod data;
 mod operand;
+mod segment;
 mod symbol;
 mod value;
 
@@ -80,6 +81,8 @@ pub struct Spill {
     pub general: u8,
     /// In the third scratch place.
     pub third: u8,
+    /// In the scratch place for the base of an operand relative to gs.
+    pub segment: u8,
     /// A vector register.
     pub vector: u8,
     /// The flags before the current instruction are in the thread's state.
@@ -92,7 +95,7 @@ impl Spill {
 
 impl Default for Spill {
     fn default() -> Self {
-        Self { general: Self::NONE, third: Self::NONE, vector: Self::NONE, flags: false }
+        Self { general: Self::NONE, third: Self::NONE, segment: Self::NONE, vector: Self::NONE, flags: false }
     }
 }
 
@@ -407,6 +410,15 @@ impl Translator<'_, '_> {
 
     /// An instruction without transfer.
     fn copy(&mut self, instruction: &Instruction, decoder: &Decoder, bytes: &[u8]) {
+        if segment::is_relative(instruction) {
+            self.copy_with_base(instruction, decoder);
+        } else {
+            self.copy_rebased(instruction, decoder, bytes);
+        }
+    }
+
+    /// An instruction without transfer that is not relative to gs, or not any more.
+    fn copy_rebased(&mut self, instruction: &Instruction, decoder: &Decoder, bytes: &[u8]) {
         if self.surroundings.data == wire::DATA_NONE {
             self.copy_plain(instruction, decoder, bytes);
         } else {
@@ -611,7 +623,11 @@ impl Translator<'_, '_> {
             self.mark_at(instruction.ip());
         }
         self.out.spill_scratch();
-        self.load_target(instruction, decoder, bytes);
+        if segment::is_relative(instruction) {
+            self.load_target_with_base(instruction, first);
+        } else {
+            self.load_target(instruction, decoder, bytes);
+        }
         self.dirty();
         if instruction.op0_kind() == OpKind::Memory {
             self.record_target(first);

@@ -90,6 +90,12 @@ impl Engine {
         self.data_words.get(word.checked_sub(self.path_base)? as usize).copied()
     }
 
+    /// Whether the accesses on a path are recorded.
+    pub fn records_data(&self, path: u32) -> bool {
+        let is_silent = self.path(path).is_some_and(|(index, _)| self.fragments[index as usize].silent);
+        self.control().data.load(Ordering::Relaxed) != wire::DATA_NONE && !is_silent
+    }
+
     /// The fragment and exit of a path.
     pub(super) fn path(&self, word: u32) -> Option<(u32, &Exit)> {
         let index = *self.by_path.get(word.checked_sub(self.path_base)? as usize)?;
