@@ -411,6 +411,8 @@ const PROGRAMS: &[Program] = &[
         ["thread"] => "in the thread EXDEV, outside allowed\n", Status(0)),
     behaviour!("seccomp_narrow", "seccomp_narrow.c" + "seccomp.h", FREESTANDING, false; "behind a filter that kills at everything but a few calls";
         [] => "computed\njoined\nafter exec\n", Status(4)),
+    behaviour!("transactions", "transactions.c", ANY_STATIC_FIRST, true; "transactional memory: xbegin, xend, xabort, xtest";
+        [] => "total 499500, inside 0, code 80\n", Status(0)),
     behaviour!("gs", "gs.c", ANY_STATIC_FIRST, false; "gs belongs to the program: set in every way, inherited by threads and processes, seen by handlers; `turmoil` until SIGTERM is for attaching";
         ["ways"] => "first 0 0\nset 1 1 1\nstored 77 5\nwritten 1 1\nhandled 1\nrefused 1\nthread 1, here 1\nchild 7, here 1\nchild 9, here 1\n", Status(0);
         ["threads"] => "800000 rounds, 1200 signals, 0 here, 1\n", Status(0)),

@@ -552,8 +552,11 @@ impl Translator<'_, '_> {
                 }
             }
             Transfer::Jump { target } | Transfer::Call { target } => {
-                if next != target {
+                if next != target || (is_xbegin(instruction) && !has_transactions()) {
                     return None;
+                }
+                if is_xbegin(instruction) {
+                    self.abort_transaction();
                 }
                 if matches!(transfer, Transfer::Call { .. }) {
                     self.plan_transfer(instruction);
@@ -641,10 +644,17 @@ impl Translator<'_, '_> {
         self.mark_at(pc);
         match transfer {
             Transfer::Conditional { target } => self.end_conditional(instruction, bytes, target),
+            Transfer::Jump { .. } if is_xbegin(instruction) && !has_transactions() => {
+                self.out.bytes(&[0x0f, 0x0b]); // ud2
+                self.leave_to(instruction.next_ip(), LEAVE_DIRECT);
+            }
             Transfer::Jump { target } | Transfer::Call { target } => {
                 if self.own_r15 {
                     self.want_cursor();
                     self.mark_at(pc);
+                }
+                if is_xbegin(instruction) {
+                    self.abort_transaction();
                 }
                 if matches!(transfer, Transfer::Call { .. }) {
                     self.plan_transfer(instruction);
@@ -672,6 +682,12 @@ impl Translator<'_, '_> {
                 self.leave_to(instruction.next_ip(), LEAVE_DIRECT);
             }
         }
+    }
+
+    /// A transaction may abort at any time, for reasons that are nobody's business (status 0). Inside of one, nothing could be recorded.
+    fn abort_transaction(&mut self) {
+        self.out.bytes(&[0xb8, 0, 0, 0, 0]); // mov eax, 0
+        self.data.symbols.set(0, symbol::Symbol::Constant(0));
     }
 
     fn end_conditional(&mut self, instruction: &Instruction, bytes: &[u8], target: u64) {
@@ -819,6 +835,16 @@ fn free_register(instruction: &Instruction, but: u8) -> u8 {
         .filter(|(_, number)| *number != but)
         .find(|(candidate, _)| used.iter().all(|used| used.register().full_register() != *candidate))
         .map_or(6, |(_, number)| *number)
+}
+
+fn is_xbegin(instruction: &Instruction) -> bool {
+    instruction.mnemonic() == iced_x86::Mnemonic::Xbegin
+}
+
+/// Whether this processor has transactions (RTM). Where it has not, `xbegin` is an undefined instruction.
+fn has_transactions() -> bool {
+    const RTM: u32 = 1 << 11;
+    core::arch::x86_64::__cpuid(0).eax >= 7 && core::arch::x86_64::__cpuid_count(7, 0).ebx & RTM != 0
 }
 
 /// The condition of a `jcc`; `None` for `loop` and `jrcxz`.
