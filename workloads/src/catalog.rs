@@ -411,6 +411,14 @@ const PROGRAMS: &[Program] = &[
         ["thread"] => "in the thread EXDEV, outside allowed\n", Status(0)),
     behaviour!("seccomp_narrow", "seccomp_narrow.c" + "seccomp.h", FREESTANDING, false; "behind a filter that kills at everything but a few calls";
         [] => "computed\njoined\nafter exec\n", Status(4)),
+    behaviour!("transactions", "transactions.c", ANY_STATIC_FIRST, true; "transactional memory: xbegin, xend, xabort, xtest";
+        [] => "total 499500, inside 0, code 80\n", Status(0)),
+    behaviour!("gs", "gs.c", ANY_STATIC_FIRST, false; "gs belongs to the program: set in every way, inherited by threads and processes, seen by handlers; `turmoil` until SIGTERM is for attaching";
+        ["ways"] => "first 0 0\nset 1 1 1\nstored 77 5\nwritten 1 1\nhandled 1\nrefused 1\nthread 1, here 1\nchild 7, here 1\nchild 9, here 1\n", Status(0);
+        ["threads"] => "800000 rounds, 1200 signals, 0 here, 1\n", Status(0)),
+    behaviour!("gs_faults", "gs.c", ANY_STATIC_FIRST, true; "faults of operands relative to gs, and of loading gs, are exact; a selector of a local descriptor table";
+        ["faults"] => "store 10 1\nadd 18 1\njump 20 1\nstring 40 1\nload 8 1, 1234 4d\nnot canonical 0 80\nselector 0 80\nsame 1, 7 handled\n", Status(0);
+        ["selectors"] => "selector 0 7, 1 1 1\nwithout 1\n", Status(0)),
     memory!("memory_moves", "memory_moves.s"; "mov, movzx, movsx, cmov, setcc, movbe, movnti, movdiri, movdir64b, xlat; high bytes, absolute addresses"),
     memory!("memory_addressing", "memory_addressing.s"; "every base with every index, displacements, rip, addresses of 32 bits"),
     memory!("memory_arithmetic", "memory_arithmetic.s"; "arithmetic, logic, shifts, mul, div, bmi, crc32 with memory; all widths, flags"),
@@ -424,6 +432,7 @@ const PROGRAMS: &[Program] = &[
     memory!("memory_avx512", "memory_avx512.s"; "AVX-512 with memory: masks, broadcasts, compression, gathers, scatters"),
     memory!("memory_state", "memory_state.s"; "xsave, xsavec, xsaveopt, xrstor"),
     memory!("memory_segment", "memory_segment.s"; "operands relative to fs; arch_prctl, wrfsbase, rdfsbase"),
+    memory!("memory_gs", "memory_gs.s"; "operands relative to gs in every form; arch_prctl, wrgsbase, rdgsbase, selectors"),
     memory!("memory_faults", "memory_faults.s"; "faults in every class, with the context before the instruction, which is repeated"),
     Program {
         name: "race",

@@ -345,6 +345,59 @@ fn the_recorder_is_killed() {
     assert_eq!(finished.stdout_text().lines().last(), Some("good"), "{}", text_of(&finished));
 }
 
+/// The program with threads that use gs, get signals and see other threads come and go.
+fn with_own_gs(directory: &TempDir) -> Running {
+    // Its threads take all of the machine: the command is built before they start.
+    let _ = trackway();
+    // Under a name in which there is nothing of ours.
+    let program = directory.path().join("gs");
+    fs::copy(workloads::build("gs", workloads::Variant::Pie).unwrap(), &program).unwrap();
+    let running = start(&program, &["turmoil"]);
+    wait_until("its threads run", || task_count(running.pid()) >= 5);
+    running
+}
+
+/// gs is taken over and given back, thread by thread, whatever a thread is doing.
+#[test]
+fn gs_is_taken_over_and_given_back() {
+    let _quiet = without_a_crowd();
+    let directory = scratch();
+    let running = with_own_gs(&directory);
+    for mode in ["none", "addresses", "values"] {
+        for _ in 0..if is_soak() { 30 } else { 4 } {
+            let output = directory.path().join("t.trk");
+            let arguments = ["--seconds", "0.05", "--data", mode];
+            let finished = process::run(&mut record(running.pid(), &output, &arguments));
+            assert_eq!((finished.exit, finished.stderr_text().as_str()), (Exit::Status(0), ""));
+            assert!(open_sound(&output).threads().len() >= 5);
+            assert_clean(running.pid());
+        }
+    }
+    running.signal(libc::SIGTERM);
+    let finished = running.wait(LIMIT);
+    assert_eq!(finished.stdout_text(), "ready\ngood\n", "{}", text_of(&finished));
+}
+
+/// Without the recorder every thread gets its gs back for itself, and the engine's handler does without.
+#[test]
+fn gs_is_given_back_when_the_recorder_is_killed() {
+    let _quiet = without_a_crowd();
+    for _ in 0..if is_soak() { 30 } else { 3 } {
+        let directory = scratch();
+        let running = with_own_gs(&directory);
+        let output = directory.path().join("t.trk");
+        let recorder = Running::start(&mut record(running.pid(), &output, &[]), &[]);
+        wait_until("it is recorded", || is_recorded(running.pid()));
+        std::thread::sleep(Duration::from_millis(300));
+        recorder.signal(libc::SIGKILL);
+        assert_eq!(recorder.wait(LIMIT).exit, Exit::Signal(libc::SIGKILL));
+        std::thread::sleep(Duration::from_millis(500));
+        running.signal(libc::SIGTERM);
+        let finished = running.wait(LIMIT);
+        assert_eq!(finished.stdout_text(), "ready\ngood\n", "{}", text_of(&finished));
+    }
+}
+
 // ----------------------------------------------------------------------------------------------------------------- limits
 
 /// A program that was started is left when a limit is reached, and runs to its own end.

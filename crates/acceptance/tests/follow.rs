@@ -213,3 +213,38 @@ fn unfollowed_processes_are_like_any_other() {
     assert!(open_sound(&of_child).summary().totals.instructions > 1000);
     assert_eq!(recorder.wait(LIMIT).exit, Exit::Status(0));
 }
+
+const PAGE: &str = "<body style='background: #fed'><h1 id=h>hello</h1><script>
+let sum = 0;
+for (let i = 0; i < 300000; i++) sum += i % 7;
+document.getElementById('h').textContent = 'sum ' + sum;
+</script>";
+
+/// Has Firefox make a picture of a page.
+fn picture(directory: &Path, name: &str, mut command: Command) -> (Finished, Vec<u8>) {
+    let (home, output) = (directory.join(format!("{name}.home")), directory.join(format!("{name}.png")));
+    fs::create_dir_all(&home).unwrap();
+    command.args(["--headless", "--profile"]).arg(&home).arg("--screenshot").arg(&output).env("HOME", &home);
+    let finished = process::run(command.arg(format!("file://{}", directory.join("page.html").display())));
+    (finished, fs::read(&output).unwrap_or_default())
+}
+
+/// A browser: many processes and threads, two compilers, and a library that uses gs.
+#[test]
+fn firefox_makes_the_same_picture() {
+    let firefox = tool::required("firefox-esr");
+    let directory = scratch();
+    write(directory.path(), "page.html", PAGE);
+    let (finished, expected) = picture(directory.path(), "native", Command::new(&firefox));
+    assert_eq!(finished.exit, Exit::Status(0), "{}", finished.stderr_text());
+    assert!(expected.len() > 1000);
+    let output = directory.path().join("t.trk");
+    let mut recorder = Command::new(trackway());
+    recorder.args(["record", "--follow", "-o"]).arg(&output).arg("--").arg(&firefox);
+    let (finished, found) = picture(directory.path(), "recorded", recorder);
+    assert_eq!(finished.exit, Exit::Status(0), "{}", finished.stderr_text());
+    assert!(found == expected, "{} bytes instead of {}: {}", found.len(), expected.len(), finished.stderr_text());
+    let trace = open_sound(&output);
+    assert!(trace.is_finished() && trace.threads().len() > 20, "{} threads", trace.threads().len());
+    assert!(!followed(&output).is_empty());
+}

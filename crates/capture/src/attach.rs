@@ -54,8 +54,6 @@ pub enum AttachError {
     Seccomp(i32),
     #[error("process {0} is not 64-bit code")]
     Not64Bit(i32),
-    #[error("process {0} uses the gs register, which the recorder needs for itself")]
-    UsesGs(i32),
     #[error("process {0} has shadow stacks, which translated code would violate")]
     ShadowStack(i32),
     #[error("process {0} is stopped")]
@@ -239,9 +237,6 @@ fn look_at(crowd: &Crowd, process: i32) -> Result<Option<u64>> {
         let registers = Tracee { tid }.registers().context("reading registers").map_err(failed)?;
         if registers.cs != inject::CODE_SEGMENT_64 {
             return Err(AttachError::Not64Bit(process));
-        }
-        if registers.gs_base != 0 || registers.gs != 0 {
-            return Err(AttachError::UsesGs(process));
         }
         let status = Status::of(tid).context("reading the status").map_err(failed)?;
         if status.get("x86_Thread_features").is_some_and(|features| features.contains("shstk")) {

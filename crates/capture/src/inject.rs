@@ -331,6 +331,7 @@ pub fn initial_values(
         engine_start: layout.base,
         engine_end: layout.end,
         registers: in_wire_order(registers),
+        gs_base: registers.gs_base,
         os_tid: task::own_number(tracee.tid),
         pid: task::own_number(placement.process),
         min_signal_stack: entry(maps::AT_MINSIGSTKSZ),

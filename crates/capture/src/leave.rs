@@ -318,8 +318,7 @@ impl Thread {
     /// Gives the thread the registers and the mask that it has in native code. It stands where the kernel looks at interrupted calls.
     fn restore(&self, remote: &Remote) -> Result<()> {
         let Some(state) = &self.state else {
-            let native = user_regs_struct { gs_base: 0, ..call::undisturbed(&self.stopped, self.call) };
-            return remote.finish_with(&native, remote.mask);
+            return remote.finish_with(&call::undisturbed(&self.stopped, self.call), remote.mask);
         };
         state.restore_vectors(self.tracee)?;
         let native = state.native_registers(&self.stopped);

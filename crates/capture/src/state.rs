@@ -20,6 +20,7 @@ pub struct ThreadState {
     pub registers: Registers,
     vectors: [u8; 256],
     mxcsr: u32,
+    gs_base: u64,
     pub mask: u64,
     pub rseq: Rseq,
     pub engine_stack: u64,
@@ -38,6 +39,7 @@ impl ThreadState {
             registers: field(tracee, address, &places.registers)?,
             vectors: field(tracee, address, &places.vectors)?,
             mxcsr: field(tracee, address, &places.mxcsr)?,
+            gs_base: field(tracee, address, &places.gs_base)?,
             mask: field(tracee, address, &places.mask)?,
             rseq: field(tracee, address, &places.rseq)?,
             engine_stack: field(tracee, address, &places.engine_stack)?,
@@ -56,7 +58,8 @@ impl ThreadState {
         tracee.set_vectors(&vectors).context("setting registers")
     }
 
-    /// The application's registers, in the form that ptrace wants. Segments are the thread's own, except for gs, which was ours.
+    /// The application's registers, in the form that ptrace wants. Segments are the thread's own, except for the base of gs, which was
+    /// ours.
     pub fn native_registers(&self, stopped: &user_regs_struct) -> user_regs_struct {
         let [rax, rcx, rdx, rbx, rsp, rbp, rsi, rdi, r8, r9, r10, r11, r12, r13, r14, r15] = self.registers.general;
         user_regs_struct {
@@ -79,7 +82,7 @@ impl ThreadState {
             rip: self.registers.rip,
             eflags: self.registers.rflags,
             orig_rax: u64::MAX,
-            gs_base: 0,
+            gs_base: self.gs_base,
             ..*stopped
         }
     }

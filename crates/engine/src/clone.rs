@@ -101,6 +101,7 @@ fn inherit(child: &mut Tcb, parent: &Tcb, request: &Request) {
     }
     child.xmm = parent.xmm;
     child.mxcsr = parent.mxcsr;
+    child.gs_base = parent.gs_base;
     signal::set_mask(child, parent.mask);
 }
 
@@ -185,7 +186,7 @@ fn new_process(tcb: &mut Tcb, request: &Request) -> Result<i64, Failure> {
 
 /// The first thing a new thread does.
 extern "C" fn start_thread(tcb: &mut Tcb) -> ! {
-    // SAFETY: the thread has just been born and gs is not the application's.
+    // SAFETY: the thread has just been born, with its parent's gs.
     unsafe { tcb::set_gs(tcb.this as u64, has_fsgsbase()) };
     tcb.install_signal_stack();
     tcb.slot().os_tid.store(sys::gettid(), Ordering::SeqCst);
@@ -213,12 +214,10 @@ extern "C" fn start_process(tcb: &mut Tcb) -> ! {
         follow::wait(tcb, child, tcb.shares);
     }
     leave::go_native(tcb);
-    if tcb.shares {
-        // Its parent's statics are its own: it cannot use them, but will execute another program soon.
-        dispatch::enter_native()
+    if !tcb.shares {
+        follow::unmap(tcb);
     }
-    follow::unmap(tcb);
-    dispatch::enter_native_for_good(tcb, has_fsgsbase())
+    dispatch::enter_native()
 }
 
 unsafe extern "C" {

@@ -1,12 +1,11 @@
 //! Between translated code and the engine: the assembly that switches, and what happens at each exit.
 //!
 //! Three ways in (an exit with a number; an indirect target that the table does not know; one that the table confused), one
-//! way out. The stretch of code from `trackway_enter` to `trackway_enter_end` only reads the thread's saved state, so a
-//! signal that arrives there sees the application exactly as saved.
+//! way out, and one to native code. The stretch of code from `trackway_enter` to `trackway_enter_end` only reads the thread's saved state,
+//! so a signal that arrives there sees the application exactly as saved.
 
 use core::arch::naked_asm;
 use core::mem::offset_of;
-use core::sync::atomic::{AtomicU64, Ordering};
 
 use crate::failure::{self, Failure};
 use crate::fragment::{ENGINE, Engine, FragmentRef, NoFragment};
@@ -32,11 +31,13 @@ pub fn miss_entry() -> u64 {
 
 unsafe extern "C" {
     fn trackway_enter_end();
+    fn trackway_enter_native_end();
 }
 
-/// Whether the thread is on its way into the cache, its state still as saved.
+/// Whether the thread is on its way into the cache or to native code, its state still as saved.
 pub fn is_entering(pc: u64) -> bool {
     (trackway_enter as *const () as u64..trackway_enter_end as *const () as u64).contains(&pc)
+        || (trackway_enter_native as *const () as u64..trackway_enter_native_end as *const () as u64).contains(&pc)
 }
 
 /// Address of [`trackway_resume`].
@@ -162,6 +163,8 @@ unsafe extern "C" fn trackway_resume() {
 #[unsafe(naked)]
 unsafe extern "C" fn trackway_enter() {
     naked_asm!(
+        "cmp byte ptr gs:[{native}], 0",
+        "jne {enter_native}",
         "cmp dword ptr gs:[{deferred}], 0",
         "je 2f",
         "mov dword ptr gs:[{deferred}], 0",
@@ -221,6 +224,8 @@ unsafe extern "C" fn trackway_enter() {
         rflags = const REGISTERS + offset_of!(wire::Registers, rflags),
         mxcsr = const offset_of!(Tcb, mxcsr),
         next = const offset_of!(Tcb, next),
+        native = const offset_of!(Tcb, native),
+        enter_native = sym trackway_enter_native,
     )
 }
 
@@ -236,32 +241,43 @@ pub fn enter_first() -> ! {
 pub fn enter_native() -> ! {
     // SAFETY: as for `enter_first`.
     unsafe {
-        core::arch::asm!("jmp {enter}", enter = sym trackway_enter, options(noreturn));
+        core::arch::asm!("jmp {enter}", enter = sym trackway_enter_native, options(noreturn));
     }
 }
 
-/// Goes to native code with the saved state, after `leave::go_native`, in a process with one thread that never comes back: gs is given
-/// up, too. Signals that arrive on the way are the application's own.
-pub fn enter_native_for_good(tcb: &Tcb, fsgsbase: bool) -> ! {
-    NATIVE_TARGET.store(tcb.registers.rip, Ordering::Relaxed);
-    NATIVE_RDI.store(tcb.registers.general[wire::RDI], Ordering::Relaxed);
-    let mask = tcb.mask;
-    // SAFETY: the kernel reads the mask; then nothing of the engine is needed any more but the state, which stays.
-    unsafe {
-        crate::sys::call(crate::sys::number::RT_SIGPROCMASK, [2, &raw const mask as u64, 0, 8, 0, 0]);
-        crate::tcb::set_gs(0, fsgsbase);
-        core::arch::asm!("jmp {enter}", enter = sym trackway_enter_native, in("rdi") tcb.this, options(noreturn));
-    }
-}
-
-/// Where a process goes on that has left, and its rdi.
-static NATIVE_TARGET: AtomicU64 = AtomicU64::new(0);
-static NATIVE_RDI: AtomicU64 = AtomicU64::new(0);
-
-/// Goes to [`NATIVE_TARGET`] with the state at rdi.
+/// Goes to native code at `tcb.registers.rip` with the saved state, which it only reads. gs is the application's in the end, so the state
+/// is reached through rdi, and the last step is `iretq`, which needs no register. A signal that arrives here sees the application
+/// exactly as saved; in a child process, where signals are the application's own, its handler returns here.
 #[unsafe(naked)]
 unsafe extern "C" fn trackway_enter_native() {
     naked_asm!(
+        "mov rbx, gs:[0]",
+        "mov rsp, [rbx + {stack}]",
+        "mov eax, 14", // rt_sigprocmask(SIG_SETMASK, &real_mask, NULL, 8)
+        "mov edi, 2",
+        "lea rsi, [rbx + {real_mask}]",
+        "xor edx, edx",
+        "mov r10d, 8",
+        "syscall",
+        "mov rsi, [rbx + {gs_base}]",
+        "cmp byte ptr [rbx + {fsgsbase}], 0",
+        "je 2f",
+        "wrgsbase rsi",
+        "jmp 3f",
+        "2:",
+        "mov eax, 158", // arch_prctl(ARCH_SET_GS, gs_base)
+        "mov edi, 0x1001",
+        "syscall",
+        "3:",
+        "mov rdi, rbx",
+        "mov eax, ss",
+        "push rax",
+        "push [rdi + {r} + 4*8]",
+        "push [rdi + {rflags}]",
+        "mov eax, cs",
+        "push rax",
+        "push [rdi + {rip}]",
+        "push [rdi + {r} + 7*8]",
         "ldmxcsr [rdi + {mxcsr}]",
         "movaps xmm0, [rdi + {x}]",
         "movaps xmm1, [rdi + {x} + 16]",
@@ -279,8 +295,6 @@ unsafe extern "C" fn trackway_enter_native() {
         "movaps xmm13, [rdi + {x} + 208]",
         "movaps xmm14, [rdi + {x} + 224]",
         "movaps xmm15, [rdi + {x} + 240]",
-        "push [rdi + {rflags}]",
-        "popfq",
         "mov rax, [rdi + {r} + 0*8]",
         "mov rcx, [rdi + {r} + 1*8]",
         "mov rdx, [rdi + {r} + 2*8]",
@@ -295,15 +309,19 @@ unsafe extern "C" fn trackway_enter_native() {
         "mov r13, [rdi + {r} + 13*8]",
         "mov r14, [rdi + {r} + 14*8]",
         "mov r15, [rdi + {r} + 15*8]",
-        "mov rsp, [rdi + {r} + 4*8]",
-        "mov rdi, [rip + {own_rdi}]",
-        "jmp [rip + {target}]",
+        "pop rdi",
+        "iretq",
+        ".globl trackway_enter_native_end",
+        "trackway_enter_native_end:",
+        stack = const offset_of!(Tcb, engine_stack),
+        real_mask = const offset_of!(Tcb, real_mask),
+        gs_base = const offset_of!(Tcb, gs_base),
+        fsgsbase = const offset_of!(Tcb, fsgsbase),
         r = const REGISTERS,
         x = const XMM,
+        rip = const REGISTERS + offset_of!(wire::Registers, rip),
         rflags = const REGISTERS + offset_of!(wire::Registers, rflags),
         mxcsr = const offset_of!(Tcb, mxcsr),
-        own_rdi = sym NATIVE_RDI,
-        target = sym NATIVE_TARGET,
     )
 }
 
@@ -325,6 +343,7 @@ extern "C" fn on_exit(tcb: &mut Tcb, path: u64) {
             resume(tcb);
         }
         ExitKind::Emulated => {
+            tcb.records = engine.records_data(path);
             drop(engine);
             emulate::run(tcb, path);
             resume(tcb);

@@ -1,5 +1,5 @@
-//! Instructions that the engine executes for the application, because their data cannot be taken where they stand: what they access
-//! depends on more than registers, or goes from memory to memory.
+//! Instructions that the engine executes for the application, because their data cannot be taken where they stand (what they access
+//! depends on more than registers, or goes from memory to memory), or because they are about gs.
 //!
 //! Such an instruction is a block of its own. Its accesses become events, followed by its path. A fault while it accesses
 //! memory is the application's (`Tcb::accessing`): the handler sees the state before the instruction or, of strings,
@@ -14,7 +14,7 @@ use wire::{DATA_VALUES, RAX, RCX, RDI, RDX, RSI, word};
 
 use crate::fragment::Progress;
 use crate::tcb::Tcb;
-use crate::{memory, ring};
+use crate::{gs, memory, ring};
 
 /// Whether an instruction is executed here whenever data is recorded, not only for its values.
 pub fn is_known(instruction: &Instruction) -> bool {
@@ -72,6 +72,9 @@ fn execute(tcb: &mut Tcb, instruction: &Instruction) {
     }
     match instruction.mnemonic() {
         Mnemonic::Wrfsbase => set_fs_base(tcb, instruction),
+        Mnemonic::Wrgsbase => gs::write_base(tcb, register(tcb, instruction.op0_register())),
+        Mnemonic::Rdgsbase => set_register(tcb, instruction.op0_register(), gs::read_base(tcb)),
+        Mnemonic::Mov | Mnemonic::Pop | Mnemonic::Lgs => load_gs(tcb, instruction),
         Mnemonic::Movdir64b => move_line(tcb, instruction),
         Mnemonic::Xlatb => translate_byte(tcb, instruction),
         Mnemonic::Enter => enter(tcb, instruction),
@@ -108,6 +111,7 @@ fn address(tcb: &Tcb, instruction: &Instruction) -> u64 {
     let at = (0..instruction.op_count()).find(|&at| instruction.op_kind(at) == OpKind::Memory).unwrap_or(0);
     let value = |name: Register, _, _| match name {
         Register::FS => Some(ring::fs_base()),
+        Register::GS => Some(tcb.gs_base),
         name if name.is_segment_register() => Some(0),
         name => Some(register(tcb, name)),
     };
@@ -151,6 +155,9 @@ fn has_values(tcb: &Tcb) -> bool {
 
 /// Records one access of the current instruction.
 fn record(tcb: &mut Tcb, address: u64, writes: bool, value: &[u8]) {
+    if !tcb.records {
+        return;
+    }
     let size = value.len() as u32 | if writes { word::ACCESS_WRITES } else { 0 };
     let value = if has_values(tcb) { value } else { &[] };
     ring::append_access(tcb, address, size, value);
@@ -307,6 +314,66 @@ fn set_part(tcb: &mut Tcb, register: Register, value: u64) {
     *general = *general & !(0xff << shift) | value << shift;
 }
 
+/// Sets a register of four or eight bytes.
+fn set_register(tcb: &mut Tcb, register: Register, value: u64) {
+    tcb.registers.general[number_of(register)] = value & mask(register.size());
+}
+
+/// `mov gs`, `pop gs` and `lgs`. The processor may not want the selector; registers change behind that.
+fn load_gs(tcb: &mut Tcb, instruction: &Instruction) {
+    const RSP: usize = 4;
+    match instruction.mnemonic() {
+        Mnemonic::Mov if instruction.op1_kind() == OpKind::Register => {
+            gs::load_selector(tcb, register(tcb, instruction.op1_register()) as u16);
+        }
+        Mnemonic::Mov => {
+            let place = address(tcb, instruction);
+            // SAFETY: the application's own access.
+            let selector = unsafe { load(place, 2) } as u16;
+            gs::load_selector(tcb, selector);
+            record(tcb, place, false, &selector.to_le_bytes());
+        }
+        Mnemonic::Pop => {
+            let (place, bytes) = (tcb.registers.general[RSP], instruction.stack_pointer_increment() as usize);
+            // SAFETY: the application's own access.
+            let value = unsafe { load(place, bytes) };
+            gs::load_selector(tcb, value as u16);
+            tcb.registers.general[RSP] = place.wrapping_add(bytes as u64);
+            record(tcb, place, false, &value.to_le_bytes()[..bytes]);
+        }
+        _ => load_far_pointer(tcb, instruction),
+    }
+}
+
+/// `lgs`: an offset, then the selector.
+fn load_far_pointer(tcb: &mut Tcb, instruction: &Instruction) {
+    let (place, target) = (address(tcb, instruction), instruction.op0_register());
+    let bytes = target.size();
+    // SAFETY: the application's own accesses.
+    let (offset, selector) = unsafe { (load(place, bytes), load(place.wrapping_add(bytes as u64), 2) as u16) };
+    gs::load_selector(tcb, selector);
+    let kept = if bytes == 2 { tcb.registers.general[number_of(target)] & !0xffff } else { 0 };
+    tcb.registers.general[number_of(target)] = kept | offset;
+    let mut value = [0; 10];
+    value[..bytes].copy_from_slice(&offset.to_le_bytes()[..bytes]);
+    value[bytes..bytes + 2].copy_from_slice(&selector.to_le_bytes());
+    record(tcb, place, false, &value[..bytes + 2]);
+}
+
+/// Number of a general register.
+fn number_of(register: Register) -> usize {
+    (register.full_register() as usize - Register::RAX as usize) & 15
+}
+
+/// What the base of a string's source or a table is.
+fn segment_base(tcb: &Tcb, instruction: &Instruction) -> u64 {
+    match instruction.segment_prefix() {
+        Register::FS => ring::fs_base(),
+        Register::GS => tcb.gs_base,
+        _ => 0,
+    }
+}
+
 fn set_fs_base(tcb: &mut Tcb, instruction: &Instruction) {
     let base = register(tcb, instruction.op0_register());
     // SAFETY: the application's own instruction; the engine does not use fs.
@@ -318,7 +385,7 @@ fn set_fs_base(tcb: &mut Tcb, instruction: &Instruction) {
 fn translate_byte(tcb: &mut Tcb, instruction: &Instruction) {
     const RBX: usize = 3;
     let reach = if instruction.memory_base() == Register::EBX { u64::from(u32::MAX) } else { u64::MAX };
-    let base = if instruction.segment_prefix() == Register::FS { ring::fs_base() } else { 0 };
+    let base = segment_base(tcb, instruction);
     let offset = tcb.registers.general[RBX].wrapping_add(tcb.registers.general[RAX] & 0xff) & reach;
     let place = base.wrapping_add(offset);
     // SAFETY: the application's own access.
@@ -483,7 +550,7 @@ fn string(tcb: &mut Tcb, instruction: &Instruction) {
         || (0..instruction.op_count())
             .any(|at| matches!(instruction.op_kind(at), OpKind::MemorySegESI | OpKind::MemoryESEDI));
     let reach = if short { u64::from(u32::MAX) } else { u64::MAX };
-    let base = if instruction.segment_prefix() == Register::FS { ring::fs_base() } else { 0 };
+    let base = segment_base(tcb, instruction);
     let backwards = tcb.registers.rflags & FLAG_DIRECTION != 0;
     let step = if backwards { (shape.bytes as u64).wrapping_neg() } else { shape.bytes as u64 };
     open_strings(tcb, &shape, backwards, base, reach);
@@ -621,7 +688,7 @@ fn move_many(tcb: &mut Tcb, shape: &StringShape, source: u64, destination: u64) 
 /// Records the iterations that have been made. The handler of a fault calls this, too.
 pub fn flush(tcb: &mut Tcb) {
     let Some(mut strings) = tcb.strings.take() else { return };
-    if strings.count > 0 {
+    if strings.count > 0 && tcb.records {
         let [source, destination] = &strings.read;
         let [source, destination] = [source, destination].map(|values| &values.bytes[..values.length]);
         let parts = if has_values(tcb) { [source, destination] } else { [&[][..], &[]] };

@@ -1,7 +1,7 @@
 //! What the engine does when it cannot go on: the thread stops with the application's state saved, and the recorder brings all
 //! threads back to native code. The program never ends because of us.
 
-use core::sync::atomic::Ordering;
+use core::sync::atomic::{AtomicBool, Ordering};
 
 use wire::Control;
 
@@ -59,13 +59,24 @@ pub fn detach(tcb: &mut Tcb, failure: Failure) -> bool {
     false
 }
 
+/// The first thread has its state, and gs points at it.
+static STARTED: AtomicBool = AtomicBool::new(false);
+
+/// From here on, failures end in a detach.
+pub fn set_up() {
+    STARTED.store(true, Ordering::Relaxed);
+}
+
 /// The engine has panicked. If the application's state is saved, the thread waits for the recorder; otherwise nothing can be done.
 pub fn give_up() -> ! {
-    if !reclaim::has_saved_state() {
+    if !STARTED.load(Ordering::Relaxed) {
         sys::abort();
     }
-    // SAFETY: gs points at the thread's state, as it has a slot; what used it before does not go on.
-    let tcb = unsafe { Tcb::current() };
+    // SAFETY: this is the engine, so gs points at the thread's state; what used the state before does not go on.
+    let tcb = unsafe { &mut *Tcb::current() };
+    if !reclaim::has_saved_state(tcb) {
+        sys::abort();
+    }
     // SAFETY: what held the lock in this thread does not go on.
     unsafe { crate::fragment::ENGINE.break_open() };
     while !detach(tcb, Failure::Defect) {}

@@ -3,8 +3,8 @@
 //! Together: each thread stops with its state saved and waits ([`park_if_wanted`]). When all of them do, or are in a system call
 //! of the application's, the recorder puts them into native code and unmaps the engine. Nothing stays behind.
 //!
-//! Alone, if the recorder is dead ([`leave`]): a thread that leaves keeps pointing gs at its state, because the kernel still calls us
-//! for its signals; everything else is as if we had never been there.
+//! Alone, if the recorder is dead ([`leave`]): the kernel still calls us for the signals of a thread that leaves, at first on our stack;
+//! everything else is as if we had never been there.
 
 use core::arch::naked_asm;
 use core::sync::atomic::Ordering;
@@ -81,6 +81,8 @@ pub fn leave(tcb: &mut Tcb) {
     if ring::is_wanted(tcb.control()) || tcb.control().leave.load(Ordering::Relaxed) != wire::LEAVE_NOT {
         ring::close(tcb, word::LEAVE);
     }
+    // Nothing is let in between here and native code but on the last stretch, where the saved state is exact.
+    signal::block_all(tcb);
     reclaim::leave_cache(tcb);
     // System calls of a native thread find no write-protected pages.
     ENGINE.lock().release_guarded();
@@ -91,9 +93,6 @@ pub fn leave(tcb: &mut Tcb) {
 pub fn go_native(tcb: &mut Tcb) {
     tcb.native = true;
     tcb.leaving = false;
-    // The way into the cache loads r15 from here.
-    tcb.cursor = tcb.registers.general[wire::R15];
-    tcb.next = tcb.registers.rip;
     tcb.real_mask = tcb.mask;
     tcb.deferred.store(1, Ordering::Relaxed);
 }

@@ -21,6 +21,7 @@ pub mod exec;
 pub mod failure;
 pub mod follow;
 pub mod fragment;
+pub mod gs;
 pub mod leave;
 pub mod limits;
 pub mod lock;

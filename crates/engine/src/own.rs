@@ -66,6 +66,16 @@ pub fn add(start: u64, length: u64) {
     }
 }
 
+/// Whether an address is in memory of the engine.
+pub fn contains(address: u64) -> bool {
+    let control = CONTROL.load(Ordering::Relaxed) as *const Control;
+    // SAFETY: as in `add`.
+    let Some(control) = (unsafe { control.as_ref() }) else { return false };
+    let within =
+        |[from, to]: &[AtomicU64; 2]| (from.load(Ordering::SeqCst)..to.load(Ordering::SeqCst)).contains(&address);
+    control.own.iter().any(within)
+}
+
 /// Adds a range to a list, by making a range longer if it can. False if the list is full. Several threads may do so at once, because
 /// no address is added twice.
 fn add_to(list: &[[AtomicU64; 2]], start: u64, end: u64) -> bool {

@@ -42,10 +42,8 @@ pub fn leave_cache(tcb: &Tcb) {
     }
 }
 
-/// Whether the calling thread is in the engine with its state saved.
-pub fn has_saved_state() -> bool {
-    // SAFETY: in an image that is injected, gs points at the thread's state.
-    let tcb = unsafe { Tcb::current() };
+/// Whether the thread is in the engine with its state saved.
+pub fn has_saved_state(tcb: &Tcb) -> bool {
     epoch(tcb).is_some_and(|epoch| epoch.load(Ordering::SeqCst) == OUTSIDE)
 }
 

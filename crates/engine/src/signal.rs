@@ -17,7 +17,7 @@ use crate::fragment::{ENGINE, Place};
 use crate::lock::Mutex;
 use crate::tcb::{AlternateStack, SS_AUTODISARM, SS_DISABLE, SS_ONSTACK, Tcb, Vectors};
 use crate::translate::{Spill, State};
-use crate::{clone, dispatch, emulate, exec, leave, memory, profile, ring, skip, sys, syscall};
+use crate::{clone, dispatch, emulate, exec, gs, leave, memory, profile, ring, skip, sys, syscall};
 
 pub const SIGILL: usize = 4;
 pub const SIGTRAP: usize = 5;
@@ -325,10 +325,19 @@ unsafe extern "C" fn trackway_signal(signal: i32, info: *mut Info, context: *mut
 }
 
 unsafe extern "C" fn enter(signal: i32, info: *mut Info, context: *mut Context) {
-    // SAFETY: gs points at the thread's state, and the interrupted code does not use it until we return, or is code of
-    // ours that expects it to change (see the module's comment). The kernel made the other two.
-    let (tcb, info, context) = unsafe { (Tcb::current(), &*info, &mut *context) };
-    on_signal(tcb, signal as usize, info, context);
+    // SAFETY: the kernel made both.
+    let (info, context) = unsafe { (&*info, &mut *context) };
+    let Some(state) = gs::state_of(&context.stack, core::ptr::from_ref(context) as u64) else {
+        return on_stateless_signal(signal as usize, info, context);
+    };
+    // SAFETY: the thread's state, and the interrupted code does not use it until we return, or is code of ours that expects it to
+    // change (see the module's comment).
+    unsafe {
+        let tcb = &mut *state;
+        let before = gs::enter_handler(tcb);
+        on_signal(tcb, signal as usize, info, context);
+        gs::leave_handler(tcb, before);
+    }
 }
 
 fn on_signal(tcb: &mut Tcb, signal: usize, info: &Info, context: &mut Context) {
@@ -469,19 +478,29 @@ fn interrupt_call(tcb: &mut Tcb, signal: usize) {
     }
 }
 
-/// A thread that has left gets a signal: the application's handler is run natively. As long as the kernel uses our stack for
-/// signals, with a frame on the application's; when that frame has been returned from, the kernel uses the application's
-/// stacks by itself, and the handler is simply called.
+/// A thread that has left gets a signal while the kernel still uses our stack for its signals: the application's handler is run natively,
+/// with a frame on the application's stack.
 fn on_native_signal(tcb: &mut Tcb, signal: usize, info: &Info, context: &mut Context) {
-    let here = core::ptr::from_ref(context) as u64;
-    let on_our_stack = here.wrapping_sub(tcb.signal_stack) < tcb.signal_stack_length;
-    let action = ACTIONS.lock()[signal];
-    if on_our_stack || action.handler <= SIG_IGN {
-        tcb.registers = context.get();
-        tcb.mask = context.mask;
-        return deliver(tcb, signal, info, context, false);
+    tcb.registers = context.get();
+    tcb.mask = context.mask;
+    deliver(tcb, signal, info, context, false);
+}
+
+/// A thread that runs natively, and for which the kernel uses the application's stacks by itself: one that has left and returned from
+/// such a frame, or was created after that. The handler is simply called. gs is the application's.
+fn on_stateless_signal(signal: usize, info: &Info, context: &mut Context) {
+    let action = take_action(signal);
+    match action.handler {
+        SIG_IGN if !is_fault(info) => return,
+        SIG_DFL if IGNORED_BY_DEFAULT & bit(signal) != 0 => return,
+        SIG_DFL | SIG_IGN => {
+            set_kernel_action(signal, &Action::default());
+            send_again(signal, info);
+            context.mask &= !bit(signal);
+            return;
+        }
+        _ => {}
     }
-    take_action(signal);
     let own = if action.flags & SA_NODEFER != 0 { 0 } else { bit(signal) };
     let mask = context.mask | action.mask | own;
     // SAFETY: the kernel reads the mask; the application's handler expects these three arguments.
@@ -645,6 +664,7 @@ fn on_step(tcb: &mut Tcb, context: &mut Context, pc: u64) {
     if tcb.leaving {
         leave::leave(tcb);
         context.set(&tcb.registers);
+        context.mask = tcb.mask;
     } else if stale {
         go_on(tcb, context, false);
     }
@@ -681,7 +701,9 @@ fn settle(tcb: &mut Tcb, context: &Context, place: Option<Place>) {
 
 /// Puts registers that the engine was using back.
 fn unspill(tcb: &Tcb, context: &Context, registers: &mut Registers, spill: Spill) {
-    for (register, value) in [(spill.general, tcb.scratch_rcx), (spill.third, tcb.scratch_third)] {
+    let spilled =
+        [(spill.general, tcb.scratch_rcx), (spill.third, tcb.scratch_third), (spill.segment, tcb.scratch_segment)];
+    for (register, value) in spilled {
         if register != Spill::NONE {
             registers.general[usize::from(register)] = value;
         }
@@ -778,6 +800,9 @@ fn go_on(tcb: &mut Tcb, context: &mut Context, saved_xmm: bool) {
     context.mask = tcb.real_mask;
     tcb.deferred.store(0, Ordering::Relaxed);
     if tcb.native {
+        if saved_xmm {
+            patch_vectors(tcb, context);
+        }
         context.set(&tcb.registers);
         return;
     }

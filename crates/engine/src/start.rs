@@ -11,7 +11,7 @@ use crate::emit::Table;
 use crate::fragment::ENGINE;
 use crate::maps::Mapping;
 use crate::tcb::{self, Tcb, Vectors};
-use crate::{clone, dispatch, leave, limits, own, ring, select, signal, sys, syscall};
+use crate::{clone, dispatch, failure, leave, limits, own, ring, select, signal, sys, syscall};
 
 /// Called once per image, on the injector's stack.
 ///
@@ -40,6 +40,7 @@ pub unsafe extern "C" fn start(init: *mut Init) -> ! {
     let tcb = unsafe { &mut *((*init).state as *mut Tcb) };
     publish(&control.places);
     take_over(tcb);
+    failure::set_up();
     signal::set_up();
     control.stage.store(STAGE_STARTED, Ordering::SeqCst);
     ring::ring_doorbell(control);
@@ -72,6 +73,7 @@ fn make_state(control: &Control, init: &Init) -> &'static mut Tcb {
         panic!("no memory for the state of a thread");
     };
     tcb.registers = init.registers;
+    tcb.gs_base = init.gs_base;
     if is_attached(init) {
         signal::set_mask(tcb, init.mask);
         tcb.xmm = Vectors(init.vectors);
@@ -93,7 +95,7 @@ fn make_state(control: &Control, init: &Init) -> &'static mut Tcb {
 
 /// Makes the kernel see the calling thread as ours.
 fn take_over(tcb: &mut Tcb) {
-    // SAFETY: the injector has made sure that the application does not use gs.
+    // SAFETY: the application's base is in the state.
     unsafe { tcb::set_gs(tcb.this as u64, clone::has_fsgsbase()) };
     tcb.install_signal_stack();
 }
@@ -119,6 +121,7 @@ fn publish(places: &Places) {
     offset(&places.registers, offset_of!(Tcb, registers));
     offset(&places.vectors, offset_of!(Tcb, xmm));
     offset(&places.mxcsr, offset_of!(Tcb, mxcsr));
+    offset(&places.gs_base, offset_of!(Tcb, gs_base));
     offset(&places.mask, offset_of!(Tcb, mask));
     offset(&places.alternate_stack, offset_of!(Tcb, alternate_stack));
     offset(&places.rseq, offset_of!(Tcb, rseq));

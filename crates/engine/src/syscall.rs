@@ -9,7 +9,7 @@ use wire::{R8, R9, R10, R11, RAX, RCX, RDI, RDX, RSI, RSP, Rseq, word};
 use crate::fragment::ENGINE;
 use crate::sys::{self, number};
 use crate::tcb::Tcb;
-use crate::{clone, exec, leave, limits, memory, ring, seccomp, select, signal, skip};
+use crate::{clone, exec, gs, leave, limits, memory, ring, seccomp, select, signal, skip};
 
 pub const INSTRUCTION_BYTES: u64 = 2;
 /// Returned by [`trackway_syscall`] when signals are waiting; no system call returns this.
@@ -60,7 +60,7 @@ pub fn handle(tcb: &mut Tcb) {
         number::SHMAT => attach_shared(arguments),
         number::SHMDT => detach_shared(arguments),
         number::MREMAP => remap(arguments),
-        number::ARCH_PRCTL => arch_prctl(tcb, a),
+        number::ARCH_PRCTL => gs::arch_prctl(tcb, a, b).unwrap_or_else(|| arch_prctl(tcb, a)),
         number::SETRLIMIT | number::GETRLIMIT | number::PRLIMIT64 => limits::limit(call, arguments),
         number::PRCTL => seccomp::prctl(tcb, arguments),
         number::SECCOMP => seccomp::seccomp(tcb, arguments),
@@ -153,12 +153,10 @@ fn sigreturn(tcb: &mut Tcb) {
 }
 
 fn arch_prctl(tcb: &mut Tcb, code: u64) -> i64 {
-    const ARCH_SET_GS: u64 = 0x1001;
     const ARCH_SET_FS: u64 = 0x1002;
     const ARCH_SHSTK_ENABLE: u64 = 0x5001;
     match code {
-        // gs is ours, and shadow stacks would see our jumps.
-        ARCH_SET_GS => sys::EPERM,
+        // Shadow stacks would see our jumps.
         ARCH_SHSTK_ENABLE => sys::EINVAL,
         ARCH_SET_FS => {
             let result = pass(tcb);

@@ -20,6 +20,10 @@ pub struct Tcb {
     pub scratch_rdx: u64,
     /// Another register, while data is recorded.
     pub scratch_third: u64,
+    /// The register that stands for the base of an operand relative to gs.
+    pub scratch_segment: u64,
+    /// The base of the application's gs.
+    pub gs_base: u64,
     /// Flags before an instruction: overflow in al, the others in ah.
     pub flags: u64,
     /// Where the next word goes, while r15 is the application's or the engine runs.
@@ -74,6 +78,10 @@ pub struct Tcb {
     pub leaving: bool,
     /// The thread runs natively; only its signals still come to us.
     pub native: bool,
+    /// The kernel lets us write the base of gs.
+    pub fsgsbase: bool,
+    /// The instruction that the engine executes has its data recorded.
+    pub records: bool,
     pub slot: *const Slot,
     pub slot_index: u32,
     pub thread: u32,
@@ -129,6 +137,8 @@ pub const SS_AUTODISARM: i32 = 1 << 31;
 pub const SCRATCH_RCX: u32 = offset_of!(Tcb, scratch_rcx) as u32;
 pub const SCRATCH_RDX: u32 = offset_of!(Tcb, scratch_rdx) as u32;
 pub const SCRATCH_THIRD: u32 = offset_of!(Tcb, scratch_third) as u32;
+pub const SCRATCH_SEGMENT: u32 = offset_of!(Tcb, scratch_segment) as u32;
+pub const GS_BASE: u32 = offset_of!(Tcb, gs_base) as u32;
 pub const SCRATCH_VECTOR: u32 = offset_of!(Tcb, scratch_vector) as u32;
 pub const FLAGS: u32 = offset_of!(Tcb, flags) as u32;
 pub const OPERAND: u32 = offset_of!(Tcb, operand) as u32;
@@ -167,6 +177,7 @@ impl Tcb {
         tcb.mapping = mapping;
         tcb.mapping_length = length;
         tcb.mxcsr = 0x1f80;
+        tcb.fsgsbase = crate::clone::has_fsgsbase();
         tcb.alternate_stack = AlternateStack { address: 0, flags: SS_DISABLE, padding: 0, length: 0 };
         tcb.control = control;
         tcb.slot = &raw const control.slots[slot_index as usize];
@@ -198,14 +209,12 @@ impl Tcb {
     /// The calling thread's state.
     ///
     /// # Safety
-    /// gs must point at one, and the reference must not be used beside another one.
-    pub unsafe fn current() -> &'static mut Self {
+    /// gs must point at it, as it does in the engine and in translated code.
+    pub unsafe fn current() -> *mut Self {
         let this: *mut Self;
         // SAFETY: the first word of the structure that gs points at is its address.
-        unsafe {
-            asm!("mov {}, gs:[0]", out(reg) this, options(nostack, preserves_flags, readonly));
-            &mut *this
-        }
+        unsafe { asm!("mov {}, gs:[0]", out(reg) this, options(nostack, preserves_flags, readonly)) };
+        this
     }
 
     /// Makes the signal stack the kernel's alternate stack for this thread; the one that it had is the application's.
@@ -221,7 +230,7 @@ impl Tcb {
 /// Points gs at `address`.
 ///
 /// # Safety
-/// The application must not use gs.
+/// What uses gs from here on must expect it there: the engine and translated code the thread's state, native code its own base.
 pub unsafe fn set_gs(address: u64, fsgsbase: bool) {
     if fsgsbase {
         // SAFETY: the kernel allows the instruction.

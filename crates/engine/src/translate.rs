@@ -19,6 +19,7 @@ use crate::emit::{Emitter, LEAVE_BYTES, Table};
 pub mod check;
 mod data;
 mod operand;
+mod segment;
 mod symbol;
 mod value;
 
@@ -80,6 +81,8 @@ pub struct Spill {
     pub general: u8,
     /// In the third scratch place.
     pub third: u8,
+    /// In the scratch place for the base of an operand relative to gs.
+    pub segment: u8,
     /// A vector register.
     pub vector: u8,
     /// The flags before the current instruction are in the thread's state.
@@ -92,7 +95,7 @@ impl Spill {
 
 impl Default for Spill {
     fn default() -> Self {
-        Self { general: Self::NONE, third: Self::NONE, vector: Self::NONE, flags: false }
+        Self { general: Self::NONE, third: Self::NONE, segment: Self::NONE, vector: Self::NONE, flags: false }
     }
 }
 
@@ -402,6 +405,15 @@ impl Translator<'_, '_> {
 
     /// An instruction without transfer.
     fn copy(&mut self, instruction: &Instruction, decoder: &Decoder, bytes: &[u8]) {
+        if segment::is_relative(instruction) {
+            self.copy_with_base(instruction, decoder);
+        } else {
+            self.copy_rebased(instruction, decoder, bytes);
+        }
+    }
+
+    /// An instruction without transfer that is not relative to gs, or not any more.
+    fn copy_rebased(&mut self, instruction: &Instruction, decoder: &Decoder, bytes: &[u8]) {
         if self.surroundings.data == wire::DATA_NONE {
             self.copy_plain(instruction, decoder, bytes);
         } else {
@@ -535,8 +547,11 @@ impl Translator<'_, '_> {
                 }
             }
             Transfer::Jump { target } | Transfer::Call { target } => {
-                if next != target {
+                if next != target || (is_xbegin(instruction) && !has_transactions()) {
                     return None;
+                }
+                if is_xbegin(instruction) {
+                    self.abort_transaction();
                 }
                 if matches!(transfer, Transfer::Call { .. }) {
                     self.plan_transfer(instruction);
@@ -606,7 +621,11 @@ impl Translator<'_, '_> {
             self.mark_at(instruction.ip());
         }
         self.out.spill_scratch();
-        self.load_target(instruction, decoder, bytes);
+        if segment::is_relative(instruction) {
+            self.load_target_with_base(instruction, first);
+        } else {
+            self.load_target(instruction, decoder, bytes);
+        }
         self.dirty();
         if instruction.op0_kind() == OpKind::Memory {
             self.record_target(first);
@@ -620,10 +639,17 @@ impl Translator<'_, '_> {
         self.mark_at(pc);
         match transfer {
             Transfer::Conditional { target } => self.end_conditional(instruction, bytes, target),
+            Transfer::Jump { .. } if is_xbegin(instruction) && !has_transactions() => {
+                self.out.bytes(&[0x0f, 0x0b]); // ud2
+                self.leave_to(instruction.next_ip(), LEAVE_DIRECT);
+            }
             Transfer::Jump { target } | Transfer::Call { target } => {
                 if self.own_r15 {
                     self.want_cursor();
                     self.mark_at(pc);
+                }
+                if is_xbegin(instruction) {
+                    self.abort_transaction();
                 }
                 if matches!(transfer, Transfer::Call { .. }) {
                     self.plan_transfer(instruction);
@@ -651,6 +677,12 @@ impl Translator<'_, '_> {
                 self.leave_to(instruction.next_ip(), LEAVE_DIRECT);
             }
         }
+    }
+
+    /// A transaction may abort at any time, for reasons that are nobody's business (status 0). Inside of one, nothing could be recorded.
+    fn abort_transaction(&mut self) {
+        self.out.bytes(&[0xb8, 0, 0, 0, 0]); // mov eax, 0
+        self.data.symbols.set(0, symbol::Symbol::Constant(0));
     }
 
     fn end_conditional(&mut self, instruction: &Instruction, bytes: &[u8], target: u64) {
@@ -797,6 +829,16 @@ fn free_register(instruction: &Instruction, but: u8) -> u8 {
         .filter(|(_, number)| *number != but)
         .find(|(candidate, _)| used.iter().all(|used| used.register().full_register() != *candidate))
         .map_or(6, |(_, number)| *number)
+}
+
+fn is_xbegin(instruction: &Instruction) -> bool {
+    instruction.mnemonic() == iced_x86::Mnemonic::Xbegin
+}
+
+/// Whether this processor has transactions (RTM). Where it has not, `xbegin` is an undefined instruction.
+fn has_transactions() -> bool {
+    const RTM: u32 = 1 << 11;
+    core::arch::x86_64::__cpuid(0).eax >= 7 && core::arch::x86_64::__cpuid_count(7, 0).ebx & RTM != 0
 }
 
 /// The condition of a `jcc`; `None` for `loop` and `jrcxz`.

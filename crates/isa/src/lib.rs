@@ -67,7 +67,12 @@ pub fn transfer(instruction: &Instruction) -> Transfer {
             Code::Retnq | Code::Retnq_imm16 => Transfer::Return,
             _ => Transfer::Trap,
         },
-        FlowControl::Interrupt | FlowControl::Exception | FlowControl::XbeginXabortXend => Transfer::Trap,
+        // A recorded transaction always aborts. Outside of one, `xabort` does nothing, and `xend` faults.
+        FlowControl::XbeginXabortXend => match instruction.mnemonic() {
+            Mnemonic::Xbegin => Transfer::Jump { target: instruction.near_branch_target() },
+            _ => Transfer::Next,
+        },
+        FlowControl::Interrupt | FlowControl::Exception => Transfer::Trap,
     }
 }
 
@@ -143,6 +148,9 @@ mod tests {
         check(&[0xf3, 0xc3], Transfer::Return);
         check(&[0xc2, 8, 0], Transfer::Return);
         check(&[0x0f, 0x05], Transfer::Syscall);
+        check(&[0xc7, 0xf8, 0x10, 0, 0, 0], Transfer::Jump { target: 0x1016 });
+        check(&[0x0f, 0x01, 0xd5], Transfer::Next);
+        check(&[0xc6, 0xf8, 5], Transfer::Next);
         check(&[0xcc], Transfer::Trap);
         check(&[0x0f, 0x0b], Transfer::Trap);
     }

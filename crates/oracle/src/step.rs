@@ -259,6 +259,7 @@ impl<'a> Stepper<'a> {
     }
 
     fn go_on(&mut self, tracee: Tracee, mut registers: user_regs_struct) -> Result<(), Error> {
+        self.abort_transactions(tracee, &mut registers)?;
         let thread = self.thread(tracee);
         thread.next = Some(registers.rip);
         thread.stack_pointer = registers.rsp;
@@ -271,6 +272,19 @@ impl<'a> Stepper<'a> {
             self.plan(tracee, &registers)?;
         }
         tracee.step(0)
+    }
+
+    /// Single-stepping aborts every transaction, but the processor stops only after the first instruction of the fallback. So the thread
+    /// is brought there by hand.
+    fn abort_transactions(&mut self, tracee: Tracee, registers: &mut user_regs_struct) -> Result<(), Error> {
+        while is_xbegin(tracee, registers.rip) {
+            let index = self.thread(tracee).index;
+            self.executed[index].push(registers.rip);
+            registers.rip = instruction_at(tracee, registers.rip).near_branch_target();
+            registers.rax = 0;
+            tracee.set_registers(registers)?;
+        }
+        Ok(())
     }
 
     /// Notes what the next instruction will do to memory, and what is there now.
@@ -404,6 +418,13 @@ fn random_bytes_of(tracee: Tracee) -> Result<Option<u64>, Error> {
 fn is_syscall(tracee: Tracee, pc: u64) -> bool {
     let mut bytes = [0; 2];
     tracee.read(pc, &mut bytes) == 2 && bytes == [0x0f, 0x05]
+}
+
+/// Whether the next instruction begins a transaction; where there is no such thing, it faults.
+fn is_xbegin(tracee: Tracee, pc: u64) -> bool {
+    let mut bytes = [0; 3];
+    let length = tracee.read(pc, &mut bytes);
+    matches!(bytes[..length], [0xc7, 0xf8, _] | [0x66, 0xc7, 0xf8]) && std::is_x86_feature_detected!("rtm")
 }
 
 /// If the instruction at `pc` was a `pushf`, takes our trap flag out of what it has pushed.

@@ -210,6 +210,8 @@ pub struct Places {
     /// The low halves of its vector registers, 256 bytes, and mxcsr, 4 bytes.
     pub vectors: AtomicU32,
     pub mxcsr: AtomicU32,
+    /// The base of its gs, 8 bytes.
+    pub gs_base: AtomicU32,
     /// Its signal mask, 8 bytes.
     pub mask: AtomicU32,
     /// Its alternate stack, as the kernel's `stack_t`.
@@ -342,6 +344,8 @@ pub struct Init {
     pub engine_end: u64,
     /// The application's state; its next instruction is `registers.rip`.
     pub registers: Registers,
+    /// The base of its gs.
+    pub gs_base: u64,
     pub os_tid: u32,
     /// The target's process number, as it sees it.
     pub pid: u32,

@@ -90,6 +90,12 @@ impl Engine {
         self.paths.data_words(word)
     }
 
+    /// Whether the accesses on a path are recorded.
+    pub fn records_data(&self, path: u32) -> bool {
+        let is_silent = self.paths.fragment(path).is_some_and(|at| self.fragment(at).silent);
+        self.control().data.load(Ordering::Relaxed) != wire::DATA_NONE && !is_silent
+    }
+
     /// The fragment and exit of a path.
     pub(super) fn path(&self, word: u32) -> Option<(FragmentRef, Exit)> {
         Some((self.paths.fragment(word)?, self.exit(word)?))

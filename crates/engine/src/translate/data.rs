@@ -37,7 +37,7 @@ pub(super) struct Data {
     /// Registers that the current instruction uses.
     pub(super) used: Vec<UsedRegister>,
     factory: Option<InstructionInfoFactory>,
-    pub(super) encoder: Option<Encoder>,
+    encoder: Option<Encoder>,
 }
 
 impl Data {
@@ -50,12 +50,16 @@ impl Data {
             accesses: Vec::new(),
             used: Vec::new(),
             factory: (mode != DATA_NONE).then(InstructionInfoFactory::new),
-            encoder: (mode == DATA_VALUES).then(|| Encoder::new(64)),
+            encoder: None,
         }
     }
 
     pub(super) fn has_values(&self) -> bool {
         self.mode == DATA_VALUES
+    }
+
+    pub(super) fn encoder(&mut self) -> &mut Encoder {
+        self.encoder.get_or_insert_with(|| Encoder::new(64))
     }
 }
 
@@ -120,7 +124,9 @@ impl Translator<'_, '_> {
         let mut operands = Vec::new();
         self.with_info(|_, info| operand::operands(instruction, info, &mut operands), instruction);
         for operand in &operands {
-            let mut access = self.plan(operand);
+            // The address of one relative to gs is filled in when it is known.
+            let without = Operand { base: None, index: None, displacement: 0, short: false, ..*operand };
+            let mut access = self.plan(if operand.gs { &without } else { operand });
             if operand.writes && self.data.has_values() {
                 access.value = code::CONSTANT;
                 access.constant = instruction.next_ip();
@@ -146,8 +152,11 @@ impl Translator<'_, '_> {
         }
     }
 
-    /// Whether only the engine can execute an instruction so that its data is known.
+    /// Whether only the engine can execute an instruction, or only the engine so that its data is known.
     pub(super) fn is_for_the_engine(&self, instruction: &Instruction) -> bool {
+        if super::segment::is_for_the_engine(instruction) {
+            return true;
+        }
         match self.data.mode {
             DATA_NONE => false,
             DATA_VALUES => crate::emulate::is_known(instruction) || value::is_emulated(instruction),

@@ -31,6 +31,7 @@ pub struct Operand {
     pub scale: u8,
     pub displacement: i64,
     pub fs: bool,
+    pub gs: bool,
     pub short: bool,
     pub mask: Mask,
     /// The vector of indices of a gather or scatter.
@@ -125,6 +126,7 @@ fn operand(instruction: &Instruction, memory: &UsedMemory, writes: bool) -> Oper
         scale: memory.scale().trailing_zeros() as u8,
         displacement: memory.displacement() as i64,
         fs: memory.segment() == Register::FS,
+        gs: memory.segment() == Register::GS,
         short: memory.address_size() == CodeSize::Code32,
         mask: Mask::None,
         indices: Register::None,

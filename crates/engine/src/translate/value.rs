@@ -256,7 +256,7 @@ impl Translator<'_, '_> {
             self.out.rewind(position);
             self.result.marks.truncate(before.0);
             (self.data.length, self.own_r15) = (before.1, before.2);
-            self.spill = Spill::default();
+            self.spill = Spill { segment: self.spill.segment, ..Spill::default() };
             for access in &mut self.data.accesses[first..] {
                 access.value = code::NO_VALUE;
             }
@@ -470,14 +470,14 @@ impl Translator<'_, '_> {
     }
 
     /// Emits an instruction made here that has nothing to do with r15.
-    fn encode(&mut self, instruction: Result<Instruction, IcedError>) {
+    pub(super) fn encode(&mut self, instruction: Result<Instruction, IcedError>) {
         self.failed |= !instruction.is_ok_and(|instruction| self.try_encode(&instruction));
     }
 
     /// Emits an instruction if there is an encoding for it.
     fn try_encode(&mut self, instruction: &Instruction) -> bool {
         let here = self.out.here();
-        let Some(encoder) = &mut self.data.encoder else { return false };
+        let encoder = self.data.encoder();
         let encoded = encoder.encode(instruction, here).is_ok();
         let bytes = encoder.take_buffer();
         if encoded {
@@ -773,7 +773,7 @@ impl Translator<'_, '_> {
 
     fn encodes(&mut self, instruction: &Instruction) -> bool {
         let here = self.out.here();
-        let Some(encoder) = &mut self.data.encoder else { return false };
+        let encoder = self.data.encoder();
         let encoded = encoder.encode(instruction, here).is_ok();
         drop(encoder.take_buffer());
         encoded

@@ -191,6 +191,13 @@ fn indirect() -> Vec<Case> {
         case("jmp [rip + displacement], near", "ff 25 00 10 00 00"),
         case("jmp [rip + displacement], far", "ff 25 00 00 00 40").at(Place::Far),
         case("jmp fs:[40]", "64 ff 24 25 28 00 00 00"),
+        case("gs is the application's", "65 48 8b 04 25 30 00 00 00 65 48 89 44 b7 08 65 01 44 24 10 eb 10"),
+        case("gs and addresses of 32 bits", "65 67 8b 42 20 65 48 8b 05 00 10 00 00 eb 10"),
+        case("gs and r15", "65 4d 8b 7f 08 eb 10"),
+        case("a masked move relative to gs", "65 66 0f f7 c1 eb 10"),
+        case("jmp gs:[rcx + rdx * 8]", "65 ff 24 d1"),
+        case("wrgsbase", "90 f3 48 0f ae d8 90 eb 10"),
+        case("a string relative to gs", "65 f3 a4 eb 10"),
         case("jmp [r15 + r15 * 8], notrack", "3e 43 ff 24 ff"),
         case("bnd jmp rdx", "f2 ff e2"),
         case("call rcx", "ff d1"),
@@ -276,6 +283,9 @@ fn data() -> Vec<Case> {
         case("only the engine can", "90 f3 a4 eb 10").with_values(),
         case("a block of its own for the engine", "f3 a4 eb 10").with_values(),
         case("through a copy", "dd 03 dd 5b 08 0f 16 43 10 0f 94 43 18 eb 10").with_values(),
+        case("gs is the application's, with addresses", "65 48 8b 04 25 30 00 00 00 65 ff 14 25 b0 00 00 00")
+            .with_addresses(),
+        case("gs is the application's, with values", "65 48 8b 04 25 30 00 00 00 65 01 44 b7 08 eb 10").with_values(),
         case("fs is the application's, with values", "64 80 3c 25 c8 ff ff ff 00 64 48 03 00 eb 10").with_values(),
         case("out of reach: without the value", "48 03 05 00 00 00 40 eb 10").at(Place::Far).with_values(),
     ]

@@ -127,7 +127,7 @@ fn state(case: &Case, names: &Names, translation: &Translation, offset: u16) -> 
 
 /// The registers that are elsewhere, by number.
 fn spilled(spill: Spill) -> String {
-    let registers = [(spill.general, ""), (spill.third, ""), (spill.vector, "x")];
+    let registers = [(spill.general, ""), (spill.third, ""), (spill.segment, "s"), (spill.vector, "x")];
     let mut text: String = registers
         .iter()
         .filter(|(register, _)| *register != Spill::NONE)
@@ -220,6 +220,8 @@ fn field(offset: u64) -> Option<&'static str> {
         (tcb::SCRATCH_RCX, "scratch_rcx"),
         (tcb::SCRATCH_RDX, "scratch_rdx"),
         (tcb::SCRATCH_THIRD, "scratch_third"),
+        (tcb::SCRATCH_SEGMENT, "scratch_segment"),
+        (tcb::GS_BASE, "gs_base"),
         (tcb::SCRATCH_VECTOR, "scratch_vector"),
         (tcb::FLAGS, "flags"),
         (tcb::OPERAND, "operand"),
