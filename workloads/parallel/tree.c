@@ -118,7 +118,7 @@ static double walk(const struct cell *cell, const struct point *point)
 {
     double dx = cell->mass_x - point->x, dy = cell->mass_y - point->y;
     double square = dx * dx + dy * dy + 1e-6;
-    if (cell->point != NULL || cell->half * cell->half * 4 < square)
+    if (cell->point != NULL || cell->half * cell->half * 16 < square)
         return cell->mass / square;
     double sum = 0;
     for (int i = 0; i < 4; i++)
@@ -149,6 +149,26 @@ static void work(int number)
     }
 }
 
+/* Every second bit of a number. */
+static uint32_t every_second_bit(uint64_t bits)
+{
+    uint32_t half = 0;
+    for (int i = 0; i < 16; i++)
+        half |= (uint32_t)(bits >> 2 * i & 1) << i;
+    return half;
+}
+
+/* Points along a curve that goes through one quarter of the plane after the other, so that each thread has a region, as in codes that
+   share out work by place. */
+static struct point point_at(long number)
+{
+    uint64_t index = 4 * (uint64_t)number;
+    uint64_t code = ((uint64_t)number << 32) / (uint64_t)point_count + (random_bits(index + 3) & 0xffffff);
+    code = code > 0xffffffff ? 0xffffffff : code;
+    double x = every_second_bit(code) + random_unit(index), y = every_second_bit(code >> 1) + random_unit(index + 1);
+    return (struct point){x * 0x1p-16, y * 0x1p-16, 1 + random_unit(index + 2), 0};
+}
+
 static long count_cells(const struct cell *cell)
 {
     long count = 1;
@@ -160,13 +180,11 @@ static long count_cells(const struct cell *cell)
 
 int main(int argc, char **argv)
 {
-    long size = parse_arguments(argc, argv, (struct size_rule){"thousands of points", 60, 1, 100000});
+    long size = parse_arguments(argc, argv, (struct size_rule){"thousands of points", 20, 1, 100000});
     point_count = 1000 * size;
     points = allocate((size_t)point_count, sizeof *points);
-    for (long i = 0; i < point_count; i++) {
-        uint64_t index = 4 * (uint64_t)i;
-        points[i] = (struct point){random_unit(index), random_unit(index + 1), 1 + random_unit(index + 2), 0};
-    }
+    for (long i = 0; i < point_count; i++)
+        points[i] = point_at(i);
     cells_per_thread = 4 * point_count + 1000;
     cells = allocate((size_t)(cells_per_thread * thread_count), sizeof *cells);
     for (int i = 0; i < LOCKS; i++)
