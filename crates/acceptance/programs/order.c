@@ -8,6 +8,8 @@
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 enum { MUTEXES = 80, LONG = 20, INTS = 40, SHORTS = 20, BYTES = 20, CROSSING = 4, BITS = 16, LOCKS = 200, NODES = 24, SLOTS = 16, LIST = 16 };
 _Static_assert(MUTEXES + LONG + INTS + SHORTS + BYTES + CROSSING + BITS == LOCKS, "200 locks");
@@ -20,7 +22,19 @@ _Static_assert(OBJECTS == 256, "as many as there are functions for");
 
 static unsigned turns[OBJECTS];
 
+// Now and then whoever has an object holds it for a while, so that others try in vain, and makes a system call, so that what follows has
+// a time of its own.
+static void hold(void) {
+    static _Thread_local unsigned count;
+    if (++count % 8 != 0)
+        return;
+    for (int i = 0; i < 100; i++)
+        __builtin_ia32_pause();
+    syscall(SYS_getppid);
+}
+
 static void turn(int object) {
+    hold();
     unsigned number = turns[object]++ % 8;
     ((void (*)(void))(functions + 16 * (8 * object + number)))();
 }
