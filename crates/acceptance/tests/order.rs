@@ -45,18 +45,26 @@ fn check(data: Data, operations: usize) {
     assert_eq!(counted, (sum.parse().unwrap(), 0), "turns, and those that are in the wrong place");
 }
 
+/// In a soak more often: a hundred million operations in all.
+fn rounds() -> usize {
+    if is_soak() { 50 } else { 1 }
+}
+
 /// Two hundred locks of all kinds, a stack and a queue without locks, and a list with a lock for each node.
 #[test]
 fn locks_stacks_queues_and_lists_are_in_order() {
-    check(Data::None, if is_soak() { 100_000_000 } else { 1_000_000 });
+    const OPERATIONS: usize = 2_000_000;
+    (0..rounds()).for_each(|_| check(Data::None, OPERATIONS));
 }
 
 #[test]
 fn with_addresses_as_well() {
-    check(Data::Addresses, if is_soak() { 5_000_000 } else { 200_000 });
+    const OPERATIONS: usize = 200_000;
+    (0..rounds()).for_each(|_| check(Data::Addresses, OPERATIONS));
 }
 
 #[test]
 fn with_values_as_well() {
-    check(Data::Values, if is_soak() { 5_000_000 } else { 200_000 });
+    const OPERATIONS: usize = 200_000;
+    (0..rounds()).for_each(|_| check(Data::Values, OPERATIONS));
 }
