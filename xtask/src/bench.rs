@@ -11,6 +11,7 @@ use serde::Serialize;
 
 use crate::machine::{self, Machine};
 
+mod locks;
 mod measure;
 mod pace;
 mod programs;
@@ -30,7 +31,7 @@ pub struct Arguments {
     /// Print JSON instead of the table.
     #[arg(long)]
     json: bool,
-    /// Only these programs, separated by commas; `pace` is the pace after leaving.
+    /// Only these programs, separated by commas; `pace` is the pace after leaving, `locks` what synchronisation costs.
     #[arg(long, value_delimiter = ',', value_name = "NAME,...")]
     programs: Vec<String>,
     /// Leave valgrind out.
@@ -55,6 +56,9 @@ pub struct Report {
     /// Of a program that is attached to and left; with the others or by `--programs pace`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pace: Option<Result<pace::Pace, Missing>>,
+    /// Programs that synchronise; with the others or by `--programs locks`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub locks: Option<Result<Vec<locks::LockRow>, Missing>>,
 }
 
 /// What one program gave.
@@ -121,6 +125,9 @@ pub struct Means {
 /// In place of a program: only the pace after leaving.
 const PACE: &str = "pace";
 
+/// In place of a program: only those that synchronise.
+const LOCKS: &str = "locks";
+
 /// lackey is so slow that it runs on so many seconds of work only, compared with native runs of the same work.
 const LACKEY_SCALE: f64 = 0.04;
 
@@ -133,7 +140,7 @@ struct Bench {
 }
 
 pub fn run(arguments: &Arguments) -> Result<(), String> {
-    let wants_pace = arguments.programs.is_empty() || arguments.programs.iter().any(|name| name == PACE);
+    let wants = |what: &str| arguments.programs.is_empty() || arguments.programs.iter().any(|name| name == what);
     let selected = select(&arguments.programs)?;
     let bench = Bench {
         trackway: crate::build_trackway()?,
@@ -143,7 +150,9 @@ pub fn run(arguments: &Arguments) -> Result<(), String> {
         valgrind: valgrind(arguments.no_valgrind),
     };
     let programs: Vec<Row> = selected.iter().map(|program| bench.row(program)).collect();
-    let pace = wants_pace.then(|| pace::measure(&bench.trackway, bench.directory.path()));
+    let pace = wants(PACE).then(|| pace::measure(&bench.trackway, bench.directory.path()));
+    let locks =
+        wants(LOCKS).then(|| locks::measure(&bench.trackway, bench.directory.path(), bench.scale, bench.rounds));
     let report = Report {
         command: command_line(arguments),
         date: machine::today(),
@@ -151,6 +160,7 @@ pub fn run(arguments: &Arguments) -> Result<(), String> {
         geometric_means: means(&programs),
         programs,
         pace: pace.map(|pace| pace.map_err(|problem| Missing { problem })),
+        locks: locks.map(|locks| locks.map_err(|problem| Missing { problem })),
     };
     let json = serde_json::to_string_pretty(&report).map_err(|error| error.to_string())?;
     if arguments.json {
@@ -178,7 +188,7 @@ fn select(names: &[String]) -> Result<Vec<&'static Program>, String> {
     let known = || PROGRAMS.iter().map(|program| program.name).collect::<Vec<_>>().join(", ");
     names
         .iter()
-        .filter(|name| *name != PACE)
+        .filter(|name| ![PACE, LOCKS].contains(&name.as_str()))
         .map(|name| PROGRAMS.iter().find(|program| program.name == name))
         .map(|found| found.ok_or_else(|| format!("there are only these programs: {}", known())))
         .collect()

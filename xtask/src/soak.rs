@@ -61,6 +61,15 @@ const STAGES: &[Stage] = &[
         turn: Turn::Tests { package: "acceptance", filter: "", variables: &[("TRACKWAY_SOAK", "1")] },
     },
     Stage {
+        name: "locks",
+        shows: "100 million synchronising operations of eight threads are in order",
+        turn: Turn::Tests {
+            package: "acceptance",
+            filter: "locks_stacks_queues_and_lists_are_in_order",
+            variables: &[("TRACKWAY_SOAK", "1")],
+        },
+    },
+    Stage {
         name: "container",
         shows: "codecs and reader hold against many more generated and mutated traces",
         turn: Turn::Tests { package: "trace", filter: "", variables: &[("PROPTEST_CASES", "5000")] },

@@ -10,7 +10,7 @@ use crate::failure::{self, Failure};
 use crate::fragment::ENGINE;
 use crate::sys::{self, number};
 use crate::tcb::{self, Tcb};
-use crate::{dispatch, follow, leave, limits, ring, select, signal, syscall};
+use crate::{dispatch, follow, leave, limits, owners, ring, select, signal, syscall};
 
 const CLONE_VM: u64 = 0x100;
 const CLONE_SIGHAND: u64 = 0x800;
@@ -119,10 +119,12 @@ fn new_thread(tcb: &mut Tcb, request: &Request) -> Result<i64, Failure> {
         return Err(Failure::NoMemory);
     };
     inherit(child, tcb, request);
+    owners::adopt(child);
     signal::block_all(tcb);
     // SAFETY: the child's state is complete; it runs on stacks of its own.
     let result = unsafe { trackway_clone(child, start_thread as *const () as u64) };
     if result < 0 {
+        owners::release(child);
         // SAFETY: no thread was made to use it.
         unsafe { child.free() };
         slot.state.store(SLOT_FREE, Ordering::SeqCst);
@@ -279,6 +281,7 @@ pub fn exit_process(tcb: &mut Tcb) -> ! {
 pub fn exit(tcb: &mut Tcb) -> ! {
     signal::block_all(tcb);
     ring::close(tcb, word::END);
+    owners::release(tcb);
     limits::shrink(tcb.mapping_length);
     let status = tcb.registers.general[RDI];
     // SAFETY: the thread's stacks go away together with the thread; the assembly uses none. Signals are blocked.

@@ -239,6 +239,7 @@ impl<'a> Emitter<'a> {
         self.bytes(&[0x41, 0x89, 0x57, 8]); // mov [r15 + 8], edx
         self.bytes(&[0x0f, 0xae, 0xe8]); // lfence: not before the locked instruction is done
         self.bytes(&[0x0f, 0x31]); // rdtsc
+        self.bytes(&[0x0f, 0xae, 0xe8]); // lfence: what follows is done after it
         self.bytes(&[0x41, 0x89, 0x57, 8]); // mov [r15 + 8], edx
         self.bytes(&[0x41, 0x89, 0x47, 4]); // mov [r15 + 4], eax
         self.load_gs(0, tcb::SCRATCH_RCX);

@@ -14,7 +14,7 @@ use wire::{DATA_VALUES, RAX, RCX, RDI, RDX, RSI, word};
 
 use crate::fragment::Progress;
 use crate::tcb::Tcb;
-use crate::{gs, memory, ring};
+use crate::{gs, memory, owners, ring};
 
 /// Whether an instruction is executed here whenever data is recorded, not only for its values.
 pub fn is_known(instruction: &Instruction) -> bool {
@@ -264,6 +264,9 @@ fn modify(tcb: &mut Tcb, instruction: &Instruction) {
     if is_bit && instruction.op1_kind() == OpKind::Register {
         let operands = sign_extend(source, bytes) >> (8 * bytes).trailing_zeros();
         place = place.wrapping_add_signed(operands * bytes as i64);
+    }
+    if instruction.has_lock_prefix() {
+        owners::disown(place, bytes);
     }
     let flags = tcb.registers.rflags;
     // SAFETY: the application's own access.

@@ -14,9 +14,9 @@ use crate::paths::PathTable;
 use crate::reclaim::Reclaimer;
 use crate::select::{Selection, WORLD_COUNT, World};
 use crate::translate::{
-    self, BlockResult, ChainBlock, ExitKind, NewExit, STUB_STRIDE, State, Surroundings, Translation, Unreadable,
+    self, BlockResult, ChainBlock, ExitKind, NewExit, Order, STUB_STRIDE, State, Surroundings, Translation, Unreadable,
 };
-use crate::{failure, memory, ring, skip, sys};
+use crate::{failure, memory, ring, select, skip, sys};
 
 mod chain;
 
@@ -174,6 +174,8 @@ pub struct Engine {
     /// such instructions are remembered, by their first path.
     ordered: bool,
     unordered: Vec<u32>,
+    /// What becomes of locked instructions then.
+    pub order: Order,
     has_avx512: bool,
 }
 
@@ -215,6 +217,7 @@ impl Engine {
             pages: Pages::new(),
             ordered: false,
             unordered: Vec::new(),
+            order: Order::EveryTime,
             has_avx512: false,
         }
     }
@@ -229,9 +232,10 @@ impl Engine {
         self.paths.set_base(control.next_path.load(Ordering::Relaxed) + 1);
         self.reclaimer.set_up(control);
         self.selection.set_up(control);
-        let only_recorded = control.selection.load(Ordering::Relaxed) & wire::SELECT_CALLEES == 0
-            && control.skip.load(Ordering::Relaxed) == 0;
-        let worlds = if only_recorded { [World::Recording].as_slice() } else { &[World::Recording, World::Silent] };
+        let worlds = match select::has_worlds(control) {
+            false => [World::Recording].as_slice(),
+            true => &[World::Recording, World::Silent],
+        };
         for slot in worlds.iter().flat_map(|&world| self.table_slots(world)) {
             slot.store(missing, Ordering::Relaxed);
         }
@@ -419,7 +423,7 @@ impl Engine {
         let surroundings = Surroundings {
             table,
             guess,
-            ordered: self.ordered && world == World::Recording,
+            order: if self.ordered && world == World::Recording { self.order } else { Order::None },
             data,
             has_avx512: self.has_avx512,
             first_path,

@@ -29,6 +29,7 @@ pub mod lookup;
 pub mod maps;
 pub mod memory;
 pub mod own;
+pub mod owners;
 mod paths;
 pub mod profile;
 pub mod reclaim;

@@ -78,10 +78,14 @@ fn make_room(tcb: &mut Tcb, bytes: u64) {
     }
 }
 
-/// The time, for an event of so many bytes: taken when there is room for it, as a segment that is opened for it has a time, too.
+/// The time, for an event of so many bytes: taken when there is room for it, as a segment that is opened for it has a time, too. It is taken
+/// before anything that follows is executed: see `owners`.
 fn time_of_event(tcb: &mut Tcb, bytes: u64) -> u64 {
     make_room(tcb, bytes);
-    sys::tsc()
+    let time = sys::tsc();
+    // SAFETY: part of every x86-64 processor.
+    unsafe { core::arch::x86_64::_mm_lfence() };
+    time
 }
 
 /// The first word of an event with data.

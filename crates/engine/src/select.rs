@@ -191,6 +191,11 @@ pub struct Stand {
     pub holds: bool,
 }
 
+/// Whether threads execute some code without being recorded, by what calls what or by time, not by address.
+pub fn has_worlds(control: &Control) -> bool {
+    control.selection.load(Ordering::Relaxed) & SELECT_CALLEES != 0 || control.skip.load(Ordering::Relaxed) != 0
+}
+
 /// A thread begins, in the world that it has to begin in.
 pub fn start(tcb: &mut Tcb, engine: &Engine) {
     let control = tcb.control();

@@ -11,7 +11,8 @@ use crate::emit::Table;
 use crate::fragment::ENGINE;
 use crate::maps::Mapping;
 use crate::tcb::{self, Tcb, Vectors};
-use crate::{clone, dispatch, failure, leave, limits, own, ring, select, signal, sys, syscall};
+use crate::translate::Order;
+use crate::{clone, dispatch, failure, leave, limits, own, owners, ring, select, signal, sys, syscall};
 
 /// Called once per image, on the injector's stack.
 ///
@@ -65,7 +66,16 @@ fn set_up(control: &'static Control, init: &Init) {
     ENGINE.lock().set_up(init.shared, table, dispatch::miss_entry());
     signal::set_image(init.engine_start, init.engine_end);
     clone::set_up(init.flags & FLAG_FSGSBASE != 0, init.min_signal_stack);
+    order_by_contention(control, table);
     syscall::set_up(is_attached(init));
+}
+
+/// Makes the table of owners, unless the processor lacks what translated code needs for it, or code of threads that are not
+/// recorded would synchronise without looking at it.
+fn order_by_contention(control: &Control, table: Table) {
+    if table.by_pext && clone::has_fsgsbase() && !select::has_worlds(control) && owners::set_up() {
+        ENGINE.lock().order = Order::Contention;
+    }
 }
 
 fn make_state(control: &Control, init: &Init) -> &'static mut Tcb {
@@ -74,6 +84,7 @@ fn make_state(control: &Control, init: &Init) -> &'static mut Tcb {
     };
     tcb.registers = init.registers;
     tcb.gs_base = init.gs_base;
+    owners::adopt(tcb);
     if is_attached(init) {
         signal::set_mask(tcb, init.mask);
         tcb.xmm = Vectors(init.vectors);

@@ -106,6 +106,18 @@ pub struct Tcb {
     pub shares: bool,
     /// Whether and why the thread is recorded.
     pub stand: crate::select::Stand,
+    /// The table of owners (see `owners`), and what makes a tag of an address, by the logarithm of the operand's size.
+    pub owners: u64,
+    pub order_keys: [u64; 4],
+    /// The current locked instruction: the index of its entry, its tag, the value before it and the value that it leaves, and the carry
+    /// flag before it.
+    pub order_index: u64,
+    pub order_tag: u64,
+    pub order_old: u64,
+    pub order_left: u64,
+    pub order_carry: u64,
+    /// By entry: what the thread's last locked instruction there has left.
+    pub order_values: [u64; crate::owners::OWNER_COUNT],
 }
 
 /// Room for a memory operand.
@@ -148,6 +160,14 @@ pub const EXIT_ENTRY: u32 = offset_of!(Tcb, exit_entry) as u32;
 pub const MISMATCH_ENTRY: u32 = offset_of!(Tcb, mismatch_entry) as u32;
 pub const MISS_ENTRY: u32 = offset_of!(Tcb, miss_entry) as u32;
 pub const TABLE_MASK: u32 = offset_of!(Tcb, table_mask) as u32;
+pub const OWNERS: u32 = offset_of!(Tcb, owners) as u32;
+pub const ORDER_KEYS: u32 = offset_of!(Tcb, order_keys) as u32;
+pub const ORDER_INDEX: u32 = offset_of!(Tcb, order_index) as u32;
+pub const ORDER_TAG: u32 = offset_of!(Tcb, order_tag) as u32;
+pub const ORDER_OLD: u32 = offset_of!(Tcb, order_old) as u32;
+pub const ORDER_LEFT: u32 = offset_of!(Tcb, order_left) as u32;
+pub const ORDER_CARRY: u32 = offset_of!(Tcb, order_carry) as u32;
+pub const ORDER_VALUES: u32 = offset_of!(Tcb, order_values) as u32;
 /// Where the application's r15 lives.
 pub const APP_R15: u32 = (offset_of!(Tcb, registers) + 8 * wire::R15) as u32;
 

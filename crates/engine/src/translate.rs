@@ -19,6 +19,7 @@ use crate::emit::{Emitter, LEAVE_BYTES, Table};
 pub mod check;
 mod data;
 mod operand;
+mod order;
 mod segment;
 mod symbol;
 mod value;
@@ -27,6 +28,7 @@ pub use value::needs_nearness;
 
 use data::Data;
 pub use data::IN_STRING;
+use value::Native;
 
 /// Blocks are cut after this many instructions.
 pub const BLOCK_INSTRUCTIONS_MAX: usize = 100;
@@ -137,13 +139,24 @@ pub struct BlockResult {
     pub taken: bool,
 }
 
+/// How threads are ordered by locked instructions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Order {
+    /// Not at all: there is one thread.
+    None,
+    /// Each is followed by the time.
+    EveryTime,
+    /// Those are followed by the time that may follow another thread's on the same word.
+    Contention,
+}
+
 /// Where the surroundings of the new code are.
 pub struct Surroundings {
     pub table: Table,
     /// Whether the chain goes on through indirect jumps, and through returns from calls that it has not made itself.
     pub guess: bool,
-    /// Whether locked instructions are followed by the time, so that threads can be ordered by it.
-    pub ordered: bool,
+    /// How locked instructions order threads.
+    pub order: Order,
     /// What is recorded beside the path: one of `wire::DATA_*`.
     pub data: u32,
     pub has_avx512: bool,
@@ -192,6 +205,10 @@ enum SideTarget {
     },
     /// An indirect transfer that was expected to go to this address did not; rcx is the difference.
     Indirect(u64),
+    /// A locked instruction may follow another thread's; rcx, rdx and rsi are spilled.
+    Timed {
+        target: u64,
+    },
     /// The next block's code has changed; rcx and rdx are spilled. How the block before was left.
     Changed {
         target: u64,
@@ -222,6 +239,9 @@ struct Translator<'e, 'b> {
     failed: bool,
     /// How the block before the current one was left.
     leave_before: u32,
+    /// What the current instruction does, if it is locked and ordered.
+    locked: Option<order::Locked>,
+    owner_misses: Vec<order::OwnerMiss>,
 }
 
 /// Translates a chain. Positions in the result are relative to where `out` stands now.
@@ -254,6 +274,8 @@ pub fn translate(
         is_dirty: false,
         failed: false,
         leave_before: LEAVE_DIRECT,
+        locked: None,
+        owner_misses: Vec::new(),
     };
     translator.open();
     for (index, block) in chain.iter().enumerate() {
@@ -306,13 +328,20 @@ impl Translator<'_, '_> {
             }
             let transfer = if instruction.is_invalid() { Transfer::Trap } else { isa::transfer(&instruction) };
             if transfer == Transfer::Next {
-                self.copy(&instruction, &decoder, bytes);
-                if isa::is_locked(&instruction) {
-                    self.result.has_locked = true;
-                    if self.surroundings.ordered {
+                let is_locked = isa::is_locked(&instruction);
+                self.result.has_locked |= is_locked;
+                match self.surroundings.order {
+                    Order::Contention if is_locked => {
+                        if let Some(then) = self.copy_locked(&instruction, &decoder, bytes, block) {
+                            return Ok(then);
+                        }
+                    }
+                    Order::EveryTime if is_locked => {
+                        self.copy(&instruction, &decoder, bytes);
                         self.end_locked(&decoder, block.address);
                         return Ok(Then::Stop);
                     }
+                    _ => self.copy(&instruction, &decoder, bytes),
                 }
                 if block.check && check::writes(&instruction) {
                     return Ok(self.cut(block, decoder.position()));
@@ -332,21 +361,6 @@ impl Translator<'_, '_> {
         }
         let length = decoder.position();
         Ok(self.cut(block, length))
-    }
-
-    /// The block and the chain end after a locked instruction, and the time follows.
-    fn end_locked(&mut self, decoder: &Decoder, start: u64) {
-        let length = decoder.position();
-        let next = start + length as u64;
-        self.result.blocks.push(BlockResult { length: length as u32, taken: false });
-        self.data.complete = self.data.length;
-        self.mark_at(next);
-        self.want_cursor();
-        self.dirty();
-        let stub = self.surroundings.stub(self.result.exits.len());
-        self.exit(ExitKind::Direct, next, self.blocks(), LEAVE_DIRECT);
-        self.out.record_time();
-        self.jump_linkable(stub);
     }
 
     /// The block ends here although no transfer does.
@@ -429,6 +443,9 @@ impl Translator<'_, '_> {
             self.want_own_r15();
             self.mark_at(pc);
         }
+        if self.is_locked_arithmetic() {
+            return self.copy_arithmetic(&Native { instruction, decoder, bytes });
+        }
         if !instruction.is_ip_rel_memory_operand() {
             self.out.bytes(bytes);
             return;
@@ -462,7 +479,12 @@ impl Translator<'_, '_> {
         self.out.bytes(&bytes[..offset - 1]);
         self.out.bytes(&[bytes[offset - 1] & 0x38 | register]);
         self.out.bytes(&bytes[offset + 4..]);
-        self.mark_at(instruction.next_ip());
+        if self.locked.is_some() {
+            // The instruction is not over before its order is known.
+            self.dirty();
+        } else {
+            self.mark_at(instruction.next_ip());
+        }
         self.out.load_gs(register, crate::tcb::SCRATCH_THIRD);
         self.spill.third = Spill::NONE;
     }
@@ -777,6 +799,9 @@ impl Translator<'_, '_> {
     }
 
     fn finish(&mut self) {
+        for miss in core::mem::take(&mut self.owner_misses) {
+            self.emit_owner_miss(&miss);
+        }
         for side_exit in core::mem::take(&mut self.side_exits) {
             self.dirty();
             self.out.land(side_exit.site);
@@ -784,6 +809,7 @@ impl Translator<'_, '_> {
             self.data.length = side_exit.data;
             match side_exit.target {
                 SideTarget::Direct { target, leave } => self.leave_after(side_exit.blocks, target, leave),
+                SideTarget::Timed { target } => self.leave_timed(side_exit.blocks, target),
                 SideTarget::Changed { target, leave } => self.leave_changed(side_exit.blocks, target, leave),
                 SideTarget::Indirect(expected) => {
                     self.want_cursor();

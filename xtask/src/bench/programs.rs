@@ -183,7 +183,7 @@ fn c_source(count: usize) -> String {
     source
 }
 
-fn workload(name: &str, arguments: &[String]) -> Result<Vec<String>, String> {
+pub fn workload(name: &str, arguments: &[String]) -> Result<Vec<String>, String> {
     let path = workloads::build(name, workloads::Variant::Pie).map_err(|error| error.to_string())?;
     let mut command = vec![path.to_string_lossy().into_owned()];
     command.extend_from_slice(arguments);

@@ -18,9 +18,22 @@ pub fn text(report: &Report) -> String {
     text.push('\n');
     text.push_str(&aligned(&tools(report)));
     text.push('\n');
+    text.push_str(&locks(report, aligned));
     text.push_str(&pace(report));
     text.push_str(&notes());
     text
+}
+
+/// What synchronisation costs, beside the goals.
+fn locks(report: &Report, table: fn(&[Vec<String>]) -> String) -> String {
+    match &report.locks {
+        None => String::new(),
+        Some(Ok(rows)) => format!(
+            "{}\nSizes are bits per instruction; that of the tree is over the trace of one thread.\n\n",
+            table(&super::locks::cells(rows))
+        ),
+        Some(Err(missing)) => format!("What synchronisation costs could not be measured: {}\n\n", missing.problem),
+    }
 }
 
 /// A sentence about the pace after leaving.
@@ -44,6 +57,7 @@ fn markdown(report: &Report) -> String {
     text.push('\n');
     text.push_str(&ruled(&tools(report)));
     text.push('\n');
+    text.push_str(&locks(report, ruled));
     text.push_str(&pace(report));
     text.push_str(&notes());
     text

@@ -17,6 +17,8 @@ use super::{BlockResult, ChainBlock, ExitKind, Then, Translator, Unreadable, use
 /// Fragments end when they have more data than this, or are longer than this in the cache.
 const DATA_FULL: usize = 8 << 10;
 const CODE_FULL: usize = 40 << 10;
+/// Bytes at most that an ordered locked instruction adds behind the chain.
+const OUT_OF_LINE: usize = 640;
 
 /// Bytes between the cursor and the first byte of data.
 pub(super) const WORD: u32 = 4;
@@ -66,7 +68,8 @@ impl Data {
 impl Translator<'_, '_> {
     /// Whether the fragment has to end before the next instruction.
     pub(super) fn is_full(&self) -> bool {
-        self.data.length > DATA_FULL || self.out.position() - self.start > CODE_FULL
+        let out_of_line = OUT_OF_LINE * self.owner_misses.len();
+        self.data.length > DATA_FULL || self.out.position() - self.start + out_of_line > CODE_FULL
     }
 
     /// An instruction without transfer, with its data.

@@ -11,6 +11,7 @@ use wire::code;
 
 use super::data::WORD;
 use super::operand::{Mask, Operand, general, wide};
+use super::order::is_arithmetic;
 use super::symbol::Symbol;
 use super::{Spill, Translator};
 use crate::tcb;
@@ -42,15 +43,16 @@ pub fn is_emulated(instruction: &Instruction) -> bool {
         Mnemonic::Movdir64b | Mnemonic::Fisttp | Mnemonic::Fbstp => true,
         Mnemonic::Fxsave | Mnemonic::Fxsave64 | Mnemonic::Fxrstor | Mnemonic::Fxrstor64 => true,
         Mnemonic::Fistp => instruction.code() == Code::Fistp_m64int,
-        Mnemonic::Add | Mnemonic::Xadd | Mnemonic::Cmpxchg if is_memory(0) => {
-            (instruction.has_lock_prefix() || instruction.mnemonic() != Mnemonic::Add) && has_high_byte
-        }
+        Mnemonic::Xadd | Mnemonic::Cmpxchg if is_memory(0) => has_high_byte,
         Mnemonic::Xchg | Mnemonic::Cmpxchg8b | Mnemonic::Cmpxchg16b => false,
-        _ => instruction.has_lock_prefix() && instruction.op_count() > 0 && is_memory(0),
+        _ => {
+            let locks = instruction.has_lock_prefix() && instruction.op_count() > 0 && is_memory(0);
+            locks && !is_arithmetic(instruction)
+        }
     }
 }
 
-fn is_high_byte(register: Register) -> bool {
+pub(super) fn is_high_byte(register: Register) -> bool {
     matches!(register, Register::AH | Register::BH | Register::CH | Register::DH)
 }
 
@@ -85,7 +87,7 @@ const LOW_BYTES: [Register; 16] = [
 ];
 
 /// The memory operand of an instruction, `offset` bytes further on.
-fn memory(instruction: &Instruction, offset: i64) -> MemoryOperand {
+pub(super) fn memory(instruction: &Instruction, offset: i64) -> MemoryOperand {
     let displacement = (instruction.memory_displacement64() as i64).wrapping_add(offset);
     let (base, index) = (instruction.memory_base(), instruction.memory_index());
     let size = match (base, index) {
@@ -102,6 +104,11 @@ fn memory(instruction: &Instruction, offset: i64) -> MemoryOperand {
 fn copy(offset: usize) -> MemoryOperand {
     let displacement = i64::from(tcb::OPERAND) + offset as i64;
     MemoryOperand::new(Register::None, Register::None, 1, displacement, 8, false, Register::GS)
+}
+
+/// A field of the thread's state.
+fn field(offset: u32) -> MemoryOperand {
+    MemoryOperand::new(Register::None, Register::None, 1, i64::from(offset), 8, false, Register::GS)
 }
 
 /// Sizes of the pieces in which a number of bytes is moved through a general register.
@@ -300,7 +307,7 @@ impl Translator<'_, '_> {
             Mnemonic::Xadd => self.exchange_and_add(native, first),
             Mnemonic::Cmpxchg => self.compare_and_exchange(native, operands, first),
             Mnemonic::Cmpxchg8b | Mnemonic::Cmpxchg16b => self.compare_and_exchange_pair(native, first),
-            Mnemonic::Add if instruction.has_lock_prefix() => self.locked_add(native, operands, first),
+            _ if is_arithmetic(instruction) => self.locked_arithmetic(native, Some(first)),
             _ => match movement(instruction) {
                 Register2Memory::Loaded(register) if !is_high_byte(register) => {
                     self.native(native);
@@ -662,42 +669,89 @@ impl Translator<'_, '_> {
         self.app(Instruction::with2(Code::Lea_r64_m, wide(scratch), sum));
     }
 
-    fn locked_add(&mut self, native: &Native, operands: &[Operand], first: usize) {
+    /// A locked `add`, `sub`, `inc`, `dec` or `or` with 0, by `lock xadd` with a scratch register and the same arithmetic on that register
+    /// afterwards, which gives the flags. If values are recorded, they are those of the accesses from `first` on.
+    pub(super) fn locked_arithmetic(&mut self, native: &Native, first: Option<usize>) {
         let instruction = native.instruction;
-        let bytes = usize::from(operands[0].size);
+        let bytes = instruction.memory_size().size();
+        let keeps_carry = matches!(instruction.mnemonic(), Mnemonic::Inc | Mnemonic::Dec);
         let scratch = self.take_scratch(native, RSP);
-        let addend = match instruction.op1_kind() {
-            OpKind::Register => {
-                let Some(number) = general(instruction.op1_register()) else { return };
+        self.load_addend(instruction, scratch);
+        if keeps_carry {
+            self.encode(Instruction::with1(Code::Setb_rm8, field(tcb::ORDER_CARRY)));
+        }
+        self.locked_exchange_and_add(native, scratch, bytes);
+        self.dirty();
+        self.out.store_gs(tcb::ORDER_OLD, scratch);
+        let values = first.map(|first| (first, [bytes, bytes].map(|bytes| self.allocate(bytes))));
+        if let Some((first, [old, new])) = values {
+            self.store_data(old, bytes, scratch);
+            self.data.accesses[first].value = old;
+            self.data.accesses[first + 1].value = new;
+        }
+        if keeps_carry {
+            self.encode(Instruction::with2(Code::Bt_rm32_imm8, field(tcb::ORDER_CARRY), 0));
+        }
+        let changed = with_register(instruction, part(scratch, bytes)).map(|mut changed| {
+            changed.set_has_lock_prefix(false);
+            changed
+        });
+        match changed {
+            Some(changed) => self.app(Ok(changed)),
+            None => self.failed = true,
+        }
+        self.out.store_gs(tcb::ORDER_LEFT, scratch);
+        if let Some((_, [_, new])) = values {
+            self.store_data(new, bytes, scratch);
+        }
+        self.give_scratch();
+    }
+
+    /// What a locked instruction adds, in a scratch register.
+    fn load_addend(&mut self, instruction: &Instruction, scratch: u8) {
+        let negative = matches!(instruction.mnemonic(), Mnemonic::Sub | Mnemonic::Dec);
+        let constant = match (instruction.op_count(), instruction.op1_kind()) {
+            (1, _) => 1,
+            (_, OpKind::Register) => {
+                let Some(number) = general(instruction.op1_register()) else { return self.failed = true };
                 self.app(Instruction::with2(Code::Mov_r64_rm64, wide(scratch), wide(number)));
-                Addend::Register(number)
+                if negative {
+                    self.encode(Instruction::with1(Code::Not_rm64, wide(scratch)));
+                    self.add_to(scratch, Addend::Constant(1));
+                }
+                return;
             }
-            _ => {
-                let value = instruction.immediate(1) as i64;
-                self.encode(Instruction::with2(Code::Mov_rm64_imm32, wide(scratch), value as i32));
-                Addend::Constant(i64::from(value as i32))
-            }
+            _ => instruction.immediate(1) as i64,
         };
+        let constant = if negative { constant.wrapping_neg() } else { constant };
+        self.encode(Instruction::with2(Code::Mov_r64_imm64, wide(scratch), constant));
+    }
+
+    /// `lock xadd` of a scratch register and the memory operand of an instruction.
+    fn locked_exchange_and_add(&mut self, native: &Native, scratch: u8, bytes: usize) {
         let code = match bytes {
             1 => Code::Xadd_rm8_r8,
             2 => Code::Xadd_rm16_r16,
             4 => Code::Xadd_rm32_r32,
             _ => Code::Xadd_rm64_r64,
         };
-        let exchanged = Instruction::with2(code, memory(instruction, 0), part(scratch, bytes));
+        let is_far = self.is_far(native.instruction);
+        let mut place = memory(native.instruction, 0);
+        if is_far {
+            let register = super::free_register(native.instruction, scratch);
+            self.spill_third(register);
+            self.out.load_constant(register, native.instruction.ip_rel_memory_address());
+            place = MemoryOperand::with_base(wide(register));
+        }
+        let exchanged = Instruction::with2(code, place, part(scratch, bytes));
         self.app(exchanged.map(|mut exchanged| {
             exchanged.set_has_lock_prefix(true);
             exchanged
         }));
-        self.dirty();
-        let old = self.allocate(bytes);
-        self.store_data(old, bytes, scratch);
-        self.add_to(scratch, addend);
-        let new = self.allocate(bytes);
-        self.store_data(new, bytes, scratch);
-        self.data.accesses[first].value = old;
-        self.data.accesses[first + 1].value = new;
-        self.give_scratch();
+        if is_far {
+            self.dirty();
+            self.reload_third();
+        }
     }
 
     fn compare_and_exchange(&mut self, native: &Native, operands: &[Operand], first: usize) {

@@ -241,7 +241,9 @@ extern "C" fn on_trap(_: i32, _: *mut libc::siginfo_t, context: *mut libc::c_voi
 
 /// Where the faked state of the thread is, with its engine stack behind it.
 const FAKE: u64 = 0x6400_0000;
-const FAKE_BYTES: u64 = 64 << 10;
+const FAKE_BYTES: u64 = 1 << 20;
+/// Where the table of owners is.
+const OWNERS: u64 = 0x6600_0000;
 /// Where the table of indirect targets is: below 2 GiB, or not.
 pub const TABLES: [u64; 2] = [0x6800_0000, 0x5500_6800_0000];
 
@@ -279,6 +281,7 @@ pub fn map(address: u64, length: u64) {
 impl Machine {
     fn new() -> Self {
         map(FAKE, FAKE_BYTES);
+        map(OWNERS, 8 * engine::owners::OWNER_COUNT as u64);
         for table in TABLES {
             map(table, wire::TABLE_BYTES as u64);
             for index in 0..wire::TABLE_BYTES as u64 / 8 {
@@ -303,6 +306,10 @@ impl Machine {
         field(tcb::MISMATCH_ENTRY, on_mismatch as *const () as u64);
         field(tcb::TABLE_MASK, table_mask);
         field(tcb::ENGINE_STACK, FAKE + FAKE_BYTES);
+        field(tcb::OWNERS, OWNERS);
+        for size in 0..4 {
+            field(tcb::ORDER_KEYS + 8 * size, 5 << 49 | u64::from(size) << 47);
+        }
         let stack = libc::stack_t {
             ss_sp: self.signal_stack.as_mut_ptr().cast(),
             ss_flags: 0,

@@ -9,7 +9,7 @@ mod program;
 use std::collections::HashMap;
 
 use engine::emit::{Emitter, Table};
-use engine::translate::{self, ChainBlock, ExitKind, STUB_STRIDE, Spill, State, Surroundings, Translation};
+use engine::translate::{self, ChainBlock, ExitKind, Order, STUB_STRIDE, Spill, State, Surroundings, Translation};
 use machine::{End, FLAGS, Machine, Registers, Stop};
 use program::{Code, DATA_BYTES, FAR, LOW, Layout, Program, REGION_BYTES, STACK_BYTES, STACK_TOP};
 use proptest::prelude::*;
@@ -29,7 +29,7 @@ struct Mode {
     layout: Layout,
     by_pext: bool,
     high_table: bool,
-    ordered: bool,
+    order: Order,
     guess: bool,
     check: bool,
     /// What is recorded beside the path.
@@ -159,7 +159,7 @@ impl<'a> Dispatcher<'a> {
         let surroundings = Surroundings {
             table: self.table(),
             guess: self.mode.guess,
-            ordered: self.mode.ordered,
+            order: self.mode.order,
             data: self.mode.data,
             has_avx512: std::arch::is_x86_feature_detected!("avx512f"),
             first_path: FIRST_PATH + self.exit_count,
@@ -320,6 +320,7 @@ fn compare(expected: &Outcome, actual: &Outcome) {
 }
 
 fn check(program: &Program, mode: Mode) {
+    let program = &program.for_data(mode.data);
     let mut guard = machine::machine();
     let machine = guard.as_mut().unwrap();
     map_once(mode.layout);
@@ -339,6 +340,7 @@ fn check(program: &Program, mode: Mode) {
 
 /// As [`check`], stopping after every instruction.
 fn check_every_stop(program: &Program, mode: Mode) {
+    let program = &program.for_data(mode.data);
     let mut guard = machine::machine();
     let machine = guard.as_mut().unwrap();
     map_once(mode.layout);
@@ -403,20 +405,22 @@ proptest! {
 }
 
 fn mode() -> impl Strategy<Value = Mode> {
+    let has_bmi2 = std::arch::is_x86_feature_detected!("bmi2");
+    let orders = if has_bmi2 { 4 } else { 2 };
     let flags = (
         any::<bool>(),
         any::<bool>(),
         any::<bool>(),
-        any::<bool>(),
+        0usize..orders,
         any::<bool>(),
         prop::bool::weighted(0.2),
         0..=wire::DATA_VALUES,
     );
-    flags.prop_map(|(far, by_pext, high_table, ordered, guess, check, data)| Mode {
+    flags.prop_map(move |(far, by_pext, high_table, order, guess, check, data)| Mode {
         layout: if far { FAR } else { LOW },
-        by_pext: by_pext && std::arch::is_x86_feature_detected!("bmi2"),
+        by_pext: by_pext && has_bmi2,
         high_table,
-        ordered,
+        order: [Order::None, Order::EveryTime, Order::Contention, Order::Contention][order],
         guess,
         check,
         data,

@@ -108,11 +108,38 @@ pub enum Op {
         offset: u16,
         count: u8,
     },
+    /// A locked instruction of 1, 2, 4 or 8 bytes, on one of a few places, some of them not aligned, relative to rip or by way of a register.
     Locked {
+        form: Form,
+        size: u8,
         register: u8,
-        offset: u16,
+        base: Option<u8>,
+        place: u8,
     },
+    Fence,
     Byte(u8),
+}
+
+/// A locked instruction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Form {
+    ExchangeAdd,
+    Exchange,
+    /// With what is there in rax, or not.
+    CompareExchange(bool),
+    /// `add, or, adc, sbb, and, sub, xor` with a register or an immediate.
+    Register(u8),
+    Immediate(u8, u8),
+    /// `inc`, `dec`, `not` and `neg`.
+    Increment,
+    Decrement,
+    Not,
+    Negate,
+    /// `bts`, `btr`, `btc` with an immediate, or a register with this number of a bit.
+    Bit(u8),
+    BitRegister(u8, u8),
+    /// `cmpxchg8b` or `cmpxchg16b`.
+    Pair,
 }
 
 /// How a block ends; targets are blocks further on, or the end.
@@ -166,6 +193,19 @@ fn offset() -> impl Strategy<Value = u16> {
     (16u16..(DATA_BYTES / 8) as u16 - 32).prop_map(|number| number * 8)
 }
 
+fn form() -> impl Strategy<Value = Form> {
+    let simple = [Form::Increment, Form::Decrement, Form::Not, Form::Negate, Form::Pair];
+    prop_oneof![
+        3 => prop::sample::select(&[Form::ExchangeAdd, Form::Exchange][..]),
+        2 => any::<bool>().prop_map(Form::CompareExchange),
+        2 => (0u8..7).prop_map(Form::Register),
+        2 => (0u8..7, prop_oneof![Just(0u8), any::<u8>()]).prop_map(|(which, value)| Form::Immediate(which, value)),
+        3 => prop::sample::select(simple.to_vec()),
+        1 => (5u8..8).prop_map(Form::Bit),
+        1 => (5u8..8, 0u8..250).prop_map(|(which, bit)| Form::BitRegister(which, bit)),
+    ]
+}
+
 fn op() -> impl Strategy<Value = Op> {
     let opcode =
         prop::sample::select(&[0x01u8, 0x09, 0x11, 0x19, 0x21, 0x29, 0x31, 0x39, 0x85, 0x89, 0x87, 0x03, 0x3b][..]);
@@ -192,7 +232,9 @@ fn op() -> impl Strategy<Value = Op> {
         1 => register().prop_map(|register| Op::FlagsTo { register }),
         1 => (register(), register()).prop_map(|(from, to)| Op::Vector { from, to }),
         1 => (offset(), 0u8..20).prop_map(|(offset, count)| Op::Fill { offset, count }),
-        1 => (register(), offset()).prop_map(|(register, offset)| Op::Locked { register, offset }),
+        5 => (form(), 0u8..4, register(), prop::option::of(register()), 0u8..8)
+            .prop_map(|(form, size, register, base, place)| Op::Locked { form, size, register, base, place }),
+        1 => Just(Op::Fence),
         2 => byte.prop_map(Op::Byte),
     ]
 }
@@ -236,7 +278,30 @@ struct Assembler {
     pointers: Vec<usize>,
 }
 
+impl Form {
+    /// Whether the engine executes it if values are recorded.
+    fn is_emulated(self) -> bool {
+        match self {
+            Self::ExchangeAdd | Self::Exchange | Self::CompareExchange(_) | Self::Pair => false,
+            Self::Increment | Self::Decrement | Self::Register(0 | 5) | Self::Immediate(0 | 5, _) => false,
+            Self::Immediate(1, value) => value != 0,
+            _ => true,
+        }
+    }
+}
+
 impl Program {
+    /// The program without what would be executed by the engine, for which there is none here.
+    pub fn for_data(&self, data: u32) -> Self {
+        let mut program = self.clone();
+        if data == wire::DATA_VALUES {
+            for block in &mut program.blocks {
+                block.ops.retain(|op| !matches!(op, Op::Locked { form, .. } if form.is_emulated()));
+            }
+        }
+        program
+    }
+
     pub fn assemble(&self, layout: Layout) -> Code {
         let mut assembler = Assembler { layout, bytes: Vec::new(), fixups: Vec::new(), pointers: Vec::new() };
         let mut starts = Vec::new();
@@ -339,12 +404,72 @@ impl Assembler {
                 self.bytes(&u32::from(count).to_le_bytes());
                 self.bytes(&[0xf3, 0xaa]);
             }
-            Op::Locked { register, offset } => {
-                self.bytes(&[0xf0]);
-                self.data(&[0x0f, 0xc1], register, offset.into(), 0);
+            Op::Locked { form, size, register, base, place } => self.locked(form, size, register, base, place),
+            Op::Fence => {
+                self.bytes(&[0x0f, 0xae, 0xf0, 0xf0, 0x83, 0x0c, 0x24, 0, 0xf0, 0x48, 0x83, 0x44, 0x24, 0xf8, 0])
             }
             Op::Byte(byte) => self.bytes(&[byte]),
         }
+    }
+
+    fn locked(&mut self, form: Form, size: u8, register: u8, base: Option<u8>, place: u8) {
+        let place = [0x200, 0x208, 0x20c, 0x210, 0x221, 0x23e, 0x240, 0x242][usize::from(place)];
+        // A pair has to be aligned, a bit test has no form of one byte, and the number of a bit needs a register of its own.
+        let (size, place) = match form {
+            Form::Pair => (size.max(2), 0x240),
+            Form::Bit(_) | Form::BitRegister(..) => (size.max(1), place),
+            _ => (size, place),
+        };
+        let base = base.filter(|base| !matches!(form, Form::BitRegister(..)) || *base != register);
+        if let Some(base) = base {
+            self.data(&[0x8d], base, place, 0);
+        }
+        if let Form::CompareExchange(true) = form {
+            self.data(&[0x8b], 0, place, 0);
+        }
+        if let Form::BitRegister(_, bit) = form {
+            self.bytes(&[0x40 | register >> 3, 0xb8 | register & 7, bit, 0, 0, 0]);
+        }
+        // rax may have been the base.
+        let base = base.filter(|base| !matches!(form, Form::CompareExchange(true)) || *base != 0);
+        let wide = u8::from(size > 0);
+        let (opcode, reg, immediate): (Vec<u8>, u8, Option<u8>) = match form {
+            Form::ExchangeAdd => (vec![0x0f, 0xc0 | wide], register, None),
+            Form::Exchange => (vec![0x86 | wide], register, None),
+            Form::CompareExchange(_) => (vec![0x0f, 0xb0 | wide], register, None),
+            Form::Register(which) => (vec![which << 3 | wide], register, None),
+            Form::Immediate(which, value) => (vec![if size > 0 { 0x83 } else { 0x80 }], which, Some(value)),
+            Form::Increment => (vec![0xfe | wide], 0, None),
+            Form::Decrement => (vec![0xfe | wide], 1, None),
+            Form::Not => (vec![0xf6 | wide], 2, None),
+            Form::Negate => (vec![0xf6 | wide], 3, None),
+            Form::Bit(which) => (vec![0x0f, 0xba], which, Some(11)),
+            Form::BitRegister(which, _) => (vec![0x0f, 0x83 | which << 3], register, None),
+            Form::Pair => (vec![0x0f, 0xc7], 1, None),
+        };
+        if size == 1 {
+            self.bytes(&[0x66]);
+        }
+        self.bytes(&[0xf0]);
+        let rex = 0x40 | u8::from(size == 3) << 3 | (reg >> 3) << 2;
+        match base {
+            Some(base) => {
+                self.bytes(&[rex | base >> 3]);
+                self.bytes(&opcode);
+                self.bytes(&[0x40 | (reg & 7) << 3 | base & 7]);
+                if base & 7 == 4 {
+                    self.bytes(&[0x24]);
+                }
+                self.bytes(&[0]);
+            }
+            None => {
+                self.bytes(&[rex]);
+                self.bytes(&opcode);
+                self.bytes(&[(reg & 7) << 3 | 5]);
+                self.rip_relative(place, immediate.map_or(0, |_| 1));
+            }
+        }
+        self.bytes(immediate.as_slice());
     }
 
     fn displacement_to(&mut self, block: usize) {

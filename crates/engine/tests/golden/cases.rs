@@ -1,5 +1,7 @@
 //! The chains that the golden text shows.
 
+use engine::translate::Order;
+
 /// Where application code and cache lie.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
@@ -40,7 +42,7 @@ pub struct Case {
     pub place: Place,
     pub blocks: Vec<Block>,
     pub guess: bool,
-    pub ordered: bool,
+    pub order: Order,
     pub by_pext: bool,
     /// The table of indirect targets is not below 2 GiB.
     pub high_table: bool,
@@ -57,7 +59,12 @@ impl Case {
     }
 
     fn ordered(mut self) -> Self {
-        self.ordered = true;
+        self.order = Order::EveryTime;
+        self
+    }
+
+    fn ordered_by_contention(mut self) -> Self {
+        self.order = Order::Contention;
         self
     }
 
@@ -111,7 +118,7 @@ fn case(name: &'static str, code: &str) -> Case {
         place: Place::Low,
         blocks,
         guess: false,
-        ordered: false,
+        order: Order::None,
         by_pext: true,
         high_table: false,
         check: false,
@@ -120,8 +127,30 @@ fn case(name: &'static str, code: &str) -> Case {
 }
 
 pub fn all() -> Vec<Case> {
-    let groups = [copies(), r15(), direct(), indirect(), returns(), odd(), chains(), data(), checks()];
+    let groups = [copies(), r15(), direct(), indirect(), returns(), odd(), chains(), data(), checks(), order()];
     groups.into_iter().flatten().collect()
+}
+
+fn order() -> Vec<Case> {
+    let cases = vec![
+        case("compare and exchange", "f0 0f b1 17 eb 10"),
+        case("compare and exchange of eight bytes with rcx and r15", "f0 49 0f b1 0f eb 10"),
+        case("exchange with the register of its address", "48 87 00 eb 10"),
+        case("exchange of r15 with values", "4c 87 38 eb 10").with_values(),
+        case("exchange and add of two bytes, out of reach", "66 f0 0f c1 0d 00 00 20 00 eb 10").at(Place::Far),
+        case("exchange and add relative to fs", "f0 64 0f c1 0c 25 08 00 00 00 eb 10"),
+        case("locked increment", "f0 ff 07 eb 10"),
+        case("locked decrement of a byte, out of reach", "f0 fe 0d 00 00 20 00 eb 10").at(Place::Far),
+        case("locked subtraction with values", "f0 48 29 37 eb 10").with_values(),
+        case("locked addition with addresses", "f0 83 47 08 05 eb 10").with_addresses(),
+        case("fence on the stack", "f0 48 83 0c 24 00 eb 10"),
+        case("memory fence", "0f ae f0 eb 10"),
+        case("locked and", "f0 21 37 eb 10"),
+        case("locked bit test with a register", "f0 0f ab 17 eb 10"),
+        case("compare and exchange of sixteen bytes", "f0 48 0f c7 0f eb 10"),
+        case("a chain goes on through a lock", "f0 0f b1 17 75 10").then(4, "75 10").then(6, "eb 10"),
+    ];
+    cases.into_iter().map(Case::ordered_by_contention).collect()
 }
 
 fn checks() -> Vec<Case> {

@@ -5,7 +5,7 @@ use std::fmt::Write;
 
 use engine::emit::{Emitter, Table};
 use engine::tcb;
-use engine::translate::{ChainBlock, ExitKind, Mark, Spill, State, Surroundings, Translation, translate};
+use engine::translate::{ChainBlock, ExitKind, Mark, Order, Spill, State, Surroundings, Translation, translate};
 use iced_x86::{Formatter, Instruction, IntelFormatter, Mnemonic, OpKind, Register, SymbolResolver, SymbolResult};
 
 use crate::cases::{Case, Place};
@@ -22,7 +22,8 @@ pub fn case(case: &Case) -> String {
     let mut text = format!("## {}\n", case.name);
     let options = [
         (case.guess, "guess"),
-        (case.ordered, "ordered"),
+        (case.order == Order::EveryTime, "ordered"),
+        (case.order == Order::Contention, "ordered by contention"),
         (!case.by_pext, "without BMI2"),
         (case.high_table, "high table"),
         (case.check, "checked"),
@@ -46,7 +47,7 @@ pub fn case(case: &Case) -> String {
     let surroundings = Surroundings {
         table: Table { address: if case.high_table { HIGH_TABLE } else { TABLE }, by_pext: case.by_pext },
         guess: case.guess,
-        ordered: case.ordered,
+        order: case.order,
         data: case.data,
         has_avx512: false,
         first_path: FIRST_PATH,
@@ -231,6 +232,17 @@ fn field(offset: u64) -> Option<&'static str> {
         (tcb::MISMATCH_ENTRY, "mismatch_entry"),
         (tcb::TABLE_MASK, "table_mask"),
         (tcb::APP_R15, "app_r15"),
+        (tcb::OWNERS, "owners"),
+        (tcb::ORDER_KEYS, "key_of_1"),
+        (tcb::ORDER_KEYS + 8, "key_of_2"),
+        (tcb::ORDER_KEYS + 16, "key_of_4"),
+        (tcb::ORDER_KEYS + 24, "key_of_8"),
+        (tcb::ORDER_INDEX, "order_index"),
+        (tcb::ORDER_TAG, "order_tag"),
+        (tcb::ORDER_OLD, "order_old"),
+        (tcb::ORDER_LEFT, "order_left"),
+        (tcb::ORDER_CARRY, "order_carry"),
+        (tcb::ORDER_VALUES, "order_values"),
     ];
     fields.iter().find(|(at, _)| u64::from(*at) == offset).map(|(_, name)| *name)
 }

@@ -1,0 +1,70 @@
+//! All threads merged by time: what one thread does before it synchronises comes before what another one does after it.
+
+use acceptance::source::compile;
+use acceptance::{Call, Data, Recorded, is_soak};
+
+const OBJECTS: usize = 256;
+const FUNCTIONS_PER_OBJECT: usize = 8;
+const FUNCTION_BYTES: u64 = 16;
+const THREADS: usize = 8;
+
+/// Takes the turns of all objects in merged order; returns how many there are and how many do not follow the turn before.
+fn turns(recorded: &Recorded, functions: u64) -> (u64, u64) {
+    let trace = &recorded.trace;
+    let end = functions + (OBJECTS * FUNCTIONS_PER_OBJECT) as u64 * FUNCTION_BYTES;
+    let mut expected = [0; OBJECTS];
+    let (mut count, mut wrong) = (0, 0);
+    let mut merged = trace.merged();
+    while let Some(batch) = merged.next_batch().unwrap() {
+        for step in batch.steps() {
+            let Some(first) = trace.blocks().instructions(step).next() else { continue };
+            if !(functions..end).contains(&first.address) {
+                continue;
+            }
+            let number = ((first.address - functions) / FUNCTION_BYTES) as usize;
+            let (object, turn) = (number / FUNCTIONS_PER_OBJECT, number % FUNCTIONS_PER_OBJECT);
+            wrong += u64::from(turn != expected[object]);
+            expected[object] = (turn + 1) % FUNCTIONS_PER_OBJECT;
+            count += 1;
+        }
+    }
+    (count, wrong)
+}
+
+/// Records the program with so many operations in all and checks the order of all turns.
+fn check(data: Data, operations: usize) {
+    let directory = tempfile::tempdir().unwrap();
+    let text = include_str!("../programs/order.c");
+    let program = compile(directory.path(), "order.c", text, &["gcc", "-O2", "-pthread"]);
+    let per_thread = (operations / THREADS).to_string();
+    let recorded = Call::new(program).args([per_thread, THREADS.to_string()]).data(data).recorded();
+    let printed = recorded.finished.stdout_text();
+    let (functions, sum) = printed.trim().split_once(' ').unwrap();
+    let functions = u64::from_str_radix(functions, 16).unwrap();
+    let counted = turns(&recorded, functions);
+    assert_eq!(counted, (sum.parse().unwrap(), 0), "turns, and those that are in the wrong place");
+}
+
+/// In a soak more often: a hundred million operations in all.
+fn rounds() -> usize {
+    if is_soak() { 50 } else { 1 }
+}
+
+/// Two hundred locks of all kinds, a stack and a queue without locks, and a list with a lock for each node.
+#[test]
+fn locks_stacks_queues_and_lists_are_in_order() {
+    const OPERATIONS: usize = 2_000_000;
+    (0..rounds()).for_each(|_| check(Data::None, OPERATIONS));
+}
+
+#[test]
+fn with_addresses_as_well() {
+    const OPERATIONS: usize = 200_000;
+    (0..rounds()).for_each(|_| check(Data::Addresses, OPERATIONS));
+}
+
+#[test]
+fn with_values_as_well() {
+    const OPERATIONS: usize = 200_000;
+    (0..rounds()).for_each(|_| check(Data::Values, OPERATIONS));
+}

@@ -1,0 +1,444 @@
+//! Locked instructions when there are several threads: a timestamp only where another thread may have synchronised on the same word
+//! since this one did. See "Order between threads" in docs/engine.md, and `crate::owners`.
+//!
+//! Before the instruction, the thread looks whether the entry of its operand holds its tag. If not, it exchanges the entry for its
+//! pending tag (out of line). After the instruction it looks again, and compares the value that the instruction has
+//! read with the one that its own last locked instruction has left. If any of this differs, it leaves the fragment, takes the time, and
+//! makes a pending tag its tag.
+//!
+//! rcx, rdx and rsi are used here. Nothing is kept in registers during the instruction, and flags are never touched.
+
+use iced_x86::{Code, Decoder, Instruction, InstructionInfoFactory, MemoryOperand, Mnemonic, OpKind, Register};
+use wire::code::LEAVE_DIRECT;
+
+use super::operand::{general, wide};
+use super::value::{Native, is_high_byte, memory};
+use super::{BlockResult, ChainBlock, ExitKind, SideTarget, Then, Translator};
+use crate::{owners, tcb};
+
+const RCX: u8 = 1;
+const RDX: u8 = 2;
+const RSI: u8 = 6;
+
+/// What a locked instruction does, as far as the order of threads is concerned.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Locked {
+    /// `cmpxchg`, `xchg` and `xadd` with this register: the old value is in a register afterwards.
+    CompareExchange(Register),
+    Exchange(Register),
+    ExchangeAdd(Register),
+    /// Done by `xadd` and arithmetic on a register: see `value::locked_arithmetic`.
+    Arithmetic,
+    /// Only a fence: it leaves a word of the stack as it is.
+    StackFence,
+    /// `mfence`.
+    Fence,
+    /// The old value is not known.
+    Other,
+}
+
+/// Whether a locked instruction can be done by `xadd` on a register.
+pub(super) fn is_arithmetic(instruction: &Instruction) -> bool {
+    let has_high_byte = instruction.op_count() > 1
+        && instruction.op1_kind() == OpKind::Register
+        && is_high_byte(instruction.op1_register());
+    let adds = match instruction.mnemonic() {
+        Mnemonic::Add | Mnemonic::Sub | Mnemonic::Inc | Mnemonic::Dec => true,
+        Mnemonic::Or => instruction.op1_kind() != OpKind::Register && instruction.immediate(1) == 0,
+        _ => false,
+    };
+    instruction.has_lock_prefix() && instruction.op0_kind() == OpKind::Memory && adds && !has_high_byte
+}
+
+pub(super) fn classify(instruction: &Instruction) -> Locked {
+    if instruction.mnemonic() == Mnemonic::Mfence {
+        return Locked::Fence;
+    }
+    let register = match (instruction.op0_kind(), instruction.op1_kind()) {
+        (OpKind::Register, _) => instruction.op0_register(),
+        (_, OpKind::Register) if instruction.op_count() > 1 => instruction.op1_register(),
+        _ => Register::None,
+    };
+    if instruction.segment_prefix() == Register::GS {
+        // The instruction is given another operand: see `segment`.
+        return Locked::Other;
+    }
+    let is_plain = register != Register::None && !is_high_byte(register);
+    match instruction.mnemonic() {
+        Mnemonic::Cmpxchg if is_plain => Locked::CompareExchange(register),
+        Mnemonic::Xchg if is_plain => Locked::Exchange(register),
+        Mnemonic::Xadd if is_plain => Locked::ExchangeAdd(register),
+        Mnemonic::Add | Mnemonic::Or if is_stack_fence(instruction) => Locked::StackFence,
+        _ if is_arithmetic(instruction) => Locked::Arithmetic,
+        _ => Locked::Other,
+    }
+}
+
+/// `lock or [rsp + n], 0` and its like, by which compilers make fences.
+fn is_stack_fence(instruction: &Instruction) -> bool {
+    is_arithmetic(instruction)
+        && instruction.op1_kind() != OpKind::Register
+        && instruction.immediate(1) == 0
+        && instruction.memory_base() == Register::RSP
+        && instruction.memory_index() == Register::None
+}
+
+/// Out of line: where a locked instruction goes whose entry is not the thread's, and where it comes back.
+pub(super) struct OwnerMiss {
+    site: usize,
+    back: u64,
+    bytes: usize,
+    own_r15: bool,
+}
+
+impl Translator<'_, '_> {
+    /// A locked instruction. `None` if the block goes on behind it.
+    pub(super) fn copy_locked(
+        &mut self,
+        instruction: &Instruction,
+        decoder: &Decoder,
+        bytes: &[u8],
+        block: &ChainBlock,
+    ) -> Option<Then> {
+        let locked = classify(instruction);
+        if locked == Locked::StackFence {
+            self.copy(instruction, decoder, bytes);
+            return None;
+        }
+        self.begin_locked(instruction, locked);
+        match locked {
+            Locked::Fence => {}
+            Locked::Other => self.disown(instruction),
+            _ => self.look_for_tag(instruction, locked),
+        }
+        self.locked = Some(locked);
+        self.copy(instruction, decoder, bytes);
+        self.locked = None;
+        if matches!(locked, Locked::Fence | Locked::Other) {
+            self.end_locked(decoder, block.address);
+            return Some(Then::Stop);
+        }
+        let length = decoder.position();
+        self.look_again(instruction, locked, block.address + length as u64);
+        Some(self.cut(block, length))
+    }
+
+    /// The application's registers have to be in place for the address of the operand and for the instruction itself.
+    fn begin_locked(&mut self, instruction: &Instruction, locked: Locked) {
+        self.pc = instruction.ip();
+        self.data.complete = self.data.length;
+        self.mark_at(self.pc);
+        self.use_own_r15(instruction);
+        if locked == Locked::Arithmetic {
+            // What is a scratch register depends on it, also if no data is recorded.
+            let mut factory = InstructionInfoFactory::new();
+            self.data.used.clear();
+            self.data.used.extend_from_slice(factory.info(instruction).used_registers());
+        }
+    }
+
+    fn spill_three(&mut self) {
+        self.out.spill_scratch();
+        self.out.store_gs(tcb::SCRATCH_THIRD, RSI);
+    }
+
+    fn reload_three(&mut self) {
+        self.out.reload_scratch();
+        self.out.load_gs(RSI, tcb::SCRATCH_THIRD);
+    }
+
+    /// The address of the operand in rcx. rcx, rdx and rsi have been spilled, but are still the application's.
+    fn load_address(&mut self, instruction: &Instruction) {
+        if instruction.is_ip_rel_memory_operand() {
+            self.out.load_constant(RCX, instruction.ip_rel_memory_address());
+        } else {
+            let mut place = memory(instruction, 0);
+            place.segment_prefix = Register::None;
+            self.encode(Instruction::with2(Code::Lea_r64_m, Register::RCX, place));
+        }
+        if instruction.memory_segment() == Register::FS {
+            self.out.bytes(&[0xf3, 0x48, 0x0f, 0xae, 0xc2]); // rdfsbase rdx
+            self.out.bytes(&[0x48, 0x8d, 0x0c, 0x11]); // lea rcx, [rcx + rdx]
+        }
+        if instruction.memory_segment() == Register::GS {
+            self.out.load_gs(RDX, tcb::GS_BASE);
+            self.out.bytes(&[0x48, 0x8d, 0x0c, 0x11]); // lea rcx, [rcx + rdx]
+        }
+        let is_bit = matches!(instruction.mnemonic(), Mnemonic::Bts | Mnemonic::Btr | Mnemonic::Btc);
+        if is_bit && instruction.op1_kind() == OpKind::Register {
+            self.add_bit_offset(instruction);
+        }
+    }
+
+    /// A bit test with a register reaches beyond its operand.
+    fn add_bit_offset(&mut self, instruction: &Instruction) {
+        let Some(number) = general(instruction.op1_register()) else { return };
+        match number {
+            RCX => self.out.load_gs(RDX, tcb::SCRATCH_RCX),
+            RDX => self.out.load_gs(RDX, tcb::SCRATCH_RDX),
+            _ => self.encode(Instruction::with2(Code::Mov_r64_rm64, Register::RDX, wide(number))),
+        }
+        let (extend, shift, scale) = match instruction.op1_register().size() {
+            2 => (Some((Code::Movsx_r64_rm16, Register::DX)), 4, 2),
+            4 => (Some((Code::Movsxd_r64_rm32, Register::EDX)), 5, 4),
+            _ => (None, 6, 8),
+        };
+        if let Some((code, part)) = extend {
+            self.encode(Instruction::with2(code, Register::RDX, part));
+        }
+        self.encode(Instruction::with2(Code::Mov_r32_imm32, Register::ESI, shift));
+        self.encode(Instruction::with3(Code::VEX_Sarx_r64_rm64_r64, Register::RDX, Register::RDX, Register::RSI));
+        let sum = MemoryOperand::new(Register::RCX, Register::RDX, scale, 0, 0, false, Register::None);
+        self.encode(Instruction::with2(Code::Lea_r64_m, Register::RCX, sum));
+    }
+
+    /// From the address in rcx, which stays, to the index of its entry in rsi; see `owners::index`. Changes rdx.
+    fn load_index(&mut self) {
+        self.out.bytes(&[0xc4, 0xe3, 0xfb, 0xf0, 0xd1, 3]); // rorx rdx, rcx, 3
+        self.out.bytes(&[0xbe, 0, 0, 0, 0]); // mov esi, 0
+        self.out.bytes(&[0xf2, 0x0f, 0x38, 0xf1, 0xf2]); // crc32 esi, edx
+        self.out.bytes(&[0x0f, 0xb7, 0xf6]); // movzx esi, si
+    }
+
+    /// Gives the entry with the index in rsi to nobody. Changes rdx and rsi.
+    fn disown_entry(&mut self) {
+        self.out.load_gs(RDX, tcb::OWNERS);
+        self.out.bytes(&[0x48, 0x8d, 0x14, 0xf2]); // lea rdx, [rdx + rsi * 8]
+        self.out.bytes(&[0xbe, 0, 0, 0, 0]); // mov esi, 0
+        self.out.bytes(&[0x48, 0x87, 0x32]); // xchg [rdx], rsi
+    }
+
+    /// Takes the words of the operand at the address in rcx from their owners. Changes rcx, rdx and rsi.
+    fn disown_operand(&mut self, bytes: usize) {
+        self.load_index();
+        self.disown_entry();
+        if bytes > 1 {
+            self.out.bytes(&[0x48, 0x8d, 0x49, bytes as u8 - 1]); // lea rcx, [rcx + bytes - 1]
+            self.load_index();
+            self.disown_entry();
+        }
+    }
+
+    /// Before an instruction after which the time is taken in any case.
+    fn disown(&mut self, instruction: &Instruction) {
+        self.dirty();
+        self.spill_three();
+        self.load_address(instruction);
+        self.disown_operand(instruction.memory_size().size());
+        self.reload_three();
+        self.mark_at(self.pc);
+    }
+
+    /// Before the instruction: is the entry the thread's?
+    fn look_for_tag(&mut self, instruction: &Instruction, locked: Locked) {
+        let bytes = instruction.memory_size().size();
+        self.dirty();
+        self.spill_three();
+        self.load_address(instruction);
+        self.load_index();
+        self.out.store_gs(tcb::ORDER_INDEX, RSI);
+        self.out.load_gs(RDX, key(bytes));
+        self.out.bytes(&[0x48, 0x8d, 0x0c, 0x11]); // lea rcx, [rcx + rdx]
+        self.out.store_gs(tcb::ORDER_TAG, RCX);
+        self.load_owner();
+        self.out.bytes(&[0x48, 0x8d, 0x4c, 0x11, 1]); // lea rcx, [rcx + rdx + 1]
+        self.out.bytes(&[0xe3, 5]); // jrcxz over the next instruction
+        let site = self.out.jump(0);
+        let back = self.out.here();
+        self.owner_misses.push(OwnerMiss { site, back, bytes, own_r15: self.own_r15 });
+        self.reload_three();
+        if let Locked::Exchange(register) | Locked::ExchangeAdd(register) = locked
+            && let Some(number) = general(register)
+        {
+            self.out.store_gs(tcb::ORDER_LEFT, number);
+        }
+        self.mark_at(self.pc);
+    }
+
+    /// `mov` from a register of the application, which may be r15, to rcx or rdx.
+    fn move_own(&mut self, to: u8, from: Register) {
+        match general(from) {
+            Some(15) if !self.own_r15 => self.out.load_gs(to, tcb::APP_R15),
+            Some(number) => self.encode(Instruction::with2(Code::Mov_r64_rm64, wide(to), wide(number))),
+            None => self.failed = true,
+        }
+    }
+
+    /// The entry with the index in rsi, in rdx.
+    fn load_owner(&mut self) {
+        self.out.load_gs(RDX, tcb::OWNERS);
+        self.out.bytes(&[0x48, 0x8b, 0x14, 0xf2]); // mov rdx, [rdx + rsi * 8]
+    }
+
+    /// After the instruction: is the entry still the thread's, and was the value what the thread had left?
+    fn look_again(&mut self, instruction: &Instruction, locked: Locked, next: u64) {
+        let bytes = instruction.memory_size().size();
+        self.dirty();
+        self.spill_three();
+        self.load_old_and_left(locked);
+        self.out.bytes(&[0x48, 0xf7, 0xd1]); // not rcx
+        self.out.store_gs(tcb::ORDER_OLD, RCX);
+        self.out.load_gs(RSI, tcb::ORDER_INDEX);
+        // What was left before changes places with what is left now.
+        self.out.store_gs(tcb::ORDER_LEFT, RDX);
+        self.out.bytes(&[0x65, 0x48, 0x8b, 0x0c, 0xf5]); // mov rcx, gs:[rsi * 8 + values]
+        self.out.bytes(&tcb::ORDER_VALUES.to_le_bytes());
+        self.out.bytes(&[0x65, 0x48, 0x89, 0x14, 0xf5]); // mov gs:[rsi * 8 + values], rdx
+        self.out.bytes(&tcb::ORDER_VALUES.to_le_bytes());
+        self.out.store_gs(tcb::ORDER_LEFT, RCX);
+        self.load_owner();
+        self.out.load_gs(RCX, tcb::ORDER_TAG);
+        self.out.bytes(&[0x48, 0x8d, 0x4c, 0x11, 1]); // lea rcx, [rcx + rdx + 1]
+        self.out.bytes(&[0xe3, 5]); // jrcxz over the next instruction
+        let way_out = self.out.here();
+        let site = self.out.jump(0);
+        self.side_exit(site, SideTarget::Timed { target: next });
+        self.out.load_gs(RCX, tcb::ORDER_OLD);
+        self.out.load_gs(RDX, tcb::ORDER_LEFT);
+        self.subtract(bytes);
+        self.out.bytes(&[0xe3, 5]); // jrcxz over the next instruction
+        self.out.jump(way_out);
+        self.reload_three();
+    }
+
+    /// The value before the instruction in rcx and the value after it in rdx. All registers are the application's before.
+    fn load_old_and_left(&mut self, locked: Locked) {
+        match locked {
+            Locked::CompareExchange(register) => {
+                self.move_own(RDX, register);
+                self.encode(Instruction::with2(Code::Cmovne_r64_rm64, Register::RDX, Register::RAX));
+                self.move_own(RCX, Register::RAX);
+            }
+            Locked::Exchange(register) | Locked::ExchangeAdd(register) => {
+                self.move_own(RCX, register);
+                self.out.load_gs(RDX, tcb::ORDER_LEFT);
+                if matches!(locked, Locked::ExchangeAdd(_)) {
+                    self.out.bytes(&[0x48, 0x8d, 0x14, 0x11]); // lea rdx, [rcx + rdx]
+                }
+            }
+            _ => {
+                self.out.load_gs(RCX, tcb::ORDER_OLD);
+                self.out.load_gs(RDX, tcb::ORDER_LEFT);
+            }
+        }
+    }
+
+    /// rcx, which is the complement of a value, and rdx: the difference of so many bytes in rcx.
+    fn subtract(&mut self, bytes: usize) {
+        if bytes == 8 {
+            self.out.bytes(&[0x48]);
+        }
+        self.out.bytes(&[0x8d, 0x4c, 0x11, 1]); // lea ecx, [rcx + rdx + 1]
+        match bytes {
+            1 => self.out.bytes(&[0x0f, 0xb6, 0xc9]), // movzx ecx, cl
+            2 => self.out.bytes(&[0x0f, 0xb7, 0xc9]), // movzx ecx, cx
+            _ => {}
+        }
+    }
+
+    /// Out of line: the entry with the index in rsi is not the thread's.
+    pub(super) fn emit_owner_miss(&mut self, miss: &OwnerMiss) {
+        self.dirty();
+        self.out.land(miss.site);
+        self.own_r15 = miss.own_r15;
+        // Only an aligned operand in the lower half of memory gets a tag: see `owners::HIGH_ADDRESS`.
+        self.load_address_of_tag(miss.bytes);
+        self.out.load_constant(RDX, owners::HIGH_ADDRESS | (miss.bytes as u64 - 1));
+        self.out.bytes(&[0xc4, 0xe2, 0xf2, 0xf5, 0xca]); // pext rcx, rcx, rdx
+        self.out.bytes(&[0xe3, 5]); // jrcxz over the next instruction
+        let site = self.out.jump(0);
+        self.out.load_gs(RCX, tcb::ORDER_TAG);
+        self.out.load_constant(RDX, owners::PENDING);
+        self.out.bytes(&[0x48, 0x8d, 0x14, 0x11]); // lea rdx, [rcx + rdx]
+        self.out.bytes(&[0x48, 0xf7, 0xd2]); // not rdx
+        self.exchange_entry();
+        self.out.jump(miss.back);
+        self.out.land(site);
+        self.load_address_of_tag(miss.bytes);
+        self.disown_operand(miss.bytes);
+        self.out.load_constant(RCX, owners::NO_TAG);
+        self.out.store_gs(tcb::ORDER_TAG, RCX);
+        self.out.jump(miss.back);
+    }
+
+    /// From the tag to the operand's address, in rcx. Changes rdx.
+    fn load_address_of_tag(&mut self, bytes: usize) {
+        self.out.load_gs(RCX, tcb::ORDER_TAG);
+        self.out.load_gs(RDX, key(bytes));
+        self.out.bytes(&[0x48, 0xf7, 0xd2]); // not rdx
+        self.out.bytes(&[0x48, 0x8d, 0x4c, 0x11, 1]); // lea rcx, [rcx + rdx + 1]
+    }
+
+    /// Exchanges rdx with the entry with the index in rsi. Changes rcx.
+    fn exchange_entry(&mut self) {
+        self.out.load_gs(RCX, tcb::OWNERS);
+        self.out.bytes(&[0x48, 0x87, 0x14, 0xf1]); // xchg [rcx + rsi * 8], rdx
+    }
+
+    /// Leaves after a locked instruction that is not known to follow the thread's own: the time is taken, and a pending tag becomes a
+    /// tag.
+    pub(super) fn leave_timed(&mut self, blocks: u16, target: u64) {
+        self.reload_three();
+        self.want_cursor();
+        self.dirty();
+        let stub = self.surroundings.stub(self.result.exits.len());
+        self.exit(ExitKind::Direct, target, blocks, LEAVE_DIRECT);
+        self.out.record_time();
+        self.spill_three();
+        self.out.load_gs(RSI, tcb::ORDER_INDEX);
+        self.load_owner();
+        let not_pending = self.jump_unless_pending();
+        self.out.load_gs(RDX, tcb::ORDER_TAG);
+        self.out.bytes(&[0x48, 0xf7, 0xd2]); // not rdx
+        self.exchange_entry();
+        // If another thread was faster, what it has marked must not look like ours.
+        let taken = self.jump_unless_pending();
+        let end = self.out.jump(0);
+        self.out.land(taken);
+        self.disown_entry();
+        self.out.land(not_pending);
+        self.out.land(end);
+        self.reload_three();
+        self.jump_linkable(stub);
+    }
+
+    /// Goes elsewhere, to be landed, unless the entry in rdx is our pending tag. Changes rcx and rdx.
+    fn jump_unless_pending(&mut self) -> usize {
+        self.out.load_gs(RCX, tcb::ORDER_TAG);
+        self.out.bytes(&[0x48, 0x8d, 0x4c, 0x11, 1]); // lea rcx, [rcx + rdx + 1]
+        self.out.load_constant(RDX, owners::PENDING);
+        self.out.bytes(&[0x48, 0x8d, 0x0c, 0x11]); // lea rcx, [rcx + rdx]
+        self.out.bytes(&[0xe3, 5]); // jrcxz over the next instruction
+        self.out.jump(0)
+    }
+
+    /// The block and the chain end after a locked instruction, and the time follows.
+    pub(super) fn end_locked(&mut self, decoder: &Decoder, start: u64) {
+        let length = decoder.position();
+        let next = start + length as u64;
+        self.result.blocks.push(BlockResult { length: length as u32, taken: false });
+        self.data.complete = self.data.length;
+        self.mark_at(next);
+        self.want_cursor();
+        self.dirty();
+        let stub = self.surroundings.stub(self.result.exits.len());
+        self.exit(ExitKind::Direct, next, self.blocks(), LEAVE_DIRECT);
+        self.out.record_time();
+        self.jump_linkable(stub);
+    }
+
+    /// Whether the current instruction is done by `xadd` in place of what it is.
+    pub(super) fn is_locked_arithmetic(&self) -> bool {
+        self.locked == Some(Locked::Arithmetic)
+    }
+
+    /// A locked instruction done by `xadd` where no values are recorded.
+    pub(super) fn copy_arithmetic(&mut self, native: &Native) {
+        self.locked_arithmetic(native, None);
+    }
+}
+
+/// Where the key for operands of this size is.
+fn key(bytes: usize) -> u32 {
+    tcb::ORDER_KEYS + 8 * bytes.trailing_zeros()
+}

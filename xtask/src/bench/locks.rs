@@ -1,0 +1,137 @@
+//! What synchronisation costs: programs of several threads that do little else, control flow only, beside their goals.
+
+use std::path::Path;
+
+use serde::Serialize;
+
+use super::measure::{self, Recording};
+
+/// A program that synchronises, and what it should cost at most.
+struct LockProgram {
+    name: &'static str,
+    what: &'static str,
+    workload: &'static str,
+    /// SIZE for about a second of native time.
+    size: f64,
+    slowdown_goal: f64,
+    /// Bits per instruction; for [`TREE`], size of the trace over that of one thread.
+    size_goal: f64,
+}
+
+const THREADS: &str = "2";
+/// The program whose trace is compared with that of a single thread.
+const TREE: &str = "tree";
+
+const LOCK_PROGRAMS: &[LockProgram] = &[
+    LockProgram {
+        name: "private mutexes",
+        what: "each thread locks a mutex of its own",
+        workload: "mutexes",
+        size: 20_000.0,
+        slowdown_goal: 4.0,
+        size_goal: 0.05,
+    },
+    LockProgram {
+        name: "one mutex",
+        what: "all threads lock the same mutex",
+        workload: "mutex",
+        size: 10_000.0,
+        slowdown_goal: 8.0,
+        size_goal: 0.05,
+    },
+    LockProgram {
+        name: "reference counts",
+        what: "each thread takes and drops references, nearly always to its own objects",
+        workload: "counts",
+        size: 20_000.0,
+        slowdown_goal: 4.0,
+        size_goal: 0.05,
+    },
+    LockProgram {
+        name: "tree build",
+        what: "Barnes-Hut tree, a lock per cell; its size is over that of one thread",
+        workload: TREE,
+        size: 100.0,
+        slowdown_goal: 2.5,
+        size_goal: 1.5,
+    },
+];
+
+/// What one program gave.
+#[derive(Serialize)]
+pub struct LockRow {
+    pub name: &'static str,
+    pub what: &'static str,
+    pub native_seconds: f64,
+    #[serde(flatten)]
+    pub recording: Recording,
+    pub slowdown: f64,
+    pub slowdown_goal: f64,
+    /// Bits per instruction, or the size of the trace over that of one thread.
+    pub size: f64,
+    pub size_goal: f64,
+}
+
+/// Runs each program natively and recorded in turns; the best of each counts.
+pub fn measure(trackway: &Path, directory: &Path, scale: f64, rounds: u32) -> Result<Vec<LockRow>, String> {
+    LOCK_PROGRAMS.iter().map(|program| row(program, trackway, directory, scale, rounds)).collect()
+}
+
+fn row(program: &LockProgram, trackway: &Path, directory: &Path, scale: f64, rounds: u32) -> Result<LockRow, String> {
+    let command =
+        |threads| super::programs::workload(program.workload, &[threads, size(program, scale)].map(String::from));
+    let trace = directory.join("locks.trk");
+    let record = |threads: &str| measure::record(trackway, &command(threads.into())?, &trace, "none");
+    let (mut native, mut best) = (f64::INFINITY, None::<Recording>);
+    // Sizes depend on what was found hot, so the smallest counts.
+    let (mut file, mut file_of_one) = (u64::MAX, u64::MAX);
+    for _ in 0..rounds {
+        native = native.min(measure::native(&command(THREADS.into())?)?);
+        let recording = record(THREADS)?;
+        file = file.min(recording.file_bytes);
+        if program.workload == TREE {
+            file_of_one = file_of_one.min(record("1")?.file_bytes);
+        }
+        if best.as_ref().is_none_or(|best| recording.record_seconds < best.record_seconds) {
+            best = Some(recording);
+        }
+    }
+    let recording = best.ok_or("there are no rounds")?;
+    let size = match program.workload {
+        TREE => file as f64 / file_of_one as f64,
+        _ => 8.0 * file as f64 / recording.instructions as f64,
+    };
+    let slowdown = recording.record_seconds / native;
+    eprintln!("{}: {slowdown:.2} times as long, size {size:.4}", program.name);
+    Ok(LockRow {
+        name: program.name,
+        what: program.what,
+        native_seconds: native,
+        recording,
+        slowdown,
+        slowdown_goal: program.slowdown_goal,
+        size,
+        size_goal: program.size_goal,
+    })
+}
+
+fn size(program: &LockProgram, scale: f64) -> String {
+    (program.size * scale).round().max(1.0).to_string()
+}
+
+/// The rows as cells, with a heading.
+pub fn cells(rows: &[LockRow]) -> Vec<Vec<String>> {
+    let heading = ["2 threads", "native s", "record s", "slowdown", "goal", "size", "goal"];
+    let cells = rows.iter().map(|row| {
+        vec![
+            row.name.to_owned(),
+            format!("{:.2}", row.native_seconds),
+            format!("{:.2}", row.recording.record_seconds),
+            format!("{:.2}", row.slowdown),
+            format!("{:.1}", row.slowdown_goal),
+            format!("{:.4}", row.size),
+            format!("{:.2}", row.size_goal),
+        ]
+    });
+    [heading.map(String::from).into()].into_iter().chain(cells).collect()
+}
