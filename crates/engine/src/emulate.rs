@@ -740,9 +740,10 @@ fn area_bytes(components: u64, compact: bool) -> usize {
     end
 }
 
-fn enabled_components() -> u64 {
+/// What the operating system lets programs use of the extended state (XCR0).
+pub fn enabled_components() -> u64 {
     let (low, high): (u32, u32);
-    // SAFETY: an application that uses xsave runs where the operating system has enabled it.
+    // SAFETY: an application that uses xsave runs where the operating system has enabled it; others ask CPUID first.
     unsafe { asm!("xgetbv", in("ecx") 0, out("eax") low, out("edx") high, options(nostack, nomem)) };
     u64::from(high) << 32 | u64::from(low)
 }

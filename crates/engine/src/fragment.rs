@@ -181,10 +181,18 @@ pub struct Engine {
 
 /// Whether processor and operating system have vectors of 64 bytes.
 fn has_avx512() -> bool {
+    let (basic, more) = (core::arch::x86_64::__cpuid(1), core::arch::x86_64::__cpuid_count(7, 0));
+    has_wide_vectors(basic.ecx, more.ebx, crate::emulate::enabled_components)
+}
+
+/// The same, from what CPUID says (leaf 1, ecx; leaf 7, ebx) and what the operating system has enabled (XCR0), which can be
+/// asked only if CPUID says so.
+fn has_wide_vectors(basic: u32, more: u32, enabled: impl FnOnce() -> u64) -> bool {
     const OSXSAVE: u32 = 1 << 27;
     const AVX512F: u32 = 1 << 16;
-    let (basic, more) = (core::arch::x86_64::__cpuid(1), core::arch::x86_64::__cpuid_count(7, 0));
-    basic.ecx & OSXSAVE != 0 && more.ebx & AVX512F != 0
+    /// SSE, AVX, mask registers, upper halves of the low registers, high registers.
+    const STATE: u64 = 0b1110_0110;
+    basic & OSXSAVE != 0 && more & AVX512F != 0 && enabled() & STATE == STATE
 }
 
 /// Readable application code for a block.
@@ -932,6 +940,18 @@ pub(crate) mod tests {
     use proptest::prelude::*;
 
     use super::*;
+
+    #[test]
+    fn wide_vectors_are_those_that_the_operating_system_has_enabled() {
+        let (basic, more) = (1 << 27, 1 << 16);
+        assert!(has_wide_vectors(basic, more, || 0xe7));
+        assert!(has_wide_vectors(basic, more, || 0x2_02e7));
+        for enabled in [0x7, 0x27, 0x67, 0xc7, 0xe1] {
+            assert!(!has_wide_vectors(basic, more, || enabled), "{enabled:#x}");
+        }
+        assert!(!has_wide_vectors(basic, 0, || 0xe7));
+        assert!(!has_wide_vectors(0, more, || panic!("asked where that faults")));
+    }
 
     proptest! {
         #[test]

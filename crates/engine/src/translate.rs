@@ -18,7 +18,7 @@ use crate::emit::{Emitter, LEAVE_BYTES, Table};
 
 pub mod check;
 mod data;
-mod operand;
+pub mod operand;
 mod order;
 mod segment;
 mod symbol;

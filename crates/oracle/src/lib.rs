@@ -47,6 +47,7 @@ use std::io;
 use std::process::Command;
 
 pub use access::Access;
+pub use operand::{MaskUse, mask_use};
 
 /// What may be changed about a run.
 #[derive(Clone, Debug)]

@@ -135,10 +135,8 @@ impl Operands<'_> {
     fn accesses(&self) -> Result<Vec<Planned>, Error> {
         use Mnemonic::{
             Bt, Btc, Btr, Bts, Call, Clzero, Cmpxchg, Cmpxchg8b, Cmpxchg16b, Enter, Jmp, Leave, Maskmovdqu, Maskmovq,
-            Movdir64b, Pop, Popf, Popfq, Push, Pushf, Pushfq, Ret, Vcompresspd, Vcompressps, Vexpandpd, Vexpandps,
-            Vmaskmovdqu, Vmaskmovpd, Vmaskmovps, Vpcompressb, Vpcompressd, Vpcompressq, Vpcompressw, Vpexpandb,
-            Vpexpandd, Vpexpandq, Vpexpandw, Vpmaskmovd, Vpmaskmovq, Xrstor, Xrstor64, Xsave, Xsave64, Xsavec,
-            Xsavec64, Xsaveopt, Xsaveopt64,
+            Movdir64b, Pop, Popf, Popfq, Push, Pushf, Pushfq, Ret, Vmaskmovdqu, Vmaskmovpd, Vmaskmovps, Vpmaskmovd,
+            Vpmaskmovq, Xrstor, Xrstor64, Xsave, Xsave64, Xsavec, Xsavec64, Xsaveopt, Xsaveopt64,
         };
         let instruction = self.instruction;
         if instruction.is_string_instruction() {
@@ -163,12 +161,7 @@ impl Operands<'_> {
             mnemonic if is_conditional_move(mnemonic) => Ok(vec![Planned::read(self.address()?, self.size()?)]),
             Vmaskmovps | Vmaskmovpd | Vpmaskmovd | Vpmaskmovq => self.masked_by_signs(),
             Maskmovq | Maskmovdqu | Vmaskmovdqu => self.masked_bytes(),
-            Vcompressps | Vcompresspd | Vpcompressb | Vpcompressw | Vpcompressd | Vpcompressq | Vexpandps
-            | Vexpandpd | Vpexpandb | Vpexpandw | Vpexpandd | Vpexpandq
-                if self.has_mask() =>
-            {
-                self.side_by_side()
-            }
+            _ if matches!(mask_use(instruction), Some(MaskUse::Packed { .. })) => self.side_by_side(),
             Xsave | Xsave64 | Xsaveopt | Xsaveopt64 => {
                 Ok(vec![Planned::write(self.address()?, vector::standard_bytes(self.requested()))])
             }
@@ -359,14 +352,11 @@ impl Operands<'_> {
         let instruction = self.instruction;
         let Some(operand) = memory_operand(instruction) else { return Err(self.unknown("a mask without operand")) };
         let (address, size) = (self.address()?, self.size()?);
-        if takes_memory_as_a_whole(instruction, operand) {
-            return Ok(vec![Planned::read(address, size)]);
+        match mask_use(instruction) {
+            Some(MaskUse::Elements { bytes }) => self.elements(self.mask()?, bytes, address, operand == 0),
+            Some(MaskUse::Any { elements }) if self.mask()? & low_bits(elements) == 0 => Ok(Vec::new()),
+            _ => Ok(vec![Planned::read(address, size)]),
         }
-        if let Some(count) = broadcast_count(instruction) {
-            let is_any_selected = self.mask()? & low_bits(count) != 0;
-            return Ok(if is_any_selected { vec![Planned::read(address, size)] } else { Vec::new() });
-        }
-        self.elements(self.mask()?, masked_bytes(instruction), address, operand == 0)
     }
 
     /// Elements of an operand that are selected.
@@ -463,6 +453,57 @@ impl Operands<'_> {
     }
 }
 
+/// What a mask register decides about the memory operand.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MaskUse {
+    /// Nothing: the operand is accessed as a whole.
+    Whole,
+    /// The operand is read if any of so many elements is selected.
+    Any { elements: usize },
+    /// Each selected element is accessed, of so many bytes.
+    Elements { bytes: usize },
+    /// As many elements as are selected are accessed, side by side.
+    Packed { bytes: usize },
+}
+
+/// What the mask of an instruction decides about its memory operand; `None` without a mask or an operand.
+#[must_use]
+pub fn mask_use(instruction: &Instruction) -> Option<MaskUse> {
+    use Mnemonic::{
+        Vcompresspd, Vcompressps, Vexpandpd, Vexpandps, Vpcompressb, Vpcompressd, Vpcompressq, Vpcompressw, Vpexpandb,
+        Vpexpandd, Vpexpandq, Vpexpandw,
+    };
+    let operand = memory_operand(instruction)?;
+    if instruction.op_mask() == Register::None {
+        return None;
+    }
+    let packs = matches!(
+        instruction.mnemonic(),
+        Vcompressps
+            | Vcompresspd
+            | Vpcompressb
+            | Vpcompressw
+            | Vpcompressd
+            | Vpcompressq
+            | Vexpandps
+            | Vexpandpd
+            | Vpexpandb
+            | Vpexpandw
+            | Vpexpandd
+            | Vpexpandq
+    );
+    if packs {
+        return Some(MaskUse::Packed { bytes: instruction.memory_size().element_size() });
+    }
+    if takes_memory_as_a_whole(instruction, operand) {
+        return Some(MaskUse::Whole);
+    }
+    Some(match broadcast_count(instruction) {
+        Some(elements) => MaskUse::Any { elements },
+        None => MaskUse::Elements { bytes: masked_bytes(instruction) },
+    })
+}
+
 fn low_bits(count: usize) -> u64 {
     1u64.checked_shl(count as u32).map_or(u64::MAX, |bit| bit - 1)
 }
@@ -543,12 +584,13 @@ fn broadcast_bytes(size: MemorySize) -> usize {
 /// Bytes of memory that one bit of the mask stands for: several elements in dot products and widening multiplications.
 fn masked_bytes(instruction: &Instruction) -> usize {
     use Mnemonic::{
-        Vdpbf16ps, Vfcmaddcph, Vfcmulcph, Vfmaddcph, Vfmulcph, Vpdpbusd, Vpdpbusds, Vpdpwssd, Vpdpwssds, Vpmuldq,
-        Vpmuludq,
+        Vdpbf16ps, Vfcmaddcph, Vfcmaddcsh, Vfcmulcph, Vfcmulcsh, Vfmaddcph, Vfmaddcsh, Vfmulcph, Vfmulcsh, Vpdpbusd,
+        Vpdpbusds, Vpdpwssd, Vpdpwssds, Vpmuldq, Vpmuludq,
     };
     match instruction.mnemonic() {
         Vpmuldq | Vpmuludq => 8,
-        Vpdpbusd | Vpdpbusds | Vpdpwssd | Vpdpwssds | Vdpbf16ps | Vfmaddcph | Vfcmaddcph | Vfmulcph | Vfcmulcph => 4,
+        Vpdpbusd | Vpdpbusds | Vpdpwssd | Vpdpwssds | Vdpbf16ps => 4,
+        Vfmaddcph | Vfcmaddcph | Vfmulcph | Vfcmulcph | Vfmaddcsh | Vfcmaddcsh | Vfmulcsh | Vfcmulcsh => 4,
         _ => instruction.memory_size().element_size(),
     }
 }

@@ -1,7 +1,10 @@
 //! The memory operands of an instruction, implicit ones included, in the order in which they count as accesses: reads first.
 
 use alloc::vec::Vec;
-use iced_x86::{CodeSize, Instruction, InstructionInfo, MemorySize, Mnemonic, OpAccess, OpKind, Register, UsedMemory};
+use iced_x86::{
+    CodeSize, Instruction, InstructionInfo, InstructionInfoFactory, MemorySize, Mnemonic, OpAccess, OpKind, Register,
+    UsedMemory,
+};
 use wire::code;
 
 /// What selects the elements of a vector operand.
@@ -90,6 +93,13 @@ fn is_hint(mnemonic: Mnemonic) -> bool {
     )
 }
 
+/// The explicit memory operand of an instruction under a mask register, as it is recorded.
+pub fn masked(instruction: &Instruction) -> Option<Operand> {
+    let mut found = Vec::new();
+    operands(instruction, InstructionInfoFactory::new().info(instruction), &mut found);
+    found.into_iter().next().filter(|_| instruction.op_mask() != Register::None)
+}
+
 /// Appends the operands of `instruction` to `operands`.
 pub fn operands(instruction: &Instruction, info: &InstructionInfo, operands: &mut Vec<Operand>) {
     if is_hint(instruction.mnemonic()) {
@@ -153,12 +163,13 @@ fn operand(instruction: &Instruction, memory: &UsedMemory, writes: bool) -> Oper
         }
         _ if instruction.is_vsib() => index_elements(instruction, &mut operand),
         _ if repeats(instruction) => operand.kind = code::STRING,
-        _ if instruction.op_mask() != Register::None && broadcast_elements(instruction).is_some() => {
+        _ if instruction.op_mask() == Register::None || !is_elementwise(instruction) => {}
+        _ if broadcast_elements(instruction).is_some() => {
             operand.kind = code::ANY;
             operand.count = broadcast_elements(instruction).unwrap_or(1);
             operand.mask = Mask::Bits(instruction.op_mask());
         }
-        _ if instruction.op_mask() != Register::None && is_elementwise(instruction) => {
+        _ => {
             let packs = matches!(
                 instruction.mnemonic(),
                 Mnemonic::Vpcompressb
@@ -174,60 +185,72 @@ fn operand(instruction: &Instruction, memory: &UsedMemory, writes: bool) -> Oper
                     | Mnemonic::Vexpandps
                     | Mnemonic::Vexpandpd
             );
-            let element = match instruction.mnemonic() {
-                // Pairs of elements go together.
-                Mnemonic::Vpmuludq | Mnemonic::Vpmuldq => 8,
-                Mnemonic::Vpdpbusd | Mnemonic::Vpdpbusds | Mnemonic::Vpdpwssd | Mnemonic::Vpdpwssds => 4,
-                _ => size.element_size(),
-            };
+            let element = selected_bytes(instruction, size);
             operand.kind = if packs { code::PACKED } else { code::MASKED };
             operand.size = element as u16;
             operand.count = (size.size() / element) as u8;
             operand.mask = Mask::Bits(instruction.op_mask());
         }
-        _ => {}
     }
     operand
 }
 
-/// Elements that one element in memory is made of; `None` if the instruction does nothing of that kind.
-fn broadcast_elements(instruction: &Instruction) -> Option<u8> {
-    use Mnemonic::{Vbroadcastsd, Vbroadcastss, Vpbroadcastb, Vpbroadcastd, Vpbroadcastq, Vpbroadcastw};
-    let element = instruction.memory_size().element_size();
-    let is_whole = matches!(
-        instruction.mnemonic(),
-        Vbroadcastsd | Vbroadcastss | Vpbroadcastb | Vpbroadcastd | Vpbroadcastq | Vpbroadcastw
-    );
-    if is_whole {
-        return Some((instruction.op0_register().size() / element) as u8);
+/// Bytes of memory that one bit of the mask selects: of some instructions, several elements go together.
+fn selected_bytes(instruction: &Instruction, size: MemorySize) -> usize {
+    use Mnemonic::{
+        Vdpbf16ps, Vfcmaddcph, Vfcmaddcsh, Vfcmulcph, Vfcmulcsh, Vfmaddcph, Vfmaddcsh, Vfmulcph, Vfmulcsh, Vpdpbusd,
+        Vpdpbusds, Vpdpwssd, Vpdpwssds, Vpmuldq, Vpmuludq,
+    };
+    match instruction.mnemonic() {
+        Vpmuludq | Vpmuldq => 8,
+        Vpdpbusd | Vpdpbusds | Vpdpwssd | Vpdpwssds | Vdpbf16ps => 4,
+        Vfmaddcph | Vfcmaddcph | Vfmulcph | Vfcmulcph | Vfmaddcsh | Vfcmaddcsh | Vfmulcsh | Vfcmulcsh => 4,
+        _ => size.element_size(),
     }
-    if !instruction.is_broadcast() {
-        return None;
-    }
-    // The widest register has as many elements of the wider of the two types that a conversion is between.
-    let vectors = (0..instruction.op_count()).filter(|at| instruction.op_kind(*at) == OpKind::Register);
-    let widest = vectors.map(|at| instruction.op_register(at).size()).max().unwrap_or(16);
-    let (widens, narrows) = conversion(instruction.mnemonic());
-    Some(if widens {
-        (widest / (2 * element)) as u8
-    } else if narrows {
-        (2 * widest / element).min(64 / element) as u8
-    } else {
-        (widest / element) as u8
-    })
 }
 
-/// Whether a conversion makes elements twice as wide, or half as wide.
-fn conversion(mnemonic: Mnemonic) -> (bool, bool) {
+/// Elements that are made of the one in memory; `None` if the instruction does nothing of that kind.
+fn broadcast_elements(instruction: &Instruction) -> Option<u8> {
     use Mnemonic::{
-        Vcvtdq2pd, Vcvtpd2dq, Vcvtpd2ps, Vcvtpd2udq, Vcvtps2pd, Vcvtps2qq, Vcvtps2uqq, Vcvtqq2ps, Vcvttpd2dq,
-        Vcvttpd2udq, Vcvttps2qq, Vcvttps2uqq, Vcvtudq2pd, Vcvtuqq2ps,
+        Vbroadcastf32x2, Vbroadcastf32x4, Vbroadcastf32x8, Vbroadcastf64x2, Vbroadcastf64x4, Vbroadcasti32x2,
+        Vbroadcasti32x4, Vbroadcasti32x8, Vbroadcasti64x2, Vbroadcasti64x4, Vbroadcastsd, Vbroadcastss, Vpbroadcastb,
+        Vpbroadcastd, Vpbroadcastq, Vpbroadcastw,
     };
-    let widens =
-        matches!(mnemonic, Vcvtps2pd | Vcvtdq2pd | Vcvtudq2pd | Vcvtps2qq | Vcvtps2uqq | Vcvttps2qq | Vcvttps2uqq);
-    let narrows =
-        matches!(mnemonic, Vcvtpd2ps | Vcvtpd2dq | Vcvtpd2udq | Vcvttpd2dq | Vcvttpd2udq | Vcvtqq2ps | Vcvtuqq2ps);
-    (widens, narrows)
+    let size = instruction.memory_size();
+    if instruction.is_broadcast() {
+        return Some((broadcast_bytes(size) / size.size()) as u8);
+    }
+    let is_all_that_it_does = matches!(
+        instruction.mnemonic(),
+        Vbroadcastf32x2
+            | Vbroadcastf32x4
+            | Vbroadcastf32x8
+            | Vbroadcastf64x2
+            | Vbroadcastf64x4
+            | Vbroadcasti32x2
+            | Vbroadcasti32x4
+            | Vbroadcasti32x8
+            | Vbroadcasti64x2
+            | Vbroadcasti64x4
+            | Vbroadcastsd
+            | Vbroadcastss
+            | Vpbroadcastb
+            | Vpbroadcastd
+            | Vpbroadcastq
+            | Vpbroadcastw
+    );
+    is_all_that_it_does.then(|| (instruction.op0_register().size() / size.element_size()) as u8)
+}
+
+/// Bytes of the vector that a broadcast element stands for. The sizes are in order.
+fn broadcast_bytes(size: MemorySize) -> usize {
+    match size {
+        size if size >= MemorySize::Broadcast512_Int16 => 64,
+        size if size >= MemorySize::Broadcast256_Int16 => 32,
+        size if size >= MemorySize::Broadcast128_Int16 => 16,
+        size if size >= MemorySize::Broadcast64_UInt32 => 8,
+        _ => 4,
+    }
 }
 
 /// A gather or scatter.
@@ -253,17 +276,14 @@ fn index_elements(instruction: &Instruction, operand: &mut Operand) {
 /// the operand is read whatever the mask.
 pub fn is_elementwise(instruction: &Instruction) -> bool {
     use Mnemonic::{
-        Valignd, Valignq, Vbroadcastf32x2, Vbroadcastf32x4, Vbroadcastf32x8, Vbroadcastf64x2, Vbroadcastf64x4,
-        Vbroadcasti32x2, Vbroadcasti32x4, Vbroadcasti32x8, Vbroadcasti64x2, Vbroadcasti64x4, Vbroadcastsd,
-        Vbroadcastss, Vdbpsadbw, Vgf2p8affineinvqb, Vgf2p8affineqb, Vinsertf32x4, Vinsertf32x8, Vinsertf64x2,
-        Vinsertf64x4, Vinserti32x4, Vinserti32x8, Vinserti64x2, Vinserti64x4, Vmovddup, Vmovshdup, Vmovsldup,
-        Vpackssdw, Vpacksswb, Vpackusdw, Vpackuswb, Vpalignr, Vpbroadcastb, Vpbroadcastd, Vpbroadcastq, Vpbroadcastw,
-        Vpconflictd, Vpconflictq, Vpermb, Vpermd, Vpermi2b, Vpermi2d, Vpermi2pd, Vpermi2ps, Vpermi2q, Vpermi2w,
-        Vpermilpd, Vpermilps, Vpermpd, Vpermps, Vpermq, Vpermt2b, Vpermt2d, Vpermt2pd, Vpermt2ps, Vpermt2q, Vpermt2w,
-        Vpermw, Vpmaddubsw, Vpmaddwd, Vpmultishiftqb, Vpshufb, Vpshufbitqmb, Vpshufd, Vpshufhw, Vpshuflw, Vpslld,
-        Vpsllq, Vpsllw, Vpsrad, Vpsraq, Vpsraw, Vpsrld, Vpsrlq, Vpsrlw, Vpunpckhbw, Vpunpckhdq, Vpunpckhqdq,
-        Vpunpckhwd, Vpunpcklbw, Vpunpckldq, Vpunpcklqdq, Vpunpcklwd, Vshuff32x4, Vshuff64x2, Vshufi32x4, Vshufi64x2,
-        Vshufpd, Vshufps, Vunpckhpd, Vunpckhps, Vunpcklpd, Vunpcklps,
+        Valignd, Valignq, Vcvtne2ps2bf16, Vdbpsadbw, Vgf2p8affineinvqb, Vgf2p8affineqb, Vinsertf32x4, Vinsertf32x8,
+        Vinsertf64x2, Vinsertf64x4, Vinserti32x4, Vinserti32x8, Vinserti64x2, Vinserti64x4, Vmovddup, Vmovshdup,
+        Vmovsldup, Vpackssdw, Vpacksswb, Vpackusdw, Vpackuswb, Vpalignr, Vpconflictd, Vpconflictq, Vpermb, Vpermd,
+        Vpermi2b, Vpermi2d, Vpermi2pd, Vpermi2ps, Vpermi2q, Vpermi2w, Vpermilpd, Vpermilps, Vpermpd, Vpermps, Vpermq,
+        Vpermt2b, Vpermt2d, Vpermt2pd, Vpermt2ps, Vpermt2q, Vpermt2w, Vpermw, Vpmaddubsw, Vpmaddwd, Vpmultishiftqb,
+        Vpshufb, Vpshufd, Vpshufhw, Vpshuflw, Vpslld, Vpsllq, Vpsllw, Vpsrad, Vpsraq, Vpsraw, Vpsrld, Vpsrlq, Vpsrlw,
+        Vpunpckhbw, Vpunpckhdq, Vpunpckhqdq, Vpunpckhwd, Vpunpcklbw, Vpunpckldq, Vpunpcklqdq, Vpunpcklwd, Vshuff32x4,
+        Vshuff64x2, Vshufi32x4, Vshufi64x2, Vshufpd, Vshufps, Vunpckhpd, Vunpckhps, Vunpcklpd, Vunpcklps,
     };
     let shifts = matches!(
         instruction.mnemonic(),
@@ -277,18 +297,7 @@ pub fn is_elementwise(instruction: &Instruction) -> bool {
         instruction.mnemonic(),
         Valignd
             | Valignq
-            | Vbroadcastf32x2
-            | Vbroadcastf32x4
-            | Vbroadcastf32x8
-            | Vbroadcastf64x2
-            | Vbroadcastf64x4
-            | Vbroadcasti32x2
-            | Vbroadcasti32x4
-            | Vbroadcasti32x8
-            | Vbroadcasti64x2
-            | Vbroadcasti64x4
-            | Vbroadcastsd
-            | Vbroadcastss
+            | Vcvtne2ps2bf16
             | Vdbpsadbw
             | Vgf2p8affineinvqb
             | Vgf2p8affineqb
@@ -308,10 +317,6 @@ pub fn is_elementwise(instruction: &Instruction) -> bool {
             | Vpackusdw
             | Vpackuswb
             | Vpalignr
-            | Vpbroadcastb
-            | Vpbroadcastd
-            | Vpbroadcastq
-            | Vpbroadcastw
             | Vpermb
             | Vpermd
             | Vpermi2b
@@ -338,7 +343,6 @@ pub fn is_elementwise(instruction: &Instruction) -> bool {
             | Vpmaddwd
             | Vpmultishiftqb
             | Vpshufb
-            | Vpshufbitqmb
             | Vpshufd
             | Vpshufhw
             | Vpshuflw
