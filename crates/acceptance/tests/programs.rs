@@ -104,6 +104,46 @@ fn two_hundred_threads() {
     assert!(recorded.trace.threads().iter().all(|thread| thread.counts.instructions > 1000));
 }
 
+const MAPS: &str = r#"
+#include <dlfcn.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+int main(int count, char **arguments)
+{
+    static const char code[] = "\xb8\x05\x00\x00\x00\xc3"; /* mov eax, 5; ret */
+    /* The descriptor of a mapping without a file means nothing. */
+    void *memory = mmap(NULL, 4096, PROT_READ | PROT_WRITE | PROT_EXEC, MAP_PRIVATE | MAP_ANONYMOUS, 0, 0);
+    memcpy(memory, code, sizeof code);
+    void *library = count > 1 ? dlopen(arguments[1], RTLD_NOW) : NULL;
+    int (*six)(void) = library ? (int (*)(void))dlsym(library, "six") : NULL;
+    printf("%d %d %p\n", ((int (*)(void))memory)(), six ? six() : 0, memory);
+    return 0;
+}
+"#;
+
+/// Mappings of files are modules under their whole name; others are none, whatever descriptor they name.
+#[test]
+fn modules_are_files_with_whole_names() {
+    let directory = scratch();
+    let program = compile(directory.path(), "maps.c", MAPS, &["gcc", "-O1"]);
+    let library = compile(directory.path(), "six.c", "int six(void) { return 6; }", &["gcc", "-shared", "-fPIC"]);
+    let deep = (0..16).fold(directory.path().to_owned(), |path, _| path.join("d".repeat(200)));
+    fs::create_dir_all(&deep).unwrap();
+    let long = deep.join("six.so");
+    fs::copy(library, &long).unwrap();
+    let recorded = Call::new(program).arg(long.to_str().unwrap()).recorded();
+    let text = recorded.finished.stdout_text();
+    let [five, six, memory] = text.split_whitespace().collect::<Vec<_>>()[..] else { panic!("{text}") };
+    assert_eq!((five, six), ("5", "6"));
+    let memory = u64::from_str_radix(memory.trim_start_matches("0x"), 16).unwrap();
+    let modules = recorded.trace.modules();
+    let at = modules.iter().find(|mapped| mapped.module.address == memory);
+    assert!(at.is_none(), "{at:?}");
+    let long = long.to_str().unwrap();
+    assert!(long.len() > 3000 && modules.iter().any(|mapped| mapped.module.path == long), "{modules:?}");
+}
+
 // ------------------------------------------------------------------------------------------------- what programs can see
 
 /// Arguments, environment, directory, descriptors and limits are as without us.

@@ -234,7 +234,10 @@ pub fn call_now(call: u64, arguments: [u64; 6]) -> i64 {
     unsafe { trackway_call(call, &raw const arguments) }
 }
 
-/// mmap: new executable file mappings are modules.
+/// Longest path of a file that the kernel knows.
+const PATH_MAX: usize = 4096;
+
+/// mmap: new executable file mappings are modules. A mapping without a file may still name a descriptor.
 fn map(tcb: &Tcb, arguments: [u64; 6]) -> i64 {
     let [_, length, protection, flags, file, offset] = arguments;
     let result = call_now(number::MMAP, arguments);
@@ -245,9 +248,10 @@ fn map(tcb: &Tcb, arguments: [u64; 6]) -> i64 {
         engine.mapped_shared(address, length);
     }
     drop(engine);
-    if protection & sys::PROT_EXEC != 0 && (file as i32) >= 0 {
+    let is_of_file = flags & sys::MAP_ANONYMOUS == 0 && (file as i32) >= 0;
+    if protection & sys::PROT_EXEC != 0 && is_of_file {
         let mut link = *b"/proc/thread-self/fd/0000000000\0";
-        let mut path = [0u8; 512];
+        let mut path = [0u8; PATH_MAX];
         let name = write_number(&mut link, file as u32);
         // SAFETY: the kernel reads the name and fills the buffer.
         let count = unsafe {
