@@ -321,8 +321,10 @@ fn the_recorder_is_interrupted() {
     assert_eq!(running.wait(LIMIT).exit, Exit::Status(0));
 }
 
+/// Whether the engine is there and the recorder has let go of the process.
 fn is_recorded(pid: i32) -> bool {
-    fs::read_to_string(format!("/proc/{pid}/maps")).is_ok_and(|maps| maps.contains("trackway"))
+    let read = |name: &str| fs::read_to_string(format!("/proc/{pid}/{name}")).unwrap_or_default();
+    read("maps").contains("trackway") && read("status").contains("TracerPid:\t0\n")
 }
 
 /// A recorder that is killed cannot take the engine out of the process, which goes on all the same.

@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use acceptance::call::open_sound;
 use acceptance::process::{self, LIMIT, Running, children_of, wait_until};
-use acceptance::source::compile;
-use acceptance::{Finished, tool, trackway};
+use acceptance::source::{compile, write};
+use acceptance::{Finished, is_soak, tool, trackway};
 use tempfile::TempDir;
 use trace::Trace;
 use workloads::Exit;
@@ -345,6 +345,32 @@ fn following_another_users_processes() {
     recorder.arg(tool::required("su")).args(["nobody", "-s", "/bin/sh", "-c", "id -u; (exit 3); echo $?"]);
     assert_prints(&process::run(&mut recorder), "65534\n3\n");
     assert_followed(&output, 3);
+}
+
+/// Chromium's sandbox: user, process and network namespaces, a chroot, and seccomp filters. Takes long: for the soak.
+#[test]
+fn chromium_with_its_sandbox() {
+    if !is_soak() {
+        return;
+    }
+    let directory = scratch();
+    let place = directory.path().join("place");
+    fs::create_dir(&place).unwrap();
+    fs::set_permissions(&place, fs::Permissions::from_mode(0o777)).unwrap();
+    let page = "<script>let s = 0; for (let i = 0; i < 1e6; i++) s += i; document.title = s</script>";
+    let page = write(directory.path(), "page.html", page);
+    let output = place.join("t.trk");
+    // It does not sandbox what root starts.
+    let mut recorder = command("setpriv", &NOBODY);
+    recorder.env("HOME", &place).arg(trackway()).args(["record", "--follow", "-o"]).arg(&output).arg("--");
+    recorder.arg(tool::required("chromium")).args(["--headless=new", "--disable-gpu", "--dump-dom"]);
+    recorder.arg(format!("--user-data-dir={}/profile", place.display())).arg(format!("file://{}", page.display()));
+    let finished = Running::start(&mut recorder, &[]).wait(5 * LIMIT);
+    let text = finished.stderr_text();
+    assert_eq!(finished.exit, Exit::Status(0), "{text}");
+    assert!(finished.stdout_text().contains("<title>499999500000</title>"), "{}", finished.stdout_text());
+    assert!(!text.contains("trackway: "), "{text}");
+    assert!(followed(&output).len() > 5);
 }
 
 /// An ordinary user's recorder would take the privileges away from a set-uid program: it runs as it would, and the user is told that it is
