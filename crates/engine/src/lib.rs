@@ -30,6 +30,7 @@ pub mod maps;
 pub mod memory;
 pub mod own;
 mod paths;
+pub mod pending;
 pub mod profile;
 pub mod reclaim;
 pub mod ring;
