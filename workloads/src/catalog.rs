@@ -354,6 +354,16 @@ const PROGRAMS: &[Program] = &[
         [] => "once, reset\nagain\n", Signal(10)),
     behaviour!("signal_nodefer", "signal_nodefer.c", ANY_STATIC_FIRST, true; "SA_NODEFER";
         [] => "((((()))))\n", Status(5)),
+    behaviour!("signal_sent", "signal_sent.c", DYNAMIC, false; "SIGSEGV, SIGTRAP and SIGBUS from another thread";
+        [] => "arrived 20000, wrong 0\n", Status(0)),
+    behaviour!("signal_flood", "signal_flood.c", DYNAMIC, false; "more signals than can be handled";
+        [] => "flooded\n", Status(0)),
+    behaviour!("signal_pending", "signal_pending.c", DYNAMIC, false; "blocked signals stay pending, also those that faults raise";
+        [] => "pending\n", Status(0)),
+    behaviour!("signal_order", "signal_order.c", DYNAMIC, false; "queued real-time signals keep their order";
+        [] => "taken 10000 10000 10000, wrong 0\n", Status(0)),
+    behaviour!("signal_exit", "signal_exit.c", DYNAMIC, false; "signals to the process while its threads end";
+        [] => "taken 6000 sum 17997000\n", Status(0)),
     behaviour!("sync_signals", "sync_signals.c", ANY_STATIC_FIRST, true; "SIGFPE, SIGILL, SIGTRAP, SIGBUS, SIGSEGV with the exact address";
         [] => "signal 8 offset 0\nsignal 4 offset 0\nsignal 5 offset 1\nsignal 7 offset 0\nsignal 11 offset 0\nsignal 11 offset -1\n", Status(0)),
     behaviour!("segv_context", "segv_context.c", ANY_STATIC_FIRST, true; "a SIGSEGV handler changes rip and rax, or repairs the cause";

@@ -70,6 +70,11 @@ const STAGES: &[Stage] = &[
         },
     },
     Stage {
+        name: "signal storm",
+        shows: "all signals, sent and raised in every way for ten minutes: none is lost, doubled or overtaken",
+        turn: Turn::Tests { package: "acceptance", filter: "signal_storm", variables: &[("TRACKWAY_SOAK", "1")] },
+    },
+    Stage {
         name: "container",
         shows: "codecs and reader hold against many more generated and mutated traces",
         turn: Turn::Tests { package: "trace", filter: "", variables: &[("PROPTEST_CASES", "5000")] },

@@ -124,3 +124,21 @@ fn calls_that_are_interrupted() {
     repeat("calls.c", include_str!("../programs/calls.c"), &["200"], rounds(2), "1 1\n");
     repeat("calls.c", include_str!("../programs/calls.c"), &["200", "restart"], rounds(2), "1 1\n");
 }
+
+/// All signals, sent and raised in every way, blocked or not: none is lost, doubled or overtaken, whatever is recorded. Some
+/// seconds here, ten minutes in a soak.
+#[test]
+fn signal_storm() {
+    const SECONDS: &str = "5";
+    let directory = tempfile::tempdir().unwrap();
+    let text = include_str!("../programs/storm.c");
+    let executable = compile(directory.path(), "storm.c", text, &["gcc", "-O1", "-pthread"]);
+    let times = if is_soak() { 40 } else { 1 };
+    for call in Call::new(&executable).args([SECONDS]).in_every_mode() {
+        for _ in 0..times {
+            let recorded = call.recorded();
+            assert_eq!(recorded.finished.stdout_text(), "storm over\n", "{}", recorded.finished.stderr_text());
+            assert_eq!(recorded.finished.exit, Exit::Status(0), "{}", recorded.finished.stderr_text());
+        }
+    }
+}

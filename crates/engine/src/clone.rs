@@ -10,7 +10,7 @@ use crate::failure::{self, Failure};
 use crate::fragment::ENGINE;
 use crate::sys::{self, number};
 use crate::tcb::{self, Tcb};
-use crate::{dispatch, follow, leave, limits, owners, ring, select, signal, syscall};
+use crate::{dispatch, follow, leave, limits, owners, pending, ring, select, signal, syscall};
 
 const CLONE_VM: u64 = 0x100;
 const CLONE_SIGHAND: u64 = 0x800;
@@ -102,13 +102,14 @@ fn inherit(child: &mut Tcb, parent: &Tcb, request: &Request) {
     child.xmm = parent.xmm;
     child.mxcsr = parent.mxcsr;
     child.gs_base = parent.gs_base;
-    signal::set_mask(child, parent.mask);
+    signal::set_mask(child, parent.signals().mask.get());
 }
 
 fn new_thread(tcb: &mut Tcb, request: &Request) -> Result<i64, Failure> {
     let control = tcb.control();
     ENGINE.lock().order_threads();
     let slot_index = take_slot(control).ok_or(Failure::TooManyThreads)?;
+    pending::forget_letters(slot_index);
     let slot = &control.slots[slot_index as usize];
     let thread = control.next_thread.fetch_add(1, Ordering::SeqCst);
     slot.thread.store(thread, Ordering::Relaxed);
@@ -120,9 +121,10 @@ fn new_thread(tcb: &mut Tcb, request: &Request) -> Result<i64, Failure> {
     };
     inherit(child, tcb, request);
     owners::adopt(child);
-    signal::block_all(tcb);
+    signal::block_for_clone(tcb);
     // SAFETY: the child's state is complete; it runs on stacks of its own.
     let result = unsafe { trackway_clone(child, start_thread as *const () as u64) };
+    signal::block_all(tcb);
     if result < 0 {
         owners::release(child);
         // SAFETY: no thread was made to use it.
@@ -169,8 +171,10 @@ fn new_process(tcb: &mut Tcb, request: &Request) -> Result<i64, Failure> {
     if still_shared {
         control.sharers.store(1, Ordering::SeqCst);
     }
+    signal::block_for_clone(tcb);
     // SAFETY: the child's state is complete; it runs on stacks of its own, also when it shares our memory.
     let result = unsafe { trackway_clone(child, start_process as *const () as u64) };
+    signal::block_all(tcb);
     drop(engine);
     if result < 0 {
         follow::forget(follow);
@@ -191,7 +195,11 @@ extern "C" fn start_thread(tcb: &mut Tcb) -> ! {
     // SAFETY: the thread has just been born, with its parent's gs.
     unsafe { tcb::set_gs(tcb.this as u64, has_fsgsbase()) };
     tcb.install_signal_stack();
+    // Now the handler can find the thread's state and stack.
+    signal::block_all(tcb);
     tcb.slot().os_tid.store(sys::gettid(), Ordering::SeqCst);
+    // From now on other threads can tell this one what is pending for the process; before, it has to look by itself.
+    signal::set_mask(tcb, tcb.signals().mask.get());
     ring::open(tcb);
     let pc = tcb.registers.rip;
     ring::append_timed(tcb, word::START, pc);
@@ -279,7 +287,12 @@ pub fn exit_process(tcb: &mut Tcb) -> ! {
 
 /// The application's exit: of one thread.
 pub fn exit(tcb: &mut Tcb) -> ! {
-    signal::block_all(tcb);
+    // What was sent to the process and taken here is not to be lost with the thread.
+    while !signal::block_everything(tcb) {
+        signal::block_all(tcb);
+        syscall::let_in();
+    }
+    signal::retire(tcb);
     ring::close(tcb, word::END);
     owners::release(tcb);
     limits::shrink(tcb.mapping_length);

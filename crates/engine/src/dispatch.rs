@@ -9,9 +9,9 @@ use core::mem::offset_of;
 
 use crate::failure::{self, Failure};
 use crate::fragment::{ENGINE, Engine, FragmentRef, NoFragment};
-use crate::tcb::Tcb;
+use crate::tcb::{SIGNALS, Signals, Tcb};
 use crate::translate::{ENTRY_CHANGED, ExitKind};
-use crate::{emulate, leave, maps, memory, reclaim, ring, select, signal, skip, syscall};
+use crate::{emulate, leave, maps, memory, reclaim, ring, select, skip, syscall};
 
 const REGISTERS: usize = offset_of!(Tcb, registers);
 const XMM: usize = offset_of!(Tcb, xmm);
@@ -32,6 +32,23 @@ pub fn miss_entry() -> u64 {
 unsafe extern "C" {
     fn trackway_enter_end();
     fn trackway_enter_native_end();
+    fn trackway_enter_raise();
+    fn trackway_enter_jump();
+}
+
+/// The beginning of the way into the cache, where a thread that is on it can start again at any time.
+pub fn enter_start() -> u64 {
+    trackway_enter as *const () as u64
+}
+
+/// The last instruction of that way.
+pub fn enter_jump() -> u64 {
+    trackway_enter_jump as *const () as u64
+}
+
+/// The instruction on that way that raises a signal because others are waiting.
+pub fn enter_raise() -> u64 {
+    trackway_enter_raise as *const () as u64
 }
 
 /// Whether the thread is on its way into the cache or to native code, its state still as saved.
@@ -167,6 +184,19 @@ unsafe extern "C" fn trackway_enter() {
         "jne {enter_native}",
         "cmp dword ptr gs:[{deferred}], 0",
         "je 2f",
+        "cmp dword ptr gs:[{waiting}], 0",
+        "je 3f",
+        "mov eax, 14", // rt_sigprocmask(SIG_SETMASK, &raise_mask, NULL, 8)
+        "mov edi, 2",
+        "mov rsi, gs:[0]",
+        "add rsi, {raise_mask}",
+        "xor edx, edx",
+        "mov r10d, 8",
+        "syscall",
+        ".globl trackway_enter_raise",
+        "trackway_enter_raise:",
+        "ud2", // the handler delivers what is waiting, or sends us back to the beginning
+        "3:",
         "mov dword ptr gs:[{deferred}], 0",
         "mov eax, 14", // rt_sigprocmask(SIG_SETMASK, &real_mask, NULL, 8)
         "mov edi, 2",
@@ -212,11 +242,15 @@ unsafe extern "C" fn trackway_enter() {
         "mov r14, gs:[{r} + 14*8]",
         "mov r15, gs:[{cursor}]",
         "mov rsp, gs:[{r} + 4*8]",
+        ".globl trackway_enter_jump",
+        "trackway_enter_jump:",
         "jmp gs:[{next}]",
         ".globl trackway_enter_end",
         "trackway_enter_end:",
-        deferred = const offset_of!(Tcb, deferred),
-        real_mask = const offset_of!(Tcb, real_mask),
+        deferred = const SIGNALS + offset_of!(Signals, deferred),
+        waiting = const SIGNALS + offset_of!(Signals, waiting),
+        raise_mask = const SIGNALS + offset_of!(Signals, raise_mask),
+        real_mask = const SIGNALS + offset_of!(Signals, real_mask),
         r = const REGISTERS,
         x = const XMM,
         cursor = const offset_of!(Tcb, cursor),
@@ -224,7 +258,7 @@ unsafe extern "C" fn trackway_enter() {
         rflags = const REGISTERS + offset_of!(wire::Registers, rflags),
         mxcsr = const offset_of!(Tcb, mxcsr),
         next = const offset_of!(Tcb, next),
-        native = const offset_of!(Tcb, native),
+        native = const SIGNALS + offset_of!(Signals, native),
         enter_native = sym trackway_enter_native,
     )
 }
@@ -314,7 +348,7 @@ unsafe extern "C" fn trackway_enter_native() {
         ".globl trackway_enter_native_end",
         "trackway_enter_native_end:",
         stack = const offset_of!(Tcb, engine_stack),
-        real_mask = const offset_of!(Tcb, real_mask),
+        real_mask = const SIGNALS + offset_of!(Signals, real_mask),
         gs_base = const offset_of!(Tcb, gs_base),
         fsgsbase = const offset_of!(Tcb, fsgsbase),
         r = const REGISTERS,
@@ -448,13 +482,8 @@ fn go_to(tcb: &mut Tcb, engine: &mut Engine, by_arrival: bool) -> Next {
 }
 
 fn leave_if_wanted(tcb: &mut Tcb) {
-    if tcb.held.is_none() {
-        leave::park_if_wanted(tcb);
-    }
+    leave::park_if_wanted(tcb);
     if tcb.leaving || !ring::is_wanted(tcb.control()) {
-        leave::leave(tcb);
-    }
-    if tcb.held.is_some() {
-        signal::trap_on_entry(tcb);
+        let _ = leave::leave(tcb);
     }
 }

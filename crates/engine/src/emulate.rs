@@ -52,9 +52,9 @@ pub fn run(tcb: &mut Tcb, path: u32) {
     let length = memory::read_bytes(pc, &mut bytes);
     let instruction = isa::decoder(pc, &bytes[..length]).decode();
     tcb.progress = Progress { fragment: path, blocks: 0, data: 0 };
-    tcb.accessing = true;
+    tcb.signals().accessing.set(true);
     execute(tcb, &instruction);
-    tcb.accessing = false;
+    tcb.signals().accessing.set(false);
     tcb.progress = Progress::default();
     tcb.registers.rip = instruction.next_ip();
     ring::append_path(tcb, path);

@@ -55,14 +55,10 @@ fn ring_and_wait(tcb: &Tcb, state: u32) {
     }
 }
 
-/// The call itself. The new image inherits the signal mask, so the kernel gets the application's exact one for it.
+/// The call itself. The new image inherits the signal mask and what is pending, so the kernel gets the application's own for it.
 fn exec_unseen(tcb: &mut Tcb) -> i64 {
-    let real = tcb.real_mask;
-    tcb.real_mask = tcb.mask;
-    tcb.deferred.store(1, Ordering::Relaxed);
+    signal::hand_over(tcb, true);
     let result = syscall::pass(tcb);
-    tcb.real_mask = real;
-    tcb.deferred.store(1, Ordering::Relaxed);
-    signal::set_mask(tcb, tcb.mask);
+    signal::take_back(tcb);
     result
 }

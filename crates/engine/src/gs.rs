@@ -44,15 +44,16 @@ pub fn state_of(stack: &AlternateStack, frame: u64) -> Option<*mut Tcb> {
 ///
 /// # Safety
 /// The state is the calling thread's, which handles a signal.
-pub unsafe fn enter_handler(tcb: &mut Tcb) -> u64 {
+pub unsafe fn enter_handler(tcb: *mut Tcb, native: bool) -> u64 {
     let before = hardware_base();
-    let state = tcb.this as u64;
-    if before != state {
-        if tcb.native {
-            tcb.gs_base = before;
+    if before != tcb as u64 {
+        // SAFETY: the caller's promise; nobody else uses the state of a thread that runs natively.
+        unsafe {
+            if native {
+                (*tcb).gs_base = before;
+            }
+            tcb::set_gs(tcb as u64, clone::has_fsgsbase());
         }
-        // SAFETY: the caller's promise.
-        unsafe { tcb::set_gs(state, clone::has_fsgsbase()) };
     }
     before
 }
@@ -61,9 +62,10 @@ pub unsafe fn enter_handler(tcb: &mut Tcb) -> u64 {
 ///
 /// # Safety
 /// As [`enter_handler`], whose result `before` is. Nothing uses gs until the handler returns.
-pub unsafe fn leave_handler(tcb: &Tcb, before: u64) {
-    let wanted = if tcb.native { tcb.gs_base } else { before };
-    if wanted != tcb.this as u64 {
+pub unsafe fn leave_handler(tcb: *const Tcb, native: bool, before: u64) {
+    // SAFETY: nobody else uses the state of a thread that runs natively.
+    let wanted = if native { unsafe { (*tcb).gs_base } } else { before };
+    if wanted != tcb as u64 {
         // SAFETY: the caller's promise.
         unsafe { tcb::set_gs(wanted, clone::has_fsgsbase()) };
     }

@@ -41,12 +41,17 @@ pub fn park_if_wanted(tcb: &mut Tcb) {
     if !is_parking(control) || tcb.interrupted != 0 {
         return;
     }
-    signal::block_all(tcb);
+    if !signal::block_everything(tcb) {
+        // A signal has to be delivered first.
+        return signal::block_all(tcb);
+    }
+    signal::hand_over(tcb, true);
     tcb.parked.store(1, Ordering::SeqCst);
     while is_parking(control) && ring::is_wanted(control) {
         sys::futex_wait(&control.leave, LEAVE_TOGETHER, PATIENCE_MILLISECONDS);
     }
     tcb.parked.store(0, Ordering::SeqCst);
+    signal::take_back(tcb);
 }
 
 /// The recorder makes one thread execute this when all of them are stopped: gives the application back what belongs to the
@@ -58,6 +63,7 @@ pub unsafe extern "C" fn finish(tcb: &mut Tcb) -> ! {
     let control = tcb.control();
     ENGINE.lock().release_guarded();
     signal::restore_all();
+    signal::give_process_back();
     control.stage.store(STAGE_FINISHED, Ordering::SeqCst);
     loop {
         sys::futex_wait_without_limit(&control.stage, STAGE_FINISHED);
@@ -73,26 +79,33 @@ pub unsafe extern "C" fn trackway_gate() {
     naked_asm!("syscall", "ud2")
 }
 
-/// Makes the way into the cache lead to native code at `tcb.registers.rip` instead.
-pub fn leave(tcb: &mut Tcb) {
-    if tcb.native {
-        return;
+/// Makes the way into the cache lead to native code at `tcb.registers.rip` instead. False if a signal has to be delivered first.
+pub fn leave(tcb: &mut Tcb) -> bool {
+    if tcb.signals().native.get() {
+        return true;
+    }
+    if !signal::block_everything(tcb) {
+        signal::block_all(tcb);
+        return false;
     }
     if ring::is_wanted(tcb.control()) || tcb.control().leave.load(Ordering::Relaxed) != wire::LEAVE_NOT {
         ring::close(tcb, word::LEAVE);
     }
     // Nothing is let in between here and native code but on the last stretch, where the saved state is exact.
-    signal::block_all(tcb);
     reclaim::leave_cache(tcb);
     // System calls of a native thread find no write-protected pages.
     ENGINE.lock().release_guarded();
+    // What is pending is the kernel's business from now on. Nothing arrives before the way into the cache.
+    signal::retire(tcb);
+    signal::hand_over(tcb, true);
     go_native(tcb);
+    true
 }
 
 /// The part of leaving that has nothing to do with recording.
 pub fn go_native(tcb: &mut Tcb) {
-    tcb.native = true;
+    tcb.signals().native.set(true);
     tcb.leaving = false;
-    tcb.real_mask = tcb.mask;
-    tcb.deferred.store(1, Ordering::Relaxed);
+    tcb.signals().real_mask.set(tcb.signals().mask.get());
+    tcb.signals().deferred.store(1, Ordering::Relaxed);
 }

@@ -31,6 +31,7 @@ pub mod memory;
 pub mod own;
 pub mod owners;
 mod paths;
+pub mod pending;
 pub mod profile;
 pub mod reclaim;
 pub mod ring;

@@ -2,22 +2,28 @@
 //! the application's handler is then run from the code cache, on the application's stack, with a frame like the kernel's.
 //!
 //! A signal is let through where the application's state is exact: at an instruction of translated code, on the way into the
-//! cache, before or after a system call. Anywhere else in the engine it is sent again, to arrive at the next such point;
-//! in the few instructions of translated code between two application instructions, the thread is single-stepped to the
-//! next clean point first.
+//! cache, before or after a system call. Anywhere else in the engine it is kept ([`Signals`]), to be delivered at the next such
+//! point; in the few instructions of translated code between two application instructions, the thread is single-stepped to
+//! the next clean point first.
+//!
+//! What a handler may touch depends on what it has interrupted. The engine's own code may be in the middle of anything, and goes
+//! on afterwards: there, only [`Signals`] is touched and no lock is taken. Everywhere else, nothing of the engine is
+//! half done: translated code and the assembly before and after system calls hold no lock, and the functions that have called
+//! that assembly do not go on if a handler of the application is to run. So the handler may use the thread's [`Tcb`].
 
 use alloc::alloc::{Layout, alloc, dealloc};
 use alloc::boxed::Box;
 use core::arch::{asm, naked_asm};
-use core::sync::atomic::{AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use wire::{RAX, RCX, RDI, RDX, RSI, RSP, Registers, word};
 
 use crate::fragment::{ENGINE, Place};
 use crate::lock::Mutex;
-use crate::tcb::{AlternateStack, SS_AUTODISARM, SS_DISABLE, SS_ONSTACK, Tcb, Vectors};
+use crate::pending::{self, PROCESS};
+use crate::tcb::{AlternateStack, SIGNALS, SS_AUTODISARM, SS_DISABLE, SS_ONSTACK, Signals, Tcb, Vectors};
 use crate::translate::{Spill, State};
-use crate::{clone, dispatch, emulate, exec, gs, leave, memory, profile, ring, skip, sys, syscall};
+use crate::{clone, dispatch, emulate, exec, gs, leave, memory, profile, ring, seccomp, skip, sys, syscall};
 
 pub const SIGILL: usize = 4;
 pub const SIGTRAP: usize = 5;
@@ -33,8 +39,16 @@ pub const fn bit(signal: usize) -> u64 {
     1 << (signal - 1)
 }
 
-/// Signals that faults raise: never really blocked, always ours first.
+/// Signals that faults raise: never really blocked while translated code or the engine runs, always ours first.
 pub const SYNCHRONOUS: u64 = bit(SIGILL) | bit(SIGTRAP) | bit(SIGBUS) | bit(SIGFPE) | bit(SIGSEGV) | bit(SIGSYS);
+/// The same, one by one.
+pub const RAISED: [usize; SYNCHRONOUS_COUNT] = [SIGILL, SIGTRAP, SIGBUS, SIGFPE, SIGSEGV, SIGSYS];
+pub const SYNCHRONOUS_COUNT: usize = 6;
+
+/// The place of a signal in [`RAISED`].
+pub fn index(signal: usize) -> Option<usize> {
+    RAISED.iter().position(|&raised| raised == signal)
+}
 /// SIGCHLD, SIGCONT, SIGURG and SIGWINCH.
 const IGNORED_BY_DEFAULT: u64 = bit(17) | bit(18) | bit(23) | bit(28);
 const UNBLOCKABLE: u64 = bit(SIGKILL) | bit(SIGSTOP);
@@ -70,7 +84,7 @@ pub struct Action {
     pub mask: u64,
 }
 
-/// What the application has asked for.
+/// What the application has asked for. See [`with_actions`].
 static ACTIONS: Mutex<[Action; SIGNAL_COUNT]> =
     Mutex::new([Action { handler: 0, flags: 0, restorer: 0, mask: 0 }; SIGNAL_COUNT]);
 
@@ -139,28 +153,54 @@ const RED_ZONE: u64 = 128;
 
 /// Takes over the signals that faults raise and those that the application handles already. Ignored ones stay so.
 pub fn set_up() {
-    let mut actions = ACTIONS.lock();
-    for signal in 1..SIGNAL_COUNT {
-        // SAFETY: the kernel writes one action.
-        unsafe { sys::call(sys::number::RT_SIGACTION, [signal as u64, 0, &raw mut actions[signal] as u64, 8, 0, 0]) };
-        if SYNCHRONOUS & bit(signal) != 0 || actions[signal].handler > SIG_IGN {
-            install(signal, &actions[signal]);
+    with_actions(|actions| {
+        for (signal, action) in actions.iter_mut().enumerate().skip(1) {
+            // SAFETY: the kernel writes one action.
+            unsafe {
+                sys::call(sys::number::RT_SIGACTION, [signal as u64, 0, core::ptr::from_mut(action) as u64, 8, 0, 0])
+            };
+            if SYNCHRONOUS & bit(signal) != 0 || action.handler > SIG_IGN {
+                install(signal, action);
+            }
         }
-    }
+    });
+}
+
+/// Does something with the table of actions. Handlers use it, too, so all signals are really blocked while it is locked: no
+/// handler finds its own thread holding the lock.
+fn with_actions<R>(operate: impl FnOnce(&mut [Action; SIGNAL_COUNT]) -> R) -> R {
+    let before = set_kernel_mask(!0);
+    let result = operate(&mut ACTIONS.lock());
+    set_kernel_mask(before);
+    result
+}
+
+fn action_of(signal: usize) -> Action {
+    with_actions(|actions| actions[signal])
+}
+
+/// Gives the kernel a mask for the calling thread; returns the one that it had.
+fn set_kernel_mask(mask: u64) -> u64 {
+    let mut before = 0u64;
+    // SAFETY: the kernel reads one mask and writes the other.
+    unsafe { sys::call(sys::number::RT_SIGPROCMASK, [2, &raw const mask as u64, &raw mut before as u64, 8, 0, 0]) };
+    before
+}
+
+/// Makes the kernel block more.
+fn add_to_kernel_mask(mask: u64) {
+    // SAFETY: the kernel reads the mask.
+    unsafe { sys::call(sys::number::RT_SIGPROCMASK, [0, &raw const mask as u64, 0, 8, 0, 0]) };
 }
 
 /// Makes the kernel call us for a signal.
 fn install(signal: usize, action: &Action) -> i64 {
     let ours = Action {
         handler: trackway_signal as *const () as u64,
-        // Not deferred: while we handle a fault, we may read memory that is not there.
-        flags: SA_SIGINFO
-            | SA_ONSTACK
-            | SA_NODEFER
-            | SA_RESTORER
-            | action.flags & (SA_RESTART | SA_NOCLDSTOP | SA_NOCLDWAIT),
+        flags: SA_SIGINFO | SA_ONSTACK | SA_RESTORER | action.flags & (SA_RESTART | SA_NOCLDSTOP | SA_NOCLDWAIT),
         restorer: trackway_restorer as *const () as u64,
-        mask: !SYNCHRONOUS,
+        // All of them: see `enter`.
+        mask: !0,
     };
     set_kernel_action(signal, &ours)
 }
@@ -173,7 +213,7 @@ fn set_kernel_action(signal: usize, action: &Action) -> i64 {
 /// What the application has asked for, for a child process, in which nobody may be left to release a lock.
 /// `clear`: all that it would handle is to have its default action.
 pub fn actions(clear: bool) -> Box<[Action; SIGNAL_COUNT]> {
-    let mut actions = Box::new(*ACTIONS.lock());
+    let mut actions = Box::new(with_actions(|actions| *actions));
     for action in actions.iter_mut().filter(|action| clear && action.handler > SIG_IGN) {
         *action = Action::default();
     }
@@ -183,17 +223,18 @@ pub fn actions(clear: bool) -> Box<[Action; SIGNAL_COUNT]> {
 /// Before an exec, signals that the application ignores have to be ignored by the kernel as well, because that is what the new
 /// image inherits; when the exec has failed, they come to us again.
 pub fn ignore_really(on: bool) {
-    let actions = ACTIONS.lock();
-    for (signal, action) in actions.iter().enumerate().skip(1) {
-        if SYNCHRONOUS & bit(signal) == 0 || action.handler != SIG_IGN {
-            continue;
+    with_actions(|actions| {
+        for (signal, action) in actions.iter().enumerate().skip(1) {
+            if SYNCHRONOUS & bit(signal) == 0 || action.handler != SIG_IGN {
+                continue;
+            }
+            if on {
+                set_kernel_action(signal, action);
+            } else {
+                install(signal, action);
+            }
         }
-        if on {
-            set_kernel_action(signal, action);
-        } else {
-            install(signal, action);
-        }
-    }
+    });
 }
 
 /// Gives the kernel the application's own handlers, in a child process that runs natively.
@@ -205,11 +246,11 @@ pub fn restore_actions(actions: &[Action; SIGNAL_COUNT]) {
 
 /// Gives the kernel the application's own handlers, when all threads leave together.
 pub fn restore_all() {
-    restore_actions(&ACTIONS.lock());
+    with_actions(|actions| restore_actions(actions));
 }
 
 /// The application's rt_sigaction.
-pub fn sigaction(signal: u64, new: u64, old: u64, set_size: u64) -> i64 {
+pub fn sigaction(tcb: &Tcb, signal: u64, new: u64, old: u64, set_size: u64) -> i64 {
     let index = signal as usize;
     if set_size != 8 || index == 0 || index >= SIGNAL_COUNT || (new != 0 && UNBLOCKABLE & bit(index) != 0) {
         return sys::EINVAL;
@@ -221,9 +262,9 @@ pub fn sigaction(signal: u64, new: u64, old: u64, set_size: u64) -> i64 {
             None => return sys::EFAULT,
         },
     };
-    let mut actions = ACTIONS.lock();
-    let before = actions[index];
-    if let Some(mut action) = action {
+    let changed = with_actions(|actions| {
+        let before = actions[index];
+        let Some(mut action) = action else { return Ok(before) };
         action.mask &= !UNBLOCKABLE;
         // The kernel forgets what it does not know.
         action.flags &= KNOWN_FLAGS;
@@ -233,11 +274,20 @@ pub fn sigaction(signal: u64, new: u64, old: u64, set_size: u64) -> i64 {
             _ => install(index, &action),
         };
         if result < 0 {
-            return result;
+            return Err(result);
         }
         actions[index] = action;
+        Ok(before)
+    });
+    let before = match changed {
+        Ok(before) => before,
+        Err(error) => return error,
+    };
+    if action.is_some_and(|action| action.handler == SIG_IGN) {
+        // What is pending is forgotten, as the kernel does.
+        tcb.signals().kept.fetch_and(!bit(index), Ordering::SeqCst);
+        let _ = PROCESS.take(index);
     }
-    drop(actions);
     if old != 0 && !memory::write(old, &before) { sys::EFAULT } else { 0 }
 }
 
@@ -246,7 +296,7 @@ pub fn sigprocmask(tcb: &mut Tcb, how: u64, new: u64, old: u64, set_size: u64) -
     if set_size != 8 {
         return sys::EINVAL;
     }
-    let before = tcb.mask;
+    let before = tcb.signals().mask.get();
     if new != 0 {
         let Some(set) = memory::read::<u64>(new) else { return sys::EFAULT };
         let mask = match how {
@@ -255,24 +305,138 @@ pub fn sigprocmask(tcb: &mut Tcb, how: u64, new: u64, old: u64, set_size: u64) -
             2 => set,
             _ => return sys::EINVAL,
         };
+        before_blocking(tcb, mask);
         set_mask(tcb, mask);
     }
     if old != 0 && !memory::write(old, &before) { sys::EFAULT } else { 0 }
 }
 
-/// Changes the application's mask; the kernel's follows on the way into the cache.
-pub fn set_mask(tcb: &mut Tcb, mask: u64) {
-    tcb.mask = mask & !UNBLOCKABLE;
-    tcb.real_mask = tcb.mask & !SYNCHRONOUS;
-    tcb.deferred.store(1, Ordering::Relaxed);
+/// The application is about to block more. A signal that was taken from the kernel before that is delivered first: then the system
+/// call is made again, and this does not return. What comes later stays in the kernel, pending.
+fn before_blocking(tcb: &Tcb, mask: u64) {
+    let signals = tcb.signals();
+    let more = mask & !signals.mask.get() & !SYNCHRONOUS & !UNBLOCKABLE;
+    if more != 0 {
+        add_to_kernel_mask(more);
+    }
+    while signals.first.load(Ordering::SeqCst) != 0 {
+        syscall::let_in();
+    }
 }
 
-/// Blocks everything that can be blocked; returns to the application's mask on the way into the cache.
-pub fn block_all(tcb: &mut Tcb) {
-    let mask = !SYNCHRONOUS;
-    tcb.deferred.store(1, Ordering::Relaxed);
-    // SAFETY: the kernel reads the mask.
-    unsafe { sys::call(sys::number::RT_SIGPROCMASK, [2, &raw const mask as u64, 0, 8, 0, 0]) };
+/// Changes the application's mask; the kernel's follows on the way into the cache.
+pub fn set_mask(tcb: &Tcb, mask: u64) {
+    let signals = tcb.signals();
+    let mask = mask & !UNBLOCKABLE;
+    signals.mask.set(mask);
+    signals.real_mask.set(mask & !SYNCHRONOUS);
+    signals.deferred.store(1, Ordering::SeqCst);
+    pending::publish(tcb.slot_index, mask);
+    if (signals.kept.load(Ordering::SeqCst) | PROCESS.bits()) & !mask != 0 {
+        signals.waiting.store(1, Ordering::SeqCst);
+    }
+}
+
+/// Blocks everything that can be blocked while the engine works; the application's mask returns on the way into the cache.
+pub fn block_all(tcb: &Tcb) {
+    tcb.signals().deferred.store(1, Ordering::SeqCst);
+    set_kernel_mask(!SYNCHRONOUS);
+}
+
+/// Really blocks everything: no fault may happen until [`block_all`] or the way into the cache. False if a signal is kept that may have
+/// to be delivered first.
+#[must_use]
+pub fn block_everything(tcb: &Tcb) -> bool {
+    tcb.signals().deferred.store(1, Ordering::SeqCst);
+    set_kernel_mask(!0);
+    tcb.signals().waiting.load(Ordering::SeqCst) == 0
+}
+
+/// A new thread must not be sent a signal before it has a state and a stack for signals of its own. A filter of the
+/// application may raise SIGSYS instead of making one.
+pub fn block_for_clone(tcb: &Tcb) {
+    tcb.signals().deferred.store(1, Ordering::SeqCst);
+    set_kernel_mask(if seccomp::is_filtered(tcb) { !bit(SIGSYS) } else { !0 });
+}
+
+/// Whether signals that the kernel could have pending are kept here: those of the thread, or also those of the process.
+pub fn has_pending(tcb: &Tcb, of_process: bool) -> bool {
+    let signals = tcb.signals();
+    let bits = signals.kept.load(Ordering::SeqCst) | if of_process { PROCESS.bits() } else { 0 };
+    bits & signals.mask.get() != 0
+}
+
+/// Gives the kernel the application's exact mask, and what is pending here. No fault may happen until [`take_back`].
+pub fn hand_over(tcb: &Tcb, of_process: bool) {
+    let signals = tcb.signals();
+    let mask = signals.mask.get();
+    signals.real_mask.set(mask);
+    signals.deferred.store(1, Ordering::SeqCst);
+    add_to_kernel_mask(mask & SYNCHRONOUS);
+    for (index, &signal) in RAISED.iter().enumerate().filter(|(_, signal)| mask & bit(**signal) != 0) {
+        if signals.kept.load(Ordering::SeqCst) & bit(signal) != 0 {
+            let info = signals.kept_info[index].get();
+            signals.kept.fetch_and(!bit(signal), Ordering::SeqCst);
+            send_again(signal, &info);
+        }
+        if let Some(info) = of_process.then(|| PROCESS.take(signal)).flatten() {
+            send_again(signal, &info);
+        }
+    }
+}
+
+/// There may be faults again: what is still pending in the kernel comes back to us.
+pub fn take_back(tcb: &Tcb) {
+    set_mask(tcb, tcb.signals().mask.get());
+    block_all(tcb);
+}
+
+/// All threads leave together: what is pending here for the process is given to the kernel.
+pub fn give_process_back() {
+    for signal in RAISED {
+        let Some(info) = PROCESS.take(signal) else { continue };
+        // SAFETY: no arguments; then the kernel reads the information.
+        unsafe {
+            let process = sys::call(sys::number::GETPID, [0; 6]) as u64;
+            let arguments = [process, signal as u64, info.as_ptr() as u64, 0, 0, 0];
+            if sys::call(sys::number::RT_SIGQUEUEINFO, arguments) < 0 {
+                // Only the first thread may say who has called kill.
+                sys::call(sys::number::KILL, [process, signal as u64, 0, 0, 0, 0]);
+            }
+        }
+    }
+}
+
+/// Whether the application may have a descriptor from which it reads signals that faults raise.
+static HAS_DESCRIPTOR: AtomicBool = AtomicBool::new(false);
+
+/// The application makes a signalfd.
+pub fn note_descriptor() {
+    HAS_DESCRIPTOR.store(true, Ordering::Relaxed);
+}
+
+pub fn has_descriptor() -> bool {
+    HAS_DESCRIPTOR.load(Ordering::Relaxed)
+}
+
+/// The thread takes no signals any more: what was meant for it because it was sent to the process goes to another.
+pub fn retire(tcb: &Tcb) {
+    pending::publish(tcb.slot_index, !0);
+    for signal in RAISED.into_iter().filter(|&signal| PROCESS.bits() & bit(signal) != 0) {
+        pending::tell_another(tcb.control(), signal);
+    }
+}
+
+/// A filter of the application has raised SIGSYS instead of letting the system call happen, and it is kept for the way into the
+/// cache, where the call is complete. A signal that was taken before has its handler run before the call, which then is made
+/// again.
+pub fn trapped(tcb: &Tcb) {
+    let signals = tcb.signals();
+    block_all(tcb);
+    if signals.first.load(Ordering::SeqCst) != 0 {
+        signals.kept.fetch_and(!bit(SIGSYS), Ordering::SeqCst);
+        syscall::let_in();
+    }
 }
 
 /// The application's sigaltstack.
@@ -308,9 +472,33 @@ pub fn is_on(stack: &AlternateStack, rsp: u64) -> bool {
         && stack.length != 0
 }
 
+/// What the frame says that the handler leaves, if there is nothing else to do. If signals have been kept meanwhile, the interrupted
+/// code is made to come to a point where they are delivered. A handler that is interrupted here starts here again.
 #[unsafe(naked)]
 unsafe extern "C" fn trackway_restorer() {
-    naked_asm!("mov eax, 15", "syscall", "ud2")
+    naked_asm!(
+        "cmp dword ptr gs:[{waiting}], 0",
+        "je 2f",
+        "mov rdi, rsp", // the context
+        "call {attract}",
+        "2:",
+        "mov eax, 15",
+        ".globl trackway_restorer_instruction",
+        "trackway_restorer_instruction:",
+        "syscall",
+        "ud2",
+        waiting = const SIGNALS + core::mem::offset_of!(Signals, waiting),
+        attract = sym attract,
+    )
+}
+
+unsafe extern "C" {
+    fn trackway_restorer_instruction();
+}
+
+/// Whether a handler of ours is on its way out.
+fn is_returning(pc: u64) -> bool {
+    (trackway_restorer as *const () as u64..=trackway_restorer_instruction as *const () as u64).contains(&pc)
 }
 
 /// Called by the kernel on the thread's signal stack, with the interrupted code's flags.
@@ -325,112 +513,573 @@ unsafe extern "C" fn trackway_signal(signal: i32, info: *mut Info, context: *mut
 }
 
 unsafe extern "C" fn enter(signal: i32, info: *mut Info, context: *mut Context) {
-    // SAFETY: the kernel made both.
+    // SAFETY: the kernel made both, and nobody else uses them until we return.
     let (info, context) = unsafe { (&*info, &mut *context) };
     let Some(state) = gs::state_of(&context.stack, core::ptr::from_ref(context) as u64) else {
+        // SAFETY: the kernel's frame of this handler.
+        unsafe { return_plainly(context) };
         return on_stateless_signal(signal as usize, info, context);
     };
-    // SAFETY: the thread's state, and the interrupted code does not use it until we return, or is code of ours that expects it to
-    // change (see the module's comment).
-    unsafe {
-        let tcb = &mut *state;
-        let before = gs::enter_handler(tcb);
-        on_signal(tcb, signal as usize, info, context);
-        gs::leave_handler(tcb, before);
+    // SAFETY: the thread's state. Only `Signals` is referred to, which is always shared.
+    let signals = unsafe { &*state.cast::<u8>().add(SIGNALS).cast::<Signals>() };
+    // SAFETY: as above; the base of gs is used by handlers only while the thread is native.
+    let before = unsafe { gs::enter_handler(state, signals.native.get()) };
+    // The kernel calls us with everything blocked, and that is how it stays where a signal is only kept: so handlers do not pile
+    // up on the stack, however many signals there are. Anywhere else, there may be faults from here on.
+    let is_kept_only = cause(signal as usize, info) != Cause::Fault && is_amid_engine(context.registers[CONTEXT_RIP]);
+    if !is_kept_only {
+        set_kernel_mask(!SYNCHRONOUS);
+    }
+    on_signal(signals, signal as usize, info, context);
+    if signals.native.get() || before != state as u64 {
+        // The way back cannot look whether something is kept, as gs is not ours there.
+        set_kernel_mask(!0);
+        if signals.waiting.load(Ordering::SeqCst) != 0 {
+            attract(context);
+        }
+        // SAFETY: the kernel's frame of this handler.
+        unsafe { return_plainly(context) };
+    }
+    // SAFETY: as above.
+    unsafe { gs::leave_handler(state, signals.native.get(), before) };
+}
+
+/// Makes a handler of ours return without looking whether anything is kept.
+///
+/// # Safety
+/// The context is in the kernel's frame of this handler, behind the address that it returns to.
+unsafe fn return_plainly(context: &mut Context) {
+    // SAFETY: the caller's promise.
+    unsafe { *core::ptr::from_mut(context).cast::<u64>().sub(1) = trackway_plain_restorer as *const () as u64 };
+}
+
+#[unsafe(naked)]
+unsafe extern "C" fn trackway_plain_restorer() {
+    naked_asm!("mov eax, 15", "syscall", "ud2")
+}
+
+/// The calling thread's state.
+///
+/// # Safety
+/// No other reference to it may be used any more as long as this one is.
+unsafe fn state() -> &'static mut Tcb {
+    // SAFETY: gs points at it in the engine; the rest is the caller's promise.
+    unsafe { &mut *Tcb::current() }
+}
+
+/// Whether the thread is in the engine where signals cannot be delivered.
+fn is_amid_engine(pc: u64) -> bool {
+    is_engine(pc) && !dispatch::is_entering(pc) && matches!(syscall::window(pc), syscall::Window::Outside)
+}
+
+/// Makes the code that a handler returns to come to a point where signals that are kept can be delivered.
+extern "C" fn attract(context: &mut Context) {
+    // SAFETY: only code that has found the thread's state this way gets here.
+    let signals = unsafe { Signals::current() };
+    let pc = context.registers[CONTEXT_RIP];
+    if dispatch::is_entering(pc) && !signals.native.get() {
+        context.registers[CONTEXT_RIP] = dispatch::enter_start();
+    } else if matches!(syscall::window(pc), syscall::Window::Before) {
+        signals.deferred.store(1, Ordering::SeqCst);
+        context.registers[CONTEXT_RIP] = syscall::window_start(pc);
+    } else if signals.native.get() {
+        give_to_kernel(signals);
+    } else if is_engine(pc) {
+        // It comes there by itself.
+    } else {
+        step(signals, context);
     }
 }
 
-fn on_signal(tcb: &mut Tcb, signal: usize, info: &Info, context: &mut Context) {
+/// A thread that runs natively cannot come to such a point: the kernel delivers what is kept when our handler has returned.
+fn give_to_kernel(signals: &Signals) {
+    set_kernel_mask(!0);
+    signals.waiting.store(0, Ordering::SeqCst);
+    let first = signals.first.swap(0, Ordering::SeqCst);
+    if first != 0 {
+        send_again(first as usize, &signals.first_info.get());
+    }
+    let kept = signals.kept.swap(0, Ordering::SeqCst);
+    for (index, &signal) in RAISED.iter().enumerate().filter(|(_, signal)| kept & bit(**signal) != 0) {
+        send_again(signal, &signals.kept_info[index].get());
+    }
+}
+
+/// The thread cannot come to such a point at all.
+pub fn give_kept_to_kernel(tcb: &Tcb) {
+    tcb.signals().deferred.store(1, Ordering::SeqCst);
+    give_to_kernel(tcb.signals());
+}
+
+/// Why a signal has come.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Cause {
+    /// The instruction that was interrupted has raised it.
+    Fault,
+    /// Somebody has sent it: a process, a timer, the kernel. It says nothing about the code that was interrupted.
+    Sent,
+    /// Another thread of ours says that something is pending for the process.
+    Hint,
+}
+
+/// Where a signal has found the thread.
+enum Whereabouts {
+    /// On the way into the cache or to native code: the application's state is saved.
+    Entering,
+    /// Before a system call of the application: the state is saved.
+    BeforeCall,
+    /// After one, with this result.
+    AfterCall(i64),
+    /// Anywhere else in the engine. It goes on afterwards.
+    Engine,
+    /// In translated code, where the application's state is exact; or in code that cannot be read.
+    SafePoint(Option<Place>),
+    /// In translated code between two safe points.
+    Between,
+    /// In the application's own code.
+    Native,
+}
+
+fn whereabouts(signals: &Signals, context: &Context) -> Whereabouts {
     let pc = context.registers[CONTEXT_RIP];
-    if signal == SIGTRAP && is_leave_request(info) {
-        return on_leave_request(tcb, context, pc);
-    }
-    if signal == SIGSEGV || signal == SIGBUS {
-        if signal == SIGSEGV
-            && is_fault(info)
-            && context.more[CONTEXT_ERROR] & ERROR_WRITE != 0
-            && on_write(tcb, info, context)
-        {
-            return;
-        }
-        if pc == memory::copy_instruction() {
-            context.registers[CONTEXT_RIP] = memory::copy_recovery();
-            return;
-        }
-        if !tcb.native && !is_engine(pc) && ring::is_guard(tcb, info[2]) && is_fault(info) {
-            return on_ring_end(tcb, context);
-        }
-    }
-    if signal == SIGBUS && is_fault(info) && !tcb.native && on_misaligned_store(tcb, info, context) {
-        return;
-    }
-    if signal == SIGTRAP && core::mem::take(&mut tcb.misaligned) {
-        context.registers[CONTEXT_FLAGS] |= FLAG_ALIGNMENT;
-        if !tcb.stepping {
-            context.registers[CONTEXT_FLAGS] &= !FLAG_TRAP;
-            return;
-        }
-    }
-    if signal == SIGTRAP && tcb.stepping {
-        return on_step(tcb, context, pc);
-    }
-    if signal == SIGSYS && is_fault(info) && (pc == syscall::call_end() || pc == clone::call_end()) {
-        // The call has not happened; whoever wanted to make it puts things in order first.
-        tcb.held = Some((signal, *info));
-        context.registers[CONTEXT_RAX] = syscall::TRAPPED as u64;
-        return;
-    }
-    if !is_fault(info) && is_ignored(signal) {
-        return;
-    }
     if dispatch::is_entering(pc) {
-        return deliver(tcb, signal, info, context, true);
+        return Whereabouts::Entering;
     }
     match syscall::window(pc) {
-        syscall::Window::Before => {
-            exec::abandon(tcb);
-            interrupt_call(tcb, signal);
-            return deliver(tcb, signal, info, context, true);
-        }
-        // The call may have met a page that we have write-protected, and is to be made again.
-        syscall::Window::After if context.registers[CONTEXT_RAX] as i64 == sys::EFAULT => {
-            return put_off(tcb, signal, info, context);
-        }
-        syscall::Window::After => {
-            exec::abandon(tcb);
-            syscall::complete(tcb, context.registers[CONTEXT_RAX]);
-            return deliver(tcb, signal, info, context, true);
-        }
+        syscall::Window::Before => return Whereabouts::BeforeCall,
+        syscall::Window::After => return Whereabouts::AfterCall(context.registers[CONTEXT_RAX] as i64),
         syscall::Window::Outside => {}
     }
-    if tcb.native {
-        return on_native_signal(tcb, signal, info, context);
-    }
     if is_engine(pc) {
-        if SYNCHRONOUS & bit(signal) != 0 && is_fault(info) && tcb.accessing {
-            // What the engine does for the application, the application has done.
-            tcb.accessing = false;
-            tcb.registers.rflags |= FLAG_RESUME;
-            emulate::flush(tcb);
-            return deliver(tcb, signal, info, context, true);
-        }
-        if SYNCHRONOUS & bit(signal) != 0 && is_fault(info) {
-            panic!("signal {signal} at {pc:#x} in the engine, address {:#x}", info[2]);
-        }
-        put_off(tcb, signal, info, context);
+        return Whereabouts::Engine;
+    }
+    if signals.native.get() {
+        return Whereabouts::Native;
+    }
+    // Code that is not the engine's holds no lock of the engine's.
+    match ENGINE.lock().place(pc) {
+        Some(Place { state: State::Dirty, .. }) => Whereabouts::Between,
+        place => Whereabouts::SafePoint(place),
+    }
+}
+
+/// Why the signal has come, as far as can be told without knowing where it has found the thread.
+fn cause(signal: usize, info: &Info) -> Cause {
+    const BUS_MCEERR_AO: i32 = 5;
+    const TRAP_PERF: i32 = 6;
+    if pending::is_hint(signal, info) {
+        return Cause::Hint;
+    }
+    match (signal, code(info)) {
+        // Memory that has gone bad somewhere, and a counter: the kernel sends these, the instruction is not to blame.
+        (SIGBUS, BUS_MCEERR_AO) | (SIGTRAP, TRAP_PERF) => Cause::Sent,
+        (_, 1..) if SYNCHRONOUS & bit(signal) != 0 => Cause::Fault,
+        _ => Cause::Sent,
+    }
+}
+
+fn code(info: &Info) -> i32 {
+    info[1] as u32 as i32
+}
+
+fn on_signal(signals: &'static Signals, signal: usize, info: &Info, context: &mut Context) {
+    let pc = context.registers[CONTEXT_RIP];
+    if signal == SIGTRAP && is_leave_request(info) {
+        return on_leave_request(signals, context, pc);
+    }
+    let mut cause = cause(signal, info);
+    match cause {
+        Cause::Sent => pending::throw_letter_away(signals.slot_index, signal),
+        Cause::Fault => look_for_letter(signals, signal),
+        Cause::Hint => {}
+    }
+    if cause == Cause::Fault && on_own_fault(signals, signal, info, context) {
         return;
     }
-    let place = ENGINE.lock().place(pc);
-    match place {
-        Some(Place { state: State::Dirty, .. }) => {
-            put_off(tcb, signal, info, context);
-            step(tcb, context);
+    let whereabouts = whereabouts(signals, context);
+    if !can_fault(signals, &whereabouts, signal, pc) && cause == Cause::Fault {
+        // A process may send itself the information of a fault, as crash handlers do.
+        cause = Cause::Sent;
+    }
+    match (whereabouts, cause) {
+        (Whereabouts::Engine, Cause::Fault) if signals.accessing.get() => {
+            // What the engine does for the application, the application has done.
+            signals.accessing.set(false);
+            // SAFETY: the function that accessed the memory does not go on.
+            let tcb = unsafe { state() };
+            tcb.registers.rflags |= FLAG_RESUME;
+            emulate::flush(tcb);
+            arrive(tcb, Arrival { signal, info, cause, mask: signals.mask.get() }, context, true);
         }
-        place => {
-            settle(tcb, context, place);
-            deliver(tcb, signal, info, context, false);
+        (Whereabouts::Engine, Cause::Fault) => {
+            panic!("signal {signal} at {pc:#x} in the engine, address {:#x}", info[2]);
+        }
+        // The call may have met a page that we have write-protected, and is to be made again. Or it may have taken the very signal
+        // that the hint is about.
+        (Whereabouts::Engine | Whereabouts::AfterCall(sys::EFAULT), Cause::Sent | Cause::Hint)
+        | (Whereabouts::AfterCall(0..), Cause::Hint) => {
+            put_off(signals, signal, info, cause, context);
+            if is_returning(pc) {
+                context.registers[CONTEXT_RIP] = trackway_restorer as *const () as u64;
+            }
+        }
+        (Whereabouts::Between, _) => {
+            put_off(signals, signal, info, cause, context);
+            step(signals, context);
+        }
+        (Whereabouts::Native, Cause::Hint) => {}
+        (Whereabouts::Native, _) => on_native_signal(signal, info, cause, context),
+        (Whereabouts::SafePoint(place), _) => {
+            let arrival = Arrival { signal, info, cause, mask: signals.mask.get() };
+            if let Some((signal, info, cause)) = select(signals, arrival) {
+                // SAFETY: translated code has no reference to the state.
+                let tcb = unsafe { state() };
+                settle(tcb, context, place);
+                deliver(tcb, signal, &info, cause, context, false);
+            }
+        }
+        (Whereabouts::Entering, _) => {
+            let arrival = Arrival { signal, info, cause, mask: signals.mask.get() };
+            match select(signals, arrival) {
+                // SAFETY: the assembly has no reference to the state, and whoever has called it has returned.
+                Some((signal, info, cause)) => deliver(unsafe { state() }, signal, &info, cause, context, true),
+                None if signals.native.get() => {}
+                None => context.registers[CONTEXT_RIP] = dispatch::enter_start(),
+            }
+        }
+        (Whereabouts::BeforeCall, _) => {
+            let arrival = Arrival { signal, info, cause, mask: signals.mask.get() };
+            match select(signals, arrival) {
+                Some((signal, info, cause)) => deliver_before_call(signal, &info, cause, context),
+                None => call_again(signals, context),
+            }
+        }
+        (Whereabouts::AfterCall(result), _) => {
+            let interrupted = result == sys::EINTR;
+            let mask = if interrupted { signals.call_mask.get() } else { None };
+            let arrival = Arrival { signal, info, cause, mask: mask.unwrap_or(signals.mask.get()) };
+            match select(signals, arrival) {
+                // The kernel has not asked whether this one restarts the call.
+                Some((signal, info, cause))
+                    if interrupted && arrival.cause == Cause::Hint && action_of(signal).flags & SA_RESTART != 0 =>
+                {
+                    deliver_before_call(signal, &info, cause, context);
+                }
+                Some((signal, info, cause)) => {
+                    // SAFETY: the functions that made the call do not go on.
+                    let tcb = unsafe { state() };
+                    post_letter(signals, result == 0);
+                    exec::abandon(tcb);
+                    syscall::complete(tcb, result as u64);
+                    deliver(tcb, signal, &info, cause, context, true);
+                }
+                // A signal that is blocked interrupts nothing.
+                None if interrupted => call_again(signals, context),
+                None => {}
+            }
         }
     }
+}
+
+/// The kernel has dropped what other threads have sent while the fault was pending: the letter is there.
+fn look_for_letter(signals: &Signals, signal: usize) {
+    if pending::letters(signals.slot_index) & bit(signal) != 0
+        && let Some(info) = pending::take_letter(signals.slot_index, signal)
+    {
+        keep(signals, signal, &info, Cause::Sent);
+    }
+}
+
+/// Whether an instruction where the thread is can raise a signal.
+fn can_fault(signals: &Signals, whereabouts: &Whereabouts, signal: usize, pc: u64) -> bool {
+    match whereabouts {
+        // The jump to an address that is none; the instruction that is there to raise a signal.
+        Whereabouts::Entering => signals.native.get() || pc == dispatch::enter_jump(),
+        Whereabouts::BeforeCall => false,
+        // Raised by a filter instead of making the call.
+        Whereabouts::AfterCall(_) => signal == SIGSYS,
+        _ => true,
+    }
+}
+
+/// A fault that the engine causes and mends. False if it is none.
+fn on_own_fault(signals: &'static Signals, signal: usize, info: &Info, context: &mut Context) -> bool {
+    let pc = context.registers[CONTEXT_RIP];
+    let in_cache = !signals.native.get() && !is_engine(pc);
+    match signal {
+        SIGILL if pc == dispatch::enter_raise() || pc == syscall::unblock_raise() => on_raise(signals, context, pc),
+        SIGSEGV if context.more[CONTEXT_ERROR] & ERROR_WRITE != 0 && on_write(signals, info, context) => {}
+        SIGSEGV | SIGBUS if pc == memory::copy_instruction() => {
+            context.registers[CONTEXT_RIP] = memory::copy_recovery();
+        }
+        SIGSEGV if in_cache => {
+            // SAFETY: translated code has no reference to the state.
+            let tcb = unsafe { state() };
+            if !ring::is_guard(tcb, info[2]) {
+                return false;
+            }
+            on_ring_end(tcb, context);
+        }
+        SIGBUS if in_cache => return on_misaligned_store(signals, info, context),
+        SIGTRAP if code(info) == TRAP_TRACE && (signals.misaligned.get() || signals.stepping.get()) => {
+            if signals.misaligned.take() {
+                context.registers[CONTEXT_FLAGS] |= FLAG_ALIGNMENT;
+            }
+            if signals.stepping.get() {
+                on_step(signals, context, pc);
+            } else {
+                context.registers[CONTEXT_FLAGS] &= !FLAG_TRAP;
+            }
+        }
+        SIGSYS if pc == syscall::call_end() || pc == clone::call_end() => {
+            // The call has not happened; whoever wanted to make it puts things in order first.
+            keep(signals, signal, info, Cause::Fault);
+            context.registers[CONTEXT_RAX] = syscall::TRAPPED as u64;
+        }
+        _ => return false,
+    }
+    true
+}
+
+const TRAP_TRACE: i32 = 2;
+
+/// On the way into the cache, or before a system call, where signals wait: delivers the next of them.
+fn on_raise(signals: &Signals, context: &mut Context, pc: u64) {
+    let is_entering = dispatch::is_entering(pc);
+    match next(signals, signals.mask.get()) {
+        Some((signal, info, cause)) if is_entering => {
+            // SAFETY: the assembly has no reference to the state, and whoever has called it has returned.
+            deliver(unsafe { state() }, signal, &info, cause, context, true);
+        }
+        Some((signal, info, cause)) => deliver_before_call(signal, &info, cause, context),
+        None if is_entering => context.registers[CONTEXT_RIP] = dispatch::enter_start(),
+        None => context.registers[CONTEXT_RIP] = syscall::window_start(pc),
+    }
+}
+
+/// A signal at a point where it can be delivered.
+#[derive(Clone, Copy)]
+struct Arrival<'a> {
+    signal: usize,
+    info: &'a Info,
+    cause: Cause,
+    /// What the application blocks.
+    mask: u64,
+}
+
+/// What is to be delivered, if anything, when a signal has found the thread at a point where that is possible. A deferred
+/// signal comes first; a fault happens again after it.
+fn select(signals: &Signals, arrival: Arrival) -> Option<(usize, Info, Cause)> {
+    let Arrival { signal, info, cause, mask } = arrival;
+    let is_first = signals.first.load(Ordering::SeqCst) == 0;
+    if is_first && (cause == Cause::Fault || cause == Cause::Sent && SYNCHRONOUS & bit(signal) == 0) {
+        return Some((signal, *info, cause));
+    }
+    match cause {
+        Cause::Sent => keep(signals, signal, info, cause),
+        Cause::Hint => signals.hinted.set(true),
+        Cause::Fault => {}
+    }
+    next(signals, mask)
+}
+
+fn arrive(tcb: &mut Tcb, arrival: Arrival, context: &mut Context, saved_xmm: bool) {
+    match select(tcb.signals(), arrival) {
+        Some((signal, info, cause)) => deliver(tcb, signal, &info, cause, context, saved_xmm),
+        None => go_on(tcb, context, saved_xmm),
+    }
+}
+
+/// The next of the signals that are kept and not blocked by `mask`.
+fn next(signals: &Signals, mask: u64) -> Option<(usize, Info, Cause)> {
+    // What is kept from now on is seen below, or makes the thread look again.
+    signals.waiting.store(0, Ordering::SeqCst);
+    if signals.hinted.get() {
+        RAISED.into_iter().for_each(|signal| look_for_letter(signals, signal));
+    }
+    let found = next_kept(signals, mask).or_else(|| next_of_process(mask));
+    if found.is_none() && signals.hinted.take() {
+        // This thread blocks it by now; perhaps another one does not.
+        for signal in RAISED.into_iter().filter(|&signal| PROCESS.bits() & bit(signal) != 0) {
+            pending::tell_another(signals.control(), signal);
+        }
+    }
+    if found.is_some() {
+        // There may be more.
+        signals.deferred.store(1, Ordering::SeqCst);
+        signals.waiting.store(1, Ordering::SeqCst);
+    }
+    found
+}
+
+fn next_kept(signals: &Signals, mask: u64) -> Option<(usize, Info, Cause)> {
+    let first = signals.first.load(Ordering::SeqCst) as usize;
+    if first != 0 {
+        let info = signals.first_info.get();
+        signals.first.store(0, Ordering::SeqCst);
+        return Some((first, info, Cause::Sent));
+    }
+    for (index, &signal) in RAISED.iter().enumerate() {
+        if signals.kept.load(Ordering::SeqCst) & bit(signal) == 0 {
+            continue;
+        }
+        let info = signals.kept_info[index].get();
+        let was_fault = signals.raised.load(Ordering::SeqCst) & bit(signal) != 0;
+        let blocked = mask & bit(signal) != 0;
+        if blocked && !was_fault && is_for_thread(&info) {
+            continue;
+        }
+        signals.raised.fetch_and(!bit(signal), Ordering::SeqCst);
+        signals.kept.fetch_and(!bit(signal), Ordering::SeqCst);
+        if was_fault {
+            return Some((signal, info, Cause::Fault));
+        }
+        if !blocked && action_of(signal).handler != SIG_IGN {
+            return Some((signal, info, Cause::Sent));
+        }
+        if blocked {
+            PROCESS.put(signal, &info);
+            pending::tell_another(signals.control(), signal);
+        }
+    }
+    None
+}
+
+fn next_of_process(mask: u64) -> Option<(usize, Info, Cause)> {
+    let open = PROCESS.bits() & !mask;
+    RAISED.into_iter().filter(|&signal| open & bit(signal) != 0).find_map(|signal| {
+        let info = PROCESS.take(signal)?;
+        (action_of(signal).handler != SIG_IGN).then_some((signal, info, Cause::Sent))
+    })
+}
+
+/// Whether a signal was sent to the thread rather than to the process. A queued one does not say; most are sent to the process.
+fn is_for_thread(info: &Info) -> bool {
+    code(info) == SI_TKILL || code(info) > 0
+}
+
+/// The application sends a signal that faults raise to another thread of its own. `send` makes the system call.
+pub fn send_to_thread(tcb: &mut Tcb, tid: u64, signal: u64, info: Option<Info>, send: fn(&mut Tcb) -> i64) -> i64 {
+    let control = tcb.control();
+    // To itself, nothing is dropped: a fault is handled before the thread can send.
+    let slot = match usize::try_from(signal).ok().and_then(index) {
+        Some(_) if tid != u64::from(sys::gettid()) => pending::slot_of(control, tid as u32),
+        _ => None,
+    };
+    let signal = signal as usize;
+    if let Some((slot, info)) = slot.zip(info)
+        && pending::write_letter(slot, signal, &info)
+    {
+        tcb.signals().letter.set(Some((slot, signal)));
+    }
+    let result = send(tcb);
+    post_letter(tcb.signals(), result == 0);
+    result
+}
+
+/// The system call that goes with a letter was made, or will be made again with another letter.
+fn post_letter(signals: &Signals, was_sent: bool) {
+    if let Some((slot, signal)) = signals.letter.take() {
+        pending::post_letter(signals.control(), slot, signal, was_sent);
+    }
+}
+
+/// The application sends a signal that faults raise to its own process. The kernel would have some thread handle it at some time,
+/// as none blocks it really; here it is pending at once. `send` makes the system call.
+pub fn send_to_process(tcb: &mut Tcb, process: u64, signal: u64, info: Option<Info>, send: fn(&mut Tcb) -> i64) -> i64 {
+    let number = usize::try_from(signal).ok().filter(|&signal| index(signal).is_some());
+    let Some((signal, mut info)) = number.zip(info) else { return send(tcb) };
+    // SAFETY: no arguments.
+    let own = unsafe { sys::call(sys::number::GETPID, [0; 6]) } as u32;
+    // Only the first thread may say what it likes.
+    let permitted = code(&info) == SI_USER || code(&info) < 0 && code(&info) != SI_TKILL;
+    if process as u32 != own || !permitted || seccomp::is_filtered(tcb) {
+        return send(tcb);
+    }
+    info[0] = info[0] & !0xffff_ffff | signal as u64;
+    PROCESS.put(signal, &info);
+    let signals = tcb.signals();
+    if signals.mask.get() & bit(signal) == 0 {
+        signals.deferred.store(1, Ordering::SeqCst);
+        signals.waiting.store(1, Ordering::SeqCst);
+    } else {
+        pending::tell_another(tcb.control(), signal);
+    }
+    0
+}
+
+const SI_USER: i32 = 0;
+const SI_TKILL: i32 = -6;
+
+/// What the kernel says of a signal that is sent by tkill or tgkill, if faults raise it, too.
+pub fn tkill_info(signal: u64) -> Option<Info> {
+    sender_info(signal, SI_TKILL)
+}
+
+/// What the kernel says of a signal that is sent by kill, if faults raise it, too.
+pub fn kill_info(signal: u64) -> Option<Info> {
+    sender_info(signal, SI_USER)
+}
+
+fn sender_info(signal: u64, code: i32) -> Option<Info> {
+    index(usize::try_from(signal).ok()?)?;
+    let mut info: Info = [0; 16];
+    // SAFETY: no arguments.
+    let [process, user] =
+        [sys::number::GETPID, sys::number::GETUID].map(|call| unsafe { sys::call(call, [0; 6]) } as u32);
+    (info[0], info[1]) = (signal, u64::from(code as u32));
+    info[2] = u64::from(process) | u64::from(user) << 32;
+    Some(info)
+}
+
+/// After the application's rt_sigpending: adds what is kept here to the set. False if it cannot be written.
+pub fn add_pending(tcb: &Tcb, set: u64) -> bool {
+    let signals = tcb.signals();
+    let ours = (signals.kept.load(Ordering::SeqCst) | PROCESS.bits()) & signals.mask.get();
+    ours == 0 || memory::read::<u64>(set).is_some_and(|kernel| memory::write(set, &(kernel | ours)))
+}
+
+/// Before the application's rt_sigtimedwait: takes what is kept here, if it is asked for.
+pub fn take_pending(tcb: &Tcb, set: u64, place: u64) -> Option<i64> {
+    let signals = tcb.signals();
+    let set = memory::read::<u64>(set)? & signals.mask.get();
+    for (index, &signal) in RAISED.iter().enumerate().filter(|(_, signal)| set & bit(**signal) != 0) {
+        let is_kept = signals.kept.load(Ordering::SeqCst) & bit(signal) != 0;
+        let info = if is_kept {
+            let info = signals.kept_info[index].get();
+            signals.kept.fetch_and(!bit(signal), Ordering::SeqCst);
+            info
+        } else if let Some(info) = PROCESS.take(signal) {
+            info
+        } else {
+            continue;
+        };
+        return Some(if place != 0 && !memory::write(place, &info) { sys::EFAULT } else { signal as i64 });
+    }
+    None
+}
+
+/// A system call of the application's has taken a signal.
+pub fn taken_by_call(tcb: &Tcb, signal: i64) {
+    if let Some(signal) = usize::try_from(signal).ok().filter(|&signal| index(signal).is_some()) {
+        pending::throw_letter_away(tcb.slot_index, signal);
+    }
+}
+
+/// Delivers a signal before a system call, which is made again afterwards.
+fn deliver_before_call(signal: usize, info: &Info, cause: Cause, context: &mut Context) {
+    // SAFETY: the functions that were about to make the call do not go on.
+    let tcb = unsafe { state() };
+    post_letter(tcb.signals(), false);
+    exec::abandon(tcb);
+    interrupt_call(tcb, signal);
+    deliver(tcb, signal, info, cause, context, true);
+}
+
+/// Makes the thread look at what is pending before it makes its system call (again).
+fn call_again(signals: &Signals, context: &mut Context) {
+    signals.deferred.store(1, Ordering::SeqCst);
+    context.registers[CONTEXT_RIP] = syscall::window_start(context.registers[CONTEXT_RIP]);
 }
 
 /// Whether the recorder wants the thread to come out of translated code.
@@ -440,19 +1089,22 @@ fn is_leave_request(info: &Info) -> bool {
 }
 
 /// Brings a thread that may go round in translated code for ever to the dispatcher. Anywhere else it gets there by itself.
-fn on_leave_request(tcb: &mut Tcb, context: &mut Context, pc: u64) {
-    if tcb.native || is_engine(pc) || tcb.interrupted != 0 {
+fn on_leave_request(signals: &'static Signals, context: &mut Context, pc: u64) {
+    if signals.native.get() || is_engine(pc) {
+        return;
+    }
+    // SAFETY: translated code has no reference to the state.
+    let tcb = unsafe { state() };
+    if tcb.interrupted != 0 {
         return;
     }
     let place = ENGINE.lock().place(pc);
     match place {
         None => {}
-        Some(_) if tcb.stepping => tcb.stale = true,
+        Some(_) if signals.stepping.get() => signals.stale.set(true),
         Some(Place { state: State::Dirty, .. }) => {
-            tcb.stale = true;
-            tcb.deferred.store(1, Ordering::Relaxed);
-            context.mask |= !SYNCHRONOUS;
-            step(tcb, context);
+            signals.stale.set(true);
+            step_undisturbed(signals, context);
         }
         Some(place) => {
             settle(tcb, context, Some(place));
@@ -467,7 +1119,7 @@ fn on_leave_request(tcb: &mut Tcb, context: &mut Context, pc: u64) {
 fn interrupt_call(tcb: &mut Tcb, signal: usize) {
     const ERESTARTSYS: u32 = 512;
     const ERESTARTNOINTR: u32 = 513;
-    let action = ACTIONS.lock()[signal];
+    let action = action_of(signal);
     if tcb.interrupted == 0 || action.handler <= SIG_IGN {
         return;
     }
@@ -480,10 +1132,12 @@ fn interrupt_call(tcb: &mut Tcb, signal: usize) {
 
 /// A thread that has left gets a signal while the kernel still uses our stack for its signals: the application's handler is run natively,
 /// with a frame on the application's stack.
-fn on_native_signal(tcb: &mut Tcb, signal: usize, info: &Info, context: &mut Context) {
+fn on_native_signal(signal: usize, info: &Info, cause: Cause, context: &mut Context) {
+    // SAFETY: native code has no reference to the state; a handler of ours that is interrupted is not native code.
+    let tcb = unsafe { state() };
     tcb.registers = context.get();
-    tcb.mask = context.mask;
-    deliver(tcb, signal, info, context, false);
+    tcb.signals().mask.set(context.mask);
+    deliver(tcb, signal, info, cause, context, false);
 }
 
 /// A thread that runs natively, and for which the kernel uses the application's stacks by itself: one that has left and returned from
@@ -491,7 +1145,7 @@ fn on_native_signal(tcb: &mut Tcb, signal: usize, info: &Info, context: &mut Con
 fn on_stateless_signal(signal: usize, info: &Info, context: &mut Context) {
     let action = take_action(signal);
     match action.handler {
-        SIG_IGN if !is_fault(info) => return,
+        SIG_IGN if cause(signal, info) != Cause::Fault => return,
         SIG_DFL if IGNORED_BY_DEFAULT & bit(signal) != 0 => return,
         SIG_DFL | SIG_IGN => {
             set_kernel_action(signal, &Action::default());
@@ -509,12 +1163,6 @@ fn on_stateless_signal(signal: usize, info: &Info, context: &mut Context) {
         let handler: extern "C" fn(i32, *const Info, *mut Context) = core::mem::transmute(action.handler as *const ());
         handler(signal as i32, info, context);
     }
-}
-
-/// Whether the kernel raised the signal for a fault, as opposed to another process sending it.
-fn is_fault(info: &Info) -> bool {
-    let code = (info[1] & 0xffff_ffff) as u32 as i32;
-    code > 0
 }
 
 static IMAGE_START: AtomicU64 = AtomicU64::new(0);
@@ -537,29 +1185,27 @@ fn is_engine(pc: u64) -> bool {
 
 /// A write has faulted: if it was to code that we watch, it is made again. A thread that has changed the very code it
 /// executes goes on in a new translation.
-fn on_write(tcb: &mut Tcb, info: &Info, context: &mut Context) -> bool {
+fn on_write(signals: &Signals, info: &Info, context: &mut Context) -> bool {
     let mut engine = ENGINE.lock();
     if !engine.written(info[2]) {
         // Another thread may have released the page just now: once more will show.
         let write = (context.registers[CONTEXT_RIP], info[2]);
-        let again = engine.pages.any_guarded && tcb.faulted_write != write;
-        tcb.faulted_write = if again { write } else { (0, 0) };
+        let again = engine.pages.any_guarded && signals.faulted_write.get() != write;
+        signals.faulted_write.set(if again { write } else { (0, 0) });
         return again;
     }
     let place = engine.place(context.registers[CONTEXT_RIP]);
     drop(engine);
     if place.is_some_and(|place| place.state != State::Dirty && !ENGINE.lock().is_current(&place)) {
         // The write first: the new translation would protect the page again.
-        tcb.stale = true;
-        tcb.deferred.store(1, Ordering::Relaxed);
-        context.mask |= !SYNCHRONOUS;
-        step(tcb, context);
+        signals.stale.set(true);
+        step_undisturbed(signals, context);
     }
     true
 }
 
 /// The application has asked for alignment checks, and one of our own stores at the cursor is not aligned: makes it without.
-fn on_misaligned_store(tcb: &mut Tcb, info: &Info, context: &mut Context) -> bool {
+fn on_misaligned_store(signals: &Signals, info: &Info, context: &mut Context) -> bool {
     const BUS_ADRALN: u64 = 1;
     let flags = context.registers[CONTEXT_FLAGS];
     if info[1] & 0xffff_ffff != BUS_ADRALN || flags & FLAG_ALIGNMENT == 0 {
@@ -575,7 +1221,7 @@ fn on_misaligned_store(tcb: &mut Tcb, info: &Info, context: &mut Context) -> boo
     // Where r15 is the cursor, only we use it.
     let is_ours = isa::decoder(pc, &code[..length]).decode().memory_base() == iced_x86::Register::R15;
     if is_ours {
-        tcb.misaligned = true;
+        signals.misaligned.set(true);
         context.registers[CONTEXT_FLAGS] = flags & !FLAG_ALIGNMENT | FLAG_TRAP;
     }
     is_ours
@@ -583,30 +1229,53 @@ fn on_misaligned_store(tcb: &mut Tcb, info: &Info, context: &mut Context) -> boo
 
 /// The cursor has met the guard page: opens the next segment and lets the instruction write there.
 fn on_ring_end(tcb: &mut Tcb, context: &mut Context) {
+    let signals = tcb.signals();
     tcb.cursor = context.registers[CONTEXT_R15];
     profile::study(tcb);
     ring::advance_with_data(tcb);
     if tcb.stand.skipping {
         skip::go_on(tcb);
-        tcb.stale |= skip::is_near_end(tcb);
+        signals.stale.set(signals.stale.get() || skip::is_near_end(tcb));
     }
     context.registers[CONTEXT_R15] = tcb.cursor;
-    if (tcb.leaving || tcb.stale) && !tcb.stepping {
-        tcb.deferred.store(1, Ordering::Relaxed);
-        context.mask |= !SYNCHRONOUS;
-        step(tcb, context);
+    if (tcb.leaving || signals.stale.get()) && !signals.stepping.get() {
+        step_undisturbed(signals, context);
     }
 }
 
-/// Keeps the signal for the next clean point: the kernel holds it, blocked; or we do, if it must not be blocked.
-fn put_off(tcb: &mut Tcb, signal: usize, info: &Info, context: &mut Context) {
-    if SYNCHRONOUS & bit(signal) != 0 {
-        tcb.held = Some((signal, *info));
+/// Keeps a signal that cannot be delivered here, and blocks all others that can be blocked, so that none of them overtakes it.
+/// Whatever it has interrupted, this is safe: nothing but [`Signals`] is touched.
+fn put_off(signals: &Signals, signal: usize, info: &Info, cause: Cause, context: &mut Context) {
+    if cause == Cause::Hint {
+        signals.hinted.set(true);
     } else {
-        send_again(signal, info);
+        keep(signals, signal, info, cause);
     }
-    tcb.deferred.store(1, Ordering::Relaxed);
+    signals.deferred.store(1, Ordering::SeqCst);
+    signals.waiting.store(1, Ordering::SeqCst);
     context.mask |= !SYNCHRONOUS;
+}
+
+/// Keeps a signal. Of the ones that faults raise, one of a number is kept, as of all standard signals; of the others the kernel
+/// delivers none before the one that is kept here is delivered.
+fn keep(signals: &Signals, signal: usize, info: &Info, cause: Cause) {
+    signals.deferred.store(1, Ordering::SeqCst);
+    signals.waiting.store(1, Ordering::SeqCst);
+    let Some(index) = index(signal) else {
+        if signals.first.load(Ordering::SeqCst) != 0 {
+            return send_again(signal, info);
+        }
+        signals.first_info.set(*info);
+        return signals.first.store(signal as u32, Ordering::SeqCst);
+    };
+    if cause == Cause::Fault {
+        signals.raised.fetch_or(bit(signal), Ordering::SeqCst);
+    } else if signals.kept.load(Ordering::SeqCst) & bit(signal) != 0 {
+        return;
+    }
+    // Whoever takes it reads the information before the bit is cleared, and a handler that comes in between finds the bit set.
+    signals.kept_info[index].set(*info);
+    signals.kept.fetch_or(bit(signal), Ordering::SeqCst);
 }
 
 fn send_again(signal: usize, info: &Info) {
@@ -619,53 +1288,49 @@ fn send_again(signal: usize, info: &Info) {
     }
 }
 
-fn step(tcb: &mut Tcb, context: &mut Context) {
-    tcb.stepping = true;
+fn step(signals: &Signals, context: &mut Context) {
+    signals.stepping.set(true);
     context.registers[CONTEXT_FLAGS] |= FLAG_TRAP;
 }
 
-/// Makes the way into the cache trap, so that a held signal is delivered there.
-pub fn trap_on_entry(tcb: &mut Tcb) {
-    tcb.stepping = true;
-    tcb.registers.rflags |= FLAG_TRAP;
+/// Steps with everything blocked that can be.
+fn step_undisturbed(signals: &Signals, context: &mut Context) {
+    signals.deferred.store(1, Ordering::SeqCst);
+    context.mask |= !SYNCHRONOUS;
+    step(signals, context);
 }
 
 /// One instruction further on the way to a clean point.
-fn on_step(tcb: &mut Tcb, context: &mut Context, pc: u64) {
-    if dispatch::is_entering(pc)
-        && let Some((signal, info)) = tcb.held.take()
-    {
-        tcb.stepping = false;
-        tcb.registers.rflags &= !FLAG_TRAP;
-        return deliver(tcb, signal, &info, context, true);
-    }
+fn on_step(signals: &'static Signals, context: &mut Context, pc: u64) {
     let in_cache = !is_engine(pc);
     let place = if in_cache { ENGINE.lock().place(pc) } else { None };
     if let Some(Place { state: State::Dirty, .. }) = place {
         return;
     }
-    tcb.stepping = false;
+    signals.stepping.set(false);
     context.registers[CONTEXT_FLAGS] &= !FLAG_TRAP;
-    let stale = core::mem::take(&mut tcb.stale);
     if !in_cache {
         // The way back into the cache unblocks (or leaves).
+        signals.stale.set(false);
         return;
     }
-    tcb.deferred.store(0, Ordering::Relaxed);
-    context.mask = tcb.real_mask;
-    if let Some((signal, info)) = tcb.held.take() {
+    // SAFETY: translated code has no reference to the state.
+    let tcb = unsafe { state() };
+    signals.deferred.store(0, Ordering::SeqCst);
+    context.mask = signals.real_mask.get();
+    if let Some((signal, info, cause)) = next(signals, signals.mask.get()) {
         settle(tcb, context, place);
-        return deliver(tcb, signal, &info, context, false);
+        return deliver(tcb, signal, &info, cause, context, false);
     }
+    let stale = signals.stale.take();
     if stale || tcb.leaving {
         settle(tcb, context, place);
         ring::append_signal(tcb, 0, tcb.registers.rip);
     }
-    if tcb.leaving {
-        leave::leave(tcb);
+    if tcb.leaving && leave::leave(tcb) {
+        context.mask = signals.real_mask.get();
         context.set(&tcb.registers);
-        context.mask = tcb.mask;
-    } else if stale {
+    } else if tcb.leaving || stale {
         go_on(tcb, context, false);
     }
 }
@@ -724,21 +1389,21 @@ fn unspill(tcb: &Tcb, context: &Context, registers: &mut Registers, spill: Spill
 
 /// Runs the application's handler next (or ends the application), from the saved state. `saved_xmm`: the vector registers'
 /// low halves are in the saved state rather than in the context.
-fn deliver(tcb: &mut Tcb, signal: usize, info: &Info, context: &mut Context, saved_xmm: bool) {
+fn deliver(tcb: &mut Tcb, signal: usize, info: &Info, cause: Cause, context: &mut Context, saved_xmm: bool) {
+    let signals = tcb.signals();
     let action = take_action(signal);
     match action.handler {
         // Another thread has changed the action since the kernel decided to call us.
-        SIG_IGN if !is_fault(info) => return forget(tcb, context, saved_xmm),
+        SIG_IGN if cause != Cause::Fault => return forget(tcb, context, saved_xmm),
         SIG_DFL if IGNORED_BY_DEFAULT & bit(signal) != 0 => return forget(tcb, context, saved_xmm),
         SIG_DFL | SIG_IGN => return end(tcb, signal, info, context, saved_xmm),
         _ => {}
     }
-    let blocked = tcb.mask & bit(signal) != 0 && SYNCHRONOUS & bit(signal) != 0;
-    if blocked && is_fault(info) {
+    if signals.mask.get() & bit(signal) != 0 && cause == Cause::Fault {
         return end(tcb, signal, info, context, saved_xmm);
     }
     let mut info = *info;
-    if signal == SIGSYS && is_fault(&info) {
+    if signal == SIGSYS && cause == Cause::Fault {
         // Where the application called, not where we did it for it.
         info[2] = tcb.registers.rip;
     }
@@ -746,10 +1411,10 @@ fn deliver(tcb: &mut Tcb, signal: usize, info: &Info, context: &mut Context, sav
     let Some(frame) = build_frame(tcb, &action, info, context, saved_xmm) else {
         return end(tcb, SIGSEGV, info, context, saved_xmm);
     };
-    if !tcb.native {
+    if !signals.native.get() {
         ring::append_signal(tcb, signal as u8, action.handler);
     }
-    let base = tcb.call_mask.take().unwrap_or(tcb.mask);
+    let base = signals.call_mask.take().unwrap_or(signals.mask.get());
     let own = if action.flags & SA_NODEFER != 0 { 0 } else { bit(signal) };
     let registers = &mut tcb.registers;
     registers.general[RDI] = signal as u64;
@@ -777,29 +1442,33 @@ fn forget(tcb: &mut Tcb, context: &mut Context, saved_xmm: bool) {
     go_on(tcb, context, saved_xmm);
 }
 
-/// Whether the application ignores a signal that comes to us because faults raise it, too.
-fn is_ignored(signal: usize) -> bool {
-    SYNCHRONOUS & bit(signal) != 0 && ACTIONS.lock()[signal].handler == SIG_IGN
-}
-
 /// The action for a signal; SA_RESETHAND is honoured.
 fn take_action(signal: usize) -> Action {
-    let mut actions = ACTIONS.lock();
-    let action = actions[signal];
-    if action.flags & SA_RESETHAND != 0 && action.handler > SIG_IGN {
-        actions[signal].handler = SIG_DFL;
-        if SYNCHRONOUS & bit(signal) == 0 {
-            set_kernel_action(signal, &Action::default());
+    with_actions(|actions| {
+        let action = actions[signal];
+        if action.flags & SA_RESETHAND != 0 && action.handler > SIG_IGN {
+            actions[signal].handler = SIG_DFL;
+            if SYNCHRONOUS & bit(signal) == 0 {
+                set_kernel_action(signal, &Action::default());
+            }
         }
-    }
-    action
+        action
+    })
 }
 
 /// Makes the return from our handler continue with the saved state.
 fn go_on(tcb: &mut Tcb, context: &mut Context, saved_xmm: bool) {
-    context.mask = tcb.real_mask;
-    tcb.deferred.store(0, Ordering::Relaxed);
-    if tcb.native {
+    let signals = tcb.signals();
+    signals.stepping.set(false);
+    signals.misaligned.set(false);
+    signals.stale.set(false);
+    context.mask = signals.real_mask.get();
+    signals.deferred.store(0, Ordering::SeqCst);
+    if signals.waiting.load(Ordering::SeqCst) != 0 {
+        // The way into the cache looks at it.
+        signals.deferred.store(1, Ordering::SeqCst);
+    }
+    if signals.native.get() {
         if saved_xmm {
             patch_vectors(tcb, context);
         }
@@ -817,10 +1486,10 @@ fn go_on(tcb: &mut Tcb, context: &mut Context, saved_xmm: bool) {
 
 /// The signal ends the application: hands over what is recorded, then lets the kernel do it.
 fn end(tcb: &mut Tcb, signal: usize, info: &Info, context: &mut Context, saved_xmm: bool) {
-    if !tcb.native {
+    if !tcb.signals().native.get() {
         ring::append_signal(tcb, signal as u8, 0);
         ring::close(tcb, word::END);
-        tcb.native = true;
+        tcb.signals().native.set(true);
     }
     if saved_xmm {
         patch_vectors(tcb, context);
@@ -828,7 +1497,7 @@ fn end(tcb: &mut Tcb, signal: usize, info: &Info, context: &mut Context, saved_x
     set_kernel_action(signal, &Action::default());
     send_again(signal, info);
     context.set(&tcb.registers);
-    context.mask = tcb.mask & !bit(signal);
+    context.mask = tcb.signals().mask.get() & !bit(signal);
 }
 
 const LEGACY_BYTES: u64 = 512;
@@ -918,7 +1587,7 @@ fn build_frame(tcb: &mut Tcb, action: &Action, info: &Info, context: &mut Contex
     let mut frame = Frame { return_address: action.restorer, context: *context, info: *info };
     frame.context.set(&tcb.registers);
     frame.context.stack = stack;
-    frame.context.mask = tcb.mask;
+    frame.context.mask = tcb.signals().mask.get();
     frame.context.fpstate = if length == 0 { 0 } else { vectors };
     // SAFETY: as above.
     let copied = unsafe { memory::copy(frame_address, &raw const frame as u64, size_of::<Frame>() as u64) };
@@ -928,6 +1597,7 @@ fn build_frame(tcb: &mut Tcb, action: &Action, info: &Info, context: &mut Contex
 /// The application's rt_sigreturn: goes back to what the frame says. False if there is no frame.
 pub fn sigreturn(tcb: &mut Tcb) -> bool {
     let Some(context) = memory::read::<Context>(tcb.registers.general[RSP]) else { return false };
+    before_blocking(tcb, context.mask);
     if !restore_vectors(tcb, context.fpstate) {
         return false;
     }

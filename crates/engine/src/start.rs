@@ -93,7 +93,7 @@ fn make_state(control: &Control, init: &Init) -> &'static mut Tcb {
         syscall::take_rseq(tcb, init.rseq);
         if tcb.interrupted != 0 {
             // Signals wait until the thread is in its system call again, where they would have found it.
-            tcb.real_mask = !signal::SYNCHRONOUS;
+            tcb.signals().real_mask.set(!signal::SYNCHRONOUS);
         }
     } else {
         let mut mask = 0u64;
@@ -133,7 +133,7 @@ fn publish(places: &Places) {
     offset(&places.vectors, offset_of!(Tcb, xmm));
     offset(&places.mxcsr, offset_of!(Tcb, mxcsr));
     offset(&places.gs_base, offset_of!(Tcb, gs_base));
-    offset(&places.mask, offset_of!(Tcb, mask));
+    offset(&places.mask, tcb::SIGNALS + offset_of!(tcb::Signals, mask));
     offset(&places.alternate_stack, offset_of!(Tcb, alternate_stack));
     offset(&places.rseq, offset_of!(Tcb, rseq));
     offset(&places.parked, offset_of!(Tcb, parked));

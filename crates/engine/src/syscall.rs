@@ -8,7 +8,7 @@ use wire::{R8, R9, R10, R11, RAX, RCX, RDI, RDX, RSI, RSP, Rseq, word};
 
 use crate::fragment::ENGINE;
 use crate::sys::{self, number};
-use crate::tcb::Tcb;
+use crate::tcb::{SIGNALS, Signals, Tcb};
 use crate::{clone, exec, gs, leave, limits, memory, ring, seccomp, select, signal, skip};
 
 pub const INSTRUCTION_BYTES: u64 = 2;
@@ -27,18 +27,17 @@ pub fn handle(tcb: &mut Tcb) {
     skip::give_back(tcb);
     leave::park_if_wanted(tcb);
     if tcb.interrupted != 0 {
-        signal::set_mask(tcb, tcb.mask);
+        signal::set_mask(tcb, tcb.signals().mask.get());
     }
-    if tcb.deferred.load(Ordering::Relaxed) != 0 {
-        // SAFETY: gs points at this thread's state. A signal that is let in here does not come back.
-        unsafe { trackway_unblock() };
+    if tcb.signals().deferred.load(Ordering::Relaxed) != 0 {
+        let_in();
     }
     let arguments = [RDI, RSI, RDX, R10, R8, R9].map(|register| tcb.registers.general[register]);
     let [a, b, c, d, ..] = arguments;
     let result = match call {
         number::RT_SIGACTION => match seccomp::objection(tcb, call, [a, 0, 0, d, 0, 0]) {
             Some(objection) => objection,
-            None => signal::sigaction(a, b, c, d),
+            None => signal::sigaction(tcb, a, b, c, d),
         },
         number::RT_SIGPROCMASK => match seccomp::objection(tcb, call, [a, 0, 0, d, 0, 0]) {
             Some(objection) => objection,
@@ -49,6 +48,27 @@ pub fn handle(tcb: &mut Tcb) {
             None => signal::sigaltstack(tcb, a, b),
         },
         number::RT_SIGRETURN => return sigreturn(tcb),
+        number::TKILL => signal::send_to_thread(tcb, a, b, signal::tkill_info(b), pass),
+        number::TGKILL => signal::send_to_thread(tcb, b, c, signal::tkill_info(c), pass),
+        number::RT_TGSIGQUEUEINFO => signal::send_to_thread(tcb, b, c, memory::read(d), pass),
+        number::KILL => signal::send_to_process(tcb, a, b, signal::kill_info(b), pass),
+        number::RT_SIGQUEUEINFO => signal::send_to_process(tcb, a, b, memory::read(c), pass),
+        number::RT_SIGPENDING => {
+            let result = pass(tcb);
+            if result == 0 && !signal::add_pending(tcb, a) { sys::EFAULT } else { result }
+        }
+        number::RT_SIGTIMEDWAIT => match signal::take_pending(tcb, a, b) {
+            Some(result) => result,
+            None => {
+                let result = pass(tcb);
+                signal::taken_by_call(tcb, result);
+                result
+            }
+        },
+        number::SIGNALFD | number::SIGNALFD4 => {
+            signal::note_descriptor();
+            pass(tcb)
+        }
         number::RSEQ => rseq(tcb, Rseq { address: a, length: b as u32, signature: d as u32 }, c as u32),
         number::CLONE | number::CLONE3 | number::FORK | number::VFORK => clone::clone(tcb, call),
         number::EXECVE | number::EXECVEAT => exec::exec(tcb),
@@ -76,6 +96,9 @@ pub fn handle(tcb: &mut Tcb) {
         return;
     }
     tcb.interrupted = 0;
+    if result == TRAPPED {
+        signal::trapped(tcb);
+    }
     // The kernel leaves the number in rax when a filter raises SIGSYS, which is held and delivered on the way into the cache.
     complete(tcb, if result == TRAPPED { call } else { result as u64 });
     if tcb.control().next_thread.load(Ordering::Relaxed) > 1 {
@@ -111,11 +134,29 @@ fn mask_argument(call: u64, arguments: [u64; 6]) -> u64 {
     }
 }
 
+/// Lets signals in that were kept or blocked. One that is delivered here does not come back: the application's system call is made
+/// again when its handler has returned.
+pub fn let_in() {
+    // SAFETY: gs points at the calling thread's state, which is that before the system call.
+    unsafe { trackway_unblock() };
+}
+
 /// Executes the application's system call as it is.
 pub fn pass(tcb: &mut Tcb) -> i64 {
+    let asks_for_signals = asks_for_signals(tcb.registers.general[RAX]);
+    let mut is_over = false;
     loop {
+        // What is pending here is the kernel's business during the call.
+        if signal::has_pending(tcb, asks_for_signals) {
+            signal::hand_over(tcb, asks_for_signals);
+            is_over = true;
+        }
         // SAFETY: the application's own system call, with its own arguments.
         let result = unsafe { trackway_syscall(tcb) };
+        if is_over && result != NOT_YET {
+            signal::take_back(tcb);
+            is_over = false;
+        }
         if result == sys::EFAULT && ENGINE.lock().release_guarded() {
             continue;
         }
@@ -123,16 +164,29 @@ pub fn pass(tcb: &mut Tcb) -> i64 {
             tcb.interrupted = 0;
             return result;
         }
-        // SAFETY: gs points at this thread's state. A signal that is let in here does not come back.
-        unsafe { trackway_unblock() };
+        let_in();
     }
+}
+
+/// Whether a system call looks at signals that are pending for the process.
+fn asks_for_signals(call: u64) -> bool {
+    matches!(
+        call,
+        number::RT_SIGSUSPEND
+            | number::PPOLL
+            | number::PSELECT6
+            | number::EPOLL_PWAIT
+            | number::EPOLL_PWAIT2
+            | number::EXECVE
+            | number::EXECVEAT
+    ) || matches!(call, number::READ | number::READV) && signal::has_descriptor()
 }
 
 /// Executes a system call during which another mask holds (if `set` is not null).
 fn with_mask(tcb: &mut Tcb, set: u64) -> i64 {
-    tcb.call_mask = if set == 0 { None } else { memory::read::<u64>(set) };
+    tcb.signals().call_mask.set(if set == 0 { None } else { memory::read::<u64>(set) });
     let result = pass(tcb);
-    tcb.call_mask = None;
+    tcb.signals().call_mask.set(None);
     result
 }
 
@@ -385,6 +439,18 @@ unsafe extern "C" {
     fn trackway_syscall_instruction();
     fn trackway_call_instruction();
     fn trackway_unblock_end();
+    fn trackway_unblock_raise();
+}
+
+/// Where a thread that is in one of the two windows before a system call starts again, to look at what is waiting.
+pub fn window_start(pc: u64) -> u64 {
+    let is_call = (trackway_syscall as *const () as u64..=instruction_end()).contains(&pc);
+    (if is_call { trackway_syscall as *const () } else { trackway_unblock as *const () }) as u64
+}
+
+/// The instruction that raises a signal because others are waiting.
+pub fn unblock_raise() -> u64 {
+    trackway_unblock_raise as *const () as u64
 }
 
 /// The address behind the instruction that makes most of the application's system calls.
@@ -436,7 +502,7 @@ unsafe extern "C" fn trackway_syscall(tcb: *mut Tcb) -> i64 {
         "2:",
         "ret",
         not_yet = const NOT_YET,
-        deferred = const offset_of!(Tcb, deferred),
+        deferred = const SIGNALS + offset_of!(Signals, deferred),
         r = const offset_of!(Tcb, registers),
     )
 }
@@ -463,6 +529,19 @@ unsafe extern "C" fn trackway_call(call: u64, arguments: *const [u64; 6]) -> i64
 #[unsafe(naked)]
 unsafe extern "C" fn trackway_unblock() {
     naked_asm!(
+        "cmp dword ptr gs:[{waiting}], 0",
+        "je 2f",
+        "mov eax, 14", // rt_sigprocmask(SIG_SETMASK, &raise_mask, NULL, 8)
+        "mov edi, 2",
+        "mov rsi, gs:[0]",
+        "add rsi, {raise_mask}",
+        "xor edx, edx",
+        "mov r10d, 8",
+        "syscall",
+        ".globl trackway_unblock_raise",
+        "trackway_unblock_raise:",
+        "ud2", // the handler delivers what is waiting, or sends us back to the beginning
+        "2:",
         "mov dword ptr gs:[{deferred}], 0",
         "mov eax, 14", // rt_sigprocmask(SIG_SETMASK, &real_mask, NULL, 8)
         "mov edi, 2",
@@ -474,7 +553,9 @@ unsafe extern "C" fn trackway_unblock() {
         ".globl trackway_unblock_end",
         "trackway_unblock_end:",
         "ret",
-        deferred = const offset_of!(Tcb, deferred),
-        real_mask = const offset_of!(Tcb, real_mask),
+        deferred = const SIGNALS + offset_of!(Signals, deferred),
+        waiting = const SIGNALS + offset_of!(Signals, waiting),
+        raise_mask = const SIGNALS + offset_of!(Signals, raise_mask),
+        real_mask = const SIGNALS + offset_of!(Signals, real_mask),
     )
 }

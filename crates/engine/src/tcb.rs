@@ -3,8 +3,9 @@
 //! One mapping per thread holds its engine stack, the stack for signals and, at the end, the [`Tcb`] itself.
 
 use core::arch::asm;
+use core::cell::Cell;
 use core::mem::offset_of;
-use core::sync::atomic::AtomicU32;
+use core::sync::atomic::{AtomicU32, AtomicU64};
 
 use wire::{Control, Registers, Rseq, Slot};
 
@@ -38,8 +39,6 @@ pub struct Tcb {
     pub engine_stack: u64,
     /// Where to go on in the code cache.
     pub next: u64,
-    /// Signals are blocked and one is pending: unblock before going on.
-    pub deferred: AtomicU32,
     pub mxcsr: u32,
     /// The application's state while the engine runs. `rip` is always valid then.
     pub registers: Registers,
@@ -47,37 +46,17 @@ pub struct Tcb {
     /// Copies of memory operands, and a vector register, while data is recorded.
     pub operand: Operand,
     pub scratch_vector: [u64; 8],
-    /// The engine accesses memory for the application: a fault is the application's.
-    pub accessing: bool,
     /// Iterations of a string instruction that are not recorded yet.
     pub strings: Option<alloc::boxed::Box<crate::emulate::Strings>>,
-    /// The signal mask the kernel should have while the application runs.
-    pub real_mask: u64,
-    /// The signal mask the application believes in.
-    pub mask: u64,
-    /// Mask during the system call that is being executed, if it brings its own (ppoll, sigsuspend …).
-    pub call_mask: Option<u64>,
     pub alternate_stack: AlternateStack,
     /// For a child process: the handlers it goes on with.
     pub actions: Option<alloc::boxed::Box<[crate::signal::Action; crate::signal::SIGNAL_COUNT]>>,
     /// What has been executed since the last word, where a signal has interrupted the thread.
     pub progress: crate::fragment::Progress,
-    /// Single-stepping to the next clean point.
-    pub stepping: bool,
-    /// A signal that waits for the next clean point, because it must not be blocked.
-    pub held: Option<(usize, crate::signal::Info)>,
-    /// A store of ours is being made without the alignment checks that the application has asked for.
-    pub misaligned: bool,
-    /// Where a write has faulted just before, and its address.
-    pub faulted_write: (u64, u64),
-    /// The code that the thread executes has changed: on to a new translation at the next clean point.
-    pub stale: bool,
     /// In the middle of an exec.
     pub executing: bool,
     /// The thread is to go back to native code at the next clean point.
     pub leaving: bool,
-    /// The thread runs natively; only its signals still come to us.
-    pub native: bool,
     /// The kernel lets us write the base of gs.
     pub fsgsbase: bool,
     /// The instruction that the engine executes has its data recorded.
@@ -118,6 +97,86 @@ pub struct Tcb {
     pub order_carry: u64,
     /// By entry: what the thread's last locked instruction there has left.
     pub order_values: [u64; crate::owners::OWNER_COUNT],
+}
+
+/// What a signal handler may touch while the engine's own code, which it has interrupted, holds the thread's [`Tcb`]. It is behind
+/// the Tcb, not a part of it, so that a `&mut Tcb` does not cover it; everybody has a shared reference to it.
+///
+/// Only the thread itself and its handlers come here. A handler runs to its end before the interrupted code goes on.
+#[repr(C)]
+pub struct Signals {
+    pub this: *const Self,
+    pub control: *const Control,
+    pub slot_index: u32,
+    /// The mask with which the assembly raises a signal for those that wait: all but those that faults raise.
+    pub raise_mask: u64,
+    /// The signal mask the kernel should have while the application runs.
+    pub real_mask: Cell<u64>,
+    /// The signal mask the application believes in.
+    pub mask: Cell<u64>,
+    /// Mask during the system call that is being executed, if it brings its own (ppoll, sigsuspend …).
+    pub call_mask: Cell<Option<u64>>,
+    /// Before the thread enters the cache or makes a system call of the application, the kernel is to be given
+    /// `real_mask`.
+    pub deferred: AtomicU32,
+    /// Before that, signals that are kept here are to be looked at: some may have to be delivered.
+    pub waiting: AtomicU32,
+    /// The deferred signal: taken from the kernel where it could not be delivered. While there is one, the kernel holds all that
+    /// can be blocked. 0: none.
+    pub first: AtomicU32,
+    pub first_info: Cell<crate::signal::Info>,
+    /// Signals that faults raise, but that were sent (or taken out of a fault) and wait here: for the next safe point, or until the
+    /// application no longer blocks them. What is known of each stands in `kept_info`, by `signal::index`.
+    pub kept: AtomicU64,
+    /// Which of them a fault has raised.
+    pub raised: AtomicU64,
+    pub kept_info: [Cell<crate::signal::Info>; crate::signal::SYNCHRONOUS_COUNT],
+    /// Another thread has said that something is pending for the process, or that it has written a letter (see `pending`).
+    pub hinted: Cell<bool>,
+    /// To whom (slot) and about which signal the thread is writing a letter.
+    pub letter: Cell<Option<(usize, usize)>>,
+    /// Single-stepping to the next clean point.
+    pub stepping: Cell<bool>,
+    /// A store of ours is being made without the alignment checks that the application has asked for.
+    pub misaligned: Cell<bool>,
+    /// Where a write has faulted just before, and its address.
+    pub faulted_write: Cell<(u64, u64)>,
+    /// The code that the thread executes has changed: on to a new translation at the next clean point.
+    pub stale: Cell<bool>,
+    /// The engine accesses memory for the application: a fault is the application's.
+    pub accessing: Cell<bool>,
+    /// The thread runs natively; only its signals still come to us.
+    pub native: Cell<bool>,
+}
+
+/// What gs points at.
+#[repr(C)]
+struct Thread {
+    tcb: Tcb,
+    signals: Signals,
+}
+
+/// Where the [`Signals`] are, from gs.
+pub const SIGNALS: usize = offset_of!(Thread, signals);
+
+impl Signals {
+    pub fn control(&self) -> &'static Control {
+        // SAFETY: the shared mapping stays as long as the process.
+        unsafe { &*self.control }
+    }
+
+    /// The calling thread's.
+    ///
+    /// # Safety
+    /// gs must point at a thread's state.
+    pub unsafe fn current() -> &'static Self {
+        let this: *const Self;
+        // SAFETY: the first word of the structure is its address. Nobody has a `&mut` to it.
+        unsafe {
+            asm!("mov {}, gs:[{}]", out(reg) this, const SIGNALS, options(nostack, preserves_flags, readonly));
+            &*this
+        }
+    }
 }
 
 /// Room for a memory operand.
@@ -179,7 +238,7 @@ impl Tcb {
     /// Makes the state of a new thread. `None` if there is no memory.
     pub fn new(control: &Control, slot_index: u32, thread: u32, min_signal_stack: u64) -> Option<&'static mut Self> {
         let signal_stack_length = SIGNAL_STACK + ((min_signal_stack + 4095) & !4095);
-        let size = (size_of::<Self>() as u64 + 4095) & !4095;
+        let size = (size_of::<Thread>() as u64 + 4095) & !4095;
         let length = (GUARD + ENGINE_STACK_BYTES + signal_stack_length + size + 0xffff) & !0xffff;
         let mapping = own::map(length)?;
         // SAFETY: the first page was mapped just now; it becomes a guard page.
@@ -189,7 +248,12 @@ impl Tcb {
         let this = address as *mut Self;
         // SAFETY: fresh zeroed memory of the right size and alignment, for which all-zero is a valid value except for
         // the pointers, which are set below before anybody looks.
-        let tcb = unsafe { &mut *this };
+        let (tcb, signals) =
+            unsafe { (&mut *this, &mut *(address as *mut Thread).cast::<u8>().add(SIGNALS).cast::<Signals>()) };
+        signals.this = signals;
+        signals.control = control;
+        signals.slot_index = slot_index;
+        signals.raise_mask = !crate::signal::SYNCHRONOUS;
         tcb.this = this;
         tcb.engine_stack = engine_stack;
         tcb.signal_stack = engine_stack;
@@ -214,6 +278,12 @@ impl Tcb {
     pub unsafe fn free(&mut self) {
         // SAFETY: the caller's promise.
         unsafe { sys::unmap(self.mapping, self.mapping_length) };
+    }
+
+    /// What the thread's signal handlers may touch at any time.
+    pub fn signals(&self) -> &'static Signals {
+        // SAFETY: made in `new`, in the same mapping, for as long as the thread lives; nobody has a `&mut` to it.
+        unsafe { &*self.this.cast::<u8>().add(SIGNALS).cast::<Signals>() }
     }
 
     pub fn control(&self) -> &'static Control {
