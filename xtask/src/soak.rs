@@ -13,7 +13,7 @@ use crate::{machine, root};
 /// Run the long tests and keep the result under docs/soak/.
 #[derive(clap::Args)]
 pub struct Arguments {
-    /// How many minutes to spend, shared by the stages.
+    /// How many minutes to spend on the stage `together`, and as many again, shared by the other stages.
     #[arg(long, value_name = "M", default_value_t = 60)]
     minutes: u64,
     /// Only stages whose name contains this.
@@ -35,11 +35,26 @@ struct Stage {
 enum Turn {
     /// Tests of a package, by a part of their names; environment variables for larger inputs.
     Tests { package: &'static str, filter: &'static str, variables: &'static [(&'static str, &'static str)] },
+    /// Acceptance tests by parts of their names, all at once, each again and again until the time is over.
+    Together { filters: &'static [&'static str] },
     /// A workload recorded and verified: program and arguments.
     Record { program: &'static str, arguments: &'static [&'static str] },
 }
 
 const STAGES: &[Stage] = &[
+    Stage {
+        name: "together",
+        shows: "generated code, signals, locks, short threads, attaching and detaching, all at the same time",
+        turn: Turn::Together {
+            filters: &[
+                "generated_functions_never_fill_the_cache",
+                "signal_storm",
+                "locks_stacks_queues_and_lists_are_in_order",
+                "thousands_of_short_threads",
+                "a_crowd_again_and_again",
+            ],
+        },
+    },
     Stage {
         name: "command",
         shows: "recording from the command line works every time",
@@ -103,8 +118,12 @@ pub fn run(arguments: &Arguments) -> Result<(), String> {
     }
     let trackway = crate::build_trackway()?;
     let directory = tempfile::tempdir().map_err(|error| error.to_string())?;
-    let share = Duration::from_secs(60 * arguments.minutes) / stages.len() as u32;
-    let results: Vec<Outcome> = stages.iter().map(|stage| repeat(stage, &trackway, directory.path(), share)).collect();
+    let minutes = Duration::from_secs(60 * arguments.minutes);
+    let is_together = |stage: &Stage| matches!(stage.turn, Turn::Together { .. });
+    let others = stages.iter().filter(|stage| !is_together(stage)).count().max(1) as u32;
+    let share = |stage: &Stage| if is_together(stage) { minutes } else { minutes / others };
+    let results: Vec<Outcome> =
+        stages.iter().map(|stage| repeat(stage, &trackway, directory.path(), share(stage))).collect();
     let page = page(arguments, &stages, &results);
     print!("{page}");
     if !arguments.dry {
@@ -130,6 +149,7 @@ fn repeat(stage: &Stage, trackway: &Path, directory: &Path, share: Duration) -> 
         eprintln!("{}: turn {}", stage.name, turns + 1);
         let result = match stage.turn {
             Turn::Tests { package, filter, variables } => run_tests(package, filter, variables),
+            Turn::Together { filters } => run_together(filters, share),
             Turn::Record { program, arguments } => record_and_verify(trackway, directory, program, arguments),
         };
         turns += 1;
@@ -147,6 +167,24 @@ fn run_tests(package: &str, filter: &str, variables: &[(&str, &str)]) -> Result<
         command.args(["--", filter]);
     }
     succeed(command.envs(variables.iter().copied()))
+}
+
+/// Repeats each of the tests until the time is over, all at the same time.
+fn run_together(filters: &[&str], time: Duration) -> Result<(), String> {
+    let end = Instant::now() + time;
+    let again = |filter: &str| -> Result<(), String> {
+        loop {
+            run_tests("acceptance", filter, &[])?;
+            if Instant::now() >= end {
+                return Ok(());
+            }
+        }
+    };
+    let results: Vec<Result<(), String>> = std::thread::scope(|scope| {
+        let threads: Vec<_> = filters.iter().map(|filter| scope.spawn(|| again(filter))).collect();
+        threads.into_iter().map(|thread| thread.join().unwrap_or_else(|_| Err("a thread panicked".into()))).collect()
+    });
+    results.into_iter().collect()
 }
 
 fn record_and_verify(trackway: &Path, directory: &Path, program: &str, arguments: &[&str]) -> Result<(), String> {

@@ -1091,6 +1091,10 @@ fn is_leave_request(info: &Info) -> bool {
 /// Brings a thread that may go round in translated code for ever to the dispatcher. Anywhere else it gets there by itself.
 fn on_leave_request(signals: &'static Signals, context: &mut Context, pc: u64) {
     if signals.native.get() || is_engine(pc) {
+        if pc == syscall::instruction_end() && context.registers[CONTEXT_RAX] as i64 == sys::EINTR {
+            // The thread has entered a system call meanwhile, which our signal has interrupted: it is made again.
+            context.registers[CONTEXT_RIP] = syscall::entry();
+        }
         return;
     }
     // SAFETY: translated code has no reference to the state.

@@ -463,6 +463,11 @@ pub fn call_end() -> u64 {
     trackway_call_instruction as *const () as u64 + INSTRUCTION_BYTES
 }
 
+/// Where the application's system call is made from the saved registers.
+pub fn entry() -> u64 {
+    trackway_syscall as *const () as u64
+}
+
 /// The address of the instruction with which the application's system calls are made.
 pub fn instruction() -> u64 {
     trackway_syscall_instruction as *const () as u64
