@@ -9,7 +9,7 @@ struct init {
     u32 version, flags;
     u64 shared, table, engine_start, engine_end;
     u64 general[16];
-    u64 rip, rflags;
+    u64 rip, rflags, gs_base;
     u32 os_tid, pid;
     u64 min_signal_stack;
     u32 thread, slot;
