@@ -172,7 +172,7 @@ static void selectors(void)
 
 /* -------------------------------------------------------------------------------------------------------- many threads */
 
-enum { THREADS = 4, ROUNDS = 200000, SIGNALS = 300 };
+enum { THREADS = 4, ROUNDS = 50000, SIGNALS = 30 };
 
 static struct block blocks[THREADS];
 static pthread_barrier_t start;
@@ -193,8 +193,10 @@ static void *turn(void *argument)
         if (i % 1000 == 0)
             write_base(read_base());
     }
-    while (__atomic_load_n(&block->signals, __ATOMIC_SEQ_CST) < SIGNALS)
+    while (__atomic_load_n(&block->signals, __ATOMIC_SEQ_CST) < SIGNALS) {
         CHECK(own() == block);
+        sched_yield();
+    }
     return NULL;
 }
 

@@ -429,7 +429,7 @@ const PROGRAMS: &[Program] = &[
         [] => "total 499500, inside 0, code 80\n", Status(0)),
     behaviour!("gs", "gs.c", ANY_STATIC_FIRST, false; "gs belongs to the program: set in every way, inherited by threads and processes, seen by handlers; `turmoil` until SIGTERM is for attaching";
         ["ways"] => "first 0 0\nset 1 1 1\nstored 77 5\nwritten 1 1\nhandled 1\nrefused 1\nthread 1, here 1\nchild 7, here 1\nchild 9, here 1\n", Status(0);
-        ["threads"] => "800000 rounds, 1200 signals, 0 here, 1\n", Status(0)),
+        ["threads"] => "200000 rounds, 120 signals, 0 here, 1\n", Status(0)),
     behaviour!("gs_faults", "gs.c", ANY_STATIC_FIRST, true; "faults of operands relative to gs, and of loading gs, are exact; a selector of a local descriptor table";
         ["faults"] => "store 10 1\nadd 18 1\njump 20 1\nstring 40 1\nload 8 1, 1234 4d\nnot canonical 0 80\nselector 0 80\nsame 1, 7 handled\n", Status(0);
         ["selectors"] => "selector 0 7, 1 1 1\nwithout 1\n", Status(0)),
