@@ -1,5 +1,6 @@
 //! Servers under the recorder that answer clients outside of it, and clients under the recorder, in every data mode.
 
+use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::Command;
 
@@ -27,7 +28,8 @@ struct Server {
 /// Starts the server, asks, stops it; returns the answers and its end.
 fn converse(command: &mut Command, server: &mut Server) -> (Vec<Finished>, Finished) {
     let running = Running::start(command, &[]);
-    wait_until("the server listens", || server.socket.exists());
+    // The file is there before anybody listens.
+    wait_until("the server listens", || UnixStream::connect(&server.socket).is_ok());
     let answers = server.requests.iter_mut().map(run).collect();
     (server.stop)(&running);
     (answers, running.wait(LIMIT))
