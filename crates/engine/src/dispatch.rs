@@ -435,6 +435,7 @@ extern "C" fn on_indirect(tcb: &mut Tcb, target: u64) {
 /// Finds where `tcb.registers.rip` is in the cache.
 extern "C" fn resume(tcb: &mut Tcb) {
     reclaim::leave_cache(tcb);
+    assert!(!failure::is_injected(tcb.control(), Failure::Defect), "a test wants the engine to fail");
     skip::attend(tcb);
     loop {
         let next = go_to(tcb, &mut ENGINE.lock(), false);

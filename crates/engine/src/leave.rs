@@ -91,7 +91,6 @@ pub fn leave(tcb: &mut Tcb) -> bool {
     if ring::is_wanted(tcb.control()) || tcb.control().leave.load(Ordering::Relaxed) != wire::LEAVE_NOT {
         ring::close(tcb, word::LEAVE);
     }
-    // Nothing is let in between here and native code but on the last stretch, where the saved state is exact.
     reclaim::leave_cache(tcb);
     // System calls of a native thread find no write-protected pages.
     ENGINE.lock().release_guarded();

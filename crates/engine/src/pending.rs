@@ -166,10 +166,15 @@ pub fn tell_another(control: &Control, signal: usize) {
 }
 
 fn give_hint(tid: u32, signal: usize) -> bool {
+    queue(tid, signal, LOOK)
+}
+
+/// Queues a signal of the engine's own, with a value that its handler knows, for another thread. False if there is no such thread.
+pub fn queue(tid: u32, signal: usize, value: u64) -> bool {
     // SAFETY: no arguments.
     let process = unsafe { sys::call(sys::number::GETPID, [0; 6]) } as u64;
     let mut info: Info = [0; 16];
-    (info[0], info[1], info[2], info[3]) = (signal as u64, u64::from(SI_QUEUE), process, LOOK);
+    (info[0], info[1], info[2], info[3]) = (signal as u64, u64::from(SI_QUEUE), process, value);
     let arguments = [process, u64::from(tid), signal as u64, info.as_ptr() as u64, 0, 0];
     // SAFETY: the kernel reads the information.
     unsafe { sys::call(sys::number::RT_TGSIGQUEUEINFO, arguments) == 0 }

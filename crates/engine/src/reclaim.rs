@@ -16,8 +16,8 @@ use wire::{Control, SLOT_COUNT};
 use crate::cache::{UNIT_BYTES, Use};
 use crate::failure::{self, Failure};
 use crate::fragment::Engine;
+use crate::pending;
 use crate::signal::SIGTRAP;
-use crate::sys::{self, number};
 use crate::tcb::Tcb;
 
 /// In place of an epoch: the thread is not in the cache, and its state is saved.
@@ -149,21 +149,10 @@ impl Engine {
         for (epoch, slot) in EPOCHS.iter().zip(&control.slots) {
             let tid = slot.os_tid.load(Ordering::Relaxed);
             if epoch.load(Ordering::Relaxed) < self.reclaimer.epoch && tid != 0 {
-                call(tid);
+                // If the thread has ended meanwhile, nobody has to be called.
+                pending::queue(tid, SIGTRAP, wire::LEAVE_REQUEST);
             }
         }
-    }
-}
-
-/// Sends a thread the signal that brings it to the dispatcher.
-fn call(tid: u32) {
-    const SI_QUEUE: u64 = 0xffff_ffff;
-    let info: crate::signal::Info =
-        core::array::from_fn(|at| [SIGTRAP as u64, SI_QUEUE, 0, wire::LEAVE_REQUEST].get(at).copied().unwrap_or(0));
-    // SAFETY: no arguments; then the kernel reads the information.
-    unsafe {
-        let pid = sys::call(number::GETPID, [0; 6]) as u64;
-        sys::call(number::RT_TGSIGQUEUEINFO, [pid, u64::from(tid), SIGTRAP as u64, info.as_ptr() as u64, 0, 0]);
     }
 }
 
