@@ -252,8 +252,9 @@ mod tests {
     fn a_failure_is_on_the_page() {
         let arguments = Arguments { minutes: 1, stage: String::new(), dry: true };
         let failed = Outcome { turns: 3, time: Duration::from_secs(30), problem: Some("it rains".into()) };
-        let page = page(&arguments, &[&STAGES[0]], &[failed]);
-        assert!(page.contains("| command | 3 | 0.5 | FAILED |"), "{page}");
+        let stage = &STAGES[0];
+        let page = page(&arguments, &[stage], &[failed]);
+        assert!(page.contains(&format!("| {} | 3 | 0.5 | FAILED |", stage.name)), "{page}");
         assert!(page.contains("it rains"));
     }
 }
