@@ -11,6 +11,7 @@ use serde::Serialize;
 
 use crate::machine::{self, Machine};
 
+mod before;
 mod locks;
 mod measure;
 mod pace;
@@ -43,6 +44,9 @@ pub struct Arguments {
     /// Keep the result: a dated record under docs/performance/, and the table in docs/performance.md.
     #[arg(long)]
     save: bool,
+    /// Compare with the recorder of an earlier revision instead, in all data modes, runs of both interleaved.
+    #[arg(long, value_name = "REVISION")]
+    before: Option<String>,
 }
 
 /// The result of a run.
@@ -131,6 +135,12 @@ const LOCKS: &str = "locks";
 /// lackey is so slow that it runs on so many seconds of work only, compared with native runs of the same work.
 const LACKEY_SCALE: f64 = 0.04;
 
+/// What a run is asked to measure.
+struct Selected {
+    programs: Vec<&'static Program>,
+    locks: bool,
+}
+
 struct Bench {
     trackway: PathBuf,
     directory: tempfile::TempDir,
@@ -147,8 +157,12 @@ pub fn run(arguments: &Arguments) -> Result<(), String> {
         directory: tempfile::tempdir().map_err(|error| format!("no temporary directory: {error}"))?,
         scale: if arguments.quick { 0.3 } else { 1.0 },
         rounds: arguments.rounds.unwrap_or(if arguments.quick { 2 } else { 3 }),
-        valgrind: valgrind(arguments.no_valgrind),
+        valgrind: valgrind(arguments.no_valgrind || arguments.before.is_some()),
     };
+    if let Some(revision) = &arguments.before {
+        let programs = Selected { programs: selected, locks: wants(LOCKS) };
+        return before::run(&bench, &programs, revision, command_line(arguments), arguments.json, arguments.save);
+    }
     let programs: Vec<Row> = selected.iter().map(|program| bench.row(program)).collect();
     let pace = wants(PACE).then(|| pace::measure(&bench.trackway, bench.directory.path()));
     let locks =
@@ -220,6 +234,9 @@ fn command_line(arguments: &Arguments) -> String {
     if let Some(rounds) = arguments.rounds {
         line.push_str(&format!(" --rounds {rounds}"));
     }
+    if let Some(revision) = &arguments.before {
+        line.push_str(&format!(" --before {revision}"));
+    }
     line
 }
 
@@ -242,9 +259,7 @@ impl Bench {
             for (data, best) in ["values", "addresses", "none"].into_iter().zip(&mut best) {
                 native = native.min(measure::native(&command)?);
                 let recording = measure::record(&self.trackway, &command, &trace, data)?;
-                if best.as_ref().is_none_or(|best| recording.record_seconds < best.record_seconds) {
-                    *best = Some(recording);
-                }
+                measure::keep_faster(best, recording);
             }
         }
         let [Some(values), Some(addresses), Some(recording)] = best else { return Err("there are no rounds".into()) };

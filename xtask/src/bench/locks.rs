@@ -77,24 +77,29 @@ pub fn measure(trackway: &Path, directory: &Path, scale: f64, rounds: u32) -> Re
     LOCK_PROGRAMS.iter().map(|program| row(program, trackway, directory, scale, rounds)).collect()
 }
 
+/// Names and command lines of all programs.
+pub fn commands(scale: f64) -> Result<Vec<(&'static str, Vec<String>)>, String> {
+    LOCK_PROGRAMS.iter().map(|program| Ok((program.name, command(program, THREADS, scale)?))).collect()
+}
+
+fn command(program: &LockProgram, threads: &str, scale: f64) -> Result<Vec<String>, String> {
+    super::programs::workload(program.workload, &[threads.into(), size(program, scale)])
+}
+
 fn row(program: &LockProgram, trackway: &Path, directory: &Path, scale: f64, rounds: u32) -> Result<LockRow, String> {
-    let command =
-        |threads| super::programs::workload(program.workload, &[threads, size(program, scale)].map(String::from));
     let trace = directory.join("locks.trk");
-    let record = |threads: &str| measure::record(trackway, &command(threads.into())?, &trace, "none");
+    let record = |threads: &str| measure::record(trackway, &command(program, threads, scale)?, &trace, "none");
     let (mut native, mut best) = (f64::INFINITY, None::<Recording>);
     // Sizes depend on what was found hot, so the smallest counts.
     let (mut file, mut file_of_one) = (u64::MAX, u64::MAX);
     for _ in 0..rounds {
-        native = native.min(measure::native(&command(THREADS.into())?)?);
+        native = native.min(measure::native(&command(program, THREADS, scale)?)?);
         let recording = record(THREADS)?;
         file = file.min(recording.file_bytes);
         if program.workload == TREE {
             file_of_one = file_of_one.min(record("1")?.file_bytes);
         }
-        if best.as_ref().is_none_or(|best| recording.record_seconds < best.record_seconds) {
-            best = Some(recording);
-        }
+        measure::keep_faster(&mut best, recording);
     }
     let recording = best.ok_or("there are no rounds")?;
     let size = match program.workload {

@@ -74,6 +74,13 @@ pub fn record(trackway: &Path, command: &[String], trace: &Path, data: &str) -> 
     })
 }
 
+/// Keeps the faster of the two.
+pub fn keep_faster(best: &mut Option<Recording>, recording: Recording) {
+    if best.as_ref().is_none_or(|best| recording.record_seconds < best.record_seconds) {
+        *best = Some(recording);
+    }
+}
+
 /// Reads a trace on one core: all steps, then all instructions. The best of a few rounds each.
 pub fn read(path: &Path) -> Result<Reading, String> {
     // The reader may decode chunks in parallel; here it must not.

@@ -202,7 +202,7 @@ fn mean_cells(report: &Report) -> Vec<String> {
 }
 
 /// Columns as wide as they have to be, numbers to the right.
-fn aligned(rows: &[Vec<String>]) -> String {
+pub fn aligned(rows: &[Vec<String>]) -> String {
     let columns = rows.first().map_or(0, Vec::len);
     let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
     let widths: Vec<usize> = (0..columns).map(width).collect();
@@ -219,19 +219,28 @@ fn aligned(rows: &[Vec<String>]) -> String {
     text
 }
 
+/// Keeps a record under docs/performance/: files of one name, by their extensions.
+pub fn keep(name: &str, files: &[(&str, &str)]) -> Result<(), String> {
+    for (extension, content) in files {
+        write(&format!("{}/{name}.{extension}", records().display()), content)?;
+    }
+    eprintln!("kept as {}/{name}", records().display());
+    Ok(())
+}
+
+fn write(name: &str, content: &str) -> Result<(), String> {
+    std::fs::write(crate::root().join(name), content).map_err(|error| format!("{name}: {error}"))
+}
+
 /// Keeps the result: a dated record, and the table in docs/performance.md.
 pub fn save(report: &Report, json: &str) -> Result<(), String> {
-    let write = |name: &str, content: &str| {
-        std::fs::write(crate::root().join(name), content).map_err(|error| format!("{name}: {error}"))
-    };
-    let record = format!("{}/{}-{}", records().display(), report.date, report.machine.revision);
-    write(&format!("{record}.json"), json)?;
-    write(&format!("{record}.txt"), &text(report))?;
+    let name = format!("{}-{}", report.date, report.machine.revision);
+    keep(&name, &[("json", json), ("txt", &text(report))])?;
     let page = "docs/performance.md";
     let old = std::fs::read_to_string(crate::root().join(page)).map_err(|error| format!("{page}: {error}"))?;
     let new = replace(&old, &markdown(report)).ok_or_else(|| format!("{page} has lost the markers of its table"))?;
     write(page, &new)?;
-    eprintln!("saved as {record}.json and .txt, and in {page}");
+    eprintln!("the table is in {page}");
     Ok(())
 }
 
