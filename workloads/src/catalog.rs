@@ -364,6 +364,8 @@ const PROGRAMS: &[Program] = &[
         [] => "taken 10000 10000 10000, wrong 0\n", Status(0)),
     behaviour!("signal_exit", "signal_exit.c", DYNAMIC, false; "signals to the process while its threads end";
         [] => "taken 6000 sum 17997000\n", Status(0)),
+    behaviour!("rseq", "rseq.c", DYNAMIC, false; "restartable sequences, interrupted by other threads, by signals and by membarrier";
+        [] => "rseq: counted 80000, seen inside 0, at the abort handler yes\n", Status(0)),
     behaviour!("sync_signals", "sync_signals.c", ANY_STATIC_FIRST, true; "SIGFPE, SIGILL, SIGTRAP, SIGBUS, SIGSEGV with the exact address";
         [] => "signal 8 offset 0\nsignal 4 offset 0\nsignal 5 offset 1\nsignal 7 offset 0\nsignal 11 offset 0\nsignal 11 offset -1\n", Status(0)),
     behaviour!("segv_context", "segv_context.c", ANY_STATIC_FIRST, true; "a SIGSEGV handler changes rip and rax, or repairs the cause";

@@ -18,8 +18,6 @@ pub enum Happening {
     Signal { signal: i32, pc: u64, handler: u64 },
 }
 
-/// rseq, which the recorder refuses and we hence refuse too.
-const REFUSED: u64 = 334;
 /// `si_code` of the stop at the first instruction of a handler.
 const HANDLER_ENTERED: c_int = libc::SIGTRAP;
 const SYSTEM_CALL_STOP: c_int = libc::SIGTRAP | 0x80;
@@ -139,12 +137,7 @@ impl Witness {
         let state = self.threads.get_mut(&thread).expect("threads are adopted before");
         state.in_call = !state.in_call;
         if state.in_call {
-            let mut registers = registers(thread);
-            self.happenings[state.index].push(Happening::Call(registers.orig_rax));
-            if registers.orig_rax == REFUSED {
-                registers.orig_rax = u64::MAX;
-                set_registers(thread, &registers);
-            }
+            self.happenings[state.index].push(Happening::Call(registers(thread).orig_rax));
         }
         to_next_call(thread, 0);
     }
@@ -224,11 +217,6 @@ fn registers(thread: pid_t) -> user_regs_struct {
         libc::ptrace(libc::PTRACE_GETREGS, thread, 0, (&raw mut registers).cast::<c_void>());
         registers
     }
-}
-
-fn set_registers(thread: pid_t, registers: &user_regs_struct) {
-    // SAFETY: the request reads the struct.
-    unsafe { libc::ptrace(libc::PTRACE_SETREGS, thread, 0, std::ptr::from_ref(registers).cast::<c_void>()) };
 }
 
 fn event_message(thread: pid_t) -> pid_t {

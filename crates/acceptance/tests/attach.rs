@@ -14,7 +14,7 @@ use acceptance::source::compile;
 use acceptance::{Call, Finished, is_soak, tool, trackway};
 use tempfile::TempDir;
 use trace::Trace;
-use workloads::Exit;
+use workloads::{Exit, Variant};
 
 const C: &[&str] = &["gcc", "-O1", "-pthread"];
 
@@ -136,6 +136,26 @@ fn a_crowd_again_and_again() {
     let finished = running.wait(LIMIT);
     assert_eq!(finished.stdout_text().lines().last(), Some("good"), "{}", text_of(&finished));
     assert_eq!(finished.exit, Exit::Status(0));
+}
+
+/// Critical sections of restartable sequences stay what they are when a thread is recorded, and when it is left.
+#[test]
+fn restartable_sequences() {
+    const TURNS: usize = 60_000_000;
+    let directory = scratch();
+    let program = directory.path().join("rseq");
+    fs::copy(workloads::build("rseq", Variant::Pie).unwrap(), &program).unwrap();
+    // Building the command may take longer than the program.
+    trackway();
+    let running = start(&program, &[&TURNS.to_string()]);
+    wait_until("all threads count", || task_count(running.pid()) == 5);
+    for _ in 0..5 {
+        visit(running.pid(), "0.1");
+        assert_clean(running.pid());
+    }
+    let finished = running.wait(LIMIT);
+    let counted = format!("rseq: counted {}, seen inside 0, at the abort handler yes\n", 4 * TURNS);
+    assert_eq!(finished.stdout_text(), counted, "{}", text_of(&finished));
 }
 
 /// System calls that wait go on waiting, for the time that is left, and are not interrupted.

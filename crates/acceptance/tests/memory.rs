@@ -13,9 +13,6 @@ use acceptance::{Call, Data, Finished, Recorded, is_soak, process, trackway};
 use oracle::{Options, Run, single_step};
 use workloads::{Exit, Group, OracleProgram, Variant};
 
-/// glibc goes on differently if the kernel does not know rseq, which is what the recorder makes it believe.
-const RSEQ: u64 = 334;
-
 fn name(entry: &OracleProgram) -> String {
     format!("{} {:?} {}", entry.program.name, entry.arguments, entry.variant)
 }
@@ -28,9 +25,8 @@ fn call(program: &str, variant: Variant, arguments: &[&str]) -> Call {
 /// Steps a call on one of the processors; the random bytes are chosen with it.
 fn stepped(call: &Call, processor: usize) -> Run {
     let random_bytes = Some([if processor == 0 { 0x5a } else { 0xa5 }; 16]);
-    let refused_system_calls = vec![RSEQ];
     let processor = Some(processor);
-    let options = Options { memory: true, refused_system_calls, random_bytes, processor, ..Options::default() };
+    let options = Options { memory: true, random_bytes, processor, ..Options::default() };
     let mut command = call.command();
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     single_step(&mut command, &options).unwrap()

@@ -13,9 +13,6 @@ use oracle::{Options, Run, single_step};
 use trace::Event;
 use workloads::{Exit, OracleProgram};
 
-/// glibc goes on differently if the kernel does not know rseq, which is what the recorder makes it believe.
-const RSEQ: u64 = 334;
-
 /// Programs with code that is in no file.
 const MAKES_CODE: [&str; 2] = ["code_changes", "code_everywhere"];
 
@@ -46,8 +43,7 @@ fn command(call: &Call) -> Command {
 }
 
 fn stepped(call: &Call) -> Run {
-    let options = Options { refused_system_calls: vec![RSEQ], ..Options::default() };
-    single_step(&mut command(call), &options).unwrap()
+    single_step(&mut command(call), &Options::default()).unwrap()
 }
 
 /// Everything that can be said about one program; a sentence or more for everything that is wrong.

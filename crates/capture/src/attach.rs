@@ -30,8 +30,6 @@ const ATTEMPTS: u32 = 20;
 const BETWEEN_ATTEMPTS: Duration = Duration::from_millis(3);
 /// The bytes of a `syscall` instruction.
 const SYSCALL: [u8; 2] = [0x0f, 0x05];
-/// In the argument of rseq: the kernel is to forget it.
-const RSEQ_UNREGISTER: u64 = 1;
 
 /// Why a process was not taken over.
 #[derive(Debug, thiserror::Error)]
@@ -253,7 +251,6 @@ struct Captive {
     native: user_regs_struct,
     call: Option<call::Interrupted>,
     rseq: Rseq,
-    is_registered: bool,
 }
 
 fn captives(crowd: &Crowd, process: i32, gate: Option<u64>) -> Result<Vec<Captive>> {
@@ -287,21 +284,7 @@ impl Captive {
             native.rip = abort;
         }
         let remote = Remote::new(tracee, gate, signal)?;
-        Ok(Self { remote, native, call, rseq, is_registered: rseq != Rseq::default() })
-    }
-
-    /// Takes what the thread has registered about restartable sequences from the kernel.
-    fn unregister(&mut self) -> inject::Result<()> {
-        if self.is_registered {
-            self.tell_rseq("unregistering restartable sequences", RSEQ_UNREGISTER)?;
-            self.is_registered = false;
-        }
-        Ok(())
-    }
-
-    fn tell_rseq(&mut self, what: &'static str, flags: u64) -> inject::Result<u64> {
-        let Rseq { address, length, signature } = self.rseq;
-        self.remote.call(what, libc::SYS_rseq, [address, u64::from(length), flags, u64::from(signature), 0, 0])
+        Ok(Self { remote, native, call, rseq })
     }
 
     /// What the engine is told about the thread.
@@ -328,9 +311,6 @@ impl Captive {
     /// Lets the thread go on without us.
     fn release(mut self) {
         // What fails here fails because the thread is dying.
-        if self.rseq != Rseq::default() && !self.is_registered {
-            let _ = self.tell_rseq("registering restartable sequences", 0);
-        }
         let _ = self.remote.halt();
         let _ = self.remote.finish_with(&self.native, self.remote.mask);
         let _ = self.remote.detach();
@@ -419,7 +399,6 @@ fn tell(captives: &mut [Captive], process: i32, layout: &Layout) -> inject::Resu
     let count = captives.len() as u32;
     for (index, captive) in (0..).zip(captives) {
         let init = captive.init(layout, Placement { thread: index, slot: index, process, base: None })?;
-        captive.unregister()?;
         let init = Init { thread_count: count, ..init };
         let address = layout.init + u64::from(index) * size_of::<Init>() as u64;
         captive.remote.tracee.write(address, inject::as_bytes(&init)).context("writing to the target")?;

@@ -10,6 +10,9 @@ use std::time::{Duration, Instant};
 use crate::ptrace::{self, Exit, Stop, Tracee};
 use crate::{call, task};
 
+/// How long to wait, at most, for threads that only need a processor to stop.
+const RUNNABLE_PATIENCE: Duration = Duration::from_secs(60);
+
 /// Between two looks at threads that are to stop.
 pub const PAUSE: Duration = Duration::from_micros(100);
 
@@ -132,9 +135,16 @@ impl Crowd {
         }
     }
 
-    /// Waits until all threads have stopped, new ones included. False if that takes longer than `patience`, or the process is gone.
+    /// Whether a thread that is to stop waits for a processor only, as on a machine with more work than processors.
+    pub fn has_runnable(&self) -> bool {
+        let mut waiting = self.members.iter().filter(|(_, state)| !is_stopped(state));
+        waiting.any(|(&tid, _)| task::is_runnable(self.process, tid))
+    }
+
+    /// Waits until all threads have stopped, new ones included. False if that takes longer than `patience` although none of them
+    /// waits for a processor, or the process is gone.
     pub fn stop_all(&mut self, patience: Duration) -> io::Result<bool> {
-        let deadline = Instant::now() + patience;
+        let start = Instant::now();
         self.has_executed = false;
         loop {
             match self.gather() {
@@ -145,11 +155,16 @@ impl Crowd {
             if self.all_stopped() && self.gather().is_ok_and(|any| !any) {
                 return Ok(!self.members.is_empty() && self.exit.is_none() && !self.has_executed);
             }
-            if Instant::now() > deadline || self.is_gone() {
+            if self.is_gone() || self.is_too_late(start.elapsed(), patience) {
                 return Ok(false);
             }
             std::thread::sleep(PAUSE);
         }
+    }
+
+    /// Whether threads that have not stopped after `elapsed` will not do so soon.
+    pub fn is_too_late(&self, elapsed: Duration, patience: Duration) -> bool {
+        elapsed > patience && (elapsed > RUNNABLE_PATIENCE || !self.has_runnable())
     }
 
     /// Lets all threads go on, as they are, without us. Those that do not stop soon stay with us: see [`Self::release`].

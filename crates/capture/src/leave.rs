@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use libc::user_regs_struct;
 use wire::{
-    Control, EXEC_FAILED, EXEC_IDLE, EXEC_REFUSED, EXEC_WANTED, LEAVE_NOT, LEAVE_REQUEST, LEAVE_TOGETHER, Rseq,
+    Control, EXEC_FAILED, EXEC_IDLE, EXEC_REFUSED, EXEC_WANTED, LEAVE_NOT, LEAVE_REQUEST, LEAVE_TOGETHER,
     STAGE_FINISHED,
 };
 
@@ -141,7 +141,11 @@ impl Leaving<'_> {
                 return Hold::All;
             }
             let waits = self.control.vforks.load(Ordering::SeqCst) != 0;
-            if start.elapsed() > if waits { VFORK_PATIENCE } else { PATIENCE } {
+            let is_too_late = match waits {
+                true => start.elapsed() > VFORK_PATIENCE,
+                false => self.crowd.is_too_late(start.elapsed(), PATIENCE),
+            };
+            if is_too_late {
                 return Hold::Not;
             }
             self.crowd.call(AGAIN);
@@ -289,11 +293,6 @@ impl Leaving<'_> {
         remote.registers.rsp = state.registers.general[wire::RSP];
         let stack = state.address + u64::from(self.control.places.alternate_stack.load(Ordering::SeqCst));
         remote.call("sigaltstack", libc::SYS_sigaltstack, [stack, 0, 0, 0, 0, 0])?;
-        let Rseq { address, length, signature } = state.rseq;
-        if address != 0 {
-            let arguments = [address, u64::from(length), 0, u64::from(signature), 0, 0];
-            remote.call("registering restartable sequences", libc::SYS_rseq, arguments)?;
-        }
         Ok(())
     }
 

@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use libc::user_regs_struct;
-use wire::{Control, Places, Registers, Rseq};
+use wire::{Control, Places, Registers};
 
 use crate::inject::{Context, Result};
 use crate::ptrace::Tracee;
@@ -22,7 +22,6 @@ pub struct ThreadState {
     mxcsr: u32,
     gs_base: u64,
     pub mask: u64,
-    pub rseq: Rseq,
     pub engine_stack: u64,
     pub slot: u32,
     /// Bytes written to the current segment.
@@ -41,7 +40,6 @@ impl ThreadState {
             mxcsr: field(tracee, address, &places.mxcsr)?,
             gs_base: field(tracee, address, &places.gs_base)?,
             mask: field(tracee, address, &places.mask)?,
-            rseq: field(tracee, address, &places.rseq)?,
             engine_stack: field(tracee, address, &places.engine_stack)?,
             slot: field(tracee, address, &places.slot)?,
             used: cursor.wrapping_sub(segment),

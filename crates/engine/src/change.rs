@@ -327,7 +327,7 @@ impl Engine {
         self.drop_range(page * PAGE, (page + 1) * PAGE)
     }
 
-    fn drop_range(&mut self, start: u64, end: u64) -> bool {
+    pub fn drop_range(&mut self, start: u64, end: u64) -> bool {
         let fragments = self.pages.take(start, end);
         for &fragment in &fragments {
             self.drop_path(fragment);

@@ -10,7 +10,7 @@ use crate::failure::{self, Failure};
 use crate::fragment::ENGINE;
 use crate::sys::{self, number};
 use crate::tcb::{self, Tcb};
-use crate::{dispatch, follow, leave, limits, owners, pending, ring, select, signal, syscall};
+use crate::{dispatch, follow, leave, limits, owners, pending, ring, rseq, select, signal, syscall};
 
 const CLONE_VM: u64 = 0x100;
 const CLONE_SIGHAND: u64 = 0x800;
@@ -148,9 +148,6 @@ fn new_process(tcb: &mut Tcb, request: &Request) -> Result<i64, Failure> {
     let child = new_state(tcb.control(), tcb.slot_index, tcb.thread).ok_or(Failure::NoMemory)?;
     inherit(child, tcb, request);
     child.alternate_stack = tcb.alternate_stack;
-    if request.flags & CLONE_VM == 0 {
-        child.rseq = tcb.rseq;
-    }
     let waited_for = request.flags & (CLONE_VM | CLONE_VFORK) == CLONE_VM | CLONE_VFORK;
     let still_shared = request.flags & (CLONE_VM | CLONE_VFORK) == CLONE_VM;
     if request.flags & CLONE_SIGHAND == 0 {
@@ -218,7 +215,6 @@ extern "C" fn start_process(tcb: &mut Tcb) -> ! {
     let stack = tcb.alternate_stack;
     // SAFETY: the kernel reads the application's own alternate stack.
     unsafe { sys::call(number::SIGALTSTACK, [&raw const stack as u64, 0, 0, 0, 0, 0]) };
-    syscall::give_rseq_back(tcb);
     // SAFETY: part of the shared mapping, of which this process has inherited the beginning if it is to be followed.
     if let Some(child) = unsafe { tcb.follow.as_ref() } {
         follow::wait(tcb, child, tcb.shares);
@@ -295,6 +291,7 @@ pub fn exit(tcb: &mut Tcb) -> ! {
     signal::retire(tcb);
     ring::close(tcb, word::END);
     owners::release(tcb);
+    rseq::release(tcb);
     limits::shrink(tcb.mapping_length);
     let status = tcb.registers.general[RDI];
     // SAFETY: the thread's stacks go away together with the thread; the assembly uses none. Signals are blocked.

@@ -11,7 +11,7 @@ use crate::failure::{self, Failure};
 use crate::fragment::{ENGINE, Engine, FragmentRef, NoFragment};
 use crate::tcb::{SIGNALS, Signals, Tcb};
 use crate::translate::{ENTRY_CHANGED, ExitKind};
-use crate::{emulate, leave, maps, memory, reclaim, ring, select, skip, syscall};
+use crate::{emulate, leave, maps, memory, reclaim, ring, rseq, select, skip, syscall};
 
 const REGISTERS: usize = offset_of!(Tcb, registers);
 const XMM: usize = offset_of!(Tcb, xmm);
@@ -383,14 +383,16 @@ extern "C" fn on_exit(tcb: &mut Tcb, path: u64) {
             resume(tcb);
         }
         ExitKind::Direct | ExitKind::Indirect => {
-            if tcb.stand.skipping {
+            if tcb.stand.skipping || rseq::concerns(tcb, &engine.sections) {
                 drop(engine);
                 skip::attend(tcb);
+                rseq::attend(tcb);
                 engine = ENGINE.lock();
             }
             match go_to(tcb, &mut engine, false) {
-                Next::Linkable(target) => engine.link(path, target),
-                Next::Found => {}
+                Next::Linkable(target) if tcb.registers.rip == exit.target => engine.link(path, target),
+                // The thread has aborted a critical section, or has to ask again.
+                Next::Linkable(_) | Next::Found => {}
                 Next::Unreadable | Next::Failed(_) => {
                     drop(engine);
                     return resume(tcb);
@@ -419,6 +421,7 @@ extern "C" fn on_indirect(tcb: &mut Tcb, target: u64) {
     tcb.registers.rip = target;
     reclaim::leave_cache(tcb);
     skip::attend(tcb);
+    rseq::attend(tcb);
     let mut engine = ENGINE.lock();
     match go_to(tcb, &mut engine, true) {
         Next::Linkable(target) => engine.enter_in_table(target),
@@ -437,6 +440,7 @@ extern "C" fn resume(tcb: &mut Tcb) {
     reclaim::leave_cache(tcb);
     assert!(!failure::is_injected(tcb.control(), Failure::Defect), "a test wants the engine to fail");
     skip::attend(tcb);
+    rseq::attend(tcb);
     loop {
         let next = go_to(tcb, &mut ENGINE.lock(), false);
         let failure = match next {
@@ -465,8 +469,8 @@ enum Next {
 /// Sets `tcb.next`. Code that cannot be read is jumped to natively: the processor raises the fault that the application
 /// has to see.
 fn go_to(tcb: &mut Tcb, engine: &mut Engine, by_arrival: bool) -> Next {
-    let is_gate = select::cross(tcb, engine);
     let pc = tcb.registers.rip;
+    let is_gate = select::cross(tcb, engine) || engine.sections.contains(pc);
     match engine.find_in(tcb.stand.world, pc, by_arrival) {
         Ok(_) if memory::is_short() => Next::Failed(Failure::NoMemory),
         Ok(at) => {
@@ -483,8 +487,13 @@ fn go_to(tcb: &mut Tcb, engine: &mut Engine, by_arrival: bool) -> Next {
 }
 
 fn leave_if_wanted(tcb: &mut Tcb) {
+    let is_leaving = |tcb: &Tcb| tcb.leaving || !ring::is_wanted(tcb.control());
+    if (is_leaving(tcb) || leave::is_parking(tcb.control())) && rseq::abort_before_detach(tcb) {
+        // The abort handler is where it goes on, in the cache or not.
+        return resume(tcb);
+    }
     leave::park_if_wanted(tcb);
-    if tcb.leaving || !ring::is_wanted(tcb.control()) {
+    if is_leaving(tcb) {
         let _ = leave::leave(tcb);
     }
 }

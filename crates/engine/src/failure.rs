@@ -6,7 +6,7 @@ use core::sync::atomic::{AtomicBool, Ordering};
 use wire::Control;
 
 use crate::tcb::Tcb;
-use crate::{leave, reclaim, ring, signal, sys};
+use crate::{leave, reclaim, ring, rseq, signal, sys};
 
 /// Why the engine cannot go on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,6 +51,7 @@ fn report(control: &Control, failure: Failure) {
 pub fn detach(tcb: &mut Tcb, failure: Failure) -> bool {
     let control = tcb.control();
     report(control, failure);
+    rseq::abort_before_detach(tcb);
     // A signal that is kept cannot be delivered first, as the thread cannot go on in the cache.
     signal::give_kept_to_kernel(tcb);
     leave::park_if_wanted(tcb);

@@ -12,6 +12,7 @@ use crate::lock::Mutex;
 use crate::lookup::Lookup;
 use crate::paths::PathTable;
 use crate::reclaim::Reclaimer;
+use crate::rseq::Sections;
 use crate::select::{Selection, WORLD_COUNT, World};
 use crate::translate::{
     self, BlockResult, ChainBlock, ExitKind, NewExit, Order, STUB_STRIDE, State, Surroundings, Translation, Unreadable,
@@ -159,6 +160,7 @@ pub struct Engine {
     /// Where the table leads for unknown targets.
     missing: u64,
     pub selection: Selection,
+    pub sections: Sections,
     pub(crate) cache: Cache,
     pub(crate) reclaimer: Reclaimer,
     pub(crate) paths: PathTable,
@@ -214,6 +216,7 @@ impl Engine {
             table: Table { address: 0, by_pext: false },
             missing: 0,
             selection: Selection::new(),
+            sections: Sections::new(),
             cache: Cache::new(),
             reclaimer: Reclaimer::new(),
             paths: PathTable::new(),
@@ -337,7 +340,7 @@ impl Engine {
         if code.length == 0 || failure::is_injected(self.control(), Failure::Unreadable) {
             return Err(NoFragment::Unreadable);
         }
-        let room = self.selection.room(address).min(code.length as u64) as usize;
+        let room = self.selection.room(address).min(self.sections.room(address)).min(code.length as u64) as usize;
         let check = self.pages.is_checked_block(address, &code.bytes[..code.length]);
         let chain = |length: usize| [ChainBlock { address, code: &code.bytes[..length], next: None, check }];
         // If its first instruction reaches beyond, all of the block is what its beginning is.
@@ -348,6 +351,9 @@ impl Engine {
             emitted => (chain(room), emitted?),
         };
         let (fragment, translation) = &emitted;
+        if self.discover_sections(address, &translation.descriptors) {
+            return self.translate(world, address, by_arrival);
+        }
         let last = address + u64::from(translation.blocks[0].length) - 1;
         if last / PAGE != address / PAGE && self.pages.is_writable(last) {
             self.pages.guard(last);
@@ -409,7 +415,10 @@ impl Engine {
         guess: bool,
     ) -> Result<(Fragment, Translation), NoFragment> {
         let address = chain[0].address;
-        let restless = chain.iter().any(|block| self.selection.is_restless(world, block.address, block.code));
+        let is_restless = |block: &ChainBlock| {
+            self.selection.is_restless(world, block.address, block.code) || self.sections.contains(block.address)
+        };
+        let restless = chain.iter().any(is_restless);
         let table = if restless { Table { address: 0, ..self.table } } else { self.table_of(world) };
         let first_path = self.control().next_path.load(Ordering::Relaxed) + 1;
         let silent = self.selection.is_silent(world, address);

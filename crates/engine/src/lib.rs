@@ -35,6 +35,7 @@ pub mod pending;
 pub mod profile;
 pub mod reclaim;
 pub mod ring;
+pub mod rseq;
 pub mod seccomp;
 pub mod select;
 pub mod signal;

@@ -23,7 +23,7 @@ use crate::lock::Mutex;
 use crate::pending::{self, PROCESS};
 use crate::tcb::{AlternateStack, SIGNALS, SS_AUTODISARM, SS_DISABLE, SS_ONSTACK, Signals, Tcb, Vectors};
 use crate::translate::{Spill, State};
-use crate::{clone, dispatch, emulate, exec, gs, leave, memory, profile, ring, seccomp, skip, sys, syscall};
+use crate::{clone, dispatch, emulate, exec, gs, leave, memory, profile, ring, rseq, seccomp, skip, sys, syscall};
 
 pub const SIGILL: usize = 4;
 pub const SIGTRAP: usize = 5;
@@ -1412,7 +1412,11 @@ fn deliver(tcb: &mut Tcb, signal: usize, info: &Info, cause: Cause, context: &mu
         info[2] = tcb.registers.rip;
     }
     let info = &info;
-    let Some(frame) = build_frame(tcb, &action, info, context, saved_xmm) else {
+    let interrupted = tcb.registers.rip;
+    tcb.registers.rip = rseq::after_signal(tcb);
+    let frame = build_frame(tcb, &action, info, context, saved_xmm);
+    tcb.registers.rip = interrupted;
+    let Some(frame) = frame else {
         return end(tcb, SIGSEGV, info, context, saved_xmm);
     };
     if !signals.native.get() {

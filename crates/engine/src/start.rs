@@ -67,7 +67,6 @@ fn set_up(control: &'static Control, init: &Init) {
     signal::set_image(init.engine_start, init.engine_end);
     clone::set_up(init.flags & FLAG_FSGSBASE != 0, init.min_signal_stack);
     order_by_contention(control, table);
-    syscall::set_up(is_attached(init));
 }
 
 /// Makes the table of owners, unless the processor lacks what translated code needs for it, or code of threads that are not
@@ -90,7 +89,7 @@ fn make_state(control: &Control, init: &Init) -> &'static mut Tcb {
         tcb.xmm = Vectors(init.vectors);
         tcb.mxcsr = init.mxcsr;
         tcb.interrupted = init.interrupted;
-        syscall::take_rseq(tcb, init.rseq);
+        tcb.rseq = init.rseq;
         if tcb.interrupted != 0 {
             // Signals wait until the thread is in its system call again, where they would have found it.
             tcb.signals().real_mask.set(!signal::SYNCHRONOUS);
@@ -135,7 +134,6 @@ fn publish(places: &Places) {
     offset(&places.gs_base, offset_of!(Tcb, gs_base));
     offset(&places.mask, tcb::SIGNALS + offset_of!(tcb::Signals, mask));
     offset(&places.alternate_stack, offset_of!(Tcb, alternate_stack));
-    offset(&places.rseq, offset_of!(Tcb, rseq));
     offset(&places.parked, offset_of!(Tcb, parked));
     offset(&places.engine_stack, offset_of!(Tcb, engine_stack));
     offset(&places.cursor, offset_of!(Tcb, cursor));

@@ -55,6 +55,7 @@ pub mod number {
     pub const MEMFD_CREATE: u64 = 319;
     pub const EXECVEAT: u64 = 322;
     pub const PKEY_MPROTECT: u64 = 329;
+    pub const MEMBARRIER: u64 = 324;
     pub const RSEQ: u64 = 334;
     pub const CLONE3: u64 = 435;
     pub const EPOLL_PWAIT2: u64 = 441;

@@ -2,14 +2,14 @@
 
 use core::arch::naked_asm;
 use core::mem::offset_of;
-use core::sync::atomic::{AtomicBool, Ordering};
+use core::sync::atomic::Ordering;
 
 use wire::{R8, R9, R10, R11, RAX, RCX, RDI, RDX, RSI, RSP, Rseq, word};
 
 use crate::fragment::ENGINE;
 use crate::sys::{self, number};
 use crate::tcb::{SIGNALS, Signals, Tcb};
-use crate::{clone, exec, gs, leave, limits, memory, ring, seccomp, select, signal, skip};
+use crate::{clone, exec, gs, leave, limits, memory, ring, rseq, seccomp, select, signal, skip};
 
 pub const INSTRUCTION_BYTES: u64 = 2;
 /// Returned by [`trackway_syscall`] when signals are waiting; no system call returns this.
@@ -69,7 +69,14 @@ pub fn handle(tcb: &mut Tcb) {
             signal::note_descriptor();
             pass(tcb)
         }
-        number::RSEQ => rseq(tcb, Rseq { address: a, length: b as u32, signature: d as u32 }, c as u32),
+        number::RSEQ => {
+            let result = pass(tcb);
+            if result == 0 {
+                rseq::register(tcb, Rseq { address: a, length: b as u32, signature: d as u32 }, c as u32);
+            }
+            result
+        }
+        number::MEMBARRIER => membarrier(tcb, a),
         number::CLONE | number::CLONE3 | number::FORK | number::VFORK => clone::clone(tcb, call),
         number::EXECVE | number::EXECVEAT => exec::exec(tcb),
         number::EXIT => clone::exit(tcb),
@@ -221,65 +228,14 @@ fn arch_prctl(tcb: &mut Tcb, code: u64) -> i64 {
     }
 }
 
-/// Whether the process was running before we came: then its threads have registered restartable sequences.
-static ATTACHED: AtomicBool = AtomicBool::new(false);
-
-/// Says whether the process was running before we came.
-pub fn set_up(attached: bool) {
-    ATTACHED.store(attached, Ordering::Relaxed);
-}
-
-/// In `struct rseq`, for the application to see that sequences do not work.
-const RSEQ_FAILED: i32 = -2;
-const RSEQ_NOT_REGISTERED: i32 = -1;
-const RSEQ_UNREGISTER: u32 = 1;
-/// Where the number of the processor is in `struct rseq`.
-const RSEQ_PROCESSOR: u64 = 4;
-
-/// Restartable sequences name addresses of application code, which is not what the processor executes: there are none. To a process that
-/// has them already, registering still works, because the C library takes for granted that what has worked once does so again; the
-/// number of the processor says that they are not to be used. The kernel gets to know them when the thread leaves.
-fn rseq(tcb: &mut Tcb, wanted: Rseq, flags: u32) -> i64 {
-    if !ATTACHED.load(Ordering::Relaxed) {
-        return sys::ENOSYS;
+/// membarrier: also waits for threads in restartable sequences, if that is what it is for.
+fn membarrier(tcb: &mut Tcb, command: u64) -> i64 {
+    const PRIVATE_EXPEDITED_RSEQ: u64 = 1 << 7;
+    let result = pass(tcb);
+    if result == 0 && command == PRIVATE_EXPEDITED_RSEQ {
+        rseq::await_sections(tcb);
     }
-    match flags {
-        0 if tcb.rseq == wanted => sys::EBUSY,
-        0 if tcb.rseq == Rseq::default() => {
-            if !memory::write(wanted.address.wrapping_add(RSEQ_PROCESSOR), &RSEQ_FAILED) {
-                return sys::EFAULT;
-            }
-            tcb.rseq = wanted;
-            0
-        }
-        RSEQ_UNREGISTER if tcb.rseq == wanted && wanted != Rseq::default() => {
-            tcb.rseq = Rseq::default();
-            if memory::write(wanted.address.wrapping_add(RSEQ_PROCESSOR), &RSEQ_NOT_REGISTERED) {
-                0
-            } else {
-                sys::EFAULT
-            }
-        }
-        _ => sys::EINVAL,
-    }
-}
-
-/// Takes over what the thread has registered, and what the injector has taken from the kernel.
-pub fn take_rseq(tcb: &mut Tcb, rseq: Rseq) {
-    tcb.rseq = rseq;
-    if rseq != Rseq::default() {
-        // The kernel has written there until now; if the memory is gone, so are the sequences.
-        let _ = memory::write(rseq.address.wrapping_add(RSEQ_PROCESSOR), &RSEQ_FAILED);
-    }
-}
-
-/// Tells the kernel, for the calling thread, which is about to run natively.
-pub fn give_rseq_back(tcb: &Tcb) {
-    let Rseq { address, length, signature } = tcb.rseq;
-    if address != 0 {
-        // SAFETY: what the application had asked for.
-        unsafe { sys::call(number::RSEQ, [address, u64::from(length), 0, u64::from(signature), 0, 0]) };
-    }
+    result
 }
 
 /// A system call that does not block, and after which there is something left to do: signals have to wait.

@@ -77,8 +77,9 @@ pub struct Tcb {
     pub parked: AtomicU32,
     /// The next system call had begun before we came, and was interrupted for us: see `wire::Init::interrupted`.
     pub interrupted: u32,
-    /// What the kernel is to be told about restartable sequences when the thread leaves.
+    /// What the thread has registered for restartable sequences, and the critical section that it is in.
     pub rseq: Rseq,
+    pub section: Option<crate::rseq::Section>,
     /// For a child process: where it waits to be followed, if it is to be.
     pub follow: *const wire::Child,
     /// For a child process: it shares its parent's memory.

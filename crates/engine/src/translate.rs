@@ -183,6 +183,8 @@ pub struct Translation {
     pub accesses: Vec<wire::code::Access>,
     /// Whether a locked instruction was met.
     pub has_locked: bool,
+    /// Where descriptors of critical sections may be: see `crate::rseq`.
+    pub descriptors: Vec<u64>,
 }
 
 /// The first instruction of a block cannot be read.
@@ -260,6 +262,7 @@ pub fn translate(
             marks: Vec::new(),
             accesses: Vec::new(),
             has_locked: false,
+            descriptors: Vec::new(),
         },
         start,
         own_r15: false,
@@ -328,6 +331,7 @@ impl Translator<'_, '_> {
             }
             let transfer = if instruction.is_invalid() { Transfer::Trap } else { isa::transfer(&instruction) };
             if transfer == Transfer::Next {
+                self.result.descriptors.extend(crate::rseq::candidate(&instruction));
                 let is_locked = isa::is_locked(&instruction);
                 self.result.has_locked |= is_locked;
                 match self.surroundings.order {

@@ -12,7 +12,7 @@ fn main() -> ExitCode {
     };
     let mut command = Command::new(program);
     command.args(arguments).env_clear();
-    let options = oracle::Options { memory: true, refused_system_calls: vec![334], ..oracle::Options::default() };
+    let options = oracle::Options { memory: true, ..oracle::Options::default() };
     let run = match oracle::single_step(&mut command, &options) {
         Ok(run) => run,
         Err(error) => {

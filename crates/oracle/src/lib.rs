@@ -54,9 +54,6 @@ pub use operand::{MaskUse, mask_use};
 pub struct Options {
     /// The run is given up, and the program killed, after this many stops in all threads together.
     pub stops_max: u64,
-    /// Numbers of system calls that the program finds unknown to its kernel (`ENOSYS`), for comparison with a
-    /// recorder that refuses them too: glibc looks at the result of rseq (334) and goes on differently.
-    pub refused_system_calls: Vec<u64>,
     /// Whether the program and we share one processor, which is two or three times as quick. The program can see that,
     /// in `sched_getaffinity`, but nowhere else.
     pub one_processor: bool,
@@ -75,7 +72,6 @@ impl Default for Options {
     fn default() -> Self {
         Self {
             stops_max: 50_000_000,
-            refused_system_calls: Vec::new(),
             one_processor: true,
             processor: None,
             memory: false,

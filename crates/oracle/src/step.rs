@@ -263,11 +263,6 @@ impl<'a> Stepper<'a> {
         let thread = self.thread(tracee);
         thread.next = Some(registers.rip);
         thread.stack_pointer = registers.rsp;
-        if self.options.refused_system_calls.contains(&registers.rax) && is_syscall(tracee, registers.rip) {
-            // No system call has this number.
-            registers.rax = u64::MAX;
-            tracee.set_registers(&registers)?;
-        }
         if self.options.memory {
             self.plan(tracee, &registers)?;
         }
@@ -413,11 +408,6 @@ fn random_bytes_of(tracee: Tracee) -> Result<Option<u64>, Error> {
             _ => place += 16,
         }
     }
-}
-
-fn is_syscall(tracee: Tracee, pc: u64) -> bool {
-    let mut bytes = [0; 2];
-    tracee.read(pc, &mut bytes) == 2 && bytes == [0x0f, 0x05]
 }
 
 /// Whether the next instruction begins a transaction; where there is no such thing, it faults.

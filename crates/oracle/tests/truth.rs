@@ -226,17 +226,6 @@ fn programs_without_a_repeatable_path_run_to_their_end() {
 }
 
 #[test]
-fn system_calls_can_be_refused() {
-    const RSEQ: u64 = 334;
-    let executable = workloads::build("recursion", Variant::Static).unwrap();
-    let usual = step(&executable, &[], &Options::default());
-    let refusing = Options { refused_system_calls: vec![RSEQ], ..Options::default() };
-    let refused = step(&executable, &[], &refusing);
-    assert_eq!((refused.exit, &refused.stdout), (usual.exit, &usual.stdout));
-    assert_ne!(refused.threads, usual.threads, "the C library notices");
-}
-
-#[test]
 fn the_environment_is_passed_on_as_it_is() {
     let mut command = Command::new("/bin/sh");
     command.args(["-c", "echo $FOO $#", "sh", "a", "b"]).env_clear().env("FOO", "bar");

@@ -15,7 +15,7 @@ pub mod code;
 pub mod word;
 
 /// Changes whenever anything in this crate changes its layout or meaning.
-pub const VERSION: u32 = 7;
+pub const VERSION: u32 = 8;
 pub const MAGIC: u64 = u64::from_le_bytes(*b"TRACKWAY");
 
 /// Threads that can be alive at once.
@@ -216,8 +216,6 @@ pub struct Places {
     pub mask: AtomicU32,
     /// Its alternate stack, as the kernel's `stack_t`.
     pub alternate_stack: AtomicU32,
-    /// Its [`Rseq`].
-    pub rseq: AtomicU32,
     /// Non-zero while the thread waits to be put into native code, 4 bytes.
     pub parked: AtomicU32,
     /// Top of its engine stack, 8 bytes.
@@ -361,7 +359,7 @@ pub struct Init {
     pub interrupted: u32,
     /// With [`FLAG_ATTACHED`]: the signal mask. All signals are blocked when the engine starts.
     pub mask: u64,
-    /// With [`FLAG_ATTACHED`]: what the kernel was told until the injector took it back.
+    /// With [`FLAG_ATTACHED`]: what the thread has registered for restartable sequences.
     pub rseq: Rseq,
     /// The state that the engine has made for this thread. Set by the engine before [`STAGE_STARTED`].
     pub state: u64,

@@ -165,7 +165,9 @@ impl Engine {
                 bytes += part.length;
                 let closed = parts.first().is_some_and(|first| first.address == part.address);
                 let enough = parts.len() * 2 >= tier.blocks;
-                let gate = !parts.is_empty() && self.selection.is_gate(fragment.world, part.address);
+                let is_gate =
+                    || self.selection.is_gate(fragment.world, part.address) || self.sections.contains(part.address);
+                let gate = !parts.is_empty() && is_gate();
                 if parts.len() >= tier.blocks || bytes > tier.bytes || (closed && enough) || gate {
                     return parts;
                 }
