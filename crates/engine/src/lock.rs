@@ -1,14 +1,17 @@
 //! A mutex for the engine's own structures: spins briefly, then sleeps.
+//!
+//! Its state says who holds it, as the page of the holder's stack: a process that shares our memory (see `clone`) can be killed
+//! while it holds a mutex, and its parent then has to release it.
 
 use core::cell::UnsafeCell;
-use core::ops::{Deref, DerefMut};
+use core::ops::{Deref, DerefMut, Range};
 use core::sync::atomic::{AtomicU32, Ordering};
 
 use crate::sys;
 
 const FREE: u32 = 0;
-const HELD: u32 = 1;
-const CONTENDED: u32 = 2;
+/// Somebody sleeps until the mutex is free. The other bits are those of [`holder_at`].
+const CONTENDED: u32 = 1 << 31;
 const SPINS: u32 = 100;
 
 pub struct Mutex<T> {
@@ -19,20 +22,39 @@ pub struct Mutex<T> {
 // SAFETY: the value is reached through a guard only, and only one guard exists at a time.
 unsafe impl<T: Send> Sync for Mutex<T> {}
 
+/// What stands for a thread that has `address` on its stack: the low bits of the number of the page.
+fn holder_at(address: u64) -> u32 {
+    ((address / sys::PAGE) as u32 & !CONTENDED).max(1)
+}
+
+/// What stands for the calling thread.
+fn own_holder() -> u32 {
+    let on_stack = 0u8;
+    holder_at(&raw const on_stack as u64)
+}
+
 impl<T> Mutex<T> {
     pub const fn new(value: T) -> Self {
         Self { state: AtomicU32::new(FREE), value: UnsafeCell::new(value) }
     }
 
     pub fn lock(&self) -> Guard<'_, T> {
+        let holder = own_holder();
         for _ in 0..SPINS {
-            if self.state.compare_exchange_weak(FREE, HELD, Ordering::Acquire, Ordering::Relaxed).is_ok() {
+            if self.state.compare_exchange_weak(FREE, holder, Ordering::Acquire, Ordering::Relaxed).is_ok() {
                 return Guard { mutex: self };
             }
             core::hint::spin_loop();
         }
-        while self.state.swap(CONTENDED, Ordering::Acquire) != FREE {
-            sys::futex_wait_without_limit(&self.state, CONTENDED);
+        // Others may sleep, too.
+        while let Err(state) =
+            self.state.compare_exchange(FREE, holder | CONTENDED, Ordering::Acquire, Ordering::Relaxed)
+        {
+            let contended = state | CONTENDED;
+            let marked = self.state.compare_exchange(state, contended, Ordering::Relaxed, Ordering::Relaxed);
+            if marked.is_ok() {
+                sys::futex_wait_without_limit(&self.state, contended);
+            }
         }
         Guard { mutex: self }
     }
@@ -51,8 +73,27 @@ impl<T> Mutex<T> {
                 state => sys::futex_wait(&self.state, state, MILLISECONDS),
             };
         }
-        self.state.store(FREE, Ordering::Release);
-        sys::futex_wake(&self.state);
+        self.release();
+    }
+
+    /// Makes the mutex free if a thread holds it that had its stacks in this range. True if one did: what the mutex protects may
+    /// be half changed.
+    ///
+    /// # Safety
+    /// That thread must be dead, and nobody else may have a stack in the range.
+    pub unsafe fn release_for_dead(&self, stacks: Range<u64>) -> bool {
+        let holder = self.state.load(Ordering::Acquire) & !CONTENDED;
+        let is_held = holder != FREE && stacks.step_by(sys::PAGE as usize).any(|page| holder_at(page) == holder);
+        if is_held {
+            self.release();
+        }
+        is_held
+    }
+
+    fn release(&self) {
+        if self.state.swap(FREE, Ordering::Release) & CONTENDED != 0 {
+            sys::futex_wake(&self.state);
+        }
     }
 }
 
@@ -77,8 +118,46 @@ impl<T> DerefMut for Guard<'_, T> {
 
 impl<T> Drop for Guard<'_, T> {
     fn drop(&mut self) {
-        if self.mutex.state.swap(FREE, Ordering::Release) == CONTENDED {
-            sys::futex_wake(&self.mutex.state);
+        self.mutex.release();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_at_a_time() {
+        static COUNT: Mutex<u64> = Mutex::new(0);
+        let count = || (0..50_000).for_each(|_| *COUNT.lock() += 1);
+        let threads: Vec<_> = (0..4).map(|_| std::thread::spawn(count)).collect();
+        threads.into_iter().for_each(|thread| thread.join().unwrap());
+        assert_eq!(*COUNT.lock(), 200_000);
+        assert_eq!(COUNT.state.load(Ordering::Relaxed) & !CONTENDED, FREE);
+    }
+
+    #[test]
+    fn what_a_dead_thread_held_is_released() {
+        static MUTEX: Mutex<u64> = Mutex::new(0);
+        let (send, receive) = std::sync::mpsc::channel();
+        std::thread::spawn(move || {
+            let on_stack = 0u8;
+            let at = (&raw const on_stack as u64) & !(sys::PAGE - 1);
+            core::mem::forget(MUTEX.lock());
+            send.send(at - 16 * sys::PAGE..at + sys::PAGE).unwrap();
+        })
+        .join()
+        .unwrap();
+        let stacks: Range<u64> = receive.recv().unwrap();
+        let waiting = std::thread::spawn(|| *MUTEX.lock() += 1);
+        // SAFETY: the thread has ended, and these are of no other thread's stack.
+        unsafe {
+            assert!(!MUTEX.release_for_dead(stacks.start - 64 * sys::PAGE..stacks.start - 32 * sys::PAGE));
+            assert!(MUTEX.release_for_dead(stacks.clone()));
         }
+        waiting.join().unwrap();
+        // SAFETY: as above.
+        assert!(!unsafe { MUTEX.release_for_dead(stacks) });
+        assert_eq!(*MUTEX.lock(), 1);
     }
 }
