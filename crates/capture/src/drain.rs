@@ -6,7 +6,7 @@
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use std::time::Duration;
 
-use wire::{SEGMENT_COUNT, SLOT_COUNT, SLOT_ENDED, SLOT_FREE, SLOT_LIVE, Slot, code, word};
+use wire::{SEGMENT_COUNT, SLOT_ABANDONED, SLOT_COUNT, SLOT_ENDED, SLOT_FREE, SLOT_LIVE, Slot, code, word};
 
 use crate::filter::Filter;
 use crate::opening;
@@ -14,7 +14,7 @@ use crate::select::{Selection, Selector};
 use crate::shared::{self, SEGMENT_WORDS, Shared};
 use crate::sink::{Fragment, Module, Plan, Sink, ThreadInfo};
 use crate::split::{Ending, Raw, Splitter};
-use crate::{maps, task};
+use crate::{host, maps, task};
 
 /// Slots beyond the highest one in use that every pass looks at; the others are looked at before sleeping.
 const LOOK_AHEAD: usize = 32;
@@ -226,6 +226,9 @@ impl<'a, S: Sink> Drain<'a, S> {
                 }
                 self.free(index);
                 progress = true;
+            } else if state == SLOT_ABANDONED {
+                self.take_abandoned(index);
+                progress = true;
             }
         }
         progress
@@ -294,6 +297,19 @@ impl<'a, S: Sink> Drain<'a, S> {
             self.announce(index);
             self.tell_segment(index, true);
         }
+    }
+
+    /// What a process has written that shared the target's memory and was killed.
+    fn take_abandoned(&mut self, index: usize) {
+        self.take_unfinished(index);
+        if self.announced[index].is_some() {
+            let tsc = host::tsc();
+            self.path.clear();
+            self.path.extend([word::event(word::END, 0), tsc as u32, (tsc >> 32) as u32]);
+            self.tell_segment(index, false);
+        }
+        self.shared.clear_slot(index);
+        self.free(index);
     }
 
     /// Drops of a segment that was not completed, which is now in `self.path`, what the thread would have written over.

@@ -615,6 +615,9 @@ fn failure(control: &wire::Control) -> Option<&'static str> {
         wire::FAILURE_NO_MEMORY => Some("there was no memory left for the recorder's part in the process"),
         wire::FAILURE_TOO_MANY_THREADS => Some("it has more threads than can be recorded (4096)"),
         wire::FAILURE_UNREADABLE => Some("it has code that can be executed but not read"),
+        wire::FAILURE_KILLED_CHILD => {
+            Some("a child that it had made by vfork was killed while the recorder's part was at work in it")
+        }
         _ => Some("the recorder's part in the process failed; please report this"),
     }
 }

@@ -144,6 +144,9 @@ impl Shared {
         let front = Memory::map(FRONT_BYTES, access, flags, Some(std::os::fd::AsFd::as_fd(&file)))?;
         // SAFETY: both have as many bytes; the file is as large. The file's are nobody else's yet.
         unsafe { front.as_mut_ptr().copy_from_nonoverlapping(self.memory.as_ptr(), FRONT_BYTES) };
+        // SAFETY: a copy of a control page.
+        begin_image(unsafe { &*front.as_ptr().cast::<Control>() });
+        self.give_up();
         // SAFETY: the range is our own, and stays mapped: the new mapping replaces the old one in one step. All accesses are of
         // atomics or through raw pointers, and the contents of the front stay what they were.
         let mapped = unsafe {
@@ -165,12 +168,23 @@ impl Shared {
         // SAFETY: the segment is as large, and nobody else's yet; it is detached from where it was attached.
         unsafe {
             front.cast::<u8>().copy_from_nonoverlapping(self.memory.as_ptr(), FRONT_BYTES);
+            begin_image(&*front.cast::<Control>());
             libc::shmdt(front);
         }
+        self.give_up();
         // The new mapping replaces the old one of the same length in one step, as in `adopt`.
         segment.attach(self.memory.start.cast(), libc::SHM_REMAP)?;
         self.inode.store(segment.id as u64, Ordering::SeqCst);
         Ok(segment)
+    }
+
+    /// Nobody reads this memory any more. A process that has shared the memory of an image (vfork) may outlive it: it goes on
+    /// natively.
+    fn give_up(&self) {
+        let control = self.control();
+        control.leave.store(wire::LEAVE_ALONE, Ordering::SeqCst);
+        control.slots.iter().filter(|slot| slot.waiting.load(Ordering::SeqCst) != 0).for_each(|slot| wake(&slot.tail));
+        wake_low_half(&control.code_tail);
     }
 
     /// The number of the file (or segment) that is mapped, as `/proc/PID/maps` has it.
@@ -347,6 +361,20 @@ impl<'a> SignOfLife<'a> {
 
     fn mutex(shared: &Shared) -> *mut libc::pthread_mutex_t {
         shared.memory.as_mut_ptr().wrapping_add(std::mem::offset_of!(Control, recorder)).cast()
+    }
+}
+
+/// Takes out of a copy of the control page what belongs to processes that shared the memory of the image before.
+fn begin_image(control: &Control) {
+    control.vforks.store(0, Ordering::SeqCst);
+    control.sharers.store(0, Ordering::SeqCst);
+    for slot in control.slots.iter().filter(|slot| slot.state.load(Ordering::SeqCst) != wire::SLOT_LIVE) {
+        for word in slot.used.iter().chain([&slot.os_tid, &slot.thread, &slot.waiting, &slot.head, &slot.tail]) {
+            word.store(0, Ordering::Relaxed);
+        }
+        slot.silent_from.store(0, Ordering::Relaxed);
+        slot.parent.store(u32::MAX, Ordering::Relaxed);
+        slot.state.store(wire::SLOT_FREE, Ordering::SeqCst);
     }
 }
 

@@ -1,22 +1,30 @@
-//! New threads are traced from their first instruction; new processes run natively. And how threads end.
+//! New threads are traced from their first instruction. So is a process that shares its parent's memory while its parent waits
+//! (vfork): it is one more thread of the parent's trace, until it executes another program or ends. Other new processes run natively.
+//! And how threads end.
 
+use alloc::boxed::Box;
 use core::arch::naked_asm;
 use core::mem::offset_of;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use wire::{Control, RDI, RSI, RSP, SLOT_COUNT, SLOT_FREE, SLOT_LIVE, word};
+use wire::{Control, RAX, RDI, RSI, RSP, SLOT_ABANDONED, SLOT_COUNT, SLOT_ENDED, SLOT_FREE, SLOT_LIVE, word};
 
 use crate::failure::{self, Failure};
 use crate::fragment::ENGINE;
 use crate::sys::{self, number};
 use crate::tcb::{self, Tcb};
-use crate::{dispatch, follow, leave, limits, owners, pending, ring, rseq, select, signal, syscall};
+use crate::{
+    dispatch, follow, leave, limits, memory, own, owners, pending, reclaim, ring, rseq, seccomp, select, signal,
+    syscall,
+};
 
 const CLONE_VM: u64 = 0x100;
 const CLONE_SIGHAND: u64 = 0x800;
 const CLONE_VFORK: u64 = 0x4000;
 const CLONE_CLEAR_SIGHAND: u64 = 1 << 32;
 const CLONE_THREAD: u64 = 0x1_0000;
+/// Namespaces (cgroup, UTS, IPC, user, process, network; time, mount), in which a process may have another number.
+const CLONE_NEW: u64 = 0x7e02_0080;
 
 static FSGSBASE: AtomicBool = AtomicBool::new(false);
 static MIN_SIGNAL_STACK: AtomicU64 = AtomicU64::new(0);
@@ -75,7 +83,7 @@ fn take_slot(control: &Control) -> Option<u32> {
     }
     for _ in 0..PATIENCE_MILLISECONDS {
         let slot = try_to_take_slot(control);
-        let is_ended = |slot: &wire::Slot| slot.state.load(Ordering::SeqCst) == wire::SLOT_ENDED;
+        let is_ended = |slot: &wire::Slot| matches!(slot.state.load(Ordering::SeqCst), SLOT_ENDED | SLOT_ABANDONED);
         if slot.is_some() || !ring::is_wanted(control) || !control.slots.iter().any(is_ended) {
             return slot;
         }
@@ -106,19 +114,9 @@ fn inherit(child: &mut Tcb, parent: &Tcb, request: &Request) {
 }
 
 fn new_thread(tcb: &mut Tcb, request: &Request) -> Result<i64, Failure> {
-    let control = tcb.control();
     ENGINE.lock().order_threads();
-    let slot_index = take_slot(control).ok_or(Failure::TooManyThreads)?;
-    pending::forget_letters(slot_index);
-    let slot = &control.slots[slot_index as usize];
-    let thread = control.next_thread.fetch_add(1, Ordering::SeqCst);
-    slot.thread.store(thread, Ordering::Relaxed);
-    slot.parent.store(tcb.thread, Ordering::Relaxed);
-    slot.os_tid.store(0, Ordering::SeqCst);
-    let Some(child) = new_state(control, slot_index, thread) else {
-        slot.state.store(SLOT_FREE, Ordering::SeqCst);
-        return Err(Failure::NoMemory);
-    };
+    let child = new_recorded_state(tcb)?;
+    let thread = child.thread;
     inherit(child, tcb, request);
     owners::adopt(child);
     signal::block_for_clone(tcb);
@@ -126,14 +124,111 @@ fn new_thread(tcb: &mut Tcb, request: &Request) -> Result<i64, Failure> {
     let result = unsafe { trackway_clone(child, start_thread as *const () as u64) };
     signal::block_all(tcb);
     if result < 0 {
-        owners::release(child);
-        // SAFETY: no thread was made to use it.
-        unsafe { child.free() };
-        slot.state.store(SLOT_FREE, Ordering::SeqCst);
+        forget_child(child);
     } else {
         ring::append_child(tcb, thread, result as u32);
     }
     Ok(result)
+}
+
+/// The state of a new thread that is to be recorded, with a slot of its own.
+fn new_recorded_state(tcb: &Tcb) -> Result<&'static mut Tcb, Failure> {
+    let control = tcb.control();
+    let slot_index = take_slot(control).ok_or(Failure::TooManyThreads)?;
+    pending::forget_letters(slot_index);
+    let slot = &control.slots[slot_index as usize];
+    let thread = control.next_thread.fetch_add(1, Ordering::SeqCst);
+    slot.thread.store(thread, Ordering::Relaxed);
+    slot.parent.store(tcb.thread, Ordering::Relaxed);
+    slot.os_tid.store(0, Ordering::SeqCst);
+    new_state(control, slot_index, thread).ok_or_else(|| {
+        slot.state.store(SLOT_FREE, Ordering::SeqCst);
+        Failure::NoMemory
+    })
+}
+
+/// The thread for which this state was made does not exist.
+fn forget_child(child: &mut Tcb) {
+    owners::release(child);
+    let slot = child.slot();
+    // SAFETY: no thread was made to use it.
+    unsafe { child.free() };
+    slot.state.store(SLOT_FREE, Ordering::SeqCst);
+}
+
+/// Whether a new process can be recorded as a thread of its parent: it shares the memory, its parent waits for it, and what it has of
+/// its own is a table of actions.
+fn is_like_vfork(request: &Request) -> bool {
+    let kind = CLONE_VM | CLONE_VFORK | CLONE_SIGHAND | CLONE_THREAD | CLONE_NEW;
+    request.flags & kind == CLONE_VM | CLONE_VFORK
+}
+
+/// Makes a process that shares the memory until it executes another program or ends. It is recorded as a thread. When the kernel lets
+/// this thread go on, the process has left the memory, and this thread clears away what it has left behind. `None` if
+/// there is no slot or no memory for it.
+fn record_child(tcb: &mut Tcb, request: &Request) -> Option<i64> {
+    let control = tcb.control();
+    let child = new_recorded_state(tcb).ok()?;
+    let thread = child.thread;
+    let actions = Box::into_raw(signal::actions(request.flags & CLONE_CLEAR_SIGHAND != 0));
+    child.signals().own_actions.set(actions);
+    inherit(child, tcb, request);
+    child.alternate_stack = tcb.alternate_stack;
+    child.born = sys::tsc();
+    owners::adopt(child);
+    control.vforks.fetch_add(1, Ordering::SeqCst);
+    signal::block_for_clone(tcb);
+    // SAFETY: the child's state is complete; it runs on stacks of its own.
+    let result = unsafe { trackway_clone(child, start_child as *const () as u64) };
+    signal::block_all(tcb);
+    if result < 0 {
+        forget_child(child);
+    } else if clear_away(child) {
+        ring::append_child(tcb, thread, result as u32);
+    }
+    // SAFETY: made above; nobody uses the table any more.
+    drop(unsafe { Box::from_raw(actions) });
+    control.vforks.fetch_sub(1, Ordering::SeqCst);
+    Some(result)
+}
+
+/// A process that has shared the memory is gone: it has executed another program, has ended or was killed, wherever it was. False if
+/// it has recorded nothing.
+fn clear_away(child: &mut Tcb) -> bool {
+    if release_locks(child) {
+        failure::report(child.control(), Failure::KilledChild);
+    }
+    let has_started = child.closed || child.cursor != child.segment;
+    if child.executing && !child.closed {
+        ring::close(child, word::END);
+    } else if !child.closed {
+        // Nobody knows how far it has come.
+        pending::publish(child.slot_index, !0);
+        reclaim::leave_cache(child);
+        child.slot().state.store(SLOT_ABANDONED, Ordering::SeqCst);
+        ring::ring_doorbell(child.control());
+    }
+    owners::release(child);
+    // SAFETY: its thread is gone.
+    unsafe { child.free() };
+    has_started
+}
+
+/// Releases the locks that a thread held when it was killed. True if there were any.
+fn release_locks(dead: &Tcb) -> bool {
+    let stacks = dead.mapping..dead.mapping + dead.mapping_length;
+    // SAFETY: the thread is dead, and the mapping was its own.
+    unsafe {
+        [
+            memory::release_for_dead(stacks.clone()),
+            ENGINE.release_for_dead(stacks.clone()),
+            own::release_for_dead(stacks.clone()),
+            owners::release_for_dead(stacks.clone()),
+            limits::release_for_dead(stacks.clone()),
+            seccomp::release_for_dead(stacks),
+        ]
+        .contains(&true)
+    }
 }
 
 /// The state of a new thread or process. `None` if there is no memory.
@@ -145,6 +240,11 @@ fn new_state(control: &Control, slot_index: u32, thread: u32) -> Option<&'static
 }
 
 fn new_process(tcb: &mut Tcb, request: &Request) -> Result<i64, Failure> {
+    if is_like_vfork(request)
+        && let Some(result) = record_child(tcb, request)
+    {
+        return Ok(result);
+    }
     let child = new_state(tcb.control(), tcb.slot_index, tcb.thread).ok_or(Failure::NoMemory)?;
     inherit(child, tcb, request);
     child.alternate_stack = tcb.alternate_stack;
@@ -192,7 +292,23 @@ extern "C" fn start_thread(tcb: &mut Tcb) -> ! {
     // SAFETY: the thread has just been born, with its parent's gs.
     unsafe { tcb::set_gs(tcb.this as u64, has_fsgsbase()) };
     tcb.install_signal_stack();
-    // Now the handler can find the thread's state and stack.
+    begin(tcb)
+}
+
+/// The first thing that a new process does which is recorded as a thread.
+extern "C" fn start_child(tcb: &mut Tcb) -> ! {
+    // SAFETY: as for a thread.
+    unsafe { tcb::set_gs(tcb.this as u64, has_fsgsbase()) };
+    // The kernel's is its parent's, an engine's stack, too.
+    let stack = tcb.alternate_stack;
+    tcb.install_signal_stack();
+    tcb.alternate_stack = stack;
+    signal::install_own_actions(tcb);
+    begin(tcb)
+}
+
+/// Enters the cache for the first time. The handler can find the thread's state and stack.
+fn begin(tcb: &mut Tcb) -> ! {
     signal::block_all(tcb);
     tcb.slot().os_tid.store(sys::gettid(), Ordering::SeqCst);
     // From now on other threads can tell this one what is pending for the process; before, it has to look by itself.
@@ -217,7 +333,7 @@ extern "C" fn start_process(tcb: &mut Tcb) -> ! {
     unsafe { sys::call(number::SIGALTSTACK, [&raw const stack as u64, 0, 0, 0, 0, 0]) };
     // SAFETY: part of the shared mapping, of which this process has inherited the beginning if it is to be followed.
     if let Some(child) = unsafe { tcb.follow.as_ref() } {
-        follow::wait(tcb, child, tcb.shares);
+        follow::wait(tcb, child, tcb.shares, sys::tsc());
     }
     leave::go_native(tcb);
     if !tcb.shares {
@@ -274,15 +390,19 @@ unsafe extern "C" fn trackway_clone(child: *mut Tcb, start: u64) -> i64 {
 pub fn exit_process(tcb: &mut Tcb) -> ! {
     signal::block_all(tcb);
     ring::close(tcb, word::END);
-    let status = tcb.registers.general[RDI];
+    let [call, status] = [RAX, RDI].map(|register| tcb.registers.general[register]);
     loop {
         // SAFETY: ends the process.
-        unsafe { sys::call(number::EXIT_GROUP, [status, 0, 0, 0, 0, 0]) };
+        unsafe { sys::call(call, [status, 0, 0, 0, 0, 0]) };
     }
 }
 
 /// The application's exit: of one thread.
 pub fn exit(tcb: &mut Tcb) -> ! {
+    if tcb.is_child_process() {
+        // Of the whole process. Its parent clears everything else away.
+        exit_process(tcb);
+    }
     // What was sent to the process and taken here is not to be lost with the thread.
     while !signal::block_everything(tcb) {
         signal::block_all(tcb);

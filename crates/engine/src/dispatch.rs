@@ -11,7 +11,7 @@ use crate::failure::{self, Failure};
 use crate::fragment::{ENGINE, Engine, FragmentRef, NoFragment};
 use crate::tcb::{SIGNALS, Signals, Tcb};
 use crate::translate::{ENTRY_CHANGED, ExitKind};
-use crate::{emulate, leave, maps, memory, reclaim, ring, rseq, select, skip, syscall};
+use crate::{emulate, leave, maps, memory, reclaim, rseq, select, signal, skip, syscall};
 
 const REGISTERS: usize = offset_of!(Tcb, registers);
 const XMM: usize = offset_of!(Tcb, xmm);
@@ -359,9 +359,18 @@ unsafe extern "C" fn trackway_enter_native() {
     )
 }
 
+/// A process that shares its parent's memory must not die of a signal while it holds a lock, because its parent lives on. The way into the
+/// cache, or to a system call of the application's, unblocks.
+fn hold_signals(tcb: &Tcb) {
+    if tcb.is_child_process() && !tcb.signals().native.get() {
+        signal::block_all(tcb);
+    }
+}
+
 /// The exit of a fragment with this path was taken.
 extern "C" fn on_exit(tcb: &mut Tcb, path: u64) {
     let path = path as u32;
+    hold_signals(tcb);
     if path & ENTRY_CHANGED != 0 {
         return on_changed(tcb, path & !ENTRY_CHANGED);
     }
@@ -418,6 +427,7 @@ fn on_changed(tcb: &mut Tcb, first_path: u32) {
 
 /// An indirect jump, call or return went to a target that the table does not lead to.
 extern "C" fn on_indirect(tcb: &mut Tcb, target: u64) {
+    hold_signals(tcb);
     tcb.registers.rip = target;
     reclaim::leave_cache(tcb);
     skip::attend(tcb);
@@ -437,7 +447,11 @@ extern "C" fn on_indirect(tcb: &mut Tcb, target: u64) {
 
 /// Finds where `tcb.registers.rip` is in the cache.
 extern "C" fn resume(tcb: &mut Tcb) {
+    hold_signals(tcb);
     reclaim::leave_cache(tcb);
+    if tcb.is_child_process() && tcb.signals().native.get() {
+        return;
+    }
     assert!(!failure::is_injected(tcb.control(), Failure::Defect), "a test wants the engine to fail");
     skip::attend(tcb);
     rseq::attend(tcb);
@@ -487,13 +501,12 @@ fn go_to(tcb: &mut Tcb, engine: &mut Engine, by_arrival: bool) -> Next {
 }
 
 fn leave_if_wanted(tcb: &mut Tcb) {
-    let is_leaving = |tcb: &Tcb| tcb.leaving || !ring::is_wanted(tcb.control());
-    if (is_leaving(tcb) || leave::is_parking(tcb.control())) && rseq::abort_before_detach(tcb) {
+    if (leave::is_wanted_alone(tcb) || leave::is_parking(tcb.control())) && rseq::abort_before_detach(tcb) {
         // The abort handler is where it goes on, in the cache or not.
         return resume(tcb);
     }
     leave::park_if_wanted(tcb);
-    if is_leaving(tcb) {
+    if leave::is_wanted_alone(tcb) {
         let _ = leave::leave(tcb);
     }
 }

@@ -5,12 +5,15 @@ use core::sync::atomic::Ordering;
 use wire::{EXEC_FAILED, EXEC_IDLE, EXEC_REFUSED, EXEC_WANTED, word};
 
 use crate::tcb::Tcb;
-use crate::{ring, seccomp, signal, sys, syscall};
+use crate::{follow, ring, seccomp, signal, sys, syscall};
 
 const PATIENCE_MILLISECONDS: u64 = 100;
 
 /// The application's execve or execveat; returns if it fails.
 pub fn exec(tcb: &mut Tcb) -> i64 {
+    if tcb.is_child_process() {
+        return exec_in_child(tcb);
+    }
     let control = tcb.control();
     seccomp::prepare_exec(tcb);
     while control.exec_state.compare_exchange(EXEC_IDLE, EXEC_WANTED, Ordering::SeqCst, Ordering::SeqCst).is_err() {
@@ -23,8 +26,20 @@ pub fn exec(tcb: &mut Tcb) -> i64 {
     control.exec_tid.store(sys::gettid(), Ordering::SeqCst);
     ring_and_wait(tcb, EXEC_WANTED);
     ring::append_time(tcb, word::TIME);
+    make(tcb)
+}
+
+/// In a process that shares its parent's memory: the new image is another's business. The parent ends the thread's recording when the
+/// exec has succeeded.
+fn exec_in_child(tcb: &mut Tcb) -> i64 {
+    follow::wait_in_child(tcb);
+    ring::append_time(tcb, word::TIME);
+    make(tcb)
+}
+
+fn make(tcb: &mut Tcb) -> i64 {
     tcb.executing = true;
-    signal::ignore_really(true);
+    signal::ignore_really(tcb.signals(), true);
     let result = exec_unseen(tcb);
     abandon(tcb);
     result
@@ -35,7 +50,10 @@ pub fn abandon(tcb: &mut Tcb) {
     if !core::mem::take(&mut tcb.executing) {
         return;
     }
-    signal::ignore_really(false);
+    signal::ignore_really(tcb.signals(), false);
+    if tcb.is_child_process() {
+        return;
+    }
     seccomp::forget_exec(tcb);
     let control = tcb.control();
     let refused = control.exec_state.load(Ordering::SeqCst) == EXEC_REFUSED;

@@ -20,6 +20,8 @@ pub enum Failure {
     Unreadable,
     /// The engine has met something that it takes for impossible.
     Defect,
+    /// A process that shares the memory was killed while it held a lock of the engine.
+    KilledChild,
 }
 
 impl Failure {
@@ -30,6 +32,7 @@ impl Failure {
             Self::TooManyThreads => wire::FAILURE_TOO_MANY_THREADS,
             Self::Unreadable => wire::FAILURE_UNREADABLE,
             Self::Defect => wire::FAILURE_DEFECT,
+            Self::KilledChild => wire::FAILURE_KILLED_CHILD,
         }
     }
 }
@@ -41,7 +44,7 @@ pub fn is_injected(control: &Control, failure: Failure) -> bool {
 }
 
 /// Tells the recorder what has happened. What is told first counts.
-fn report(control: &Control, failure: Failure) {
+pub fn report(control: &Control, failure: Failure) {
     let _ = control.failure.compare_exchange(0, failure.code(), Ordering::SeqCst, Ordering::SeqCst);
     leave::request(control);
 }
@@ -54,6 +57,9 @@ pub fn detach(tcb: &mut Tcb, failure: Failure) -> bool {
     rseq::abort_before_detach(tcb);
     // A signal that is kept cannot be delivered first, as the thread cannot go on in the cache.
     signal::give_kept_to_kernel(tcb);
+    if tcb.is_child_process() {
+        return leave::leave(tcb);
+    }
     leave::park_if_wanted(tcb);
     if (!ring::is_wanted(control) || tcb.interrupted != 0) && leave::leave(tcb) {
         return true;

@@ -38,13 +38,13 @@ pub fn forget(child: Option<&Child>) {
 }
 
 /// In the new process: waits until the recorder has seen it. One that does not share memory returns only if it is not recorded.
-pub fn wait(tcb: &Tcb, child: &Child, shares: bool) {
+pub fn wait(tcb: &Tcb, child: &Child, shares: bool, born: u64) {
     let control = tcb.control();
     let waiting = if shares { CHILD_SHARES } else { CHILD_WAITS };
     // SAFETY: no arguments.
     let process = unsafe { sys::call(sys::number::GETPID, [0; 6]) };
     child.process.store(process as u32, Ordering::SeqCst);
-    child.tsc.store(sys::tsc(), Ordering::SeqCst);
+    child.tsc.store(born, Ordering::SeqCst);
     child.state.store(waiting, Ordering::SeqCst);
     control.doorbell.fetch_add(1, Ordering::SeqCst);
     sys::futex_wake(&control.doorbell);
@@ -66,6 +66,19 @@ pub fn wait(tcb: &Tcb, child: &Child, shares: bool) {
         sys::futex_wait(&child.state, child.state.load(Ordering::SeqCst), PATIENCE_MILLISECONDS);
     }
     child.state.store(CHILD_FREE, Ordering::SeqCst);
+}
+
+/// In a process that shares its parent's memory and is recorded there: waits, once, until the recorder is there to see that it executes
+/// another program.
+pub fn wait_in_child(tcb: &mut Tcb) {
+    let control = tcb.control();
+    if tcb.followed || control.leave.load(Ordering::SeqCst) != LEAVE_NOT {
+        return;
+    }
+    if let Some(child) = prepare(control) {
+        tcb.followed = true;
+        wait(tcb, child, true, tcb.born);
+    }
 }
 
 /// In a process that is not recorded: it does not need what it may have inherited of the shared memory.

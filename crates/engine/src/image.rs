@@ -7,7 +7,7 @@ use core::arch::{asm, naked_asm};
 use engine::memory::Allocator;
 
 #[global_allocator]
-static ALLOCATOR: Allocator = Allocator::new();
+static ALLOCATOR: &Allocator = &engine::memory::ALLOCATOR;
 
 #[panic_handler]
 fn panic(info: &core::panic::PanicInfo) -> ! {

@@ -13,7 +13,7 @@ use wire::{Control, LEAVE_TOGETHER, STAGE_FINISHED, word};
 
 use crate::fragment::ENGINE;
 use crate::tcb::Tcb;
-use crate::{reclaim, ring, signal, sys};
+use crate::{follow, reclaim, ring, signal, sys};
 
 /// How often a parked thread looks whether the recorder is still alive.
 const PATIENCE_MILLISECONDS: u64 = 100;
@@ -38,7 +38,7 @@ pub fn park_if_wanted(tcb: &mut Tcb) {
     let control = tcb.control();
     // What the kernel remembers of an interrupted system call would not survive the wait. The thread makes the call at once, and can
     // be stopped in it.
-    if !is_parking(control) || tcb.interrupted != 0 {
+    if !is_parking(control) || tcb.interrupted != 0 || tcb.is_child_process() {
         return;
     }
     if !signal::block_everything(tcb) {
@@ -88,6 +88,10 @@ pub fn leave(tcb: &mut Tcb) -> bool {
         signal::block_all(tcb);
         return false;
     }
+    if tcb.is_child_process() {
+        leave_child(tcb);
+        return true;
+    }
     if ring::is_wanted(tcb.control()) || tcb.control().leave.load(Ordering::Relaxed) != wire::LEAVE_NOT {
         ring::close(tcb, word::LEAVE);
     }
@@ -99,6 +103,27 @@ pub fn leave(tcb: &mut Tcb) -> bool {
     signal::hand_over(tcb, true);
     go_native(tcb);
     true
+}
+
+/// Whether the thread is to go back to native code by itself: without a recorder, or because it is a process of its own, which the
+/// recorder does not stop.
+pub fn is_wanted_alone(tcb: &Tcb) -> bool {
+    let control = tcb.control();
+    tcb.leaving || !ring::is_wanted(control) || tcb.is_child_process() && is_parking(control)
+}
+
+/// A process that shares its parent's memory goes on as if it had never been recorded. Everything is blocked.
+fn leave_child(tcb: &mut Tcb) {
+    follow::wait_in_child(tcb);
+    reclaim::leave_cache(tcb);
+    ring::close(tcb, word::LEAVE);
+    ENGINE.lock().release_guarded();
+    signal::hand_over(tcb, false);
+    signal::restore_own_actions(tcb);
+    let stack = tcb.alternate_stack;
+    // SAFETY: the kernel reads the application's own alternate stack; the thread is on its engine stack.
+    unsafe { sys::call(sys::number::SIGALTSTACK, [&raw const stack as u64, 0, 0, 0, 0, 0]) };
+    go_native(tcb);
 }
 
 /// The part of leaving that has nothing to do with recording.

@@ -28,8 +28,22 @@ static ANY: AtomicBool = AtomicBool::new(false);
 /// Bytes of address space that are the engine's.
 static OWN: AtomicU64 = AtomicU64::new(0);
 
+/// See `lock::Mutex::release_for_dead`.
+///
+/// # Safety
+/// As there.
+pub unsafe fn release_for_dead(stacks: core::ops::Range<u64>) -> bool {
+    // SAFETY: the caller's promise.
+    unsafe { LIMITS.release_for_dead(stacks) }
+}
+
 fn place(resource: u64) -> Option<usize> {
     RESOURCES.iter().position(|known| *known == resource & 0xffff_ffff)
+}
+
+/// Whether a limit is one of those that are kept here.
+pub fn is_of_memory(resource: u64) -> bool {
+    place(resource).is_some()
 }
 
 /// The engine's memory grows by this much.

@@ -80,6 +80,18 @@ struct State {
     reserve: u64,
 }
 
+/// The injected engine's own.
+pub static ALLOCATOR: Allocator = Allocator::new();
+
+/// See `lock::Mutex::release_for_dead`.
+///
+/// # Safety
+/// As there.
+pub unsafe fn release_for_dead(stacks: core::ops::Range<u64>) -> bool {
+    // SAFETY: the caller's promise.
+    unsafe { ALLOCATOR.state.release_for_dead(stacks) }
+}
+
 /// The kernel gives no more memory. What is left is enough for a thread to come to its next safe point.
 static SHORT: AtomicBool = AtomicBool::new(false);
 
@@ -136,6 +148,19 @@ impl State {
             SHORT.store(true, Ordering::Relaxed);
             Some(core::mem::take(&mut self.reserve)).filter(|reserve| *reserve != 0)
         })
+    }
+}
+
+// SAFETY: as of the allocator that it refers to.
+unsafe impl GlobalAlloc for &Allocator {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        // SAFETY: the caller's promise.
+        unsafe { (**self).alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
+        // SAFETY: the caller's promise.
+        unsafe { (**self).dealloc(block, layout) };
     }
 }
 

@@ -24,6 +24,15 @@ pub fn set_up(control: &Control) {
     *ARENA.lock() = shared + ((wire::SHARED_BYTES as u64 + ARENA_GAP - 1) & !(ARENA_GAP - 1));
 }
 
+/// See `lock::Mutex::release_for_dead`.
+///
+/// # Safety
+/// As there.
+pub unsafe fn release_for_dead(stacks: core::ops::Range<u64>) -> bool {
+    // SAFETY: the caller's promise.
+    unsafe { ARENA.release_for_dead(stacks) }
+}
+
 const fn rounded(length: u64) -> u64 {
     (length + 0xffff) & !0xffff
 }

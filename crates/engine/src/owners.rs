@@ -100,6 +100,15 @@ impl Numbers {
     }
 }
 
+/// See `lock::Mutex::release_for_dead`.
+///
+/// # Safety
+/// As there.
+pub unsafe fn release_for_dead(stacks: core::ops::Range<u64>) -> bool {
+    // SAFETY: the caller's promise.
+    unsafe { LIVE.release_for_dead(stacks) }
+}
+
 /// Gives a new thread what translated code needs to look for its tags.
 pub fn adopt(tcb: &mut Tcb) {
     let table = table();

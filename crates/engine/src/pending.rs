@@ -169,10 +169,19 @@ fn give_hint(tid: u32, signal: usize) -> bool {
     queue(tid, signal, LOOK)
 }
 
-/// Queues a signal of the engine's own, with a value that its handler knows, for another thread. False if there is no such thread.
-pub fn queue(tid: u32, signal: usize, value: u64) -> bool {
+/// The number of the target's process. The caller of [`queue`] may be another one.
+static TARGET: AtomicU32 = AtomicU32::new(0);
+
+/// Notes the number of the target's process.
+pub fn set_up() {
     // SAFETY: no arguments.
-    let process = unsafe { sys::call(sys::number::GETPID, [0; 6]) } as u64;
+    TARGET.store(unsafe { sys::call(sys::number::GETPID, [0; 6]) } as u32, Ordering::Relaxed);
+}
+
+/// Queues a signal of the engine's own, with a value that its handler knows, for another thread. False if there is no such thread.
+/// Only threads of the target's process get one: a process that shares its memory may have executed another program by now.
+pub fn queue(tid: u32, signal: usize, value: u64) -> bool {
+    let process = u64::from(TARGET.load(Ordering::Relaxed));
     let mut info: Info = [0; 16];
     (info[0], info[1], info[2], info[3]) = (signal as u64, u64::from(SI_QUEUE), process, value);
     let arguments = [process, u64::from(tid), signal as u64, info.as_ptr() as u64, 0, 0];

@@ -9,7 +9,7 @@ use crate::fragment::Progress;
 use crate::select::World;
 use crate::tcb::Tcb;
 use crate::translate::IN_STRING;
-use crate::{select, skip, sys};
+use crate::{pending, reclaim, select, skip, sys};
 
 /// How often a waiting thread looks whether the recorder is still alive.
 const PATIENCE_MILLISECONDS: u64 = 100;
@@ -158,7 +158,9 @@ fn wait_for_room(tcb: &Tcb) -> bool {
         if (head.wrapping_sub(tail) as usize) < SEGMENT_COUNT {
             return true;
         }
-        if !is_wanted(tcb.control()) {
+        // A process that has shared the memory of an image that is gone has no slot any more.
+        let is_orphan = tcb.is_child_process() && slot.state.load(Ordering::SeqCst) != wire::SLOT_LIVE;
+        if is_orphan || !is_wanted(tcb.control()) {
             // Nobody will make room any more.
             slot.head.store(head.wrapping_sub(1), Ordering::SeqCst);
             return false;
@@ -282,6 +284,12 @@ pub fn close(tcb: &mut Tcb, kind: u8) {
     select::forget_silence(tcb);
     append_time(tcb, kind);
     publish(tcb);
+    tcb.closed = true;
+    if tcb.is_child_process() {
+        // Its parent lives on, and another thread may get the slot at once.
+        pending::publish(tcb.slot_index, !0);
+        reclaim::leave_cache(tcb);
+    }
     tcb.slot().state.store(wire::SLOT_ENDED, Ordering::SeqCst);
     ring_doorbell(tcb.control());
 }

@@ -62,6 +62,20 @@ const ARCHITECTURE_X86_64: u32 = 0xc000_003e;
 /// The filters that were installed since the image was started.
 static FILTERS: Mutex<Vec<Vec<Instruction>>> = Mutex::new(Vec::new());
 
+/// See `lock::Mutex::release_for_dead`.
+///
+/// # Safety
+/// As there.
+pub unsafe fn release_for_dead(stacks: core::ops::Range<u64>) -> bool {
+    // SAFETY: the caller's promise.
+    unsafe { FILTERS.release_for_dead(stacks) }
+}
+
+/// Whether a prctl is about something that is kept here.
+pub fn is_of_process(option: u64) -> bool {
+    matches!(option, PR_SET_SECCOMP | PR_SET_SYSCALL_USER_DISPATCH)
+}
+
 /// The application's prctl.
 pub fn prctl(tcb: &mut Tcb, arguments: [u64; 6]) -> i64 {
     let [option, mode, program, ..] = arguments;

@@ -153,7 +153,7 @@ const RED_ZONE: u64 = 128;
 
 /// Takes over the signals that faults raise and those that the application handles already. Ignored ones stay so.
 pub fn set_up() {
-    with_actions(|actions| {
+    with_actions(None, |actions| {
         for (signal, action) in actions.iter_mut().enumerate().skip(1) {
             // SAFETY: the kernel writes one action.
             unsafe {
@@ -166,17 +166,27 @@ pub fn set_up() {
     });
 }
 
-/// Does something with the table of actions. Handlers use it, too, so all signals are really blocked while it is locked: no
-/// handler finds its own thread holding the lock.
-fn with_actions<R>(operate: impl FnOnce(&mut [Action; SIGNAL_COUNT]) -> R) -> R {
+/// Does something with the table of actions: that of the process, or a child process's own. Handlers use it, too, so all signals are
+/// really blocked while it is locked: no handler finds its own thread holding the lock.
+fn with_actions<R>(signals: Option<&Signals>, operate: impl FnOnce(&mut [Action; SIGNAL_COUNT]) -> R) -> R {
     let before = set_kernel_mask(!0);
-    let result = operate(&mut ACTIONS.lock());
+    let own = signals.map_or(core::ptr::null_mut(), |signals| signals.own_actions.get());
+    // SAFETY: null, or a table that only the calling thread uses, which no handler interrupts here.
+    let result = match unsafe { own.as_mut() } {
+        Some(actions) => operate(actions),
+        None => operate(&mut ACTIONS.lock()),
+    };
     set_kernel_mask(before);
     result
 }
 
-fn action_of(signal: usize) -> Action {
-    with_actions(|actions| actions[signal])
+fn action_of(signals: &Signals, signal: usize) -> Action {
+    with_actions(Some(signals), |actions| actions[signal])
+}
+
+/// What is pending for the process that the thread belongs to.
+fn process_pending(signals: &Signals) -> u64 {
+    if signals.is_child_process() { 0 } else { PROCESS.bits() }
 }
 
 /// Gives the kernel a mask for the calling thread; returns the one that it had.
@@ -213,7 +223,7 @@ fn set_kernel_action(signal: usize, action: &Action) -> i64 {
 /// What the application has asked for, for a child process, in which nobody may be left to release a lock.
 /// `clear`: all that it would handle is to have its default action.
 pub fn actions(clear: bool) -> Box<[Action; SIGNAL_COUNT]> {
-    let mut actions = Box::new(with_actions(|actions| *actions));
+    let mut actions = Box::new(with_actions(None, |actions| *actions));
     for action in actions.iter_mut().filter(|action| clear && action.handler > SIG_IGN) {
         *action = Action::default();
     }
@@ -222,8 +232,8 @@ pub fn actions(clear: bool) -> Box<[Action; SIGNAL_COUNT]> {
 
 /// Before an exec, signals that the application ignores have to be ignored by the kernel as well, because that is what the new
 /// image inherits; when the exec has failed, they come to us again.
-pub fn ignore_really(on: bool) {
-    with_actions(|actions| {
+pub fn ignore_really(signals: &Signals, on: bool) {
+    with_actions(Some(signals), |actions| {
         for (signal, action) in actions.iter().enumerate().skip(1) {
             if SYNCHRONOUS & bit(signal) == 0 || action.handler != SIG_IGN {
                 continue;
@@ -244,9 +254,27 @@ pub fn restore_actions(actions: &[Action; SIGNAL_COUNT]) {
     }
 }
 
+/// In a child process that is recorded: makes the kernel call us as it does in the parent, but for the child's own actions.
+pub fn install_own_actions(tcb: &Tcb) {
+    with_actions(Some(tcb.signals()), |actions| {
+        for (signal, action) in actions.iter().enumerate().skip(1) {
+            if SYNCHRONOUS & bit(signal) != 0 || action.handler > SIG_IGN {
+                install(signal, action);
+            } else {
+                set_kernel_action(signal, action);
+            }
+        }
+    });
+}
+
+/// In a child process that goes on natively: gives the kernel its own handlers.
+pub fn restore_own_actions(tcb: &Tcb) {
+    with_actions(Some(tcb.signals()), |actions| restore_actions(actions));
+}
+
 /// Gives the kernel the application's own handlers, when all threads leave together.
 pub fn restore_all() {
-    with_actions(|actions| restore_actions(actions));
+    with_actions(None, |actions| restore_actions(actions));
 }
 
 /// The application's rt_sigaction.
@@ -262,7 +290,7 @@ pub fn sigaction(tcb: &Tcb, signal: u64, new: u64, old: u64, set_size: u64) -> i
             None => return sys::EFAULT,
         },
     };
-    let changed = with_actions(|actions| {
+    let changed = with_actions(Some(tcb.signals()), |actions| {
         let before = actions[index];
         let Some(mut action) = action else { return Ok(before) };
         action.mask &= !UNBLOCKABLE;
@@ -286,7 +314,9 @@ pub fn sigaction(tcb: &Tcb, signal: u64, new: u64, old: u64, set_size: u64) -> i
     if action.is_some_and(|action| action.handler == SIG_IGN) {
         // What is pending is forgotten, as the kernel does.
         tcb.signals().kept.fetch_and(!bit(index), Ordering::SeqCst);
-        let _ = PROCESS.take(index);
+        if !tcb.is_child_process() {
+            let _ = PROCESS.take(index);
+        }
     }
     if old != 0 && !memory::write(old, &before) { sys::EFAULT } else { 0 }
 }
@@ -332,7 +362,7 @@ pub fn set_mask(tcb: &Tcb, mask: u64) {
     signals.real_mask.set(mask & !SYNCHRONOUS);
     signals.deferred.store(1, Ordering::SeqCst);
     pending::publish(tcb.slot_index, mask);
-    if (signals.kept.load(Ordering::SeqCst) | PROCESS.bits()) & !mask != 0 {
+    if (signals.kept.load(Ordering::SeqCst) | process_pending(signals)) & !mask != 0 {
         signals.waiting.store(1, Ordering::SeqCst);
     }
 }
@@ -362,13 +392,14 @@ pub fn block_for_clone(tcb: &Tcb) {
 /// Whether signals that the kernel could have pending are kept here: those of the thread, or also those of the process.
 pub fn has_pending(tcb: &Tcb, of_process: bool) -> bool {
     let signals = tcb.signals();
-    let bits = signals.kept.load(Ordering::SeqCst) | if of_process { PROCESS.bits() } else { 0 };
+    let bits = signals.kept.load(Ordering::SeqCst) | if of_process { process_pending(signals) } else { 0 };
     bits & signals.mask.get() != 0
 }
 
 /// Gives the kernel the application's exact mask, and what is pending here. No fault may happen until [`take_back`].
 pub fn hand_over(tcb: &Tcb, of_process: bool) {
     let signals = tcb.signals();
+    let of_process = of_process && !signals.is_child_process();
     let mask = signals.mask.get();
     signals.real_mask.set(mask);
     signals.deferred.store(1, Ordering::SeqCst);
@@ -422,7 +453,8 @@ pub fn has_descriptor() -> bool {
 /// The thread takes no signals any more: what was meant for it because it was sent to the process goes to another.
 pub fn retire(tcb: &Tcb) {
     pending::publish(tcb.slot_index, !0);
-    for signal in RAISED.into_iter().filter(|&signal| PROCESS.bits() & bit(signal) != 0) {
+    let pending = process_pending(tcb.signals());
+    for signal in RAISED.into_iter().filter(|&signal| pending & bit(signal) != 0) {
         pending::tell_another(tcb.control(), signal);
     }
 }
@@ -761,7 +793,9 @@ fn on_signal(signals: &'static Signals, signal: usize, info: &Info, context: &mu
             match select(signals, arrival) {
                 // The kernel has not asked whether this one restarts the call.
                 Some((signal, info, cause))
-                    if interrupted && arrival.cause == Cause::Hint && action_of(signal).flags & SA_RESTART != 0 =>
+                    if interrupted
+                        && arrival.cause == Cause::Hint
+                        && action_of(signals, signal).flags & SA_RESTART != 0 =>
                 {
                     deliver_before_call(signal, &info, cause, context);
                 }
@@ -897,10 +931,10 @@ fn next(signals: &Signals, mask: u64) -> Option<(usize, Info, Cause)> {
     if signals.hinted.get() {
         RAISED.into_iter().for_each(|signal| look_for_letter(signals, signal));
     }
-    let found = next_kept(signals, mask).or_else(|| next_of_process(mask));
+    let found = next_kept(signals, mask).or_else(|| next_of_process(signals, mask));
     if found.is_none() && signals.hinted.take() {
         // This thread blocks it by now; perhaps another one does not.
-        for signal in RAISED.into_iter().filter(|&signal| PROCESS.bits() & bit(signal) != 0) {
+        for signal in RAISED.into_iter().filter(|&signal| process_pending(signals) & bit(signal) != 0) {
             pending::tell_another(signals.control(), signal);
         }
     }
@@ -926,7 +960,7 @@ fn next_kept(signals: &Signals, mask: u64) -> Option<(usize, Info, Cause)> {
         let info = signals.kept_info[index].get();
         let was_fault = signals.raised.load(Ordering::SeqCst) & bit(signal) != 0;
         let blocked = mask & bit(signal) != 0;
-        if blocked && !was_fault && is_for_thread(&info) {
+        if blocked && !was_fault && (is_for_thread(&info) || signals.is_child_process()) {
             continue;
         }
         signals.raised.fetch_and(!bit(signal), Ordering::SeqCst);
@@ -934,7 +968,7 @@ fn next_kept(signals: &Signals, mask: u64) -> Option<(usize, Info, Cause)> {
         if was_fault {
             return Some((signal, info, Cause::Fault));
         }
-        if !blocked && action_of(signal).handler != SIG_IGN {
+        if !blocked && action_of(signals, signal).handler != SIG_IGN {
             return Some((signal, info, Cause::Sent));
         }
         if blocked {
@@ -945,11 +979,11 @@ fn next_kept(signals: &Signals, mask: u64) -> Option<(usize, Info, Cause)> {
     None
 }
 
-fn next_of_process(mask: u64) -> Option<(usize, Info, Cause)> {
-    let open = PROCESS.bits() & !mask;
+fn next_of_process(signals: &Signals, mask: u64) -> Option<(usize, Info, Cause)> {
+    let open = process_pending(signals) & !mask;
     RAISED.into_iter().filter(|&signal| open & bit(signal) != 0).find_map(|signal| {
         let info = PROCESS.take(signal)?;
-        (action_of(signal).handler != SIG_IGN).then_some((signal, info, Cause::Sent))
+        (action_of(signals, signal).handler != SIG_IGN).then_some((signal, info, Cause::Sent))
     })
 }
 
@@ -997,8 +1031,13 @@ pub fn send_to_process(tcb: &mut Tcb, process: u64, signal: u64, info: Option<In
         return send(tcb);
     }
     info[0] = info[0] & !0xffff_ffff | signal as u64;
-    PROCESS.put(signal, &info);
     let signals = tcb.signals();
+    if signals.is_child_process() {
+        // Its only thread is the caller.
+        keep(signals, signal, &info, Cause::Sent);
+        return 0;
+    }
+    PROCESS.put(signal, &info);
     if signals.mask.get() & bit(signal) == 0 {
         signals.deferred.store(1, Ordering::SeqCst);
         signals.waiting.store(1, Ordering::SeqCst);
@@ -1035,7 +1074,7 @@ fn sender_info(signal: u64, code: i32) -> Option<Info> {
 /// After the application's rt_sigpending: adds what is kept here to the set. False if it cannot be written.
 pub fn add_pending(tcb: &Tcb, set: u64) -> bool {
     let signals = tcb.signals();
-    let ours = (signals.kept.load(Ordering::SeqCst) | PROCESS.bits()) & signals.mask.get();
+    let ours = (signals.kept.load(Ordering::SeqCst) | process_pending(signals)) & signals.mask.get();
     ours == 0 || memory::read::<u64>(set).is_some_and(|kernel| memory::write(set, &(kernel | ours)))
 }
 
@@ -1049,6 +1088,8 @@ pub fn take_pending(tcb: &Tcb, set: u64, place: u64) -> Option<i64> {
             let info = signals.kept_info[index].get();
             signals.kept.fetch_and(!bit(signal), Ordering::SeqCst);
             info
+        } else if signals.is_child_process() {
+            continue;
         } else if let Some(info) = PROCESS.take(signal) {
             info
         } else {
@@ -1123,7 +1164,7 @@ fn on_leave_request(signals: &'static Signals, context: &mut Context, pc: u64) {
 fn interrupt_call(tcb: &mut Tcb, signal: usize) {
     const ERESTARTSYS: u32 = 512;
     const ERESTARTNOINTR: u32 = 513;
-    let action = action_of(signal);
+    let action = action_of(tcb.signals(), signal);
     if tcb.interrupted == 0 || action.handler <= SIG_IGN {
         return;
     }
@@ -1147,7 +1188,7 @@ fn on_native_signal(signal: usize, info: &Info, cause: Cause, context: &mut Cont
 /// A thread that runs natively, and for which the kernel uses the application's stacks by itself: one that has left and returned from
 /// such a frame, or was created after that. The handler is simply called. gs is the application's.
 fn on_stateless_signal(signal: usize, info: &Info, context: &mut Context) {
-    let action = take_action(signal);
+    let action = take_action(None, signal);
     match action.handler {
         SIG_IGN if cause(signal, info) != Cause::Fault => return,
         SIG_DFL if IGNORED_BY_DEFAULT & bit(signal) != 0 => return,
@@ -1331,7 +1372,8 @@ fn on_step(signals: &'static Signals, context: &mut Context, pc: u64) {
         settle(tcb, context, place);
         ring::append_signal(tcb, 0, tcb.registers.rip);
     }
-    if tcb.leaving && leave::leave(tcb) {
+    // A child process gives its signal stack up when it leaves, which it cannot do here.
+    if tcb.leaving && !tcb.is_child_process() && leave::leave(tcb) {
         context.mask = signals.real_mask.get();
         context.set(&tcb.registers);
     } else if tcb.leaving || stale {
@@ -1395,7 +1437,7 @@ fn unspill(tcb: &Tcb, context: &Context, registers: &mut Registers, spill: Spill
 /// low halves are in the saved state rather than in the context.
 fn deliver(tcb: &mut Tcb, signal: usize, info: &Info, cause: Cause, context: &mut Context, saved_xmm: bool) {
     let signals = tcb.signals();
-    let action = take_action(signal);
+    let action = take_action(Some(signals), signal);
     match action.handler {
         // Another thread has changed the action since the kernel decided to call us.
         SIG_IGN if cause != Cause::Fault => return forget(tcb, context, saved_xmm),
@@ -1451,8 +1493,8 @@ fn forget(tcb: &mut Tcb, context: &mut Context, saved_xmm: bool) {
 }
 
 /// The action for a signal; SA_RESETHAND is honoured.
-fn take_action(signal: usize) -> Action {
-    with_actions(|actions| {
+fn take_action(signals: Option<&Signals>, signal: usize) -> Action {
+    with_actions(signals, |actions| {
         let action = actions[signal];
         if action.flags & SA_RESETHAND != 0 && action.handler > SIG_IGN {
             actions[signal].handler = SIG_DFL;

@@ -12,7 +12,7 @@ use crate::fragment::ENGINE;
 use crate::maps::Mapping;
 use crate::tcb::{self, Tcb, Vectors};
 use crate::translate::Order;
-use crate::{clone, dispatch, failure, leave, limits, own, owners, ring, select, signal, sys, syscall};
+use crate::{clone, dispatch, failure, leave, limits, own, owners, pending, ring, select, signal, sys, syscall};
 
 /// Called once per image, on the injector's stack.
 ///
@@ -61,6 +61,7 @@ fn is_attached(init: &Init) -> bool {
 /// What all threads share.
 fn set_up(control: &'static Control, init: &Init) {
     own::set_up(control);
+    pending::set_up();
     limits::grow(wire::SHARED_BYTES as u64 + (init.engine_end - init.engine_start));
     let table = Table { address: init.table, by_pext: has_bmi2() };
     ENGINE.lock().set_up(init.shared, table, dispatch::miss_entry());

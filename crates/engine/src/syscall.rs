@@ -34,6 +34,12 @@ pub fn handle(tcb: &mut Tcb) {
     }
     let arguments = [RDI, RSI, RDX, R10, R8, R9].map(|register| tcb.registers.general[register]);
     let [a, b, c, d, ..] = arguments;
+    if tcb.is_child_process() {
+        signal::block_all(tcb);
+        if leave::is_wanted_alone(tcb) || is_made_natively(call, a, b) {
+            return make_natively(tcb);
+        }
+    }
     let result = match call {
         number::RT_SIGACTION => match seccomp::objection(tcb, call, [a, 0, 0, d, 0, 0]) {
             Some(objection) => objection,
@@ -114,6 +120,25 @@ pub fn handle(tcb: &mut Tcb) {
     }
 }
 
+/// Whether a process that shares its parent's memory goes on natively before this system call. It would change what the engine
+/// keeps for the whole process, or make something that the engine would have to keep for the child alone.
+fn is_made_natively(call: u64, a: u64, b: u64) -> bool {
+    match call {
+        number::CLONE | number::CLONE3 | number::FORK | number::VFORK | number::SECCOMP | number::RSEQ => true,
+        number::PRCTL => seccomp::is_of_process(a),
+        number::SETRLIMIT => limits::is_of_memory(a),
+        number::PRLIMIT64 => limits::is_of_memory(b),
+        _ => false,
+    }
+}
+
+/// The thread goes to native code, where its own instruction makes the call.
+fn make_natively(tcb: &mut Tcb) {
+    while !leave::leave(tcb) {
+        let_in();
+    }
+}
+
 /// The first page of addresses that only the kernel's emulation of old system calls knows.
 const VSYSCALL: u64 = 0xffff_ffff_ff60_0000;
 
@@ -160,6 +185,9 @@ pub fn pass(tcb: &mut Tcb) -> i64 {
         }
         // SAFETY: the application's own system call, with its own arguments.
         let result = unsafe { trackway_syscall(tcb) };
+        if result != NOT_YET && tcb.is_child_process() {
+            signal::block_all(tcb);
+        }
         if is_over && result != NOT_YET {
             signal::take_back(tcb);
             is_over = false;

@@ -84,6 +84,12 @@ pub struct Tcb {
     pub follow: *const wire::Child,
     /// For a child process: it shares its parent's memory.
     pub shares: bool,
+    /// When the thread was made.
+    pub born: u64,
+    /// The recorder knows of this process, which shares its parent's memory, and sees its exec.
+    pub followed: bool,
+    /// The ring is closed, and the slot may be another thread's.
+    pub closed: bool,
     /// Whether and why the thread is recorded.
     pub stand: crate::select::Stand,
     /// The table of owners (see `owners`), and what makes a tag of an address, by the logarithm of the operand's size.
@@ -148,6 +154,9 @@ pub struct Signals {
     pub accessing: Cell<bool>,
     /// The thread runs natively; only its signals still come to us.
     pub native: Cell<bool>,
+    /// The thread is a process of its own that shares its parent's memory (see `clone::record_child`): the table of its actions.
+    /// Null for a thread of the target, which has the process's.
+    pub own_actions: Cell<*mut [crate::signal::Action; crate::signal::SIGNAL_COUNT]>,
 }
 
 /// What gs points at.
@@ -161,6 +170,11 @@ struct Thread {
 pub const SIGNALS: usize = offset_of!(Thread, signals);
 
 impl Signals {
+    /// Whether the thread is a process of its own. Then nothing of what is kept for the target's process is its business.
+    pub fn is_child_process(&self) -> bool {
+        !self.own_actions.get().is_null()
+    }
+
     pub fn control(&self) -> &'static Control {
         // SAFETY: the shared mapping stays as long as the process.
         unsafe { &*self.control }
@@ -290,6 +304,11 @@ impl Tcb {
     pub fn control(&self) -> &'static Control {
         // SAFETY: the shared mapping stays as long as the process.
         unsafe { &*self.control }
+    }
+
+    /// Whether the thread is a process of its own that shares its parent's memory.
+    pub fn is_child_process(&self) -> bool {
+        self.signals().is_child_process()
     }
 
     pub fn slot(&self) -> &'static Slot {

@@ -15,7 +15,7 @@ pub mod code;
 pub mod word;
 
 /// Changes whenever anything in this crate changes its layout or meaning.
-pub const VERSION: u32 = 8;
+pub const VERSION: u32 = 9;
 pub const MAGIC: u64 = u64::from_le_bytes(*b"TRACKWAY");
 
 /// Threads that can be alive at once.
@@ -163,6 +163,8 @@ pub const FAILURE_TOO_MANY_THREADS: u32 = 3;
 pub const FAILURE_UNREADABLE: u32 = 4;
 /// A defect of the engine.
 pub const FAILURE_DEFECT: u32 = 5;
+/// A process that shares the memory was killed in the middle of the engine's work.
+pub const FAILURE_KILLED_CHILD: u32 = 6;
 
 /// The least that [`Control::code_cache`] can be.
 pub const CODE_CACHE_MIN: u64 = 16 << 20;
@@ -301,6 +303,9 @@ pub const SLOT_FREE: u32 = 0;
 pub const SLOT_LIVE: u32 = 1;
 /// The thread has published everything and will not touch the slot again.
 pub const SLOT_ENDED: u32 = 2;
+/// The thread was a process of its own that shared the memory, and was killed. Nobody touches the slot again. The segment that was
+/// being written counts up to its first zero.
+pub const SLOT_ABANDONED: u32 = 3;
 
 /// General registers of the application, in the order of [`Registers::general`].
 pub const RAX: usize = 0;
