@@ -62,7 +62,9 @@ fn compare(what: &str, call: &Call, expected: &Run, accesses: &[Vec<Access>]) ->
             problems.push(format!("{what}: {} threads instead of {}", threads.len(), accesses.len()));
             continue;
         }
-        for (thread, expected) in threads.iter().zip(accesses) {
+        // When they are stepped, SIGTRAP does not stay blocked, and children in posix_spawn look.
+        let comparable = if what.starts_with("spawn ") { 1 } else { usize::MAX };
+        for (thread, expected) in threads.iter().zip(accesses).take(comparable) {
             let number = thread.info.thread;
             let ours = memory::recorded_accesses(&recorded.trace, number);
             let difference = memory::differences(&recorded.trace, &ours, expected, data);

@@ -15,12 +15,14 @@
 //!   interrupts and restarts counts each time that it is entered.
 //! * Instructions in signal handlers count like any others. A new thread starts after the `syscall` that created it. After
 //!   exec the list of the thread goes on with the first instruction of the new program.
-//! * Threads are followed. Children by fork or vfork (and so `posix_spawn`) are not: they run natively.
+//! * Threads are followed, and children by vfork (and so `posix_spawn`), which count as threads until they execute another program.
+//!   Other children run natively.
 //!
 //! # What the program can notice
 //!
 //! Single-stepping sets the trap flag, which `pushf` writes to memory, `syscall` copies to r11 and handlers can find in their
-//! context. All are corrected after the step, so that programs that look at their flags take the same path as without us. Time passes more quickly
+//! context. All are corrected after the step, so that programs that look at their flags take the same path as without us. A step
+//! takes SIGTRAP out of the mask of a thread that blocks it, and a program that looks at its mask sees that. Time passes more quickly
 //! than instructions do: a program that looks at clocks or sets timers may take another path. So may one whose
 //! path depends on process numbers or on other randomness; those have no ground truth.
 //!

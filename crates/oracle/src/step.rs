@@ -2,7 +2,7 @@
 //!
 //! Knows ptrace's stops and the few instructions that behave oddly under it; the requests themselves are in `tracee`.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::io::{self, Read};
 use std::path::Path;
 use std::process::{Child, Command};
@@ -20,8 +20,11 @@ use crate::{Error, Exit, Options, Run};
 const TRAP_FLAG: u64 = 0x100;
 /// `si_code` of the stop at the first instruction of a signal handler (the kernel's `ptrace_notify`).
 const HANDLER_ENTERED: c_int = libc::SIGTRAP;
-const FOLLOWED: c_int =
-    libc::PTRACE_O_TRACECLONE | libc::PTRACE_O_TRACEEXEC | libc::PTRACE_O_TRACEEXIT | libc::PTRACE_O_EXITKILL;
+const FOLLOWED: c_int = libc::PTRACE_O_TRACECLONE
+    | libc::PTRACE_O_TRACEVFORK
+    | libc::PTRACE_O_TRACEEXEC
+    | libc::PTRACE_O_TRACEEXIT
+    | libc::PTRACE_O_EXITKILL;
 
 /// Starts `command` and steps it to its end. Must be called on a thread that has no other children.
 pub fn run(command: &mut Command, options: &Options) -> Result<Run, Error> {
@@ -92,6 +95,10 @@ struct Stepper<'a> {
     process: pid_t,
     options: &'a Options,
     threads: HashMap<pid_t, Thread>,
+    /// Processes that have stopped for the first time before their creator's stop has said how they were made.
+    unknown: HashSet<pid_t>,
+    /// Processes that are not followed, and have not stopped yet.
+    unfollowed: HashSet<pid_t>,
     executed: Vec<Vec<u64>>,
     accesses: Vec<Vec<Access>>,
     stop_count: u64,
@@ -107,6 +114,8 @@ impl<'a> Stepper<'a> {
             process,
             options,
             threads: HashMap::new(),
+            unknown: HashSet::new(),
+            unfollowed: HashSet::new(),
             executed: Vec::new(),
             accesses: Vec::new(),
             stop_count: 0,
@@ -161,9 +170,21 @@ impl<'a> Stepper<'a> {
                 let child = tracee.event_message()? as pid_t;
                 if self.is_thread(child) {
                     self.adopt(child, true);
+                } else if self.unknown.remove(&child) {
+                    ignore_death(Tracee(child).detach())?;
+                } else {
+                    self.unfollowed.insert(child);
                 }
                 tracee.step(0)
             }
+            libc::PTRACE_EVENT_VFORK => {
+                let child = tracee.event_message()? as pid_t;
+                let has_stopped = self.unknown.remove(&child);
+                self.adopt(child, !has_stopped);
+                tracee.step(0)?;
+                if has_stopped { ignore_death(self.stand(Tracee(child))) } else { Ok(()) }
+            }
+            libc::PTRACE_EVENT_EXEC if tracee.0 != self.process => self.gone(tracee),
             libc::PTRACE_EVENT_EXEC => self.replaced(tracee),
             libc::PTRACE_EVENT_EXIT => self.exiting(tracee),
             _ => Err(Error::Unexpected { thread: tracee.0, status }),
@@ -172,9 +193,13 @@ impl<'a> Stepper<'a> {
 
     /// The first stop of a thread can come before the one of its creator.
     fn stranger(&mut self, tracee: Tracee) -> Result<(), Error> {
-        if !self.is_thread(tracee.0) {
-            // Made by clone without CLONE_THREAD: a process, and those are not followed.
+        if self.unfollowed.remove(&tracee.0) {
             return tracee.detach();
+        }
+        if !self.is_thread(tracee.0) {
+            // Made by clone without CLONE_THREAD, or by vfork.
+            self.unknown.insert(tracee.0);
+            return Ok(());
         }
         self.adopt(tracee.0, false);
         self.stand(tracee)
@@ -320,6 +345,13 @@ impl<'a> Stepper<'a> {
         let Some(place) = random_bytes_of(tracee)? else { return Ok(()) };
         tracee.poke(place, u64::from_le_bytes(std::array::from_fn(|i| bytes[i])))?;
         tracee.poke(place + 8, u64::from_le_bytes(std::array::from_fn(|i| bytes[8 + i])))
+    }
+
+    /// A process that has shared the memory executes another program, natively.
+    fn gone(&mut self, tracee: Tracee) -> Result<(), Error> {
+        self.execute_next(tracee);
+        self.threads.remove(&tracee.0);
+        tracee.detach()
     }
 
     /// Exec by any thread makes it the process's only one, under the process's number.
