@@ -100,7 +100,8 @@ pub struct Record {
     /// Record the processes that the program makes, too: process 1234 to NAME.1234.trk if the output is NAME.trk. Waits until all
     /// of them have ended.
     ///
-    /// A process that shares its parent's memory (vfork, posix_spawn) is recorded from the program on that it executes.
+    /// A process that shares its parent's memory (vfork, posix_spawn) has a trace of its own from the program on that it executes. Until
+    /// then, it is a thread of its parent's trace, with or without this option.
     #[arg(long)]
     pub follow: bool,
     /// Switch off the randomisation of addresses in the program, so that they are the same in every run.

@@ -14,7 +14,7 @@ use crate::fragment::ENGINE;
 use crate::sys::{self, number};
 use crate::tcb::{self, Tcb};
 use crate::{
-    dispatch, follow, leave, limits, memory, own, owners, pending, reclaim, ring, rseq, seccomp, select, signal,
+    dispatch, follow, leave, limits, memory, own, owners, pending, reclaim, ring, rseq, seccomp, select, signal, skip,
     syscall,
 };
 
@@ -203,6 +203,7 @@ fn clear_away(child: &mut Tcb) -> bool {
         ring::close(child, word::END);
     } else if !child.closed {
         // Nobody knows how far it has come.
+        skip::abandon(child);
         pending::publish(child.slot_index, !0);
         reclaim::leave_cache(child);
         child.slot().state.store(SLOT_ABANDONED, Ordering::SeqCst);

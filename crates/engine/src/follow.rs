@@ -1,8 +1,8 @@
 //! New processes that are to be recorded, too: they wait until the recorder has seen them.
 //!
 //! A process with a copy of the memory waits with the state of its one thread saved; the recorder takes everything of this engine
-//! out of it and attaches as to any other process. A process that shares the memory cannot be recorded before it executes another
-//! program; it waits until the recorder is there to see that.
+//! out of it and attaches as to any other process. A process that shares the memory is a thread of its parent's recording until it
+//! executes another program; before that, it waits until the recorder is there to see it.
 
 use core::sync::atomic::Ordering;
 

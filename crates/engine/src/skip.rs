@@ -67,6 +67,17 @@ pub fn give_back(tcb: &mut Tcb) {
         return;
     }
     settle(tcb);
+    give_back_quota(tcb);
+}
+
+/// The thread was killed: what it has taken upon itself is there for others. What it has executed since it was counted last is not known.
+pub fn abandon(tcb: &mut Tcb) {
+    if tcb.stand.skipping {
+        give_back_quota(tcb);
+    }
+}
+
+fn give_back_quota(tcb: &mut Tcb) {
     if let Ok(left @ 1..) = u64::try_from(tcb.stand.quota) {
         tcb.control().skip.fetch_add(left, Ordering::SeqCst);
         tcb.stand.quota = 0;
