@@ -146,7 +146,7 @@ fn restartable_sequences() {
     let program = directory.path().join("rseq");
     fs::copy(workloads::build("rseq", Variant::Pie).unwrap(), &program).unwrap();
     // Building the command may take longer than the program.
-    trackway();
+    assert!(trackway().exists());
     let running = start(&program, &[&TURNS.to_string()]);
     wait_until("all threads count", || task_count(running.pid()) == 5);
     for _ in 0..5 {
