@@ -278,6 +278,75 @@ fn converse(port: u16) {
     }
 }
 
+/// Apache's workers, which give up their privileges, are followed, and attached to.
+#[test]
+fn apache_and_its_workers() {
+    let directory = scratch();
+    let (root, port) = (directory.path(), free_port());
+    let configuration = root.join("apache.conf");
+    let modules = ["mpm_event", "authz_core"]
+        .map(|name| format!("LoadModule {name}_module /usr/lib/apache2/modules/mod_{name}.so\n"))
+        .concat();
+    let text = format!(
+        "ServerRoot {0}\nDocumentRoot {0}\nPidFile {0}/pid\nErrorLog {0}/error.log\nServerName localhost\n\
+         Listen 127.0.0.1:{port}\n{modules}User nobody\nGroup nogroup\n\
+         StartServers 2\nServerLimit 2\nThreadsPerChild 8\nMaxRequestWorkers 16\n",
+        root.display()
+    );
+    write(root, "apache.conf", &text);
+    write(root, "page", "from a worker\n");
+    let server = || {
+        let mut server = command("apache2", &["-DFOREGROUND", "-f"]);
+        server.arg(&configuration);
+        server
+    };
+    let main = || -> i32 { fs::read_to_string(root.join("pid")).unwrap().trim().parse().unwrap() };
+
+    let output = root.join("t.trk");
+    let mut recorder = record(&output, &["--follow", "--"]);
+    let running = Running::start(recorder.arg(server().get_program()).args(server().get_args()), &[]);
+    wait_until("the server listens", || TcpStream::connect(("127.0.0.1", port)).is_ok());
+    (0..20).for_each(|_| assert_eq!(get_page(port), "from a worker\n"));
+    // SAFETY: sends a signal to the server.
+    unsafe { libc::kill(main(), libc::SIGTERM) };
+    let finished = running.wait(LIMIT);
+    assert_eq!((finished.exit, finished.stderr_text().as_str()), (Exit::Status(0), ""));
+    assert_followed(&output, 2);
+
+    let running = Running::start(&mut server(), &[]);
+    wait_until("the server has workers", || children_of(running.pid()).len() == 2);
+    wait_until("the server listens", || TcpStream::connect(("127.0.0.1", port)).is_ok());
+    let output = root.join("worker.trk");
+    let workers = children_of(running.pid());
+    let recorders: Vec<Running> = workers
+        .iter()
+        .map(|pid| {
+            Running::start(&mut record(&output.with_extension(format!("{pid}.trk")), &["-p", &pid.to_string()]), &[])
+        })
+        .collect();
+    let is_recorded = |pid: i32| fs::read_to_string(format!("/proc/{pid}/maps")).unwrap().contains("trackway");
+    wait_until("they are recorded", || workers.iter().all(|&pid| is_recorded(pid)));
+    (0..20).for_each(|_| assert_eq!(get_page(port), "from a worker\n"));
+    for recorder in recorders {
+        recorder.signal(libc::SIGINT);
+        let finished = recorder.wait(LIMIT);
+        assert_eq!((finished.exit, finished.stderr_text().as_str()), (Exit::Status(0), ""));
+    }
+    assert_followed(&output, 2);
+    assert_eq!(get_page(port), "from a worker\n");
+    running.signal(libc::SIGTERM);
+    assert_eq!(running.wait(LIMIT).exit, Exit::Status(0));
+}
+
+fn get_page(port: u16) -> String {
+    let mut connection = TcpStream::connect(("127.0.0.1", port)).unwrap();
+    connection.set_read_timeout(Some(LIMIT)).unwrap();
+    connection.write_all(b"GET /page HTTP/1.0\r\n\r\n").unwrap();
+    let mut answer = String::new();
+    connection.read_to_string(&mut answer).unwrap();
+    answer.split_once("\r\n\r\n").map_or(answer.clone(), |(_, body)| body.to_owned())
+}
+
 /// Another user executes another program.
 #[test]
 fn an_exec_after_giving_up_privileges() {

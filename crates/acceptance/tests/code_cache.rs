@@ -88,6 +88,18 @@ fn no_failure_of_the_engine_ends_the_program() {
     }
 }
 
+/// The same in the engine's signal handler, which may have interrupted the program anywhere.
+#[test]
+fn no_failure_of_a_handler_ends_the_program() {
+    for name in ["timers", "signal_sent", "signal_exit", "timer_loop", "signal_flood"] {
+        let call = Call::new(workloads::build(name, Variant::Pie).unwrap());
+        let expected = call.natively();
+        for place in [0, 1, 50, 3000] {
+            check_failure(&call, wire::FAILURE_HANDLER, place, "please report this", &expected.stdout_text());
+        }
+    }
+}
+
 fn check_failure(call: &Call, failure: u32, place: u32, sentence: &str, stdout: &str) {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("failed.trk");
@@ -103,7 +115,8 @@ fn check_failure(call: &Call, failure: u32, place: u32, sentence: &str, stdout: 
         // A defect also says where it is.
         let is_said = |line: &str| line.starts_with("trackway: recording ended early") && line.contains(sentence);
         assert!(text.lines().filter(|line| is_said(line)).count() == 1, "{what}");
-        assert!(failure == wire::FAILURE_DEFECT || text.lines().count() == 1, "{what}");
+        let is_defect = matches!(failure, wire::FAILURE_DEFECT | wire::FAILURE_HANDLER);
+        assert!(is_defect || text.lines().count() == 1, "{what}");
     } else {
         // Not all programs come to the later places.
         assert!(place > 1 && finished.stderr.is_empty(), "{what}");

@@ -22,6 +22,8 @@ pub enum Failure {
     Defect,
     /// A process that shares the memory was killed while it held a lock of the engine.
     KilledChild,
+    /// A defect that shows in a signal handler of the engine.
+    Handler,
 }
 
 impl Failure {
@@ -33,6 +35,7 @@ impl Failure {
             Self::Unreadable => wire::FAILURE_UNREADABLE,
             Self::Defect => wire::FAILURE_DEFECT,
             Self::KilledChild => wire::FAILURE_KILLED_CHILD,
+            Self::Handler => wire::FAILURE_HANDLER,
         }
     }
 }
@@ -76,18 +79,25 @@ pub fn set_up() {
     STARTED.store(true, Ordering::Relaxed);
 }
 
-/// The engine has panicked. If the application's state is saved, the thread waits for the recorder; otherwise nothing can be done.
+/// The engine has panicked. If the application's state is saved, the thread waits for the recorder. If a signal handler of the engine has
+/// interrupted the application, the application goes on where it was, to be detached like the other threads. Otherwise, which is
+/// before the application's first instruction, nothing can be done.
 pub fn give_up() -> ! {
     if !STARTED.load(Ordering::Relaxed) {
         sys::abort();
     }
     // SAFETY: this is the engine, so gs points at the thread's state; what used the state before does not go on.
     let tcb = unsafe { &mut *Tcb::current() };
-    if !reclaim::has_saved_state(tcb) {
-        sys::abort();
-    }
     // SAFETY: what held the lock in this thread does not go on.
     unsafe { crate::fragment::ENGINE.break_open() };
+    // SAFETY: as above.
+    let has_interrupted_entry = unsafe { signal::keep_handled(tcb) };
+    if !has_interrupted_entry && !reclaim::has_saved_state(tcb) {
+        report(tcb.control(), Failure::Handler);
+        // SAFETY: as above.
+        unsafe { signal::abandon_handler(tcb) };
+        sys::abort();
+    }
     while !detach(tcb, Failure::Defect) {}
     crate::dispatch::enter_native()
 }

@@ -18,6 +18,7 @@ use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use wire::{RAX, RCX, RDI, RDX, RSI, RSP, Registers, word};
 
+use crate::failure::{self, Failure};
 use crate::fragment::{ENGINE, Place};
 use crate::lock::Mutex;
 use crate::pending::{self, PROCESS};
@@ -544,6 +545,15 @@ unsafe extern "C" fn trackway_signal(signal: i32, info: *mut Info, context: *mut
     )
 }
 
+/// A signal that is being handled. It lives on the signal stack, in [`enter`].
+pub struct Handled {
+    signal: usize,
+    info: *const Info,
+    context: *mut Context,
+    /// The base of gs that the interrupted code has.
+    gs_base: u64,
+}
+
 unsafe extern "C" fn enter(signal: i32, info: *mut Info, context: *mut Context) {
     // SAFETY: the kernel made both, and nobody else uses them until we return.
     let (info, context) = unsafe { (&*info, &mut *context) };
@@ -562,7 +572,10 @@ unsafe extern "C" fn enter(signal: i32, info: *mut Info, context: *mut Context) 
     if !is_kept_only {
         set_kernel_mask(!SYNCHRONOUS);
     }
+    let handled = Handled { signal: signal as usize, info, context, gs_base: before };
+    let outer = signals.handled.replace(&raw const handled);
     on_signal(signals, signal as usize, info, context);
+    signals.handled.set(outer);
     if signals.native.get() || before != state as u64 {
         // The way back cannot look whether something is kept, as gs is not ours there.
         set_kernel_mask(!0);
@@ -574,6 +587,48 @@ unsafe extern "C" fn enter(signal: i32, info: *mut Info, context: *mut Context) 
     }
     // SAFETY: as above.
     unsafe { gs::leave_handler(state, signals.native.get(), before) };
+}
+
+/// The engine has failed in a handler. Keeps the signal, to be delivered when the thread is native, and says whether the handler has
+/// interrupted a thread whose state is saved: one on its way into the cache.
+///
+/// # Safety
+/// What held locks in this handler does not go on.
+pub unsafe fn keep_handled(tcb: &Tcb) -> bool {
+    let signals = tcb.signals();
+    // SAFETY: null, or in a frame of a handler that has not returned.
+    let Some(&Handled { signal, info, context, .. }) = (unsafe { signals.handled.get().as_ref() }) else {
+        return false;
+    };
+    set_kernel_mask(!0);
+    // SAFETY: the caller's promise.
+    unsafe { ACTIONS.break_open() };
+    // SAFETY: the kernel's frame of this handler, which nobody else uses any more.
+    let (info, context) = unsafe { (&*info, &mut *context) };
+    if cause(signal, info) == Cause::Sent && !is_leave_request(info) {
+        put_off(signals, signal, info, Cause::Sent, context);
+    }
+    dispatch::is_entering(context.registers[CONTEXT_RIP]) && !signals.native.get()
+}
+
+/// The engine has failed in a handler: the code that it has interrupted goes on. Returns if no handler was at work.
+///
+/// # Safety
+/// What used the state of the thread in this handler does not go on.
+pub unsafe fn abandon_handler(tcb: &Tcb) {
+    let signals = tcb.signals();
+    // SAFETY: as above.
+    let Some(&Handled { context, gs_base, .. }) = (unsafe { signals.handled.replace(core::ptr::null()).as_ref() })
+    else {
+        return;
+    };
+    // SAFETY: the thread's state and the base that it had. The kernel's frame of the handler is the context, behind the address that the
+    // handler returns to; nothing else on this stack is needed any more.
+    unsafe {
+        gs::leave_handler(tcb, signals.native.get(), gs_base);
+        asm!("mov rsp, {context}", "jmp {restorer}", context = in(reg) context,
+            restorer = sym trackway_plain_restorer, options(noreturn));
+    }
 }
 
 /// Makes a handler of ours return without looking whether anything is kept.
@@ -720,6 +775,10 @@ fn on_signal(signals: &'static Signals, signal: usize, info: &Info, context: &mu
         return on_leave_request(signals, context, pc);
     }
     let mut cause = cause(signal, info);
+    assert!(
+        cause != Cause::Sent || !failure::is_injected(signals.control(), Failure::Handler),
+        "a test wants the handler to fail"
+    );
     match cause {
         Cause::Sent => pending::throw_letter_away(signals.slot_index, signal),
         Cause::Fault => look_for_letter(signals, signal),

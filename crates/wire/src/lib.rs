@@ -15,7 +15,7 @@ pub mod code;
 pub mod word;
 
 /// Changes whenever anything in this crate changes its layout or meaning.
-pub const VERSION: u32 = 9;
+pub const VERSION: u32 = 10;
 pub const MAGIC: u64 = u64::from_le_bytes(*b"TRACKWAY");
 
 /// Threads that can be alive at once.
@@ -165,6 +165,8 @@ pub const FAILURE_UNREADABLE: u32 = 4;
 pub const FAILURE_DEFECT: u32 = 5;
 /// A process that shares the memory was killed in the middle of the engine's work.
 pub const FAILURE_KILLED_CHILD: u32 = 6;
+/// A defect of the engine, in a signal handler.
+pub const FAILURE_HANDLER: u32 = 7;
 
 /// The least that [`Control::code_cache`] can be.
 pub const CODE_CACHE_MIN: u64 = 16 << 20;
