@@ -5,6 +5,7 @@ use core::sync::atomic::{AtomicBool, Ordering};
 
 use wire::Control;
 
+use crate::signal::Interruption;
 use crate::tcb::Tcb;
 use crate::{leave, reclaim, ring, rseq, signal, sys};
 
@@ -88,16 +89,18 @@ pub fn give_up() -> ! {
     }
     // SAFETY: this is the engine, so gs points at the thread's state; what used the state before does not go on.
     let tcb = unsafe { &mut *Tcb::current() };
+    // SAFETY: what held locks in the handler does not go on.
+    match unsafe { signal::interruption(tcb) } {
+        Interruption::Code => {
+            report(tcb.control(), Failure::Handler);
+            // SAFETY: as above.
+            unsafe { signal::abandon_handler(tcb) };
+        }
+        Interruption::Nothing if !reclaim::has_saved_state(tcb) => sys::abort(),
+        Interruption::Nothing | Interruption::Entry => {}
+    }
     // SAFETY: what held the lock in this thread does not go on.
     unsafe { crate::fragment::ENGINE.break_open() };
-    // SAFETY: as above.
-    let has_interrupted_entry = unsafe { signal::keep_handled(tcb) };
-    if !has_interrupted_entry && !reclaim::has_saved_state(tcb) {
-        report(tcb.control(), Failure::Handler);
-        // SAFETY: as above.
-        unsafe { signal::abandon_handler(tcb) };
-        sys::abort();
-    }
     while !detach(tcb, Failure::Defect) {}
     crate::dispatch::enter_native()
 }

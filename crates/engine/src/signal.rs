@@ -589,26 +589,45 @@ unsafe extern "C" fn enter(signal: i32, info: *mut Info, context: *mut Context) 
     unsafe { gs::leave_handler(state, signals.native.get(), before) };
 }
 
-/// The engine has failed in a handler. Keeps the signal, to be delivered when the thread is native, and says whether the handler has
-/// interrupted a thread whose state is saved: one on its way into the cache.
+/// What a handler that has failed has interrupted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Interruption {
+    /// No handler was at work, or its signal was a fault of the engine, which cannot go on.
+    Nothing,
+    /// A thread on its way into the cache, whose state is saved.
+    Entry,
+    /// Code that can go on.
+    Code,
+}
+
+/// The engine has failed, perhaps in a handler. Keeps the signal of that handler, to be delivered when the thread is native.
 ///
 /// # Safety
 /// What held locks in this handler does not go on.
-pub unsafe fn keep_handled(tcb: &Tcb) -> bool {
+pub unsafe fn interruption(tcb: &Tcb) -> Interruption {
     let signals = tcb.signals();
     // SAFETY: null, or in a frame of a handler that has not returned.
     let Some(&Handled { signal, info, context, .. }) = (unsafe { signals.handled.get().as_ref() }) else {
-        return false;
+        return Interruption::Nothing;
     };
-    set_kernel_mask(!0);
-    // SAFETY: the caller's promise.
-    unsafe { ACTIONS.break_open() };
     // SAFETY: the kernel's frame of this handler, which nobody else uses any more.
     let (info, context) = unsafe { (&*info, &mut *context) };
-    if cause(signal, info) == Cause::Sent && !is_leave_request(info) {
+    let (pc, cause) = (context.registers[CONTEXT_RIP], cause(signal, info));
+    if cause == Cause::Fault && is_amid_engine(pc) {
+        return Interruption::Nothing;
+    }
+    set_kernel_mask(!0);
+    // The interrupted code may hold locks as well, and goes on: only those of the handler, which has a stack of its own, are released.
+    let stack = tcb.signal_stack..tcb.signal_stack + tcb.signal_stack_length;
+    // SAFETY: the caller's promise.
+    unsafe {
+        ACTIONS.release_for_dead(stack.clone());
+        ENGINE.release_for_dead(stack);
+    }
+    if cause == Cause::Sent && !is_leave_request(info) {
         put_off(signals, signal, info, Cause::Sent, context);
     }
-    dispatch::is_entering(context.registers[CONTEXT_RIP]) && !signals.native.get()
+    if dispatch::is_entering(pc) && !signals.native.get() { Interruption::Entry } else { Interruption::Code }
 }
 
 /// The engine has failed in a handler: the code that it has interrupted goes on. Returns if no handler was at work.
