@@ -280,6 +280,7 @@ impl Tcb {
         tcb.mxcsr = 0x1f80;
         tcb.fsgsbase = crate::clone::has_fsgsbase();
         tcb.alternate_stack = AlternateStack { address: 0, flags: SS_DISABLE, padding: 0, length: 0 };
+        tcb.section = None;
         tcb.control = control;
         tcb.slot = &raw const control.slots[slot_index as usize];
         tcb.slot_index = slot_index;
