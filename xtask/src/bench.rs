@@ -41,7 +41,7 @@ pub struct Arguments {
     /// Rounds of native and recorded runs.
     #[arg(long, value_name = "N")]
     rounds: Option<u32>,
-    /// Keep the result: a dated record under docs/performance/, and the table in docs/performance.md.
+    /// Keep the result: a dated record under docs/performance/, and (not with --before) the table in docs/performance.md.
     #[arg(long)]
     save: bool,
     /// Compare with the recorder of an earlier revision instead, in all data modes, runs of both interleaved.

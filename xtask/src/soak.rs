@@ -213,7 +213,8 @@ fn succeed(command: &mut Command) -> Result<(), String> {
 fn page(arguments: &Arguments, stages: &[&Stage], results: &[Outcome]) -> String {
     let mut text = format!("# Soak test of {}\n\n", machine::today());
     let mut line = |line: String| writeln!(text, "{line}").expect("a string takes everything");
-    line(format!("`cargo xtask soak --minutes {}` on {}\n", arguments.minutes, machine::describe()));
+    let stage = if arguments.stage.is_empty() { String::new() } else { format!(" --stage '{}'", arguments.stage) };
+    line(format!("`cargo xtask soak{stage} --minutes {}` on {}\n", arguments.minutes, machine::describe()));
     line("| stage | turns | minutes | result | what it shows |\n| --- | ---: | ---: | --- | --- |".into());
     for (stage, outcome) in stages.iter().zip(results) {
         let (minutes, verdict) =
@@ -251,11 +252,12 @@ mod tests {
 
     #[test]
     fn a_failure_is_on_the_page() {
-        let arguments = Arguments { minutes: 1, stage: String::new(), dry: true };
+        let arguments = Arguments { minutes: 1, stage: "get".into(), dry: true };
         let failed = Outcome { turns: 3, time: Duration::from_secs(30), problem: Some("it rains".into()) };
         let stage = &STAGES[0];
         let page = page(&arguments, &[stage], &[failed]);
         assert!(page.contains(&format!("| {} | 3 | 0.5 | FAILED |", stage.name)), "{page}");
         assert!(page.contains("it rains"));
+        assert!(page.contains("`cargo xtask soak --stage 'get' --minutes 1`"), "{page}");
     }
 }

@@ -412,7 +412,7 @@ pub fn exit(tcb: &mut Tcb) -> ! {
     signal::retire(tcb);
     ring::close(tcb, word::END);
     owners::release(tcb);
-    rseq::release(tcb);
+    rseq::leave_section(tcb);
     limits::shrink(tcb.mapping_length);
     let status = tcb.registers.general[RDI];
     // SAFETY: the thread's stacks go away together with the thread; the assembly uses none. Signals are blocked.

@@ -171,7 +171,8 @@ fn vacate() {
     }
 }
 
-fn leave_section(tcb: &mut Tcb) {
+/// Another thread may enter a section, if this one was in one.
+pub fn leave_section(tcb: &mut Tcb) {
     if tcb.section.take().is_some() {
         vacate();
     }
@@ -244,11 +245,6 @@ pub fn after_signal(tcb: &mut Tcb) -> u64 {
     let abort = tcb.section.filter(|section| section.contains(pc)).map_or(pc, |section| section.abort);
     leave_section(tcb);
     abort
-}
-
-/// A thread ends.
-pub fn release(tcb: &mut Tcb) {
-    leave_section(tcb);
 }
 
 const UNREGISTER: u32 = 1;
