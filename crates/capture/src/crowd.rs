@@ -12,6 +12,9 @@ use crate::{call, task};
 
 /// How long to wait, at most, for threads that only need a processor to stop.
 const RUNNABLE_PATIENCE: Duration = Duration::from_secs(60);
+/// A thread that sleeps for so long whenever we look does not stop by itself. One look is not enough: a thread sleeps for
+/// moments, too, while the kernel brings a page or another thread has the lock on the memory map.
+const ASLEEP: Duration = Duration::from_secs(1);
 
 /// Between two looks at threads that are to stop.
 pub const PAUSE: Duration = Duration::from_micros(100);
@@ -34,11 +37,13 @@ pub struct Crowd {
     pub exit: Option<Exit>,
     /// The process has executed another program: all of its threads but one are gone, and that one stands at the event.
     pub has_executed: bool,
+    /// Since when no thread that is to stop was seen moving; see [`Self::is_too_late`].
+    asleep_since: Option<Instant>,
 }
 
 impl Crowd {
     pub fn new(process: i32) -> Self {
-        Self { process, members: BTreeMap::new(), exit: None, has_executed: false }
+        Self { process, members: BTreeMap::new(), exit: None, has_executed: false, asleep_since: None }
     }
 
     /// Attaches to threads that are new and asks them to stop. Returns whether there were any.
@@ -135,17 +140,18 @@ impl Crowd {
         }
     }
 
-    /// Whether a thread that is to stop waits for a processor only, as on a machine with more work than processors.
-    pub fn has_runnable(&self) -> bool {
+    /// Whether a thread that is to stop waits for a processor only, as on a machine with more work than processors, or has
+    /// stopped since we looked.
+    fn has_moving(&self) -> bool {
         let mut waiting = self.members.iter().filter(|(_, state)| !is_stopped(state));
-        waiting.any(|(&tid, _)| task::is_runnable(self.process, tid))
+        waiting.any(|(&tid, _)| task::is_moving(self.process, tid))
     }
 
-    /// Waits until all threads have stopped, new ones included. False if that takes longer than `patience` although none of them
-    /// waits for a processor, or the process is gone.
+    /// Waits until all threads have stopped, new ones included. False if that takes longer than `patience` and those that have
+    /// not stopped are asleep, or the process is gone.
     pub fn stop_all(&mut self, patience: Duration) -> io::Result<bool> {
         let start = Instant::now();
-        self.has_executed = false;
+        (self.has_executed, self.asleep_since) = (false, None);
         loop {
             match self.gather() {
                 // A thread that is about to end cannot always be attached to; the next look tells.
@@ -162,9 +168,13 @@ impl Crowd {
         }
     }
 
-    /// Whether threads that have not stopped after `elapsed` will not do so soon.
-    pub fn is_too_late(&self, elapsed: Duration, patience: Duration) -> bool {
-        elapsed > patience && (elapsed > RUNNABLE_PATIENCE || !self.has_runnable())
+    /// Whether threads that have not stopped after `elapsed` will not do so soon. Asked again and again.
+    pub fn is_too_late(&mut self, elapsed: Duration, patience: Duration) -> bool {
+        if elapsed <= patience || self.has_moving() {
+            self.asleep_since = None;
+            return elapsed > RUNNABLE_PATIENCE;
+        }
+        elapsed > RUNNABLE_PATIENCE || self.asleep_since.get_or_insert_with(Instant::now).elapsed() > ASLEEP
     }
 
     /// Lets all threads go on, as they are, without us. Those that do not stop soon stay with us: see [`Self::release`].
@@ -212,4 +222,47 @@ pub fn undisturb(tracee: Tracee, signal: i32) -> io::Result<()> {
 
 fn is_stopped(state: &State) -> bool {
     matches!(state, State::Stopped { .. })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LATE: Duration = Duration::from_secs(6);
+    const PATIENCE: Duration = Duration::from_secs(5);
+
+    #[test]
+    fn a_thread_that_has_stopped_since_we_looked_is_not_too_late() {
+        let mut sleeper = std::process::Command::new("sleep").arg("10").spawn().unwrap();
+        let pid = sleeper.id().cast_signed();
+        let mut crowd = Crowd::new(pid);
+        assert!(crowd.gather().unwrap());
+        let start = Instant::now();
+        while !std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap().contains(") t ") {
+            assert!(start.elapsed().as_secs() < 5, "it does not stop");
+            std::thread::yield_now();
+        }
+        assert!(!crowd.is_too_late(LATE, PATIENCE));
+        assert_eq!(crowd.look(), [pid]);
+        crowd.disperse();
+        sleeper.kill().unwrap();
+        sleeper.wait().unwrap();
+    }
+
+    #[test]
+    fn a_thread_that_sleeps_whenever_we_look_is_too_late() {
+        let mut sleeper = std::process::Command::new("sleep").arg("10").spawn().unwrap();
+        let pid = sleeper.id().cast_signed();
+        let mut crowd = Crowd::new(pid);
+        crowd.members.insert(pid, State::Called);
+        let start = Instant::now();
+        while !crowd.is_too_late(LATE, PATIENCE) {
+            assert!(start.elapsed().as_secs() < 5);
+            std::thread::sleep(PAUSE);
+        }
+        assert!(start.elapsed() > ASLEEP);
+        assert!(!crowd.is_too_late(PATIENCE, PATIENCE));
+        sleeper.kill().unwrap();
+        sleeper.wait().unwrap();
+    }
 }

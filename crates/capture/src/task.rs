@@ -28,10 +28,10 @@ pub fn is_alive(pid: i32, tid: i32) -> bool {
     state_and_flags(&text).is_some_and(|(state, flags)| !matches!(state, 'Z' | 'X' | 'x') && flags & KERNEL_WORKER == 0)
 }
 
-/// Whether a thread runs, or waits for nothing but a processor.
-pub fn is_runnable(pid: i32, tid: i32) -> bool {
+/// Whether a thread runs, waits for nothing but a processor, or has stopped.
+pub fn is_moving(pid: i32, tid: i32) -> bool {
     let Ok(text) = std::fs::read_to_string(format!("/proc/{pid}/task/{tid}/stat")) else { return false };
-    state_and_flags(&text).is_some_and(|(state, _)| state == 'R')
+    state_and_flags(&text).is_some_and(|(state, _)| matches!(state, 'R' | 't' | 'T'))
 }
 
 fn state_and_flags(stat: &str) -> Option<(char, u64)> {
@@ -112,21 +112,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_waits_for_a_processor() {
+    fn who_moves() {
         let own = std::process::id().cast_signed();
         // SAFETY: no arguments, cannot fail.
         let tid = unsafe { libc::gettid() };
-        assert!(is_runnable(own, tid));
+        assert!(is_moving(own, tid));
         let mut sleeper = std::process::Command::new("sleep").arg("10").spawn().unwrap();
         let pid = sleeper.id().cast_signed();
         let start = std::time::Instant::now();
-        while is_runnable(pid, pid) && start.elapsed().as_secs() < 5 {
+        while is_moving(pid, pid) && start.elapsed().as_secs() < 5 {
             std::thread::yield_now();
         }
-        assert!(!is_runnable(pid, pid));
+        assert!(!is_moving(pid, pid));
         sleeper.kill().unwrap();
         sleeper.wait().unwrap();
-        assert!(!is_runnable(pid, pid));
+        assert!(!is_moving(pid, pid));
     }
 
     #[test]
