@@ -56,7 +56,7 @@ impl Crowd {
         let known: Vec<i32> = self.members.keys().chain(&new).copied().filter(|&tid| tid != self.process).collect();
         let (done, is_done) = std::sync::mpsc::channel::<()>();
         std::thread::scope(|scope| {
-            scope.spawn(move || bury(&known, &is_done));
+            scope.spawn(move || reap(&known, &is_done));
             let _done = done;
             new.into_iter().try_for_each(|tid| self.seize(tid))
         })?;
@@ -204,10 +204,10 @@ impl Crowd {
 
 /// Attaching to a thread waits for an exec of its process; an exec waits until the dead threads that we have attached to are waited for.
 /// So somebody else has to do that, if attaching takes long.
-fn bury(threads: &[i32], is_done: &Receiver<()>) {
+fn reap(threads: &[i32], is_done: &Receiver<()>) {
     const PATIENCE: Duration = Duration::from_millis(20);
     while is_done.recv_timeout(PATIENCE) == Err(RecvTimeoutError::Timeout) {
-        threads.iter().for_each(|&tid| ptrace::bury(tid));
+        threads.iter().for_each(|&tid| ptrace::reap(tid));
     }
 }
 
@@ -231,30 +231,75 @@ mod tests {
     const LATE: Duration = Duration::from_secs(6);
     const PATIENCE: Duration = Duration::from_secs(5);
 
+    /// A process that sleeps, until this goes away.
+    struct Sleeper(std::process::Child);
+
+    impl Sleeper {
+        fn new() -> Self {
+            Self(std::process::Command::new("sleep").arg("10").spawn().unwrap())
+        }
+
+        fn pid(&self) -> i32 {
+            self.0.id().cast_signed()
+        }
+
+        fn wait_for_state(&self, state: char) {
+            let start = Instant::now();
+            while !std::fs::read_to_string(format!("/proc/{}/stat", self.pid()))
+                .unwrap()
+                .contains(&format!(") {state} "))
+            {
+                assert!(start.elapsed().as_secs() < 5, "its state does not become {state}");
+                std::thread::yield_now();
+            }
+        }
+    }
+
+    impl Drop for Sleeper {
+        fn drop(&mut self) {
+            let _ = self.0.kill();
+            let _ = self.0.wait();
+        }
+    }
+
     #[test]
     fn a_thread_that_has_stopped_since_we_looked_is_not_too_late() {
-        let mut sleeper = std::process::Command::new("sleep").arg("10").spawn().unwrap();
-        let pid = sleeper.id().cast_signed();
-        let mut crowd = Crowd::new(pid);
+        let sleeper = Sleeper::new();
+        let mut crowd = Crowd::new(sleeper.pid());
         assert!(crowd.gather().unwrap());
-        let start = Instant::now();
-        while !std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap().contains(") t ") {
-            assert!(start.elapsed().as_secs() < 5, "it does not stop");
-            std::thread::yield_now();
-        }
+        sleeper.wait_for_state('t');
         assert!(!crowd.is_too_late(LATE, PATIENCE));
-        assert_eq!(crowd.look(), [pid]);
+        assert_eq!(crowd.look(), [sleeper.pid()]);
         crowd.disperse();
-        sleeper.kill().unwrap();
-        sleeper.wait().unwrap();
+    }
+
+    #[test]
+    fn reaping_leaves_stops_to_be_seen() {
+        let sleeper = Sleeper::new();
+        let mut crowd = Crowd::new(sleeper.pid());
+        assert!(crowd.gather().unwrap());
+        sleeper.wait_for_state('t');
+        ptrace::reap(sleeper.pid());
+        assert_eq!(crowd.look(), [sleeper.pid()]);
+        crowd.disperse();
+    }
+
+    #[test]
+    fn reaping_takes_note_of_an_end() {
+        let mut sleeper = Sleeper::new();
+        let mut crowd = Crowd::new(sleeper.pid());
+        assert!(crowd.gather().unwrap());
+        sleeper.0.kill().unwrap();
+        sleeper.wait_for_state('Z');
+        ptrace::reap(sleeper.pid());
+        assert!(ptrace::look(sleeper.pid()).is_err());
     }
 
     #[test]
     fn a_thread_that_sleeps_whenever_we_look_is_too_late() {
-        let mut sleeper = std::process::Command::new("sleep").arg("10").spawn().unwrap();
-        let pid = sleeper.id().cast_signed();
-        let mut crowd = Crowd::new(pid);
-        crowd.members.insert(pid, State::Called);
+        let sleeper = Sleeper::new();
+        let mut crowd = Crowd::new(sleeper.pid());
+        crowd.members.insert(sleeper.pid(), State::Called);
         let start = Instant::now();
         while !crowd.is_too_late(LATE, PATIENCE) {
             assert!(start.elapsed().as_secs() < 5);
@@ -262,7 +307,5 @@ mod tests {
         }
         assert!(start.elapsed() > ASLEEP);
         assert!(!crowd.is_too_late(PATIENCE, PATIENCE));
-        sleeper.kill().unwrap();
-        sleeper.wait().unwrap();
     }
 }

@@ -206,10 +206,23 @@ pub fn look(tid: pid_t) -> io::Result<Option<Stop>> {
 }
 
 /// Takes note of a thread's end, if it has ended. Unlike the others, may be called by another thread than the one that has attached.
-pub fn bury(tid: pid_t) {
-    let flags = libc::WEXITED | libc::WNOHANG | libc::__WALL;
-    // SAFETY: without a place for it, the kernel tells nothing.
-    unsafe { libc::syscall(libc::SYS_waitid, libc::P_PID, tid, 0, flags, 0) };
+pub fn reap(tid: pid_t) {
+    if has_ended(tid) {
+        let flags = libc::WEXITED | libc::WNOHANG | libc::__WALL;
+        // SAFETY: without a place for it, the kernel tells nothing.
+        unsafe { libc::syscall(libc::SYS_waitid, libc::P_PID, tid, 0, flags, 0) };
+    }
+}
+
+/// Whether a thread has ended that nobody has taken note of. Of a tracee the kernel tells stops as well, whatever one asks for;
+/// this leaves them to be told again.
+fn has_ended(tid: pid_t) -> bool {
+    let flags = libc::WEXITED | libc::WNOHANG | libc::WNOWAIT | libc::__WALL;
+    // SAFETY: zeros are a valid `siginfo_t`.
+    let mut information: libc::siginfo_t = unsafe { std::mem::zeroed() };
+    // SAFETY: the kernel writes the information, which has the size that it expects.
+    let status = unsafe { libc::syscall(libc::SYS_waitid, libc::P_PID, tid, &raw mut information, flags, 0) };
+    status == 0 && matches!(information.si_code, libc::CLD_EXITED | libc::CLD_KILLED | libc::CLD_DUMPED)
 }
 
 /// Sends a signal to one thread, which may be gone.
