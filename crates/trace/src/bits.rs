@@ -179,6 +179,11 @@ impl Compressor {
 
     /// The stream compressed; `None` if that does not make it shorter.
     fn compress(&mut self, stream: &[u8], level: i32) -> Option<&[u8]> {
+        self.frame(stream, level).filter(|frame| frame.len() < stream.len())
+    }
+
+    /// The stream as a zstd frame, however long that is.
+    pub(crate) fn frame(&mut self, stream: &[u8], level: i32) -> Option<&[u8]> {
         if self.zstd.is_none() {
             self.zstd = zstd::bulk::Compressor::new(level).ok();
         }
@@ -187,7 +192,7 @@ impl Compressor {
         let zstd = self.zstd.as_mut()?;
         zstd.set_compression_level(level).ok()?;
         zstd.compress_to_buffer(stream, &mut self.out).ok()?;
-        (self.out.len() < stream.len()).then_some(&self.out)
+        Some(&self.out)
     }
 }
 

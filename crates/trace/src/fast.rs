@@ -8,6 +8,9 @@
 //! `docs/format.md` describes it for other implementations; changing anything here changes the format.
 #![deny(clippy::unwrap_used, clippy::indexing_slicing, clippy::cast_possible_truncation)]
 
+use std::hint::select_unpredictable;
+
+use crate::bits::Compressor;
 use crate::bytes::Bytes;
 use crate::error::Problem;
 use crate::path::decompress;
@@ -30,16 +33,23 @@ const NEAR_MAX: u32 = (u8::MAX - NEAR) as u32;
 /// next wrong guess.
 const LONG_RUN: u8 = u8::MAX;
 
-/// The tables, kept between chunks for their memory only.
+/// The tables and streams, kept between chunks for their memory only.
 #[derive(Debug)]
 pub(crate) struct Tables {
     long: Vec<u32>,
     short: Vec<u32>,
+    streams: Streams,
+    compressor: Compressor,
 }
 
 impl Default for Tables {
     fn default() -> Self {
-        Self { long: vec![0; SIZE], short: vec![0; SIZE] }
+        Self {
+            long: vec![0; SIZE],
+            short: vec![0; SIZE],
+            streams: Streams::default(),
+            compressor: Compressor::default(),
+        }
     }
 }
 
@@ -55,7 +65,7 @@ impl Tables {
 }
 
 /// The last words, as far as they matter: the newest lowest.
-#[derive(Default)]
+#[derive(Clone, Copy, Default)]
 struct History(u64);
 
 impl History {
@@ -103,46 +113,148 @@ fn get_run(stream: &mut Bytes) -> Option<u32> {
     }
 }
 
-/// Compresses words; at most `u32::MAX` of them.
-#[allow(clippy::indexing_slicing)] // see `History`
-pub(crate) fn encode(tables: &mut Tables, words: &[u32]) -> Option<Vec<u8>> {
-    let (long, short) = tables.start()?;
-    let mut history = History::default();
-    let (mut runs, mut codes, mut whole) = (Vec::new(), Vec::new(), Vec::new());
-    let mut run = 0u32;
-    for &word in words {
-        let guess = &mut long[history.long()];
-        if *guess == word {
-            run += 1;
-        } else {
-            put_run(&mut runs, run);
-            run = 0;
-            let second = &mut short[history.short()];
-            let difference = zigzag(word.wrapping_sub(*guess)).wrapping_sub(1);
-            if *second == word {
-                codes.push(SHORT);
-            } else if let Ok(near) = u8::try_from(difference)
-                && difference <= NEAR_MAX
-            {
-                codes.push(NEAR + near);
+/// Words that are guessed in one go, before what was guessed wrongly is encoded.
+const BLOCK: usize = 1024;
+/// So many wrong guesses in a block, and the next block is guessed without branches on whether a guess is right.
+const MANY: usize = BLOCK / 32;
+
+/// The wrong guesses of a block: the first `count` of each list.
+struct Wrong {
+    count: usize,
+    /// Places of words in the block.
+    places: [u16; BLOCK],
+    /// What the two tables had.
+    longs: [u32; BLOCK],
+    shorts: [u32; BLOCK],
+}
+
+/// Guesses words, and learns what came instead.
+struct Guesser<'t> {
+    long: &'t mut [u32; SIZE],
+    short: &'t mut [u32; SIZE],
+    history: History,
+    wrong: Wrong,
+}
+
+impl Guesser<'_> {
+    /// Guesses a block of words.
+    fn block(&mut self, words: &[u32]) {
+        let many = std::mem::take(&mut self.wrong.count) > MANY;
+        if many { self.without_branches(words.iter().zip(0..)) } else { self.with_branches(words) }
+    }
+
+    /// Quick where guesses are right.
+    #[allow(clippy::indexing_slicing)] // see `History`
+    fn with_branches(&mut self, words: &[u32]) {
+        for (word, place) in words.iter().zip(0..) {
+            if self.long[self.history.long()] == *word {
+                self.history.push(*word);
             } else {
-                codes.push(WHOLE);
-                whole.extend_from_slice(&word.to_le_bytes());
+                self.without_branches([(word, place)].into_iter());
             }
-            *second = word;
-            *guess = word;
         }
-        history.push(word);
     }
-    put_run(&mut runs, run);
-    let mut payload = Vec::new();
-    for stream in [runs, codes, whole] {
-        let compressed = zstd::bulk::compress(&stream, ZSTD_LEVEL).ok()?;
-        payload.extend_from_slice(&u32::try_from(stream.len()).ok()?.to_le_bytes());
-        payload.extend_from_slice(&u32::try_from(compressed.len()).ok()?.to_le_bytes());
-        payload.extend_from_slice(&compressed);
+
+    /// Takes as long for a right guess as for a wrong one: with many wrong ones, a processor that guesses wrongly where to go on
+    /// loses more time than it takes to do everything.
+    #[allow(clippy::indexing_slicing)] // see `History`; the count is below BLOCK before the last word of a block
+    fn without_branches<'w>(&mut self, words: impl Iterator<Item = (&'w u32, u16)>) {
+        let Self { long, short, wrong, .. } = self;
+        // In registers.
+        let (mut history, mut count) = (self.history, wrong.count);
+        for (&word, place) in words {
+            let (first, second) = (&mut long[history.long()], &mut short[history.short()]);
+            let right = *first == word;
+            let at = count % BLOCK;
+            (wrong.places[at], wrong.longs[at], wrong.shorts[at]) = (place, *first, *second);
+            count += usize::from(!right);
+            *second = select_unpredictable(right, *second, word);
+            *first = word;
+            history.push(word);
+        }
+        (self.history, wrong.count) = (history, count);
     }
-    Some(payload)
+}
+
+/// The streams on their way.
+#[derive(Debug, Default)]
+struct Streams {
+    /// Right guesses since the last wrong one.
+    run: u32,
+    runs: Vec<u8>,
+    codes: Vec<u8>,
+    whole: Vec<u8>,
+}
+
+impl Streams {
+    fn clear(&mut self) {
+        self.run = 0;
+        [&mut self.runs, &mut self.codes, &mut self.whole].into_iter().for_each(Vec::clear);
+    }
+
+    /// Appends a block of words, some of which were guessed wrongly.
+    fn block(&mut self, words: &[u32], wrong: &Wrong) {
+        let guesses = wrong.longs.iter().zip(&wrong.shorts);
+        let mut next = 0;
+        for (&place, (&long, &short)) in wrong.places.iter().zip(guesses).take(wrong.count) {
+            let place = usize::from(place);
+            let Some(&word) = words.get(place) else { return };
+            put_run(&mut self.runs, self.run + small(place - next));
+            (self.run, next) = (0, place + 1);
+            let code = code(long, short, word);
+            self.codes.push(code);
+            if code == WHOLE {
+                self.whole.extend_from_slice(&word.to_le_bytes());
+            }
+        }
+        self.run += small(words.len() - next);
+    }
+
+    fn finish(&mut self, compressor: &mut Compressor) -> Option<Vec<u8>> {
+        put_run(&mut self.runs, self.run);
+        let mut payload = Vec::new();
+        for stream in [&self.runs, &self.codes, &self.whole] {
+            let compressed = compressor.frame(stream, ZSTD_LEVEL)?;
+            payload.extend_from_slice(&u32::try_from(stream.len()).ok()?.to_le_bytes());
+            payload.extend_from_slice(&u32::try_from(compressed.len()).ok()?.to_le_bytes());
+            payload.extend_from_slice(compressed);
+        }
+        Some(payload)
+    }
+}
+
+/// A number of words of a block.
+#[allow(clippy::cast_possible_truncation)]
+fn small(count: usize) -> u32 {
+    debug_assert!(count <= BLOCK);
+    count as u32
+}
+
+/// What is stored of `word` if it is not what the first table had.
+#[inline]
+fn code(long: u32, short: u32, word: u32) -> u8 {
+    let difference = zigzag(word.wrapping_sub(long)).wrapping_sub(1);
+    // Used only if it fits.
+    #[allow(clippy::cast_possible_truncation)]
+    let near = (difference as u8).wrapping_add(NEAR);
+    let far = select_unpredictable(difference <= NEAR_MAX, near, WHOLE);
+    select_unpredictable(short == word, SHORT, far)
+}
+
+/// Compresses words; at most `u32::MAX` of them.
+pub(crate) fn encode(tables: &mut Tables, words: &[u32]) -> Option<Vec<u8>> {
+    let mut streams = std::mem::take(&mut tables.streams);
+    streams.clear();
+    let (long, short) = tables.start()?;
+    let wrong = Wrong { count: 0, places: [0; BLOCK], longs: [0; BLOCK], shorts: [0; BLOCK] };
+    let mut guesser = Guesser { long, short, history: History::default(), wrong };
+    for words in words.chunks(BLOCK) {
+        guesser.block(words);
+        streams.block(words, &guesser.wrong);
+    }
+    let payload = streams.finish(&mut tables.compressor);
+    tables.streams = streams;
+    payload
 }
 
 /// Reads a stream of at most `length_max` bytes.

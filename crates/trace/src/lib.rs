@@ -56,6 +56,7 @@ mod plan;
 mod predict;
 mod program;
 mod record;
+mod schedule;
 mod span;
 mod steps;
 mod stretch;

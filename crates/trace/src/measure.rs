@@ -3,9 +3,10 @@
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-use crate::container::{CODEC_PREDICT, CODEC_ZSTD};
+use crate::container::{CODEC_FAST, CODEC_PREDICT, CODEC_ZSTD};
 use crate::error::{Problem, ReadError};
 use crate::path::PathCoder;
+use crate::schedule::Schedule;
 use crate::steps::{Workshop, decode};
 use crate::tally::Tally;
 use crate::trace::Trace;
@@ -21,8 +22,11 @@ pub struct Measurement {
     pub count: Duration,
     /// Counting and compressing words.
     pub encode: Duration,
-    /// Bytes of compressed words, and by zstd alone.
+    /// The same with the faster codec.
+    pub encode_fast: Duration,
+    /// Bytes of compressed words, by the faster codec, and by zstd alone.
     pub encoded_bytes: u64,
+    pub fast_bytes: u64,
     pub zstd_bytes: u64,
     /// Bytes of the code and facts chunks.
     pub definition_bytes: u64,
@@ -62,6 +66,9 @@ impl Measurement {
             let timed = self::timed(|| encode(CODEC_PREDICT));
             self.encoded_bytes += timed.0.map_err(unknown)?.payload.map_or(0, |payload| payload.len() as u64);
             self.encode += timed.1;
+            let timed = self::timed(|| encode(CODEC_FAST));
+            self.fast_bytes += timed.0.map_err(unknown)?.payload.map_or(0, |payload| payload.len() as u64);
+            self.encode_fast += timed.1;
             let zstd = encode(CODEC_ZSTD).map_err(unknown)?;
             self.zstd_bytes += zstd.payload.map_or(0, |payload| payload.len() as u64);
         }
@@ -112,7 +119,5 @@ fn timed<R>(act: impl FnOnce() -> R) -> (R, Duration) {
 /// kernel does not tell.
 fn now() -> Duration {
     static START: OnceLock<Instant> = OnceLock::new();
-    let told = std::fs::read_to_string("/proc/thread-self/schedstat").ok();
-    let running = told.as_deref().and_then(|told| told.split(' ').next()).and_then(|nanos| nanos.parse().ok());
-    running.map_or_else(|| START.get_or_init(Instant::now).elapsed(), Duration::from_nanos)
+    Schedule::of_this_thread().map_or_else(|| START.get_or_init(Instant::now).elapsed(), |schedule| schedule.ran)
 }

@@ -35,15 +35,21 @@ impl<T> Default for Numbers<T> {
 impl<T: Absent> Numbers<T> {
     #[inline]
     pub(crate) fn get(&self, number: u32) -> Option<T> {
+        self.find(number).copied()
+    }
+
+    /// The value in its place, for those who need a part of it.
+    #[inline]
+    pub(crate) fn find(&self, number: u32) -> Option<&T> {
         match self.dense.get(number as usize) {
-            Some(value) if !value.is_absent() => Some(*value),
-            _ => self.get_sparse(number),
+            Some(value) if !value.is_absent() => Some(value),
+            _ => self.find_sparse(number),
         }
     }
 
     #[cold]
-    fn get_sparse(&self, number: u32) -> Option<T> {
-        self.sparse.get(&number).copied()
+    fn find_sparse(&self, number: u32) -> Option<&T> {
+        self.sparse.get(&number)
     }
 
     /// False if there is a value already.

@@ -141,7 +141,7 @@ impl Program {
     /// Packed counts of the path with this number.
     #[inline]
     pub(crate) fn counts(&self, path: u32) -> Option<Packed> {
-        self.info(path).map(|info| info.counts())
+        self.infos.find(path).map(Info::counts)
     }
 
     /// What a path does to the stack of calls.
@@ -444,29 +444,62 @@ impl Packed {
     }
 }
 
-/// A sum of [`Packed`] counts.
+/// The sum of a few [`Packed`] counts, in lanes that are wide enough for [`Lanes::ROOM`] of them.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Sum {
-    counts: Counts,
+struct Lanes {
     even: u64,
     odd: u64,
     instructions: u64,
-    pending: u32,
+    count: u32,
 }
 
-impl Sum {
+impl Lanes {
     /// Additions after which lanes of 16 bits, filled by 8 bits each time, must be emptied.
-    const FLUSH: u32 = 256;
+    const ROOM: u32 = 256;
 
     #[inline]
-    pub(crate) fn add(&mut self, Packed(packed): Packed) {
+    fn add(&mut self, Packed(packed): Packed) {
         const EVEN: u64 = 0x00ff_00ff_0000_0000;
         self.instructions += packed & 0xff_ffff;
         self.even += (packed & EVEN) >> 32;
         // Steps lie at bit 24, not taken at 40, indirect at 56.
         self.odd += packed >> 24 & 0x0000_00ff_00ff_00ff;
-        self.pending += 1;
-        if self.pending == Self::FLUSH {
+        self.count += 1;
+    }
+}
+
+/// A sum of [`Packed`] counts.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Sum {
+    counts: Counts,
+    lanes: Lanes,
+}
+
+impl Sum {
+    #[inline]
+    pub(crate) fn add(&mut self, packed: Packed) {
+        self.lanes.add(packed);
+        if self.lanes.count == Lanes::ROOM {
+            self.flush(1);
+        }
+    }
+
+    /// Adds all; gives how many there were.
+    #[inline]
+    pub(crate) fn add_all(&mut self, packed: impl IntoIterator<Item = Packed>) -> usize {
+        let (mut packed, mut count) = (packed.into_iter(), 0);
+        loop {
+            // In registers: in memory, each addition would wait for the one before.
+            let mut lanes = self.lanes;
+            while lanes.count < Lanes::ROOM {
+                let Some(packed) = packed.next() else {
+                    self.lanes = lanes;
+                    return count;
+                };
+                lanes.add(packed);
+                count += 1;
+            }
+            self.lanes = lanes;
             self.flush(1);
         }
     }
@@ -479,13 +512,13 @@ impl Sum {
 
     fn flush(&mut self, times: u64) {
         let lane = |lanes: u64, place: u32| (lanes >> place & 0xffff) * times;
-        self.counts.instructions += self.instructions * times;
-        self.counts.steps += lane(self.odd, 0);
-        self.counts.conditional_taken += lane(self.even, 0);
-        self.counts.conditional_not_taken += lane(self.odd, 16);
-        self.counts.unconditional_direct += lane(self.even, 16);
-        self.counts.unconditional_indirect += lane(self.odd, 32);
-        (self.instructions, self.even, self.odd, self.pending) = (0, 0, 0, 0);
+        let Lanes { even, odd, instructions, .. } = std::mem::take(&mut self.lanes);
+        self.counts.instructions += instructions * times;
+        self.counts.steps += lane(odd, 0);
+        self.counts.conditional_taken += lane(even, 0);
+        self.counts.conditional_not_taken += lane(odd, 16);
+        self.counts.unconditional_direct += lane(even, 16);
+        self.counts.unconditional_indirect += lane(odd, 32);
     }
 
     pub(crate) fn finish(&mut self) -> Counts {
@@ -534,7 +567,8 @@ mod tests {
         let mut sum = Sum::default();
         sum.add_times(program.counts(2).unwrap(), 1000);
         sum.add(program.counts(1).unwrap());
-        (0..1000).for_each(|_| sum.add(program.counts(2).unwrap()));
+        (0..500).for_each(|_| sum.add(program.counts(2).unwrap()));
+        assert_eq!(sum.add_all((0..500).map(|_| program.counts(2).unwrap())), 500);
         let counts = sum.finish();
         assert_eq!((counts.instructions, counts.steps), (4 * 2000 + 2, 3 * 2000 + 1));
         assert_eq!((counts.conditional_taken, counts.conditional_not_taken), (1, 2000));

@@ -40,6 +40,13 @@ impl<'p> Tally<'p> {
         if before & EVENT != 0 { self.pc } else { self.program.target(before).unwrap_or(0) }
     }
 
+    /// Counts the known paths at the start of `words` and gives how many there are.
+    fn paths(&mut self, words: &[u32]) -> usize {
+        let program = self.program;
+        let paths = words.iter().take_while(|&word| word & EVENT == 0);
+        self.sum.add_all(paths.map_while(|&word| program.counts(word)))
+    }
+
     /// Counts the event at the start of `words`, which comes after the word `before`, and gives its length in words. `None` if
     /// there is no whole event.
     pub(crate) fn event(&mut self, before: u32, words: &[u32]) -> Option<usize> {
@@ -84,14 +91,17 @@ impl<'p> Tally<'p> {
     /// Counts all of `words`. The error is the number of words before the one that is unknown.
     pub(crate) fn words(mut self, words: &[u32]) -> Result<Total, usize> {
         let (mut at, mut before) = (0, EVENT);
-        while let Some(&word) = words.get(at) {
+        while let Some(rest) = words.get(at..)
+            && let Some(&word) = rest.first()
+        {
             if word & EVENT == 0 {
-                self.sum.add(self.program.counts(word).ok_or(at)?);
-                at += 1;
+                let paths = self.paths(rest);
+                before = *paths.checked_sub(1).and_then(|last| rest.get(last)).ok_or(at)?;
+                at += paths;
             } else {
-                at += self.event(before, words.get(at..).unwrap_or(&[])).ok_or(at)?;
+                at += self.event(before, rest).ok_or(at)?;
+                before = word;
             }
-            before = word;
         }
         Ok(self.finish(words, before))
     }

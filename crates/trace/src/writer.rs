@@ -4,6 +4,7 @@
 //! thread behind a bounded queue counts and compresses the chunks and appends them to the file (see [`worker`]). The file
 //! grows chunk by chunk under a temporary name; a recorder that is killed leaves everything it had appended.
 
+mod contention;
 mod open;
 mod output;
 mod worker;
@@ -44,17 +45,17 @@ pub enum Codec {
     Predict,
     /// By simpler prediction, several times as fast.
     Fast,
-    /// `Predict` where there is time for it, `Fast` while many words are waiting.
+    /// `Predict` where there is time for it; `Fast` while many words are waiting, or come quickly while no processor is idle.
     Adaptive,
 }
 
 impl Codec {
-    /// The codec for a chunk behind which `waiting` words wait.
-    fn number(self, waiting: usize) -> u8 {
+    /// The codec for a chunk; `hurry` if speed is more important than size.
+    fn number(self, hurry: bool) -> u8 {
         match self {
             Self::Raw => CODEC_RAW,
             Self::Zstd => CODEC_ZSTD,
-            Self::Adaptive if waiting >= WAITING_MAX => CODEC_FAST,
+            Self::Adaptive if hurry => CODEC_FAST,
             Self::Predict | Self::Adaptive => CODEC_PREDICT,
             Self::Fast => CODEC_FAST,
         }

@@ -7,13 +7,14 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use super::contention::Contention;
 use super::open::OpenData;
 use super::output::Output;
-use super::{Codec, Pressure, Spare};
+use super::{Codec, Pressure, Spare, WAITING_MAX};
 use crate::access::Gathered;
 use crate::bits::Compressor;
 use crate::container::{
-    CODEC_FAST, CODEC_RAW, CODEC_ZSTD, ChunkHeader, CodeHeader, DataHeader, Extra, FILE_HEADER_BYTES, Kind, PathHeader,
+    CODEC_RAW, CODEC_ZSTD, ChunkHeader, CodeHeader, DataHeader, Extra, FILE_HEADER_BYTES, Kind, PathHeader,
     RAW_BYTES_MAX, TRAILER_BYTES, crc, file_header, trailer,
 };
 use crate::error::WriteError;
@@ -59,6 +60,7 @@ pub(super) struct Worker {
     failure: Arc<Mutex<Option<WriteError>>>,
     waiting: Arc<AtomicUsize>,
     pressure: Arc<Pressure>,
+    contention: Contention,
 }
 
 const ZSTD_LEVEL: i32 = 3;
@@ -91,6 +93,7 @@ impl Worker {
             failure,
             waiting,
             pressure,
+            contention: Contention::default(),
         }
     }
 
@@ -169,11 +172,12 @@ impl Worker {
     ) -> Result<(), WriteError> {
         let Some(summary) = self.threads.get_mut(&thread) else { return Err(WriteError::UnknownThread { thread }) };
         let mut wrong = None;
-        let codec = match self.codec {
-            // Words are the smaller part if there is data.
-            Codec::Adaptive if data.is_some() && self.pressure.is_high() => CODEC_FAST,
-            codec => codec.number(self.waiting.load(Ordering::Relaxed)),
-        };
+        self.contention.note(words.len());
+        // Words are the smaller part if there is data.
+        let hurry = data.is_some() && self.pressure.is_high()
+            || self.waiting.load(Ordering::Relaxed) >= WAITING_MAX
+            || self.contention.is_high();
+        let codec = self.codec.number(hurry);
         let encoded = loop {
             match self.coder.encode(codec, &self.program, image, &words) {
                 Ok(encoded) => break encoded,
