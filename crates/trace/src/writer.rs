@@ -31,7 +31,7 @@ use crate::span::Spans;
 
 use open::{Open, OpenData};
 use output::Output;
-use worker::{Job, Worker};
+use worker::{Job, PathJob, Worker};
 pub(crate) use worker::{count_data, count_path, count_thread_data};
 
 /// How path chunks are compressed.
@@ -401,7 +401,7 @@ impl Writer {
             self.fs_bases.insert(thread, data.total.fs_base);
         }
         self.send_definitions()?;
-        self.send(Job::Path { image, thread, words, data })
+        self.send(Job::Path(PathJob { image, thread, words, data }))
     }
 
     fn send_definitions(&mut self) -> Result<(), WriteError> {

@@ -19,22 +19,30 @@ use crate::container::{
 };
 use crate::error::WriteError;
 use crate::model::{Counts, Exit, Recording, Summary, ThreadSummary};
-use crate::path::{self, PathCoder};
+use crate::path::{self, Encoded, PathCoder};
 use crate::program::Program;
 use crate::record::{Fact, read_code, read_facts, write_exit, write_recording};
 
 pub(super) enum Job {
     Code(CodeHeader, Vec<u8>),
     Facts(Vec<u8>),
-    Path { image: u32, thread: u32, words: Vec<u32>, data: Option<Box<OpenData>> },
+    Path(PathJob),
     Finish(Exit),
+}
+
+/// A path chunk, and the data chunk behind it.
+pub(super) struct PathJob {
+    pub image: u32,
+    pub thread: u32,
+    pub words: Vec<u32>,
+    pub data: Option<Box<OpenData>>,
 }
 
 impl Job {
     /// Number of words in it.
     pub(super) fn words(&self) -> usize {
         match self {
-            Self::Path { words, .. } => words.len(),
+            Self::Path(path) => path.words.len(),
             _ => 0,
         }
     }
@@ -52,6 +60,10 @@ pub(super) struct Worker {
     index: Vec<u8>,
     program: Program,
     coder: PathCoder,
+    /// For a chunk that is encoded at the same time.
+    second_coder: PathCoder,
+    /// A job that was taken from the queue too early.
+    next: Option<Job>,
     gathered: Gathered,
     compressor: Compressor,
     threads: BTreeMap<u32, ThreadSummary>,
@@ -85,6 +97,8 @@ impl Worker {
             index: Vec::new(),
             program: Program::without_code(),
             coder: PathCoder::default(),
+            second_coder: PathCoder::default(),
+            next: None,
             gathered: Gathered::default(),
             compressor: Compressor::default(),
             threads: BTreeMap::new(),
@@ -107,7 +121,7 @@ impl Worker {
     /// Works until the writer is finished or gone.
     pub(super) fn run(mut self, queue: &Receiver<Job>) -> Option<Summary> {
         loop {
-            let job = match queue.recv_timeout(QUIET) {
+            let job = match self.next.take().map_or_else(|| queue.recv_timeout(QUIET), Ok) {
                 Ok(job) => Some(job),
                 Err(RecvTimeoutError::Timeout) => None,
                 Err(RecvTimeoutError::Disconnected) => return None,
@@ -117,7 +131,7 @@ impl Worker {
                 None => self.written(|output| output.settle()),
                 Some(Job::Code(header, content)) => self.code(header, &content),
                 Some(Job::Facts(content)) => self.facts(&content),
-                Some(Job::Path { image, thread, words, data }) => self.path(image, thread, words, data),
+                Some(Job::Path(path)) => self.paths(path, queue),
                 Some(Job::Finish(exit)) => match self.finish(exit) {
                     Ok(()) => return Some(self.summary),
                     Err(error) => Err(error),
@@ -163,30 +177,56 @@ impl Worker {
         self.chunk(Kind::Facts, content, Extra::None)
     }
 
-    fn path(
-        &mut self,
-        image: u32,
-        thread: u32,
-        mut words: Vec<u32>,
-        mut data: Option<Box<OpenData>>,
-    ) -> Result<(), WriteError> {
-        let Some(summary) = self.threads.get_mut(&thread) else { return Err(WriteError::UnknownThread { thread }) };
-        let mut wrong = None;
-        self.contention.note(words.len());
+    /// Appends a path chunk and, if many words wait, the one behind it: encoding both at the same time takes a second processor,
+    /// but the program would have to wait otherwise.
+    fn paths(&mut self, path: PathJob, queue: &Receiver<Job>) -> Result<(), WriteError> {
+        let codec = self.choose_codec(&path);
+        let Some(second) = self.second(queue) else {
+            let encoded = encode(&mut self.coder, codec, &self.program, path);
+            return self.path(encoded);
+        };
+        let second_codec = self.choose_codec(&second);
+        let (coder, second_coder, program) = (&mut self.coder, &mut self.second_coder, &self.program);
+        let (first, second) = std::thread::scope(|scope| {
+            let second = scope.spawn(|| encode(second_coder, second_codec, program, second));
+            (encode(coder, codec, program, path), second.join())
+        });
+        let appended = self.path(first);
+        let second = second.map_err(|_| WriteError::WorkerGone)?;
+        appended.and(self.path(second))
+    }
+
+    /// The next job, if it is a path chunk and many words wait even behind it.
+    fn second(&mut self, queue: &Receiver<Job>) -> Option<PathJob> {
+        let waiting = || self.waiting.load(Ordering::Relaxed);
+        if self.codec != Codec::Adaptive || waiting() < 2 * WAITING_MAX {
+            return None;
+        }
+        let job = queue.try_recv().ok()?;
+        match job {
+            Job::Path(path) if waiting() >= path.words.len() + WAITING_MAX => {
+                self.waiting.fetch_sub(path.words.len(), Ordering::Relaxed);
+                Some(path)
+            }
+            job => {
+                self.next = Some(job);
+                None
+            }
+        }
+    }
+
+    fn choose_codec(&mut self, path: &PathJob) -> u8 {
+        self.contention.note(path.words.len());
         // Words are the smaller part if there is data.
-        let hurry = data.is_some() && self.pressure.is_high()
+        let hurry = path.data.is_some() && self.pressure.is_high()
             || self.waiting.load(Ordering::Relaxed) >= WAITING_MAX
             || self.contention.is_high();
-        let codec = self.codec.number(hurry);
-        let encoded = loop {
-            match self.coder.encode(codec, &self.program, image, &words) {
-                Ok(encoded) => break encoded,
-                Err(known) => {
-                    wrong = words.get(known).map(|&word| WriteError::UnknownWord { thread, word });
-                    words.truncate(known);
-                }
-            }
-        };
+        self.codec.number(hurry)
+    }
+
+    fn path(&mut self, path: EncodedPath) -> Result<(), WriteError> {
+        let EncodedPath { job: PathJob { image, thread, mut words, mut data }, encoded, mut wrong } = path;
+        let Some(summary) = self.threads.get_mut(&thread) else { return Err(WriteError::UnknownThread { thread }) };
         if !words.is_empty() {
             let total = encoded.total;
             let header = PathHeader {
@@ -309,6 +349,27 @@ impl Worker {
 
     fn written(&mut self, write: impl FnOnce(&mut Output) -> std::io::Result<()>) -> Result<(), WriteError> {
         write(&mut self.output).map_err(|source| WriteError::Write { path: self.part.clone(), source })
+    }
+}
+
+/// A path chunk that can be appended: its words up to the first unknown one.
+struct EncodedPath {
+    job: PathJob,
+    encoded: Encoded,
+    wrong: Option<WriteError>,
+}
+
+fn encode(coder: &mut PathCoder, codec: u8, program: &Program, mut job: PathJob) -> EncodedPath {
+    let mut wrong = None;
+    loop {
+        match coder.encode(codec, program, job.image, &job.words) {
+            Ok(encoded) => return EncodedPath { job, encoded, wrong },
+            Err(known) => {
+                let thread = job.thread;
+                wrong = job.words.get(known).map(|&word| WriteError::UnknownWord { thread, word });
+                job.words.truncate(known);
+            }
+        }
     }
 }
 
