@@ -73,6 +73,8 @@ pub struct Options {
     /// The same in bytes of data.
     pub chunk_data: usize,
     pub open_data: usize,
+    /// Words that may wait to be compressed before speed is more important than size; see [`Codec::Adaptive`].
+    pub waiting_words: usize,
     /// Words are in the file at latest after this time, as long as [`Writer::path`] or [`Writer::tick`] is called.
     pub latency: Duration,
 }
@@ -85,6 +87,7 @@ impl Default for Options {
             open_words: 12 << 20,
             chunk_data: 16 << 20,
             open_data: 96 << 20,
+            waiting_words: 1 << 16,
             latency: Duration::from_secs(1),
         }
     }
@@ -92,8 +95,6 @@ impl Default for Options {
 
 /// Code is written at latest when so much of it has come together.
 const CODE_BYTES: usize = 1 << 20;
-/// Words that may wait before speed is more important than size.
-const WAITING_MAX: usize = 1 << 16;
 /// Threads whose data may be open at once; what is remembered of each takes memory.
 const OPEN_MAX: usize = 256;
 /// Jobs that may wait for the worker.
@@ -172,7 +173,7 @@ impl Writer {
         let mut worker = Worker::new(
             output,
             part.clone(),
-            options.codec,
+            options,
             give_back,
             Arc::clone(&failure),
             Arc::clone(&waiting),

@@ -10,7 +10,8 @@ use support::{Expected, Recorded, Seen, Setting, assert_same, record};
 use trace::{Access, Batch, Codec, DataMode, Event, Item, Operand, Options, Part, ReadError, Trace, Watcher};
 
 fn settings() -> impl Strategy<Value = Setting> {
-    let codecs = [Codec::Raw, Codec::Zstd, Codec::Predict, Codec::Predict, Codec::Fast, Codec::Adaptive];
+    let codecs =
+        [Codec::Raw, Codec::Zstd, Codec::Predict, Codec::Predict, Codec::Fast, Codec::Adaptive, Codec::Adaptive];
     let codec = proptest::sample::select(codecs.to_vec());
     let sizes = (2usize..60, 1u32..4, 1u32..3, 1usize..2000, 2usize..40);
     (any::<u64>(), sizes, codec, 1usize..3000).prop_map(
@@ -19,6 +20,8 @@ fn settings() -> impl Strategy<Value = Setting> {
                 codec,
                 chunk_words: words,
                 open_words: 4 * words,
+                // Often so few that two chunks are encoded at a time.
+                waiting_words: words * ((seed >> 8) as usize % 4),
                 latency: Duration::from_secs(3600),
                 ..Options::default()
             };

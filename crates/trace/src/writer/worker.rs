@@ -10,7 +10,7 @@ use std::time::Duration;
 use super::contention::Contention;
 use super::open::OpenData;
 use super::output::Output;
-use super::{Codec, Pressure, Spare, WAITING_MAX};
+use super::{Codec, Options, Pressure, Spare};
 use crate::access::Gathered;
 use crate::bits::Compressor;
 use crate::container::{
@@ -54,7 +54,7 @@ const WHOLE_MAX: usize = 1 << 20;
 pub(super) struct Worker {
     output: Output,
     part: PathBuf,
-    codec: Codec,
+    options: Options,
     sequence: u32,
     /// Content of the index chunk so far.
     index: Vec<u8>,
@@ -83,7 +83,7 @@ impl Worker {
     pub(super) fn new(
         output: Output,
         part: PathBuf,
-        codec: Codec,
+        options: Options,
         give_back: SyncSender<Spare>,
         failure: Arc<Mutex<Option<WriteError>>>,
         waiting: Arc<AtomicUsize>,
@@ -92,7 +92,7 @@ impl Worker {
         Self {
             output,
             part,
-            codec,
+            options,
             sequence: 0,
             index: Vec::new(),
             program: Program::without_code(),
@@ -199,12 +199,12 @@ impl Worker {
     /// The next job, if it is a path chunk and many words wait even behind it.
     fn second(&mut self, queue: &Receiver<Job>) -> Option<PathJob> {
         let waiting = || self.waiting.load(Ordering::Relaxed);
-        if self.codec != Codec::Adaptive || waiting() < 2 * WAITING_MAX {
+        if self.options.codec != Codec::Adaptive || waiting() < self.options.waiting_words {
             return None;
         }
         let job = queue.try_recv().ok()?;
         match job {
-            Job::Path(path) if waiting() >= path.words.len() + WAITING_MAX => {
+            Job::Path(path) if waiting() >= path.words.len() + self.options.waiting_words => {
                 self.waiting.fetch_sub(path.words.len(), Ordering::Relaxed);
                 Some(path)
             }
@@ -219,9 +219,9 @@ impl Worker {
         self.contention.note(path.words.len());
         // Words are the smaller part if there is data.
         let hurry = path.data.is_some() && self.pressure.is_high()
-            || self.waiting.load(Ordering::Relaxed) >= WAITING_MAX
+            || self.waiting.load(Ordering::Relaxed) >= self.options.waiting_words
             || self.contention.is_high();
-        self.codec.number(hurry)
+        self.options.codec.number(hurry)
     }
 
     fn path(&mut self, path: EncodedPath) -> Result<(), WriteError> {
@@ -266,8 +266,8 @@ impl Worker {
         let path = self.sequence.wrapping_sub(1);
         let header = DataHeader { thread, path, fs_base: data.fs_base, reads: total.reads, writes: total.writes };
         let (bytes, raw_crc) = (data.bytes as u64, data.checksum());
-        let in_a_hurry = self.codec == Codec::Adaptive && self.pressure.is_high();
-        let (codec, stored, rest) = data.finish(self.codec, &mut self.compressor, in_a_hurry);
+        let in_a_hurry = self.options.codec == Codec::Adaptive && self.pressure.is_high();
+        let (codec, stored, rest) = data.finish(self.options.codec, &mut self.compressor, in_a_hurry);
         count_data(&mut self.summary, &header, bytes, (stored.len() + rest.len()) as u64);
         if let Some(summary) = self.threads.get_mut(&thread) {
             count_thread_data(summary, &header, bytes);
