@@ -194,20 +194,40 @@ impl Streams {
 
     /// Appends a block of words, some of which were guessed wrongly.
     fn block(&mut self, words: &[u32], wrong: &Wrong) {
-        let guesses = wrong.longs.iter().zip(&wrong.shorts);
-        let mut next = 0;
-        for (&place, (&long, &short)) in wrong.places.iter().zip(guesses).take(wrong.count) {
-            let place = usize::from(place);
-            let Some(&word) = words.get(place) else { return };
-            put_run(&mut self.runs, self.run + small(place - next));
-            (self.run, next) = (0, place + 1);
-            let code = code(long, short, word);
-            self.codes.push(code);
-            if code == WHOLE {
-                self.whole.extend_from_slice(&word.to_le_bytes());
-            }
+        self.append_runs(words.len(), wrong.places.get(..wrong.count).unwrap_or(&[]));
+        self.append_codes(words, wrong);
+    }
+
+    fn append_runs(&mut self, words: usize, wrong: &[u16]) {
+        let Some((&first, &last)) = wrong.first().zip(wrong.last()) else {
+            self.run += small(words);
+            return;
+        };
+        put_run(&mut self.runs, self.run + u32::from(first));
+        let between = wrong.iter().zip(wrong.iter().skip(1)).map(|(before, place)| place - before - 1);
+        if between.clone().fold(0, u16::max) < u16::from(LONG_RUN) {
+            // All of them fit.
+            #[allow(clippy::cast_possible_truncation)]
+            self.runs.extend(between.map(|run| run as u8));
+        } else {
+            between.for_each(|run| put_run(&mut self.runs, u32::from(run)));
         }
-        self.run += small(words.len() - next);
+        self.run = small(words - 1) - u32::from(last);
+    }
+
+    /// Without branches on what the codes are.
+    #[allow(clippy::indexing_slicing)] // counts are below BLOCK before the last wrong guess of a block
+    fn append_codes(&mut self, words: &[u32], wrong: &Wrong) {
+        let (mut codes, mut whole, mut whole_count) = ([0; BLOCK], [0; BLOCK], 0);
+        let guesses = wrong.places.iter().zip(&wrong.longs).zip(&wrong.shorts).take(wrong.count);
+        for (((&place, &long), &short), stored) in guesses.zip(&mut codes) {
+            let word = words.get(usize::from(place)).copied().unwrap_or(0);
+            *stored = code(long, short, word);
+            whole[whole_count % BLOCK] = word;
+            whole_count += usize::from(*stored == WHOLE);
+        }
+        self.codes.extend(codes.iter().take(wrong.count));
+        self.whole.extend_from_slice(bytemuck::cast_slice(whole.get(..whole_count).unwrap_or(&[])));
     }
 
     fn finish(&mut self, compressor: &mut Compressor) -> Option<Vec<u8>> {
