@@ -229,10 +229,12 @@ fn page(arguments: &Arguments, stages: &[&Stage], results: &[Outcome]) -> String
     text
 }
 
+/// Appends to what was kept on the same day.
 fn keep(page: &str) -> Result<(), String> {
     let name = format!("docs/soak/{}.md", machine::today());
     std::fs::create_dir_all(root().join("docs/soak")).map_err(|error| error.to_string())?;
-    std::fs::write(root().join(&name), page).map_err(|error| format!("{name}: {error}"))?;
+    let before = std::fs::read_to_string(root().join(&name)).map_or_else(|_| String::new(), |before| before + "\n");
+    std::fs::write(root().join(&name), before + page).map_err(|error| format!("{name}: {error}"))?;
     eprintln!("kept as {name}");
     Ok(())
 }
