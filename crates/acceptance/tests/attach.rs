@@ -295,6 +295,21 @@ fn a_process_that_ends() {
     assert_eq!(open_sound(&output).exit(), trace::Exit::Unknown);
 }
 
+/// Addresses that the engine used before an exec may be the application's afterwards.
+#[test]
+fn leaving_after_an_exec_takes_no_memory_of_the_program() {
+    let directory = scratch();
+    let text = include_str!("../programs/settler.c");
+    let settler = program(&directory, "settler.c", text);
+    let first = compile(directory.path(), "first.c", text, &["gcc", "-O1", "-static", "-no-pie"]);
+    let output = directory.path().join("t.trk");
+    let call = Call::new(first).arg(settler).options(["--seconds", "1"]);
+    let finished = process::run(&mut call.record_command(&output));
+    assert_eq!((finished.exit, finished.stdout_text().as_str()), (Exit::Status(0), "settled, wrong 0\n"));
+    assert_eq!(finished.stderr_text(), "");
+    assert_eq!(open_sound(&output).modules().iter().map(|mapped| mapped.image).max(), Some(1));
+}
+
 /// While a child shares its memory, a process is not left.
 #[test]
 fn a_process_whose_child_shares_its_memory() {

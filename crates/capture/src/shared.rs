@@ -364,8 +364,11 @@ impl<'a> SignOfLife<'a> {
     }
 }
 
-/// Takes out of a copy of the control page what belongs to processes that shared the memory of the image before.
+/// Takes out of a copy of the control page what belongs to the image before and to processes that shared its memory.
 fn begin_image(control: &Control) {
+    for end in control.own.iter().flatten() {
+        end.store(0, Ordering::SeqCst);
+    }
     control.vforks.store(0, Ordering::SeqCst);
     control.sharers.store(0, Ordering::SeqCst);
     for slot in control.slots.iter().filter(|slot| slot.state.load(Ordering::SeqCst) != wire::SLOT_LIVE) {
