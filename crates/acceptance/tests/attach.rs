@@ -295,6 +295,19 @@ fn a_process_that_ends() {
     assert_eq!(open_sound(&output).exit(), trace::Exit::Unknown);
 }
 
+/// The engine reads more code than the block that a thread is in, and there may be no more.
+#[test]
+fn a_thread_at_the_end_of_readable_memory() {
+    let directory = scratch();
+    let running = start(&program(&directory, "edge.c", include_str!("../programs/edge.c")), &[]);
+    std::thread::sleep(Duration::from_millis(300));
+    assert!(visit(running.pid(), "0.1").summary().totals.instructions > 1000);
+    assert_clean(running.pid());
+    running.signal(libc::SIGTERM);
+    let finished = running.wait(LIMIT);
+    assert_eq!((finished.exit, finished.stdout_text().as_str()), (Exit::Status(0), "ready\nsignal 15\n"));
+}
+
 /// Addresses that the engine used before an exec may be the application's afterwards.
 #[test]
 fn leaving_after_an_exec_takes_no_memory_of_the_program() {
