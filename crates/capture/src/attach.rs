@@ -9,16 +9,17 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use libc::user_regs_struct;
-use wire::{CHILD_FREE, Control, FLAG_ATTACHED, Init, Rseq, SLOT_COUNT, STAGE_STARTED};
+use wire::{CHILD_FREE, Control, FLAG_ATTACHED, Init, Rseq, SLOT_COUNT};
 
 use crate::call;
-use crate::crowd::{Crowd, PAUSE, State};
+use crate::crowd::{Crowd, State};
 use crate::follow::Newborn;
 use crate::image::Image;
 use crate::inject::{self, Context, InjectError, Layout, Placed, Placement};
 use crate::maps;
 use crate::ptrace::{Exit, Tracee};
 use crate::remote::{self, Remote};
+use crate::setup;
 use crate::shared::{SHARED_NAME, Shared};
 use crate::state::{self, ThreadState};
 use crate::task::{self, Status};
@@ -359,13 +360,16 @@ fn take(
         Err(error) => return Err((error, captives)),
     };
     let (layout, placed) = placed;
-    let mut rest = captives.into_iter();
-    let Some(first) = rest.next() else { return Err((InjectError::Gone(Exit::Code(0)), Vec::new())) };
-    let entry = layout.entry(image, &first.remote.registers);
-    if let Err(error) = first.start(&entry) {
-        return Err((error, rest.collect()));
+    if let Some(first) = captives.first_mut() {
+        let entry = layout.entry(image, &first.remote.registers);
+        if let Err(error) = setup::run(&mut first.remote, &entry, &layout, shared.control()) {
+            return Err((error, captives));
+        }
     }
-    if let Err(error) = wait_for_start(process, shared.control()) {
+    let mut rest = captives.into_iter();
+    if let Some(first) = rest.next()
+        && let Err(error) = setup::go(first.remote, shared.control())
+    {
         return Err((error, rest.collect()));
     }
     for (index, captive) in (1..).zip(rest) {
@@ -402,17 +406,6 @@ fn tell(captives: &mut [Captive], process: i32, layout: &Layout) -> inject::Resu
         let init = Init { thread_count: count, ..init };
         let address = layout.init + u64::from(index) * size_of::<Init>() as u64;
         captive.remote.tracee.write(address, inject::as_bytes(&init)).context("writing to the target")?;
-    }
-    Ok(())
-}
-
-/// Waits until the first thread has set up the engine.
-fn wait_for_start(process: i32, control: &Control) -> inject::Result<()> {
-    while control.stage.load(Ordering::SeqCst) != STAGE_STARTED {
-        if !task::has_any(process) {
-            return Err(InjectError::Gone(Exit::Code(0)));
-        }
-        std::thread::sleep(PAUSE);
     }
     Ok(())
 }

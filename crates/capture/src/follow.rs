@@ -218,7 +218,7 @@ impl Family {
         let described = host::describe(command, process.cast_unsigned(), &self.calibration);
         let recording = Recording { data: *data, options: selection.as_options(), ..described };
         let mut writer = Writer::create(&output, &recording).map_err(|error| error.to_string())?;
-        let shared = crate::make_shared(&self.options).map_err(|error| error.to_string())?;
+        let shared = crate::make_shared_to_follow(&self.options).map_err(|error| error.to_string())?;
         let terms = Terms {
             image: &crate::ENGINE,
             shared: &shared,

@@ -19,7 +19,7 @@ use crate::maps::{self, Mapping};
 use crate::ptrace::{Exit, Stop, Tracee};
 use crate::remote::{self, Remote};
 use crate::shared::{FILE_NAME, Shared};
-use crate::task;
+use crate::{setup, task};
 
 const STACK_BYTES: u64 = 256 << 10;
 
@@ -50,6 +50,11 @@ pub enum InjectError {
     Not64Bit,
     #[error("there is no free address space for the engine")]
     NoRoom,
+    #[error("the recorder's part in the process was ended by signal {0}")]
+    Fault(i32),
+    /// The engine could not be set up, for this reason. The threads go on without it.
+    #[error("{0}")]
+    SetUp(&'static str),
     #[error("{what} failed: {}", reason(error))]
     System { what: &'static str, error: io::Error },
 }
@@ -85,8 +90,8 @@ pub struct Placed {
     pub shared: Range<u64>,
 }
 
-/// Injects into a thread that stands at its exec event and lets it go. After an error the
-/// thread is still stopped, unless it is gone, and in its original state.
+/// Injects into a thread that stands at its exec event and lets it go. After [`InjectError::SetUp`] the thread goes on natively. After
+/// another error it is still stopped, unless it is gone, and in its original state.
 pub fn inject(tracee: Tracee, image: &Image, shared: &Shared, placement: Placement) -> Result<Placed> {
     finish_exec(tracee)?;
     let registers = tracee.registers().context("reading registers")?;
@@ -95,14 +100,37 @@ pub fn inject(tracee: Tracee, image: &Image, shared: &Shared, placement: Placeme
     }
     let mappings = maps::of_process(placement.process).context("reading the memory map")?;
     let mut remote = Remote::new(tracee, remote::gate(tracee, &mappings), 0)?;
-    let prepared = prepare(&mut remote, image, shared, &mappings, 1, placement.base);
-    remote.finish()?;
-    let layout = prepared?;
-    let init = initial_values(tracee, &registers, &layout, placement)?;
-    tracee.write(layout.init, as_bytes(&init)).context("writing to the target")?;
-    tracee.set_registers(&layout.entry(image, &registers)).context("setting registers")?;
-    remote.detach()?;
-    Ok(layout.placed())
+    let started = start(&mut remote, image, shared, &mappings, placement);
+    match started {
+        Ok(layout) => {
+            setup::go(remote, shared.control())?;
+            Ok(layout.placed())
+        }
+        Err(InjectError::Gone(exit)) => Err(InjectError::Gone(exit)),
+        Err(error) => {
+            remote.finish()?;
+            if matches!(error, InjectError::SetUp(_)) {
+                remote.detach()?;
+            }
+            Err(error)
+        }
+    }
+}
+
+/// Makes a thread map the engine and set it up.
+fn start(
+    remote: &mut Remote,
+    image: &Image,
+    shared: &Shared,
+    mappings: &[Mapping],
+    placement: Placement,
+) -> Result<Layout> {
+    let layout = prepare(remote, image, shared, mappings, 1, placement.base)?;
+    let init = Init { mask: remote.mask, ..initial_values(remote.tracee, &remote.registers, &layout, placement)? };
+    remote.tracee.write(layout.init, as_bytes(&init)).context("writing to the target")?;
+    let entry = layout.entry(image, &remote.registers);
+    setup::run(remote, &entry, &layout, shared.control())?;
+    Ok(layout)
 }
 
 /// From the exec event to the end of the system call, where the registers are the new image's.
@@ -129,6 +157,8 @@ pub struct Layout {
     stack_top: u64,
     table: u64,
     shared: u64,
+    /// There is a seccomp filter.
+    pub is_filtered: bool,
 }
 
 impl Layout {
@@ -140,12 +170,18 @@ impl Layout {
         let stack_top = guard + PAGE + STACK_BYTES;
         let end = stack_top + (wire::TABLE_COUNT * wire::TABLE_BYTES) as u64;
         let mapping_count = mapping_count as u32;
-        Self { base, init, mappings, mapping_count, guard, stack_top, table: stack_top, end, shared: 0 }
+        let (table, shared, is_filtered) = (stack_top, 0, false);
+        Self { base, init, mappings, mapping_count, guard, stack_top, table, end, shared, is_filtered }
     }
 
     /// The registers with which a thread starts the engine.
     pub fn entry(&self, image: &Image, registers: &user_regs_struct) -> user_regs_struct {
         start_at(self.base + image.entry, self.init, self.stack_top, registers)
+    }
+
+    /// The lowest address of the stack.
+    pub fn stack_bottom(&self) -> u64 {
+        self.stack_top - STACK_BYTES
     }
 
     pub fn placed(&self) -> Placed {
@@ -182,6 +218,7 @@ pub fn prepare(
     let unsteady = maps::unsteady_code(mappings);
     let base = map_engine(remote, Layout::new(0, image, threads, unsteady.len()).end, mappings, wanted)?;
     let mut layout = Layout::new(base, image, threads, unsteady.len());
+    layout.is_filtered = wanted.is_some();
     let filled = fill(remote, image, &layout)
         .and_then(|()| remote.tracee.write(layout.mappings, bytes_of(&unsteady)).context("writing to the target"))
         .and_then(|()| map_shared(remote, layout.init, shared, mappings, wanted.is_some()));

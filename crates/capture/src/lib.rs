@@ -49,6 +49,7 @@ mod ptrace;
 mod remote;
 mod select;
 mod session;
+mod setup;
 mod shared;
 mod signals;
 mod sink;
@@ -340,16 +341,24 @@ fn make_shared(options: &Options) -> Result<Arc<Shared>, Error> {
     Ok(Arc::new(shared))
 }
 
+/// As [`make_shared`], for a process that is followed.
+fn make_shared_to_follow(options: &Options) -> Result<Arc<Shared>, Error> {
+    let shared = make_shared(options)?;
+    inject_failure(shared.control(), "TRACKWAY_INJECT_FOLLOWED");
+    Ok(shared)
+}
+
 /// Tells the engine what is wanted of it.
 fn set_up(control: &wire::Control, options: &Options) {
     control.data.store(options.data.number(), Ordering::SeqCst);
     control.code_cache.store(options.code_cache.unwrap_or(CODE_CACHE_BYTES), Ordering::SeqCst);
-    inject_failure(control);
+    inject_failure(control, "TRACKWAY_INJECT");
 }
 
-/// For tests: `TRACKWAY_INJECT=FAILURE:N` makes one of the `wire::FAILURE_*` happen, N times later than it could.
-fn inject_failure(control: &wire::Control) {
-    let Ok(wanted) = std::env::var("TRACKWAY_INJECT") else { return };
+/// For tests: `TRACKWAY_INJECT=FAILURE:N` makes one of the `wire::FAILURE_*` happen, N times later than it could, in every process that
+/// is recorded; `TRACKWAY_INJECT_FOLLOWED` does so in those only that are followed.
+fn inject_failure(control: &wire::Control, variable: &str) {
+    let Ok(wanted) = std::env::var(variable) else { return };
     let numbers =
         wanted.split_once(':').and_then(|(failure, after)| Some((failure.parse().ok()?, after.parse().ok()?)));
     if let Some((failure, after)) = numbers {

@@ -14,6 +14,8 @@ use crate::ptrace::{self, Stop, Tracee};
 
 /// The instruction `syscall`, as the low bytes of a word.
 const SYSCALL: u64 = 0x050f;
+/// The signals that faults raise.
+pub const FAULTS: [i32; 6] = [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGTRAP, libc::SIGSYS];
 /// Stop after each instruction.
 const FLAG_TRAP: u64 = 1 << 8;
 
@@ -100,7 +102,16 @@ impl Remote {
         }
     }
 
-    /// Lets the thread run with these registers until `is_done`, and stops it again.
+    /// Moves to a `syscall` instruction of the engine's: system calls are made there from now on.
+    pub fn move_to(&mut self, gate: u64) -> Result<()> {
+        self.restore_code()?;
+        self.original_word = None;
+        self.at = gate;
+        Ok(())
+    }
+
+    /// Lets the thread run with these registers until `is_done`, and stops it again. All signals are blocked meanwhile. After a fault the
+    /// thread is stopped as well.
     pub fn run(&mut self, registers: &user_regs_struct, is_done: impl Fn() -> bool) -> Result<()> {
         self.tracee.set_registers(registers).context("setting registers")?;
         let signal = std::mem::take(&mut self.signal);
@@ -109,6 +120,7 @@ impl Remote {
             match ptrace::look(self.tracee.tid).context("waiting")? {
                 None => std::thread::sleep(PAUSE),
                 Some(Stop::Gone(exit)) => return Err(InjectError::Gone(exit)),
+                Some(Stop::Signal(signal)) if FAULTS.contains(&signal) => return Err(InjectError::Fault(signal)),
                 Some(stop) => {
                     if let Stop::Signal(signal) = stop {
                         self.stop_signal = signal;
@@ -150,7 +162,8 @@ impl Remote {
         self.tracee.set_registers(&registers).context("setting registers")
     }
 
-    fn restore_code(&self) -> Result<()> {
+    /// Puts code back as it was.
+    pub fn restore_code(&self) -> Result<()> {
         let Some(word) = self.original_word else { return Ok(()) };
         self.tracee.poke(self.at, word).context("writing to the target's code")
     }

@@ -170,9 +170,12 @@ pub fn record<S: Sink>(target: Target, sink: S, terms: Terms) -> Result<Report<S
             follow,
         };
         match target {
-            Target::New { tracee, .. } | Target::Executed { tracee, .. } => {
-                session.start_image(tracee).map_err(StartError::Inject)?;
-            }
+            Target::New { tracee, .. } | Target::Executed { tracee, .. } => match session.start_image(tracee) {
+                Ok(()) => {}
+                Err(InjectError::Gone(exit)) => session.end = Some(End::Exit(exit)),
+                Err(InjectError::SetUp(reason)) => session.drain.warn(format!("the program is not recorded: {reason}")),
+                Err(error) => return Err(StartError::Inject(error)),
+            },
             Target::Running { .. } => session.take_over(None).map_err(StartError::Attach)?,
             Target::Made { newborn, .. } => session.take_over(Some(newborn)).map_err(StartError::Attach)?,
         }
@@ -471,7 +474,9 @@ impl<S: Sink> Session<'_, S> {
             (wire::NOTICE_SECCOMP_EXEC, "the program after exec is not recorded: a seccomp filter forbids it"),
             (wire::NOTICE_DISPATCH, "the program asked for its system calls to become signals, which was refused"),
         ];
-        if let Some(reason) = failure(self.shared.control()) {
+        let failure = self.shared.control().failure.load(Ordering::SeqCst);
+        if failure != 0 {
+            let reason = describe_failure(failure);
             self.drain.warn(format!("recording ended early, the program went on without it: {reason}"));
         }
         let notices = self.shared.control().notices.load(Ordering::SeqCst);
@@ -607,17 +612,17 @@ fn as_module(mapping: &Mapping, tsc: u64) -> Module {
         tsc,
     }
 }
-/// Why the engine could not go on, if it could not.
-fn failure(control: &wire::Control) -> Option<&'static str> {
-    match control.failure.load(Ordering::SeqCst) {
-        0 => None,
-        wire::FAILURE_NO_ROOM => Some("there was no room for translated code near the program's code"),
-        wire::FAILURE_NO_MEMORY => Some("there was no memory left for the recorder's part in the process"),
-        wire::FAILURE_TOO_MANY_THREADS => Some("it has more threads than can be recorded (4096)"),
-        wire::FAILURE_UNREADABLE => Some("it has code that can be executed but not read"),
+
+/// Says in words why the engine could not go on: one of the `FAILURE_*`.
+pub fn describe_failure(failure: u32) -> &'static str {
+    match failure {
+        wire::FAILURE_NO_ROOM => "there was no room for translated code near the program's code",
+        wire::FAILURE_NO_MEMORY => "there was no memory left for the recorder's part in the process",
+        wire::FAILURE_TOO_MANY_THREADS => "it has more threads than can be recorded (4096)",
+        wire::FAILURE_UNREADABLE => "it has code that can be executed but not read",
         wire::FAILURE_KILLED_CHILD => {
-            Some("a child that it had made by vfork was killed while the recorder's part was at work in it")
+            "a child that it had made by vfork was killed while the recorder's part was at work in it"
         }
-        _ => Some("the recorder's part in the process failed; please report this"),
+        _ => "the recorder's part in the process failed; please report this",
     }
 }

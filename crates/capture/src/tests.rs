@@ -69,6 +69,8 @@ fn engine(behaviour: &[(&str, u64)]) -> Image {
         ("EXEC_STATE", offset_of!(Control, exec_state) as u64),
         ("EXEC_TID", offset_of!(Control, exec_tid) as u64),
         ("IMAGE", offset_of!(Control, image) as u64),
+        ("STAGE", offset_of!(Control, stage) as u64),
+        ("STARTED", u64::from(wire::STAGE_STARTED)),
         ("SLOTS", offset_of!(Control, slots) as u64),
         ("SLOT_BYTES", size_of::<Slot>() as u64),
         ("HEAD", offset_of!(Slot, head) as u64),

@@ -7,7 +7,7 @@ use wire::Control;
 
 use crate::signal::Interruption;
 use crate::tcb::Tcb;
-use crate::{leave, reclaim, ring, rseq, signal, sys};
+use crate::{leave, memory, own, reclaim, ring, rseq, signal, sys};
 
 /// Why the engine cannot go on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,14 +43,44 @@ impl Failure {
 
 /// Whether a test wants this failure to happen now.
 pub fn is_injected(control: &Control, failure: Failure) -> bool {
-    control.injected_failure.load(Ordering::Relaxed) == failure.code()
+    is_counted_down(control, failure.code())
+}
+
+fn is_counted_down(control: &Control, injected: u32) -> bool {
+    control.injected_failure.load(Ordering::Relaxed) == injected
         && control.injected_after.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1)).is_err()
+}
+
+/// Whether a test wants this failure to happen now, while the engine sets itself up.
+pub fn is_injected_in_set_up(control: &Control, failure: Failure) -> bool {
+    is_counted_down(control, failure.code() | wire::INJECT_IN_SET_UP)
 }
 
 /// Tells the recorder what has happened. What is told first counts.
 pub fn report(control: &Control, failure: Failure) {
-    let _ = control.failure.compare_exchange(0, failure.code(), Ordering::SeqCst, Ordering::SeqCst);
+    note(control, failure);
     leave::request(control);
+}
+
+fn note(control: &Control, failure: Failure) {
+    let _ = control.failure.compare_exchange(0, failure.code(), Ordering::SeqCst, Ordering::SeqCst);
+}
+
+/// The engine cannot be set up. Waits until the recorder puts the thread back to native code.
+pub fn abandon_set_up(control: &Control, failure: Failure) -> ! {
+    note(control, failure);
+    control.stage.store(wire::STAGE_FAILED, Ordering::SeqCst);
+    wait_while(control, wire::STAGE_FAILED);
+    // Without a recorder, nobody knows the state of the application.
+    sys::abort()
+}
+
+/// Waits until the recorder changes the stage or is gone. A wait with a time limit would overwrite what the kernel remembers of an
+/// interrupted system call of the application's.
+pub fn wait_while(control: &Control, stage: u32) {
+    while control.stage.load(Ordering::SeqCst) == stage && ring::is_wanted(control) {
+        sys::yield_now();
+    }
 }
 
 /// The thread, whose state is saved, cannot go on at `tcb.registers.rip`. Waits until the recorder takes it away from here. True if
@@ -72,7 +102,7 @@ pub fn detach(tcb: &mut Tcb, failure: Failure) -> bool {
     false
 }
 
-/// The first thread has its state, and gs points at it.
+/// The engine is set up: the first thread has its state, and gs points at it.
 static STARTED: AtomicBool = AtomicBool::new(false);
 
 /// From here on, failures end in a detach.
@@ -81,11 +111,15 @@ pub fn set_up() {
 }
 
 /// The engine has panicked. If the application's state is saved, the thread waits for the recorder. If a signal handler of the engine has
-/// interrupted the application, the application goes on where it was, to be detached like the other threads. Otherwise, which is
-/// before the application's first instruction, nothing can be done.
+/// interrupted the application, the application goes on where it was, to be detached like the other threads. If the engine is not set up
+/// yet, the recorder takes it out of the process.
 pub fn give_up() -> ! {
     if !STARTED.load(Ordering::Relaxed) {
-        sys::abort();
+        let failure = if memory::is_short() { Failure::NoMemory } else { Failure::Defect };
+        match own::control() {
+            Some(control) => abandon_set_up(control, failure),
+            None => sys::abort(),
+        }
     }
     // SAFETY: this is the engine, so gs points at the thread's state; what used the state before does not go on.
     let tcb = unsafe { &mut *Tcb::current() };

@@ -64,11 +64,16 @@ pub unsafe fn unmap(address: u64, length: u64) {
     unsafe { sys::unmap(address, rounded(length)) };
 }
 
-/// Notes that a range is the engine's.
-pub fn add(start: u64, length: u64) {
+/// The control page; `None` outside of a target.
+pub fn control() -> Option<&'static Control> {
     let control = CONTROL.load(Ordering::Relaxed) as *const Control;
     // SAFETY: set once, to the shared mapping, which stays as long as the process.
-    let Some(control) = (unsafe { control.as_ref() }) else { return };
+    unsafe { control.as_ref() }
+}
+
+/// Notes that a range is the engine's.
+pub fn add(start: u64, length: u64) {
+    let Some(control) = control() else { return };
     if !add_to(&control.own, start, start + length) {
         // What nobody knows of cannot be unmapped.
         control.sharers.store(1, Ordering::SeqCst);
@@ -77,9 +82,7 @@ pub fn add(start: u64, length: u64) {
 
 /// Whether an address is in memory of the engine.
 pub fn contains(address: u64) -> bool {
-    let control = CONTROL.load(Ordering::Relaxed) as *const Control;
-    // SAFETY: as in `add`.
-    let Some(control) = (unsafe { control.as_ref() }) else { return false };
+    let Some(control) = control() else { return false };
     let within =
         |[from, to]: &[AtomicU64; 2]| (from.load(Ordering::SeqCst)..to.load(Ordering::SeqCst)).contains(&address);
     control.own.iter().any(within)

@@ -8,11 +8,12 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use wire::{CodeMapping, Control, FLAG_ATTACHED, FLAG_FSGSBASE, Init, Places, STAGE_STARTED, VERSION, word};
 
 use crate::emit::Table;
+use crate::failure::Failure;
 use crate::fragment::ENGINE;
 use crate::maps::Mapping;
 use crate::tcb::{self, Tcb, Vectors};
 use crate::translate::Order;
-use crate::{clone, dispatch, failure, leave, limits, own, owners, pending, ring, select, signal, sys, syscall};
+use crate::{clone, dispatch, failure, leave, limits, own, owners, pending, ring, select, signal, syscall};
 
 /// Called once per image, on the injector's stack.
 ///
@@ -24,6 +25,9 @@ pub unsafe extern "C" fn start(init: *mut Init) -> ! {
     assert!(first.version == VERSION, "the engine and the recorder are of different versions");
     // SAFETY: the injector mapped it.
     let control = unsafe { &*(first.shared as *const Control) };
+    own::set_up(control);
+    publish(&control.places);
+    fail_if_injected(control);
     set_up(control, first);
     let count = if is_attached(first) { first.thread_count.max(1) } else { 1 };
     // SAFETY: the caller's promise; nobody else looks at them before the stage changes.
@@ -39,13 +43,26 @@ pub unsafe extern "C" fn start(init: *mut Init) -> ! {
     ENGINE.lock().take_writable_code(mappings.iter().map(Mapping::from));
     // SAFETY: just made.
     let tcb = unsafe { &mut *((*init).state as *mut Tcb) };
-    publish(&control.places);
+    fail_if_injected(control);
+    fault_if_injected(control);
+    // Nothing fails between here and the stage: what the kernel has been told would not be taken back.
     take_over(tcb);
-    failure::set_up();
     signal::set_up();
+    failure::set_up();
     control.stage.store(STAGE_STARTED, Ordering::SeqCst);
-    ring::ring_doorbell(control);
+    failure::wait_while(control, STAGE_STARTED);
     enter(tcb)
+}
+
+fn fail_if_injected(control: &Control) {
+    assert!(!failure::is_injected_in_set_up(control, Failure::Defect), "a test wants the engine to fail");
+}
+
+fn fault_if_injected(control: &Control) {
+    if failure::is_injected_in_set_up(control, Failure::Handler) {
+        // SAFETY: nothing is executed after a fault that no handler catches.
+        unsafe { core::arch::asm!("ud2", options(noreturn)) };
+    }
 }
 
 /// Called for each further thread of a running process, on its engine stack.
@@ -60,7 +77,6 @@ fn is_attached(init: &Init) -> bool {
 
 /// What all threads share.
 fn set_up(control: &'static Control, init: &Init) {
-    own::set_up(control);
     pending::set_up();
     limits::grow(wire::SHARED_BYTES as u64 + (init.engine_end - init.engine_start));
     let table = Table { address: init.table, by_pext: has_bmi2() };
@@ -79,14 +95,16 @@ fn order_by_contention(control: &Control, table: Table) {
 }
 
 fn make_state(control: &Control, init: &Init) -> &'static mut Tcb {
-    let Some(tcb) = Tcb::new(control, init.slot, init.thread, init.min_signal_stack) else {
-        panic!("no memory for the state of a thread");
+    let has_memory = !failure::is_injected_in_set_up(control, Failure::NoMemory);
+    let state = || Tcb::new(control, init.slot, init.thread, init.min_signal_stack);
+    let Some(tcb) = has_memory.then(state).flatten() else {
+        failure::abandon_set_up(control, Failure::NoMemory);
     };
     tcb.registers = init.registers;
     tcb.gs_base = init.gs_base;
     owners::adopt(tcb);
+    signal::set_mask(tcb, init.mask);
     if is_attached(init) {
-        signal::set_mask(tcb, init.mask);
         tcb.xmm = Vectors(init.vectors);
         tcb.mxcsr = init.mxcsr;
         tcb.interrupted = init.interrupted;
@@ -95,11 +113,6 @@ fn make_state(control: &Control, init: &Init) -> &'static mut Tcb {
             // Signals wait until the thread is in its system call again, where they would have found it.
             tcb.signals().real_mask.set(!signal::SYNCHRONOUS);
         }
-    } else {
-        let mut mask = 0u64;
-        // SAFETY: the kernel writes the mask.
-        unsafe { sys::call(sys::number::RT_SIGPROCMASK, [0, 0, &raw mut mask as u64, 8, 0, 0]) };
-        signal::set_mask(tcb, mask);
     }
     tcb
 }

@@ -15,6 +15,7 @@ pub mod number {
     pub const RT_SIGPROCMASK: u64 = 14;
     pub const RT_SIGRETURN: u64 = 15;
     pub const READV: u64 = 19;
+    pub const SCHED_YIELD: u64 = 24;
     pub const MREMAP: u64 = 25;
     pub const MADVISE: u64 = 28;
     pub const SHMAT: u64 = 30;
@@ -154,6 +155,12 @@ pub fn futex_wait(word: &core::sync::atomic::AtomicU32, expected: u32, milliseco
 pub fn futex_wait_without_limit(word: &core::sync::atomic::AtomicU32, expected: u32) {
     // SAFETY: the kernel reads the word.
     unsafe { call(number::FUTEX, [word.as_ptr() as u64, 0, u64::from(expected), 0, 0, 0]) };
+}
+
+/// Lets other threads run.
+pub fn yield_now() {
+    // SAFETY: no arguments.
+    unsafe { call(number::SCHED_YIELD, [0; 6]) };
 }
 
 pub fn futex_wake(word: &core::sync::atomic::AtomicU32) {

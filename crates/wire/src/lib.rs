@@ -15,7 +15,7 @@ pub mod code;
 pub mod word;
 
 /// Changes whenever anything in this crate changes its layout or meaning.
-pub const VERSION: u32 = 10;
+pub const VERSION: u32 = 11;
 pub const MAGIC: u64 = u64::from_le_bytes(*b"TRACKWAY");
 
 /// Threads that can be alive at once.
@@ -118,7 +118,8 @@ pub struct Control {
     pub lost_children: AtomicU32,
     /// Why the engine wants its threads to be detached: one of the `FAILURE_*`, or 0. Set by the engine.
     pub failure: AtomicU32,
-    /// For tests: this failure happens, at the first place where it can after so many others. Set by the recorder.
+    /// For tests: this failure, with or without [`INJECT_IN_SET_UP`], happens at the first place where it can after so many others. Set by
+    /// the recorder.
     pub injected_failure: AtomicU32,
     pub injected_after: AtomicU32,
     /// Bytes that translated code and its tables may take; 0: as many as there are. Set by the recorder.
@@ -168,6 +169,9 @@ pub const FAILURE_KILLED_CHILD: u32 = 6;
 /// A defect of the engine, in a signal handler.
 pub const FAILURE_HANDLER: u32 = 7;
 
+/// Added to one of the `FAILURE_*` in [`Control::injected_failure`]: it happens while the engine sets itself up, and only then.
+pub const INJECT_IN_SET_UP: u32 = 0x100;
+
 /// The least that [`Control::code_cache`] can be.
 pub const CODE_CACHE_MIN: u64 = 16 << 20;
 
@@ -187,16 +191,21 @@ pub const LEAVE_ALONE: u32 = 1;
 pub const LEAVE_TOGETHER: u32 = 2;
 
 pub const STAGE_NONE: u32 = 0;
-/// The first thread has set the engine up; the states of the others are made.
+/// The first thread has set the engine up; the states of the others are made. The thread waits for [`STAGE_RUNNING`].
 pub const STAGE_STARTED: u32 = 1;
 /// The application has its own signal actions again, and no page of it is write-protected by us.
 pub const STAGE_FINISHED: u32 = 2;
+/// The recorder has let go of the first thread, which enters the code cache. Set by the recorder.
+pub const STAGE_RUNNING: u32 = 3;
+/// The engine cannot be set up; [`Control::failure`] says why. The kernel still has the application's signal actions and alternate
+/// stack. The thread waits for the recorder to put it back to native code.
+pub const STAGE_FAILED: u32 = 4;
 
 /// Most ranges that the engine can have.
 pub const OWN_MAX: usize = 1024;
 
 /// Addresses in the engine's image and offsets in the state of a thread (gs points at it) that the recorder needs to start
-/// further threads and to bring threads back to native code. Set by the engine before [`STAGE_STARTED`].
+/// further threads and to bring threads back to native code. Set by the engine before anything that can fail.
 #[repr(C)]
 pub struct Places {
     /// Where a further thread starts: rdi is its state, rsp the top of its engine stack less 8.
@@ -334,7 +343,7 @@ pub struct Registers {
 }
 
 /// What the injector tells the engine. The engine's entry point is called with the address of this in rdi, rsp at the top
-/// of a stack of at least 64 KiB, all other registers undefined, and every signal in its original state.
+/// of a stack of at least 64 KiB, all other registers undefined, and every signal blocked.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Init {
@@ -364,7 +373,7 @@ pub struct Init {
     /// With [`FLAG_ATTACHED`]: the system call at `registers.rip` had begun and was interrupted for us; the error number with which
     /// the kernel asks itself to start it again (`ERESTART*`, or `EINTR`). 0: there is none.
     pub interrupted: u32,
-    /// With [`FLAG_ATTACHED`]: the signal mask. All signals are blocked when the engine starts.
+    /// The application's signal mask.
     pub mask: u64,
     /// With [`FLAG_ATTACHED`]: what the thread has registered for restartable sequences.
     pub rseq: Rseq,

@@ -12,7 +12,8 @@ struct init {
     u64 rip, rflags, gs_base;
     u32 os_tid, pid;
     u64 min_signal_stack;
-    u32 thread, slot;
+    u32 thread, slot, thread_count, interrupted;
+    u64 mask;
 };
 
 /* Needs a relocation, and room beyond the file. */
@@ -124,9 +125,18 @@ static void go_native(const struct init *init) {
     __builtin_unreachable();
 }
 
+/* Says that the set-up is done and waits until the recorder has let go. */
+static void report_start(u8 *shared, const struct init *init) {
+    WORD32(STAGE) = STARTED;
+    while (WORD32(STAGE) == STARTED)
+        system_call(24, 0, 0, 0, 0);
+    system_call(14, 2, (u64)&init->mask, 0, 8);
+}
+
 void _start(const struct init *init) {
     u8 *shared = (u8 *)init->shared;
     check(init);
+    report_start(shared, init);
     announce_block(shared, init);
     write_start(shared, init);
     if (PUBLISH)
