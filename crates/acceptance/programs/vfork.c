@@ -19,7 +19,7 @@ extern char **environ;
 
 // Executes its first instruction COUNT times.
 void count_down(long count);
-asm(".globl count_down\ncount_down:\n dec %rdi\n jnz count_down\n ret\n");
+asm(".globl count_down\n.type count_down, @function\ncount_down:\n dec %rdi\n jnz count_down\n ret\n.size count_down, . - count_down\n");
 
 // The same, at another address, for other threads.
 void burn(long count);

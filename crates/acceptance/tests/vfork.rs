@@ -2,11 +2,12 @@
 //! as without us.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use acceptance::call::{Call, Recorded, open_sound};
+use acceptance::call::{Call, Data, Recorded, open_sound};
 use acceptance::process::{self, LIMIT, Running, wait_until};
 use acceptance::source::{compile, write};
 use acceptance::{listing, tool, trackway};
@@ -283,5 +284,154 @@ fn a_child_whose_parent_is_gone() {
             wait_until("the child has ended", || fs::read(&done).is_ok_and(|text| text == b"done"));
             fs::remove_file(&done).unwrap();
         }
+    }
+}
+
+/// Records a call with a failure of the engine. Output and status are as expected, the trace is sound, and one sentence says what has
+/// happened, if it has. Returns whether it has.
+fn check_failure(call: &Call, failure: u32, place: u32, expected: &process::Finished) -> bool {
+    let directory = scratch();
+    let path = directory.path().join("failed.trk");
+    let mut command = call.record_command(&path);
+    command.env("TRACKWAY_INJECT", format!("{failure}:{place}"));
+    let finished = process::run(&mut command);
+    let text = finished.stderr_text();
+    let what = format!("failure {failure:#x} at place {place}: {command:?}: {text}");
+    assert_eq!((finished.exit, finished.stdout_text()), (expected.exit, expected.stdout_text()), "{what}");
+    let is_left = open_sound(&path).exit() == trace::Exit::Left;
+    let sentences = text.lines().filter(|line| line.starts_with("trackway: recording ended early")).count();
+    assert_eq!(sentences, usize::from(is_left), "{what}");
+    is_left
+}
+
+/// The engine fails in the child, at the first place where it can and at later ones. The child goes on natively, and so does its parent.
+#[test]
+fn failures_in_a_child() {
+    let directory = scratch();
+    let program = program(directory.path());
+    let failures: [(u32, &[u32]); 5] = [
+        (wire::FAILURE_NO_ROOM, &[0, 1, 20]),
+        (wire::FAILURE_NO_MEMORY, &[0, 1, 20]),
+        (wire::FAILURE_UNREADABLE, &[0, 1, 20]),
+        (wire::FAILURE_DEFECT, &[0, 1, 5]),
+        (wire::FAILURE_HANDLER, &[0, 1, 2]),
+    ];
+    let programs: [&[&str]; 6] =
+        [&["loops"], &["loops", "true"], &["handlers"], &["deaths"], &["spawns", "hide"], &["rarities"]];
+    let mut failed = [0; 5];
+    for words in programs {
+        let call = Call::new(&program).args(words);
+        let expected = call.natively();
+        for (&(failure, places), count) in failures.iter().zip(&mut failed) {
+            for (&place, data) in places.iter().zip([Data::None, Data::Values, Data::None]) {
+                for options in FOLLOWING {
+                    let call = call.clone().data(data).options(options);
+                    *count += usize::from(check_failure(&call, failure | wire::INJECT_IN_CHILD, place, &expected));
+                }
+            }
+        }
+    }
+    assert!(failed.iter().all(|&count| count >= 2), "too few failures have happened: {failed:?}");
+}
+
+/// The engine fails when it makes the child: there is no slot or no memory for it.
+#[test]
+fn failures_to_make_a_child() {
+    let directory = scratch();
+    let program = program(directory.path());
+    for words in [&["loops", "true"][..], &["spawns", "hide"], &["many", "20"]] {
+        let call = Call::new(&program).args(words);
+        let expected = call.natively();
+        for options in FOLLOWING {
+            for place in [0, 1] {
+                check_failure(&call.clone().options(options), wire::FAILURE_TOO_MANY_THREADS, place, &expected);
+            }
+        }
+    }
+}
+
+/// How often threads have executed the first instruction of `count_down`, in a recording of a part.
+fn part_counts(call: &Call, program: &Path, options: &[&str], expected: &process::Finished) -> Vec<usize> {
+    let recorded = call.clone().options(options).recorded();
+    recorded.assert_finished_as(expected);
+    check_followed(&recorded);
+    counts(&recorded.trace, program, "count_down")
+}
+
+/// The instructions of children count, too, in the order in which they are executed: the parent waits.
+#[test]
+fn skipping_with_children() {
+    let directory = scratch();
+    let program = program(directory.path());
+    let call = Call::new(&program).args(["loops", "no-such-program"]).fixed_addresses();
+    let (expected, whole) = (call.natively(), call.recorded());
+    let lengths: Vec<usize> = listing::of_trace(&whole.trace).iter().map(|listing| listing.addresses.len()).collect();
+    let total: usize = lengths.iter().sum();
+    for skip in [1, 1000, total / 2, total - lengths[1] / 2 - 300, total - 2000, total - 300] {
+        for following in FOLLOWING {
+            let call = call.clone().options(["--skip", &skip.to_string()]).options(following);
+            let recorded = call.recorded();
+            recorded.assert_finished_as(&expected);
+            let listings = listing::of_trace(&recorded.trace);
+            let count: usize = listings.iter().map(|listing| listing.addresses.len()).sum();
+            // Skipping ends at the end of a block.
+            let difference = (total - count).abs_diff(skip);
+            assert!(difference < 200, "{} instead of {skip} of {total} were skipped", total - count);
+        }
+    }
+}
+
+#[test]
+fn routines_and_callees_with_children() {
+    let directory = scratch();
+    let program = program(directory.path());
+    for options in FOLLOWING {
+        let call = Call::new(&program).args(["loops", "no-such-program"]).options(options);
+        let expected = call.natively();
+        let counts = |more: &[&str]| part_counts(&call, &program, more, &expected);
+        assert_eq!(counts(&["--routine", "count_down"]), [100, 1750]);
+        assert_eq!(counts(&["--routine", "count_down", "--callees"]), [100, 1750]);
+        assert_eq!(counts(&["--routine", "main"]).iter().sum::<usize>(), 0);
+        // A child begins outside of the routine that makes it, as a thread does.
+        assert_eq!(counts(&["--routine", "main", "--callees"])[0], 100);
+        assert_eq!(counts(&["--no-shared-libs"]), [100, 1750]);
+        let spawning = Call::new(&program).args(["spawns", "hide"]).options(options);
+        let expected = spawning.natively();
+        for routine in ["posix_spawnp", "end_of"] {
+            // Programs that are followed may not have the routine, which is said.
+            let recorded = spawning.clone().options(["--routine", routine, "--callees"]).recorded();
+            let Recorded { finished, trace, .. } = recorded;
+            assert_eq!((finished.exit, finished.stdout), (expected.exit, expected.stdout.clone()), "{routine}");
+            assert!(trace.summary().totals.instructions > 50, "{routine}: {:?}", trace.summary().totals);
+        }
+    }
+}
+
+/// The recorder of an ordinary user watches the system calls of a child until its exec.
+#[test]
+fn an_ordinary_user_follows_children() {
+    let directory = scratch();
+    fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o777)).unwrap();
+    let program = program(directory.path());
+    for (words, threads, followed) in
+        [(&["spawns", "hide"][..], 6, 4), (&["loops", "true"], 2, 1), (&["loops", "no-such-program"], 2, 0)]
+    {
+        let mut native = Command::new(&program);
+        let native = process::run(native.args(words));
+        let place = tempfile::tempdir_in(directory.path()).unwrap();
+        fs::set_permissions(place.path(), fs::Permissions::from_mode(0o777)).unwrap();
+        let output = place.path().join("t.trk");
+        let mut command = Command::new(tool::required("setpriv"));
+        command.args(["--reuid=65534", "--regid=65534", "--clear-groups"]).arg(trackway());
+        command.args(["record", "--follow", "-o"]).arg(&output).arg("--").arg(&program).args(words);
+        let finished = process::run(command.current_dir(place.path()));
+        assert_eq!(
+            (finished.exit, finished.stdout_text(), finished.stderr_text().as_str()),
+            (native.exit, native.stdout_text(), "")
+        );
+        assert_eq!(open_sound(&output).threads().len(), threads);
+        let traces: Vec<_> = fs::read_dir(place.path()).unwrap().map(|entry| entry.unwrap().path()).collect();
+        assert_eq!(traces.len() - 1, followed, "{traces:?}");
+        traces.iter().for_each(|path| drop(open_sound(path)));
     }
 }

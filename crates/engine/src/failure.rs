@@ -6,7 +6,7 @@ use core::sync::atomic::{AtomicBool, Ordering};
 use wire::Control;
 
 use crate::signal::Interruption;
-use crate::tcb::Tcb;
+use crate::tcb::{Signals, Tcb};
 use crate::{leave, memory, own, reclaim, ring, rseq, signal, sys};
 
 /// Why the engine cannot go on.
@@ -43,7 +43,19 @@ impl Failure {
 
 /// Whether a test wants this failure to happen now.
 pub fn is_injected(control: &Control, failure: Failure) -> bool {
-    is_counted_down(control, failure.code())
+    // SAFETY: asked in a target only, where gs points at the state of the thread in the engine.
+    is_injected_in(control, failure, || unsafe { Signals::current() }.is_child_process())
+}
+
+/// The same, in a signal handler.
+pub fn is_injected_in_handler(signals: &Signals) -> bool {
+    is_injected_in(signals.control(), Failure::Handler, || signals.is_child_process())
+}
+
+fn is_injected_in(control: &Control, failure: Failure, is_child: impl FnOnce() -> bool) -> bool {
+    let injected = control.injected_failure.load(Ordering::Relaxed);
+    let is_meant = injected == failure.code() || injected == failure.code() | wire::INJECT_IN_CHILD && is_child();
+    is_meant && is_counted_down(control, injected)
 }
 
 fn is_counted_down(control: &Control, injected: u32) -> bool {

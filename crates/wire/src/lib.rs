@@ -118,7 +118,7 @@ pub struct Control {
     pub lost_children: AtomicU32,
     /// Why the engine wants its threads to be detached: one of the `FAILURE_*`, or 0. Set by the engine.
     pub failure: AtomicU32,
-    /// For tests: this failure, with or without [`INJECT_IN_SET_UP`], happens at the first place where it can after so many others. Set by
+    /// For tests: this failure, alone or with one of the `INJECT_*`, happens at the first place where it can after so many others. Set by
     /// the recorder.
     pub injected_failure: AtomicU32,
     pub injected_after: AtomicU32,
@@ -171,6 +171,8 @@ pub const FAILURE_HANDLER: u32 = 7;
 
 /// Added to one of the `FAILURE_*` in [`Control::injected_failure`]: it happens while the engine sets itself up, and only then.
 pub const INJECT_IN_SET_UP: u32 = 0x100;
+/// The same: it happens in children only that share their parent's memory (vfork).
+pub const INJECT_IN_CHILD: u32 = 0x200;
 
 /// The least that [`Control::code_cache`] can be.
 pub const CODE_CACHE_MIN: u64 = 16 << 20;
