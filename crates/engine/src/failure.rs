@@ -87,11 +87,10 @@ pub fn abandon_set_up(control: &Control, failure: Failure) -> ! {
     sys::abort()
 }
 
-/// Waits until the recorder changes the stage or is gone. A wait with a time limit would overwrite what the kernel remembers of an
-/// interrupted system call of the application's.
+/// Waits until the recorder changes the stage or is gone.
 pub fn wait_while(control: &Control, stage: u32) {
     while control.stage.load(Ordering::SeqCst) == stage && ring::is_wanted(control) {
-        sys::yield_now();
+        sys::nap();
     }
 }
 

@@ -15,7 +15,6 @@ pub mod number {
     pub const RT_SIGPROCMASK: u64 = 14;
     pub const RT_SIGRETURN: u64 = 15;
     pub const READV: u64 = 19;
-    pub const SCHED_YIELD: u64 = 24;
     pub const MREMAP: u64 = 25;
     pub const MADVISE: u64 = 28;
     pub const SHMAT: u64 = 30;
@@ -157,10 +156,12 @@ pub fn futex_wait_without_limit(word: &core::sync::atomic::AtomicU32, expected: 
     unsafe { call(number::FUTEX, [word.as_ptr() as u64, 0, u64::from(expected), 0, 0, 0]) };
 }
 
-/// Lets other threads run.
-pub fn yield_now() {
-    // SAFETY: no arguments.
-    unsafe { call(number::SCHED_YIELD, [0; 6]) };
+/// Lets other threads run for some microseconds. Neither by sched_yield, which on some kernels starves whoever calls it in a loop, nor
+/// by nanosleep, which overwrites what the kernel remembers of an interrupted system call.
+pub fn nap() {
+    let mut time = [0_u64, 20_000];
+    // SAFETY: there are no descriptors; the kernel reads the time and writes what is left of it.
+    unsafe { call(number::PPOLL, [0, 0, time.as_mut_ptr() as u64, 0, 0, 0]) };
 }
 
 pub fn futex_wake(word: &core::sync::atomic::AtomicU32) {
