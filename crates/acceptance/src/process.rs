@@ -263,3 +263,21 @@ fn masks(status: &str) -> String {
     let wanted = ["SigPnd", "ShdPnd", "SigBlk"];
     status.lines().filter(|line| wanted.iter().any(|name| line.starts_with(name))).collect::<Vec<_>>().join(" ")
 }
+
+/// Nothing in the memory of a process is ours.
+///
+/// # Panics
+///
+/// If there is something.
+pub fn assert_clean(pid: i32) {
+    let maps = fs::read_to_string(format!("/proc/{pid}/maps")).unwrap();
+    for line in maps.lines() {
+        let (range, rest) = line.split_once(' ').unwrap();
+        let start = u64::from_str_radix(range.split_once('-').unwrap().0, 16).unwrap();
+        let ours = line.contains("trackway")
+            || (0x6000_0000..0x8000_0000).contains(&start)
+            || (0x5510_0000_0000..0x5550_0000_0000).contains(&start)
+            || rest.starts_with("rwx");
+        assert!(!ours, "{line}");
+    }
+}

@@ -9,7 +9,7 @@ use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::Duration;
 
 use acceptance::call::open_sound;
-use acceptance::process::{self, LIMIT, Running, is_alive, state_of, wait_until};
+use acceptance::process::{self, LIMIT, Running, assert_clean, is_alive, state_of, wait_until};
 use acceptance::source::compile;
 use acceptance::{Call, Finished, is_soak, tool, trackway};
 use tempfile::TempDir;
@@ -97,20 +97,6 @@ fn settled_blocked_signals(pid: i32) -> Vec<String> {
         times >= TIMES
     });
     settled
-}
-
-/// Nothing in the memory of a process is ours.
-fn assert_clean(pid: i32) {
-    let maps = fs::read_to_string(format!("/proc/{pid}/maps")).unwrap();
-    for line in maps.lines() {
-        let (range, rest) = line.split_once(' ').unwrap();
-        let start = u64::from_str_radix(range.split_once('-').unwrap().0, 16).unwrap();
-        let ours = line.contains("trackway")
-            || (0x6000_0000..0x8000_0000).contains(&start)
-            || (0x5510_0000_0000..0x5550_0000_0000).contains(&start)
-            || rest.starts_with("rwx");
-        assert!(!ours, "{line}");
-    }
 }
 
 fn text_of(finished: &Finished) -> String {

@@ -7,7 +7,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use acceptance::call::open_sound;
-use acceptance::process::{self, LIMIT, Running, wait_until};
+use acceptance::process::{self, LIMIT, Running, assert_clean, wait_until};
 use acceptance::source::compile;
 use acceptance::{Finished, trackway};
 use tempfile::TempDir;
@@ -71,6 +71,16 @@ fn record(output: &Path, options: &[&str], target: &Command) -> Command {
     recorder
 }
 
+/// Records a program, which ignores some signals, with a failure.
+fn record_with_failure(target: &Command, failure: u32, place: u32) -> (Finished, Trace) {
+    let directory = scratch();
+    let output = directory.path().join("t.trk");
+    let mut recorder = record(&output, &[], target);
+    inject(&mut recorder, failure, place);
+    let finished = process::run(&mut ignoring(&recorder));
+    (finished, open_sound(&output))
+}
+
 fn check_as_native(finished: &Finished, native: &Finished) {
     assert_eq!(
         (finished.exit, finished.stdout_text()),
@@ -91,14 +101,9 @@ fn a_program_runs_without_an_engine_that_fails_at_launch() {
     assert_eq!(native.exit, Exit::Status(7), "{}", native.stderr_text());
     for (failure, places, reason) in FAILURES {
         for place in 0..places {
-            let directory = scratch();
-            let output = directory.path().join("t.trk");
-            let mut recorder = record(&output, &[], &target);
-            inject(&mut recorder, failure, place);
-            let finished = process::run(&mut ignoring(&recorder));
+            let (finished, trace) = record_with_failure(&target, failure, place);
             check_as_native(&finished, &native);
             assert_said(&finished, failure, &["the program is not recorded", reason]);
-            let trace = open_sound(&output);
             assert_eq!((instructions(&trace), trace.exit()), (0, trace::Exit::Code(7)));
         }
     }
@@ -111,31 +116,13 @@ fn a_program_runs_without_an_engine_that_fails_after_exec() {
     assert_eq!(native.exit, Exit::Status(7), "{}", native.stderr_text());
     for (failure, places, reason) in FAILURES {
         for place in places..2 * places {
-            let directory = scratch();
-            let output = directory.path().join("t.trk");
-            let mut recorder = record(&output, &[], &target);
-            inject(&mut recorder, failure, place);
-            let finished = process::run(&mut ignoring(&recorder));
+            let (finished, trace) = record_with_failure(&target, failure, place);
             check_as_native(&finished, &native);
             assert_said(&finished, failure, &["the program after exec is not recorded", reason]);
-            let trace = open_sound(&output);
             assert_eq!(trace.exit(), trace::Exit::Code(7));
             assert!(instructions(&trace) > 10_000, "the first image is recorded");
         }
     }
-}
-
-/// Nothing in the memory of a process is ours.
-fn assert_clean(pid: i32) {
-    let maps = fs::read_to_string(format!("/proc/{pid}/maps")).unwrap();
-    let is_ours = |line: &&str| {
-        let start = u64::from_str_radix(line.split('-').next().unwrap(), 16).unwrap();
-        line.contains("trackway")
-            || line.contains("rwx")
-            || (0x6000_0000..0x8000_0000).contains(&start)
-            || (0x5510_0000_0000..0x5550_0000_0000).contains(&start)
-    };
-    assert_eq!(maps.lines().filter(is_ours).collect::<Vec<_>>(), [""; 0]);
 }
 
 /// Tries to attach, which fails, and leaves nothing.
