@@ -1,6 +1,8 @@
 //! Streams of single bits, packed into bytes, first bit lowest; and streams of bytes, compressed.
 #![deny(clippy::unwrap_used, clippy::indexing_slicing, clippy::cast_possible_truncation)]
 
+use zstd::zstd_safe::CParameter;
+
 use crate::bytes::{Bytes, put_varint};
 use crate::error::Problem;
 use crate::path::decompress;
@@ -155,6 +157,15 @@ fn take_stored<'s>(bytes: &mut Bytes<'s>, most: usize) -> Result<(&'s [u8], usiz
     if length > most { Err(SHORT) } else { Ok((stored, length)) }
 }
 
+/// How much zstd remembers to find what it has seen before: the logarithm of the size of its table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Search {
+    /// As much as its level says.
+    Usual = 0,
+    /// Next to nothing: for streams that hardly repeat themselves, so that little more than their statistics counts.
+    Shallow = 6,
+}
+
 /// A compressor that is kept for its memory.
 #[derive(Default)]
 pub(crate) struct Compressor {
@@ -179,11 +190,11 @@ impl Compressor {
 
     /// The stream compressed; `None` if that does not make it shorter.
     fn compress(&mut self, stream: &[u8], level: i32) -> Option<&[u8]> {
-        self.frame(stream, level).filter(|frame| frame.len() < stream.len())
+        self.frame(stream, level, Search::Usual).filter(|frame| frame.len() < stream.len())
     }
 
     /// The stream as a zstd frame, however long that is.
-    pub(crate) fn frame(&mut self, stream: &[u8], level: i32) -> Option<&[u8]> {
+    pub(crate) fn frame(&mut self, stream: &[u8], level: i32, search: Search) -> Option<&[u8]> {
         if self.zstd.is_none() {
             self.zstd = zstd::bulk::Compressor::new(level).ok();
         }
@@ -191,6 +202,7 @@ impl Compressor {
         self.out.reserve(zstd::zstd_safe::compress_bound(stream.len()));
         let zstd = self.zstd.as_mut()?;
         zstd.set_compression_level(level).ok()?;
+        zstd.set_parameter(CParameter::HashLog(search as u32)).ok()?;
         zstd.compress_to_buffer(stream, &mut self.out).ok()?;
         Some(&self.out)
     }

@@ -10,7 +10,7 @@
 
 use std::hint::select_unpredictable;
 
-use crate::bits::Compressor;
+use crate::bits::{Compressor, Search};
 use crate::bytes::Bytes;
 use crate::error::Problem;
 use crate::path::decompress;
@@ -21,6 +21,8 @@ const SIZE: usize = 1 << BITS;
 const WORD_BITS: u32 = 21;
 const WORD_MASK: u32 = (1 << WORD_BITS) - 1;
 const ZSTD_LEVEL: i32 = 1;
+/// If more than one word of so many was guessed wrongly, zstd would search the streams in vain.
+const HARD: usize = 4;
 
 /// The second table was right.
 const SHORT: u8 = 0;
@@ -230,11 +232,13 @@ impl Streams {
         self.whole.extend_from_slice(bytemuck::cast_slice(whole.get(..whole_count).unwrap_or(&[])));
     }
 
-    fn finish(&mut self, compressor: &mut Compressor) -> Option<Vec<u8>> {
+    /// The streams of so many words.
+    fn finish(&mut self, words: usize, compressor: &mut Compressor) -> Option<Vec<u8>> {
         put_run(&mut self.runs, self.run);
+        let search = if self.codes.len() > words / HARD { Search::Shallow } else { Search::Usual };
         let mut payload = Vec::new();
         for stream in [&self.runs, &self.codes, &self.whole] {
-            let compressed = compressor.frame(stream, ZSTD_LEVEL)?;
+            let compressed = compressor.frame(stream, ZSTD_LEVEL, search)?;
             payload.extend_from_slice(&u32::try_from(stream.len()).ok()?.to_le_bytes());
             payload.extend_from_slice(&u32::try_from(compressed.len()).ok()?.to_le_bytes());
             payload.extend_from_slice(compressed);
@@ -272,7 +276,7 @@ pub(crate) fn encode(tables: &mut Tables, words: &[u32]) -> Option<Vec<u8>> {
         guesser.block(words);
         streams.block(words, &guesser.wrong);
     }
-    let payload = streams.finish(&mut tables.compressor);
+    let payload = streams.finish(words.len(), &mut tables.compressor);
     tables.streams = streams;
     payload
 }
