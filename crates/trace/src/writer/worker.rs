@@ -196,15 +196,16 @@ impl Worker {
         appended.and(self.path(second))
     }
 
-    /// The next job, if it is a path chunk and many words wait even behind it.
+    /// The next job, if it is a path chunk, and many words wait even behind it or no processor is idle: then it is encoded quickly.
     fn second(&mut self, queue: &Receiver<Job>) -> Option<PathJob> {
-        let waiting = || self.waiting.load(Ordering::Relaxed);
-        if self.options.codec != Codec::Adaptive || waiting() < self.options.waiting_words {
+        let waiting = self.waiting.load(Ordering::Relaxed);
+        if self.options.codec != Codec::Adaptive || waiting < self.options.waiting_words {
             return None;
         }
-        let job = queue.try_recv().ok()?;
-        match job {
-            Job::Path(path) if waiting() >= path.words.len() + self.options.waiting_words => {
+        match queue.try_recv().ok()? {
+            Job::Path(path)
+                if self.contention.is_high() || waiting >= path.words.len() + self.options.waiting_words =>
+            {
                 self.waiting.fetch_sub(path.words.len(), Ordering::Relaxed);
                 Some(path)
             }
