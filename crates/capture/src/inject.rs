@@ -157,8 +157,6 @@ pub struct Layout {
     stack_top: u64,
     table: u64,
     shared: u64,
-    /// There is a seccomp filter.
-    pub is_filtered: bool,
 }
 
 impl Layout {
@@ -170,18 +168,12 @@ impl Layout {
         let stack_top = guard + PAGE + STACK_BYTES;
         let end = stack_top + (wire::TABLE_COUNT * wire::TABLE_BYTES) as u64;
         let mapping_count = mapping_count as u32;
-        let (table, shared, is_filtered) = (stack_top, 0, false);
-        Self { base, init, mappings, mapping_count, guard, stack_top, table, end, shared, is_filtered }
+        Self { base, init, mappings, mapping_count, guard, stack_top, table: stack_top, end, shared: 0 }
     }
 
     /// The registers with which a thread starts the engine.
     pub fn entry(&self, image: &Image, registers: &user_regs_struct) -> user_regs_struct {
         start_at(self.base + image.entry, self.init, self.stack_top, registers)
-    }
-
-    /// The lowest address of the stack.
-    pub fn stack_bottom(&self) -> u64 {
-        self.stack_top - STACK_BYTES
     }
 
     pub fn placed(&self) -> Placed {
@@ -218,7 +210,6 @@ pub fn prepare(
     let unsteady = maps::unsteady_code(mappings);
     let base = map_engine(remote, Layout::new(0, image, threads, unsteady.len()).end, mappings, wanted)?;
     let mut layout = Layout::new(base, image, threads, unsteady.len());
-    layout.is_filtered = wanted.is_some();
     let filled = fill(remote, image, &layout)
         .and_then(|()| remote.tracee.write(layout.mappings, bytes_of(&unsteady)).context("writing to the target"))
         .and_then(|()| map_shared(remote, layout.init, shared, mappings, wanted.is_some()));

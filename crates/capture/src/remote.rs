@@ -14,10 +14,12 @@ use crate::ptrace::{self, Stop, Tracee};
 
 /// The instruction `syscall`, as the low bytes of a word.
 const SYSCALL: u64 = 0x050f;
-/// The signals that faults raise.
-pub const FAULTS: [i32; 6] = [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGTRAP, libc::SIGSYS];
 /// Stop after each instruction.
 const FLAG_TRAP: u64 = 1 << 8;
+
+fn is_fault(signal: i32) -> bool {
+    wire::FAULT_SIGNALS.iter().any(|&fault| fault.cast_signed() == signal)
+}
 
 /// The address of a `syscall` instruction that every process has, if it can be found.
 pub fn gate(tracee: Tracee, mappings: &[Mapping]) -> Option<u64> {
@@ -120,7 +122,7 @@ impl Remote {
             match ptrace::look(self.tracee.tid).context("waiting")? {
                 None => std::thread::sleep(PAUSE),
                 Some(Stop::Gone(exit)) => return Err(InjectError::Gone(exit)),
-                Some(Stop::Signal(signal)) if FAULTS.contains(&signal) => return Err(InjectError::Fault(signal)),
+                Some(Stop::Signal(signal)) if is_fault(signal) => return Err(InjectError::Fault(signal)),
                 Some(stop) => {
                     if let Stop::Signal(signal) = stop {
                         self.stop_signal = signal;

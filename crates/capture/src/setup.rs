@@ -3,34 +3,34 @@
 //!
 //! The thread makes system calls of its own while it sets the engine up, with all signals blocked. It takes nothing from the
 //! application before it says that it is done (`wire::STAGE_STARTED`), so unmapping is all there is to undo. A fault is the exception:
-//! the kernel resets the action of a blocked signal that a fault raises.
+//! the kernel resets the action of a blocked signal that a fault raises. The engine notes these actions first of all.
 
+use std::mem::offset_of;
 use std::sync::atomic::Ordering;
 
 use libc::{user_fpregs_struct, user_regs_struct};
 use wire::{Control, FAILURE_DEFECT, STAGE_NONE, STAGE_RUNNING, STAGE_STARTED};
 
-use crate::inject::{self, Context, InjectError, Layout, Result};
+use crate::inject::{self, Context, InjectError, Layout, Placed, Result};
 use crate::remote::Remote;
 use crate::{session, state};
 
-/// Bytes of the kernel's `struct sigaction` and of a signal set.
-const ACTION_BYTES: u64 = 32;
+/// Bytes of a signal set.
 const SET_BYTES: u64 = 8;
 
 /// Starts the engine in a thread, with these registers, and stops the thread when the engine is set up. After
 /// [`InjectError::SetUp`] the engine is gone, and the thread can go on with the registers and the mask that it had.
 pub fn run(remote: &mut Remote, entry: &user_regs_struct, layout: &Layout, control: &Control) -> Result<()> {
-    let before = Before::new(remote, layout)?;
+    let vectors = remote.tracee.vectors().context("reading registers")?;
     let stage = || control.stage.load(Ordering::SeqCst);
-    let signal = match remote.run(entry, || stage() != STAGE_NONE) {
+    let has_faulted = match remote.run(entry, || stage() != STAGE_NONE) {
         Ok(()) if stage() == STAGE_STARTED => return Ok(()),
-        Ok(()) => None,
-        Err(InjectError::Fault(signal)) => Some(signal),
+        Ok(()) => false,
+        Err(InjectError::Fault(_)) => true,
         Err(error) => return Err(error),
     };
     // What cannot be taken out stays, without being used.
-    if let Err(InjectError::Gone(exit)) = before.restore(remote, signal, layout, control) {
+    if let Err(InjectError::Gone(exit)) = restore(remote, &vectors, has_faulted, layout, control) {
         return Err(InjectError::Gone(exit));
     }
     // Who asks later must not take this for a failure of a recording.
@@ -48,55 +48,33 @@ pub fn go(remote: Remote, control: &Control) -> Result<()> {
     remote.detach()
 }
 
-/// What the set-up may change of a thread besides its general registers.
-struct Before {
-    vectors: user_fpregs_struct,
-    /// Whether the actions of the signals that faults raise are in the target's memory.
-    has_actions: bool,
-}
-
-impl Before {
-    fn new(remote: &mut Remote, layout: &Layout) -> Result<Self> {
-        let vectors = remote.tracee.vectors().context("reading registers")?;
-        // A seccomp filter was not asked whether it allows this.
-        let has_actions = !layout.is_filtered;
-        if has_actions {
-            for (signal, address) in actions(layout) {
-                remote.call("rt_sigaction", libc::SYS_rt_sigaction, [signal, 0, address, SET_BYTES, 0, 0])?;
-            }
-        }
-        Ok(Self { vectors, has_actions })
+/// Takes back what the set-up has changed, except for general registers.
+fn restore(
+    remote: &mut Remote,
+    vectors: &user_fpregs_struct,
+    has_faulted: bool,
+    layout: &Layout,
+    control: &Control,
+) -> Result<()> {
+    remote.tracee.set_vectors(vectors).context("setting registers")?;
+    if has_faulted {
+        remote.tracee.set_signal_mask(u64::MAX).context("setting the signal mask")?;
     }
-
-    /// After a fault, `signal` says which one.
-    fn restore(&self, remote: &mut Remote, signal: Option<i32>, layout: &Layout, control: &Control) -> Result<()> {
-        remote.tracee.set_vectors(&self.vectors).context("setting registers")?;
+    let gate = control.places.gate.load(Ordering::SeqCst);
+    if gate != 0 {
         // A seccomp filter lets the engine's image make every call.
-        match control.places.gate.load(Ordering::SeqCst) {
-            0 => {}
-            gate => remote.move_to(gate)?,
-        }
-        if signal.is_some() {
-            remote.tracee.set_signal_mask(u64::MAX).context("setting the signal mask")?;
-        }
-        if signal.is_some() && self.has_actions {
-            for (signal, address) in actions(layout) {
-                remote.call("rt_sigaction", libc::SYS_rt_sigaction, [signal, address, 0, SET_BYTES, 0, 0])?;
-            }
-        }
-        for range in state::own(control) {
-            remote.call("munmap", libc::SYS_munmap, [range.start, range.end - range.start, 0, 0, 0, 0])?;
-        }
-        inject::remove(remote, &layout.placed())
+        remote.move_to(gate)?;
     }
-}
-
-/// The signals that faults raise, and where in the target the action of each is kept meanwhile: on the stack of the set-up, which is far
-/// from being used up.
-fn actions(layout: &Layout) -> impl Iterator<Item = (u64, u64)> {
-    let start = layout.stack_bottom();
-    crate::remote::FAULTS
-        .into_iter()
-        .enumerate()
-        .map(move |(index, signal)| (signal as u64, start + index as u64 * ACTION_BYTES))
+    let Placed { shared, .. } = layout.placed();
+    if has_faulted && gate != 0 {
+        let actions = shared.start + offset_of!(Control, fault_actions) as u64;
+        for (signal, action) in wire::FAULT_SIGNALS.into_iter().zip((actions..).step_by(8 * wire::ACTION_WORDS)) {
+            let arguments = [u64::from(signal), action, 0, SET_BYTES, 0, 0];
+            remote.call("rt_sigaction", libc::SYS_rt_sigaction, arguments)?;
+        }
+    }
+    for range in state::own(control) {
+        remote.call("munmap", libc::SYS_munmap, [range.start, range.end - range.start, 0, 0, 0, 0])?;
+    }
+    inject::remove(remote, &layout.placed())
 }

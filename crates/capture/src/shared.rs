@@ -367,6 +367,7 @@ impl<'a> SignOfLife<'a> {
 /// Takes out of a copy of the control page what belongs to the image before and to processes that shared its memory.
 fn begin_image(control: &Control) {
     control.stage.store(wire::STAGE_NONE, Ordering::SeqCst);
+    control.places.gate.store(0, Ordering::SeqCst);
     for end in control.own.iter().flatten() {
         end.store(0, Ordering::SeqCst);
     }

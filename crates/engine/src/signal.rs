@@ -153,6 +153,14 @@ const FLAG_RESUME: u64 = 1 << 16;
 const FLAG_ALIGNMENT: u64 = 1 << 18;
 const RED_ZONE: u64 = 128;
 
+/// Tells the recorder what the application does about faults.
+pub fn note_fault_actions(control: &wire::Control) {
+    for (signal, action) in wire::FAULT_SIGNALS.into_iter().zip(&control.fault_actions) {
+        // SAFETY: the kernel writes one action, which has as many words.
+        unsafe { sys::call(sys::number::RT_SIGACTION, [u64::from(signal), 0, action.as_ptr() as u64, 8, 0, 0]) };
+    }
+}
+
 /// Takes over the signals that faults raise and those that the application handles already. Ignored ones stay so.
 pub fn set_up() {
     with_actions(None, |actions| {

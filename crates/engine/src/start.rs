@@ -26,6 +26,7 @@ pub unsafe extern "C" fn start(init: *mut Init) -> ! {
     // SAFETY: the injector mapped it.
     let control = unsafe { &*(first.shared as *const Control) };
     own::set_up(control);
+    signal::note_fault_actions(control);
     publish(&control.places);
     fail_if_injected(control);
     set_up(control, first);

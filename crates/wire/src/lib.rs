@@ -122,6 +122,9 @@ pub struct Control {
     /// the recorder.
     pub injected_failure: AtomicU32,
     pub injected_after: AtomicU32,
+    /// The application's actions for the [`FAULT_SIGNALS`], each a `struct sigaction` of the kernel. Set by the engine before
+    /// [`Places::gate`].
+    pub fault_actions: [[AtomicU64; ACTION_WORDS]; FAULT_SIGNALS.len()],
     /// Bytes that translated code and its tables may take; 0: as many as there are. Set by the recorder.
     pub code_cache: AtomicU64,
     pub slots: [Slot; SLOT_COUNT],
@@ -168,6 +171,11 @@ pub const FAILURE_DEFECT: u32 = 5;
 pub const FAILURE_KILLED_CHILD: u32 = 6;
 /// A defect of the engine, in a signal handler.
 pub const FAILURE_HANDLER: u32 = 7;
+
+/// The signals that faults raise: SEGV, BUS, FPE, ILL, TRAP and SYS. A fault in the set-up, where they are blocked, makes the kernel reset
+/// the action.
+pub const FAULT_SIGNALS: [u32; 6] = [11, 7, 8, 4, 5, 31];
+pub const ACTION_WORDS: usize = 4;
 
 /// Added to one of the `FAILURE_*` in [`Control::injected_failure`]: it happens while the engine sets itself up, and only then.
 pub const INJECT_IN_SET_UP: u32 = 0x100;
