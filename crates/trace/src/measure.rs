@@ -3,7 +3,7 @@
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-use crate::container::{CODEC_FAST, CODEC_PREDICT, CODEC_ZSTD};
+use crate::container::{CODEC_PREDICT, CODEC_ZSTD};
 use crate::error::{Problem, ReadError};
 use crate::path::PathCoder;
 use crate::schedule::Schedule;
@@ -22,11 +22,8 @@ pub struct Measurement {
     pub count: Duration,
     /// Counting and compressing words.
     pub encode: Duration,
-    /// The same with the faster codec.
-    pub encode_fast: Duration,
-    /// Bytes of compressed words, by the faster codec, and by zstd alone.
+    /// Bytes of compressed words, and by zstd alone.
     pub encoded_bytes: u64,
-    pub fast_bytes: u64,
     pub zstd_bytes: u64,
     /// Bytes of the code and facts chunks.
     pub definition_bytes: u64,
@@ -66,9 +63,6 @@ impl Measurement {
             let timed = self::timed(|| encode(CODEC_PREDICT));
             self.encoded_bytes += timed.0.map_err(unknown)?.payload.map_or(0, |payload| payload.len() as u64);
             self.encode += timed.1;
-            let timed = self::timed(|| encode(CODEC_FAST));
-            self.fast_bytes += timed.0.map_err(unknown)?.payload.map_or(0, |payload| payload.len() as u64);
-            self.encode_fast += timed.1;
             let zstd = encode(CODEC_ZSTD).map_err(unknown)?;
             self.zstd_bytes += zstd.payload.map_or(0, |payload| payload.len() as u64);
         }

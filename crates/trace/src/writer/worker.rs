@@ -138,7 +138,7 @@ impl Worker {
                 },
             };
             if let Err(error) = result {
-                let fatal = matches!(error, WriteError::Write { .. });
+                let fatal = is_fatal(&error);
                 self.failure.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
                 if fatal {
                     return None;
@@ -192,8 +192,14 @@ impl Worker {
             (encode(coder, codec, program, path), second.join())
         });
         let appended = self.path(first);
+        if appended.as_ref().is_err_and(is_fatal) {
+            return appended;
+        }
         let second = second.map_err(|_| WriteError::WorkerGone)?;
-        appended.and(self.path(second))
+        match self.path(second) {
+            Err(error) if is_fatal(&error) => Err(error),
+            result => appended.and(result),
+        }
     }
 
     /// The next job, if it is a path chunk, and many words wait even behind it or no processor is idle: then it is encoded quickly.
@@ -351,6 +357,11 @@ impl Worker {
     fn written(&mut self, write: impl FnOnce(&mut Output) -> std::io::Result<()>) -> Result<(), WriteError> {
         write(&mut self.output).map_err(|source| WriteError::Write { path: self.part.clone(), source })
     }
+}
+
+/// Whether nothing more can be appended to the file.
+fn is_fatal(error: &WriteError) -> bool {
+    matches!(error, WriteError::Write { .. })
 }
 
 /// A path chunk that can be appended: its words up to the first unknown one.
