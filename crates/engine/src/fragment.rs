@@ -99,7 +99,7 @@ pub enum Life {
 }
 
 /// A block of a fragment.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Part {
     address: u64,
     length: u32,
@@ -1208,6 +1208,26 @@ pub(crate) mod tests {
         assert_ne!(last[4] & code::TAKEN, 0, "the branch is taken inside of the chain");
         assert!(!engine.sample(&history), "the old fragment is not looked at any more");
         assert!(!engine.sample(&[wire::word::event(wire::word::TIME, 0), 1]));
+    }
+
+    #[test]
+    fn a_chain_goes_where_most_executions_went() {
+        let mut engine = engine();
+        let code = page(&[(0, &BRANCH), (BRANCH.len(), &JUMP_TO_ITSELF), (0x40, &JUMP_TO_ITSELF)]);
+        let first = engine.find(code, true).unwrap();
+        let not_taken = engine.fragment(first).first_path;
+        let taken = not_taken + 1;
+        let mut path_at = |address| {
+            let at = engine.find(address, false).unwrap();
+            engine.fragment(at).first_path
+        };
+        let (fall, target) = (path_at(code + BRANCH.len() as u64), path_at(code + 0x40));
+        // What was sampled is the exception.
+        let words = [not_taken, fall, taken, target, taken, target, not_taken, fall, taken, target];
+        assert!((0..chain::TIERS[0].samples).any(|_| engine.sample(&words)));
+        let chain = engine.find(code, false).unwrap();
+        let blocks: Vec<u64> = engine.parts(chain).iter().map(|part| part.address).collect();
+        assert_eq!(blocks[..2], [code, code + 0x40]);
     }
 
     #[test]

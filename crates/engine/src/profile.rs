@@ -11,8 +11,10 @@ use crate::tcb::Tcb;
 
 /// Words between two samples, on average.
 const STRIDE: usize = 512;
-/// Words of history that a sample looks at.
+/// Words behind a sample that a chain may be made of, at least.
 const HISTORY: usize = 80;
+/// Words from a sample on in which other executions of its fragment are looked for.
+const WINDOW: usize = 1 << 13;
 /// Chains made per segment at most, so that the thread is not held up for long.
 const CHAINS_MAX: usize = 32;
 
@@ -41,7 +43,7 @@ fn sample(engine: &mut Engine, words: &[u32], stride: usize) {
     let mut at = crate::sys::tsc() as usize / 16 % stride;
     let mut chains = 0;
     while at + HISTORY < words.len() && chains < CHAINS_MAX {
-        if engine.sample(&words[at..at + HISTORY]) {
+        if engine.sample(&words[at..words.len().min(at + WINDOW)]) {
             chains += 1;
         }
         at += stride;

@@ -46,12 +46,86 @@ fn needs_nearness(part: &Part) -> bool {
     instructions.any(|instruction| translate::needs_nearness(&instruction))
 }
 
+/// Executions of a fragment that have a say in what its chain becomes.
+const VOTES_MAX: usize = 64;
+
+/// What a thread executed from a fragment on, block by block, as far as a chain may follow.
+struct Execution<'e> {
+    engine: &'e Engine,
+    tier: &'e Tier,
+    /// What every fragment on the way has to be: a chain stays in its world, and is silent as a whole or not at all.
+    kind: Option<(World, bool)>,
+    /// The blocks of the current path that are still to come, and the words behind it.
+    parts: &'e [Part],
+    words: &'e [u32],
+}
+
+impl<'e> Execution<'e> {
+    fn new(engine: &'e Engine, tier: &'e Tier, words: &'e [u32]) -> Self {
+        Self { engine, tier, kind: None, parts: &[], words }
+    }
+
+    /// Goes on with the path of the next word. `None` if a chain cannot.
+    fn enter_path(&mut self) -> Option<()> {
+        let (&word, words) = self.words.split_first()?;
+        let (at, exit) = self.engine.path(word)?;
+        let fragment = self.engine.fragment(at);
+        let kind = (fragment.world, fragment.silent);
+        let is_first = self.kind.is_none();
+        if fragment.life == Life::Dropped
+            || (!is_first && !self.tier.through_chains && fragment.block_count > 1)
+            || *self.kind.get_or_insert(kind) != kind
+            || fragment.restless
+            || exit.kind == ExitKind::Emulated
+        {
+            return None;
+        }
+        self.parts = self.engine.parts(at).get(..usize::from(exit.blocks))?;
+        self.words = if exit.kind == ExitKind::Syscall { &[] } else { words };
+        Some(())
+    }
+}
+
+impl Iterator for Execution<'_> {
+    type Item = Part;
+
+    fn next(&mut self) -> Option<Part> {
+        while self.parts.is_empty() {
+            self.enter_path()?;
+        }
+        let (&part, rest) = self.parts.split_first()?;
+        self.parts = rest;
+        Some(part)
+    }
+}
+
+/// The block that most executions go on with; the others are left out from then on.
+fn most_common_next(executions: &mut Vec<Execution<'_>>) -> Option<Part> {
+    let mut nexts: Vec<(Part, u32)> = Vec::new();
+    let mut chosen = Vec::with_capacity(executions.len());
+    executions.retain_mut(|execution| {
+        let Some(part) = execution.next() else { return false };
+        let at = nexts.iter().position(|(other, _)| *other == part).unwrap_or(nexts.len());
+        if at == nexts.len() {
+            nexts.push((part, 0));
+        }
+        nexts[at].1 += 1;
+        chosen.push(at);
+        true
+    });
+    // The first of equals: the path that was sampled is the first one.
+    let best = (0..nexts.len()).rev().max_by_key(|&at| nexts[at].1)?;
+    let mut chosen = chosen.into_iter();
+    executions.retain(|_| chosen.next() == Some(best));
+    Some(nexts[best].0)
+}
+
 /// Chains of hot blocks.
 impl Engine {
-    /// The profile has met a path at the beginning of `history`, which goes on with what the thread executed next.
+    /// The profile has met a path at the beginning of `words`, which go on with what the thread executed next.
     /// Returns whether a chain was made of it.
-    pub fn sample(&mut self, history: &[u32]) -> bool {
-        let Some((at, exit)) = self.path(history[0]) else { return false };
+    pub fn sample(&mut self, words: &[u32]) -> bool {
+        let Some((at, exit)) = words.first().and_then(|&word| self.path(word)) else { return false };
         let executed = exit.blocks;
         let fragment = self.fragment_mut(at);
         if fragment.life != Life::Live || fragment.restless {
@@ -74,7 +148,7 @@ impl Engine {
         let is_good = fragment.early * 2 < fragment.samples;
         fragment.samples = 0;
         fragment.early = 0;
-        !(is_full && is_good) && self.chain(at, history, tier)
+        !(is_full && is_good) && self.chain(at, words, tier)
     }
 
     /// A hot fragment that compares its code at every entry: perhaps it does not change any more. True if it was dropped, to be
@@ -101,9 +175,9 @@ impl Engine {
         Some((self.paths.fragment(word)?, self.exit(word)?))
     }
 
-    /// Replaces a fragment by the chain of blocks that `history` shows.
-    fn chain(&mut self, old: FragmentRef, history: &[u32], tier: &Tier) -> bool {
-        let parts = self.gather(history, tier);
+    /// Replaces a fragment by the chain of blocks that `words` show.
+    fn chain(&mut self, old: FragmentRef, words: &[u32], tier: &Tier) -> bool {
+        let parts = self.gather(old, words, tier);
         if parts.len() < 2 {
             // Where other chains begin right behind it, the next tier goes on through them.
             self.fragment_mut(old).generation += 1;
@@ -144,43 +218,36 @@ impl Engine {
         true
     }
 
-    /// The blocks that `history` shows, up to the limits of a chain.
-    fn gather(&self, history: &[u32], tier: &Tier) -> Vec<Part> {
+    /// The blocks of a chain from a fragment on: at each of them, the chain goes where most executions in `words` went that have
+    /// agreed so far.
+    fn gather(&self, from: FragmentRef, words: &[u32], tier: &Tier) -> Vec<Part> {
+        let mut executions = self.executions(from, words, tier);
         let mut parts: Vec<Part> = Vec::new();
         let mut bytes = 0;
-        let mut first = None;
-        for &word in history {
-            let Some((at, exit)) = self.path(word) else { break };
-            let fragment = self.fragment(at);
-            if fragment.life == Life::Dropped || (!parts.is_empty() && !tier.through_chains && fragment.block_count > 1)
-            {
+        while let Some(part) = most_common_next(&mut executions) {
+            bytes += part.length;
+            let closed = parts.first().is_some_and(|first| first.address == part.address);
+            let enough = parts.len() * 2 >= tier.blocks;
+            let world = self.fragment(from).world;
+            let is_gate = || self.selection.is_gate(world, part.address) || self.sections.contains(part.address);
+            let gate = !parts.is_empty() && is_gate();
+            if parts.len() >= tier.blocks || bytes > tier.bytes || (closed && enough) || gate {
                 break;
             }
-            // A chain stays in its world, and is silent as a whole or not at all.
-            let kind = (fragment.world, fragment.silent);
-            if *first.get_or_insert(kind) != kind || fragment.restless || exit.kind == ExitKind::Emulated {
+            if parts.first().is_some_and(|first| self.would_lose_values(first, &part)) {
                 break;
             }
-            for part in self.parts(at).iter().take(usize::from(exit.blocks)) {
-                bytes += part.length;
-                let closed = parts.first().is_some_and(|first| first.address == part.address);
-                let enough = parts.len() * 2 >= tier.blocks;
-                let is_gate =
-                    || self.selection.is_gate(fragment.world, part.address) || self.sections.contains(part.address);
-                let gate = !parts.is_empty() && is_gate();
-                if parts.len() >= tier.blocks || bytes > tier.bytes || (closed && enough) || gate {
-                    return parts;
-                }
-                if parts.first().is_some_and(|first| self.would_lose_values(first, part)) {
-                    return parts;
-                }
-                parts.push(*part);
-            }
-            if exit.kind == ExitKind::Syscall {
-                break;
-            }
+            parts.push(part);
         }
         parts
+    }
+
+    /// Where `words` show that the fragment was executed, and what came then.
+    fn executions<'e>(&'e self, of: FragmentRef, words: &'e [u32], tier: &'e Tier) -> Vec<Execution<'e>> {
+        let fragment = self.fragment(of);
+        let (first, count) = (fragment.first_path, u32::from(fragment.exit_count));
+        let places = (0..words.len()).filter(|&at| words[at].wrapping_sub(first) < count);
+        places.take(VOTES_MAX).map(|at| Execution::new(self, tier, &words[at..])).collect()
     }
 
     /// Whether values of `part` could not be taken in a chain that begins with `first`: the chain will be near that, and operands
