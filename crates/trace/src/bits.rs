@@ -1,7 +1,7 @@
 //! Streams of single bits, packed into bytes, first bit lowest; and streams of bytes, compressed.
 #![deny(clippy::unwrap_used, clippy::indexing_slicing, clippy::cast_possible_truncation)]
 
-use zstd::zstd_safe::CParameter;
+use zstd::zstd_safe::{CParameter, ParamSwitch};
 
 use crate::bytes::{Bytes, put_varint};
 use crate::error::Problem;
@@ -157,13 +157,29 @@ fn take_stored<'s>(bytes: &mut Bytes<'s>, most: usize) -> Result<(&'s [u8], usiz
     if length > most { Err(SHORT) } else { Ok((stored, length)) }
 }
 
-/// How much zstd remembers to find what it has seen before: the logarithm of the size of its table.
+/// How hard zstd looks for what it has seen before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Search {
-    /// As much as its level says.
-    Usual = 0,
-    /// Next to nothing: for streams that hardly repeat themselves, so that little more than their statistics counts.
-    Shallow = 6,
+    /// As its level says.
+    Usual,
+    /// At a few places only: for streams that hardly repeat themselves, so that little more than their statistics counts.
+    Sparse,
+}
+
+/// Bytes from one place of a sparse search to the next.
+const SPARSE_STEP: u32 = 1 << 10;
+
+impl Search {
+    /// The parameters of zstd that differ from a level's own. 0 stands for the level's.
+    fn parameters(self) -> [CParameter; 2] {
+        match self {
+            // zstd stores bytes as they are if its step is set, unless it is asked not to.
+            Self::Usual => [CParameter::TargetLength(0), CParameter::LiteralCompressionMode(ParamSwitch::Auto)],
+            Self::Sparse => {
+                [CParameter::TargetLength(SPARSE_STEP), CParameter::LiteralCompressionMode(ParamSwitch::Enable)]
+            }
+        }
+    }
 }
 
 /// A compressor that is kept for its memory.
@@ -202,7 +218,7 @@ impl Compressor {
         self.out.reserve(zstd::zstd_safe::compress_bound(stream.len()));
         let zstd = self.zstd.as_mut()?;
         zstd.set_compression_level(level).ok()?;
-        zstd.set_parameter(CParameter::HashLog(search as u32)).ok()?;
+        search.parameters().into_iter().try_for_each(|parameter| zstd.set_parameter(parameter)).ok()?;
         zstd.compress_to_buffer(stream, &mut self.out).ok()?;
         Some(&self.out)
     }

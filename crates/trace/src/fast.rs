@@ -235,7 +235,7 @@ impl Streams {
     /// The streams of so many words.
     fn finish(&mut self, words: usize, compressor: &mut Compressor) -> Option<Vec<u8>> {
         put_run(&mut self.runs, self.run);
-        let search = if self.codes.len() > words / HARD { Search::Shallow } else { Search::Usual };
+        let search = if self.codes.len() > words / HARD { Search::Sparse } else { Search::Usual };
         let mut payload = Vec::new();
         for stream in [&self.runs, &self.codes, &self.whole] {
             let compressed = compressor.frame(stream, ZSTD_LEVEL, search)?;
