@@ -14,13 +14,15 @@ pub(super) struct Tier {
     through_chains: bool,
     /// Whether it goes on through indirect jumps and all returns.
     guess: bool,
+    /// Executions of the fragment that have a say in what the chain becomes. Finding them takes time, so only hot code is worth it.
+    votes: usize,
 }
 
 pub(super) const TIERS: [Tier; 4] = [
-    Tier { samples: 3, blocks: 10, bytes: 256, through_chains: false, guess: false },
-    Tier { samples: 48, blocks: 32, bytes: 1024, through_chains: true, guess: true },
-    Tier { samples: 128, blocks: CHAIN_BLOCKS_MAX, bytes: 2048, through_chains: true, guess: true },
-    Tier { samples: 512, blocks: CHAIN_BLOCKS_MAX, bytes: 2048, through_chains: true, guess: true },
+    Tier { samples: 3, blocks: 10, bytes: 256, through_chains: false, guess: false, votes: 1 },
+    Tier { samples: 48, blocks: 32, bytes: 1024, through_chains: true, guess: true, votes: 64 },
+    Tier { samples: 128, blocks: CHAIN_BLOCKS_MAX, bytes: 2048, through_chains: true, guess: true, votes: 64 },
+    Tier { samples: 512, blocks: CHAIN_BLOCKS_MAX, bytes: 2048, through_chains: true, guess: true, votes: 64 },
 ];
 
 /// Most instructions of a path: a chain has no more bytes than its tier allows, a single block has fewer.
@@ -45,9 +47,6 @@ fn needs_nearness(part: &Part) -> bool {
     let mut instructions = isa::decoder(part.address, &code[..length]).into_iter();
     instructions.any(|instruction| translate::needs_nearness(&instruction))
 }
-
-/// Executions of a fragment that have a say in what its chain becomes.
-const VOTES_MAX: usize = 64;
 
 /// What a thread executed from a fragment on, block by block, as far as a chain may follow.
 struct Execution<'e> {
@@ -220,7 +219,7 @@ impl Engine {
 
     /// The blocks of a chain from a fragment on: at each of them, the chain goes where most executions in `words` went that have
     /// agreed so far.
-    fn gather(&self, from: FragmentRef, words: &[u32], tier: &Tier) -> Vec<Part> {
+    pub(super) fn gather(&self, from: FragmentRef, words: &[u32], tier: &Tier) -> Vec<Part> {
         let mut executions = self.executions(from, words, tier);
         let mut parts: Vec<Part> = Vec::new();
         let mut bytes = 0;
@@ -247,7 +246,7 @@ impl Engine {
         let fragment = self.fragment(of);
         let (first, count) = (fragment.first_path, u32::from(fragment.exit_count));
         let places = (0..words.len()).filter(|&at| words[at].wrapping_sub(first) < count);
-        places.take(VOTES_MAX).map(|at| Execution::new(self, tier, &words[at..])).collect()
+        places.take(tier.votes).map(|at| Execution::new(self, tier, &words[at..])).collect()
     }
 
     /// Whether values of `part` could not be taken in a chain that begins with `first`: the chain will be near that, and operands
