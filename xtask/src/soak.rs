@@ -8,7 +8,9 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use crate::{machine, root};
+use crate::{machine, packages, root};
+
+mod bare;
 
 /// Run the long tests and keep the result under docs/soak/.
 #[derive(clap::Args)]
@@ -22,6 +24,8 @@ pub struct Arguments {
     /// Print the result, but do not keep it.
     #[arg(long)]
     dry: bool,
+    #[command(flatten)]
+    packages: packages::Arguments,
 }
 
 /// One thing that is repeated until its share of the time is used up.
@@ -39,6 +43,8 @@ enum Turn {
     Together { filters: &'static [&'static str] },
     /// A workload recorded and verified: program and arguments.
     Record { program: &'static str, arguments: &'static [&'static str] },
+    /// The test command in a system that has only Rust and gcc.
+    Bare,
 }
 
 const STAGES: &[Stage] = &[
@@ -109,6 +115,11 @@ const STAGES: &[Stage] = &[
         shows: "a trace of thousands of millions of instructions is sound",
         turn: Turn::Record { program: "matmul", arguments: &["2", "1500"] },
     },
+    Stage {
+        name: "bare machine",
+        shows: "`cargo xtask test` installs what it needs on a fresh Debian with Rust and gcc, and passes",
+        turn: Turn::Bare,
+    },
 ];
 
 pub fn run(arguments: &Arguments) -> Result<(), String> {
@@ -116,6 +127,7 @@ pub fn run(arguments: &Arguments) -> Result<(), String> {
     if stages.is_empty() {
         return Err(format!("no stage has '{}' in its name", arguments.stage));
     }
+    packages::require(&["test", "soak"], &arguments.packages)?;
     let trackway = crate::build_trackway()?;
     let directory = tempfile::tempdir().map_err(|error| error.to_string())?;
     let minutes = Duration::from_secs(60 * arguments.minutes);
@@ -151,6 +163,7 @@ fn repeat(stage: &Stage, trackway: &Path, directory: &Path, share: Duration) -> 
             Turn::Tests { package, filter, variables } => run_tests(package, filter, variables),
             Turn::Together { filters } => run_together(filters, share),
             Turn::Record { program, arguments } => record_and_verify(trackway, directory, program, arguments),
+            Turn::Bare => bare::run(),
         };
         turns += 1;
         let time = start.elapsed();
@@ -254,7 +267,7 @@ mod tests {
 
     #[test]
     fn a_failure_is_on_the_page() {
-        let arguments = Arguments { minutes: 1, stage: "get".into(), dry: true };
+        let arguments = Arguments { minutes: 1, stage: "get".into(), dry: true, packages: Default::default() };
         let failed = Outcome { turns: 3, time: Duration::from_secs(30), problem: Some("it rains".into()) };
         let stage = &STAGES[0];
         let page = page(&arguments, &[stage], &[failed]);
