@@ -25,12 +25,12 @@ pub fn require(sections: &[&str], arguments: &Arguments) -> Result<(), String> {
     if missing.is_empty() {
         return Ok(());
     }
-    let command = format!("apt-get install --no-install-recommends {}", missing.join(" "));
+    let advice = format!("install them with `apt-get install --no-install-recommends {}`", missing.join(" "));
     if arguments.no_install {
-        return Err(format!("these packages are missing: {}; install them with `{command}`", missing.join(", ")));
+        return Err(format!("packages are missing; {advice}"));
     }
     eprintln!("xtask: installing {}", missing.join(", "));
-    install(&missing).map_err(|problem| format!("{problem}; these packages are missing, try `{command}`"))?;
+    install(&missing).map_err(|problem| format!("packages are missing, and {problem}; {advice}"))?;
     match self::missing(sections) {
         rest if rest.is_empty() => Ok(()),
         rest => Err(format!("apt has installed {}, but their programs are not found", rest.join(", "))),
