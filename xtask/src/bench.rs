@@ -221,17 +221,10 @@ pub fn run(arguments: &Arguments) -> Result<(), String> {
     } else {
         print!("{}", table::text(&report));
     }
-    if arguments.save {
-        page::save(&report, &json)?;
+    if let Some(missing) = report.programs.iter().find_map(|row| row.result.as_ref().err()) {
+        return Err(format!("not every program could be measured: {}", missing.problem));
     }
-    match report
-        .programs
-        .iter()
-        .find_map(|row| row.result.as_ref().err().filter(|missing| missing.problem != "not installed"))
-    {
-        Some(missing) => Err(format!("not every program could be measured: {}", missing.problem)),
-        None => Ok(()),
-    }
+    if arguments.save { page::save(&report, &json) } else { Ok(()) }
 }
 
 fn select(names: &[String]) -> Result<Vec<&'static Program>, String> {

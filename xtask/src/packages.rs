@@ -3,7 +3,7 @@
 //! `xtask/packages.txt` is the list; a new package is a line there.
 
 use std::collections::BTreeSet;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 
 const LIST: &str = include_str!("../packages.txt");
@@ -68,13 +68,12 @@ fn packages<'a>(list: &'a str, section: &str) -> Vec<(&'a str, Vec<&'a str>)> {
     entries.map(|(package, proofs)| (package, proofs.split_whitespace().collect())).collect()
 }
 
-/// Whether a program is in the path, or a file where it is said to be.
+/// Whether a program is in the path, or a file where its absolute path says.
 fn is_there(proof: &str) -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();
     // Servers are in directories that users may not have in their path.
-    let directories = std::env::split_paths(&path).chain(["/usr/sbin", "/sbin"].map(PathBuf::from));
-    Path::new(proof).is_absolute() && Path::new(proof).exists()
-        || directories.map(|directory| directory.join(proof)).any(|program| program.is_file())
+    let mut directories = std::env::split_paths(&path).chain(["/usr/sbin", "/sbin"].map(PathBuf::from));
+    directories.any(|directory| directory.join(proof).is_file())
 }
 
 fn install(packages: &[&str]) -> Result<(), String> {
