@@ -1,5 +1,6 @@
-//! `cargo xtask bench`: how fast we record, how small a trace is, how fast it is read and what tools do with it, and how valgrind does on the same
-//! programs; everything as ratios in one run on one machine.
+//! `cargo xtask bench`: how fast we record, how small a trace is, how fast it is read and what
+//! tools do with it, and how valgrind does on the same programs; everything as ratios in one run on
+//! one machine.
 //!
 //! Runs are interleaved (native, ours, native, ours …) and the best of each counts, so that what else goes on in the
 //! machine hits all alike and mostly not at all.
@@ -45,8 +46,8 @@ pub struct Arguments {
     /// Rounds of native and recorded runs.
     #[arg(long, value_name = "N")]
     rounds: Option<u32>,
-    /// Keep the result: a dated record under docs/performance/, and after a whole run the section of this processor's maker in
-    /// docs/performance.md.
+    /// Keep the result: a dated record under docs/performance/, and after a whole run the section
+    /// of this processor's maker in docs/performance.md.
     #[arg(long)]
     save: bool,
     /// Compare with the recorder of an earlier revision instead, in all data modes, runs of both interleaved.

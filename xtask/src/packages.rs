@@ -1,4 +1,5 @@
-//! Looks for the programs that a command of `cargo xtask` needs before it builds anything, and installs what is missing.
+//! Looks for the programs that a command of `cargo xtask` needs before it builds anything, and
+//! installs what is missing.
 //!
 //! `xtask/packages.txt` is the list; a new package is a line there.
 

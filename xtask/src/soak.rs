@@ -117,7 +117,7 @@ const STAGES: &[Stage] = &[
     },
     Stage {
         name: "bare machine",
-        shows: "on a fresh Debian with Rust and gcc, both commands of the README work; the second installs what it needs",
+        shows: "both commands of the README work on a fresh Debian with Rust and gcc; what is missing is installed",
         turn: Turn::Bare,
     },
 ];

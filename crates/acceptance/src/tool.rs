@@ -18,7 +18,7 @@ pub fn required(name: &str) -> PathBuf {
     }
     let package = package(name).unwrap_or_else(|| panic!("{name} is missing in xtask/packages.txt"));
     find(name).unwrap_or_else(|| {
-        panic!("these tests need {name}, which is not installed: `apt install {package}` (`cargo xtask test` installs everything)")
+        panic!("tests need {name}, which is not installed: `apt install {package}` (`cargo xtask test` does it)")
     })
 }
 

@@ -1,4 +1,5 @@
-//! Keeps results: dated records under docs/performance/, and docs/performance.md, which has a section for each maker of processors.
+//! Keeps results: dated records under docs/performance/, and docs/performance.md, which has a
+//! section for each maker of processors.
 //!
 //! A section is what its record gives, so that no number on the page is older or younger than the others.
 

@@ -1,5 +1,5 @@
-//! The benchmark's result as tables and sentences, for the terminal and for docs/performance.md. Everything is computed from a
-//! report, so that a record gives the same text again.
+//! The benchmark's result as tables and sentences, for the terminal and for docs/performance.md.
+//! Everything is computed from a report, so that a record gives the same text again.
 
 use std::fmt::Write;
 
@@ -49,9 +49,10 @@ fn summary(report: &Report) -> String {
         most.map_or("-".into(), |(name, value)| format!("{value:.2} ({name})"))
     };
     format!(
-        "In the geometric mean, a recording takes {} times as long as a native run for control flow, {} for addresses (goal 10, aim \
-         5) and {} for values (goal 15, aim 8). At most it takes {}, {} and {} times as long. Files have {}, {} and {} bits per \
-         instruction in the mean; with addresses {} at most (goal 6, aim 3).{}\n\n",
+        "In the geometric mean, a recording takes {} times as long as a native run for control flow, \
+         {} for addresses (goal 10, aim 5) and {} for values (goal 15, aim 8). \
+         At most it takes {}, {} and {} times as long. Files have {}, {} and {} bits per instruction in the mean; \
+         with addresses {} at most (goal 6, aim 3).{}\n\n",
         number(means.slowdown, 2),
         number(means.addresses_slowdown, 2),
         number(means.values_slowdown, 2),
@@ -136,7 +137,8 @@ fn tools(report: &Report) -> Vec<Vec<String>> {
 
 fn notes() -> String {
     format!(
-        "Times and speeds are the best of interleaved runs, and behind a dash the worst of them. Slowdowns are over native, those under \"addresses\" and \"values\" \
+        "Times and speeds are the best of interleaved runs, and behind a dash the worst of them. \
+         Slowdowns are over native, those under \"addresses\" and \"values\" \
          with --data, file written and compressed; lackey ran on less work ({LACKEY_SCALE} s), compared \
          with native runs of the same.\nMemory is the recorder's peak without its rings; reading is on one core, in millions \
          of instructions per second.\nTools run over the first {MILLIONS} million instructions with values, command started and results \

@@ -1,4 +1,5 @@
-//! The README's two commands on a machine that has only Rust and gcc: a fresh Debian in a directory, made by debootstrap.
+//! The README's two commands on a machine that has only Rust and gcc: a fresh Debian in a
+//! directory, made by debootstrap.
 //!
 //! Namespaces of its own hold the mounts and the processes, so that none of them is left behind.
 
@@ -25,8 +26,8 @@ const TARGET: &str = "x86_64-unknown-linux-gnu";
 /// Where the output of the commands goes.
 const LOG: &str = "target/bare-machine.log";
 
-/// Makes $1 the root, as a container does, and runs both commands of the README with the Rust toolchain in $2. In a chroot, nobody
-/// could make namespaces for users, which tests do.
+/// Makes $1 the root, as a container does, and runs both commands of the README with the Rust
+/// toolchain in $2. In a chroot, nobody could make namespaces for users, which tests do.
 const ENTER: &str = r#"
 set -e
 mount --bind "$1" "$1"

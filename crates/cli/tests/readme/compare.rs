@@ -1,7 +1,8 @@
 //! Compares what a command prints with what the README shows.
 //!
-//! Words must be the same. Numbers that differ between runs and machines, like addresses, must differ in the same way everywhere: the
-//! total that `info` shows stands for the same total in `verify`.
+//! Words must be the same. Numbers that differ between runs and machines, like addresses, must
+//! differ in the same way everywhere: the total that `info` shows stands for the same total in
+//! `verify`.
 
 use std::collections::HashMap;
 

@@ -42,8 +42,8 @@ fn take(directory: &Path, shown: &Shown, comparison: &mut Comparison) {
     }
 }
 
-/// The program in assembly does the same on every machine. Recordings that end after a time do not, and where chunks end does not
-/// depend on the program alone.
+/// The program in assembly does the same on every machine. Recordings that end after a time do not,
+/// and where chunks end does not depend on the program alone.
 fn closeness(command: &str) -> Closeness {
     let is_variable = ["cut.trk", "yes.trk", "family.trk"].iter().any(|name| command.contains(name));
     match command.contains("collatz") {
