@@ -8,7 +8,8 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use crate::{machine, packages, root};
+use crate::machine::{self, Machine};
+use crate::{packages, root};
 
 mod bare;
 
@@ -128,6 +129,8 @@ pub fn run(arguments: &Arguments) -> Result<(), String> {
         return Err(format!("no stage has '{}' in its name", arguments.stage));
     }
     packages::require(&["test", "soak"], &arguments.packages)?;
+    // What is tested is the tree as it is now, whatever is committed meanwhile.
+    let machine = machine::describe();
     let trackway = crate::build_trackway()?;
     let directory = tempfile::tempdir().map_err(|error| error.to_string())?;
     let minutes = Duration::from_secs(60 * arguments.minutes);
@@ -136,7 +139,7 @@ pub fn run(arguments: &Arguments) -> Result<(), String> {
     let share = |stage: &Stage| if is_together(stage) { minutes } else { minutes / others };
     let results: Vec<Outcome> =
         stages.iter().map(|stage| repeat(stage, &trackway, directory.path(), share(stage))).collect();
-    let page = page(arguments, &stages, &results);
+    let page = page(arguments, &machine, &stages, &results);
     print!("{page}");
     if !arguments.dry {
         keep(&page)?;
@@ -223,11 +226,11 @@ fn succeed(command: &mut Command) -> Result<(), String> {
     }
 }
 
-fn page(arguments: &Arguments, stages: &[&Stage], results: &[Outcome]) -> String {
+fn page(arguments: &Arguments, machine: &Machine, stages: &[&Stage], results: &[Outcome]) -> String {
     let mut text = format!("# Soak test of {}\n\n", machine::today());
     let mut line = |line: String| writeln!(text, "{line}").expect("a string takes everything");
     let stage = if arguments.stage.is_empty() { String::new() } else { format!(" --stage '{}'", arguments.stage) };
-    line(format!("`cargo xtask soak{stage} --minutes {}` on {}\n", arguments.minutes, machine::describe()));
+    line(format!("`cargo xtask soak{stage} --minutes {}` on {}\n", arguments.minutes, machine));
     line("| stage | turns | minutes | result | what it shows |\n| --- | ---: | ---: | --- | --- |".into());
     for (stage, outcome) in stages.iter().zip(results) {
         let (minutes, verdict) =
@@ -270,7 +273,7 @@ mod tests {
         let arguments = Arguments { minutes: 1, stage: "get".into(), dry: true, packages: Default::default() };
         let failed = Outcome { turns: 3, time: Duration::from_secs(30), problem: Some("it rains".into()) };
         let stage = &STAGES[0];
-        let page = page(&arguments, &[stage], &[failed]);
+        let page = page(&arguments, &machine::describe(), &[stage], &[failed]);
         assert!(page.contains(&format!("| {} | 3 | 0.5 | FAILED |", stage.name)), "{page}");
         assert!(page.contains("it rains"));
         assert!(page.contains("`cargo xtask soak --stage 'get' --minutes 1`"), "{page}");
