@@ -1,26 +1,31 @@
-//! `cargo xtask bench`: how fast we record, how small a trace is, how fast it is read and what tools do with it, and how valgrind does on the same
-//! programs; everything as ratios in one run on one machine.
+//! `cargo xtask bench`: how fast we record, how small a trace is, how fast it is read and what
+//! tools do with it, and how valgrind does on the same programs; everything as ratios in one run on
+//! one machine.
 //!
 //! Runs are interleaved (native, ours, native, ours …) and the best of each counts, so that what else goes on in the
 //! machine hits all alike and mostly not at all.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Instant;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::machine::{self, Machine};
+use crate::packages;
 
 mod before;
 mod locks;
 mod measure;
 mod pace;
+mod page;
 mod programs;
+mod rounds;
 mod table;
 mod tools;
 
 use measure::{Reading, Recording};
 use programs::{PROGRAMS, Program};
+use rounds::Rounds;
 use tools::Tools;
 
 /// Measure slowdown, size and reading speed over nine programs, beside valgrind.
@@ -41,16 +46,22 @@ pub struct Arguments {
     /// Rounds of native and recorded runs.
     #[arg(long, value_name = "N")]
     rounds: Option<u32>,
-    /// Keep the result: a dated record under docs/performance/, and (not with --before) the table in docs/performance.md.
+    /// Keep the result: a dated record under docs/performance/, and after a whole run the section
+    /// of this processor's maker in docs/performance.md.
     #[arg(long)]
     save: bool,
     /// Compare with the recorder of an earlier revision instead, in all data modes, runs of both interleaved.
     #[arg(long, value_name = "REVISION")]
     before: Option<String>,
+    /// Measure nothing; write the sections of docs/performance.md again from the records that they name.
+    #[arg(long)]
+    page: bool,
+    #[command(flatten)]
+    packages: packages::Arguments,
 }
 
 /// The result of a run.
-#[derive(Serialize)]
+#[derive(Serialize, Deserialize)]
 pub struct Report {
     pub command: String,
     pub date: String,
@@ -58,29 +69,44 @@ pub struct Report {
     pub programs: Vec<Row>,
     pub geometric_means: Means,
     /// Of a program that is attached to and left; with the others or by `--programs pace`.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pace: Option<Result<pace::Pace, Missing>>,
     /// Programs that synchronise; with the others or by `--programs locks`.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub locks: Option<Result<Vec<locks::LockRow>, Missing>>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub locks: Option<Result<FurtherTable, Missing>>,
+}
+
+/// A table beside those of the programs: its rows as data, and as they are printed.
+#[derive(Serialize, Deserialize)]
+pub struct FurtherTable {
+    pub rows: serde_json::Value,
+    pub cells: Vec<Vec<String>>,
+    /// Said below the table.
+    pub note: String,
+}
+
+impl FurtherTable {
+    fn new(rows: &impl Serialize, cells: Vec<Vec<String>>, note: &str) -> Result<Self, String> {
+        Ok(Self { rows: serde_json::to_value(rows).map_err(|error| error.to_string())?, cells, note: note.into() })
+    }
 }
 
 /// What one program gave.
-#[derive(Serialize)]
+#[derive(Serialize, Deserialize)]
 pub struct Row {
-    pub name: &'static str,
-    pub what: &'static str,
+    pub name: String,
+    pub what: String,
     #[serde(flatten)]
     pub result: Result<Measured, Missing>,
 }
 
 /// Why there are no numbers.
-#[derive(Serialize)]
+#[derive(Serialize, Deserialize)]
 pub struct Missing {
     pub problem: String,
 }
 
-#[derive(Serialize)]
+#[derive(Serialize, Deserialize)]
 pub struct Measured {
     pub native_seconds: f64,
     #[serde(flatten)]
@@ -90,13 +116,17 @@ pub struct Measured {
     pub values: WithData,
     #[serde(flatten)]
     pub reading: Reading,
-    pub tools: Tools,
+    /// The first records have none.
+    pub tools: Option<Tools>,
     pub valgrind_none: Peer,
     pub valgrind_lackey: Peer,
+    /// The numbers above are the best of these. The first records have the best only.
+    #[serde(default)]
+    pub rounds: Rounds,
 }
 
 /// A recording with memory accesses.
-#[derive(Serialize)]
+#[derive(Serialize, Deserialize)]
 pub struct WithData {
     #[serde(flatten)]
     pub recording: Recording,
@@ -104,14 +134,14 @@ pub struct WithData {
 }
 
 /// How another tool did.
-#[derive(Serialize, Clone)]
+#[derive(Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum Peer {
     Slowdown(f64),
-    Without(&'static str),
+    Without(String),
 }
 
-#[derive(Serialize)]
+#[derive(Serialize, Deserialize)]
 pub struct Means {
     pub slowdown: Option<f64>,
     pub bits_per_instruction: Option<f64>,
@@ -132,6 +162,12 @@ const PACE: &str = "pace";
 /// In place of a program: only those that synchronise.
 const LOCKS: &str = "locks";
 
+/// Below the table of those that synchronise.
+const LOCKS_NOTE: &str = "Sizes are bits per instruction; that of the tree is over the trace of one thread.";
+
+/// In the place of a number that `--no-valgrind` leaves out.
+const NOT_ASKED_FOR: &str = "not asked for";
+
 /// lackey is so slow that it runs on so many seconds of work only, compared with native runs of the same work.
 const LACKEY_SCALE: f64 = 0.04;
 
@@ -146,10 +182,15 @@ struct Bench {
     directory: tempfile::TempDir,
     scale: f64,
     rounds: u32,
-    valgrind: Result<(), &'static str>,
+    valgrind: bool,
 }
 
 pub fn run(arguments: &Arguments) -> Result<(), String> {
+    if arguments.page {
+        return page::write_again();
+    }
+    let valgrind = !arguments.no_valgrind && arguments.before.is_none();
+    packages::require(if valgrind { &["bench", "valgrind"] } else { &["bench"] }, &arguments.packages)?;
     let wants = |what: &str| arguments.programs.is_empty() || arguments.programs.iter().any(|name| name == what);
     let selected = select(&arguments.programs)?;
     let bench = Bench {
@@ -157,7 +198,7 @@ pub fn run(arguments: &Arguments) -> Result<(), String> {
         directory: tempfile::tempdir().map_err(|error| format!("no temporary directory: {error}"))?,
         scale: if arguments.quick { 0.3 } else { 1.0 },
         rounds: arguments.rounds.unwrap_or(if arguments.quick { 2 } else { 3 }),
-        valgrind: valgrind(arguments.no_valgrind || arguments.before.is_some()),
+        valgrind,
     };
     if let Some(revision) = &arguments.before {
         let programs = Selected { programs: selected, locks: wants(LOCKS) };
@@ -165,8 +206,7 @@ pub fn run(arguments: &Arguments) -> Result<(), String> {
     }
     let programs: Vec<Row> = selected.iter().map(|program| bench.row(program)).collect();
     let pace = wants(PACE).then(|| pace::measure(&bench.trackway, bench.directory.path()));
-    let locks =
-        wants(LOCKS).then(|| locks::measure(&bench.trackway, bench.directory.path(), bench.scale, bench.rounds));
+    let locks = wants(LOCKS).then(|| bench.locks());
     let report = Report {
         command: command_line(arguments),
         date: machine::today(),
@@ -182,17 +222,10 @@ pub fn run(arguments: &Arguments) -> Result<(), String> {
     } else {
         print!("{}", table::text(&report));
     }
-    if arguments.save {
-        table::save(&report, &json)?;
+    if let Some(missing) = report.programs.iter().find_map(|row| row.result.as_ref().err()) {
+        return Err(format!("not every program could be measured: {}", missing.problem));
     }
-    match report
-        .programs
-        .iter()
-        .find_map(|row| row.result.as_ref().err().filter(|missing| missing.problem != "not installed"))
-    {
-        Some(missing) => Err(format!("not every program could be measured: {}", missing.problem)),
-        None => Ok(()),
-    }
+    if arguments.save { page::save(&report, &json) } else { Ok(()) }
 }
 
 fn select(names: &[String]) -> Result<Vec<&'static Program>, String> {
@@ -206,19 +239,6 @@ fn select(names: &[String]) -> Result<Vec<&'static Program>, String> {
         .map(|name| PROGRAMS.iter().find(|program| program.name == name))
         .map(|found| found.ok_or_else(|| format!("there are only these programs: {}", known())))
         .collect()
-}
-
-fn valgrind(unwanted: bool) -> Result<(), &'static str> {
-    if unwanted {
-        return Err("not asked for");
-    }
-    match std::process::Command::new("valgrind").arg("--version").output() {
-        Ok(_) => Ok(()),
-        Err(_) => {
-            eprintln!("valgrind is not installed; `apt install valgrind` would fill its columns");
-            Err("not installed")
-        }
-    }
 }
 
 fn command_line(arguments: &Arguments) -> String {
@@ -244,7 +264,7 @@ impl Bench {
     fn row(&self, program: &Program) -> Row {
         let start = Instant::now();
         let result = self.measure(program).map_err(|problem| Missing { problem });
-        let row = Row { name: program.name, what: program.what, result };
+        let row = Row { name: program.name.into(), what: program.what.into(), result };
         eprintln!("{} ({:.0} s)", table::cells(&row).join("  "), start.elapsed().as_secs_f64());
         row
     }
@@ -252,47 +272,51 @@ impl Bench {
     fn measure(&self, program: &Program) -> Result<Measured, String> {
         let command = program.command(self.directory.path(), self.scale)?;
         let trace = self.directory.path().join("bench.trk");
-        let mut native = f64::INFINITY;
+        let mut rounds = Rounds::default();
         let mut best: [Option<Recording>; 3] = [const { None }; 3];
         for _ in 0..self.rounds {
             // Control flow last: its trace is read afterwards.
             for (data, best) in ["values", "addresses", "none"].into_iter().zip(&mut best) {
-                native = native.min(measure::native(&command)?);
+                rounds.native_seconds.push(measure::native(&command)?);
                 let recording = measure::record(&self.trackway, &command, &trace, data)?;
+                rounds.of_recordings(data).push(recording.record_seconds);
                 measure::keep_faster(best, recording);
             }
         }
+        rounds.reading = measure::read(&trace)?;
+        rounds.tools = tools::measure(&self.trackway, &command, self.directory.path(), self.rounds)?;
+        let native = rounds::least(&rounds.native_seconds);
         let [Some(values), Some(addresses), Some(recording)] = best else { return Err("there are no rounds".into()) };
         let with_data = |recording: Recording| WithData { slowdown: recording.record_seconds / native, recording };
-        let (addresses, values) = (with_data(addresses), with_data(values));
-        let reading = measure::read(&trace)?;
-        let tools = tools::measure(&self.trackway, &command, self.directory.path(), self.rounds)?;
-        let valgrind_none = self.none(&command, native)?;
-        let valgrind_lackey = self.lackey(program)?;
-        let slowdown = recording.record_seconds / native;
         Ok(Measured {
             native_seconds: native,
+            slowdown: recording.record_seconds / native,
             recording,
-            slowdown,
-            addresses,
-            values,
-            reading,
-            tools,
-            valgrind_none,
-            valgrind_lackey,
+            addresses: with_data(addresses),
+            values: with_data(values),
+            reading: rounds.best_reading(),
+            tools: tools::best(&rounds.tools),
+            valgrind_none: self.none(&command, native)?,
+            valgrind_lackey: self.lackey(program)?,
+            rounds,
         })
     }
 
+    fn locks(&self) -> Result<FurtherTable, String> {
+        let rows = locks::measure(&self.trackway, self.directory.path(), self.scale, self.rounds)?;
+        FurtherTable::new(&rows, locks::cells(&rows), LOCKS_NOTE)
+    }
+
     fn none(&self, command: &[String], native: f64) -> Result<Peer, String> {
-        match self.valgrind {
-            Err(why) => Ok(Peer::Without(why)),
-            Ok(()) => Ok(Peer::Slowdown(measure::valgrind("none", command)? / native)),
+        if !self.valgrind {
+            return Ok(Peer::Without(NOT_ASKED_FOR.into()));
         }
+        Ok(Peer::Slowdown(measure::valgrind("none", command)? / native))
     }
 
     fn lackey(&self, program: &Program) -> Result<Peer, String> {
-        if let Err(why) = self.valgrind {
-            return Ok(Peer::Without(why));
+        if !self.valgrind {
+            return Ok(Peer::Without(NOT_ASKED_FOR.into()));
         }
         let command = program.command(self.directory.path(), LACKEY_SCALE)?;
         let mut native = f64::INFINITY;
@@ -320,7 +344,7 @@ fn means(rows: &[Row]) -> Means {
         values_bits_per_instruction: over(|row| Some(row.values.recording.bits_per_instruction)),
         read_steps_mips: over(|row| Some(row.reading.read_steps_mips)),
         read_instructions_mips: over(|row| Some(row.reading.read_instructions_mips)),
-        tools: tools::means(rows.iter().filter_map(|row| Some(row.result.as_ref().ok()?.tools))),
+        tools: tools::means(rows.iter().filter_map(|row| row.result.as_ref().ok()?.tools)),
         valgrind_none: geometric_mean(rows.iter().filter_map(|row| peer(&row.result.as_ref().ok()?.valgrind_none))),
         valgrind_lackey: geometric_mean(rows.iter().filter_map(|row| peer(&row.result.as_ref().ok()?.valgrind_lackey))),
     }
@@ -334,11 +358,6 @@ fn geometric_mean(values: impl Iterator<Item = f64>) -> Option<f64> {
         count += 1;
     }
     (count > 0).then(|| (sum / f64::from(count)).exp())
-}
-
-/// The directory for dated records.
-fn records() -> &'static Path {
-    Path::new("docs/performance")
 }
 
 #[cfg(test)]

@@ -3,9 +3,9 @@
 use std::process::Command;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
-#[derive(Serialize)]
+#[derive(Serialize, Deserialize)]
 pub struct Machine {
     pub processor: String,
     pub cores: usize,
@@ -36,6 +36,17 @@ fn revision() -> String {
     match output {
         Ok(output) if output.status.success() => String::from_utf8_lossy(&output.stdout).trim().to_owned(),
         _ => "unknown revision".into(),
+    }
+}
+
+impl Machine {
+    /// Who made the processor: results of different makers are kept apart.
+    pub fn vendor(&self) -> &'static str {
+        match () {
+            () if self.processor.contains("AMD") => "amd",
+            () if self.processor.contains("Intel") => "intel",
+            () => "other",
+        }
     }
 }
 

@@ -10,6 +10,7 @@ use clap::{Parser, Subcommand};
 
 mod bench;
 mod machine;
+mod packages;
 mod soak;
 mod test;
 

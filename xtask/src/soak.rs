@@ -8,7 +8,10 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use crate::{machine, root};
+use crate::machine::{self, Machine};
+use crate::{packages, root};
+
+mod bare;
 
 /// Run the long tests and keep the result under docs/soak/.
 #[derive(clap::Args)]
@@ -22,6 +25,8 @@ pub struct Arguments {
     /// Print the result, but do not keep it.
     #[arg(long)]
     dry: bool,
+    #[command(flatten)]
+    packages: packages::Arguments,
 }
 
 /// One thing that is repeated until its share of the time is used up.
@@ -39,6 +44,8 @@ enum Turn {
     Together { filters: &'static [&'static str] },
     /// A workload recorded and verified: program and arguments.
     Record { program: &'static str, arguments: &'static [&'static str] },
+    /// The two commands of the README in a system that has only Rust and gcc.
+    Bare,
 }
 
 const STAGES: &[Stage] = &[
@@ -109,6 +116,11 @@ const STAGES: &[Stage] = &[
         shows: "a trace of thousands of millions of instructions is sound",
         turn: Turn::Record { program: "matmul", arguments: &["2", "1500"] },
     },
+    Stage {
+        name: "bare machine",
+        shows: "both commands of the README work on a fresh Debian with Rust and gcc; what is missing is installed",
+        turn: Turn::Bare,
+    },
 ];
 
 pub fn run(arguments: &Arguments) -> Result<(), String> {
@@ -116,6 +128,9 @@ pub fn run(arguments: &Arguments) -> Result<(), String> {
     if stages.is_empty() {
         return Err(format!("no stage has '{}' in its name", arguments.stage));
     }
+    packages::require(&["test", "soak"], &arguments.packages)?;
+    // What is tested is the tree as it is now, whatever is committed meanwhile.
+    let machine = machine::describe();
     let trackway = crate::build_trackway()?;
     let directory = tempfile::tempdir().map_err(|error| error.to_string())?;
     let minutes = Duration::from_secs(60 * arguments.minutes);
@@ -124,7 +139,7 @@ pub fn run(arguments: &Arguments) -> Result<(), String> {
     let share = |stage: &Stage| if is_together(stage) { minutes } else { minutes / others };
     let results: Vec<Outcome> =
         stages.iter().map(|stage| repeat(stage, &trackway, directory.path(), share(stage))).collect();
-    let page = page(arguments, &stages, &results);
+    let page = page(arguments, &machine, &stages, &results);
     print!("{page}");
     if !arguments.dry {
         keep(&page)?;
@@ -151,6 +166,7 @@ fn repeat(stage: &Stage, trackway: &Path, directory: &Path, share: Duration) -> 
             Turn::Tests { package, filter, variables } => run_tests(package, filter, variables),
             Turn::Together { filters } => run_together(filters, share),
             Turn::Record { program, arguments } => record_and_verify(trackway, directory, program, arguments),
+            Turn::Bare => bare::run(),
         };
         turns += 1;
         let time = start.elapsed();
@@ -210,11 +226,11 @@ fn succeed(command: &mut Command) -> Result<(), String> {
     }
 }
 
-fn page(arguments: &Arguments, stages: &[&Stage], results: &[Outcome]) -> String {
+fn page(arguments: &Arguments, machine: &Machine, stages: &[&Stage], results: &[Outcome]) -> String {
     let mut text = format!("# Soak test of {}\n\n", machine::today());
     let mut line = |line: String| writeln!(text, "{line}").expect("a string takes everything");
     let stage = if arguments.stage.is_empty() { String::new() } else { format!(" --stage '{}'", arguments.stage) };
-    line(format!("`cargo xtask soak{stage} --minutes {}` on {}\n", arguments.minutes, machine::describe()));
+    line(format!("`cargo xtask soak{stage} --minutes {}` on {}\n", arguments.minutes, machine));
     line("| stage | turns | minutes | result | what it shows |\n| --- | ---: | ---: | --- | --- |".into());
     for (stage, outcome) in stages.iter().zip(results) {
         let (minutes, verdict) =
@@ -254,10 +270,10 @@ mod tests {
 
     #[test]
     fn a_failure_is_on_the_page() {
-        let arguments = Arguments { minutes: 1, stage: "get".into(), dry: true };
+        let arguments = Arguments { minutes: 1, stage: "get".into(), dry: true, packages: Default::default() };
         let failed = Outcome { turns: 3, time: Duration::from_secs(30), problem: Some("it rains".into()) };
         let stage = &STAGES[0];
-        let page = page(&arguments, &[stage], &[failed]);
+        let page = page(&arguments, &machine::describe(), &[stage], &[failed]);
         assert!(page.contains(&format!("| {} | 3 | 0.5 | FAILED |", stage.name)), "{page}");
         assert!(page.contains("it rains"));
         assert!(page.contains("`cargo xtask soak --stage 'get' --minutes 1`"), "{page}");

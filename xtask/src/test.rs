@@ -2,18 +2,22 @@
 
 use std::process::Command;
 
-use crate::{run_cargo, succeed};
+use crate::{packages, run_cargo, succeed};
 
-/// Check formatting and lints, and run all tests.
+/// Check formatting and lints, and run all tests. Installs the programs that the tests need and that are missing.
 #[derive(clap::Args)]
 pub struct Arguments {
     /// Run only the tests, not the formatter and the lints.
     #[arg(long)]
     tests_only: bool,
+    #[command(flatten)]
+    packages: packages::Arguments,
 }
 
 pub fn run(arguments: &Arguments) -> Result<(), String> {
+    packages::require(&["test"], &arguments.packages)?;
     if !arguments.tests_only {
+        packages::require_components(&arguments.packages)?;
         run_cargo(&["fmt", "--all", "--check"])?;
         run_cargo(&["clippy", "--release", "--workspace", "--all-targets", "--", "-D", "warnings"])?;
     }

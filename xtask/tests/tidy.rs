@@ -1,5 +1,5 @@
 //! Keeps the documentation true: every crate is in docs/architecture.md, every path that a document names exists, every
-//! module says what it is for.
+//! module says what it is for. Keeps the list of packages complete.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -102,6 +102,34 @@ fn every_module_opens_with_its_purpose() {
         }
     }
     assert!(checked > 30, "the modules are not found: {checked}");
+}
+
+/// Programs that a source file starts by their names.
+fn started_programs(source: &str) -> Vec<&str> {
+    let names = source.split("Command::new(\"").skip(1).filter_map(|rest| rest.split('"').next());
+    names.filter(|name| !name.contains('/')).collect()
+}
+
+/// Tests that look for a program with `acceptance::tool` panic if the list does not have it; others do not.
+#[test]
+fn every_program_that_tests_start_is_in_the_list_of_packages() {
+    let list = read(&root().join("xtask/packages.txt"));
+    let (tests, _) = list.split_once("[bench]").unwrap();
+    let listed: Vec<&str> =
+        tests.lines().filter_map(|line| line.split_once(": ")).flat_map(|(_, programs)| programs.split(' ')).collect();
+    let mut checked = 0;
+    for file in files(root(), ".rs").iter().filter(|file| !file.starts_with(root().join("xtask"))) {
+        for program in started_programs(&read(file)) {
+            assert!(
+                listed.contains(&program),
+                "{} starts {program}, which is not in xtask/packages.txt",
+                file.display()
+            );
+            checked += 1;
+        }
+    }
+    assert!(checked > 10, "no programs are found: {checked}");
+    assert_eq!(started_programs("Command::new(\"a\").arg(x); Command::new(\"/b/c\")"), ["a"]);
 }
 
 /// Whether `text` has an absolute path that begins with `place`.

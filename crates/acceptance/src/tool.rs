@@ -2,30 +2,30 @@
 
 use std::path::PathBuf;
 
-/// Installs everything on a bare machine; says which package a program is in.
-const PREPARATION: &str = include_str!("../../../.ci/run");
+/// What `cargo xtask test` installs: lines of the form `package: program program`.
+const PACKAGES: &str = include_str!("../../../xtask/packages.txt");
 
 /// Where `name` is.
 ///
 /// # Panics
 ///
-/// If it is not installed, or if `.ci/run` would not install it.
+/// If it is not installed, or if `cargo xtask test` would not install it.
 #[must_use]
 pub fn required(name: &str) -> PathBuf {
     if name == "rustc" {
         // Whoever can build these tests has it.
         return find(name).unwrap_or_else(|| PathBuf::from(env!("CARGO")).with_file_name(name));
     }
-    let package = package(name).unwrap_or_else(|| panic!("{name} is missing in the list of packages of .ci/run"));
+    let package = package(name).unwrap_or_else(|| panic!("{name} is missing in xtask/packages.txt"));
     find(name).unwrap_or_else(|| {
-        panic!("these tests need {name}, which is not installed: `apt install {package}` (.ci/run installs everything)")
+        panic!("tests need {name}, which is not installed: `apt install {package}` (`cargo xtask test` does it)")
     })
 }
 
-/// The package of a program, from the lines of the form `[name]=package …`.
+/// The package of a program.
 fn package(name: &str) -> Option<&'static str> {
-    let entry = format!("[{name}]=");
-    PREPARATION.split_whitespace().find_map(|word| word.strip_prefix(entry.as_str()))
+    let mut entries = PACKAGES.lines().filter_map(|line| line.split_once(": "));
+    entries.find(|(_, programs)| programs.split_whitespace().any(|program| program == name)).map(|(package, _)| package)
 }
 
 fn find(name: &str) -> Option<PathBuf> {

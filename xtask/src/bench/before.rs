@@ -7,7 +7,7 @@ use std::process::Command;
 use serde::Serialize;
 
 use super::measure::{self, Recording};
-use super::{Bench, Selected, geometric_mean, locks, table};
+use super::{Bench, Selected, geometric_mean, locks, page, table};
 use crate::machine::{self, Machine};
 
 /// The modes of recording that are compared, as `--data` names them.
@@ -66,8 +66,9 @@ pub fn run(
     let data = serde_json::to_string_pretty(&comparison).map_err(|error| error.to_string())?;
     print!("{}", if json { &data } else { &text });
     if save {
-        let name = format!("{}-{}-since-{revision}", comparison.date, comparison.machine.revision);
-        table::keep(&name, &[("json", &data), ("txt", &text)])?;
+        let (date, machine) = (&comparison.date, &comparison.machine);
+        let name = format!("{date}-{}-{}-since-{revision}", machine.vendor(), machine.revision);
+        page::keep(&name, &[("json", &data), ("txt", &text)])?;
     }
     Ok(())
 }

@@ -4,11 +4,11 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use trace::Trace;
 
 /// What a recorded run gave.
-#[derive(Serialize, Debug)]
+#[derive(Serialize, Deserialize, Debug)]
 pub struct Recording {
     pub record_seconds: f64,
     pub instructions: u64,
@@ -21,7 +21,7 @@ pub struct Recording {
 }
 
 /// How fast a trace is read, in millions of instructions per second on one core.
-#[derive(Serialize, Debug)]
+#[derive(Serialize, Deserialize, Debug, Clone, Copy)]
 pub struct Reading {
     pub read_steps_mips: f64,
     pub read_instructions_mips: f64,
@@ -81,23 +81,21 @@ pub fn keep_faster(best: &mut Option<Recording>, recording: Recording) {
     }
 }
 
-/// Reads a trace on one core: all steps, then all instructions. The best of a few rounds each.
-pub fn read(path: &Path) -> Result<Reading, String> {
+/// Reads a trace on one core: all steps, then all instructions. A few rounds.
+pub fn read(path: &Path) -> Result<Vec<Reading>, String> {
     // The reader may decode chunks in parallel; here it must not.
     let alone = rayon::ThreadPoolBuilder::new().num_threads(1).build().map_err(|error| error.to_string())?;
-    let best = |count: fn(&Trace) -> Result<u64, String>| -> Result<f64, String> {
-        let mut best: f64 = 0.0;
-        for _ in 0..READ_ROUNDS {
-            let start = Instant::now();
-            let instructions = alone.install(|| {
-                let trace = Trace::open(path).map_err(|error| error.to_string())?;
-                count(&trace)
-            })?;
-            best = best.max(instructions as f64 / 1e6 / start.elapsed().as_secs_f64());
-        }
-        Ok(best)
+    let speed = |count: fn(&Trace) -> Result<u64, String>| -> Result<f64, String> {
+        let start = Instant::now();
+        let instructions = alone.install(|| {
+            let trace = Trace::open(path).map_err(|error| error.to_string())?;
+            count(&trace)
+        })?;
+        Ok(instructions as f64 / 1e6 / start.elapsed().as_secs_f64())
     };
-    Ok(Reading { read_steps_mips: best(count_steps)?, read_instructions_mips: best(count_instructions)? })
+    let round =
+        |_| Ok(Reading { read_steps_mips: speed(count_steps)?, read_instructions_mips: speed(count_instructions)? });
+    (0..READ_ROUNDS).map(round).collect()
 }
 
 const READ_ROUNDS: usize = 2;

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::{Child, Command};
 use std::time::Duration;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// How often the program is attached to.
 const VISITS: usize = 5;
@@ -16,7 +16,7 @@ const VISIT_SECONDS: &str = "0.3";
 const MIXED: usize = 2;
 
 /// Microseconds of processor time for the same piece of work.
-#[derive(Serialize)]
+#[derive(Serialize, Deserialize)]
 pub struct Pace {
     pub before: f64,
     pub while_recorded: f64,

@@ -1,39 +1,86 @@
-//! The benchmark's result as a table, for the terminal and for docs/performance.md.
+//! The benchmark's result as tables and sentences, for the terminal and for docs/performance.md.
+//! Everything is computed from a report, so that a record gives the same text again.
 
 use std::fmt::Write;
 
+use super::rounds::span;
 use super::tools::{MILLIONS, POLICY_COUNT};
-use super::{LACKEY_SCALE, Measured, Peer, Report, Row, Tools, records};
+use super::{FurtherTable, LACKEY_SCALE, Means, Measured, Missing, Peer, Report, Row, Tools};
 
-const BEGIN: &str = "<!-- bench table: written by `cargo xtask bench --save` -->";
-const END: &str = "<!-- end of bench table -->";
-
-/// The table as text.
+/// The report for a terminal.
 pub fn text(report: &Report) -> String {
-    let mut rows = vec![heading()];
-    rows.extend(report.programs.iter().map(cells));
-    rows.push(mean_cells(report));
-    let mut text = format!("{} on {}: {}\n\n", report.command, report.date, report.machine);
-    text.push_str(&aligned(&rows));
-    text.push('\n');
-    text.push_str(&aligned(&tools(report)));
-    text.push('\n');
-    text.push_str(&locks(report, aligned));
+    format!("{} on {}: {}\n\n{}", report.command, report.date, report.machine, content(report, aligned))
+}
+
+/// The report in Markdown.
+pub fn markdown(report: &Report) -> String {
+    format!("`{}` on {}: {}\n\n{}", report.command, report.date, report.machine, content(report, ruled))
+}
+
+fn content(report: &Report, table: fn(&[Vec<String>]) -> String) -> String {
+    let programs: Vec<Vec<String>> =
+        [heading()].into_iter().chain(report.programs.iter().map(cells)).chain([mean_cells(report)]).collect();
+    let mut text = table(&programs) + "\n";
+    text.push_str(&summary(report));
+    if report.geometric_means.tools.is_some() {
+        text.push_str(&(table(&tools(report)) + "\n"));
+    }
+    text.push_str(&further("What synchronisation costs", report.locks.as_ref(), table));
     text.push_str(&pace(report));
     text.push_str(&notes());
     text
 }
 
-/// What synchronisation costs, beside the goals.
-fn locks(report: &Report, table: fn(&[Vec<String>]) -> String) -> String {
-    match &report.locks {
+/// A further table and its note; nothing if it was not asked for.
+fn further(name: &str, result: Option<&Result<FurtherTable, Missing>>, table: fn(&[Vec<String>]) -> String) -> String {
+    match result {
         None => String::new(),
-        Some(Ok(rows)) => format!(
-            "{}\nSizes are bits per instruction; that of the tree is over the trace of one thread.\n\n",
-            table(&super::locks::cells(rows))
-        ),
-        Some(Err(missing)) => format!("What synchronisation costs could not be measured: {}\n\n", missing.problem),
+        Some(Ok(further)) => format!("{}\n{}\n\n", table(&further.cells), further.note),
+        Some(Err(missing)) => format!("{name} could not be measured: {}\n\n", missing.problem),
     }
+}
+
+/// The means and the extremes in sentences, beside the goals.
+fn summary(report: &Report) -> String {
+    let means = &report.geometric_means;
+    let most = |value: fn(&Measured) -> f64| {
+        let rows = report.programs.iter().filter_map(|row| Some((&row.name, value(row.result.as_ref().ok()?))));
+        let most = rows.max_by(|a, b| a.1.total_cmp(&b.1));
+        most.map_or("-".into(), |(name, value)| format!("{value:.2} ({name})"))
+    };
+    format!(
+        "In the geometric mean, a recording takes {} times as long as a native run for control flow, \
+         {} for addresses (goal 10, aim 5) and {} for values (goal 15, aim 8). \
+         At most it takes {}, {} and {} times as long. Files have {}, {} and {} bits per instruction in the mean; \
+         with addresses {} at most (goal 6, aim 3).{}\n\n",
+        number(means.slowdown, 2),
+        number(means.addresses_slowdown, 2),
+        number(means.values_slowdown, 2),
+        most(|row| row.slowdown),
+        most(|row| row.addresses.slowdown),
+        most(|row| row.values.slowdown),
+        number(means.bits_per_instruction, 4),
+        number(means.addresses_bits_per_instruction, 2),
+        number(means.values_bits_per_instruction, 2),
+        most(|row| row.addresses.recording.bits_per_instruction),
+        valgrind(means),
+    )
+}
+
+/// A sentence, unless valgrind was left out.
+fn valgrind(means: &Means) -> String {
+    match (means.valgrind_none, means.valgrind_lackey) {
+        (Some(none), Some(lackey)) => {
+            format!(
+                " Valgrind without a tool takes {none:.2} times as long as a native run, with lackey {lackey:.2} times."
+            )
+        }
+        _ => String::new(),
+    }
+}
+
+fn number(value: Option<f64>, digits: usize) -> String {
+    value.map_or("-".into(), |value| format!("{value:.digits$}"))
 }
 
 /// A sentence about the pace after leaving.
@@ -47,20 +94,6 @@ fn pace(report: &Report) -> String {
         ),
         Some(Err(missing)) => format!("The pace after leaving could not be measured: {}\n\n", missing.problem),
     }
-}
-
-/// The table in Markdown.
-fn markdown(report: &Report) -> String {
-    let mut text = format!("`{}` on {}: {}\n\n", report.command, report.date, report.machine);
-    let rows = [heading()].into_iter().chain(report.programs.iter().map(cells)).chain([mean_cells(report)]);
-    text.push_str(&ruled(&rows.collect::<Vec<_>>()));
-    text.push('\n');
-    text.push_str(&ruled(&tools(report)));
-    text.push('\n');
-    text.push_str(&locks(report, ruled));
-    text.push_str(&pace(report));
-    text.push_str(&notes());
-    text
 }
 
 /// Rows in Markdown, the first one being the heading.
@@ -85,25 +118,27 @@ fn tools(report: &Report) -> Vec<Vec<String>> {
         &format!("segment, {POLICY_COUNT} policies"),
         "port M/s",
     ];
-    let row = |name: &str, tools: &Tools| {
-        let speeds = [
-            tools.mcftraptor_branches,
-            tools.mlvcfiat_accesses,
-            tools.segment_instructions,
-            tools.segment_policies_instructions,
-            tools.port_instructions,
-        ];
-        [name.to_owned()].into_iter().chain(speeds.map(|speed| format!("{speed:.0}"))).collect()
+    let speeds: [fn(&Tools) -> f64; 5] = [
+        |tools| tools.mcftraptor_branches,
+        |tools| tools.mlvcfiat_accesses,
+        |tools| tools.segment_instructions,
+        |tools| tools.segment_policies_instructions,
+        |tools| tools.port_instructions,
+    ];
+    let row = |name: &str, best: &Tools, rounds: &[Tools]| {
+        let speeds = speeds.map(|speed| span(speed(best), rounds.iter().map(speed), 0));
+        [name.to_owned()].into_iter().chain(speeds).collect()
     };
-    let programs = report.programs.iter().filter_map(|own| Some((own.name, &own.result.as_ref().ok()?.tools)));
-    let mean = report.geometric_means.tools.iter().map(|tools| ("geometric mean", tools));
-    let rows = programs.chain(mean).map(|(name, tools)| row(name, tools));
-    [heading.map(String::from).into()].into_iter().chain(rows).collect()
+    let measured = report.programs.iter().filter_map(|own| Some((&own.name, own.result.as_ref().ok()?)));
+    let programs = measured.filter_map(|(name, own)| Some(row(name, own.tools.as_ref()?, &own.rounds.tools)));
+    let mean = report.geometric_means.tools.iter().map(|tools| row("geometric mean", tools, &[]));
+    [heading.map(String::from).into()].into_iter().chain(programs).chain(mean).collect()
 }
 
 fn notes() -> String {
     format!(
-        "Times are the best of interleaved runs. Slowdowns are over native, those under \"addresses\" and \"values\" \
+        "Times and speeds are the best of interleaved runs, and behind a dash the worst of them. \
+         Slowdowns are over native, those under \"addresses\" and \"values\" \
          with --data, file written and compressed; lackey ran on less work ({LACKEY_SCALE} s), compared \
          with native runs of the same.\nMemory is the recorder's peak without its rings; reading is on one core, in millions \
          of instructions per second.\nTools run over the first {MILLIONS} million instructions with values, command started and results \
@@ -138,7 +173,7 @@ fn heading() -> Vec<String> {
 
 /// One row.
 pub fn cells(row: &Row) -> Vec<String> {
-    let mut cells = vec![row.name.to_owned()];
+    let mut cells = vec![row.name.clone()];
     match &row.result {
         Ok(measured) => cells.extend(numbers(measured)),
         Err(missing) => {
@@ -150,21 +185,27 @@ pub fn cells(row: &Row) -> Vec<String> {
 }
 
 fn numbers(measured: &Measured) -> [String; 15] {
-    let recording = &measured.recording;
+    let (recording, reading, rounds) = (&measured.recording, &measured.reading, &measured.rounds);
+    let native = measured.native_seconds;
+    let slowdown = |best: f64, seconds: &[f64]| span(best, seconds.iter().map(|seconds| seconds / native), 2);
+    let [steps, instructions] = [0, 1].map(|which| {
+        let speed = |reading: &super::Reading| [reading.read_steps_mips, reading.read_instructions_mips][which];
+        span(speed(reading), rounds.reading.iter().map(speed), 0)
+    });
     [
-        format!("{:.2}", measured.native_seconds),
-        format!("{:.2}", recording.record_seconds),
-        format!("{:.2}", measured.slowdown),
+        span(native, rounds.native_seconds.iter().copied(), 2),
+        span(recording.record_seconds, rounds.record_seconds.iter().copied(), 2),
+        slowdown(measured.slowdown, &rounds.record_seconds),
         format!("{:.0}", recording.instructions as f64 / 1e6),
         format!("{:.4}", recording.bits_per_instruction),
         format!("{:.2}", recording.recorder_cpu_seconds),
         format!("{:.0}", recording.recorder_memory_bytes as f64 / f64::from(1 << 20)),
-        format!("{:.2}", measured.addresses.slowdown),
+        slowdown(measured.addresses.slowdown, &rounds.addresses_seconds),
         format!("{:.2}", measured.addresses.recording.bits_per_instruction),
-        format!("{:.2}", measured.values.slowdown),
+        slowdown(measured.values.slowdown, &rounds.values_seconds),
         format!("{:.2}", measured.values.recording.bits_per_instruction),
-        format!("{:.0}", measured.reading.read_steps_mips),
-        format!("{:.0}", measured.reading.read_instructions_mips),
+        steps,
+        instructions,
         peer(&measured.valgrind_none),
         peer(&measured.valgrind_lackey),
     ]
@@ -173,13 +214,12 @@ fn numbers(measured: &Measured) -> [String; 15] {
 fn peer(peer: &Peer) -> String {
     match peer {
         Peer::Slowdown(slowdown) => format!("{slowdown:.2}"),
-        Peer::Without(why) => (*why).to_owned(),
+        Peer::Without(why) => why.clone(),
     }
 }
 
 fn mean_cells(report: &Report) -> Vec<String> {
     let means = &report.geometric_means;
-    let number = |value: Option<f64>, digits: usize| value.map_or("-".into(), |value| format!("{value:.digits$}"));
     let empty = String::new;
     vec![
         "geometric mean".into(),
@@ -219,38 +259,6 @@ pub fn aligned(rows: &[Vec<String>]) -> String {
     text
 }
 
-/// Keeps a record under docs/performance/: files of one name, by their extensions.
-pub fn keep(name: &str, files: &[(&str, &str)]) -> Result<(), String> {
-    for (extension, content) in files {
-        write(&format!("{}/{name}.{extension}", records().display()), content)?;
-    }
-    eprintln!("kept as {}/{name}", records().display());
-    Ok(())
-}
-
-fn write(name: &str, content: &str) -> Result<(), String> {
-    std::fs::write(crate::root().join(name), content).map_err(|error| format!("{name}: {error}"))
-}
-
-/// Keeps the result: a dated record, and the table in docs/performance.md.
-pub fn save(report: &Report, json: &str) -> Result<(), String> {
-    let name = format!("{}-{}", report.date, report.machine.revision);
-    keep(&name, &[("json", json), ("txt", &text(report))])?;
-    let page = "docs/performance.md";
-    let old = std::fs::read_to_string(crate::root().join(page)).map_err(|error| format!("{page}: {error}"))?;
-    let new = replace(&old, &markdown(report)).ok_or_else(|| format!("{page} has lost the markers of its table"))?;
-    write(page, &new)?;
-    eprintln!("the table is in {page}");
-    Ok(())
-}
-
-/// The page with a new table between the markers.
-fn replace(page: &str, table: &str) -> Option<String> {
-    let (before, rest) = page.split_once(BEGIN)?;
-    let (_, after) = rest.split_once(END)?;
-    Some(format!("{before}{BEGIN}\n{table}\n{END}{after}"))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -260,19 +268,5 @@ mod tests {
         let rows =
             [vec!["a".into(), "1.25".into()], vec!["bcd".into(), "10.5".into()], vec!["e".into(), String::new()]];
         assert_eq!(aligned(&rows), "a    1.25\nbcd  10.5\ne\n");
-    }
-
-    #[test]
-    fn the_table_is_replaced_between_its_markers() {
-        let page = format!("before\n{BEGIN}\nold\n{END}\nafter\n");
-        let new = replace(&page, "new").unwrap();
-        assert_eq!(new, format!("before\n{BEGIN}\nnew\n{END}\nafter\n"));
-        assert_eq!(replace("no markers", "new"), None);
-    }
-
-    #[test]
-    fn the_page_has_its_markers() {
-        let page = std::fs::read_to_string(crate::root().join("docs/performance.md")).unwrap();
-        assert!(replace(&page, "").is_some());
     }
 }

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use trace::Trace;
 
 use super::{geometric_mean, measure};
@@ -14,7 +14,7 @@ const POLICIES: &str = "first,fourth";
 pub const POLICY_COUNT: u32 = 32 + 16;
 
 /// In millions per second, from the start of the command to its end, results written.
-#[derive(Serialize, Clone, Copy)]
+#[derive(Serialize, Deserialize, Clone, Copy)]
 pub struct Tools {
     /// Of all kinds, direct jumps and calls included.
     pub mcftraptor_branches: f64,
@@ -26,7 +26,8 @@ pub struct Tools {
     pub port_instructions: f64,
 }
 
-pub fn measure(trackway: &Path, command: &[String], directory: &Path, rounds: u32) -> Result<Tools, String> {
+/// What each round gave.
+pub fn measure(trackway: &Path, command: &[String], directory: &Path, rounds: u32) -> Result<Vec<Tools>, String> {
     let path = |name: &str| directory.join(name).to_string_lossy().into_owned();
     let (trackway, file, out) = (trackway.to_string_lossy(), path("tools.trk"), path("tools.out"));
     let length = format!("{MILLIONS}M");
@@ -34,27 +35,35 @@ pub fn measure(trackway: &Path, command: &[String], directory: &Path, rounds: u3
     let counts = *Trace::open(Path::new(&file)).map_err(|error| error.to_string())?.totals();
     let speed = |count: u64, words: &[&str]| -> Result<f64, String> {
         let words: Vec<String> = words.iter().map(|word| (*word).to_owned()).collect();
-        let mut best: f64 = 0.0;
-        for _ in 0..rounds {
-            best = best.max(count as f64 / 1e6 / measure::time(&words, &[&trackway])?);
-        }
-        Ok(best)
+        Ok(count as f64 / 1e6 / measure::time(&words, &[&trackway])?)
     };
     let (instructions, accesses) = (counts.instructions, counts.reads + counts.writes);
     let cores = std::thread::available_parallelism().map_or(1, usize::from) as f64;
     let many = ["segment", "-i", &file, "--policies", POLICIES];
-    Ok(Tools {
-        mcftraptor_branches: speed(counts.branches(), &["mcfTRaptor", "-i", &file, "-o", &out])?,
-        mlvcfiat_accesses: speed(accesses, &["mlvCFiat", "-i", &file, "-o", &out])?,
-        segment_instructions: speed(instructions, &["segment", "-i", &file])?,
-        segment_policies_instructions: speed(instructions, &many)? * f64::from(POLICY_COUNT) / cores,
-        port_instructions: speed(instructions, &["port", &file])?,
-    })
+    let round = || -> Result<Tools, String> {
+        Ok(Tools {
+            mcftraptor_branches: speed(counts.branches(), &["mcfTRaptor", "-i", &file, "-o", &out])?,
+            mlvcfiat_accesses: speed(accesses, &["mlvCFiat", "-i", &file, "-o", &out])?,
+            segment_instructions: speed(instructions, &["segment", "-i", &file])?,
+            segment_policies_instructions: speed(instructions, &many)? * f64::from(POLICY_COUNT) / cores,
+            port_instructions: speed(instructions, &["port", &file])?,
+        })
+    };
+    (0..rounds).map(|_| round()).collect()
 }
 
 /// Geometric means; `None` for no values.
 pub fn means(all: impl Iterator<Item = Tools> + Clone) -> Option<Tools> {
     let mean = |value: fn(&Tools) -> f64| geometric_mean(all.clone().map(|own| value(&own)));
+    each(mean)
+}
+
+/// The best of the rounds; `None` for no rounds.
+pub fn best(rounds: &[Tools]) -> Option<Tools> {
+    each(|value| rounds.iter().map(value).reduce(f64::max))
+}
+
+fn each(mean: impl Fn(fn(&Tools) -> f64) -> Option<f64>) -> Option<Tools> {
     Some(Tools {
         mcftraptor_branches: mean(|own| own.mcftraptor_branches)?,
         mlvcfiat_accesses: mean(|own| own.mlvcfiat_accesses)?,

@@ -1,0 +1,133 @@
+//! Looks for the programs that a command of `cargo xtask` needs before it builds anything, and
+//! installs what is missing.
+//!
+//! `xtask/packages.txt` is the list; a new package is a line there.
+
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+use std::process::Command;
+
+const LIST: &str = include_str!("../packages.txt");
+
+/// The parts of a Rust toolchain that the tests need: what cargo calls them, and what rustup does.
+const COMPONENTS: [(&str, &str); 2] = [("fmt", "rustfmt"), ("clippy", "clippy")];
+
+/// What to do about programs that are missing.
+#[derive(clap::Args, Default)]
+pub struct Arguments {
+    /// If programs are missing, list their packages and stop instead of installing them.
+    #[arg(long)]
+    no_install: bool,
+}
+
+/// Makes sure that everything in these sections of the list is installed.
+pub fn require(sections: &[&str], arguments: &Arguments) -> Result<(), String> {
+    let missing = missing(sections);
+    if missing.is_empty() {
+        return Ok(());
+    }
+    let advice = format!("install them with `apt-get install --no-install-recommends {}`", missing.join(" "));
+    if arguments.no_install {
+        return Err(format!("packages are missing; {advice}"));
+    }
+    eprintln!("xtask: installing {}", missing.join(", "));
+    install(&missing).map_err(|problem| format!("packages are missing, and {problem}; {advice}"))?;
+    match self::missing(sections) {
+        rest if rest.is_empty() => Ok(()),
+        rest => Err(format!("apt has installed {}, but their programs are not found", rest.join(", "))),
+    }
+}
+
+/// Makes sure that the toolchain can check formatting and lints.
+pub fn require_components(arguments: &Arguments) -> Result<(), String> {
+    let works = |name: &str| Command::new(env!("CARGO")).args([name, "--version"]).output();
+    let is_missing = |name: &str| works(name).is_ok_and(|output| !output.status.success());
+    let missing: Vec<&str> =
+        COMPONENTS.iter().filter(|(name, _)| is_missing(name)).map(|&(_, component)| component).collect();
+    if missing.is_empty() {
+        return Ok(());
+    }
+    let command = format!("rustup component add {}", missing.join(" "));
+    if arguments.no_install {
+        return Err(format!("the Rust toolchain lacks {}; add it with `{command}`", missing.join(", ")));
+    }
+    run(Command::new("rustup").args(["component", "add"]).args(missing))
+}
+
+/// The packages in these sections of which something is missing, each once.
+fn missing(sections: &[&str]) -> Vec<&'static str> {
+    let packages = sections.iter().flat_map(|section| packages(LIST, section));
+    let missing = packages.filter(|(_, proofs)| !proofs.iter().all(|proof| is_there(proof))).map(|(name, _)| name);
+    missing.collect::<BTreeSet<_>>().into_iter().collect()
+}
+
+/// The packages in a section, each with what tells that it is installed.
+fn packages<'a>(list: &'a str, section: &str) -> Vec<(&'a str, Vec<&'a str>)> {
+    let heading = format!("[{section}]");
+    let lines = list.lines().skip_while(|line| *line != heading).skip(1).take_while(|line| !line.starts_with('['));
+    let entries = lines.filter_map(|line| line.split_once(": "));
+    entries.map(|(package, proofs)| (package, proofs.split_whitespace().collect())).collect()
+}
+
+/// Whether a program is in the path, or a file where its absolute path says.
+fn is_there(proof: &str) -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    // Servers are in directories that users may not have in their path.
+    let mut directories = std::env::split_paths(&path).chain(["/usr/sbin", "/sbin"].map(PathBuf::from));
+    directories.any(|directory| directory.join(proof).is_file())
+}
+
+fn install(packages: &[&str]) -> Result<(), String> {
+    run(apt_get().args(["-q", "update"]))?;
+    run(apt_get().args(["-q", "-y", "--no-install-recommends", "install"]).args(packages))
+}
+
+/// apt-get as root, by sudo for others; it asks no questions.
+fn apt_get() -> Command {
+    const WORDS: [&str; 3] = ["env", "DEBIAN_FRONTEND=noninteractive", "apt-get"];
+    let words: &[&str] = if is_root() { &WORDS } else { &["sudo", WORDS[0], WORDS[1], WORDS[2]] };
+    let mut command = Command::new(words[0]);
+    command.args(&words[1..]);
+    command
+}
+
+fn is_root() -> bool {
+    let answer = Command::new("id").arg("-u").output();
+    answer.is_ok_and(|output| output.stdout == b"0\n")
+}
+
+fn run(command: &mut Command) -> Result<(), String> {
+    match command.status() {
+        Ok(status) if status.success() => Ok(()),
+        Ok(status) => Err(format!("{command:?} ended with {status}")),
+        Err(error) => Err(format!("cannot run {command:?}: {error}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_section_ends_where_the_next_begins() {
+        let list = "# text: no package\n[a]\none: first /second\n\n[b]\ntwo: third\n";
+        assert_eq!(packages(list, "a"), [("one", vec!["first", "/second"])]);
+        assert_eq!(packages(list, "b"), [("two", vec!["third"])]);
+        assert!(packages(list, "c").is_empty());
+    }
+
+    #[test]
+    fn every_line_of_the_list_is_understood() {
+        let lines = LIST.lines().filter(|line| !line.is_empty() && !line.starts_with(['#', '[']));
+        let understood: Vec<_> =
+            ["test", "bench", "valgrind", "soak"].iter().flat_map(|section| packages(LIST, section)).collect();
+        assert_eq!(understood.len(), lines.count());
+        assert!(understood.iter().all(|(_, proofs)| !proofs.is_empty()));
+    }
+
+    #[test]
+    fn programs_and_files_are_looked_for() {
+        assert!(is_there("sh") && is_there("/bin/sh"));
+        assert!(!is_there("no-such-program") && !is_there("/no/such/file"));
+    }
+}
