@@ -4,7 +4,7 @@ mod support;
 
 use std::time::Duration;
 
-use support::{Random, Recorded, Setting, record};
+use support::{Clock, Random, Recorded, Setting, record};
 use trace::{
     Codec, DataMode, Event, Exit, Fragment, Options, ReadError, Recording, ThreadInfo, Trace, WriteError, Writer,
     part_name,
@@ -31,6 +31,8 @@ fn example_of(codec: Codec, seed: u64, blocks: usize, runs: usize) -> (Vec<u8>, 
         habit: 10,
         options,
         data: if seed.is_multiple_of(2) { DataMode::Values } else { DataMode::None },
+        clock: Clock::default(),
+        tells: false,
     };
     let recorded = record(&path, &setting);
     (std::fs::read(&path).unwrap(), recorded)
