@@ -5,7 +5,7 @@ mod support;
 use std::time::Duration;
 
 use proptest::prelude::*;
-use support::{Clock, Random, Setting, record};
+use support::{CODE, Clock, DATA, INDEX, PATH, Random, Setting, chunks, record};
 use trace::{Access, Batch, Codec, DataMode, Item, Kind, Merged, Options, Problem, ReadError, Trace};
 
 /// What a merged reader gives.
@@ -143,31 +143,13 @@ fn settings() -> impl Strategy<Value = Setting> {
     )
 }
 
-const CODE: u8 = 2;
-const PATH: u8 = 4;
-const INDEX: u8 = 6;
-const DATA: u8 = 7;
-
-/// Where the chunks are: kind, offset of the header, of the payload, and of the end.
-fn chunks(file: &[u8]) -> Vec<(u8, usize, usize, usize)> {
-    let mut found = Vec::new();
-    let mut at = 16;
-    while file[at..].starts_with(&[0xa7, b'T', b'k', b'C']) {
-        let extra = usize::from(u16::from_le_bytes(file[at + 6..at + 8].try_into().unwrap()));
-        let stored = u32::from_le_bytes(file[at + 8..at + 12].try_into().unwrap()) as usize;
-        let payload = at + 32 + extra;
-        found.push((file[at + 4], at, payload, payload + stored));
-        at = payload + stored;
-    }
-    found
-}
-
 /// Destroys payloads of some chunks of a kind, or their headers and the index, which has copies; false if there are none.
 fn destroy(file: &mut Vec<u8>, random: &mut Random, kind: u8, headers: bool) -> bool {
-    let mut own: Vec<_> = chunks(file).into_iter().filter(|chunk| chunk.0 == kind && chunk.2 < chunk.3).collect();
+    let mut own = chunks(file);
+    own.retain(|&(header, payload, end)| file[header + 4] == kind && payload < end);
     let count = own.len().min(1 + random.below(3));
     for _ in 0..count {
-        let (_, header, payload, _) = own.swap_remove(random.below(own.len()));
+        let (header, payload, _) = own.swap_remove(random.below(own.len()));
         file[if headers { header } else { payload }] ^= 0x55;
     }
     if headers {
@@ -188,7 +170,7 @@ proptest! {
         let random = &mut Random(!setting.seed);
         check(&file, "intact", true, random);
         // As if the recorder had been killed.
-        let end = chunks(&file).iter().find(|chunk| chunk.0 == INDEX).unwrap().1;
+        let end = chunks(&file).iter().find(|chunk| file[chunk.0 + 4] == INDEX).unwrap().0;
         check(&file[..end - random.below(end / 2)], "cut", true, random);
         for (kind, headers) in [(PATH, true), (PATH, false), (DATA, true), (DATA, false), (CODE, false)] {
             let mut damaged = file.clone();

@@ -665,3 +665,24 @@ pub fn assert_same(left: &[Expected], right: &[Expected]) {
     }
     assert_eq!(left.len(), right.len());
 }
+
+/// Where the chunks are: offset of the header, of the payload, and of the end.
+pub fn chunks(file: &[u8]) -> Vec<(usize, usize, usize)> {
+    let mut found = Vec::new();
+    let mut at = 16;
+    while file[at..].starts_with(&[0xa7, b'T', b'k', b'C']) {
+        let extra = usize::from(u16::from_le_bytes(file[at + 6..at + 8].try_into().unwrap()));
+        let stored = u32::from_le_bytes(file[at + 8..at + 12].try_into().unwrap()) as usize;
+        let payload = at + 32 + extra;
+        found.push((at, payload, payload + stored));
+        at = payload + stored;
+    }
+    found
+}
+
+/// Kinds of chunks.
+pub const CODE: u8 = 2;
+pub const PATH: u8 = 4;
+pub const END: u8 = 5;
+pub const INDEX: u8 = 6;
+pub const DATA: u8 = 7;
