@@ -16,6 +16,7 @@ mod locks;
 mod measure;
 mod pace;
 mod programs;
+mod seek;
 mod table;
 mod tools;
 
@@ -32,7 +33,8 @@ pub struct Arguments {
     /// Print JSON instead of the table.
     #[arg(long)]
     json: bool,
-    /// Only these programs, separated by commas; `pace` is the pace after leaving, `locks` what synchronisation costs.
+    /// Only these programs, separated by commas; `pace` is the pace after leaving, `locks` what synchronisation costs, `seek` the time
+    /// to a place in a long trace.
     #[arg(long, value_delimiter = ',', value_name = "NAME,...")]
     programs: Vec<String>,
     /// Leave valgrind out.
@@ -63,6 +65,9 @@ pub struct Report {
     /// Programs that synchronise; with the others or by `--programs locks`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub locks: Option<Result<Vec<locks::LockRow>, Missing>>,
+    /// The time to a place in a long trace; with the others or by `--programs seek`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub seek: Option<Result<Vec<seek::SeekRow>, Missing>>,
 }
 
 /// What one program gave.
@@ -132,6 +137,9 @@ const PACE: &str = "pace";
 /// In place of a program: only those that synchronise.
 const LOCKS: &str = "locks";
 
+/// In place of a program: only the time to a place in a long trace.
+const SEEK: &str = "seek";
+
 /// lackey is so slow that it runs on so many seconds of work only, compared with native runs of the same work.
 const LACKEY_SCALE: f64 = 0.04;
 
@@ -167,6 +175,7 @@ pub fn run(arguments: &Arguments) -> Result<(), String> {
     let pace = wants(PACE).then(|| pace::measure(&bench.trackway, bench.directory.path()));
     let locks =
         wants(LOCKS).then(|| locks::measure(&bench.trackway, bench.directory.path(), bench.scale, bench.rounds));
+    let seek = wants(SEEK).then(|| seek::measure(&bench.trackway, bench.directory.path(), bench.scale));
     let report = Report {
         command: command_line(arguments),
         date: machine::today(),
@@ -175,6 +184,7 @@ pub fn run(arguments: &Arguments) -> Result<(), String> {
         programs,
         pace: pace.map(|pace| pace.map_err(|problem| Missing { problem })),
         locks: locks.map(|locks| locks.map_err(|problem| Missing { problem })),
+        seek: seek.map(|seek| seek.map_err(|problem| Missing { problem })),
     };
     let json = serde_json::to_string_pretty(&report).map_err(|error| error.to_string())?;
     if arguments.json {
@@ -202,7 +212,7 @@ fn select(names: &[String]) -> Result<Vec<&'static Program>, String> {
     let known = || PROGRAMS.iter().map(|program| program.name).collect::<Vec<_>>().join(", ");
     names
         .iter()
-        .filter(|name| ![PACE, LOCKS].contains(&name.as_str()))
+        .filter(|name| ![PACE, LOCKS, SEEK].contains(&name.as_str()))
         .map(|name| PROGRAMS.iter().find(|program| program.name == name))
         .map(|found| found.ok_or_else(|| format!("there are only these programs: {}", known())))
         .collect()

@@ -138,6 +138,9 @@ fn printed(verb: &[&str], skip: u64, file: &Path) -> String {
 fn no_verb_reads_what_is_before_the_place() {
     let recorded = spun(2, 300_000_000);
     let skip = recorded.trace.totals().instructions / 10 * 9;
+    let mut merged = recorded.trace.merged();
+    merged.seek(skip);
+    assert!(merged.chunks_decoded() <= 8, "{} chunks", merged.chunks_decoded());
     let descriptors = recorded.directory.path().join("descriptors").display().to_string();
     let verbs = [
         &["dump"][..],

@@ -76,6 +76,13 @@ fn exercise(file: Vec<u8>, recorded: Option<&Recorded>) -> Option<Trace> {
     for mut merged in [trace.merged(), trace.merged().interleaved(2)] {
         (0..10_000).find(|_| matches!(merged.next_batch(), Ok(None)));
     }
+    for mut merged in [trace.merged(), trace.merged().interleaved(2)].into_iter().chain(trace.merged_with_accesses()) {
+        for number in [trace.totals().instructions / 2, u64::MAX] {
+            let left = merged.seek(number);
+            assert!(left <= number);
+            (0..10).for_each(|_| drop(merged.next_batch().map(|batch| batch.map(trace::Batch::instructions))));
+        }
+    }
     let mut merged = trace.merged();
     (0..10_000).find(|_| match merged.next_stretch() {
         Ok(stretch) => stretch.map(|stretch| stretch.parts().count()).is_none(),

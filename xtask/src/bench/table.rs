@@ -19,6 +19,7 @@ pub fn text(report: &Report) -> String {
     text.push_str(&aligned(&tools(report)));
     text.push('\n');
     text.push_str(&locks(report, aligned));
+    text.push_str(&seek(report, aligned));
     text.push_str(&pace(report));
     text.push_str(&notes());
     text
@@ -33,6 +34,17 @@ fn locks(report: &Report, table: fn(&[Vec<String>]) -> String) -> String {
             table(&super::locks::cells(rows))
         ),
         Some(Err(missing)) => format!("What synchronisation costs could not be measured: {}\n\n", missing.problem),
+    }
+}
+
+/// The time to a place in a long trace, beside the goal.
+fn seek(report: &Report, table: fn(&[Vec<String>]) -> String) -> String {
+    match &report.seek {
+        None => String::new(),
+        Some(Ok(rows)) => format!("{}\n", table(&super::seek::cells(rows))),
+        Some(Err(missing)) => {
+            format!("The time to a place in a long trace could not be measured: {}\n\n", missing.problem)
+        }
     }
 }
 
@@ -58,6 +70,7 @@ fn markdown(report: &Report) -> String {
     text.push_str(&ruled(&tools(report)));
     text.push('\n');
     text.push_str(&locks(report, ruled));
+    text.push_str(&seek(report, ruled));
     text.push_str(&pace(report));
     text.push_str(&notes());
     text
