@@ -81,8 +81,7 @@ impl Merged<'_> {
     /// Puts each thread at the start of a chunk so that everything before these chunks comes before instruction `number`. Gives how many
     /// instructions that are.
     fn go_to_chunks(&mut self, number: u64) -> u64 {
-        let bounds = |cursor: &Cursor<'_>| seek::bounds(&cursor.headers(), cursor.is_sliced());
-        let threads: Vec<_> = self.cursors.iter().map(bounds).collect();
+        let threads: Vec<_> = self.cursors.iter().map(|cursor| seek::bounds(&cursor.headers())).collect();
         let time = seek::time_before(&threads, number).unwrap_or(u64::MAX);
         let mut instructions = 0u64;
         for (cursor, chunks) in self.cursors.iter_mut().zip(&threads) {

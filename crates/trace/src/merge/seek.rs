@@ -20,11 +20,10 @@ pub(super) struct Bounds {
     pub has_times: bool,
 }
 
-/// The bounds of all chunks of a thread. If times between two timestamps are estimated, a chunk reaches up to the next one.
-pub(super) fn bounds(headers: &[&PathHeader], is_estimated: bool) -> Vec<Bounds> {
+/// The bounds of all chunks of a thread, as long as times between two timestamps are not estimated.
+pub(super) fn bounds(headers: &[&PathHeader]) -> Vec<Bounds> {
     let (mut earliest, mut latest, mut before) = (0, 0, None);
-    let next = headers.iter().skip(1).map(|next| next.first_tsc).chain([0]);
-    let bounds = headers.iter().zip(next).map(|(header, next)| {
+    let bounds = headers.iter().map(|header| {
         let first = (header.last_tsc != 0).then_some(header.first_tsc);
         // A chunk goes on with the last time of the one before it until its own first one.
         let begins = match (before, first) {
@@ -33,7 +32,7 @@ pub(super) fn bounds(headers: &[&PathHeader], is_estimated: bool) -> Vec<Bounds>
         };
         before = first.or(before);
         earliest = begins.max(earliest);
-        latest = header.last_tsc.max(latest).max(if is_estimated { next } else { 0 });
+        latest = header.last_tsc.max(latest);
         Bounds { earliest, latest, instructions: header.counts.instructions, has_times: first.is_some() }
     });
     bounds.collect()
@@ -57,6 +56,7 @@ pub(super) fn passed_over(chunks: &[Bounds], time: u64, is_estimated: bool) -> u
     if !is_estimated {
         return passed;
     }
-    // Estimates at the start of a chunk need the last time before it.
+    // Estimates lie between timestamps: one behind the last timestamp of a chunk may be later than the bound, and one at the start
+    // of a chunk needs the timestamp before it.
     chunks.iter().take(passed).rposition(|chunk| chunk.has_times).unwrap_or(0)
 }
