@@ -43,6 +43,10 @@ pub fn exercise(bytes: Vec<u8>) {
     for mut merged in [trace.merged(), trace.merged().interleaved(2)] {
         (0..1000).find(|_| matches!(merged.next_batch(), Ok(None)));
     }
+    for mut merged in [trace.merged(), trace.merged().interleaved(2)].into_iter().chain(trace.merged_with_accesses()) {
+        merged.seek(trace.totals().instructions / 2);
+        (0..100).find(|_| matches!(merged.next_batch(), Ok(None)));
+    }
     let mut merged = trace.merged();
     (0..1000).find(|_| match merged.next_stretch() {
         Ok(stretch) => stretch.map(|stretch| stretch.parts().count()).is_none(),

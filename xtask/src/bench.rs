@@ -20,6 +20,7 @@ mod pace;
 mod page;
 mod programs;
 mod rounds;
+mod seek;
 mod table;
 mod tools;
 
@@ -37,7 +38,8 @@ pub struct Arguments {
     /// Print JSON instead of the table.
     #[arg(long)]
     json: bool,
-    /// Only these programs, separated by commas; `pace` is the pace after leaving, `locks` what synchronisation costs.
+    /// Only these programs, separated by commas; `pace` is the pace after leaving, `locks` what synchronisation costs, `seek` the time
+    /// to a place in a long trace.
     #[arg(long, value_delimiter = ',', value_name = "NAME,...")]
     programs: Vec<String>,
     /// Leave valgrind out.
@@ -74,6 +76,9 @@ pub struct Report {
     /// Programs that synchronise; with the others or by `--programs locks`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub locks: Option<Result<FurtherTable, Missing>>,
+    /// The time to a place in a long trace; with the others or by `--programs seek`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub seek: Option<Result<FurtherTable, Missing>>,
 }
 
 /// A table beside those of the programs: its rows as data, and as they are printed.
@@ -162,8 +167,14 @@ const PACE: &str = "pace";
 /// In place of a program: only those that synchronise.
 const LOCKS: &str = "locks";
 
+/// In place of a program: only the time to a place in a long trace.
+const SEEK: &str = "seek";
+
 /// Below the table of those that synchronise.
 const LOCKS_NOTE: &str = "Sizes are bits per instruction; that of the tree is over the trace of one thread.";
+
+/// Below the table of times to a place in a trace.
+const SEEK_NOTE: &str = "Times are those of whole commands, the best of five runs.";
 
 /// In the place of a number that `--no-valgrind` leaves out.
 const NOT_ASKED_FOR: &str = "not asked for";
@@ -207,6 +218,7 @@ pub fn run(arguments: &Arguments) -> Result<(), String> {
     let programs: Vec<Row> = selected.iter().map(|program| bench.row(program)).collect();
     let pace = wants(PACE).then(|| pace::measure(&bench.trackway, bench.directory.path()));
     let locks = wants(LOCKS).then(|| bench.locks());
+    let seek = wants(SEEK).then(|| bench.seek());
     let report = Report {
         command: command_line(arguments),
         date: machine::today(),
@@ -215,6 +227,7 @@ pub fn run(arguments: &Arguments) -> Result<(), String> {
         programs,
         pace: pace.map(|pace| pace.map_err(|problem| Missing { problem })),
         locks: locks.map(|locks| locks.map_err(|problem| Missing { problem })),
+        seek: seek.map(|seek| seek.map_err(|problem| Missing { problem })),
     };
     let json = serde_json::to_string_pretty(&report).map_err(|error| error.to_string())?;
     if arguments.json {
@@ -235,7 +248,7 @@ fn select(names: &[String]) -> Result<Vec<&'static Program>, String> {
     let known = || PROGRAMS.iter().map(|program| program.name).collect::<Vec<_>>().join(", ");
     names
         .iter()
-        .filter(|name| ![PACE, LOCKS].contains(&name.as_str()))
+        .filter(|name| ![PACE, LOCKS, SEEK].contains(&name.as_str()))
         .map(|name| PROGRAMS.iter().find(|program| program.name == name))
         .map(|found| found.ok_or_else(|| format!("there are only these programs: {}", known())))
         .collect()
@@ -305,6 +318,11 @@ impl Bench {
     fn locks(&self) -> Result<FurtherTable, String> {
         let rows = locks::measure(&self.trackway, self.directory.path(), self.scale, self.rounds)?;
         FurtherTable::new(&rows, locks::cells(&rows), LOCKS_NOTE)
+    }
+
+    fn seek(&self) -> Result<FurtherTable, String> {
+        let rows = seek::measure(&self.trackway, self.directory.path(), self.scale)?;
+        FurtherTable::new(&rows, seek::cells(&rows), SEEK_NOTE)
     }
 
     fn none(&self, command: &[String], native: f64) -> Result<Peer, String> {

@@ -98,9 +98,7 @@ pub fn batches(
     with_accesses: bool,
     mut show: impl FnMut(&Batch),
 ) -> Result<Vec<String>, ReadError> {
-    let mut reader = Reader::open(trace, input, with_accesses)?;
-    // A thread is read from where it matters.
-    let skip = if input.thread.is_some() { 0 } else { input.skip };
+    let (mut reader, skip) = Reader::open(trace, input, with_accesses)?;
     let mut window = Window { skip, left: input.length.unwrap_or(u64::MAX) };
     let (mut part, mut damage) = (Batch::default(), Vec::new());
     while window.left > 0 {
@@ -127,14 +125,19 @@ enum Reader<'t> {
 }
 
 impl<'t> Reader<'t> {
-    fn open(trace: &'t Trace, input: &Input, with_accesses: bool) -> Result<Self, ReadError> {
-        Ok(match (input.thread, with_accesses) {
-            (None, false) => Self::All(Box::new(trace.merged())),
-            (None, true) => Self::All(Box::new(trace.merged_with_accesses()?)),
+    /// Opens what is selected at its start; gives how many instructions of the first batch come before it.
+    fn open(trace: &'t Trace, input: &Input, with_accesses: bool) -> Result<(Self, u64), ReadError> {
+        let reader = match (input.thread, with_accesses) {
+            (None, with_accesses) => {
+                let mut merged = merged(trace, with_accesses)?;
+                let skip = merged.seek(input.skip);
+                return Ok((Self::All(Box::new(merged)), skip));
+            }
             (Some(thread), _) if input.skip >= instructions_of(trace, thread) => Self::Nothing,
             (Some(thread), false) => Self::One(Box::new(trace.seek(thread, input.skip)?)),
             (Some(thread), true) => Self::One(Box::new(trace.seek_with_accesses(thread, input.skip)?)),
-        })
+        };
+        Ok((reader, 0))
     }
 
     fn next_batch(&mut self) -> Result<Option<&Batch>, ReadError> {
@@ -144,6 +147,11 @@ impl<'t> Reader<'t> {
             Self::Nothing => Ok(None),
         }
     }
+}
+
+/// All threads of a trace.
+pub fn merged(trace: &Trace, with_accesses: bool) -> Result<Merged<'_>, ReadError> {
+    if with_accesses { trace.merged_with_accesses() } else { Ok(trace.merged()) }
 }
 
 /// Shows the selected part to `visitor` and gives the number of damaged places that were left out.
@@ -165,8 +173,8 @@ pub fn walk(trace: &Trace, input: &Input, visitor: &mut impl Visitor) -> Result<
             Walk::new(trace, window, available).run(|walk| walk.take(steps.next_batch(), visitor))
         }
         None => {
-            let mut merged = if visitor.wants_accesses() { trace.merged_with_accesses()? } else { trace.merged() };
-            let window = Window { skip: input.skip, left: length };
+            let mut merged = merged(trace, visitor.wants_accesses())?;
+            let window = Window { skip: merged.seek(input.skip), left: length };
             let available = trace.summary().totals.instructions;
             Walk::new(trace, window, available).run(|walk| walk.take(merged.next_batch(), visitor))
         }

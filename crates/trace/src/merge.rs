@@ -5,6 +5,8 @@
 //! unless it is to be [`Merged::interleaved`].
 #![deny(clippy::unwrap_used, clippy::indexing_slicing, clippy::cast_possible_truncation)]
 
+mod seek;
+
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
@@ -12,17 +14,20 @@ use crate::error::ReadError;
 use crate::model::DataMode;
 use crate::steps::{Batch, Cursor, Workshop};
 use crate::stretch::Stretch;
-use crate::trace::Trace;
+use crate::trace::{Chunk, Trace};
 use crate::watch::Watcher;
 
 /// The threads of a trace, merged. Yields batches, each of one thread.
 #[derive(Debug)]
 pub struct Merged<'t> {
+    trace: &'t Trace,
     cursors: Vec<Cursor<'t>>,
     /// Time and place in `cursors` of every thread that has more to give.
     order: BinaryHeap<Reverse<(u64, usize)>>,
     workshop: Workshop,
     batch: Batch,
+    /// What a seek met that concerns what comes next.
+    problems: Vec<ReadError>,
 }
 
 impl Merged<'_> {
@@ -32,6 +37,96 @@ impl Merged<'_> {
     pub fn interleaved(mut self, steps: usize) -> Self {
         self.cursors.iter_mut().for_each(|cursor| cursor.set_slice(steps));
         self
+    }
+
+    /// Goes to instruction `number` of the merged order, counted from 0: the next batch is the one that holds it. Gives how many
+    /// instructions come before it in that batch. The batches are the same as after counting from the start, but only a few
+    /// chunks of each thread are decoded. There are none beyond the end.
+    ///
+    /// A damaged chunk before the place counts as many instructions as its header tells. If definitions of code may be missing, headers
+    /// and batches count differently; the reader then stays at the start, with all `number` instructions to come.
+    ///
+    /// ```
+    /// # use trace::example;
+    /// # let directory = tempfile::tempdir()?;
+    /// # let path = example::write(&directory.path().join("example.trk"));
+    /// let trace = trace::Trace::open(&path)?;
+    /// let mut merged = trace.merged();
+    /// let before = merged.seek(5);
+    /// let batch = merged.next_batch()?.expect("there is more");
+    /// assert!(before < batch.instructions());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn seek(&mut self, number: u64) -> u64 {
+        self.problems.clear();
+        if !self.trace.has_all_code() {
+            self.go_to_chunks(0);
+            return number;
+        }
+        self.cursors.iter_mut().for_each(Cursor::leave_data_out);
+        let passed_over = self.go_to_chunks(number);
+        let left = self.pass_over(number.saturating_sub(passed_over));
+        for cursor in &mut self.cursors {
+            self.problems.extend(cursor.take_data_in(&mut self.workshop).err());
+        }
+        left
+    }
+
+    /// How many path chunks were decoded so far.
+    #[must_use]
+    pub fn chunks_decoded(&self) -> u64 {
+        self.workshop.chunks
+    }
+
+    /// Puts each thread at the start of a chunk so that everything before these chunks comes before instruction `number`. Gives how many
+    /// instructions that are.
+    fn go_to_chunks(&mut self, number: u64) -> u64 {
+        let threads: Vec<_> = self.cursors.iter().map(|cursor| seek::bounds(&cursor.headers())).collect();
+        let time = seek::time_before(&threads, number).unwrap_or(u64::MAX);
+        let mut instructions = 0u64;
+        for (cursor, chunks) in self.cursors.iter_mut().zip(&threads) {
+            let count = seek::passed_over(chunks, time, cursor.is_sliced());
+            let (passed, _) = chunks.split_at_checked(count).unwrap_or_default();
+            instructions = passed.iter().fold(instructions, |sum, chunk| sum.saturating_add(chunk.instructions));
+            cursor.go_to(count, passed.last().map_or(0, |chunk| chunk.latest));
+        }
+        self.order.clear();
+        (0..self.cursors.len()).for_each(|place| self.queue(place));
+        instructions
+    }
+
+    /// Passes over batches as long as they have no more than `left` instructions together; gives how many are left.
+    fn pass_over(&mut self, mut left: u64) -> u64 {
+        while left > 0 {
+            match self.pass_over_batch(left) {
+                Ok(None) => break,
+                Ok(Some(instructions)) => left -= instructions,
+                Err(error) => {
+                    let lost = self.instructions_of(&error);
+                    if lost > left {
+                        self.problems.push(error);
+                    }
+                    left = left.saturating_sub(lost);
+                }
+            }
+        }
+        left
+    }
+
+    /// Passes over the next batch unless it has more than `most` instructions; gives how many it has. `None` if it has more, or at the end.
+    fn pass_over_batch(&mut self, most: u64) -> Result<Option<u64>, ReadError> {
+        let Some(place) = self.first()? else { return Ok(None) };
+        let Some(cursor) = self.cursors.get_mut(place) else { return Ok(None) };
+        let passed = cursor.pass_over(&mut self.workshop, most);
+        self.queue(place);
+        passed
+    }
+
+    /// The instructions of the chunk that an error concerns.
+    fn instructions_of(&self, error: &ReadError) -> u64 {
+        let ReadError::Chunk { offset, .. } = *error else { return 0 };
+        let chunk = self.trace.chunks().iter().find(|chunk| chunk.offset == offset);
+        chunk.and_then(Chunk::path).map_or(0, |path| path.counts.instructions)
     }
 
     /// The next stretch of whichever thread is first. After an error, which concerns one damaged chunk, it goes on behind that.
@@ -49,6 +144,9 @@ impl Merged<'_> {
 
     /// Takes the thread that is first out of the order; `None` if there is none any more.
     fn first(&mut self) -> Result<Option<usize>, ReadError> {
+        if let Some(problem) = self.problems.pop() {
+            return Err(problem);
+        }
         while let Some(Reverse((time, place))) = self.order.pop() {
             let Some(cursor) = self.cursors.get_mut(place) else { continue };
             match cursor.prepare(&mut self.workshop) {
@@ -132,6 +230,13 @@ impl Trace {
         let mut cursors: Vec<_> = threads.filter_map(|thread| cursor(thread).ok()).collect();
         let order = cursors.iter_mut().enumerate().filter_map(|(place, cursor)| Some(Reverse((cursor.tsc()?, place))));
         let order = order.collect();
-        Merged { order, cursors, workshop: Workshop::default(), batch: Batch::default() }
+        Merged {
+            trace: self,
+            order,
+            cursors,
+            workshop: Workshop::default(),
+            batch: Batch::default(),
+            problems: Vec::new(),
+        }
     }
 }

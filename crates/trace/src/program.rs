@@ -442,6 +442,11 @@ impl Packed {
     pub(crate) fn instructions(self) -> u64 {
         self.0 & 0xff_ffff
     }
+
+    #[inline]
+    pub(crate) fn steps(self) -> usize {
+        usize::from(self.0.to_le_bytes()[3])
+    }
 }
 
 /// The sum of a few [`Packed`] counts, in lanes that are wide enough for [`Lanes::ROOM`] of them.

@@ -10,13 +10,13 @@ use wire::word::{self, EVENT};
 
 use crate::access::{Access, Accesses, Gathered};
 use crate::block::Blocks;
-use crate::container::crc;
+use crate::container::{PathHeader, crc};
 use crate::data::{self, DataCoder};
 use crate::error::{Problem, ReadError};
 use crate::event::{self, Recorded};
 use crate::model::{DataMode, Event, Leave, Step};
 use crate::path::{self, PathCoder, Source};
-use crate::program::Program;
+use crate::program::{Packed, Program};
 use crate::stretch::Stretch;
 use crate::tally::{ELSEWHERE, start_pc};
 use crate::trace::{Chunk, Trace};
@@ -276,6 +276,8 @@ pub(crate) struct Workshop {
     coder: PathCoder,
     pub data: DataCoder,
     scratch: Gathered,
+    /// How many path chunks cursors have decoded.
+    pub chunks: u64,
 }
 
 /// A decoded chunk and how far it has been read.
@@ -325,12 +327,18 @@ pub(crate) struct Cursor<'t> {
     slice: Option<usize>,
     /// Whether memory accesses are wanted.
     accesses: bool,
+    /// Whether data is left out of chunks that are decoded, as they are passed over.
+    without_data: bool,
+    /// Whether the open chunk has intact data that was left out.
+    has_more_data: bool,
 }
 
 impl<'t> Cursor<'t> {
     pub(crate) fn new(trace: &'t Trace, thread: u32, by_time: bool) -> Result<Self, ReadError> {
         let ahead = trace.paths_of(thread)?;
-        Ok(Self { trace, thread, ahead, behind: &[], open: Open::default(), by_time, slice: None, accesses: false })
+        let open = Open::default();
+        let (slice, accesses, without_data, has_more_data) = (None, false, false, false);
+        Ok(Self { trace, thread, ahead, behind: &[], open, by_time, slice, accesses, without_data, has_more_data })
     }
 
     /// The same with memory accesses.
@@ -354,6 +362,66 @@ impl<'t> Cursor<'t> {
         self.slice = Some(steps.clamp(1, BATCH_STEPS));
     }
 
+    pub(crate) fn is_sliced(&self) -> bool {
+        self.slice.is_some()
+    }
+
+    /// The places of all path chunks of the thread.
+    fn places(&self) -> &'t [usize] {
+        self.trace.paths_of(self.thread).unwrap_or_default()
+    }
+
+    /// The headers of all path chunks of the thread.
+    pub(crate) fn headers(&self) -> Vec<&'t PathHeader> {
+        self.places().iter().filter_map(|&place| self.trace.chunks().get(place)?.path()).collect()
+    }
+
+    /// Goes to the start of the `number`th path chunk, up to which the time is `tsc`.
+    pub(crate) fn go_to(&mut self, number: usize, tsc: u64) {
+        (_, self.ahead) = self.places().split_at_checked(number).unwrap_or_default();
+        self.open = Open { tsc, ..Open::default() };
+    }
+
+    /// Decodes chunks without their data until [`Self::take_data_in`].
+    pub(crate) fn leave_data_out(&mut self) {
+        self.without_data = true;
+    }
+
+    /// Decodes the data that was left out of the chunk that is open, and goes on with that of further chunks.
+    pub(crate) fn take_data_in(&mut self, workshop: &mut Workshop) -> Result<(), ReadError> {
+        (self.without_data, self.has_more_data) = (false, false);
+        let opened = self.places().len().checked_sub(self.ahead.len() + 1);
+        let place = opened.and_then(|opened| self.places().get(opened)).filter(|_| self.open.has_more());
+        let Some(&place) = place.filter(|_| self.accesses) else { return Ok(()) };
+        let Some(chunk) = self.trace.chunks().get(place) else { return Ok(()) };
+        self.decode_data(workshop, chunk, place)?;
+        self.open.skip_data(self.trace.program());
+        Ok(())
+    }
+
+    /// Whether the path chunk at `place` has data with the right checksum.
+    fn has_data(&self, place: usize) -> bool {
+        self.trace.data_chunk(place).is_some_and(|chunk| self.trace.payload(chunk).is_ok())
+    }
+
+    /// Passes over what [`Self::next_batch`] would give, unless it has more than `most` instructions; gives how many it has. `None` if it has
+    /// more. Data has to be left out.
+    pub(crate) fn pass_over(&mut self, workshop: &mut Workshop, most: u64) -> Result<Option<u64>, ReadError> {
+        while self.open_next(workshop)? {
+            let steps = self.slice.unwrap_or(BATCH_STEPS);
+            let extent = self.open.extent(self.trace.program(), steps, self.has_more_data);
+            if extent.instructions > most {
+                return Ok(None);
+            }
+            (self.open.at, self.open.tsc) = (extent.end, extent.tsc);
+            self.open.instruction += extent.instructions;
+            if !extent.is_empty {
+                return Ok(Some(extent.instructions));
+            }
+        }
+        Ok(Some(0))
+    }
+
     /// The time at which what comes next begins; `None` at the end. If a chunk has to be opened first, it may be later.
     pub(crate) fn tsc(&mut self) -> Option<u64> {
         let next = self.ahead.first().and_then(|&place| self.trace.chunks().get(place)?.path());
@@ -367,7 +435,7 @@ impl<'t> Cursor<'t> {
 
     /// Whether the chunk that comes next had to be opened. After an error the cursor stands behind the chunk that caused it.
     pub(crate) fn prepare(&mut self, workshop: &mut Workshop) -> Result<bool, ReadError> {
-        let was_open = self.open.at < self.open.words.len();
+        let was_open = self.open.has_more();
         self.open_next(workshop).map(|_| !was_open)
     }
 
@@ -411,7 +479,7 @@ impl<'t> Cursor<'t> {
 
     /// Makes sure that there are words; false at the end.
     fn open_next(&mut self, workshop: &mut Workshop) -> Result<bool, ReadError> {
-        while self.open.at >= self.open.words.len() {
+        while !self.open.has_more() {
             let Some((&place, ahead)) = self.ahead.split_first() else { return Ok(false) };
             self.ahead = ahead;
             self.decode(workshop, place)?;
@@ -431,8 +499,12 @@ impl<'t> Cursor<'t> {
         self.open.stamps = Stamps::default();
         let Some(chunk) = self.trace.chunks().get(place) else { return Ok(()) };
         let decoded = decode(self.trace, chunk, workshop, &mut self.open.words);
+        workshop.chunks += 1;
         if let Err(problem) = decoded {
             self.open.words.clear();
+            // What follows is not earlier than what is lost.
+            let end = chunk.path().map(|path| path.last_tsc).filter(|&tsc| tsc != 0);
+            self.open.tsc = end.unwrap_or(self.open.tsc);
             return Err(chunk.error(problem));
         }
         if let Some(path) = chunk.path() {
@@ -443,7 +515,8 @@ impl<'t> Cursor<'t> {
                 self.open.tsc = path.first_tsc;
             }
         }
-        if self.accesses { self.decode_data(workshop, chunk, place) } else { Ok(()) }
+        self.has_more_data = self.accesses && self.without_data && self.has_data(place);
+        if self.accesses && !self.without_data { self.decode_data(workshop, chunk, place) } else { Ok(()) }
     }
 
     /// After an error the steps of the chunk are there, without their accesses.
@@ -644,6 +717,59 @@ impl Open {
         indirect
     }
 
+    fn has_more(&self) -> bool {
+        self.at < self.words.len()
+    }
+
+    /// What [`Self::fill`] would make a batch of that ends by time. `has_data` says whether it would gather accesses.
+    fn extent(&self, program: &Program, most: usize, has_data: bool) -> Extent {
+        let mut extent = Extent { end: self.at, instructions: 0, tsc: self.tsc, is_empty: true };
+        let (mut steps, mut is_pending) = (0, false);
+        while let Some(&word) = self.words.get(extent.end).filter(|_| steps < most) {
+            if word & EVENT == 0 {
+                let counts = program.counts(word);
+                steps += counts.map_or(0, Packed::steps);
+                extent.add(1, counts.map_or(0, Packed::instructions));
+                is_pending &= counts.is_none();
+                continue;
+            }
+            let rest = self.words.get(extent.end..).unwrap_or(&[]);
+            let recorded = event::read(rest);
+            let begins = recorded.and_then(|recorded| recorded.begins());
+            if begins.is_some() && !extent.is_empty && !is_pending {
+                break;
+            }
+            let length = word::length(word).unwrap_or(rest.len());
+            if event::is_told(word) && recorded.is_some() {
+                is_pending = has_data;
+                extent.end += length;
+                continue;
+            }
+            let (whole, part) = recorded.and_then(|recorded| interrupted(program, &recorded)).unwrap_or_default();
+            steps += whole.len() + usize::from(part.is_some());
+            extent.add(length, whole.iter().chain(&part).map(|step| u64::from(step.instructions())).sum());
+            is_pending &= word::kind(word) != word::SIGNAL;
+            let ends = recorded.and_then(|recorded| recorded.ends());
+            extent.tsc = begins.or(ends).unwrap_or(extent.tsc);
+            if ends.is_some() {
+                break;
+            }
+        }
+        extent.is_empty &= !is_pending;
+        extent
+    }
+
+    /// Passes over the data of the words that were read.
+    fn skip_data(&mut self, program: &Program) {
+        let Some(place) = &mut self.data_place else { return };
+        let mut at = 0;
+        while let Some(&word) = self.words.get(at).filter(|_| at < self.at) {
+            let event = event::read(self.words.get(at..).unwrap_or(&[]));
+            place.skip(program, word, event.and_then(|recorded| recorded.event));
+            at += word::length(word).unwrap_or(1);
+        }
+    }
+
     /// Skips words as long as all they execute comes before instruction `number`.
     fn skip_to(&mut self, program: &Program, number: u64) {
         // Where accesses are told that belong to the next path or signal.
@@ -677,6 +803,25 @@ impl Open {
             self.instruction += executed;
             self.at += word::length(word).unwrap_or(1);
         }
+    }
+}
+
+/// A batch that is not made.
+struct Extent {
+    /// Where the words behind it begin.
+    end: usize,
+    instructions: u64,
+    /// The last timestamp up to its end.
+    tsc: u64,
+    /// Whether it has neither steps nor events.
+    is_empty: bool,
+}
+
+impl Extent {
+    fn add(&mut self, words: usize, instructions: u64) {
+        self.end += words;
+        self.instructions += instructions;
+        self.is_empty = false;
     }
 }
 

@@ -304,6 +304,12 @@ impl Trace {
         &self.definitions().1
     }
 
+    /// Whether all definitions of code are there and intact. Of a chunk that is missing between others, nobody knows what it was.
+    pub(crate) fn has_all_code(&self) -> bool {
+        let none_is_missing = self.chunks.iter().zip(0..).all(|(chunk, number)| chunk.header.sequence == number);
+        none_is_missing && self.code_damage().is_empty()
+    }
+
     pub(crate) fn program(&self) -> &Program {
         &self.definitions().0
     }

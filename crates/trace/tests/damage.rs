@@ -4,7 +4,7 @@ mod support;
 
 use std::time::Duration;
 
-use support::{Random, Recorded, Setting, record};
+use support::{CODE, Clock, DATA, END, INDEX, PATH, Random, Recorded, Setting, chunks, record};
 use trace::{
     Codec, DataMode, Event, Exit, Fragment, Options, ReadError, Recording, ThreadInfo, Trace, WriteError, Writer,
     part_name,
@@ -31,30 +31,12 @@ fn example_of(codec: Codec, seed: u64, blocks: usize, runs: usize) -> (Vec<u8>, 
         habit: 10,
         options,
         data: if seed.is_multiple_of(2) { DataMode::Values } else { DataMode::None },
+        clock: Clock::default(),
+        tells: false,
     };
     let recorded = record(&path, &setting);
     (std::fs::read(&path).unwrap(), recorded)
 }
-
-/// Where the chunks are: offset of the header, of the payload, and of the end.
-fn chunks(file: &[u8]) -> Vec<(usize, usize, usize)> {
-    let mut found = Vec::new();
-    let mut at = 16;
-    while file[at..].starts_with(&[0xa7, b'T', b'k', b'C']) {
-        let extra = usize::from(u16::from_le_bytes(file[at + 6..at + 8].try_into().unwrap()));
-        let stored = u32::from_le_bytes(file[at + 8..at + 12].try_into().unwrap()) as usize;
-        let payload = at + 32 + extra;
-        found.push((at, payload, payload + stored));
-        at = payload + stored;
-    }
-    found
-}
-
-const CODE: u8 = 2;
-const PATH: u8 = 4;
-const END: u8 = 5;
-const INDEX: u8 = 6;
-const DATA: u8 = 7;
 
 /// Uses everything a reader offers. Where `recorded` is given, what is read must be what was executed.
 fn exercise(file: Vec<u8>, recorded: Option<&Recorded>) -> Option<Trace> {
@@ -93,6 +75,13 @@ fn exercise(file: Vec<u8>, recorded: Option<&Recorded>) -> Option<Trace> {
     }
     for mut merged in [trace.merged(), trace.merged().interleaved(2)] {
         (0..10_000).find(|_| matches!(merged.next_batch(), Ok(None)));
+    }
+    for mut merged in [trace.merged(), trace.merged().interleaved(2)].into_iter().chain(trace.merged_with_accesses()) {
+        for number in [trace.totals().instructions / 2, u64::MAX] {
+            let left = merged.seek(number);
+            assert!(left <= number);
+            (0..10).for_each(|_| drop(merged.next_batch().map(|batch| batch.map(trace::Batch::instructions))));
+        }
     }
     let mut merged = trace.merged();
     (0..10_000).find(|_| match merged.next_stretch() {

@@ -6,7 +6,7 @@ use std::cell::RefCell;
 use std::time::Duration;
 
 use proptest::prelude::*;
-use support::{Expected, Recorded, Seen, Setting, assert_same, record};
+use support::{Clock, Expected, Recorded, Seen, Setting, assert_same, record};
 use trace::{Access, Batch, Codec, DataMode, Event, Item, Operand, Options, Part, ReadError, Trace, Watcher};
 
 fn settings() -> impl Strategy<Value = Setting> {
@@ -26,7 +26,7 @@ fn settings() -> impl Strategy<Value = Setting> {
                 ..Options::default()
             };
             let data = [DataMode::None, DataMode::Addresses, DataMode::Values, DataMode::Values][seed as usize % 4];
-            Setting { seed, blocks, threads, images, runs, habit, options, data }
+            Setting { seed, blocks, threads, images, runs, habit, options, data, clock: Clock::default(), tells: false }
         },
     )
 }
@@ -300,6 +300,8 @@ fn a_long_run_of_many_chunks() {
             habit: 30,
             options,
             data: DataMode::None,
+            clock: Clock::default(),
+            tells: false,
         };
         let recorded = record(&path, &setting);
         let trace = Trace::open(&path).unwrap();

@@ -350,10 +350,31 @@ pub struct Thread {
     /// How surely conditional branches go the same way every time; the higher, the surer.
     habit: usize,
     tsc: u64,
+    clock: Clock,
+    /// Whether events tell accesses.
+    tells: bool,
+}
+
+/// How the timestamps of threads go on.
+#[derive(Clone, Copy, Debug)]
+pub struct Clock {
+    /// What passes between two timestamps of a thread, at least and in addition.
+    pub least: u64,
+    pub more: u64,
+    /// How much later than the thread before it a thread starts.
+    pub delay: u64,
+    /// Whether it goes back now and then.
+    pub goes_back: bool,
+}
+
+impl Default for Clock {
+    fn default() -> Self {
+        Self { least: 1, more: 1000, delay: 1, goes_back: false }
+    }
 }
 
 impl Thread {
-    pub fn new(number: u32, habit: usize) -> Self {
+    pub fn new(number: u32, setting: &Setting) -> Self {
         Self {
             number,
             at: 0,
@@ -363,14 +384,28 @@ impl Thread {
             seen: Vec::new(),
             fs_base: 0,
             turn: 0,
-            habit,
-            tsc: 1000 + u64::from(number),
+            habit: setting.habit,
+            tsc: 1000 + u64::from(number) * setting.clock.delay,
+            clock: setting.clock,
+            tells: setting.tells,
         }
     }
 
     fn time(&mut self, random: &mut Random) -> u64 {
-        self.tsc += 1 + random.next() % 1000;
+        self.tsc += self.clock.least + random.next() % self.clock.more;
+        if self.clock.goes_back && random.one_in(8) {
+            self.tsc = self.tsc.saturating_sub(random.next() % (5 * self.clock.more)).max(1);
+        }
         self.tsc
+    }
+
+    /// An access that belongs to what is executed next.
+    fn tell(&mut self, image: &Image, random: &mut Random) {
+        let (pc, address) = (image.blocks[self.at].address, random.next() >> 20);
+        self.words.push(word::event(word::ACCESS, 2 << 8));
+        self.words.extend([pc, address].into_iter().flat_map(|value| [value as u32, (value >> 32) as u32]));
+        self.words.push(8);
+        self.data.extend(random.next().to_le_bytes());
     }
 
     fn event(&mut self, event: Event, low: u32, interrupted: Option<(u32, u32)>) {
@@ -440,6 +475,9 @@ impl Thread {
 
     /// Executes one fragment.
     pub fn run(&mut self, image: &mut Image, random: &mut Random, next_path: &mut u32) {
+        if self.tells && random.one_in(10) {
+            self.tell(image, random);
+        }
         if random.one_in(50) {
             let tsc = self.time(random);
             self.event(Event::Time { tsc }, 0, None);
@@ -555,6 +593,9 @@ pub struct Setting {
     pub habit: usize,
     pub options: Options,
     pub data: DataMode,
+    pub clock: Clock,
+    /// Whether events tell accesses; they are in no expectation.
+    pub tells: bool,
 }
 
 /// What a recording was made of.
@@ -573,7 +614,7 @@ pub fn record(path: &std::path::Path, setting: &Setting) -> Recorded {
         Recording { command: vec!["random".into()], pid: 1, tsc_hz: 5, data: setting.data, ..Recording::default() };
     let mut writer = Writer::create_with(path, &recording, setting.options).unwrap();
     let (mut next_block, mut next_path) = (0, 1);
-    let mut threads: Vec<Thread> = (0..setting.threads).map(|number| Thread::new(number, setting.habit)).collect();
+    let mut threads: Vec<Thread> = (0..setting.threads).map(|number| Thread::new(number, setting)).collect();
     let mut addresses = Vec::new();
     for number in 0..setting.images {
         let mut image = Image::random(&mut random, setting.blocks, &mut next_block);
@@ -624,3 +665,24 @@ pub fn assert_same(left: &[Expected], right: &[Expected]) {
     }
     assert_eq!(left.len(), right.len());
 }
+
+/// Where the chunks are: offset of the header, of the payload, and of the end.
+pub fn chunks(file: &[u8]) -> Vec<(usize, usize, usize)> {
+    let mut found = Vec::new();
+    let mut at = 16;
+    while file[at..].starts_with(&[0xa7, b'T', b'k', b'C']) {
+        let extra = usize::from(u16::from_le_bytes(file[at + 6..at + 8].try_into().unwrap()));
+        let stored = u32::from_le_bytes(file[at + 8..at + 12].try_into().unwrap()) as usize;
+        let payload = at + 32 + extra;
+        found.push((at, payload, payload + stored));
+        at = payload + stored;
+    }
+    found
+}
+
+/// Kinds of chunks.
+pub const CODE: u8 = 2;
+pub const PATH: u8 = 4;
+pub const END: u8 = 5;
+pub const INDEX: u8 = 6;
+pub const DATA: u8 = 7;

@@ -95,11 +95,7 @@ fn read<T: Tool>(
 ) -> Result<Delivered, Stopped> {
     let available = trace.summary().totals.instructions;
     let mut reading = Reading { available, damaged: 0, progress: Progress::new() };
-    let merged = match T::DATA {
-        DataMode::None => trace.merged(),
-        _ => trace.merged_with_accesses()?,
-    };
-    let merged = tool.sharing().order(merged);
+    let merged = tool.sharing().order(select::merged(trace, T::DATA != DataMode::None)?);
     let is_whole = selected.is_none() && common.skip == 0 && common.length.is_none();
     match tool.takes() {
         Form::Stretches if is_whole => read_stretches(merged, tool, descriptors, &mut reading),
@@ -143,8 +139,8 @@ fn read_part<T: Tool>(
     descriptors: &mut Descriptors,
     reading: &mut Reading,
 ) {
-    let mut window = Window { skip: common.skip, left: common.length.unwrap_or(u64::MAX) };
-    let (mut part, mut done, blocks) = (Batch::default(), 0, trace.blocks());
+    let mut window = Window { skip: merged.seek(common.skip), left: common.length.unwrap_or(u64::MAX) };
+    let (mut part, mut done, blocks) = (Batch::default(), common.skip, trace.blocks());
     while window.left > 0 && !descriptors.is_full() {
         let batch = match reading.intact(merged.next_batch()) {
             Some(None) => break,
