@@ -5,6 +5,7 @@ use std::path::Path;
 use serde::Serialize;
 
 use super::measure::{self, Recording};
+use super::rounds::{least, span};
 
 /// A program that synchronises, and what it should cost at most.
 struct LockProgram {
@@ -67,6 +68,9 @@ pub struct LockRow {
     pub recording: Recording,
     pub slowdown: f64,
     pub slowdown_goal: f64,
+    /// The seconds of every round.
+    pub native_rounds: Vec<f64>,
+    pub record_rounds: Vec<f64>,
     /// Bits per instruction, or the size of the trace over that of one thread.
     pub size: f64,
     pub size_goal: f64,
@@ -89,12 +93,13 @@ fn command(program: &LockProgram, threads: &str, scale: f64) -> Result<Vec<Strin
 fn row(program: &LockProgram, trackway: &Path, directory: &Path, scale: f64, rounds: u32) -> Result<LockRow, String> {
     let trace = directory.join("locks.trk");
     let record = |threads: &str| measure::record(trackway, &command(program, threads, scale)?, &trace, "none");
-    let (mut native, mut best) = (f64::INFINITY, None::<Recording>);
+    let (mut native_rounds, mut record_rounds, mut best) = (Vec::new(), Vec::new(), None::<Recording>);
     // Sizes depend on what was found hot, so the smallest counts.
     let (mut file, mut file_of_one) = (u64::MAX, u64::MAX);
     for _ in 0..rounds {
-        native = native.min(measure::native(&command(program, THREADS, scale)?)?);
+        native_rounds.push(measure::native(&command(program, THREADS, scale)?)?);
         let recording = record(THREADS)?;
+        record_rounds.push(recording.record_seconds);
         file = file.min(recording.file_bytes);
         if program.workload == TREE {
             file_of_one = file_of_one.min(record("1")?.file_bytes);
@@ -102,6 +107,7 @@ fn row(program: &LockProgram, trackway: &Path, directory: &Path, scale: f64, rou
         measure::keep_faster(&mut best, recording);
     }
     let recording = best.ok_or("there are no rounds")?;
+    let native = least(&native_rounds);
     let size = match program.workload {
         TREE => file as f64 / file_of_one as f64,
         _ => 8.0 * file as f64 / recording.instructions as f64,
@@ -115,6 +121,8 @@ fn row(program: &LockProgram, trackway: &Path, directory: &Path, scale: f64, rou
         recording,
         slowdown,
         slowdown_goal: program.slowdown_goal,
+        native_rounds,
+        record_rounds,
         size,
         size_goal: program.size_goal,
     })
@@ -130,8 +138,8 @@ pub fn cells(rows: &[LockRow]) -> Vec<Vec<String>> {
     let cells = rows.iter().map(|row| {
         vec![
             row.name.to_owned(),
-            format!("{:.2}", row.native_seconds),
-            format!("{:.2}", row.recording.record_seconds),
+            span(row.native_seconds, row.native_rounds.iter().copied(), 2),
+            span(row.recording.record_seconds, row.record_rounds.iter().copied(), 2),
             format!("{:.2}", row.slowdown),
             format!("{:.1}", row.slowdown_goal),
             format!("{:.4}", row.size),
