@@ -396,8 +396,11 @@ pub struct Results {
     #[arg(long, value_name = "DIRECTORY")]
     pub plots: Option<PathBuf>,
     /// Print JSON instead of tables.
-    #[arg(long)]
+    #[arg(long, conflicts_with = "markdown")]
     pub json: bool,
+    /// Print tables as Markdown.
+    #[arg(long)]
+    pub markdown: bool,
     #[command(flatten)]
     pub output: Output,
 }

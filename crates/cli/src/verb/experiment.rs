@@ -40,7 +40,7 @@ fn open(results: &Results) -> Result<Output, Failure> {
     Output::open(results.output.file.as_deref())
 }
 
-/// Writes every table as CSV and every figure if that is asked for, and the tables as text or everything as JSON.
+/// Writes every table as CSV and every figure if that is asked for, and the tables as text or Markdown or everything as JSON.
 fn write(results: &Results, mut output: Output, findings: &impl Findings) -> Result<(), Stopped> {
     if let Some(directory) = &results.plots {
         let tables = findings.tables().into_iter().map(|(name, table)| (format!("{name}.csv"), table.csv()));
@@ -49,7 +49,8 @@ fn write(results: &Results, mut output: Output, findings: &impl Findings) -> Res
     if results.json {
         output.json(&findings.json())?;
     } else {
-        let text: String = findings.tables().iter().map(|(_, table)| table.text()).collect();
+        let form = if results.markdown { Table::markdown } else { Table::text };
+        let text: String = findings.tables().iter().map(|(_, table)| form(table)).collect();
         output.write(text.as_bytes())?;
     }
     output.finish()
