@@ -337,8 +337,9 @@ fn the_experiment() {
     let directory = tempfile::tempdir().unwrap();
     let plots = directory.path().join("plots");
     let mut command = Command::new(trackway());
-    command.args(["experiment", "segment", "--length", "2M", "--plots"]).arg(&plots).arg(&recorded.path);
+    command.args(["experiment", "segment", "--length", "2M", "--markdown", "--plots"]).arg(&plots).arg(&recorded.path);
     let text = process::run(&mut command).stdout_text().to_string();
+    assert!(text.contains("<a id=\"table-7-9-occurrences\"></a>\n\n### Table 7.9: "), "{text}");
     for number in 1..=15 {
         assert!(text.contains(&format!("Table 7.{number}: ")), "{number}: {text}");
         assert!(plots.join(format!("table-7-{number}.csv")).exists());

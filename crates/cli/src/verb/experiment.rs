@@ -5,6 +5,7 @@ mod port;
 mod programs;
 mod real;
 mod segment;
+mod spread;
 
 use report::Table;
 use serde::Serialize;
@@ -49,9 +50,14 @@ fn write(results: &Results, mut output: Output, findings: &impl Findings) -> Res
     if results.json {
         output.json(&findings.json())?;
     } else {
-        let form = if results.markdown { Table::markdown } else { Table::text };
-        let text: String = findings.tables().iter().map(|(_, table)| form(table)).collect();
+        let form = |(name, table): &Named| if results.markdown { linked(name, table) } else { table.text() };
+        let text: String = findings.tables().iter().map(form).collect();
         output.write(text.as_bytes())?;
     }
     output.finish()
+}
+
+/// A table as Markdown, with a place that links can lead to.
+fn linked(name: &str, table: &Table) -> String {
+    format!("<a id=\"{name}\"></a>\n\n{}", table.markdown())
 }

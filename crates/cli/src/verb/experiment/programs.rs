@@ -104,7 +104,8 @@ impl Place {
         timed(self.own()?.args(words).args(command))
     }
 
-    fn own(&self) -> Result<Command, Failure> {
+    /// The command to run ourselves here.
+    pub fn own(&self) -> Result<Command, Failure> {
         let program = std::env::current_exe().map_err(|error| Failure::new(format!("we cannot be found: {error}")))?;
         let mut own = Command::new(program);
         own.current_dir(self.directory());
