@@ -197,7 +197,7 @@ impl Study<'_> {
 
     /// Bars for all programs together; lines from the program with the fewest misses to the one with the most.
     fn first_access_chart(&self) -> String {
-        let title = "Figure 5.5: first-access misses: all programs, and from the best to the worst of them";
+        let title = "Figure 5.5: first-access misses, with minimum and maximum";
         let chart = self.by_threads(title).y("per cent of all loads");
         let caches = [("mlvCF", Technique::MlvCfE), ("mlvCC", Technique::MlvCcE)];
         let all = caches.iter().flat_map(|own| CONFIGS.iter().map(move |config| (own, config.name)));
