@@ -24,7 +24,7 @@ impl Study {
     }
 
     fn shared_to_private(&self) -> String {
-        let title = "Figure 6.1: size of traces with shared structures, divided by that with private ones";
+        let title = "Figure 6.1: size of traces, shared divided by private structures";
         let ratio = |tool: &str| {
             let [shared, private] = ["shared", "private"].map(|kind| format!("{tool}_{kind}"));
             let of = |row: &Row| row.size_ratio(&shared, &private);
