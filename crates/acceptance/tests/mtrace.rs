@@ -417,7 +417,11 @@ fn the_experiment() {
             let rounds = row[tool]["rounds"].as_array().unwrap();
             assert!(rounds.len() == 2 && rounds.iter().all(|round| round["statistics"]["tool"] == name), "{rounds:?}");
             let is_positive = |value: &serde_json::Value| value.as_f64().unwrap() > 0.0;
-            assert!(rounds.iter().all(|round| is_positive(&round["live_seconds"]) && is_positive(&round["bytes"])));
+            assert!(rounds.iter().all(|round| is_positive(&round["seconds"]) && is_positive(&round["bytes"])));
+            for size in ["seconds", "long_seconds"] {
+                let live = row[size]["live"][tool].as_array().unwrap();
+                assert!(live.len() == 2 && live.iter().all(is_positive), "{live:?}");
+            }
             assert!(is_positive(&row[tool]["bzip2"]["bytes"]) && is_positive(&row[tool]["bzip2"]["live_seconds"]));
         }
     }

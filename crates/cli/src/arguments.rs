@@ -300,8 +300,8 @@ pub enum Experiment {
 /// Tables like 5.1 to 5.4 and 6.1 to 6.16 and Figures 6.1 to 6.3 of Myers 2014: what the programs do, and what the four tools make of it.
 ///
 /// Builds each program (needs a C compiler), runs it natively, under the engine alone (a tool that skips everything), under the tools, records it, and runs the tools over
-/// the trace: without a compressor, with gzip and with bzip2, filters with structures of each thread and of all. The usual programs take about twenty minutes on two cores
-/// and up to 700 MB of disk for temporary files at a time.
+/// the trace: without a compressor, with gzip and with bzip2, filters with structures of each thread and of all. Slowdowns are measured once more with ten times as many
+/// instructions. The usual programs take about twenty minutes on two cores and up to 2 GB of disk for temporary files at a time.
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Examples:
@@ -315,7 +315,7 @@ pub struct ExperimentMtrace {
     #[arg(long, value_name = "NUMBERS", value_delimiter = ',', default_value = "1,4,8",
         value_parser = clap::value_parser!(u16).range(1..=64))]
     pub threads: Vec<u16>,
-    /// The size that programs are called with, whatever it means to them, instead of one for about ten million instructions.
+    /// The size that programs are called with, whatever it means to them, instead of one for about ten million instructions, and one for a hundred million.
     #[arg(long, value_name = "SIZE", value_parser = clap::value_parser!(u32).range(1..))]
     pub size: Option<u32>,
     /// How often everything is measured. Tables have the median, and the range behind it where it can be seen; compressors run once.

@@ -10,7 +10,7 @@ use std::process::{Command, Stdio};
 use serde::Serialize;
 use serde_json::Value;
 
-use super::programs::{Place, build, once, size_of, timed};
+use super::programs::{Place, build, long_size_of, once, size_of, timed};
 use super::spread::Spread;
 use super::{Findings, Named, open, write};
 use crate::arguments::ExperimentMtrace;
@@ -57,13 +57,14 @@ const ALL: &str = "1000G";
 struct Row {
     program: String,
     threads: u16,
-    /// Seconds, round by round.
     seconds: Seconds,
+    /// With a larger size: what starting takes hardly counts.
+    long_seconds: Seconds,
     #[serde(flatten)]
     tools: BTreeMap<&'static str, Outcome>,
 }
 
-/// Without us; with everything skipped, for tools that take control flow and for those that take values; recorded.
+/// Round by round: without us; with everything skipped, for tools that take control flow and for those that take values; recorded; under the tools.
 #[derive(Serialize, Default)]
 struct Seconds {
     native: Vec<f64>,
@@ -71,6 +72,7 @@ struct Seconds {
     untraced_with_values: Vec<f64>,
     recorded: Vec<f64>,
     recorded_with_values: Vec<f64>,
+    live: BTreeMap<&'static str, Vec<f64>>,
 }
 
 /// What a tool wrote: every round without a compressor, the first one with each compressor, too.
@@ -81,15 +83,15 @@ struct Outcome {
     bzip2: Compressed,
 }
 
-/// Over a trace (`seconds`), and while the program runs (`live_seconds`).
+/// Over a trace.
 #[derive(Serialize)]
 struct Raw {
     bytes: u64,
     seconds: f64,
-    live_seconds: f64,
     statistics: Value,
 }
 
+/// Over a trace (`seconds`), and while the program runs (`live_seconds`).
 #[derive(Serialize, Default)]
 struct Compressed {
     bytes: u64,
@@ -104,6 +106,23 @@ impl Raw {
 
     fn rate(&self, name: &str) -> f64 {
         self.statistics[name].as_f64().unwrap_or(0.0)
+    }
+}
+
+/// The median of what was measured in all rounds, and the range.
+fn spread(seconds: &[f64]) -> Spread {
+    Spread::of(seconds.iter().copied())
+}
+
+impl Seconds {
+    /// The engine runs the program and counts, as this tool would have it.
+    fn untraced_by(&self, tool: &str) -> Spread {
+        let needs_values = TOOLS.iter().any(|own| own.name == tool && own.needs_values);
+        spread(if needs_values { &self.untraced_with_values } else { &self.untraced })
+    }
+
+    fn live(&self, tool: &str) -> Spread {
+        self.live.get(tool).map_or(spread(&[]), |seconds| spread(seconds))
     }
 }
 
@@ -128,15 +147,15 @@ pub fn run(arguments: &ExperimentMtrace) -> Result<u8, Stopped> {
     let mut rows = Vec::new();
     for program in &once(&arguments.programs) {
         for &threads in &once(&arguments.threads) {
-            let usual = size_of(program)?.to_owned();
-            let size = arguments.size.map_or(usual, |size| size.to_string());
-            let path = build(program)?;
-            let command = vec![path.display().to_string(), threads.to_string(), size];
             let mut row = Row::new(program, threads);
-            let measured = Measured { command, place: Place::new()? };
+            let given = |usual: &str| arguments.size.map_or(usual.to_owned(), |size| size.to_string());
+            let usual = Measured::new(program, threads, given(size_of(program)?))?;
+            let long = Measured::new(program, threads, given(long_size_of(program)?))?;
             for round in 1..=arguments.repeat {
                 progress.tick(|| format!("{program} with {threads} threads, {round} of {}", arguments.repeat));
-                measured.round(&mut row)?;
+                usual.time(&mut row.seconds)?;
+                usual.filter(&mut row.tools)?;
+                long.time(&mut row.long_seconds)?;
             }
             rows.push(row);
         }
@@ -153,23 +172,39 @@ struct Measured {
 }
 
 impl Measured {
-    /// Measures everything once more.
-    fn round(&self, row: &mut Row) -> Result<(), Failure> {
-        let [control, values] = ["control.trk", "values.trk"].map(|name| self.place.path(name));
-        let seconds = &mut row.seconds;
+    fn new(program: &str, threads: u16, size: String) -> Result<Self, Failure> {
+        let command = vec![build(program)?.display().to_string(), threads.to_string(), size];
+        Ok(Self { command, place: Place::new()? })
+    }
+
+    /// The recording with control flow alone, or that with values.
+    fn trace(&self, with_values: bool) -> String {
+        self.place.path(if with_values { "values.trk" } else { "control.trk" })
+    }
+
+    /// Runs and records the program once more in every way.
+    fn time(&self, seconds: &mut Seconds) -> Result<(), Failure> {
+        let [control, values] = [false, true].map(|with_values| self.trace(with_values));
         seconds.native.push(timed(Command::new(&self.command[0]).args(&self.command[1..]))?);
         seconds.untraced.push(self.untraced("mcfTrace")?);
         seconds.untraced_with_values.push(self.untraced("mlsTrace")?);
         seconds.recorded.push(self.run(&["record", "-q", "-o", &control])?);
         seconds.recorded_with_values.push(self.run(&["record", "-q", "--data", "values", "-o", &values])?);
         for tool in &TOOLS {
-            let trace = if tool.needs_values { &values } else { &control };
-            let outcome = row.tools.entry(tool.name).or_default();
+            seconds.live.entry(tool.name).or_default().push(self.live(tool, &[], "")?);
+        }
+        Ok(())
+    }
+
+    /// Runs all tools over what was recorded last.
+    fn filter(&self, tools: &mut BTreeMap<&'static str, Outcome>) -> Result<(), Failure> {
+        for tool in &TOOLS {
+            let (trace, outcome) = (self.trace(tool.needs_values), tools.entry(tool.name).or_default());
             if outcome.rounds.is_empty() {
-                outcome.gzip = self.compressed(tool, trace, Compressor::Gzip)?;
-                outcome.bzip2 = self.compressed(tool, trace, Compressor::Bzip2)?;
+                outcome.gzip = self.compressed(tool, &trace, Compressor::Gzip)?;
+                outcome.bzip2 = self.compressed(tool, &trace, Compressor::Bzip2)?;
             }
-            outcome.rounds.push(self.raw(tool, trace)?);
+            outcome.rounds.push(self.raw(tool, &trace)?);
         }
         Ok(())
     }
@@ -188,36 +223,45 @@ impl Measured {
     }
 
     fn raw(&self, tool: &Tool, trace: &str) -> Result<Raw, Failure> {
-        let live_seconds = self.live(tool, &[])?;
         let (bytes, seconds) = self.over_trace(tool, trace, &[], "")?;
         let statistics = std::fs::read(self.place.directory().join("x.Statistics")).unwrap_or_default();
         let statistics = serde_json::from_slice(&statistics).unwrap_or(Value::Null);
-        Ok(Raw { bytes, seconds, live_seconds, statistics })
+        Ok(Raw { bytes, seconds, statistics })
     }
 
     fn compressed(&self, tool: &Tool, trace: &str, compressor: Compressor) -> Result<Compressed, Failure> {
         let flags = ["-c", compressor.name()];
-        let live_seconds = self.live(tool, &flags)?;
+        let live_seconds = self.live(tool, &flags, compressor.suffix())?;
         let (bytes, seconds) = self.over_trace(tool, trace, &flags, compressor.suffix())?;
         Ok(Compressed { bytes, seconds, live_seconds })
     }
 
-    fn live(&self, tool: &Tool, flags: &[&str]) -> Result<f64, Failure> {
-        self.run(&[tool.words, &["-q", "-o", "live"], flags].concat())
+    fn live(&self, tool: &Tool, flags: &[&str], suffix: &str) -> Result<f64, Failure> {
+        let seconds = self.run(&[tool.words, &["-q", "-o", "live"], flags].concat())?;
+        self.remove_large(&format!("live.bin{suffix}"));
+        Ok(seconds)
+    }
+
+    /// The directory goes at the end, and what tools write is large.
+    fn remove_large(&self, name: &str) {
+        drop(std::fs::remove_file(self.place.directory().join(name)));
     }
 
     /// How much is written, and in what time.
     fn over_trace(&self, tool: &Tool, trace: &str, flags: &[&str], suffix: &str) -> Result<(u64, f64), Failure> {
         let words = [tool.words, &["-q", "--json", "-o", "x", "-i", trace], flags].concat();
         let seconds = self.place.trackway(&words, &[])?;
-        let file = self.place.directory().join(format!("x.bin{suffix}"));
-        Ok((file.metadata().map_or(0, |metadata| metadata.len()), seconds))
+        let name = format!("x.bin{suffix}");
+        let bytes = self.place.directory().join(&name).metadata().map_or(0, |metadata| metadata.len());
+        self.remove_large(&name);
+        Ok((bytes, seconds))
     }
 }
 
 impl Row {
     fn new(program: &str, threads: u16) -> Self {
-        Self { program: program.to_owned(), threads, seconds: Seconds::default(), tools: BTreeMap::new() }
+        let [seconds, long_seconds] = [Seconds::default(), Seconds::default()];
+        Self { program: program.to_owned(), threads, seconds, long_seconds, tools: BTreeMap::new() }
     }
 
     /// What a tool of [`TOOLS`] made of it.

@@ -2,7 +2,7 @@
 
 use report::{Bars, Chart};
 
-use super::{Row, Study, TOOLS};
+use super::{Row, Study, TOOLS, spread};
 
 impl Study {
     /// All figures, each with a name for its file.
@@ -41,11 +41,11 @@ impl Study {
     }
 
     fn slowdown_chart(&self) -> String {
-        let chart = self.by_row("How many times as long as natively, live").y("times").log_y();
-        let native = |row: &Row| super::Spread::of(row.seconds.native.iter().copied()).median;
-        let untraced = |row: &Row| super::Spread::of(row.seconds.untraced.iter().copied()).median;
+        let chart = self.by_row("How many times as long as natively, larger runs").y("times").log_y();
+        let native = |row: &Row| spread(&row.long_seconds.native).median;
+        let untraced = |row: &Row| spread(&row.long_seconds.untraced).median;
         let chart = chart.series("untraced", self.values(|row| untraced(row) / native(row)));
-        let live = |row: &Row, tool: &str| row.tool(tool).spread(|raw| raw.live_seconds).median / native(row);
+        let live = |row: &Row, tool: &str| row.long_seconds.live(tool).median / native(row);
         let all =
             TOOLS.iter().fold(chart, |chart, tool| chart.series(tool.name, self.values(|row| live(row, tool.name))));
         all.svg()

@@ -3,7 +3,7 @@
 use report::Table;
 
 use super::super::spread::{Spread, times};
-use super::{Named, Raw, Row, Study, TOOLS};
+use super::{Named, Raw, Row, Study, TOOLS, spread};
 use crate::digits::{grouped, percent};
 
 /// Two figures behind the point.
@@ -22,6 +22,9 @@ fn thousandth(value: f64) -> String {
 fn count(value: f64) -> String {
     grouped(value.round() as u64)
 }
+
+/// A number that a tool counts.
+type Part = fn(&Raw) -> u64;
 
 fn name(row: &Row) -> [String; 2] {
     [row.program.clone(), row.threads.to_string()]
@@ -60,6 +63,7 @@ impl Study {
         add("figure-6-3", self.per_unit("Figure 6.3: shared mlvCFiat, bytes per instruction and per read", shared));
         add("savings", self.savings());
         add("slowdown", self.slowdowns());
+        add("tool-slowdown", self.tool_slowdowns());
         tables
     }
 
@@ -76,7 +80,7 @@ impl Study {
     fn control_flow(&self) -> Table {
         let heads =
             ["program", "N", "instructions", "branches %", "cond. direct %", "uncond. direct %", "uncond. indirect %"];
-        let parts: [fn(&Raw) -> u64; 4] = [
+        let parts: [Part; 4] = [
             |own| own.number("branches"),
             |own| own.number("conditional_direct_taken") + own.number("conditional_direct_not_taken"),
             |own| own.number("unconditional_direct"),
@@ -84,7 +88,7 @@ impl Study {
         ];
         self.table("Table 5.1: control flow", &heads, |row| {
             let own = row.tool("mcftrace");
-            let share = |part: fn(&Raw) -> u64| own.spread(|raw| percent(part(raw), raw.number("instructions")));
+            let share = |part: Part| own.spread(|raw| percent(part(raw), raw.number("instructions")));
             let instructions = own.spread(|raw| raw.number("instructions") as f64).cell(count);
             std::iter::once(instructions).chain(parts.map(|part| share(part).cell(fixed))).collect()
         })
@@ -94,11 +98,10 @@ impl Study {
         let heads = ["program", "N", "instructions", "reads", "writes", "reads/ins", "writes/ins"];
         self.table("Table 5.2: memory reads and writes", &heads, |row| {
             let own = row.tool("mlstrace");
-            let number = |part: fn(&Raw) -> u64| own.spread(|raw| part(raw) as f64).cell(count);
-            let per =
-                |part: fn(&Raw) -> u64| own.spread(|raw| times(part(raw), raw.number("instructions"))).cell(fixed);
-            let (reads, writes): (fn(&Raw) -> u64, fn(&Raw) -> u64) =
-                (|own| accesses(own, "loads", "total"), |own| accesses(own, "stores", "total"));
+            let number = |part: Part| own.spread(|raw| part(raw) as f64).cell(count);
+            let per = |part: Part| own.spread(|raw| times(part(raw), raw.number("instructions"))).cell(fixed);
+            let reads: Part = |raw| accesses(raw, "loads", "total");
+            let writes: Part = |raw| accesses(raw, "stores", "total");
             vec![number(|own| own.number("instructions")), number(reads), number(writes), per(reads), per(writes)]
         })
     }
@@ -154,8 +157,8 @@ impl Study {
         ];
         self.table(&format!("{caption}, seconds"), &heads, |row| {
             let own = row.tool(tool);
-            let (native, untraced) = (Spread::of(row.seconds.native.iter().copied()), row.untraced(tool));
-            let live = own.spread(|raw| raw.live_seconds);
+            let (native, untraced) = (spread(&row.seconds.native), row.seconds.untraced_by(tool));
+            let live = row.seconds.live(tool);
             let compressed = [own.gzip.live_seconds, own.bzip2.live_seconds];
             let over = [own.gzip.seconds, own.bzip2.seconds].map(thousandth);
             [native, untraced, live]
@@ -224,20 +227,29 @@ impl Study {
         })
     }
 
-    /// How many times longer everything takes than the program alone.
+    /// How many times longer everything takes than the program alone, with about a hundred million instructions.
     fn slowdowns(&self) -> Table {
         let heads = ["program", "N", "native s", "untraced", "untraced, values", "recorded", "recorded, values"];
         let heads: Vec<&str> = heads.into_iter().chain(TOOLS.iter().map(|tool| tool.name)).collect();
-        self.table("Slowdown: how many times as long as natively", &heads, |row| {
-            let native = Spread::of(row.seconds.native.iter().copied());
-            let slower = |seconds: &[f64]| one(Spread::of(seconds.iter().copied()).median / native.median, tenth);
-            let own = &row.seconds;
+        self.table("Slowdown of larger runs: how many times as long as natively", &heads, |row| {
+            let own = &row.long_seconds;
+            let native = spread(&own.native);
             let runs = [&own.untraced, &own.untraced_with_values, &own.recorded, &own.recorded_with_values];
-            let live = |name: &str| row.tool(name).spread(|raw| raw.live_seconds).median / native.median;
-            std::iter::once(native.cell(|seconds| format!("{seconds:.4}")))
-                .chain(runs.map(|seconds| slower(seconds)))
-                .chain(TOOLS.iter().map(|tool| one(live(tool.name), tenth)))
+            let live = TOOLS.iter().map(|tool| own.live(tool.name));
+            let slower = runs.map(|seconds| spread(seconds)).into_iter().chain(live);
+            std::iter::once(native.cell(thousandth))
+                .chain(slower.map(|seconds| one(seconds.median / native.median, tenth)))
                 .collect()
+        })
+    }
+
+    /// How many times longer tools take than the engine that traces nothing, in the same runs.
+    fn tool_slowdowns(&self) -> Table {
+        let heads: Vec<&str> = ["program", "N"].into_iter().chain(TOOLS.iter().map(|tool| tool.name)).collect();
+        self.table("Slowdown of larger runs: how many times as long as untraced", &heads, |row| {
+            let own = &row.long_seconds;
+            let slower = |tool: &str| own.live(tool).median / own.untraced_by(tool).median;
+            TOOLS.iter().map(|tool| one(slower(tool.name), tenth)).collect()
         })
     }
 
@@ -250,13 +262,6 @@ impl Study {
 }
 
 impl Row {
-    /// The engine runs the program and counts, as this tool would have it.
-    fn untraced(&self, tool: &str) -> Spread {
-        let needs_values = TOOLS.iter().any(|own| own.name == tool && own.needs_values);
-        let seconds = if needs_values { &self.seconds.untraced_with_values } else { &self.seconds.untraced };
-        Spread::of(seconds.iter().copied())
-    }
-
     /// How many times as many bytes one tool writes as another.
     pub(super) fn size_ratio(&self, tool: &str, other: &str) -> Spread {
         self.spread_of_two(tool, other, |one, other| times(one.bytes, other.bytes))
@@ -264,7 +269,7 @@ impl Row {
 
     /// Bytes for each instruction and for each load.
     pub(super) fn per_unit(&self, tool: &str) -> [Spread; 2] {
-        let units: [fn(&Raw) -> u64; 2] = [|all| all.number("instructions"), |all| accesses(all, "loads", "total")];
+        let units: [Part; 2] = [|all| all.number("instructions"), |all| accesses(all, "loads", "total")];
         units.map(|unit| self.spread_of_two(tool, "mlstrace", |own, all| times(own.bytes, unit(all))))
     }
 }
