@@ -1,4 +1,4 @@
-//! What maintainers run: `cargo xtask test`, `cargo xtask bench`, `cargo xtask soak`.
+//! What maintainers run: `cargo xtask test`, `cargo xtask bench`, `cargo xtask soak`, `cargo xtask experiments`.
 //!
 //! Knows where things are in the repository and drives `cargo` and the `trackway` command like a user would; measures
 //! reading with the `trace` crate directly.
@@ -9,6 +9,7 @@ use std::process::{Command, ExitCode};
 use clap::{Parser, Subcommand};
 
 mod bench;
+mod experiments;
 mod machine;
 mod packages;
 mod soak;
@@ -26,6 +27,7 @@ enum Task {
     Test(test::Arguments),
     Bench(bench::Arguments),
     Soak(soak::Arguments),
+    Experiments(experiments::Arguments),
 }
 
 fn main() -> ExitCode {
@@ -33,6 +35,7 @@ fn main() -> ExitCode {
         Task::Test(arguments) => test::run(&arguments),
         Task::Bench(arguments) => bench::run(&arguments),
         Task::Soak(arguments) => soak::run(&arguments),
+        Task::Experiments(arguments) => experiments::run(&arguments),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

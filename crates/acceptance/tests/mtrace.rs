@@ -400,17 +400,40 @@ fn a_trace_that_was_cut() {
 /// The tables are there, and what is known of them holds.
 #[test]
 fn the_experiment() {
-    let run = Run::new(&["experiment", "mtrace", "--programs", "fft", "--threads", "1,2", "--size", "3", "--json"]);
-    let text = String::from_utf8(run.output.stdout.clone()).unwrap();
+    let words =
+        ["experiment", "mtrace", "--programs", "fft", "--threads", "1,2", "--size", "3", "--repeat", "2", "--json"];
+    let run = Run::new(&words);
     assert!(run.output.status.success(), "{}", run.error());
-    assert_eq!(text.matches("\"program\": \"fft\"").count(), 2, "{text}");
-    assert!(text.contains("\"tool\": \"mlvCFiat\"") && text.contains("\"live_mcftraptor\""));
-    let run =
-        Run::new(&["experiment", "mtrace", "--programs", "matmul", "--threads", "2", "--size", "4", "-o", "tables"]);
+    let rows: serde_json::Value = serde_json::from_slice(&run.output.stdout).unwrap();
+    assert_eq!(
+        (rows.as_array().unwrap().len(), &rows[1]["program"], &rows[1]["threads"]),
+        (2, &"fft".into(), &2.into())
+    );
+    for row in rows.as_array().unwrap() {
+        for time in ["native", "untraced", "untraced_with_values", "recorded", "recorded_with_values"] {
+            assert_eq!(row["seconds"][time].as_array().unwrap().len(), 2, "{time}");
+        }
+        for (tool, name) in [("mcftrace", "mcfTrace"), ("mlvcfiat_shared", "mlvCFiat")] {
+            let rounds = row[tool]["rounds"].as_array().unwrap();
+            assert!(rounds.len() == 2 && rounds.iter().all(|round| round["statistics"]["tool"] == name), "{rounds:?}");
+            let is_positive = |value: &serde_json::Value| value.as_f64().unwrap() > 0.0;
+            assert!(rounds.iter().all(|round| is_positive(&round["seconds"]) && is_positive(&round["bytes"])));
+            for size in ["seconds", "long_seconds"] {
+                let live = row[size]["live"][tool].as_array().unwrap();
+                assert!(live.len() == 2 && live.iter().all(is_positive), "{live:?}");
+            }
+            assert!(is_positive(&row[tool]["bzip2"]["bytes"]) && is_positive(&row[tool]["bzip2"]["live_seconds"]));
+        }
+    }
+    let words = ["experiment", "mtrace", "--programs", "matmul", "--threads", "2", "--size", "4", "-o", "tables"];
+    let run = Run::new(&[&words[..], &["--repeat", "1", "--plots", "plots"]].concat());
     assert!(run.output.status.success(), "{}", run.error());
     let tables = run.text("tables");
     let captions = tables.lines().filter(|line| line.starts_with("Table ")).count();
     assert_eq!(captions, 4 + 16, "{tables}");
+    for name in ["figure-6-1.svg", "figure-6-2.svg", "figure-6-3.svg", "table-6-16.csv", "figure-6-3.csv"] {
+        assert!(run.text(&format!("plots/{name}")).contains("matmul"), "{name}");
+    }
     let run = Run::new(&["experiment", "mtrace", "--programs", "nothing"]);
     assert!(run.error().contains("no program called nothing (there are fft, radix"), "{}", run.error());
 }

@@ -291,3 +291,33 @@ fn what_cannot_be_is_refused() {
     let (finished, text) = run(&["decode", "TRACE", "--program", "TRACE"], &control);
     assert!(finished.exit == Exit::Status(1) && text.contains("no file of port bits"), "{text}");
 }
+
+/// Every program is recorded as often as is said, and the tables have what the figures show.
+#[test]
+fn the_experiment() {
+    let directory = tempfile::tempdir().unwrap();
+    let run = |words: &[&str]| {
+        let mut command = Command::new(trackway());
+        command.args(["experiment", "port", "--programs", "fft,radix", "--threads", "1,2", "--size", "3"]).args(words);
+        let finished = process::run(command.current_dir(directory.path()));
+        assert_eq!(finished.exit, Exit::Status(0), "{}", finished.stderr_text());
+        finished.stdout_text().to_string()
+    };
+    let rows: serde_json::Value = serde_json::from_str(&run(&["--repeat", "2", "--json"])).unwrap();
+    let rounds: Vec<u64> = rows.as_array().unwrap().iter().map(|row| row["round"].as_u64().unwrap()).collect();
+    assert_eq!(rounds, [1, 1, 1, 1, 2, 2, 2, 2]);
+    let text = run(&["--repeat", "1", "--markdown", "--plots", "plots"]);
+    assert!(text.contains("<a id=\"table-5-7\"></a>\n\n### Table 5.7: "), "{text}");
+    let read = |name: &str| std::fs::read_to_string(directory.path().join("plots").join(name)).unwrap();
+    let misses = read("figure-5-5.csv");
+    let mut lines = misses.lines().map(|line| line.trim_end().split(',').collect::<Vec<_>>());
+    assert_eq!(lines.next().unwrap()[..5], ["caches", "config", "N=1", "N=1 min", "N=1 max"]);
+    for line in lines {
+        let [all, least, most] = [2, 3, 4].map(|place| line[place].parse::<f64>().unwrap());
+        assert!(least <= all && all <= most && least < most, "{line:?}");
+    }
+    let totals = read("figure-5-3.svg");
+    for size in ["small", "medium", "large"] {
+        assert!(totals.contains(&format!("{size}, N = 2")), "{size}");
+    }
+}

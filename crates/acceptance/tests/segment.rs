@@ -174,6 +174,83 @@ fn consistency_and_overlap_are_as_counted() {
     assert_eq!((overlap.instructions, overlap.different), (in_each.sum::<usize>() as u64, different.len() as u64));
 }
 
+/// "Trace length" by brute force: the list of all instructions is cut behind conditional jumps, system calls and traps, and every 32 instructions; then every instruction,
+/// and every piece, adds the length of its piece.
+#[test]
+fn trace_length_is_as_counted() {
+    use isa::Transfer;
+    use segment::{Class, LengthWeight};
+    let call = Call::new(tool::required("perl")).args(["-e", "print join ',', sort map { $_ * 7 % 13 } 1 .. 40"]);
+    let recorded = call.recorded();
+    let policy = Class::CONDITIONAL
+        .into_iter()
+        .fold(Policy::new(32, u32::MAX).unwrap(), |policy, class| policy.with(class, false));
+    let mut pieces = vec![0_u64];
+    let (executed, mut has_ended) = (executed(&recorded.trace), false);
+    for (_, transfer) in &executed {
+        if std::mem::take(&mut has_ended) {
+            pieces.push(0);
+        }
+        let length = pieces.last_mut().unwrap();
+        *length += 1;
+        has_ended =
+            *length == 32 || matches!(transfer, Transfer::Conditional { .. } | Transfer::Syscall | Transfer::Trap);
+    }
+    let by_occurrences = executed.len() as f64 / pieces.len() as f64;
+    let mut sum = 0.0;
+    for &length in &pieces {
+        (0..length).for_each(|_| sum += length as f64);
+    }
+    let by_coverage = sum / executed.len() as f64;
+    let length = segmented(&recorded.trace, &[policy]).remove(0).trace_length();
+    for (weight, expected) in [(LengthWeight::Coverage, by_coverage), (LengthWeight::Occurrences, by_occurrences)] {
+        assert!((length.by(weight) - expected).abs() < 1e-9 * expected, "{weight:?}: {length:?} {expected}");
+    }
+    assert!(by_coverage > by_occurrences + 1.0);
+}
+
+/// What policies have of their own is in every form, and so are both lengths.
+#[test]
+fn weights_and_lengths_are_shown() {
+    use parquet::file::reader::{FileReader, SerializedFileReader};
+    let executable = workloads::build("loops", workloads::find("loops").unwrap().variants[0]).unwrap();
+    let recorded = Call::new(&executable).recorded();
+    let directory = tempfile::tempdir().unwrap();
+    let path = |name: &str| directory.path().join(name).to_str().unwrap().to_owned();
+    let (plots, parquet) = (path("plots"), path("traces.parquet"));
+    let (_, json) = run(&["--policies", "given,third", "--json", "--plots", &plots], &recorded);
+    let report: serde_json::Value = serde_json::from_str(&json).unwrap();
+    let [given, third] = [&report["policies"][0], &report["policies"][1]];
+    assert_eq!(
+        (&given["weights"], &third["weights"]),
+        (&serde_json::json!({}), &serde_json::json!({"conditional": 2}))
+    );
+    assert_eq!(
+        (&given["length_weight"], &given["trace_length"]),
+        (&"coverage".into(), &given["trace_length_by_coverage"])
+    );
+    let (_, text) = run(&["--policies", "given,third"], &recorded);
+    assert_eq!(text.matches("conditional=2").count(), 1, "{text}");
+    assert!(text.contains("weighted by coverage") && text.contains("length/occurrences"), "{text}");
+    let policies = std::fs::read_to_string(format!("{plots}/policies.csv")).unwrap();
+    assert!(policies.starts_with("policy,trace length by coverage,trace length by occurrences,"), "{policies}");
+    assert_eq!(policies.matches("conditional=2").count(), 1, "{policies}");
+    let arguments = ["--weight", "conditional=2", "--length-weight", "occurrences", "--json", "-o", &parquet];
+    let (_, json) = run(&arguments, &recorded);
+    let report: serde_json::Value = serde_json::from_str(&json).unwrap();
+    let own = &report["policies"][0];
+    assert_eq!(
+        (&own["length_weight"], &own["trace_length"]),
+        (&"occurrences".into(), &own["trace_length_by_occurrences"])
+    );
+    assert_eq!(own["trace_length"], third["trace_length_by_occurrences"]);
+    let reader = SerializedFileReader::new(std::fs::File::open(&parquet).unwrap()).unwrap();
+    let pairs = reader.metadata().file_metadata().key_value_metadata().unwrap();
+    let value = |key: &str| pairs.iter().find(|pair| pair.key == key).unwrap().value.clone().unwrap();
+    assert_eq!(value("weights"), "conditional=2");
+    assert_eq!(value("trace_length_by_coverage"), own["trace_length_by_coverage"].to_string());
+}
+
 fn run(arguments: &[&str], recorded: &Recorded) -> (Exit, String) {
     let mut command = Command::new(trackway());
     command.arg("segment").args(arguments).arg("-i").arg(&recorded.path);
@@ -260,8 +337,9 @@ fn the_experiment() {
     let directory = tempfile::tempdir().unwrap();
     let plots = directory.path().join("plots");
     let mut command = Command::new(trackway());
-    command.args(["experiment", "segment", "--length", "2M", "--plots"]).arg(&plots).arg(&recorded.path);
+    command.args(["experiment", "segment", "--length", "2M", "--markdown", "--plots"]).arg(&plots).arg(&recorded.path);
     let text = process::run(&mut command).stdout_text().to_string();
+    assert!(text.contains("<a id=\"table-7-9-occurrences\"></a>\n\n### Table 7.9: "), "{text}");
     for number in 1..=15 {
         assert!(text.contains(&format!("Table 7.{number}: ")), "{number}: {text}");
         assert!(plots.join(format!("table-7-{number}.csv")).exists());

@@ -297,15 +297,15 @@ pub enum Experiment {
     Segment(segment::ExperimentSegment),
 }
 
-/// Tables like 5.1 to 5.4 and 6.1 to 6.16 of Myers 2014: what the programs do, and what the four tools make of it.
+/// Tables like 5.1 to 5.4 and 6.1 to 6.16 and Figures 6.1 to 6.3 of Myers 2014: what the programs do, and what the four tools make of it.
 ///
-/// Builds each program (needs a C compiler), runs it natively, records it, and runs the tools over the trace: without a compressor, with gzip
-/// and with bzip2, filters with structures of each thread and of all. The usual programs take about ten minutes on two cores and up to
-/// 500 MB of disk for temporary files at a time.
+/// Builds each program (needs a C compiler), runs it natively, under the engine alone (a tool that skips everything), under the tools, records it, and runs the tools over
+/// the trace: without a compressor, with gzip and with bzip2, filters with structures of each thread and of all. Slowdowns are measured once more with ten times as many
+/// instructions. The usual programs take about twenty minutes on two cores and up to 2 GB of disk for temporary files at a time.
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Examples:
-  trackway experiment mtrace
+  trackway experiment mtrace --plots mtrace            every table also as CSV, every figure as SVG
   trackway experiment mtrace --programs fft,radix --threads 1,2 --json -o mtrace.json")]
 pub struct ExperimentMtrace {
     /// Which programs, of workloads/parallel.
@@ -315,14 +315,14 @@ pub struct ExperimentMtrace {
     #[arg(long, value_name = "NUMBERS", value_delimiter = ',', default_value = "1,4,8",
         value_parser = clap::value_parser!(u16).range(1..=64))]
     pub threads: Vec<u16>,
-    /// The size that programs are called with, whatever it means to them, instead of one for about ten million instructions.
+    /// The size that programs are called with, whatever it means to them, instead of one for about ten million instructions, and one for a hundred million.
     #[arg(long, value_name = "SIZE", value_parser = clap::value_parser!(u32).range(1..))]
     pub size: Option<u32>,
-    /// Print JSON instead of tables.
-    #[arg(long)]
-    pub json: bool,
+    /// How often everything is measured. Tables have the median, and the range behind it where it can be seen; compressors run once.
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..))]
+    pub repeat: u16,
     #[command(flatten)]
-    pub output: Output,
+    pub results: Results,
 }
 
 /// Build a multithreaded program, record it, and show what came of it.
@@ -396,8 +396,11 @@ pub struct Results {
     #[arg(long, value_name = "DIRECTORY")]
     pub plots: Option<PathBuf>,
     /// Print JSON instead of tables.
-    #[arg(long)]
+    #[arg(long, conflicts_with = "markdown")]
     pub json: bool,
+    /// Print tables as Markdown.
+    #[arg(long)]
+    pub markdown: bool,
     #[command(flatten)]
     pub output: Output,
 }

@@ -92,6 +92,14 @@ impl Chart<Bars> {
         self.series.push(Series::new(name, points));
         self
     }
+
+    /// A value for each category, and from where to where a line is drawn over its bar.
+    pub fn ranges(mut self, name: &str, values: impl IntoIterator<Item = (f64, (f64, f64))>) -> Self {
+        let (values, ranges): (Vec<f64>, Vec<(f64, f64)>) = values.into_iter().unzip();
+        self = self.series(name, values);
+        self.series.last_mut().expect("it was just added").ranges = ranges;
+        self
+    }
 }
 
 const WIDTH: f64 = 900.0;
@@ -147,7 +155,7 @@ impl<Kind: Marks + Default> Chart<Kind> {
     }
 
     fn up(&self) -> Axis {
-        let values = self.series.iter().flat_map(|series| &series.points).map(|&(_, y)| y);
+        let values = self.series.iter().flat_map(Series::heights);
         if self.log_y {
             return Axis::logarithmic(values, Kind::STANDING);
         }

@@ -1,4 +1,4 @@
-//! Results for people: a [`Table`] as text or CSV, a [`Chart`] as SVG.
+//! Results for people: a [`Table`] as text, Markdown or CSV, a [`Chart`] as SVG.
 //!
 //! The same data always gives the same text, so that reports can be compared and kept under version control. Values that no
 //! picture can show (not a number, infinite) are left out; nothing panics.

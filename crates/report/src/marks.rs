@@ -10,12 +10,21 @@ pub struct Series {
     pub points: Vec<(f64, f64)>,
     /// What stands beside the points, in their order; nothing where it is empty.
     pub labels: Vec<String>,
+    /// From where to where a line goes at each point, in their order.
+    pub ranges: Vec<(f64, f64)>,
     pub look: Look,
 }
 
 impl Series {
     pub fn new(name: &str, points: impl IntoIterator<Item = (f64, f64)>) -> Self {
-        Self { name: name.to_owned(), points: points.into_iter().collect(), labels: Vec::new(), look: Look::Plain }
+        let (name, points) = (name.to_owned(), points.into_iter().collect());
+        Self { name, points, labels: Vec::new(), ranges: Vec::new(), look: Look::Plain }
+    }
+
+    /// All heights that are drawn.
+    pub fn heights(&self) -> impl Iterator<Item = f64> + Clone {
+        let ranges = self.ranges.iter().flat_map(|&(low, high)| [low, high]);
+        self.points.iter().map(|&(_, y)| y).chain(ranges)
     }
 }
 
@@ -228,6 +237,14 @@ impl Bars {
     }
 }
 
+/// An upright line over a range, with ends that are half as wide as a bar. Nothing if the range cannot be shown; on a logarithmic axis it may begin below the axis.
+fn whisker(plot: &Plot, x: f64, (low, high): (f64, f64), width: f64) -> String {
+    let (Some(top), bottom) = (plot.y(high), plot.y(low).unwrap_or(plot.bottom)) else { return String::new() };
+    let (stroke, half) = ("stroke=\"#222222\"", (width / 4.0).min(5.0));
+    let end = |y: f64| line((x - half, y), (x + half, y), stroke);
+    line((x, top), (x, bottom), stroke) + &end(top) + &end(bottom)
+}
+
 /// How much of the width of a category is for bars.
 const FILLED: f64 = 0.8;
 /// A few wide bars look like something else.
@@ -259,6 +276,9 @@ impl Marks for Bars {
                 let hint = format!("{}, {}: {value}", self.name(category), series.name);
                 let size = (width - (width / 8.0).min(1.0), (ground - y).abs());
                 svg += &rectangle((x, y.min(ground)), size, color(number, all.len()), &hint);
+                if let Some(&range) = series.ranges.get(category) {
+                    svg += &whisker(plot, x + size.0 / 2.0, range, size.0);
+                }
             }
         }
         svg

@@ -1,4 +1,4 @@
-//! Tables: a caption, heads, and rows of cells; as aligned text for people, as CSV for programs.
+//! Tables: a caption, heads, and rows of cells; as aligned text for people, as Markdown for pages, as CSV for programs.
 
 pub struct Table {
     caption: String,
@@ -47,6 +47,18 @@ impl Table {
         text
     }
 
+    /// The caption as a heading, and a table as GitHub has it. A row that is shorter than the heads is filled up.
+    pub fn markdown(&self) -> String {
+        let width = self.heads().len();
+        let line = |row: &[String]| {
+            let cells = (0..width).map(|column| row.get(column).map_or(String::new(), |cell| cell.replace('|', "\\|")));
+            format!("| {} |\n", cells.collect::<Vec<_>>().join(" | "))
+        };
+        let rule = "| --- ".to_owned() + &"| ---: ".repeat(width.saturating_sub(1)) + "|\n";
+        let rows: String = self.rows().iter().map(|row| line(row)).collect();
+        format!("### {}\n\n{}{rule}{rows}\n", self.caption, line(self.heads()))
+    }
+
     /// Heads and rows as RFC 4180 has them. The caption is left out: there is no place for it in CSV.
     pub fn csv(&self) -> String {
         let mut text = String::new();
@@ -80,6 +92,16 @@ mod tests {
         table.row([]);
         assert_eq!(table.text(), "Sizes\n  program\n  fft      1\n\n\n");
         assert_eq!(table.csv(), "program\r\nfft,1\r\n\r\n");
+    }
+
+    #[test]
+    fn markdown() {
+        let mut table = Table::new("Sizes", &["program", "N|M", "bytes"]);
+        table.row(["fft".into(), "1".into(), "1 520".into()]);
+        table.row(["lu".into()]);
+        let expected =
+            "### Sizes\n\n| program | N\\|M | bytes |\n| --- | ---: | ---: |\n| fft | 1 | 1 520 |\n| lu |  |  |\n\n";
+        assert_eq!(table.markdown(), expected);
     }
 
     #[test]

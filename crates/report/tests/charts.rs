@@ -52,6 +52,22 @@ fn lines_have_names_labels_and_ticks() {
     check_places(&svg);
 }
 
+/// A line with two ends over every bar whose range can be shown, inside the picture.
+#[test]
+fn ranges_are_drawn_over_bars() {
+    let values = [(2.0, (1.0, 40.0)), (3.0, (0.0, f64::NAN)), (5.0, (0.0, 5.0))];
+    let plain = Chart::bars("Rates").categories(["a", "b", "c"]).series("all", values.map(|(value, _)| value)).svg();
+    for (svg, more) in [
+        (Chart::bars("Rates").categories(["a", "b", "c"]).ranges("all", values).svg(), 6),
+        (Chart::bars("Rates").categories(["a", "b", "c"]).ranges("all", values).log_y().svg(), 6),
+    ] {
+        check_places(&svg);
+        let dark = |svg: &str| svg.matches("stroke=\"#222222\"").count();
+        assert_eq!((dark(&plain), dark(&svg)), (0, more), "{svg}");
+        contains(&svg, &["all", "a", "b", "c"]);
+    }
+}
+
 #[test]
 fn bars_have_names_and_categories() {
     let chart = Chart::bars("Sizes").categories(["fft", "lu"]).y("bytes");

@@ -1,5 +1,45 @@
 //! Sets of traces side by side (Hadjipavlou 2025, sections 5.5, 7.1 and 7.2).
 
+/// What the average behind "trace length" is weighted by. Section 5.5 prints the formula of the plain mean, but the numbers of Tables 7.2 and 7.9 are weighted by
+/// coverage.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum LengthWeight {
+    /// The instructions that a trace covers: how long the trace is that an executed instruction is in, ΣI²·O / ΣI·O.
+    #[default]
+    Coverage,
+    /// How often a trace was executed: how long an executed trace is, ΣI·O / ΣO.
+    Occurrences,
+}
+
+impl LengthWeight {
+    pub const ALL: [Self; 2] = [Self::Coverage, Self::Occurrences];
+
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Coverage => "coverage",
+            Self::Occurrences => "occurrences",
+        }
+    }
+}
+
+/// "Trace length", by both weights.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct TraceLength {
+    pub by_coverage: f64,
+    pub by_occurrences: f64,
+}
+
+impl TraceLength {
+    #[must_use]
+    pub fn by(&self, weight: LengthWeight) -> f64 {
+        match weight {
+            LengthWeight::Coverage => self.by_coverage,
+            LengthWeight::Occurrences => self.by_occurrences,
+        }
+    }
+}
+
 /// What a set is judged by.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Score {

@@ -25,7 +25,7 @@ pub use chain::Chains;
 pub use class::Class;
 pub use edges::{Edges, Probabilities};
 pub use fetch::{Asked, Fetch, Supplied};
-pub use judge::{Score, hamming_distance, max_norm_ratios, pareto_front};
+pub use judge::{LengthWeight, Score, TraceLength, hamming_distance, max_norm_ratios, pareto_front};
 pub use listing::{Listing, Spot};
 pub use moves::{Code, Collected, Mix, Move, Moves, Part};
 pub use overlap::Overlap;

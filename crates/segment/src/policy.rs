@@ -194,13 +194,19 @@ impl Policy {
         self.weights[class as usize]
     }
 
+    /// Whether a class counts as much as it does unless told.
+    #[must_use]
+    pub fn has_usual_weight(&self, class: Class) -> bool {
+        self.weight(class) == Self::default().weight(class)
+    }
+
     /// The flags as the thesis writes them, without commas.
     #[must_use]
     pub fn flags(&self) -> String {
         FLAGS.map(|class| if self.is_inside(class) { '1' } else { '0' }).iter().collect()
     }
 
-    /// What it has beside limits and flags, in words.
+    /// What it has beside limits, flags and weights, in words.
     #[must_use]
     pub fn rules(&self) -> String {
         let learning = match self.learning {

@@ -3,6 +3,7 @@
 use hashbrown::{HashMap, HashSet};
 
 use crate::class::Class;
+use crate::judge::TraceLength;
 
 /// Why a trace ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -127,10 +128,15 @@ impl TraceSet {
         self.occurrences
     }
 
-    /// "Trace length": instructions of a trace, on average over all that were executed.
+    /// "Trace length": instructions of a trace, on average.
     #[must_use]
-    pub fn weighted_length(&self) -> f64 {
-        self.instructions as f64 / self.occurrences.max(1) as f64
+    pub fn trace_length(&self) -> TraceLength {
+        let squares: u128 =
+            self.traces.iter().map(|own| u128::from(own.instructions) * u128::from(own.coverage())).sum();
+        TraceLength {
+            by_coverage: squares as f64 / self.instructions.max(1) as f64,
+            by_occurrences: self.instructions as f64 / self.occurrences.max(1) as f64,
+        }
     }
 
     /// "Trace count": how few traces have this share of all instructions.
@@ -211,12 +217,37 @@ mod tests {
     fn metrics() {
         let set = TraceSet::new(vec![trace(1, 10, 1), trace(2, 5, 14), trace(3, 20, 1)]);
         assert_eq!((set.instructions(), set.occurrences()), (100, 16));
-        assert!((set.weighted_length() - 6.25).abs() < 1e-9);
+        let length = set.trace_length();
+        assert!((length.by_occurrences - 6.25).abs() < 1e-9);
+        // 70 instructions are in traces of 5, 10 in one of 10, 20 in one of 20.
+        assert!((length.by_coverage - 8.5).abs() < 1e-9);
         assert_eq!([0.0, 0.7, 0.71, 0.9, 0.91, 1.0].map(|share| set.traces_for(share)), [1, 1, 2, 2, 3, 3]);
         assert_eq!(set.coverage().collect::<Vec<_>>(), [0.7, 0.9, 1.0]);
         assert_eq!(set.reasons(), [(Reason::MaxCfis, 16)]);
         let none = TraceSet::new(Vec::new());
-        assert_eq!((none.traces_for(0.9), none.weighted_length()), (0, 0.0));
+        assert_eq!((none.traces_for(0.9), none.trace_length()), (0, TraceLength::default()));
+    }
+
+    /// Executes traces one by one and counts instruction by instruction.
+    #[test]
+    fn trace_length_by_brute_force() {
+        let length_of = |kind: u64| 1 + (kind * kind * 7 % 31) as u32;
+        let executed: Vec<u64> = (0..5000).map(|turn: u64| turn * turn * turn % 17 * (turn % 3)).collect();
+        let mut of_instructions = Vec::new();
+        for &kind in &executed {
+            (0..length_of(kind)).for_each(|_| of_instructions.push(f64::from(length_of(kind))));
+        }
+        let mean = |lengths: &[f64]| lengths.iter().sum::<f64>() / lengths.len() as f64;
+        let of_traces: Vec<f64> = executed.iter().map(|&kind| f64::from(length_of(kind))).collect();
+        let different: HashSet<u64> = executed.iter().copied().collect();
+        let times = |kind: u64| executed.iter().filter(|&&own| own == kind).count() as u64;
+        let traces = different.iter().map(|&kind| trace(kind, length_of(kind), times(kind)));
+        let set = TraceSet::new(traces.collect());
+        let (by_coverage, by_occurrences) = (mean(&of_instructions), mean(&of_traces));
+        assert!((set.trace_length().by_coverage - by_coverage).abs() < 1e-9 * by_coverage);
+        assert!((set.trace_length().by_occurrences - by_occurrences).abs() < 1e-9 * by_occurrences);
+        assert!(by_coverage > by_occurrences + 1.0 && set.traces().len() > 10);
+        assert_eq!(set.merged().trace_length(), set.trace_length());
     }
 
     #[test]

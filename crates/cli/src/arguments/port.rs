@@ -79,8 +79,8 @@ pub struct PortDecode {
 
 /// Tables 4.2 to 4.4 and 5.1 to 5.7 and Figures 4.9 to 4.11, 5.1 to 5.3, 5.5 and 5.6 of Tewar 2015: what the programs do, and how many bits each technique needs.
 ///
-/// Builds each program (needs a C compiler), records it with values, and takes the trace through all techniques and configurations. The usual programs take
-/// about two minutes on two cores. Bits per cycle are left out: nobody counts cycles here.
+/// Builds each program (needs a C compiler), records it with values, and takes the trace through all techniques and configurations, several times. The usual programs
+/// take about two minutes on two cores. Bits per cycle are left out: nobody counts cycles here.
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Examples:
@@ -103,6 +103,9 @@ ocean-contiguous,ocean-noncontiguous,radiosity,raytrace,water,matmul"
     /// The size that programs are called with, whatever it means to them, instead of one for about ten million instructions.
     #[arg(long, value_name = "SIZE", value_parser = clap::value_parser!(u32).range(1..))]
     pub size: Option<u32>,
+    /// How often every program is recorded. Tables have the median, and the range behind it where it can be seen; pictures have the median.
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..))]
+    pub repeat: u16,
     #[command(flatten)]
     pub results: Results,
 }

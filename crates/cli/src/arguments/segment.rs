@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
-use segment::{Class, Replacement, Shape};
+use segment::{Class, LengthWeight, Policy, Replacement, Shape};
 
 use super::{Results, Source, parse_count, parse_positive_count};
 
@@ -24,8 +24,9 @@ conditional stands for all four), direct-jump, indirect-conditional-jump, indire
 The flags of the thesis, 1 for what may stand inside: system call, conditional forward taken (and trap), return, direct call, indirect call,
 conditional forward not taken, conditional backward taken, direct jump, indirect conditional jump, indirect jump, conditional backward not taken
 
-What is counted, as the thesis calls it: trace length is the instructions of a trace, on average over all that were executed; trace count is the number of different
-traces that have 90 % of all instructions; max-norm ratio is length over the largest length, divided by count over the largest count, among the policies.
+What is counted, as the thesis calls it: trace length is the instructions of a trace, on average, weighted by coverage (over all executed instructions, each with the
+length of its trace) and by occurrences (over all executed traces); trace count is the number of different traces that have 90 % of all instructions; max-norm ratio is
+length over the largest length, divided by count over the largest count, among the policies. --length-weight says which length the ratio and the Pareto front are of.
 
 Examples:
   trackway segment -- ls -l                                                 32 instructions, 4 control-flow instructions, while it runs
@@ -56,6 +57,10 @@ pub struct Segment {
     /// How much a class counts among the control-flow instructions; 1, and 0 for direct jumps, unless told. May be given several times.
     #[arg(long, value_name = "CLASS=N", value_parser = parse_weight)]
     pub weight: Vec<(Classes, u32)>,
+    /// Which average of the trace length the max-norm ratio and the Pareto front are of: weighted by the instructions that each trace covers, or by how often it was
+    /// executed.
+    #[arg(long, value_name = "coverage|occurrences", value_parser = parse_length_weight, default_value = LengthWeight::default().name())]
+    pub length_weight: LengthWeight,
     /// End a trace where its consistency would fall below P: the product of the probabilities, as far as they are known by then, that its branches go as they do.
     #[arg(long, value_name = "P", conflicts_with = "restructure")]
     pub consistency: Option<f32>,
@@ -172,6 +177,32 @@ fn parse_weight(text: &str) -> Result<(Classes, u32), String> {
     Ok((parse_classes(class)?, weight.parse().map_err(|_| form())?))
 }
 
+fn parse_length_weight(text: &str) -> Result<LengthWeight, String> {
+    let found = LengthWeight::ALL.into_iter().find(|weight| weight.name() == text);
+    found.ok_or_else(|| "weights are coverage and occurrences".to_owned())
+}
+
+/// The weights of a policy that are not the usual ones, as --weight takes them: the four kinds of conditional jumps as one if they count alike.
+pub fn unusual_weights(policy: &Policy) -> Vec<(&'static str, u32)> {
+    let mut shown: Vec<Class> = Vec::new();
+    let mut weights = Vec::new();
+    for (name, classes) in CLASSES {
+        let weight = policy.weight(classes[0]);
+        let is_new = |class: &Class| !policy.has_usual_weight(*class) && !shown.contains(class);
+        if classes.iter().all(|class| is_new(class) && policy.weight(*class) == weight) {
+            weights.push((name, weight));
+            shown.extend(classes);
+        }
+    }
+    weights
+}
+
+/// The same on a line, as --weight takes them; empty if all are usual.
+pub fn weights_text(policy: &Policy) -> String {
+    let weights = unusual_weights(policy).into_iter();
+    weights.map(|(class, weight)| format!("{class}={weight}")).collect::<Vec<_>>().join(",")
+}
+
 /// Such as 1024, 1024x4 or 1024x4:lfu.
 fn parse_cache(text: &str) -> Result<Shape, String> {
     let form = || {
@@ -203,5 +234,24 @@ mod tests {
             assert!(parse_cache(wrong).is_err(), "{wrong}");
         }
         assert!(parse_weight("return").is_err() && parse_weight("return=x").is_err());
+        assert_eq!(parse_length_weight("occurrences"), Ok(LengthWeight::Occurrences));
+        assert!(parse_length_weight("plain").unwrap_err().contains("coverage and occurrences"));
+    }
+
+    #[test]
+    fn unusual_weights_are_told() {
+        let given = Policy::default();
+        assert_eq!(unusual_weights(&given), []);
+        assert_eq!(unusual_weights(&given.two_conditional_jumps()), [("conditional", 2)]);
+        let mixed =
+            given.two_conditional_jumps().with_weight(Class::BackwardTaken, 3).with_weight(Class::DirectJump, 1);
+        let expected = [
+            ("forward-taken", 2),
+            ("forward-not-taken", 2),
+            ("backward-taken", 3),
+            ("backward-not-taken", 2),
+            ("direct-jump", 1),
+        ];
+        assert_eq!(unusual_weights(&mixed), expected);
     }
 }

@@ -5,6 +5,7 @@ mod port;
 mod programs;
 mod real;
 mod segment;
+mod spread;
 
 use report::Table;
 use serde::Serialize;
@@ -40,7 +41,7 @@ fn open(results: &Results) -> Result<Output, Failure> {
     Output::open(results.output.file.as_deref())
 }
 
-/// Writes every table as CSV and every figure if that is asked for, and the tables as text or everything as JSON.
+/// Writes every table as CSV and every figure if that is asked for, and the tables as text or Markdown or everything as JSON.
 fn write(results: &Results, mut output: Output, findings: &impl Findings) -> Result<(), Stopped> {
     if let Some(directory) = &results.plots {
         let tables = findings.tables().into_iter().map(|(name, table)| (format!("{name}.csv"), table.csv()));
@@ -49,8 +50,14 @@ fn write(results: &Results, mut output: Output, findings: &impl Findings) -> Res
     if results.json {
         output.json(&findings.json())?;
     } else {
-        let text: String = findings.tables().iter().map(|(_, table)| table.text()).collect();
+        let form = |(name, table): &Named| if results.markdown { linked(name, table) } else { table.text() };
+        let text: String = findings.tables().iter().map(form).collect();
         output.write(text.as_bytes())?;
     }
     output.finish()
+}
+
+/// A table as Markdown, with a place that links can lead to.
+fn linked(name: &str, table: &Table) -> String {
+    format!("<a id=\"{name}\"></a>\n\n{}", table.markdown())
 }

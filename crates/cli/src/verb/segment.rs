@@ -12,7 +12,7 @@ use segment::Policy;
 use trace::{DataMode, Live};
 
 use crate::arguments::Input;
-use crate::arguments::segment::{Policies, Segment};
+use crate::arguments::segment::{Policies, Segment, weights_text};
 use crate::failure::{FAILED, Failure};
 use crate::live;
 use crate::output::{self, Output, Stopped};
@@ -44,13 +44,14 @@ pub fn run(arguments: &Segment) -> Result<u8, Stopped> {
         Some(input) => read(input, length, arguments, &policies, &wish)?,
         None => watch(length, arguments, &policies, &wish)?,
     };
-    if let (Some(file), Some(kept)) = (file, cut.outcomes.first().and_then(|own| own.kept.as_ref())) {
-        file.write(kept)?;
+    let kept = cut.outcomes.first().and_then(|own| Some((own, own.kept.as_ref()?)));
+    if let (Some(file), Some((own, kept))) = (file, kept) {
+        file.write(own, kept)?;
     }
     if let Some(directory) = &arguments.plots {
         write_plots(directory, arguments, &cut)?;
     }
-    let report = Report::new(&cut);
+    let report = Report::new(&cut, arguments.length_weight);
     let mut output = Output::open(None)?;
     if arguments.json {
         output.json(&report)?;
@@ -70,10 +71,11 @@ fn write_plots(directory: &Path, arguments: &Segment, cut: &Cut) -> Result<(), S
     let are_alike = cut.outcomes.iter().all(|own| limits(&own.policy) == limits(&cut.outcomes[0].policy));
     let name = |policy: &Policy| {
         let limits = if are_alike { String::new() } else { limits(policy) };
-        format!("{} {limits} {}", policy.flags(), policy.rules()).replace("  ", " ").trim_end().to_owned()
+        let words = [policy.flags(), limits, weights_text(policy), policy.rules()];
+        words.into_iter().filter(|word| !word.is_empty()).collect::<Vec<_>>().join(" ")
     };
     let outcomes = cut.outcomes.iter().map(|own| (name(&own.policy), own)).collect();
-    output::write_files(directory, Figures { subject: &subject, outcomes }.files())
+    output::write_files(directory, Figures { subject: &subject, weight: arguments.length_weight, outcomes }.files())
 }
 
 /// How many instructions are looked at, if not all.

@@ -11,6 +11,7 @@ use serde::Serialize;
 use trace::{Counts, Trace};
 
 use super::programs::{Place, build, once, size_of};
+use super::spread::{Spread, times};
 use super::{Findings, Named, open, write};
 use crate::arguments::Input;
 use crate::arguments::port::ExperimentPort;
@@ -47,17 +48,21 @@ pub fn run(arguments: &ExperimentPort) -> Result<u8, Stopped> {
     let output = open(&arguments.results)?;
     let (programs, thread_counts) = (once(&arguments.programs), once(&arguments.threads));
     let mut progress = Progress::new();
-    let mut measured = Vec::new();
-    for program in &programs {
-        for &threads in &thread_counts {
-            progress.tick(|| format!("{program} with {threads} threads"));
-            let usual = size_of(program)?.to_owned();
-            let size = arguments.size.map_or(usual, |size| size.to_string());
-            measured.push(measure(program, threads, &size)?);
+    let mut rounds = Vec::new();
+    for number in 1..=arguments.repeat {
+        let mut measured = Vec::new();
+        for program in &programs {
+            for &threads in &thread_counts {
+                progress.tick(|| format!("{program} with {threads} threads, {number} of {}", arguments.repeat));
+                let usual = size_of(program)?.to_owned();
+                let size = arguments.size.map_or(usual, |size| size.to_string());
+                measured.push(measure(program, threads, &size)?);
+            }
         }
+        rounds.push(Round { measured });
     }
     drop(progress);
-    let study = Study { measured, programs: &programs, threads: &thread_counts };
+    let study = Study { rounds, programs: &programs, threads: &thread_counts };
     write(&arguments.results, output, &study)?;
     Ok(0)
 }
@@ -84,9 +89,14 @@ fn measure(program: &str, threads: u16, size: &str) -> Result<Measured, Stopped>
     Ok(Measured { program: program.to_owned(), threads, counts: *trace.totals(), cores, outcomes })
 }
 
-/// All programs with all numbers of threads.
-struct Study<'s> {
+/// All programs with all numbers of threads, once.
+struct Round {
     measured: Vec<Measured>,
+}
+
+/// The same several times.
+struct Study<'s> {
+    rounds: Vec<Round>,
     programs: &'s [String],
     threads: &'s [u16],
 }
@@ -96,6 +106,7 @@ struct Study<'s> {
 struct ProgramRows {
     program: String,
     threads: u16,
+    round: usize,
     instructions: u64,
     loads: u64,
     techniques: Vec<Row>,
@@ -138,18 +149,21 @@ impl Findings for Study<'_> {
     }
 
     fn json(&self) -> impl Serialize {
-        let rows = |own: &Measured| ProgramRows {
+        let rows = |(round, own): (usize, &Measured)| ProgramRows {
             program: own.program.clone(),
             threads: own.threads,
+            round,
             instructions: own.counts.instructions,
             loads: own.counts.reads,
             techniques: rows(&own.outcomes, &Technique::ALL, &own.cores, None),
         };
-        self.measured.iter().map(rows).collect::<Vec<ProgramRows>>()
+        let all = self.rounds.iter().enumerate();
+        let all = all.flat_map(|(number, round)| round.measured.iter().map(move |own| (number + 1, own)));
+        all.map(rows).collect::<Vec<ProgramRows>>()
     }
 }
 
-impl Study<'_> {
+impl Round {
     fn get(&self, program: &str, threads: u16) -> Option<&Measured> {
         self.measured.iter().find(|own| own.program == program && own.threads == threads)
     }
@@ -171,105 +185,9 @@ impl Study<'_> {
         self.sum(threads, |own| bits_of(own, technique, config))
     }
 
-    /// A row for each program and one for all together, a column for each number of threads and each of `parts`.
-    fn table<P: Copy>(
-        &self,
-        caption: &str,
-        parts: &[(&str, P)],
-        cell: impl Fn(&Measured, P) -> String,
-        total: impl Fn(u16, P) -> String,
-    ) -> Table {
-        let columns: Vec<(u16, &(&str, P))> =
-            self.threads.iter().flat_map(|&threads| parts.iter().map(move |part| (threads, part))).collect();
-        let heads = columns.iter().map(|(threads, (name, _))| format!("N={threads} {name}").trim_end().to_owned());
-        let heads: Vec<String> = std::iter::once("program".to_owned()).chain(heads).collect();
-        let mut table = Table::new(caption, &heads.iter().map(String::as_str).collect::<Vec<_>>());
-        for program in self.programs {
-            let cells = columns
-                .iter()
-                .map(|&(threads, &(_, part))| self.get(program, threads).map_or("-".to_owned(), |own| cell(own, part)));
-            table.row(std::iter::once(program.clone()).chain(cells));
-        }
-        let cells = columns.iter().map(|&(threads, &(_, part))| total(threads, part));
-        table.row(std::iter::once("total".to_owned()).chain(cells));
-        table
-    }
-
-    /// Bits per instruction of techniques.
-    fn bandwidth(&self, caption: &str, techniques: &[(&str, (Technique, &str))]) -> Table {
-        self.table(
-            caption,
-            techniques,
-            |own, (technique, config)| bpi(bits_of(own, technique, config), own.counts.instructions),
-            |threads, (technique, config)| bpi(self.bits(threads, technique, config), self.instructions(threads)),
-        )
-    }
-
-    /// How many times fewer bits than the baseline a technique needs, by configuration.
-    fn ratios(&self, caption: &str, technique: Technique) -> Table {
-        let sizes: &[(&str, &str)] = match technique.filter().is_configured() {
-            true => &[("S", "small"), ("M", "medium"), ("L", "large")],
-            false => &[("", "")],
-        };
-        self.table(
-            caption,
-            sizes,
-            |own, config| ratio(bits_of(own, technique.baseline(), config), bits_of(own, technique, config)),
-            |threads, config| {
-                let bits = |technique| self.bits(threads, technique, config);
-                ratio(bits(technique.baseline()), bits(technique))
-            },
-        )
-    }
-
-    /// Tables 4.2 to 4.4.
-    fn programs_tables(&self) -> Vec<Named> {
-        let kinds: [Kind; 5] = [
-            ("instructions/M", |counts| counts.instructions),
-            ("branches %", Counts::branches),
-            ("C,D %", |counts| counts.conditional_taken + counts.conditional_not_taken),
-            ("U,D %", |counts| counts.unconditional_direct),
-            ("U,I %", |counts| counts.unconditional_indirect),
-        ];
-        let (control, reads) = (&kinds[..], [kinds[0], ("loads %", |counts| counts.reads)]);
-        let sized = |part: u64, all: u64| {
-            let figure = if part == all { all as f64 / 1e6 } else { percent(part, all) };
-            format!("{figure:.2}")
-        };
-        let table = |caption: &str, kinds: &[Kind]| {
-            self.table(
-                caption,
-                kinds,
-                |own, part| sized(part(&own.counts), own.counts.instructions),
-                |threads, part| sized(self.sum(threads, |own| part(&own.counts)), self.instructions(threads)),
-            )
-        };
-        vec![
-            ("table-4-2", table("Table 4.2: control flow of the programs", control)),
-            ("table-4-3", table("Table 4.3: memory reads of the programs", &reads)),
-            ("table-4-4", self.operand_sizes()),
-        ]
-    }
-
-    /// Table 4.4, for the first number of threads.
-    fn operand_sizes(&self) -> Table {
-        const NAMES: [&str; 8] = ["byte", "word", "dword", "qword", "eword", "oword", "hword", "others"];
-        let heads: Vec<&str> = ["program", "reads/M"].into_iter().chain(NAMES).collect();
-        let threads = self.threads.first().copied().unwrap_or(1);
-        let mut table = Table::new(&format!("Table 4.4: memory reads by size, per cent (N={threads})"), &heads);
-        let classes = |own: &Measured| own.of(Technique::MlvNxB, "").map_or([0; 8], |all| all.rates.load_classes);
-        let row = |name: &str, classes: [u64; 8]| {
-            let reads = classes.iter().sum();
-            let cells = classes.map(|count| format!("{:.2}", percent(count, reads)));
-            [name.to_owned(), format!("{:.2}", reads as f64 / 1e6)].into_iter().chain(cells)
-        };
-        let mut total = [0; 8];
-        for own in self.with_threads(threads) {
-            total.iter_mut().zip(classes(own)).for_each(|(sum, count)| *sum += count);
-            table.row(row(&own.program, classes(own)));
-        }
-        table.row(row("total", total));
-        table
+    /// Bits per instruction of all programs together.
+    fn bpi(&self, threads: u16, technique: Technique, config: &str) -> f64 {
+        times(self.bits(threads, technique, config), self.instructions(threads))
     }
 
     /// Wrong outcomes and targets of a technique with so many threads, per cent of all programs together.
@@ -284,39 +202,172 @@ impl Study<'_> {
         [outcomes, percent(sum(|own| own.targets_wrong), sum(|own| own.targets))]
     }
 
+    /// First-access misses with so many threads, per cent of all loads of all programs together.
+    fn first_access_misses(&self, threads: u16, technique: Technique, config: &str) -> f64 {
+        let known = |own: &Measured| own.of(technique, config).and_then(|own| own.rates.known).unwrap_or_default();
+        percent(self.sum(threads, |own| known(own).told), self.sum(threads, |own| known(own).loads))
+    }
+
+    /// The same of the program that has the fewest and of the one that has the most.
+    fn first_access_extremes(&self, threads: u16, technique: Technique, config: &str) -> [f64; 2] {
+        let known = |own: &Measured| own.of(technique, config).and_then(|own| own.rates.known).unwrap_or_default();
+        let rates = self.with_threads(threads).map(|own| percent(known(own).told, known(own).loads));
+        let spread = Spread::of(rates);
+        [spread.low, spread.high]
+    }
+}
+
+impl Study<'_> {
+    fn spread(&self, figure: impl Fn(&Round) -> f64) -> Spread {
+        Spread::of(self.rounds.iter().map(figure))
+    }
+
+    fn median(&self, figure: impl Fn(&Round) -> f64) -> f64 {
+        self.spread(figure).median
+    }
+
+    /// A row for each program and one for all together, a column for each number of threads and each of `parts`.
+    fn table<P: Copy>(
+        &self,
+        caption: &str,
+        parts: &[(&str, P)],
+        show: impl Fn(f64) -> String,
+        cell: impl Fn(&Measured, P) -> f64,
+        total: impl Fn(&Round, u16, P) -> f64,
+    ) -> Table {
+        let columns: Vec<(u16, &(&str, P))> =
+            self.threads.iter().flat_map(|&threads| parts.iter().map(move |part| (threads, part))).collect();
+        let heads = columns.iter().map(|(threads, (name, _))| format!("N={threads} {name}").trim_end().to_owned());
+        let heads: Vec<String> = std::iter::once("program".to_owned()).chain(heads).collect();
+        let mut table = Table::new(caption, &heads.iter().map(String::as_str).collect::<Vec<_>>());
+        for program in self.programs {
+            let one =
+                |round: &Round, threads, part| round.get(program, threads).map_or(f64::NAN, |own| cell(own, part));
+            let cells =
+                columns.iter().map(|&(threads, &(_, part))| self.spread(|round| one(round, threads, part)).cell(&show));
+            table.row(std::iter::once(program.clone()).chain(cells));
+        }
+        let cells =
+            columns.iter().map(|&(threads, &(_, part))| self.spread(|round| total(round, threads, part)).cell(&show));
+        table.row(std::iter::once("total".to_owned()).chain(cells));
+        table
+    }
+
+    /// Bits per instruction of techniques.
+    fn bandwidth(&self, caption: &str, techniques: &[(&str, (Technique, &str))]) -> Table {
+        self.table(
+            caption,
+            techniques,
+            four_digits,
+            |own, (technique, config)| times(bits_of(own, technique, config), own.counts.instructions),
+            |round, threads, (technique, config)| round.bpi(threads, technique, config),
+        )
+    }
+
+    /// How many times fewer bits than the baseline a technique needs, by configuration.
+    fn ratios(&self, caption: &str, technique: Technique) -> Table {
+        let sizes: &[(&str, &str)] = match technique.filter().is_configured() {
+            true => &[("S", "small"), ("M", "medium"), ("L", "large")],
+            false => &[("", "")],
+        };
+        self.table(
+            caption,
+            sizes,
+            |ratio| format!("{ratio:.1}"),
+            |own, config| times(bits_of(own, technique.baseline(), config), bits_of(own, technique, config)),
+            |round, threads, config| {
+                let bits = |technique| round.bits(threads, technique, config);
+                times(bits(technique.baseline()), bits(technique))
+            },
+        )
+    }
+
+    /// Tables 4.2 to 4.4.
+    fn programs_tables(&self) -> Vec<Named> {
+        let kinds: [Kind; 5] = [
+            ("instructions/M", |counts| counts.instructions),
+            ("branches %", Counts::branches),
+            ("C,D %", |counts| counts.conditional_taken + counts.conditional_not_taken),
+            ("U,D %", |counts| counts.unconditional_direct),
+            ("U,I %", |counts| counts.unconditional_indirect),
+        ];
+        let (control, reads) = (&kinds[..], [kinds[0], ("loads %", |counts| counts.reads)]);
+        let sized = |part: u64, all: u64| if part == all { all as f64 / 1e6 } else { percent(part, all) };
+        let table = |caption: &str, kinds: &[Kind]| {
+            self.table(
+                caption,
+                kinds,
+                two_digits,
+                |own, part| sized(part(&own.counts), own.counts.instructions),
+                |round, threads, part| sized(round.sum(threads, |own| part(&own.counts)), round.instructions(threads)),
+            )
+        };
+        vec![
+            ("table-4-2", table("Table 4.2: control flow of the programs", control)),
+            ("table-4-3", table("Table 4.3: memory reads of the programs", &reads)),
+            ("table-4-4", self.operand_sizes()),
+        ]
+    }
+
+    /// Table 4.4, for the first number of threads and of the first round.
+    fn operand_sizes(&self) -> Table {
+        const NAMES: [&str; 8] = ["byte", "word", "dword", "qword", "eword", "oword", "hword", "others"];
+        let heads: Vec<&str> = ["program", "reads/M"].into_iter().chain(NAMES).collect();
+        let threads = self.threads.first().copied().unwrap_or(1);
+        let mut table = Table::new(&format!("Table 4.4: memory reads by size, per cent (N={threads})"), &heads);
+        let classes = |own: &Measured| own.of(Technique::MlvNxB, "").map_or([0; 8], |all| all.rates.load_classes);
+        let row = |name: &str, classes: [u64; 8]| {
+            let reads = classes.iter().sum();
+            let cells = classes.map(|count| format!("{:.2}", percent(count, reads)));
+            [name.to_owned(), format!("{:.2}", reads as f64 / 1e6)].into_iter().chain(cells)
+        };
+        let mut total = [0; 8];
+        for own in self.rounds.iter().take(1).flat_map(|round| round.with_threads(threads)) {
+            total.iter_mut().zip(classes(own)).for_each(|(sum, count)| *sum += count);
+            table.row(row(&own.program, classes(own)));
+        }
+        table.row(row("total", total));
+        table
+    }
+
     /// Table 5.2, and the same for other predictors.
     fn mispredictions(&self) -> Table {
         let kinds = ["outcomes", "targets"];
-        let heads = kinds.iter().flat_map(|kind| self.threads.iter().map(move |threads| format!("{kind} N={threads}")));
+        let columns: Vec<(usize, u16)> =
+            (0..2).flat_map(|kind| self.threads.iter().map(move |&threads| (kind, threads))).collect();
+        let heads = columns.iter().map(|&(kind, threads)| format!("{} N={threads}", kinds[kind]));
         let heads: Vec<String> = ["predictors".to_owned(), "config".to_owned()].into_iter().chain(heads).collect();
         let heads: Vec<&str> = heads.iter().map(String::as_str).collect();
         let mut table = Table::new("Table 5.2: mispredicted, per cent", &heads);
         for (name, technique) in [("gshare, iBTB", Technique::McfTrE), ("TAGE, ITTAGE", Technique::McfTgE)] {
             for config in &CONFIGS {
-                let wrong = self.threads.iter().map(|&threads| self.wrong(threads, technique, config.name));
-                let wrong: Vec<[f64; 2]> = wrong.collect();
-                let cells = (0..2).flat_map(|kind| wrong.iter().map(move |wrong| format!("{:.2}", wrong[kind])));
+                let wrong = |kind: usize, threads| {
+                    self.spread(|round| round.wrong(threads, technique, config.name)[kind]).cell(two_digits)
+                };
+                let cells = columns.iter().map(|&(kind, threads)| wrong(kind, threads));
                 table.row([name.to_owned(), config.name.to_owned()].into_iter().chain(cells));
             }
         }
         table
     }
 
-    /// Loads that were told with so many threads, per cent of all programs together.
-    fn told(&self, threads: u16, technique: Technique, config: &str) -> f64 {
-        let known = |own: &Measured| own.of(technique, config).and_then(|own| own.rates.known).unwrap_or_default();
-        percent(self.sum(threads, |own| known(own).told), self.sum(threads, |own| known(own).loads))
-    }
-
-    /// The numbers of Figure 5.5.
+    /// The numbers of Figure 5.5: of all programs together, and of those that have the fewest and the most.
     fn first_access_misses(&self) -> Table {
-        let heads: Vec<String> = self.threads.iter().map(|threads| format!("N={threads}")).collect();
-        let heads: Vec<&str> = ["caches", "config"].into_iter().chain(heads.iter().map(String::as_str)).collect();
-        let mut table = Table::new("Figure 5.5: first-access misses, per cent of all loads", &heads);
+        let heads = self.threads.iter().flat_map(|n| [format!("N={n}"), format!("N={n} min"), format!("N={n} max")]);
+        let heads: Vec<String> = ["caches".to_owned(), "config".to_owned()].into_iter().chain(heads).collect();
+        let heads: Vec<&str> = heads.iter().map(String::as_str).collect();
+        let caption = "Figure 5.5: first-access misses, per cent of all loads: all programs, the best and the worst";
+        let mut table = Table::new(caption, &heads);
         for (name, technique) in [("alone", Technique::MlvCfE), ("coherent", Technique::MlvCcE)] {
             for config in &CONFIGS {
-                let cells =
-                    self.threads.iter().map(|&threads| format!("{:.2}", self.told(threads, technique, config.name)));
+                let cells = |&threads: &u16| {
+                    let all = self.spread(|round| round.first_access_misses(threads, technique, config.name));
+                    let extreme = |end: usize| {
+                        self.spread(|round| round.first_access_extremes(threads, technique, config.name)[end])
+                    };
+                    [all, extreme(0), extreme(1)].map(|spread| spread.cell(two_digits))
+                };
+                let cells = self.threads.iter().flat_map(cells);
                 table.row([name.to_owned(), config.name.to_owned()].into_iter().chain(cells));
             }
         }
@@ -330,7 +381,8 @@ impl Study<'_> {
         let mut table = Table::new(caption, &heads);
         for &technique in techniques {
             for &config in configs_of(technique) {
-                let cell = |&threads: &u16| bpi(self.bits(threads, technique, config), self.instructions(threads));
+                let cell =
+                    |&threads: &u16| self.spread(|round| round.bpi(threads, technique, config)).cell(four_digits);
                 let name =
                     [technique.name().to_owned(), if config.is_empty() { "-".to_owned() } else { config.to_owned() }];
                 table.row(name.into_iter().chain(self.threads.iter().map(cell)));
@@ -348,10 +400,10 @@ fn bits_of(own: &Measured, technique: Technique, config: &str) -> u64 {
     own.of(technique, config).map_or(0, |outcome| outcome.port.bits())
 }
 
-fn bpi(bits: u64, instructions: u64) -> String {
-    format!("{:.4}", bits as f64 / instructions.max(1) as f64)
+fn two_digits(value: f64) -> String {
+    format!("{value:.2}")
 }
 
-fn ratio(one: u64, other: u64) -> String {
-    if other == 0 { "-".to_owned() } else { format!("{:.1}", one as f64 / other as f64) }
+fn four_digits(value: f64) -> String {
+    format!("{value:.4}")
 }

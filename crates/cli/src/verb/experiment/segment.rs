@@ -5,7 +5,7 @@ mod tables;
 
 use std::path::Path;
 
-use ::segment::{Class, Mix, Policy, max_norm_ratios};
+use ::segment::{Class, LengthWeight, Mix, Policy, Score, max_norm_ratios};
 use report::Chart;
 use serde::Serialize;
 use trace::Trace;
@@ -29,19 +29,22 @@ struct Measured {
     mix: Mix,
     /// Every control-flow instruction ends a trace.
     strict: Outcome,
-    /// The 32 policies of the first experiment, and which of them is best.
+    /// The 32 policies of the first experiment.
     first: Vec<Outcome>,
-    best: usize,
-    /// The best one with 255 instructions.
+    /// The best of them, by [`FIRST_WEIGHT`], with 255 instructions.
     long: Outcome,
     /// With two direct conditional jumps.
     two: Outcome,
-    /// With 16 choices of direct conditional jumps, and which of them is best.
+    /// With 16 choices of direct conditional jumps.
     fourth: Vec<Outcome>,
-    best_of_fourth: usize,
     /// Policies that the thesis does not have, see [`beyond`].
     beyond: Vec<Outcome>,
 }
+
+/// What trace lengths are weighted by in the thesis: Tables 7.2 to 7.9 come out by coverage, Tables 7.12 to 7.15 by occurrences. Tables 7.10 and 7.11 subtract a
+/// length by occurrences from the one by coverage of Table 7.2.
+const FIRST_WEIGHT: LengthWeight = LengthWeight::Coverage;
+const FOURTH_WEIGHT: LengthWeight = LengthWeight::Occurrences;
 
 pub fn run(arguments: &ExperimentSegment) -> Result<u8, Stopped> {
     let subjects = subjects(arguments)?;
@@ -151,8 +154,7 @@ fn measure(program: String, input: &Input) -> Result<Measured, Stopped> {
     if strict.instructions == 0 {
         return Err(Failure::new(format!("{program} executes nothing there")).hint("a smaller --start").into());
     }
-    let best = best(&first);
-    let policy = first[best].policy;
+    let policy = first[best(&first, FIRST_WEIGHT)].policy;
     let more: Vec<Policy> =
         [policy.long(), policy.two_conditional_jumps()].into_iter().chain(policy.fourth_experiment()).collect();
     let (mut more, _) = cut(&more, &Wish::default())?;
@@ -160,8 +162,7 @@ fn measure(program: String, input: &Input) -> Result<Measured, Stopped> {
     let two = more.pop().ok_or_else(missing)?;
     let long = more.pop().ok_or_else(missing)?;
     let beyond = beyond::measure(policy, |policies, wish| Ok(cut(policies, wish)?.0))?;
-    let best_of_fourth = self::best(&fourth);
-    Ok(Measured { program, mix, strict, first, best, long, two, fourth, best_of_fourth, beyond })
+    Ok(Measured { program, mix, strict, first, long, two, fourth, beyond })
 }
 
 /// What came of policies; damage is no base for results.
@@ -174,8 +175,8 @@ fn cut(trace: &Trace, input: &Input, policies: &[Policy], wish: &Wish) -> Result
 }
 
 /// The policy with the highest max-norm ratio.
-fn best(outcomes: &[Outcome]) -> usize {
-    highest(outcomes, &ratios(outcomes))
+fn best(outcomes: &[Outcome], weight: LengthWeight) -> usize {
+    highest(outcomes, &ratios(outcomes, weight))
 }
 
 /// Of equal ones, the one that lets the most classes stand inside.
@@ -188,12 +189,16 @@ fn highest(outcomes: &[Outcome], ratios: &[f64]) -> usize {
 }
 
 /// If traces that go the same way are one.
-fn merged_ratios(outcomes: &[Outcome]) -> Vec<f64> {
-    max_norm_ratios(&outcomes.iter().map(Outcome::merged_score).collect::<Vec<_>>())
+fn merged_ratios(outcomes: &[Outcome], weight: LengthWeight) -> Vec<f64> {
+    max_norm_ratios(&outcomes.iter().map(|own| own.merged_score(weight)).collect::<Vec<_>>())
 }
 
-fn ratios<'o>(outcomes: impl IntoIterator<Item = &'o Outcome>) -> Vec<f64> {
-    max_norm_ratios(&outcomes.into_iter().map(Outcome::score).collect::<Vec<_>>())
+fn ratios(outcomes: &[Outcome], weight: LengthWeight) -> Vec<f64> {
+    max_norm_ratios(&scores(outcomes, weight))
+}
+
+fn scores(outcomes: &[Outcome], weight: LengthWeight) -> Vec<Score> {
+    outcomes.iter().map(|own| own.score(weight)).collect()
 }
 
 /// The classes of the first experiment, by the thesis's names.
@@ -235,10 +240,12 @@ struct ProgramRows {
     control_flow: serde_json::Map<String, serde_json::Value>,
     first: Vec<Row>,
     best: usize,
+    best_by_occurrences: usize,
     second: Vec<Row>,
     third: Vec<Row>,
     fourth: Vec<Row>,
     best_of_fourth: usize,
+    best_of_fourth_by_coverage: usize,
     beyond: Vec<Row>,
 }
 
@@ -273,13 +280,15 @@ impl Findings for Study {
             program: own.program.clone(),
             instructions: own.first.first().map_or(0, |first| first.instructions),
             control_flow: control_flow(&own.mix),
-            first: rows(&own.first),
-            best: own.best,
-            second: rows([&own.first[own.best], &own.long]),
-            third: rows([&own.first[own.best], &own.two]),
-            fourth: rows(&own.fourth),
-            best_of_fourth: own.best_of_fourth,
-            beyond: rows(&own.beyond),
+            first: rows(&own.first, FIRST_WEIGHT),
+            best: best(&own.first, FIRST_WEIGHT),
+            best_by_occurrences: best(&own.first, LengthWeight::Occurrences),
+            second: rows([own.base(), &own.long], FIRST_WEIGHT),
+            third: rows([own.base(), &own.two], FIRST_WEIGHT),
+            fourth: rows(&own.fourth, FOURTH_WEIGHT),
+            best_of_fourth: best(&own.fourth, FOURTH_WEIGHT),
+            best_of_fourth_by_coverage: best(&own.fourth, LengthWeight::Coverage),
+            beyond: rows(&own.beyond, FIRST_WEIGHT),
         };
         let table = |(name, table): Named| TableRows {
             name,
@@ -296,9 +305,9 @@ impl Findings for Study {
 
 impl Study {
     /// Programs by the ratio of their best policy.
-    fn ranked(&self) -> Vec<(&Measured, f64)> {
-        let mut ranked: Vec<(&Measured, f64)> =
-            self.measured.iter().map(|own| (own, ratios(&own.first)[own.best])).collect();
+    fn ranked(&self, weight: LengthWeight) -> Vec<(&Measured, f64)> {
+        let ratio = |own: &Measured| ratios(&own.first, weight).into_iter().fold(0.0, f64::max);
+        let mut ranked: Vec<(&Measured, f64)> = self.measured.iter().map(|own| (own, ratio(own))).collect();
         ranked.sort_by(|one, other| one.1.total_cmp(&other.1));
         ranked
     }
@@ -309,15 +318,16 @@ impl Study {
             ("figure-7-4", self.winners()),
             ("table-7-1", self.mix_chart()),
             ("table-7-6", self.distance_chart()),
+            ("table-7-9", self.weights_chart()),
             ("reasons", self.reasons_chart()),
         ]
     }
 
     /// Figure 7.4.
     fn winners(&self) -> String {
-        let ranked = self.ranked();
+        let ranked = self.ranked(FIRST_WEIGHT);
         let chart = Chart::bars("Figure 7.4: the best policy of each program, ranked by max-norm ratio").log_y();
-        let best = |own: &Measured| own.first[own.best].score();
+        let best = |own: &Measured| own.base().score(FIRST_WEIGHT);
         chart
             .x("programs")
             .y("instructions; traces; ratio")
@@ -330,13 +340,18 @@ impl Study {
 }
 
 impl Measured {
+    /// The best policy of the first experiment, which the others start from.
+    fn base(&self) -> &Outcome {
+        &self.first[best(&self.first, FIRST_WEIGHT)]
+    }
+
     /// Figures 7.1 to 7.3 of the program.
     fn figures(&self) -> Vec<(String, String)> {
         let name = |own: &Outcome| digits(&inside(&own.policy, &FIRST));
         let outcomes = self.first.iter().map(|own| (name(own), own)).collect();
         let classes = FIRST.map(|(name, _)| name).join(", ");
         let subject = format!("{} ({classes}: 1 if inside)", self.program);
-        let figures = Figures { subject: &subject, outcomes };
+        let figures = Figures { subject: &subject, weight: FIRST_WEIGHT, outcomes };
         vec![
             (format!("figure-7-1-{}.svg", self.program), figures.coverage()),
             (format!("figure-7-1-{}.csv", self.program), figures.coverage_table().csv()),

@@ -3,8 +3,8 @@
 use std::sync::{Mutex, mpsc};
 
 use segment::{
-    Asked, Chains, Collected, Edges, Fetch, Listing, Mix, Moves, Overlap, Policy, Probabilities, Reason, Score,
-    Segmenter, Shape, Supplied, TraceSet,
+    Asked, Chains, Collected, Edges, Fetch, LengthWeight, Listing, Mix, Moves, Overlap, Policy, Probabilities, Reason,
+    Score, Segmenter, Shape, Supplied, TraceLength, TraceSet,
 };
 use trace::{Batch, Blocks, Live, ThreadInfo, Trace};
 
@@ -42,7 +42,7 @@ pub struct Outcome {
     pub paths: usize,
     pub path_count: usize,
     /// As the thesis calls them.
-    pub trace_length: f64,
+    pub trace_length: TraceLength,
     pub trace_count: usize,
     /// The share of instructions of the first traces: of so many, so much.
     pub coverage: Vec<(usize, f64)>,
@@ -173,13 +173,13 @@ fn on_all_processors<T: Send, R: Send>(list: Vec<T>, work: impl Fn(T) -> R + Syn
 }
 
 impl Outcome {
-    pub fn score(&self) -> Score {
-        Score { length: self.trace_length, count: self.trace_count as f64 }
+    pub fn score(&self, weight: LengthWeight) -> Score {
+        Score { length: self.trace_length.by(weight), count: self.trace_count as f64 }
     }
 
     /// If traces that go the same way are one.
-    pub fn merged_score(&self) -> Score {
-        Score { count: self.path_count as f64, ..self.score() }
+    pub fn merged_score(&self, weight: LengthWeight) -> Score {
+        Score { count: self.path_count as f64, ..self.score(weight) }
     }
 
     fn new(policy: Policy, listing: &Listing<'_>, Kept { set, consistencies, chains }: &Kept) -> Self {
@@ -197,7 +197,7 @@ impl Outcome {
             aliases: set.aliases(),
             paths: merged.traces().len(),
             path_count,
-            trace_length: set.weighted_length(),
+            trace_length: set.trace_length(),
             trace_count,
             coverage: curve(set),
             reasons: set.reasons(),

@@ -1,7 +1,7 @@
 //! Policies side by side as pictures, and the numbers behind them: like Figures 7.1 to 7.3 of Hadjipavlou 2025.
 
 use report::{Chart, Table};
-use segment::{max_norm_ratios, pareto_front};
+use segment::{LengthWeight, max_norm_ratios, pareto_front};
 
 use super::cut::Outcome;
 
@@ -9,6 +9,8 @@ use super::cut::Outcome;
 pub struct Figures<'f> {
     /// What was executed.
     pub subject: &'f str,
+    /// Which "trace length" is drawn, and the ratio is of.
+    pub weight: LengthWeight,
     pub outcomes: Vec<(String, &'f Outcome)>,
 }
 
@@ -34,7 +36,11 @@ impl Figures<'_> {
     }
 
     fn scores(&self) -> Vec<segment::Score> {
-        self.outcomes.iter().map(|(_, own)| own.score()).collect()
+        self.outcomes.iter().map(|(_, own)| own.score(self.weight)).collect()
+    }
+
+    fn length_label(&self) -> String {
+        format!("trace length, by {}", self.weight.name())
     }
 
     /// Places of policies on the Pareto front, those with the fewest traces first.
@@ -69,8 +75,8 @@ impl Figures<'_> {
     /// Figure 7.2: long traces and few of them are best, which is up and left.
     pub fn length_and_count(&self) -> String {
         let title = format!("Trace length and trace count: {}", self.subject);
-        let chart = Chart::lines(&title).x("trace count").y("trace length").log_x();
-        let point = |own: &Outcome| (own.trace_count as f64, own.trace_length);
+        let chart = Chart::lines(&title).x("trace count").y(&self.length_label()).log_x();
+        let point = |own: &Outcome| (own.trace_count as f64, own.trace_length.by(self.weight));
         let front = self.front();
         let others = self.outcomes.iter().enumerate().filter(|(place, _)| !front.contains(place));
         let on_front = || front.iter().map(|&place| &self.outcomes[place]);
@@ -89,15 +95,16 @@ impl Figures<'_> {
         let ratios = self.ratios();
         let mut ranked: Vec<usize> = (0..ratios.len()).collect();
         ranked.sort_by(|&one, &other| ratios[one].total_cmp(&ratios[other]));
-        let longest = self.outcomes.iter().map(|(_, own)| own.trace_length).fold(0.0, f64::max);
-        let most = self.outcomes.iter().map(|(_, own)| own.trace_count as f64).fold(0.0, f64::max);
+        let scores = self.scores();
+        let longest = scores.iter().map(|own| own.length).fold(0.0, f64::max);
+        let most = scores.iter().map(|own| own.count).fold(0.0, f64::max);
         let title = format!("Max-norm ratio: {}", self.subject);
         let chart = Chart::bars(&title).x("policies").y("in parts of the largest; ratio").log_y();
         let values = |value: &dyn Fn(usize) -> f64| ranked.iter().map(|&place| value(place)).collect::<Vec<_>>();
         chart
             .categories(ranked.iter().map(|&place| &self.outcomes[place].0))
-            .series("trace length", values(&|place| self.outcomes[place].1.trace_length / longest))
-            .series("trace count", values(&|place| self.outcomes[place].1.trace_count as f64 / most))
+            .series(&self.length_label(), values(&|place| scores[place].length / longest))
+            .series("trace count", values(&|place| scores[place].count / most))
             .series("max-norm ratio", values(&|place| ratios[place]))
             .svg()
     }
@@ -113,12 +120,15 @@ impl Figures<'_> {
     }
 
     pub fn table(&self) -> Table {
-        let heads = ["policy", "trace length", "trace count", "max-norm ratio", "on the Pareto front"];
+        let lengths = LengthWeight::ALL.map(|weight| format!("trace length by {}", weight.name()));
+        let ratio = format!("max-norm ratio by {}", self.weight.name());
+        let heads = ["policy", &lengths[0], &lengths[1], "trace count", &ratio, "on the Pareto front"];
         let mut table = Table::new("Policies", &heads);
         let front = pareto_front(&self.scores());
         for (((name, own), ratio), is_on_front) in self.outcomes.iter().zip(self.ratios()).zip(front) {
-            let figures = [own.trace_length.to_string(), own.trace_count.to_string(), ratio.to_string()];
-            table.row([name.clone()].into_iter().chain(figures).chain([u8::from(is_on_front).to_string()]));
+            let lengths = LengthWeight::ALL.map(|weight| own.trace_length.by(weight).to_string());
+            let judged = [own.trace_count.to_string(), ratio.to_string(), u8::from(is_on_front).to_string()];
+            table.row([name.clone()].into_iter().chain(lengths).chain(judged));
         }
         table
     }

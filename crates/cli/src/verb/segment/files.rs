@@ -7,12 +7,14 @@ use parquet::basic::{Compression, ZstdLevel};
 use parquet::column::writer::ColumnWriter;
 use parquet::data_type::ByteArray;
 use parquet::errors::ParquetError;
+use parquet::file::metadata::KeyValue;
 use parquet::file::properties::WriterProperties;
 use parquet::file::writer::{SerializedFileWriter, SerializedRowGroupWriter};
 use parquet::schema::parser::parse_message_type;
 use segment::Trace;
 
-use super::cut::Kept;
+use super::cut::{Kept, Outcome};
+use crate::arguments::segment::weights_text;
 use crate::failure::Failure;
 use crate::output::{Lines, Output, Stopped};
 
@@ -41,11 +43,12 @@ impl TraceFile {
     }
 
     /// Those that cover most come first.
-    pub fn write(mut self, kept: &Kept) -> Result<(), Stopped> {
+    pub fn write(mut self, own: &Outcome, kept: &Kept) -> Result<(), Stopped> {
         match self.format {
             Format::Csv => write_csv(self.output, kept),
             Format::Parquet => {
-                let bytes = parquet(kept).map_err(|error| Failure::new(format!("cannot make Parquet: {error}")))?;
+                let bytes =
+                    parquet(own, kept).map_err(|error| Failure::new(format!("cannot make Parquet: {error}")))?;
                 self.output.write(&bytes)?;
                 self.output.finish()
             }
@@ -82,9 +85,25 @@ message traces {
 /// Traces that are written together.
 const GROUP: usize = 1 << 16;
 
-fn parquet(Kept { set, consistencies, chains }: &Kept) -> Result<Vec<u8>, ParquetError> {
-    let compression = Compression::ZSTD(ZstdLevel::default());
-    let properties = WriterProperties::builder().set_compression(compression).build();
+/// The policy, and the averages over its traces.
+fn properties(own: &Outcome) -> WriterProperties {
+    let pairs = [
+        ("flags", own.policy.flags()),
+        ("max_instructions", own.policy.max_instructions().to_string()),
+        ("max_cfis", own.policy.max_cfis().to_string()),
+        ("weights", weights_text(&own.policy)),
+        ("rules", own.policy.rules()),
+        ("trace_length_by_coverage", own.trace_length.by_coverage.to_string()),
+        ("trace_length_by_occurrences", own.trace_length.by_occurrences.to_string()),
+        ("trace_count", own.trace_count.to_string()),
+    ];
+    let pairs = pairs.map(|(key, value)| KeyValue::new(key.to_owned(), value));
+    let builder = WriterProperties::builder().set_compression(Compression::ZSTD(ZstdLevel::default()));
+    builder.set_key_value_metadata(Some(pairs.to_vec())).build()
+}
+
+fn parquet(own: &Outcome, Kept { set, consistencies, chains }: &Kept) -> Result<Vec<u8>, ParquetError> {
+    let properties = properties(own);
     let schema = Arc::new(parse_message_type(SCHEMA)?);
     let mut file = SerializedFileWriter::new(Vec::new(), schema, Arc::new(properties))?;
     for (number, traces) in set.traces().chunks(GROUP).enumerate() {

@@ -1,10 +1,11 @@
 //! What is printed of policies.
 
 use report::Table;
-use segment::{Class, Mix, Score, max_norm_ratios, pareto_front};
+use segment::{Class, LengthWeight, Mix, Score, max_norm_ratios, pareto_front};
 use serde::Serialize;
 
 use super::cut::{Cut, Outcome};
+use crate::arguments::segment::{unusual_weights, weights_text};
 use crate::digits::{grouped, percent};
 
 /// Of a policy.
@@ -13,7 +14,11 @@ pub struct Row {
     max_instructions: u32,
     max_cfis: u32,
     flags: String,
-    /// What it has beside limits and flags.
+    /// Those of classes that do not count as much as they do unless told, by the names that --weight takes.
+    weights: serde_json::Map<String, serde_json::Value>,
+    #[serde(skip)]
+    weights_text: String,
+    /// What it has beside limits, flags and weights.
     rules: String,
     instructions: u64,
     /// Different traces, and how often traces were executed.
@@ -24,7 +29,11 @@ pub struct Row {
     /// If traces that go the same way are one, whatever made them end: how many there are, and the "trace count".
     paths: usize,
     path_count: usize,
+    /// The average that the ratio and the front are of, what it is weighted by, and both averages.
     trace_length: f64,
+    length_weight: &'static str,
+    trace_length_by_coverage: f64,
+    trace_length_by_occurrences: f64,
     trace_count: usize,
     max_norm_ratio: f64,
     is_on_pareto_front: bool,
@@ -73,8 +82,8 @@ pub struct Report {
 }
 
 impl Report {
-    pub fn new(cut: &Cut) -> Self {
-        Self { control_flow: control_flow(&cut.mix), policies: rows(&cut.outcomes) }
+    pub fn new(cut: &Cut, weight: LengthWeight) -> Self {
+        Self { control_flow: control_flow(&cut.mix), policies: rows(&cut.outcomes, weight) }
     }
 
     pub fn text(&self, mix: &Mix) -> String {
@@ -96,18 +105,21 @@ pub fn control_flow(mix: &Mix) -> serde_json::Map<String, serde_json::Value> {
 }
 
 /// What is printed of policies side by side.
-pub fn rows<'o>(outcomes: impl IntoIterator<Item = &'o Outcome>) -> Vec<Row> {
+pub fn rows<'o>(outcomes: impl IntoIterator<Item = &'o Outcome>, weight: LengthWeight) -> Vec<Row> {
     let outcomes: Vec<&Outcome> = outcomes.into_iter().collect();
-    let scores: Vec<Score> = outcomes.iter().map(|own| own.score()).collect();
+    let scores: Vec<Score> = outcomes.iter().map(|own| own.score(weight)).collect();
     let judged = max_norm_ratios(&scores).into_iter().zip(pareto_front(&scores));
-    outcomes.iter().zip(judged).map(|(own, (ratio, is_on_front))| row(own, ratio, is_on_front)).collect()
+    outcomes.iter().zip(judged).map(|(own, (ratio, is_on_front))| row(own, weight, ratio, is_on_front)).collect()
 }
 
-fn row(own: &Outcome, max_norm_ratio: f64, is_on_pareto_front: bool) -> Row {
+fn row(own: &Outcome, weight: LengthWeight, max_norm_ratio: f64, is_on_pareto_front: bool) -> Row {
+    let weights = unusual_weights(&own.policy).into_iter();
     Row {
         max_instructions: own.policy.max_instructions(),
         max_cfis: own.policy.max_cfis(),
         flags: own.policy.flags(),
+        weights: weights.map(|(class, weight)| (class.to_owned(), weight.into())).collect(),
+        weights_text: weights_text(&own.policy),
         rules: own.policy.rules(),
         instructions: own.instructions,
         traces: own.traces,
@@ -115,7 +127,10 @@ fn row(own: &Outcome, max_norm_ratio: f64, is_on_pareto_front: bool) -> Row {
         aliases: own.aliases,
         paths: own.paths,
         path_count: own.path_count,
-        trace_length: own.trace_length,
+        trace_length: own.trace_length.by(weight),
+        length_weight: weight.name(),
+        trace_length_by_coverage: own.trace_length.by_coverage,
+        trace_length_by_occurrences: own.trace_length.by_occurrences,
         trace_count: own.trace_count,
         max_norm_ratio,
         is_on_pareto_front,
@@ -146,31 +161,64 @@ fn row(own: &Outcome, max_norm_ratio: f64, is_on_pareto_front: bool) -> Row {
     }
 }
 
-/// The head of columns that only some tables have.
-fn optional(is_there: bool, head: &'static str) -> Option<&'static str> {
-    is_there.then_some(head)
+/// Columns in which at least one row has something.
+fn without_empty_columns(caption: &str, heads: &[&str], rows: &[Vec<String>]) -> Table {
+    let is_used = |column: &usize| rows.iter().any(|row| !row[*column].is_empty());
+    let used: Vec<usize> = (0..heads.len()).filter(is_used).collect();
+    let mut table = Table::new(caption, &used.iter().map(|&column| heads[column]).collect::<Vec<_>>());
+    rows.iter().for_each(|row| table.row(used.iter().map(|&column| row[column].clone())));
+    table
 }
 
-fn policies(rows: &[Row]) -> Table {
-    let instructions = rows.first().map_or(0, |row| row.instructions);
-    let (has_rules, has_ilp) = (rows.iter().any(|row| !row.rules.is_empty()), rows.iter().any(|row| row.ilp.is_some()));
-    let heads = ["flags", "ins", "cfis"].into_iter().chain(optional(has_rules, "rules"));
-    let heads = heads.chain(["traces", "executed", "trace length", "trace count", "max-norm ratio", "front"]);
-    let heads: Vec<&str> = heads.chain(["consistency", "overlap", "hot"]).chain(optional(has_ilp, "ILP")).collect();
-    let mut table = Table::new(&format!("{} instructions in traces", grouped(instructions)), &heads);
-    for row in rows {
-        let limits = [row.flags.clone(), row.max_instructions.to_string(), row.max_cfis.to_string()];
-        let rules = has_rules.then(|| row.rules.clone());
-        let counts = [grouped(row.traces as u64), grouped(row.occurrences)];
-        let judged =
-            [format!("{:.2}", row.trace_length), grouped(row.trace_count as u64), format!("{:.2}", row.max_norm_ratio)];
-        let front = if row.is_on_pareto_front { "*" } else { "" }.to_owned();
-        let shapes = [row.consistency, row.overlap, row.hot_overlap].map(|figure| format!("{figure:.2}"));
-        let ilp = has_ilp.then(|| row.ilp.map_or(String::new(), |ilp| format!("{ilp:.2}")));
-        let cells = limits.into_iter().chain(rules).chain(counts).chain(judged);
-        table.row(cells.chain([front]).chain(shapes).chain(ilp));
+impl Row {
+    /// In the order of [`HEADS`].
+    fn cells(&self) -> Vec<String> {
+        let fixed = |number: f64| format!("{number:.2}");
+        vec![
+            self.flags.clone(),
+            self.max_instructions.to_string(),
+            self.max_cfis.to_string(),
+            self.weights_text.clone(),
+            self.rules.clone(),
+            grouped(self.traces as u64),
+            grouped(self.occurrences),
+            fixed(self.trace_length_by_coverage),
+            fixed(self.trace_length_by_occurrences),
+            grouped(self.trace_count as u64),
+            fixed(self.max_norm_ratio),
+            if self.is_on_pareto_front { "*" } else { "" }.to_owned(),
+            fixed(self.consistency),
+            fixed(self.overlap),
+            fixed(self.hot_overlap),
+            self.ilp.map_or(String::new(), fixed),
+        ]
     }
-    table
+}
+
+const HEADS: [&str; 16] = [
+    "flags",
+    "ins",
+    "cfis",
+    "weights",
+    "rules",
+    "traces",
+    "executed",
+    "length/coverage",
+    "length/occurrences",
+    "trace count",
+    "max-norm ratio",
+    "front",
+    "consistency",
+    "overlap",
+    "hot",
+    "ILP",
+];
+
+fn policies(rows: &[Row]) -> Table {
+    let (instructions, weight) = rows.first().map_or((0, ""), |row| (row.instructions, row.length_weight));
+    let caption =
+        format!("{} instructions in traces; ratio and front by length weighted by {weight}", grouped(instructions));
+    without_empty_columns(&caption, &HEADS, &rows.iter().map(Row::cells).collect::<Vec<_>>())
 }
 
 /// What came out of caches.
@@ -178,6 +226,7 @@ fn caches(rows: &[Row]) -> Table {
     let heads = [
         "flags",
         "ins",
+        "weights",
         "rules",
         "traces",
         "ways",
@@ -187,17 +236,18 @@ fn caches(rows: &[Row]) -> Table {
         "mispredicted %",
         "supplied %",
     ];
-    let mut table = Table::new("Traces from caches, predicted by the traces before them", &heads);
+    let mut cells: Vec<Vec<String>> = Vec::new();
     for (row, fetch) in rows.iter().filter_map(|row| Some((row, row.fetch.as_ref()?))) {
         for cache in &fetch.caches {
-            let policy = [row.flags.clone(), row.max_instructions.to_string(), row.rules.clone()];
+            let policy =
+                [row.flags.clone(), row.max_instructions.to_string(), row.weights_text.clone(), row.rules.clone()];
             let shape = [cache.traces.to_string(), cache.ways.to_string(), cache.replacement.to_owned()];
             let rates =
                 [cache.hit_percent, cache.coverage_percent, fetch.misprediction_percent, cache.supplied_percent];
-            table.row(policy.into_iter().chain(shape).chain(rates.map(|rate| format!("{rate:.2}"))));
+            cells.push(policy.into_iter().chain(shape).chain(rates.map(|rate| format!("{rate:.2}"))).collect());
         }
     }
-    table
+    without_empty_columns("Traces from caches, predicted by the traces before them", &heads, &cells)
 }
 
 /// Why traces ended.

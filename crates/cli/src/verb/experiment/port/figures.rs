@@ -6,7 +6,8 @@ use ::port::{Field, Technique};
 use report::{Chart, Table};
 
 use super::super::Named;
-use super::{CONFIGS, Measured, Study, configs_of};
+use super::super::spread::{Spread, times};
+use super::{CONFIGS, Measured, Round, Study};
 
 /// A field whose length varies, who tells it, the sizes of chunks that are tried, and those of the thesis.
 struct Varying {
@@ -55,23 +56,36 @@ fn lengths(own: &Measured, varying: &Varying) -> Lengths {
     found.map_or(Lengths::default(), |(_, lengths)| lengths.clone())
 }
 
-/// The bits that a value takes on average.
-fn mean(lengths: &Lengths, chunks: &Chunks) -> f64 {
-    lengths.bits(chunks) as f64 / lengths.total().max(1) as f64
+/// The bits that a value takes on average, round by round.
+fn mean(rounds: &[Lengths], chunks: &Chunks) -> Spread {
+    Spread::of(rounds.iter().map(|lengths| times(lengths.bits(chunks), lengths.total())))
 }
 
-impl Study<'_> {
+impl Round {
     /// Of all programs with so many threads.
     fn all_lengths(&self, threads: u16, varying: &Varying) -> Lengths {
         let mut sum = Lengths::default();
         self.with_threads(threads).for_each(|own| sum.merge(&lengths(own, varying)));
         sum
     }
+}
+
+impl Study<'_> {
+    /// Of the first round.
+    fn with_threads(&self, threads: u16) -> impl Iterator<Item = &Measured> {
+        self.rounds.iter().take(1).flat_map(move |round| round.with_threads(threads))
+    }
+
+    /// For each number of threads, round by round.
+    fn lengths_by_threads(&self, varying: &Varying) -> Vec<Vec<Lengths>> {
+        let rounds = |&threads: &u16| self.rounds.iter().map(|round| round.all_lengths(threads, varying)).collect();
+        self.threads.iter().map(rounds).collect()
+    }
 
     /// The encodings that are best for all programs and all numbers of threads together, and the thesis's.
     fn encodings(&self, varying: &Varying) -> Vec<Chunks> {
         let mut sum = Lengths::default();
-        self.threads.iter().for_each(|&threads| sum.merge(&self.all_lengths(threads, varying)));
+        self.lengths_by_threads(varying).iter().flatten().for_each(|lengths| sum.merge(lengths));
         let sizes = (1..=varying.tried).flat_map(|first| (1..=varying.tried).map(move |next| (first, next)));
         let mut all: Vec<Chunks> = sizes.filter_map(|(first, next)| Chunks::new(first, next).ok()).collect();
         all.sort_by_key(|chunks| sum.bits(chunks));
@@ -118,10 +132,10 @@ impl Study<'_> {
         let (figure, field, tried) = (varying.figures[1], varying.field.name(), varying.tried);
         let caption = format!("{figure}: bits of {field} on average, the best of chunks 1 to {tried} first");
         let mut table = Table::new(&caption, &heads);
-        let all: Vec<Lengths> = self.threads.iter().map(|&threads| self.all_lengths(threads, varying)).collect();
+        let all = self.lengths_by_threads(varying);
         for chunks in self.encodings(varying) {
             let (first, next) = chunks.sizes();
-            let cells = all.iter().map(|lengths| format!("{:.3}", mean(lengths, &chunks)));
+            let cells = all.iter().map(|rounds| mean(rounds, &chunks).cell(|bits| format!("{bits:.3}")));
             table.row(std::iter::once(format!("({first},{next})")).chain(cells));
         }
         table
@@ -137,7 +151,7 @@ impl Study<'_> {
         figures.push(("figure-5-1", self.wrong_chart(0, "Figure 5.1: mispredicted outcomes")));
         figures.push(("figure-5-2", self.wrong_chart(1, "Figure 5.2: mispredicted targets")));
         figures.push(("figure-5-3", self.totals_chart("Figure 5.3: control flow", &Technique::ALL[..8])));
-        figures.push(("figure-5-5", self.told_chart()));
+        figures.push(("figure-5-5", self.first_access_chart()));
         figures.push(("figure-5-6", self.totals_chart("Figure 5.6: load values", &Technique::ALL[8..])));
         figures
     }
@@ -158,12 +172,10 @@ impl Study<'_> {
         let title = format!("{}: average size of {}", varying.figures[1], varying.field.name());
         let names = encodings.iter().map(|chunks| format!("({},{})", chunks.sizes().0, chunks.sizes().1));
         let chart = Chart::bars(&title).x("sizes of chunks").y("bits").categories(names);
-        let chart = self.threads.iter().fold(chart, |chart, &threads| {
-            let lengths = self.all_lengths(threads, varying);
-            chart.series(
-                &format!("N = {threads}"),
-                encodings.iter().map(|chunks| mean(&lengths, chunks)).collect::<Vec<_>>(),
-            )
+        let all = self.threads.iter().zip(self.lengths_by_threads(varying));
+        let chart = all.fold(chart, |chart, (threads, rounds)| {
+            let means = encodings.iter().map(|chunks| mean(&rounds, chunks).median);
+            chart.series(&format!("N = {threads}"), means.collect::<Vec<_>>())
         });
         chart.svg()
     }
@@ -177,34 +189,39 @@ impl Study<'_> {
         let predictors = [("gshare, iBTB", Technique::McfTrE), ("TAGE, ITTAGE", Technique::McfTgE)];
         let all = predictors.iter().flat_map(|own| CONFIGS.iter().map(move |config| (own, config.name)));
         let chart = all.fold(chart, |chart, (&(name, technique), config)| {
-            let wrong = self.threads.iter().map(|&threads| self.wrong(threads, technique, config)[kind]);
-            chart.series(&format!("{name}, {config}"), wrong.collect::<Vec<_>>())
+            let wrong = |&threads: &u16| self.median(|round| round.wrong(threads, technique, config)[kind]);
+            chart.series(&format!("{name}, {config}"), self.threads.iter().map(wrong).collect::<Vec<_>>())
         });
         chart.svg()
     }
 
-    fn told_chart(&self) -> String {
-        let chart = self.by_threads("Figure 5.5: first-access misses").y("per cent of all loads");
+    /// Bars for all programs together; lines from the program with the fewest misses to the one with the most.
+    fn first_access_chart(&self) -> String {
+        let title = "Figure 5.5: first-access misses, with minimum and maximum";
+        let chart = self.by_threads(title).y("per cent of all loads");
         let caches = [("mlvCF", Technique::MlvCfE), ("mlvCC", Technique::MlvCcE)];
         let all = caches.iter().flat_map(|own| CONFIGS.iter().map(move |config| (own, config.name)));
         let chart = all.fold(chart, |chart, (&(name, technique), config)| {
-            let told = self.threads.iter().map(|&threads| self.told(threads, technique, config));
-            chart.series(&format!("{name}, {config}"), told.collect::<Vec<_>>())
+            let extreme =
+                |threads, end: usize| self.median(|round| round.first_access_extremes(threads, technique, config)[end]);
+            let misses = |&threads: &u16| {
+                let all = self.median(|round| round.first_access_misses(threads, technique, config));
+                (all, (extreme(threads, 0), extreme(threads, 1)))
+            };
+            chart.ranges(&format!("{name}, {config}"), self.threads.iter().map(misses).collect::<Vec<_>>())
         });
         chart.svg()
     }
 
-    /// Bits per instruction of all programs together; techniques with sizes by their large one.
+    /// Bits per instruction of all programs together, for every size; techniques without sizes are the same in all of them.
     fn totals_chart(&self, title: &str, techniques: &[Technique]) -> String {
-        let chart = self.by_threads(title).y("bits per instruction").log_y();
+        let columns: Vec<(&str, u16)> =
+            CONFIGS.iter().flat_map(|config| self.threads.iter().map(move |&n| (config.name, n))).collect();
+        let names = columns.iter().map(|(config, threads)| format!("{config}, N = {threads}"));
+        let chart = Chart::bars(title).categories(names).y("bits per instruction").log_y();
         let chart = techniques.iter().fold(chart, |chart, &technique| {
-            let config = configs_of(technique).last().copied().unwrap_or("");
-            let name =
-                if config.is_empty() { technique.name().to_owned() } else { format!("{}, {config}", technique.name()) };
-            let bits = |&threads: &u16| {
-                self.bits(threads, technique, config) as f64 / self.instructions(threads).max(1) as f64
-            };
-            chart.series(&name, self.threads.iter().map(bits).collect::<Vec<_>>())
+            let bits = |&(config, threads): &(&str, u16)| self.median(|round| round.bpi(threads, technique, config));
+            chart.series(technique.name(), columns.iter().map(bits).collect::<Vec<_>>())
         });
         chart.svg()
     }

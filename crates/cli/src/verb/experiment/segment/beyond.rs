@@ -1,7 +1,7 @@
 //! What the thesis leaves for later: policies that learn, traces that overlap less, dependences, and caches that traces are fetched from. Here traces that go the same
 //! way are one, whatever made them end: a cache holds them once.
 
-use ::segment::{Class, Policy, Replacement, Shape};
+use ::segment::{Class, LengthWeight, Policy, Replacement, Shape};
 use report::Table;
 
 use super::tables::mean;
@@ -111,9 +111,11 @@ pub(super) fn tables(measured: &[Measured]) -> Vec<Named> {
 fn policies_table(measured: &[Measured]) -> Table {
     let heads = [
         "policy",
-        "trace length",
+        "length by coverage",
+        "length by occurrences",
         "trace count",
-        "max-norm ratio",
+        "ratio by coverage",
+        "ratio by occurrences",
         "traces",
         "consistency",
         "overlap",
@@ -122,15 +124,18 @@ fn policies_table(measured: &[Measured]) -> Table {
         "aliases",
     ];
     let mut table = Table::new("Beyond the thesis: policies, averages over all programs", &heads);
-    let ratios: Vec<Vec<f64>> = measured.iter().map(|own| merged_ratios(&own.beyond)).collect();
+    let ratios = |weight| measured.iter().map(|own| merged_ratios(&own.beyond, weight)).collect::<Vec<_>>();
+    let ratios: [Vec<Vec<f64>>; 2] = LengthWeight::ALL.map(ratios);
     for (place, name) in names().into_iter().enumerate() {
         let of = |figure: fn(&Outcome) -> f64| average(measured, place, figure);
-        let ratio = mean(ratios.iter().map(|ratios| ratios[place]));
+        let [coverage, occurrences] = ratios.each_ref().map(|all| mean(all.iter().map(|ratios| ratios[place])));
         table.row([
             name.to_owned(),
-            format!("{:.2}", of(|own| own.trace_length)),
+            format!("{:.2}", of(|own| own.trace_length.by_coverage)),
+            format!("{:.2}", of(|own| own.trace_length.by_occurrences)),
             format!("{:.0}", of(|own| own.path_count as f64)),
-            format!("{ratio:.2}"),
+            format!("{coverage:.2}"),
+            format!("{occurrences:.2}"),
             format!("{:.0}", of(|own| own.paths as f64)),
             format!("{:.2}", of(|own| own.consistency)),
             format!("{:.2}", of(|own| own.overlap[0].times())),
@@ -184,14 +189,16 @@ fn programs(measured: &[Measured]) -> Table {
     ];
     let heads = ["length", "count", "supplied %"].map(|figure| shown.map(|(name, _)| format!("{figure}: {name}")));
     let heads: Vec<String> = ["program".to_owned()].into_iter().chain(heads.concat()).collect();
-    let caption =
-        format!("Beyond the thesis: program by program, supplied with room for {} instructions (LRU)", ROOMS[1]);
+    let caption = format!(
+        "Beyond the thesis: program by program, length by coverage, supplied with room for {} instructions (LRU)",
+        ROOMS[1]
+    );
     let mut table = Table::new(&caption, &heads.iter().map(String::as_str).collect::<Vec<_>>());
     let place = |name: &str| names().iter().position(|known| *known == name);
     let places: Vec<usize> = shown.iter().filter_map(|(_, name)| place(name)).collect();
     for own in measured {
         let outcomes = || places.iter().map(|&place| &own.beyond[place]);
-        let lengths = outcomes().map(|own| format!("{:.2}", own.trace_length));
+        let lengths = outcomes().map(|own| format!("{:.2}", own.trace_length.by_coverage));
         let counts = outcomes().map(|own| grouped(own.path_count as u64));
         let supplied = outcomes().map(|own| format!("{:.2}", supplied(own, Replacement::ALL.len())[2]));
         table.row([own.program.clone()].into_iter().chain(lengths).chain(counts).chain(supplied));

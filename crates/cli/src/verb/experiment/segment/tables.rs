@@ -2,10 +2,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use ::segment::{Class, Policy, Reason, hamming_distance};
+use ::segment::{Class, LengthWeight, Policy, Reason, hamming_distance, max_norm_ratios};
 use report::{Chart, Table};
 
-use super::{FIRST, FOURTH, Measured, Named, Outcome, Study, beyond, digits, highest, inside, merged_ratios, ratios};
+use super::{
+    FIRST, FIRST_WEIGHT, FOURTH, FOURTH_WEIGHT, Measured, Named, Outcome, Study, best, beyond, digits, highest, inside,
+    merged_ratios, ratios, scores,
+};
 use crate::digits::{grouped, percent};
 
 fn figure(number: f64) -> String {
@@ -28,51 +31,83 @@ fn heads<'h>(classes: &[(&'h str, Class)], more: &[&'h str]) -> Vec<&'h str> {
 
 impl Study {
     pub(super) fn all_tables(&self) -> Vec<Named> {
-        let mut tables = vec![("table-7-1", self.mix()), ("table-7-2", self.best())];
-        let best: Vec<Vec<bool>> = self.measured.iter().map(|own| own.best_inside()).collect();
-        let fourth: Vec<Vec<bool>> = self.measured.iter().map(Measured::best_of_fourth_inside).collect();
-        let common = common(&best);
-        tables.extend([
-            ("table-7-3", choices("Table 7.3: whether the best policies let classes stand inside", &FIRST, &best)),
-            ("table-7-4", patterns("Table 7.4: the best policies", &FIRST, &common)),
-            ("table-7-5", patterns("Table 7.5: the most common of them", &FIRST, &common[..common.len().min(1)])),
-        ]);
-        let distances = distances(&best);
-        let nearest = &distances[..distances.len().min(1)];
-        tables.extend([
-            ("table-7-6", ranking("Table 7.6: average Hamming distance from the best policies", &FIRST, &distances)),
-            ("table-7-7", ranking("Table 7.7: the nearest to all of them", &FIRST, nearest)),
-            ("table-7-8", self.extremes()),
-            (
-                "table-7-9",
-                self.ratio_ranking("Table 7.9: average max-norm ratio", &FIRST, |own| &own.first, |own| ratios(own)),
-            ),
-            ("table-7-10", self.difference("Table 7.10: 32 instructions less 255", ["32", "255"], |own| &own.long)),
-            (
-                "table-7-11",
-                self.difference("Table 7.11: the best less two conditional jumps", ["best", "2 DCJ"], |own| &own.two),
-            ),
-            ("table-7-12", self.best_of_fourth()),
-            (
-                "table-7-13",
-                patterns("Table 7.13: the best choices of direct conditional jumps", &FOURTH, &self::common(&fourth)),
-            ),
-            ("table-7-14", choices("Table 7.14: whether the best let them stand inside", &FOURTH, &fourth)),
-            (
-                "table-7-15",
-                self.ratio_ranking("Table 7.15: average max-norm ratio", &FOURTH, |own| &own.fourth, |own| ratios(own)),
-            ),
-        ]);
-        let merged: Vec<Vec<bool>> = self.measured.iter().map(Measured::best_merged_inside).collect();
-        let caption = "Table 7.3 if traces that go the same way are one, whatever made them end";
-        tables.extend([
-            ("merged-7-3", choices(caption, &FIRST, &merged)),
-            ("merged-7-9", self.ratio_ranking("Table 7.9 in that case", &FIRST, |own| &own.first, merged_ratios)),
-            ("merged-7-15", self.ratio_ranking("Table 7.15 in that case", &FOURTH, |own| &own.fourth, merged_ratios)),
-            ("reasons", self.reasons()),
-        ]);
+        let mut tables = vec![("table-7-1", self.mix())];
+        tables.extend(self.first_tables(FIRST_WEIGHT, &FIRST_NAMES[0]));
+        tables.extend(self.difference_tables());
+        tables.extend(self.fourth_tables(FOURTH_WEIGHT, &FOURTH_NAMES[0]));
+        tables.extend(self.first_tables(LengthWeight::Occurrences, &FIRST_NAMES[1]));
+        tables.extend(self.fourth_tables(LengthWeight::Coverage, &FOURTH_NAMES[1]));
+        tables.extend(self.merged_tables());
+        tables.push(("reasons", self.reasons()));
         tables.extend(beyond::tables(&self.measured));
         tables
+    }
+
+    /// Tables 7.2 to 7.9.
+    fn first_tables(&self, weight: LengthWeight, names: &[&'static str; 8]) -> Vec<Named> {
+        let best: Vec<Vec<bool>> = self.measured.iter().map(|own| own.best_inside(weight)).collect();
+        let (common, distances) = (common(&best), distances(&best));
+        let nearest = &distances[..distances.len().min(1)];
+        let caption = |words: &str| format!("{words} (length by {})", weight.name());
+        let tables = [
+            self.best(&caption("Table 7.2: the best policy of each program"), weight),
+            choices(&caption("Table 7.3: whether the best policies let classes stand inside"), &FIRST, &best),
+            patterns(&caption("Table 7.4: the best policies"), &FIRST, &common),
+            patterns(&caption("Table 7.5: the most common of them"), &FIRST, &common[..common.len().min(1)]),
+            ranking(&caption("Table 7.6: average Hamming distance from the best policies"), &FIRST, &distances),
+            ranking(&caption("Table 7.7: the nearest to all of them"), &FIRST, nearest),
+            self.extremes(&caption("Table 7.8: where the choice matters least and most"), weight),
+            self.first_ranking(&caption("Table 7.9: average max-norm ratio"), |own| ratios(own, weight)),
+        ];
+        names.iter().copied().zip(tables).collect()
+    }
+
+    /// Tables 7.10 and 7.11, as the thesis subtracts and by one weight on both sides.
+    fn difference_tables(&self) -> Vec<Named> {
+        use LengthWeight::{Coverage, Occurrences};
+        let mut tables = Vec::new();
+        let kinds = [
+            (
+                ["table-7-10", "table-7-11"],
+                [FIRST_WEIGHT, FOURTH_WEIGHT],
+                "lengths by coverage and by occurrences, as the thesis's",
+            ),
+            (["table-7-10-coverage", "table-7-11-coverage"], [Coverage; 2], "lengths by coverage"),
+            (["table-7-10-occurrences", "table-7-11-occurrences"], [Occurrences; 2], "lengths by occurrences"),
+        ];
+        for ([long, two], weights, words) in kinds {
+            let caption = format!("Table 7.10: 32 instructions less 255 ({words})");
+            tables.push((long, self.difference(&caption, ["32", "255"], weights, |own| &own.long)));
+            let caption = format!("Table 7.11: the best less two conditional jumps, each counting twice ({words})");
+            tables.push((two, self.difference(&caption, ["best", "2 DCJ"], weights, |own| &own.two)));
+        }
+        tables
+    }
+
+    /// Tables 7.12 to 7.15.
+    fn fourth_tables(&self, weight: LengthWeight, names: &[&'static str; 4]) -> Vec<Named> {
+        let best: Vec<Vec<bool>> = self.measured.iter().map(|own| own.best_of_fourth_inside(weight)).collect();
+        let caption = |words: &str| format!("{words} (length by {})", weight.name());
+        let tables = [
+            self.best_of_fourth(&caption("Table 7.12: the best choice of direct conditional jumps"), weight),
+            patterns(&caption("Table 7.13: the best choices of direct conditional jumps"), &FOURTH, &common(&best)),
+            choices(&caption("Table 7.14: whether the best let them stand inside"), &FOURTH, &best),
+            self.fourth_ranking(&caption("Table 7.15: average max-norm ratio"), |own| ratios(own, weight)),
+        ];
+        names.iter().copied().zip(tables).collect()
+    }
+
+    /// Tables 7.3, 7.9 and 7.15 if traces that go the same way are one.
+    fn merged_tables(&self) -> Vec<Named> {
+        let merged: Vec<Vec<bool>> = self.measured.iter().map(Measured::best_merged_inside).collect();
+        let caption = "Table 7.3 if traces that go the same way are one, whatever made them end (length by coverage)";
+        let first = |own: &[Outcome]| merged_ratios(own, FIRST_WEIGHT);
+        let fourth = |own: &[Outcome]| merged_ratios(own, FOURTH_WEIGHT);
+        vec![
+            ("merged-7-3", choices(caption, &FIRST, &merged)),
+            ("merged-7-9", self.first_ranking("Table 7.9 in that case (length by coverage)", first)),
+            ("merged-7-15", self.fourth_ranking("Table 7.15 in that case (length by occurrences)", fourth)),
+        ]
     }
 
     /// What traces end with if every control-flow instruction ends one, as the thesis counts.
@@ -108,7 +143,7 @@ impl Study {
 
     /// Why traces of the best policies ended.
     fn reasons_by_program(&self) -> Vec<(Reason, Vec<f64>)> {
-        let best = || self.measured.iter().map(|own| &own.first[own.best]);
+        let best = || self.measured.iter().map(Measured::base);
         let reasons: BTreeSet<Reason> = best().flat_map(|own| &own.reasons).map(|&(reason, _)| reason).collect();
         let times = |own: &Outcome, reason| own.reasons.iter().find(|own| own.0 == reason).map_or(0, |own| own.1);
         let share = |reason| best().map(|own| percent(times(own, reason), own.occurrences)).collect();
@@ -133,7 +168,7 @@ impl Study {
     }
 
     pub(super) fn distance_chart(&self) -> String {
-        let best: Vec<Vec<bool>> = self.measured.iter().map(Measured::best_inside).collect();
+        let best: Vec<Vec<bool>> = self.measured.iter().map(|own| own.best_inside(FIRST_WEIGHT)).collect();
         let distances = distances(&best);
         Chart::bars("Table 7.6: average Hamming distance from the best policies")
             .x("RET, DC, IC, DCJ, IUJ: 1 if inside")
@@ -143,60 +178,77 @@ impl Study {
             .svg()
     }
 
-    fn best(&self) -> Table {
-        let heads =
-            ["program"].into_iter().chain(heads(&FIRST, &["trace length", "trace count", "max-norm ratio", "front"]));
-        let mut table = Table::new("Table 7.2: the best policy of each program", &heads.collect::<Vec<_>>());
-        for own in &self.measured {
-            let scores: Vec<_> = own.first.iter().map(Outcome::score).collect();
-            let front = ::segment::pareto_front(&scores).into_iter().filter(|&is_on_front| is_on_front).count();
-            let judged = judged(&own.first[own.best], ratios(&own.first)[own.best]);
-            table.row(
-                [own.program.clone()]
-                    .into_iter()
-                    .chain(cells(&own.best_inside()))
-                    .chain(judged)
-                    .chain([front.to_string()]),
-            );
-        }
-        table
-    }
-
-    fn extremes(&self) -> Table {
-        let heads = ["program"].into_iter().chain(heads(&FIRST, &["trace length", "trace count", "max-norm ratio"]));
-        let mut table = Table::new("Table 7.8: where the choice matters least and most", &heads.collect::<Vec<_>>());
-        let ranked = self.ranked();
-        let ends = if ranked.len() > 1 { vec![ranked[0], ranked[ranked.len() - 1]] } else { ranked };
-        for (own, ratio) in ends {
-            let judged = judged(&own.first[own.best], ratio);
-            table.row([own.program.clone()].into_iter().chain(cells(&own.best_inside())).chain(judged));
-        }
-        table
-    }
-
-    /// Policies by their ratio, on average over all programs.
-    fn ratio_ranking(
-        &self,
-        caption: &str,
-        classes: &[(&str, Class)],
-        outcomes: fn(&Measured) -> &[Outcome],
-        ratios: fn(&[Outcome]) -> Vec<f64>,
-    ) -> Table {
-        let all: Vec<Vec<f64>> = self.measured.iter().map(|own| ratios(outcomes(own))).collect();
-        let policies = self.measured.first().map_or(&[][..], outcomes);
-        let ranked = policies
-            .iter()
+    /// Table 7.9 by both weights, in the order of the thesis's.
+    pub(super) fn weights_chart(&self) -> String {
+        let averages = LengthWeight::ALL.map(|weight| self.averages(|own| &own.first, |own| ratios(own, weight)));
+        let mut ranked: Vec<usize> = (0..averages[0].len()).collect();
+        ranked.sort_by(|&one, &other| averages[0][other].1.total_cmp(&averages[0][one].1));
+        let chart = Chart::bars("Table 7.9: average max-norm ratio, by what trace lengths are weighted by")
+            .x("RET, DC, IC, DCJ, IUJ: 1 if inside")
+            .y("max-norm ratio")
+            .categories(ranked.iter().map(|&place| digits(&inside(&averages[0][place].0, &FIRST))));
+        let series = |place: usize| ranked.iter().map(|&own| averages[place][own].1).collect::<Vec<_>>();
+        LengthWeight::ALL
+            .into_iter()
             .enumerate()
-            .map(|(place, own)| (inside(&own.policy, classes), mean(all.iter().map(|ratios| ratios[place]))));
-        let mut ranked: Vec<(Vec<bool>, f64)> = ranked.collect();
-        ranked.sort_by(|one, other| other.1.total_cmp(&one.1));
-        let mut table = Table::new(caption, &heads(classes, &["max-norm ratio"]));
-        ranked.iter().for_each(|(inside, ratio)| table.row(cells(inside).into_iter().chain([figure(*ratio)])));
+            .fold(chart, |chart, (place, weight)| chart.series(&format!("by {}", weight.name()), series(place)))
+            .svg()
+    }
+
+    fn best(&self, caption: &str, weight: LengthWeight) -> Table {
+        let heads = ["program"].into_iter().chain(heads(&FIRST, &JUDGED)).chain(["front"]);
+        let mut table = Table::new(caption, &heads.collect::<Vec<_>>());
+        for own in &self.measured {
+            let front = ::segment::pareto_front(&scores(&own.first, weight)).into_iter().filter(|&own| own).count();
+            let row = judged_row(own, &own.first, weight, &FIRST);
+            table.row(row.into_iter().chain([front.to_string()]));
+        }
         table
+    }
+
+    fn extremes(&self, caption: &str, weight: LengthWeight) -> Table {
+        let heads = ["program"].into_iter().chain(heads(&FIRST, &JUDGED));
+        let mut table = Table::new(caption, &heads.collect::<Vec<_>>());
+        let ranked = self.ranked(weight);
+        let ends = if ranked.len() > 1 { vec![ranked[0], ranked[ranked.len() - 1]] } else { ranked };
+        ends.into_iter().for_each(|(own, _)| table.row(judged_row(own, &own.first, weight, &FIRST)));
+        table
+    }
+
+    fn best_of_fourth(&self, caption: &str, weight: LengthWeight) -> Table {
+        let heads = ["program"].into_iter().chain(heads(&FOURTH, &JUDGED));
+        let mut table = Table::new(caption, &heads.collect::<Vec<_>>());
+        self.measured.iter().for_each(|own| table.row(judged_row(own, &own.fourth, weight, &FOURTH)));
+        table
+    }
+
+    /// Policies with their ratios, on average over all programs.
+    fn averages(
+        &self,
+        outcomes: fn(&Measured) -> &[Outcome],
+        ratios: impl Fn(&[Outcome]) -> Vec<f64>,
+    ) -> Vec<(Policy, f64)> {
+        let all: Vec<Vec<f64>> = self.measured.iter().map(|own| ratios(outcomes(own))).collect();
+        let policies = self.measured.first().map_or(&[][..], outcomes).iter().enumerate();
+        policies.map(|(place, own)| (own.policy, mean(all.iter().map(|ratios| ratios[place])))).collect()
+    }
+
+    fn first_ranking(&self, caption: &str, ratios: impl Fn(&[Outcome]) -> Vec<f64>) -> Table {
+        ratio_ranking(caption, &FIRST, self.averages(|own| &own.first, ratios))
+    }
+
+    fn fourth_ranking(&self, caption: &str, ratios: impl Fn(&[Outcome]) -> Vec<f64>) -> Table {
+        ratio_ranking(caption, &FOURTH, self.averages(|own| &own.fourth, ratios))
     }
 
     /// The best policy less another, with ratios of the two.
-    fn difference(&self, caption: &str, names: [&str; 2], other: fn(&Measured) -> &Outcome) -> Table {
+    fn difference(
+        &self,
+        caption: &str,
+        names: [&str; 2],
+        weights: [LengthWeight; 2],
+        other: fn(&Measured) -> &Outcome,
+    ) -> Table {
         let ratio_heads = names.map(|name| format!("ratio, {name}"));
         let heads = ["program", "Δ length", "Δ count", &ratio_heads[0], &ratio_heads[1], "Δ ratio"];
         let mut table = Table::new(caption, &heads);
@@ -204,10 +256,10 @@ impl Study {
             .measured
             .iter()
             .map(|own| {
-                let (one, other) = (&own.first[own.best], other(own));
-                let ratios = ratios([one, other]);
-                let count = one.trace_count as f64 - other.trace_count as f64;
-                [one.trace_length - other.trace_length, count, ratios[0], ratios[1], ratios[0] - ratios[1]]
+                let scores = [own.base().score(weights[0]), other(own).score(weights[1])];
+                let [length, count] = [scores[0].length - scores[1].length, scores[0].count - scores[1].count];
+                let ratios = max_norm_ratios(&scores);
+                [length, count, ratios[0], ratios[1], ratios[0] - ratios[1]]
             })
             .collect();
         let row = |name: &str, row: [f64; 5]| [name.to_owned()].into_iter().chain(row.map(figure)).collect::<Vec<_>>();
@@ -221,17 +273,6 @@ impl Study {
         let counts = [better(|length| length < 0.0, 0), better(|count| count > 0.0, 1)];
         let of = |count: usize| format!("{count} of {}", rows.len());
         table.row([format!("better with {}", names[1]), of(counts[0]), of(counts[1])]);
-        table
-    }
-
-    fn best_of_fourth(&self) -> Table {
-        let heads = ["program"].into_iter().chain(heads(&FOURTH, &["trace length", "trace count", "max-norm ratio"]));
-        let mut table =
-            Table::new("Table 7.12: the best choice of direct conditional jumps", &heads.collect::<Vec<_>>());
-        for own in &self.measured {
-            let judged = judged(&own.fourth[own.best_of_fourth], ratios(&own.fourth)[own.best_of_fourth]);
-            table.row([own.program.clone()].into_iter().chain(cells(&own.best_of_fourth_inside())).chain(judged));
-        }
         table
     }
 }
@@ -256,22 +297,59 @@ impl Measured {
         MIX.map(|(_, classes)| percent(ends(classes), self.strict.occurrences))
     }
 
-    fn best_inside(&self) -> Vec<bool> {
-        inside(&self.first[self.best].policy, &FIRST)
+    fn best_inside(&self, weight: LengthWeight) -> Vec<bool> {
+        inside(&self.first[best(&self.first, weight)].policy, &FIRST)
     }
 
     /// The best policy if traces that go the same way are one.
     fn best_merged_inside(&self) -> Vec<bool> {
-        inside(&self.first[highest(&self.first, &merged_ratios(&self.first))].policy, &FIRST)
+        inside(&self.first[highest(&self.first, &merged_ratios(&self.first, FIRST_WEIGHT))].policy, &FIRST)
     }
 
-    fn best_of_fourth_inside(&self) -> Vec<bool> {
-        inside(&self.fourth[self.best_of_fourth].policy, &FOURTH)
+    fn best_of_fourth_inside(&self, weight: LengthWeight) -> Vec<bool> {
+        inside(&self.fourth[best(&self.fourth, weight)].policy, &FOURTH)
     }
 }
 
-fn judged(outcome: &Outcome, ratio: f64) -> [String; 3] {
-    [figure(outcome.trace_length), grouped(outcome.trace_count as u64), figure(ratio)]
+/// Tables 7.2 to 7.9, by the thesis's weight and by the other.
+const FIRST_NAMES: [[&str; 8]; 2] = [
+    ["table-7-2", "table-7-3", "table-7-4", "table-7-5", "table-7-6", "table-7-7", "table-7-8", "table-7-9"],
+    [
+        "table-7-2-occurrences",
+        "table-7-3-occurrences",
+        "table-7-4-occurrences",
+        "table-7-5-occurrences",
+        "table-7-6-occurrences",
+        "table-7-7-occurrences",
+        "table-7-8-occurrences",
+        "table-7-9-occurrences",
+    ],
+];
+
+/// Tables 7.12 to 7.15, by the thesis's weight and by the other.
+const FOURTH_NAMES: [[&str; 4]; 2] = [
+    ["table-7-12", "table-7-13", "table-7-14", "table-7-15"],
+    ["table-7-12-coverage", "table-7-13-coverage", "table-7-14-coverage", "table-7-15-coverage"],
+];
+
+const JUDGED: [&str; 3] = ["trace length", "trace count", "max-norm ratio"];
+
+/// The best of a program's policies: what stands inside its traces, and the columns of [`JUDGED`].
+fn judged_row(own: &Measured, outcomes: &[Outcome], weight: LengthWeight, classes: &[(&str, Class)]) -> Vec<String> {
+    let best = best(outcomes, weight);
+    let (policy, score) = (outcomes[best].policy, outcomes[best].score(weight));
+    let ratio = ratios(outcomes, weight)[best];
+    let judged = [figure(score.length), grouped(score.count as u64), figure(ratio)];
+    [own.program.clone()].into_iter().chain(cells(&inside(&policy, classes))).chain(judged).collect()
+}
+
+fn ratio_ranking(caption: &str, classes: &[(&str, Class)], mut ranked: Vec<(Policy, f64)>) -> Table {
+    ranked.sort_by(|one, other| other.1.total_cmp(&one.1));
+    let mut table = Table::new(caption, &heads(classes, &["max-norm ratio"]));
+    for (policy, ratio) in ranked {
+        table.row(cells(&inside(&policy, classes)).into_iter().chain([figure(ratio)]));
+    }
+    table
 }
 
 /// How often each class stands inside, and how often it ends a trace.
