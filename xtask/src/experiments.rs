@@ -6,11 +6,11 @@ mod quotes;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::{build_trackway, machine, root};
+use crate::{build_trackway, machine, packages, root};
 
 /// Repeat the measurements of the theses, and keep tables and figures under docs/experiments/.
 ///
-/// Takes about half an hour on an idle machine with two cores. Programs that are not installed are left out, so install all that `trackway experiment segment --help` names.
+/// Takes about half an hour on an idle machine with two cores.
 #[derive(clap::Args)]
 pub struct Arguments {
     /// Which: mtrace, port, segment; all of them unless told.
@@ -18,6 +18,8 @@ pub struct Arguments {
     /// Take what `trackway experiment NAME --markdown --plots DIR/NAME -o DIR/NAME.md` has written before, instead of measuring.
     #[arg(long, value_name = "DIR")]
     from: Option<PathBuf>,
+    #[command(flatten)]
+    packages: packages::Arguments,
 }
 
 /// What is kept of an experiment.
@@ -60,6 +62,7 @@ pub fn run(arguments: &Arguments) -> Result<(), String> {
     match &arguments.from {
         Some(directory) => chosen.iter().try_for_each(|experiment| experiment.keep(directory))?,
         None => {
+            packages::require(&["test", "experiments"], &arguments.packages)?;
             let (trackway, directory) = (build_trackway()?, tempfile::tempdir().map_err(|error| error.to_string())?);
             for experiment in chosen {
                 experiment.measure(&trackway, directory.path())?;

@@ -119,8 +119,10 @@ mod tests {
     #[test]
     fn every_line_of_the_list_is_understood() {
         let lines = LIST.lines().filter(|line| !line.is_empty() && !line.starts_with(['#', '[']));
-        let understood: Vec<_> =
-            ["test", "bench", "valgrind", "soak"].iter().flat_map(|section| packages(LIST, section)).collect();
+        let understood: Vec<_> = ["test", "bench", "valgrind", "experiments", "soak"]
+            .iter()
+            .flat_map(|section| packages(LIST, section))
+            .collect();
         assert_eq!(understood.len(), lines.count());
         assert!(understood.iter().all(|(_, proofs)| !proofs.is_empty()));
     }
