@@ -1,13 +1,15 @@
 //! What the filters of mTrace leave is enough to know the rest: of every thread of real recordings, with signals, races and a kernel that
 //! writes to memory, each step and each load comes back from the mirror image.
 
+use std::collections::HashMap;
+
 use acceptance::{Call, Data, Recorded, trackway};
 use cache::{Cover, Geometry, Replacement};
 use filter::cfiat::{Shape, Trust};
 use filter::traptor::{Counting, Sizes};
 use mtrace::loads::Invalidation;
 use mtrace::{Sharing, flow, loads};
-use trace::Trace;
+use trace::{Batch, Trace};
 use workloads::Variant;
 
 const EITHER: [Sharing; 2] = [Sharing::Private, Sharing::Shared];
@@ -102,6 +104,117 @@ fn both_ways_through_the_filter_tell_the_same() {
                 assert!(one == other && !one.is_empty(), "{name}");
             }
         }
+    }
+}
+
+/// Figure 3.7 of Tewar 2015 (and 3.4 of Myers 2014), written down as it stands there: a cache of a thread, as a list of lines for each set.
+struct ModelCache {
+    sets: Vec<Vec<Option<ModelLine>>>,
+    /// The way of each set that the next new line takes.
+    victims: Vec<usize>,
+    hits: u64,
+}
+
+#[derive(Clone)]
+struct ModelLine {
+    number: u64,
+    flags: Vec<bool>,
+}
+
+/// Those of [`load_settings`], and flags that are set by what they are touched by.
+const SETS: usize = 32;
+const WAYS: usize = 4;
+const LINE_BYTES: u64 = 32;
+const FLAG_BYTES: u64 = 4;
+
+impl ModelCache {
+    fn new() -> Self {
+        Self { sets: vec![vec![None; WAYS]; SETS], victims: vec![WAYS - 1; SETS], hits: 0 }
+    }
+
+    fn set(line: u64) -> usize {
+        (line % SETS as u64) as usize
+    }
+
+    fn find(&mut self, line: u64) -> Option<&mut ModelLine> {
+        self.sets[Self::set(line)].iter_mut().flatten().find(|own| own.number == line)
+    }
+
+    fn bring_in(&mut self, line: u64) {
+        let set = Self::set(line);
+        let way = self.victims[set];
+        self.victims[set] = (way + WAYS - 1) % WAYS;
+        self.sets[set][way] = Some(ModelLine { number: line, flags: vec![false; (LINE_BYTES / FLAG_BYTES) as usize] });
+    }
+
+    /// Sets the flags of an operand, line by line; says whether all were set.
+    fn access(&mut self, address: u64, bytes: u64) -> bool {
+        let mut is_known = true;
+        for line in address / LINE_BYTES..=(address + bytes - 1) / LINE_BYTES {
+            if self.find(line).is_none() {
+                self.bring_in(line);
+            }
+            let own = self.find(line).unwrap();
+            for (place, flag) in own.flags.iter_mut().enumerate() {
+                let first = line * LINE_BYTES + place as u64 * FLAG_BYTES;
+                if first < address + bytes && address < first + FLAG_BYTES {
+                    is_known &= *flag;
+                    *flag = true;
+                }
+            }
+        }
+        is_known
+    }
+
+    /// Line 17: an external write.
+    fn invalidate(&mut self, address: u64, bytes: u64) {
+        for line in address / LINE_BYTES..=(address + bytes - 1) / LINE_BYTES {
+            if let Some(own) = self.find(line) {
+                own.flags.fill(false);
+            }
+        }
+    }
+}
+
+/// What the model reports of a batch: thread, hits before, value.
+fn model_batch(caches: &mut HashMap<u32, ModelCache>, batch: &Batch, reported: &mut Vec<(u32, u64, Vec<u8>)>) {
+    let thread = batch.thread();
+    caches.entry(thread).or_insert_with(ModelCache::new);
+    for access in batch.accesses() {
+        let Some(value) = batch.value(&access) else { continue };
+        let (address, bytes) = (access.address(), value.len() as u64);
+        if access.is_write() {
+            let others = caches.iter_mut().filter(|(other, _)| **other != thread);
+            others.for_each(|(_, cache)| cache.invalidate(address, bytes));
+        }
+        let own = caches.get_mut(&thread).unwrap();
+        let is_known = own.access(address, bytes);
+        if access.is_write() {
+            continue;
+        }
+        if is_known {
+            own.hits += 1;
+        } else {
+            reported.push((thread, std::mem::take(&mut own.hits), value.to_vec()));
+        }
+    }
+}
+
+/// `--known flags --invalidate threads` does what the figures say, load by load.
+#[test]
+fn flags_are_those_of_the_figures() {
+    for (name, size) in [("radiosity", "1"), ("cholesky", "10")] {
+        let recorded = record(name, &["4", size]);
+        let mut settings = load_settings(Sharing::Private, Trust::Flags);
+        settings.shape.cover = Cover::Touched;
+        let mut filter = loads::Filter::new(&settings).unwrap();
+        let (mut caches, mut reported, mut expected) = (HashMap::new(), Vec::new(), Vec::new());
+        let mut merged = recorded.trace.merged_with_accesses().unwrap();
+        while let Some(batch) = merged.next_batch().unwrap() {
+            filter.batch(batch, |told| reported.push((told.thread, told.hits, told.value.to_vec())));
+            model_batch(&mut caches, batch, &mut expected);
+        }
+        assert!(reported == expected && reported.len() > 1000, "{name}");
     }
 }
 

@@ -174,7 +174,7 @@ impl Cfiat {
         self.flags.lines(address, bytes).for_each(|address| self.flags.throw_out(address));
     }
 
-    /// Somebody else has changed these bytes.
+    /// Another thread has written these bytes: clears the flags of their lines.
     pub fn forget(&mut self, address: u64, bytes: u64) {
         self.flags.forget(address, bytes);
     }

@@ -18,10 +18,10 @@ pub struct Settings {
     pub coherent: bool,
 }
 
-/// Whose writes make caches forget what they have changed.
+/// Whose writes clear first-access flags.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Invalidation {
-    /// Those of other threads.
+    /// Those of other threads: in all lines that they touch.
     pub threads: bool,
     /// Those of the kernel: which they were is not recorded, so that a system call may have changed anything.
     pub kernel: bool,

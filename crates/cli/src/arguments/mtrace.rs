@@ -308,7 +308,7 @@ pub enum Sets {
 
 #[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Invalidate {
-    /// Those of other threads, in their own private caches.
+    /// Those of other threads clear all flags of the lines that they touch (Myers 2014, Figure 3.4; Tewar 2015, Figure 3.7).
     Threads,
     /// Those of the kernel: a system call or a signal clears all flags, as what it changed is not recorded.
     Kernel,
