@@ -7,8 +7,10 @@ use std::process::{Command, Output, Stdio};
 
 use acceptance::tool::required;
 use acceptance::{Call, Data, Recorded, trackway};
+use cache::{Cover, Geometry, Replacement};
+use filter::cfiat::{Shape, Trust};
 use filter::traptor::{Message, Sizes};
-use mtrace::{Sharing, flow};
+use mtrace::{Sharing, flow, loads};
 use tempfile::TempDir;
 use trace::Trace;
 use workloads::Variant;
@@ -141,6 +143,111 @@ fn parse(mut bytes: &[u8]) -> HashMap<u32, Vec<Message>> {
         bytes = &bytes[length..];
     }
     messages
+}
+
+/// A load or store: thread, whether it is a store, instruction, address, value.
+type Accessed = (u32, bool, u64, u64, Option<Vec<u8>>);
+
+/// Reads fields of binary records, one after the other.
+struct Records<'b> {
+    bytes: &'b [u8],
+    wide: bool,
+}
+
+impl Records<'_> {
+    fn number(&mut self, length: usize) -> u64 {
+        let (own, rest) = self.bytes.split_at(length);
+        self.bytes = rest;
+        own.iter().rev().fold(0, |number, &byte| number << 8 | u64::from(byte))
+    }
+
+    fn thread(&mut self) -> u32 {
+        self.number(if self.wide { 4 } else { 1 }) as u32
+    }
+
+    /// A size and the value behind it, if there is one: as docs/mtrace.md describes them.
+    fn value(&mut self) -> Option<Vec<u8>> {
+        let size = match if self.wide { 255 } else { self.number(1) } {
+            255 => self.number(4),
+            short => short,
+        };
+        if size >> 31 != 0 {
+            return None;
+        }
+        let (own, rest) = self.bytes.split_at(size as usize);
+        self.bytes = rest;
+        Some(own.to_vec())
+    }
+
+    fn accesses(mut self) -> Vec<Accessed> {
+        let mut all = Vec::new();
+        while !self.bytes.is_empty() {
+            let (thread, store) = (self.thread(), self.number(1) == 1);
+            all.push((thread, store, self.number(8), self.number(8), self.value()));
+        }
+        all
+    }
+
+    fn loads(mut self) -> Vec<(u32, u64, Vec<u8>)> {
+        let mut all = Vec::new();
+        while !self.bytes.is_empty() {
+            all.push((self.thread(), self.number(4), self.value().unwrap()));
+        }
+        all
+    }
+}
+
+/// Programs with operands of more than 255 bytes (xsavec, xrstor, fxsave), and one whose operands are small: the binary decodes to what the trace has.
+#[test]
+fn operands_of_any_size_come_back() {
+    for (name, least) in [("memory_state", 256), ("memory_x87", 100), ("memory_sse", 8)] {
+        let program = workloads::build(name, workloads::find(name).unwrap().variants[0]).unwrap();
+        let recorded = Call::new(program).data(Data::Values).recorded();
+        let (mut accessed, mut longest) = (Vec::new(), 0);
+        let mut merged = recorded.trace.merged_with_accesses().unwrap();
+        while let Some(batch) = merged.next_batch().unwrap() {
+            for access in batch.accesses() {
+                let value = batch.value(&access).map(<[u8]>::to_vec);
+                longest = longest.max(access.size());
+                accessed.push((batch.thread(), access.is_write(), access.pc(), access.address(), value));
+            }
+        }
+        assert!(longest >= least, "{name}: the longest operand has {longest} bytes");
+        let (reported, reported_long) = reported(&recorded.trace);
+        assert!(name != "memory_state" || reported_long > 0, "{name}");
+        for wide in [false, true] {
+            let read = |tool, flags: &[&str]| {
+                let flags = if wide { [flags, &["--wide"]].concat() } else { flags.to_vec() };
+                over(tool, &flags, &recorded.path).read("x.bin")
+            };
+            let (bytes, values) = (read("mlsTrace", &["-store"]), read("mlvCFiat", SMALL_CACHE));
+            assert!(Records { bytes: &bytes, wide }.accesses() == accessed, "{name}, wide: {wide}");
+            assert!(Records { bytes: &values, wide }.loads() == reported, "{name}, wide: {wide}");
+        }
+    }
+}
+
+/// So small that it forgets what xsavec has stored before xrstor loads it.
+const SMALL_CACHE: &[&str] = &["-cs", "128B", "-ca", "1"];
+
+/// What mlvCFiat with [`SMALL_CACHE`] has to report, and how many values of that have more than 255 bytes.
+fn reported(trace: &Trace) -> (Vec<(u32, u64, Vec<u8>)>, usize) {
+    let shape = Shape {
+        geometry: Geometry::new(128, 32, 1).unwrap(),
+        replacement: Replacement::RoundRobin,
+        granularity: 4,
+        cover: Cover::Touched,
+        trust: Trust::Values,
+    };
+    let invalidation = loads::Invalidation::default();
+    let settings = loads::Settings { shape, sharing: Sharing::Private, invalidation, coherent: false };
+    let (mut filter, mut all) = (loads::Filter::new(&settings).unwrap(), Vec::new());
+    let mut merged = trace.merged_with_accesses().unwrap();
+    while let Some(batch) = merged.next_batch().unwrap() {
+        filter.batch(batch, |told| all.push((told.thread, told.hits, told.value.to_vec())));
+    }
+    let long = all.iter().filter(|(.., value)| value.len() > 255).count();
+    (all, long)
 }
 
 /// What the filter tells, step by step.

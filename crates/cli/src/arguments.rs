@@ -237,8 +237,9 @@ Formats of --kind memory, as mlsTrace (Myers 2014, Figures 4.13 and 4.14) writes
           An instruction that reads and writes has a line for each, the read (L) first. The value is a number; without
           --data values in the recording there is none.
   binary  thread (1), 0 = load or 1 = store (1), address (8), operand address (8), size (1), value (SIZE bytes, as in
-          memory). Sizes above 255 are written as 255 and the value is cut; --wide makes the size 4 bytes long, too.
-          Without values in the recording, records end behind the size.
+          memory). A size of 255 or more is 255 and then the size in 4 bytes; --wide makes every size 4 bytes long
+          without the 255. Without values in the recording, records end behind the size. If only this access was
+          recorded without a value, the highest bit of a size in 4 bytes is 1, and no value follows.
 Formats of --kind instructions:
   ascii   THREAD, ADDRESS[, DISASSEMBLY]           0, 0x00007f5a40996bbe, test rax, rax
   binary  9 bytes: thread (1), address (8)

@@ -126,7 +126,8 @@ pub struct McfTrace {
 #[command(after_help = "\
 The descriptors (Myers 2014, Figures 4.13 and 4.14):
   binary  thread (1), with -store 0 = load or 1 = store (1), address (8), operand address (8), size (1), value (size)
-          A size above 255 is written as 255 and its value cut, unless --wide is given.
+          A size of 255 or more is 255 and then the size in 4 bytes (--wide: every size has 4 bytes, without the 255).
+          If the highest bit of a size in 4 bytes is 1, the access was recorded without a value, and none follows.
   -a      THREAD[, L or S], ADDRESS, OPERAND, SIZE, VALUE   0, L, 0x0000003f83201156, 0x0000003f8341fb80, 8, 0x0000003f83201130
 
 Examples:
@@ -240,8 +241,8 @@ pub enum NoGshare {
 #[command(after_help = "\
 The descriptors (Myers 2014, Figure 4.36):
   binary  thread (1), fahCnt (4), size (1), value (size)
-          A size above 255 is written as 255 and its value cut, unless --wide is given. A fahCnt of 0xffffffff with size 0
-          means so many hits and nothing else yet.
+          A size of 255 or more is 255 and then the size in 4 bytes (--wide: every size has 4 bytes, without the 255). A
+          fahCnt of 0xffffffff with size 0 means so many hits and nothing else yet.
   -a      THREAD, FAHCNT, VALUE                     0, 2, 0x00000004
 fahCnt counts the loads of the thread that were known since its last descriptor.
 

@@ -78,7 +78,7 @@ impl Descriptor {
                 line.end_text(b" ", text, lines);
             }
             Shape::Binary(Binary { wide, .. }) => {
-                line.push_small(thread, wide);
+                line.push_thread(thread, wide);
                 line.push(&address.to_le_bytes());
                 line.push(&target.to_le_bytes());
                 line.push(&[class as u8]);

@@ -40,8 +40,9 @@ pub fn run_mlvcfiat(arguments: &MlvCFiat) -> Result<u8, Stopped> {
     run(&arguments.common, binary(&arguments.order), loads::Tool::new(arguments)?)
 }
 
+/// Of the tools that take values.
 fn binary(order: &ByteOrder) -> Binary {
-    Binary { values_reversed: order.big_endian, ..Binary::default() }
+    Binary { values_reversed: order.big_endian, has_values: true, ..Binary::default() }
 }
 
 /// One of the four.
