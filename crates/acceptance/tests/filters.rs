@@ -46,7 +46,7 @@ fn check(trace: &Trace) {
             let statistics = checked.statistics;
             assert_eq!(statistics.instructions, totals.instructions);
             let conditional = totals.conditional_taken + totals.conditional_not_taken;
-            assert_eq!(statistics.outcomes_predicted + statistics.outcomes_mispredicted, conditional);
+            assert_eq!((statistics.conditional(), statistics.indirect()), (conditional, totals.unconditional_indirect));
             let told = statistics.outcomes_mispredicted + statistics.targets_mispredicted + statistics.exceptions;
             assert_eq!((checked.messages, statistics.gaps), (told, 0));
         }

@@ -5,12 +5,16 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
+use acceptance::source::compile;
 use acceptance::tool::required;
 use acceptance::{Call, Data, Recorded, trackway};
 use cache::{Cover, Geometry, Replacement};
 use filter::cfiat::{Shape, Trust};
 use filter::traptor::{Message, Sizes};
 use mtrace::{Sharing, flow, loads};
+use port::cores::Cores;
+use port::{Job, Settings, Technique};
+use serde_json::Value;
 use tempfile::TempDir;
 use trace::Trace;
 use workloads::Variant;
@@ -120,6 +124,61 @@ fn statistics_are_those_of_the_trace() {
     assert!(text.contains(&format!("\"loads\": {},", totals.reads)), "{text}");
     assert!(text.contains(&format!("\"stores\": {},", totals.writes)), "{text}");
     assert_eq!(run.files(), ["x.Statistics", "x.bin"]);
+}
+
+/// Numbers that a verb prints as JSON.
+fn printed(words: &[&str], trace: &Path) -> Value {
+    let output = Command::new(trackway()).args(words).arg(trace).output().unwrap();
+    assert!(output.status.success(), "{words:?}");
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+/// The process ends while a thread executes an indirect branch: nobody knows where that went, and all count it.
+#[test]
+fn a_branch_that_the_process_ends_in_is_counted_alike() {
+    let directory = tempfile::tempdir().unwrap();
+    let text = include_str!("../programs/killed.c");
+    let executable = compile(directory.path(), "killed.c", text, &["gcc", "-O1", "-pthread"]);
+    let recorded = Call::new(executable).recorded();
+    let (trace, path) = (&recorded.trace, &recorded.path);
+    let indirect = trace.totals().unconditional_indirect;
+    let expected = Value::from(indirect);
+    assert_eq!(printed(&["info", "--json"], path)["branches"]["unconditional_indirect"], expected);
+    assert_eq!(printed(&["stat", "--json"], path)["branches"]["unconditional_indirect"], expected);
+    let mix = &printed(&["segment", "--json", "-i"], path)["control_flow"];
+    let classes = ["Indirect Call", "Indirect Unconditional Jump", "Return"];
+    assert_eq!(classes.map(|class| mix[class].as_u64().unwrap()).iter().sum::<u64>(), indirect);
+    // mcfTrace: the record says that its target is unknown.
+    let statistics = |run: &Run| serde_json::from_slice::<Value>(&run.read("x.Statistics")).unwrap();
+    let run = over("mcfTrace", &["--json"], path);
+    assert_eq!(statistics(&run)["unconditional_indirect"], expected);
+    let types = run.read("x.bin").chunks(18).map(|record| (record[17], record[9..17] == [0; 8])).collect::<Vec<_>>();
+    assert_eq!(types.iter().filter(|(kind, _)| [0, 4].contains(kind)).count() as u64, indirect);
+    assert_eq!(types.iter().filter(|&&own| own == (4, true)).count(), 1);
+    assert!(types.iter().all(|&(kind, is_zero)| is_zero == (kind == 4)));
+    let lines = over("mcfTrace", &["-a"], path).text("x.txt");
+    let unknown: Vec<&str> = lines.lines().filter(|line| line.contains(", unknown, ")).collect();
+    assert!(matches!(unknown[..], [line] if line.starts_with("1, 0x") && line.ends_with(", unknown, U, I, T")));
+    let dumped = String::from_utf8(dumped(&["-k", "control", "--json"], path)).unwrap();
+    assert_eq!(dumped.matches("\"target\":null").count(), 1);
+    // mcfTRaptor, path by path and step by step: neither predicted nor mispredicted.
+    for flags in [&[][..], &["-TRaptorShare"]] {
+        let run = over("mcfTRaptor", &[&["--json"], flags].concat(), path);
+        let statistics = statistics(&run);
+        let number = |name: &str| statistics[name].as_u64().unwrap();
+        assert_eq!((number("unconditional_indirect"), number("targets_unknown")), (indirect, 1));
+        assert_eq!(number("targets_predicted") + number("targets_mispredicted"), indirect - 1);
+        let text = over("mcfTRaptor", flags, path).text("x.Statistics");
+        assert!(text.contains(&format!("{indirect} unconditional indirect branches\n")), "{text}");
+    }
+    let threads = trace.threads().iter().map(|thread| thread.info.thread);
+    let cores = Cores::new(threads, None).unwrap();
+    let mut job = Job::new(&[Technique::McfTrE], None, &Settings::default(), &cores, false).unwrap();
+    let mut merged = trace.merged();
+    while let Some(batch) = merged.next_batch().unwrap() {
+        job.batch(trace.blocks(), batch);
+    }
+    assert_eq!(job.outcomes().remove(0).rates.predicted.unwrap().targets, indirect);
 }
 
 /// Reads the binary records of mcfTRaptor back, by thread.
@@ -258,7 +317,7 @@ fn told(trace: &Trace, settings: &flow::Settings) -> (HashMap<u32, Vec<Message>>
     while let Some(batch) = merged.next_batch().unwrap() {
         filter.batch(trace.blocks(), batch, |told| messages.entry(told.thread).or_default().push(told.message));
     }
-    (messages, *filter.statistics())
+    (messages, filter.statistics())
 }
 
 /// The same, path by path.
@@ -269,7 +328,7 @@ fn told_by_path(trace: &Trace, settings: &flow::Settings) -> (HashMap<u32, Vec<M
     while let Some(stretch) = merged.next_stretch().unwrap() {
         filter.stretch(&stretch, |told| messages.entry(told.thread).or_default().push(told.message));
     }
-    (messages, *filter.statistics())
+    (messages, filter.statistics())
 }
 
 /// Programs with calls through pointers, signals in the middle of blocks, jumps out of handlers, threads.

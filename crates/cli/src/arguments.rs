@@ -229,8 +229,10 @@ pub enum Filter {
 Formats of --kind control, as mcfTrace (Myers 2014, Figure 4.2) writes them:
   ascii   THREAD, ADDRESS, TARGET, TYPE            0, 0x0000003f83200b03, 0x0000003f83201130, U, D, T
           TYPE is U, I, T / U, D, T / C, D, T / C, D, NT: unconditional or conditional, indirect or direct,
-          taken or not. A branch that was not taken shows where it would have gone.
-  binary  18 bytes: thread (1), address (8), target (8), type (1: 0 = U I, 1 = U D, 2 = C D T, 3 = C D NT)
+          taken or not. A branch that was not taken shows where it would have gone. If the process ends in an indirect
+          branch of a thread, TARGET is the word unknown.
+  binary  18 bytes: thread (1), address (8), target (8), type (1: 0 = U I, 1 = U D, 2 = C D T, 3 = C D NT,
+          4 = U I with an unknown target, which is written as 0)
 Formats of --kind memory, as mlsTrace (Myers 2014, Figures 4.13 and 4.14) writes them:
   ascii   THREAD, L or S, ADDRESS, OPERAND, SIZE, VALUE
           0, L, 0x0000003f83201156, 0x0000003f8341fb80, 8, 0x0000003f83201130

@@ -107,8 +107,10 @@ pub struct Common {
 #[command(after_help = "\
 The descriptors (Myers 2014, Figure 4.2):
   binary  18 bytes: thread (1), address (8), target (8), type (1: 0 = unconditional indirect, 1 = unconditional direct,
-          2 = conditional direct taken, 3 = not taken), integers little-endian
+          2 = conditional direct taken, 3 = not taken, 4 = unconditional indirect with an unknown target, which is
+          written as 0), integers little-endian
   -a      THREAD, ADDRESS, TARGET, TYPE            0, 0x0000003f83200b03, 0x0000003f83201130, U, D, T
+          If the process ends in an indirect branch of a thread, TARGET is the word unknown.
 
 Examples:
   trackway mcfTrace -a -d -o ls -- ls -l            ls.txt and ls.Statistics

@@ -22,7 +22,7 @@ pub fn check(trace: &Trace, settings: &Settings) -> Result<Checked<Statistics>, 
         });
         image.follow(blocks, batch, checked);
     });
-    checked.statistics = *filter.statistics();
+    checked.statistics = filter.statistics();
     checked.all_used(&image.show.source);
     Ok(checked)
 }
