@@ -576,7 +576,9 @@ fn the_experiment() {
     assert!(run.output.status.success(), "{}", run.error());
     let tables = run.text("tables");
     let captions = tables.lines().filter(|line| line.starts_with("Table ")).count();
-    assert_eq!(captions, 4 + 16, "{tables}");
+    assert_eq!(captions, 4 + 16 + 5, "{tables}");
+    let by_flags = tables.lines().filter(|line| line.contains("by flags alone, as in the thesis")).count();
+    assert_eq!(by_flags, 5, "{tables}");
     let run = Run::new(&["experiment", "mtrace", "--programs", "nothing"]);
     assert!(run.error().contains("no program called nothing (there are fft, radix"), "{}", run.error());
 }

@@ -5,6 +5,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
+use filter::cfiat::Trust;
 
 use super::{Source, parse_count, parse_megabytes, parse_positive_count};
 use crate::compressor::Compressor;
@@ -299,6 +300,15 @@ pub enum Known {
     Values,
     /// Its flags alone, as in the theses; what others changed without being seen cannot be decoded.
     Flags,
+}
+
+impl Known {
+    pub fn trust(self) -> Trust {
+        match self {
+            Self::Values => Trust::Values,
+            Self::Flags => Trust::Flags,
+        }
+    }
 }
 
 #[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]

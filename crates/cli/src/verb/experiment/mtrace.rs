@@ -18,6 +18,7 @@ use crate::progress::Progress;
 /// The predictors of section 6.3 and the cache of section 6.4.
 const PREDICTORS: &[&str] = &["-gshare", "4096", "-RAS", "32", "-iBTB", "64"];
 const CACHE: &[&str] = &["-cs", "64", "-ca", "4", "-cls", "64"];
+const BY_FLAGS: &[&str] = &["--known", "flags"];
 
 /// A program with so many threads, and what came of it.
 #[derive(Serialize)]
@@ -35,6 +36,9 @@ struct Row {
     mcftraptor_shared: Outcome,
     mlvcfiat_private: Outcome,
     mlvcfiat_shared: Outcome,
+    /// In the theses' reading: a load is known by its flags alone.
+    mlvcfiat_private_flags: Outcome,
+    mlvcfiat_shared_flags: Outcome,
 }
 
 /// What a tool wrote: alone, with gzip, with bzip2.
@@ -107,6 +111,8 @@ fn measure(program: &str, threads: u16, size: &str) -> Result<Row, Failure> {
         mcftraptor_shared: place.tool(&[&["mcfTRaptor", "-TRaptorShare"], PREDICTORS].concat(), &control)?,
         mlvcfiat_private: place.tool(&[&["mlvCFiat"], CACHE].concat(), &values)?,
         mlvcfiat_shared: place.tool(&[&["mlvCFiat", "-cshare"], CACHE].concat(), &values)?,
+        mlvcfiat_private_flags: place.tool(&[&["mlvCFiat"], BY_FLAGS, CACHE].concat(), &values)?,
+        mlvcfiat_shared_flags: place.tool(&[&["mlvCFiat", "-cshare"], BY_FLAGS, CACHE].concat(), &values)?,
     })
 }
 
@@ -172,6 +178,13 @@ fn text(rows: &[Row]) -> String {
     add(misses("Table 6.14: shared mlvCFiat, cache and first-access misses", rows, shared));
     add(sizes("Table 6.15: shared mlvCFiat, size of the trace in bytes and compression", rows, shared));
     add(times("Table 6.16: shared mlvCFiat over a recorded trace, seconds", rows, shared));
+    let private: Part = |row| &row.mlvcfiat_private_flags;
+    add(misses("Table 6.11 by flags alone, as in the thesis: cache and first-access misses", rows, private));
+    add(sizes("Table 6.12 by flags alone, as in the thesis: size of the trace in bytes", rows, private));
+    add(times("Table 6.13 by flags alone, as in the thesis: seconds over a recorded trace", rows, private));
+    let shared: Part = |row| &row.mlvcfiat_shared_flags;
+    add(misses("Table 6.14 by flags alone, as in the thesis: cache and first-access misses", rows, shared));
+    add(sizes("Table 6.15 by flags alone, as in the thesis: size of the trace in bytes", rows, shared));
     add(savings(rows));
     add(running(rows));
     text

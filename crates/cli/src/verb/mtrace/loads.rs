@@ -1,7 +1,7 @@
 //! mlvCFiat: values of loads that the cache does not know.
 
 use cache::{Cover, Geometry, Replacement};
-use filter::cfiat::{Shape, Trust};
+use filter::cfiat::Shape;
 use mtrace::loads::{Hits, Invalidation, SIZES, Told};
 use mtrace::{Sharing, loads};
 use serde::Serialize;
@@ -9,7 +9,7 @@ use trace::{Batch, Blocks, DataMode, Watcher};
 
 use super::files::Descriptors;
 use super::{Form, Run};
-use crate::arguments::mtrace::{Invalidate, Known, MlvCFiat, Replace, Sets};
+use crate::arguments::mtrace::{Invalidate, MlvCFiat, Replace, Sets};
 use crate::descriptor::Texts;
 use crate::descriptor::loads::write;
 use crate::digits::percent;
@@ -85,10 +85,7 @@ fn shape(arguments: &MlvCFiat, geometry: Geometry) -> Shape {
             Sets::Whole => Cover::Whole,
             Sets::Touched => Cover::Touched,
         },
-        trust: match arguments.known {
-            Known::Values => Trust::Values,
-            Known::Flags => Trust::Flags,
-        },
+        trust: arguments.known.trust(),
     }
 }
 
