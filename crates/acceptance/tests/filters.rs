@@ -1,18 +1,20 @@
 //! What the filters of mTrace leave is enough to know the rest: of every thread of real recordings, with signals, races and a kernel that
 //! writes to memory, each step and each load comes back from the mirror image.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
+use std::num::NonZeroU64;
 
 use acceptance::{Call, Data, Recorded, trackway};
 use cache::{Cover, Geometry, Replacement};
 use filter::cfiat::{Shape, Trust};
 use filter::traptor::{Counting, Sizes};
 use mtrace::loads::Invalidation;
-use mtrace::{Sharing, flow, loads};
-use trace::{Batch, Trace};
+use mtrace::{Sharing, Turns, flow, loads};
+use trace::{Batch, Event, Item, Trace, TurnUnit};
 use workloads::Variant;
 
-const EITHER: [Sharing; 2] = [Sharing::Private, Sharing::Shared];
+const ALL: [Sharing; 3] =
+    [Sharing::Private, Sharing::Shared(Turns::ByTime), Sharing::Shared(Turns::RoundRobin(NonZeroU64::MIN))];
 
 fn record(name: &str, arguments: &[&str]) -> Recorded {
     let program = workloads::build(name, Variant::Pie).unwrap();
@@ -38,7 +40,7 @@ fn load_settings(sharing: Sharing, trust: Trust) -> loads::Settings {
 /// Both filters with structures of both kinds, compared with what the trace itself has counted.
 fn check(trace: &Trace) {
     let totals = trace.totals();
-    for sharing in EITHER {
+    for sharing in ALL {
         for entries in [0, 2, 64] {
             let checked = flow::check(trace, &flow_settings(sharing, entries)).unwrap();
             assert_eq!((checked.wrong, &checked.problems[..]), (0, &[][..]), "{sharing:?}, {entries} entries");
@@ -173,6 +175,83 @@ impl ModelCache {
                 own.flags.fill(false);
             }
         }
+    }
+}
+
+/// A block of a thread: the threads that are created before it, and what it loads and stores.
+struct ModelBlock {
+    created: Vec<u32>,
+    accesses: Vec<(u64, bool, Vec<u8>)>,
+}
+
+/// The blocks of a thread.
+fn model_blocks(trace: &Trace, thread: u32) -> VecDeque<ModelBlock> {
+    let (mut blocks, mut created) = (VecDeque::new(), Vec::new());
+    let mut steps = trace.steps_with_accesses(thread).unwrap();
+    while let Some(batch) = steps.next_batch().unwrap() {
+        for (item, accesses) in batch.items_with_accesses() {
+            let own = accesses.map(|access| {
+                let value = batch.value(&access).unwrap().to_vec();
+                (access.address(), access.is_write(), value)
+            });
+            match item {
+                Item::Step(_) => {
+                    blocks.push_back(ModelBlock { created: std::mem::take(&mut created), accesses: own.collect() })
+                }
+                Item::Event(Event::Child { thread, .. }) => created.push(thread),
+                Item::Event(_) => assert_eq!(own.count(), 0, "no string instruction is interrupted here"),
+            }
+        }
+    }
+    blocks
+}
+
+/// One cache of all threads, which execute blocks in turns until these have `count` accesses. A thread begins when it is created.
+fn model_turns(trace: &Trace, count: usize) -> Vec<(u32, u64, Vec<u8>)> {
+    let threads: Vec<u32> = trace.threads().iter().map(|thread| thread.info.thread).collect();
+    let mut blocks: HashMap<u32, VecDeque<ModelBlock>> =
+        threads.iter().map(|&thread| (thread, model_blocks(trace, thread))).collect();
+    let (mut running, mut cache, mut reported) = (vec![threads[0]], ModelCache::new(), Vec::new());
+    let mut hits: HashMap<u32, u64> = HashMap::new();
+    while blocks.values().any(|blocks| !blocks.is_empty()) {
+        for thread in &threads {
+            if !running.contains(thread) {
+                continue;
+            }
+            let mut done = 0;
+            while done < count
+                && let Some(block) = blocks.get_mut(thread).unwrap().pop_front()
+            {
+                running.extend(block.created);
+                done += block.accesses.len();
+                for (address, is_write, value) in block.accesses {
+                    let is_known = cache.access(address, value.len() as u64);
+                    let hits = hits.entry(*thread).or_default();
+                    match (is_write, is_known) {
+                        (true, _) => {}
+                        (false, true) => *hits += 1,
+                        (false, false) => reported.push((*thread, std::mem::take(hits), value)),
+                    }
+                }
+            }
+        }
+    }
+    reported
+}
+
+/// `--cshare --interleave N` is a round robin.
+#[test]
+fn threads_share_a_cache_in_turns() {
+    let recorded = record("raytrace", &["4", "8"]);
+    for count in [1, 7, 1000] {
+        let mut settings = load_settings(Sharing::shared(NonZeroU64::new(count as u64)), Trust::Flags);
+        settings.shape.cover = Cover::Touched;
+        let (mut filter, mut reported) = (loads::Filter::new(&settings).unwrap(), Vec::new());
+        let mut order = settings.sharing.order(&recorded.trace, TurnUnit::Accesses).unwrap();
+        while let Some(batch) = order.next_batch().unwrap() {
+            filter.batch(batch, |told| reported.push((told.thread, told.hits, told.value.to_vec())));
+        }
+        assert!(reported == model_turns(&recorded.trace, count) && reported.len() > 1000, "{count}");
     }
 }
 

@@ -1,7 +1,7 @@
 //! The tools of mTrace: their files and statistics against `dump` and `info` of the same trace, live runs against recorded ones, the two ways
 //! through a filter against each other, and what is refused.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
@@ -10,13 +10,14 @@ use acceptance::tool::required;
 use acceptance::{Call, Data, Recorded, trackway};
 use cache::{Cover, Geometry, Replacement};
 use filter::cfiat::{Shape, Trust};
-use filter::traptor::{Message, Sizes};
-use mtrace::{Sharing, flow, loads};
+use filter::traptor::{Kind, Message, Predict, Predictors, Site, Sizes, Went};
+use isa::Transfer;
+use mtrace::{Sharing, Turns, flow, loads};
 use port::cores::Cores;
 use port::{Job, Settings, Technique};
 use serde_json::Value;
 use tempfile::TempDir;
-use trace::Trace;
+use trace::{Event, Item, Leave, Step, Trace, TurnUnit};
 use workloads::Variant;
 
 fn program(name: &str) -> PathBuf {
@@ -313,11 +314,109 @@ fn reported(trace: &Trace) -> (Vec<(u32, u64, Vec<u8>)>, usize) {
 fn told(trace: &Trace, settings: &flow::Settings) -> (HashMap<u32, Vec<Message>>, flow::Statistics) {
     let mut filter = flow::Filter::new(settings).unwrap();
     let mut messages: HashMap<u32, Vec<Message>> = HashMap::new();
-    let mut merged = settings.sharing.order(trace.merged());
-    while let Some(batch) = merged.next_batch().unwrap() {
+    let mut order = settings.sharing.order(trace, TurnUnit::Branches).unwrap();
+    while let Some(batch) = order.next_batch().unwrap() {
         filter.batch(trace.blocks(), batch, |told| messages.entry(told.thread).or_default().push(told.message));
     }
     (messages, filter.statistics())
+}
+
+/// What a thread does that concerns predictors.
+enum Deed {
+    Branch(Site, Went),
+    Create(u32),
+}
+
+fn deeds(trace: &Trace, thread: u32) -> VecDeque<Deed> {
+    let (mut deeds, mut steps) = (VecDeque::new(), trace.steps(thread).unwrap());
+    while let Some(batch) = steps.next_batch().unwrap() {
+        for item in batch.items() {
+            match item {
+                Item::Step(step) => deeds.extend(branch(trace, &step).map(|(site, went)| Deed::Branch(site, went))),
+                Item::Event(Event::Child { thread, .. }) => deeds.push_back(Deed::Create(thread)),
+                Item::Event(_) => {}
+            }
+        }
+    }
+    deeds
+}
+
+fn branch(trace: &Trace, step: &Step) -> Option<(Site, Went)> {
+    let block = trace.blocks().get(step.block()).unwrap();
+    let (kind, went) = match (step.leave(), block.transfer()) {
+        (Leave::Taken, _) => (Kind::Conditional, Went::Taken(true)),
+        (Leave::NotTaken, _) => (Kind::Conditional, Went::Taken(false)),
+        (Leave::Direct, Transfer::Call { target }) => (Kind::Call, Went::To(target)),
+        (Leave::Indirect, Transfer::Return) => (Kind::Return, Went::To(step.next())),
+        (Leave::Indirect, Transfer::IndirectCall) => (Kind::IndirectCall, Went::To(step.next())),
+        (Leave::Indirect, _) => (Kind::IndirectJump, Went::To(step.next())),
+        _ => return None,
+    };
+    Some((Site { kind, address: block.last(), behind: block.end() }, went))
+}
+
+/// Predictors of all threads, which execute `count` conditional and indirect branches in turns. A thread begins when it is created.
+fn model_turns(trace: &Trace, count: u64) -> HashMap<u32, Vec<Message>> {
+    let threads: Vec<u32> = trace.threads().iter().map(|thread| thread.info.thread).collect();
+    let mut left: Vec<VecDeque<Deed>> = threads.iter().map(|&thread| deeds(trace, thread)).collect();
+    let (mut running, mut predictors) = (vec![threads[0]], Predictors::new(&Sizes::default()).unwrap());
+    let (mut messages, mut counts) = (HashMap::<u32, Vec<Message>>::new(), HashMap::<u32, u64>::new());
+    while left.iter().any(|deeds| !deeds.is_empty()) {
+        for (thread, deeds) in threads.iter().zip(&mut left) {
+            let mut done = 0;
+            while running.contains(thread)
+                && done < count
+                && let Some(deed) = deeds.pop_front()
+            {
+                let (site, went) = match deed {
+                    Deed::Create(created) => {
+                        running.push(created);
+                        continue;
+                    }
+                    Deed::Branch(site, went) => (site, went),
+                };
+                let Some(is_right) = predictors.learn(&site, went) else { continue };
+                done += 1;
+                let branches = counts.entry(*thread).or_default();
+                *branches += 1;
+                if is_right {
+                    continue;
+                }
+                let branches = std::mem::take(branches);
+                messages.entry(*thread).or_default().push(match went {
+                    Went::Taken(_) => Message::Outcome { branches },
+                    Went::To(target) => Message::Target { branches, target },
+                });
+            }
+        }
+    }
+    messages
+}
+
+/// `-TRaptorShare --interleave N` is a round robin, the same every time, and private predictors know nothing of it.
+#[test]
+fn threads_share_predictors_in_turns() {
+    let recorded = recorded("radiosity", &["4", "1"]);
+    let mut sizes = Vec::new();
+    for count in [1, 16, 100_000] {
+        let expected = model_turns(&recorded.trace, count);
+        let flags = ["-TRaptorShare", "--interleave", &count.to_string()];
+        let bytes = over("mcfTRaptor", &flags, &recorded.path).read("x.bin");
+        assert!(parse(&bytes) == expected, "{count}");
+        assert!(over("mcfTRaptor", &flags, &recorded.path).read("x.bin") == bytes, "{count}");
+        let words = ["verify", "--filter", "mcfTRaptor", "--shared", "--interleave", flags[2]];
+        let output = Command::new(trackway()).args(words).arg(&recorded.path).output().unwrap();
+        assert!(output.status.success() && String::from_utf8_lossy(&output.stdout).contains("all steps come back"));
+        sizes.push(bytes.len());
+    }
+    // The shorter the turns, the more threads disturb each other (Myers 2014, Table 6.9).
+    let private = over("mcfTRaptor", &[], &recorded.path).read("x.bin").len();
+    assert!(sizes.is_sorted_by(|one, other| one > other) && sizes[0] > 3 * private, "{sizes:?} and {private}");
+    let path = program("radiosity");
+    let live = ["mcfTRaptor", "-TRaptorShare", "--interleave", "4", "--", path.to_str().unwrap()];
+    assert!(Run::new(&live).error().contains("--interleave <N>' cannot be used with"));
+    let private = ["mcfTRaptor", "--interleave", "4", "-i", recorded.path.to_str().unwrap()];
+    assert!(Run::new(&private).error().contains("--TRaptorShare"));
 }
 
 /// The same, path by path.
@@ -362,7 +461,7 @@ fn both_ways_through_the_filter_are_one() {
 #[test]
 fn what_mcftraptor_writes_can_be_read() {
     let recorded = recorded("cholesky", &["4", "6"]);
-    for (flags, sharing) in [(&[][..], Sharing::Private), (&["-TRaptorShare"], Sharing::Shared)] {
+    for (flags, sharing) in [(&[][..], Sharing::Private), (&["-TRaptorShare"], Sharing::Shared(Turns::ByTime))] {
         let settings = flow::Settings { sharing, ..flow::Settings::default() };
         let (messages, statistics) = told(&recorded.trace, &settings);
         let run = over("mcfTRaptor", flags, &recorded.path);
@@ -576,7 +675,7 @@ fn the_experiment() {
     assert!(run.output.status.success(), "{}", run.error());
     let tables = run.text("tables");
     let captions = tables.lines().filter(|line| line.starts_with("Table ")).count();
-    assert_eq!(captions, 4 + 16 + 5, "{tables}");
+    assert_eq!(captions, 4 + 16 + 5 + 2, "{tables}");
     let by_flags = tables.lines().filter(|line| line.contains("by flags alone, as in the thesis")).count();
     assert_eq!(by_flags, 5, "{tables}");
     let run = Run::new(&["experiment", "mtrace", "--programs", "nothing"]);

@@ -6,6 +6,7 @@ pub mod port;
 pub mod segment;
 
 use std::ffi::OsString;
+use std::num::NonZeroU64;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -203,6 +204,9 @@ pub struct Verify {
     /// The filter's predictors or cache belong to all threads together; otherwise each thread has its own.
     #[arg(long, requires = "filter")]
     pub shared: bool,
+    /// With --shared, threads take turns of N branches or accesses, as with the tool's --interleave; otherwise turns by time.
+    #[arg(long, value_name = "N", requires = "shared")]
+    pub interleave: Option<NonZeroU64>,
     /// Print JSON instead of text.
     #[arg(long)]
     pub json: bool,

@@ -2,12 +2,13 @@
 
 mod support;
 
+use std::num::NonZeroU64;
 use std::time::Duration;
 
 use support::{Random, Recorded, Setting, record};
 use trace::{
-    Codec, DataMode, Event, Exit, Fragment, Options, ReadError, Recording, ThreadInfo, Trace, WriteError, Writer,
-    part_name,
+    Codec, DataMode, Event, Exit, Fragment, Options, ReadError, Recording, ThreadInfo, Trace, TurnUnit, WriteError,
+    Writer, part_name,
 };
 use wire::code::LEAVE_TAKEN;
 use wire::word;
@@ -93,6 +94,11 @@ fn exercise(file: Vec<u8>, recorded: Option<&Recorded>) -> Option<Trace> {
     }
     for mut merged in [trace.merged(), trace.merged().interleaved(2)] {
         (0..10_000).find(|_| matches!(merged.next_batch(), Ok(None)));
+    }
+    for unit in [TurnUnit::Branches, TurnUnit::Accesses] {
+        if let Ok(mut turns) = trace.in_turns(unit, NonZeroU64::MIN) {
+            (0..10_000).find(|_| matches!(turns.next_batch(), Ok(None)));
+        }
     }
     let mut merged = trace.merged();
     (0..10_000).find(|_| match merged.next_stretch() {

@@ -2,6 +2,7 @@
 //! [`with_two_dashes`].
 
 use std::ffi::OsString;
+use std::num::NonZeroU64;
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
@@ -146,6 +147,15 @@ pub struct MlsTrace {
     pub order: ByteOrder,
 }
 
+/// In which turns threads get at what they share.
+#[derive(Args, Debug)]
+pub struct TurnOptions {
+    /// Threads get at what they share one after the other, for N branches (mcfTRaptor: conditional and indirect ones) or N accesses (mlvCFiat: loads and
+    /// stores, up to the end of the block) at a time, as if each had a processor to itself. Needs a trace.
+    #[arg(long, value_name = "N", requires = "shared", conflicts_with_all = ["pid", "command"])]
+    pub interleave: Option<NonZeroU64>,
+}
+
 /// How values are written in binary.
 #[derive(Args, Debug)]
 pub struct ByteOrder {
@@ -184,9 +194,11 @@ pub struct McfTRaptor {
     /// Entries of the indirect branch target buffer, which has two ways: 0 or a power of two.
     #[arg(long = "iBTB", visible_alias = "ibtb", value_name = "ENTRIES", default_value_t = 64)]
     pub ibtb: usize,
-    /// All threads share the predictors. With -i, they get at them in turns of 16 blocks.
+    /// All threads share the predictors. They get at them in turns of 16 blocks, about, by time, or as --interleave says.
     #[arg(long = "TRaptorShare", visible_alias = "shared")]
     pub shared: bool,
+    #[command(flatten)]
+    pub turns: TurnOptions,
     /// What the first branch behind a descriptor is: number 1 (Tewar 2015) or number 2 (Myers 2014, Figure 4.31).
     #[arg(long, value_enum, value_name = "NUMBER", default_value_t = CountFrom::One)]
     pub count_from: CountFrom,
@@ -267,9 +279,11 @@ pub struct MlvCFiat {
     /// Bytes that a first-access flag stands for.
     #[arg(long = "cfg", visible_alias = "granularity", value_name = "BYTES", default_value_t = 4)]
     pub granularity: u64,
-    /// All threads share the cache. With -i, they get at it in turns of 16 blocks.
+    /// All threads share the cache. They get at it in turns of 16 blocks, about, by time, or as --interleave says.
     #[arg(long = "cshare", visible_alias = "shared")]
     pub shared: bool,
+    #[command(flatten)]
+    pub turns: TurnOptions,
     /// Which line gives its place to a new one.
     #[arg(long, value_enum, value_name = "WHICH", default_value_t = Replace::RoundRobin)]
     pub replacement: Replace,

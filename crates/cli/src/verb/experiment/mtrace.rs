@@ -18,6 +18,7 @@ use crate::progress::Progress;
 /// The predictors of section 6.3 and the cache of section 6.4.
 const PREDICTORS: &[&str] = &["-gshare", "4096", "-RAS", "32", "-iBTB", "64"];
 const CACHE: &[&str] = &["-cs", "64", "-ca", "4", "-cls", "64"];
+const INTERLEAVED: &[&str] = &["--interleave", "1"];
 const BY_FLAGS: &[&str] = &["--known", "flags"];
 
 /// A program with so many threads, and what came of it.
@@ -34,6 +35,8 @@ struct Row {
     mlstrace: Outcome,
     mcftraptor_private: Outcome,
     mcftraptor_shared: Outcome,
+    /// In turns of one branch, as if each thread had a processor to itself.
+    mcftraptor_interleaved: Outcome,
     mlvcfiat_private: Outcome,
     mlvcfiat_shared: Outcome,
     /// In the theses' reading: a load is known by its flags alone.
@@ -109,6 +112,8 @@ fn measure(program: &str, threads: u16, size: &str) -> Result<Row, Failure> {
         mlstrace: place.tool(&["mlsTrace", "-store"], &values)?,
         mcftraptor_private: place.tool(&[&["mcfTRaptor"], PREDICTORS].concat(), &control)?,
         mcftraptor_shared: place.tool(&[&["mcfTRaptor", "-TRaptorShare"], PREDICTORS].concat(), &control)?,
+        mcftraptor_interleaved: place
+            .tool(&[&["mcfTRaptor", "-TRaptorShare"], INTERLEAVED, PREDICTORS].concat(), &control)?,
         mlvcfiat_private: place.tool(&[&["mlvCFiat"], CACHE].concat(), &values)?,
         mlvcfiat_shared: place.tool(&[&["mlvCFiat", "-cshare"], CACHE].concat(), &values)?,
         mlvcfiat_private_flags: place.tool(&[&["mlvCFiat"], BY_FLAGS, CACHE].concat(), &values)?,
@@ -170,6 +175,9 @@ fn text(rows: &[Row]) -> String {
     add(mispredictions("Table 6.8: shared mcfTRaptor, mispredictions", rows, shared));
     add(sizes("Table 6.9: shared mcfTRaptor, size of the trace in bytes and compression", rows, shared));
     add(times("Table 6.10: shared mcfTRaptor over a recorded trace, seconds", rows, shared));
+    let interleaved: Part = |row| &row.mcftraptor_interleaved;
+    add(mispredictions("Table 6.8, threads in turns of one branch: mispredictions", rows, interleaved));
+    add(sizes("Table 6.9, threads in turns of one branch: size of the trace in bytes", rows, interleaved));
     let private: Part = |row| &row.mlvcfiat_private;
     add(misses("Table 6.11: private mlvCFiat, cache and first-access misses", rows, private));
     add(sizes("Table 6.12: private mlvCFiat, size of the trace in bytes and compression", rows, private));
@@ -295,8 +303,15 @@ fn misses(caption: &str, rows: &[Row], part: Part) -> Table {
 }
 
 fn savings(rows: &[Row]) -> Table {
-    let heads =
-        ["program", "N", "mcfTrace/private", "mlsTrace/private", "TRaptor shared/private", "CFiat shared/private"];
+    let heads = [
+        "program",
+        "N",
+        "mcfTrace/private",
+        "mlsTrace/private",
+        "TRaptor shared/private",
+        "in turns of one/private",
+        "CFiat shared/private",
+    ];
     let mut table = Table::new("What filters save, and what sharing costs (raw sizes)", &heads);
     for row in rows {
         let (traptor, cfiat) = (row.mcftraptor_private.bytes[0], row.mlvcfiat_private.bytes[0]);
@@ -304,6 +319,7 @@ fn savings(rows: &[Row]) -> Table {
             ratio(row.mcftrace.bytes[0], traptor),
             ratio(row.mlstrace.bytes[0], cfiat),
             ratio(row.mcftraptor_shared.bytes[0], traptor),
+            ratio(row.mcftraptor_interleaved.bytes[0], traptor),
             ratio(row.mlvcfiat_shared.bytes[0], cfiat),
         ]));
     }

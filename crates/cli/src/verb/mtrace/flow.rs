@@ -7,7 +7,7 @@ use serde::Serialize;
 use trace::{Batch, Blocks, DataMode, Stretch};
 
 use super::files::Descriptors;
-use super::{Form, Run, share};
+use super::{Form, Run, share, sharing};
 use crate::arguments::mtrace::{CountFrom, Lookup, McfTRaptor, NoGshare, Replaced};
 use crate::descriptor::flow::{Layout, write};
 use crate::failure::Failure;
@@ -38,7 +38,7 @@ pub struct Statistics {
 
 impl Tool {
     pub fn new(arguments: &McfTRaptor) -> Result<Self, Failure> {
-        let sharing = if arguments.shared { Sharing::Shared } else { Sharing::Private };
+        let sharing = sharing(arguments.shared, &arguments.turns);
         let settings = flow::Settings { sizes: sizes(arguments), counting: counting(arguments.count_from), sharing };
         let filter = flow::Filter::new(&settings).map_err(|error| Failure::new(error.to_string()))?;
         Ok(Self { filter, sharing, layout: arguments.layout })
@@ -109,7 +109,7 @@ impl super::Tool for Tool {
         let counted = self.filter.statistics();
         Statistics {
             tool: Self::NAME,
-            shared: self.sharing == Sharing::Shared,
+            shared: self.sharing != Sharing::Private,
             instructions: counted.instructions,
             conditional_direct: counted.conditional(),
             outcomes_predicted: counted.outcomes_predicted,
