@@ -109,7 +109,8 @@ fn both_ways_through_the_filter_tell_the_same() {
     }
 }
 
-/// Figure 3.7 of Tewar 2015 (and 3.4 of Myers 2014), written down as it stands there: a cache of a thread, as a list of lines for each set.
+/// Figure 3.7 of Tewar 2015 (and 3.4 of Myers 2014), written down as it stands there: a cache of a thread, as a list
+/// of lines for each set.
 struct ModelCache {
     sets: Vec<Vec<Option<ModelLine>>>,
     /// The way of each set that the next new line takes.
@@ -206,7 +207,8 @@ fn model_blocks(trace: &Trace, thread: u32) -> VecDeque<ModelBlock> {
     blocks
 }
 
-/// One cache of all threads, which execute blocks in turns until these have `count` accesses. A thread begins when it is created.
+/// One cache of all threads, which execute blocks in turns until these have `count` accesses. A thread begins when it
+/// is created.
 fn model_turns(trace: &Trace, count: usize) -> Vec<(u32, u64, Vec<u8>)> {
     let threads: Vec<u32> = trace.threads().iter().map(|thread| thread.info.thread).collect();
     let mut blocks: HashMap<u32, VecDeque<ModelBlock>> =

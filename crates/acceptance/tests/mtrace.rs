@@ -257,7 +257,8 @@ impl Records<'_> {
     }
 }
 
-/// Programs with operands of more than 255 bytes (xsavec, xrstor, fxsave), and one whose operands are small: the binary decodes to what the trace has.
+/// Programs with operands of more than 255 bytes (xsavec, xrstor, fxsave), and one whose operands are small: the
+/// binary decodes to what the trace has.
 #[test]
 fn operands_of_any_size_come_back() {
     for (name, least) in [("memory_state", 256), ("memory_x87", 100), ("memory_sse", 8)] {
@@ -355,7 +356,8 @@ fn branch(trace: &Trace, step: &Step) -> Option<(Site, Went)> {
     Some((Site { kind, address: block.last(), behind: block.end() }, went))
 }
 
-/// Predictors of all threads, which execute `count` conditional and indirect branches in turns. A thread begins when it is created.
+/// Predictors of all threads, which execute `count` conditional and indirect branches in turns. A thread begins when
+/// it is created.
 fn model_turns(trace: &Trace, count: u64) -> HashMap<u32, Vec<Message>> {
     let threads: Vec<u32> = trace.threads().iter().map(|thread| thread.info.thread).collect();
     let mut left: Vec<VecDeque<Deed>> = threads.iter().map(|&thread| deeds(trace, thread)).collect();

@@ -182,8 +182,8 @@ fn other_readings() {
     }
 }
 
-/// Loads that are known by flags alone: a thread or the kernel changes memory, and nothing tells. The decoder finds those loads and no others: the messages
-/// themselves are right, and there are no more of them than with values.
+/// Loads that are known by flags alone: a thread or the kernel changes memory, and nothing tells. The decoder finds
+/// those loads and no others: the messages themselves are right, and there are no more of them than with values.
 #[test]
 fn flags_alone() {
     let shell = Call::new("bash").args(["-c", "while read line; do echo $line; done < /etc/passwd"]);

@@ -199,8 +199,8 @@ impl FirstAccess {
         self.forget_line(line);
     }
 
-    /// Clears all flags of every line that an external write of these bytes touches, not only those of the bytes (Myers 2014,
-    /// Figure 3.4, line 19; Tewar 2015, Figure 3.7, line 17). The lines stay in the cache.
+    /// Clears all flags of every line that an external write of these bytes touches, not only those of the bytes
+    /// (Myers 2014, Figure 3.4, line 19; Tewar 2015, Figure 3.7, line 17). The lines stay in the cache.
     pub fn forget(&mut self, address: u64, bytes: u64) {
         let geometry = *self.tags.geometry();
         for (address, _) in parts(geometry, address, bytes) {

@@ -204,7 +204,8 @@ pub struct Verify {
     /// The filter's predictors or cache belong to all threads together; otherwise each thread has its own.
     #[arg(long, requires = "filter")]
     pub shared: bool,
-    /// With --shared, threads take turns of N branches or accesses, as with the tool's --interleave; otherwise turns by time.
+    /// With --shared, threads take turns of N branches or accesses, as with the tool's --interleave; otherwise turns
+    /// by time.
     #[arg(long, value_name = "N", requires = "shared")]
     pub interleave: Option<NonZeroU64>,
     /// Print JSON instead of text.

@@ -293,7 +293,8 @@ pub struct Mirror {
 }
 
 impl Mirror {
-    /// What the load that is executed now meets, and where that is from. `None` if a message tells of a load of another size.
+    /// What the load that is executed now meets, and where that is from. `None` if a message tells of a load of
+    /// another size.
     pub fn load(
         &mut self,
         cfiat: &mut Cfiat,

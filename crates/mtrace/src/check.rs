@@ -20,8 +20,9 @@ pub struct Checked<S> {
     pub right: u64,
     /// Those that were not, threads whose messages were not used up, and damaged places; the first of them in words.
     pub wrong: u64,
-    /// Loads whose value was taken from the cache, because flags alone said that it was known, and that had another value: somebody else has changed
-    /// memory since, or a flag stands for more bytes than were accessed. They count neither as right nor as wrong: the messages do not tell more.
+    /// Loads whose value was taken from the cache, because flags alone said that it was known, and that had another
+    /// value: somebody else has changed memory since, or a flag stands for more bytes than were accessed. They count
+    /// neither as right nor as wrong: the messages do not tell more.
     pub stale: u64,
     pub problems: Vec<String>,
 }

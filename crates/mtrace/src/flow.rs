@@ -30,7 +30,8 @@ pub struct Statistics {
     pub outcomes_mispredicted: u64,
     pub targets_predicted: u64,
     pub targets_mispredicted: u64,
-    /// Indirect branches of which the trace does not tell where they went: the process ended before the thread's next block did.
+    /// Indirect branches of which the trace does not tell where they went: the process ended before the thread's next
+    /// block did.
     pub targets_unknown: u64,
     /// Signals, and returns from their handlers.
     pub exceptions: u64,

@@ -36,8 +36,8 @@ impl Sharing {
         Self::Shared(interleave.map_or(Turns::ByTime, Turns::RoundRobin))
     }
 
-    /// All threads of a trace in the order in which they get at what they share; the same every time. `unit` is what a round robin counts; accesses
-    /// are read if they count.
+    /// All threads of a trace in the order in which they get at what they share; the same every time. `unit` is what
+    /// a round robin counts; accesses are read if they count.
     pub fn order(self, trace: &Trace, unit: TurnUnit) -> Result<Order<'_>, ReadError> {
         let merged = || match unit {
             TurnUnit::Branches => Ok(trace.merged()),

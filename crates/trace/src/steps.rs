@@ -204,8 +204,8 @@ impl Batch {
         });
     }
 
-    /// Makes `part` of what comes at `place`, up to the step for which `is_last` says so, and goes there. `is_last` is asked about every step and, in vain,
-    /// about every event; it gets the number of accesses that belong to them.
+    /// Makes `part` of what comes at `place`, up to the step for which `is_last` says so, and goes there. `is_last`
+    /// is asked about every step and, in vain, about every event; it gets the number of accesses that belong to them.
     pub(crate) fn take_part(
         &self,
         place: &mut Place,

@@ -1,7 +1,8 @@
 //! All threads of a trace in turns, as if each had a processor to itself and all were equally fast.
 //!
-//! Each thread's own order is exact, and no thread begins before the one that creates it has done so. There is no other order between
-//! threads: what one thread does before it synchronises may come behind what another does after it.
+//! Each thread's own order is exact, and no thread begins before the one that creates it has done so. There is no
+//! other order between threads: what one thread does before it synchronises may come behind what another does after
+//! it.
 #![deny(clippy::unwrap_used, clippy::indexing_slicing, clippy::cast_possible_truncation)]
 
 use std::num::NonZeroU64;
@@ -55,7 +56,8 @@ enum State {
 }
 
 impl InTurns<'_> {
-    /// What the thread whose turn it is does next. After an error, which concerns one damaged chunk, it goes on behind that.
+    /// What the thread whose turn it is does next. After an error, which concerns one damaged chunk, it goes on
+    /// behind that.
     pub fn next_batch(&mut self) -> Result<Option<&Batch>, ReadError> {
         while self.find_running() {
             let Some(thread) = self.threads.get_mut(self.turn) else { break };

@@ -150,8 +150,9 @@ pub struct MlsTrace {
 /// In which turns threads get at what they share.
 #[derive(Args, Debug)]
 pub struct TurnOptions {
-    /// Threads get at what they share one after the other, for N branches (mcfTRaptor: conditional and indirect ones) or N accesses (mlvCFiat: loads and
-    /// stores, up to the end of the block) at a time, as if each had a processor to itself. Needs a trace.
+    /// Threads get at what they share one after the other, for N branches (mcfTRaptor: conditional and indirect ones)
+    /// or N accesses (mlvCFiat: loads and stores, up to the end of the block) at a time, as if each had a processor
+    /// to itself. Needs a trace.
     #[arg(long, value_name = "N", requires = "shared", conflicts_with_all = ["pid", "command"])]
     pub interleave: Option<NonZeroU64>,
 }
@@ -194,7 +195,8 @@ pub struct McfTRaptor {
     /// Entries of the indirect branch target buffer, which has two ways: 0 or a power of two.
     #[arg(long = "iBTB", visible_alias = "ibtb", value_name = "ENTRIES", default_value_t = 64)]
     pub ibtb: usize,
-    /// All threads share the predictors. They get at them in turns of 16 blocks, about, by time, or as --interleave says.
+    /// All threads share the predictors. They get at them in turns of 16 blocks, about, by time, or as --interleave
+    /// says.
     #[arg(long = "TRaptorShare", visible_alias = "shared")]
     pub shared: bool,
     #[command(flatten)]
@@ -335,7 +337,8 @@ pub enum Sets {
 
 #[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Invalidate {
-    /// Those of other threads clear all flags of the lines that they touch (Myers 2014, Figure 3.4; Tewar 2015, Figure 3.7).
+    /// Those of other threads clear all flags of the lines that they touch (Myers 2014, Figure 3.4; Tewar 2015,
+    /// Figure 3.7).
     Threads,
     /// Those of the kernel: a system call or a signal clears all flags, as what it changed is not recorded.
     Kernel,

@@ -59,9 +59,10 @@ pub enum PortVerb {
 
 /// Read bits back, and compare what they tell with the trace.
 ///
-/// Whoever reads has the program, for load values also addresses and what was stored, and the order of threads; everything else comes from the bits. The
-/// exit status is 1 if anything comes out that is not in the trace. Of bits that were made with --known flags, loads whose memory somebody else
-/// has changed are counted apart: nothing in the bits tells of them.
+/// Whoever reads has the program, for load values also addresses and what was stored, and the order of threads;
+/// everything else comes from the bits. The exit status is 1 if anything comes out that is not in the trace. Of bits
+/// that were made with --known flags, loads whose memory somebody else has changed are counted apart: nothing in the
+/// bits tells of them.
 #[derive(Args, Debug)]
 pub struct PortDecode {
     /// What `trackway port -o` has written.

@@ -54,7 +54,8 @@ const UNKNOWN_TARGET: u8 = 4;
 pub struct Descriptor {
     pub thread: u32,
     pub address: u64,
-    /// `None` if the trace does not tell: the process ended before the thread's next block did, or that block is damaged.
+    /// `None` if the trace does not tell: the process ended before the thread's next block did, or that block is
+    /// damaged.
     pub target: Option<u64>,
     pub class: Class,
 }
