@@ -1,16 +1,23 @@
 //! The tools of mTrace: their files and statistics against `dump` and `info` of the same trace, live runs against recorded ones, the two ways
 //! through a filter against each other, and what is refused.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
+use acceptance::source::compile;
 use acceptance::tool::required;
 use acceptance::{Call, Data, Recorded, trackway};
-use filter::traptor::{Message, Sizes};
-use mtrace::{Sharing, flow};
+use cache::{Cover, Geometry, Replacement};
+use filter::cfiat::{Shape, Trust};
+use filter::traptor::{Kind, Message, Predict, Predictors, Site, Sizes, Went};
+use isa::Transfer;
+use mtrace::{Sharing, Turns, flow, loads};
+use port::cores::Cores;
+use port::{Job, Settings, Technique};
+use serde_json::Value;
 use tempfile::TempDir;
-use trace::Trace;
+use trace::{Event, Item, Leave, Step, Trace, TurnUnit};
 use workloads::Variant;
 
 fn program(name: &str) -> PathBuf {
@@ -120,6 +127,61 @@ fn statistics_are_those_of_the_trace() {
     assert_eq!(run.files(), ["x.Statistics", "x.bin"]);
 }
 
+/// Numbers that a verb prints as JSON.
+fn printed(words: &[&str], trace: &Path) -> Value {
+    let output = Command::new(trackway()).args(words).arg(trace).output().unwrap();
+    assert!(output.status.success(), "{words:?}");
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+/// The process ends while a thread executes an indirect branch: nobody knows where that went, and all count it.
+#[test]
+fn a_branch_that_the_process_ends_in_is_counted_alike() {
+    let directory = tempfile::tempdir().unwrap();
+    let text = include_str!("../programs/killed.c");
+    let executable = compile(directory.path(), "killed.c", text, &["gcc", "-O1", "-pthread"]);
+    let recorded = Call::new(executable).recorded();
+    let (trace, path) = (&recorded.trace, &recorded.path);
+    let indirect = trace.totals().unconditional_indirect;
+    let expected = Value::from(indirect);
+    assert_eq!(printed(&["info", "--json"], path)["branches"]["unconditional_indirect"], expected);
+    assert_eq!(printed(&["stat", "--json"], path)["branches"]["unconditional_indirect"], expected);
+    let mix = &printed(&["segment", "--json", "-i"], path)["control_flow"];
+    let classes = ["Indirect Call", "Indirect Unconditional Jump", "Return"];
+    assert_eq!(classes.map(|class| mix[class].as_u64().unwrap()).iter().sum::<u64>(), indirect);
+    // mcfTrace: the record says that its target is unknown.
+    let statistics = |run: &Run| serde_json::from_slice::<Value>(&run.read("x.Statistics")).unwrap();
+    let run = over("mcfTrace", &["--json"], path);
+    assert_eq!(statistics(&run)["unconditional_indirect"], expected);
+    let types = run.read("x.bin").chunks(18).map(|record| (record[17], record[9..17] == [0; 8])).collect::<Vec<_>>();
+    assert_eq!(types.iter().filter(|(kind, _)| [0, 4].contains(kind)).count() as u64, indirect);
+    assert_eq!(types.iter().filter(|&&own| own == (4, true)).count(), 1);
+    assert!(types.iter().all(|&(kind, is_zero)| is_zero == (kind == 4)));
+    let lines = over("mcfTrace", &["-a"], path).text("x.txt");
+    let unknown: Vec<&str> = lines.lines().filter(|line| line.contains(", unknown, ")).collect();
+    assert!(matches!(unknown[..], [line] if line.starts_with("1, 0x") && line.ends_with(", unknown, U, I, T")));
+    let dumped = String::from_utf8(dumped(&["-k", "control", "--json"], path)).unwrap();
+    assert_eq!(dumped.matches("\"target\":null").count(), 1);
+    // mcfTRaptor, path by path and step by step: neither predicted nor mispredicted.
+    for flags in [&[][..], &["-TRaptorShare"]] {
+        let run = over("mcfTRaptor", &[&["--json"], flags].concat(), path);
+        let statistics = statistics(&run);
+        let number = |name: &str| statistics[name].as_u64().unwrap();
+        assert_eq!((number("unconditional_indirect"), number("targets_unknown")), (indirect, 1));
+        assert_eq!(number("targets_predicted") + number("targets_mispredicted"), indirect - 1);
+        let text = over("mcfTRaptor", flags, path).text("x.Statistics");
+        assert!(text.contains(&format!("{indirect} unconditional indirect branches\n")), "{text}");
+    }
+    let threads = trace.threads().iter().map(|thread| thread.info.thread);
+    let cores = Cores::new(threads, None).unwrap();
+    let mut job = Job::new(&[Technique::McfTrE], None, &Settings::default(), &cores, false).unwrap();
+    let mut merged = trace.merged();
+    while let Some(batch) = merged.next_batch().unwrap() {
+        job.batch(trace.blocks(), batch);
+    }
+    assert_eq!(job.outcomes().remove(0).rates.predicted.unwrap().targets, indirect);
+}
+
 /// Reads the binary records of mcfTRaptor back, by thread.
 fn parse(mut bytes: &[u8]) -> HashMap<u32, Vec<Message>> {
     let number = |bytes: &[u8]| bytes.iter().rev().fold(0u64, |number, &byte| number << 8 | u64::from(byte));
@@ -143,15 +205,220 @@ fn parse(mut bytes: &[u8]) -> HashMap<u32, Vec<Message>> {
     messages
 }
 
+/// A load or store: thread, whether it is a store, instruction, address, value.
+type Accessed = (u32, bool, u64, u64, Option<Vec<u8>>);
+
+/// Reads fields of binary records, one after the other.
+struct Records<'b> {
+    bytes: &'b [u8],
+    wide: bool,
+}
+
+impl Records<'_> {
+    fn number(&mut self, length: usize) -> u64 {
+        let (own, rest) = self.bytes.split_at(length);
+        self.bytes = rest;
+        own.iter().rev().fold(0, |number, &byte| number << 8 | u64::from(byte))
+    }
+
+    fn thread(&mut self) -> u32 {
+        self.number(if self.wide { 4 } else { 1 }) as u32
+    }
+
+    /// A size and the value behind it, if there is one: as docs/mtrace.md describes them.
+    fn value(&mut self) -> Option<Vec<u8>> {
+        let size = match if self.wide { 255 } else { self.number(1) } {
+            255 => self.number(4),
+            short => short,
+        };
+        if size >> 31 != 0 {
+            return None;
+        }
+        let (own, rest) = self.bytes.split_at(size as usize);
+        self.bytes = rest;
+        Some(own.to_vec())
+    }
+
+    fn accesses(mut self) -> Vec<Accessed> {
+        let mut all = Vec::new();
+        while !self.bytes.is_empty() {
+            let (thread, store) = (self.thread(), self.number(1) == 1);
+            all.push((thread, store, self.number(8), self.number(8), self.value()));
+        }
+        all
+    }
+
+    fn loads(mut self) -> Vec<(u32, u64, Vec<u8>)> {
+        let mut all = Vec::new();
+        while !self.bytes.is_empty() {
+            all.push((self.thread(), self.number(4), self.value().unwrap()));
+        }
+        all
+    }
+}
+
+/// Programs with operands of more than 255 bytes (xsavec, xrstor, fxsave), and one whose operands are small: the
+/// binary decodes to what the trace has.
+#[test]
+fn operands_of_any_size_come_back() {
+    for (name, least) in [("memory_state", 256), ("memory_x87", 100), ("memory_sse", 8)] {
+        let program = workloads::build(name, workloads::find(name).unwrap().variants[0]).unwrap();
+        let recorded = Call::new(program).data(Data::Values).recorded();
+        let (mut accessed, mut longest) = (Vec::new(), 0);
+        let mut merged = recorded.trace.merged_with_accesses().unwrap();
+        while let Some(batch) = merged.next_batch().unwrap() {
+            for access in batch.accesses() {
+                let value = batch.value(&access).map(<[u8]>::to_vec);
+                longest = longest.max(access.size());
+                accessed.push((batch.thread(), access.is_write(), access.pc(), access.address(), value));
+            }
+        }
+        assert!(longest >= least, "{name}: the longest operand has {longest} bytes");
+        let (reported, reported_long) = reported(&recorded.trace);
+        assert!(name != "memory_state" || reported_long > 0, "{name}");
+        for wide in [false, true] {
+            let read = |tool, flags: &[&str]| {
+                let flags = if wide { [flags, &["--wide"]].concat() } else { flags.to_vec() };
+                over(tool, &flags, &recorded.path).read("x.bin")
+            };
+            let (bytes, values) = (read("mlsTrace", &["-store"]), read("mlvCFiat", SMALL_CACHE));
+            assert!(Records { bytes: &bytes, wide }.accesses() == accessed, "{name}, wide: {wide}");
+            assert!(Records { bytes: &values, wide }.loads() == reported, "{name}, wide: {wide}");
+        }
+    }
+}
+
+/// So small that it forgets what xsavec has stored before xrstor loads it.
+const SMALL_CACHE: &[&str] = &["-cs", "128B", "-ca", "1"];
+
+/// What mlvCFiat with [`SMALL_CACHE`] has to report, and how many values of that have more than 255 bytes.
+fn reported(trace: &Trace) -> (Vec<(u32, u64, Vec<u8>)>, usize) {
+    let shape = Shape {
+        geometry: Geometry::new(128, 32, 1).unwrap(),
+        replacement: Replacement::RoundRobin,
+        granularity: 4,
+        cover: Cover::Touched,
+        trust: Trust::Values,
+    };
+    let invalidation = loads::Invalidation::default();
+    let settings = loads::Settings { shape, sharing: Sharing::Private, invalidation, coherent: false };
+    let (mut filter, mut all) = (loads::Filter::new(&settings).unwrap(), Vec::new());
+    let mut merged = trace.merged_with_accesses().unwrap();
+    while let Some(batch) = merged.next_batch().unwrap() {
+        filter.batch(batch, |told| all.push((told.thread, told.hits, told.value.to_vec())));
+    }
+    let long = all.iter().filter(|(.., value)| value.len() > 255).count();
+    (all, long)
+}
+
 /// What the filter tells, step by step.
 fn told(trace: &Trace, settings: &flow::Settings) -> (HashMap<u32, Vec<Message>>, flow::Statistics) {
     let mut filter = flow::Filter::new(settings).unwrap();
     let mut messages: HashMap<u32, Vec<Message>> = HashMap::new();
-    let mut merged = settings.sharing.order(trace.merged());
-    while let Some(batch) = merged.next_batch().unwrap() {
+    let mut order = settings.sharing.order(trace, TurnUnit::Branches).unwrap();
+    while let Some(batch) = order.next_batch().unwrap() {
         filter.batch(trace.blocks(), batch, |told| messages.entry(told.thread).or_default().push(told.message));
     }
-    (messages, *filter.statistics())
+    (messages, filter.statistics())
+}
+
+/// What a thread does that concerns predictors.
+enum Deed {
+    Branch(Site, Went),
+    Create(u32),
+}
+
+fn deeds(trace: &Trace, thread: u32) -> VecDeque<Deed> {
+    let (mut deeds, mut steps) = (VecDeque::new(), trace.steps(thread).unwrap());
+    while let Some(batch) = steps.next_batch().unwrap() {
+        for item in batch.items() {
+            match item {
+                Item::Step(step) => deeds.extend(branch(trace, &step).map(|(site, went)| Deed::Branch(site, went))),
+                Item::Event(Event::Child { thread, .. }) => deeds.push_back(Deed::Create(thread)),
+                Item::Event(_) => {}
+            }
+        }
+    }
+    deeds
+}
+
+fn branch(trace: &Trace, step: &Step) -> Option<(Site, Went)> {
+    let block = trace.blocks().get(step.block()).unwrap();
+    let (kind, went) = match (step.leave(), block.transfer()) {
+        (Leave::Taken, _) => (Kind::Conditional, Went::Taken(true)),
+        (Leave::NotTaken, _) => (Kind::Conditional, Went::Taken(false)),
+        (Leave::Direct, Transfer::Call { target }) => (Kind::Call, Went::To(target)),
+        (Leave::Indirect, Transfer::Return) => (Kind::Return, Went::To(step.next())),
+        (Leave::Indirect, Transfer::IndirectCall) => (Kind::IndirectCall, Went::To(step.next())),
+        (Leave::Indirect, _) => (Kind::IndirectJump, Went::To(step.next())),
+        _ => return None,
+    };
+    Some((Site { kind, address: block.last(), behind: block.end() }, went))
+}
+
+/// Predictors of all threads, which execute `count` conditional and indirect branches in turns. A thread begins when
+/// it is created.
+fn model_turns(trace: &Trace, count: u64) -> HashMap<u32, Vec<Message>> {
+    let threads: Vec<u32> = trace.threads().iter().map(|thread| thread.info.thread).collect();
+    let mut left: Vec<VecDeque<Deed>> = threads.iter().map(|&thread| deeds(trace, thread)).collect();
+    let (mut running, mut predictors) = (vec![threads[0]], Predictors::new(&Sizes::default()).unwrap());
+    let (mut messages, mut counts) = (HashMap::<u32, Vec<Message>>::new(), HashMap::<u32, u64>::new());
+    while left.iter().any(|deeds| !deeds.is_empty()) {
+        for (thread, deeds) in threads.iter().zip(&mut left) {
+            let mut done = 0;
+            while running.contains(thread)
+                && done < count
+                && let Some(deed) = deeds.pop_front()
+            {
+                let (site, went) = match deed {
+                    Deed::Create(created) => {
+                        running.push(created);
+                        continue;
+                    }
+                    Deed::Branch(site, went) => (site, went),
+                };
+                let Some(is_right) = predictors.learn(&site, went) else { continue };
+                done += 1;
+                let branches = counts.entry(*thread).or_default();
+                *branches += 1;
+                if is_right {
+                    continue;
+                }
+                let branches = std::mem::take(branches);
+                messages.entry(*thread).or_default().push(match went {
+                    Went::Taken(_) => Message::Outcome { branches },
+                    Went::To(target) => Message::Target { branches, target },
+                });
+            }
+        }
+    }
+    messages
+}
+
+/// `-TRaptorShare --interleave N` is a round robin, the same every time, and private predictors know nothing of it.
+#[test]
+fn threads_share_predictors_in_turns() {
+    let recorded = recorded("radiosity", &["4", "1"]);
+    let mut sizes = Vec::new();
+    for count in [1, 16, 100_000] {
+        let expected = model_turns(&recorded.trace, count);
+        let flags = ["-TRaptorShare", "--interleave", &count.to_string()];
+        let bytes = over("mcfTRaptor", &flags, &recorded.path).read("x.bin");
+        assert!(parse(&bytes) == expected, "{count}");
+        assert!(over("mcfTRaptor", &flags, &recorded.path).read("x.bin") == bytes, "{count}");
+        let words = ["verify", "--filter", "mcfTRaptor", "--shared", "--interleave", flags[2]];
+        let output = Command::new(trackway()).args(words).arg(&recorded.path).output().unwrap();
+        assert!(output.status.success() && String::from_utf8_lossy(&output.stdout).contains("all steps come back"));
+        sizes.push(bytes.len());
+    }
+    // The shorter the turns, the more threads disturb each other (Myers 2014, Table 6.9).
+    let private = over("mcfTRaptor", &[], &recorded.path).read("x.bin").len();
+    assert!(sizes.is_sorted_by(|one, other| one > other) && sizes[0] > 3 * private, "{sizes:?} and {private}");
+    let path = program("radiosity");
+    let live = ["mcfTRaptor", "-TRaptorShare", "--interleave", "4", "--", path.to_str().unwrap()];
+    assert!(Run::new(&live).error().contains("--interleave <N>' cannot be used with"));
+    let private = ["mcfTRaptor", "--interleave", "4", "-i", recorded.path.to_str().unwrap()];
+    assert!(Run::new(&private).error().contains("--TRaptorShare"));
 }
 
 /// The same, path by path.
@@ -162,7 +429,7 @@ fn told_by_path(trace: &Trace, settings: &flow::Settings) -> (HashMap<u32, Vec<M
     while let Some(stretch) = merged.next_stretch().unwrap() {
         filter.stretch(&stretch, |told| messages.entry(told.thread).or_default().push(told.message));
     }
-    (messages, *filter.statistics())
+    (messages, filter.statistics())
 }
 
 /// Programs with calls through pointers, signals in the middle of blocks, jumps out of handlers, threads.
@@ -196,7 +463,7 @@ fn both_ways_through_the_filter_are_one() {
 #[test]
 fn what_mcftraptor_writes_can_be_read() {
     let recorded = recorded("cholesky", &["4", "6"]);
-    for (flags, sharing) in [(&[][..], Sharing::Private), (&["-TRaptorShare"], Sharing::Shared)] {
+    for (flags, sharing) in [(&[][..], Sharing::Private), (&["-TRaptorShare"], Sharing::Shared(Turns::ByTime))] {
         let settings = flow::Settings { sharing, ..flow::Settings::default() };
         let (messages, statistics) = told(&recorded.trace, &settings);
         let run = over("mcfTRaptor", flags, &recorded.path);
@@ -430,7 +697,9 @@ fn the_experiment() {
     assert!(run.output.status.success(), "{}", run.error());
     let tables = run.text("tables");
     let captions = tables.lines().filter(|line| line.starts_with("Table ")).count();
-    assert_eq!(captions, 4 + 16, "{tables}");
+    assert_eq!(captions, 4 + 16 + 5 + 2, "{tables}");
+    let by_flags = tables.lines().filter(|line| line.contains("by flags alone, as in the thesis")).count();
+    assert_eq!(by_flags, 5, "{tables}");
     for name in ["figure-6-1.svg", "figure-6-2.svg", "figure-6-3.svg", "table-6-16.csv", "figure-6-3.csv"] {
         assert!(run.text(&format!("plots/{name}")).contains("matmul"), "{name}");
     }

@@ -4,6 +4,7 @@
 use std::process::Command;
 
 use acceptance::{Call, Data, Recorded, process, tool, trackway};
+use filter::cfiat::Trust;
 use port::bits::BitReader;
 use port::chunks::Chunks;
 use port::cores::Cores;
@@ -168,7 +169,8 @@ fn other_readings() {
         let chunks = |first, next| Chunks::new(first, next).unwrap();
         let sizes =
             ChunkSizes { branches: chunks(1, 64), target: chunks(64, 1), loads: chunks(1, 1), ..ChunkSizes::default() };
-        let settings = Settings { sizes, streams: Streams::Uninferable, exception_target: ExceptionTarget::Full };
+        let (streams, exception_target) = (Streams::Uninferable, ExceptionTarget::Full);
+        let settings = Settings { sizes, streams, exception_target, ..Settings::default() };
         for technique in Technique::ALL {
             check_technique(&recorded.trace, technique, &Config::SMALL, &settings, "other readings");
         }
@@ -177,6 +179,30 @@ fn other_readings() {
         let (all, some) = (nexus(&Settings::default()), nexus(&settings));
         assert_eq!(all - some, totals.unconditional_direct);
         assert!(some >= totals.conditional_taken);
+    }
+}
+
+/// Loads that are known by flags alone: a thread or the kernel changes memory, and nothing tells. The decoder finds
+/// those loads and no others: the messages themselves are right, and there are no more of them than with values.
+#[test]
+fn flags_alone() {
+    let shell = Call::new("bash").args(["-c", "while read line; do echo $line; done < /etc/passwd"]);
+    for recorded in [parallel("radiosity", &["4", "1"]), shell.data(Data::Values).recorded()] {
+        let trace = &recorded.trace;
+        let settings = Settings { trust: Trust::Flags, ..Settings::default() };
+        for technique in [Technique::MlvCfB, Technique::MlvCfE, Technique::MlvCfA, Technique::MlvCcE] {
+            let (bytes, bits, messages) = encode(trace, technique, &Config::SMALL, &settings);
+            let sound = encode(trace, technique, &Config::SMALL, &Settings::default());
+            assert!(messages < sound.2 && bits < sound.1, "{}", technique.name());
+            let reader = BitReader::new(&bytes, bits);
+            let mut follower = Follower::new(technique, &Config::SMALL, &settings, &cores(trace), reader).unwrap();
+            each_batch(trace, Subject::Loads, |batch| follower.batch(trace.blocks(), batch));
+            let checked = follower.finish();
+            assert_eq!((checked.wrong, checked.messages), (0, messages), "{:?}", checked.problems);
+            assert_eq!(checked.right + checked.stale, shown_of(trace, Subject::Loads));
+            // With values, a message tells each of them.
+            assert!(checked.stale >= sound.2 - messages && checked.stale > 0, "{}", technique.name());
+        }
     }
 }
 
@@ -227,6 +253,38 @@ fn the_command_writes_and_reads_bits() {
     }
 }
 
+#[test]
+fn the_command_tells_what_flags_do_not() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("x.bits");
+    let file = file.to_str().unwrap();
+    let write = ["TRACE", "--technique", "mlvCF_e", "--known", "flags", "-o", file];
+    let decode = ["decode", file, "--program", "TRACE"];
+    let recorded = parallel("radiosity", &["3", "1"]);
+    let (finished, text) = run(&write, &recorded);
+    assert!(finished.exit == Exit::Status(0) && text.contains("loads known by flags alone"), "{text}");
+    let (finished, text) = run(&decode, &recorded);
+    assert_eq!(finished.exit, Exit::Status(1), "{text}");
+    assert!(text.contains("mlvCF_e (large, known by flags), not equal to the trace: "), "{text}");
+    assert!(text.contains(" loads are not what flags promise by "), "{text}");
+    let (_, text) = run(&[&decode[..], &["--json"]].concat(), &recorded);
+    let found: serde_json::Value = serde_json::from_str(&text).unwrap();
+    assert_eq!((&found["equal"], &found["wrong"]), (&false.into(), &0.into()));
+    assert!(found["stale"].as_u64().unwrap() > 0);
+    // Nobody changes the memory of this program but itself, and each byte has a flag.
+    let alone = workloads::build("memory_moves", workloads::find("memory_moves").unwrap().variants[0]).unwrap();
+    let recorded = Call::new(alone).data(Data::Values).recorded();
+    run(&[&write[..], &["--config", "custom", "--cfg", "1"]].concat(), &recorded);
+    let (finished, text) = run(&decode, &recorded);
+    assert!(finished.exit == Exit::Status(0) && text.contains("known by flags), equal to the trace: "), "{text}");
+    // With a bit that is wrong, messages are wrong, too.
+    let mut bytes = std::fs::read(file).unwrap();
+    bytes[8] ^= 0x80;
+    std::fs::write(file, bytes).unwrap();
+    let (finished, text) = run(&decode, &recorded);
+    assert!(finished.exit == Exit::Status(1) && text.contains(" wrong of "), "{text}");
+}
+
 /// The messages that come out of the bits are those that mcfTRaptor and mlvCFiat write.
 #[test]
 fn messages_are_those_of_the_tools() {
@@ -234,12 +292,17 @@ fn messages_are_those_of_the_tools() {
     let path = |name: &str| directory.path().join(name).to_str().unwrap().to_owned();
     let (bits, messages) = (path("x.bits"), path("x.messages"));
     let cache = ["-cs", "64", "-cls", "64"];
-    for (technique, tool, flags) in [("mcfTR_e", "mcfTRaptor", &[][..]), ("mlvCF_e", "mlvCFiat", &cache)] {
-        run(&["TRACE", "--technique", technique, "-o", &bits], &recorded);
+    let known = ["--known", "flags"];
+    for (technique, tool, flags, known) in [
+        ("mcfTR_e", "mcfTRaptor", &[][..], &[][..]),
+        ("mlvCF_e", "mlvCFiat", &cache, &[]),
+        ("mlvCF_e", "mlvCFiat", &cache, &known),
+    ] {
+        run(&[&["TRACE", "--technique", technique, "-o", &bits], known].concat(), &recorded);
         let (finished, text) = run(&["decode", &bits, "--program", "TRACE", "--messages", &messages], &recorded);
-        assert_eq!(finished.exit, Exit::Status(0), "{text}");
+        assert_eq!(finished.exit, Exit::Status(i32::from(!known.is_empty())), "{text}");
         let mut command = Command::new(trackway());
-        command.args([tool, "-a", "-q", "-o", &path(tool), "-i"]).arg(&recorded.path).args(flags);
+        command.args([tool, "-a", "-q", "-o", &path(tool), "-i"]).arg(&recorded.path).args(flags).args(known);
         assert_eq!(process::run(&mut command).exit, Exit::Status(0));
         // Threads may come in longer turns.
         let by_thread = |file: &str| {
@@ -258,7 +321,8 @@ fn what_cannot_be_is_refused() {
     let values = parallel("fft", &["2", "1"]);
     let program = workloads::build("fft", Variant::Pie).unwrap();
     let control = Call::new(program).args(["2", "1"]).recorded();
-    let cases: [(&Recorded, &[&str], &str); 12] = [
+    let cases: [(&Recorded, &[&str], &str); 13] = [
+        (&values, &["TRACE", "--technique", "mlvNX_b,mcfTR_e", "--known", "flags"], "have no cache"),
         (&values, &["TRACE", "--chunks", "bCnt=0,2"], "sizes are 1 to 64"),
         (&values, &["TRACE", "--chunks", "SL=8,8"], "fields are bCnt, iCnt, diffTA, fahCnt and time"),
         (&values, &["TRACE", "--technique", "mcfTR_b", "--chunks", "bCnt=1,1"], "fixed sizes"),

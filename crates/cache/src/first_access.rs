@@ -199,14 +199,15 @@ impl FirstAccess {
         self.forget_line(line);
     }
 
-    /// Somebody else has changed these bytes: they are not known any more.
+    /// Clears all flags of every line that an external write of these bytes touches, not only those of the bytes
+    /// (Myers 2014, Figure 3.4, line 19; Tewar 2015, Figure 3.7, line 17). The lines stay in the cache.
     pub fn forget(&mut self, address: u64, bytes: u64) {
         let geometry = *self.tags.geometry();
-        for (address, bytes) in parts(geometry, address, bytes) {
-            if let Some(slot) = self.tags.find(geometry.line(address)) {
-                let (first, behind) = self.granules(Cover::Touched, geometry.offset(address), bytes);
-                self.each_word(slot, first, behind, |flags, mask| *flags &= !mask);
-                self.remember(geometry.line(address), slot);
+        for (address, _) in parts(geometry, address, bytes) {
+            let line = geometry.line(address);
+            if let Some(slot) = self.tags.find(line) {
+                self.flags[slot * self.words..][..self.words].fill(0);
+                self.remember(line, slot);
             }
         }
     }
@@ -437,9 +438,14 @@ mod tests {
     fn what_somebody_else_changed_is_reported_again() {
         let mut cache = tiny();
         assert!(cache.load(0x100, 8).is_reported() && !cache.load(0x100, 8).is_reported());
+        assert!(cache.load(0x110, 4).is_reported());
+        // The whole line, and no other (Myers 2014, Figure 3.4, line 19; Tewar 2015, Figure 3.7, line 17).
         cache.forget(0x105, 1);
-        assert!(!cache.load(0x100, 4).is_reported());
+        assert!(cache.load(0x100, 4).is_reported() && !cache.load(0x100, 4).is_reported());
         assert!(cache.load(0x104, 4).is_reported() && !cache.load(0x104, 4).is_reported());
+        assert!(!cache.load(0x110, 4).is_reported());
+        cache.forget(0x10f, 2);
+        assert!(cache.load(0x100, 4).is_reported() && cache.load(0x110, 4).is_reported());
         cache.forget_all();
         let load = cache.load(0x100, 4);
         assert!(load.cache_hit && load.is_reported() && cache.load(0x104, 4).is_reported());
@@ -546,8 +552,8 @@ mod tests {
             for (address, bytes, kind) in accesses {
                 if kind == 0 {
                     cache.forget(address, bytes);
-                    for at in address >> granule_bits << granule_bits..(address + bytes).next_multiple_of(1 << granule_bits) {
-                        known.entry(at / 16).and_modify(|line| line[at as usize % 16] = false);
+                    for line in address / 16..=(address + bytes - 1) / 16 {
+                        known.entry(line).and_modify(|known| known.fill(false));
                     }
                     continue;
                 }

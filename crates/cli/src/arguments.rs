@@ -6,6 +6,7 @@ pub mod port;
 pub mod segment;
 
 use std::ffi::OsString;
+use std::num::NonZeroU64;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -203,6 +204,10 @@ pub struct Verify {
     /// The filter's predictors or cache belong to all threads together; otherwise each thread has its own.
     #[arg(long, requires = "filter")]
     pub shared: bool,
+    /// With --shared, threads take turns of N branches or accesses, as with the tool's --interleave; otherwise turns
+    /// by time.
+    #[arg(long, value_name = "N", requires = "shared")]
+    pub interleave: Option<NonZeroU64>,
     /// Print JSON instead of text.
     #[arg(long)]
     pub json: bool,
@@ -229,16 +234,19 @@ pub enum Filter {
 Formats of --kind control, as mcfTrace (Myers 2014, Figure 4.2) writes them:
   ascii   THREAD, ADDRESS, TARGET, TYPE            0, 0x0000003f83200b03, 0x0000003f83201130, U, D, T
           TYPE is U, I, T / U, D, T / C, D, T / C, D, NT: unconditional or conditional, indirect or direct,
-          taken or not. A branch that was not taken shows where it would have gone.
-  binary  18 bytes: thread (1), address (8), target (8), type (1: 0 = U I, 1 = U D, 2 = C D T, 3 = C D NT)
+          taken or not. A branch that was not taken shows where it would have gone. If the process ends in an indirect
+          branch of a thread, TARGET is the word unknown.
+  binary  18 bytes: thread (1), address (8), target (8), type (1: 0 = U I, 1 = U D, 2 = C D T, 3 = C D NT,
+          4 = U I with an unknown target, which is written as 0)
 Formats of --kind memory, as mlsTrace (Myers 2014, Figures 4.13 and 4.14) writes them:
   ascii   THREAD, L or S, ADDRESS, OPERAND, SIZE, VALUE
           0, L, 0x0000003f83201156, 0x0000003f8341fb80, 8, 0x0000003f83201130
           An instruction that reads and writes has a line for each, the read (L) first. The value is a number; without
           --data values in the recording there is none.
   binary  thread (1), 0 = load or 1 = store (1), address (8), operand address (8), size (1), value (SIZE bytes, as in
-          memory). Sizes above 255 are written as 255 and the value is cut; --wide makes the size 4 bytes long, too.
-          Without values in the recording, records end behind the size.
+          memory). A size of 255 or more is 255 and then the size in 4 bytes; --wide makes every size 4 bytes long
+          without the 255. Without values in the recording, records end behind the size. If only this access was
+          recorded without a value, the highest bit of a size in 4 bytes is 1, and no value follows.
 Formats of --kind instructions:
   ascii   THREAD, ADDRESS[, DISASSEMBLY]           0, 0x00007f5a40996bbe, test rax, rax
   binary  9 bytes: thread (1), address (8)

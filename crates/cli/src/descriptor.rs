@@ -28,7 +28,15 @@ pub struct Binary {
     pub wide: bool,
     /// Values begin with their highest byte.
     pub values_reversed: bool,
+    /// The recording has values, so that an access without one must say so.
+    pub has_values: bool,
 }
+
+/// In place of a size in one byte: the size follows in four.
+const LONG_SIZE: u8 = u8::MAX;
+
+/// The bit of a size in four bytes that says that no value follows.
+const WITHOUT_VALUE: u32 = 1 << 31;
 
 /// One line or record under construction, without an allocation.
 pub struct Line {
@@ -64,14 +72,25 @@ impl Line {
         self.push(&[b'0' + (number % 10) as u8]);
     }
 
-    /// A thread, or the size of an operand, in binary.
+    /// A thread in binary.
     #[inline]
-    pub fn push_small(&mut self, number: u32, wide: bool) {
+    pub fn push_thread(&mut self, thread: u32, wide: bool) {
         if wide {
-            self.push(&number.to_le_bytes());
+            self.push(&thread.to_le_bytes());
         } else {
-            self.push(&[number as u8]);
+            self.push(&[thread as u8]);
         }
+    }
+
+    /// The size of an operand in binary. One that does not fit into a byte follows [`LONG_SIZE`].
+    #[inline]
+    pub fn push_size(&mut self, size: u32, wide: bool) {
+        match u8::try_from(size) {
+            Ok(short) if short != LONG_SIZE && !wide => return self.push(&[short]),
+            _ if !wide => self.push(&[LONG_SIZE]),
+            _ => {}
+        }
+        self.push(&size.to_le_bytes());
     }
 
     pub fn as_bytes(&self) -> &[u8] {
@@ -118,7 +137,7 @@ pub fn instruction(shape: Shape, thread: u32, address: u64, text: Option<&str>, 
             line.end_text(b", ", text, lines);
         }
         Shape::Binary(Binary { wide, .. }) => {
-            line.push_small(thread, wide);
+            line.push_thread(thread, wide);
             line.push(&address.to_le_bytes());
             lines.extend_from_slice(line.as_bytes());
         }

@@ -174,7 +174,7 @@ impl Cfiat {
         self.flags.lines(address, bytes).for_each(|address| self.flags.throw_out(address));
     }
 
-    /// Somebody else has changed these bytes.
+    /// Another thread has written these bytes: clears the flags of their lines.
     pub fn forget(&mut self, address: u64, bytes: u64) {
         self.flags.forget(address, bytes);
     }
@@ -278,6 +278,14 @@ impl Messages for VecDeque<Message> {
     }
 }
 
+/// Where a decoder has the value of a load from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Origin {
+    Message,
+    /// No message tells of it: it is what the cache holds. With [`Trust::Flags`], memory may have another value.
+    Cache,
+}
+
 /// The mirror image of a [`Counter`]: takes its messages and says what loads met.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Mirror {
@@ -285,22 +293,23 @@ pub struct Mirror {
 }
 
 impl Mirror {
-    /// What the load that is executed now meets. `None` if a message tells of a load of another size.
+    /// What the load that is executed now meets, and where that is from. `None` if a message tells of a load of
+    /// another size.
     pub fn load(
         &mut self,
         cfiat: &mut Cfiat,
         address: u64,
         value: &mut [u8],
         messages: &mut impl Messages,
-    ) -> Option<()> {
+    ) -> Option<Origin> {
         if messages.value(self.hits, value)? {
             cfiat.load(address, value);
             self.hits = 0;
-        } else {
-            cfiat.recall(address, value);
-            self.hits += 1;
+            return Some(Origin::Message);
         }
-        Some(())
+        cfiat.recall(address, value);
+        self.hits += 1;
+        Some(Origin::Cache)
     }
 }
 

@@ -3,9 +3,9 @@
 use cache::IllegalGeometry;
 use predict::IllegalSize;
 use thiserror::Error;
-use trace::{Batch, Merged, ReadError};
+use trace::{Batch, ReadError};
 
-use crate::threads::Queues;
+use crate::threads::{Order, Queues};
 
 /// Problems that are told in words.
 const PROBLEMS_MAX: usize = 20;
@@ -20,6 +20,10 @@ pub struct Checked<S> {
     pub right: u64,
     /// Those that were not, threads whose messages were not used up, and damaged places; the first of them in words.
     pub wrong: u64,
+    /// Loads whose value was taken from the cache, because flags alone said that it was known, and that had another
+    /// value: somebody else has changed memory since, or a flag stands for more bytes than were accessed. They count
+    /// neither as right nor as wrong: the messages do not tell more.
+    pub stale: u64,
     pub problems: Vec<String>,
 }
 
@@ -41,9 +45,9 @@ impl<S> Checked<S> {
     }
 
     /// Shows all batches to `each`. What is damaged is left out, by filter and mirror image alike.
-    pub(crate) fn each_batch(&mut self, mut merged: Merged<'_>, mut each: impl FnMut(&Batch, &mut Self)) {
+    pub(crate) fn each_batch(&mut self, mut order: Order<'_>, mut each: impl FnMut(&Batch, &mut Self)) {
         loop {
-            match merged.next_batch() {
+            match order.next_batch() {
                 Ok(None) => return,
                 Ok(Some(batch)) => each(batch, self),
                 Err(error) => self.wrong(|| error.to_string()),

@@ -12,8 +12,10 @@ use crate::walk::{Tail, Tails, Walker};
 /// How a step ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
-    /// With no branch, or with one of which the trace does not tell where it went.
+    /// With no branch.
     Through,
+    /// With an indirect branch of which the trace does not tell where it went.
+    Unknown,
     /// With a direct jump.
     Jump,
     Branch(Site, Went),
@@ -25,6 +27,7 @@ impl End {
         match (tail.branch(step), step.leave()) {
             (Some((site, went)), _) => Self::Branch(site, went),
             (None, Leave::Direct) => Self::Jump,
+            (None, Leave::Indirect) => Self::Unknown,
             (None, _) => Self::Through,
         }
     }
@@ -198,7 +201,7 @@ impl<S: ShowThread, C> Walker for Following<'_, S, C> {
         }
         self.show.instructions(step.instructions().into());
         let next = match End::of(step, tail) {
-            End::Through => self.inferred(step, tail),
+            End::Through | End::Unknown => self.inferred(step, tail),
             End::Jump => {
                 self.show.jump();
                 self.inferred(step, tail)

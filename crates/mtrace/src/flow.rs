@@ -30,6 +30,9 @@ pub struct Statistics {
     pub outcomes_mispredicted: u64,
     pub targets_predicted: u64,
     pub targets_mispredicted: u64,
+    /// Indirect branches of which the trace does not tell where they went: the process ended before the thread's next
+    /// block did.
+    pub targets_unknown: u64,
     /// Signals, and returns from their handlers.
     pub exceptions: u64,
     /// Places behind something that was left out; told like exceptions.
@@ -37,10 +40,20 @@ pub struct Statistics {
 }
 
 impl Statistics {
-    /// Branches that could have been told of.
+    /// Conditional and indirect branches.
     #[must_use]
     pub fn branches(&self) -> u64 {
-        self.outcomes_predicted + self.outcomes_mispredicted + self.targets_predicted + self.targets_mispredicted
+        self.conditional() + self.indirect()
+    }
+
+    #[must_use]
+    pub fn conditional(&self) -> u64 {
+        self.outcomes_predicted + self.outcomes_mispredicted
+    }
+
+    #[must_use]
+    pub fn indirect(&self) -> u64 {
+        self.targets_predicted + self.targets_mispredicted + self.targets_unknown
     }
 
     #[inline]
@@ -117,8 +130,9 @@ impl Filter {
     }
 
     #[must_use]
-    pub fn statistics(&self) -> &Statistics {
-        &self.statistics
+    pub fn statistics(&self) -> Statistics {
+        let pending = self.places.values().filter(|place| place.pending.is_some()).count() as u64;
+        Statistics { targets_unknown: self.statistics.targets_unknown + pending, ..self.statistics }
     }
 
     /// Takes what a thread has executed next.
@@ -205,8 +219,9 @@ impl<F: FnMut(Told)> Filtering<'_, F> {
     #[inline]
     fn leave(&mut self, step: &Step, tail: &Tail) {
         self.place.at.next = step.next();
-        if let Some((site, went)) = tail.branch(step) {
-            self.branch(&site, went, step.block());
+        match tail.branch(step) {
+            Some((site, went)) => self.branch(&site, went, step.block()),
+            None => self.statistics.targets_unknown += u64::from(step.leave() == Leave::Indirect),
         }
     }
 
@@ -246,6 +261,7 @@ impl<F: FnMut(Told)> Filtering<'_, F> {
         if let Some(Pending { site, block }) = self.place.pending.take() {
             self.place.at.next = target;
             if target == 0 {
+                self.statistics.targets_unknown += 1;
                 return;
             }
             if self.learn_target(&site, target) {
@@ -270,5 +286,52 @@ impl<F: FnMut(Told)> Filtering<'_, F> {
         *count += 1;
         let (message, address) = (self.place.counter.exception(first), self.place.at.next);
         (self.tell)(Told { thread: self.thread, message, address, block: step.block() });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use trace::{DataMode, Fragment, Live, WriteError};
+    use wire::{code, word};
+
+    use super::*;
+
+    /// Two returns to each other; one thread ends in the second, the other is lost in the first and begins anew.
+    fn live() -> Live {
+        let mut live = Live::new(DataMode::None);
+        for (id, address) in [(1, 0x1000), (2, 0x2000)] {
+            live.block(0, id, address, &[0xc3]).unwrap();
+            let exits = [1 | code::LEAVE_INDIRECT << 16];
+            live.fragment(0, &Fragment { first_path: id, blocks: &[id], exits: &exits }).unwrap();
+        }
+        live.add(0, 7, &[1, 2, 1, 2], &[]);
+        live.add(0, 8, &[1, word::event(word::START, 0), 0x2000, 0, 9, 0, 2, 1], &[]);
+        live
+    }
+
+    #[test]
+    fn branches_without_a_target_are_counted() {
+        let (mut by_step, mut by_path) =
+            (Filter::new(&Settings::default()).unwrap(), Filter::new(&Settings::default()).unwrap());
+        let (mut steps, mut paths) = (Vec::new(), Vec::new());
+        let (mut of_steps, mut of_paths) = (live(), live());
+        let result: Result<(), WriteError> = of_steps.finish(|blocks, batch| {
+            by_step.batch(blocks, batch, |told| steps.push(told));
+            Ok(())
+        });
+        result.unwrap();
+        let result: Result<(), WriteError> = of_paths.finish_stretches(|stretch| {
+            by_path.stretch(stretch, |told| paths.push(told));
+            Ok(())
+        });
+        result.unwrap();
+        // Of seven returns, the last of each thread and the one before thread 8 begins anew.
+        let expected =
+            Statistics { instructions: 7, targets_mispredicted: 4, targets_unknown: 3, ..Statistics::default() };
+        assert_eq!((by_step.statistics(), by_path.statistics()), (expected, expected));
+        assert_eq!((steps.len(), by_step.statistics().indirect()), (4, 7));
+        steps.sort_by_key(|told| told.thread);
+        paths.sort_by_key(|told| told.thread);
+        assert_eq!(steps, paths);
     }
 }

@@ -12,4 +12,4 @@ mod threads;
 mod walk;
 
 pub use check::{CheckError, Checked};
-pub use threads::{Sharing, Source};
+pub use threads::{Order, Sharing, Source, Turns};

@@ -1,9 +1,9 @@
 //! mlvCFiat: which values of loads have to be told so that the others can be inferred.
 
 use cache::{IllegalGeometry, Load};
-use filter::cfiat::{self, Cfiat, Counter, Message, Mirror, Shape};
+use filter::cfiat::{self, Cfiat, Counter, Message, Mirror, Origin, Shape, Trust};
 use hashbrown::HashMap;
-use trace::{Access, Batch, Event, Operand, Trace, Watcher};
+use trace::{Access, Batch, Event, Operand, Trace, TurnUnit, Watcher};
 
 use crate::check::{CheckError, Checked};
 use crate::threads::{Queues, Sharing, Source, Structures};
@@ -18,10 +18,10 @@ pub struct Settings {
     pub coherent: bool,
 }
 
-/// Whose writes make caches forget what they have changed.
+/// Whose writes clear first-access flags.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Invalidation {
-    /// Those of other threads.
+    /// Those of other threads: in all lines that they touch.
     pub threads: bool,
     /// Those of the kernel: which they were is not recorded, so that a system call may have changed anything.
     pub kernel: bool,
@@ -376,7 +376,7 @@ impl<'c> Caches<'c> {
 pub fn check(trace: &Trace, settings: &Settings) -> Result<Checked<Statistics>, CheckError> {
     let (mut filter, mut image) = (Filter::new(settings)?, Image::new(settings, Queues::new())?);
     let mut checked = Checked::default();
-    checked.each_batch(settings.sharing.order(trace.merged_with_accesses()?), |batch, checked| {
+    checked.each_batch(settings.sharing.order(trace, TurnUnit::Accesses)?, |batch, checked| {
         filter.batch(batch, |told| {
             checked.messages += 1;
             let message = Message { hits: told.hits, value: told.value.to_vec() };
@@ -393,6 +393,7 @@ pub fn check(trace: &Trace, settings: &Settings) -> Result<Checked<Statistics>, 
 #[derive(Debug)]
 pub struct Image<S> {
     caches: Structures<Cfiat>,
+    trust: Trust,
     invalidation: Invalidation,
     coherent: bool,
     mirrors: HashMap<u32, Mirror>,
@@ -404,6 +405,7 @@ impl<S: Source<Messages: cfiat::Messages>> Image<S> {
     pub fn new(settings: &Settings, source: S) -> Result<Self, IllegalGeometry> {
         Ok(Self {
             caches: Structures::new(settings.sharing, Cfiat::new(&settings.shape)?),
+            trust: settings.shape.trust,
             invalidation: settings.invalidation,
             coherent: settings.coherent,
             mirrors: HashMap::new(),
@@ -415,7 +417,7 @@ impl<S: Source<Messages: cfiat::Messages>> Image<S> {
     /// Goes on with a thread: what was really loaded is only compared.
     pub fn follow<C>(&mut self, batch: &Batch, checked: &mut Checked<C>) {
         let thread = batch.thread();
-        let Self { caches, invalidation, coherent, mirrors, source, shown } = self;
+        let Self { caches, trust, invalidation, coherent, mirrors, source, shown } = self;
         let (mirror, messages) = (mirrors.entry(thread).or_default(), source.of(thread));
         let mut caches = Caches::of(caches, thread, *coherent);
         in_order(batch, *invalidation, |met| match met {
@@ -429,12 +431,14 @@ impl<S: Source<Messages: cfiat::Messages>> Image<S> {
                 shown.clear();
                 shown.resize(value.len(), 0);
                 caches.fetch(address, value.len());
-                let told = mirror.load(caches.own, address, shown, messages);
-                if told.is_some() && shown == value {
-                    checked.right += 1;
-                } else {
-                    let pc = access.pc();
-                    checked.wrong(|| format!("thread {thread}: the load at {pc:#x} from {address:#x} is shown wrong"));
+                match mirror.load(caches.own, address, shown, messages) {
+                    Some(_) if shown == value => checked.right += 1,
+                    Some(Origin::Cache) if *trust == Trust::Flags => checked.stale += 1,
+                    _ => {
+                        let pc = access.pc();
+                        checked
+                            .wrong(|| format!("thread {thread}: the load at {pc:#x} from {address:#x} is shown wrong"));
+                    }
                 }
             }
         });

@@ -1,9 +1,10 @@
 //! What belongs to a thread, and what to all of them.
 
 use std::collections::VecDeque;
+use std::num::NonZeroU64;
 
 use hashbrown::HashMap;
-use trace::{Live, Merged};
+use trace::{Batch, InTurns, Live, Merged, ReadError, Trace, TurnUnit};
 
 /// Whose the predictors or the cache are.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -11,29 +12,76 @@ pub enum Sharing {
     /// Every thread has its own.
     #[default]
     Private,
-    /// There is one for all threads.
-    Shared,
+    /// There is one for all threads, which get at it in turns.
+    Shared(Turns),
 }
 
-/// Steps of a thread that what is shared sees in one piece, about: threads that run at the same time get at it in turns.
-const INTERLEAVED: usize = 16;
+/// In which turns threads get at what they share.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Turns {
+    /// Of a few steps, by the times at which they were executed, estimated between two timestamps.
+    #[default]
+    ByTime,
+    /// Of so many branches or accesses, one thread after the other, as if each had a processor to itself.
+    RoundRobin(NonZeroU64),
+}
+
+/// Steps of a thread in a turn by time, about.
+const STEPS_BY_TIME: usize = 16;
 
 impl Sharing {
-    /// The order in which threads get at what they share; the same every time.
+    /// Shared, in turns of so many branches or accesses, or else by time.
     #[must_use]
-    pub fn order(self, merged: Merged<'_>) -> Merged<'_> {
-        match self {
-            Self::Private => merged,
-            Self::Shared => merged.interleaved(INTERLEAVED),
-        }
+    pub fn shared(interleave: Option<NonZeroU64>) -> Self {
+        Self::Shared(interleave.map_or(Turns::ByTime, Turns::RoundRobin))
     }
 
-    /// The same, while it is recorded.
+    /// All threads of a trace in the order in which they get at what they share; the same every time. `unit` is what
+    /// a round robin counts; accesses are read if they count.
+    pub fn order(self, trace: &Trace, unit: TurnUnit) -> Result<Order<'_>, ReadError> {
+        let merged = || match unit {
+            TurnUnit::Branches => Ok(trace.merged()),
+            TurnUnit::Accesses => trace.merged_with_accesses(),
+        };
+        Ok(match self {
+            Self::Private => Order::ByTime(Box::new(merged()?)),
+            Self::Shared(Turns::ByTime) => Order::ByTime(Box::new(merged()?.interleaved(STEPS_BY_TIME))),
+            Self::Shared(Turns::RoundRobin(count)) => Order::InTurns(Box::new(trace.in_turns(unit, count)?)),
+        })
+    }
+
+    /// The same while a program is recorded, which has no round robin: nobody knows yet what the other threads do.
     #[must_use]
     pub fn order_live(self, live: Live) -> Live {
         match self {
             Self::Private => live,
-            Self::Shared => live.interleaved(INTERLEAVED),
+            Self::Shared(_) => live.interleaved(STEPS_BY_TIME),
+        }
+    }
+}
+
+/// All threads of a trace in one order. Yields batches, each of one thread.
+#[derive(Debug)]
+pub enum Order<'t> {
+    ByTime(Box<Merged<'t>>),
+    InTurns(Box<InTurns<'t>>),
+}
+
+impl Order<'_> {
+    /// Goes to instruction `number` of this order, or as near before it as the index tells; gives how many instructions come
+    /// before it from there on. Turns of branches or accesses have to be counted from the start.
+    pub fn seek(&mut self, number: u64) -> u64 {
+        match self {
+            Self::ByTime(merged) => merged.seek(number),
+            Self::InTurns(_) => number,
+        }
+    }
+
+    /// What comes next; `None` at the end. After an error, which concerns one damaged chunk, it goes on behind that.
+    pub fn next_batch(&mut self) -> Result<Option<&Batch>, ReadError> {
+        match self {
+            Self::ByTime(merged) => merged.next_batch(),
+            Self::InTurns(turns) => turns.next_batch(),
         }
     }
 }
@@ -84,7 +132,7 @@ impl<T: Clone> Structures<T> {
     }
 
     pub(crate) fn are_shared(&self) -> bool {
-        self.sharing == Sharing::Shared
+        self.sharing != Sharing::Private
     }
 
     pub(crate) fn of(&mut self, thread: u32) -> &mut T {
@@ -95,7 +143,7 @@ impl<T: Clone> Structures<T> {
     pub(crate) fn split(&mut self, thread: u32) -> (&mut T, [&mut [T]; 2]) {
         let owner = match self.sharing {
             Sharing::Private => thread,
-            Sharing::Shared => 0,
+            Sharing::Shared(_) => 0,
         };
         let place = *self.places.entry(owner).or_insert(self.all.len());
         if place == self.all.len() {

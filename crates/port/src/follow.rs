@@ -45,7 +45,7 @@ impl<'b> Follower<'b> {
             Filter::Pt => Box::new(Image::new(PacketShower::<Pt>::new(cores(), bits))),
             Filter::AllLoads => Box::new(loads(bits)),
             Filter::Cfiat | Filter::CoherentCfiat => {
-                Box::new(loads::Image::new(&load_settings(filter, config)?, loads(bits))?)
+                Box::new(loads::Image::new(&load_settings(filter, config, settings.trust)?, loads(bits))?)
             }
         };
         Ok(Self { following, checked: Checked::default() })

@@ -1,5 +1,6 @@
 //! Takes a trace through a filter and writes what it tells in several ways at once.
 
+use filter::cfiat::Trust;
 use filter::traptor::{Predict, Predictors};
 use mtrace::Sharing;
 use mtrace::control::{Tell, Walk};
@@ -42,6 +43,8 @@ pub struct Rates {
 /// What loads have met.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Known {
+    /// What made them known.
+    pub trust: Trust,
     pub loads: u64,
     pub cache_misses: u64,
     /// Loads that were told, because of the cache or of a flag.
@@ -73,6 +76,7 @@ trait FlowWork: Tell + Send {
 struct LoadWork {
     cores: Cores,
     instructions: u64,
+    trust: Trust,
     filter: Option<loads::Filter>,
     counts: Lengths,
     classes: [u64; loads::SIZES.len() + 1],
@@ -101,6 +105,7 @@ impl Job {
             Box::new(LoadWork {
                 cores: cores.clone(),
                 instructions: 0,
+                trust: settings.trust,
                 filter,
                 counts: Lengths::default(),
                 classes: [0; loads::SIZES.len() + 1],
@@ -127,7 +132,8 @@ impl Job {
             Filter::Pt => flow_work(PacketTeller::<Pt>::new(cores.clone(), port())),
             Filter::AllLoads => Work::Loads(loads(None)),
             Filter::Cfiat | Filter::CoherentCfiat => {
-                Work::Loads(loads(Some(loads::Filter::new(&load_settings(filter, &own)?)?)))
+                let settings = load_settings(filter, &own, settings.trust)?;
+                Work::Loads(loads(Some(loads::Filter::new(&settings)?)))
             }
         };
         Ok(Self { filter, techniques: techniques.to_vec(), config, work })
@@ -182,9 +188,9 @@ fn flow_work(work: impl FlowWork + 'static) -> Work {
 }
 
 /// The caches of a filter of loads; each thread has its own.
-pub(crate) fn load_settings(filter: Filter, config: &Config) -> Result<loads::Settings, IllegalConfig> {
+pub(crate) fn load_settings(filter: Filter, config: &Config, trust: Trust) -> Result<loads::Settings, IllegalConfig> {
     let (invalidation, coherent) = (Invalidation::default(), filter == Filter::CoherentCfiat);
-    Ok(loads::Settings { shape: config.cache()?, sharing: Sharing::Private, invalidation, coherent })
+    Ok(loads::Settings { shape: config.cache(trust)?, sharing: Sharing::Private, invalidation, coherent })
 }
 
 impl FlowWork for NexusTeller {
@@ -242,7 +248,7 @@ impl LoadWork {
         };
         let loads = filter.statistics().all_loads();
         let told = loads.cache_misses + loads.flag_misses;
-        let known = Known { loads: loads.references(), cache_misses: loads.cache_misses, told };
+        let known = Known { trust: self.trust, loads: loads.references(), cache_misses: loads.cache_misses, told };
         Rates { known: Some(known), lengths: vec![(Field::FahCnt, self.counts.clone())], ..Rates::default() }
     }
 }

@@ -114,6 +114,12 @@ impl Technique {
         }
     }
 
+    /// Whether it tells of loads that a cache does not know.
+    #[must_use]
+    pub fn has_cache(self) -> bool {
+        matches!(self.filter(), Filter::Cfiat | Filter::CoherentCfiat)
+    }
+
     /// Whether sizes of chunks can be chosen, if only to start with.
     #[must_use]
     pub fn has_variable_chunks(self) -> bool {
@@ -208,6 +214,8 @@ pub struct Settings {
     pub sizes: ChunkSizes,
     pub streams: Streams,
     pub exception_target: ExceptionTarget,
+    /// What makes a load known to a cache.
+    pub trust: Trust,
 }
 
 /// How large predictors and caches are.
@@ -269,7 +277,7 @@ impl Config {
             return Err(IllegalConfig::TooLarge { what, size, max });
         }
         Predictors::new(&self.predictors())?;
-        Cfiat::new(&self.cache()?)?;
+        Cfiat::new(&self.cache(Trust::default())?)?;
         Ok(())
     }
 
@@ -282,13 +290,13 @@ impl Config {
         TaggedPredictors::new(self.tage, self.ras)
     }
 
-    pub fn cache(&self) -> Result<Shape, IllegalGeometry> {
+    pub fn cache(&self, trust: Trust) -> Result<Shape, IllegalGeometry> {
         Ok(Shape {
             geometry: Geometry::new(self.cache_bytes, self.line_bytes, self.ways)?,
             replacement: Replacement::RoundRobin,
             granularity: self.granularity,
             cover: Cover::default(),
-            trust: Trust::Values,
+            trust,
         })
     }
 }

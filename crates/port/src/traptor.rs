@@ -12,6 +12,7 @@ use crate::message::FlowWriter;
 pub struct Predicted {
     pub outcomes: u64,
     pub outcomes_wrong: u64,
+    /// Of all indirect branches, those included of which nobody knows where they went.
     pub targets: u64,
     pub targets_wrong: u64,
 }
@@ -92,8 +93,10 @@ impl<P: Predict + Clone> Tell for TraptorTeller<P> {
     #[inline]
     fn step(&mut self, instructions: u64, end: &End) {
         self.threads[self.core].1.instructions(instructions);
-        if let End::Branch(site, went) = end {
-            self.branch(site, *went);
+        match end {
+            End::Branch(site, went) => self.branch(site, *went),
+            End::Unknown => self.predicted.targets += 1,
+            End::Through | End::Jump => {}
         }
     }
 }

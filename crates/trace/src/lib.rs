@@ -62,6 +62,7 @@ mod steps;
 mod stretch;
 mod tally;
 mod trace;
+mod turns;
 mod verify;
 mod watch;
 mod writer;
@@ -79,6 +80,7 @@ pub use model::{
 pub use steps::{Batch, Item, Steps};
 pub use stretch::{Part, Parts, Paths, Stretch};
 pub use trace::{Damage, MappedModule, Trace};
+pub use turns::{InTurns, TurnUnit};
 pub use verify::Report;
 pub use watch::{Operand, Watcher};
 pub use writer::{Codec, Options, Writer, create_private, part_name};

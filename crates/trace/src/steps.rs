@@ -204,6 +204,39 @@ impl Batch {
         });
     }
 
+    /// Makes `part` of what comes at `place`, up to the step for which `is_last` says so, and goes there. `is_last`
+    /// is asked about every step and, in vain, about every event; it gets the number of accesses that belong to them.
+    pub(crate) fn take_part(
+        &self,
+        place: &mut Place,
+        part: &mut Self,
+        mut is_last: impl FnMut(Option<&Step>, usize) -> bool,
+    ) {
+        part.clear();
+        (part.thread, part.image, part.tsc) = (self.thread, self.image, self.tsc);
+        part.first_instruction = self.first_instruction + place.instructions;
+        part.gathered.start_copy(&self.gathered);
+        loop {
+            let before = *place;
+            match place.next(self) {
+                None => break,
+                Some(Item::Event(event)) => {
+                    part.events.push((part.steps.len(), event));
+                    part.gathered.copy_event(&self.gathered, before.event);
+                    is_last(None, self.accesses_of_event(before.event).count());
+                }
+                Some(Item::Step(step)) => {
+                    part.steps.push(step);
+                    part.gathered.copy_step(&self.gathered, before.step, |_| true);
+                    place.instructions += u64::from(step.instructions());
+                    if is_last(Some(&step), self.accesses_of_step(before.step).count()) {
+                        break;
+                    }
+                }
+            }
+        }
+    }
+
     /// The last step, which left indirectly, went to `address`.
     #[inline]
     pub(crate) fn went_to(&mut self, address: u64) {
@@ -251,12 +284,19 @@ impl Batch {
 
 /// How far a batch has been read.
 #[derive(Clone, Copy, Debug, Default)]
-struct Place {
+pub(crate) struct Place {
     step: usize,
     event: usize,
+    /// Instructions of the steps before, so far as [`Batch::take_part`] has passed them.
+    instructions: u64,
 }
 
 impl Place {
+    /// Whether all of the batch has been read.
+    pub(crate) fn is_behind(&self, batch: &Batch) -> bool {
+        self.step >= batch.steps.len() && self.event >= batch.events.len()
+    }
+
     fn next(&mut self, batch: &Batch) -> Option<Item> {
         if let Some(&(before, event)) = batch.events.get(self.event)
             && before <= self.step
@@ -981,7 +1021,7 @@ impl<'t> Steps<'t> {
     /// ```
     pub fn next_batch(&mut self) -> Result<Option<&Batch>, ReadError> {
         let more = std::mem::take(&mut self.unseen) || self.cursor.next_batch(&mut self.workshop, &mut self.batch)?;
-        self.place = Place { step: self.batch.steps.len(), event: self.batch.events.len() };
+        self.place = Place { step: self.batch.steps.len(), event: self.batch.events.len(), instructions: 0 };
         Ok(more.then_some(&self.batch))
     }
 }

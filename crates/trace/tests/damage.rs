@@ -2,12 +2,13 @@
 
 mod support;
 
+use std::num::NonZeroU64;
 use std::time::Duration;
 
 use support::{CODE, Clock, DATA, END, INDEX, PATH, Random, Recorded, Setting, chunks, record};
 use trace::{
-    Codec, DataMode, Event, Exit, Fragment, Options, ReadError, Recording, ThreadInfo, Trace, WriteError, Writer,
-    part_name,
+    Codec, DataMode, Event, Exit, Fragment, Options, ReadError, Recording, ThreadInfo, Trace, TurnUnit, WriteError,
+    Writer, part_name,
 };
 use wire::code::LEAVE_TAKEN;
 use wire::word;
@@ -81,6 +82,11 @@ fn exercise(file: Vec<u8>, recorded: Option<&Recorded>) -> Option<Trace> {
             let left = merged.seek(number);
             assert!(left <= number);
             (0..10).for_each(|_| drop(merged.next_batch().map(|batch| batch.map(trace::Batch::instructions))));
+        }
+    }
+    for unit in [TurnUnit::Branches, TurnUnit::Accesses] {
+        if let Ok(mut turns) = trace.in_turns(unit, NonZeroU64::MIN) {
+            (0..10_000).find(|_| matches!(turns.next_batch(), Ok(None)));
         }
     }
     let mut merged = trace.merged();

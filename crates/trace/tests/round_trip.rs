@@ -3,11 +3,12 @@
 mod support;
 
 use std::cell::RefCell;
+use std::num::NonZeroU64;
 use std::time::Duration;
 
 use proptest::prelude::*;
 use support::{Clock, Expected, Recorded, Seen, Setting, assert_same, record};
-use trace::{Access, Batch, Codec, DataMode, Event, Item, Operand, Options, Part, ReadError, Trace, Watcher};
+use trace::{Access, Batch, Codec, DataMode, Event, Item, Operand, Options, Part, ReadError, Trace, TurnUnit, Watcher};
 
 fn settings() -> impl Strategy<Value = Setting> {
     let codecs =
@@ -209,13 +210,31 @@ impl Watcher for Counting<'_> {
 
 /// Interleaved, each thread does what it did.
 fn check_interleaved(trace: &Trace, recorded: &Recorded) {
-    let mut of_threads: Vec<Vec<Expected>> = recorded.threads.iter().map(|_| Vec::new()).collect();
-    let mut merged = trace.merged().interleaved(3);
-    while let Some(batch) = merged.next_batch().unwrap() {
+    let fresh = || -> Vec<Vec<Expected>> { recorded.threads.iter().map(|_| Vec::new()).collect() };
+    let take = |of_threads: &mut Vec<Vec<Expected>>, batch: &Batch| {
         of_threads[batch.thread() as usize].extend(batch.items().map(|item| plain(trace, item)));
+    };
+    let check = |of_threads: Vec<Vec<Expected>>| {
+        for (items, thread) in of_threads.iter().zip(&recorded.threads) {
+            assert_same(items, &thread.expected);
+        }
+    };
+    let (mut merged, mut of_threads) = (trace.merged().interleaved(3), fresh());
+    while let Some(batch) = merged.next_batch().unwrap() {
+        take(&mut of_threads, batch);
     }
-    for (items, thread) in of_threads.iter().zip(&recorded.threads) {
-        assert_same(items, &thread.expected);
+    check(of_threads);
+    for count in [1, 5, 1000] {
+        let turns = trace.in_turns(TurnUnit::Branches, NonZeroU64::new(count).unwrap());
+        let (mut turns, mut of_threads) = (turns.unwrap(), fresh());
+        let mut instructions = vec![0; recorded.threads.len()];
+        while let Some(batch) = turns.next_batch().unwrap() {
+            let own = &mut instructions[batch.thread() as usize];
+            assert_eq!(batch.first_instruction(), *own);
+            *own += batch.instructions();
+            take(&mut of_threads, batch);
+        }
+        check(of_threads);
     }
 }
 

@@ -2,9 +2,11 @@
 //! [`with_two_dashes`].
 
 use std::ffi::OsString;
+use std::num::NonZeroU64;
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
+use filter::cfiat::Trust;
 
 use super::{Source, parse_count, parse_megabytes, parse_positive_count};
 use crate::compressor::Compressor;
@@ -107,8 +109,10 @@ pub struct Common {
 #[command(after_help = "\
 The descriptors (Myers 2014, Figure 4.2):
   binary  18 bytes: thread (1), address (8), target (8), type (1: 0 = unconditional indirect, 1 = unconditional direct,
-          2 = conditional direct taken, 3 = not taken), integers little-endian
+          2 = conditional direct taken, 3 = not taken, 4 = unconditional indirect with an unknown target, which is
+          written as 0), integers little-endian
   -a      THREAD, ADDRESS, TARGET, TYPE            0, 0x0000003f83200b03, 0x0000003f83201130, U, D, T
+          If the process ends in an indirect branch of a thread, TARGET is the word unknown.
 
 Examples:
   trackway mcfTrace -a -d -o ls -- ls -l            ls.txt and ls.Statistics
@@ -126,7 +130,8 @@ pub struct McfTrace {
 #[command(after_help = "\
 The descriptors (Myers 2014, Figures 4.13 and 4.14):
   binary  thread (1), with -store 0 = load or 1 = store (1), address (8), operand address (8), size (1), value (size)
-          A size above 255 is written as 255 and its value cut, unless --wide is given.
+          A size of 255 or more is 255 and then the size in 4 bytes (--wide: every size has 4 bytes, without the 255).
+          If the highest bit of a size in 4 bytes is 1, the access was recorded without a value, and none follows.
   -a      THREAD[, L or S], ADDRESS, OPERAND, SIZE, VALUE   0, L, 0x0000003f83201156, 0x0000003f8341fb80, 8, 0x0000003f83201130
 
 Examples:
@@ -140,6 +145,16 @@ pub struct MlsTrace {
     pub store: bool,
     #[command(flatten)]
     pub order: ByteOrder,
+}
+
+/// In which turns threads get at what they share.
+#[derive(Args, Debug)]
+pub struct TurnOptions {
+    /// Threads get at what they share one after the other, for N branches (mcfTRaptor: conditional and indirect ones)
+    /// or N accesses (mlvCFiat: loads and stores, up to the end of the block) at a time, as if each had a processor
+    /// to itself. Needs a trace.
+    #[arg(long, value_name = "N", requires = "shared", conflicts_with_all = ["pid", "command"])]
+    pub interleave: Option<NonZeroU64>,
 }
 
 /// How values are written in binary.
@@ -180,9 +195,12 @@ pub struct McfTRaptor {
     /// Entries of the indirect branch target buffer, which has two ways: 0 or a power of two.
     #[arg(long = "iBTB", visible_alias = "ibtb", value_name = "ENTRIES", default_value_t = 64)]
     pub ibtb: usize,
-    /// All threads share the predictors. With -i, they get at them in turns of 16 blocks.
+    /// All threads share the predictors. They get at them in turns of 16 blocks, about, by time, or as --interleave
+    /// says.
     #[arg(long = "TRaptorShare", visible_alias = "shared")]
     pub shared: bool,
+    #[command(flatten)]
+    pub turns: TurnOptions,
     /// What the first branch behind a descriptor is: number 1 (Tewar 2015) or number 2 (Myers 2014, Figure 4.31).
     #[arg(long, value_enum, value_name = "NUMBER", default_value_t = CountFrom::One)]
     pub count_from: CountFrom,
@@ -240,8 +258,8 @@ pub enum NoGshare {
 #[command(after_help = "\
 The descriptors (Myers 2014, Figure 4.36):
   binary  thread (1), fahCnt (4), size (1), value (size)
-          A size above 255 is written as 255 and its value cut, unless --wide is given. A fahCnt of 0xffffffff with size 0
-          means so many hits and nothing else yet.
+          A size of 255 or more is 255 and then the size in 4 bytes (--wide: every size has 4 bytes, without the 255). A
+          fahCnt of 0xffffffff with size 0 means so many hits and nothing else yet.
   -a      THREAD, FAHCNT, VALUE                     0, 2, 0x00000004
 fahCnt counts the loads of the thread that were known since its last descriptor.
 
@@ -263,9 +281,11 @@ pub struct MlvCFiat {
     /// Bytes that a first-access flag stands for.
     #[arg(long = "cfg", visible_alias = "granularity", value_name = "BYTES", default_value_t = 4)]
     pub granularity: u64,
-    /// All threads share the cache. With -i, they get at it in turns of 16 blocks.
+    /// All threads share the cache. They get at it in turns of 16 blocks, about, by time, or as --interleave says.
     #[arg(long = "cshare", visible_alias = "shared")]
     pub shared: bool,
+    #[command(flatten)]
+    pub turns: TurnOptions,
     /// Which line gives its place to a new one.
     #[arg(long, value_enum, value_name = "WHICH", default_value_t = Replace::RoundRobin)]
     pub replacement: Replace,
@@ -298,6 +318,15 @@ pub enum Known {
     Flags,
 }
 
+impl Known {
+    pub fn trust(self) -> Trust {
+        match self {
+            Self::Values => Trust::Values,
+            Self::Flags => Trust::Flags,
+        }
+    }
+}
+
 #[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sets {
     /// Those whose bytes it covers as a whole.
@@ -308,7 +337,8 @@ pub enum Sets {
 
 #[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Invalidate {
-    /// Those of other threads, in their own private caches.
+    /// Those of other threads clear all flags of the lines that they touch (Myers 2014, Figure 3.4; Tewar 2015,
+    /// Figure 3.7).
     Threads,
     /// Those of the kernel: a system call or a signal clears all flags, as what it changed is not recorded.
     Kernel,

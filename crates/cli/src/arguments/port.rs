@@ -6,7 +6,7 @@ use clap::{Args, Subcommand, ValueEnum};
 use port::chunks::Chunks;
 use port::{ChunkSizes, Technique};
 
-use super::mtrace::parse_cache_size;
+use super::mtrace::{Known, parse_cache_size};
 use super::{Input, Results, parse_positive_count};
 
 /// Count the bits that it costs to stream control flow and load values off a chip.
@@ -39,6 +39,7 @@ Configurations: gshare, return stack, target buffer; TAGE, ITTAGE; cache (4 ways
 Examples:
   trackway port t.trk                                       all techniques and configurations
   trackway port t.trk --technique mcfTR_e --config large --chunks bCnt=3,2 diffTA=3,4
+  trackway port t.trk --technique mlvCF_e --known flags     as the thesis measured load values
   trackway port t.trk --technique mcfTR_e -o t.bits         the bits themselves
   trackway port decode t.bits --program t.trk               and back"
 )]
@@ -58,8 +59,10 @@ pub enum PortVerb {
 
 /// Read bits back, and compare what they tell with the trace.
 ///
-/// Whoever reads has the program, for load values also addresses and what was stored, and the order of threads; everything else comes from the bits. The
-/// exit status is 1 if anything comes out that is not in the trace.
+/// Whoever reads has the program, for load values also addresses and what was stored, and the order of threads;
+/// everything else comes from the bits. The exit status is 1 if anything comes out that is not in the trace. Of bits
+/// that were made with --known flags, loads whose memory somebody else has changed are counted apart: nothing in the
+/// bits tells of them.
 #[derive(Args, Debug)]
 pub struct PortDecode {
     /// What `trackway port -o` has written.
@@ -133,6 +136,9 @@ pub struct PortOptions {
     /// How the target of an exception is written.
     #[arg(long, value_enum, value_name = "HOW", default_value_t = ExceptionTargets::Difference)]
     pub exception_target: ExceptionTargets,
+    /// What makes a load known to a cache, so that it is not told.
+    #[arg(long, value_enum, value_name = "BY", default_value_t = Known::Values)]
+    pub known: Known,
     #[command(flatten)]
     pub sizes: CustomSizes,
     /// Write the bits of one technique to this file.

@@ -46,12 +46,17 @@ impl Class {
     }
 }
 
+/// The type in the binary format of an indirect branch whose target is not known; the target is written as 0.
+const UNKNOWN_TARGET: u8 = 4;
+
 /// One executed branch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Descriptor {
     pub thread: u32,
     pub address: u64,
-    pub target: u64,
+    /// `None` if the trace does not tell: the process ended before the thread's next block did, or that block is
+    /// damaged.
+    pub target: Option<u64>,
     pub class: Class,
 }
 
@@ -69,28 +74,36 @@ impl Descriptor {
         match shape {
             Shape::Ascii => {
                 line.push_number(thread.into());
-                for address in [address, target] {
-                    line.push(b", ");
-                    line.push(&hex(address));
+                line.push(b", ");
+                line.push(&hex(address));
+                line.push(b", ");
+                match target {
+                    Some(target) => line.push(&hex(target)),
+                    None => line.push(b"unknown"),
                 }
                 line.push(b", ");
                 line.push(class.letters());
                 line.end_text(b" ", text, lines);
             }
             Shape::Binary(Binary { wide, .. }) => {
-                line.push_small(thread, wide);
+                line.push_thread(thread, wide);
                 line.push(&address.to_le_bytes());
-                line.push(&target.to_le_bytes());
-                line.push(&[class as u8]);
+                line.push(&target.unwrap_or(0).to_le_bytes());
+                line.push(&[target.map_or(UNKNOWN_TARGET, |_| class as u8)]);
                 lines.extend_from_slice(line.as_bytes());
             }
             Shape::Json => {
                 line = Line::json(thread);
                 line.push(b",\"address\":\"");
                 line.push(&hex(address));
-                line.push(b"\",\"target\":\"");
-                line.push(&hex(target));
-                line.push(b"\",");
+                match target {
+                    Some(target) => {
+                        line.push(b"\",\"target\":\"");
+                        line.push(&hex(target));
+                        line.push(b"\",");
+                    }
+                    None => line.push(b"\",\"target\":null,"),
+                }
                 lines.extend_from_slice(line.as_bytes());
                 let mut rest = Line::new();
                 rest.push(class.json());
@@ -101,10 +114,11 @@ impl Descriptor {
 }
 
 /// Where the branch went, or would have gone (Figure 4.8).
-fn target(step: &Step, block: &Block, class: Class) -> u64 {
+fn target(step: &Step, block: &Block, class: Class) -> Option<u64> {
     match (class, block.transfer()) {
-        (Class::ConditionalNotTaken, Transfer::Conditional { target }) => target,
-        _ => step.next(),
+        (Class::ConditionalNotTaken, Transfer::Conditional { target }) => Some(target),
+        (Class::UnconditionalIndirect, _) if step.next() == 0 => None,
+        _ => Some(step.next()),
     }
 }
 
@@ -118,8 +132,12 @@ mod tests {
         assert_eq!(lines, expected);
     }
 
-    const CALL: Descriptor =
-        Descriptor { thread: 0, address: 0x3f_8320_0b03, target: 0x3f_8320_1130, class: Class::UnconditionalDirect };
+    const CALL: Descriptor = Descriptor {
+        thread: 0,
+        address: 0x3f_8320_0b03,
+        target: Some(0x3f_8320_1130),
+        class: Class::UnconditionalDirect,
+    };
 
     /// The example of Figure 4.2.
     #[test]
@@ -141,7 +159,7 @@ mod tests {
         let descriptor = Descriptor {
             thread: 1,
             address: 0x7f5a_4099_6bbe,
-            target: 0x7f5a_4099_6be4,
+            target: Some(0x7f5a_4099_6be4),
             class: Class::ConditionalNotTaken,
         };
         check(Shape::Ascii, &descriptor, None, b"1, 0x00007f5a40996bbe, 0x00007f5a40996be4, C, D, NT\n");
@@ -154,9 +172,23 @@ mod tests {
     }
 
     #[test]
+    fn unknown_targets_say_so() {
+        let jump = Descriptor { target: None, class: Class::UnconditionalIndirect, ..CALL };
+        check(Shape::Ascii, &jump, Some("jmp rax"), b"0, 0x0000003f83200b03, unknown, U, I, T jmp rax\n");
+        let binary = b"\x00\x03\x0b\x20\x83\x3f\x00\x00\x00\0\0\0\0\0\0\0\0\x04";
+        check(Shape::Binary(Binary::default()), &jump, None, binary);
+        let json = br#"{"thread":0,"address":"0x0000003f83200b03","target":null,"type":"UI","taken":true}"#;
+        check(Shape::Json, &jump, None, &[&json[..], b"\n"].concat());
+    }
+
+    #[test]
     fn the_largest_line_fits() {
-        let descriptor =
-            Descriptor { thread: u32::MAX, address: u64::MAX, target: u64::MAX, class: Class::ConditionalNotTaken };
+        let descriptor = Descriptor {
+            thread: u32::MAX,
+            address: u64::MAX,
+            target: Some(u64::MAX),
+            class: Class::ConditionalNotTaken,
+        };
         let expected = b"4294967295, 0xffffffffffffffff, 0xffffffffffffffff, C, D, NT\n";
         check(Shape::Ascii, &descriptor, None, expected);
         let mut json = Vec::new();

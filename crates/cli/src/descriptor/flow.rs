@@ -119,7 +119,7 @@ struct Record {
 impl Record {
     fn write(&self, kind: u8, count: u32, rest: &[u8], lines: &mut Vec<u8>) {
         let mut line = Line::new();
-        line.push_small(self.thread, self.binary.wide);
+        line.push_thread(self.thread, self.binary.wide);
         line.push(&count.to_le_bytes());
         if self.layout == Layout::Fixed {
             line.push(&[kind]);

@@ -1,7 +1,7 @@
 //! What mlvCFiat tells (Myers 2014, Figure 4.36): values of loads, each with the number of loads before it that were known.
 
 use super::memory::{push_value, write_value};
-use super::{Binary, Line, Shape};
+use super::{Binary, LONG_SIZE, Line, Shape};
 
 /// In place of a count in binary: so many were known, and nothing is told yet; the size is 0.
 const COUNT_MAX: u32 = u32::MAX;
@@ -37,9 +37,14 @@ fn record(thread: u32, hits: u32, value: &[u8], binary: Binary, lines: &mut Vec<
         lines.extend_from_slice(&[t, u, v, w, a, b, c, d, e, f, g, h]);
         return write_value(value, binary, lines);
     }
-    let size = u8::try_from(size).unwrap_or(u8::MAX);
-    lines.extend_from_slice(&[thread as u8, a, b, c, d, size]);
-    write_value(value.get(..size.into()).unwrap_or(value), binary, lines);
+    match u8::try_from(size) {
+        Ok(short) if short != LONG_SIZE => lines.extend_from_slice(&[thread as u8, a, b, c, d, short]),
+        _ => {
+            let [e, f, g, h] = size.to_le_bytes();
+            lines.extend_from_slice(&[thread as u8, a, b, c, d, LONG_SIZE, e, f, g, h]);
+        }
+    }
+    write_value(value, binary, lines);
 }
 
 #[cfg(test)]
@@ -67,6 +72,13 @@ mod tests {
     fn large_counts_are_split() {
         let plain = Shape::Binary(Binary::default());
         assert_eq!(written(plain, u64::from(u32::MAX) + 1, &[9], None), b"\0\xff\xff\xff\xff\0\0\x01\0\0\0\x01\x09");
-        assert_eq!(written(plain, 0, &[7; 300], None)[5..], [&[255][..], &[7; 255]].concat());
+    }
+
+    #[test]
+    fn long_values_have_long_sizes() {
+        let plain = Shape::Binary(Binary::default());
+        assert_eq!(written(plain, 0, &[7; 254], None)[5..], [&[254][..], &[7; 254]].concat());
+        assert_eq!(written(plain, 0, &[7; 255], None)[5..], [&[255, 255, 0, 0, 0][..], &[7; 255]].concat());
+        assert_eq!(written(plain, 0, &[7; 300], None)[5..], [&[255, 44, 1, 0, 0][..], &[7; 300]].concat());
     }
 }

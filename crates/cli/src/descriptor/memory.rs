@@ -3,7 +3,7 @@
 
 use trace::{Access, Batch};
 
-use super::{Binary, Line, Shape};
+use super::{Binary, Line, Shape, WITHOUT_VALUE};
 use crate::digits::{hex, hex_of_bytes};
 
 /// One load or store.
@@ -67,17 +67,17 @@ impl<'a> Descriptor<'a> {
 
     fn write_binary(&self, fields: Fields, binary: Binary, lines: &mut Vec<u8>) {
         let mut line = Line::new();
-        line.push_small(self.thread, binary.wide);
+        line.push_thread(self.thread, binary.wide);
         if fields == Fields::All {
             line.push(&[u8::from(self.store)]);
         }
         line.push(&self.address.to_le_bytes());
         line.push(&self.operand.to_le_bytes());
-        let size = if binary.wide { self.size } else { self.size.min(u8::MAX.into()) };
-        line.push_small(size, binary.wide);
+        let is_missing = self.value.is_none() && binary.has_values;
+        line.push_size(if is_missing { self.size | WITHOUT_VALUE } else { self.size }, binary.wide);
         lines.extend_from_slice(line.as_bytes());
         if let Some(value) = self.value {
-            write_value(value.get(..size as usize).unwrap_or(value), binary, lines);
+            write_value(value, binary, lines);
         }
     }
 
@@ -214,9 +214,16 @@ mod tests {
         let value = [7; 300];
         let long = Descriptor { store: true, size: 300, value: Some(&value), ..LOAD };
         let head = [&[0, 1][..], &binary[2..18]].concat();
-        check(Shape::Binary(Binary::default()), &long, None, &[&head[..], &[255], &[7; 255]].concat());
+        check(Shape::Binary(Binary::default()), &long, None, &[&head[..], &[255, 44, 1, 0, 0], &[7; 300]].concat());
+        let border = Descriptor { size: 255, value: Some(&value[..255]), ..long };
+        check(Shape::Binary(Binary::default()), &border, None, &[&head[..], &[255, 255, 0, 0, 0], &[7; 255]].concat());
         let wide = [&[0, 0, 0, 0, 1][..], &binary[2..18], &[44, 1, 0, 0], &[7; 300]].concat();
         check(Shape::Binary(Binary { wide: true, ..Binary::default() }), &long, None, &wide);
+        // A size alone is enough where no access has a value.
+        let (missing, with_values) =
+            (Descriptor { store: true, value: None, ..LOAD }, Binary { has_values: true, ..Binary::default() });
+        check(Shape::Binary(Binary::default()), &missing, None, &[&head[..], &[8]].concat());
+        check(Shape::Binary(with_values), &missing, None, &[&head[..], &[255, 8, 0, 0, 0x80]].concat());
         let json = br#"{"thread":0,"kind":"load","address":"0x0000003f83201156","operand":"0x0000003f8341fb80","size":8,"value":"0x0000003f83201130","assembly":"nop"}"#;
         check(Shape::Json, &LOAD, Some("nop"), &[&json[..], b"\n"].concat());
     }

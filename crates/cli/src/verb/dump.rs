@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use trace::{Access, Batch, Event, Step, Trace};
+use trace::{Access, Batch, DataMode, Event, Step, Trace};
 
 use crate::arguments::{Dump, Format, Kind};
 use crate::descriptor::memory::Fields;
@@ -13,11 +13,11 @@ use crate::select::{self, Visitor};
 
 pub fn run(arguments: &Dump) -> Result<u8, Stopped> {
     let trace = select::open(&arguments.input)?;
-    let shape = shape_of(arguments);
+    let shape = shape_of(arguments, trace.data());
     if arguments.kind == Kind::Memory {
         select::need_data(&trace)?;
     }
-    if shape == Shape::Binary(Binary::default()) {
+    if matches!(shape, Shape::Binary(Binary { wide: false, .. })) {
         refuse_high_threads(&trace, arguments.input.thread)?;
     }
     let lines = Lines::new(Output::beside(&arguments.input.file, arguments.output.file.as_deref())?);
@@ -29,11 +29,13 @@ pub fn run(arguments: &Dump) -> Result<u8, Stopped> {
     Ok(if damaged == 0 { 0 } else { FAILED })
 }
 
-fn shape_of(arguments: &Dump) -> Shape {
+fn shape_of(arguments: &Dump, data: DataMode) -> Shape {
     match (arguments.json, arguments.format) {
         (true, _) => Shape::Json,
         (false, Format::Ascii) => Shape::Ascii,
-        (false, Format::Binary) => Shape::Binary(Binary { wide: arguments.wide, ..Binary::default() }),
+        (false, Format::Binary) => {
+            Shape::Binary(Binary { wide: arguments.wide, has_values: data == DataMode::Values, ..Binary::default() })
+        }
     }
 }
 

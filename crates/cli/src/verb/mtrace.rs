@@ -18,7 +18,7 @@ use mtrace::Sharing;
 use serde::Serialize;
 use trace::{Batch, Blocks, DataMode, Event, Operand, Stretch, Watcher};
 
-use crate::arguments::mtrace::{ByteOrder, Common, McfTRaptor, McfTrace, MlsTrace, MlvCFiat};
+use crate::arguments::mtrace::{ByteOrder, Common, McfTRaptor, McfTrace, MlsTrace, MlvCFiat, TurnOptions};
 use crate::descriptor::{Binary, Shape};
 use crate::digits::grouped;
 use crate::output::{Output, Stopped};
@@ -40,8 +40,14 @@ pub fn run_mlvcfiat(arguments: &MlvCFiat) -> Result<u8, Stopped> {
     run(&arguments.common, binary(&arguments.order), loads::Tool::new(arguments)?)
 }
 
+/// Whose the structures of a filter are.
+fn sharing(shared: bool, turns: &TurnOptions) -> Sharing {
+    if shared { Sharing::shared(turns.interleave) } else { Sharing::Private }
+}
+
+/// Of the tools that take values.
 fn binary(order: &ByteOrder) -> Binary {
-    Binary { values_reversed: order.big_endian, ..Binary::default() }
+    Binary { values_reversed: order.big_endian, has_values: true, ..Binary::default() }
 }
 
 /// One of the four.

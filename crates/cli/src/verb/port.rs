@@ -6,6 +6,7 @@ mod survey;
 
 use std::sync::Mutex;
 
+use filter::cfiat::Trust;
 use port::cores::Cores;
 use port::message::ExceptionTarget;
 use port::nexus::Streams;
@@ -15,6 +16,7 @@ use serde_json::{Map, Value};
 use trace::{DataMode, Trace};
 
 use crate::arguments::Input;
+use crate::arguments::mtrace::Known;
 use crate::arguments::port::{
     ConfigName, CustomSizes, ExceptionTargets, Port, PortOptions, PortVerb, StreamEnds, TageBudget, Techniques,
 };
@@ -42,6 +44,11 @@ fn measure(input: &Input, options: &PortOptions) -> Result<u8, Stopped> {
     if !options.chunks.is_empty() && !techniques.iter().any(|technique| technique.has_variable_chunks()) {
         return Err(Failure::new("chunks of these techniques have fixed sizes")
             .hint("those with _e and _a vary")
+            .into());
+    }
+    if options.known == Known::Flags && !techniques.iter().any(|technique| technique.has_cache()) {
+        return Err(Failure::new("these techniques have no cache that could know a load")
+            .hint("those with mlvCF and mlvCC have one")
             .into());
     }
     let configs = configs(options)?;
@@ -175,6 +182,7 @@ fn settings(options: &PortOptions) -> Settings {
         StreamEnds::All => Streams::All,
         StreamEnds::Uninferable => Streams::Uninferable,
     };
+    settings.trust = options.known.trust();
     settings.exception_target = match options.exception_target {
         ExceptionTargets::Difference => ExceptionTarget::Difference,
         ExceptionTargets::Full => ExceptionTarget::Full,
@@ -215,6 +223,9 @@ pub struct Row {
     /// To mcfNX_b or mlvNX_b.
     ratio: f64,
     messages: u64,
+    /// What makes a load known to the cache: values or flags.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    known: Option<&'static str>,
     /// Per cent of branches, of loads that were told, of loads that missed the cache.
     #[serde(skip_serializing_if = "Option::is_none")]
     outcome_misprediction_percent: Option<f64>,
@@ -252,11 +263,19 @@ fn row(outcome: &Outcome, baseline: u64, cores: &Cores, cycles: Option<u64>) -> 
         bpc: cycles.map(per),
         ratio: if bits == 0 { 0.0 } else { baseline as f64 / bits as f64 },
         messages: outcome.port.messages,
+        known: known.map(|own| name_of(own.trust)),
         outcome_misprediction_percent: predicted.map(|own| percent(own.outcomes_wrong, own.outcomes)),
         target_misprediction_percent: predicted.map(|own| percent(own.targets_wrong, own.targets)),
         first_access_miss_percent: known.map(|own| percent(own.told, own.loads)),
         cache_miss_percent: known.map(|own| percent(own.cache_misses, own.loads)),
         fields: fields.map(|field| (field.name().to_owned(), outcome.port.of(field).into())).collect(),
+    }
+}
+
+fn name_of(trust: Trust) -> &'static str {
+    match trust {
+        Trust::Values => "values",
+        Trust::Flags => "flags",
     }
 }
 
@@ -273,7 +292,9 @@ fn print(rows: &[Row], options: &PortOptions) -> Result<(), Stopped> {
 fn text(rows: &[Row]) -> String {
     let (cores, instructions) = rows.first().map_or((0, 0), |row| (row.cores, row.instructions));
     let cores = if cores == 1 { "1 core".to_owned() } else { format!("{cores} cores") };
-    let caption = format!("{} instructions on {cores}: bits on the trace port", grouped(instructions));
+    let is_by_flags = rows.iter().any(|row| row.known == Some(name_of(Trust::Flags)));
+    let known = if is_by_flags { ", loads known by flags alone" } else { "" };
+    let caption = format!("{} instructions on {cores}: bits on the trace port{known}", grouped(instructions));
     let has_cycles = rows.iter().any(|row| row.bpc.is_some());
     let mut heads = vec!["technique", "config", "bits", "bits/instruction"];
     heads.extend(has_cycles.then_some("bits/cycle"));

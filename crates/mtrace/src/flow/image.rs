@@ -2,7 +2,7 @@
 
 use filter::traptor::{Counting, Messages, Mirror, Predict, Predictors, Site, Went};
 use hashbrown::HashMap;
-use trace::Trace;
+use trace::{Trace, TurnUnit};
 
 use super::{Filter, Settings, Statistics};
 use crate::check::{CheckError, Checked};
@@ -15,14 +15,14 @@ pub fn check(trace: &Trace, settings: &Settings) -> Result<Checked<Statistics>, 
     let predictors = Predictors::new(&settings.sizes)?;
     let mut image = Image::new(Mirrors::new(predictors, settings.sharing, settings.counting, Queues::new()));
     let (mut checked, blocks) = (Checked::default(), trace.blocks());
-    checked.each_batch(settings.sharing.order(trace.merged()), |batch, checked| {
+    checked.each_batch(settings.sharing.order(trace, TurnUnit::Branches)?, |batch, checked| {
         filter.batch(blocks, batch, |told| {
             checked.messages += 1;
             image.show.source.of(told.thread).push_back(told.message);
         });
         image.follow(blocks, batch, checked);
     });
-    checked.statistics = *filter.statistics();
+    checked.statistics = filter.statistics();
     checked.all_used(&image.show.source);
     Ok(checked)
 }

@@ -25,29 +25,54 @@ struct Tool {
     name: &'static str,
     words: &'static [&'static str],
     needs_values: bool,
+    /// Whether it is timed while the program runs, too. Variants are not: one of them cannot, and they take as long.
+    is_timed: bool,
 }
 
-/// The predictors are those of section 6.3, the cache is that of section 6.4.
-const TOOLS: [Tool; 6] = [
-    Tool { name: "mcftrace", words: &["mcfTrace"], needs_values: false },
-    Tool { name: "mlstrace", words: &["mlsTrace", "-store"], needs_values: true },
-    Tool {
-        name: "mcftraptor_private",
-        words: &["mcfTRaptor", "-gshare", "4096", "-RAS", "32", "-iBTB", "64"],
-        needs_values: false,
-    },
-    Tool {
-        name: "mcftraptor_shared",
-        words: &["mcfTRaptor", "-TRaptorShare", "-gshare", "4096", "-RAS", "32", "-iBTB", "64"],
-        needs_values: false,
-    },
-    Tool { name: "mlvcfiat_private", words: &["mlvCFiat", "-cs", "64", "-ca", "4", "-cls", "64"], needs_values: true },
-    Tool {
-        name: "mlvcfiat_shared",
-        words: &["mlvCFiat", "-cshare", "-cs", "64", "-ca", "4", "-cls", "64"],
-        needs_values: true,
-    },
+impl Tool {
+    const fn new(name: &'static str, words: &'static [&'static str], needs_values: bool) -> Self {
+        Self { name, words, needs_values, is_timed: true }
+    }
+
+    const fn variant(name: &'static str, words: &'static [&'static str], needs_values: bool) -> Self {
+        Self { name, words, needs_values, is_timed: false }
+    }
+}
+
+/// The predictors are those of section 6.3, the cache is that of section 6.4. Variants: threads take turns of one branch, as if each
+/// had a processor to itself; a load is known by its flags alone, as in the theses.
+const TOOLS: [Tool; 9] = [
+    Tool::new("mcftrace", &["mcfTrace"], false),
+    Tool::new("mlstrace", &["mlsTrace", "-store"], true),
+    Tool::new("mcftraptor_private", &["mcfTRaptor", "-gshare", "4096", "-RAS", "32", "-iBTB", "64"], false),
+    Tool::new(
+        "mcftraptor_shared",
+        &["mcfTRaptor", "-TRaptorShare", "-gshare", "4096", "-RAS", "32", "-iBTB", "64"],
+        false,
+    ),
+    Tool::new("mlvcfiat_private", &["mlvCFiat", "-cs", "64", "-ca", "4", "-cls", "64"], true),
+    Tool::new("mlvcfiat_shared", &["mlvCFiat", "-cshare", "-cs", "64", "-ca", "4", "-cls", "64"], true),
+    Tool::variant(
+        "mcftraptor_interleaved",
+        &["mcfTRaptor", "-TRaptorShare", "--interleave", "1", "-gshare", "4096", "-RAS", "32", "-iBTB", "64"],
+        false,
+    ),
+    Tool::variant(
+        "mlvcfiat_private_flags",
+        &["mlvCFiat", "--known", "flags", "-cs", "64", "-ca", "4", "-cls", "64"],
+        true,
+    ),
+    Tool::variant(
+        "mlvcfiat_shared_flags",
+        &["mlvCFiat", "-cshare", "--known", "flags", "-cs", "64", "-ca", "4", "-cls", "64"],
+        true,
+    ),
 ];
+
+/// The tools that are timed while programs run.
+fn timed_tools() -> impl Iterator<Item = &'static Tool> {
+    TOOLS.iter().filter(|tool| tool.is_timed)
+}
 
 /// More instructions than any program executes: the engine runs the program and counts, and nothing is traced. It is what Pin's inscount_tls does, which the thesis compares with.
 const ALL: &str = "1000G";
@@ -91,12 +116,12 @@ struct Raw {
     statistics: Value,
 }
 
-/// Over a trace (`seconds`), and while the program runs (`live_seconds`).
+/// Over a trace (`seconds`), and while the program runs (`live_seconds`), if that is timed.
 #[derive(Serialize, Default)]
 struct Compressed {
     bytes: u64,
     seconds: f64,
-    live_seconds: f64,
+    live_seconds: Option<f64>,
 }
 
 impl Raw {
@@ -190,7 +215,7 @@ impl Measured {
         seconds.untraced_with_values.push(self.untraced("mlsTrace")?);
         seconds.recorded.push(self.run(&["record", "-q", "-o", &control])?);
         seconds.recorded_with_values.push(self.run(&["record", "-q", "--data", "values", "-o", &values])?);
-        for tool in &TOOLS {
+        for tool in timed_tools() {
             seconds.live.entry(tool.name).or_default().push(self.live(tool, &[], "")?);
         }
         Ok(())
@@ -231,7 +256,7 @@ impl Measured {
 
     fn compressed(&self, tool: &Tool, trace: &str, compressor: Compressor) -> Result<Compressed, Failure> {
         let flags = ["-c", compressor.name()];
-        let live_seconds = self.live(tool, &flags, compressor.suffix())?;
+        let live_seconds = tool.is_timed.then(|| self.live(tool, &flags, compressor.suffix())).transpose()?;
         let (bytes, seconds) = self.over_trace(tool, trace, &flags, compressor.suffix())?;
         Ok(Compressed { bytes, seconds, live_seconds })
     }

@@ -7,7 +7,7 @@ use serde::Serialize;
 use trace::{Batch, Blocks, DataMode, Stretch};
 
 use super::files::Descriptors;
-use super::{Form, Run, share};
+use super::{Form, Run, share, sharing};
 use crate::arguments::mtrace::{CountFrom, Lookup, McfTRaptor, NoGshare, Replaced};
 use crate::descriptor::flow::{Layout, write};
 use crate::failure::Failure;
@@ -29,6 +29,7 @@ pub struct Statistics {
     unconditional_indirect: u64,
     targets_predicted: u64,
     targets_mispredicted: u64,
+    targets_unknown: u64,
     exceptions: u64,
     gaps: u64,
     #[serde(flatten)]
@@ -37,7 +38,7 @@ pub struct Statistics {
 
 impl Tool {
     pub fn new(arguments: &McfTRaptor) -> Result<Self, Failure> {
-        let sharing = if arguments.shared { Sharing::Shared } else { Sharing::Private };
+        let sharing = sharing(arguments.shared, &arguments.turns);
         let settings = flow::Settings { sizes: sizes(arguments), counting: counting(arguments.count_from), sharing };
         let filter = flow::Filter::new(&settings).map_err(|error| Failure::new(error.to_string()))?;
         Ok(Self { filter, sharing, layout: arguments.layout })
@@ -108,14 +109,15 @@ impl super::Tool for Tool {
         let counted = self.filter.statistics();
         Statistics {
             tool: Self::NAME,
-            shared: self.sharing == Sharing::Shared,
+            shared: self.sharing != Sharing::Private,
             instructions: counted.instructions,
-            conditional_direct: counted.outcomes_predicted + counted.outcomes_mispredicted,
+            conditional_direct: counted.conditional(),
             outcomes_predicted: counted.outcomes_predicted,
             outcomes_mispredicted: counted.outcomes_mispredicted,
-            unconditional_indirect: counted.targets_predicted + counted.targets_mispredicted,
+            unconditional_indirect: counted.indirect(),
             targets_predicted: counted.targets_predicted,
             targets_mispredicted: counted.targets_mispredicted,
+            targets_unknown: counted.targets_unknown,
             exceptions: counted.exceptions,
             gaps: counted.gaps,
             run: *run,
@@ -123,7 +125,7 @@ impl super::Tool for Tool {
     }
 
     fn text(&self, run: &Run) -> String {
-        text(self.filter.statistics(), run)
+        text(&self.filter.statistics(), run)
     }
 }
 
@@ -140,8 +142,11 @@ fn add(told: flow::Told, blocks: &Blocks, layout: Layout, descriptors: &mut Desc
 
 /// As Figure 4.23.
 fn text(counted: &flow::Statistics, run: &Run) -> String {
-    let conditional = counted.outcomes_predicted + counted.outcomes_mispredicted;
-    let indirect = counted.targets_predicted + counted.targets_mispredicted;
+    let (conditional, indirect) = (counted.conditional(), counted.indirect());
+    let unknown = match counted.targets_unknown {
+        0 => String::new(),
+        count => format!("\t{} targets unknown: the process ended in the branch\n", share(count, indirect)),
+    };
     let mut text = format!(
         "mcfTRaptor: Instrumentation Time {:.2} ms\n\
          mcfTRaptor: Traced {} instructions\n\
@@ -153,6 +158,7 @@ fn text(counted: &flow::Statistics, run: &Run) -> String {
          {indirect} unconditional indirect branches\n\
          \t{} targets predicted\n\
          \t{} targets mispredicted\n\
+         {unknown}\
          {} exceptions\n",
         run.milliseconds,
         counted.instructions,
@@ -183,6 +189,7 @@ mod tests {
             outcomes_mispredicted: 24_223,
             targets_predicted: 56_288,
             targets_mispredicted: 2615,
+            targets_unknown: 0,
             exceptions: 0,
             gaps: 0,
         };
@@ -197,6 +204,10 @@ mod tests {
             \t56288 ( %95.56 ) targets predicted\n\
             \t2615 ( %4.44 ) targets mispredicted\n\
             0 exceptions\n";
-        assert_eq!(text(&counted, &Run { milliseconds: 6886.79, ..Run::default() }), expected);
+        let run = Run { milliseconds: 6886.79, ..Run::default() };
+        assert_eq!(text(&counted, &run), expected);
+        let text = text(&flow::Statistics { targets_unknown: 1, ..counted }, &run);
+        assert!(text.contains("\n58904 unconditional indirect branches\n"), "{text}");
+        assert!(text.contains("mispredicted\n\t1 ( %0.00 ) targets unknown: the process ended in the branch\n0 exc"));
     }
 }

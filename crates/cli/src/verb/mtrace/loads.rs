@@ -1,15 +1,15 @@
 //! mlvCFiat: values of loads that the cache does not know.
 
 use cache::{Cover, Geometry, Replacement};
-use filter::cfiat::{Shape, Trust};
+use filter::cfiat::Shape;
 use mtrace::loads::{Hits, Invalidation, SIZES, Told};
 use mtrace::{Sharing, loads};
 use serde::Serialize;
 use trace::{Batch, Blocks, DataMode, Watcher};
 
 use super::files::Descriptors;
-use super::{Form, Run};
-use crate::arguments::mtrace::{Invalidate, Known, MlvCFiat, Replace, Sets};
+use super::{Form, Run, sharing};
+use crate::arguments::mtrace::{Invalidate, MlvCFiat, Replace, Sets};
 use crate::descriptor::Texts;
 use crate::descriptor::loads::write;
 use crate::digits::percent;
@@ -56,7 +56,7 @@ pub struct Statistics {
 
 impl Tool {
     pub fn new(arguments: &MlvCFiat) -> Result<Self, Failure> {
-        let sharing = if arguments.shared { Sharing::Shared } else { Sharing::Private };
+        let sharing = sharing(arguments.shared, &arguments.turns);
         let has = |whose| arguments.invalidate.contains(&whose);
         let invalidation = Invalidation { threads: has(Invalidate::Threads), kernel: has(Invalidate::Kernel) };
         let filter = Geometry::new(arguments.size, arguments.line, arguments.ways)
@@ -85,10 +85,7 @@ fn shape(arguments: &MlvCFiat, geometry: Geometry) -> Shape {
             Sets::Whole => Cover::Whole,
             Sets::Touched => Cover::Touched,
         },
-        trust: match arguments.known {
-            Known::Values => Trust::Values,
-            Known::Flags => Trust::Flags,
-        },
+        trust: arguments.known.trust(),
     }
 }
 
@@ -131,7 +128,7 @@ impl super::Tool for Tool {
             (loads.cache_hits + stores.cache_hits, loads.cache_misses + stores.cache_misses);
         Statistics {
             tool: Self::NAME,
-            shared: self.sharing == Sharing::Shared,
+            shared: self.sharing != Sharing::Private,
             instructions: counted.instructions,
             loads: loads.references(),
             stores: stores.references(),

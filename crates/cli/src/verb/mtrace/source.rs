@@ -3,7 +3,8 @@
 use std::path::Path;
 
 use capture::{Limits, Options, Selection};
-use trace::{Batch, DataMode, Live, Merged, ReadError, Step, ThreadInfo, Trace};
+use mtrace::Order;
+use trace::{Batch, DataMode, Live, Merged, ReadError, Step, ThreadInfo, Trace, TurnUnit};
 
 use super::files::Descriptors;
 use super::routines::{self, Selected};
@@ -95,12 +96,15 @@ fn read<T: Tool>(
 ) -> Result<Delivered, Stopped> {
     let available = trace.summary().totals.instructions;
     let mut reading = Reading { available, damaged: 0, progress: Progress::new() };
-    let merged = tool.sharing().order(select::merged(trace, T::DATA != DataMode::None)?);
     let is_whole = selected.is_none() && common.skip == 0 && common.length.is_none();
     match tool.takes() {
-        Form::Stretches if is_whole => read_stretches(merged, tool, descriptors, &mut reading),
-        Form::Memory if is_whole => read_memory(merged, tool, descriptors, &mut reading),
-        _ => read_part(trace, merged, selected, common, tool, descriptors, &mut reading),
+        Form::Stretches if is_whole => read_stretches(trace.merged(), tool, descriptors, &mut reading),
+        Form::Memory if is_whole => read_memory(trace.merged_with_accesses()?, tool, descriptors, &mut reading),
+        _ => {
+            let unit = if T::DATA == DataMode::None { TurnUnit::Branches } else { TurnUnit::Accesses };
+            let order = tool.sharing().order(trace, unit)?;
+            read_part(trace, order, selected, common, tool, descriptors, &mut reading);
+        }
     }
     descriptors.check()?;
     let file = common.source.input.as_deref().unwrap_or(Path::new(""));
@@ -132,17 +136,18 @@ fn read_memory<T: Tool>(mut merged: Merged<'_>, tool: &mut T, descriptors: &mut 
 /// Reads batch by batch, which can be cut.
 fn read_part<T: Tool>(
     trace: &Trace,
-    mut merged: Merged<'_>,
+    mut order: Order<'_>,
     selected: Option<&Selected>,
     common: &Common,
     tool: &mut T,
     descriptors: &mut Descriptors,
     reading: &mut Reading,
 ) {
-    let mut window = Window { skip: merged.seek(common.skip), left: common.length.unwrap_or(u64::MAX) };
-    let (mut part, mut done, blocks) = (Batch::default(), common.skip, trace.blocks());
+    let skip = order.seek(common.skip);
+    let mut window = Window { skip, left: common.length.unwrap_or(u64::MAX) };
+    let (mut part, mut done, blocks) = (Batch::default(), common.skip - skip, trace.blocks());
     while window.left > 0 && !descriptors.is_full() {
-        let batch = match reading.intact(merged.next_batch()) {
+        let batch = match reading.intact(order.next_batch()) {
             Some(None) => break,
             Some(Some(batch)) => batch,
             None => continue,

@@ -1,5 +1,6 @@
 //! `trackway port decode`: bits back into what was executed.
 
+use filter::cfiat::Trust;
 use port::bits::BitReader;
 use port::cores::Cores;
 use port::message::{Read, What};
@@ -29,11 +30,16 @@ struct Findings {
     /// Steps or loads that were compared.
     right: u64,
     wrong: u64,
+    /// Loads that flags alone called known, and that the cache had another value of.
+    stale: u64,
     /// Places of the trace that could not be read.
     damaged: u64,
     problems: Vec<String>,
     #[serde(skip)]
     compared: &'static str,
+    /// Whether loads are known by flags alone.
+    #[serde(skip)]
+    by_flags: bool,
 }
 
 pub fn run(arguments: &PortDecode) -> Result<u8, Stopped> {
@@ -90,15 +96,17 @@ pub fn run(arguments: &PortDecode) -> Result<u8, Stopped> {
     let findings = Findings {
         technique: description.technique.clone(),
         config: technique.filter().is_configured().then_some(config.name),
-        equal: checked.wrong == 0,
+        equal: checked.wrong == 0 && checked.stale == 0,
         instructions,
         bits: description.bits,
         messages: checked.messages,
         right: checked.right,
         wrong: checked.wrong,
+        stale: checked.stale,
         damaged: damage.len() as u64 + select::tell_unfinished(&trace, &input.file),
         problems: checked.problems,
         compared: if is_of_loads { "loads" } else { "steps" },
+        by_flags: technique.has_cache() && settings.trust == Trust::Flags,
     };
     print(arguments, &findings)
 }
@@ -143,17 +151,11 @@ fn print(arguments: &PortDecode, findings: &Findings) -> Result<u8, Stopped> {
 
 fn text(arguments: &PortDecode, findings: &Findings) -> String {
     let mut text: String = findings.problems.iter().map(|problem| format!("{problem}\n")).collect();
-    let verdict = if findings.equal {
-        format!("equal to the trace: {} {}", grouped(findings.right), findings.compared)
-    } else {
-        format!(
-            "not equal to the trace: {} wrong of {} {}",
-            grouped(findings.wrong),
-            grouped(findings.right + findings.wrong),
-            findings.compared
-        )
-    };
-    let of = findings.config.map_or(String::new(), |config| format!(" ({config})"));
+    let of = findings.config.map_or(String::new(), |config| {
+        let known = if findings.by_flags { ", known by flags" } else { "" };
+        format!(" ({config}{known})")
+    });
+    let verdict = verdict(findings);
     text.push_str(&format!(
         "{}: {}{of}, {verdict} by {} messages in {} bits, {} instructions\n",
         arguments.bits.display(),
@@ -163,4 +165,21 @@ fn text(arguments: &PortDecode, findings: &Findings) -> String {
         grouped(findings.instructions),
     ));
     text
+}
+
+fn verdict(findings: &Findings) -> String {
+    let &Findings { right, wrong, stale, compared, .. } = findings;
+    if findings.equal {
+        return format!("equal to the trace: {} {compared}", grouped(right));
+    }
+    let all = grouped(right + wrong + stale);
+    match (wrong, stale) {
+        (_, 0) => format!("not equal to the trace: {} wrong of {all} {compared}", grouped(wrong)),
+        (0, _) => format!("not equal to the trace: {} of {all} {compared} are not what flags promise", grouped(stale)),
+        _ => format!(
+            "not equal to the trace: {} wrong of {all} {compared}, and {} are not what flags promise",
+            grouped(wrong),
+            grouped(stale)
+        ),
+    }
 }

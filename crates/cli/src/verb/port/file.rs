@@ -1,5 +1,6 @@
 //! The file that bits are kept in: a magic number, the bits, and behind them what they are, as JSON and its length in four bytes.
 
+use filter::cfiat::Trust;
 use port::chunks::Chunks;
 use port::message::ExceptionTarget;
 use port::nexus::Streams;
@@ -29,6 +30,9 @@ pub struct Description {
     chunks: [(u32, u32); 4],
     uninferable_streams: bool,
     full_exception_targets: bool,
+    /// Older files do not have it: their loads are known by value.
+    #[serde(default)]
+    known_by_flags: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -78,6 +82,7 @@ impl Description {
             chunks: [branches, instructions, target, loads].map(|chunks| chunks.sizes()),
             uninferable_streams: settings.streams == Streams::Uninferable,
             full_exception_targets: settings.exception_target == ExceptionTarget::Full,
+            known_by_flags: settings.trust == Trust::Flags,
         }
     }
 
@@ -103,7 +108,8 @@ impl Description {
         let streams = if self.uninferable_streams { Streams::Uninferable } else { Streams::All };
         let exception_target =
             if self.full_exception_targets { ExceptionTarget::Full } else { ExceptionTarget::Difference };
-        Some(Settings { sizes, streams, exception_target })
+        let trust = if self.known_by_flags { Trust::Flags } else { Trust::Values };
+        Some(Settings { sizes, streams, exception_target, trust })
     }
 
     /// What comes behind the bits.
@@ -146,6 +152,9 @@ mod tests {
         let (shown, bits) = parse(&file).unwrap();
         assert_eq!((&shown, bits), (&description, &[0xaa, 0xe0][..]));
         assert_eq!((shown.config(), shown.settings()), (Some(Config::SMALL), Some(Settings::default())));
+        let settings = Settings { trust: Trust::Flags, ..Settings::default() };
+        let by_flags = Description::new(Technique::MlvCfE, &Config::LARGE, &settings);
+        assert_eq!(by_flags.settings(), Some(settings));
         for end in 0..file.len() {
             assert!(parse(&file[..end]).is_err());
         }

@@ -39,7 +39,7 @@ pub struct Findings {
 }
 
 pub fn check(trace: &Trace, filter: Filter, arguments: &Verify) -> Result<Findings, Failure> {
-    let sharing = if arguments.shared { Sharing::Shared } else { Sharing::Private };
+    let sharing = if arguments.shared { Sharing::shared(arguments.interleave) } else { Sharing::Private };
     let mut findings = match filter {
         Filter::McfTRaptor => check_flow(trace, sharing).map_err(failure)?,
         Filter::MlvCFiat => {

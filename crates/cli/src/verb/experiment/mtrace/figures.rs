@@ -2,7 +2,7 @@
 
 use report::{Bars, Chart};
 
-use super::{Row, Study, TOOLS, spread};
+use super::{Row, Study, spread, timed_tools};
 
 impl Study {
     /// All figures, each with a name for its file.
@@ -25,13 +25,16 @@ impl Study {
 
     fn shared_to_private(&self) -> String {
         let title = "Figure 6.1: size of traces, shared divided by private structures";
-        let ratio = |tool: &str| {
-            let [shared, private] = ["shared", "private"].map(|kind| format!("{tool}_{kind}"));
-            let of = |row: &Row| row.size_ratio(&shared, &private);
+        let ratio = |shared: &str, private: &str| {
+            let of = |row: &Row| row.size_ratio(shared, private);
             self.rows.iter().map(of).map(|ratio| (ratio.median, (ratio.low, ratio.high))).collect::<Vec<_>>()
         };
         let chart = self.by_row(title).y("shared/private");
-        chart.ranges("mcfTRaptor", ratio("mcftraptor")).ranges("mlvCFiat", ratio("mlvcfiat")).svg()
+        chart
+            .ranges("mcfTRaptor", ratio("mcftraptor_shared", "mcftraptor_private"))
+            .ranges("mcfTRaptor, turns of one branch", ratio("mcftraptor_interleaved", "mcftraptor_private"))
+            .ranges("mlvCFiat", ratio("mlvcfiat_shared", "mlvcfiat_private"))
+            .svg()
     }
 
     fn per_unit_chart(&self, title: &str, tool: &str) -> String {
@@ -47,7 +50,7 @@ impl Study {
         let chart = chart.series("untraced", self.values(|row| untraced(row) / native(row)));
         let live = |row: &Row, tool: &str| row.long_seconds.live(tool).median / native(row);
         let all =
-            TOOLS.iter().fold(chart, |chart, tool| chart.series(tool.name, self.values(|row| live(row, tool.name))));
+            timed_tools().fold(chart, |chart, tool| chart.series(tool.name, self.values(|row| live(row, tool.name))));
         all.svg()
     }
 }

@@ -3,7 +3,7 @@
 use report::Table;
 
 use super::super::spread::{Spread, times};
-use super::{Named, Raw, Row, Study, TOOLS, spread};
+use super::{Named, Raw, Row, Study, spread, timed_tools};
 use crate::digits::{grouped, percent};
 
 /// Two figures behind the point.
@@ -49,6 +49,11 @@ impl Study {
         let caption = "Table 6.9: shared mcfTRaptor, size of the trace in bytes and compression";
         add("table-6-9", self.sizes(caption, shared));
         add("table-6-10", self.seconds("Table 6.10: shared mcfTRaptor", shared));
+        let interleaved = "mcftraptor_interleaved";
+        let caption = "Table 6.8, threads in turns of one branch: mispredictions";
+        add("table-6-8-interleaved", self.mispredictions(caption, interleaved));
+        let caption = "Table 6.9, threads in turns of one branch: size of the trace in bytes and compression";
+        add("table-6-9-interleaved", self.sizes(caption, interleaved));
         let private = "mlvcfiat_private";
         add("table-6-11", self.misses("Table 6.11: private mlvCFiat, cache and first-access misses", private));
         let caption = "Table 6.12: private mlvCFiat, size of the trace in bytes and compression";
@@ -59,12 +64,26 @@ impl Study {
         let caption = "Table 6.15: shared mlvCFiat, size of the trace in bytes and compression";
         add("table-6-15", self.sizes(caption, shared));
         add("table-6-16", self.seconds("Table 6.16: shared mlvCFiat", shared));
+        self.by_flags(&mut add);
         add("figure-6-2", self.per_unit("Figure 6.2: private mlvCFiat, bytes per instruction and per read", private));
         add("figure-6-3", self.per_unit("Figure 6.3: shared mlvCFiat, bytes per instruction and per read", shared));
         add("savings", self.savings());
         add("slowdown", self.slowdowns());
         add("tool-slowdown", self.tool_slowdowns());
         tables
+    }
+
+    /// Tables 6.11 to 6.15 in the theses' reading.
+    fn by_flags(&self, add: &mut impl FnMut(&'static str, Table)) {
+        let caption = |number: &str, what: &str| format!("Table {number} by flags alone, as in the thesis: {what}");
+        let (rates, size) = ("cache and first-access misses", "size of the trace in bytes and compression");
+        let [private, shared] = ["mlvcfiat_private_flags", "mlvcfiat_shared_flags"];
+        add("table-6-11-flags", self.misses(&caption("6.11", &format!("private mlvCFiat, {rates}")), private));
+        add("table-6-12-flags", self.sizes(&caption("6.12", &format!("private mlvCFiat, {size}")), private));
+        let over_a_trace = "private mlvCFiat over a trace, seconds";
+        add("table-6-13-flags", self.seconds_over_a_trace(&caption("6.13", over_a_trace), private));
+        add("table-6-14-flags", self.misses(&caption("6.14", &format!("shared mlvCFiat, {rates}")), shared));
+        add("table-6-15-flags", self.sizes(&caption("6.15", &format!("shared mlvCFiat, {size}")), shared));
     }
 
     /// Tables 5.1 to 5.4.
@@ -138,6 +157,14 @@ impl Study {
         })
     }
 
+    fn seconds_over_a_trace(&self, caption: &str, tool: &str) -> Table {
+        self.table(caption, &["program", "N", "raw", "gzip", "bzip2"], |row| {
+            let own = row.tool(tool);
+            let compressed = [own.gzip.seconds, own.bzip2.seconds].map(thousandth);
+            std::iter::once(own.spread(|raw| raw.seconds).cell(thousandth)).chain(compressed).collect()
+        })
+    }
+
     /// The thesis has the columns from `live` to `bzip2/raw`.
     fn seconds(&self, caption: &str, tool: &str) -> Table {
         let heads = [
@@ -159,7 +186,7 @@ impl Study {
             let own = row.tool(tool);
             let (native, untraced) = (spread(&row.seconds.native), row.seconds.untraced_by(tool));
             let live = row.seconds.live(tool);
-            let compressed = [own.gzip.live_seconds, own.bzip2.live_seconds];
+            let compressed = [&own.gzip, &own.bzip2].map(|own| own.live_seconds.unwrap_or_default());
             let over = [own.gzip.seconds, own.bzip2.seconds].map(thousandth);
             [native, untraced, live]
                 .map(|spread| spread.cell(thousandth))
@@ -214,13 +241,21 @@ impl Study {
     }
 
     fn savings(&self) -> Table {
-        let heads =
-            ["program", "N", "mcfTrace/private", "mlsTrace/private", "TRaptor shared/private", "CFiat shared/private"];
+        let heads = [
+            "program",
+            "N",
+            "mcfTrace/private",
+            "mlsTrace/private",
+            "TRaptor shared/private",
+            "in turns of one/private",
+            "CFiat shared/private",
+        ];
         self.table("What filters save, and what sharing costs (Figure 6.1; raw sizes)", &heads, |row| {
             let ratios = [
                 row.size_ratio("mcftrace", "mcftraptor_private"),
                 row.size_ratio("mlstrace", "mlvcfiat_private"),
                 row.size_ratio("mcftraptor_shared", "mcftraptor_private"),
+                row.size_ratio("mcftraptor_interleaved", "mcftraptor_private"),
                 row.size_ratio("mlvcfiat_shared", "mlvcfiat_private"),
             ];
             ratios.map(|ratio| ratio.cell(tenth)).to_vec()
@@ -230,12 +265,12 @@ impl Study {
     /// How many times longer everything takes than the program alone, with about a hundred million instructions.
     fn slowdowns(&self) -> Table {
         let heads = ["program", "N", "native s", "untraced", "untraced, values", "recorded", "recorded, values"];
-        let heads: Vec<&str> = heads.into_iter().chain(TOOLS.iter().map(|tool| tool.name)).collect();
+        let heads: Vec<&str> = heads.into_iter().chain(timed_tools().map(|tool| tool.name)).collect();
         self.table("Slowdown of larger runs: how many times as long as natively", &heads, |row| {
             let own = &row.long_seconds;
             let native = spread(&own.native);
             let runs = [&own.untraced, &own.untraced_with_values, &own.recorded, &own.recorded_with_values];
-            let live = TOOLS.iter().map(|tool| own.live(tool.name));
+            let live = timed_tools().map(|tool| own.live(tool.name));
             let slower = runs.map(|seconds| spread(seconds)).into_iter().chain(live);
             std::iter::once(native.cell(thousandth))
                 .chain(slower.map(|seconds| one(seconds.median / native.median, tenth)))
@@ -245,11 +280,11 @@ impl Study {
 
     /// How many times longer tools take than the engine that traces nothing, in the same runs.
     fn tool_slowdowns(&self) -> Table {
-        let heads: Vec<&str> = ["program", "N"].into_iter().chain(TOOLS.iter().map(|tool| tool.name)).collect();
+        let heads: Vec<&str> = ["program", "N"].into_iter().chain(timed_tools().map(|tool| tool.name)).collect();
         self.table("Slowdown of larger runs: how many times as long as untraced", &heads, |row| {
             let own = &row.long_seconds;
             let slower = |tool: &str| own.live(tool).median / own.untraced_by(tool).median;
-            TOOLS.iter().map(|tool| one(slower(tool.name), tenth)).collect()
+            timed_tools().map(|tool| one(slower(tool.name), tenth)).collect()
         })
     }
 
