@@ -117,6 +117,9 @@ fn without_kill(happenings: &[Happening]) -> &[Happening] {
 }
 
 fn happenings_differ(listings: &[Listing], expected: &[Vec<Happening>]) -> Vec<String> {
+    if listings.len() != expected.len() {
+        return vec![format!("{} threads recorded, {} seen from outside", listings.len(), expected.len())];
+    }
     let threads = listings.iter().zip(expected).enumerate();
     let differences = threads.filter_map(|(thread, (listing, expected))| {
         let (ours, expected) = (happenings(listing), without_kill(expected));
@@ -196,6 +199,22 @@ fn code_differs(recorded: &Recorded) -> Option<String> {
         }
     }
     None
+}
+
+/// A comparison that loses a thread, or the end of one, does not pass.
+#[test]
+fn missing_threads_and_events_are_noticed() {
+    let event = Event::Syscall { number: 1, tsc: 0 };
+    let listing = Listing { events: vec![(0, event)], ..Listing::default() };
+    let call = Happening::Call(1);
+    let differ = |listings: &[Listing], expected: &[Vec<Happening>]| !happenings_differ(listings, expected).is_empty();
+    let one = std::slice::from_ref(&listing);
+    assert!(!differ(one, &[vec![call]]));
+    assert!(differ(&[], &[vec![call]]), "a thread was not recorded");
+    assert!(differ(one, &[vec![call], vec![call]]), "a thread was not recorded");
+    assert!(differ(one, &[]), "a thread was not seen");
+    assert!(differ(one, &[vec![call, call]]), "an event was not recorded");
+    assert!(differ(one, &[vec![]]), "an event was not seen");
 }
 
 /// Checks all programs, as many at once as there are processors, and tells of all that are not right.
