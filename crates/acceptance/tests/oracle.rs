@@ -19,8 +19,8 @@ const MAKES_CODE: [&str; 2] = ["code_changes", "code_everywhere"];
 /// Programs with children that look whether SIGTRAP is blocked, which is not so when they are stepped: the C library does so in posix_spawn.
 const LOOKS_AT_TRAPS: [&str; 1] = ["spawn"];
 
-/// Programs whose children share their memory until they call exec, and how many there are. They are recorded as threads, and stepped, but
-/// the witness does not follow processes.
+/// Programs whose children share their memory until they call exec, and how many there are. They
+/// are recorded as threads, and stepped, but the witness does not follow processes.
 const UNSEEN: [(&str, usize); 2] = [("spawn", 3), ("vfork_exec", 3)];
 
 fn name(entry: &OracleProgram) -> String {

@@ -15,8 +15,8 @@ pub struct Bounds {
 }
 
 impl Bounds {
-    /// A few seconds with the same inputs every time, or as long as `TRACKWAY_FUZZ_SECONDS` says with others every time;
-    /// `TRACKWAY_FUZZ_SEED` is the seed.
+    /// A few seconds with the same inputs every time, or as long as `TRACKWAY_FUZZ_SECONDS` says
+    /// with others every time; `TRACKWAY_FUZZ_SEED` is the seed.
     ///
     /// # Panics
     /// If one of the variables is no number.

@@ -1,8 +1,9 @@
 //! The input is a list of chunks, which get right headers and checksums.
 //!
-//! Each is a kind, a codec, a thread, a place in the extra header and a byte for it, the length of the content and the length that it has
-//! decoded (`u16` each), and the content: what the codec makes of it, with every stream as it is before zstd. What the extra header says
-//! beside that is zero: counts are wrong, and nobody but `verify` looks at them.
+//! Each is a kind, a codec, a thread, a place in the extra header and a byte for it, the length of
+//! the content and the length that it has decoded (`u16` each), and the content: what the codec
+//! makes of it, with every stream as it is before zstd. What the extra header says beside that is
+//! zero: counts are wrong, and nobody but `verify` looks at them.
 
 use crate::{exercise::exercise, next, next_u16, take};
 

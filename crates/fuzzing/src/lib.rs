@@ -1,5 +1,6 @@
-//! What is fuzzed: functions that take any bytes, use a reader of ours with them, and must not panic. cargo-fuzz (`fuzz`) calls them, and so does
-//! [`driver`], which needs no other toolchain and runs with the tests.
+//! What is fuzzed: functions that take any bytes, use a reader of ours with them, and must not
+//! panic. cargo-fuzz (`fuzz`) calls them, and so does [`driver`], which needs no other toolchain
+//! and runs with the tests.
 //!
 //! Inputs that reach far are kept in `fuzz/corpus`, a folder for each target.
 

@@ -1,4 +1,5 @@
-//! Right checksums for contents that somebody has made up, for fuzzing: without them nothing behind a checksum is reached.
+//! Right checksums for contents that somebody has made up, for fuzzing: without them nothing behind
+//! a checksum is reached.
 #![deny(clippy::unwrap_used, clippy::indexing_slicing, clippy::cast_possible_truncation)]
 
 use crate::container::{CHUNK_HEADER_BYTES, CODEC_LANES, Kind, crc};
@@ -8,7 +9,8 @@ use crate::path::bytes;
 use crate::steps::{Workshop, decode_unchecked};
 use crate::trace::{Chunk, Trace, content_of};
 
-/// Puts the checksum of its content into every chunk that can be decoded. Gives the file, and codec and checksum of those chunks.
+/// Puts the checksum of its content into every chunk that can be decoded. Gives the file, and codec
+/// and checksum of those chunks.
 #[must_use]
 pub fn mend(mut file: Vec<u8>) -> (Vec<u8>, Vec<(u8, u32)>) {
     let mut decoded = Vec::new();

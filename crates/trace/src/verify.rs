@@ -33,7 +33,8 @@ pub struct Report {
     pub intact_data_chunks: u64,
     /// What those executed, counted anew.
     pub counts: Counts,
-    /// Indirect jumps and calls and returns of which nothing tells where they had to go: their targets were not recorded.
+    /// Indirect jumps and calls and returns of which nothing tells where they had to go: their
+    /// targets were not recorded.
     pub unchecked_transfers: u64,
 }
 

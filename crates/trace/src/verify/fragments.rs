@@ -1,4 +1,5 @@
-//! Checks that fragments agree with their code: each block goes to the next one, and each exit fits the last instruction.
+//! Checks that fragments agree with their code: each block goes to the next one, and each exit fits
+//! the last instruction.
 #![deny(clippy::unwrap_used, clippy::indexing_slicing, clippy::cast_possible_truncation)]
 
 use isa::Transfer;
