@@ -102,6 +102,15 @@ const STAGES: &[Stage] = &[
         turn: Turn::Tests { package: "trace", filter: "", variables: &[("PROPTEST_CASES", "5000")] },
     },
     Stage {
+        name: "fuzzing",
+        shows: "readers of traces, rings and port bits hold against mutated inputs, five minutes for each target",
+        turn: Turn::Tests {
+            package: "fuzzing",
+            filter: "takes_anything",
+            variables: &[("TRACKWAY_FUZZ_SECONDS", "300")],
+        },
+    },
+    Stage {
         name: "many threads",
         shows: "hundreds of threads are recorded, and the trace is sound",
         turn: Turn::Record { program: "radix", arguments: &["300", "3000"] },

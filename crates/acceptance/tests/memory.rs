@@ -96,13 +96,49 @@ fn check_all(entries: &[OracleProgram], work: impl Fn(&OracleProgram) -> Vec<Str
     assert!(problems.is_empty(), "{} problems:\n\n{}", problems.len(), problems.join("\n"));
 }
 
-/// Says what this machine cannot execute, and so nobody has tested; also when the test succeeds.
-fn tell_what_is_lacking(stderr: &[u8]) {
+/// The features that a program says that this machine lacks, and so nobody has tested.
+fn lacking(stderr: &[u8]) -> Vec<String> {
     let text = String::from_utf8_lossy(stderr);
-    for line in text.lines().filter(|line| line.starts_with("this machine has no ")) {
+    text.lines().filter_map(|line| line.strip_prefix("this machine has no ")).map(str::to_owned).collect()
+}
+
+/// Says what was not tested, also when the test succeeds.
+fn tell_what_is_lacking(features: &[String]) {
+    for feature in features {
         // The test harness does not catch what is written in this way.
-        io::stderr().write_all(format!("NOT TESTED: {line}\n").as_bytes()).unwrap();
+        io::stderr().write_all(format!("NOT TESTED: this machine has no {feature}\n").as_bytes()).unwrap();
     }
+}
+
+/// What /proc/cpuinfo calls a feature.
+fn flag(feature: &str) -> &str {
+    match feature {
+        "avx state" => "avx",
+        "avx512 state" | "avx-512 state" => "avx512f",
+        "avx512vbmi2" => "avx512_vbmi2",
+        "cmpxchg16b" => "cx16",
+        "lzcnt" => "abm",
+        "sha" => "sha_ni",
+        "sse3" => "pni",
+        "sse4.1" => "sse4_1",
+        "sse4.2" => "sse4_2",
+        other => other,
+    }
+}
+
+/// Features that the processor has although a program says that it lacks them: their cases were not run.
+fn lacking_wrongly<'f>(features: &'f [String], flags: &str) -> Vec<&'f str> {
+    let has = |feature: &&str| flags.split_whitespace().any(|there| there == flag(feature));
+    features.iter().map(String::as_str).filter(has).collect()
+}
+
+#[test]
+fn a_case_that_the_processor_could_run_is_not_left_out() {
+    let features = lacking(b"this machine has no avx-512 state\nelse\nthis machine has no sse4.1\n");
+    assert_eq!(features, ["avx-512 state", "sse4.1"]);
+    assert_eq!(lacking_wrongly(&features, "flags : fpu avx2 avx512f"), ["avx-512 state"]);
+    assert_eq!(lacking_wrongly(&features, "flags : fpu avx2 avx512bw sse4_1"), ["sse4.1"]);
+    assert_eq!(lacking_wrongly(&features, "flags : fpu avx2"), [""; 0]);
 }
 
 /// Programs without a C library: every access, every value.
@@ -111,10 +147,17 @@ fn every_class_of_memory_instruction_is_recorded_in_full() {
     let entries: Vec<OracleProgram> = workloads::oracle_programs().into_iter().filter(is_freestanding).collect();
     let memory_count = entries.iter().filter(|entry| entry.program.group == Group::Memory).count();
     assert!(memory_count >= 14 && entries.len() >= 25, "the catalogue has lost programs: {}", entries.len());
+    let flags = std::fs::read_to_string("/proc/cpuinfo").unwrap();
+    assert!(flags.contains("sse2"), "/proc/cpuinfo does not list what the processor has");
     check_all(&entries, |entry| {
         let call = call(entry.program.name, entry.variant, entry.arguments);
         let run = stepped(&call, 0);
-        tell_what_is_lacking(&run.stderr);
+        let lacking = lacking(&run.stderr);
+        tell_what_is_lacking(&lacking);
+        let wrongly = lacking_wrongly(&lacking, &flags);
+        if !wrongly.is_empty() {
+            return vec![format!("{}: did not use {wrongly:?}, which the processor has", name(entry))];
+        }
         let accesses: Vec<Vec<Access>> =
             run.accesses.iter().map(|accesses| accesses.iter().map(Access::from).collect()).collect();
         compare(&name(entry), &call, &run, &accesses)
@@ -135,6 +178,10 @@ fn programs_with_a_c_library_are_recorded_in_full() {
     check_all(&entries, |entry| {
         let call = call(entry.program.name, entry.variant, entry.arguments);
         let (run, other) = (stepped(&call, 0), stepped(&call, 1));
+        let (threads, others) = (run.accesses.len(), other.accesses.len());
+        if threads != others {
+            return vec![format!("{}: {threads} threads in one run, {others} in another", name(entry))];
+        }
         let threads = run.accesses.iter().zip(&other.accesses);
         let mut accesses: Vec<Vec<Access>> =
             threads.map(|(one, other)| memory::repeatable_accesses(&[one, other])).collect();
@@ -226,7 +273,7 @@ fn mls_test_gives_figures_4_18_to_4_21() {
     let own: Vec<String> = lines.into_iter().filter(|line| line.contains(", 0x00000000004")).collect();
     assert_in_order(&own, &FIGURE_4_18);
     assert_in_order(&own, &FIGURE_4_20);
-    tell_what_is_lacking(&recorded.finished.stderr);
+    tell_what_is_lacking(&lacking(&recorded.finished.stderr));
     if recorded.finished.stderr.is_empty() {
         let figure = FIGURE_4_21.map(|line| line.replace('_', ""));
         assert_in_order(&own, &figure.each_ref().map(String::as_str));

@@ -57,6 +57,9 @@ mod split;
 mod state;
 mod task;
 
+#[doc(hidden)]
+pub mod rings;
+
 pub use attach::AttachError;
 pub use command::find_program;
 pub use drain::Counters;

@@ -128,7 +128,6 @@ impl Shared {
     }
 
     /// As [`Self::create`], with a file of our own.
-    #[cfg(test)]
     pub fn create_alone() -> io::Result<Self> {
         let shared = Self::create()?;
         shared.adopt(rustix::fs::memfd_create("trackway", rustix::fs::MemfdFlags::CLOEXEC)?)?;
@@ -279,7 +278,6 @@ impl Shared {
     }
 
     /// What an engine does.
-    #[cfg(test)]
     pub fn write(&self, offset: usize, bytes: &[u8]) {
         assert!(offset + bytes.len() <= wire::SHARED_BYTES);
         // SAFETY: in bounds as asserted; tests write only where the protocol lets an engine write.

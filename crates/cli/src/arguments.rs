@@ -191,6 +191,11 @@ pub struct Stat {
 /// A damaged trace yields everything that is intact; this tells what is missing. The exit status is 1 if anything is
 /// wrong.
 ///
+/// Each class of transfer has its own rule: docs/format.md lists them. The target of an indirect
+/// jump or call, or of a return, is compared with the value that the instruction loaded, if values
+/// were recorded. Without values, or if the target was in a register, it cannot be checked; --json
+/// counts those transfers as unchecked_transfers.
+///
 /// With --filter, the trace is filtered as one of mTrace's tools does it (Myers 2014), and followed by what the filter leaves: by the
 /// program and mcfTRaptor's messages, or by addresses, stored values and mlvCFiat's messages. Every step or load that comes out is
 /// compared with what was recorded.

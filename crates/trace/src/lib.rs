@@ -47,6 +47,8 @@ mod lanes;
 mod live;
 #[doc(hidden)]
 pub mod measure;
+#[doc(hidden)]
+pub mod mend;
 mod merge;
 mod model;
 mod numbers;

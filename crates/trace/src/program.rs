@@ -26,12 +26,12 @@ pub(crate) struct Chain {
     block_count: u16,
     steps_at: u32,
     /// Sequence number of the code chunk that defines it.
-    sequence: u32,
+    pub sequence: u32,
     /// The fragment with the same head that was defined before.
     older: u32,
     /// There is a newer one.
     superseded: bool,
-    image: u32,
+    pub image: u32,
     /// Address of its first block.
     pub head: u64,
 }
@@ -221,7 +221,13 @@ impl Program {
         Some((whole, (count > 0).then(|| Step::new(index, count, Leave::Interrupted, pc))))
     }
 
-    fn steps_of(&self, chain: &Chain) -> &[Step] {
+    /// All fragments in the order of their definition.
+    pub(crate) fn chains(&self) -> &[Chain] {
+        &self.chains
+    }
+
+    /// The steps from each block of a fragment to the next. The last one is a placeholder.
+    pub(crate) fn steps_of(&self, chain: &Chain) -> &[Step] {
         let at = chain.steps_at as usize;
         self.steps.get(at..at + usize::from(chain.block_count)).unwrap_or(&[])
     }
@@ -446,6 +452,12 @@ impl Packed {
     #[inline]
     pub(crate) fn steps(self) -> usize {
         usize::from(self.0.to_le_bytes()[3])
+    }
+
+    /// Whether there is an indirect jump or call, or a return.
+    #[inline]
+    pub(crate) fn has_indirect(self) -> bool {
+        self.0 >> 56 != 0
     }
 }
 

@@ -322,7 +322,12 @@ impl Trace {
 
     /// The chunk with the data of the path chunk at `place`.
     pub(crate) fn data_chunk(&self, place: usize) -> Option<&Chunk> {
-        self.chunks.get(*self.data_of.get(&place)?)
+        self.chunks.get(self.data_place(place)?)
+    }
+
+    /// Where that chunk is.
+    pub(crate) fn data_place(&self, place: usize) -> Option<usize> {
+        self.data_of.get(&place).copied()
     }
 
     /// Places in [`Self::chunks`] of a thread's path.
@@ -516,6 +521,12 @@ fn collect_fact(
 
 /// The content of a chunk that is not a path, given its stored bytes.
 pub(crate) fn content(stored: &[u8], header: &ChunkHeader) -> Result<Vec<u8>, Problem> {
+    let raw = content_of(stored, header)?;
+    if crc(&[&raw]) == header.raw_crc { Ok(raw) } else { Err(Problem::RawChecksum) }
+}
+
+/// The same, whatever its checksum.
+pub(crate) fn content_of(stored: &[u8], header: &ChunkHeader) -> Result<Vec<u8>, Problem> {
     let length = header.raw_length as usize;
     let mut raw = Vec::new();
     match header.codec {
@@ -524,7 +535,7 @@ pub(crate) fn content(stored: &[u8], header: &ChunkHeader) -> Result<Vec<u8>, Pr
         CODEC_ZSTD => decompress(stored, length, &mut raw)?,
         unknown => return Err(Problem::Codec(unknown)),
     }
-    if crc(&[&raw]) == header.raw_crc { Ok(raw) } else { Err(Problem::RawChecksum) }
+    Ok(raw)
 }
 
 impl Damage {

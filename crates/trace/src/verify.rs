@@ -2,25 +2,24 @@
 //! headers and with itself.
 #![deny(clippy::unwrap_used, clippy::indexing_slicing, clippy::cast_possible_truncation)]
 
-use std::collections::BTreeMap;
+mod follow;
+mod fragments;
+
+use std::collections::{BTreeMap, HashMap};
 
 use rayon::prelude::*;
-use wire::word::{self, EVENT};
 
 use crate::access::Gathered;
 use crate::container::{ChunkHeader, PathHeader};
 use crate::data::{self, DataTotal};
 use crate::error::Problem;
-use crate::event;
-use crate::model::{Counts, DataMode, Event};
+use crate::model::{Counts, DataMode};
 use crate::parallel::Pool;
-use crate::program::Program;
 use crate::steps::{Workshop, decode};
-use crate::tally::{ELSEWHERE, Tally, Total};
+use crate::tally::{Tally, Total};
 use crate::trace::{Chunk, Trace};
 
-/// Problems listed of one chunk at most.
-const PROBLEMS_PER_CHUNK: usize = 8;
+use follow::{Follower, Joint, Onward};
 
 /// What a full check found.
 #[derive(Clone, Debug, Default)]
@@ -34,6 +33,9 @@ pub struct Report {
     pub intact_data_chunks: u64,
     /// What those executed, counted anew.
     pub counts: Counts,
+    /// Indirect jumps and calls and returns of which nothing tells where they had to go: their
+    /// targets were not recorded.
+    pub unchecked_transfers: u64,
 }
 
 impl Report {
@@ -62,51 +64,83 @@ impl Trace {
         };
         let checked: Vec<Checked> = self.chunks().par_iter().enumerate().map(check).collect();
         let mut report = Report { chunks: self.chunks().len() as u64, ..Report::default() };
-        for (chunk, checked) in self.chunks().iter().zip(checked) {
-            if let Some(total) = checked.total {
+        for (chunk, checked) in self.chunks().iter().zip(&checked) {
+            if let Some(total) = &checked.total {
                 report.counts.add(&total.counts);
                 report.intact_path_chunks += 1;
             }
-            if let Some(total) = checked.data {
+            if let Some(total) = &checked.data {
                 report.counts.add(&Counts { reads: total.reads, writes: total.writes, ..Counts::default() });
                 report.intact_data_chunks += 1;
             }
             let sentence = |problem| format!("{} chunk at byte {}: {problem}", chunk.header.kind, chunk.offset);
-            problems.extend(checked.problems.into_iter().map(|problem| (chunk.offset, sentence(problem))));
+            problems.extend(checked.problems.iter().map(|problem| (chunk.offset, sentence(problem))));
+            report.unchecked_transfers += checked.joint.as_ref().map_or(0, |joint| joint.unchecked);
         }
-        problems.extend(self.check_joints());
+        problems.extend(self.check_joints(&checked));
+        problems.extend(self.check_fragments());
         problems.sort_by_key(|(offset, _)| *offset);
         report.problems = problems.into_iter().map(|(_, problem)| problem).collect();
         report
     }
 
-    /// Compares where each chunk's end leads with where the thread's next chunk begins.
-    fn check_joints(&self) -> Vec<(u64, String)> {
-        let mut last: BTreeMap<u32, PathHeader> = BTreeMap::new();
+    /// Checks of each fragment that it agrees with its code.
+    fn check_fragments(&self) -> Vec<(u64, String)> {
+        let program = self.program();
+        let offsets: HashMap<u32, u64> =
+            self.chunks().iter().map(|chunk| (chunk.header.sequence, chunk.offset)).collect();
+        let problems = program.chains().par_iter().filter_map(|chain| {
+            let offset = offsets.get(&chain.sequence).copied().unwrap_or(0);
+            let problem = fragments::problem(program, chain)?;
+            Some((offset, format!("code chunk at byte {offset}: {problem}")))
+        });
+        problems.collect()
+    }
+
+    /// Checks that each thread goes on in its next chunk where the one before it leads.
+    fn check_joints(&self, checked: &[Checked]) -> Vec<(u64, String)> {
+        let mut threads: BTreeMap<u32, Thread> = BTreeMap::new();
         let mut problems = Vec::new();
-        for chunk in self.chunks() {
+        for (chunk, checked) in self.chunks().iter().zip(checked) {
             let Some(path) = chunk.path() else { continue };
-            if let Some(before) = last.insert(path.thread, *path)
-                && before.image == path.image
-                && !may_follow(before.end_pc, path.start_pc)
-                && before.first_instruction.checked_add(before.counts.instructions) == Some(path.first_instruction)
-            {
-                let (thread, end, start) = (path.thread, before.end_pc, path.start_pc);
-                let text = format!(
-                    "path chunk at byte {}: thread {thread} was about to execute {end:#x} but goes on at {start:#x}",
-                    chunk.offset
-                );
-                problems.push((chunk.offset, text));
-            }
+            let before = Thread::before(threads.get(&path.thread), path);
+            let onward = match checked.joint.as_ref().map(|joint| (joint.follow(before), joint)) {
+                None => Onward::Unknown,
+                Some((Ok(onward), _)) => onward,
+                Some((Err(problem), joint)) => {
+                    let (offset, thread) = (chunk.offset, path.thread);
+                    problems
+                        .push((offset, format!("path chunk at byte {offset}: start of thread {thread}: {problem}")));
+                    joint.end()
+                }
+            };
+            threads.insert(path.thread, Thread { header: *path, onward });
         }
         problems
     }
 }
 
-/// Whether a thread that was about to execute `end` can be at `start`. A system call that was interrupted may be started
-/// again: its instruction is two bytes long.
-fn may_follow(end: u64, start: u64) -> bool {
-    end == 0 || start == 0 || start == ELSEWHERE || start == end || start.wrapping_add(2) == end
+/// A thread behind one of its chunks.
+struct Thread {
+    header: PathHeader,
+    onward: Onward,
+}
+
+impl Thread {
+    /// What is known of a thread before the chunk with this header.
+    fn before(thread: Option<&Self>, next: &PathHeader) -> Onward {
+        let Some(Self { header, onward }) = thread else {
+            return if next.first_instruction == 0 { Onward::Nowhere } else { Onward::Unknown };
+        };
+        if header.first_instruction.checked_add(header.counts.instructions) != Some(next.first_instruction) {
+            Onward::Unknown
+        } else if header.image != next.image {
+            // A process that replaces itself ends all its threads.
+            Onward::Nowhere
+        } else {
+            *onward
+        }
+    }
 }
 
 #[derive(Default)]
@@ -122,6 +156,8 @@ struct Checked {
     problems: Vec<String>,
     total: Option<Total>,
     data: Option<DataTotal>,
+    /// Of a path chunk that decodes.
+    joint: Option<Joint>,
 }
 
 impl Scratch {
@@ -150,12 +186,15 @@ impl Scratch {
             }
             Ok(total) => {
                 checked.problems.extend(compare(header, &total));
-                check_way(program, &self.words, &mut checked.problems);
                 checked.total = Some(total);
+                self.data.clear();
                 if trace.data() != DataMode::None {
                     let result = self.check_data(trace, place);
                     checked.data = result.map_err(|problem| checked.problems.push(problem)).ok();
                 }
+                let data = if checked.data.is_some() { &self.data[..] } else { &[] };
+                let follower = Follower { program, image: header.image, sequence: chunk.header.sequence, data };
+                checked.joint = Some(follower.follow(&self.words, &mut checked.problems));
             }
         }
         checked
@@ -206,45 +245,6 @@ fn compare(header: &PathHeader, total: &Total) -> Vec<String> {
     problems
 }
 
-/// Checks that each path begins where the one before it, or the event between, leads.
-fn check_way(program: &Program, words: &[u32], problems: &mut Vec<String>) {
-    let mut expected = 0;
-    let mut at = 0;
-    while let Some(&word) = words.get(at) {
-        if problems.len() >= PROBLEMS_PER_CHUNK {
-            return;
-        }
-        let rest = words.get(at..).unwrap_or(&[]);
-        let (start, next) = if word & EVENT == 0 {
-            (program.head(word).unwrap_or(0), program.target(word).unwrap_or(0))
-        } else {
-            event_way(program, rest, expected)
-        };
-        if expected != 0 && start != 0 && start != expected {
-            problems
-                .push(format!("word {at}: the thread was about to execute {expected:#x} but goes on at {start:#x}"));
-        }
-        expected = next;
-        at += word::length(word).unwrap_or(1);
-    }
-}
-
-/// Where the thread is at the event at the start of `words`, and where behind it. 0 if the event does not tell.
-fn event_way(program: &Program, words: &[u32], expected: u64) -> (u64, u64) {
-    let Some(recorded) = event::read(words) else { return (0, 0) };
-    match recorded.event {
-        Some(Event::Signal { pc, handler, .. }) => {
-            // `syscall` is two bytes long: one that was interrupted may be started again.
-            let restarted = recorded.interrupted.0 == 0 && pc.wrapping_add(2) == expected;
-            let start = program.head(recorded.interrupted.0).unwrap_or(if restarted { expected } else { pc });
-            (start, handler)
-        }
-        // These are what makes a thread go on elsewhere.
-        Some(Event::Start { pc, .. } | Event::Resume { pc, .. }) => (0, pc),
-        Some(Event::End { .. } | Event::Leave { .. } | Event::Lost) => (0, 0),
-        Some(Event::Gap { pc }) => (pc, 0),
-        Some(Event::Time { .. } | Event::Syscall { .. } | Event::Child { .. } | Event::FsBase { .. })
-        | Some(Event::Unfinished { .. })
-        | None => (0, expected),
-    }
-}
+#[cfg(test)]
+#[allow(clippy::unwrap_used, clippy::indexing_slicing, clippy::cast_possible_truncation)]
+mod tests;

@@ -31,9 +31,11 @@ fn write(pc: u64, address: u64, value: &[u8]) -> Seen {
 }
 
 const CODE: u64 = 0x1000;
+/// The first event of every recording here.
+const START: Event = Event::Start { pc: CODE, tsc: 1 };
 
 /// A recording of one thread whose code is nothing but one-byte instructions: block 1 at 0x1000, block 2 at 0x1010, both of
-/// sixteen instructions, in one fragment with two exits, paths 1 (after block 1) and 2 (after both).
+/// sixteen instructions, the last a return, in one fragment with two exits, paths 1 (after block 1) and 2 (after both).
 struct Sample {
     directory: tempfile::TempDir,
     writer: Option<Writer>,
@@ -48,12 +50,14 @@ impl Sample {
         let directory = tempfile::tempdir().unwrap();
         let recording = Recording { data, ..Recording::default() };
         let mut writer = Writer::create_with(&directory.path().join("a.trk"), &recording, options).unwrap();
-        writer.block(0, 1, CODE, &[0x90; 16]).unwrap();
-        writer.block(0, 2, CODE + 16, &[0x90; 16]).unwrap();
+        let block = *b"\x90\x90\x90\x90\x90\x90\x90\x90\x90\x90\x90\x90\x90\x90\x90\xc3";
+        writer.block(0, 1, CODE, &block).unwrap();
+        writer.block(0, 2, CODE + 16, &block).unwrap();
         let exits = [1 | code::LEAVE_INDIRECT << 16, 2 | code::LEAVE_INDIRECT << 16];
         writer.fragment(0, &Fragment { first_path: 1, blocks: &[1, 2], exits: &exits }).unwrap();
         writer.plan(&Plan { first_path: 1, lengths: &lengths, accesses }).unwrap();
         writer.thread(&ThreadInfo::default()).unwrap();
+        writer.path(0, 0, &[word::event(word::START, 0), CODE as u32, 0, 1, 0]).unwrap();
         Self { directory, writer: Some(writer) }
     }
 
@@ -330,7 +334,7 @@ fn signals_have_a_part_of_the_data() {
         .filter(|(item, _)| matches!(item, Item::Event(_)))
         .map(|(_, accesses)| accesses.count())
         .collect();
-    assert_eq!(counts, [0, 0, 0, 0, 0, 2, 0]);
+    assert_eq!(counts, [0, 0, 0, 0, 0, 0, 2, 0]);
 }
 
 #[test]
@@ -348,8 +352,8 @@ fn what_is_told_at_the_end_of_a_chunk_is_an_event_of_its_own() {
             events.push((event, batch.accesses_of_event(place).map(|access| access.address()).collect::<Vec<_>>()));
         }
     }
-    assert_eq!(events, [(Event::Unfinished { pc: CODE }, vec![0x10, 0x11, 0x12])]);
-    assert_eq!(trace.steps(0).unwrap().count(), 2, "without accesses there is no such event");
+    assert_eq!(events, [(START, vec![]), (Event::Unfinished { pc: CODE }, vec![0x10, 0x11, 0x12])]);
+    assert_eq!(trace.steps(0).unwrap().count(), 3, "without accesses there is no such event");
 }
 
 #[test]
@@ -364,7 +368,7 @@ fn gaps_and_fs_bases_are_events() {
         .unwrap()
         .filter_map(|item| if let Item::Event(event) = item.unwrap() { Some(event) } else { None })
         .collect();
-    assert_eq!(events, [Event::Gap { pc: CODE + 32 }, Event::FsBase { base: 0x7777 }]);
+    assert_eq!(events, [START, Event::Gap { pc: CODE + 32 }, Event::FsBase { base: 0x7777 }]);
     assert!(matches!(trace.steps_with_accesses(0), Err(ReadError::NoData)));
     assert!(matches!(trace.merged_with_accesses(), Err(ReadError::NoData)));
     assert!(matches!(trace.par_chunks_with_accesses(|_| ()), Err(ReadError::NoData)));

@@ -25,6 +25,9 @@ struct Findings {
     instructions: u64,
     steps: u64,
     chunks: u64,
+    /// Not known of a part.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    unchecked_transfers: Option<u64>,
     problem_count: usize,
     problems: Vec<String>,
 }
@@ -37,11 +40,12 @@ pub fn run(arguments: &Verify) -> Result<u8, Stopped> {
         let findings = filter::check(&trace, filter, arguments)?;
         return tell(output, arguments, &findings, findings.sound, filter::text);
     }
-    let (counts, problems) = if input.is_partial() {
-        check_part(&trace, arguments)?
+    let (counts, unchecked_transfers, problems) = if input.is_partial() {
+        let (counts, problems) = check_part(&trace, arguments)?;
+        (counts, None, problems)
     } else {
         let report = trace.verify();
-        (report.counts, report.problems)
+        (report.counts, Some(report.unchecked_transfers), report.problems)
     };
     let findings = Findings {
         file: input.file.display().to_string(),
@@ -49,6 +53,7 @@ pub fn run(arguments: &Verify) -> Result<u8, Stopped> {
         instructions: counts.instructions,
         steps: counts.steps,
         chunks: trace.summary().chunks,
+        unchecked_transfers,
         problem_count: problems.len(),
         problems: problems.into_iter().take(LISTED_MAX).collect(),
     };
@@ -92,7 +97,13 @@ fn text(findings: &Findings) -> String {
 }
 
 fn check_part(trace: &Trace, arguments: &Verify) -> Result<(Counts, Vec<String>), Stopped> {
-    let mut continuity = Continuity { trace, next: HashMap::new(), counts: Counts::default(), problems: Vec::new() };
+    let mut continuity = Continuity {
+        trace,
+        next: HashMap::new(),
+        called: HashMap::new(),
+        counts: Counts::default(),
+        problems: Vec::new(),
+    };
     let damaged = select::walk(trace, &arguments.input, &mut continuity)?;
     if damaged > 0 {
         continuity.problems.push(format!("{damaged} damaged places were left out"));
@@ -100,10 +111,12 @@ fn check_part(trace: &Trace, arguments: &Verify) -> Result<(Counts, Vec<String>)
     Ok((continuity.counts, continuity.problems))
 }
 
-/// Checks of every thread that each step begins where the one before it, or an event, said.
+/// Checks of every thread that each step, signal and gap begins where the step before it, or an event, said.
 struct Continuity<'t> {
     trace: &'t Trace,
     next: HashMap<u32, u64>,
+    /// Of each thread that has just made a system call, the address behind it.
+    called: HashMap<u32, u64>,
     counts: Counts,
     problems: Vec<String>,
 }
@@ -116,6 +129,25 @@ impl Continuity<'_> {
             self.next.insert(thread, address);
         }
     }
+
+    /// The thread is at `address`.
+    fn arrive(&mut self, thread: u32, address: u64) {
+        if let Some(&expected) = self.next.get(&thread)
+            && address != expected
+        {
+            self.problems.push(format!("thread {thread}: goes on at {address:#x} although {expected:#x} comes next"));
+        }
+    }
+
+    /// A signal interrupts the thread: before an instruction, or in a system call, which is made again or not.
+    fn interrupt(&mut self, thread: u32, pc: u64) {
+        const SYSCALL_BYTES: u64 = 2;
+        // An rt_sigreturn that finds no frame goes to 0.
+        let is_in_call = |&after: &u64| pc == 0 || pc.wrapping_add(SYSCALL_BYTES) == after;
+        if !self.called.get(&thread).is_some_and(is_in_call) {
+            self.arrive(thread, pc);
+        }
+    }
 }
 
 impl Visitor for Continuity<'_> {
@@ -124,12 +156,8 @@ impl Visitor for Continuity<'_> {
             self.problems.push(format!("thread {}: a step of a block that is not there", thread));
             return Ok(());
         };
-        if let Some(&expected) = self.next.get(&thread)
-            && first.address != expected
-        {
-            self.problems
-                .push(format!("thread {}: goes on at {:#x} although {expected:#x} comes next", thread, first.address));
-        }
+        self.arrive(thread, first.address);
+        self.called.remove(&thread);
         count_step(&mut self.counts, step, part);
         self.expect(thread, step.next());
         Ok(())
@@ -139,13 +167,22 @@ impl Visitor for Continuity<'_> {
         count_event(&mut self.counts, event);
         match *event {
             Event::Start { pc, .. } | Event::Resume { pc, .. } => self.expect(thread, pc),
-            Event::Signal { handler, .. } => self.expect(thread, handler),
-            Event::End { .. } | Event::Leave { .. } | Event::Gap { .. } | Event::Lost => self.expect(thread, 0),
-            Event::Time { .. }
-            | Event::Syscall { .. }
-            | Event::Child { .. }
-            | Event::FsBase { .. }
-            | Event::Unfinished { .. } => {}
+            Event::Signal { pc, handler, .. } => {
+                self.interrupt(thread, pc);
+                self.called.remove(&thread);
+                self.expect(thread, handler);
+            }
+            Event::Gap { pc } => {
+                self.arrive(thread, pc);
+                self.expect(thread, 0);
+            }
+            Event::Syscall { .. } => {
+                if let Some(&after) = self.next.get(&thread) {
+                    self.called.insert(thread, after);
+                }
+            }
+            Event::End { .. } | Event::Leave { .. } | Event::Lost => self.expect(thread, 0),
+            Event::Time { .. } | Event::Child { .. } | Event::FsBase { .. } | Event::Unfinished { .. } => {}
         }
         Ok(())
     }
@@ -162,6 +199,7 @@ mod tests {
             instructions: 1000,
             steps: 10,
             chunks: 3,
+            unchecked_transfers: Some(2),
             problem_count: count,
             problems: problems.iter().map(|&problem| problem.to_owned()).collect(),
         }

@@ -238,6 +238,10 @@ impl Image {
                     _ => {}
                 }
                 plan.value = slot(usize::from(plan.size) * usize::from(plan.count));
+                if plan.size == 8 && Some(&pc) == block.instructions.last() {
+                    // What an indirect transfer loads is where it goes; here it is anything.
+                    plan.flags |= code::WRITES;
+                }
                 accesses.push(Planned { plan, pc });
             }
             end = end.next_multiple_of(4);
@@ -512,7 +516,8 @@ impl Thread {
                 self.words.push(chain.first_path + number as u32);
                 self.data.extend_from_slice(&data[..chain.lengths[place]]);
                 if way == LEAVE_SYSCALL {
-                    let (number, tsc) = (random.below(400) as u32, self.time(random));
+                    // Above rt_sigreturn, which comes back elsewhere.
+                    let (number, tsc) = (16 + random.below(400) as u32, self.time(random));
                     self.event(Event::Syscall { number, tsc }, 0, None);
                     if random.one_in(4) {
                         self.event(Event::Child { thread: 77, os_tid: 88 }, 0, None);
@@ -564,8 +569,11 @@ impl Thread {
         let tsc = self.time(random);
         let event = Event::Signal { signal: 11, pc, handler: image.blocks[self.at].address, tsc };
         self.event(event, 11 | (end as u32 / 4) << 8, Some((chain.first_path, place as u32)));
+        let handler = self.at;
         if random.one_in(2) {
             self.at = random.below(image.blocks.len());
+        }
+        if self.at != handler {
             let tsc = self.time(random);
             self.event(Event::Resume { pc: image.blocks[self.at].address, tsc }, 0, None);
         }

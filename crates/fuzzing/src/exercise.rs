@@ -1,6 +1,8 @@
 //! Uses everything a reader offers, with bounds on what a small input may ask for.
 
-use trace::{Event, Operand, Trace, Watcher};
+use std::num::NonZeroU64;
+
+use trace::{Event, Operand, Trace, TurnUnit, Watcher};
 
 pub fn exercise(bytes: Vec<u8>) {
     let Ok(trace) = Trace::from_bytes(bytes) else { return };
@@ -46,6 +48,11 @@ pub fn exercise(bytes: Vec<u8>) {
     for mut merged in [trace.merged(), trace.merged().interleaved(2)].into_iter().chain(trace.merged_with_accesses()) {
         merged.seek(trace.totals().instructions / 2);
         (0..100).find(|_| matches!(merged.next_batch(), Ok(None)));
+    }
+    for unit in [TurnUnit::Branches, TurnUnit::Accesses] {
+        if let Ok(mut turns) = trace.in_turns(unit, NonZeroU64::MIN) {
+            (0..1000).find(|_| matches!(turns.next_batch(), Ok(None)));
+        }
     }
     let mut merged = trace.merged();
     (0..1000).find(|_| match merged.next_stretch() {

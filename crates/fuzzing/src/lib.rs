@@ -1,0 +1,56 @@
+//! What is fuzzed: functions that take any bytes, use a reader of ours with them, and must not
+//! panic. cargo-fuzz (`fuzz`) calls them, and so does [`driver`], which needs no other toolchain
+//! and runs with the tests.
+//!
+//! Inputs that reach far are kept in `fuzz/corpus`, a folder for each target.
+
+mod accesses;
+pub mod driver;
+mod exercise;
+mod framed;
+mod port_bits;
+mod ring;
+
+pub use accesses::accesses;
+pub use framed::{Decoded, framed, unframed};
+pub use port_bits::port_bits;
+pub use ring::rings;
+
+/// Reads arbitrary bytes as a trace.
+pub fn open(bytes: &[u8]) {
+    exercise::exercise(bytes.to_vec());
+}
+
+/// A target and its name, which is that of its folder in the corpus.
+pub struct Target {
+    pub name: &'static str,
+    pub run: fn(&[u8]),
+}
+
+/// All targets.
+pub const TARGETS: [Target; 5] = [
+    Target { name: "open", run: open },
+    Target { name: "framed", run: |bytes| drop(framed(bytes)) },
+    Target { name: "accesses", run: accesses },
+    Target { name: "rings", run: rings },
+    Target { name: "port_bits", run: port_bits },
+];
+
+/// Takes the next byte of an input; 0 behind its end.
+fn next(bytes: &mut &[u8]) -> u8 {
+    let (first, rest) = bytes.split_first().unwrap_or((&0, &[]));
+    *bytes = rest;
+    *first
+}
+
+/// Takes the next two bytes of an input as a number.
+fn next_u16(bytes: &mut &[u8]) -> u16 {
+    u16::from_le_bytes([next(bytes), next(bytes)])
+}
+
+/// Takes so many bytes of an input, or those that are left.
+fn take<'b>(bytes: &mut &'b [u8], length: usize) -> &'b [u8] {
+    let (taken, rest) = bytes.split_at(length.min(bytes.len()));
+    *bytes = rest;
+    taken
+}

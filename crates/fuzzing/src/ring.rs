@@ -1,0 +1,35 @@
+//! The input is what a target leaves in the rings: a byte of flags, the length of the code ring's
+//! records (`u16`), those records, and a thread's segment. What the recorder makes of it goes to a
+//! file, which is read.
+
+use capture::rings::{Rings, drain};
+use trace::{DataMode, Exit, Recording, Writer};
+
+use crate::exercise::exercise;
+use crate::{next, next_u16, take};
+
+const IS_COMPLETE: u8 = 1;
+const HAS_LENGTH: u8 = 2;
+const DATA_MODES: [DataMode; 4] = [DataMode::None, DataMode::Addresses, DataMode::Values, DataMode::Values];
+
+/// Drains rings of this content.
+pub fn rings(mut bytes: &[u8]) {
+    let flags = next(&mut bytes);
+    let data = DATA_MODES[usize::from(flags >> 2 & 3)];
+    let length = next_u16(&mut bytes);
+    let code = take(&mut bytes, length.into());
+    let is_complete = flags & IS_COMPLETE != 0;
+    let length = (flags & HAS_LENGTH != 0).then_some(20);
+    let rings = Rings { code, segment: bytes, is_complete, data: data.number(), length };
+    let Ok(directory) = tempfile::tempdir() else { return };
+    let path = directory.path().join("rings.trk");
+    let recording = Recording { data, ..Recording::default() };
+    let Ok(mut writer) = Writer::create(&path, &recording) else { return };
+    let Ok(failure) = drain(&rings, &mut writer) else { return };
+    if failure.is_none()
+        && writer.finish(Exit::Unknown).is_ok()
+        && let Ok(file) = std::fs::read(&path)
+    {
+        exercise(file);
+    }
+}

@@ -1,0 +1,341 @@
+//! Follows the words of a thread: one rule for each class of transfer says where the thread may go on.
+//!
+//! | class | what must come next |
+//! | --- | --- |
+//! | conditional branch, direct jump or call, cut block | the address that the code says |
+//! | indirect jump or call, return | the address that the instruction has loaded, if values were recorded |
+//! | system call | its event; then the address behind it, or a signal there or at the instruction itself |
+//! | rt_sigreturn | a resume event |
+//! | signal, resume, start | the address that the event names |
+//! | gap | anything; the gap itself begins where the thread is |
+//! | end, leave, exec | nothing but a start |
+#![deny(clippy::unwrap_used, clippy::indexing_slicing, clippy::cast_possible_truncation)]
+
+use wire::word::{self, EVENT};
+
+use crate::data::{event_bytes, path_bytes};
+use crate::event::{self, Recorded};
+use crate::model::{Event, Leave, Step};
+use crate::plan::{Compiled, Form};
+use crate::program::{Chain, Path, Program};
+use crate::span::register;
+
+/// Bytes of a system call instruction.
+const SYSCALL_BYTES: u64 = 2;
+/// Number of the system call that ends a signal handler.
+const RT_SIGRETURN: u32 = 15;
+/// The kernel emulates three functions at these addresses, which no code is recorded of.
+const VSYSCALL: std::ops::Range<u64> = 0xffff_ffff_ff60_0000..0xffff_ffff_ff60_1000;
+/// Problems listed of one chunk at most.
+const PROBLEMS_MAX: usize = 8;
+
+/// What is known of where a thread goes on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Onward {
+    /// Nothing: behind a gap, or a chunk is missing.
+    Unknown,
+    /// At some address: an indirect transfer whose target was not recorded.
+    Somewhere,
+    At(u64),
+    /// A system call instruction was executed, and its event has to come; `after` is the address behind it.
+    Calling {
+        after: u64,
+    },
+    /// The event has come.
+    Called {
+        after: u64,
+        number: u32,
+    },
+    /// The thread has not started, has ended or is not recorded any more.
+    Nowhere,
+}
+
+/// What the words say next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Arrival {
+    /// A path or an interrupted fragment that begins at `head`, and what is known behind it.
+    Execution {
+        head: u64,
+        onward: Onward,
+    },
+    /// A signal that interrupted the thread between paths.
+    Signal {
+        pc: u64,
+        onward: Onward,
+    },
+    Gap {
+        pc: u64,
+    },
+    Syscall {
+        number: u32,
+    },
+    Child,
+    Start {
+        pc: u64,
+    },
+    Resume {
+        pc: u64,
+    },
+    End,
+}
+
+impl Onward {
+    /// What is known behind `arrival`; or what is wrong with it here.
+    pub(super) fn then(self, arrival: &Arrival) -> Result<Self, String> {
+        match *arrival {
+            Arrival::Execution { head, onward } => self.must_be_at(head).map(|()| onward),
+            Arrival::Signal { pc, onward } => self.must_be_interrupted_at(pc).map(|()| onward),
+            Arrival::Gap { pc } => self.must_be_at(pc).map(|()| Self::Unknown),
+            Arrival::Syscall { number } => match self {
+                Self::Calling { after } => Ok(Self::Called { after, number }),
+                Self::Unknown => Ok(Self::Unknown),
+                _ => Err("a system call without its instruction".into()),
+            },
+            Arrival::Child => match self {
+                Self::Called { .. } | Self::Unknown => Ok(self),
+                _ => Err("a new thread without a system call".into()),
+            },
+            Arrival::Start { pc } => match self {
+                Self::Nowhere | Self::Unknown => Ok(Self::At(pc)),
+                _ => Err(format!("the thread starts at {pc:#x} although it has not ended")),
+            },
+            Arrival::Resume { pc } => match self {
+                Self::Nowhere => Err(over(pc)),
+                Self::Calling { .. } => Err(NO_EVENT.into()),
+                // A restartable sequence is aborted without a system call; its abort handler is outside of it.
+                Self::At(here) if here == pc => Err(format!("the thread resumes at {pc:#x}, where it is")),
+                _ => Ok(Self::At(pc)),
+            },
+            Arrival::End => Ok(Self::Nowhere),
+        }
+    }
+
+    fn must_be_at(self, pc: u64) -> Result<(), String> {
+        match self {
+            Self::Called { number: RT_SIGRETURN, .. } => {
+                Err(format!("rt_sigreturn is followed by {pc:#x} instead of a resume event"))
+            }
+            Self::At(expected) | Self::Called { after: expected, .. } if expected != pc => {
+                Err(format!("the thread was about to execute {expected:#x} but goes on at {pc:#x}"))
+            }
+            Self::Calling { .. } => Err(NO_EVENT.into()),
+            Self::Nowhere => Err(over(pc)),
+            _ => Ok(()),
+        }
+    }
+
+    /// A system call that was interrupted may be made again. An rt_sigreturn that finds no frame goes to 0.
+    fn must_be_interrupted_at(self, pc: u64) -> Result<(), String> {
+        match self {
+            Self::Called { after, .. } if pc.wrapping_add(SYSCALL_BYTES) == after => Ok(()),
+            Self::Called { number: RT_SIGRETURN, .. } if pc == 0 => Ok(()),
+            _ => self.must_be_at(pc),
+        }
+    }
+}
+
+const NO_EVENT: &str = "a system call instruction without its event";
+
+fn over(pc: u64) -> String {
+    format!("the thread goes on at {pc:#x} without having started")
+}
+
+impl Arrival {
+    /// What is known behind it, whatever was before; `None` if that depends on what was before.
+    fn settles(&self) -> Option<Onward> {
+        match *self {
+            Self::Execution { onward, .. } | Self::Signal { onward, .. } => Some(onward),
+            Self::Gap { .. } => Some(Onward::Unknown),
+            Self::Start { pc } | Self::Resume { pc } => Some(Onward::At(pc)),
+            Self::End => Some(Onward::Nowhere),
+            Self::Syscall { .. } | Self::Child => None,
+        }
+    }
+}
+
+/// How the words of a chunk join those of the chunks beside it.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Joint {
+    /// What comes first, up to what does not depend on the chunk before.
+    first: Vec<Arrival>,
+    /// What is known behind the chunk; `None` if that depends on the chunk before.
+    end: Option<Onward>,
+    /// Indirect transfers whose target was not recorded.
+    pub unchecked: u64,
+}
+
+impl Joint {
+    /// What is known behind the chunk, given what is known before it; or what is wrong at its start.
+    pub(super) fn follow(&self, before: Onward) -> Result<Onward, String> {
+        let behind = self.first.iter().try_fold(before, |onward, arrival| onward.then(arrival))?;
+        Ok(self.end.unwrap_or(behind))
+    }
+
+    /// What is known behind the chunk if what was before is not known.
+    pub(super) fn end(&self) -> Onward {
+        self.end.unwrap_or(Onward::Unknown)
+    }
+
+    fn add(&mut self, arrival: &Arrival) -> Result<(), String> {
+        match self.end {
+            None => {
+                self.first.push(*arrival);
+                self.end = arrival.settles();
+                Ok(())
+            }
+            Some(onward) => {
+                let next = onward.then(arrival);
+                self.end =
+                    Some(next.as_ref().map_or_else(|_| arrival.settles().unwrap_or(Onward::Unknown), |next| *next));
+                next.map(drop)
+            }
+        }
+    }
+}
+
+/// The words of a chunk, and what they refer to.
+#[derive(Clone, Copy)]
+pub(super) struct Follower<'a> {
+    pub program: &'a Program,
+    pub image: u32,
+    /// Of the chunk: paths are defined before it.
+    pub sequence: u32,
+    /// The data behind the words; empty if there is none.
+    pub data: &'a [u8],
+}
+
+impl<'a> Follower<'a> {
+    /// Checks all of `words` and appends what is wrong to `problems`.
+    pub(super) fn follow(mut self, words: &[u32], problems: &mut Vec<String>) -> Joint {
+        let mut joint = Joint::default();
+        let mut at = 0;
+        while let Some(&word) = words.get(at) {
+            if problems.len() >= PROBLEMS_MAX {
+                break;
+            }
+            let mut note = |problem: String| problems.push(format!("word {at}: {problem}"));
+            let arrival = if word & EVENT == 0 {
+                self.path(word, &mut note)
+            } else {
+                self.event(words.get(at..).unwrap_or(&[]), &mut note)
+            };
+            if let Some(arrival) = arrival {
+                joint.unchecked += u64::from(arrival.settles() == Some(Onward::Somewhere));
+                joint.add(&arrival).unwrap_or_else(note);
+            }
+            at += word::length(word).unwrap_or(1);
+        }
+        joint
+    }
+
+    /// The next bytes of data; none if there are not so many.
+    fn take(&mut self, bytes: usize) -> &'a [u8] {
+        let (taken, rest) = self.data.split_at_checked(bytes).unwrap_or((&[], &[]));
+        self.data = rest;
+        taken
+    }
+
+    fn path(&mut self, path: u32, note: &mut dyn FnMut(String)) -> Option<Arrival> {
+        let program = self.program;
+        let data = self.take(path_bytes(program, path).unwrap_or(0));
+        let chain = program.chain_of(path)?;
+        self.check_definition(chain, path, note);
+        let Path { steps, last } = program.path(path)?;
+        let has_indirect = program.counts(path)?.has_indirect();
+        let mut loads = Loads { program, data, blocks: self.blocks_of(path).filter(|_| has_indirect) };
+        loads.check(steps, note);
+        let onward = match last.leave() {
+            Leave::Indirect => loads.target(&last).map_or(Onward::Somewhere, onward_to),
+            Leave::Syscall => Onward::Calling { after: last.next() },
+            _ => Onward::At(last.next()),
+        };
+        Some(Arrival::Execution { head: chain.head, onward })
+    }
+
+    fn check_definition(&self, chain: &Chain, path: u32, note: &mut dyn FnMut(String)) {
+        if chain.image != self.image {
+            note(format!("path {path} is of image {}, the thread is in image {}", chain.image, self.image));
+        }
+        if chain.sequence >= self.sequence {
+            note(format!("path {path} is executed before it is defined"));
+        }
+    }
+
+    /// The accesses of a fragment, block by block; `None` if no data is behind its paths.
+    fn blocks_of(&self, path: u32) -> Option<impl Iterator<Item = &'a [Compiled]> + use<'a>> {
+        let plans = &self.program.plans;
+        plans.span(path).map(|span| plans.blocks(span.plan, u16::MAX))
+    }
+
+    /// The event at the start of `words`; `None` if it does not tell where the thread is.
+    fn event(&mut self, words: &[u32], note: &mut dyn FnMut(String)) -> Option<Arrival> {
+        let data = self.take(event_bytes(*words.first()?));
+        let recorded = event::read(words)?;
+        Some(match recorded.event? {
+            Event::Signal { pc, handler, .. } => self.signal(&recorded, pc, handler, data, note),
+            Event::Start { pc, .. } => Arrival::Start { pc },
+            Event::Resume { pc, .. } => Arrival::Resume { pc },
+            Event::Gap { pc } => Arrival::Gap { pc },
+            Event::Syscall { number, .. } => Arrival::Syscall { number },
+            Event::Child { .. } => Arrival::Child,
+            Event::End { .. } | Event::Leave { .. } => Arrival::End,
+            Event::Time { .. } | Event::FsBase { .. } | Event::Unfinished { .. } | Event::Lost => return None,
+        })
+    }
+
+    fn signal(
+        &self,
+        recorded: &Recorded,
+        pc: u64,
+        handler: u64,
+        data: &'a [u8],
+        note: &mut dyn FnMut(String),
+    ) -> Arrival {
+        let onward = if handler == 0 { Onward::Nowhere } else { Onward::At(handler) };
+        let (fragment, blocks) = recorded.interrupted;
+        let Some(chain) = self.program.chain_of(fragment) else { return Arrival::Signal { pc, onward } };
+        self.check_definition(chain, fragment, note);
+        // What cannot have been interrupted is counted as lost, and told by its number.
+        let executed = self.program.interrupted(fragment, blocks, pc);
+        let mut loads = Loads { program: self.program, data, blocks: self.blocks_of(fragment) };
+        loads.check(executed.map_or(&[], |(whole, _)| whole), note);
+        Arrival::Execution { head: chain.head, onward }
+    }
+}
+
+/// The kernel executes what is at the address of a vsyscall, and returns to where the trace goes on.
+fn onward_to(target: u64) -> Onward {
+    if VSYSCALL.contains(&target) { Onward::Somewhere } else { Onward::At(target) }
+}
+
+/// What the indirect transfers of a path have loaded, block by block.
+struct Loads<'a, B> {
+    program: &'a Program,
+    data: &'a [u8],
+    blocks: Option<B>,
+}
+
+impl<'a, B: Iterator<Item = &'a [Compiled]>> Loads<'a, B> {
+    /// Checks steps that have another one of the same fragment behind them.
+    fn check(&mut self, steps: &[Step], note: &mut dyn FnMut(String)) {
+        for step in steps.iter().take(if self.blocks.is_some() { usize::MAX } else { 0 }) {
+            if let Some(target) = self.target(step).filter(|&target| target != step.next()) {
+                let next = step.next();
+                note(format!("an indirect transfer has loaded {target:#x} but goes on at {next:#x}"));
+            }
+        }
+    }
+
+    /// The address that the indirect transfer at the end of the next block has loaded, if it was recorded.
+    fn target(&mut self, step: &Step) -> Option<u64> {
+        let accesses = self.blocks.as_mut()?.next()?;
+        if step.leave() != Leave::Indirect {
+            return None;
+        }
+        let pc = self.program.blocks.get(step.block())?.last();
+        let is_load = |access: &&Compiled| access.pc == pc && !access.writes() && access.size == 8;
+        let is_single = |access: &&Compiled| matches!(access.form, Form::Based | Form::Absolute | Form::Plain);
+        let load = accesses.iter().rev().take_while(|access| access.pc == pc).filter(is_load).find(is_single)?;
+        register(self.data, load.value_at()?)
+    }
+}

@@ -1,0 +1,58 @@
+//! Checks that fragments agree with their code: each block goes to the next one, and each exit fits
+//! the last instruction.
+#![deny(clippy::unwrap_used, clippy::indexing_slicing, clippy::cast_possible_truncation)]
+
+use isa::Transfer;
+
+use crate::block::Node;
+use crate::model::{Leave, Step};
+use crate::program::{Chain, Program};
+
+/// What is wrong with a fragment; `None` if nothing is.
+pub(super) fn problem(program: &Program, chain: &Chain) -> Option<String> {
+    let steps = program.steps_of(chain);
+    let inner = steps.split_last().map_or(&[][..], |(_, inner)| inner);
+    let wrong = inner.iter().find_map(|step| inner_problem(program, step)).or_else(|| {
+        let exits = (chain.first_path..).take(usize::from(chain.exit_count));
+        exits.filter_map(|path| Some(program.path(path)?.last)).find_map(|last| exit_problem(program, &last))
+    })?;
+    Some(format!("the fragment of path {}: {wrong}", chain.first_path))
+}
+
+fn inner_problem(program: &Program, step: &Step) -> Option<String> {
+    let node = program.blocks.node(step.block().0)?;
+    let expected = match target(node, step.leave()) {
+        Target::Address(address) if address != step.next() => format!("{address:#x}"),
+        Target::Impossible => "outside".into(),
+        Target::Address(_) | Target::Any => return None,
+    };
+    Some(format!("the block at {:#x} leads to {expected}, not to {:#x}", node.address, step.next()))
+}
+
+fn exit_problem(program: &Program, last: &Step) -> Option<String> {
+    let node = program.blocks.node(last.block().0)?;
+    let is_call = last.leave() == Leave::Syscall && node.transfer == Transfer::Syscall;
+    let is_impossible = !is_call && matches!(target(node, last.leave()), Target::Impossible);
+    is_impossible.then(|| format!("the block at {:#x} cannot be left as exit {:?}", node.address, last.leave()))
+}
+
+/// Where a block leads.
+enum Target {
+    Address(u64),
+    /// Its code does not tell.
+    Any,
+    /// Its last instruction cannot leave it so, or not to another block of the same fragment.
+    Impossible,
+}
+
+fn target(node: &Node, leave: Leave) -> Target {
+    match (leave, node.transfer) {
+        (Leave::Taken, Transfer::Conditional { target })
+        | (Leave::Direct, Transfer::Jump { target } | Transfer::Call { target }) => Target::Address(target),
+        (Leave::NotTaken, Transfer::Conditional { .. }) | (Leave::Next, Transfer::Next | Transfer::Trap) => {
+            Target::Address(node.end)
+        }
+        (Leave::Indirect, Transfer::IndirectJump | Transfer::IndirectCall | Transfer::Return) => Target::Any,
+        _ => Target::Impossible,
+    }
+}

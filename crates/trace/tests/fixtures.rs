@@ -1,0 +1,134 @@
+//! Traces that were written by the recorder of each format version are read as what they were recorded from.
+
+use std::path::{Path, PathBuf};
+
+use trace::{AccessKind, DataMode, Event, Exit, Leave, Step, Trace};
+
+/// Where the traces are, and what was executed: see the README there.
+fn fixture(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures").join(name)
+}
+
+fn open(name: &str) -> Trace {
+    let trace = Trace::open(&fixture(name)).unwrap();
+    let report = trace.verify();
+    assert_eq!(report.problems, Vec::<String>::new(), "{name}");
+    assert_eq!((&report.counts, trace.exit()), (trace.totals(), Exit::Code(0)), "{name}");
+    assert!(trace.is_finished() && trace.damage().is_empty(), "{name}");
+    trace
+}
+
+/// The format version in the file header.
+fn version(name: &str) -> u16 {
+    let file = std::fs::read(fixture(name)).unwrap();
+    u16::from_le_bytes([file[8], file[9]])
+}
+
+fn class(leave: Leave) -> Option<&'static str> {
+    match leave {
+        Leave::Taken => Some("CDT"),
+        Leave::NotTaken => Some("CDNT"),
+        Leave::Direct => Some("UDT"),
+        Leave::Indirect => Some("UIT"),
+        Leave::Syscall | Leave::Next | Leave::Interrupted => None,
+    }
+}
+
+/// The branches of a trace, in the form of `branches.txt`.
+fn branches(trace: &Trace) -> String {
+    let mut lines = String::new();
+    for thread in trace.threads() {
+        let number = thread.info.thread;
+        let mut steps = trace.steps(number).unwrap();
+        while let Some(batch) = steps.next_batch().unwrap() {
+            lines.extend(batch.steps().iter().filter_map(|step| branch(trace, number, step)));
+        }
+    }
+    lines
+}
+
+fn branch(trace: &Trace, thread: u32, step: &Step) -> Option<String> {
+    let class = class(step.leave())?;
+    let block = trace.blocks().get(step.block())?;
+    let target = match block.transfer() {
+        isa::Transfer::Conditional { target } => target,
+        _ => step.next(),
+    };
+    Some(format!("{thread} {:x} {target:x} {class}\n", block.last()))
+}
+
+/// The accesses of a trace, in the form of `accesses.txt`.
+fn accesses(trace: &Trace) -> String {
+    let mut lines = String::new();
+    for thread in trace.threads() {
+        let number = thread.info.thread;
+        let mut steps = trace.steps_with_accesses(number).unwrap();
+        while let Some(batch) = steps.next_batch().unwrap() {
+            for access in batch.accesses() {
+                let mut value = [0; 8];
+                let bytes = batch.value(&access).unwrap();
+                value[..bytes.len()].copy_from_slice(bytes);
+                let kind = if access.kind() == AccessKind::Write { 'S' } else { 'L' };
+                let (pc, address, size) = (access.pc(), access.address(), access.size());
+                let value = u64::from_le_bytes(value);
+                lines += &format!("{number} {kind} {pc:x} {address:x} {size} {value:x}\n");
+            }
+        }
+    }
+    lines
+}
+
+/// The numbers of the system calls and signals of a thread, a signal as a negative number.
+fn events(trace: &Trace, thread: u32) -> Vec<i64> {
+    let items = trace.steps(thread).unwrap().map(Result::unwrap);
+    let events = items.filter_map(|item| match item {
+        trace::Item::Event(Event::Syscall { number, .. }) => Some(i64::from(number)),
+        trace::Item::Event(Event::Signal { signal, .. }) => Some(-i64::from(signal)),
+        _ => None,
+    });
+    events.collect()
+}
+
+fn check(name: &str, expected_version: u16) -> Trace {
+    assert_eq!(version(name), expected_version, "{name}");
+    let trace = open(name);
+    let counts = trace.totals();
+    assert_eq!((counts.instructions, counts.steps, counts.branches()), (146, 58, 42), "{name}");
+    assert_eq!((counts.conditional_taken, counts.conditional_not_taken), (6, 10), "{name}");
+    assert_eq!((counts.unconditional_direct, counts.unconditional_indirect), (9, 17), "{name}");
+    assert_eq!((counts.system_calls, counts.signals, trace.threads().len()), (16, 2, 2), "{name}");
+    assert_eq!(branches(&trace), std::fs::read_to_string(fixture("branches.txt")).unwrap(), "{name}");
+    // SIGUSR1 behind kill; SIGALRM in read, which is made again.
+    let expected = [13, 39, 62, -10, 15, 22, 13, 38, 0, -14, 1, 15, 0, 56, 202, 59, 60];
+    assert_eq!(events(&trace, 0), expected, "{name}");
+    assert_eq!(events(&trace, 1), [60], "{name}");
+    assert_eq!(trace.recording().command, ["/transfers"], "{name}");
+    assert_eq!(trace.modules().iter().filter(|mapped| mapped.module.path == "/transfers").count(), 2, "{name}");
+    trace
+}
+
+#[test]
+fn version_1_is_read() {
+    assert_eq!(check("version-1.trk", 1).data(), DataMode::None);
+}
+
+#[test]
+fn version_2_is_read() {
+    assert_eq!(check("version-2.trk", 2).data(), DataMode::None);
+    let trace = check("version-2-values.trk", 2);
+    assert_eq!((trace.data(), trace.totals().reads, trace.totals().writes), (DataMode::Values, 21, 9));
+    assert_eq!(accesses(&trace), std::fs::read_to_string(fixture("accesses.txt")).unwrap());
+}
+
+/// The newest version has a trace, too: whoever changes the format adds one.
+#[test]
+fn every_version_has_a_trace() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("new.trk");
+    trace::Writer::create(&path, &trace::Recording::default()).unwrap().finish(Exit::Code(0)).unwrap();
+    let file = std::fs::read(&path).unwrap();
+    let newest = u16::from_le_bytes([file[8], file[9]]);
+    for number in 1..=newest {
+        assert_eq!(version(&format!("version-{number}.trk")), number);
+    }
+}
