@@ -3,7 +3,7 @@
 
 mod quotes;
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 
 use crate::{build_trackway, machine, packages, root};
@@ -15,9 +15,6 @@ use crate::{build_trackway, machine, packages, root};
 pub struct Arguments {
     /// Which: mtrace, port, segment; all of them unless told.
     names: Vec<String>,
-    /// Take what `trackway experiment NAME --markdown --plots DIR/NAME -o DIR/NAME.md` has written before, instead of measuring.
-    #[arg(long, value_name = "DIR")]
-    from: Option<PathBuf>,
     #[command(flatten)]
     packages: packages::Arguments,
 }
@@ -59,16 +56,13 @@ const EXPERIMENTS: [Experiment; 3] = [
 
 pub fn run(arguments: &Arguments) -> Result<(), String> {
     let chosen = chosen(&arguments.names)?;
-    match &arguments.from {
-        Some(directory) => chosen.iter().try_for_each(|experiment| experiment.keep(directory))?,
-        None => {
-            packages::require(&["test", "experiments"], &arguments.packages)?;
-            let (trackway, directory) = (build_trackway()?, tempfile::tempdir().map_err(|error| error.to_string())?);
-            for experiment in chosen {
-                experiment.measure(&trackway, directory.path())?;
-                experiment.keep(directory.path())?;
-            }
-        }
+    packages::require(&["test", "experiments"], &arguments.packages)?;
+    // The revision may change while it is measured.
+    let origin = format!("{} ({})", machine::today(), machine::describe());
+    let (trackway, directory) = (build_trackway()?, tempfile::tempdir().map_err(|error| error.to_string())?);
+    for experiment in chosen {
+        experiment.measure(&trackway, directory.path())?;
+        experiment.keep(directory.path(), &origin)?;
     }
     let page = root().join("docs/experiments.md");
     write(&page, &quotes::refreshed(&read(&page)?, &tables)?)
@@ -100,8 +94,8 @@ impl Experiment {
         }
     }
 
-    /// Makes the page, and puts its figures beside it.
-    fn keep(&self, directory: &Path) -> Result<(), String> {
+    /// Makes the page, which says when and where it was measured, and puts its figures beside it.
+    fn keep(&self, directory: &Path, origin: &str) -> Result<(), String> {
         let text = read(&directory.join(self.name).with_extension("md"))?;
         let pages = root().join("docs/experiments");
         let figures = pages.join(self.name);
@@ -110,15 +104,14 @@ impl Experiment {
             let file = format!("{figure}.svg");
             write(&figures.join(&file), &read(&directory.join(self.name).join(&file))?)?;
         }
-        write(&pages.join(self.name).with_extension("md"), &self.page(&text))
+        write(&pages.join(self.name).with_extension("md"), &self.page(&text, origin))
     }
 
-    fn page(&self, tables: &str) -> String {
+    fn page(&self, tables: &str, origin: &str) -> String {
         let Self { name, title, figures } = self;
-        let (today, machine) = (machine::today(), machine::describe());
         let pictures: String = figures.iter().map(|figure| format!("![{figure}]({name}/{figure}.svg)\n\n")).collect();
         format!(
-            "# {title}\n\nMade by `cargo xtask experiments {name}` on {today} ({machine}); not edited. What it means is in \
+            "# {title}\n\nMade by `cargo xtask experiments {name}` on {origin}; not edited. What it means is in \
              [experiments.md](../experiments.md). Where\nrounds differ, a cell has the median and, in brackets, the lowest and the \
              highest.\n\n{pictures}{tables}"
         )

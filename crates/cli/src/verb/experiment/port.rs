@@ -27,9 +27,9 @@ const CONFIGS: [Config; 3] = [Config::SMALL, Config::MEDIUM, Config::LARGE];
 
 /// The same caches in the thesis's reading: a load is known by its flags alone.
 const CONFIGS_BY_FLAGS: [Config; 3] = [
-    Config { name: "small, flags", ..Config::SMALL },
-    Config { name: "medium, flags", ..Config::MEDIUM },
-    Config { name: "large, flags", ..Config::LARGE },
+    Config { name: "small/flags", ..Config::SMALL },
+    Config { name: "medium/flags", ..Config::MEDIUM },
+    Config { name: "large/flags", ..Config::LARGE },
 ];
 
 /// A program with so many threads, and what came of it.
