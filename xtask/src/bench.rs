@@ -235,8 +235,12 @@ pub fn run(arguments: &Arguments) -> Result<(), String> {
     } else {
         print!("{}", table::text(&report));
     }
-    if let Some(missing) = report.programs.iter().find_map(|row| row.result.as_ref().err()) {
-        return Err(format!("not every program could be measured: {}", missing.problem));
+    let missing = report.programs.iter().find_map(|row| row.result.as_ref().err());
+    let further = [report.locks.as_ref(), report.seek.as_ref()].into_iter().flatten();
+    let further = further.filter_map(|table| table.as_ref().err()).next();
+    let pace = report.pace.as_ref().and_then(|pace| pace.as_ref().err());
+    if let Some(missing) = missing.or(further).or(pace) {
+        return Err(format!("not everything could be measured: {}", missing.problem));
     }
     if arguments.save { page::save(&report, &json) } else { Ok(()) }
 }

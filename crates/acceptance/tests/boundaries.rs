@@ -11,7 +11,7 @@ use std::time::Duration;
 use acceptance::call::open_sound;
 use acceptance::process::{self, LIMIT, Running, children_of, wait_until};
 use acceptance::source::{compile, write};
-use acceptance::{Finished, is_soak, tool, trackway};
+use acceptance::{Finished, is_soak, say_not_tested, tool, trackway};
 use tempfile::TempDir;
 use trace::Trace;
 use workloads::Exit;
@@ -420,6 +420,7 @@ fn following_another_users_processes() {
 #[test]
 fn chromium_with_its_sandbox() {
     if !is_soak() {
+        say_not_tested("Chromium with its sandbox, which takes long: `cargo xtask soak` does");
         return;
     }
     let directory = scratch();

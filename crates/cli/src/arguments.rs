@@ -194,7 +194,8 @@ pub struct Stat {
 /// Each class of transfer has its own rule: docs/format.md lists them. The target of an indirect
 /// jump or call, or of a return, is compared with the value that the instruction loaded, if values
 /// were recorded. Without values, or if the target was in a register, it cannot be checked; --json
-/// counts those transfers as unchecked_transfers.
+/// counts those transfers as unchecked_transfers. In a part of a trace (--thread, --skip, --length)
+/// each step is only compared with where the step before it goes.
 ///
 /// With --filter, the trace is filtered as one of mTrace's tools does it (Myers 2014), and followed by what the filter leaves: by the
 /// program and mcfTRaptor's messages, or by addresses, stored values and mlvCFiat's messages. Every step or load that comes out is

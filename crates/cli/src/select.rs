@@ -170,13 +170,14 @@ pub fn walk(trace: &Trace, input: &Input, visitor: &mut impl Visitor) -> Result<
                 (skip, true) => trace.seek_with_accesses(thread, skip)?,
             };
             let window = Window { skip: 0, left: length };
-            Walk::new(trace, window, available).run(|walk| walk.take(steps.next_batch(), visitor))
+            Walk::new(trace, window, 0, available).run(|walk| walk.take(steps.next_batch(), visitor))
         }
         None => {
             let mut merged = merged(trace, visitor.wants_accesses())?;
             let window = Window { skip: merged.seek(input.skip), left: length };
             let available = trace.summary().totals.instructions;
-            Walk::new(trace, window, available).run(|walk| walk.take(merged.next_batch(), visitor))
+            let done = input.skip.saturating_sub(window.skip);
+            Walk::new(trace, window, done, available).run(|walk| walk.take(merged.next_batch(), visitor))
         }
     }
 }
@@ -202,8 +203,8 @@ enum Next {
 }
 
 impl<'t> Walk<'t> {
-    fn new(trace: &'t Trace, window: Window, available: u64) -> Self {
-        Self { trace, window, damaged: 0, done: 0, available, progress: Progress::new() }
+    fn new(trace: &'t Trace, window: Window, done: u64, available: u64) -> Self {
+        Self { trace, window, damaged: 0, done, available, progress: Progress::new() }
     }
 
     fn run(mut self, mut turn: impl FnMut(&mut Self) -> Result<Next, Stopped>) -> Result<u64, Stopped> {

@@ -129,6 +129,12 @@ impl Filter {
         })
     }
 
+    /// How many instructions came so far.
+    #[must_use]
+    pub fn instructions(&self) -> u64 {
+        self.statistics.instructions
+    }
+
     #[must_use]
     pub fn statistics(&self) -> Statistics {
         let pending = self.places.values().filter(|place| place.pending.is_some()).count() as u64;

@@ -166,6 +166,12 @@ impl Accesses<'_> {
         }
     }
 
+    /// How many these are, without iterating them.
+    pub(crate) fn total(&self) -> u64 {
+        let (reads, writes) = self.counts();
+        reads.saturating_add(writes)
+    }
+
     /// How many reads and writes these are, without iterating them.
     #[must_use]
     pub(crate) fn counts(&self) -> (u64, u64) {

@@ -39,8 +39,8 @@ impl Merged<'_> {
         self
     }
 
-    /// Goes to instruction `number` of the merged order, counted from 0: the next batch is the one that holds it. Gives how many
-    /// instructions come before it in that batch. The batches are the same as after counting from the start, but only a few
+    /// Goes to instruction `number` of the merged order, counted from 0: the next batch with instructions is the one that holds it.
+    /// Events directly before it may come first, in batches of their own. Gives how many instructions come before it. The batches are the same as after counting from the start, but only a few
     /// chunks of each thread are decoded. There are none beyond the end.
     ///
     /// A damaged chunk before the place counts as many instructions as its header tells. If definitions of code may be missing, headers

@@ -205,16 +205,17 @@ impl Batch {
     }
 
     /// Makes `part` of what comes at `place`, up to the step for which `is_last` says so, and goes there. `is_last`
-    /// is asked about every step and, in vain, about every event; it gets the number of accesses that belong to them.
+    /// is asked about every step and, in vain, about every event; it gets the number of accesses that belong to them, which
+    /// may be more than anybody could go through.
     pub(crate) fn take_part(
         &self,
         place: &mut Place,
         part: &mut Self,
-        mut is_last: impl FnMut(Option<&Step>, usize) -> bool,
+        mut is_last: impl FnMut(Option<&Step>, u64) -> bool,
     ) {
         part.clear();
         (part.thread, part.image, part.tsc) = (self.thread, self.image, self.tsc);
-        part.first_instruction = self.first_instruction + place.instructions;
+        part.first_instruction = self.first_instruction.saturating_add(place.instructions);
         part.gathered.start_copy(&self.gathered);
         loop {
             let before = *place;
@@ -223,13 +224,13 @@ impl Batch {
                 Some(Item::Event(event)) => {
                     part.events.push((part.steps.len(), event));
                     part.gathered.copy_event(&self.gathered, before.event);
-                    is_last(None, self.accesses_of_event(before.event).count());
+                    is_last(None, self.accesses_of_event(before.event).total());
                 }
                 Some(Item::Step(step)) => {
                     part.steps.push(step);
                     part.gathered.copy_step(&self.gathered, before.step, |_| true);
                     place.instructions += u64::from(step.instructions());
-                    if is_last(Some(&step), self.accesses_of_step(before.step).count()) {
+                    if is_last(Some(&step), self.accesses_of_step(before.step).total()) {
                         break;
                     }
                 }
@@ -402,6 +403,11 @@ impl<'t> Cursor<'t> {
         self.slice = Some(steps.clamp(1, BATCH_STEPS));
     }
 
+    /// Gives memory back at the end of the thread.
+    pub(crate) fn forget(&mut self) {
+        self.open = Open::default();
+    }
+
     pub(crate) fn is_sliced(&self) -> bool {
         self.slice.is_some()
     }
@@ -454,7 +460,7 @@ impl<'t> Cursor<'t> {
                 return Ok(None);
             }
             (self.open.at, self.open.tsc) = (extent.end, extent.tsc);
-            self.open.instruction += extent.instructions;
+            self.open.instruction = self.open.instruction.saturating_add(extent.instructions);
             if !extent.is_empty {
                 return Ok(Some(extent.instructions));
             }
@@ -753,7 +759,7 @@ impl Open {
         }
         let indirect = filling.indirect;
         self.data_place = filling.leave_data();
-        self.instruction += batch.instructions();
+        self.instruction = self.instruction.saturating_add(batch.instructions());
         indirect
     }
 
@@ -840,7 +846,7 @@ impl Open {
             if let Some(place) = &mut self.data_place {
                 place.skip(program, word, event.and_then(|recorded| recorded.event));
             }
-            self.instruction += executed;
+            self.instruction = self.instruction.saturating_add(executed);
             self.at += word::length(word).unwrap_or(1);
         }
     }

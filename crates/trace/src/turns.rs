@@ -25,9 +25,11 @@ pub enum TurnUnit {
 #[derive(Debug)]
 pub struct InTurns<'t> {
     threads: Vec<Thread<'t>>,
+    /// Places of those that are running, in order.
+    running: Vec<usize>,
     unit: TurnUnit,
     count: NonZeroU64,
-    /// The thread that has the turn, and how much is left of it.
+    /// Which of the running threads has the turn, and how much is left of it.
     turn: usize,
     left: u64,
     workshop: Workshop,
@@ -40,98 +42,103 @@ const READ_STEPS: usize = 64;
 #[derive(Debug)]
 struct Thread<'t> {
     number: u32,
+    parent: Option<u32>,
     cursor: Cursor<'t>,
     /// What was read, and how much of it was given.
     read: Batch,
     place: Place,
-    state: State,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
-    /// The thread that creates it has not come so far.
-    NotCreated,
-    Running,
-    Ended,
+    was_started: bool,
 }
 
 impl InTurns<'_> {
     /// What the thread whose turn it is does next. After an error, which concerns one damaged chunk, it goes on
     /// behind that.
     pub fn next_batch(&mut self) -> Result<Option<&Batch>, ReadError> {
-        while self.find_running() {
-            let Some(thread) = self.threads.get_mut(self.turn) else { break };
+        while let Some(place) = self.find_turn() {
+            let Some(thread) = self.threads.get_mut(place) else { break };
             if !thread.read_more(&mut self.workshop)? {
-                self.pass_on();
+                self.end(place);
                 continue;
             }
             thread.read.take_part(&mut thread.place, &mut self.batch, |step, accesses| {
                 let done = match self.unit {
                     TurnUnit::Branches => u64::from(step.is_some_and(is_branch)),
-                    TurnUnit::Accesses => accesses as u64,
+                    TurnUnit::Accesses => accesses,
                 };
                 self.left = self.left.saturating_sub(done);
                 self.left == 0
             });
             self.start_created();
             if self.left == 0 {
-                self.pass_on();
+                self.turn += 1;
+                self.left = self.count.get();
             }
             return Ok(Some(&self.batch));
         }
         Ok(None)
     }
 
-    /// The turn goes to the next thread.
-    fn pass_on(&mut self) {
-        self.turn += 1;
-        self.left = self.count.get();
+    /// The place of the thread that has the turn; `None` if there is none any more.
+    fn find_turn(&mut self) -> Option<usize> {
+        if self.running.is_empty() {
+            // The creation of a thread may be in a damaged chunk, and its parent unknown.
+            let waiting = self.threads.iter().position(|thread| !thread.was_started)?;
+            self.start(waiting);
+        }
+        if self.turn >= self.running.len() {
+            self.turn = 0;
+        }
+        self.running.get(self.turn).copied()
     }
 
-    /// Passes the turn on until a thread has it that is running; false if there is none any more.
-    fn find_running(&mut self) -> bool {
-        let state = |thread: &Thread<'_>| thread.state;
-        if !self.threads.iter().any(|thread| thread.state == State::Running) {
-            // The creation of a thread may be in a damaged chunk.
-            let waiting = self.threads.iter_mut().find(|thread| thread.state == State::NotCreated);
-            let Some(waiting) = waiting else { return false };
-            waiting.state = State::Running;
-        }
-        while self.threads.get(self.turn).map(state) != Some(State::Running) {
-            self.pass_on();
-            if self.turn >= self.threads.len() {
-                self.turn = 0;
-            }
-        }
-        true
+    /// The thread that has the turn is over. Those of its children whose creation was not seen take part from now on.
+    fn end(&mut self, place: usize) {
+        self.running.remove(self.turn);
+        self.left = self.count.get();
+        let Some(thread) = self.threads.get_mut(place) else { return };
+        thread.read = Batch::default();
+        thread.cursor.forget();
+        let number = thread.number;
+        self.start_all(|thread| thread.parent == Some(number));
     }
 
     /// Threads that were created in the batch take part from now on.
     fn start_created(&mut self) {
-        for (_, event) in self.batch.events() {
-            if let Event::Child { thread, .. } = *event {
-                let created = self.threads.iter_mut().find(|own| own.number == thread);
-                created.into_iter().for_each(Thread::start);
+        let created = |event: &Event| match *event {
+            Event::Child { thread, .. } => Some(thread),
+            _ => None,
+        };
+        let created: Vec<u32> = self.batch.events().iter().filter_map(|(_, event)| created(event)).collect();
+        if !created.is_empty() {
+            self.start_all(|thread| created.contains(&thread.number));
+        }
+    }
+
+    fn start_all(&mut self, is_meant: impl Fn(&Thread<'_>) -> bool) {
+        for place in 0..self.threads.len() {
+            if self.threads.get(place).is_some_and(|thread| !thread.was_started && is_meant(thread)) {
+                self.start(place);
             }
         }
+    }
+
+    /// The thread with the turn keeps it.
+    fn start(&mut self, place: usize) {
+        if let Some(thread) = self.threads.get_mut(place) {
+            thread.was_started = true;
+        }
+        let at = self.running.partition_point(|&running| running < place);
+        self.running.insert(at, place);
+        self.turn += usize::from(at <= self.turn && self.running.len() > 1);
     }
 }
 
 impl Thread<'_> {
-    fn start(&mut self) {
-        if self.state == State::NotCreated {
-            self.state = State::Running;
-        }
-    }
-
     /// Makes sure that there is something to give; false at the end.
     fn read_more(&mut self, workshop: &mut Workshop) -> Result<bool, ReadError> {
         if self.place.is_behind(&self.read) {
             self.place = Place::default();
-            if !self.cursor.next_batch(workshop, &mut self.read)? {
-                self.state = State::Ended;
-                return Ok(false);
-            }
+            return self.cursor.next_batch(workshop, &mut self.read);
         }
         Ok(true)
     }
@@ -164,11 +171,13 @@ impl Trace {
             let cursor = Cursor::new(self, info.thread, false)?;
             let mut cursor = if unit == TurnUnit::Accesses { cursor.with_accesses()? } else { cursor };
             cursor.set_slice(READ_STEPS);
-            let state = if info.parent.is_some() { State::NotCreated } else { State::Running };
             let (read, place) = (Batch::default(), Place::default());
-            threads.push(Thread { number: info.thread, cursor, read, place, state });
+            let (number, parent) = (info.thread, info.parent);
+            threads.push(Thread { number, parent, cursor, read, place, was_started: parent.is_none() });
         }
+        let running =
+            (0..threads.len()).filter(|&place| threads.get(place).is_some_and(|own| own.was_started)).collect();
         let (workshop, batch) = (Workshop::default(), Batch::default());
-        Ok(InTurns { threads, unit, count, turn: 0, left: count.get(), workshop, batch })
+        Ok(InTurns { threads, running, unit, count, turn: 0, left: count.get(), workshop, batch })
     }
 }

@@ -88,6 +88,9 @@ fn value(page: &str, quote: &Quote<'_>) -> Result<f64, String> {
     let heads = rows.next().ok_or_else(|| wrong("heads"))?;
     let mut words: Vec<&str> = cell.split("; ").collect();
     let head = words.pop().unwrap_or_default();
+    if words.is_empty() {
+        return Err(wrong("row"));
+    }
     let column = heads.iter().position(|own| own == head).ok_or_else(|| wrong("column"))?;
     let numbers = |rows: &mut dyn Iterator<Item = Vec<String>>| {
         rows.filter_map(|row| number(row.get(column)?)).collect::<Vec<f64>>()
@@ -97,9 +100,9 @@ fn value(page: &str, quote: &Quote<'_>) -> Result<f64, String> {
     match words[..] {
         ["min"] => numbers(&mut rows).into_iter().reduce(f64::min),
         ["max"] => numbers(&mut rows).into_iter().reduce(f64::max),
-        _ => {
-            rows.find(|row| words.iter().zip(row).all(|(word, cell)| word == cell)).and_then(|row| number(&row[column]))
-        }
+        _ => rows
+            .find(|row| words.iter().zip(row).all(|(word, cell)| word == cell))
+            .and_then(|row| number(row.get(column)?)),
     }
     .ok_or_else(|| wrong("row with a number"))
 }

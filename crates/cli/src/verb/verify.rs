@@ -87,8 +87,12 @@ fn text(findings: &Findings) -> String {
         1 => "1 problem".to_owned(),
         count => format!("{count} problems"),
     };
+    let unchecked = match findings.unchecked_transfers {
+        Some(0) | None => "",
+        Some(_) => "; some indirect targets could not be checked",
+    };
     text.push_str(&format!(
-        "{}: {verdict}; {} instructions in {} steps could be read\n",
+        "{}: {verdict}; {} instructions in {} steps could be read{unchecked}\n",
         findings.file,
         grouped(findings.instructions),
         grouped(findings.steps)
@@ -115,8 +119,8 @@ fn check_part(trace: &Trace, arguments: &Verify) -> Result<(Counts, Vec<String>)
 struct Continuity<'t> {
     trace: &'t Trace,
     next: HashMap<u32, u64>,
-    /// Of each thread that has just made a system call, the address behind it.
-    called: HashMap<u32, u64>,
+    /// Of each thread that has just made a system call, its number and the address behind it.
+    called: HashMap<u32, (u32, u64)>,
     counts: Counts,
     problems: Vec<String>,
 }
@@ -142,8 +146,11 @@ impl Continuity<'_> {
     /// A signal interrupts the thread: before an instruction, or in a system call, which is made again or not.
     fn interrupt(&mut self, thread: u32, pc: u64) {
         const SYSCALL_BYTES: u64 = 2;
+        const RT_SIGRETURN: u32 = 15;
         // An rt_sigreturn that finds no frame goes to 0.
-        let is_in_call = |&after: &u64| pc == 0 || pc.wrapping_add(SYSCALL_BYTES) == after;
+        let is_in_call = |&(number, after): &(u32, u64)| {
+            pc == 0 && number == RT_SIGRETURN || pc.wrapping_add(SYSCALL_BYTES) == after
+        };
         if !self.called.get(&thread).is_some_and(is_in_call) {
             self.arrive(thread, pc);
         }
@@ -176,9 +183,9 @@ impl Visitor for Continuity<'_> {
                 self.arrive(thread, pc);
                 self.expect(thread, 0);
             }
-            Event::Syscall { .. } => {
+            Event::Syscall { number, .. } => {
                 if let Some(&after) = self.next.get(&thread) {
-                    self.called.insert(thread, after);
+                    self.called.insert(thread, (number, after));
                 }
             }
             Event::End { .. } | Event::Leave { .. } | Event::Lost => self.expect(thread, 0),
@@ -207,9 +214,12 @@ mod tests {
 
     #[test]
     fn the_verdict() {
-        assert_eq!(text(&findings(&[], 0)), "t.trk: sound; 1 000 instructions in 10 steps could be read\n");
+        let sound = findings(&[], 0);
+        let checked = "t.trk: sound; 1 000 instructions in 10 steps could be read";
+        assert_eq!(text(&sound), format!("{checked}; some indirect targets could not be checked\n"));
+        assert_eq!(text(&Findings { unchecked_transfers: Some(0), ..sound }), format!("{checked}\n"));
         assert_eq!(
-            text(&findings(&["a", "b"], 5)),
+            text(&Findings { unchecked_transfers: None, ..findings(&["a", "b"], 5) }),
             "a\nb\n… and 3 more problems\nt.trk: 5 problems; 1 000 instructions in 10 steps could be read\n"
         );
     }

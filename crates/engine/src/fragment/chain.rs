@@ -245,8 +245,18 @@ impl Engine {
     fn executions<'e>(&'e self, of: FragmentRef, words: &'e [u32], tier: &'e Tier) -> Vec<Execution<'e>> {
         let fragment = self.fragment(of);
         let (first, count) = (fragment.first_path, u32::from(fragment.exit_count));
-        let places = (0..words.len()).filter(|&at| words[at].wrapping_sub(first) < count);
+        let is_own = |word: u32| word.wrapping_sub(first) < count;
+        let places = self.items(words).filter(|&at| is_own(words[at]));
         places.take(tier.votes).map(|at| Execution::new(self, tier, &words[at..])).collect()
+    }
+
+    /// Where paths and events begin in `words`. What stands behind the first word of an event looks like any path.
+    fn items(&self, words: &[u32]) -> impl Iterator<Item = usize> {
+        // With data, only first words have been left.
+        let has_data = self.control().data.load(Ordering::Relaxed) != wire::DATA_NONE;
+        let length = move |word: u32| if has_data { 1 } else { wire::word::length(word).unwrap_or(1) };
+        let behind = move |&at: &usize| Some(at + length(words[at])).filter(|&next| next < words.len());
+        core::iter::successors((!words.is_empty()).then_some(0), behind)
     }
 
     /// Whether values of `part` could not be taken in a chain that begins with `first`: the chain will be near that, and operands

@@ -26,6 +26,9 @@ const SYSCALL_BYTES: u64 = 2;
 const RT_SIGRETURN: u32 = 15;
 /// The kernel emulates three functions at these addresses, which no code is recorded of.
 const VSYSCALL: std::ops::Range<u64> = 0xffff_ffff_ff60_0000..0xffff_ffff_ff60_1000;
+/// What may come first in a chunk before anything that does not depend on the chunk before: a system call's event and
+/// that of the thread that it has created, and some more in a trace that is damaged.
+const FIRST_MAX: usize = 8;
 /// Problems listed of one chunk at most.
 const PROBLEMS_MAX: usize = 8;
 
@@ -180,7 +183,7 @@ impl Joint {
         match self.end {
             None => {
                 self.first.push(*arrival);
-                self.end = arrival.settles();
+                self.end = arrival.settles().or((self.first.len() >= FIRST_MAX).then_some(Onward::Unknown));
                 Ok(())
             }
             Some(onward) => {
@@ -211,6 +214,7 @@ impl<'a> Follower<'a> {
         let mut at = 0;
         while let Some(&word) = words.get(at) {
             if problems.len() >= PROBLEMS_MAX {
+                joint.end = Some(Onward::Unknown);
                 break;
             }
             let mut note = |problem: String| problems.push(format!("word {at}: {problem}"));

@@ -249,8 +249,9 @@ impl Measured {
 
     fn raw(&self, tool: &Tool, trace: &str) -> Result<Raw, Failure> {
         let (bytes, seconds) = self.over_trace(tool, trace, &[], "")?;
-        let statistics = std::fs::read(self.place.directory().join("x.Statistics")).unwrap_or_default();
-        let statistics = serde_json::from_slice(&statistics).unwrap_or(Value::Null);
+        let name = "x.Statistics";
+        let statistics = std::fs::read(self.place.directory().join(name)).map_err(|error| missing(name, &error))?;
+        let statistics = serde_json::from_slice(&statistics).map_err(|error| missing(name, &error))?;
         Ok(Raw { bytes, seconds, statistics })
     }
 
@@ -277,10 +278,15 @@ impl Measured {
         let words = [tool.words, &["-q", "--json", "-o", "x", "-i", trace], flags].concat();
         let seconds = self.place.trackway(&words, &[])?;
         let name = format!("x.bin{suffix}");
-        let bytes = self.place.directory().join(&name).metadata().map_or(0, |metadata| metadata.len());
+        let bytes = self.place.directory().join(&name).metadata().map_err(|error| missing(&name, &error))?.len();
         self.remove_large(&name);
         Ok((bytes, seconds))
     }
+}
+
+/// A tool has not written what it should.
+fn missing(name: &str, error: &dyn std::fmt::Display) -> Failure {
+    Failure::new(format!("cannot read {name} of a tool: {error}"))
 }
 
 impl Row {

@@ -102,7 +102,7 @@ impl super::Tool for Tool {
     }
 
     fn instructions(&self) -> u64 {
-        self.filter.statistics().instructions
+        self.filter.instructions()
     }
 
     fn statistics(&self, run: &Run) -> Statistics {
@@ -145,7 +145,7 @@ fn text(counted: &flow::Statistics, run: &Run) -> String {
     let (conditional, indirect) = (counted.conditional(), counted.indirect());
     let unknown = match counted.targets_unknown {
         0 => String::new(),
-        count => format!("\t{} targets unknown: the process ended in the branch\n", share(count, indirect)),
+        count => format!("\t{} targets unknown: the trace does not tell\n", share(count, indirect)),
     };
     let mut text = format!(
         "mcfTRaptor: Instrumentation Time {:.2} ms\n\
@@ -208,6 +208,6 @@ mod tests {
         assert_eq!(text(&counted, &run), expected);
         let text = text(&flow::Statistics { targets_unknown: 1, ..counted }, &run);
         assert!(text.contains("\n58904 unconditional indirect branches\n"), "{text}");
-        assert!(text.contains("mispredicted\n\t1 ( %0.00 ) targets unknown: the process ended in the branch\n0 exc"));
+        assert!(text.contains("mispredicted\n\t1 ( %0.00 ) targets unknown: the trace does not tell\n0 exc"));
     }
 }
