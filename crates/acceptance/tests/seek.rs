@@ -162,7 +162,7 @@ fn no_verb_reads_what_is_before_the_place() {
         &["stat", "--json"],
         &["verify", "--json"],
         &["segment", "--json", "-i"],
-        &["port", "--technique", "mcf", "--json"],
+        &["port", "--technique", "all", "--json"],
         &["mcfTrace", "-a", "-o", &descriptors, "-i"],
         &["mcfTRaptor", "-a", "-o", &descriptors, "-i"],
         &["mcfTRaptor", "--shared", "-a", "-o", &descriptors, "-i"],

@@ -239,7 +239,8 @@ fn json_is_the_same_every_time() {
 fn a_sound_trace_is_called_so() {
     let sample = Sample::new();
     let text = trackway(&["verify", &sample.name()]).fine().text();
-    assert!(text.ends_with("sound; 14 instructions in 10 steps could be read\n"), "{text}");
+    let verdict = "sound; 14 instructions in 10 steps could be read; some indirect targets could not be checked\n";
+    assert!(text.ends_with(verdict), "{text}");
 }
 
 #[test]
