@@ -1,24 +1,23 @@
-//! The input is a technique, a size of predictors, and bits that are followed through a recorded trace.
+//! The input is a file of port bits, which are followed through a recorded trace.
 
 use port::bits::BitReader;
 use port::cores::Cores;
-use port::{Config, Follower, Settings, Subject, Technique};
+use port::{Follower, Subject, file};
 use trace::Trace;
-
-use crate::next;
 
 /// A trace with values; see the README there.
 const TRACE: &[u8] = include_bytes!("../../trace/tests/fixtures/version-2-values.trk");
 
-/// Follows the trace by these bits, as `port decode` does.
-pub fn port_bits(mut bytes: &[u8]) {
+/// Follows the trace by the bits of this file, as `port decode` does.
+pub fn port_bits(bytes: &[u8]) {
     let trace = Trace::from_bytes(TRACE.to_vec()).expect("the trace is sound");
-    let technique = Technique::ALL[usize::from(next(&mut bytes)) % Technique::ALL.len()];
-    let config = [Config::SMALL, Config::MEDIUM, Config::LARGE][usize::from(next(&mut bytes)) % 3];
+    let Ok((description, bits)) = file::parse(bytes) else { return };
+    let Some(technique) = description.technique() else { return };
+    let Some((config, settings)) = description.config().zip(description.settings()) else { return };
     let threads = trace.threads().iter().map(|thread| thread.info.thread);
-    let Ok(cores) = Cores::new(threads, None) else { return };
-    let reader = BitReader::new(bytes, bytes.len() as u64 * 8);
-    let Ok(mut follower) = Follower::new(technique, &config, &Settings::default(), &cores, reader) else { return };
+    let Ok(cores) = Cores::new(threads, Some(description.cores)) else { return };
+    let reader = BitReader::new(bits, description.bits);
+    let Ok(mut follower) = Follower::new(technique, &config, &settings, &cores, reader) else { return };
     follower.list();
     let merged = match technique.subject() {
         Subject::Loads => trace.merged_with_accesses(),

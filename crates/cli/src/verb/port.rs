@@ -1,13 +1,13 @@
 //! `trackway port`: how many bits each technique needs.
 
 mod decode;
-mod file;
 mod survey;
 
 use std::sync::Mutex;
 
 use filter::cfiat::Trust;
 use port::cores::Cores;
+use port::file::{self, Description};
 use port::message::ExceptionTarget;
 use port::nexus::Streams;
 use port::{Config, Field, Outcome, Settings, Subject, Technique};
@@ -24,7 +24,6 @@ use crate::digits::{grouped, percent};
 use crate::failure::{FAILED, Failure};
 use crate::output::{Output, Stopped};
 use crate::select;
-use file::Description;
 use predict::Budget;
 use report::Table;
 pub use survey::Survey;

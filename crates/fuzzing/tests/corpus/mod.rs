@@ -2,8 +2,10 @@
 
 use std::path::Path;
 
+use filter::cfiat::Trust;
 use fuzzing::driver::folder;
 use port::cores::Cores;
+use port::file::{self, Description};
 use port::{Config, Job, Settings, Subject, Technique};
 use trace::{Codec, DataMode, Exit, Fragment, Options, Plan, Recording, ThreadInfo, Trace, Writer};
 use wire::code::{self, Access, HAS_BASE, LEAVE_NOT_TAKEN, LEAVE_SYSCALL, LEAVE_TAKEN, WRITES};
@@ -28,9 +30,10 @@ pub fn write() {
         put("rings", name, &rings(flags));
     }
     for technique in Technique::ALL {
-        let number = Technique::ALL.iter().position(|&other| other == technique).unwrap() as u8;
-        put("port_bits", technique.name(), &[&[number, 2][..], &bits(technique)].concat());
+        put("port_bits", technique.name(), &port_file(technique, &Settings::default()));
     }
+    let flags = Settings { trust: Trust::Flags, ..Settings::default() };
+    put("port_bits", "mlvCF_e-flags", &port_file(Technique::MlvCfE, &flags));
 }
 
 fn put(target: &str, name: &str, bytes: &[u8]) {
@@ -116,11 +119,18 @@ fn rings(flags: u8) -> Vec<u8> {
     input
 }
 
-/// The bits of a technique for the recorded trace.
-fn bits(technique: Technique) -> Vec<u8> {
+/// A file with the bits of a technique for the recorded trace.
+fn port_file(technique: Technique, settings: &Settings) -> Vec<u8> {
+    let mut description = Description::new(technique, &Config::LARGE, settings);
+    let bits = bits(technique, settings);
+    (description.bits, description.cores) = (8 * bits.len() as u64, 1);
+    [&file::MAGIC[..], &bits, &description.trailer()].concat()
+}
+
+fn bits(technique: Technique, settings: &Settings) -> Vec<u8> {
     let trace = Trace::open(Path::new("../trace/tests/fixtures/version-2-values.trk")).unwrap();
     let cores = Cores::new(trace.threads().iter().map(|thread| thread.info.thread), None).unwrap();
-    let mut job = Job::new(&[technique], Some(&Config::LARGE), &Settings::default(), &cores, true).unwrap();
+    let mut job = Job::new(&[technique], Some(&Config::LARGE), settings, &cores, true).unwrap();
     let mut merged =
         if technique.subject() == Subject::Loads { trace.merged_with_accesses().unwrap() } else { trace.merged() };
     while let Some(batch) = merged.next_batch().unwrap() {

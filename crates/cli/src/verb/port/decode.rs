@@ -3,13 +3,13 @@
 use filter::cfiat::Trust;
 use port::bits::BitReader;
 use port::cores::Cores;
+use port::file::{self, DamagedFile};
 use port::message::{Read, What};
 use port::packet::Item;
 use port::{Follower, Subject};
 use serde::Serialize;
 use trace::Trace;
 
-use super::file;
 use crate::arguments::Input;
 use crate::arguments::port::PortDecode;
 use crate::digits::grouped;
@@ -42,13 +42,17 @@ struct Findings {
     by_flags: bool,
 }
 
+fn damaged(error: DamagedFile) -> Failure {
+    Failure::new(error.to_string()).hint("trackway port -o writes them")
+}
+
 pub fn run(arguments: &PortDecode) -> Result<u8, Stopped> {
     let read = std::fs::read(&arguments.bits);
     let bytes = read.map_err(|error| Failure::new(format!("cannot read {}: {error}", arguments.bits.display())))?;
-    let (description, bits) = file::parse(&bytes)?;
+    let (description, bits) = file::parse(&bytes).map_err(damaged)?;
     let unknown = || Failure::new(format!("these bits are of {}, which is unknown here", description.technique));
     let technique = description.technique().ok_or_else(unknown)?;
-    let (config, settings) = description.config().zip(description.settings()).ok_or_else(file::damaged)?;
+    let (config, settings) = description.config().zip(description.settings()).ok_or(DamagedFile).map_err(damaged)?;
     let &file::Description { thread, skip, length, .. } = &description;
     let input = Input { file: arguments.program.clone(), thread, skip, length };
     let trace = select::open(&input)?;

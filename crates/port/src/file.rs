@@ -1,14 +1,13 @@
 //! The file that bits are kept in: a magic number, the bits, and behind them what they are, as JSON and its length in four bytes.
 
 use filter::cfiat::Trust;
-use port::chunks::Chunks;
-use port::message::ExceptionTarget;
-use port::nexus::Streams;
-use port::{ChunkSizes, Config, Settings, Technique};
 use predict::Budget;
 use serde::{Deserialize, Serialize};
 
-use crate::failure::Failure;
+use crate::chunks::Chunks;
+use crate::message::ExceptionTarget;
+use crate::nexus::Streams;
+use crate::{ChunkSizes, Config, Settings, Technique};
 
 pub const MAGIC: &[u8; 8] = b"TRKPORT1";
 const LENGTH_BYTES: usize = 4;
@@ -56,6 +55,7 @@ fn place_of(budget: Budget) -> usize {
 }
 
 impl Description {
+    #[must_use]
     pub fn new(technique: Technique, config: &Config, settings: &Settings) -> Self {
         let &ChunkSizes { branches, instructions, target, loads } = &settings.sizes;
         let &Config { name, tage, gshare, ras, ibtb, cache_bytes, line_bytes, ways, granularity } = config;
@@ -86,10 +86,13 @@ impl Description {
         }
     }
 
+    #[must_use]
     pub fn technique(&self) -> Option<Technique> {
         Technique::called(&self.technique)
     }
 
+    /// `None` if there is none like that.
+    #[must_use]
     pub fn config(&self) -> Option<Config> {
         let &Sizes { tage, gshare, ras, ibtb, cache_bytes, line_bytes, ways, granularity, .. } = &self.config;
         let known =
@@ -99,6 +102,8 @@ impl Description {
         Some(Config { name, tage, gshare, ras, ibtb, cache_bytes, line_bytes, ways, granularity })
     }
 
+    /// `None` if there are none like that.
+    #[must_use]
     pub fn settings(&self) -> Option<Settings> {
         let mut sizes = ChunkSizes::default();
         let places = [&mut sizes.branches, &mut sizes.instructions, &mut sizes.target, &mut sizes.loads];
@@ -113,6 +118,7 @@ impl Description {
     }
 
     /// What comes behind the bits.
+    #[must_use]
     pub fn trailer(&self) -> Vec<u8> {
         let mut bytes = serde_json::to_vec(self).unwrap_or_default();
         let length = u32::try_from(bytes.len()).unwrap_or(0);
@@ -121,21 +127,21 @@ impl Description {
     }
 }
 
-/// What is said of a file that makes no sense.
-pub fn damaged() -> Failure {
-    Failure::new("this is no file of port bits, or a part of it is missing").hint("trackway port -o writes them")
-}
+/// A file makes no sense.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("this is no file of port bits, or a part of it is missing")]
+pub struct DamagedFile;
 
-/// Takes a file apart.
-pub fn parse(file: &[u8]) -> Result<(Description, &[u8]), Failure> {
-    let rest = file.strip_prefix(MAGIC).ok_or_else(damaged)?;
-    let (rest, length) = rest.split_last_chunk::<LENGTH_BYTES>().ok_or_else(damaged)?;
+/// Takes a file apart: what the bits are, and the bits.
+pub fn parse(file: &[u8]) -> Result<(Description, &[u8]), DamagedFile> {
+    let rest = file.strip_prefix(MAGIC).ok_or(DamagedFile)?;
+    let (rest, length) = rest.split_last_chunk::<LENGTH_BYTES>().ok_or(DamagedFile)?;
     let length = usize::try_from(u32::from_le_bytes(*length)).unwrap_or(usize::MAX);
-    let at = rest.len().checked_sub(length).ok_or_else(damaged)?;
+    let at = rest.len().checked_sub(length).ok_or(DamagedFile)?;
     let (bits, description) = rest.split_at(at);
-    let description: Description = serde_json::from_slice(description).map_err(|_| damaged())?;
+    let description: Description = serde_json::from_slice(description).map_err(|_| DamagedFile)?;
     if description.bits.div_ceil(8) != bits.len() as u64 {
-        return Err(damaged());
+        return Err(DamagedFile);
     }
     Ok((description, bits))
 }
