@@ -170,6 +170,19 @@ mod tests {
         }
     }
 
+    /// What the page says of its tables holds for one maker at least.
+    #[test]
+    fn a_section_has_everything() {
+        let page = read(PAGE).unwrap();
+        let records = vendors(&page).into_iter().map(|vendor| parse(&record_of(&page, &vendor).unwrap()).unwrap());
+        let has_everything = |report: &Report| {
+            let means = &report.geometric_means;
+            let further = [&report.locks, &report.seek].into_iter().all(|table| matches!(table, Some(Ok(_))));
+            is_whole(&report.command) && further && means.tools.is_some() && means.valgrind_lackey.is_some()
+        };
+        assert!(records.into_iter().any(|report| has_everything(&report)), "run `cargo xtask bench --save`");
+    }
+
     /// Whether a line has a number that somebody has measured.
     fn has_measurement(line: &str) -> bool {
         const UNITS: [&str; 8] = [" ns", " ms", " s ", " %", " times", " MB", " MiB", "×"];

@@ -14,6 +14,32 @@ use crate::data::{DataTotal, event_bytes};
 use crate::model::Plan;
 use crate::span::Spans;
 
+/// The tests below compare wide instructions only where the processor has them.
+#[test]
+fn wide_instructions_are_compared_where_there_are_any() {
+    use std::io::Write;
+    let flags = std::fs::read_to_string("/proc/cpuinfo").unwrap();
+    let wanted = [
+        "avx512f",
+        "avx512bw",
+        "avx512cd",
+        "avx512dq",
+        "avx512_vbmi2",
+        "avx512vl",
+        "bmi1",
+        "bmi2",
+        // What Linux calls lzcnt.
+        "abm",
+        "popcnt",
+    ];
+    let has = |flag: &&str| flags.split_whitespace().any(|own| own == *flag);
+    assert_eq!(wide::is_there(), wanted.iter().all(has));
+    if !wide::is_there() {
+        // The test harness does not catch what is written in this way.
+        std::io::stderr().write_all(b"NOT TESTED: this machine has no AVX-512\n").unwrap();
+    }
+}
+
 /// Fragments with these lengths of data behind their exits.
 fn spans(fragments: &[Vec<u32>]) -> Spans {
     let mut spans = Spans::default();
