@@ -198,7 +198,7 @@ impl Call {
         assert!(path.exists(), "{command:?} left no trace: {finished:?}");
         let trace = open_sound(&path);
         assert!(trace.is_finished(), "{command:?}: the trace was not finished");
-        if trace.exit() != trace::Exit::Left {
+        if trace.exit() != trace::Exit::Detached {
             assert_eq!(finished.exit, Exit::Status(shell_status(exit_of(&trace))), "{command:?}");
         }
         Recorded { finished, trace, path, directory }
@@ -308,7 +308,7 @@ pub fn exit_of(trace: &Trace) -> Exit {
     match trace.exit() {
         trace::Exit::Code(code) => Exit::Status(code),
         trace::Exit::Signal(signal) => Exit::Signal(signal),
-        trace::Exit::Left => panic!("the target was left while it was running"),
+        trace::Exit::Detached => panic!("the target was left while it was running"),
         trace::Exit::Unknown => panic!("the trace does not say how the target ended"),
     }
 }

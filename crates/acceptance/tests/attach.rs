@@ -57,7 +57,7 @@ fn visit(pid: i32, seconds: &str) -> Trace {
     assert_eq!((finished.exit, finished.stderr_text().as_str()), (Exit::Status(0), ""));
     let trace = open_sound(&output);
     assert!(trace.is_finished());
-    assert_eq!(trace.exit(), trace::Exit::Left);
+    assert_eq!(trace.exit(), trace::Exit::Detached);
     assert_eq!(trace.recording().pid, pid.cast_unsigned());
     trace
 }
@@ -348,7 +348,7 @@ fn the_recorder_is_interrupted() {
         recorder.signal(signal);
         let finished = recorder.wait(LIMIT);
         assert_eq!((finished.exit, text_of(&finished).as_str()), (Exit::Status(0), ""));
-        assert_eq!(open_sound(&output).exit(), trace::Exit::Left);
+        assert_eq!(open_sound(&output).exit(), trace::Exit::Detached);
         assert_clean(running.pid());
     }
     running.signal(libc::SIGTERM);
@@ -454,7 +454,7 @@ fn limits_of_a_program_that_was_started() {
             text_of(&finished)
         );
         let trace = open_sound(&output);
-        assert_eq!(trace.exit(), trace::Exit::Left, "{option}");
+        assert_eq!(trace.exit(), trace::Exit::Detached, "{option}");
         assert!(trace.summary().totals.instructions > 1000);
     }
 }

@@ -66,7 +66,7 @@ fn visit(pid: i32) -> Trace {
     assert!(!maps().contains("trackway"));
     let trace = open_sound(&output);
     assert!(trace.is_finished());
-    assert_eq!(trace.exit(), trace::Exit::Left);
+    assert_eq!(trace.exit(), trace::Exit::Detached);
     assert_eq!(trace.recording().pid, pid.cast_unsigned());
     assert!(trace.summary().totals.instructions > 100_000);
     trace

@@ -110,7 +110,7 @@ fn check_failure(call: &Call, failure: u32, place: u32, sentence: &str, stdout: 
     assert_eq!(finished.stdout_text(), stdout, "{what}");
     assert_eq!(finished.exit, Exit::Status(0), "{what}");
     let trace = open_sound(&path);
-    if trace.exit() == trace::Exit::Left {
+    if trace.exit() == trace::Exit::Detached {
         let text = finished.stderr_text();
         // A defect also says where it is.
         let is_said = |line: &str| line.starts_with("trackway: recording ended early") && line.contains(sentence);

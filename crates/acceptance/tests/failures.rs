@@ -22,7 +22,7 @@ fn scratch() -> TempDir {
 }
 
 fn part_of(path: &Path) -> PathBuf {
-    trace::part_name(path)
+    trace::partial_path(path)
 }
 
 /// One sentence on standard error, as the command's own, and this status.

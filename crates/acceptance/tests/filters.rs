@@ -10,7 +10,7 @@ use filter::cfiat::{Shape, Trust};
 use filter::traptor::{Counting, Sizes};
 use mtrace::loads::Invalidation;
 use mtrace::{Sharing, Turns, flow, loads};
-use trace::{Batch, Event, Item, Trace, TurnUnit};
+use trace::{Batch, Event, Item, RoundRobinUnit, Trace};
 use workloads::Variant;
 
 const ALL: [Sharing; 3] =
@@ -78,7 +78,7 @@ fn told(trace: &Trace, settings: &loads::Settings, as_read: bool) -> Vec<(u32, u
     let mut all = Vec::new();
     let mut tell = |told: loads::Told<'_>| all.push((told.thread, told.hits, told.value.to_vec()));
     if as_read {
-        while merged.watch_next(|thread| filter.watch(thread, &mut tell)).unwrap() {}
+        while merged.visit_next(|thread| filter.watch(thread, &mut tell)).unwrap() {}
     } else {
         while let Some(batch) = merged.next_batch().unwrap() {
             filter.batch(batch, &mut tell);
@@ -249,7 +249,7 @@ fn threads_share_a_cache_in_turns() {
         let mut settings = load_settings(Sharing::shared(NonZeroU64::new(count as u64)), Trust::Flags);
         settings.shape.cover = Cover::Touched;
         let (mut filter, mut reported) = (loads::Filter::new(&settings).unwrap(), Vec::new());
-        let mut order = settings.sharing.order(&recorded.trace, TurnUnit::Accesses).unwrap();
+        let mut order = settings.sharing.order(&recorded.trace, RoundRobinUnit::Accesses).unwrap();
         while let Some(batch) = order.next_batch().unwrap() {
             filter.batch(batch, |told| reported.push((told.thread, told.hits, told.value.to_vec())));
         }

@@ -63,7 +63,7 @@ fn processes_made_in_every_way() {
     // The one that has neither memory nor a program of its own is not recorded.
     assert_eq!(traces.len(), 5);
     let pid = first.recording().pid;
-    let members: Vec<_> = first.family().collect();
+    let members: Vec<_> = first.processes().collect();
     assert_eq!(members.len(), 6);
     assert_eq!(members.iter().filter(|member| member.parent == Some(pid)).count(), 4, "{members:?}");
     assert_eq!(
@@ -74,8 +74,8 @@ fn processes_made_in_every_way() {
     for (number, trace) in &traces {
         assert!(trace.summary().totals.instructions > 1000);
         assert_eq!(trace.threads().len(), 1);
-        let own = trace.family().find(|member| member.pid == *number).unwrap();
-        let parent = trace.family().find(|member| Some(member.pid) == own.parent).unwrap();
+        let own = trace.processes().find(|member| member.pid == *number).unwrap();
+        let parent = trace.processes().find(|member| Some(member.pid) == own.parent).unwrap();
         assert!(parent.tsc < own.tsc && own.tsc >= first.recording().start_tsc);
     }
     assert_eq!(traces.iter().filter(|(_, trace)| images(trace) == Some(1)).count(), 1, "fork and exec");
@@ -175,7 +175,7 @@ fn a_running_family() {
     recorder.args(["record", "--follow", "--seconds", "0.7", "-o"]).arg(&output);
     let finished = process::run(recorder.args(["-p", &running.pid().to_string()]));
     assert_eq!((finished.exit, finished.stderr_text().as_str()), (Exit::Status(0), ""));
-    assert_eq!(open_sound(&output).exit(), trace::Exit::Left);
+    assert_eq!(open_sound(&output).exit(), trace::Exit::Detached);
     assert!(!followed(&output).is_empty());
     fs::write(directory.path().join("stop"), "").unwrap();
     let finished = running.wait(LIMIT);
@@ -191,7 +191,7 @@ fn unfollowed_processes_are_like_any_other() {
     let finished = process::run(Command::new(trackway()).args(["record", "-o"]).arg(&output).arg("--").arg(&program));
     assert_eq!((finished.stdout_text().as_str(), finished.stderr_text().as_str()), (ENDS, ""));
     assert!(followed(&output).is_empty());
-    assert_eq!(open_sound(&output).family().count(), 0);
+    assert_eq!(open_sound(&output).processes().count(), 0);
 
     let script = "import os, time\nif os.fork():\n    os._exit(0)\nfor i in range(60):\n    sum(range(100000))\n    time.sleep(0.02)\n";
     let program = write(directory.path(), "child.py", script);

@@ -17,7 +17,7 @@ use port::cores::Cores;
 use port::{Job, Settings, Technique};
 use serde_json::Value;
 use tempfile::TempDir;
-use trace::{Event, Item, Leave, Step, Trace, TurnUnit};
+use trace::{Event, Item, RoundRobinUnit, Step, Terminator, Trace};
 use workloads::Variant;
 
 fn program(name: &str) -> PathBuf {
@@ -315,7 +315,7 @@ fn reported(trace: &Trace) -> (Vec<(u32, u64, Vec<u8>)>, usize) {
 fn told(trace: &Trace, settings: &flow::Settings) -> (HashMap<u32, Vec<Message>>, flow::Statistics) {
     let mut filter = flow::Filter::new(settings).unwrap();
     let mut messages: HashMap<u32, Vec<Message>> = HashMap::new();
-    let mut order = settings.sharing.order(trace, TurnUnit::Branches).unwrap();
+    let mut order = settings.sharing.order(trace, RoundRobinUnit::Branches).unwrap();
     while let Some(batch) = order.next_batch().unwrap() {
         filter.batch(trace.blocks(), batch, |told| messages.entry(told.thread).or_default().push(told.message));
     }
@@ -344,13 +344,13 @@ fn deeds(trace: &Trace, thread: u32) -> VecDeque<Deed> {
 
 fn branch(trace: &Trace, step: &Step) -> Option<(Site, Went)> {
     let block = trace.blocks().get(step.block()).unwrap();
-    let (kind, went) = match (step.leave(), block.transfer()) {
-        (Leave::Taken, _) => (Kind::Conditional, Went::Taken(true)),
-        (Leave::NotTaken, _) => (Kind::Conditional, Went::Taken(false)),
-        (Leave::Direct, Transfer::Call { target }) => (Kind::Call, Went::To(target)),
-        (Leave::Indirect, Transfer::Return) => (Kind::Return, Went::To(step.next())),
-        (Leave::Indirect, Transfer::IndirectCall) => (Kind::IndirectCall, Went::To(step.next())),
-        (Leave::Indirect, _) => (Kind::IndirectJump, Went::To(step.next())),
+    let (kind, went) = match (step.terminator(), block.transfer()) {
+        (Terminator::Taken, _) => (Kind::Conditional, Went::Taken(true)),
+        (Terminator::NotTaken, _) => (Kind::Conditional, Went::Taken(false)),
+        (Terminator::Direct, Transfer::Call { target }) => (Kind::Call, Went::To(target)),
+        (Terminator::Indirect, Transfer::Return) => (Kind::Return, Went::To(step.next())),
+        (Terminator::Indirect, Transfer::IndirectCall) => (Kind::IndirectCall, Went::To(step.next())),
+        (Terminator::Indirect, _) => (Kind::IndirectJump, Went::To(step.next())),
         _ => return None,
     };
     Some((Site { kind, address: block.last(), behind: block.end() }, went))
@@ -426,8 +426,8 @@ fn told_by_path(trace: &Trace, settings: &flow::Settings) -> (HashMap<u32, Vec<M
     let mut filter = flow::Filter::new(settings).unwrap();
     let mut messages: HashMap<u32, Vec<Message>> = HashMap::new();
     let mut merged = trace.merged();
-    while let Some(stretch) = merged.next_stretch().unwrap() {
-        filter.stretch(&stretch, |told| messages.entry(told.thread).or_default().push(told.message));
+    while let Some(batch) = merged.next_path_batch().unwrap() {
+        filter.path_batch(&batch, |told| messages.entry(told.thread).or_default().push(told.message));
     }
     (messages, filter.statistics())
 }

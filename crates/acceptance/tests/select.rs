@@ -361,7 +361,7 @@ fn lengths_are_exact() {
     for length in [1, 2, 3, 1000, 54_321, 1_000_003] {
         let (recorded, parts) = part(&call, &["--length", &length.to_string()]);
         assert_same(&format!("--length {length}"), &recorded.trace, &parts[0], &all[..length]);
-        assert!(matches!(parts[0].events.last(), Some((at, Event::Leave { .. })) if *at == length));
+        assert!(matches!(parts[0].events.last(), Some((at, Event::Detach { .. })) if *at == length));
     }
     let more = call.clone().options(["--length", &(all.len() + 1).to_string()]).recorded();
     assert_same("more than there is", &more.trace, &listing::of_thread(&more.trace, 0), &all);

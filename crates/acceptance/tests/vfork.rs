@@ -229,7 +229,7 @@ fn attach_and_leave_while_children_are_made() {
         let finished = process::run(&mut recorder);
         assert_eq!((finished.exit, finished.stderr_text().as_str()), (Exit::Status(0), ""), "round {round}");
         let trace = open_sound(&output);
-        assert_eq!(trace.exit(), trace::Exit::Left);
+        assert_eq!(trace.exit(), trace::Exit::Detached);
         children += trace.threads().len() - 2;
     }
     assert!(children > 20, "{children} children");
@@ -298,7 +298,7 @@ fn check_failure(call: &Call, failure: u32, place: u32, expected: &process::Fini
     let text = finished.stderr_text();
     let what = format!("failure {failure:#x} at place {place}: {command:?}: {text}");
     assert_eq!((finished.exit, finished.stdout_text()), (expected.exit, expected.stdout_text()), "{what}");
-    let is_left = open_sound(&path).exit() == trace::Exit::Left;
+    let is_left = open_sound(&path).exit() == trace::Exit::Detached;
     let sentences = text.lines().filter(|line| line.starts_with("trackway: recording ended early")).count();
     assert_eq!(sentences, usize::from(is_left), "{what}");
     is_left

@@ -171,8 +171,8 @@ fn strip(crowd: &Crowd, newborn: &Newborn) -> inject::Result<()> {
         });
     }
     let control = newborn.shared.control();
-    let state = ThreadState::read(tracee, stopped.gs_base, &control.places)?;
-    let gate = control.places.gate.load(Ordering::SeqCst);
+    let state = ThreadState::read(tracee, stopped.gs_base, &control.layout)?;
+    let gate = control.layout.gate.load(Ordering::SeqCst);
     let mut remote = Remote::new(tracee, Some(gate), signal)?;
     let Placed { engine, shared } = &newborn.placed;
     let inherited = shared.start..shared.start + wire::CONTROL_BYTES as u64;
@@ -421,8 +421,8 @@ fn adopt(captive: Captive, layout: &Layout, index: u64, control: &Control) -> in
     let order = Ordering::SeqCst;
     let init = layout.init + index * size_of::<Init>() as u64;
     let state = word(init + std::mem::offset_of!(Init, state) as u64)?;
-    let stack_top = word(state + u64::from(control.places.engine_stack.load(order)))?;
-    let entry = inject::start_at(control.places.adopt.load(order), state, stack_top, &captive.remote.registers);
+    let stack_top = word(state + u64::from(control.layout.engine_stack.load(order)))?;
+    let entry = inject::start_at(control.layout.adopt.load(order), state, stack_top, &captive.remote.registers);
     captive.start(&entry)
 }
 

@@ -12,7 +12,7 @@ use crate::filter::Filter;
 use crate::opening;
 use crate::select::{Selection, Selector};
 use crate::shared::{self, SEGMENT_WORDS, Shared};
-use crate::sink::{Fragment, Module, Plan, Sink, ThreadInfo};
+use crate::sink::{AccessDescriptors, Fragment, Module, Sink, ThreadInfo};
 use crate::split::{Ending, Raw, Splitter};
 use crate::{host, maps, task};
 
@@ -144,7 +144,7 @@ impl<'a, S: Sink> Drain<'a, S> {
         let words = (bytes as usize / size_of::<u32>()).min(SEGMENT_WORDS);
         self.shared.take_segment(index, segment, words, &mut self.path);
         self.drop_silent(index);
-        self.path.extend([word::event(word::LEAVE, 0), tsc as u32, (tsc >> 32) as u32]);
+        self.path.extend([word::event(word::DETACH, 0), tsc as u32, (tsc >> 32) as u32]);
         self.drain_code();
         self.announce(index);
         self.tell_segment(index, false);
@@ -406,7 +406,7 @@ impl<'a, S: Sink> Drain<'a, S> {
         for (thread, words) in self.filter.iter_mut().flat_map(Filter::leavers).collect::<Vec<_>>() {
             self.tell(|sink| sink.path(image, thread, &words, &[]));
         }
-        self.shared.control().leave.store(wire::LEAVE_TOGETHER, SeqCst);
+        self.shared.control().detach.store(wire::DETACH_TOGETHER, SeqCst);
     }
 
     fn announce(&mut self, index: usize) {
@@ -553,25 +553,26 @@ impl<'a, S: Sink> Drain<'a, S> {
                     // Until a plan says more.
                     splitter.set_lengths(first_path, fragment.exits.iter().map(|_| 0))?;
                 }
-                self.tell_fragment(&fragment, flags & code::SILENT != 0);
+                self.tell_fragment(&fragment, flags & code::UNINSTRUMENTED != 0);
             }
-            code::PLAN => {
+            code::ACCESS_DESCRIPTORS => {
                 let (first_path, exit_count) = (payload.u32()?, payload.u32()? as usize);
                 let (access_count, _reserved) = (payload.u32()? as usize, payload.u32()?);
                 if exit_count > code::FRAGMENT_BLOCKS_MAX {
                     return None;
                 }
                 let lengths: Vec<u32> = (0..exit_count).map(|_| payload.u32()).collect::<Option<_>>()?;
-                if payload.0.len() / code::ACCESS_BYTES < access_count {
+                if payload.0.len() / code::ACCESS_DESCRIPTOR_BYTES < access_count {
                     return None;
                 }
-                let accesses: Vec<code::Access> = (0..access_count).map(|_| payload.access()).collect::<Option<_>>()?;
+                let accesses: Vec<code::AccessDescriptor> =
+                    (0..access_count).map(|_| payload.access()).collect::<Option<_>>()?;
                 if let Some(splitter) = &mut self.splitter {
                     splitter.set_lengths(first_path, lengths.iter().copied())?;
                 }
-                let plan = Plan { first_path, lengths: &lengths, accesses: &accesses };
-                if self.filter.as_mut().is_none_or(|filter| filter.plan(&plan)) {
-                    self.tell(|sink| sink.plan(image, &plan));
+                let descriptors = AccessDescriptors { first_path, lengths: &lengths, accesses: &accesses };
+                if self.filter.as_mut().is_none_or(|filter| filter.access_descriptors(&descriptors)) {
+                    self.tell(|sink| sink.access_descriptors(image, &descriptors));
                 }
             }
             _ => return None,
@@ -602,7 +603,7 @@ impl<'a, S: Sink> Drain<'a, S> {
         }
         if let Err(error) = event(&mut self.sink) {
             self.failure = Some(error);
-            self.shared.control().leave.store(wire::LEAVE_TOGETHER, SeqCst);
+            self.shared.control().detach.store(wire::DETACH_TOGETHER, SeqCst);
         }
     }
 }
@@ -649,8 +650,8 @@ impl<'a> Fields<'a> {
     }
 
     /// In the order of the fields in memory.
-    fn access(&mut self) -> Option<code::Access> {
-        let access = code::Access {
+    fn access(&mut self) -> Option<code::AccessDescriptor> {
+        let access = code::AccessDescriptor {
             block: self.u16()?,
             offset: self.u16()?,
             size: self.u16()?,
@@ -663,10 +664,10 @@ impl<'a> Fields<'a> {
             count: self.u8()?,
             mask_kind: self.u8()?,
             index_bytes: self.u8()?,
-            ..code::Access::default()
+            ..code::AccessDescriptor::default()
         };
         self.0 = self.0.get(access.reserved.len()..)?;
-        Some(code::Access { displacement: self.u64()?.cast_signed(), constant: self.u64()?, ..access })
+        Some(code::AccessDescriptor { displacement: self.u64()?.cast_signed(), constant: self.u64()?, ..access })
     }
 
     /// A header and its payload, without the padding.

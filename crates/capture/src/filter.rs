@@ -1,6 +1,6 @@
 //! Leaves out of the words of a thread what is not to be recorded, and stops when enough has been.
 //!
-//! Words of silent fragments (see `wire::code::SILENT`) and what happens between them are replaced by one
+//! Words of silent fragments (see `wire::code::UNINSTRUMENTED`) and what happens between them are replaced by one
 //! [`wire::word::GAP`]. Where a thread is back, the last time that was seen in the gap is told, so that threads can still be
 //! ordered. Definitions of blocks are held back until a fragment that is recorded needs them.
 //!
@@ -8,7 +8,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use trace::{Fragment, Plan};
+use trace::{AccessDescriptors, Fragment};
 use wire::word::{self, EVENT};
 
 /// Path numbers are given out one after the other. One that is further off than this from all others is nonsense.
@@ -124,12 +124,12 @@ impl Filter {
     }
 
     /// Takes note of how much data is behind the paths of a fragment. Returns whether the fragment is recorded.
-    pub fn plan(&mut self, plan: &Plan) -> bool {
+    pub fn access_descriptors(&mut self, descriptors: &AccessDescriptors) -> bool {
         let is_full = self.is_full();
-        let first = plan.first_path as usize;
-        let end = (first + plan.lengths.len()).min(self.paths.len());
+        let first = descriptors.first_path as usize;
+        let end = (first + descriptors.lengths.len()).min(self.paths.len());
         let paths = self.paths.get_mut(first..end).unwrap_or_default();
-        for (path, bytes) in paths.iter_mut().zip(plan.lengths) {
+        for (path, bytes) in paths.iter_mut().zip(descriptors.lengths) {
             path.data_words = u16::try_from(bytes / 4).unwrap_or(0);
         }
         !is_full && paths.first().is_some_and(|path| !path.silent)
@@ -170,7 +170,7 @@ impl Filter {
 
     /// When enough has been recorded: the threads that go on without being recorded, and the words that say so.
     pub fn leavers(&mut self) -> Vec<(u32, Vec<u32>)> {
-        let leave = timed(word::LEAVE, self.tsc);
+        let leave = timed(word::DETACH, self.tsc);
         let threads = self.threads.iter_mut().filter(|(_, state)| !state.has_ended);
         threads
             .map(|(&thread, state)| {
@@ -213,7 +213,7 @@ impl Filter {
                 *state = Thread::default();
                 self.out.extend_from_slice(item);
             }
-            word::END | word::LEAVE => {
+            word::END | word::DETACH => {
                 state.has_ended = true;
                 self.out.extend_from_slice(item);
             }
@@ -322,7 +322,7 @@ fn wide(item: &[u32], at: usize) -> u64 {
 /// The time of an event, which is its last part.
 fn time(item: &[u32]) -> Option<u64> {
     match word::kind(item[0]) {
-        word::START | word::TIME | word::SYSCALL | word::SIGNAL | word::RESUME | word::END | word::LEAVE => {
+        word::START | word::TIME | word::SYSCALL | word::SIGNAL | word::RESUME | word::END | word::DETACH => {
             Some(wide(item, item.len() - 2))
         }
         _ => None,

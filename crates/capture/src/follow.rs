@@ -11,7 +11,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, PidfdFlags};
-use trace::{Recording, Relative, Writer};
+use trace::{ProcessInfo, Recording, Writer};
 use wire::{CHILD_GOES, CHILD_MADE, CHILD_SHARES, CHILD_TAKEN, CHILD_WAITS, Control};
 
 use crate::exec::{self, Intent};
@@ -116,7 +116,7 @@ pub struct Family {
     options: Options,
     calibration: Calibration,
     start: Instant,
-    relatives: Mutex<Vec<Relative>>,
+    processes: Mutex<Vec<ProcessInfo>>,
     threads: Mutex<Vec<JoinHandle<()>>>,
     warnings: Mutex<Vec<String>>,
     is_stopped: fn() -> bool,
@@ -132,7 +132,7 @@ impl Family {
             options: options.clone(),
             calibration: Calibration::start(),
             start: Instant::now(),
-            relatives: Mutex::default(),
+            processes: Mutex::default(),
             threads: Mutex::default(),
             warnings: Mutex::default(),
             is_stopped,
@@ -142,12 +142,12 @@ impl Family {
     /// Notes that a process belongs to the family.
     pub fn add(&self, process: i32, parent: Option<i32>, tsc: u64, command: Vec<String>) {
         let parent = parent.map(i32::cast_unsigned);
-        lock(&self.relatives).push(Relative { pid: process.cast_unsigned(), parent, tsc, command });
+        lock(&self.processes).push(ProcessInfo { pid: process.cast_unsigned(), parent, tsc, command });
     }
 
     /// Tells a trace of all processes that are known by now.
     pub fn tell(&self, writer: &mut Writer) -> Result<(), trace::WriteError> {
-        lock(&self.relatives).iter().try_for_each(|relative| writer.relative(relative))
+        lock(&self.processes).iter().try_for_each(|process| writer.process(process))
     }
 
     /// Records a new process, and those that it makes, from now on.
@@ -229,7 +229,7 @@ impl Family {
         };
         let report = session::record(target, &mut writer, terms).map_err(|error| {
             // Nothing was recorded; a file of nothing is of no use.
-            let _ = std::fs::remove_file(trace::part_name(&output));
+            let _ = std::fs::remove_file(trace::partial_path(&output));
             match error {
                 StartError::Inject(error) => error.to_string(),
                 StartError::Attach(error) => error.to_string(),
@@ -299,7 +299,7 @@ fn open(process: i32) -> Option<OwnedFd> {
 fn as_exit(end: End) -> trace::Exit {
     match end {
         End::Exit(exit) => crate::as_exit(exit),
-        End::Left => trace::Exit::Left,
+        End::Detached => trace::Exit::Detached,
         End::Unknown => trace::Exit::Unknown,
     }
 }

@@ -1,6 +1,6 @@
 //! Brings all threads of a target back to native code and takes everything of ours out of it.
 //!
-//! The threads are asked to stop with their state saved (`wire::LEAVE_TOGETHER`). Most do so at their next visit to the engine's
+//! The threads are asked to stop with their state saved (`wire::DETACH_TOGETHER`). Most do so at their next visit to the engine's
 //! dispatcher. Those that go round in translated code are sent a signal that brings them there; those that wait in a system call are
 //! stopped in it. When every thread is in one of these two states, one is made to give the signal handlers back, each gets
 //! its alternate stack, mask and registers, and everything is unmapped. A system call goes on natively, in the application's own code.
@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use libc::user_regs_struct;
 use wire::{
-    Control, EXEC_FAILED, EXEC_IDLE, EXEC_REFUSED, EXEC_WANTED, LEAVE_NOT, LEAVE_REQUEST, LEAVE_TOGETHER,
+    Control, DETACH_NONE, DETACH_REQUEST, DETACH_TOGETHER, EXEC_FAILED, EXEC_IDLE, EXEC_REFUSED, EXEC_WANTED,
     STAGE_FINISHED,
 };
 
@@ -62,7 +62,7 @@ pub fn leave(target: &Target, crowd: &mut Crowd, meanwhile: &mut dyn FnMut()) ->
     let control = target.shared.control();
     let mut leaving = Leaving { target, control, crowd, threads: Vec::new() };
     // Others may have asked for it already.
-    control.leave.store(LEAVE_TOGETHER, Ordering::SeqCst);
+    control.detach.store(DETACH_TOGETHER, Ordering::SeqCst);
     let start = Instant::now();
     while start.elapsed() < GRACE {
         leaving.refuse_exec();
@@ -75,7 +75,7 @@ pub fn leave(target: &Target, crowd: &mut Crowd, meanwhile: &mut dyn FnMut()) ->
         Hold::Gone => return Left::Gone(leaving.crowd.exit),
         Hold::Not => {
             let waits = control.vforks.load(Ordering::SeqCst) != 0;
-            leaving.let_go(if waits { LEAVE_NOT } else { wire::LEAVE_ALONE });
+            leaving.let_go(if waits { DETACH_NONE } else { wire::DETACH_SEPARATELY });
             return if waits { Left::NotNow } else { Left::InPart };
         }
     }
@@ -162,7 +162,7 @@ impl Leaving<'_> {
                 Ok(Whereabouts::Ready(thread)) => return self.threads.push(*thread),
                 Ok(Whereabouts::Cache) => {
                     // If it fails, the thread is dying.
-                    let _ = ptrace::queue(self.target.process, tid, libc::SIGTRAP, LEAVE_REQUEST);
+                    let _ = ptrace::queue(self.target.process, tid, libc::SIGTRAP, DETACH_REQUEST);
                 }
                 Ok(Whereabouts::Engine) | Err(_) => {}
             }
@@ -187,7 +187,7 @@ impl Leaving<'_> {
             let thread = Thread { tracee, stopped: registers, call: None, state: None };
             return Ok(Whereabouts::Ready(Box::new(thread)));
         };
-        if pc == self.control.places.system_call.load(Ordering::SeqCst) + call::INSTRUCTION_BYTES {
+        if pc == self.control.layout.system_call.load(Ordering::SeqCst) + call::INSTRUCTION_BYTES {
             let call = call::of_thread(tracee, &registers, 0);
             if call.is_some() {
                 let thread = Thread { tracee, stopped: registers, call, state: Some(state) };
@@ -195,7 +195,7 @@ impl Leaving<'_> {
             }
         }
         if in_engine {
-            let parked: u32 = state::field(tracee, state.address, &self.control.places.parked)?;
+            let parked: u32 = state::field(tracee, state.address, &self.control.layout.parked)?;
             let thread = Thread { tracee, stopped: registers, call: None, state: Some(state) };
             return Ok(if parked != 0 { Whereabouts::Ready(Box::new(thread)) } else { Whereabouts::Engine });
         }
@@ -209,16 +209,16 @@ impl Leaving<'_> {
 
     /// The state of a thread, if gs points at it. A thread that has just been born still has its parent's.
     fn state_of(&self, tracee: Tracee, address: u64) -> Result<Option<ThreadState>> {
-        let places = &self.control.places;
-        if address == 0 || !self.is_own(address) || state::field::<u64>(tracee, address, &places.this)? != address {
+        let layout = &self.control.layout;
+        if address == 0 || !self.is_own(address) || state::field::<u64>(tracee, address, &layout.this)? != address {
             return Ok(None);
         }
-        let slot: u32 = state::field(tracee, address, &places.slot)?;
+        let slot: u32 = state::field(tracee, address, &layout.slot)?;
         let owner = self.control.slots.get(slot as usize).map_or(0, |slot| slot.os_tid.load(Ordering::SeqCst));
         if Status::of(tracee.tid).ok().and_then(|status| status.own_tid()) != Some(owner) {
             return Ok(None);
         }
-        ThreadState::read(tracee, address, places).map(Some)
+        ThreadState::read(tracee, address, layout).map(Some)
     }
 
     /// Who wants to execute another program does so untraced.
@@ -236,8 +236,8 @@ impl Leaving<'_> {
 
     /// Lets all threads go on as they are.
     fn let_go(&mut self, leave: u32) {
-        self.control.leave.store(leave, Ordering::SeqCst);
-        shared::wake(&self.control.leave);
+        self.control.detach.store(leave, Ordering::SeqCst);
+        shared::wake(&self.control.detach);
         self.crowd.disperse();
     }
 
@@ -247,7 +247,7 @@ impl Leaving<'_> {
         let threads = std::mem::take(&mut self.threads);
         let tid = threads.first().map_or(self.target.process, |thread| thread.tracee.tid);
         // A seccomp filter of the application lets the engine's image make every call.
-        let own_gate = Some(self.control.places.gate.load(Ordering::SeqCst)).filter(|&gate| gate != 0);
+        let own_gate = Some(self.control.layout.gate.load(Ordering::SeqCst)).filter(|&gate| gate != 0);
         let gate = own_gate
             .or_else(|| maps::of_process(tid).ok().and_then(|mappings| remote::gate(Tracee { tid }, &mappings)));
         let (mut remotes, mut problems) = (Vec::new(), Vec::new());
@@ -281,7 +281,7 @@ impl Leaving<'_> {
         else {
             return Ok(());
         };
-        let function = self.control.places.finish.load(Ordering::SeqCst);
+        let function = self.control.layout.finish.load(Ordering::SeqCst);
         let entry = inject::start_at(function, state.address, state.engine_stack, &remote.registers);
         remote.run(&entry, || self.control.stage.load(Ordering::SeqCst) == STAGE_FINISHED)
     }
@@ -291,7 +291,7 @@ impl Leaving<'_> {
     fn give_back_thread(&self, remote: &mut Remote, thread: &Thread) -> Result<()> {
         let Some(state) = thread.state() else { return Ok(()) };
         remote.registers.rsp = state.registers.general[wire::RSP];
-        let stack = state.address + u64::from(self.control.places.alternate_stack.load(Ordering::SeqCst));
+        let stack = state.address + u64::from(self.control.layout.alternate_stack.load(Ordering::SeqCst));
         remote.call("sigaltstack", libc::SYS_sigaltstack, [stack, 0, 0, 0, 0, 0])?;
         Ok(())
     }

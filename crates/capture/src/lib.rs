@@ -144,7 +144,7 @@ pub fn record(options: &Options) -> Result<Outcome, Error> {
         target.kill();
         Error::Create(error)
     })?;
-    let part = trace::part_name(&options.output);
+    let part = trace::partial_path(&options.output);
     let delivered = target.record(&ENGINE, &mut writer, family.as_ref());
     let Delivered { exit, mut observed, failure } = delivered.inspect_err(|_| {
         // Nothing was recorded; a file of nothing is of no use.
@@ -298,10 +298,10 @@ impl Target {
         })?;
         let exit = match report.end {
             End::Exit(exit) => as_exit(exit),
-            End::Left => Exit::Left,
+            End::Detached => Exit::Detached,
             End::Unknown => Exit::Unknown,
         };
-        if exit != Exit::Left {
+        if exit != Exit::Detached {
             self.signals.forget_target();
         }
         let cpu_time = host::cpu_time().saturating_sub(self.cpu_time_before);
@@ -322,7 +322,7 @@ impl Target {
     /// If a program that we have started was left: waits for its end.
     fn wait(&self, exit: Exit) -> Exit {
         let Source::Launched { launched, .. } = &self.source else { return exit };
-        if exit != Exit::Left {
+        if exit != Exit::Detached {
             return exit;
         }
         let exit = ptrace::wait_for_exit(launched.pid()).map_or(Exit::Unknown, as_exit);

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use wire::word;
 
-use crate::sink::{Fragment, Module, Plan, Sink, ThreadInfo};
+use crate::sink::{AccessDescriptors, Fragment, Module, Sink, ThreadInfo};
 
 #[derive(Debug, Default)]
 pub struct MemorySink {
@@ -14,7 +14,7 @@ pub struct MemorySink {
     /// Image, first path, blocks, exits.
     pub fragments: Vec<(u32, u32, Vec<u32>, Vec<u32>)>,
     /// Image, first path, lengths, accesses.
-    pub plans: Vec<(u32, u32, Vec<u32>, Vec<wire::code::Access>)>,
+    pub plans: Vec<(u32, u32, Vec<u32>, Vec<wire::code::AccessDescriptor>)>,
     pub modules: Vec<(u32, Module)>,
     pub unmapped: Vec<(u32, u64, u64, u64)>,
     pub threads: Vec<ThreadInfo>,
@@ -49,8 +49,8 @@ impl Sink for MemorySink {
         Ok(())
     }
 
-    fn plan(&mut self, image: u32, plan: &Plan) -> Result<(), Full> {
-        let &Plan { first_path, lengths, accesses } = plan;
+    fn access_descriptors(&mut self, image: u32, descriptors: &AccessDescriptors) -> Result<(), Full> {
+        let &AccessDescriptors { first_path, lengths, accesses } = descriptors;
         self.plans.push((image, first_path, lengths.to_vec(), accesses.to_vec()));
         Ok(())
     }

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags};
 use wire::{
-    Control, EXEC_FAILED, EXEC_IDLE, EXEC_READY, EXEC_REFUSED, EXEC_WANTED, LEAVE_NOT, LEAVE_TOGETHER, SLOT_FREE,
+    Control, DETACH_NONE, DETACH_TOGETHER, EXEC_FAILED, EXEC_IDLE, EXEC_READY, EXEC_REFUSED, EXEC_WANTED, SLOT_FREE,
     SLOT_LIVE,
 };
 
@@ -108,7 +108,7 @@ pub enum End {
     /// It ended, but that was for others to know how.
     Unknown,
     /// It went on.
-    Left,
+    Detached,
 }
 
 /// How a recording ended.
@@ -289,7 +289,7 @@ impl<S: Sink> Session<'_, S> {
         if self.is_over {
             return true;
         }
-        let asked = self.shared.control().leave.load(Ordering::SeqCst) != LEAVE_NOT || self.drain.has_failed();
+        let asked = self.shared.control().detach.load(Ordering::SeqCst) != DETACH_NONE || self.drain.has_failed();
         let now = Instant::now();
         let late = self.limits.time.is_some_and(|time| now.duration_since(self.start) >= time);
         self.is_over = asked || late || self.is_too_large(now) || (self.is_stopped)();
@@ -308,14 +308,14 @@ impl<S: Sink> Session<'_, S> {
     /// Tries to bring the target back to native code.
     fn leave(&mut self) {
         let Some(placed) = &self.placed else {
-            self.end = Some(End::Left);
+            self.end = Some(End::Detached);
             return;
         };
         // An exec that has begun comes to its end first; no other begins any more.
         if Instant::now() < self.next_attempt {
             return;
         }
-        self.shared.control().leave.store(LEAVE_TOGETHER, Ordering::SeqCst);
+        self.shared.control().detach.store(DETACH_TOGETHER, Ordering::SeqCst);
         if self.attached.is_some() {
             return;
         }
@@ -328,9 +328,9 @@ impl<S: Sink> Session<'_, S> {
                 if let Some(problem) = problem {
                     self.drain.warn(format!("not everything of the recorder is out of the program: {problem}"));
                 }
-                self.end = Some(End::Left);
+                self.end = Some(End::Detached);
             }
-            Left::Executed => self.end = Some(End::Left),
+            Left::Executed => self.end = Some(End::Detached),
             Left::Gone(exit) => self.end = exit.map(End::Exit).or(self.end),
             Left::NotNow => self.next_attempt = Instant::now() + NEXT_ATTEMPT,
             Left::InPart => {
@@ -340,7 +340,7 @@ impl<S: Sink> Session<'_, S> {
                     self.drain.pass();
                     std::thread::sleep(SLEEP_ATTACHED);
                 }
-                self.end = Some(End::Left);
+                self.end = Some(End::Detached);
             }
         }
     }
@@ -443,7 +443,7 @@ impl<S: Sink> Session<'_, S> {
         }
         let control = self.shared.control();
         let is_forbidden = control.notices.load(Ordering::SeqCst) & wire::NOTICE_SECCOMP_EXEC != 0;
-        if control.leave.load(Ordering::SeqCst) != 0 || is_forbidden {
+        if control.detach.load(Ordering::SeqCst) != 0 || is_forbidden {
             self.answer(EXEC_REFUSED);
             return;
         }
@@ -569,7 +569,7 @@ impl<S: Sink> Session<'_, S> {
         self.drain.finish_image();
         self.drain.next_image();
         self.answer(EXEC_IDLE);
-        if self.shared.control().leave.load(Ordering::SeqCst) != 0 {
+        if self.shared.control().detach.load(Ordering::SeqCst) != 0 {
             drop(tracee.detach(0));
             return;
         }

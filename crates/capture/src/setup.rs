@@ -60,7 +60,7 @@ fn restore(
     if has_faulted {
         remote.tracee.set_signal_mask(u64::MAX).context("setting the signal mask")?;
     }
-    let gate = control.places.gate.load(Ordering::SeqCst);
+    let gate = control.layout.gate.load(Ordering::SeqCst);
     if gate != 0 {
         // A seccomp filter lets the engine's image make every call.
         remote.move_to(gate)?;

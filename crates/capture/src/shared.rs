@@ -181,7 +181,7 @@ impl Shared {
     /// natively.
     fn give_up(&self) {
         let control = self.control();
-        control.leave.store(wire::LEAVE_ALONE, Ordering::SeqCst);
+        control.detach.store(wire::DETACH_SEPARATELY, Ordering::SeqCst);
         control.slots.iter().filter(|slot| slot.waiting.load(Ordering::SeqCst) != 0).for_each(|slot| wake(&slot.tail));
         wake_low_half(&control.code_tail);
     }
@@ -366,7 +366,7 @@ impl<'a> SignOfLife<'a> {
 /// Takes out of a copy of the control page what belongs to the image before and to processes that shared its memory.
 fn begin_image(control: &Control) {
     control.stage.store(wire::STAGE_NONE, Ordering::SeqCst);
-    control.places.gate.store(0, Ordering::SeqCst);
+    control.layout.gate.store(0, Ordering::SeqCst);
     for end in control.own.iter().flatten() {
         end.store(0, Ordering::SeqCst);
     }
@@ -388,7 +388,7 @@ impl Drop for SignOfLife<'_> {
         // SAFETY: locked by this thread in `give`, still mapped.
         unsafe { libc::pthread_mutex_unlock(Self::mutex(self.shared)) };
         self.shared.control().recorder[0].store(wire::OWNER_DIED, Ordering::SeqCst);
-        self.shared.control().leave.store(1, Ordering::SeqCst);
+        self.shared.control().detach.store(1, Ordering::SeqCst);
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::error::Error;
 
-pub use trace::{Fragment, Module, Plan, ThreadInfo};
+pub use trace::{AccessDescriptors, Fragment, Module, ThreadInfo};
 use trace::{WriteError, Writer};
 
 /// Takes what the rings deliver. For each thread, words come in order; what they name has come before them.
@@ -12,7 +12,7 @@ pub trait Sink {
     fn block(&mut self, image: u32, block: u32, address: u64, code: &[u8]) -> Result<(), Self::Error>;
     fn fragment(&mut self, image: u32, fragment: &Fragment) -> Result<(), Self::Error>;
     /// What the data behind the paths of a fragment is; comes only if data is recorded.
-    fn plan(&mut self, image: u32, plan: &Plan) -> Result<(), Self::Error>;
+    fn access_descriptors(&mut self, image: u32, descriptors: &AccessDescriptors) -> Result<(), Self::Error>;
     fn module(&mut self, image: u32, module: &Module) -> Result<(), Self::Error>;
     fn unmapped(&mut self, image: u32, address: u64, length: u64, tsc: u64) -> Result<(), Self::Error>;
     fn thread(&mut self, thread: &ThreadInfo) -> Result<(), Self::Error>;
@@ -45,8 +45,8 @@ impl<S: Sink> Sink for &mut S {
         S::fragment(self, image, fragment)
     }
 
-    fn plan(&mut self, image: u32, plan: &Plan) -> Result<(), Self::Error> {
-        S::plan(self, image, plan)
+    fn access_descriptors(&mut self, image: u32, descriptors: &AccessDescriptors) -> Result<(), Self::Error> {
+        S::access_descriptors(self, image, descriptors)
     }
 
     fn module(&mut self, image: u32, module: &Module) -> Result<(), Self::Error> {
@@ -89,8 +89,8 @@ impl Sink for Writer {
         Self::fragment(self, image, fragment)
     }
 
-    fn plan(&mut self, _: u32, plan: &Plan) -> Result<(), WriteError> {
-        Self::plan(self, plan)
+    fn access_descriptors(&mut self, _: u32, descriptors: &AccessDescriptors) -> Result<(), WriteError> {
+        Self::access_descriptors(self, descriptors)
     }
 
     fn module(&mut self, image: u32, module: &Module) -> Result<(), WriteError> {

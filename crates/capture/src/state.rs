@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use libc::user_regs_struct;
-use wire::{Control, Places, Registers};
+use wire::{Control, EngineLayout, Registers};
 
 use crate::inject::{Context, Result};
 use crate::ptrace::Tracee;
@@ -30,18 +30,18 @@ pub struct ThreadState {
 
 impl ThreadState {
     /// Reads the state at `address`.
-    pub fn read(tracee: Tracee, address: u64, places: &Places) -> Result<Self> {
+    pub fn read(tracee: Tracee, address: u64, layout: &EngineLayout) -> Result<Self> {
         let [cursor, segment] =
-            [field::<u64>(tracee, address, &places.cursor)?, field(tracee, address, &places.segment)?];
+            [field::<u64>(tracee, address, &layout.cursor)?, field(tracee, address, &layout.segment)?];
         Ok(Self {
             address,
-            registers: field(tracee, address, &places.registers)?,
-            vectors: field(tracee, address, &places.vectors)?,
-            mxcsr: field(tracee, address, &places.mxcsr)?,
-            gs_base: field(tracee, address, &places.gs_base)?,
-            mask: field(tracee, address, &places.mask)?,
-            engine_stack: field(tracee, address, &places.engine_stack)?,
-            slot: field(tracee, address, &places.slot)?,
+            registers: field(tracee, address, &layout.registers)?,
+            vectors: field(tracee, address, &layout.vectors)?,
+            mxcsr: field(tracee, address, &layout.mxcsr)?,
+            gs_base: field(tracee, address, &layout.gs_base)?,
+            mask: field(tracee, address, &layout.mask)?,
+            engine_stack: field(tracee, address, &layout.engine_stack)?,
+            slot: field(tracee, address, &layout.slot)?,
             used: cursor.wrapping_sub(segment),
         })
     }

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use capture::{Options, Sink};
-use trace::{Exit, Fragment, Live, Module, Plan, ThreadInfo};
+use trace::{AccessDescriptors, Exit, Fragment, Live, Module, ThreadInfo};
 
 use crate::failure::Failure;
 use crate::output::Stopped;
@@ -82,8 +82,8 @@ impl<R: Receiver> Sink for Tracer<'_, R> {
         Ok(self.live.fragment(image, fragment)?)
     }
 
-    fn plan(&mut self, _: u32, plan: &Plan) -> Result<(), Refused> {
-        Ok(self.live.plan(plan)?)
+    fn access_descriptors(&mut self, _: u32, descriptors: &AccessDescriptors) -> Result<(), Refused> {
+        Ok(self.live.access_descriptors(descriptors)?)
     }
 
     fn module(&mut self, _: u32, _: &Module) -> Result<(), Refused> {

@@ -7,7 +7,7 @@
 use core::sync::atomic::Ordering;
 
 use wire::{
-    CHILD_FREE, CHILD_GOES, CHILD_MADE, CHILD_SHARES, CHILD_TAKEN, CHILD_WAITS, Child, Control, LEAVE_NOT, OWNER_DIED,
+    CHILD_FREE, CHILD_GOES, CHILD_MADE, CHILD_SHARES, CHILD_TAKEN, CHILD_WAITS, Child, Control, DETACH_NONE, OWNER_DIED,
 };
 
 use crate::sys;
@@ -52,7 +52,7 @@ pub fn wait(tcb: &Tcb, child: &Child, shares: bool, born: u64) {
         match child.state.load(Ordering::SeqCst) {
             CHILD_GOES => break,
             CHILD_TAKEN => {}
-            _ if control.leave.load(Ordering::SeqCst) != LEAVE_NOT => {
+            _ if control.detach.load(Ordering::SeqCst) != DETACH_NONE => {
                 let given_up = child.state.compare_exchange(waiting, CHILD_GOES, Ordering::SeqCst, Ordering::SeqCst);
                 if given_up.is_ok() {
                     break;
@@ -72,7 +72,7 @@ pub fn wait(tcb: &Tcb, child: &Child, shares: bool, born: u64) {
 /// another program.
 pub fn wait_in_child(tcb: &mut Tcb) {
     let control = tcb.control();
-    if tcb.followed || control.leave.load(Ordering::SeqCst) != LEAVE_NOT {
+    if tcb.followed || control.detach.load(Ordering::SeqCst) != DETACH_NONE {
         return;
     }
     if let Some(child) = prepare(control) {

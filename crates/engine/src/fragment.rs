@@ -730,7 +730,7 @@ impl Engine {
     }
 
     fn announce_fragment(&mut self, fragment: &Fragment, translation: &Translation, chain: &[ChainBlock]) {
-        let flags = if fragment.silent { code::SILENT } else { 0 };
+        let flags = if fragment.silent { code::UNINSTRUMENTED } else { 0 };
         let counts = [fragment.first_path, translation.blocks.len() as u32, translation.exits.len() as u32, flags];
         let mut words: Vec<u32> = Vec::with_capacity(4 + chain.len() + translation.exits.len());
         words.extend_from_slice(&counts);
@@ -752,10 +752,13 @@ impl Engine {
             let accesses = &translation.accesses;
             (
                 core::slice::from_raw_parts(words.as_ptr().cast::<u8>(), words.len() * 4),
-                core::slice::from_raw_parts(accesses.as_ptr().cast::<u8>(), accesses.len() * code::ACCESS_BYTES),
+                core::slice::from_raw_parts(
+                    accesses.as_ptr().cast::<u8>(),
+                    accesses.len() * code::ACCESS_DESCRIPTOR_BYTES,
+                ),
             )
         };
-        self.append_code(code::PLAN, &[words, accesses]);
+        self.append_code(code::ACCESS_DESCRIPTORS, &[words, accesses]);
     }
 
     pub fn announce_unmap(&mut self, address: u64, length: u64) {
@@ -1075,7 +1078,7 @@ pub(crate) mod tests {
         assert_eq!(block[16..], BRANCH);
         let number = words(&block[8..12])[0];
         let first_path = engine.fragment(index).first_path;
-        let exits = [1 | code::LEAVE_NOT_TAKEN << 16, 1 | code::LEAVE_TAKEN << 16];
+        let exits = [1 | code::TERMINATOR_NOT_TAKEN << 16, 1 | code::TERMINATOR_TAKEN << 16];
         assert_eq!(words(&records[1].1), [first_path, 1, 2, 0, number, exits[0], exits[1]]);
         assert_eq!(engine.control().next_path.load(Ordering::Relaxed), first_path + 1);
     }

@@ -9,7 +9,7 @@
 use core::arch::naked_asm;
 use core::sync::atomic::Ordering;
 
-use wire::{Control, LEAVE_TOGETHER, STAGE_FINISHED, word};
+use wire::{Control, DETACH_TOGETHER, STAGE_FINISHED, word};
 
 use crate::fragment::ENGINE;
 use crate::tcb::Tcb;
@@ -20,12 +20,13 @@ const PATIENCE_MILLISECONDS: u64 = 100;
 
 /// Whether threads are to stop and wait.
 pub fn is_parking(control: &Control) -> bool {
-    control.leave.load(Ordering::Relaxed) == LEAVE_TOGETHER
+    control.detach.load(Ordering::Relaxed) == DETACH_TOGETHER
 }
 
 /// From inside: asks the recorder to bring all threads back to native code. They stop at once.
 pub fn request(control: &Control) {
-    let request = control.leave.compare_exchange(wire::LEAVE_NOT, LEAVE_TOGETHER, Ordering::SeqCst, Ordering::SeqCst);
+    let request =
+        control.detach.compare_exchange(wire::DETACH_NONE, DETACH_TOGETHER, Ordering::SeqCst, Ordering::SeqCst);
     if request.is_ok() {
         control.doorbell.fetch_add(1, Ordering::SeqCst);
         sys::futex_wake(&control.doorbell);
@@ -48,7 +49,7 @@ pub fn park_if_wanted(tcb: &mut Tcb) {
     signal::hand_over(tcb, true);
     tcb.parked.store(1, Ordering::SeqCst);
     while is_parking(control) && ring::is_wanted(control) {
-        sys::futex_wait(&control.leave, LEAVE_TOGETHER, PATIENCE_MILLISECONDS);
+        sys::futex_wait(&control.detach, DETACH_TOGETHER, PATIENCE_MILLISECONDS);
     }
     tcb.parked.store(0, Ordering::SeqCst);
     signal::take_back(tcb);
@@ -92,8 +93,8 @@ pub fn leave(tcb: &mut Tcb) -> bool {
         leave_child(tcb);
         return true;
     }
-    if ring::is_wanted(tcb.control()) || tcb.control().leave.load(Ordering::Relaxed) != wire::LEAVE_NOT {
-        ring::close(tcb, word::LEAVE);
+    if ring::is_wanted(tcb.control()) || tcb.control().detach.load(Ordering::Relaxed) != wire::DETACH_NONE {
+        ring::close(tcb, word::DETACH);
     }
     reclaim::leave_cache(tcb);
     // System calls of a native thread find no write-protected pages.
@@ -116,7 +117,7 @@ pub fn is_wanted_alone(tcb: &Tcb) -> bool {
 fn leave_child(tcb: &mut Tcb) {
     follow::wait_in_child(tcb);
     reclaim::leave_cache(tcb);
-    ring::close(tcb, word::LEAVE);
+    ring::close(tcb, word::DETACH);
     ENGINE.lock().release_guarded();
     signal::hand_over(tcb, false);
     signal::restore_own_actions(tcb);

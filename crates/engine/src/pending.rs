@@ -146,7 +146,7 @@ pub fn publish(slot: u32, mask: u64) {
 /// A queued signal's value. It is sent from one thread to another with the number of a signal that is pending for the process and
 /// that the other one does not block. If one of that number is about to arrive there anyway, the kernel drops this one: then that
 /// one makes the thread look.
-const LOOK: u64 = wire::LEAVE_REQUEST ^ 1;
+const LOOK: u64 = wire::DETACH_REQUEST ^ 1;
 const SI_QUEUE: u32 = -1i32 as u32;
 
 /// Whether another thread wants this one to look at what is pending.

@@ -150,7 +150,7 @@ impl Engine {
             let tid = slot.os_tid.load(Ordering::Relaxed);
             if epoch.load(Ordering::Relaxed) < self.reclaimer.epoch && tid != 0 {
                 // If the thread has ended meanwhile, nobody has to be called.
-                pending::queue(tid, SIGTRAP, wire::LEAVE_REQUEST);
+                pending::queue(tid, SIGTRAP, wire::DETACH_REQUEST);
             }
         }
     }

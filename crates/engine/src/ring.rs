@@ -131,7 +131,7 @@ pub fn ring_doorbell(control: &Control) {
 /// Whether the recorder is alive and takes data.
 pub fn is_wanted(control: &Control) -> bool {
     control.recorder[0].load(Ordering::Relaxed) & wire::OWNER_DIED == 0
-        && control.leave.load(Ordering::Relaxed) != wire::LEAVE_ALONE
+        && control.detach.load(Ordering::Relaxed) != wire::DETACH_SEPARATELY
 }
 
 /// Waits until the recorder has taken the code ring's content up to `head`.
@@ -342,11 +342,11 @@ mod tests {
         append_signal(tcb, 11, address);
         append_timed(tcb, word::RESUME, address);
         append_child(tcb, 1, 2);
-        append_time(tcb, word::LEAVE);
+        append_time(tcb, word::DETACH);
         append_time(tcb, word::END);
         let words = words(tcb, 0);
         let expected =
-            [word::START, word::TIME, word::SYSCALL, word::SIGNAL, word::RESUME, word::CHILD, word::LEAVE, word::END];
+            [word::START, word::TIME, word::SYSCALL, word::SIGNAL, word::RESUME, word::CHILD, word::DETACH, word::END];
         assert_eq!(kinds(&words), expected);
         assert_eq!(words.len() as u64 * 4, tcb.cursor - tcb.segment);
         assert_eq!(words[1..3], [0x2222_3333, 0x7fff_1111]);
@@ -411,14 +411,14 @@ mod tests {
     fn what_is_in_the_ring_is_not_lost_when_nobody_wants_more() {
         let tcb = thread();
         append_time(tcb, word::TIME);
-        tcb.control().leave.store(1, Ordering::Relaxed);
+        tcb.control().detach.store(1, Ordering::Relaxed);
         advance(tcb);
-        close(tcb, word::LEAVE);
+        close(tcb, word::DETACH);
         let slot = tcb.slot();
         assert_eq!(slot.head.load(Ordering::Relaxed), 2);
         assert_eq!(slot.state.load(Ordering::Relaxed), wire::SLOT_ENDED);
         assert_eq!(kinds(&words(tcb, 0)), [word::TIME]);
-        assert_eq!(kinds(&words(tcb, 1)), [word::TIME, word::LEAVE]);
+        assert_eq!(kinds(&words(tcb, 1)), [word::TIME, word::DETACH]);
     }
 
     /// A thread that has skipped wrote to the end of its segment only; when it is recorded, words begin where they are.

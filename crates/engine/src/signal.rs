@@ -1210,7 +1210,7 @@ fn call_again(signals: &Signals, context: &mut Context) {
 /// Whether the recorder wants the thread to come out of translated code.
 fn is_leave_request(info: &Info) -> bool {
     const SI_QUEUE: i32 = -1;
-    info[1] as u32 as i32 == SI_QUEUE && info[3] == wire::LEAVE_REQUEST
+    info[1] as u32 as i32 == SI_QUEUE && info[3] == wire::DETACH_REQUEST
 }
 
 /// Brings a thread that may go round in translated code for ever to the dispatcher. Anywhere else it gets there by itself.

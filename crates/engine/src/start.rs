@@ -5,7 +5,7 @@
 use core::mem::offset_of;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use wire::{CodeMapping, Control, FLAG_ATTACHED, FLAG_FSGSBASE, Init, Places, STAGE_STARTED, VERSION, word};
+use wire::{CodeMapping, Control, EngineLayout, FLAG_ATTACHED, FLAG_FSGSBASE, Init, STAGE_STARTED, VERSION, word};
 
 use crate::emit::Table;
 use crate::failure::Failure;
@@ -27,7 +27,7 @@ pub unsafe extern "C" fn start(init: *mut Init) -> ! {
     let control = unsafe { &*(first.shared as *const Control) };
     own::set_up(control);
     signal::note_fault_actions(control);
-    publish(&control.places);
+    publish(&control.layout);
     fail_if_injected(control);
     set_up(control, first);
     let count = if is_attached(first) { first.thread_count.max(1) } else { 1 };
@@ -137,25 +137,25 @@ fn enter(tcb: &mut Tcb) -> ! {
 }
 
 /// Tells the recorder where everything is that it needs to bring threads in and out.
-fn publish(places: &Places) {
+fn publish(layout: &EngineLayout) {
     let address = |place: &AtomicU64, address: u64| place.store(address, Ordering::SeqCst);
-    address(&places.adopt, adopt as *const () as u64);
-    address(&places.finish, leave::finish as *const () as u64);
-    address(&places.system_call, syscall::instruction());
-    address(&places.gate, leave::trackway_gate as *const () as u64);
+    address(&layout.adopt, adopt as *const () as u64);
+    address(&layout.finish, leave::finish as *const () as u64);
+    address(&layout.system_call, syscall::instruction());
+    address(&layout.gate, leave::trackway_gate as *const () as u64);
     let offset = |place: &AtomicU32, offset: usize| place.store(offset as u32, Ordering::SeqCst);
-    offset(&places.this, offset_of!(Tcb, this));
-    offset(&places.registers, offset_of!(Tcb, registers));
-    offset(&places.vectors, offset_of!(Tcb, xmm));
-    offset(&places.mxcsr, offset_of!(Tcb, mxcsr));
-    offset(&places.gs_base, offset_of!(Tcb, gs_base));
-    offset(&places.mask, tcb::SIGNALS + offset_of!(tcb::Signals, mask));
-    offset(&places.alternate_stack, offset_of!(Tcb, alternate_stack));
-    offset(&places.parked, offset_of!(Tcb, parked));
-    offset(&places.engine_stack, offset_of!(Tcb, engine_stack));
-    offset(&places.cursor, offset_of!(Tcb, cursor));
-    offset(&places.segment, offset_of!(Tcb, segment));
-    offset(&places.slot, offset_of!(Tcb, slot_index));
+    offset(&layout.this, offset_of!(Tcb, this));
+    offset(&layout.registers, offset_of!(Tcb, registers));
+    offset(&layout.vectors, offset_of!(Tcb, xmm));
+    offset(&layout.mxcsr, offset_of!(Tcb, mxcsr));
+    offset(&layout.gs_base, offset_of!(Tcb, gs_base));
+    offset(&layout.mask, tcb::SIGNALS + offset_of!(tcb::Signals, mask));
+    offset(&layout.alternate_stack, offset_of!(Tcb, alternate_stack));
+    offset(&layout.parked, offset_of!(Tcb, parked));
+    offset(&layout.engine_stack, offset_of!(Tcb, engine_stack));
+    offset(&layout.cursor, offset_of!(Tcb, cursor));
+    offset(&layout.segment, offset_of!(Tcb, segment));
+    offset(&layout.slot, offset_of!(Tcb, slot_index));
 }
 
 fn has_bmi2() -> bool {

@@ -12,7 +12,7 @@
 use alloc::vec::Vec;
 use iced_x86::{Code, Decoder, Instruction, OpKind, Register};
 use isa::Transfer;
-use wire::code::{LEAVE_DIRECT, LEAVE_INDIRECT, LEAVE_NOT_TAKEN, LEAVE_SYSCALL, LEAVE_TAKEN};
+use wire::code::{TERMINATOR_DIRECT, TERMINATOR_INDIRECT, TERMINATOR_NOT_TAKEN, TERMINATOR_SYSCALL, TERMINATOR_TAKEN};
 
 use crate::emit::{Emitter, LEAVE_BYTES, Table};
 
@@ -126,7 +126,7 @@ pub struct NewExit {
     pub site: u64,
     /// Number of blocks executed.
     pub blocks: u16,
-    /// How the last of them leaves: one of `wire::code::LEAVE_*`.
+    /// How the last of them leaves: one of `wire::code::TERMINATOR_*`.
     pub leave: u32,
     /// Bytes of data behind its word.
     pub data: u32,
@@ -180,7 +180,7 @@ pub struct Translation {
     pub exits: Vec<NewExit>,
     pub marks: Vec<Mark>,
     /// How accesses are made of the data.
-    pub accesses: Vec<wire::code::Access>,
+    pub accesses: Vec<wire::code::AccessDescriptor>,
     /// Whether a locked instruction was met.
     pub has_locked: bool,
     /// Where descriptors of critical sections may be: see `crate::rseq`.
@@ -276,7 +276,7 @@ pub fn translate(
         spill: Spill::default(),
         is_dirty: false,
         failed: false,
-        leave_before: LEAVE_DIRECT,
+        leave_before: TERMINATOR_DIRECT,
         locked: None,
         owner_misses: Vec::new(),
     };
@@ -373,11 +373,11 @@ impl Translator<'_, '_> {
         self.result.blocks.push(BlockResult { length: length as u32, taken: false });
         let next = block.address + length as u64;
         if block.next == Some(next) {
-            self.leave_before = LEAVE_DIRECT;
+            self.leave_before = TERMINATOR_DIRECT;
             return Then::GoOn;
         }
         self.mark_at(next);
-        self.leave_to(next, LEAVE_DIRECT);
+        self.leave_to(next, TERMINATOR_DIRECT);
         Then::Stop
     }
 
@@ -532,7 +532,7 @@ impl Translator<'_, '_> {
 
     /// Leaves for the application address in rcx.
     fn leave_indirect(&mut self, blocks: u16) {
-        self.exit(ExitKind::Indirect, 0, blocks, LEAVE_INDIRECT);
+        self.exit(ExitKind::Indirect, 0, blocks, TERMINATOR_INDIRECT);
         self.out.jump_indirect(self.surroundings.table);
     }
 
@@ -563,8 +563,8 @@ impl Translator<'_, '_> {
                     return None;
                 }
                 let (condition, target, leave) = match taken {
-                    true => (condition ^ 1, fall, LEAVE_NOT_TAKEN),
-                    false => (condition, target, LEAVE_TAKEN),
+                    true => (condition ^ 1, fall, TERMINATOR_NOT_TAKEN),
+                    false => (condition, target, TERMINATOR_TAKEN),
                 };
                 let site = self.out.jump_if(condition, 0);
                 self.side_exit(site, SideTarget::Direct { target, leave });
@@ -667,7 +667,7 @@ impl Translator<'_, '_> {
             Transfer::Conditional { target } => self.end_conditional(instruction, bytes, target),
             Transfer::Jump { .. } if is_xbegin(instruction) && !has_transactions() => {
                 self.out.bytes(&[0x0f, 0x0b]); // ud2
-                self.leave_to(instruction.next_ip(), LEAVE_DIRECT);
+                self.leave_to(instruction.next_ip(), TERMINATOR_DIRECT);
             }
             Transfer::Jump { target } | Transfer::Call { target } => {
                 if self.own_r15 {
@@ -681,7 +681,7 @@ impl Translator<'_, '_> {
                     self.plan_transfer(instruction);
                     self.push_return_address(instruction.next_ip());
                 }
-                self.leave_to(target, LEAVE_DIRECT);
+                self.leave_to(target, TERMINATOR_DIRECT);
             }
             Transfer::Return => self.end_return(instruction),
             Transfer::IndirectJump | Transfer::IndirectCall => {
@@ -691,7 +691,7 @@ impl Translator<'_, '_> {
                 self.want_cursor();
                 self.dirty();
                 let number = self.surroundings.first_path + self.result.exits.len() as u32;
-                self.exit(ExitKind::Syscall, pc, self.blocks(), LEAVE_SYSCALL);
+                self.exit(ExitKind::Syscall, pc, self.blocks(), TERMINATOR_SYSCALL);
                 self.out.leave(number);
             }
             Transfer::Trap | Transfer::Next => {
@@ -700,7 +700,7 @@ impl Translator<'_, '_> {
                 // Where `int3` reports its signal: a clean point of its own.
                 self.mark_at(instruction.next_ip());
                 self.out.bytes(&[0x90]);
-                self.leave_to(instruction.next_ip(), LEAVE_DIRECT);
+                self.leave_to(instruction.next_ip(), TERMINATOR_DIRECT);
             }
         }
     }
@@ -728,9 +728,9 @@ impl Translator<'_, '_> {
                 self.out.jump(0)
             }
         };
-        self.leave_to(instruction.next_ip(), LEAVE_NOT_TAKEN);
+        self.leave_to(instruction.next_ip(), TERMINATOR_NOT_TAKEN);
         self.out.land(site);
-        self.leave_to(target, LEAVE_TAKEN);
+        self.leave_to(target, TERMINATOR_TAKEN);
     }
 
     fn end_return(&mut self, instruction: &Instruction) {

@@ -2,8 +2,8 @@
 //!
 //! Two lengths of data in words, the number of accesses, 36 bytes for each of them, a number of paths, and data.
 
-use trace::{DataMode, Exit, Fragment, Plan, Recording, ThreadInfo, Trace, WriteError, Writer};
-use wire::code::{Access, LEAVE_INDIRECT};
+use trace::{AccessDescriptors, DataMode, Exit, Fragment, Recording, ThreadInfo, Trace, WriteError, Writer};
+use wire::code::{AccessDescriptor, TERMINATOR_INDIRECT};
 use wire::word;
 
 use crate::exercise::exercise;
@@ -37,13 +37,13 @@ fn write(mut bytes: &[u8], path: &std::path::Path) -> Result<(), WriteError> {
     let block = *b"\x90\x90\x90\x90\x90\x90\x90\xc3";
     writer.block(0, 1, CODE.into(), &block)?;
     writer.block(0, 2, u64::from(CODE) + block.len() as u64, &block)?;
-    let exits = [1 | LEAVE_INDIRECT << 16, 2 | LEAVE_INDIRECT << 16];
+    let exits = [1 | TERMINATOR_INDIRECT << 16, 2 | TERMINATOR_INDIRECT << 16];
     writer.fragment(0, &Fragment { first_path: 1, blocks: &[1, 2], exits: &exits })?;
     let lengths = [next_u16(&mut bytes), next_u16(&mut bytes)].map(|words| u32::from(words % WORDS_MAX) * 4);
     let count = next(&mut bytes) % ACCESSES_MAX;
-    let mut accesses: Vec<Access> = (0..count).map(|_| access(&mut bytes)).collect();
+    let mut accesses: Vec<AccessDescriptor> = (0..count).map(|_| access(&mut bytes)).collect();
     accesses.sort_by_key(|access| (access.block, access.offset));
-    writer.plan(&Plan { first_path: 1, lengths: &lengths, accesses: &accesses })?;
+    writer.access_descriptors(&AccessDescriptors { first_path: 1, lengths: &lengths, accesses: &accesses })?;
     writer.thread(&ThreadInfo::default())?;
     let paths: Vec<u32> = (0..next(&mut bytes) % PATHS_MAX).map(|_| 1 + u32::from(next(&mut bytes) & 1)).collect();
     let needed: u32 = paths.iter().map(|&path| lengths[path as usize - 1]).sum();
@@ -54,14 +54,14 @@ fn write(mut bytes: &[u8], path: &std::path::Path) -> Result<(), WriteError> {
     writer.finish(Exit::Code(0)).map(drop)
 }
 
-fn access(bytes: &mut &[u8]) -> Access {
+fn access(bytes: &mut &[u8]) -> AccessDescriptor {
     let wide = |bytes: &mut &[u8]| {
         let mut value = [0; 8];
         let taken = take(bytes, 8);
         value[..taken.len()].copy_from_slice(taken);
         u64::from_le_bytes(value)
     };
-    Access {
+    AccessDescriptor {
         block: u16::from(next(bytes) & 1),
         // Not of the return: what that loads is where it goes.
         offset: u16::from(next(bytes) % 7),

@@ -2,7 +2,7 @@
 
 use std::num::NonZeroU64;
 
-use trace::{Event, Operand, Trace, TurnUnit, Watcher};
+use trace::{AccessVisitor, Event, Operand, RoundRobinUnit, Trace};
 
 pub fn exercise(bytes: Vec<u8>) {
     let Ok(trace) = Trace::from_bytes(bytes) else { return };
@@ -49,25 +49,25 @@ pub fn exercise(bytes: Vec<u8>) {
         merged.seek(trace.totals().instructions / 2);
         (0..100).find(|_| matches!(merged.next_batch(), Ok(None)));
     }
-    for unit in [TurnUnit::Branches, TurnUnit::Accesses] {
-        if let Ok(mut turns) = trace.in_turns(unit, NonZeroU64::MIN) {
+    for unit in [RoundRobinUnit::Branches, RoundRobinUnit::Accesses] {
+        if let Ok(mut turns) = trace.round_robin(unit, NonZeroU64::MIN) {
             (0..1000).find(|_| matches!(turns.next_batch(), Ok(None)));
         }
     }
     let mut merged = trace.merged();
-    (0..1000).find(|_| match merged.next_stretch() {
-        Ok(stretch) => stretch.map(|stretch| stretch.parts().count()).is_none(),
+    (0..1000).find(|_| match merged.next_path_batch() {
+        Ok(batch) => batch.map(|batch| batch.items().count()).is_none(),
         Err(_) => false,
     });
     if let Ok(mut merged) = trace.merged_with_accesses() {
-        (0..1000).find(|_| matches!(merged.watch_next(|_| Nobody), Ok(false)));
+        (0..1000).find(|_| matches!(merged.visit_next(|_| Nobody), Ok(false)));
     }
 }
 
 /// Looks at every access and does nothing with it.
 struct Nobody;
 
-impl Watcher for Nobody {
+impl AccessVisitor for Nobody {
     fn executed(&mut self, _: u64) {}
 
     fn operand(&mut self, operand: Operand<'_>) {

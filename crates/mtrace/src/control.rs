@@ -4,7 +4,7 @@
 use filter::traptor::{Site, Went};
 use hashbrown::HashMap;
 use isa::Transfer;
-use trace::{Batch, Blocks, Event, Leave, Step};
+use trace::{Batch, Blocks, Event, Step, Terminator};
 
 use crate::check::Checked;
 use crate::walk::{Tail, Tails, Walker};
@@ -24,10 +24,10 @@ pub enum End {
 impl End {
     #[inline]
     fn of(step: &Step, tail: &Tail) -> Self {
-        match (tail.branch(step), step.leave()) {
+        match (tail.branch(step), step.terminator()) {
             (Some((site, went)), _) => Self::Branch(site, went),
-            (None, Leave::Direct) => Self::Jump,
-            (None, Leave::Indirect) => Self::Unknown,
+            (None, Terminator::Direct) => Self::Jump,
+            (None, Terminator::Indirect) => Self::Unknown,
             (None, _) => Self::Through,
         }
     }
@@ -220,16 +220,16 @@ impl<S: ShowThread, C> Walker for Following<'_, S, C> {
 impl<S, C> Following<'_, S, C> {
     /// Where a step goes that has no branch that makes a difference, by the program alone.
     fn inferred(&self, step: &Step, tail: &Tail) -> u64 {
-        match (step.leave(), tail.transfer) {
-            (Leave::Direct, Transfer::Jump { target } | Transfer::Call { target }) => target,
+        match (step.terminator(), tail.transfer) {
+            (Terminator::Direct, Transfer::Jump { target } | Transfer::Call { target }) => target,
             // The next instruction of the block, or the one behind it.
-            (Leave::Interrupted, _) => {
+            (Terminator::Interrupted, _) => {
                 let executed = (step.first() + step.instructions()) as usize;
                 let block = self.blocks.get(step.block());
                 let next = block.and_then(|block| block.instructions().nth(executed).map(|next| next.address));
                 next.unwrap_or(tail.end)
             }
-            (Leave::Indirect, _) => 0,
+            (Terminator::Indirect, _) => 0,
             _ => tail.end,
         }
     }

@@ -6,7 +6,7 @@ mod paths;
 use filter::traptor::{Counter, Counting, Kind, Message, Predict, Predictors, Site, Sizes, Went};
 use hashbrown::HashMap;
 use predict::IllegalSize;
-use trace::{Batch, BlockIndex, Blocks, Event, Leave, Part, Step, Stretch};
+use trace::{Batch, BlockIndex, Blocks, Event, PathBatch, PathItem, Step, Terminator};
 
 use crate::control::{self, Elsewhere};
 use crate::threads::{Sharing, Structures};
@@ -100,7 +100,7 @@ impl Tail {
     fn pending(&self, step: &Step) -> Option<Pending> {
         // In place of the target.
         const ANYWHERE: u64 = 1;
-        let is_pending = step.leave() == Leave::Indirect && step.next() == 0;
+        let is_pending = step.terminator() == Terminator::Indirect && step.next() == 0;
         let (site, _) = self.branch(&step.with_next(ANYWHERE)).filter(|_| is_pending)?;
         Some(Pending { site, block: step.block() })
     }
@@ -146,17 +146,17 @@ impl Filter {
         self.each(batch.thread(), tell, |filtering, tails, _| tails.walk(blocks, batch, filtering));
     }
 
-    /// The same, path by path, which is faster. A trace goes through a filter in one way or the other: where an indirect branch at the end of a stretch
+    /// The same, path by path, which is faster. A trace goes through a filter in one way or the other: where an indirect branch at the end of a batch
     /// went is told by the thread's next one, when others may have been at predictors that are shared.
-    pub fn stretch(&mut self, stretch: &Stretch<'_>, tell: impl FnMut(Told)) {
-        let paths = stretch.paths();
-        self.each(stretch.thread(), tell, |filtering, tails, prepared| {
+    pub fn path_batch(&mut self, batch: &PathBatch<'_>, tell: impl FnMut(Told)) {
+        let paths = batch.paths();
+        self.each(batch.thread(), tell, |filtering, tails, prepared| {
             tails.extend(paths.blocks());
-            let mut parts = stretch.parts();
+            let mut parts = batch.items();
             while let Some(part) = parts.next() {
                 match part {
-                    Part::Path(path) => filtering.path(paths, path, &mut parts, tails, prepared),
-                    Part::Event { event, steps, last, at } => {
+                    PathItem::Path(path) => filtering.path(paths, path, &mut parts, tails, prepared),
+                    PathItem::Event { event, steps, last, at } => {
                         if let Some(at) = at {
                             filtering.went_to(at);
                         }
@@ -227,7 +227,7 @@ impl<F: FnMut(Told)> Filtering<'_, F> {
         self.place.at.next = step.next();
         match tail.branch(step) {
             Some((site, went)) => self.branch(&site, went, step.block()),
-            None => self.statistics.targets_unknown += u64::from(step.leave() == Leave::Indirect),
+            None => self.statistics.targets_unknown += u64::from(step.terminator() == Terminator::Indirect),
         }
     }
 
@@ -307,7 +307,7 @@ mod tests {
         let mut live = Live::new(DataMode::None);
         for (id, address) in [(1, 0x1000), (2, 0x2000)] {
             live.block(0, id, address, &[0xc3]).unwrap();
-            let exits = [1 | code::LEAVE_INDIRECT << 16];
+            let exits = [1 | code::TERMINATOR_INDIRECT << 16];
             live.fragment(0, &Fragment { first_path: id, blocks: &[id], exits: &exits }).unwrap();
         }
         live.add(0, 7, &[1, 2, 1, 2], &[]);
@@ -326,8 +326,8 @@ mod tests {
             Ok(())
         });
         result.unwrap();
-        let result: Result<(), WriteError> = of_paths.finish_stretches(|stretch| {
-            by_path.stretch(stretch, |told| paths.push(told));
+        let result: Result<(), WriteError> = of_paths.finish_path_batches(|batch| {
+            by_path.path_batch(batch, |told| paths.push(told));
             Ok(())
         });
         result.unwrap();

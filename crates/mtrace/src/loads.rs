@@ -3,7 +3,7 @@
 use cache::{IllegalGeometry, Load};
 use filter::cfiat::{self, Cfiat, Counter, Message, Mirror, Origin, Shape, Trust};
 use hashbrown::HashMap;
-use trace::{Access, Batch, Event, Operand, Trace, TurnUnit, Watcher};
+use trace::{Access, AccessVisitor, Batch, Event, Operand, RoundRobinUnit, Trace};
 
 use crate::check::{CheckError, Checked};
 use crate::threads::{Queues, Sharing, Source, Structures};
@@ -220,7 +220,7 @@ impl<F> Drop for Passing<'_, F> {
     }
 }
 
-impl<F: FnMut(Told<'_>)> Watcher for Passing<'_, F> {
+impl<F: FnMut(Told<'_>)> AccessVisitor for Passing<'_, F> {
     #[inline]
     fn executed(&mut self, instructions: u64) {
         self.statistics.instructions += instructions;
@@ -376,7 +376,7 @@ impl<'c> Caches<'c> {
 pub fn check(trace: &Trace, settings: &Settings) -> Result<Checked<Statistics>, CheckError> {
     let (mut filter, mut image) = (Filter::new(settings)?, Image::new(settings, Queues::new())?);
     let mut checked = Checked::default();
-    checked.each_batch(settings.sharing.order(trace, TurnUnit::Accesses)?, |batch, checked| {
+    checked.each_batch(settings.sharing.order(trace, RoundRobinUnit::Accesses)?, |batch, checked| {
         filter.batch(batch, |told| {
             checked.messages += 1;
             let message = Message { hits: told.hits, value: told.value.to_vec() };

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::num::NonZeroU64;
 
 use hashbrown::HashMap;
-use trace::{Batch, InTurns, Live, Merged, ReadError, Trace, TurnUnit};
+use trace::{Batch, Live, Merged, ReadError, RoundRobin, RoundRobinUnit, Trace};
 
 /// Whose the predictors or the cache are.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -38,15 +38,15 @@ impl Sharing {
 
     /// All threads of a trace in the order in which they get at what they share; the same every time. `unit` is what
     /// a round robin counts; accesses are read if they count.
-    pub fn order(self, trace: &Trace, unit: TurnUnit) -> Result<Order<'_>, ReadError> {
+    pub fn order(self, trace: &Trace, unit: RoundRobinUnit) -> Result<Order<'_>, ReadError> {
         let merged = || match unit {
-            TurnUnit::Branches => Ok(trace.merged()),
-            TurnUnit::Accesses => trace.merged_with_accesses(),
+            RoundRobinUnit::Branches => Ok(trace.merged()),
+            RoundRobinUnit::Accesses => trace.merged_with_accesses(),
         };
         Ok(match self {
             Self::Private => Order::ByTime(Box::new(merged()?)),
             Self::Shared(Turns::ByTime) => Order::ByTime(Box::new(merged()?.interleaved(STEPS_BY_TIME))),
-            Self::Shared(Turns::RoundRobin(count)) => Order::InTurns(Box::new(trace.in_turns(unit, count)?)),
+            Self::Shared(Turns::RoundRobin(count)) => Order::RoundRobin(Box::new(trace.round_robin(unit, count)?)),
         })
     }
 
@@ -64,7 +64,7 @@ impl Sharing {
 #[derive(Debug)]
 pub enum Order<'t> {
     ByTime(Box<Merged<'t>>),
-    InTurns(Box<InTurns<'t>>),
+    RoundRobin(Box<RoundRobin<'t>>),
 }
 
 impl Order<'_> {
@@ -73,7 +73,7 @@ impl Order<'_> {
     pub fn seek(&mut self, number: u64) -> u64 {
         match self {
             Self::ByTime(merged) => merged.seek(number),
-            Self::InTurns(_) => number,
+            Self::RoundRobin(_) => number,
         }
     }
 
@@ -81,7 +81,7 @@ impl Order<'_> {
     pub fn next_batch(&mut self) -> Result<Option<&Batch>, ReadError> {
         match self {
             Self::ByTime(merged) => merged.next_batch(),
-            Self::InTurns(turns) => turns.next_batch(),
+            Self::RoundRobin(turns) => turns.next_batch(),
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use filter::traptor::{Kind, Site, Went};
 use isa::Transfer;
-use trace::{Batch, Block, BlockIndex, Blocks, Event, Leave, Step};
+use trace::{Batch, Block, BlockIndex, Blocks, Event, Step, Terminator};
 
 /// Receives what a thread has executed.
 pub(crate) trait Walker {
@@ -30,15 +30,15 @@ impl Tail {
     /// The branch that a step ends with, if it makes a difference, and where it went.
     #[inline]
     pub(crate) fn branch(&self, step: &Step) -> Option<(Site, Went)> {
-        let (kind, went) = match (step.leave(), self.transfer) {
-            (Leave::Taken, _) => (Kind::Conditional, Went::Taken(true)),
-            (Leave::NotTaken, _) => (Kind::Conditional, Went::Taken(false)),
-            (Leave::Direct, Transfer::Call { .. }) => (Kind::Call, Went::To(step.next())),
+        let (kind, went) = match (step.terminator(), self.transfer) {
+            (Terminator::Taken, _) => (Kind::Conditional, Went::Taken(true)),
+            (Terminator::NotTaken, _) => (Kind::Conditional, Went::Taken(false)),
+            (Terminator::Direct, Transfer::Call { .. }) => (Kind::Call, Went::To(step.next())),
             // The trace does not tell where it went.
-            (Leave::Indirect, _) if step.next() == 0 => return None,
-            (Leave::Indirect, Transfer::IndirectCall) => (Kind::IndirectCall, Went::To(step.next())),
-            (Leave::Indirect, Transfer::Return) => (Kind::Return, Went::To(step.next())),
-            (Leave::Indirect, _) => (Kind::IndirectJump, Went::To(step.next())),
+            (Terminator::Indirect, _) if step.next() == 0 => return None,
+            (Terminator::Indirect, Transfer::IndirectCall) => (Kind::IndirectCall, Went::To(step.next())),
+            (Terminator::Indirect, Transfer::Return) => (Kind::Return, Went::To(step.next())),
+            (Terminator::Indirect, _) => (Kind::IndirectJump, Went::To(step.next())),
             _ => return None,
         };
         Some((Site { kind, address: self.last, behind: self.end }, went))

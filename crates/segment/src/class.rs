@@ -1,7 +1,7 @@
 //! Classes of control-flow instructions (Hadjipavlou 2025, Table 2.1, and the flags of its tool).
 
 use isa::Transfer;
-use trace::Leave;
+use trace::Terminator;
 
 /// What a step ends with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -81,20 +81,20 @@ impl Class {
 
     /// Of a step that executes its block to the end, where an instruction at `last` does `transfer`.
     #[must_use]
-    pub fn of(leave: Leave, transfer: Transfer, last: u64) -> Self {
-        match (leave, transfer) {
-            (Leave::Interrupted, Transfer::Trap) => Self::Interrupt,
-            (Leave::Syscall, _) => Self::Syscall,
-            (Leave::Taken, Transfer::Conditional { target }) if target > last => Self::ForwardTaken,
-            (Leave::Taken, _) => Self::BackwardTaken,
-            (Leave::NotTaken, Transfer::Conditional { target }) if target > last => Self::ForwardNotTaken,
-            (Leave::NotTaken, _) => Self::BackwardNotTaken,
-            (Leave::Direct, Transfer::Call { .. }) => Self::DirectCall,
-            (Leave::Direct, _) => Self::DirectJump,
-            (Leave::Indirect, Transfer::IndirectCall) => Self::IndirectCall,
-            (Leave::Indirect, Transfer::Return) => Self::Return,
-            (Leave::Indirect, _) => Self::IndirectJump,
-            (Leave::Next | Leave::Interrupted, _) => Self::None,
+    pub fn of(terminator: Terminator, transfer: Transfer, last: u64) -> Self {
+        match (terminator, transfer) {
+            (Terminator::Interrupted, Transfer::Trap) => Self::Interrupt,
+            (Terminator::Syscall, _) => Self::Syscall,
+            (Terminator::Taken, Transfer::Conditional { target }) if target > last => Self::ForwardTaken,
+            (Terminator::Taken, _) => Self::BackwardTaken,
+            (Terminator::NotTaken, Transfer::Conditional { target }) if target > last => Self::ForwardNotTaken,
+            (Terminator::NotTaken, _) => Self::BackwardNotTaken,
+            (Terminator::Direct, Transfer::Call { .. }) => Self::DirectCall,
+            (Terminator::Direct, _) => Self::DirectJump,
+            (Terminator::Indirect, Transfer::IndirectCall) => Self::IndirectCall,
+            (Terminator::Indirect, Transfer::Return) => Self::Return,
+            (Terminator::Indirect, _) => Self::IndirectJump,
+            (Terminator::Next | Terminator::Interrupted, _) => Self::None,
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Steps, prepared for any number of policies.
 
 use hashbrown::HashMap;
-use trace::{Batch, Block, BlockIndex, Blocks, Event, Leave};
+use trace::{Batch, Block, BlockIndex, Blocks, Event, Terminator};
 
 use crate::class::Class;
 
@@ -41,18 +41,25 @@ struct Tail {
     image: u32,
     instructions: u32,
     /// What a step ends with that executes the block to the end, by how it is left.
-    classes: [Class; LEAVES.len()],
+    classes: [Class; TERMINATORS.len()],
 }
 
 /// By their numbers.
-const LEAVES: [Leave; 7] =
-    [Leave::NotTaken, Leave::Taken, Leave::Direct, Leave::Indirect, Leave::Syscall, Leave::Next, Leave::Interrupted];
+const TERMINATORS: [Terminator; 7] = [
+    Terminator::NotTaken,
+    Terminator::Taken,
+    Terminator::Direct,
+    Terminator::Indirect,
+    Terminator::Syscall,
+    Terminator::Next,
+    Terminator::Interrupted,
+];
 
 impl Tail {
-    const UNKNOWN: Self = Self { address: 0, image: 0, instructions: 0, classes: [Class::None; LEAVES.len()] };
+    const UNKNOWN: Self = Self { address: 0, image: 0, instructions: 0, classes: [Class::None; TERMINATORS.len()] };
 
     fn of(block: Block<'_>) -> Self {
-        let classes = LEAVES.map(|leave| Class::of(leave, block.transfer(), block.last()));
+        let classes = TERMINATORS.map(|terminator| Class::of(terminator, block.transfer(), block.last()));
         Self { address: block.address(), image: block.image(), instructions: block.instruction_count(), classes }
     }
 }
@@ -116,10 +123,10 @@ impl Moves {
             let (block, offset, instructions) = (step.block().0, step.first(), step.instructions());
             let tail = tails.get(block as usize).unwrap_or(&Tail::UNKNOWN);
             let first = if offset == 0 { tail.address } else { blocks.address(block, offset) };
-            let leave = step.leave();
+            let terminator = step.terminator();
             // Whoever is interrupted may not have come to the end.
-            let is_whole = leave != Leave::Interrupted || offset + instructions == tail.instructions;
-            let class = if is_whole { tail.classes[leave as usize] } else { Class::None };
+            let is_whole = terminator != Terminator::Interrupted || offset + instructions == tail.instructions;
+            let class = if is_whole { tail.classes[terminator as usize] } else { Class::None };
             Move { first, next: step.next(), instructions, class, block, offset }
         }));
         moves[before..].iter().for_each(|step| self.mix.0[step.class as usize] += 1);
@@ -181,7 +188,7 @@ impl Collected {
 
 /// Whether what comes behind an event does not go on where the thread was.
 fn is_break(event: &Event) -> bool {
-    matches!(event, Event::Start { .. } | Event::End { .. } | Event::Leave { .. } | Event::Gap { .. } | Event::Lost)
+    matches!(event, Event::Start { .. } | Event::End { .. } | Event::Detach { .. } | Event::Gap { .. } | Event::Lost)
 }
 
 #[cfg(test)]
@@ -190,8 +197,8 @@ mod tests {
 
     #[test]
     fn numbers_are_places() {
-        for (place, leave) in LEAVES.into_iter().enumerate() {
-            assert_eq!(leave as usize, place);
+        for (place, terminator) in TERMINATORS.into_iter().enumerate() {
+            assert_eq!(terminator as usize, place);
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use segment::{Class, Collected, Moves, Policy, Segmenter};
 use trace::{Codec, Exit, Fragment, Options, Recording, ThreadInfo, Trace, Writer};
-use wire::code::{LEAVE_NOT_TAKEN, LEAVE_TAKEN};
+use wire::code::{TERMINATOR_NOT_TAKEN, TERMINATOR_TAKEN};
 use wire::word;
 
 const TURNS: u32 = 400;
@@ -15,7 +15,7 @@ fn recording() -> Vec<u8> {
     let mut writer = Writer::create_with(&path, &Recording::default(), options).unwrap();
     // dec ecx; jnz -4
     writer.block(0, 1, 0x1000, &[0xff, 0xc9, 0x75, 0xfc]).unwrap();
-    let exits = [1 | LEAVE_TAKEN << 16, 1 | LEAVE_NOT_TAKEN << 16];
+    let exits = [1 | TERMINATOR_TAKEN << 16, 1 | TERMINATOR_NOT_TAKEN << 16];
     writer.fragment(0, &Fragment { first_path: 1, blocks: &[1], exits: &exits }).unwrap();
     writer.thread(&ThreadInfo { thread: 0, os_tid: 7, parent: None, image: 0 }).unwrap();
     writer.path(0, 0, &[word::event(word::START, 0), 0x1000, 0, 5, 0]).unwrap();

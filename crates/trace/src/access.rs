@@ -12,7 +12,7 @@ use wire::word::{
 use crate::event::Told;
 use crate::plan::{Compiled, Form, Plans};
 use crate::span::{Span, iterations, register};
-use crate::watch::Operand;
+use crate::visit::Operand;
 
 /// Whether memory was read or written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -52,7 +52,7 @@ pub(crate) enum Refused {
     /// A fragment's lists make no sense.
     Fragment,
     /// A plan does not fit its fragment.
-    Plan,
+    AccessDescriptors,
     /// The table is full.
     Full,
 }
@@ -293,7 +293,7 @@ fn scan(address: u64, code: &[u8], lengths: &mut Vec<u8>) -> Option<Transfer> {
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
-    use crate::model::Leave;
+    use crate::model::Terminator;
 
     #[test]
     fn bad_blocks_are_refused() {
@@ -311,7 +311,7 @@ mod tests {
     fn a_step_gives_its_instructions() {
         let mut blocks = Blocks::default();
         blocks.add(0, 0, 0x1000, &[0x90, 0x66, 0x90, 0x0f, 0x05]).unwrap();
-        let step = Step::new(0, 3, Leave::Syscall, 0x1005);
+        let step = Step::new(0, 3, Terminator::Syscall, 0x1005);
         let all: Vec<_> = blocks.instructions(&step).map(|i| (i.address, i.bytes.len())).collect();
         assert_eq!(all, [(0x1000, 1), (0x1001, 2), (0x1003, 2)]);
         let rest: Vec<_> = blocks.instructions(&step.skip(1)).map(|i| i.address).collect();

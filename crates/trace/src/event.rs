@@ -118,7 +118,7 @@ pub(crate) fn read(words: &[u32]) -> Option<Recorded> {
         word::RESUME => Event::Resume { pc: wide(), tsc: wide() },
         word::END => Event::End { tsc: wide() },
         word::CHILD => Event::Child { thread: next(), os_tid: next() },
-        word::LEAVE => Event::Leave { tsc: wide() },
+        word::DETACH => Event::Detach { tsc: wide() },
         word::FS_BASE => Event::FsBase { base: wide() },
         word::GAP => Event::Gap { pc: wide() },
         word::STRING | word::ACCESS => return Some(Recorded { event: None, interrupted }),
@@ -132,7 +132,7 @@ pub(crate) fn position(recorded: &Recorded) -> Option<u64> {
     match recorded.event? {
         Event::Start { pc, .. } | Event::Resume { pc, .. } => Some(pc),
         Event::Signal { handler, .. } => Some(handler),
-        Event::End { .. } | Event::Leave { .. } | Event::Gap { .. } => Some(0),
+        Event::End { .. } | Event::Detach { .. } | Event::Gap { .. } => Some(0),
         _ => None,
     }
 }
@@ -159,7 +159,7 @@ fn parts(first: u32) -> &'static [Part] {
     use Part::{Address, Data, Small, Time};
     match word::kind(first) {
         word::START | word::RESUME => &[Address, Time],
-        word::TIME | word::END | word::LEAVE => &[Time],
+        word::TIME | word::END | word::DETACH => &[Time],
         word::SYSCALL => &[Small, Time],
         word::SIGNAL => &[Small, Small, Address, Address, Time],
         word::CHILD => &[Small, Small],
@@ -234,7 +234,7 @@ mod tests {
             (words(word::RESUME, 0, &[1, 2, 3, 4]), Event::Resume { pc: 1 | 2 << 32, tsc: 3 | 4 << 32 }, (0, 0)),
             (words(word::END, 0, &[9, 0]), Event::End { tsc: 9 }, (0, 0)),
             (words(word::CHILD, 0, &[1, 2]), Event::Child { thread: 1, os_tid: 2 }, (0, 0)),
-            (words(word::LEAVE, 0, &[1, 0]), Event::Leave { tsc: 1 }, (0, 0)),
+            (words(word::DETACH, 0, &[1, 0]), Event::Detach { tsc: 1 }, (0, 0)),
             (words(word::FS_BASE, 0, &[1, 2]), Event::FsBase { base: 1 | 2 << 32 }, (0, 0)),
             (words(word::GAP, 0, &[1, 2]), Event::Gap { pc: 1 | 2 << 32 }, (0, 0)),
         ];

@@ -2,10 +2,10 @@
 
 use std::path::{Path, PathBuf};
 
-use wire::code::{Access, HAS_BASE, LEAVE_NOT_TAKEN, LEAVE_SYSCALL, LEAVE_TAKEN, WRITES};
+use wire::code::{AccessDescriptor, HAS_BASE, TERMINATOR_NOT_TAKEN, TERMINATOR_SYSCALL, TERMINATOR_TAKEN, WRITES};
 use wire::word;
 
-use crate::{DataMode, Exit, Fragment, Plan, Recording, ThreadInfo, Writer};
+use crate::{AccessDescriptors, DataMode, Exit, Fragment, Recording, ThreadInfo, Writer};
 
 /// Writes the recording to `path` and gives the path back.
 ///
@@ -23,13 +23,13 @@ fn write_to(path: &Path) -> Result<(), crate::WriteError> {
     // dec dword ptr [rsi]; jnz -4 | mov eax, 60; syscall
     writer.block(0, 1, 0x1000, &[0xff, 0x0e, 0x75, 0xfc])?;
     writer.block(0, 2, 0x1004, &[0xb8, 60, 0, 0, 0, 0x0f, 0x05])?;
-    let exits = [1 | LEAVE_TAKEN << 16, 2 | LEAVE_SYSCALL << 16];
+    let exits = [1 | TERMINATOR_TAKEN << 16, 2 | TERMINATOR_SYSCALL << 16];
     writer.fragment(0, &Fragment { first_path: 1, blocks: &[1, 2], exits: &exits })?;
     // Behind each path: rsi, the value before, the value behind.
-    let read = Access { size: 4, flags: HAS_BASE, value: 8, ..Access::default() };
-    let accesses = [read, Access { flags: HAS_BASE | WRITES, value: 12, ..read }];
-    writer.plan(&Plan { first_path: 1, lengths: &[16, 16], accesses: &accesses })?;
-    writer.fragment(0, &Fragment { first_path: 3, blocks: &[1], exits: &[1 | LEAVE_NOT_TAKEN << 16] })?;
+    let read = AccessDescriptor { size: 4, flags: HAS_BASE, value: 8, ..AccessDescriptor::default() };
+    let accesses = [read, AccessDescriptor { flags: HAS_BASE | WRITES, value: 12, ..read }];
+    writer.access_descriptors(&AccessDescriptors { first_path: 1, lengths: &[16, 16], accesses: &accesses })?;
+    writer.fragment(0, &Fragment { first_path: 3, blocks: &[1], exits: &[1 | TERMINATOR_NOT_TAKEN << 16] })?;
     for thread in 0..2 {
         writer.thread(&ThreadInfo { thread, os_tid: 100 + thread, parent: None, image: 0 })?;
         let tsc = 1000 + thread;

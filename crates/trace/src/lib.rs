@@ -17,7 +17,7 @@
 //! let mut writer = Writer::create(&path, &Recording::default())?;
 //! // dec ecx; jnz to itself
 //! writer.block(0, 1, 0x1000, &[0xff, 0xc9, 0x75, 0xfc])?;
-//! let exits = [1 | code::LEAVE_TAKEN << 16, 1 | code::LEAVE_NOT_TAKEN << 16];
+//! let exits = [1 | code::TERMINATOR_TAKEN << 16, 1 | code::TERMINATOR_NOT_TAKEN << 16];
 //! writer.fragment(0, &Fragment { first_path: 1, blocks: &[1], exits: &exits })?;
 //! writer.thread(&ThreadInfo { thread: 0, os_tid: 4711, parent: None, image: 0 })?;
 //! // It starts, takes the branch twice, falls through.
@@ -54,19 +54,19 @@ mod model;
 mod numbers;
 mod parallel;
 mod path;
+mod path_batch;
 mod plan;
 mod predict;
 mod program;
 mod record;
+mod round_robin;
 mod schedule;
 mod span;
 mod steps;
-mod stretch;
 mod tally;
 mod trace;
-mod turns;
 mod verify;
-mod watch;
+mod visit;
 mod writer;
 
 pub use access::{Access, AccessKind, Accesses};
@@ -76,13 +76,13 @@ pub use error::{Problem, ReadError, WriteError};
 pub use live::Live;
 pub use merge::Merged;
 pub use model::{
-    BlockIndex, Counts, DataMode, Event, Exit, Fragment, Leave, Module, Plan, Recording, Relative, Step, Summary,
-    ThreadInfo, ThreadSummary,
+    AccessDescriptors, BlockIndex, Counts, DataMode, Event, Exit, Fragment, Module, ProcessInfo, Recording, Step,
+    Summary, Terminator, ThreadInfo, ThreadSummary,
 };
+pub use path_batch::{PathBatch, PathItem, PathItems, PathTable};
+pub use round_robin::{RoundRobin, RoundRobinUnit};
 pub use steps::{Batch, Item, Steps};
-pub use stretch::{Part, Parts, Paths, Stretch};
 pub use trace::{Damage, MappedModule, Trace};
-pub use turns::{InTurns, TurnUnit};
 pub use verify::Report;
-pub use watch::{Operand, Watcher};
-pub use writer::{Codec, Options, Writer, create_private, part_name};
+pub use visit::{AccessVisitor, Operand};
+pub use writer::{Codec, Options, Writer, create_private, partial_path};

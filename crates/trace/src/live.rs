@@ -10,13 +10,13 @@ use crate::access::Gathered;
 use crate::block::Blocks;
 use crate::data;
 use crate::error::WriteError;
-use crate::model::{DataMode, Fragment, Plan};
+use crate::model::{AccessDescriptors, DataMode, Fragment};
+use crate::path_batch::PathBatch;
 use crate::program::Program;
 use crate::record::Definition;
-use crate::steps::{BATCH_STEPS, Batch, Open, STRETCH_WORDS};
-use crate::stretch::Stretch;
+use crate::steps::{BATCH_STEPS, Batch, Open, PATH_BATCH_WORDS};
 use crate::tally::{ELSEWHERE, start_pc};
-use crate::watch::Watcher;
+use crate::visit::AccessVisitor;
 
 /// Takes the same as a [`crate::Writer`] and gives what [`crate::Trace::merged`] of its file would give. Threads deliver at different times: so that
 /// they can be merged, what comes waits until so much has come together that hardly anything earlier will come.
@@ -28,7 +28,7 @@ use crate::watch::Watcher;
 /// let mut live = Live::new(DataMode::None);
 /// // dec ecx; jnz to itself
 /// live.block(0, 1, 0x1000, &[0xff, 0xc9, 0x75, 0xfc])?;
-/// let exits = [1 | code::LEAVE_TAKEN << 16, 1 | code::LEAVE_NOT_TAKEN << 16];
+/// let exits = [1 | code::TERMINATOR_TAKEN << 16, 1 | code::TERMINATOR_NOT_TAKEN << 16];
 /// live.fragment(0, &Fragment { first_path: 1, blocks: &[1], exits: &exits })?;
 /// let mut instructions = 0;
 /// let mut take = |_: &trace::Blocks, batch: &trace::Batch| {
@@ -107,9 +107,9 @@ impl Live {
         self.program.define(&Definition::Fragment { image, fragment: *fragment }, 0)
     }
 
-    /// See [`crate::Writer::plan`].
-    pub fn plan(&mut self, plan: &Plan<'_>) -> Result<(), WriteError> {
-        self.program.define(&Definition::Plan(*plan), 0)
+    /// See [`crate::Writer::access_descriptors`].
+    pub fn access_descriptors(&mut self, descriptors: &AccessDescriptors<'_>) -> Result<(), WriteError> {
+        self.program.define(&Definition::AccessDescriptors(*descriptors), 0)
     }
 
     /// See [`crate::Writer::path_with_data`]. Shows what has waited long enough to `each`.
@@ -126,7 +126,7 @@ impl Live {
         Ok(())
     }
 
-    /// Lets what has come wait, for [`Self::watch_next`].
+    /// Lets what has come wait, for [`Self::visit_next`].
     pub fn add(&mut self, image: u32, thread: u32, words: &[u32], data: &[u8]) {
         let own = self.threads.entry(thread).or_default();
         own.open.append(image, words, data);
@@ -141,37 +141,37 @@ impl Live {
     }
 
     /// As [`Self::path`], path by path and without memory accesses.
-    pub fn stretch<E>(
+    pub fn path_batch<E>(
         &mut self,
         image: u32,
         thread: u32,
         words: &[u32],
-        mut each: impl FnMut(&Stretch<'_>) -> Result<(), E>,
+        mut each: impl FnMut(&PathBatch<'_>) -> Result<(), E>,
     ) -> Result<(), E> {
         self.add(image, thread, words, &[]);
-        while self.waiting > self.limit && self.show_stretch(&mut each)? {}
+        while self.waiting > self.limit && self.show_path_batch(&mut each)? {}
         Ok(())
     }
 
     /// As [`Self::finish`], path by path.
-    pub fn finish_stretches<E>(&mut self, mut each: impl FnMut(&Stretch<'_>) -> Result<(), E>) -> Result<(), E> {
-        while self.show_stretch(&mut each)? {}
+    pub fn finish_path_batches<E>(&mut self, mut each: impl FnMut(&PathBatch<'_>) -> Result<(), E>) -> Result<(), E> {
+        while self.show_path_batch(&mut each)? {}
         Ok(())
     }
 
-    fn show_stretch<E>(&mut self, mut each: impl FnMut(&Stretch<'_>) -> Result<(), E>) -> Result<bool, E> {
+    fn show_path_batch<E>(&mut self, mut each: impl FnMut(&PathBatch<'_>) -> Result<(), E>) -> Result<bool, E> {
         let Some(Reverse((_, thread))) = self.order.pop() else { return Ok(false) };
         let Some(own) = self.threads.get_mut(&thread) else { return Ok(true) };
         let until = self.order.peek().map_or(u64::MAX, |&Reverse((tsc, _))| tsc);
-        let words = own.open.take_words(until, STRETCH_WORDS);
+        let words = own.open.take_words(until, PATH_BATCH_WORDS);
         self.waiting = self.waiting.saturating_sub(words.len() * size_of::<u32>());
         own.queue(thread, false, &mut self.order);
-        each(&Stretch::new(thread, &self.program, own.open.words.get(words).unwrap_or(&[]))).map(|()| true)
+        each(&PathBatch::new(thread, &self.program, own.open.words.get(words).unwrap_or(&[]))).map(|()| true)
     }
 
     /// With only what is done to memory, what has waited long enough, or all of it: shown to what `watcher` gives for the thread that is first. False if
     /// there was nothing. Not for what is interleaved.
-    pub fn watch_next<W: Watcher>(&mut self, all: bool, watcher: impl FnOnce(u32) -> W) -> bool {
+    pub fn visit_next<W: AccessVisitor>(&mut self, all: bool, watcher: impl FnOnce(u32) -> W) -> bool {
         if self.waiting <= self.limit && !all {
             return false;
         }
@@ -179,7 +179,7 @@ impl Live {
         let Some(own) = self.threads.get_mut(&thread) else { return true };
         let until = self.order.peek().map_or(u64::MAX, |&Reverse((tsc, _))| tsc);
         let before = own.open.unread();
-        own.open.watch(&self.program, until, STRETCH_WORDS, &mut self.scratch, &mut watcher(thread));
+        own.open.watch(&self.program, until, PATH_BATCH_WORDS, &mut self.scratch, &mut watcher(thread));
         self.waiting = self.waiting.saturating_sub(before - own.open.unread());
         own.queue(thread, false, &mut self.order);
         true
@@ -264,7 +264,7 @@ mod tests {
         live.block(0, 1, 0x1000, &[0xc3]).unwrap();
         live.block(0, 2, 0x2000, &[0xc3]).unwrap();
         for (first_path, block) in [(1, 1), (2, 2)] {
-            let exits = [1 | code::LEAVE_INDIRECT << 16];
+            let exits = [1 | code::TERMINATOR_INDIRECT << 16];
             live.fragment(0, &Fragment { first_path, blocks: &[block], exits: &exits }).unwrap();
         }
         live

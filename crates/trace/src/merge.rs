@@ -12,10 +12,10 @@ use std::collections::BinaryHeap;
 
 use crate::error::ReadError;
 use crate::model::DataMode;
+use crate::path_batch::PathBatch;
 use crate::steps::{Batch, Cursor, Workshop};
-use crate::stretch::Stretch;
 use crate::trace::{Chunk, Trace};
-use crate::watch::Watcher;
+use crate::visit::AccessVisitor;
 
 /// The threads of a trace, merged. Yields batches, each of one thread.
 #[derive(Debug)]
@@ -171,7 +171,7 @@ impl Merged<'_> {
 
     /// As [`Self::next_batch`], with only what is done to memory: shown to what `watcher` gives for the thread. False at the end. Not for what is
     /// interleaved.
-    pub fn watch_next<W: Watcher>(&mut self, watcher: impl FnOnce(u32) -> W) -> Result<bool, ReadError> {
+    pub fn visit_next<W: AccessVisitor>(&mut self, watcher: impl FnOnce(u32) -> W) -> Result<bool, ReadError> {
         let Some(place) = self.first()? else { return Ok(false) };
         let Some(cursor) = self.cursors.get_mut(place) else { return Ok(true) };
         let until = self.order.peek().map_or(u64::MAX, |&Reverse((tsc, _))| tsc);
@@ -182,7 +182,7 @@ impl Merged<'_> {
 
     /// As [`Self::next_batch`], path by path and without memory accesses. Where an indirect transfer at the end of a stretch went to is told by the
     /// next one of the same thread.
-    pub fn next_stretch(&mut self) -> Result<Option<Stretch<'_>>, ReadError> {
+    pub fn next_path_batch(&mut self) -> Result<Option<PathBatch<'_>>, ReadError> {
         loop {
             let Some(place) = self.first()? else { return Ok(None) };
             let Some(cursor) = self.cursors.get_mut(place) else { continue };
@@ -190,7 +190,7 @@ impl Merged<'_> {
             let result = cursor.next_words(&mut self.workshop, until);
             self.queue(place);
             if let Some(words) = result? {
-                return Ok(self.cursors.get(place).map(|cursor| cursor.stretch(words)));
+                return Ok(self.cursors.get(place).map(|cursor| cursor.path_batch(words)));
             }
         }
     }

@@ -95,24 +95,24 @@ pub struct Fragment<'a> {
     pub first_path: u32,
     /// Block numbers in the order of execution, with `wire::code::TAKEN`.
     pub blocks: &'a [u32],
-    /// How many blocks were executed, and above 16 bits one of `wire::code::LEAVE_*`.
+    /// How many blocks were executed, and above 16 bits one of `wire::code::TERMINATOR_*`.
     pub exits: &'a [u32],
 }
 
-/// How the memory accesses of a fragment are made of the data behind its paths; see `wire::code::PLAN`.
+/// How the memory accesses of a fragment are made of the data behind its paths; see `wire::code::ACCESS_DESCRIPTORS`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Plan<'a> {
+pub struct AccessDescriptors<'a> {
     /// Of the fragment.
     pub first_path: u32,
     /// For each exit, the bytes of data behind its word.
     pub lengths: &'a [u32],
     /// In the order of execution.
-    pub accesses: &'a [wire::code::Access],
+    pub accesses: &'a [wire::code::AccessDescriptor],
 }
 
 /// A process of the family that the recorded one belongs to.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Relative {
+pub struct ProcessInfo {
     pub pid: u32,
     /// The process that made it; `None` for the one that the recording began with.
     pub parent: Option<u32>,
@@ -128,7 +128,7 @@ pub enum Exit {
     Code(i32),
     Signal(i32),
     /// It had not ended: it went on without being recorded.
-    Left,
+    Detached,
     #[default]
     Unknown,
 }
@@ -240,7 +240,7 @@ pub struct BlockIndex(pub u32);
 /// How a step left its block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
-pub enum Leave {
+pub enum Terminator {
     /// A conditional branch that was not taken.
     NotTaken = 0,
     /// A conditional branch that was taken.
@@ -257,7 +257,7 @@ pub enum Leave {
     Interrupted = 6,
 }
 
-impl Leave {
+impl Terminator {
     fn from_bits(bits: u16) -> Self {
         match bits & 7 {
             0 => Self::NotTaken,
@@ -277,17 +277,17 @@ pub struct Step {
     next: u64,
     block: u32,
     first: u16,
-    /// Three bits of [`Leave`] above thirteen bits of instruction count.
-    count_and_leave: u16,
+    /// Three bits of [`Terminator`] above thirteen bits of instruction count.
+    count_and_terminator: u16,
 }
 
 /// Most instructions that a block can have.
 pub(crate) const BLOCK_INSTRUCTIONS_MAX: u16 = (1 << 13) - 1;
 
 impl Step {
-    pub(crate) fn new(block: u32, count: u16, leave: Leave, next: u64) -> Self {
+    pub(crate) fn new(block: u32, count: u16, terminator: Terminator, next: u64) -> Self {
         debug_assert!(count <= BLOCK_INSTRUCTIONS_MAX);
-        Self { next, block, first: 0, count_and_leave: count & BLOCK_INSTRUCTIONS_MAX | (leave as u16) << 13 }
+        Self { next, block, first: 0, count_and_terminator: count & BLOCK_INSTRUCTIONS_MAX | (terminator as u16) << 13 }
     }
 
     /// The static block.
@@ -305,12 +305,12 @@ impl Step {
     /// How many instructions were executed, from [`Self::first`] on.
     #[must_use]
     pub fn instructions(&self) -> u32 {
-        u32::from(self.count_and_leave & BLOCK_INSTRUCTIONS_MAX)
+        u32::from(self.count_and_terminator & BLOCK_INSTRUCTIONS_MAX)
     }
 
     #[must_use]
-    pub fn leave(&self) -> Leave {
-        Leave::from_bits(self.count_and_leave >> 13)
+    pub fn terminator(&self) -> Terminator {
+        Terminator::from_bits(self.count_and_terminator >> 13)
     }
 
     /// Address of the instruction that comes next: the target of a transfer, the instruction after a system call, the
@@ -328,15 +328,15 @@ impl Step {
 
     /// The first `count` instructions of the step, with the one at `next` behind them.
     pub(crate) fn cut(self, count: u16, next: u64) -> Self {
-        let leave = (Leave::Interrupted as u16) << 13;
-        Self { next, count_and_leave: count & BLOCK_INSTRUCTIONS_MAX | leave, ..self }
+        let terminator = (Terminator::Interrupted as u16) << 13;
+        Self { next, count_and_terminator: count & BLOCK_INSTRUCTIONS_MAX | terminator, ..self }
     }
 
     /// The step without its first `count` instructions.
     pub(crate) fn skip(self, count: u16) -> Self {
-        let left = (self.count_and_leave & BLOCK_INSTRUCTIONS_MAX).saturating_sub(count);
-        let leave = self.count_and_leave & !BLOCK_INSTRUCTIONS_MAX;
-        Self { first: self.first.saturating_add(count), count_and_leave: leave | left, ..self }
+        let left = (self.count_and_terminator & BLOCK_INSTRUCTIONS_MAX).saturating_sub(count);
+        let terminator = self.count_and_terminator & !BLOCK_INSTRUCTIONS_MAX;
+        Self { first: self.first.saturating_add(count), count_and_terminator: terminator | left, ..self }
     }
 }
 
@@ -346,7 +346,7 @@ impl fmt::Debug for Step {
             .field("block", &self.block)
             .field("first", &self.first)
             .field("instructions", &self.instructions())
-            .field("leave", &self.leave())
+            .field("terminator", &self.terminator())
             .field("next", &format_args!("{:#x}", self.next))
             .finish()
     }
@@ -370,7 +370,7 @@ pub enum Event {
     /// The system call just made has created a thread.
     Child { thread: u32, os_tid: u32 },
     /// From here on the thread runs natively and is not recorded.
-    Leave { tsc: u64 },
+    Detach { tsc: u64 },
     /// From here on, the base of the thread's fs segment is this.
     FsBase { base: u64 },
     /// Before the instruction at `pc` the thread has left what is to be recorded; the next step is where it is back.
@@ -393,7 +393,7 @@ impl Event {
             | Self::Signal { tsc, .. }
             | Self::Resume { tsc, .. }
             | Self::End { tsc }
-            | Self::Leave { tsc } => Some(tsc),
+            | Self::Detach { tsc } => Some(tsc),
             Self::Child { .. } | Self::FsBase { .. } | Self::Gap { .. } | Self::Unfinished { .. } | Self::Lost => None,
         }
     }
@@ -406,12 +406,15 @@ mod tests {
     #[test]
     fn a_step_is_sixteen_bytes_and_keeps_its_parts() {
         assert_eq!(size_of::<Step>(), 16);
-        for leave in [0, 1, 2, 3, 4, 5, 6].map(Leave::from_bits) {
-            let step = Step::new(7, BLOCK_INSTRUCTIONS_MAX, leave, 0x1234);
-            assert_eq!(step.leave(), leave);
+        for terminator in [0, 1, 2, 3, 4, 5, 6].map(Terminator::from_bits) {
+            let step = Step::new(7, BLOCK_INSTRUCTIONS_MAX, terminator, 0x1234);
+            assert_eq!(step.terminator(), terminator);
             assert_eq!(step.instructions(), u32::from(BLOCK_INSTRUCTIONS_MAX));
             let rest = step.skip(3);
-            assert_eq!((rest.first(), rest.instructions(), rest.leave()), (3, step.instructions() - 3, leave));
+            assert_eq!(
+                (rest.first(), rest.instructions(), rest.terminator()),
+                (3, step.instructions() - 3, terminator)
+            );
         }
     }
 }

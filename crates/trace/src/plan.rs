@@ -2,13 +2,13 @@
 //! is quick to follow.
 //!
 //! A plan belongs to a fragment. The data behind a path is a string of slots, registers and values, that grows block by
-//! block; the accesses of the blocks that the path has executed refer to slots in it. See `wire::code::PLAN`.
+//! block; the accesses of the blocks that the path has executed refer to slots in it. See `wire::code::ACCESS_DESCRIPTORS`.
 #![deny(clippy::unwrap_used, clippy::indexing_slicing, clippy::cast_possible_truncation)]
 
-use wire::code::{self, Access, CONSTANT, HAS_BASE, HAS_FS, HAS_INDEX, IS_SHORT, NO_VALUE, WRITES};
+use wire::code::{self, AccessDescriptor, CONSTANT, HAS_BASE, HAS_FS, HAS_INDEX, IS_SHORT, NO_VALUE, WRITES};
 
 use crate::block::{Blocks, Refused};
-use crate::model::{Plan, Step};
+use crate::model::{AccessDescriptors, Step};
 use crate::numbers::{Absent, Numbers};
 use crate::span::{Span, Spans};
 
@@ -135,7 +135,7 @@ impl Plans {
     /// Enters the plan of a fragment with these blocks, of which its exits have executed so many.
     pub(crate) fn add(
         &mut self,
-        plan: &Plan<'_>,
+        plan: &AccessDescriptors<'_>,
         blocks: &Blocks,
         steps: &[Step],
         executed: &[Executed],
@@ -167,20 +167,20 @@ impl Plans {
 }
 
 /// Refuses a plan whose accesses are not those of instructions.
-fn check(plan: &Plan<'_>, blocks: &Blocks, steps: &[Step]) -> Result<(), Refused> {
+fn check(plan: &AccessDescriptors<'_>, blocks: &Blocks, steps: &[Step]) -> Result<(), Refused> {
     for access in plan.accesses {
         let node = steps.get(usize::from(access.block)).and_then(|step| blocks.node(step.block().0));
-        let node = node.ok_or(Refused::Plan)?;
+        let node = node.ok_or(Refused::AccessDescriptors)?;
         let pc = node.address.wrapping_add(u64::from(access.offset));
         if blocks.instructions_before(node, pc).is_none_or(|before| before >= node.instructions) {
-            return Err(Refused::Plan);
+            return Err(Refused::AccessDescriptors);
         }
     }
     Ok(())
 }
 
 impl Compiled {
-    fn new(access: &Access, block: u64) -> Self {
+    fn new(access: &AccessDescriptor, block: u64) -> Self {
         const COMPLICATED: u8 = HAS_INDEX | HAS_FS | IS_SHORT;
         let is_long = access.value == CONSTANT && usize::from(access.size) > CONSTANT_BYTES;
         let form = match access.kind {

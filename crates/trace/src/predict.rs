@@ -287,8 +287,15 @@ pub(crate) fn encode(
 ) -> Result<(Vec<u8>, Total), usize> {
     let context = tables.start(words.len());
     tables.streams.clear();
-    let mut encoder =
-        Encoder { program, image, tables, tally: Tally::new(program), calls: Calls::new(), context, plan: Plan::new() };
+    let mut encoder = Encoder {
+        program,
+        image,
+        tables,
+        tally: Tally::new(program),
+        calls: Calls::new(),
+        context,
+        plan: AccessDescriptors::new(),
+    };
     let mut at = 0;
     while let Some(rest) = words.get(at..).filter(|rest| !rest.is_empty()) {
         let taken = if rest.first().is_some_and(|word| word & EVENT != 0) {
@@ -310,14 +317,14 @@ const PLAN: usize = 128;
 
 /// What is known of some paths before any is compared with its guess. Finding out first, for many words, lets the processor
 /// fetch what they need from memory side by side.
-struct Plan {
+struct AccessDescriptors {
     count: usize,
     long: [usize; PLAN],
     short: [usize; PLAN],
     leads: [Lead; PLAN],
 }
 
-impl Plan {
+impl AccessDescriptors {
     fn new() -> Self {
         Self { count: 0, long: [0; PLAN], short: [0; PLAN], leads: [0; PLAN] }
     }
@@ -330,7 +337,7 @@ struct Encoder<'t, 'p> {
     tally: Tally<'p>,
     calls: Calls,
     context: Context,
-    plan: Plan,
+    plan: AccessDescriptors,
 }
 
 impl Encoder<'_, '_> {
@@ -365,7 +372,7 @@ impl Encoder<'_, '_> {
 
     /// Counts paths and finds the slots of their guesses.
     fn plan(&mut self, words: &[u32]) -> Result<(), usize> {
-        let Plan { count, long, short, leads } = &mut self.plan;
+        let AccessDescriptors { count, long, short, leads } = &mut self.plan;
         *count = 0;
         for (((&word, long), short), lead) in words.iter().zip(long).zip(short).zip(leads) {
             if word & EVENT != 0 {

@@ -7,13 +7,14 @@
 use hashbrown::HashMap;
 use isa::Transfer;
 use wire::code::{
-    FRAGMENT_BLOCKS_MAX, LEAVE_DIRECT, LEAVE_INDIRECT, LEAVE_NOT_TAKEN, LEAVE_SYSCALL, LEAVE_TAKEN, TAKEN,
+    FRAGMENT_BLOCKS_MAX, TAKEN, TERMINATOR_DIRECT, TERMINATOR_INDIRECT, TERMINATOR_NOT_TAKEN, TERMINATOR_SYSCALL,
+    TERMINATOR_TAKEN,
 };
 use wire::word::PATH_MAX;
 
 use crate::block::{Blocks, NONE, Node, Refused};
 use crate::error::WriteError;
-use crate::model::{Counts, Fragment, Leave, Plan, Step};
+use crate::model::{AccessDescriptors, Counts, Fragment, Step, Terminator};
 use crate::numbers::{Absent, Numbers};
 use crate::plan::{Executed, Plans};
 use crate::record::Definition;
@@ -218,7 +219,7 @@ impl Program {
         let index = rest.first()?.block().0;
         let node = self.blocks.node(index)?;
         let count = self.blocks.instructions_before(node, pc)?;
-        Some((whole, (count > 0).then(|| Step::new(index, count, Leave::Interrupted, pc))))
+        Some((whole, (count > 0).then(|| Step::new(index, count, Terminator::Interrupted, pc))))
     }
 
     /// All fragments in the order of their definition.
@@ -251,12 +252,12 @@ impl Program {
                     _ => WriteError::Fragment { first_path },
                 })
             }
-            Definition::Plan(plan) => {
+            Definition::AccessDescriptors(plan) => {
                 let first_path = plan.first_path;
                 self.add_plan(&plan).map_err(|refused| match refused {
                     Refused::Twice => WriteError::PathTwice { first_path },
                     Refused::Full => WriteError::Full,
-                    _ => WriteError::Plan { first_path },
+                    _ => WriteError::AccessDescriptors { first_path },
                 })
             }
         }
@@ -291,7 +292,7 @@ impl Program {
     }
 
     /// Says what the data behind the paths of a fragment is.
-    pub(crate) fn add_plan(&mut self, plan: &Plan<'_>) -> Result<(), Refused> {
+    pub(crate) fn add_plan(&mut self, plan: &AccessDescriptors<'_>) -> Result<(), Refused> {
         let chain = self.chain_of(plan.first_path).filter(|chain| chain.first_path == plan.first_path);
         let chain = *chain.ok_or(Refused::UnknownPath)?;
         let exits = (chain.first_path..).take(usize::from(chain.exit_count));
@@ -334,7 +335,7 @@ impl Program {
         for &word in fragment.blocks {
             let (index, node) = self.node(word & !TAKEN)?;
             head.get_or_insert(node.address);
-            let step = Step::new(index, node.instructions, inner_leave(node.transfer, word & TAKEN != 0), 0);
+            let step = Step::new(index, node.instructions, inner_terminator(node.transfer, word & TAKEN != 0), 0);
             if let Some(before) = self.steps.get_mut(start..).and_then(<[Step]>::last_mut) {
                 *before = before.with_next(node.address);
             }
@@ -354,7 +355,7 @@ impl Program {
         let place = at + usize::from(count);
         let block = self.steps.get(place).ok_or(Refused::Fragment)?.block().0;
         let node = *self.blocks.node(block).ok_or(Refused::Fragment)?;
-        let (leave, next) = outer_leave(&node, exit >> 16);
+        let (leave, next) = outer_terminator(&node, exit >> 16);
         let last = Step::new(block, node.instructions, leave, next);
         let steps = self.steps.get(at..place).unwrap_or(&[]);
         let Packed(packed) = Packed::of(steps.iter().chain([&last]));
@@ -399,46 +400,46 @@ fn link(blocks: &Blocks, steps: &[Step], last: &Step, effects: &mut Vec<u32>) ->
 
 fn is_exit(exit: u32, blocks: usize) -> bool {
     let executed = (exit & 0xffff) as usize;
-    (1..=blocks).contains(&executed) && exit >> 16 <= LEAVE_SYSCALL
+    (1..=blocks).contains(&executed) && exit >> 16 <= TERMINATOR_SYSCALL
 }
 
 /// How a block leaves to the next one of its fragment.
-fn inner_leave(transfer: Transfer, taken: bool) -> Leave {
+fn inner_terminator(transfer: Transfer, taken: bool) -> Terminator {
     match transfer {
-        Transfer::Conditional { .. } if taken => Leave::Taken,
-        Transfer::Conditional { .. } => Leave::NotTaken,
-        Transfer::Jump { .. } | Transfer::Call { .. } => Leave::Direct,
-        Transfer::IndirectJump | Transfer::IndirectCall | Transfer::Return => Leave::Indirect,
-        Transfer::Syscall => Leave::Syscall,
-        Transfer::Next | Transfer::Trap => Leave::Next,
+        Transfer::Conditional { .. } if taken => Terminator::Taken,
+        Transfer::Conditional { .. } => Terminator::NotTaken,
+        Transfer::Jump { .. } | Transfer::Call { .. } => Terminator::Direct,
+        Transfer::IndirectJump | Transfer::IndirectCall | Transfer::Return => Terminator::Indirect,
+        Transfer::Syscall => Terminator::Syscall,
+        Transfer::Next | Transfer::Trap => Terminator::Next,
     }
 }
 
 /// How a block leaves its fragment by the exit `way`, and where to; 0 if only the execution tells.
-fn outer_leave(node: &Node, way: u32) -> (Leave, u64) {
+fn outer_terminator(node: &Node, way: u32) -> (Terminator, u64) {
     let target = match node.transfer {
         Transfer::Conditional { target } | Transfer::Jump { target } | Transfer::Call { target } => target,
         _ => node.end,
     };
     match (way, node.transfer) {
-        (LEAVE_NOT_TAKEN, _) => (Leave::NotTaken, node.end),
-        (LEAVE_TAKEN, _) => (Leave::Taken, target),
-        (LEAVE_DIRECT, Transfer::Jump { .. } | Transfer::Call { .. }) => (Leave::Direct, target),
-        (LEAVE_INDIRECT, _) => (Leave::Indirect, 0),
-        (LEAVE_SYSCALL, _) => (Leave::Syscall, node.end),
-        _ => (Leave::Next, node.end),
+        (TERMINATOR_NOT_TAKEN, _) => (Terminator::NotTaken, node.end),
+        (TERMINATOR_TAKEN, _) => (Terminator::Taken, target),
+        (TERMINATOR_DIRECT, Transfer::Jump { .. } | Transfer::Call { .. }) => (Terminator::Direct, target),
+        (TERMINATOR_INDIRECT, _) => (Terminator::Indirect, 0),
+        (TERMINATOR_SYSCALL, _) => (Terminator::Syscall, node.end),
+        _ => (Terminator::Next, node.end),
     }
 }
 
 impl Packed {
     fn of<'a>(steps: impl Iterator<Item = &'a Step>) -> Self {
         Self(steps.fold(0, |packed, step| {
-            let branch = match step.leave() {
-                Leave::Taken => 1 << 32,
-                Leave::NotTaken => 1 << 40,
-                Leave::Direct => 1 << 48,
-                Leave::Indirect => 1 << 56,
-                Leave::Syscall | Leave::Next | Leave::Interrupted => 0,
+            let branch = match step.terminator() {
+                Terminator::Taken => 1 << 32,
+                Terminator::NotTaken => 1 << 40,
+                Terminator::Direct => 1 << 48,
+                Terminator::Indirect => 1 << 56,
+                Terminator::Syscall | Terminator::Next | Terminator::Interrupted => 0,
             };
             packed + u64::from(step.instructions()) + (1 << 24) + branch
         }))
@@ -562,20 +563,27 @@ mod tests {
     #[test]
     fn paths_have_steps_and_counts() {
         let mut program = program();
-        let exits = [1 | LEAVE_TAKEN << 16, 3 | LEAVE_INDIRECT << 16];
+        let exits = [1 | TERMINATOR_TAKEN << 16, 3 | TERMINATOR_INDIRECT << 16];
         program.add_fragment(0, &Fragment { first_path: 1, blocks: &[1, 2, 3], exits: &exits }, 5).unwrap();
         program
-            .add_fragment(0, &Fragment { first_path: 3, blocks: &[1 | TAKEN, 4], exits: &[2 | LEAVE_SYSCALL << 16] }, 6)
+            .add_fragment(
+                0,
+                &Fragment { first_path: 3, blocks: &[1 | TAKEN, 4], exits: &[2 | TERMINATOR_SYSCALL << 16] },
+                6,
+            )
             .unwrap();
         let path = program.path(1).unwrap();
-        assert_eq!((path.steps, path.last), (&[][..], Step::new(0, 2, Leave::Taken, 0x1013)));
+        assert_eq!((path.steps, path.last), (&[][..], Step::new(0, 2, Terminator::Taken, 0x1013)));
         let path = program.path(2).unwrap();
-        assert_eq!(path.steps, [Step::new(0, 2, Leave::NotTaken, 0x1003), Step::new(1, 1, Leave::Direct, 0x1005)]);
-        assert_eq!(path.last, Step::new(2, 1, Leave::Indirect, 0));
+        assert_eq!(
+            path.steps,
+            [Step::new(0, 2, Terminator::NotTaken, 0x1003), Step::new(1, 1, Terminator::Direct, 0x1005)]
+        );
+        assert_eq!(path.last, Step::new(2, 1, Terminator::Indirect, 0));
         assert_eq!((program.target(1), program.target(2)), (Some(0x1013), None));
         let path = program.path(3).unwrap();
-        assert_eq!(path.steps, [Step::new(0, 2, Leave::Taken, 0x1013)]);
-        assert_eq!(path.last, Step::new(3, 2, Leave::Syscall, 0x1016));
+        assert_eq!(path.steps, [Step::new(0, 2, Terminator::Taken, 0x1013)]);
+        assert_eq!(path.last, Step::new(3, 2, Terminator::Syscall, 0x1016));
         assert!(program.path(0).is_none() && program.path(4).is_none());
 
         let heads = [5, 6, 7].map(|sequence| program.chain_at(0, lead(0x1000), sequence).map(|chain| chain.first_path));
@@ -595,10 +603,10 @@ mod tests {
     #[test]
     fn an_interrupted_fragment_ends_at_its_instruction() {
         let mut program = program();
-        let exits = [3 | LEAVE_INDIRECT << 16];
+        let exits = [3 | TERMINATOR_INDIRECT << 16];
         program.add_fragment(0, &Fragment { first_path: 1, blocks: &[1, 2, 3], exits: &exits }, 0).unwrap();
         let (whole, part) = program.interrupted(1, 0, 0x1001).unwrap();
-        assert_eq!((whole.len(), part), (0, Some(Step::new(0, 1, Leave::Interrupted, 0x1001))));
+        assert_eq!((whole.len(), part), (0, Some(Step::new(0, 1, Terminator::Interrupted, 0x1001))));
         let (whole, part) = program.interrupted(1, 2, 0x1005).unwrap();
         assert_eq!((whole.len(), part), (2, None));
         assert!(program.interrupted(1, 0, 0x1002).is_none());
@@ -614,9 +622,9 @@ mod tests {
         program.blocks.add(0, 2, 0x1005, &[0xc3]).unwrap();
         program.blocks.add(0, 3, 0x2000, &[0xc3]).unwrap();
         program.blocks.add(0, 4, 0x3000, &[0xeb, 0xfe]).unwrap();
-        let exits = [1 | LEAVE_DIRECT << 16, 2 | LEAVE_INDIRECT << 16, 3 | LEAVE_INDIRECT << 16];
+        let exits = [1 | TERMINATOR_DIRECT << 16, 2 | TERMINATOR_INDIRECT << 16, 3 | TERMINATOR_INDIRECT << 16];
         program.add_fragment(0, &Fragment { first_path: 1, blocks: &[1, 3, 2], exits: &exits }, 0).unwrap();
-        let exits = [1 | LEAVE_DIRECT << 16];
+        let exits = [1 | TERMINATOR_DIRECT << 16];
         program.add_fragment(0, &Fragment { first_path: 4, blocks: &[4], exits: &exits }, 0).unwrap();
         let effect = |path| program.effect(&program.info(path).unwrap());
         assert_eq!(effect(1), Effect::Calls { pops: 0, returns: false, lead: 0x2000, pushes: &[0x1005] });
@@ -634,7 +642,7 @@ mod tests {
         let mut add = |first_path, blocks: &[u32], exits: &[u32]| {
             program.add_fragment(0, &Fragment { first_path, blocks, exits }, 0)
         };
-        let exit = 1 | LEAVE_TAKEN << 16;
+        let exit = 1 | TERMINATOR_TAKEN << 16;
         assert_eq!(add(0, &[1], &[exit]), Err(Refused::Fragment));
         assert_eq!(add(1, &[], &[exit]), Err(Refused::Fragment));
         assert_eq!(add(1, &[1], &[]), Err(Refused::Fragment));

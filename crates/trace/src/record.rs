@@ -3,8 +3,8 @@
 
 use crate::bytes::{Bytes, put_signed, put_string, put_varint, unzigzag, zigzag};
 use crate::error::Problem;
-use crate::model::{DataMode, Exit, Fragment, Module, Plan, Recording, Relative, ThreadInfo};
-use wire::code::{Access, TAKEN};
+use crate::model::{AccessDescriptors, DataMode, Exit, Fragment, Module, ProcessInfo, Recording, ThreadInfo};
+use wire::code::{AccessDescriptor, TAKEN};
 
 /// The content of a recording chunk.
 pub(crate) fn write_recording(recording: &Recording) -> Vec<u8> {
@@ -62,7 +62,7 @@ pub(crate) fn write_exit(exit: Exit) -> Vec<u8> {
         Exit::Unknown => (0, 0),
         Exit::Code(code) => (1, code),
         Exit::Signal(signal) => (2, signal),
-        Exit::Left => (3, 0),
+        Exit::Detached => (3, 0),
     };
     let mut out = vec![tag];
     out.extend_from_slice(&value.to_le_bytes());
@@ -75,7 +75,7 @@ pub(crate) fn read_exit(content: &[u8]) -> Option<Exit> {
     Some(match tag {
         1 => Exit::Code(value),
         2 => Exit::Signal(value),
-        3 => Exit::Left,
+        3 => Exit::Detached,
         _ => Exit::Unknown,
     })
 }
@@ -103,7 +103,7 @@ const BLOCK: u8 = 1;
 const FRAGMENT: u8 = 2;
 const PLAN: u8 = 3;
 /// Bits of an exit record that say how it leaves.
-const LEAVE_BITS: u32 = 3;
+const TERMINATOR_BITS: u32 = 3;
 
 impl CodeContent {
     pub(crate) fn is_empty(&self) -> bool {
@@ -146,14 +146,14 @@ impl CodeContent {
         let mut before = 0;
         for &exit in fragment.exits {
             let (count, way) = (u64::from(exit & 0xffff), u64::from(exit >> 16));
-            put_varint(out, zigzag(count.wrapping_sub(before)) << LEAVE_BITS | way & 7);
+            put_varint(out, zigzag(count.wrapping_sub(before)) << TERMINATOR_BITS | way & 7);
             before = count;
         }
         self.before.after_fragment(u64::from(image), u64::from(fragment.first_path), fragment.exits.len() as u64);
         self.fragments += 1;
     }
 
-    pub(crate) fn add_plan(&mut self, plan: &Plan<'_>) {
+    pub(crate) fn add_plan(&mut self, plan: &AccessDescriptors<'_>) {
         let out = &mut self.records;
         out.push(PLAN);
         put_signed(out, u64::from(plan.first_path).wrapping_sub(self.before.path));
@@ -164,7 +164,7 @@ impl CodeContent {
             put_signed(out, u64::from(length).wrapping_sub(before));
             before = u64::from(length);
         }
-        let mut before = Access::default();
+        let mut before = AccessDescriptor::default();
         for access in plan.accesses {
             put_access(out, access, &before);
             before = *access;
@@ -183,7 +183,7 @@ impl CodeContent {
 }
 
 /// Fields of an access that are stored if they are not zero; bit by bit of the byte that tells which.
-const FIELDS: [fn(&mut Access) -> Field<'_>; 8] = [
+const FIELDS: [fn(&mut AccessDescriptor) -> Field<'_>; 8] = [
     |access| Field::Short(&mut access.base),
     |access| Field::Short(&mut access.index),
     |access| Field::Short(&mut access.value),
@@ -219,7 +219,7 @@ impl Field<'_> {
     }
 }
 
-fn put_access(out: &mut Vec<u8>, access: &Access, before: &Access) {
+fn put_access(out: &mut Vec<u8>, access: &AccessDescriptor, before: &AccessDescriptor) {
     let mut copy = *access;
     let fields = FIELDS.map(|field| field(&mut copy).get());
     let present = (0..8).filter(|&bit| fields.get(bit).is_some_and(|&field| field != 0));
@@ -235,14 +235,14 @@ fn put_access(out: &mut Vec<u8>, access: &Access, before: &Access) {
 }
 
 /// What the offset of an access is told relative to: that of the one before, if it is in the same block.
-fn offset_before(block: u16, before: &Access) -> u16 {
+fn offset_before(block: u16, before: &AccessDescriptor) -> u16 {
     if block == before.block { before.offset } else { 0 }
 }
 
-fn take_access(fields: &mut Bytes<'_>, before: &Access) -> Option<Access> {
+fn take_access(fields: &mut Bytes<'_>, before: &AccessDescriptor) -> Option<AccessDescriptor> {
     let short = |value: u64| u16::try_from(value).ok();
     let present = fields.u8()?;
-    let mut access = Access { kind: fields.u8()?, flags: fields.u8()?, ..Access::default() };
+    let mut access = AccessDescriptor { kind: fields.u8()?, flags: fields.u8()?, ..AccessDescriptor::default() };
     access.block = before.block.wrapping_add(short(fields.varint()?)?);
     access.offset = offset_before(access.block, before).wrapping_add(short(fields.varint()?)?);
     access.size = short(fields.varint()?)?;
@@ -268,7 +268,7 @@ impl Before {
 pub(crate) enum Definition<'a> {
     Block { image: u32, id: u32, address: u64, code: &'a [u8] },
     Fragment { image: u32, fragment: Fragment<'a> },
-    Plan(Plan<'a>),
+    AccessDescriptors(AccessDescriptors<'a>),
 }
 
 /// Gives every definition in the content of a code chunk to `each`.
@@ -296,7 +296,7 @@ struct CodeReader<'a> {
     /// Blocks and exits of the fragment that was read last, or lengths of the plan.
     lists: Vec<u32>,
     /// Of the plan that was read last.
-    accesses: Vec<Access>,
+    accesses: Vec<AccessDescriptor>,
 }
 
 impl<'a> CodeReader<'a> {
@@ -319,13 +319,17 @@ impl<'a> CodeReader<'a> {
             self.lists.push(u32::try_from(before).ok()?);
         }
         self.accesses.clear();
-        let mut before = Access::default();
+        let mut before = AccessDescriptor::default();
         for _ in 0..access_count {
             before = take_access(&mut self.records, &before)?;
             self.accesses.push(before);
         }
         let first_path = u32::try_from(first_path).ok()?;
-        Some(Definition::Plan(Plan { first_path, lengths: &self.lists, accesses: &self.accesses }))
+        Some(Definition::AccessDescriptors(AccessDescriptors {
+            first_path,
+            lengths: &self.lists,
+            accesses: &self.accesses,
+        }))
     }
 
     fn block(&mut self) -> Option<Definition<'a>> {
@@ -353,7 +357,7 @@ impl<'a> CodeReader<'a> {
         let mut before = 0u64;
         for _ in 0..exit_count {
             let record = self.records.varint()?;
-            before = before.wrapping_add(unzigzag(record >> LEAVE_BITS));
+            before = before.wrapping_add(unzigzag(record >> TERMINATOR_BITS));
             let way = u32::try_from(record & 7).ok()?;
             self.lists.push(u32::try_from(before).ok().filter(|&count| count <= 0xffff)? | way << 16);
         }
@@ -370,13 +374,13 @@ pub(crate) enum Fact {
     Thread(ThreadInfo),
     Module { image: u32, module: Module },
     Unmapped { image: u32, address: u64, length: u64, tsc: u64 },
-    Relative(Relative),
+    Process(ProcessInfo),
 }
 
 const THREAD: u8 = 1;
 const MODULE: u8 = 2;
 const UNMAPPED: u8 = 3;
-const RELATIVE: u8 = 4;
+const PROCESS: u8 = 4;
 
 impl Fact {
     pub(crate) fn write(&self, out: &mut Vec<u8>) {
@@ -403,13 +407,13 @@ impl Fact {
                     put_varint(out, field);
                 }
             }
-            Self::Relative(relative) => {
-                out.push(RELATIVE);
-                put_varint(out, u64::from(relative.pid));
-                put_varint(out, relative.parent.map_or(0, |parent| u64::from(parent) + 1));
-                put_varint(out, relative.tsc);
-                put_varint(out, relative.command.len() as u64);
-                relative.command.iter().for_each(|word| put_string(out, word));
+            Self::Process(process) => {
+                out.push(PROCESS);
+                put_varint(out, u64::from(process.pid));
+                put_varint(out, process.parent.map_or(0, |parent| u64::from(parent) + 1));
+                put_varint(out, process.tsc);
+                put_varint(out, process.command.len() as u64);
+                process.command.iter().for_each(|word| put_string(out, word));
             }
         }
     }
@@ -441,14 +445,14 @@ impl Fact {
                 length: fields.varint()?,
                 tsc: fields.varint()?,
             },
-            RELATIVE => Self::Relative(read_relative(fields)?),
+            PROCESS => Self::Process(read_process(fields)?),
             _ => return None,
         })
     }
 }
 
-fn read_relative(fields: &mut Bytes<'_>) -> Option<Relative> {
-    let mut relative = Relative {
+fn read_process(fields: &mut Bytes<'_>) -> Option<ProcessInfo> {
+    let mut process = ProcessInfo {
         pid: fields.varint_u32()?,
         parent: match fields.varint()? {
             0 => None,
@@ -458,9 +462,9 @@ fn read_relative(fields: &mut Bytes<'_>) -> Option<Relative> {
         command: Vec::new(),
     };
     for _ in 0..fields.varint()? {
-        relative.command.push(fields.string()?);
+        process.command.push(fields.string()?);
     }
-    Some(relative)
+    Some(process)
 }
 
 /// Gives every fact in the content of a facts chunk to `each`.
@@ -518,8 +522,16 @@ mod tests {
         for fragment in &fragments {
             content.add_fragment(2, fragment);
         }
-        let simple = Access { block: 1, offset: 7, size: 8, flags: 8, base: 16, displacement: -8, ..Access::default() };
-        let full = Access {
+        let simple = AccessDescriptor {
+            block: 1,
+            offset: 7,
+            size: 8,
+            flags: 8,
+            base: 16,
+            displacement: -8,
+            ..AccessDescriptor::default()
+        };
+        let full = AccessDescriptor {
             block: 2,
             offset: 3,
             size: 64,
@@ -536,8 +548,8 @@ mod tests {
             displacement: i64::MIN,
             constant: u64::MAX,
         };
-        let accesses = [simple, Access { offset: 9, ..simple }, full, full];
-        let plan = Plan { first_path: 7, lengths: &[8, 4, 12 << 10], accesses: &accesses };
+        let accesses = [simple, AccessDescriptor { offset: 9, ..simple }, full, full];
+        let plan = AccessDescriptors { first_path: 7, lengths: &[8, 4, 12 << 10], accesses: &accesses };
         content.add_plan(&plan);
         let bytes = content.take();
         let mut seen = 0;
@@ -545,7 +557,7 @@ mod tests {
             match definition {
                 Definition::Block { image, id, address, code } => assert_eq!((image, id, address, code), blocks[seen]),
                 Definition::Fragment { image, fragment } => assert_eq!((image, fragment), (2, fragments[seen - 3])),
-                Definition::Plan(read) => assert_eq!(read, plan),
+                Definition::AccessDescriptors(read) => assert_eq!(read, plan),
             }
             seen += 1;
         })
@@ -562,8 +574,8 @@ mod tests {
             Fact::Thread(ThreadInfo { thread: 2, os_tid: 3, parent: Some(0), image: 1 }),
             Fact::Module { image: 1, module },
             Fact::Unmapped { image: 1, address: u64::MAX, length: 2, tsc: 3 },
-            Fact::Relative(Relative { pid: 7, parent: None, tsc: 5, command: vec![] }),
-            Fact::Relative(Relative { pid: 8, parent: Some(7), tsc: 6, command: vec!["a".into(), String::new()] }),
+            Fact::Process(ProcessInfo { pid: 7, parent: None, tsc: 5, command: vec![] }),
+            Fact::Process(ProcessInfo { pid: 8, parent: Some(7), tsc: 6, command: vec!["a".into(), String::new()] }),
         ];
         let mut bytes = Vec::new();
         facts.iter().for_each(|fact| fact.write(&mut bytes));
@@ -574,7 +586,7 @@ mod tests {
 
     #[test]
     fn exits_round_trip() {
-        for exit in [Exit::Unknown, Exit::Left, Exit::Code(-1), Exit::Code(3), Exit::Signal(9)] {
+        for exit in [Exit::Unknown, Exit::Detached, Exit::Code(-1), Exit::Code(3), Exit::Signal(9)] {
             assert_eq!(read_exit(&write_exit(exit)), Some(exit));
         }
     }

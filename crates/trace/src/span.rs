@@ -5,10 +5,10 @@
 #![deny(clippy::unwrap_used, clippy::indexing_slicing, clippy::cast_possible_truncation)]
 
 use wire::RECORD_BYTES_MAX;
-use wire::code::{self, Access, CONSTANT, HAS_BASE, HAS_INDEX, IS_SHORT, MASK_BITS, MASK_SIGNS, WRITES};
+use wire::code::{self, AccessDescriptor, CONSTANT, HAS_BASE, HAS_INDEX, IS_SHORT, MASK_BITS, MASK_SIGNS, WRITES};
 
 use crate::block::Refused;
-use crate::model::Plan;
+use crate::model::AccessDescriptors;
 use crate::numbers::{Absent, Numbers};
 
 /// Elements of a vector at most.
@@ -96,7 +96,7 @@ impl Spans {
     }
 
     /// Enters a plan of a fragment whose exits have executed so many blocks, and gives its number.
-    pub(crate) fn add(&mut self, plan: &Plan<'_>, executed: &[u16]) -> Result<u32, Refused> {
+    pub(crate) fn add(&mut self, plan: &AccessDescriptors<'_>, executed: &[u16]) -> Result<u32, Refused> {
         check(plan, executed)?;
         if (plan.first_path..).zip(plan.lengths).any(|(path, _)| self.spans.get(path).is_some()) {
             return Err(Refused::Twice);
@@ -134,7 +134,7 @@ impl Spans {
 }
 
 impl Varying {
-    fn new(access: &Access) -> Self {
+    fn new(access: &AccessDescriptor) -> Self {
         let times = match (access.kind, access.mask_kind) {
             (code::STRING, _) => {
                 Times::Difference { before: access.index, after: access.mask, short: access.flags & IS_SHORT != 0 }
@@ -180,28 +180,28 @@ pub(crate) fn register(data: &[u8], at: u16) -> Option<u64> {
     data.get(at..at + 8)?.try_into().ok().map(u64::from_le_bytes)
 }
 
-fn happens_once(access: &Access) -> bool {
+fn happens_once(access: &AccessDescriptor) -> bool {
     matches!(access.kind, code::PLAIN | code::BIT)
 }
 
 /// Refuses a plan whose accesses do not find what they need.
-fn check(plan: &Plan<'_>, executed: &[u16]) -> Result<(), Refused> {
+fn check(plan: &AccessDescriptors<'_>, executed: &[u16]) -> Result<(), Refused> {
     let lengths = plan.lengths.iter().all(|&length| length.is_multiple_of(4) && length as usize <= RECORD_BYTES_MAX);
     let in_order = plan.accesses.is_sorted_by_key(|access| (access.block, access.offset));
     let few = plan.accesses.len() < usize::from(u16::MAX);
     if plan.lengths.len() != executed.len() || !lengths || !in_order || !few || !plan.accesses.iter().all(is_sound) {
-        return Err(Refused::Plan);
+        return Err(Refused::AccessDescriptors);
     }
     for (&length, &blocks) in plan.lengths.iter().zip(executed) {
         let mut happen = plan.accesses.iter().take_while(|access| access.block < blocks);
         if happen.any(|access| slots(access).any(|(at, bytes)| at + bytes > length)) {
-            return Err(Refused::Plan);
+            return Err(Refused::AccessDescriptors);
         }
     }
     Ok(())
 }
 
-fn is_sound(access: &Access) -> bool {
+fn is_sound(access: &AccessDescriptor) -> bool {
     let vector = (1..=ELEMENTS_MAX).contains(&access.count) && access.mask_kind <= MASK_SIGNS;
     access.size > 0
         && match access.kind {
@@ -215,7 +215,7 @@ fn is_sound(access: &Access) -> bool {
 }
 
 /// What an access needs of the data, each as its offset and bytes: registers or vectors, and the value.
-fn slots(access: &Access) -> impl Iterator<Item = (u32, u32)> + use<> {
+fn slots(access: &AccessDescriptor) -> impl Iterator<Item = (u32, u32)> + use<> {
     let count = u32::from(access.count);
     let size = u32::from(access.size);
     let is_vector = matches!(access.kind, code::MASKED | code::PACKED | code::INDEXED);

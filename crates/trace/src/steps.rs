@@ -14,19 +14,19 @@ use crate::container::{PathHeader, crc};
 use crate::data::{self, DataCoder};
 use crate::error::{Problem, ReadError};
 use crate::event::{self, Recorded};
-use crate::model::{DataMode, Event, Leave, Step};
+use crate::model::{DataMode, Event, Step, Terminator};
 use crate::path::{self, PathCoder, Source};
+use crate::path_batch::PathBatch;
 use crate::program::{Packed, Program};
-use crate::stretch::Stretch;
 use crate::tally::{ELSEWHERE, start_pc};
 use crate::trace::{Chunk, Trace};
-use crate::watch::{Operand, Watcher};
+use crate::visit::{AccessVisitor, Operand};
 
 /// Steps in a batch, about: enough to make what happens per batch cheap, few enough to stay in the cache.
 pub(crate) const BATCH_STEPS: usize = 2048;
 
-/// Words in a [`Stretch`] at most.
-pub(crate) const STRETCH_WORDS: usize = 8192;
+/// Words in a [`PathBatch`] at most.
+pub(crate) const PATH_BATCH_WORDS: usize = 8192;
 
 /// A stretch of one thread's execution.
 #[derive(Clone, Debug, Default)]
@@ -504,12 +504,12 @@ impl<'t> Cursor<'t> {
         until: u64,
     ) -> Result<Option<Range<usize>>, ReadError> {
         let is_open = self.open_next(workshop)?;
-        Ok(is_open.then(|| self.open.take_words(until, STRETCH_WORDS)))
+        Ok(is_open.then(|| self.open.take_words(until, PATH_BATCH_WORDS)))
     }
 
     /// Shows what comes next to what `watcher` gives, up to the time `until`; false at the end. After an error the cursor stands behind the chunk that
     /// caused it.
-    pub(crate) fn watch<W: Watcher>(
+    pub(crate) fn watch<W: AccessVisitor>(
         &mut self,
         workshop: &mut Workshop,
         until: u64,
@@ -519,7 +519,7 @@ impl<'t> Cursor<'t> {
             return Ok(false);
         }
         let (program, scratch) = (self.trace.program(), &mut workshop.scratch);
-        self.open.watch(program, until, STRETCH_WORDS, scratch, &mut watcher(self.thread));
+        self.open.watch(program, until, PATH_BATCH_WORDS, scratch, &mut watcher(self.thread));
         Ok(true)
     }
 
@@ -534,8 +534,8 @@ impl<'t> Cursor<'t> {
     }
 
     /// The same, path by path.
-    pub(crate) fn stretch(&self, words: Range<usize>) -> Stretch<'_> {
-        Stretch::new(self.thread, self.trace.program(), self.open.words.get(words).unwrap_or(&[]))
+    pub(crate) fn path_batch(&self, words: Range<usize>) -> PathBatch<'_> {
+        PathBatch::new(self.thread, self.trace.program(), self.open.words.get(words).unwrap_or(&[]))
     }
 
     fn decode(&mut self, workshop: &mut Workshop, place: usize) -> Result<(), ReadError> {
@@ -902,7 +902,7 @@ impl Filling<'_, '_, '_> {
         }
         self.batch.steps.extend_from_slice(path.steps);
         self.batch.steps.push(path.last);
-        self.indirect = path.last.leave() == Leave::Indirect;
+        self.indirect = path.last.terminator() == Terminator::Indirect;
         if let Some((source, place)) = &mut self.source {
             place.path(*source, word, path.steps.len() + 1, &mut self.batch.gathered);
         }

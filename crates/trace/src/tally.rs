@@ -4,7 +4,7 @@
 use wire::word::{self, EVENT};
 
 use crate::event::{self, Recorded};
-use crate::model::{Counts, Event, Leave, Step};
+use crate::model::{Counts, Event, Step, Terminator};
 use crate::program::{Program, Sum};
 
 /// What the header of a path chunk says about its words.
@@ -111,12 +111,12 @@ impl<'p> Tally<'p> {
 pub(crate) fn count_step(counts: &mut Counts, step: &Step) {
     counts.instructions += u64::from(step.instructions());
     counts.steps += 1;
-    match step.leave() {
-        Leave::Taken => counts.conditional_taken += 1,
-        Leave::NotTaken => counts.conditional_not_taken += 1,
-        Leave::Direct => counts.unconditional_direct += 1,
-        Leave::Indirect => counts.unconditional_indirect += 1,
-        Leave::Syscall | Leave::Next | Leave::Interrupted => {}
+    match step.terminator() {
+        Terminator::Taken => counts.conditional_taken += 1,
+        Terminator::NotTaken => counts.conditional_not_taken += 1,
+        Terminator::Direct => counts.unconditional_direct += 1,
+        Terminator::Indirect => counts.unconditional_indirect += 1,
+        Terminator::Syscall | Terminator::Next | Terminator::Interrupted => {}
     }
 }
 

@@ -23,7 +23,7 @@ use crate::container::{
     CODEC_RAW, CODEC_ZSTD, ChunkHeader, DataHeader, Extra, Kind, PathHeader, VERSION, crc, file_version,
 };
 use crate::error::{Problem, ReadError};
-use crate::model::{Counts, DataMode, Exit, Module, Recording, Relative, Summary, ThreadInfo, ThreadSummary};
+use crate::model::{Counts, DataMode, Exit, Module, ProcessInfo, Recording, Summary, ThreadInfo, ThreadSummary};
 use crate::path::decompress;
 use crate::program::Program;
 use crate::record::{Definition, Fact, read_code, read_exit, read_facts, read_recording};
@@ -146,7 +146,7 @@ pub struct Trace {
     finished: bool,
     summary: Summary,
     modules: Vec<MappedModule>,
-    family: BTreeMap<u32, Relative>,
+    family: BTreeMap<u32, ProcessInfo>,
     /// Of each thread, in order, the places of its path chunks in `chunks`.
     paths: BTreeMap<u32, Vec<usize>>,
     /// Of each path chunk that has data, by place, the place of its data chunk.
@@ -259,7 +259,7 @@ impl Trace {
 
     /// The processes that were recorded together with this one, itself included, as far as they were known when this trace was
     /// finished; none if it was recorded alone.
-    pub fn family(&self) -> impl Iterator<Item = &Relative> {
+    pub fn processes(&self) -> impl Iterator<Item = &ProcessInfo> {
         self.family.values()
     }
 
@@ -474,7 +474,7 @@ impl Trace {
                 Definition::Fragment { image, fragment } => {
                     program.add_fragment(image, &fragment, chunk.header.sequence)
                 }
-                Definition::Plan(plan) => program.add_plan(&plan),
+                Definition::AccessDescriptors(plan) => program.add_plan(&plan),
             };
             if accepted.is_err() {
                 unusable += 1;
@@ -489,18 +489,18 @@ fn name(definition: &Definition<'_>) -> String {
     match definition {
         Definition::Block { id, .. } => format!("block {id}"),
         Definition::Fragment { fragment, .. } => format!("path {}", fragment.first_path),
-        Definition::Plan(plan) => format!("the data of path {}", plan.first_path),
+        Definition::AccessDescriptors(plan) => format!("the data of path {}", plan.first_path),
     }
 }
 
 fn collect_fact(
     fact: Fact,
     modules: &mut Vec<MappedModule>,
-    family: &mut BTreeMap<u32, Relative>,
+    family: &mut BTreeMap<u32, ProcessInfo>,
     threads: &mut BTreeMap<u32, ThreadSummary>,
 ) {
     match fact {
-        Fact::Relative(relative) => drop(family.insert(relative.pid, relative)),
+        Fact::Process(process) => drop(family.insert(process.pid, process)),
         Fact::Thread(info) => {
             let new = ThreadSummary { info, ..ThreadSummary::default() };
             threads.entry(new.info.thread).or_insert(new);

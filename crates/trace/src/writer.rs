@@ -25,7 +25,7 @@ use wire::word;
 use crate::container::{CODEC_FAST, CODEC_PREDICT, CODEC_RAW, CODEC_ZSTD, CodeHeader, RAW_BYTES_MAX};
 use crate::data::event_bytes;
 use crate::error::WriteError;
-use crate::model::{DataMode, Exit, Fragment, Module, Plan, Recording, Relative, Summary, ThreadInfo};
+use crate::model::{AccessDescriptors, DataMode, Exit, Fragment, Module, ProcessInfo, Recording, Summary, ThreadInfo};
 use crate::record::{CodeContent, Fact};
 use crate::span::Spans;
 
@@ -163,7 +163,7 @@ impl Writer {
             let source = std::io::Error::other("it exists and is not a regular file");
             return Err(WriteError::Create { path: path.to_owned(), source });
         }
-        let part = part_name(path);
+        let part = partial_path(path);
         let output = Output::create(&part).map_err(|source| WriteError::Create { path: part.clone(), source })?;
         let failure = Arc::new(Mutex::new(None));
         let (jobs, queue) = sync_channel(QUEUE);
@@ -226,7 +226,7 @@ impl Writer {
     }
 
     /// Says what the data behind the paths of a fragment is, before any of them is executed.
-    pub fn plan(&mut self, plan: &Plan<'_>) -> Result<(), WriteError> {
+    pub fn access_descriptors(&mut self, plan: &AccessDescriptors<'_>) -> Result<(), WriteError> {
         self.code.add_plan(plan);
         if let Some(executed) = self.unplanned.remove(&plan.first_path) {
             // What makes no sense is told by the worker, which looks at it more closely.
@@ -252,8 +252,8 @@ impl Writer {
     }
 
     /// Tells of a process of the family. What is told last about a process holds.
-    pub fn relative(&mut self, relative: &Relative) -> Result<(), WriteError> {
-        Fact::Relative(relative.clone()).write(&mut self.facts);
+    pub fn process(&mut self, process: &ProcessInfo) -> Result<(), WriteError> {
+        Fact::Process(process.clone()).write(&mut self.facts);
         Ok(())
     }
 
@@ -451,7 +451,7 @@ impl Drop for Writer {
 
 /// The name of a recording that is not finished.
 #[must_use]
-pub fn part_name(path: &Path) -> PathBuf {
+pub fn partial_path(path: &Path) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(".part");
     name.into()

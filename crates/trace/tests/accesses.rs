@@ -1,10 +1,10 @@
 //! Memory accesses of every kind, from hand-made plans and rings through a file and back.
 
 use trace::{
-    Access, AccessKind, Batch, Codec, DataMode, Event, Exit, Fragment, Item, Options, Plan, ReadError, Recording,
-    ThreadInfo, Trace, Writer,
+    Access, AccessDescriptors, AccessKind, Batch, Codec, DataMode, Event, Exit, Fragment, Item, Options, ReadError,
+    Recording, ThreadInfo, Trace, Writer,
 };
-use wire::code::{self, Access as Planned};
+use wire::code::{self, AccessDescriptor as Planned};
 use wire::word;
 
 /// What an access was, with its value.
@@ -53,9 +53,9 @@ impl Sample {
         let block = *b"\x90\x90\x90\x90\x90\x90\x90\x90\x90\x90\x90\x90\x90\x90\x90\xc3";
         writer.block(0, 1, CODE, &block).unwrap();
         writer.block(0, 2, CODE + 16, &block).unwrap();
-        let exits = [1 | code::LEAVE_INDIRECT << 16, 2 | code::LEAVE_INDIRECT << 16];
+        let exits = [1 | code::TERMINATOR_INDIRECT << 16, 2 | code::TERMINATOR_INDIRECT << 16];
         writer.fragment(0, &Fragment { first_path: 1, blocks: &[1, 2], exits: &exits }).unwrap();
-        writer.plan(&Plan { first_path: 1, lengths: &lengths, accesses }).unwrap();
+        writer.access_descriptors(&AccessDescriptors { first_path: 1, lengths: &lengths, accesses }).unwrap();
         writer.thread(&ThreadInfo::default()).unwrap();
         writer.path(0, 0, &[word::event(word::START, 0), CODE as u32, 0, 1, 0]).unwrap();
         Self { directory, writer: Some(writer) }
@@ -416,7 +416,7 @@ fn plans_that_make_no_sense_are_refused() {
     let refused = |lengths: [u32; 2], access: Planned| {
         let mut sample = Sample::new(lengths, &[access]);
         let error = sample.writer.take().unwrap().finish(Exit::Unknown).map(|_| ()).unwrap_err();
-        assert!(matches!(error, trace::WriteError::Plan { first_path: 1 }), "{error}: {access:?}");
+        assert!(matches!(error, trace::WriteError::AccessDescriptors { first_path: 1 }), "{error}: {access:?}");
     };
     let vector = Planned { kind: code::MASKED, count: 4, ..plain(0, 4, 0) };
     for (lengths, access) in [
@@ -443,7 +443,7 @@ fn plans_that_make_no_sense_are_refused() {
 fn data_of_another_length_is_an_error_and_the_path_is_kept() {
     for data in [&[0; 4][..], &[0; 12]] {
         let mut sample = Sample::new([8, 8], &[]).path(&[1], data);
-        let path = trace::part_name(&sample.directory.path().join("a.trk"));
+        let path = trace::partial_path(&sample.directory.path().join("a.trk"));
         let error = sample.writer.take().unwrap().finish(Exit::Unknown).map(|_| ()).unwrap_err();
         assert!(matches!(error, trace::WriteError::Data { thread: 0, needed: 8, .. }), "{error}");
         let trace = Trace::open(&path).unwrap();

@@ -7,10 +7,10 @@ use std::time::Duration;
 
 use support::{CODE, Clock, DATA, END, INDEX, PATH, Random, Recorded, Setting, chunks, record};
 use trace::{
-    Codec, DataMode, Event, Exit, Fragment, Options, ReadError, Recording, ThreadInfo, Trace, TurnUnit, WriteError,
-    Writer, part_name,
+    Codec, DataMode, Event, Exit, Fragment, Options, ReadError, Recording, RoundRobinUnit, ThreadInfo, Trace,
+    WriteError, Writer, partial_path,
 };
-use wire::code::LEAVE_TAKEN;
+use wire::code::TERMINATOR_TAKEN;
 use wire::word;
 
 /// A small trace with many chunks of every kind.
@@ -84,18 +84,18 @@ fn exercise(file: Vec<u8>, recorded: Option<&Recorded>) -> Option<Trace> {
             (0..10).for_each(|_| drop(merged.next_batch().map(|batch| batch.map(trace::Batch::instructions))));
         }
     }
-    for unit in [TurnUnit::Branches, TurnUnit::Accesses] {
-        if let Ok(mut turns) = trace.in_turns(unit, NonZeroU64::MIN) {
+    for unit in [RoundRobinUnit::Branches, RoundRobinUnit::Accesses] {
+        if let Ok(mut turns) = trace.round_robin(unit, NonZeroU64::MIN) {
             (0..10_000).find(|_| matches!(turns.next_batch(), Ok(None)));
         }
     }
     let mut merged = trace.merged();
-    (0..10_000).find(|_| match merged.next_stretch() {
-        Ok(stretch) => stretch.map(|stretch| stretch.parts().count()).is_none(),
+    (0..10_000).find(|_| match merged.next_path_batch() {
+        Ok(batch) => batch.map(|batch| batch.items().count()).is_none(),
         Err(_) => false,
     });
     if let Ok(mut merged) = trace.merged_with_accesses() {
-        (0..10_000).find(|_| matches!(merged.watch_next(|_| Nobody), Ok(false)));
+        (0..10_000).find(|_| matches!(merged.visit_next(|_| Nobody), Ok(false)));
     }
     Some(trace)
 }
@@ -103,7 +103,7 @@ fn exercise(file: Vec<u8>, recorded: Option<&Recorded>) -> Option<Trace> {
 /// Looks at every access and does nothing with it.
 struct Nobody;
 
-impl trace::Watcher for Nobody {
+impl trace::AccessVisitor for Nobody {
     fn executed(&mut self, _: u64) {}
 
     fn operand(&mut self, operand: trace::Operand<'_>) {
@@ -382,7 +382,7 @@ fn writer(path: &std::path::Path) -> Writer {
     let options = Options { chunk_words: 1, ..Options::default() };
     let mut writer = Writer::create_with(path, &Recording::default(), options).unwrap();
     writer.block(0, 1, 0x1000, &[0x75, 0xfe]).unwrap();
-    let exits = [1 | LEAVE_TAKEN << 16];
+    let exits = [1 | TERMINATOR_TAKEN << 16];
     writer.fragment(0, &Fragment { first_path: 1, blocks: &[1], exits: &exits }).unwrap();
     writer.thread(&ThreadInfo::default()).unwrap();
     writer
@@ -399,7 +399,7 @@ fn an_unfinished_recording_is_readable_and_replaces_nothing() {
     }
     drop(writer);
     assert_eq!(std::fs::read(&path).unwrap(), b"older");
-    let trace = Trace::open(&part_name(&path)).unwrap();
+    let trace = Trace::open(&partial_path(&path)).unwrap();
     assert!(!trace.is_finished());
     assert_eq!(trace.exit(), Exit::Unknown);
     // The last chunk was still open when the writer was dropped.
@@ -415,7 +415,7 @@ fn a_word_that_means_nothing_is_an_error_and_the_words_before_it_are_kept() {
         let result = writer.path(0, 0, &[1, 1, bad]).and_then(|()| writer.finish(Exit::Code(0)).map(|_| ()));
         let error = result.unwrap_err();
         assert!(matches!(error, WriteError::UnknownWord { thread: 0, word } if word == bad), "{error}");
-        assert_eq!(Trace::open(&part_name(&path)).unwrap().totals().instructions, 2);
+        assert_eq!(Trace::open(&partial_path(&path)).unwrap().totals().instructions, 2);
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use trace::{AccessKind, DataMode, Event, Exit, Leave, Step, Trace};
+use trace::{AccessKind, DataMode, Event, Exit, Step, Terminator, Trace};
 
 /// Where the traces are, and what was executed: see the README there.
 fn fixture(name: &str) -> PathBuf {
@@ -24,13 +24,13 @@ fn version(name: &str) -> u16 {
     u16::from_le_bytes([file[8], file[9]])
 }
 
-fn class(leave: Leave) -> Option<&'static str> {
+fn class(leave: Terminator) -> Option<&'static str> {
     match leave {
-        Leave::Taken => Some("CDT"),
-        Leave::NotTaken => Some("CDNT"),
-        Leave::Direct => Some("UDT"),
-        Leave::Indirect => Some("UIT"),
-        Leave::Syscall | Leave::Next | Leave::Interrupted => None,
+        Terminator::Taken => Some("CDT"),
+        Terminator::NotTaken => Some("CDNT"),
+        Terminator::Direct => Some("UDT"),
+        Terminator::Indirect => Some("UIT"),
+        Terminator::Syscall | Terminator::Next | Terminator::Interrupted => None,
     }
 }
 
@@ -48,7 +48,7 @@ fn branches(trace: &Trace) -> String {
 }
 
 fn branch(trace: &Trace, thread: u32, step: &Step) -> Option<String> {
-    let class = class(step.leave())?;
+    let class = class(step.terminator())?;
     let block = trace.blocks().get(step.block())?;
     let target = match block.transfer() {
         isa::Transfer::Conditional { target } => target,

@@ -8,7 +8,10 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use support::{Clock, Expected, Recorded, Seen, Setting, assert_same, record};
-use trace::{Access, Batch, Codec, DataMode, Event, Item, Operand, Options, Part, ReadError, Trace, TurnUnit, Watcher};
+use trace::{
+    Access, AccessVisitor, Batch, Codec, DataMode, Event, Item, Operand, Options, PathItem, ReadError, RoundRobinUnit,
+    Trace,
+};
 
 fn settings() -> impl Strategy<Value = Setting> {
     let codecs =
@@ -39,7 +42,7 @@ fn plain(trace: &Trace, item: Item) -> Expected {
         Item::Step(step) => Expected::Step {
             address: trace.blocks().get(step.block()).expect("a block").address(),
             instructions: step.instructions(),
-            leave: step.leave(),
+            leave: step.terminator(),
             next: step.next(),
         },
     }
@@ -176,19 +179,19 @@ fn check_orders(trace: &Trace) {
         by_batch.add(batch.thread(), batch.instructions());
     }
     let (mut by_path, mut merged) = (Turns::default(), trace.merged());
-    while let Some(stretch) = merged.next_stretch().unwrap() {
-        for part in stretch.parts() {
+    while let Some(batch) = merged.next_path_batch().unwrap() {
+        for part in batch.items() {
             let (steps, last) = match part {
-                Part::Path(path) => stretch.paths().get(path).map(|(steps, last)| (steps, Some(last))).unwrap(),
-                Part::Event { steps, last, .. } => (steps, last),
+                PathItem::Path(path) => batch.paths().get(path).map(|(steps, last)| (steps, Some(last))).unwrap(),
+                PathItem::Event { steps, last, .. } => (steps, last),
             };
-            by_path.add(stretch.thread(), steps.iter().chain(&last).map(|step| u64::from(step.instructions())).sum());
+            by_path.add(batch.thread(), steps.iter().chain(&last).map(|step| u64::from(step.instructions())).sum());
         }
     }
     assert_eq!(by_batch, by_path);
     let Ok(mut merged) = trace.merged_with_accesses() else { return };
     let watched = RefCell::new(Turns::default());
-    while merged.watch_next(|thread| Counting { thread, turns: &watched }).unwrap() {}
+    while merged.visit_next(|thread| Counting { thread, turns: &watched }).unwrap() {}
     assert_eq!(by_batch, watched.into_inner());
 }
 
@@ -198,7 +201,7 @@ struct Counting<'t> {
     turns: &'t RefCell<Turns>,
 }
 
-impl Watcher for Counting<'_> {
+impl AccessVisitor for Counting<'_> {
     fn executed(&mut self, instructions: u64) {
         self.turns.borrow_mut().add(self.thread, instructions);
     }
@@ -225,7 +228,7 @@ fn check_interleaved(trace: &Trace, recorded: &Recorded) {
     }
     check(of_threads);
     for count in [1, 5, 1000] {
-        let turns = trace.in_turns(TurnUnit::Branches, NonZeroU64::new(count).unwrap());
+        let turns = trace.round_robin(RoundRobinUnit::Branches, NonZeroU64::new(count).unwrap());
         let (mut turns, mut of_threads) = (turns.unwrap(), fresh());
         let mut instructions = vec![0; recorded.threads.len()];
         while let Some(batch) = turns.next_batch().unwrap() {

@@ -7,7 +7,7 @@
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Header {
-    /// [`BLOCK`], [`MODULE`], [`UNMAP`], [`FRAGMENT`] or [`PLAN`].
+    /// [`BLOCK`], [`MODULE`], [`UNMAP`], [`FRAGMENT`] or [`ACCESS_DESCRIPTORS`].
     pub kind: u32,
     /// Bytes of payload, without padding.
     pub length: u32,
@@ -21,16 +21,16 @@ pub const MODULE: u32 = 2;
 /// Payload: `address: u64, length: u64, tsc: u64`. Code in this range is no longer there.
 pub const UNMAP: u32 = 3;
 
-/// Payload, in `u32`s: `first_path`, `block_count`, `exit_count`, flags ([`SILENT`]); then the blocks in the order of execution, each its
+/// Payload, in `u32`s: `first_path`, `block_count`, `exit_count`, flags ([`UNINSTRUMENTED`]); then the blocks in the order of execution, each its
 /// number with [`TAKEN`] set if it is followed by the next one through a taken conditional branch; then the exits. Exit `i`
 /// is the path `first_path + i`: it has executed the first `exit & 0xffff` blocks and left the last of them in the way
-/// `exit >> 16`, one of the `LEAVE_*`.
+/// `exit >> 16`, one of the `TERMINATOR_*`.
 pub const FRAGMENT: u32 = 4;
 
 /// Follows the [`FRAGMENT`] record of the same fragment, if data is recorded. Payload: `first_path: u32`, `exit_count: u32`,
 /// `access_count: u32`, 0; for each exit the bytes of data behind its word, a multiple of four, as `u32`; then
-/// the [`Access`]es in the order of execution. Those of the first `blocks` blocks happen on the way to an exit.
-pub const PLAN: u32 = 5;
+/// the [`AccessDescriptor`]es in the order of execution. Those of the first `blocks` blocks happen on the way to an exit.
+pub const ACCESS_DESCRIPTORS: u32 = 5;
 
 /// How to make a memory access, or several, of the data behind a path's word. `base`, `index`, `value` and `mask` are
 /// offsets into that data; registers there have eight bytes.
@@ -39,7 +39,7 @@ pub const PLAN: u32 = 5;
 /// the scale in `flags`, if [`HAS_INDEX`]; cut to 32 bits if [`IS_SHORT`]; plus the thread's fs base if [`HAS_FS`].
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Access {
+pub struct AccessDescriptor {
     /// Which block of the fragment, and where in that block the instruction begins.
     pub block: u16,
     pub offset: u16,
@@ -65,7 +65,7 @@ pub struct Access {
     pub constant: u64,
 }
 
-pub const ACCESS_BYTES: usize = size_of::<Access>();
+pub const ACCESS_DESCRIPTOR_BYTES: usize = size_of::<AccessDescriptor>();
 
 /// One access.
 pub const PLAIN: u8 = 0;
@@ -87,7 +87,7 @@ pub const BIT: u8 = 5;
 /// One access, which happens if the mask selects any of `count` elements: a broadcast.
 pub const ANY: u8 = 6;
 
-/// In [`Access::flags`], beside the scale (0 to 3) in the low two bits.
+/// In [`AccessDescriptor::flags`], beside the scale (0 to 3) in the low two bits.
 pub const WRITES: u8 = 1 << 2;
 pub const HAS_BASE: u8 = 1 << 3;
 pub const HAS_INDEX: u8 = 1 << 4;
@@ -105,21 +105,21 @@ pub const MASK_BITS: u8 = 1;
 pub const MASK_SIGNS: u8 = 2;
 
 /// The fragment is not to be recorded: its words only say what was executed meanwhile.
-pub const SILENT: u32 = 1;
+pub const UNINSTRUMENTED: u32 = 1;
 
 /// In the list of a fragment's blocks: the conditional branch at the end of the block was taken.
 pub const TAKEN: u32 = 1 << 31;
 
 /// The conditional branch was not taken.
-pub const LEAVE_NOT_TAKEN: u32 = 0;
+pub const TERMINATOR_NOT_TAKEN: u32 = 0;
 /// The conditional branch was taken.
-pub const LEAVE_TAKEN: u32 = 1;
+pub const TERMINATOR_TAKEN: u32 = 1;
 /// A direct jump or call, or the block simply ended.
-pub const LEAVE_DIRECT: u32 = 2;
+pub const TERMINATOR_DIRECT: u32 = 2;
 /// An indirect jump, indirect call or return: the next path or event tells where to.
-pub const LEAVE_INDIRECT: u32 = 3;
+pub const TERMINATOR_INDIRECT: u32 = 3;
 /// A system call; its event follows.
-pub const LEAVE_SYSCALL: u32 = 4;
+pub const TERMINATOR_SYSCALL: u32 = 4;
 
 pub const FRAGMENT_FIXED: usize = 16;
 /// Most blocks in a fragment, and most exits.

@@ -80,8 +80,8 @@ pub struct Control {
     pub exec_tid: AtomicU32,
     /// Which image of the process this is: 0 after launch, plus one with every exec. Set by the recorder.
     pub image: AtomicU32,
-    /// Whether threads are to go back to native code: one of the `LEAVE_*`. Also a futex, on which parked threads wait.
-    pub leave: AtomicU32,
+    /// Whether threads are to go back to native code: one of the `DETACH_*`. Also a futex, on which parked threads wait.
+    pub detach: AtomicU32,
     /// Next path number, minus one (0 is no path); survives exec.
     pub next_path: AtomicU32,
     /// What is recorded beside control flow, one of the `DATA_*`. Set by the recorder before the target sees it.
@@ -97,7 +97,7 @@ pub struct Control {
     /// Non-zero once a process was made that shares the memory and is not waited for: nothing can ever be unmapped.
     pub sharers: AtomicU32,
     pub reserved: [u32; 2],
-    pub places: Places,
+    pub layout: EngineLayout,
     /// The ranges of memory that the engine has made for itself, each as start and end; an unused one has an end of 0.
     pub own: [[AtomicU64; 2]; OWN_MAX],
     /// Which code is recorded, some of the `SELECT_*`. Set by the recorder before the target sees it.
@@ -123,7 +123,7 @@ pub struct Control {
     pub injected_failure: AtomicU32,
     pub injected_after: AtomicU32,
     /// The application's actions for the [`FAULT_SIGNALS`], each a `struct sigaction` of the kernel. Set by the engine before
-    /// [`Places::gate`].
+    /// [`EngineLayout::gate`].
     pub fault_actions: [[AtomicU64; ACTION_WORDS]; FAULT_SIGNALS.len()],
     /// Bytes that translated code and its tables may take; 0: as many as there are. Set by the recorder.
     pub code_cache: AtomicU64,
@@ -193,12 +193,12 @@ pub const SELECT_OUTSIDE: u32 = 2;
 pub const SELECT_CALLEES: u32 = 4;
 
 /// Nobody leaves.
-pub const LEAVE_NOT: u32 = 0;
+pub const DETACH_NONE: u32 = 0;
 /// The recorder is gone, or cannot help: each thread leaves for itself, and the engine stays where it is.
-pub const LEAVE_ALONE: u32 = 1;
-/// Each thread is to stop with its state saved (see [`Places::parked`]) and to wait until this changes. The recorder then puts all
+pub const DETACH_SEPARATELY: u32 = 1;
+/// Each thread is to stop with its state saved (see [`EngineLayout::parked`]) and to wait until this changes. The recorder then puts all
 /// of them back into native code.
-pub const LEAVE_TOGETHER: u32 = 2;
+pub const DETACH_TOGETHER: u32 = 2;
 
 pub const STAGE_NONE: u32 = 0;
 /// The first thread has set the engine up; the states of the others are made. The thread waits for [`STAGE_RUNNING`].
@@ -217,7 +217,7 @@ pub const OWN_MAX: usize = 1024;
 /// Addresses in the engine's image and offsets in the state of a thread (gs points at it) that the recorder needs to start
 /// further threads and to bring threads back to native code. Set by the engine before anything that can fail.
 #[repr(C)]
-pub struct Places {
+pub struct EngineLayout {
     /// Where a further thread starts: rdi is its state, rsp the top of its engine stack less 8.
     pub adopt: AtomicU64,
     /// What a stopped thread is made to execute, in the same way, to take the engine down: then [`STAGE_FINISHED`].
@@ -259,8 +259,8 @@ pub struct Rseq {
     pub signature: u32,
 }
 
-/// Sent with SIGTRAP, as a queued signal's value, to a thread in translated code: it is to look at [`Control::leave`] soon.
-pub const LEAVE_REQUEST: u64 = MAGIC;
+/// Sent with SIGTRAP, as a queued signal's value, to a thread in translated code: it is to look at [`Control::detach`] soon.
+pub const DETACH_REQUEST: u64 = MAGIC;
 
 /// Control flow only.
 pub const DATA_NONE: u32 = 0;

@@ -6,7 +6,7 @@
 //! | top bit clear | one execution of the path with this number (see [`crate::code::FRAGMENT`]) |
 //! | top bit set | an event: kind in bits 24 to 30, [`length`] words in all, then [`data_words`] words of data |
 //!
-//! A path's word is followed by as many bytes of data as [`crate::code::PLAN`] says for it.
+//! A path's word is followed by as many bytes of data as [`crate::code::ACCESS_DESCRIPTORS`] says for it.
 //!
 //! Each word stands for itself; nothing has to be known of the words before it. Where a path leaves indirectly, the first
 //! block of the next path is where it went. 64-bit values take two words, the low one first.
@@ -31,7 +31,7 @@ pub const END: u8 = 5;
 /// `thread, os_tid`: 3 words. The system call just recorded has created a thread.
 pub const CHILD: u8 = 6;
 /// `tsc`: 3 words. From here on the thread runs natively and is not recorded.
-pub const LEAVE: u8 = 7;
+pub const DETACH: u8 = 7;
 
 /// `base`: 3 words. From here on, the base of the thread's fs segment is this.
 pub const FS_BASE: u8 = 8;
@@ -83,7 +83,7 @@ pub const fn length(word: u32) -> Option<usize> {
     }
     match kind(word) {
         START | RESUME => Some(5),
-        TIME | END | CHILD | LEAVE | FS_BASE | GAP => Some(3),
+        TIME | END | CHILD | DETACH | FS_BASE | GAP => Some(3),
         SYSCALL => Some(4),
         SIGNAL | STRING => Some(9),
         ACCESS => Some(6),

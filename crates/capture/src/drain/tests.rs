@@ -110,7 +110,7 @@ fn announce_block(shared: &Shared, block: u32, address: u64, code: &[u8]) {
 
 /// Announces a fragment of one block with paths for all of `paths`.
 fn announce_paths(shared: &Shared, paths: std::ops::Range<u32>) {
-    let exits = paths.clone().map(|_| code::LEAVE_INDIRECT << 16 | 1);
+    let exits = paths.clone().map(|_| code::TERMINATOR_INDIRECT << 16 | 1);
     let words = [paths.start, 1, paths.len() as u32, 0, 0].into_iter().chain(exits);
     announce_code(shared, code::FRAGMENT, &words.flat_map(u32::to_le_bytes).collect::<Vec<u8>>());
 }
@@ -245,7 +245,7 @@ fn the_code_ring_wraps_around() {
 fn fragments_are_taken_apart() {
     let shared = Shared::create_alone().unwrap();
     let mut sink = MemorySink::default();
-    let exits = [code::LEAVE_NOT_TAKEN << 16 | 1, code::LEAVE_INDIRECT << 16 | 2];
+    let exits = [code::TERMINATOR_NOT_TAKEN << 16 | 1, code::TERMINATOR_INDIRECT << 16 | 2];
     let words = [17, 2, 2, 0, 5 | code::TAKEN, 6, exits[0], exits[1]];
     drain_while(&shared, &mut sink, || {
         announce_code(&shared, code::FRAGMENT, &words.into_iter().flat_map(u32::to_le_bytes).collect::<Vec<u8>>());
@@ -312,7 +312,7 @@ fn a_sink_that_fails_does_not_stop_the_target() {
     });
     assert_eq!(failure, Some(Full));
     assert_eq!(sink.paths[&(0, 0)].len(), 2 * SEGMENT_WORDS);
-    assert_eq!(shared.control().leave.load(SeqCst), wire::LEAVE_TOGETHER);
+    assert_eq!(shared.control().detach.load(SeqCst), wire::DETACH_TOGETHER);
 }
 
 #[test]
@@ -341,7 +341,7 @@ fn selecting<'a>(shared: &'a Shared, sink: &'a mut MemorySink, selection: &Selec
 /// Announces a block of its own for a fragment with one path.
 fn announce_path(shared: &Shared, path: u32, flags: u32) {
     announce_block(shared, path, u64::from(path) << 12, &[0x90, 0xc3]);
-    let words = [path, 1, 1, flags, path, code::LEAVE_INDIRECT << 16 | 1];
+    let words = [path, 1, 1, flags, path, code::TERMINATOR_INDIRECT << 16 | 1];
     announce_code(shared, code::FRAGMENT, &words.into_iter().flat_map(u32::to_le_bytes).collect::<Vec<u8>>());
 }
 
@@ -352,7 +352,7 @@ fn silent_code_is_left_out() {
     let selection = Selection { length: Some(7), ..Selection::default() };
     let mut drain = selecting(&shared, &mut sink, &selection);
     for path in 1..4 {
-        announce_path(&shared, path, if path == 2 { code::SILENT } else { 0 });
+        announce_path(&shared, path, if path == 2 { code::UNINSTRUMENTED } else { 0 });
     }
     let mut engine = Engine::start(&shared, 0, 0);
     engine.append(&[1, 2, 2, 3]);
@@ -361,16 +361,16 @@ fn silent_code_is_left_out() {
     other.publish();
     engine.publish();
     drain.pass();
-    assert_eq!(shared.control().leave.load(SeqCst), wire::LEAVE_NOT);
+    assert_eq!(shared.control().detach.load(SeqCst), wire::DETACH_NONE);
     other.append(&[3, 3]);
     other.end();
     engine.append(&[1]);
     engine.end();
     drain.pass();
-    assert_eq!(shared.control().leave.load(SeqCst), wire::LEAVE_TOGETHER);
+    assert_eq!(shared.control().detach.load(SeqCst), wire::DETACH_TOGETHER);
     drain.finish();
     let gap = [word::event(word::GAP, 0), 2 << 12, 0];
-    let leave = [word::event(word::LEAVE, 0), 0, 0];
+    let leave = [word::event(word::DETACH, 0), 0, 0];
     let half = [word::event(word::SIGNAL, 0), 1, 0, (1 << 12) + 1, 0, (1 << 12) + 1, 0, 0, 0];
     assert_eq!(sink.paths[&(0, 0)], [&[1][..], &gap, &[3], &half, &leave].concat());
     assert_eq!(sink.paths[&(0, 1)], [&[1][..], &leave].concat());
@@ -398,7 +398,7 @@ fn words_that_would_have_been_written_over_are_not_read() {
         }
         let (_, warnings, _) = drain.finish();
         assert_eq!(warnings.len(), 1, "nothing was recorded");
-        let leave = if left { vec![word::event(word::LEAVE, 0), 3, 0] } else { vec![] };
+        let leave = if left { vec![word::event(word::DETACH, 0), 3, 0] } else { vec![] };
         assert_eq!(sink.paths[&(0, 0)], [event(word::START, 0x4000), leave].concat());
         assert_eq!(shared.control().slots[0].silent_from.load(SeqCst), 0);
     }

@@ -1,6 +1,6 @@
 //! The filter on small sequences of words.
 
-use wire::code::{LEAVE_DIRECT, LEAVE_INDIRECT};
+use wire::code::{TERMINATOR_DIRECT, TERMINATOR_INDIRECT};
 
 use super::*;
 
@@ -13,7 +13,7 @@ fn filter(length: Option<u64>) -> Filter {
     let mut filter = Filter::new(length);
     filter.block(7, RECORDED, &NOP);
     filter.block(8, SILENT, &NOP);
-    let exits = [1 | LEAVE_DIRECT << 16, 3 | LEAVE_INDIRECT << 16];
+    let exits = [1 | TERMINATOR_DIRECT << 16, 3 | TERMINATOR_INDIRECT << 16];
     let told = filter.fragment(&Fragment { first_path: 1, blocks: &[7, 7, 7], exits: &exits }, false);
     assert_eq!(told.unwrap().iter().map(|(block, _)| *block).collect::<Vec<_>>(), [7]);
     assert!(filter.fragment(&Fragment { first_path: 3, blocks: &[8], exits: &exits[..1] }, true).is_none());
@@ -128,7 +128,7 @@ fn enough_is_enough() {
         filter.words(1, &mut more, &[]);
         assert!(more.is_empty());
         let tsc = if length > 16 { 8 } else { 5 };
-        assert_eq!(filter.leavers()[0], (0, timed(word::LEAVE, tsc)));
+        assert_eq!(filter.leavers()[0], (0, timed(word::DETACH, tsc)));
         assert!(filter.leavers().is_empty());
     }
 }
@@ -140,14 +140,17 @@ fn data_ends_with_its_words() {
     let all = [vec![1], event(word::ACCESS, 3 << 8, &[1, 2, 3, 4, 5]), vec![1, 2, 2]].concat();
     for (length, kept, last) in [(4, 2, 0), (8, 7, 0), (9, 17, 10), (20, 17, 0), (21, 27, 10)] {
         let mut filter = filter(Some(length));
-        assert!(filter.plan(&Plan { first_path: 1, lengths: &[8, 40], accesses: &[] }));
+        assert!(filter.access_descriptors(&AccessDescriptors { first_path: 1, lengths: &[8, 40], accesses: &[] }));
         let mut words = all.clone();
         assert_eq!(filter.words(0, &mut words, &data), &data[..(4 * kept).min(data.len())], "{length}");
         let told = words.len().checked_sub(9).map_or(0, |at| word::data_words(words[at]));
         assert_eq!(told, last, "{length}");
     }
     let mut filter = filter(Some(100));
-    assert!(!filter.plan(&Plan { first_path: 3, lengths: &[0], accesses: &[] }), "it is silent");
+    assert!(
+        !filter.access_descriptors(&AccessDescriptors { first_path: 3, lengths: &[0], accesses: &[] }),
+        "it is silent"
+    );
     assert_eq!(filter.words(0, &mut all.clone(), &data), data);
 }
 

@@ -1,7 +1,7 @@
 //! Branches as mcfTrace writes them (Myers 2014, Figures 4.2 and 4.3).
 
 use isa::Transfer;
-use trace::{Block, Leave, Step};
+use trace::{Block, Step, Terminator};
 
 use super::{Binary, Line, Shape};
 use crate::digits::hex;
@@ -17,13 +17,13 @@ pub enum Class {
 }
 
 impl Class {
-    pub fn of(leave: Leave) -> Option<Self> {
-        match leave {
-            Leave::Indirect => Some(Self::UnconditionalIndirect),
-            Leave::Direct => Some(Self::UnconditionalDirect),
-            Leave::Taken => Some(Self::ConditionalTaken),
-            Leave::NotTaken => Some(Self::ConditionalNotTaken),
-            Leave::Syscall | Leave::Next | Leave::Interrupted => None,
+    pub fn of(terminator: Terminator) -> Option<Self> {
+        match terminator {
+            Terminator::Indirect => Some(Self::UnconditionalIndirect),
+            Terminator::Direct => Some(Self::UnconditionalDirect),
+            Terminator::Taken => Some(Self::ConditionalTaken),
+            Terminator::NotTaken => Some(Self::ConditionalNotTaken),
+            Terminator::Syscall | Terminator::Next | Terminator::Interrupted => None,
         }
     }
 
@@ -64,7 +64,7 @@ impl Descriptor {
     /// The branch that `step` ends with, if it ends with one.
     #[inline]
     pub fn of(thread: u32, step: &Step, block: &Block) -> Option<Self> {
-        let class = Class::of(step.leave())?;
+        let class = Class::of(step.terminator())?;
         Some(Self { thread, address: block.last(), target: target(step, block, class), class })
     }
 
@@ -163,12 +163,12 @@ mod tests {
             class: Class::ConditionalNotTaken,
         };
         check(Shape::Ascii, &descriptor, None, b"1, 0x00007f5a40996bbe, 0x00007f5a40996be4, C, D, NT\n");
-        let letters = |leave| Class::of(leave).map(|class| (class as u8, class.letters()));
-        assert_eq!(letters(Leave::Indirect), Some((0, &b"U, I, T"[..])));
-        assert_eq!(letters(Leave::Direct), Some((1, &b"U, D, T"[..])));
-        assert_eq!(letters(Leave::Taken), Some((2, &b"C, D, T"[..])));
-        assert_eq!(letters(Leave::NotTaken), Some((3, &b"C, D, NT"[..])));
-        assert_eq!(letters(Leave::Syscall), None);
+        let letters = |terminator| Class::of(terminator).map(|class| (class as u8, class.letters()));
+        assert_eq!(letters(Terminator::Indirect), Some((0, &b"U, I, T"[..])));
+        assert_eq!(letters(Terminator::Direct), Some((1, &b"U, D, T"[..])));
+        assert_eq!(letters(Terminator::Taken), Some((2, &b"C, D, T"[..])));
+        assert_eq!(letters(Terminator::NotTaken), Some((3, &b"C, D, NT"[..])));
+        assert_eq!(letters(Terminator::Syscall), None);
     }
 
     #[test]

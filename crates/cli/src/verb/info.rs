@@ -4,7 +4,7 @@ use std::fmt::Write;
 use std::ops::Range;
 
 use serde::Serialize;
-use trace::{Access, Batch, Counts, DataMode, Event, Exit, Leave, Step, ThreadSummary, Trace};
+use trace::{Access, Batch, Counts, DataMode, Event, Exit, Step, Terminator, ThreadSummary, Trace};
 
 use crate::arguments::{Info, Input};
 use crate::digits::{grouped, percent, size};
@@ -92,12 +92,12 @@ pub fn count_step(counts: &mut Counts, step: &Step, part: Range<u32>) {
     counts.instructions += u64::from(part.end - part.start);
     counts.steps += 1;
     if part.end == step.instructions() {
-        match step.leave() {
-            Leave::NotTaken => counts.conditional_not_taken += 1,
-            Leave::Taken => counts.conditional_taken += 1,
-            Leave::Direct => counts.unconditional_direct += 1,
-            Leave::Indirect => counts.unconditional_indirect += 1,
-            Leave::Syscall | Leave::Next | Leave::Interrupted => {}
+        match step.terminator() {
+            Terminator::NotTaken => counts.conditional_not_taken += 1,
+            Terminator::Taken => counts.conditional_taken += 1,
+            Terminator::Direct => counts.unconditional_direct += 1,
+            Terminator::Indirect => counts.unconditional_indirect += 1,
+            Terminator::Syscall | Terminator::Next | Terminator::Interrupted => {}
         }
     }
 }
@@ -265,7 +265,7 @@ impl Overview {
             exit: match trace.exit() {
                 Exit::Code(code) => ExitJson::Code(code),
                 Exit::Signal(signal) => ExitJson::Signal(signal),
-                Exit::Left => ExitJson::Left,
+                Exit::Detached => ExitJson::Left,
                 Exit::Unknown => ExitJson::Unknown,
             },
             finished: trace.is_finished(),
@@ -364,10 +364,10 @@ fn add_branch(text: &mut String, family: &[RelativeJson], relative: &RelativeJso
 }
 
 fn family_json(trace: &Trace) -> Vec<RelativeJson> {
-    let first = trace.family().map(|relative| relative.tsc).min().unwrap_or(0);
+    let first = trace.processes().map(|relative| relative.tsc).min().unwrap_or(0);
     let hertz = trace.recording().tsc_hz.max(1) as f64;
     let mut family: Vec<RelativeJson> = trace
-        .family()
+        .processes()
         .map(|relative| RelativeJson {
             pid: relative.pid,
             parent: relative.parent,

@@ -16,7 +16,7 @@ use std::time::Instant;
 
 use mtrace::Sharing;
 use serde::Serialize;
-use trace::{Batch, Blocks, DataMode, Event, Operand, Stretch, Watcher};
+use trace::{AccessVisitor, Batch, Blocks, DataMode, Event, Operand, PathBatch};
 
 use crate::arguments::mtrace::{ByteOrder, Common, McfTRaptor, McfTrace, MlsTrace, MlvCFiat, TurnOptions};
 use crate::descriptor::{Binary, Shape};
@@ -72,12 +72,12 @@ trait Tool {
         Form::Batches
     }
 
-    fn stretch(&mut self, stretch: &Stretch<'_>, descriptors: &mut Descriptors) {
-        let _ = (stretch, descriptors);
+    fn path_batch(&mut self, batch: &PathBatch<'_>, descriptors: &mut Descriptors) {
+        let _ = (batch, descriptors);
     }
 
     /// Takes what a thread does to memory next.
-    fn watch<'t>(&'t mut self, thread: u32, descriptors: &'t mut Descriptors) -> impl Watcher + 't {
+    fn watch<'t>(&'t mut self, thread: u32, descriptors: &'t mut Descriptors) -> impl AccessVisitor + 't {
         let _ = (thread, descriptors);
         Nobody
     }
@@ -95,7 +95,7 @@ trait Tool {
 enum Form {
     Batches,
     /// Path by path.
-    Stretches,
+    PathBatches,
     /// What is done to memory.
     Memory,
 }
@@ -103,7 +103,7 @@ enum Form {
 /// Looks away.
 struct Nobody;
 
-impl Watcher for Nobody {
+impl AccessVisitor for Nobody {
     fn executed(&mut self, _: u64) {}
     fn operand(&mut self, _: Operand<'_>) {}
     fn event(&mut self, _: &Event) {}

@@ -78,7 +78,7 @@ pub fn status(exit: Exit) -> u8 {
     match exit {
         Exit::Code(code) => u8::try_from(code & 0xff).unwrap_or(FAILED),
         Exit::Signal(signal) => 128u8.wrapping_add(u8::try_from(signal).unwrap_or(0)),
-        Exit::Left | Exit::Unknown => FAILED,
+        Exit::Detached | Exit::Unknown => FAILED,
     }
 }
 
@@ -111,7 +111,7 @@ fn watched<T>(arguments: &Record, work: impl FnOnce() -> T) -> (T, Watched) {
     if !shows && arguments.report.is_none() {
         return (work(), Watched::default());
     }
-    let part = trace::part_name(&arguments.output);
+    let part = trace::partial_path(&arguments.output);
     let (done, watch) = channel::<()>();
     std::thread::scope(|scope| {
         let watcher: ScopedJoinHandle<Watched> = scope.spawn(move || {

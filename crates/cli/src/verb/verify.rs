@@ -188,7 +188,7 @@ impl Visitor for Continuity<'_> {
                     self.called.insert(thread, (number, after));
                 }
             }
-            Event::End { .. } | Event::Leave { .. } | Event::Lost => self.expect(thread, 0),
+            Event::End { .. } | Event::Detach { .. } | Event::Lost => self.expect(thread, 0),
             Event::Time { .. } | Event::Child { .. } | Event::FsBase { .. } | Event::Unfinished { .. } => {}
         }
         Ok(())

@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use trace::{DataMode, Exit, Fragment, Module, Plan, Recording, ThreadInfo, Writer};
+use trace::{AccessDescriptors, DataMode, Exit, Fragment, Module, Recording, ThreadInfo, Writer};
 use wire::{code, word};
 
 /// What a run of the command gave.
@@ -134,10 +134,10 @@ fn define(writer: &mut Writer) {
     }
     let exit = |blocks: u32, leave: u32| leave << 16 | blocks;
     let fragments: [(u32, &[u32], &[u32]); 4] = [
-        (1, &[1], &[exit(1, code::LEAVE_TAKEN), exit(1, code::LEAVE_NOT_TAKEN)]),
-        (3, &[2], &[exit(1, code::LEAVE_TAKEN), exit(1, code::LEAVE_NOT_TAKEN)]),
-        (5, &[3, 4], &[exit(2, code::LEAVE_INDIRECT)]),
-        (6, &[5], &[exit(1, code::LEAVE_SYSCALL)]),
+        (1, &[1], &[exit(1, code::TERMINATOR_TAKEN), exit(1, code::TERMINATOR_NOT_TAKEN)]),
+        (3, &[2], &[exit(1, code::TERMINATOR_TAKEN), exit(1, code::TERMINATOR_NOT_TAKEN)]),
+        (5, &[3, 4], &[exit(2, code::TERMINATOR_INDIRECT)]),
+        (6, &[5], &[exit(1, code::TERMINATOR_SYSCALL)]),
     ];
     for (first_path, blocks, exits) in fragments {
         writer.fragment(0, &Fragment { first_path, blocks, exits }).unwrap();
@@ -147,18 +147,18 @@ fn define(writer: &mut Writer) {
 /// Behind the path through call and return: rsp before, and the value that `ret` reads.
 fn plan(writer: &mut Writer, data: DataMode) {
     let values = data == DataMode::Values;
-    let call = code::Access {
+    let call = code::AccessDescriptor {
         size: 8,
         flags: code::HAS_BASE | code::WRITES,
         displacement: -8,
         value: if values { code::CONSTANT } else { code::NO_VALUE },
         constant: 0x40100c,
-        ..code::Access::default()
+        ..code::AccessDescriptor::default()
     };
     let value = if values { 8 } else { code::NO_VALUE };
-    let ret = code::Access { block: 1, flags: code::HAS_BASE, value, ..call };
+    let ret = code::AccessDescriptor { block: 1, flags: code::HAS_BASE, value, ..call };
     let lengths = [if values { 16 } else { 8 }];
-    writer.plan(&Plan { first_path: 5, lengths: &lengths, accesses: &[call, ret] }).unwrap();
+    writer.access_descriptors(&AccessDescriptors { first_path: 5, lengths: &lengths, accesses: &[call, ret] }).unwrap();
 }
 
 /// What one thread executes, from time `start` on.

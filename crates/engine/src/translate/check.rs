@@ -4,7 +4,7 @@
 
 use iced_x86::{Instruction, InstructionInfoFactory, OpAccess};
 use isa::Transfer;
-use wire::code::{LEAVE_DIRECT, LEAVE_INDIRECT, LEAVE_NOT_TAKEN, LEAVE_TAKEN};
+use wire::code::{TERMINATOR_DIRECT, TERMINATOR_INDIRECT, TERMINATOR_NOT_TAKEN, TERMINATOR_TAKEN};
 
 use super::{BLOCK_INSTRUCTIONS_MAX, ChainBlock, ENTRY_CHANGED, SideExit, SideTarget, State, Translator};
 
@@ -42,10 +42,10 @@ pub fn length(address: u64, code: &[u8]) -> usize {
 /// How a block is left towards the next one of a chain.
 pub(super) fn leave_of(transfer: Transfer, taken: bool) -> u32 {
     match transfer {
-        Transfer::Conditional { .. } if taken => LEAVE_TAKEN,
-        Transfer::Conditional { .. } => LEAVE_NOT_TAKEN,
-        Transfer::Jump { .. } | Transfer::Call { .. } => LEAVE_DIRECT,
-        _ => LEAVE_INDIRECT,
+        Transfer::Conditional { .. } if taken => TERMINATOR_TAKEN,
+        Transfer::Conditional { .. } => TERMINATOR_NOT_TAKEN,
+        Transfer::Jump { .. } | Transfer::Call { .. } => TERMINATOR_DIRECT,
+        _ => TERMINATOR_INDIRECT,
     }
 }
 

@@ -6,7 +6,7 @@
 
 use alloc::vec::Vec;
 use iced_x86::{Code, Decoder, Encoder, Instruction, InstructionInfoFactory, Register, UsedRegister};
-use wire::code::{self, Access};
+use wire::code::{self, AccessDescriptor};
 use wire::{DATA_NONE, DATA_VALUES};
 
 use super::operand::{self, Mask, Operand};
@@ -35,7 +35,7 @@ pub(super) struct Data {
     pub(super) length: usize,
     pub(super) complete: usize,
     pub(super) symbols: Symbols,
-    pub(super) accesses: Vec<Access>,
+    pub(super) accesses: Vec<AccessDescriptor>,
     /// Registers that the current instruction uses.
     pub(super) used: Vec<UsedRegister>,
     factory: Option<InstructionInfoFactory>,
@@ -185,7 +185,7 @@ impl Translator<'_, '_> {
         self.result.has_locked |= isa::is_locked(instruction);
         self.mark_at(instruction.ip());
         let number = self.surroundings.first_path + self.result.exits.len() as u32;
-        self.exit(ExitKind::Emulated, instruction.ip(), 1, code::LEAVE_DIRECT);
+        self.exit(ExitKind::Emulated, instruction.ip(), 1, code::TERMINATOR_DIRECT);
         self.out.leave(number);
         Ok(Then::Stop)
     }
@@ -198,8 +198,8 @@ impl Translator<'_, '_> {
     }
 
     /// Plans one access, storing the registers that are not known yet.
-    pub(super) fn plan(&mut self, operand: &Operand) -> Access {
-        let mut access = Access {
+    pub(super) fn plan(&mut self, operand: &Operand) -> AccessDescriptor {
+        let mut access = AccessDescriptor {
             block: u16::from(self.block),
             offset: self.pc.wrapping_sub(self.block_address) as u16,
             size: operand.size,
@@ -209,7 +209,7 @@ impl Translator<'_, '_> {
             count: operand.count,
             index_bytes: operand.index_bytes,
             displacement: operand.displacement,
-            ..Access::default()
+            ..AccessDescriptor::default()
         };
         let flags = [(operand.writes, code::WRITES), (operand.fs, code::HAS_FS), (operand.short, code::IS_SHORT)];
         for (_, flag) in flags.into_iter().filter(|(set, _)| *set) {

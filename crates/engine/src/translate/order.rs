@@ -9,7 +9,7 @@
 //! rcx, rdx and rsi are used here. Nothing is kept in registers during the instruction, and flags are never touched.
 
 use iced_x86::{Code, Decoder, Instruction, InstructionInfoFactory, MemoryOperand, Mnemonic, OpKind, Register};
-use wire::code::LEAVE_DIRECT;
+use wire::code::TERMINATOR_DIRECT;
 
 use super::operand::{general, wide};
 use super::value::{Native, is_high_byte, memory};
@@ -382,7 +382,7 @@ impl Translator<'_, '_> {
         self.want_cursor();
         self.dirty();
         let stub = self.surroundings.stub(self.result.exits.len());
-        self.exit(ExitKind::Direct, target, blocks, LEAVE_DIRECT);
+        self.exit(ExitKind::Direct, target, blocks, TERMINATOR_DIRECT);
         self.out.record_time();
         self.spill_three();
         self.out.load_gs(RSI, tcb::ORDER_INDEX);
@@ -422,7 +422,7 @@ impl Translator<'_, '_> {
         self.want_cursor();
         self.dirty();
         let stub = self.surroundings.stub(self.result.exits.len());
-        self.exit(ExitKind::Direct, next, self.blocks(), LEAVE_DIRECT);
+        self.exit(ExitKind::Direct, next, self.blocks(), TERMINATOR_DIRECT);
         self.out.record_time();
         self.jump_linkable(stub);
     }

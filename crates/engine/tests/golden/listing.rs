@@ -141,9 +141,9 @@ fn spilled(spill: Spill) -> String {
 }
 
 fn exits(text: &mut String, names: &Names, translation: &Translation) {
-    const LEAVES: [&str; 5] = ["not taken", "taken", "direct", "indirect", "syscall"];
+    const TERMINATORS: [&str; 5] = ["not taken", "taken", "direct", "indirect", "syscall"];
     for (index, exit) in translation.exits.iter().enumerate() {
-        let leave = LEAVES[exit.leave as usize];
+        let leave = TERMINATORS[exit.leave as usize];
         let _ = write!(text, "exit {index}: {leave} after {} blocks", exit.blocks);
         if exit.kind != ExitKind::Indirect {
             let _ = write!(text, ", to {}", names.text(exit.target));

@@ -7,8 +7,10 @@ use fuzzing::driver::folder;
 use port::cores::Cores;
 use port::file::{self, Description};
 use port::{Config, Job, Settings, Subject, Technique};
-use trace::{Codec, DataMode, Exit, Fragment, Options, Plan, Recording, ThreadInfo, Trace, Writer};
-use wire::code::{self, Access, HAS_BASE, LEAVE_NOT_TAKEN, LEAVE_SYSCALL, LEAVE_TAKEN, WRITES};
+use trace::{AccessDescriptors, Codec, DataMode, Exit, Fragment, Options, Recording, ThreadInfo, Trace, Writer};
+use wire::code::{
+    self, AccessDescriptor, HAS_BASE, TERMINATOR_NOT_TAKEN, TERMINATOR_SYSCALL, TERMINATOR_TAKEN, WRITES,
+};
 use wire::word;
 
 const TRACES: [(&str, &[u8]); 2] = [
@@ -45,7 +47,7 @@ fn put(target: &str, name: &str, bytes: &[u8]) {
 const LOOP: [u8; 4] = [0xff, 0x0e, 0x75, 0xfc];
 /// mov eax, 60; syscall
 const LEAVING: [u8; 7] = [0xb8, 60, 0, 0, 0, 0x0f, 0x05];
-const LOOP_EXITS: [u32; 2] = [1 | LEAVE_TAKEN << 16, 2 | LEAVE_SYSCALL << 16];
+const LOOP_EXITS: [u32; 2] = [1 | TERMINATOR_TAKEN << 16, 2 | TERMINATOR_SYSCALL << 16];
 const ENTRY: u32 = 0x1000;
 
 /// A trace of a loop that counts down, with values, whose words and data are long enough to be compressed.
@@ -58,10 +60,10 @@ fn countdown(codec: Codec) -> Vec<u8> {
     writer.block(0, 1, ENTRY.into(), &LOOP).unwrap();
     writer.block(0, 2, u64::from(ENTRY) + 4, &LEAVING).unwrap();
     writer.fragment(0, &Fragment { first_path: 1, blocks: &[1, 2], exits: &LOOP_EXITS }).unwrap();
-    let read = Access { size: 4, flags: HAS_BASE, value: 8, ..Access::default() };
-    let accesses = [read, Access { flags: HAS_BASE | WRITES, value: 12, ..read }];
-    writer.plan(&Plan { first_path: 1, lengths: &[16, 16], accesses: &accesses }).unwrap();
-    writer.fragment(0, &Fragment { first_path: 3, blocks: &[1], exits: &[1 | LEAVE_NOT_TAKEN << 16] }).unwrap();
+    let read = AccessDescriptor { size: 4, flags: HAS_BASE, value: 8, ..AccessDescriptor::default() };
+    let accesses = [read, AccessDescriptor { flags: HAS_BASE | WRITES, value: 12, ..read }];
+    writer.access_descriptors(&AccessDescriptors { first_path: 1, lengths: &[16, 16], accesses: &accesses }).unwrap();
+    writer.fragment(0, &Fragment { first_path: 3, blocks: &[1], exits: &[1 | TERMINATOR_NOT_TAKEN << 16] }).unwrap();
     writer.thread(&ThreadInfo::default()).unwrap();
     let words = words();
     let data: Vec<u8> =

@@ -2,7 +2,7 @@
 
 use filter::traptor::{Counting, Messages, Mirror, Predict, Predictors, Site, Went};
 use hashbrown::HashMap;
-use trace::{Trace, TurnUnit};
+use trace::{RoundRobinUnit, Trace};
 
 use super::{Filter, Settings, Statistics};
 use crate::check::{CheckError, Checked};
@@ -15,7 +15,7 @@ pub fn check(trace: &Trace, settings: &Settings) -> Result<Checked<Statistics>, 
     let predictors = Predictors::new(&settings.sizes)?;
     let mut image = Image::new(Mirrors::new(predictors, settings.sharing, settings.counting, Queues::new()));
     let (mut checked, blocks) = (Checked::default(), trace.blocks());
-    checked.each_batch(settings.sharing.order(trace, TurnUnit::Branches)?, |batch, checked| {
+    checked.each_batch(settings.sharing.order(trace, RoundRobinUnit::Branches)?, |batch, checked| {
         filter.batch(blocks, batch, |told| {
             checked.messages += 1;
             image.show.source.of(told.thread).push_back(told.message);

@@ -3,7 +3,7 @@
 
 use filter::traptor::{Kind, Site, Went};
 use predict::Point;
-use trace::{BlockIndex, Parts, Paths};
+use trace::{BlockIndex, PathItems, PathTable};
 
 use super::{Filtering, Pending, Told};
 use crate::walk::Tails;
@@ -62,7 +62,7 @@ const NOT_PREPARED: u32 = u32::MAX;
 
 impl Preparations {
     #[inline]
-    fn of(&mut self, paths: Paths<'_>, path: u32, tails: &Tails) -> Option<(&Preparation, &Self)> {
+    fn of(&mut self, paths: PathTable<'_>, path: u32, tails: &Tails) -> Option<(&Preparation, &Self)> {
         let place = self.places.get(path as usize).copied().unwrap_or(0);
         let place = if place == 0 { self.enter(paths, path, tails) } else { place };
         let own = self.prepared.get(place as usize - 1)?;
@@ -70,7 +70,7 @@ impl Preparations {
     }
 
     #[cold]
-    fn enter(&mut self, paths: Paths<'_>, path: u32, tails: &Tails) -> u32 {
+    fn enter(&mut self, paths: PathTable<'_>, path: u32, tails: &Tails) -> u32 {
         let (points, operations) = (self.points.len(), self.operations.len());
         let place = match self.prepare(paths, path, tails) {
             Some(own) => {
@@ -92,7 +92,7 @@ impl Preparations {
         place
     }
 
-    fn prepare(&mut self, paths: Paths<'_>, path: u32, tails: &Tails) -> Option<Preparation> {
+    fn prepare(&mut self, paths: PathTable<'_>, path: u32, tails: &Tails) -> Option<Preparation> {
         let (steps, last) = paths.get(path)?;
         let mut own = Preparation {
             head: tails.of(steps.first().unwrap_or(&last))?.head,
@@ -152,9 +152,9 @@ impl<F: FnMut(Told)> Filtering<'_, F> {
     #[inline]
     pub(super) fn path(
         &mut self,
-        paths: Paths<'_>,
+        paths: PathTable<'_>,
         path: u32,
-        parts: &mut Parts<'_>,
+        parts: &mut PathItems<'_>,
         tails: &Tails,
         preparations: &mut Preparations,
     ) {
@@ -190,7 +190,7 @@ impl<F: FnMut(Told)> Filtering<'_, F> {
     }
 
     #[cold]
-    fn step_by_step(&mut self, paths: Paths<'_>, path: u32, tails: &Tails) {
+    fn step_by_step(&mut self, paths: PathTable<'_>, path: u32, tails: &Tails) {
         let Some((steps, last)) = paths.get(path) else { return };
         if let Some(tail) = tails.of(steps.first().unwrap_or(&last)) {
             self.went_to(tail.head);

@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::indexing_slicing)]
 
 use proptest::prelude::*;
-use wire::code::Access;
+use wire::code::AccessDescriptor;
 use wire::word;
 
 use super::decode::{Lanes, Next, Stored};
@@ -11,7 +11,7 @@ use super::sort::Streams;
 use super::*;
 use crate::bits::Compressor;
 use crate::data::{DataTotal, event_bytes};
-use crate::model::Plan;
+use crate::model::AccessDescriptors;
 use crate::span::Spans;
 
 /// The tests below compare wide instructions only where the processor has them.
@@ -45,9 +45,9 @@ fn spans(fragments: &[Vec<u32>]) -> Spans {
     let mut spans = Spans::default();
     let mut first_path = 1;
     for lengths in fragments {
-        let access = Access { size: 1, value: wire::code::NO_VALUE, ..Access::default() };
+        let access = AccessDescriptor { size: 1, value: wire::code::NO_VALUE, ..AccessDescriptor::default() };
         let executed = vec![1; lengths.len()];
-        spans.add(&Plan { first_path, lengths, accesses: &[access] }, &executed).unwrap();
+        spans.add(&AccessDescriptors { first_path, lengths, accesses: &[access] }, &executed).unwrap();
         first_path += u32::try_from(lengths.len()).unwrap();
     }
     spans

@@ -15,7 +15,7 @@ use wire::word::{self, EVENT};
 
 use crate::data::{event_bytes, path_bytes};
 use crate::event::{self, Recorded};
-use crate::model::{Event, Leave, Step};
+use crate::model::{Event, Step, Terminator};
 use crate::plan::{Compiled, Form};
 use crate::program::{Chain, Path, Program};
 use crate::span::register;
@@ -248,9 +248,9 @@ impl<'a> Follower<'a> {
         let has_indirect = program.counts(path)?.has_indirect();
         let mut loads = Loads { program, data, blocks: self.blocks_of(path).filter(|_| has_indirect) };
         loads.check(steps, note);
-        let onward = match last.leave() {
-            Leave::Indirect => loads.target(&last).map_or(Onward::Somewhere, onward_to),
-            Leave::Syscall => Onward::Calling { after: last.next() },
+        let onward = match last.terminator() {
+            Terminator::Indirect => loads.target(&last).map_or(Onward::Somewhere, onward_to),
+            Terminator::Syscall => Onward::Calling { after: last.next() },
             _ => Onward::At(last.next()),
         };
         Some(Arrival::Execution { head: chain.head, onward })
@@ -282,7 +282,7 @@ impl<'a> Follower<'a> {
             Event::Gap { pc } => Arrival::Gap { pc },
             Event::Syscall { number, .. } => Arrival::Syscall { number },
             Event::Child { .. } => Arrival::Child,
-            Event::End { .. } | Event::Leave { .. } => Arrival::End,
+            Event::End { .. } | Event::Detach { .. } => Arrival::End,
             Event::Time { .. } | Event::FsBase { .. } | Event::Unfinished { .. } | Event::Lost => return None,
         })
     }
@@ -333,7 +333,7 @@ impl<'a, B: Iterator<Item = &'a [Compiled]>> Loads<'a, B> {
     /// The address that the indirect transfer at the end of the next block has loaded, if it was recorded.
     fn target(&mut self, step: &Step) -> Option<u64> {
         let accesses = self.blocks.as_mut()?.next()?;
-        if step.leave() != Leave::Indirect {
+        if step.terminator() != Terminator::Indirect {
             return None;
         }
         let pc = self.program.blocks.get(step.block())?.last();

@@ -5,7 +5,7 @@
 use isa::Transfer;
 
 use crate::block::Node;
-use crate::model::{Leave, Step};
+use crate::model::{Step, Terminator};
 use crate::program::{Chain, Program};
 
 /// What is wrong with a fragment; `None` if nothing is.
@@ -21,7 +21,7 @@ pub(super) fn problem(program: &Program, chain: &Chain) -> Option<String> {
 
 fn inner_problem(program: &Program, step: &Step) -> Option<String> {
     let node = program.blocks.node(step.block().0)?;
-    let expected = match target(node, step.leave()) {
+    let expected = match target(node, step.terminator()) {
         Target::Address(address) if address != step.next() => format!("{address:#x}"),
         Target::Impossible => "outside".into(),
         Target::Address(_) | Target::Any => return None,
@@ -31,9 +31,9 @@ fn inner_problem(program: &Program, step: &Step) -> Option<String> {
 
 fn exit_problem(program: &Program, last: &Step) -> Option<String> {
     let node = program.blocks.node(last.block().0)?;
-    let is_call = last.leave() == Leave::Syscall && node.transfer == Transfer::Syscall;
-    let is_impossible = !is_call && matches!(target(node, last.leave()), Target::Impossible);
-    is_impossible.then(|| format!("the block at {:#x} cannot be left as exit {:?}", node.address, last.leave()))
+    let is_call = last.terminator() == Terminator::Syscall && node.transfer == Transfer::Syscall;
+    let is_impossible = !is_call && matches!(target(node, last.terminator()), Target::Impossible);
+    is_impossible.then(|| format!("the block at {:#x} cannot be left as exit {:?}", node.address, last.terminator()))
 }
 
 /// Where a block leads.
@@ -45,14 +45,14 @@ enum Target {
     Impossible,
 }
 
-fn target(node: &Node, leave: Leave) -> Target {
-    match (leave, node.transfer) {
-        (Leave::Taken, Transfer::Conditional { target })
-        | (Leave::Direct, Transfer::Jump { target } | Transfer::Call { target }) => Target::Address(target),
-        (Leave::NotTaken, Transfer::Conditional { .. }) | (Leave::Next, Transfer::Next | Transfer::Trap) => {
+fn target(node: &Node, terminator: Terminator) -> Target {
+    match (terminator, node.transfer) {
+        (Terminator::Taken, Transfer::Conditional { target })
+        | (Terminator::Direct, Transfer::Jump { target } | Transfer::Call { target }) => Target::Address(target),
+        (Terminator::NotTaken, Transfer::Conditional { .. }) | (Terminator::Next, Transfer::Next | Transfer::Trap) => {
             Target::Address(node.end)
         }
-        (Leave::Indirect, Transfer::IndirectJump | Transfer::IndirectCall | Transfer::Return) => Target::Any,
+        (Terminator::Indirect, Transfer::IndirectJump | Transfer::IndirectCall | Transfer::Return) => Target::Any,
         _ => Target::Impossible,
     }
 }

@@ -8,7 +8,7 @@ use super::follow::{Arrival, Onward};
 use crate::access::Gathered;
 use crate::container::{CODEC_RAW, ChunkHeader, Extra, Kind, TRAILER_BYTES, crc, file_header, trailer};
 use crate::data;
-use crate::model::{DataMode, Leave};
+use crate::model::{DataMode, Terminator};
 use crate::path::bytes;
 use crate::program::Program;
 use crate::steps::{Workshop, decode};
@@ -142,14 +142,14 @@ fn class_before(program: &Program, entries: &[Entry], at: usize) -> &'static str
         };
     }
     let last = program.path(before.first()).unwrap().last;
-    match last.leave() {
-        Leave::Indirect => {
+    match last.terminator() {
+        Terminator::Indirect => {
             let block = program.blocks.get(last.block()).unwrap();
             let is_register = block.code().ends_with(&[0xff, 0xd0]) || block.code().ends_with(&[0xff, 0xe2]);
             if is_register { "indirect by register" } else { "indirect by memory" }
         }
-        Leave::Taken | Leave::NotTaken => "conditional",
-        Leave::Syscall => "system call instruction",
+        Terminator::Taken | Terminator::NotTaken => "conditional",
+        Terminator::Syscall => "system call instruction",
         _ => "direct",
     }
 }

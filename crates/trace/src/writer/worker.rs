@@ -171,7 +171,7 @@ impl Worker {
                 threads.entry(new.info.thread).or_insert(new);
             }
             Fact::Module { .. } => summary.modules += 1,
-            Fact::Unmapped { .. } | Fact::Relative(_) => {}
+            Fact::Unmapped { .. } | Fact::Process(_) => {}
         });
         debug_assert!(result.is_ok(), "the writer reads what it wrote");
         self.chunk(Kind::Facts, content, Extra::None)

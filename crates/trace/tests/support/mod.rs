@@ -4,8 +4,13 @@
 
 use std::collections::HashMap;
 
-use trace::{DataMode, Event, Exit, Fragment, Leave, Module, Options, Plan, Recording, Summary, ThreadInfo, Writer};
-use wire::code::{self, LEAVE_DIRECT, LEAVE_INDIRECT, LEAVE_NOT_TAKEN, LEAVE_SYSCALL, LEAVE_TAKEN, TAKEN};
+use trace::{
+    AccessDescriptors, DataMode, Event, Exit, Fragment, Module, Options, Recording, Summary, Terminator, ThreadInfo,
+    Writer,
+};
+use wire::code::{
+    self, TAKEN, TERMINATOR_DIRECT, TERMINATOR_INDIRECT, TERMINATOR_NOT_TAKEN, TERMINATOR_SYSCALL, TERMINATOR_TAKEN,
+};
 use wire::word;
 
 pub struct Random(pub u64);
@@ -70,7 +75,7 @@ struct Chain {
 /// An access of a plan: how many elements it has, and where their mask is, if they have one.
 #[derive(Debug)]
 struct Planned {
-    plan: code::Access,
+    plan: code::AccessDescriptor,
     pc: u64,
 }
 
@@ -94,7 +99,7 @@ pub struct Image {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Expected {
-    Step { address: u64, instructions: u32, leave: Leave, next: u64 },
+    Step { address: u64, instructions: u32, leave: Terminator, next: u64 },
     Event(Event),
 }
 
@@ -153,35 +158,35 @@ impl Image {
                 Ending::Conditional(to) => {
                     let taken = random.one_in(2);
                     if last || taken {
-                        exits.push(number | LEAVE_NOT_TAKEN << 16);
+                        exits.push(number | TERMINATOR_NOT_TAKEN << 16);
                     }
                     if last || !taken {
-                        exits.push(number | LEAVE_TAKEN << 16);
+                        exits.push(number | TERMINATOR_TAKEN << 16);
                     }
                     (taken, Some(if taken { to } else { after }))
                 }
                 Ending::Jump(to) | Ending::Call(to) => {
                     if last {
-                        exits.push(number | LEAVE_DIRECT << 16);
+                        exits.push(number | TERMINATOR_DIRECT << 16);
                     }
                     (false, Some(to))
                 }
                 Ending::Return => {
-                    exits.push(number | LEAVE_INDIRECT << 16);
+                    exits.push(number | TERMINATOR_INDIRECT << 16);
                     // As if the fragment held the call that is returned from.
                     (false, random.one_in(3).then(|| random.below(self.blocks.len())))
                 }
                 Ending::IndirectJump | Ending::IndirectCall => {
-                    exits.push(number | LEAVE_INDIRECT << 16);
+                    exits.push(number | TERMINATOR_INDIRECT << 16);
                     (false, None)
                 }
                 Ending::Syscall => {
-                    exits.push(number | LEAVE_SYSCALL << 16);
+                    exits.push(number | TERMINATOR_SYSCALL << 16);
                     (false, None)
                 }
                 Ending::Cut | Ending::Trap => {
                     if last || self.blocks[at].ending == Ending::Trap {
-                        exits.push(number | LEAVE_DIRECT << 16);
+                        exits.push(number | TERMINATOR_DIRECT << 16);
                     }
                     (false, (self.blocks[at].ending == Ending::Cut).then_some(after))
                 }
@@ -215,7 +220,7 @@ impl Image {
                     (end - bytes) as u16
                 };
                 let size = [1, 2, 4, 8, 10, 16, 32, 64][random.below(8)];
-                let mut plan = code::Access {
+                let mut plan = code::AccessDescriptor {
                     block: place as u16,
                     offset: (pc - block.address) as u16,
                     size,
@@ -223,7 +228,7 @@ impl Image {
                     base: slot(8),
                     displacement: random.below(4000) as i64 - 2000,
                     count: 1,
-                    ..code::Access::default()
+                    ..code::AccessDescriptor::default()
                 };
                 match random.below(6) {
                     0 => {
@@ -267,9 +272,9 @@ impl Image {
             if data != DataMode::None {
                 let lengths: Vec<u32> =
                     chain.exits.iter().map(|exit| chain.lengths[(exit & 0xffff) as usize - 1] as u32).collect();
-                let accesses: Vec<code::Access> = chain.accesses.iter().map(|planned| planned.plan).collect();
-                let plan = Plan { first_path: chain.first_path, lengths: &lengths, accesses: &accesses };
-                writer.plan(&plan).unwrap();
+                let accesses: Vec<code::AccessDescriptor> = chain.accesses.iter().map(|planned| planned.plan).collect();
+                let plan = AccessDescriptors { first_path: chain.first_path, lengths: &lengths, accesses: &accesses };
+                writer.access_descriptors(&plan).unwrap();
             }
         }
         self.announced = self.chains.len();
@@ -425,7 +430,7 @@ impl Thread {
             Event::Resume { pc, tsc } => (word::RESUME, [split(pc), split(tsc)].concat()),
             Event::End { tsc } => (word::END, split(tsc).to_vec()),
             Event::Child { thread, os_tid } => (word::CHILD, vec![thread, os_tid]),
-            Event::Leave { tsc } => (word::LEAVE, split(tsc).to_vec()),
+            Event::Detach { tsc } => (word::DETACH, split(tsc).to_vec()),
             Event::FsBase { base } => (word::FS_BASE, split(base).to_vec()),
             Event::Gap { .. } | Event::Unfinished { .. } | Event::Lost => unreachable!(),
         };
@@ -469,11 +474,11 @@ impl Thread {
     pub fn end(&mut self, random: &mut Random) {
         // Where an indirect transfer went is told by what comes next; here nothing does.
         let last = self.expected.iter_mut().rev().find(|item| !matches!(item, Expected::Event(Event::Time { .. })));
-        if let Some(Expected::Step { leave: Leave::Indirect, next, .. }) = last {
+        if let Some(Expected::Step { leave: Terminator::Indirect, next, .. }) = last {
             *next = 0;
         }
         let tsc = self.time(random);
-        let event = if random.one_in(2) { Event::End { tsc } } else { Event::Leave { tsc } };
+        let event = if random.one_in(2) { Event::End { tsc } } else { Event::Detach { tsc } };
         self.event(event, 0, None);
     }
 
@@ -506,7 +511,7 @@ impl Thread {
             self.at = next;
             let follows = inner == Some(next)
                 && match block.ending {
-                    Ending::Conditional(_) => goes_on_taken == (way == LEAVE_TAKEN),
+                    Ending::Conditional(_) => goes_on_taken == (way == TERMINATOR_TAKEN),
                     Ending::IndirectJump | Ending::IndirectCall | Ending::Syscall => false,
                     _ => true,
                 };
@@ -515,7 +520,7 @@ impl Thread {
                 let number = chain.exits.iter().position(|&other| other == exit).expect("there is an exit");
                 self.words.push(chain.first_path + number as u32);
                 self.data.extend_from_slice(&data[..chain.lengths[place]]);
-                if way == LEAVE_SYSCALL {
+                if way == TERMINATOR_SYSCALL {
                     // Above rt_sigreturn, which comes back elsewhere.
                     let (number, tsc) = (16 + random.below(400) as u32, self.time(random));
                     self.event(Event::Syscall { number, tsc }, 0, None);
@@ -529,22 +534,32 @@ impl Thread {
     }
 
     /// How control leaves the block: way, leave, next block.
-    fn outcome(&self, image: &Image, random: &mut Random, index: usize, inner: Option<usize>) -> (u32, Leave, usize) {
+    fn outcome(
+        &self,
+        image: &Image,
+        random: &mut Random,
+        index: usize,
+        inner: Option<usize>,
+    ) -> (u32, Terminator, usize) {
         let after = index + 1;
         match image.blocks[index].ending {
             Ending::Conditional(to) => {
                 let usual = !index.is_multiple_of(3);
                 let taken = if random.one_in(self.habit) { !usual } else { usual };
-                if taken { (LEAVE_TAKEN, Leave::Taken, to) } else { (LEAVE_NOT_TAKEN, Leave::NotTaken, after) }
+                if taken {
+                    (TERMINATOR_TAKEN, Terminator::Taken, to)
+                } else {
+                    (TERMINATOR_NOT_TAKEN, Terminator::NotTaken, after)
+                }
             }
-            Ending::Jump(to) | Ending::Call(to) => (LEAVE_DIRECT, Leave::Direct, to),
+            Ending::Jump(to) | Ending::Call(to) => (TERMINATOR_DIRECT, Terminator::Direct, to),
             Ending::Return | Ending::IndirectJump | Ending::IndirectCall => {
                 let usual = inner.unwrap_or(index * 7 % image.blocks.len());
                 let to = if random.one_in(self.habit) { random.below(image.blocks.len()) } else { usual };
-                (LEAVE_INDIRECT, Leave::Indirect, to)
+                (TERMINATOR_INDIRECT, Terminator::Indirect, to)
             }
-            Ending::Syscall => (LEAVE_SYSCALL, Leave::Syscall, after),
-            Ending::Cut | Ending::Trap => (LEAVE_DIRECT, Leave::Next, after),
+            Ending::Syscall => (TERMINATOR_SYSCALL, Terminator::Syscall, after),
+            Ending::Cut | Ending::Trap => (TERMINATOR_DIRECT, Terminator::Next, after),
         }
     }
 
@@ -560,7 +575,7 @@ impl Thread {
         let pc = block.instructions.get(count).copied().unwrap_or(block.end());
         if count > 0 {
             let (address, instructions) = (block.address, count as u32);
-            self.expected.push(Expected::Step { address, instructions, leave: Leave::Interrupted, next: pc });
+            self.expected.push(Expected::Step { address, instructions, leave: Terminator::Interrupted, next: pc });
         }
         let before = if place == 0 { 0 } else { chain.lengths[place - 1] };
         let end = self.access(random, chain, (place, block), count, &mut data).max(before).next_multiple_of(4);

@@ -4,7 +4,7 @@ use filter::traptor::{Counting, Message, Sizes, WithoutGshare};
 use mtrace::{Sharing, flow};
 use predict::{Tagging, Victim};
 use serde::Serialize;
-use trace::{Batch, Blocks, DataMode, Stretch};
+use trace::{Batch, Blocks, DataMode, PathBatch};
 
 use super::files::Descriptors;
 use super::{Form, Run, share, sharing};
@@ -93,12 +93,12 @@ impl super::Tool for Tool {
 
     /// What is shared is asked in the order of batches.
     fn takes(&self) -> Form {
-        if self.sharing == Sharing::Private { Form::Stretches } else { Form::Batches }
+        if self.sharing == Sharing::Private { Form::PathBatches } else { Form::Batches }
     }
 
-    fn stretch(&mut self, stretch: &Stretch<'_>, descriptors: &mut Descriptors) {
-        let (layout, blocks) = (self.layout, stretch.paths().blocks());
-        self.filter.stretch(stretch, |told| add(told, blocks, layout, descriptors));
+    fn path_batch(&mut self, batch: &PathBatch<'_>, descriptors: &mut Descriptors) {
+        let (layout, blocks) = (self.layout, batch.paths().blocks());
+        self.filter.path_batch(batch, |told| add(told, blocks, layout, descriptors));
     }
 
     fn instructions(&self) -> u64 {

@@ -5,7 +5,7 @@ use filter::cfiat::Shape;
 use mtrace::loads::{Hits, Invalidation, SIZES, Told};
 use mtrace::{Sharing, loads};
 use serde::Serialize;
-use trace::{Batch, Blocks, DataMode, Watcher};
+use trace::{AccessVisitor, Batch, Blocks, DataMode};
 
 use super::files::Descriptors;
 use super::{Form, Run, sharing};
@@ -113,7 +113,7 @@ impl super::Tool for Tool {
         if self.filter.needs_batches() { Form::Batches } else { Form::Memory }
     }
 
-    fn watch<'t>(&'t mut self, thread: u32, descriptors: &'t mut Descriptors) -> impl Watcher + 't {
+    fn watch<'t>(&'t mut self, thread: u32, descriptors: &'t mut Descriptors) -> impl AccessVisitor + 't {
         self.filter.watch(thread, |told| add(&told, descriptors, |_| None))
     }
 

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use capture::{Limits, Options, Selection};
 use mtrace::Order;
-use trace::{Batch, DataMode, Live, Merged, ReadError, Step, ThreadInfo, Trace, TurnUnit};
+use trace::{Batch, DataMode, Live, Merged, ReadError, RoundRobinUnit, Step, ThreadInfo, Trace};
 
 use super::files::Descriptors;
 use super::routines::{self, Selected};
@@ -98,10 +98,10 @@ fn read<T: Tool>(
     let mut reading = Reading { available, damaged: 0, progress: Progress::new() };
     let is_whole = selected.is_none() && common.skip == 0 && common.length.is_none();
     match tool.takes() {
-        Form::Stretches if is_whole => read_stretches(trace.merged(), tool, descriptors, &mut reading),
+        Form::PathBatches if is_whole => read_path_batches(trace.merged(), tool, descriptors, &mut reading),
         Form::Memory if is_whole => read_memory(trace.merged_with_accesses()?, tool, descriptors, &mut reading),
         _ => {
-            let unit = if T::DATA == DataMode::None { TurnUnit::Branches } else { TurnUnit::Accesses };
+            let unit = if T::DATA == DataMode::None { RoundRobinUnit::Branches } else { RoundRobinUnit::Accesses };
             let order = tool.sharing().order(trace, unit)?;
             read_part(trace, order, selected, common, tool, descriptors, &mut reading);
         }
@@ -112,11 +112,16 @@ fn read<T: Tool>(
     Ok(Delivered { threads: trace.threads().len() as u64, status: if damaged == 0 { 0 } else { FAILED } })
 }
 
-fn read_stretches<T: Tool>(mut merged: Merged<'_>, tool: &mut T, descriptors: &mut Descriptors, reading: &mut Reading) {
+fn read_path_batches<T: Tool>(
+    mut merged: Merged<'_>,
+    tool: &mut T,
+    descriptors: &mut Descriptors,
+    reading: &mut Reading,
+) {
     while !descriptors.is_full() {
-        match reading.intact(merged.next_stretch()) {
+        match reading.intact(merged.next_path_batch()) {
             Some(None) => break,
-            Some(Some(stretch)) => tool.stretch(&stretch, descriptors),
+            Some(Some(batch)) => tool.path_batch(&batch, descriptors),
             None => {}
         }
         reading.tick(tool.instructions());
@@ -125,7 +130,7 @@ fn read_stretches<T: Tool>(mut merged: Merged<'_>, tool: &mut T, descriptors: &m
 
 fn read_memory<T: Tool>(mut merged: Merged<'_>, tool: &mut T, descriptors: &mut Descriptors, reading: &mut Reading) {
     while !descriptors.is_full() {
-        let read = merged.watch_next(|thread| tool.watch(thread, descriptors));
+        let read = merged.visit_next(|thread| tool.watch(thread, descriptors));
         if reading.intact(read) == Some(false) {
             break;
         }
@@ -219,13 +224,13 @@ impl<T: Tool> Receiver for Tracer<'_, T> {
         }
         let Executed { image, thread, words, data } = executed;
         match tool.takes() {
-            Form::Stretches => live.stretch(image, thread, words, |stretch| {
-                tool.stretch(stretch, descriptors);
+            Form::PathBatches => live.path_batch(image, thread, words, |batch| {
+                tool.path_batch(batch, descriptors);
                 descriptors.check()
             }),
             Form::Memory => {
                 live.add(image, thread, words, data);
-                while live.watch_next(false, |thread| tool.watch(thread, descriptors)) {}
+                while live.visit_next(false, |thread| tool.watch(thread, descriptors)) {}
                 descriptors.check()
             }
             Form::Batches => live.path(image, thread, words, data, |blocks, batch| {
@@ -238,12 +243,12 @@ impl<T: Tool> Receiver for Tracer<'_, T> {
     fn finish(&mut self, live: &mut Live) -> Result<(), Stopped> {
         let Self { tool, descriptors, .. } = self;
         match tool.takes() {
-            Form::Stretches => live.finish_stretches(|stretch| {
-                tool.stretch(stretch, descriptors);
+            Form::PathBatches => live.finish_path_batches(|batch| {
+                tool.path_batch(batch, descriptors);
                 descriptors.check()
             }),
             Form::Memory => {
-                while live.watch_next(true, |thread| tool.watch(thread, descriptors)) {}
+                while live.visit_next(true, |thread| tool.watch(thread, descriptors)) {}
                 descriptors.check()
             }
             Form::Batches => live.finish(|blocks, batch| {

@@ -8,13 +8,13 @@
 use std::num::NonZeroU64;
 
 use crate::error::ReadError;
-use crate::model::{Event, Leave, Step};
+use crate::model::{Event, Step, Terminator};
 use crate::steps::{Batch, Cursor, Place, Workshop};
 use crate::trace::Trace;
 
 /// What is counted in a turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum TurnUnit {
+pub enum RoundRobinUnit {
     /// Conditional and indirect branches.
     Branches,
     /// Loads and stores. A turn ends with a block, so that it may have a few more.
@@ -23,11 +23,11 @@ pub enum TurnUnit {
 
 /// The threads of a trace in turns. Yields batches, each of one thread and of one turn.
 #[derive(Debug)]
-pub struct InTurns<'t> {
+pub struct RoundRobin<'t> {
     threads: Vec<Thread<'t>>,
     /// Places of those that are running, in order.
     running: Vec<usize>,
-    unit: TurnUnit,
+    unit: RoundRobinUnit,
     count: NonZeroU64,
     /// Which of the running threads has the turn, and how much is left of it.
     turn: usize,
@@ -50,7 +50,7 @@ struct Thread<'t> {
     was_started: bool,
 }
 
-impl InTurns<'_> {
+impl RoundRobin<'_> {
     /// What the thread whose turn it is does next. After an error, which concerns one damaged chunk, it goes on
     /// behind that.
     pub fn next_batch(&mut self) -> Result<Option<&Batch>, ReadError> {
@@ -62,8 +62,8 @@ impl InTurns<'_> {
             }
             thread.read.take_part(&mut thread.place, &mut self.batch, |step, accesses| {
                 let done = match self.unit {
-                    TurnUnit::Branches => u64::from(step.is_some_and(is_branch)),
-                    TurnUnit::Accesses => accesses,
+                    RoundRobinUnit::Branches => u64::from(step.is_some_and(is_branch)),
+                    RoundRobinUnit::Accesses => accesses,
                 };
                 self.left = self.left.saturating_sub(done);
                 self.left == 0
@@ -145,7 +145,7 @@ impl Thread<'_> {
 }
 
 fn is_branch(step: &Step) -> bool {
-    matches!(step.leave(), Leave::Taken | Leave::NotTaken | Leave::Indirect)
+    matches!(step.terminator(), Terminator::Taken | Terminator::NotTaken | Terminator::Indirect)
 }
 
 impl Trace {
@@ -153,11 +153,11 @@ impl Trace {
     ///
     /// ```
     /// # use std::num::NonZeroU64;
-    /// # use trace::{TurnUnit, example};
+    /// # use trace::{RoundRobinUnit, example};
     /// # let directory = tempfile::tempdir()?;
     /// # let path = example::write(&directory.path().join("example.trk"));
     /// let trace = trace::Trace::open(&path)?;
-    /// let mut turns = trace.in_turns(TurnUnit::Branches, NonZeroU64::MIN)?;
+    /// let mut turns = trace.round_robin(RoundRobinUnit::Branches, NonZeroU64::MIN)?;
     /// let mut threads = Vec::new();
     /// while let Some(batch) = turns.next_batch()? {
     ///     threads.push(batch.thread());
@@ -165,11 +165,11 @@ impl Trace {
     /// assert_eq!(threads[..4], [0, 1, 0, 1]);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn in_turns(&self, unit: TurnUnit, count: NonZeroU64) -> Result<InTurns<'_>, ReadError> {
+    pub fn round_robin(&self, unit: RoundRobinUnit, count: NonZeroU64) -> Result<RoundRobin<'_>, ReadError> {
         let mut threads = Vec::new();
         for info in self.threads().iter().map(|thread| &thread.info) {
             let cursor = Cursor::new(self, info.thread, false)?;
-            let mut cursor = if unit == TurnUnit::Accesses { cursor.with_accesses()? } else { cursor };
+            let mut cursor = if unit == RoundRobinUnit::Accesses { cursor.with_accesses()? } else { cursor };
             cursor.set_slice(READ_STEPS);
             let (read, place) = (Batch::default(), Place::default());
             let (number, parent) = (info.thread, info.parent);
@@ -178,6 +178,6 @@ impl Trace {
         let running =
             (0..threads.len()).filter(|&place| threads.get(place).is_some_and(|own| own.was_started)).collect();
         let (workshop, batch) = (Workshop::default(), Batch::default());
-        Ok(InTurns { threads, running, unit, count, turn: 0, left: count.get(), workshop, batch })
+        Ok(RoundRobin { threads, running, unit, count, turn: 0, left: count.get(), workshop, batch })
     }
 }

@@ -15,7 +15,7 @@ use crate::program::Program;
 use crate::steps::{Open, interrupted};
 
 /// Receives what a thread does to memory, in order.
-pub trait Watcher {
+pub trait AccessVisitor {
     /// So many instructions were executed; their accesses come next.
     fn executed(&mut self, instructions: u64);
 
@@ -64,7 +64,7 @@ impl Open {
         until: u64,
         most: usize,
         scratch: &mut Gathered,
-        watcher: &mut impl Watcher,
+        watcher: &mut impl AccessVisitor,
     ) {
         scratch.clear();
         let source = Source { program, data: &self.data };
@@ -110,7 +110,7 @@ struct Watching<'p, 's, W> {
     instructions: u64,
 }
 
-impl<W: Watcher> Watching<'_, '_, W> {
+impl<W: AccessVisitor> Watching<'_, '_, W> {
     /// Whether accesses were told that belong to what comes next.
     #[inline]
     fn is_pending(&self) -> bool {
@@ -240,7 +240,7 @@ fn complicated<'p>(
     row: &[u8],
     place: &Place,
     scratch: &mut Gathered,
-    watcher: &mut impl Watcher,
+    watcher: &mut impl AccessVisitor,
 ) -> &'p [Compiled] {
     let rest = scratch.first(accesses, row, place.context());
     show(scratch, watcher);
@@ -248,7 +248,7 @@ fn complicated<'p>(
 }
 
 /// Shows what was gathered, and forgets it.
-fn show(gathered: &mut Gathered, watcher: &mut impl Watcher) {
+fn show(gathered: &mut Gathered, watcher: &mut impl AccessVisitor) {
     gathered.all().for_each(|access| watcher.operand(gathered.operand(&access)));
     gathered.clear();
 }

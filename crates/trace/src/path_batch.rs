@@ -12,9 +12,9 @@ use crate::steps::interrupted;
 
 /// What every path of a recording executes.
 #[derive(Clone, Copy, Debug)]
-pub struct Paths<'t>(&'t Program);
+pub struct PathTable<'t>(&'t Program);
 
-impl<'t> Paths<'t> {
+impl<'t> PathTable<'t> {
     #[must_use]
     pub fn blocks(&self) -> &'t Blocks {
         &self.0.blocks
@@ -30,7 +30,7 @@ impl<'t> Paths<'t> {
 
 /// A stretch of one thread's execution.
 #[derive(Clone, Copy, Debug)]
-pub struct Stretch<'t> {
+pub struct PathBatch<'t> {
     thread: u32,
     program: &'t Program,
     words: &'t [u32],
@@ -38,7 +38,7 @@ pub struct Stretch<'t> {
 
 /// A part of a stretch.
 #[derive(Clone, Copy, Debug)]
-pub enum Part<'t> {
+pub enum PathItem<'t> {
     /// The path with this number was executed.
     Path(u32),
     /// Something happened.
@@ -54,12 +54,12 @@ pub enum Part<'t> {
 
 /// The parts of a stretch in order, but for time stamps.
 #[derive(Clone, Debug)]
-pub struct Parts<'t> {
+pub struct PathItems<'t> {
     program: &'t Program,
     rest: &'t [u32],
 }
 
-impl<'t> Stretch<'t> {
+impl<'t> PathBatch<'t> {
     pub(crate) fn new(thread: u32, program: &'t Program, words: &'t [u32]) -> Self {
         Self { thread, program, words }
     }
@@ -70,17 +70,17 @@ impl<'t> Stretch<'t> {
     }
 
     #[must_use]
-    pub fn paths(&self) -> Paths<'t> {
-        Paths(self.program)
+    pub fn paths(&self) -> PathTable<'t> {
+        PathTable(self.program)
     }
 
     #[must_use]
-    pub fn parts(&self) -> Parts<'t> {
-        Parts { program: self.program, rest: self.words }
+    pub fn items(&self) -> PathItems<'t> {
+        PathItems { program: self.program, rest: self.words }
     }
 }
 
-impl<'t> Parts<'t> {
+impl<'t> PathItems<'t> {
     /// Passes over repetitions of `path` that come next, and tells how many.
     #[inline]
     pub fn repetitions(&mut self, path: u32) -> u64 {
@@ -89,12 +89,12 @@ impl<'t> Parts<'t> {
         count as u64
     }
 
-    fn lost(&self) -> Part<'t> {
-        Part::Event { event: Event::Lost, steps: &[], last: None, at: Some(0) }
+    fn lost(&self) -> PathItem<'t> {
+        PathItem::Event { event: Event::Lost, steps: &[], last: None, at: Some(0) }
     }
 
     #[cold]
-    fn event(&mut self, first: u32) -> Option<Part<'t>> {
+    fn event(&mut self, first: u32) -> Option<PathItem<'t>> {
         let (words, program) = (self.rest, self.program);
         let Some(recorded) = event::read(words) else {
             self.rest = &[];
@@ -109,20 +109,20 @@ impl<'t> Parts<'t> {
             Event::Gap { pc } => Some(pc),
             _ => Some(0),
         };
-        Some(Part::Event { event, steps, last, at })
+        Some(PathItem::Event { event, steps, last, at })
     }
 }
 
-impl<'t> Iterator for Parts<'t> {
-    type Item = Part<'t>;
+impl<'t> Iterator for PathItems<'t> {
+    type Item = PathItem<'t>;
 
     #[inline]
-    fn next(&mut self) -> Option<Part<'t>> {
+    fn next(&mut self) -> Option<PathItem<'t>> {
         loop {
             let (&first, rest) = self.rest.split_first()?;
             if first & EVENT == 0 {
                 self.rest = rest;
-                return Some(Part::Path(first));
+                return Some(PathItem::Path(first));
             }
             // Threads that lock and unlock have more of them than of anything else.
             match event::time(self.rest) {
