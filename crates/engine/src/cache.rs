@@ -7,9 +7,9 @@
 
 use alloc::vec::Vec;
 
-use crate::fragment::{Exit, Fragment, Part};
-use crate::translate::Mark;
-use crate::{own, sys};
+use crate::fragment::{BlockSpan, Exit, Fragment};
+use crate::translate::MapEntry;
+use crate::{engine_memory, sys};
 
 const REGION_BYTES: u64 = 64 << 20;
 /// One huge page: translated code is large and jumps about, and huge pages spare the instruction TLB.
@@ -22,7 +22,7 @@ const ROOM_MIN: u64 = 256 << 10;
 
 /// What a unit is used for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Use {
+pub enum UnitState {
     /// There is nothing in it.
     Free,
     /// New fragments go there.
@@ -37,7 +37,7 @@ pub struct Unit {
     pub end: u64,
     pub code_next: u64,
     pub stubs_next: u64,
-    pub state: Use,
+    pub state: UnitState,
     /// When it was opened: the how manieth opening of a unit that was.
     pub opened: u64,
     /// The fragments in it, in order of address, and those among them that threads can still come to.
@@ -45,8 +45,8 @@ pub struct Unit {
     pub live: u32,
     /// What belongs to these fragments.
     pub exits: Vec<Exit>,
-    pub marks: Vec<Mark>,
-    pub parts: Vec<Part>,
+    pub map: Vec<MapEntry>,
+    pub blocks: Vec<BlockSpan>,
 }
 
 impl Unit {
@@ -56,13 +56,13 @@ impl Unit {
             end: start + UNIT_BYTES,
             code_next: start,
             stubs_next: start + UNIT_BYTES,
-            state: Use::Free,
+            state: UnitState::Free,
             opened: 0,
             fragments: Vec::new(),
             live: 0,
             exits: Vec::new(),
-            marks: Vec::new(),
-            parts: Vec::new(),
+            map: Vec::new(),
+            blocks: Vec::new(),
         }
     }
 
@@ -88,8 +88,8 @@ impl Unit {
     pub fn bytes(&self) -> u64 {
         let tables = self.fragments.capacity() * size_of::<Fragment>()
             + self.exits.capacity() * size_of::<Exit>()
-            + self.marks.capacity() * size_of::<Mark>()
-            + self.parts.capacity() * size_of::<Part>();
+            + self.map.capacity() * size_of::<MapEntry>()
+            + self.blocks.capacity() * size_of::<BlockSpan>();
         (self.code_next - self.start) + (self.end - self.stubs_next) + tables as u64
     }
 
@@ -97,10 +97,10 @@ impl Unit {
     pub fn clear(&mut self) {
         self.fragments.clear();
         self.exits.clear();
-        self.marks.clear();
-        self.parts.clear();
+        self.map.clear();
+        self.blocks.clear();
         (self.code_next, self.stubs_next) = (self.start, self.end);
-        (self.state, self.live) = (Use::Free, 0);
+        (self.state, self.live) = (UnitState::Free, 0);
     }
 }
 
@@ -126,7 +126,7 @@ impl Cache {
 
     /// Opens a free unit near `pc`, in a new region if need be. What was filled before is full. `None` if there is no room.
     pub fn open(&mut self, pc: u64) -> Option<usize> {
-        let free = |units: &[Unit]| units.iter().position(|unit| unit.state == Use::Free && unit.reaches(pc));
+        let free = |units: &[Unit]| units.iter().position(|unit| unit.state == UnitState::Free && unit.reaches(pc));
         let index = match free(&self.units) {
             Some(index) => index,
             None => self.add_region(pc).then(|| free(&self.units))??,
@@ -136,13 +136,13 @@ impl Cache {
         self.filling.retain(|&full| {
             let has_room = units[full].has_room();
             if !has_room {
-                units[full].state = Use::Full;
+                units[full].state = UnitState::Full;
             }
             has_room
         });
         self.filling.push(index);
         self.opened += 1;
-        (self.units[index].state, self.units[index].opened) = (Use::Filling, self.opened);
+        (self.units[index].state, self.units[index].opened) = (UnitState::Filling, self.opened);
         Some(index)
     }
 
@@ -170,7 +170,7 @@ impl Cache {
                 continue;
             }
             sys::prefer_huge_pages(address, REGION_BYTES);
-            own::add(address, REGION_BYTES);
+            engine_memory::register(address, REGION_BYTES);
             self.units.extend((0..REGION_UNITS as u64).map(|index| Unit::new(address + index * UNIT_BYTES)));
             return true;
         }

@@ -14,8 +14,8 @@ use crate::fragment::ENGINE;
 use crate::sys::{self, number};
 use crate::tcb::{self, Tcb};
 use crate::{
-    dispatch, follow, leave, limits, memory, own, owners, pending, reclaim, ring, rseq, seccomp, select, signal, skip,
-    syscall,
+    detach, dispatch, engine_memory, follow, limits, memory, owners, pending, reclaim, ring, rseq, seccomp, select,
+    signal, skip, syscall,
 };
 
 const CLONE_VM: u64 = 0x100;
@@ -135,7 +135,7 @@ fn new_thread(tcb: &mut Tcb, request: &Request) -> Result<i64, Failure> {
 fn new_recorded_state(tcb: &Tcb) -> Result<&'static mut Tcb, Failure> {
     let control = tcb.control();
     let slot_index = take_slot(control).ok_or(Failure::TooManyThreads)?;
-    pending::forget_letters(slot_index);
+    pending::discard_backups(slot_index);
     let slot = &control.slots[slot_index as usize];
     let thread = control.next_thread.fetch_add(1, Ordering::SeqCst);
     slot.thread.store(thread, Ordering::Relaxed);
@@ -170,7 +170,7 @@ fn record_child(tcb: &mut Tcb, request: &Request) -> Option<i64> {
     let control = tcb.control();
     let child = new_recorded_state(tcb).ok()?;
     let thread = child.thread;
-    let actions = Box::into_raw(signal::actions(request.flags & CLONE_CLEAR_SIGHAND != 0));
+    let actions = Box::into_raw(signal::copy_actions(request.flags & CLONE_CLEAR_SIGHAND != 0));
     child.signals().own_actions.set(actions);
     inherit(child, tcb, request);
     child.alternate_stack = tcb.alternate_stack;
@@ -223,7 +223,7 @@ fn release_locks(dead: &Tcb) -> bool {
         [
             memory::release_for_dead(stacks.clone()),
             ENGINE.release_for_dead(stacks.clone()),
-            own::release_for_dead(stacks.clone()),
+            engine_memory::release_for_dead(stacks.clone()),
             owners::release_for_dead(stacks.clone()),
             limits::release_for_dead(stacks.clone()),
             seccomp::release_for_dead(stacks),
@@ -252,7 +252,7 @@ fn new_process(tcb: &mut Tcb, request: &Request) -> Result<i64, Failure> {
     let waited_for = request.flags & (CLONE_VM | CLONE_VFORK) == CLONE_VM | CLONE_VFORK;
     let still_shared = request.flags & (CLONE_VM | CLONE_VFORK) == CLONE_VM;
     if request.flags & CLONE_SIGHAND == 0 {
-        child.actions = Some(signal::actions(request.flags & CLONE_CLEAR_SIGHAND != 0));
+        child.actions = Some(signal::copy_actions(request.flags & CLONE_CLEAR_SIGHAND != 0));
     }
     signal::block_all(tcb);
     // The child runs natively: nothing may be write-protected there, so nobody protects anything until it has its copy.
@@ -336,7 +336,7 @@ extern "C" fn start_process(tcb: &mut Tcb) -> ! {
     if let Some(child) = unsafe { tcb.follow.as_ref() } {
         follow::wait(tcb, child, tcb.shares, sys::tsc());
     }
-    leave::go_native(tcb);
+    detach::set_native(tcb);
     if !tcb.shares {
         follow::unmap(tcb);
     }
@@ -407,9 +407,9 @@ pub fn exit(tcb: &mut Tcb) -> ! {
     // What was sent to the process and taken here is not to be lost with the thread.
     while !signal::block_everything(tcb) {
         signal::block_all(tcb);
-        syscall::let_in();
+        syscall::deliver_deferred();
     }
-    signal::retire(tcb);
+    signal::stop_taking_signals(tcb);
     ring::close(tcb, word::END);
     owners::release(tcb);
     rseq::leave_section(tcb);

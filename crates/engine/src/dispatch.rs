@@ -11,7 +11,7 @@ use crate::failure::{self, Failure};
 use crate::fragment::{ENGINE, Engine, FragmentRef, NoFragment};
 use crate::tcb::{SIGNALS, Signals, Tcb};
 use crate::translate::{ENTRY_CHANGED, ExitKind};
-use crate::{emulate, leave, maps, memory, reclaim, rseq, select, signal, skip, syscall};
+use crate::{detach, emulate, maps, memory, reclaim, rseq, select, signal, skip, syscall};
 
 const REGISTERS: usize = offset_of!(Tcb, registers);
 const XMM: usize = offset_of!(Tcb, xmm);
@@ -182,9 +182,9 @@ unsafe extern "C" fn trackway_enter() {
     naked_asm!(
         "cmp byte ptr gs:[{native}], 0",
         "jne {enter_native}",
-        "cmp dword ptr gs:[{deferred}], 0",
+        "cmp dword ptr gs:[{mask_changed}], 0",
         "je 2f",
-        "cmp dword ptr gs:[{waiting}], 0",
+        "cmp dword ptr gs:[{has_deferred}], 0",
         "je 3f",
         "mov eax, 14", // rt_sigprocmask(SIG_SETMASK, &raise_mask, NULL, 8)
         "mov edi, 2",
@@ -197,7 +197,7 @@ unsafe extern "C" fn trackway_enter() {
         "trackway_enter_raise:",
         "ud2", // the handler delivers what is waiting, or sends us back to the beginning
         "3:",
-        "mov dword ptr gs:[{deferred}], 0",
+        "mov dword ptr gs:[{mask_changed}], 0",
         "mov eax, 14", // rt_sigprocmask(SIG_SETMASK, &real_mask, NULL, 8)
         "mov edi, 2",
         "mov rsi, gs:[0]",
@@ -247,8 +247,8 @@ unsafe extern "C" fn trackway_enter() {
         "jmp gs:[{next}]",
         ".globl trackway_enter_end",
         "trackway_enter_end:",
-        deferred = const SIGNALS + offset_of!(Signals, deferred),
-        waiting = const SIGNALS + offset_of!(Signals, waiting),
+        mask_changed = const SIGNALS + offset_of!(Signals, mask_changed),
+        has_deferred = const SIGNALS + offset_of!(Signals, has_deferred),
         raise_mask = const SIGNALS + offset_of!(Signals, raise_mask),
         real_mask = const SIGNALS + offset_of!(Signals, real_mask),
         r = const REGISTERS,
@@ -271,7 +271,7 @@ pub fn enter_first() -> ! {
     }
 }
 
-/// Goes to native code with the saved state, after `leave::go_native`.
+/// Goes to native code with the saved state, after `detach::set_native`.
 pub fn enter_native() -> ! {
     // SAFETY: as for `enter_first`.
     unsafe {
@@ -392,10 +392,10 @@ extern "C" fn on_exit(tcb: &mut Tcb, path: u64) {
             resume(tcb);
         }
         ExitKind::Direct | ExitKind::Indirect => {
-            if tcb.stand.skipping || rseq::concerns(tcb, &engine.sections) {
+            if tcb.selection.skipping || rseq::concerns(tcb, &engine.sections) {
                 drop(engine);
-                skip::attend(tcb);
-                rseq::attend(tcb);
+                skip::update_mode(tcb);
+                rseq::update_section(tcb);
                 engine = ENGINE.lock();
             }
             match go_to(tcb, &mut engine, false) {
@@ -408,7 +408,7 @@ extern "C" fn on_exit(tcb: &mut Tcb, path: u64) {
                 }
             }
             drop(engine);
-            leave_if_wanted(tcb);
+            detach_if_requested(tcb);
         }
     }
 }
@@ -430,11 +430,11 @@ extern "C" fn on_indirect(tcb: &mut Tcb, target: u64) {
     hold_signals(tcb);
     tcb.registers.rip = target;
     reclaim::leave_cache(tcb);
-    skip::attend(tcb);
-    rseq::attend(tcb);
+    skip::update_mode(tcb);
+    rseq::update_section(tcb);
     let mut engine = ENGINE.lock();
     match go_to(tcb, &mut engine, true) {
-        Next::Linkable(target) => engine.enter_in_table(target),
+        Next::Linkable(target) => engine.add_to_table(target),
         Next::Found => {}
         Next::Unreadable | Next::Failed(_) => {
             drop(engine);
@@ -442,7 +442,7 @@ extern "C" fn on_indirect(tcb: &mut Tcb, target: u64) {
         }
     }
     drop(engine);
-    leave_if_wanted(tcb);
+    detach_if_requested(tcb);
 }
 
 /// Finds where `tcb.registers.rip` is in the cache.
@@ -453,8 +453,8 @@ extern "C" fn resume(tcb: &mut Tcb) {
         return;
     }
     assert!(!failure::is_injected(tcb.control(), Failure::Defect), "a test wants the engine to fail");
-    skip::attend(tcb);
-    rseq::attend(tcb);
+    skip::update_mode(tcb);
+    rseq::update_section(tcb);
     loop {
         let next = go_to(tcb, &mut ENGINE.lock(), false);
         let failure = match next {
@@ -467,7 +467,7 @@ extern "C" fn resume(tcb: &mut Tcb) {
             return;
         }
     }
-    leave_if_wanted(tcb);
+    detach_if_requested(tcb);
 }
 
 /// Where a thread goes on.
@@ -482,10 +482,10 @@ enum Next {
 
 /// Sets `tcb.next`. Code that cannot be read is jumped to natively: the processor raises the fault that the application
 /// has to see.
-fn go_to(tcb: &mut Tcb, engine: &mut Engine, by_arrival: bool) -> Next {
+fn go_to(tcb: &mut Tcb, engine: &mut Engine, with_indirect_entry: bool) -> Next {
     let pc = tcb.registers.rip;
-    let is_gate = select::cross(tcb, engine) || engine.sections.contains(pc);
-    match engine.find_in(tcb.stand.world, pc, by_arrival) {
+    let is_gate = select::choose_mode(tcb, engine) || engine.sections.contains(pc);
+    match engine.find_in(tcb.selection.mode, pc, with_indirect_entry) {
         Ok(_) if memory::is_short() => Next::Failed(Failure::NoMemory),
         Ok(at) => {
             tcb.next = engine.fragment(at).body;
@@ -500,13 +500,13 @@ fn go_to(tcb: &mut Tcb, engine: &mut Engine, by_arrival: bool) -> Next {
     }
 }
 
-fn leave_if_wanted(tcb: &mut Tcb) {
-    if (leave::is_wanted_alone(tcb) || leave::is_parking(tcb.control())) && rseq::abort_before_detach(tcb) {
+fn detach_if_requested(tcb: &mut Tcb) {
+    if (detach::must_detach_alone(tcb) || detach::is_parking(tcb.control())) && rseq::abort_before_detach(tcb) {
         // The abort handler is where it goes on, in the cache or not.
         return resume(tcb);
     }
-    leave::park_if_wanted(tcb);
-    if leave::is_wanted_alone(tcb) {
-        let _ = leave::leave(tcb);
+    detach::park_if_requested(tcb);
+    if detach::must_detach_alone(tcb) {
+        let _ = detach::detach_thread(tcb);
     }
 }

@@ -249,13 +249,13 @@ impl<'a> Emitter<'a> {
     }
 
     /// From the cursor in r15 to the application's r15.
-    pub fn take_r15(&mut self) {
+    pub fn load_app_r15(&mut self) {
         self.store_gs(tcb::CURSOR, 15);
         self.load_gs(15, tcb::APP_R15);
     }
 
     /// From the application's r15 to the cursor.
-    pub fn give_r15(&mut self) {
+    pub fn load_cursor(&mut self) {
         self.store_gs(tcb::APP_R15, 15);
         self.load_gs(15, tcb::CURSOR);
     }
@@ -299,7 +299,7 @@ impl<'a> Emitter<'a> {
     }
 
     /// Leaves the code cache with the number of an exit: `mov gs:[..], rcx; mov ecx, number; jmp gs:[entry]`.
-    pub fn leave(&mut self, exit: u32) {
+    pub fn exit_stub(&mut self, exit: u32) {
         self.store_gs(tcb::SCRATCH_RCX, 1);
         self.bytes_and_u32(&[0xb9], exit);
         self.jump_gs(tcb::EXIT_ENTRY);
@@ -307,7 +307,7 @@ impl<'a> Emitter<'a> {
 
     /// How an indirect jump arrives at `target`: checks that rcx is the target (else leaves for the slow way) and restores
     /// rcx and rdx.
-    pub fn arrival(&mut self, target: u64) {
+    pub fn indirect_entry(&mut self, target: u64) {
         self.load_constant(2, target.wrapping_neg());
         self.bytes(&[0x48, 0x8d, 0x0c, 0x11]); // lea rcx, [rcx + rdx]
         self.bytes(&[0xe3, 8]); // jrcxz over the next instruction
@@ -316,8 +316,8 @@ impl<'a> Emitter<'a> {
     }
 }
 
-/// Bytes that [`Emitter::leave`] takes.
-pub const LEAVE_BYTES: usize = 22;
+/// Bytes that [`Emitter::exit_stub`] takes.
+pub const EXIT_STUB_BYTES: usize = 22;
 
 #[cfg(test)]
 mod tests {
@@ -483,12 +483,12 @@ mod tests {
         let (_, instructions) = emit(|out| {
             out.record(1, 0);
             out.record_time();
-            out.take_r15();
-            out.give_r15();
+            out.load_app_r15();
+            out.load_cursor();
             out.spill_scratch();
             out.reload_scratch();
-            out.leave(1);
-            out.arrival(0x40_0000);
+            out.exit_stub(1);
+            out.indirect_entry(0x40_0000);
             out.jump_indirect(table(0x6000_0000, true));
             out.jump_indirect(table(0x6000_0000, false));
             out.jump_indirect(table(0x5500_0000_0000, true));
@@ -537,9 +537,9 @@ mod tests {
     }
 
     #[test]
-    fn leaving_has_a_fixed_size() {
-        let (code, instructions) = emit(|out| out.leave(0x1234));
-        assert_eq!(code.len(), LEAVE_BYTES);
+    fn exit_stubs_have_a_fixed_size() {
+        let (code, instructions) = emit(|out| out.exit_stub(0x1234));
+        assert_eq!(code.len(), EXIT_STUB_BYTES);
         assert_eq!(instructions[1].immediate32(), 0x1234);
         assert!(is_gs(&instructions[2], tcb::EXIT_ENTRY));
     }

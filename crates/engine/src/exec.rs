@@ -39,7 +39,7 @@ fn exec_in_child(tcb: &mut Tcb) -> i64 {
 
 fn make(tcb: &mut Tcb) -> i64 {
     tcb.executing = true;
-    signal::ignore_really(tcb.signals(), true);
+    signal::set_kernel_ignores(tcb.signals(), true);
     let result = exec_unseen(tcb);
     abandon(tcb);
     result
@@ -50,7 +50,7 @@ pub fn abandon(tcb: &mut Tcb) {
     if !core::mem::take(&mut tcb.executing) {
         return;
     }
-    signal::ignore_really(tcb.signals(), false);
+    signal::set_kernel_ignores(tcb.signals(), false);
     if tcb.is_child_process() {
         return;
     }
@@ -75,8 +75,8 @@ fn ring_and_wait(tcb: &Tcb, state: u32) {
 
 /// The call itself. The new image inherits the signal mask and what is pending, so the kernel gets the application's own for it.
 fn exec_unseen(tcb: &mut Tcb) -> i64 {
-    signal::hand_over(tcb, true);
+    signal::hand_pending_to_kernel(tcb, true);
     let result = syscall::pass(tcb);
-    signal::take_back(tcb);
+    signal::take_pending_back(tcb);
     result
 }

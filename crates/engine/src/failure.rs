@@ -7,7 +7,7 @@ use wire::Control;
 
 use crate::signal::Interruption;
 use crate::tcb::{Signals, Tcb};
-use crate::{leave, memory, own, reclaim, ring, rseq, signal, sys};
+use crate::{detach, engine_memory, memory, reclaim, ring, rseq, signal, sys};
 
 /// Why the engine cannot go on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -71,7 +71,7 @@ pub fn is_injected_in_set_up(control: &Control, failure: Failure) -> bool {
 /// Tells the recorder what has happened. What is told first counts.
 pub fn report(control: &Control, failure: Failure) {
     note(control, failure);
-    leave::request(control);
+    detach::request(control);
 }
 
 fn note(control: &Control, failure: Failure) {
@@ -101,12 +101,12 @@ pub fn detach(tcb: &mut Tcb, failure: Failure) -> bool {
     report(control, failure);
     rseq::abort_before_detach(tcb);
     // A signal that is kept cannot be delivered first, as the thread cannot go on in the cache.
-    signal::give_kept_to_kernel(tcb);
+    signal::requeue_all_in_kernel(tcb);
     if tcb.is_child_process() {
-        return leave::leave(tcb);
+        return detach::detach_thread(tcb);
     }
-    leave::park_if_wanted(tcb);
-    if (!ring::is_wanted(control) || tcb.interrupted != 0) && leave::leave(tcb) {
+    detach::park_if_requested(tcb);
+    if (!ring::is_wanted(control) || tcb.interrupted != 0) && detach::detach_thread(tcb) {
         return true;
     }
     signal::block_all(tcb);
@@ -127,7 +127,7 @@ pub fn set_up() {
 pub fn give_up() -> ! {
     if !STARTED.load(Ordering::Relaxed) {
         let failure = if memory::is_short() { Failure::NoMemory } else { Failure::Defect };
-        match own::control() {
+        match engine_memory::control() {
             Some(control) => abandon_set_up(control, failure),
             None => sys::abort(),
         }

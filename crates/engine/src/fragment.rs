@@ -1,4 +1,4 @@
-//! Fragments: translated chains of blocks, their exits, and how they are found by application address and by cache address.
+//! Fragments: translated superblocks of blocks, their exits, and how they are found by application address and by cache address.
 
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -13,15 +13,16 @@ use crate::lookup::Lookup;
 use crate::paths::PathTable;
 use crate::reclaim::Reclaimer;
 use crate::rseq::Sections;
-use crate::select::{Selection, WORLD_COUNT, World};
+use crate::select::{Selection, TRANSLATION_MODE_COUNT, TranslationMode};
 use crate::translate::{
-    self, BlockResult, ChainBlock, ExitKind, NewExit, Order, STUB_STRIDE, State, Surroundings, Translation, Unreadable,
+    self, ExitKind, Order, RegisterState, STUB_STRIDE, SourceBlock, TranslatedBlock, TranslatedExit, Translation,
+    TranslationOptions, Unreadable,
 };
 use crate::{failure, memory, ring, select, skip, sys};
 
-mod chain;
+mod superblock;
 
-pub use chain::PATH_INSTRUCTIONS_MAX;
+pub use superblock::PATH_INSTRUCTIONS_MAX;
 
 /// Everything that threads share. Translation and linking happen under this lock.
 pub static ENGINE: Mutex<Engine> = Mutex::new(Engine::new());
@@ -51,35 +52,35 @@ impl FragmentRef {
 pub struct Fragment {
     /// Application address of its first block.
     pub address: u64,
-    /// First byte in the cache; an arrival stands between it and `body`, if there is one.
+    /// First byte in the cache; an indirect entry stands between it and `body`, if there is one.
     pub start: u64,
     pub body: u64,
     pub end: u64,
     /// Where indirect jumps arrive; 0 if they have not yet.
-    pub arrival: u64,
+    pub indirect_entry: u64,
     /// Number of its first exit's path.
     pub first_path: u32,
     /// How often the profile met it, and how often it was left early, since it was made.
     samples: u16,
     early: u16,
-    /// How often a longer or better chain has replaced it.
+    /// How often a longer or better superblock has replaced it.
     generation: u8,
     /// Whether threads can still come to it.
-    pub life: Life,
+    pub status: FragmentStatus,
     /// It compares the code at its entry.
     checked: bool,
-    /// It is nothing but the arrival of the fragment with the same first path.
-    is_arrival: bool,
+    /// It is nothing but the indirect entry of the fragment with the same first path.
+    is_indirect_entry: bool,
     /// The threads that use it, and whether its paths are left out of the recording.
-    world: World,
-    silent: bool,
+    mode: TranslationMode,
+    uninstrumented: bool,
     /// Its exits lead to the dispatcher for good.
-    restless: bool,
+    unlinkable: bool,
     /// Its marks, blocks and exits in the unit's tables.
-    marks: u32,
-    mark_count: u16,
+    first_map_entry: u32,
+    map_entry_count: u16,
     block_count: u16,
-    blocks: u32,
+    first_block: u32,
     first_exit: u32,
     exit_count: u16,
     /// The stub of its first exit ends here; those of the others lie before it.
@@ -90,9 +91,9 @@ pub struct Fragment {
 
 /// How a fragment ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Life {
+pub enum FragmentStatus {
     Live,
-    /// A chain has taken its place; what it was made from still holds.
+    /// A superblock has taken its place; what it was made from still holds.
     Replaced,
     /// Its code has changed since, or its unit is given up.
     Dropped,
@@ -100,7 +101,7 @@ pub enum Life {
 
 /// A block of a fragment.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub struct Part {
+pub struct BlockSpan {
     address: u64,
     length: u32,
 }
@@ -111,7 +112,7 @@ pub struct Exit {
     pub target: u64,
     pub site: u64,
     /// It may be linked.
-    links: bool,
+    is_linkable: bool,
     /// Number of blocks executed when this exit is taken.
     blocks: u16,
     /// First path of the fragment it is linked to; 0 for none.
@@ -138,10 +139,10 @@ impl From<Failure> for NoFragment {
 }
 
 /// What a place in the cache means for the application.
-pub struct Place {
+pub struct AppPosition {
     /// The next instruction.
     pub pc: u64,
-    pub state: State,
+    pub state: RegisterState,
     /// What has been executed since the last word: the fragment's first path, and how many of its blocks.
     pub progress: Progress,
 }
@@ -164,8 +165,8 @@ pub struct Engine {
     pub(crate) cache: Cache,
     pub(crate) reclaimer: Reclaimer,
     pub(crate) paths: PathTable,
-    /// Fragment by application address, in each world.
-    by_address: [Lookup; WORLD_COUNT],
+    /// Fragment by application address, in each mode.
+    by_address: [Lookup; TRANSLATION_MODE_COUNT],
     /// Block number by application address, and the length of that block.
     blocks: Lookup,
     block_lengths: Lookup,
@@ -220,7 +221,7 @@ impl Engine {
             cache: Cache::new(),
             reclaimer: Reclaimer::new(),
             paths: PathTable::new(),
-            by_address: [const { Lookup::new() }; WORLD_COUNT],
+            by_address: [const { Lookup::new() }; TRANSLATION_MODE_COUNT],
             blocks: Lookup::new(),
             block_lengths: Lookup::new(),
             pages: Pages::new(),
@@ -241,27 +242,27 @@ impl Engine {
         self.paths.set_base(control.next_path.load(Ordering::Relaxed) + 1);
         self.reclaimer.set_up(control);
         self.selection.set_up(control);
-        let worlds = match select::has_worlds(control) {
-            false => [World::Recording].as_slice(),
-            true => &[World::Recording, World::Silent],
+        let modes = match select::has_uninstrumented_mode(control) {
+            false => [TranslationMode::Instrumented].as_slice(),
+            true => &[TranslationMode::Instrumented, TranslationMode::Uninstrumented],
         };
-        for slot in worlds.iter().flat_map(|&world| self.table_slots(world)) {
+        for slot in modes.iter().flat_map(|&mode| self.table_slots(mode)) {
             slot.store(missing, Ordering::Relaxed);
         }
     }
 
-    /// The table of indirect targets of a world.
-    fn table_of(&self, world: World) -> Table {
-        let address = match world {
-            World::Recording => self.table.address,
-            World::Silent => self.table.address + wire::TABLE_BYTES as u64,
-            World::Careful => 0,
+    /// The table of indirect targets of a mode.
+    fn table_of(&self, mode: TranslationMode) -> Table {
+        let address = match mode {
+            TranslationMode::Instrumented => self.table.address,
+            TranslationMode::Uninstrumented => self.table.address + wire::TABLE_BYTES as u64,
+            TranslationMode::SingleBlocks => 0,
         };
         Table { address, ..self.table }
     }
 
-    fn table_slots(&self, world: World) -> &'static [AtomicU64] {
-        let address = self.table_of(world).address as usize;
+    fn table_slots(&self, mode: TranslationMode) -> &'static [AtomicU64] {
+        let address = self.table_of(mode).address as usize;
         if address == 0 {
             return &[];
         }
@@ -270,8 +271,8 @@ impl Engine {
     }
 
     /// The place in the table for indirect jumps to `address`.
-    fn table_slot(&self, world: World, address: u64) -> Option<&'static AtomicU64> {
-        self.table_slots(world).get(self.table.index(address))
+    fn table_slot(&self, mode: TranslationMode, address: u64) -> Option<&'static AtomicU64> {
+        self.table_slots(mode).get(self.table.index(address))
     }
 
     pub fn table(&self) -> Table {
@@ -285,17 +286,17 @@ impl Engine {
 
     /// The exit that writes a path; `None` if it has been reclaimed.
     pub fn exit(&self, path: u32) -> Option<Exit> {
-        let at = self.exit_place(path)?;
+        let at = self.exit_index(path)?;
         self.cache.units.get(at.0)?.exits.get(at.1).copied()
     }
 
     fn exit_mut(&mut self, path: u32) -> Option<&mut Exit> {
-        let at = self.exit_place(path)?;
+        let at = self.exit_index(path)?;
         self.cache.units.get_mut(at.0)?.exits.get_mut(at.1)
     }
 
     /// The unit of a path's exit, and where it is in the unit's table.
-    fn exit_place(&self, path: u32) -> Option<(usize, usize)> {
+    fn exit_index(&self, path: u32) -> Option<(usize, usize)> {
         let at = self.paths.fragment(path)?;
         let fragment = self.fragment(at);
         Some((at.unit(), (fragment.first_exit + (path - fragment.first_path)) as usize))
@@ -315,25 +316,35 @@ impl Engine {
     }
 
     /// The blocks of a fragment.
-    fn parts(&self, at: FragmentRef) -> &[Part] {
+    fn blocks_of(&self, at: FragmentRef) -> &[BlockSpan] {
         let fragment = self.fragment(at);
-        &self.cache.units[at.unit()].parts[fragment.blocks as usize..][..usize::from(fragment.block_count)]
+        &self.cache.units[at.unit()].blocks[fragment.first_block as usize..][..usize::from(fragment.block_count)]
     }
 
     /// The fragment for the code at `address`, translated now if need be.
-    pub fn find(&mut self, address: u64, by_arrival: bool) -> Result<FragmentRef, NoFragment> {
-        self.find_in(World::Recording, address, by_arrival)
+    pub fn find(&mut self, address: u64, with_indirect_entry: bool) -> Result<FragmentRef, NoFragment> {
+        self.find_in(TranslationMode::Instrumented, address, with_indirect_entry)
     }
 
-    /// The fragment for the code at `address` in a world, translated now if need be.
-    pub fn find_in(&mut self, world: World, address: u64, by_arrival: bool) -> Result<FragmentRef, NoFragment> {
-        match self.by_address[world as usize].get(address) {
+    /// The fragment for the code at `address` in a mode, translated now if need be.
+    pub fn find_in(
+        &mut self,
+        mode: TranslationMode,
+        address: u64,
+        with_indirect_entry: bool,
+    ) -> Result<FragmentRef, NoFragment> {
+        match self.by_address[mode as usize].get(address) {
             Some(index) => Ok(FragmentRef(index)),
-            None => self.translate(world, address, by_arrival),
+            None => self.translate(mode, address, with_indirect_entry),
         }
     }
 
-    fn translate(&mut self, world: World, address: u64, by_arrival: bool) -> Result<FragmentRef, NoFragment> {
+    fn translate(
+        &mut self,
+        mode: TranslationMode,
+        address: u64,
+        with_indirect_entry: bool,
+    ) -> Result<FragmentRef, NoFragment> {
         self.selection.refresh(self.control());
         self.pages.guard(address);
         let code = CodeBytes::read(address);
@@ -342,17 +353,17 @@ impl Engine {
         }
         let room = self.selection.room(address).min(self.sections.room(address)).min(code.length as u64) as usize;
         let check = self.pages.is_checked_block(address, &code.bytes[..code.length]);
-        let chain = |length: usize| [ChainBlock { address, code: &code.bytes[..length], next: None, check }];
+        let source_of = |length: usize| [SourceBlock { address, code: &code.bytes[..length], next: None, check }];
         // If its first instruction reaches beyond, all of the block is what its beginning is.
-        let (chain, emitted) = match self.emit(world, &chain(room), by_arrival, false) {
+        let (source, emitted) = match self.emit(mode, &source_of(room), with_indirect_entry, false) {
             Err(NoFragment::Unreadable) if room < code.length => {
-                (chain(code.length), self.emit(world, &chain(code.length), by_arrival, false)?)
+                (source_of(code.length), self.emit(mode, &source_of(code.length), with_indirect_entry, false)?)
             }
-            emitted => (chain(room), emitted?),
+            emitted => (source_of(room), emitted?),
         };
         let (fragment, translation) = &emitted;
         if self.discover_sections(address, &translation.descriptors) {
-            return self.translate(world, address, by_arrival);
+            return self.translate(mode, address, with_indirect_entry);
         }
         let last = address + u64::from(translation.blocks[0].length) - 1;
         if last / PAGE != address / PAGE && self.pages.is_writable(last) {
@@ -360,13 +371,13 @@ impl Engine {
             let length = translation.blocks[0].length as usize;
             if CodeBytes::read(address).bytes[..length] != code.bytes[..length] {
                 // Written to before it was protected.
-                return self.translate(world, address, by_arrival);
+                return self.translate(mode, address, with_indirect_entry);
             }
         }
         self.reserve(fragment, translation)?;
         let (fragment, translation) = emitted;
-        let at = self.register(fragment, &translation, &chain);
-        self.by_address[world as usize].insert(address, at.0);
+        let at = self.register(fragment, &translation, &source);
+        self.by_address[mode as usize].insert(address, at.0);
         Ok(at)
     }
 
@@ -376,10 +387,10 @@ impl Engine {
         let unit = &mut self.cache.units[unit];
         let has_memory = unit.fragments.try_reserve(2).is_ok()
             && unit.exits.try_reserve(translation.exits.len()).is_ok()
-            && unit.marks.try_reserve(translation.marks.len()).is_ok()
-            && unit.parts.try_reserve(translation.blocks.len()).is_ok()
+            && unit.map.try_reserve(translation.map.len()).is_ok()
+            && unit.blocks.try_reserve(translation.blocks.len()).is_ok()
             && self.paths.reserve(fragment.first_path, translation.exits.len())
-            && self.by_address[fragment.world as usize].reserve()
+            && self.by_address[fragment.mode as usize].reserve()
             && self.blocks.reserve_many(translation.blocks.len())
             && self.block_lengths.reserve_many(translation.blocks.len())
             && self.unordered.try_reserve(1).is_ok();
@@ -391,7 +402,7 @@ impl Engine {
     }
 
     /// Number of a block: the one it has, or a new one, which is announced.
-    fn block_number(&mut self, block: &ChainBlock, length: usize) -> u32 {
+    fn block_number(&mut self, block: &SourceBlock, length: usize) -> u32 {
         // A block that is checked may not be what had the number before.
         if let Some(number) = self.blocks.get(block.address)
             && !block.check
@@ -401,28 +412,28 @@ impl Engine {
         }
         self.block_lengths.insert(block.address, length as u32);
         let number = self.control().next_block.fetch_add(1, Ordering::Relaxed);
-        self.announce(block.address, number, &block.code[..length]);
+        self.announce_block(block.address, number, &block.code[..length]);
         self.blocks.insert(block.address, number);
         number
     }
 
-    /// Writes the code and the stubs of a chain into the cache.
+    /// Writes the code and the stubs of a superblock into the cache.
     fn emit(
         &mut self,
-        world: World,
-        chain: &[ChainBlock],
-        by_arrival: bool,
+        mode: TranslationMode,
+        source: &[SourceBlock],
+        with_indirect_entry: bool,
         guess: bool,
     ) -> Result<(Fragment, Translation), NoFragment> {
-        let address = chain[0].address;
-        let is_restless = |block: &ChainBlock| {
-            self.selection.is_restless(world, block.address, block.code) || self.sections.contains(block.address)
+        let address = source[0].address;
+        let is_unlinkable = |block: &SourceBlock| {
+            self.selection.is_unlinkable(mode, block.address, block.code) || self.sections.contains(block.address)
         };
-        let restless = chain.iter().any(is_restless);
-        let table = if restless { Table { address: 0, ..self.table } } else { self.table_of(world) };
+        let unlinkable = source.iter().any(is_unlinkable);
+        let table = if unlinkable { Table { address: 0, ..self.table } } else { self.table_of(mode) };
         let first_path = self.control().next_path.load(Ordering::Relaxed) + 1;
-        let silent = self.selection.is_silent(world, address);
-        let data = if silent { wire::DATA_NONE } else { self.control().data.load(Ordering::Relaxed) };
+        let uninstrumented = self.selection.is_uninstrumented(mode, address);
+        let data = if uninstrumented { wire::DATA_NONE } else { self.control().data.load(Ordering::Relaxed) };
         let index = self.unit_near(address).ok_or(Failure::NoRoom)?;
         let unit = &self.cache.units[index];
         // SAFETY: under the lock, and the new code is executed only after this function.
@@ -430,21 +441,21 @@ impl Engine {
         let (room, stubs) = room.split_at_mut(room.len() / 2);
         let (start, stubs_end) = (unit.code_next, unit.stubs_next);
         let mut out = Emitter::new(room, start);
-        if by_arrival {
-            out.arrival(address);
+        if with_indirect_entry {
+            out.indirect_entry(address);
         }
         out.align(8);
         let body = out.here();
-        let surroundings = Surroundings {
+        let options = TranslationOptions {
             table,
             guess,
-            order: if self.ordered && world == World::Recording { self.order } else { Order::None },
+            order: if self.ordered && mode == TranslationMode::Instrumented { self.order } else { Order::None },
             data,
             has_avx512: self.has_avx512,
             first_path,
             stubs_end,
         };
-        let translation = translate::translate(chain, &mut out, &surroundings)?;
+        let translation = translate::translate(source, &mut out, &options)?;
         out.align(8);
         let stub_bytes = translation.exits.len() * STUB_STRIDE;
         if out.overflowed() || stub_bytes > stubs.len() {
@@ -455,7 +466,7 @@ impl Engine {
         let mut out = Emitter::new(&mut stubs[stubs_length - stub_bytes..], stubs_end - stub_bytes as u64);
         for index in (0..translation.exits.len()).rev() {
             let stub = out.position();
-            out.leave(first_path + index as u32);
+            out.exit_stub(first_path + index as u32);
             while out.position() < stub + STUB_STRIDE {
                 out.bytes(&[0x90]);
             }
@@ -465,21 +476,21 @@ impl Engine {
             start,
             body,
             end,
-            arrival: if by_arrival { start } else { 0 },
+            indirect_entry: if with_indirect_entry { start } else { 0 },
             first_path,
             samples: 0,
             early: 0,
             generation: 0,
-            life: Life::Live,
-            checked: chain[0].check,
-            is_arrival: false,
-            world,
-            silent,
-            restless,
-            marks: 0,
-            mark_count: 0,
+            status: FragmentStatus::Live,
+            checked: source[0].check,
+            is_indirect_entry: false,
+            mode,
+            uninstrumented,
+            unlinkable,
+            first_map_entry: 0,
+            map_entry_count: 0,
             block_count: 0,
-            blocks: 0,
+            first_block: 0,
             first_exit: 0,
             exit_count: translation.exits.len() as u16,
             stubs_end,
@@ -489,16 +500,16 @@ impl Engine {
     }
 
     /// Announces a fragment and notes it, for which there is memory (see [`Self::reserve`]).
-    fn register(&mut self, mut fragment: Fragment, translation: &Translation, chain: &[ChainBlock]) -> FragmentRef {
-        self.announce_fragment(&fragment, translation, chain);
-        if self.control().data.load(Ordering::Relaxed) != wire::DATA_NONE && !fragment.silent {
-            self.announce_plan(fragment.first_path, translation);
+    fn register(&mut self, mut fragment: Fragment, translation: &Translation, source: &[SourceBlock]) -> FragmentRef {
+        self.announce_fragment(&fragment, translation, source);
+        if self.control().data.load(Ordering::Relaxed) != wire::DATA_NONE && !fragment.uninstrumented {
+            self.announce_descriptors(fragment.first_path, translation);
         }
         self.control().next_path.fetch_add(translation.exits.len() as u32, Ordering::Relaxed);
-        if fragment.world != World::Recording {
-            note_instructions(fragment.first_path, translation, chain);
+        if fragment.mode != TranslationMode::Instrumented {
+            note_instructions(fragment.first_path, translation, source);
         }
-        if translation.has_locked && !self.ordered && fragment.world == World::Recording {
+        if translation.has_locked && !self.ordered && fragment.mode == TranslationMode::Instrumented {
             self.note_unordered(fragment.first_path);
         }
         // It is in the unit that `emit` has chosen.
@@ -508,23 +519,23 @@ impl Engine {
         unit.code_next = fragment.end;
         unit.stubs_next = fragment.stubs_end - (translation.exits.len() * STUB_STRIDE) as u64;
         unit.live += 1;
-        fragment.marks = unit.marks.len() as u32;
-        fragment.mark_count = translation.marks.len() as u16;
-        fragment.blocks = unit.parts.len() as u32;
+        fragment.first_map_entry = unit.map.len() as u32;
+        fragment.map_entry_count = translation.map.len() as u16;
+        fragment.first_block = unit.blocks.len() as u32;
         fragment.block_count = translation.blocks.len() as u16;
         fragment.first_exit = unit.exits.len() as u32;
-        unit.marks.extend_from_slice(&translation.marks);
+        unit.map.extend_from_slice(&translation.map);
         let paths = fragment.first_path..;
         unit.exits.extend(translation.exits.iter().map(|exit| Exit {
             kind: exit.kind,
             target: exit.target,
             site: exit.site,
-            links: !fragment.restless,
+            is_linkable: !fragment.unlinkable,
             blocks: exit.blocks,
             linked_to: 0,
         }));
-        for (block, BlockResult { length, .. }) in chain.iter().zip(&translation.blocks) {
-            unit.parts.push(Part { address: block.address, length: *length });
+        for (block, TranslatedBlock { length, .. }) in source.iter().zip(&translation.blocks) {
+            unit.blocks.push(BlockSpan { address: block.address, length: *length });
             self.pages.add(fragment.first_path, block.address, block.address + u64::from(*length));
         }
         unit.fragments.push(fragment);
@@ -544,19 +555,19 @@ impl Engine {
     }
 
     /// Where indirect jumps to this fragment arrive; made now if they never did before. `None` if there is no room.
-    pub fn arrival(&mut self, at: FragmentRef) -> Option<u64> {
+    pub fn indirect_entry(&mut self, at: FragmentRef) -> Option<u64> {
         let fragment = self.fragment(at);
-        if fragment.arrival != 0 {
-            return Some(fragment.arrival);
+        if fragment.indirect_entry != 0 {
+            return Some(fragment.indirect_entry);
         }
-        let (address, body, first_path, world) = (fragment.address, fragment.body, fragment.first_path, fragment.world);
+        let (address, body, first_path, mode) = (fragment.address, fragment.body, fragment.first_path, fragment.mode);
         let index = self.unit_near(body)?;
         let unit = &mut self.cache.units[index];
         unit.fragments.try_reserve(1).ok()?;
         let start = unit.code_next;
         // SAFETY: under the lock, and nobody jumps there before this function returns.
         let mut out = Emitter::new(unsafe { unit.room() }, start);
-        out.arrival(address);
+        out.indirect_entry(address);
         out.jump(body);
         out.align(8);
         let end = out.here();
@@ -568,43 +579,43 @@ impl Engine {
             start,
             body: end,
             end,
-            arrival: start,
+            indirect_entry: start,
             first_path,
             samples: 0,
             early: 0,
             generation: 0,
-            life: Life::Live,
+            status: FragmentStatus::Live,
             checked: false,
-            is_arrival: true,
-            world,
-            silent: false,
-            restless: false,
-            marks: 0,
-            mark_count: 0,
+            is_indirect_entry: true,
+            mode,
+            uninstrumented: false,
+            unlinkable: false,
+            first_map_entry: 0,
+            map_entry_count: 0,
             block_count: 0,
-            blocks: 0,
+            first_block: 0,
             first_exit: 0,
             exit_count: 0,
             stubs_end: 0,
             incoming: Vec::new(),
         });
-        self.fragment_mut(at).arrival = start;
+        self.fragment_mut(at).indirect_entry = start;
         Some(start)
     }
 
     /// Makes indirect jumps to this fragment find it at once.
-    pub fn enter_in_table(&mut self, at: FragmentRef) {
-        let Some(arrival) = self.arrival(at) else { return };
+    pub fn add_to_table(&mut self, at: FragmentRef) {
+        let Some(indirect_entry) = self.indirect_entry(at) else { return };
         let fragment = self.fragment(at);
-        if let Some(slot) = self.table_slot(fragment.world, fragment.address) {
-            slot.store(arrival, Ordering::Release);
+        if let Some(slot) = self.table_slot(fragment.mode, fragment.address) {
+            slot.store(indirect_entry, Ordering::Release);
         }
     }
 
-    /// Indirect jumps no longer find `arrival`, for this address.
-    fn leave_table(&self, world: World, address: u64, arrival: u64) {
-        if let Some(slot) = self.table_slot(world, address) {
-            let _ = slot.compare_exchange(arrival, self.missing, Ordering::Release, Ordering::Relaxed);
+    /// Indirect jumps no longer find `indirect entry`, for this address.
+    fn remove_from_table(&self, mode: TranslationMode, address: u64, indirect_entry: u64) {
+        if let Some(slot) = self.table_slot(mode, address) {
+            let _ = slot.compare_exchange(indirect_entry, self.missing, Ordering::Release, Ordering::Relaxed);
         }
     }
 
@@ -613,7 +624,7 @@ impl Engine {
         let fragment = self.fragment(target);
         let (body, first_path) = (fragment.body, fragment.first_path);
         let Some(exit) = self.exit_mut(path) else { return };
-        if !exit.links || exit.site == 0 || exit.linked_to == first_path {
+        if !exit.is_linkable || exit.site == 0 || exit.linked_to == first_path {
             return; // perhaps another thread was faster
         }
         let site = exit.site;
@@ -657,27 +668,27 @@ impl Engine {
     }
 
     /// What a place in the cache means; `None` if `address` is not in translated code.
-    pub fn place(&self, address: u64) -> Option<Place> {
+    pub fn app_position(&self, address: u64) -> Option<AppPosition> {
         let unit = &self.cache.units[self.cache.unit_of(address)?];
         let after = unit.fragments.partition_point(|fragment| fragment.start <= address);
-        let dirty = Place { pc: 0, state: State::Dirty, progress: Progress::default() };
-        let Some(fragment) = after.checked_sub(1).and_then(|at| unit.fragments.get(at)) else { return Some(dirty) };
+        let between = AppPosition { pc: 0, state: RegisterState::BetweenSafePoints, progress: Progress::default() };
+        let Some(fragment) = after.checked_sub(1).and_then(|at| unit.fragments.get(at)) else { return Some(between) };
         if address < fragment.body || address >= fragment.end {
-            return Some(dirty);
+            return Some(between);
         }
         let offset = (address - fragment.body) as u16;
-        let marks = &unit.marks[fragment.marks as usize..][..usize::from(fragment.mark_count)];
+        let entries = &unit.map[fragment.first_map_entry as usize..][..usize::from(fragment.map_entry_count)];
         // The entry is a safe point, whatever begins there. A loop of engine code alone has no other.
-        let after = if offset == 0 { 1 } else { marks.partition_point(|mark| mark.cache <= offset) };
-        let Some(mark) = after.checked_sub(1).and_then(|at| marks.get(at)) else { return Some(dirty) };
-        let part = unit.parts[fragment.blocks as usize + usize::from(mark.block)];
-        Some(Place {
-            pc: part.address + u64::from(mark.offset),
-            state: mark.state,
+        let after = if offset == 0 { 1 } else { entries.partition_point(|entry| entry.cache <= offset) };
+        let Some(entry) = after.checked_sub(1).and_then(|at| entries.get(at)) else { return Some(between) };
+        let block = unit.blocks[fragment.first_block as usize + usize::from(entry.block)];
+        Some(AppPosition {
+            pc: block.address + u64::from(entry.offset),
+            state: entry.state,
             progress: Progress {
                 fragment: fragment.first_path,
-                blocks: u32::from(mark.block),
-                data: u32::from(mark.data),
+                blocks: u32::from(entry.block),
+                data: u32::from(entry.data),
             },
         })
     }
@@ -725,26 +736,31 @@ impl Engine {
         *head += bytes.len() as u64;
     }
 
-    fn announce(&mut self, address: u64, block: u32, bytes: &[u8]) {
+    fn announce_block(&mut self, address: u64, block: u32, bytes: &[u8]) {
         self.append_code(code::BLOCK, &[&address.to_le_bytes(), &block.to_le_bytes(), &[0; 4], bytes]);
     }
 
-    fn announce_fragment(&mut self, fragment: &Fragment, translation: &Translation, chain: &[ChainBlock]) {
-        let flags = if fragment.silent { code::UNINSTRUMENTED } else { 0 };
+    fn announce_fragment(&mut self, fragment: &Fragment, translation: &Translation, source: &[SourceBlock]) {
+        let flags = if fragment.uninstrumented { code::UNINSTRUMENTED } else { 0 };
         let counts = [fragment.first_path, translation.blocks.len() as u32, translation.exits.len() as u32, flags];
-        let mut words: Vec<u32> = Vec::with_capacity(4 + chain.len() + translation.exits.len());
+        let mut words: Vec<u32> = Vec::with_capacity(4 + source.len() + translation.exits.len());
         words.extend_from_slice(&counts);
-        for (block, BlockResult { length, taken }) in chain.iter().zip(&translation.blocks) {
+        for (block, TranslatedBlock { length, taken }) in source.iter().zip(&translation.blocks) {
             let number = self.block_number(block, *length as usize);
             words.push(if *taken { number | code::TAKEN } else { number });
         }
-        words.extend(translation.exits.iter().map(|NewExit { blocks, leave, .. }| u32::from(*blocks) | leave << 16));
+        words.extend(
+            translation
+                .exits
+                .iter()
+                .map(|TranslatedExit { blocks, terminator, .. }| u32::from(*blocks) | terminator << 16),
+        );
         // SAFETY: any u32 is four bytes, in the order of this machine, which is the ring's.
         let bytes = unsafe { core::slice::from_raw_parts(words.as_ptr().cast::<u8>(), words.len() * 4) };
         self.append_code(code::FRAGMENT, &[bytes]);
     }
 
-    fn announce_plan(&mut self, first_path: u32, translation: &Translation) {
+    fn announce_descriptors(&mut self, first_path: u32, translation: &Translation) {
         let counts = [first_path, translation.exits.len() as u32, translation.accesses.len() as u32, 0];
         let words: Vec<u32> = counts.into_iter().chain(translation.exits.iter().map(|exit| exit.data)).collect();
         // SAFETY: any u32 is four bytes, in the order of this machine, which is the ring's; accesses have no padding.
@@ -777,21 +793,21 @@ impl Engine {
 impl Engine {
     /// Nobody finds this fragment any more: what led to it leads to the dispatcher.
     pub fn drop_fragment(&mut self, at: FragmentRef) {
-        if self.fragment(at).life != Life::Live {
+        if self.fragment(at).status != FragmentStatus::Live {
             // A thread may still go round in what has been replaced.
             self.unlink_all(at);
-            self.fragment_mut(at).life = Life::Dropped;
+            self.fragment_mut(at).status = FragmentStatus::Dropped;
             return;
         }
-        self.kill(at, Life::Dropped);
+        self.unregister(at, FragmentStatus::Dropped);
         let fragment = self.fragment(at);
-        let (world, address) = (fragment.world, fragment.address);
-        let by_address = &mut self.by_address[world as usize];
+        let (mode, address) = (fragment.mode, fragment.address);
+        let by_address = &mut self.by_address[mode as usize];
         if by_address.get(address) == Some(at.0) {
             by_address.remove(address);
         }
-        for index in 0..self.parts(at).len() {
-            let address = self.parts(at)[index].address;
+        for index in 0..self.blocks_of(at).len() {
+            let address = self.blocks_of(at)[index].address;
             self.blocks.remove(address);
         }
         self.unlink_all(at);
@@ -805,33 +821,33 @@ impl Engine {
     }
 
     /// Takes a live fragment out of the table of indirect targets and of the lists of pages, and counts it as dead.
-    fn kill(&mut self, at: FragmentRef, life: Life) {
+    fn unregister(&mut self, at: FragmentRef, status: FragmentStatus) {
         let fragment = self.fragment_mut(at);
-        fragment.life = life;
-        let (world, address, first_path) = (fragment.world, fragment.address, fragment.first_path);
-        let arrival = core::mem::take(&mut fragment.arrival);
-        let has_own_arrival = (fragment.start..fragment.body).contains(&arrival);
+        fragment.status = status;
+        let (mode, address, first_path) = (fragment.mode, fragment.address, fragment.first_path);
+        let indirect_entry = core::mem::take(&mut fragment.indirect_entry);
+        let has_own_entry = (fragment.start..fragment.body).contains(&indirect_entry);
         self.cache.units[at.unit()].live -= 1;
-        if arrival != 0 {
-            self.leave_table(world, address, arrival);
+        if indirect_entry != 0 {
+            self.remove_from_table(mode, address, indirect_entry);
         }
-        if arrival != 0 && !has_own_arrival {
-            self.kill_arrival(arrival);
+        if indirect_entry != 0 && !has_own_entry {
+            self.drop_indirect_entry(indirect_entry);
         }
-        for index in 0..self.parts(at).len() {
-            let part = self.parts(at)[index];
-            self.pages.remove(first_path, part.address, part.address + u64::from(part.length));
+        for index in 0..self.blocks_of(at).len() {
+            let block = self.blocks_of(at)[index];
+            self.pages.remove(first_path, block.address, block.address + u64::from(block.length));
         }
     }
 
-    /// An arrival that stands alone is dead, as its fragment is.
-    fn kill_arrival(&mut self, start: u64) {
+    /// An indirect entry that stands alone is dead, as its fragment is.
+    fn drop_indirect_entry(&mut self, start: u64) {
         let Some(index) = self.cache.unit_of(start) else { return };
         let unit = &mut self.cache.units[index];
         let found = unit.fragments.binary_search_by_key(&start, |fragment| fragment.start);
         if let Ok(at) = found
-            && unit.fragments[at].is_arrival
-            && core::mem::replace(&mut unit.fragments[at].life, Life::Dropped) == Life::Live
+            && unit.fragments[at].is_indirect_entry
+            && core::mem::replace(&mut unit.fragments[at].status, FragmentStatus::Dropped) == FragmentStatus::Live
         {
             unit.live -= 1;
         }
@@ -850,15 +866,15 @@ impl Engine {
         for index in 0..self.cache.units[unit].fragments.len() {
             let at = FragmentRef::new(unit, index);
             let fragment = self.fragment(at);
-            if fragment.is_arrival && fragment.life == Life::Live {
-                let (world, address, start) = (fragment.world, fragment.address, fragment.start);
-                self.leave_table(world, address, start);
-                self.kill_arrival(start);
+            if fragment.is_indirect_entry && fragment.status == FragmentStatus::Live {
+                let (mode, address, start) = (fragment.mode, fragment.address, fragment.start);
+                self.remove_from_table(mode, address, start);
+                self.drop_indirect_entry(start);
                 let owner = self.paths.fragment(self.fragment(at).first_path);
-                if let Some(owner) = owner.filter(|owner| self.fragment(*owner).arrival == start) {
-                    self.fragment_mut(owner).arrival = 0;
+                if let Some(owner) = owner.filter(|owner| self.fragment(*owner).indirect_entry == start) {
+                    self.fragment_mut(owner).indirect_entry = 0;
                 }
-            } else if !fragment.is_arrival {
+            } else if !fragment.is_indirect_entry {
                 self.drop_fragment(at);
             }
         }
@@ -884,12 +900,12 @@ impl Engine {
         }
     }
 
-    /// The fragments of the recording world that have a block that begins at `address`, by their first paths.
+    /// The fragments of the instrumented mode that have a block that begins at `address`, by their first paths.
     pub fn fragments_through(&self, address: u64) -> Vec<u32> {
         let is_through = |path: &u32| {
             self.paths.fragment(*path).is_some_and(|at| {
-                let is_recorded = self.fragment(at).world == World::Recording;
-                is_recorded && self.parts(at).iter().any(|part| part.address == address)
+                let is_recorded = self.fragment(at).mode == TranslationMode::Instrumented;
+                is_recorded && self.blocks_of(at).iter().any(|block| block.address == address)
             })
         };
         self.pages.made_from(address).iter().copied().filter(is_through).collect()
@@ -898,10 +914,10 @@ impl Engine {
     /// Instructions of the first `blocks` blocks of the fragment with this first path, and of the next one up to `pc`.
     pub fn instructions_before(&self, fragment: u32, blocks: u32, pc: u64) -> u64 {
         let Some(at) = self.paths.fragment(fragment) else { return 0 };
-        let parts = self.parts(at).iter().take(blocks as usize + 1).enumerate();
-        let lengths = parts.map(|(at, part)| match at == blocks as usize {
-            true => (part.address, pc.wrapping_sub(part.address).min(u64::from(part.length)) as usize),
-            false => (part.address, part.length as usize),
+        let spans = self.blocks_of(at).iter().take(blocks as usize + 1).enumerate();
+        let lengths = spans.map(|(at, block)| match at == blocks as usize {
+            true => (block.address, pc.wrapping_sub(block.address).min(u64::from(block.length)) as usize),
+            false => (block.address, block.length as usize),
         });
         let count = |(address, length): (u64, usize)| {
             let code = CodeBytes::read(address);
@@ -911,22 +927,22 @@ impl Engine {
     }
 
     /// Whether the code of the fragment that `place` lies in is still what it was made from.
-    pub fn is_current(&self, place: &Place) -> bool {
-        let at = self.paths.fragment(place.progress.fragment);
-        at.is_some_and(|at| self.fragment(at).life != Life::Dropped)
+    pub fn is_current(&self, position: &AppPosition) -> bool {
+        let at = self.paths.fragment(position.progress.fragment);
+        at.is_some_and(|at| self.fragment(at).status != FragmentStatus::Dropped)
     }
 }
 
 /// Notes for every path of a new fragment how many instructions it has.
-fn note_instructions(first_path: u32, translation: &Translation, chain: &[ChainBlock]) {
-    let mut sums = Vec::with_capacity(chain.len() + 1);
+fn note_instructions(first_path: u32, translation: &Translation, source: &[SourceBlock]) {
+    let mut sums = Vec::with_capacity(source.len() + 1);
     let mut sum = 0;
-    for (block, BlockResult { length, .. }) in chain.iter().zip(&translation.blocks) {
+    for (block, TranslatedBlock { length, .. }) in source.iter().zip(&translation.blocks) {
         sum += skip::instructions(block.address, &block.code[..*length as usize]);
         sums.push(sum);
     }
     for (path, exit) in (first_path..).zip(&translation.exits) {
-        skip::note(path, sums.get(usize::from(exit.blocks) - 1).copied().unwrap_or(sum));
+        skip::note_instructions(path, sums.get(usize::from(exit.blocks) - 1).copied().unwrap_or(sum));
     }
 }
 
@@ -1098,21 +1114,26 @@ pub(crate) mod tests {
         let code = page(&[(0, &BRANCH)]);
         let index = engine.find(code, true).unwrap();
         let fragment = engine.fragment(index);
-        assert!(engine.place(code).is_none());
+        assert!(engine.app_position(code).is_none());
         for address in fragment.start..fragment.body {
-            assert_eq!(engine.place(address).unwrap().state, State::Dirty);
+            assert_eq!(engine.app_position(address).unwrap().state, RegisterState::BetweenSafePoints);
         }
-        let place = engine.place(fragment.body).unwrap();
-        assert_eq!((place.pc, place.state), (code, State::Cursor));
-        assert_eq!(place.progress.fragment, fragment.first_path);
-        assert!(engine.is_current(&place));
+        let position = engine.app_position(fragment.body).unwrap();
+        assert_eq!((position.pc, position.state), (code, RegisterState::Cursor));
+        assert_eq!(position.progress.fragment, fragment.first_path);
+        assert!(engine.is_current(&position));
         let seen: Vec<u64> = (fragment.body..fragment.end)
-            .filter_map(|address| engine.place(address).filter(|place| place.state != State::Dirty))
-            .map(|place| place.pc)
+            .filter_map(|address| {
+                engine.app_position(address).filter(|position| position.state != RegisterState::BetweenSafePoints)
+            })
+            .map(|position| position.pc)
             .collect();
         assert!(seen.is_sorted() && seen.contains(&code) && seen.contains(&(code + 3)));
         let unit = engine.cache.unit_of(fragment.body).unwrap();
-        assert_eq!(engine.place(engine.cache.units[unit].stubs_next).unwrap().state, State::Dirty);
+        assert_eq!(
+            engine.app_position(engine.cache.units[unit].stubs_next).unwrap().state,
+            RegisterState::BetweenSafePoints
+        );
     }
 
     /// A jump to itself consists of the engine's own code: only at its entry a signal can be delivered.
@@ -1123,8 +1144,8 @@ pub(crate) mod tests {
             engine.control().data.store(data, Ordering::Relaxed);
             let code = page(&[(0, &JUMP_TO_ITSELF)]);
             let at = engine.find(code, false).unwrap();
-            let place = engine.place(engine.fragment(at).body).unwrap();
-            assert_eq!((place.pc, place.state), (code, State::Cursor));
+            let position = engine.app_position(engine.fragment(at).body).unwrap();
+            assert_eq!((position.pc, position.state), (code, RegisterState::Cursor));
         }
     }
 
@@ -1153,21 +1174,21 @@ pub(crate) mod tests {
         let mut engine = engine();
         let code = page(&[(0, &BRANCH)]);
         let index = engine.find(code, false).unwrap();
-        let slot = engine.table_slot(World::Recording, code).unwrap();
+        let slot = engine.table_slot(TranslationMode::Instrumented, code).unwrap();
         assert_eq!(slot.load(Ordering::Relaxed), MISSING);
-        engine.enter_in_table(index);
-        let arrival = engine.fragment(index).arrival;
-        assert_eq!(slot.load(Ordering::Relaxed), arrival);
-        assert_eq!(engine.arrival(index), Some(arrival));
-        let end =
-            (arrival..arrival + 64).find(|address| transfer_at(*address) == jumps_to(engine.fragment(index).body));
+        engine.add_to_table(index);
+        let indirect_entry = engine.fragment(index).indirect_entry;
+        assert_eq!(slot.load(Ordering::Relaxed), indirect_entry);
+        assert_eq!(engine.indirect_entry(index), Some(indirect_entry));
+        let end = (indirect_entry..indirect_entry + 64)
+            .find(|address| transfer_at(*address) == jumps_to(engine.fragment(index).body));
         assert!(end.is_some());
-        assert_eq!(engine.place(arrival).unwrap().state, State::Dirty);
+        assert_eq!(engine.app_position(indirect_entry).unwrap().state, RegisterState::BetweenSafePoints);
         let live = |engine: &Engine| engine.cache.units.iter().map(|unit| unit.live).sum::<u32>();
         let before = live(&engine);
         engine.drop_fragment(index);
         assert_eq!(slot.load(Ordering::Relaxed), MISSING);
-        assert_eq!(live(&engine), before - 2, "the fragment and its arrival");
+        assert_eq!(live(&engine), before - 2, "the fragment and its indirect entry");
     }
 
     #[test]
@@ -1176,11 +1197,11 @@ pub(crate) mod tests {
         let code = page(&[(0, &BRANCH)]);
         let old = engine.find(code, false).unwrap();
         let (body, path) = (engine.fragment(old).body, engine.fragment(old).first_path);
-        let place = engine.place(body).unwrap();
-        assert!(engine.is_current(&place));
+        let position = engine.app_position(body).unwrap();
+        assert!(engine.is_current(&position));
         engine.drop_fragment(old);
         engine.drop_fragment(old);
-        assert!(!engine.is_current(&place));
+        assert!(!engine.is_current(&position));
         assert!(engine.exit(path).is_some(), "a thread may still be in it");
         let new = engine.find(code, false).unwrap();
         assert_ne!(new, old);
@@ -1189,32 +1210,35 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn hot_blocks_become_a_chain() {
+    fn hot_blocks_become_a_superblock() {
         let mut engine = engine();
         let code = page(&[(0, &BRANCH), (0x40, &JUMP_TO_ITSELF)]);
         let first = engine.find(code, true).unwrap();
         let second = engine.find(code + 0x40, false).unwrap();
-        engine.enter_in_table(first);
+        engine.add_to_table(first);
         let taken = engine.fragment(first).first_path + 1;
         let history = [taken, engine.fragment(second).first_path, wire::word::event(wire::word::TIME, 0), 1];
-        let samples = usize::from(chain::TIERS[0].samples);
+        let samples = usize::from(superblock::TIERS[0].samples);
         let made: Vec<bool> = (0..samples).map(|_| engine.sample(&history)).collect();
         assert_eq!(made.iter().position(|made| *made), Some(samples - 1));
-        let chain = engine.find(code, false).unwrap();
-        assert_eq!(engine.fragment(first).life, Life::Replaced);
-        let new = engine.fragment(chain);
-        assert_eq!(engine.table_slot(World::Recording, code).unwrap().load(Ordering::Relaxed), new.arrival);
+        let superblock = engine.find(code, false).unwrap();
+        assert_eq!(engine.fragment(first).status, FragmentStatus::Replaced);
+        let new = engine.fragment(superblock);
+        assert_eq!(
+            engine.table_slot(TranslationMode::Instrumented, code).unwrap().load(Ordering::Relaxed),
+            new.indirect_entry
+        );
         let records = records(&engine);
         let (kind, last) = records.last().unwrap();
         let last = words(last);
         assert_eq!((*kind, last[1]), (code::FRAGMENT, 2));
-        assert_ne!(last[4] & code::TAKEN, 0, "the branch is taken inside of the chain");
+        assert_ne!(last[4] & code::TAKEN, 0, "the branch is taken inside of the superblock");
         assert!(!engine.sample(&history), "the old fragment is not looked at any more");
         assert!(!engine.sample(&[wire::word::event(wire::word::TIME, 0), 1]));
     }
 
     #[test]
-    fn a_chain_goes_where_most_executions_went() {
+    fn a_superblock_goes_where_most_executions_went() {
         let mut engine = engine();
         let code = page(&[(0, &BRANCH), (BRANCH.len(), &JUMP_TO_ITSELF), (0x40, &JUMP_TO_ITSELF)]);
         let first = engine.find(code, true).unwrap();
@@ -1227,13 +1251,13 @@ pub(crate) mod tests {
         let (fall, target) = (path_at(code + BRANCH.len() as u64), path_at(code + 0x40));
         // What was sampled is the exception.
         let words = [not_taken, fall, taken, target, taken, target, not_taken, fall, taken, target];
-        let second_block = |tier| engine.gather(first, &words, tier)[1].address;
-        assert_eq!(second_block(&chain::TIERS[0]), code + BRANCH.len() as u64, "cold code follows the sample");
-        assert_eq!(second_block(&chain::TIERS[1]), code + 0x40, "hot code follows the majority");
+        let second_block = |tier| engine.choose_blocks(first, &words, tier)[1].address;
+        assert_eq!(second_block(&superblock::TIERS[0]), code + BRANCH.len() as u64, "cold code follows the sample");
+        assert_eq!(second_block(&superblock::TIERS[1]), code + 0x40, "hot code follows the majority");
     }
 
     #[test]
-    fn stale_history_makes_no_chain() {
+    fn stale_history_makes_no_superblock() {
         let mut engine = engine();
         let code = page(&[(0, &BRANCH), (0x40, &JUMP_TO_ITSELF)]);
         let first = engine.find(code, false).unwrap();
@@ -1254,7 +1278,7 @@ pub(crate) mod tests {
         assert_eq!(engine.find(code, false), Ok(plain));
         let again = engine.find(code + 0x40, false).unwrap();
         assert_ne!(again, locked);
-        let length = |at: FragmentRef| engine.parts(at)[0].length;
+        let length = |at: FragmentRef| engine.blocks_of(at)[0].length;
         assert_eq!((length(locked), length(again)), (5, 3));
     }
 

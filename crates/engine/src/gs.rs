@@ -10,7 +10,7 @@ use core::arch::asm;
 
 use crate::sys::{self, number};
 use crate::tcb::{self, AlternateStack, Tcb};
-use crate::{clone, memory, own, ring, seccomp};
+use crate::{clone, engine_memory, memory, ring, seccomp};
 
 const ARCH_SET_GS: u64 = 0x1001;
 const ARCH_SET_FS: u64 = 0x1002;
@@ -37,7 +37,7 @@ pub fn state_of(stack: &AlternateStack, frame: u64) -> Option<*mut Tcb> {
     }
     // One mapping holds the stack and, behind it, the state.
     let state = stack.address.wrapping_add(stack.length);
-    (hardware_base() == state || own::contains(stack.address)).then_some(state as *mut Tcb)
+    (hardware_base() == state || engine_memory::contains(stack.address)).then_some(state as *mut Tcb)
 }
 
 /// Points gs at the state of an interrupted thread. Returns what it was.

@@ -3,7 +3,7 @@
 //!
 //! Who calls whom: [`start`] takes over the first thread; translated code (made by [`translate`], kept by [`fragment`] in the
 //! memory of [`cache`]) leaves through the assembly in [`dispatch`], which finds or translates what comes next;
-//! [`profile`] reads in the full segments of the ring what is hot, and has long chains made of it; [`syscall`] sees every system call, [`clone`] new threads and processes, [`signal`] every signal, [`change`] code that is replaced; [`select`] and [`skip`] know what of all that is to be recorded. All of them write to
+//! [`profile`] reads in the full segments of the ring what is hot, and has long superblocks made of it; [`syscall`] sees every system call, [`clone`] new threads and processes, [`signal`] every signal, [`change`] code that is replaced; [`select`] and [`skip`] know what of all that is to be recorded. All of them write to
 //! the thread's [`ring`]. The state of one thread is its [`tcb::Tcb`], reached through gs.
 //!
 //! The engine never touches trace files and does not know what a recording is used for.
@@ -14,21 +14,21 @@ extern crate alloc;
 pub mod cache;
 pub mod change;
 pub mod clone;
+pub mod detach;
 pub mod dispatch;
 pub mod emit;
 pub mod emulate;
+pub mod engine_memory;
 pub mod exec;
 pub mod failure;
 pub mod follow;
 pub mod fragment;
 pub mod gs;
-pub mod leave;
 pub mod limits;
 pub mod lock;
 pub mod lookup;
 pub mod maps;
 pub mod memory;
-pub mod own;
 pub mod owners;
 mod paths;
 pub mod pending;

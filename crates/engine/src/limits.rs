@@ -37,13 +37,13 @@ pub unsafe fn release_for_dead(stacks: core::ops::Range<u64>) -> bool {
     unsafe { LIMITS.release_for_dead(stacks) }
 }
 
-fn place(resource: u64) -> Option<usize> {
+fn resource_index(resource: u64) -> Option<usize> {
     RESOURCES.iter().position(|known| *known == resource & 0xffff_ffff)
 }
 
 /// Whether a limit is one of those that are kept here.
 pub fn is_of_memory(resource: u64) -> bool {
-    place(resource).is_some()
+    resource_index(resource).is_some()
 }
 
 /// The engine's memory grows by this much.
@@ -105,8 +105,8 @@ pub fn limit(call: u64, arguments: [u64; 6]) -> i64 {
         _ if a == 0 || a == own_process() => (b, c, d),
         _ => return syscall::call_now(call, arguments),
     };
-    match place(resource) {
-        Some(place) => of_memory(call, arguments, place, new, old),
+    match resource_index(resource) {
+        Some(resource_index) => of_memory(call, arguments, resource_index, new, old),
         None => syscall::call_now(call, arguments),
     }
 }
@@ -116,7 +116,7 @@ fn own_process() -> u64 {
     unsafe { sys::call(number::GETPID, [0; 6]) as u64 }
 }
 
-fn of_memory(call: u64, mut arguments: [u64; 6], place: usize, new: u64, old: u64) -> i64 {
+fn of_memory(call: u64, mut arguments: [u64; 6], resource_index: usize, new: u64, old: u64) -> i64 {
     let wanted = match new {
         0 => None,
         address => match memory::read::<Limit>(address) {
@@ -126,7 +126,7 @@ fn of_memory(call: u64, mut arguments: [u64; 6], place: usize, new: u64, old: u6
         },
     };
     let mut limits = LIMITS.lock();
-    let (before, real) = (limits[place], real(RESOURCES[place]));
+    let (before, real) = (limits[resource_index], real(RESOURCES[resource_index]));
     let lifted = wanted.zip(real).map(|(wanted, real)| lifted(wanted, real, OWN.load(Ordering::Relaxed)));
     if let Some(lifted) = &lifted {
         arguments[if call == number::SETRLIMIT { 1 } else { 2 }] = core::ptr::from_ref(lifted) as u64;
@@ -136,7 +136,7 @@ fn of_memory(call: u64, mut arguments: [u64; 6], place: usize, new: u64, old: u6
         return result;
     }
     if wanted.is_some() {
-        limits[place] = wanted;
+        limits[resource_index] = wanted;
         ANY.store(true, Ordering::Relaxed);
     }
     drop(limits);

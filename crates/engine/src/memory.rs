@@ -4,8 +4,8 @@ use core::alloc::{GlobalAlloc, Layout};
 use core::arch::naked_asm;
 use core::sync::atomic::{AtomicBool, Ordering};
 
+use crate::engine_memory;
 use crate::lock::Mutex;
-use crate::own;
 
 /// Copies `length` bytes; returns how many could be copied before a fault. The signal handler knows the instruction at
 /// [`copy_instruction`] and goes on at [`copy_recovery`] when it faults.
@@ -140,9 +140,9 @@ impl State {
 
     /// A chunk from the kernel, or the last one.
     fn chunk(&mut self) -> Option<u64> {
-        let chunk = own::map(CHUNK);
+        let chunk = engine_memory::map(CHUNK);
         if chunk.is_some() && self.reserve == 0 && !is_short() {
-            self.reserve = own::map(CHUNK).unwrap_or(0);
+            self.reserve = engine_memory::map(CHUNK).unwrap_or(0);
         }
         chunk.or_else(|| {
             SHORT.store(true, Ordering::Relaxed);
@@ -168,15 +168,16 @@ unsafe impl GlobalAlloc for &Allocator {
 unsafe impl GlobalAlloc for Allocator {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         if layout.size() > LARGE {
-            return own::map(layout.size() as u64).map_or(core::ptr::null_mut(), |address| address as *mut u8);
+            return engine_memory::map(layout.size() as u64)
+                .map_or(core::ptr::null_mut(), |address| address as *mut u8);
         }
         self.state.lock().take(class_of(layout))
     }
 
     unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
         if layout.size() > LARGE {
-            // SAFETY: the block came from `own::map` with this size and is given back by its owner.
-            return unsafe { own::unmap(block as u64, layout.size() as u64) };
+            // SAFETY: the block came from `engine_memory::map` with this size and is given back by its owner.
+            return unsafe { engine_memory::unmap(block as u64, layout.size() as u64) };
         }
         let mut state = self.state.lock();
         let class = class_of(layout);

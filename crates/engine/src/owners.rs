@@ -8,8 +8,8 @@
 use core::arch::asm;
 use core::sync::atomic::{AtomicU64, Ordering};
 
+use crate::engine_memory;
 use crate::lock::Mutex;
-use crate::own;
 use crate::tcb::Tcb;
 
 /// Entries, as many as an index of 16 bits can choose from.
@@ -34,7 +34,7 @@ static TABLE: AtomicU64 = AtomicU64::new(0);
 
 /// Makes the table. False if there is no memory.
 pub fn set_up() -> bool {
-    let Some(table) = own::map(8 * OWNER_COUNT as u64) else { return false };
+    let Some(table) = engine_memory::map(8 * OWNER_COUNT as u64) else { return false };
     TABLE.store(table, Ordering::SeqCst);
     true
 }

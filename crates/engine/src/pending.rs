@@ -5,7 +5,7 @@ use core::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 
 use wire::{Control, SLOT_COUNT};
 
-use crate::signal::{Info, RAISED, SYNCHRONOUS_COUNT, bit, index};
+use crate::signal::{Info, SYNCHRONOUS_COUNT, SYNCHRONOUS_SIGNALS, bit, synchronous_index};
 use crate::sys;
 
 /// What is pending for the process.
@@ -34,10 +34,10 @@ impl Entry {
 impl Pending {
     /// Keeps a signal. One of a number is kept, as for all standard signals.
     pub fn put(&self, signal: usize, info: &Info) {
-        let Some(entry) = index(signal).map(|index| &self.entries[index]) else { return };
+        let Some(entry) = synchronous_index(signal).map(|index| &self.entries[index]) else { return };
         if entry.state.compare_exchange(EMPTY, BUSY, Ordering::SeqCst, Ordering::SeqCst).is_ok() {
-            for (place, &word) in entry.info.iter().zip(info) {
-                place.store(word, Ordering::Relaxed);
+            for (word_slot, &word) in entry.info.iter().zip(info) {
+                word_slot.store(word, Ordering::Relaxed);
             }
             entry.state.store(FULL, Ordering::SeqCst);
         }
@@ -45,7 +45,7 @@ impl Pending {
 
     /// Takes a signal, for the calling thread to handle.
     pub fn take(&self, signal: usize) -> Option<Info> {
-        let entry = &self.entries[index(signal)?];
+        let entry = &self.entries[synchronous_index(signal)?];
         entry.state.compare_exchange(FULL, BUSY, Ordering::SeqCst, Ordering::SeqCst).ok()?;
         let info = core::array::from_fn(|at| entry.info[at].load(Ordering::Relaxed));
         entry.state.store(EMPTY, Ordering::SeqCst);
@@ -55,7 +55,7 @@ impl Pending {
     /// Which signals are pending.
     pub fn bits(&self) -> u64 {
         let full = |index: &usize| self.entries[*index].state.load(Ordering::SeqCst) == FULL;
-        (0..SYNCHRONOUS_COUNT).filter(full).fold(0, |bits, index| bits | bit(RAISED[index]))
+        (0..SYNCHRONOUS_COUNT).filter(full).fold(0, |bits, index| bits | bit(SYNCHRONOUS_SIGNALS[index]))
     }
 }
 
@@ -65,11 +65,11 @@ impl Pending {
 /// Who sends writes a letter, sends the signal, and marks the letter as sent. Who gets the signal throws the letter away. Who
 /// has had a fault of that number and finds a letter that is marked, and no such signal pending, takes it instead. If the mark came
 /// too late for that, the hint that follows it does not.
-static LETTERS: [Pending; SLOT_COUNT] =
+static BACKUPS: [Pending; SLOT_COUNT] =
     [const { Pending { entries: [const { Entry::new() }; SYNCHRONOUS_COUNT] } }; SLOT_COUNT];
 
 /// Written, but the signal is not sent yet.
-const WRITTEN: u32 = 3;
+const UNCONFIRMED: u32 = 3;
 
 /// The slot of a live thread of this process.
 pub fn slot_of(control: &Control, tid: u32) -> Option<usize> {
@@ -80,93 +80,93 @@ pub fn slot_of(control: &Control, tid: u32) -> Option<usize> {
 }
 
 /// Before a signal is sent to another thread. False if there is a letter already: then there is a signal, too.
-pub fn write_letter(slot: usize, signal: usize, info: &Info) -> bool {
-    let Some(entry) = index(signal).map(|index| &LETTERS[slot].entries[index]) else { return false };
+pub fn store_backup(slot: usize, signal: usize, info: &Info) -> bool {
+    let Some(entry) = synchronous_index(signal).map(|index| &BACKUPS[slot].entries[index]) else { return false };
     let free = entry.state.compare_exchange(EMPTY, BUSY, Ordering::SeqCst, Ordering::SeqCst).is_ok();
     if free {
-        for (place, &word) in entry.info.iter().zip(info) {
-            place.store(word, Ordering::Relaxed);
+        for (word_slot, &word) in entry.info.iter().zip(info) {
+            word_slot.store(word, Ordering::Relaxed);
         }
-        entry.state.store(WRITTEN, Ordering::SeqCst);
+        entry.state.store(UNCONFIRMED, Ordering::SeqCst);
     }
     free
 }
 
 /// When the signal has been sent (or has not).
-pub fn post_letter(control: &Control, slot: usize, signal: usize, was_sent: bool) {
-    let Some(entry) = index(signal).map(|index| &LETTERS[slot].entries[index]) else { return };
+pub fn confirm_backup(control: &Control, slot: usize, signal: usize, was_sent: bool) {
+    let Some(entry) = synchronous_index(signal).map(|index| &BACKUPS[slot].entries[index]) else { return };
     let state = if was_sent { FULL } else { EMPTY };
-    let posted = entry.state.compare_exchange(WRITTEN, state, Ordering::SeqCst, Ordering::SeqCst).is_ok();
+    let posted = entry.state.compare_exchange(UNCONFIRMED, state, Ordering::SeqCst, Ordering::SeqCst).is_ok();
     if posted && was_sent {
-        give_hint(control.slots[slot].os_tid.load(Ordering::SeqCst), signal);
+        send_hint(control.slots[slot].os_tid.load(Ordering::SeqCst), signal);
     }
 }
 
 /// The signal itself has arrived.
-pub fn throw_letter_away(slot: u32, signal: usize) {
-    let Some(entry) = index(signal).map(|index| &LETTERS[slot as usize].entries[index]) else { return };
-    for state in [FULL, WRITTEN] {
+pub fn discard_backup(slot: u32, signal: usize) {
+    let Some(entry) = synchronous_index(signal).map(|index| &BACKUPS[slot as usize].entries[index]) else { return };
+    for state in [FULL, UNCONFIRMED] {
         let _ = entry.state.compare_exchange(state, EMPTY, Ordering::SeqCst, Ordering::SeqCst);
     }
 }
 
 /// The letters of a slot that has a new owner.
-pub fn forget_letters(slot: u32) {
-    for signal in RAISED {
-        throw_letter_away(slot, signal);
+pub fn discard_backups(slot: u32) {
+    for signal in SYNCHRONOUS_SIGNALS {
+        discard_backup(slot, signal);
     }
 }
 
 /// Which letters are there that are marked.
-pub fn letters(slot: u32) -> u64 {
-    LETTERS[slot as usize].bits()
+pub fn confirmed_backups(slot: u32) -> u64 {
+    BACKUPS[slot as usize].bits()
 }
 
 /// Takes a letter whose signal has not arrived and is not about to.
-pub fn take_letter(slot: u32, signal: usize) -> Option<Info> {
+pub fn take_backup(slot: u32, signal: usize) -> Option<Info> {
     let mut pending = 0u64;
     // SAFETY: the kernel writes the set.
     unsafe { sys::call(sys::number::RT_SIGPENDING, [&raw mut pending as u64, 8, 0, 0, 0, 0]) };
     if pending & bit(signal) != 0 {
         return None;
     }
-    LETTERS[slot as usize].take(signal)
+    BACKUPS[slot as usize].take(signal)
 }
 
 /// For each thread, by its slot: which of [`RAISED`] it does not block, one bit each.
-static OPEN: [AtomicU8; SLOT_COUNT] = [const { AtomicU8::new(0) }; SLOT_COUNT];
+static UNBLOCKED: [AtomicU8; SLOT_COUNT] = [const { AtomicU8::new(0) }; SLOT_COUNT];
 
 /// Notes the application's mask of a thread.
 pub fn publish(slot: u32, mask: u64) {
-    let open = RAISED.iter().enumerate().filter(|(_, signal)| mask & bit(**signal) == 0);
+    let open = SYNCHRONOUS_SIGNALS.iter().enumerate().filter(|(_, signal)| mask & bit(**signal) == 0);
     let bits = open.fold(0u8, |bits, (index, _)| bits | 1 << index);
-    OPEN[slot as usize].store(bits, Ordering::SeqCst);
+    UNBLOCKED[slot as usize].store(bits, Ordering::SeqCst);
 }
 
 /// A queued signal's value. It is sent from one thread to another with the number of a signal that is pending for the process and
 /// that the other one does not block. If one of that number is about to arrive there anyway, the kernel drops this one: then that
 /// one makes the thread look.
-const LOOK: u64 = wire::DETACH_REQUEST ^ 1;
+const HINT_VALUE: u64 = wire::DETACH_REQUEST ^ 1;
 const SI_QUEUE: u32 = -1i32 as u32;
 
 /// Whether another thread wants this one to look at what is pending.
 pub fn is_hint(signal: usize, info: &Info) -> bool {
-    index(signal).is_some() && info[1] as u32 == SI_QUEUE && info[3] == LOOK
+    synchronous_index(signal).is_some() && info[1] as u32 == SI_QUEUE && info[3] == HINT_VALUE
 }
 
 /// Makes a thread that does not block the signal look for it. A thread that stops blocking it looks by itself.
-pub fn tell_another(control: &Control, signal: usize) {
-    let Some(index) = index(signal) else { return };
-    for (slot, open) in control.slots.iter().zip(&OPEN) {
+pub fn hint_another_thread(control: &Control, signal: usize) {
+    let Some(index) = synchronous_index(signal) else { return };
+    for (slot, open) in control.slots.iter().zip(&UNBLOCKED) {
         let tid = slot.os_tid.load(Ordering::SeqCst);
-        if open.load(Ordering::SeqCst) & 1 << index != 0 && tid != 0 && give_hint(tid, signal) {
+        if open.load(Ordering::SeqCst) & 1 << index != 0 && tid != 0 && send_hint(tid, signal) {
             return;
         }
     }
 }
 
-fn give_hint(tid: u32, signal: usize) -> bool {
-    queue(tid, signal, LOOK)
+fn send_hint(tid: u32, signal: usize) -> bool {
+    queue(tid, signal, HINT_VALUE)
 }
 
 /// The number of the target's process. The caller of [`queue`] may be another one.

@@ -11,12 +11,12 @@ use crate::tcb::Tcb;
 
 /// Words between two samples, on average.
 const STRIDE: usize = 512;
-/// Words behind a sample that a chain may be made of, at least.
+/// Words behind a sample that a superblock may be made of, at least.
 const HISTORY: usize = 80;
 /// Words from a sample on in which other executions of its fragment are looked for.
 const WINDOW: usize = 1 << 13;
 /// Chains made per segment at most, so that the thread is not held up for long.
-const CHAINS_MAX: usize = 32;
+const SUPERBLOCKS_MAX: usize = 32;
 
 /// Words between two samples if there is data between them: a segment has fewer then.
 const STRIDE_WITH_DATA: usize = 64;
@@ -25,10 +25,10 @@ const STRIDE_WITH_DATA: usize = 64;
 const SHOWN_WITH_DATA: usize = wire::SEGMENT_BYTES / size_of::<u32>() / 4;
 
 /// Looks at the segment that the thread has filled, before it is handed over.
-pub fn study(tcb: &Tcb) {
-    let words = ((tcb.cursor - tcb.stand.opened) / 4) as usize;
+pub fn profile_segment(tcb: &Tcb) {
+    let words = ((tcb.cursor - tcb.selection.profile_start) / 4) as usize;
     // SAFETY: the thread has written these words and is the only one to write here until it hands the segment over.
-    let words = unsafe { core::slice::from_raw_parts(tcb.stand.opened as *const u32, words) };
+    let words = unsafe { core::slice::from_raw_parts(tcb.selection.profile_start as *const u32, words) };
     let mut engine = ENGINE.lock();
     if tcb.control().data.load(Ordering::Relaxed) == DATA_NONE {
         sample(&mut engine, words, STRIDE);
@@ -41,10 +41,10 @@ pub fn study(tcb: &Tcb) {
 fn sample(engine: &mut Engine, words: &[u32], stride: usize) {
     // The first sample is at a place that changes from segment to segment.
     let mut at = crate::sys::tsc() as usize / 16 % stride;
-    let mut chains = 0;
-    while at + HISTORY < words.len() && chains < CHAINS_MAX {
+    let mut superblocks = 0;
+    while at + HISTORY < words.len() && superblocks < SUPERBLOCKS_MAX {
         if engine.sample(&words[at..words.len().min(at + WINDOW)]) {
-            chains += 1;
+            superblocks += 1;
         }
         at += stride;
     }

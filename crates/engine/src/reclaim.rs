@@ -1,6 +1,6 @@
 //! Giving translated code back.
 //!
-//! Fragments die when their code changes and when a longer chain replaces them. Dead ones are given back together with the
+//! Fragments die when their code changes and when a longer superblock replaces them. Dead ones are given back together with the
 //! unit of the cache that they are in, once it holds little else, or when the cache has reached its limit: then the
 //! oldest unit goes, and what is needed of it is translated again.
 //!
@@ -13,7 +13,7 @@ use core::sync::atomic::{AtomicU64, Ordering};
 
 use wire::{Control, SLOT_COUNT};
 
-use crate::cache::{UNIT_BYTES, Use};
+use crate::cache::{UNIT_BYTES, UnitState};
 use crate::failure::{self, Failure};
 use crate::fragment::Engine;
 use crate::pending;
@@ -53,12 +53,12 @@ pub(crate) struct Reclaimer {
     /// Bytes that the cache and its tables may take.
     limit: u64,
     /// Threads have been called in this epoch.
-    called: u64,
+    interrupted_in: u64,
 }
 
 impl Reclaimer {
     pub const fn new() -> Self {
-        Self { epoch: 0, limit: u64::MAX, called: 0 }
+        Self { epoch: 0, limit: u64::MAX, interrupted_in: 0 }
     }
 
     pub fn set_up(&mut self, control: &Control) {
@@ -93,7 +93,7 @@ impl Engine {
         self.reclaim();
         for unit in 0..self.cache.units.len() {
             let is_sparse = |unit: &crate::cache::Unit| {
-                unit.state == Use::Full && unit.live as usize * SPARSE < unit.fragments.len()
+                unit.state == UnitState::Full && unit.live as usize * SPARSE < unit.fragments.len()
             };
             if is_sparse(&self.cache.units[unit]) {
                 self.retire(unit);
@@ -102,31 +102,31 @@ impl Engine {
         while self.bytes_in_use() + UNIT_BYTES > self.reclaimer.limit {
             let units = self.cache.units.iter().enumerate();
             let Some((oldest, _)) =
-                units.filter(|(_, unit)| unit.state == Use::Full).min_by_key(|(_, unit)| unit.opened)
+                units.filter(|(_, unit)| unit.state == UnitState::Full).min_by_key(|(_, unit)| unit.opened)
             else {
                 break;
             };
             self.retire(oldest);
         }
         self.reclaim();
-        self.call_threads();
+        self.interrupt_threads();
     }
 
     /// Bytes that the cache and its tables take, without what is about to be given back.
     fn bytes_in_use(&self) -> u64 {
-        let is_used = |state: Use| matches!(state, Use::Filling | Use::Full);
+        let is_used = |state: UnitState| matches!(state, UnitState::Filling | UnitState::Full);
         self.cache.units.iter().filter(|unit| is_used(unit.state)).map(crate::cache::Unit::bytes).sum()
     }
 
     fn retire(&mut self, unit: usize) {
         self.drop_unit(unit);
-        self.cache.units[unit].state = Use::Retired(self.reclaimer.epoch);
+        self.cache.units[unit].state = UnitState::Retired(self.reclaimer.epoch);
         self.reclaimer.epoch += 1;
     }
 
     /// Makes the retired units free that no thread is in.
     fn reclaim(&mut self) {
-        let retired = |state: Use| if let Use::Retired(epoch) = state { Some(epoch) } else { None };
+        let retired = |state: UnitState| if let UnitState::Retired(epoch) = state { Some(epoch) } else { None };
         if !self.cache.units.iter().any(|unit| retired(unit.state).is_some()) {
             return;
         }
@@ -139,12 +139,12 @@ impl Engine {
     }
 
     /// Calls the threads that stay in the cache while units wait for them. Each comes to the dispatcher as if it was to be detached.
-    fn call_threads(&mut self) {
-        let waiting = self.cache.units.iter().filter(|unit| matches!(unit.state, Use::Retired(_))).count();
-        if waiting < WAITING_MAX || self.reclaimer.called == self.reclaimer.epoch {
+    fn interrupt_threads(&mut self) {
+        let waiting = self.cache.units.iter().filter(|unit| matches!(unit.state, UnitState::Retired(_))).count();
+        if waiting < WAITING_MAX || self.reclaimer.interrupted_in == self.reclaimer.epoch {
             return;
         }
-        self.reclaimer.called = self.reclaimer.epoch;
+        self.reclaimer.interrupted_in = self.reclaimer.epoch;
         let control = self.control();
         for (epoch, slot) in EPOCHS.iter().zip(&control.slots) {
             let tid = slot.os_tid.load(Ordering::Relaxed);
@@ -189,7 +189,7 @@ mod tests {
     }
 
     fn in_use(engine: &Engine) -> usize {
-        engine.cache.units.iter().filter(|unit| unit.state != Use::Free).count()
+        engine.cache.units.iter().filter(|unit| unit.state != UnitState::Free).count()
     }
 
     #[test]

@@ -6,7 +6,7 @@ use wire::{Control, SEGMENT_BYTES, SEGMENT_COUNT, word};
 
 use crate::emulate;
 use crate::fragment::Progress;
-use crate::select::World;
+use crate::select::TranslationMode;
 use crate::tcb::Tcb;
 use crate::translate::IN_STRING;
 use crate::{pending, reclaim, select, skip, sys};
@@ -23,7 +23,7 @@ fn open_segment(tcb: &mut Tcb) {
     tcb.segment = segment_address(tcb);
     tcb.limit = tcb.segment + SEGMENT_BYTES as u64;
     tcb.cursor = tcb.segment;
-    tcb.stand.opened = tcb.cursor;
+    tcb.selection.profile_start = tcb.cursor;
 }
 
 /// Prepares the ring of a new thread and makes the guard pages that stop its cursor.
@@ -96,20 +96,20 @@ fn head(kind: u8, low: u8, data: &[&[u8]]) -> u32 {
 
 /// Hands the segment over, waits for a free one and opens it.
 pub fn advance(tcb: &mut Tcb) {
-    if select::reuse(tcb) {
+    if select::reuse_segment(tcb) {
         return;
     }
     publish(tcb);
     if !wait_for_room(tcb) {
         // Nobody reads any more: write over what is there until the thread has left.
-        tcb.leaving = true;
+        tcb.detaching = true;
         tcb.cursor = tcb.segment;
         return;
     }
     open_segment(tcb);
     append_time(tcb, word::TIME);
-    tcb.stand.quiet = tcb.stand.world != World::Recording;
-    tcb.stand.floor = tcb.cursor;
+    tcb.selection.is_uninstrumented = tcb.selection.mode != TranslationMode::Instrumented;
+    tcb.selection.reuse_start = tcb.cursor;
 }
 
 fn publish(tcb: &mut Tcb) {
@@ -213,7 +213,7 @@ pub fn append_signal(tcb: &mut Tcb, signal: u8, handler: u64) {
     unsafe { core::ptr::copy_nonoverlapping((tcb.cursor + 4) as *const u8, room.as_mut_ptr(), length) };
     let (pairs, count) = if data as usize & IN_STRING == 0 { ([0; 32], 0) } else { emulate::string_progress(tcb) };
     let data = [&room[..length], &pairs[..count]];
-    skip::interrupted(tcb, fragment, blocks);
+    skip::count_interrupted(tcb, fragment, blocks);
     let (pc, tsc) = (tcb.registers.rip, time_of_event(tcb, bytes_of(9, &data)));
     let head = head(word::SIGNAL, signal, &data);
     let words = [head, fragment, blocks, low(pc), high(pc), low(handler), high(handler), low(tsc), high(tsc)];
@@ -280,8 +280,8 @@ pub fn append_child(tcb: &mut Tcb, thread: u32, os_tid: u32) {
 
 /// Says why the thread is not recorded any further, hands everything over and gives up the slot.
 pub fn close(tcb: &mut Tcb, kind: u8) {
-    skip::give_back(tcb);
-    select::forget_silence(tcb);
+    skip::return_quota(tcb);
+    select::discard_overwritten_words(tcb);
     append_time(tcb, kind);
     publish(tcb);
     tcb.closed = true;
@@ -391,7 +391,7 @@ mod tests {
         recorder.join().unwrap();
         assert_eq!(slot.head.load(Ordering::Relaxed) as usize, SEGMENT_COUNT);
         assert_eq!(tcb.segment, segment_address(tcb));
-        assert!(!tcb.leaving);
+        assert!(!tcb.detaching);
     }
 
     #[test]
@@ -402,7 +402,7 @@ mod tests {
         }
         tcb.control().recorder[0].store(wire::OWNER_DIED, Ordering::Relaxed);
         advance(tcb);
-        assert!(tcb.leaving);
+        assert!(tcb.detaching);
         assert_eq!(tcb.cursor, tcb.segment);
         assert_eq!(tcb.slot().head.load(Ordering::Relaxed) as usize, SEGMENT_COUNT - 1);
     }
@@ -425,14 +425,14 @@ mod tests {
     #[test]
     fn words_begin_where_the_thread_writes() {
         let tcb = thread();
-        tcb.stand.quiet = true;
-        tcb.stand.floor = tcb.cursor;
-        select::give_up_words(tcb);
+        tcb.selection.is_uninstrumented = true;
+        tcb.selection.reuse_start = tcb.cursor;
+        select::invalidate_words(tcb);
         tcb.cursor = tcb.limit - 8;
-        tcb.stand.opened = tcb.cursor;
-        let floor = tcb.stand.floor;
-        select::record(tcb);
-        assert_eq!((tcb.stand.opened, tcb.stand.counted), (floor, floor));
+        tcb.selection.profile_start = tcb.cursor;
+        let floor = tcb.selection.reuse_start;
+        select::begin_recording(tcb);
+        assert_eq!((tcb.selection.profile_start, tcb.selection.uncounted_start), (floor, floor));
         assert!(tcb.cursor > floor);
     }
 }

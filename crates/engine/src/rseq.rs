@@ -3,7 +3,7 @@
 //! The kernel keeps the numbers of processor and node in the application's `struct rseq` up to date as without us. It would also send a
 //! thread that is interrupted between two addresses to a third one, but these are addresses of application code, which no thread
 //! executes. So the engine does that. A section is found when the code that names its descriptor is translated. Blocks in it are
-//! translated one by one and ask the dispatcher after each ([`attend`]). One thread at a time is in a section, so that none sees
+//! translated one by one and ask the dispatcher after each ([`update_section`]). One thread at a time is in a section, so that none sees
 //! another one's half done. The kernel still clears the field `rseq_cs` when it interrupts the thread: then, and
 //! when a signal is delivered or the thread is detached, the section is *aborted*: the thread goes on at its abort handler.
 
@@ -16,7 +16,7 @@ use wire::{Rseq, word};
 use crate::change::PAGE;
 use crate::fragment::{ENGINE, Engine};
 use crate::tcb::Tcb;
-use crate::{leave, memory, ring, sys};
+use crate::{detach, memory, ring, sys};
 
 /// A critical section.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -183,13 +183,13 @@ fn field(tcb: &Tcb) -> Option<u64> {
     memory::read(tcb.rseq.address.wrapping_add(FIELD))
 }
 
-/// Whether [`attend`] has anything to do.
+/// Whether [`update_section`] has anything to do.
 pub fn concerns(tcb: &Tcb, sections: &Sections) -> bool {
     tcb.section.is_some() || sections.contains(tcb.registers.rip)
 }
 
 /// The thread is about to go on at `tcb.registers.rip`: it enters, leaves or aborts a section.
-pub fn attend(tcb: &mut Tcb) {
+pub fn update_section(tcb: &mut Tcb) {
     if !ANY.load(Ordering::Relaxed) || tcb.rseq.address == 0 {
         return;
     }
@@ -261,7 +261,7 @@ pub fn await_sections(tcb: &Tcb) {
     }
     let control = tcb.control();
     while !enter_section() {
-        if leave::is_parking(control) || !ring::is_wanted(control) {
+        if detach::is_parking(control) || !ring::is_wanted(control) {
             return;
         }
     }

@@ -4,12 +4,12 @@
 //! profile lives on them, but they carry no data and the recorder leaves them out. There are two ways to select.
 //!
 //! By address: the recorder tells ranges, and each fragment is silent or not. Blocks are cut where a range begins or ends, and
-//! chains do not go on there.
+//! superblocks do not go on there.
 //!
-//! By what calls what, and by time: a thread is in one of several *worlds*, each with fragments of its own. In the silent world the entry of a
+//! By what calls what, and by time: a thread is in one of several *modes*, each with fragments of its own. In the uninstrumented mode the entry of a
 //! selected routine is a gate: nothing is linked to it, so that the dispatcher is asked each time, and lets the thread into
-//! the recording world. There, the address that the routine returns to is a gate, until the stack says that the thread has
-//! really returned. Skipping (see [`crate::skip`]) is a matter of starting in the silent world.
+//! the instrumented mode. There, the address that the routine returns to is a gate, until the stack says that the thread has
+//! really returned. Skipping (see [`crate::skip`]) is a matter of starting in the uninstrumented mode.
 
 use alloc::vec::Vec;
 use core::sync::atomic::Ordering;
@@ -24,17 +24,17 @@ use crate::{memory, ring, signal, skip};
 /// Which translation of the program a thread runs in.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(u8)]
-pub enum World {
+pub enum TranslationMode {
     /// Recorded, but for what the ranges leave out.
     #[default]
-    Recording = 0,
+    Instrumented = 0,
     /// Not recorded.
-    Silent = 1,
+    Uninstrumented = 1,
     /// Not recorded, and the dispatcher is asked after each block.
-    Careful = 2,
+    SingleBlocks = 2,
 }
 
-pub const WORLD_COUNT: usize = 3;
+pub const TRANSLATION_MODE_COUNT: usize = 3;
 
 /// The addresses that matter, as the recorder has told them.
 pub struct Selection {
@@ -44,7 +44,7 @@ pub struct Selection {
     ranges: Vec<(u64, u64)>,
     /// Where selected routines begin; ascending.
     entries: Vec<u64>,
-    /// Where they return to, out of the silent world; ascending.
+    /// Where they return to, out of the uninstrumented mode; ascending.
     returns: Vec<u64>,
 }
 
@@ -89,17 +89,17 @@ impl Selection {
         self.flags & SELECT_CALLEES != 0
     }
 
-    /// The world that a thread begins in.
-    fn first_world(&self, control: &Control) -> World {
-        let silent = self.has_callees() || skip::is_going_on(control);
-        if silent { World::Silent } else { World::Recording }
+    /// The mode that a thread begins in.
+    fn first_mode(&self, control: &Control) -> TranslationMode {
+        let uninstrumented = self.has_callees() || skip::is_in_progress(control);
+        if uninstrumented { TranslationMode::Uninstrumented } else { TranslationMode::Instrumented }
     }
 
     /// Whether the code at `address` is left out.
-    pub fn is_silent(&self, world: World, address: u64) -> bool {
+    pub fn is_uninstrumented(&self, mode: TranslationMode, address: u64) -> bool {
         let after = self.ranges.partition_point(|&(start, _)| start <= address);
         let inside = || after.checked_sub(1).is_some_and(|at| address < self.ranges[at].1);
-        world != World::Recording
+        mode != TranslationMode::Instrumented
             || (self.flags & SELECT_INSIDE != 0 && !inside())
             || (self.flags & SELECT_OUTSIDE != 0 && inside())
     }
@@ -117,24 +117,24 @@ impl Selection {
         self.has_callees() && self.entries.binary_search(&address).is_ok()
     }
 
-    /// Whether threads of this world must ask the dispatcher before they go to `address`.
-    pub fn is_gate(&self, world: World, address: u64) -> bool {
-        match world {
-            World::Recording => self.has_callees() && self.returns.binary_search(&address).is_ok(),
-            World::Silent => self.is_entry(address),
-            World::Careful => true,
+    /// Whether threads of this mode must ask the dispatcher before they go to `address`.
+    pub fn is_gate(&self, mode: TranslationMode, address: u64) -> bool {
+        match mode {
+            TranslationMode::Instrumented => self.has_callees() && self.returns.binary_search(&address).is_ok(),
+            TranslationMode::Uninstrumented => self.is_entry(address),
+            TranslationMode::SingleBlocks => true,
         }
     }
 
-    /// Whether threads of this world must ask the dispatcher where to go on behind a block, given its code: it gives the
+    /// Whether threads of this mode must ask the dispatcher where to go on behind a block, given its code: it gives the
     /// stack pointer a new value, as longjmp and the unwinder do.
-    pub fn is_restless(&self, world: World, address: u64, code: &[u8]) -> bool {
-        match world {
-            World::Recording if self.has_callees() => {
+    pub fn is_unlinkable(&self, mode: TranslationMode, address: u64, code: &[u8]) -> bool {
+        match mode {
+            TranslationMode::Instrumented if self.has_callees() => {
                 isa::decoder(address, code).iter().any(|instruction| moves_stack(&instruction))
             }
-            World::Recording | World::Silent => false,
-            World::Careful => true,
+            TranslationMode::Instrumented | TranslationMode::Uninstrumented => false,
+            TranslationMode::SingleBlocks => true,
         }
     }
 }
@@ -169,134 +169,135 @@ fn moves_stack(instruction: &Instruction) -> bool {
 
 /// A thread's part in the selection.
 #[derive(Default)]
-pub struct Stand {
-    pub world: World,
-    /// The world that the thread was in when it came to the dispatcher, if it has been sent to another one since.
-    pub left: Option<World>,
+pub struct SelectionState {
+    pub mode: TranslationMode,
+    /// The mode that the thread was in when it came to the dispatcher, if it has been sent to another one since.
+    pub previous_mode: Option<TranslationMode>,
     /// The stack pointer at the entry of the outermost selected routine, and whether that was on the alternate stack.
-    entered: u64,
+    entry_rsp: u64,
     on_alternate: bool,
-    /// Behind `floor`, nothing in the segment is of the recording world.
-    pub quiet: bool,
+    /// Behind `floor`, nothing in the segment is of the instrumented mode.
+    pub is_uninstrumented: bool,
     /// Words behind `floor` have been written over or left out: the segment is of no use from there to its end.
-    reused: bool,
-    pub floor: u64,
+    is_overwritten: bool,
+    pub reuse_start: u64,
     /// Where the words of the segment that are worth a look begin, and where those that have not been counted do.
-    pub opened: u64,
-    pub counted: u64,
+    pub profile_start: u64,
+    pub uncounted_start: u64,
     /// The thread executes instructions that are to be skipped.
     pub skipping: bool,
     /// How many of them it has taken upon itself, and whether it is one of `wire::Control::skippers` because of that.
     pub quota: i64,
-    pub holds: bool,
+    pub holds_quota: bool,
 }
 
 /// Whether threads execute some code without being recorded, by what calls what or by time, not by address.
-pub fn has_worlds(control: &Control) -> bool {
+pub fn has_uninstrumented_mode(control: &Control) -> bool {
     control.selection.load(Ordering::Relaxed) & SELECT_CALLEES != 0 || control.skip.load(Ordering::Relaxed) != 0
 }
 
-/// A thread begins, in the world that it has to begin in.
+/// A thread begins, in the mode that it has to begin in.
 pub fn start(tcb: &mut Tcb, engine: &Engine) {
     let control = tcb.control();
-    tcb.stand = Stand::default();
-    begin_words(tcb);
-    tcb.stand.world = engine.selection.first_world(control);
-    if tcb.stand.world == World::Recording {
+    tcb.selection = SelectionState::default();
+    restart_words(tcb);
+    tcb.selection.mode = engine.selection.first_mode(control);
+    if tcb.selection.mode == TranslationMode::Instrumented {
         return;
     }
-    tcb.stand.skipping = skip::is_going_on(control);
+    tcb.selection.skipping = skip::is_in_progress(control);
     let pc = tcb.registers.rip;
     ring::append_gap(tcb, pc);
-    tcb.stand.quiet = true;
-    tcb.stand.floor = tcb.cursor;
-    begin_words(tcb);
+    tcb.selection.is_uninstrumented = true;
+    tcb.selection.reuse_start = tcb.cursor;
+    restart_words(tcb);
 }
 
-fn begin_words(tcb: &mut Tcb) {
-    tcb.stand.opened = tcb.cursor;
-    tcb.stand.counted = tcb.cursor;
+fn restart_words(tcb: &mut Tcb) {
+    tcb.selection.profile_start = tcb.cursor;
+    tcb.selection.uncounted_start = tcb.cursor;
 }
 
-/// The thread is about to go on at `tcb.registers.rip`: finds out in which world. True if nothing may lead there without
+/// The thread is about to go on at `tcb.registers.rip`: finds out in which mode. True if nothing may lead there without
 /// asking again.
-pub fn cross(tcb: &mut Tcb, engine: &mut Engine) -> bool {
-    let before = tcb.stand.left.take().unwrap_or(tcb.stand.world);
-    if tcb.stand.world == World::Recording && engine.selection.has_callees() && has_returned(tcb) {
-        tcb.stand.world = World::Silent;
+pub fn choose_mode(tcb: &mut Tcb, engine: &mut Engine) -> bool {
+    let before = tcb.selection.previous_mode.take().unwrap_or(tcb.selection.mode);
+    if tcb.selection.mode == TranslationMode::Instrumented && engine.selection.has_callees() && has_returned(tcb) {
+        tcb.selection.mode = TranslationMode::Uninstrumented;
     }
     let pc = tcb.registers.rip;
-    if tcb.stand.world == World::Silent && !tcb.stand.skipping && engine.selection.is_entry(pc) {
+    if tcb.selection.mode == TranslationMode::Uninstrumented && !tcb.selection.skipping && engine.selection.is_entry(pc)
+    {
         enter(tcb, engine);
     }
-    tcb.stand.world != before || engine.selection.is_gate(before, pc)
+    tcb.selection.mode != before || engine.selection.is_gate(before, pc)
 }
 
 /// Whether the thread has left the selected routine that it was in, by returning or otherwise. While a signal is handled on
 /// another stack it has not.
 fn has_returned(tcb: &Tcb) -> bool {
     let rsp = tcb.registers.general[RSP];
-    match (tcb.stand.on_alternate, signal::is_on(&tcb.alternate_stack, rsp)) {
+    match (tcb.selection.on_alternate, signal::is_on(&tcb.alternate_stack, rsp)) {
         (false, true) => false,
         (true, false) => true,
-        _ => rsp > tcb.stand.entered,
+        _ => rsp > tcb.selection.entry_rsp,
     }
 }
 
-/// The thread enters a selected routine out of the silent world.
+/// The thread enters a selected routine out of the uninstrumented mode.
 fn enter(tcb: &mut Tcb, engine: &mut Engine) {
     let rsp = tcb.registers.general[RSP];
-    tcb.stand.entered = rsp;
-    tcb.stand.on_alternate = signal::is_on(&tcb.alternate_stack, rsp);
+    tcb.selection.entry_rsp = rsp;
+    tcb.selection.on_alternate = signal::is_on(&tcb.alternate_stack, rsp);
     if let Some(target) = memory::read::<u64>(rsp) {
         engine.watch_return(target);
     }
-    record(tcb);
+    begin_recording(tcb);
 }
 
 /// From here on the thread is recorded.
-pub fn record(tcb: &mut Tcb) {
-    forget_silence(tcb);
-    tcb.stand.world = World::Recording;
+pub fn begin_recording(tcb: &mut Tcb) {
+    discard_overwritten_words(tcb);
+    tcb.selection.mode = TranslationMode::Instrumented;
     ring::append_time(tcb, word::TIME);
     ring::append_fs_base(tcb);
 }
 
 /// Makes the segment one that the recorder can read: what was written over is zero again.
-pub fn forget_silence(tcb: &mut Tcb) {
-    tcb.stand.quiet = false;
-    if core::mem::take(&mut tcb.stand.reused) {
-        tcb.cursor = tcb.stand.floor;
+pub fn discard_overwritten_words(tcb: &mut Tcb) {
+    tcb.selection.is_uninstrumented = false;
+    if core::mem::take(&mut tcb.selection.is_overwritten) {
+        tcb.cursor = tcb.selection.reuse_start;
         // SAFETY: the rest of this thread's segment, of which the recorder knows that it does not matter.
         unsafe { (tcb.cursor as *mut u8).write_bytes(0, (tcb.limit - tcb.cursor) as usize) };
-        tcb.slot().silent_from.store(0, Ordering::SeqCst);
+        tcb.slot().uninstrumented_from.store(0, Ordering::SeqCst);
         // They may begin behind the cursor: skipping leaves only the end of a segment.
-        begin_words(tcb);
+        restart_words(tcb);
     }
 }
 
-/// The segment is full of words of the silent world: writes over them instead of handing it over. False if there are others.
-pub fn reuse(tcb: &mut Tcb) -> bool {
-    if !tcb.stand.quiet {
+/// The segment is full of words of the uninstrumented mode: writes over them instead of handing it over. False if there are others.
+pub fn reuse_segment(tcb: &mut Tcb) -> bool {
+    if !tcb.selection.is_uninstrumented {
         return false;
     }
-    if tcb.stand.skipping {
-        skip::settle(tcb);
+    if tcb.selection.skipping {
+        skip::count_executed(tcb);
     }
-    give_up_words(tcb);
-    tcb.cursor = tcb.stand.floor;
-    begin_words(tcb);
+    invalidate_words(tcb);
+    tcb.cursor = tcb.selection.reuse_start;
+    restart_words(tcb);
     if !ring::is_wanted(tcb.control()) {
-        tcb.leaving = true;
+        tcb.detaching = true;
     }
     true
 }
 
 /// What stands behind the floor of the segment is no longer one word after the other.
-pub fn give_up_words(tcb: &mut Tcb) {
-    let bytes = (tcb.stand.floor - tcb.segment) as u32;
-    tcb.slot().silent_from.store(bytes + 1, Ordering::SeqCst);
-    tcb.stand.reused = true;
+pub fn invalidate_words(tcb: &mut Tcb) {
+    let bytes = (tcb.selection.reuse_start - tcb.segment) as u32;
+    tcb.slot().uninstrumented_from.store(bytes + 1, Ordering::SeqCst);
+    tcb.selection.is_overwritten = true;
 }
 
 /// Waits until the recorder has seen a module that was announced just now: it says what is selected of it, and looks up the path if the
@@ -310,7 +311,7 @@ pub fn await_recorder(control: &Control, has_path: bool) {
 }
 
 impl Engine {
-    /// From now on threads of the recording world ask before they go to `address`.
+    /// From now on threads of the instrumented mode ask before they go to `address`.
     fn watch_return(&mut self, address: u64) {
         let Err(at) = self.selection.returns.binary_search(&address) else { return };
         self.selection.returns.insert(at, address);
@@ -335,10 +336,13 @@ mod tests {
         let outside = selection(SELECT_OUTSIDE, &ranges, &[]);
         for address in 0..50 {
             let is_in = (10..25).contains(&address) || address == 40;
-            assert_eq!(inside.is_silent(World::Recording, address), !is_in, "{address}");
-            assert_eq!(outside.is_silent(World::Recording, address), is_in, "{address}");
-            assert!(inside.is_silent(World::Silent, address) && inside.is_silent(World::Careful, address));
-            assert!(!selection(0, &[], &[]).is_silent(World::Recording, address));
+            assert_eq!(inside.is_uninstrumented(TranslationMode::Instrumented, address), !is_in, "{address}");
+            assert_eq!(outside.is_uninstrumented(TranslationMode::Instrumented, address), is_in, "{address}");
+            assert!(
+                inside.is_uninstrumented(TranslationMode::Uninstrumented, address)
+                    && inside.is_uninstrumented(TranslationMode::SingleBlocks, address)
+            );
+            assert!(!selection(0, &[], &[]).is_uninstrumented(TranslationMode::Instrumented, address));
         }
     }
 
@@ -358,11 +362,20 @@ mod tests {
     fn gates_of_each_world() {
         let mut selection = selection(SELECT_CALLEES, &[], &[5, 22]);
         selection.returns = Vec::from([7]);
-        assert!(selection.is_gate(World::Silent, 22) && !selection.is_gate(World::Silent, 7));
-        assert!(selection.is_gate(World::Recording, 7) && !selection.is_gate(World::Recording, 22));
-        assert!(selection.is_gate(World::Careful, 1));
+        assert!(
+            selection.is_gate(TranslationMode::Uninstrumented, 22)
+                && !selection.is_gate(TranslationMode::Uninstrumented, 7)
+        );
+        assert!(
+            selection.is_gate(TranslationMode::Instrumented, 7)
+                && !selection.is_gate(TranslationMode::Instrumented, 22)
+        );
+        assert!(selection.is_gate(TranslationMode::SingleBlocks, 1));
         selection.flags = 0;
-        assert!(!selection.is_gate(World::Silent, 22) && !selection.is_gate(World::Recording, 7));
+        assert!(
+            !selection.is_gate(TranslationMode::Uninstrumented, 22)
+                && !selection.is_gate(TranslationMode::Instrumented, 7)
+        );
     }
 
     #[test]
@@ -401,7 +414,7 @@ mod tests {
         ];
         let selection = selection(SELECT_CALLEES, &[], &[]);
         for (code, expected) in cases {
-            assert_eq!(selection.is_restless(World::Recording, 0x1000, code), expected, "{code:x?}");
+            assert_eq!(selection.is_unlinkable(TranslationMode::Instrumented, 0x1000, code), expected, "{code:x?}");
         }
     }
 }

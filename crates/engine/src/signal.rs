@@ -4,7 +4,7 @@
 //! A signal is let through where the application's state is exact: at an instruction of translated code, on the way into the
 //! cache, before or after a system call. Anywhere else in the engine it is kept ([`Signals`]), to be delivered at the next such
 //! point; in the few instructions of translated code between two application instructions, the thread is single-stepped to
-//! the next clean point first.
+//! the next safe point first.
 //!
 //! What a handler may touch depends on what it has interrupted. The engine's own code may be in the middle of anything, and goes
 //! on afterwards: there, only [`Signals`] is touched and no lock is taken. Everywhere else, nothing of the engine is
@@ -18,13 +18,13 @@ use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use wire::{RAX, RCX, RDI, RDX, RSI, RSP, Registers, word};
 
-use crate::fragment::{ENGINE, Place};
+use crate::fragment::{AppPosition, ENGINE};
 use crate::lock::Mutex;
 use crate::pending::{self, PROCESS};
 use crate::tcb::{AlternateStack, SIGNALS, SS_AUTODISARM, SS_DISABLE, SS_ONSTACK, Signals, Tcb, Vectors};
-use crate::translate::{Spill, State};
+use crate::translate::{RegisterState, Spill};
 use crate::{
-    clone, dispatch, emulate, exec, failure, gs, leave, memory, profile, ring, rseq, seccomp, skip, sys, syscall,
+    clone, detach, dispatch, emulate, exec, failure, gs, memory, profile, ring, rseq, seccomp, skip, sys, syscall,
 };
 
 pub const SIGILL: usize = 4;
@@ -44,12 +44,12 @@ pub const fn bit(signal: usize) -> u64 {
 /// Signals that faults raise: never really blocked while translated code or the engine runs, always ours first.
 pub const SYNCHRONOUS: u64 = bit(SIGILL) | bit(SIGTRAP) | bit(SIGBUS) | bit(SIGFPE) | bit(SIGSEGV) | bit(SIGSYS);
 /// The same, one by one.
-pub const RAISED: [usize; SYNCHRONOUS_COUNT] = [SIGILL, SIGTRAP, SIGBUS, SIGFPE, SIGSEGV, SIGSYS];
+pub const SYNCHRONOUS_SIGNALS: [usize; SYNCHRONOUS_COUNT] = [SIGILL, SIGTRAP, SIGBUS, SIGFPE, SIGSEGV, SIGSYS];
 pub const SYNCHRONOUS_COUNT: usize = 6;
 
 /// The place of a signal in [`RAISED`].
-pub fn index(signal: usize) -> Option<usize> {
-    RAISED.iter().position(|&raised| raised == signal)
+pub fn synchronous_index(signal: usize) -> Option<usize> {
+    SYNCHRONOUS_SIGNALS.iter().position(|&raised| raised == signal)
 }
 /// SIGCHLD, SIGCONT, SIGURG and SIGWINCH.
 const IGNORED_BY_DEFAULT: u64 = bit(17) | bit(18) | bit(23) | bit(28);
@@ -121,15 +121,15 @@ impl Context {
     fn get(&self) -> Registers {
         let mut registers =
             Registers { rip: self.registers[CONTEXT_RIP], rflags: self.registers[CONTEXT_FLAGS], ..Default::default() };
-        for (register, place) in registers.general.iter_mut().zip(CONTEXT_ORDER) {
-            *register = self.registers[place];
+        for (register, index) in registers.general.iter_mut().zip(CONTEXT_ORDER) {
+            *register = self.registers[index];
         }
         registers
     }
 
     fn set(&mut self, registers: &Registers) {
-        for (register, place) in registers.general.iter().zip(CONTEXT_ORDER) {
-            self.registers[place] = *register;
+        for (register, index) in registers.general.iter().zip(CONTEXT_ORDER) {
+            self.registers[index] = *register;
         }
         self.registers[CONTEXT_RIP] = registers.rip;
         self.registers[CONTEXT_FLAGS] = registers.rflags;
@@ -232,7 +232,7 @@ fn set_kernel_action(signal: usize, action: &Action) -> i64 {
 
 /// What the application has asked for, for a child process, in which nobody may be left to release a lock.
 /// `clear`: all that it would handle is to have its default action.
-pub fn actions(clear: bool) -> Box<[Action; SIGNAL_COUNT]> {
+pub fn copy_actions(clear: bool) -> Box<[Action; SIGNAL_COUNT]> {
     let mut actions = Box::new(with_actions(None, |actions| *actions));
     for action in actions.iter_mut().filter(|action| clear && action.handler > SIG_IGN) {
         *action = Action::default();
@@ -242,7 +242,7 @@ pub fn actions(clear: bool) -> Box<[Action; SIGNAL_COUNT]> {
 
 /// Before an exec, signals that the application ignores have to be ignored by the kernel as well, because that is what the new
 /// image inherits; when the exec has failed, they come to us again.
-pub fn ignore_really(signals: &Signals, on: bool) {
+pub fn set_kernel_ignores(signals: &Signals, on: bool) {
     with_actions(Some(signals), |actions| {
         for (signal, action) in actions.iter().enumerate().skip(1) {
             if SYNCHRONOUS & bit(signal) == 0 || action.handler != SIG_IGN {
@@ -323,7 +323,7 @@ pub fn sigaction(tcb: &Tcb, signal: u64, new: u64, old: u64, set_size: u64) -> i
     };
     if action.is_some_and(|action| action.handler == SIG_IGN) {
         // What is pending is forgotten, as the kernel does.
-        tcb.signals().kept.fetch_and(!bit(index), Ordering::SeqCst);
+        tcb.signals().pending.fetch_and(!bit(index), Ordering::SeqCst);
         if !tcb.is_child_process() {
             let _ = PROCESS.take(index);
         }
@@ -359,8 +359,8 @@ fn before_blocking(tcb: &Tcb, mask: u64) {
     if more != 0 {
         add_to_kernel_mask(more);
     }
-    while signals.first.load(Ordering::SeqCst) != 0 {
-        syscall::let_in();
+    while signals.deferred.load(Ordering::SeqCst) != 0 {
+        syscall::deliver_deferred();
     }
 }
 
@@ -370,16 +370,16 @@ pub fn set_mask(tcb: &Tcb, mask: u64) {
     let mask = mask & !UNBLOCKABLE;
     signals.mask.set(mask);
     signals.real_mask.set(mask & !SYNCHRONOUS);
-    signals.deferred.store(1, Ordering::SeqCst);
+    signals.mask_changed.store(1, Ordering::SeqCst);
     pending::publish(tcb.slot_index, mask);
-    if (signals.kept.load(Ordering::SeqCst) | process_pending(signals)) & !mask != 0 {
-        signals.waiting.store(1, Ordering::SeqCst);
+    if (signals.pending.load(Ordering::SeqCst) | process_pending(signals)) & !mask != 0 {
+        signals.has_deferred.store(1, Ordering::SeqCst);
     }
 }
 
 /// Blocks everything that can be blocked while the engine works; the application's mask returns on the way into the cache.
 pub fn block_all(tcb: &Tcb) {
-    tcb.signals().deferred.store(1, Ordering::SeqCst);
+    tcb.signals().mask_changed.store(1, Ordering::SeqCst);
     set_kernel_mask(!SYNCHRONOUS);
 }
 
@@ -387,37 +387,37 @@ pub fn block_all(tcb: &Tcb) {
 /// to be delivered first.
 #[must_use]
 pub fn block_everything(tcb: &Tcb) -> bool {
-    tcb.signals().deferred.store(1, Ordering::SeqCst);
+    tcb.signals().mask_changed.store(1, Ordering::SeqCst);
     set_kernel_mask(!0);
-    tcb.signals().waiting.load(Ordering::SeqCst) == 0
+    tcb.signals().has_deferred.load(Ordering::SeqCst) == 0
 }
 
 /// A new thread must not be sent a signal before it has a state and a stack for signals of its own. A filter of the
 /// application may raise SIGSYS instead of making one.
 pub fn block_for_clone(tcb: &Tcb) {
-    tcb.signals().deferred.store(1, Ordering::SeqCst);
+    tcb.signals().mask_changed.store(1, Ordering::SeqCst);
     set_kernel_mask(if seccomp::is_filtered(tcb) { !bit(SIGSYS) } else { !0 });
 }
 
 /// Whether signals that the kernel could have pending are kept here: those of the thread, or also those of the process.
 pub fn has_pending(tcb: &Tcb, of_process: bool) -> bool {
     let signals = tcb.signals();
-    let bits = signals.kept.load(Ordering::SeqCst) | if of_process { process_pending(signals) } else { 0 };
+    let bits = signals.pending.load(Ordering::SeqCst) | if of_process { process_pending(signals) } else { 0 };
     bits & signals.mask.get() != 0
 }
 
 /// Gives the kernel the application's exact mask, and what is pending here. No fault may happen until [`take_back`].
-pub fn hand_over(tcb: &Tcb, of_process: bool) {
+pub fn hand_pending_to_kernel(tcb: &Tcb, of_process: bool) {
     let signals = tcb.signals();
     let of_process = of_process && !signals.is_child_process();
     let mask = signals.mask.get();
     signals.real_mask.set(mask);
-    signals.deferred.store(1, Ordering::SeqCst);
+    signals.mask_changed.store(1, Ordering::SeqCst);
     add_to_kernel_mask(mask & SYNCHRONOUS);
-    for (index, &signal) in RAISED.iter().enumerate().filter(|(_, signal)| mask & bit(**signal) != 0) {
-        if signals.kept.load(Ordering::SeqCst) & bit(signal) != 0 {
-            let info = signals.kept_info[index].get();
-            signals.kept.fetch_and(!bit(signal), Ordering::SeqCst);
+    for (index, &signal) in SYNCHRONOUS_SIGNALS.iter().enumerate().filter(|(_, signal)| mask & bit(**signal) != 0) {
+        if signals.pending.load(Ordering::SeqCst) & bit(signal) != 0 {
+            let info = signals.pending_info[index].get();
+            signals.pending.fetch_and(!bit(signal), Ordering::SeqCst);
             send_again(signal, &info);
         }
         if let Some(info) = of_process.then(|| PROCESS.take(signal)).flatten() {
@@ -427,14 +427,14 @@ pub fn hand_over(tcb: &Tcb, of_process: bool) {
 }
 
 /// There may be faults again: what is still pending in the kernel comes back to us.
-pub fn take_back(tcb: &Tcb) {
+pub fn take_pending_back(tcb: &Tcb) {
     set_mask(tcb, tcb.signals().mask.get());
     block_all(tcb);
 }
 
 /// All threads leave together: what is pending here for the process is given to the kernel.
-pub fn give_process_back() {
-    for signal in RAISED {
+pub fn requeue_process_pending() {
+    for signal in SYNCHRONOUS_SIGNALS {
         let Some(info) = PROCESS.take(signal) else { continue };
         // SAFETY: no arguments; then the kernel reads the information.
         unsafe {
@@ -461,23 +461,23 @@ pub fn has_descriptor() -> bool {
 }
 
 /// The thread takes no signals any more: what was meant for it because it was sent to the process goes to another.
-pub fn retire(tcb: &Tcb) {
+pub fn stop_taking_signals(tcb: &Tcb) {
     pending::publish(tcb.slot_index, !0);
     let pending = process_pending(tcb.signals());
-    for signal in RAISED.into_iter().filter(|&signal| pending & bit(signal) != 0) {
-        pending::tell_another(tcb.control(), signal);
+    for signal in SYNCHRONOUS_SIGNALS.into_iter().filter(|&signal| pending & bit(signal) != 0) {
+        pending::hint_another_thread(tcb.control(), signal);
     }
 }
 
 /// A filter of the application has raised SIGSYS instead of letting the system call happen, and it is kept for the way into the
 /// cache, where the call is complete. A signal that was taken before has its handler run before the call, which then is made
 /// again.
-pub fn trapped(tcb: &Tcb) {
+pub fn on_seccomp_trap(tcb: &Tcb) {
     let signals = tcb.signals();
     block_all(tcb);
-    if signals.first.load(Ordering::SeqCst) != 0 {
-        signals.kept.fetch_and(!bit(SIGSYS), Ordering::SeqCst);
-        syscall::let_in();
+    if signals.deferred.load(Ordering::SeqCst) != 0 {
+        signals.pending.fetch_and(!bit(SIGSYS), Ordering::SeqCst);
+        syscall::deliver_deferred();
     }
 }
 
@@ -519,18 +519,18 @@ pub fn is_on(stack: &AlternateStack, rsp: u64) -> bool {
 #[unsafe(naked)]
 unsafe extern "C" fn trackway_restorer() {
     naked_asm!(
-        "cmp dword ptr gs:[{waiting}], 0",
+        "cmp dword ptr gs:[{has_deferred}], 0",
         "je 2f",
         "mov rdi, rsp", // the context
-        "call {attract}",
+        "call {redirect_to_safe_point}",
         "2:",
         "mov eax, 15",
         ".globl trackway_restorer_instruction",
         "trackway_restorer_instruction:",
         "syscall",
         "ud2",
-        waiting = const SIGNALS + core::mem::offset_of!(Signals, waiting),
-        attract = sym attract,
+        has_deferred = const SIGNALS + core::mem::offset_of!(Signals, has_deferred),
+        redirect_to_safe_point = sym redirect_to_safe_point,
     )
 }
 
@@ -577,8 +577,9 @@ unsafe extern "C" fn enter(signal: i32, info: *mut Info, context: *mut Context) 
     let before = unsafe { gs::enter_handler(state, signals.native.get()) };
     // The kernel calls us with everything blocked, and that is how it stays where a signal is only kept: so handlers do not pile
     // up on the stack, however many signals there are. Anywhere else, there may be faults from here on.
-    let is_kept_only = cause(signal as usize, info) != Cause::Fault && is_amid_engine(context.registers[CONTEXT_RIP]);
-    if !is_kept_only {
+    let is_only_deferred =
+        classify(signal as usize, info) != SignalClass::Synchronous && is_inside_engine(context.registers[CONTEXT_RIP]);
+    if !is_only_deferred {
         set_kernel_mask(!SYNCHRONOUS);
     }
     let handled = Handled { signal: signal as usize, info, context, gs_base: before };
@@ -588,8 +589,8 @@ unsafe extern "C" fn enter(signal: i32, info: *mut Info, context: *mut Context) 
     if signals.native.get() || before != state as u64 {
         // The way back cannot look whether something is kept, as gs is not ours there.
         set_kernel_mask(!0);
-        if signals.waiting.load(Ordering::SeqCst) != 0 {
-            attract(context);
+        if signals.has_deferred.load(Ordering::SeqCst) != 0 {
+            redirect_to_safe_point(context);
         }
         // SAFETY: the kernel's frame of this handler.
         unsafe { return_plainly(context) };
@@ -621,8 +622,8 @@ pub unsafe fn interruption(tcb: &Tcb) -> Interruption {
     };
     // SAFETY: the kernel's frame of this handler, which nobody else uses any more.
     let (info, context) = unsafe { (&*info, &mut *context) };
-    let (pc, cause) = (context.registers[CONTEXT_RIP], cause(signal, info));
-    if cause == Cause::Fault && is_amid_engine(pc) {
+    let (pc, class) = (context.registers[CONTEXT_RIP], classify(signal, info));
+    if class == SignalClass::Synchronous && is_inside_engine(pc) {
         return Interruption::Nothing;
     }
     set_kernel_mask(!0);
@@ -633,8 +634,8 @@ pub unsafe fn interruption(tcb: &Tcb) -> Interruption {
         ACTIONS.release_for_dead(stack.clone());
         ENGINE.release_for_dead(stack);
     }
-    if cause == Cause::Sent && !is_leave_request(info) {
-        put_off(signals, signal, info, Cause::Sent, context);
+    if class == SignalClass::Asynchronous && !is_detach_request(info) {
+        defer(signals, signal, info, SignalClass::Asynchronous, context);
     }
     if dispatch::is_entering(pc) && !signals.native.get() { Interruption::Entry } else { Interruption::Code }
 }
@@ -677,28 +678,28 @@ unsafe extern "C" fn trackway_plain_restorer() {
 ///
 /// # Safety
 /// No other reference to it may be used any more as long as this one is.
-unsafe fn state() -> &'static mut Tcb {
+unsafe fn current_tcb() -> &'static mut Tcb {
     // SAFETY: gs points at it in the engine; the rest is the caller's promise.
     unsafe { &mut *Tcb::current() }
 }
 
 /// Whether the thread is in the engine where signals cannot be delivered.
-fn is_amid_engine(pc: u64) -> bool {
+fn is_inside_engine(pc: u64) -> bool {
     is_engine(pc) && !dispatch::is_entering(pc) && matches!(syscall::window(pc), syscall::Window::Outside)
 }
 
 /// Makes the code that a handler returns to come to a point where signals that are kept can be delivered.
-extern "C" fn attract(context: &mut Context) {
+extern "C" fn redirect_to_safe_point(context: &mut Context) {
     // SAFETY: only code that has found the thread's state this way gets here.
     let signals = unsafe { Signals::current() };
     let pc = context.registers[CONTEXT_RIP];
     if dispatch::is_entering(pc) && !signals.native.get() {
         context.registers[CONTEXT_RIP] = dispatch::enter_start();
     } else if matches!(syscall::window(pc), syscall::Window::Before) {
-        signals.deferred.store(1, Ordering::SeqCst);
+        signals.mask_changed.store(1, Ordering::SeqCst);
         context.registers[CONTEXT_RIP] = syscall::window_start(pc);
     } else if signals.native.get() {
-        give_to_kernel(signals);
+        requeue_in_kernel(signals);
     } else if is_engine(pc) {
         // It comes there by itself.
     } else {
@@ -707,38 +708,38 @@ extern "C" fn attract(context: &mut Context) {
 }
 
 /// A thread that runs natively cannot come to such a point: the kernel delivers what is kept when our handler has returned.
-fn give_to_kernel(signals: &Signals) {
+fn requeue_in_kernel(signals: &Signals) {
     set_kernel_mask(!0);
-    signals.waiting.store(0, Ordering::SeqCst);
-    let first = signals.first.swap(0, Ordering::SeqCst);
+    signals.has_deferred.store(0, Ordering::SeqCst);
+    let first = signals.deferred.swap(0, Ordering::SeqCst);
     if first != 0 {
-        send_again(first as usize, &signals.first_info.get());
+        send_again(first as usize, &signals.deferred_info.get());
     }
-    let kept = signals.kept.swap(0, Ordering::SeqCst);
-    for (index, &signal) in RAISED.iter().enumerate().filter(|(_, signal)| kept & bit(**signal) != 0) {
-        send_again(signal, &signals.kept_info[index].get());
+    let kept = signals.pending.swap(0, Ordering::SeqCst);
+    for (index, &signal) in SYNCHRONOUS_SIGNALS.iter().enumerate().filter(|(_, signal)| kept & bit(**signal) != 0) {
+        send_again(signal, &signals.pending_info[index].get());
     }
 }
 
 /// The thread cannot come to such a point at all.
-pub fn give_kept_to_kernel(tcb: &Tcb) {
-    tcb.signals().deferred.store(1, Ordering::SeqCst);
-    give_to_kernel(tcb.signals());
+pub fn requeue_all_in_kernel(tcb: &Tcb) {
+    tcb.signals().mask_changed.store(1, Ordering::SeqCst);
+    requeue_in_kernel(tcb.signals());
 }
 
 /// Why a signal has come.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Cause {
+enum SignalClass {
     /// The instruction that was interrupted has raised it.
-    Fault,
+    Synchronous,
     /// Somebody has sent it: a process, a timer, the kernel. It says nothing about the code that was interrupted.
-    Sent,
+    Asynchronous,
     /// Another thread of ours says that something is pending for the process.
     Hint,
 }
 
 /// Where a signal has found the thread.
-enum Whereabouts {
+enum InterruptionPoint {
     /// On the way into the cache or to native code: the application's state is saved.
     Entering,
     /// Before a system call of the application: the state is saved.
@@ -748,48 +749,48 @@ enum Whereabouts {
     /// Anywhere else in the engine. It goes on afterwards.
     Engine,
     /// In translated code, where the application's state is exact; or in code that cannot be read.
-    SafePoint(Option<Place>),
+    SafePoint(Option<AppPosition>),
     /// In translated code between two safe points.
-    Between,
+    BetweenSafePoints,
     /// In the application's own code.
     Native,
 }
 
-fn whereabouts(signals: &Signals, context: &Context) -> Whereabouts {
+fn interruption_point(signals: &Signals, context: &Context) -> InterruptionPoint {
     let pc = context.registers[CONTEXT_RIP];
     if dispatch::is_entering(pc) {
-        return Whereabouts::Entering;
+        return InterruptionPoint::Entering;
     }
     match syscall::window(pc) {
-        syscall::Window::Before => return Whereabouts::BeforeCall,
-        syscall::Window::After => return Whereabouts::AfterCall(context.registers[CONTEXT_RAX] as i64),
+        syscall::Window::Before => return InterruptionPoint::BeforeCall,
+        syscall::Window::After => return InterruptionPoint::AfterCall(context.registers[CONTEXT_RAX] as i64),
         syscall::Window::Outside => {}
     }
     if is_engine(pc) {
-        return Whereabouts::Engine;
+        return InterruptionPoint::Engine;
     }
     if signals.native.get() {
-        return Whereabouts::Native;
+        return InterruptionPoint::Native;
     }
     // Code that is not the engine's holds no lock of the engine's.
-    match ENGINE.lock().place(pc) {
-        Some(Place { state: State::Dirty, .. }) => Whereabouts::Between,
-        place => Whereabouts::SafePoint(place),
+    match ENGINE.lock().app_position(pc) {
+        Some(AppPosition { state: RegisterState::BetweenSafePoints, .. }) => InterruptionPoint::BetweenSafePoints,
+        position => InterruptionPoint::SafePoint(position),
     }
 }
 
 /// Why the signal has come, as far as can be told without knowing where it has found the thread.
-fn cause(signal: usize, info: &Info) -> Cause {
+fn classify(signal: usize, info: &Info) -> SignalClass {
     const BUS_MCEERR_AO: i32 = 5;
     const TRAP_PERF: i32 = 6;
     if pending::is_hint(signal, info) {
-        return Cause::Hint;
+        return SignalClass::Hint;
     }
     match (signal, code(info)) {
         // Memory that has gone bad somewhere, and a counter: the kernel sends these, the instruction is not to blame.
-        (SIGBUS, BUS_MCEERR_AO) | (SIGTRAP, TRAP_PERF) => Cause::Sent,
-        (_, 1..) if SYNCHRONOUS & bit(signal) != 0 => Cause::Fault,
-        _ => Cause::Sent,
+        (SIGBUS, BUS_MCEERR_AO) | (SIGTRAP, TRAP_PERF) => SignalClass::Asynchronous,
+        (_, 1..) if SYNCHRONOUS & bit(signal) != 0 => SignalClass::Synchronous,
+        _ => SignalClass::Asynchronous,
     }
 }
 
@@ -799,100 +800,106 @@ fn code(info: &Info) -> i32 {
 
 fn on_signal(signals: &'static Signals, signal: usize, info: &Info, context: &mut Context) {
     let pc = context.registers[CONTEXT_RIP];
-    if signal == SIGTRAP && is_leave_request(info) {
-        return on_leave_request(signals, context, pc);
+    if signal == SIGTRAP && is_detach_request(info) {
+        return on_detach_request(signals, context, pc);
     }
-    let mut cause = cause(signal, info);
-    assert!(cause != Cause::Sent || !failure::is_injected_in_handler(signals), "a test wants the handler to fail");
-    match cause {
-        Cause::Sent => pending::throw_letter_away(signals.slot_index, signal),
-        Cause::Fault => look_for_letter(signals, signal),
-        Cause::Hint => {}
+    let mut class = classify(signal, info);
+    assert!(
+        class != SignalClass::Asynchronous || !failure::is_injected_in_handler(signals),
+        "a test wants the handler to fail"
+    );
+    match class {
+        SignalClass::Asynchronous => pending::discard_backup(signals.slot_index, signal),
+        SignalClass::Synchronous => recover_dropped_signal(signals, signal),
+        SignalClass::Hint => {}
     }
-    if cause == Cause::Fault && on_own_fault(signals, signal, info, context) {
+    if class == SignalClass::Synchronous && on_engine_fault(signals, signal, info, context) {
         return;
     }
-    let whereabouts = whereabouts(signals, context);
-    if !can_fault(signals, &whereabouts, signal, pc) && cause == Cause::Fault {
+    let interruption_point = interruption_point(signals, context);
+    if !can_fault(signals, &interruption_point, signal, pc) && class == SignalClass::Synchronous {
         // A process may send itself the information of a fault, as crash handlers do.
-        cause = Cause::Sent;
+        class = SignalClass::Asynchronous;
     }
-    match (whereabouts, cause) {
-        (Whereabouts::Engine, Cause::Fault) if signals.accessing.get() => {
+    match (interruption_point, class) {
+        (InterruptionPoint::Engine, SignalClass::Synchronous) if signals.accessing.get() => {
             // What the engine does for the application, the application has done.
             signals.accessing.set(false);
             // SAFETY: the function that accessed the memory does not go on.
-            let tcb = unsafe { state() };
+            let tcb = unsafe { current_tcb() };
             tcb.registers.rflags |= FLAG_RESUME;
             emulate::flush(tcb);
-            arrive(tcb, Arrival { signal, info, cause, mask: signals.mask.get() }, context, true);
+            deliver_or_resume(tcb, IncomingSignal { signal, info, class, mask: signals.mask.get() }, context, true);
         }
-        (Whereabouts::Engine, Cause::Fault) => {
+        (InterruptionPoint::Engine, SignalClass::Synchronous) => {
             panic!("signal {signal} at {pc:#x} in the engine, address {:#x}", info[2]);
         }
         // The call may have met a page that we have write-protected, and is to be made again. Or it may have taken the very signal
         // that the hint is about.
-        (Whereabouts::Engine | Whereabouts::AfterCall(sys::EFAULT), Cause::Sent | Cause::Hint)
-        | (Whereabouts::AfterCall(0..), Cause::Hint) => {
-            put_off(signals, signal, info, cause, context);
+        (
+            InterruptionPoint::Engine | InterruptionPoint::AfterCall(sys::EFAULT),
+            SignalClass::Asynchronous | SignalClass::Hint,
+        )
+        | (InterruptionPoint::AfterCall(0..), SignalClass::Hint) => {
+            defer(signals, signal, info, class, context);
             if is_returning(pc) {
                 context.registers[CONTEXT_RIP] = trackway_restorer as *const () as u64;
             }
         }
-        (Whereabouts::Between, _) => {
-            put_off(signals, signal, info, cause, context);
+        (InterruptionPoint::BetweenSafePoints, _) => {
+            defer(signals, signal, info, class, context);
             step(signals, context);
         }
-        (Whereabouts::Native, Cause::Hint) => {}
-        (Whereabouts::Native, _) => on_native_signal(signal, info, cause, context),
-        (Whereabouts::SafePoint(place), _) => {
-            let arrival = Arrival { signal, info, cause, mask: signals.mask.get() };
-            if let Some((signal, info, cause)) = select(signals, arrival) {
+        (InterruptionPoint::Native, SignalClass::Hint) => {}
+        (InterruptionPoint::Native, _) => on_native_signal(signal, info, class, context),
+        (InterruptionPoint::SafePoint(position), _) => {
+            let incoming = IncomingSignal { signal, info, class, mask: signals.mask.get() };
+            if let Some((signal, info, class)) = choose_delivery(signals, incoming) {
                 // SAFETY: translated code has no reference to the state.
-                let tcb = unsafe { state() };
-                settle(tcb, context, place);
-                deliver(tcb, signal, &info, cause, context, false);
+                let tcb = unsafe { current_tcb() };
+                recover_state(tcb, context, position);
+                deliver(tcb, signal, &info, class, context, false);
             }
         }
-        (Whereabouts::Entering, _) => {
-            let arrival = Arrival { signal, info, cause, mask: signals.mask.get() };
-            match select(signals, arrival) {
+        (InterruptionPoint::Entering, _) => {
+            let incoming = IncomingSignal { signal, info, class, mask: signals.mask.get() };
+            match choose_delivery(signals, incoming) {
                 // SAFETY: the assembly has no reference to the state, and whoever has called it has returned.
-                Some((signal, info, cause)) => deliver(unsafe { state() }, signal, &info, cause, context, true),
+                Some((signal, info, class)) => deliver(unsafe { current_tcb() }, signal, &info, class, context, true),
                 None if signals.native.get() => {}
                 None => context.registers[CONTEXT_RIP] = dispatch::enter_start(),
             }
         }
-        (Whereabouts::BeforeCall, _) => {
-            let arrival = Arrival { signal, info, cause, mask: signals.mask.get() };
-            match select(signals, arrival) {
-                Some((signal, info, cause)) => deliver_before_call(signal, &info, cause, context),
-                None => call_again(signals, context),
+        (InterruptionPoint::BeforeCall, _) => {
+            let incoming = IncomingSignal { signal, info, class, mask: signals.mask.get() };
+            match choose_delivery(signals, incoming) {
+                Some((signal, info, class)) => deliver_before_call(signal, &info, class, context),
+                None => restart_call(signals, context),
             }
         }
-        (Whereabouts::AfterCall(result), _) => {
+        (InterruptionPoint::AfterCall(result), _) => {
             let interrupted = result == sys::EINTR;
             let mask = if interrupted { signals.call_mask.get() } else { None };
-            let arrival = Arrival { signal, info, cause, mask: mask.unwrap_or(signals.mask.get()) };
-            match select(signals, arrival) {
+            let incoming = IncomingSignal { signal, info, class, mask: mask.unwrap_or(signals.mask.get()) };
+            match choose_delivery(signals, incoming) {
                 // The kernel has not asked whether this one restarts the call.
-                Some((signal, info, cause))
+                Some((signal, info, class))
                     if interrupted
-                        && arrival.cause == Cause::Hint
+                        && incoming.class == SignalClass::Hint
                         && action_of(signals, signal).flags & SA_RESTART != 0 =>
                 {
-                    deliver_before_call(signal, &info, cause, context);
+                    deliver_before_call(signal, &info, class, context);
                 }
-                Some((signal, info, cause)) => {
+                Some((signal, info, class)) => {
                     // SAFETY: the functions that made the call do not go on.
-                    let tcb = unsafe { state() };
-                    post_letter(signals, result == 0);
+                    let tcb = unsafe { current_tcb() };
+                    confirm_backup(signals, result == 0);
                     exec::abandon(tcb);
                     syscall::complete(tcb, result as u64);
-                    deliver(tcb, signal, &info, cause, context, true);
+                    deliver(tcb, signal, &info, class, context, true);
                 }
                 // A signal that is blocked interrupts nothing.
-                None if interrupted => call_again(signals, context),
+                None if interrupted => restart_call(signals, context),
                 None => {}
             }
         }
@@ -900,43 +907,43 @@ fn on_signal(signals: &'static Signals, signal: usize, info: &Info, context: &mu
 }
 
 /// The kernel has dropped what other threads have sent while the fault was pending: the letter is there.
-fn look_for_letter(signals: &Signals, signal: usize) {
-    if pending::letters(signals.slot_index) & bit(signal) != 0
-        && let Some(info) = pending::take_letter(signals.slot_index, signal)
+fn recover_dropped_signal(signals: &Signals, signal: usize) {
+    if pending::confirmed_backups(signals.slot_index) & bit(signal) != 0
+        && let Some(info) = pending::take_backup(signals.slot_index, signal)
     {
-        keep(signals, signal, &info, Cause::Sent);
+        store_pending(signals, signal, &info, SignalClass::Asynchronous);
     }
 }
 
 /// Whether an instruction where the thread is can raise a signal.
-fn can_fault(signals: &Signals, whereabouts: &Whereabouts, signal: usize, pc: u64) -> bool {
-    match whereabouts {
+fn can_fault(signals: &Signals, interruption_point: &InterruptionPoint, signal: usize, pc: u64) -> bool {
+    match interruption_point {
         // The jump to an address that is none; the instruction that is there to raise a signal.
-        Whereabouts::Entering => signals.native.get() || pc == dispatch::enter_jump(),
-        Whereabouts::BeforeCall => false,
+        InterruptionPoint::Entering => signals.native.get() || pc == dispatch::enter_jump(),
+        InterruptionPoint::BeforeCall => false,
         // Raised by a filter instead of making the call.
-        Whereabouts::AfterCall(_) => signal == SIGSYS,
+        InterruptionPoint::AfterCall(_) => signal == SIGSYS,
         _ => true,
     }
 }
 
 /// A fault that the engine causes and mends. False if it is none.
-fn on_own_fault(signals: &'static Signals, signal: usize, info: &Info, context: &mut Context) -> bool {
+fn on_engine_fault(signals: &'static Signals, signal: usize, info: &Info, context: &mut Context) -> bool {
     let pc = context.registers[CONTEXT_RIP];
     let in_cache = !signals.native.get() && !is_engine(pc);
     match signal {
         SIGILL if pc == dispatch::enter_raise() || pc == syscall::unblock_raise() => on_raise(signals, context, pc),
-        SIGSEGV if context.more[CONTEXT_ERROR] & ERROR_WRITE != 0 && on_write(signals, info, context) => {}
+        SIGSEGV if context.more[CONTEXT_ERROR] & ERROR_WRITE != 0 && on_write_fault(signals, info, context) => {}
         SIGSEGV | SIGBUS if pc == memory::copy_instruction() => {
             context.registers[CONTEXT_RIP] = memory::copy_recovery();
         }
         SIGSEGV if in_cache => {
             // SAFETY: translated code has no reference to the state.
-            let tcb = unsafe { state() };
+            let tcb = unsafe { current_tcb() };
             if !ring::is_guard(tcb, info[2]) {
                 return false;
             }
-            on_ring_end(tcb, context);
+            on_segment_end(tcb, context);
         }
         SIGBUS if in_cache => return on_misaligned_store(signals, info, context),
         SIGTRAP if code(info) == TRAP_TRACE && (signals.misaligned.get() || signals.stepping.get()) => {
@@ -951,7 +958,7 @@ fn on_own_fault(signals: &'static Signals, signal: usize, info: &Info, context: 
         }
         SIGSYS if pc == syscall::call_end() || pc == clone::call_end() => {
             // The call has not happened; whoever wanted to make it puts things in order first.
-            keep(signals, signal, info, Cause::Fault);
+            store_pending(signals, signal, info, SignalClass::Synchronous);
             context.registers[CONTEXT_RAX] = syscall::TRAPPED as u64;
         }
         _ => return false,
@@ -964,12 +971,12 @@ const TRAP_TRACE: i32 = 2;
 /// On the way into the cache, or before a system call, where signals wait: delivers the next of them.
 fn on_raise(signals: &Signals, context: &mut Context, pc: u64) {
     let is_entering = dispatch::is_entering(pc);
-    match next(signals, signals.mask.get()) {
-        Some((signal, info, cause)) if is_entering => {
+    match next_deliverable(signals, signals.mask.get()) {
+        Some((signal, info, class)) if is_entering => {
             // SAFETY: the assembly has no reference to the state, and whoever has called it has returned.
-            deliver(unsafe { state() }, signal, &info, cause, context, true);
+            deliver(unsafe { current_tcb() }, signal, &info, class, context, true);
         }
-        Some((signal, info, cause)) => deliver_before_call(signal, &info, cause, context),
+        Some((signal, info, class)) => deliver_before_call(signal, &info, class, context),
         None if is_entering => context.registers[CONTEXT_RIP] = dispatch::enter_start(),
         None => context.registers[CONTEXT_RIP] = syscall::window_start(pc),
     }
@@ -977,97 +984,99 @@ fn on_raise(signals: &Signals, context: &mut Context, pc: u64) {
 
 /// A signal at a point where it can be delivered.
 #[derive(Clone, Copy)]
-struct Arrival<'a> {
+struct IncomingSignal<'a> {
     signal: usize,
     info: &'a Info,
-    cause: Cause,
+    class: SignalClass,
     /// What the application blocks.
     mask: u64,
 }
 
 /// What is to be delivered, if anything, when a signal has found the thread at a point where that is possible. A deferred
 /// signal comes first; a fault happens again after it.
-fn select(signals: &Signals, arrival: Arrival) -> Option<(usize, Info, Cause)> {
-    let Arrival { signal, info, cause, mask } = arrival;
-    let is_first = signals.first.load(Ordering::SeqCst) == 0;
-    if is_first && (cause == Cause::Fault || cause == Cause::Sent && SYNCHRONOUS & bit(signal) == 0) {
-        return Some((signal, *info, cause));
+fn choose_delivery(signals: &Signals, incoming: IncomingSignal) -> Option<(usize, Info, SignalClass)> {
+    let IncomingSignal { signal, info, class, mask } = incoming;
+    let is_first = signals.deferred.load(Ordering::SeqCst) == 0;
+    if is_first
+        && (class == SignalClass::Synchronous || class == SignalClass::Asynchronous && SYNCHRONOUS & bit(signal) == 0)
+    {
+        return Some((signal, *info, class));
     }
-    match cause {
-        Cause::Sent => keep(signals, signal, info, cause),
-        Cause::Hint => signals.hinted.set(true),
-        Cause::Fault => {}
+    match class {
+        SignalClass::Asynchronous => store_pending(signals, signal, info, class),
+        SignalClass::Hint => signals.hinted.set(true),
+        SignalClass::Synchronous => {}
     }
-    next(signals, mask)
+    next_deliverable(signals, mask)
 }
 
-fn arrive(tcb: &mut Tcb, arrival: Arrival, context: &mut Context, saved_xmm: bool) {
-    match select(tcb.signals(), arrival) {
-        Some((signal, info, cause)) => deliver(tcb, signal, &info, cause, context, saved_xmm),
-        None => go_on(tcb, context, saved_xmm),
+fn deliver_or_resume(tcb: &mut Tcb, incoming: IncomingSignal, context: &mut Context, saved_xmm: bool) {
+    match choose_delivery(tcb.signals(), incoming) {
+        Some((signal, info, class)) => deliver(tcb, signal, &info, class, context, saved_xmm),
+        None => resume_saved_state(tcb, context, saved_xmm),
     }
 }
 
 /// The next of the signals that are kept and not blocked by `mask`.
-fn next(signals: &Signals, mask: u64) -> Option<(usize, Info, Cause)> {
+fn next_deliverable(signals: &Signals, mask: u64) -> Option<(usize, Info, SignalClass)> {
     // What is kept from now on is seen below, or makes the thread look again.
-    signals.waiting.store(0, Ordering::SeqCst);
+    signals.has_deferred.store(0, Ordering::SeqCst);
     if signals.hinted.get() {
-        RAISED.into_iter().for_each(|signal| look_for_letter(signals, signal));
+        SYNCHRONOUS_SIGNALS.into_iter().for_each(|signal| recover_dropped_signal(signals, signal));
     }
-    let found = next_kept(signals, mask).or_else(|| next_of_process(signals, mask));
+    let found = next_pending(signals, mask).or_else(|| next_process_pending(signals, mask));
     if found.is_none() && signals.hinted.take() {
         // This thread blocks it by now; perhaps another one does not.
-        for signal in RAISED.into_iter().filter(|&signal| process_pending(signals) & bit(signal) != 0) {
-            pending::tell_another(signals.control(), signal);
+        for signal in SYNCHRONOUS_SIGNALS.into_iter().filter(|&signal| process_pending(signals) & bit(signal) != 0) {
+            pending::hint_another_thread(signals.control(), signal);
         }
     }
     if found.is_some() {
         // There may be more.
-        signals.deferred.store(1, Ordering::SeqCst);
-        signals.waiting.store(1, Ordering::SeqCst);
+        signals.mask_changed.store(1, Ordering::SeqCst);
+        signals.has_deferred.store(1, Ordering::SeqCst);
     }
     found
 }
 
-fn next_kept(signals: &Signals, mask: u64) -> Option<(usize, Info, Cause)> {
-    let first = signals.first.load(Ordering::SeqCst) as usize;
+fn next_pending(signals: &Signals, mask: u64) -> Option<(usize, Info, SignalClass)> {
+    let first = signals.deferred.load(Ordering::SeqCst) as usize;
     if first != 0 {
-        let info = signals.first_info.get();
-        signals.first.store(0, Ordering::SeqCst);
-        return Some((first, info, Cause::Sent));
+        let info = signals.deferred_info.get();
+        signals.deferred.store(0, Ordering::SeqCst);
+        return Some((first, info, SignalClass::Asynchronous));
     }
-    for (index, &signal) in RAISED.iter().enumerate() {
-        if signals.kept.load(Ordering::SeqCst) & bit(signal) == 0 {
+    for (index, &signal) in SYNCHRONOUS_SIGNALS.iter().enumerate() {
+        if signals.pending.load(Ordering::SeqCst) & bit(signal) == 0 {
             continue;
         }
-        let info = signals.kept_info[index].get();
-        let was_fault = signals.raised.load(Ordering::SeqCst) & bit(signal) != 0;
+        let info = signals.pending_info[index].get();
+        let was_fault = signals.raised_by_fault.load(Ordering::SeqCst) & bit(signal) != 0;
         let blocked = mask & bit(signal) != 0;
         if blocked && !was_fault && (is_for_thread(&info) || signals.is_child_process()) {
             continue;
         }
-        signals.raised.fetch_and(!bit(signal), Ordering::SeqCst);
-        signals.kept.fetch_and(!bit(signal), Ordering::SeqCst);
+        signals.raised_by_fault.fetch_and(!bit(signal), Ordering::SeqCst);
+        signals.pending.fetch_and(!bit(signal), Ordering::SeqCst);
         if was_fault {
-            return Some((signal, info, Cause::Fault));
+            return Some((signal, info, SignalClass::Synchronous));
         }
         if !blocked && action_of(signals, signal).handler != SIG_IGN {
-            return Some((signal, info, Cause::Sent));
+            return Some((signal, info, SignalClass::Asynchronous));
         }
         if blocked {
             PROCESS.put(signal, &info);
-            pending::tell_another(signals.control(), signal);
+            pending::hint_another_thread(signals.control(), signal);
         }
     }
     None
 }
 
-fn next_of_process(signals: &Signals, mask: u64) -> Option<(usize, Info, Cause)> {
+fn next_process_pending(signals: &Signals, mask: u64) -> Option<(usize, Info, SignalClass)> {
     let open = process_pending(signals) & !mask;
-    RAISED.into_iter().filter(|&signal| open & bit(signal) != 0).find_map(|signal| {
+    SYNCHRONOUS_SIGNALS.into_iter().filter(|&signal| open & bit(signal) != 0).find_map(|signal| {
         let info = PROCESS.take(signal)?;
-        (action_of(signals, signal).handler != SIG_IGN).then_some((signal, info, Cause::Sent))
+        (action_of(signals, signal).handler != SIG_IGN).then_some((signal, info, SignalClass::Asynchronous))
     })
 }
 
@@ -1080,32 +1089,32 @@ fn is_for_thread(info: &Info) -> bool {
 pub fn send_to_thread(tcb: &mut Tcb, tid: u64, signal: u64, info: Option<Info>, send: fn(&mut Tcb) -> i64) -> i64 {
     let control = tcb.control();
     // To itself, nothing is dropped: a fault is handled before the thread can send.
-    let slot = match usize::try_from(signal).ok().and_then(index) {
+    let slot = match usize::try_from(signal).ok().and_then(synchronous_index) {
         Some(_) if tid != u64::from(sys::gettid()) => pending::slot_of(control, tid as u32),
         _ => None,
     };
     let signal = signal as usize;
     if let Some((slot, info)) = slot.zip(info)
-        && pending::write_letter(slot, signal, &info)
+        && pending::store_backup(slot, signal, &info)
     {
-        tcb.signals().letter.set(Some((slot, signal)));
+        tcb.signals().backup.set(Some((slot, signal)));
     }
     let result = send(tcb);
-    post_letter(tcb.signals(), result == 0);
+    confirm_backup(tcb.signals(), result == 0);
     result
 }
 
 /// The system call that goes with a letter was made, or will be made again with another letter.
-fn post_letter(signals: &Signals, was_sent: bool) {
-    if let Some((slot, signal)) = signals.letter.take() {
-        pending::post_letter(signals.control(), slot, signal, was_sent);
+fn confirm_backup(signals: &Signals, was_sent: bool) {
+    if let Some((slot, signal)) = signals.backup.take() {
+        pending::confirm_backup(signals.control(), slot, signal, was_sent);
     }
 }
 
 /// The application sends a signal that faults raise to its own process. The kernel would have some thread handle it at some time,
 /// as none blocks it really; here it is pending at once. `send` makes the system call.
 pub fn send_to_process(tcb: &mut Tcb, process: u64, signal: u64, info: Option<Info>, send: fn(&mut Tcb) -> i64) -> i64 {
-    let number = usize::try_from(signal).ok().filter(|&signal| index(signal).is_some());
+    let number = usize::try_from(signal).ok().filter(|&signal| synchronous_index(signal).is_some());
     let Some((signal, mut info)) = number.zip(info) else { return send(tcb) };
     // SAFETY: no arguments.
     let own = unsafe { sys::call(sys::number::GETPID, [0; 6]) } as u32;
@@ -1118,15 +1127,15 @@ pub fn send_to_process(tcb: &mut Tcb, process: u64, signal: u64, info: Option<In
     let signals = tcb.signals();
     if signals.is_child_process() {
         // Its only thread is the caller.
-        keep(signals, signal, &info, Cause::Sent);
+        store_pending(signals, signal, &info, SignalClass::Asynchronous);
         return 0;
     }
     PROCESS.put(signal, &info);
     if signals.mask.get() & bit(signal) == 0 {
-        signals.deferred.store(1, Ordering::SeqCst);
-        signals.waiting.store(1, Ordering::SeqCst);
+        signals.mask_changed.store(1, Ordering::SeqCst);
+        signals.has_deferred.store(1, Ordering::SeqCst);
     } else {
-        pending::tell_another(tcb.control(), signal);
+        pending::hint_another_thread(tcb.control(), signal);
     }
     0
 }
@@ -1145,7 +1154,7 @@ pub fn kill_info(signal: u64) -> Option<Info> {
 }
 
 fn sender_info(signal: u64, code: i32) -> Option<Info> {
-    index(usize::try_from(signal).ok()?)?;
+    synchronous_index(usize::try_from(signal).ok()?)?;
     let mut info: Info = [0; 16];
     // SAFETY: no arguments.
     let [process, user] =
@@ -1156,21 +1165,21 @@ fn sender_info(signal: u64, code: i32) -> Option<Info> {
 }
 
 /// After the application's rt_sigpending: adds what is kept here to the set. False if it cannot be written.
-pub fn add_pending(tcb: &Tcb, set: u64) -> bool {
+pub fn complete_sigpending(tcb: &Tcb, set: u64) -> bool {
     let signals = tcb.signals();
-    let ours = (signals.kept.load(Ordering::SeqCst) | process_pending(signals)) & signals.mask.get();
+    let ours = (signals.pending.load(Ordering::SeqCst) | process_pending(signals)) & signals.mask.get();
     ours == 0 || memory::read::<u64>(set).is_some_and(|kernel| memory::write(set, &(kernel | ours)))
 }
 
 /// Before the application's rt_sigtimedwait: takes what is kept here, if it is asked for.
-pub fn take_pending(tcb: &Tcb, set: u64, place: u64) -> Option<i64> {
+pub fn try_sigtimedwait(tcb: &Tcb, set: u64, info_address: u64) -> Option<i64> {
     let signals = tcb.signals();
     let set = memory::read::<u64>(set)? & signals.mask.get();
-    for (index, &signal) in RAISED.iter().enumerate().filter(|(_, signal)| set & bit(**signal) != 0) {
-        let is_kept = signals.kept.load(Ordering::SeqCst) & bit(signal) != 0;
-        let info = if is_kept {
-            let info = signals.kept_info[index].get();
-            signals.kept.fetch_and(!bit(signal), Ordering::SeqCst);
+    for (index, &signal) in SYNCHRONOUS_SIGNALS.iter().enumerate().filter(|(_, signal)| set & bit(**signal) != 0) {
+        let is_pending = signals.pending.load(Ordering::SeqCst) & bit(signal) != 0;
+        let info = if is_pending {
+            let info = signals.pending_info[index].get();
+            signals.pending.fetch_and(!bit(signal), Ordering::SeqCst);
             info
         } else if signals.is_child_process() {
             continue;
@@ -1179,42 +1188,46 @@ pub fn take_pending(tcb: &Tcb, set: u64, place: u64) -> Option<i64> {
         } else {
             continue;
         };
-        return Some(if place != 0 && !memory::write(place, &info) { sys::EFAULT } else { signal as i64 });
+        return Some(if info_address != 0 && !memory::write(info_address, &info) {
+            sys::EFAULT
+        } else {
+            signal as i64
+        });
     }
     None
 }
 
 /// A system call of the application's has taken a signal.
 pub fn taken_by_call(tcb: &Tcb, signal: i64) {
-    if let Some(signal) = usize::try_from(signal).ok().filter(|&signal| index(signal).is_some()) {
-        pending::throw_letter_away(tcb.slot_index, signal);
+    if let Some(signal) = usize::try_from(signal).ok().filter(|&signal| synchronous_index(signal).is_some()) {
+        pending::discard_backup(tcb.slot_index, signal);
     }
 }
 
 /// Delivers a signal before a system call, which is made again afterwards.
-fn deliver_before_call(signal: usize, info: &Info, cause: Cause, context: &mut Context) {
+fn deliver_before_call(signal: usize, info: &Info, class: SignalClass, context: &mut Context) {
     // SAFETY: the functions that were about to make the call do not go on.
-    let tcb = unsafe { state() };
-    post_letter(tcb.signals(), false);
+    let tcb = unsafe { current_tcb() };
+    confirm_backup(tcb.signals(), false);
     exec::abandon(tcb);
     interrupt_call(tcb, signal);
-    deliver(tcb, signal, info, cause, context, true);
+    deliver(tcb, signal, info, class, context, true);
 }
 
 /// Makes the thread look at what is pending before it makes its system call (again).
-fn call_again(signals: &Signals, context: &mut Context) {
-    signals.deferred.store(1, Ordering::SeqCst);
+fn restart_call(signals: &Signals, context: &mut Context) {
+    signals.mask_changed.store(1, Ordering::SeqCst);
     context.registers[CONTEXT_RIP] = syscall::window_start(context.registers[CONTEXT_RIP]);
 }
 
 /// Whether the recorder wants the thread to come out of translated code.
-fn is_leave_request(info: &Info) -> bool {
+fn is_detach_request(info: &Info) -> bool {
     const SI_QUEUE: i32 = -1;
     info[1] as u32 as i32 == SI_QUEUE && info[3] == wire::DETACH_REQUEST
 }
 
 /// Brings a thread that may go round in translated code for ever to the dispatcher. Anywhere else it gets there by itself.
-fn on_leave_request(signals: &'static Signals, context: &mut Context, pc: u64) {
+fn on_detach_request(signals: &'static Signals, context: &mut Context, pc: u64) {
     if signals.native.get() || is_engine(pc) {
         if pc == syscall::instruction_end() && context.registers[CONTEXT_RAX] as i64 == sys::EINTR {
             // The thread has entered a system call meanwhile, which our signal has interrupted: it is made again.
@@ -1223,22 +1236,22 @@ fn on_leave_request(signals: &'static Signals, context: &mut Context, pc: u64) {
         return;
     }
     // SAFETY: translated code has no reference to the state.
-    let tcb = unsafe { state() };
+    let tcb = unsafe { current_tcb() };
     if tcb.interrupted != 0 {
         return;
     }
-    let place = ENGINE.lock().place(pc);
-    match place {
+    let position = ENGINE.lock().app_position(pc);
+    match position {
         None => {}
         Some(_) if signals.stepping.get() => signals.stale.set(true),
-        Some(Place { state: State::Dirty, .. }) => {
+        Some(AppPosition { state: RegisterState::BetweenSafePoints, .. }) => {
             signals.stale.set(true);
-            step_undisturbed(signals, context);
+            step_with_signals_blocked(signals, context);
         }
-        Some(place) => {
-            settle(tcb, context, Some(place));
+        Some(position) => {
+            recover_state(tcb, context, Some(position));
             ring::append_signal(tcb, 0, tcb.registers.rip);
-            go_on(tcb, context, false);
+            resume_saved_state(tcb, context, false);
         }
     }
 }
@@ -1261,12 +1274,12 @@ fn interrupt_call(tcb: &mut Tcb, signal: usize) {
 
 /// A thread that has left gets a signal while the kernel still uses our stack for its signals: the application's handler is run natively,
 /// with a frame on the application's stack.
-fn on_native_signal(signal: usize, info: &Info, cause: Cause, context: &mut Context) {
+fn on_native_signal(signal: usize, info: &Info, class: SignalClass, context: &mut Context) {
     // SAFETY: native code has no reference to the state; a handler of ours that is interrupted is not native code.
-    let tcb = unsafe { state() };
+    let tcb = unsafe { current_tcb() };
     tcb.registers = context.get();
     tcb.signals().mask.set(context.mask);
-    deliver(tcb, signal, info, cause, context, false);
+    deliver(tcb, signal, info, class, context, false);
 }
 
 /// A thread that runs natively, and for which the kernel uses the application's stacks by itself: one that has left and returned from
@@ -1274,7 +1287,7 @@ fn on_native_signal(signal: usize, info: &Info, cause: Cause, context: &mut Cont
 fn on_stateless_signal(signal: usize, info: &Info, context: &mut Context) {
     let action = take_action(None, signal);
     match action.handler {
-        SIG_IGN if cause(signal, info) != Cause::Fault => return,
+        SIG_IGN if classify(signal, info) != SignalClass::Synchronous => return,
         SIG_DFL if IGNORED_BY_DEFAULT & bit(signal) != 0 => return,
         SIG_DFL | SIG_IGN => {
             set_kernel_action(signal, &Action::default());
@@ -1314,7 +1327,7 @@ fn is_engine(pc: u64) -> bool {
 
 /// A write has faulted: if it was to code that we watch, it is made again. A thread that has changed the very code it
 /// executes goes on in a new translation.
-fn on_write(signals: &Signals, info: &Info, context: &mut Context) -> bool {
+fn on_write_fault(signals: &Signals, info: &Info, context: &mut Context) -> bool {
     let mut engine = ENGINE.lock();
     if !engine.written(info[2]) {
         // Another thread may have released the page just now: once more will show.
@@ -1323,12 +1336,14 @@ fn on_write(signals: &Signals, info: &Info, context: &mut Context) -> bool {
         signals.faulted_write.set(if again { write } else { (0, 0) });
         return again;
     }
-    let place = engine.place(context.registers[CONTEXT_RIP]);
+    let position = engine.app_position(context.registers[CONTEXT_RIP]);
     drop(engine);
-    if place.is_some_and(|place| place.state != State::Dirty && !ENGINE.lock().is_current(&place)) {
+    if position.is_some_and(|position| {
+        position.state != RegisterState::BetweenSafePoints && !ENGINE.lock().is_current(&position)
+    }) {
         // The write first: the new translation would protect the page again.
         signals.stale.set(true);
-        step_undisturbed(signals, context);
+        step_with_signals_blocked(signals, context);
     }
     true
 }
@@ -1341,8 +1356,8 @@ fn on_misaligned_store(signals: &Signals, info: &Info, context: &mut Context) ->
         return false;
     }
     let pc = context.registers[CONTEXT_RIP];
-    let Some(place) = ENGINE.lock().place(pc) else { return false };
-    if matches!(place.state, State::Own | State::ScratchOwn | State::Spilled(_, true)) {
+    let Some(position) = ENGINE.lock().app_position(pc) else { return false };
+    if matches!(position.state, RegisterState::App | RegisterState::ScratchApp | RegisterState::Spilled(_, true)) {
         return false;
     }
     let mut code = [0; isa::INSTRUCTION_BYTES_MAX];
@@ -1357,54 +1372,54 @@ fn on_misaligned_store(signals: &Signals, info: &Info, context: &mut Context) ->
 }
 
 /// The cursor has met the guard page: opens the next segment and lets the instruction write there.
-fn on_ring_end(tcb: &mut Tcb, context: &mut Context) {
+fn on_segment_end(tcb: &mut Tcb, context: &mut Context) {
     let signals = tcb.signals();
     tcb.cursor = context.registers[CONTEXT_R15];
-    profile::study(tcb);
+    profile::profile_segment(tcb);
     ring::advance_with_data(tcb);
-    if tcb.stand.skipping {
-        skip::go_on(tcb);
+    if tcb.selection.skipping {
+        skip::refill(tcb);
         signals.stale.set(signals.stale.get() || skip::is_near_end(tcb));
     }
     context.registers[CONTEXT_R15] = tcb.cursor;
-    if (tcb.leaving || signals.stale.get()) && !signals.stepping.get() {
-        step_undisturbed(signals, context);
+    if (tcb.detaching || signals.stale.get()) && !signals.stepping.get() {
+        step_with_signals_blocked(signals, context);
     }
 }
 
 /// Keeps a signal that cannot be delivered here, and blocks all others that can be blocked, so that none of them overtakes it.
 /// Whatever it has interrupted, this is safe: nothing but [`Signals`] is touched.
-fn put_off(signals: &Signals, signal: usize, info: &Info, cause: Cause, context: &mut Context) {
-    if cause == Cause::Hint {
+fn defer(signals: &Signals, signal: usize, info: &Info, class: SignalClass, context: &mut Context) {
+    if class == SignalClass::Hint {
         signals.hinted.set(true);
     } else {
-        keep(signals, signal, info, cause);
+        store_pending(signals, signal, info, class);
     }
-    signals.deferred.store(1, Ordering::SeqCst);
-    signals.waiting.store(1, Ordering::SeqCst);
+    signals.mask_changed.store(1, Ordering::SeqCst);
+    signals.has_deferred.store(1, Ordering::SeqCst);
     context.mask |= !SYNCHRONOUS;
 }
 
 /// Keeps a signal. Of the ones that faults raise, one of a number is kept, as of all standard signals; of the others the kernel
 /// delivers none before the one that is kept here is delivered.
-fn keep(signals: &Signals, signal: usize, info: &Info, cause: Cause) {
-    signals.deferred.store(1, Ordering::SeqCst);
-    signals.waiting.store(1, Ordering::SeqCst);
-    let Some(index) = index(signal) else {
-        if signals.first.load(Ordering::SeqCst) != 0 {
+fn store_pending(signals: &Signals, signal: usize, info: &Info, class: SignalClass) {
+    signals.mask_changed.store(1, Ordering::SeqCst);
+    signals.has_deferred.store(1, Ordering::SeqCst);
+    let Some(index) = synchronous_index(signal) else {
+        if signals.deferred.load(Ordering::SeqCst) != 0 {
             return send_again(signal, info);
         }
-        signals.first_info.set(*info);
-        return signals.first.store(signal as u32, Ordering::SeqCst);
+        signals.deferred_info.set(*info);
+        return signals.deferred.store(signal as u32, Ordering::SeqCst);
     };
-    if cause == Cause::Fault {
-        signals.raised.fetch_or(bit(signal), Ordering::SeqCst);
-    } else if signals.kept.load(Ordering::SeqCst) & bit(signal) != 0 {
+    if class == SignalClass::Synchronous {
+        signals.raised_by_fault.fetch_or(bit(signal), Ordering::SeqCst);
+    } else if signals.pending.load(Ordering::SeqCst) & bit(signal) != 0 {
         return;
     }
     // Whoever takes it reads the information before the bit is cleared, and a handler that comes in between finds the bit set.
-    signals.kept_info[index].set(*info);
-    signals.kept.fetch_or(bit(signal), Ordering::SeqCst);
+    signals.pending_info[index].set(*info);
+    signals.pending.fetch_or(bit(signal), Ordering::SeqCst);
 }
 
 fn send_again(signal: usize, info: &Info) {
@@ -1423,17 +1438,17 @@ fn step(signals: &Signals, context: &mut Context) {
 }
 
 /// Steps with everything blocked that can be.
-fn step_undisturbed(signals: &Signals, context: &mut Context) {
-    signals.deferred.store(1, Ordering::SeqCst);
+fn step_with_signals_blocked(signals: &Signals, context: &mut Context) {
+    signals.mask_changed.store(1, Ordering::SeqCst);
     context.mask |= !SYNCHRONOUS;
     step(signals, context);
 }
 
-/// One instruction further on the way to a clean point.
+/// One instruction further on the way to a safe point.
 fn on_step(signals: &'static Signals, context: &mut Context, pc: u64) {
     let in_cache = !is_engine(pc);
-    let place = if in_cache { ENGINE.lock().place(pc) } else { None };
-    if let Some(Place { state: State::Dirty, .. }) = place {
+    let position = if in_cache { ENGINE.lock().app_position(pc) } else { None };
+    if let Some(AppPosition { state: RegisterState::BetweenSafePoints, .. }) = position {
         return;
     }
     signals.stepping.set(false);
@@ -1444,54 +1459,55 @@ fn on_step(signals: &'static Signals, context: &mut Context, pc: u64) {
         return;
     }
     // SAFETY: translated code has no reference to the state.
-    let tcb = unsafe { state() };
-    signals.deferred.store(0, Ordering::SeqCst);
+    let tcb = unsafe { current_tcb() };
+    signals.mask_changed.store(0, Ordering::SeqCst);
     context.mask = signals.real_mask.get();
-    if let Some((signal, info, cause)) = next(signals, signals.mask.get()) {
-        settle(tcb, context, place);
-        return deliver(tcb, signal, &info, cause, context, false);
+    if let Some((signal, info, class)) = next_deliverable(signals, signals.mask.get()) {
+        recover_state(tcb, context, position);
+        return deliver(tcb, signal, &info, class, context, false);
     }
     let stale = signals.stale.take();
-    if stale || tcb.leaving {
-        settle(tcb, context, place);
+    if stale || tcb.detaching {
+        recover_state(tcb, context, position);
         ring::append_signal(tcb, 0, tcb.registers.rip);
     }
     // A child process gives its signal stack up when it leaves, which it cannot do here.
-    if tcb.leaving && !tcb.is_child_process() && leave::leave(tcb) {
+    if tcb.detaching && !tcb.is_child_process() && detach::detach_thread(tcb) {
         context.mask = signals.real_mask.get();
         context.set(&tcb.registers);
-    } else if tcb.leaving || stale {
-        go_on(tcb, context, false);
+    } else if tcb.detaching || stale {
+        resume_saved_state(tcb, context, false);
     }
 }
 
-/// Makes the saved state the application's state at a clean place in the cache.
-fn settle(tcb: &mut Tcb, context: &Context, place: Option<Place>) {
+/// Makes the saved state the application's state at a safe point in the cache.
+fn recover_state(tcb: &mut Tcb, context: &Context, position: Option<AppPosition>) {
     let mut registers = context.get();
     registers.rflags &= !FLAG_TRAP;
-    let Some(place) = place else {
+    let Some(position) = position else {
         // A jump to where no code is.
         tcb.cursor = registers.general[wire::R15];
         registers.general[wire::R15] = tcb.registers.general[wire::R15];
         tcb.registers = registers;
         return;
     };
-    registers.rip = place.pc;
-    let own_r15 = matches!(place.state, State::Own | State::ScratchOwn | State::Spilled(_, true));
+    registers.rip = position.pc;
+    let own_r15 =
+        matches!(position.state, RegisterState::App | RegisterState::ScratchApp | RegisterState::Spilled(_, true));
     if !own_r15 {
         tcb.cursor = registers.general[wire::R15];
         registers.general[wire::R15] = tcb.registers.general[wire::R15];
     }
-    match place.state {
-        State::Scratch | State::ScratchOwn => {
+    match position.state {
+        RegisterState::Scratch | RegisterState::ScratchApp => {
             registers.general[RCX] = tcb.scratch_rcx;
             registers.general[RDX] = tcb.scratch_rdx;
         }
-        State::Spilled(spill, _) => unspill(tcb, context, &mut registers, spill),
+        RegisterState::Spilled(spill, _) => unspill(tcb, context, &mut registers, spill),
         _ => {}
     }
     tcb.registers = registers;
-    tcb.progress = place.progress;
+    tcb.progress = position.progress;
 }
 
 /// Puts registers that the engine was using back.
@@ -1519,21 +1535,21 @@ fn unspill(tcb: &Tcb, context: &Context, registers: &mut Registers, spill: Spill
 
 /// Runs the application's handler next (or ends the application), from the saved state. `saved_xmm`: the vector registers'
 /// low halves are in the saved state rather than in the context.
-fn deliver(tcb: &mut Tcb, signal: usize, info: &Info, cause: Cause, context: &mut Context, saved_xmm: bool) {
+fn deliver(tcb: &mut Tcb, signal: usize, info: &Info, class: SignalClass, context: &mut Context, saved_xmm: bool) {
     let signals = tcb.signals();
     let action = take_action(Some(signals), signal);
     match action.handler {
         // Another thread has changed the action since the kernel decided to call us.
-        SIG_IGN if cause != Cause::Fault => return forget(tcb, context, saved_xmm),
-        SIG_DFL if IGNORED_BY_DEFAULT & bit(signal) != 0 => return forget(tcb, context, saved_xmm),
-        SIG_DFL | SIG_IGN => return end(tcb, signal, info, context, saved_xmm),
+        SIG_IGN if class != SignalClass::Synchronous => return discard(tcb, context, saved_xmm),
+        SIG_DFL if IGNORED_BY_DEFAULT & bit(signal) != 0 => return discard(tcb, context, saved_xmm),
+        SIG_DFL | SIG_IGN => return terminate(tcb, signal, info, context, saved_xmm),
         _ => {}
     }
-    if signals.mask.get() & bit(signal) != 0 && cause == Cause::Fault {
-        return end(tcb, signal, info, context, saved_xmm);
+    if signals.mask.get() & bit(signal) != 0 && class == SignalClass::Synchronous {
+        return terminate(tcb, signal, info, context, saved_xmm);
     }
     let mut info = *info;
-    if signal == SIGSYS && cause == Cause::Fault {
+    if signal == SIGSYS && class == SignalClass::Synchronous {
         // Where the application called, not where we did it for it.
         info[2] = tcb.registers.rip;
     }
@@ -1543,7 +1559,7 @@ fn deliver(tcb: &mut Tcb, signal: usize, info: &Info, cause: Cause, context: &mu
     let frame = build_frame(tcb, &action, info, context, saved_xmm);
     tcb.registers.rip = interrupted;
     let Some(frame) = frame else {
-        return end(tcb, SIGSEGV, info, context, saved_xmm);
+        return terminate(tcb, SIGSEGV, info, context, saved_xmm);
     };
     if !signals.native.get() {
         ring::append_signal(tcb, signal as u8, action.handler);
@@ -1565,15 +1581,15 @@ fn deliver(tcb: &mut Tcb, signal: usize, info: &Info, cause: Cause, context: &mu
     reset_vectors(context);
     tcb.xmm = Vectors([[0; 2]; 16]);
     tcb.mxcsr = 0x1f80;
-    go_on(tcb, context, true);
+    resume_saved_state(tcb, context, true);
 }
 
 /// Goes on as if there had been no signal.
-fn forget(tcb: &mut Tcb, context: &mut Context, saved_xmm: bool) {
+fn discard(tcb: &mut Tcb, context: &mut Context, saved_xmm: bool) {
     if tcb.progress.fragment != 0 {
         ring::append_signal(tcb, 0, tcb.registers.rip);
     }
-    go_on(tcb, context, saved_xmm);
+    resume_saved_state(tcb, context, saved_xmm);
 }
 
 /// The action for a signal; SA_RESETHAND is honoured.
@@ -1591,16 +1607,16 @@ fn take_action(signals: Option<&Signals>, signal: usize) -> Action {
 }
 
 /// Makes the return from our handler continue with the saved state.
-fn go_on(tcb: &mut Tcb, context: &mut Context, saved_xmm: bool) {
+fn resume_saved_state(tcb: &mut Tcb, context: &mut Context, saved_xmm: bool) {
     let signals = tcb.signals();
     signals.stepping.set(false);
     signals.misaligned.set(false);
     signals.stale.set(false);
     context.mask = signals.real_mask.get();
-    signals.deferred.store(0, Ordering::SeqCst);
-    if signals.waiting.load(Ordering::SeqCst) != 0 {
+    signals.mask_changed.store(0, Ordering::SeqCst);
+    if signals.has_deferred.load(Ordering::SeqCst) != 0 {
         // The way into the cache looks at it.
-        signals.deferred.store(1, Ordering::SeqCst);
+        signals.mask_changed.store(1, Ordering::SeqCst);
     }
     if signals.native.get() {
         if saved_xmm {
@@ -1619,7 +1635,7 @@ fn go_on(tcb: &mut Tcb, context: &mut Context, saved_xmm: bool) {
 }
 
 /// The signal ends the application: hands over what is recorded, then lets the kernel do it.
-fn end(tcb: &mut Tcb, signal: usize, info: &Info, context: &mut Context, saved_xmm: bool) {
+fn terminate(tcb: &mut Tcb, signal: usize, info: &Info, context: &mut Context, saved_xmm: bool) {
     if !tcb.signals().native.get() {
         ring::append_signal(tcb, signal as u8, 0);
         ring::close(tcb, word::END);

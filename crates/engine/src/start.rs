@@ -13,7 +13,7 @@ use crate::fragment::ENGINE;
 use crate::maps::Mapping;
 use crate::tcb::{self, Tcb, Vectors};
 use crate::translate::Order;
-use crate::{clone, dispatch, failure, leave, limits, own, owners, pending, ring, select, signal, syscall};
+use crate::{clone, detach, dispatch, engine_memory, failure, limits, owners, pending, ring, select, signal, syscall};
 
 /// Called once per image, on the injector's stack.
 ///
@@ -25,7 +25,7 @@ pub unsafe extern "C" fn start(init: *mut Init) -> ! {
     assert!(first.version == VERSION, "the engine and the recorder are of different versions");
     // SAFETY: the injector mapped it.
     let control = unsafe { &*(first.shared as *const Control) };
-    own::set_up(control);
+    engine_memory::set_up(control);
     signal::note_fault_actions(control);
     publish(&control.layout);
     fail_if_injected(control);
@@ -90,7 +90,7 @@ fn set_up(control: &'static Control, init: &Init) {
 /// Makes the table of owners, unless the processor lacks what translated code needs for it, or code of threads that are not
 /// recorded would synchronise without looking at it.
 fn order_by_contention(control: &Control, table: Table) {
-    if table.by_pext && clone::has_fsgsbase() && !select::has_worlds(control) && owners::set_up() {
+    if table.by_pext && clone::has_fsgsbase() && !select::has_uninstrumented_mode(control) && owners::set_up() {
         ENGINE.lock().order = Order::Contention;
     }
 }
@@ -140,9 +140,9 @@ fn enter(tcb: &mut Tcb) -> ! {
 fn publish(layout: &EngineLayout) {
     let address = |place: &AtomicU64, address: u64| place.store(address, Ordering::SeqCst);
     address(&layout.adopt, adopt as *const () as u64);
-    address(&layout.finish, leave::finish as *const () as u64);
+    address(&layout.finish, detach::finish as *const () as u64);
     address(&layout.system_call, syscall::instruction());
-    address(&layout.gate, leave::trackway_gate as *const () as u64);
+    address(&layout.gate, detach::trackway_gate as *const () as u64);
     let offset = |place: &AtomicU32, offset: usize| place.store(offset as u32, Ordering::SeqCst);
     offset(&layout.this, offset_of!(Tcb, this));
     offset(&layout.registers, offset_of!(Tcb, registers));

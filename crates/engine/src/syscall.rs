@@ -9,7 +9,7 @@ use wire::{R8, R9, R10, R11, RAX, RCX, RDI, RDX, RSI, RSP, Rseq, word};
 use crate::fragment::ENGINE;
 use crate::sys::{self, number};
 use crate::tcb::{SIGNALS, Signals, Tcb};
-use crate::{clone, exec, gs, leave, limits, memory, ring, rseq, seccomp, select, signal, skip};
+use crate::{clone, detach, exec, gs, limits, memory, ring, rseq, seccomp, select, signal, skip};
 
 pub const INSTRUCTION_BYTES: u64 = 2;
 /// Returned by [`trackway_syscall`] when signals are waiting; no system call returns this.
@@ -24,19 +24,19 @@ pub const NOT_MADE: i64 = -5002;
 pub fn handle(tcb: &mut Tcb) {
     let call = tcb.registers.general[RAX];
     ring::append_syscall(tcb, call as u32);
-    skip::give_back(tcb);
-    leave::park_if_wanted(tcb);
+    skip::return_quota(tcb);
+    detach::park_if_requested(tcb);
     if tcb.interrupted != 0 {
         signal::set_mask(tcb, tcb.signals().mask.get());
     }
-    if tcb.signals().deferred.load(Ordering::Relaxed) != 0 {
-        let_in();
+    if tcb.signals().mask_changed.load(Ordering::Relaxed) != 0 {
+        deliver_deferred();
     }
     let arguments = [RDI, RSI, RDX, R10, R8, R9].map(|register| tcb.registers.general[register]);
     let [a, b, c, d, ..] = arguments;
     if tcb.is_child_process() {
         signal::block_all(tcb);
-        if leave::is_wanted_alone(tcb) || is_made_natively(call, a, b) {
+        if detach::must_detach_alone(tcb) || is_made_natively(call, a, b) {
             return make_natively(tcb);
         }
     }
@@ -61,9 +61,9 @@ pub fn handle(tcb: &mut Tcb) {
         number::RT_SIGQUEUEINFO => signal::send_to_process(tcb, a, b, memory::read(c), pass),
         number::RT_SIGPENDING => {
             let result = pass(tcb);
-            if result == 0 && !signal::add_pending(tcb, a) { sys::EFAULT } else { result }
+            if result == 0 && !signal::complete_sigpending(tcb, a) { sys::EFAULT } else { result }
         }
-        number::RT_SIGTIMEDWAIT => match signal::take_pending(tcb, a, b) {
+        number::RT_SIGTIMEDWAIT => match signal::try_sigtimedwait(tcb, a, b) {
             Some(result) => result,
             None => {
                 let result = pass(tcb);
@@ -110,7 +110,7 @@ pub fn handle(tcb: &mut Tcb) {
     }
     tcb.interrupted = 0;
     if result == TRAPPED {
-        signal::trapped(tcb);
+        signal::on_seccomp_trap(tcb);
     }
     // The kernel leaves the number in rax when a filter raises SIGSYS, which is held and delivered on the way into the cache.
     complete(tcb, if result == TRAPPED { call } else { result as u64 });
@@ -134,8 +134,8 @@ fn is_made_natively(call: u64, a: u64, b: u64) -> bool {
 
 /// The thread goes to native code, where its own instruction makes the call.
 fn make_natively(tcb: &mut Tcb) {
-    while !leave::leave(tcb) {
-        let_in();
+    while !detach::detach_thread(tcb) {
+        deliver_deferred();
     }
 }
 
@@ -168,7 +168,7 @@ fn mask_argument(call: u64, arguments: [u64; 6]) -> u64 {
 
 /// Lets signals in that were kept or blocked. One that is delivered here does not come back: the application's system call is made
 /// again when its handler has returned.
-pub fn let_in() {
+pub fn deliver_deferred() {
     // SAFETY: gs points at the calling thread's state, which is that before the system call.
     unsafe { trackway_unblock() };
 }
@@ -180,7 +180,7 @@ pub fn pass(tcb: &mut Tcb) -> i64 {
     loop {
         // What is pending here is the kernel's business during the call.
         if signal::has_pending(tcb, asks_for_signals) {
-            signal::hand_over(tcb, asks_for_signals);
+            signal::hand_pending_to_kernel(tcb, asks_for_signals);
             is_over = true;
         }
         // SAFETY: the application's own system call, with its own arguments.
@@ -189,7 +189,7 @@ pub fn pass(tcb: &mut Tcb) -> i64 {
             signal::block_all(tcb);
         }
         if is_over && result != NOT_YET {
-            signal::take_back(tcb);
+            signal::take_pending_back(tcb);
             is_over = false;
         }
         if result == sys::EFAULT && ENGINE.lock().release_guarded() {
@@ -199,7 +199,7 @@ pub fn pass(tcb: &mut Tcb) -> i64 {
             tcb.interrupted = 0;
             return result;
         }
-        let_in();
+        deliver_deferred();
     }
 }
 
@@ -476,7 +476,7 @@ pub fn window(pc: u64) -> Window {
 unsafe extern "C" fn trackway_syscall(tcb: *mut Tcb) -> i64 {
     naked_asm!(
         "mov rax, {not_yet}",
-        "cmp dword ptr gs:[{deferred}], 0",
+        "cmp dword ptr gs:[{mask_changed}], 0",
         "jne 2f",
         "mov rax, gs:[{r} + 0*8]",
         "mov rdi, gs:[{r} + 7*8]",
@@ -491,7 +491,7 @@ unsafe extern "C" fn trackway_syscall(tcb: *mut Tcb) -> i64 {
         "2:",
         "ret",
         not_yet = const NOT_YET,
-        deferred = const SIGNALS + offset_of!(Signals, deferred),
+        mask_changed = const SIGNALS + offset_of!(Signals, mask_changed),
         r = const offset_of!(Tcb, registers),
     )
 }
@@ -518,7 +518,7 @@ unsafe extern "C" fn trackway_call(call: u64, arguments: *const [u64; 6]) -> i64
 #[unsafe(naked)]
 unsafe extern "C" fn trackway_unblock() {
     naked_asm!(
-        "cmp dword ptr gs:[{waiting}], 0",
+        "cmp dword ptr gs:[{has_deferred}], 0",
         "je 2f",
         "mov eax, 14", // rt_sigprocmask(SIG_SETMASK, &raise_mask, NULL, 8)
         "mov edi, 2",
@@ -531,7 +531,7 @@ unsafe extern "C" fn trackway_unblock() {
         "trackway_unblock_raise:",
         "ud2", // the handler delivers what is waiting, or sends us back to the beginning
         "2:",
-        "mov dword ptr gs:[{deferred}], 0",
+        "mov dword ptr gs:[{mask_changed}], 0",
         "mov eax, 14", // rt_sigprocmask(SIG_SETMASK, &real_mask, NULL, 8)
         "mov edi, 2",
         "mov rsi, gs:[0]",
@@ -542,8 +542,8 @@ unsafe extern "C" fn trackway_unblock() {
         ".globl trackway_unblock_end",
         "trackway_unblock_end:",
         "ret",
-        deferred = const SIGNALS + offset_of!(Signals, deferred),
-        waiting = const SIGNALS + offset_of!(Signals, waiting),
+        mask_changed = const SIGNALS + offset_of!(Signals, mask_changed),
+        has_deferred = const SIGNALS + offset_of!(Signals, has_deferred),
         raise_mask = const SIGNALS + offset_of!(Signals, raise_mask),
         real_mask = const SIGNALS + offset_of!(Signals, real_mask),
     )

@@ -9,7 +9,7 @@ use core::sync::atomic::{AtomicU32, AtomicU64};
 
 use wire::{Control, Registers, Rseq, Slot};
 
-use crate::{own, sys};
+use crate::{engine_memory, sys};
 
 /// The general registers are saved in `registers`; r15 lives there all the time, because translated code keeps the
 /// cursor in r15.
@@ -55,8 +55,8 @@ pub struct Tcb {
     pub progress: crate::fragment::Progress,
     /// In the middle of an exec.
     pub executing: bool,
-    /// The thread is to go back to native code at the next clean point.
-    pub leaving: bool,
+    /// The thread is to go back to native code at the next safe point.
+    pub detaching: bool,
     /// The kernel lets us write the base of gs.
     pub fsgsbase: bool,
     /// The instruction that the engine executes has its data recorded.
@@ -91,7 +91,7 @@ pub struct Tcb {
     /// The ring is closed, and the slot may be another thread's.
     pub closed: bool,
     /// Whether and why the thread is recorded.
-    pub stand: crate::select::Stand,
+    pub selection: crate::select::SelectionState,
     /// The table of owners (see `owners`), and what makes a tag of an address, by the logarithm of the operand's size.
     pub owners: u64,
     pub order_keys: [u64; 4],
@@ -125,30 +125,30 @@ pub struct Signals {
     pub call_mask: Cell<Option<u64>>,
     /// Before the thread enters the cache or makes a system call of the application, the kernel is to be given
     /// `real_mask`.
-    pub deferred: AtomicU32,
+    pub mask_changed: AtomicU32,
     /// Before that, signals that are kept here are to be looked at: some may have to be delivered.
-    pub waiting: AtomicU32,
+    pub has_deferred: AtomicU32,
     /// The deferred signal: taken from the kernel where it could not be delivered. While there is one, the kernel holds all that
     /// can be blocked. 0: none.
-    pub first: AtomicU32,
-    pub first_info: Cell<crate::signal::Info>,
+    pub deferred: AtomicU32,
+    pub deferred_info: Cell<crate::signal::Info>,
     /// Signals that faults raise, but that were sent (or taken out of a fault) and wait here: for the next safe point, or until the
     /// application no longer blocks them. What is known of each stands in `kept_info`, by `signal::index`.
-    pub kept: AtomicU64,
+    pub pending: AtomicU64,
     /// Which of them a fault has raised.
-    pub raised: AtomicU64,
-    pub kept_info: [Cell<crate::signal::Info>; crate::signal::SYNCHRONOUS_COUNT],
+    pub raised_by_fault: AtomicU64,
+    pub pending_info: [Cell<crate::signal::Info>; crate::signal::SYNCHRONOUS_COUNT],
     /// Another thread has said that something is pending for the process, or that it has written a letter (see `pending`).
     pub hinted: Cell<bool>,
     /// To whom (slot) and about which signal the thread is writing a letter.
-    pub letter: Cell<Option<(usize, usize)>>,
-    /// Single-stepping to the next clean point.
+    pub backup: Cell<Option<(usize, usize)>>,
+    /// Single-stepping to the next safe point.
     pub stepping: Cell<bool>,
     /// A store of ours is being made without the alignment checks that the application has asked for.
     pub misaligned: Cell<bool>,
     /// Where a write has faulted just before, and its address.
     pub faulted_write: Cell<(u64, u64)>,
-    /// The code that the thread executes has changed: on to a new translation at the next clean point.
+    /// The code that the thread executes has changed: on to a new translation at the next safe point.
     pub stale: Cell<bool>,
     /// The engine accesses memory for the application: a fault is the application's.
     pub accessing: Cell<bool>,
@@ -257,7 +257,7 @@ impl Tcb {
         let signal_stack_length = SIGNAL_STACK + ((min_signal_stack + 4095) & !4095);
         let size = (size_of::<Thread>() as u64 + 4095) & !4095;
         let length = (GUARD + ENGINE_STACK_BYTES + signal_stack_length + size + 0xffff) & !0xffff;
-        let mapping = own::map(length)?;
+        let mapping = engine_memory::map(length)?;
         // SAFETY: the first page was mapped just now; it becomes a guard page.
         unsafe { sys::protect(mapping, GUARD, 0) };
         let engine_stack = mapping + GUARD + ENGINE_STACK_BYTES;

@@ -1,12 +1,12 @@
 //! From application code to code for the cache.
 //!
-//! The unit is a chain of blocks that follow each other. Inside it nothing is recorded; each way out is a *path* with a
+//! The unit is a superblock of blocks that follow each other. Inside it nothing is recorded; each way out is a *path* with a
 //! number of its own, which it writes at the cursor. Instructions are copied as they are; only RIP-relative displacements are adjusted, control transfers are replaced, and blocks that
 //! use r15 swap the cursor out for as long as they need.
 //!
 //! If data is recorded, it goes behind the path's word: see [`data`] and [`value`].
 //!
-//! [`Mark`]s say, for every place in the result, which application instruction comes next there and where its registers
+//! [`MapEntry`]s say, for every place in the result, which application instruction comes next there and where its registers
 //! are, so that signals see the exact state.
 
 use alloc::vec::Vec;
@@ -14,7 +14,7 @@ use iced_x86::{Code, Decoder, Instruction, OpKind, Register};
 use isa::Transfer;
 use wire::code::{TERMINATOR_DIRECT, TERMINATOR_INDIRECT, TERMINATOR_NOT_TAKEN, TERMINATOR_SYSCALL, TERMINATOR_TAKEN};
 
-use crate::emit::{Emitter, LEAVE_BYTES, Table};
+use crate::emit::{EXIT_STUB_BYTES, Emitter, Table};
 
 pub mod check;
 mod data;
@@ -24,24 +24,24 @@ mod segment;
 mod symbol;
 mod value;
 
-pub use value::needs_nearness;
+pub use value::needs_near_cache;
 
 use data::Data;
 pub use data::IN_STRING;
-use value::Native;
+use value::SourceInstruction;
 
 /// Blocks are cut after this many instructions.
 pub const BLOCK_INSTRUCTIONS_MAX: usize = 100;
-/// Most blocks in a chain.
-pub const CHAIN_BLOCKS_MAX: usize = 64;
+/// Most blocks in a superblock.
+pub const SUPERBLOCK_BLOCKS_MAX: usize = 64;
 
-/// A block of a chain.
+/// A block of a superblock.
 #[derive(Clone, Copy)]
-pub struct ChainBlock<'a> {
+pub struct SourceBlock<'a> {
     pub address: u64,
     /// Readable code from `address` on; at least the block, if need be cut at the end of readable memory.
     pub code: &'a [u8],
-    /// Where the chain goes on; `None` for its last block.
+    /// Where the superblock goes on; `None` for its last block.
     pub next: Option<u64>,
     /// The code may change without our noticing: it is compared before it is executed.
     pub check: bool,
@@ -49,31 +49,31 @@ pub struct ChainBlock<'a> {
 
 /// What holds from `cache` (relative to the start of the fragment) up to the next mark.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Mark {
+pub struct MapEntry {
     pub cache: u16,
     /// The next application instruction, relative to the start of its block.
     pub offset: u16,
     /// Bytes of data of the instructions before it, and perhaps [`IN_STRING`].
     pub data: u16,
-    /// Which block of the chain.
+    /// Which block of the superblock.
     pub block: u8,
-    pub state: State,
+    pub state: RegisterState,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum State {
+pub enum RegisterState {
     /// All registers are the application's, except r15, which is the cursor.
     Cursor,
     /// All registers are the application's.
-    Own,
+    App,
     /// As `Cursor`, but rcx and rdx are in their scratch places.
     Scratch,
     /// As `Own`, but rcx and rdx are in their scratch places.
-    ScratchOwn,
+    ScratchApp,
     /// These registers are elsewhere; r15 is the cursor or, if the flag is set, the application's.
     Spilled(Spill, bool),
-    /// In between: only going on a few instructions leads to a clean point.
-    Dirty,
+    /// In between: only going on a few instructions leads to a safe point.
+    BetweenSafePoints,
 }
 
 /// Registers of the application that the engine uses for a moment, by number.
@@ -117,9 +117,9 @@ pub enum ExitKind {
 /// made from, and nothing has been executed.
 pub const ENTRY_CHANGED: u32 = wire::word::EVENT;
 
-/// A way out of a chain. Its path is the number of the fragment's first one plus its index.
+/// A way out of a superblock. Its path is the number of the fragment's first one plus its index.
 #[derive(Clone, Copy, Debug)]
-pub struct NewExit {
+pub struct TranslatedExit {
     pub kind: ExitKind,
     pub target: u64,
     /// Address of the jump's displacement (direct exits).
@@ -127,15 +127,15 @@ pub struct NewExit {
     /// Number of blocks executed.
     pub blocks: u16,
     /// How the last of them leaves: one of `wire::code::TERMINATOR_*`.
-    pub leave: u32,
+    pub terminator: u32,
     /// Bytes of data behind its word.
     pub data: u32,
 }
 
 #[derive(Clone, Copy, Debug)]
-pub struct BlockResult {
+pub struct TranslatedBlock {
     pub length: u32,
-    /// A conditional branch at its end is taken when the chain goes on.
+    /// A conditional branch at its end is taken when the superblock goes on.
     pub taken: bool,
 }
 
@@ -151,9 +151,9 @@ pub enum Order {
 }
 
 /// Where the surroundings of the new code are.
-pub struct Surroundings {
+pub struct TranslationOptions {
     pub table: Table,
-    /// Whether the chain goes on through indirect jumps, and through returns from calls that it has not made itself.
+    /// Whether the superblock goes on through indirect jumps, and through returns from calls that it has not made itself.
     pub guess: bool,
     /// How locked instructions order threads.
     pub order: Order,
@@ -166,19 +166,19 @@ pub struct Surroundings {
     pub stubs_end: u64,
 }
 
-impl Surroundings {
+impl TranslationOptions {
     /// Address of the stub of the exit with this index in the fragment.
     pub fn stub(&self, index: usize) -> u64 {
         self.stubs_end - ((index + 1) * STUB_STRIDE) as u64
     }
 }
 
-pub const STUB_STRIDE: usize = LEAVE_BYTES + 2;
+pub const STUB_STRIDE: usize = EXIT_STUB_BYTES + 2;
 
 pub struct Translation {
-    pub blocks: Vec<BlockResult>,
-    pub exits: Vec<NewExit>,
-    pub marks: Vec<Mark>,
+    pub blocks: Vec<TranslatedBlock>,
+    pub exits: Vec<TranslatedExit>,
+    pub map: Vec<MapEntry>,
     /// How accesses are made of the data.
     pub accesses: Vec<wire::code::AccessDescriptor>,
     /// Whether a locked instruction was met.
@@ -194,7 +194,7 @@ pub struct Unreadable;
 struct SideExit {
     /// Position of the displacement that leads here.
     site: usize,
-    own_r15: bool,
+    has_app_r15: bool,
     blocks: u16,
     data: usize,
     target: SideTarget,
@@ -203,7 +203,7 @@ struct SideExit {
 enum SideTarget {
     Direct {
         target: u64,
-        leave: u32,
+        terminator: u32,
     },
     /// An indirect transfer that was expected to go to this address did not; rcx is the difference.
     Indirect(u64),
@@ -214,19 +214,19 @@ enum SideTarget {
     /// The next block's code has changed; rcx and rdx are spilled. How the block before was left.
     Changed {
         target: u64,
-        leave: u32,
+        terminator: u32,
     },
 }
 
 struct Translator<'e, 'b> {
     out: &'e mut Emitter<'b>,
-    surroundings: &'e Surroundings,
+    options: &'e TranslationOptions,
     result: Translation,
     start: usize,
     /// r15 holds the application's value here.
-    own_r15: bool,
+    has_app_r15: bool,
     literals: Vec<(usize, u64)>,
-    /// Return addresses of the calls in the chain that have not returned.
+    /// Return addresses of the calls in the superblock that have not returned.
     calls: Vec<u64>,
     side_exits: Vec<SideExit>,
     block: u8,
@@ -236,54 +236,54 @@ struct Translator<'e, 'b> {
     pc: u64,
     spill: Spill,
     /// The newest mark is a dirty one.
-    is_dirty: bool,
+    is_between_safe_points: bool,
     /// Something that is wanted cannot be encoded.
     failed: bool,
     /// How the block before the current one was left.
-    leave_before: u32,
+    terminator_before: u32,
     /// What the current instruction does, if it is locked and ordered.
     locked: Option<order::Locked>,
     owner_misses: Vec<order::OwnerMiss>,
 }
 
-/// Translates a chain. Positions in the result are relative to where `out` stands now.
+/// Translates a superblock. Positions in the result are relative to where `out` stands now.
 pub fn translate(
-    chain: &[ChainBlock],
+    chain: &[SourceBlock],
     out: &mut Emitter,
-    surroundings: &Surroundings,
+    options: &TranslationOptions,
 ) -> Result<Translation, Unreadable> {
     let start = out.position();
     let mut translator = Translator {
         out,
-        surroundings,
+        options,
         result: Translation {
             blocks: Vec::new(),
             exits: Vec::new(),
-            marks: Vec::new(),
+            map: Vec::new(),
             accesses: Vec::new(),
             has_locked: false,
             descriptors: Vec::new(),
         },
         start,
-        own_r15: false,
+        has_app_r15: false,
         literals: Vec::new(),
         calls: Vec::new(),
         side_exits: Vec::new(),
         block: 0,
         block_address: 0,
-        data: Data::new(surroundings.data),
+        data: Data::new(options.data),
         pc: 0,
         spill: Spill::default(),
-        is_dirty: false,
+        is_between_safe_points: false,
         failed: false,
-        leave_before: TERMINATOR_DIRECT,
+        terminator_before: TERMINATOR_DIRECT,
         locked: None,
         owner_misses: Vec::new(),
     };
     translator.open();
     for (index, block) in chain.iter().enumerate() {
         translator.block = index as u8;
-        if translator.block(block)? == Then::Stop {
+        if translator.block(block)? == BlockEnd::Stop {
             break;
         }
     }
@@ -292,19 +292,19 @@ pub fn translate(
     Ok(translator.result)
 }
 
-/// Whether the chain goes on after a block.
+/// Whether the superblock goes on after a block.
 #[derive(PartialEq, Eq)]
-enum Then {
-    GoOn,
+enum BlockEnd {
+    Continue,
     Stop,
 }
 
 impl Translator<'_, '_> {
     fn open(&mut self) {
-        self.result.marks.push(Mark { cache: 0, offset: 0, data: 0, block: 0, state: State::Cursor });
+        self.result.map.push(MapEntry { cache: 0, offset: 0, data: 0, block: 0, state: RegisterState::Cursor });
     }
 
-    fn block(&mut self, block: &ChainBlock) -> Result<Then, Unreadable> {
+    fn block(&mut self, block: &SourceBlock) -> Result<BlockEnd, Unreadable> {
         self.block_address = block.address;
         if block.check {
             self.check(block);
@@ -334,7 +334,7 @@ impl Translator<'_, '_> {
                 self.result.descriptors.extend(crate::rseq::candidate(&instruction));
                 let is_locked = isa::is_locked(&instruction);
                 self.result.has_locked |= is_locked;
-                match self.surroundings.order {
+                match self.options.order {
                     Order::Contention if is_locked => {
                         if let Some(then) = self.copy_locked(&instruction, &decoder, bytes, block) {
                             return Ok(then);
@@ -343,7 +343,7 @@ impl Translator<'_, '_> {
                     Order::EveryTime if is_locked => {
                         self.copy(&instruction, &decoder, bytes);
                         self.end_locked(&decoder, block.address);
-                        return Ok(Then::Stop);
+                        return Ok(BlockEnd::Stop);
                     }
                     _ => self.copy(&instruction, &decoder, bytes),
                 }
@@ -352,72 +352,72 @@ impl Translator<'_, '_> {
                 }
                 continue;
             }
-            self.result.blocks.push(BlockResult { length: decoder.position() as u32, taken: false });
+            self.result.blocks.push(TranslatedBlock { length: decoder.position() as u32, taken: false });
             if let Some(next) = block.next
                 && self.pass(&instruction, &decoder, bytes, transfer, next).is_some()
             {
                 let taken = self.result.blocks.last().is_some_and(|block| block.taken);
-                self.leave_before = check::leave_of(transfer, taken);
-                return Ok(Then::GoOn);
+                self.terminator_before = check::terminator_of(transfer, taken);
+                return Ok(BlockEnd::Continue);
             }
             self.end(&instruction, &decoder, bytes, transfer);
-            return Ok(Then::Stop);
+            return Ok(BlockEnd::Stop);
         }
         let length = decoder.position();
         Ok(self.cut(block, length))
     }
 
     /// The block ends here although no transfer does.
-    fn cut(&mut self, block: &ChainBlock, length: usize) -> Then {
+    fn cut(&mut self, block: &SourceBlock, length: usize) -> BlockEnd {
         self.data.complete = self.data.length;
-        self.result.blocks.push(BlockResult { length: length as u32, taken: false });
+        self.result.blocks.push(TranslatedBlock { length: length as u32, taken: false });
         let next = block.address + length as u64;
         if block.next == Some(next) {
-            self.leave_before = TERMINATOR_DIRECT;
-            return Then::GoOn;
+            self.terminator_before = TERMINATOR_DIRECT;
+            return BlockEnd::Continue;
         }
-        self.mark_at(next);
-        self.leave_to(next, TERMINATOR_DIRECT);
-        Then::Stop
+        self.map_safe_point(next);
+        self.exit_to(next, TERMINATOR_DIRECT);
+        BlockEnd::Stop
     }
 
     fn offset(&self) -> u16 {
         (self.out.position() - self.start) as u16
     }
 
-    fn mark(&mut self, pc: u64, state: State) {
+    fn map(&mut self, pc: u64, state: RegisterState) {
         let offset = pc.wrapping_sub(self.block_address) as u16;
         let data = self.data.complete as u16;
-        let mark = Mark { cache: self.offset(), offset, data, block: self.block, state };
-        self.is_dirty = state == State::Dirty;
-        self.result.marks.push(mark);
+        let mark = MapEntry { cache: self.offset(), offset, data, block: self.block, state };
+        self.is_between_safe_points = state == RegisterState::BetweenSafePoints;
+        self.result.map.push(mark);
     }
 
-    /// Marks a clean point before the instruction at `pc`.
-    fn mark_at(&mut self, pc: u64) {
-        let state = match (self.spill == Spill::default(), self.own_r15) {
-            (true, true) => State::Own,
-            (true, false) => State::Cursor,
-            (false, own_r15) => State::Spilled(self.spill, own_r15),
+    /// Marks a safe point before the instruction at `pc`.
+    fn map_safe_point(&mut self, pc: u64) {
+        let state = match (self.spill == Spill::default(), self.has_app_r15) {
+            (true, true) => RegisterState::App,
+            (true, false) => RegisterState::Cursor,
+            (false, has_app_r15) => RegisterState::Spilled(self.spill, has_app_r15),
         };
-        self.mark(pc, state);
+        self.map(pc, state);
     }
 
-    fn dirty(&mut self) {
-        self.mark(self.block_address, State::Dirty);
+    fn map_between_safe_points(&mut self) {
+        self.map(self.block_address, RegisterState::BetweenSafePoints);
     }
 
-    fn want_own_r15(&mut self) {
-        if !self.own_r15 {
-            self.out.take_r15();
-            self.own_r15 = true;
+    fn require_app_r15(&mut self) {
+        if !self.has_app_r15 {
+            self.out.load_app_r15();
+            self.has_app_r15 = true;
         }
     }
 
-    fn want_cursor(&mut self) {
-        if self.own_r15 {
-            self.out.give_r15();
-            self.own_r15 = false;
+    fn require_cursor(&mut self) {
+        if self.has_app_r15 {
+            self.out.load_cursor();
+            self.has_app_r15 = false;
         }
     }
 
@@ -432,7 +432,7 @@ impl Translator<'_, '_> {
 
     /// An instruction without transfer that is not relative to gs, or not any more.
     fn copy_rebased(&mut self, instruction: &Instruction, decoder: &Decoder, bytes: &[u8]) {
-        if self.surroundings.data == wire::DATA_NONE {
+        if self.options.data == wire::DATA_NONE {
             self.copy_plain(instruction, decoder, bytes);
         } else {
             self.copy_recorded(instruction, decoder, bytes);
@@ -442,13 +442,13 @@ impl Translator<'_, '_> {
     /// The instruction as it is.
     fn copy_plain(&mut self, instruction: &Instruction, decoder: &Decoder, bytes: &[u8]) {
         let pc = instruction.ip();
-        self.mark_at(pc);
-        if uses_r15(instruction) && !self.own_r15 {
-            self.want_own_r15();
-            self.mark_at(pc);
+        self.map_safe_point(pc);
+        if uses_r15(instruction) && !self.has_app_r15 {
+            self.require_app_r15();
+            self.map_safe_point(pc);
         }
         if self.is_locked_arithmetic() {
-            return self.copy_arithmetic(&Native { instruction, decoder, bytes });
+            return self.copy_arithmetic(&SourceInstruction { instruction, decoder, bytes });
         }
         if !instruction.is_ip_rel_memory_operand() {
             self.out.bytes(bytes);
@@ -478,16 +478,16 @@ impl Translator<'_, '_> {
         let register = free_register(instruction, self.spill.general);
         self.out.store_gs(crate::tcb::SCRATCH_THIRD, register);
         self.spill.third = register;
-        self.mark_at(pc);
+        self.map_safe_point(pc);
         self.out.load_constant(register, address);
         self.out.bytes(&bytes[..offset - 1]);
         self.out.bytes(&[bytes[offset - 1] & 0x38 | register]);
         self.out.bytes(&bytes[offset + 4..]);
         if self.locked.is_some() {
             // The instruction is not over before its order is known.
-            self.dirty();
+            self.map_between_safe_points();
         } else {
-            self.mark_at(instruction.next_ip());
+            self.map_safe_point(instruction.next_ip());
         }
         self.out.load_gs(register, crate::tcb::SCRATCH_THIRD);
         self.spill.third = Spill::NONE;
@@ -499,25 +499,25 @@ impl Translator<'_, '_> {
     }
 
     /// Notes a way out that has executed `blocks` blocks and records its path.
-    fn exit(&mut self, kind: ExitKind, target: u64, blocks: u16, leave: u32) {
-        let path = self.surroundings.first_path + self.result.exits.len() as u32;
+    fn record_exit(&mut self, kind: ExitKind, target: u64, blocks: u16, terminator: u32) {
+        let path = self.options.first_path + self.result.exits.len() as u32;
         let data = self.data.length as u32;
         if kind != ExitKind::Emulated {
             self.out.record(path, data);
         }
-        self.result.exits.push(NewExit { kind, target, site: 0, blocks, leave, data });
+        self.result.exits.push(TranslatedExit { kind, target, site: 0, blocks, terminator, data });
     }
 
     /// Leaves the last block through a linkable jump.
-    fn leave_to(&mut self, target: u64, leave: u32) {
-        self.leave_after(self.blocks(), target, leave);
+    fn exit_to(&mut self, target: u64, terminator: u32) {
+        self.exit_after(self.blocks(), target, terminator);
     }
 
-    fn leave_after(&mut self, blocks: u16, target: u64, leave: u32) {
-        self.want_cursor();
-        self.dirty();
-        let stub = self.surroundings.stub(self.result.exits.len());
-        self.exit(ExitKind::Direct, target, blocks, leave);
+    fn exit_after(&mut self, blocks: u16, target: u64, terminator: u32) {
+        self.require_cursor();
+        self.map_between_safe_points();
+        let stub = self.options.stub(self.result.exits.len());
+        self.record_exit(ExitKind::Direct, target, blocks, terminator);
         self.jump_linkable(stub);
     }
 
@@ -531,9 +531,9 @@ impl Translator<'_, '_> {
     }
 
     /// Leaves for the application address in rcx.
-    fn leave_indirect(&mut self, blocks: u16) {
-        self.exit(ExitKind::Indirect, 0, blocks, TERMINATOR_INDIRECT);
-        self.out.jump_indirect(self.surroundings.table);
+    fn exit_indirect(&mut self, blocks: u16) {
+        self.record_exit(ExitKind::Indirect, 0, blocks, TERMINATOR_INDIRECT);
+        self.out.jump_indirect(self.options.table);
     }
 
     fn push_return_address(&mut self, address: u64) {
@@ -542,7 +542,7 @@ impl Translator<'_, '_> {
         }
     }
 
-    /// The chain goes on beyond this transfer, at `next`. `None`, and nothing done, if it cannot.
+    /// The superblock goes on beyond this transfer, at `next`. `None`, and nothing done, if it cannot.
     fn pass(
         &mut self,
         instruction: &Instruction,
@@ -553,7 +553,7 @@ impl Translator<'_, '_> {
     ) -> Option<()> {
         let pc = instruction.ip();
         self.data.complete = self.data.length;
-        self.mark_at(pc);
+        self.map_safe_point(pc);
         match transfer {
             Transfer::Conditional { target } => {
                 let condition = condition(bytes)?;
@@ -562,12 +562,12 @@ impl Translator<'_, '_> {
                 if !taken && next != fall {
                     return None;
                 }
-                let (condition, target, leave) = match taken {
+                let (condition, target, terminator) = match taken {
                     true => (condition ^ 1, fall, TERMINATOR_NOT_TAKEN),
                     false => (condition, target, TERMINATOR_TAKEN),
                 };
                 let site = self.out.jump_if(condition, 0);
-                self.side_exit(site, SideTarget::Direct { target, leave });
+                self.side_exit(site, SideTarget::Direct { target, terminator });
                 if let Some(block) = self.result.blocks.last_mut() {
                     block.taken = taken;
                 }
@@ -580,29 +580,29 @@ impl Translator<'_, '_> {
                     self.abort_transaction();
                 }
                 if matches!(transfer, Transfer::Call { .. }) {
-                    self.plan_transfer(instruction);
+                    self.describe_transfer(instruction);
                     self.push_return_address(instruction.next_ip());
                     self.calls.push(instruction.next_ip());
                 }
             }
             Transfer::Return => {
-                if self.calls.pop() != Some(next) && !self.surroundings.guess {
+                if self.calls.pop() != Some(next) && !self.options.guess {
                     return None;
                 }
                 self.pop_target(instruction);
                 self.expect(next);
             }
             Transfer::IndirectJump | Transfer::IndirectCall => {
-                if !self.surroundings.guess {
+                if !self.options.guess {
                     return None;
                 }
                 self.read_target(instruction, decoder, bytes);
                 if transfer == Transfer::IndirectCall {
-                    let state = if self.own_r15 { State::ScratchOwn } else { State::Scratch };
-                    self.mark(pc, state);
+                    let state = if self.has_app_r15 { RegisterState::ScratchApp } else { RegisterState::Scratch };
+                    self.map(pc, state);
                     self.push_return_address(instruction.next_ip());
                     self.calls.push(instruction.next_ip());
-                    self.dirty();
+                    self.map_between_safe_points();
                 }
                 self.expect(next);
             }
@@ -612,8 +612,8 @@ impl Translator<'_, '_> {
     }
 
     fn side_exit(&mut self, site: usize, target: SideTarget) {
-        let (own_r15, blocks, data) = (self.own_r15, self.blocks(), self.data.length);
-        self.side_exits.push(SideExit { site, own_r15, blocks, data, target });
+        let (has_app_r15, blocks, data) = (self.has_app_r15, self.blocks(), self.data.length);
+        self.side_exits.push(SideExit { site, has_app_r15, blocks, data, target });
     }
 
     /// Goes on if the target in rcx is `next`; rcx and rdx are spilled.
@@ -628,10 +628,10 @@ impl Translator<'_, '_> {
 
     /// Spills rcx and rdx and pops the target of a return into rcx.
     fn pop_target(&mut self, instruction: &Instruction) {
-        let first = self.plan_transfer(instruction);
+        let first = self.describe_transfer(instruction);
         self.out.spill_scratch();
         self.out.bytes(&[0x59]); // pop rcx
-        self.dirty();
+        self.map_between_safe_points();
         self.record_target(first);
         if instruction.code() == Code::Retnq_imm16 {
             self.out.bytes(&[0x48, 0x8d, 0xa4, 0x24]); // lea rsp, [rsp + disp32]
@@ -641,10 +641,10 @@ impl Translator<'_, '_> {
 
     /// Spills rcx and rdx and loads the target of an indirect jump or call into rcx.
     fn read_target(&mut self, instruction: &Instruction, decoder: &Decoder, bytes: &[u8]) {
-        let first = self.plan_transfer(instruction);
-        if uses_r15(instruction) && !self.own_r15 {
-            self.want_own_r15();
-            self.mark_at(instruction.ip());
+        let first = self.describe_transfer(instruction);
+        if uses_r15(instruction) && !self.has_app_r15 {
+            self.require_app_r15();
+            self.map_safe_point(instruction.ip());
         }
         self.out.spill_scratch();
         if segment::is_relative(instruction) {
@@ -652,55 +652,55 @@ impl Translator<'_, '_> {
         } else {
             self.load_target(instruction, decoder, bytes);
         }
-        self.dirty();
+        self.map_between_safe_points();
         if instruction.op0_kind() == OpKind::Memory {
             self.record_target(first);
         }
     }
 
-    /// The chain ends with this transfer.
+    /// The superblock ends with this transfer.
     fn end(&mut self, instruction: &Instruction, decoder: &Decoder, bytes: &[u8], transfer: Transfer) {
         let pc = instruction.ip();
         self.data.complete = self.data.length;
-        self.mark_at(pc);
+        self.map_safe_point(pc);
         match transfer {
             Transfer::Conditional { target } => self.end_conditional(instruction, bytes, target),
             Transfer::Jump { .. } if is_xbegin(instruction) && !has_transactions() => {
                 self.out.bytes(&[0x0f, 0x0b]); // ud2
-                self.leave_to(instruction.next_ip(), TERMINATOR_DIRECT);
+                self.exit_to(instruction.next_ip(), TERMINATOR_DIRECT);
             }
             Transfer::Jump { target } | Transfer::Call { target } => {
-                if self.own_r15 {
-                    self.want_cursor();
-                    self.mark_at(pc);
+                if self.has_app_r15 {
+                    self.require_cursor();
+                    self.map_safe_point(pc);
                 }
                 if is_xbegin(instruction) {
                     self.abort_transaction();
                 }
                 if matches!(transfer, Transfer::Call { .. }) {
-                    self.plan_transfer(instruction);
+                    self.describe_transfer(instruction);
                     self.push_return_address(instruction.next_ip());
                 }
-                self.leave_to(target, TERMINATOR_DIRECT);
+                self.exit_to(target, TERMINATOR_DIRECT);
             }
             Transfer::Return => self.end_return(instruction),
             Transfer::IndirectJump | Transfer::IndirectCall => {
                 self.end_indirect(instruction, decoder, bytes, transfer == Transfer::IndirectCall);
             }
             Transfer::Syscall => {
-                self.want_cursor();
-                self.dirty();
-                let number = self.surroundings.first_path + self.result.exits.len() as u32;
-                self.exit(ExitKind::Syscall, pc, self.blocks(), TERMINATOR_SYSCALL);
-                self.out.leave(number);
+                self.require_cursor();
+                self.map_between_safe_points();
+                let number = self.options.first_path + self.result.exits.len() as u32;
+                self.record_exit(ExitKind::Syscall, pc, self.blocks(), TERMINATOR_SYSCALL);
+                self.out.exit_stub(number);
             }
             Transfer::Trap | Transfer::Next => {
                 self.trap(instruction, bytes);
                 self.data.complete = self.data.length;
-                // Where `int3` reports its signal: a clean point of its own.
-                self.mark_at(instruction.next_ip());
+                // Where `int3` reports its signal: a safe point of its own.
+                self.map_safe_point(instruction.next_ip());
                 self.out.bytes(&[0x90]);
-                self.leave_to(instruction.next_ip(), TERMINATOR_DIRECT);
+                self.exit_to(instruction.next_ip(), TERMINATOR_DIRECT);
             }
         }
     }
@@ -712,9 +712,9 @@ impl Translator<'_, '_> {
     }
 
     fn end_conditional(&mut self, instruction: &Instruction, bytes: &[u8], target: u64) {
-        if self.own_r15 {
-            self.want_cursor();
-            self.mark_at(instruction.ip());
+        if self.has_app_r15 {
+            self.require_cursor();
+            self.map_safe_point(instruction.ip());
         }
         let site = match condition(bytes) {
             Some(condition) => self.out.jump_if(condition, 0),
@@ -723,34 +723,34 @@ impl Translator<'_, '_> {
                 let last = bytes.len() - 1;
                 self.out.bytes(&bytes[..last]);
                 self.out.bytes(&[2]);
-                self.dirty();
+                self.map_between_safe_points();
                 self.out.bytes(&[0xeb, 5]);
                 self.out.jump(0)
             }
         };
-        self.leave_to(instruction.next_ip(), TERMINATOR_NOT_TAKEN);
+        self.exit_to(instruction.next_ip(), TERMINATOR_NOT_TAKEN);
         self.out.land(site);
-        self.leave_to(target, TERMINATOR_TAKEN);
+        self.exit_to(target, TERMINATOR_TAKEN);
     }
 
     fn end_return(&mut self, instruction: &Instruction) {
-        if self.own_r15 {
-            self.want_cursor();
-            self.mark_at(instruction.ip());
+        if self.has_app_r15 {
+            self.require_cursor();
+            self.map_safe_point(instruction.ip());
         }
         self.pop_target(instruction);
-        self.leave_indirect(self.blocks());
+        self.exit_indirect(self.blocks());
     }
 
     fn end_indirect(&mut self, instruction: &Instruction, decoder: &Decoder, bytes: &[u8], is_call: bool) {
         self.read_target(instruction, decoder, bytes);
-        self.want_cursor();
+        self.require_cursor();
         if is_call {
-            self.mark(instruction.ip(), State::Scratch);
+            self.map(instruction.ip(), RegisterState::Scratch);
             self.push_return_address(instruction.next_ip());
-            self.dirty();
+            self.map_between_safe_points();
         }
-        self.leave_indirect(self.blocks());
+        self.exit_indirect(self.blocks());
     }
 
     /// `mov rcx, operand` for the operand of an indirect jump or call: the same bytes with another opcode.
@@ -787,8 +787,8 @@ impl Translator<'_, '_> {
         let address = instruction.ip_rel_memory_address();
         if !self.copy_relative(&load[..length], offset as usize, address) {
             self.out.load_constant(1, address);
-            let state = if self.own_r15 { State::ScratchOwn } else { State::Scratch };
-            self.mark(instruction.ip(), state);
+            let state = if self.has_app_r15 { RegisterState::ScratchApp } else { RegisterState::Scratch };
+            self.map(instruction.ip(), state);
             self.out.bytes(&[0x48, 0x8b, 0x09]); // mov rcx, [rcx]
         }
     }
@@ -807,19 +807,19 @@ impl Translator<'_, '_> {
             self.emit_owner_miss(&miss);
         }
         for side_exit in core::mem::take(&mut self.side_exits) {
-            self.dirty();
+            self.map_between_safe_points();
             self.out.land(side_exit.site);
-            self.own_r15 = side_exit.own_r15;
+            self.has_app_r15 = side_exit.has_app_r15;
             self.data.length = side_exit.data;
             match side_exit.target {
-                SideTarget::Direct { target, leave } => self.leave_after(side_exit.blocks, target, leave),
-                SideTarget::Timed { target } => self.leave_timed(side_exit.blocks, target),
-                SideTarget::Changed { target, leave } => self.leave_changed(side_exit.blocks, target, leave),
+                SideTarget::Direct { target, terminator } => self.exit_after(side_exit.blocks, target, terminator),
+                SideTarget::Timed { target } => self.exit_timed(side_exit.blocks, target),
+                SideTarget::Changed { target, terminator } => self.exit_changed(side_exit.blocks, target, terminator),
                 SideTarget::Indirect(expected) => {
-                    self.want_cursor();
+                    self.require_cursor();
                     self.out.load_constant(2, expected);
                     self.out.bytes(&[0x48, 0x8d, 0x0c, 0x11]); // lea rcx, [rcx + rdx]
-                    self.leave_indirect(side_exit.blocks);
+                    self.exit_indirect(side_exit.blocks);
                 }
             }
         }

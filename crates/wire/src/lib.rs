@@ -99,7 +99,7 @@ pub struct Control {
     pub reserved: [u32; 2],
     pub layout: EngineLayout,
     /// The ranges of memory that the engine has made for itself, each as start and end; an unused one has an end of 0.
-    pub own: [[AtomicU64; 2]; OWN_MAX],
+    pub engine_ranges: [[AtomicU64; 2]; ENGINE_RANGES_MAX],
     /// Which code is recorded, some of the `SELECT_*`. Set by the recorder before the target sees it.
     pub selection: AtomicU32,
     /// Instructions that are still to be executed unrecorded and that no thread has taken upon itself yet.
@@ -212,7 +212,7 @@ pub const STAGE_RUNNING: u32 = 3;
 pub const STAGE_FAILED: u32 = 4;
 
 /// Most ranges that the engine can have.
-pub const OWN_MAX: usize = 1024;
+pub const ENGINE_RANGES_MAX: usize = 1024;
 
 /// Addresses in the engine's image and offsets in the state of a thread (gs points at it) that the recorder needs to start
 /// further threads and to bring threads back to native code. Set by the engine before anything that can fail.
@@ -315,7 +315,7 @@ pub struct Slot {
     pub parent: AtomicU32,
     /// If not 0: of the segment being written only so many bytes, less one, matter. What is behind them is of unselected
     /// code, written over again and again.
-    pub silent_from: AtomicU32,
+    pub uninstrumented_from: AtomicU32,
     pub reserved: [u32; 4],
 }
 

@@ -8,7 +8,7 @@ use wire::code;
 
 use super::operand::{general, wide};
 use super::symbol::Symbol;
-use super::{Spill, State, Translator, uses_r15};
+use super::{RegisterState, Spill, Translator, uses_r15};
 use crate::tcb;
 
 const RCX: u8 = 1;
@@ -107,16 +107,16 @@ impl Translator<'_, '_> {
     pub(super) fn copy_with_base(&mut self, instruction: &Instruction, decoder: &Decoder) {
         self.pc = instruction.ip();
         self.data.complete = self.data.length;
-        self.mark_at(self.pc);
-        if uses_r15(instruction) && !self.own_r15 {
-            self.want_own_r15();
-            self.mark_at(self.pc);
+        self.map_safe_point(self.pc);
+        if uses_r15(instruction) && !self.has_app_r15 {
+            self.require_app_r15();
+            self.map_safe_point(self.pc);
         }
         let by_rdi = (0..instruction.op_count()).any(|at| is_by_rdi(instruction, at));
         let number = if by_rdi { RDI } else { free_register(instruction) };
         self.out.store_gs(tcb::SCRATCH_SEGMENT, number);
         self.spill.segment = number;
-        self.mark_at(self.pc);
+        self.map_safe_point(self.pc);
         let before = self.data.symbols.get(number);
         self.data.symbols.set(number, Symbol::Unknown);
         self.failed = false;
@@ -126,7 +126,7 @@ impl Translator<'_, '_> {
             // Indices in a vector of addresses of 32 bits.
             None => self.out.bytes(&[0x0f, 0x0b]),
         }
-        self.dirty();
+        self.map_between_safe_points();
         self.out.load_gs(number, tcb::SCRATCH_SEGMENT);
         self.spill.segment = Spill::NONE;
         self.data.symbols.set(number, before);
@@ -216,19 +216,19 @@ impl Translator<'_, '_> {
     /// what was planned for it.
     pub(super) fn load_target_with_base(&mut self, instruction: &Instruction, access: usize) {
         let pc = instruction.ip();
-        let state = |own_r15| if own_r15 { State::ScratchOwn } else { State::Scratch };
-        self.mark(pc, state(self.own_r15));
+        let state = |has_app_r15| if has_app_r15 { RegisterState::ScratchApp } else { RegisterState::Scratch };
+        self.map(pc, state(self.has_app_r15));
         self.failed = false;
         self.load_effective_address(instruction, RCX);
         self.out.load_gs(RDX, tcb::GS_BASE);
         self.out.bytes(&[0x48, 0x8d, 0x0c, 0x11]); // lea rcx, [rcx + rdx]
         if self.data.mode != wire::DATA_NONE {
-            self.dirty();
+            self.map_between_safe_points();
             let offset = self.allocate(8);
             self.store_general(offset, RCX);
             self.data.accesses[access].base = offset;
             self.data.accesses[access].flags |= code::HAS_BASE;
-            self.mark(pc, state(self.own_r15));
+            self.map(pc, state(self.has_app_r15));
         }
         self.out.bytes(&[0x48, 0x8b, 0x09]); // mov rcx, [rcx]
     }

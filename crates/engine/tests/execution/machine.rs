@@ -121,7 +121,7 @@ unsafe extern "C" fn on_indirect() {
     )
 }
 
-/// Where an arrival goes that is not the one for the target: rcx is the difference, rdx the arrival's target negated.
+/// Where an indirect entry goes that is not the one for the target: rcx is the difference, rdx the indirect entry's target negated.
 #[unsafe(naked)]
 unsafe extern "C" fn on_mismatch() {
     naked_asm!("not rdx", "lea rcx, [rcx + rdx + 1]", "jmp {indirect}", indirect = sym on_indirect)
@@ -190,7 +190,7 @@ pub struct Stop {
     pub scratch: [u64; 3],
     pub flags: u64,
     pub cursor: u64,
-    pub own_r15: u64,
+    pub has_app_r15: u64,
 }
 
 const STOPS_MAX: usize = 1 << 16;
@@ -235,7 +235,7 @@ extern "C" fn on_trap(_: i32, _: *mut libc::siginfo_t, context: *mut libc::c_voi
         scratch: [field(tcb::SCRATCH_RCX), field(tcb::SCRATCH_RDX), field(tcb::SCRATCH_THIRD)],
         flags: field(tcb::FLAGS),
         cursor: field(tcb::CURSOR),
-        own_r15: field(tcb::APP_R15),
+        has_app_r15: field(tcb::APP_R15),
     });
 }
 

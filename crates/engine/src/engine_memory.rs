@@ -45,13 +45,13 @@ pub fn map(length: u64) -> Option<u64> {
     for _ in 0..ARENA_TRIES {
         if let Some(address) = sys::map(*arena, length, protection, sys::MAP_FIXED_NOREPLACE) {
             *arena += length;
-            add(address, length);
+            register(address, length);
             return Some(address);
         }
         *arena += ARENA_GAP;
     }
     let address = sys::map(0, length, protection, 0)?;
-    add(address, length);
+    register(address, length);
     Some(address)
 }
 
@@ -72,9 +72,9 @@ pub fn control() -> Option<&'static Control> {
 }
 
 /// Notes that a range is the engine's.
-pub fn add(start: u64, length: u64) {
+pub fn register(start: u64, length: u64) {
     let Some(control) = control() else { return };
-    if !add_to(&control.own, start, start + length) {
+    if !add_to(&control.engine_ranges, start, start + length) {
         // What nobody knows of cannot be unmapped.
         control.sharers.store(1, Ordering::SeqCst);
     }
@@ -85,7 +85,7 @@ pub fn contains(address: u64) -> bool {
     let Some(control) = control() else { return false };
     let within =
         |[from, to]: &[AtomicU64; 2]| (from.load(Ordering::SeqCst)..to.load(Ordering::SeqCst)).contains(&address);
-    control.own.iter().any(within)
+    control.engine_ranges.iter().any(within)
 }
 
 /// Adds a range to a list, by making a range longer if it can. False if the list is full. Several threads may do so at once, because
