@@ -7,7 +7,8 @@
 
 use alloc::vec::Vec;
 
-use crate::fragment::{BlockSpan, Exit, Fragment};
+use crate::fragment::{BlockSpan, Fragment};
+use crate::link::Exit;
 use crate::translate::MapEntry;
 use crate::{engine_memory, sys};
 

@@ -14,7 +14,7 @@
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
 
-use crate::fragment::Engine;
+use crate::engine::Engine;
 use crate::maps::{self, Mapping};
 use crate::{memory, sys, translate};
 

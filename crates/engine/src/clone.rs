@@ -9,8 +9,8 @@ use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use wire::{Control, RAX, RDI, RSI, RSP, SLOT_ABANDONED, SLOT_COUNT, SLOT_ENDED, SLOT_FREE, SLOT_LIVE, word};
 
+use crate::engine::ENGINE;
 use crate::failure::{self, Failure};
-use crate::fragment::ENGINE;
 use crate::sys::{self, number};
 use crate::tcb::{self, Tcb};
 use crate::{

@@ -11,7 +11,7 @@ use core::sync::atomic::Ordering;
 
 use wire::{Control, DETACH_TOGETHER, STAGE_FINISHED, word};
 
-use crate::fragment::ENGINE;
+use crate::engine::ENGINE;
 use crate::tcb::Tcb;
 use crate::{follow, reclaim, ring, signal, sys};
 

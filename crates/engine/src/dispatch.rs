@@ -7,8 +7,9 @@
 use core::arch::naked_asm;
 use core::mem::offset_of;
 
+use crate::engine::{ENGINE, Engine};
 use crate::failure::{self, Failure};
-use crate::fragment::{ENGINE, Engine, FragmentRef, NoFragment};
+use crate::fragment::{FragmentRef, NoFragment};
 use crate::tcb::{SIGNALS, Signals, Tcb};
 use crate::translate::{ENTRY_CHANGED, ExitKind};
 use crate::{detach, emulate, maps, memory, reclaim, rseq, select, signal, skip, syscall};

@@ -145,7 +145,7 @@ pub fn give_up() -> ! {
         Interruption::Nothing | Interruption::Entry => {}
     }
     // SAFETY: what held the lock in this thread does not go on.
-    unsafe { crate::fragment::ENGINE.break_open() };
+    unsafe { crate::engine::ENGINE.break_open() };
     while !detach(tcb, Failure::Defect) {}
     crate::dispatch::enter_native()
 }

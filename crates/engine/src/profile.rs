@@ -6,7 +6,7 @@ use core::sync::atomic::Ordering;
 
 use wire::{DATA_NONE, word};
 
-use crate::fragment::{ENGINE, Engine};
+use crate::engine::{ENGINE, Engine};
 use crate::tcb::Tcb;
 
 /// Words between two samples, on average.

@@ -14,8 +14,8 @@ use core::sync::atomic::{AtomicU64, Ordering};
 use wire::{Control, SLOT_COUNT};
 
 use crate::cache::{UNIT_BYTES, UnitState};
+use crate::engine::Engine;
 use crate::failure::{self, Failure};
-use crate::fragment::Engine;
 use crate::pending;
 use crate::signal::SIGTRAP;
 use crate::tcb::Tcb;
@@ -159,7 +159,7 @@ impl Engine {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fragment::tests::{engine, page};
+    use crate::testing::{engine, page};
 
     /// EPOCHS belongs to the whole process: tests that use it take turns.
     static TURN: std::sync::Mutex<()> = std::sync::Mutex::new(());

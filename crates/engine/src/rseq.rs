@@ -14,7 +14,7 @@ use iced_x86::{Instruction, Mnemonic, OpKind};
 use wire::{Rseq, word};
 
 use crate::change::PAGE;
-use crate::fragment::{ENGINE, Engine};
+use crate::engine::{ENGINE, Engine};
 use crate::tcb::Tcb;
 use crate::{detach, memory, ring, sys};
 

@@ -17,7 +17,7 @@ use core::sync::atomic::Ordering;
 use iced_x86::{Instruction, Mnemonic, OpKind, Register};
 use wire::{Control, RSP, SELECT_CALLEES, SELECT_INSIDE, SELECT_OUTSIDE, word};
 
-use crate::fragment::Engine;
+use crate::engine::Engine;
 use crate::tcb::Tcb;
 use crate::{memory, ring, signal, skip};
 

@@ -18,7 +18,8 @@ use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use wire::{RAX, RCX, RDI, RDX, RSI, RSP, Registers, word};
 
-use crate::fragment::{AppPosition, ENGINE};
+use crate::engine::ENGINE;
+use crate::fragment::AppPosition;
 use crate::lock::Mutex;
 use crate::pending::{self, PROCESS};
 use crate::tcb::{AlternateStack, SIGNALS, SS_AUTODISARM, SS_DISABLE, SS_ONSTACK, Signals, Tcb, Vectors};

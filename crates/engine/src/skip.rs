@@ -10,7 +10,8 @@ use core::sync::atomic::{AtomicPtr, AtomicU16, Ordering};
 
 use wire::{Control, SEGMENT_BYTES, word};
 
-use crate::fragment::{ENGINE, PATH_INSTRUCTIONS_MAX};
+use crate::engine::ENGINE;
+use crate::fragment::PATH_INSTRUCTIONS_MAX;
 use crate::select::{self, TranslationMode};
 use crate::tcb::Tcb;
 use crate::{detach, engine_memory, ring, sys};

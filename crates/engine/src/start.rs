@@ -8,8 +8,8 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use wire::{CodeMapping, Control, EngineLayout, FLAG_ATTACHED, FLAG_FSGSBASE, Init, STAGE_STARTED, VERSION, word};
 
 use crate::emit::Table;
+use crate::engine::ENGINE;
 use crate::failure::Failure;
-use crate::fragment::ENGINE;
 use crate::maps::Mapping;
 use crate::tcb::{self, Tcb, Vectors};
 use crate::translate::Order;

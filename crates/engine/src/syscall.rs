@@ -6,7 +6,7 @@ use core::sync::atomic::Ordering;
 
 use wire::{R8, R9, R10, R11, RAX, RCX, RDI, RDX, RSI, RSP, Rseq, word};
 
-use crate::fragment::ENGINE;
+use crate::engine::ENGINE;
 use crate::sys::{self, number};
 use crate::tcb::{SIGNALS, Signals, Tcb};
 use crate::{clone, detach, exec, gs, limits, memory, ring, rseq, seccomp, select, signal, skip};

@@ -154,7 +154,7 @@ pub enum Order {
 pub struct TranslationOptions {
     pub table: Table,
     /// Whether the superblock goes on through indirect jumps, and through returns from calls that it has not made itself.
-    pub guess: bool,
+    pub inline_indirect: bool,
     /// How locked instructions order threads.
     pub order: Order,
     /// What is recorded beside the path: one of `wire::DATA_*`.
@@ -586,14 +586,14 @@ impl Translator<'_, '_> {
                 }
             }
             Transfer::Return => {
-                if self.calls.pop() != Some(next) && !self.options.guess {
+                if self.calls.pop() != Some(next) && !self.options.inline_indirect {
                     return None;
                 }
                 self.pop_target(instruction);
                 self.expect(next);
             }
             Transfer::IndirectJump | Transfer::IndirectCall => {
-                if !self.options.guess {
+                if !self.options.inline_indirect {
                     return None;
                 }
                 self.read_target(instruction, decoder, bytes);

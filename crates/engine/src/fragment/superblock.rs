@@ -1,32 +1,39 @@
 //! Chains of hot blocks: when one is made, how long it gets, and what it replaces.
 
-use super::*;
-use crate::translate::SUPERBLOCK_BLOCKS_MAX;
+use alloc::vec::Vec;
+use core::sync::atomic::Ordering;
+
+use super::{BlockSpan, FragmentRef, FragmentStatus};
+use crate::engine::Engine;
+use crate::link::Exit;
+use crate::memory;
+use crate::select::TranslationMode;
+use crate::translate::{self, ExitKind, SUPERBLOCK_BLOCKS_MAX, SourceBlock};
 
 /// What a generation of superblocks costs and may have: the hotter the code, the longer the superblocks, so that the cache grows
 /// with the time spent in it and cold code is not copied about.
-pub(super) struct Tier {
+struct Tier {
     /// Samples of the previous generation that it takes.
-    pub(super) samples: u16,
+    samples: u16,
     blocks: usize,
     bytes: u32,
     /// Whether it goes on through the first blocks of other superblocks.
     through_superblocks: bool,
     /// Whether it goes on through indirect jumps and all returns.
-    guess: bool,
+    inline_indirect: bool,
     /// Executions of the fragment that have a say in what the superblock becomes. Finding them takes time, so only hot code is worth it.
     votes: usize,
 }
 
-pub(super) const TIERS: [Tier; 4] = [
-    Tier { samples: 3, blocks: 10, bytes: 256, through_superblocks: false, guess: false, votes: 1 },
-    Tier { samples: 48, blocks: 32, bytes: 1024, through_superblocks: true, guess: true, votes: 64 },
+const TIERS: [Tier; 4] = [
+    Tier { samples: 3, blocks: 10, bytes: 256, through_superblocks: false, inline_indirect: false, votes: 1 },
+    Tier { samples: 48, blocks: 32, bytes: 1024, through_superblocks: true, inline_indirect: true, votes: 64 },
     Tier {
         samples: 128,
         blocks: SUPERBLOCK_BLOCKS_MAX,
         bytes: 2048,
         through_superblocks: true,
-        guess: true,
+        inline_indirect: true,
         votes: 64,
     },
     Tier {
@@ -34,7 +41,7 @@ pub(super) const TIERS: [Tier; 4] = [
         blocks: SUPERBLOCK_BLOCKS_MAX,
         bytes: 2048,
         through_superblocks: true,
-        guess: true,
+        inline_indirect: true,
         votes: 64,
     },
 ];
@@ -184,7 +191,7 @@ impl Engine {
     }
 
     /// The fragment and exit of a path.
-    pub(super) fn path(&self, word: u32) -> Option<(FragmentRef, Exit)> {
+    fn path(&self, word: u32) -> Option<(FragmentRef, Exit)> {
         Some((self.paths.fragment(word)?, self.exit(word)?))
     }
 
@@ -218,7 +225,8 @@ impl Engine {
         let before = self.fragment(old);
         let (mode, with_indirect_entry, first_path) = (before.mode, before.indirect_entry != 0, before.first_path);
         let generation = before.generation + 1;
-        let Ok((mut fragment, translation)) = self.emit(mode, &source, with_indirect_entry, tier.guess) else {
+        let Ok((mut fragment, translation)) = self.emit(mode, &source, with_indirect_entry, tier.inline_indirect)
+        else {
             return false;
         };
         fragment.generation = generation;
@@ -236,7 +244,7 @@ impl Engine {
 
     /// The blocks of a superblock from a fragment on: at each of them, the superblock goes where most executions in `words` went that have
     /// agreed so far.
-    pub(super) fn choose_blocks(&self, from: FragmentRef, words: &[u32], tier: &Tier) -> Vec<BlockSpan> {
+    fn choose_blocks(&self, from: FragmentRef, words: &[u32], tier: &Tier) -> Vec<BlockSpan> {
         let mut executions = self.executions(from, words, tier);
         let mut blocks: Vec<BlockSpan> = Vec::new();
         let mut bytes = 0;
@@ -302,5 +310,71 @@ impl Engine {
                 self.link(path, new);
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use wire::code;
+
+    use super::*;
+    use crate::testing::{BRANCH, JUMP_TO_ITSELF, engine, page, records, words};
+
+    #[test]
+    fn hot_blocks_become_a_superblock() {
+        let mut engine = engine();
+        let code = page(&[(0, &BRANCH), (0x40, &JUMP_TO_ITSELF)]);
+        let first = engine.find(code, true).unwrap();
+        let second = engine.find(code + 0x40, false).unwrap();
+        engine.add_to_table(first);
+        let taken = engine.fragment(first).first_path + 1;
+        let history = [taken, engine.fragment(second).first_path, wire::word::event(wire::word::TIME, 0), 1];
+        let samples = usize::from(TIERS[0].samples);
+        let made: Vec<bool> = (0..samples).map(|_| engine.sample(&history)).collect();
+        assert_eq!(made.iter().position(|made| *made), Some(samples - 1));
+        let superblock = engine.find(code, false).unwrap();
+        assert_eq!(engine.fragment(first).status, FragmentStatus::Replaced);
+        let new = engine.fragment(superblock);
+        assert_eq!(
+            engine.table_slot(TranslationMode::Instrumented, code).unwrap().load(Ordering::Relaxed),
+            new.indirect_entry
+        );
+        let records = records(&engine);
+        let (kind, last) = records.last().unwrap();
+        let last = words(last);
+        assert_eq!((*kind, last[1]), (code::FRAGMENT, 2));
+        assert_ne!(last[4] & code::TAKEN, 0, "the branch is taken inside of the superblock");
+        assert!(!engine.sample(&history), "the old fragment is not looked at any more");
+        assert!(!engine.sample(&[wire::word::event(wire::word::TIME, 0), 1]));
+    }
+
+    #[test]
+    fn a_superblock_goes_where_most_executions_went() {
+        let mut engine = engine();
+        let code = page(&[(0, &BRANCH), (BRANCH.len(), &JUMP_TO_ITSELF), (0x40, &JUMP_TO_ITSELF)]);
+        let first = engine.find(code, true).unwrap();
+        let not_taken = engine.fragment(first).first_path;
+        let taken = not_taken + 1;
+        let mut path_at = |address| {
+            let at = engine.find(address, false).unwrap();
+            engine.fragment(at).first_path
+        };
+        let (fall, target) = (path_at(code + BRANCH.len() as u64), path_at(code + 0x40));
+        // What was sampled is the exception.
+        let words = [not_taken, fall, taken, target, taken, target, not_taken, fall, taken, target];
+        let second_block = |tier| engine.choose_blocks(first, &words, tier)[1].address;
+        assert_eq!(second_block(&TIERS[0]), code + BRANCH.len() as u64, "cold code follows the sample");
+        assert_eq!(second_block(&TIERS[1]), code + 0x40, "hot code follows the majority");
+    }
+
+    #[test]
+    fn stale_history_makes_no_superblock() {
+        let mut engine = engine();
+        let code = page(&[(0, &BRANCH), (0x40, &JUMP_TO_ITSELF)]);
+        let first = engine.find(code, false).unwrap();
+        let second = engine.find(code + 0x40, false).unwrap();
+        let history = [engine.fragment(first).first_path + 1, engine.fragment(second).first_path];
+        engine.drop_fragment(second);
+        assert!((0..100).all(|_| !engine.sample(&history)));
     }
 }

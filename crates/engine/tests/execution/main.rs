@@ -32,7 +32,7 @@ struct Mode {
     by_pext: bool,
     high_table: bool,
     order: Order,
-    guess: bool,
+    inline_indirect: bool,
     check: bool,
     /// What is recorded beside the path.
     data: u32,
@@ -160,7 +160,7 @@ impl<'a> Dispatcher<'a> {
         let chain: Vec<_> = (0..addresses.len()).map(block).collect();
         let options = TranslationOptions {
             table: self.table(),
-            guess: self.mode.guess,
+            inline_indirect: self.mode.inline_indirect,
             order: self.mode.order,
             data: self.mode.data,
             has_avx512: std::arch::is_x86_feature_detected!("avx512f"),
@@ -418,12 +418,12 @@ fn mode() -> impl Strategy<Value = Mode> {
         prop::bool::weighted(0.2),
         0..=wire::DATA_VALUES,
     );
-    flags.prop_map(move |(far, by_pext, high_table, order, guess, check, data)| Mode {
+    flags.prop_map(move |(far, by_pext, high_table, order, inline_indirect, check, data)| Mode {
         layout: if far { FAR } else { LOW },
         by_pext: by_pext && has_bmi2,
         high_table,
         order: [Order::None, Order::EveryTime, Order::Contention, Order::Contention][order],
-        guess,
+        inline_indirect,
         check,
         data,
     })

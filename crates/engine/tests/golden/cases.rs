@@ -41,7 +41,7 @@ pub struct Case {
     pub name: &'static str,
     pub place: Place,
     pub blocks: Vec<Block>,
-    pub guess: bool,
+    pub inline_indirect: bool,
     pub order: Order,
     pub by_pext: bool,
     /// The table of indirect targets is not below 2 GiB.
@@ -69,7 +69,7 @@ impl Case {
     }
 
     fn guessing(mut self) -> Self {
-        self.guess = true;
+        self.inline_indirect = true;
         self
     }
 
@@ -117,7 +117,7 @@ fn case(name: &'static str, code: &str) -> Case {
         name,
         place: Place::Low,
         blocks,
-        guess: false,
+        inline_indirect: false,
         order: Order::None,
         by_pext: true,
         high_table: false,

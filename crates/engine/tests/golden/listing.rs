@@ -23,7 +23,7 @@ const STUBS_DISTANCE: u64 = 0x10_0000;
 pub fn case(case: &Case) -> String {
     let mut text = format!("## {}\n", case.name);
     let options = [
-        (case.guess, "guess"),
+        (case.inline_indirect, "guess"),
         (case.order == Order::EveryTime, "ordered"),
         (case.order == Order::Contention, "ordered by contention"),
         (!case.by_pext, "without BMI2"),
@@ -48,7 +48,7 @@ pub fn case(case: &Case) -> String {
     let mut out = Emitter::new(&mut room, case.place.cache());
     let options = TranslationOptions {
         table: Table { address: if case.high_table { HIGH_TABLE } else { TABLE }, by_pext: case.by_pext },
-        guess: case.guess,
+        inline_indirect: case.inline_indirect,
         order: case.order,
         data: case.data,
         has_avx512: false,
