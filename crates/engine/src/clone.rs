@@ -122,7 +122,7 @@ fn new_thread(tcb: &mut Tcb, request: &Request) -> Result<i64, Failure> {
     signal::block_for_clone(tcb);
     // SAFETY: the child's state is complete; it runs on stacks of its own.
     let result = unsafe { trackway_clone(child, start_thread as *const () as u64) };
-    signal::block_all(tcb);
+    signal::block_asynchronous(tcb);
     if result < 0 {
         forget_child(child);
     } else {
@@ -180,7 +180,7 @@ fn record_child(tcb: &mut Tcb, request: &Request) -> Option<i64> {
     signal::block_for_clone(tcb);
     // SAFETY: the child's state is complete; it runs on stacks of its own.
     let result = unsafe { trackway_clone(child, start_child as *const () as u64) };
-    signal::block_all(tcb);
+    signal::block_asynchronous(tcb);
     if result < 0 {
         forget_child(child);
     } else if clear_away(child) {
@@ -254,7 +254,7 @@ fn new_process(tcb: &mut Tcb, request: &Request) -> Result<i64, Failure> {
     if request.flags & CLONE_SIGHAND == 0 {
         child.actions = Some(signal::copy_actions(request.flags & CLONE_CLEAR_SIGHAND != 0));
     }
-    signal::block_all(tcb);
+    signal::block_asynchronous(tcb);
     // The child runs natively: nothing may be write-protected there, so nobody protects anything until it has its copy.
     let mut engine = ENGINE.lock();
     engine.release_guarded();
@@ -272,7 +272,7 @@ fn new_process(tcb: &mut Tcb, request: &Request) -> Result<i64, Failure> {
     signal::block_for_clone(tcb);
     // SAFETY: the child's state is complete; it runs on stacks of its own, also when it shares our memory.
     let result = unsafe { trackway_clone(child, start_process as *const () as u64) };
-    signal::block_all(tcb);
+    signal::block_asynchronous(tcb);
     drop(engine);
     if result < 0 {
         follow::forget(follow);
@@ -310,7 +310,7 @@ extern "C" fn start_child(tcb: &mut Tcb) -> ! {
 
 /// Enters the cache for the first time. The handler can find the thread's state and stack.
 fn begin(tcb: &mut Tcb) -> ! {
-    signal::block_all(tcb);
+    signal::block_asynchronous(tcb);
     tcb.slot().os_tid.store(sys::gettid(), Ordering::SeqCst);
     // From now on other threads can tell this one what is pending for the process; before, it has to look by itself.
     signal::set_mask(tcb, tcb.signals().mask.get());
@@ -389,7 +389,7 @@ unsafe extern "C" fn trackway_clone(child: *mut Tcb, start: u64) -> i64 {
 
 /// The application's exit_group: of all threads.
 pub fn exit_process(tcb: &mut Tcb) -> ! {
-    signal::block_all(tcb);
+    signal::block_asynchronous(tcb);
     ring::close(tcb, word::END);
     let [call, status] = [RAX, RDI].map(|register| tcb.registers.general[register]);
     loop {
@@ -405,8 +405,8 @@ pub fn exit(tcb: &mut Tcb) -> ! {
         exit_process(tcb);
     }
     // What was sent to the process and taken here is not to be lost with the thread.
-    while !signal::block_everything(tcb) {
-        signal::block_all(tcb);
+    while !signal::block_all(tcb) {
+        signal::block_asynchronous(tcb);
         syscall::deliver_deferred();
     }
     signal::stop_taking_signals(tcb);

@@ -42,9 +42,9 @@ pub fn park_if_requested(tcb: &mut Tcb) {
     if !is_parking(control) || tcb.interrupted != 0 || tcb.is_child_process() {
         return;
     }
-    if !signal::block_everything(tcb) {
+    if !signal::block_all(tcb) {
         // A signal has to be delivered first.
-        return signal::block_all(tcb);
+        return signal::block_asynchronous(tcb);
     }
     signal::hand_pending_to_kernel(tcb, true);
     tcb.parked.store(1, Ordering::SeqCst);
@@ -63,7 +63,7 @@ pub fn park_if_requested(tcb: &mut Tcb) {
 pub unsafe extern "C" fn finish(tcb: &mut Tcb) -> ! {
     let control = tcb.control();
     ENGINE.lock().release_guarded();
-    signal::restore_all();
+    signal::restore_process_actions();
     signal::requeue_process_pending();
     control.stage.store(STAGE_FINISHED, Ordering::SeqCst);
     loop {
@@ -85,8 +85,8 @@ pub fn detach_thread(tcb: &mut Tcb) -> bool {
     if tcb.signals().native.get() {
         return true;
     }
-    if !signal::block_everything(tcb) {
-        signal::block_all(tcb);
+    if !signal::block_all(tcb) {
+        signal::block_asynchronous(tcb);
         return false;
     }
     if tcb.is_child_process() {

@@ -364,7 +364,7 @@ unsafe extern "C" fn trackway_enter_native() {
 /// cache, or to a system call of the application's, unblocks.
 fn hold_signals(tcb: &Tcb) {
     if tcb.is_child_process() && !tcb.signals().native.get() {
-        signal::block_all(tcb);
+        signal::block_asynchronous(tcb);
     }
 }
 

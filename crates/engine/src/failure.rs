@@ -109,7 +109,7 @@ pub fn detach(tcb: &mut Tcb, failure: Failure) -> bool {
     if (!ring::is_wanted(control) || tcb.interrupted != 0) && detach::detach_thread(tcb) {
         return true;
     }
-    signal::block_all(tcb);
+    signal::block_asynchronous(tcb);
     false
 }
 

@@ -237,7 +237,7 @@ pub fn choose_mode(tcb: &mut Tcb, engine: &mut Engine) -> bool {
 /// another stack it has not.
 fn has_returned(tcb: &Tcb) -> bool {
     let rsp = tcb.registers.general[RSP];
-    match (tcb.selection.on_alternate, signal::is_on(&tcb.alternate_stack, rsp)) {
+    match (tcb.selection.on_alternate, signal::is_on_alternate_stack(&tcb.alternate_stack, rsp)) {
         (false, true) => false,
         (true, false) => true,
         _ => rsp > tcb.selection.entry_rsp,
@@ -248,7 +248,7 @@ fn has_returned(tcb: &Tcb) -> bool {
 fn enter(tcb: &mut Tcb, engine: &mut Engine) {
     let rsp = tcb.registers.general[RSP];
     tcb.selection.entry_rsp = rsp;
-    tcb.selection.on_alternate = signal::is_on(&tcb.alternate_stack, rsp);
+    tcb.selection.on_alternate = signal::is_on_alternate_stack(&tcb.alternate_stack, rsp);
     if let Some(target) = memory::read::<u64>(rsp) {
         engine.watch_return(target);
     }

@@ -127,7 +127,7 @@ fn take_over(tcb: &mut Tcb) {
 
 fn enter(tcb: &mut Tcb) -> ! {
     // Faults of copies from application memory are expected from here on.
-    signal::block_all(tcb);
+    signal::block_asynchronous(tcb);
     ring::open(tcb);
     let pc = tcb.registers.rip;
     ring::append_timed(tcb, word::START, pc);

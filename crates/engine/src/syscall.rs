@@ -35,7 +35,7 @@ pub fn handle(tcb: &mut Tcb) {
     let arguments = [RDI, RSI, RDX, R10, R8, R9].map(|register| tcb.registers.general[register]);
     let [a, b, c, d, ..] = arguments;
     if tcb.is_child_process() {
-        signal::block_all(tcb);
+        signal::block_asynchronous(tcb);
         if detach::must_detach_alone(tcb) || is_made_natively(call, a, b) {
             return make_natively(tcb);
         }
@@ -67,7 +67,7 @@ pub fn handle(tcb: &mut Tcb) {
             Some(result) => result,
             None => {
                 let result = pass(tcb);
-                signal::taken_by_call(tcb, result);
+                signal::on_taken_by_call(tcb, result);
                 result
             }
         },
@@ -186,7 +186,7 @@ pub fn pass(tcb: &mut Tcb) -> i64 {
         // SAFETY: the application's own system call, with its own arguments.
         let result = unsafe { trackway_syscall(tcb) };
         if result != NOT_YET && tcb.is_child_process() {
-            signal::block_all(tcb);
+            signal::block_asynchronous(tcb);
         }
         if is_over && result != NOT_YET {
             signal::take_pending_back(tcb);

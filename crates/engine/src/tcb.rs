@@ -155,7 +155,7 @@ pub struct Signals {
     /// The thread runs natively; only its signals still come to us.
     pub native: Cell<bool>,
     /// The signal that is being handled, for a handler that fails; null if none is.
-    pub handled: Cell<*const crate::signal::Handled>,
+    pub handled: Cell<*const crate::signal::HandledSignal>,
     /// The thread is a process of its own that shares its parent's memory (see `clone::record_child`): the table of its actions.
     /// Null for a thread of the target, which has the process's.
     pub own_actions: Cell<*mut [crate::signal::Action; crate::signal::SIGNAL_COUNT]>,
