@@ -12,7 +12,7 @@ use wire::{Control, RAX, RDI, RSI, RSP, SLOT_ABANDONED, SLOT_COUNT, SLOT_ENDED, 
 use crate::engine::ENGINE;
 use crate::failure::{self, Failure};
 use crate::sys::{self, number};
-use crate::tcb::{self, Tcb};
+use crate::tcb::{self, OwnedTcb, Tcb};
 use crate::{
     detach, dispatch, engine_memory, follow, limits, memory, owners, pending, reclaim, ring, rseq, seccomp, select,
     signal, skip, syscall,
@@ -115,13 +115,13 @@ fn inherit(child: &mut Tcb, parent: &Tcb, request: &Request) {
 
 fn new_thread(tcb: &mut Tcb, request: &Request) -> Result<i64, Failure> {
     ENGINE.lock().order_threads();
-    let child = new_recorded_state(tcb)?;
+    let mut child = new_recorded_state(tcb)?;
     let thread = child.thread;
-    inherit(child, tcb, request);
-    owners::adopt(child);
+    inherit(&mut child, tcb, request);
+    owners::adopt(&mut child);
     signal::block_for_clone(tcb);
     // SAFETY: the child's state is complete; it runs on stacks of its own.
-    let result = unsafe { trackway_clone(child, start_thread as *const () as u64) };
+    let result = unsafe { trackway_clone(child.as_ptr(), start_thread as *const () as u64) };
     signal::block_asynchronous(tcb);
     if result < 0 {
         forget_child(child);
@@ -132,7 +132,7 @@ fn new_thread(tcb: &mut Tcb, request: &Request) -> Result<i64, Failure> {
 }
 
 /// The state of a new thread that is to be recorded, with a slot of its own.
-fn new_recorded_state(tcb: &Tcb) -> Result<&'static mut Tcb, Failure> {
+fn new_recorded_state(tcb: &Tcb) -> Result<OwnedTcb, Failure> {
     let control = tcb.control();
     let slot_index = take_slot(control).ok_or(Failure::TooManyThreads)?;
     pending::discard_backups(slot_index);
@@ -148,8 +148,8 @@ fn new_recorded_state(tcb: &Tcb) -> Result<&'static mut Tcb, Failure> {
 }
 
 /// The thread for which this state was made does not exist.
-fn forget_child(child: &mut Tcb) {
-    owners::release(child);
+fn forget_child(child: OwnedTcb) {
+    owners::release(&child);
     let slot = child.slot();
     // SAFETY: no thread was made to use it.
     unsafe { child.free() };
@@ -168,18 +168,18 @@ fn is_like_vfork(request: &Request) -> bool {
 /// there is no slot or no memory for it.
 fn record_child(tcb: &mut Tcb, request: &Request) -> Option<i64> {
     let control = tcb.control();
-    let child = new_recorded_state(tcb).ok()?;
+    let mut child = new_recorded_state(tcb).ok()?;
     let thread = child.thread;
     let actions = Box::into_raw(signal::copy_actions(request.flags & CLONE_CLEAR_SIGHAND != 0));
     child.signals().own_actions.set(actions);
-    inherit(child, tcb, request);
+    inherit(&mut child, tcb, request);
     child.alternate_stack = tcb.alternate_stack;
     child.born = sys::tsc();
-    owners::adopt(child);
+    owners::adopt(&mut child);
     control.vforks.fetch_add(1, Ordering::SeqCst);
     signal::block_for_clone(tcb);
     // SAFETY: the child's state is complete; it runs on stacks of its own.
-    let result = unsafe { trackway_clone(child, start_child as *const () as u64) };
+    let result = unsafe { trackway_clone(child.as_ptr(), start_child as *const () as u64) };
     signal::block_asynchronous(tcb);
     if result < 0 {
         forget_child(child);
@@ -194,22 +194,22 @@ fn record_child(tcb: &mut Tcb, request: &Request) -> Option<i64> {
 
 /// A process that has shared the memory is gone: it has executed another program, has ended or was killed, wherever it was. False if
 /// it has recorded nothing.
-fn clear_away(child: &mut Tcb) -> bool {
-    if release_locks(child) {
+fn clear_away(mut child: OwnedTcb) -> bool {
+    if release_locks(&child) {
         failure::report(child.control(), Failure::KilledChild);
     }
     let has_started = child.closed || child.cursor != child.segment;
     if child.executing && !child.closed {
-        ring::close(child, word::END);
+        ring::close(&mut child, word::END);
     } else if !child.closed {
         // Nobody knows how far it has come.
-        skip::abandon(child);
+        skip::abandon(&mut child);
         pending::publish(child.slot_index, !0);
-        reclaim::leave_cache(child);
+        reclaim::leave_cache(&child);
         child.slot().state.store(SLOT_ABANDONED, Ordering::SeqCst);
         ring::ring_doorbell(child.control());
     }
-    owners::release(child);
+    owners::release(&child);
     // SAFETY: its thread is gone.
     unsafe { child.free() };
     has_started
@@ -233,7 +233,7 @@ fn release_locks(dead: &Tcb) -> bool {
 }
 
 /// The state of a new thread or process. `None` if there is no memory.
-fn new_state(control: &Control, slot_index: u32, thread: u32) -> Option<&'static mut Tcb> {
+fn new_state(control: &Control, slot_index: u32, thread: u32) -> Option<OwnedTcb> {
     if failure::is_injected(control, Failure::NoMemory) {
         return None;
     }
@@ -246,8 +246,8 @@ fn new_process(tcb: &mut Tcb, request: &Request) -> Result<i64, Failure> {
     {
         return Ok(result);
     }
-    let child = new_state(tcb.control(), tcb.slot_index, tcb.thread).ok_or(Failure::NoMemory)?;
-    inherit(child, tcb, request);
+    let mut child = new_state(tcb.control(), tcb.slot_index, tcb.thread).ok_or(Failure::NoMemory)?;
+    inherit(&mut child, tcb, request);
     child.alternate_stack = tcb.alternate_stack;
     let waited_for = request.flags & (CLONE_VM | CLONE_VFORK) == CLONE_VM | CLONE_VFORK;
     let still_shared = request.flags & (CLONE_VM | CLONE_VFORK) == CLONE_VM;
@@ -271,7 +271,7 @@ fn new_process(tcb: &mut Tcb, request: &Request) -> Result<i64, Failure> {
     }
     signal::block_for_clone(tcb);
     // SAFETY: the child's state is complete; it runs on stacks of its own, also when it shares our memory.
-    let result = unsafe { trackway_clone(child, start_process as *const () as u64) };
+    let result = unsafe { trackway_clone(child.as_ptr(), start_process as *const () as u64) };
     signal::block_asynchronous(tcb);
     drop(engine);
     if result < 0 {

@@ -281,11 +281,11 @@ impl Engine {
         let uninstrumented = self.selection.is_uninstrumented(mode, address);
         let data = if uninstrumented { wire::DATA_NONE } else { self.control().data.load(Ordering::Relaxed) };
         let index = self.unit_near(address).ok_or(Failure::NoRoom)?;
-        let unit = &self.cache.units[index];
+        let unit = &mut self.cache.units[index];
+        let (start, stubs_end) = (unit.code_next, unit.stubs_next);
         // SAFETY: under the lock, and the new code is executed only after this function.
         let room = unsafe { unit.room() };
         let (room, stubs) = room.split_at_mut(room.len() / 2);
-        let (start, stubs_end) = (unit.code_next, unit.stubs_next);
         let mut out = Emitter::new(room, start);
         if with_indirect_entry {
             out.indirect_entry(address);

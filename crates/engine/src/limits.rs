@@ -5,8 +5,9 @@
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use crate::lock::Mutex;
+use crate::memory::{self, PlainData};
 use crate::sys::{self, number};
-use crate::{memory, syscall};
+use crate::syscall;
 
 /// RLIMIT_DATA and RLIMIT_AS.
 const RESOURCES: [u64; 2] = [2, 9];
@@ -21,6 +22,9 @@ struct Limit {
     current: u64,
     most: u64,
 }
+
+// SAFETY: integers without padding.
+unsafe impl PlainData for Limit {}
 
 /// What the application has asked for.
 static LIMITS: Mutex<[Option<Limit>; RESOURCES.len()]> = Mutex::new([None; RESOURCES.len()]);

@@ -46,18 +46,31 @@ pub fn read_bytes(address: u64, buffer: &mut [u8]) -> usize {
     unsafe { copy(buffer.as_mut_ptr() as u64, address, buffer.len() as u64) as usize }
 }
 
-/// Reads a plain value from application memory.
-pub fn read<T: Copy>(address: u64) -> Option<T> {
+/// Types that can be copied from and to application memory byte by byte. Only this crate can implement it.
+///
+/// # Safety
+/// Every bit pattern must be a valid value of the type, and the type must have no padding.
+pub(crate) unsafe trait PlainData: Copy + 'static {}
+
+// SAFETY: integers.
+unsafe impl PlainData for u32 {}
+// SAFETY: integers.
+unsafe impl PlainData for u64 {}
+// SAFETY: plain data, one behind the other.
+unsafe impl<T: PlainData, const N: usize> PlainData for [T; N] {}
+
+/// Reads a value from application memory. `None` if it is not readable.
+pub(crate) fn read<T: PlainData>(address: u64) -> Option<T> {
     let mut value = core::mem::MaybeUninit::<T>::uninit();
     // SAFETY: writes to our own value only; a fault while reading is caught.
     let copied = unsafe { copy(value.as_mut_ptr() as u64, address, size_of::<T>() as u64) };
-    // SAFETY: all bytes are copied. T is used for plain integers and structures of those.
+    // SAFETY: all bytes are copied, and every bit pattern is a value of T.
     (copied == size_of::<T>() as u64).then(|| unsafe { value.assume_init() })
 }
 
-/// Writes a plain value to application memory, on behalf of the application. False if it is not writable.
+/// Writes a value to application memory, on behalf of the application. False if it is not writable.
 #[must_use]
-pub fn write<T: Copy>(address: u64, value: &T) -> bool {
+pub(crate) fn write<T: PlainData>(address: u64, value: &T) -> bool {
     // SAFETY: the application (or the kernel for it) asked for this write at this address.
     unsafe { copy(address, core::ptr::from_ref(value) as u64, size_of::<T>() as u64) == size_of::<T>() as u64 }
 }

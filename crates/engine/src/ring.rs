@@ -297,16 +297,17 @@ pub fn close(tcb: &mut Tcb, kind: u8) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::tcb::OwnedTcb;
 
     const SLOT: u32 = 3;
 
     /// A thread whose ring is open, in memory as the recorder makes it.
-    fn thread() -> &'static mut Tcb {
+    fn thread() -> OwnedTcb {
         let shared = crate::memory::tests::shared();
         // SAFETY: zeroed memory of the right size is a control page.
         let control = unsafe { &*(shared as *const Control) };
-        let tcb = Tcb::new(control, SLOT, 9, 0).unwrap();
-        open(tcb);
+        let mut tcb = Tcb::new(control, SLOT, 9, 0).unwrap();
+        open(&mut tcb);
         tcb
     }
 
@@ -331,7 +332,8 @@ mod tests {
 
     #[test]
     fn events_have_the_length_that_the_wire_says() {
-        let tcb = thread();
+        let mut tcb = thread();
+        let tcb = &mut *tcb;
         // No word of an event is 0 here, so that all of them are seen.
         let address = 0x7fff_1111_2222_3333;
         append_timed(tcb, word::START, address);
@@ -358,7 +360,8 @@ mod tests {
 
     #[test]
     fn a_full_segment_is_handed_over() {
-        let tcb = thread();
+        let mut tcb = thread();
+        let tcb = &mut *tcb;
         let room = SEGMENT_BYTES / 12;
         for _ in 0..room {
             append_time(tcb, word::TIME);
@@ -375,7 +378,8 @@ mod tests {
 
     #[test]
     fn a_full_ring_waits_for_the_recorder() {
-        let tcb = thread();
+        let mut tcb = thread();
+        let tcb = &mut *tcb;
         let slot = tcb.slot();
         for _ in 1..SEGMENT_COUNT {
             advance(tcb);
@@ -396,7 +400,8 @@ mod tests {
 
     #[test]
     fn without_a_recorder_the_thread_leaves() {
-        let tcb = thread();
+        let mut tcb = thread();
+        let tcb = &mut *tcb;
         for _ in 1..SEGMENT_COUNT {
             advance(tcb);
         }
@@ -409,7 +414,8 @@ mod tests {
 
     #[test]
     fn what_is_in_the_ring_is_not_lost_when_nobody_wants_more() {
-        let tcb = thread();
+        let mut tcb = thread();
+        let tcb = &mut *tcb;
         append_time(tcb, word::TIME);
         tcb.control().detach.store(1, Ordering::Relaxed);
         advance(tcb);
@@ -424,7 +430,8 @@ mod tests {
     /// A thread that has skipped wrote to the end of its segment only; when it is recorded, words begin where they are.
     #[test]
     fn words_begin_where_the_thread_writes() {
-        let tcb = thread();
+        let mut tcb = thread();
+        let tcb = &mut *tcb;
         tcb.selection.is_uninstrumented = true;
         tcb.selection.reuse_start = tcb.cursor;
         select::invalidate_words(tcb);

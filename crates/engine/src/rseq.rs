@@ -15,8 +15,9 @@ use wire::{Rseq, word};
 
 use crate::change::PAGE;
 use crate::engine::{ENGINE, Engine};
+use crate::memory::{self, PlainData};
 use crate::tcb::Tcb;
-use crate::{detach, memory, ring, sys};
+use crate::{detach, ring, sys};
 
 /// A critical section.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,6 +39,9 @@ struct Descriptor {
     length: u64,
     abort: u64,
 }
+
+// SAFETY: integers without padding.
+unsafe impl PlainData for Descriptor {}
 
 /// Descriptors are aligned to this.
 const ALIGNMENT: u64 = 32;

@@ -9,9 +9,10 @@ use core::sync::atomic::Ordering;
 use wire::{NOTICE_DISPATCH, NOTICE_FILTERED, NOTICE_SECCOMP_EXEC, NOTICE_SECCOMP_LONG, NOTICE_SECCOMP_STRICT};
 
 use crate::lock::Mutex;
+use crate::memory::{self, PlainData};
 use crate::sys::{self, number};
 use crate::tcb::Tcb;
-use crate::{clone, memory, signal, syscall};
+use crate::{clone, signal, syscall};
 
 const PR_SET_SECCOMP: u64 = 22;
 const PR_SET_SYSCALL_USER_DISPATCH: u64 = 59;
@@ -38,6 +39,9 @@ struct Instruction {
     constant: u32,
 }
 
+// SAFETY: integers without padding.
+unsafe impl PlainData for Instruction {}
+
 /// The kernel's `struct sock_fprog`.
 #[repr(C)]
 #[derive(Clone, Copy)]
@@ -46,6 +50,9 @@ struct Program {
     padding: [u16; 3],
     address: u64,
 }
+
+// SAFETY: integers without padding.
+unsafe impl PlainData for Program {}
 
 /// The kernel's `struct seccomp_data`, which filters look at.
 #[repr(C)]

@@ -11,7 +11,7 @@ use crate::emit::Table;
 use crate::engine::ENGINE;
 use crate::failure::Failure;
 use crate::maps::Mapping;
-use crate::tcb::{self, Tcb, Vectors};
+use crate::tcb::{self, OwnedTcb, Tcb, Vectors};
 use crate::translate::Order;
 use crate::{clone, detach, dispatch, engine_memory, failure, limits, owners, pending, ring, select, signal, syscall};
 
@@ -95,16 +95,16 @@ fn order_by_contention(control: &Control, table: Table) {
     }
 }
 
-fn make_state(control: &Control, init: &Init) -> &'static mut Tcb {
+fn make_state(control: &Control, init: &Init) -> OwnedTcb {
     let has_memory = !failure::is_injected_in_set_up(control, Failure::NoMemory);
     let state = || Tcb::new(control, init.slot, init.thread, init.min_signal_stack);
-    let Some(tcb) = has_memory.then(state).flatten() else {
+    let Some(mut tcb) = has_memory.then(state).flatten() else {
         failure::abandon_set_up(control, Failure::NoMemory);
     };
     tcb.registers = init.registers;
     tcb.gs_base = init.gs_base;
-    owners::adopt(tcb);
-    signal::set_mask(tcb, init.mask);
+    owners::adopt(&mut tcb);
+    signal::set_mask(&tcb, init.mask);
     if is_attached(init) {
         tcb.xmm = Vectors(init.vectors);
         tcb.mxcsr = init.mxcsr;

@@ -5,10 +5,12 @@
 use core::arch::asm;
 use core::cell::Cell;
 use core::mem::offset_of;
+use core::ops::{Deref, DerefMut};
 use core::sync::atomic::{AtomicU32, AtomicU64};
 
 use wire::{Control, Registers, Rseq, Slot};
 
+use crate::memory::PlainData;
 use crate::{engine_memory, sys};
 
 /// The general registers are saved in `registers`; r15 lives there all the time, because translated code keeps the
@@ -218,6 +220,9 @@ pub struct AlternateStack {
     pub length: u64,
 }
 
+// SAFETY: integers without padding.
+unsafe impl PlainData for AlternateStack {}
+
 pub const SS_ONSTACK: i32 = 1;
 pub const SS_DISABLE: i32 = 2;
 pub const SS_AUTODISARM: i32 = 1 << 31;
@@ -253,7 +258,7 @@ const SIGNAL_STACK: u64 = 64 << 10;
 
 impl Tcb {
     /// Makes the state of a new thread. `None` if there is no memory.
-    pub fn new(control: &Control, slot_index: u32, thread: u32, min_signal_stack: u64) -> Option<&'static mut Self> {
+    pub fn new(control: &Control, slot_index: u32, thread: u32, min_signal_stack: u64) -> Option<OwnedTcb> {
         let signal_stack_length = SIGNAL_STACK + ((min_signal_stack + 4095) & !4095);
         let size = (size_of::<Thread>() as u64 + 4095) & !4095;
         let length = (GUARD + ENGINE_STACK_BYTES + signal_stack_length + size + 0xffff) & !0xffff;
@@ -265,8 +270,9 @@ impl Tcb {
         let this = address as *mut Self;
         // SAFETY: fresh zeroed memory of the right size and alignment, for which all-zero is a valid value except for
         // the pointers, which are set below before anybody looks.
-        let (tcb, signals) =
-            unsafe { (&mut *this, &mut *(address as *mut Thread).cast::<u8>().add(SIGNALS).cast::<Signals>()) };
+        let signals = unsafe { &mut *(address as *mut Thread).cast::<u8>().add(SIGNALS).cast::<Signals>() };
+        // The memory of the thread's state, which nobody else refers to yet.
+        let mut tcb = OwnedTcb(this);
         signals.this = signals;
         signals.control = control;
         signals.slot_index = slot_index;
@@ -285,17 +291,8 @@ impl Tcb {
         tcb.slot = &raw const control.slots[slot_index as usize];
         tcb.slot_index = slot_index;
         tcb.thread = thread;
-        crate::dispatch::set_entries(tcb);
+        crate::dispatch::set_entries(&mut tcb);
         Some(tcb)
-    }
-
-    /// Gives the memory back.
-    ///
-    /// # Safety
-    /// Nobody may use the thread's state or stacks any more.
-    pub unsafe fn free(&mut self) {
-        // SAFETY: the caller's promise.
-        unsafe { sys::unmap(self.mapping, self.mapping_length) };
     }
 
     /// What the thread's signal handlers may touch at any time.
@@ -337,6 +334,43 @@ impl Tcb {
         let before = &raw mut self.alternate_stack as u64;
         // SAFETY: the kernel reads one structure and writes the other; the stack belongs to this thread.
         unsafe { sys::call(sys::number::SIGALTSTACK, [&raw const stack as u64, before, 0, 0, 0, 0]) };
+    }
+}
+
+/// The state of a thread that does not run (yet, or any more), owned by whoever has made it.
+///
+/// Nothing is freed when this is dropped: a thread that has been started owns its state itself.
+pub struct OwnedTcb(*mut Tcb);
+
+impl OwnedTcb {
+    /// The address of the state, for the thread that is to run with it.
+    pub fn as_ptr(&self) -> *mut Tcb {
+        self.0
+    }
+
+    /// Gives the memory back.
+    ///
+    /// # Safety
+    /// Nobody may use the thread's state or stacks any more.
+    pub unsafe fn free(self) {
+        // SAFETY: the caller's promise.
+        unsafe { sys::unmap(self.mapping, self.mapping_length) };
+    }
+}
+
+impl Deref for OwnedTcb {
+    type Target = Tcb;
+
+    fn deref(&self) -> &Tcb {
+        // SAFETY: made by `Tcb::new`. The thread does not run, so this is the only reference to its state.
+        unsafe { &*self.0 }
+    }
+}
+
+impl DerefMut for OwnedTcb {
+    fn deref_mut(&mut self) -> &mut Tcb {
+        // SAFETY: as above.
+        unsafe { &mut *self.0 }
     }
 }
 

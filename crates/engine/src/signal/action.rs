@@ -10,9 +10,10 @@ use super::handler::{trackway_restorer, trackway_signal};
 use super::mask::{UNBLOCKABLE, set_kernel_mask};
 use super::{SIGNAL_COUNT, SYNCHRONOUS, bit};
 use crate::lock::Mutex;
+use crate::memory::{self, PlainData};
 use crate::pending::PROCESS;
+use crate::sys;
 use crate::tcb::{Signals, Tcb};
-use crate::{memory, sys};
 
 pub(super) const SIG_DFL: u64 = 0;
 pub(super) const SIG_IGN: u64 = 1;
@@ -48,6 +49,9 @@ pub struct Action {
     pub restorer: u64,
     pub mask: u64,
 }
+
+// SAFETY: integers without padding.
+unsafe impl PlainData for Action {}
 
 /// What the application has asked for. See [`with_actions`].
 pub(super) static ACTIONS: Mutex<[Action; SIGNAL_COUNT]> =

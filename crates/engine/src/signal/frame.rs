@@ -7,8 +7,9 @@ use wire::{RSP, Registers, word};
 use super::action::{Action, SA_ONSTACK};
 use super::mask::{before_blocking, set_mask};
 use super::vectors::{patch_vectors, restore_vectors, vectors_length};
+use crate::memory::{self, PlainData};
 use crate::tcb::{AlternateStack, SS_AUTODISARM, SS_DISABLE, SS_ONSTACK, Tcb};
-use crate::{memory, ring, sys};
+use crate::{ring, sys};
 
 /// The kernel's `siginfo_t`.
 pub type Info = [u64; 16];
@@ -28,6 +29,9 @@ pub struct Context {
     pub(super) reserved: [u64; 8],
     pub(super) mask: u64,
 }
+
+// SAFETY: integers without padding.
+unsafe impl PlainData for Context {}
 
 /// Where each general register, in the order of machine code, is in [`Context::registers`].
 const CONTEXT_ORDER: [usize; 16] = [13, 14, 12, 11, 15, 10, 9, 8, 0, 1, 2, 3, 4, 5, 6, 7];

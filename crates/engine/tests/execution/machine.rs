@@ -204,18 +204,10 @@ struct Stops {
 
 static mut STOPS: Stops = Stops { list: Vec::new(), from: 0, to: 0 };
 
-/// # Safety
-/// One user at a time.
-unsafe fn stops() -> &'static mut Stops {
-    let stops = &raw mut STOPS;
-    // SAFETY: the caller's promise.
-    unsafe { &mut *stops }
-}
-
 extern "C" fn on_trap(_: i32, _: *mut libc::siginfo_t, context: *mut libc::c_void) {
     // SAFETY: the kernel's context; only the thread that owns the machine is single-stepped, and it looks at the stops when
     // it is not.
-    let (context, stops) = unsafe { (&*context.cast::<libc::ucontext_t>(), stops()) };
+    let (context, stops) = unsafe { (&*context.cast::<libc::ucontext_t>(), &mut *&raw mut STOPS) };
     let place = |register: i32| context.uc_mcontext.gregs[register as usize] as u64;
     let pc = place(libc::REG_RIP);
     if !(stops.from..stops.to).contains(&pc) || stops.list.len() == stops.list.capacity() {
@@ -356,14 +348,14 @@ impl Machine {
     /// Notes from now on the stops between two addresses.
     pub fn watch(&mut self, from: u64, to: u64) {
         // SAFETY: nobody is being single-stepped now.
-        let stops = unsafe { stops() };
+        let stops = unsafe { &mut *&raw mut STOPS };
         *stops = Stops { list: Vec::with_capacity(STOPS_MAX), from, to };
     }
 
     /// The stops since `watch`.
     pub fn stops(&mut self) -> Vec<Stop> {
         // SAFETY: as above.
-        let stops = unsafe { stops() };
+        let stops = unsafe { &mut *&raw mut STOPS };
         assert!(stops.list.len() < STOPS_MAX, "too many stops");
         std::mem::take(&mut stops.list)
     }
