@@ -1,9 +1,10 @@
 //! Memory for translated code.
 //!
-//! RIP-relative operands and direct jumps reach two gigabytes, so each neighbourhood of application code has *regions* of its
-//! own, mapped where both reach each other. A region is divided into *units*. Fragments fill one unit after the other: in a
-//! unit, code grows upwards and the stubs of exits downwards. A unit holds everything that belongs to its fragments, so
-//! that all of it can be given up at once: see `reclaim`.
+//! RIP-relative operands and direct jumps reach two gigabytes, so each neighbourhood of application
+//! code has *regions* of its own, mapped where both reach each other. A region is divided into
+//! *units*. Fragments fill one unit after the other: in a unit, code grows upwards and the stubs of
+//! exits downwards. A unit holds everything that belongs to its fragments, so that all of it can be
+//! given up at once: see `reclaim`.
 
 use alloc::vec::Vec;
 
@@ -13,12 +14,15 @@ use crate::translate::MapEntry;
 use crate::{engine_memory, sys};
 
 const REGION_BYTES: u64 = 64 << 20;
-/// One huge page: translated code is large and jumps about, and huge pages spare the instruction TLB.
+/// One huge page: translated code is large and jumps about, and huge pages spare the instruction
+/// TLB.
 pub const UNIT_BYTES: u64 = 2 << 20;
 const REGION_UNITS: usize = (REGION_BYTES / UNIT_BYTES) as usize;
-/// How far application code may be from a region: two gigabytes less room for the region and for a module's data.
+/// How far application code may be from a region: two gigabytes less room for the region and for a
+/// module's data.
 const REACH: u64 = (2 << 30) - (256 << 20);
-/// A unit with less room than this is full: half of it for the code of a fragment, half for its stubs.
+/// A unit with less room than this is full: half of it for the code of a fragment, half for its
+/// stubs.
 const ROOM_MIN: u64 = 256 << 10;
 
 /// What a unit is used for.
@@ -29,7 +33,8 @@ pub enum UnitState {
     /// New fragments go there.
     Filling,
     Full,
-    /// All of its fragments are dead. Threads that were in the cache at this epoch may still execute them.
+    /// All of its fragments are dead. Threads that were in the cache at this epoch may still
+    /// execute them.
     Retired(u64),
 }
 
@@ -41,7 +46,8 @@ pub struct Unit {
     pub state: UnitState,
     /// When it was opened: the how manieth opening of a unit that was.
     pub opened: u64,
-    /// The fragments in it, in order of address, and those among them that threads can still come to.
+    /// The fragments in it, in order of address, and those among them that threads can still come
+    /// to.
     pub fragments: Vec<Fragment>,
     pub live: u32,
     /// What belongs to these fragments.
@@ -81,7 +87,8 @@ impl Unit {
     /// One user at a time; nothing in it is executed before it has been written.
     pub unsafe fn room(&mut self) -> &mut [u8] {
         let length = (self.stubs_next - self.code_next) as usize;
-        // SAFETY: the unit is mapped for good, and nobody else uses its free room (the caller's promise).
+        // SAFETY: the unit is mapped for good, and nobody else uses its free room (the caller's
+        // promise).
         unsafe { core::slice::from_raw_parts_mut(self.code_next as *mut u8, length) }
     }
 
@@ -125,7 +132,8 @@ impl Cache {
         self.filling.iter().rfind(fits).copied()
     }
 
-    /// Opens a free unit near `pc`, in a new region if need be. What was filled before is full. `None` if there is no room.
+    /// Opens a free unit near `pc`, in a new region if need be. What was filled before is full.
+    /// `None` if there is no room.
     pub fn open(&mut self, pc: u64) -> Option<usize> {
         let free = |units: &[Unit]| units.iter().position(|unit| unit.state == UnitState::Free && unit.reaches(pc));
         let index = match free(&self.units) {
@@ -152,7 +160,8 @@ impl Cache {
         if self.units.try_reserve(REGION_UNITS).is_err() {
             return false;
         }
-        // Below first: the heap of an executable grows upwards, libraries are mapped downwards, far from either.
+        // Below first: the heap of an executable grows upwards, libraries are mapped downwards, far
+        // from either.
         let distances = [-2, -3, -4, -5, -1, 6, 5, 4, 3, 2, 1, -6, 0];
         let protection = sys::PROT_READ | sys::PROT_WRITE | sys::PROT_EXEC;
         let page = pc & !(UNIT_BYTES - 1);

@@ -1,6 +1,6 @@
-//! New threads are traced from their first instruction. So is a process that shares its parent's memory while its parent waits
-//! (vfork): it is one more thread of the parent's trace, until it executes another program or ends. Other new processes run natively.
-//! And how threads end.
+//! New threads are traced from their first instruction. So is a process that shares its parent's
+//! memory while its parent waits (vfork): it is one more thread of the parent's trace, until it
+//! executes another program or ends. Other new processes run natively. And how threads end.
 
 use alloc::boxed::Box;
 use core::arch::naked_asm;
@@ -23,7 +23,8 @@ const CLONE_SIGHAND: u64 = 0x800;
 const CLONE_VFORK: u64 = 0x4000;
 const CLONE_CLEAR_SIGHAND: u64 = 1 << 32;
 const CLONE_THREAD: u64 = 0x1_0000;
-/// Namespaces (cgroup, UTS, IPC, user, process, network; time, mount), in which a process may have another number.
+/// Namespaces (cgroup, UTS, IPC, user, process, network; time, mount), in which a process may have
+/// another number.
 const CLONE_NEW: u64 = 0x7e02_0080;
 
 static FSGSBASE: AtomicBool = AtomicBool::new(false);
@@ -156,16 +157,16 @@ fn forget_child(child: OwnedTcb) {
     slot.state.store(SLOT_FREE, Ordering::SeqCst);
 }
 
-/// Whether a new process can be recorded as a thread of its parent: it shares the memory, its parent waits for it, and what it has of
-/// its own is a table of actions.
+/// Whether a new process can be recorded as a thread of its parent: it shares the memory, its
+/// parent waits for it, and what it has of its own is a table of actions.
 fn is_like_vfork(request: &Request) -> bool {
     let kind = CLONE_VM | CLONE_VFORK | CLONE_SIGHAND | CLONE_THREAD | CLONE_NEW;
     request.flags & kind == CLONE_VM | CLONE_VFORK
 }
 
-/// Makes a process that shares the memory until it executes another program or ends. It is recorded as a thread. When the kernel lets
-/// this thread go on, the process has left the memory, and this thread clears away what it has left behind. `None` if
-/// there is no slot or no memory for it.
+/// Makes a process that shares the memory until it executes another program or ends. It is recorded
+/// as a thread. When the kernel lets this thread go on, the process has left the memory, and this
+/// thread clears away what it has left behind. `None` if there is no slot or no memory for it.
 fn record_child(tcb: &mut Tcb, request: &Request) -> Option<i64> {
     let control = tcb.control();
     let mut child = new_recorded_state(tcb).ok()?;
@@ -192,8 +193,8 @@ fn record_child(tcb: &mut Tcb, request: &Request) -> Option<i64> {
     Some(result)
 }
 
-/// A process that has shared the memory is gone: it has executed another program, has ended or was killed, wherever it was. False if
-/// it has recorded nothing.
+/// A process that has shared the memory is gone: it has executed another program, has ended or was
+/// killed, wherever it was. False if it has recorded nothing.
 fn clear_away(mut child: OwnedTcb) -> bool {
     if release_locks(&child) {
         failure::report(child.control(), Failure::KilledChild);
@@ -255,7 +256,8 @@ fn new_process(tcb: &mut Tcb, request: &Request) -> Result<i64, Failure> {
         child.actions = Some(signal::copy_actions(request.flags & CLONE_CLEAR_SIGHAND != 0));
     }
     signal::block_asynchronous(tcb);
-    // The child runs natively: nothing may be write-protected there, so nobody protects anything until it has its copy.
+    // The child runs natively: nothing may be write-protected there, so nobody protects anything
+    // until it has its copy.
     let mut engine = ENGINE.lock();
     engine.release_guarded();
     let engine = (request.flags & CLONE_VM == 0).then_some(engine);
@@ -270,7 +272,8 @@ fn new_process(tcb: &mut Tcb, request: &Request) -> Result<i64, Failure> {
         control.sharers.store(1, Ordering::SeqCst);
     }
     signal::block_for_clone(tcb);
-    // SAFETY: the child's state is complete; it runs on stacks of its own, also when it shares our memory.
+    // SAFETY: the child's state is complete; it runs on stacks of its own, also when it shares our
+    // memory.
     let result = unsafe { trackway_clone(child.as_ptr(), start_process as *const () as u64) };
     signal::block_asynchronous(tcb);
     drop(engine);
@@ -312,7 +315,8 @@ extern "C" fn start_child(tcb: &mut Tcb) -> ! {
 fn begin(tcb: &mut Tcb) -> ! {
     signal::block_asynchronous(tcb);
     tcb.slot().os_tid.store(sys::gettid(), Ordering::SeqCst);
-    // From now on other threads can tell this one what is pending for the process; before, it has to look by itself.
+    // From now on other threads can tell this one what is pending for the process; before, it has
+    // to look by itself.
     signal::set_mask(tcb, tcb.signals().mask.get());
     ring::open(tcb);
     let pc = tcb.registers.rip;
@@ -324,7 +328,8 @@ fn begin(tcb: &mut Tcb) -> ! {
 
 /// The first thing a new process does: it goes its own way, natively.
 extern "C" fn start_process(tcb: &mut Tcb) -> ! {
-    // SAFETY: as for a thread; the process's copy of the engine is no longer entered once it runs natively.
+    // SAFETY: as for a thread; the process's copy of the engine is no longer entered once it runs
+    // natively.
     unsafe { tcb::set_gs(tcb.this as u64, has_fsgsbase()) };
     if let Some(actions) = &tcb.actions {
         signal::restore_actions(actions);
@@ -332,7 +337,8 @@ extern "C" fn start_process(tcb: &mut Tcb) -> ! {
     let stack = tcb.alternate_stack;
     // SAFETY: the kernel reads the application's own alternate stack.
     unsafe { sys::call(number::SIGALTSTACK, [&raw const stack as u64, 0, 0, 0, 0, 0]) };
-    // SAFETY: part of the shared mapping, of which this process has inherited the beginning if it is to be followed.
+    // SAFETY: part of the shared mapping, of which this process has inherited the beginning if it
+    // is to be followed.
     if let Some(child) = unsafe { tcb.follow.as_ref() } {
         follow::wait(tcb, child, tcb.shares, sys::tsc());
     }
@@ -415,7 +421,8 @@ pub fn exit(tcb: &mut Tcb) -> ! {
     rseq::leave_section(tcb);
     limits::shrink(tcb.mapping_length);
     let status = tcb.registers.general[RDI];
-    // SAFETY: the thread's stacks go away together with the thread; the assembly uses none. Signals are blocked.
+    // SAFETY: the thread's stacks go away together with the thread; the assembly uses none. Signals
+    // are blocked.
     unsafe {
         core::arch::asm!("syscall", "mov eax, 60", "mov rdi, r12", "syscall", "ud2", in("rax") number::MUNMAP,
             in("rdi") tcb.mapping, in("rsi") tcb.mapping_length, in("r12") status, options(noreturn));

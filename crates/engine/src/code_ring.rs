@@ -1,7 +1,8 @@
-//! The code ring: how the engine announces blocks, fragments, access descriptors and modules to the recorder.
+//! The code ring: how the engine announces blocks, fragments, access descriptors and modules to the
+//! recorder.
 //!
-//! A record is appended under the engine's lock, before any thread can execute the code that it describes. The record formats
-//! are in [`wire::code`].
+//! A record is appended under the engine's lock, before any thread can execute the code that it
+//! describes. The record formats are in [`wire::code`].
 
 use alloc::vec::Vec;
 use core::sync::atomic::Ordering;
@@ -100,7 +101,8 @@ impl Engine {
     pub(crate) fn announce_descriptors(&mut self, first_path: u32, translation: &Translation) {
         let counts = [first_path, translation.exits.len() as u32, translation.accesses.len() as u32, 0];
         let words: Vec<u32> = counts.into_iter().chain(translation.exits.iter().map(|exit| exit.data)).collect();
-        // SAFETY: any u32 is four bytes, in the order of this machine, which is the ring's; accesses have no padding.
+        // SAFETY: any u32 is four bytes, in the order of this machine, which is the ring's;
+        // accesses have no padding.
         let (words, accesses) = unsafe {
             let accesses = &translation.accesses;
             (

@@ -1,10 +1,11 @@
 //! Going back to native code.
 //!
-//! Together: each thread stops with its state saved and waits ([`park_if_requested`]). When all of them do, or are in a system call
-//! of the application's, the recorder puts them into native code and unmaps the engine. Nothing stays behind.
+//! Together: each thread stops with its state saved and waits ([`park_if_requested`]). When all of
+//! them do, or are in a system call of the application's, the recorder puts them into native code
+//! and unmaps the engine. Nothing stays behind.
 //!
-//! Alone, if the recorder is dead ([`leave`]): the kernel still calls us for the signals of a thread that leaves, at first on our stack;
-//! everything else is as if we had never been there.
+//! Alone, if the recorder is dead ([`leave`]): the kernel still calls us for the signals of a
+//! thread that leaves, at first on our stack; everything else is as if we had never been there.
 
 use core::arch::naked_asm;
 use core::sync::atomic::Ordering;
@@ -33,12 +34,13 @@ pub fn request(control: &Control) {
     }
 }
 
-/// If threads are to leave: waits, with all of the application's state saved and every signal blocked, until the recorder takes the
-/// thread out of here. Returns if it has changed its mind or died.
+/// If threads are to leave: waits, with all of the application's state saved and every signal
+/// blocked, until the recorder takes the thread out of here. Returns if it has changed its mind or
+/// died.
 pub fn park_if_requested(tcb: &mut Tcb) {
     let control = tcb.control();
-    // What the kernel remembers of an interrupted system call would not survive the wait. The thread makes the call at once, and can
-    // be stopped in it.
+    // What the kernel remembers of an interrupted system call would not survive the wait. The
+    // thread makes the call at once, and can be stopped in it.
     if !is_parking(control) || tcb.interrupted != 0 || tcb.is_child_process() {
         return;
     }
@@ -55,8 +57,9 @@ pub fn park_if_requested(tcb: &mut Tcb) {
     signal::take_pending_back(tcb);
 }
 
-/// The recorder makes one thread execute this when all of them are stopped: gives the application back what belongs to the
-/// process as a whole. Waits for the recorder to take the thread out of here.
+/// The recorder makes one thread execute this when all of them are stopped: gives the application
+/// back what belongs to the process as a whole. Waits for the recorder to take the thread out of
+/// here.
 ///
 /// # Safety
 /// Called by the recorder on the thread's engine stack, when every thread is native or waits.
@@ -80,7 +83,8 @@ pub unsafe extern "C" fn trackway_gate() {
     naked_asm!("syscall", "ud2")
 }
 
-/// Makes the way into the cache lead to native code at `tcb.registers.rip` instead. False if a signal has to be delivered first.
+/// Makes the way into the cache lead to native code at `tcb.registers.rip` instead. False if a
+/// signal has to be delivered first.
 pub fn detach_thread(tcb: &mut Tcb) -> bool {
     if tcb.signals().native.get() {
         return true;
@@ -99,21 +103,23 @@ pub fn detach_thread(tcb: &mut Tcb) -> bool {
     reclaim::leave_cache(tcb);
     // System calls of a native thread find no write-protected pages.
     ENGINE.lock().release_guarded();
-    // What is pending is the kernel's business from now on. Nothing arrives before the way into the cache.
+    // What is pending is the kernel's business from now on. Nothing arrives before the way into the
+    // cache.
     signal::stop_taking_signals(tcb);
     signal::hand_pending_to_kernel(tcb, true);
     set_native(tcb);
     true
 }
 
-/// Whether the thread is to go back to native code by itself: without a recorder, or because it is a process of its own, which the
-/// recorder does not stop.
+/// Whether the thread is to go back to native code by itself: without a recorder, or because it is
+/// a process of its own, which the recorder does not stop.
 pub fn must_detach_alone(tcb: &Tcb) -> bool {
     let control = tcb.control();
     tcb.detaching || !ring::is_wanted(control) || tcb.is_child_process() && is_parking(control)
 }
 
-/// A process that shares its parent's memory goes on as if it had never been recorded. Everything is blocked.
+/// A process that shares its parent's memory goes on as if it had never been recorded. Everything
+/// is blocked.
 fn detach_child(tcb: &mut Tcb) {
     follow::wait_in_child(tcb);
     reclaim::leave_cache(tcb);
@@ -122,7 +128,8 @@ fn detach_child(tcb: &mut Tcb) {
     signal::hand_pending_to_kernel(tcb, false);
     signal::restore_own_actions(tcb);
     let stack = tcb.alternate_stack;
-    // SAFETY: the kernel reads the application's own alternate stack; the thread is on its engine stack.
+    // SAFETY: the kernel reads the application's own alternate stack; the thread is on its engine
+    // stack.
     unsafe { sys::call(sys::number::SIGALTSTACK, [&raw const stack as u64, 0, 0, 0, 0, 0]) };
     set_native(tcb);
 }

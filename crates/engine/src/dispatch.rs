@@ -1,8 +1,10 @@
-//! Between translated code and the engine: the assembly that switches, and what happens at each exit.
+//! Between translated code and the engine: the assembly that switches, and what happens at each
+//! exit.
 //!
-//! Three ways in (an exit with a number; an indirect target that the table does not know; one that the table confused), one
-//! way out, and one to native code. The stretch of code from `trackway_enter` to `trackway_enter_end` only reads the thread's saved state,
-//! so a signal that arrives there sees the application exactly as saved.
+//! Three ways in (an exit with a number; an indirect target that the table does not know; one that
+//! the table confused), one way out, and one to native code. The stretch of code from
+//! `trackway_enter` to `trackway_enter_end` only reads the thread's saved state, so a signal that
+//! arrives there sees the application exactly as saved.
 
 use core::arch::naked_asm;
 use core::mem::offset_of;
@@ -37,7 +39,8 @@ unsafe extern "C" {
     fn trackway_enter_jump();
 }
 
-/// The beginning of the way into the cache, where a thread that is on it can start again at any time.
+/// The beginning of the way into the cache, where a thread that is on it can start again at any
+/// time.
 pub fn enter_start() -> u64 {
     trackway_enter as *const () as u64
 }
@@ -104,8 +107,8 @@ unsafe extern "C" fn trackway_mismatch() {
     )
 }
 
-/// Saves the application's state and calls the function in rcx with the thread's state and rdx. rdx is saved already, rcx
-/// is in its scratch place.
+/// Saves the application's state and calls the function in rcx with the thread's state and rdx. rdx
+/// is saved already, rcx is in its scratch place.
 #[unsafe(naked)]
 unsafe extern "C" fn trackway_save() {
     naked_asm!(
@@ -266,7 +269,8 @@ unsafe extern "C" fn trackway_enter() {
 
 /// Enters the cache with the saved state of a new thread.
 pub fn enter_first() -> ! {
-    // SAFETY: gs points at the calling thread's state, which is complete; nothing on this stack is needed any more.
+    // SAFETY: gs points at the calling thread's state, which is complete; nothing on this stack is
+    // needed any more.
     unsafe {
         core::arch::asm!("jmp {resume}", resume = sym trackway_resume, options(noreturn));
     }
@@ -280,9 +284,10 @@ pub fn enter_native() -> ! {
     }
 }
 
-/// Goes to native code at `tcb.registers.rip` with the saved state, which it only reads. gs is the application's in the end, so the state
-/// is reached through rdi, and the last step is `iretq`, which needs no register. A signal that arrives here sees the application
-/// exactly as saved; in a child process, where signals are the application's own, its handler returns here.
+/// Goes to native code at `tcb.registers.rip` with the saved state, which it only reads. gs is the
+/// application's in the end, so the state is reached through rdi, and the last step is `iretq`,
+/// which needs no register. A signal that arrives here sees the application exactly as saved; in a
+/// child process, where signals are the application's own, its handler returns here.
 #[unsafe(naked)]
 unsafe extern "C" fn trackway_enter_native() {
     naked_asm!(
@@ -360,8 +365,9 @@ unsafe extern "C" fn trackway_enter_native() {
     )
 }
 
-/// A process that shares its parent's memory must not die of a signal while it holds a lock, because its parent lives on. The way into the
-/// cache, or to a system call of the application's, unblocks.
+/// A process that shares its parent's memory must not die of a signal while it holds a lock,
+/// because its parent lives on. The way into the cache, or to a system call of the application's,
+/// unblocks.
 fn hold_signals(tcb: &Tcb) {
     if tcb.is_child_process() && !tcb.signals().native.get() {
         signal::block_asynchronous(tcb);
@@ -481,8 +487,8 @@ enum Next {
     Failed(Failure),
 }
 
-/// Sets `tcb.next`. Code that cannot be read is jumped to natively: the processor raises the fault that the application
-/// has to see.
+/// Sets `tcb.next`. Code that cannot be read is jumped to natively: the processor raises the fault
+/// that the application has to see.
 fn go_to(tcb: &mut Tcb, engine: &mut Engine, with_indirect_entry: bool) -> Next {
     let pc = tcb.registers.rip;
     let is_gate = select::choose_mode(tcb, engine) || engine.sections.contains(pc);

@@ -1,8 +1,10 @@
 //! The engine's shared state: one [`Engine`] for all threads of the target, behind one lock.
 //!
-//! The methods of [`Engine`] live in the module of the noun that they work on: fragments in [`crate::fragment`], links in
-//! [`crate::link`], the indirect-branch tables in [`crate::indirect`], the code ring in [`crate::code_ring`], the code cache's
-//! units in [`crate::reclaim`], changes of code in [`crate::change`], and critical sections in [`crate::rseq`].
+//! The methods of [`Engine`] live in the module of the noun that they work on: fragments in
+//! [`crate::fragment`], links in [`crate::link`], the indirect-branch tables in
+//! [`crate::indirect`], the code ring in [`crate::code_ring`], the code cache's units in
+//! [`crate::reclaim`], changes of code in [`crate::change`], and critical sections in
+//! [`crate::rseq`].
 
 use alloc::vec::Vec;
 use core::sync::atomic::Ordering;
@@ -39,8 +41,8 @@ pub struct Engine {
     pub(crate) blocks: Lookup,
     pub(crate) block_lengths: Lookup,
     pub pages: Pages,
-    /// There is more than one thread, so locked instructions are followed by the time; before that, the fragments that have
-    /// such instructions are remembered, by their first path.
+    /// There is more than one thread, so locked instructions are followed by the time; before that,
+    /// the fragments that have such instructions are remembered, by their first path.
     pub(crate) ordered: bool,
     pub(crate) unordered: Vec<u32>,
     /// What becomes of locked instructions then.
@@ -109,8 +111,8 @@ fn has_avx512() -> bool {
     has_wide_vectors(basic.ecx, more.ebx, crate::emulate::enabled_components)
 }
 
-/// The same, from what CPUID says (leaf 1, ecx; leaf 7, ebx) and what the operating system has enabled (XCR0), which can be
-/// asked only if CPUID says so.
+/// The same, from what CPUID says (leaf 1, ecx; leaf 7, ebx) and what the operating system has
+/// enabled (XCR0), which can be asked only if CPUID says so.
 fn has_wide_vectors(basic: u32, more: u32, enabled: impl FnOnce() -> u64) -> bool {
     const OSXSAVE: u32 = 1 << 27;
     const AVX512F: u32 = 1 << 16;

@@ -1,5 +1,5 @@
-//! The ranges of memory that the engine has made for itself, told to the recorder, so that nothing is left behind when the threads
-//! have gone back to native code.
+//! The ranges of memory that the engine has made for itself, told to the recorder, so that nothing
+//! is left behind when the threads have gone back to native code.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
@@ -10,7 +10,8 @@ use crate::sys;
 
 /// Where the shared memory is; 0 outside of a target.
 static CONTROL: AtomicU64 = AtomicU64::new(0);
-/// Where the engine's own memory goes, far from where the application's would: the next free address.
+/// Where the engine's own memory goes, far from where the application's would: the next free
+/// address.
 static ARENA: Mutex<u64> = Mutex::new(1 << 44);
 
 /// How far the arena moves on when it meets something of the application's.
@@ -88,8 +89,8 @@ pub fn contains(address: u64) -> bool {
     control.engine_ranges.iter().any(within)
 }
 
-/// Adds a range to a list, by making a range longer if it can. False if the list is full. Several threads may do so at once, because
-/// no address is added twice.
+/// Adds a range to a list, by making a range longer if it can. False if the list is full. Several
+/// threads may do so at once, because no address is added twice.
 fn add_to(list: &[[AtomicU64; 2]], start: u64, end: u64) -> bool {
     for [from, to] in list {
         if to.load(Ordering::SeqCst) == start {

@@ -1,5 +1,5 @@
-//! What the engine does when it cannot go on: the thread stops with the application's state saved, and the recorder brings all
-//! threads back to native code. The program never ends because of us.
+//! What the engine does when it cannot go on: the thread stops with the application's state saved,
+//! and the recorder brings all threads back to native code. The program never ends because of us.
 
 use core::sync::atomic::{AtomicBool, Ordering};
 
@@ -12,7 +12,8 @@ use crate::{detach, engine_memory, memory, reclaim, ring, rseq, signal, sys};
 /// Why the engine cannot go on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Failure {
-    /// There is no free address range that translated code and the application's code can reach each other from.
+    /// There is no free address range that translated code and the application's code can reach
+    /// each other from.
     NoRoom,
     NoMemory,
     /// Every slot of the shared memory belongs to a thread.
@@ -94,8 +95,9 @@ pub fn wait_while(control: &Control, stage: u32) {
     }
 }
 
-/// The thread, whose state is saved, cannot go on at `tcb.registers.rip`. Waits until the recorder takes it away from here. True if
-/// there is no recorder: then it is on its way to native code by itself. False: what has failed may be tried again.
+/// The thread, whose state is saved, cannot go on at `tcb.registers.rip`. Waits until the recorder
+/// takes it away from here. True if there is no recorder: then it is on its way to native code by
+/// itself. False: what has failed may be tried again.
 pub fn detach(tcb: &mut Tcb, failure: Failure) -> bool {
     let control = tcb.control();
     report(control, failure);
@@ -121,9 +123,10 @@ pub fn set_up() {
     STARTED.store(true, Ordering::Relaxed);
 }
 
-/// The engine has panicked. If the application's state is saved, the thread waits for the recorder. If a signal handler of the engine has
-/// interrupted the application, the application goes on where it was, to be detached like the other threads. If the engine is not set up
-/// yet, the recorder takes it out of the process.
+/// The engine has panicked. If the application's state is saved, the thread waits for the recorder.
+/// If a signal handler of the engine has interrupted the application, the application goes on where
+/// it was, to be detached like the other threads. If the engine is not set up yet, the recorder
+/// takes it out of the process.
 pub fn give_up() -> ! {
     if !STARTED.load(Ordering::Relaxed) {
         let failure = if memory::is_short() { Failure::NoMemory } else { Failure::Defect };
@@ -132,7 +135,8 @@ pub fn give_up() -> ! {
             None => sys::abort(),
         }
     }
-    // SAFETY: this is the engine, so gs points at the thread's state; what used the state before does not go on.
+    // SAFETY: this is the engine, so gs points at the thread's state; what used the state before
+    // does not go on.
     let tcb = unsafe { &mut *Tcb::current() };
     // SAFETY: what held locks in the handler does not go on.
     match unsafe { signal::interruption(tcb) } {

@@ -1,8 +1,10 @@
-//! Fragments: translated code in the code cache, and how it is found by application address, by path and by cache address.
+//! Fragments: translated code in the code cache, and how it is found by application address, by
+//! path and by cache address.
 //!
-//! A [`Fragment`] is made of one block ([`Engine::find`]) or, along a hot path, of several ([`superblock`]). Its exits are in
-//! [`crate::link`], its indirect entry is in [`crate::indirect`]. A fragment is dropped when its code changes, or with its unit
-//! of the code cache ([`crate::reclaim`]).
+//! A [`Fragment`] is made of one block ([`Engine::find`]) or, along a hot path, of several
+//! ([`superblock`]). Its exits are in [`crate::link`], its indirect entry is in
+//! [`crate::indirect`]. A fragment is dropped when its code changes, or with its unit of the code
+//! cache ([`crate::reclaim`]).
 
 use alloc::vec::Vec;
 use core::sync::atomic::Ordering;
@@ -26,8 +28,8 @@ mod superblock;
 pub use position::{AppPosition, Progress};
 pub use superblock::PATH_INSTRUCTIONS_MAX;
 
-/// Where a fragment is: the unit, and its number there. Valid until the unit is reclaimed; whatever lasts longer keeps the
-/// number of a path, which is never used again, and asks [`PathTable`].
+/// Where a fragment is: the unit, and its number there. Valid until the unit is reclaimed; whatever
+/// lasts longer keeps the number of a path, which is never used again, and asks [`PathTable`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FragmentRef(pub u32);
 
@@ -84,7 +86,8 @@ pub struct Fragment {
     pub(crate) exit_count: u16,
     /// The stub of its first exit ends here; those of the others lie before it.
     pub(crate) stubs_end: u64,
-    /// The exits that are linked to it, by path. Those whose fragments have been reclaimed are no longer found.
+    /// The exits that are linked to it, by path. Those whose fragments have been reclaimed are no
+    /// longer found.
     pub(crate) incoming: Vec<u32>,
 }
 
@@ -172,7 +175,8 @@ impl Engine {
         }
     }
 
-    /// The fragments of the instrumented mode that have a block that begins at `address`, by their first paths.
+    /// The fragments of the instrumented mode that have a block that begins at `address`, by their
+    /// first paths.
     pub fn fragments_through(&self, address: u64) -> Vec<u32> {
         let is_through = |path: &u32| {
             self.paths.fragment(*path).is_some_and(|at| {
@@ -183,7 +187,8 @@ impl Engine {
         self.pages.made_from(address).iter().copied().filter(is_through).collect()
     }
 
-    /// Instructions of the first `blocks` blocks of the fragment with this first path, and of the next one up to `pc`.
+    /// Instructions of the first `blocks` blocks of the fragment with this first path, and of the
+    /// next one up to `pc`.
     pub fn instructions_before(&self, fragment: u32, blocks: u32, pc: u64) -> u64 {
         let Some(at) = self.paths.fragment(fragment) else { return 0 };
         let spans = self.blocks_of(at).iter().take(blocks as usize + 1).enumerate();
@@ -432,7 +437,8 @@ impl Engine {
         }
     }
 
-    /// Takes a live fragment out of the table of indirect targets and of the lists of pages, and counts it as dead.
+    /// Takes a live fragment out of the table of indirect targets and of the lists of pages, and
+    /// counts it as dead.
     fn unregister(&mut self, at: FragmentRef, status: FragmentStatus) {
         let fragment = self.fragment_mut(at);
         fragment.status = status;

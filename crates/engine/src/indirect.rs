@@ -1,8 +1,10 @@
-//! The indirect-branch tables: where indirect jumps, calls and returns find their targets in the code cache.
+//! The indirect-branch tables: where indirect jumps, calls and returns find their targets in the
+//! code cache.
 //!
-//! Each translation mode has one table, hashed by the low bits of the application address. Its slots hold the address of an
-//! *indirect entry*: code that compares the target with its fragment's address and then continues in the fragment. Empty slots
-//! lead to the dispatcher, which translates the target and adds it to the table.
+//! Each translation mode has one table, hashed by the low bits of the application address. Its
+//! slots hold the address of an *indirect entry*: code that compares the target with its fragment's
+//! address and then continues in the fragment. Empty slots lead to the dispatcher, which translates
+//! the target and adds it to the table.
 
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -41,7 +43,8 @@ impl Engine {
         self.table
     }
 
-    /// Where indirect jumps to this fragment arrive; made now if they never did before. `None` if there is no room.
+    /// Where indirect jumps to this fragment arrive; made now if they never did before. `None` if
+    /// there is no room.
     pub fn indirect_entry(&mut self, at: FragmentRef) -> Option<u64> {
         let fragment = self.fragment(at);
         if fragment.indirect_entry != 0 {

@@ -1,6 +1,6 @@
-//! Limits of memory that the application sets for itself. The engine's memory is in the same address space and must not count, so
-//! the kernel gets limits that are higher by what the engine has, and they grow with it. The application sees those that it
-//! has asked for.
+//! Limits of memory that the application sets for itself. The engine's memory is in the same
+//! address space and must not count, so the kernel gets limits that are higher by what the engine
+//! has, and they grow with it. The application sees those that it has asked for.
 
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 

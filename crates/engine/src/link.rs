@@ -1,7 +1,7 @@
 //! Links: how the exit of one fragment jumps to the body of another one without the dispatcher.
 //!
-//! An unlinked [`Exit`] jumps to its exit stub, which leaves the code cache. The dispatcher links a direct exit when it has
-//! found the target; whoever drops or replaces the target unlinks it.
+//! An unlinked [`Exit`] jumps to its exit stub, which leaves the code cache. The dispatcher links a
+//! direct exit when it has found the target; whoever drops or replaces the target unlinks it.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
@@ -61,7 +61,8 @@ impl Engine {
         patch_displacement(site, displacement);
     }
 
-    /// Notes that an exit is linked to a fragment. Without memory for that, it is not linked again and again.
+    /// Notes that an exit is linked to a fragment. Without memory for that, it is not linked again
+    /// and again.
     pub(crate) fn add_incoming(&mut self, target: FragmentRef, path: u32) {
         let incoming = &self.fragment(target).incoming;
         if incoming.len() == incoming.capacity() {
@@ -74,7 +75,8 @@ impl Engine {
         self.fragment_mut(target).incoming.push(path);
     }
 
-    /// Makes an exit that is linked to the fragment with this first path lead to its stub again. False if it is not.
+    /// Makes an exit that is linked to the fragment with this first path lead to its stub again.
+    /// False if it is not.
     pub(crate) fn unlink(&mut self, path: u32, linked_to: u32) -> bool {
         let Some(at) = self.paths.fragment(path) else { return false };
         let stub = Self::stub(self.fragment(at), path);
@@ -100,8 +102,8 @@ impl Engine {
 
 /// Changes the displacement of a jump that other threads may be executing.
 fn patch_displacement(site: u64, displacement: i32) {
-    // SAFETY: the four bytes lie within these eight of our code (see `Emitter::jump_patchable`), which are only ever changed
-    // under the lock; other threads see the old or the new jump.
+    // SAFETY: the four bytes lie within these eight of our code (see `Emitter::jump_patchable`),
+    // which are only ever changed under the lock; other threads see the old or the new jump.
     let word = unsafe { &*((site & !7) as *const AtomicU64) };
     let mut bytes = word.load(Ordering::Relaxed).to_le_bytes();
     let at = (site & 7) as usize;

@@ -115,7 +115,8 @@ mod tests {
             let mut lookup = Lookup::new();
             let mut model = HashMap::new();
             for (key, number, insert) in steps {
-                // Few addresses, far apart and close together, so that they collide and are removed again.
+                // Few addresses, far apart and close together, so that they collide and are removed
+                // again.
                 let address = key % 100 + (key / 100) * (1 << 40);
                 if insert {
                     lookup.insert(address, number & 0x7fff_ffff);

@@ -1,4 +1,5 @@
-//! Memory: the engine's own allocator, and copies from and to application memory that may not be there.
+//! Memory: the engine's own allocator, and copies from and to application memory that may not be
+//! there.
 
 use core::alloc::{GlobalAlloc, Layout};
 use core::arch::naked_asm;
@@ -7,8 +8,8 @@ use core::sync::atomic::{AtomicBool, Ordering};
 use crate::engine_memory;
 use crate::lock::Mutex;
 
-/// Copies `length` bytes; returns how many could be copied before a fault. The signal handler knows the instruction at
-/// [`copy_instruction`] and goes on at [`copy_recovery`] when it faults.
+/// Copies `length` bytes; returns how many could be copied before a fault. The signal handler knows
+/// the instruction at [`copy_instruction`] and goes on at [`copy_recovery`] when it faults.
 ///
 /// # Safety
 /// Where both ranges are mapped, copying must be sound.
@@ -46,7 +47,8 @@ pub fn read_bytes(address: u64, buffer: &mut [u8]) -> usize {
     unsafe { copy(buffer.as_mut_ptr() as u64, address, buffer.len() as u64) as usize }
 }
 
-/// Types that can be copied from and to application memory byte by byte. Only this crate can implement it.
+/// Types that can be copied from and to application memory byte by byte. Only this crate can
+/// implement it.
 ///
 /// # Safety
 /// Every bit pattern must be a valid value of the type, and the type must have no padding.
@@ -105,7 +107,8 @@ pub unsafe fn release_for_dead(stacks: core::ops::Range<u64>) -> bool {
     unsafe { ALLOCATOR.state.release_for_dead(stacks) }
 }
 
-/// The kernel gives no more memory. What is left is enough for a thread to come to its next safe point.
+/// The kernel gives no more memory. What is left is enough for a thread to come to its next safe
+/// point.
 static SHORT: AtomicBool = AtomicBool::new(false);
 
 /// Whether the engine has no more memory than it needs to detach.
@@ -189,7 +192,8 @@ unsafe impl GlobalAlloc for Allocator {
 
     unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
         if layout.size() > LARGE {
-            // SAFETY: the block came from `engine_memory::map` with this size and is given back by its owner.
+            // SAFETY: the block came from `engine_memory::map` with this size and is given back by
+            // its owner.
             return unsafe { engine_memory::unmap(block as u64, layout.size() as u64) };
         }
         let mut state = self.state.lock();

@@ -1,7 +1,7 @@
 //! What is known of each path by its number.
 //!
-//! Numbers only grow, and a long recording uses up hundreds of millions of them, so the table is made of pages. A page goes
-//! when none of its paths can be executed any more.
+//! Numbers only grow, and a long recording uses up hundreds of millions of them, so the table is
+//! made of pages. A page goes when none of its paths can be executed any more.
 
 use alloc::vec::Vec;
 

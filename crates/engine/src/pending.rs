@@ -1,5 +1,6 @@
-//! Signals that were sent to the process although every thread blocks them, and that the kernel cannot hold for us: those that
-//! faults raise, which it never blocks. Handlers come here, so there is no lock.
+//! Signals that were sent to the process although every thread blocks them, and that the kernel
+//! cannot hold for us: those that faults raise, which it never blocks. Handlers come here, so there
+//! is no lock.
 
 use core::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 
@@ -59,12 +60,14 @@ impl Pending {
     }
 }
 
-/// Letters: signals that one thread of the process sends to another one, for the case that the kernel drops them. It does so while
-/// one of the same number is pending for the thread, which may be a fault of ours.
+/// Letters: signals that one thread of the process sends to another one, for the case that the
+/// kernel drops them. It does so while one of the same number is pending for the thread, which may
+/// be a fault of ours.
 ///
-/// Who sends writes a letter, sends the signal, and marks the letter as sent. Who gets the signal throws the letter away. Who
-/// has had a fault of that number and finds a letter that is marked, and no such signal pending, takes it instead. If the mark came
-/// too late for that, the hint that follows it does not.
+/// Who sends writes a letter, sends the signal, and marks the letter as sent. Who gets the signal
+/// throws the letter away. Who has had a fault of that number and finds a letter that is marked,
+/// and no such signal pending, takes it instead. If the mark came too late for that, the hint that
+/// follows it does not.
 static BACKUPS: [Pending; SLOT_COUNT] =
     [const { Pending { entries: [const { Entry::new() }; SYNCHRONOUS_COUNT] } }; SLOT_COUNT];
 
@@ -79,7 +82,8 @@ pub fn slot_of(control: &Control, tid: u32) -> Option<usize> {
     control.slots.iter().position(is_it)
 }
 
-/// Before a signal is sent to another thread. False if there is a letter already: then there is a signal, too.
+/// Before a signal is sent to another thread. False if there is a letter already: then there is a
+/// signal, too.
 pub fn store_backup(slot: usize, signal: usize, info: &Info) -> bool {
     let Some(entry) = synchronous_index(signal).map(|index| &BACKUPS[slot].entries[index]) else { return false };
     let free = entry.state.compare_exchange(EMPTY, BUSY, Ordering::SeqCst, Ordering::SeqCst).is_ok();
@@ -143,9 +147,9 @@ pub fn publish(slot: u32, mask: u64) {
     UNBLOCKED[slot as usize].store(bits, Ordering::SeqCst);
 }
 
-/// A queued signal's value. It is sent from one thread to another with the number of a signal that is pending for the process and
-/// that the other one does not block. If one of that number is about to arrive there anyway, the kernel drops this one: then that
-/// one makes the thread look.
+/// A queued signal's value. It is sent from one thread to another with the number of a signal that
+/// is pending for the process and that the other one does not block. If one of that number is about
+/// to arrive there anyway, the kernel drops this one: then that one makes the thread look.
 const HINT_VALUE: u64 = wire::DETACH_REQUEST ^ 1;
 const SI_QUEUE: u32 = -1i32 as u32;
 
@@ -154,7 +158,8 @@ pub fn is_hint(signal: usize, info: &Info) -> bool {
     synchronous_index(signal).is_some() && info[1] as u32 == SI_QUEUE && info[3] == HINT_VALUE
 }
 
-/// Makes a thread that does not block the signal look for it. A thread that stops blocking it looks by itself.
+/// Makes a thread that does not block the signal look for it. A thread that stops blocking it looks
+/// by itself.
 pub fn hint_another_thread(control: &Control, signal: usize) {
     let Some(index) = synchronous_index(signal) else { return };
     for (slot, open) in control.slots.iter().zip(&UNBLOCKED) {
@@ -178,8 +183,9 @@ pub fn set_up() {
     TARGET.store(unsafe { sys::call(sys::number::GETPID, [0; 6]) } as u32, Ordering::Relaxed);
 }
 
-/// Queues a signal of the engine's own, with a value that its handler knows, for another thread. False if there is no such thread.
-/// Only threads of the target's process get one: a process that shares its memory may have executed another program by now.
+/// Queues a signal of the engine's own, with a value that its handler knows, for another thread.
+/// False if there is no such thread. Only threads of the target's process get one: a process that
+/// shares its memory may have executed another program by now.
 pub fn queue(tid: u32, signal: usize, value: u64) -> bool {
     let process = u64::from(TARGET.load(Ordering::Relaxed));
     let mut info: Info = [0; 16];

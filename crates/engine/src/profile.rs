@@ -1,5 +1,6 @@
-//! What is hot, read off the ring: a full segment is the exact history of what the thread has just executed, so a few
-//! samples of it show where the time goes and what usually comes next. No counters are needed in translated code.
+//! What is hot, read off the ring: a full segment is the exact history of what the thread has just
+//! executed, so a few samples of it show where the time goes and what usually comes next. No
+//! counters are needed in translated code.
 
 use alloc::vec::Vec;
 use core::sync::atomic::Ordering;
@@ -20,14 +21,15 @@ const SUPERBLOCKS_MAX: usize = 32;
 
 /// Words between two samples if there is data between them: a segment has fewer then.
 const STRIDE_WITH_DATA: usize = 64;
-/// As much of a segment with data is looked at: where words are is found out one after the other, which takes time. Segments
-/// end anywhere, so their beginnings show what the rest would.
+/// As much of a segment with data is looked at: where words are is found out one after the other,
+/// which takes time. Segments end anywhere, so their beginnings show what the rest would.
 const SHOWN_WITH_DATA: usize = wire::SEGMENT_BYTES / size_of::<u32>() / 4;
 
 /// Looks at the segment that the thread has filled, before it is handed over.
 pub fn profile_segment(tcb: &Tcb) {
     let words = ((tcb.cursor - tcb.selection.profile_start) / 4) as usize;
-    // SAFETY: the thread has written these words and is the only one to write here until it hands the segment over.
+    // SAFETY: the thread has written these words and is the only one to write here until it hands
+    // the segment over.
     let words = unsafe { core::slice::from_raw_parts(tcb.selection.profile_start as *const u32, words) };
     let mut engine = ENGINE.lock();
     if tcb.control().data.load(Ordering::Relaxed) == DATA_NONE {

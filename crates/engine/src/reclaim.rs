@@ -1,13 +1,15 @@
 //! Giving translated code back.
 //!
-//! Fragments die when their code changes and when a longer superblock replaces them. Dead ones are given back together with the
-//! unit of the cache that they are in, once it holds little else, or when the cache has reached its limit: then the
-//! oldest unit goes, and what is needed of it is translated again.
+//! Fragments die when their code changes and when a longer superblock replaces them. Dead ones are
+//! given back together with the unit of the cache that they are in, once it holds little else, or
+//! when the cache has reached its limit: then the oldest unit goes, and what is needed of it is
+//! translated again.
 //!
-//! A unit is *retired* first: nothing leads to its fragments any more. A thread may still be in one of them. Each thread
-//! notes, whenever it enters the cache, in which *epoch* it does so, and an epoch ends whenever a unit is retired. When no
-//! thread is in the cache that has entered it in the unit's epoch or before, the unit is used again. A thread that stays in the
-//! cache for long is sent a signal that brings it to the dispatcher.
+//! A unit is *retired* first: nothing leads to its fragments any more. A thread may still be in one
+//! of them. Each thread notes, whenever it enters the cache, in which *epoch* it does so, and an
+//! epoch ends whenever a unit is retired. When no thread is in the cache that has entered it in the
+//! unit's epoch or before, the unit is used again. A thread that stays in the cache for long is
+//! sent a signal that brings it to the dispatcher.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
@@ -70,7 +72,8 @@ impl Reclaimer {
 }
 
 impl Engine {
-    /// The thread is about to enter a fragment that it has just looked up. Under the lock, as is everything that reads epochs.
+    /// The thread is about to enter a fragment that it has just looked up. Under the lock, as is
+    /// everything that reads epochs.
     pub fn enter_cache(&self, tcb: &Tcb) {
         if let Some(epoch) = epoch(tcb) {
             epoch.store(self.reclaimer.epoch, Ordering::Relaxed);
@@ -138,7 +141,8 @@ impl Engine {
         }
     }
 
-    /// Calls the threads that stay in the cache while units wait for them. Each comes to the dispatcher as if it was to be detached.
+    /// Calls the threads that stay in the cache while units wait for them. Each comes to the
+    /// dispatcher as if it was to be detached.
     fn interrupt_threads(&mut self) {
         let waiting = self.cache.units.iter().filter(|unit| matches!(unit.state, UnitState::Retired(_))).count();
         if waiting < WAITING_MAX || self.reclaimer.interrupted_in == self.reclaimer.epoch {

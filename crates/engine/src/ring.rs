@@ -57,8 +57,8 @@ fn append_with_data(tcb: &mut Tcb, words: &[u32], data: &[&[u8]]) {
         at += part.len() as u64;
     }
     let at = tcb.cursor as *mut u32;
-    // SAFETY: there is room in the segment, which only this thread writes. The first word comes last, so that a
-    // recorder that finds this thread killed sees a whole event or none.
+    // SAFETY: there is room in the segment, which only this thread writes. The first word comes
+    // last, so that a recorder that finds this thread killed sees a whole event or none.
     unsafe {
         for index in (0..words.len()).rev() {
             at.add(index).write_volatile(words[index]);
@@ -78,8 +78,9 @@ fn make_room(tcb: &mut Tcb, bytes: u64) {
     }
 }
 
-/// The time, for an event of so many bytes: taken when there is room for it, as a segment that is opened for it has a time, too. It is taken
-/// before anything that follows is executed: see `owners`.
+/// The time, for an event of so many bytes: taken when there is room for it, as a segment that is
+/// opened for it has a time, too. It is taken before anything that follows is executed: see
+/// `owners`.
 fn time_of_event(tcb: &mut Tcb, bytes: u64) -> u64 {
     make_room(tcb, bytes);
     let time = sys::tsc();
@@ -258,13 +259,14 @@ pub fn append_fs_base(tcb: &mut Tcb) {
     }
 }
 
-/// The cursor, with data behind it that belongs to no path yet, has met the end of its segment: goes on in the next one, and takes
-/// that data along.
+/// The cursor, with data behind it that belongs to no path yet, has met the end of its segment:
+/// goes on in the next one, and takes that data along.
 pub fn advance_with_data(tcb: &mut Tcb) {
     let (start, length) = (tcb.cursor, (tcb.limit - tcb.cursor) as usize);
     let mut room = [0; wire::RECORD_BYTES_MAX];
     let data = &mut room[..length.min(wire::RECORD_BYTES_MAX)];
-    // SAFETY: from the cursor to the end of the segment, which only this thread writes. Words that are not written are zero.
+    // SAFETY: from the cursor to the end of the segment, which only this thread writes. Words that
+    // are not written are zero.
     unsafe {
         core::ptr::copy_nonoverlapping(start as *const u8, data.as_mut_ptr(), data.len());
         core::ptr::write_bytes(start as *mut u8, 0, data.len());
@@ -427,7 +429,8 @@ mod tests {
         assert_eq!(kinds(&words(tcb, 1)), [word::TIME, word::DETACH]);
     }
 
-    /// A thread that has skipped wrote to the end of its segment only; when it is recorded, words begin where they are.
+    /// A thread that has skipped wrote to the end of its segment only; when it is recorded, words
+    /// begin where they are.
     #[test]
     fn words_begin_where_the_thread_writes() {
         let mut tcb = thread();

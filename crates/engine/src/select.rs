@@ -1,15 +1,18 @@
 //! What is recorded of what is executed.
 //!
-//! Code that is not selected is translated *silently*: its paths are written to the ring as all others are, because the
-//! profile lives on them, but they carry no data and the recorder leaves them out. There are two ways to select.
+//! Code that is not selected is translated *silently*: its paths are written to the ring as all
+//! others are, because the profile lives on them, but they carry no data and the recorder leaves
+//! them out. There are two ways to select.
 //!
-//! By address: the recorder tells ranges, and each fragment is silent or not. Blocks are cut where a range begins or ends, and
-//! superblocks do not go on there.
+//! By address: the recorder tells ranges, and each fragment is silent or not. Blocks are cut where
+//! a range begins or ends, and superblocks do not go on there.
 //!
-//! By what calls what, and by time: a thread is in one of several *modes*, each with fragments of its own. In the uninstrumented mode the entry of a
-//! selected routine is a gate: nothing is linked to it, so that the dispatcher is asked each time, and lets the thread into
-//! the instrumented mode. There, the address that the routine returns to is a gate, until the stack says that the thread has
-//! really returned. Skipping (see [`crate::skip`]) is a matter of starting in the uninstrumented mode.
+//! By what calls what, and by time: a thread is in one of several *modes*, each with fragments of
+//! its own. In the uninstrumented mode the entry of a selected routine is a gate: nothing is linked
+//! to it, so that the dispatcher is asked each time, and lets the thread into the instrumented
+//! mode. There, the address that the routine returns to is a gate, until the stack says that the
+//! thread has really returned. Skipping (see [`crate::skip`]) is a matter of starting in the
+//! uninstrumented mode.
 
 use alloc::vec::Vec;
 use core::sync::atomic::Ordering;
@@ -126,8 +129,8 @@ impl Selection {
         }
     }
 
-    /// Whether threads of this mode must ask the dispatcher where to go on behind a block, given its code: it gives the
-    /// stack pointer a new value, as longjmp and the unwinder do.
+    /// Whether threads of this mode must ask the dispatcher where to go on behind a block, given
+    /// its code: it gives the stack pointer a new value, as longjmp and the unwinder do.
     pub fn is_unlinkable(&self, mode: TranslationMode, address: u64, code: &[u8]) -> bool {
         match mode {
             TranslationMode::Instrumented if self.has_callees() => {
@@ -143,8 +146,8 @@ impl Selection {
 fn table<T: Copy>(control: &Control, offset: usize, count: &core::sync::atomic::AtomicU32, most: usize) -> Vec<T> {
     let count = (count.load(Ordering::Relaxed) as usize).min(most);
     let start = (core::ptr::from_ref(control) as usize + offset) as *const T;
-    // SAFETY: the table lies behind the control page, in the same mapping, and has room for `most` entries of integers. What
-    // is read while the recorder writes is thrown away.
+    // SAFETY: the table lies behind the control page, in the same mapping, and has room for `most`
+    // entries of integers. What is read while the recorder writes is thrown away.
     (0..count).map(|index| unsafe { start.add(index).read_volatile() }).collect()
 }
 
@@ -171,27 +174,33 @@ fn moves_stack(instruction: &Instruction) -> bool {
 #[derive(Default)]
 pub struct SelectionState {
     pub mode: TranslationMode,
-    /// The mode that the thread was in when it came to the dispatcher, if it has been sent to another one since.
+    /// The mode that the thread was in when it came to the dispatcher, if it has been sent to
+    /// another one since.
     pub previous_mode: Option<TranslationMode>,
-    /// The stack pointer at the entry of the outermost selected routine, and whether that was on the alternate stack.
+    /// The stack pointer at the entry of the outermost selected routine, and whether that was on
+    /// the alternate stack.
     entry_rsp: u64,
     on_alternate: bool,
     /// Behind `floor`, nothing in the segment is of the instrumented mode.
     pub is_uninstrumented: bool,
-    /// Words behind `floor` have been written over or left out: the segment is of no use from there to its end.
+    /// Words behind `floor` have been written over or left out: the segment is of no use from there
+    /// to its end.
     is_overwritten: bool,
     pub reuse_start: u64,
-    /// Where the words of the segment that are worth a look begin, and where those that have not been counted do.
+    /// Where the words of the segment that are worth a look begin, and where those that have not
+    /// been counted do.
     pub profile_start: u64,
     pub uncounted_start: u64,
     /// The thread executes instructions that are to be skipped.
     pub skipping: bool,
-    /// How many of them it has taken upon itself, and whether it is one of `wire::Control::skippers` because of that.
+    /// How many of them it has taken upon itself, and whether it is one of
+    /// `wire::Control::skippers` because of that.
     pub quota: i64,
     pub holds_quota: bool,
 }
 
-/// Whether threads execute some code without being recorded, by what calls what or by time, not by address.
+/// Whether threads execute some code without being recorded, by what calls what or by time, not by
+/// address.
 pub fn has_uninstrumented_mode(control: &Control) -> bool {
     control.selection.load(Ordering::Relaxed) & SELECT_CALLEES != 0 || control.skip.load(Ordering::Relaxed) != 0
 }
@@ -218,8 +227,8 @@ fn restart_words(tcb: &mut Tcb) {
     tcb.selection.uncounted_start = tcb.cursor;
 }
 
-/// The thread is about to go on at `tcb.registers.rip`: finds out in which mode. True if nothing may lead there without
-/// asking again.
+/// The thread is about to go on at `tcb.registers.rip`: finds out in which mode. True if nothing
+/// may lead there without asking again.
 pub fn choose_mode(tcb: &mut Tcb, engine: &mut Engine) -> bool {
     let before = tcb.selection.previous_mode.take().unwrap_or(tcb.selection.mode);
     if tcb.selection.mode == TranslationMode::Instrumented && engine.selection.has_callees() && has_returned(tcb) {
@@ -233,8 +242,8 @@ pub fn choose_mode(tcb: &mut Tcb, engine: &mut Engine) -> bool {
     tcb.selection.mode != before || engine.selection.is_gate(before, pc)
 }
 
-/// Whether the thread has left the selected routine that it was in, by returning or otherwise. While a signal is handled on
-/// another stack it has not.
+/// Whether the thread has left the selected routine that it was in, by returning or otherwise.
+/// While a signal is handled on another stack it has not.
 fn has_returned(tcb: &Tcb) -> bool {
     let rsp = tcb.registers.general[RSP];
     match (tcb.selection.on_alternate, signal::is_on_alternate_stack(&tcb.alternate_stack, rsp)) {
@@ -268,7 +277,8 @@ pub fn discard_overwritten_words(tcb: &mut Tcb) {
     tcb.selection.is_uninstrumented = false;
     if core::mem::take(&mut tcb.selection.is_overwritten) {
         tcb.cursor = tcb.selection.reuse_start;
-        // SAFETY: the rest of this thread's segment, of which the recorder knows that it does not matter.
+        // SAFETY: the rest of this thread's segment, of which the recorder knows that it does not
+        // matter.
         unsafe { (tcb.cursor as *mut u8).write_bytes(0, (tcb.limit - tcb.cursor) as usize) };
         tcb.slot().uninstrumented_from.store(0, Ordering::SeqCst);
         // They may begin behind the cursor: skipping leaves only the end of a segment.
@@ -276,7 +286,8 @@ pub fn discard_overwritten_words(tcb: &mut Tcb) {
     }
 }
 
-/// The segment is full of words of the uninstrumented mode: writes over them instead of handing it over. False if there are others.
+/// The segment is full of words of the uninstrumented mode: writes over them instead of handing it
+/// over. False if there are others.
 pub fn reuse_segment(tcb: &mut Tcb) -> bool {
     if !tcb.selection.is_uninstrumented {
         return false;
@@ -300,8 +311,8 @@ pub fn invalidate_words(tcb: &mut Tcb) {
     tcb.selection.is_overwritten = true;
 }
 
-/// Waits until the recorder has seen a module that was announced just now: it says what is selected of it, and looks up the path if the
-/// module has none.
+/// Waits until the recorder has seen a module that was announced just now: it says what is selected
+/// of it, and looks up the path if the module has none.
 pub fn await_recorder(control: &Control, has_path: bool) {
     if control.selection.load(Ordering::Relaxed) == 0 && has_path {
         return;

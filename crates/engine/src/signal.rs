@@ -1,15 +1,19 @@
-//! Signals. The kernel calls [`on_signal`] for every signal that the application handles and for those that faults raise;
-//! the application's handler is then run from the code cache, on the application's stack, with a frame like the kernel's.
+//! Signals. The kernel calls [`on_signal`] for every signal that the application handles and for
+//! those that faults raise; the application's handler is then run from the code cache, on the
+//! application's stack, with a frame like the kernel's.
 //!
-//! A signal is let through where the application's state is exact: at an instruction of translated code, on the way into the
-//! cache, before or after a system call. Anywhere else in the engine it is kept ([`Signals`]), to be delivered at the next such
-//! point; in the few instructions of translated code between two application instructions, the thread is single-stepped to
-//! the next safe point first.
+//! A signal is let through where the application's state is exact: at an instruction of translated
+//! code, on the way into the cache, before or after a system call. Anywhere else in the engine it
+//! is kept ([`Signals`]), to be delivered at the next such point; in the few instructions of
+//! translated code between two application instructions, the thread is single-stepped to the next
+//! safe point first.
 //!
-//! What a handler may touch depends on what it has interrupted. The engine's own code may be in the middle of anything, and goes
-//! on afterwards: there, only [`Signals`] is touched and no lock is taken. Everywhere else, nothing of the engine is
-//! half done: translated code and the assembly before and after system calls hold no lock, and the functions that have called
-//! that assembly do not go on if a handler of the application is to run. So the handler may use the thread's [`Tcb`].
+//! What a handler may touch depends on what it has interrupted. The engine's own code may be in the
+//! middle of anything, and goes on afterwards: there, only [`Signals`] is touched and no lock is
+//! taken. Everywhere else, nothing of the engine is half done: translated code and the assembly
+//! before and after system calls hold no lock, and the functions that have called that assembly do
+//! not go on if a handler of the application is to run. So the handler may use the thread's
+//! [`Tcb`].
 
 mod action;
 mod class;
@@ -51,7 +55,8 @@ pub const fn bit(signal: usize) -> u64 {
     1 << (signal - 1)
 }
 
-/// Signals that faults raise: never really blocked while translated code or the engine runs, always ours first.
+/// Signals that faults raise: never really blocked while translated code or the engine runs, always
+/// ours first.
 pub const SYNCHRONOUS: u64 = bit(SIGILL) | bit(SIGTRAP) | bit(SIGBUS) | bit(SIGFPE) | bit(SIGSEGV) | bit(SIGSYS);
 
 /// The same, one by one.

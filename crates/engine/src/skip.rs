@@ -1,10 +1,12 @@
-//! Skipping: a number of instructions, of all threads together, is executed in the uninstrumented mode before anything is recorded.
+//! Skipping: a number of instructions, of all threads together, is executed in the uninstrumented
+//! mode before anything is recorded.
 //!
-//! The number stands in [`wire::Control::skip`]. Each thread takes a *quota* of it upon itself. What it executes stands as path
-//! words in its segment; at the end of a segment they are counted and written over. The more of its quota a thread has used
-//! up, the shorter are its segments (the cursor starts nearer to the guard page), so that the quota is not exceeded by
-//! whatever it executes; the last few instructions go block by block, through the dispatcher. Before a system call, what is left goes
-//! back, so that a thread that sleeps keeps nothing from the others.
+//! The number stands in [`wire::Control::skip`]. Each thread takes a *quota* of it upon itself.
+//! What it executes stands as path words in its segment; at the end of a segment they are counted
+//! and written over. The more of its quota a thread has used up, the shorter are its segments (the
+//! cursor starts nearer to the guard page), so that the quota is not exceeded by whatever it
+//! executes; the last few instructions go block by block, through the dispatcher. Before a system
+//! call, what is left goes back, so that a thread that sleeps keeps nothing from the others.
 
 use core::sync::atomic::{AtomicPtr, AtomicU16, Ordering};
 
@@ -19,14 +21,16 @@ use crate::{detach, engine_memory, ring, sys};
 const PATH_MAX: i64 = PATH_INSTRUCTIONS_MAX as i64;
 /// No segment holds more instructions than this.
 const QUOTA_MAX: i64 = (SEGMENT_BYTES as i64 / 4 + 1) * PATH_MAX;
-/// A thread with a quota below this executes block by block: a word in the ring and the path after it may be this long.
+/// A thread with a quota below this executes block by block: a word in the ring and the path after
+/// it may be this long.
 const SINGLE_BLOCKS_BELOW: i64 = 2 * PATH_MAX;
 /// Milliseconds that a thread waits for others which still have something to skip.
 const PATIENCE: u32 = 100;
 /// Threads that share what is left take at least so much.
 const GRAIN: u64 = 1 << 16;
 
-/// The thread is in the dispatcher: chooses the way it goes on, which is the instrumented mode if nothing is left to skip.
+/// The thread is in the dispatcher: chooses the way it goes on, which is the instrumented mode if
+/// nothing is left to skip.
 pub fn update_mode(tcb: &mut Tcb) {
     if !tcb.selection.skipping {
         return;
@@ -71,7 +75,8 @@ pub fn return_quota(tcb: &mut Tcb) {
     release_quota(tcb);
 }
 
-/// The thread was killed: what it has taken upon itself is there for others. What it has executed since it was counted last is not known.
+/// The thread was killed: what it has taken upon itself is there for others. What it has executed
+/// since it was counted last is not known.
 pub fn abandon(tcb: &mut Tcb) {
     if tcb.selection.skipping {
         release_quota(tcb);
@@ -95,8 +100,8 @@ fn stop_holding(tcb: &mut Tcb) {
     }
 }
 
-/// Nothing is left, but others may give back a part of what they have taken. They have it for a short time only, as they use it
-/// up or go to sleep; whoever is stopped is not waited for.
+/// Nothing is left, but others may give back a part of what they have taken. They have it for a
+/// short time only, as they use it up or go to sleep; whoever is stopped is not waited for.
 fn wait_for_others(tcb: &mut Tcb) {
     let control = tcb.control();
     for _ in 0..PATIENCE {
@@ -114,7 +119,8 @@ pub fn is_in_progress(control: &Control) -> bool {
     control.skip.load(Ordering::SeqCst) != 0 || control.skippers.load(Ordering::SeqCst) != 0
 }
 
-/// Takes so much that the thread has what it needs for a segment; no more than a fair share if there are others.
+/// Takes so much that the thread has what it needs for a segment; no more than a fair share if
+/// there are others.
 fn take_quota(tcb: &mut Tcb) {
     let control = tcb.control();
     if control.skip.load(Ordering::SeqCst) == 0 {
@@ -133,8 +139,8 @@ fn take_quota(tcb: &mut Tcb) {
     tcb.selection.quota += taken.map_or(0, share) as i64;
 }
 
-/// Leaves as much room in the segment as the quota allows: the words that fit, and one more path that has been executed when
-/// the guard page is met.
+/// Leaves as much room in the segment as the quota allows: the words that fit, and one more path
+/// that has been executed when the guard page is met.
 fn shorten_segment(tcb: &mut Tcb) {
     let words = (tcb.selection.quota / PATH_MAX - 1).max(1) as u64;
     let start = tcb.limit.saturating_sub(4 * words);
@@ -155,7 +161,8 @@ pub fn count_executed(tcb: &mut Tcb) {
     tcb.selection.uncounted_start = tcb.cursor;
 }
 
-/// The thread is interrupted at `tcb.registers.rip`, after so many blocks of a fragment, which then writes no word.
+/// The thread is interrupted at `tcb.registers.rip`, after so many blocks of a fragment, which then
+/// writes no word.
 pub fn count_interrupted(tcb: &mut Tcb, fragment: u32, blocks: u32) {
     if tcb.selection.skipping {
         tcb.selection.quota -= ENGINE.lock().instructions_before(fragment, blocks, tcb.registers.rip) as i64;
@@ -178,11 +185,12 @@ fn finish(tcb: &mut Tcb) {
     }
 }
 
-/// Paths whose lengths are known at most. The numbers of a recording that goes beyond share them with paths that are long gone.
+/// Paths whose lengths are known at most. The numbers of a recording that goes beyond share them
+/// with paths that are long gone.
 const PATHS_MAX: usize = 1 << 27;
 
-/// Instructions of each path, by its number: address space for all of them, of which only what is used takes memory. Threads
-/// read it without a lock while others add to it.
+/// Instructions of each path, by its number: address space for all of them, of which only what is
+/// used takes memory. Threads read it without a lock while others add to it.
 static INSTRUCTIONS: AtomicPtr<Table> = AtomicPtr::new(core::ptr::null_mut());
 
 type Table = [AtomicU16; PATHS_MAX];
@@ -192,7 +200,8 @@ fn table() -> Option<&'static Table> {
     unsafe { INSTRUCTIONS.load(Ordering::Acquire).as_ref() }
 }
 
-/// Notes how many instructions a path has. Only one thread at a time comes here, under the engine's lock.
+/// Notes how many instructions a path has. Only one thread at a time comes here, under the engine's
+/// lock.
 pub fn note_instructions(path: u32, instructions: u64) {
     if INSTRUCTIONS.load(Ordering::Relaxed).is_null() {
         let length = (PATHS_MAX * size_of::<u16>()) as u64;
@@ -205,8 +214,8 @@ pub fn note_instructions(path: u32, instructions: u64) {
     }
 }
 
-/// Instructions of the paths in `words`. Everything that is skipped passes through here, so most words are taken several at a
-/// time.
+/// Instructions of the paths in `words`. Everything that is skipped passes through here, so most
+/// words are taken several at a time.
 fn count(words: &[u32]) -> u64 {
     const GO: usize = 8;
     let Some(table) = table() else { return 0 };

@@ -1,6 +1,8 @@
-//! Taking over the threads that the injector has stopped: the one of a new image, or all those of a running process.
+//! Taking over the threads that the injector has stopped: the one of a new image, or all those of a
+//! running process.
 //!
-//! The first one sets everything up and makes the states of the others, which are stopped meanwhile. They start at [`adopt`].
+//! The first one sets everything up and makes the states of the others, which are stopped
+//! meanwhile. They start at [`adopt`].
 
 use core::mem::offset_of;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -46,7 +48,8 @@ pub unsafe extern "C" fn start(init: *mut Init) -> ! {
     let tcb = unsafe { &mut *((*init).state as *mut Tcb) };
     fail_if_injected(control);
     fault_if_injected(control);
-    // Nothing fails between here and the stage: what the kernel has been told would not be taken back.
+    // Nothing fails between here and the stage: what the kernel has been told would not be taken
+    // back.
     take_over(tcb);
     signal::set_up();
     failure::set_up();
@@ -87,8 +90,8 @@ fn set_up(control: &'static Control, init: &Init) {
     order_by_contention(control, table);
 }
 
-/// Makes the table of owners, unless the processor lacks what translated code needs for it, or code of threads that are not
-/// recorded would synchronise without looking at it.
+/// Makes the table of owners, unless the processor lacks what translated code needs for it, or code
+/// of threads that are not recorded would synchronise without looking at it.
 fn order_by_contention(control: &Control, table: Table) {
     if table.by_pext && clone::has_fsgsbase() && !select::has_uninstrumented_mode(control) && owners::set_up() {
         ENGINE.lock().order = Order::Contention;
@@ -111,7 +114,8 @@ fn make_state(control: &Control, init: &Init) -> OwnedTcb {
         tcb.interrupted = init.interrupted;
         tcb.rseq = init.rseq;
         if tcb.interrupted != 0 {
-            // Signals wait until the thread is in its system call again, where they would have found it.
+            // Signals wait until the thread is in its system call again, where they would have
+            // found it.
             tcb.signals().real_mask.set(!signal::SYNCHRONOUS);
         }
     }

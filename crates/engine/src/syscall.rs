@@ -1,4 +1,5 @@
-//! System calls of the application: most run untouched, some must be seen, a few are answered by us.
+//! System calls of the application: most run untouched, some must be seen, a few are answered by
+//! us.
 
 use core::arch::naked_asm;
 use core::mem::offset_of;
@@ -14,7 +15,8 @@ use crate::{clone, detach, exec, gs, limits, memory, ring, rseq, seccomp, select
 pub const INSTRUCTION_BYTES: u64 = 2;
 /// Returned by [`trackway_syscall`] when signals are waiting; no system call returns this.
 const NOT_YET: i64 = -5000;
-/// In place of a result: a seccomp filter of the application has raised SIGSYS instead of letting the call happen.
+/// In place of a result: a seccomp filter of the application has raised SIGSYS instead of letting
+/// the call happen.
 pub const TRAPPED: i64 = -5001;
 
 /// In place of a result: the thread goes to native code, where its own instruction makes the call.
@@ -112,7 +114,8 @@ pub fn handle(tcb: &mut Tcb) {
     if result == TRAPPED {
         signal::on_seccomp_trap(tcb);
     }
-    // The kernel leaves the number in rax when a filter raises SIGSYS, which is held and delivered on the way into the cache.
+    // The kernel leaves the number in rax when a filter raises SIGSYS, which is held and delivered
+    // on the way into the cache.
     complete(tcb, if result == TRAPPED { call } else { result as u64 });
     if tcb.control().next_thread.load(Ordering::Relaxed) > 1 {
         // What comes now may depend on what another thread did while this one was in the kernel.
@@ -120,8 +123,9 @@ pub fn handle(tcb: &mut Tcb) {
     }
 }
 
-/// Whether a process that shares its parent's memory goes on natively before this system call. It would change what the engine
-/// keeps for the whole process, or make something that the engine would have to keep for the child alone.
+/// Whether a process that shares its parent's memory goes on natively before this system call. It
+/// would change what the engine keeps for the whole process, or make something that the engine
+/// would have to keep for the child alone.
 fn is_made_natively(call: u64, a: u64, b: u64) -> bool {
     match call {
         number::CLONE | number::CLONE3 | number::FORK | number::VFORK | number::SECCOMP | number::RSEQ => true,
@@ -142,8 +146,8 @@ fn make_natively(tcb: &mut Tcb) {
 /// The first page of addresses that only the kernel's emulation of old system calls knows.
 const VSYSCALL: u64 = 0xffff_ffff_ff60_0000;
 
-/// Code at `tcb.registers.rip` cannot be read: is it one of the three functions that the kernel emulates at fixed
-/// addresses? Then makes the system call and returns from the function.
+/// Code at `tcb.registers.rip` cannot be read: is it one of the three functions that the kernel
+/// emulates at fixed addresses? Then makes the system call and returns from the function.
 pub fn vsyscall(tcb: &mut Tcb) -> bool {
     const CALLS: [u64; 3] = [96, 201, 309]; // gettimeofday, time, getcpu
     let offset = tcb.registers.rip.wrapping_sub(VSYSCALL);
@@ -166,8 +170,8 @@ fn mask_argument(call: u64, arguments: [u64; 6]) -> u64 {
     }
 }
 
-/// Lets signals in that were kept or blocked. One that is delivered here does not come back: the application's system call is made
-/// again when its handler has returned.
+/// Lets signals in that were kept or blocked. One that is delivered here does not come back: the
+/// application's system call is made again when its handler has returned.
 pub fn deliver_deferred() {
     // SAFETY: gs points at the calling thread's state, which is that before the system call.
     unsafe { trackway_unblock() };
@@ -266,7 +270,8 @@ fn membarrier(tcb: &mut Tcb, command: u64) -> i64 {
     result
 }
 
-/// A system call that does not block, and after which there is something left to do: signals have to wait.
+/// A system call that does not block, and after which there is something left to do: signals have
+/// to wait.
 pub fn call_now(call: u64, arguments: [u64; 6]) -> i64 {
     // SAFETY: the application's own system call, with its own arguments.
     unsafe { trackway_call(call, &raw const arguments) }
@@ -275,7 +280,8 @@ pub fn call_now(call: u64, arguments: [u64; 6]) -> i64 {
 /// Longest path of a file that the kernel knows.
 const PATH_MAX: usize = 4096;
 
-/// mmap: new executable file mappings are modules. A mapping without a file may still name a descriptor.
+/// mmap: new executable file mappings are modules. A mapping without a file may still name a
+/// descriptor.
 fn map(tcb: &Tcb, arguments: [u64; 6]) -> i64 {
     let [_, length, protection, flags, file, offset] = arguments;
     let result = call_now(number::MMAP, arguments);
@@ -302,8 +308,8 @@ fn map(tcb: &Tcb, arguments: [u64; 6]) -> i64 {
     result
 }
 
-/// munmap: what was translated from the range is dropped before the call: afterwards, it may belong to another thread's new
-/// mapping already.
+/// munmap: what was translated from the range is dropped before the call: afterwards, it may belong
+/// to another thread's new mapping already.
 fn unmap(arguments: [u64; 6]) -> i64 {
     let [address, length, ..] = arguments;
     let mut engine = ENGINE.lock();
@@ -426,7 +432,8 @@ unsafe extern "C" {
     fn trackway_unblock_raise();
 }
 
-/// Where a thread that is in one of the two windows before a system call starts again, to look at what is waiting.
+/// Where a thread that is in one of the two windows before a system call starts again, to look at
+/// what is waiting.
 pub fn window_start(pc: u64) -> u64 {
     let is_call = (trackway_syscall as *const () as u64..=instruction_end()).contains(&pc);
     (if is_call { trackway_syscall as *const () } else { trackway_unblock as *const () }) as u64
@@ -496,7 +503,8 @@ unsafe extern "C" fn trackway_syscall(tcb: *mut Tcb) -> i64 {
     )
 }
 
-/// Makes a system call of the application from an address that is known, so that seccomp filters can tell it from the engine's.
+/// Makes a system call of the application from an address that is known, so that seccomp filters
+/// can tell it from the engine's.
 #[unsafe(naked)]
 unsafe extern "C" fn trackway_call(call: u64, arguments: *const [u64; 6]) -> i64 {
     naked_asm!(

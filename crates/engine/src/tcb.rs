@@ -1,6 +1,7 @@
 //! The state of one thread. gs points at it, in translated code and in the engine alike.
 //!
-//! One mapping per thread holds its engine stack, the stack for signals and, at the end, the [`Tcb`] itself.
+//! One mapping per thread holds its engine stack, the stack for signals and, at the end, the
+//! [`Tcb`] itself.
 
 use core::arch::asm;
 use core::cell::Cell;
@@ -13,12 +14,13 @@ use wire::{Control, Registers, Rseq, Slot};
 use crate::memory::PlainData;
 use crate::{engine_memory, sys};
 
-/// The general registers are saved in `registers`; r15 lives there all the time, because translated code keeps the
-/// cursor in r15.
+/// The general registers are saved in `registers`; r15 lives there all the time, because translated
+/// code keeps the cursor in r15.
 #[repr(C, align(64))]
 pub struct Tcb {
     pub this: *mut Tcb,
-    /// rcx and rdx while translated code uses them on the way to an indirect target, or rcx on the way out.
+    /// rcx and rdx while translated code uses them on the way to an indirect target, or rcx on the
+    /// way out.
     pub scratch_rcx: u64,
     pub scratch_rdx: u64,
     /// Another register, while data is recorded.
@@ -77,9 +79,11 @@ pub struct Tcb {
     pub signal_stack_length: u64,
     /// Non-zero while the thread waits for the recorder to put it into native code.
     pub parked: AtomicU32,
-    /// The next system call had begun before we came, and was interrupted for us: see `wire::Init::interrupted`.
+    /// The next system call had begun before we came, and was interrupted for us: see
+    /// `wire::Init::interrupted`.
     pub interrupted: u32,
-    /// What the thread has registered for restartable sequences, and the critical section that it is in.
+    /// What the thread has registered for restartable sequences, and the critical section that it
+    /// is in.
     pub rseq: Rseq,
     pub section: Option<crate::rseq::Section>,
     /// For a child process: where it waits to be followed, if it is to be.
@@ -94,11 +98,12 @@ pub struct Tcb {
     pub closed: bool,
     /// Whether and why the thread is recorded.
     pub selection: crate::select::SelectionState,
-    /// The table of owners (see `owners`), and what makes a tag of an address, by the logarithm of the operand's size.
+    /// The table of owners (see `owners`), and what makes a tag of an address, by the logarithm of
+    /// the operand's size.
     pub owners: u64,
     pub order_keys: [u64; 4],
-    /// The current locked instruction: the index of its entry, its tag, the value before it and the value that it leaves, and the carry
-    /// flag before it.
+    /// The current locked instruction: the index of its entry, its tag, the value before it and the
+    /// value that it leaves, and the carry flag before it.
     pub order_index: u64,
     pub order_tag: u64,
     pub order_old: u64,
@@ -108,49 +113,57 @@ pub struct Tcb {
     pub order_values: [u64; crate::owners::OWNER_COUNT],
 }
 
-/// What a signal handler may touch while the engine's own code, which it has interrupted, holds the thread's [`Tcb`]. It is behind
-/// the Tcb, not a part of it, so that a `&mut Tcb` does not cover it; everybody has a shared reference to it.
+/// What a signal handler may touch while the engine's own code, which it has interrupted, holds the
+/// thread's [`Tcb`]. It is behind the Tcb, not a part of it, so that a `&mut Tcb` does not cover
+/// it; everybody has a shared reference to it.
 ///
-/// Only the thread itself and its handlers come here. A handler runs to its end before the interrupted code goes on.
+/// Only the thread itself and its handlers come here. A handler runs to its end before the
+/// interrupted code goes on.
 #[repr(C)]
 pub struct Signals {
     pub this: *const Self,
     pub control: *const Control,
     pub slot_index: u32,
-    /// The mask with which the assembly raises a signal for those that wait: all but those that faults raise.
+    /// The mask with which the assembly raises a signal for those that wait: all but those that
+    /// faults raise.
     pub raise_mask: u64,
     /// The signal mask the kernel should have while the application runs.
     pub real_mask: Cell<u64>,
     /// The signal mask the application believes in.
     pub mask: Cell<u64>,
-    /// Mask during the system call that is being executed, if it brings its own (ppoll, sigsuspend …).
+    /// Mask during the system call that is being executed, if it brings its own (ppoll, sigsuspend
+    /// …).
     pub call_mask: Cell<Option<u64>>,
-    /// Before the thread enters the cache or makes a system call of the application, the kernel is to be given
-    /// `real_mask`.
+    /// Before the thread enters the cache or makes a system call of the application, the kernel is
+    /// to be given `real_mask`.
     pub mask_changed: AtomicU32,
     /// Before that, signals that are kept here are to be looked at: some may have to be delivered.
     pub has_deferred: AtomicU32,
-    /// The deferred signal: taken from the kernel where it could not be delivered. While there is one, the kernel holds all that
-    /// can be blocked. 0: none.
+    /// The deferred signal: taken from the kernel where it could not be delivered. While there is
+    /// one, the kernel holds all that can be blocked. 0: none.
     pub deferred: AtomicU32,
     pub deferred_info: Cell<crate::signal::Info>,
-    /// Signals that faults raise, but that were sent (or taken out of a fault) and wait here: for the next safe point, or until the
-    /// application no longer blocks them. What is known of each stands in `kept_info`, by `signal::index`.
+    /// Signals that faults raise, but that were sent (or taken out of a fault) and wait here: for
+    /// the next safe point, or until the application no longer blocks them. What is known of each
+    /// stands in `kept_info`, by `signal::index`.
     pub pending: AtomicU64,
     /// Which of them a fault has raised.
     pub raised_by_fault: AtomicU64,
     pub pending_info: [Cell<crate::signal::Info>; crate::signal::SYNCHRONOUS_COUNT],
-    /// Another thread has said that something is pending for the process, or that it has written a letter (see `pending`).
+    /// Another thread has said that something is pending for the process, or that it has written a
+    /// letter (see `pending`).
     pub hinted: Cell<bool>,
     /// To whom (slot) and about which signal the thread is writing a letter.
     pub backup: Cell<Option<(usize, usize)>>,
     /// Single-stepping to the next safe point.
     pub stepping: Cell<bool>,
-    /// A store of ours is being made without the alignment checks that the application has asked for.
+    /// A store of ours is being made without the alignment checks that the application has asked
+    /// for.
     pub misaligned: Cell<bool>,
     /// Where a write has faulted just before, and its address.
     pub faulted_write: Cell<(u64, u64)>,
-    /// The code that the thread executes has changed: on to a new translation at the next safe point.
+    /// The code that the thread executes has changed: on to a new translation at the next safe
+    /// point.
     pub stale: Cell<bool>,
     /// The engine accesses memory for the application: a fault is the application's.
     pub accessing: Cell<bool>,
@@ -158,8 +171,9 @@ pub struct Signals {
     pub native: Cell<bool>,
     /// The signal that is being handled, for a handler that fails; null if none is.
     pub handled: Cell<*const crate::signal::HandledSignal>,
-    /// The thread is a process of its own that shares its parent's memory (see `clone::record_child`): the table of its actions.
-    /// Null for a thread of the target, which has the process's.
+    /// The thread is a process of its own that shares its parent's memory (see
+    /// `clone::record_child`): the table of its actions. Null for a thread of the target, which has
+    /// the process's.
     pub own_actions: Cell<*mut [crate::signal::Action; crate::signal::SIGNAL_COUNT]>,
 }
 
@@ -174,7 +188,8 @@ struct Thread {
 pub const SIGNALS: usize = offset_of!(Thread, signals);
 
 impl Signals {
-    /// Whether the thread is a process of its own. Then nothing of what is kept for the target's process is its business.
+    /// Whether the thread is a process of its own. Then nothing of what is kept for the target's
+    /// process is its business.
     pub fn is_child_process(&self) -> bool {
         !self.own_actions.get().is_null()
     }
@@ -268,8 +283,8 @@ impl Tcb {
         let engine_stack = mapping + GUARD + ENGINE_STACK_BYTES;
         let address = engine_stack + signal_stack_length;
         let this = address as *mut Self;
-        // SAFETY: fresh zeroed memory of the right size and alignment, for which all-zero is a valid value except for
-        // the pointers, which are set below before anybody looks.
+        // SAFETY: fresh zeroed memory of the right size and alignment, for which all-zero is a
+        // valid value except for the pointers, which are set below before anybody looks.
         let signals = unsafe { &mut *(address as *mut Thread).cast::<u8>().add(SIGNALS).cast::<Signals>() };
         // The memory of the thread's state, which nobody else refers to yet.
         let mut tcb = OwnedTcb(this);
@@ -297,7 +312,8 @@ impl Tcb {
 
     /// What the thread's signal handlers may touch at any time.
     pub fn signals(&self) -> &'static Signals {
-        // SAFETY: made in `new`, in the same mapping, for as long as the thread lives; nobody has a `&mut` to it.
+        // SAFETY: made in `new`, in the same mapping, for as long as the thread lives; nobody has a
+        // `&mut` to it.
         unsafe { &*self.this.cast::<u8>().add(SIGNALS).cast::<Signals>() }
     }
 
@@ -327,12 +343,14 @@ impl Tcb {
         this
     }
 
-    /// Makes the signal stack the kernel's alternate stack for this thread; the one that it had is the application's.
+    /// Makes the signal stack the kernel's alternate stack for this thread; the one that it had is
+    /// the application's.
     pub fn install_signal_stack(&mut self) {
         let stack =
             AlternateStack { address: self.signal_stack, flags: 0, padding: 0, length: self.signal_stack_length };
         let before = &raw mut self.alternate_stack as u64;
-        // SAFETY: the kernel reads one structure and writes the other; the stack belongs to this thread.
+        // SAFETY: the kernel reads one structure and writes the other; the stack belongs to this
+        // thread.
         unsafe { sys::call(sys::number::SIGALTSTACK, [&raw const stack as u64, before, 0, 0, 0, 0]) };
     }
 }
@@ -362,7 +380,8 @@ impl Deref for OwnedTcb {
     type Target = Tcb;
 
     fn deref(&self) -> &Tcb {
-        // SAFETY: made by `Tcb::new`. The thread does not run, so this is the only reference to its state.
+        // SAFETY: made by `Tcb::new`. The thread does not run, so this is the only reference to its
+        // state.
         unsafe { &*self.0 }
     }
 }
@@ -377,7 +396,8 @@ impl DerefMut for OwnedTcb {
 /// Points gs at `address`.
 ///
 /// # Safety
-/// What uses gs from here on must expect it there: the engine and translated code the thread's state, native code its own base.
+/// What uses gs from here on must expect it there: the engine and translated code the thread's
+/// state, native code its own base.
 pub unsafe fn set_gs(address: u64, fsgsbase: bool) {
     if fsgsbase {
         // SAFETY: the kernel allows the instruction.

@@ -1,4 +1,5 @@
-//! What the unit tests share: an engine of their own, pages of application code, and readers of what the engine makes.
+//! What the unit tests share: an engine of their own, pages of application code, and readers of
+//! what the engine makes.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 

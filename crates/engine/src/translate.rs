@@ -1,13 +1,14 @@
 //! From application code to code for the cache.
 //!
-//! The unit is a superblock of blocks that follow each other. Inside it nothing is recorded; each way out is a *path* with a
-//! number of its own, which it writes at the cursor. Instructions are copied as they are; only RIP-relative displacements are adjusted, control transfers are replaced, and blocks that
-//! use r15 swap the cursor out for as long as they need.
+//! The unit is a superblock of blocks that follow each other. Inside it nothing is recorded; each
+//! way out is a *path* with a number of its own, which it writes at the cursor. Instructions are
+//! copied as they are; only RIP-relative displacements are adjusted, control transfers are
+//! replaced, and blocks that use r15 swap the cursor out for as long as they need.
 //!
 //! If data is recorded, it goes behind the path's word: see [`data`] and [`value`].
 //!
-//! [`MapEntry`]s say, for every place in the result, which application instruction comes next there and where its registers
-//! are, so that signals see the exact state.
+//! [`MapEntry`]s say, for every place in the result, which application instruction comes next there
+//! and where its registers are, so that signals see the exact state.
 
 use alloc::vec::Vec;
 use iced_x86::{Code, Decoder, Instruction, OpKind, Register};
@@ -39,7 +40,8 @@ pub const SUPERBLOCK_BLOCKS_MAX: usize = 64;
 #[derive(Clone, Copy)]
 pub struct SourceBlock<'a> {
     pub address: u64,
-    /// Readable code from `address` on; at least the block, if need be cut at the end of readable memory.
+    /// Readable code from `address` on; at least the block, if need be cut at the end of readable
+    /// memory.
     pub code: &'a [u8],
     /// Where the superblock goes on; `None` for its last block.
     pub next: Option<u64>,
@@ -113,8 +115,8 @@ pub enum ExitKind {
     Emulated,
 }
 
-/// In place of an exit's number, together with the fragment's first path: the code at the fragment's entry is not what it was
-/// made from, and nothing has been executed.
+/// In place of an exit's number, together with the fragment's first path: the code at the
+/// fragment's entry is not what it was made from, and nothing has been executed.
 pub const ENTRY_CHANGED: u32 = wire::word::EVENT;
 
 /// A way out of a superblock. Its path is the number of the fragment's first one plus its index.
@@ -153,7 +155,8 @@ pub enum Order {
 /// Where the surroundings of the new code are.
 pub struct TranslationOptions {
     pub table: Table,
-    /// Whether the superblock goes on through indirect jumps, and through returns from calls that it has not made itself.
+    /// Whether the superblock goes on through indirect jumps, and through returns from calls that
+    /// it has not made itself.
     pub inline_indirect: bool,
     /// How locked instructions order threads.
     pub order: Order,
@@ -461,7 +464,8 @@ impl Translator<'_, '_> {
         }
     }
 
-    /// Copies with the displacement at `offset` changed to lead to `address`; false if that is too far.
+    /// Copies with the displacement at `offset` changed to lead to `address`; false if that is too
+    /// far.
     fn copy_relative(&mut self, bytes: &[u8], offset: usize, address: u64) -> bool {
         let end = self.out.here() + bytes.len() as u64;
         let displacement = address.wrapping_sub(end) as i64;
@@ -472,7 +476,8 @@ impl Translator<'_, '_> {
         true
     }
 
-    /// Copies with `[rip + displacement]` replaced by `[register]`, the register holding the address.
+    /// Copies with `[rip + displacement]` replaced by `[register]`, the register holding the
+    /// address.
     fn copy_far(&mut self, instruction: &Instruction, bytes: &[u8], offset: usize, address: u64) {
         let pc = instruction.ip();
         let register = free_register(instruction, self.spill.general);
@@ -542,7 +547,8 @@ impl Translator<'_, '_> {
         }
     }
 
-    /// The superblock goes on beyond this transfer, at `next`. `None`, and nothing done, if it cannot.
+    /// The superblock goes on beyond this transfer, at `next`. `None`, and nothing done, if it
+    /// cannot.
     fn pass(
         &mut self,
         instruction: &Instruction,
@@ -705,7 +711,8 @@ impl Translator<'_, '_> {
         }
     }
 
-    /// A transaction may abort at any time, for reasons that are nobody's business (status 0). Inside of one, nothing could be recorded.
+    /// A transaction may abort at any time, for reasons that are nobody's business (status 0).
+    /// Inside of one, nothing could be recorded.
     fn abort_transaction(&mut self) {
         self.out.bytes(&[0xb8, 0, 0, 0, 0]); // mov eax, 0
         self.data.symbols.set(0, symbol::Symbol::Constant(0));
@@ -753,7 +760,8 @@ impl Translator<'_, '_> {
         self.exit_indirect(self.blocks());
     }
 
-    /// `mov rcx, operand` for the operand of an indirect jump or call: the same bytes with another opcode.
+    /// `mov rcx, operand` for the operand of an indirect jump or call: the same bytes with another
+    /// opcode.
     fn load_target(&mut self, instruction: &Instruction, decoder: &Decoder, bytes: &[u8]) {
         let mut load = [0u8; 16];
         let mut length = 0;
@@ -793,7 +801,8 @@ impl Translator<'_, '_> {
         }
     }
 
-    /// An instruction that traps, executed as it is; far transfers and unknown instructions become `ud2`.
+    /// An instruction that traps, executed as it is; far transfers and unknown instructions become
+    /// `ud2`.
     fn trap(&mut self, instruction: &Instruction, bytes: &[u8]) {
         let harmless = matches!(
             instruction.code(),
@@ -865,7 +874,8 @@ fn is_xbegin(instruction: &Instruction) -> bool {
     instruction.mnemonic() == iced_x86::Mnemonic::Xbegin
 }
 
-/// Whether this processor has transactions (RTM). Where it has not, `xbegin` is an undefined instruction.
+/// Whether this processor has transactions (RTM). Where it has not, `xbegin` is an undefined
+/// instruction.
 fn has_transactions() -> bool {
     const RTM: u32 = 1 << 11;
     core::arch::x86_64::__cpuid(0).eax >= 7 && core::arch::x86_64::__cpuid_count(7, 0).ebx & RTM != 0

@@ -1,7 +1,8 @@
-//! The translation map: from an address in the code cache to the application's address and registers.
+//! The translation map: from an address in the code cache to the application's address and
+//! registers.
 //!
-//! The translator makes the entries ([`crate::translate::MapEntry`]); signal handlers ask here what a fragment was doing when
-//! it was interrupted.
+//! The translator makes the entries ([`crate::translate::MapEntry`]); signal handlers ask here what
+//! a fragment was doing when it was interrupted.
 
 use super::FragmentStatus;
 use crate::engine::Engine;
@@ -12,11 +13,13 @@ pub struct AppPosition {
     /// The next instruction.
     pub pc: u64,
     pub state: RegisterState,
-    /// What has been executed since the last word: the fragment's first path, and how many of its blocks.
+    /// What has been executed since the last word: the fragment's first path, and how many of its
+    /// blocks.
     pub progress: Progress,
 }
 
-/// A fragment (by its first path; 0: none), how many of its blocks are complete, and how many bytes of data are stored.
+/// A fragment (by its first path; 0: none), how many of its blocks are complete, and how many bytes
+/// of data are stored.
 #[derive(Clone, Copy, Default)]
 pub struct Progress {
     pub fragment: u32,
@@ -41,7 +44,8 @@ impl Engine {
         }
         let offset = (address - fragment.body) as u16;
         let entries = &unit.map[fragment.first_map_entry as usize..][..usize::from(fragment.map_entry_count)];
-        // The entry is a safe point, whatever begins there. A loop of engine code alone has no other.
+        // The entry is a safe point, whatever begins there. A loop of engine code alone has no
+        // other.
         let after = if offset == 0 { 1 } else { entries.partition_point(|entry| entry.cache <= offset) };
         let Some(entry) = after.checked_sub(1).and_then(|at| entries.get(at)) else { return Some(between) };
         let block = unit.blocks[fragment.first_block as usize + usize::from(entry.block)];
@@ -98,7 +102,8 @@ mod tests {
         );
     }
 
-    /// A jump to itself consists of the engine's own code: only at its entry a signal can be delivered.
+    /// A jump to itself consists of the engine's own code: only at its entry a signal can be
+    /// delivered.
     #[test]
     fn the_entry_of_a_fragment_is_a_safe_point() {
         let mut engine = engine();

@@ -10,8 +10,9 @@ use crate::memory;
 use crate::select::TranslationMode;
 use crate::translate::{self, ExitKind, SUPERBLOCK_BLOCKS_MAX, SourceBlock};
 
-/// What a generation of superblocks costs and may have: the hotter the code, the longer the superblocks, so that the cache grows
-/// with the time spent in it and cold code is not copied about.
+/// What a generation of superblocks costs and may have: the hotter the code, the longer the
+/// superblocks, so that the cache grows with the time spent in it and cold code is not copied
+/// about.
 struct Tier {
     /// Samples of the previous generation that it takes.
     samples: u16,
@@ -21,7 +22,8 @@ struct Tier {
     through_superblocks: bool,
     /// Whether it goes on through indirect jumps and all returns.
     inline_indirect: bool,
-    /// Executions of the fragment that have a say in what the superblock becomes. Finding them takes time, so only hot code is worth it.
+    /// Executions of the fragment that have a say in what the superblock becomes. Finding them
+    /// takes time, so only hot code is worth it.
     votes: usize,
 }
 
@@ -46,7 +48,8 @@ const TIERS: [Tier; 4] = [
     },
 ];
 
-/// Most instructions of a path: a superblock has no more bytes than its tier allows, a single block has fewer.
+/// Most instructions of a path: a superblock has no more bytes than its tier allows, a single block
+/// has fewer.
 pub const PATH_INSTRUCTIONS_MAX: usize = {
     let (mut most, mut tier) = (wire::code::BLOCK_BYTES_MAX, 0);
     while tier < TIERS.len() {
@@ -73,7 +76,8 @@ fn needs_near_cache(block: &BlockSpan) -> bool {
 struct Execution<'e> {
     engine: &'e Engine,
     tier: &'e Tier,
-    /// What every fragment on the way has to be: a superblock stays in its mode, and is silent as a whole or not at all.
+    /// What every fragment on the way has to be: a superblock stays in its mode, and is silent as a
+    /// whole or not at all.
     kind: Option<(TranslationMode, bool)>,
     /// The blocks of the current path that are still to come, and the words behind it.
     blocks: &'e [BlockSpan],
@@ -142,8 +146,8 @@ fn most_common_next(executions: &mut Vec<Execution<'_>>) -> Option<BlockSpan> {
 
 /// Chains of hot blocks.
 impl Engine {
-    /// The profile has met a path at the beginning of `words`, which go on with what the thread executed next.
-    /// Returns whether a superblock was made of it.
+    /// The profile has met a path at the beginning of `words`, which go on with what the thread
+    /// executed next. Returns whether a superblock was made of it.
     pub fn sample(&mut self, words: &[u32]) -> bool {
         let Some((at, exit)) = words.first().and_then(|&word| self.path(word)) else { return false };
         let executed = exit.blocks;
@@ -163,7 +167,8 @@ impl Engine {
             return false;
         }
         let fragment = self.fragment_mut(at);
-        // A superblock that has grown to its full length is made anew only if it is mostly left early.
+        // A superblock that has grown to its full length is made anew only if it is mostly left
+        // early.
         let is_full = usize::from(fragment.block_count) >= tier.blocks;
         let is_good = fragment.early * 2 < fragment.samples;
         fragment.samples = 0;
@@ -171,8 +176,8 @@ impl Engine {
         !(is_full && is_good) && self.build_superblock(at, words, tier)
     }
 
-    /// A hot fragment that compares its code at every entry: perhaps it does not change any more. True if it was dropped, to be
-    /// made anew without.
+    /// A hot fragment that compares its code at every entry: perhaps it does not change any more.
+    /// True if it was dropped, to be made anew without.
     fn guard_again(&mut self, at: FragmentRef) -> bool {
         let fragment = self.fragment(at);
         let (address, is_hot) = (fragment.address, fragment.checked && fragment.generation > 0);
@@ -242,8 +247,8 @@ impl Engine {
         true
     }
 
-    /// The blocks of a superblock from a fragment on: at each of them, the superblock goes where most executions in `words` went that have
-    /// agreed so far.
+    /// The blocks of a superblock from a fragment on: at each of them, the superblock goes where
+    /// most executions in `words` went that have agreed so far.
     fn choose_blocks(&self, from: FragmentRef, words: &[u32], tier: &Tier) -> Vec<BlockSpan> {
         let mut executions = self.executions(from, words, tier);
         let mut blocks: Vec<BlockSpan> = Vec::new();
@@ -275,7 +280,8 @@ impl Engine {
         places.take(tier.votes).map(|at| Execution::new(self, tier, &words[at..])).collect()
     }
 
-    /// Where paths and events begin in `words`. What stands behind the first word of an event looks like any path.
+    /// Where paths and events begin in `words`. What stands behind the first word of an event looks
+    /// like any path.
     fn record_starts(&self, words: &[u32]) -> impl Iterator<Item = usize> {
         // With data, only first words have been left.
         let has_data = self.control().data.load(Ordering::Relaxed) != wire::DATA_NONE;
@@ -284,8 +290,8 @@ impl Engine {
         core::iter::successors((!words.is_empty()).then_some(0), behind)
     }
 
-    /// Whether values of `part` could not be taken in a superblock that begins with `first`: the superblock will be near that, and operands
-    /// relative to rip would be out of reach.
+    /// Whether values of `part` could not be taken in a superblock that begins with `first`: the
+    /// superblock will be near that, and operands relative to rip would be out of reach.
     fn would_lose_values(&self, first: &BlockSpan, block: &BlockSpan) -> bool {
         let takes_values = self.control().data.load(Ordering::Relaxed) == wire::DATA_VALUES;
         takes_values && first.address.abs_diff(block.address) > NEAR && needs_near_cache(block)

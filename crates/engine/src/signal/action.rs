@@ -1,7 +1,8 @@
-//! Signal actions: what the application has asked for by rt_sigaction, and what the kernel is given instead.
+//! Signal actions: what the application has asked for by rt_sigaction, and what the kernel is given
+//! instead.
 //!
-//! The kernel calls the engine for every signal that the application handles and for all synchronous ones. Ignored and default
-//! actions of the other signals are the kernel's.
+//! The kernel calls the engine for every signal that the application handles and for all
+//! synchronous ones. Ignored and default actions of the other signals are the kernel's.
 
 use alloc::boxed::Box;
 use core::sync::atomic::Ordering;
@@ -65,7 +66,8 @@ pub fn note_fault_actions(control: &wire::Control) {
     }
 }
 
-/// Takes over the signals that faults raise and those that the application handles already. Ignored ones stay so.
+/// Takes over the signals that faults raise and those that the application handles already. Ignored
+/// ones stay so.
 pub fn set_up() {
     with_actions(None, |actions| {
         for (signal, action) in actions.iter_mut().enumerate().skip(1) {
@@ -80,8 +82,9 @@ pub fn set_up() {
     });
 }
 
-/// Does something with the table of actions: that of the process, or a child process's own. Handlers use it, too, so all signals are
-/// really blocked while it is locked: no handler finds its own thread holding the lock.
+/// Does something with the table of actions: that of the process, or a child process's own.
+/// Handlers use it, too, so all signals are really blocked while it is locked: no handler finds its
+/// own thread holding the lock.
 fn with_actions<R>(signals: Option<&Signals>, operate: impl FnOnce(&mut [Action; SIGNAL_COUNT]) -> R) -> R {
     let before = set_kernel_mask(!0);
     let own = signals.map_or(core::ptr::null_mut(), |signals| signals.own_actions.get());
@@ -129,8 +132,8 @@ pub(super) fn set_kernel_action(signal: usize, action: &Action) -> i64 {
     unsafe { sys::call(sys::number::RT_SIGACTION, [signal as u64, core::ptr::from_ref(action) as u64, 0, 8, 0, 0]) }
 }
 
-/// What the application has asked for, for a child process, in which nobody may be left to release a lock.
-/// `clear`: all that it would handle is to have its default action.
+/// What the application has asked for, for a child process, in which nobody may be left to release
+/// a lock. `clear`: all that it would handle is to have its default action.
 pub fn copy_actions(clear: bool) -> Box<[Action; SIGNAL_COUNT]> {
     let mut actions = Box::new(with_actions(None, |actions| *actions));
     for action in actions.iter_mut().filter(|action| clear && action.handler > SIG_IGN) {
@@ -139,8 +142,8 @@ pub fn copy_actions(clear: bool) -> Box<[Action; SIGNAL_COUNT]> {
     actions
 }
 
-/// Before an exec, signals that the application ignores have to be ignored by the kernel as well, because that is what the new
-/// image inherits; when the exec has failed, they come to us again.
+/// Before an exec, signals that the application ignores have to be ignored by the kernel as well,
+/// because that is what the new image inherits; when the exec has failed, they come to us again.
 pub fn set_kernel_ignores(signals: &Signals, on: bool) {
     with_actions(Some(signals), |actions| {
         for (signal, action) in actions.iter().enumerate().skip(1) {
@@ -163,7 +166,8 @@ pub fn restore_actions(actions: &[Action; SIGNAL_COUNT]) {
     }
 }
 
-/// In a child process that is recorded: makes the kernel call us as it does in the parent, but for the child's own actions.
+/// In a child process that is recorded: makes the kernel call us as it does in the parent, but for
+/// the child's own actions.
 pub fn install_own_actions(tcb: &Tcb) {
     with_actions(Some(tcb.signals()), |actions| {
         for (signal, action) in actions.iter().enumerate().skip(1) {

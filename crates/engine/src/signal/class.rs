@@ -1,4 +1,5 @@
-//! Classification: why a signal has come ([`SignalClass`]), and where it has found the thread ([`InterruptionPoint`]).
+//! Classification: why a signal has come ([`SignalClass`]), and where it has found the thread
+//! ([`InterruptionPoint`]).
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
@@ -15,7 +16,8 @@ use crate::{dispatch, pending, syscall};
 pub(super) enum SignalClass {
     /// The instruction that was interrupted has raised it.
     Synchronous,
-    /// Somebody has sent it: a process, a timer, the kernel. It says nothing about the code that was interrupted.
+    /// Somebody has sent it: a process, a timer, the kernel. It says nothing about the code that
+    /// was interrupted.
     Asynchronous,
     /// Another thread of ours says that something is pending for the process.
     Hint,
@@ -29,7 +31,8 @@ pub(super) fn classify(signal: usize, info: &Info) -> SignalClass {
         return SignalClass::Hint;
     }
     match (signal, si_code(info)) {
-        // Memory that has gone bad somewhere, and a counter: the kernel sends these, the instruction is not to blame.
+        // Memory that has gone bad somewhere, and a counter: the kernel sends these, the
+        // instruction is not to blame.
         (SIGBUS, BUS_MCEERR_AO) | (SIGTRAP, TRAP_PERF) => SignalClass::Asynchronous,
         (_, 1..) if SYNCHRONOUS & bit(signal) != 0 => SignalClass::Synchronous,
         _ => SignalClass::Asynchronous,
@@ -94,7 +97,8 @@ pub(super) fn is_inside_engine(pc: u64) -> bool {
     is_engine(pc) && !dispatch::is_entering(pc) && matches!(syscall::window(pc), syscall::Window::Outside)
 }
 
-/// Whether a signal was sent to the thread rather than to the process. A queued one does not say; most are sent to the process.
+/// Whether a signal was sent to the thread rather than to the process. A queued one does not say;
+/// most are sent to the process.
 pub(super) fn is_for_thread(info: &Info) -> bool {
     si_code(info) == SI_TKILL || si_code(info) > 0
 }

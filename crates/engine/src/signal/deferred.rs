@@ -1,8 +1,10 @@
-//! Deferred and pending signals: those that the engine has taken from the kernel and not delivered yet.
+//! Deferred and pending signals: those that the engine has taken from the kernel and not delivered
+//! yet.
 //!
-//! A *deferred* signal has found the thread where the application's state is not exact, and waits for the next safe point. A
-//! synchronous signal that was sent rather than raised is *pending* here while the application blocks it, because the kernel
-//! never blocks these. The process's pending signals are in [`crate::pending`].
+//! A *deferred* signal has found the thread where the application's state is not exact, and waits
+//! for the next safe point. A synchronous signal that was sent rather than raised is *pending* here
+//! while the application blocks it, because the kernel never blocks these. The process's pending
+//! signals are in [`crate::pending`].
 
 use core::sync::atomic::{AtomicBool, Ordering};
 
@@ -15,8 +17,9 @@ use crate::pending::PROCESS;
 use crate::tcb::{Signals, Tcb};
 use crate::{memory, pending, sys, syscall};
 
-/// Keeps a signal that cannot be delivered here, and blocks all others that can be blocked, so that none of them overtakes it.
-/// Whatever it has interrupted, this is safe: nothing but [`Signals`] is touched.
+/// Keeps a signal that cannot be delivered here, and blocks all others that can be blocked, so that
+/// none of them overtakes it. Whatever it has interrupted, this is safe: nothing but [`Signals`] is
+/// touched.
 pub(super) fn defer(signals: &Signals, signal: usize, info: &Info, class: SignalClass, context: &mut Context) {
     if class == SignalClass::Hint {
         signals.hinted.set(true);
@@ -28,8 +31,8 @@ pub(super) fn defer(signals: &Signals, signal: usize, info: &Info, class: Signal
     context.mask |= !SYNCHRONOUS;
 }
 
-/// Keeps a signal. Of the ones that faults raise, one of a number is kept, as of all standard signals; of the others the kernel
-/// delivers none before the one that is kept here is delivered.
+/// Keeps a signal. Of the ones that faults raise, one of a number is kept, as of all standard
+/// signals; of the others the kernel delivers none before the one that is kept here is delivered.
 pub(super) fn store_pending(signals: &Signals, signal: usize, info: &Info, class: SignalClass) {
     signals.mask_changed.store(1, Ordering::SeqCst);
     signals.has_deferred.store(1, Ordering::SeqCst);
@@ -45,7 +48,8 @@ pub(super) fn store_pending(signals: &Signals, signal: usize, info: &Info, class
     } else if signals.pending.load(Ordering::SeqCst) & bit(signal) != 0 {
         return;
     }
-    // Whoever takes it reads the information before the bit is cleared, and a handler that comes in between finds the bit set.
+    // Whoever takes it reads the information before the bit is cleared, and a handler that comes in
+    // between finds the bit set.
     signals.pending_info[index].set(*info);
     signals.pending.fetch_or(bit(signal), Ordering::SeqCst);
 }
@@ -118,7 +122,8 @@ pub(super) fn process_pending(signals: &Signals) -> u64 {
     if signals.is_child_process() { 0 } else { PROCESS.bits() }
 }
 
-/// The kernel has dropped what other threads have sent while the fault was pending: the letter is there.
+/// The kernel has dropped what other threads have sent while the fault was pending: the letter is
+/// there.
 pub(super) fn recover_dropped_signal(signals: &Signals, signal: usize) {
     if pending::confirmed_backups(signals.slot_index) & bit(signal) != 0
         && let Some(info) = pending::take_backup(signals.slot_index, signal)
@@ -127,14 +132,16 @@ pub(super) fn recover_dropped_signal(signals: &Signals, signal: usize) {
     }
 }
 
-/// Whether signals that the kernel could have pending are kept here: those of the thread, or also those of the process.
+/// Whether signals that the kernel could have pending are kept here: those of the thread, or also
+/// those of the process.
 pub fn has_pending(tcb: &Tcb, of_process: bool) -> bool {
     let signals = tcb.signals();
     let bits = signals.pending.load(Ordering::SeqCst) | if of_process { process_pending(signals) } else { 0 };
     bits & signals.mask.get() != 0
 }
 
-/// Gives the kernel the application's exact mask, and what is pending here. No fault may happen until [`take_back`].
+/// Gives the kernel the application's exact mask, and what is pending here. No fault may happen
+/// until [`take_back`].
 pub fn hand_pending_to_kernel(tcb: &Tcb, of_process: bool) {
     let signals = tcb.signals();
     let of_process = of_process && !signals.is_child_process();
@@ -186,7 +193,8 @@ pub(super) fn requeue(signal: usize, info: &Info) {
     }
 }
 
-/// A thread that runs natively cannot come to such a point: the kernel delivers what is kept when our handler has returned.
+/// A thread that runs natively cannot come to such a point: the kernel delivers what is kept when
+/// our handler has returned.
 pub(super) fn requeue_in_kernel(signals: &Signals) {
     set_kernel_mask(!0);
     signals.has_deferred.store(0, Ordering::SeqCst);
@@ -206,7 +214,8 @@ pub fn requeue_all_in_kernel(tcb: &Tcb) {
     requeue_in_kernel(tcb.signals());
 }
 
-/// The thread takes no signals any more: what was meant for it because it was sent to the process goes to another.
+/// The thread takes no signals any more: what was meant for it because it was sent to the process
+/// goes to another.
 pub fn stop_taking_signals(tcb: &Tcb) {
     pending::publish(tcb.slot_index, !0);
     let pending = process_pending(tcb.signals());
@@ -215,9 +224,9 @@ pub fn stop_taking_signals(tcb: &Tcb) {
     }
 }
 
-/// A filter of the application has raised SIGSYS instead of letting the system call happen, and it is kept for the way into the
-/// cache, where the call is complete. A signal that was taken before has its handler run before the call, which then is made
-/// again.
+/// A filter of the application has raised SIGSYS instead of letting the system call happen, and it
+/// is kept for the way into the cache, where the call is complete. A signal that was taken before
+/// has its handler run before the call, which then is made again.
 pub fn on_seccomp_trap(tcb: &Tcb) {
     let signals = tcb.signals();
     block_asynchronous(tcb);
@@ -239,7 +248,8 @@ pub fn has_descriptor() -> bool {
     HAS_DESCRIPTOR.load(Ordering::Relaxed)
 }
 
-/// After the application's rt_sigpending: adds what is kept here to the set. False if it cannot be written.
+/// After the application's rt_sigpending: adds what is kept here to the set. False if it cannot be
+/// written.
 pub fn complete_sigpending(tcb: &Tcb, set: u64) -> bool {
     let signals = tcb.signals();
     let ours = (signals.pending.load(Ordering::SeqCst) | process_pending(signals)) & signals.mask.get();

@@ -1,4 +1,5 @@
-//! Delivery: recovers the application's state at a safe point and runs the application's handler from the code cache next.
+//! Delivery: recovers the application's state at a safe point and runs the application's handler
+//! from the code cache next.
 
 use core::sync::atomic::Ordering;
 
@@ -33,8 +34,8 @@ pub(super) struct IncomingSignal<'a> {
     pub(super) mask: u64,
 }
 
-/// What is to be delivered, if anything, when a signal has found the thread at a point where that is possible. A deferred
-/// signal comes first; a fault happens again after it.
+/// What is to be delivered, if anything, when a signal has found the thread at a point where that
+/// is possible. A deferred signal comes first; a fault happens again after it.
 pub(super) fn choose_delivery(signals: &Signals, incoming: IncomingSignal) -> Option<(usize, Info, SignalClass)> {
     let IncomingSignal { signal, info, class, mask } = incoming;
     let is_first = signals.deferred.load(Ordering::SeqCst) == 0;
@@ -58,8 +59,8 @@ pub(super) fn deliver_or_resume(tcb: &mut Tcb, incoming: IncomingSignal, context
     }
 }
 
-/// Runs the application's handler next (or ends the application), from the saved state. `saved_xmm`: the vector registers'
-/// low halves are in the saved state rather than in the context.
+/// Runs the application's handler next (or ends the application), from the saved state.
+/// `saved_xmm`: the vector registers' low halves are in the saved state rather than in the context.
 pub(super) fn deliver(
     tcb: &mut Tcb,
     signal: usize,
@@ -237,8 +238,9 @@ pub(super) fn restart_call(signals: &Signals, context: &mut Context) {
     context.registers[CONTEXT_RIP] = syscall::window_start(context.registers[CONTEXT_RIP]);
 }
 
-/// A handler is to run before a system call that had begun natively and was interrupted for us. It might as well have been interrupted
-/// by the signal: then it is not made again if the kernel would not do so.
+/// A handler is to run before a system call that had begun natively and was interrupted for us. It
+/// might as well have been interrupted by the signal: then it is not made again if the kernel would
+/// not do so.
 fn interrupt_call(tcb: &mut Tcb, signal: usize) {
     const ERESTARTSYS: u32 = 512;
     const ERESTARTNOINTR: u32 = 513;
@@ -253,18 +255,20 @@ fn interrupt_call(tcb: &mut Tcb, signal: usize) {
     }
 }
 
-/// A thread that has left gets a signal while the kernel still uses our stack for its signals: the application's handler is run natively,
-/// with a frame on the application's stack.
+/// A thread that has left gets a signal while the kernel still uses our stack for its signals: the
+/// application's handler is run natively, with a frame on the application's stack.
 pub(super) fn on_native_signal(signal: usize, info: &Info, class: SignalClass, context: &mut Context) {
-    // SAFETY: native code has no reference to the state; a handler of ours that is interrupted is not native code.
+    // SAFETY: native code has no reference to the state; a handler of ours that is interrupted is
+    // not native code.
     let tcb = unsafe { &mut *Tcb::current() };
     tcb.registers = context.registers();
     tcb.signals().mask.set(context.mask);
     deliver(tcb, signal, info, class, context, false);
 }
 
-/// A thread that runs natively, and for which the kernel uses the application's stacks by itself: one that has left and returned from
-/// such a frame, or was created after that. The handler is simply called. gs is the application's.
+/// A thread that runs natively, and for which the kernel uses the application's stacks by itself:
+/// one that has left and returned from such a frame, or was created after that. The handler is
+/// simply called. gs is the application's.
 pub(super) fn on_stateless_signal(signal: usize, info: &Info, context: &mut Context) {
     let action = take_action(None, signal);
     match action.handler {

@@ -1,5 +1,6 @@
-//! Faults that the engine causes and mends: the end of a ring segment, writes to protected code, single steps to a safe point,
-//! misaligned stores at the cursor, and instructions that raise a signal so that a deferred one is delivered.
+//! Faults that the engine causes and mends: the end of a ring segment, writes to protected code,
+//! single steps to a safe point, misaligned stores at the cursor, and instructions that raise a
+//! signal so that a deferred one is delivered.
 
 use core::sync::atomic::Ordering;
 
@@ -58,12 +59,14 @@ pub(super) fn on_engine_fault(signals: &'static Signals, signal: usize, info: &I
     true
 }
 
-/// On the way into the cache, or before a system call, where signals wait: delivers the next of them.
+/// On the way into the cache, or before a system call, where signals wait: delivers the next of
+/// them.
 fn on_raise(signals: &Signals, context: &mut Context, pc: u64) {
     let is_entering = dispatch::is_entering(pc);
     match next_deliverable(signals, signals.mask.get()) {
         Some((signal, info, class)) if is_entering => {
-            // SAFETY: the assembly has no reference to the state, and whoever has called it has returned.
+            // SAFETY: the assembly has no reference to the state, and whoever has called it has
+            // returned.
             deliver(unsafe { &mut *Tcb::current() }, signal, &info, class, context, true);
         }
         Some((signal, info, class)) => deliver_before_call(signal, &info, class, context),
@@ -72,8 +75,8 @@ fn on_raise(signals: &Signals, context: &mut Context, pc: u64) {
     }
 }
 
-/// A write has faulted: if it was to code that we watch, it is made again. A thread that has changed the very code it
-/// executes goes on in a new translation.
+/// A write has faulted: if it was to code that we watch, it is made again. A thread that has
+/// changed the very code it executes goes on in a new translation.
 fn on_write_fault(signals: &Signals, info: &Info, context: &mut Context) -> bool {
     let mut engine = ENGINE.lock();
     if !engine.written(info[2]) {
@@ -95,7 +98,8 @@ fn on_write_fault(signals: &Signals, info: &Info, context: &mut Context) -> bool
     true
 }
 
-/// The application has asked for alignment checks, and one of our own stores at the cursor is not aligned: makes it without.
+/// The application has asked for alignment checks, and one of our own stores at the cursor is not
+/// aligned: makes it without.
 fn on_misaligned_store(signals: &Signals, info: &Info, context: &mut Context) -> bool {
     const BUS_ADRALN: u64 = 1;
     let flags = context.registers[CONTEXT_FLAGS];
@@ -134,11 +138,13 @@ fn on_segment_end(tcb: &mut Tcb, context: &mut Context) {
     }
 }
 
-/// Brings a thread that may go round in translated code for ever to the dispatcher. Anywhere else it gets there by itself.
+/// Brings a thread that may go round in translated code for ever to the dispatcher. Anywhere else
+/// it gets there by itself.
 pub(super) fn on_detach_request(signals: &'static Signals, context: &mut Context, pc: u64) {
     if signals.native.get() || is_engine(pc) {
         if pc == syscall::instruction_end() && context.registers[CONTEXT_RAX] as i64 == sys::EINTR {
-            // The thread has entered a system call meanwhile, which our signal has interrupted: it is made again.
+            // The thread has entered a system call meanwhile, which our signal has interrupted: it
+            // is made again.
             context.registers[CONTEXT_RIP] = syscall::entry();
         }
         return;
@@ -164,7 +170,8 @@ pub(super) fn on_detach_request(signals: &'static Signals, context: &mut Context
     }
 }
 
-/// Makes the code that a handler returns to come to a point where signals that are kept can be delivered.
+/// Makes the code that a handler returns to come to a point where signals that are kept can be
+/// delivered.
 pub(super) extern "C" fn redirect_to_safe_point(context: &mut Context) {
     // SAFETY: only code that has found the thread's state this way gets here.
     let signals = unsafe { Signals::current() };

@@ -80,7 +80,8 @@ pub(super) const FLAG_RESUME: u64 = 1 << 16;
 pub(super) const FLAG_ALIGNMENT: u64 = 1 << 18;
 const RED_ZONE: u64 = 128;
 
-/// Puts a frame for the application's handler on the application's stack. `None` if the stack is not writable.
+/// Puts a frame for the application's handler on the application's stack. `None` if the stack is
+/// not writable.
 pub(super) fn build_frame(
     tcb: &mut Tcb,
     action: &Action,

@@ -1,7 +1,8 @@
 //! The handler that the kernel calls for every signal, and its way back.
 //!
-//! The kernel enters at `trackway_signal`, on the thread's signal stack; [`on_signal`] decides what to do by class and by
-//! interruption point. The handler returns through `trackway_restorer`, which looks for signals that came meanwhile.
+//! The kernel enters at `trackway_signal`, on the thread's signal stack; [`on_signal`] decides what
+//! to do by class and by interruption point. The handler returns through `trackway_restorer`, which
+//! looks for signals that came meanwhile.
 
 use core::arch::{asm, naked_asm};
 use core::sync::atomic::Ordering;
@@ -55,8 +56,9 @@ pub(super) unsafe extern "C" fn trackway_signal(signal: i32, info: *mut Info, co
     )
 }
 
-/// What the frame says that the handler leaves, if there is nothing else to do. If signals have been kept meanwhile, the interrupted
-/// code is made to come to a point where they are delivered. A handler that is interrupted here starts here again.
+/// What the frame says that the handler leaves, if there is nothing else to do. If signals have
+/// been kept meanwhile, the interrupted code is made to come to a point where they are delivered. A
+/// handler that is interrupted here starts here again.
 #[unsafe(naked)]
 pub(super) unsafe extern "C" fn trackway_restorer() {
     naked_asm!(
@@ -110,8 +112,9 @@ pub(super) unsafe extern "C" fn on_kernel_signal(signal: i32, info: *mut Info, c
     let signals = unsafe { &*state.cast::<u8>().add(SIGNALS).cast::<Signals>() };
     // SAFETY: as above; the base of gs is used by handlers only while the thread is native.
     let before = unsafe { gs::enter_handler(state, signals.native.get()) };
-    // The kernel calls us with everything blocked, and that is how it stays where a signal is only kept: so handlers do not pile
-    // up on the stack, however many signals there are. Anywhere else, there may be faults from here on.
+    // The kernel calls us with everything blocked, and that is how it stays where a signal is only
+    // kept: so handlers do not pile up on the stack, however many signals there are. Anywhere else,
+    // there may be faults from here on.
     let is_only_deferred =
         classify(signal as usize, info) != SignalClass::Synchronous && is_inside_engine(context.registers[CONTEXT_RIP]);
     if !is_only_deferred {
@@ -170,8 +173,8 @@ pub(super) fn on_signal(signals: &'static Signals, signal: usize, info: &Info, c
         (InterruptionPoint::Engine, SignalClass::Synchronous) => {
             panic!("signal {signal} at {pc:#x} in the engine, address {:#x}", info[2]);
         }
-        // The call may have met a page that we have write-protected, and is to be made again. Or it may have taken the very signal
-        // that the hint is about.
+        // The call may have met a page that we have write-protected, and is to be made again. Or it
+        // may have taken the very signal that the hint is about.
         (
             InterruptionPoint::Engine | InterruptionPoint::AfterCall(sys::EFAULT),
             SignalClass::Asynchronous | SignalClass::Hint,
@@ -200,7 +203,8 @@ pub(super) fn on_signal(signals: &'static Signals, signal: usize, info: &Info, c
         (InterruptionPoint::Entering, _) => {
             let incoming = IncomingSignal { signal, info, class, mask: signals.mask.get() };
             match choose_delivery(signals, incoming) {
-                // SAFETY: the assembly has no reference to the state, and whoever has called it has returned.
+                // SAFETY: the assembly has no reference to the state, and whoever has called it has
+                // returned.
                 Some((signal, info, class)) => {
                     deliver(unsafe { &mut *Tcb::current() }, signal, &info, class, context, true)
                 }
@@ -244,7 +248,8 @@ pub(super) fn on_signal(signals: &'static Signals, signal: usize, info: &Info, c
     }
 }
 
-/// The engine has failed, perhaps in a handler. Keeps the signal of that handler, to be delivered when the thread is native.
+/// The engine has failed, perhaps in a handler. Keeps the signal of that handler, to be delivered
+/// when the thread is native.
 ///
 /// # Safety
 /// What held locks in this handler does not go on.
@@ -261,7 +266,8 @@ pub unsafe fn interruption(tcb: &Tcb) -> Interruption {
         return Interruption::Nothing;
     }
     set_kernel_mask(!0);
-    // The interrupted code may hold locks as well, and goes on: only those of the handler, which has a stack of its own, are released.
+    // The interrupted code may hold locks as well, and goes on: only those of the handler, which
+    // has a stack of its own, are released.
     let stack = tcb.signal_stack..tcb.signal_stack + tcb.signal_stack_length;
     // SAFETY: the caller's promise.
     unsafe {
@@ -274,7 +280,8 @@ pub unsafe fn interruption(tcb: &Tcb) -> Interruption {
     if dispatch::is_entering(pc) && !signals.native.get() { Interruption::Entry } else { Interruption::Code }
 }
 
-/// The engine has failed in a handler: the code that it has interrupted goes on. Returns if no handler was at work.
+/// The engine has failed in a handler: the code that it has interrupted goes on. Returns if no
+/// handler was at work.
 ///
 /// # Safety
 /// What used the state of the thread in this handler does not go on.
@@ -286,8 +293,9 @@ pub unsafe fn abandon_handler(tcb: &Tcb) {
     else {
         return;
     };
-    // SAFETY: the thread's state and the base that it had. The kernel's frame of the handler is the context, behind the address that the
-    // handler returns to; nothing else on this stack is needed any more.
+    // SAFETY: the thread's state and the base that it had. The kernel's frame of the handler is the
+    // context, behind the address that the handler returns to; nothing else on this stack is needed
+    // any more.
     unsafe {
         gs::leave_handler(tcb, signals.native.get(), gs_base);
         asm!("mov rsp, {context}", "jmp {restorer}", context = in(reg) context,

@@ -1,7 +1,7 @@
 //! Signal masks: the one that the application believes in, and the one that the kernel has.
 //!
-//! The application's mask is in [`Signals::mask`]. The kernel gets it without the synchronous signals, and only on the way into
-//! the code cache or into a system call of the application.
+//! The application's mask is in [`Signals::mask`]. The kernel gets it without the synchronous
+//! signals, and only on the way into the code cache or into a system call of the application.
 
 use core::sync::atomic::Ordering;
 
@@ -46,8 +46,9 @@ pub fn sigprocmask(tcb: &mut Tcb, how: u64, new: u64, old: u64, set_size: u64) -
     if old != 0 && !memory::write(old, &before) { sys::EFAULT } else { 0 }
 }
 
-/// The application is about to block more. A signal that was taken from the kernel before that is delivered first: then the system
-/// call is made again, and this does not return. What comes later stays in the kernel, pending.
+/// The application is about to block more. A signal that was taken from the kernel before that is
+/// delivered first: then the system call is made again, and this does not return. What comes later
+/// stays in the kernel, pending.
 pub(super) fn before_blocking(tcb: &Tcb, mask: u64) {
     let signals = tcb.signals();
     let more = mask & !signals.mask.get() & !SYNCHRONOUS & !UNBLOCKABLE;
@@ -72,14 +73,15 @@ pub fn set_mask(tcb: &Tcb, mask: u64) {
     }
 }
 
-/// Blocks everything that can be blocked while the engine works; the application's mask returns on the way into the cache.
+/// Blocks everything that can be blocked while the engine works; the application's mask returns on
+/// the way into the cache.
 pub fn block_asynchronous(tcb: &Tcb) {
     tcb.signals().mask_changed.store(1, Ordering::SeqCst);
     set_kernel_mask(!SYNCHRONOUS);
 }
 
-/// Really blocks everything: no fault may happen until [`block_asynchronous`] or the way into the cache. False if a signal is kept that may have
-/// to be delivered first.
+/// Really blocks everything: no fault may happen until [`block_asynchronous`] or the way into the
+/// cache. False if a signal is kept that may have to be delivered first.
 #[must_use]
 pub fn block_all(tcb: &Tcb) -> bool {
     tcb.signals().mask_changed.store(1, Ordering::SeqCst);
@@ -87,8 +89,8 @@ pub fn block_all(tcb: &Tcb) -> bool {
     tcb.signals().has_deferred.load(Ordering::SeqCst) == 0
 }
 
-/// A new thread must not be sent a signal before it has a state and a stack for signals of its own. A filter of the
-/// application may raise SIGSYS instead of making one.
+/// A new thread must not be sent a signal before it has a state and a stack for signals of its own.
+/// A filter of the application may raise SIGSYS instead of making one.
 pub fn block_for_clone(tcb: &Tcb) {
     tcb.signals().mask_changed.store(1, Ordering::SeqCst);
     set_kernel_mask(if seccomp::is_filtered(tcb) { !bit(SIGSYS) } else { !0 });

@@ -1,4 +1,5 @@
-//! Signals that the application sends to its own threads or process, if their numbers are synchronous.
+//! Signals that the application sends to its own threads or process, if their numbers are
+//! synchronous.
 //!
 //! The kernel does not block these for us, so the engine looks after them: see [`crate::pending`].
 
@@ -12,7 +13,8 @@ use crate::pending::PROCESS;
 use crate::tcb::{Signals, Tcb};
 use crate::{pending, seccomp, sys};
 
-/// The application sends a signal that faults raise to another thread of its own. `send` makes the system call.
+/// The application sends a signal that faults raise to another thread of its own. `send` makes the
+/// system call.
 pub fn send_to_thread(tcb: &mut Tcb, tid: u64, signal: u64, info: Option<Info>, send: fn(&mut Tcb) -> i64) -> i64 {
     let control = tcb.control();
     // To itself, nothing is dropped: a fault is handled before the thread can send.
@@ -38,8 +40,9 @@ pub(super) fn confirm_backup(signals: &Signals, was_sent: bool) {
     }
 }
 
-/// The application sends a signal that faults raise to its own process. The kernel would have some thread handle it at some time,
-/// as none blocks it really; here it is pending at once. `send` makes the system call.
+/// The application sends a signal that faults raise to its own process. The kernel would have some
+/// thread handle it at some time, as none blocks it really; here it is pending at once. `send`
+/// makes the system call.
 pub fn send_to_process(tcb: &mut Tcb, process: u64, signal: u64, info: Option<Info>, send: fn(&mut Tcb) -> i64) -> i64 {
     let number = usize::try_from(signal).ok().filter(|&signal| synchronous_index(signal).is_some());
     let Some((signal, mut info)) = number.zip(info) else { return send(tcb) };

@@ -1,4 +1,5 @@
-//! Vector and floating-point registers in signal frames, in the format of `xsave` or, on old processors, of `fxsave`.
+//! Vector and floating-point registers in signal frames, in the format of `xsave` or, on old
+//! processors, of `fxsave`.
 
 use alloc::alloc::{Layout, alloc, dealloc};
 use core::arch::asm;
@@ -15,7 +16,8 @@ const MXCSR: u64 = 24;
 pub(super) const XMM: u64 = 160;
 const FEATURE_SSE: u64 = 2;
 
-/// The processor may touch an area up to the end of everything that it could hold, also if the frame says that it holds less: tiles make it 11008 bytes.
+/// The processor may touch an area up to the end of everything that it could hold, also if the
+/// frame says that it holds less: tiles make it 11008 bytes.
 const AREA_BYTES: usize = 16 << 10;
 
 /// Length of the extended state at `address`, a kernel's signal frame or a copy of one.
@@ -63,8 +65,8 @@ pub(super) fn patch_vectors(tcb: &Tcb, context: &mut Context) {
     }
 }
 
-/// Makes the return from our handler put all vector and floating-point registers into their initial state, as the kernel
-/// does for a handler.
+/// Makes the return from our handler put all vector and floating-point registers into their initial
+/// state, as the kernel does for a handler.
 pub(super) fn reset_vectors(context: &mut Context) {
     let fpstate = context.fpstate;
     if fpstate != 0 && vectors_length(fpstate) > LEGACY_BYTES {
@@ -76,13 +78,15 @@ pub(super) fn reset_vectors(context: &mut Context) {
     }
 }
 
-/// Whether the processor takes the extended state at `address`, which an application may have changed.
+/// Whether the processor takes the extended state at `address`, which an application may have
+/// changed.
 ///
 /// # Safety
 /// There must be a whole header, in memory of our own.
 unsafe fn is_loadable(address: u64) -> bool {
     let (low, high): (u32, u32);
-    // SAFETY: where there is an extended state, the instruction exists; the caller vouches for the header.
+    // SAFETY: where there is an extended state, the instruction exists; the caller vouches for the
+    // header.
     unsafe {
         asm!("xgetbv", in("ecx") 0, out("eax") low, out("edx") high, options(nostack, nomem));
         let [features, rest @ ..] = *frame_field::<[u64; 8]>(address + HEADER);
@@ -106,8 +110,9 @@ pub(super) fn restore_vectors(tcb: &mut Tcb, fpstate: u64) -> bool {
     // SAFETY: the buffer is filled.
     let whole = whole && (length <= LEGACY_BYTES || unsafe { is_loadable(buffer as u64) });
     if whole {
-        // SAFETY: the buffer holds what the kernel (or this engine) saved in this format; only registers that translated
-        // code uses, and those of the engine that may change at any call, are loaded.
+        // SAFETY: the buffer holds what the kernel (or this engine) saved in this format; only
+        // registers that translated code uses, and those of the engine that may change at any call,
+        // are loaded.
         unsafe {
             if length > LEGACY_BYTES {
                 asm!("xrstor64 [{}]", in(reg) buffer, in("eax") -1, in("edx") -1, clobber_abi("C"), options(nostack));

@@ -1,6 +1,7 @@
-//! Code that may change without our noticing: memory that is written to all the time, or that is mapped a second time. Every
-//! block from such memory begins with a comparison of its bytes with those that it was translated from, and ends after an
-//! instruction that writes to memory, because that may have changed the next one.
+//! Code that may change without our noticing: memory that is written to all the time, or that is
+//! mapped a second time. Every block from such memory begins with a comparison of its bytes with
+//! those that it was translated from, and ends after an instruction that writes to memory, because
+//! that may have changed the next one.
 
 use iced_x86::{Instruction, InstructionInfoFactory, OpAccess};
 use isa::Transfer;

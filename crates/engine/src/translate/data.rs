@@ -1,8 +1,9 @@
 //! What is recorded beside the path: where memory operands are.
 //!
-//! Data stands behind the path's word, at offsets that are known at translation, so each piece costs one store. Addresses are
-//! not computed: the registers that they are made of are stored, each at most once as long as what happens to it is known
-//! (see [`super::symbol`]), and the plan says how to make addresses of them.
+//! Data stands behind the path's word, at offsets that are known at translation, so each piece
+//! costs one store. Addresses are not computed: the registers that they are made of are stored,
+//! each at most once as long as what happens to it is known (see [`super::symbol`]), and the plan
+//! says how to make addresses of them.
 
 use alloc::vec::Vec;
 use iced_x86::{Code, Decoder, Encoder, Instruction, InstructionInfoFactory, Register, UsedRegister};
@@ -25,7 +26,8 @@ pub(super) const WORD: u32 = 4;
 
 const R15: u8 = 15;
 
-/// In [`super::MapEntry::data`]: a repeated string instruction has begun, and behind this data it would store how far it came.
+/// In [`super::MapEntry::data`]: a repeated string instruction has begun, and behind this data it
+/// would store how far it came.
 pub const IN_STRING: usize = 1 << 15;
 
 /// What is recorded beside the path in a fragment, up to where translation has come.
@@ -155,7 +157,8 @@ impl Translator<'_, '_> {
         }
     }
 
-    /// Whether only the engine can execute an instruction, or only the engine so that its data is known.
+    /// Whether only the engine can execute an instruction, or only the engine so that its data is
+    /// known.
     pub(super) fn is_for_the_engine(&self, instruction: &Instruction) -> bool {
         if super::segment::is_for_the_engine(instruction) {
             return true;
@@ -311,7 +314,8 @@ impl Translator<'_, '_> {
         }
     }
 
-    /// After r15 has changed hands: a safe point before the current instruction, or still a dirty one.
+    /// After r15 has changed hands: a safe point before the current instruction, or still a dirty
+    /// one.
     pub(super) fn map_again(&mut self) {
         if self.is_between_safe_points {
             self.map_between_safe_points();
@@ -347,8 +351,8 @@ impl Translator<'_, '_> {
         }
     }
 
-    /// Before a repeated string instruction, all of whose data but how far it came is stored: if it is interrupted, the handler
-    /// adds that.
+    /// Before a repeated string instruction, all of whose data but how far it came is stored: if it
+    /// is interrupted, the handler adds that.
     pub(super) fn begin_string(&mut self) {
         self.data.complete = self.data.length | IN_STRING;
         self.map_safe_point(self.pc);

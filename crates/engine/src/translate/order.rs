@@ -1,12 +1,15 @@
-//! Locked instructions when there are several threads: a timestamp only where another thread may have synchronised on the same word
-//! since this one did. See "Order between threads" in docs/engine.md, and `crate::owners`.
+//! Locked instructions when there are several threads: a timestamp only where another thread may
+//! have synchronised on the same word since this one did. See "Order between threads" in
+//! docs/engine.md, and `crate::owners`.
 //!
-//! Before the instruction, the thread looks whether the entry of its operand holds its tag. If not, it exchanges the entry for its
-//! pending tag (out of line). After the instruction it looks again, and compares the value that the instruction has
-//! read with the one that its own last locked instruction has left. If any of this differs, it leaves the fragment, takes the time, and
-//! makes a pending tag its tag.
+//! Before the instruction, the thread looks whether the entry of its operand holds its tag. If not,
+//! it exchanges the entry for its pending tag (out of line). After the instruction it looks again,
+//! and compares the value that the instruction has read with the one that its own last locked
+//! instruction has left. If any of this differs, it leaves the fragment, takes the time, and makes
+//! a pending tag its tag.
 //!
-//! rcx, rdx and rsi are used here. Nothing is kept in registers during the instruction, and flags are never touched.
+//! rcx, rdx and rsi are used here. Nothing is kept in registers during the instruction, and flags
+//! are never touched.
 
 use iced_x86::{Code, Decoder, Instruction, InstructionInfoFactory, MemoryOperand, Mnemonic, OpKind, Register};
 use wire::code::TERMINATOR_DIRECT;
@@ -83,7 +86,8 @@ fn is_stack_fence(instruction: &Instruction) -> bool {
         && instruction.memory_index() == Register::None
 }
 
-/// Out of line: where a locked instruction goes whose entry is not the thread's, and where it comes back.
+/// Out of line: where a locked instruction goes whose entry is not the thread's, and where it comes
+/// back.
 pub(super) struct OwnerMiss {
     site: usize,
     back: u64,
@@ -123,7 +127,8 @@ impl Translator<'_, '_> {
         Some(self.cut(block, length))
     }
 
-    /// The application's registers have to be in place for the address of the operand and for the instruction itself.
+    /// The application's registers have to be in place for the address of the operand and for the
+    /// instruction itself.
     fn begin_locked(&mut self, instruction: &Instruction, locked: Locked) {
         self.pc = instruction.ip();
         self.data.complete = self.data.length;
@@ -147,7 +152,8 @@ impl Translator<'_, '_> {
         self.out.load_gs(RSI, tcb::SCRATCH_THIRD);
     }
 
-    /// The address of the operand in rcx. rcx, rdx and rsi have been spilled, but are still the application's.
+    /// The address of the operand in rcx. rcx, rdx and rsi have been spilled, but are still the
+    /// application's.
     fn load_address(&mut self, instruction: &Instruction) {
         if instruction.is_ip_rel_memory_operand() {
             self.out.load_constant(RCX, instruction.ip_rel_memory_address());
@@ -192,7 +198,8 @@ impl Translator<'_, '_> {
         self.encode(Instruction::with2(Code::Lea_r64_m, Register::RCX, sum));
     }
 
-    /// From the address in rcx, which stays, to the index of its entry in rsi; see `owners::index`. Changes rdx.
+    /// From the address in rcx, which stays, to the index of its entry in rsi; see `owners::index`.
+    /// Changes rdx.
     fn load_index(&mut self) {
         self.out.bytes(&[0xc4, 0xe3, 0xfb, 0xf0, 0xd1, 3]); // rorx rdx, rcx, 3
         self.out.bytes(&[0xbe, 0, 0, 0, 0]); // mov esi, 0
@@ -208,7 +215,8 @@ impl Translator<'_, '_> {
         self.out.bytes(&[0x48, 0x87, 0x32]); // xchg [rdx], rsi
     }
 
-    /// Takes the words of the operand at the address in rcx from their owners. Changes rcx, rdx and rsi.
+    /// Takes the words of the operand at the address in rcx from their owners. Changes rcx, rdx and
+    /// rsi.
     fn disown_operand(&mut self, bytes: usize) {
         self.load_index();
         self.disown_entry();
@@ -270,7 +278,8 @@ impl Translator<'_, '_> {
         self.out.bytes(&[0x48, 0x8b, 0x14, 0xf2]); // mov rdx, [rdx + rsi * 8]
     }
 
-    /// After the instruction: is the entry still the thread's, and was the value what the thread had left?
+    /// After the instruction: is the entry still the thread's, and was the value what the thread
+    /// had left?
     fn look_again(&mut self, instruction: &Instruction, locked: Locked, next: u64) {
         let bytes = instruction.memory_size().size();
         self.map_between_safe_points();
@@ -301,7 +310,8 @@ impl Translator<'_, '_> {
         self.reload_three();
     }
 
-    /// The value before the instruction in rcx and the value after it in rdx. All registers are the application's before.
+    /// The value before the instruction in rcx and the value after it in rdx. All registers are the
+    /// application's before.
     fn load_old_and_left(&mut self, locked: Locked) {
         match locked {
             Locked::CompareExchange(register) => {
@@ -341,7 +351,8 @@ impl Translator<'_, '_> {
         self.map_between_safe_points();
         self.out.land(miss.site);
         self.has_app_r15 = miss.has_app_r15;
-        // Only an aligned operand in the lower half of memory gets a tag: see `owners::HIGH_ADDRESS`.
+        // Only an aligned operand in the lower half of memory gets a tag: see
+        // `owners::HIGH_ADDRESS`.
         self.load_address_of_tag(miss.bytes);
         self.out.load_constant(RDX, owners::HIGH_ADDRESS | (miss.bytes as u64 - 1));
         self.out.bytes(&[0xc4, 0xe2, 0xf2, 0xf5, 0xca]); // pext rcx, rcx, rdx
@@ -375,8 +386,8 @@ impl Translator<'_, '_> {
         self.out.bytes(&[0x48, 0x87, 0x14, 0xf1]); // xchg [rcx + rsi * 8], rdx
     }
 
-    /// Leaves after a locked instruction that is not known to follow the thread's own: the time is taken, and a pending tag becomes a
-    /// tag.
+    /// Leaves after a locked instruction that is not known to follow the thread's own: the time is
+    /// taken, and a pending tag becomes a tag.
     pub(super) fn exit_timed(&mut self, blocks: u16, target: u64) {
         self.reload_three();
         self.require_cursor();
@@ -402,7 +413,8 @@ impl Translator<'_, '_> {
         self.jump_linkable(stub);
     }
 
-    /// Goes elsewhere, to be landed, unless the entry in rdx is our pending tag. Changes rcx and rdx.
+    /// Goes elsewhere, to be landed, unless the entry in rdx is our pending tag. Changes rcx and
+    /// rdx.
     fn jump_unless_pending(&mut self) -> usize {
         self.out.load_gs(RCX, tcb::ORDER_TAG);
         self.out.bytes(&[0x48, 0x8d, 0x4c, 0x11, 1]); // lea rcx, [rcx + rdx + 1]

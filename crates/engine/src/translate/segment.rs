@@ -1,6 +1,7 @@
-//! Operands relative to gs. The processor's gs is the engine's, so a register that the instruction does not use takes the
-//! application's base, from the thread's state, and the instruction is given an operand that begins with that register. What is
-//! recorded of the instruction is what is recorded of any operand with that base.
+//! Operands relative to gs. The processor's gs is the engine's, so a register that the instruction
+//! does not use takes the application's base, from the thread's state, and the instruction is given
+//! an operand that begins with that register. What is recorded of the instruction is what is
+//! recorded of any operand with that base.
 
 use alloc::vec::Vec;
 use iced_x86::{Code, Decoder, Instruction, InstructionInfoFactory, MemoryOperand, Mnemonic, OpKind, Register};
@@ -15,7 +16,8 @@ const RCX: u8 = 1;
 const RDX: u8 = 2;
 const RDI: u8 = 7;
 
-/// Registers that may take the base. The first ones need no prefix, which instructions with `ah` and its like cannot have.
+/// Registers that may take the base. The first ones need no prefix, which instructions with `ah`
+/// and its like cannot have.
 const CANDIDATES: [u8; 11] = [6, 7, 3, 2, 1, 0, 8, 9, 10, 11, 12];
 const LEGACY: usize = 6;
 
@@ -29,12 +31,14 @@ pub(super) fn is_relative(instruction: &Instruction) -> bool {
         && (0..instruction.op_count()).any(|at| instruction.op_kind(at) == OpKind::Memory || is_by_rdi(instruction, at))
 }
 
-/// Whether an operand is where rdi points, in the segment that the instruction names: of masked moves.
+/// Whether an operand is where rdi points, in the segment that the instruction names: of masked
+/// moves.
 fn is_by_rdi(instruction: &Instruction, at: u32) -> bool {
     matches!(instruction.op_kind(at), OpKind::MemorySegRDI | OpKind::MemorySegEDI)
 }
 
-/// Whether only the engine can execute an instruction: it reads or writes gs itself, or its operand cannot be named otherwise.
+/// Whether only the engine can execute an instruction: it reads or writes gs itself, or its operand
+/// cannot be named otherwise.
 pub(super) fn is_for_the_engine(instruction: &Instruction) -> bool {
     match instruction.mnemonic() {
         Mnemonic::Wrgsbase | Mnemonic::Rdgsbase | Mnemonic::Lgs => true,
@@ -77,7 +81,8 @@ fn without_moffs(code: Code) -> Code {
     }
 }
 
-/// Whether the address has to be computed before the base is added: it is cut to 32 bits, or a constant too large for a displacement.
+/// Whether the address has to be computed before the base is added: it is cut to 32 bits, or a
+/// constant too large for a displacement.
 fn is_apart(instruction: &Instruction) -> bool {
     let (base, index) = (instruction.memory_base(), instruction.memory_index());
     let is_constant = (base, index) == (Register::None, Register::None);
@@ -212,8 +217,8 @@ impl Translator<'_, '_> {
         changed
     }
 
-    /// Loads the target of an indirect jump or call, which is relative to gs, into rcx. rcx and rdx are spilled. `access` is
-    /// what was planned for it.
+    /// Loads the target of an indirect jump or call, which is relative to gs, into rcx. rcx and rdx
+    /// are spilled. `access` is what was planned for it.
     pub(super) fn load_target_with_base(&mut self, instruction: &Instruction, access: usize) {
         let pc = instruction.ip();
         let state = |has_app_r15| if has_app_r15 { RegisterState::ScratchApp } else { RegisterState::Scratch };

@@ -1,8 +1,9 @@
-//! What memory operands hold: each value is taken on the way between memory and the instruction, never by reading
-//! memory again.
+//! What memory operands hold: each value is taken on the way between memory and the instruction,
+//! never by reading memory again.
 //!
-//! Where the value passes through a register of the instruction, that register is stored. Otherwise the operand is loaded into a
-//! scratch register first and the instruction is given that; or, if it insists on memory, a copy in the thread's state.
+//! Where the value passes through a register of the instruction, that register is stored. Otherwise
+//! the operand is loaded into a scratch register first and the instruction is given that; or, if it
+//! insists on memory, a copy in the thread's state.
 
 use iced_x86::{
     Code, Decoder, EncodingKind, FlowControl, IcedError, Instruction, MemoryOperand, Mnemonic, OpKind, Register,
@@ -236,8 +237,8 @@ fn movement(instruction: &Instruction) -> Register2Memory {
     }
 }
 
-/// Whether the value of a memory operand relative to rip can be taken only where the cache is near it. What is only read, moves and
-/// transfers can do with the address in a register.
+/// Whether the value of a memory operand relative to rip can be taken only where the cache is near
+/// it. What is only read, moves and transfers can do with the address in a register.
 pub fn needs_near_cache(instruction: &Instruction) -> bool {
     instruction.is_ip_rel_memory_operand()
         && instruction.op0_kind() == OpKind::Memory
@@ -252,8 +253,9 @@ fn is_plain(register: Register) -> bool {
 }
 
 impl Translator<'_, '_> {
-    /// Copies an instruction with memory operands, whose accesses have been planned, and takes the values. If there is no
-    /// encoding for what that needs, the instruction is copied as it is, and its values are missing.
+    /// Copies an instruction with memory operands, whose accesses have been planned, and takes the
+    /// values. If there is no encoding for what that needs, the instruction is copied as it is, and
+    /// its values are missing.
     pub(super) fn copy_with_values(&mut self, source: &SourceInstruction, operands: &[Operand], first: usize) {
         let position = self.out.position();
         let before = (self.result.map.len(), self.data.length, self.has_app_r15);
@@ -341,8 +343,8 @@ impl Translator<'_, '_> {
         self.copy_plain(source.instruction, source.decoder, source.bytes);
     }
 
-    /// A register that will be written to memory is the value of an access. If it is in the data already, it is not stored
-    /// again.
+    /// A register that will be written to memory is the value of an access. If it is in the data
+    /// already, it is not stored again.
     fn value_before(&mut self, access: usize, register: Register, bytes: usize) {
         if let Some(number) = general(register).filter(|_| !is_high_byte(register)) {
             match self.data.symbols.get(number) {
@@ -376,7 +378,8 @@ impl Translator<'_, '_> {
         self.data.accesses[access].constant = value;
     }
 
-    /// After an instruction that has loaded a register from memory: the register is what was stored as the value.
+    /// After an instruction that has loaded a register from memory: the register is what was stored
+    /// as the value.
     pub(super) fn learn_loaded(&mut self, instruction: &Instruction, first: usize) {
         let Some(access) = self.data.accesses.get(first) else { return };
         if access.value >= code::CONSTANT || access.flags & code::WRITES != 0 {
@@ -402,7 +405,8 @@ impl Translator<'_, '_> {
     pub(super) fn store_general_part(&mut self, offset: u16, register: Register, bytes: usize) {
         let Some(number) = general(register) else { return };
         if number == 15 {
-            // All of it; the bytes that are too many are written over or stand in the gap up to the next four.
+            // All of it; the bytes that are too many are written over or stand in the gap up to the
+            // next four.
             return self.store_app_r15(offset, bytes);
         }
         self.require_cursor_mapped();
@@ -573,7 +577,8 @@ impl Translator<'_, '_> {
         self.store_data(offset, bytes, scratch);
         self.data.accesses[first].value = offset;
         self.data.accesses[first + 1].value = offset;
-        // The address is that after the stack pointer has moved, which it does when nothing can go wrong any more.
+        // The address is that after the stack pointer has moved, which it does when nothing can go
+        // wrong any more.
         let moved = if instruction.memory_base() == Register::RSP { bytes as i64 } else { 0 };
         self.app(Instruction::with2(store_code(bytes), memory(instruction, moved), part(scratch, bytes)));
         self.map_between_safe_points();
@@ -669,8 +674,9 @@ impl Translator<'_, '_> {
         self.app(Instruction::with2(Code::Lea_r64_m, wide(scratch), sum));
     }
 
-    /// A locked `add`, `sub`, `inc`, `dec` or `or` with 0, by `lock xadd` with a scratch register and the same arithmetic on that register
-    /// afterwards, which gives the flags. If values are recorded, they are those of the accesses from `first` on.
+    /// A locked `add`, `sub`, `inc`, `dec` or `or` with 0, by `lock xadd` with a scratch register
+    /// and the same arithmetic on that register afterwards, which gives the flags. If values are
+    /// recorded, they are those of the accesses from `first` on.
     pub(super) fn locked_arithmetic(&mut self, source: &SourceInstruction, first: Option<usize>) {
         let instruction = source.instruction;
         let bytes = instruction.memory_size().size();
@@ -818,7 +824,8 @@ impl Translator<'_, '_> {
         self.read_copy(source, bytes, first);
     }
 
-    /// The instruction with its memory operand replaced by the register that `name` makes of the scratch register, if that exists.
+    /// The instruction with its memory operand replaced by the register that `name` makes of the
+    /// scratch register, if that exists.
     fn replaced(&mut self, source: &SourceInstruction, name: impl Fn(u8) -> Register) -> Option<Instruction> {
         let scratch = self.choose_scratch(source, RSP);
         let replaced = with_register(source.instruction, name(scratch))?;
@@ -873,7 +880,8 @@ impl Translator<'_, '_> {
         self.reload_vector(number, bytes);
     }
 
-    /// What is saved of a vector register whose low bytes are used: vector instructions with prefixes clear all above.
+    /// What is saved of a vector register whose low bytes are used: vector instructions with
+    /// prefixes clear all above.
     fn saved_bytes(&self, bytes: usize) -> usize {
         match bytes {
             ..=16 => 16,
@@ -915,7 +923,8 @@ impl Translator<'_, '_> {
         self.map_between_safe_points();
     }
 
-    /// An operand that is only written, by an instruction that makes the value: it makes it twice, first into a copy.
+    /// An operand that is only written, by an instruction that makes the value: it makes it twice,
+    /// first into a copy.
     fn write(&mut self, source: &SourceInstruction, operand: &Operand, first: usize) {
         let instruction = source.instruction;
         let bytes = usize::from(operand.bytes());
@@ -1078,7 +1087,8 @@ fn move_vector(register: Register, bytes: usize, save: bool) -> Result<Instructi
     if save { Instruction::with2(store, place, register) } else { Instruction::with2(load, register, place) }
 }
 
-/// Loads the memory operand of an instruction into a vector register, with the faults that the instruction would have.
+/// Loads the memory operand of an instruction into a vector register, with the faults that the
+/// instruction would have.
 fn load_vector(instruction: &Instruction, operand: &Operand, register: Register) -> Result<Instruction, IcedError> {
     let bytes = if operand.kind == code::ANY { usize::from(operand.size) } else { usize::from(operand.bytes()) };
     let place = memory(instruction, 0);

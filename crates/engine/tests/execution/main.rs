@@ -1,7 +1,9 @@
-//! Random programs are executed natively and translated, block by block and as superblocks, and have to do exactly the same: all
-//! registers, flags, data and the whole stack (the translator must not use it, not even below rsp). The words at the cursor
-//! have to tell the blocks that were executed. Then all of it again, stopping after every instruction of the cache: wherever
-//! a mark says that the state is clean, the state that a signal handler would see has to be the native one.
+//! Random programs are executed natively and translated, block by block and as superblocks, and
+//! have to do exactly the same: all registers, flags, data and the whole stack (the translator must
+//! not use it, not even below rsp). The words at the cursor have to tell the blocks that were
+//! executed. Then all of it again, stopping after every instruction of the cache: wherever a mark
+//! says that the state is clean, the state that a signal handler would see has to be the native
+//! one.
 
 mod machine;
 mod program;
@@ -227,8 +229,8 @@ impl<'a> Dispatcher<'a> {
     }
 }
 
-/// Runs translated; `history` are the addresses of the blocks in the order of execution if they are known, so that superblocks can
-/// be made of them. Returns the history of this run.
+/// Runs translated; `history` are the addresses of the blocks in the order of execution if they are
+/// known, so that superblocks can be made of them. Returns the history of this run.
 fn run_translated(
     machine: &mut Machine,
     dispatcher: &mut Dispatcher,
@@ -284,7 +286,8 @@ fn check_words(cursor: u64, start: u64, data: u64) {
     }
 }
 
-/// Every clean stop shows a state that the native program goes through, in order and without leaving one out.
+/// Every clean stop shows a state that the native program goes through, in order and without
+/// leaving one out.
 fn check_stops(dispatcher: &Dispatcher, code: &[u8], native: &[Stop], stops: &[Stop]) {
     let layout = dispatcher.mode.layout;
     // A direct jump leaves no trace in the cache.

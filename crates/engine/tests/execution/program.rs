@@ -1,4 +1,5 @@
-//! Random programs: blocks of straight-line code with every kind of transfer between them, which always come to an end.
+//! Random programs: blocks of straight-line code with every kind of transfer between them, which
+//! always come to an end.
 
 use proptest::prelude::*;
 
@@ -108,7 +109,8 @@ pub enum Op {
         offset: u16,
         count: u8,
     },
-    /// A locked instruction of 1, 2, 4 or 8 bytes, on one of a few places, some of them not aligned, relative to rip or by way of a register.
+    /// A locked instruction of 1, 2, 4 or 8 bytes, on one of a few places, some of them not
+    /// aligned, relative to rip or by way of a register.
     Locked {
         form: Form,
         size: u8,
@@ -414,7 +416,8 @@ impl Assembler {
 
     fn locked(&mut self, form: Form, size: u8, register: u8, base: Option<u8>, place: u8) {
         let place = [0x200, 0x208, 0x20c, 0x210, 0x221, 0x23e, 0x240, 0x242][usize::from(place)];
-        // A pair has to be aligned, a bit test has no form of one byte, and the number of a bit needs a register of its own.
+        // A pair has to be aligned, a bit test has no form of one byte, and the number of a bit
+        // needs a register of its own.
         let (size, place) = match form {
             Form::Pair => (size.max(2), 0x240),
             Form::Bit(_) | Form::BitRegister(..) => (size.max(1), place),
@@ -534,7 +537,8 @@ impl Assembler {
                 self.rip_relative(place, 0);
             }
             Transfer::CallOnStack(target) => {
-                // push the target, call [rsp]; the place stays on the stack, as something that a return can go to
+                // push the target, call [rsp]; the place stays on the stack, as something that a
+                // return can go to
                 let place = self.pointer(ahead(target));
                 self.bytes(&[0xff, 0x35]);
                 self.rip_relative(place, 0);
