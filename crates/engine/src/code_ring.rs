@@ -58,9 +58,9 @@ impl Engine {
         *head += bytes.len() as u64;
     }
 
-    /// Number of a block: the one it has, or a new one, which is announced.
+    /// Returns the number of a block. A new block gets the next number and is announced.
     pub(crate) fn block_number(&mut self, block: &SourceBlock, length: usize) -> u32 {
-        // A block that is checked may not be what had the number before.
+        // The code of a checked block may have changed since it got its number.
         if let Some(number) = self.blocks.get(block.address)
             && !block.check
             && self.block_lengths.get(block.address) == Some(length as u32)

@@ -1,11 +1,11 @@
-//! Going back to native code.
+//! Detach: threads return to native code.
 //!
-//! Together: each thread stops with its state saved and waits ([`park_if_requested`]). When all of
-//! them do, or are in a system call of the application's, the recorder puts them into native code
-//! and unmaps the engine. Nothing stays behind.
+//! Together: each thread saves its state and waits ([`park_if_requested`]). When all threads are
+//! parked or in a system call of the application, the recorder puts them into native code and
+//! unmaps the engine.
 //!
-//! Alone, if the recorder is dead ([`leave`]): the kernel still calls us for the signals of a
-//! thread that leaves, at first on our stack; everything else is as if we had never been there.
+//! Alone, without a recorder ([`detach_thread`]): the engine stays mapped, because the kernel still
+//! calls it for the signals of a detached thread, at first on the engine's signal stack.
 
 use core::arch::naked_asm;
 use core::sync::atomic::Ordering;
@@ -16,15 +16,15 @@ use crate::engine::ENGINE;
 use crate::tcb::Tcb;
 use crate::{follow, reclaim, ring, signal, sys};
 
-/// How often a parked thread looks whether the recorder is still alive.
+/// How often a parked thread checks that the recorder is alive.
 const PATIENCE_MILLISECONDS: u64 = 100;
 
-/// Whether threads are to stop and wait.
+/// Whether the recorder wants threads to park.
 pub fn is_parking(control: &Control) -> bool {
     control.detach.load(Ordering::Relaxed) == DETACH_TOGETHER
 }
 
-/// From inside: asks the recorder to bring all threads back to native code. They stop at once.
+/// Asks the recorder to detach all threads. They park at once.
 pub fn request(control: &Control) {
     let request =
         control.detach.compare_exchange(wire::DETACH_NONE, DETACH_TOGETHER, Ordering::SeqCst, Ordering::SeqCst);
@@ -34,13 +34,13 @@ pub fn request(control: &Control) {
     }
 }
 
-/// If threads are to leave: waits, with all of the application's state saved and every signal
-/// blocked, until the recorder takes the thread out of here. Returns if it has changed its mind or
-/// died.
+/// Parks the thread if the recorder wants that: the application's state is saved and every signal
+/// is blocked until the recorder puts the thread into native code. Returns if the recorder has
+/// withdrawn the request or has died.
 pub fn park_if_requested(tcb: &mut Tcb) {
     let control = tcb.control();
-    // What the kernel remembers of an interrupted system call would not survive the wait. The
-    // thread makes the call at once, and can be stopped in it.
+    // The wait would destroy what the kernel remembers of an interrupted system call. The thread
+    // restarts that call at once, and can be stopped in it.
     if !is_parking(control) || tcb.interrupted != 0 || tcb.is_child_process() {
         return;
     }
@@ -57,9 +57,8 @@ pub fn park_if_requested(tcb: &mut Tcb) {
     signal::take_pending_back(tcb);
 }
 
-/// The recorder makes one thread execute this when all of them are stopped: gives the application
-/// back what belongs to the process as a whole. Waits for the recorder to take the thread out of
-/// here.
+/// Restores signal actions, pending signals and page protections of the process. The recorder makes
+/// one thread execute this when all threads are stopped. The thread then waits for the recorder.
 ///
 /// # Safety
 /// Called by the recorder on the thread's engine stack, when every thread is native or waits.
@@ -74,17 +73,17 @@ pub unsafe extern "C" fn finish(tcb: &mut Tcb) -> ! {
     }
 }
 
-/// Where the recorder makes a stopped thread execute system calls.
+/// A `syscall` instruction at which the recorder makes stopped threads execute system calls.
 ///
 /// # Safety
-/// Not to be called; the recorder takes the thread away from here.
+/// Not to be called: the recorder moves the thread away after the system call.
 #[unsafe(naked)]
 pub unsafe extern "C" fn trackway_gate() {
     naked_asm!("syscall", "ud2")
 }
 
-/// Makes the way into the cache lead to native code at `tcb.registers.rip` instead. False if a
-/// signal has to be delivered first.
+/// Detaches the thread: the way into the code cache leads to native code at `tcb.registers.rip`
+/// instead. False if a signal has to be delivered first.
 pub fn detach_thread(tcb: &mut Tcb) -> bool {
     if tcb.signals().native.get() {
         return true;
@@ -101,25 +100,24 @@ pub fn detach_thread(tcb: &mut Tcb) -> bool {
         ring::close(tcb, word::DETACH);
     }
     reclaim::leave_cache(tcb);
-    // System calls of a native thread find no write-protected pages.
+    // Native system calls must not meet pages that the engine has write-protected.
     ENGINE.lock().release_guarded();
-    // What is pending is the kernel's business from now on. Nothing arrives before the way into the
-    // cache.
+    // The kernel looks after pending signals from now on. It delivers none before the way into the
+    // cache unblocks them.
     signal::stop_taking_signals(tcb);
     signal::hand_pending_to_kernel(tcb, true);
     set_native(tcb);
     true
 }
 
-/// Whether the thread is to go back to native code by itself: without a recorder, or because it is
-/// a process of its own, which the recorder does not stop.
+/// Whether the thread has to detach by itself: there is no recorder, or the thread is a child
+/// process, which the recorder does not stop.
 pub fn must_detach_alone(tcb: &Tcb) -> bool {
     let control = tcb.control();
     tcb.detaching || !ring::is_wanted(control) || tcb.is_child_process() && is_parking(control)
 }
 
-/// A process that shares its parent's memory goes on as if it had never been recorded. Everything
-/// is blocked.
+/// Detaches a child process that shares its parent's memory. All signals are blocked.
 fn detach_child(tcb: &mut Tcb) {
     follow::wait_in_child(tcb);
     reclaim::leave_cache(tcb);
@@ -134,7 +132,7 @@ fn detach_child(tcb: &mut Tcb) {
     set_native(tcb);
 }
 
-/// The part of leaving that has nothing to do with recording.
+/// Notes that the thread runs natively, with the application's own signal mask.
 pub fn set_native(tcb: &mut Tcb) {
     tcb.signals().native.set(true);
     tcb.detaching = false;

@@ -22,30 +22,32 @@ use crate::rseq::Sections;
 use crate::select::{self, Selection, TRANSLATION_MODE_COUNT, TranslationMode};
 use crate::translate::Order;
 
-/// Everything that threads share. Translation and linking happen under this lock.
+/// The engine of this process. Translation, linking and dropping of fragments happen under this
+/// lock.
 pub static ENGINE: Mutex<Engine> = Mutex::new(Engine::new());
 
 pub struct Engine {
     pub(crate) control: u64,
     pub(crate) table: Table,
-    /// Where the table leads for unknown targets.
+    /// The address in every empty slot of the indirect-branch tables.
     pub(crate) missing: u64,
     pub selection: Selection,
     pub sections: Sections,
     pub(crate) cache: Cache,
     pub(crate) reclaimer: Reclaimer,
     pub(crate) paths: PathTable,
-    /// Fragment by application address, in each mode.
+    /// Fragments by application address, for each translation mode.
     pub(crate) by_address: [Lookup; TRANSLATION_MODE_COUNT],
-    /// Block number by application address, and the length of that block.
+    /// Numbers and lengths of announced blocks, by application address.
     pub(crate) blocks: Lookup,
     pub(crate) block_lengths: Lookup,
     pub pages: Pages,
-    /// There is more than one thread, so locked instructions are followed by the time; before that,
-    /// the fragments that have such instructions are remembered, by their first path.
+    /// Set once there is more than one thread: locked instructions are then followed by a
+    /// timestamp. Before that, `unordered` lists the fragments with locked instructions, by first
+    /// path.
     pub(crate) ordered: bool,
     pub(crate) unordered: Vec<u32>,
-    /// What becomes of locked instructions then.
+    /// How locked instructions are ordered then.
     pub order: Order,
     pub(crate) has_avx512: bool,
 }
@@ -72,7 +74,8 @@ impl Engine {
         }
     }
 
-    /// Tells the engine where its surroundings are. `missing` is where unknown indirect targets go.
+    /// Sets the addresses of the shared memory and of the indirect-branch tables. `missing` is the
+    /// entry of the dispatcher for targets that the tables do not have.
     pub fn set_up(&mut self, control: u64, table: Table, missing: u64) {
         self.control = control;
         self.table = table;
@@ -96,7 +99,8 @@ impl Engine {
         unsafe { &*(self.control as *const Control) }
     }
 
-    /// From now on there is more than one thread: locked instructions are followed by the time.
+    /// Notes that there is more than one thread. Fragments with locked instructions are dropped, to
+    /// be translated again with timestamps.
     pub fn order_threads(&mut self) {
         self.ordered = true;
         for path in core::mem::take(&mut self.unordered) {
@@ -105,14 +109,14 @@ impl Engine {
     }
 }
 
-/// Whether processor and operating system have vectors of 64 bytes.
+/// Whether the processor has AVX-512 and the operating system has enabled it.
 fn has_avx512() -> bool {
     let (basic, more) = (core::arch::x86_64::__cpuid(1), core::arch::x86_64::__cpuid_count(7, 0));
     has_wide_vectors(basic.ecx, more.ebx, crate::emulate::enabled_components)
 }
 
-/// The same, from what CPUID says (leaf 1, ecx; leaf 7, ebx) and what the operating system has
-/// enabled (XCR0), which can be asked only if CPUID says so.
+/// The same, from CPUID (`basic`: leaf 1, ecx; `more`: leaf 7, ebx) and from XCR0 (`enabled`),
+/// which can be read only if CPUID has OSXSAVE.
 fn has_wide_vectors(basic: u32, more: u32, enabled: impl FnOnce() -> u64) -> bool {
     const OSXSAVE: u32 = 1 << 27;
     const AVX512F: u32 = 1 << 16;

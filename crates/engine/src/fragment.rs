@@ -28,13 +28,14 @@ mod superblock;
 pub use position::{AppPosition, Progress};
 pub use superblock::PATH_INSTRUCTIONS_MAX;
 
-/// Where a fragment is: the unit, and its number there. Valid until the unit is reclaimed; whatever
-/// lasts longer keeps the number of a path, which is never used again, and asks [`PathTable`].
+/// A reference to a fragment: its unit of the code cache, and its index there. It is valid until
+/// the unit is reclaimed. Longer-lived references are path numbers, which are never reused: see
+/// [`crate::paths::PathTable`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FragmentRef(pub u32);
 
 impl FragmentRef {
-    /// No unit has room for more fragments.
+    /// More bits than any unit has room for fragments.
     const UNIT_BITS: u32 = 17;
 
     pub(crate) fn new(unit: usize, index: usize) -> Self {
@@ -51,57 +52,58 @@ impl FragmentRef {
 }
 
 pub struct Fragment {
-    /// Application address of its first block.
+    /// Application address of the first block.
     pub address: u64,
-    /// First byte in the cache; an indirect entry stands between it and `body`, if there is one.
+    /// First byte in the code cache. The indirect entry, if the fragment was translated with one,
+    /// lies between `start` and `body`.
     pub start: u64,
     pub body: u64,
     pub end: u64,
-    /// Where indirect jumps arrive; 0 if they have not yet.
+    /// Address of the indirect entry; 0 if there is none yet.
     pub indirect_entry: u64,
-    /// Number of its first exit's path.
+    /// Path of the first exit.
     pub first_path: u32,
-    /// How often the profile met it, and how often it was left early, since it was made.
+    /// Samples of the profile that met it, and those of them in which it was left early.
     pub(crate) samples: u16,
     pub(crate) early: u16,
-    /// How often a longer or better superblock has replaced it.
+    /// How often a superblock has replaced the fragment for this address.
     pub(crate) generation: u8,
-    /// Whether threads can still come to it.
+    /// Whether threads can still enter it.
     pub status: FragmentStatus,
-    /// It compares the code at its entry.
+    /// It compares its first block's code with memory at every entry.
     pub(crate) checked: bool,
-    /// It is nothing but the indirect entry of the fragment with the same first path.
+    /// It is not a fragment, but the separate indirect entry of the fragment with the same first
+    /// path.
     pub(crate) is_indirect_entry: bool,
-    /// The threads that use it, and whether its paths are left out of the recording.
+    /// The mode of the threads that use it, and whether the recorder leaves its paths out.
     pub(crate) mode: TranslationMode,
     pub(crate) uninstrumented: bool,
-    /// Its exits lead to the dispatcher for good.
+    /// Its exits always go to the dispatcher.
     pub(crate) unlinkable: bool,
-    /// Its marks, blocks and exits in the unit's tables.
+    /// Its entries of the translation map, its blocks and its exits in the unit's tables.
     pub(crate) first_map_entry: u32,
     pub(crate) map_entry_count: u16,
     pub(crate) block_count: u16,
     pub(crate) first_block: u32,
     pub(crate) first_exit: u32,
     pub(crate) exit_count: u16,
-    /// The stub of its first exit ends here; those of the others lie before it.
+    /// The end of its first exit's stub. The stubs of the other exits lie below.
     pub(crate) stubs_end: u64,
-    /// The exits that are linked to it, by path. Those whose fragments have been reclaimed are no
-    /// longer found.
+    /// The paths of the exits that are linked to it. Some of them may have been reclaimed.
     pub(crate) incoming: Vec<u32>,
 }
 
-/// How a fragment ends.
+/// Whether a fragment can be entered, and if not, why.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FragmentStatus {
     Live,
-    /// A superblock has taken its place; what it was made from still holds.
+    /// A superblock has replaced it. Its code has not changed.
     Replaced,
-    /// Its code has changed since, or its unit is given up.
+    /// Its code has changed, or its unit is given up.
     Dropped,
 }
 
-/// A block of a fragment.
+/// A block of a fragment: its application address and length.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct BlockSpan {
     pub(crate) address: u64,
@@ -127,7 +129,7 @@ impl From<Failure> for NoFragment {
     }
 }
 
-/// Readable application code for a block.
+/// Application code from an address on, as far as it is readable.
 struct CodeBytes {
     bytes: [u8; code::BLOCK_BYTES_MAX],
     length: usize,
@@ -157,12 +159,12 @@ impl Engine {
         &self.cache.units[at.unit()].blocks[fragment.first_block as usize..][..usize::from(fragment.block_count)]
     }
 
-    /// The fragment for the code at `address`, translated now if need be.
+    /// Returns the instrumented fragment for `address`, and translates it if there is none.
     pub fn find(&mut self, address: u64, with_indirect_entry: bool) -> Result<FragmentRef, NoFragment> {
         self.find_in(TranslationMode::Instrumented, address, with_indirect_entry)
     }
 
-    /// The fragment for the code at `address` in a mode, translated now if need be.
+    /// Returns the fragment for `address` in `mode`, and translates it if there is none.
     pub fn find_in(
         &mut self,
         mode: TranslationMode,
@@ -175,8 +177,7 @@ impl Engine {
         }
     }
 
-    /// The fragments of the instrumented mode that have a block that begins at `address`, by their
-    /// first paths.
+    /// The first paths of the instrumented fragments that have a block at `address`.
     pub fn fragments_through(&self, address: u64) -> Vec<u32> {
         let is_through = |path: &u32| {
             self.paths.fragment(*path).is_some_and(|at| {
@@ -187,8 +188,8 @@ impl Engine {
         self.pages.made_from(address).iter().copied().filter(is_through).collect()
     }
 
-    /// Instructions of the first `blocks` blocks of the fragment with this first path, and of the
-    /// next one up to `pc`.
+    /// Counts the instructions of the first `blocks` blocks of a fragment, given by its first path,
+    /// and those of the next block up to `pc`.
     pub fn instructions_before(&self, fragment: u32, blocks: u32, pc: u64) -> u64 {
         let Some(at) = self.paths.fragment(fragment) else { return 0 };
         let spans = self.blocks_of(at).iter().take(blocks as usize + 1).enumerate();
@@ -221,7 +222,7 @@ impl Engine {
         let room = self.selection.room(address).min(self.sections.room(address)).min(code.length as u64) as usize;
         let check = self.pages.is_checked_block(address, &code.bytes[..code.length]);
         let source_of = |length: usize| [SourceBlock { address, code: &code.bytes[..length], next: None, check }];
-        // If its first instruction reaches beyond, all of the block is what its beginning is.
+        // A first instruction that crosses the boundary belongs to the side that it begins on.
         let (source, emitted) = match self.emit(mode, &source_of(room), with_indirect_entry, false) {
             Err(NoFragment::Unreadable) if room < code.length => {
                 (source_of(code.length), self.emit(mode, &source_of(code.length), with_indirect_entry, false)?)
@@ -237,7 +238,7 @@ impl Engine {
             self.pages.guard(last);
             let length = translation.blocks[0].length as usize;
             if CodeBytes::read(address).bytes[..length] != code.bytes[..length] {
-                // Written to before it was protected.
+                // Another thread has changed the code before its second page was protected.
                 return self.translate(mode, address, with_indirect_entry);
             }
         }
@@ -248,7 +249,7 @@ impl Engine {
         Ok(at)
     }
 
-    /// Makes sure that there is memory for what is noted about a new fragment.
+    /// Reserves memory in all tables that [`Self::register`] adds to.
     fn reserve(&mut self, fragment: &Fragment, translation: &Translation) -> Result<(), Failure> {
         let unit = self.cache.unit_of(fragment.start).ok_or(Failure::NoRoom)?;
         let unit = &mut self.cache.units[unit];
@@ -268,7 +269,7 @@ impl Engine {
         }
     }
 
-    /// Writes the code and the stubs of a superblock into the cache.
+    /// Translates blocks and writes code and exit stubs into the code cache.
     fn emit(
         &mut self,
         mode: TranslationMode,
@@ -350,7 +351,7 @@ impl Engine {
         Ok((fragment, translation))
     }
 
-    /// Announces a fragment and notes it, for which there is memory (see [`Self::reserve`]).
+    /// Announces a fragment and adds it to the tables. [`Self::reserve`] has made room for it.
     fn register(&mut self, mut fragment: Fragment, translation: &Translation, source: &[SourceBlock]) -> FragmentRef {
         self.announce_fragment(&fragment, translation, source);
         if self.control().data.load(Ordering::Relaxed) != wire::DATA_NONE && !fragment.uninstrumented {
@@ -363,7 +364,7 @@ impl Engine {
         if translation.has_locked && !self.ordered && fragment.mode == TranslationMode::Instrumented {
             self.note_unordered(fragment.first_path);
         }
-        // It is in the unit that `emit` has chosen.
+        // `emit` has chosen the unit.
         let index = self.cache.unit_of(fragment.start).unwrap_or(0);
         let unit = &mut self.cache.units[index];
         let at = FragmentRef::new(index, unit.fragments.len());
@@ -396,7 +397,7 @@ impl Engine {
         at
     }
 
-    /// Remembers a fragment with locked instructions. Those that are gone make room.
+    /// Notes a fragment with locked instructions. Reclaimed ones are removed when the list is full.
     fn note_unordered(&mut self, first_path: u32) {
         if self.unordered.len() == self.unordered.capacity() {
             let paths = &self.paths;
@@ -408,10 +409,10 @@ impl Engine {
 
 /// Fragments that are no longer valid.
 impl Engine {
-    /// Nobody finds this fragment any more: what led to it leads to the dispatcher.
+    /// Drops a fragment: links and table slots that led to it lead to the dispatcher again.
     pub fn drop_fragment(&mut self, at: FragmentRef) {
         if self.fragment(at).status != FragmentStatus::Live {
-            // A thread may still go round in what has been replaced.
+            // A thread may still loop in a fragment that has been replaced.
             self.unlink_all(at);
             self.fragment_mut(at).status = FragmentStatus::Dropped;
             return;
@@ -437,8 +438,8 @@ impl Engine {
         }
     }
 
-    /// Takes a live fragment out of the table of indirect targets and of the lists of pages, and
-    /// counts it as dead.
+    /// Removes a live fragment from the indirect-branch table and from the lists of pages, and sets
+    /// its status.
     fn unregister(&mut self, at: FragmentRef, status: FragmentStatus) {
         let fragment = self.fragment_mut(at);
         fragment.status = status;
@@ -458,7 +459,7 @@ impl Engine {
         }
     }
 
-    /// Gives up everything in a unit: see `reclaim`.
+    /// Drops all fragments of a unit: see [`crate::reclaim`].
     pub(crate) fn drop_unit(&mut self, unit: usize) {
         for index in 0..self.cache.units[unit].fragments.len() {
             let at = FragmentRef::new(unit, index);
@@ -477,7 +478,7 @@ impl Engine {
         }
     }
 
-    /// Makes a unit that no thread is in any more free.
+    /// Frees a unit that no thread executes any more.
     pub(crate) fn clear_unit(&mut self, unit: usize) {
         for index in 0..self.cache.units[unit].fragments.len() {
             let fragment = &self.cache.units[unit].fragments[index];
@@ -490,7 +491,7 @@ impl Engine {
     }
 }
 
-/// Notes for every path of a new fragment how many instructions it has.
+/// Notes the instruction count of every path of a new fragment.
 fn note_instructions(first_path: u32, translation: &Translation, source: &[SourceBlock]) {
     let mut sums = Vec::with_capacity(source.len() + 1);
     let mut sum = 0;

@@ -15,7 +15,7 @@ use crate::fragment::{Fragment, FragmentRef, FragmentStatus};
 use crate::select::TranslationMode;
 
 impl Engine {
-    /// The table of indirect targets of a mode.
+    /// The indirect-branch table of a mode. Single blocks have none.
     pub(crate) fn table_of(&self, mode: TranslationMode) -> Table {
         let address = match mode {
             TranslationMode::Instrumented => self.table.address,
@@ -34,7 +34,7 @@ impl Engine {
         unsafe { core::slice::from_raw_parts(address as *const AtomicU64, wire::TABLE_BYTES / 8) }
     }
 
-    /// The place in the table for indirect jumps to `address`.
+    /// The slot for indirect branches to `address`.
     pub(crate) fn table_slot(&self, mode: TranslationMode, address: u64) -> Option<&'static AtomicU64> {
         self.table_slots(mode).get(self.table.index(address))
     }
@@ -43,8 +43,8 @@ impl Engine {
         self.table
     }
 
-    /// Where indirect jumps to this fragment arrive; made now if they never did before. `None` if
-    /// there is no room.
+    /// Returns the address of a fragment's indirect entry, and makes one if there is none. `None`
+    /// if there is no room for it.
     pub fn indirect_entry(&mut self, at: FragmentRef) -> Option<u64> {
         let fragment = self.fragment(at);
         if fragment.indirect_entry != 0 {
@@ -93,7 +93,7 @@ impl Engine {
         Some(start)
     }
 
-    /// Makes indirect jumps to this fragment find it at once.
+    /// Makes indirect branches find this fragment in the table.
     pub fn add_to_table(&mut self, at: FragmentRef) {
         let Some(indirect_entry) = self.indirect_entry(at) else { return };
         let fragment = self.fragment(at);
@@ -102,14 +102,14 @@ impl Engine {
         }
     }
 
-    /// Indirect jumps no longer find `indirect entry`, for this address.
+    /// Empties the slot for `address`, if it holds this indirect entry.
     pub(crate) fn remove_from_table(&self, mode: TranslationMode, address: u64, indirect_entry: u64) {
         if let Some(slot) = self.table_slot(mode, address) {
             let _ = slot.compare_exchange(indirect_entry, self.missing, Ordering::Release, Ordering::Relaxed);
         }
     }
 
-    /// An indirect entry that stands alone is dead, as its fragment is.
+    /// Marks a separate indirect entry as dropped, because its fragment is.
     pub(crate) fn drop_indirect_entry(&mut self, start: u64) {
         let Some(index) = self.cache.unit_of(start) else { return };
         let unit = &mut self.cache.units[index];

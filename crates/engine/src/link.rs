@@ -14,16 +14,16 @@ pub struct Exit {
     pub kind: ExitKind,
     pub target: u64,
     pub site: u64,
-    /// It may be linked.
+    /// Whether it may be linked.
     pub(crate) is_linkable: bool,
-    /// Number of blocks executed when this exit is taken.
+    /// Number of the fragment's blocks that have been executed at this exit.
     pub(crate) blocks: u16,
     /// First path of the fragment it is linked to; 0 for none.
     pub(crate) linked_to: u32,
 }
 
 impl Engine {
-    /// The exit that writes a path; `None` if it has been reclaimed.
+    /// Returns the exit that records `path`; `None` if it has been reclaimed.
     pub fn exit(&self, path: u32) -> Option<Exit> {
         let at = self.exit_index(path)?;
         self.cache.units.get(at.0)?.exits.get(at.1).copied()
@@ -34,19 +34,19 @@ impl Engine {
         self.cache.units.get_mut(at.0)?.exits.get_mut(at.1)
     }
 
-    /// The unit of a path's exit, and where it is in the unit's table.
+    /// The unit of a path's exit, and the exit's index in the unit's table.
     pub(crate) fn exit_index(&self, path: u32) -> Option<(usize, usize)> {
         let at = self.paths.fragment(path)?;
         let fragment = self.fragment(at);
         Some((at.unit(), (fragment.first_exit + (path - fragment.first_path)) as usize))
     }
 
-    /// Where the stub of a fragment's exit is.
+    /// Address of the stub of a fragment's exit.
     pub(crate) fn stub(fragment: &Fragment, path: u32) -> u64 {
         fragment.stubs_end - (u64::from(path - fragment.first_path) + 1) * STUB_STRIDE as u64
     }
 
-    /// Leads a direct exit to its target without us from now on, if a jump reaches that far.
+    /// Links a direct exit to its target, if a jump reaches that far.
     pub fn link(&mut self, path: u32, target: FragmentRef) {
         let fragment = self.fragment(target);
         let (body, first_path) = (fragment.body, fragment.first_path);
@@ -61,12 +61,11 @@ impl Engine {
         patch_displacement(site, displacement);
     }
 
-    /// Notes that an exit is linked to a fragment. Without memory for that, it is not linked again
-    /// and again.
+    /// Adds an exit to the incoming links of a fragment.
     pub(crate) fn add_incoming(&mut self, target: FragmentRef, path: u32) {
         let incoming = &self.fragment(target).incoming;
         if incoming.len() == incoming.capacity() {
-            // Most exits of a list that has grown long may be gone.
+            // Most exits of a long list may have been reclaimed or unlinked.
             let mut list = core::mem::take(&mut self.fragment_mut(target).incoming);
             let first_path = self.fragment(target).first_path;
             list.retain(|path| self.exit(*path).is_some_and(|exit| exit.linked_to == first_path));
@@ -75,8 +74,8 @@ impl Engine {
         self.fragment_mut(target).incoming.push(path);
     }
 
-    /// Makes an exit that is linked to the fragment with this first path lead to its stub again.
-    /// False if it is not.
+    /// Unlinks an exit from the fragment with the first path `linked_to`: it jumps to its stub
+    /// again. False if it was not linked to that fragment.
     pub(crate) fn unlink(&mut self, path: u32, linked_to: u32) -> bool {
         let Some(at) = self.paths.fragment(path) else { return false };
         let stub = Self::stub(self.fragment(at), path);
@@ -86,7 +85,7 @@ impl Engine {
         }
         exit.linked_to = 0;
         let site = exit.site;
-        // The jump reached its stub when it was made.
+        // The displacement fits: the translator made the jump to this stub.
         patch_displacement(site, stub.wrapping_sub(site + 4) as i32);
         true
     }
@@ -103,7 +102,7 @@ impl Engine {
 /// Changes the displacement of a jump that other threads may be executing.
 fn patch_displacement(site: u64, displacement: i32) {
     // SAFETY: the four bytes lie within these eight of our code (see `Emitter::jump_patchable`),
-    // which are only ever changed under the lock; other threads see the old or the new jump.
+    // which change under the lock only. Other threads see the old or the new jump.
     let word = unsafe { &*((site & !7) as *const AtomicU64) };
     let mut bytes = word.load(Ordering::Relaxed).to_le_bytes();
     let at = (site & 7) as usize;

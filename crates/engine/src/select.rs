@@ -1,18 +1,17 @@
-//! What is recorded of what is executed.
+//! Selection: which of the executed code is recorded.
 //!
-//! Code that is not selected is translated *silently*: its paths are written to the ring as all
-//! others are, because the profile lives on them, but they carry no data and the recorder leaves
-//! them out. There are two ways to select.
+//! Code that is not selected is *uninstrumented*. Threads write its paths to the ring, because the
+//! profile needs them, but the paths carry no data and the recorder leaves them out. There are two
+//! ways to select.
 //!
-//! By address: the recorder tells ranges, and each fragment is silent or not. Blocks are cut where
-//! a range begins or ends, and superblocks do not go on there.
+//! By address: the recorder gives ranges, and each fragment is instrumented or not. Blocks are cut
+//! where a range begins or ends, and superblocks end there.
 //!
-//! By what calls what, and by time: a thread is in one of several *modes*, each with fragments of
-//! its own. In the uninstrumented mode the entry of a selected routine is a gate: nothing is linked
-//! to it, so that the dispatcher is asked each time, and lets the thread into the instrumented
-//! mode. There, the address that the routine returns to is a gate, until the stack says that the
-//! thread has really returned. Skipping (see [`crate::skip`]) is a matter of starting in the
-//! uninstrumented mode.
+//! By caller and by time: a thread is in one of several translation modes, each with fragments of
+//! its own. In the uninstrumented mode the entry of a selected routine is a *gate*: nothing is
+//! linked to it, so the dispatcher sees each call and switches the thread to the instrumented mode.
+//! There, the routine's return address is a gate, until the stack pointer shows that the thread has
+//! returned. Skipping ([`crate::skip`]) starts threads in the uninstrumented mode.
 
 use alloc::vec::Vec;
 use core::sync::atomic::Ordering;
@@ -24,30 +23,30 @@ use crate::engine::Engine;
 use crate::tcb::Tcb;
 use crate::{memory, ring, signal, skip};
 
-/// Which translation of the program a thread runs in.
+/// Which translation of the program a thread executes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(u8)]
 pub enum TranslationMode {
-    /// Recorded, but for what the ranges leave out.
+    /// Recorded, except for what the ranges leave out.
     #[default]
     Instrumented = 0,
     /// Not recorded.
     Uninstrumented = 1,
-    /// Not recorded, and the dispatcher is asked after each block.
+    /// Not recorded, and every block exits to the dispatcher.
     SingleBlocks = 2,
 }
 
 pub const TRANSLATION_MODE_COUNT: usize = 3;
 
-/// The addresses that matter, as the recorder has told them.
+/// The selected addresses, as the recorder has given them.
 pub struct Selection {
     flags: u32,
     generation: u32,
     /// Ascending and disjoint.
     ranges: Vec<(u64, u64)>,
-    /// Where selected routines begin; ascending.
+    /// Entries of selected routines; ascending.
     entries: Vec<u64>,
-    /// Where they return to, out of the uninstrumented mode; ascending.
+    /// Their return addresses in uninstrumented code; ascending.
     returns: Vec<u64>,
 }
 
@@ -92,13 +91,13 @@ impl Selection {
         self.flags & SELECT_CALLEES != 0
     }
 
-    /// The mode that a thread begins in.
+    /// The mode that a new thread begins in.
     fn first_mode(&self, control: &Control) -> TranslationMode {
         let uninstrumented = self.has_callees() || skip::is_in_progress(control);
         if uninstrumented { TranslationMode::Uninstrumented } else { TranslationMode::Instrumented }
     }
 
-    /// Whether the code at `address` is left out.
+    /// Whether the code at `address` is not recorded.
     pub fn is_uninstrumented(&self, mode: TranslationMode, address: u64) -> bool {
         let after = self.ranges.partition_point(|&(start, _)| start <= address);
         let inside = || after.checked_sub(1).is_some_and(|at| address < self.ranges[at].1);
@@ -107,7 +106,7 @@ impl Selection {
             || (self.flags & SELECT_OUTSIDE != 0 && inside())
     }
 
-    /// Bytes from `address` to where something else begins.
+    /// Bytes from `address` to the next boundary of a range or entry of a routine.
     pub fn room(&self, address: u64) -> u64 {
         let after = self.ranges.partition_point(|&(start, _)| start <= address);
         let begins = self.ranges.get(after).map(|&(start, _)| start);
@@ -120,7 +119,7 @@ impl Selection {
         self.has_callees() && self.entries.binary_search(&address).is_ok()
     }
 
-    /// Whether threads of this mode must ask the dispatcher before they go to `address`.
+    /// Whether threads of this mode must enter `address` through the dispatcher.
     pub fn is_gate(&self, mode: TranslationMode, address: u64) -> bool {
         match mode {
             TranslationMode::Instrumented => self.has_callees() && self.returns.binary_search(&address).is_ok(),
@@ -129,8 +128,8 @@ impl Selection {
         }
     }
 
-    /// Whether threads of this mode must ask the dispatcher where to go on behind a block, given
-    /// its code: it gives the stack pointer a new value, as longjmp and the unwinder do.
+    /// Whether threads of this mode must leave a block through the dispatcher, because its code
+    /// replaces the stack pointer, as longjmp and unwinders do.
     pub fn is_unlinkable(&self, mode: TranslationMode, address: u64, code: &[u8]) -> bool {
         match mode {
             TranslationMode::Instrumented if self.has_callees() => {
@@ -142,7 +141,7 @@ impl Selection {
     }
 }
 
-/// A table of the recorder's.
+/// Reads a table that the recorder writes.
 fn table<T: Copy>(control: &Control, offset: usize, count: &core::sync::atomic::AtomicU32, most: usize) -> Vec<T> {
     let count = (count.load(Ordering::Relaxed) as usize).min(most);
     let start = (core::ptr::from_ref(control) as usize + offset) as *const T;
@@ -151,7 +150,7 @@ fn table<T: Copy>(control: &Control, offset: usize, count: &core::sync::atomic::
     (0..count).map(|index| unsafe { start.add(index).read_volatile() }).collect()
 }
 
-/// Whether an instruction sets rsp to something that has nothing to do with the frame it is in.
+/// Whether an instruction sets rsp to a value outside of the current stack frame.
 fn moves_stack(instruction: &Instruction) -> bool {
     if instruction.op_count() == 0 || instruction.op_kind(0) != OpKind::Register {
         return false;
@@ -170,42 +169,39 @@ fn moves_stack(instruction: &Instruction) -> bool {
     }
 }
 
-/// A thread's part in the selection.
+/// The selection's state of one thread.
 #[derive(Default)]
 pub struct SelectionState {
     pub mode: TranslationMode,
-    /// The mode that the thread was in when it came to the dispatcher, if it has been sent to
-    /// another one since.
+    /// The mode in which the thread has entered the dispatcher, if the mode has changed since.
     pub previous_mode: Option<TranslationMode>,
-    /// The stack pointer at the entry of the outermost selected routine, and whether that was on
-    /// the alternate stack.
+    /// The stack pointer at the entry of the outermost selected routine, and whether it was on the
+    /// alternate stack.
     entry_rsp: u64,
     on_alternate: bool,
-    /// Behind `floor`, nothing in the segment is of the instrumented mode.
+    /// Behind `reuse_start`, the segment has uninstrumented words only.
     pub is_uninstrumented: bool,
-    /// Words behind `floor` have been written over or left out: the segment is of no use from there
-    /// to its end.
+    /// Words behind `reuse_start` have been overwritten or skipped: the recorder must not read
+    /// them.
     is_overwritten: bool,
     pub reuse_start: u64,
-    /// Where the words of the segment that are worth a look begin, and where those that have not
-    /// been counted do.
+    /// The first word of the segment for the profile, and the first that skipping has not counted.
     pub profile_start: u64,
     pub uncounted_start: u64,
     /// The thread executes instructions that are to be skipped.
     pub skipping: bool,
-    /// How many of them it has taken upon itself, and whether it is one of
-    /// `wire::Control::skippers` because of that.
+    /// How many of them it has taken from `wire::Control::skip`, and whether it is counted in
+    /// `wire::Control::skippers`.
     pub quota: i64,
     pub holds_quota: bool,
 }
 
-/// Whether threads execute some code without being recorded, by what calls what or by time, not by
-/// address.
+/// Whether the uninstrumented mode is used: code is selected by caller or by time.
 pub fn has_uninstrumented_mode(control: &Control) -> bool {
     control.selection.load(Ordering::Relaxed) & SELECT_CALLEES != 0 || control.skip.load(Ordering::Relaxed) != 0
 }
 
-/// A thread begins, in the mode that it has to begin in.
+/// Sets the mode of a new thread.
 pub fn start(tcb: &mut Tcb, engine: &Engine) {
     let control = tcb.control();
     tcb.selection = SelectionState::default();
@@ -227,8 +223,8 @@ fn restart_words(tcb: &mut Tcb) {
     tcb.selection.uncounted_start = tcb.cursor;
 }
 
-/// The thread is about to go on at `tcb.registers.rip`: finds out in which mode. True if nothing
-/// may lead there without asking again.
+/// Chooses the mode in which the thread continues at `tcb.registers.rip`. True if the way there
+/// must not be linked.
 pub fn choose_mode(tcb: &mut Tcb, engine: &mut Engine) -> bool {
     let before = tcb.selection.previous_mode.take().unwrap_or(tcb.selection.mode);
     if tcb.selection.mode == TranslationMode::Instrumented && engine.selection.has_callees() && has_returned(tcb) {
@@ -242,8 +238,8 @@ pub fn choose_mode(tcb: &mut Tcb, engine: &mut Engine) -> bool {
     tcb.selection.mode != before || engine.selection.is_gate(before, pc)
 }
 
-/// Whether the thread has left the selected routine that it was in, by returning or otherwise.
-/// While a signal is handled on another stack it has not.
+/// Whether the thread has left its selected routine, by a return or a jump. A signal handler on
+/// another stack has not.
 fn has_returned(tcb: &Tcb) -> bool {
     let rsp = tcb.registers.general[RSP];
     match (tcb.selection.on_alternate, signal::is_on_alternate_stack(&tcb.alternate_stack, rsp)) {
@@ -253,7 +249,7 @@ fn has_returned(tcb: &Tcb) -> bool {
     }
 }
 
-/// The thread enters a selected routine out of the uninstrumented mode.
+/// Enters a selected routine from the uninstrumented mode.
 fn enter(tcb: &mut Tcb, engine: &mut Engine) {
     let rsp = tcb.registers.general[RSP];
     tcb.selection.entry_rsp = rsp;
@@ -264,7 +260,7 @@ fn enter(tcb: &mut Tcb, engine: &mut Engine) {
     begin_recording(tcb);
 }
 
-/// From here on the thread is recorded.
+/// Switches the thread to the instrumented mode.
 pub fn begin_recording(tcb: &mut Tcb) {
     discard_overwritten_words(tcb);
     tcb.selection.mode = TranslationMode::Instrumented;
@@ -272,7 +268,7 @@ pub fn begin_recording(tcb: &mut Tcb) {
     ring::append_fs_base(tcb);
 }
 
-/// Makes the segment one that the recorder can read: what was written over is zero again.
+/// Clears the overwritten part of the segment, so that the recorder can read it.
 pub fn discard_overwritten_words(tcb: &mut Tcb) {
     tcb.selection.is_uninstrumented = false;
     if core::mem::take(&mut tcb.selection.is_overwritten) {
@@ -281,13 +277,13 @@ pub fn discard_overwritten_words(tcb: &mut Tcb) {
         // matter.
         unsafe { (tcb.cursor as *mut u8).write_bytes(0, (tcb.limit - tcb.cursor) as usize) };
         tcb.slot().uninstrumented_from.store(0, Ordering::SeqCst);
-        // They may begin behind the cursor: skipping leaves only the end of a segment.
+        // The words may begin behind the cursor: skipping uses only the end of a segment.
         restart_words(tcb);
     }
 }
 
-/// The segment is full of words of the uninstrumented mode: writes over them instead of handing it
-/// over. False if there are others.
+/// Starts a full segment of uninstrumented words again, instead of handing it over. False if it has
+/// instrumented words.
 pub fn reuse_segment(tcb: &mut Tcb) -> bool {
     if !tcb.selection.is_uninstrumented {
         return false;
@@ -304,15 +300,15 @@ pub fn reuse_segment(tcb: &mut Tcb) -> bool {
     true
 }
 
-/// What stands behind the floor of the segment is no longer one word after the other.
+/// Tells the recorder that the words behind `reuse_start` are no longer a sequence.
 pub fn invalidate_words(tcb: &mut Tcb) {
     let bytes = (tcb.selection.reuse_start - tcb.segment) as u32;
     tcb.slot().uninstrumented_from.store(bytes + 1, Ordering::SeqCst);
     tcb.selection.is_overwritten = true;
 }
 
-/// Waits until the recorder has seen a module that was announced just now: it says what is selected
-/// of it, and looks up the path if the module has none.
+/// Waits until the recorder has read the announcement of a module. It then selects code of the
+/// module, or looks up a missing path.
 pub fn await_recorder(control: &Control, has_path: bool) {
     if control.selection.load(Ordering::Relaxed) == 0 && has_path {
         return;
@@ -322,7 +318,7 @@ pub fn await_recorder(control: &Control, has_path: bool) {
 }
 
 impl Engine {
-    /// From now on threads of the instrumented mode ask before they go to `address`.
+    /// Makes `address` a gate of the instrumented mode.
     fn watch_return(&mut self, address: u64) {
         let Err(at) = self.selection.returns.binary_search(&address) else { return };
         self.selection.returns.insert(at, address);

@@ -1,12 +1,12 @@
-//! Skipping: a number of instructions, of all threads together, is executed in the uninstrumented
-//! mode before anything is recorded.
+//! Skipping: the threads together execute a number of instructions uninstrumented before anything
+//! is recorded.
 //!
-//! The number stands in [`wire::Control::skip`]. Each thread takes a *quota* of it upon itself.
-//! What it executes stands as path words in its segment; at the end of a segment they are counted
-//! and written over. The more of its quota a thread has used up, the shorter are its segments (the
-//! cursor starts nearer to the guard page), so that the quota is not exceeded by whatever it
-//! executes; the last few instructions go block by block, through the dispatcher. Before a system
-//! call, what is left goes back, so that a thread that sleeps keeps nothing from the others.
+//! The number is in [`wire::Control::skip`]. Each thread takes a *quota* from it. A thread writes
+//! path words to its segment; at the end of the segment it counts them and overwrites them. With
+//! less quota left, segments get shorter (the cursor starts nearer to the guard page), so that a
+//! thread cannot exceed its quota. The last few instructions are executed block by block, through
+//! the dispatcher. Before a system call, a thread returns its quota, so that a sleeping thread
+//! holds none.
 
 use core::sync::atomic::{AtomicPtr, AtomicU16, Ordering};
 
@@ -21,15 +21,15 @@ use crate::{detach, engine_memory, ring, sys};
 const PATH_MAX: i64 = PATH_INSTRUCTIONS_MAX as i64;
 /// No segment holds more instructions than this.
 const QUOTA_MAX: i64 = (SEGMENT_BYTES as i64 / 4 + 1) * PATH_MAX;
-/// A thread with a quota below this executes block by block: a word in the ring and the path after
-/// it may be this long.
+/// A thread with less quota executes block by block: one word in the ring and the path after it may
+/// have this many instructions.
 const SINGLE_BLOCKS_BELOW: i64 = 2 * PATH_MAX;
 /// Milliseconds that a thread waits for others which still have something to skip.
 const PATIENCE: u32 = 100;
-/// Threads that share what is left take at least so much.
+/// Threads that share the rest take at least this much.
 const GRAIN: u64 = 1 << 16;
 
-/// The thread is in the dispatcher: chooses the way it goes on, which is the instrumented mode if
+/// Updates quota and mode of a thread in the dispatcher. The mode is the instrumented one if
 /// nothing is left to skip.
 pub fn update_mode(tcb: &mut Tcb) {
     if !tcb.selection.skipping {
@@ -55,18 +55,18 @@ pub fn update_mode(tcb: &mut Tcb) {
     }
 }
 
-/// Whether the thread must not go on in the uninstrumented mode.
+/// Whether the thread has too little quota for the uninstrumented mode.
 pub fn is_near_end(tcb: &Tcb) -> bool {
     tcb.selection.skipping && tcb.selection.quota < SINGLE_BLOCKS_BELOW
 }
 
-/// The segment has just been emptied and the thread goes on: takes more upon itself.
+/// Takes more quota for a segment that has just been emptied.
 pub fn refill(tcb: &mut Tcb) {
     take_quota(tcb);
     shorten_segment(tcb);
 }
 
-/// What is left of the thread's quota is there for others.
+/// Returns the thread's unused quota.
 pub fn return_quota(tcb: &mut Tcb) {
     if !tcb.selection.skipping {
         return;
@@ -75,8 +75,8 @@ pub fn return_quota(tcb: &mut Tcb) {
     release_quota(tcb);
 }
 
-/// The thread was killed: what it has taken upon itself is there for others. What it has executed
-/// since it was counted last is not known.
+/// Returns the quota of a thread that was killed. What it has executed since the last count is not
+/// known.
 pub fn abandon(tcb: &mut Tcb) {
     if tcb.selection.skipping {
         release_quota(tcb);
@@ -91,7 +91,7 @@ fn release_quota(tcb: &mut Tcb) {
     stop_holding(tcb);
 }
 
-/// The thread holds nothing any more.
+/// Notes that the thread holds no quota.
 fn stop_holding(tcb: &mut Tcb) {
     if core::mem::take(&mut tcb.selection.holds_quota) {
         let control = tcb.control();
@@ -100,8 +100,8 @@ fn stop_holding(tcb: &mut Tcb) {
     }
 }
 
-/// Nothing is left, but others may give back a part of what they have taken. They have it for a
-/// short time only, as they use it up or go to sleep; whoever is stopped is not waited for.
+/// Waits a while for quota that other threads may return. They hold it for a short time, because
+/// they use it up or sleep; a stopped thread is not waited for.
 fn wait_for_others(tcb: &mut Tcb) {
     let control = tcb.control();
     for _ in 0..PATIENCE {
@@ -114,13 +114,12 @@ fn wait_for_others(tcb: &mut Tcb) {
     }
 }
 
-/// Whether some thread may still have something to skip.
+/// Whether some thread may still skip instructions.
 pub fn is_in_progress(control: &Control) -> bool {
     control.skip.load(Ordering::SeqCst) != 0 || control.skippers.load(Ordering::SeqCst) != 0
 }
 
-/// Takes so much that the thread has what it needs for a segment; no more than a fair share if
-/// there are others.
+/// Takes enough quota for a segment, or a fair share if there are other threads.
 fn take_quota(tcb: &mut Tcb) {
     let control = tcb.control();
     if control.skip.load(Ordering::SeqCst) == 0 {
@@ -139,8 +138,8 @@ fn take_quota(tcb: &mut Tcb) {
     tcb.selection.quota += taken.map_or(0, share) as i64;
 }
 
-/// Leaves as much room in the segment as the quota allows: the words that fit, and one more path
-/// that has been executed when the guard page is met.
+/// Moves the cursor so near to the guard page that the quota suffices for the words that fit, and
+/// for the path that meets the guard page.
 fn shorten_segment(tcb: &mut Tcb) {
     let words = (tcb.selection.quota / PATH_MAX - 1).max(1) as u64;
     let start = tcb.limit.saturating_sub(4 * words);
@@ -152,7 +151,7 @@ fn shorten_segment(tcb: &mut Tcb) {
     }
 }
 
-/// Counts what the thread has executed since it was counted last.
+/// Subtracts what the thread has executed since the last count from its quota.
 pub fn count_executed(tcb: &mut Tcb) {
     let length = (tcb.cursor - tcb.selection.uncounted_start) as usize / 4;
     // SAFETY: the thread has written these words of its own segment.
@@ -161,8 +160,8 @@ pub fn count_executed(tcb: &mut Tcb) {
     tcb.selection.uncounted_start = tcb.cursor;
 }
 
-/// The thread is interrupted at `tcb.registers.rip`, after so many blocks of a fragment, which then
-/// writes no word.
+/// Subtracts the part of a fragment that the thread has executed when a signal interrupts it at
+/// `tcb.registers.rip`. The fragment records no word for it.
 pub fn count_interrupted(tcb: &mut Tcb, fragment: u32, blocks: u32) {
     if tcb.selection.skipping {
         tcb.selection.quota -= ENGINE.lock().instructions_before(fragment, blocks, tcb.registers.rip) as i64;
@@ -174,7 +173,7 @@ pub fn instructions(address: u64, code: &[u8]) -> u64 {
     isa::decoder(address, code).iter().count() as u64
 }
 
-/// Nothing is left to skip.
+/// Ends skipping.
 fn finish(tcb: &mut Tcb) {
     stop_holding(tcb);
     tcb.selection.skipping = false;
@@ -185,12 +184,11 @@ fn finish(tcb: &mut Tcb) {
     }
 }
 
-/// Paths whose lengths are known at most. The numbers of a recording that goes beyond share them
-/// with paths that are long gone.
+/// Entries of the table. Later path numbers share entries with paths that were reclaimed long ago.
 const PATHS_MAX: usize = 1 << 27;
 
-/// Instructions of each path, by its number: address space for all of them, of which only what is
-/// used takes memory. Threads read it without a lock while others add to it.
+/// Instruction counts of paths, by number. Only used pages of the table take memory. Threads read
+/// it without a lock while others add to it.
 static INSTRUCTIONS: AtomicPtr<Table> = AtomicPtr::new(core::ptr::null_mut());
 
 type Table = [AtomicU16; PATHS_MAX];
@@ -200,12 +198,11 @@ fn table() -> Option<&'static Table> {
     unsafe { INSTRUCTIONS.load(Ordering::Acquire).as_ref() }
 }
 
-/// Notes how many instructions a path has. Only one thread at a time comes here, under the engine's
-/// lock.
+/// Notes the instruction count of a path. Called under the engine's lock.
 pub fn note_instructions(path: u32, instructions: u64) {
     if INSTRUCTIONS.load(Ordering::Relaxed).is_null() {
         let length = (PATHS_MAX * size_of::<u16>()) as u64;
-        // Without memory for it, nothing is skipped.
+        // Without memory for the table, nothing is counted.
         let Some(table) = engine_memory::map(length) else { return };
         INSTRUCTIONS.store(table as *mut Table, Ordering::Release);
     }
@@ -214,8 +211,8 @@ pub fn note_instructions(path: u32, instructions: u64) {
     }
 }
 
-/// Instructions of the paths in `words`. Everything that is skipped passes through here, so most
-/// words are taken several at a time.
+/// Counts the instructions of the paths in `words`. This is the hot loop of skipping, so most words
+/// are taken eight at a time.
 fn count(words: &[u32]) -> u64 {
     const GO: usize = 8;
     let Some(table) = table() else { return 0 };

@@ -8,18 +8,17 @@ use super::FragmentStatus;
 use crate::engine::Engine;
 use crate::translate::RegisterState;
 
-/// What a place in the cache means for the application.
+/// The application's position and registers at an address of the code cache.
 pub struct AppPosition {
     /// The next instruction.
     pub pc: u64,
     pub state: RegisterState,
-    /// What has been executed since the last word: the fragment's first path, and how many of its
-    /// blocks.
+    /// What has been executed since the last recorded word.
     pub progress: Progress,
 }
 
-/// A fragment (by its first path; 0: none), how many of its blocks are complete, and how many bytes
-/// of data are stored.
+/// How far a thread has come in a fragment: the fragment's first path (0: none), its completed
+/// blocks, and the bytes of data that are stored.
 #[derive(Clone, Copy, Default)]
 pub struct Progress {
     pub fragment: u32,
@@ -28,12 +27,12 @@ pub struct Progress {
 }
 
 impl Engine {
-    /// Whether `address` is in the memory for translated code.
+    /// Whether `address` is in the code cache.
     pub fn is_cache(&self, address: u64) -> bool {
         self.cache.unit_of(address).is_some()
     }
 
-    /// What a place in the cache means; `None` if `address` is not in translated code.
+    /// Looks an address up in the translation map. `None` if it is not in the code cache.
     pub fn app_position(&self, address: u64) -> Option<AppPosition> {
         let unit = &self.cache.units[self.cache.unit_of(address)?];
         let after = unit.fragments.partition_point(|fragment| fragment.start <= address);
@@ -44,8 +43,7 @@ impl Engine {
         }
         let offset = (address - fragment.body) as u16;
         let entries = &unit.map[fragment.first_map_entry as usize..][..usize::from(fragment.map_entry_count)];
-        // The entry is a safe point, whatever begins there. A loop of engine code alone has no
-        // other.
+        // The entry of a fragment is always a safe point. A loop of engine code alone has no other.
         let after = if offset == 0 { 1 } else { entries.partition_point(|entry| entry.cache <= offset) };
         let Some(entry) = after.checked_sub(1).and_then(|at| entries.get(at)) else { return Some(between) };
         let block = unit.blocks[fragment.first_block as usize + usize::from(entry.block)];
@@ -60,7 +58,7 @@ impl Engine {
         })
     }
 
-    /// Whether the code of the fragment that `place` lies in is still what it was made from.
+    /// Whether the fragment at this position has not been dropped since.
     pub fn is_current(&self, position: &AppPosition) -> bool {
         let at = self.paths.fragment(position.progress.fragment);
         at.is_some_and(|at| self.fragment(at).status != FragmentStatus::Dropped)
@@ -102,8 +100,7 @@ mod tests {
         );
     }
 
-    /// A jump to itself consists of the engine's own code: only at its entry a signal can be
-    /// delivered.
+    /// A jump to itself is translated to engine code alone: its entry is the only safe point.
     #[test]
     fn the_entry_of_a_fragment_is_a_safe_point() {
         let mut engine = engine();

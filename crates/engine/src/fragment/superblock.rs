@@ -1,4 +1,6 @@
-//! Chains of hot blocks: when one is made, how long it gets, and what it replaces.
+//! Superblocks: fragments of several blocks along a hot path. [`crate::profile`] samples the ring;
+//! a fragment with enough samples is replaced by a superblock along the path that most executions
+//! took.
 
 use alloc::vec::Vec;
 use core::sync::atomic::Ordering;
@@ -10,20 +12,19 @@ use crate::memory;
 use crate::select::TranslationMode;
 use crate::translate::{self, ExitKind, SUPERBLOCK_BLOCKS_MAX, SourceBlock};
 
-/// What a generation of superblocks costs and may have: the hotter the code, the longer the
-/// superblocks, so that the cache grows with the time spent in it and cold code is not copied
-/// about.
+/// The limits of one generation of superblocks. The hotter the code, the longer the superblocks: so
+/// cold code is not copied.
 struct Tier {
-    /// Samples of the previous generation that it takes.
+    /// Samples of the previous generation that it needs.
     samples: u16,
     blocks: usize,
     bytes: u32,
-    /// Whether it goes on through the first blocks of other superblocks.
+    /// Whether it may contain blocks of other superblocks.
     through_superblocks: bool,
-    /// Whether it goes on through indirect jumps and all returns.
+    /// Whether it continues through indirect jumps and all returns.
     inline_indirect: bool,
-    /// Executions of the fragment that have a say in what the superblock becomes. Finding them
-    /// takes time, so only hot code is worth it.
+    /// Executions of the fragment that vote for the path. Finding them takes time, so only hot code
+    /// gets many.
     votes: usize,
 }
 
@@ -48,8 +49,8 @@ const TIERS: [Tier; 4] = [
     },
 ];
 
-/// Most instructions of a path: a superblock has no more bytes than its tier allows, a single block
-/// has fewer.
+/// Most instructions of a path. A superblock has no more bytes than its tier allows, and a single
+/// block has fewer.
 pub const PATH_INSTRUCTIONS_MAX: usize = {
     let (mut most, mut tier) = (wire::code::BLOCK_BYTES_MAX, 0);
     while tier < TIERS.len() {
@@ -61,10 +62,10 @@ pub const PATH_INSTRUCTIONS_MAX: usize = {
     most
 };
 
-/// Code this close to each other has cache regions that reach both.
+/// Code within this distance is reachable from one region of the code cache.
 const NEAR: u64 = 1 << 30;
 
-/// Whether the code of a block has operands whose values can be taken only near them.
+/// Whether a block has operands whose values can be recorded only by code near them.
 fn needs_near_cache(block: &BlockSpan) -> bool {
     let mut code = alloc::vec![0; block.length as usize];
     let length = memory::read_bytes(block.address, &mut code);
@@ -72,14 +73,14 @@ fn needs_near_cache(block: &BlockSpan) -> bool {
     instructions.any(|instruction| translate::needs_near_cache(&instruction))
 }
 
-/// What a thread executed from a fragment on, block by block, as far as a superblock may follow.
+/// The blocks that a thread executed from a fragment on, as far as a superblock may follow.
 struct Execution<'e> {
     engine: &'e Engine,
     tier: &'e Tier,
-    /// What every fragment on the way has to be: a superblock stays in its mode, and is silent as a
-    /// whole or not at all.
+    /// The mode of all fragments on the path, and whether they are uninstrumented: a superblock
+    /// does not mix them.
     kind: Option<(TranslationMode, bool)>,
-    /// The blocks of the current path that are still to come, and the words behind it.
+    /// The remaining blocks of the current path, and the words behind it.
     blocks: &'e [BlockSpan],
     words: &'e [u32],
 }
@@ -89,7 +90,7 @@ impl<'e> Execution<'e> {
         Self { engine, tier, kind: None, blocks: &[], words }
     }
 
-    /// Goes on with the path of the next word. `None` if a superblock cannot.
+    /// Continues with the path of the next word. `None` if a superblock cannot follow.
     fn enter_path(&mut self) -> Option<()> {
         let (&word, words) = self.words.split_first()?;
         let (at, exit) = self.engine.path(word)?;
@@ -123,7 +124,7 @@ impl Iterator for Execution<'_> {
     }
 }
 
-/// The block that most executions go on with; the others are left out from then on.
+/// Returns the block that most executions continue with, and removes the other executions.
 fn most_common_next(executions: &mut Vec<Execution<'_>>) -> Option<BlockSpan> {
     let mut nexts: Vec<(BlockSpan, u32)> = Vec::new();
     let mut chosen = Vec::with_capacity(executions.len());
@@ -137,17 +138,17 @@ fn most_common_next(executions: &mut Vec<Execution<'_>>) -> Option<BlockSpan> {
         chosen.push(at);
         true
     });
-    // The first of equals: the path that was sampled is the first one.
+    // The first of equals wins: the sampled path is the first one.
     let best = (0..nexts.len()).rev().max_by_key(|&at| nexts[at].1)?;
     let mut chosen = chosen.into_iter();
     executions.retain(|_| chosen.next() == Some(best));
     Some(nexts[best].0)
 }
 
-/// Chains of hot blocks.
+/// Making superblocks.
 impl Engine {
-    /// The profile has met a path at the beginning of `words`, which go on with what the thread
-    /// executed next. Returns whether a superblock was made of it.
+    /// Counts a sample: the path at the beginning of `words`, which continue with what the thread
+    /// executed next. Returns whether a superblock was made.
     pub fn sample(&mut self, words: &[u32]) -> bool {
         let Some((at, exit)) = words.first().and_then(|&word| self.path(word)) else { return false };
         let executed = exit.blocks;
@@ -167,8 +168,7 @@ impl Engine {
             return false;
         }
         let fragment = self.fragment_mut(at);
-        // A superblock that has grown to its full length is made anew only if it is mostly left
-        // early.
+        // A superblock of full length is replaced only if it is mostly left early.
         let is_full = usize::from(fragment.block_count) >= tier.blocks;
         let is_good = fragment.early * 2 < fragment.samples;
         fragment.samples = 0;
@@ -176,8 +176,8 @@ impl Engine {
         !(is_full && is_good) && self.build_superblock(at, words, tier)
     }
 
-    /// A hot fragment that compares its code at every entry: perhaps it does not change any more.
-    /// True if it was dropped, to be made anew without.
+    /// Write-protects the page of a hot fragment that compares its code at every entry: perhaps the
+    /// code does not change any more. True if the fragment was dropped for that.
     fn guard_again(&mut self, at: FragmentRef) -> bool {
         let fragment = self.fragment(at);
         let (address, is_hot) = (fragment.address, fragment.checked && fragment.generation > 0);
@@ -200,11 +200,11 @@ impl Engine {
         Some((self.paths.fragment(word)?, self.exit(word)?))
     }
 
-    /// Replaces a fragment by the superblock of blocks that `words` show.
+    /// Replaces a fragment by a superblock along the path that `words` show.
     fn build_superblock(&mut self, old: FragmentRef, words: &[u32], tier: &Tier) -> bool {
         let blocks = self.choose_blocks(old, words, tier);
         if blocks.len() < 2 {
-            // Where other superblocks begin right behind it, the next tier goes on through them.
+            // Other superblocks begin right behind it: the next tier continues through them.
             self.fragment_mut(old).generation += 1;
             return false;
         }
@@ -235,7 +235,7 @@ impl Engine {
             return false;
         };
         fragment.generation = generation;
-        // Room for the superblock may have been made by giving up what it replaces.
+        // `emit` may have made room by dropping the fragment that is to be replaced.
         let is_live = |engine: &Self| {
             engine.paths.fragment(first_path) == Some(old) && engine.fragment(old).status == FragmentStatus::Live
         };
@@ -247,8 +247,8 @@ impl Engine {
         true
     }
 
-    /// The blocks of a superblock from a fragment on: at each of them, the superblock goes where
-    /// most executions in `words` went that have agreed so far.
+    /// Chooses the blocks of a superblock that begins with a fragment. After each block, it follows
+    /// the majority of those executions in `words` that have agreed so far.
     fn choose_blocks(&self, from: FragmentRef, words: &[u32], tier: &Tier) -> Vec<BlockSpan> {
         let mut executions = self.executions(from, words, tier);
         let mut blocks: Vec<BlockSpan> = Vec::new();
@@ -271,7 +271,7 @@ impl Engine {
         blocks
     }
 
-    /// Where `words` show that the fragment was executed, and what came then.
+    /// The executions of a fragment that `words` show, each with what came next.
     fn executions<'e>(&'e self, of: FragmentRef, words: &'e [u32], tier: &'e Tier) -> Vec<Execution<'e>> {
         let fragment = self.fragment(of);
         let (first, count) = (fragment.first_path, u32::from(fragment.exit_count));
@@ -280,24 +280,24 @@ impl Engine {
         places.take(tier.votes).map(|at| Execution::new(self, tier, &words[at..])).collect()
     }
 
-    /// Where paths and events begin in `words`. What stands behind the first word of an event looks
-    /// like any path.
+    /// The positions in `words` where paths and events begin. The other words of an event look like
+    /// paths.
     fn record_starts(&self, words: &[u32]) -> impl Iterator<Item = usize> {
-        // With data, only first words have been left.
+        // If data is recorded, the profile has removed all but the first words.
         let has_data = self.control().data.load(Ordering::Relaxed) != wire::DATA_NONE;
         let length = move |word: u32| if has_data { 1 } else { wire::word::length(word).unwrap_or(1) };
         let behind = move |&at: &usize| Some(at + length(words[at])).filter(|&next| next < words.len());
         core::iter::successors((!words.is_empty()).then_some(0), behind)
     }
 
-    /// Whether values of `part` could not be taken in a superblock that begins with `first`: the
-    /// superblock will be near that, and operands relative to rip would be out of reach.
+    /// Whether values of `block` could not be recorded in a superblock that begins with `first`:
+    /// its code will lie near `first`, and operands relative to rip would be out of reach.
     fn would_lose_values(&self, first: &BlockSpan, block: &BlockSpan) -> bool {
         let takes_values = self.control().data.load(Ordering::Relaxed) == wire::DATA_VALUES;
         takes_values && first.address.abs_diff(block.address) > NEAR && needs_near_cache(block)
     }
 
-    /// Leads everything that goes to `old` to `new`, which is for the same address.
+    /// Redirects all links and the table slot of `old` to `new`, which has the same address.
     fn replace(&mut self, old: FragmentRef, new: FragmentRef) {
         let from = self.fragment_mut(old);
         let incoming = core::mem::take(&mut from.incoming);
@@ -366,7 +366,7 @@ mod tests {
             engine.fragment(at).first_path
         };
         let (fall, target) = (path_at(code + BRANCH.len() as u64), path_at(code + 0x40));
-        // What was sampled is the exception.
+        // The sampled execution is the exception.
         let words = [not_taken, fall, taken, target, taken, target, not_taken, fall, taken, target];
         let second_block = |tier| engine.choose_blocks(first, &words, tier)[1].address;
         assert_eq!(second_block(&TIERS[0]), code + BRANCH.len() as u64, "cold code follows the sample");
