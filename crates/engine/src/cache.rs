@@ -1,10 +1,9 @@
-//! Memory for translated code.
+//! The code cache: memory for fragments.
 //!
-//! RIP-relative operands and direct jumps reach two gigabytes, so each neighbourhood of application
-//! code has *regions* of its own, mapped where both reach each other. A region is divided into
-//! *units*. Fragments fill one unit after the other: in a unit, code grows upwards and the stubs of
-//! exits downwards. A unit holds everything that belongs to its fragments, so that all of it can be
-//! given up at once: see `reclaim`.
+//! RIP-relative operands and direct jumps reach 2 GiB, so each neighbourhood of application code
+//! has *regions* of its own within that distance. A region is divided into *units*. In a unit,
+//! fragments grow upwards and exit stubs downwards. A unit also has the tables of its fragments, so
+//! that all of it is reclaimed at once: see [`crate::reclaim`].
 
 use alloc::vec::Vec;
 
@@ -14,18 +13,17 @@ use crate::translate::MapEntry;
 use crate::{engine_memory, sys};
 
 const REGION_BYTES: u64 = 64 << 20;
-/// One huge page: translated code is large and jumps about, and huge pages spare the instruction
-/// TLB.
+/// One huge page, for the sake of the instruction TLB.
 pub const UNIT_BYTES: u64 = 2 << 20;
 const REGION_UNITS: usize = (REGION_BYTES / UNIT_BYTES) as usize;
-/// How far application code may be from a region: two gigabytes less room for the region and for a
-/// module's data.
+/// How far application code may be from a region: 2 GiB less room for the region and for a module's
+/// data.
 const REACH: u64 = (2 << 30) - (256 << 20);
 /// A unit with less room than this is full: half of it for the code of a fragment, half for its
 /// stubs.
 const ROOM_MIN: u64 = 256 << 10;
 
-/// What a unit is used for.
+/// The state of a unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum UnitState {
     /// There is nothing in it.
@@ -33,8 +31,8 @@ pub enum UnitState {
     /// New fragments go there.
     Filling,
     Full,
-    /// All of its fragments are dead. Threads that were in the cache at this epoch may still
-    /// execute them.
+    /// All of its fragments are dropped. Threads that have entered the cache up to this epoch may
+    /// still execute them.
     Retired(u64),
 }
 
@@ -44,13 +42,12 @@ pub struct Unit {
     pub code_next: u64,
     pub stubs_next: u64,
     pub state: UnitState,
-    /// When it was opened: the how manieth opening of a unit that was.
+    /// Number of the opening: units opened later have higher ones.
     pub opened: u64,
-    /// The fragments in it, in order of address, and those among them that threads can still come
-    /// to.
+    /// Its fragments in order of address, and how many of them are live.
     pub fragments: Vec<Fragment>,
     pub live: u32,
-    /// What belongs to these fragments.
+    /// Exits, translation map and blocks of these fragments.
     pub exits: Vec<Exit>,
     pub map: Vec<MapEntry>,
     pub blocks: Vec<BlockSpan>,
@@ -81,7 +78,7 @@ impl Unit {
         self.stubs_next - self.code_next >= ROOM_MIN
     }
 
-    /// The free room between code and stubs.
+    /// The free memory between code and stubs.
     ///
     /// # Safety
     /// One user at a time; nothing in it is executed before it has been written.
@@ -101,7 +98,7 @@ impl Unit {
         (self.code_next - self.start) + (self.end - self.stubs_next) + tables as u64
     }
 
-    /// Makes it free. Its tables keep their memory for what comes next.
+    /// Frees the unit. Its tables keep their memory.
     pub fn clear(&mut self) {
         self.fragments.clear();
         self.exits.clear();
@@ -114,7 +111,7 @@ impl Unit {
 
 #[derive(Default)]
 pub struct Cache {
-    /// The units of one region after those of the other.
+    /// The units of all regions, region by region.
     pub units: Vec<Unit>,
     /// The units that are being filled: one for each neighbourhood.
     filling: Vec<usize>,
@@ -132,8 +129,7 @@ impl Cache {
         self.filling.iter().rfind(fits).copied()
     }
 
-    /// Opens a free unit near `pc`, in a new region if need be. What was filled before is full.
-    /// `None` if there is no room.
+    /// Opens a free unit near `pc`, in a new region if there is none. `None` if there is no room.
     pub fn open(&mut self, pc: u64) -> Option<usize> {
         let free = |units: &[Unit]| units.iter().position(|unit| unit.state == UnitState::Free && unit.reaches(pc));
         let index = match free(&self.units) {

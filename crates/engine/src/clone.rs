@@ -63,7 +63,7 @@ fn request(tcb: &Tcb, call: u64) -> Option<Request> {
 
 /// clone, clone3, fork and vfork. Returns the result for the parent.
 pub fn clone(tcb: &mut Tcb, call: u64) -> i64 {
-    let Some(request) = request(tcb, call) else { return syscall::pass(tcb) };
+    let Some(request) = request(tcb, call) else { return syscall::pass_through(tcb) };
     loop {
         let is_thread = request.flags & CLONE_THREAD != 0;
         let result = if is_thread { new_thread(tcb, &request) } else { new_process(tcb, &request) };

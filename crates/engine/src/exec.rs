@@ -79,7 +79,7 @@ fn ring_and_wait(tcb: &Tcb, state: u32) {
 /// the application's own for it.
 fn exec_unseen(tcb: &mut Tcb) -> i64 {
     signal::hand_pending_to_kernel(tcb, true);
-    let result = syscall::pass(tcb);
+    let result = syscall::pass_through(tcb);
     signal::take_pending_back(tcb);
     result
 }

@@ -92,7 +92,7 @@ pub fn prctl(tcb: &mut Tcb, arguments: [u64; 6]) -> i64 {
         (PR_SET_SECCOMP, MODE_FILTER) => install(tcb, number::PRCTL, arguments, program),
         // Every system call would become a signal, unless it comes from one range of addresses.
         (PR_SET_SYSCALL_USER_DISPATCH, 1..) => refuse(tcb, NOTICE_DISPATCH),
-        _ => syscall::pass(tcb),
+        _ => syscall::pass_through(tcb),
     }
 }
 
@@ -102,10 +102,10 @@ pub fn seccomp(tcb: &mut Tcb, arguments: [u64; 6]) -> i64 {
     let is_refused_anyway = flags as u32 != 0 || program != 0;
     match operation & 0xffff_ffff {
         // libseccomp asks in this way whether the system call exists.
-        SET_MODE_STRICT if is_refused_anyway => syscall::pass(tcb),
+        SET_MODE_STRICT if is_refused_anyway => syscall::pass_through(tcb),
         SET_MODE_STRICT => refuse_strict(tcb),
         SET_MODE_FILTER => install(tcb, number::SECCOMP, arguments, program),
-        _ => syscall::pass(tcb),
+        _ => syscall::pass_through(tcb),
     }
 }
 
@@ -126,7 +126,7 @@ fn refuse(tcb: &Tcb, notice: u32) -> i64 {
 fn install(tcb: &mut Tcb, call: u64, mut arguments: [u64; 6], program: u64) -> i64 {
     let Some(filter) = read(program) else {
         // The kernel knows what is wrong with it.
-        return syscall::pass(tcb);
+        return syscall::pass_through(tcb);
     };
     let mut extended = prefix(signal::image(), judged_places());
     extended.extend_from_slice(&filter);

@@ -1,19 +1,17 @@
-//! Signals. The kernel calls [`on_signal`] for every signal that the application handles and for
-//! those that faults raise; the application's handler is then run from the code cache, on the
-//! application's stack, with a frame like the kernel's.
+//! Signals. The kernel calls the engine ([`handler`]) for every signal that the application handles
+//! and for all synchronous ones. The engine then runs the application's handler from the code
+//! cache, on the application's stack, with a frame like the kernel's ([`delivery`], [`frame`]).
 //!
-//! A signal is let through where the application's state is exact: at an instruction of translated
-//! code, on the way into the cache, before or after a system call. Anywhere else in the engine it
-//! is kept ([`Signals`]), to be delivered at the next such point; in the few instructions of
-//! translated code between two application instructions, the thread is single-stepped to the next
-//! safe point first.
+//! A signal is delivered at a safe point, where the application's state is exact: at an instruction
+//! of translated code, on the way into the cache, before or after a system call. Anywhere else it
+//! is deferred to the next safe point ([`deferred`]). In translated code between safe points, the
+//! thread is single-stepped to the next one ([`fault`]).
 //!
-//! What a handler may touch depends on what it has interrupted. The engine's own code may be in the
-//! middle of anything, and goes on afterwards: there, only [`Signals`] is touched and no lock is
-//! taken. Everywhere else, nothing of the engine is half done: translated code and the assembly
-//! before and after system calls hold no lock, and the functions that have called that assembly do
-//! not go on if a handler of the application is to run. So the handler may use the thread's
-//! [`Tcb`].
+//! The state that a handler may use depends on what it has interrupted. Engine code may hold locks
+//! and continues afterwards, so there a handler uses only [`crate::tcb::Signals`] and takes no
+//! lock. Everywhere else it may use the thread's [`crate::tcb::Tcb`]: translated code and the
+//! assembly around system calls hold no lock, and their callers do not continue if a handler of the
+//! application is to run.
 
 mod action;
 mod class;
@@ -55,16 +53,16 @@ pub const fn bit(signal: usize) -> u64 {
     1 << (signal - 1)
 }
 
-/// Signals that faults raise: never really blocked while translated code or the engine runs, always
-/// ours first.
+/// The synchronous signals, which faults raise. The kernel never blocks them while translated code
+/// or the engine runs, and always calls the engine for them.
 pub const SYNCHRONOUS: u64 = bit(SIGILL) | bit(SIGTRAP) | bit(SIGBUS) | bit(SIGFPE) | bit(SIGSEGV) | bit(SIGSYS);
 
-/// The same, one by one.
+/// The synchronous signals, one by one.
 pub const SYNCHRONOUS_SIGNALS: [usize; SYNCHRONOUS_COUNT] = [SIGILL, SIGTRAP, SIGBUS, SIGFPE, SIGSEGV, SIGSYS];
 
 pub const SYNCHRONOUS_COUNT: usize = 6;
 
-/// The place of a signal in [`RAISED`].
+/// Index of a signal in [`SYNCHRONOUS_SIGNALS`].
 pub fn synchronous_index(signal: usize) -> Option<usize> {
     SYNCHRONOUS_SIGNALS.iter().position(|&raised| raised == signal)
 }

@@ -56,29 +56,29 @@ pub fn handle(tcb: &mut Tcb) {
             None => signal::sigaltstack(tcb, a, b),
         },
         number::RT_SIGRETURN => return sigreturn(tcb),
-        number::TKILL => signal::send_to_thread(tcb, a, b, signal::tkill_info(b), pass),
-        number::TGKILL => signal::send_to_thread(tcb, b, c, signal::tkill_info(c), pass),
-        number::RT_TGSIGQUEUEINFO => signal::send_to_thread(tcb, b, c, memory::read(d), pass),
-        number::KILL => signal::send_to_process(tcb, a, b, signal::kill_info(b), pass),
-        number::RT_SIGQUEUEINFO => signal::send_to_process(tcb, a, b, memory::read(c), pass),
+        number::TKILL => signal::send_to_thread(tcb, a, b, signal::tkill_info(b), pass_through),
+        number::TGKILL => signal::send_to_thread(tcb, b, c, signal::tkill_info(c), pass_through),
+        number::RT_TGSIGQUEUEINFO => signal::send_to_thread(tcb, b, c, memory::read(d), pass_through),
+        number::KILL => signal::send_to_process(tcb, a, b, signal::kill_info(b), pass_through),
+        number::RT_SIGQUEUEINFO => signal::send_to_process(tcb, a, b, memory::read(c), pass_through),
         number::RT_SIGPENDING => {
-            let result = pass(tcb);
+            let result = pass_through(tcb);
             if result == 0 && !signal::complete_sigpending(tcb, a) { sys::EFAULT } else { result }
         }
         number::RT_SIGTIMEDWAIT => match signal::try_sigtimedwait(tcb, a, b) {
             Some(result) => result,
             None => {
-                let result = pass(tcb);
+                let result = pass_through(tcb);
                 signal::on_taken_by_call(tcb, result);
                 result
             }
         },
         number::SIGNALFD | number::SIGNALFD4 => {
             signal::note_descriptor();
-            pass(tcb)
+            pass_through(tcb)
         }
         number::RSEQ => {
-            let result = pass(tcb);
+            let result = pass_through(tcb);
             if result == 0 {
                 rseq::register(tcb, Rseq { address: a, length: b as u32, signature: d as u32 }, c as u32);
             }
@@ -105,7 +105,7 @@ pub fn handle(tcb: &mut Tcb) {
             with_mask(tcb, set)
         }
         number::RT_SIGSUSPEND => with_mask(tcb, a),
-        _ => pass(tcb),
+        _ => pass_through(tcb),
     };
     if result == NOT_MADE {
         return;
@@ -178,7 +178,7 @@ pub fn deliver_deferred() {
 }
 
 /// Executes the application's system call as it is.
-pub fn pass(tcb: &mut Tcb) -> i64 {
+pub fn pass_through(tcb: &mut Tcb) -> i64 {
     let asks_for_signals = asks_for_signals(tcb.registers.general[RAX]);
     let mut is_over = false;
     loop {
@@ -224,7 +224,7 @@ fn asks_for_signals(call: u64) -> bool {
 /// Executes a system call during which another mask holds (if `set` is not null).
 fn with_mask(tcb: &mut Tcb, set: u64) -> i64 {
     tcb.signals().call_mask.set(if set == 0 { None } else { memory::read::<u64>(set) });
-    let result = pass(tcb);
+    let result = pass_through(tcb);
     tcb.signals().call_mask.set(None);
     result
 }
@@ -252,18 +252,18 @@ fn arch_prctl(tcb: &mut Tcb, code: u64) -> i64 {
         // Shadow stacks would see our jumps.
         ARCH_SHSTK_ENABLE => sys::EINVAL,
         ARCH_SET_FS => {
-            let result = pass(tcb);
+            let result = pass_through(tcb);
             ring::append_fs_base(tcb);
             result
         }
-        _ => pass(tcb),
+        _ => pass_through(tcb),
     }
 }
 
 /// membarrier: also waits for threads in restartable sequences, if that is what it is for.
 fn membarrier(tcb: &mut Tcb, command: u64) -> i64 {
     const PRIVATE_EXPEDITED_RSEQ: u64 = 1 << 7;
-    let result = pass(tcb);
+    let result = pass_through(tcb);
     if result == 0 && command == PRIVATE_EXPEDITED_RSEQ {
         rseq::await_sections(tcb);
     }

@@ -1,14 +1,15 @@
-//! From application code to code for the cache.
+//! Translation: from blocks of application code to a fragment.
 //!
-//! The unit is a superblock of blocks that follow each other. Inside it nothing is recorded; each
-//! way out is a *path* with a number of its own, which it writes at the cursor. Instructions are
-//! copied as they are; only RIP-relative displacements are adjusted, control transfers are
-//! replaced, and blocks that use r15 swap the cursor out for as long as they need.
+//! The input is a superblock: blocks that follow each other, often only one. Each exit is the end
+//! of a *path*, whose number it writes at the cursor; inside of the superblock nothing is written.
+//! Instructions are copied. Only RIP-relative displacements are adjusted, control transfers are
+//! replaced, and code that uses r15 saves the cursor for that time.
 //!
-//! If data is recorded, it goes behind the path's word: see [`data`] and [`value`].
+//! Recorded data goes behind the path's word: see [`data`] and [`value`].
 //!
-//! [`MapEntry`]s say, for every place in the result, which application instruction comes next there
-//! and where its registers are, so that signals see the exact state.
+//! The translation map ([`MapEntry`]) gives, for every address of the fragment, the next
+//! application instruction and where the application's registers are, so that signal handlers see
+//! the exact state.
 
 use alloc::vec::Vec;
 use iced_x86::{Code, Decoder, Instruction, OpKind, Register};
@@ -36,28 +37,28 @@ pub const BLOCK_INSTRUCTIONS_MAX: usize = 100;
 /// Most blocks in a superblock.
 pub const SUPERBLOCK_BLOCKS_MAX: usize = 64;
 
-/// A block of a superblock.
+/// A block of application code to translate.
 #[derive(Clone, Copy)]
 pub struct SourceBlock<'a> {
     pub address: u64,
-    /// Readable code from `address` on; at least the block, if need be cut at the end of readable
-    /// memory.
+    /// Readable code from `address` on, at least to the end of the block or of readable memory.
     pub code: &'a [u8],
-    /// Where the superblock goes on; `None` for its last block.
+    /// Address of the next block of the superblock; `None` for the last one.
     pub next: Option<u64>,
-    /// The code may change without our noticing: it is compared before it is executed.
+    /// The code may change unnoticed, so the fragment compares it before it is executed.
     pub check: bool,
 }
 
-/// What holds from `cache` (relative to the start of the fragment) up to the next mark.
+/// An entry of the translation map. It holds from `cache` (relative to the fragment's body) up to
+/// the next entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MapEntry {
     pub cache: u16,
     /// The next application instruction, relative to the start of its block.
     pub offset: u16,
-    /// Bytes of data of the instructions before it, and perhaps [`IN_STRING`].
+    /// Bytes of data that the instructions before it have stored, and perhaps [`IN_STRING`].
     pub data: u16,
-    /// Which block of the superblock.
+    /// Index of the block in the superblock.
     pub block: u8,
     pub state: RegisterState,
 }
@@ -70,15 +71,15 @@ pub enum RegisterState {
     App,
     /// As `Cursor`, but rcx and rdx are in their scratch places.
     Scratch,
-    /// As `Own`, but rcx and rdx are in their scratch places.
+    /// As `App`, but rcx and rdx are in their scratch places.
     ScratchApp,
-    /// These registers are elsewhere; r15 is the cursor or, if the flag is set, the application's.
+    /// These registers are spilled; r15 is the cursor or, if the flag is set, the application's.
     Spilled(Spill, bool),
-    /// In between: only going on a few instructions leads to a safe point.
+    /// Between safe points: the application's state is exact again a few instructions later.
     BetweenSafePoints,
 }
 
-/// Registers of the application that the engine uses for a moment, by number.
+/// Registers of the application that the engine has spilled, by number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Spill {
     /// In rcx's scratch place.
@@ -89,7 +90,7 @@ pub struct Spill {
     pub segment: u8,
     /// A vector register.
     pub vector: u8,
-    /// The flags before the current instruction are in the thread's state.
+    /// The flags before the current instruction are in the thread control block.
     pub flags: bool,
 }
 
@@ -107,7 +108,7 @@ impl Default for Spill {
 pub enum ExitKind {
     /// To `target`, through a jump that can be linked.
     Direct,
-    /// By way of the table.
+    /// Through the indirect-branch table.
     Indirect,
     /// A system call; `target` is the address of the instruction.
     Syscall,
@@ -115,11 +116,11 @@ pub enum ExitKind {
     Emulated,
 }
 
-/// In place of an exit's number, together with the fragment's first path: the code at the
-/// fragment's entry is not what it was made from, and nothing has been executed.
+/// Set in an exit's number, beside the fragment's first path: the code at the fragment's entry has
+/// changed, and nothing has been executed.
 pub const ENTRY_CHANGED: u32 = wire::word::EVENT;
 
-/// A way out of a superblock. Its path is the number of the fragment's first one plus its index.
+/// An exit of a new fragment. Its path is the fragment's first path plus its index.
 #[derive(Clone, Copy, Debug)]
 pub struct TranslatedExit {
     pub kind: ExitKind,
@@ -128,35 +129,36 @@ pub struct TranslatedExit {
     pub site: u64,
     /// Number of blocks executed.
     pub blocks: u16,
-    /// How the last of them leaves: one of `wire::code::TERMINATOR_*`.
+    /// Terminator of the last of them: one of `wire::code::TERMINATOR_*`.
     pub terminator: u32,
-    /// Bytes of data behind its word.
+    /// Bytes of data behind the path's word.
     pub data: u32,
 }
 
 #[derive(Clone, Copy, Debug)]
 pub struct TranslatedBlock {
     pub length: u32,
-    /// A conditional branch at its end is taken when the superblock goes on.
+    /// Whether the conditional branch at its end is taken on the way to the next block.
     pub taken: bool,
 }
 
-/// How threads are ordered by locked instructions.
+/// How locked instructions order threads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Order {
     /// Not at all: there is one thread.
     None,
-    /// Each is followed by the time.
+    /// A timestamp follows every locked instruction.
     EveryTime,
-    /// Those are followed by the time that may follow another thread's on the same word.
+    /// A timestamp follows those locked instructions that may follow another thread's on the same
+    /// word.
     Contention,
 }
 
-/// Where the surroundings of the new code are.
+/// Options and addresses for a translation.
 pub struct TranslationOptions {
     pub table: Table,
-    /// Whether the superblock goes on through indirect jumps, and through returns from calls that
-    /// it has not made itself.
+    /// Whether the superblock continues through indirect jumps, and through returns from calls that
+    /// it does not contain.
     pub inline_indirect: bool,
     /// How locked instructions order threads.
     pub order: Order,
@@ -165,7 +167,7 @@ pub struct TranslationOptions {
     pub has_avx512: bool,
     /// Number of the first exit's path.
     pub first_path: u32,
-    /// Stubs of the exits are stacked downwards from here.
+    /// The exit stubs lie below this address.
     pub stubs_end: u64,
 }
 
@@ -182,9 +184,9 @@ pub struct Translation {
     pub blocks: Vec<TranslatedBlock>,
     pub exits: Vec<TranslatedExit>,
     pub map: Vec<MapEntry>,
-    /// How accesses are made of the data.
+    /// How the reader rebuilds memory accesses from the data.
     pub accesses: Vec<wire::code::AccessDescriptor>,
-    /// Whether a locked instruction was met.
+    /// Whether there is a locked instruction.
     pub has_locked: bool,
     /// Where descriptors of critical sections may be: see `crate::rseq`.
     pub descriptors: Vec<u64>,
@@ -195,7 +197,7 @@ pub struct Translation {
 pub struct Unreadable;
 
 struct SideExit {
-    /// Position of the displacement that leads here.
+    /// Position of the displacement that jumps here.
     site: usize,
     has_app_r15: bool,
     blocks: u16,
@@ -208,13 +210,14 @@ enum SideTarget {
         target: u64,
         terminator: u32,
     },
-    /// An indirect transfer that was expected to go to this address did not; rcx is the difference.
+    /// An indirect transfer did not go to this expected address; rcx is the difference.
     Indirect(u64),
     /// A locked instruction may follow another thread's; rcx, rdx and rsi are spilled.
     Timed {
         target: u64,
     },
-    /// The next block's code has changed; rcx and rdx are spilled. How the block before was left.
+    /// The next block's code has changed; rcx and rdx are spilled. `terminator` is that of the
+    /// block before.
     Changed {
         target: u64,
         terminator: u32,
@@ -238,18 +241,18 @@ struct Translator<'e, 'b> {
     /// The current instruction.
     pc: u64,
     spill: Spill,
-    /// The newest mark is a dirty one.
+    /// The newest map entry is between safe points.
     is_between_safe_points: bool,
-    /// Something that is wanted cannot be encoded.
+    /// An instruction that the translation needs cannot be encoded.
     failed: bool,
-    /// How the block before the current one was left.
+    /// Terminator of the block before the current one.
     terminator_before: u32,
     /// What the current instruction does, if it is locked and ordered.
     locked: Option<order::Locked>,
     owner_misses: Vec<order::OwnerMiss>,
 }
 
-/// Translates a superblock. Positions in the result are relative to where `out` stands now.
+/// Translates a superblock. Positions in the result are relative to the current position of `out`.
 pub fn translate(
     chain: &[SourceBlock],
     out: &mut Emitter,
@@ -295,7 +298,7 @@ pub fn translate(
     Ok(translator.result)
 }
 
-/// Whether the superblock goes on after a block.
+/// Whether the superblock continues after a block.
 #[derive(PartialEq, Eq)]
 enum BlockEnd {
     Continue,
@@ -357,7 +360,7 @@ impl Translator<'_, '_> {
             }
             self.result.blocks.push(TranslatedBlock { length: decoder.position() as u32, taken: false });
             if let Some(next) = block.next
-                && self.pass(&instruction, &decoder, bytes, transfer, next).is_some()
+                && self.continue_through(&instruction, &decoder, bytes, transfer, next).is_some()
             {
                 let taken = self.result.blocks.last().is_some_and(|block| block.taken);
                 self.terminator_before = check::terminator_of(transfer, taken);
@@ -370,7 +373,7 @@ impl Translator<'_, '_> {
         Ok(self.cut(block, length))
     }
 
-    /// The block ends here although no transfer does.
+    /// Ends the block without a transfer, because it is too long or its code is not readable.
     fn cut(&mut self, block: &SourceBlock, length: usize) -> BlockEnd {
         self.data.complete = self.data.length;
         self.result.blocks.push(TranslatedBlock { length: length as u32, taken: false });
@@ -396,7 +399,7 @@ impl Translator<'_, '_> {
         self.result.map.push(mark);
     }
 
-    /// Marks a safe point before the instruction at `pc`.
+    /// Adds a safe point before the instruction at `pc` to the translation map.
     fn map_safe_point(&mut self, pc: u64) {
         let state = match (self.spill == Spill::default(), self.has_app_r15) {
             (true, true) => RegisterState::App,
@@ -489,7 +492,7 @@ impl Translator<'_, '_> {
         self.out.bytes(&[bytes[offset - 1] & 0x38 | register]);
         self.out.bytes(&bytes[offset + 4..]);
         if self.locked.is_some() {
-            // The instruction is not over before its order is known.
+            // A locked instruction is not complete before its order is known.
             self.map_between_safe_points();
         } else {
             self.map_safe_point(instruction.next_ip());
@@ -503,7 +506,7 @@ impl Translator<'_, '_> {
         u16::from(self.block) + 1
     }
 
-    /// Notes a way out that has executed `blocks` blocks and records its path.
+    /// Adds an exit after `blocks` blocks and records its path.
     fn record_exit(&mut self, kind: ExitKind, target: u64, blocks: u16, terminator: u32) {
         let path = self.options.first_path + self.result.exits.len() as u32;
         let data = self.data.length as u32;
@@ -513,7 +516,7 @@ impl Translator<'_, '_> {
         self.result.exits.push(TranslatedExit { kind, target, site: 0, blocks, terminator, data });
     }
 
-    /// Leaves the last block through a linkable jump.
+    /// Exits after the current block through a linkable jump.
     fn exit_to(&mut self, target: u64, terminator: u32) {
         self.exit_after(self.blocks(), target, terminator);
     }
@@ -526,7 +529,7 @@ impl Translator<'_, '_> {
         self.jump_linkable(stub);
     }
 
-    /// The jump of the newest exit, to its stub for now.
+    /// Emits the jump of the newest exit, to its stub at first.
     fn jump_linkable(&mut self, stub: u64) {
         let position = self.out.jump_patchable(stub);
         let site = self.out.here() - (self.out.position() - position) as u64;
@@ -535,7 +538,7 @@ impl Translator<'_, '_> {
         }
     }
 
-    /// Leaves for the application address in rcx.
+    /// Exits to the application address in rcx.
     fn exit_indirect(&mut self, blocks: u16) {
         self.record_exit(ExitKind::Indirect, 0, blocks, TERMINATOR_INDIRECT);
         self.out.jump_indirect(self.options.table);
@@ -547,9 +550,9 @@ impl Translator<'_, '_> {
         }
     }
 
-    /// The superblock goes on beyond this transfer, at `next`. `None`, and nothing done, if it
+    /// Continues the superblock at `next`, behind this transfer. `None`, and nothing emitted, if it
     /// cannot.
-    fn pass(
+    fn continue_through(
         &mut self,
         instruction: &Instruction,
         decoder: &Decoder,
@@ -622,7 +625,8 @@ impl Translator<'_, '_> {
         self.side_exits.push(SideExit { site, has_app_r15, blocks, data, target });
     }
 
-    /// Goes on if the target in rcx is `next`; rcx and rdx are spilled.
+    /// Continues if the target in rcx is `next`, else leaves by a side exit. rcx and rdx are
+    /// spilled.
     fn expect(&mut self, next: u64) {
         self.out.load_constant(2, next.wrapping_neg());
         self.out.bytes(&[0x48, 0x8d, 0x0c, 0x11]); // lea rcx, [rcx + rdx]
@@ -664,7 +668,7 @@ impl Translator<'_, '_> {
         }
     }
 
-    /// The superblock ends with this transfer.
+    /// Ends the superblock with this transfer.
     fn end(&mut self, instruction: &Instruction, decoder: &Decoder, bytes: &[u8], transfer: Transfer) {
         let pc = instruction.ip();
         self.data.complete = self.data.length;
@@ -703,7 +707,7 @@ impl Translator<'_, '_> {
             Transfer::Trap | Transfer::Next => {
                 self.trap(instruction, bytes);
                 self.data.complete = self.data.length;
-                // Where `int3` reports its signal: a safe point of its own.
+                // `int3` reports its signal here, so this is a safe point of its own.
                 self.map_safe_point(instruction.next_ip());
                 self.out.bytes(&[0x90]);
                 self.exit_to(instruction.next_ip(), TERMINATOR_DIRECT);
@@ -711,8 +715,8 @@ impl Translator<'_, '_> {
         }
     }
 
-    /// A transaction may abort at any time, for reasons that are nobody's business (status 0).
-    /// Inside of one, nothing could be recorded.
+    /// Aborts a transaction at once, with status 0. A transaction may abort at any time, and
+    /// nothing can be recorded inside of one.
     fn abort_transaction(&mut self) {
         self.out.bytes(&[0xb8, 0, 0, 0, 0]); // mov eax, 0
         self.data.symbols.set(0, symbol::Symbol::Constant(0));
@@ -726,7 +730,7 @@ impl Translator<'_, '_> {
         let site = match condition(bytes) {
             Some(condition) => self.out.jump_if(condition, 0),
             None => {
-                // loop and jrcxz reach 127 bytes only: over a jump to the far side.
+                // `loop` and `jrcxz` reach 127 bytes only, so they skip a long jump.
                 let last = bytes.len() - 1;
                 self.out.bytes(&bytes[..last]);
                 self.out.bytes(&[2]);

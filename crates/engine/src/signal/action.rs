@@ -1,5 +1,5 @@
-//! Signal actions: what the application has asked for by rt_sigaction, and what the kernel is given
-//! instead.
+//! Signal actions: those that the application has set by rt_sigaction, and those that the kernel
+//! gets instead.
 //!
 //! The kernel calls the engine for every signal that the application handles and for all
 //! synchronous ones. Ignored and default actions of the other signals are the kernel's.
@@ -54,7 +54,7 @@ pub struct Action {
 // SAFETY: integers without padding.
 unsafe impl PlainData for Action {}
 
-/// What the application has asked for. See [`with_actions`].
+/// The actions that the application has set. See [`with_actions`].
 pub(super) static ACTIONS: Mutex<[Action; SIGNAL_COUNT]> =
     Mutex::new([Action { handler: 0, flags: 0, restorer: 0, mask: 0 }; SIGNAL_COUNT]);
 
@@ -66,8 +66,8 @@ pub fn note_fault_actions(control: &wire::Control) {
     }
 }
 
-/// Takes over the signals that faults raise and those that the application handles already. Ignored
-/// ones stay so.
+/// Takes over the synchronous signals and those that the application handles already. Ignored
+/// signals stay ignored.
 pub fn set_up() {
     with_actions(None, |actions| {
         for (signal, action) in actions.iter_mut().enumerate().skip(1) {
@@ -82,9 +82,9 @@ pub fn set_up() {
     });
 }
 
-/// Does something with the table of actions: that of the process, or a child process's own.
-/// Handlers use it, too, so all signals are really blocked while it is locked: no handler finds its
-/// own thread holding the lock.
+/// Calls `operate` with the table of actions: the process's, or a child process's own. Handlers use
+/// it, too, so all signals are blocked while it is locked: no handler can find its own thread
+/// holding the lock.
 fn with_actions<R>(signals: Option<&Signals>, operate: impl FnOnce(&mut [Action; SIGNAL_COUNT]) -> R) -> R {
     let before = set_kernel_mask(!0);
     let own = signals.map_or(core::ptr::null_mut(), |signals| signals.own_actions.get());
@@ -101,7 +101,7 @@ pub(super) fn action_of(signals: &Signals, signal: usize) -> Action {
     with_actions(Some(signals), |actions| actions[signal])
 }
 
-/// The action for a signal; SA_RESETHAND is honoured.
+/// Returns the action for a signal to be delivered, and resets it if it has SA_RESETHAND.
 pub(super) fn take_action(signals: Option<&Signals>, signal: usize) -> Action {
     with_actions(signals, |actions| {
         let action = actions[signal];
@@ -115,7 +115,7 @@ pub(super) fn take_action(signals: Option<&Signals>, signal: usize) -> Action {
     })
 }
 
-/// Makes the kernel call us for a signal.
+/// Makes the kernel call the engine for a signal.
 fn install(signal: usize, action: &Action) -> i64 {
     let ours = Action {
         handler: trackway_signal as *const () as u64,
@@ -132,8 +132,8 @@ pub(super) fn set_kernel_action(signal: usize, action: &Action) -> i64 {
     unsafe { sys::call(sys::number::RT_SIGACTION, [signal as u64, core::ptr::from_ref(action) as u64, 0, 8, 0, 0]) }
 }
 
-/// What the application has asked for, for a child process, in which nobody may be left to release
-/// a lock. `clear`: all that it would handle is to have its default action.
+/// Copies the application's actions for a child process, in which the lock's holder may not exist.
+/// With `clear`, handlers become default actions.
 pub fn copy_actions(clear: bool) -> Box<[Action; SIGNAL_COUNT]> {
     let mut actions = Box::new(with_actions(None, |actions| *actions));
     for action in actions.iter_mut().filter(|action| clear && action.handler > SIG_IGN) {
@@ -142,8 +142,8 @@ pub fn copy_actions(clear: bool) -> Box<[Action; SIGNAL_COUNT]> {
     actions
 }
 
-/// Before an exec, signals that the application ignores have to be ignored by the kernel as well,
-/// because that is what the new image inherits; when the exec has failed, they come to us again.
+/// Before an exec (`on`), makes the kernel ignore the synchronous signals that the application
+/// ignores, because the new image inherits that. After a failed exec, takes them over again.
 pub fn set_kernel_ignores(signals: &Signals, on: bool) {
     with_actions(Some(signals), |actions| {
         for (signal, action) in actions.iter().enumerate().skip(1) {
@@ -159,15 +159,14 @@ pub fn set_kernel_ignores(signals: &Signals, on: bool) {
     });
 }
 
-/// Gives the kernel the application's own handlers, in a child process that runs natively.
+/// Gives the kernel the application's actions.
 pub fn restore_actions(actions: &[Action; SIGNAL_COUNT]) {
     for (signal, action) in actions.iter().enumerate().skip(1) {
         set_kernel_action(signal, action);
     }
 }
 
-/// In a child process that is recorded: makes the kernel call us as it does in the parent, but for
-/// the child's own actions.
+/// In a recorded child process: installs the engine's handler for the child's own actions.
 pub fn install_own_actions(tcb: &Tcb) {
     with_actions(Some(tcb.signals()), |actions| {
         for (signal, action) in actions.iter().enumerate().skip(1) {
@@ -180,12 +179,12 @@ pub fn install_own_actions(tcb: &Tcb) {
     });
 }
 
-/// In a child process that goes on natively: gives the kernel its own handlers.
+/// In a child process that detaches: gives the kernel the child's own actions.
 pub fn restore_own_actions(tcb: &Tcb) {
     with_actions(Some(tcb.signals()), |actions| restore_actions(actions));
 }
 
-/// Gives the kernel the application's own handlers, when all threads leave together.
+/// Gives the kernel the application's actions, when all threads detach together.
 pub fn restore_process_actions() {
     with_actions(None, |actions| restore_actions(actions));
 }
@@ -207,7 +206,7 @@ pub fn sigaction(tcb: &Tcb, signal: u64, new: u64, old: u64, set_size: u64) -> i
         let before = actions[index];
         let Some(mut action) = action else { return Ok(before) };
         action.mask &= !UNBLOCKABLE;
-        // The kernel forgets what it does not know.
+        // The kernel ignores flags that it does not know.
         action.flags &= KNOWN_FLAGS;
         let ours = SYNCHRONOUS & bit(index) != 0;
         let result = match action.handler {
@@ -225,7 +224,7 @@ pub fn sigaction(tcb: &Tcb, signal: u64, new: u64, old: u64, set_size: u64) -> i
         Err(error) => return error,
     };
     if action.is_some_and(|action| action.handler == SIG_IGN) {
-        // What is pending is forgotten, as the kernel does.
+        // As in the kernel, a signal that is ignored is no longer pending.
         tcb.signals().pending.fetch_and(!bit(index), Ordering::SeqCst);
         if !tcb.is_child_process() {
             let _ = PROCESS.take(index);

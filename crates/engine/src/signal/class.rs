@@ -11,19 +11,20 @@ use crate::tcb::Signals;
 use crate::translate::RegisterState;
 use crate::{dispatch, pending, syscall};
 
-/// Why a signal has come.
+/// The class of a signal: why it has come.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum SignalClass {
-    /// The instruction that was interrupted has raised it.
+    /// The interrupted instruction has raised it.
     Synchronous,
-    /// Somebody has sent it: a process, a timer, the kernel. It says nothing about the code that
-    /// was interrupted.
+    /// A process, a timer or the kernel has sent it. It has nothing to do with the interrupted
+    /// code.
     Asynchronous,
-    /// Another thread of ours says that something is pending for the process.
+    /// Another thread of the target hints at a pending signal: see [`crate::pending`].
     Hint,
 }
 
-/// Why the signal has come, as far as can be told without knowing where it has found the thread.
+/// Classifies a signal by its information alone. The interruption point may show that a synchronous
+/// one was sent.
 pub(super) fn classify(signal: usize, info: &Info) -> SignalClass {
     const BUS_MCEERR_AO: i32 = 5;
     const TRAP_PERF: i32 = 6;
@@ -31,8 +32,7 @@ pub(super) fn classify(signal: usize, info: &Info) -> SignalClass {
         return SignalClass::Hint;
     }
     match (signal, si_code(info)) {
-        // Memory that has gone bad somewhere, and a counter: the kernel sends these, the
-        // instruction is not to blame.
+        // The kernel sends these for bad memory anywhere and for performance counters.
         (SIGBUS, BUS_MCEERR_AO) | (SIGTRAP, TRAP_PERF) => SignalClass::Asynchronous,
         (_, 1..) if SYNCHRONOUS & bit(signal) != 0 => SignalClass::Synchronous,
         _ => SignalClass::Asynchronous,
@@ -41,15 +41,15 @@ pub(super) fn classify(signal: usize, info: &Info) -> SignalClass {
 
 /// Where a signal has found the thread.
 pub(super) enum InterruptionPoint {
-    /// On the way into the cache or to native code: the application's state is saved.
+    /// On the way into the cache or to native code; the application's state is saved.
     Entering,
-    /// Before a system call of the application: the state is saved.
+    /// Before a system call of the application; the state is saved.
     BeforeCall,
     /// After one, with this result.
     AfterCall(i64),
-    /// Anywhere else in the engine. It goes on afterwards.
+    /// Anywhere else in the engine, which continues afterwards.
     Engine,
-    /// In translated code, where the application's state is exact; or in code that cannot be read.
+    /// At a safe point of translated code, or (`None`) in code that cannot be read.
     SafePoint(Option<AppPosition>),
     /// In translated code between two safe points.
     BetweenSafePoints,
@@ -73,32 +73,32 @@ pub(super) fn interruption_point(signals: &Signals, context: &Context) -> Interr
     if signals.native.get() {
         return InterruptionPoint::Native;
     }
-    // Code that is not the engine's holds no lock of the engine's.
+    // Only engine code holds the engine's lock.
     match ENGINE.lock().app_position(pc) {
         Some(AppPosition { state: RegisterState::BetweenSafePoints, .. }) => InterruptionPoint::BetweenSafePoints,
         position => InterruptionPoint::SafePoint(position),
     }
 }
 
-/// Whether an instruction where the thread is can raise a signal.
+/// Whether an instruction at the interruption point can have raised a signal.
 pub(super) fn can_fault(signals: &Signals, interruption_point: &InterruptionPoint, signal: usize, pc: u64) -> bool {
     match interruption_point {
-        // The jump to an address that is none; the instruction that is there to raise a signal.
+        // Only the jump to an unmapped address, or any step on the way to native code.
         InterruptionPoint::Entering => signals.native.get() || pc == dispatch::enter_jump(),
         InterruptionPoint::BeforeCall => false,
-        // Raised by a filter instead of making the call.
+        // A seccomp filter raises SIGSYS instead of the call.
         InterruptionPoint::AfterCall(_) => signal == SIGSYS,
         _ => true,
     }
 }
 
-/// Whether the thread is in the engine where signals cannot be delivered.
+/// Whether the thread is in the engine, away from safe points.
 pub(super) fn is_inside_engine(pc: u64) -> bool {
     is_engine(pc) && !dispatch::is_entering(pc) && matches!(syscall::window(pc), syscall::Window::Outside)
 }
 
-/// Whether a signal was sent to the thread rather than to the process. A queued one does not say;
-/// most are sent to the process.
+/// Whether a signal was sent to the thread rather than to the process. The information of a queued
+/// one does not tell; most are sent to the process.
 pub(super) fn is_for_thread(info: &Info) -> bool {
     si_code(info) == SI_TKILL || si_code(info) > 0
 }
@@ -107,7 +107,7 @@ pub(super) fn si_code(info: &Info) -> i32 {
     info[1] as u32 as i32
 }
 
-/// Whether the recorder wants the thread to come out of translated code.
+/// Whether the recorder or the reclaimer wants the thread to leave the code cache.
 pub(super) fn is_detach_request(info: &Info) -> bool {
     const SI_QUEUE: i32 = -1;
     info[1] as u32 as i32 == SI_QUEUE && info[3] == wire::DETACH_REQUEST
@@ -118,13 +118,13 @@ pub(super) const SI_TKILL: i32 = -6;
 static IMAGE_START: AtomicU64 = AtomicU64::new(0);
 static IMAGE_END: AtomicU64 = AtomicU64::new(0);
 
-/// Says where the engine's own code is.
+/// Sets the address range of the engine's code.
 pub fn set_image(start: u64, end: u64) {
     IMAGE_START.store(start, Ordering::Relaxed);
     IMAGE_END.store(end, Ordering::Relaxed);
 }
 
-/// Where the engine's own code is.
+/// Returns the address range of the engine's code.
 pub fn image() -> core::ops::Range<u64> {
     IMAGE_START.load(Ordering::Relaxed)..IMAGE_END.load(Ordering::Relaxed)
 }

@@ -17,9 +17,8 @@ use crate::pending::PROCESS;
 use crate::tcb::{Signals, Tcb};
 use crate::{memory, pending, sys, syscall};
 
-/// Keeps a signal that cannot be delivered here, and blocks all others that can be blocked, so that
-/// none of them overtakes it. Whatever it has interrupted, this is safe: nothing but [`Signals`] is
-/// touched.
+/// Defers a signal to the next safe point, and blocks all others that can be blocked, so that none
+/// overtakes it. This is allowed at any interruption point, because it uses [`Signals`] only.
 pub(super) fn defer(signals: &Signals, signal: usize, info: &Info, class: SignalClass, context: &mut Context) {
     if class == SignalClass::Hint {
         signals.hinted.set(true);
@@ -31,8 +30,8 @@ pub(super) fn defer(signals: &Signals, signal: usize, info: &Info, class: Signal
     context.mask |= !SYNCHRONOUS;
 }
 
-/// Keeps a signal. Of the ones that faults raise, one of a number is kept, as of all standard
-/// signals; of the others the kernel delivers none before the one that is kept here is delivered.
+/// Stores a signal. One synchronous signal per number is stored, as the kernel does for standard
+/// signals. Of the others one is stored: the kernel delivers no other before it.
 pub(super) fn store_pending(signals: &Signals, signal: usize, info: &Info, class: SignalClass) {
     signals.mask_changed.store(1, Ordering::SeqCst);
     signals.has_deferred.store(1, Ordering::SeqCst);
@@ -48,28 +47,28 @@ pub(super) fn store_pending(signals: &Signals, signal: usize, info: &Info, class
     } else if signals.pending.load(Ordering::SeqCst) & bit(signal) != 0 {
         return;
     }
-    // Whoever takes it reads the information before the bit is cleared, and a handler that comes in
-    // between finds the bit set.
+    // A taker reads the information before it clears the bit, and a handler in between finds the
+    // bit set.
     signals.pending_info[index].set(*info);
     signals.pending.fetch_or(bit(signal), Ordering::SeqCst);
 }
 
-/// The next of the signals that are kept and not blocked by `mask`.
+/// Takes the next deferred or pending signal that `mask` does not block.
 pub(super) fn next_deliverable(signals: &Signals, mask: u64) -> Option<(usize, Info, SignalClass)> {
-    // What is kept from now on is seen below, or makes the thread look again.
+    // A signal that is stored from now on is found below, or sets the flag again.
     signals.has_deferred.store(0, Ordering::SeqCst);
     if signals.hinted.get() {
         SYNCHRONOUS_SIGNALS.into_iter().for_each(|signal| recover_dropped_signal(signals, signal));
     }
     let found = next_pending(signals, mask).or_else(|| next_process_pending(signals, mask));
     if found.is_none() && signals.hinted.take() {
-        // This thread blocks it by now; perhaps another one does not.
+        // This thread blocks the signal by now; another one may not.
         for signal in SYNCHRONOUS_SIGNALS.into_iter().filter(|&signal| process_pending(signals) & bit(signal) != 0) {
             pending::hint_another_thread(signals.control(), signal);
         }
     }
     if found.is_some() {
-        // There may be more.
+        // More signals may wait.
         signals.mask_changed.store(1, Ordering::SeqCst);
         signals.has_deferred.store(1, Ordering::SeqCst);
     }
@@ -117,13 +116,13 @@ fn next_process_pending(signals: &Signals, mask: u64) -> Option<(usize, Info, Si
     })
 }
 
-/// What is pending for the process that the thread belongs to.
+/// The pending signals of the process that the thread belongs to.
 pub(super) fn process_pending(signals: &Signals) -> u64 {
     if signals.is_child_process() { 0 } else { PROCESS.bits() }
 }
 
-/// The kernel has dropped what other threads have sent while the fault was pending: the letter is
-/// there.
+/// Takes the backup of a signal that the kernel has dropped because a fault of the same number was
+/// pending.
 pub(super) fn recover_dropped_signal(signals: &Signals, signal: usize) {
     if pending::confirmed_backups(signals.slot_index) & bit(signal) != 0
         && let Some(info) = pending::take_backup(signals.slot_index, signal)
@@ -132,16 +131,16 @@ pub(super) fn recover_dropped_signal(signals: &Signals, signal: usize) {
     }
 }
 
-/// Whether signals that the kernel could have pending are kept here: those of the thread, or also
-/// those of the process.
+/// Whether blocked signals are pending here: those of the thread or, with `of_process`, also those
+/// of the process.
 pub fn has_pending(tcb: &Tcb, of_process: bool) -> bool {
     let signals = tcb.signals();
     let bits = signals.pending.load(Ordering::SeqCst) | if of_process { process_pending(signals) } else { 0 };
     bits & signals.mask.get() != 0
 }
 
-/// Gives the kernel the application's exact mask, and what is pending here. No fault may happen
-/// until [`take_back`].
+/// Gives the kernel the application's exact mask and the signals that are pending here. No fault
+/// may happen until [`take_pending_back`].
 pub fn hand_pending_to_kernel(tcb: &Tcb, of_process: bool) {
     let signals = tcb.signals();
     let of_process = of_process && !signals.is_child_process();
@@ -161,13 +160,14 @@ pub fn hand_pending_to_kernel(tcb: &Tcb, of_process: bool) {
     }
 }
 
-/// There may be faults again: what is still pending in the kernel comes back to us.
+/// Ends [`hand_pending_to_kernel`]: faults may happen again, and signals that are still pending in
+/// the kernel come back to the engine.
 pub fn take_pending_back(tcb: &Tcb) {
     set_mask(tcb, tcb.signals().mask.get());
     block_asynchronous(tcb);
 }
 
-/// All threads leave together: what is pending here for the process is given to the kernel.
+/// Gives the process's pending signals to the kernel, when all threads detach together.
 pub fn requeue_process_pending() {
     for signal in SYNCHRONOUS_SIGNALS {
         let Some(info) = PROCESS.take(signal) else { continue };
@@ -176,7 +176,7 @@ pub fn requeue_process_pending() {
             let process = sys::call(sys::number::GETPID, [0; 6]) as u64;
             let arguments = [process, signal as u64, info.as_ptr() as u64, 0, 0, 0];
             if sys::call(sys::number::RT_SIGQUEUEINFO, arguments) < 0 {
-                // Only the first thread may say who has called kill.
+                // The kernel lets only the main thread forge this information.
                 sys::call(sys::number::KILL, [process, signal as u64, 0, 0, 0, 0]);
             }
         }
@@ -193,8 +193,8 @@ pub(super) fn requeue(signal: usize, info: &Info) {
     }
 }
 
-/// A thread that runs natively cannot come to such a point: the kernel delivers what is kept when
-/// our handler has returned.
+/// Queues the stored signals of a native thread in the kernel, which delivers them when the
+/// engine's handler has returned. A native thread has no safe points.
 pub(super) fn requeue_in_kernel(signals: &Signals) {
     set_kernel_mask(!0);
     signals.has_deferred.store(0, Ordering::SeqCst);
@@ -208,14 +208,14 @@ pub(super) fn requeue_in_kernel(signals: &Signals) {
     }
 }
 
-/// The thread cannot come to such a point at all.
+/// Queues the stored signals of a thread that cannot reach a safe point.
 pub fn requeue_all_in_kernel(tcb: &Tcb) {
     tcb.signals().mask_changed.store(1, Ordering::SeqCst);
     requeue_in_kernel(tcb.signals());
 }
 
-/// The thread takes no signals any more: what was meant for it because it was sent to the process
-/// goes to another.
+/// Notes that the thread takes no more signals. Those pending for the process are hinted to another
+/// thread.
 pub fn stop_taking_signals(tcb: &Tcb) {
     pending::publish(tcb.slot_index, !0);
     let pending = process_pending(tcb.signals());
@@ -224,9 +224,9 @@ pub fn stop_taking_signals(tcb: &Tcb) {
     }
 }
 
-/// A filter of the application has raised SIGSYS instead of letting the system call happen, and it
-/// is kept for the way into the cache, where the call is complete. A signal that was taken before
-/// has its handler run before the call, which then is made again.
+/// Handles a SIGSYS that the application's seccomp filter has raised instead of a system call. It
+/// is delivered on the way into the cache, when the call is complete. An earlier deferred signal is
+/// delivered before the call, which is then made again.
 pub fn on_seccomp_trap(tcb: &Tcb) {
     let signals = tcb.signals();
     block_asynchronous(tcb);
@@ -236,10 +236,10 @@ pub fn on_seccomp_trap(tcb: &Tcb) {
     }
 }
 
-/// Whether the application may have a descriptor from which it reads signals that faults raise.
+/// Whether the application may have a signalfd, from which it reads synchronous signals.
 static HAS_DESCRIPTOR: AtomicBool = AtomicBool::new(false);
 
-/// The application makes a signalfd.
+/// Notes that the application makes a signalfd.
 pub fn note_descriptor() {
     HAS_DESCRIPTOR.store(true, Ordering::Relaxed);
 }
@@ -248,15 +248,16 @@ pub fn has_descriptor() -> bool {
     HAS_DESCRIPTOR.load(Ordering::Relaxed)
 }
 
-/// After the application's rt_sigpending: adds what is kept here to the set. False if it cannot be
-/// written.
+/// Completes the application's rt_sigpending: adds the signals that are pending here. False if the
+/// set cannot be written.
 pub fn complete_sigpending(tcb: &Tcb, set: u64) -> bool {
     let signals = tcb.signals();
     let ours = (signals.pending.load(Ordering::SeqCst) | process_pending(signals)) & signals.mask.get();
     ours == 0 || memory::read::<u64>(set).is_some_and(|kernel| memory::write(set, &(kernel | ours)))
 }
 
-/// Before the application's rt_sigtimedwait: takes what is kept here, if it is asked for.
+/// Answers the application's rt_sigtimedwait with a signal that is pending here; `None` if there is
+/// none.
 pub fn try_sigtimedwait(tcb: &Tcb, set: u64, info_address: u64) -> Option<i64> {
     let signals = tcb.signals();
     let set = memory::read::<u64>(set)? & signals.mask.get();
@@ -282,7 +283,7 @@ pub fn try_sigtimedwait(tcb: &Tcb, set: u64, info_address: u64) -> Option<i64> {
     None
 }
 
-/// A system call of the application's has taken a signal.
+/// Notes that a system call of the application has taken a signal.
 pub fn on_taken_by_call(tcb: &Tcb, signal: i64) {
     if let Some(signal) = usize::try_from(signal).ok().filter(|&signal| synchronous_index(signal).is_some()) {
         pending::discard_backup(tcb.slot_index, signal);

@@ -24,18 +24,18 @@ use crate::tcb::{AlternateStack, SS_AUTODISARM, SS_DISABLE, Signals, Tcb, Vector
 use crate::translate::{RegisterState, Spill};
 use crate::{dispatch, exec, ring, rseq, sys, syscall};
 
-/// A signal at a point where it can be delivered.
+/// A signal that has come at a point where it can be delivered.
 #[derive(Clone, Copy)]
 pub(super) struct IncomingSignal<'a> {
     pub(super) signal: usize,
     pub(super) info: &'a Info,
     pub(super) class: SignalClass,
-    /// What the application blocks.
+    /// The application's mask.
     pub(super) mask: u64,
 }
 
-/// What is to be delivered, if anything, when a signal has found the thread at a point where that
-/// is possible. A deferred signal comes first; a fault happens again after it.
+/// Chooses the signal to deliver at a safe point, if any. A deferred signal comes first; a fault
+/// happens again after it.
 pub(super) fn choose_delivery(signals: &Signals, incoming: IncomingSignal) -> Option<(usize, Info, SignalClass)> {
     let IncomingSignal { signal, info, class, mask } = incoming;
     let is_first = signals.deferred.load(Ordering::SeqCst) == 0;
@@ -59,8 +59,9 @@ pub(super) fn deliver_or_resume(tcb: &mut Tcb, incoming: IncomingSignal, context
     }
 }
 
-/// Runs the application's handler next (or ends the application), from the saved state.
-/// `saved_xmm`: the vector registers' low halves are in the saved state rather than in the context.
+/// Delivers a signal: the thread runs the application's handler next, or the application ends. The
+/// interrupted state is the saved one. With `saved_xmm`, the low halves of the vector registers are
+/// in the saved state rather than in the context.
 pub(super) fn deliver(
     tcb: &mut Tcb,
     signal: usize,
@@ -83,7 +84,7 @@ pub(super) fn deliver(
     }
     let mut info = *info;
     if signal == SIGSYS && class == SignalClass::Synchronous {
-        // Where the application called, not where we did it for it.
+        // The address of the application's instruction, not of the engine's.
         info[2] = tcb.registers.rip;
     }
     let info = &info;
@@ -117,12 +118,12 @@ pub(super) fn deliver(
     resume_saved_state(tcb, context, true);
 }
 
-/// Makes the saved state the application's state at a safe point in the cache.
+/// Recovers the application's state from the registers at a safe point of the code cache.
 pub(super) fn recover_state(tcb: &mut Tcb, context: &Context, position: Option<AppPosition>) {
     let mut registers = context.registers();
     registers.rflags &= !FLAG_TRAP;
     let Some(position) = position else {
-        // A jump to where no code is.
+        // A jump to an address without code.
         tcb.cursor = registers.general[wire::R15];
         registers.general[wire::R15] = tcb.registers.general[wire::R15];
         tcb.registers = registers;
@@ -147,7 +148,7 @@ pub(super) fn recover_state(tcb: &mut Tcb, context: &Context, position: Option<A
     tcb.progress = position.progress;
 }
 
-/// Puts registers that the engine was using back.
+/// Restores the registers that translated code has spilled.
 fn unspill(tcb: &Tcb, context: &Context, registers: &mut Registers, spill: Spill) {
     let spilled =
         [(spill.general, tcb.scratch_rcx), (spill.third, tcb.scratch_third), (spill.segment, tcb.scratch_segment)];
@@ -170,7 +171,7 @@ fn unspill(tcb: &Tcb, context: &Context, registers: &mut Registers, spill: Spill
     }
 }
 
-/// Goes on as if there had been no signal.
+/// Discards the signal and resumes.
 fn discard(tcb: &mut Tcb, context: &mut Context, saved_xmm: bool) {
     if tcb.progress.fragment != 0 {
         ring::append_signal(tcb, 0, tcb.registers.rip);
@@ -178,7 +179,7 @@ fn discard(tcb: &mut Tcb, context: &mut Context, saved_xmm: bool) {
     resume_saved_state(tcb, context, saved_xmm);
 }
 
-/// Makes the return from our handler continue with the saved state.
+/// Makes the return from the engine's handler resume the saved state.
 pub(super) fn resume_saved_state(tcb: &mut Tcb, context: &mut Context, saved_xmm: bool) {
     let signals = tcb.signals();
     signals.stepping.set(false);
@@ -187,7 +188,7 @@ pub(super) fn resume_saved_state(tcb: &mut Tcb, context: &mut Context, saved_xmm
     context.mask = signals.real_mask.get();
     signals.mask_changed.store(0, Ordering::SeqCst);
     if signals.has_deferred.load(Ordering::SeqCst) != 0 {
-        // The way into the cache looks at it.
+        // The way into the cache checks for deferred signals.
         signals.mask_changed.store(1, Ordering::SeqCst);
     }
     if signals.native.get() {
@@ -206,7 +207,8 @@ pub(super) fn resume_saved_state(tcb: &mut Tcb, context: &mut Context, saved_xmm
     context.registers[CONTEXT_FLAGS] &= !(FLAG_TRAP | FLAG_DIRECTION | FLAG_ALIGNMENT);
 }
 
-/// The signal ends the application: hands over what is recorded, then lets the kernel do it.
+/// Lets the signal end the application: closes the ring, then queues the signal with its default
+/// action.
 fn terminate(tcb: &mut Tcb, signal: usize, info: &Info, context: &mut Context, saved_xmm: bool) {
     if !tcb.signals().native.get() {
         ring::append_signal(tcb, signal as u8, 0);
@@ -232,15 +234,15 @@ pub(super) fn deliver_before_call(signal: usize, info: &Info, class: SignalClass
     deliver(tcb, signal, info, class, context, true);
 }
 
-/// Makes the thread look at what is pending before it makes its system call (again).
+/// Makes the thread check for signals and then make its system call again.
 pub(super) fn restart_call(signals: &Signals, context: &mut Context) {
     signals.mask_changed.store(1, Ordering::SeqCst);
     context.registers[CONTEXT_RIP] = syscall::window_start(context.registers[CONTEXT_RIP]);
 }
 
-/// A handler is to run before a system call that had begun natively and was interrupted for us. It
-/// might as well have been interrupted by the signal: then it is not made again if the kernel would
-/// not do so.
+/// Decides what becomes of a system call that had begun natively and was interrupted for the
+/// engine, when a handler is to run before it. It is treated as if the signal had interrupted it:
+/// if the kernel would not restart it, it returns EINTR.
 fn interrupt_call(tcb: &mut Tcb, signal: usize) {
     const ERESTARTSYS: u32 = 512;
     const ERESTARTNOINTR: u32 = 513;
@@ -255,8 +257,8 @@ fn interrupt_call(tcb: &mut Tcb, signal: usize) {
     }
 }
 
-/// A thread that has left gets a signal while the kernel still uses our stack for its signals: the
-/// application's handler is run natively, with a frame on the application's stack.
+/// Delivers a signal to a detached thread whose signals still come on the engine's signal stack:
+/// the application's handler runs natively, with a frame on the application's stack.
 pub(super) fn on_native_signal(signal: usize, info: &Info, class: SignalClass, context: &mut Context) {
     // SAFETY: native code has no reference to the state; a handler of ours that is interrupted is
     // not native code.
@@ -266,9 +268,9 @@ pub(super) fn on_native_signal(signal: usize, info: &Info, class: SignalClass, c
     deliver(tcb, signal, info, class, context, false);
 }
 
-/// A thread that runs natively, and for which the kernel uses the application's stacks by itself:
-/// one that has left and returned from such a frame, or was created after that. The handler is
-/// simply called. gs is the application's.
+/// Delivers a signal to a native thread without a state: one that has returned from such a frame,
+/// or was created later. The kernel has used the application's stack, so the handler is simply
+/// called. gs is the application's.
 pub(super) fn on_stateless_signal(signal: usize, info: &Info, context: &mut Context) {
     let action = take_action(None, signal);
     match action.handler {

@@ -20,7 +20,7 @@ use crate::{clone, detach, dispatch, memory, profile, ring, skip, sys, syscall};
 
 const TRAP_TRACE: i32 = 2;
 
-/// A fault that the engine causes and mends. False if it is none.
+/// Handles a fault that the engine causes and mends. False if it is none.
 pub(super) fn on_engine_fault(signals: &'static Signals, signal: usize, info: &Info, context: &mut Context) -> bool {
     let pc = context.registers[CONTEXT_RIP];
     let in_cache = !signals.native.get() && !is_engine(pc);
@@ -50,7 +50,7 @@ pub(super) fn on_engine_fault(signals: &'static Signals, signal: usize, info: &I
             }
         }
         SIGSYS if pc == syscall::call_end() || pc == clone::call_end() => {
-            // The call has not happened; whoever wanted to make it puts things in order first.
+            // The call has not happened. Its caller in the engine handles that first.
             store_pending(signals, signal, info, SignalClass::Synchronous);
             context.registers[CONTEXT_RAX] = syscall::TRAPPED as u64;
         }
@@ -59,8 +59,7 @@ pub(super) fn on_engine_fault(signals: &'static Signals, signal: usize, info: &I
     true
 }
 
-/// On the way into the cache, or before a system call, where signals wait: delivers the next of
-/// them.
+/// Delivers the next deferred signal, on the way into the cache or before a system call.
 fn on_raise(signals: &Signals, context: &mut Context, pc: u64) {
     let is_entering = dispatch::is_entering(pc);
     match next_deliverable(signals, signals.mask.get()) {
@@ -113,7 +112,7 @@ fn on_misaligned_store(signals: &Signals, info: &Info, context: &mut Context) ->
     }
     let mut code = [0; isa::INSTRUCTION_BYTES_MAX];
     let length = memory::read_bytes(pc, &mut code);
-    // Where r15 is the cursor, only we use it.
+    // Where r15 is the cursor, only the engine uses it.
     let is_ours = isa::decoder(pc, &code[..length]).decode().memory_base() == iced_x86::Register::R15;
     if is_ours {
         signals.misaligned.set(true);
@@ -122,7 +121,7 @@ fn on_misaligned_store(signals: &Signals, info: &Info, context: &mut Context) ->
     is_ours
 }
 
-/// The cursor has met the guard page: opens the next segment and lets the instruction write there.
+/// Opens the next segment when the cursor has met the guard page, and repeats the store there.
 fn on_segment_end(tcb: &mut Tcb, context: &mut Context) {
     let signals = tcb.signals();
     tcb.cursor = context.registers[CONTEXT_R15];
@@ -138,8 +137,8 @@ fn on_segment_end(tcb: &mut Tcb, context: &mut Context) {
     }
 }
 
-/// Brings a thread that may go round in translated code for ever to the dispatcher. Anywhere else
-/// it gets there by itself.
+/// Brings a thread that may loop in translated code to the dispatcher. Elsewhere it gets there by
+/// itself.
 pub(super) fn on_detach_request(signals: &'static Signals, context: &mut Context, pc: u64) {
     if signals.native.get() || is_engine(pc) {
         if pc == syscall::instruction_end() && context.registers[CONTEXT_RAX] as i64 == sys::EINTR {
@@ -170,8 +169,7 @@ pub(super) fn on_detach_request(signals: &'static Signals, context: &mut Context
     }
 }
 
-/// Makes the code that a handler returns to come to a point where signals that are kept can be
-/// delivered.
+/// Makes the interrupted code reach a point where deferred signals can be delivered.
 pub(super) extern "C" fn redirect_to_safe_point(context: &mut Context) {
     // SAFETY: only code that has found the thread's state this way gets here.
     let signals = unsafe { Signals::current() };
@@ -184,7 +182,7 @@ pub(super) extern "C" fn redirect_to_safe_point(context: &mut Context) {
     } else if signals.native.get() {
         requeue_in_kernel(signals);
     } else if is_engine(pc) {
-        // It comes there by itself.
+        // The engine reaches such a point by itself.
     } else {
         step(signals, context);
     }
@@ -195,14 +193,14 @@ pub(super) fn step(signals: &Signals, context: &mut Context) {
     context.registers[CONTEXT_FLAGS] |= FLAG_TRAP;
 }
 
-/// Steps with everything blocked that can be.
+/// Single-steps with all asynchronous signals blocked.
 fn step_with_signals_blocked(signals: &Signals, context: &mut Context) {
     signals.mask_changed.store(1, Ordering::SeqCst);
     context.mask |= !SYNCHRONOUS;
     step(signals, context);
 }
 
-/// One instruction further on the way to a safe point.
+/// Handles a single step on the way to a safe point.
 fn on_step(signals: &'static Signals, context: &mut Context, pc: u64) {
     let in_cache = !is_engine(pc);
     let position = if in_cache { ENGINE.lock().app_position(pc) } else { None };
@@ -212,7 +210,7 @@ fn on_step(signals: &'static Signals, context: &mut Context, pc: u64) {
     signals.stepping.set(false);
     context.registers[CONTEXT_FLAGS] &= !FLAG_TRAP;
     if !in_cache {
-        // The way back into the cache unblocks (or leaves).
+        // The way back into the cache unblocks signals, or detaches.
         signals.stale.set(false);
         return;
     }
@@ -229,7 +227,8 @@ fn on_step(signals: &'static Signals, context: &mut Context, pc: u64) {
         recover_state(tcb, context, position);
         ring::append_signal(tcb, 0, tcb.registers.rip);
     }
-    // A child process gives its signal stack up when it leaves, which it cannot do here.
+    // A child process gives up its signal stack when it detaches, which is impossible on that
+    // stack.
     if tcb.detaching && !tcb.is_child_process() && detach::detach_thread(tcb) {
         context.mask = signals.real_mask.get();
         context.set_registers(&tcb.registers);

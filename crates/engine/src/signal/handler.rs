@@ -34,14 +34,14 @@ pub struct HandledSignal {
     pub(super) gs_base: u64,
 }
 
-/// What a handler that has failed has interrupted.
+/// What a failed handler of the engine has interrupted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Interruption {
-    /// No handler was at work, or its signal was a fault of the engine, which cannot go on.
+    /// No handler was running, or its signal was a fault of the engine, which cannot continue.
     Nothing,
     /// A thread on its way into the cache, whose state is saved.
     Entry,
-    /// Code that can go on.
+    /// Code that can continue.
     Code,
 }
 
@@ -56,9 +56,8 @@ pub(super) unsafe extern "C" fn trackway_signal(signal: i32, info: *mut Info, co
     )
 }
 
-/// What the frame says that the handler leaves, if there is nothing else to do. If signals have
-/// been kept meanwhile, the interrupted code is made to come to a point where they are delivered. A
-/// handler that is interrupted here starts here again.
+/// The return address of the engine's handlers. If signals were deferred meanwhile, it redirects
+/// the interrupted code to a safe point. A handler that is interrupted here starts here again.
 #[unsafe(naked)]
 pub(super) unsafe extern "C" fn trackway_restorer() {
     naked_asm!(
@@ -81,7 +80,7 @@ unsafe extern "C" {
     fn trackway_restorer_instruction();
 }
 
-/// Whether a handler of ours is on its way out.
+/// Whether a handler of the engine is returning.
 fn is_returning(pc: u64) -> bool {
     (trackway_restorer as *const () as u64..=trackway_restorer_instruction as *const () as u64).contains(&pc)
 }
@@ -91,7 +90,7 @@ unsafe extern "C" fn trackway_plain_restorer() {
     naked_asm!("mov eax, 15", "syscall", "ud2")
 }
 
-/// Makes a handler of ours return without looking whether anything is kept.
+/// Makes a handler of the engine return without a check for deferred signals.
 ///
 /// # Safety
 /// The context is in the kernel's frame of this handler, behind the address that it returns to.
@@ -112,9 +111,9 @@ pub(super) unsafe extern "C" fn on_kernel_signal(signal: i32, info: *mut Info, c
     let signals = unsafe { &*state.cast::<u8>().add(SIGNALS).cast::<Signals>() };
     // SAFETY: as above; the base of gs is used by handlers only while the thread is native.
     let before = unsafe { gs::enter_handler(state, signals.native.get()) };
-    // The kernel calls us with everything blocked, and that is how it stays where a signal is only
-    // kept: so handlers do not pile up on the stack, however many signals there are. Anywhere else,
-    // there may be faults from here on.
+    // The kernel calls the engine with all signals blocked. They stay blocked where a signal is
+    // only deferred, so that handlers do not pile up on the stack. Anywhere else, faults may happen
+    // from here on.
     let is_only_deferred =
         classify(signal as usize, info) != SignalClass::Synchronous && is_inside_engine(context.registers[CONTEXT_RIP]);
     if !is_only_deferred {
@@ -125,7 +124,7 @@ pub(super) unsafe extern "C" fn on_kernel_signal(signal: i32, info: *mut Info, c
     on_signal(signals, signal as usize, info, context);
     signals.handled.set(outer);
     if signals.native.get() || before != state as u64 {
-        // The way back cannot look whether something is kept, as gs is not ours there.
+        // The way back cannot check for deferred signals, because gs is the application's there.
         set_kernel_mask(!0);
         if signals.has_deferred.load(Ordering::SeqCst) != 0 {
             redirect_to_safe_point(context);
@@ -162,7 +161,8 @@ pub(super) fn on_signal(signals: &'static Signals, signal: usize, info: &Info, c
     }
     match (interruption_point, class) {
         (InterruptionPoint::Engine, SignalClass::Synchronous) if signals.accessing.get() => {
-            // What the engine does for the application, the application has done.
+            // The engine has accessed memory for the application, so the fault is the
+            // application's.
             signals.accessing.set(false);
             // SAFETY: the function that accessed the memory does not go on.
             let tcb = unsafe { &mut *Tcb::current() };
@@ -173,8 +173,8 @@ pub(super) fn on_signal(signals: &'static Signals, signal: usize, info: &Info, c
         (InterruptionPoint::Engine, SignalClass::Synchronous) => {
             panic!("signal {signal} at {pc:#x} in the engine, address {:#x}", info[2]);
         }
-        // The call may have met a page that we have write-protected, and is to be made again. Or it
-        // may have taken the very signal that the hint is about.
+        // The call may have met a page that the engine has write-protected, and is made again then.
+        // Or it may have taken the signal that the hint is about.
         (
             InterruptionPoint::Engine | InterruptionPoint::AfterCall(sys::EFAULT),
             SignalClass::Asynchronous | SignalClass::Hint,
@@ -248,8 +248,8 @@ pub(super) fn on_signal(signals: &'static Signals, signal: usize, info: &Info, c
     }
 }
 
-/// The engine has failed, perhaps in a handler. Keeps the signal of that handler, to be delivered
-/// when the thread is native.
+/// Tells what the engine has interrupted when it has failed, perhaps in a handler. Defers the
+/// signal of that handler, to be delivered when the thread is native.
 ///
 /// # Safety
 /// What held locks in this handler does not go on.
@@ -266,8 +266,8 @@ pub unsafe fn interruption(tcb: &Tcb) -> Interruption {
         return Interruption::Nothing;
     }
     set_kernel_mask(!0);
-    // The interrupted code may hold locks as well, and goes on: only those of the handler, which
-    // has a stack of its own, are released.
+    // The interrupted code may hold locks, too, and continues. Only locks of the handler, which has
+    // a stack of its own, are released.
     let stack = tcb.signal_stack..tcb.signal_stack + tcb.signal_stack_length;
     // SAFETY: the caller's promise.
     unsafe {
@@ -280,8 +280,7 @@ pub unsafe fn interruption(tcb: &Tcb) -> Interruption {
     if dispatch::is_entering(pc) && !signals.native.get() { Interruption::Entry } else { Interruption::Code }
 }
 
-/// The engine has failed in a handler: the code that it has interrupted goes on. Returns if no
-/// handler was at work.
+/// Abandons a failed handler: the interrupted code continues. Returns if no handler was running.
 ///
 /// # Safety
 /// What used the state of the thread in this handler does not go on.

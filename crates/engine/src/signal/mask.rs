@@ -1,4 +1,4 @@
-//! Signal masks: the one that the application believes in, and the one that the kernel has.
+//! Signal masks: the one that the application has set, and the one that the kernel has.
 //!
 //! The application's mask is in [`Signals::mask`]. The kernel gets it without the synchronous
 //! signals, and only on the way into the code cache or into a system call of the application.
@@ -20,7 +20,7 @@ pub(super) fn set_kernel_mask(mask: u64) -> u64 {
     before
 }
 
-/// Makes the kernel block more.
+/// Makes the kernel block more signals.
 pub(super) fn add_to_kernel_mask(mask: u64) {
     // SAFETY: the kernel reads the mask.
     unsafe { sys::call(sys::number::RT_SIGPROCMASK, [0, &raw const mask as u64, 0, 8, 0, 0]) };
@@ -46,9 +46,9 @@ pub fn sigprocmask(tcb: &mut Tcb, how: u64, new: u64, old: u64, set_size: u64) -
     if old != 0 && !memory::write(old, &before) { sys::EFAULT } else { 0 }
 }
 
-/// The application is about to block more. A signal that was taken from the kernel before that is
-/// delivered first: then the system call is made again, and this does not return. What comes later
-/// stays in the kernel, pending.
+/// Prepares for a mask that blocks more signals. A signal that the kernel has delivered before is
+/// delivered first: the system call is then made again, and this does not return. Later signals
+/// stay pending in the kernel.
 pub(super) fn before_blocking(tcb: &Tcb, mask: u64) {
     let signals = tcb.signals();
     let more = mask & !signals.mask.get() & !SYNCHRONOUS & !UNBLOCKABLE;
@@ -60,7 +60,7 @@ pub(super) fn before_blocking(tcb: &Tcb, mask: u64) {
     }
 }
 
-/// Changes the application's mask; the kernel's follows on the way into the cache.
+/// Sets the application's mask. The kernel's mask follows on the way into the cache.
 pub fn set_mask(tcb: &Tcb, mask: u64) {
     let signals = tcb.signals();
     let mask = mask & !UNBLOCKABLE;
@@ -73,15 +73,15 @@ pub fn set_mask(tcb: &Tcb, mask: u64) {
     }
 }
 
-/// Blocks everything that can be blocked while the engine works; the application's mask returns on
-/// the way into the cache.
+/// Blocks all asynchronous signals while the engine works. The way into the cache restores the
+/// application's mask.
 pub fn block_asynchronous(tcb: &Tcb) {
     tcb.signals().mask_changed.store(1, Ordering::SeqCst);
     set_kernel_mask(!SYNCHRONOUS);
 }
 
-/// Really blocks everything: no fault may happen until [`block_asynchronous`] or the way into the
-/// cache. False if a signal is kept that may have to be delivered first.
+/// Blocks all signals, also the synchronous ones: no fault may happen until [`block_asynchronous`]
+/// or the way into the cache. False if a deferred signal may have to be delivered first.
 #[must_use]
 pub fn block_all(tcb: &Tcb) -> bool {
     tcb.signals().mask_changed.store(1, Ordering::SeqCst);
@@ -89,8 +89,8 @@ pub fn block_all(tcb: &Tcb) -> bool {
     tcb.signals().has_deferred.load(Ordering::SeqCst) == 0
 }
 
-/// A new thread must not be sent a signal before it has a state and a stack for signals of its own.
-/// A filter of the application may raise SIGSYS instead of making one.
+/// Blocks all signals for a clone: a new thread must not get a signal before it has a state and a
+/// signal stack. SIGSYS stays unblocked if a seccomp filter may raise it instead of the call.
 pub fn block_for_clone(tcb: &Tcb) {
     tcb.signals().mask_changed.store(1, Ordering::SeqCst);
     set_kernel_mask(if seccomp::is_filtered(tcb) { !bit(SIGSYS) } else { !0 });

@@ -1,7 +1,8 @@
 //! Signals that the application sends to its own threads or process, if their numbers are
 //! synchronous.
 //!
-//! The kernel does not block these for us, so the engine looks after them: see [`crate::pending`].
+//! The kernel does not block these signals for the engine, so the engine keeps them: see
+//! [`crate::pending`].
 
 use core::sync::atomic::Ordering;
 
@@ -13,11 +14,11 @@ use crate::pending::PROCESS;
 use crate::tcb::{Signals, Tcb};
 use crate::{pending, seccomp, sys};
 
-/// The application sends a signal that faults raise to another thread of its own. `send` makes the
-/// system call.
+/// Sends a signal to another thread of the application. `send` makes the system call. A backup is
+/// stored if the number is synchronous.
 pub fn send_to_thread(tcb: &mut Tcb, tid: u64, signal: u64, info: Option<Info>, send: fn(&mut Tcb) -> i64) -> i64 {
     let control = tcb.control();
-    // To itself, nothing is dropped: a fault is handled before the thread can send.
+    // A signal to the thread itself is not dropped: a fault is handled before the thread can send.
     let slot = match usize::try_from(signal).ok().and_then(synchronous_index) {
         Some(_) if tid != u64::from(sys::gettid()) => pending::slot_of(control, tid as u32),
         _ => None,
@@ -33,22 +34,22 @@ pub fn send_to_thread(tcb: &mut Tcb, tid: u64, signal: u64, info: Option<Info>, 
     result
 }
 
-/// The system call that goes with a letter was made, or will be made again with another letter.
+/// Confirms or discards the thread's backup, when its system call was made or has to be made again.
 pub(super) fn confirm_backup(signals: &Signals, was_sent: bool) {
     if let Some((slot, signal)) = signals.backup.take() {
         pending::confirm_backup(signals.control(), slot, signal, was_sent);
     }
 }
 
-/// The application sends a signal that faults raise to its own process. The kernel would have some
-/// thread handle it at some time, as none blocks it really; here it is pending at once. `send`
-/// makes the system call.
+/// Sends a signal to the application's own process. If the number is synchronous, the signal is
+/// pending here at once: the kernel, which has no thread that blocks it, would deliver it to any
+/// thread. `send` makes the system call otherwise.
 pub fn send_to_process(tcb: &mut Tcb, process: u64, signal: u64, info: Option<Info>, send: fn(&mut Tcb) -> i64) -> i64 {
     let number = usize::try_from(signal).ok().filter(|&signal| synchronous_index(signal).is_some());
     let Some((signal, mut info)) = number.zip(info) else { return send(tcb) };
     // SAFETY: no arguments.
     let own = unsafe { sys::call(sys::number::GETPID, [0; 6]) } as u32;
-    // Only the first thread may say what it likes.
+    // The kernel lets only the main thread forge other codes.
     let permitted = si_code(&info) == SI_USER || si_code(&info) < 0 && si_code(&info) != SI_TKILL;
     if process as u32 != own || !permitted || seccomp::is_filtered(tcb) {
         return send(tcb);
@@ -56,7 +57,7 @@ pub fn send_to_process(tcb: &mut Tcb, process: u64, signal: u64, info: Option<In
     info[0] = info[0] & !0xffff_ffff | signal as u64;
     let signals = tcb.signals();
     if signals.is_child_process() {
-        // Its only thread is the caller.
+        // The caller is the only thread of the child process.
         store_pending(signals, signal, &info, SignalClass::Asynchronous);
         return 0;
     }
@@ -70,12 +71,13 @@ pub fn send_to_process(tcb: &mut Tcb, process: u64, signal: u64, info: Option<In
     0
 }
 
-/// What the kernel says of a signal that is sent by tkill or tgkill, if faults raise it, too.
+/// The information that the kernel would give with a tkill or tgkill; `None` unless the signal is
+/// synchronous.
 pub fn tkill_info(signal: u64) -> Option<Info> {
     sender_info(signal, SI_TKILL)
 }
 
-/// What the kernel says of a signal that is sent by kill, if faults raise it, too.
+/// The information that the kernel would give with a kill; `None` unless the signal is synchronous.
 pub fn kill_info(signal: u64) -> Option<Info> {
     sender_info(signal, SI_USER)
 }

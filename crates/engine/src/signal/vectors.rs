@@ -16,11 +16,11 @@ const MXCSR: u64 = 24;
 pub(super) const XMM: u64 = 160;
 const FEATURE_SSE: u64 = 2;
 
-/// The processor may touch an area up to the end of everything that it could hold, also if the
-/// frame says that it holds less: tiles make it 11008 bytes.
+/// The processor may read an area up to its largest possible size, whatever size the frame gives.
+/// With tile registers that is 11,008 bytes.
 const AREA_BYTES: usize = 16 << 10;
 
-/// Length of the extended state at `address`, a kernel's signal frame or a copy of one.
+/// Length of the extended state at `address`, in a signal frame or a copy of one.
 pub(super) fn vectors_length(address: u64) -> u64 {
     match memory::read::<[u32; 2]>(address + SOFTWARE_MAGIC) {
         Some([MAGIC, length]) => u64::from(length),
@@ -65,8 +65,8 @@ pub(super) fn patch_vectors(tcb: &Tcb, context: &mut Context) {
     }
 }
 
-/// Makes the return from our handler put all vector and floating-point registers into their initial
-/// state, as the kernel does for a handler.
+/// Makes the return from the engine's handler reset all vector and floating-point registers, as the
+/// kernel does for a handler.
 pub(super) fn reset_vectors(context: &mut Context) {
     let fpstate = context.fpstate;
     if fpstate != 0 && vectors_length(fpstate) > LEGACY_BYTES {
@@ -78,7 +78,7 @@ pub(super) fn reset_vectors(context: &mut Context) {
     }
 }
 
-/// Whether the processor takes the extended state at `address`, which an application may have
+/// Whether the processor can load the extended state at `address`, which the application may have
 /// changed.
 ///
 /// # Safety
