@@ -438,7 +438,11 @@ mod tests {
     proptest! {
         /// Against a set of all addresses, on a small scale.
         #[test]
-        fn forgetting_leaves_the_rest(ranges in prop::collection::vec((0u64..40, 1u64..20), 0..5), start in 0u64..40, length in 0u64..30) {
+        fn forgetting_leaves_the_rest(
+            ranges in prop::collection::vec((0u64..40, 1u64..20), 0..5),
+            start in 0u64..40,
+            length in 0u64..30,
+        ) {
             let ranges: Vec<_> = ranges.iter().map(|(start, length)| (start * PAGE, (start + length) * PAGE)).collect();
             let mut pages = pages(&ranges);
             let guarded: BTreeSet<u64> = (0..64).filter(|page| pages.is_writable(page * PAGE)).collect();

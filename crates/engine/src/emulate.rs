@@ -447,7 +447,8 @@ fn pop_integer(tcb: &mut Tcb, instruction: &Instruction) {
                 // with it.
                 unsafe {
                     let (state, value) = (&raw mut state, &raw mut value);
-                    asm!("fxsave64 [{s}]", concat!($operation, " [{v}]"), s = in(reg) state, v = in(reg) value, options(nostack));
+                    asm!("fxsave64 [{s}]", concat!($operation, " [{v}]"),
+                        s = in(reg) state, v = in(reg) value, options(nostack));
                     if !finally {
                         asm!("fxrstor64 [{s}]", s = in(reg) state, options(nostack));
                     }
@@ -818,20 +819,30 @@ unsafe fn transfer_state(tcb: &mut Tcb, instruction: &Instruction, area: *mut u8
             unsafe {
                 asm!(
                     "ldmxcsr [{m}]",
-                    "movaps xmm0, [{x}]", "movaps xmm1, [{x} + 16]", "movaps xmm2, [{x} + 32]", "movaps xmm3, [{x} + 48]",
-                    "movaps xmm4, [{x} + 64]", "movaps xmm5, [{x} + 80]", "movaps xmm6, [{x} + 96]", "movaps xmm7, [{x} + 112]",
-                    "movaps xmm8, [{x} + 128]", "movaps xmm9, [{x} + 144]", "movaps xmm10, [{x} + 160]", "movaps xmm11, [{x} + 176]",
-                    "movaps xmm12, [{x} + 192]", "movaps xmm13, [{x} + 208]", "movaps xmm14, [{x} + 224]", "movaps xmm15, [{x} + 240]",
+                    "movaps xmm0, [{x}]", "movaps xmm1, [{x} + 16]",
+                    "movaps xmm2, [{x} + 32]", "movaps xmm3, [{x} + 48]",
+                    "movaps xmm4, [{x} + 64]", "movaps xmm5, [{x} + 80]",
+                    "movaps xmm6, [{x} + 96]", "movaps xmm7, [{x} + 112]",
+                    "movaps xmm8, [{x} + 128]", "movaps xmm9, [{x} + 144]",
+                    "movaps xmm10, [{x} + 160]", "movaps xmm11, [{x} + 176]",
+                    "movaps xmm12, [{x} + 192]", "movaps xmm13, [{x} + 208]",
+                    "movaps xmm14, [{x} + 224]", "movaps xmm15, [{x} + 240]",
                     concat!($operation, " [{area}]"),
-                    "movaps [{x}], xmm0", "movaps [{x} + 16], xmm1", "movaps [{x} + 32], xmm2", "movaps [{x} + 48], xmm3",
-                    "movaps [{x} + 64], xmm4", "movaps [{x} + 80], xmm5", "movaps [{x} + 96], xmm6", "movaps [{x} + 112], xmm7",
-                    "movaps [{x} + 128], xmm8", "movaps [{x} + 144], xmm9", "movaps [{x} + 160], xmm10", "movaps [{x} + 176], xmm11",
-                    "movaps [{x} + 192], xmm12", "movaps [{x} + 208], xmm13", "movaps [{x} + 224], xmm14", "movaps [{x} + 240], xmm15",
+                    "movaps [{x}], xmm0", "movaps [{x} + 16], xmm1",
+                    "movaps [{x} + 32], xmm2", "movaps [{x} + 48], xmm3",
+                    "movaps [{x} + 64], xmm4", "movaps [{x} + 80], xmm5",
+                    "movaps [{x} + 96], xmm6", "movaps [{x} + 112], xmm7",
+                    "movaps [{x} + 128], xmm8", "movaps [{x} + 144], xmm9",
+                    "movaps [{x} + 160], xmm10", "movaps [{x} + 176], xmm11",
+                    "movaps [{x} + 192], xmm12", "movaps [{x} + 208], xmm13",
+                    "movaps [{x} + 224], xmm14", "movaps [{x} + 240], xmm15",
                     "stmxcsr [{m}]",
                     m = in(reg) &raw mut tcb.mxcsr, x = in(reg) &raw mut tcb.xmm, area = in(reg) area,
                     in("eax") low, in("edx") high,
-                    out("xmm0") _, out("xmm1") _, out("xmm2") _, out("xmm3") _, out("xmm4") _, out("xmm5") _, out("xmm6") _,
-                    out("xmm7") _, out("xmm8") _, out("xmm9") _, out("xmm10") _, out("xmm11") _, out("xmm12") _, out("xmm13") _,
+                    out("xmm0") _, out("xmm1") _, out("xmm2") _, out("xmm3") _, out("xmm4") _,
+                    out("xmm5") _, out("xmm6") _,
+                    out("xmm7") _, out("xmm8") _, out("xmm9") _, out("xmm10") _, out("xmm11") _,
+                    out("xmm12") _, out("xmm13") _,
                     out("xmm14") _, out("xmm15") _, options(nostack),
                 );
             }

@@ -225,10 +225,14 @@ fn op() -> impl Strategy<Value = Op> {
         1 => (register(), any::<u64>()).prop_map(|(register, value)| Op::Constant { register, value }),
         1 => (register(), register(), register(), any::<i8>())
             .prop_map(|(register, base, index, displacement)| Op::LoadAddress { register, base, index, displacement }),
-        2 => (moves.clone(), register(), offset()).prop_map(|(opcode, register, offset)| Op::Data { opcode, register, offset }),
-        1 => (0u8..8, offset(), any::<u8>()).prop_map(|(which, offset, value)| Op::DataImmediate { which, offset, value }),
+        2 => (moves.clone(), register(), offset())
+            .prop_map(|(opcode, register, offset)| Op::Data { opcode, register, offset }),
+        1 => (0u8..8, offset(), any::<u8>())
+            .prop_map(|(which, offset, value)| Op::DataImmediate { which, offset, value }),
         2 => (moves, register(), register(), offset(), -100i8..100).prop_map(
-            |(opcode, base, register, offset, displacement)| Op::Pointer { opcode, base, register, offset, displacement }
+            |(opcode, base, register, offset, displacement)| {
+                Op::Pointer { opcode, base, register, offset, displacement }
+            }
         ),
         1 => (register(), register()).prop_map(|(from, to)| Op::PushPop { from, to }),
         1 => register().prop_map(|register| Op::FlagsTo { register }),
