@@ -314,7 +314,7 @@ impl<'a, S: Sink> Drain<'a, S> {
 
     /// Drops of a segment that was not completed, which is now in `self.path`, what the thread would have written over.
     fn drop_silent(&mut self, index: usize) {
-        if let Some(bytes) = self.slot(index).silent_from.load(Relaxed).checked_sub(1) {
+        if let Some(bytes) = self.slot(index).uninstrumented_from.load(Relaxed).checked_sub(1) {
             self.path.truncate(bytes as usize / size_of::<u32>());
         }
     }
@@ -435,7 +435,7 @@ impl<'a, S: Sink> Drain<'a, S> {
         for word in slot.used.iter().chain([&slot.os_tid, &slot.thread, &slot.waiting, &slot.head, &slot.tail]) {
             word.store(0, Relaxed);
         }
-        slot.silent_from.store(0, Relaxed);
+        slot.uninstrumented_from.store(0, Relaxed);
         slot.parent.store(u32::MAX, Relaxed);
         slot.state.store(SLOT_FREE, Release);
     }

@@ -367,7 +367,7 @@ impl<'a> SignOfLife<'a> {
 fn begin_image(control: &Control) {
     control.stage.store(wire::STAGE_NONE, Ordering::SeqCst);
     control.layout.gate.store(0, Ordering::SeqCst);
-    for end in control.own.iter().flatten() {
+    for end in control.engine_ranges.iter().flatten() {
         end.store(0, Ordering::SeqCst);
     }
     control.vforks.store(0, Ordering::SeqCst);
@@ -376,7 +376,7 @@ fn begin_image(control: &Control) {
         for word in slot.used.iter().chain([&slot.os_tid, &slot.thread, &slot.waiting, &slot.head, &slot.tail]) {
             word.store(0, Ordering::Relaxed);
         }
-        slot.silent_from.store(0, Ordering::Relaxed);
+        slot.uninstrumented_from.store(0, Ordering::Relaxed);
         slot.parent.store(u32::MAX, Ordering::Relaxed);
         slot.state.store(wire::SLOT_FREE, Ordering::SeqCst);
     }

@@ -1,34 +1,38 @@
-//! Memory for translated code.
+//! The code cache: memory for fragments.
 //!
-//! RIP-relative operands and direct jumps reach two gigabytes, so each neighbourhood of application code has *regions* of its
-//! own, mapped where both reach each other. A region is divided into *units*. Fragments fill one unit after the other: in a
-//! unit, code grows upwards and the stubs of exits downwards. A unit holds everything that belongs to its fragments, so
-//! that all of it can be given up at once: see `reclaim`.
+//! RIP-relative operands and direct jumps reach 2 GiB, so each neighbourhood of application code
+//! has *regions* of its own within that distance. A region is divided into *units*. In a unit,
+//! fragments grow upwards and exit stubs downwards. A unit also has the tables of its fragments, so
+//! that all of it is reclaimed at once: see [`crate::reclaim`].
 
 use alloc::vec::Vec;
 
-use crate::fragment::{Exit, Fragment, Part};
-use crate::translate::Mark;
-use crate::{own, sys};
+use crate::fragment::{BlockSpan, Fragment};
+use crate::link::Exit;
+use crate::translate::MapEntry;
+use crate::{engine_memory, sys};
 
 const REGION_BYTES: u64 = 64 << 20;
-/// One huge page: translated code is large and jumps about, and huge pages spare the instruction TLB.
+/// One huge page, for the sake of the instruction TLB.
 pub const UNIT_BYTES: u64 = 2 << 20;
 const REGION_UNITS: usize = (REGION_BYTES / UNIT_BYTES) as usize;
-/// How far application code may be from a region: two gigabytes less room for the region and for a module's data.
+/// How far application code may be from a region: 2 GiB less room for the region and for a module's
+/// data.
 const REACH: u64 = (2 << 30) - (256 << 20);
-/// A unit with less room than this is full: half of it for the code of a fragment, half for its stubs.
+/// A unit with less room than this is full: half of it for the code of a fragment, half for its
+/// stubs.
 const ROOM_MIN: u64 = 256 << 10;
 
-/// What a unit is used for.
+/// The state of a unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Use {
+pub enum UnitState {
     /// There is nothing in it.
     Free,
     /// New fragments go there.
     Filling,
     Full,
-    /// All of its fragments are dead. Threads that were in the cache at this epoch may still execute them.
+    /// All of its fragments are dropped. Threads that have entered the cache up to this epoch may
+    /// still execute them.
     Retired(u64),
 }
 
@@ -37,16 +41,16 @@ pub struct Unit {
     pub end: u64,
     pub code_next: u64,
     pub stubs_next: u64,
-    pub state: Use,
-    /// When it was opened: the how manieth opening of a unit that was.
+    pub state: UnitState,
+    /// Number of the opening: units opened later have higher ones.
     pub opened: u64,
-    /// The fragments in it, in order of address, and those among them that threads can still come to.
+    /// Its fragments in order of address, and how many of them are live.
     pub fragments: Vec<Fragment>,
     pub live: u32,
-    /// What belongs to these fragments.
+    /// Exits, translation map and blocks of these fragments.
     pub exits: Vec<Exit>,
-    pub marks: Vec<Mark>,
-    pub parts: Vec<Part>,
+    pub map: Vec<MapEntry>,
+    pub blocks: Vec<BlockSpan>,
 }
 
 impl Unit {
@@ -56,13 +60,13 @@ impl Unit {
             end: start + UNIT_BYTES,
             code_next: start,
             stubs_next: start + UNIT_BYTES,
-            state: Use::Free,
+            state: UnitState::Free,
             opened: 0,
             fragments: Vec::new(),
             live: 0,
             exits: Vec::new(),
-            marks: Vec::new(),
-            parts: Vec::new(),
+            map: Vec::new(),
+            blocks: Vec::new(),
         }
     }
 
@@ -74,13 +78,14 @@ impl Unit {
         self.stubs_next - self.code_next >= ROOM_MIN
     }
 
-    /// The free room between code and stubs.
+    /// The free memory between code and stubs.
     ///
     /// # Safety
     /// One user at a time; nothing in it is executed before it has been written.
-    pub unsafe fn room(&self) -> &'static mut [u8] {
+    pub unsafe fn room(&mut self) -> &mut [u8] {
         let length = (self.stubs_next - self.code_next) as usize;
-        // SAFETY: the unit is mapped for good, and nobody else uses its free room (the caller's promise).
+        // SAFETY: the unit is mapped for good, and nobody else uses its free room (the caller's
+        // promise).
         unsafe { core::slice::from_raw_parts_mut(self.code_next as *mut u8, length) }
     }
 
@@ -88,25 +93,25 @@ impl Unit {
     pub fn bytes(&self) -> u64 {
         let tables = self.fragments.capacity() * size_of::<Fragment>()
             + self.exits.capacity() * size_of::<Exit>()
-            + self.marks.capacity() * size_of::<Mark>()
-            + self.parts.capacity() * size_of::<Part>();
+            + self.map.capacity() * size_of::<MapEntry>()
+            + self.blocks.capacity() * size_of::<BlockSpan>();
         (self.code_next - self.start) + (self.end - self.stubs_next) + tables as u64
     }
 
-    /// Makes it free. Its tables keep their memory for what comes next.
+    /// Frees the unit. Its tables keep their memory.
     pub fn clear(&mut self) {
         self.fragments.clear();
         self.exits.clear();
-        self.marks.clear();
-        self.parts.clear();
+        self.map.clear();
+        self.blocks.clear();
         (self.code_next, self.stubs_next) = (self.start, self.end);
-        (self.state, self.live) = (Use::Free, 0);
+        (self.state, self.live) = (UnitState::Free, 0);
     }
 }
 
 #[derive(Default)]
 pub struct Cache {
-    /// The units of one region after those of the other.
+    /// The units of all regions, region by region.
     pub units: Vec<Unit>,
     /// The units that are being filled: one for each neighbourhood.
     filling: Vec<usize>,
@@ -124,9 +129,9 @@ impl Cache {
         self.filling.iter().rfind(fits).copied()
     }
 
-    /// Opens a free unit near `pc`, in a new region if need be. What was filled before is full. `None` if there is no room.
+    /// Opens a free unit near `pc`, in a new region if there is none. `None` if there is no room.
     pub fn open(&mut self, pc: u64) -> Option<usize> {
-        let free = |units: &[Unit]| units.iter().position(|unit| unit.state == Use::Free && unit.reaches(pc));
+        let free = |units: &[Unit]| units.iter().position(|unit| unit.state == UnitState::Free && unit.reaches(pc));
         let index = match free(&self.units) {
             Some(index) => index,
             None => self.add_region(pc).then(|| free(&self.units))??,
@@ -136,13 +141,13 @@ impl Cache {
         self.filling.retain(|&full| {
             let has_room = units[full].has_room();
             if !has_room {
-                units[full].state = Use::Full;
+                units[full].state = UnitState::Full;
             }
             has_room
         });
         self.filling.push(index);
         self.opened += 1;
-        (self.units[index].state, self.units[index].opened) = (Use::Filling, self.opened);
+        (self.units[index].state, self.units[index].opened) = (UnitState::Filling, self.opened);
         Some(index)
     }
 
@@ -151,7 +156,8 @@ impl Cache {
         if self.units.try_reserve(REGION_UNITS).is_err() {
             return false;
         }
-        // Below first: the heap of an executable grows upwards, libraries are mapped downwards, far from either.
+        // Below first: the heap of an executable grows upwards, libraries are mapped downwards, far
+        // from either.
         let distances = [-2, -3, -4, -5, -1, 6, 5, 4, 3, 2, 1, -6, 0];
         let protection = sys::PROT_READ | sys::PROT_WRITE | sys::PROT_EXEC;
         let page = pc & !(UNIT_BYTES - 1);
@@ -170,7 +176,7 @@ impl Cache {
                 continue;
             }
             sys::prefer_huge_pages(address, REGION_BYTES);
-            own::add(address, REGION_BYTES);
+            engine_memory::register(address, REGION_BYTES);
             self.units.extend((0..REGION_UNITS as u64).map(|index| Unit::new(address + index * UNIT_BYTES)));
             return true;
         }

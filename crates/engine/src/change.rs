@@ -1,26 +1,30 @@
 //! Code that changes under us: unmapped, mapped anew, or written to.
 //!
-//! Fragments of a range whose mapping changes are dropped: nobody finds them any more, and whoever still jumps to one lands
-//! in the dispatcher. What happens to memory that stays where it is depends on how it can be written to:
+//! Fragments of a range whose mapping changes are dropped: nobody finds them any more, and whoever
+//! still jumps to one lands in the dispatcher. What happens to memory that stays where it is
+//! depends on how it can be written to:
 //!
-//! * Pages that are executable but not writable cannot change. While a page is writable and not executable, its fragments
-//!   sleep: if its contents are the same when it can be executed again, they are still right.
-//! * Pages that are both are write-protected while there are fragments made from them; a write faults, drops the page's fragments
-//!   and goes on.
-//! * Pages for which that has happened a few times stay writable, and fragments made from them compare the code at every entry (see
-//!   `translate::check`); likewise for shared mappings, which may be written to at another address or by another process. If such
-//!   code is hot, its page is write-protected again, a few times.
+//! * Pages that are executable but not writable cannot change. While a page is writable and not
+//!   executable, its fragments sleep: if its contents are the same when it can be executed again,
+//!   they are still right.
+//! * Pages that are both are write-protected while there are fragments made from them; a write
+//!   faults, drops the page's fragments and goes on.
+//! * Pages for which that has happened a few times stay writable, and fragments made from them
+//!   compare the code at every entry (see `translate::check`); likewise for shared mappings, which
+//!   may be written to at another address or by another process. If such code is hot, its page is
+//!   write-protected again, a few times.
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
 
-use crate::fragment::Engine;
+use crate::engine::Engine;
 use crate::maps::{self, Mapping};
 use crate::{memory, sys, translate};
 
 pub const PAGE: u64 = 4096;
 
-/// A page is no longer write-protected after this many faults, and after that this many more, and so on.
+/// A page is no longer write-protected after this many faults, and after that this many more, and
+/// so on.
 const FAULTS_MAX: u8 = 8;
 /// How often a page is write-protected again.
 const RETRIES_MAX: u8 = 3;
@@ -79,7 +83,8 @@ pub struct Pages {
     guarded: BTreeSet<u64>,
     /// Writable pages that were written to while they were guarded.
     written: BTreeMap<u64, Written>,
-    /// Pages with fragments that are not executable for now, and a digest of what was in them when they were.
+    /// Pages with fragments that are not executable for now, and a digest of what was in them when
+    /// they were.
     asleep: BTreeMap<u64, u64>,
     /// Whether a page was ever guarded.
     pub any_guarded: bool,
@@ -307,8 +312,8 @@ impl Engine {
         self.take_writable_code(maps::executable().into_iter());
     }
 
-    /// Takes note of what is writable and executable, or shared and executable, already: an executable stack, or a program linked
-    /// that way.
+    /// Takes note of what is writable and executable, or shared and executable, already: an
+    /// executable stack, or a program linked that way.
     pub fn take_writable_code(&mut self, mappings: impl Iterator<Item = Mapping>) {
         for mapping in mappings {
             if self.is_cache(mapping.start) {
@@ -347,7 +352,8 @@ impl Engine {
         true
     }
 
-    /// Code that is compared at every entry is hot: write-protects its page again, if that has not been tried too often.
+    /// Code that is compared at every entry is hot: write-protects its page again, if that has not
+    /// been tried too often.
     pub fn try_to_guard_again(&mut self, address: u64) -> bool {
         let page = address / PAGE;
         let Some(written) = self.pages.written.get_mut(&page) else { return false };
@@ -358,7 +364,8 @@ impl Engine {
         self.drop_page(page)
     }
 
-    /// Lets the kernel write everywhere, for a system call that may have found a page write-protected. False if there are none.
+    /// Lets the kernel write everywhere, for a system call that may have found a page
+    /// write-protected. False if there are none.
     pub fn release_guarded(&mut self) -> bool {
         let any = !self.pages.guarded.is_empty();
         for page in core::mem::take(&mut self.pages.guarded) {
@@ -431,7 +438,11 @@ mod tests {
     proptest! {
         /// Against a set of all addresses, on a small scale.
         #[test]
-        fn forgetting_leaves_the_rest(ranges in prop::collection::vec((0u64..40, 1u64..20), 0..5), start in 0u64..40, length in 0u64..30) {
+        fn forgetting_leaves_the_rest(
+            ranges in prop::collection::vec((0u64..40, 1u64..20), 0..5),
+            start in 0u64..40,
+            length in 0u64..30,
+        ) {
             let ranges: Vec<_> = ranges.iter().map(|(start, length)| (start * PAGE, (start + length) * PAGE)).collect();
             let mut pages = pages(&ranges);
             let guarded: BTreeSet<u64> = (0..64).filter(|page| pages.is_writable(page * PAGE)).collect();

@@ -1,6 +1,6 @@
-//! New threads are traced from their first instruction. So is a process that shares its parent's memory while its parent waits
-//! (vfork): it is one more thread of the parent's trace, until it executes another program or ends. Other new processes run natively.
-//! And how threads end.
+//! New threads are traced from their first instruction. So is a process that shares its parent's
+//! memory while its parent waits (vfork): it is one more thread of the parent's trace, until it
+//! executes another program or ends. Other new processes run natively. And how threads end.
 
 use alloc::boxed::Box;
 use core::arch::naked_asm;
@@ -9,13 +9,13 @@ use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use wire::{Control, RAX, RDI, RSI, RSP, SLOT_ABANDONED, SLOT_COUNT, SLOT_ENDED, SLOT_FREE, SLOT_LIVE, word};
 
+use crate::engine::ENGINE;
 use crate::failure::{self, Failure};
-use crate::fragment::ENGINE;
 use crate::sys::{self, number};
-use crate::tcb::{self, Tcb};
+use crate::tcb::{self, OwnedTcb, Tcb};
 use crate::{
-    dispatch, follow, leave, limits, memory, own, owners, pending, reclaim, ring, rseq, seccomp, select, signal, skip,
-    syscall,
+    detach, dispatch, engine_memory, follow, limits, memory, owners, pending, reclaim, ring, rseq, seccomp, select,
+    signal, skip, syscall,
 };
 
 const CLONE_VM: u64 = 0x100;
@@ -23,7 +23,8 @@ const CLONE_SIGHAND: u64 = 0x800;
 const CLONE_VFORK: u64 = 0x4000;
 const CLONE_CLEAR_SIGHAND: u64 = 1 << 32;
 const CLONE_THREAD: u64 = 0x1_0000;
-/// Namespaces (cgroup, UTS, IPC, user, process, network; time, mount), in which a process may have another number.
+/// Namespaces (cgroup, UTS, IPC, user, process, network; time, mount), in which a process may have
+/// another number.
 const CLONE_NEW: u64 = 0x7e02_0080;
 
 static FSGSBASE: AtomicBool = AtomicBool::new(false);
@@ -62,7 +63,7 @@ fn request(tcb: &Tcb, call: u64) -> Option<Request> {
 
 /// clone, clone3, fork and vfork. Returns the result for the parent.
 pub fn clone(tcb: &mut Tcb, call: u64) -> i64 {
-    let Some(request) = request(tcb, call) else { return syscall::pass(tcb) };
+    let Some(request) = request(tcb, call) else { return syscall::pass_through(tcb) };
     loop {
         let is_thread = request.flags & CLONE_THREAD != 0;
         let result = if is_thread { new_thread(tcb, &request) } else { new_process(tcb, &request) };
@@ -115,14 +116,14 @@ fn inherit(child: &mut Tcb, parent: &Tcb, request: &Request) {
 
 fn new_thread(tcb: &mut Tcb, request: &Request) -> Result<i64, Failure> {
     ENGINE.lock().order_threads();
-    let child = new_recorded_state(tcb)?;
+    let mut child = new_recorded_state(tcb)?;
     let thread = child.thread;
-    inherit(child, tcb, request);
-    owners::adopt(child);
+    inherit(&mut child, tcb, request);
+    owners::adopt(&mut child);
     signal::block_for_clone(tcb);
     // SAFETY: the child's state is complete; it runs on stacks of its own.
-    let result = unsafe { trackway_clone(child, start_thread as *const () as u64) };
-    signal::block_all(tcb);
+    let result = unsafe { trackway_clone(child.as_ptr(), start_thread as *const () as u64) };
+    signal::block_asynchronous(tcb);
     if result < 0 {
         forget_child(child);
     } else {
@@ -132,10 +133,10 @@ fn new_thread(tcb: &mut Tcb, request: &Request) -> Result<i64, Failure> {
 }
 
 /// The state of a new thread that is to be recorded, with a slot of its own.
-fn new_recorded_state(tcb: &Tcb) -> Result<&'static mut Tcb, Failure> {
+fn new_recorded_state(tcb: &Tcb) -> Result<OwnedTcb, Failure> {
     let control = tcb.control();
     let slot_index = take_slot(control).ok_or(Failure::TooManyThreads)?;
-    pending::forget_letters(slot_index);
+    pending::discard_backups(slot_index);
     let slot = &control.slots[slot_index as usize];
     let thread = control.next_thread.fetch_add(1, Ordering::SeqCst);
     slot.thread.store(thread, Ordering::Relaxed);
@@ -148,39 +149,39 @@ fn new_recorded_state(tcb: &Tcb) -> Result<&'static mut Tcb, Failure> {
 }
 
 /// The thread for which this state was made does not exist.
-fn forget_child(child: &mut Tcb) {
-    owners::release(child);
+fn forget_child(child: OwnedTcb) {
+    owners::release(&child);
     let slot = child.slot();
     // SAFETY: no thread was made to use it.
     unsafe { child.free() };
     slot.state.store(SLOT_FREE, Ordering::SeqCst);
 }
 
-/// Whether a new process can be recorded as a thread of its parent: it shares the memory, its parent waits for it, and what it has of
-/// its own is a table of actions.
+/// Whether a new process can be recorded as a thread of its parent: it shares the memory, its
+/// parent waits for it, and what it has of its own is a table of actions.
 fn is_like_vfork(request: &Request) -> bool {
     let kind = CLONE_VM | CLONE_VFORK | CLONE_SIGHAND | CLONE_THREAD | CLONE_NEW;
     request.flags & kind == CLONE_VM | CLONE_VFORK
 }
 
-/// Makes a process that shares the memory until it executes another program or ends. It is recorded as a thread. When the kernel lets
-/// this thread go on, the process has left the memory, and this thread clears away what it has left behind. `None` if
-/// there is no slot or no memory for it.
+/// Makes a process that shares the memory until it executes another program or ends. It is recorded
+/// as a thread. When the kernel lets this thread go on, the process has left the memory, and this
+/// thread clears away what it has left behind. `None` if there is no slot or no memory for it.
 fn record_child(tcb: &mut Tcb, request: &Request) -> Option<i64> {
     let control = tcb.control();
-    let child = new_recorded_state(tcb).ok()?;
+    let mut child = new_recorded_state(tcb).ok()?;
     let thread = child.thread;
-    let actions = Box::into_raw(signal::actions(request.flags & CLONE_CLEAR_SIGHAND != 0));
+    let actions = Box::into_raw(signal::copy_actions(request.flags & CLONE_CLEAR_SIGHAND != 0));
     child.signals().own_actions.set(actions);
-    inherit(child, tcb, request);
+    inherit(&mut child, tcb, request);
     child.alternate_stack = tcb.alternate_stack;
     child.born = sys::tsc();
-    owners::adopt(child);
+    owners::adopt(&mut child);
     control.vforks.fetch_add(1, Ordering::SeqCst);
     signal::block_for_clone(tcb);
     // SAFETY: the child's state is complete; it runs on stacks of its own.
-    let result = unsafe { trackway_clone(child, start_child as *const () as u64) };
-    signal::block_all(tcb);
+    let result = unsafe { trackway_clone(child.as_ptr(), start_child as *const () as u64) };
+    signal::block_asynchronous(tcb);
     if result < 0 {
         forget_child(child);
     } else if clear_away(child) {
@@ -192,24 +193,24 @@ fn record_child(tcb: &mut Tcb, request: &Request) -> Option<i64> {
     Some(result)
 }
 
-/// A process that has shared the memory is gone: it has executed another program, has ended or was killed, wherever it was. False if
-/// it has recorded nothing.
-fn clear_away(child: &mut Tcb) -> bool {
-    if release_locks(child) {
+/// A process that has shared the memory is gone: it has executed another program, has ended or was
+/// killed, wherever it was. False if it has recorded nothing.
+fn clear_away(mut child: OwnedTcb) -> bool {
+    if release_locks(&child) {
         failure::report(child.control(), Failure::KilledChild);
     }
     let has_started = child.closed || child.cursor != child.segment;
     if child.executing && !child.closed {
-        ring::close(child, word::END);
+        ring::close(&mut child, word::END);
     } else if !child.closed {
         // Nobody knows how far it has come.
-        skip::abandon(child);
+        skip::abandon(&mut child);
         pending::publish(child.slot_index, !0);
-        reclaim::leave_cache(child);
+        reclaim::leave_cache(&child);
         child.slot().state.store(SLOT_ABANDONED, Ordering::SeqCst);
         ring::ring_doorbell(child.control());
     }
-    owners::release(child);
+    owners::release(&child);
     // SAFETY: its thread is gone.
     unsafe { child.free() };
     has_started
@@ -223,7 +224,7 @@ fn release_locks(dead: &Tcb) -> bool {
         [
             memory::release_for_dead(stacks.clone()),
             ENGINE.release_for_dead(stacks.clone()),
-            own::release_for_dead(stacks.clone()),
+            engine_memory::release_for_dead(stacks.clone()),
             owners::release_for_dead(stacks.clone()),
             limits::release_for_dead(stacks.clone()),
             seccomp::release_for_dead(stacks),
@@ -233,7 +234,7 @@ fn release_locks(dead: &Tcb) -> bool {
 }
 
 /// The state of a new thread or process. `None` if there is no memory.
-fn new_state(control: &Control, slot_index: u32, thread: u32) -> Option<&'static mut Tcb> {
+fn new_state(control: &Control, slot_index: u32, thread: u32) -> Option<OwnedTcb> {
     if failure::is_injected(control, Failure::NoMemory) {
         return None;
     }
@@ -246,16 +247,17 @@ fn new_process(tcb: &mut Tcb, request: &Request) -> Result<i64, Failure> {
     {
         return Ok(result);
     }
-    let child = new_state(tcb.control(), tcb.slot_index, tcb.thread).ok_or(Failure::NoMemory)?;
-    inherit(child, tcb, request);
+    let mut child = new_state(tcb.control(), tcb.slot_index, tcb.thread).ok_or(Failure::NoMemory)?;
+    inherit(&mut child, tcb, request);
     child.alternate_stack = tcb.alternate_stack;
     let waited_for = request.flags & (CLONE_VM | CLONE_VFORK) == CLONE_VM | CLONE_VFORK;
     let still_shared = request.flags & (CLONE_VM | CLONE_VFORK) == CLONE_VM;
     if request.flags & CLONE_SIGHAND == 0 {
-        child.actions = Some(signal::actions(request.flags & CLONE_CLEAR_SIGHAND != 0));
+        child.actions = Some(signal::copy_actions(request.flags & CLONE_CLEAR_SIGHAND != 0));
     }
-    signal::block_all(tcb);
-    // The child runs natively: nothing may be write-protected there, so nobody protects anything until it has its copy.
+    signal::block_asynchronous(tcb);
+    // The child runs natively: nothing may be write-protected there, so nobody protects anything
+    // until it has its copy.
     let mut engine = ENGINE.lock();
     engine.release_guarded();
     let engine = (request.flags & CLONE_VM == 0).then_some(engine);
@@ -270,9 +272,10 @@ fn new_process(tcb: &mut Tcb, request: &Request) -> Result<i64, Failure> {
         control.sharers.store(1, Ordering::SeqCst);
     }
     signal::block_for_clone(tcb);
-    // SAFETY: the child's state is complete; it runs on stacks of its own, also when it shares our memory.
-    let result = unsafe { trackway_clone(child, start_process as *const () as u64) };
-    signal::block_all(tcb);
+    // SAFETY: the child's state is complete; it runs on stacks of its own, also when it shares our
+    // memory.
+    let result = unsafe { trackway_clone(child.as_ptr(), start_process as *const () as u64) };
+    signal::block_asynchronous(tcb);
     drop(engine);
     if result < 0 {
         follow::forget(follow);
@@ -310,9 +313,10 @@ extern "C" fn start_child(tcb: &mut Tcb) -> ! {
 
 /// Enters the cache for the first time. The handler can find the thread's state and stack.
 fn begin(tcb: &mut Tcb) -> ! {
-    signal::block_all(tcb);
+    signal::block_asynchronous(tcb);
     tcb.slot().os_tid.store(sys::gettid(), Ordering::SeqCst);
-    // From now on other threads can tell this one what is pending for the process; before, it has to look by itself.
+    // From now on other threads can tell this one what is pending for the process; before, it has
+    // to look by itself.
     signal::set_mask(tcb, tcb.signals().mask.get());
     ring::open(tcb);
     let pc = tcb.registers.rip;
@@ -324,7 +328,8 @@ fn begin(tcb: &mut Tcb) -> ! {
 
 /// The first thing a new process does: it goes its own way, natively.
 extern "C" fn start_process(tcb: &mut Tcb) -> ! {
-    // SAFETY: as for a thread; the process's copy of the engine is no longer entered once it runs natively.
+    // SAFETY: as for a thread; the process's copy of the engine is no longer entered once it runs
+    // natively.
     unsafe { tcb::set_gs(tcb.this as u64, has_fsgsbase()) };
     if let Some(actions) = &tcb.actions {
         signal::restore_actions(actions);
@@ -332,11 +337,12 @@ extern "C" fn start_process(tcb: &mut Tcb) -> ! {
     let stack = tcb.alternate_stack;
     // SAFETY: the kernel reads the application's own alternate stack.
     unsafe { sys::call(number::SIGALTSTACK, [&raw const stack as u64, 0, 0, 0, 0, 0]) };
-    // SAFETY: part of the shared mapping, of which this process has inherited the beginning if it is to be followed.
+    // SAFETY: part of the shared mapping, of which this process has inherited the beginning if it
+    // is to be followed.
     if let Some(child) = unsafe { tcb.follow.as_ref() } {
         follow::wait(tcb, child, tcb.shares, sys::tsc());
     }
-    leave::go_native(tcb);
+    detach::set_native(tcb);
     if !tcb.shares {
         follow::unmap(tcb);
     }
@@ -389,7 +395,7 @@ unsafe extern "C" fn trackway_clone(child: *mut Tcb, start: u64) -> i64 {
 
 /// The application's exit_group: of all threads.
 pub fn exit_process(tcb: &mut Tcb) -> ! {
-    signal::block_all(tcb);
+    signal::block_asynchronous(tcb);
     ring::close(tcb, word::END);
     let [call, status] = [RAX, RDI].map(|register| tcb.registers.general[register]);
     loop {
@@ -405,17 +411,18 @@ pub fn exit(tcb: &mut Tcb) -> ! {
         exit_process(tcb);
     }
     // What was sent to the process and taken here is not to be lost with the thread.
-    while !signal::block_everything(tcb) {
-        signal::block_all(tcb);
-        syscall::let_in();
+    while !signal::block_all(tcb) {
+        signal::block_asynchronous(tcb);
+        syscall::deliver_deferred();
     }
-    signal::retire(tcb);
+    signal::stop_taking_signals(tcb);
     ring::close(tcb, word::END);
     owners::release(tcb);
     rseq::leave_section(tcb);
     limits::shrink(tcb.mapping_length);
     let status = tcb.registers.general[RDI];
-    // SAFETY: the thread's stacks go away together with the thread; the assembly uses none. Signals are blocked.
+    // SAFETY: the thread's stacks go away together with the thread; the assembly uses none. Signals
+    // are blocked.
     unsafe {
         core::arch::asm!("syscall", "mov eax, 60", "mov rdi, r12", "syscall", "ud2", in("rax") number::MUNMAP,
             in("rdi") tcb.mapping, in("rsi") tcb.mapping_length, in("r12") status, options(noreturn));

@@ -1,17 +1,20 @@
-//! Between translated code and the engine: the assembly that switches, and what happens at each exit.
+//! Between translated code and the engine: the assembly that switches, and what happens at each
+//! exit.
 //!
-//! Three ways in (an exit with a number; an indirect target that the table does not know; one that the table confused), one
-//! way out, and one to native code. The stretch of code from `trackway_enter` to `trackway_enter_end` only reads the thread's saved state,
-//! so a signal that arrives there sees the application exactly as saved.
+//! Three ways in (an exit with a number; an indirect target that the table does not know; one that
+//! the table confused), one way out, and one to native code. The stretch of code from
+//! `trackway_enter` to `trackway_enter_end` only reads the thread's saved state, so a signal that
+//! arrives there sees the application exactly as saved.
 
 use core::arch::naked_asm;
 use core::mem::offset_of;
 
+use crate::engine::{ENGINE, Engine};
 use crate::failure::{self, Failure};
-use crate::fragment::{ENGINE, Engine, FragmentRef, NoFragment};
+use crate::fragment::{FragmentRef, NoFragment};
 use crate::tcb::{SIGNALS, Signals, Tcb};
 use crate::translate::{ENTRY_CHANGED, ExitKind};
-use crate::{emulate, leave, maps, memory, reclaim, rseq, select, signal, skip, syscall};
+use crate::{detach, emulate, maps, memory, reclaim, rseq, select, signal, skip, syscall};
 
 const REGISTERS: usize = offset_of!(Tcb, registers);
 const XMM: usize = offset_of!(Tcb, xmm);
@@ -36,7 +39,8 @@ unsafe extern "C" {
     fn trackway_enter_jump();
 }
 
-/// The beginning of the way into the cache, where a thread that is on it can start again at any time.
+/// The beginning of the way into the cache, where a thread that is on it can start again at any
+/// time.
 pub fn enter_start() -> u64 {
     trackway_enter as *const () as u64
 }
@@ -103,8 +107,8 @@ unsafe extern "C" fn trackway_mismatch() {
     )
 }
 
-/// Saves the application's state and calls the function in rcx with the thread's state and rdx. rdx is saved already, rcx
-/// is in its scratch place.
+/// Saves the application's state and calls the function in rcx with the thread's state and rdx. rdx
+/// is saved already, rcx is in its scratch place.
 #[unsafe(naked)]
 unsafe extern "C" fn trackway_save() {
     naked_asm!(
@@ -182,9 +186,9 @@ unsafe extern "C" fn trackway_enter() {
     naked_asm!(
         "cmp byte ptr gs:[{native}], 0",
         "jne {enter_native}",
-        "cmp dword ptr gs:[{deferred}], 0",
+        "cmp dword ptr gs:[{mask_changed}], 0",
         "je 2f",
-        "cmp dword ptr gs:[{waiting}], 0",
+        "cmp dword ptr gs:[{has_deferred}], 0",
         "je 3f",
         "mov eax, 14", // rt_sigprocmask(SIG_SETMASK, &raise_mask, NULL, 8)
         "mov edi, 2",
@@ -197,7 +201,7 @@ unsafe extern "C" fn trackway_enter() {
         "trackway_enter_raise:",
         "ud2", // the handler delivers what is waiting, or sends us back to the beginning
         "3:",
-        "mov dword ptr gs:[{deferred}], 0",
+        "mov dword ptr gs:[{mask_changed}], 0",
         "mov eax, 14", // rt_sigprocmask(SIG_SETMASK, &real_mask, NULL, 8)
         "mov edi, 2",
         "mov rsi, gs:[0]",
@@ -247,8 +251,8 @@ unsafe extern "C" fn trackway_enter() {
         "jmp gs:[{next}]",
         ".globl trackway_enter_end",
         "trackway_enter_end:",
-        deferred = const SIGNALS + offset_of!(Signals, deferred),
-        waiting = const SIGNALS + offset_of!(Signals, waiting),
+        mask_changed = const SIGNALS + offset_of!(Signals, mask_changed),
+        has_deferred = const SIGNALS + offset_of!(Signals, has_deferred),
         raise_mask = const SIGNALS + offset_of!(Signals, raise_mask),
         real_mask = const SIGNALS + offset_of!(Signals, real_mask),
         r = const REGISTERS,
@@ -265,13 +269,14 @@ unsafe extern "C" fn trackway_enter() {
 
 /// Enters the cache with the saved state of a new thread.
 pub fn enter_first() -> ! {
-    // SAFETY: gs points at the calling thread's state, which is complete; nothing on this stack is needed any more.
+    // SAFETY: gs points at the calling thread's state, which is complete; nothing on this stack is
+    // needed any more.
     unsafe {
         core::arch::asm!("jmp {resume}", resume = sym trackway_resume, options(noreturn));
     }
 }
 
-/// Goes to native code with the saved state, after `leave::go_native`.
+/// Goes to native code with the saved state, after `detach::set_native`.
 pub fn enter_native() -> ! {
     // SAFETY: as for `enter_first`.
     unsafe {
@@ -279,9 +284,10 @@ pub fn enter_native() -> ! {
     }
 }
 
-/// Goes to native code at `tcb.registers.rip` with the saved state, which it only reads. gs is the application's in the end, so the state
-/// is reached through rdi, and the last step is `iretq`, which needs no register. A signal that arrives here sees the application
-/// exactly as saved; in a child process, where signals are the application's own, its handler returns here.
+/// Goes to native code at `tcb.registers.rip` with the saved state, which it only reads. gs is the
+/// application's in the end, so the state is reached through rdi, and the last step is `iretq`,
+/// which needs no register. A signal that arrives here sees the application exactly as saved; in a
+/// child process, where signals are the application's own, its handler returns here.
 #[unsafe(naked)]
 unsafe extern "C" fn trackway_enter_native() {
     naked_asm!(
@@ -359,11 +365,12 @@ unsafe extern "C" fn trackway_enter_native() {
     )
 }
 
-/// A process that shares its parent's memory must not die of a signal while it holds a lock, because its parent lives on. The way into the
-/// cache, or to a system call of the application's, unblocks.
+/// A process that shares its parent's memory must not die of a signal while it holds a lock,
+/// because its parent lives on. The way into the cache, or to a system call of the application's,
+/// unblocks.
 fn hold_signals(tcb: &Tcb) {
     if tcb.is_child_process() && !tcb.signals().native.get() {
-        signal::block_all(tcb);
+        signal::block_asynchronous(tcb);
     }
 }
 
@@ -392,10 +399,10 @@ extern "C" fn on_exit(tcb: &mut Tcb, path: u64) {
             resume(tcb);
         }
         ExitKind::Direct | ExitKind::Indirect => {
-            if tcb.stand.skipping || rseq::concerns(tcb, &engine.sections) {
+            if tcb.selection.skipping || rseq::concerns(tcb, &engine.sections) {
                 drop(engine);
-                skip::attend(tcb);
-                rseq::attend(tcb);
+                skip::update_mode(tcb);
+                rseq::update_section(tcb);
                 engine = ENGINE.lock();
             }
             match go_to(tcb, &mut engine, false) {
@@ -408,7 +415,7 @@ extern "C" fn on_exit(tcb: &mut Tcb, path: u64) {
                 }
             }
             drop(engine);
-            leave_if_wanted(tcb);
+            detach_if_requested(tcb);
         }
     }
 }
@@ -430,11 +437,11 @@ extern "C" fn on_indirect(tcb: &mut Tcb, target: u64) {
     hold_signals(tcb);
     tcb.registers.rip = target;
     reclaim::leave_cache(tcb);
-    skip::attend(tcb);
-    rseq::attend(tcb);
+    skip::update_mode(tcb);
+    rseq::update_section(tcb);
     let mut engine = ENGINE.lock();
     match go_to(tcb, &mut engine, true) {
-        Next::Linkable(target) => engine.enter_in_table(target),
+        Next::Linkable(target) => engine.add_to_table(target),
         Next::Found => {}
         Next::Unreadable | Next::Failed(_) => {
             drop(engine);
@@ -442,7 +449,7 @@ extern "C" fn on_indirect(tcb: &mut Tcb, target: u64) {
         }
     }
     drop(engine);
-    leave_if_wanted(tcb);
+    detach_if_requested(tcb);
 }
 
 /// Finds where `tcb.registers.rip` is in the cache.
@@ -453,8 +460,8 @@ extern "C" fn resume(tcb: &mut Tcb) {
         return;
     }
     assert!(!failure::is_injected(tcb.control(), Failure::Defect), "a test wants the engine to fail");
-    skip::attend(tcb);
-    rseq::attend(tcb);
+    skip::update_mode(tcb);
+    rseq::update_section(tcb);
     loop {
         let next = go_to(tcb, &mut ENGINE.lock(), false);
         let failure = match next {
@@ -467,7 +474,7 @@ extern "C" fn resume(tcb: &mut Tcb) {
             return;
         }
     }
-    leave_if_wanted(tcb);
+    detach_if_requested(tcb);
 }
 
 /// Where a thread goes on.
@@ -480,12 +487,12 @@ enum Next {
     Failed(Failure),
 }
 
-/// Sets `tcb.next`. Code that cannot be read is jumped to natively: the processor raises the fault that the application
-/// has to see.
-fn go_to(tcb: &mut Tcb, engine: &mut Engine, by_arrival: bool) -> Next {
+/// Sets `tcb.next`. Code that cannot be read is jumped to natively: the processor raises the fault
+/// that the application has to see.
+fn go_to(tcb: &mut Tcb, engine: &mut Engine, with_indirect_entry: bool) -> Next {
     let pc = tcb.registers.rip;
-    let is_gate = select::cross(tcb, engine) || engine.sections.contains(pc);
-    match engine.find_in(tcb.stand.world, pc, by_arrival) {
+    let is_gate = select::choose_mode(tcb, engine) || engine.sections.contains(pc);
+    match engine.find_in(tcb.selection.mode, pc, with_indirect_entry) {
         Ok(_) if memory::is_short() => Next::Failed(Failure::NoMemory),
         Ok(at) => {
             tcb.next = engine.fragment(at).body;
@@ -500,13 +507,13 @@ fn go_to(tcb: &mut Tcb, engine: &mut Engine, by_arrival: bool) -> Next {
     }
 }
 
-fn leave_if_wanted(tcb: &mut Tcb) {
-    if (leave::is_wanted_alone(tcb) || leave::is_parking(tcb.control())) && rseq::abort_before_detach(tcb) {
+fn detach_if_requested(tcb: &mut Tcb) {
+    if (detach::must_detach_alone(tcb) || detach::is_parking(tcb.control())) && rseq::abort_before_detach(tcb) {
         // The abort handler is where it goes on, in the cache or not.
         return resume(tcb);
     }
-    leave::park_if_wanted(tcb);
-    if leave::is_wanted_alone(tcb) {
-        let _ = leave::leave(tcb);
+    detach::park_if_requested(tcb);
+    if detach::must_detach_alone(tcb) {
+        let _ = detach::detach_thread(tcb);
     }
 }

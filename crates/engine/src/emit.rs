@@ -5,7 +5,8 @@ use wire::word;
 
 use crate::tcb;
 
-/// The table of indirect targets: by the low bits of an application address, where to go in the cache.
+/// The table of indirect targets: by the low bits of an application address, where to go in the
+/// cache.
 #[derive(Clone, Copy, Debug)]
 pub struct Table {
     /// 0: there is none, and all indirect targets are unknown.
@@ -107,8 +108,8 @@ impl<'a> Emitter<'a> {
         self.bytes(&value.to_le_bytes());
     }
 
-    /// `jmp rel32` whose displacement lies within eight aligned bytes, so that it can be changed while others execute it.
-    /// Returns the position of the displacement.
+    /// `jmp rel32` whose displacement lies within eight aligned bytes, so that it can be changed
+    /// while others execute it. Returns the position of the displacement.
     pub fn jump_patchable(&mut self, target: u64) -> usize {
         while (self.here() + 1) % 8 > 4 && !self.overflow {
             self.bytes(&[0x90]);
@@ -140,8 +141,8 @@ impl<'a> Emitter<'a> {
         self.patch_u32(position, (self.position - position - 4) as u32);
     }
 
-    /// Pushes a constant: `push imm32`, or `push [rip + literal]` with the literal in a place to be filled in later,
-    /// whose displacement's position is returned.
+    /// Pushes a constant: `push imm32`, or `push [rip + literal]` with the literal in a place to be
+    /// filled in later, whose displacement's position is returned.
     pub fn push_constant(&mut self, value: u64) -> Option<usize> {
         if value as i32 as i64 as u64 == value {
             self.bytes_and_u32(&[0x68], value as u32);
@@ -176,7 +177,8 @@ impl<'a> Emitter<'a> {
         }
     }
 
-    /// Stores the low bytes (1, 2, 4 or 8) of a general register, which is not r15, behind the cursor.
+    /// Stores the low bytes (1, 2, 4 or 8) of a general register, which is not r15, behind the
+    /// cursor.
     pub fn store_data(&mut self, displacement: u32, bytes: usize, register: u8) {
         if bytes == 2 {
             self.bytes(&[0x66]);
@@ -231,7 +233,8 @@ impl<'a> Emitter<'a> {
         self.at_cursor(register.number() as u8, displacement);
     }
 
-    /// Writes an event with the time at the cursor and moves it on. rax and rdx go to the scratch places of rcx and rdx.
+    /// Writes an event with the time at the cursor and moves it on. rax and rdx go to the scratch
+    /// places of rcx and rdx.
     pub fn record_time(&mut self) {
         self.store_gs(tcb::SCRATCH_RCX, 0);
         self.store_gs(tcb::SCRATCH_RDX, 2);
@@ -249,13 +252,13 @@ impl<'a> Emitter<'a> {
     }
 
     /// From the cursor in r15 to the application's r15.
-    pub fn take_r15(&mut self) {
+    pub fn load_app_r15(&mut self) {
         self.store_gs(tcb::CURSOR, 15);
         self.load_gs(15, tcb::APP_R15);
     }
 
     /// From the application's r15 to the cursor.
-    pub fn give_r15(&mut self) {
+    pub fn load_cursor(&mut self) {
         self.store_gs(tcb::APP_R15, 15);
         self.load_gs(15, tcb::CURSOR);
     }
@@ -271,9 +274,10 @@ impl<'a> Emitter<'a> {
         self.load_gs(2, tcb::SCRATCH_RDX);
     }
 
-    /// Goes to the application address in rcx by way of the table: `jmp [table + rdx * 8]`, rdx being the low bits of rcx. They
-    /// are taken with `pext edx, ecx, gs:[mask]` or, on processors without BMI2, `movzx edx, cx`: both leave the flags alone.
-    /// A table beyond 2 GiB cannot be a part of the instruction: rcx holds its address for a moment.
+    /// Goes to the application address in rcx by way of the table: `jmp [table + rdx * 8]`, rdx
+    /// being the low bits of rcx. They are taken with `pext edx, ecx, gs:[mask]` or, on processors
+    /// without BMI2, `movzx edx, cx`: both leave the flags alone. A table beyond 2 GiB cannot be a
+    /// part of the instruction: rcx holds its address for a moment.
     pub fn jump_indirect(&mut self, table: Table) {
         if table.address == 0 {
             return self.jump_gs(tcb::MISS_ENTRY);
@@ -298,16 +302,17 @@ impl<'a> Emitter<'a> {
         }
     }
 
-    /// Leaves the code cache with the number of an exit: `mov gs:[..], rcx; mov ecx, number; jmp gs:[entry]`.
-    pub fn leave(&mut self, exit: u32) {
+    /// Leaves the code cache with the number of an exit: `mov gs:[..], rcx; mov ecx, number; jmp
+    /// gs:[entry]`.
+    pub fn exit_stub(&mut self, exit: u32) {
         self.store_gs(tcb::SCRATCH_RCX, 1);
         self.bytes_and_u32(&[0xb9], exit);
         self.jump_gs(tcb::EXIT_ENTRY);
     }
 
-    /// How an indirect jump arrives at `target`: checks that rcx is the target (else leaves for the slow way) and restores
-    /// rcx and rdx.
-    pub fn arrival(&mut self, target: u64) {
+    /// How an indirect jump arrives at `target`: checks that rcx is the target (else leaves for the
+    /// slow way) and restores rcx and rdx.
+    pub fn indirect_entry(&mut self, target: u64) {
         self.load_constant(2, target.wrapping_neg());
         self.bytes(&[0x48, 0x8d, 0x0c, 0x11]); // lea rcx, [rcx + rdx]
         self.bytes(&[0xe3, 8]); // jrcxz over the next instruction
@@ -316,8 +321,8 @@ impl<'a> Emitter<'a> {
     }
 }
 
-/// Bytes that [`Emitter::leave`] takes.
-pub const LEAVE_BYTES: usize = 22;
+/// Bytes that [`Emitter::exit_stub`] takes.
+pub const EXIT_STUB_BYTES: usize = 22;
 
 #[cfg(test)]
 mod tests {
@@ -483,12 +488,12 @@ mod tests {
         let (_, instructions) = emit(|out| {
             out.record(1, 0);
             out.record_time();
-            out.take_r15();
-            out.give_r15();
+            out.load_app_r15();
+            out.load_cursor();
             out.spill_scratch();
             out.reload_scratch();
-            out.leave(1);
-            out.arrival(0x40_0000);
+            out.exit_stub(1);
+            out.indirect_entry(0x40_0000);
             out.jump_indirect(table(0x6000_0000, true));
             out.jump_indirect(table(0x6000_0000, false));
             out.jump_indirect(table(0x5500_0000_0000, true));
@@ -537,9 +542,9 @@ mod tests {
     }
 
     #[test]
-    fn leaving_has_a_fixed_size() {
-        let (code, instructions) = emit(|out| out.leave(0x1234));
-        assert_eq!(code.len(), LEAVE_BYTES);
+    fn exit_stubs_have_a_fixed_size() {
+        let (code, instructions) = emit(|out| out.exit_stub(0x1234));
+        assert_eq!(code.len(), EXIT_STUB_BYTES);
         assert_eq!(instructions[1].immediate32(), 0x1234);
         assert!(is_gs(&instructions[2], tcb::EXIT_ENTRY));
     }

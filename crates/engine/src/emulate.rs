@@ -1,9 +1,10 @@
-//! Instructions that the engine executes for the application, because their data cannot be taken where they stand (what they access
-//! depends on more than registers, or goes from memory to memory), or because they are about gs.
+//! Instructions that the engine executes for the application, because their data cannot be taken
+//! where they stand (what they access depends on more than registers, or goes from memory to
+//! memory), or because they are about gs.
 //!
-//! Such an instruction is a block of its own. Its accesses become events, followed by its path. A fault while it accesses
-//! memory is the application's (`Tcb::accessing`): the handler sees the state before the instruction or, of strings,
-//! before the iteration.
+//! Such an instruction is a block of its own. Its accesses become events, followed by its path. A
+//! fault while it accesses memory is the application's (`Tcb::accessing`): the handler sees the
+//! state before the instruction or, of strings, before the iteration.
 
 use alloc::alloc::{Layout, alloc, dealloc};
 use core::arch::asm;
@@ -27,8 +28,8 @@ pub fn is_known(instruction: &Instruction) -> bool {
     }
 }
 
-/// How far a repeated string instruction has come that was interrupted where it stands: for each of its operands rcx and the
-/// address register.
+/// How far a repeated string instruction has come that was interrupted where it stands: for each of
+/// its operands rcx and the address register.
 pub fn string_progress(tcb: &Tcb) -> ([u8; 32], usize) {
     let mut bytes = [0; isa::INSTRUCTION_BYTES_MAX];
     let length = memory::read_bytes(tcb.registers.rip, &mut bytes);
@@ -169,7 +170,8 @@ const ARITHMETIC: u64 = 0x8d5;
 const FLAG_ZERO: u64 = 1 << 6;
 const FLAG_DIRECTION: u64 = 1 << 10;
 
-/// `operation a, b` (or `operation a`) in so many bytes, with these flags before; returns the result and the flags after.
+/// `operation a, b` (or `operation a`) in so many bytes, with these flags before; returns the
+/// result and the flags after.
 macro_rules! calculate {
     ($operation:literal, $a:expr, $b:expr, $bytes:expr, $flags:expr) => {{
         let (mut a, b, mut flags): (u64, u64, u64) = ($a, $b, $flags & ARITHMETIC | 2);
@@ -209,7 +211,8 @@ macro_rules! calculate {
 
 /// What an instruction makes of its memory operand.
 fn calculate(mnemonic: Mnemonic, old: u64, source: u64, bytes: usize, flags: u64) -> (u64, u64) {
-    // A bit's number counts modulo the operand's size, and there are no such instructions for bytes.
+    // A bit's number counts modulo the operand's size, and there are no such instructions for
+    // bytes.
     let bit = source % (8 * bytes as u64);
     let flag = |set: u64| flags & !FLAG_CARRY & ARITHMETIC | set;
     match mnemonic {
@@ -249,8 +252,8 @@ unsafe fn compare_exchange(address: u64, bytes: usize, old: u64, new: u64) -> u6
     found & mask(bytes)
 }
 
-/// An instruction that reads and mostly writes its first operand: locked ones, and bit tests; `xadd` and `cmpxchg` with one of the
-/// high byte registers.
+/// An instruction that reads and mostly writes its first operand: locked ones, and bit tests;
+/// `xadd` and `cmpxchg` with one of the high byte registers.
 fn modify(tcb: &mut Tcb, instruction: &Instruction) {
     let bytes = instruction.memory_size().size();
     let mut place = address(tcb, instruction);
@@ -322,7 +325,8 @@ fn set_register(tcb: &mut Tcb, register: Register, value: u64) {
     tcb.registers.general[number_of(register)] = value & mask(register.size());
 }
 
-/// `mov gs`, `pop gs` and `lgs`. The processor may not want the selector; registers change behind that.
+/// `mov gs`, `pop gs` and `lgs`. The processor may not want the selector; registers change behind
+/// that.
 fn load_gs(tcb: &mut Tcb, instruction: &Instruction) {
     const RSP: usize = 4;
     match instruction.mnemonic() {
@@ -428,8 +432,8 @@ fn enter(tcb: &mut Tcb, instruction: &Instruction) {
     tcb.registers.general[RSP] = pointer.wrapping_sub(8 * count).wrapping_sub(u64::from(instruction.immediate16()));
 }
 
-/// `fistp` and its like, which pop what they store: the first time the state is brought back, so that the application's memory
-/// is written, or faults, before anything changes.
+/// `fistp` and its like, which pop what they store: the first time the state is brought back, so
+/// that the application's memory is written, or faults, before anything changes.
 fn pop_integer(tcb: &mut Tcb, instruction: &Instruction) {
     let place = address(tcb, instruction);
     let bytes = instruction.memory_size().size();
@@ -438,11 +442,13 @@ fn pop_integer(tcb: &mut Tcb, instruction: &Instruction) {
     for finally in [false, true] {
         macro_rules! pop {
             ($operation:literal) => {
-                // SAFETY: the floating-point unit is the application's, and the engine does not use it; the vector registers
-                // that come back with its state are those that were saved with it.
+                // SAFETY: the floating-point unit is the application's, and the engine does not use
+                // it; the vector registers that come back with its state are those that were saved
+                // with it.
                 unsafe {
                     let (state, value) = (&raw mut state, &raw mut value);
-                    asm!("fxsave64 [{s}]", concat!($operation, " [{v}]"), s = in(reg) state, v = in(reg) value, options(nostack));
+                    asm!("fxsave64 [{s}]", concat!($operation, " [{v}]"),
+                        s = in(reg) state, v = in(reg) value, options(nostack));
                     if !finally {
                         asm!("fxrstor64 [{s}]", s = in(reg) state, options(nostack));
                     }
@@ -545,7 +551,8 @@ fn string_shape(instruction: &Instruction) -> StringShape {
     }
 }
 
-/// Executes a string instruction iteration by iteration, or many at once where that makes no difference.
+/// Executes a string instruction iteration by iteration, or many at once where that makes no
+/// difference.
 fn string(tcb: &mut Tcb, instruction: &Instruction) {
     let shape = string_shape(instruction);
     let repeats = instruction.has_rep_prefix() || instruction.has_repne_prefix();
@@ -665,8 +672,8 @@ fn note(tcb: &mut Tcb, shape: &StringShape, source: u64, destination: u64) {
     }
 }
 
-/// Moves as much as there is room for, if source and destination do not overlap. Returns the iterations made: none if the
-/// next one overlaps or faults.
+/// Moves as much as there is room for, if source and destination do not overlap. Returns the
+/// iterations made: none if the next one overlaps or faults.
 fn move_many(tcb: &mut Tcb, shape: &StringShape, source: u64, destination: u64) -> u64 {
     let wanted = (room(tcb) / shape.bytes).min(tcb.registers.general[RCX] as usize) * shape.bytes;
     if destination.wrapping_sub(source) < wanted as u64 {
@@ -743,7 +750,8 @@ fn area_bytes(components: u64, compact: bool) -> usize {
 /// What the operating system lets programs use of the extended state (XCR0).
 pub fn enabled_components() -> u64 {
     let (low, high): (u32, u32);
-    // SAFETY: an application that uses xsave runs where the operating system has enabled it; others ask CPUID first.
+    // SAFETY: an application that uses xsave runs where the operating system has enabled it; others
+    // ask CPUID first.
     unsafe { asm!("xgetbv", in("ecx") 0, out("eax") low, out("edx") high, options(nostack, nomem)) };
     u64::from(high) << 32 | u64::from(low)
 }
@@ -796,33 +804,45 @@ fn save_or_restore(tcb: &mut Tcb, instruction: &Instruction, area: SaveArea) {
     }
 }
 
-/// Executes xsave or xrstor on `area` with the application's vector registers, whose low halves are in the saved state.
+/// Executes xsave or xrstor on `area` with the application's vector registers, whose low halves are
+/// in the saved state.
 ///
 /// # Safety
-/// `area` must be large enough, aligned and, for xrstor, hold what the application wants to restore.
+/// `area` must be large enough, aligned and, for xrstor, hold what the application wants to
+/// restore.
 unsafe fn transfer_state(tcb: &mut Tcb, instruction: &Instruction, area: *mut u8) {
     let [low, high] = [RAX, RDX].map(|at| tcb.registers.general[at] as u32);
     macro_rules! transfer {
         ($operation:literal) => {
-            // SAFETY: the caller's promise; the vector registers are those of the application until they are saved
-            // again, and the compiler knows that they change.
+            // SAFETY: the caller's promise; the vector registers are those of the application until
+            // they are saved again, and the compiler knows that they change.
             unsafe {
                 asm!(
                     "ldmxcsr [{m}]",
-                    "movaps xmm0, [{x}]", "movaps xmm1, [{x} + 16]", "movaps xmm2, [{x} + 32]", "movaps xmm3, [{x} + 48]",
-                    "movaps xmm4, [{x} + 64]", "movaps xmm5, [{x} + 80]", "movaps xmm6, [{x} + 96]", "movaps xmm7, [{x} + 112]",
-                    "movaps xmm8, [{x} + 128]", "movaps xmm9, [{x} + 144]", "movaps xmm10, [{x} + 160]", "movaps xmm11, [{x} + 176]",
-                    "movaps xmm12, [{x} + 192]", "movaps xmm13, [{x} + 208]", "movaps xmm14, [{x} + 224]", "movaps xmm15, [{x} + 240]",
+                    "movaps xmm0, [{x}]", "movaps xmm1, [{x} + 16]",
+                    "movaps xmm2, [{x} + 32]", "movaps xmm3, [{x} + 48]",
+                    "movaps xmm4, [{x} + 64]", "movaps xmm5, [{x} + 80]",
+                    "movaps xmm6, [{x} + 96]", "movaps xmm7, [{x} + 112]",
+                    "movaps xmm8, [{x} + 128]", "movaps xmm9, [{x} + 144]",
+                    "movaps xmm10, [{x} + 160]", "movaps xmm11, [{x} + 176]",
+                    "movaps xmm12, [{x} + 192]", "movaps xmm13, [{x} + 208]",
+                    "movaps xmm14, [{x} + 224]", "movaps xmm15, [{x} + 240]",
                     concat!($operation, " [{area}]"),
-                    "movaps [{x}], xmm0", "movaps [{x} + 16], xmm1", "movaps [{x} + 32], xmm2", "movaps [{x} + 48], xmm3",
-                    "movaps [{x} + 64], xmm4", "movaps [{x} + 80], xmm5", "movaps [{x} + 96], xmm6", "movaps [{x} + 112], xmm7",
-                    "movaps [{x} + 128], xmm8", "movaps [{x} + 144], xmm9", "movaps [{x} + 160], xmm10", "movaps [{x} + 176], xmm11",
-                    "movaps [{x} + 192], xmm12", "movaps [{x} + 208], xmm13", "movaps [{x} + 224], xmm14", "movaps [{x} + 240], xmm15",
+                    "movaps [{x}], xmm0", "movaps [{x} + 16], xmm1",
+                    "movaps [{x} + 32], xmm2", "movaps [{x} + 48], xmm3",
+                    "movaps [{x} + 64], xmm4", "movaps [{x} + 80], xmm5",
+                    "movaps [{x} + 96], xmm6", "movaps [{x} + 112], xmm7",
+                    "movaps [{x} + 128], xmm8", "movaps [{x} + 144], xmm9",
+                    "movaps [{x} + 160], xmm10", "movaps [{x} + 176], xmm11",
+                    "movaps [{x} + 192], xmm12", "movaps [{x} + 208], xmm13",
+                    "movaps [{x} + 224], xmm14", "movaps [{x} + 240], xmm15",
                     "stmxcsr [{m}]",
                     m = in(reg) &raw mut tcb.mxcsr, x = in(reg) &raw mut tcb.xmm, area = in(reg) area,
                     in("eax") low, in("edx") high,
-                    out("xmm0") _, out("xmm1") _, out("xmm2") _, out("xmm3") _, out("xmm4") _, out("xmm5") _, out("xmm6") _,
-                    out("xmm7") _, out("xmm8") _, out("xmm9") _, out("xmm10") _, out("xmm11") _, out("xmm12") _, out("xmm13") _,
+                    out("xmm0") _, out("xmm1") _, out("xmm2") _, out("xmm3") _, out("xmm4") _,
+                    out("xmm5") _, out("xmm6") _,
+                    out("xmm7") _, out("xmm8") _, out("xmm9") _, out("xmm10") _, out("xmm11") _,
+                    out("xmm12") _, out("xmm13") _,
                     out("xmm14") _, out("xmm15") _, options(nostack),
                 );
             }

@@ -1,4 +1,5 @@
-//! exec in the same process stays traced: the recorder attaches before the call and puts an engine into the new image.
+//! exec in the same process stays traced: the recorder attaches before the call and puts an engine
+//! into the new image.
 
 use core::sync::atomic::Ordering;
 
@@ -29,8 +30,8 @@ pub fn exec(tcb: &mut Tcb) -> i64 {
     make(tcb)
 }
 
-/// In a process that shares its parent's memory: the new image is another's business. The parent ends the thread's recording when the
-/// exec has succeeded.
+/// In a process that shares its parent's memory: the new image is another's business. The parent
+/// ends the thread's recording when the exec has succeeded.
 fn exec_in_child(tcb: &mut Tcb) -> i64 {
     follow::wait_in_child(tcb);
     ring::append_time(tcb, word::TIME);
@@ -39,18 +40,19 @@ fn exec_in_child(tcb: &mut Tcb) -> i64 {
 
 fn make(tcb: &mut Tcb) -> i64 {
     tcb.executing = true;
-    signal::ignore_really(tcb.signals(), true);
+    signal::set_kernel_ignores(tcb.signals(), true);
     let result = exec_unseen(tcb);
     abandon(tcb);
     result
 }
 
-/// The exec has failed, or a signal has come in between: tells the recorder. If the call is made again, all starts anew.
+/// The exec has failed, or a signal has come in between: tells the recorder. If the call is made
+/// again, all starts anew.
 pub fn abandon(tcb: &mut Tcb) {
     if !core::mem::take(&mut tcb.executing) {
         return;
     }
-    signal::ignore_really(tcb.signals(), false);
+    signal::set_kernel_ignores(tcb.signals(), false);
     if tcb.is_child_process() {
         return;
     }
@@ -73,10 +75,11 @@ fn ring_and_wait(tcb: &Tcb, state: u32) {
     }
 }
 
-/// The call itself. The new image inherits the signal mask and what is pending, so the kernel gets the application's own for it.
+/// The call itself. The new image inherits the signal mask and what is pending, so the kernel gets
+/// the application's own for it.
 fn exec_unseen(tcb: &mut Tcb) -> i64 {
-    signal::hand_over(tcb, true);
-    let result = syscall::pass(tcb);
-    signal::take_back(tcb);
+    signal::hand_pending_to_kernel(tcb, true);
+    let result = syscall::pass_through(tcb);
+    signal::take_pending_back(tcb);
     result
 }

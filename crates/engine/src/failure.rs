@@ -1,5 +1,5 @@
-//! What the engine does when it cannot go on: the thread stops with the application's state saved, and the recorder brings all
-//! threads back to native code. The program never ends because of us.
+//! What the engine does when it cannot go on: the thread stops with the application's state saved,
+//! and the recorder brings all threads back to native code. The program never ends because of us.
 
 use core::sync::atomic::{AtomicBool, Ordering};
 
@@ -7,12 +7,13 @@ use wire::Control;
 
 use crate::signal::Interruption;
 use crate::tcb::{Signals, Tcb};
-use crate::{leave, memory, own, reclaim, ring, rseq, signal, sys};
+use crate::{detach, engine_memory, memory, reclaim, ring, rseq, signal, sys};
 
 /// Why the engine cannot go on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Failure {
-    /// There is no free address range that translated code and the application's code can reach each other from.
+    /// There is no free address range that translated code and the application's code can reach
+    /// each other from.
     NoRoom,
     NoMemory,
     /// Every slot of the shared memory belongs to a thread.
@@ -71,7 +72,7 @@ pub fn is_injected_in_set_up(control: &Control, failure: Failure) -> bool {
 /// Tells the recorder what has happened. What is told first counts.
 pub fn report(control: &Control, failure: Failure) {
     note(control, failure);
-    leave::request(control);
+    detach::request(control);
 }
 
 fn note(control: &Control, failure: Failure) {
@@ -94,22 +95,23 @@ pub fn wait_while(control: &Control, stage: u32) {
     }
 }
 
-/// The thread, whose state is saved, cannot go on at `tcb.registers.rip`. Waits until the recorder takes it away from here. True if
-/// there is no recorder: then it is on its way to native code by itself. False: what has failed may be tried again.
+/// The thread, whose state is saved, cannot go on at `tcb.registers.rip`. Waits until the recorder
+/// takes it away from here. True if there is no recorder: then it is on its way to native code by
+/// itself. False: what has failed may be tried again.
 pub fn detach(tcb: &mut Tcb, failure: Failure) -> bool {
     let control = tcb.control();
     report(control, failure);
     rseq::abort_before_detach(tcb);
     // A signal that is kept cannot be delivered first, as the thread cannot go on in the cache.
-    signal::give_kept_to_kernel(tcb);
+    signal::requeue_all_in_kernel(tcb);
     if tcb.is_child_process() {
-        return leave::leave(tcb);
+        return detach::detach_thread(tcb);
     }
-    leave::park_if_wanted(tcb);
-    if (!ring::is_wanted(control) || tcb.interrupted != 0) && leave::leave(tcb) {
+    detach::park_if_requested(tcb);
+    if (!ring::is_wanted(control) || tcb.interrupted != 0) && detach::detach_thread(tcb) {
         return true;
     }
-    signal::block_all(tcb);
+    signal::block_asynchronous(tcb);
     false
 }
 
@@ -121,18 +123,20 @@ pub fn set_up() {
     STARTED.store(true, Ordering::Relaxed);
 }
 
-/// The engine has panicked. If the application's state is saved, the thread waits for the recorder. If a signal handler of the engine has
-/// interrupted the application, the application goes on where it was, to be detached like the other threads. If the engine is not set up
-/// yet, the recorder takes it out of the process.
+/// The engine has panicked. If the application's state is saved, the thread waits for the recorder.
+/// If a signal handler of the engine has interrupted the application, the application goes on where
+/// it was, to be detached like the other threads. If the engine is not set up yet, the recorder
+/// takes it out of the process.
 pub fn give_up() -> ! {
     if !STARTED.load(Ordering::Relaxed) {
         let failure = if memory::is_short() { Failure::NoMemory } else { Failure::Defect };
-        match own::control() {
+        match engine_memory::control() {
             Some(control) => abandon_set_up(control, failure),
             None => sys::abort(),
         }
     }
-    // SAFETY: this is the engine, so gs points at the thread's state; what used the state before does not go on.
+    // SAFETY: this is the engine, so gs points at the thread's state; what used the state before
+    // does not go on.
     let tcb = unsafe { &mut *Tcb::current() };
     // SAFETY: what held locks in the handler does not go on.
     match unsafe { signal::interruption(tcb) } {
@@ -145,7 +149,7 @@ pub fn give_up() -> ! {
         Interruption::Nothing | Interruption::Entry => {}
     }
     // SAFETY: what held the lock in this thread does not go on.
-    unsafe { crate::fragment::ENGINE.break_open() };
+    unsafe { crate::engine::ENGINE.break_open() };
     while !detach(tcb, Failure::Defect) {}
     crate::dispatch::enter_native()
 }

@@ -1,8 +1,9 @@
 //! New processes that are to be recorded, too: they wait until the recorder has seen them.
 //!
-//! A process with a copy of the memory waits with the state of its one thread saved; the recorder takes everything of this engine
-//! out of it and attaches as to any other process. A process that shares the memory is a thread of its parent's recording until it
-//! executes another program; before that, it waits until the recorder is there to see it.
+//! A process with a copy of the memory waits with the state of its one thread saved; the recorder
+//! takes everything of this engine out of it and attaches as to any other process. A process that
+//! shares the memory is a thread of its parent's recording until it executes another program;
+//! before that, it waits until the recorder is there to see it.
 
 use core::sync::atomic::Ordering;
 
@@ -37,7 +38,8 @@ pub fn forget(child: Option<&Child>) {
     }
 }
 
-/// In the new process: waits until the recorder has seen it. One that does not share memory returns only if it is not recorded.
+/// In the new process: waits until the recorder has seen it. One that does not share memory returns
+/// only if it is not recorded.
 pub fn wait(tcb: &Tcb, child: &Child, shares: bool, born: u64) {
     let control = tcb.control();
     let waiting = if shares { CHILD_SHARES } else { CHILD_WAITS };
@@ -68,8 +70,8 @@ pub fn wait(tcb: &Tcb, child: &Child, shares: bool, born: u64) {
     child.state.store(CHILD_FREE, Ordering::SeqCst);
 }
 
-/// In a process that shares its parent's memory and is recorded there: waits, once, until the recorder is there to see that it executes
-/// another program.
+/// In a process that shares its parent's memory and is recorded there: waits, once, until the
+/// recorder is there to see that it executes another program.
 pub fn wait_in_child(tcb: &mut Tcb) {
     let control = tcb.control();
     if tcb.followed || control.detach.load(Ordering::SeqCst) != DETACH_NONE {
@@ -81,7 +83,8 @@ pub fn wait_in_child(tcb: &mut Tcb) {
     }
 }
 
-/// In a process that is not recorded: it does not need what it may have inherited of the shared memory.
+/// In a process that is not recorded: it does not need what it may have inherited of the shared
+/// memory.
 pub fn unmap(tcb: &Tcb) {
     // SAFETY: nobody uses it any more; without a recorder there is no need to.
     unsafe { sys::unmap(tcb.control as u64, wire::CONTROL_BYTES as u64) };

@@ -1,41 +1,44 @@
-//! Fragments: translated chains of blocks, their exits, and how they are found by application address and by cache address.
+//! Fragments: translated code in the code cache, and how it is found by application address, by
+//! path and by cache address.
+//!
+//! A [`Fragment`] is made of one block ([`Engine::find`]) or, along a hot path, of several
+//! ([`superblock`]). Its exits are in [`crate::link`], its indirect entry is in
+//! [`crate::indirect`]. A fragment is dropped when its code changes, or with its unit of the code
+//! cache ([`crate::reclaim`]).
 
 use alloc::vec::Vec;
-use core::sync::atomic::{AtomicU64, Ordering};
-use wire::{CODE_RING_BYTES, Control, code};
+use core::sync::atomic::Ordering;
 
-use crate::cache::Cache;
-use crate::change::{PAGE, Pages};
+use wire::code;
+
+use crate::change::PAGE;
 use crate::emit::{Emitter, Table};
+use crate::engine::Engine;
 use crate::failure::Failure;
-use crate::lock::Mutex;
-use crate::lookup::Lookup;
-use crate::paths::PathTable;
-use crate::reclaim::Reclaimer;
-use crate::rseq::Sections;
-use crate::select::{Selection, WORLD_COUNT, World};
+use crate::link::Exit;
+use crate::select::TranslationMode;
 use crate::translate::{
-    self, BlockResult, ChainBlock, ExitKind, NewExit, Order, STUB_STRIDE, State, Surroundings, Translation, Unreadable,
+    self, Order, STUB_STRIDE, SourceBlock, TranslatedBlock, Translation, TranslationOptions, Unreadable,
 };
-use crate::{failure, memory, ring, select, skip, sys};
+use crate::{failure, memory, skip};
 
-mod chain;
+mod position;
+mod superblock;
 
-pub use chain::PATH_INSTRUCTIONS_MAX;
+pub use position::{AppPosition, Progress};
+pub use superblock::PATH_INSTRUCTIONS_MAX;
 
-/// Everything that threads share. Translation and linking happen under this lock.
-pub static ENGINE: Mutex<Engine> = Mutex::new(Engine::new());
-
-/// Where a fragment is: the unit, and its number there. Valid until the unit is reclaimed; whatever lasts longer keeps the
-/// number of a path, which is never used again, and asks [`PathTable`].
+/// A reference to a fragment: its unit of the code cache, and its index there. It is valid until
+/// the unit is reclaimed. Longer-lived references are path numbers, which are never reused: see
+/// [`crate::paths::PathTable`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FragmentRef(pub u32);
 
 impl FragmentRef {
-    /// No unit has room for more fragments.
+    /// More bits than any unit has room for fragments.
     const UNIT_BITS: u32 = 17;
 
-    fn new(unit: usize, index: usize) -> Self {
+    pub(crate) fn new(unit: usize, index: usize) -> Self {
         Self((unit << Self::UNIT_BITS | index) as u32)
     }
 
@@ -43,79 +46,68 @@ impl FragmentRef {
         (self.0 >> Self::UNIT_BITS) as usize
     }
 
-    fn index(self) -> usize {
+    pub(crate) fn index(self) -> usize {
         (self.0 & ((1 << Self::UNIT_BITS) - 1)) as usize
     }
 }
 
 pub struct Fragment {
-    /// Application address of its first block.
+    /// Application address of the first block.
     pub address: u64,
-    /// First byte in the cache; an arrival stands between it and `body`, if there is one.
+    /// First byte in the code cache. The indirect entry, if the fragment was translated with one,
+    /// lies between `start` and `body`.
     pub start: u64,
     pub body: u64,
     pub end: u64,
-    /// Where indirect jumps arrive; 0 if they have not yet.
-    pub arrival: u64,
-    /// Number of its first exit's path.
+    /// Address of the indirect entry; 0 if there is none yet.
+    pub indirect_entry: u64,
+    /// Path of the first exit.
     pub first_path: u32,
-    /// How often the profile met it, and how often it was left early, since it was made.
-    samples: u16,
-    early: u16,
-    /// How often a longer or better chain has replaced it.
-    generation: u8,
-    /// Whether threads can still come to it.
-    pub life: Life,
-    /// It compares the code at its entry.
-    checked: bool,
-    /// It is nothing but the arrival of the fragment with the same first path.
-    is_arrival: bool,
-    /// The threads that use it, and whether its paths are left out of the recording.
-    world: World,
-    silent: bool,
-    /// Its exits lead to the dispatcher for good.
-    restless: bool,
-    /// Its marks, blocks and exits in the unit's tables.
-    marks: u32,
-    mark_count: u16,
-    block_count: u16,
-    blocks: u32,
-    first_exit: u32,
-    exit_count: u16,
-    /// The stub of its first exit ends here; those of the others lie before it.
-    stubs_end: u64,
-    /// The exits that are linked to it, by path. Those whose fragments have been reclaimed are no longer found.
-    incoming: Vec<u32>,
+    /// Samples of the profile that met it, and those of them in which it was left early.
+    pub(crate) samples: u16,
+    pub(crate) early: u16,
+    /// How often a superblock has replaced the fragment for this address.
+    pub(crate) generation: u8,
+    /// Whether threads can still enter it.
+    pub status: FragmentStatus,
+    /// It compares its first block's code with memory at every entry.
+    pub(crate) checked: bool,
+    /// It is not a fragment, but the separate indirect entry of the fragment with the same first
+    /// path.
+    pub(crate) is_indirect_entry: bool,
+    /// The mode of the threads that use it, and whether the recorder leaves its paths out.
+    pub(crate) mode: TranslationMode,
+    pub(crate) uninstrumented: bool,
+    /// Its exits always go to the dispatcher.
+    pub(crate) unlinkable: bool,
+    /// Its entries of the translation map, its blocks and its exits in the unit's tables.
+    pub(crate) first_map_entry: u32,
+    pub(crate) map_entry_count: u16,
+    pub(crate) block_count: u16,
+    pub(crate) first_block: u32,
+    pub(crate) first_exit: u32,
+    pub(crate) exit_count: u16,
+    /// The end of its first exit's stub. The stubs of the other exits lie below.
+    pub(crate) stubs_end: u64,
+    /// The paths of the exits that are linked to it. Some of them may have been reclaimed.
+    pub(crate) incoming: Vec<u32>,
 }
 
-/// How a fragment ends.
+/// Whether a fragment can be entered, and if not, why.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Life {
+pub enum FragmentStatus {
     Live,
-    /// A chain has taken its place; what it was made from still holds.
+    /// A superblock has replaced it. Its code has not changed.
     Replaced,
-    /// Its code has changed since, or its unit is given up.
+    /// Its code has changed, or its unit is given up.
     Dropped,
 }
 
-/// A block of a fragment.
+/// A block of a fragment: its application address and length.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub struct Part {
-    address: u64,
-    length: u32,
-}
-
-#[derive(Clone, Copy)]
-pub struct Exit {
-    pub kind: ExitKind,
-    pub target: u64,
-    pub site: u64,
-    /// It may be linked.
-    links: bool,
-    /// Number of blocks executed when this exit is taken.
-    blocks: u16,
-    /// First path of the fragment it is linked to; 0 for none.
-    linked_to: u32,
+pub struct BlockSpan {
+    pub(crate) address: u64,
+    pub(crate) length: u32,
 }
 
 /// Why there is no fragment for an address.
@@ -137,65 +129,7 @@ impl From<Failure> for NoFragment {
     }
 }
 
-/// What a place in the cache means for the application.
-pub struct Place {
-    /// The next instruction.
-    pub pc: u64,
-    pub state: State,
-    /// What has been executed since the last word: the fragment's first path, and how many of its blocks.
-    pub progress: Progress,
-}
-
-/// A fragment (by its first path; 0: none), how many of its blocks are complete, and how many bytes of data are stored.
-#[derive(Clone, Copy, Default)]
-pub struct Progress {
-    pub fragment: u32,
-    pub blocks: u32,
-    pub data: u32,
-}
-
-pub struct Engine {
-    control: u64,
-    table: Table,
-    /// Where the table leads for unknown targets.
-    missing: u64,
-    pub selection: Selection,
-    pub sections: Sections,
-    pub(crate) cache: Cache,
-    pub(crate) reclaimer: Reclaimer,
-    pub(crate) paths: PathTable,
-    /// Fragment by application address, in each world.
-    by_address: [Lookup; WORLD_COUNT],
-    /// Block number by application address, and the length of that block.
-    blocks: Lookup,
-    block_lengths: Lookup,
-    pub pages: Pages,
-    /// There is more than one thread, so locked instructions are followed by the time; before that, the fragments that have
-    /// such instructions are remembered, by their first path.
-    ordered: bool,
-    unordered: Vec<u32>,
-    /// What becomes of locked instructions then.
-    pub order: Order,
-    has_avx512: bool,
-}
-
-/// Whether processor and operating system have vectors of 64 bytes.
-fn has_avx512() -> bool {
-    let (basic, more) = (core::arch::x86_64::__cpuid(1), core::arch::x86_64::__cpuid_count(7, 0));
-    has_wide_vectors(basic.ecx, more.ebx, crate::emulate::enabled_components)
-}
-
-/// The same, from what CPUID says (leaf 1, ecx; leaf 7, ebx) and what the operating system has enabled (XCR0), which can be
-/// asked only if CPUID says so.
-fn has_wide_vectors(basic: u32, more: u32, enabled: impl FnOnce() -> u64) -> bool {
-    const OSXSAVE: u32 = 1 << 27;
-    const AVX512F: u32 = 1 << 16;
-    /// SSE, AVX, mask registers, upper halves of the low registers, high registers.
-    const STATE: u64 = 0b1110_0110;
-    basic & OSXSAVE != 0 && more & AVX512F != 0 && enabled() & STATE == STATE
-}
-
-/// Readable application code for a block.
+/// Application code from an address on, as far as it is readable.
 struct CodeBytes {
     bytes: [u8; code::BLOCK_BYTES_MAX],
     length: usize,
@@ -209,103 +143,8 @@ impl CodeBytes {
     }
 }
 
+/// Lookup.
 impl Engine {
-    const fn new() -> Self {
-        Self {
-            control: 0,
-            table: Table { address: 0, by_pext: false },
-            missing: 0,
-            selection: Selection::new(),
-            sections: Sections::new(),
-            cache: Cache::new(),
-            reclaimer: Reclaimer::new(),
-            paths: PathTable::new(),
-            by_address: [const { Lookup::new() }; WORLD_COUNT],
-            blocks: Lookup::new(),
-            block_lengths: Lookup::new(),
-            pages: Pages::new(),
-            ordered: false,
-            unordered: Vec::new(),
-            order: Order::EveryTime,
-            has_avx512: false,
-        }
-    }
-
-    /// Tells the engine where its surroundings are. `missing` is where unknown indirect targets go.
-    pub fn set_up(&mut self, control: u64, table: Table, missing: u64) {
-        self.control = control;
-        self.table = table;
-        self.missing = missing;
-        self.has_avx512 = has_avx512();
-        let control = self.control();
-        self.paths.set_base(control.next_path.load(Ordering::Relaxed) + 1);
-        self.reclaimer.set_up(control);
-        self.selection.set_up(control);
-        let worlds = match select::has_worlds(control) {
-            false => [World::Recording].as_slice(),
-            true => &[World::Recording, World::Silent],
-        };
-        for slot in worlds.iter().flat_map(|&world| self.table_slots(world)) {
-            slot.store(missing, Ordering::Relaxed);
-        }
-    }
-
-    /// The table of indirect targets of a world.
-    fn table_of(&self, world: World) -> Table {
-        let address = match world {
-            World::Recording => self.table.address,
-            World::Silent => self.table.address + wire::TABLE_BYTES as u64,
-            World::Careful => 0,
-        };
-        Table { address, ..self.table }
-    }
-
-    fn table_slots(&self, world: World) -> &'static [AtomicU64] {
-        let address = self.table_of(world).address as usize;
-        if address == 0 {
-            return &[];
-        }
-        // SAFETY: the injector made tables of this size, for this use only, and they stay.
-        unsafe { core::slice::from_raw_parts(address as *const AtomicU64, wire::TABLE_BYTES / 8) }
-    }
-
-    /// The place in the table for indirect jumps to `address`.
-    fn table_slot(&self, world: World, address: u64) -> Option<&'static AtomicU64> {
-        self.table_slots(world).get(self.table.index(address))
-    }
-
-    pub fn table(&self) -> Table {
-        self.table
-    }
-
-    pub(crate) fn control(&self) -> &'static Control {
-        // SAFETY: the shared mapping stays as long as the process.
-        unsafe { &*(self.control as *const Control) }
-    }
-
-    /// The exit that writes a path; `None` if it has been reclaimed.
-    pub fn exit(&self, path: u32) -> Option<Exit> {
-        let at = self.exit_place(path)?;
-        self.cache.units.get(at.0)?.exits.get(at.1).copied()
-    }
-
-    fn exit_mut(&mut self, path: u32) -> Option<&mut Exit> {
-        let at = self.exit_place(path)?;
-        self.cache.units.get_mut(at.0)?.exits.get_mut(at.1)
-    }
-
-    /// The unit of a path's exit, and where it is in the unit's table.
-    fn exit_place(&self, path: u32) -> Option<(usize, usize)> {
-        let at = self.paths.fragment(path)?;
-        let fragment = self.fragment(at);
-        Some((at.unit(), (fragment.first_exit + (path - fragment.first_path)) as usize))
-    }
-
-    /// Where the stub of a fragment's exit is.
-    fn stub(fragment: &Fragment, path: u32) -> u64 {
-        fragment.stubs_end - (u64::from(path - fragment.first_path) + 1) * STUB_STRIDE as u64
-    }
-
     pub fn fragment(&self, at: FragmentRef) -> &Fragment {
         &self.cache.units[at.unit()].fragments[at.index()]
     }
@@ -315,25 +154,65 @@ impl Engine {
     }
 
     /// The blocks of a fragment.
-    fn parts(&self, at: FragmentRef) -> &[Part] {
+    pub(crate) fn blocks_of(&self, at: FragmentRef) -> &[BlockSpan] {
         let fragment = self.fragment(at);
-        &self.cache.units[at.unit()].parts[fragment.blocks as usize..][..usize::from(fragment.block_count)]
+        &self.cache.units[at.unit()].blocks[fragment.first_block as usize..][..usize::from(fragment.block_count)]
     }
 
-    /// The fragment for the code at `address`, translated now if need be.
-    pub fn find(&mut self, address: u64, by_arrival: bool) -> Result<FragmentRef, NoFragment> {
-        self.find_in(World::Recording, address, by_arrival)
+    /// Returns the instrumented fragment for `address`, and translates it if there is none.
+    pub fn find(&mut self, address: u64, with_indirect_entry: bool) -> Result<FragmentRef, NoFragment> {
+        self.find_in(TranslationMode::Instrumented, address, with_indirect_entry)
     }
 
-    /// The fragment for the code at `address` in a world, translated now if need be.
-    pub fn find_in(&mut self, world: World, address: u64, by_arrival: bool) -> Result<FragmentRef, NoFragment> {
-        match self.by_address[world as usize].get(address) {
+    /// Returns the fragment for `address` in `mode`, and translates it if there is none.
+    pub fn find_in(
+        &mut self,
+        mode: TranslationMode,
+        address: u64,
+        with_indirect_entry: bool,
+    ) -> Result<FragmentRef, NoFragment> {
+        match self.by_address[mode as usize].get(address) {
             Some(index) => Ok(FragmentRef(index)),
-            None => self.translate(world, address, by_arrival),
+            None => self.translate(mode, address, with_indirect_entry),
         }
     }
 
-    fn translate(&mut self, world: World, address: u64, by_arrival: bool) -> Result<FragmentRef, NoFragment> {
+    /// The first paths of the instrumented fragments that have a block at `address`.
+    pub fn fragments_through(&self, address: u64) -> Vec<u32> {
+        let is_through = |path: &u32| {
+            self.paths.fragment(*path).is_some_and(|at| {
+                let is_recorded = self.fragment(at).mode == TranslationMode::Instrumented;
+                is_recorded && self.blocks_of(at).iter().any(|block| block.address == address)
+            })
+        };
+        self.pages.made_from(address).iter().copied().filter(is_through).collect()
+    }
+
+    /// Counts the instructions of the first `blocks` blocks of a fragment, given by its first path,
+    /// and those of the next block up to `pc`.
+    pub fn instructions_before(&self, fragment: u32, blocks: u32, pc: u64) -> u64 {
+        let Some(at) = self.paths.fragment(fragment) else { return 0 };
+        let spans = self.blocks_of(at).iter().take(blocks as usize + 1).enumerate();
+        let lengths = spans.map(|(at, block)| match at == blocks as usize {
+            true => (block.address, pc.wrapping_sub(block.address).min(u64::from(block.length)) as usize),
+            false => (block.address, block.length as usize),
+        });
+        let count = |(address, length): (u64, usize)| {
+            let code = CodeBytes::read(address);
+            skip::instructions(address, &code.bytes[..length.min(code.length)])
+        };
+        lengths.map(count).sum()
+    }
+}
+
+/// Translation into the code cache.
+impl Engine {
+    fn translate(
+        &mut self,
+        mode: TranslationMode,
+        address: u64,
+        with_indirect_entry: bool,
+    ) -> Result<FragmentRef, NoFragment> {
         self.selection.refresh(self.control());
         self.pages.guard(address);
         let code = CodeBytes::read(address);
@@ -342,44 +221,44 @@ impl Engine {
         }
         let room = self.selection.room(address).min(self.sections.room(address)).min(code.length as u64) as usize;
         let check = self.pages.is_checked_block(address, &code.bytes[..code.length]);
-        let chain = |length: usize| [ChainBlock { address, code: &code.bytes[..length], next: None, check }];
-        // If its first instruction reaches beyond, all of the block is what its beginning is.
-        let (chain, emitted) = match self.emit(world, &chain(room), by_arrival, false) {
+        let source_of = |length: usize| [SourceBlock { address, code: &code.bytes[..length], next: None, check }];
+        // A first instruction that crosses the boundary belongs to the side that it begins on.
+        let (source, emitted) = match self.emit(mode, &source_of(room), with_indirect_entry, false) {
             Err(NoFragment::Unreadable) if room < code.length => {
-                (chain(code.length), self.emit(world, &chain(code.length), by_arrival, false)?)
+                (source_of(code.length), self.emit(mode, &source_of(code.length), with_indirect_entry, false)?)
             }
-            emitted => (chain(room), emitted?),
+            emitted => (source_of(room), emitted?),
         };
         let (fragment, translation) = &emitted;
         if self.discover_sections(address, &translation.descriptors) {
-            return self.translate(world, address, by_arrival);
+            return self.translate(mode, address, with_indirect_entry);
         }
         let last = address + u64::from(translation.blocks[0].length) - 1;
         if last / PAGE != address / PAGE && self.pages.is_writable(last) {
             self.pages.guard(last);
             let length = translation.blocks[0].length as usize;
             if CodeBytes::read(address).bytes[..length] != code.bytes[..length] {
-                // Written to before it was protected.
-                return self.translate(world, address, by_arrival);
+                // Another thread has changed the code before its second page was protected.
+                return self.translate(mode, address, with_indirect_entry);
             }
         }
         self.reserve(fragment, translation)?;
         let (fragment, translation) = emitted;
-        let at = self.register(fragment, &translation, &chain);
-        self.by_address[world as usize].insert(address, at.0);
+        let at = self.register(fragment, &translation, &source);
+        self.by_address[mode as usize].insert(address, at.0);
         Ok(at)
     }
 
-    /// Makes sure that there is memory for what is noted about a new fragment.
+    /// Reserves memory in all tables that [`Self::register`] adds to.
     fn reserve(&mut self, fragment: &Fragment, translation: &Translation) -> Result<(), Failure> {
         let unit = self.cache.unit_of(fragment.start).ok_or(Failure::NoRoom)?;
         let unit = &mut self.cache.units[unit];
         let has_memory = unit.fragments.try_reserve(2).is_ok()
             && unit.exits.try_reserve(translation.exits.len()).is_ok()
-            && unit.marks.try_reserve(translation.marks.len()).is_ok()
-            && unit.parts.try_reserve(translation.blocks.len()).is_ok()
+            && unit.map.try_reserve(translation.map.len()).is_ok()
+            && unit.blocks.try_reserve(translation.blocks.len()).is_ok()
             && self.paths.reserve(fragment.first_path, translation.exits.len())
-            && self.by_address[fragment.world as usize].reserve()
+            && self.by_address[fragment.mode as usize].reserve()
             && self.blocks.reserve_many(translation.blocks.len())
             && self.block_lengths.reserve_many(translation.blocks.len())
             && self.unordered.try_reserve(1).is_ok();
@@ -390,61 +269,45 @@ impl Engine {
         }
     }
 
-    /// Number of a block: the one it has, or a new one, which is announced.
-    fn block_number(&mut self, block: &ChainBlock, length: usize) -> u32 {
-        // A block that is checked may not be what had the number before.
-        if let Some(number) = self.blocks.get(block.address)
-            && !block.check
-            && self.block_lengths.get(block.address) == Some(length as u32)
-        {
-            return number;
-        }
-        self.block_lengths.insert(block.address, length as u32);
-        let number = self.control().next_block.fetch_add(1, Ordering::Relaxed);
-        self.announce(block.address, number, &block.code[..length]);
-        self.blocks.insert(block.address, number);
-        number
-    }
-
-    /// Writes the code and the stubs of a chain into the cache.
+    /// Translates blocks and writes code and exit stubs into the code cache.
     fn emit(
         &mut self,
-        world: World,
-        chain: &[ChainBlock],
-        by_arrival: bool,
-        guess: bool,
+        mode: TranslationMode,
+        source: &[SourceBlock],
+        with_indirect_entry: bool,
+        inline_indirect: bool,
     ) -> Result<(Fragment, Translation), NoFragment> {
-        let address = chain[0].address;
-        let is_restless = |block: &ChainBlock| {
-            self.selection.is_restless(world, block.address, block.code) || self.sections.contains(block.address)
+        let address = source[0].address;
+        let is_unlinkable = |block: &SourceBlock| {
+            self.selection.is_unlinkable(mode, block.address, block.code) || self.sections.contains(block.address)
         };
-        let restless = chain.iter().any(is_restless);
-        let table = if restless { Table { address: 0, ..self.table } } else { self.table_of(world) };
+        let unlinkable = source.iter().any(is_unlinkable);
+        let table = if unlinkable { Table { address: 0, ..self.table } } else { self.table_of(mode) };
         let first_path = self.control().next_path.load(Ordering::Relaxed) + 1;
-        let silent = self.selection.is_silent(world, address);
-        let data = if silent { wire::DATA_NONE } else { self.control().data.load(Ordering::Relaxed) };
+        let uninstrumented = self.selection.is_uninstrumented(mode, address);
+        let data = if uninstrumented { wire::DATA_NONE } else { self.control().data.load(Ordering::Relaxed) };
         let index = self.unit_near(address).ok_or(Failure::NoRoom)?;
-        let unit = &self.cache.units[index];
+        let unit = &mut self.cache.units[index];
+        let (start, stubs_end) = (unit.code_next, unit.stubs_next);
         // SAFETY: under the lock, and the new code is executed only after this function.
         let room = unsafe { unit.room() };
         let (room, stubs) = room.split_at_mut(room.len() / 2);
-        let (start, stubs_end) = (unit.code_next, unit.stubs_next);
         let mut out = Emitter::new(room, start);
-        if by_arrival {
-            out.arrival(address);
+        if with_indirect_entry {
+            out.indirect_entry(address);
         }
         out.align(8);
         let body = out.here();
-        let surroundings = Surroundings {
+        let options = TranslationOptions {
             table,
-            guess,
-            order: if self.ordered && world == World::Recording { self.order } else { Order::None },
+            inline_indirect,
+            order: if self.ordered && mode == TranslationMode::Instrumented { self.order } else { Order::None },
             data,
             has_avx512: self.has_avx512,
             first_path,
             stubs_end,
         };
-        let translation = translate::translate(chain, &mut out, &surroundings)?;
+        let translation = translate::translate(source, &mut out, &options)?;
         out.align(8);
         let stub_bytes = translation.exits.len() * STUB_STRIDE;
         if out.overflowed() || stub_bytes > stubs.len() {
@@ -455,7 +318,7 @@ impl Engine {
         let mut out = Emitter::new(&mut stubs[stubs_length - stub_bytes..], stubs_end - stub_bytes as u64);
         for index in (0..translation.exits.len()).rev() {
             let stub = out.position();
-            out.leave(first_path + index as u32);
+            out.exit_stub(first_path + index as u32);
             while out.position() < stub + STUB_STRIDE {
                 out.bytes(&[0x90]);
             }
@@ -465,21 +328,21 @@ impl Engine {
             start,
             body,
             end,
-            arrival: if by_arrival { start } else { 0 },
+            indirect_entry: if with_indirect_entry { start } else { 0 },
             first_path,
             samples: 0,
             early: 0,
             generation: 0,
-            life: Life::Live,
-            checked: chain[0].check,
-            is_arrival: false,
-            world,
-            silent,
-            restless,
-            marks: 0,
-            mark_count: 0,
+            status: FragmentStatus::Live,
+            checked: source[0].check,
+            is_indirect_entry: false,
+            mode,
+            uninstrumented,
+            unlinkable,
+            first_map_entry: 0,
+            map_entry_count: 0,
             block_count: 0,
-            blocks: 0,
+            first_block: 0,
             first_exit: 0,
             exit_count: translation.exits.len() as u16,
             stubs_end,
@@ -488,43 +351,43 @@ impl Engine {
         Ok((fragment, translation))
     }
 
-    /// Announces a fragment and notes it, for which there is memory (see [`Self::reserve`]).
-    fn register(&mut self, mut fragment: Fragment, translation: &Translation, chain: &[ChainBlock]) -> FragmentRef {
-        self.announce_fragment(&fragment, translation, chain);
-        if self.control().data.load(Ordering::Relaxed) != wire::DATA_NONE && !fragment.silent {
-            self.announce_plan(fragment.first_path, translation);
+    /// Announces a fragment and adds it to the tables. [`Self::reserve`] has made room for it.
+    fn register(&mut self, mut fragment: Fragment, translation: &Translation, source: &[SourceBlock]) -> FragmentRef {
+        self.announce_fragment(&fragment, translation, source);
+        if self.control().data.load(Ordering::Relaxed) != wire::DATA_NONE && !fragment.uninstrumented {
+            self.announce_descriptors(fragment.first_path, translation);
         }
         self.control().next_path.fetch_add(translation.exits.len() as u32, Ordering::Relaxed);
-        if fragment.world != World::Recording {
-            note_instructions(fragment.first_path, translation, chain);
+        if fragment.mode != TranslationMode::Instrumented {
+            note_instructions(fragment.first_path, translation, source);
         }
-        if translation.has_locked && !self.ordered && fragment.world == World::Recording {
+        if translation.has_locked && !self.ordered && fragment.mode == TranslationMode::Instrumented {
             self.note_unordered(fragment.first_path);
         }
-        // It is in the unit that `emit` has chosen.
+        // `emit` has chosen the unit.
         let index = self.cache.unit_of(fragment.start).unwrap_or(0);
         let unit = &mut self.cache.units[index];
         let at = FragmentRef::new(index, unit.fragments.len());
         unit.code_next = fragment.end;
         unit.stubs_next = fragment.stubs_end - (translation.exits.len() * STUB_STRIDE) as u64;
         unit.live += 1;
-        fragment.marks = unit.marks.len() as u32;
-        fragment.mark_count = translation.marks.len() as u16;
-        fragment.blocks = unit.parts.len() as u32;
+        fragment.first_map_entry = unit.map.len() as u32;
+        fragment.map_entry_count = translation.map.len() as u16;
+        fragment.first_block = unit.blocks.len() as u32;
         fragment.block_count = translation.blocks.len() as u16;
         fragment.first_exit = unit.exits.len() as u32;
-        unit.marks.extend_from_slice(&translation.marks);
+        unit.map.extend_from_slice(&translation.map);
         let paths = fragment.first_path..;
         unit.exits.extend(translation.exits.iter().map(|exit| Exit {
             kind: exit.kind,
             target: exit.target,
             site: exit.site,
-            links: !fragment.restless,
+            is_linkable: !fragment.unlinkable,
             blocks: exit.blocks,
             linked_to: 0,
         }));
-        for (block, BlockResult { length, .. }) in chain.iter().zip(&translation.blocks) {
-            unit.parts.push(Part { address: block.address, length: *length });
+        for (block, TranslatedBlock { length, .. }) in source.iter().zip(&translation.blocks) {
+            unit.blocks.push(BlockSpan { address: block.address, length: *length });
             self.pages.add(fragment.first_path, block.address, block.address + u64::from(*length));
         }
         unit.fragments.push(fragment);
@@ -534,7 +397,7 @@ impl Engine {
         at
     }
 
-    /// Remembers a fragment with locked instructions. Those that are gone make room.
+    /// Notes a fragment with locked instructions. Reclaimed ones are removed when the list is full.
     fn note_unordered(&mut self, first_path: u32) {
         if self.unordered.len() == self.unordered.capacity() {
             let paths = &self.paths;
@@ -542,256 +405,27 @@ impl Engine {
         }
         self.unordered.push(first_path);
     }
-
-    /// Where indirect jumps to this fragment arrive; made now if they never did before. `None` if there is no room.
-    pub fn arrival(&mut self, at: FragmentRef) -> Option<u64> {
-        let fragment = self.fragment(at);
-        if fragment.arrival != 0 {
-            return Some(fragment.arrival);
-        }
-        let (address, body, first_path, world) = (fragment.address, fragment.body, fragment.first_path, fragment.world);
-        let index = self.unit_near(body)?;
-        let unit = &mut self.cache.units[index];
-        unit.fragments.try_reserve(1).ok()?;
-        let start = unit.code_next;
-        // SAFETY: under the lock, and nobody jumps there before this function returns.
-        let mut out = Emitter::new(unsafe { unit.room() }, start);
-        out.arrival(address);
-        out.jump(body);
-        out.align(8);
-        let end = out.here();
-        unit.code_next = end;
-        unit.live += 1;
-        // All of it lies before the body: a thread in it has not arrived yet.
-        unit.fragments.push(Fragment {
-            address,
-            start,
-            body: end,
-            end,
-            arrival: start,
-            first_path,
-            samples: 0,
-            early: 0,
-            generation: 0,
-            life: Life::Live,
-            checked: false,
-            is_arrival: true,
-            world,
-            silent: false,
-            restless: false,
-            marks: 0,
-            mark_count: 0,
-            block_count: 0,
-            blocks: 0,
-            first_exit: 0,
-            exit_count: 0,
-            stubs_end: 0,
-            incoming: Vec::new(),
-        });
-        self.fragment_mut(at).arrival = start;
-        Some(start)
-    }
-
-    /// Makes indirect jumps to this fragment find it at once.
-    pub fn enter_in_table(&mut self, at: FragmentRef) {
-        let Some(arrival) = self.arrival(at) else { return };
-        let fragment = self.fragment(at);
-        if let Some(slot) = self.table_slot(fragment.world, fragment.address) {
-            slot.store(arrival, Ordering::Release);
-        }
-    }
-
-    /// Indirect jumps no longer find `arrival`, for this address.
-    fn leave_table(&self, world: World, address: u64, arrival: u64) {
-        if let Some(slot) = self.table_slot(world, address) {
-            let _ = slot.compare_exchange(arrival, self.missing, Ordering::Release, Ordering::Relaxed);
-        }
-    }
-
-    /// Leads a direct exit to its target without us from now on, if a jump reaches that far.
-    pub fn link(&mut self, path: u32, target: FragmentRef) {
-        let fragment = self.fragment(target);
-        let (body, first_path) = (fragment.body, fragment.first_path);
-        let Some(exit) = self.exit_mut(path) else { return };
-        if !exit.links || exit.site == 0 || exit.linked_to == first_path {
-            return; // perhaps another thread was faster
-        }
-        let site = exit.site;
-        let Ok(displacement) = i32::try_from(body.wrapping_sub(site + 4) as i64) else { return };
-        exit.linked_to = first_path;
-        self.add_incoming(target, path);
-        patch_displacement(site, displacement);
-    }
-
-    /// Notes that an exit is linked to a fragment. Without memory for that, it is not linked again and again.
-    fn add_incoming(&mut self, target: FragmentRef, path: u32) {
-        let incoming = &self.fragment(target).incoming;
-        if incoming.len() == incoming.capacity() {
-            // Most exits of a list that has grown long may be gone.
-            let mut list = core::mem::take(&mut self.fragment_mut(target).incoming);
-            let first_path = self.fragment(target).first_path;
-            list.retain(|path| self.exit(*path).is_some_and(|exit| exit.linked_to == first_path));
-            self.fragment_mut(target).incoming = list;
-        }
-        self.fragment_mut(target).incoming.push(path);
-    }
-
-    /// Makes an exit that is linked to the fragment with this first path lead to its stub again. False if it is not.
-    fn unlink(&mut self, path: u32, linked_to: u32) -> bool {
-        let Some(at) = self.paths.fragment(path) else { return false };
-        let stub = Self::stub(self.fragment(at), path);
-        let Some(exit) = self.exit_mut(path) else { return false };
-        if exit.linked_to != linked_to {
-            return false;
-        }
-        exit.linked_to = 0;
-        let site = exit.site;
-        // The jump reached its stub when it was made.
-        patch_displacement(site, stub.wrapping_sub(site + 4) as i32);
-        true
-    }
-
-    /// Whether `address` is in the memory for translated code.
-    pub fn is_cache(&self, address: u64) -> bool {
-        self.cache.unit_of(address).is_some()
-    }
-
-    /// What a place in the cache means; `None` if `address` is not in translated code.
-    pub fn place(&self, address: u64) -> Option<Place> {
-        let unit = &self.cache.units[self.cache.unit_of(address)?];
-        let after = unit.fragments.partition_point(|fragment| fragment.start <= address);
-        let dirty = Place { pc: 0, state: State::Dirty, progress: Progress::default() };
-        let Some(fragment) = after.checked_sub(1).and_then(|at| unit.fragments.get(at)) else { return Some(dirty) };
-        if address < fragment.body || address >= fragment.end {
-            return Some(dirty);
-        }
-        let offset = (address - fragment.body) as u16;
-        let marks = &unit.marks[fragment.marks as usize..][..usize::from(fragment.mark_count)];
-        // The entry is a safe point, whatever begins there. A loop of engine code alone has no other.
-        let after = if offset == 0 { 1 } else { marks.partition_point(|mark| mark.cache <= offset) };
-        let Some(mark) = after.checked_sub(1).and_then(|at| marks.get(at)) else { return Some(dirty) };
-        let part = unit.parts[fragment.blocks as usize + usize::from(mark.block)];
-        Some(Place {
-            pc: part.address + u64::from(mark.offset),
-            state: mark.state,
-            progress: Progress {
-                fragment: fragment.first_path,
-                blocks: u32::from(mark.block),
-                data: u32::from(mark.data),
-            },
-        })
-    }
-
-    /// Appends a record to the code ring, waiting for room.
-    fn append_code(&mut self, kind: u32, parts: &[&[u8]]) {
-        let control = self.control();
-        let length: usize = parts.iter().map(|part| part.len()).sum();
-        let total = (size_of::<code::Header>() + length + 7) & !7;
-        loop {
-            let tail = control.code_tail.load(Ordering::SeqCst);
-            let used = control.code_head.load(Ordering::Relaxed) - tail;
-            if used as usize + total <= CODE_RING_BYTES {
-                break;
-            }
-            if !ring::is_wanted(control) {
-                return;
-            }
-            ring::ring_doorbell(control);
-            control.code_waiting.store(1, Ordering::SeqCst);
-            // SAFETY: the low half of the tail, as an atomic of its own; x86 is little-endian.
-            let word = unsafe { &*control.code_tail.as_ptr().cast::<core::sync::atomic::AtomicU32>() };
-            sys::futex_wait(word, tail as u32, 100);
-            control.code_waiting.store(0, Ordering::SeqCst);
-        }
-        let mut head = control.code_head.load(Ordering::Relaxed);
-        let end = head + total as u64;
-        self.put_code(&mut head, &kind.to_le_bytes());
-        self.put_code(&mut head, &(length as u32).to_le_bytes());
-        for part in parts {
-            self.put_code(&mut head, part);
-        }
-        control.code_head.store(end, Ordering::SeqCst);
-    }
-
-    fn put_code(&self, head: &mut u64, bytes: &[u8]) {
-        let ring = (self.control as usize + wire::CODE_RING_OFFSET) as *mut u8;
-        let position = *head as usize % CODE_RING_BYTES;
-        let (first, second) = bytes.split_at(bytes.len().min(CODE_RING_BYTES - position));
-        // SAFETY: both parts lie inside the ring, in room that the recorder has given back.
-        unsafe {
-            core::ptr::copy_nonoverlapping(first.as_ptr(), ring.add(position), first.len());
-            core::ptr::copy_nonoverlapping(second.as_ptr(), ring, second.len());
-        }
-        *head += bytes.len() as u64;
-    }
-
-    fn announce(&mut self, address: u64, block: u32, bytes: &[u8]) {
-        self.append_code(code::BLOCK, &[&address.to_le_bytes(), &block.to_le_bytes(), &[0; 4], bytes]);
-    }
-
-    fn announce_fragment(&mut self, fragment: &Fragment, translation: &Translation, chain: &[ChainBlock]) {
-        let flags = if fragment.silent { code::UNINSTRUMENTED } else { 0 };
-        let counts = [fragment.first_path, translation.blocks.len() as u32, translation.exits.len() as u32, flags];
-        let mut words: Vec<u32> = Vec::with_capacity(4 + chain.len() + translation.exits.len());
-        words.extend_from_slice(&counts);
-        for (block, BlockResult { length, taken }) in chain.iter().zip(&translation.blocks) {
-            let number = self.block_number(block, *length as usize);
-            words.push(if *taken { number | code::TAKEN } else { number });
-        }
-        words.extend(translation.exits.iter().map(|NewExit { blocks, leave, .. }| u32::from(*blocks) | leave << 16));
-        // SAFETY: any u32 is four bytes, in the order of this machine, which is the ring's.
-        let bytes = unsafe { core::slice::from_raw_parts(words.as_ptr().cast::<u8>(), words.len() * 4) };
-        self.append_code(code::FRAGMENT, &[bytes]);
-    }
-
-    fn announce_plan(&mut self, first_path: u32, translation: &Translation) {
-        let counts = [first_path, translation.exits.len() as u32, translation.accesses.len() as u32, 0];
-        let words: Vec<u32> = counts.into_iter().chain(translation.exits.iter().map(|exit| exit.data)).collect();
-        // SAFETY: any u32 is four bytes, in the order of this machine, which is the ring's; accesses have no padding.
-        let (words, accesses) = unsafe {
-            let accesses = &translation.accesses;
-            (
-                core::slice::from_raw_parts(words.as_ptr().cast::<u8>(), words.len() * 4),
-                core::slice::from_raw_parts(
-                    accesses.as_ptr().cast::<u8>(),
-                    accesses.len() * code::ACCESS_DESCRIPTOR_BYTES,
-                ),
-            )
-        };
-        self.append_code(code::ACCESS_DESCRIPTORS, &[words, accesses]);
-    }
-
-    pub fn announce_unmap(&mut self, address: u64, length: u64) {
-        let fixed = [address.to_le_bytes(), length.to_le_bytes(), sys::tsc().to_le_bytes()];
-        self.append_code(code::UNMAP, &[fixed.as_flattened()]);
-    }
-
-    pub fn announce_module(&mut self, address: u64, length: u64, file_offset: u64, path: &[u8]) {
-        let tsc = sys::tsc().to_le_bytes();
-        let fixed = [address.to_le_bytes(), length.to_le_bytes(), file_offset.to_le_bytes(), tsc];
-        self.append_code(code::MODULE, &[fixed.as_flattened(), path]);
-    }
 }
 
 /// Fragments that are no longer valid.
 impl Engine {
-    /// Nobody finds this fragment any more: what led to it leads to the dispatcher.
+    /// Drops a fragment: links and table slots that led to it lead to the dispatcher again.
     pub fn drop_fragment(&mut self, at: FragmentRef) {
-        if self.fragment(at).life != Life::Live {
-            // A thread may still go round in what has been replaced.
+        if self.fragment(at).status != FragmentStatus::Live {
+            // A thread may still loop in a fragment that has been replaced.
             self.unlink_all(at);
-            self.fragment_mut(at).life = Life::Dropped;
+            self.fragment_mut(at).status = FragmentStatus::Dropped;
             return;
         }
-        self.kill(at, Life::Dropped);
+        self.unregister(at, FragmentStatus::Dropped);
         let fragment = self.fragment(at);
-        let (world, address) = (fragment.world, fragment.address);
-        let by_address = &mut self.by_address[world as usize];
+        let (mode, address) = (fragment.mode, fragment.address);
+        let by_address = &mut self.by_address[mode as usize];
         if by_address.get(address) == Some(at.0) {
             by_address.remove(address);
         }
-        for index in 0..self.parts(at).len() {
-            let address = self.parts(at)[index].address;
+        for index in 0..self.blocks_of(at).len() {
+            let address = self.blocks_of(at)[index].address;
             self.blocks.remove(address);
         }
         self.unlink_all(at);
@@ -804,67 +438,47 @@ impl Engine {
         }
     }
 
-    /// Takes a live fragment out of the table of indirect targets and of the lists of pages, and counts it as dead.
-    fn kill(&mut self, at: FragmentRef, life: Life) {
+    /// Removes a live fragment from the indirect-branch table and from the lists of pages, and sets
+    /// its status.
+    fn unregister(&mut self, at: FragmentRef, status: FragmentStatus) {
         let fragment = self.fragment_mut(at);
-        fragment.life = life;
-        let (world, address, first_path) = (fragment.world, fragment.address, fragment.first_path);
-        let arrival = core::mem::take(&mut fragment.arrival);
-        let has_own_arrival = (fragment.start..fragment.body).contains(&arrival);
+        fragment.status = status;
+        let (mode, address, first_path) = (fragment.mode, fragment.address, fragment.first_path);
+        let indirect_entry = core::mem::take(&mut fragment.indirect_entry);
+        let has_own_entry = (fragment.start..fragment.body).contains(&indirect_entry);
         self.cache.units[at.unit()].live -= 1;
-        if arrival != 0 {
-            self.leave_table(world, address, arrival);
+        if indirect_entry != 0 {
+            self.remove_from_table(mode, address, indirect_entry);
         }
-        if arrival != 0 && !has_own_arrival {
-            self.kill_arrival(arrival);
+        if indirect_entry != 0 && !has_own_entry {
+            self.drop_indirect_entry(indirect_entry);
         }
-        for index in 0..self.parts(at).len() {
-            let part = self.parts(at)[index];
-            self.pages.remove(first_path, part.address, part.address + u64::from(part.length));
-        }
-    }
-
-    /// An arrival that stands alone is dead, as its fragment is.
-    fn kill_arrival(&mut self, start: u64) {
-        let Some(index) = self.cache.unit_of(start) else { return };
-        let unit = &mut self.cache.units[index];
-        let found = unit.fragments.binary_search_by_key(&start, |fragment| fragment.start);
-        if let Ok(at) = found
-            && unit.fragments[at].is_arrival
-            && core::mem::replace(&mut unit.fragments[at].life, Life::Dropped) == Life::Live
-        {
-            unit.live -= 1;
+        for index in 0..self.blocks_of(at).len() {
+            let block = self.blocks_of(at)[index];
+            self.pages.remove(first_path, block.address, block.address + u64::from(block.length));
         }
     }
 
-    fn unlink_all(&mut self, at: FragmentRef) {
-        let fragment = self.fragment_mut(at);
-        let (incoming, first_path) = (core::mem::take(&mut fragment.incoming), fragment.first_path);
-        for path in incoming {
-            self.unlink(path, first_path);
-        }
-    }
-
-    /// Gives up everything in a unit: see `reclaim`.
+    /// Drops all fragments of a unit: see [`crate::reclaim`].
     pub(crate) fn drop_unit(&mut self, unit: usize) {
         for index in 0..self.cache.units[unit].fragments.len() {
             let at = FragmentRef::new(unit, index);
             let fragment = self.fragment(at);
-            if fragment.is_arrival && fragment.life == Life::Live {
-                let (world, address, start) = (fragment.world, fragment.address, fragment.start);
-                self.leave_table(world, address, start);
-                self.kill_arrival(start);
+            if fragment.is_indirect_entry && fragment.status == FragmentStatus::Live {
+                let (mode, address, start) = (fragment.mode, fragment.address, fragment.start);
+                self.remove_from_table(mode, address, start);
+                self.drop_indirect_entry(start);
                 let owner = self.paths.fragment(self.fragment(at).first_path);
-                if let Some(owner) = owner.filter(|owner| self.fragment(*owner).arrival == start) {
-                    self.fragment_mut(owner).arrival = 0;
+                if let Some(owner) = owner.filter(|owner| self.fragment(*owner).indirect_entry == start) {
+                    self.fragment_mut(owner).indirect_entry = 0;
                 }
-            } else if !fragment.is_arrival {
+            } else if !fragment.is_indirect_entry {
                 self.drop_fragment(at);
             }
         }
     }
 
-    /// Makes a unit that no thread is in any more free.
+    /// Frees a unit that no thread executes any more.
     pub(crate) fn clear_unit(&mut self, unit: usize) {
         for index in 0..self.cache.units[unit].fragments.len() {
             let fragment = &self.cache.units[unit].fragments[index];
@@ -875,213 +489,27 @@ impl Engine {
         }
         self.cache.units[unit].clear();
     }
-
-    /// From now on there is more than one thread: locked instructions are followed by the time.
-    pub fn order_threads(&mut self) {
-        self.ordered = true;
-        for path in core::mem::take(&mut self.unordered) {
-            self.drop_path(path);
-        }
-    }
-
-    /// The fragments of the recording world that have a block that begins at `address`, by their first paths.
-    pub fn fragments_through(&self, address: u64) -> Vec<u32> {
-        let is_through = |path: &u32| {
-            self.paths.fragment(*path).is_some_and(|at| {
-                let is_recorded = self.fragment(at).world == World::Recording;
-                is_recorded && self.parts(at).iter().any(|part| part.address == address)
-            })
-        };
-        self.pages.made_from(address).iter().copied().filter(is_through).collect()
-    }
-
-    /// Instructions of the first `blocks` blocks of the fragment with this first path, and of the next one up to `pc`.
-    pub fn instructions_before(&self, fragment: u32, blocks: u32, pc: u64) -> u64 {
-        let Some(at) = self.paths.fragment(fragment) else { return 0 };
-        let parts = self.parts(at).iter().take(blocks as usize + 1).enumerate();
-        let lengths = parts.map(|(at, part)| match at == blocks as usize {
-            true => (part.address, pc.wrapping_sub(part.address).min(u64::from(part.length)) as usize),
-            false => (part.address, part.length as usize),
-        });
-        let count = |(address, length): (u64, usize)| {
-            let code = CodeBytes::read(address);
-            skip::instructions(address, &code.bytes[..length.min(code.length)])
-        };
-        lengths.map(count).sum()
-    }
-
-    /// Whether the code of the fragment that `place` lies in is still what it was made from.
-    pub fn is_current(&self, place: &Place) -> bool {
-        let at = self.paths.fragment(place.progress.fragment);
-        at.is_some_and(|at| self.fragment(at).life != Life::Dropped)
-    }
 }
 
-/// Notes for every path of a new fragment how many instructions it has.
-fn note_instructions(first_path: u32, translation: &Translation, chain: &[ChainBlock]) {
-    let mut sums = Vec::with_capacity(chain.len() + 1);
+/// Notes the instruction count of every path of a new fragment.
+fn note_instructions(first_path: u32, translation: &Translation, source: &[SourceBlock]) {
+    let mut sums = Vec::with_capacity(source.len() + 1);
     let mut sum = 0;
-    for (block, BlockResult { length, .. }) in chain.iter().zip(&translation.blocks) {
+    for (block, TranslatedBlock { length, .. }) in source.iter().zip(&translation.blocks) {
         sum += skip::instructions(block.address, &block.code[..*length as usize]);
         sums.push(sum);
     }
     for (path, exit) in (first_path..).zip(&translation.exits) {
-        skip::note(path, sums.get(usize::from(exit.blocks) - 1).copied().unwrap_or(sum));
+        skip::note_instructions(path, sums.get(usize::from(exit.blocks) - 1).copied().unwrap_or(sum));
     }
-}
-
-/// Changes the displacement of a jump that other threads may be executing.
-fn patch_displacement(site: u64, displacement: i32) {
-    // SAFETY: the four bytes lie within these eight of our code (see `Emitter::jump_patchable`), which are only ever changed
-    // under the lock; other threads see the old or the new jump.
-    let word = unsafe { &*((site & !7) as *const AtomicU64) };
-    let mut bytes = word.load(Ordering::Relaxed).to_le_bytes();
-    let at = (site & 7) as usize;
-    bytes[at..at + 4].copy_from_slice(&displacement.to_le_bytes());
-    word.store(u64::from_le_bytes(bytes), Ordering::Release);
 }
 
 #[cfg(test)]
-pub(crate) mod tests {
-    use std::collections::HashMap;
-
-    use isa::Transfer;
-    use proptest::prelude::*;
-
+mod tests {
     use super::*;
-
-    #[test]
-    fn wide_vectors_are_those_that_the_operating_system_has_enabled() {
-        let (basic, more) = (1 << 27, 1 << 16);
-        assert!(has_wide_vectors(basic, more, || 0xe7));
-        assert!(has_wide_vectors(basic, more, || 0x2_02e7));
-        for enabled in [0x7, 0x27, 0x67, 0xc7, 0xe1] {
-            assert!(!has_wide_vectors(basic, more, || enabled), "{enabled:#x}");
-        }
-        assert!(!has_wide_vectors(basic, 0, || 0xe7));
-        assert!(!has_wide_vectors(0, more, || panic!("asked where that faults")));
-    }
-
-    proptest! {
-        #[test]
-        fn lookup_is_a_map(steps in prop::collection::vec((0u64..300, any::<u32>(), any::<bool>()), 0..2000)) {
-            let mut lookup = Lookup::new();
-            let mut model = HashMap::new();
-            for (key, number, insert) in steps {
-                // Few addresses, far apart and close together, so that they collide and are removed again.
-                let address = key % 100 + (key / 100) * (1 << 40);
-                if insert {
-                    lookup.insert(address, number & 0x7fff_ffff);
-                    model.insert(address, number & 0x7fff_ffff);
-                } else {
-                    lookup.remove(address);
-                    model.remove(&address);
-                }
-                prop_assert_eq!(lookup.get(address), model.get(&address).copied());
-            }
-            for address in (0..300).map(|key| key % 100 + (key / 100) * (1 << 40)) {
-                prop_assert_eq!(lookup.get(address), model.get(&address).copied());
-            }
-        }
-    }
-
-    #[test]
-    fn lookup_grows_and_shrinks() {
-        let mut lookup = Lookup::new();
-        assert_eq!(lookup.get(1), None);
-        lookup.remove(1);
-        (0..10_000u32).for_each(|number| lookup.insert(u64::from(number) * 16, number));
-        (0..10_000u32).filter(|number| number % 3 != 0).for_each(|number| lookup.remove(u64::from(number) * 16));
-        for number in 0..10_000 {
-            assert_eq!(lookup.get(u64::from(number) * 16), (number % 3 == 0).then_some(number));
-        }
-    }
-
-    const MISSING: u64 = 0x1234;
-
-    /// An engine of its own, with memory as the injector would make it.
-    pub(crate) fn engine() -> Engine {
-        static TABLES: AtomicU64 = AtomicU64::new(0x7000_0000);
-        let protection = sys::PROT_READ | sys::PROT_WRITE;
-        let shared = memory::tests::shared();
-        let length = (wire::TABLE_COUNT * wire::TABLE_BYTES) as u64;
-        let address = TABLES.fetch_add(length, Ordering::Relaxed);
-        let table = sys::map(address, length, protection, sys::MAP_FIXED_NOREPLACE).unwrap();
-        let mut engine = Engine::new();
-        engine.set_up(shared, Table { address: table, by_pext: true }, MISSING);
-        engine
-    }
-
-    /// A page of application code; what is not given is `nop`.
-    pub(crate) fn page(pieces: &[(usize, &[u8])]) -> u64 {
-        let protection = sys::PROT_READ | sys::PROT_WRITE | sys::PROT_EXEC;
-        let address = sys::map(0, PAGE, protection, 0).unwrap();
-        write(address, &[0x90; PAGE as usize]);
-        for (offset, code) in pieces {
-            write(address + *offset as u64, code);
-        }
-        address
-    }
-
-    fn write(address: u64, bytes: &[u8]) {
-        // SAFETY: the tests only pass pages of their own.
-        unsafe { core::ptr::copy_nonoverlapping(bytes.as_ptr(), address as *mut u8, bytes.len()) };
-    }
-
-    /// The transfer that stands at an address of the cache.
-    fn transfer_at(address: u64) -> Transfer {
-        // SAFETY: the tests only pass addresses inside of a region of the cache.
-        let bytes = unsafe { core::slice::from_raw_parts(address as *const u8, 16) };
-        isa::transfer(&isa::decoder(address, bytes).decode())
-    }
-
-    fn jumps_to(target: u64) -> Transfer {
-        Transfer::Jump { target }
-    }
-
-    /// The records of the code ring so far.
-    fn records(engine: &Engine) -> Vec<(u32, Vec<u8>)> {
-        let ring = engine.control as usize + wire::CODE_RING_OFFSET;
-        let head = engine.control().code_head.load(Ordering::SeqCst) as usize;
-        // SAFETY: part of the mapping that `engine` made.
-        let bytes = unsafe { core::slice::from_raw_parts(ring as *const u8, head) };
-        let mut list = Vec::new();
-        let mut at = 0;
-        while at < head {
-            let word = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().unwrap());
-            let length = word(at + 4) as usize;
-            list.push((word(at), bytes[at + 8..at + 8 + length].to_vec()));
-            at += (8 + length + 7) & !7;
-        }
-        assert_eq!(at, head);
-        list
-    }
-
-    fn words(bytes: &[u8]) -> Vec<u32> {
-        bytes.chunks(4).map(|chunk| u32::from_le_bytes(chunk.try_into().unwrap())).collect()
-    }
-
-    /// test rax, rax; je +0x40
-    const BRANCH: [u8; 5] = [0x48, 0x85, 0xc0, 0x74, 0x3b];
-    const JUMP_TO_ITSELF: [u8; 2] = [0xeb, 0xfe];
-
-    #[test]
-    fn a_block_and_its_paths_are_announced() {
-        let mut engine = engine();
-        let code = page(&[(0, &BRANCH)]);
-        let index = engine.find(code, false).unwrap();
-        assert_eq!(engine.find(code, true), Ok(index));
-        let records = records(&engine);
-        assert_eq!(records.iter().map(|(kind, _)| *kind).collect::<Vec<_>>(), [code::BLOCK, code::FRAGMENT]);
-        let (_, block) = &records[0];
-        assert_eq!(block[..8], code.to_le_bytes());
-        assert_eq!(block[16..], BRANCH);
-        let number = words(&block[8..12])[0];
-        let first_path = engine.fragment(index).first_path;
-        let exits = [1 | code::TERMINATOR_NOT_TAKEN << 16, 1 | code::TERMINATOR_TAKEN << 16];
-        assert_eq!(words(&records[1].1), [first_path, 1, 2, 0, number, exits[0], exits[1]]);
-        assert_eq!(engine.control().next_path.load(Ordering::Relaxed), first_path + 1);
-    }
+    use crate::sys;
+    use crate::testing::{BRANCH, engine, page, records, write};
+    use crate::translate::ExitKind;
 
     #[test]
     fn code_that_cannot_be_read() {
@@ -1093,154 +521,21 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn every_place_of_a_fragment_is_known() {
-        let mut engine = engine();
-        let code = page(&[(0, &BRANCH)]);
-        let index = engine.find(code, true).unwrap();
-        let fragment = engine.fragment(index);
-        assert!(engine.place(code).is_none());
-        for address in fragment.start..fragment.body {
-            assert_eq!(engine.place(address).unwrap().state, State::Dirty);
-        }
-        let place = engine.place(fragment.body).unwrap();
-        assert_eq!((place.pc, place.state), (code, State::Cursor));
-        assert_eq!(place.progress.fragment, fragment.first_path);
-        assert!(engine.is_current(&place));
-        let seen: Vec<u64> = (fragment.body..fragment.end)
-            .filter_map(|address| engine.place(address).filter(|place| place.state != State::Dirty))
-            .map(|place| place.pc)
-            .collect();
-        assert!(seen.is_sorted() && seen.contains(&code) && seen.contains(&(code + 3)));
-        let unit = engine.cache.unit_of(fragment.body).unwrap();
-        assert_eq!(engine.place(engine.cache.units[unit].stubs_next).unwrap().state, State::Dirty);
-    }
-
-    /// A jump to itself consists of the engine's own code: only at its entry a signal can be delivered.
-    #[test]
-    fn the_entry_of_a_fragment_is_a_safe_point() {
-        let mut engine = engine();
-        for data in [wire::DATA_NONE, wire::DATA_ADDRESSES, wire::DATA_VALUES] {
-            engine.control().data.store(data, Ordering::Relaxed);
-            let code = page(&[(0, &JUMP_TO_ITSELF)]);
-            let at = engine.find(code, false).unwrap();
-            let place = engine.place(engine.fragment(at).body).unwrap();
-            assert_eq!((place.pc, place.state), (code, State::Cursor));
-        }
-    }
-
-    #[test]
-    fn an_exit_is_linked() {
-        let mut engine = engine();
-        let code = page(&[(0, &BRANCH), (0x40, &JUMP_TO_ITSELF)]);
-        let from = engine.find(code, false).unwrap();
-        let taken = engine.fragment(from).first_path + 1;
-        let Exit { target, site, .. } = engine.exit(taken).unwrap();
-        assert_eq!(target, code + 0x40);
-        let to = engine.find(target, false).unwrap();
-        let body = engine.fragment(to).body;
-        assert_ne!(transfer_at(site - 1), jumps_to(body));
-        engine.link(taken, to);
-        engine.link(taken, to);
-        assert_eq!(transfer_at(site - 1), jumps_to(body));
-        assert_eq!(engine.fragment(to).incoming, [taken]);
-        let stub = Engine::stub(engine.fragment(from), taken);
-        engine.drop_fragment(to);
-        assert_eq!(transfer_at(site - 1), jumps_to(stub), "what led to it leads to the dispatcher");
-    }
-
-    #[test]
-    fn indirect_jumps_arrive_through_the_table() {
-        let mut engine = engine();
-        let code = page(&[(0, &BRANCH)]);
-        let index = engine.find(code, false).unwrap();
-        let slot = engine.table_slot(World::Recording, code).unwrap();
-        assert_eq!(slot.load(Ordering::Relaxed), MISSING);
-        engine.enter_in_table(index);
-        let arrival = engine.fragment(index).arrival;
-        assert_eq!(slot.load(Ordering::Relaxed), arrival);
-        assert_eq!(engine.arrival(index), Some(arrival));
-        let end =
-            (arrival..arrival + 64).find(|address| transfer_at(*address) == jumps_to(engine.fragment(index).body));
-        assert!(end.is_some());
-        assert_eq!(engine.place(arrival).unwrap().state, State::Dirty);
-        let live = |engine: &Engine| engine.cache.units.iter().map(|unit| unit.live).sum::<u32>();
-        let before = live(&engine);
-        engine.drop_fragment(index);
-        assert_eq!(slot.load(Ordering::Relaxed), MISSING);
-        assert_eq!(live(&engine), before - 2, "the fragment and its arrival");
-    }
-
-    #[test]
     fn a_dropped_fragment_is_found_by_its_paths_only() {
         let mut engine = engine();
         let code = page(&[(0, &BRANCH)]);
         let old = engine.find(code, false).unwrap();
         let (body, path) = (engine.fragment(old).body, engine.fragment(old).first_path);
-        let place = engine.place(body).unwrap();
-        assert!(engine.is_current(&place));
+        let position = engine.app_position(body).unwrap();
+        assert!(engine.is_current(&position));
         engine.drop_fragment(old);
         engine.drop_fragment(old);
-        assert!(!engine.is_current(&place));
+        assert!(!engine.is_current(&position));
         assert!(engine.exit(path).is_some(), "a thread may still be in it");
         let new = engine.find(code, false).unwrap();
         assert_ne!(new, old);
         let blocks = records(&engine).iter().filter(|(kind, _)| *kind == code::BLOCK).count();
         assert_eq!(blocks, 2, "changed code is another block");
-    }
-
-    #[test]
-    fn hot_blocks_become_a_chain() {
-        let mut engine = engine();
-        let code = page(&[(0, &BRANCH), (0x40, &JUMP_TO_ITSELF)]);
-        let first = engine.find(code, true).unwrap();
-        let second = engine.find(code + 0x40, false).unwrap();
-        engine.enter_in_table(first);
-        let taken = engine.fragment(first).first_path + 1;
-        let history = [taken, engine.fragment(second).first_path, wire::word::event(wire::word::TIME, 0), 1];
-        let samples = usize::from(chain::TIERS[0].samples);
-        let made: Vec<bool> = (0..samples).map(|_| engine.sample(&history)).collect();
-        assert_eq!(made.iter().position(|made| *made), Some(samples - 1));
-        let chain = engine.find(code, false).unwrap();
-        assert_eq!(engine.fragment(first).life, Life::Replaced);
-        let new = engine.fragment(chain);
-        assert_eq!(engine.table_slot(World::Recording, code).unwrap().load(Ordering::Relaxed), new.arrival);
-        let records = records(&engine);
-        let (kind, last) = records.last().unwrap();
-        let last = words(last);
-        assert_eq!((*kind, last[1]), (code::FRAGMENT, 2));
-        assert_ne!(last[4] & code::TAKEN, 0, "the branch is taken inside of the chain");
-        assert!(!engine.sample(&history), "the old fragment is not looked at any more");
-        assert!(!engine.sample(&[wire::word::event(wire::word::TIME, 0), 1]));
-    }
-
-    #[test]
-    fn a_chain_goes_where_most_executions_went() {
-        let mut engine = engine();
-        let code = page(&[(0, &BRANCH), (BRANCH.len(), &JUMP_TO_ITSELF), (0x40, &JUMP_TO_ITSELF)]);
-        let first = engine.find(code, true).unwrap();
-        let not_taken = engine.fragment(first).first_path;
-        let taken = not_taken + 1;
-        let mut path_at = |address| {
-            let at = engine.find(address, false).unwrap();
-            engine.fragment(at).first_path
-        };
-        let (fall, target) = (path_at(code + BRANCH.len() as u64), path_at(code + 0x40));
-        // What was sampled is the exception.
-        let words = [not_taken, fall, taken, target, taken, target, not_taken, fall, taken, target];
-        let second_block = |tier| engine.gather(first, &words, tier)[1].address;
-        assert_eq!(second_block(&chain::TIERS[0]), code + BRANCH.len() as u64, "cold code follows the sample");
-        assert_eq!(second_block(&chain::TIERS[1]), code + 0x40, "hot code follows the majority");
-    }
-
-    #[test]
-    fn stale_history_makes_no_chain() {
-        let mut engine = engine();
-        let code = page(&[(0, &BRANCH), (0x40, &JUMP_TO_ITSELF)]);
-        let first = engine.find(code, false).unwrap();
-        let second = engine.find(code + 0x40, false).unwrap();
-        let history = [engine.fragment(first).first_path + 1, engine.fragment(second).first_path];
-        engine.drop_fragment(second);
-        assert!((0..100).all(|_| !engine.sample(&history)));
     }
 
     #[test]
@@ -1254,7 +549,7 @@ pub(crate) mod tests {
         assert_eq!(engine.find(code, false), Ok(plain));
         let again = engine.find(code + 0x40, false).unwrap();
         assert_ne!(again, locked);
-        let length = |at: FragmentRef| engine.parts(at)[0].length;
+        let length = |at: FragmentRef| engine.blocks_of(at)[0].length;
         assert_eq!((length(locked), length(again)), (5, 3));
     }
 

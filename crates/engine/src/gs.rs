@@ -1,16 +1,18 @@
-//! The application's gs. While a thread is ours, the processor's gs base is the address of its [`Tcb`], and the base that the
-//! application believes in is [`Tcb::gs_base`]. Translated code adds that to operands relative to gs
-//! (`translate/segment.rs`); the ways to read and write it are here. The selector is the application's own: the engine never
-//! looks at it, and with FSGSBASE the kernel keeps selector and base apart.
+//! The application's gs. While a thread is ours, the processor's gs base is the address of its
+//! [`Tcb`], and the base that the application believes in is [`Tcb::gs_base`]. Translated code adds
+//! that to operands relative to gs (`translate/segment.rs`); the ways to read and write it are
+//! here. The selector is the application's own: the engine never looks at it, and with FSGSBASE the
+//! kernel keeps selector and base apart.
 //!
-//! A few instructions here make the processor's base the application's for a moment, and a thread that runs natively has its own
-//! for good. So the signal handler does not rely on gs: it finds the thread's state by the signal stack ([`state_of`]).
+//! A few instructions here make the processor's base the application's for a moment, and a thread
+//! that runs natively has its own for good. So the signal handler does not rely on gs: it finds the
+//! thread's state by the signal stack ([`state_of`]).
 
 use core::arch::asm;
 
 use crate::sys::{self, number};
 use crate::tcb::{self, AlternateStack, Tcb};
-use crate::{clone, memory, own, ring, seccomp};
+use crate::{clone, engine_memory, memory, ring, seccomp};
 
 const ARCH_SET_GS: u64 = 0x1001;
 const ARCH_SET_FS: u64 = 0x1002;
@@ -29,15 +31,16 @@ fn hardware_base() -> u64 {
     base
 }
 
-/// The state of the thread that the kernel has interrupted with a frame at `frame`, `stack` being its alternate stack then.
-/// `None` for a thread that has no state or does not use our stack any more: it runs natively.
+/// The state of the thread that the kernel has interrupted with a frame at `frame`, `stack` being
+/// its alternate stack then. `None` for a thread that has no state or does not use our stack any
+/// more: it runs natively.
 pub fn state_of(stack: &AlternateStack, frame: u64) -> Option<*mut Tcb> {
     if frame.wrapping_sub(stack.address) >= stack.length {
         return None;
     }
     // One mapping holds the stack and, behind it, the state.
     let state = stack.address.wrapping_add(stack.length);
-    (hardware_base() == state || own::contains(stack.address)).then_some(state as *mut Tcb)
+    (hardware_base() == state || engine_memory::contains(stack.address)).then_some(state as *mut Tcb)
 }
 
 /// Points gs at the state of an interrupted thread. Returns what it was.
@@ -58,7 +61,8 @@ pub unsafe fn enter_handler(tcb: *mut Tcb, native: bool) -> u64 {
     before
 }
 
-/// Before the interrupted thread goes on: gives it the gs base that it had, or its own if it goes on natively.
+/// Before the interrupted thread goes on: gives it the gs base that it had, or its own if it goes
+/// on natively.
 ///
 /// # Safety
 /// As [`enter_handler`], whose result `before` is. Nothing uses gs until the handler returns.
@@ -71,17 +75,20 @@ pub unsafe fn leave_handler(tcb: *const Tcb, native: bool, before: u64) {
     }
 }
 
-/// The application's `wrgsbase`. If the processor does not want the value, this raises the application's fault.
+/// The application's `wrgsbase`. If the processor does not want the value, this raises the
+/// application's fault.
 pub fn write_base(tcb: &mut Tcb, value: u64) {
     let state = tcb.this as u64;
-    // SAFETY: gs points at the state again before anything uses it; a signal in between is put off, see `leave_handler`.
+    // SAFETY: gs points at the state again before anything uses it; a signal in between is put off,
+    // see `leave_handler`.
     unsafe {
         asm!("wrgsbase {}", "wrgsbase {}", in(reg) value, in(reg) state, options(nostack, preserves_flags));
     }
     tcb.gs_base = value;
 }
 
-/// The application's `rdgsbase`. Where the kernel does not allow it, this raises the application's fault.
+/// The application's `rdgsbase`. Where the kernel does not allow it, this raises the application's
+/// fault.
 pub fn read_base(tcb: &Tcb) -> u64 {
     if !clone::has_fsgsbase() {
         // SAFETY: reads the base.
@@ -132,8 +139,9 @@ pub fn arch_prctl(tcb: &mut Tcb, code: u64, argument: u64) -> Option<i64> {
     Some(0)
 }
 
-/// Whether the kernel takes an address for the base of a segment. It asks where the memory of processes ends, which depends on how
-/// many levels its page tables have; it answers the same for fs, which the engine does not use.
+/// Whether the kernel takes an address for the base of a segment. It asks where the memory of
+/// processes ends, which depends on how many levels its page tables have; it answers the same for
+/// fs, which the engine does not use.
 fn is_settable(address: u64) -> bool {
     const FOUR_LEVELS: u64 = (1 << 47) - 4096;
     if address < FOUR_LEVELS {

@@ -1,4 +1,5 @@
-//! The image that is injected: the engine, an allocator, a panic handler and the memory functions that rustc calls.
+//! The image that is injected: the engine, an allocator, a panic handler and the memory functions
+//! that rustc calls.
 #![no_std]
 #![no_main]
 
@@ -74,7 +75,8 @@ pub unsafe extern "C" fn memset(destination: *mut u8, value: i32, length: usize)
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn memcmp(left: *const u8, right: *const u8, length: usize) -> i32 {
     for index in 0..length {
-        // SAFETY: the caller's promise: both have `length` bytes. Volatile, so that this does not become memcmp.
+        // SAFETY: the caller's promise: both have `length` bytes. Volatile, so that this does not
+        // become memcmp.
         let (a, b) = unsafe { (left.add(index).read_volatile(), right.add(index).read_volatile()) };
         if a != b {
             return i32::from(a) - i32::from(b);

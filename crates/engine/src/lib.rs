@@ -1,10 +1,15 @@
-//! The half of Trackway that lives inside the target: a same-ISA binary translator that appends each thread's path to a
-//! shared ring (crate `wire`). No libc, no thread-local storage, nothing on the application's heap or stack.
+//! The half of Trackway that lives inside the target: a same-ISA binary translator that records
+//! each thread's paths in a shared ring (crate `wire`). It uses no libc, no thread-local storage,
+//! and nothing on the application's heap or stack.
 //!
-//! Who calls whom: [`start`] takes over the first thread; translated code (made by [`translate`], kept by [`fragment`] in the
-//! memory of [`cache`]) leaves through the assembly in [`dispatch`], which finds or translates what comes next;
-//! [`profile`] reads in the full segments of the ring what is hot, and has long chains made of it; [`syscall`] sees every system call, [`clone`] new threads and processes, [`signal`] every signal, [`change`] code that is replaced; [`select`] and [`skip`] know what of all that is to be recorded. All of them write to
-//! the thread's [`ring`]. The state of one thread is its [`tcb::Tcb`], reached through gs.
+//! Who calls whom: [`start`] takes over the first thread. [`translate`] makes fragments
+//! ([`fragment`]) in the code cache ([`cache`]). A fragment exits through the assembly in
+//! [`dispatch`], which finds or translates the next one and links the two ([`link`], [`indirect`]).
+//! [`profile`] finds hot paths in full ring segments and has superblocks made of them. [`syscall`]
+//! handles system calls, [`clone`] new threads and processes, [`signal`] signals, and [`change`]
+//! code that changes. [`select`] and [`skip`] decide what is recorded. All of them write to the
+//! thread's [`ring`]; [`code_ring`] announces code. [`engine::Engine`] is the state that threads
+//! share; [`tcb::Tcb`] is the state of one thread, reached through gs.
 //!
 //! The engine never touches trace files and does not know what a recording is used for.
 #![cfg_attr(not(test), no_std)]
@@ -14,21 +19,25 @@ extern crate alloc;
 pub mod cache;
 pub mod change;
 pub mod clone;
+pub mod code_ring;
+pub mod detach;
 pub mod dispatch;
 pub mod emit;
 pub mod emulate;
+pub mod engine;
+pub mod engine_memory;
 pub mod exec;
 pub mod failure;
 pub mod follow;
 pub mod fragment;
 pub mod gs;
-pub mod leave;
+pub mod indirect;
 pub mod limits;
+pub mod link;
 pub mod lock;
 pub mod lookup;
 pub mod maps;
 pub mod memory;
-pub mod own;
 pub mod owners;
 mod paths;
 pub mod pending;
@@ -44,4 +53,6 @@ pub mod start;
 pub mod sys;
 pub mod syscall;
 pub mod tcb;
+#[cfg(test)]
+pub(crate) mod testing;
 pub mod translate;

@@ -1,12 +1,13 @@
-//! Limits of memory that the application sets for itself. The engine's memory is in the same address space and must not count, so
-//! the kernel gets limits that are higher by what the engine has, and they grow with it. The application sees those that it
-//! has asked for.
+//! Limits of memory that the application sets for itself. The engine's memory is in the same
+//! address space and must not count, so the kernel gets limits that are higher by what the engine
+//! has, and they grow with it. The application sees those that it has asked for.
 
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use crate::lock::Mutex;
+use crate::memory::{self, PlainData};
 use crate::sys::{self, number};
-use crate::{memory, syscall};
+use crate::syscall;
 
 /// RLIMIT_DATA and RLIMIT_AS.
 const RESOURCES: [u64; 2] = [2, 9];
@@ -21,6 +22,9 @@ struct Limit {
     current: u64,
     most: u64,
 }
+
+// SAFETY: integers without padding.
+unsafe impl PlainData for Limit {}
 
 /// What the application has asked for.
 static LIMITS: Mutex<[Option<Limit>; RESOURCES.len()]> = Mutex::new([None; RESOURCES.len()]);
@@ -37,13 +41,13 @@ pub unsafe fn release_for_dead(stacks: core::ops::Range<u64>) -> bool {
     unsafe { LIMITS.release_for_dead(stacks) }
 }
 
-fn place(resource: u64) -> Option<usize> {
+fn resource_index(resource: u64) -> Option<usize> {
     RESOURCES.iter().position(|known| *known == resource & 0xffff_ffff)
 }
 
 /// Whether a limit is one of those that are kept here.
 pub fn is_of_memory(resource: u64) -> bool {
-    place(resource).is_some()
+    resource_index(resource).is_some()
 }
 
 /// The engine's memory grows by this much.
@@ -105,8 +109,8 @@ pub fn limit(call: u64, arguments: [u64; 6]) -> i64 {
         _ if a == 0 || a == own_process() => (b, c, d),
         _ => return syscall::call_now(call, arguments),
     };
-    match place(resource) {
-        Some(place) => of_memory(call, arguments, place, new, old),
+    match resource_index(resource) {
+        Some(resource_index) => of_memory(call, arguments, resource_index, new, old),
         None => syscall::call_now(call, arguments),
     }
 }
@@ -116,7 +120,7 @@ fn own_process() -> u64 {
     unsafe { sys::call(number::GETPID, [0; 6]) as u64 }
 }
 
-fn of_memory(call: u64, mut arguments: [u64; 6], place: usize, new: u64, old: u64) -> i64 {
+fn of_memory(call: u64, mut arguments: [u64; 6], resource_index: usize, new: u64, old: u64) -> i64 {
     let wanted = match new {
         0 => None,
         address => match memory::read::<Limit>(address) {
@@ -126,7 +130,7 @@ fn of_memory(call: u64, mut arguments: [u64; 6], place: usize, new: u64, old: u6
         },
     };
     let mut limits = LIMITS.lock();
-    let (before, real) = (limits[place], real(RESOURCES[place]));
+    let (before, real) = (limits[resource_index], real(RESOURCES[resource_index]));
     let lifted = wanted.zip(real).map(|(wanted, real)| lifted(wanted, real, OWN.load(Ordering::Relaxed)));
     if let Some(lifted) = &lifted {
         arguments[if call == number::SETRLIMIT { 1 } else { 2 }] = core::ptr::from_ref(lifted) as u64;
@@ -136,7 +140,7 @@ fn of_memory(call: u64, mut arguments: [u64; 6], place: usize, new: u64, old: u6
         return result;
     }
     if wanted.is_some() {
-        limits[place] = wanted;
+        limits[resource_index] = wanted;
         ANY.store(true, Ordering::Relaxed);
     }
     drop(limits);

@@ -1,7 +1,7 @@
 //! A mutex for the engine's own structures: spins briefly, then sleeps.
 //!
-//! Its state says who holds it, as the page of the holder's stack: a process that shares our memory (see `clone`) can be killed
-//! while it holds a mutex, and its parent then has to release it.
+//! Its state says who holds it, as the page of the holder's stack: a process that shares our memory
+//! (see `clone`) can be killed while it holds a mutex, and its parent then has to release it.
 
 use core::cell::UnsafeCell;
 use core::ops::{Deref, DerefMut, Range};
@@ -22,7 +22,8 @@ pub struct Mutex<T> {
 // SAFETY: the value is reached through a guard only, and only one guard exists at a time.
 unsafe impl<T: Send> Sync for Mutex<T> {}
 
-/// What stands for a thread that has `address` on its stack: the low bits of the number of the page.
+/// What stands for a thread that has `address` on its stack: the low bits of the number of the
+/// page.
 fn holder_at(address: u64) -> u32 {
     ((address / sys::PAGE) as u32 & !CONTENDED).max(1)
 }
@@ -76,8 +77,8 @@ impl<T> Mutex<T> {
         self.release();
     }
 
-    /// Makes the mutex free if a thread holds it that had its stacks in this range. True if one did: what the mutex protects may
-    /// be half changed.
+    /// Makes the mutex free if a thread holds it that had its stacks in this range. True if one
+    /// did: what the mutex protects may be half changed.
     ///
     /// # Safety
     /// That thread must be dead, and nobody else may have a stack in the range.

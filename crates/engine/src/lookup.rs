@@ -100,3 +100,48 @@ impl Lookup {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashMap;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn lookup_is_a_map(steps in prop::collection::vec((0u64..300, any::<u32>(), any::<bool>()), 0..2000)) {
+            let mut lookup = Lookup::new();
+            let mut model = HashMap::new();
+            for (key, number, insert) in steps {
+                // Few addresses, far apart and close together, so that they collide and are removed
+                // again.
+                let address = key % 100 + (key / 100) * (1 << 40);
+                if insert {
+                    lookup.insert(address, number & 0x7fff_ffff);
+                    model.insert(address, number & 0x7fff_ffff);
+                } else {
+                    lookup.remove(address);
+                    model.remove(&address);
+                }
+                prop_assert_eq!(lookup.get(address), model.get(&address).copied());
+            }
+            for address in (0..300).map(|key| key % 100 + (key / 100) * (1 << 40)) {
+                prop_assert_eq!(lookup.get(address), model.get(&address).copied());
+            }
+        }
+    }
+
+    #[test]
+    fn lookup_grows_and_shrinks() {
+        let mut lookup = Lookup::new();
+        assert_eq!(lookup.get(1), None);
+        lookup.remove(1);
+        (0..10_000u32).for_each(|number| lookup.insert(u64::from(number) * 16, number));
+        (0..10_000u32).filter(|number| number % 3 != 0).for_each(|number| lookup.remove(u64::from(number) * 16));
+        for number in 0..10_000 {
+            assert_eq!(lookup.get(u64::from(number) * 16), (number % 3 == 0).then_some(number));
+        }
+    }
+}

@@ -1,14 +1,15 @@
-//! Memory: the engine's own allocator, and copies from and to application memory that may not be there.
+//! Memory: the engine's own allocator, and copies from and to application memory that may not be
+//! there.
 
 use core::alloc::{GlobalAlloc, Layout};
 use core::arch::naked_asm;
 use core::sync::atomic::{AtomicBool, Ordering};
 
+use crate::engine_memory;
 use crate::lock::Mutex;
-use crate::own;
 
-/// Copies `length` bytes; returns how many could be copied before a fault. The signal handler knows the instruction at
-/// [`copy_instruction`] and goes on at [`copy_recovery`] when it faults.
+/// Copies `length` bytes; returns how many could be copied before a fault. The signal handler knows
+/// the instruction at [`copy_instruction`] and goes on at [`copy_recovery`] when it faults.
 ///
 /// # Safety
 /// Where both ranges are mapped, copying must be sound.
@@ -46,18 +47,32 @@ pub fn read_bytes(address: u64, buffer: &mut [u8]) -> usize {
     unsafe { copy(buffer.as_mut_ptr() as u64, address, buffer.len() as u64) as usize }
 }
 
-/// Reads a plain value from application memory.
-pub fn read<T: Copy>(address: u64) -> Option<T> {
+/// Types that can be copied from and to application memory byte by byte. Only this crate can
+/// implement it.
+///
+/// # Safety
+/// Every bit pattern must be a valid value of the type, and the type must have no padding.
+pub(crate) unsafe trait PlainData: Copy + 'static {}
+
+// SAFETY: integers.
+unsafe impl PlainData for u32 {}
+// SAFETY: integers.
+unsafe impl PlainData for u64 {}
+// SAFETY: plain data, one behind the other.
+unsafe impl<T: PlainData, const N: usize> PlainData for [T; N] {}
+
+/// Reads a value from application memory. `None` if it is not readable.
+pub(crate) fn read<T: PlainData>(address: u64) -> Option<T> {
     let mut value = core::mem::MaybeUninit::<T>::uninit();
     // SAFETY: writes to our own value only; a fault while reading is caught.
     let copied = unsafe { copy(value.as_mut_ptr() as u64, address, size_of::<T>() as u64) };
-    // SAFETY: all bytes are copied. T is used for plain integers and structures of those.
+    // SAFETY: all bytes are copied, and every bit pattern is a value of T.
     (copied == size_of::<T>() as u64).then(|| unsafe { value.assume_init() })
 }
 
-/// Writes a plain value to application memory, on behalf of the application. False if it is not writable.
+/// Writes a value to application memory, on behalf of the application. False if it is not writable.
 #[must_use]
-pub fn write<T: Copy>(address: u64, value: &T) -> bool {
+pub(crate) fn write<T: PlainData>(address: u64, value: &T) -> bool {
     // SAFETY: the application (or the kernel for it) asked for this write at this address.
     unsafe { copy(address, core::ptr::from_ref(value) as u64, size_of::<T>() as u64) == size_of::<T>() as u64 }
 }
@@ -92,7 +107,8 @@ pub unsafe fn release_for_dead(stacks: core::ops::Range<u64>) -> bool {
     unsafe { ALLOCATOR.state.release_for_dead(stacks) }
 }
 
-/// The kernel gives no more memory. What is left is enough for a thread to come to its next safe point.
+/// The kernel gives no more memory. What is left is enough for a thread to come to its next safe
+/// point.
 static SHORT: AtomicBool = AtomicBool::new(false);
 
 /// Whether the engine has no more memory than it needs to detach.
@@ -140,9 +156,9 @@ impl State {
 
     /// A chunk from the kernel, or the last one.
     fn chunk(&mut self) -> Option<u64> {
-        let chunk = own::map(CHUNK);
+        let chunk = engine_memory::map(CHUNK);
         if chunk.is_some() && self.reserve == 0 && !is_short() {
-            self.reserve = own::map(CHUNK).unwrap_or(0);
+            self.reserve = engine_memory::map(CHUNK).unwrap_or(0);
         }
         chunk.or_else(|| {
             SHORT.store(true, Ordering::Relaxed);
@@ -168,15 +184,17 @@ unsafe impl GlobalAlloc for &Allocator {
 unsafe impl GlobalAlloc for Allocator {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         if layout.size() > LARGE {
-            return own::map(layout.size() as u64).map_or(core::ptr::null_mut(), |address| address as *mut u8);
+            return engine_memory::map(layout.size() as u64)
+                .map_or(core::ptr::null_mut(), |address| address as *mut u8);
         }
         self.state.lock().take(class_of(layout))
     }
 
     unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
         if layout.size() > LARGE {
-            // SAFETY: the block came from `own::map` with this size and is given back by its owner.
-            return unsafe { own::unmap(block as u64, layout.size() as u64) };
+            // SAFETY: the block came from `engine_memory::map` with this size and is given back by
+            // its owner.
+            return unsafe { engine_memory::unmap(block as u64, layout.size() as u64) };
         }
         let mut state = self.state.lock();
         let class = class_of(layout);

@@ -1,24 +1,27 @@
 //! Which thread has synchronised last on a word: a table of owners, hashed by the word's address.
 //!
-//! As long as an entry holds a thread's *tag* for a locked operand, no other thread has synchronised on any word of that entry since the
-//! thread has read its clock, and its locked instructions need no timestamp. Translated code (see `translate::order`) reads and
-//! exchanges entries; instructions that the engine executes take them away from their owners with [`disown`]. To give an entry to
-//! nobody is always safe: it costs a timestamp.
+//! As long as an entry holds a thread's *tag* for a locked operand, no other thread has
+//! synchronised on any word of that entry since the thread has read its clock, and its locked
+//! instructions need no timestamp. Translated code (see `translate::order`) reads and exchanges
+//! entries; instructions that the engine executes take them away from their owners with [`disown`].
+//! To give an entry to nobody is always safe: it costs a timestamp.
 
 use core::arch::asm;
 use core::sync::atomic::{AtomicU64, Ordering};
 
+use crate::engine_memory;
 use crate::lock::Mutex;
-use crate::own;
 use crate::tcb::Tcb;
 
 /// Entries, as many as an index of 16 bits can choose from.
 pub const OWNER_COUNT: usize = 1 << 16;
 
-/// A tag is the address of the operand, the logarithm of its size from this bit on, and the thread's number from the other.
+/// A tag is the address of the operand, the logarithm of its size from this bit on, and the
+/// thread's number from the other.
 const SIZE_SHIFT: u32 = 47;
 const THREAD_SHIFT: u32 = 49;
-/// In a tag: the thread has not taken the time yet. An entry holds the complement of a tag, so that 0 is nobody's.
+/// In a tag: the thread has not taken the time yet. An entry holds the complement of a tag, so that
+/// 0 is nobody's.
 pub const PENDING: u64 = 1 << 62;
 /// A tag that no entry ever holds.
 pub const NO_TAG: u64 = 1 << 63;
@@ -34,7 +37,7 @@ static TABLE: AtomicU64 = AtomicU64::new(0);
 
 /// Makes the table. False if there is no memory.
 pub fn set_up() -> bool {
-    let Some(table) = own::map(8 * OWNER_COUNT as u64) else { return false };
+    let Some(table) = engine_memory::map(8 * OWNER_COUNT as u64) else { return false };
     TABLE.store(table, Ordering::SeqCst);
     true
 }
@@ -59,7 +62,8 @@ fn index(address: u64) -> usize {
     sum as usize % OWNER_COUNT
 }
 
-/// Takes the words of an operand away from their owners, before the engine executes a locked instruction.
+/// Takes the words of an operand away from their owners, before the engine executes a locked
+/// instruction.
 pub fn disown(address: u64, bytes: usize) {
     let table = table();
     if table.is_empty() {
@@ -79,8 +83,8 @@ struct Numbers {
 static LIVE: Mutex<Numbers> = Mutex::new(Numbers { live: [0; NUMBERS / 64], next: 0 });
 
 impl Numbers {
-    /// A number of nobody's. All numbers are used before one is used again, and then the table is emptied: it may hold tags of the thread
-    /// that had the number before.
+    /// A number of nobody's. All numbers are used before one is used again, and then the table is
+    /// emptied: it may hold tags of the thread that had the number before.
     fn take(&mut self, empty_table: impl FnOnce()) -> usize {
         let is_free = |live: &[u64], number: usize| live[number / 64] >> (number % 64) & 1 == 0;
         let number = match (self.next..NUMBERS).find(|number| is_free(&self.live, *number)) {

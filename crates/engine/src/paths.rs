@@ -1,7 +1,7 @@
 //! What is known of each path by its number.
 //!
-//! Numbers only grow, and a long recording uses up hundreds of millions of them, so the table is made of pages. A page goes
-//! when none of its paths can be executed any more.
+//! Numbers only grow, and a long recording uses up hundreds of millions of them, so the table is
+//! made of pages. A page goes when none of its paths can be executed any more.
 
 use alloc::vec::Vec;
 
@@ -39,13 +39,13 @@ impl PathTable {
         self.base = base;
     }
 
-    fn place(&self, path: u32) -> Option<(usize, usize)> {
+    fn page_index(&self, path: u32) -> Option<(usize, usize)> {
         let index = path.checked_sub(self.base)? as usize;
         Some((index / PAGE_PATHS, index % PAGE_PATHS))
     }
 
     fn entry(&self, path: u32) -> Option<Entry> {
-        let (page, at) = self.place(path)?;
+        let (page, at) = self.page_index(path)?;
         let entry = *self.pages.get(page)?.as_ref()?.entries.get(at)?;
         (entry.fragment != 0).then_some(entry)
     }
@@ -62,7 +62,7 @@ impl PathTable {
 
     /// Makes room for so many paths from `first` on. False if there is no memory.
     pub fn reserve(&mut self, first: u32, count: usize) -> bool {
-        let Some((page, at)) = self.place(first) else { return false };
+        let Some((page, at)) = self.page_index(first) else { return false };
         let end = page + (at + count).div_ceil(PAGE_PATHS);
         let missing = end.saturating_sub(self.pages.len());
         if self.pages.try_reserve(missing).is_err() {
@@ -76,7 +76,7 @@ impl PathTable {
 
     /// Notes a path, for which there is room.
     pub fn insert(&mut self, path: u32, fragment: FragmentRef, data_words: u16) {
-        let Some((page, at)) = self.place(path) else { return };
+        let Some((page, at)) = self.page_index(path) else { return };
         let Some(Some(page)) = self.pages.get_mut(page) else { return };
         page.used += u32::from(page.entries[at].fragment == 0);
         page.entries[at] = Entry { fragment: fragment.0 + 1, data_words };
@@ -84,7 +84,7 @@ impl PathTable {
 
     /// Forgets a path. Newer paths may still come into its page only if the page is the last one.
     pub fn remove(&mut self, path: u32) {
-        let Some((index, at)) = self.place(path) else { return };
+        let Some((index, at)) = self.page_index(path) else { return };
         let is_last = index + 1 == self.pages.len();
         let Some(slot) = self.pages.get_mut(index) else { return };
         let Some(page) = slot else { return };

@@ -1,18 +1,19 @@
-//! Signals that were sent to the process although every thread blocks them, and that the kernel cannot hold for us: those that
-//! faults raise, which it never blocks. Handlers come here, so there is no lock.
+//! Pending synchronous signals of the process, and backups of directed ones. The kernel never
+//! blocks synchronous signals for us, so the engine holds those that the application blocks. Signal
+//! handlers use this module, so it takes no lock.
 
 use core::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 
 use wire::{Control, SLOT_COUNT};
 
-use crate::signal::{Info, RAISED, SYNCHRONOUS_COUNT, bit, index};
+use crate::signal::{Info, SYNCHRONOUS_COUNT, SYNCHRONOUS_SIGNALS, bit, synchronous_index};
 use crate::sys;
 
-/// What is pending for the process.
+/// The signals that are pending for the process.
 pub static PROCESS: Pending = Pending { entries: [const { Entry::new() }; SYNCHRONOUS_COUNT] };
 
 const EMPTY: u32 = 0;
-/// Somebody writes or reads it. A signal that is sent meanwhile is one with it.
+/// A thread writes or reads the entry. A signal of that number that comes meanwhile merges with it.
 const BUSY: u32 = 1;
 const FULL: u32 = 2;
 
@@ -32,12 +33,12 @@ impl Entry {
 }
 
 impl Pending {
-    /// Keeps a signal. One of a number is kept, as for all standard signals.
+    /// Makes a signal pending. As for all standard signals, one per number is kept.
     pub fn put(&self, signal: usize, info: &Info) {
-        let Some(entry) = index(signal).map(|index| &self.entries[index]) else { return };
+        let Some(entry) = synchronous_index(signal).map(|index| &self.entries[index]) else { return };
         if entry.state.compare_exchange(EMPTY, BUSY, Ordering::SeqCst, Ordering::SeqCst).is_ok() {
-            for (place, &word) in entry.info.iter().zip(info) {
-                place.store(word, Ordering::Relaxed);
+            for (word_slot, &word) in entry.info.iter().zip(info) {
+                word_slot.store(word, Ordering::Relaxed);
             }
             entry.state.store(FULL, Ordering::SeqCst);
         }
@@ -45,7 +46,7 @@ impl Pending {
 
     /// Takes a signal, for the calling thread to handle.
     pub fn take(&self, signal: usize) -> Option<Info> {
-        let entry = &self.entries[index(signal)?];
+        let entry = &self.entries[synchronous_index(signal)?];
         entry.state.compare_exchange(FULL, BUSY, Ordering::SeqCst, Ordering::SeqCst).ok()?;
         let info = core::array::from_fn(|at| entry.info[at].load(Ordering::Relaxed));
         entry.state.store(EMPTY, Ordering::SeqCst);
@@ -55,21 +56,23 @@ impl Pending {
     /// Which signals are pending.
     pub fn bits(&self) -> u64 {
         let full = |index: &usize| self.entries[*index].state.load(Ordering::SeqCst) == FULL;
-        (0..SYNCHRONOUS_COUNT).filter(full).fold(0, |bits, index| bits | bit(RAISED[index]))
+        (0..SYNCHRONOUS_COUNT).filter(full).fold(0, |bits, index| bits | bit(SYNCHRONOUS_SIGNALS[index]))
     }
 }
 
-/// Letters: signals that one thread of the process sends to another one, for the case that the kernel drops them. It does so while
-/// one of the same number is pending for the thread, which may be a fault of ours.
+/// Backups of the synchronous signals that one thread of the process sends to another one. The
+/// kernel drops such a signal while one of the same number is pending for the thread, which may be
+/// a fault of the engine's.
 ///
-/// Who sends writes a letter, sends the signal, and marks the letter as sent. Who gets the signal throws the letter away. Who
-/// has had a fault of that number and finds a letter that is marked, and no such signal pending, takes it instead. If the mark came
-/// too late for that, the hint that follows it does not.
-static LETTERS: [Pending; SLOT_COUNT] =
+/// The sender stores a backup, sends the signal, and confirms the backup. The receiver of the
+/// signal discards the backup. A thread that has had a fault of that number takes a confirmed
+/// backup if no such signal is pending. A hint follows every confirmation, in case it came too late
+/// for that.
+static BACKUPS: [Pending; SLOT_COUNT] =
     [const { Pending { entries: [const { Entry::new() }; SYNCHRONOUS_COUNT] } }; SLOT_COUNT];
 
-/// Written, but the signal is not sent yet.
-const WRITTEN: u32 = 3;
+/// The backup is stored, but the signal is not sent yet.
+const UNCONFIRMED: u32 = 3;
 
 /// The slot of a live thread of this process.
 pub fn slot_of(control: &Control, tid: u32) -> Option<usize> {
@@ -79,107 +82,111 @@ pub fn slot_of(control: &Control, tid: u32) -> Option<usize> {
     control.slots.iter().position(is_it)
 }
 
-/// Before a signal is sent to another thread. False if there is a letter already: then there is a signal, too.
-pub fn write_letter(slot: usize, signal: usize, info: &Info) -> bool {
-    let Some(entry) = index(signal).map(|index| &LETTERS[slot].entries[index]) else { return false };
+/// Stores a backup before a signal is sent to another thread. False if there is one already: then
+/// there is a signal, too.
+pub fn store_backup(slot: usize, signal: usize, info: &Info) -> bool {
+    let Some(entry) = synchronous_index(signal).map(|index| &BACKUPS[slot].entries[index]) else { return false };
     let free = entry.state.compare_exchange(EMPTY, BUSY, Ordering::SeqCst, Ordering::SeqCst).is_ok();
     if free {
-        for (place, &word) in entry.info.iter().zip(info) {
-            place.store(word, Ordering::Relaxed);
+        for (word_slot, &word) in entry.info.iter().zip(info) {
+            word_slot.store(word, Ordering::Relaxed);
         }
-        entry.state.store(WRITTEN, Ordering::SeqCst);
+        entry.state.store(UNCONFIRMED, Ordering::SeqCst);
     }
     free
 }
 
-/// When the signal has been sent (or has not).
-pub fn post_letter(control: &Control, slot: usize, signal: usize, was_sent: bool) {
-    let Some(entry) = index(signal).map(|index| &LETTERS[slot].entries[index]) else { return };
+/// Confirms a backup when its signal has been sent; discards it otherwise.
+pub fn confirm_backup(control: &Control, slot: usize, signal: usize, was_sent: bool) {
+    let Some(entry) = synchronous_index(signal).map(|index| &BACKUPS[slot].entries[index]) else { return };
     let state = if was_sent { FULL } else { EMPTY };
-    let posted = entry.state.compare_exchange(WRITTEN, state, Ordering::SeqCst, Ordering::SeqCst).is_ok();
+    let posted = entry.state.compare_exchange(UNCONFIRMED, state, Ordering::SeqCst, Ordering::SeqCst).is_ok();
     if posted && was_sent {
-        give_hint(control.slots[slot].os_tid.load(Ordering::SeqCst), signal);
+        send_hint(control.slots[slot].os_tid.load(Ordering::SeqCst), signal);
     }
 }
 
-/// The signal itself has arrived.
-pub fn throw_letter_away(slot: u32, signal: usize) {
-    let Some(entry) = index(signal).map(|index| &LETTERS[slot as usize].entries[index]) else { return };
-    for state in [FULL, WRITTEN] {
+/// Discards a backup: the signal itself has arrived.
+pub fn discard_backup(slot: u32, signal: usize) {
+    let Some(entry) = synchronous_index(signal).map(|index| &BACKUPS[slot as usize].entries[index]) else { return };
+    for state in [FULL, UNCONFIRMED] {
         let _ = entry.state.compare_exchange(state, EMPTY, Ordering::SeqCst, Ordering::SeqCst);
     }
 }
 
-/// The letters of a slot that has a new owner.
-pub fn forget_letters(slot: u32) {
-    for signal in RAISED {
-        throw_letter_away(slot, signal);
+/// Discards the backups of a slot that has a new thread.
+pub fn discard_backups(slot: u32) {
+    for signal in SYNCHRONOUS_SIGNALS {
+        discard_backup(slot, signal);
     }
 }
 
-/// Which letters are there that are marked.
-pub fn letters(slot: u32) -> u64 {
-    LETTERS[slot as usize].bits()
+/// The signals with confirmed backups.
+pub fn confirmed_backups(slot: u32) -> u64 {
+    BACKUPS[slot as usize].bits()
 }
 
-/// Takes a letter whose signal has not arrived and is not about to.
-pub fn take_letter(slot: u32, signal: usize) -> Option<Info> {
+/// Takes a confirmed backup, unless its signal is still pending in the kernel.
+pub fn take_backup(slot: u32, signal: usize) -> Option<Info> {
     let mut pending = 0u64;
     // SAFETY: the kernel writes the set.
     unsafe { sys::call(sys::number::RT_SIGPENDING, [&raw mut pending as u64, 8, 0, 0, 0, 0]) };
     if pending & bit(signal) != 0 {
         return None;
     }
-    LETTERS[slot as usize].take(signal)
+    BACKUPS[slot as usize].take(signal)
 }
 
-/// For each thread, by its slot: which of [`RAISED`] it does not block, one bit each.
-static OPEN: [AtomicU8; SLOT_COUNT] = [const { AtomicU8::new(0) }; SLOT_COUNT];
+/// By slot: which of [`SYNCHRONOUS_SIGNALS`] the thread does not block, one bit each.
+static UNBLOCKED: [AtomicU8; SLOT_COUNT] = [const { AtomicU8::new(0) }; SLOT_COUNT];
 
-/// Notes the application's mask of a thread.
+/// Publishes the application's mask of a thread.
 pub fn publish(slot: u32, mask: u64) {
-    let open = RAISED.iter().enumerate().filter(|(_, signal)| mask & bit(**signal) == 0);
+    let open = SYNCHRONOUS_SIGNALS.iter().enumerate().filter(|(_, signal)| mask & bit(**signal) == 0);
     let bits = open.fold(0u8, |bits, (index, _)| bits | 1 << index);
-    OPEN[slot as usize].store(bits, Ordering::SeqCst);
+    UNBLOCKED[slot as usize].store(bits, Ordering::SeqCst);
 }
 
-/// A queued signal's value. It is sent from one thread to another with the number of a signal that is pending for the process and
-/// that the other one does not block. If one of that number is about to arrive there anyway, the kernel drops this one: then that
-/// one makes the thread look.
-const LOOK: u64 = wire::DETACH_REQUEST ^ 1;
+/// The value of a *hint*: a queued signal that makes another thread check for pending signals. It
+/// has the number of a signal that is pending for the process and that the other thread does not
+/// block. If the kernel drops the hint, a signal of that number is about to arrive, and makes the
+/// thread check, too.
+const HINT_VALUE: u64 = wire::DETACH_REQUEST ^ 1;
 const SI_QUEUE: u32 = -1i32 as u32;
 
-/// Whether another thread wants this one to look at what is pending.
+/// Whether a signal is a hint.
 pub fn is_hint(signal: usize, info: &Info) -> bool {
-    index(signal).is_some() && info[1] as u32 == SI_QUEUE && info[3] == LOOK
+    synchronous_index(signal).is_some() && info[1] as u32 == SI_QUEUE && info[3] == HINT_VALUE
 }
 
-/// Makes a thread that does not block the signal look for it. A thread that stops blocking it looks by itself.
-pub fn tell_another(control: &Control, signal: usize) {
-    let Some(index) = index(signal) else { return };
-    for (slot, open) in control.slots.iter().zip(&OPEN) {
+/// Sends a hint to a thread that does not block the signal. A thread that unblocks it checks by
+/// itself.
+pub fn hint_another_thread(control: &Control, signal: usize) {
+    let Some(index) = synchronous_index(signal) else { return };
+    for (slot, open) in control.slots.iter().zip(&UNBLOCKED) {
         let tid = slot.os_tid.load(Ordering::SeqCst);
-        if open.load(Ordering::SeqCst) & 1 << index != 0 && tid != 0 && give_hint(tid, signal) {
+        if open.load(Ordering::SeqCst) & 1 << index != 0 && tid != 0 && send_hint(tid, signal) {
             return;
         }
     }
 }
 
-fn give_hint(tid: u32, signal: usize) -> bool {
-    queue(tid, signal, LOOK)
+fn send_hint(tid: u32, signal: usize) -> bool {
+    queue(tid, signal, HINT_VALUE)
 }
 
-/// The number of the target's process. The caller of [`queue`] may be another one.
+/// The target's process id. The caller of [`queue`] may be another process.
 static TARGET: AtomicU32 = AtomicU32::new(0);
 
-/// Notes the number of the target's process.
+/// Notes the target's process id.
 pub fn set_up() {
     // SAFETY: no arguments.
     TARGET.store(unsafe { sys::call(sys::number::GETPID, [0; 6]) } as u32, Ordering::Relaxed);
 }
 
-/// Queues a signal of the engine's own, with a value that its handler knows, for another thread. False if there is no such thread.
-/// Only threads of the target's process get one: a process that shares its memory may have executed another program by now.
+/// Queues a signal of the engine for another thread, with a value that the engine's handler knows.
+/// False if there is no such thread. Only threads of the target's process get one: a process that
+/// shares its memory may have executed another program by now.
 pub fn queue(tid: u32, signal: usize, value: u64) -> bool {
     let process = u64::from(TARGET.load(Ordering::Relaxed));
     let mut info: Info = [0; 16];

@@ -1,41 +1,42 @@
-//! Giving translated code back.
+//! Reclaiming units of the code cache.
 //!
-//! Fragments die when their code changes and when a longer chain replaces them. Dead ones are given back together with the
-//! unit of the cache that they are in, once it holds little else, or when the cache has reached its limit: then the
-//! oldest unit goes, and what is needed of it is translated again.
+//! Fragments are dropped when their code changes or when a superblock replaces them. Their memory
+//! is reclaimed by whole units of the code cache: units with few live fragments, and the oldest
+//! unit when the cache has reached its limit. Code of that unit that is still needed is translated
+//! again.
 //!
-//! A unit is *retired* first: nothing leads to its fragments any more. A thread may still be in one of them. Each thread
-//! notes, whenever it enters the cache, in which *epoch* it does so, and an epoch ends whenever a unit is retired. When no
-//! thread is in the cache that has entered it in the unit's epoch or before, the unit is used again. A thread that stays in the
-//! cache for long is sent a signal that brings it to the dispatcher.
+//! A unit is *retired* first: all of its fragments are dropped, but threads may still execute them.
+//! Retiring a unit ends an *epoch*. Each thread notes the epoch in which it enters the cache. A
+//! unit is free again when no thread in the cache has entered it in the unit's epoch or earlier. A
+//! signal brings threads that stay in the cache for long to the dispatcher.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
 use wire::{Control, SLOT_COUNT};
 
-use crate::cache::{UNIT_BYTES, Use};
+use crate::cache::{UNIT_BYTES, UnitState};
+use crate::engine::Engine;
 use crate::failure::{self, Failure};
-use crate::fragment::Engine;
 use crate::pending;
 use crate::signal::SIGTRAP;
 use crate::tcb::Tcb;
 
-/// In place of an epoch: the thread is not in the cache, and its state is saved.
+/// Instead of an epoch: the thread is not in the cache, and its state is saved.
 const OUTSIDE: u64 = u64::MAX;
 
-/// In which epoch each thread has entered the cache, by slot.
+/// By slot: the epoch in which the thread has entered the cache.
 static EPOCHS: [AtomicU64; SLOT_COUNT] = [const { AtomicU64::new(OUTSIDE) }; SLOT_COUNT];
 
-/// A unit with less than one live fragment in this many is given up.
+/// A unit is retired if less than one in this many of its fragments is live.
 const SPARSE: usize = 8;
-/// Retired units that wait for threads before those are called.
+/// Retired units that wait for threads before the threads are interrupted.
 const WAITING_MAX: usize = 2;
 
 fn epoch(tcb: &Tcb) -> Option<&'static AtomicU64> {
     EPOCHS.get(tcb.slot_index as usize)
 }
 
-/// The thread is in the engine, with its state saved: it is no longer in any fragment.
+/// Notes that the thread has left the cache and that its state is saved.
 pub fn leave_cache(tcb: &Tcb) {
     if let Some(epoch) = epoch(tcb) {
         epoch.store(OUTSIDE, Ordering::Release);
@@ -52,13 +53,13 @@ pub(crate) struct Reclaimer {
     epoch: u64,
     /// Bytes that the cache and its tables may take.
     limit: u64,
-    /// Threads have been called in this epoch.
-    called: u64,
+    /// The epoch in which threads were last interrupted.
+    interrupted_in: u64,
 }
 
 impl Reclaimer {
     pub const fn new() -> Self {
-        Self { epoch: 0, limit: u64::MAX, called: 0 }
+        Self { epoch: 0, limit: u64::MAX, interrupted_in: 0 }
     }
 
     pub fn set_up(&mut self, control: &Control) {
@@ -70,14 +71,15 @@ impl Reclaimer {
 }
 
 impl Engine {
-    /// The thread is about to enter a fragment that it has just looked up. Under the lock, as is everything that reads epochs.
+    /// Notes that the thread is about to enter a fragment that it has just looked up. Epochs are
+    /// read and written under the engine's lock.
     pub fn enter_cache(&self, tcb: &Tcb) {
         if let Some(epoch) = epoch(tcb) {
             epoch.store(self.reclaimer.epoch, Ordering::Relaxed);
         }
     }
 
-    /// A unit near `pc` with room for a fragment. `None` if there is none to be had.
+    /// Returns a unit near `pc` with room for a fragment. `None` if there is none.
     pub(crate) fn unit_near(&mut self, pc: u64) -> Option<usize> {
         if failure::is_injected(self.control(), Failure::NoRoom) {
             return None;
@@ -88,12 +90,12 @@ impl Engine {
         })
     }
 
-    /// A unit is full: gives up what is hardly used, or too much.
+    /// Retires units with few live fragments, and old ones beyond the limit.
     fn make_room(&mut self) {
         self.reclaim();
         for unit in 0..self.cache.units.len() {
             let is_sparse = |unit: &crate::cache::Unit| {
-                unit.state == Use::Full && unit.live as usize * SPARSE < unit.fragments.len()
+                unit.state == UnitState::Full && unit.live as usize * SPARSE < unit.fragments.len()
             };
             if is_sparse(&self.cache.units[unit]) {
                 self.retire(unit);
@@ -102,31 +104,31 @@ impl Engine {
         while self.bytes_in_use() + UNIT_BYTES > self.reclaimer.limit {
             let units = self.cache.units.iter().enumerate();
             let Some((oldest, _)) =
-                units.filter(|(_, unit)| unit.state == Use::Full).min_by_key(|(_, unit)| unit.opened)
+                units.filter(|(_, unit)| unit.state == UnitState::Full).min_by_key(|(_, unit)| unit.opened)
             else {
                 break;
             };
             self.retire(oldest);
         }
         self.reclaim();
-        self.call_threads();
+        self.interrupt_threads();
     }
 
-    /// Bytes that the cache and its tables take, without what is about to be given back.
+    /// Bytes of the cache and its tables, without retired units.
     fn bytes_in_use(&self) -> u64 {
-        let is_used = |state: Use| matches!(state, Use::Filling | Use::Full);
+        let is_used = |state: UnitState| matches!(state, UnitState::Filling | UnitState::Full);
         self.cache.units.iter().filter(|unit| is_used(unit.state)).map(crate::cache::Unit::bytes).sum()
     }
 
     fn retire(&mut self, unit: usize) {
         self.drop_unit(unit);
-        self.cache.units[unit].state = Use::Retired(self.reclaimer.epoch);
+        self.cache.units[unit].state = UnitState::Retired(self.reclaimer.epoch);
         self.reclaimer.epoch += 1;
     }
 
-    /// Makes the retired units free that no thread is in.
+    /// Frees the retired units that no thread can be in.
     fn reclaim(&mut self) {
-        let retired = |state: Use| if let Use::Retired(epoch) = state { Some(epoch) } else { None };
+        let retired = |state: UnitState| if let UnitState::Retired(epoch) = state { Some(epoch) } else { None };
         if !self.cache.units.iter().any(|unit| retired(unit.state).is_some()) {
             return;
         }
@@ -138,18 +140,19 @@ impl Engine {
         }
     }
 
-    /// Calls the threads that stay in the cache while units wait for them. Each comes to the dispatcher as if it was to be detached.
-    fn call_threads(&mut self) {
-        let waiting = self.cache.units.iter().filter(|unit| matches!(unit.state, Use::Retired(_))).count();
-        if waiting < WAITING_MAX || self.reclaimer.called == self.reclaimer.epoch {
+    /// Interrupts the threads that stay in the cache while retired units wait for them. Each goes
+    /// to the dispatcher as for a detach.
+    fn interrupt_threads(&mut self) {
+        let waiting = self.cache.units.iter().filter(|unit| matches!(unit.state, UnitState::Retired(_))).count();
+        if waiting < WAITING_MAX || self.reclaimer.interrupted_in == self.reclaimer.epoch {
             return;
         }
-        self.reclaimer.called = self.reclaimer.epoch;
+        self.reclaimer.interrupted_in = self.reclaimer.epoch;
         let control = self.control();
         for (epoch, slot) in EPOCHS.iter().zip(&control.slots) {
             let tid = slot.os_tid.load(Ordering::Relaxed);
             if epoch.load(Ordering::Relaxed) < self.reclaimer.epoch && tid != 0 {
-                // If the thread has ended meanwhile, nobody has to be called.
+                // The thread may have ended meanwhile.
                 pending::queue(tid, SIGTRAP, wire::DETACH_REQUEST);
             }
         }
@@ -159,7 +162,7 @@ impl Engine {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fragment::tests::{engine, page};
+    use crate::testing::{engine, page};
 
     /// EPOCHS belongs to the whole process: tests that use it take turns.
     static TURN: std::sync::Mutex<()> = std::sync::Mutex::new(());
@@ -189,7 +192,7 @@ mod tests {
     }
 
     fn in_use(engine: &Engine) -> usize {
-        engine.cache.units.iter().filter(|unit| unit.state != Use::Free).count()
+        engine.cache.units.iter().filter(|unit| unit.state != UnitState::Free).count()
     }
 
     #[test]

@@ -6,7 +6,7 @@ use wire::{Control, SEGMENT_BYTES, SEGMENT_COUNT, word};
 
 use crate::emulate;
 use crate::fragment::Progress;
-use crate::select::World;
+use crate::select::TranslationMode;
 use crate::tcb::Tcb;
 use crate::translate::IN_STRING;
 use crate::{pending, reclaim, select, skip, sys};
@@ -23,7 +23,7 @@ fn open_segment(tcb: &mut Tcb) {
     tcb.segment = segment_address(tcb);
     tcb.limit = tcb.segment + SEGMENT_BYTES as u64;
     tcb.cursor = tcb.segment;
-    tcb.stand.opened = tcb.cursor;
+    tcb.selection.profile_start = tcb.cursor;
 }
 
 /// Prepares the ring of a new thread and makes the guard pages that stop its cursor.
@@ -57,8 +57,8 @@ fn append_with_data(tcb: &mut Tcb, words: &[u32], data: &[&[u8]]) {
         at += part.len() as u64;
     }
     let at = tcb.cursor as *mut u32;
-    // SAFETY: there is room in the segment, which only this thread writes. The first word comes last, so that a
-    // recorder that finds this thread killed sees a whole event or none.
+    // SAFETY: there is room in the segment, which only this thread writes. The first word comes
+    // last, so that a recorder that finds this thread killed sees a whole event or none.
     unsafe {
         for index in (0..words.len()).rev() {
             at.add(index).write_volatile(words[index]);
@@ -78,8 +78,9 @@ fn make_room(tcb: &mut Tcb, bytes: u64) {
     }
 }
 
-/// The time, for an event of so many bytes: taken when there is room for it, as a segment that is opened for it has a time, too. It is taken
-/// before anything that follows is executed: see `owners`.
+/// The time, for an event of so many bytes: taken when there is room for it, as a segment that is
+/// opened for it has a time, too. It is taken before anything that follows is executed: see
+/// `owners`.
 fn time_of_event(tcb: &mut Tcb, bytes: u64) -> u64 {
     make_room(tcb, bytes);
     let time = sys::tsc();
@@ -96,20 +97,20 @@ fn head(kind: u8, low: u8, data: &[&[u8]]) -> u32 {
 
 /// Hands the segment over, waits for a free one and opens it.
 pub fn advance(tcb: &mut Tcb) {
-    if select::reuse(tcb) {
+    if select::reuse_segment(tcb) {
         return;
     }
     publish(tcb);
     if !wait_for_room(tcb) {
         // Nobody reads any more: write over what is there until the thread has left.
-        tcb.leaving = true;
+        tcb.detaching = true;
         tcb.cursor = tcb.segment;
         return;
     }
     open_segment(tcb);
     append_time(tcb, word::TIME);
-    tcb.stand.quiet = tcb.stand.world != World::Recording;
-    tcb.stand.floor = tcb.cursor;
+    tcb.selection.is_uninstrumented = tcb.selection.mode != TranslationMode::Instrumented;
+    tcb.selection.reuse_start = tcb.cursor;
 }
 
 fn publish(tcb: &mut Tcb) {
@@ -213,7 +214,7 @@ pub fn append_signal(tcb: &mut Tcb, signal: u8, handler: u64) {
     unsafe { core::ptr::copy_nonoverlapping((tcb.cursor + 4) as *const u8, room.as_mut_ptr(), length) };
     let (pairs, count) = if data as usize & IN_STRING == 0 { ([0; 32], 0) } else { emulate::string_progress(tcb) };
     let data = [&room[..length], &pairs[..count]];
-    skip::interrupted(tcb, fragment, blocks);
+    skip::count_interrupted(tcb, fragment, blocks);
     let (pc, tsc) = (tcb.registers.rip, time_of_event(tcb, bytes_of(9, &data)));
     let head = head(word::SIGNAL, signal, &data);
     let words = [head, fragment, blocks, low(pc), high(pc), low(handler), high(handler), low(tsc), high(tsc)];
@@ -258,13 +259,14 @@ pub fn append_fs_base(tcb: &mut Tcb) {
     }
 }
 
-/// The cursor, with data behind it that belongs to no path yet, has met the end of its segment: goes on in the next one, and takes
-/// that data along.
+/// The cursor, with data behind it that belongs to no path yet, has met the end of its segment:
+/// goes on in the next one, and takes that data along.
 pub fn advance_with_data(tcb: &mut Tcb) {
     let (start, length) = (tcb.cursor, (tcb.limit - tcb.cursor) as usize);
     let mut room = [0; wire::RECORD_BYTES_MAX];
     let data = &mut room[..length.min(wire::RECORD_BYTES_MAX)];
-    // SAFETY: from the cursor to the end of the segment, which only this thread writes. Words that are not written are zero.
+    // SAFETY: from the cursor to the end of the segment, which only this thread writes. Words that
+    // are not written are zero.
     unsafe {
         core::ptr::copy_nonoverlapping(start as *const u8, data.as_mut_ptr(), data.len());
         core::ptr::write_bytes(start as *mut u8, 0, data.len());
@@ -280,8 +282,8 @@ pub fn append_child(tcb: &mut Tcb, thread: u32, os_tid: u32) {
 
 /// Says why the thread is not recorded any further, hands everything over and gives up the slot.
 pub fn close(tcb: &mut Tcb, kind: u8) {
-    skip::give_back(tcb);
-    select::forget_silence(tcb);
+    skip::return_quota(tcb);
+    select::discard_overwritten_words(tcb);
     append_time(tcb, kind);
     publish(tcb);
     tcb.closed = true;
@@ -297,16 +299,17 @@ pub fn close(tcb: &mut Tcb, kind: u8) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::tcb::OwnedTcb;
 
     const SLOT: u32 = 3;
 
     /// A thread whose ring is open, in memory as the recorder makes it.
-    fn thread() -> &'static mut Tcb {
+    fn thread() -> OwnedTcb {
         let shared = crate::memory::tests::shared();
         // SAFETY: zeroed memory of the right size is a control page.
         let control = unsafe { &*(shared as *const Control) };
-        let tcb = Tcb::new(control, SLOT, 9, 0).unwrap();
-        open(tcb);
+        let mut tcb = Tcb::new(control, SLOT, 9, 0).unwrap();
+        open(&mut tcb);
         tcb
     }
 
@@ -331,7 +334,8 @@ mod tests {
 
     #[test]
     fn events_have_the_length_that_the_wire_says() {
-        let tcb = thread();
+        let mut tcb = thread();
+        let tcb = &mut *tcb;
         // No word of an event is 0 here, so that all of them are seen.
         let address = 0x7fff_1111_2222_3333;
         append_timed(tcb, word::START, address);
@@ -358,7 +362,8 @@ mod tests {
 
     #[test]
     fn a_full_segment_is_handed_over() {
-        let tcb = thread();
+        let mut tcb = thread();
+        let tcb = &mut *tcb;
         let room = SEGMENT_BYTES / 12;
         for _ in 0..room {
             append_time(tcb, word::TIME);
@@ -375,7 +380,8 @@ mod tests {
 
     #[test]
     fn a_full_ring_waits_for_the_recorder() {
-        let tcb = thread();
+        let mut tcb = thread();
+        let tcb = &mut *tcb;
         let slot = tcb.slot();
         for _ in 1..SEGMENT_COUNT {
             advance(tcb);
@@ -391,25 +397,27 @@ mod tests {
         recorder.join().unwrap();
         assert_eq!(slot.head.load(Ordering::Relaxed) as usize, SEGMENT_COUNT);
         assert_eq!(tcb.segment, segment_address(tcb));
-        assert!(!tcb.leaving);
+        assert!(!tcb.detaching);
     }
 
     #[test]
     fn without_a_recorder_the_thread_leaves() {
-        let tcb = thread();
+        let mut tcb = thread();
+        let tcb = &mut *tcb;
         for _ in 1..SEGMENT_COUNT {
             advance(tcb);
         }
         tcb.control().recorder[0].store(wire::OWNER_DIED, Ordering::Relaxed);
         advance(tcb);
-        assert!(tcb.leaving);
+        assert!(tcb.detaching);
         assert_eq!(tcb.cursor, tcb.segment);
         assert_eq!(tcb.slot().head.load(Ordering::Relaxed) as usize, SEGMENT_COUNT - 1);
     }
 
     #[test]
     fn what_is_in_the_ring_is_not_lost_when_nobody_wants_more() {
-        let tcb = thread();
+        let mut tcb = thread();
+        let tcb = &mut *tcb;
         append_time(tcb, word::TIME);
         tcb.control().detach.store(1, Ordering::Relaxed);
         advance(tcb);
@@ -421,18 +429,20 @@ mod tests {
         assert_eq!(kinds(&words(tcb, 1)), [word::TIME, word::DETACH]);
     }
 
-    /// A thread that has skipped wrote to the end of its segment only; when it is recorded, words begin where they are.
+    /// A thread that has skipped wrote to the end of its segment only; when it is recorded, words
+    /// begin where they are.
     #[test]
     fn words_begin_where_the_thread_writes() {
-        let tcb = thread();
-        tcb.stand.quiet = true;
-        tcb.stand.floor = tcb.cursor;
-        select::give_up_words(tcb);
+        let mut tcb = thread();
+        let tcb = &mut *tcb;
+        tcb.selection.is_uninstrumented = true;
+        tcb.selection.reuse_start = tcb.cursor;
+        select::invalidate_words(tcb);
         tcb.cursor = tcb.limit - 8;
-        tcb.stand.opened = tcb.cursor;
-        let floor = tcb.stand.floor;
-        select::record(tcb);
-        assert_eq!((tcb.stand.opened, tcb.stand.counted), (floor, floor));
+        tcb.selection.profile_start = tcb.cursor;
+        let floor = tcb.selection.reuse_start;
+        select::begin_recording(tcb);
+        assert_eq!((tcb.selection.profile_start, tcb.selection.uncounted_start), (floor, floor));
         assert!(tcb.cursor > floor);
     }
 }

@@ -1,11 +1,14 @@
-//! Restartable sequences (rseq(2)): critical sections of the application that start again when they are interrupted.
+//! Restartable sequences (rseq(2)): critical sections of the application that start again when they
+//! are interrupted.
 //!
-//! The kernel keeps the numbers of processor and node in the application's `struct rseq` up to date as without us. It would also send a
-//! thread that is interrupted between two addresses to a third one, but these are addresses of application code, which no thread
-//! executes. So the engine does that. A section is found when the code that names its descriptor is translated. Blocks in it are
-//! translated one by one and ask the dispatcher after each ([`attend`]). One thread at a time is in a section, so that none sees
-//! another one's half done. The kernel still clears the field `rseq_cs` when it interrupts the thread: then, and
-//! when a signal is delivered or the thread is detached, the section is *aborted*: the thread goes on at its abort handler.
+//! The kernel keeps the numbers of processor and node in the application's `struct rseq` up to date
+//! as without us. It would also send a thread that is interrupted between two addresses to a third
+//! one, but these are addresses of application code, which no thread executes. So the engine does
+//! that. A section is found when the code that names its descriptor is translated. Blocks in it are
+//! translated one by one and ask the dispatcher after each ([`update_section`]). One thread at a
+//! time is in a section, so that none sees another one's half done. The kernel still clears the
+//! field `rseq_cs` when it interrupts the thread: then, and when a signal is delivered or the
+//! thread is detached, the section is *aborted*: the thread goes on at its abort handler.
 
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -14,9 +17,10 @@ use iced_x86::{Instruction, Mnemonic, OpKind};
 use wire::{Rseq, word};
 
 use crate::change::PAGE;
-use crate::fragment::{ENGINE, Engine};
+use crate::engine::{ENGINE, Engine};
+use crate::memory::{self, PlainData};
 use crate::tcb::Tcb;
-use crate::{leave, memory, ring, sys};
+use crate::{detach, ring, sys};
 
 /// A critical section.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,11 +43,15 @@ struct Descriptor {
     abort: u64,
 }
 
+// SAFETY: integers without padding.
+unsafe impl PlainData for Descriptor {}
+
 /// Descriptors are aligned to this.
 const ALIGNMENT: u64 = 32;
 /// Where the thread says which section it is in, in `struct rseq`.
 const FIELD: u64 = 8;
-/// Sections are small and near the code that names their descriptors; their abort handlers may be in a part for cold code.
+/// Sections are small and near the code that names their descriptors; their abort handlers may be
+/// in a part for cold code.
 const SECTION_BYTES_MAX: u64 = 4 << 10;
 const SECTION_DISTANCE_MAX: u64 = 64 << 10;
 const ABORT_DISTANCE_MAX: u64 = 1 << 30;
@@ -66,7 +74,8 @@ impl Section {
         is_section.then_some(section)
     }
 
-    /// Whether the section is what it was, and the application's mark stands before its abort handler.
+    /// Whether the section is what it was, and the application's mark stands before its abort
+    /// handler.
     fn is_valid(&self, signature: u32) -> bool {
         Self::read(self.descriptor) == Some(*self) && memory::read(self.abort.wrapping_sub(4)) == Some(signature)
     }
@@ -102,7 +111,8 @@ impl Sections {
         self.sections.iter().copied().find(|section| section.contains(address))
     }
 
-    /// Whether threads must ask the dispatcher before they go to `address`, and behind the block there.
+    /// Whether threads must ask the dispatcher before they go to `address`, and behind the block
+    /// there.
     pub fn contains(&self, address: u64) -> bool {
         self.find(address).is_some()
     }
@@ -126,7 +136,8 @@ impl Sections {
 }
 
 impl Engine {
-    /// Notes the sections that a new block names. Returns whether there were any: what was made of their code is dropped.
+    /// Notes the sections that a new block names. Returns whether there were any: what was made of
+    /// their code is dropped.
     pub fn discover_sections(&mut self, pc: u64, candidates: &[u64]) -> bool {
         let found: Vec<Section> =
             candidates.iter().filter_map(|&descriptor| self.sections.discover(pc, descriptor)).collect();
@@ -183,13 +194,13 @@ fn field(tcb: &Tcb) -> Option<u64> {
     memory::read(tcb.rseq.address.wrapping_add(FIELD))
 }
 
-/// Whether [`attend`] has anything to do.
+/// Whether [`update_section`] has anything to do.
 pub fn concerns(tcb: &Tcb, sections: &Sections) -> bool {
     tcb.section.is_some() || sections.contains(tcb.registers.rip)
 }
 
 /// The thread is about to go on at `tcb.registers.rip`: it enters, leaves or aborts a section.
-pub fn attend(tcb: &mut Tcb) {
+pub fn update_section(tcb: &mut Tcb) {
     if !ANY.load(Ordering::Relaxed) || tcb.rseq.address == 0 {
         return;
     }
@@ -239,7 +250,8 @@ pub fn abort_before_detach(tcb: &mut Tcb) -> bool {
     true
 }
 
-/// Where the thread goes on after a signal handler: at the abort handler, if it is in a section now.
+/// Where the thread goes on after a signal handler: at the abort handler, if it is in a section
+/// now.
 pub fn after_signal(tcb: &mut Tcb) -> u64 {
     let pc = tcb.registers.rip;
     let abort = tcb.section.filter(|section| section.contains(pc)).map_or(pc, |section| section.abort);
@@ -261,7 +273,7 @@ pub fn await_sections(tcb: &Tcb) {
     }
     let control = tcb.control();
     while !enter_section() {
-        if leave::is_parking(control) || !ring::is_wanted(control) {
+        if detach::is_parking(control) || !ring::is_wanted(control) {
             return;
         }
     }

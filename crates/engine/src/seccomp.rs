@@ -1,7 +1,8 @@
-//! Seccomp filters of the application. The kernel would ask them about the engine's own system calls, too, so a few
-//! instructions are put in front: calls from the engine's image are allowed, except for those from the places where
-//! the engine makes the application's calls. What the application has asked for is kept, to find out before an exec whether
-//! the recorder could still do its work in the new image.
+//! Seccomp filters of the application. The kernel would ask them about the engine's own system
+//! calls, too, so a few instructions are put in front: calls from the engine's image are allowed,
+//! except for those from the places where the engine makes the application's calls. What the
+//! application has asked for is kept, to find out before an exec whether the recorder could still
+//! do its work in the new image.
 
 use alloc::vec::Vec;
 use core::sync::atomic::Ordering;
@@ -9,9 +10,10 @@ use core::sync::atomic::Ordering;
 use wire::{NOTICE_DISPATCH, NOTICE_FILTERED, NOTICE_SECCOMP_EXEC, NOTICE_SECCOMP_LONG, NOTICE_SECCOMP_STRICT};
 
 use crate::lock::Mutex;
+use crate::memory::{self, PlainData};
 use crate::sys::{self, number};
 use crate::tcb::Tcb;
-use crate::{clone, memory, signal, syscall};
+use crate::{clone, signal, syscall};
 
 const PR_SET_SECCOMP: u64 = 22;
 const PR_SET_SYSCALL_USER_DISPATCH: u64 = 59;
@@ -38,6 +40,9 @@ struct Instruction {
     constant: u32,
 }
 
+// SAFETY: integers without padding.
+unsafe impl PlainData for Instruction {}
+
 /// The kernel's `struct sock_fprog`.
 #[repr(C)]
 #[derive(Clone, Copy)]
@@ -46,6 +51,9 @@ struct Program {
     padding: [u16; 3],
     address: u64,
 }
+
+// SAFETY: integers without padding.
+unsafe impl PlainData for Program {}
 
 /// The kernel's `struct seccomp_data`, which filters look at.
 #[repr(C)]
@@ -84,7 +92,7 @@ pub fn prctl(tcb: &mut Tcb, arguments: [u64; 6]) -> i64 {
         (PR_SET_SECCOMP, MODE_FILTER) => install(tcb, number::PRCTL, arguments, program),
         // Every system call would become a signal, unless it comes from one range of addresses.
         (PR_SET_SYSCALL_USER_DISPATCH, 1..) => refuse(tcb, NOTICE_DISPATCH),
-        _ => syscall::pass(tcb),
+        _ => syscall::pass_through(tcb),
     }
 }
 
@@ -94,10 +102,10 @@ pub fn seccomp(tcb: &mut Tcb, arguments: [u64; 6]) -> i64 {
     let is_refused_anyway = flags as u32 != 0 || program != 0;
     match operation & 0xffff_ffff {
         // libseccomp asks in this way whether the system call exists.
-        SET_MODE_STRICT if is_refused_anyway => syscall::pass(tcb),
+        SET_MODE_STRICT if is_refused_anyway => syscall::pass_through(tcb),
         SET_MODE_STRICT => refuse_strict(tcb),
         SET_MODE_FILTER => install(tcb, number::SECCOMP, arguments, program),
-        _ => syscall::pass(tcb),
+        _ => syscall::pass_through(tcb),
     }
 }
 
@@ -113,11 +121,12 @@ fn refuse(tcb: &Tcb, notice: u32) -> i64 {
     sys::EINVAL
 }
 
-/// Installs the application's filter with the prefix in front. The program is the third argument of either system call.
+/// Installs the application's filter with the prefix in front. The program is the third argument of
+/// either system call.
 fn install(tcb: &mut Tcb, call: u64, mut arguments: [u64; 6], program: u64) -> i64 {
     let Some(filter) = read(program) else {
         // The kernel knows what is wrong with it.
-        return syscall::pass(tcb);
+        return syscall::pass_through(tcb);
     };
     let mut extended = prefix(signal::image(), judged_places());
     extended.extend_from_slice(&filter);
@@ -145,7 +154,8 @@ fn read(program: u64) -> Option<Vec<Instruction>> {
     (0..u64::from(length)).map(instruction).collect()
 }
 
-/// Where the kernel finds the instruction pointer after a system call that the engine makes for the application.
+/// Where the kernel finds the instruction pointer after a system call that the engine makes for the
+/// application.
 fn judged_places() -> [u32; 3] {
     [syscall::instruction_end(), syscall::call_end(), clone::call_end()].map(|address| address as u32)
 }
@@ -158,8 +168,8 @@ const RETURN_CONSTANT: u16 = 0x06;
 const INSTRUCTION_POINTER_LOW: u32 = core::mem::offset_of!(Question, instruction_pointer) as u32;
 const INSTRUCTION_POINTER_HIGH: u32 = INSTRUCTION_POINTER_LOW + 4;
 
-/// Allows what comes from `image` (which does not cross a multiple of 4 GiB), except from the `judged` places (the low halves of their
-/// addresses).
+/// Allows what comes from `image` (which does not cross a multiple of 4 GiB), except from the
+/// `judged` places (the low halves of their addresses).
 fn prefix(image: core::ops::Range<u64>, judged: [u32; 3]) -> Vec<Instruction> {
     let plain = |code, constant| Instruction { code, if_true: 0, if_false: 0, constant };
     // Jumps lead over as many instructions to the last one before the application's filter.
@@ -185,8 +195,8 @@ pub fn is_filtered(tcb: &Tcb) -> bool {
     tcb.control().notices.load(Ordering::Relaxed) & NOTICE_FILTERED != 0
 }
 
-/// A system call that the engine answers itself is to be made with these arguments, with which it does nothing: what do the
-/// filters say about it? `None` if nothing.
+/// A system call that the engine answers itself is to be made with these arguments, with which it
+/// does nothing: what do the filters say about it? `None` if nothing.
 pub fn objection(tcb: &Tcb, call: u64, arguments: [u64; 6]) -> Option<i64> {
     if !is_filtered(tcb) {
         return None;
@@ -195,7 +205,8 @@ pub fn objection(tcb: &Tcb, call: u64, arguments: [u64; 6]) -> Option<i64> {
     (result < 0).then_some(result)
 }
 
-/// Before an exec: tells the recorder if it must keep away from the new image, because a filter would not let it work there.
+/// Before an exec: tells the recorder if it must keep away from the new image, because a filter
+/// would not let it work there.
 pub fn prepare_exec(tcb: &Tcb) {
     let filters = FILTERS.lock();
     let allowed = filters.iter().all(|filter| injection().iter().all(|question| is_allowed(filter, question)));
@@ -249,7 +260,8 @@ fn evaluate(filter: &[Instruction], question: &Question) -> Option<u32> {
         at += 1;
         let source = if code & 8 == 0 { constant } else { index };
         match (code & 7, code & 0xf0) {
-            // ld and ldx: a constant, a word of the question, of the scratch memory, or the question's length
+            // ld and ldx: a constant, a word of the question, of the scratch memory, or the
+            // question's length
             (kind @ (0 | 1), _) => {
                 let value = match code & 0xe0 {
                     0x00 => constant,

@@ -1,15 +1,17 @@
-//! What is recorded of what is executed.
+//! Selection: which of the executed code is recorded.
 //!
-//! Code that is not selected is translated *silently*: its paths are written to the ring as all others are, because the
-//! profile lives on them, but they carry no data and the recorder leaves them out. There are two ways to select.
+//! Code that is not selected is *uninstrumented*. Threads write its paths to the ring, because the
+//! profile needs them, but the paths carry no data and the recorder leaves them out. There are two
+//! ways to select.
 //!
-//! By address: the recorder tells ranges, and each fragment is silent or not. Blocks are cut where a range begins or ends, and
-//! chains do not go on there.
+//! By address: the recorder gives ranges, and each fragment is instrumented or not. Blocks are cut
+//! where a range begins or ends, and superblocks end there.
 //!
-//! By what calls what, and by time: a thread is in one of several *worlds*, each with fragments of its own. In the silent world the entry of a
-//! selected routine is a gate: nothing is linked to it, so that the dispatcher is asked each time, and lets the thread into
-//! the recording world. There, the address that the routine returns to is a gate, until the stack says that the thread has
-//! really returned. Skipping (see [`crate::skip`]) is a matter of starting in the silent world.
+//! By caller and by time: a thread is in one of several translation modes, each with fragments of
+//! its own. In the uninstrumented mode the entry of a selected routine is a *gate*: nothing is
+//! linked to it, so the dispatcher sees each call and switches the thread to the instrumented mode.
+//! There, the routine's return address is a gate, until the stack pointer shows that the thread has
+//! returned. Skipping ([`crate::skip`]) starts threads in the uninstrumented mode.
 
 use alloc::vec::Vec;
 use core::sync::atomic::Ordering;
@@ -17,34 +19,34 @@ use core::sync::atomic::Ordering;
 use iced_x86::{Instruction, Mnemonic, OpKind, Register};
 use wire::{Control, RSP, SELECT_CALLEES, SELECT_INSIDE, SELECT_OUTSIDE, word};
 
-use crate::fragment::Engine;
+use crate::engine::Engine;
 use crate::tcb::Tcb;
 use crate::{memory, ring, signal, skip};
 
-/// Which translation of the program a thread runs in.
+/// Which translation of the program a thread executes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(u8)]
-pub enum World {
-    /// Recorded, but for what the ranges leave out.
+pub enum TranslationMode {
+    /// Recorded, except for what the ranges leave out.
     #[default]
-    Recording = 0,
+    Instrumented = 0,
     /// Not recorded.
-    Silent = 1,
-    /// Not recorded, and the dispatcher is asked after each block.
-    Careful = 2,
+    Uninstrumented = 1,
+    /// Not recorded, and every block exits to the dispatcher.
+    SingleBlocks = 2,
 }
 
-pub const WORLD_COUNT: usize = 3;
+pub const TRANSLATION_MODE_COUNT: usize = 3;
 
-/// The addresses that matter, as the recorder has told them.
+/// The selected addresses, as the recorder has given them.
 pub struct Selection {
     flags: u32,
     generation: u32,
     /// Ascending and disjoint.
     ranges: Vec<(u64, u64)>,
-    /// Where selected routines begin; ascending.
+    /// Entries of selected routines; ascending.
     entries: Vec<u64>,
-    /// Where they return to, out of the silent world; ascending.
+    /// Their return addresses in uninstrumented code; ascending.
     returns: Vec<u64>,
 }
 
@@ -89,22 +91,22 @@ impl Selection {
         self.flags & SELECT_CALLEES != 0
     }
 
-    /// The world that a thread begins in.
-    fn first_world(&self, control: &Control) -> World {
-        let silent = self.has_callees() || skip::is_going_on(control);
-        if silent { World::Silent } else { World::Recording }
+    /// The mode that a new thread begins in.
+    fn first_mode(&self, control: &Control) -> TranslationMode {
+        let uninstrumented = self.has_callees() || skip::is_in_progress(control);
+        if uninstrumented { TranslationMode::Uninstrumented } else { TranslationMode::Instrumented }
     }
 
-    /// Whether the code at `address` is left out.
-    pub fn is_silent(&self, world: World, address: u64) -> bool {
+    /// Whether the code at `address` is not recorded.
+    pub fn is_uninstrumented(&self, mode: TranslationMode, address: u64) -> bool {
         let after = self.ranges.partition_point(|&(start, _)| start <= address);
         let inside = || after.checked_sub(1).is_some_and(|at| address < self.ranges[at].1);
-        world != World::Recording
+        mode != TranslationMode::Instrumented
             || (self.flags & SELECT_INSIDE != 0 && !inside())
             || (self.flags & SELECT_OUTSIDE != 0 && inside())
     }
 
-    /// Bytes from `address` to where something else begins.
+    /// Bytes from `address` to the next boundary of a range or entry of a routine.
     pub fn room(&self, address: u64) -> u64 {
         let after = self.ranges.partition_point(|&(start, _)| start <= address);
         let begins = self.ranges.get(after).map(|&(start, _)| start);
@@ -117,38 +119,38 @@ impl Selection {
         self.has_callees() && self.entries.binary_search(&address).is_ok()
     }
 
-    /// Whether threads of this world must ask the dispatcher before they go to `address`.
-    pub fn is_gate(&self, world: World, address: u64) -> bool {
-        match world {
-            World::Recording => self.has_callees() && self.returns.binary_search(&address).is_ok(),
-            World::Silent => self.is_entry(address),
-            World::Careful => true,
+    /// Whether threads of this mode must enter `address` through the dispatcher.
+    pub fn is_gate(&self, mode: TranslationMode, address: u64) -> bool {
+        match mode {
+            TranslationMode::Instrumented => self.has_callees() && self.returns.binary_search(&address).is_ok(),
+            TranslationMode::Uninstrumented => self.is_entry(address),
+            TranslationMode::SingleBlocks => true,
         }
     }
 
-    /// Whether threads of this world must ask the dispatcher where to go on behind a block, given its code: it gives the
-    /// stack pointer a new value, as longjmp and the unwinder do.
-    pub fn is_restless(&self, world: World, address: u64, code: &[u8]) -> bool {
-        match world {
-            World::Recording if self.has_callees() => {
+    /// Whether threads of this mode must leave a block through the dispatcher, because its code
+    /// replaces the stack pointer, as longjmp and unwinders do.
+    pub fn is_unlinkable(&self, mode: TranslationMode, address: u64, code: &[u8]) -> bool {
+        match mode {
+            TranslationMode::Instrumented if self.has_callees() => {
                 isa::decoder(address, code).iter().any(|instruction| moves_stack(&instruction))
             }
-            World::Recording | World::Silent => false,
-            World::Careful => true,
+            TranslationMode::Instrumented | TranslationMode::Uninstrumented => false,
+            TranslationMode::SingleBlocks => true,
         }
     }
 }
 
-/// A table of the recorder's.
+/// Reads a table that the recorder writes.
 fn table<T: Copy>(control: &Control, offset: usize, count: &core::sync::atomic::AtomicU32, most: usize) -> Vec<T> {
     let count = (count.load(Ordering::Relaxed) as usize).min(most);
     let start = (core::ptr::from_ref(control) as usize + offset) as *const T;
-    // SAFETY: the table lies behind the control page, in the same mapping, and has room for `most` entries of integers. What
-    // is read while the recorder writes is thrown away.
+    // SAFETY: the table lies behind the control page, in the same mapping, and has room for `most`
+    // entries of integers. What is read while the recorder writes is thrown away.
     (0..count).map(|index| unsafe { start.add(index).read_volatile() }).collect()
 }
 
-/// Whether an instruction sets rsp to something that has nothing to do with the frame it is in.
+/// Whether an instruction sets rsp to a value outside of the current stack frame.
 fn moves_stack(instruction: &Instruction) -> bool {
     if instruction.op_count() == 0 || instruction.op_kind(0) != OpKind::Register {
         return false;
@@ -167,140 +169,146 @@ fn moves_stack(instruction: &Instruction) -> bool {
     }
 }
 
-/// A thread's part in the selection.
+/// The selection's state of one thread.
 #[derive(Default)]
-pub struct Stand {
-    pub world: World,
-    /// The world that the thread was in when it came to the dispatcher, if it has been sent to another one since.
-    pub left: Option<World>,
-    /// The stack pointer at the entry of the outermost selected routine, and whether that was on the alternate stack.
-    entered: u64,
+pub struct SelectionState {
+    pub mode: TranslationMode,
+    /// The mode in which the thread has entered the dispatcher, if the mode has changed since.
+    pub previous_mode: Option<TranslationMode>,
+    /// The stack pointer at the entry of the outermost selected routine, and whether it was on the
+    /// alternate stack.
+    entry_rsp: u64,
     on_alternate: bool,
-    /// Behind `floor`, nothing in the segment is of the recording world.
-    pub quiet: bool,
-    /// Words behind `floor` have been written over or left out: the segment is of no use from there to its end.
-    reused: bool,
-    pub floor: u64,
-    /// Where the words of the segment that are worth a look begin, and where those that have not been counted do.
-    pub opened: u64,
-    pub counted: u64,
+    /// Behind `reuse_start`, the segment has uninstrumented words only.
+    pub is_uninstrumented: bool,
+    /// Words behind `reuse_start` have been overwritten or skipped: the recorder must not read
+    /// them.
+    is_overwritten: bool,
+    pub reuse_start: u64,
+    /// The first word of the segment for the profile, and the first that skipping has not counted.
+    pub profile_start: u64,
+    pub uncounted_start: u64,
     /// The thread executes instructions that are to be skipped.
     pub skipping: bool,
-    /// How many of them it has taken upon itself, and whether it is one of `wire::Control::skippers` because of that.
+    /// How many of them it has taken from `wire::Control::skip`, and whether it is counted in
+    /// `wire::Control::skippers`.
     pub quota: i64,
-    pub holds: bool,
+    pub holds_quota: bool,
 }
 
-/// Whether threads execute some code without being recorded, by what calls what or by time, not by address.
-pub fn has_worlds(control: &Control) -> bool {
+/// Whether the uninstrumented mode is used: code is selected by caller or by time.
+pub fn has_uninstrumented_mode(control: &Control) -> bool {
     control.selection.load(Ordering::Relaxed) & SELECT_CALLEES != 0 || control.skip.load(Ordering::Relaxed) != 0
 }
 
-/// A thread begins, in the world that it has to begin in.
+/// Sets the mode of a new thread.
 pub fn start(tcb: &mut Tcb, engine: &Engine) {
     let control = tcb.control();
-    tcb.stand = Stand::default();
-    begin_words(tcb);
-    tcb.stand.world = engine.selection.first_world(control);
-    if tcb.stand.world == World::Recording {
+    tcb.selection = SelectionState::default();
+    restart_words(tcb);
+    tcb.selection.mode = engine.selection.first_mode(control);
+    if tcb.selection.mode == TranslationMode::Instrumented {
         return;
     }
-    tcb.stand.skipping = skip::is_going_on(control);
+    tcb.selection.skipping = skip::is_in_progress(control);
     let pc = tcb.registers.rip;
     ring::append_gap(tcb, pc);
-    tcb.stand.quiet = true;
-    tcb.stand.floor = tcb.cursor;
-    begin_words(tcb);
+    tcb.selection.is_uninstrumented = true;
+    tcb.selection.reuse_start = tcb.cursor;
+    restart_words(tcb);
 }
 
-fn begin_words(tcb: &mut Tcb) {
-    tcb.stand.opened = tcb.cursor;
-    tcb.stand.counted = tcb.cursor;
+fn restart_words(tcb: &mut Tcb) {
+    tcb.selection.profile_start = tcb.cursor;
+    tcb.selection.uncounted_start = tcb.cursor;
 }
 
-/// The thread is about to go on at `tcb.registers.rip`: finds out in which world. True if nothing may lead there without
-/// asking again.
-pub fn cross(tcb: &mut Tcb, engine: &mut Engine) -> bool {
-    let before = tcb.stand.left.take().unwrap_or(tcb.stand.world);
-    if tcb.stand.world == World::Recording && engine.selection.has_callees() && has_returned(tcb) {
-        tcb.stand.world = World::Silent;
+/// Chooses the mode in which the thread continues at `tcb.registers.rip`. True if the way there
+/// must not be linked.
+pub fn choose_mode(tcb: &mut Tcb, engine: &mut Engine) -> bool {
+    let before = tcb.selection.previous_mode.take().unwrap_or(tcb.selection.mode);
+    if tcb.selection.mode == TranslationMode::Instrumented && engine.selection.has_callees() && has_returned(tcb) {
+        tcb.selection.mode = TranslationMode::Uninstrumented;
     }
     let pc = tcb.registers.rip;
-    if tcb.stand.world == World::Silent && !tcb.stand.skipping && engine.selection.is_entry(pc) {
+    if tcb.selection.mode == TranslationMode::Uninstrumented && !tcb.selection.skipping && engine.selection.is_entry(pc)
+    {
         enter(tcb, engine);
     }
-    tcb.stand.world != before || engine.selection.is_gate(before, pc)
+    tcb.selection.mode != before || engine.selection.is_gate(before, pc)
 }
 
-/// Whether the thread has left the selected routine that it was in, by returning or otherwise. While a signal is handled on
-/// another stack it has not.
+/// Whether the thread has left its selected routine, by a return or a jump. A signal handler on
+/// another stack has not.
 fn has_returned(tcb: &Tcb) -> bool {
     let rsp = tcb.registers.general[RSP];
-    match (tcb.stand.on_alternate, signal::is_on(&tcb.alternate_stack, rsp)) {
+    match (tcb.selection.on_alternate, signal::is_on_alternate_stack(&tcb.alternate_stack, rsp)) {
         (false, true) => false,
         (true, false) => true,
-        _ => rsp > tcb.stand.entered,
+        _ => rsp > tcb.selection.entry_rsp,
     }
 }
 
-/// The thread enters a selected routine out of the silent world.
+/// Enters a selected routine from the uninstrumented mode.
 fn enter(tcb: &mut Tcb, engine: &mut Engine) {
     let rsp = tcb.registers.general[RSP];
-    tcb.stand.entered = rsp;
-    tcb.stand.on_alternate = signal::is_on(&tcb.alternate_stack, rsp);
+    tcb.selection.entry_rsp = rsp;
+    tcb.selection.on_alternate = signal::is_on_alternate_stack(&tcb.alternate_stack, rsp);
     if let Some(target) = memory::read::<u64>(rsp) {
         engine.watch_return(target);
     }
-    record(tcb);
+    begin_recording(tcb);
 }
 
-/// From here on the thread is recorded.
-pub fn record(tcb: &mut Tcb) {
-    forget_silence(tcb);
-    tcb.stand.world = World::Recording;
+/// Switches the thread to the instrumented mode.
+pub fn begin_recording(tcb: &mut Tcb) {
+    discard_overwritten_words(tcb);
+    tcb.selection.mode = TranslationMode::Instrumented;
     ring::append_time(tcb, word::TIME);
     ring::append_fs_base(tcb);
 }
 
-/// Makes the segment one that the recorder can read: what was written over is zero again.
-pub fn forget_silence(tcb: &mut Tcb) {
-    tcb.stand.quiet = false;
-    if core::mem::take(&mut tcb.stand.reused) {
-        tcb.cursor = tcb.stand.floor;
-        // SAFETY: the rest of this thread's segment, of which the recorder knows that it does not matter.
+/// Clears the overwritten part of the segment, so that the recorder can read it.
+pub fn discard_overwritten_words(tcb: &mut Tcb) {
+    tcb.selection.is_uninstrumented = false;
+    if core::mem::take(&mut tcb.selection.is_overwritten) {
+        tcb.cursor = tcb.selection.reuse_start;
+        // SAFETY: the rest of this thread's segment, of which the recorder knows that it does not
+        // matter.
         unsafe { (tcb.cursor as *mut u8).write_bytes(0, (tcb.limit - tcb.cursor) as usize) };
-        tcb.slot().silent_from.store(0, Ordering::SeqCst);
-        // They may begin behind the cursor: skipping leaves only the end of a segment.
-        begin_words(tcb);
+        tcb.slot().uninstrumented_from.store(0, Ordering::SeqCst);
+        // The words may begin behind the cursor: skipping uses only the end of a segment.
+        restart_words(tcb);
     }
 }
 
-/// The segment is full of words of the silent world: writes over them instead of handing it over. False if there are others.
-pub fn reuse(tcb: &mut Tcb) -> bool {
-    if !tcb.stand.quiet {
+/// Starts a full segment of uninstrumented words again, instead of handing it over. False if it has
+/// instrumented words.
+pub fn reuse_segment(tcb: &mut Tcb) -> bool {
+    if !tcb.selection.is_uninstrumented {
         return false;
     }
-    if tcb.stand.skipping {
-        skip::settle(tcb);
+    if tcb.selection.skipping {
+        skip::count_executed(tcb);
     }
-    give_up_words(tcb);
-    tcb.cursor = tcb.stand.floor;
-    begin_words(tcb);
+    invalidate_words(tcb);
+    tcb.cursor = tcb.selection.reuse_start;
+    restart_words(tcb);
     if !ring::is_wanted(tcb.control()) {
-        tcb.leaving = true;
+        tcb.detaching = true;
     }
     true
 }
 
-/// What stands behind the floor of the segment is no longer one word after the other.
-pub fn give_up_words(tcb: &mut Tcb) {
-    let bytes = (tcb.stand.floor - tcb.segment) as u32;
-    tcb.slot().silent_from.store(bytes + 1, Ordering::SeqCst);
-    tcb.stand.reused = true;
+/// Tells the recorder that the words behind `reuse_start` are no longer a sequence.
+pub fn invalidate_words(tcb: &mut Tcb) {
+    let bytes = (tcb.selection.reuse_start - tcb.segment) as u32;
+    tcb.slot().uninstrumented_from.store(bytes + 1, Ordering::SeqCst);
+    tcb.selection.is_overwritten = true;
 }
 
-/// Waits until the recorder has seen a module that was announced just now: it says what is selected of it, and looks up the path if the
-/// module has none.
+/// Waits until the recorder has read the announcement of a module. It then selects code of the
+/// module, or looks up a missing path.
 pub fn await_recorder(control: &Control, has_path: bool) {
     if control.selection.load(Ordering::Relaxed) == 0 && has_path {
         return;
@@ -310,7 +318,7 @@ pub fn await_recorder(control: &Control, has_path: bool) {
 }
 
 impl Engine {
-    /// From now on threads of the recording world ask before they go to `address`.
+    /// Makes `address` a gate of the instrumented mode.
     fn watch_return(&mut self, address: u64) {
         let Err(at) = self.selection.returns.binary_search(&address) else { return };
         self.selection.returns.insert(at, address);
@@ -335,10 +343,13 @@ mod tests {
         let outside = selection(SELECT_OUTSIDE, &ranges, &[]);
         for address in 0..50 {
             let is_in = (10..25).contains(&address) || address == 40;
-            assert_eq!(inside.is_silent(World::Recording, address), !is_in, "{address}");
-            assert_eq!(outside.is_silent(World::Recording, address), is_in, "{address}");
-            assert!(inside.is_silent(World::Silent, address) && inside.is_silent(World::Careful, address));
-            assert!(!selection(0, &[], &[]).is_silent(World::Recording, address));
+            assert_eq!(inside.is_uninstrumented(TranslationMode::Instrumented, address), !is_in, "{address}");
+            assert_eq!(outside.is_uninstrumented(TranslationMode::Instrumented, address), is_in, "{address}");
+            assert!(
+                inside.is_uninstrumented(TranslationMode::Uninstrumented, address)
+                    && inside.is_uninstrumented(TranslationMode::SingleBlocks, address)
+            );
+            assert!(!selection(0, &[], &[]).is_uninstrumented(TranslationMode::Instrumented, address));
         }
     }
 
@@ -358,11 +369,20 @@ mod tests {
     fn gates_of_each_world() {
         let mut selection = selection(SELECT_CALLEES, &[], &[5, 22]);
         selection.returns = Vec::from([7]);
-        assert!(selection.is_gate(World::Silent, 22) && !selection.is_gate(World::Silent, 7));
-        assert!(selection.is_gate(World::Recording, 7) && !selection.is_gate(World::Recording, 22));
-        assert!(selection.is_gate(World::Careful, 1));
+        assert!(
+            selection.is_gate(TranslationMode::Uninstrumented, 22)
+                && !selection.is_gate(TranslationMode::Uninstrumented, 7)
+        );
+        assert!(
+            selection.is_gate(TranslationMode::Instrumented, 7)
+                && !selection.is_gate(TranslationMode::Instrumented, 22)
+        );
+        assert!(selection.is_gate(TranslationMode::SingleBlocks, 1));
         selection.flags = 0;
-        assert!(!selection.is_gate(World::Silent, 22) && !selection.is_gate(World::Recording, 7));
+        assert!(
+            !selection.is_gate(TranslationMode::Uninstrumented, 22)
+                && !selection.is_gate(TranslationMode::Instrumented, 7)
+        );
     }
 
     #[test]
@@ -401,7 +421,7 @@ mod tests {
         ];
         let selection = selection(SELECT_CALLEES, &[], &[]);
         for (code, expected) in cases {
-            assert_eq!(selection.is_restless(World::Recording, 0x1000, code), expected, "{code:x?}");
+            assert_eq!(selection.is_unlinkable(TranslationMode::Instrumented, 0x1000, code), expected, "{code:x?}");
         }
     }
 }

@@ -1,6 +1,8 @@
-//! Taking over the threads that the injector has stopped: the one of a new image, or all those of a running process.
+//! Taking over the threads that the injector has stopped: the one of a new image, or all those of a
+//! running process.
 //!
-//! The first one sets everything up and makes the states of the others, which are stopped meanwhile. They start at [`adopt`].
+//! The first one sets everything up and makes the states of the others, which are stopped
+//! meanwhile. They start at [`adopt`].
 
 use core::mem::offset_of;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -8,12 +10,12 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use wire::{CodeMapping, Control, EngineLayout, FLAG_ATTACHED, FLAG_FSGSBASE, Init, STAGE_STARTED, VERSION, word};
 
 use crate::emit::Table;
+use crate::engine::ENGINE;
 use crate::failure::Failure;
-use crate::fragment::ENGINE;
 use crate::maps::Mapping;
-use crate::tcb::{self, Tcb, Vectors};
+use crate::tcb::{self, OwnedTcb, Tcb, Vectors};
 use crate::translate::Order;
-use crate::{clone, dispatch, failure, leave, limits, own, owners, pending, ring, select, signal, syscall};
+use crate::{clone, detach, dispatch, engine_memory, failure, limits, owners, pending, ring, select, signal, syscall};
 
 /// Called once per image, on the injector's stack.
 ///
@@ -25,7 +27,7 @@ pub unsafe extern "C" fn start(init: *mut Init) -> ! {
     assert!(first.version == VERSION, "the engine and the recorder are of different versions");
     // SAFETY: the injector mapped it.
     let control = unsafe { &*(first.shared as *const Control) };
-    own::set_up(control);
+    engine_memory::set_up(control);
     signal::note_fault_actions(control);
     publish(&control.layout);
     fail_if_injected(control);
@@ -46,7 +48,8 @@ pub unsafe extern "C" fn start(init: *mut Init) -> ! {
     let tcb = unsafe { &mut *((*init).state as *mut Tcb) };
     fail_if_injected(control);
     fault_if_injected(control);
-    // Nothing fails between here and the stage: what the kernel has been told would not be taken back.
+    // Nothing fails between here and the stage: what the kernel has been told would not be taken
+    // back.
     take_over(tcb);
     signal::set_up();
     failure::set_up();
@@ -87,31 +90,32 @@ fn set_up(control: &'static Control, init: &Init) {
     order_by_contention(control, table);
 }
 
-/// Makes the table of owners, unless the processor lacks what translated code needs for it, or code of threads that are not
-/// recorded would synchronise without looking at it.
+/// Makes the table of owners, unless the processor lacks what translated code needs for it, or code
+/// of threads that are not recorded would synchronise without looking at it.
 fn order_by_contention(control: &Control, table: Table) {
-    if table.by_pext && clone::has_fsgsbase() && !select::has_worlds(control) && owners::set_up() {
+    if table.by_pext && clone::has_fsgsbase() && !select::has_uninstrumented_mode(control) && owners::set_up() {
         ENGINE.lock().order = Order::Contention;
     }
 }
 
-fn make_state(control: &Control, init: &Init) -> &'static mut Tcb {
+fn make_state(control: &Control, init: &Init) -> OwnedTcb {
     let has_memory = !failure::is_injected_in_set_up(control, Failure::NoMemory);
     let state = || Tcb::new(control, init.slot, init.thread, init.min_signal_stack);
-    let Some(tcb) = has_memory.then(state).flatten() else {
+    let Some(mut tcb) = has_memory.then(state).flatten() else {
         failure::abandon_set_up(control, Failure::NoMemory);
     };
     tcb.registers = init.registers;
     tcb.gs_base = init.gs_base;
-    owners::adopt(tcb);
-    signal::set_mask(tcb, init.mask);
+    owners::adopt(&mut tcb);
+    signal::set_mask(&tcb, init.mask);
     if is_attached(init) {
         tcb.xmm = Vectors(init.vectors);
         tcb.mxcsr = init.mxcsr;
         tcb.interrupted = init.interrupted;
         tcb.rseq = init.rseq;
         if tcb.interrupted != 0 {
-            // Signals wait until the thread is in its system call again, where they would have found it.
+            // Signals wait until the thread is in its system call again, where they would have
+            // found it.
             tcb.signals().real_mask.set(!signal::SYNCHRONOUS);
         }
     }
@@ -127,7 +131,7 @@ fn take_over(tcb: &mut Tcb) {
 
 fn enter(tcb: &mut Tcb) -> ! {
     // Faults of copies from application memory are expected from here on.
-    signal::block_all(tcb);
+    signal::block_asynchronous(tcb);
     ring::open(tcb);
     let pc = tcb.registers.rip;
     ring::append_timed(tcb, word::START, pc);
@@ -140,9 +144,9 @@ fn enter(tcb: &mut Tcb) -> ! {
 fn publish(layout: &EngineLayout) {
     let address = |place: &AtomicU64, address: u64| place.store(address, Ordering::SeqCst);
     address(&layout.adopt, adopt as *const () as u64);
-    address(&layout.finish, leave::finish as *const () as u64);
+    address(&layout.finish, detach::finish as *const () as u64);
     address(&layout.system_call, syscall::instruction());
-    address(&layout.gate, leave::trackway_gate as *const () as u64);
+    address(&layout.gate, detach::trackway_gate as *const () as u64);
     let offset = |place: &AtomicU32, offset: usize| place.store(offset as u32, Ordering::SeqCst);
     offset(&layout.this, offset_of!(Tcb, this));
     offset(&layout.registers, offset_of!(Tcb, registers));

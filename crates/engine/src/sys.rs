@@ -99,7 +99,8 @@ pub unsafe fn call(number: u64, arguments: [u64; 6]) -> i64 {
     result
 }
 
-/// Anonymous private memory. `address` is a hint, or exact and free with `MAP_FIXED_NOREPLACE` in `flags`.
+/// Anonymous private memory. `address` is a hint, or exact and free with `MAP_FIXED_NOREPLACE` in
+/// `flags`.
 pub fn map(address: u64, length: u64, protection: u64, flags: u64) -> Option<u64> {
     let flags = flags | MAP_PRIVATE | MAP_ANONYMOUS;
     limits::grow(length);
@@ -149,15 +150,16 @@ pub fn futex_wait(word: &core::sync::atomic::AtomicU32, expected: u32, milliseco
     unsafe { call(number::FUTEX, [address, 0, u64::from(expected), timeout.as_ptr() as u64, 0, 0]) };
 }
 
-/// Waits while `*word == expected`. Unlike a wait with a time limit, this leaves alone what the kernel remembers of an interrupted system
-/// call of the application's (`restart_syscall`).
+/// Waits while `*word == expected`. Unlike a wait with a time limit, this leaves alone what the
+/// kernel remembers of an interrupted system call of the application's (`restart_syscall`).
 pub fn futex_wait_without_limit(word: &core::sync::atomic::AtomicU32, expected: u32) {
     // SAFETY: the kernel reads the word.
     unsafe { call(number::FUTEX, [word.as_ptr() as u64, 0, u64::from(expected), 0, 0, 0]) };
 }
 
-/// Lets other threads run for some microseconds. Neither by sched_yield, which on some kernels starves whoever calls it in a loop, nor
-/// by nanosleep, which overwrites what the kernel remembers of an interrupted system call.
+/// Lets other threads run for some microseconds. Neither by sched_yield, which on some kernels
+/// starves whoever calls it in a loop, nor by nanosleep, which overwrites what the kernel remembers
+/// of an interrupted system call.
 pub fn nap() {
     let mut time = [0_u64, 20_000];
     // SAFETY: there are no descriptors; the kernel reads the time and writes what is left of it.

@@ -1,4 +1,5 @@
-//! System calls of the application: most run untouched, some must be seen, a few are answered by us.
+//! System calls of the application: most run untouched, some must be seen, a few are answered by
+//! us.
 
 use core::arch::naked_asm;
 use core::mem::offset_of;
@@ -6,15 +7,16 @@ use core::sync::atomic::Ordering;
 
 use wire::{R8, R9, R10, R11, RAX, RCX, RDI, RDX, RSI, RSP, Rseq, word};
 
-use crate::fragment::ENGINE;
+use crate::engine::ENGINE;
 use crate::sys::{self, number};
 use crate::tcb::{SIGNALS, Signals, Tcb};
-use crate::{clone, exec, gs, leave, limits, memory, ring, rseq, seccomp, select, signal, skip};
+use crate::{clone, detach, exec, gs, limits, memory, ring, rseq, seccomp, select, signal, skip};
 
 pub const INSTRUCTION_BYTES: u64 = 2;
 /// Returned by [`trackway_syscall`] when signals are waiting; no system call returns this.
 const NOT_YET: i64 = -5000;
-/// In place of a result: a seccomp filter of the application has raised SIGSYS instead of letting the call happen.
+/// In place of a result: a seccomp filter of the application has raised SIGSYS instead of letting
+/// the call happen.
 pub const TRAPPED: i64 = -5001;
 
 /// In place of a result: the thread goes to native code, where its own instruction makes the call.
@@ -24,19 +26,19 @@ pub const NOT_MADE: i64 = -5002;
 pub fn handle(tcb: &mut Tcb) {
     let call = tcb.registers.general[RAX];
     ring::append_syscall(tcb, call as u32);
-    skip::give_back(tcb);
-    leave::park_if_wanted(tcb);
+    skip::return_quota(tcb);
+    detach::park_if_requested(tcb);
     if tcb.interrupted != 0 {
         signal::set_mask(tcb, tcb.signals().mask.get());
     }
-    if tcb.signals().deferred.load(Ordering::Relaxed) != 0 {
-        let_in();
+    if tcb.signals().mask_changed.load(Ordering::Relaxed) != 0 {
+        deliver_deferred();
     }
     let arguments = [RDI, RSI, RDX, R10, R8, R9].map(|register| tcb.registers.general[register]);
     let [a, b, c, d, ..] = arguments;
     if tcb.is_child_process() {
-        signal::block_all(tcb);
-        if leave::is_wanted_alone(tcb) || is_made_natively(call, a, b) {
+        signal::block_asynchronous(tcb);
+        if detach::must_detach_alone(tcb) || is_made_natively(call, a, b) {
             return make_natively(tcb);
         }
     }
@@ -54,29 +56,29 @@ pub fn handle(tcb: &mut Tcb) {
             None => signal::sigaltstack(tcb, a, b),
         },
         number::RT_SIGRETURN => return sigreturn(tcb),
-        number::TKILL => signal::send_to_thread(tcb, a, b, signal::tkill_info(b), pass),
-        number::TGKILL => signal::send_to_thread(tcb, b, c, signal::tkill_info(c), pass),
-        number::RT_TGSIGQUEUEINFO => signal::send_to_thread(tcb, b, c, memory::read(d), pass),
-        number::KILL => signal::send_to_process(tcb, a, b, signal::kill_info(b), pass),
-        number::RT_SIGQUEUEINFO => signal::send_to_process(tcb, a, b, memory::read(c), pass),
+        number::TKILL => signal::send_to_thread(tcb, a, b, signal::tkill_info(b), pass_through),
+        number::TGKILL => signal::send_to_thread(tcb, b, c, signal::tkill_info(c), pass_through),
+        number::RT_TGSIGQUEUEINFO => signal::send_to_thread(tcb, b, c, memory::read(d), pass_through),
+        number::KILL => signal::send_to_process(tcb, a, b, signal::kill_info(b), pass_through),
+        number::RT_SIGQUEUEINFO => signal::send_to_process(tcb, a, b, memory::read(c), pass_through),
         number::RT_SIGPENDING => {
-            let result = pass(tcb);
-            if result == 0 && !signal::add_pending(tcb, a) { sys::EFAULT } else { result }
+            let result = pass_through(tcb);
+            if result == 0 && !signal::complete_sigpending(tcb, a) { sys::EFAULT } else { result }
         }
-        number::RT_SIGTIMEDWAIT => match signal::take_pending(tcb, a, b) {
+        number::RT_SIGTIMEDWAIT => match signal::try_sigtimedwait(tcb, a, b) {
             Some(result) => result,
             None => {
-                let result = pass(tcb);
-                signal::taken_by_call(tcb, result);
+                let result = pass_through(tcb);
+                signal::on_taken_by_call(tcb, result);
                 result
             }
         },
         number::SIGNALFD | number::SIGNALFD4 => {
             signal::note_descriptor();
-            pass(tcb)
+            pass_through(tcb)
         }
         number::RSEQ => {
-            let result = pass(tcb);
+            let result = pass_through(tcb);
             if result == 0 {
                 rseq::register(tcb, Rseq { address: a, length: b as u32, signature: d as u32 }, c as u32);
             }
@@ -103,16 +105,17 @@ pub fn handle(tcb: &mut Tcb) {
             with_mask(tcb, set)
         }
         number::RT_SIGSUSPEND => with_mask(tcb, a),
-        _ => pass(tcb),
+        _ => pass_through(tcb),
     };
     if result == NOT_MADE {
         return;
     }
     tcb.interrupted = 0;
     if result == TRAPPED {
-        signal::trapped(tcb);
+        signal::on_seccomp_trap(tcb);
     }
-    // The kernel leaves the number in rax when a filter raises SIGSYS, which is held and delivered on the way into the cache.
+    // The kernel leaves the number in rax when a filter raises SIGSYS, which is held and delivered
+    // on the way into the cache.
     complete(tcb, if result == TRAPPED { call } else { result as u64 });
     if tcb.control().next_thread.load(Ordering::Relaxed) > 1 {
         // What comes now may depend on what another thread did while this one was in the kernel.
@@ -120,8 +123,9 @@ pub fn handle(tcb: &mut Tcb) {
     }
 }
 
-/// Whether a process that shares its parent's memory goes on natively before this system call. It would change what the engine
-/// keeps for the whole process, or make something that the engine would have to keep for the child alone.
+/// Whether a process that shares its parent's memory goes on natively before this system call. It
+/// would change what the engine keeps for the whole process, or make something that the engine
+/// would have to keep for the child alone.
 fn is_made_natively(call: u64, a: u64, b: u64) -> bool {
     match call {
         number::CLONE | number::CLONE3 | number::FORK | number::VFORK | number::SECCOMP | number::RSEQ => true,
@@ -134,16 +138,16 @@ fn is_made_natively(call: u64, a: u64, b: u64) -> bool {
 
 /// The thread goes to native code, where its own instruction makes the call.
 fn make_natively(tcb: &mut Tcb) {
-    while !leave::leave(tcb) {
-        let_in();
+    while !detach::detach_thread(tcb) {
+        deliver_deferred();
     }
 }
 
 /// The first page of addresses that only the kernel's emulation of old system calls knows.
 const VSYSCALL: u64 = 0xffff_ffff_ff60_0000;
 
-/// Code at `tcb.registers.rip` cannot be read: is it one of the three functions that the kernel emulates at fixed
-/// addresses? Then makes the system call and returns from the function.
+/// Code at `tcb.registers.rip` cannot be read: is it one of the three functions that the kernel
+/// emulates at fixed addresses? Then makes the system call and returns from the function.
 pub fn vsyscall(tcb: &mut Tcb) -> bool {
     const CALLS: [u64; 3] = [96, 201, 309]; // gettimeofday, time, getcpu
     let offset = tcb.registers.rip.wrapping_sub(VSYSCALL);
@@ -166,30 +170,30 @@ fn mask_argument(call: u64, arguments: [u64; 6]) -> u64 {
     }
 }
 
-/// Lets signals in that were kept or blocked. One that is delivered here does not come back: the application's system call is made
-/// again when its handler has returned.
-pub fn let_in() {
+/// Lets signals in that were kept or blocked. One that is delivered here does not come back: the
+/// application's system call is made again when its handler has returned.
+pub fn deliver_deferred() {
     // SAFETY: gs points at the calling thread's state, which is that before the system call.
     unsafe { trackway_unblock() };
 }
 
 /// Executes the application's system call as it is.
-pub fn pass(tcb: &mut Tcb) -> i64 {
+pub fn pass_through(tcb: &mut Tcb) -> i64 {
     let asks_for_signals = asks_for_signals(tcb.registers.general[RAX]);
     let mut is_over = false;
     loop {
         // What is pending here is the kernel's business during the call.
         if signal::has_pending(tcb, asks_for_signals) {
-            signal::hand_over(tcb, asks_for_signals);
+            signal::hand_pending_to_kernel(tcb, asks_for_signals);
             is_over = true;
         }
         // SAFETY: the application's own system call, with its own arguments.
         let result = unsafe { trackway_syscall(tcb) };
         if result != NOT_YET && tcb.is_child_process() {
-            signal::block_all(tcb);
+            signal::block_asynchronous(tcb);
         }
         if is_over && result != NOT_YET {
-            signal::take_back(tcb);
+            signal::take_pending_back(tcb);
             is_over = false;
         }
         if result == sys::EFAULT && ENGINE.lock().release_guarded() {
@@ -199,7 +203,7 @@ pub fn pass(tcb: &mut Tcb) -> i64 {
             tcb.interrupted = 0;
             return result;
         }
-        let_in();
+        deliver_deferred();
     }
 }
 
@@ -220,7 +224,7 @@ fn asks_for_signals(call: u64) -> bool {
 /// Executes a system call during which another mask holds (if `set` is not null).
 fn with_mask(tcb: &mut Tcb, set: u64) -> i64 {
     tcb.signals().call_mask.set(if set == 0 { None } else { memory::read::<u64>(set) });
-    let result = pass(tcb);
+    let result = pass_through(tcb);
     tcb.signals().call_mask.set(None);
     result
 }
@@ -248,25 +252,26 @@ fn arch_prctl(tcb: &mut Tcb, code: u64) -> i64 {
         // Shadow stacks would see our jumps.
         ARCH_SHSTK_ENABLE => sys::EINVAL,
         ARCH_SET_FS => {
-            let result = pass(tcb);
+            let result = pass_through(tcb);
             ring::append_fs_base(tcb);
             result
         }
-        _ => pass(tcb),
+        _ => pass_through(tcb),
     }
 }
 
 /// membarrier: also waits for threads in restartable sequences, if that is what it is for.
 fn membarrier(tcb: &mut Tcb, command: u64) -> i64 {
     const PRIVATE_EXPEDITED_RSEQ: u64 = 1 << 7;
-    let result = pass(tcb);
+    let result = pass_through(tcb);
     if result == 0 && command == PRIVATE_EXPEDITED_RSEQ {
         rseq::await_sections(tcb);
     }
     result
 }
 
-/// A system call that does not block, and after which there is something left to do: signals have to wait.
+/// A system call that does not block, and after which there is something left to do: signals have
+/// to wait.
 pub fn call_now(call: u64, arguments: [u64; 6]) -> i64 {
     // SAFETY: the application's own system call, with its own arguments.
     unsafe { trackway_call(call, &raw const arguments) }
@@ -275,7 +280,8 @@ pub fn call_now(call: u64, arguments: [u64; 6]) -> i64 {
 /// Longest path of a file that the kernel knows.
 const PATH_MAX: usize = 4096;
 
-/// mmap: new executable file mappings are modules. A mapping without a file may still name a descriptor.
+/// mmap: new executable file mappings are modules. A mapping without a file may still name a
+/// descriptor.
 fn map(tcb: &Tcb, arguments: [u64; 6]) -> i64 {
     let [_, length, protection, flags, file, offset] = arguments;
     let result = call_now(number::MMAP, arguments);
@@ -302,8 +308,8 @@ fn map(tcb: &Tcb, arguments: [u64; 6]) -> i64 {
     result
 }
 
-/// munmap: what was translated from the range is dropped before the call: afterwards, it may belong to another thread's new
-/// mapping already.
+/// munmap: what was translated from the range is dropped before the call: afterwards, it may belong
+/// to another thread's new mapping already.
 fn unmap(arguments: [u64; 6]) -> i64 {
     let [address, length, ..] = arguments;
     let mut engine = ENGINE.lock();
@@ -426,7 +432,8 @@ unsafe extern "C" {
     fn trackway_unblock_raise();
 }
 
-/// Where a thread that is in one of the two windows before a system call starts again, to look at what is waiting.
+/// Where a thread that is in one of the two windows before a system call starts again, to look at
+/// what is waiting.
 pub fn window_start(pc: u64) -> u64 {
     let is_call = (trackway_syscall as *const () as u64..=instruction_end()).contains(&pc);
     (if is_call { trackway_syscall as *const () } else { trackway_unblock as *const () }) as u64
@@ -476,7 +483,7 @@ pub fn window(pc: u64) -> Window {
 unsafe extern "C" fn trackway_syscall(tcb: *mut Tcb) -> i64 {
     naked_asm!(
         "mov rax, {not_yet}",
-        "cmp dword ptr gs:[{deferred}], 0",
+        "cmp dword ptr gs:[{mask_changed}], 0",
         "jne 2f",
         "mov rax, gs:[{r} + 0*8]",
         "mov rdi, gs:[{r} + 7*8]",
@@ -491,12 +498,13 @@ unsafe extern "C" fn trackway_syscall(tcb: *mut Tcb) -> i64 {
         "2:",
         "ret",
         not_yet = const NOT_YET,
-        deferred = const SIGNALS + offset_of!(Signals, deferred),
+        mask_changed = const SIGNALS + offset_of!(Signals, mask_changed),
         r = const offset_of!(Tcb, registers),
     )
 }
 
-/// Makes a system call of the application from an address that is known, so that seccomp filters can tell it from the engine's.
+/// Makes a system call of the application from an address that is known, so that seccomp filters
+/// can tell it from the engine's.
 #[unsafe(naked)]
 unsafe extern "C" fn trackway_call(call: u64, arguments: *const [u64; 6]) -> i64 {
     naked_asm!(
@@ -518,7 +526,7 @@ unsafe extern "C" fn trackway_call(call: u64, arguments: *const [u64; 6]) -> i64
 #[unsafe(naked)]
 unsafe extern "C" fn trackway_unblock() {
     naked_asm!(
-        "cmp dword ptr gs:[{waiting}], 0",
+        "cmp dword ptr gs:[{has_deferred}], 0",
         "je 2f",
         "mov eax, 14", // rt_sigprocmask(SIG_SETMASK, &raise_mask, NULL, 8)
         "mov edi, 2",
@@ -531,7 +539,7 @@ unsafe extern "C" fn trackway_unblock() {
         "trackway_unblock_raise:",
         "ud2", // the handler delivers what is waiting, or sends us back to the beginning
         "2:",
-        "mov dword ptr gs:[{deferred}], 0",
+        "mov dword ptr gs:[{mask_changed}], 0",
         "mov eax, 14", // rt_sigprocmask(SIG_SETMASK, &real_mask, NULL, 8)
         "mov edi, 2",
         "mov rsi, gs:[0]",
@@ -542,8 +550,8 @@ unsafe extern "C" fn trackway_unblock() {
         ".globl trackway_unblock_end",
         "trackway_unblock_end:",
         "ret",
-        deferred = const SIGNALS + offset_of!(Signals, deferred),
-        waiting = const SIGNALS + offset_of!(Signals, waiting),
+        mask_changed = const SIGNALS + offset_of!(Signals, mask_changed),
+        has_deferred = const SIGNALS + offset_of!(Signals, has_deferred),
         raise_mask = const SIGNALS + offset_of!(Signals, raise_mask),
         real_mask = const SIGNALS + offset_of!(Signals, real_mask),
     )

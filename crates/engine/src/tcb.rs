@@ -1,43 +1,47 @@
-//! The state of one thread. gs points at it, in translated code and in the engine alike.
+//! The thread control block: the state of one thread. gs points at it, in translated code and in
+//! the engine.
 //!
-//! One mapping per thread holds its engine stack, the stack for signals and, at the end, the [`Tcb`] itself.
+//! One mapping per thread holds its engine stack, its signal stack and, at the end, the [`Tcb`] and
+//! the [`Signals`].
 
 use core::arch::asm;
 use core::cell::Cell;
 use core::mem::offset_of;
+use core::ops::{Deref, DerefMut};
 use core::sync::atomic::{AtomicU32, AtomicU64};
 
 use wire::{Control, Registers, Rseq, Slot};
 
-use crate::{own, sys};
+use crate::memory::PlainData;
+use crate::{engine_memory, sys};
 
-/// The general registers are saved in `registers`; r15 lives there all the time, because translated code keeps the
-/// cursor in r15.
+/// A thread control block. The application's r15 is always in `registers`, because translated code
+/// keeps the cursor in r15; the other registers are there while the engine runs.
 #[repr(C, align(64))]
 pub struct Tcb {
     pub this: *mut Tcb,
-    /// rcx and rdx while translated code uses them on the way to an indirect target, or rcx on the way out.
+    /// The application's rcx and rdx while translated code uses them, and rcx in an exit stub.
     pub scratch_rcx: u64,
     pub scratch_rdx: u64,
-    /// Another register, while data is recorded.
+    /// A third register, while data is recorded.
     pub scratch_third: u64,
-    /// The register that stands for the base of an operand relative to gs.
+    /// The register that holds the base of an operand relative to gs.
     pub scratch_segment: u64,
     /// The base of the application's gs.
     pub gs_base: u64,
     /// Flags before an instruction: overflow in al, the others in ah.
     pub flags: u64,
-    /// Where the next word goes, while r15 is the application's or the engine runs.
+    /// Address of the next word, while r15 is the application's or the engine runs.
     pub cursor: u64,
     /// Addresses that translated code jumps to: see `dispatch`.
     pub exit_entry: u64,
     pub mismatch_entry: u64,
     pub miss_entry: u64,
-    /// The low bits of an address that choose its place in the table of indirect targets.
+    /// The low bits of an address that index the indirect-branch table.
     pub table_mask: u64,
     /// Top of the engine's stack; nothing on it is needed while translated code runs.
     pub engine_stack: u64,
-    /// Where to go on in the code cache.
+    /// Address in the code cache to enter next.
     pub next: u64,
     pub mxcsr: u32,
     /// The application's state while the engine runs. `rip` is always valid then.
@@ -49,17 +53,17 @@ pub struct Tcb {
     /// Iterations of a string instruction that are not recorded yet.
     pub strings: Option<alloc::boxed::Box<crate::emulate::Strings>>,
     pub alternate_stack: AlternateStack,
-    /// For a child process: the handlers it goes on with.
+    /// For a child process that runs natively: its signal actions.
     pub actions: Option<alloc::boxed::Box<[crate::signal::Action; crate::signal::SIGNAL_COUNT]>>,
-    /// What has been executed since the last word, where a signal has interrupted the thread.
+    /// What the thread has executed since its last word, when a signal has interrupted it.
     pub progress: crate::fragment::Progress,
-    /// In the middle of an exec.
+    /// The thread is in an exec.
     pub executing: bool,
-    /// The thread is to go back to native code at the next clean point.
-    pub leaving: bool,
+    /// The thread is to detach at the next safe point.
+    pub detaching: bool,
     /// The kernel lets us write the base of gs.
     pub fsgsbase: bool,
-    /// The instruction that the engine executes has its data recorded.
+    /// The data of the instruction that the engine emulates is recorded.
     pub records: bool,
     pub slot: *const Slot,
     pub slot_index: u32,
@@ -75,104 +79,113 @@ pub struct Tcb {
     pub signal_stack_length: u64,
     /// Non-zero while the thread waits for the recorder to put it into native code.
     pub parked: AtomicU32,
-    /// The next system call had begun before we came, and was interrupted for us: see `wire::Init::interrupted`.
+    /// The next system call had begun before the engine came, and was interrupted for it: see
+    /// `wire::Init::interrupted`.
     pub interrupted: u32,
-    /// What the thread has registered for restartable sequences, and the critical section that it is in.
+    /// What the thread has registered for restartable sequences, and the critical section that it
+    /// is in.
     pub rseq: Rseq,
     pub section: Option<crate::rseq::Section>,
-    /// For a child process: where it waits to be followed, if it is to be.
+    /// For a child process that is to be followed: the entry where it waits.
     pub follow: *const wire::Child,
     /// For a child process: it shares its parent's memory.
     pub shares: bool,
-    /// When the thread was made.
+    /// Time at which the thread was created.
     pub born: u64,
-    /// The recorder knows of this process, which shares its parent's memory, and sees its exec.
+    /// The recorder knows this process, which shares its parent's memory, and will see its exec.
     pub followed: bool,
     /// The ring is closed, and the slot may be another thread's.
     pub closed: bool,
-    /// Whether and why the thread is recorded.
-    pub stand: crate::select::Stand,
-    /// The table of owners (see `owners`), and what makes a tag of an address, by the logarithm of the operand's size.
+    /// Translation mode, and the state of selection and skipping.
+    pub selection: crate::select::SelectionState,
+    /// The table of owners (see `owners`), and the keys that turn an address into a tag, by the
+    /// logarithm of the operand's size.
     pub owners: u64,
     pub order_keys: [u64; 4],
-    /// The current locked instruction: the index of its entry, its tag, the value before it and the value that it leaves, and the carry
-    /// flag before it.
+    /// The current locked instruction: index and tag of its entry, the values before and after it,
+    /// and the carry flag before it.
     pub order_index: u64,
     pub order_tag: u64,
     pub order_old: u64,
     pub order_left: u64,
     pub order_carry: u64,
-    /// By entry: what the thread's last locked instruction there has left.
+    /// By entry: the value that the thread's last locked instruction has written.
     pub order_values: [u64; crate::owners::OWNER_COUNT],
 }
 
-/// What a signal handler may touch while the engine's own code, which it has interrupted, holds the thread's [`Tcb`]. It is behind
-/// the Tcb, not a part of it, so that a `&mut Tcb` does not cover it; everybody has a shared reference to it.
+/// The signal state of a thread: what a handler may use while the engine code that it has
+/// interrupted holds the thread's [`Tcb`]. It lies behind the Tcb and is not a part of it, so that
+/// a `&mut Tcb` does not cover it. All references to it are shared.
 ///
-/// Only the thread itself and its handlers come here. A handler runs to its end before the interrupted code goes on.
+/// Only the thread itself and its handlers use it. A handler runs to its end before the interrupted
+/// code continues.
 #[repr(C)]
 pub struct Signals {
     pub this: *const Self,
     pub control: *const Control,
     pub slot_index: u32,
-    /// The mask with which the assembly raises a signal for those that wait: all but those that faults raise.
+    /// The mask with which the assembly raises a signal to deliver a deferred one: all but the
+    /// synchronous signals.
     pub raise_mask: u64,
-    /// The signal mask the kernel should have while the application runs.
+    /// The mask that the kernel should have while the application runs.
     pub real_mask: Cell<u64>,
-    /// The signal mask the application believes in.
+    /// The mask that the application has set.
     pub mask: Cell<u64>,
-    /// Mask during the system call that is being executed, if it brings its own (ppoll, sigsuspend …).
+    /// The mask during the current system call, if it sets one (ppoll, sigsuspend …).
     pub call_mask: Cell<Option<u64>>,
-    /// Before the thread enters the cache or makes a system call of the application, the kernel is to be given
-    /// `real_mask`.
+    /// Non-zero: the kernel must be given `real_mask` before the thread enters the code cache or
+    /// makes a system call of the application.
+    pub mask_changed: AtomicU32,
+    /// Non-zero: before that, deferred and pending signals must be checked.
+    pub has_deferred: AtomicU32,
+    /// The deferred asynchronous signal, which came where it could not be delivered; 0 for none.
+    /// While there is one, the kernel holds all others that can be blocked.
     pub deferred: AtomicU32,
-    /// Before that, signals that are kept here are to be looked at: some may have to be delivered.
-    pub waiting: AtomicU32,
-    /// The deferred signal: taken from the kernel where it could not be delivered. While there is one, the kernel holds all that
-    /// can be blocked. 0: none.
-    pub first: AtomicU32,
-    pub first_info: Cell<crate::signal::Info>,
-    /// Signals that faults raise, but that were sent (or taken out of a fault) and wait here: for the next safe point, or until the
-    /// application no longer blocks them. What is known of each stands in `kept_info`, by `signal::index`.
-    pub kept: AtomicU64,
-    /// Which of them a fault has raised.
-    pub raised: AtomicU64,
-    pub kept_info: [Cell<crate::signal::Info>; crate::signal::SYNCHRONOUS_COUNT],
-    /// Another thread has said that something is pending for the process, or that it has written a letter (see `pending`).
+    pub deferred_info: Cell<crate::signal::Info>,
+    /// Synchronous signals that wait for the next safe point, or until the application unblocks
+    /// them. Their information is in `pending_info`, by `signal::synchronous_index`.
+    pub pending: AtomicU64,
+    /// Those of `pending` that a fault has raised.
+    pub raised_by_fault: AtomicU64,
+    pub pending_info: [Cell<crate::signal::Info>; crate::signal::SYNCHRONOUS_COUNT],
+    /// Another thread has sent a hint: a signal is pending for the process, or a backup was
+    /// confirmed (see `pending`).
     pub hinted: Cell<bool>,
-    /// To whom (slot) and about which signal the thread is writing a letter.
-    pub letter: Cell<Option<(usize, usize)>>,
-    /// Single-stepping to the next clean point.
+    /// The unconfirmed backup that the thread has stored: slot of the receiver, and signal.
+    pub backup: Cell<Option<(usize, usize)>>,
+    /// Single-stepping to the next safe point.
     pub stepping: Cell<bool>,
-    /// A store of ours is being made without the alignment checks that the application has asked for.
+    /// The thread single-steps a store of the engine without the alignment checks that the
+    /// application has enabled.
     pub misaligned: Cell<bool>,
-    /// Where a write has faulted just before, and its address.
+    /// Code address and data address of the last write that faulted.
     pub faulted_write: Cell<(u64, u64)>,
-    /// The code that the thread executes has changed: on to a new translation at the next clean point.
+    /// The thread must go to the dispatcher at the next safe point, because its code has changed.
     pub stale: Cell<bool>,
     /// The engine accesses memory for the application: a fault is the application's.
     pub accessing: Cell<bool>,
-    /// The thread runs natively; only its signals still come to us.
+    /// The thread runs natively; only its signals still come to the engine.
     pub native: Cell<bool>,
-    /// The signal that is being handled, for a handler that fails; null if none is.
-    pub handled: Cell<*const crate::signal::Handled>,
-    /// The thread is a process of its own that shares its parent's memory (see `clone::record_child`): the table of its actions.
-    /// Null for a thread of the target, which has the process's.
+    /// The signal that is being handled, in case the handler fails; null for none.
+    pub handled: Cell<*const crate::signal::HandledSignal>,
+    /// The signal actions of a child process that shares its parent's memory (see
+    /// `clone::record_child`). Null for a thread of the target, which uses the process's.
     pub own_actions: Cell<*mut [crate::signal::Action; crate::signal::SIGNAL_COUNT]>,
 }
 
-/// What gs points at.
+/// The layout of what gs points at.
 #[repr(C)]
 struct Thread {
     tcb: Tcb,
     signals: Signals,
 }
 
-/// Where the [`Signals`] are, from gs.
+/// Offset of the [`Signals`] from gs.
 pub const SIGNALS: usize = offset_of!(Thread, signals);
 
 impl Signals {
-    /// Whether the thread is a process of its own. Then nothing of what is kept for the target's process is its business.
+    /// Whether the thread is a child process that shares its parent's memory. It takes none of the
+    /// signals that are pending for the target's process.
     pub fn is_child_process(&self) -> bool {
         !self.own_actions.get().is_null()
     }
@@ -218,6 +231,9 @@ pub struct AlternateStack {
     pub length: u64,
 }
 
+// SAFETY: integers without padding.
+unsafe impl PlainData for AlternateStack {}
+
 pub const SS_ONSTACK: i32 = 1;
 pub const SS_DISABLE: i32 = 2;
 pub const SS_AUTODISARM: i32 = 1 << 31;
@@ -253,20 +269,21 @@ const SIGNAL_STACK: u64 = 64 << 10;
 
 impl Tcb {
     /// Makes the state of a new thread. `None` if there is no memory.
-    pub fn new(control: &Control, slot_index: u32, thread: u32, min_signal_stack: u64) -> Option<&'static mut Self> {
+    pub fn new(control: &Control, slot_index: u32, thread: u32, min_signal_stack: u64) -> Option<OwnedTcb> {
         let signal_stack_length = SIGNAL_STACK + ((min_signal_stack + 4095) & !4095);
         let size = (size_of::<Thread>() as u64 + 4095) & !4095;
         let length = (GUARD + ENGINE_STACK_BYTES + signal_stack_length + size + 0xffff) & !0xffff;
-        let mapping = own::map(length)?;
+        let mapping = engine_memory::map(length)?;
         // SAFETY: the first page was mapped just now; it becomes a guard page.
         unsafe { sys::protect(mapping, GUARD, 0) };
         let engine_stack = mapping + GUARD + ENGINE_STACK_BYTES;
         let address = engine_stack + signal_stack_length;
         let this = address as *mut Self;
-        // SAFETY: fresh zeroed memory of the right size and alignment, for which all-zero is a valid value except for
-        // the pointers, which are set below before anybody looks.
-        let (tcb, signals) =
-            unsafe { (&mut *this, &mut *(address as *mut Thread).cast::<u8>().add(SIGNALS).cast::<Signals>()) };
+        // SAFETY: fresh zeroed memory of the right size and alignment, for which all-zero is a
+        // valid value except for the pointers, which are set below before anybody looks.
+        let signals = unsafe { &mut *(address as *mut Thread).cast::<u8>().add(SIGNALS).cast::<Signals>() };
+        // The memory of the thread's state, which nobody else refers to yet.
+        let mut tcb = OwnedTcb(this);
         signals.this = signals;
         signals.control = control;
         signals.slot_index = slot_index;
@@ -285,22 +302,14 @@ impl Tcb {
         tcb.slot = &raw const control.slots[slot_index as usize];
         tcb.slot_index = slot_index;
         tcb.thread = thread;
-        crate::dispatch::set_entries(tcb);
+        crate::dispatch::set_entries(&mut tcb);
         Some(tcb)
-    }
-
-    /// Gives the memory back.
-    ///
-    /// # Safety
-    /// Nobody may use the thread's state or stacks any more.
-    pub unsafe fn free(&mut self) {
-        // SAFETY: the caller's promise.
-        unsafe { sys::unmap(self.mapping, self.mapping_length) };
     }
 
     /// What the thread's signal handlers may touch at any time.
     pub fn signals(&self) -> &'static Signals {
-        // SAFETY: made in `new`, in the same mapping, for as long as the thread lives; nobody has a `&mut` to it.
+        // SAFETY: made in `new`, in the same mapping, for as long as the thread lives; nobody has a
+        // `&mut` to it.
         unsafe { &*self.this.cast::<u8>().add(SIGNALS).cast::<Signals>() }
     }
 
@@ -330,20 +339,61 @@ impl Tcb {
         this
     }
 
-    /// Makes the signal stack the kernel's alternate stack for this thread; the one that it had is the application's.
+    /// Makes the signal stack the kernel's alternate stack for this thread; the one that it had is
+    /// the application's.
     pub fn install_signal_stack(&mut self) {
         let stack =
             AlternateStack { address: self.signal_stack, flags: 0, padding: 0, length: self.signal_stack_length };
         let before = &raw mut self.alternate_stack as u64;
-        // SAFETY: the kernel reads one structure and writes the other; the stack belongs to this thread.
+        // SAFETY: the kernel reads one structure and writes the other; the stack belongs to this
+        // thread.
         unsafe { sys::call(sys::number::SIGALTSTACK, [&raw const stack as u64, before, 0, 0, 0, 0]) };
+    }
+}
+
+/// The state of a thread that does not run (yet, or any more), owned by whoever has made it.
+///
+/// Nothing is freed when this is dropped: a thread that has been started owns its state itself.
+pub struct OwnedTcb(*mut Tcb);
+
+impl OwnedTcb {
+    /// The address of the state, for the thread that is to run with it.
+    pub fn as_ptr(&self) -> *mut Tcb {
+        self.0
+    }
+
+    /// Gives the memory back.
+    ///
+    /// # Safety
+    /// Nobody may use the thread's state or stacks any more.
+    pub unsafe fn free(self) {
+        // SAFETY: the caller's promise.
+        unsafe { sys::unmap(self.mapping, self.mapping_length) };
+    }
+}
+
+impl Deref for OwnedTcb {
+    type Target = Tcb;
+
+    fn deref(&self) -> &Tcb {
+        // SAFETY: made by `Tcb::new`. The thread does not run, so this is the only reference to its
+        // state.
+        unsafe { &*self.0 }
+    }
+}
+
+impl DerefMut for OwnedTcb {
+    fn deref_mut(&mut self) -> &mut Tcb {
+        // SAFETY: as above.
+        unsafe { &mut *self.0 }
     }
 }
 
 /// Points gs at `address`.
 ///
 /// # Safety
-/// What uses gs from here on must expect it there: the engine and translated code the thread's state, native code its own base.
+/// What uses gs from here on must expect it there: the engine and translated code the thread's
+/// state, native code its own base.
 pub unsafe fn set_gs(address: u64, fsgsbase: bool) {
     if fsgsbase {
         // SAFETY: the kernel allows the instruction.

@@ -1,20 +1,22 @@
-//! From application code to code for the cache.
+//! Translation: from blocks of application code to a fragment.
 //!
-//! The unit is a chain of blocks that follow each other. Inside it nothing is recorded; each way out is a *path* with a
-//! number of its own, which it writes at the cursor. Instructions are copied as they are; only RIP-relative displacements are adjusted, control transfers are replaced, and blocks that
-//! use r15 swap the cursor out for as long as they need.
+//! The input is a superblock: blocks that follow each other, often only one. Each exit is the end
+//! of a *path*, whose number it writes at the cursor; inside of the superblock nothing is written.
+//! Instructions are copied. Only RIP-relative displacements are adjusted, control transfers are
+//! replaced, and code that uses r15 saves the cursor for that time.
 //!
-//! If data is recorded, it goes behind the path's word: see [`data`] and [`value`].
+//! Recorded data goes behind the path's word: see [`data`] and [`value`].
 //!
-//! [`Mark`]s say, for every place in the result, which application instruction comes next there and where its registers
-//! are, so that signals see the exact state.
+//! The translation map ([`MapEntry`]) gives, for every address of the fragment, the next
+//! application instruction and where the application's registers are, so that signal handlers see
+//! the exact state.
 
 use alloc::vec::Vec;
 use iced_x86::{Code, Decoder, Instruction, OpKind, Register};
 use isa::Transfer;
 use wire::code::{TERMINATOR_DIRECT, TERMINATOR_INDIRECT, TERMINATOR_NOT_TAKEN, TERMINATOR_SYSCALL, TERMINATOR_TAKEN};
 
-use crate::emit::{Emitter, LEAVE_BYTES, Table};
+use crate::emit::{EXIT_STUB_BYTES, Emitter, Table};
 
 pub mod check;
 mod data;
@@ -24,59 +26,60 @@ mod segment;
 mod symbol;
 mod value;
 
-pub use value::needs_nearness;
+pub use value::needs_near_cache;
 
 use data::Data;
 pub use data::IN_STRING;
-use value::Native;
+use value::SourceInstruction;
 
 /// Blocks are cut after this many instructions.
 pub const BLOCK_INSTRUCTIONS_MAX: usize = 100;
-/// Most blocks in a chain.
-pub const CHAIN_BLOCKS_MAX: usize = 64;
+/// Most blocks in a superblock.
+pub const SUPERBLOCK_BLOCKS_MAX: usize = 64;
 
-/// A block of a chain.
+/// A block of application code to translate.
 #[derive(Clone, Copy)]
-pub struct ChainBlock<'a> {
+pub struct SourceBlock<'a> {
     pub address: u64,
-    /// Readable code from `address` on; at least the block, if need be cut at the end of readable memory.
+    /// Readable code from `address` on, at least to the end of the block or of readable memory.
     pub code: &'a [u8],
-    /// Where the chain goes on; `None` for its last block.
+    /// Address of the next block of the superblock; `None` for the last one.
     pub next: Option<u64>,
-    /// The code may change without our noticing: it is compared before it is executed.
+    /// The code may change unnoticed, so the fragment compares it before it is executed.
     pub check: bool,
 }
 
-/// What holds from `cache` (relative to the start of the fragment) up to the next mark.
+/// An entry of the translation map. It holds from `cache` (relative to the fragment's body) up to
+/// the next entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Mark {
+pub struct MapEntry {
     pub cache: u16,
     /// The next application instruction, relative to the start of its block.
     pub offset: u16,
-    /// Bytes of data of the instructions before it, and perhaps [`IN_STRING`].
+    /// Bytes of data that the instructions before it have stored, and perhaps [`IN_STRING`].
     pub data: u16,
-    /// Which block of the chain.
+    /// Index of the block in the superblock.
     pub block: u8,
-    pub state: State,
+    pub state: RegisterState,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum State {
+pub enum RegisterState {
     /// All registers are the application's, except r15, which is the cursor.
     Cursor,
     /// All registers are the application's.
-    Own,
+    App,
     /// As `Cursor`, but rcx and rdx are in their scratch places.
     Scratch,
-    /// As `Own`, but rcx and rdx are in their scratch places.
-    ScratchOwn,
-    /// These registers are elsewhere; r15 is the cursor or, if the flag is set, the application's.
+    /// As `App`, but rcx and rdx are in their scratch places.
+    ScratchApp,
+    /// These registers are spilled; r15 is the cursor or, if the flag is set, the application's.
     Spilled(Spill, bool),
-    /// In between: only going on a few instructions leads to a clean point.
-    Dirty,
+    /// Between safe points: the application's state is exact again a few instructions later.
+    BetweenSafePoints,
 }
 
-/// Registers of the application that the engine uses for a moment, by number.
+/// Registers of the application that the engine has spilled, by number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Spill {
     /// In rcx's scratch place.
@@ -87,7 +90,7 @@ pub struct Spill {
     pub segment: u8,
     /// A vector register.
     pub vector: u8,
-    /// The flags before the current instruction are in the thread's state.
+    /// The flags before the current instruction are in the thread control block.
     pub flags: bool,
 }
 
@@ -105,7 +108,7 @@ impl Default for Spill {
 pub enum ExitKind {
     /// To `target`, through a jump that can be linked.
     Direct,
-    /// By way of the table.
+    /// Through the indirect-branch table.
     Indirect,
     /// A system call; `target` is the address of the instruction.
     Syscall,
@@ -113,48 +116,50 @@ pub enum ExitKind {
     Emulated,
 }
 
-/// In place of an exit's number, together with the fragment's first path: the code at the fragment's entry is not what it was
-/// made from, and nothing has been executed.
+/// Set in an exit's number, beside the fragment's first path: the code at the fragment's entry has
+/// changed, and nothing has been executed.
 pub const ENTRY_CHANGED: u32 = wire::word::EVENT;
 
-/// A way out of a chain. Its path is the number of the fragment's first one plus its index.
+/// An exit of a new fragment. Its path is the fragment's first path plus its index.
 #[derive(Clone, Copy, Debug)]
-pub struct NewExit {
+pub struct TranslatedExit {
     pub kind: ExitKind,
     pub target: u64,
     /// Address of the jump's displacement (direct exits).
     pub site: u64,
     /// Number of blocks executed.
     pub blocks: u16,
-    /// How the last of them leaves: one of `wire::code::TERMINATOR_*`.
-    pub leave: u32,
-    /// Bytes of data behind its word.
+    /// Terminator of the last of them: one of `wire::code::TERMINATOR_*`.
+    pub terminator: u32,
+    /// Bytes of data behind the path's word.
     pub data: u32,
 }
 
 #[derive(Clone, Copy, Debug)]
-pub struct BlockResult {
+pub struct TranslatedBlock {
     pub length: u32,
-    /// A conditional branch at its end is taken when the chain goes on.
+    /// Whether the conditional branch at its end is taken on the way to the next block.
     pub taken: bool,
 }
 
-/// How threads are ordered by locked instructions.
+/// How locked instructions order threads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Order {
     /// Not at all: there is one thread.
     None,
-    /// Each is followed by the time.
+    /// A timestamp follows every locked instruction.
     EveryTime,
-    /// Those are followed by the time that may follow another thread's on the same word.
+    /// A timestamp follows those locked instructions that may follow another thread's on the same
+    /// word.
     Contention,
 }
 
-/// Where the surroundings of the new code are.
-pub struct Surroundings {
+/// Options and addresses for a translation.
+pub struct TranslationOptions {
     pub table: Table,
-    /// Whether the chain goes on through indirect jumps, and through returns from calls that it has not made itself.
-    pub guess: bool,
+    /// Whether the superblock continues through indirect jumps, and through returns from calls that
+    /// it does not contain.
+    pub inline_indirect: bool,
     /// How locked instructions order threads.
     pub order: Order,
     /// What is recorded beside the path: one of `wire::DATA_*`.
@@ -162,26 +167,26 @@ pub struct Surroundings {
     pub has_avx512: bool,
     /// Number of the first exit's path.
     pub first_path: u32,
-    /// Stubs of the exits are stacked downwards from here.
+    /// The exit stubs lie below this address.
     pub stubs_end: u64,
 }
 
-impl Surroundings {
+impl TranslationOptions {
     /// Address of the stub of the exit with this index in the fragment.
     pub fn stub(&self, index: usize) -> u64 {
         self.stubs_end - ((index + 1) * STUB_STRIDE) as u64
     }
 }
 
-pub const STUB_STRIDE: usize = LEAVE_BYTES + 2;
+pub const STUB_STRIDE: usize = EXIT_STUB_BYTES + 2;
 
 pub struct Translation {
-    pub blocks: Vec<BlockResult>,
-    pub exits: Vec<NewExit>,
-    pub marks: Vec<Mark>,
-    /// How accesses are made of the data.
+    pub blocks: Vec<TranslatedBlock>,
+    pub exits: Vec<TranslatedExit>,
+    pub map: Vec<MapEntry>,
+    /// How the reader rebuilds memory accesses from the data.
     pub accesses: Vec<wire::code::AccessDescriptor>,
-    /// Whether a locked instruction was met.
+    /// Whether there is a locked instruction.
     pub has_locked: bool,
     /// Where descriptors of critical sections may be: see `crate::rseq`.
     pub descriptors: Vec<u64>,
@@ -192,9 +197,9 @@ pub struct Translation {
 pub struct Unreadable;
 
 struct SideExit {
-    /// Position of the displacement that leads here.
+    /// Position of the displacement that jumps here.
     site: usize,
-    own_r15: bool,
+    has_app_r15: bool,
     blocks: u16,
     data: usize,
     target: SideTarget,
@@ -203,30 +208,31 @@ struct SideExit {
 enum SideTarget {
     Direct {
         target: u64,
-        leave: u32,
+        terminator: u32,
     },
-    /// An indirect transfer that was expected to go to this address did not; rcx is the difference.
+    /// An indirect transfer did not go to this expected address; rcx is the difference.
     Indirect(u64),
     /// A locked instruction may follow another thread's; rcx, rdx and rsi are spilled.
     Timed {
         target: u64,
     },
-    /// The next block's code has changed; rcx and rdx are spilled. How the block before was left.
+    /// The next block's code has changed; rcx and rdx are spilled. `terminator` is that of the
+    /// block before.
     Changed {
         target: u64,
-        leave: u32,
+        terminator: u32,
     },
 }
 
 struct Translator<'e, 'b> {
     out: &'e mut Emitter<'b>,
-    surroundings: &'e Surroundings,
+    options: &'e TranslationOptions,
     result: Translation,
     start: usize,
     /// r15 holds the application's value here.
-    own_r15: bool,
+    has_app_r15: bool,
     literals: Vec<(usize, u64)>,
-    /// Return addresses of the calls in the chain that have not returned.
+    /// Return addresses of the calls in the superblock that have not returned.
     calls: Vec<u64>,
     side_exits: Vec<SideExit>,
     block: u8,
@@ -235,55 +241,55 @@ struct Translator<'e, 'b> {
     /// The current instruction.
     pc: u64,
     spill: Spill,
-    /// The newest mark is a dirty one.
-    is_dirty: bool,
-    /// Something that is wanted cannot be encoded.
+    /// The newest map entry is between safe points.
+    is_between_safe_points: bool,
+    /// An instruction that the translation needs cannot be encoded.
     failed: bool,
-    /// How the block before the current one was left.
-    leave_before: u32,
+    /// Terminator of the block before the current one.
+    terminator_before: u32,
     /// What the current instruction does, if it is locked and ordered.
     locked: Option<order::Locked>,
     owner_misses: Vec<order::OwnerMiss>,
 }
 
-/// Translates a chain. Positions in the result are relative to where `out` stands now.
+/// Translates a superblock. Positions in the result are relative to the current position of `out`.
 pub fn translate(
-    chain: &[ChainBlock],
+    chain: &[SourceBlock],
     out: &mut Emitter,
-    surroundings: &Surroundings,
+    options: &TranslationOptions,
 ) -> Result<Translation, Unreadable> {
     let start = out.position();
     let mut translator = Translator {
         out,
-        surroundings,
+        options,
         result: Translation {
             blocks: Vec::new(),
             exits: Vec::new(),
-            marks: Vec::new(),
+            map: Vec::new(),
             accesses: Vec::new(),
             has_locked: false,
             descriptors: Vec::new(),
         },
         start,
-        own_r15: false,
+        has_app_r15: false,
         literals: Vec::new(),
         calls: Vec::new(),
         side_exits: Vec::new(),
         block: 0,
         block_address: 0,
-        data: Data::new(surroundings.data),
+        data: Data::new(options.data),
         pc: 0,
         spill: Spill::default(),
-        is_dirty: false,
+        is_between_safe_points: false,
         failed: false,
-        leave_before: TERMINATOR_DIRECT,
+        terminator_before: TERMINATOR_DIRECT,
         locked: None,
         owner_misses: Vec::new(),
     };
     translator.open();
     for (index, block) in chain.iter().enumerate() {
         translator.block = index as u8;
-        if translator.block(block)? == Then::Stop {
+        if translator.block(block)? == BlockEnd::Stop {
             break;
         }
     }
@@ -292,19 +298,19 @@ pub fn translate(
     Ok(translator.result)
 }
 
-/// Whether the chain goes on after a block.
+/// Whether the superblock continues after a block.
 #[derive(PartialEq, Eq)]
-enum Then {
-    GoOn,
+enum BlockEnd {
+    Continue,
     Stop,
 }
 
 impl Translator<'_, '_> {
     fn open(&mut self) {
-        self.result.marks.push(Mark { cache: 0, offset: 0, data: 0, block: 0, state: State::Cursor });
+        self.result.map.push(MapEntry { cache: 0, offset: 0, data: 0, block: 0, state: RegisterState::Cursor });
     }
 
-    fn block(&mut self, block: &ChainBlock) -> Result<Then, Unreadable> {
+    fn block(&mut self, block: &SourceBlock) -> Result<BlockEnd, Unreadable> {
         self.block_address = block.address;
         if block.check {
             self.check(block);
@@ -334,7 +340,7 @@ impl Translator<'_, '_> {
                 self.result.descriptors.extend(crate::rseq::candidate(&instruction));
                 let is_locked = isa::is_locked(&instruction);
                 self.result.has_locked |= is_locked;
-                match self.surroundings.order {
+                match self.options.order {
                     Order::Contention if is_locked => {
                         if let Some(then) = self.copy_locked(&instruction, &decoder, bytes, block) {
                             return Ok(then);
@@ -343,7 +349,7 @@ impl Translator<'_, '_> {
                     Order::EveryTime if is_locked => {
                         self.copy(&instruction, &decoder, bytes);
                         self.end_locked(&decoder, block.address);
-                        return Ok(Then::Stop);
+                        return Ok(BlockEnd::Stop);
                     }
                     _ => self.copy(&instruction, &decoder, bytes),
                 }
@@ -352,72 +358,72 @@ impl Translator<'_, '_> {
                 }
                 continue;
             }
-            self.result.blocks.push(BlockResult { length: decoder.position() as u32, taken: false });
+            self.result.blocks.push(TranslatedBlock { length: decoder.position() as u32, taken: false });
             if let Some(next) = block.next
-                && self.pass(&instruction, &decoder, bytes, transfer, next).is_some()
+                && self.continue_through(&instruction, &decoder, bytes, transfer, next).is_some()
             {
                 let taken = self.result.blocks.last().is_some_and(|block| block.taken);
-                self.leave_before = check::leave_of(transfer, taken);
-                return Ok(Then::GoOn);
+                self.terminator_before = check::terminator_of(transfer, taken);
+                return Ok(BlockEnd::Continue);
             }
             self.end(&instruction, &decoder, bytes, transfer);
-            return Ok(Then::Stop);
+            return Ok(BlockEnd::Stop);
         }
         let length = decoder.position();
         Ok(self.cut(block, length))
     }
 
-    /// The block ends here although no transfer does.
-    fn cut(&mut self, block: &ChainBlock, length: usize) -> Then {
+    /// Ends the block without a transfer, because it is too long or its code is not readable.
+    fn cut(&mut self, block: &SourceBlock, length: usize) -> BlockEnd {
         self.data.complete = self.data.length;
-        self.result.blocks.push(BlockResult { length: length as u32, taken: false });
+        self.result.blocks.push(TranslatedBlock { length: length as u32, taken: false });
         let next = block.address + length as u64;
         if block.next == Some(next) {
-            self.leave_before = TERMINATOR_DIRECT;
-            return Then::GoOn;
+            self.terminator_before = TERMINATOR_DIRECT;
+            return BlockEnd::Continue;
         }
-        self.mark_at(next);
-        self.leave_to(next, TERMINATOR_DIRECT);
-        Then::Stop
+        self.map_safe_point(next);
+        self.exit_to(next, TERMINATOR_DIRECT);
+        BlockEnd::Stop
     }
 
     fn offset(&self) -> u16 {
         (self.out.position() - self.start) as u16
     }
 
-    fn mark(&mut self, pc: u64, state: State) {
+    fn map(&mut self, pc: u64, state: RegisterState) {
         let offset = pc.wrapping_sub(self.block_address) as u16;
         let data = self.data.complete as u16;
-        let mark = Mark { cache: self.offset(), offset, data, block: self.block, state };
-        self.is_dirty = state == State::Dirty;
-        self.result.marks.push(mark);
+        let mark = MapEntry { cache: self.offset(), offset, data, block: self.block, state };
+        self.is_between_safe_points = state == RegisterState::BetweenSafePoints;
+        self.result.map.push(mark);
     }
 
-    /// Marks a clean point before the instruction at `pc`.
-    fn mark_at(&mut self, pc: u64) {
-        let state = match (self.spill == Spill::default(), self.own_r15) {
-            (true, true) => State::Own,
-            (true, false) => State::Cursor,
-            (false, own_r15) => State::Spilled(self.spill, own_r15),
+    /// Adds a safe point before the instruction at `pc` to the translation map.
+    fn map_safe_point(&mut self, pc: u64) {
+        let state = match (self.spill == Spill::default(), self.has_app_r15) {
+            (true, true) => RegisterState::App,
+            (true, false) => RegisterState::Cursor,
+            (false, has_app_r15) => RegisterState::Spilled(self.spill, has_app_r15),
         };
-        self.mark(pc, state);
+        self.map(pc, state);
     }
 
-    fn dirty(&mut self) {
-        self.mark(self.block_address, State::Dirty);
+    fn map_between_safe_points(&mut self) {
+        self.map(self.block_address, RegisterState::BetweenSafePoints);
     }
 
-    fn want_own_r15(&mut self) {
-        if !self.own_r15 {
-            self.out.take_r15();
-            self.own_r15 = true;
+    fn require_app_r15(&mut self) {
+        if !self.has_app_r15 {
+            self.out.load_app_r15();
+            self.has_app_r15 = true;
         }
     }
 
-    fn want_cursor(&mut self) {
-        if self.own_r15 {
-            self.out.give_r15();
-            self.own_r15 = false;
+    fn require_cursor(&mut self) {
+        if self.has_app_r15 {
+            self.out.load_cursor();
+            self.has_app_r15 = false;
         }
     }
 
@@ -432,7 +438,7 @@ impl Translator<'_, '_> {
 
     /// An instruction without transfer that is not relative to gs, or not any more.
     fn copy_rebased(&mut self, instruction: &Instruction, decoder: &Decoder, bytes: &[u8]) {
-        if self.surroundings.data == wire::DATA_NONE {
+        if self.options.data == wire::DATA_NONE {
             self.copy_plain(instruction, decoder, bytes);
         } else {
             self.copy_recorded(instruction, decoder, bytes);
@@ -442,13 +448,13 @@ impl Translator<'_, '_> {
     /// The instruction as it is.
     fn copy_plain(&mut self, instruction: &Instruction, decoder: &Decoder, bytes: &[u8]) {
         let pc = instruction.ip();
-        self.mark_at(pc);
-        if uses_r15(instruction) && !self.own_r15 {
-            self.want_own_r15();
-            self.mark_at(pc);
+        self.map_safe_point(pc);
+        if uses_r15(instruction) && !self.has_app_r15 {
+            self.require_app_r15();
+            self.map_safe_point(pc);
         }
         if self.is_locked_arithmetic() {
-            return self.copy_arithmetic(&Native { instruction, decoder, bytes });
+            return self.copy_arithmetic(&SourceInstruction { instruction, decoder, bytes });
         }
         if !instruction.is_ip_rel_memory_operand() {
             self.out.bytes(bytes);
@@ -461,7 +467,8 @@ impl Translator<'_, '_> {
         }
     }
 
-    /// Copies with the displacement at `offset` changed to lead to `address`; false if that is too far.
+    /// Copies with the displacement at `offset` changed to lead to `address`; false if that is too
+    /// far.
     fn copy_relative(&mut self, bytes: &[u8], offset: usize, address: u64) -> bool {
         let end = self.out.here() + bytes.len() as u64;
         let displacement = address.wrapping_sub(end) as i64;
@@ -472,22 +479,23 @@ impl Translator<'_, '_> {
         true
     }
 
-    /// Copies with `[rip + displacement]` replaced by `[register]`, the register holding the address.
+    /// Copies with `[rip + displacement]` replaced by `[register]`, the register holding the
+    /// address.
     fn copy_far(&mut self, instruction: &Instruction, bytes: &[u8], offset: usize, address: u64) {
         let pc = instruction.ip();
         let register = free_register(instruction, self.spill.general);
         self.out.store_gs(crate::tcb::SCRATCH_THIRD, register);
         self.spill.third = register;
-        self.mark_at(pc);
+        self.map_safe_point(pc);
         self.out.load_constant(register, address);
         self.out.bytes(&bytes[..offset - 1]);
         self.out.bytes(&[bytes[offset - 1] & 0x38 | register]);
         self.out.bytes(&bytes[offset + 4..]);
         if self.locked.is_some() {
-            // The instruction is not over before its order is known.
-            self.dirty();
+            // A locked instruction is not complete before its order is known.
+            self.map_between_safe_points();
         } else {
-            self.mark_at(instruction.next_ip());
+            self.map_safe_point(instruction.next_ip());
         }
         self.out.load_gs(register, crate::tcb::SCRATCH_THIRD);
         self.spill.third = Spill::NONE;
@@ -498,30 +506,30 @@ impl Translator<'_, '_> {
         u16::from(self.block) + 1
     }
 
-    /// Notes a way out that has executed `blocks` blocks and records its path.
-    fn exit(&mut self, kind: ExitKind, target: u64, blocks: u16, leave: u32) {
-        let path = self.surroundings.first_path + self.result.exits.len() as u32;
+    /// Adds an exit after `blocks` blocks and records its path.
+    fn record_exit(&mut self, kind: ExitKind, target: u64, blocks: u16, terminator: u32) {
+        let path = self.options.first_path + self.result.exits.len() as u32;
         let data = self.data.length as u32;
         if kind != ExitKind::Emulated {
             self.out.record(path, data);
         }
-        self.result.exits.push(NewExit { kind, target, site: 0, blocks, leave, data });
+        self.result.exits.push(TranslatedExit { kind, target, site: 0, blocks, terminator, data });
     }
 
-    /// Leaves the last block through a linkable jump.
-    fn leave_to(&mut self, target: u64, leave: u32) {
-        self.leave_after(self.blocks(), target, leave);
+    /// Exits after the current block through a linkable jump.
+    fn exit_to(&mut self, target: u64, terminator: u32) {
+        self.exit_after(self.blocks(), target, terminator);
     }
 
-    fn leave_after(&mut self, blocks: u16, target: u64, leave: u32) {
-        self.want_cursor();
-        self.dirty();
-        let stub = self.surroundings.stub(self.result.exits.len());
-        self.exit(ExitKind::Direct, target, blocks, leave);
+    fn exit_after(&mut self, blocks: u16, target: u64, terminator: u32) {
+        self.require_cursor();
+        self.map_between_safe_points();
+        let stub = self.options.stub(self.result.exits.len());
+        self.record_exit(ExitKind::Direct, target, blocks, terminator);
         self.jump_linkable(stub);
     }
 
-    /// The jump of the newest exit, to its stub for now.
+    /// Emits the jump of the newest exit, to its stub at first.
     fn jump_linkable(&mut self, stub: u64) {
         let position = self.out.jump_patchable(stub);
         let site = self.out.here() - (self.out.position() - position) as u64;
@@ -530,10 +538,10 @@ impl Translator<'_, '_> {
         }
     }
 
-    /// Leaves for the application address in rcx.
-    fn leave_indirect(&mut self, blocks: u16) {
-        self.exit(ExitKind::Indirect, 0, blocks, TERMINATOR_INDIRECT);
-        self.out.jump_indirect(self.surroundings.table);
+    /// Exits to the application address in rcx.
+    fn exit_indirect(&mut self, blocks: u16) {
+        self.record_exit(ExitKind::Indirect, 0, blocks, TERMINATOR_INDIRECT);
+        self.out.jump_indirect(self.options.table);
     }
 
     fn push_return_address(&mut self, address: u64) {
@@ -542,8 +550,9 @@ impl Translator<'_, '_> {
         }
     }
 
-    /// The chain goes on beyond this transfer, at `next`. `None`, and nothing done, if it cannot.
-    fn pass(
+    /// Continues the superblock at `next`, behind this transfer. `None`, and nothing emitted, if it
+    /// cannot.
+    fn continue_through(
         &mut self,
         instruction: &Instruction,
         decoder: &Decoder,
@@ -553,7 +562,7 @@ impl Translator<'_, '_> {
     ) -> Option<()> {
         let pc = instruction.ip();
         self.data.complete = self.data.length;
-        self.mark_at(pc);
+        self.map_safe_point(pc);
         match transfer {
             Transfer::Conditional { target } => {
                 let condition = condition(bytes)?;
@@ -562,12 +571,12 @@ impl Translator<'_, '_> {
                 if !taken && next != fall {
                     return None;
                 }
-                let (condition, target, leave) = match taken {
+                let (condition, target, terminator) = match taken {
                     true => (condition ^ 1, fall, TERMINATOR_NOT_TAKEN),
                     false => (condition, target, TERMINATOR_TAKEN),
                 };
                 let site = self.out.jump_if(condition, 0);
-                self.side_exit(site, SideTarget::Direct { target, leave });
+                self.side_exit(site, SideTarget::Direct { target, terminator });
                 if let Some(block) = self.result.blocks.last_mut() {
                     block.taken = taken;
                 }
@@ -580,29 +589,29 @@ impl Translator<'_, '_> {
                     self.abort_transaction();
                 }
                 if matches!(transfer, Transfer::Call { .. }) {
-                    self.plan_transfer(instruction);
+                    self.describe_transfer(instruction);
                     self.push_return_address(instruction.next_ip());
                     self.calls.push(instruction.next_ip());
                 }
             }
             Transfer::Return => {
-                if self.calls.pop() != Some(next) && !self.surroundings.guess {
+                if self.calls.pop() != Some(next) && !self.options.inline_indirect {
                     return None;
                 }
                 self.pop_target(instruction);
                 self.expect(next);
             }
             Transfer::IndirectJump | Transfer::IndirectCall => {
-                if !self.surroundings.guess {
+                if !self.options.inline_indirect {
                     return None;
                 }
                 self.read_target(instruction, decoder, bytes);
                 if transfer == Transfer::IndirectCall {
-                    let state = if self.own_r15 { State::ScratchOwn } else { State::Scratch };
-                    self.mark(pc, state);
+                    let state = if self.has_app_r15 { RegisterState::ScratchApp } else { RegisterState::Scratch };
+                    self.map(pc, state);
                     self.push_return_address(instruction.next_ip());
                     self.calls.push(instruction.next_ip());
-                    self.dirty();
+                    self.map_between_safe_points();
                 }
                 self.expect(next);
             }
@@ -612,11 +621,12 @@ impl Translator<'_, '_> {
     }
 
     fn side_exit(&mut self, site: usize, target: SideTarget) {
-        let (own_r15, blocks, data) = (self.own_r15, self.blocks(), self.data.length);
-        self.side_exits.push(SideExit { site, own_r15, blocks, data, target });
+        let (has_app_r15, blocks, data) = (self.has_app_r15, self.blocks(), self.data.length);
+        self.side_exits.push(SideExit { site, has_app_r15, blocks, data, target });
     }
 
-    /// Goes on if the target in rcx is `next`; rcx and rdx are spilled.
+    /// Continues if the target in rcx is `next`, else leaves by a side exit. rcx and rdx are
+    /// spilled.
     fn expect(&mut self, next: u64) {
         self.out.load_constant(2, next.wrapping_neg());
         self.out.bytes(&[0x48, 0x8d, 0x0c, 0x11]); // lea rcx, [rcx + rdx]
@@ -628,10 +638,10 @@ impl Translator<'_, '_> {
 
     /// Spills rcx and rdx and pops the target of a return into rcx.
     fn pop_target(&mut self, instruction: &Instruction) {
-        let first = self.plan_transfer(instruction);
+        let first = self.describe_transfer(instruction);
         self.out.spill_scratch();
         self.out.bytes(&[0x59]); // pop rcx
-        self.dirty();
+        self.map_between_safe_points();
         self.record_target(first);
         if instruction.code() == Code::Retnq_imm16 {
             self.out.bytes(&[0x48, 0x8d, 0xa4, 0x24]); // lea rsp, [rsp + disp32]
@@ -641,10 +651,10 @@ impl Translator<'_, '_> {
 
     /// Spills rcx and rdx and loads the target of an indirect jump or call into rcx.
     fn read_target(&mut self, instruction: &Instruction, decoder: &Decoder, bytes: &[u8]) {
-        let first = self.plan_transfer(instruction);
-        if uses_r15(instruction) && !self.own_r15 {
-            self.want_own_r15();
-            self.mark_at(instruction.ip());
+        let first = self.describe_transfer(instruction);
+        if uses_r15(instruction) && !self.has_app_r15 {
+            self.require_app_r15();
+            self.map_safe_point(instruction.ip());
         }
         self.out.spill_scratch();
         if segment::is_relative(instruction) {
@@ -652,108 +662,110 @@ impl Translator<'_, '_> {
         } else {
             self.load_target(instruction, decoder, bytes);
         }
-        self.dirty();
+        self.map_between_safe_points();
         if instruction.op0_kind() == OpKind::Memory {
             self.record_target(first);
         }
     }
 
-    /// The chain ends with this transfer.
+    /// Ends the superblock with this transfer.
     fn end(&mut self, instruction: &Instruction, decoder: &Decoder, bytes: &[u8], transfer: Transfer) {
         let pc = instruction.ip();
         self.data.complete = self.data.length;
-        self.mark_at(pc);
+        self.map_safe_point(pc);
         match transfer {
             Transfer::Conditional { target } => self.end_conditional(instruction, bytes, target),
             Transfer::Jump { .. } if is_xbegin(instruction) && !has_transactions() => {
                 self.out.bytes(&[0x0f, 0x0b]); // ud2
-                self.leave_to(instruction.next_ip(), TERMINATOR_DIRECT);
+                self.exit_to(instruction.next_ip(), TERMINATOR_DIRECT);
             }
             Transfer::Jump { target } | Transfer::Call { target } => {
-                if self.own_r15 {
-                    self.want_cursor();
-                    self.mark_at(pc);
+                if self.has_app_r15 {
+                    self.require_cursor();
+                    self.map_safe_point(pc);
                 }
                 if is_xbegin(instruction) {
                     self.abort_transaction();
                 }
                 if matches!(transfer, Transfer::Call { .. }) {
-                    self.plan_transfer(instruction);
+                    self.describe_transfer(instruction);
                     self.push_return_address(instruction.next_ip());
                 }
-                self.leave_to(target, TERMINATOR_DIRECT);
+                self.exit_to(target, TERMINATOR_DIRECT);
             }
             Transfer::Return => self.end_return(instruction),
             Transfer::IndirectJump | Transfer::IndirectCall => {
                 self.end_indirect(instruction, decoder, bytes, transfer == Transfer::IndirectCall);
             }
             Transfer::Syscall => {
-                self.want_cursor();
-                self.dirty();
-                let number = self.surroundings.first_path + self.result.exits.len() as u32;
-                self.exit(ExitKind::Syscall, pc, self.blocks(), TERMINATOR_SYSCALL);
-                self.out.leave(number);
+                self.require_cursor();
+                self.map_between_safe_points();
+                let number = self.options.first_path + self.result.exits.len() as u32;
+                self.record_exit(ExitKind::Syscall, pc, self.blocks(), TERMINATOR_SYSCALL);
+                self.out.exit_stub(number);
             }
             Transfer::Trap | Transfer::Next => {
                 self.trap(instruction, bytes);
                 self.data.complete = self.data.length;
-                // Where `int3` reports its signal: a clean point of its own.
-                self.mark_at(instruction.next_ip());
+                // `int3` reports its signal here, so this is a safe point of its own.
+                self.map_safe_point(instruction.next_ip());
                 self.out.bytes(&[0x90]);
-                self.leave_to(instruction.next_ip(), TERMINATOR_DIRECT);
+                self.exit_to(instruction.next_ip(), TERMINATOR_DIRECT);
             }
         }
     }
 
-    /// A transaction may abort at any time, for reasons that are nobody's business (status 0). Inside of one, nothing could be recorded.
+    /// Aborts a transaction at once, with status 0. A transaction may abort at any time, and
+    /// nothing can be recorded inside of one.
     fn abort_transaction(&mut self) {
         self.out.bytes(&[0xb8, 0, 0, 0, 0]); // mov eax, 0
         self.data.symbols.set(0, symbol::Symbol::Constant(0));
     }
 
     fn end_conditional(&mut self, instruction: &Instruction, bytes: &[u8], target: u64) {
-        if self.own_r15 {
-            self.want_cursor();
-            self.mark_at(instruction.ip());
+        if self.has_app_r15 {
+            self.require_cursor();
+            self.map_safe_point(instruction.ip());
         }
         let site = match condition(bytes) {
             Some(condition) => self.out.jump_if(condition, 0),
             None => {
-                // loop and jrcxz reach 127 bytes only: over a jump to the far side.
+                // `loop` and `jrcxz` reach 127 bytes only, so they skip a long jump.
                 let last = bytes.len() - 1;
                 self.out.bytes(&bytes[..last]);
                 self.out.bytes(&[2]);
-                self.dirty();
+                self.map_between_safe_points();
                 self.out.bytes(&[0xeb, 5]);
                 self.out.jump(0)
             }
         };
-        self.leave_to(instruction.next_ip(), TERMINATOR_NOT_TAKEN);
+        self.exit_to(instruction.next_ip(), TERMINATOR_NOT_TAKEN);
         self.out.land(site);
-        self.leave_to(target, TERMINATOR_TAKEN);
+        self.exit_to(target, TERMINATOR_TAKEN);
     }
 
     fn end_return(&mut self, instruction: &Instruction) {
-        if self.own_r15 {
-            self.want_cursor();
-            self.mark_at(instruction.ip());
+        if self.has_app_r15 {
+            self.require_cursor();
+            self.map_safe_point(instruction.ip());
         }
         self.pop_target(instruction);
-        self.leave_indirect(self.blocks());
+        self.exit_indirect(self.blocks());
     }
 
     fn end_indirect(&mut self, instruction: &Instruction, decoder: &Decoder, bytes: &[u8], is_call: bool) {
         self.read_target(instruction, decoder, bytes);
-        self.want_cursor();
+        self.require_cursor();
         if is_call {
-            self.mark(instruction.ip(), State::Scratch);
+            self.map(instruction.ip(), RegisterState::Scratch);
             self.push_return_address(instruction.next_ip());
-            self.dirty();
+            self.map_between_safe_points();
         }
-        self.leave_indirect(self.blocks());
+        self.exit_indirect(self.blocks());
     }
 
-    /// `mov rcx, operand` for the operand of an indirect jump or call: the same bytes with another opcode.
+    /// `mov rcx, operand` for the operand of an indirect jump or call: the same bytes with another
+    /// opcode.
     fn load_target(&mut self, instruction: &Instruction, decoder: &Decoder, bytes: &[u8]) {
         let mut load = [0u8; 16];
         let mut length = 0;
@@ -787,13 +799,14 @@ impl Translator<'_, '_> {
         let address = instruction.ip_rel_memory_address();
         if !self.copy_relative(&load[..length], offset as usize, address) {
             self.out.load_constant(1, address);
-            let state = if self.own_r15 { State::ScratchOwn } else { State::Scratch };
-            self.mark(instruction.ip(), state);
+            let state = if self.has_app_r15 { RegisterState::ScratchApp } else { RegisterState::Scratch };
+            self.map(instruction.ip(), state);
             self.out.bytes(&[0x48, 0x8b, 0x09]); // mov rcx, [rcx]
         }
     }
 
-    /// An instruction that traps, executed as it is; far transfers and unknown instructions become `ud2`.
+    /// An instruction that traps, executed as it is; far transfers and unknown instructions become
+    /// `ud2`.
     fn trap(&mut self, instruction: &Instruction, bytes: &[u8]) {
         let harmless = matches!(
             instruction.code(),
@@ -807,19 +820,19 @@ impl Translator<'_, '_> {
             self.emit_owner_miss(&miss);
         }
         for side_exit in core::mem::take(&mut self.side_exits) {
-            self.dirty();
+            self.map_between_safe_points();
             self.out.land(side_exit.site);
-            self.own_r15 = side_exit.own_r15;
+            self.has_app_r15 = side_exit.has_app_r15;
             self.data.length = side_exit.data;
             match side_exit.target {
-                SideTarget::Direct { target, leave } => self.leave_after(side_exit.blocks, target, leave),
-                SideTarget::Timed { target } => self.leave_timed(side_exit.blocks, target),
-                SideTarget::Changed { target, leave } => self.leave_changed(side_exit.blocks, target, leave),
+                SideTarget::Direct { target, terminator } => self.exit_after(side_exit.blocks, target, terminator),
+                SideTarget::Timed { target } => self.exit_timed(side_exit.blocks, target),
+                SideTarget::Changed { target, terminator } => self.exit_changed(side_exit.blocks, target, terminator),
                 SideTarget::Indirect(expected) => {
-                    self.want_cursor();
+                    self.require_cursor();
                     self.out.load_constant(2, expected);
                     self.out.bytes(&[0x48, 0x8d, 0x0c, 0x11]); // lea rcx, [rcx + rdx]
-                    self.leave_indirect(side_exit.blocks);
+                    self.exit_indirect(side_exit.blocks);
                 }
             }
         }
@@ -865,7 +878,8 @@ fn is_xbegin(instruction: &Instruction) -> bool {
     instruction.mnemonic() == iced_x86::Mnemonic::Xbegin
 }
 
-/// Whether this processor has transactions (RTM). Where it has not, `xbegin` is an undefined instruction.
+/// Whether this processor has transactions (RTM). Where it has not, `xbegin` is an undefined
+/// instruction.
 fn has_transactions() -> bool {
     const RTM: u32 = 1 << 11;
     core::arch::x86_64::__cpuid(0).eax >= 7 && core::arch::x86_64::__cpuid_count(7, 0).ebx & RTM != 0

@@ -1,6 +1,8 @@
-//! What a mask register decides about a memory operand: engine, oracle and this processor agree on every EVEX instruction there is.
+//! What a mask register decides about a memory operand: engine, oracle and this processor agree on
+//! every EVEX instruction there is.
 //!
-//! The processor is asked by fault suppression: what is not selected may lie where there is no memory.
+//! The processor is asked by fault suppression: what is not selected may lie where there is no
+//! memory.
 
 use std::arch::asm;
 use std::collections::BTreeMap;
@@ -84,7 +86,8 @@ impl Machine {
         Self { memory, code: map(PAGE, libc::PROT_READ | libc::PROT_WRITE | libc::PROT_EXEC) }
     }
 
-    /// Executes an instruction in a child process, so many bytes before the end of memory and under this mask.
+    /// Executes an instruction in a child process, so many bytes before the end of memory and under
+    /// this mask.
     fn run(&self, bytes: &[u8], before_end: usize, mask: u64) -> End {
         // SAFETY: the page is ours; the child executes the instruction and ends.
         unsafe {

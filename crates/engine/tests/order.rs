@@ -1,11 +1,13 @@
-//! A model of how threads are ordered (see "Order between threads" in docs/engine.md), executed in every interleaving of a few
-//! threads that synchronise on one or two words.
+//! A model of how threads are ordered (see "Order between threads" in docs/engine.md), executed in
+//! every interleaving of a few threads that synchronise on one or two words.
 //!
-//! Each thread executes a short program of locked instructions and plain stores, in the steps of the translated code. Time is
-//! the number of steps; only its order counts, so states that differ in nothing else are visited once. After each locked
-//! instruction the thread's last timestamp has to be later than the one to which anything belongs that
-//! another thread has done to the word before. Plain stores count only if the instruction has read something else than what the
-//! thread itself had left there: what nobody can see orders nothing. A protocol that lacks one of its parts has to be found out.
+//! Each thread executes a short program of locked instructions and plain stores, in the steps of
+//! the translated code. Time is the number of steps; only its order counts, so states that differ
+//! in nothing else are visited once. After each locked instruction the thread's last timestamp has
+//! to be later than the one to which anything belongs that another thread has done to the word
+//! before. Plain stores count only if the instruction has read something else than what the thread
+//! itself had left there: what nobody can see orders nothing. A protocol that lacks one of its
+//! parts has to be found out.
 
 use std::collections::{BTreeSet, HashSet};
 
@@ -94,7 +96,8 @@ struct State {
     words: Vec<u8>,
     entries: Vec<Entry>,
     threads: Vec<Thread>,
-    /// By word and thread: the latest timestamp that a locked instruction of the thread for the word belongs to; and a plain store.
+    /// By word and thread: the latest timestamp that a locked instruction of the thread for the
+    /// word belongs to; and a plain store.
     locked: Vec<Vec<u32>>,
     stored: Vec<Vec<u32>>,
     now: u32,
@@ -133,7 +136,8 @@ impl Model<'_> {
         }
     }
 
-    /// Executes one step of a thread. False if its timestamp is not late enough at the end of an operation.
+    /// Executes one step of a thread. False if its timestamp is not late enough at the end of an
+    /// operation.
     fn step(&self, state: &mut State, number: usize) -> bool {
         state.now += 1;
         let thread = state.threads[number].clone();

@@ -1,10 +1,12 @@
 //! What an instruction reads and writes.
 //!
-//! [`Effects`] is about values that one instruction hands to another, so registers are whole: `al`, `ax`, `eax` and `rax` are one, as are `xmm0`,
-//! `ymm0` and `zmm0`. What keeps a part of a register needs the rest of it and so reads it: writes of 8 or 16 bits, conditional moves, merging masks.
+//! [`Effects`] is about values that one instruction hands to another, so registers are whole: `al`,
+//! `ax`, `eax` and `rax` are one, as are `xmm0`, `ymm0` and `zmm0`. What keeps a part of a register
+//! needs the rest of it and so reads it: writes of 8 or 16 bits, conditional moves, merging masks.
 //! What makes a value out of nothing (`xor eax, eax`) reads nothing.
 //!
-//! Left out: `rip`, segment registers, the control bits of x87 and SSE (`mxcsr`), and what only an operating system sees.
+//! Left out: `rip`, segment registers, the control bits of x87 and SSE (`mxcsr`), and what only an
+//! operating system sees.
 
 use core::fmt;
 use core::num::NonZeroU8;
@@ -14,8 +16,8 @@ use iced_x86::{
     UsedMemory, UsedRegister,
 };
 
-/// Most memory operands that [`Effects`] hold. Only far calls through memory, `iret` and `enter` with nesting levels have more; what is above is left
-/// out.
+/// Most memory operands that [`Effects`] hold. Only far calls through memory, `iret` and `enter`
+/// with nesting levels have more; what is above is left out.
 const OPERANDS_MAX: usize = 2;
 
 /// A register as a whole, or a group of flags that are mostly written together.
@@ -178,13 +180,14 @@ pub enum Segment {
     Gs,
 }
 
-/// A memory operand: where it is, `segment: base + index * scale + displacement` with the values of the registers before the instruction, and what is
-/// done there.
+/// A memory operand: where it is, `segment: base + index * scale + displacement` with the values of
+/// the registers before the instruction, and what is done there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Memory {
     /// If there is no base, as with addresses relative to `rip`, this is the address.
     pub displacement: i64,
-    /// In bytes; of one element if the instruction repeats or gathers; 0 if it depends on the processor (`xsave`).
+    /// In bytes; of one element if the instruction repeats or gathers; 0 if it depends on the
+    /// processor (`xsave`).
     pub size: u16,
     pub base: Option<Register>,
     /// A vector register if the instruction gathers or scatters.
@@ -192,7 +195,8 @@ pub struct Memory {
     pub scale: u8,
     pub segment: Segment,
     pub access: Access,
-    /// Whether nothing can keep the instruction from the access: no condition, no mask, no count that may be 0.
+    /// Whether nothing can keep the instruction from the access: no condition, no mask, no count
+    /// that may be 0.
     pub is_certain: bool,
 }
 
@@ -209,7 +213,8 @@ impl Memory {
         self.access != Access::Read
     }
 
-    /// `whole` is the size of the operand in the instruction, for those operands of which it is told nowhere else.
+    /// `whole` is the size of the operand in the instruction, for those operands of which it is
+    /// told nowhere else.
     fn of(used: &UsedMemory, whole: usize) -> Option<Self> {
         let (access, is_certain) = match used.access() {
             OpAccess::Read => (Access::Read, true),
@@ -233,8 +238,8 @@ impl Memory {
     }
 }
 
-/// That a register of 64 bits becomes another one, or itself, plus a constant: `mov`, `lea`, `add`, `sub`, `inc`, `dec`, and the stack pointer in
-/// `push`, `pop`, `call`, `ret`, `enter` and `leave`.
+/// That a register of 64 bits becomes another one, or itself, plus a constant: `mov`, `lea`, `add`,
+/// `sub`, `inc`, `dec`, and the stack pointer in `push`, `pop`, `call`, `ret`, `enter` and `leave`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Step {
     pub to: Register,
@@ -289,7 +294,8 @@ impl Effects {
     }
 
     fn add_flags(&mut self, instruction: &Instruction) {
-        // Only defined flags are results; undefined ones need not be kept. C1 is left out, as every x87 instruction writes it.
+        // Only defined flags are results; undefined ones need not be kept. C1 is left out, as every
+        // x87 instruction writes it.
         const GROUPS: [(u32, Register); 5] = [
             (RflagsBits::CF, Register::CARRY),
             (RflagsBits::OF, Register::OVERFLOW),
@@ -365,7 +371,8 @@ impl Reader {
     }
 }
 
-/// The vector register that is compared with itself, so that the result is known; other such instructions are no comparisons, and known to `iced_x86`.
+/// The vector register that is compared with itself, so that the result is known; other such
+/// instructions are no comparisons, and known to `iced_x86`.
 fn compared_with_itself(instruction: &Instruction) -> Option<Register> {
     let (one, other) = match instruction.mnemonic() {
         Mnemonic::Pcmpeqb | Mnemonic::Pcmpeqw | Mnemonic::Pcmpeqd | Mnemonic::Pcmpeqq => (0, 1),
@@ -501,7 +508,8 @@ mod tests {
         check(&[0x0f, 0x94, 0xc0], "rax status", "rax"); // sete al
         check(&[0x0f, 0xbc, 0xc3], "rax rbx", "rax status"); // bsf eax, ebx
         check(&[0x0f, 0xb1, 0xd9], "rax rcx rbx", "rax rcx carry overflow status"); // cmpxchg ecx, ebx
-        check(&[0xc4, 0xe2, 0x6d, 0x92, 4, 0x88], "rax zmm0 zmm1 zmm2", "zmm0 zmm2"); // vgatherdps ymm0, [rax+ymm1*4], ymm2
+        // vgatherdps ymm0, [rax+ymm1*4], ymm2
+        check(&[0xc4, 0xe2, 0x6d, 0x92, 4, 0x88], "rax zmm0 zmm1 zmm2", "zmm0 zmm2");
     }
 
     #[test]
@@ -551,7 +559,8 @@ mod tests {
         check(&[0xf3, 0x48, 0xa5], "rcx rsi rdi direction", "rcx rsi rdi"); // rep movsq
         check(&[0xf3, 0xab], "rax rcx rdi direction", "rcx rdi"); // rep stosd
         check(&[0xac], "rax rsi direction", "rax rsi"); // lodsb
-        check(&[0x0f, 5], "rax carry overflow status direction", "rax rcx r11 carry overflow status direction"); // syscall
+        // syscall
+        check(&[0x0f, 5], "rax carry overflow status direction", "rax rcx r11 carry overflow status direction");
         check(&[0x0f, 0xa2], "rax rcx", "rax rcx rdx rbx"); // cpuid
     }
 

@@ -1,4 +1,5 @@
-//! x86-64 instructions as this project sees them: where a block ends, how control leaves it, what an instruction reads and writes.
+//! x86-64 instructions as this project sees them: where a block ends, how control leaves it, what
+//! an instruction reads and writes.
 //!
 //! Knows nothing of processes or files; `no_std`, because the engine inside the target uses it too.
 #![no_std]
@@ -67,7 +68,8 @@ pub fn transfer(instruction: &Instruction) -> Transfer {
             Code::Retnq | Code::Retnq_imm16 => Transfer::Return,
             _ => Transfer::Trap,
         },
-        // A recorded transaction always aborts. Outside of one, `xabort` does nothing, and `xend` faults.
+        // A recorded transaction always aborts. Outside of one, `xabort` does nothing, and `xend`
+        // faults.
         FlowControl::XbeginXabortXend => match instruction.mnemonic() {
             Mnemonic::Xbegin => Transfer::Jump { target: instruction.near_branch_target() },
             _ => Transfer::Next,
@@ -76,7 +78,8 @@ pub fn transfer(instruction: &Instruction) -> Transfer {
     }
 }
 
-/// Whether an instruction orders memory between threads: locked, an exchange with memory, or a full fence.
+/// Whether an instruction orders memory between threads: locked, an exchange with memory, or a full
+/// fence.
 #[must_use]
 pub fn is_locked(instruction: &Instruction) -> bool {
     let exchanges = instruction.mnemonic() == Mnemonic::Xchg
@@ -102,8 +105,8 @@ pub struct Shape {
     pub transfer: Transfer,
 }
 
-/// Decodes all of `bytes` as one block at `address`. `None` if it is empty, ends in mid-instruction, or has a
-/// transfer before its last instruction.
+/// Decodes all of `bytes` as one block at `address`. `None` if it is empty, ends in
+/// mid-instruction, or has a transfer before its last instruction.
 #[must_use]
 pub fn shape(address: u64, bytes: &[u8]) -> Option<Shape> {
     let mut decoder = decoder(address, bytes);

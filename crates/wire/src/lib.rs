@@ -1,12 +1,15 @@
-//! What the engine inside the target and the recorder outside agree on: the shared memory between them, byte by byte.
+//! What the engine inside the target and the recorder outside agree on: the shared memory between
+//! them, byte by byte.
 //!
-//! Nouns: the [`Control`] page; the *code ring*, through which every translated block and every mapped module is
-//! announced before anybody executes it; and one *slot* per thread, a short ring of segments of [`word`]s. A word is the
-//! number of a **path**: a chain of blocks, announced beforehand, that the thread has just executed. One word for many
-//! branches, and none for an indirect target: the next word tells where it went. If data is recorded, it follows the word.
+//! Nouns: the [`Control`] page; the *code ring*, through which every translated block and every
+//! mapped module is announced before anybody executes it; and one *slot* per thread, a short ring
+//! of segments of [`word`]s. A word is the number of a **path**: a chain of blocks, announced
+//! beforehand, that the thread has just executed. One word for many branches, and none for an
+//! indirect target: the next word tells where it went. If data is recorded, it follows the word.
 //!
-//! Neither side trusts the other to be alive: the engine waits with a time-out and looks at [`Control::recorder`], the
-//! recorder can read a segment whose writer was killed, because unwritten words are zero and zero is no path.
+//! Neither side trusts the other to be alive: the engine waits with a time-out and looks at
+//! [`Control::recorder`], the recorder can read a segment whose writer was killed, because
+//! unwritten words are zero and zero is no path.
 #![no_std]
 
 use core::sync::atomic::{AtomicU32, AtomicU64};
@@ -24,7 +27,8 @@ pub const SEGMENT_COUNT: usize = 4;
 /// Distance between two segments of a slot; the last page of each is a guard page in the target.
 pub const SEGMENT_STRIDE: usize = 512 << 10;
 pub const GUARD_BYTES: usize = 16 << 10;
-/// Bytes of a path's word and its data at most: less than a guard page's, so that no store skips one.
+/// Bytes of a path's word and its data at most: less than a guard page's, so that no store skips
+/// one.
 pub const RECORD_BYTES_MAX: usize = 12 << 10;
 /// Bytes of words a segment can hold.
 pub const SEGMENT_BYTES: usize = SEGMENT_STRIDE - GUARD_BYTES;
@@ -35,7 +39,8 @@ pub const CODE_RING_BYTES: usize = 8 << 20;
 
 /// Where the parts of the shared mapping are.
 pub const CONTROL_BYTES: usize = (size_of::<Control>() + 4095) & !4095;
-/// The ranges of addresses that [`Control::selection`] speaks about, as pairs of start and end, and the entries of routines.
+/// The ranges of addresses that [`Control::selection`] speaks about, as pairs of start and end, and
+/// the entries of routines.
 pub const RANGES_OFFSET: usize = CONTROL_BYTES;
 pub const RANGES_MAX: usize = 1 << 16;
 pub const ENTRIES_OFFSET: usize = RANGES_OFFSET + RANGES_MAX * 16;
@@ -50,87 +55,106 @@ pub const fn segment_offset(slot: usize, segment: usize) -> usize {
     SLOTS_OFFSET + slot * SLOT_STRIDE + segment * SEGMENT_STRIDE
 }
 
-/// The first pages of the shared mapping. All-zero is a valid initial state except for `magic`, `version`,
-/// `recorder` and `recorder_pid`, which the recorder fills in before the target sees the mapping.
+/// The first pages of the shared mapping. All-zero is a valid initial state except for `magic`,
+/// `version`, `recorder` and `recorder_pid`, which the recorder fills in before the target sees the
+/// mapping.
 #[repr(C)]
 pub struct Control {
     pub magic: u64,
     pub version: u32,
     pub recorder_pid: u32,
-    /// The first word is the futex word of a robust, process-shared mutex that the recorder holds all its life: the
-    /// kernel sets [`OWNER_DIED`] in it when the recorder dies. The rest is the C library's.
+    /// The first word is the futex word of a robust, process-shared mutex that the recorder holds
+    /// all its life: the kernel sets [`OWNER_DIED`] in it when the recorder dies. The rest is the C
+    /// library's.
     pub recorder: [AtomicU32; 16],
     /// Bytes ever appended to the code ring, by the engine, under its translation lock.
     pub code_head: AtomicU64,
-    /// Bytes ever taken from the code ring, by the recorder. Its low half is a futex the engine waits on.
+    /// Bytes ever taken from the code ring, by the recorder. Its low half is a futex the engine
+    /// waits on.
     pub code_tail: AtomicU64,
     /// Non-zero while the engine waits for room in the code ring.
     pub code_waiting: AtomicU32,
-    /// The recorder sets this before it sleeps on `doorbell`; who publishes something and finds it set, adds one to
-    /// `doorbell` and wakes it.
+    /// The recorder sets this before it sleeps on `doorbell`; who publishes something and finds it
+    /// set, adds one to `doorbell` and wakes it.
     pub recorder_sleeping: AtomicU32,
     pub doorbell: AtomicU32,
     /// Next block number; survives exec, so that a number is unique in a recording.
     pub next_block: AtomicU32,
     /// Next thread number.
     pub next_thread: AtomicU32,
-    /// Where a thread that is about to exec and the recorder meet, a futex: one of the `EXEC_*` values.
+    /// Where a thread that is about to exec and the recorder meet, a futex: one of the `EXEC_*`
+    /// values.
     pub exec_state: AtomicU32,
     /// The thread that wants to exec, as it sees its own number.
     pub exec_tid: AtomicU32,
-    /// Which image of the process this is: 0 after launch, plus one with every exec. Set by the recorder.
+    /// Which image of the process this is: 0 after launch, plus one with every exec. Set by the
+    /// recorder.
     pub image: AtomicU32,
-    /// Whether threads are to go back to native code: one of the `DETACH_*`. Also a futex, on which parked threads wait.
+    /// Whether threads are to go back to native code: one of the `DETACH_*`. Also a futex, on which
+    /// parked threads wait.
     pub detach: AtomicU32,
     /// Next path number, minus one (0 is no path); survives exec.
     pub next_path: AtomicU32,
-    /// What is recorded beside control flow, one of the `DATA_*`. Set by the recorder before the target sees it.
+    /// What is recorded beside control flow, one of the `DATA_*`. Set by the recorder before the
+    /// target sees it.
     pub data: AtomicU32,
-    /// What the recorder should tell the user, and what it has to know before an exec: `NOTICE_*` bits. Set by the engine.
+    /// What the recorder should tell the user, and what it has to know before an exec: `NOTICE_*`
+    /// bits. Set by the engine.
     pub notices: AtomicU32,
     /// With [`NOTICE_FILTERED`]: where the engine has to be after an exec.
     pub engine_start: AtomicU64,
-    /// One of the `STAGE_*`, a futex: how far the engine has come with setting itself up, or with taking itself down.
+    /// One of the `STAGE_*`, a futex: how far the engine has come with setting itself up, or with
+    /// taking itself down.
     pub stage: AtomicU32,
-    /// Threads that wait for a child that shares their memory until it executes another program or ends (vfork).
+    /// Threads that wait for a child that shares their memory until it executes another program or
+    /// ends (vfork).
     pub vforks: AtomicU32,
-    /// Non-zero once a process was made that shares the memory and is not waited for: nothing can ever be unmapped.
+    /// Non-zero once a process was made that shares the memory and is not waited for: nothing can
+    /// ever be unmapped.
     pub sharers: AtomicU32,
     pub reserved: [u32; 2],
     pub layout: EngineLayout,
-    /// The ranges of memory that the engine has made for itself, each as start and end; an unused one has an end of 0.
-    pub own: [[AtomicU64; 2]; OWN_MAX],
-    /// Which code is recorded, some of the `SELECT_*`. Set by the recorder before the target sees it.
+    /// The ranges of memory that the engine has made for itself, each as start and end; an unused
+    /// one has an end of 0.
+    pub engine_ranges: [[AtomicU64; 2]; ENGINE_RANGES_MAX],
+    /// Which code is recorded, some of the `SELECT_*`. Set by the recorder before the target sees
+    /// it.
     pub selection: AtomicU32,
-    /// Instructions that are still to be executed unrecorded and that no thread has taken upon itself yet.
+    /// Instructions that are still to be executed unrecorded and that no thread has taken upon
+    /// itself yet.
     pub skip: AtomicU64,
     /// Changes with the tables of ranges and entries; odd while the recorder changes them.
     pub selection_generation: AtomicU32,
     pub range_count: AtomicU32,
     pub entry_count: AtomicU32,
-    /// Threads that have taken a part of `skip` upon themselves, a futex: who finds nothing left waits until there are none.
+    /// Threads that have taken a part of `skip` upon themselves, a futex: who finds nothing left
+    /// waits until there are none.
     pub skippers: AtomicU32,
-    /// Whether new processes are to be recorded, too. Set by the recorder before the target sees it.
+    /// Whether new processes are to be recorded, too. Set by the recorder before the target sees
+    /// it.
     pub follow: AtomicU32,
     /// New processes that wait to be followed.
     pub children: [Child; CHILDREN_MAX],
     /// New processes for which there was no room among those.
     pub lost_children: AtomicU32,
-    /// Why the engine wants its threads to be detached: one of the `FAILURE_*`, or 0. Set by the engine.
+    /// Why the engine wants its threads to be detached: one of the `FAILURE_*`, or 0. Set by the
+    /// engine.
     pub failure: AtomicU32,
-    /// For tests: this failure, alone or with one of the `INJECT_*`, happens at the first place where it can after so many others. Set by
-    /// the recorder.
+    /// For tests: this failure, alone or with one of the `INJECT_*`, happens at the first place
+    /// where it can after so many others. Set by the recorder.
     pub injected_failure: AtomicU32,
     pub injected_after: AtomicU32,
-    /// The application's actions for the [`FAULT_SIGNALS`], each a `struct sigaction` of the kernel. Set by the engine before
-    /// [`EngineLayout::gate`].
+    /// The application's actions for the [`FAULT_SIGNALS`], each a `struct sigaction` of the
+    /// kernel. Set by the engine before [`EngineLayout::gate`].
     pub fault_actions: [[AtomicU64; ACTION_WORDS]; FAULT_SIGNALS.len()],
-    /// Bytes that translated code and its tables may take; 0: as many as there are. Set by the recorder.
+    /// Bytes that translated code and its tables may take; 0: as many as there are. Set by the
+    /// recorder.
     pub code_cache: AtomicU64,
     pub slots: [Slot; SLOT_COUNT],
 }
 
-/// A new process, if [`Control::follow`] is set. Its parent takes a free one of these before it makes the process.
+/// A new process, if [`Control::follow`] is set. Its parent takes a free one of these before it
+/// makes the process.
 #[repr(C)]
 pub struct Child {
     /// One of the `CHILD_*`, a futex on which the process waits.
@@ -147,10 +171,12 @@ pub const CHILDREN_MAX: usize = 64;
 pub const CHILD_FREE: u32 = 0;
 /// Taken by the parent.
 pub const CHILD_MADE: u32 = 1;
-/// The process, which has a copy of its parent's memory, waits. The thread's state (gs points at it) is that of native code, and so
-/// is everything that the kernel keeps for it, except for the mask.
+/// The process, which has a copy of its parent's memory, waits. The thread's state (gs points at
+/// it) is that of native code, and so is everything that the kernel keeps for it, except for the
+/// mask.
 pub const CHILD_WAITS: u32 = 2;
-/// The process shares its parent's memory and waits to be seen, so that its exec is not missed. It runs natively until then.
+/// The process shares its parent's memory and waits to be seen, so that its exec is not missed. It
+/// runs natively until then.
 pub const CHILD_SHARES: u32 = 3;
 /// The recorder is about to take the process over: it goes on waiting.
 pub const CHILD_TAKEN: u32 = 4;
@@ -172,12 +198,13 @@ pub const FAILURE_KILLED_CHILD: u32 = 6;
 /// A defect of the engine, in a signal handler.
 pub const FAILURE_HANDLER: u32 = 7;
 
-/// The signals that faults raise: SEGV, BUS, FPE, ILL, TRAP and SYS. A fault in the set-up, where they are blocked, makes the kernel reset
-/// the action.
+/// The signals that faults raise: SEGV, BUS, FPE, ILL, TRAP and SYS. A fault in the set-up, where
+/// they are blocked, makes the kernel reset the action.
 pub const FAULT_SIGNALS: [u32; 6] = [11, 7, 8, 4, 5, 31];
 pub const ACTION_WORDS: usize = 4;
 
-/// Added to one of the `FAILURE_*` in [`Control::injected_failure`]: it happens while the engine sets itself up, and only then.
+/// Added to one of the `FAILURE_*` in [`Control::injected_failure`]: it happens while the engine
+/// sets itself up, and only then.
 pub const INJECT_IN_SET_UP: u32 = 0x100;
 /// The same: it happens in children only that share their parent's memory (vfork).
 pub const INJECT_IN_CHILD: u32 = 0x200;
@@ -194,37 +221,43 @@ pub const SELECT_CALLEES: u32 = 4;
 
 /// Nobody leaves.
 pub const DETACH_NONE: u32 = 0;
-/// The recorder is gone, or cannot help: each thread leaves for itself, and the engine stays where it is.
+/// The recorder is gone, or cannot help: each thread leaves for itself, and the engine stays where
+/// it is.
 pub const DETACH_SEPARATELY: u32 = 1;
-/// Each thread is to stop with its state saved (see [`EngineLayout::parked`]) and to wait until this changes. The recorder then puts all
-/// of them back into native code.
+/// Each thread is to stop with its state saved (see [`EngineLayout::parked`]) and to wait until
+/// this changes. The recorder then puts all of them back into native code.
 pub const DETACH_TOGETHER: u32 = 2;
 
 pub const STAGE_NONE: u32 = 0;
-/// The first thread has set the engine up; the states of the others are made. The thread waits for [`STAGE_RUNNING`].
+/// The first thread has set the engine up; the states of the others are made. The thread waits for
+/// [`STAGE_RUNNING`].
 pub const STAGE_STARTED: u32 = 1;
 /// The application has its own signal actions again, and no page of it is write-protected by us.
 pub const STAGE_FINISHED: u32 = 2;
 /// The recorder has let go of the first thread, which enters the code cache. Set by the recorder.
 pub const STAGE_RUNNING: u32 = 3;
-/// The engine cannot be set up; [`Control::failure`] says why. The kernel still has the application's signal actions and alternate
-/// stack. The thread waits for the recorder to put it back to native code.
+/// The engine cannot be set up; [`Control::failure`] says why. The kernel still has the
+/// application's signal actions and alternate stack. The thread waits for the recorder to put it
+/// back to native code.
 pub const STAGE_FAILED: u32 = 4;
 
 /// Most ranges that the engine can have.
-pub const OWN_MAX: usize = 1024;
+pub const ENGINE_RANGES_MAX: usize = 1024;
 
-/// Addresses in the engine's image and offsets in the state of a thread (gs points at it) that the recorder needs to start
-/// further threads and to bring threads back to native code. Set by the engine before anything that can fail.
+/// Addresses in the engine's image and offsets in the state of a thread (gs points at it) that the
+/// recorder needs to start further threads and to bring threads back to native code. Set by the
+/// engine before anything that can fail.
 #[repr(C)]
 pub struct EngineLayout {
     /// Where a further thread starts: rdi is its state, rsp the top of its engine stack less 8.
     pub adopt: AtomicU64,
-    /// What a stopped thread is made to execute, in the same way, to take the engine down: then [`STAGE_FINISHED`].
+    /// What a stopped thread is made to execute, in the same way, to take the engine down: then
+    /// [`STAGE_FINISHED`].
     pub finish: AtomicU64,
     /// The `syscall` instruction with which the application's own system calls are made.
     pub system_call: AtomicU64,
-    /// A `syscall` instruction for the recorder, at which it makes a stopped thread execute system calls.
+    /// A `syscall` instruction for the recorder, at which it makes a stopped thread execute system
+    /// calls.
     pub gate: AtomicU64,
     /// The state's own address.
     pub this: AtomicU32,
@@ -259,7 +292,8 @@ pub struct Rseq {
     pub signature: u32,
 }
 
-/// Sent with SIGTRAP, as a queued signal's value, to a thread in translated code: it is to look at [`Control::detach`] soon.
+/// Sent with SIGTRAP, as a queued signal's value, to a thread in translated code: it is to look at
+/// [`Control::detach`] soon.
 pub const DETACH_REQUEST: u64 = MAGIC;
 
 /// Control flow only.
@@ -269,7 +303,8 @@ pub const DATA_ADDRESSES: u32 = 1;
 /// Also the value of every memory operand.
 pub const DATA_VALUES: u32 = 2;
 
-/// The application has asked for seccomp's strict mode, in which nothing of ours would work, and was refused.
+/// The application has asked for seccomp's strict mode, in which nothing of ours would work, and
+/// was refused.
 pub const NOTICE_SECCOMP_STRICT: u32 = 1;
 /// The application's seccomp filter left no room for our instructions, and was refused.
 pub const NOTICE_SECCOMP_LONG: u32 = 1 << 1;
@@ -277,7 +312,8 @@ pub const NOTICE_SECCOMP_LONG: u32 = 1 << 1;
 pub const NOTICE_SECCOMP_EXEC: u32 = 1 << 2;
 /// The application has asked for its system calls to become signals, and was refused.
 pub const NOTICE_DISPATCH: u32 = 1 << 3;
-/// There is a seccomp filter, which knows the engine by its address: after an exec it has to be at the same one.
+/// There is a seccomp filter, which knows the engine by its address: after an exec it has to be at
+/// the same one.
 pub const NOTICE_FILTERED: u32 = 1 << 4;
 
 /// Set by the kernel in the first word of [`Control::recorder`] when the recorder is dead.
@@ -313,9 +349,9 @@ pub struct Slot {
     pub used: [AtomicU32; SEGMENT_COUNT],
     /// Logical number of the thread that created this one; `u32::MAX` for none.
     pub parent: AtomicU32,
-    /// If not 0: of the segment being written only so many bytes, less one, matter. What is behind them is of unselected
-    /// code, written over again and again.
-    pub silent_from: AtomicU32,
+    /// If not 0: of the segment being written only so many bytes, less one, matter. What is behind
+    /// them is of unselected code, written over again and again.
+    pub uninstrumented_from: AtomicU32,
     pub reserved: [u32; 4],
 }
 
@@ -324,8 +360,8 @@ pub const SLOT_FREE: u32 = 0;
 pub const SLOT_LIVE: u32 = 1;
 /// The thread has published everything and will not touch the slot again.
 pub const SLOT_ENDED: u32 = 2;
-/// The thread was a process of its own that shared the memory, and was killed. Nobody touches the slot again. The segment that was
-/// being written counts up to its first zero.
+/// The thread was a process of its own that shared the memory, and was killed. Nobody touches the
+/// slot again. The segment that was being written counts up to its first zero.
 pub const SLOT_ABANDONED: u32 = 3;
 
 /// General registers of the application, in the order of [`Registers::general`].
@@ -346,14 +382,16 @@ pub const R15: usize = 15;
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Registers {
-    /// In the order of their numbers in machine code: rax, rcx, rdx, rbx, rsp, rbp, rsi, rdi, r8 to r15.
+    /// In the order of their numbers in machine code: rax, rcx, rdx, rbx, rsp, rbp, rsi, rdi, r8 to
+    /// r15.
     pub general: [u64; 16],
     pub rip: u64,
     pub rflags: u64,
 }
 
-/// What the injector tells the engine. The engine's entry point is called with the address of this in rdi, rsp at the top
-/// of a stack of at least 64 KiB, all other registers undefined, and every signal blocked.
+/// What the injector tells the engine. The engine's entry point is called with the address of this
+/// in rdi, rsp at the top of a stack of at least 64 KiB, all other registers undefined, and every
+/// signal blocked.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Init {
@@ -361,9 +399,11 @@ pub struct Init {
     pub flags: u32,
     /// Address of the shared mapping ([`Control`] is at its start).
     pub shared: u64,
-    /// Address, below 2 GiB if there is room, of [`TABLE_COUNT`] times [`TABLE_BYTES`] zeroed bytes for the tables of indirect targets.
+    /// Address, below 2 GiB if there is room, of [`TABLE_COUNT`] times [`TABLE_BYTES`] zeroed bytes
+    /// for the tables of indirect targets.
     pub table: u64,
-    /// Where the injected engine (image, stack, table, this block) lies: one range that does not cross a multiple of 4 GiB.
+    /// Where the injected engine (image, stack, table, this block) lies: one range that does not
+    /// cross a multiple of 4 GiB.
     pub engine_start: u64,
     pub engine_end: u64,
     /// The application's state; its next instruction is `registers.rip`.
@@ -375,21 +415,26 @@ pub struct Init {
     pub pid: u32,
     /// From the auxiliary vector: smallest stack a signal frame fits on (AT_MINSIGSTKSZ), or 0.
     pub min_signal_stack: u64,
-    /// Logical thread number and slot that the injector has taken for this thread (slot state already live).
+    /// Logical thread number and slot that the injector has taken for this thread (slot state
+    /// already live).
     pub thread: u32,
     pub slot: u32,
-    /// With [`FLAG_ATTACHED`]: how many of these there are, one behind the other; this is the first.
+    /// With [`FLAG_ATTACHED`]: how many of these there are, one behind the other; this is the
+    /// first.
     pub thread_count: u32,
-    /// With [`FLAG_ATTACHED`]: the system call at `registers.rip` had begun and was interrupted for us; the error number with which
-    /// the kernel asks itself to start it again (`ERESTART*`, or `EINTR`). 0: there is none.
+    /// With [`FLAG_ATTACHED`]: the system call at `registers.rip` had begun and was interrupted for
+    /// us; the error number with which the kernel asks itself to start it again (`ERESTART*`, or
+    /// `EINTR`). 0: there is none.
     pub interrupted: u32,
     /// The application's signal mask.
     pub mask: u64,
     /// With [`FLAG_ATTACHED`]: what the thread has registered for restartable sequences.
     pub rseq: Rseq,
-    /// The state that the engine has made for this thread. Set by the engine before [`STAGE_STARTED`].
+    /// The state that the engine has made for this thread. Set by the engine before
+    /// [`STAGE_STARTED`].
     pub state: u64,
-    /// The address of the process's [`CodeMapping`]s: it may not be able to find them out itself, if it cannot see /proc.
+    /// The address of the process's [`CodeMapping`]s: it may not be able to find them out itself,
+    /// if it cannot see /proc.
     pub mappings: u64,
     pub mapping_count: u32,
     pub mxcsr: u32,
@@ -412,7 +457,8 @@ pub const MAPPING_SHARED: u64 = 2;
 
 /// The kernel lets user code write gs base (`AT_HWCAP2` bit 1).
 pub const FLAG_FSGSBASE: u32 = 1;
-/// The process was running before: its threads have masks, alternate stacks and vector registers to be taken over.
+/// The process was running before: its threads have masks, alternate stacks and vector registers to
+/// be taken over.
 pub const FLAG_ATTACHED: u32 = 2;
 
 /// Room for a table of indirect targets, a power of two of addresses.

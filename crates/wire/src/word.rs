@@ -6,10 +6,12 @@
 //! | top bit clear | one execution of the path with this number (see [`crate::code::FRAGMENT`]) |
 //! | top bit set | an event: kind in bits 24 to 30, [`length`] words in all, then [`data_words`] words of data |
 //!
-//! A path's word is followed by as many bytes of data as [`crate::code::ACCESS_DESCRIPTORS`] says for it.
+//! A path's word is followed by as many bytes of data as [`crate::code::ACCESS_DESCRIPTORS`] says
+//! for it.
 //!
-//! Each word stands for itself; nothing has to be known of the words before it. Where a path leaves indirectly, the first
-//! block of the next path is where it went. 64-bit values take two words, the low one first.
+//! Each word stands for itself; nothing has to be known of the words before it. Where a path leaves
+//! indirectly, the first block of the next path is where it went. 64-bit values take two words, the
+//! low one first.
 
 /// `pc, tsc`: 5 words. The first instruction of a thread, or of the process in a new image.
 pub const START: u8 = 0;
@@ -17,12 +19,13 @@ pub const START: u8 = 0;
 pub const TIME: u8 = 1;
 /// `number, tsc`: 4 words. The system call that ends the path before it, before it is executed.
 pub const SYSCALL: u8 = 2;
-/// `fragment, blocks, pc, handler, tsc`: 9 words; low byte of the first: the signal; data: what the fragment's plan says,
-/// up to where the thread was interrupted. The thread was interrupted before (or by)
-/// the instruction at `pc`, and goes on at `handler` (0: it ends). Since the last path it had executed the first `blocks`
-/// blocks of the fragment whose first path is `fragment`, and the block after those up to `pc`. Fragment 0: nothing. After
-/// [`SYSCALL`], a `pc` that is the system call's own means that it will be executed again. Signal 0 is none at all: the engine
-/// has interrupted the thread for its own reasons, and it goes on at `handler`, which is `pc`.
+/// `fragment, blocks, pc, handler, tsc`: 9 words; low byte of the first: the signal; data: what the
+/// fragment's plan says, up to where the thread was interrupted. The thread was interrupted before
+/// (or by) the instruction at `pc`, and goes on at `handler` (0: it ends). Since the last path it
+/// had executed the first `blocks` blocks of the fragment whose first path is `fragment`, and the
+/// block after those up to `pc`. Fragment 0: nothing. After [`SYSCALL`], a `pc` that is the system
+/// call's own means that it will be executed again. Signal 0 is none at all: the engine has
+/// interrupted the thread for its own reasons, and it goes on at `handler`, which is `pc`.
 pub const SIGNAL: u8 = 3;
 /// `pc, tsc`: 5 words. A handler has returned to `pc` (after the [`SYSCALL`] for rt_sigreturn).
 pub const RESUME: u8 = 4;
@@ -35,16 +38,18 @@ pub const DETACH: u8 = 7;
 
 /// `base`: 3 words. From here on, the base of the thread's fs segment is this.
 pub const FS_BASE: u8 = 8;
-/// `pc, source, destination, count, shape`: 9 words. The string instruction at `pc` made `count` (more) iterations, the first
-/// of them at these addresses (rsi and rdi). Belongs to the next path, which consists of this instruction alone, or to the next
-/// signal, which interrupts it at `pc`. Data, if values are recorded: the elements read at the source, in the order of
-/// iterations, then those read at the destination. What `movs` writes is what it has read.
+/// `pc, source, destination, count, shape`: 9 words. The string instruction at `pc` made `count`
+/// (more) iterations, the first of them at these addresses (rsi and rdi). Belongs to the next path,
+/// which consists of this instruction alone, or to the next signal, which interrupts it at `pc`.
+/// Data, if values are recorded: the elements read at the source, in the order of iterations, then
+/// those read at the destination. What `movs` writes is what it has read.
 pub const STRING: u8 = 9;
-/// `pc, address, size`: 6 words. The instruction at `pc` made this access; belongs to the next path, which consists of
-/// this instruction alone. The top bit of `size` is set for a write. Data, if values are recorded: the value.
+/// `pc, address, size`: 6 words. The instruction at `pc` made this access; belongs to the next
+/// path, which consists of this instruction alone. The top bit of `size` is set for a write. Data,
+/// if values are recorded: the value.
 pub const ACCESS: u8 = 10;
-/// `pc`: 3 words. Before the instruction at `pc` the thread has left what is to be recorded; the next path is where it is
-/// back.
+/// `pc`: 3 words. Before the instruction at `pc` the thread has left what is to be recorded; the
+/// next path is where it is back.
 pub const GAP: u8 = 11;
 
 /// In the shape of a [`STRING`], beside the size of an element in its low byte.

@@ -389,7 +389,7 @@ fn words_that_would_have_been_written_over_are_not_read() {
         announce_path(&shared, 1, 0);
         let mut engine = Engine::start(&shared, 0, 0);
         engine.append(&event(word::START, 0x4000));
-        engine.view().silent_from.store(4 * 5 + 1, SeqCst);
+        engine.view().uninstrumented_from.store(4 * 5 + 1, SeqCst);
         engine.append(&[1, 1, 77, word::event(99, 0)]);
         if left {
             drain.take_left(0, 4 * 9, 3);
@@ -400,7 +400,7 @@ fn words_that_would_have_been_written_over_are_not_read() {
         assert_eq!(warnings.len(), 1, "nothing was recorded");
         let leave = if left { vec![word::event(word::DETACH, 0), 3, 0] } else { vec![] };
         assert_eq!(sink.paths[&(0, 0)], [event(word::START, 0x4000), leave].concat());
-        assert_eq!(shared.control().slots[0].silent_from.load(SeqCst), 0);
+        assert_eq!(shared.control().slots[0].uninstrumented_from.load(SeqCst), 0);
     }
 }
 

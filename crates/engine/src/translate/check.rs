@@ -1,12 +1,13 @@
-//! Code that may change without our noticing: memory that is written to all the time, or that is mapped a second time. Every
-//! block from such memory begins with a comparison of its bytes with those that it was translated from, and ends after an
-//! instruction that writes to memory, because that may have changed the next one.
+//! Code that may change without our noticing: memory that is written to all the time, or that is
+//! mapped a second time. Every block from such memory begins with a comparison of its bytes with
+//! those that it was translated from, and ends after an instruction that writes to memory, because
+//! that may have changed the next one.
 
 use iced_x86::{Instruction, InstructionInfoFactory, OpAccess};
 use isa::Transfer;
 use wire::code::{TERMINATOR_DIRECT, TERMINATOR_INDIRECT, TERMINATOR_NOT_TAKEN, TERMINATOR_TAKEN};
 
-use super::{BLOCK_INSTRUCTIONS_MAX, ChainBlock, ENTRY_CHANGED, SideExit, SideTarget, State, Translator};
+use super::{BLOCK_INSTRUCTIONS_MAX, ENTRY_CHANGED, RegisterState, SideExit, SideTarget, SourceBlock, Translator};
 
 const RCX: u8 = 1;
 const RDX: u8 = 2;
@@ -39,8 +40,8 @@ pub fn length(address: u64, code: &[u8]) -> usize {
     end
 }
 
-/// How a block is left towards the next one of a chain.
-pub(super) fn leave_of(transfer: Transfer, taken: bool) -> u32 {
+/// How a block is left towards the next one of a superblock.
+pub(super) fn terminator_of(transfer: Transfer, taken: bool) -> u32 {
     match transfer {
         Transfer::Conditional { .. } if taken => TERMINATOR_TAKEN,
         Transfer::Conditional { .. } => TERMINATOR_NOT_TAKEN,
@@ -51,11 +52,11 @@ pub(super) fn leave_of(transfer: Transfer, taken: bool) -> u32 {
 
 impl Translator<'_, '_> {
     /// Leaves if the block's bytes are no longer those it is translated from.
-    pub(super) fn check(&mut self, block: &ChainBlock) {
-        let state = if self.own_r15 { State::ScratchOwn } else { State::Scratch };
-        self.mark_at(block.address);
+    pub(super) fn check(&mut self, block: &SourceBlock) {
+        let state = if self.has_app_r15 { RegisterState::ScratchApp } else { RegisterState::Scratch };
+        self.map_safe_point(block.address);
         self.out.spill_scratch();
-        self.mark(block.address, state);
+        self.map(block.address, state);
         let code = &block.code[..length(block.address, block.code)];
         let mut way_out = None;
         for (offset, size) in pieces(code.len()) {
@@ -70,9 +71,9 @@ impl Translator<'_, '_> {
                 None => {
                     way_out = Some(self.out.here());
                     let site = self.out.jump(0);
-                    let target = SideTarget::Changed { target: block.address, leave: self.leave_before };
-                    let (own_r15, blocks, data) = (self.own_r15, u16::from(self.block), self.data.length);
-                    self.side_exits.push(SideExit { site, own_r15, blocks, data, target });
+                    let target = SideTarget::Changed { target: block.address, terminator: self.terminator_before };
+                    let (has_app_r15, blocks, data) = (self.has_app_r15, u16::from(self.block), self.data.length);
+                    self.side_exits.push(SideExit { site, has_app_r15, blocks, data, target });
                 }
             }
         }
@@ -102,14 +103,14 @@ impl Translator<'_, '_> {
         }
     }
 
-    /// The code has changed before the block at `target`, `blocks` blocks into the chain.
-    pub(super) fn leave_changed(&mut self, blocks: u16, target: u64, leave: u32) {
+    /// The code has changed before the block at `target`, `blocks` blocks into the superblock.
+    pub(super) fn exit_changed(&mut self, blocks: u16, target: u64, terminator: u32) {
         self.out.reload_scratch();
         if blocks > 0 {
-            return self.leave_after(blocks, target, leave);
+            return self.exit_after(blocks, target, terminator);
         }
         // Nothing has been executed, so there is no path.
-        self.out.leave(self.surroundings.first_path | ENTRY_CHANGED);
+        self.out.exit_stub(self.options.first_path | ENTRY_CHANGED);
     }
 }
 

@@ -1,8 +1,9 @@
 //! What is recorded beside the path: where memory operands are.
 //!
-//! Data stands behind the path's word, at offsets that are known at translation, so each piece costs one store. Addresses are
-//! not computed: the registers that they are made of are stored, each at most once as long as what happens to it is known
-//! (see [`super::symbol`]), and the plan says how to make addresses of them.
+//! Data stands behind the path's word, at offsets that are known at translation, so each piece
+//! costs one store. Addresses are not computed: the registers that they are made of are stored,
+//! each at most once as long as what happens to it is known (see [`super::symbol`]), and the plan
+//! says how to make addresses of them.
 
 use alloc::vec::Vec;
 use iced_x86::{Code, Decoder, Encoder, Instruction, InstructionInfoFactory, Register, UsedRegister};
@@ -11,13 +12,13 @@ use wire::{DATA_NONE, DATA_VALUES};
 
 use super::operand::{self, Mask, Operand};
 use super::symbol::{Symbol, Symbols};
-use super::value::{self, Native};
-use super::{BlockResult, ChainBlock, ExitKind, Then, Translator, Unreadable, uses_r15};
+use super::value::{self, SourceInstruction};
+use super::{BlockEnd, ExitKind, SourceBlock, TranslatedBlock, Translator, Unreadable, uses_r15};
 
 /// Fragments end when they have more data than this, or are longer than this in the cache.
 const DATA_FULL: usize = 8 << 10;
 const CODE_FULL: usize = 40 << 10;
-/// Bytes at most that an ordered locked instruction adds behind the chain.
+/// Bytes at most that an ordered locked instruction adds behind the superblock.
 const OUT_OF_LINE: usize = 640;
 
 /// Bytes between the cursor and the first byte of data.
@@ -25,7 +26,8 @@ pub(super) const WORD: u32 = 4;
 
 const R15: u8 = 15;
 
-/// In [`super::Mark::data`]: a repeated string instruction has begun, and behind this data it would store how far it came.
+/// In [`super::MapEntry::data`]: a repeated string instruction has begun, and behind this data it
+/// would store how far it came.
 pub const IN_STRING: usize = 1 << 15;
 
 /// What is recorded beside the path in a fragment, up to where translation has come.
@@ -76,7 +78,7 @@ impl Translator<'_, '_> {
     pub(super) fn copy_recorded(&mut self, instruction: &Instruction, decoder: &Decoder, bytes: &[u8]) {
         self.pc = instruction.ip();
         self.data.complete = self.data.length;
-        self.mark_at(self.pc);
+        self.map_safe_point(self.pc);
         let mut operands = Vec::new();
         self.with_info(
             |this, info| {
@@ -88,7 +90,7 @@ impl Translator<'_, '_> {
         );
         let first = self.data.accesses.len();
         for operand in &operands {
-            let access = self.plan(operand);
+            let access = self.describe_access(operand);
             self.data.accesses.push(access);
         }
         if operand::repeats(instruction) && !self.data.has_values() {
@@ -97,7 +99,7 @@ impl Translator<'_, '_> {
         if operands.is_empty() || !self.data.has_values() {
             self.copy_plain(instruction, decoder, bytes);
         } else {
-            self.copy_with_values(&Native { instruction, decoder, bytes }, &operands, first);
+            self.copy_with_values(&SourceInstruction { instruction, decoder, bytes }, &operands, first);
         }
         self.with_info(|this, info| this.data.symbols.execute(instruction, info), instruction);
         if operand::repeats(instruction) {
@@ -117,7 +119,7 @@ impl Translator<'_, '_> {
     }
 
     /// Plans the accesses of a transfer; returns the first. What a call pushes is known.
-    pub(super) fn plan_transfer(&mut self, instruction: &Instruction) -> usize {
+    pub(super) fn describe_transfer(&mut self, instruction: &Instruction) -> usize {
         let first = self.data.accesses.len();
         if self.data.mode == DATA_NONE {
             return first;
@@ -129,14 +131,14 @@ impl Translator<'_, '_> {
         for operand in &operands {
             // The address of one relative to gs is filled in when it is known.
             let without = Operand { base: None, index: None, displacement: 0, short: false, ..*operand };
-            let mut access = self.plan(if operand.gs { &without } else { operand });
+            let mut access = self.describe_access(if operand.gs { &without } else { operand });
             if operand.writes && self.data.has_values() {
                 access.value = code::CONSTANT;
                 access.constant = instruction.next_ip();
             }
             self.data.accesses.push(access);
         }
-        self.mark_at(self.pc);
+        self.map_safe_point(self.pc);
         let immediate = match instruction.code() {
             Code::Retnq_imm16 => i64::from(instruction.immediate16()),
             _ => 0,
@@ -155,7 +157,8 @@ impl Translator<'_, '_> {
         }
     }
 
-    /// Whether only the engine can execute an instruction, or only the engine so that its data is known.
+    /// Whether only the engine can execute an instruction, or only the engine so that its data is
+    /// known.
     pub(super) fn is_for_the_engine(&self, instruction: &Instruction) -> bool {
         if super::segment::is_for_the_engine(instruction) {
             return true;
@@ -171,23 +174,23 @@ impl Translator<'_, '_> {
     pub(super) fn end_emulated(
         &mut self,
         instruction: &Instruction,
-        block: &ChainBlock,
+        block: &SourceBlock,
         start: usize,
-    ) -> Result<Then, Unreadable> {
+    ) -> Result<BlockEnd, Unreadable> {
         if start > 0 {
             return Ok(self.cut(block, start));
         }
         if self.block > 0 {
-            // The chain was to end before it; the code has changed since.
+            // The superblock was to end before it; the code has changed since.
             return Err(Unreadable);
         }
-        self.result.blocks.push(BlockResult { length: instruction.len() as u32, taken: false });
+        self.result.blocks.push(TranslatedBlock { length: instruction.len() as u32, taken: false });
         self.result.has_locked |= isa::is_locked(instruction);
-        self.mark_at(instruction.ip());
-        let number = self.surroundings.first_path + self.result.exits.len() as u32;
-        self.exit(ExitKind::Emulated, instruction.ip(), 1, code::TERMINATOR_DIRECT);
-        self.out.leave(number);
-        Ok(Then::Stop)
+        self.map_safe_point(instruction.ip());
+        let number = self.options.first_path + self.result.exits.len() as u32;
+        self.record_exit(ExitKind::Emulated, instruction.ip(), 1, code::TERMINATOR_DIRECT);
+        self.out.exit_stub(number);
+        Ok(BlockEnd::Stop)
     }
 
     /// Makes room for data.
@@ -198,7 +201,7 @@ impl Translator<'_, '_> {
     }
 
     /// Plans one access, storing the registers that are not known yet.
-    pub(super) fn plan(&mut self, operand: &Operand) -> AccessDescriptor {
+    pub(super) fn describe_access(&mut self, operand: &Operand) -> AccessDescriptor {
         let mut access = AccessDescriptor {
             block: u16::from(self.block),
             offset: self.pc.wrapping_sub(self.block_address) as u16,
@@ -287,49 +290,50 @@ impl Translator<'_, '_> {
 
     /// Stores a general register of the application as data.
     pub(super) fn store_general(&mut self, offset: u16, register: u8) {
-        self.use_cursor();
+        self.require_cursor_mapped();
         if register != R15 {
             return self.out.store_data(u32::from(offset) + WORD, 8, register);
         }
         // The application's r15 lives in the thread's state.
-        self.store_own_r15(offset, 8);
+        self.store_app_r15(offset, 8);
     }
 
     /// Brings the cursor back to r15 before something is stored.
-    pub(super) fn use_cursor(&mut self) {
-        if self.own_r15 {
-            self.want_cursor();
-            self.mark_again();
+    pub(super) fn require_cursor_mapped(&mut self) {
+        if self.has_app_r15 {
+            self.require_cursor();
+            self.map_again();
         }
     }
 
     /// Gives r15 to the application, if an instruction uses it.
-    pub(super) fn use_own_r15(&mut self, instruction: &Instruction) {
-        if uses_r15(instruction) && !self.own_r15 {
-            self.want_own_r15();
-            self.mark_again();
+    pub(super) fn require_app_r15_for(&mut self, instruction: &Instruction) {
+        if uses_r15(instruction) && !self.has_app_r15 {
+            self.require_app_r15();
+            self.map_again();
         }
     }
 
-    /// After r15 has changed hands: a clean point before the current instruction, or still a dirty one.
-    pub(super) fn mark_again(&mut self) {
-        if self.is_dirty {
-            self.dirty();
+    /// After r15 has changed hands: a safe point before the current instruction, or still a dirty
+    /// one.
+    pub(super) fn map_again(&mut self) {
+        if self.is_between_safe_points {
+            self.map_between_safe_points();
         } else {
-            self.mark_at(self.pc);
+            self.map_safe_point(self.pc);
         }
     }
 
     fn store_vector(&mut self, register: Register, bytes: usize) -> u16 {
         let offset = self.allocate(bytes);
-        self.use_cursor();
+        self.require_cursor_mapped();
         self.out.store_data_vector(u32::from(offset) + WORD, bytes, register);
         offset
     }
 
     fn store_mask(&mut self, register: Register, count: u8) -> u16 {
         let offset = self.allocate(8);
-        self.use_cursor();
+        self.require_cursor_mapped();
         self.out.store_data_mask(u32::from(offset) + WORD, count > 16, register);
         offset
     }
@@ -339,7 +343,7 @@ impl Translator<'_, '_> {
         if register.is_gpr() {
             return self.store_general_part(offset, register, bytes);
         }
-        self.use_cursor();
+        self.require_cursor_mapped();
         if register.is_k() {
             self.out.store_data_mask(u32::from(offset) + WORD, bytes > 2, register);
         } else {
@@ -347,18 +351,18 @@ impl Translator<'_, '_> {
         }
     }
 
-    /// Before a repeated string instruction, all of whose data but how far it came is stored: if it is interrupted, the handler
-    /// adds that.
+    /// Before a repeated string instruction, all of whose data but how far it came is stored: if it
+    /// is interrupted, the handler adds that.
     pub(super) fn begin_string(&mut self) {
         self.data.complete = self.data.length | IN_STRING;
-        self.mark_at(self.pc);
+        self.map_safe_point(self.pc);
     }
 
     /// After a repeated string instruction: how far it came.
     fn end_string(&mut self, first: usize, operands: &[Operand]) {
         const RCX: u8 = 1;
         self.data.complete = self.data.length;
-        self.dirty();
+        self.map_between_safe_points();
         for (index, operand) in operands.iter().enumerate() {
             let Some(register) = operand.base else { continue };
             let pair = self.allocate(16);

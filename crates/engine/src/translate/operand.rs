@@ -1,4 +1,5 @@
-//! The memory operands of an instruction, implicit ones included, in the order in which they count as accesses: reads first.
+//! The memory operands of an instruction, implicit ones included, in the order in which they count
+//! as accesses: reads first.
 
 use alloc::vec::Vec;
 use iced_x86::{
@@ -195,7 +196,8 @@ fn operand(instruction: &Instruction, memory: &UsedMemory, writes: bool) -> Oper
     operand
 }
 
-/// Bytes of memory that one bit of the mask selects: of some instructions, several elements go together.
+/// Bytes of memory that one bit of the mask selects: of some instructions, several elements go
+/// together.
 fn selected_bytes(instruction: &Instruction, size: MemorySize) -> usize {
     use Mnemonic::{
         Vdpbf16ps, Vfcmaddcph, Vfcmaddcsh, Vfcmulcph, Vfcmulcsh, Vfmaddcph, Vfmaddcsh, Vfmulcph, Vfmulcsh, Vpdpbusd,
@@ -209,7 +211,8 @@ fn selected_bytes(instruction: &Instruction, size: MemorySize) -> usize {
     }
 }
 
-/// Elements that are made of the one in memory; `None` if the instruction does nothing of that kind.
+/// Elements that are made of the one in memory; `None` if the instruction does nothing of that
+/// kind.
 fn broadcast_elements(instruction: &Instruction) -> Option<u8> {
     use Mnemonic::{
         Vbroadcastf32x2, Vbroadcastf32x4, Vbroadcastf32x8, Vbroadcastf64x2, Vbroadcastf64x4, Vbroadcasti32x2,
@@ -272,8 +275,8 @@ fn index_elements(instruction: &Instruction, operand: &mut Operand) {
     };
 }
 
-/// Whether the mask of the instruction selects elements of its memory operand. Where elements change places on the way, all of
-/// the operand is read whatever the mask.
+/// Whether the mask of the instruction selects elements of its memory operand. Where elements
+/// change places on the way, all of the operand is read whatever the mask.
 pub fn is_elementwise(instruction: &Instruction) -> bool {
     use Mnemonic::{
         Valignd, Valignq, Vcvtne2ps2bf16, Vdbpsadbw, Vgf2p8affineinvqb, Vgf2p8affineqb, Vinsertf32x4, Vinsertf32x8,

@@ -1,19 +1,22 @@
-//! Locked instructions when there are several threads: a timestamp only where another thread may have synchronised on the same word
-//! since this one did. See "Order between threads" in docs/engine.md, and `crate::owners`.
+//! Locked instructions when there are several threads: a timestamp only where another thread may
+//! have synchronised on the same word since this one did. See "Order between threads" in
+//! docs/engine.md, and `crate::owners`.
 //!
-//! Before the instruction, the thread looks whether the entry of its operand holds its tag. If not, it exchanges the entry for its
-//! pending tag (out of line). After the instruction it looks again, and compares the value that the instruction has
-//! read with the one that its own last locked instruction has left. If any of this differs, it leaves the fragment, takes the time, and
-//! makes a pending tag its tag.
+//! Before the instruction, the thread looks whether the entry of its operand holds its tag. If not,
+//! it exchanges the entry for its pending tag (out of line). After the instruction it looks again,
+//! and compares the value that the instruction has read with the one that its own last locked
+//! instruction has left. If any of this differs, it leaves the fragment, takes the time, and makes
+//! a pending tag its tag.
 //!
-//! rcx, rdx and rsi are used here. Nothing is kept in registers during the instruction, and flags are never touched.
+//! rcx, rdx and rsi are used here. Nothing is kept in registers during the instruction, and flags
+//! are never touched.
 
 use iced_x86::{Code, Decoder, Instruction, InstructionInfoFactory, MemoryOperand, Mnemonic, OpKind, Register};
 use wire::code::TERMINATOR_DIRECT;
 
 use super::operand::{general, wide};
-use super::value::{Native, is_high_byte, memory};
-use super::{BlockResult, ChainBlock, ExitKind, SideTarget, Then, Translator};
+use super::value::{SourceInstruction, is_high_byte, memory};
+use super::{BlockEnd, ExitKind, SideTarget, SourceBlock, TranslatedBlock, Translator};
 use crate::{owners, tcb};
 
 const RCX: u8 = 1;
@@ -83,12 +86,13 @@ fn is_stack_fence(instruction: &Instruction) -> bool {
         && instruction.memory_index() == Register::None
 }
 
-/// Out of line: where a locked instruction goes whose entry is not the thread's, and where it comes back.
+/// Out of line: where a locked instruction goes whose entry is not the thread's, and where it comes
+/// back.
 pub(super) struct OwnerMiss {
     site: usize,
     back: u64,
     bytes: usize,
-    own_r15: bool,
+    has_app_r15: bool,
 }
 
 impl Translator<'_, '_> {
@@ -98,8 +102,8 @@ impl Translator<'_, '_> {
         instruction: &Instruction,
         decoder: &Decoder,
         bytes: &[u8],
-        block: &ChainBlock,
-    ) -> Option<Then> {
+        block: &SourceBlock,
+    ) -> Option<BlockEnd> {
         let locked = classify(instruction);
         if locked == Locked::StackFence {
             self.copy(instruction, decoder, bytes);
@@ -116,19 +120,20 @@ impl Translator<'_, '_> {
         self.locked = None;
         if matches!(locked, Locked::Fence | Locked::Other) {
             self.end_locked(decoder, block.address);
-            return Some(Then::Stop);
+            return Some(BlockEnd::Stop);
         }
         let length = decoder.position();
         self.look_again(instruction, locked, block.address + length as u64);
         Some(self.cut(block, length))
     }
 
-    /// The application's registers have to be in place for the address of the operand and for the instruction itself.
+    /// The application's registers have to be in place for the address of the operand and for the
+    /// instruction itself.
     fn begin_locked(&mut self, instruction: &Instruction, locked: Locked) {
         self.pc = instruction.ip();
         self.data.complete = self.data.length;
-        self.mark_at(self.pc);
-        self.use_own_r15(instruction);
+        self.map_safe_point(self.pc);
+        self.require_app_r15_for(instruction);
         if locked == Locked::Arithmetic {
             // What is a scratch register depends on it, also if no data is recorded.
             let mut factory = InstructionInfoFactory::new();
@@ -147,7 +152,8 @@ impl Translator<'_, '_> {
         self.out.load_gs(RSI, tcb::SCRATCH_THIRD);
     }
 
-    /// The address of the operand in rcx. rcx, rdx and rsi have been spilled, but are still the application's.
+    /// The address of the operand in rcx. rcx, rdx and rsi have been spilled, but are still the
+    /// application's.
     fn load_address(&mut self, instruction: &Instruction) {
         if instruction.is_ip_rel_memory_operand() {
             self.out.load_constant(RCX, instruction.ip_rel_memory_address());
@@ -192,7 +198,8 @@ impl Translator<'_, '_> {
         self.encode(Instruction::with2(Code::Lea_r64_m, Register::RCX, sum));
     }
 
-    /// From the address in rcx, which stays, to the index of its entry in rsi; see `owners::index`. Changes rdx.
+    /// From the address in rcx, which stays, to the index of its entry in rsi; see `owners::index`.
+    /// Changes rdx.
     fn load_index(&mut self) {
         self.out.bytes(&[0xc4, 0xe3, 0xfb, 0xf0, 0xd1, 3]); // rorx rdx, rcx, 3
         self.out.bytes(&[0xbe, 0, 0, 0, 0]); // mov esi, 0
@@ -208,7 +215,8 @@ impl Translator<'_, '_> {
         self.out.bytes(&[0x48, 0x87, 0x32]); // xchg [rdx], rsi
     }
 
-    /// Takes the words of the operand at the address in rcx from their owners. Changes rcx, rdx and rsi.
+    /// Takes the words of the operand at the address in rcx from their owners. Changes rcx, rdx and
+    /// rsi.
     fn disown_operand(&mut self, bytes: usize) {
         self.load_index();
         self.disown_entry();
@@ -221,18 +229,18 @@ impl Translator<'_, '_> {
 
     /// Before an instruction after which the time is taken in any case.
     fn disown(&mut self, instruction: &Instruction) {
-        self.dirty();
+        self.map_between_safe_points();
         self.spill_three();
         self.load_address(instruction);
         self.disown_operand(instruction.memory_size().size());
         self.reload_three();
-        self.mark_at(self.pc);
+        self.map_safe_point(self.pc);
     }
 
     /// Before the instruction: is the entry the thread's?
     fn look_for_tag(&mut self, instruction: &Instruction, locked: Locked) {
         let bytes = instruction.memory_size().size();
-        self.dirty();
+        self.map_between_safe_points();
         self.spill_three();
         self.load_address(instruction);
         self.load_index();
@@ -245,20 +253,20 @@ impl Translator<'_, '_> {
         self.out.bytes(&[0xe3, 5]); // jrcxz over the next instruction
         let site = self.out.jump(0);
         let back = self.out.here();
-        self.owner_misses.push(OwnerMiss { site, back, bytes, own_r15: self.own_r15 });
+        self.owner_misses.push(OwnerMiss { site, back, bytes, has_app_r15: self.has_app_r15 });
         self.reload_three();
         if let Locked::Exchange(register) | Locked::ExchangeAdd(register) = locked
             && let Some(number) = general(register)
         {
             self.out.store_gs(tcb::ORDER_LEFT, number);
         }
-        self.mark_at(self.pc);
+        self.map_safe_point(self.pc);
     }
 
     /// `mov` from a register of the application, which may be r15, to rcx or rdx.
-    fn move_own(&mut self, to: u8, from: Register) {
+    fn move_app_register(&mut self, to: u8, from: Register) {
         match general(from) {
-            Some(15) if !self.own_r15 => self.out.load_gs(to, tcb::APP_R15),
+            Some(15) if !self.has_app_r15 => self.out.load_gs(to, tcb::APP_R15),
             Some(number) => self.encode(Instruction::with2(Code::Mov_r64_rm64, wide(to), wide(number))),
             None => self.failed = true,
         }
@@ -270,10 +278,11 @@ impl Translator<'_, '_> {
         self.out.bytes(&[0x48, 0x8b, 0x14, 0xf2]); // mov rdx, [rdx + rsi * 8]
     }
 
-    /// After the instruction: is the entry still the thread's, and was the value what the thread had left?
+    /// After the instruction: is the entry still the thread's, and was the value what the thread
+    /// had left?
     fn look_again(&mut self, instruction: &Instruction, locked: Locked, next: u64) {
         let bytes = instruction.memory_size().size();
-        self.dirty();
+        self.map_between_safe_points();
         self.spill_three();
         self.load_old_and_left(locked);
         self.out.bytes(&[0x48, 0xf7, 0xd1]); // not rcx
@@ -301,16 +310,17 @@ impl Translator<'_, '_> {
         self.reload_three();
     }
 
-    /// The value before the instruction in rcx and the value after it in rdx. All registers are the application's before.
+    /// The value before the instruction in rcx and the value after it in rdx. All registers are the
+    /// application's before.
     fn load_old_and_left(&mut self, locked: Locked) {
         match locked {
             Locked::CompareExchange(register) => {
-                self.move_own(RDX, register);
+                self.move_app_register(RDX, register);
                 self.encode(Instruction::with2(Code::Cmovne_r64_rm64, Register::RDX, Register::RAX));
-                self.move_own(RCX, Register::RAX);
+                self.move_app_register(RCX, Register::RAX);
             }
             Locked::Exchange(register) | Locked::ExchangeAdd(register) => {
-                self.move_own(RCX, register);
+                self.move_app_register(RCX, register);
                 self.out.load_gs(RDX, tcb::ORDER_LEFT);
                 if matches!(locked, Locked::ExchangeAdd(_)) {
                     self.out.bytes(&[0x48, 0x8d, 0x14, 0x11]); // lea rdx, [rcx + rdx]
@@ -338,10 +348,11 @@ impl Translator<'_, '_> {
 
     /// Out of line: the entry with the index in rsi is not the thread's.
     pub(super) fn emit_owner_miss(&mut self, miss: &OwnerMiss) {
-        self.dirty();
+        self.map_between_safe_points();
         self.out.land(miss.site);
-        self.own_r15 = miss.own_r15;
-        // Only an aligned operand in the lower half of memory gets a tag: see `owners::HIGH_ADDRESS`.
+        self.has_app_r15 = miss.has_app_r15;
+        // Only an aligned operand in the lower half of memory gets a tag: see
+        // `owners::HIGH_ADDRESS`.
         self.load_address_of_tag(miss.bytes);
         self.out.load_constant(RDX, owners::HIGH_ADDRESS | (miss.bytes as u64 - 1));
         self.out.bytes(&[0xc4, 0xe2, 0xf2, 0xf5, 0xca]); // pext rcx, rcx, rdx
@@ -375,14 +386,14 @@ impl Translator<'_, '_> {
         self.out.bytes(&[0x48, 0x87, 0x14, 0xf1]); // xchg [rcx + rsi * 8], rdx
     }
 
-    /// Leaves after a locked instruction that is not known to follow the thread's own: the time is taken, and a pending tag becomes a
-    /// tag.
-    pub(super) fn leave_timed(&mut self, blocks: u16, target: u64) {
+    /// Leaves after a locked instruction that is not known to follow the thread's own: the time is
+    /// taken, and a pending tag becomes a tag.
+    pub(super) fn exit_timed(&mut self, blocks: u16, target: u64) {
         self.reload_three();
-        self.want_cursor();
-        self.dirty();
-        let stub = self.surroundings.stub(self.result.exits.len());
-        self.exit(ExitKind::Direct, target, blocks, TERMINATOR_DIRECT);
+        self.require_cursor();
+        self.map_between_safe_points();
+        let stub = self.options.stub(self.result.exits.len());
+        self.record_exit(ExitKind::Direct, target, blocks, TERMINATOR_DIRECT);
         self.out.record_time();
         self.spill_three();
         self.out.load_gs(RSI, tcb::ORDER_INDEX);
@@ -402,7 +413,8 @@ impl Translator<'_, '_> {
         self.jump_linkable(stub);
     }
 
-    /// Goes elsewhere, to be landed, unless the entry in rdx is our pending tag. Changes rcx and rdx.
+    /// Goes elsewhere, to be landed, unless the entry in rdx is our pending tag. Changes rcx and
+    /// rdx.
     fn jump_unless_pending(&mut self) -> usize {
         self.out.load_gs(RCX, tcb::ORDER_TAG);
         self.out.bytes(&[0x48, 0x8d, 0x4c, 0x11, 1]); // lea rcx, [rcx + rdx + 1]
@@ -412,17 +424,17 @@ impl Translator<'_, '_> {
         self.out.jump(0)
     }
 
-    /// The block and the chain end after a locked instruction, and the time follows.
+    /// The block and the superblock end after a locked instruction, and the time follows.
     pub(super) fn end_locked(&mut self, decoder: &Decoder, start: u64) {
         let length = decoder.position();
         let next = start + length as u64;
-        self.result.blocks.push(BlockResult { length: length as u32, taken: false });
+        self.result.blocks.push(TranslatedBlock { length: length as u32, taken: false });
         self.data.complete = self.data.length;
-        self.mark_at(next);
-        self.want_cursor();
-        self.dirty();
-        let stub = self.surroundings.stub(self.result.exits.len());
-        self.exit(ExitKind::Direct, next, self.blocks(), TERMINATOR_DIRECT);
+        self.map_safe_point(next);
+        self.require_cursor();
+        self.map_between_safe_points();
+        let stub = self.options.stub(self.result.exits.len());
+        self.record_exit(ExitKind::Direct, next, self.blocks(), TERMINATOR_DIRECT);
         self.out.record_time();
         self.jump_linkable(stub);
     }
@@ -433,8 +445,8 @@ impl Translator<'_, '_> {
     }
 
     /// A locked instruction done by `xadd` where no values are recorded.
-    pub(super) fn copy_arithmetic(&mut self, native: &Native) {
-        self.locked_arithmetic(native, None);
+    pub(super) fn copy_arithmetic(&mut self, source: &SourceInstruction) {
+        self.locked_arithmetic(source, None);
     }
 }
 

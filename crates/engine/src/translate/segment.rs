@@ -1,6 +1,7 @@
-//! Operands relative to gs. The processor's gs is the engine's, so a register that the instruction does not use takes the
-//! application's base, from the thread's state, and the instruction is given an operand that begins with that register. What is
-//! recorded of the instruction is what is recorded of any operand with that base.
+//! Operands relative to gs. The processor's gs is the engine's, so a register that the instruction
+//! does not use takes the application's base, from the thread's state, and the instruction is given
+//! an operand that begins with that register. What is recorded of the instruction is what is
+//! recorded of any operand with that base.
 
 use alloc::vec::Vec;
 use iced_x86::{Code, Decoder, Instruction, InstructionInfoFactory, MemoryOperand, Mnemonic, OpKind, Register};
@@ -8,14 +9,15 @@ use wire::code;
 
 use super::operand::{general, wide};
 use super::symbol::Symbol;
-use super::{Spill, State, Translator, uses_r15};
+use super::{RegisterState, Spill, Translator, uses_r15};
 use crate::tcb;
 
 const RCX: u8 = 1;
 const RDX: u8 = 2;
 const RDI: u8 = 7;
 
-/// Registers that may take the base. The first ones need no prefix, which instructions with `ah` and its like cannot have.
+/// Registers that may take the base. The first ones need no prefix, which instructions with `ah`
+/// and its like cannot have.
 const CANDIDATES: [u8; 11] = [6, 7, 3, 2, 1, 0, 8, 9, 10, 11, 12];
 const LEGACY: usize = 6;
 
@@ -29,12 +31,14 @@ pub(super) fn is_relative(instruction: &Instruction) -> bool {
         && (0..instruction.op_count()).any(|at| instruction.op_kind(at) == OpKind::Memory || is_by_rdi(instruction, at))
 }
 
-/// Whether an operand is where rdi points, in the segment that the instruction names: of masked moves.
+/// Whether an operand is where rdi points, in the segment that the instruction names: of masked
+/// moves.
 fn is_by_rdi(instruction: &Instruction, at: u32) -> bool {
     matches!(instruction.op_kind(at), OpKind::MemorySegRDI | OpKind::MemorySegEDI)
 }
 
-/// Whether only the engine can execute an instruction: it reads or writes gs itself, or its operand cannot be named otherwise.
+/// Whether only the engine can execute an instruction: it reads or writes gs itself, or its operand
+/// cannot be named otherwise.
 pub(super) fn is_for_the_engine(instruction: &Instruction) -> bool {
     match instruction.mnemonic() {
         Mnemonic::Wrgsbase | Mnemonic::Rdgsbase | Mnemonic::Lgs => true,
@@ -77,7 +81,8 @@ fn without_moffs(code: Code) -> Code {
     }
 }
 
-/// Whether the address has to be computed before the base is added: it is cut to 32 bits, or a constant too large for a displacement.
+/// Whether the address has to be computed before the base is added: it is cut to 32 bits, or a
+/// constant too large for a displacement.
 fn is_apart(instruction: &Instruction) -> bool {
     let (base, index) = (instruction.memory_base(), instruction.memory_index());
     let is_constant = (base, index) == (Register::None, Register::None);
@@ -107,16 +112,16 @@ impl Translator<'_, '_> {
     pub(super) fn copy_with_base(&mut self, instruction: &Instruction, decoder: &Decoder) {
         self.pc = instruction.ip();
         self.data.complete = self.data.length;
-        self.mark_at(self.pc);
-        if uses_r15(instruction) && !self.own_r15 {
-            self.want_own_r15();
-            self.mark_at(self.pc);
+        self.map_safe_point(self.pc);
+        if uses_r15(instruction) && !self.has_app_r15 {
+            self.require_app_r15();
+            self.map_safe_point(self.pc);
         }
         let by_rdi = (0..instruction.op_count()).any(|at| is_by_rdi(instruction, at));
         let number = if by_rdi { RDI } else { free_register(instruction) };
         self.out.store_gs(tcb::SCRATCH_SEGMENT, number);
         self.spill.segment = number;
-        self.mark_at(self.pc);
+        self.map_safe_point(self.pc);
         let before = self.data.symbols.get(number);
         self.data.symbols.set(number, Symbol::Unknown);
         self.failed = false;
@@ -126,7 +131,7 @@ impl Translator<'_, '_> {
             // Indices in a vector of addresses of 32 bits.
             None => self.out.bytes(&[0x0f, 0x0b]),
         }
-        self.dirty();
+        self.map_between_safe_points();
         self.out.load_gs(number, tcb::SCRATCH_SEGMENT);
         self.spill.segment = Spill::NONE;
         self.data.symbols.set(number, before);
@@ -212,23 +217,23 @@ impl Translator<'_, '_> {
         changed
     }
 
-    /// Loads the target of an indirect jump or call, which is relative to gs, into rcx. rcx and rdx are spilled. `access` is
-    /// what was planned for it.
+    /// Loads the target of an indirect jump or call, which is relative to gs, into rcx. rcx and rdx
+    /// are spilled. `access` is what was planned for it.
     pub(super) fn load_target_with_base(&mut self, instruction: &Instruction, access: usize) {
         let pc = instruction.ip();
-        let state = |own_r15| if own_r15 { State::ScratchOwn } else { State::Scratch };
-        self.mark(pc, state(self.own_r15));
+        let state = |has_app_r15| if has_app_r15 { RegisterState::ScratchApp } else { RegisterState::Scratch };
+        self.map(pc, state(self.has_app_r15));
         self.failed = false;
         self.load_effective_address(instruction, RCX);
         self.out.load_gs(RDX, tcb::GS_BASE);
         self.out.bytes(&[0x48, 0x8d, 0x0c, 0x11]); // lea rcx, [rcx + rdx]
         if self.data.mode != wire::DATA_NONE {
-            self.dirty();
+            self.map_between_safe_points();
             let offset = self.allocate(8);
             self.store_general(offset, RCX);
             self.data.accesses[access].base = offset;
             self.data.accesses[access].flags |= code::HAS_BASE;
-            self.mark(pc, state(self.own_r15));
+            self.map(pc, state(self.has_app_r15));
         }
         self.out.bytes(&[0x48, 0x8b, 0x09]); // mov rcx, [rcx]
     }

@@ -1,5 +1,5 @@
-//! What is known about registers inside of a fragment: a register that was stored once, and has only been changed by constants
-//! since, need not be stored again.
+//! What is known about registers inside of a fragment: a register that was stored once, and has
+//! only been changed by constants since, need not be stored again.
 
 use iced_x86::{Code, Instruction, InstructionInfo, Mnemonic, OpAccess, OpKind, Register};
 

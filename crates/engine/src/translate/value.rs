@@ -1,8 +1,9 @@
-//! What memory operands hold: each value is taken on the way between memory and the instruction, never by reading
-//! memory again.
+//! What memory operands hold: each value is taken on the way between memory and the instruction,
+//! never by reading memory again.
 //!
-//! Where the value passes through a register of the instruction, that register is stored. Otherwise the operand is loaded into a
-//! scratch register first and the instruction is given that; or, if it insists on memory, a copy in the thread's state.
+//! Where the value passes through a register of the instruction, that register is stored. Otherwise
+//! the operand is loaded into a scratch register first and the instruction is given that; or, if it
+//! insists on memory, a copy in the thread's state.
 
 use iced_x86::{
     Code, Decoder, EncodingKind, FlowControl, IcedError, Instruction, MemoryOperand, Mnemonic, OpKind, Register,
@@ -236,9 +237,9 @@ fn movement(instruction: &Instruction) -> Register2Memory {
     }
 }
 
-/// Whether the value of a memory operand relative to rip can be taken only where the cache is near it. What is only read, moves and
-/// transfers can do with the address in a register.
-pub fn needs_nearness(instruction: &Instruction) -> bool {
+/// Whether the value of a memory operand relative to rip can be taken only where the cache is near
+/// it. What is only read, moves and transfers can do with the address in a register.
+pub fn needs_near_cache(instruction: &Instruction) -> bool {
     instruction.is_ip_rel_memory_operand()
         && instruction.op0_kind() == OpKind::Memory
         && !matches!(instruction.mnemonic(), Mnemonic::Cmp | Mnemonic::Test | Mnemonic::Push)
@@ -252,97 +253,98 @@ fn is_plain(register: Register) -> bool {
 }
 
 impl Translator<'_, '_> {
-    /// Copies an instruction with memory operands, whose accesses have been planned, and takes the values. If there is no
-    /// encoding for what that needs, the instruction is copied as it is, and its values are missing.
-    pub(super) fn copy_with_values(&mut self, native: &Native, operands: &[Operand], first: usize) {
+    /// Copies an instruction with memory operands, whose accesses have been planned, and takes the
+    /// values. If there is no encoding for what that needs, the instruction is copied as it is, and
+    /// its values are missing.
+    pub(super) fn copy_with_values(&mut self, source: &SourceInstruction, operands: &[Operand], first: usize) {
         let position = self.out.position();
-        let before = (self.result.marks.len(), self.data.length, self.own_r15);
+        let before = (self.result.map.len(), self.data.length, self.has_app_r15);
         self.failed = false;
-        self.take_values(native, operands, first);
+        self.take_values(source, operands, first);
         if self.failed {
             self.out.rewind(position);
-            self.result.marks.truncate(before.0);
-            (self.data.length, self.own_r15) = (before.1, before.2);
+            self.result.map.truncate(before.0);
+            (self.data.length, self.has_app_r15) = (before.1, before.2);
             self.spill = Spill { segment: self.spill.segment, ..Spill::default() };
             for access in &mut self.data.accesses[first..] {
                 access.value = code::NO_VALUE;
             }
-            self.mark_at(self.pc);
-            self.native(native);
+            self.map_safe_point(self.pc);
+            self.copy_source(source);
         }
     }
 
-    fn take_values(&mut self, native: &Native, operands: &[Operand], first: usize) {
-        let instruction = native.instruction;
+    fn take_values(&mut self, source: &SourceInstruction, operands: &[Operand], first: usize) {
+        let instruction = source.instruction;
         match instruction.mnemonic() {
             Mnemonic::Stosb | Mnemonic::Stosw | Mnemonic::Stosd | Mnemonic::Stosq => {
                 self.value_before(first, Register::RAX, 8);
                 if super::operand::repeats(instruction) {
                     self.begin_string();
                 }
-                self.native(native);
+                self.copy_source(source);
             }
             Mnemonic::Lodsb | Mnemonic::Lodsw | Mnemonic::Lodsd | Mnemonic::Lodsq => {
-                self.native(native);
+                self.copy_source(source);
                 self.value_after(first, part(RAX, usize::from(operands[0].size)));
             }
             Mnemonic::Enter => {
                 self.value_before(first, Register::RBP, 8);
-                self.native(native);
+                self.copy_source(source);
             }
             Mnemonic::Leave => {
-                self.native(native);
+                self.copy_source(source);
                 self.value_after(first, part(RBP, usize::from(operands[0].size)));
             }
-            Mnemonic::Push => self.push(native, operands, first),
-            Mnemonic::Pop => self.pop(native, operands, first),
-            Mnemonic::Pushf | Mnemonic::Pushfq | Mnemonic::Pushfd => self.push_flags(native, first),
-            Mnemonic::Popf | Mnemonic::Popfq | Mnemonic::Popfd => self.pop_flags(native, operands, first),
+            Mnemonic::Push => self.push(source, operands, first),
+            Mnemonic::Pop => self.pop(source, operands, first),
+            Mnemonic::Pushf | Mnemonic::Pushfq | Mnemonic::Pushfd => self.push_flags(source, first),
+            Mnemonic::Popf | Mnemonic::Popfq | Mnemonic::Popfd => self.pop_flags(source, operands, first),
             Mnemonic::Maskmovdqu | Mnemonic::Vmaskmovdqu | Mnemonic::Maskmovq => {
                 let register = instruction.op1_register();
                 self.value_before(first, register, register.size());
-                self.native(native);
+                self.copy_source(source);
             }
-            Mnemonic::Xchg => self.exchange(native, first),
-            Mnemonic::Xadd => self.exchange_and_add(native, first),
-            Mnemonic::Cmpxchg => self.compare_and_exchange(native, operands, first),
-            Mnemonic::Cmpxchg8b | Mnemonic::Cmpxchg16b => self.compare_and_exchange_pair(native, first),
-            _ if is_arithmetic(instruction) => self.locked_arithmetic(native, Some(first)),
+            Mnemonic::Xchg => self.exchange(source, first),
+            Mnemonic::Xadd => self.exchange_and_add(source, first),
+            Mnemonic::Cmpxchg => self.compare_and_exchange(source, operands, first),
+            Mnemonic::Cmpxchg8b | Mnemonic::Cmpxchg16b => self.compare_and_exchange_pair(source, first),
+            _ if is_arithmetic(instruction) => self.locked_arithmetic(source, Some(first)),
             _ => match movement(instruction) {
                 Register2Memory::Loaded(register) if !is_high_byte(register) => {
-                    self.native(native);
+                    self.copy_source(source);
                     self.value_after(first, register);
                 }
                 Register2Memory::Stored(register) => {
                     self.value_before(first, register, value_bytes(register, &operands[0]));
-                    self.native(native);
+                    self.copy_source(source);
                 }
                 Register2Memory::Constant(value) => {
                     self.constant(first, value);
-                    self.native(native);
+                    self.copy_source(source);
                 }
-                _ => self.otherwise(native, operands, first),
+                _ => self.copy_value(source, operands, first),
             },
         }
     }
 
     /// The operand is neither moved to a register nor from one.
-    fn otherwise(&mut self, native: &Native, operands: &[Operand], first: usize) {
+    fn copy_value(&mut self, source: &SourceInstruction, operands: &[Operand], first: usize) {
         match operands {
-            [read] if !read.writes => self.read(native, read, first),
-            [write] => self.write(native, write, first),
-            [read, write] if !read.writes && write.writes => self.modify(native, read, first),
-            _ => self.native(native),
+            [read] if !read.writes => self.read(source, read, first),
+            [write] => self.write(source, write, first),
+            [read, write] if !read.writes && write.writes => self.modify(source, read, first),
+            _ => self.copy_source(source),
         }
     }
 
     /// The instruction as it is.
-    fn native(&mut self, native: &Native) {
-        self.copy_plain(native.instruction, native.decoder, native.bytes);
+    fn copy_source(&mut self, source: &SourceInstruction) {
+        self.copy_plain(source.instruction, source.decoder, source.bytes);
     }
 
-    /// A register that will be written to memory is the value of an access. If it is in the data already, it is not stored
-    /// again.
+    /// A register that will be written to memory is the value of an access. If it is in the data
+    /// already, it is not stored again.
     fn value_before(&mut self, access: usize, register: Register, bytes: usize) {
         if let Some(number) = general(register).filter(|_| !is_high_byte(register)) {
             match self.data.symbols.get(number) {
@@ -365,7 +367,7 @@ impl Translator<'_, '_> {
         let elements = if planned.kind == code::PLAIN { 1 } else { usize::from(planned.count.max(1)) };
         let all = usize::from(planned.size) * elements;
         let bytes = if planned.kind == code::PLAIN { all } else { register.size().max(all) };
-        self.dirty();
+        self.map_between_safe_points();
         let offset = self.allocate(stored_bytes(register, bytes));
         self.data.accesses[access].value = offset;
         self.store_value(offset, register, bytes);
@@ -376,7 +378,8 @@ impl Translator<'_, '_> {
         self.data.accesses[access].constant = value;
     }
 
-    /// After an instruction that has loaded a register from memory: the register is what was stored as the value.
+    /// After an instruction that has loaded a register from memory: the register is what was stored
+    /// as the value.
     pub(super) fn learn_loaded(&mut self, instruction: &Instruction, first: usize) {
         let Some(access) = self.data.accesses.get(first) else { return };
         if access.value >= code::CONSTANT || access.flags & code::WRITES != 0 {
@@ -402,10 +405,11 @@ impl Translator<'_, '_> {
     pub(super) fn store_general_part(&mut self, offset: u16, register: Register, bytes: usize) {
         let Some(number) = general(register) else { return };
         if number == 15 {
-            // All of it; the bytes that are too many are written over or stand in the gap up to the next four.
-            return self.store_own_r15(offset, bytes);
+            // All of it; the bytes that are too many are written over or stand in the gap up to the
+            // next four.
+            return self.store_app_r15(offset, bytes);
         }
-        self.use_cursor();
+        self.require_cursor_mapped();
         if !is_high_byte(register) {
             return self.out.store_data(u32::from(offset) + WORD, bytes, number);
         }
@@ -418,8 +422,8 @@ impl Translator<'_, '_> {
     }
 
     /// The application's r15 as a value.
-    pub(super) fn store_own_r15(&mut self, offset: u16, bytes: usize) {
-        self.use_cursor();
+    pub(super) fn store_app_r15(&mut self, offset: u16, bytes: usize) {
+        self.require_cursor_mapped();
         self.spill_third(RCX);
         self.out.load_gs(RCX, tcb::APP_R15);
         self.out.store_data(u32::from(offset) + WORD, bytes, RCX);
@@ -429,28 +433,28 @@ impl Translator<'_, '_> {
     pub(super) fn spill_third(&mut self, register: u8) {
         self.out.store_gs(tcb::SCRATCH_THIRD, register);
         self.spill.third = register;
-        self.mark_again();
+        self.map_again();
     }
 
     pub(super) fn reload_third(&mut self) {
         self.out.load_gs(self.spill.third, tcb::SCRATCH_THIRD);
         self.spill.third = Spill::NONE;
-        self.mark_again();
+        self.map_again();
     }
 
     /// Takes a register that the instruction does not use.
-    fn take_scratch(&mut self, native: &Native, but: u8) -> u8 {
-        let register = self.choose_scratch(native, but);
+    fn take_scratch(&mut self, source: &SourceInstruction, but: u8) -> u8 {
+        let register = self.choose_scratch(source, but);
         self.out.store_gs(tcb::SCRATCH_RCX, register);
         self.spill.general = register;
-        self.mark_again();
+        self.map_again();
         register
     }
 
     /// A register that the instruction does not use, and that is not `but`.
-    fn choose_scratch(&self, native: &Native, but: u8) -> u8 {
-        let names_high = (0..native.instruction.op_count()).any(|at| {
-            native.instruction.op_kind(at) == OpKind::Register && is_high_byte(native.instruction.op_register(at))
+    fn choose_scratch(&self, source: &SourceInstruction, but: u8) -> u8 {
+        let names_high = (0..source.instruction.op_count()).any(|at| {
+            source.instruction.op_kind(at) == OpKind::Register && is_high_byte(source.instruction.op_register(at))
         });
         let candidates = if names_high { &CANDIDATES[..LEGACY] } else { &CANDIDATES[..] };
         let is_free = |register: u8| {
@@ -462,14 +466,14 @@ impl Translator<'_, '_> {
     fn give_scratch(&mut self) {
         self.out.load_gs(self.spill.general, tcb::SCRATCH_RCX);
         self.spill.general = Spill::NONE;
-        self.mark_again();
+        self.map_again();
     }
 
     /// Emits an instruction made here; it may name the application's r15 and memory.
     fn app(&mut self, instruction: Result<Instruction, IcedError>) {
         match instruction {
             Ok(instruction) => {
-                self.use_own_r15(&instruction);
+                self.require_app_r15_for(&instruction);
                 self.failed |= !self.try_encode(&instruction);
             }
             Err(_) => self.failed = true,
@@ -494,11 +498,11 @@ impl Translator<'_, '_> {
     }
 
     /// Loads a part of a memory operand into a general register.
-    fn load(&mut self, native: &Native, register: u8, offset: usize, bytes: usize) {
+    fn load(&mut self, source: &SourceInstruction, register: u8, offset: usize, bytes: usize) {
         let target = part(register, bytes.max(4));
-        let mut operand = memory(native.instruction, offset as i64);
-        if self.is_far(native.instruction) {
-            let address = native.instruction.ip_rel_memory_address();
+        let mut operand = memory(source.instruction, offset as i64);
+        if self.is_far(source.instruction) {
+            let address = source.instruction.ip_rel_memory_address();
             self.out.load_constant(register, address.wrapping_add(offset as u64));
             operand = MemoryOperand::with_base(part(register, 8));
         }
@@ -513,50 +517,50 @@ impl Translator<'_, '_> {
     }
 
     fn store_data(&mut self, offset: u16, bytes: usize, register: u8) {
-        self.use_cursor();
+        self.require_cursor_mapped();
         self.out.store_data(u32::from(offset) + WORD, bytes, register);
     }
 
-    fn push(&mut self, native: &Native, operands: &[Operand], first: usize) {
-        let instruction = native.instruction;
+    fn push(&mut self, source: &SourceInstruction, operands: &[Operand], first: usize) {
+        let instruction = source.instruction;
         let bytes = usize::from(operands[operands.len() - 1].size);
         match instruction.op0_kind() {
             OpKind::Register if instruction.op0_register().is_gpr() => {
                 self.value_before(first, instruction.op0_register(), bytes);
-                self.native(native);
+                self.copy_source(source);
             }
             OpKind::Memory => {
-                let scratch = self.take_scratch(native, RSP);
-                self.load(native, scratch, 0, bytes);
+                let scratch = self.take_scratch(source, RSP);
+                self.load(source, scratch, 0, bytes);
                 let offset = self.allocate(bytes);
                 self.store_data(offset, bytes, scratch);
                 self.data.accesses[first].value = offset;
                 self.data.accesses[first + 1].value = offset;
                 let code = if bytes == 8 { Code::Push_r64 } else { Code::Push_r16 };
                 self.encode(Instruction::with1(code, part(scratch, bytes)));
-                self.dirty();
+                self.map_between_safe_points();
                 self.give_scratch();
             }
             OpKind::Register => {
                 // A segment register.
-                let scratch = self.take_scratch(native, RSP);
+                let scratch = self.take_scratch(source, RSP);
                 let code = Code::Mov_r32m16_Sreg;
                 self.encode(Instruction::with2(code, part(scratch, 4), instruction.op0_register()));
                 let offset = self.allocate(bytes);
                 self.store_data(offset, bytes, scratch);
                 self.data.accesses[first].value = offset;
                 self.give_scratch();
-                self.native(native);
+                self.copy_source(source);
             }
             _ => {
                 self.constant(first, instruction.immediate(0));
-                self.native(native);
+                self.copy_source(source);
             }
         }
     }
 
-    fn pop(&mut self, native: &Native, operands: &[Operand], first: usize) {
-        let instruction = native.instruction;
+    fn pop(&mut self, source: &SourceInstruction, operands: &[Operand], first: usize) {
+        let instruction = source.instruction;
         let bytes = usize::from(operands[0].size);
         if instruction.op0_kind() == OpKind::Register {
             let register = instruction.op0_register();
@@ -564,19 +568,20 @@ impl Translator<'_, '_> {
                 self.failed = true;
                 return;
             }
-            self.native(native);
+            self.copy_source(source);
             return self.value_after(first, register);
         }
-        let scratch = self.take_scratch(native, RSP);
+        let scratch = self.take_scratch(source, RSP);
         self.load_stack(scratch, bytes);
         let offset = self.allocate(bytes);
         self.store_data(offset, bytes, scratch);
         self.data.accesses[first].value = offset;
         self.data.accesses[first + 1].value = offset;
-        // The address is that after the stack pointer has moved, which it does when nothing can go wrong any more.
+        // The address is that after the stack pointer has moved, which it does when nothing can go
+        // wrong any more.
         let moved = if instruction.memory_base() == Register::RSP { bytes as i64 } else { 0 };
         self.app(Instruction::with2(store_code(bytes), memory(instruction, moved), part(scratch, bytes)));
-        self.dirty();
+        self.map_between_safe_points();
         self.move_stack(bytes as i64);
         self.give_scratch();
     }
@@ -593,16 +598,16 @@ impl Translator<'_, '_> {
 
     /// Lends the stack pointer to the engine for `function`, in which nothing may fault.
     fn on_engine_stack(&mut self, function: impl FnOnce(&mut Self)) {
-        self.dirty();
+        self.map_between_safe_points();
         self.out.store_gs(tcb::SCRATCH_THIRD, RSP);
         self.out.load_gs(RSP, tcb::ENGINE_STACK);
         function(self);
         self.out.load_gs(RSP, tcb::SCRATCH_THIRD);
     }
 
-    fn push_flags(&mut self, native: &Native, first: usize) {
+    fn push_flags(&mut self, source: &SourceInstruction, first: usize) {
         let bytes = usize::from(self.data.accesses[first].size);
-        let scratch = self.take_scratch(native, RSP);
+        let scratch = self.take_scratch(source, RSP);
         self.on_engine_stack(|this| {
             this.encode(Ok(Instruction::with(Code::Pushfq)));
             this.encode(Instruction::with1(Code::Pop_r64, wide(scratch)));
@@ -611,13 +616,13 @@ impl Translator<'_, '_> {
         self.store_data(offset, bytes, scratch);
         self.data.accesses[first].value = offset;
         self.give_scratch();
-        self.mark_at(self.pc);
-        self.native(native);
+        self.map_safe_point(self.pc);
+        self.copy_source(source);
     }
 
-    fn pop_flags(&mut self, native: &Native, operands: &[Operand], first: usize) {
+    fn pop_flags(&mut self, source: &SourceInstruction, operands: &[Operand], first: usize) {
         let bytes = usize::from(operands[0].size);
-        let scratch = self.take_scratch(native, RSP);
+        let scratch = self.take_scratch(source, RSP);
         self.load_stack(scratch, bytes);
         let offset = self.allocate(bytes);
         self.store_data(offset, bytes, scratch);
@@ -634,22 +639,22 @@ impl Translator<'_, '_> {
         self.give_scratch();
     }
 
-    fn exchange(&mut self, native: &Native, first: usize) {
-        let instruction = native.instruction;
+    fn exchange(&mut self, source: &SourceInstruction, first: usize) {
+        let instruction = source.instruction;
         let at = if instruction.op0_kind() == OpKind::Register { 0 } else { 1 };
         let register = instruction.op_register(at);
         self.value_before(first + 1, register, register.size());
-        self.native(native);
+        self.copy_source(source);
         self.value_after(first, register);
     }
 
-    fn exchange_and_add(&mut self, native: &Native, first: usize) {
-        let register = native.instruction.op1_register();
+    fn exchange_and_add(&mut self, source: &SourceInstruction, first: usize) {
+        let register = source.instruction.op1_register();
         let Some(number) = general(register) else { return };
         let bytes = register.size();
-        let scratch = self.take_scratch(native, number);
+        let scratch = self.take_scratch(source, number);
         self.app(Instruction::with2(Code::Mov_r64_rm64, wide(scratch), wide(number)));
-        self.native(native);
+        self.copy_source(source);
         self.value_after(first, register);
         self.add_to(scratch, Addend::Register(number));
         let offset = self.allocate(bytes);
@@ -669,19 +674,20 @@ impl Translator<'_, '_> {
         self.app(Instruction::with2(Code::Lea_r64_m, wide(scratch), sum));
     }
 
-    /// A locked `add`, `sub`, `inc`, `dec` or `or` with 0, by `lock xadd` with a scratch register and the same arithmetic on that register
-    /// afterwards, which gives the flags. If values are recorded, they are those of the accesses from `first` on.
-    pub(super) fn locked_arithmetic(&mut self, native: &Native, first: Option<usize>) {
-        let instruction = native.instruction;
+    /// A locked `add`, `sub`, `inc`, `dec` or `or` with 0, by `lock xadd` with a scratch register
+    /// and the same arithmetic on that register afterwards, which gives the flags. If values are
+    /// recorded, they are those of the accesses from `first` on.
+    pub(super) fn locked_arithmetic(&mut self, source: &SourceInstruction, first: Option<usize>) {
+        let instruction = source.instruction;
         let bytes = instruction.memory_size().size();
         let keeps_carry = matches!(instruction.mnemonic(), Mnemonic::Inc | Mnemonic::Dec);
-        let scratch = self.take_scratch(native, RSP);
+        let scratch = self.take_scratch(source, RSP);
         self.load_addend(instruction, scratch);
         if keeps_carry {
             self.encode(Instruction::with1(Code::Setb_rm8, field(tcb::ORDER_CARRY)));
         }
-        self.locked_exchange_and_add(native, scratch, bytes);
-        self.dirty();
+        self.locked_exchange_and_add(source, scratch, bytes);
+        self.map_between_safe_points();
         self.out.store_gs(tcb::ORDER_OLD, scratch);
         let values = first.map(|first| (first, [bytes, bytes].map(|bytes| self.allocate(bytes))));
         if let Some((first, [old, new])) = values {
@@ -728,19 +734,19 @@ impl Translator<'_, '_> {
     }
 
     /// `lock xadd` of a scratch register and the memory operand of an instruction.
-    fn locked_exchange_and_add(&mut self, native: &Native, scratch: u8, bytes: usize) {
+    fn locked_exchange_and_add(&mut self, source: &SourceInstruction, scratch: u8, bytes: usize) {
         let code = match bytes {
             1 => Code::Xadd_rm8_r8,
             2 => Code::Xadd_rm16_r16,
             4 => Code::Xadd_rm32_r32,
             _ => Code::Xadd_rm64_r64,
         };
-        let is_far = self.is_far(native.instruction);
-        let mut place = memory(native.instruction, 0);
+        let is_far = self.is_far(source.instruction);
+        let mut place = memory(source.instruction, 0);
         if is_far {
-            let register = super::free_register(native.instruction, scratch);
+            let register = super::free_register(source.instruction, scratch);
             self.spill_third(register);
-            self.out.load_constant(register, native.instruction.ip_rel_memory_address());
+            self.out.load_constant(register, source.instruction.ip_rel_memory_address());
             place = MemoryOperand::with_base(wide(register));
         }
         let exchanged = Instruction::with2(code, place, part(scratch, bytes));
@@ -749,16 +755,16 @@ impl Translator<'_, '_> {
             exchanged
         }));
         if is_far {
-            self.dirty();
+            self.map_between_safe_points();
             self.reload_third();
         }
     }
 
-    fn compare_and_exchange(&mut self, native: &Native, operands: &[Operand], first: usize) {
+    fn compare_and_exchange(&mut self, source: &SourceInstruction, operands: &[Operand], first: usize) {
         let bytes = usize::from(operands[0].size);
-        let Some(number) = general(native.instruction.op1_register()) else { return };
-        let scratch = self.take_scratch(native, number);
-        self.native(native);
+        let Some(number) = general(source.instruction.op1_register()) else { return };
+        let scratch = self.take_scratch(source, number);
+        self.copy_source(source);
         self.value_after(first, part(RAX, bytes));
         // If it has failed, what was read is written again.
         self.app(Instruction::with2(Code::Mov_r64_rm64, wide(scratch), wide(number)));
@@ -769,13 +775,13 @@ impl Translator<'_, '_> {
         self.give_scratch();
     }
 
-    fn compare_and_exchange_pair(&mut self, native: &Native, first: usize) {
+    fn compare_and_exchange_pair(&mut self, source: &SourceInstruction, first: usize) {
         const RDX: u8 = 2;
         const RBX: u8 = 3;
         let half = usize::from(self.data.accesses[first].size) / 2;
-        let scratch = self.take_scratch(native, RSP);
-        self.native(native);
-        self.dirty();
+        let scratch = self.take_scratch(source, RSP);
+        self.copy_source(source);
+        self.map_between_safe_points();
         let [old, new] = [2 * half, 2 * half].map(|bytes| self.allocate(bytes));
         for (index, (was, wanted)) in [(RAX, RBX), (RDX, RCX)].into_iter().enumerate() {
             let offset = (index * half) as u16;
@@ -790,38 +796,39 @@ impl Translator<'_, '_> {
     }
 
     /// An operand that is only read: through a general register, a vector register, or a copy.
-    fn read(&mut self, native: &Native, operand: &Operand, first: usize) {
+    fn read(&mut self, source: &SourceInstruction, operand: &Operand, first: usize) {
         let bytes = usize::from(operand.size);
         let is_single = matches!(operand.kind, code::PLAIN | code::ANY);
         if is_single && bytes <= 8 {
             for width in [bytes, 4, 8] {
-                if let Some(scratch) = self.replaced(native, |scratch| part(scratch, width)) {
-                    return self.read_general(native, scratch, bytes, first);
+                if let Some(scratch) = self.replaced(source, |scratch| part(scratch, width)) {
+                    return self.read_general(source, scratch, bytes, first);
                 }
             }
         }
         let all = if is_single { bytes } else { usize::from(operand.bytes()) };
-        let register = vector_of(self.free_vector(native), all);
+        let register = vector_of(self.free_vector(source), all);
         let masked = operand.mask != Mask::None && !is_single;
-        let loads = matches!(all, 4 | 8 | 16 | 32 | 64) && !native.instruction.is_broadcast();
+        let loads = matches!(all, 4 | 8 | 16 | 32 | 64) && !source.instruction.is_broadcast();
         if loads
-            && !self.is_far(native.instruction)
-            && let Some(replaced) = with_register(native.instruction, register)
+            && !self.is_far(source.instruction)
+            && let Some(replaced) = with_register(source.instruction, register)
             && self.encodes(&replaced)
         {
-            return self.read_vector(native, operand, register, replaced, first);
+            return self.read_vector(source, operand, register, replaced, first);
         }
         if masked {
             self.failed = true;
             return;
         }
-        self.read_copy(native, bytes, first);
+        self.read_copy(source, bytes, first);
     }
 
-    /// The instruction with its memory operand replaced by the register that `name` makes of the scratch register, if that exists.
-    fn replaced(&mut self, native: &Native, name: impl Fn(u8) -> Register) -> Option<Instruction> {
-        let scratch = self.choose_scratch(native, RSP);
-        let replaced = with_register(native.instruction, name(scratch))?;
+    /// The instruction with its memory operand replaced by the register that `name` makes of the
+    /// scratch register, if that exists.
+    fn replaced(&mut self, source: &SourceInstruction, name: impl Fn(u8) -> Register) -> Option<Instruction> {
+        let scratch = self.choose_scratch(source, RSP);
+        let replaced = with_register(source.instruction, name(scratch))?;
         self.encodes(&replaced).then_some(replaced)
     }
 
@@ -833,19 +840,19 @@ impl Translator<'_, '_> {
         encoded
     }
 
-    fn read_general(&mut self, native: &Native, replaced: Instruction, bytes: usize, first: usize) {
-        let scratch = self.take_scratch(native, RSP);
-        self.load(native, scratch, 0, bytes);
+    fn read_general(&mut self, source: &SourceInstruction, replaced: Instruction, bytes: usize, first: usize) {
+        let scratch = self.take_scratch(source, RSP);
+        self.load(source, scratch, 0, bytes);
         let offset = self.allocate(bytes);
         self.store_data(offset, bytes, scratch);
         self.data.accesses[first].value = offset;
         self.app(Ok(replaced));
-        self.dirty();
+        self.map_between_safe_points();
         self.give_scratch();
     }
 
     /// A vector register that the instruction does not use, by number.
-    fn free_vector(&self, _native: &Native) -> u8 {
+    fn free_vector(&self, _native: &SourceInstruction) -> u8 {
         let is_free = |number: u8| {
             let full = Register::ZMM0 + u32::from(number);
             self.data.used.iter().all(|used| used.register().full_register() != full)
@@ -855,7 +862,7 @@ impl Translator<'_, '_> {
 
     fn read_vector(
         &mut self,
-        native: &Native,
+        source: &SourceInstruction,
         operand: &Operand,
         register: Register,
         replaced: Instruction,
@@ -864,20 +871,21 @@ impl Translator<'_, '_> {
         let bytes = if operand.kind == code::ANY { usize::from(operand.size) } else { usize::from(operand.bytes()) };
         let number = register.number() as u8;
         self.spill_vector(number, bytes);
-        self.app(load_vector(native.instruction, operand, register));
+        self.app(load_vector(source.instruction, operand, register));
         let offset = self.allocate(bytes);
         self.store_value(offset, register, bytes);
         self.data.accesses[first].value = offset;
         self.app(Ok(replaced));
-        self.dirty();
+        self.map_between_safe_points();
         self.reload_vector(number, bytes);
     }
 
-    /// What is saved of a vector register whose low bytes are used: vector instructions with prefixes clear all above.
+    /// What is saved of a vector register whose low bytes are used: vector instructions with
+    /// prefixes clear all above.
     fn saved_bytes(&self, bytes: usize) -> usize {
         match bytes {
             ..=16 => 16,
-            _ if self.surroundings.has_avx512 => 64,
+            _ if self.options.has_avx512 => 64,
             _ => 32,
         }
     }
@@ -886,44 +894,45 @@ impl Translator<'_, '_> {
         let saved = self.saved_bytes(bytes);
         self.encode(move_vector(vector_of(number, saved), saved, true));
         self.spill.vector = number;
-        self.mark_again();
+        self.map_again();
     }
 
     fn reload_vector(&mut self, number: u8, bytes: usize) {
         let saved = self.saved_bytes(bytes);
         self.encode(move_vector(vector_of(number, saved), saved, false));
         self.spill.vector = Spill::NONE;
-        self.mark_again();
+        self.map_again();
     }
 
     /// Gives the instruction a copy of its operand.
-    fn read_copy(&mut self, native: &Native, bytes: usize, first: usize) {
+    fn read_copy(&mut self, source: &SourceInstruction, bytes: usize, first: usize) {
         if bytes > tcb::OPERAND_BYTES {
             self.failed = true;
             return;
         }
-        let scratch = self.take_scratch(native, RSP);
+        let scratch = self.take_scratch(source, RSP);
         let offset = self.allocate(bytes);
         for (at, size) in pieces(bytes) {
-            self.load(native, scratch, at, size);
+            self.load(source, scratch, at, size);
             self.store_data(offset + at as u16, size, scratch);
             self.app(Instruction::with2(store_code(size), copy(at), part(scratch, size)));
         }
         self.data.accesses[first].value = offset;
         self.give_scratch();
-        self.app(Ok(with_copy(native.instruction)));
-        self.dirty();
+        self.app(Ok(with_copy(source.instruction)));
+        self.map_between_safe_points();
     }
 
-    /// An operand that is only written, by an instruction that makes the value: it makes it twice, first into a copy.
-    fn write(&mut self, native: &Native, operand: &Operand, first: usize) {
-        let instruction = native.instruction;
+    /// An operand that is only written, by an instruction that makes the value: it makes it twice,
+    /// first into a copy.
+    fn write(&mut self, source: &SourceInstruction, operand: &Operand, first: usize) {
+        let instruction = source.instruction;
         let bytes = usize::from(operand.bytes());
         if bytes > tcb::OPERAND_BYTES || !matches!(operand.kind, code::PLAIN | code::MASKED) {
             self.failed = true;
             return;
         }
-        self.dirty();
+        self.map_between_safe_points();
         let mut first_time = with_copy(instruction);
         let (twin, undo) = twin(instruction.code());
         first_time.set_code(twin);
@@ -933,7 +942,7 @@ impl Translator<'_, '_> {
             undo.set_code(code);
             self.encode(Ok(undo));
         }
-        let scratch = self.take_scratch(native, RSP);
+        let scratch = self.take_scratch(source, RSP);
         let offset = self.allocate(bytes);
         for (at, size) in pieces(bytes) {
             let target = part(scratch, size.max(4));
@@ -942,25 +951,25 @@ impl Translator<'_, '_> {
         }
         self.data.accesses[first].value = offset;
         self.give_scratch();
-        self.mark_at(self.pc);
-        self.native(native);
+        self.map_safe_point(self.pc);
+        self.copy_source(source);
     }
 
     /// An operand that is read, changed and written, without a lock: in a register.
-    fn modify(&mut self, native: &Native, operand: &Operand, first: usize) {
-        let instruction = native.instruction;
+    fn modify(&mut self, source: &SourceInstruction, operand: &Operand, first: usize) {
+        let instruction = source.instruction;
         let bytes = usize::from(operand.size);
         if bytes > 8 || operand.kind != code::PLAIN {
             self.failed = true;
             return;
         }
-        let scratch = self.choose_scratch(native, RAX);
+        let scratch = self.choose_scratch(source, RAX);
         let Some(changed) = with_register(instruction, part(scratch, bytes)) else {
             self.failed = true;
             return;
         };
-        let scratch = self.take_scratch(native, RAX);
-        self.load(native, scratch, 0, bytes);
+        let scratch = self.take_scratch(source, RAX);
+        self.load(source, scratch, 0, bytes);
         let [old, new] = [bytes, bytes].map(|bytes| self.allocate(bytes));
         self.store_data(old, bytes, scratch);
         if instruction.rflags_modified() != 0 {
@@ -970,7 +979,7 @@ impl Translator<'_, '_> {
         self.store_data(new, bytes, scratch);
         self.app(Instruction::with2(store_code(bytes), memory(instruction, 0), part(scratch, bytes)));
         self.spill.flags = false;
-        self.dirty();
+        self.map_between_safe_points();
         self.data.accesses[first].value = old;
         self.data.accesses[first + 1].value = new;
         self.give_scratch();
@@ -978,19 +987,19 @@ impl Translator<'_, '_> {
 
     /// Keeps the flags as they were before the instruction, in case its store faults.
     fn save_flags(&mut self) {
-        self.dirty();
+        self.map_between_safe_points();
         self.out.store_gs(tcb::SCRATCH_THIRD, RAX);
         self.out.bytes(&[0x9f]); // lahf
         self.out.bytes(&[0x0f, 0x90, 0xc0]); // seto al
         self.out.store_gs(tcb::FLAGS, RAX);
         self.out.load_gs(RAX, tcb::SCRATCH_THIRD);
         self.spill.flags = true;
-        self.mark_at(self.pc);
+        self.map_safe_point(self.pc);
     }
 }
 
 /// An instruction as it stands in the application.
-pub(super) struct Native<'a, 'd> {
+pub(super) struct SourceInstruction<'a, 'd> {
     pub instruction: &'a Instruction,
     pub decoder: &'a Decoder<'d>,
     pub bytes: &'a [u8],
@@ -1078,7 +1087,8 @@ fn move_vector(register: Register, bytes: usize, save: bool) -> Result<Instructi
     if save { Instruction::with2(store, place, register) } else { Instruction::with2(load, register, place) }
 }
 
-/// Loads the memory operand of an instruction into a vector register, with the faults that the instruction would have.
+/// Loads the memory operand of an instruction into a vector register, with the faults that the
+/// instruction would have.
 fn load_vector(instruction: &Instruction, operand: &Operand, register: Register) -> Result<Instruction, IcedError> {
     let bytes = if operand.kind == code::ANY { usize::from(operand.size) } else { usize::from(operand.bytes()) };
     let place = memory(instruction, 0);

@@ -1,7 +1,8 @@
-//! Runs code, native or translated, from a given state of all registers and gives back the state at its end; on request
-//! stops after every instruction and notes the state there.
+//! Runs code, native or translated, from a given state of all registers and gives back the state at
+//! its end; on request stops after every instruction and notes the state there.
 //!
-//! A thread's state is faked: gs points at a page whose fields translated code uses. One user at a time: see [`machine`].
+//! A thread's state is faked: gs points at a page whose fields translated code uses. One user at a
+//! time: see [`machine`].
 
 use std::arch::naked_asm;
 use std::mem::offset_of;
@@ -85,7 +86,8 @@ unsafe extern "C" fn enter() {
     )
 }
 
-/// What the exits of translated code jump to: the exit's number is in ecx, rcx in its scratch place.
+/// What the exits of translated code jump to: the exit's number is in ecx, rcx in its scratch
+/// place.
 #[unsafe(naked)]
 unsafe extern "C" fn on_exit() {
     naked_asm!(
@@ -102,7 +104,8 @@ unsafe extern "C" fn on_exit() {
     )
 }
 
-/// Where the table of indirect targets leads: the target is in rcx; rcx and rdx are in their scratch places.
+/// Where the table of indirect targets leads: the target is in rcx; rcx and rdx are in their
+/// scratch places.
 #[unsafe(naked)]
 unsafe extern "C" fn on_indirect() {
     naked_asm!(
@@ -121,7 +124,8 @@ unsafe extern "C" fn on_indirect() {
     )
 }
 
-/// Where an arrival goes that is not the one for the target: rcx is the difference, rdx the arrival's target negated.
+/// Where an indirect entry goes that is not the one for the target: rcx is the difference, rdx the
+/// indirect entry's target negated.
 #[unsafe(naked)]
 unsafe extern "C" fn on_mismatch() {
     naked_asm!("not rdx", "lea rcx, [rcx + rdx + 1]", "jmp {indirect}", indirect = sym on_indirect)
@@ -190,7 +194,7 @@ pub struct Stop {
     pub scratch: [u64; 3],
     pub flags: u64,
     pub cursor: u64,
-    pub own_r15: u64,
+    pub has_app_r15: u64,
 }
 
 const STOPS_MAX: usize = 1 << 16;
@@ -204,18 +208,10 @@ struct Stops {
 
 static mut STOPS: Stops = Stops { list: Vec::new(), from: 0, to: 0 };
 
-/// # Safety
-/// One user at a time.
-unsafe fn stops() -> &'static mut Stops {
-    let stops = &raw mut STOPS;
-    // SAFETY: the caller's promise.
-    unsafe { &mut *stops }
-}
-
 extern "C" fn on_trap(_: i32, _: *mut libc::siginfo_t, context: *mut libc::c_void) {
-    // SAFETY: the kernel's context; only the thread that owns the machine is single-stepped, and it looks at the stops when
-    // it is not.
-    let (context, stops) = unsafe { (&*context.cast::<libc::ucontext_t>(), stops()) };
+    // SAFETY: the kernel's context; only the thread that owns the machine is single-stepped, and it
+    // looks at the stops when it is not.
+    let (context, stops) = unsafe { (&*context.cast::<libc::ucontext_t>(), &mut *&raw mut STOPS) };
     let place = |register: i32| context.uc_mcontext.gregs[register as usize] as u64;
     let pc = place(libc::REG_RIP);
     if !(stops.from..stops.to).contains(&pc) || stops.list.len() == stops.list.capacity() {
@@ -235,7 +231,7 @@ extern "C" fn on_trap(_: i32, _: *mut libc::siginfo_t, context: *mut libc::c_voi
         scratch: [field(tcb::SCRATCH_RCX), field(tcb::SCRATCH_RDX), field(tcb::SCRATCH_THIRD)],
         flags: field(tcb::FLAGS),
         cursor: field(tcb::CURSOR),
-        own_r15: field(tcb::APP_R15),
+        has_app_r15: field(tcb::APP_R15),
     });
 }
 
@@ -315,15 +311,16 @@ impl Machine {
             ss_flags: 0,
             ss_size: self.signal_stack.len(),
         };
-        // SAFETY: the test's thread does not use gs otherwise; the stack lives as long as the machine.
+        // SAFETY: the test's thread does not use gs otherwise; the stack lives as long as the
+        // machine.
         unsafe {
             tcb::set_gs(FAKE, false);
             assert_eq!(libc::sigaltstack(&raw const stack, std::ptr::null_mut()), 0);
         }
     }
 
-    /// Executes from `entry` with these registers. For translated code, `cursor` goes into r15 and the application's r15
-    /// into its place; afterwards the other way round.
+    /// Executes from `entry` with these registers. For translated code, `cursor` goes into r15 and
+    /// the application's r15 into its place; afterwards the other way round.
     pub fn run(&mut self, entry: u64, registers: &mut Registers, cursor: Option<&mut u64>, step: bool) -> End {
         let mut general = registers.general;
         if let Some(cursor) = &cursor {
@@ -331,7 +328,8 @@ impl Machine {
             general[15] = **cursor;
         }
         let trap = if step { TRAP_FLAG } else { 0 };
-        // SAFETY: the machine has one user; the code at `entry` is the test's own and comes back through `leave`.
+        // SAFETY: the machine has one user; the code at `entry` is the test's own and comes back
+        // through `leave`.
         let cell = unsafe {
             let cell = &raw mut CELL;
             (*cell).general = general;
@@ -356,14 +354,14 @@ impl Machine {
     /// Notes from now on the stops between two addresses.
     pub fn watch(&mut self, from: u64, to: u64) {
         // SAFETY: nobody is being single-stepped now.
-        let stops = unsafe { stops() };
+        let stops = unsafe { &mut *&raw mut STOPS };
         *stops = Stops { list: Vec::with_capacity(STOPS_MAX), from, to };
     }
 
     /// The stops since `watch`.
     pub fn stops(&mut self) -> Vec<Stop> {
         // SAFETY: as above.
-        let stops = unsafe { stops() };
+        let stops = unsafe { &mut *&raw mut STOPS };
         assert!(stops.list.len() < STOPS_MAX, "too many stops");
         std::mem::take(&mut stops.list)
     }

@@ -1,7 +1,9 @@
-//! Random programs are executed natively and translated, block by block and as chains, and have to do exactly the same: all
-//! registers, flags, data and the whole stack (the translator must not use it, not even below rsp). The words at the cursor
-//! have to tell the blocks that were executed. Then all of it again, stopping after every instruction of the cache: wherever
-//! a mark says that the state is clean, the state that a signal handler would see has to be the native one.
+//! Random programs are executed natively and translated, block by block and as superblocks, and
+//! have to do exactly the same: all registers, flags, data and the whole stack (the translator must
+//! not use it, not even below rsp). The words at the cursor have to tell the blocks that were
+//! executed. Then all of it again, stopping after every instruction of the cache: wherever a mark
+//! says that the state is clean, the state that a signal handler would see has to be the native
+//! one.
 
 mod machine;
 mod program;
@@ -9,7 +11,9 @@ mod program;
 use std::collections::HashMap;
 
 use engine::emit::{Emitter, Table};
-use engine::translate::{self, ChainBlock, ExitKind, Order, STUB_STRIDE, Spill, State, Surroundings, Translation};
+use engine::translate::{
+    self, ExitKind, Order, RegisterState, STUB_STRIDE, SourceBlock, Spill, Translation, TranslationOptions,
+};
 use machine::{End, FLAGS, Machine, Registers, Stop};
 use program::{Code, DATA_BYTES, FAR, LOW, Layout, Program, REGION_BYTES, STACK_BYTES, STACK_TOP};
 use proptest::prelude::*;
@@ -30,7 +34,7 @@ struct Mode {
     by_pext: bool,
     high_table: bool,
     order: Order,
-    guess: bool,
+    inline_indirect: bool,
     check: bool,
     /// What is recorded beside the path.
     data: u32,
@@ -149,16 +153,16 @@ impl<'a> Dispatcher<'a> {
     }
 
     fn translate(&mut self, addresses: &[u64]) -> Fragment {
-        let block = |index: usize| ChainBlock {
+        let block = |index: usize| SourceBlock {
             address: addresses[index],
             code: &self.code[(addresses[index] - self.mode.layout.code) as usize..],
             next: addresses.get(index + 1).copied(),
             check: self.mode.check,
         };
         let chain: Vec<_> = (0..addresses.len()).map(block).collect();
-        let surroundings = Surroundings {
+        let options = TranslationOptions {
             table: self.table(),
-            guess: self.mode.guess,
+            inline_indirect: self.mode.inline_indirect,
             order: self.mode.order,
             data: self.mode.data,
             has_avx512: std::arch::is_x86_feature_detected!("avx512f"),
@@ -167,22 +171,22 @@ impl<'a> Dispatcher<'a> {
         };
         let mut room = vec![0; 0x1_0000];
         let mut out = Emitter::new(&mut room, self.cache_next);
-        let translation = translate::translate(&chain, &mut out, &surroundings).unwrap();
+        let translation = translate::translate(&chain, &mut out, &options).unwrap();
         out.align(64);
         assert!(!out.overflowed());
         let (start, end) = (self.cache_next, out.here());
         put(start, &room[..(end - start) as usize]);
         for index in 0..translation.exits.len() {
             let mut room = [0x90; STUB_STRIDE];
-            let stub = surroundings.stub(index);
-            Emitter::new(&mut room, stub).leave(surroundings.first_path + index as u32);
+            let stub = options.stub(index);
+            Emitter::new(&mut room, stub).exit_stub(options.first_path + index as u32);
             put(stub, &room);
         }
         self.cache_next = end;
         let count = translation.exits.len();
         self.stubs_next -= (count * STUB_STRIDE) as u64;
         self.exit_count += count as u32;
-        let first_path = surroundings.first_path;
+        let first_path = options.first_path;
         Fragment { start, end, addresses: addresses.to_vec(), first_path, translation }
     }
 
@@ -196,19 +200,19 @@ impl<'a> Dispatcher<'a> {
     }
 
     /// What a signal handler would take for the application's state; `None` where it would not.
-    fn settle(&self, stop: &Stop) -> Option<(u64, Registers)> {
+    fn recover_state(&self, stop: &Stop) -> Option<(u64, Registers)> {
         let fragment = self.fragments.iter().find(|fragment| (fragment.start..fragment.end).contains(&stop.pc))?;
         let offset = (stop.pc - fragment.start) as u16;
-        let after = fragment.translation.marks.partition_point(|mark| mark.cache <= offset);
-        let mark = fragment.translation.marks[after - 1];
+        let after = fragment.translation.map.partition_point(|mark| mark.cache <= offset);
+        let mark = fragment.translation.map[after - 1];
         let mut registers = stop.registers;
         let (own, spilled): (bool, &[(u8, u64)]) = match mark.state {
-            State::Dirty => return None,
-            State::Cursor => (false, &[]),
-            State::Own => (true, &[]),
-            State::Scratch => (false, &[(1, stop.scratch[0]), (2, stop.scratch[1])]),
-            State::ScratchOwn => (true, &[(1, stop.scratch[0]), (2, stop.scratch[1])]),
-            State::Spilled(spill, own) => {
+            RegisterState::BetweenSafePoints => return None,
+            RegisterState::Cursor => (false, &[]),
+            RegisterState::App => (true, &[]),
+            RegisterState::Scratch => (false, &[(1, stop.scratch[0]), (2, stop.scratch[1])]),
+            RegisterState::ScratchApp => (true, &[(1, stop.scratch[0]), (2, stop.scratch[1])]),
+            RegisterState::Spilled(spill, own) => {
                 if spill.flags {
                     registers.flags = stop.flags >> 8 & 0xd5 | (stop.flags & 1) << 11 | registers.flags & 0x400;
                 }
@@ -219,14 +223,14 @@ impl<'a> Dispatcher<'a> {
             registers.general[usize::from(*register)] = *value;
         }
         if !own {
-            registers.general[15] = stop.own_r15;
+            registers.general[15] = stop.has_app_r15;
         }
         Some((fragment.addresses[usize::from(mark.block)] + u64::from(mark.offset), registers))
     }
 }
 
-/// Runs translated; `history` are the addresses of the blocks in the order of execution if they are known, so that chains can
-/// be made of them. Returns the history of this run.
+/// Runs translated; `history` are the addresses of the blocks in the order of execution if they are
+/// known, so that superblocks can be made of them. Returns the history of this run.
 fn run_translated(
     machine: &mut Machine,
     dispatcher: &mut Dispatcher,
@@ -282,14 +286,15 @@ fn check_words(cursor: u64, start: u64, data: u64) {
     }
 }
 
-/// Every clean stop shows a state that the native program goes through, in order and without leaving one out.
+/// Every clean stop shows a state that the native program goes through, in order and without
+/// leaving one out.
 fn check_stops(dispatcher: &Dispatcher, code: &[u8], native: &[Stop], stops: &[Stop]) {
     let layout = dispatcher.mode.layout;
     // A direct jump leaves no trace in the cache.
     let is_jump = |stop: &Stop| matches!(code[(stop.pc - layout.code) as usize], 0xe9 | 0xeb);
     let mut at = 0;
     for stop in stops {
-        let Some((pc, registers)) = dispatcher.settle(stop) else { continue };
+        let Some((pc, registers)) = dispatcher.recover_state(stop) else { continue };
         let seen = |index: usize| native.get(index).is_some_and(|stop| stop.pc == pc && stop.registers == registers);
         if seen(at) {
             continue;
@@ -372,7 +377,7 @@ fn map_once(layout: Layout) {
     }
 }
 
-/// An indirect jump to `target` that the table leads to the arrival of `arrival`.
+/// An indirect jump to `target` that the table leads to the indirect entry of `indirect entry`.
 fn check_arrival(general: [u64; 16], flags: u64, target: u64, arrival: u64) {
     let mut guard = machine::machine();
     let machine = guard.as_mut().unwrap();
@@ -382,8 +387,8 @@ fn check_arrival(general: [u64; 16], flags: u64, target: u64, arrival: u64) {
     let mut out = Emitter::new(&mut room, LOW.cache);
     out.spill_scratch();
     out.load_constant(1, target);
-    out.arrival(arrival);
-    out.leave(FIRST_PATH);
+    out.indirect_entry(arrival);
+    out.exit_stub(FIRST_PATH);
     put(LOW.cache, &room);
     let mut registers = Registers { general, flags: flags & FLAGS };
     registers.general[RSP] = LOW.data + STACK_TOP;
@@ -416,12 +421,12 @@ fn mode() -> impl Strategy<Value = Mode> {
         prop::bool::weighted(0.2),
         0..=wire::DATA_VALUES,
     );
-    flags.prop_map(move |(far, by_pext, high_table, order, guess, check, data)| Mode {
+    flags.prop_map(move |(far, by_pext, high_table, order, inline_indirect, check, data)| Mode {
         layout: if far { FAR } else { LOW },
         by_pext: by_pext && has_bmi2,
         high_table,
         order: [Order::None, Order::EveryTime, Order::Contention, Order::Contention][order],
-        guess,
+        inline_indirect,
         check,
         data,
     })

@@ -1,4 +1,5 @@
-//! Random programs: blocks of straight-line code with every kind of transfer between them, which always come to an end.
+//! Random programs: blocks of straight-line code with every kind of transfer between them, which
+//! always come to an end.
 
 use proptest::prelude::*;
 
@@ -108,7 +109,8 @@ pub enum Op {
         offset: u16,
         count: u8,
     },
-    /// A locked instruction of 1, 2, 4 or 8 bytes, on one of a few places, some of them not aligned, relative to rip or by way of a register.
+    /// A locked instruction of 1, 2, 4 or 8 bytes, on one of a few places, some of them not
+    /// aligned, relative to rip or by way of a register.
     Locked {
         form: Form,
         size: u8,
@@ -223,10 +225,14 @@ fn op() -> impl Strategy<Value = Op> {
         1 => (register(), any::<u64>()).prop_map(|(register, value)| Op::Constant { register, value }),
         1 => (register(), register(), register(), any::<i8>())
             .prop_map(|(register, base, index, displacement)| Op::LoadAddress { register, base, index, displacement }),
-        2 => (moves.clone(), register(), offset()).prop_map(|(opcode, register, offset)| Op::Data { opcode, register, offset }),
-        1 => (0u8..8, offset(), any::<u8>()).prop_map(|(which, offset, value)| Op::DataImmediate { which, offset, value }),
+        2 => (moves.clone(), register(), offset())
+            .prop_map(|(opcode, register, offset)| Op::Data { opcode, register, offset }),
+        1 => (0u8..8, offset(), any::<u8>())
+            .prop_map(|(which, offset, value)| Op::DataImmediate { which, offset, value }),
         2 => (moves, register(), register(), offset(), -100i8..100).prop_map(
-            |(opcode, base, register, offset, displacement)| Op::Pointer { opcode, base, register, offset, displacement }
+            |(opcode, base, register, offset, displacement)| {
+                Op::Pointer { opcode, base, register, offset, displacement }
+            }
         ),
         1 => (register(), register()).prop_map(|(from, to)| Op::PushPop { from, to }),
         1 => register().prop_map(|register| Op::FlagsTo { register }),
@@ -414,7 +420,8 @@ impl Assembler {
 
     fn locked(&mut self, form: Form, size: u8, register: u8, base: Option<u8>, place: u8) {
         let place = [0x200, 0x208, 0x20c, 0x210, 0x221, 0x23e, 0x240, 0x242][usize::from(place)];
-        // A pair has to be aligned, a bit test has no form of one byte, and the number of a bit needs a register of its own.
+        // A pair has to be aligned, a bit test has no form of one byte, and the number of a bit
+        // needs a register of its own.
         let (size, place) = match form {
             Form::Pair => (size.max(2), 0x240),
             Form::Bit(_) | Form::BitRegister(..) => (size.max(1), place),
@@ -534,7 +541,8 @@ impl Assembler {
                 self.rip_relative(place, 0);
             }
             Transfer::CallOnStack(target) => {
-                // push the target, call [rsp]; the place stays on the stack, as something that a return can go to
+                // push the target, call [rsp]; the place stays on the stack, as something that a
+                // return can go to
                 let place = self.pointer(ahead(target));
                 self.bytes(&[0xff, 0x35]);
                 self.rip_relative(place, 0);

@@ -1,4 +1,4 @@
-//! The chains that the golden text shows.
+//! The superblocks that the golden text shows.
 
 use engine::translate::Order;
 
@@ -41,7 +41,7 @@ pub struct Case {
     pub name: &'static str,
     pub place: Place,
     pub blocks: Vec<Block>,
-    pub guess: bool,
+    pub inline_indirect: bool,
     pub order: Order,
     pub by_pext: bool,
     /// The table of indirect targets is not below 2 GiB.
@@ -69,7 +69,7 @@ impl Case {
     }
 
     fn guessing(mut self) -> Self {
-        self.guess = true;
+        self.inline_indirect = true;
         self
     }
 
@@ -98,7 +98,7 @@ impl Case {
         self
     }
 
-    /// The chain goes on at `offset` with this code.
+    /// The superblock goes on at `offset` with this code.
     fn then(mut self, offset: u64, code: &str) -> Self {
         self.blocks.last_mut().unwrap().next = Some(offset);
         self.blocks.push(Block { offset, code: bytes(code), next: None });
@@ -110,14 +110,14 @@ fn bytes(text: &str) -> Vec<u8> {
     text.split_whitespace().map(|byte| u8::from_str_radix(byte, 16).unwrap()).collect()
 }
 
-/// A chain of one block, to which more can be added.
+/// A superblock of one block, to which more can be added.
 fn case(name: &'static str, code: &str) -> Case {
     let blocks = vec![Block { offset: 0, code: bytes(code), next: None }];
     Case {
         name,
         place: Place::Low,
         blocks,
-        guess: false,
+        inline_indirect: false,
         order: Order::None,
         by_pext: true,
         high_table: false,

@@ -5,7 +5,9 @@ use std::fmt::Write;
 
 use engine::emit::{Emitter, Table};
 use engine::tcb;
-use engine::translate::{ChainBlock, ExitKind, Mark, Order, Spill, State, Surroundings, Translation, translate};
+use engine::translate::{
+    ExitKind, MapEntry, Order, RegisterState, SourceBlock, Spill, Translation, TranslationOptions, translate,
+};
 use iced_x86::{Formatter, Instruction, IntelFormatter, Mnemonic, OpKind, Register, SymbolResolver, SymbolResult};
 
 use crate::cases::{Case, Place};
@@ -21,7 +23,7 @@ const STUBS_DISTANCE: u64 = 0x10_0000;
 pub fn case(case: &Case) -> String {
     let mut text = format!("## {}\n", case.name);
     let options = [
-        (case.guess, "guess"),
+        (case.inline_indirect, "guess"),
         (case.order == Order::EveryTime, "ordered"),
         (case.order == Order::Contention, "ordered by contention"),
         (!case.by_pext, "without BMI2"),
@@ -44,9 +46,9 @@ pub fn case(case: &Case) -> String {
     }
     let mut room = vec![0u8; 4096];
     let mut out = Emitter::new(&mut room, case.place.cache());
-    let surroundings = Surroundings {
+    let options = TranslationOptions {
         table: Table { address: if case.high_table { HIGH_TABLE } else { TABLE }, by_pext: case.by_pext },
-        guess: case.guess,
+        inline_indirect: case.inline_indirect,
         order: case.order,
         data: case.data,
         has_avx512: false,
@@ -54,7 +56,7 @@ pub fn case(case: &Case) -> String {
         stubs_end: names.stubs_end,
     };
     let chain: Vec<_> = case.blocks.iter().map(|block| chain_block(case.place, block, case.check)).collect();
-    match translate(&chain, &mut out, &surroundings) {
+    match translate(&chain, &mut out, &options) {
         Ok(translation) => {
             assert!(!out.overflowed());
             let length = out.position();
@@ -66,9 +68,9 @@ pub fn case(case: &Case) -> String {
     text
 }
 
-fn chain_block(place: Place, block: &crate::cases::Block, check: bool) -> ChainBlock<'_> {
+fn chain_block(place: Place, block: &crate::cases::Block, check: bool) -> SourceBlock<'_> {
     let address = place.application() + block.offset;
-    ChainBlock { address, code: &block.code, next: block.next.map(|offset| place.application() + offset), check }
+    SourceBlock { address, code: &block.code, next: block.next.map(|offset| place.application() + offset), check }
 }
 
 /// The instructions of `code`, except for the literals of eight bytes at `literals`.
@@ -112,17 +114,19 @@ fn code(text: &mut String, case: &Case, names: &Names, code: &[u8], translation:
 }
 
 fn state(case: &Case, names: &Names, translation: &Translation, offset: u16) -> String {
-    let after = translation.marks.partition_point(|mark| mark.cache <= offset);
-    let Mark { offset, block, state, .. } = translation.marks[after - 1];
+    let after = translation.map.partition_point(|mark| mark.cache <= offset);
+    let MapEntry { offset, block, state, .. } = translation.map[after - 1];
     let block = &case.blocks[usize::from(block)];
     let pc = names.text(case.place.application() + block.offset + u64::from(offset));
     match state {
-        State::Cursor => format!("cursor {pc}"),
-        State::Own => format!("own {pc}"),
-        State::Scratch => format!("scratch {pc}"),
-        State::ScratchOwn => format!("scratch own {pc}"),
-        State::Spilled(spill, own) => format!("spilled{}{} {pc}", spilled(spill), if own { " own" } else { "" }),
-        State::Dirty => "dirty".into(),
+        RegisterState::Cursor => format!("cursor {pc}"),
+        RegisterState::App => format!("own {pc}"),
+        RegisterState::Scratch => format!("scratch {pc}"),
+        RegisterState::ScratchApp => format!("scratch own {pc}"),
+        RegisterState::Spilled(spill, own) => {
+            format!("spilled{}{} {pc}", spilled(spill), if own { " own" } else { "" })
+        }
+        RegisterState::BetweenSafePoints => "dirty".into(),
     }
 }
 
@@ -143,8 +147,8 @@ fn spilled(spill: Spill) -> String {
 fn exits(text: &mut String, names: &Names, translation: &Translation) {
     const TERMINATORS: [&str; 5] = ["not taken", "taken", "direct", "indirect", "syscall"];
     for (index, exit) in translation.exits.iter().enumerate() {
-        let leave = TERMINATORS[exit.leave as usize];
-        let _ = write!(text, "exit {index}: {leave} after {} blocks", exit.blocks);
+        let terminator = TERMINATORS[exit.terminator as usize];
+        let _ = write!(text, "exit {index}: {terminator} after {} blocks", exit.blocks);
         if exit.kind != ExitKind::Indirect {
             let _ = write!(text, ", to {}", names.text(exit.target));
         }

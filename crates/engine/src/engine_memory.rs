@@ -1,5 +1,5 @@
-//! The ranges of memory that the engine has made for itself, told to the recorder, so that nothing is left behind when the threads
-//! have gone back to native code.
+//! The engine's own memory. Every range is listed in [`wire::Control::engine_ranges`], so that the
+//! recorder can unmap it after a detach.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
@@ -8,16 +8,16 @@ use wire::Control;
 use crate::lock::Mutex;
 use crate::sys;
 
-/// Where the shared memory is; 0 outside of a target.
+/// Address of the shared memory; 0 outside of a target.
 static CONTROL: AtomicU64 = AtomicU64::new(0);
-/// Where the engine's own memory goes, far from where the application's would: the next free address.
+/// Next address for the engine's memory, far from the application's.
 static ARENA: Mutex<u64> = Mutex::new(1 << 44);
 
-/// How far the arena moves on when it meets something of the application's.
+/// How far the arena advances when a range is in use.
 const ARENA_GAP: u64 = 1 << 30;
 const ARENA_TRIES: usize = 8;
 
-/// Sets where the engine's own memory goes: behind the shared mapping.
+/// Places the arena behind the shared mapping.
 pub fn set_up(control: &Control) {
     let shared = core::ptr::from_ref(control) as u64;
     CONTROL.store(shared, Ordering::Relaxed);
@@ -37,7 +37,7 @@ const fn rounded(length: u64) -> u64 {
     (length + 0xffff) & !0xffff
 }
 
-/// Memory for the engine itself.
+/// Maps memory for the engine.
 pub fn map(length: u64) -> Option<u64> {
     let length = rounded(length);
     let protection = sys::PROT_READ | sys::PROT_WRITE;
@@ -45,17 +45,18 @@ pub fn map(length: u64) -> Option<u64> {
     for _ in 0..ARENA_TRIES {
         if let Some(address) = sys::map(*arena, length, protection, sys::MAP_FIXED_NOREPLACE) {
             *arena += length;
-            add(address, length);
+            register(address, length);
             return Some(address);
         }
         *arena += ARENA_GAP;
     }
     let address = sys::map(0, length, protection, 0)?;
-    add(address, length);
+    register(address, length);
     Some(address)
 }
 
-/// Gives back memory from [`map`]. It stays in the list, because nobody else gets an address there.
+/// Unmaps memory from [`map`]. The range stays in the list, because the application gets no address
+/// there.
 ///
 /// # Safety
 /// Nothing may use it any more.
@@ -71,25 +72,25 @@ pub fn control() -> Option<&'static Control> {
     unsafe { control.as_ref() }
 }
 
-/// Notes that a range is the engine's.
-pub fn add(start: u64, length: u64) {
+/// Adds a range to the list of the engine's memory.
+pub fn register(start: u64, length: u64) {
     let Some(control) = control() else { return };
-    if !add_to(&control.own, start, start + length) {
-        // What nobody knows of cannot be unmapped.
+    if !add_to(&control.engine_ranges, start, start + length) {
+        // An unlisted range cannot be unmapped, so nothing ever is.
         control.sharers.store(1, Ordering::SeqCst);
     }
 }
 
-/// Whether an address is in memory of the engine.
+/// Whether an address is in the engine's memory.
 pub fn contains(address: u64) -> bool {
     let Some(control) = control() else { return false };
     let within =
         |[from, to]: &[AtomicU64; 2]| (from.load(Ordering::SeqCst)..to.load(Ordering::SeqCst)).contains(&address);
-    control.own.iter().any(within)
+    control.engine_ranges.iter().any(within)
 }
 
-/// Adds a range to a list, by making a range longer if it can. False if the list is full. Several threads may do so at once, because
-/// no address is added twice.
+/// Adds a range to a list, or extends the range before it. False if the list is full. Threads may
+/// call this at the same time, because no address is added twice.
 fn add_to(list: &[[AtomicU64; 2]], start: u64, end: u64) -> bool {
     for [from, to] in list {
         if to.load(Ordering::SeqCst) == start {

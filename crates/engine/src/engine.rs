@@ -1,0 +1,143 @@
+//! The engine's shared state: one [`Engine`] for all threads of the target, behind one lock.
+//!
+//! The methods of [`Engine`] live in the module of the noun that they work on: fragments in
+//! [`crate::fragment`], links in [`crate::link`], the indirect-branch tables in
+//! [`crate::indirect`], the code ring in [`crate::code_ring`], the code cache's units in
+//! [`crate::reclaim`], changes of code in [`crate::change`], and critical sections in
+//! [`crate::rseq`].
+
+use alloc::vec::Vec;
+use core::sync::atomic::Ordering;
+
+use wire::Control;
+
+use crate::cache::Cache;
+use crate::change::Pages;
+use crate::emit::Table;
+use crate::lock::Mutex;
+use crate::lookup::Lookup;
+use crate::paths::PathTable;
+use crate::reclaim::Reclaimer;
+use crate::rseq::Sections;
+use crate::select::{self, Selection, TRANSLATION_MODE_COUNT, TranslationMode};
+use crate::translate::Order;
+
+/// The engine of this process. Translation, linking and dropping of fragments happen under this
+/// lock.
+pub static ENGINE: Mutex<Engine> = Mutex::new(Engine::new());
+
+pub struct Engine {
+    pub(crate) control: u64,
+    pub(crate) table: Table,
+    /// The address in every empty slot of the indirect-branch tables.
+    pub(crate) missing: u64,
+    pub selection: Selection,
+    pub sections: Sections,
+    pub(crate) cache: Cache,
+    pub(crate) reclaimer: Reclaimer,
+    pub(crate) paths: PathTable,
+    /// Fragments by application address, for each translation mode.
+    pub(crate) by_address: [Lookup; TRANSLATION_MODE_COUNT],
+    /// Numbers and lengths of announced blocks, by application address.
+    pub(crate) blocks: Lookup,
+    pub(crate) block_lengths: Lookup,
+    pub pages: Pages,
+    /// Set once there is more than one thread: locked instructions are then followed by a
+    /// timestamp. Before that, `unordered` lists the fragments with locked instructions, by first
+    /// path.
+    pub(crate) ordered: bool,
+    pub(crate) unordered: Vec<u32>,
+    /// How locked instructions are ordered then.
+    pub order: Order,
+    pub(crate) has_avx512: bool,
+}
+
+impl Engine {
+    pub(crate) const fn new() -> Self {
+        Self {
+            control: 0,
+            table: Table { address: 0, by_pext: false },
+            missing: 0,
+            selection: Selection::new(),
+            sections: Sections::new(),
+            cache: Cache::new(),
+            reclaimer: Reclaimer::new(),
+            paths: PathTable::new(),
+            by_address: [const { Lookup::new() }; TRANSLATION_MODE_COUNT],
+            blocks: Lookup::new(),
+            block_lengths: Lookup::new(),
+            pages: Pages::new(),
+            ordered: false,
+            unordered: Vec::new(),
+            order: Order::EveryTime,
+            has_avx512: false,
+        }
+    }
+
+    /// Sets the addresses of the shared memory and of the indirect-branch tables. `missing` is the
+    /// entry of the dispatcher for targets that the tables do not have.
+    pub fn set_up(&mut self, control: u64, table: Table, missing: u64) {
+        self.control = control;
+        self.table = table;
+        self.missing = missing;
+        self.has_avx512 = has_avx512();
+        let control = self.control();
+        self.paths.set_base(control.next_path.load(Ordering::Relaxed) + 1);
+        self.reclaimer.set_up(control);
+        self.selection.set_up(control);
+        let modes = match select::has_uninstrumented_mode(control) {
+            false => [TranslationMode::Instrumented].as_slice(),
+            true => &[TranslationMode::Instrumented, TranslationMode::Uninstrumented],
+        };
+        for slot in modes.iter().flat_map(|&mode| self.table_slots(mode)) {
+            slot.store(missing, Ordering::Relaxed);
+        }
+    }
+
+    pub(crate) fn control(&self) -> &'static Control {
+        // SAFETY: the shared mapping stays as long as the process.
+        unsafe { &*(self.control as *const Control) }
+    }
+
+    /// Notes that there is more than one thread. Fragments with locked instructions are dropped, to
+    /// be translated again with timestamps.
+    pub fn order_threads(&mut self) {
+        self.ordered = true;
+        for path in core::mem::take(&mut self.unordered) {
+            self.drop_path(path);
+        }
+    }
+}
+
+/// Whether the processor has AVX-512 and the operating system has enabled it.
+fn has_avx512() -> bool {
+    let (basic, more) = (core::arch::x86_64::__cpuid(1), core::arch::x86_64::__cpuid_count(7, 0));
+    has_wide_vectors(basic.ecx, more.ebx, crate::emulate::enabled_components)
+}
+
+/// The same, from CPUID (`basic`: leaf 1, ecx; `more`: leaf 7, ebx) and from XCR0 (`enabled`),
+/// which can be read only if CPUID has OSXSAVE.
+fn has_wide_vectors(basic: u32, more: u32, enabled: impl FnOnce() -> u64) -> bool {
+    const OSXSAVE: u32 = 1 << 27;
+    const AVX512F: u32 = 1 << 16;
+    /// SSE, AVX, mask registers, upper halves of the low registers, high registers.
+    const STATE: u64 = 0b1110_0110;
+    basic & OSXSAVE != 0 && more & AVX512F != 0 && enabled() & STATE == STATE
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn wide_vectors_are_those_that_the_operating_system_has_enabled() {
+        let (basic, more) = (1 << 27, 1 << 16);
+        assert!(has_wide_vectors(basic, more, || 0xe7));
+        assert!(has_wide_vectors(basic, more, || 0x2_02e7));
+        for enabled in [0x7, 0x27, 0x67, 0xc7, 0xe1] {
+            assert!(!has_wide_vectors(basic, more, || enabled), "{enabled:#x}");
+        }
+        assert!(!has_wide_vectors(basic, 0, || 0xe7));
+        assert!(!has_wide_vectors(0, more, || panic!("asked where that faults")));
+    }
+}

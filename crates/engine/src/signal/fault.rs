@@ -1,0 +1,238 @@
+//! Faults that the engine causes and mends: the end of a ring segment, writes to protected code,
+//! single steps to a safe point, misaligned stores at the cursor, and instructions that raise a
+//! signal so that a deferred one is delivered.
+
+use core::sync::atomic::Ordering;
+
+use super::class::{SignalClass, is_engine, si_code};
+use super::deferred::{next_deliverable, requeue_in_kernel, store_pending};
+use super::delivery::{deliver, deliver_before_call, recover_state, resume_saved_state};
+use super::frame::{
+    CONTEXT_ERROR, CONTEXT_FLAGS, CONTEXT_R15, CONTEXT_RAX, CONTEXT_RIP, Context, ERROR_WRITE, FLAG_ALIGNMENT,
+    FLAG_TRAP, Info,
+};
+use super::{SIGBUS, SIGILL, SIGSEGV, SIGSYS, SIGTRAP, SYNCHRONOUS};
+use crate::engine::ENGINE;
+use crate::fragment::AppPosition;
+use crate::tcb::{Signals, Tcb};
+use crate::translate::RegisterState;
+use crate::{clone, detach, dispatch, memory, profile, ring, skip, sys, syscall};
+
+const TRAP_TRACE: i32 = 2;
+
+/// Handles a fault that the engine causes and mends. False if it is none.
+pub(super) fn on_engine_fault(signals: &'static Signals, signal: usize, info: &Info, context: &mut Context) -> bool {
+    let pc = context.registers[CONTEXT_RIP];
+    let in_cache = !signals.native.get() && !is_engine(pc);
+    match signal {
+        SIGILL if pc == dispatch::enter_raise() || pc == syscall::unblock_raise() => on_raise(signals, context, pc),
+        SIGSEGV if context.more[CONTEXT_ERROR] & ERROR_WRITE != 0 && on_write_fault(signals, info, context) => {}
+        SIGSEGV | SIGBUS if pc == memory::copy_instruction() => {
+            context.registers[CONTEXT_RIP] = memory::copy_recovery();
+        }
+        SIGSEGV if in_cache => {
+            // SAFETY: translated code has no reference to the state.
+            let tcb = unsafe { &mut *Tcb::current() };
+            if !ring::is_guard(tcb, info[2]) {
+                return false;
+            }
+            on_segment_end(tcb, context);
+        }
+        SIGBUS if in_cache => return on_misaligned_store(signals, info, context),
+        SIGTRAP if si_code(info) == TRAP_TRACE && (signals.misaligned.get() || signals.stepping.get()) => {
+            if signals.misaligned.take() {
+                context.registers[CONTEXT_FLAGS] |= FLAG_ALIGNMENT;
+            }
+            if signals.stepping.get() {
+                on_step(signals, context, pc);
+            } else {
+                context.registers[CONTEXT_FLAGS] &= !FLAG_TRAP;
+            }
+        }
+        SIGSYS if pc == syscall::call_end() || pc == clone::call_end() => {
+            // The call has not happened. Its caller in the engine handles that first.
+            store_pending(signals, signal, info, SignalClass::Synchronous);
+            context.registers[CONTEXT_RAX] = syscall::TRAPPED as u64;
+        }
+        _ => return false,
+    }
+    true
+}
+
+/// Delivers the next deferred signal, on the way into the cache or before a system call.
+fn on_raise(signals: &Signals, context: &mut Context, pc: u64) {
+    let is_entering = dispatch::is_entering(pc);
+    match next_deliverable(signals, signals.mask.get()) {
+        Some((signal, info, class)) if is_entering => {
+            // SAFETY: the assembly has no reference to the state, and whoever has called it has
+            // returned.
+            deliver(unsafe { &mut *Tcb::current() }, signal, &info, class, context, true);
+        }
+        Some((signal, info, class)) => deliver_before_call(signal, &info, class, context),
+        None if is_entering => context.registers[CONTEXT_RIP] = dispatch::enter_start(),
+        None => context.registers[CONTEXT_RIP] = syscall::window_start(pc),
+    }
+}
+
+/// A write has faulted: if it was to code that we watch, it is made again. A thread that has
+/// changed the very code it executes goes on in a new translation.
+fn on_write_fault(signals: &Signals, info: &Info, context: &mut Context) -> bool {
+    let mut engine = ENGINE.lock();
+    if !engine.written(info[2]) {
+        // Another thread may have released the page just now: once more will show.
+        let write = (context.registers[CONTEXT_RIP], info[2]);
+        let again = engine.pages.any_guarded && signals.faulted_write.get() != write;
+        signals.faulted_write.set(if again { write } else { (0, 0) });
+        return again;
+    }
+    let position = engine.app_position(context.registers[CONTEXT_RIP]);
+    drop(engine);
+    if position.is_some_and(|position| {
+        position.state != RegisterState::BetweenSafePoints && !ENGINE.lock().is_current(&position)
+    }) {
+        // The write first: the new translation would protect the page again.
+        signals.stale.set(true);
+        step_with_signals_blocked(signals, context);
+    }
+    true
+}
+
+/// The application has asked for alignment checks, and one of our own stores at the cursor is not
+/// aligned: makes it without.
+fn on_misaligned_store(signals: &Signals, info: &Info, context: &mut Context) -> bool {
+    const BUS_ADRALN: u64 = 1;
+    let flags = context.registers[CONTEXT_FLAGS];
+    if info[1] & 0xffff_ffff != BUS_ADRALN || flags & FLAG_ALIGNMENT == 0 {
+        return false;
+    }
+    let pc = context.registers[CONTEXT_RIP];
+    let Some(position) = ENGINE.lock().app_position(pc) else { return false };
+    if matches!(position.state, RegisterState::App | RegisterState::ScratchApp | RegisterState::Spilled(_, true)) {
+        return false;
+    }
+    let mut code = [0; isa::INSTRUCTION_BYTES_MAX];
+    let length = memory::read_bytes(pc, &mut code);
+    // Where r15 is the cursor, only the engine uses it.
+    let is_ours = isa::decoder(pc, &code[..length]).decode().memory_base() == iced_x86::Register::R15;
+    if is_ours {
+        signals.misaligned.set(true);
+        context.registers[CONTEXT_FLAGS] = flags & !FLAG_ALIGNMENT | FLAG_TRAP;
+    }
+    is_ours
+}
+
+/// Opens the next segment when the cursor has met the guard page, and repeats the store there.
+fn on_segment_end(tcb: &mut Tcb, context: &mut Context) {
+    let signals = tcb.signals();
+    tcb.cursor = context.registers[CONTEXT_R15];
+    profile::profile_segment(tcb);
+    ring::advance_with_data(tcb);
+    if tcb.selection.skipping {
+        skip::refill(tcb);
+        signals.stale.set(signals.stale.get() || skip::is_near_end(tcb));
+    }
+    context.registers[CONTEXT_R15] = tcb.cursor;
+    if (tcb.detaching || signals.stale.get()) && !signals.stepping.get() {
+        step_with_signals_blocked(signals, context);
+    }
+}
+
+/// Brings a thread that may loop in translated code to the dispatcher. Elsewhere it gets there by
+/// itself.
+pub(super) fn on_detach_request(signals: &'static Signals, context: &mut Context, pc: u64) {
+    if signals.native.get() || is_engine(pc) {
+        if pc == syscall::instruction_end() && context.registers[CONTEXT_RAX] as i64 == sys::EINTR {
+            // The thread has entered a system call meanwhile, which our signal has interrupted: it
+            // is made again.
+            context.registers[CONTEXT_RIP] = syscall::entry();
+        }
+        return;
+    }
+    // SAFETY: translated code has no reference to the state.
+    let tcb = unsafe { &mut *Tcb::current() };
+    if tcb.interrupted != 0 {
+        return;
+    }
+    let position = ENGINE.lock().app_position(pc);
+    match position {
+        None => {}
+        Some(_) if signals.stepping.get() => signals.stale.set(true),
+        Some(AppPosition { state: RegisterState::BetweenSafePoints, .. }) => {
+            signals.stale.set(true);
+            step_with_signals_blocked(signals, context);
+        }
+        Some(position) => {
+            recover_state(tcb, context, Some(position));
+            ring::append_signal(tcb, 0, tcb.registers.rip);
+            resume_saved_state(tcb, context, false);
+        }
+    }
+}
+
+/// Makes the interrupted code reach a point where deferred signals can be delivered.
+pub(super) extern "C" fn redirect_to_safe_point(context: &mut Context) {
+    // SAFETY: only code that has found the thread's state this way gets here.
+    let signals = unsafe { Signals::current() };
+    let pc = context.registers[CONTEXT_RIP];
+    if dispatch::is_entering(pc) && !signals.native.get() {
+        context.registers[CONTEXT_RIP] = dispatch::enter_start();
+    } else if matches!(syscall::window(pc), syscall::Window::Before) {
+        signals.mask_changed.store(1, Ordering::SeqCst);
+        context.registers[CONTEXT_RIP] = syscall::window_start(pc);
+    } else if signals.native.get() {
+        requeue_in_kernel(signals);
+    } else if is_engine(pc) {
+        // The engine reaches such a point by itself.
+    } else {
+        step(signals, context);
+    }
+}
+
+pub(super) fn step(signals: &Signals, context: &mut Context) {
+    signals.stepping.set(true);
+    context.registers[CONTEXT_FLAGS] |= FLAG_TRAP;
+}
+
+/// Single-steps with all asynchronous signals blocked.
+fn step_with_signals_blocked(signals: &Signals, context: &mut Context) {
+    signals.mask_changed.store(1, Ordering::SeqCst);
+    context.mask |= !SYNCHRONOUS;
+    step(signals, context);
+}
+
+/// Handles a single step on the way to a safe point.
+fn on_step(signals: &'static Signals, context: &mut Context, pc: u64) {
+    let in_cache = !is_engine(pc);
+    let position = if in_cache { ENGINE.lock().app_position(pc) } else { None };
+    if let Some(AppPosition { state: RegisterState::BetweenSafePoints, .. }) = position {
+        return;
+    }
+    signals.stepping.set(false);
+    context.registers[CONTEXT_FLAGS] &= !FLAG_TRAP;
+    if !in_cache {
+        // The way back into the cache unblocks signals, or detaches.
+        signals.stale.set(false);
+        return;
+    }
+    // SAFETY: translated code has no reference to the state.
+    let tcb = unsafe { &mut *Tcb::current() };
+    signals.mask_changed.store(0, Ordering::SeqCst);
+    context.mask = signals.real_mask.get();
+    if let Some((signal, info, class)) = next_deliverable(signals, signals.mask.get()) {
+        recover_state(tcb, context, position);
+        return deliver(tcb, signal, &info, class, context, false);
+    }
+    let stale = signals.stale.take();
+    if stale || tcb.detaching {
+        recover_state(tcb, context, position);
+        ring::append_signal(tcb, 0, tcb.registers.rip);
+    }
+    // A child process gives up its signal stack when it detaches, which is impossible on that
+    // stack.
+    if tcb.detaching && !tcb.is_child_process() && detach::detach_thread(tcb) {
+        context.mask = signals.real_mask.get();
+        context.set_registers(&tcb.registers);
+    } else if tcb.detaching || stale {
+        resume_saved_state(tcb, context, false);
+    }
+}
