@@ -1,4 +1,5 @@
-//! What maintainers run: `cargo xtask test`, `cargo xtask bench`, `cargo xtask soak`, `cargo xtask experiments`.
+//! What maintainers run: `cargo xtask test`, `cargo xtask bench`, `cargo xtask soak`, `cargo xtask experiments`,
+//! `cargo xtask man`.
 //!
 //! Knows where things are in the repository and drives `cargo` and the `trackway` command like a user would; measures
 //! reading with the `trace` crate directly.
@@ -11,6 +12,7 @@ use clap::{Parser, Subcommand};
 mod bench;
 mod experiments;
 mod machine;
+mod man;
 mod packages;
 mod soak;
 mod test;
@@ -28,6 +30,7 @@ enum Task {
     Bench(bench::Arguments),
     Soak(soak::Arguments),
     Experiments(experiments::Arguments),
+    Man(man::Arguments),
 }
 
 fn main() -> ExitCode {
@@ -36,6 +39,7 @@ fn main() -> ExitCode {
         Task::Bench(arguments) => bench::run(&arguments),
         Task::Soak(arguments) => soak::run(&arguments),
         Task::Experiments(arguments) => experiments::run(&arguments),
+        Task::Man(arguments) => man::run(&arguments),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

@@ -11,6 +11,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{ArgGroup, Args, Parser, Subcommand, ValueEnum};
+use clap_complete::Shell;
 
 /// Records what a multithreaded program really did, keeps it in a fraction of a bit per instruction, and plays it back.
 #[derive(Parser, Debug)]
@@ -49,6 +50,7 @@ pub enum Verb {
     #[command(subcommand)]
     Experiment(Experiment),
     Demo(Demo),
+    Completions(Completions),
 }
 
 /// Run a program, or take over a running one, and record every instruction that it executes.
@@ -350,6 +352,21 @@ pub struct Demo {
     /// Keep the trace here.
     #[arg(short, long, value_name = "FILE", default_value = "demo.trk")]
     pub output: PathBuf,
+}
+
+/// Print a script that completes verbs and options in a shell.
+///
+/// The shell reads the script when it starts, or when it first completes `trackway`.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  trackway completions bash > ~/.local/share/bash-completion/completions/trackway
+  trackway completions zsh > /usr/local/share/zsh/site-functions/_trackway
+  trackway completions fish > ~/.config/fish/completions/trackway.fish")]
+pub struct Completions {
+    /// The shell that will read the script.
+    #[arg(value_enum)]
+    pub shell: Shell,
 }
 
 /// The trace to read and the part of it that matters.

@@ -4,6 +4,7 @@
 use crate::arguments::Verb;
 use crate::output::Stopped;
 
+mod completions;
 mod demo;
 mod dump;
 mod experiment;
@@ -31,5 +32,6 @@ pub fn run(verb: &Verb) -> Result<u8, Stopped> {
         Verb::Segment(arguments) => segment::run(arguments),
         Verb::Experiment(arguments) => experiment::run(arguments),
         Verb::Demo(arguments) => demo::run(arguments),
+        Verb::Completions(arguments) => completions::run(arguments),
     }
 }
