@@ -388,6 +388,11 @@ pub struct Input {
 }
 
 impl Input {
+    /// Returns the selected part.
+    pub fn excerpt(&self) -> trace::Excerpt {
+        trace::Excerpt { thread: self.thread, skip: self.skip, length: self.length }
+    }
+
     /// Whether a part of the trace is selected rather than all of it.
     pub fn is_partial(&self) -> bool {
         self.thread.is_some() || self.skip > 0 || self.length.is_some()

@@ -74,6 +74,16 @@ impl From<capture::Error> for Failure {
     }
 }
 
+impl From<experiment::Error> for Failure {
+    fn from(error: experiment::Error) -> Self {
+        match error {
+            experiment::Error::Read(error) => error.into(),
+            experiment::Error::Write { path, error } => Self::writing(&path, &error),
+            error => Self { hint: error.hint(), ..Self::new(error.to_string()) },
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

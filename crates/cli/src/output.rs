@@ -104,6 +104,12 @@ impl From<trace::ReadError> for Stopped {
     }
 }
 
+impl From<experiment::Error> for Stopped {
+    fn from(error: experiment::Error) -> Self {
+        Self::Failed(error.into())
+    }
+}
+
 /// Refuses to write to the file that is read.
 pub fn is_apart(input: &Path, output: Option<&Path>) -> Result<(), Failure> {
     let place = |path: &Path| std::fs::metadata(path).ok().map(|metadata| (metadata.dev(), metadata.ino()));

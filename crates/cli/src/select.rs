@@ -5,7 +5,7 @@
 use std::ops::Range;
 use std::path::Path;
 
-use trace::{Access, Batch, Blocks, DataMode, Event, Merged, ReadError, Step, Steps, Trace};
+use trace::{Access, Batch, DataMode, Event, InstructionWindow, Merged, ReadError, Step, Trace};
 
 use crate::arguments::Input;
 use crate::digits::grouped;
@@ -40,16 +40,11 @@ pub fn open(input: &Input) -> Result<Trace, Failure> {
 
 /// Says so if nothing is selected, to those who would wonder why everything is zero.
 pub fn tell_nothing(trace: &Trace, input: &Input) {
-    let available = available(trace, input);
+    let available = input.excerpt().available(trace);
     if input.skip > 0 && input.skip >= available {
         let (start, available) = (grouped(input.skip), grouped(available));
         eprintln!("trackway: nothing is selected: there are {available} instructions, none from number {start} on");
     }
-}
-
-/// How many instructions the selected threads have executed.
-fn available(trace: &Trace, input: &Input) -> u64 {
-    input.thread.map_or(trace.totals().instructions, |thread| instructions_of(trace, thread))
 }
 
 /// Makes sure that memory accesses are in the trace.
@@ -80,75 +75,6 @@ pub fn tell_unfinished(trace: &Trace, file: &Path) -> u64 {
     1
 }
 
-/// The threads that are selected, in order.
-pub fn threads(trace: &Trace, input: &Input) -> Vec<u32> {
-    let all = trace.threads().iter().map(|summary| summary.info.thread);
-    all.filter(|&thread| input.thread.is_none_or(|own| own == thread)).collect()
-}
-
-/// How many instructions are selected.
-pub fn instructions(trace: &Trace, input: &Input) -> u64 {
-    available(trace, input).saturating_sub(input.skip).min(input.length.unwrap_or(u64::MAX))
-}
-
-/// Shows the selected part batch by batch, with accesses if they are wanted, and gives what was damaged and left out.
-pub fn batches(
-    trace: &Trace,
-    input: &Input,
-    with_accesses: bool,
-    mut show: impl FnMut(&Batch),
-) -> Result<Vec<String>, ReadError> {
-    let (mut reader, skip) = Reader::open(trace, input, with_accesses)?;
-    let mut window = Window { skip, left: input.length.unwrap_or(u64::MAX) };
-    let (mut part, mut damage) = (Batch::default(), Vec::new());
-    while window.left > 0 {
-        match reader.next_batch() {
-            Ok(None) => break,
-            Ok(Some(batch)) => {
-                if window.takes_whole(batch.instructions()) {
-                    show(batch);
-                } else if let Some(part) = window.part(trace.blocks(), batch, &mut part, |_| true) {
-                    show(part);
-                }
-            }
-            Err(error) => damage.push(error.to_string()),
-        }
-    }
-    Ok(damage)
-}
-
-/// One thread, or all.
-enum Reader<'t> {
-    One(Box<Steps<'t>>),
-    All(Box<Merged<'t>>),
-    Nothing,
-}
-
-impl<'t> Reader<'t> {
-    /// Opens what is selected at its start; gives how many instructions of the first batch come before it.
-    fn open(trace: &'t Trace, input: &Input, with_accesses: bool) -> Result<(Self, u64), ReadError> {
-        let reader = match (input.thread, with_accesses) {
-            (None, with_accesses) => {
-                let mut merged = merged(trace, with_accesses)?;
-                let skip = merged.seek(input.skip);
-                return Ok((Self::All(Box::new(merged)), skip));
-            }
-            (Some(thread), _) if input.skip >= instructions_of(trace, thread) => Self::Nothing,
-            (Some(thread), false) => Self::One(Box::new(trace.seek(thread, input.skip)?)),
-            (Some(thread), true) => Self::One(Box::new(trace.seek_with_accesses(thread, input.skip)?)),
-        };
-        Ok((reader, 0))
-    }
-
-    fn next_batch(&mut self) -> Result<Option<&Batch>, ReadError> {
-        match self {
-            Self::One(steps) => steps.next_batch(),
-            Self::All(merged) => merged.next_batch(),
-            Self::Nothing => Ok(None),
-        }
-    }
-}
-
 /// All threads of a trace.
 pub fn merged(trace: &Trace, with_accesses: bool) -> Result<Merged<'_>, ReadError> {
     if with_accesses { trace.merged_with_accesses() } else { Ok(trace.merged()) }
@@ -159,7 +85,7 @@ pub fn walk(trace: &Trace, input: &Input, visitor: &mut impl Visitor) -> Result<
     let length = input.length.unwrap_or(u64::MAX);
     match input.thread {
         Some(thread) => {
-            let available = instructions_of(trace, thread);
+            let available = input.excerpt().available(trace);
             if input.skip >= available {
                 return Ok(0);
             }
@@ -169,12 +95,12 @@ pub fn walk(trace: &Trace, input: &Input, visitor: &mut impl Visitor) -> Result<
                 (skip, false) => trace.seek(thread, skip)?,
                 (skip, true) => trace.seek_with_accesses(thread, skip)?,
             };
-            let window = Window { skip: 0, left: length };
+            let window = InstructionWindow { skip: 0, left: length };
             Walk::new(trace, window, 0, available).run(|walk| walk.take(steps.next_batch(), visitor))
         }
         None => {
             let mut merged = merged(trace, visitor.wants_accesses())?;
-            let window = Window { skip: merged.seek(input.skip), left: length };
+            let window = InstructionWindow { skip: merged.seek(input.skip), left: length };
             let available = trace.summary().totals.instructions;
             let done = input.skip.saturating_sub(window.skip);
             Walk::new(trace, window, done, available).run(|walk| walk.take(merged.next_batch(), visitor))
@@ -182,15 +108,10 @@ pub fn walk(trace: &Trace, input: &Input, visitor: &mut impl Visitor) -> Result<
     }
 }
 
-fn instructions_of(trace: &Trace, thread: u32) -> u64 {
-    let found = trace.threads().iter().find(|summary| summary.info.thread == thread);
-    found.map_or(0, |summary| summary.counts.instructions)
-}
-
 /// How far a walk has come.
 struct Walk<'t> {
     trace: &'t Trace,
-    window: Window,
+    window: InstructionWindow,
     damaged: u64,
     done: u64,
     available: u64,
@@ -203,7 +124,7 @@ enum Next {
 }
 
 impl<'t> Walk<'t> {
-    fn new(trace: &'t Trace, window: Window, done: u64, available: u64) -> Self {
+    fn new(trace: &'t Trace, window: InstructionWindow, done: u64, available: u64) -> Self {
         Self { trace, window, damaged: 0, done, available, progress: Progress::new() }
     }
 
@@ -230,7 +151,7 @@ impl<'t> Walk<'t> {
     }
 
     fn show(&mut self, batch: &Batch, visitor: &mut impl Visitor) -> Result<(), Stopped> {
-        if self.window.passes_over(batch.instructions()) {
+        if self.window.skip_whole(batch.instructions()) {
             return Ok(());
         }
         let thread = batch.thread();
@@ -282,104 +203,5 @@ impl<'t> Walk<'t> {
         accesses
             .filter(|access| shown.contains(&access.pc()))
             .try_for_each(|access| visitor.access(batch, &access, Some(step)))
-    }
-}
-
-/// The instructions still to be skipped, and those still to be shown after them.
-pub struct Window {
-    pub skip: u64,
-    pub left: u64,
-}
-
-impl Window {
-    /// Takes `count` instructions at once, if all of them are to be shown.
-    pub fn takes_whole(&mut self, count: u64) -> bool {
-        let whole = self.skip == 0 && self.left >= count;
-        if whole {
-            self.left -= count;
-        }
-        whole
-    }
-
-    /// What is to be shown of `batch`, made into `part`; `None` if nothing is.
-    pub fn part<'b>(
-        &mut self,
-        blocks: &Blocks,
-        batch: &Batch,
-        part: &'b mut Batch,
-        wanted: impl Fn(&Step) -> bool,
-    ) -> Option<&'b Batch> {
-        if self.passes_over(batch.instructions()) {
-            return None;
-        }
-        batch.select(blocks, part, |step| self.cut_wanted(step.instructions(), wanted(step)).unwrap_or(0..0));
-        Some(part)
-    }
-
-    fn is_open(&self) -> bool {
-        self.skip == 0 && self.left > 0
-    }
-
-    /// Skips `count` instructions at once, if all of them are to be skipped.
-    pub fn passes_over(&mut self, count: u64) -> bool {
-        let whole = self.skip > 0 && self.skip >= count;
-        if whole {
-            self.skip -= count;
-        }
-        whole
-    }
-
-    /// Those of the next `count` instructions that are to be shown.
-    #[inline]
-    fn cut(&mut self, count: u32) -> Option<Range<u32>> {
-        if self.skip == 0 && self.left > u64::from(count) {
-            self.left -= u64::from(count);
-            return Some(0..count);
-        }
-        self.cut_carefully(count)
-    }
-
-    /// As [`Self::cut`]; those that are not wanted are not shown, and do not count among those that are.
-    pub fn cut_wanted(&mut self, count: u32, wanted: bool) -> Option<Range<u32>> {
-        if wanted {
-            return self.cut(count);
-        }
-        self.skip = self.skip.saturating_sub(u64::from(count));
-        None
-    }
-
-    fn cut_carefully(&mut self, count: u32) -> Option<Range<u32>> {
-        let skipped = u32::try_from(self.skip).unwrap_or(u32::MAX).min(count);
-        self.skip -= u64::from(skipped);
-        let shown = u32::try_from(self.left).unwrap_or(u32::MAX).min(count - skipped);
-        self.left -= u64::from(shown);
-        (shown > 0).then(|| skipped..skipped + shown)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_window_cuts_steps() {
-        let mut window = Window { skip: 5, left: 6 };
-        assert_eq!(window.cut(3), None);
-        assert_eq!(window.cut(4), Some(2..4));
-        assert_eq!(window.cut(3), Some(0..3));
-        assert_eq!(window.cut(3), Some(0..1));
-        assert_eq!((window.skip, window.left), (0, 0));
-        assert_eq!(window.cut(1), None);
-    }
-
-    #[test]
-    fn whole_batches_are_passed_over() {
-        let mut window = Window { skip: 10, left: 1 };
-        assert!(window.passes_over(10));
-        assert!(!window.passes_over(1));
-        assert!(!window.passes_over(0));
-        let mut window = Window { skip: 10, left: 1 };
-        assert!(!window.passes_over(11));
-        assert_eq!(window.skip, 10);
     }
 }

@@ -3,7 +3,8 @@
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
-use segment::{Class, LengthWeight, Policy, Replacement, Shape};
+use experiment::segment::{CLASSES, Classes};
+use segment::{LengthWeight, Replacement, Shape};
 
 use super::{Results, Source, parse_count, parse_positive_count};
 
@@ -147,25 +148,6 @@ pub enum Policies {
     Fourth,
 }
 
-/// A class, or those of all direct conditional jumps.
-pub type Classes = &'static [Class];
-
-const CLASSES: [(&str, Classes); 13] = [
-    ("syscall", &[Class::Syscall]),
-    ("interrupt", &[Class::Interrupt]),
-    ("return", &[Class::Return]),
-    ("direct-call", &[Class::DirectCall]),
-    ("indirect-call", &[Class::IndirectCall]),
-    ("conditional", &Class::CONDITIONAL),
-    ("forward-taken", &[Class::ForwardTaken]),
-    ("forward-not-taken", &[Class::ForwardNotTaken]),
-    ("backward-taken", &[Class::BackwardTaken]),
-    ("backward-not-taken", &[Class::BackwardNotTaken]),
-    ("direct-jump", &[Class::DirectJump]),
-    ("indirect-conditional-jump", &[Class::IndirectConditionalJump]),
-    ("indirect-jump", &[Class::IndirectJump]),
-];
-
 fn parse_classes(text: &str) -> Result<Classes, String> {
     let found = CLASSES.iter().find(|(name, _)| *name == text).map(|(_, classes)| *classes);
     found.ok_or_else(|| format!("classes are {}", CLASSES.map(|(name, _)| name).join(", ")))
@@ -180,27 +162,6 @@ fn parse_weight(text: &str) -> Result<(Classes, u32), String> {
 fn parse_length_weight(text: &str) -> Result<LengthWeight, String> {
     let found = LengthWeight::ALL.into_iter().find(|weight| weight.name() == text);
     found.ok_or_else(|| "weights are coverage and occurrences".to_owned())
-}
-
-/// The weights of a policy that are not the usual ones, as --weight takes them: the four kinds of conditional jumps as one if they count alike.
-pub fn unusual_weights(policy: &Policy) -> Vec<(&'static str, u32)> {
-    let mut shown: Vec<Class> = Vec::new();
-    let mut weights = Vec::new();
-    for (name, classes) in CLASSES {
-        let weight = policy.weight(classes[0]);
-        let is_new = |class: &Class| !policy.has_usual_weight(*class) && !shown.contains(class);
-        if classes.iter().all(|class| is_new(class) && policy.weight(*class) == weight) {
-            weights.push((name, weight));
-            shown.extend(classes);
-        }
-    }
-    weights
-}
-
-/// The same on a line, as --weight takes them; empty if all are usual.
-pub fn weights_text(policy: &Policy) -> String {
-    let weights = unusual_weights(policy).into_iter();
-    weights.map(|(class, weight)| format!("{class}={weight}")).collect::<Vec<_>>().join(",")
 }
 
 /// Such as 1024, 1024x4 or 1024x4:lfu.
@@ -218,6 +179,8 @@ fn parse_cache(text: &str) -> Result<Shape, String> {
 
 #[cfg(test)]
 mod tests {
+    use segment::Class;
+
     use super::*;
 
     #[test]
@@ -236,22 +199,5 @@ mod tests {
         assert!(parse_weight("return").is_err() && parse_weight("return=x").is_err());
         assert_eq!(parse_length_weight("occurrences"), Ok(LengthWeight::Occurrences));
         assert!(parse_length_weight("plain").unwrap_err().contains("coverage and occurrences"));
-    }
-
-    #[test]
-    fn unusual_weights_are_told() {
-        let given = Policy::default();
-        assert_eq!(unusual_weights(&given), []);
-        assert_eq!(unusual_weights(&given.two_conditional_jumps()), [("conditional", 2)]);
-        let mixed =
-            given.two_conditional_jumps().with_weight(Class::BackwardTaken, 3).with_weight(Class::DirectJump, 1);
-        let expected = [
-            ("forward-taken", 2),
-            ("forward-not-taken", 2),
-            ("backward-taken", 3),
-            ("backward-not-taken", 2),
-            ("direct-jump", 1),
-        ];
-        assert_eq!(unusual_weights(&mixed), expected);
     }
 }

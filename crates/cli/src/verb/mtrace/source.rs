@@ -4,7 +4,7 @@ use std::path::Path;
 
 use capture::{Limits, Options, Selection};
 use mtrace::Order;
-use trace::{Batch, DataMode, Live, Merged, ReadError, RoundRobinUnit, Step, ThreadInfo, Trace};
+use trace::{Batch, DataMode, InstructionWindow, Live, Merged, ReadError, RoundRobinUnit, Step, ThreadInfo, Trace};
 
 use super::files::Descriptors;
 use super::routines::{self, Selected};
@@ -16,7 +16,7 @@ use crate::failure::{FAILED, Failure};
 use crate::live::{self, Executed, Receiver};
 use crate::output::Stopped;
 use crate::progress::Progress;
-use crate::select::{self, Window};
+use crate::select;
 use crate::verb::dump::{high_thread, refuse_high_threads};
 use crate::verb::record::status;
 
@@ -149,7 +149,7 @@ fn read_part<T: Tool>(
     reading: &mut Reading,
 ) {
     let skip = order.seek(common.skip);
-    let mut window = Window { skip, left: common.length.unwrap_or(u64::MAX) };
+    let mut window = InstructionWindow { skip, left: common.length.unwrap_or(u64::MAX) };
     let (mut part, mut done, blocks) = (Batch::default(), common.skip - skip, trace.blocks());
     while window.left > 0 && !descriptors.is_full() {
         let batch = match reading.intact(order.next_batch()) {
@@ -160,11 +160,11 @@ fn read_part<T: Tool>(
         let count = batch.instructions();
         done += count;
         reading.tick(done);
-        if selected.is_none() && window.takes_whole(count) {
+        if selected.is_none() && window.take_whole(count) {
             tool.batch(blocks, batch, descriptors);
         } else {
             let wanted = |step: &Step| selected.is_none_or(|selected| selected.has(step));
-            if let Some(part) = window.part(blocks, batch, &mut part, wanted) {
+            if let Some(part) = window.cut_batch(blocks, batch, &mut part, wanted) {
                 tool.batch(blocks, part, descriptors);
             }
         }

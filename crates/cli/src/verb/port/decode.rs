@@ -76,7 +76,7 @@ pub fn run(arguments: &PortDecode) -> Result<u8, Stopped> {
     };
     let mut listed = Ok(());
     let (mut instructions, mut progress) = (0, Progress::new());
-    let damage = select::batches(&trace, &input, is_of_loads, |batch| {
+    let damage = input.excerpt().for_each_batch(&trace, is_of_loads, |batch| {
         follower.batch(trace.blocks(), batch);
         if let Some(lines) = lines.as_mut().filter(|_| listed.is_ok()) {
             follower.read().iter().for_each(|read| lines.bytes.extend(line(read).as_bytes()));
@@ -135,7 +135,7 @@ fn line(read: &Read) -> String {
 
 /// Makes sure that the bits may be those of the trace.
 fn same_threads(trace: &Trace, input: &Input, description: &file::Description) -> Result<(), Failure> {
-    if select::threads(trace, input) == description.threads {
+    if input.excerpt().threads(trace) == description.threads {
         return Ok(());
     }
     Err(Failure::new(format!("the bits are of a trace with other threads than {}", input.file.display()))

@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use experiment::segment::{Outcome, TraceDetails, weights_text};
 use parquet::basic::{Compression, ZstdLevel};
 use parquet::column::writer::ColumnWriter;
 use parquet::data_type::ByteArray;
@@ -13,8 +14,6 @@ use parquet::file::writer::{SerializedFileWriter, SerializedRowGroupWriter};
 use parquet::schema::parser::parse_message_type;
 use segment::Trace;
 
-use super::cut::{Kept, Outcome};
-use crate::arguments::segment::weights_text;
 use crate::failure::Failure;
 use crate::output::{Lines, Output, Stopped};
 
@@ -43,12 +42,12 @@ impl TraceFile {
     }
 
     /// Those that cover most come first.
-    pub fn write(mut self, own: &Outcome, kept: &Kept) -> Result<(), Stopped> {
+    pub fn write(mut self, own: &Outcome, details: &TraceDetails) -> Result<(), Stopped> {
         match self.format {
-            Format::Csv => write_csv(self.output, kept),
+            Format::Csv => write_csv(self.output, details),
             Format::Parquet => {
                 let bytes =
-                    parquet(own, kept).map_err(|error| Failure::new(format!("cannot make Parquet: {error}")))?;
+                    parquet(own, details).map_err(|error| Failure::new(format!("cannot make Parquet: {error}")))?;
                 self.output.write(&bytes)?;
                 self.output.finish()
             }
@@ -56,7 +55,7 @@ impl TraceFile {
     }
 }
 
-fn write_csv(output: Output, Kept { set, .. }: &Kept) -> Result<(), Stopped> {
+fn write_csv(output: Output, TraceDetails { set, .. }: &TraceDetails) -> Result<(), Stopped> {
     let mut lines = Lines::new(output);
     lines.bytes.extend(b"StartAddress,Instructions,CFICount,BranchOutcomes,Reason,Occurrences\n");
     for trace in set.traces() {
@@ -102,7 +101,7 @@ fn properties(own: &Outcome) -> WriterProperties {
     builder.set_key_value_metadata(Some(pairs.to_vec())).build()
 }
 
-fn parquet(own: &Outcome, Kept { set, consistencies, chains }: &Kept) -> Result<Vec<u8>, ParquetError> {
+fn parquet(own: &Outcome, TraceDetails { set, consistencies, chains }: &TraceDetails) -> Result<Vec<u8>, ParquetError> {
     let properties = properties(own);
     let schema = Arc::new(parse_message_type(SCHEMA)?);
     let mut file = SerializedFileWriter::new(Vec::new(), schema, Arc::new(properties))?;

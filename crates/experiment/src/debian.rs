@@ -9,12 +9,12 @@ mod inputs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::failure::Failure;
+use crate::Error;
 
 /// A program and its task.
-pub struct Real {
+pub struct DebianProgram {
     pub name: &'static str,
-    program: Program,
+    location: Location,
     /// Of the distribution.
     pub package: &'static str,
     /// Apart by spaces.
@@ -23,8 +23,8 @@ pub struct Real {
 }
 
 /// Where a program is. What `PATH` finds may be a wrapper that starts it.
-enum Program {
-    At(&'static str),
+enum Location {
+    Path(&'static str),
     /// A part of the compiler, in a directory that has its version in its name.
     OfGcc(&'static str),
 }
@@ -42,15 +42,17 @@ use Content::{Kept, Made};
 pub const ENVIRONMENT: [(&str, &str); 4] =
     [("LC_ALL", "C"), ("PERL_HASH_SEED", "0"), ("PERL_PERTURB_KEYS", "0"), ("PYTHONHASHSEED", "0")];
 
-pub fn all() -> &'static [Real] {
+pub fn all() -> &'static [DebianProgram] {
     &ALL
 }
 
-impl Real {
-    pub fn find(name: &str) -> Result<&'static Self, Failure> {
-        let names = || ALL.iter().map(|real| real.name).collect::<Vec<_>>().join(", ");
-        ALL.iter().find(|real| real.name == name).ok_or_else(|| {
-            Failure::new(format!("there is no real program called {name}")).hint(format!("there are {}", names()))
+impl DebianProgram {
+    pub fn find(name: &str) -> Result<&'static Self, Error> {
+        let known = || ALL.iter().map(|program| program.name).collect::<Vec<_>>().join(", ");
+        ALL.iter().find(|program| program.name == name).ok_or_else(|| Error::UnknownProgram {
+            kind: "real program",
+            name: name.to_owned(),
+            known: known(),
         })
     }
 
@@ -59,21 +61,20 @@ impl Real {
     }
 
     /// Writes the inputs into a directory. The command is to be run there, in our [`ENVIRONMENT`].
-    pub fn prepare(&self, directory: &Path) -> Result<Vec<String>, Failure> {
-        let missing = || Failure::new(format!("{} is not installed", self.name));
-        let path = self.path().ok_or_else(|| missing().hint(format!("it is in the package {}", self.package)))?;
+    pub fn prepare(&self, directory: &Path) -> Result<Vec<String>, Error> {
+        let path = self.path().ok_or(Error::NotInstalled { program: self.name, package: self.package })?;
         for (name, content) in self.inputs {
             let path = directory.join(name);
-            std::fs::write(&path, content.bytes()).map_err(|error| Failure::writing(&path, &error))?;
+            std::fs::write(&path, content.bytes()).map_err(|error| Error::Write { path, error })?;
         }
         let arguments = self.arguments.split_whitespace().map(str::to_owned);
         Ok(std::iter::once(path.display().to_string()).chain(arguments).collect())
     }
 
     fn path(&self) -> Option<PathBuf> {
-        let path = match self.program {
-            Program::At(path) => PathBuf::from(path),
-            Program::OfGcc(name) => part_of_gcc(name)?,
+        let path = match self.location {
+            Location::Path(path) => PathBuf::from(path),
+            Location::OfGcc(name) => part_of_gcc(name)?,
         };
         path.is_file().then_some(path)
     }
@@ -95,147 +96,150 @@ fn part_of_gcc(name: &str) -> Option<PathBuf> {
     path.is_absolute().then_some(path)
 }
 
-static ALL: [Real; 20] = [
-    Real {
+static ALL: [DebianProgram; 20] = [
+    DebianProgram {
         name: "bc",
-        program: Program::At("/usr/bin/bc"),
+        location: Location::Path("/usr/bin/bc"),
         package: "bc",
         arguments: "-q numbers.bc",
-        inputs: &[("numbers.bc", Kept(include_str!("real/numbers.bc")))],
+        inputs: &[("numbers.bc", Kept(include_str!("debian/numbers.bc")))],
     },
-    Real {
+    DebianProgram {
         name: "bzip2",
-        program: Program::At("/usr/bin/bzip2"),
+        location: Location::Path("/usr/bin/bzip2"),
         package: "bzip2",
         arguments: "-c text",
         inputs: &[("text", Made(|| inputs::text(600_000)))],
     },
-    Real {
+    DebianProgram {
         name: "convert",
-        program: Program::At("/usr/bin/convert"),
+        location: Location::Path("/usr/bin/convert"),
         package: "imagemagick",
         arguments: "-limit thread 1 picture.ppm -resize 60% -rotate 7 -median 1 -colors 32 \
                     -define png:exclude-chunks=date,time picture.png",
         inputs: &[("picture.ppm", Made(|| inputs::picture(320, 240)))],
     },
-    Real {
+    DebianProgram {
         name: "gcc",
-        program: Program::OfGcc("cc1"),
+        location: Location::OfGcc("cc1"),
         package: "gcc",
         arguments: "-quiet -O2 program.c -o program.s",
         inputs: &[("program.c", Made(|| inputs::c_program(4)))],
     },
-    Real {
+    DebianProgram {
         name: "gnugo",
-        program: Program::At("/usr/games/gnugo"),
+        location: Location::Path("/usr/games/gnugo"),
         package: "gnugo",
         arguments: "--mode gtp --gtp-input game.gtp --seed 1 --level 4",
-        inputs: &[("game.gtp", Kept(include_str!("real/game.gtp")))],
+        inputs: &[("game.gtp", Kept(include_str!("debian/game.gtp")))],
     },
-    Real {
+    DebianProgram {
         name: "gzip",
-        program: Program::At("/usr/bin/gzip"),
+        location: Location::Path("/usr/bin/gzip"),
         package: "gzip",
         // Without the time of the file.
         arguments: "-n -c text",
         inputs: &[("text", Made(|| inputs::text(800_000)))],
     },
-    Real {
+    DebianProgram {
         name: "jq",
-        program: Program::At("/usr/bin/jq"),
+        location: Location::Path("/usr/bin/jq"),
         package: "jq",
         arguments: "-f summary.jq people.json",
-        inputs: &[("people.json", Made(|| inputs::people(320))), ("summary.jq", Kept(include_str!("real/summary.jq")))],
+        inputs: &[
+            ("people.json", Made(|| inputs::people(320))),
+            ("summary.jq", Kept(include_str!("debian/summary.jq"))),
+        ],
     },
-    Real {
+    DebianProgram {
         name: "lua",
-        program: Program::At("/usr/bin/lua5.4"),
+        location: Location::Path("/usr/bin/lua5.4"),
         package: "lua5.4",
         arguments: "life.lua",
-        inputs: &[("life.lua", Kept(include_str!("real/life.lua")))],
+        inputs: &[("life.lua", Kept(include_str!("debian/life.lua")))],
     },
-    Real {
+    DebianProgram {
         name: "mawk",
-        program: Program::At("/usr/bin/mawk"),
+        location: Location::Path("/usr/bin/mawk"),
         package: "mawk",
         arguments: "-f report.awk table",
-        inputs: &[("table", Made(|| inputs::table(40_000))), ("report.awk", Kept(include_str!("real/report.awk")))],
+        inputs: &[("table", Made(|| inputs::table(40_000))), ("report.awk", Kept(include_str!("debian/report.awk")))],
     },
-    Real {
+    DebianProgram {
         name: "openssl",
-        program: Program::At("/usr/bin/openssl"),
+        location: Location::Path("/usr/bin/openssl"),
         package: "openssl",
         arguments: "enc -aes-256-cbc -base64 -in text -out text.enc -iv 000102030405060708090a0b0c0d0e0f \
                     -K 00112233445566778899aabbccddeeff0123456789abcdef0123456789abcdef",
         inputs: &[("text", Made(|| inputs::text(8_000_000)))],
     },
-    Real {
+    DebianProgram {
         name: "perl",
-        program: Program::At("/usr/bin/perl"),
+        location: Location::Path("/usr/bin/perl"),
         package: "perl-base",
         arguments: "words.pl text",
-        inputs: &[("text", Made(|| inputs::text(100_000))), ("words.pl", Kept(include_str!("real/words.pl")))],
+        inputs: &[("text", Made(|| inputs::text(100_000))), ("words.pl", Kept(include_str!("debian/words.pl")))],
     },
-    Real {
+    DebianProgram {
         name: "php",
-        program: Program::At("/usr/bin/php"),
+        location: Location::Path("/usr/bin/php"),
         package: "php-cli",
         arguments: "-n pages.php",
-        inputs: &[("pages.php", Kept(include_str!("real/pages.php")))],
+        inputs: &[("pages.php", Kept(include_str!("debian/pages.php")))],
     },
-    Real {
+    DebianProgram {
         name: "povray",
-        program: Program::At("/usr/bin/povray"),
+        location: Location::Path("/usr/bin/povray"),
         package: "povray",
         arguments: "+Iscene.pov +Oscene.ppm +FP +W120 +H90 +WT1 -D -GA",
-        inputs: &[("scene.pov", Kept(include_str!("real/scene.pov")))],
+        inputs: &[("scene.pov", Kept(include_str!("debian/scene.pov")))],
     },
-    Real {
+    DebianProgram {
         name: "python",
-        program: Program::At("/usr/bin/python3"),
+        location: Location::Path("/usr/bin/python3"),
         package: "python3-minimal",
         // Without what a site or a user adds.
         arguments: "-S -s -B solve.py",
-        inputs: &[("solve.py", Kept(include_str!("real/solve.py")))],
+        inputs: &[("solve.py", Kept(include_str!("debian/solve.py")))],
     },
-    Real {
+    DebianProgram {
         name: "ruby",
-        program: Program::At("/usr/bin/ruby"),
+        location: Location::Path("/usr/bin/ruby"),
         package: "ruby",
         arguments: "--disable=gems shop.rb",
-        inputs: &[("shop.rb", Kept(include_str!("real/shop.rb")))],
+        inputs: &[("shop.rb", Kept(include_str!("debian/shop.rb")))],
     },
-    Real {
+    DebianProgram {
         name: "sort",
-        program: Program::At("/usr/bin/sort"),
+        location: Location::Path("/usr/bin/sort"),
         package: "coreutils",
         arguments: "--parallel=1 --buffer-size=64M -k2,2 -k3,3n -k5 table",
         inputs: &[("table", Made(|| inputs::table(24_000)))],
     },
-    Real {
+    DebianProgram {
         name: "sqlite",
-        program: Program::At("/usr/bin/sqlite3"),
+        location: Location::Path("/usr/bin/sqlite3"),
         package: "sqlite3",
         arguments: "-batch -init library.sql :memory: .quit",
-        inputs: &[("library.sql", Kept(include_str!("real/library.sql")))],
+        inputs: &[("library.sql", Kept(include_str!("debian/library.sql")))],
     },
-    Real {
+    DebianProgram {
         name: "x264",
-        program: Program::At("/usr/bin/x264"),
+        location: Location::Path("/usr/bin/x264"),
         package: "x264",
         arguments: "--threads 1 --quiet --no-progress -o video.264 video.y4m",
         inputs: &[("video.y4m", Made(|| inputs::video(176, 144, 12)))],
     },
-    Real {
+    DebianProgram {
         name: "xz",
-        program: Program::At("/usr/bin/xz"),
+        location: Location::Path("/usr/bin/xz"),
         package: "xz-utils",
         arguments: "-T1 -c text",
         inputs: &[("text", Made(|| inputs::text(160_000)))],
     },
-    Real {
+    DebianProgram {
         name: "zstd",
-        program: Program::At("/usr/bin/zstd"),
+        location: Location::Path("/usr/bin/zstd"),
         package: "zstd",
         arguments: "-q --single-thread --no-asyncio -12 -c text",
         inputs: &[("text", Made(|| inputs::text(500_000)))],
@@ -249,8 +253,8 @@ mod tests {
 
     use super::*;
 
-    fn run(real: &Real, directory: &Path) -> std::process::Output {
-        let words = real.prepare(directory).unwrap();
+    fn run(program: &DebianProgram, directory: &Path) -> std::process::Output {
+        let words = program.prepare(directory).unwrap();
         let mut command = Command::new(&words[0]);
         command.args(&words[1..]).env_clear().envs(ENVIRONMENT).current_dir(directory);
         command.stdin(Stdio::null()).stdout(Stdio::null()).output().unwrap()
@@ -258,16 +262,17 @@ mod tests {
 
     #[test]
     fn programs_have_names() {
-        let names: BTreeSet<&str> = all().iter().map(|real| real.name).collect();
+        let names: BTreeSet<&str> = all().iter().map(|program| program.name).collect();
         assert_eq!(names.len(), all().len());
-        assert_eq!(Real::find("xz").unwrap().package, "xz-utils");
-        let failure = Real::find("yz").err().unwrap().to_string();
-        assert!(failure.contains("no real program called yz (there are bc, bzip2,"), "{failure}");
+        assert_eq!(DebianProgram::find("xz").unwrap().package, "xz-utils");
+        let error = DebianProgram::find("yz").err().unwrap();
+        assert_eq!(error.to_string(), "there is no real program called yz");
+        assert!(error.hint().unwrap().starts_with("there are bc, bzip2,"), "{error:?}");
     }
 
     #[test]
     fn inputs_are_the_same_every_time() {
-        for (name, content) in all().iter().flat_map(|real| real.inputs) {
+        for (name, content) in all().iter().flat_map(|program| program.inputs) {
             let bytes = content.bytes();
             assert!(!bytes.is_empty() && bytes == content.bytes(), "{name}");
         }
@@ -275,10 +280,10 @@ mod tests {
 
     #[test]
     fn what_is_installed_runs() {
-        for real in all().iter().filter(|real| real.is_installed()) {
+        for program in all().iter().filter(|program| program.is_installed()) {
             let directory = tempfile::tempdir().unwrap();
-            let output = run(real, directory.path());
-            assert!(output.status.success(), "{}: {output:?}", real.name);
+            let output = run(program, directory.path());
+            assert!(output.status.success(), "{}: {output:?}", program.name);
         }
     }
 }

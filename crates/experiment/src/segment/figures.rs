@@ -3,7 +3,7 @@
 use report::{Chart, Table};
 use segment::{LengthWeight, max_norm_ratios, pareto_front};
 
-use super::cut::Outcome;
+use super::run::Outcome;
 
 /// Policies that are shown together, each with a name.
 pub struct Figures<'f> {

@@ -5,9 +5,9 @@ use ::port::lengths::Lengths;
 use ::port::{Field, Technique};
 use report::{Chart, Table};
 
-use super::super::Named;
-use super::super::spread::{Spread, times};
 use super::{CONFIGS, Measured, Round, Study};
+use crate::NamedTable;
+use crate::spread::{Spread, times};
 
 /// A field whose length varies, who tells it, the sizes of chunks that are tried, and those of the thesis.
 struct Varying {
@@ -70,7 +70,7 @@ impl Round {
     }
 }
 
-impl Study<'_> {
+impl Study {
     /// Of the first round.
     fn with_threads(&self, threads: u16) -> impl Iterator<Item = &Measured> {
         self.rounds.iter().take(1).flat_map(move |round| round.with_threads(threads))
@@ -94,7 +94,7 @@ impl Study<'_> {
     }
 
     /// Figures 4.9 to 4.11 as tables.
-    pub(super) fn length_tables(&self) -> Vec<Named> {
+    pub(super) fn length_tables(&self) -> Vec<NamedTable> {
         let mut tables = Vec::new();
         for varying in &VARYING {
             tables.push((varying.names[0], self.distribution_table(varying)));

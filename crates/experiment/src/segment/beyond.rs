@@ -2,13 +2,11 @@
 //! way are one, whatever made them end: a cache holds them once.
 
 use ::segment::{Class, LengthWeight, Policy, Replacement, Shape};
-use report::Table;
+use report::{Table, grouped, percent};
 
 use super::tables::mean;
-use super::{Measured, Named, Outcome, merged_ratios};
-use crate::digits::{grouped, percent};
-use crate::output::Stopped;
-use crate::verb::segment::cut::Wish;
+use super::{AnalysisOptions, Measured, Outcome, merged_ratios};
+use crate::{Error, NamedTable};
 
 /// How many instructions caches have room for: the traces of each policy are as many as fit in.
 const ROOMS: [usize; 3] = [4096, 16_384, 65_536];
@@ -59,13 +57,13 @@ fn caches(policy: &Policy) -> Vec<Shape> {
 /// Cuts by all of them, those with the same limit together, as they have the same caches.
 pub(super) fn measure(
     best: Policy,
-    cut: impl Fn(&[Policy], &Wish) -> Result<Vec<Outcome>, Stopped>,
-) -> Result<Vec<Outcome>, Stopped> {
+    cut: impl Fn(&[Policy], &AnalysisOptions) -> Result<Vec<Outcome>, Error>,
+) -> Result<Vec<Outcome>, Error> {
     let all: Vec<Policy> = policies(best).into_iter().map(|(_, policy)| policy).collect();
     let mut outcomes = Vec::new();
     for same in all.chunk_by(|one, other| one.max_instructions() == other.max_instructions()) {
-        let wish = Wish { caches: caches(&same[0]), path: PATH, dependences: true, keep: false };
-        outcomes.extend(cut(same, &wish)?);
+        let options = AnalysisOptions { caches: caches(&same[0]), path: PATH, dependences: true, keep_traces: false };
+        outcomes.extend(cut(same, &options)?);
     }
     Ok(outcomes)
 }
@@ -99,7 +97,7 @@ fn between_failures(own: &Outcome) -> f64 {
     own.fetched.as_ref().map_or(0.0, |(asked, _)| asked.instructions as f64 / asked.mispredicted.max(1) as f64)
 }
 
-pub(super) fn tables(measured: &[Measured]) -> Vec<Named> {
+pub(super) fn tables(measured: &[Measured]) -> Vec<NamedTable> {
     vec![
         ("beyond-policies", policies_table(measured)),
         ("beyond-prediction", prediction(measured)),

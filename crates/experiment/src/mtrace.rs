@@ -5,19 +5,15 @@ mod figures;
 mod tables;
 
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::process::{Command, Stdio};
 
 use serde::Serialize;
 use serde_json::Value;
 
-use super::programs::{Place, build, long_size_of, once, size_of, timed};
-use super::spread::Spread;
-use super::{Findings, Named, open, write};
-use crate::arguments::ExperimentMtrace;
-use crate::compressor::Compressor;
-use crate::failure::Failure;
-use crate::output::Stopped;
-use crate::progress::Progress;
+use crate::programs::{Runs, Workspace, build, timed};
+use crate::spread::Spread;
+use crate::{Error, Findings, NamedTable, Observer};
 
 /// One of the four tools, and how it is called.
 struct Tool {
@@ -68,6 +64,16 @@ const TOOLS: [Tool; 9] = [
         true,
     ),
 ];
+
+/// A general-purpose compressor that tools write through.
+struct Compressor {
+    name: &'static str,
+    /// What it adds to the name of a file.
+    suffix: &'static str,
+}
+
+const GZIP: Compressor = Compressor { name: "gzip", suffix: ".gz" };
+const BZIP2: Compressor = Compressor { name: "bzip2", suffix: ".bz2" };
 
 /// The tools that are timed while programs run.
 fn timed_tools() -> impl Iterator<Item = &'static Tool> {
@@ -162,53 +168,58 @@ impl Outcome {
     }
 }
 
-pub fn run(arguments: &ExperimentMtrace) -> Result<u8, Stopped> {
-    [Compressor::Gzip, Compressor::Bzip2].into_iter().try_for_each(Compressor::need)?;
-    for program in &arguments.programs {
-        size_of(program)?;
+/// The experiment before it runs.
+pub struct Experiment {
+    runs: Runs,
+}
+
+impl Experiment {
+    /// Checks that all programs exist.
+    pub fn new(runs: Runs) -> Result<Self, Error> {
+        Ok(Self { runs: runs.checked()? })
     }
-    let output = open(&arguments.results)?;
-    let mut progress = Progress::new();
-    let mut rows = Vec::new();
-    for program in &once(&arguments.programs) {
-        for &threads in &once(&arguments.threads) {
-            let mut row = Row::new(program, threads);
-            let given = |usual: &str| arguments.size.map_or(usual.to_owned(), |size| size.to_string());
-            let usual = Measured::new(program, threads, given(size_of(program)?))?;
-            let long = Measured::new(program, threads, given(long_size_of(program)?))?;
-            for round in 1..=arguments.repeat {
-                progress.tick(|| format!("{program} with {threads} threads, {round} of {}", arguments.repeat));
-                usual.time(&mut row.seconds)?;
-                usual.filter(&mut row.tools)?;
-                long.time(&mut row.long_seconds)?;
+
+    /// Measures every program with every number of threads.
+    pub fn run(&self, observer: &dyn Observer) -> Result<Study, Error> {
+        let Runs { programs, threads, repeat, trackway, .. } = &self.runs;
+        let mut rows = Vec::new();
+        for program in programs {
+            for &threads in threads {
+                let mut row = Row::new(program, threads);
+                let usual = Subject::new(program, threads, self.runs.size_of(program)?, trackway)?;
+                let long = Subject::new(program, threads, self.runs.long_size_of(program)?, trackway)?;
+                for round in 1..=*repeat {
+                    observer.stage(&|| format!("{program} with {threads} threads, {round} of {repeat}"));
+                    usual.time(&mut row.seconds)?;
+                    usual.filter(&mut row.tools)?;
+                    long.time(&mut row.long_seconds)?;
+                }
+                rows.push(row);
             }
-            rows.push(row);
         }
+        Ok(Study { rows })
     }
-    drop(progress);
-    write(&arguments.results, output, &Study { rows })?;
-    Ok(0)
 }
 
-/// A program that is measured, and where.
-struct Measured {
+/// A program that is measured, and the directory that this is done in.
+struct Subject<'s> {
     command: Vec<String>,
-    place: Place,
+    workspace: Workspace<'s>,
 }
 
-impl Measured {
-    fn new(program: &str, threads: u16, size: String) -> Result<Self, Failure> {
+impl<'s> Subject<'s> {
+    fn new(program: &str, threads: u16, size: String, trackway: &'s Path) -> Result<Self, Error> {
         let command = vec![build(program)?.display().to_string(), threads.to_string(), size];
-        Ok(Self { command, place: Place::new()? })
+        Ok(Self { command, workspace: Workspace::new(trackway)? })
     }
 
     /// The recording with control flow alone, or that with values.
     fn trace(&self, with_values: bool) -> String {
-        self.place.path(if with_values { "values.trk" } else { "control.trk" })
+        self.workspace.path(if with_values { "values.trk" } else { "control.trk" })
     }
 
     /// Runs and records the program once more in every way.
-    fn time(&self, seconds: &mut Seconds) -> Result<(), Failure> {
+    fn time(&self, seconds: &mut Seconds) -> Result<(), Error> {
         let [control, values] = [false, true].map(|with_values| self.trace(with_values));
         seconds.native.push(timed(Command::new(&self.command[0]).args(&self.command[1..]))?);
         seconds.untraced.push(self.untraced("mcfTrace")?);
@@ -222,47 +233,47 @@ impl Measured {
     }
 
     /// Runs all tools over what was recorded last.
-    fn filter(&self, tools: &mut BTreeMap<&'static str, Outcome>) -> Result<(), Failure> {
+    fn filter(&self, tools: &mut BTreeMap<&'static str, Outcome>) -> Result<(), Error> {
         for tool in &TOOLS {
             let (trace, outcome) = (self.trace(tool.needs_values), tools.entry(tool.name).or_default());
             if outcome.rounds.is_empty() {
-                outcome.gzip = self.compressed(tool, &trace, Compressor::Gzip)?;
-                outcome.bzip2 = self.compressed(tool, &trace, Compressor::Bzip2)?;
+                outcome.gzip = self.compressed(tool, &trace, &GZIP)?;
+                outcome.bzip2 = self.compressed(tool, &trace, &BZIP2)?;
             }
             outcome.rounds.push(self.raw(tool, &trace)?);
         }
         Ok(())
     }
 
-    /// Runs ourselves on the program.
-    fn run(&self, words: &[&str]) -> Result<f64, Failure> {
+    /// Runs the command on the program.
+    fn run(&self, words: &[&str]) -> Result<f64, Error> {
         let command: Vec<&str> = std::iter::once("--").chain(self.command.iter().map(String::as_str)).collect();
-        self.place.trackway(words, &command)
+        self.workspace.time(words, &command)
     }
 
     /// Runs the program under a tool that traces nothing. It says so, which nobody has to read.
-    fn untraced(&self, tool: &str) -> Result<f64, Failure> {
-        let mut own = self.place.own()?;
+    fn untraced(&self, tool: &str) -> Result<f64, Error> {
+        let mut own = self.workspace.command();
         own.args([tool, "-q", "-o", "x", "-s", ALL, "--"]).args(&self.command);
         timed(own.stderr(Stdio::null()))
     }
 
-    fn raw(&self, tool: &Tool, trace: &str) -> Result<Raw, Failure> {
+    fn raw(&self, tool: &Tool, trace: &str) -> Result<Raw, Error> {
         let (bytes, seconds) = self.over_trace(tool, trace, &[], "")?;
         let name = "x.Statistics";
-        let statistics = std::fs::read(self.place.directory().join(name)).map_err(|error| missing(name, &error))?;
+        let statistics = std::fs::read(self.workspace.directory().join(name)).map_err(|error| missing(name, &error))?;
         let statistics = serde_json::from_slice(&statistics).map_err(|error| missing(name, &error))?;
         Ok(Raw { bytes, seconds, statistics })
     }
 
-    fn compressed(&self, tool: &Tool, trace: &str, compressor: Compressor) -> Result<Compressed, Failure> {
-        let flags = ["-c", compressor.name()];
-        let live_seconds = tool.is_timed.then(|| self.live(tool, &flags, compressor.suffix())).transpose()?;
-        let (bytes, seconds) = self.over_trace(tool, trace, &flags, compressor.suffix())?;
+    fn compressed(&self, tool: &Tool, trace: &str, compressor: &Compressor) -> Result<Compressed, Error> {
+        let flags = ["-c", compressor.name];
+        let live_seconds = tool.is_timed.then(|| self.live(tool, &flags, compressor.suffix)).transpose()?;
+        let (bytes, seconds) = self.over_trace(tool, trace, &flags, compressor.suffix)?;
         Ok(Compressed { bytes, seconds, live_seconds })
     }
 
-    fn live(&self, tool: &Tool, flags: &[&str], suffix: &str) -> Result<f64, Failure> {
+    fn live(&self, tool: &Tool, flags: &[&str], suffix: &str) -> Result<f64, Error> {
         let seconds = self.run(&[tool.words, &["-q", "-o", "live"], flags].concat())?;
         self.remove_large(&format!("live.bin{suffix}"));
         Ok(seconds)
@@ -270,23 +281,22 @@ impl Measured {
 
     /// The directory goes at the end, and what tools write is large.
     fn remove_large(&self, name: &str) {
-        drop(std::fs::remove_file(self.place.directory().join(name)));
+        drop(std::fs::remove_file(self.workspace.directory().join(name)));
     }
 
     /// How much is written, and in what time.
-    fn over_trace(&self, tool: &Tool, trace: &str, flags: &[&str], suffix: &str) -> Result<(u64, f64), Failure> {
+    fn over_trace(&self, tool: &Tool, trace: &str, flags: &[&str], suffix: &str) -> Result<(u64, f64), Error> {
         let words = [tool.words, &["-q", "--json", "-o", "x", "-i", trace], flags].concat();
-        let seconds = self.place.trackway(&words, &[])?;
+        let seconds = self.workspace.time(&words, &[])?;
         let name = format!("x.bin{suffix}");
-        let bytes = self.place.directory().join(&name).metadata().map_err(|error| missing(&name, &error))?.len();
+        let bytes = self.workspace.directory().join(&name).metadata().map_err(|error| missing(&name, &error))?.len();
         self.remove_large(&name);
         Ok((bytes, seconds))
     }
 }
 
-/// A tool has not written what it should.
-fn missing(name: &str, error: &dyn std::fmt::Display) -> Failure {
-    Failure::new(format!("cannot read {name} of a tool: {error}"))
+fn missing(file: &str, problem: &dyn std::fmt::Display) -> Error {
+    Error::ToolOutput { file: file.to_owned(), problem: problem.to_string() }
 }
 
 impl Row {
@@ -308,12 +318,12 @@ impl Row {
 }
 
 /// All programs with all numbers of threads.
-struct Study {
+pub struct Study {
     rows: Vec<Row>,
 }
 
 impl Findings for Study {
-    fn tables(&self) -> Vec<Named> {
+    fn tables(&self) -> Vec<NamedTable> {
         self.all_tables()
     }
 

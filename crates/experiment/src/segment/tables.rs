@@ -3,13 +3,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use ::segment::{Class, LengthWeight, Policy, Reason, hamming_distance, max_norm_ratios};
-use report::{Chart, Table};
+use report::{Chart, Table, grouped, percent};
 
 use super::{
-    FIRST, FIRST_WEIGHT, FOURTH, FOURTH_WEIGHT, Measured, Named, Outcome, Study, best, beyond, digits, highest, inside,
+    FIRST, FIRST_WEIGHT, FOURTH, FOURTH_WEIGHT, Measured, Outcome, Study, best, beyond, digits, highest, inside,
     merged_ratios, ratios, scores,
 };
-use crate::digits::{grouped, percent};
+use crate::NamedTable;
 
 fn figure(number: f64) -> String {
     format!("{number:.2}")
@@ -30,7 +30,7 @@ fn heads<'h>(classes: &[(&'h str, Class)], more: &[&'h str]) -> Vec<&'h str> {
 }
 
 impl Study {
-    pub(super) fn all_tables(&self) -> Vec<Named> {
+    pub(super) fn all_tables(&self) -> Vec<NamedTable> {
         let mut tables = vec![("table-7-1", self.mix())];
         tables.extend(self.first_tables(FIRST_WEIGHT, &FIRST_NAMES[0]));
         tables.extend(self.difference_tables());
@@ -44,7 +44,7 @@ impl Study {
     }
 
     /// Tables 7.2 to 7.9.
-    fn first_tables(&self, weight: LengthWeight, names: &[&'static str; 8]) -> Vec<Named> {
+    fn first_tables(&self, weight: LengthWeight, names: &[&'static str; 8]) -> Vec<NamedTable> {
         let best: Vec<Vec<bool>> = self.measured.iter().map(|own| own.best_inside(weight)).collect();
         let (common, distances) = (common(&best), distances(&best));
         let nearest = &distances[..distances.len().min(1)];
@@ -63,7 +63,7 @@ impl Study {
     }
 
     /// Tables 7.10 and 7.11, as the thesis subtracts and by one weight on both sides.
-    fn difference_tables(&self) -> Vec<Named> {
+    fn difference_tables(&self) -> Vec<NamedTable> {
         use LengthWeight::{Coverage, Occurrences};
         let mut tables = Vec::new();
         let kinds = [
@@ -85,7 +85,7 @@ impl Study {
     }
 
     /// Tables 7.12 to 7.15.
-    fn fourth_tables(&self, weight: LengthWeight, names: &[&'static str; 4]) -> Vec<Named> {
+    fn fourth_tables(&self, weight: LengthWeight, names: &[&'static str; 4]) -> Vec<NamedTable> {
         let best: Vec<Vec<bool>> = self.measured.iter().map(|own| own.best_of_fourth_inside(weight)).collect();
         let caption = |words: &str| format!("{words} (length by {})", weight.name());
         let tables = [
@@ -98,7 +98,7 @@ impl Study {
     }
 
     /// Tables 7.3, 7.9 and 7.15 if traces that go the same way are one.
-    fn merged_tables(&self) -> Vec<Named> {
+    fn merged_tables(&self) -> Vec<NamedTable> {
         let merged: Vec<Vec<bool>> = self.measured.iter().map(Measured::best_merged_inside).collect();
         let caption = "Table 7.3 if traces that go the same way are one, whatever made them end (length by coverage)";
         let first = |own: &[Outcome]| merged_ratios(own, FIRST_WEIGHT);

@@ -1,27 +1,24 @@
 //! Chapters 4 and 5 of Tewar 2015: what the programs do, how long the fields of messages are, and how many bits each technique needs.
 
 mod figures;
+mod row;
+mod survey;
 
 use std::path::Path;
 
 use ::port::cores::Cores;
 use ::port::{Config, Outcome, Settings, Technique};
 use filter::cfiat::Trust;
-use report::Table;
+use report::{Table, percent};
 use serde::Serialize;
-use trace::{Counts, Trace};
+use trace::{Counts, Excerpt, Trace};
 
-use super::programs::{Place, build, once, size_of};
-use super::spread::{Spread, times};
-use super::{Findings, Named, open, write};
-use crate::arguments::Input;
-use crate::arguments::port::ExperimentPort;
-use crate::digits::percent;
-use crate::failure::Failure;
-use crate::output::Stopped;
-use crate::progress::Progress;
-use crate::select;
-use crate::verb::port::{Row, Survey, rows};
+use crate::programs::{Runs, Workspace, build};
+use crate::spread::{Spread, times};
+use crate::{Error, Findings, NamedTable, Observer};
+
+pub use row::{Row, rows, tables};
+pub use survey::{Survey, SurveyResult};
 
 const CONFIGS: [Config; 3] = [Config::SMALL, Config::MEDIUM, Config::LARGE];
 
@@ -49,49 +46,59 @@ impl Measured {
     }
 }
 
-pub fn run(arguments: &ExperimentPort) -> Result<u8, Stopped> {
-    for program in &arguments.programs {
-        size_of(program)?;
-    }
-    let output = open(&arguments.results)?;
-    let (programs, thread_counts) = (once(&arguments.programs), once(&arguments.threads));
-    let mut progress = Progress::new();
-    let mut rounds = Vec::new();
-    for number in 1..=arguments.repeat {
-        let mut measured = Vec::new();
-        for program in &programs {
-            for &threads in &thread_counts {
-                progress.tick(|| format!("{program} with {threads} threads, {number} of {}", arguments.repeat));
-                let usual = size_of(program)?.to_owned();
-                let size = arguments.size.map_or(usual, |size| size.to_string());
-                measured.push(measure(program, threads, &size)?);
-            }
-        }
-        rounds.push(Round { measured });
-    }
-    drop(progress);
-    let study = Study { rounds, programs: &programs, threads: &thread_counts };
-    write(&arguments.results, output, &study)?;
-    Ok(0)
+/// The experiment before it runs.
+pub struct Experiment {
+    runs: Runs,
 }
 
-fn measure(program: &str, threads: u16, size: &str) -> Result<Measured, Stopped> {
-    let (path, place) = (build(program)?, Place::new()?);
-    let file = place.path("values.trk");
+impl Experiment {
+    /// Checks that all programs exist.
+    pub fn new(runs: Runs) -> Result<Self, Error> {
+        Ok(Self { runs: runs.checked()? })
+    }
+
+    /// Records every program with every number of threads, and takes the traces through all techniques.
+    pub fn run(self, observer: &dyn Observer) -> Result<Study, Error> {
+        let Runs { programs, threads: thread_counts, repeat, trackway, .. } = &self.runs;
+        let mut rounds = Vec::new();
+        for number in 1..=*repeat {
+            let mut measured = Vec::new();
+            for program in programs {
+                for &threads in thread_counts {
+                    observer.stage(&|| format!("{program} with {threads} threads, {number} of {repeat}"));
+                    measured.push(measure(program, threads, &self.runs.size_of(program)?, trackway, observer)?);
+                }
+            }
+            rounds.push(Round { measured });
+        }
+        Ok(Study { rounds, programs: self.runs.programs, threads: self.runs.threads })
+    }
+}
+
+fn measure(
+    program: &str,
+    threads: u16,
+    size: &str,
+    trackway: &Path,
+    observer: &dyn Observer,
+) -> Result<Measured, Error> {
+    let (path, workspace) = (build(program)?, Workspace::new(trackway)?);
+    let file = workspace.path("values.trk");
     let command = [path.to_str().unwrap_or_default(), &threads.to_string(), size];
-    place.trackway(&["record", "-q", "--data", "values", "-o", &file, "--"], &command)?;
+    workspace.time(&["record", "-q", "--data", "values", "-o", &file, "--"], &command)?;
     let trace = Trace::open(Path::new(&file))?;
-    let input = Input { file: file.into(), thread: None, skip: 0, length: None };
+    let excerpt = Excerpt::default();
     // More threads than asked for would be cores of their own.
-    let cores = Cores::new(select::threads(&trace, &input), None).map_err(|error| Failure::new(error.to_string()))?;
-    let survey = Survey {
+    let cores = Cores::new(excerpt.threads(&trace), None).map_err(|error| Error::Settings(error.to_string()))?;
+    let survey: Survey<'_, Error> = Survey {
         trace: &trace,
-        input: &input,
+        excerpt,
         techniques: &Technique::ALL,
         configs: &CONFIGS,
         settings: Settings::default(),
         cores: &cores,
         bits: None,
+        observer,
     };
     let by_flags = Survey {
         techniques: &[Technique::MlvCfB, Technique::MlvCfE],
@@ -100,7 +107,7 @@ fn measure(program: &str, threads: u16, size: &str) -> Result<Measured, Stopped>
         ..survey
     };
     let mut outcomes = survey.run()?.outcomes;
-    // What they are compared with is there already.
+    // The baselines are in the first survey.
     outcomes.extend(by_flags.run()?.outcomes.into_iter().filter(|outcome| outcome.config.is_some()));
     Ok(Measured { program: program.to_owned(), threads, counts: *trace.totals(), cores, outcomes })
 }
@@ -111,10 +118,10 @@ struct Round {
 }
 
 /// The same several times.
-struct Study<'s> {
+pub struct Study {
     rounds: Vec<Round>,
-    programs: &'s [String],
-    threads: &'s [u16],
+    programs: Vec<String>,
+    threads: Vec<u16>,
 }
 
 /// What is printed of a program.
@@ -131,8 +138,8 @@ struct ProgramRows {
 /// A part of what was executed.
 type Kind = (&'static str, fn(&Counts) -> u64);
 
-impl Findings for Study<'_> {
-    fn tables(&self) -> Vec<Named> {
+impl Findings for Study {
+    fn tables(&self) -> Vec<NamedTable> {
         use Technique as T;
         const LARGE: &str = CONFIGS_BY_FLAGS[2].name;
         let mut tables = self.programs_tables();
@@ -240,7 +247,7 @@ impl Round {
     }
 }
 
-impl Study<'_> {
+impl Study {
     fn spread(&self, figure: impl Fn(&Round) -> f64) -> Spread {
         Spread::of(self.rounds.iter().map(figure))
     }
@@ -263,7 +270,7 @@ impl Study<'_> {
         let heads = columns.iter().map(|(threads, (name, _))| format!("N={threads} {name}").trim_end().to_owned());
         let heads: Vec<String> = std::iter::once("program".to_owned()).chain(heads).collect();
         let mut table = Table::new(caption, &heads.iter().map(String::as_str).collect::<Vec<_>>());
-        for program in self.programs {
+        for program in &self.programs {
             let one =
                 |round: &Round, threads, part| round.get(program, threads).map_or(f64::NAN, |own| cell(own, part));
             let cells =
@@ -310,7 +317,7 @@ impl Study<'_> {
     }
 
     /// Tables 4.2 to 4.4.
-    fn programs_tables(&self) -> Vec<Named> {
+    fn programs_tables(&self) -> Vec<NamedTable> {
         let kinds: [Kind; 5] = [
             ("instructions/M", |counts| counts.instructions),
             ("branches %", Counts::branches),

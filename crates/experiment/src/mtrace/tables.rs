@@ -1,10 +1,10 @@
 //! Tables 5.1 to 5.4 and 6.1 to 6.16, and the numbers of Figures 6.1 to 6.3. Where rounds differ, a cell has the median and the range.
 
-use report::Table;
+use report::{Table, grouped, percent};
 
-use super::super::spread::{Spread, times};
-use super::{Named, Raw, Row, Study, spread, timed_tools};
-use crate::digits::{grouped, percent};
+use super::{Raw, Row, Study, spread, timed_tools};
+use crate::NamedTable;
+use crate::spread::{Spread, times};
 
 /// Two figures behind the point.
 fn fixed(value: f64) -> String {
@@ -31,7 +31,7 @@ fn name(row: &Row) -> [String; 2] {
 }
 
 impl Study {
-    pub(super) fn all_tables(&self) -> Vec<Named> {
+    pub(super) fn all_tables(&self) -> Vec<NamedTable> {
         let mut tables = self.programs();
         let mut add = |name, table| tables.push((name, table));
         add("table-6-1", self.sizes("Table 6.1: mcfTrace, size of the trace in bytes and compression", "mcftrace"));
@@ -87,7 +87,7 @@ impl Study {
     }
 
     /// Tables 5.1 to 5.4.
-    fn programs(&self) -> Vec<Named> {
+    fn programs(&self) -> Vec<NamedTable> {
         vec![
             ("table-5-1", self.control_flow()),
             ("table-5-2", self.memory()),

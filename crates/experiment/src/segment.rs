@@ -1,27 +1,29 @@
 //! Chapter 7 of Hadjipavlou 2025 with real programs, and what the thesis leaves for later: policies that learn, overlap, dependences, caches of traces.
 
 mod beyond;
+mod class_names;
+mod figures;
+mod row;
+mod run;
 mod tables;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use ::segment::{Class, LengthWeight, Mix, Policy, Score, max_norm_ratios};
 use report::Chart;
 use serde::Serialize;
-use trace::Trace;
+use trace::{Excerpt, Trace};
 
-use super::programs::{Place, once};
-use super::real::{self, ENVIRONMENT, Real};
-use super::{Findings, Named, open, write};
-use crate::arguments::Input;
-use crate::arguments::segment::ExperimentSegment;
-use crate::failure::{FAILED, Failure};
-use crate::output::{self, Stopped};
-use crate::progress::Progress;
-use crate::select;
-use crate::verb::segment::cut::{Outcome, Wish, segment};
-use crate::verb::segment::figures::Figures;
-use crate::verb::segment::row::{Row, control_flow, rows};
+use crate::debian::{self, DebianProgram, ENVIRONMENT};
+use crate::programs::{Workspace, without_duplicates};
+use crate::{Error, Findings, NamedTable, Observer};
+
+pub use class_names::{CLASSES, Classes, weights_text};
+pub use figures::Figures;
+pub use row::Report;
+pub use run::{AnalysisOptions, LiveSegmenter, Outcome, Segmentation, TraceDetails, segment_trace};
+
+use row::{Row, control_flow, rows};
 
 /// A program, and what came of the experiments.
 struct Measured {
@@ -46,132 +48,143 @@ struct Measured {
 const FIRST_WEIGHT: LengthWeight = LengthWeight::Coverage;
 const FOURTH_WEIGHT: LengthWeight = LengthWeight::Occurrences;
 
-pub fn run(arguments: &ExperimentSegment) -> Result<u8, Stopped> {
-    let subjects = subjects(arguments)?;
-    for path in &arguments.traces {
-        output::is_apart(path, arguments.results.output.file.as_deref())?;
-    }
-    let output = open(&arguments.results)?;
-    let (measured, failed) = measure_all(&subjects, arguments)?;
-    write(&arguments.results, output, &Study { measured })?;
-    Ok(if failed { FAILED } else { 0 })
+/// The traces or programs that are measured, and which part of each.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Recorded traces, instead of programs.
+    pub traces: Vec<PathBuf>,
+    /// Names of programs; those that are installed if there is none.
+    pub programs: Vec<String>,
+    /// The first instruction of the part, and the number of instructions in it.
+    pub start: u64,
+    pub length: u64,
+    /// The path of the `trackway` command.
+    pub trackway: PathBuf,
 }
 
-/// One that fails does not spoil the others; says whether any did.
-fn measure_all(subjects: &[Subject<'_>], arguments: &ExperimentSegment) -> Result<(Vec<Measured>, bool), Failure> {
-    let (mut measured, mut failures): (Vec<Measured>, Vec<Failure>) = (Vec::new(), Vec::new());
-    let mut progress = Progress::new();
-    for subject in subjects {
-        progress.tick(|| subject.name());
-        match subject.measure(arguments) {
-            Ok(mut own) => {
-                let same =
-                    measured.iter().filter(|other| other.program.split(" (").next() == Some(&own.program)).count();
-                // Files of the same name in several directories.
-                if same > 0 {
-                    own.program = format!("{} ({})", own.program, same + 1);
+/// The experiment before it runs.
+pub struct Experiment {
+    options: Options,
+    subjects: Vec<Subject>,
+}
+
+impl Experiment {
+    /// Finds the programs. Warns of those that are not installed.
+    pub fn new(options: Options, observer: &dyn Observer) -> Result<Self, Error> {
+        Ok(Self { subjects: subjects(&options, observer)?, options })
+    }
+
+    /// Measures all programs. One that fails is left out with a warning, unless all fail.
+    pub fn run(&self, observer: &dyn Observer) -> Result<Study, Error> {
+        let (mut measured, mut failures): (Vec<Measured>, Vec<Error>) = (Vec::new(), Vec::new());
+        for subject in &self.subjects {
+            observer.stage(&|| subject.name());
+            match subject.measure(&self.options, observer) {
+                Ok(mut own) => {
+                    let is_same = |other: &&Measured| other.program.split(" (").next() == Some(&own.program);
+                    let same = measured.iter().filter(is_same).count();
+                    // Files of the same name in several directories.
+                    if same > 0 {
+                        own.program = format!("{} ({})", own.program, same + 1);
+                    }
+                    measured.push(own);
                 }
-                measured.push(own);
+                Err(error) => failures.push(error),
             }
-            Err(Stopped::Failed(failure)) => failures.push(failure),
-            Err(Stopped::Gone) => break,
         }
-    }
-    drop(progress);
-    match failures.pop() {
-        Some(failure) if measured.is_empty() => Err(failure),
-        last => {
-            let failed = last.is_some();
-            failures.iter().chain(&last).for_each(|failure| eprintln!("trackway: left out: {}", failure.sentence));
-            Ok((measured, failed))
+        if measured.is_empty()
+            && let Some(error) = failures.pop()
+        {
+            return Err(error);
         }
+        failures.iter().for_each(|error| observer.warn(&format!("left out: {error}")));
+        Ok(Study { measured, is_complete: failures.is_empty() })
     }
 }
 
-/// What is measured.
-enum Subject<'s> {
-    Program(&'static Real),
-    Recorded(&'s Path),
+/// A program or a trace that is measured.
+enum Subject {
+    Program(&'static DebianProgram),
+    Recorded(PathBuf),
 }
 
-/// The traces or programs that are asked for, or all programs that are installed.
-fn subjects(arguments: &ExperimentSegment) -> Result<Vec<Subject<'_>>, Failure> {
-    if !arguments.traces.is_empty() {
-        return Ok(arguments.traces.iter().map(|path| Subject::Recorded(path)).collect());
+/// Returns the traces or programs of the options, or all programs that are installed.
+fn subjects(options: &Options, observer: &dyn Observer) -> Result<Vec<Subject>, Error> {
+    if !options.traces.is_empty() {
+        return Ok(options.traces.iter().cloned().map(Subject::Recorded).collect());
     }
-    if !arguments.programs.is_empty() {
-        return once(&arguments.programs).iter().map(|name| Ok(Subject::Program(Real::find(name)?))).collect();
+    if !options.programs.is_empty() {
+        let names = without_duplicates(&options.programs);
+        return names.iter().map(|name| Ok(Subject::Program(DebianProgram::find(name)?))).collect();
     }
-    let (there, missing): (Vec<&Real>, Vec<&Real>) = real::all().iter().partition(|real| real.is_installed());
-    for real in &missing {
-        eprintln!("trackway: {} is left out: it is not installed (package {})", real.name, real.package);
+    let (installed, missing): (Vec<&DebianProgram>, Vec<&DebianProgram>) =
+        debian::all().iter().partition(|program| program.is_installed());
+    for DebianProgram { name, package, .. } in &missing {
+        observer.warn(&format!("{name} is left out: it is not installed (package {package})"));
     }
-    if there.is_empty() {
-        let hint = format!("install {}", missing.iter().map(|real| real.package).collect::<Vec<_>>().join(", "));
-        return Err(Failure::new("none of the programs is installed").hint(hint));
+    if installed.is_empty() {
+        let packages = missing.iter().map(|program| program.package).collect::<Vec<_>>().join(", ");
+        return Err(Error::NoneInstalled { packages });
     }
-    Ok(there.into_iter().map(Subject::Program).collect())
+    Ok(installed.into_iter().map(Subject::Program).collect())
 }
 
-impl Subject<'_> {
+impl Subject {
     fn name(&self) -> String {
         match self {
-            Self::Program(real) => real.name.to_owned(),
+            Self::Program(program) => program.name.to_owned(),
             Self::Recorded(path) => path.file_stem().unwrap_or(path.as_os_str()).to_string_lossy().into_owned(),
         }
     }
 
-    fn measure(&self, arguments: &ExperimentSegment) -> Result<Measured, Stopped> {
+    fn measure(&self, options: &Options, observer: &dyn Observer) -> Result<Measured, Error> {
         match self {
-            Self::Program(real) => {
-                let place = Place::new()?;
-                let (file, command) = (place.path("program.trk"), real.prepare(place.directory())?);
-                let (start, length) = (arguments.start.to_string(), arguments.length.to_string());
+            Self::Program(program) => {
+                let workspace = Workspace::new(&options.trackway)?;
+                let (file, command) = (workspace.path("program.trk"), program.prepare(workspace.directory())?);
+                let (start, length) = (options.start.to_string(), options.length.to_string());
                 let words = ["record", "-q", "--no-aslr", "--skip", &start, "--length", &length, "-o", &file, "--"];
-                place.trackway_alone(&words, &command, &ENVIRONMENT)?;
-                measure(self.name(), &Input { file: file.into(), thread: None, skip: 0, length: None })
+                workspace.run_isolated(&words, &command, &ENVIRONMENT)?;
+                measure(self.name(), Path::new(&file), Excerpt::default(), observer)
             }
             Self::Recorded(path) => {
-                let (skip, length) = (arguments.start, Some(arguments.length));
-                measure(self.name(), &Input { file: (*path).to_owned(), thread: None, skip, length })
+                let excerpt = Excerpt { thread: None, skip: options.start, length: Some(options.length) };
+                measure(self.name(), path, excerpt, observer)
             }
         }
     }
 }
 
-fn measure(program: String, input: &Input) -> Result<Measured, Stopped> {
-    let trace = select::open(input)?;
+fn measure(program: String, path: &Path, excerpt: Excerpt, observer: &dyn Observer) -> Result<Measured, Error> {
+    let trace = Trace::open(path)?;
     if !trace.is_finished() {
-        let sentence = format!("{} ends early (the recorder was killed or the file was cut)", input.file.display());
-        return Err(Failure::new(sentence).into());
+        return Err(Error::Unfinished(path.to_owned()));
     }
-    let cut = |policies: &[Policy], wish: &Wish| cut(&trace, input, policies, wish);
+    let cut = |policies: &[Policy], options: &AnalysisOptions| {
+        let (segmentation, damage) = segment_trace(&trace, excerpt, policies, options, observer)?;
+        // A damaged trace would give wrong results.
+        match damage.into_iter().next() {
+            Some(error) => Err(Error::Damaged { path: path.to_owned(), error }),
+            None => Ok((segmentation.outcomes, segmentation.mix)),
+        }
+    };
     let given = Policy::default();
     let strict = Class::ALL.into_iter().fold(given, |policy, class| policy.with(class, false));
-    let (mut first, mix) = cut(&[given.first_experiment(), vec![strict]].concat(), &Wish::default())?;
-    let missing = || Failure::new("a policy was lost");
-    let strict = first.pop().ok_or_else(missing)?;
+    let (mut first, mix) = cut(&[given.first_experiment(), vec![strict]].concat(), &AnalysisOptions::default())?;
+    const COMPLETE: &str = "there is an outcome for each policy";
+    let strict = first.pop().expect(COMPLETE);
     if strict.instructions == 0 {
-        return Err(Failure::new(format!("{program} executes nothing there")).hint("a smaller --start").into());
+        return Err(Error::Empty(program));
     }
     let policy = first[best(&first, FIRST_WEIGHT)].policy;
     let more: Vec<Policy> =
         [policy.long(), policy.two_conditional_jumps()].into_iter().chain(policy.fourth_experiment()).collect();
-    let (mut more, _) = cut(&more, &Wish::default())?;
+    let (mut more, _) = cut(&more, &AnalysisOptions::default())?;
     let fourth = more.split_off(2);
-    let two = more.pop().ok_or_else(missing)?;
-    let long = more.pop().ok_or_else(missing)?;
-    let beyond = beyond::measure(policy, |policies, wish| Ok(cut(policies, wish)?.0))?;
+    let two = more.pop().expect(COMPLETE);
+    let long = more.pop().expect(COMPLETE);
+    let beyond = beyond::measure(policy, |policies, options| Ok(cut(policies, options)?.0))?;
     Ok(Measured { program, mix, strict, first, long, two, fourth, beyond })
-}
-
-/// What came of policies; damage is no base for results.
-fn cut(trace: &Trace, input: &Input, policies: &[Policy], wish: &Wish) -> Result<(Vec<Outcome>, Mix), Stopped> {
-    let (cut, damage) = segment(trace, input, policies, wish)?;
-    match damage.first() {
-        Some(problem) => Err(Failure::new(format!("{}: {problem}", input.file.display())).into()),
-        None => Ok((cut.outcomes, cut.mix)),
-    }
 }
 
 /// The policy with the highest max-norm ratio.
@@ -228,8 +241,9 @@ fn digits(inside: &[bool]) -> String {
 }
 
 /// All programs.
-struct Study {
+pub struct Study {
     measured: Vec<Measured>,
+    is_complete: bool,
 }
 
 /// What is printed of a program, for programs.
@@ -266,7 +280,7 @@ struct StudyRows {
 }
 
 impl Findings for Study {
-    fn tables(&self) -> Vec<Named> {
+    fn tables(&self) -> Vec<NamedTable> {
         self.all_tables()
     }
 
@@ -290,7 +304,7 @@ impl Findings for Study {
             best_of_fourth_by_coverage: best(&own.fourth, LengthWeight::Coverage),
             beyond: rows(&own.beyond, FIRST_WEIGHT),
         };
-        let table = |(name, table): Named| TableRows {
+        let table = |(name, table): NamedTable| TableRows {
             name,
             caption: table.caption().to_owned(),
             heads: table.heads().to_vec(),
@@ -304,6 +318,11 @@ impl Findings for Study {
 }
 
 impl Study {
+    /// Returns whether no program had to be left out.
+    pub fn is_complete(&self) -> bool {
+        self.is_complete
+    }
+
     /// Programs by the ratio of their best policy.
     fn ranked(&self, weight: LengthWeight) -> Vec<(&Measured, f64)> {
         let ratio = |own: &Measured| ratios(&own.first, weight).into_iter().fold(0.0, f64::max);

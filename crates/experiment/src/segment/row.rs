@@ -1,12 +1,11 @@
 //! What is printed of policies.
 
-use report::Table;
+use report::{Table, grouped, percent};
 use segment::{Class, LengthWeight, Mix, Score, max_norm_ratios, pareto_front};
 use serde::Serialize;
 
-use super::cut::{Cut, Outcome};
-use crate::arguments::segment::{unusual_weights, weights_text};
-use crate::digits::{grouped, percent};
+use super::class_names::{unusual_weights, weights_text};
+use super::run::{Outcome, Segmentation};
 
 /// Of a policy.
 #[derive(Serialize)]
@@ -82,8 +81,8 @@ pub struct Report {
 }
 
 impl Report {
-    pub fn new(cut: &Cut, weight: LengthWeight) -> Self {
-        Self { control_flow: control_flow(&cut.mix), policies: rows(&cut.outcomes, weight) }
+    pub fn new(segmentation: &Segmentation, weight: LengthWeight) -> Self {
+        Self { control_flow: control_flow(&segmentation.mix), policies: rows(&segmentation.outcomes, weight) }
     }
 
     pub fn text(&self, mix: &Mix) -> String {

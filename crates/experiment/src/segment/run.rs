@@ -6,27 +6,24 @@ use segment::{
     Asked, Chains, Collected, Edges, Fetch, LengthWeight, Listing, Mix, Moves, Overlap, Policy, Probabilities, Reason,
     Score, Segmenter, Shape, Supplied, TraceLength, TraceSet,
 };
-use trace::{Batch, Blocks, Live, ThreadInfo, Trace};
+use trace::{Batch, Blocks, Excerpt, ReadError, Trace};
 
-use crate::arguments::Input;
-use crate::live::{Executed, Receiver};
-use crate::output::Stopped;
-use crate::progress::Together;
-use crate::select;
+use crate::Observer;
+use crate::observer::InstructionCounter;
 
 /// The share of instructions that "trace count" is about.
 pub const SHARE: f64 = 0.9;
 
 /// What is to be done for each policy.
 #[derive(Clone, Debug, Default)]
-pub struct Wish {
+pub struct AnalysisOptions {
     /// Caches that traces are fetched from, and how many traces the next one is predicted from.
     pub caches: Vec<Shape>,
     pub path: usize,
     /// Chains of data dependences are looked for.
     pub dependences: bool,
     /// The traces themselves are wanted.
-    pub keep: bool,
+    pub keep_traces: bool,
 }
 
 /// What came of a policy.
@@ -57,11 +54,11 @@ pub struct Outcome {
     pub changes: u64,
     pub fetched: Option<(Asked, Vec<(Shape, Supplied)>)>,
     /// If wanted.
-    pub kept: Option<Kept>,
+    pub details: Option<TraceDetails>,
 }
 
 /// The traces of a policy, with what is known of each.
-pub struct Kept {
+pub struct TraceDetails {
     pub set: TraceSet,
     pub consistencies: Vec<f64>,
     /// Longest chains, if wanted.
@@ -70,7 +67,7 @@ pub struct Kept {
 
 /// All policies, and what was executed.
 #[derive(Default)]
-pub struct Cut {
+pub struct Segmentation {
     pub outcomes: Vec<Outcome>,
     pub mix: Mix,
 }
@@ -82,8 +79,8 @@ struct Job {
 }
 
 impl Job {
-    fn new(policy: Policy, wish: &Wish) -> Self {
-        let fetch = (!wish.caches.is_empty()).then(|| Fetch::new(wish.path, &wish.caches));
+    fn new(policy: Policy, options: &AnalysisOptions) -> Self {
+        let fetch = (!options.caches.is_empty()).then(|| Fetch::new(options.path, &options.caches));
         Self { segmenter: Segmenter::new(policy), fetch }
     }
 
@@ -97,14 +94,14 @@ impl Job {
     }
 
     /// What came of it, with what is known of the program.
-    fn end(self, program: &Program<'_>, wish: &Wish) -> Outcome {
+    fn end(self, program: &Program<'_>, options: &AnalysisOptions) -> Outcome {
         let (policy, changes) = (*self.segmenter.policy(), self.segmenter.changes());
-        let kept = program.kept(self.segmenter.finish(), wish.dependences);
+        let details = program.details(self.segmenter.finish(), options.dependences);
         let fetched = self
             .fetch
             .map(|fetch| (*fetch.asked(), fetch.supplied().map(|(shape, supplied)| (*shape, *supplied)).collect()));
-        let outcome = Outcome { changes, fetched, ..Outcome::new(policy, &program.listing, &kept) };
-        Outcome { kept: wish.keep.then_some(kept), ..outcome }
+        let outcome = Outcome { changes, fetched, ..Outcome::new(policy, &program.listing, &details) };
+        Outcome { details: options.keep_traces.then_some(details), ..outcome }
     }
 }
 
@@ -115,7 +112,7 @@ struct Program<'b> {
 }
 
 impl Program<'_> {
-    fn kept(&self, set: TraceSet, dependences: bool) -> Kept {
+    fn details(&self, set: TraceSet, dependences: bool) -> TraceDetails {
         let consistency = |trace| self.probabilities.consistency(&self.listing, trace);
         let consistencies = set.traces().iter().map(consistency).collect();
         let mut chains = dependences.then(|| Chains::new(self.listing.blocks()));
@@ -124,7 +121,7 @@ impl Program<'_> {
             chains.as_mut().map(|chains| chains.longest(path))
         };
         let chains = set.traces().iter().filter_map(longest).collect();
-        Kept { set, consistencies, chains }
+        TraceDetails { set, consistencies, chains }
     }
 }
 
@@ -132,13 +129,13 @@ impl Program<'_> {
 struct Jobs<'w> {
     jobs: Vec<Job>,
     edges: Edges,
-    wish: &'w Wish,
+    options: &'w AnalysisOptions,
 }
 
 impl<'w> Jobs<'w> {
-    fn new(policies: &[Policy], wish: &'w Wish) -> Self {
-        let jobs = policies.iter().map(|&policy| Job::new(policy, wish)).collect();
-        Self { jobs, edges: Edges::default(), wish }
+    fn new(policies: &[Policy], options: &'w AnalysisOptions) -> Self {
+        let jobs = policies.iter().map(|&policy| Job::new(policy, options)).collect();
+        Self { jobs, edges: Edges::default(), options }
     }
 
     fn work(&mut self, collected: &Collected, blocks: &Blocks) {
@@ -149,7 +146,7 @@ impl<'w> Jobs<'w> {
     /// Nothing more is executed.
     fn end(self, blocks: &Blocks) -> Vec<Outcome> {
         let program = Program { listing: Listing::new(blocks), probabilities: self.edges.probabilities(blocks) };
-        on_all_processors(self.jobs, |job| job.end(&program, self.wish))
+        on_all_processors(self.jobs, |job| job.end(&program, self.options))
     }
 }
 
@@ -182,7 +179,7 @@ impl Outcome {
         Score { count: self.path_count as f64, ..self.score(weight) }
     }
 
-    fn new(policy: Policy, listing: &Listing<'_>, Kept { set, consistencies, chains }: &Kept) -> Self {
+    fn new(policy: Policy, listing: &Listing<'_>, TraceDetails { set, consistencies, chains }: &TraceDetails) -> Self {
         let (merged, trace_count) = (set.merged(), set.traces_for(SHARE));
         let path_count = merged.traces_for(SHARE);
         let weights = || set.traces().iter().map(|trace| trace.coverage() as f64);
@@ -206,7 +203,7 @@ impl Outcome {
             ilp: (cycles > 0.0).then(|| set.instructions() as f64 / cycles),
             changes: 0,
             fetched: None,
-            kept: None,
+            details: None,
         }
     }
 }
@@ -225,18 +222,19 @@ fn curve(set: &TraceSet) -> Vec<(usize, f64)> {
 }
 
 /// Cuts what a program executes while it runs.
-pub struct Watching<'w> {
+pub struct LiveSegmenter<'w> {
     moves: Moves,
     jobs: Jobs<'w>,
     outcomes: Vec<Outcome>,
 }
 
-impl<'w> Watching<'w> {
-    pub fn new(policies: &[Policy], wish: &'w Wish) -> Self {
-        Self { moves: Moves::default(), jobs: Jobs::new(policies, wish), outcomes: Vec::new() }
+impl<'w> LiveSegmenter<'w> {
+    pub fn new(policies: &[Policy], options: &'w AnalysisOptions) -> Self {
+        Self { moves: Moves::default(), jobs: Jobs::new(policies, options), outcomes: Vec::new() }
     }
 
-    fn batch(&mut self, blocks: &Blocks, batch: &Batch) {
+    /// Takes a batch that a thread has executed.
+    pub fn add_batch(&mut self, blocks: &Blocks, batch: &Batch) {
         self.moves.add(blocks, batch);
         if self.moves.are_many() {
             self.work(blocks);
@@ -250,41 +248,31 @@ impl<'w> Watching<'w> {
         self.moves.take(collected);
     }
 
-    /// What came of it, once it has ended.
-    pub fn cut(self) -> Cut {
-        Cut { outcomes: self.outcomes, mix: *self.moves.mix() }
+    /// Ends all traces: the program executes nothing more.
+    pub fn finish(&mut self, blocks: &Blocks) {
+        self.work(blocks);
+        let nothing = Jobs::new(&[], self.jobs.options);
+        self.outcomes = std::mem::replace(&mut self.jobs, nothing).end(blocks);
+    }
+
+    /// Returns the result, once [`Self::finish`] was called.
+    pub fn into_segmentation(self) -> Segmentation {
+        Segmentation { outcomes: self.outcomes, mix: *self.moves.mix() }
     }
 }
 
-impl Receiver for Watching<'_> {
-    fn thread(&mut self, _: &ThreadInfo) -> Result<(), Stopped> {
-        Ok(())
-    }
-
-    fn path(&mut self, live: &mut Live, executed: Executed<'_>) -> Result<(), Stopped> {
-        let Executed { image, thread, words, data } = executed;
-        live.path(image, thread, words, data, |blocks, batch| {
-            self.batch(blocks, batch);
-            Ok(())
-        })
-    }
-
-    fn finish(&mut self, live: &mut Live) -> Result<(), Stopped> {
-        live.finish(|blocks, batch| {
-            self.batch(blocks, batch);
-            Ok::<_, Stopped>(())
-        })?;
-        self.work(live.blocks());
-        let nothing = Jobs::new(&[], self.jobs.wish);
-        self.outcomes = std::mem::replace(&mut self.jobs, nothing).end(live.blocks());
-        Ok(())
-    }
-}
-
-/// Goes through a trace; tells what of it was damaged, too. What comes next is read while policies are at work.
-pub fn segment(trace: &Trace, input: &Input, policies: &[Policy], wish: &Wish) -> Result<(Cut, Vec<String>), Stopped> {
-    let (blocks, mut jobs) = (trace.blocks(), Jobs::new(policies, wish));
-    let progress = Together::new(select::instructions(trace, input));
+/// Segments a part of a trace by all policies. Returns the errors of chunks that were left out, too.
+///
+/// One thread reads ahead while the policies are at work.
+pub fn segment_trace(
+    trace: &Trace,
+    excerpt: Excerpt,
+    policies: &[Policy],
+    options: &AnalysisOptions,
+    observer: &dyn Observer,
+) -> Result<(Segmentation, Vec<ReadError>), ReadError> {
+    let (blocks, mut jobs) = (trace.blocks(), Jobs::new(policies, options));
+    let progress = InstructionCounter::new(observer, excerpt.instructions(trace));
     let mut moves = Moves::default();
     let damage = std::thread::scope(|scope| {
         let (full, to_do) = mpsc::sync_channel::<Collected>(1);
@@ -298,7 +286,7 @@ pub fn segment(trace: &Trace, input: &Input, policies: &[Policy], wish: &Wish) -
                 let _ = empty.send(collected);
             }
         });
-        let damage = select::batches(trace, input, false, |batch| {
+        let damage = excerpt.for_each_batch(trace, false, |batch| {
             moves.add(blocks, batch);
             progress.add(batch.instructions());
             if moves.are_many() {
@@ -309,5 +297,5 @@ pub fn segment(trace: &Trace, input: &Input, policies: &[Policy], wish: &Wish) -
         full.send(moves.take(Collected::default())).expect("it waits for more");
         damage
     })?;
-    Ok((Cut { outcomes: jobs.end(blocks), mix: *moves.mix() }, damage))
+    Ok((Segmentation { outcomes: jobs.end(blocks), mix: *moves.mix() }, damage))
 }
