@@ -1,4 +1,4 @@
-//! Numbers as text, fast: the inner loop of `dump` spends its time here.
+//! Fast conversion of numbers to text: the inner loop of `dump` spends its time here.
 
 pub use report::{grouped, percent, size};
 
@@ -14,7 +14,7 @@ const PAIRS: [[u8; 2]; 256] = {
     pairs
 };
 
-/// `0x` and sixteen digits, as `0x%016x` gives them.
+/// Returns `0x` and sixteen digits, as printf does for `0x%016x`.
 #[inline]
 pub fn hex(value: u64) -> [u8; 18] {
     let mut text = [0; 18];
@@ -26,7 +26,7 @@ pub fn hex(value: u64) -> [u8; 18] {
     text
 }
 
-/// `0x` and two digits for each of at most 64 bytes, of which the last is the highest.
+/// Returns `0x` and two digits for each of at most 64 bytes, of which the last is the highest.
 #[inline]
 pub fn hex_of_bytes<'t>(bytes: &[u8], text: &'t mut [u8; 130]) -> &'t [u8] {
     (text[0], text[1]) = (b'0', b'x');

@@ -1,10 +1,12 @@
 //! The `trackway` command: arguments in, library calls, output out.
 //!
-//! [`arguments`] defines the command line, [`verb`] runs each verb with the crates `capture` and `trace`, and
-//! [`output`] writes the results. This crate does not know how a program is traced or how a trace is stored.
+//! [`arguments`] defines the command line, [`verb`] runs each verb with the crates `capture` and
+//! `trace`, and [`output`] writes the results. This crate does not know how a program is traced or
+//! how a trace is stored.
 //!
-//! The binary calls [`run`]. `cargo xtask man` writes the man pages from [`command`], and `trackway completions`
-//! writes shell completions from it, so that help, man pages and completions have one source.
+//! The binary calls [`run`]. `cargo xtask man` writes the man pages from [`command`], and `trackway
+//! completions` writes shell completions from it, so that help, man pages and completions have one
+//! source.
 
 mod arguments;
 mod compressor;
@@ -27,7 +29,8 @@ use arguments::Arguments;
 use arguments::mtrace::with_two_dashes;
 use output::Stopped;
 
-/// The status that a shell reports for a program that SIGPIPE killed, as SIGPIPE would have killed us.
+/// The status that a shell reports for a program that SIGPIPE killed. Rust ignores SIGPIPE, so the
+/// verb returns it itself.
 const PIPE_CLOSED: u8 = 128 + 13;
 
 /// Returns the definition of the command line: all verbs and options, with their help.

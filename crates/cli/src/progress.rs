@@ -1,4 +1,5 @@
-//! A line on the terminal that says how far long work has come. Nothing is written when standard error is no terminal.
+//! A line on the terminal that shows the progress of long work. Nothing is written when standard
+//! error is no terminal.
 
 use std::io::{IsTerminal, Write};
 use std::sync::Mutex;
@@ -7,10 +8,11 @@ use std::time::{Duration, Instant};
 use crate::digits::grouped;
 use crate::failure::Failure;
 
-/// Nothing is shown before this time: most work is over by then.
+/// The time before the first line: most work is done by then.
 const FIRST: Duration = Duration::from_millis(700);
 const EVERY: Duration = Duration::from_millis(200);
 
+/// A progress line, which is cleared when this is dropped.
 pub struct Progress {
     next: Option<Instant>,
     shown: bool,
@@ -21,14 +23,14 @@ impl Progress {
         Self { next: std::io::stderr().is_terminal().then(|| Instant::now() + FIRST), shown: false }
     }
 
-    /// Shows what `line` gives, if it is time to.
+    /// Shows the text that `line` returns, if it is time to.
     pub fn tick(&mut self, line: impl FnOnce() -> String) {
         let Some(next) = self.next else { return };
         let now = Instant::now();
         if now >= next {
             self.next = Some(now + EVERY);
             self.shown = true;
-            // A terminal that cannot be written to is not worth failing for.
+            // A terminal that cannot be written to is no reason to fail.
             let _ = write!(std::io::stderr(), "\r{}\x1b[K", line());
         }
     }

@@ -1,6 +1,8 @@
-//! Walks the part of a trace that the user selected (one thread or all, from one instruction to another), step by step.
+//! Visits the part of a trace that the user selected (one thread or all, from one instruction to
+//! another), step by step.
 //!
-//! Damaged chunks are left out: each is told on standard error, and the walk goes on behind it.
+//! Damaged chunks are left out: each is reported on standard error, and the walk continues behind
+//! it. The verbs implement [`Visitor`] and call [`walk`].
 
 use std::ops::Range;
 use std::path::Path;
@@ -13,23 +15,24 @@ use crate::failure::Failure;
 use crate::output::Stopped;
 use crate::progress::Progress;
 
-/// Receives what the walk meets, thread by thread.
+/// Receives the steps, events and accesses of a walk, thread by thread.
 pub trait Visitor {
-    /// `part` are those of the step's instructions that are selected; mostly all.
+    /// Takes a step. `part` are its instructions that are selected, which usually are all.
     fn step(&mut self, thread: u32, step: &Step, part: Range<u32>) -> Result<(), Stopped>;
     fn event(&mut self, thread: u32, event: &Event) -> Result<(), Stopped>;
-    /// Whether memory accesses are read; then [`Self::access`] is called for each, behind the step or event it belongs to.
+    /// Returns whether memory accesses are read. Then [`Self::access`] is called for each, after
+    /// its step or event.
     fn wants_accesses(&self) -> bool {
         false
     }
-    /// `step` is what the access belongs to, unless that is an event.
+    /// Takes an access of `step`, or of an event if there is no step.
     fn access(&mut self, batch: &Batch, access: &Access, step: Option<&Step>) -> Result<(), Stopped> {
         let _ = (batch, access, step);
         Ok(())
     }
 }
 
-/// Opens the trace and makes sure that the selected thread is in it.
+/// Opens the trace and checks that the selected thread is in it.
 pub fn open(input: &Input) -> Result<Trace, Failure> {
     let trace = Trace::open(&input.file)?;
     if let Some(thread) = input.thread.filter(|thread| trace.threads().iter().all(|own| own.info.thread != *thread)) {
@@ -38,8 +41,8 @@ pub fn open(input: &Input) -> Result<Trace, Failure> {
     Ok(trace)
 }
 
-/// Says so if nothing is selected, to those who would wonder why everything is zero.
-pub fn tell_nothing(trace: &Trace, input: &Input) {
+/// Warns if nothing is selected, because all results will be zero.
+pub fn warn_if_nothing_is_selected(trace: &Trace, input: &Input) {
     let available = input.excerpt().available(trace);
     if input.skip > 0 && input.skip >= available {
         let (start, available) = (grouped(input.skip), grouped(available));
@@ -47,17 +50,17 @@ pub fn tell_nothing(trace: &Trace, input: &Input) {
     }
 }
 
-/// Makes sure that memory accesses are in the trace.
-pub fn need_data(trace: &Trace) -> Result<(), Failure> {
+/// Fails if the trace has no memory accesses.
+pub fn require_data(trace: &Trace) -> Result<(), Failure> {
     match trace.data() {
         DataMode::None => Err(ReadError::NoData.into()),
         DataMode::Addresses | DataMode::Values => Ok(()),
     }
 }
 
-/// Makes sure that the values of memory accesses are in the trace.
-pub fn need_values(trace: &Trace) -> Result<(), Failure> {
-    need_data(trace)?;
+/// Fails if the trace has no values of memory accesses.
+pub fn require_values(trace: &Trace) -> Result<(), Failure> {
+    require_data(trace)?;
     match trace.data() {
         DataMode::Values => Ok(()),
         _ => Err(Failure::new("the values of memory accesses were not recorded in this trace")
@@ -65,8 +68,8 @@ pub fn need_values(trace: &Trace) -> Result<(), Failure> {
     }
 }
 
-/// Says so if the trace was never finished; counts as one damaged place.
-pub fn tell_unfinished(trace: &Trace, file: &Path) -> u64 {
+/// Warns if the trace was never finished, and returns 1 for a damaged place, or 0.
+pub fn warn_if_unfinished(trace: &Trace, file: &Path) -> u64 {
     if trace.is_finished() {
         return 0;
     }
@@ -75,12 +78,13 @@ pub fn tell_unfinished(trace: &Trace, file: &Path) -> u64 {
     1
 }
 
-/// All threads of a trace.
+/// Returns a reader of all threads.
 pub fn merged(trace: &Trace, with_accesses: bool) -> Result<Merged<'_>, ReadError> {
     if with_accesses { trace.merged_with_accesses() } else { Ok(trace.merged()) }
 }
 
-/// Shows the selected part to `visitor` and gives the number of damaged places that were left out.
+/// Passes the selected part to `visitor` and returns the number of damaged places that were left
+/// out.
 pub fn walk(trace: &Trace, input: &Input, visitor: &mut impl Visitor) -> Result<u64, Stopped> {
     let length = input.length.unwrap_or(u64::MAX);
     match input.thread {
@@ -108,7 +112,7 @@ pub fn walk(trace: &Trace, input: &Input, visitor: &mut impl Visitor) -> Result<
     }
 }
 
-/// How far a walk has come.
+/// The state of a walk.
 struct Walk<'t> {
     trace: &'t Trace,
     window: InstructionWindow,
@@ -137,7 +141,7 @@ impl<'t> Walk<'t> {
         match batch {
             Ok(None) => return Ok(Next::End),
             Ok(Some(batch)) => {
-                self.show(batch, visitor)?;
+                self.visit_batch(batch, visitor)?;
                 self.done += batch.instructions();
                 let (done, available) = (self.done, self.available);
                 self.progress.tick(|| format!("{} of {} instructions", grouped(done), grouped(available)));
@@ -150,15 +154,15 @@ impl<'t> Walk<'t> {
         Ok(if self.window.left == 0 { Next::End } else { Next::More })
     }
 
-    fn show(&mut self, batch: &Batch, visitor: &mut impl Visitor) -> Result<(), Stopped> {
+    fn visit_batch(&mut self, batch: &Batch, visitor: &mut impl Visitor) -> Result<(), Stopped> {
         if self.window.skip_whole(batch.instructions()) {
             return Ok(());
         }
         let thread = batch.thread();
-        let mut shown = 0;
+        let mut visited = 0;
         for (number, &(steps_before, ref event)) in batch.events().iter().enumerate() {
-            self.show_steps(batch, shown..steps_before, visitor)?;
-            shown = steps_before;
+            self.visit_steps(batch, visited..steps_before, visitor)?;
+            visited = steps_before;
             if self.window.is_open() {
                 visitor.event(thread, event)?;
                 if visitor.wants_accesses() {
@@ -166,16 +170,16 @@ impl<'t> Walk<'t> {
                 }
             }
         }
-        self.show_steps(batch, shown..batch.steps().len(), visitor)
+        self.visit_steps(batch, visited..batch.steps().len(), visitor)
     }
 
-    fn show_steps(&mut self, batch: &Batch, steps: Range<usize>, visitor: &mut impl Visitor) -> Result<(), Stopped> {
+    fn visit_steps(&mut self, batch: &Batch, steps: Range<usize>, visitor: &mut impl Visitor) -> Result<(), Stopped> {
         let first = steps.start;
         for (step, number) in batch.steps().get(steps).unwrap_or(&[]).iter().zip(first..) {
             if let Some(part) = self.window.cut(step.instructions()) {
                 visitor.step(batch.thread(), step, part.clone())?;
                 if visitor.wants_accesses() {
-                    self.show_accesses(batch, number, step, part, visitor)?;
+                    self.visit_accesses(batch, number, step, part, visitor)?;
                 }
             }
             if self.window.left == 0 {
@@ -185,8 +189,8 @@ impl<'t> Walk<'t> {
         Ok(())
     }
 
-    /// Shows the accesses of those instructions of a step that are in `part`.
-    fn show_accesses(
+    /// Passes the accesses of those instructions of a step that are in `part`.
+    fn visit_accesses(
         &self,
         batch: &Batch,
         number: usize,
@@ -199,9 +203,9 @@ impl<'t> Walk<'t> {
             return accesses.try_for_each(|access| visitor.access(batch, &access, Some(step)));
         }
         let instructions = self.trace.blocks().instructions(step).skip(part.start as usize).take(part.len());
-        let shown: Vec<u64> = instructions.map(|instruction| instruction.address).collect();
+        let addresses: Vec<u64> = instructions.map(|instruction| instruction.address).collect();
         accesses
-            .filter(|access| shown.contains(&access.pc()))
+            .filter(|access| addresses.contains(&access.pc()))
             .try_for_each(|access| visitor.access(batch, &access, Some(step)))
     }
 }

@@ -1,5 +1,5 @@
-//! What the verbs do, one file each. Arguments come from [`crate::arguments`]; every verb ends with an exit status or a
-//! [`Stopped`].
+//! The verbs, one file each. Arguments come from [`crate::arguments`]; every verb returns an exit
+//! status or a [`Stopped`].
 
 use crate::arguments::Verb;
 use crate::output::Stopped;
@@ -16,7 +16,7 @@ mod segment;
 mod stat;
 mod verify;
 
-/// Does what was asked and gives the exit status.
+/// Runs the verb and returns the exit status.
 pub fn run(verb: &Verb) -> Result<u8, Stopped> {
     match verb {
         Verb::Record(arguments) => record::run(arguments),

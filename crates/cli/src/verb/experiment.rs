@@ -1,4 +1,5 @@
-//! `trackway experiment`: runs the experiments of the crate `experiment` and writes their tables, figures and JSON.
+//! `trackway experiment`: runs the experiments of the crate `experiment` and writes their tables,
+//! figures and JSON.
 
 use std::path::PathBuf;
 
@@ -23,7 +24,7 @@ pub fn run(arguments: &Experiment) -> Result<u8, Stopped> {
 }
 
 fn run_mtrace(arguments: &ExperimentMtrace) -> Result<u8, Stopped> {
-    [Compressor::Gzip, Compressor::Bzip2].into_iter().try_for_each(Compressor::need)?;
+    [Compressor::Gzip, Compressor::Bzip2].into_iter().try_for_each(Compressor::require_installed)?;
     let experiment = mtrace::Experiment::new(Runs {
         programs: arguments.programs.clone(),
         threads: arguments.threads.clone(),
@@ -62,7 +63,7 @@ fn run_segment(arguments: &ExperimentSegment) -> Result<u8, Stopped> {
     let observer = TerminalObserver::new();
     let experiment = segment::Experiment::new(options, &observer)?;
     for path in &arguments.traces {
-        output::is_apart(path, arguments.results.output.file.as_deref())?;
+        output::refuse_same_file(path, arguments.results.output.file.as_deref())?;
     }
     let output = open(&arguments.results)?;
     let study = experiment.run(&observer)?;
@@ -73,10 +74,10 @@ fn run_segment(arguments: &ExperimentSegment) -> Result<u8, Stopped> {
 
 /// Returns the path of this program, which the experiments run to record others.
 fn own_path() -> Result<PathBuf, Failure> {
-    std::env::current_exe().map_err(|error| Failure::new(format!("we cannot be found: {error}")))
+    std::env::current_exe().map_err(|error| Failure::new(format!("cannot find the path of trackway: {error}")))
 }
 
-/// Opens what will be written to, before the long work.
+/// Opens the outputs before the long work.
 fn open(results: &Results) -> Result<Output, Failure> {
     if let Some(directory) = &results.plots {
         output::make_directory(directory)?;
@@ -84,7 +85,8 @@ fn open(results: &Results) -> Result<Output, Failure> {
     Output::open(results.output.file.as_deref())
 }
 
-/// Writes every table as CSV and every figure if that is asked for, and the tables as text or Markdown or everything as JSON.
+/// Writes tables as CSV and figures into a directory, if there is one. Writes tables as text or
+/// Markdown, or everything as JSON, to the output.
 fn write(results: &Results, mut output: Output, findings: &impl Findings) -> Result<(), Stopped> {
     if let Some(directory) = &results.plots {
         let tables = findings.tables().into_iter().map(|(name, table)| (format!("{name}.csv"), table.csv()));
@@ -93,14 +95,14 @@ fn write(results: &Results, mut output: Output, findings: &impl Findings) -> Res
     if results.json {
         output.json(&findings.json())?;
     } else {
-        let form = |(name, table): &NamedTable| if results.markdown { linked(name, table) } else { table.text() };
-        let text: String = findings.tables().iter().map(form).collect();
+        let format = |(name, table): &NamedTable| if results.markdown { linked(name, table) } else { table.text() };
+        let text: String = findings.tables().iter().map(format).collect();
         output.write(text.as_bytes())?;
     }
     output.finish()
 }
 
-/// A table as Markdown, with a place that links can lead to.
+/// Returns a table as Markdown, with an anchor for links.
 fn linked(name: &str, table: &Table) -> String {
     format!("<a id=\"{name}\"></a>\n\n{}", table.markdown())
 }

@@ -1,4 +1,4 @@
-//! `trackway port`: how many bits each technique needs.
+//! `trackway port`: counts the bits that each technique needs.
 
 mod decode;
 
@@ -13,7 +13,7 @@ use port::{Config, Settings, Subject, Technique};
 use trace::{DataMode, Trace};
 
 use crate::arguments::Input;
-use crate::arguments::mtrace::Known;
+use crate::arguments::mtrace::LoadKnowledge;
 use crate::arguments::port::{
     ConfigName, CustomSizes, ExceptionTargets, Port, PortOptions, PortVerb, StreamEnds, TageBudget, Techniques,
 };
@@ -33,17 +33,15 @@ pub fn run(arguments: &Port) -> Result<u8, Stopped> {
 
 fn measure(input: &Input, options: &PortOptions) -> Result<u8, Stopped> {
     let trace = select::open(input)?;
-    select::tell_nothing(&trace, input);
+    select::warn_if_nothing_is_selected(&trace, input);
     let techniques = techniques(&trace, options)?;
     if !options.chunks.is_empty() && !techniques.iter().any(|technique| technique.has_variable_chunks()) {
         return Err(Failure::new("chunks of these techniques have fixed sizes")
             .hint("those with _e and _a vary")
             .into());
     }
-    if options.known == Known::Flags && !techniques.iter().any(|technique| technique.has_cache()) {
-        return Err(Failure::new("these techniques have no cache that could know a load")
-            .hint("those with mlvCF and mlvCC have one")
-            .into());
+    if options.known == LoadKnowledge::Flags && !techniques.iter().any(|technique| technique.has_cache()) {
+        return Err(Failure::new("these techniques have no cache").hint("those with mlvCF and mlvCC have one").into());
     }
     let configs = configs(options)?;
     let settings = settings(options);
@@ -62,8 +60,8 @@ fn measure(input: &Input, options: &PortOptions) -> Result<u8, Stopped> {
     let result = match &options.output {
         None => survey.run()?,
         Some(path) => {
-            let (technique, config) = only_one(&techniques, &configs)?;
-            let mut output = Output::beside(&input.file, Some(path))?;
+            let (technique, config) = single_choice(&techniques, &configs)?;
+            let mut output = Output::open_apart_from(&input.file, Some(path))?;
             output.write(file::MAGIC)?;
             let result = {
                 let bits = Mutex::new(|bytes: &[u8]| output.write(bytes));
@@ -79,11 +77,11 @@ fn measure(input: &Input, options: &PortOptions) -> Result<u8, Stopped> {
     };
     drop(observer);
     print(&rows(&result.outcomes, &techniques, &cores, options.cycles), options)?;
-    let damaged = result.damaged + select::tell_unfinished(&trace, &input.file);
+    let damaged = result.damaged + select::warn_if_unfinished(&trace, &input.file);
     Ok(if damaged == 0 { 0 } else { FAILED })
 }
 
-/// Completes the description of the bits by what they were made of and how many they are.
+/// Completes the description: the part of the trace, and the number of bits.
 fn describe(description: &mut Description, trace: &Trace, input: &Input, cores: &Cores, result: &SurveyResult) {
     description.threads = input.excerpt().threads(trace);
     description.cores = cores.count();
@@ -94,7 +92,7 @@ fn describe(description: &mut Description, trace: &Trace, input: &Input, cores: 
     }
 }
 
-/// Those that were asked for, and that the trace has enough for.
+/// Returns the selected techniques for which the trace has enough data.
 fn techniques(trace: &Trace, options: &PortOptions) -> Result<Vec<Technique>, Failure> {
     let has_values = trace.data() == DataMode::Values;
     let mut chosen = Vec::new();
@@ -102,7 +100,7 @@ fn techniques(trace: &Trace, options: &PortOptions) -> Result<Vec<Technique>, Fa
         match *technique {
             Techniques::One(technique) => {
                 if technique.subject() == Subject::Loads {
-                    select::need_values(trace)?;
+                    select::require_values(trace)?;
                 }
                 chosen.push(technique);
             }
@@ -110,7 +108,8 @@ fn techniques(trace: &Trace, options: &PortOptions) -> Result<Vec<Technique>, Fa
                 chosen.extend(Technique::ALL.into_iter().filter(|own| has_values || own.subject() == Subject::Flow));
                 if !has_values {
                     eprintln!(
-                        "trackway: this trace has no values, so that the mlv techniques are left out (record with --data values to have them)"
+                        "trackway: this trace has no values, so that the mlv techniques are left out \
+                         (record with --data values to have them)"
                     );
                 }
             }
@@ -195,8 +194,8 @@ fn cores(trace: &Trace, input: &Input, cores: Option<u32>) -> Result<Cores, Fail
     })
 }
 
-/// The technique and the configuration whose bits are written.
-fn only_one(techniques: &[Technique], configs: &[Config]) -> Result<(Technique, Config), Failure> {
+/// Returns the technique and the configuration whose bits are written; fails if there are several.
+fn single_choice(techniques: &[Technique], configs: &[Config]) -> Result<(Technique, Config), Failure> {
     match (techniques, configs) {
         (&[technique], &[config]) => Ok((technique, config)),
         (&[technique], _) if !technique.filter().is_configured() => Ok((technique, Config::LARGE)),

@@ -1,4 +1,4 @@
-//! `trackway segment`: traces of one or many policies.
+//! `trackway segment`: cuts an execution into traces by one or many policies.
 
 mod files;
 mod receiver;
@@ -37,8 +37,8 @@ pub fn run(arguments: &Segment) -> Result<u8, Stopped> {
         keep_traces: file.is_some(),
     };
     let (segmentation, status) = match &arguments.source.input {
-        Some(input) => read(input, length, arguments, &policies, &analysis)?,
-        None => watch(length, arguments, &policies, &analysis)?,
+        Some(input) => segment_file(input, length, arguments, &policies, &analysis)?,
+        None => segment_program(length, arguments, &policies, &analysis)?,
     };
     let details = segmentation.outcomes.first().and_then(|own| Some((own, own.details.as_ref()?)));
     if let (Some(file), Some((own, details))) = (file, details) {
@@ -75,10 +75,10 @@ fn write_plots(directory: &Path, arguments: &Segment, segmentation: &Segmentatio
     output::write_files(directory, Figures { subject: &subject, weight: arguments.length_weight, outcomes }.files())
 }
 
-/// How many instructions are looked at, if not all.
+/// Returns the number of instructions to segment, if it is limited.
 fn length(arguments: &Segment) -> Result<Option<u64>, Failure> {
     match (arguments.stop, arguments.length) {
-        // As in the thesis's tool, 0 is no end.
+        // As in the tool of the thesis, 0 means no end.
         (Some(0), _) => Ok(None),
         (Some(stop), _) if stop <= arguments.start => {
             Err(Failure::new("there is nothing between -start and -stop").hint("-stop has to be larger"))
@@ -88,8 +88,8 @@ fn length(arguments: &Segment) -> Result<Option<u64>, Failure> {
     }
 }
 
-/// Reads a trace; gives the exit status, too.
-fn read(
+/// Segments a trace. Returns the exit status, too.
+fn segment_file(
     file: &Path,
     length: Option<u64>,
     arguments: &Segment,
@@ -98,17 +98,17 @@ fn read(
 ) -> Result<(Segmentation, u8), Stopped> {
     let input = Input { file: file.to_owned(), thread: arguments.thread, skip: arguments.start, length };
     let trace = select::open(&input)?;
-    select::tell_nothing(&trace, &input);
+    select::warn_if_nothing_is_selected(&trace, &input);
     let observer = TerminalObserver::new();
     let (segmentation, damage) = segment_trace(&trace, input.excerpt(), policies, analysis, &observer)?;
     drop(observer);
     damage.iter().for_each(|problem| eprintln!("trackway: left out: {problem}"));
-    let damaged = damage.len() as u64 + select::tell_unfinished(&trace, file);
+    let damaged = damage.len() as u64 + select::warn_if_unfinished(&trace, file);
     Ok((segmentation, if damaged == 0 { 0 } else { FAILED }))
 }
 
-/// Looks at a program while it runs; gives the exit status, too.
-fn watch(
+/// Segments a program while it runs. Returns the exit status, too.
+fn segment_program(
     length: Option<u64>,
     arguments: &Segment,
     policies: &[Policy],
@@ -126,7 +126,7 @@ fn watch(
     Ok((segmenter.into_segmentation(), if arguments.source.pid.is_some() { 0 } else { status(exit) }))
 }
 
-/// The policy that is given, or those that are asked for.
+/// Returns the selected policies.
 fn policies(arguments: &Segment) -> Result<Vec<Policy>, Failure> {
     let given = given(arguments).map_err(|error| Failure::new(error.to_string()))?;
     let policies = arguments.policies.iter().flat_map(|which| match which {

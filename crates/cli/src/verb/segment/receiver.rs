@@ -1,4 +1,4 @@
-//! Connects a program that runs with the segmenter: what the recorder delivers becomes batches.
+//! Passes the execution of a running program to the segmenter.
 
 use experiment::segment::LiveSegmenter;
 use trace::{Live, ThreadInfo};
