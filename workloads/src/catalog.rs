@@ -1,21 +1,21 @@
-//! The list of all programs: text, flags, variants, examples of runs. A list and little else.
+//! The list of all programs: text, flags, variants, examples of runs.
 
 use std::fmt;
 
-/// A program and what is known about it.
+/// A program, its variants and examples of its output.
 #[derive(Debug)]
 pub struct Program {
     pub name: &'static str,
     pub group: Group,
-    /// What it is there for, in a few words.
+    /// Its purpose, in a few words.
     pub purpose: &'static str,
-    /// In which ways it can be built, the usual one first.
+    /// The variants that it can be built in, the usual one first.
     pub variants: &'static [Variant],
     /// Calls with their results, quick enough for tests.
     pub runs: &'static [Run],
     /// The first is compiled, it includes the others.
     pub(crate) sources: &'static [Source],
-    /// Whether every run takes the same path, so that the single-step oracle can speak about it.
+    /// Whether every run takes the same path, so that it can be compared with single-stepping.
     is_repeatable: bool,
 }
 
@@ -25,7 +25,7 @@ pub enum Group {
     Parallel,
     /// Single-threaded, called as NAME \[SIZE].
     Bench,
-    /// From the seeds' descriptions.
+    /// Programs that the theses describe.
     Seed,
     /// One behaviour each.
     Behaviour,
@@ -121,7 +121,7 @@ pub struct OracleProgram {
     pub arguments: &'static [&'static str],
 }
 
-/// What `xtask bench` runs: CPU-bound, about a quarter of a second each.
+/// A program that `xtask bench` runs: CPU-bound, about a quarter of a second each.
 #[derive(Clone, Copy, Debug)]
 pub struct Bench {
     pub name: &'static str,
@@ -141,7 +141,8 @@ pub fn find(name: &str) -> Option<&'static Program> {
     PROGRAMS.iter().find(|program| program.name == name)
 }
 
-/// Programs for the comparison with single-stepping: each repeatable one in its usual variant, some in others too.
+/// Programs for the comparison with single-stepping: each repeatable one in its usual variant, some
+/// in others too.
 #[must_use]
 pub fn oracle_programs() -> Vec<OracleProgram> {
     let repeatable = PROGRAMS.iter().filter(|program| program.is_repeatable);
@@ -165,7 +166,7 @@ pub fn bench_programs() -> &'static [Bench] {
     ]
 }
 
-/// Variants beside the usual one in which the oracle looks at a program.
+/// Further variants in which a program is compared with single-stepping.
 const ORACLE_FURTHER: &[(&str, Variant)] = &[
     ("recursion", Variant::Pie),
     ("recursion", Variant::NoPie),
@@ -238,7 +239,7 @@ macro_rules! seed {
     };
 }
 
-/// Assembly without a C library. Prints one number.
+/// A program in assembly without a C library, which prints one number.
 macro_rules! assembly {
     ($name:literal, $file:literal; $purpose:literal; $stdout:literal) => {
         Program {
@@ -253,7 +254,8 @@ macro_rules! assembly {
     };
 }
 
-/// C. The usual variant is static where the path is repeatable, for the sake of the oracle's time.
+/// A program in C. The usual variant is static where the path is repeatable, because
+/// single-stepping is slow.
 macro_rules! behaviour {
     ($name:literal, $file:literal $(+ $header:literal)*, $variants:expr, $repeatable:literal; $purpose:literal; $($arguments:expr => $stdout:literal, $exit:expr);+) => {
         Program {
@@ -268,7 +270,8 @@ macro_rules! behaviour {
     };
 }
 
-/// Assembly without a C library, one class of memory instructions. What the machine lacks is said on standard error.
+/// A program in assembly without a C library, for one class of memory instructions. It reports on
+/// standard error what the processor lacks.
 macro_rules! memory {
     ($name:literal, $file:literal; $purpose:literal) => {
         Program {

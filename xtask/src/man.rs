@@ -1,6 +1,7 @@
 //! `cargo xtask man`: a man page for `trackway` and for each of its subcommands.
 //!
-//! The pages are made from the same definition as `--help` and the shell completions: [`trackway::command`].
+//! The pages are made from the same definition as `--help` and the shell completions:
+//! [`trackway::command`].
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,7 +11,7 @@ use crate::root;
 /// Write man pages for trackway and every subcommand.
 #[derive(clap::Args)]
 pub struct Arguments {
-    /// Write the pages into this directory, which is made if it does not exist.
+    /// Write the pages into this directory, which is created if it does not exist.
     #[arg(short, long, value_name = "DIRECTORY", default_value_os_t = root().join("target/man"))]
     output: PathBuf,
 }
@@ -30,7 +31,7 @@ fn write_pages(directory: &Path) -> std::io::Result<()> {
 mod tests {
     use super::*;
 
-    /// The lines of a page's section, without markup.
+    /// Returns the lines of a section of a page, without markup.
     fn section<'p>(page: &'p str, name: &str) -> Vec<&'p str> {
         let lines = page.lines().skip_while(|line| *line != format!(".SH {name}")).skip(1);
         lines.take_while(|line| !line.starts_with(".SH")).filter(|line| !line.starts_with('.')).collect()

@@ -1,5 +1,5 @@
-//! Keeps the documentation true: every crate is in docs/architecture.md, every path that a document names exists, every
-//! module says what it is for. Keeps the list of packages complete.
+//! Keeps the documentation true: every crate is in docs/architecture.md, every path that a document
+//! names exists, every module says what it is for. Keeps the list of packages complete.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -110,7 +110,8 @@ fn started_programs(source: &str) -> Vec<&str> {
     names.filter(|name| !name.contains('/')).collect()
 }
 
-/// Tests that look for a program with `acceptance::tool` panic if the list does not have it; others do not.
+/// Tests that look for a program with `acceptance::tool` panic if the list does not have it; others
+/// do not.
 #[test]
 fn every_program_that_tests_start_is_in_the_list_of_packages() {
     let list = read(&root().join("xtask/packages.txt"));

@@ -1,8 +1,9 @@
-//! Programs of the Debian distribution, each with a typical task whose inputs we make: text, pictures, tables, sources and
-//! scripts that are the same in every run. A task takes some hundred million instructions.
+//! Programs of the Debian distribution, each with a typical task and inputs that are the same in
+//! every run: text, pictures, tables, sources and scripts. A task takes some hundred million
+//! instructions.
 //!
-//! Programs are run directly, without a shell script or a driver that starts other processes, and with one thread where they
-//! can be told so.
+//! Programs are run directly, without a shell script or a driver that starts other processes, and
+//! with one thread where they have an option for it.
 
 mod inputs;
 
@@ -15,33 +16,35 @@ use crate::Error;
 pub struct DebianProgram {
     pub name: &'static str,
     location: Location,
-    /// Of the distribution.
+    /// The package of the distribution.
     pub package: &'static str,
-    /// Apart by spaces.
+    /// Separated by spaces.
     arguments: &'static str,
     inputs: &'static [Input],
 }
 
-/// Where a program is. What `PATH` finds may be a wrapper that starts it.
+/// The location of a program. The name in `PATH` may be a wrapper that starts it.
 enum Location {
     Path(&'static str),
-    /// A part of the compiler, in a directory that has its version in its name.
+    /// A program of the compiler, in a directory that has its version in its name.
     OfGcc(&'static str),
 }
 
-/// A file that is read, and what is in it.
+/// The name of an input file, and its content.
 type Input = (&'static str, Content);
 
+/// The content of an input.
 enum Content {
-    Made(fn() -> Vec<u8>),
-    Kept(&'static str),
+    Generated(fn() -> Vec<u8>),
+    Fixed(&'static str),
 }
-use Content::{Kept, Made};
+use Content::{Fixed, Generated};
 
-/// What programs are to find in their environment, and nothing else: it decides about the order of text and of hash tables.
+/// The whole environment of programs: it decides about the order of text and of hash tables.
 pub const ENVIRONMENT: [(&str, &str); 4] =
     [("LC_ALL", "C"), ("PERL_HASH_SEED", "0"), ("PERL_PERTURB_KEYS", "0"), ("PYTHONHASHSEED", "0")];
 
+/// Returns all programs.
 pub fn all() -> &'static [DebianProgram] {
     &ALL
 }
@@ -60,7 +63,8 @@ impl DebianProgram {
         self.path().is_some()
     }
 
-    /// Writes the inputs into a directory. The command is to be run there, in our [`ENVIRONMENT`].
+    /// Writes the inputs into a directory, and returns the command to be run there in our
+    /// [`ENVIRONMENT`].
     pub fn prepare(&self, directory: &Path) -> Result<Vec<String>, Error> {
         let path = self.path().ok_or(Error::NotInstalled { program: self.name, package: self.package })?;
         for (name, content) in self.inputs {
@@ -74,7 +78,7 @@ impl DebianProgram {
     fn path(&self) -> Option<PathBuf> {
         let path = match self.location {
             Location::Path(path) => PathBuf::from(path),
-            Location::OfGcc(name) => part_of_gcc(name)?,
+            Location::OfGcc(name) => path_in_gcc(name)?,
         };
         path.is_file().then_some(path)
     }
@@ -83,14 +87,14 @@ impl DebianProgram {
 impl Content {
     fn bytes(&self) -> Vec<u8> {
         match self {
-            Made(make) => make(),
-            Kept(text) => text.as_bytes().to_vec(),
+            Generated(make) => make(),
+            Fixed(text) => text.as_bytes().to_vec(),
         }
     }
 }
 
-/// Where the compiler has one of its parts; only a name if it has none.
-fn part_of_gcc(name: &str) -> Option<PathBuf> {
+/// Returns the path of a program of the compiler.
+fn path_in_gcc(name: &str) -> Option<PathBuf> {
     let output = Command::new("/usr/bin/gcc").arg(format!("-print-prog-name={name}")).output().ok()?;
     let path = PathBuf::from(String::from_utf8(output.stdout).ok()?.trim());
     path.is_absolute().then_some(path)
@@ -102,14 +106,14 @@ static ALL: [DebianProgram; 20] = [
         location: Location::Path("/usr/bin/bc"),
         package: "bc",
         arguments: "-q numbers.bc",
-        inputs: &[("numbers.bc", Kept(include_str!("debian/numbers.bc")))],
+        inputs: &[("numbers.bc", Fixed(include_str!("debian/numbers.bc")))],
     },
     DebianProgram {
         name: "bzip2",
         location: Location::Path("/usr/bin/bzip2"),
         package: "bzip2",
         arguments: "-c text",
-        inputs: &[("text", Made(|| inputs::text(600_000)))],
+        inputs: &[("text", Generated(|| inputs::text(600_000)))],
     },
     DebianProgram {
         name: "convert",
@@ -117,29 +121,29 @@ static ALL: [DebianProgram; 20] = [
         package: "imagemagick",
         arguments: "-limit thread 1 picture.ppm -resize 60% -rotate 7 -median 1 -colors 32 \
                     -define png:exclude-chunks=date,time picture.png",
-        inputs: &[("picture.ppm", Made(|| inputs::picture(320, 240)))],
+        inputs: &[("picture.ppm", Generated(|| inputs::picture(320, 240)))],
     },
     DebianProgram {
         name: "gcc",
         location: Location::OfGcc("cc1"),
         package: "gcc",
         arguments: "-quiet -O2 program.c -o program.s",
-        inputs: &[("program.c", Made(|| inputs::c_program(4)))],
+        inputs: &[("program.c", Generated(|| inputs::c_program(4)))],
     },
     DebianProgram {
         name: "gnugo",
         location: Location::Path("/usr/games/gnugo"),
         package: "gnugo",
         arguments: "--mode gtp --gtp-input game.gtp --seed 1 --level 4",
-        inputs: &[("game.gtp", Kept(include_str!("debian/game.gtp")))],
+        inputs: &[("game.gtp", Fixed(include_str!("debian/game.gtp")))],
     },
     DebianProgram {
         name: "gzip",
         location: Location::Path("/usr/bin/gzip"),
         package: "gzip",
-        // Without the time of the file.
+        // -n: without the time of the file.
         arguments: "-n -c text",
-        inputs: &[("text", Made(|| inputs::text(800_000)))],
+        inputs: &[("text", Generated(|| inputs::text(800_000)))],
     },
     DebianProgram {
         name: "jq",
@@ -147,8 +151,8 @@ static ALL: [DebianProgram; 20] = [
         package: "jq",
         arguments: "-f summary.jq people.json",
         inputs: &[
-            ("people.json", Made(|| inputs::people(320))),
-            ("summary.jq", Kept(include_str!("debian/summary.jq"))),
+            ("people.json", Generated(|| inputs::people(320))),
+            ("summary.jq", Fixed(include_str!("debian/summary.jq"))),
         ],
     },
     DebianProgram {
@@ -156,14 +160,17 @@ static ALL: [DebianProgram; 20] = [
         location: Location::Path("/usr/bin/lua5.4"),
         package: "lua5.4",
         arguments: "life.lua",
-        inputs: &[("life.lua", Kept(include_str!("debian/life.lua")))],
+        inputs: &[("life.lua", Fixed(include_str!("debian/life.lua")))],
     },
     DebianProgram {
         name: "mawk",
         location: Location::Path("/usr/bin/mawk"),
         package: "mawk",
         arguments: "-f report.awk table",
-        inputs: &[("table", Made(|| inputs::table(40_000))), ("report.awk", Kept(include_str!("debian/report.awk")))],
+        inputs: &[
+            ("table", Generated(|| inputs::table(40_000))),
+            ("report.awk", Fixed(include_str!("debian/report.awk"))),
+        ],
     },
     DebianProgram {
         name: "openssl",
@@ -171,78 +178,78 @@ static ALL: [DebianProgram; 20] = [
         package: "openssl",
         arguments: "enc -aes-256-cbc -base64 -in text -out text.enc -iv 000102030405060708090a0b0c0d0e0f \
                     -K 00112233445566778899aabbccddeeff0123456789abcdef0123456789abcdef",
-        inputs: &[("text", Made(|| inputs::text(8_000_000)))],
+        inputs: &[("text", Generated(|| inputs::text(8_000_000)))],
     },
     DebianProgram {
         name: "perl",
         location: Location::Path("/usr/bin/perl"),
         package: "perl-base",
         arguments: "words.pl text",
-        inputs: &[("text", Made(|| inputs::text(100_000))), ("words.pl", Kept(include_str!("debian/words.pl")))],
+        inputs: &[("text", Generated(|| inputs::text(100_000))), ("words.pl", Fixed(include_str!("debian/words.pl")))],
     },
     DebianProgram {
         name: "php",
         location: Location::Path("/usr/bin/php"),
         package: "php-cli",
         arguments: "-n pages.php",
-        inputs: &[("pages.php", Kept(include_str!("debian/pages.php")))],
+        inputs: &[("pages.php", Fixed(include_str!("debian/pages.php")))],
     },
     DebianProgram {
         name: "povray",
         location: Location::Path("/usr/bin/povray"),
         package: "povray",
         arguments: "+Iscene.pov +Oscene.ppm +FP +W120 +H90 +WT1 -D -GA",
-        inputs: &[("scene.pov", Kept(include_str!("debian/scene.pov")))],
+        inputs: &[("scene.pov", Fixed(include_str!("debian/scene.pov")))],
     },
     DebianProgram {
         name: "python",
         location: Location::Path("/usr/bin/python3"),
         package: "python3-minimal",
-        // Without what a site or a user adds.
+        // -S -s: without packages of the site or the user.
         arguments: "-S -s -B solve.py",
-        inputs: &[("solve.py", Kept(include_str!("debian/solve.py")))],
+        inputs: &[("solve.py", Fixed(include_str!("debian/solve.py")))],
     },
     DebianProgram {
         name: "ruby",
         location: Location::Path("/usr/bin/ruby"),
         package: "ruby",
         arguments: "--disable=gems shop.rb",
-        inputs: &[("shop.rb", Kept(include_str!("debian/shop.rb")))],
+        inputs: &[("shop.rb", Fixed(include_str!("debian/shop.rb")))],
     },
     DebianProgram {
         name: "sort",
         location: Location::Path("/usr/bin/sort"),
         package: "coreutils",
         arguments: "--parallel=1 --buffer-size=64M -k2,2 -k3,3n -k5 table",
-        inputs: &[("table", Made(|| inputs::table(24_000)))],
+        inputs: &[("table", Generated(|| inputs::table(24_000)))],
     },
     DebianProgram {
         name: "sqlite",
         location: Location::Path("/usr/bin/sqlite3"),
         package: "sqlite3",
         arguments: "-batch -init library.sql :memory: .quit",
-        inputs: &[("library.sql", Kept(include_str!("debian/library.sql")))],
+        inputs: &[("library.sql", Fixed(include_str!("debian/library.sql")))],
     },
     DebianProgram {
         name: "x264",
         location: Location::Path("/usr/bin/x264"),
         package: "x264",
         arguments: "--threads 1 --quiet --no-progress -o video.264 video.y4m",
-        inputs: &[("video.y4m", Made(|| inputs::video(176, 144, 12)))],
+        inputs: &[("video.y4m", Generated(|| inputs::video(176, 144, 12)))],
     },
     DebianProgram {
         name: "xz",
         location: Location::Path("/usr/bin/xz"),
         package: "xz-utils",
         arguments: "-T1 -c text",
-        inputs: &[("text", Made(|| inputs::text(160_000)))],
+        inputs: &[("text", Generated(|| inputs::text(160_000)))],
     },
     DebianProgram {
         name: "zstd",
         location: Location::Path("/usr/bin/zstd"),
         package: "zstd",
         arguments: "-q --single-thread --no-asyncio -12 -c text",
-        inputs: &[("text", Made(|| inputs::text(500_000)))],
+        inputs: &[("text", Generated(|| inputs::text(500_000)))],
     },
 ];
 

@@ -1,4 +1,4 @@
-//! Why an experiment cannot be made.
+//! Errors of experiments.
 
 use std::io;
 use std::path::PathBuf;
@@ -24,7 +24,8 @@ pub enum Error {
     Build(String),
     #[error("cannot run {command}: {error}")]
     CannotRun { command: String, error: io::Error },
-    /// A program ended with another status than 0; `message` is what it printed last, behind a colon.
+    /// A program ended with another status than 0; `message` is a colon and the last line that it
+    /// printed.
     #[error("{command} ended with {status}{message}")]
     Status { command: String, status: std::process::ExitStatus, message: String },
     #[error("cannot read {file} of a tool: {problem}")]
@@ -35,7 +36,7 @@ pub enum Error {
     Damaged { path: PathBuf, error: ReadError },
     #[error("{0} executes nothing there")]
     Empty(String),
-    /// Techniques, sizes or cores that do not go together.
+    /// Techniques, sizes or cores that cannot be combined.
     #[error("{0}")]
     Settings(String),
 }

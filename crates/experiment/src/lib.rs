@@ -1,13 +1,15 @@
-//! Experiments of the theses: policies, techniques and tools at work over traces and programs, on all processors.
+//! Experiments of the theses: runs policies, techniques and tools over traces and programs, on all
+//! processors.
 //!
-//! [`mtrace`] repeats the measurements of Myers 2014, [`port`] those of Tewar 2015, [`segment`] those of Hadjipavlou
-//! 2025. Each has an `Experiment`, which checks what is asked before the long work, and a `Study`, which is what was
-//! measured: its [`Findings`] are tables, figures and JSON. [`port::Survey`] and [`segment::segment_trace`] are the
-//! same work for one trace.
+//! [`mtrace`] repeats the measurements of Myers 2014, [`port`] those of Tewar 2015, [`segment`]
+//! those of Hadjipavlou 2025. Each has an `Experiment`, which checks its options before the long
+//! work, and a `Study`, which holds the measurements and returns [`Findings`]: tables, figures and
+//! JSON. [`port::Survey`] and [`segment::segment_trace`] do the same work for one trace.
 //!
-//! [`programs`] builds our own parallel programs, [`debian`] prepares programs of the distribution. Both are recorded
-//! with the `trackway` command, whose path the caller gives. This crate knows no arguments and no terminal: it returns
-//! strings and values, and reports progress to an [`Observer`].
+//! [`programs`] builds our own parallel programs, [`debian`] prepares programs of the distribution.
+//! Both are recorded with the `trackway` command, whose path the caller gives. This crate knows no
+//! arguments and no terminal: it returns strings and values, and reports progress to an
+//! [`Observer`].
 
 mod debian;
 mod error;
@@ -34,6 +36,6 @@ pub trait Findings {
     fn tables(&self) -> Vec<NamedTable>;
     /// Returns all figures as files, each with its name and its content.
     fn figures(&self) -> Vec<(String, String)>;
-    /// Returns all numbers for other programs.
+    /// Returns all numbers as JSON.
     fn json(&self) -> impl Serialize;
 }

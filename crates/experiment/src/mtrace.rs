@@ -1,5 +1,6 @@
-//! Chapters 5 and 6 of Myers 2014: what the programs do, how large the traces of the four tools are, how well they compress, how much
-//! private structures are better than shared ones, and how long it takes: while a program runs, as in the thesis, and over a recorded trace.
+//! Chapters 5 and 6 of Myers 2014: the instruction mix of the programs, the size of the traces of
+//! the four tools and how well they compress, private against shared structures, and times: while a
+//! program runs, as in the thesis, and over a recorded trace.
 
 mod figures;
 mod tables;
@@ -15,13 +16,14 @@ use crate::programs::{Runs, Workspace, build, timed};
 use crate::spread::Spread;
 use crate::{Error, Findings, NamedTable, Observer};
 
-/// One of the four tools, and how it is called.
+/// One of the four tools, and its arguments.
 struct Tool {
-    /// In JSON, and where tables are made.
+    /// The key in JSON and in tables.
     name: &'static str,
     words: &'static [&'static str],
     needs_values: bool,
-    /// Whether it is timed while the program runs, too. Variants are not: one of them cannot, and they take as long.
+    /// Whether it is timed while the program runs, too. Variants are not: one of them needs a
+    /// trace, and they take as long as the tool itself.
     is_timed: bool,
 }
 
@@ -35,8 +37,9 @@ impl Tool {
     }
 }
 
-/// The predictors are those of section 6.3, the cache is that of section 6.4. Variants: threads take turns of one branch, as if each
-/// had a processor to itself; a load is known by its flags alone, as in the theses.
+/// The predictors are those of section 6.3, the cache is that of section 6.4. Variants: threads
+/// take turns of one branch, as if each had a processor to itself; a load is known by its flags
+/// alone, as in the theses.
 const TOOLS: [Tool; 9] = [
     Tool::new("mcftrace", &["mcfTrace"], false),
     Tool::new("mlstrace", &["mlsTrace", "-store"], true),
@@ -65,37 +68,39 @@ const TOOLS: [Tool; 9] = [
     ),
 ];
 
-/// A general-purpose compressor that tools write through.
+/// A general-purpose compressor for the output of tools.
 struct Compressor {
     name: &'static str,
-    /// What it adds to the name of a file.
+    /// The suffix that it adds to the name of a file.
     suffix: &'static str,
 }
 
 const GZIP: Compressor = Compressor { name: "gzip", suffix: ".gz" };
 const BZIP2: Compressor = Compressor { name: "bzip2", suffix: ".bz2" };
 
-/// The tools that are timed while programs run.
+/// Returns the tools that are timed while programs run.
 fn timed_tools() -> impl Iterator<Item = &'static Tool> {
     TOOLS.iter().filter(|tool| tool.is_timed)
 }
 
-/// More instructions than any program executes: the engine runs the program and counts, and nothing is traced. It is what Pin's inscount_tls does, which the thesis compares with.
+/// A number above the instructions of any program: the engine runs the program and counts, and
+/// nothing is traced. The thesis compares with inscount_tls of Pin, which does the same.
 const ALL: &str = "1000G";
 
-/// A program with so many threads, and what came of it.
+/// The results of a program with a number of threads.
 #[derive(Serialize)]
 struct Row {
     program: String,
     threads: u16,
     seconds: Seconds,
-    /// With a larger size: what starting takes hardly counts.
+    /// With a larger size, so that the start hardly counts.
     long_seconds: Seconds,
     #[serde(flatten)]
     tools: BTreeMap<&'static str, Outcome>,
 }
 
-/// Round by round: without us; with everything skipped, for tools that take control flow and for those that take values; recorded; under the tools.
+/// Seconds of every round: native; with everything skipped, for tools that take control flow and
+/// for those that take values; recorded; under the tools.
 #[derive(Serialize, Default)]
 struct Seconds {
     native: Vec<f64>,
@@ -106,7 +111,7 @@ struct Seconds {
     live: BTreeMap<&'static str, Vec<f64>>,
 }
 
-/// What a tool wrote: every round without a compressor, the first one with each compressor, too.
+/// The output of a tool: every round without a compressor, the first one with each compressor, too.
 #[derive(Serialize, Default)]
 struct Outcome {
     rounds: Vec<Raw>,
@@ -114,7 +119,7 @@ struct Outcome {
     bzip2: Compressed,
 }
 
-/// Over a trace.
+/// Output of a tool over a trace, without a compressor.
 #[derive(Serialize)]
 struct Raw {
     bytes: u64,
@@ -122,7 +127,7 @@ struct Raw {
     statistics: Value,
 }
 
-/// Over a trace (`seconds`), and while the program runs (`live_seconds`), if that is timed.
+/// Seconds over a trace, and while the program runs (`live_seconds`), if that is timed.
 #[derive(Serialize, Default)]
 struct Compressed {
     bytes: u64,
@@ -140,13 +145,13 @@ impl Raw {
     }
 }
 
-/// The median of what was measured in all rounds, and the range.
+/// Returns the median and the range of all rounds.
 fn spread(seconds: &[f64]) -> Spread {
     Spread::of(seconds.iter().copied())
 }
 
 impl Seconds {
-    /// The engine runs the program and counts, as this tool would have it.
+    /// Returns the seconds of the engine alone, with the data that this tool needs.
     fn untraced_by(&self, tool: &str) -> Spread {
         let needs_values = TOOLS.iter().any(|own| own.name == tool && own.needs_values);
         spread(if needs_values { &self.untraced_with_values } else { &self.untraced })
@@ -162,7 +167,7 @@ impl Outcome {
         Spread::of(self.rounds.iter().map(figure))
     }
 
-    /// What the compressors got.
+    /// Returns the size of the input of the compressors.
     fn first_bytes(&self) -> u64 {
         self.rounds.first().map_or(0, |raw| raw.bytes)
     }
@@ -201,7 +206,7 @@ impl Experiment {
     }
 }
 
-/// A program that is measured, and the directory that this is done in.
+/// A program that is measured, and its workspace.
 struct Subject<'s> {
     command: Vec<String>,
     workspace: Workspace<'s>,
@@ -213,12 +218,12 @@ impl<'s> Subject<'s> {
         Ok(Self { command, workspace: Workspace::new(trackway)? })
     }
 
-    /// The recording with control flow alone, or that with values.
+    /// Returns the path of the recording with control flow alone, or with values.
     fn trace(&self, with_values: bool) -> String {
         self.workspace.path(if with_values { "values.trk" } else { "control.trk" })
     }
 
-    /// Runs and records the program once more in every way.
+    /// Runs and records the program once in every way.
     fn time(&self, seconds: &mut Seconds) -> Result<(), Error> {
         let [control, values] = [false, true].map(|with_values| self.trace(with_values));
         seconds.native.push(timed(Command::new(&self.command[0]).args(&self.command[1..]))?);
@@ -232,7 +237,7 @@ impl<'s> Subject<'s> {
         Ok(())
     }
 
-    /// Runs all tools over what was recorded last.
+    /// Runs all tools over the last recordings.
     fn filter(&self, tools: &mut BTreeMap<&'static str, Outcome>) -> Result<(), Error> {
         for tool in &TOOLS {
             let (trace, outcome) = (self.trace(tool.needs_values), tools.entry(tool.name).or_default());
@@ -251,7 +256,7 @@ impl<'s> Subject<'s> {
         self.workspace.time(words, &command)
     }
 
-    /// Runs the program under a tool that traces nothing. It says so, which nobody has to read.
+    /// Runs the program under a tool that traces nothing. The warning about it is dropped.
     fn untraced(&self, tool: &str) -> Result<f64, Error> {
         let mut own = self.workspace.command();
         own.args([tool, "-q", "-o", "x", "-s", ALL, "--"]).args(&self.command);
@@ -279,12 +284,12 @@ impl<'s> Subject<'s> {
         Ok(seconds)
     }
 
-    /// The directory goes at the end, and what tools write is large.
+    /// Removes an output. The directory is only removed at the end, and outputs are large.
     fn remove_large(&self, name: &str) {
         drop(std::fs::remove_file(self.workspace.directory().join(name)));
     }
 
-    /// How much is written, and in what time.
+    /// Returns the number of bytes that a tool writes, and the seconds that it takes.
     fn over_trace(&self, tool: &Tool, trace: &str, flags: &[&str], suffix: &str) -> Result<(u64, f64), Error> {
         let words = [tool.words, &["-q", "--json", "-o", "x", "-i", trace], flags].concat();
         let seconds = self.workspace.time(&words, &[])?;
@@ -305,19 +310,19 @@ impl Row {
         Self { program: program.to_owned(), threads, seconds, long_seconds, tools: BTreeMap::new() }
     }
 
-    /// What a tool of [`TOOLS`] made of it.
+    /// Returns the output of a tool of [`TOOLS`].
     fn tool(&self, name: &str) -> &Outcome {
         &self.tools[name]
     }
 
-    /// A figure of two tools, round by round: they have the same trace before them.
+    /// Returns a figure of two tools, round by round: both read the same trace.
     fn spread_of_two(&self, one: &str, other: &str, figure: impl Fn(&Raw, &Raw) -> f64) -> Spread {
         let rounds = self.tool(one).rounds.iter().zip(&self.tool(other).rounds);
         Spread::of(rounds.map(|(one, other)| figure(one, other)))
     }
 }
 
-/// All programs with all numbers of threads.
+/// The results of all programs with all numbers of threads.
 pub struct Study {
     rows: Vec<Row>,
 }

@@ -1,4 +1,4 @@
-//! How an experiment reports progress and warnings while it runs.
+//! Progress and warnings of a running experiment.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 pub trait Observer: Sync {
     /// A new stage begins; `describe` returns a line for it.
     fn stage(&self, describe: &dyn Fn() -> String);
-    /// So many instructions of `total` have been processed.
+    /// `done` of `total` instructions have been processed.
     fn progress(&self, done: u64, total: u64);
     /// Something was left out of the experiment; the message says what and why.
     fn warn(&self, message: &str);

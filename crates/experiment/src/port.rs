@@ -1,4 +1,5 @@
-//! Chapters 4 and 5 of Tewar 2015: what the programs do, how long the fields of messages are, and how many bits each technique needs.
+//! Chapters 4 and 5 of Tewar 2015: the instruction mix of the programs, the length of the fields of
+//! messages, and the bits that each technique needs.
 
 mod figures;
 mod row;
@@ -22,14 +23,14 @@ pub use survey::{Survey, SurveyResult};
 
 const CONFIGS: [Config; 3] = [Config::SMALL, Config::MEDIUM, Config::LARGE];
 
-/// The same caches in the thesis's reading: a load is known by its flags alone.
+/// The same caches as the thesis uses them: a load is known by its flags alone.
 const CONFIGS_BY_FLAGS: [Config; 3] = [
     Config { name: "small/flags", ..Config::SMALL },
     Config { name: "medium/flags", ..Config::MEDIUM },
     Config { name: "large/flags", ..Config::LARGE },
 ];
 
-/// A program with so many threads, and what came of it.
+/// The results of a program with a number of threads.
 struct Measured {
     program: String,
     threads: u16,
@@ -39,7 +40,7 @@ struct Measured {
 }
 
 impl Measured {
-    /// What a technique made of it; `config` counts if it has any.
+    /// Returns the outcome of a technique; `config` matters if the technique has configurations.
     fn of(&self, technique: Technique, config: &str) -> Option<&Outcome> {
         let fits = |own: Option<Config>| own.is_none_or(|own| own.name == config);
         self.outcomes.iter().find(|outcome| outcome.technique == technique && fits(outcome.config))
@@ -57,7 +58,8 @@ impl Experiment {
         Ok(Self { runs: runs.checked()? })
     }
 
-    /// Records every program with every number of threads, and takes the traces through all techniques.
+    /// Records every program with every number of threads, and encodes the traces with all
+    /// techniques.
     pub fn run(self, observer: &dyn Observer) -> Result<Study, Error> {
         let Runs { programs, threads: thread_counts, repeat, trackway, .. } = &self.runs;
         let mut rounds = Vec::new();
@@ -112,19 +114,19 @@ fn measure(
     Ok(Measured { program: program.to_owned(), threads, counts: *trace.totals(), cores, outcomes })
 }
 
-/// All programs with all numbers of threads, once.
+/// The results of all programs with all numbers of threads, once.
 struct Round {
     measured: Vec<Measured>,
 }
 
-/// The same several times.
+/// All rounds.
 pub struct Study {
     rounds: Vec<Round>,
     programs: Vec<String>,
     threads: Vec<u16>,
 }
 
-/// What is printed of a program.
+/// The JSON of a program.
 #[derive(Serialize)]
 struct ProgramRows {
     program: String,
@@ -135,7 +137,7 @@ struct ProgramRows {
     techniques: Vec<Row>,
 }
 
-/// A part of what was executed.
+/// A class of instructions: its name, and its count.
 type Kind = (&'static str, fn(&Counts) -> u64);
 
 impl Findings for Study {
@@ -202,7 +204,7 @@ impl Round {
         self.measured.iter().filter(move |own| own.threads == threads)
     }
 
-    /// Of all programs with so many threads: the sum of what `part` gives.
+    /// Returns the sum of `part` over all programs with this number of threads.
     fn sum(&self, threads: u16, part: impl Fn(&Measured) -> u64) -> u64 {
         self.with_threads(threads).map(part).sum()
     }
@@ -220,7 +222,8 @@ impl Round {
         times(self.bits(threads, technique, config), self.instructions(threads))
     }
 
-    /// Wrong outcomes and targets of a technique with so many threads, per cent of all programs together.
+    /// Returns mispredicted outcomes and targets of a technique with this number of threads, in per
+    /// cent over all programs.
     fn wrong(&self, threads: u16, technique: Technique, config: &str) -> [f64; 2] {
         let sum = |part: fn(&::port::traptor::Predicted) -> u64| {
             let of = |own: &Measured| {
@@ -232,13 +235,14 @@ impl Round {
         [outcomes, percent(sum(|own| own.targets_wrong), sum(|own| own.targets))]
     }
 
-    /// First-access misses with so many threads, per cent of all loads of all programs together.
+    /// Returns first-access misses with this number of threads, in per cent of all loads of all
+    /// programs.
     fn first_access_misses(&self, threads: u16, technique: Technique, config: &str) -> f64 {
         let known = |own: &Measured| own.of(technique, config).and_then(|own| own.rates.known).unwrap_or_default();
         percent(self.sum(threads, |own| known(own).told), self.sum(threads, |own| known(own).loads))
     }
 
-    /// The same of the program that has the fewest and of the one that has the most.
+    /// Returns the lowest and the highest rate of first-access misses of a program.
     fn first_access_extremes(&self, threads: u16, technique: Technique, config: &str) -> [f64; 2] {
         let known = |own: &Measured| own.of(technique, config).and_then(|own| own.rates.known).unwrap_or_default();
         let rates = self.with_threads(threads).map(|own| percent(known(own).told, known(own).loads));
@@ -256,7 +260,8 @@ impl Study {
         self.spread(figure).median
     }
 
-    /// A row for each program and one for all together, a column for each number of threads and each of `parts`.
+    /// Returns a table with a row for each program and one for all, and a column for each number of
+    /// threads and each of `parts`.
     fn table<P: Copy>(
         &self,
         caption: &str,
@@ -283,7 +288,7 @@ impl Study {
         table
     }
 
-    /// Bits per instruction of techniques.
+    /// Returns a table of bits per instruction.
     fn bandwidth(&self, caption: &str, techniques: &[(&str, (Technique, &str))]) -> Table {
         self.table(
             caption,
@@ -294,7 +299,7 @@ impl Study {
         )
     }
 
-    /// How many times fewer bits than the baseline a technique needs, by configuration.
+    /// Returns a table of the bits of the baseline over the bits of a technique, by configuration.
     fn ratios(&self, caption: &str, technique: Technique) -> Table {
         let sizes: &[(&str, &str)] = match technique.filter().is_configured() {
             true => &[("S", "small"), ("M", "medium"), ("L", "large")],
@@ -343,7 +348,7 @@ impl Study {
         ]
     }
 
-    /// Table 4.4, for the first number of threads and of the first round.
+    /// Table 4.4, for the first number of threads in the first round.
     fn operand_sizes(&self) -> Table {
         const NAMES: [&str; 8] = ["byte", "word", "dword", "qword", "eword", "oword", "hword", "others"];
         let heads: Vec<&str> = ["program", "reads/M"].into_iter().chain(NAMES).collect();
@@ -364,7 +369,7 @@ impl Study {
         table
     }
 
-    /// Table 5.2, and the same for other predictors.
+    /// Table 5.2, extended by other predictors.
     fn mispredictions(&self) -> Table {
         let kinds = ["outcomes", "targets"];
         let columns: Vec<(usize, u16)> =
@@ -385,7 +390,8 @@ impl Study {
         table
     }
 
-    /// The numbers of Figure 5.5: of all programs together, and of those that have the fewest and the most.
+    /// The numbers of Figure 5.5: for all programs, and for those with the fewest and the most
+    /// misses.
     fn first_access_misses(&self) -> Table {
         let heads = self.threads.iter().flat_map(|n| [format!("N={n}"), format!("N={n} min"), format!("N={n} max")]);
         let heads: Vec<String> = ["caches".to_owned(), "config".to_owned()].into_iter().chain(heads).collect();

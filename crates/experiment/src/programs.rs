@@ -9,7 +9,8 @@ use workloads::Variant;
 
 use crate::Error;
 
-/// The sizes with which a program executes about ten million instructions, and about a hundred million.
+/// The sizes with which a program executes about ten million instructions, and about a hundred
+/// million.
 const SIZES: &[(&str, [&str; 2])] = &[
     ("fft", ["7", "8"]),
     ("radix", ["100", "1000"]),
@@ -118,7 +119,8 @@ impl<'w> Workspace<'w> {
         self.directory().join(name).display().to_string()
     }
 
-    /// Runs the command on a program that gets this environment and no other. Its messages appear only in an error.
+    /// Runs the command on a program that gets this environment and no other. Its messages appear
+    /// only in an error.
     pub(crate) fn run_isolated(
         &self,
         arguments: &[&str],

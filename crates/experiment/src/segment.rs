@@ -1,4 +1,8 @@
-//! Chapter 7 of Hadjipavlou 2025 with real programs, and what the thesis leaves for later: policies that learn, overlap, dependences, caches of traces.
+//! Chapter 7 of Hadjipavlou 2025 with real programs, and what the thesis leaves for later: policies
+//! that learn, overlap, dependences, trace caches.
+//!
+//! [`segment_trace`] and [`LiveSegmenter`] run policies over a trace or a running program;
+//! [`Experiment`] runs those of the thesis over many programs.
 
 mod beyond;
 mod class_names;
@@ -25,7 +29,7 @@ pub use run::{AnalysisOptions, LiveSegmenter, Outcome, Segmentation, TraceDetail
 
 use row::{Row, control_flow, rows};
 
-/// A program, and what came of the experiments.
+/// The outcomes of a program.
 struct Measured {
     program: String,
     mix: Mix,
@@ -43,12 +47,13 @@ struct Measured {
     beyond: Vec<Outcome>,
 }
 
-/// What trace lengths are weighted by in the thesis: Tables 7.2 to 7.9 come out by coverage, Tables 7.12 to 7.15 by occurrences. Tables 7.10 and 7.11 subtract a
-/// length by occurrences from the one by coverage of Table 7.2.
+/// The weight of trace lengths in the thesis: Tables 7.2 to 7.9 come out by coverage, Tables 7.12
+/// to 7.15 by occurrences. Tables 7.10 and 7.11 subtract a length by occurrences from the one by
+/// coverage of Table 7.2.
 const FIRST_WEIGHT: LengthWeight = LengthWeight::Coverage;
 const FOURTH_WEIGHT: LengthWeight = LengthWeight::Occurrences;
 
-/// The traces or programs that are measured, and which part of each.
+/// The traces or programs to measure, and the part of each.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// Recorded traces, instead of programs.
@@ -74,7 +79,7 @@ impl Experiment {
         Ok(Self { subjects: subjects(&options, observer)?, options })
     }
 
-    /// Measures all programs. One that fails is left out with a warning, unless all fail.
+    /// Measures all programs. Leaves out a program that fails, with a warning; fails if all do.
     pub fn run(&self, observer: &dyn Observer) -> Result<Study, Error> {
         let (mut measured, mut failures): (Vec<Measured>, Vec<Error>) = (Vec::new(), Vec::new());
         for subject in &self.subjects {
@@ -187,12 +192,13 @@ fn measure(program: String, path: &Path, excerpt: Excerpt, observer: &dyn Observ
     Ok(Measured { program, mix, strict, first, long, two, fourth, beyond })
 }
 
-/// The policy with the highest max-norm ratio.
+/// Returns the index of the policy with the highest max-norm ratio.
 fn best(outcomes: &[Outcome], weight: LengthWeight) -> usize {
     highest(outcomes, &ratios(outcomes, weight))
 }
 
-/// Of equal ones, the one that lets the most classes stand inside.
+/// Returns the index of the highest ratio; of equal ones, that of the policy with the most classes
+/// inside.
 fn highest(outcomes: &[Outcome], ratios: &[f64]) -> usize {
     let inside = |place: usize| Class::ALL.into_iter().filter(|&class| outcomes[place].policy.is_inside(class)).count();
     let compare = |&one: &usize, &other: &usize| {
@@ -201,7 +207,7 @@ fn highest(outcomes: &[Outcome], ratios: &[f64]) -> usize {
     (0..ratios.len()).max_by(compare).unwrap_or(0)
 }
 
-/// If traces that go the same way are one.
+/// Returns the ratios with traces of the same path merged.
 fn merged_ratios(outcomes: &[Outcome], weight: LengthWeight) -> Vec<f64> {
     max_norm_ratios(&outcomes.iter().map(|own| own.merged_score(weight)).collect::<Vec<_>>())
 }
@@ -223,7 +229,7 @@ const FIRST: [(&str, Class); 5] = [
     ("IUJ", Class::IndirectJump),
 ];
 
-/// Those of the fourth.
+/// The classes of the fourth experiment.
 const FOURTH: [(&str, Class); 4] = [
     ("forward taken", Class::ForwardTaken),
     ("forward not taken", Class::ForwardNotTaken),
@@ -231,7 +237,7 @@ const FOURTH: [(&str, Class); 4] = [
     ("backward not taken", Class::BackwardNotTaken),
 ];
 
-/// Whether classes may stand inside a policy's traces.
+/// Returns for each class whether it may stand inside a trace of the policy.
 fn inside(policy: &Policy, classes: &[(&str, Class)]) -> Vec<bool> {
     classes.iter().map(|&(_, class)| policy.is_inside(class)).collect()
 }
@@ -240,13 +246,13 @@ fn digits(inside: &[bool]) -> String {
     inside.iter().map(|&inside| if inside { '1' } else { '0' }).collect()
 }
 
-/// All programs.
+/// The outcomes of all programs.
 pub struct Study {
     measured: Vec<Measured>,
     is_complete: bool,
 }
 
-/// What is printed of a program, for programs.
+/// The JSON of a program.
 #[derive(Serialize)]
 struct ProgramRows {
     program: String,
@@ -263,7 +269,7 @@ struct ProgramRows {
     beyond: Vec<Row>,
 }
 
-/// A table, for programs.
+/// The JSON of a table.
 #[derive(Serialize)]
 struct TableRows {
     name: &'static str,
@@ -272,7 +278,7 @@ struct TableRows {
     rows: Vec<Vec<String>>,
 }
 
-/// All that is printed for programs.
+/// The JSON of the experiment.
 #[derive(Serialize)]
 struct StudyRows {
     programs: Vec<ProgramRows>,
@@ -323,7 +329,7 @@ impl Study {
         self.is_complete
     }
 
-    /// Programs by the ratio of their best policy.
+    /// Returns the programs by the ratio of their best policy.
     fn ranked(&self, weight: LengthWeight) -> Vec<(&Measured, f64)> {
         let ratio = |own: &Measured| ratios(&own.first, weight).into_iter().fold(0.0, f64::max);
         let mut ranked: Vec<(&Measured, f64)> = self.measured.iter().map(|own| (own, ratio(own))).collect();
@@ -331,7 +337,7 @@ impl Study {
         ranked
     }
 
-    /// Figure 7.4, and other tables as pictures.
+    /// Returns Figure 7.4, and tables as figures.
     fn charts(&self) -> Vec<(&'static str, String)> {
         vec![
             ("figure-7-4", self.winners()),
@@ -359,7 +365,7 @@ impl Study {
 }
 
 impl Measured {
-    /// The best policy of the first experiment, which the others start from.
+    /// Returns the best policy of the first experiment, on which the other experiments are based.
     fn base(&self) -> &Outcome {
         &self.first[best(&self.first, FIRST_WEIGHT)]
     }

@@ -1,5 +1,6 @@
-//! The benchmark's result as tables and sentences, for the terminal and for docs/performance.md.
-//! Everything is computed from a report, so that a record gives the same text again.
+//! The result of the benchmark as tables and sentences, for the terminal and for
+//! docs/performance.md. Everything is computed from a report, so that a record gives the same text
+//! again.
 
 use std::fmt::Write;
 
@@ -84,7 +85,7 @@ fn number(value: Option<f64>, digits: usize) -> String {
     value.map_or("-".into(), |value| format!("{value:.digits$}"))
 }
 
-/// A sentence about the pace after leaving.
+/// A sentence about the pace after detaching.
 fn pace(report: &Report) -> String {
     match &report.pace {
         None => String::new(),

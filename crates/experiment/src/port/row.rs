@@ -1,4 +1,4 @@
-//! What is printed of techniques side by side, for people and for programs.
+//! Results of techniques side by side, as JSON and as tables.
 
 use filter::cfiat::Trust;
 use port::cores::Cores;
@@ -7,7 +7,7 @@ use report::{Table, grouped, percent};
 use serde::Serialize;
 use serde_json::{Map, Value};
 
-/// What is printed of a technique.
+/// The result of a technique.
 #[derive(Serialize)]
 pub struct Row {
     technique: &'static str,
@@ -20,13 +20,14 @@ pub struct Row {
     bpi: f64,
     #[serde(skip_serializing_if = "Option::is_none")]
     bpc: Option<f64>,
-    /// To mcfNX_b or mlvNX_b.
+    /// The bits of mcfNX_b or mlvNX_b over those of the technique.
     ratio: f64,
     messages: u64,
-    /// What makes a load known to the cache: values or flags.
+    /// The condition for a load to be known to the cache: values or flags.
     #[serde(skip_serializing_if = "Option::is_none")]
     known: Option<&'static str>,
-    /// Per cent of branches, of loads that were told, of loads that missed the cache.
+    /// In per cent: mispredicted outcomes and targets, loads with a message, loads that missed the
+    /// cache.
     #[serde(skip_serializing_if = "Option::is_none")]
     outcome_misprediction_percent: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -105,7 +106,7 @@ pub fn tables(rows: &[Row]) -> [Table; 2] {
     [table, fields(rows)]
 }
 
-/// Where the bits go.
+/// Returns a table of the share of each field.
 fn fields(rows: &[Row]) -> Table {
     let used = |field: &Field| rows.iter().any(|row| row.fields.contains_key(field.name()));
     let used: Vec<&str> = Field::ALL.into_iter().filter(used).map(Field::name).collect();

@@ -1,4 +1,4 @@
-//! Takes a trace through all techniques that were asked for, on all processors.
+//! Encodes a trace with all selected techniques, on all processors.
 
 use std::sync::Mutex;
 
@@ -12,7 +12,7 @@ use crate::{Error, Observer};
 /// Writes bits of a technique; `E` is the error of the caller.
 pub type BitWriter<'s, E> = dyn FnMut(&[u8]) -> Result<(), E> + Send + 's;
 
-/// What is read, and the techniques that it is taken through.
+/// A part of a trace, and the techniques that encode it.
 pub struct Survey<'s, E> {
     pub trace: &'s Trace,
     pub excerpt: Excerpt,
@@ -27,13 +27,13 @@ pub struct Survey<'s, E> {
 
 /// The result of a [`Survey`].
 pub struct SurveyResult {
-    /// In the order of techniques and configurations; those that others are compared with are always among them.
+    /// In the order of techniques and configurations, baselines included.
     pub outcomes: Vec<Outcome>,
-    /// Places of the trace that could not be read.
+    /// The number of damaged places that were left out.
     pub damaged: u64,
 }
 
-/// A job, and where it writes its bits.
+/// A job, and the destination of its bits.
 struct Task<'s, E> {
     job: Job,
     subject: Subject,
@@ -66,7 +66,8 @@ impl<'s, E: From<Error> + Send> Survey<'s, E> {
         self.merge(ended.into_inner().expect("workers do not panic with the lock"))
     }
 
-    /// One for each filter and size, with all techniques that it serves; those that take longest come last, and are begun first.
+    /// Returns a task for each filter and size, with all techniques that it serves. The longest
+    /// tasks come last and are started first.
     fn tasks(&self) -> Result<Vec<Task<'s, E>>, Error> {
         let mut left = self.techniques.to_vec();
         left.extend(self.techniques.iter().map(|technique| technique.baseline()));
@@ -104,7 +105,7 @@ impl<'s, E: From<Error> + Send> Survey<'s, E> {
         Ok(TaskResult { outcomes: task.job.outcomes(), damage })
     }
 
-    /// Joins the results of all tasks, and warns once of what was damaged.
+    /// Merges the results of all tasks, and warns once of damage.
     fn merge(&self, results: Vec<Result<TaskResult, E>>) -> Result<SurveyResult, E> {
         let (mut outcomes, mut damage) = (Vec::new(), Vec::new());
         for result in results {

@@ -1,8 +1,9 @@
-//! Names of instruction classes on the command line and in results, and weights that are written with them.
+//! Names of instruction classes on the command line and in results, and weights that are written
+//! with them.
 
 use segment::{Class, Policy};
 
-/// A class, or those of all direct conditional jumps.
+/// One class, or several with a common name.
 pub type Classes = &'static [Class];
 
 /// The classes and groups of classes by their names on the command line and in JSON.
@@ -22,7 +23,8 @@ pub const CLASSES: [(&str, Classes); 13] = [
     ("indirect-jump", &[Class::IndirectJump]),
 ];
 
-/// The weights of a policy that are not the usual ones, as --weight takes them: the four kinds of conditional jumps as one if they count alike.
+/// Returns the weights of a policy that differ from the default, as --weight takes them. The four
+/// kinds of conditional jumps are one entry if their weights are equal.
 pub fn unusual_weights(policy: &Policy) -> Vec<(&'static str, u32)> {
     let mut shown: Vec<Class> = Vec::new();
     let mut weights = Vec::new();
@@ -37,7 +39,7 @@ pub fn unusual_weights(policy: &Policy) -> Vec<(&'static str, u32)> {
     weights
 }
 
-/// The same on a line, as --weight takes them; empty if all are usual.
+/// Returns the same as text, as --weight takes it; empty if all are default.
 pub fn weights_text(policy: &Policy) -> String {
     let weights = unusual_weights(policy).into_iter();
     weights.map(|(class, weight)| format!("{class}={weight}")).collect::<Vec<_>>().join(",")
@@ -48,7 +50,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn unusual_weights_are_told() {
+    fn unusual_weights_are_listed() {
         let given = Policy::default();
         assert_eq!(unusual_weights(&given), []);
         assert_eq!(unusual_weights(&given.two_conditional_jumps()), [("conditional", 2)]);

@@ -1,4 +1,4 @@
-//! Policies at work, on all processors, and what is known of each in the end.
+//! Runs policies over an execution, on all processors, and collects the outcome of each.
 
 use std::sync::{Mutex, mpsc};
 
@@ -11,68 +11,69 @@ use trace::{Batch, Blocks, Excerpt, ReadError, Trace};
 use crate::Observer;
 use crate::observer::InstructionCounter;
 
-/// The share of instructions that "trace count" is about.
+/// The share of instructions that the traces of "trace count" cover.
 pub const SHARE: f64 = 0.9;
 
-/// What is to be done for each policy.
+/// The analyses for each policy.
 #[derive(Clone, Debug, Default)]
 pub struct AnalysisOptions {
-    /// Caches that traces are fetched from, and how many traces the next one is predicted from.
+    /// Trace caches, and the number of traces that a prediction of the next one is based on.
     pub caches: Vec<Shape>,
     pub path: usize,
-    /// Chains of data dependences are looked for.
+    /// Whether to find chains of data dependences.
     pub dependences: bool,
-    /// The traces themselves are wanted.
+    /// Whether to return the traces themselves.
     pub keep_traces: bool,
 }
 
-/// What came of a policy.
+/// The outcome of a policy.
 pub struct Outcome {
     pub policy: Policy,
     pub instructions: u64,
-    /// Different traces, and how often traces were executed.
+    /// The number of different traces, and of executed traces.
     pub traces: usize,
     pub occurrences: u64,
-    /// Traces that the thesis's tool would take for others.
+    /// The number of traces that the tool of the thesis would take for others.
     pub aliases: usize,
-    /// If traces that go the same way are one, whatever made them end: how many there are, and the "trace count".
+    /// With traces of the same path merged, whatever ended them: their number, and the "trace
+    /// count".
     pub paths: usize,
     pub path_count: usize,
-    /// As the thesis calls them.
+    /// The two numbers that the thesis judges by.
     pub trace_length: TraceLength,
     pub trace_count: usize,
-    /// The share of instructions of the first traces: of so many, so much.
+    /// Pairs: a number of traces, and the share of instructions that they cover.
     pub coverage: Vec<(usize, f64)>,
     pub reasons: Vec<(Reason, u64)>,
-    /// Of all traces, and of those that count for "trace count".
+    /// The overlap of all traces, and of those in "trace count".
     pub overlap: [Overlap; 2],
-    /// On average over all instructions.
+    /// The average over all instructions.
     pub consistency: f64,
-    /// Instructions over the longest chains of dependences, over all that was executed; if wanted.
+    /// Executed instructions over the sum of the longest chains of dependences, if wanted.
     pub ilp: Option<f64>,
-    /// How often branches were judged anew, if the policy learns.
+    /// How often the policy changed its judgement of a branch, if it learns.
     pub changes: u64,
     pub fetched: Option<(Asked, Vec<(Shape, Supplied)>)>,
-    /// If wanted.
+    /// The traces, if wanted.
     pub details: Option<TraceDetails>,
 }
 
-/// The traces of a policy, with what is known of each.
+/// The traces of a policy, and the consistency of each.
 pub struct TraceDetails {
     pub set: TraceSet,
     pub consistencies: Vec<f64>,
-    /// Longest chains, if wanted.
+    /// The longest chain of each trace, if wanted.
     pub chains: Vec<u32>,
 }
 
-/// All policies, and what was executed.
+/// The outcomes of all policies, and the executed control-flow instructions.
 #[derive(Default)]
 pub struct Segmentation {
     pub outcomes: Vec<Outcome>,
     pub mix: Mix,
 }
 
-/// A policy at work.
+/// A policy that runs.
 struct Job {
     segmenter: Segmenter,
     fetch: Option<Fetch>,
@@ -93,7 +94,7 @@ impl Job {
         }
     }
 
-    /// What came of it, with what is known of the program.
+    /// Returns the outcome.
     fn end(self, program: &Program<'_>, options: &AnalysisOptions) -> Outcome {
         let (policy, changes) = (*self.segmenter.policy(), self.segmenter.changes());
         let details = program.details(self.segmenter.finish(), options.dependences);
@@ -105,7 +106,7 @@ impl Job {
     }
 }
 
-/// What is known of the code and its branches in the end.
+/// The code, and the probabilities of its branches.
 struct Program<'b> {
     listing: Listing<'b>,
     probabilities: Probabilities,
@@ -125,7 +126,7 @@ impl Program<'_> {
     }
 }
 
-/// Policies at work, on all processors.
+/// All policies, which run on all processors.
 struct Jobs<'w> {
     jobs: Vec<Job>,
     edges: Edges,
@@ -143,14 +144,14 @@ impl<'w> Jobs<'w> {
         on_all_processors(self.jobs.iter_mut().collect(), |job| job.work(collected, blocks));
     }
 
-    /// Nothing more is executed.
+    /// Returns the outcomes at the end of the execution.
     fn end(self, blocks: &Blocks) -> Vec<Outcome> {
         let program = Program { listing: Listing::new(blocks), probabilities: self.edges.probabilities(blocks) };
         on_all_processors(self.jobs, |job| job.end(&program, self.options))
     }
 }
 
-/// Does something with each, in no order; gives what came out in the order of the list.
+/// Calls `work` with each item, on all processors. Returns the results in the order of the list.
 fn on_all_processors<T: Send, R: Send>(list: Vec<T>, work: impl Fn(T) -> R + Sync) -> Vec<R> {
     let workers = std::thread::available_parallelism().map_or(1, usize::from).min(list.len());
     if workers < 2 {
@@ -158,7 +159,7 @@ fn on_all_processors<T: Send, R: Send>(list: Vec<T>, work: impl Fn(T) -> R + Syn
     }
     let next = Mutex::new(list.into_iter().enumerate());
     let worker = || {
-        let take = || next.lock().expect("nobody panics with it").next();
+        let take = || next.lock().expect("workers do not panic with the lock").next();
         std::iter::from_fn(take).map(|(place, item)| (place, work(item))).collect::<Vec<_>>()
     };
     let mut done: Vec<(usize, R)> = std::thread::scope(|scope| {
@@ -174,7 +175,7 @@ impl Outcome {
         Score { length: self.trace_length.by(weight), count: self.trace_count as f64 }
     }
 
-    /// If traces that go the same way are one.
+    /// Returns the score with traces of the same path merged.
     pub fn merged_score(&self, weight: LengthWeight) -> Score {
         Score { count: self.path_count as f64, ..self.score(weight) }
     }
@@ -208,7 +209,8 @@ impl Outcome {
     }
 }
 
-/// The coverage of so many traces: of each of the first ten, then of fewer and fewer, as a logarithmic axis shows them.
+/// Returns points of the coverage curve: the first ten, then fewer and fewer, for a logarithmic
+/// axis.
 fn curve(set: &TraceSet) -> Vec<(usize, f64)> {
     let mut next = 1;
     let mut is_shown = |rank: usize| {
@@ -221,7 +223,7 @@ fn curve(set: &TraceSet) -> Vec<(usize, f64)> {
     set.coverage().enumerate().map(|(place, share)| (place + 1, share)).filter(|&(rank, _)| is_shown(rank)).collect()
 }
 
-/// Cuts what a program executes while it runs.
+/// Segments the execution of a running program.
 pub struct LiveSegmenter<'w> {
     moves: Moves,
     jobs: Jobs<'w>,
@@ -261,7 +263,8 @@ impl<'w> LiveSegmenter<'w> {
     }
 }
 
-/// Segments a part of a trace by all policies. Returns the errors of chunks that were left out, too.
+/// Segments a part of a trace by all policies. Returns the errors of chunks that were left out,
+/// too.
 ///
 /// One thread reads ahead while the policies are at work.
 pub fn segment_trace(
@@ -282,7 +285,7 @@ pub fn segment_trace(
             for mut collected in to_do {
                 jobs.work(&collected, blocks);
                 collected.clear();
-                // Nobody wants it when all is read.
+                // The reader has ended and does not receive any more.
                 let _ = empty.send(collected);
             }
         });
