@@ -49,7 +49,8 @@ fn list() -> String {
         (Group::Behaviour, "One behaviour each (`behaviour/`)"),
         (
             Group::Memory,
-            "Memory instructions, one class each (`memory/`; what the machine lacks is left out and said on standard error)",
+            "Memory instructions, one class each (`memory/`; what the machine lacks is left out and said on standard \
+             error)",
         ),
     ] {
         write!(text, "\n### {title}\n\n| program | for | variants | oracle | arguments: output (status) |\n").unwrap();

@@ -113,8 +113,8 @@ impl Experiment {
         let pictures: String = figures.iter().map(|figure| format!("![{figure}]({name}/{figure}.svg)\n\n")).collect();
         format!(
             "# {title}\n\nMade by `cargo xtask experiments {name}` on {origin}; not edited. What it means is in \
-             [experiments.md](../experiments.md). Where\nrounds differ, a cell has the median and, in brackets, the lowest and the \
-             highest.\n\n{pictures}{tables}"
+             [experiments.md](../experiments.md). Where\nrounds differ, a cell has the median and, in brackets, \
+             the lowest and the highest.\n\n{pictures}{tables}"
         )
         .trim_end()
         .to_owned()

@@ -161,7 +161,7 @@ mod tests {
             let text = read(&format!("{RECORDS}/{name}.json")).unwrap();
             let record: Heading = serde_json::from_str(&text).unwrap();
             let vendor = record.machine.vendor();
-            assert!(name.starts_with(&format!("{}-{vendor}-", record.date)), "{name} has another date or maker in it");
+            assert!(name.starts_with(&format!("{}-{vendor}-", record.date)), "{name} has another date or vendor in it");
             let shown = parse(&record_of(&page, vendor).unwrap()).unwrap();
             assert!(
                 !is_whole(&record.command) || record.date <= shown.date,

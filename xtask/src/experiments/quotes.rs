@@ -113,7 +113,8 @@ fn value(page: &str, quote: &Quote<'_>) -> Result<f64, String> {
 mod tests {
     use super::*;
 
-    const TABLES: &str = "<a id=\"one\"></a>\n\n### One\n\n| program | N | raw | better |\n| --- | ---: | ---: | ---: |\n\
+    const TABLES: &str = "<a id=\"one\"></a>\n\n### One\n\n\
+                          | program | N | raw | better |\n| --- | ---: | ---: | ---: |\n\
                           | fft | 1 | 1 234.56 (1 000.00–2 000.00) | 2 of 20 |\n| fft | 4 | -0.07 | - |\n\n\
                           <a id=\"two\"></a>\n\n| a | b |\n| --- | ---: |\n| fft | 7 |\n| (3,2) | 8 |\n";
 

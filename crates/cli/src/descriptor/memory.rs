@@ -224,7 +224,11 @@ mod tests {
             (Descriptor { store: true, value: None, ..LOAD }, Binary { has_values: true, ..Binary::default() });
         check(Shape::Binary(Binary::default()), &missing, None, &[&head[..], &[8]].concat());
         check(Shape::Binary(with_values), &missing, None, &[&head[..], &[255, 8, 0, 0, 0x80]].concat());
-        let json = br#"{"thread":0,"kind":"load","address":"0x0000003f83201156","operand":"0x0000003f8341fb80","size":8,"value":"0x0000003f83201130","assembly":"nop"}"#;
-        check(Shape::Json, &LOAD, Some("nop"), &[&json[..], b"\n"].concat());
+        let json = concat!(
+            r#"{"thread":0,"kind":"load","address":"0x0000003f83201156","operand":"0x0000003f8341fb80","#,
+            r#""size":8,"value":"0x0000003f83201130","assembly":"nop"}"#,
+            "\n"
+        );
+        check(Shape::Json, &LOAD, Some("nop"), json.as_bytes());
     }
 }

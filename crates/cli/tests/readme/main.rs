@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use compare::{Closeness, Comparison};
-use page::{Block, Shown};
+use page::{Block, CommandExample};
 
 const README: &str = include_str!("../../../../README.md");
 
@@ -36,7 +36,7 @@ fn the_readme_shows_what_happens() {
 }
 
 /// Runs a command of the tour.
-fn take(directory: &Path, shown: &Shown, comparison: &mut Comparison) {
+fn take(directory: &Path, shown: &CommandExample, comparison: &mut Comparison) {
     let printed = run(directory, &shown.command);
     if let Err(problem) = comparison.lines(&shown.lines, &printed, closeness(&shown.command)) {
         panic!("the README shows something else for `{}`: {problem}\nIt printed\n{printed}", shown.command);

@@ -191,8 +191,8 @@ fn c_statement(numbers: &mut Numbers, number: usize, depth: usize) -> String {
         ),
         2 => format!("while (n && n->key != {value}) {{ n = n->key < {other} ? n->right : n->left; s++; }}\n"),
         3 => format!(
-            "switch ({value} & 7) {{ case 0: s -= {other}; break; case 1: s <<= 1; case 3: {} break; case 6: s /= {constant}; \
-             break; default: s = -s; }}\n",
+            "switch ({value} & 7) {{ case 0: s -= {other}; break; case 1: s <<= 1; case 3: {} break; \
+             case 6: s /= {constant}; break; default: s = -s; }}\n",
             inner(1)
         ),
         4 => format!("s = f{}(n ? n->left : n, s, {value} % {constant});\n", numbers.below(number)),
