@@ -50,12 +50,27 @@ fn architecture_lists_every_crate() {
     }
 }
 
+/// The directories of the repository that documents and comments name.
+const DIRECTORIES: [&str; 7] = ["crates/", "docs/", "workloads/", "xtask/", "fuzz/", ".ci/", ".cargo/"];
+
 /// Returns the words in backquotes that look like paths of the repository.
 fn named_paths(text: &str) -> Vec<String> {
-    const DIRECTORIES: [&str; 7] = ["crates/", "docs/", "workloads/", "xtask/", "fuzz/", ".ci/", ".cargo/"];
     let quoted = text.split('`').skip(1).step_by(2);
     let words = quoted.filter(|word| DIRECTORIES.iter().any(|directory| word.starts_with(directory)));
     words.filter(|word| !word.contains(['*', ' ', '<', '{'])).map(str::to_owned).collect()
+}
+
+/// Returns the words of the comments of a Rust file that look like files of the repository.
+fn paths_in_comments(text: &str) -> Vec<&str> {
+    let comments = text.lines().filter_map(|line| line.split_once("//")).map(|(_, comment)| comment);
+    let is_separator = |letter: char| !(letter.is_ascii_alphanumeric() || "/._-".contains(letter));
+    let words = comments.flat_map(move |comment| comment.split(is_separator));
+    let words = words.map(|word| word.trim_end_matches('.'));
+    let is_path = |word: &&str| DIRECTORIES.iter().any(|directory| word.starts_with(directory));
+    words
+        .filter(is_path)
+        .filter(|word| [".md", ".rs", ".c", ".s", ".txt"].iter().any(|end| word.ends_with(end)))
+        .collect()
 }
 
 /// Returns the link targets of Markdown that are files.
@@ -81,6 +96,19 @@ fn paths_named_in_documents_exist() {
         }
     }
     assert!(checked > 10, "the documents name nothing: {checked}");
+}
+
+#[test]
+fn paths_named_in_comments_exist() {
+    let mut checked = 0;
+    for module in files(root(), ".rs").iter().filter(|module| !module.ends_with("xtask/tests/tidy.rs")) {
+        for path in paths_in_comments(&read(module)) {
+            assert!(root().join(path).exists(), "{} names {path}, which does not exist", module.display());
+            checked += 1;
+        }
+    }
+    assert!(checked > 10, "the comments name nothing: {checked}");
+    assert_eq!(paths_in_comments("//! See docs/a.md.\nlet x = 1; // `crates/b.rs`\n"), ["docs/a.md", "crates/b.rs"]);
 }
 
 #[test]
