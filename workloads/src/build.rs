@@ -1,4 +1,5 @@
-//! Compiles a program of the catalogue, once per text and flags. Knows nothing of what the programs do.
+//! Compiles a program of the catalogue, once per text and flags. Does not know what the programs
+//! do.
 
 use std::ffi::OsString;
 use std::fs;
@@ -17,26 +18,29 @@ pub enum Error {
     Unknown(String),
     #[error("{program} cannot be built as {variant}")]
     Variant { program: &'static str, variant: Variant },
-    #[error("building {program} needs a C compiler, and {} cannot be run ({source}); install one or set CC", .compiler.display())]
+    #[error(
+        "building {program} needs a C compiler, and {} cannot be run ({source}); install one or set CC",
+        .compiler.display()
+    )]
     NoCompiler { program: &'static str, compiler: OsString, source: io::Error },
     #[error("the C compiler refuses {program}: {message}")]
     Refused { program: &'static str, message: String },
     #[error("{}: {source}", .path.display())]
     File { path: PathBuf, source: io::Error },
-    #[error("{} belongs to somebody else", .0.display())]
+    #[error("{} belongs to another user", .0.display())]
     Foreign(PathBuf),
 }
 
-/// The executable of program `name`, compiled now unless it was before.
+/// Returns the executable of program `name`, compiled now unless it was before.
 ///
 /// # Errors
 ///
-/// If there is no such program or variant, no working C compiler, or no place to write to.
+/// If there is no such program or variant, no working C compiler, or no directory to write to.
 pub fn build(name: &str, variant: Variant) -> Result<PathBuf, Error> {
     Builder::default().build(name, variant)
 }
 
-/// Where and with what programs are built.
+/// The compiler and the directory for programs.
 #[derive(Clone, Debug)]
 pub struct Builder {
     pub compiler: OsString,
@@ -45,7 +49,8 @@ pub struct Builder {
 }
 
 impl Default for Builder {
-    /// `$CC` or `cc`; in cargo's target directory if we run out of it, else in a directory for temporary files.
+    /// Returns `$CC` or `cc`, and a directory in the target directory of cargo if this program is
+    /// in it, else a temporary directory.
     fn default() -> Self {
         Self { compiler: std::env::var_os("CC").unwrap_or_else(|| "cc".into()), directory: default_directory() }
     }
@@ -88,23 +93,25 @@ impl Builder {
         hasher.finish()
     }
 
-    /// Builds beside `home` and moves the whole directory there at once: others may be building the same.
+    /// Builds beside `home` and renames the whole directory at once: another process may be
+    /// building the same.
     fn build_into(&self, program: &Program, variant: Variant, home: &Path) -> Result<(), Error> {
         static SERIAL: AtomicU32 = AtomicU32::new(0);
         self.make_directory()?;
         let serial = SERIAL.fetch_add(1, Ordering::Relaxed);
-        let draft = home.with_extension(format!("draft-{}-{serial}", std::process::id()));
-        fs::create_dir(&draft).map_err(at(&draft))?;
-        let built = self.compile(program, variant, &draft, home);
-        let moved = built.and_then(|()| move_unless_there(&draft, home));
+        let staging = home.with_extension(format!("staging-{}-{serial}", std::process::id()));
+        fs::create_dir(&staging).map_err(at(&staging))?;
+        let built = self.compile(program, variant, &staging, home);
+        let moved = built.and_then(|()| move_unless_there(&staging, home));
         if moved.is_err() {
-            // What went wrong first is what matters.
-            let _ = fs::remove_dir_all(&draft);
+            // The first error matters.
+            let _ = fs::remove_dir_all(&staging);
         }
         moved
     }
 
-    /// The directory may be in a place that everybody writes to: it must be ours, and ours alone.
+    /// Creates the directory. It may be in one that everybody writes to, so it must belong to this
+    /// user.
     fn make_directory(&self) -> Result<(), Error> {
         let mut builder = fs::DirBuilder::new();
         builder.recursive(true).mode(0o700).create(&self.directory).map_err(at(&self.directory))?;
@@ -113,18 +120,18 @@ impl Builder {
         if owner == unsafe { libc::geteuid() } { Ok(()) } else { Err(Error::Foreign(self.directory.clone())) }
     }
 
-    fn compile(&self, program: &Program, variant: Variant, draft: &Path, home: &Path) -> Result<(), Error> {
+    fn compile(&self, program: &Program, variant: Variant, staging: &Path, home: &Path) -> Result<(), Error> {
         for source in program.sources {
-            let path = draft.join(source.name);
+            let path = staging.join(source.name);
             fs::write(&path, source.text).map_err(at(&path))?;
         }
-        // Debug information names the place where the sources will be.
+        // Debug information contains the final path of the sources.
         let mut prefix_map = OsString::from("-ffile-prefix-map=");
-        prefix_map.push(draft);
+        prefix_map.push(staging);
         prefix_map.push("=");
         prefix_map.push(home);
         let output = Command::new(&self.compiler)
-            .current_dir(draft)
+            .current_dir(staging)
             .arg(prefix_map)
             .args(["-o", program.name, program.sources[0].name])
             .args(program.flags(variant))
@@ -138,9 +145,9 @@ impl Builder {
     }
 }
 
-fn move_unless_there(draft: &Path, home: &Path) -> Result<(), Error> {
-    match fs::rename(draft, home) {
-        Err(_) if home.is_dir() => fs::remove_dir_all(draft).map_err(at(draft)),
+fn move_unless_there(staging: &Path, home: &Path) -> Result<(), Error> {
+    match fs::rename(staging, home) {
+        Err(_) if home.is_dir() => fs::remove_dir_all(staging).map_err(at(staging)),
         result => result.map_err(at(home)),
     }
 }

@@ -1,4 +1,5 @@
-//! README.md lists every program as the catalogue has it. `UPDATE_README=1 cargo test -p workloads` writes the list anew.
+//! README.md lists every program as the catalogue has it. `UPDATE_README=1 cargo test -p workloads`
+//! writes the list anew.
 
 use std::fmt::Write;
 use std::fs;
@@ -48,7 +49,8 @@ fn list() -> String {
         (Group::Behaviour, "One behaviour each (`behaviour/`)"),
         (
             Group::Memory,
-            "Memory instructions, one class each (`memory/`; what the machine lacks is left out and said on standard error)",
+            "Memory instructions, one class each (`memory/`; what the machine lacks is left out and said on standard \
+             error)",
         ),
     ] {
         write!(text, "\n### {title}\n\n| program | for | variants | oracle | arguments: output (status) |\n").unwrap();

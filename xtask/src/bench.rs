@@ -1,9 +1,9 @@
-//! `cargo xtask bench`: how fast we record, how small a trace is, how fast it is read and what
-//! tools do with it, and how valgrind does on the same programs; everything as ratios in one run on
-//! one machine.
+//! `cargo xtask bench`: measures the slowdown of recording, the size of traces, the speed of
+//! reading and of the tools, and valgrind on the same programs; all as ratios in one run on one
+//! machine.
 //!
-//! Runs are interleaved (native, ours, native, ours …) and the best of each counts, so that what else goes on in the
-//! machine hits all alike and mostly not at all.
+//! Runs are interleaved (native, ours, native, ours …) and the best of each counts, so that other
+//! load affects all alike, and the best hardly at all.
 
 use std::path::PathBuf;
 use std::time::Instant;
@@ -38,8 +38,8 @@ pub struct Arguments {
     /// Print JSON instead of the table.
     #[arg(long)]
     json: bool,
-    /// Only these programs, separated by commas; `pace` is the pace after leaving, `locks` what synchronisation costs, `seek` the time
-    /// to a place in a long trace.
+    /// Only these programs, separated by commas; `pace` is the pace after detaching, `locks` the
+    /// cost of synchronisation, `seek` the time to a place in a long trace.
     #[arg(long, value_delimiter = ',', value_name = "NAME,...")]
     programs: Vec<String>,
     /// Leave valgrind out.
@@ -49,13 +49,15 @@ pub struct Arguments {
     #[arg(long, value_name = "N")]
     rounds: Option<u32>,
     /// Keep the result: a dated record under docs/performance/, and after a whole run the section
-    /// of this processor's maker in docs/performance.md.
+    /// of this processor's vendor in docs/performance.md.
     #[arg(long)]
     save: bool,
-    /// Compare with the recorder of an earlier revision instead, in all data modes, runs of both interleaved.
+    /// Compare with the recorder of an earlier revision instead, in all data modes, runs of both
+    /// interleaved.
     #[arg(long, value_name = "REVISION")]
     before: Option<String>,
-    /// Measure nothing; write the sections of docs/performance.md again from the records that they name.
+    /// Measure nothing; write the sections of docs/performance.md again from the records that they
+    /// name.
     #[arg(long)]
     page: bool,
     #[command(flatten)]
@@ -70,7 +72,7 @@ pub struct Report {
     pub machine: Machine,
     pub programs: Vec<Row>,
     pub geometric_means: Means,
-    /// Of a program that is attached to and left; with the others or by `--programs pace`.
+    /// The pace of a program after detaching; with the others or by `--programs pace`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pace: Option<Result<pace::Pace, Missing>>,
     /// Programs that synchronise; with the others or by `--programs locks`.
@@ -86,7 +88,7 @@ pub struct Report {
 pub struct FurtherTable {
     pub rows: serde_json::Value,
     pub cells: Vec<Vec<String>>,
-    /// Said below the table.
+    /// The text below the table.
     pub note: String,
 }
 
@@ -96,7 +98,7 @@ impl FurtherTable {
     }
 }
 
-/// What one program gave.
+/// The result of one program.
 #[derive(Serialize, Deserialize)]
 pub struct Row {
     pub name: String,
@@ -105,7 +107,7 @@ pub struct Row {
     pub result: Result<Measured, Missing>,
 }
 
-/// Why there are no numbers.
+/// The reason for missing numbers.
 #[derive(Serialize, Deserialize)]
 pub struct Missing {
     pub problem: String,
@@ -138,7 +140,7 @@ pub struct WithData {
     pub slowdown: f64,
 }
 
-/// How another tool did.
+/// The result of another tool.
 #[derive(Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum Peer {
@@ -161,29 +163,30 @@ pub struct Means {
     pub valgrind_lackey: Option<f64>,
 }
 
-/// In place of a program: only the pace after leaving.
+/// In place of a program: only the pace after detaching.
 const PACE: &str = "pace";
 
-/// In place of a program: only those that synchronise.
+/// In place of a program: only the programs that synchronise.
 const LOCKS: &str = "locks";
 
 /// In place of a program: only the time to a place in a long trace.
 const SEEK: &str = "seek";
 
-/// Below the table of those that synchronise.
+/// The note below the table of programs that synchronise.
 const LOCKS_NOTE: &str = "Sizes are bits per instruction; that of the tree is over the trace of one thread.";
 
-/// Below the table of times to a place in a trace.
+/// The note below the table of times to a place in a trace.
 const SEEK_NOTE: &str = "Times are those of whole commands, the best of five runs.";
 
-/// In the place of a number that `--no-valgrind` leaves out.
+/// In place of a number that `--no-valgrind` leaves out.
 const NOT_ASKED_FOR: &str = "not asked for";
 
-/// lackey is so slow that it runs on so many seconds of work only, compared with native runs of the same work.
+/// The scale of runs under lackey, which is slow. They are compared with native runs of the same
+/// work.
 const LACKEY_SCALE: f64 = 0.04;
 
-/// What a run is asked to measure.
-struct Selected {
+/// The programs that are measured.
+struct Selection {
     programs: Vec<&'static Program>,
     locks: bool,
 }
@@ -212,7 +215,7 @@ pub fn run(arguments: &Arguments) -> Result<(), String> {
         valgrind,
     };
     if let Some(revision) = &arguments.before {
-        let programs = Selected { programs: selected, locks: wants(LOCKS) };
+        let programs = Selection { programs: selected, locks: wants(LOCKS) };
         return before::run(&bench, &programs, revision, command_line(arguments), arguments.json, arguments.save);
     }
     let programs: Vec<Row> = selected.iter().map(|program| bench.row(program)).collect();

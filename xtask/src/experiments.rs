@@ -1,5 +1,6 @@
-//! `cargo xtask experiments`: repeats the measurements of the theses, keeps all tables and the figures worth looking at under
-//! docs/experiments/, and brings the numbers that docs/experiments.md quotes from them up to date.
+//! `cargo xtask experiments`: repeats the measurements of the theses, keeps all tables and a
+//! selection of figures under docs/experiments/, and updates the numbers that docs/experiments.md
+//! quotes from them.
 
 mod quotes;
 
@@ -13,13 +14,13 @@ use crate::{build_trackway, machine, packages, root};
 /// Takes about half an hour on an idle machine with two cores.
 #[derive(clap::Args)]
 pub struct Arguments {
-    /// Which: mtrace, port, segment; all of them unless told.
+    /// Experiments: mtrace, port, segment; by default all of them.
     names: Vec<String>,
     #[command(flatten)]
     packages: packages::Arguments,
 }
 
-/// What is kept of an experiment.
+/// An experiment, and the figures that are kept.
 struct Experiment {
     name: &'static str,
     title: &'static str,
@@ -112,8 +113,8 @@ impl Experiment {
         let pictures: String = figures.iter().map(|figure| format!("![{figure}]({name}/{figure}.svg)\n\n")).collect();
         format!(
             "# {title}\n\nMade by `cargo xtask experiments {name}` on {origin}; not edited. What it means is in \
-             [experiments.md](../experiments.md). Where\nrounds differ, a cell has the median and, in brackets, the lowest and the \
-             highest.\n\n{pictures}{tables}"
+             [experiments.md](../experiments.md). Where\nrounds differ, a cell has the median and, in brackets, \
+             the lowest and the highest.\n\n{pictures}{tables}"
         )
         .trim_end()
         .to_owned()

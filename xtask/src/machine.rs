@@ -1,4 +1,4 @@
-//! What a record of a measurement says about the machine and the day, without naming the machine.
+//! The machine and the day in the record of a measurement, without the name of the machine.
 
 use std::process::Command;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -40,7 +40,7 @@ fn revision() -> String {
 }
 
 impl Machine {
-    /// Who made the processor: results of different makers are kept apart.
+    /// Returns the vendor of the processor: results of different vendors are kept apart.
     pub fn vendor(&self) -> &'static str {
         match () {
             () if self.processor.contains("AMD") => "amd",
@@ -57,14 +57,15 @@ impl std::fmt::Display for Machine {
     }
 }
 
-/// The current day in UTC as 2031-12-24.
+/// Returns the current day in UTC as 2031-12-24.
 pub fn today() -> String {
     let seconds = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |duration| duration.as_secs());
     let (year, month, day) = civil(seconds / 86400);
     format!("{year:04}-{month:02}-{day:02}")
 }
 
-/// The Gregorian date of a day since 1970-01-01: counts in eras of 400 years that start on a first of March.
+/// Returns the Gregorian date of a day since 1970-01-01: counts in eras of 400 years that start on
+/// a first of March.
 fn civil(day: u64) -> (u64, u64, u64) {
     let day = day + 719_468;
     let (era, day_of_era) = (day / 146_097, day % 146_097);

@@ -1,7 +1,9 @@
-//! What maintainers run: `cargo xtask test`, `cargo xtask bench`, `cargo xtask soak`, `cargo xtask experiments`.
+//! Commands for maintainers: `cargo xtask test`, `cargo xtask bench`, `cargo xtask soak`, `cargo
+//! xtask experiments`, `cargo xtask man`.
 //!
-//! Knows where things are in the repository and drives `cargo` and the `trackway` command like a user would; measures
-//! reading with the `trace` crate directly.
+//! Knows the directories of the repository, and runs `cargo` and the `trackway` command as a user
+//! would. Measures reading with the `trace` crate directly, and takes the man pages from the
+//! definition of the command line.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
@@ -11,6 +13,7 @@ use clap::{Parser, Subcommand};
 mod bench;
 mod experiments;
 mod machine;
+mod man;
 mod packages;
 mod soak;
 mod test;
@@ -28,6 +31,7 @@ enum Task {
     Bench(bench::Arguments),
     Soak(soak::Arguments),
     Experiments(experiments::Arguments),
+    Man(man::Arguments),
 }
 
 fn main() -> ExitCode {
@@ -36,6 +40,7 @@ fn main() -> ExitCode {
         Task::Bench(arguments) => bench::run(&arguments),
         Task::Soak(arguments) => soak::run(&arguments),
         Task::Experiments(arguments) => experiments::run(&arguments),
+        Task::Man(arguments) => man::run(&arguments),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
@@ -46,30 +51,30 @@ fn main() -> ExitCode {
     }
 }
 
-/// The root of the repository.
+/// Returns the root of the repository.
 fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask is in a directory of the workspace")
 }
 
-/// Builds the release version of the command, which lands beside this program.
+/// Builds the release version of the command, beside this program.
 fn build_trackway() -> Result<PathBuf, String> {
     run_cargo(&["build", "--release", "--package", "trackway"])?;
     let path = trackway()?;
     if path.exists() { Ok(path) } else { Err(format!("{} was not built", path.display())) }
 }
 
-/// Where the release version of the command is.
+/// Returns the path of the release version of the command.
 fn trackway() -> Result<PathBuf, String> {
     let own = std::env::current_exe().map_err(|error| error.to_string())?;
     Ok(own.with_file_name("trackway"))
 }
 
 fn run_cargo(words: &[&str]) -> Result<(), String> {
-    succeed(Command::new(env!("CARGO")).args(words))
+    run_to_success(Command::new(env!("CARGO")).args(words))
 }
 
-/// Runs cargo.
-fn succeed(cargo: &mut Command) -> Result<(), String> {
+/// Runs a cargo command and fails if it does.
+fn run_to_success(cargo: &mut Command) -> Result<(), String> {
     let words: Vec<_> = cargo.get_args().map(|word| word.to_string_lossy().into_owned()).collect();
     match cargo.current_dir(root()).status() {
         Ok(status) if status.success() => Ok(()),

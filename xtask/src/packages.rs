@@ -1,5 +1,5 @@
-//! Looks for the programs that a command of `cargo xtask` needs before it builds anything, and
-//! installs what is missing.
+//! Finds out which programs for a command of `cargo xtask` are missing before anything is built,
+//! and installs them.
 //!
 //! `xtask/packages.txt` is the list; a new package is a line there.
 
@@ -9,10 +9,10 @@ use std::process::Command;
 
 const LIST: &str = include_str!("../packages.txt");
 
-/// The parts of a Rust toolchain that the tests need: what cargo calls them, and what rustup does.
+/// The components of a Rust toolchain that the tests need: their names for cargo and for rustup.
 const COMPONENTS: [(&str, &str); 2] = [("fmt", "rustfmt"), ("clippy", "clippy")];
 
-/// What to do about programs that are missing.
+/// Options for missing programs.
 #[derive(clap::Args, Default)]
 pub struct Arguments {
     /// If programs are missing, list their packages and stop instead of installing them.
@@ -20,7 +20,7 @@ pub struct Arguments {
     no_install: bool,
 }
 
-/// Makes sure that everything in these sections of the list is installed.
+/// Installs what is missing of these sections of the list.
 pub fn require(sections: &[&str], arguments: &Arguments) -> Result<(), String> {
     let missing = missing(sections);
     if missing.is_empty() {
@@ -38,7 +38,7 @@ pub fn require(sections: &[&str], arguments: &Arguments) -> Result<(), String> {
     }
 }
 
-/// Makes sure that the toolchain can check formatting and lints.
+/// Installs the components for checking format and lints, if they are missing.
 pub fn require_components(arguments: &Arguments) -> Result<(), String> {
     let works = |name: &str| Command::new(env!("CARGO")).args([name, "--version"]).output();
     let is_missing = |name: &str| works(name).is_ok_and(|output| !output.status.success());
@@ -54,14 +54,14 @@ pub fn require_components(arguments: &Arguments) -> Result<(), String> {
     run(Command::new("rustup").args(["component", "add"]).args(missing))
 }
 
-/// The packages in these sections of which something is missing, each once.
+/// Returns the packages of these sections that are incomplete, each once.
 fn missing(sections: &[&str]) -> Vec<&'static str> {
     let packages = sections.iter().flat_map(|section| packages(LIST, section));
     let missing = packages.filter(|(_, proofs)| !proofs.iter().all(|proof| is_there(proof))).map(|(name, _)| name);
     missing.collect::<BTreeSet<_>>().into_iter().collect()
 }
 
-/// The packages in a section, each with what tells that it is installed.
+/// Returns the packages in a section, each with the programs or files that prove its installation.
 fn packages<'a>(list: &'a str, section: &str) -> Vec<(&'a str, Vec<&'a str>)> {
     let heading = format!("[{section}]");
     let lines = list.lines().skip_while(|line| *line != heading).skip(1).take_while(|line| !line.starts_with('['));
@@ -69,7 +69,7 @@ fn packages<'a>(list: &'a str, section: &str) -> Vec<(&'a str, Vec<&'a str>)> {
     entries.map(|(package, proofs)| (package, proofs.split_whitespace().collect())).collect()
 }
 
-/// Whether a program is in the path, or a file where its absolute path says.
+/// Returns whether a program is in the path, or a file exists if it is an absolute path.
 fn is_there(proof: &str) -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();
     // Servers are in directories that users may not have in their path.
@@ -82,7 +82,7 @@ fn install(packages: &[&str]) -> Result<(), String> {
     run(apt_get().args(["-q", "-y", "--no-install-recommends", "install"]).args(packages))
 }
 
-/// apt-get as root, by sudo for others; it asks no questions.
+/// Returns an apt-get command that runs as root, with sudo for other users, and asks no questions.
 fn apt_get() -> Command {
     const WORDS: [&str; 3] = ["env", "DEBIAN_FRONTEND=noninteractive", "apt-get"];
     let words: &[&str] = if is_root() { &WORDS } else { &["sudo", WORDS[0], WORDS[1], WORDS[2]] };

@@ -1,5 +1,6 @@
-//! `cargo xtask soak`: what takes longer than a test may. Repeats the tests that depend on timing, records and verifies long
-//! runs, and keeps a dated result under docs/soak/.
+//! `cargo xtask soak`: tests that take longer than those of `cargo xtask test`. Repeats the tests
+//! that depend on timing, records and verifies long runs, and keeps a dated result under
+//! docs/soak/.
 //!
 //! A new long test is a line in [`STAGES`].
 
@@ -16,7 +17,7 @@ mod bare;
 /// Run the long tests and keep the result under docs/soak/.
 #[derive(clap::Args)]
 pub struct Arguments {
-    /// How many minutes to spend on the stage `together`, and as many again, shared by the other stages.
+    /// Minutes to spend on the stage `together`, and again as many, shared by the other stages.
     #[arg(long, value_name = "M", default_value_t = 60)]
     minutes: u64,
     /// Only stages whose name contains this.
@@ -29,10 +30,10 @@ pub struct Arguments {
     packages: packages::Arguments,
 }
 
-/// One thing that is repeated until its share of the time is used up.
+/// A test that is repeated until its share of the time is used up.
 struct Stage {
     name: &'static str,
-    /// What passing says.
+    /// What a passed stage shows.
     shows: &'static str,
     turn: Turn,
 }
@@ -40,7 +41,8 @@ struct Stage {
 enum Turn {
     /// Tests of a package, by a part of their names; environment variables for larger inputs.
     Tests { package: &'static str, filter: &'static str, variables: &'static [(&'static str, &'static str)] },
-    /// Acceptance tests by parts of their names, all at once, each again and again until the time is over.
+    /// Acceptance tests by parts of their names, all at once, each again and again until the time
+    /// is over.
     Together { filters: &'static [&'static str] },
     /// A workload recorded and verified: program and arguments.
     Record { program: &'static str, arguments: &'static [&'static str] },
@@ -122,7 +124,7 @@ const STAGES: &[Stage] = &[
     },
     Stage {
         name: "long",
-        shows: "a trace of thousands of millions of instructions is sound",
+        shows: "a trace of billions of instructions is sound",
         turn: Turn::Record { program: "matmul", arguments: &["2", "1500"] },
     },
     Stage {
@@ -138,7 +140,7 @@ pub fn run(arguments: &Arguments) -> Result<(), String> {
         return Err(format!("no stage has '{}' in its name", arguments.stage));
     }
     packages::require(&["test", "soak"], &arguments.packages)?;
-    // What is tested is the tree as it is now, whatever is committed meanwhile.
+    // Describes the tree as it is now, whatever is committed meanwhile.
     let machine = machine::describe();
     let trackway = crate::build_trackway()?;
     let directory = tempfile::tempdir().map_err(|error| error.to_string())?;
@@ -165,7 +167,7 @@ struct Outcome {
     problem: Option<String>,
 }
 
-/// Takes turns until the time is over or one fails; at least one.
+/// Runs a stage until the time is over or a turn fails; at least once.
 fn repeat(stage: &Stage, trackway: &Path, directory: &Path, share: Duration) -> Outcome {
     let start = Instant::now();
     let mut turns = 0;
@@ -191,7 +193,7 @@ fn run_tests(package: &str, filter: &str, variables: &[(&str, &str)]) -> Result<
     if !filter.is_empty() {
         command.args(["--", filter]);
     }
-    succeed(command.envs(variables.iter().copied()))
+    run_to_success(command.envs(variables.iter().copied()))
 }
 
 /// Repeats each of the tests until the time is over, all at the same time.
@@ -199,7 +201,7 @@ fn run_together(filters: &[&str], time: Duration) -> Result<(), String> {
     let end = Instant::now() + time;
     let again = |filter: &str| -> Result<(), String> {
         loop {
-            // Said at once: the others go on until the time is over.
+            // Reported at once: the other tests continue until the time is over.
             run_tests("acceptance", filter, &[]).inspect_err(|problem| eprintln!("{filter} failed: {problem}"))?;
             if Instant::now() >= end {
                 return Ok(());
@@ -216,11 +218,11 @@ fn run_together(filters: &[&str], time: Duration) -> Result<(), String> {
 fn record_and_verify(trackway: &Path, directory: &Path, program: &str, arguments: &[&str]) -> Result<(), String> {
     let program = workloads::build(program, workloads::Variant::Pie).map_err(|error| error.to_string())?;
     let trace = directory.join("soak.trk");
-    succeed(Command::new(trackway).arg("record").arg("-o").arg(&trace).arg("--").arg(program).args(arguments))?;
-    succeed(Command::new(trackway).arg("verify").arg(&trace))
+    run_to_success(Command::new(trackway).arg("record").arg("-o").arg(&trace).arg("--").arg(program).args(arguments))?;
+    run_to_success(Command::new(trackway).arg("verify").arg(&trace))
 }
 
-fn succeed(command: &mut Command) -> Result<(), String> {
+fn run_to_success(command: &mut Command) -> Result<(), String> {
     match command.output() {
         Ok(output) if output.status.success() => Ok(()),
         Ok(output) => {
@@ -254,7 +256,7 @@ fn page(arguments: &Arguments, machine: &Machine, stages: &[&Stage], results: &[
     text
 }
 
-/// Appends to what was kept on the same day.
+/// Appends to the result of the same day.
 fn keep(page: &str) -> Result<(), String> {
     let name = format!("docs/soak/{}.md", machine::today());
     std::fs::create_dir_all(root().join("docs/soak")).map_err(|error| error.to_string())?;

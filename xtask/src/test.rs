@@ -1,10 +1,11 @@
-//! `cargo xtask test`: everything that has to hold before a change is accepted.
+//! `cargo xtask test`: checks everything that has to hold before a change is accepted.
 
 use std::process::Command;
 
-use crate::{packages, run_cargo, succeed};
+use crate::{packages, run_cargo, run_to_success};
 
-/// Check formatting and lints, and run all tests. Installs the programs that the tests need and that are missing.
+/// Check formatting and lints, and run all tests. Installs the programs that the tests need and
+/// that are missing.
 #[derive(clap::Args)]
 pub struct Arguments {
     /// Run only the tests, not the formatter and the lints.
@@ -21,9 +22,9 @@ pub fn run(arguments: &Arguments) -> Result<(), String> {
         run_cargo(&["fmt", "--all", "--check"])?;
         run_cargo(&["clippy", "--release", "--workspace", "--all-targets", "--", "-D", "warnings"])?;
     }
-    // Cargo builds the command before it runs the first test. For itself alone it would be built anew, with fewer features of what it
-    // depends on.
+    // Cargo builds the command before it runs the first test. Built alone, the command would have
+    // fewer features of its dependencies and would be compiled again.
     let mut test = Command::new(env!("CARGO"));
     test.args(["test", "--release", "--workspace", "--no-fail-fast"]).env("TESTED_TRACKWAY", crate::trackway()?);
-    succeed(&mut test)
+    run_to_success(&mut test)
 }

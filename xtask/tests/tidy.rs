@@ -1,5 +1,6 @@
-//! Keeps the documentation true: every crate is in docs/architecture.md, every path that a document names exists, every
-//! module says what it is for. Keeps the list of packages complete.
+//! Keeps the documentation true and the tree tidy: every crate is in docs/architecture.md, every
+//! path that a document names exists, every module has its opening comment, lines are not too wide,
+//! and the list of packages is complete.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -12,7 +13,7 @@ fn read(path: &Path) -> String {
     fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
-/// All files below `directory` whose names end in `ending`.
+/// Returns all files below `directory` whose names end in `ending`.
 fn files(directory: &Path, ending: &str) -> Vec<PathBuf> {
     let mut found = Vec::new();
     for entry in fs::read_dir(directory).unwrap() {
@@ -41,33 +42,45 @@ fn packages() -> Vec<(PathBuf, String)> {
 }
 
 #[test]
-fn every_crate_is_in_the_architecture() {
+fn architecture_lists_every_crate() {
     let page = read(&root().join("docs/architecture.md"));
     for (directory, name) in packages() {
-        let place = directory.strip_prefix(root()).unwrap().display().to_string();
-        assert!(
-            page.contains(&format!("`{name}` (`{place}`)")),
-            "docs/architecture.md does not list {name} in {place}"
-        );
+        let path = directory.strip_prefix(root()).unwrap().display().to_string();
+        assert!(page.contains(&format!("`{name}` (`{path}`)")), "docs/architecture.md does not list {name} in {path}");
     }
 }
 
-/// What documents put into backquotes and looks like a path of the repository.
+/// The directories of the repository that documents and comments name.
+const DIRECTORIES: [&str; 7] = ["crates/", "docs/", "workloads/", "xtask/", "fuzz/", ".ci/", ".cargo/"];
+
+/// Returns the words in backquotes that look like paths of the repository.
 fn named_paths(text: &str) -> Vec<String> {
-    const PLACES: [&str; 7] = ["crates/", "docs/", "workloads/", "xtask/", "fuzz/", ".ci/", ".cargo/"];
     let quoted = text.split('`').skip(1).step_by(2);
-    let words = quoted.filter(|word| PLACES.iter().any(|place| word.starts_with(place)));
+    let words = quoted.filter(|word| DIRECTORIES.iter().any(|directory| word.starts_with(directory)));
     words.filter(|word| !word.contains(['*', ' ', '<', '{'])).map(str::to_owned).collect()
 }
 
-/// Link targets of Markdown that are files.
+/// Returns the words of the comments of a Rust file that look like files of the repository.
+fn paths_in_comments(text: &str) -> Vec<&str> {
+    let comments = text.lines().filter_map(|line| line.split_once("//")).map(|(_, comment)| comment);
+    let is_separator = |letter: char| !(letter.is_ascii_alphanumeric() || "/._-".contains(letter));
+    let words = comments.flat_map(move |comment| comment.split(is_separator));
+    let words = words.map(|word| word.trim_end_matches('.'));
+    let is_path = |word: &&str| DIRECTORIES.iter().any(|directory| word.starts_with(directory));
+    words
+        .filter(is_path)
+        .filter(|word| [".md", ".rs", ".c", ".s", ".txt"].iter().any(|end| word.ends_with(end)))
+        .collect()
+}
+
+/// Returns the link targets of Markdown that are files.
 fn links(text: &str) -> Vec<String> {
     let targets = text.split("](").skip(1).filter_map(|rest| rest.split(')').next());
     targets.filter(|target| !target.contains("://") && !target.starts_with('#')).map(str::to_owned).collect()
 }
 
 #[test]
-fn every_path_that_is_named_exists() {
+fn paths_named_in_documents_exist() {
     let mut checked = 0;
     for document in files(root(), ".md") {
         let text = read(&document);
@@ -86,31 +99,88 @@ fn every_path_that_is_named_exists() {
 }
 
 #[test]
-fn every_module_opens_with_its_purpose() {
+fn paths_named_in_comments_exist() {
     let mut checked = 0;
-    for (directory, _) in packages() {
-        for source in ["src", "tests", "benches", "examples"].map(|part| directory.join(part)) {
-            if source.exists() {
-                for file in files(&source, ".rs") {
-                    let text = read(&file);
-                    let first = text.lines().next().unwrap_or_default();
-                    let says = first.strip_prefix("//!").is_some_and(|words| words.trim().len() > 10);
-                    assert!(says, "{} does not begin by saying what it is for", file.display());
-                    checked += 1;
-                }
-            }
+    for module in files(root(), ".rs").iter().filter(|module| !module.ends_with("xtask/tests/tidy.rs")) {
+        for path in paths_in_comments(&read(module)) {
+            assert!(root().join(path).exists(), "{} names {path}, which does not exist", module.display());
+            checked += 1;
         }
     }
-    assert!(checked > 30, "the modules are not found: {checked}");
+    assert!(checked > 10, "the comments name nothing: {checked}");
+    assert_eq!(paths_in_comments("//! See docs/a.md.\nlet x = 1; // `crates/b.rs`\n"), ["docs/a.md", "crates/b.rs"]);
 }
 
-/// Programs that a source file starts by their names.
+#[test]
+fn modules_open_with_their_purpose() {
+    let modules = files(root(), ".rs");
+    assert!(modules.len() > 100, "the modules are not found: {}", modules.len());
+    for module in modules {
+        let text = read(&module);
+        // Attributes of the crate may come first.
+        let first = text.lines().find(|line| !line.starts_with("#![") && !line.is_empty()).unwrap_or_default();
+        let is_comment = first.strip_prefix("//!").is_some_and(|words| words.trim().len() > 10);
+        assert!(is_comment, "{} does not begin with a comment that says what it is for", module.display());
+    }
+}
+
+const WIDTH: usize = 120;
+
+/// The files and directories whose lines have to fit into [`WIDTH`] columns.
+const WIDTH_CHECKED: [&str; 5] = ["README.md", "crates/cli", "crates/experiment", "workloads", "xtask"];
+
+/// Files that a program writes.
+const GENERATED: [&str; 1] = ["docs/experiments"];
+
+/// Returns the lines of a Markdown text that are prose, each with its number: tables, code blocks and generated
+/// sections are not.
+fn prose(text: &str) -> Vec<(usize, &str)> {
+    let (mut is_code, mut is_generated) = (false, false);
+    let is_prose = |&(_, line): &(usize, &str)| {
+        is_generated = (is_generated || line.starts_with("<!-- bench ")) && !line.starts_with("<!-- end of bench ");
+        let is_fence = line.trim_start().starts_with("```");
+        is_code ^= is_fence;
+        !(is_code || is_fence || is_generated || line.starts_with(['|', '<']))
+    };
+    (1..).zip(text.lines()).filter(is_prose).collect()
+}
+
+#[test]
+fn lines_are_not_too_wide() {
+    let mut wide = Vec::new();
+    let mut checked = 0;
+    for path in WIDTH_CHECKED.map(|path| root().join(path)) {
+        let listed = if path.is_dir() { [files(&path, ".rs"), files(&path, ".md")].concat() } else { vec![path] };
+        for file in listed.iter().filter(|file| !GENERATED.iter().any(|path| file.starts_with(root().join(path)))) {
+            let text = read(file);
+            let lines = match file.extension() {
+                Some(extension) if extension == "md" => prose(&text),
+                _ => (1..).zip(text.lines()).collect(),
+            };
+            let too_wide = lines.into_iter().filter(|(_, line)| line.chars().count() > WIDTH);
+            wide.extend(too_wide.map(|(number, _)| format!("{}:{number}", file.display())));
+            checked += 1;
+        }
+    }
+    assert!(checked > 50, "the files are not found: {checked}");
+    assert!(wide.is_empty(), "these lines have more than {WIDTH} columns:\n{}", wide.join("\n"));
+}
+
+#[test]
+fn tables_and_code_are_not_prose() {
+    let text = "one\n\n| a |\n```\ncode\n```\n<!-- bench amd -->\nnumbers\n<!-- end of bench amd -->\ntwo";
+    let words: Vec<&str> = prose(text).into_iter().map(|(_, line)| line).filter(|line| !line.is_empty()).collect();
+    assert_eq!(words, ["one", "two"]);
+}
+
+/// Returns the programs that a source file starts by their names.
 fn started_programs(source: &str) -> Vec<&str> {
     let names = source.split("Command::new(\"").skip(1).filter_map(|rest| rest.split('"').next());
     names.filter(|name| !name.contains('/')).collect()
 }
 
-/// Tests that look for a program with `acceptance::tool` panic if the list does not have it; others do not.
+/// `acceptance::tool` panics for programs that are not in the list; tests that start programs
+/// directly do not.
 #[test]
 fn every_program_that_tests_start_is_in_the_list_of_packages() {
     let list = read(&root().join("xtask/packages.txt"));
@@ -132,26 +202,26 @@ fn every_program_that_tests_start_is_in_the_list_of_packages() {
     assert_eq!(started_programs("Command::new(\"a\").arg(x); Command::new(\"/b/c\")"), ["a"]);
 }
 
-/// Whether `text` has an absolute path that begins with `place`.
-fn names(text: &str, place: &str) -> bool {
-    text.match_indices(place)
+/// Returns whether `text` has an absolute path that begins with `directory`.
+fn names(text: &str, directory: &str) -> bool {
+    text.match_indices(directory)
         .any(|(at, _)| !text[..at].ends_with(|before: char| before.is_alphanumeric() || before == '.'))
 }
 
 #[test]
-fn nobody_names_a_place_on_his_machine() {
+fn no_file_names_a_directory_of_a_developer() {
     let documents = files(root(), ".md").into_iter().chain(files(root(), ".rs")).chain(files(root(), ".toml"));
     for document in documents.filter(|document| !document.ends_with("xtask/tests/tidy.rs")) {
         let text = read(&document);
-        for place in ["/home/", "/work/", "/root/"] {
-            assert!(!names(&text, place), "{} names a place under {place}", document.display());
+        for directory in ["/home/", "/work/", "/root/"] {
+            assert!(!names(&text, directory), "{} names a path under {directory}", document.display());
         }
     }
     assert!(names("see /root/x", "/root/") && !names("/proc/7/root/x", "/root/"));
 }
 
 #[test]
-fn the_paths_in_a_text_are_found() {
+fn paths_and_links_in_a_text_are_found() {
     let text = "see `docs/a.md`, `cargo test`, `crates/*` and [this](b.md#part), [that](https://example.org)";
     assert_eq!(named_paths(text), ["docs/a.md"]);
     assert_eq!(links(text), ["b.md#part"]);

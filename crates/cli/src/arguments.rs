@@ -1,5 +1,5 @@
-//! The command line as a type: verbs, options and their help. What the verbs do is in [`crate::verb`]; nothing here opens a
-//! file.
+//! The command line as a type: verbs, options and their help. [`crate::verb`] runs the verbs;
+//! nothing here opens a file.
 
 pub mod mtrace;
 pub mod port;
@@ -11,8 +11,10 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{ArgGroup, Args, Parser, Subcommand, ValueEnum};
+use clap_complete::Shell;
 
-/// Records what a multithreaded program really did, keeps it in a fraction of a bit per instruction, and plays it back.
+/// Records what a multithreaded program really did, keeps it in a fraction of a bit per
+/// instruction, and plays it back.
 #[derive(Parser, Debug)]
 #[command(name = "trackway", version, max_term_width = 100, after_help = EXAMPLES)]
 pub struct Arguments {
@@ -24,8 +26,8 @@ const EXAMPLES: &str = "\
 Examples:
   trackway demo                                 a first look, with nothing to prepare
   trackway record -o ls.trk -- ls -l            run a program and record all of it
-  trackway info ls.trk                          what is in a trace
-  trackway stat ls.trk                          where the instructions went
+  trackway info ls.trk                          summary of a trace
+  trackway stat ls.trk                          hottest blocks and modules, system calls
   trackway dump --kind control -d ls.trk | less every branch, disassembled
   trackway mcfTRaptor -a -- ls -l               only the branches that predictors mispredict";
 
@@ -49,21 +51,23 @@ pub enum Verb {
     #[command(subcommand)]
     Experiment(Experiment),
     Demo(Demo),
+    Completions(Completions),
 }
 
-/// Run a program, or take over a running one, and record every instruction that it executes.
+/// Run a program, or attach to a running one, and record every instruction that it executes.
 ///
-/// The program runs as it would without the recorder: same output, same exit status (128+N if signal N killed it).
-/// Recording starts with the first instruction of the dynamic linker and covers all threads; a program that it replaces
-/// itself with by exec is recorded too, child processes only with --follow.
+/// The program runs as it would without the recorder: same output, same exit status (128+N if
+/// signal N killed it). Recording starts with the first instruction of the dynamic linker and
+/// covers all threads. A program that the process executes by exec is recorded too, child processes
+/// only with --follow.
 ///
-/// With -p, a process that is running is recorded from now on until it ends or the recorder is interrupted (Ctrl-C). Then,
-/// as when a limit is reached, all its threads go back to native code, nothing of the recorder stays in the process, and it
-/// runs on as before.
+/// With -p, a running process is recorded until it ends or the recorder is interrupted (Ctrl-C).
+/// Then, as when a limit is reached, the recorder detaches: all threads return to native code,
+/// nothing of the recorder stays in the process, and it runs on as before.
 ///
-/// The trace appears under its name when the program has ended. Until then, and if the recorder is killed, it is
-/// in FILE.part, which can be read like any other trace. Only its owner may read it (mode 0600): it holds what the
-/// program had in its memory.
+/// The trace appears under its name when the program has ended. Until then, and if the recorder is
+/// killed, it is in FILE.part, which can be read like any other trace. Only its owner may read it
+/// (mode 0600): it holds what the program had in its memory.
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Examples:
@@ -77,61 +81,66 @@ Examples:
   trackway record --skip 1G --length 10M -- ./a.out                 ten million instructions out of the middle
   trackway record --routine 'parse_*' --callees -- ./a.out          some functions and all that they call
 
-Exit status: that of the program, also if it was left before; 127 if it was not found, 126 if it cannot be executed or traced.
-With -p: 0 when the process was left or has ended.")]
+Exit status: that of the program, even if the recorder detached before its end; 127 if it was not found, 126 if it
+cannot be executed or traced. With -p: 0 when the recorder has detached or the process has ended.")]
 pub struct Record {
     /// Where to write the trace.
     #[arg(short, long, value_name = "FILE", default_value = "trackway.trk")]
     pub output: PathBuf,
-    /// Record the process with this number, which is running.
+    /// Record the running process with this number.
     #[arg(short, long, value_name = "PID", conflicts_with_all = ["command", "no_aslr"],
         value_parser = clap::value_parser!(i32).range(1..))]
     pub pid: Option<i32>,
-    /// Leave the program after S seconds (fractions are possible); it runs on without being recorded.
+    /// Detach from the program after S seconds (fractions are possible); it runs on without being
+    /// recorded.
     #[arg(long, value_name = "S", value_parser = parse_seconds)]
     pub seconds: Option<Duration>,
-    /// Leave the program when MB megabytes (millions of bytes) are in the file; it runs on without being recorded. What waits to be
-    /// compressed then still comes: up to a second's worth.
+    /// Detach from the program when MB megabytes (millions of bytes) are in the file; it runs on
+    /// without being recorded. Data that waits to be compressed at that moment is still written: up
+    /// to a second's worth.
     #[arg(long, value_name = "MB", value_parser = parse_megabytes)]
     pub max_size: Option<u64>,
-    /// Memory for translated code and its tables in each process: bytes, or K, M or G (powers of 1024). When it is full, the oldest
-    /// code is dropped and translated again if it is needed.
+    /// Memory for translated code and its tables in each process: bytes, or K, M or G (powers of
+    /// 1024). When it is full, the oldest code is dropped, and translated again if it is executed
+    /// again.
     #[arg(long, value_name = "SIZE", default_value = "512M", value_parser = parse_code_cache)]
     pub code_cache: u64,
-    /// Record the processes that the program makes, too: process 1234 to NAME.1234.trk if the output is NAME.trk. Waits until all
-    /// of them have ended.
+    /// Record child processes, too: process 1234 to NAME.1234.trk if the output is NAME.trk. Waits
+    /// until all of them have ended.
     ///
-    /// A process that shares its parent's memory (vfork, posix_spawn) has a trace of its own from the program on that it executes. Until
-    /// then, it is a thread of its parent's trace, with or without this option.
+    /// A process that shares its parent's memory (vfork, posix_spawn) has a trace of its own from
+    /// its exec on. Until then, it is a thread of its parent's trace, with or without this option.
     #[arg(long)]
     pub follow: bool,
-    /// Switch off the randomisation of addresses in the program, so that they are the same in every run.
+    /// Switch off address space randomisation for the program, so that addresses are the same in
+    /// every run.
     #[arg(long)]
     pub no_aslr: bool,
-    /// What to record beside control flow.
+    /// Data to record beside control flow.
     #[arg(long, value_enum, value_name = "DATA", default_value_t = Data::None)]
     pub data: Data,
-    /// Let the first N instructions (of all threads together, to the next end of a block) pass before recording. k, M, G:
-    /// thousands, millions, thousands of millions.
+    /// Skip the first N instructions (of all threads together, up to the next end of a block)
+    /// before recording. k, M, G: thousand, million, billion.
     #[arg(long, value_name = "N", value_parser = parse_count, default_value = "0", hide_default_value = true)]
     pub skip: u64,
-    /// Stop recording after N instructions (of all threads together); the program runs on by itself.
+    /// Stop recording after N instructions (of all threads together); the program runs on by
+    /// itself.
     #[arg(long, value_name = "N", value_parser = parse_positive_count)]
     pub length: Option<u64>,
-    /// Leave out what is executed in shared libraries, the dynamic linker and the kernel's vdso.
+    /// Leave out code of shared libraries, the dynamic linker and the kernel's vdso.
     #[arg(long)]
     pub no_shared_libs: bool,
-    /// Record only the routines called NAME (as in the symbol table or in C++ or Rust source; * ? and [a-z] are wildcards).
-    /// May be given several times.
+    /// Record only the routines called NAME (as in the symbol table or in C++ or Rust source; * ?
+    /// and [a-z] are wildcards). May be given several times.
     #[arg(long = "routine", value_name = "NAME", value_parser = clap::builder::NonEmptyStringValueParser::new())]
     pub routines: Vec<String>,
-    /// Record what the routines call as well.
+    /// Record the routines' callees as well.
     #[arg(long, requires = "routines")]
     pub callees: bool,
     /// Print nothing but errors, even on a terminal.
     #[arg(short, long)]
     pub quiet: bool,
-    /// Write what the recorder observed of itself (processor time, memory, waits) to FILE, as JSON.
+    /// Write the recorder's own processor time, memory and waits to FILE, as JSON.
     #[arg(long, value_name = "FILE", hide = true)]
     pub report: Option<PathBuf>,
     /// The program and its arguments.
@@ -149,9 +158,10 @@ pub enum Data {
     Values,
 }
 
-/// Tell what is in a trace: command, threads, instructions, branches, size.
+/// Summarise a trace: command, threads, instructions, branches, size.
 ///
-/// Without a part selected, everything comes from the trace's index: the answer is immediate, however long the trace is.
+/// Without a selection, everything comes from the trace's index: the answer is immediate, however
+/// long the trace is.
 #[derive(Args, Debug)]
 pub struct Info {
     #[command(flatten)]
@@ -159,7 +169,7 @@ pub struct Info {
     /// Print JSON instead of text. It is the same in every run over the same file.
     #[arg(long)]
     pub json: bool,
-    /// Add when and how long was recorded, to the JSON too.
+    /// Add the start and the duration of the recording, to the JSON too.
     #[arg(long)]
     pub times: bool,
     #[command(flatten)]
@@ -186,32 +196,34 @@ pub struct Stat {
     pub output: Output,
 }
 
-/// Check a trace: every checksum, every chunk, every step against the code, the counts in the headers.
+/// Check a trace: every checksum, every chunk, every step against the code, the counts in the
+/// headers.
 ///
-/// A damaged trace yields everything that is intact; this tells what is missing. The exit status is 1 if anything is
-/// wrong.
+/// A damaged trace yields everything that is intact; this verb lists what is missing. The exit
+/// status is 1 if anything is wrong.
 ///
 /// Each class of transfer has its own rule: docs/format.md lists them. The target of an indirect
 /// jump or call, or of a return, is compared with the value that the instruction loaded, if values
 /// were recorded. Without values, or if the target was in a register, it cannot be checked; --json
 /// counts those transfers as unchecked_transfers. In a part of a trace (--thread, --skip, --length)
-/// each step is only compared with where the step before it goes.
+/// each step is only compared with the end of the step before it.
 ///
-/// With --filter, the trace is filtered as one of mTrace's tools does it (Myers 2014), and followed by what the filter leaves: by the
-/// program and mcfTRaptor's messages, or by addresses, stored values and mlvCFiat's messages. Every step or load that comes out is
-/// compared with what was recorded.
+/// With --filter, the trace is encoded by a filter of mTrace (Myers 2014) and decoded again: from
+/// the program and mcfTRaptor's messages, or from addresses, stored values and mlvCFiat's messages.
+/// Every decoded step or load is compared with the recorded one.
 #[derive(Args, Debug)]
 pub struct Verify {
     #[command(flatten)]
     pub input: Input,
-    /// Check that what this filter leaves is enough to know the rest.
+    /// Check that the messages of this filter are enough to decode the rest.
     #[arg(long, value_enum, value_name = "FILTER", conflicts_with_all = ["thread", "skip", "length"])]
     pub filter: Option<Filter>,
-    /// The filter's predictors or cache belong to all threads together; otherwise each thread has its own.
+    /// All threads share the predictors or the cache of the filter; by default each thread has its
+    /// own.
     #[arg(long, requires = "filter")]
     pub shared: bool,
-    /// With --shared, threads take turns of N branches or accesses, as with the tool's --interleave; otherwise turns
-    /// by time.
+    /// With --shared, threads take turns of N branches or accesses, as with the tool's
+    /// --interleave; by default they take turns by time.
     #[arg(long, value_name = "N", requires = "shared")]
     pub interleave: Option<NonZeroU64>,
     /// Print JSON instead of text.
@@ -223,16 +235,17 @@ pub struct Verify {
 
 #[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Filter {
-    /// Control flow: only what gshare (4096 entries), a return stack (32) and a target buffer (64) mispredict.
+    /// Control flow: the mispredictions of gshare (4096 entries), a return address stack (32) and a
+    /// target buffer (64).
     #[value(name = "mcfTRaptor")]
     McfTRaptor,
-    /// Values of loads: only those that a cache (32 KiB, 4 ways, lines of 32 bytes) with first-access flags does not know. Needs a
-    /// trace with values.
+    /// Load values: the first-access misses of a cache (32 KiB, 4 ways, 32 bytes per line) with
+    /// first-access flags. Needs a trace with values.
     #[value(name = "mlvCFiat")]
     MlvCFiat,
 }
 
-/// List what was executed: one line (or record) per instruction, branch or memory access.
+/// List the execution: one line (or record) per instruction, branch or memory access.
 ///
 /// Threads are merged by time unless one is selected; each thread's own order is exact.
 #[derive(Args, Debug)]
@@ -240,8 +253,8 @@ pub enum Filter {
 Formats of --kind control, as mcfTrace (Myers 2014, Figure 4.2) writes them:
   ascii   THREAD, ADDRESS, TARGET, TYPE            0, 0x0000003f83200b03, 0x0000003f83201130, U, D, T
           TYPE is U, I, T / U, D, T / C, D, T / C, D, NT: unconditional or conditional, indirect or direct,
-          taken or not. A branch that was not taken shows where it would have gone. If the process ends in an indirect
-          branch of a thread, TARGET is the word unknown.
+          taken or not. TARGET of a branch that was not taken is the address that it would have gone to. If the process
+          ends in an indirect branch of a thread, TARGET is the word unknown.
   binary  18 bytes: thread (1), address (8), target (8), type (1: 0 = U I, 1 = U D, 2 = C D T, 3 = C D NT,
           4 = U I with an unknown target, which is written as 0)
 Formats of --kind memory, as mlsTrace (Myers 2014, Figures 4.13 and 4.14) writes them:
@@ -266,16 +279,17 @@ Examples:
 pub struct Dump {
     #[command(flatten)]
     pub input: Input,
-    /// What to list.
+    /// Kind of items to list.
     #[arg(short, long, value_enum, default_value_t = Kind::Instructions)]
     pub kind: Kind,
-    /// How to write it.
+    /// Output format.
     #[arg(short, long, value_enum, default_value_t = Format::Ascii, conflicts_with = "json")]
     pub format: Format,
     /// Add the disassembly (not in binary).
     #[arg(short, long)]
     pub disassemble: bool,
-    /// Write threads (and sizes of operands) as 4 bytes in binary, for traces with more than 256 threads.
+    /// Write threads (and sizes of operands) as 4 bytes in binary, for traces with more than 256
+    /// threads.
     #[arg(long)]
     pub wide: bool,
     /// Write one JSON object per line.
@@ -303,7 +317,7 @@ pub enum Format {
     Binary,
 }
 
-/// Repeat the measurements of a source document with our own programs.
+/// Repeat the measurements of a thesis with our own programs.
 #[derive(Subcommand, Debug)]
 pub enum Experiment {
     Mtrace(ExperimentMtrace),
@@ -311,48 +325,68 @@ pub enum Experiment {
     Segment(segment::ExperimentSegment),
 }
 
-/// Tables like 5.1 to 5.4 and 6.1 to 6.16 and Figures 6.1 to 6.3 of Myers 2014: what the programs do, and what the four tools make of it.
+/// Repeat Tables 5.1 to 5.4 and 6.1 to 6.16 and Figures 6.1 to 6.3 of Myers 2014: the instruction
+/// mix of the programs, and the traces of the four tools.
 ///
-/// Builds each program (needs a C compiler), runs it natively, under the engine alone (a tool that skips everything), under the tools, records it, and runs the tools over
-/// the trace: without a compressor, with gzip and with bzip2, filters with structures of each thread and of all. Slowdowns are measured once more with ten times as many
-/// instructions. The usual programs take about twenty minutes on two cores and up to 2 GB of disk for temporary files at a time.
+/// Builds each program (needs a C compiler) and runs it natively, under the engine alone (a tool
+/// that skips everything) and under the tools. Then records it and runs the tools over the trace:
+/// without a compressor, with gzip and with bzip2, filters with private and with shared structures.
+/// Slowdowns are measured once more with ten times as many instructions. The default programs take
+/// about twenty minutes on two cores and up to 2 GB of disk for temporary files at a time.
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Examples:
   trackway experiment mtrace --plots mtrace            every table also as CSV, every figure as SVG
   trackway experiment mtrace --programs fft,radix --threads 1,2 --json -o mtrace.json")]
 pub struct ExperimentMtrace {
-    /// Which programs, of workloads/parallel.
+    /// Programs, of workloads/parallel.
     #[arg(long, value_name = "NAMES", value_delimiter = ',', default_value = "fft,radix,cholesky,radiosity,raytrace")]
     pub programs: Vec<String>,
-    /// With how many threads.
+    /// Numbers of threads.
     #[arg(long, value_name = "NUMBERS", value_delimiter = ',', default_value = "1,4,8",
         value_parser = clap::value_parser!(u16).range(1..=64))]
     pub threads: Vec<u16>,
-    /// The size that programs are called with, whatever it means to them, instead of one for about ten million instructions, and one for a hundred million.
+    /// The size that programs are called with, whatever it means to them, instead of one for about
+    /// ten million instructions and one for a hundred million.
     #[arg(long, value_name = "SIZE", value_parser = clap::value_parser!(u32).range(1..))]
     pub size: Option<u32>,
-    /// How often everything is measured. Tables have the median, and the range behind it where it can be seen; compressors run once.
+    /// Number of rounds. Tables show the median, and the range behind it where it is visible;
+    /// compressors run once.
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..))]
     pub repeat: u16,
     #[command(flatten)]
     pub results: Results,
 }
 
-/// Build a multithreaded program, record it, and show what came of it.
+/// Build a multithreaded program, record it, and summarise the trace.
 ///
 /// Needs gcc, and nothing else.
 #[derive(Args, Debug)]
 pub struct Demo {
-    /// How many threads the program starts.
+    /// Number of threads that the program starts.
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=512))]
     pub threads: u16,
-    /// Keep the trace here.
+    /// File for the trace.
     #[arg(short, long, value_name = "FILE", default_value = "demo.trk")]
     pub output: PathBuf,
 }
 
-/// The trace to read and the part of it that matters.
+/// Print a script that completes verbs and options in a shell.
+///
+/// The shell reads the script when it starts, or when it first completes `trackway`.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  trackway completions bash > ~/.local/share/bash-completion/completions/trackway
+  trackway completions zsh > /usr/local/share/zsh/site-functions/_trackway
+  trackway completions fish > ~/.config/fish/completions/trackway.fish")]
+pub struct Completions {
+    /// The shell that will read the script.
+    #[arg(value_enum)]
+    pub shell: Shell,
+}
+
+/// The trace to read and the selected part of it.
 #[derive(Args, Debug)]
 pub struct Input {
     /// The trace.
@@ -361,8 +395,8 @@ pub struct Input {
     /// Only this thread (as numbered by `info`).
     #[arg(short, long, value_name = "T")]
     pub thread: Option<u32>,
-    /// Leave out the first N instructions (of the thread, or of all threads merged by time). k, M, G: thousands, millions,
-    /// thousands of millions.
+    /// Skip the first N instructions (of the thread, or of all threads merged by time). k, M, G:
+    /// thousand, million, billion.
     #[arg(long, value_name = "N", value_parser = parse_count, default_value = "0", hide_default_value = true)]
     pub skip: u64,
     /// Stop after N instructions.
@@ -371,13 +405,18 @@ pub struct Input {
 }
 
 impl Input {
-    /// Whether a part of the trace is selected rather than all of it.
+    /// Returns the selected part.
+    pub fn excerpt(&self) -> trace::Excerpt {
+        trace::Excerpt { thread: self.thread, skip: self.skip, length: self.length }
+    }
+
+    /// Returns whether a part of the trace is selected rather than all of it.
     pub fn is_partial(&self) -> bool {
         self.thread.is_some() || self.skip > 0 || self.length.is_some()
     }
 }
 
-/// Where the result goes.
+/// The destination of the result.
 #[derive(Args, Debug)]
 pub struct Output {
     /// Write to OUT instead of standard output.
@@ -385,17 +424,17 @@ pub struct Output {
     pub file: Option<PathBuf>,
 }
 
-/// What is looked at: a recorded trace, or a program while it runs.
+/// The input of an analysis: a recorded trace, or a program while it runs.
 #[derive(Args, Debug)]
 #[command(group = ArgGroup::new("source").required(true).args(["input", "pid", "command"]))]
 pub struct Source {
     /// Read this trace (made by `trackway record`) instead of running a program.
     #[arg(short, long, value_name = "FILE.trk")]
     pub input: Option<PathBuf>,
-    /// Take the process with this number, which is running.
+    /// Attach to the running process with this number.
     #[arg(short, long, value_name = "PID", value_parser = clap::value_parser!(i32).range(1..))]
     pub pid: Option<i32>,
-    /// Leave the program after S seconds; it runs on by itself.
+    /// Detach from the program after S seconds; it runs on by itself.
     #[arg(long, value_name = "S", value_parser = parse_seconds, conflicts_with = "input")]
     pub seconds: Option<Duration>,
     /// The program and its arguments.
@@ -403,10 +442,11 @@ pub struct Source {
     pub command: Vec<OsString>,
 }
 
-/// Where the tables and figures of an experiment go.
+/// The destination of the tables and figures of an experiment.
 #[derive(Args, Debug)]
 pub struct Results {
-    /// Write every table as CSV and every figure as SVG into this directory, which is made if need be.
+    /// Write every table as CSV and every figure as SVG into this directory, which is created if it
+    /// does not exist.
     #[arg(long, value_name = "DIRECTORY")]
     pub plots: Option<PathBuf>,
     /// Print JSON instead of tables.
@@ -472,7 +512,7 @@ pub fn parse_count(text: &str) -> Result<u64, String> {
     format!("{whole}{fraction}{padding}").parse().map_err(|_| format!("'{text}' is too large"))
 }
 
-/// As [`parse_count`], but not 0.
+/// Parses a number of instructions above 0.
 fn parse_positive_count(text: &str) -> Result<u64, String> {
     match parse_count(text)? {
         0 => Err("it must be at least 1".to_owned()),

@@ -1,4 +1,4 @@
-//! General-purpose compressors: other programs, which have to be installed.
+//! General-purpose compressors: external programs, which have to be installed.
 
 use std::ffi::OsStr;
 
@@ -28,7 +28,7 @@ impl Compressor {
         }
     }
 
-    /// What it adds to the name of a file.
+    /// Returns the suffix that it adds to the name of a file.
     pub fn suffix(self) -> &'static str {
         match self {
             Self::Bzip2 | Self::Pbzip2 => ".bz2",
@@ -38,7 +38,7 @@ impl Compressor {
         }
     }
 
-    /// So that it compresses its input to its output.
+    /// Returns the arguments with which it compresses standard input to standard output.
     pub fn arguments(self) -> &'static [&'static str] {
         match self {
             Self::Zstd => &["-q", "-c"],
@@ -50,8 +50,8 @@ impl Compressor {
         capture::find_program(OsStr::new(self.name())).is_some()
     }
 
-    /// Refuses a compressor that is not there.
-    pub fn need(self) -> Result<(), Failure> {
+    /// Fails if the compressor is not installed.
+    pub fn require_installed(self) -> Result<(), Failure> {
         if self.is_installed() {
             return Ok(());
         }

@@ -1,7 +1,8 @@
-//! How executed things are written, one by one: as lines of text, as binary records, or as JSON. The formats are those of mTrace (Myers 2014,
-//! chapter 4): [`control`] as mcfTrace, [`memory`] as mlsTrace, [`flow`] as mcfTRaptor, [`loads`] as mlvCFiat.
+//! Descriptors of instructions, branches and accesses: as lines of text, as binary records, or as
+//! JSON. The formats are those of mTrace (Myers 2014, chapter 4): [`control`] for mcfTrace,
+//! [`memory`] for mlsTrace, [`flow`] for mcfTRaptor, [`loads`] for mlvCFiat.
 //!
-//! Everything is appended to a list of bytes; whoever owns it writes it out now and then.
+//! All functions append to a buffer of bytes, whose owner writes it out.
 
 pub mod control;
 pub mod flow;
@@ -9,11 +10,11 @@ pub mod loads;
 pub mod memory;
 mod text;
 
-pub use text::Texts;
+pub use text::DisassemblyCache;
 
 use crate::digits::hex;
 
-/// How one thing is written.
+/// The format of a descriptor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shape {
     Ascii,
@@ -21,24 +22,24 @@ pub enum Shape {
     Json,
 }
 
-/// What may be different in binary records.
+/// Options of binary records.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Binary {
     /// Threads and sizes of operands have 4 bytes.
     pub wide: bool,
     /// Values begin with their highest byte.
     pub values_reversed: bool,
-    /// The recording has values, so that an access without one must say so.
+    /// The recording has values, so that an access without one is marked.
     pub has_values: bool,
 }
 
-/// In place of a size in one byte: the size follows in four.
+/// Replaces a size in one byte: the size follows in four bytes.
 const LONG_SIZE: u8 = u8::MAX;
 
-/// The bit of a size in four bytes that says that no value follows.
+/// The bit of a size in four bytes that marks an access without a value.
 const WITHOUT_VALUE: u32 = 1 << 31;
 
-/// One line or record under construction, without an allocation.
+/// A line or record under construction, without an allocation.
 pub struct Line {
     bytes: [u8; 96],
     length: usize,
@@ -49,7 +50,7 @@ impl Line {
         Self { bytes: [0; 96], length: 0 }
     }
 
-    /// The beginning of a JSON object.
+    /// Begins a JSON object.
     pub fn json(thread: u32) -> Self {
         let mut line = Self::new();
         line.push(b"{\"thread\":");
@@ -63,7 +64,7 @@ impl Line {
         self.length += text.len();
     }
 
-    /// A number in decimal; mostly one digit.
+    /// Appends a number in decimal; usually one digit.
     #[inline]
     pub fn push_number(&mut self, number: u64) {
         if number >= 10 {
@@ -72,7 +73,7 @@ impl Line {
         self.push(&[b'0' + (number % 10) as u8]);
     }
 
-    /// A thread in binary.
+    /// Appends a thread in binary.
     #[inline]
     pub fn push_thread(&mut self, thread: u32, wide: bool) {
         if wide {
@@ -82,7 +83,8 @@ impl Line {
         }
     }
 
-    /// The size of an operand in binary. One that does not fit into a byte follows [`LONG_SIZE`].
+    /// Appends the size of an operand in binary. A size that does not fit into a byte follows
+    /// [`LONG_SIZE`].
     #[inline]
     pub fn push_size(&mut self, size: u32, wide: bool) {
         match u8::try_from(size) {
@@ -97,7 +99,7 @@ impl Line {
         &self.bytes[..self.length]
     }
 
-    /// Ends a line of text, perhaps with the text of an instruction.
+    /// Ends a line of text, perhaps with the disassembly of an instruction.
     pub fn end_text(mut self, separator: &[u8], text: Option<&str>, lines: &mut Vec<u8>) {
         match text {
             None => {

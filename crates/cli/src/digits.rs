@@ -1,4 +1,6 @@
-//! Numbers as text, fast: the inner loop of `dump` spends its time here.
+//! Fast conversion of numbers to text: the inner loop of `dump` spends its time here.
+
+pub use report::{grouped, percent, size};
 
 const HEX: &[u8; 16] = b"0123456789abcdef";
 
@@ -12,7 +14,7 @@ const PAIRS: [[u8; 2]; 256] = {
     pairs
 };
 
-/// `0x` and sixteen digits, as `0x%016x` gives them.
+/// Returns `0x` and sixteen digits, as printf does for `0x%016x`.
 #[inline]
 pub fn hex(value: u64) -> [u8; 18] {
     let mut text = [0; 18];
@@ -24,7 +26,7 @@ pub fn hex(value: u64) -> [u8; 18] {
     text
 }
 
-/// `0x` and two digits for each of at most 64 bytes, of which the last is the highest.
+/// Returns `0x` and two digits for each of at most 64 bytes, of which the last is the highest.
 #[inline]
 pub fn hex_of_bytes<'t>(bytes: &[u8], text: &'t mut [u8; 130]) -> &'t [u8] {
     (text[0], text[1]) = (b'0', b'x');
@@ -33,39 +35,6 @@ pub fn hex_of_bytes<'t>(bytes: &[u8], text: &'t mut [u8; 130]) -> &'t [u8] {
         (text[2 + 2 * place], text[3 + 2 * place]) = (high, low);
     }
     &text[..2 + 2 * bytes.len().min(64)]
-}
-
-/// A number with its digits in groups of three: 1 234 567.
-pub fn grouped(value: u64) -> String {
-    let digits = value.to_string();
-    let mut text = String::with_capacity(digits.len() * 4 / 3 + 1);
-    for (place, digit) in digits.chars().enumerate() {
-        if place > 0 && (digits.len() - place).is_multiple_of(3) {
-            text.push(' ');
-        }
-        text.push(digit);
-    }
-    text
-}
-
-/// A size in a unit that suits it: 512 B, 1.5 KiB, 20.0 MiB.
-pub fn size(bytes: u64) -> String {
-    const UNITS: [&str; 5] = ["KiB", "MiB", "GiB", "TiB", "PiB"];
-    if bytes < 1024 {
-        return format!("{bytes} B");
-    }
-    let mut value = bytes as f64 / 1024.0;
-    let mut unit = 0;
-    while value >= 1024.0 && unit + 1 < UNITS.len() {
-        value /= 1024.0;
-        unit += 1;
-    }
-    format!("{value:.1} {}", UNITS[unit])
-}
-
-/// `part` of `whole` in per cent.
-pub fn percent(part: u64, whole: u64) -> f64 {
-    if whole == 0 { 0.0 } else { 100.0 * part as f64 / whole as f64 }
 }
 
 #[cfg(test)]
@@ -83,18 +52,5 @@ mod tests {
     fn bytes_are_written_as_a_number() {
         assert_eq!(hex_of_bytes(&[0x34, 0x12, 0xf0], &mut [0; 130]), b"0xf01234");
         assert_eq!(hex_of_bytes(&[1; 64], &mut [0; 130]), format!("0x{}", "01".repeat(64)).as_bytes());
-    }
-
-    #[test]
-    fn numbers_for_people() {
-        assert_eq!(grouped(0), "0");
-        assert_eq!(grouped(999), "999");
-        assert_eq!(grouped(1000), "1 000");
-        assert_eq!(grouped(1_234_567), "1 234 567");
-        assert_eq!(size(1023), "1023 B");
-        assert_eq!(size(1536), "1.5 KiB");
-        assert_eq!(size(20 << 20), "20.0 MiB");
-        assert_eq!(percent(1, 4), 25.0);
-        assert_eq!(percent(1, 0), 0.0);
     }
 }

@@ -1,14 +1,15 @@
-//! Instructions as text, in the spelling of the seeds (that of Pin's disassembler): Intel operands, `0x` numbers, and
-//! `jnbe`, `jnb`, `jz` rather than `ja`, `jae`, `je`.
+//! Disassembles instructions in the spelling of the theses (that of Pin's disassembler): Intel
+//! operands, `0x` numbers, and `jnbe`, `jnb`, `jz` rather than `ja`, `jae`, `je`.
 
 use iced_x86::{
     CC_a, CC_ae, CC_b, CC_be, CC_e, CC_g, CC_ge, CC_l, CC_le, CC_ne, CC_np, CC_p, Formatter, Instruction,
     IntelFormatter, MemorySizeOptions, Mnemonic,
 };
 
+/// A disassembler with its formatters.
 pub struct Disassembler {
     plain: IntelFormatter,
-    /// For `loope` and `loopne`, which the seeds spell with an e although their jumps have a z.
+    /// For `loope` and `loopne`, which the theses spell with an e although their jumps have a z.
     loops: IntelFormatter,
     instruction: Instruction,
 }

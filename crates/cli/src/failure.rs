@@ -1,12 +1,13 @@
-//! What the user is told when something cannot be done: one sentence, a hint if there is something to do about it, and the
-//! exit status.
+//! The error of a verb: one sentence, a hint if the user can do something about it, and the exit
+//! status.
 
 use std::fmt;
 use std::path::Path;
 
-/// Exit status of a verb that could not do its work, or found something wrong.
+/// The exit status of a verb that could not do its work, or found something wrong.
 pub const FAILED: u8 = 1;
 
+/// A failure that is printed on standard error.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Failure {
     pub sentence: String,
@@ -27,13 +28,13 @@ impl Failure {
         let failure = Self::new(format!("cannot write {}: {error}", path.display()));
         match error.kind() {
             std::io::ErrorKind::NotFound => failure.hint("the directory it should be in does not exist"),
-            std::io::ErrorKind::StorageFull => failure.hint("make room, or choose another place with -o"),
+            std::io::ErrorKind::StorageFull => failure.hint("make room, or choose another directory with -o"),
             _ => failure,
         }
     }
 }
 
-/// A sentence without the numbers that Rust adds to the system's words.
+/// Removes the error numbers that Rust adds to the messages of the system.
 fn without_numbers(text: &str) -> String {
     let mut parts = text.split(" (os error ");
     let mut words = parts.next().unwrap_or_default().to_owned();
@@ -62,7 +63,7 @@ impl From<trace::ReadError> for Failure {
             E::Version { .. } => failure.hint("use the version of trackway that recorded it"),
             E::NoData => failure.hint("record with --data addresses or --data values to have them"),
             E::NoThread { .. } => failure.hint("`trackway info` lists the threads"),
-            E::Chunk { .. } | E::Missing { .. } => failure.hint("`trackway verify` tells what is intact"),
+            E::Chunk { .. } | E::Missing { .. } => failure.hint("`trackway verify` lists the damage"),
             _ => failure,
         }
     }
@@ -71,6 +72,16 @@ impl From<trace::ReadError> for Failure {
 impl From<capture::Error> for Failure {
     fn from(error: capture::Error) -> Self {
         Self { hint: error.hint(), status: error.exit_status(), ..Self::new(error.to_string()) }
+    }
+}
+
+impl From<experiment::Error> for Failure {
+    fn from(error: experiment::Error) -> Self {
+        match error {
+            experiment::Error::Read(error) => error.into(),
+            experiment::Error::Write { path, error } => Self::writing(&path, &error),
+            error => Self { hint: error.hint(), ..Self::new(error.to_string()) },
+        }
     }
 }
 
@@ -86,12 +97,12 @@ mod tests {
     }
 
     #[test]
-    fn the_system_speaks_without_numbers() {
+    fn error_numbers_are_removed() {
         assert_eq!(without_numbers("a: b (os error 2), c (os error 33)."), "a: b, c.");
         let error = std::io::Error::from_raw_os_error(28);
         assert_eq!(
             Failure::writing(Path::new("/a"), &error).to_string(),
-            "trackway: cannot write /a: No space left on device (make room, or choose another place with -o)"
+            "trackway: cannot write /a: No space left on device (make room, or choose another directory with -o)"
         );
     }
 }

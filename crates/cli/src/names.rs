@@ -1,6 +1,6 @@
 //! Names for the numbers that the kernel uses: system calls and signals.
 
-/// Name of a system call of x86-64 Linux.
+/// Returns the name of a system call of x86-64 Linux.
 pub fn system_call(number: u32) -> String {
     match syscalls::Sysno::new(number as usize) {
         Some(call) => call.name().to_owned(),
@@ -8,7 +8,7 @@ pub fn system_call(number: u32) -> String {
     }
 }
 
-/// Name of a signal.
+/// Returns the name of a signal.
 pub fn signal(number: u8) -> String {
     const NAMES: [&str; 31] = [
         "SIGHUP",

@@ -1,6 +1,8 @@
-//! Where a verb writes to: standard output, or a file that appears under its name only when it is complete.
+//! The output of a verb: standard output, or a file that appears under its name only when it is
+//! complete.
 //!
-//! A reader that goes away (`trackway dump … | head`) is no error: [`Stopped::Gone`] ends the verb quietly.
+//! A reader that goes away (`trackway dump … | head`) is no error: [`Stopped::Gone`] ends the verb
+//! quietly.
 
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
@@ -15,59 +17,60 @@ use crate::failure::Failure;
 
 const BUFFER_BYTES: usize = 1 << 18;
 
-/// A buffered destination.
+/// A buffered destination of bytes.
 pub struct Output {
     writer: BufWriter<Destination>,
 }
 
 enum Destination {
-    /// Something that is written to as it is: standard output, a device, a pipe.
+    /// A file that is written directly: standard output, a device, a pipe.
     Open {
         file: File,
         path: PathBuf,
     },
-    Draft(Draft),
-    /// Goes through another program.
+    PendingFile(PendingFile),
+    /// A file that a compressor writes.
     Compressed {
-        compressor: Running,
-        draft: Draft,
+        compressor: CompressorProcess,
+        pending: PendingFile,
     },
 }
 
-/// A file that will be called `path`.
-struct Draft {
+/// A file that gets the name `path` when it is complete, and is removed if it never is.
+struct PendingFile {
     file: File,
     path: PathBuf,
     part: PathBuf,
-    kept: bool,
+    is_complete: bool,
 }
 
-/// A compressor at work.
-struct Running {
+/// A compressor that runs.
+struct CompressorProcess {
     name: &'static str,
     child: Child,
-    /// `None` when all was written.
+    /// `None` after the end of the input.
     input: Option<ChildStdin>,
 }
 
-/// Lists of bytes that are written out when they are long enough.
-pub struct Lines {
+/// A buffer of lines or records that is written out when it is long enough.
+pub struct LineBuffer {
     output: Output,
-    /// What is not written out yet.
+    /// The bytes that are not written out yet.
     pub bytes: Vec<u8>,
 }
 
-/// So many bytes are worth writing; as many as are not collected once more.
+/// The length at which the buffer is written out. It equals the buffer of [`Output`], which passes
+/// such writes on without a copy.
 const LINES_BYTES: usize = BUFFER_BYTES;
 
-impl Lines {
+impl LineBuffer {
     pub fn new(output: Output) -> Self {
         Self { output, bytes: Vec::with_capacity(LINES_BYTES + LINES_BYTES / 8) }
     }
 
-    /// Writes out what has come together, if it is much.
+    /// Writes out the buffer if it is long.
     #[inline]
-    pub fn flush_long(&mut self) -> Result<(), Stopped> {
+    pub fn flush_if_long(&mut self) -> Result<(), Stopped> {
         if self.bytes.len() < LINES_BYTES { Ok(()) } else { self.flush() }
     }
 
@@ -77,17 +80,17 @@ impl Lines {
         Ok(())
     }
 
-    /// Writes out everything and gives a file its name.
+    /// Writes out everything and gives the file its name.
     pub fn finish(mut self) -> Result<(), Stopped> {
         self.flush()?;
         self.output.finish()
     }
 }
 
-/// Why writing stopped.
+/// Why a verb stopped early.
 #[derive(Debug)]
 pub enum Stopped {
-    /// Nobody reads any more.
+    /// The reader of standard output has closed the pipe.
     Gone,
     Failed(Failure),
 }
@@ -104,11 +107,17 @@ impl From<trace::ReadError> for Stopped {
     }
 }
 
-/// Refuses to write to the file that is read.
-pub fn is_apart(input: &Path, output: Option<&Path>) -> Result<(), Failure> {
-    let place = |path: &Path| std::fs::metadata(path).ok().map(|metadata| (metadata.dev(), metadata.ino()));
-    match output.and_then(place) {
-        Some(own) if place(input) == Some(own) => {
+impl From<experiment::Error> for Stopped {
+    fn from(error: experiment::Error) -> Self {
+        Self::Failed(error.into())
+    }
+}
+
+/// Fails if `output` is the file that is read.
+pub fn refuse_same_file(input: &Path, output: Option<&Path>) -> Result<(), Failure> {
+    let identity = |path: &Path| std::fs::metadata(path).ok().map(|metadata| (metadata.dev(), metadata.ino()));
+    match output.and_then(identity) {
+        Some(own) if identity(input) == Some(own) => {
             let sentence = format!("{} would be written over", input.display());
             Err(Failure::new(sentence).hint("choose another name with -o"))
         }
@@ -116,12 +125,12 @@ pub fn is_apart(input: &Path, output: Option<&Path>) -> Result<(), Failure> {
     }
 }
 
-/// Makes a directory for files, if it is not there.
+/// Creates a directory, if it does not exist.
 pub fn make_directory(directory: &Path) -> Result<(), Failure> {
     std::fs::create_dir_all(directory).map_err(|error| Failure::writing(directory, &error))
 }
 
-/// Writes files, each with a name and a text, into a directory.
+/// Writes files, each with a name and a content, into a directory.
 pub fn write_files(directory: &Path, files: impl IntoIterator<Item = (String, String)>) -> Result<(), Stopped> {
     for (name, text) in files {
         let mut output = Output::open(Some(&directory.join(name)))?;
@@ -140,17 +149,17 @@ impl Output {
         Ok(Self { writer: BufWriter::with_capacity(BUFFER_BYTES, destination) })
     }
 
-    /// As [`Self::open`], for what is made of the file `input`, which must not be written over.
-    pub fn beside(input: &Path, path: Option<&Path>) -> Result<Self, Failure> {
-        is_apart(input, path)?;
+    /// As [`Self::open`]; fails if `path` is the file `input` that the verb reads.
+    pub fn open_apart_from(input: &Path, path: Option<&Path>) -> Result<Self, Failure> {
+        refuse_same_file(input, path)?;
         Self::open(path)
     }
 
     /// Writes through `compressor` to the file `path`.
     pub fn compressed(path: &Path, compressor: Compressor) -> Result<Self, Failure> {
-        let draft = Draft::create(path)?;
-        let compressor = Running::start(compressor, &draft)?;
-        let destination = Destination::Compressed { compressor, draft };
+        let pending = PendingFile::create(path)?;
+        let compressor = CompressorProcess::start(compressor, &pending)?;
+        let destination = Destination::Compressed { compressor, pending };
         Ok(Self { writer: BufWriter::with_capacity(BUFFER_BYTES, destination) })
     }
 
@@ -165,24 +174,24 @@ impl Output {
         self.write(&text)
     }
 
-    /// Writes out what is buffered.
+    /// Writes out the buffer.
     pub fn flush(&mut self) -> Result<(), Stopped> {
         self.writer.flush().map_err(|error| self.stopped(&error))
     }
 
-    /// Writes out what is buffered and gives a file its name.
+    /// Writes out the buffer and gives the file its name.
     pub fn finish(mut self) -> Result<(), Stopped> {
         self.flush()?;
-        self.writer.get_mut().keep().map_err(|error| self.stopped(&error))
+        self.writer.get_mut().complete().map_err(|error| self.stopped(&error))
     }
 
     fn stopped(&self, error: &io::Error) -> Stopped {
         match (error.kind(), self.writer.get_ref()) {
-            (_, Destination::Compressed { compressor, draft }) => {
-                Failure::new(format!("{} cannot write {}: {error}", compressor.name, draft.path.display())).into()
+            (_, Destination::Compressed { compressor, pending }) => {
+                Failure::new(format!("{} cannot write {}: {error}", compressor.name, pending.path.display())).into()
             }
             (io::ErrorKind::BrokenPipe, _) => Stopped::Gone,
-            (_, Destination::Open { path, .. } | Destination::Draft(Draft { path, .. })) => {
+            (_, Destination::Open { path, .. } | Destination::PendingFile(PendingFile { path, .. })) => {
                 Failure::writing(path, error).into()
             }
         }
@@ -190,7 +199,7 @@ impl Output {
 }
 
 impl Destination {
-    /// Standard output without the line buffering of [`io::stdout`].
+    /// Opens standard output without the line buffering of [`io::stdout`].
     fn standard() -> Result<Self, Failure> {
         let path = PathBuf::from("standard output");
         match io::stdout().as_fd().try_clone_to_owned() {
@@ -200,17 +209,17 @@ impl Destination {
     }
 
     fn create(path: &Path) -> Result<Self, Failure> {
-        // Devices and pipes are written to as they are; a rename would replace them.
+        // Devices and pipes are written directly; a rename would replace them.
         if path.metadata().is_ok_and(|metadata| !metadata.is_file()) {
             let file = File::create(path).map_err(|error| Failure::writing(path, &error))?;
             return Ok(Self::Open { file, path: path.to_owned() });
         }
-        Draft::create(path).map(Self::Draft)
+        PendingFile::create(path).map(Self::PendingFile)
     }
 
     fn writer(&mut self) -> io::Result<&mut dyn Write> {
         match self {
-            Self::Open { file, .. } | Self::Draft(Draft { file, .. }) => Ok(file),
+            Self::Open { file, .. } | Self::PendingFile(PendingFile { file, .. }) => Ok(file),
             Self::Compressed { compressor, .. } => match &mut compressor.input {
                 Some(input) => Ok(input),
                 None => Err(io::ErrorKind::BrokenPipe.into()),
@@ -218,38 +227,38 @@ impl Destination {
         }
     }
 
-    fn keep(&mut self) -> io::Result<()> {
+    fn complete(&mut self) -> io::Result<()> {
         match self {
             Self::Open { .. } => Ok(()),
-            Self::Draft(draft) => draft.keep(),
-            Self::Compressed { compressor, draft } => {
+            Self::PendingFile(pending) => pending.complete(),
+            Self::Compressed { compressor, pending } => {
                 compressor.finish()?;
-                draft.keep()
+                pending.complete()
             }
         }
     }
 }
 
-impl Draft {
+impl PendingFile {
     fn create(path: &Path) -> Result<Self, Failure> {
-        let part = part_of(path);
+        let part = partial_path(path);
         let file = trace::create_private(&part).map_err(|error| Failure::writing(path, &error))?;
-        Ok(Self { file, part, path: path.to_owned(), kept: false })
+        Ok(Self { file, part, path: path.to_owned(), is_complete: false })
     }
 
-    fn keep(&mut self) -> io::Result<()> {
+    fn complete(&mut self) -> io::Result<()> {
         std::fs::rename(&self.part, &self.path)?;
-        self.kept = true;
+        self.is_complete = true;
         Ok(())
     }
 }
 
-impl Running {
-    fn start(compressor: Compressor, draft: &Draft) -> Result<Self, Failure> {
+impl CompressorProcess {
+    fn start(compressor: Compressor, pending: &PendingFile) -> Result<Self, Failure> {
         let name = compressor.name();
         let failed = |error: io::Error| Failure::new(format!("cannot run {name}: {error}"));
-        let output = draft.file.try_clone().map_err(failed)?;
-        // In a group of its own: an interrupt at the terminal is for the program that is traced.
+        let output = pending.file.try_clone().map_err(failed)?;
+        // A process group of its own: an interrupt at the terminal is for the traced program only.
         let mut child = Command::new(name)
             .args(compressor.arguments())
             .stdin(Stdio::piped())
@@ -261,7 +270,7 @@ impl Running {
         Ok(Self { name, child, input })
     }
 
-    /// Waits until all is written.
+    /// Closes the input and waits until the compressor has written everything.
     fn finish(&mut self) -> io::Result<()> {
         self.input = None;
         let status = self.child.wait()?;
@@ -269,17 +278,17 @@ impl Running {
     }
 }
 
-impl Drop for Running {
+impl Drop for CompressorProcess {
     fn drop(&mut self) {
         if self.input.is_some() {
-            // Nobody wants the result.
+            // The result will be removed.
             drop(self.child.kill());
             drop(self.child.wait());
         }
     }
 }
 
-fn part_of(path: &Path) -> PathBuf {
+fn partial_path(path: &Path) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(".part");
     name.into()
@@ -295,9 +304,9 @@ impl Write for Destination {
     }
 }
 
-impl Drop for Draft {
+impl Drop for PendingFile {
     fn drop(&mut self) {
-        if !self.kept {
+        if !self.is_complete {
             drop(std::fs::remove_file(&self.part));
         }
     }
@@ -308,7 +317,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_appears_when_it_is_complete() {
+    fn file_appears_when_it_is_complete() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("out");
         std::fs::write(&path, "older").unwrap();
@@ -325,19 +334,23 @@ mod tests {
     }
 
     #[test]
-    fn what_is_read_is_not_written_over() {
+    fn input_is_not_overwritten() {
         let directory = tempfile::tempdir().unwrap();
         let (path, other) = (directory.path().join("in"), directory.path().join("link"));
         std::fs::write(&path, "x").unwrap();
         std::fs::hard_link(&path, &other).unwrap();
-        assert!(Output::beside(&path, Some(&other)).is_err_and(|failure| failure.sentence.contains("written over")));
         assert!(
-            Output::beside(&path, Some(&directory.path().join("out"))).is_ok() && Output::beside(&path, None).is_ok()
+            Output::open_apart_from(&path, Some(&other))
+                .is_err_and(|failure| failure.sentence.contains("written over"))
+        );
+        assert!(
+            Output::open_apart_from(&path, Some(&directory.path().join("out"))).is_ok()
+                && Output::open_apart_from(&path, None).is_ok()
         );
     }
 
     #[test]
-    fn a_full_device_is_told() {
+    fn full_device_is_reported() {
         let mut output = Output::open(Some(Path::new("/dev/full"))).unwrap();
         output.write(b"x").unwrap();
         let Err(Stopped::Failed(failure)) = output.finish() else { panic!("nothing was noticed") };
@@ -345,7 +358,7 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_directory_is_told() {
+    fn missing_directory_is_reported() {
         let Err(failure) = Output::open(Some(Path::new("/nowhere/at/all"))) else { panic!("it was created") };
         assert!(failure.to_string().contains("does not exist"), "{failure}");
     }

@@ -1,16 +1,18 @@
-//! A line on the terminal that says how far long work has come. Nothing is written when standard error is no terminal.
+//! A line on the terminal that shows the progress of long work. Nothing is written when standard
+//! error is no terminal.
 
 use std::io::{IsTerminal, Write};
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::digits::grouped;
+use crate::failure::Failure;
 
-/// Nothing is shown before this time: most work is over by then.
+/// The time before the first line: most work is done by then.
 const FIRST: Duration = Duration::from_millis(700);
 const EVERY: Duration = Duration::from_millis(200);
 
+/// A progress line, which is cleared when this is dropped.
 pub struct Progress {
     next: Option<Instant>,
     shown: bool,
@@ -21,38 +23,15 @@ impl Progress {
         Self { next: std::io::stderr().is_terminal().then(|| Instant::now() + FIRST), shown: false }
     }
 
-    /// Shows what `line` gives, if it is time to.
+    /// Shows the text that `line` returns, if it is time to.
     pub fn tick(&mut self, line: impl FnOnce() -> String) {
         let Some(next) = self.next else { return };
         let now = Instant::now();
         if now >= next {
             self.next = Some(now + EVERY);
             self.shown = true;
-            // A terminal that cannot be written to is not worth failing for.
+            // A terminal that cannot be written to is no reason to fail.
             let _ = write!(std::io::stderr(), "\r{}\x1b[K", line());
-        }
-    }
-}
-
-/// The progress of several workers, each of which goes through the same trace.
-pub struct Together {
-    progress: Mutex<Progress>,
-    done: AtomicU64,
-    all: u64,
-}
-
-impl Together {
-    /// So many instructions will have been looked at in the end.
-    pub fn new(all: u64) -> Self {
-        Self { progress: Mutex::new(Progress::new()), done: AtomicU64::new(0), all }
-    }
-
-    /// Somebody has looked at so many more.
-    pub fn add(&self, instructions: u64) {
-        let done = self.done.fetch_add(instructions, Ordering::Relaxed) + instructions;
-        // Whoever cannot have it has nothing new to say.
-        if let Ok(mut progress) = self.progress.try_lock() {
-            progress.tick(|| format!("{} of {} instructions", grouped(done), grouped(self.all)));
         }
     }
 }
@@ -62,5 +41,37 @@ impl Drop for Progress {
         if self.shown {
             let _ = write!(std::io::stderr(), "\r\x1b[K");
         }
+    }
+}
+
+/// Shows the progress of an experiment on the terminal, and prints its warnings.
+pub struct TerminalObserver {
+    progress: Mutex<Progress>,
+}
+
+impl TerminalObserver {
+    pub fn new() -> Self {
+        Self { progress: Mutex::new(Progress::new()) }
+    }
+
+    fn tick(&self, line: impl FnOnce() -> String) {
+        // Another thread shows a line at the moment; this one can be left out.
+        if let Ok(mut progress) = self.progress.try_lock() {
+            progress.tick(line);
+        }
+    }
+}
+
+impl experiment::Observer for TerminalObserver {
+    fn stage(&self, describe: &dyn Fn() -> String) {
+        self.tick(describe);
+    }
+
+    fn progress(&self, done: u64, total: u64) {
+        self.tick(|| format!("{} of {} instructions", grouped(done), grouped(total)));
+    }
+
+    fn warn(&self, message: &str) {
+        eprintln!("{}", Failure::new(message));
     }
 }

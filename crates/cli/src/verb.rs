@@ -1,9 +1,10 @@
-//! What the verbs do, one file each. Arguments come from [`crate::arguments`]; every verb ends with an exit status or a
-//! [`Stopped`].
+//! The verbs, one file each. Arguments come from [`crate::arguments`]; every verb returns an exit
+//! status or a [`Stopped`].
 
 use crate::arguments::Verb;
 use crate::output::Stopped;
 
+mod completions;
 mod demo;
 mod dump;
 mod experiment;
@@ -15,7 +16,7 @@ mod segment;
 mod stat;
 mod verify;
 
-/// Does what was asked and gives the exit status.
+/// Runs the verb and returns the exit status.
 pub fn run(verb: &Verb) -> Result<u8, Stopped> {
     match verb {
         Verb::Record(arguments) => record::run(arguments),
@@ -31,5 +32,6 @@ pub fn run(verb: &Verb) -> Result<u8, Stopped> {
         Verb::Segment(arguments) => segment::run(arguments),
         Verb::Experiment(arguments) => experiment::run(arguments),
         Verb::Demo(arguments) => demo::run(arguments),
+        Verb::Completions(arguments) => completions::run(arguments),
     }
 }

@@ -1,4 +1,5 @@
-//! docs/mtrace.md, docs/port.md, docs/segment.md and the help of the verbs say the same.
+//! docs/mtrace.md, docs/port.md and docs/segment.md describe the options in the help of the verbs,
+//! and no others.
 
 use std::process::Command;
 
@@ -8,7 +9,7 @@ fn help(verb: &str) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// The long names of options in a text.
+/// Returns the long names of options in a text.
 fn options(text: &str) -> Vec<String> {
     let words = text.split(|letter: char| !(letter.is_ascii_alphanumeric() || letter == '-' || letter == '_'));
     let mut names: Vec<String> =
@@ -24,11 +25,12 @@ const MTRACE: &str = include_str!("../../../docs/mtrace.md");
 const SEGMENT: &str = include_str!("../../../docs/segment.md");
 const PORT: &str = include_str!("../../../docs/port.md");
 
-/// Every option of these verbs is on the page, and every option on the page belongs to one of them or of `others`.
+/// Asserts that every option of these verbs is on the page, and that every option on the page
+/// belongs to one of them or of `others`.
 fn check_page(page: &str, verbs: &[&str], others: &[&str]) {
     for verb in verbs {
         let help = help(verb);
-        // Options stand at the start of a line of their own.
+        // Options are at the start of a line of their own.
         let is_option = |line: &&str| line.starts_with("  -") || line.starts_with("      --");
         let listed = help.lines().filter(is_option).map(|line| {
             let name = line.split_whitespace().find(|word| word.starts_with("--")).unwrap_or("--help");
@@ -66,7 +68,7 @@ fn the_page_of_port() {
     }
 }
 
-/// What the thesis's tables list.
+/// The flags in the tables of the thesis.
 #[test]
 fn the_seeds_flags_are_in_the_help() {
     let common = ["-a", "-c", "-d", "-f", "filter_no_shared_libs", "filter_rtn", "-h", "-l", "-o", "-s"];
@@ -80,7 +82,7 @@ fn the_seeds_flags_are_in_the_help() {
     }
 }
 
-/// The help has the programs that there are.
+/// The help lists the programs that exist.
 #[test]
 fn programs_of_the_experiment() {
     let arguments = ["experiment", "segment", "--programs", "nothing"];

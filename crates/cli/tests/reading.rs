@@ -1,4 +1,4 @@
-//! The verbs that read a trace, on a small one that is known by heart.
+//! The verbs that read a trace, on a small one whose content is known.
 
 mod support;
 
@@ -20,12 +20,15 @@ fn instructions_with_disassembly() {
 0, 0x0000000000401011, syscall
 ";
     let sample = Sample::new();
-    assert_eq!(trackway(&["dump", "-d", "--thread", "0", &sample.name()]).fine().text(), expected);
+    assert_eq!(trackway(&["dump", "-d", "--thread", "0", &sample.name()]).assert_success().text(), expected);
     let both = format!("{expected}{}", expected.replace("\n0", "\n1").replacen('0', "1", 1));
-    assert_eq!(trackway(&["dump", "-d", &sample.name()]).fine().text(), both);
+    assert_eq!(trackway(&["dump", "-d", &sample.name()]).assert_success().text(), both);
     let plain: String =
         both.lines().map(|line| line.split(", ").take(2).collect::<Vec<_>>().join(", ") + "\n").collect();
-    assert_eq!(trackway(&["dump", "--kind", "instructions", "--format", "ascii", &sample.name()]).fine().text(), plain);
+    assert_eq!(
+        trackway(&["dump", "--kind", "instructions", "--format", "ascii", &sample.name()]).assert_success().text(),
+        plain
+    );
 }
 
 #[test]
@@ -37,13 +40,16 @@ fn control_as_mcf_trace_prints_it() {
 1, 0x0000000000401007, 0x0000000000401020, U, D, T call 0x401020
 1, 0x0000000000401020, 0x000000000040100c, U, I, T ret
 ";
-    assert_eq!(trackway(&["dump", "--kind", "control", "-d", "-t", "1", &sample.name()]).fine().text(), expected);
+    assert_eq!(
+        trackway(&["dump", "--kind", "control", "-d", "-t", "1", &sample.name()]).assert_success().text(),
+        expected
+    );
 }
 
 #[test]
 fn control_in_eighteen_bytes() {
     let sample = Sample::new();
-    let binary = trackway(&["dump", "--kind", "control", "--format", "binary", &sample.name()]).fine().stdout;
+    let binary = trackway(&["dump", "--kind", "control", "--format", "binary", &sample.name()]).assert_success().stdout;
     assert_eq!(binary.len(), 2 * 4 * 18);
     let last = b"\x01\x20\x10\x40\0\0\0\0\0\x0c\x10\x40\0\0\0\0\0\x00";
     assert_eq!(binary[7 * 18..], *last);
@@ -61,7 +67,7 @@ fn memory_as_mls_trace_prints_it() {
 1, S, 0x0000000000401007, 0x000000007fff0ff8, 8, 0x000000000040100c call 0x401020
 1, L, 0x0000000000401020, 0x000000007fff0ff8, 8, 0x000000000040100c ret
 ";
-    assert_eq!(trackway(&[&dump[..], &["-d", &sample.name()]].concat()).fine().text(), expected);
+    assert_eq!(trackway(&[&dump[..], &["-d", &sample.name()]].concat()).assert_success().text(), expected);
     let lines: Vec<&str> = expected.lines().collect();
     // The call is the fourth of seven instructions of each thread, the return the fifth.
     for (window, shown) in [
@@ -71,14 +77,14 @@ fn memory_as_mls_trace_prints_it() {
         (&["--skip", "4", "--length", "7"], &lines[1..3]),
         (&["--length", "3"], &[]),
     ] {
-        let text = trackway(&[&dump[..], &["-d"], window, &[&sample.name()]].concat()).fine().text();
+        let text = trackway(&[&dump[..], &["-d"], window, &[&sample.name()]].concat()).assert_success().text();
         assert_eq!(text.lines().collect::<Vec<_>>(), shown, "{window:?}");
     }
-    let binary = trackway(&[&dump[..], &["--format", "binary", &sample.name()]].concat()).fine().stdout;
+    let binary = trackway(&[&dump[..], &["--format", "binary", &sample.name()]].concat()).assert_success().stdout;
     assert_eq!(binary.len(), 4 * 27);
     let second = b"\x00\x00\x20\x10\x40\0\0\0\0\0\xf8\xff\xfe\x7f\0\0\0\0\x08\x0c\x10\x40\0\0\0\0\0";
     assert_eq!(binary[27..54], *second);
-    let json = trackway(&[&dump[..], &["--json", "-t", "1", &sample.name()]].concat()).fine().text();
+    let json = trackway(&[&dump[..], &["--json", "-t", "1", &sample.name()]].concat()).assert_success().text();
     let first: serde_json::Value = serde_json::from_str(json.lines().next().unwrap()).unwrap();
     assert_eq!((&first["kind"], &first["size"], &first["thread"]), (&"store".into(), &8.into(), &1.into()));
     assert_eq!((&first["operand"], &first["value"]), (&"0x000000007fff0ff8".into(), &"0x000000000040100c".into()));
@@ -87,32 +93,32 @@ fn memory_as_mls_trace_prints_it() {
 #[test]
 fn addresses_without_values() {
     let sample = Sample::with_data(DataMode::Addresses);
-    let text = trackway(&["dump", "-k", "memory", "-t", "0", &sample.name()]).fine().text();
+    let text = trackway(&["dump", "-k", "memory", "-t", "0", &sample.name()]).assert_success().text();
     let expected = "0, S, 0x0000000000401007, 0x000000007ffefff8, 8\n0, L, 0x0000000000401020, 0x000000007ffefff8, 8\n";
     assert_eq!(text, expected);
-    let binary = trackway(&["dump", "-k", "memory", "-f", "binary", "-t", "0", &sample.name()]).fine().stdout;
+    let binary = trackway(&["dump", "-k", "memory", "-f", "binary", "-t", "0", &sample.name()]).assert_success().stdout;
     assert_eq!(binary.len(), 2 * 19);
-    let info = trackway(&["info", "--json", &sample.name()]).fine().json();
+    let info = trackway(&["info", "--json", &sample.name()]).assert_success().json();
     assert_eq!((&info["data"], &info["loads"], &info["stores"]), (&"addresses".into(), &2.into(), &2.into()));
     assert_eq!((&info["data_bytes"], &info["threads"][1]["loads"]), (&16.into(), &1.into()));
-    let part = trackway(&["info", "--json", "--skip", "4", "-t", "1", &sample.name()]).fine().json();
+    let part = trackway(&["info", "--json", "--skip", "4", "-t", "1", &sample.name()]).assert_success().json();
     assert_eq!((&part["loads"], &part["stores"]), (&1.into(), &0.into()));
-    let stat = trackway(&["stat", "--json", &sample.name()]).fine().json();
+    let stat = trackway(&["stat", "--json", &sample.name()]).assert_success().json();
     assert_eq!((&stat["loads"], &stat["stores"]), (&2.into(), &2.into()));
     assert_eq!(stat["operands"], serde_json::json!([{ "size": 8, "loads": 2, "stores": 2 }]));
-    let text = trackway(&["info", &sample.name()]).fine().text();
+    let text = trackway(&["info", &sample.name()]).assert_success().text();
     assert!(text.contains("addresses: 16 B in"), "{text}");
-    assert!(trackway(&["stat", &sample.name()]).fine().text().contains("bytes"));
-    trackway(&["verify", &sample.name()]).fine();
+    assert!(trackway(&["stat", &sample.name()]).assert_success().text().contains("bytes"));
+    trackway(&["verify", &sample.name()]).assert_success();
 }
 
 #[test]
 fn a_trace_without_data_says_so() {
     let sample = Sample::new();
-    trackway(&["dump", "-k", "memory", &sample.name()]).refused(1, &["not recorded", "--data addresses"]);
-    let info = trackway(&["info", "--json", &sample.name()]).fine().json();
+    trackway(&["dump", "-k", "memory", &sample.name()]).assert_failure(1, &["not recorded", "--data addresses"]);
+    let info = trackway(&["info", "--json", &sample.name()]).assert_success().json();
     assert_eq!((&info["data"], &info["loads"]), (&"none".into(), &0.into()));
-    let stat = trackway(&["stat", "--json", &sample.name()]).fine().json();
+    let stat = trackway(&["stat", "--json", &sample.name()]).assert_success().json();
     assert_eq!(stat.get("operands"), None);
 }
 
@@ -120,30 +126,30 @@ fn a_trace_without_data_says_so() {
 fn high_threads_need_the_wide_format() {
     let sample = Sample::with_threads(&[0, 255, 256]);
     let binary = ["dump", "-k", "control", "-f", "binary"];
-    trackway(&[&binary[..], &[&sample.name()]].concat()).refused(1, &["thread 256", "--wide"]);
-    let wide = trackway(&[&binary[..], &["--wide", &sample.name()]].concat()).fine().stdout;
+    trackway(&[&binary[..], &[&sample.name()]].concat()).assert_failure(1, &["thread 256", "--wide"]);
+    let wide = trackway(&[&binary[..], &["--wide", &sample.name()]].concat()).assert_success().stdout;
     assert_eq!(wide.len(), 3 * 4 * 21);
     assert_eq!(wide[2 * 4 * 21..][..4], 256u32.to_le_bytes());
-    let one = trackway(&[&binary[..], &["--thread", "255", &sample.name()]].concat()).fine().stdout;
+    let one = trackway(&[&binary[..], &["--thread", "255", &sample.name()]].concat()).assert_success().stdout;
     assert_eq!(one[0], 255);
 }
 
 #[test]
 fn skip_and_length_cut_anywhere() {
     let sample = Sample::new();
-    let all = trackway(&["dump", &sample.name()]).fine().text();
+    let all = trackway(&["dump", &sample.name()]).assert_success().text();
     let all: Vec<&str> = all.lines().collect();
-    let own = trackway(&["dump", "-t", "1", &sample.name()]).fine().text();
+    let own = trackway(&["dump", "-t", "1", &sample.name()]).assert_success().text();
     let own: Vec<&str> = own.lines().collect();
     for skip in 0..=15 {
         for length in 0..=15 {
             let (skip_text, length_text) = (skip.to_string(), length.to_string());
             let window = ["dump", "--skip", &skip_text, "--length", &length_text, &sample.name()];
-            let merged = trackway(&window).fine().text();
+            let merged = trackway(&window).assert_success().text();
             let expected: Vec<&str> = all.iter().copied().skip(skip).take(length).collect();
             assert_eq!(merged.lines().collect::<Vec<_>>(), expected, "skip {skip} length {length}");
             if skip <= 8 && length <= 8 {
-                let thread = trackway(&[&window[..], &["-t", "1"]].concat()).fine().text();
+                let thread = trackway(&[&window[..], &["-t", "1"]].concat()).assert_success().text();
                 let expected: Vec<&str> = own.iter().copied().skip(skip).take(length).collect();
                 assert_eq!(thread.lines().collect::<Vec<_>>(), expected, "thread 1, skip {skip} length {length}");
             }
@@ -154,7 +160,7 @@ fn skip_and_length_cut_anywhere() {
 #[test]
 fn dump_as_json_lines() {
     let sample = Sample::new();
-    let text = trackway(&["dump", "-k", "control", "-d", "--json", "-t", "0", &sample.name()]).fine().text();
+    let text = trackway(&["dump", "-k", "control", "-d", "--json", "-t", "0", &sample.name()]).assert_success().text();
     let lines: Vec<serde_json::Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     assert_eq!(lines.len(), 4);
     assert_eq!(lines[1]["taken"], false);
@@ -166,7 +172,7 @@ fn dump_as_json_lines() {
 fn info_and_stat_count_alike() {
     let sample = Sample::new();
     for verb in ["info", "stat"] {
-        let json = trackway(&[verb, "--json", &sample.name()]).fine().json();
+        let json = trackway(&[verb, "--json", &sample.name()]).assert_success().json();
         assert_eq!(json["instructions"], 14, "{verb}");
         assert_eq!(json["branches"]["conditional_direct_taken"], 2);
         assert_eq!(json["branches"]["conditional_direct_not_taken"], 2);
@@ -191,21 +197,21 @@ fn a_part_is_counted_by_itself() {
     let sample = Sample::new();
     let part = ["--json", "--thread", "1", "--skip", "2", "--length", "3", &sample.name()];
     for verb in ["info", "stat"] {
-        let json = trackway(&[&[verb], &part[..]].concat()).fine().json();
+        let json = trackway(&[&[verb], &part[..]].concat()).assert_success().json();
         assert_eq!(json["instructions"], 3, "{verb}");
         assert_eq!(json["branches"]["total"], 3);
         assert_eq!(json["branches"]["conditional_direct_taken"], 0);
         assert_eq!(json["threads"].as_array().unwrap().len(), 1);
         assert_eq!(json["selection"]["skip"], 2);
     }
-    let json = trackway(&[&["verify"], &part[..]].concat()).fine().json();
+    let json = trackway(&[&["verify"], &part[..]].concat()).assert_success().json();
     assert_eq!((&json["instructions"], &json["sound"]), (&3.into(), &true.into()));
 }
 
 #[test]
 fn stat_says_where_and_what() {
     let sample = Sample::new();
-    let json = trackway(&["stat", "--json", "--top", "2", &sample.name()]).fine().json();
+    let json = trackway(&["stat", "--json", "--top", "2", &sample.name()]).assert_success().json();
     let blocks = json["top_blocks"].as_array().unwrap();
     assert_eq!(blocks.len(), 2);
     assert_eq!(blocks[0]["address"], "0x401000");
@@ -215,7 +221,7 @@ fn stat_says_where_and_what() {
     assert_eq!(json["top_modules"][0]["percent"], 100.0);
     assert_eq!(json["system_calls_by_name"][0]["name"], "exit");
     assert_eq!(json["system_calls_by_name"][0]["count"], 2);
-    let text = trackway(&["stat", &sample.name()]).fine().text();
+    let text = trackway(&["stat", &sample.name()]).assert_success().text();
     for part in ["sample x", "status 3", "/sample", "exit", "0x401000"] {
         assert!(text.contains(part), "no {part} in {text}");
     }
@@ -225,20 +231,20 @@ fn stat_says_where_and_what() {
 fn json_is_the_same_every_time() {
     let sample = Sample::new();
     for verb in ["info", "stat", "verify", "dump"] {
-        let once = trackway(&[verb, "--json", &sample.name()]).fine();
-        let twice = trackway(&[verb, "--json", &sample.name()]).fine();
+        let once = trackway(&[verb, "--json", &sample.name()]).assert_success();
+        let twice = trackway(&[verb, "--json", &sample.name()]).assert_success();
         assert_eq!(once.stdout, twice.stdout);
     }
-    let plain = trackway(&["info", "--json", &sample.name()]).fine().json();
+    let plain = trackway(&["info", "--json", &sample.name()]).assert_success().json();
     assert!(plain.get("times").is_none());
-    let timed = trackway(&["info", "--json", "--times", &sample.name()]).fine().json();
+    let timed = trackway(&["info", "--json", "--times", &sample.name()]).assert_success().json();
     assert!(timed["times"]["start_unix_nanoseconds"].is_u64());
 }
 
 #[test]
 fn a_sound_trace_is_called_so() {
     let sample = Sample::new();
-    let text = trackway(&["verify", &sample.name()]).fine().text();
+    let text = trackway(&["verify", &sample.name()]).assert_success().text();
     let verdict = "sound; 14 instructions in 10 steps could be read; some indirect targets could not be checked\n";
     assert!(text.ends_with(verdict), "{text}");
 }
@@ -247,10 +253,10 @@ fn a_sound_trace_is_called_so() {
 fn output_goes_to_a_file() {
     let sample = Sample::new();
     let out = sample.directory().join("out");
-    trackway(&["dump", "-o", &out.to_string_lossy(), &sample.name()]).fine();
+    trackway(&["dump", "-o", &out.to_string_lossy(), &sample.name()]).assert_success();
     assert_eq!(std::fs::read(out).unwrap(), trackway(&["dump", &sample.name()]).stdout);
-    trackway(&["dump", "-o", "/nowhere/out", &sample.name()]).refused(1, &["cannot write /nowhere/out"]);
-    trackway(&["dump", "-o", "/dev/full", &sample.name()]).refused(1, &["/dev/full", "No space left"]);
+    trackway(&["dump", "-o", "/nowhere/out", &sample.name()]).assert_failure(1, &["cannot write /nowhere/out"]);
+    trackway(&["dump", "-o", "/dev/full", &sample.name()]).assert_failure(1, &["/dev/full", "No space left"]);
 }
 
 #[test]
@@ -272,11 +278,12 @@ fn what_cannot_be_read_is_told_in_one_sentence() {
     std::fs::write(&other, "this is no trace").unwrap();
     let other = other.to_string_lossy();
     for verb in ["info", "stat", "verify", "dump"] {
-        trackway(&[verb, "/nowhere/t.trk"]).refused(1, &["/nowhere/t.trk"]);
-        trackway(&[verb, &other]).refused(1, &["is not a Trackway trace"]);
-        trackway(&[verb, "/dev/null"]).refused(1, &["/dev/null"]);
-        trackway(&[verb, &sample.directory().to_string_lossy()]).refused(1, &[&*sample.directory().to_string_lossy()]);
-        trackway(&[verb, "--thread", "7", &sample.name()]).refused(1, &["no thread 7", "trackway info"]);
+        trackway(&[verb, "/nowhere/t.trk"]).assert_failure(1, &["/nowhere/t.trk"]);
+        trackway(&[verb, &other]).assert_failure(1, &["is not a Trackway trace"]);
+        trackway(&[verb, "/dev/null"]).assert_failure(1, &["/dev/null"]);
+        trackway(&[verb, &sample.directory().to_string_lossy()])
+            .assert_failure(1, &[&*sample.directory().to_string_lossy()]);
+        trackway(&[verb, "--thread", "7", &sample.name()]).assert_failure(1, &["no thread 7", "trackway info"]);
     }
 }
 
@@ -304,14 +311,14 @@ fn a_damaged_trace_yields_what_is_intact() {
 
 #[test]
 fn help_is_worth_reading() {
-    let text = trackway(&["--help"]).fine().text();
+    let text = trackway(&["--help"]).assert_success().text();
     for verb in ["record", "info", "stat", "verify", "dump", "demo"] {
         assert!(text.contains(verb));
-        let own = trackway(&[verb, "--help"]).fine().text();
+        let own = trackway(&[verb, "--help"]).assert_success().text();
         assert!(own.lines().count() > 8, "{own}");
         assert!(own.lines().all(|line| line.chars().count() <= 110), "{own}");
     }
-    assert!(trackway(&["--version"]).fine().text().starts_with("trackway 0."));
+    assert!(trackway(&["--version"]).assert_success().text().starts_with("trackway 0."));
 }
 
 #[test]

@@ -1,5 +1,5 @@
-//! `trackway record` and `trackway demo` as a user meets them: statuses, outputs, error sentences, and that what was recorded
-//! can be read.
+//! `trackway record` and `trackway demo` as a user meets them: statuses, outputs, error messages,
+//! and reading the recorded trace.
 
 mod support;
 
@@ -7,7 +7,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 
-use support::{Ran, command, run, trackway};
+use support::{CommandResult, command, run, trackway};
 use workloads::Variant;
 
 struct Place(tempfile::TempDir);
@@ -21,17 +21,17 @@ impl Place {
         self.0.path().join(name).to_string_lossy().into_owned()
     }
 
-    fn record(&self, options: &[&str], words: &[&str]) -> Ran {
+    fn record(&self, options: &[&str], words: &[&str]) -> CommandResult {
         let trace = self.join("t.trk");
         let arguments = [&["record", "-o", &trace], options, &["--"], words].concat();
         trackway(&arguments)
     }
 
-    /// Asserts that the trace is sound and gives what `info --json` says.
+    /// Asserts that the trace is sound and returns the output of `info --json`.
     #[track_caller]
     fn info(&self) -> serde_json::Value {
-        trackway(&["verify", &self.join("t.trk")]).fine();
-        trackway(&["info", "--json", &self.join("t.trk")]).fine().json()
+        trackway(&["verify", &self.join("t.trk")]).assert_success();
+        trackway(&["info", "--json", &self.join("t.trk")]).assert_success().json()
     }
 }
 
@@ -67,17 +67,17 @@ fn threads_are_listed() {
     let place = Place::new();
     let program = build("radix");
     let native = run(std::process::Command::new(&program).args(["4", "50"]));
-    let ran = place.record(&[], &[&program, "4", "50"]).fine();
+    let ran = place.record(&[], &[&program, "4", "50"]).assert_success();
     assert_eq!(ran.stdout, native.stdout);
     let info = place.info();
     let threads = info["threads"].as_array().unwrap();
     assert_eq!(threads.len(), 4);
     assert!(threads.iter().all(|thread| thread["instructions"].as_u64().unwrap() > 10_000), "{info}");
-    let stat = trackway(&["stat", "--json", &place.join("t.trk")]).fine().json();
+    let stat = trackway(&["stat", "--json", &place.join("t.trk")]).assert_success().json();
     assert_eq!(stat["instructions"], info["instructions"]);
     assert_eq!(stat["branches"], info["branches"]);
     assert!(stat["system_calls_by_name"].as_array().unwrap().iter().any(|call| call["name"] == "exit_group"));
-    let lines = trackway(&["dump", &place.join("t.trk")]).fine().text().lines().count();
+    let lines = trackway(&["dump", &place.join("t.trk")]).assert_success().text().lines().count();
     assert_eq!(info["instructions"], lines);
 }
 
@@ -87,8 +87,8 @@ fn without_randomisation_a_trace_repeats() {
     let program = build("recursion");
     let mut dumps = Vec::new();
     for _ in 0..2 {
-        place.record(&["--no-aslr"], &[&program]).fine();
-        dumps.push(trackway(&["dump", "-k", "control", &place.join("t.trk")]).fine().stdout);
+        place.record(&["--no-aslr"], &[&program]).assert_success();
+        dumps.push(trackway(&["dump", "-k", "control", &place.join("t.trk")]).assert_success().stdout);
     }
     assert!(dumps[0] == dumps[1], "two recordings without randomisation differ");
 }
@@ -96,7 +96,7 @@ fn without_randomisation_a_trace_repeats() {
 #[test]
 fn commands_that_cannot_be() {
     let place = Place::new();
-    let refused = |words: &[&str], status, parts: &[&str]| place.record(&[], words).refused(status, parts);
+    let refused = |words: &[&str], status, parts: &[&str]| place.record(&[], words).assert_failure(status, parts);
     refused(&["no-such-command-anywhere"], 127, &["no-such-command-anywhere", "not found"]);
     refused(&["/nowhere/program"], 127, &["/nowhere/program"]);
     refused(&["/tmp"], 126, &["directory"]);
@@ -115,13 +115,13 @@ fn commands_that_cannot_be() {
     refused(&[&file("foreign", &header, 0o755)], 126, &["another processor"]);
     assert!(!Path::new(&place.join("t.trk")).exists());
     assert!(!Path::new(&place.join("t.trk.part")).exists());
-    trackway(&["record"]).refused(1, &["no command"]);
+    trackway(&["record"]).assert_failure(1, &["no command"]);
 }
 
 #[test]
 fn outputs_that_cannot_be() {
-    trackway(&["record", "-o", "/nowhere/t.trk", "--", "true"]).refused(1, &["/nowhere/t.trk"]);
-    trackway(&["record", "-o", "/proc/t.trk", "--", "true"]).refused(1, &["/proc/t.trk"]);
+    trackway(&["record", "-o", "/nowhere/t.trk", "--", "true"]).assert_failure(1, &["/nowhere/t.trk"]);
+    trackway(&["record", "-o", "/proc/t.trk", "--", "true"]).assert_failure(1, &["/proc/t.trk"]);
 }
 
 #[test]
@@ -129,17 +129,17 @@ fn devices_and_directories_are_not_replaced() {
     let place = Place::new();
     let pipe = place.join("pipe");
     assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
-    trackway(&["record", "-o", &pipe, "--", "true"]).refused(1, &[&pipe, "not a regular file"]);
+    trackway(&["record", "-o", &pipe, "--", "true"]).assert_failure(1, &[&pipe, "not a regular file"]);
     let directory = place.join(".");
-    trackway(&["record", "-o", &directory, "--", "true"]).refused(1, &["is a directory"]);
-    trackway(&["demo", "-o", &directory]).refused(1, &["is a directory"]);
+    trackway(&["record", "-o", &directory, "--", "true"]).assert_failure(1, &["is a directory"]);
+    trackway(&["demo", "-o", &directory]).assert_failure(1, &["is a directory"]);
     assert_eq!(std::fs::read_dir(&directory).unwrap().count(), 1);
 }
 
 #[test]
 fn an_older_trace_survives_a_failure() {
     let place = Place::new();
-    place.record(&[], &["true"]).fine();
+    place.record(&[], &["true"]).assert_success();
     let before = std::fs::read(place.join("t.trk")).unwrap();
     assert_eq!(place.record(&[], &["no-such-command-anywhere"]).status, 127);
     assert_eq!(std::fs::read(place.join("t.trk")).unwrap(), before);
@@ -149,7 +149,7 @@ fn an_older_trace_survives_a_failure() {
 fn a_program_killed_from_outside_leaves_a_trace() {
     let place = Place::new();
     let trace = place.join("t.trk");
-    // The shell replaces itself, so that its number is that of the program.
+    // The shell executes the program by exec, so that its process number is that of the program.
     let pid = place.join("pid");
     let script = format!("echo $$ > {pid}; while :; do :; done");
     let mut child = command().args(["record", "-o", &trace, "--", "sh", "-c", &script]).spawn().unwrap();
@@ -202,7 +202,7 @@ fn wait_for_number(path: &str) -> String {
 fn the_report_has_what_benchmarks_need() {
     let place = Place::new();
     let report = place.join("report.json");
-    place.record(&["--report", &report], &["true"]).fine();
+    place.record(&["--report", &report], &["true"]).assert_success();
     let json: serde_json::Value = serde_json::from_str(&std::fs::read_to_string(&report).unwrap()).unwrap();
     for key in ["instructions", "file_bytes", "cpu_seconds", "peak_memory_bytes"] {
         assert!(json[key].as_f64().is_some(), "{key}");
@@ -212,7 +212,7 @@ fn the_report_has_what_benchmarks_need() {
 #[test]
 fn the_demo_shows_it_all() {
     let place = Place::new();
-    let ran = trackway(&["demo", "--threads", "3", "--output", &place.join("t.trk")]).fine();
+    let ran = trackway(&["demo", "--threads", "3", "--output", &place.join("t.trk")]).assert_success();
     let text = ran.text();
     for part in ["threads       3", "instructions", "unconditional indirect", "bits per instruction", "times as long"] {
         assert!(text.contains(part), "no '{part}' in {text}");
@@ -220,13 +220,14 @@ fn the_demo_shows_it_all() {
     assert_eq!(place.info()["threads"].as_array().unwrap().len(), 3);
 }
 
-/// BranchTest of Myers 2014: the descriptors of Figure 4.12, at the addresses where our copy of the program has them.
+/// BranchTest of Myers 2014: the descriptors of Figure 4.12, at the addresses where our copy of the
+/// program has them.
 #[test]
 fn the_seeds_branch_test() {
     let place = Place::new();
     let program: PathBuf = workloads::build("BranchTest", Variant::NoPie).unwrap();
     assert_eq!(place.record(&[], &[&program.to_string_lossy()]).status, 5);
-    let text = trackway(&["dump", "-k", "control", "-d", "-t", "0", &place.join("t.trk")]).fine().text();
+    let text = trackway(&["dump", "-k", "control", "-d", "-t", "0", &place.join("t.trk")]).assert_success().text();
     let expected = [
         "0, 0x00000000004004ec, 0x00000000004004f1, C, D, T jnbe 0x4004f1",
         "0, 0x00000000004004f5, 0x00000000004004f7, C, D, T jz 0x4004f7",
@@ -249,7 +250,7 @@ fn the_seeds_branch_enumeration() {
     let place = Place::new();
     let program: PathBuf = workloads::build("BranchEnumeration", Variant::NoPie).unwrap();
     assert_eq!(place.record(&[], &[&program.to_string_lossy()]).status, 18);
-    let text = trackway(&["dump", "-k", "control", "-d", "-t", "0", &place.join("t.trk")]).fine().text();
+    let text = trackway(&["dump", "-k", "control", "-d", "-t", "0", &place.join("t.trk")]).assert_success().text();
     for expected in [
         "0, 0x00000000004004d3, 0x000000000040059e, C, D, NT jnbe 0x40059e",
         "0, 0x00000000004004d9, 0x000000000040059e, C, D, NT jnb 0x40059e",

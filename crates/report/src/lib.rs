@@ -9,9 +9,11 @@ mod axis;
 mod chart;
 mod labels;
 mod marks;
+mod number;
 mod svg;
 mod table;
 
 pub use chart::Chart;
 pub use marks::{Bars, Lines};
+pub use number::{grouped, percent, size};
 pub use table::Table;

@@ -42,6 +42,7 @@ mod error;
 mod event;
 #[doc(hidden)]
 pub mod example;
+mod excerpt;
 mod fast;
 mod lanes;
 mod live;
@@ -73,6 +74,7 @@ pub use access::{Access, AccessKind, Accesses};
 pub use block::{Block, Blocks, Instruction, Instructions};
 pub use container::{Kind, PathHeader};
 pub use error::{Problem, ReadError, WriteError};
+pub use excerpt::{Excerpt, InstructionWindow};
 pub use live::Live;
 pub use merge::Merged;
 pub use model::{

@@ -1,5 +1,6 @@
-//! `cargo xtask bench --before REVISION`: what a change costs. Native runs and recordings by the earlier and by the
-//! present `trackway` take turns, so that what else goes on in the machine hits all three alike.
+//! `cargo xtask bench --before REVISION`: measures the cost of a change. Native runs and recordings
+//! by the earlier and by the present `trackway` take turns, so that other load affects all three
+//! alike.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -7,7 +8,7 @@ use std::process::Command;
 use serde::Serialize;
 
 use super::measure::{self, Recording};
-use super::{Bench, Selected, geometric_mean, locks, page, table};
+use super::{Bench, Selection, geometric_mean, locks, page, table};
 use crate::machine::{self, Machine};
 
 /// The modes of recording that are compared, as `--data` names them.
@@ -34,7 +35,7 @@ struct Row {
 }
 
 impl Row {
-    /// How long a recording takes now, over how long it took.
+    /// Returns the time of a recording now over the time before.
     fn ratio(&self) -> f64 {
         self.after.record_seconds / self.before.record_seconds
     }
@@ -43,7 +44,7 @@ impl Row {
 /// Measures and prints, or prints as JSON; `save` keeps a dated record under docs/performance/.
 pub fn run(
     bench: &Bench,
-    selected: &Selected,
+    selected: &Selection,
     revision: &str,
     command: String,
     json: bool,
@@ -105,7 +106,8 @@ fn compare(
         for (data, best) in modes.iter().zip(&mut best) {
             native = native.min(measure::native(command)?);
             let mut pair = [earlier, &bench.trackway].into_iter().zip(best).collect::<Vec<_>>();
-            // Whoever comes second shares the machine with the system, which writes the first one's file to the disk.
+            // The second recording shares the machine with the kernel, which writes the file of the
+            // first one to disk.
             if round % 2 == 1 {
                 pair.reverse();
             }
@@ -130,8 +132,8 @@ fn text(comparison: &Comparison) -> String {
     let table: Vec<Vec<String>> =
         [heading.map(String::from).into()].into_iter().chain(rows.iter().map(cells)).chain(means(rows)).collect();
     format!(
-        "{command} on {date}: {machine}\n\n{}\nBefore is revision {before}. Before and after are times over native; times are the best of \
-         interleaved runs. Bits are per instruction, in the whole file.\n",
+        "{command} on {date}: {machine}\n\n{}\nBefore is revision {before}. Before and after are times over native; \
+         times are the best of interleaved runs. Bits are per instruction, in the whole file.\n",
         table::aligned(&table)
     )
 }

@@ -1,4 +1,5 @@
-//! What synchronisation costs: programs of several threads that do little else, control flow only, beside their goals.
+//! The cost of synchronisation: programs of several threads that do little else, recorded with
+//! control flow only, beside their goals.
 
 use std::path::Path;
 
@@ -7,7 +8,7 @@ use serde::Serialize;
 use super::measure::{self, Recording};
 use super::rounds::{least, span};
 
-/// A program that synchronises, and what it should cost at most.
+/// A program that synchronises, and its goals.
 struct LockProgram {
     name: &'static str,
     what: &'static str,
@@ -58,7 +59,7 @@ const LOCK_PROGRAMS: &[LockProgram] = &[
     },
 ];
 
-/// What one program gave.
+/// The result of one program.
 #[derive(Serialize)]
 pub struct LockRow {
     pub name: &'static str,
@@ -94,7 +95,7 @@ fn row(program: &LockProgram, trackway: &Path, directory: &Path, scale: f64, rou
     let trace = directory.join("locks.trk");
     let record = |threads: &str| measure::record(trackway, &command(program, threads, scale)?, &trace, "none");
     let (mut native_rounds, mut record_rounds, mut best) = (Vec::new(), Vec::new(), None::<Recording>);
-    // Sizes depend on what was found hot, so the smallest counts.
+    // Sizes depend on which code was found hot, so the smallest counts.
     let (mut file, mut file_of_one) = (u64::MAX, u64::MAX);
     for _ in 0..rounds {
         native_rounds.push(measure::native(&command(program, THREADS, scale)?)?);

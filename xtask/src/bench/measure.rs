@@ -1,4 +1,4 @@
-//! One measurement at a time: a native run, a recorded one, one under valgrind, one reading of a trace.
+//! Single measurements: a native run, a recorded one, one under valgrind, one reading of a trace.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -7,7 +7,7 @@ use std::time::Instant;
 use serde::{Deserialize, Serialize};
 use trace::Trace;
 
-/// What a recorded run gave.
+/// The result of a recorded run.
 #[derive(Serialize, Deserialize, Debug)]
 pub struct Recording {
     pub record_seconds: f64,
@@ -20,14 +20,14 @@ pub struct Recording {
     pub recorder_memory_bytes: u64,
 }
 
-/// How fast a trace is read, in millions of instructions per second on one core.
+/// The speed of reading a trace, in millions of instructions per second on one core.
 #[derive(Serialize, Deserialize, Debug, Clone, Copy)]
 pub struct Reading {
     pub read_steps_mips: f64,
     pub read_instructions_mips: f64,
 }
 
-/// Seconds that a run of `command` takes.
+/// Returns the seconds that a run of `command` takes.
 pub fn native(command: &[String]) -> Result<f64, String> {
     time(command, &[])
 }
@@ -37,7 +37,7 @@ pub fn valgrind(tool: &str, command: &[String]) -> Result<f64, String> {
     time(command, &["valgrind", "-q", &tool, "--log-file=/dev/null"])
 }
 
-/// Seconds that a run of `command` takes, with these words before it.
+/// Returns the seconds that a run of `command` takes, with these words before it.
 pub fn time(command: &[String], before: &[&str]) -> Result<f64, String> {
     let words: Vec<&str> = before.iter().copied().chain(command.iter().map(String::as_str)).collect();
     let (program, arguments) = words.split_first().ok_or("an empty command")?;

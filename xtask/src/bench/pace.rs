@@ -1,4 +1,5 @@
-//! The pace of a program after it was attached to and left, compared with before: nothing of ours may stay behind.
+//! The pace of a program after the recorder has detached, compared with before: nothing of the
+//! recorder may stay behind.
 
 use std::fs::File;
 use std::path::Path;
@@ -7,12 +8,12 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-/// How often the program is attached to.
+/// The number of times that the recorder attaches.
 const VISITS: usize = 5;
-/// How long it runs undisturbed before the first visit and after each.
+/// The time without the recorder before the first recording and after each.
 const UNDISTURBED: Duration = Duration::from_millis(1500);
 const VISIT_SECONDS: &str = "0.3";
-/// Pieces of work right after a visit that may have begun during it.
+/// The number of pieces of work that may have begun before detaching.
 const MIXED: usize = 2;
 
 /// Microseconds of processor time for the same piece of work.
@@ -21,7 +22,7 @@ pub struct Pace {
     pub before: f64,
     pub while_recorded: f64,
     pub after: f64,
-    /// After, as a part of before.
+    /// The time after over the time before.
     pub ratio: f64,
 }
 
@@ -90,14 +91,14 @@ impl Drop for Running {
     }
 }
 
-/// The times that the program has printed so far.
+/// Returns the times that the program has printed so far.
 fn times(output: &Path) -> Result<Vec<f64>, String> {
     let text = std::fs::read_to_string(output).map_err(|error| error.to_string())?;
     let complete = text.rsplit_once('\n').map_or("", |(lines, _)| lines);
     complete.lines().map(|line| line.parse().map_err(|_| format!("'{line}' is no time"))).collect()
 }
 
-/// One that others undercut rarely: what else goes on in the machine makes times longer only.
+/// Returns a low quantile: other load on the machine only makes times longer.
 fn typical(mut times: Vec<f64>) -> Result<f64, String> {
     times.sort_by(f64::total_cmp);
     times.get(times.len() / 10).copied().ok_or_else(|| "the program that times itself was too slow".into())

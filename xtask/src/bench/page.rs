@@ -1,7 +1,7 @@
 //! Keeps results: dated records under docs/performance/, and docs/performance.md, which has a
-//! section for each maker of processors.
+//! section for each vendor of processors.
 //!
-//! A section is what its record gives, so that no number on the page is older or younger than the others.
+//! A section is computed from one record, so that all of its numbers are of the same run.
 
 use std::path::Path;
 
@@ -10,7 +10,7 @@ use super::{Report, table};
 const PAGE: &str = "docs/performance.md";
 const RECORDS: &str = "docs/performance";
 
-/// Keeps a record: files of one name, by their extensions.
+/// Keeps a record: files of one name with several extensions.
 pub fn keep(name: &str, files: &[(&str, &str)]) -> Result<(), String> {
     for (extension, content) in files {
         write(&format!("{RECORDS}/{name}.{extension}"), content)?;
@@ -19,7 +19,7 @@ pub fn keep(name: &str, files: &[(&str, &str)]) -> Result<(), String> {
     Ok(())
 }
 
-/// Keeps the result of a run; that of a whole one on the page, too.
+/// Keeps the result of a run; that of a whole run on the page, too.
 pub fn save(report: &Report, json: &str) -> Result<(), String> {
     let name = record_name(report);
     keep(&name, &[("json", json), ("txt", &table::text(report))])?;
@@ -41,7 +41,7 @@ pub fn write_again() -> Result<(), String> {
     write(PAGE, &page)
 }
 
-/// The date, the maker of the processor and the revision; for a part of a run also its options.
+/// Returns the date, the vendor and the revision; for a part of a run also its options.
 fn record_name(report: &Report) -> String {
     let options = report.command.trim_start_matches("cargo xtask bench").split([' ', ',', '-']);
     let part = if is_whole(&report.command) {
@@ -52,7 +52,7 @@ fn record_name(report: &Report) -> String {
     format!("{}-{}-{}{part}", report.date, report.machine.vendor(), report.machine.revision)
 }
 
-/// Whether everything was measured, at full size.
+/// Returns whether everything was measured, at full size.
 fn is_whole(command: &str) -> bool {
     !["--quick", "--programs", "--no-valgrind"].iter().any(|option| command.contains(option))
 }
@@ -61,13 +61,13 @@ fn section(name: &str, report: &Report) -> String {
     format!("Record: `{RECORDS}/{name}.json`\n\n{}", table::markdown(report))
 }
 
-/// The makers of processors that a page has sections for.
+/// Returns the vendors that a page has sections for.
 fn vendors(page: &str) -> Vec<String> {
     let ends = page.lines().filter_map(|line| line.strip_prefix("<!-- end of bench "));
     ends.map(|rest| rest.trim_end_matches(" -->").to_owned()).collect()
 }
 
-/// The page before, in and behind a section.
+/// Returns the page before, in and behind a section.
 fn split<'a>(page: &'a str, vendor: &str) -> Result<(&'a str, &'a str, &'a str), String> {
     let (begin, end) = markers(vendor);
     let parts = page.split_once(&begin).and_then(|(before, rest)| {
@@ -84,14 +84,14 @@ fn markers(vendor: &str) -> (String, String) {
     )
 }
 
-/// The page with a new section between the markers.
+/// Returns the page with a new section between the markers.
 fn replace(page: &str, vendor: &str, section: &str) -> Result<String, String> {
     let (before, _, after) = split(page, vendor)?;
     let (begin, end) = markers(vendor);
     Ok(format!("{before}{begin}\n{section}{end}{after}"))
 }
 
-/// The record that a section names.
+/// Returns the record that a section names.
 fn record_of(page: &str, vendor: &str) -> Result<String, String> {
     let (_, section, _) = split(page, vendor)?;
     let name = section.split('`').nth(1).and_then(|path| Path::new(path).file_stem());
@@ -136,7 +136,7 @@ mod tests {
         }
     }
 
-    /// What records of all times have.
+    /// The fields that all records have, old ones included.
     #[derive(serde::Deserialize)]
     struct Heading {
         command: String,
@@ -144,7 +144,7 @@ mod tests {
         machine: crate::machine::Machine,
     }
 
-    /// Records are named by date and maker; a section is of the last whole run.
+    /// Records are named by date and vendor; a section is of the last whole run.
     #[test]
     fn no_whole_record_is_younger_than_its_section() {
         let page = read(PAGE).unwrap();
@@ -161,7 +161,7 @@ mod tests {
             let text = read(&format!("{RECORDS}/{name}.json")).unwrap();
             let record: Heading = serde_json::from_str(&text).unwrap();
             let vendor = record.machine.vendor();
-            assert!(name.starts_with(&format!("{}-{vendor}-", record.date)), "{name} has another date or maker in it");
+            assert!(name.starts_with(&format!("{}-{vendor}-", record.date)), "{name} has another date or vendor in it");
             let shown = parse(&record_of(&page, vendor).unwrap()).unwrap();
             assert!(
                 !is_whole(&record.command) || record.date <= shown.date,
@@ -170,7 +170,7 @@ mod tests {
         }
     }
 
-    /// What the page says of its tables holds for one maker at least.
+    /// The page describes all tables; at least one section has all of them.
     #[test]
     fn a_section_has_everything() {
         let page = read(PAGE).unwrap();
@@ -183,7 +183,7 @@ mod tests {
         assert!(records.into_iter().any(|report| has_everything(&report)), "run `cargo xtask bench --save`");
     }
 
-    /// Whether a line has a number that somebody has measured.
+    /// Returns whether a line contains a measurement.
     fn has_measurement(line: &str) -> bool {
         const UNITS: [&str; 8] = [" ns", " ms", " s ", " %", " times", " MB", " MiB", "×"];
         line.match_indices(|letter: char| letter.is_ascii_digit()).any(|(at, digit)| {

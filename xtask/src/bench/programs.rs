@@ -1,7 +1,7 @@
-//! The programs of the benchmark: how each is called so that it runs for about `scale` seconds.
+//! The programs of the benchmark, with arguments for about `scale` seconds.
 //!
-//! Inputs are generated, always the same ones. Five are programs that everybody has (compressor, two interpreters, the
-//! compiler proper, and what they are linked to), the others come from `workloads/`.
+//! Inputs are generated, and the same in every run. Five are common programs (a compressor, two
+//! interpreters, the compiler proper, and their libraries), the others come from `workloads/`.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -9,13 +9,13 @@ use std::process::{Command, Stdio};
 /// One program of the benchmark.
 pub struct Program {
     pub name: &'static str,
-    /// What it stresses.
+    /// The behaviour that it stresses.
     pub what: &'static str,
     prepare: fn(&Path, f64) -> Result<Vec<String>, String>,
 }
 
 impl Program {
-    /// Prepares input for a run of about `scale` seconds in `directory` and gives the command.
+    /// Prepares input for a run of about `scale` seconds in `directory` and returns the command.
     pub fn command(&self, directory: &Path, scale: f64) -> Result<Vec<String>, String> {
         let directory = directory.join(format!("{}-{scale}", self.name));
         std::fs::create_dir_all(&directory).map_err(|error| format!("{}: {error}", directory.display()))?;
@@ -49,8 +49,8 @@ fn file(directory: &Path, name: &str, content: &[u8]) -> Result<String, String> 
     Ok(path.to_string_lossy().into_owned())
 }
 
-/// What a command prints, or why it cannot be had.
-fn answer(program: &str, arguments: &[&str]) -> Result<String, String> {
+/// Returns the output of a command, or why there is none.
+fn output_of(program: &str, arguments: &[&str]) -> Result<String, String> {
     let output = Command::new(program).args(arguments).stdin(Stdio::null()).output();
     match output {
         Ok(output) if output.status.success() => Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned()),
@@ -60,14 +60,14 @@ fn answer(program: &str, arguments: &[&str]) -> Result<String, String> {
 }
 
 fn xz(directory: &Path, scale: f64) -> Result<Vec<String>, String> {
-    answer("xz", &["--version"])?;
+    output_of("xz", &["--version"])?;
     let input = file(directory, "text", &text((2.6e6 * scale) as usize))?;
     Ok(words(&["xz", "-6", "-T1", "-c", &input]))
 }
 
 fn python(directory: &Path, scale: f64) -> Result<Vec<String>, String> {
-    // What is found in PATH may be a script that looks for the interpreter.
-    let interpreter = answer("python3", &["-c", "import sys; print(sys.executable)"])?;
+    // The program in PATH may be a script that starts the interpreter.
+    let interpreter = output_of("python3", &["-c", "import sys; print(sys.executable)"])?;
     let script = file(directory, "loop.py", PYTHON.as_bytes())?;
     Ok(words(&[&interpreter, "-S", "-E", &script, &((200.0 * scale).ceil() as u32).to_string()]))
 }
@@ -108,7 +108,7 @@ print(total)
 ";
 
 fn perl(directory: &Path, scale: f64) -> Result<Vec<String>, String> {
-    let interpreter = answer("perl", &["-e", "print $^X"])?;
+    let interpreter = output_of("perl", &["-e", "print $^X"])?;
     let script = file(directory, "loop.pl", PERL.as_bytes())?;
     Ok(words(&[&interpreter, &script, &((110.0 * scale).ceil() as u32).to_string()]))
 }
@@ -139,7 +139,7 @@ print "$matches $sum\n";
 "#;
 
 fn cc1(directory: &Path, scale: f64) -> Result<Vec<String>, String> {
-    let compiler = answer("gcc", &["-print-prog-name=cc1"])?;
+    let compiler = output_of("gcc", &["-print-prog-name=cc1"])?;
     if !Path::new(&compiler).is_absolute() {
         return Err("not installed".into());
     }
@@ -148,7 +148,8 @@ fn cc1(directory: &Path, scale: f64) -> Result<Vec<String>, String> {
     Ok(words(&[&compiler, "-quiet", "-O2", &source, "-o", &output.to_string_lossy()]))
 }
 
-/// A C program of `count` functions that differ in shape, so that the compiler cannot fold them into one.
+/// A C program of `count` functions that differ in shape, so that the compiler cannot fold them
+/// into one.
 fn c_source(count: usize) -> String {
     let mut random = Random(7);
     let mut source = String::from("struct item { long key, value; struct item *next; };\n");
@@ -195,8 +196,8 @@ fn matrix(_: &Path, scale: f64) -> Result<Vec<String>, String> {
     workload("matmul", &["2".into(), side.round().to_string()])
 }
 
-/// The size is half the logarithm of the number of points: every step takes four times as long, and 11 takes a third
-/// of a second. 12 would need a gigabyte.
+/// The size is half the logarithm of the number of points: every step takes four times as long, and
+/// 11 takes a third of a second. 12 would need a gigabyte.
 fn fft(_: &Path, scale: f64) -> Result<Vec<String>, String> {
     let size = if scale >= 0.3 { "11" } else { "9" };
     workload("fft", &["2".into(), size.into()])

@@ -1,4 +1,4 @@
-//! What the rounds of a measurement gave, and how far they are apart.
+//! The results of the rounds of a measurement, and their spread.
 
 use serde::{Deserialize, Serialize};
 
@@ -18,7 +18,7 @@ pub struct Rounds {
 }
 
 impl Rounds {
-    /// The seconds of recordings with this data, as `--data` names it.
+    /// Returns the seconds of recordings with this data, as `--data` names it.
     pub fn of_recordings(&mut self, data: &str) -> &mut Vec<f64> {
         match data {
             "values" => &mut self.values_seconds,
@@ -27,7 +27,7 @@ impl Rounds {
         }
     }
 
-    /// The best of both speeds.
+    /// Returns the best of both speeds.
     pub fn best_reading(&self) -> Reading {
         let best = |speed: fn(&Reading) -> f64| self.reading.iter().map(speed).fold(0.0, f64::max);
         Reading {
@@ -41,7 +41,8 @@ pub fn least(values: &[f64]) -> f64 {
     values.iter().copied().fold(f64::INFINITY, f64::min)
 }
 
-/// The number that counts and, if the table can show the difference, the one farthest from it.
+/// Returns the number that counts and, if the table can show the difference, the one farthest from
+/// it.
 pub fn span(counts: f64, rounds: impl Iterator<Item = f64>, digits: usize) -> String {
     let farther = |a: f64, b: f64| if (b - counts).abs() > (a - counts).abs() { b } else { a };
     let (counts, farthest) = (format!("{counts:.digits$}"), format!("{:.digits$}", rounds.fold(counts, farther)));

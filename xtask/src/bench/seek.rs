@@ -1,4 +1,5 @@
-//! How long it takes to reach an instruction near the end of a long trace, beside the goal: with one thread and with two merged ones.
+//! The time to reach an instruction near the end of a long trace, beside the goal: with one thread
+//! and with two merged ones.
 
 use std::path::Path;
 use std::process::Command;
@@ -7,15 +8,16 @@ use serde::Serialize;
 
 use super::measure::{self, Recording};
 
-/// Rounds of a loop of nine instructions, by all threads together, for some seconds of recording.
+/// The number of rounds of a loop of nine instructions, by all threads together, for some seconds
+/// of recording.
 const ROUNDS: f64 = 4e9;
-/// How many of ten instructions are skipped.
+/// The tenths of all instructions that are skipped.
 const TENTHS_SKIPPED: u64 = 9;
 const GOAL_MILLISECONDS: f64 = 100.0;
-/// The fastest of so many runs counts.
+/// The number of runs, of which the fastest counts.
 const RUNS: u32 = 5;
 
-/// What is asked of the command, with `--skip`.
+/// Arguments of the command, beside `--skip`.
 const QUESTIONS: [&[&str]; 4] = [
     &["dump", "--length", "3", "--thread", "0"],
     &["dump", "--length", "3"],
@@ -23,7 +25,7 @@ const QUESTIONS: [&[&str]; 4] = [
     &["port", "--length", "1000"],
 ];
 
-/// How long a question about one trace takes.
+/// The time of a question about one trace.
 #[derive(Serialize)]
 pub struct SeekRow {
     pub verb: String,
@@ -49,7 +51,7 @@ pub fn measure(trackway: &Path, directory: &Path, scale: f64) -> Result<Vec<Seek
 }
 
 fn row(trackway: &Path, trace: &Path, words: &[&str], threads: u32, recording: &Recording) -> Result<SeekRow, String> {
-    // A thread has its own numbers.
+    // The instructions of each thread are numbered separately.
     let counted = if words.contains(&"--thread") { u64::from(threads) } else { 1 };
     let skip = (recording.instructions / counted / 10 * TENTHS_SKIPPED).to_string();
     let (verb, options) = words.split_first().ok_or("a question without a verb")?;

@@ -1,5 +1,6 @@
-//! The benchmark's result as tables and sentences, for the terminal and for docs/performance.md.
-//! Everything is computed from a report, so that a record gives the same text again.
+//! The result of the benchmark as tables and sentences, for the terminal and for
+//! docs/performance.md. Everything is computed from a report, so that a record gives the same text
+//! again.
 
 use std::fmt::Write;
 
@@ -84,16 +85,16 @@ fn number(value: Option<f64>, digits: usize) -> String {
     value.map_or("-".into(), |value| format!("{value:.digits$}"))
 }
 
-/// A sentence about the pace after leaving.
+/// A sentence about the pace after detaching.
 fn pace(report: &Report) -> String {
     match &report.pace {
         None => String::new(),
         Some(Ok(pace)) => format!(
-            "Attached to and left five times, a program takes {:.0} microseconds for the same work before, {:.0} while it is \
-             recorded, and {:.0} after: {:.3} times as long as before.\n\n",
+            "Attached to and left five times, a program takes {:.0} microseconds for the same work before, \
+             {:.0} while it is recorded, and {:.0} after: {:.3} times as long as before.\n\n",
             pace.before, pace.while_recorded, pace.after, pace.ratio
         ),
-        Some(Err(missing)) => format!("The pace after leaving could not be measured: {}\n\n", missing.problem),
+        Some(Err(missing)) => format!("The pace after detaching could not be measured: {}\n\n", missing.problem),
     }
 }
 
@@ -141,10 +142,11 @@ fn notes() -> String {
         "Times and speeds are the best of interleaved runs, and behind a dash the worst of them. \
          Slowdowns are over native, those under \"addresses\" and \"values\" \
          with --data, file written and compressed; lackey ran on less work ({LACKEY_SCALE} s), compared \
-         with native runs of the same.\nMemory is the recorder's peak without its rings; reading is on one core, in millions \
-         of instructions per second.\nTools run over the first {MILLIONS} million instructions with values, command started and results \
-         written: mcfTRaptor (branches of all kinds, direct ones included) and mlvCFiat with the thesis's defaults, segment \
-         with one policy and with {POLICY_COUNT} (millions of instructions per second, policy and core), port with all techniques \
+         with native runs of the same.\nMemory is the recorder's peak without its rings; reading is on \
+         one core, in millions of instructions per second.\nTools run over the first {MILLIONS} million \
+         instructions with values, command started and results written: mcfTRaptor (branches of all kinds, \
+         direct ones included) and mlvCFiat with the thesis's defaults, segment with one policy and with \
+         {POLICY_COUNT} (millions of instructions per second, policy and core), port with all techniques \
          and sizes.\n"
     )
 }

@@ -1,4 +1,4 @@
-//! How fast the tools go through a recorded part of a program.
+//! The speed of the tools over a recorded part of a program.
 
 use std::path::Path;
 
@@ -13,7 +13,7 @@ pub const MILLIONS: u32 = 100;
 const POLICIES: &str = "first,fourth";
 pub const POLICY_COUNT: u32 = 32 + 16;
 
-/// In millions per second, from the start of the command to its end, results written.
+/// Speeds in millions per second, from the start of the command to its end, results written.
 #[derive(Serialize, Deserialize, Clone, Copy)]
 pub struct Tools {
     /// Of all kinds, direct jumps and calls included.
@@ -26,7 +26,7 @@ pub struct Tools {
     pub port_instructions: f64,
 }
 
-/// What each round gave.
+/// Returns the result of each round.
 pub fn measure(trackway: &Path, command: &[String], directory: &Path, rounds: u32) -> Result<Vec<Tools>, String> {
     let path = |name: &str| directory.join(name).to_string_lossy().into_owned();
     let (trackway, file, out) = (trackway.to_string_lossy(), path("tools.trk"), path("tools.out"));

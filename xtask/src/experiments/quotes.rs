@@ -1,5 +1,6 @@
-//! Numbers that a page quotes from tables: links such as `[0.93](experiments/port.md#table-5-1 "total; N=1")`. The title of the link has
-//! the cells that a row begins with and the head of the column; `min` and `max` stand for the row with the lowest and the highest number.
+//! Numbers that a page quotes from tables: links such as `[0.93](experiments/port.md#table-5-1
+//! "total; N=1")`. The title of the link contains the first cells of a row and the head of the
+//! column; `min` and `max` stand for the row with the lowest and the highest number.
 
 /// Where quotes begin, behind their text.
 const LINK: &str = "](experiments/";
@@ -12,8 +13,8 @@ struct Quote<'p> {
     cell: &'p str,
 }
 
-/// The page with all numbers as they are in the tables, each with as many digits behind the point as before. `pages` gives the page with
-/// the tables of an experiment.
+/// Returns the page with all numbers as they are in the tables, each with as many decimals as
+/// before. `pages` returns the page with the tables of an experiment.
 pub fn refreshed(page: &str, pages: &dyn Fn(&str) -> Result<String, String>) -> Result<String, String> {
     let (mut fresh, mut rest) = (String::new(), page);
     while let Some((before, quote, behind)) = next(rest) {
@@ -27,14 +28,15 @@ pub fn refreshed(page: &str, pages: &dyn Fn(&str) -> Result<String, String>) -> 
     Ok(fresh + rest)
 }
 
-/// How many numbers are quoted.
+/// Returns the number of quotes.
 #[cfg(test)]
 pub fn count(page: &str) -> usize {
     let mut rest = page;
     std::iter::from_fn(|| next(rest).map(|(_, _, behind)| rest = behind)).count()
 }
 
-/// The next quote, with what stands before its link and behind it. Links without a title quote nothing.
+/// Returns the next quote, and the text before and behind its link. Links without a title quote
+/// nothing.
 fn next(page: &str) -> Option<(&str, Quote<'_>, &str)> {
     let mut from = 0;
     loop {
@@ -57,7 +59,7 @@ fn decimals(text: &str) -> usize {
     text.split_once('.').map_or(0, |(_, digits)| digits.len())
 }
 
-/// With whole thousands apart.
+/// Formats a number with groups of three digits.
 fn formatted(value: f64, decimals: usize) -> String {
     let text = format!("{value:.decimals$}");
     let (whole, rest) = text.split_once('.').map_or((text.as_str(), None), |(whole, rest)| (whole, Some(rest)));
@@ -72,7 +74,7 @@ fn formatted(value: f64, decimals: usize) -> String {
     grouped + &rest.map_or(String::new(), |rest| format!(".{rest}"))
 }
 
-/// The number that a cell begins with: a median, or how many of all.
+/// Returns the number at the start of a cell: a median, or a count.
 fn number(cell: &str) -> Option<f64> {
     let end = cell.find(|letter: char| !(letter.is_ascii_digit() || "-. ".contains(letter))).unwrap_or(cell.len());
     cell[..end].replace(' ', "").parse().ok()
@@ -95,7 +97,7 @@ fn value(page: &str, quote: &Quote<'_>) -> Result<f64, String> {
     let numbers = |rows: &mut dyn Iterator<Item = Vec<String>>| {
         rows.filter_map(|row| number(row.get(column)?)).collect::<Vec<f64>>()
     };
-    // Behind the heads comes a rule.
+    // A rule follows the heads.
     let mut rows = rows.skip(1);
     match words[..] {
         ["min"] => numbers(&mut rows).into_iter().reduce(f64::min),
@@ -111,7 +113,8 @@ fn value(page: &str, quote: &Quote<'_>) -> Result<f64, String> {
 mod tests {
     use super::*;
 
-    const TABLES: &str = "<a id=\"one\"></a>\n\n### One\n\n| program | N | raw | better |\n| --- | ---: | ---: | ---: |\n\
+    const TABLES: &str = "<a id=\"one\"></a>\n\n### One\n\n\
+                          | program | N | raw | better |\n| --- | ---: | ---: | ---: |\n\
                           | fft | 1 | 1 234.56 (1 000.00–2 000.00) | 2 of 20 |\n| fft | 4 | -0.07 | - |\n\n\
                           <a id=\"two\"></a>\n\n| a | b |\n| --- | ---: |\n| fft | 7 |\n| (3,2) | 8 |\n";
 
@@ -121,7 +124,8 @@ mod tests {
 
     #[test]
     fn numbers_are_brought_up_to_date() {
-        let page = "It is [1.0](experiments/port.md#one \"fft; 1; raw\"), [3](experiments/port.md#one \"fft; 1; better\") of 20, see [here](experiments/port.md).";
+        let page = "It is [1.0](experiments/port.md#one \"fft; 1; raw\"), \
+                    [3](experiments/port.md#one \"fft; 1; better\") of 20, see [here](experiments/port.md).";
         let expected = page.replace("[1.0]", "[1 234.6]").replace("[3]", "[2]");
         assert_eq!(fresh(page).unwrap(), expected);
         assert_eq!((fresh(&expected).unwrap(), count(page)), (expected, 2));
@@ -138,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_there_is_told() {
+    fn missing_cells_are_reported() {
         for (place, what) in [
             ("port.md#three \"fft; b\"", "table"),
             ("port.md#one \"fft; 1; b\"", "column"),

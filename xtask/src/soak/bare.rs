@@ -1,19 +1,19 @@
-//! The README's two commands on a machine that has only Rust and gcc: a fresh Debian in a
+//! Runs the two commands of the README on a machine that has only Rust and gcc: a fresh Debian in a
 //! directory, made by debootstrap.
 //!
-//! Namespaces of its own hold the mounts and the processes, so that none of them is left behind.
+//! The mounts and processes are in namespaces of their own, so that none of them stays behind.
 
 use std::fs::File;
 use std::path::Path;
 use std::process::Command;
 
-use super::succeed;
+use super::run_to_success;
 use crate::{root, run_cargo};
 
-/// What the README asks for beside Rust.
+/// The packages that the README asks for beside Rust.
 const PACKAGES: &str = "gcc,libc6-dev";
 
-/// What this machine's apt and its network need, copied as it is.
+/// Settings for apt and the network, which are copied from this machine.
 const SETTINGS: [&str; 4] = ["/etc/apt", "/usr/share/keyrings", "/etc/hosts", "/etc/resolv.conf"];
 
 /// Directories in the new system.
@@ -23,11 +23,11 @@ const CARGO_HOME: &str = "opt/cargo";
 
 const TARGET: &str = "x86_64-unknown-linux-gnu";
 
-/// Where the output of the commands goes.
+/// The file for the output of the commands.
 const LOG: &str = "target/bare-machine.log";
 
 /// Makes $1 the root, as a container does, and runs both commands of the README with the Rust
-/// toolchain in $2. In a chroot, nobody could make namespaces for users, which tests do.
+/// toolchain in $2. In a chroot, tests could not create user namespaces.
 const ENTER: &str = r#"
 set -e
 mount --bind "$1" "$1"
@@ -44,9 +44,9 @@ cargo run --release -- demo
 cargo xtask test
 "#;
 
-/// Makes the system, clones the last commit into it, and runs both commands there.
+/// Creates the system, clones the last commit into it, and runs both commands there.
 pub fn run() -> Result<(), String> {
-    // So that nothing is left to download where no certificates are.
+    // Downloads everything now: the new system has no certificates.
     run_cargo(&["fetch", "--locked", "--target", TARGET])?;
     let directory = tempfile::tempdir_in(root().join("target")).map_err(|error| error.to_string())?;
     let system = directory.path().join("system");
@@ -54,18 +54,18 @@ pub fn run() -> Result<(), String> {
     copy_settings(&system)?;
     copy_crates(&system)?;
     let clone = ["clone", "--quiet", "--no-hardlinks"];
-    succeed(Command::new("git").args(clone).arg(root()).arg(system.join(TREE)))?;
+    run_to_success(Command::new("git").args(clone).arg(root()).arg(system.join(TREE)))?;
     test(&system)
 }
 
-/// A minimal system from where this machine's apt gets its packages.
+/// Creates a minimal system from the repository of this machine's apt.
 fn debootstrap(system: &Path) -> Result<(), String> {
     let format = "$(CODENAME) $(REPO_URI)";
-    let sources = answer("apt-get", &["indextargets", "--format", format, "Created-By: Packages"])?;
+    let sources = output_of("apt-get", &["indextargets", "--format", format, "Created-By: Packages"])?;
     let source = sources.lines().next().and_then(|line| line.split_once(' '));
     let (codename, repository) = source.ok_or("apt has no sources")?;
     let options = ["--variant=minbase", "--include", PACKAGES, codename];
-    succeed(Command::new("debootstrap").args(options).arg(system).arg(repository))
+    run_to_success(Command::new("debootstrap").args(options).arg(system).arg(repository))
 }
 
 fn copy_settings(system: &Path) -> Result<(), String> {
@@ -75,7 +75,7 @@ fn copy_settings(system: &Path) -> Result<(), String> {
     })
 }
 
-/// The crates that cargo has downloaded, and where it gets others.
+/// Copies the crates that cargo has downloaded, and its configuration.
 fn copy_crates(system: &Path) -> Result<(), String> {
     let from = match std::env::var_os("CARGO_HOME") {
         Some(home) => home.into(),
@@ -89,12 +89,12 @@ fn copy_crates(system: &Path) -> Result<(), String> {
     parts.iter().filter(|part| part.exists()).try_for_each(|part| copy(part, &into))
 }
 
-/// Copies a file or a directory into a directory, over what is there.
+/// Copies a file or a directory into a directory, and overwrites existing files.
 fn copy(from: &Path, into: &Path) -> Result<(), String> {
-    succeed(Command::new("cp").args(["--archive", "--dereference"]).arg(from).arg(into))
+    run_to_success(Command::new("cp").args(["--archive", "--dereference"]).arg(from).arg(into))
 }
 
-/// Runs the tests, with what they print in [`LOG`]; a failure says which tests failed.
+/// Runs the tests and writes their output to [`LOG`]; an error lists the tests that failed.
 fn test(system: &Path) -> Result<(), String> {
     let log = File::create(root().join(LOG)).map_err(|error| format!("{LOG}: {error}"))?;
     let errors = log.try_clone().map_err(|error| format!("{LOG}: {error}"))?;
@@ -106,7 +106,7 @@ fn test(system: &Path) -> Result<(), String> {
 
 fn enter(system: &Path) -> Result<Command, String> {
     let compiler = Path::new(env!("CARGO")).with_file_name("rustc");
-    let toolchain = answer(&compiler.to_string_lossy(), &["--print", "sysroot"])?;
+    let toolchain = output_of(&compiler.to_string_lossy(), &["--print", "sysroot"])?;
     let mut command = Command::new("unshare");
     command.args(["--mount", "--pid", "--fork", "--kill-child", "sh", "-c", ENTER, "sh"]).arg(system).arg(toolchain);
     command.env_clear().envs(std::env::vars_os().filter(|(name, _)| is_proxy(&name.to_string_lossy())));
@@ -115,7 +115,7 @@ fn enter(system: &Path) -> Result<Command, String> {
     Ok(command)
 }
 
-/// The lines that name failed tests, and the last ones.
+/// Returns the lines that name failed tests, and the last ones.
 fn failures(log: &str) -> String {
     let lines: Vec<&str> = log.lines().collect();
     let (before, last) = lines.split_at(lines.len().saturating_sub(10));
@@ -126,8 +126,8 @@ fn is_proxy(variable: &str) -> bool {
     variable.to_lowercase().ends_with("_proxy")
 }
 
-/// The first output of a command that must succeed.
-fn answer(program: &str, arguments: &[&str]) -> Result<String, String> {
+/// Returns the standard output of a command that must succeed.
+fn output_of(program: &str, arguments: &[&str]) -> Result<String, String> {
     let output = Command::new(program).args(arguments).current_dir(root()).output();
     let output = output.map_err(|error| format!("cannot run {program}: {error}"))?;
     match output.status.success() {

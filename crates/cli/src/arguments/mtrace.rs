@@ -1,5 +1,5 @@
-//! The tools of mTrace, with the flags of Myers 2014, Tables 4.1, 4.3, 4.5 and 4.6. Those have one dash, also where they have a name; see
-//! [`with_two_dashes`].
+//! Arguments of the tools of mTrace: the flags of Myers 2014, Tables 4.1, 4.3, 4.5 and 4.6. The
+//! theses write long flags with one dash; [`with_two_dashes`] adds the second.
 
 use std::ffi::OsString;
 use std::num::NonZeroU64;
@@ -31,7 +31,7 @@ const NAMES: [&str; 13] = [
 
 const TOOLS: [&str; 4] = ["mcfTrace", "mlsTrace", "mcfTRaptor", "mlvCFiat"];
 
-/// Gives the tools' flags, as the theses spell them, the second dash that names have elsewhere.
+/// Adds the second dash to the tools' long flags, which the theses write with one.
 pub fn with_two_dashes(arguments: impl Iterator<Item = OsString>) -> Vec<OsString> {
     let mut arguments: Vec<OsString> = arguments.collect();
     let names = match arguments.get(1) {
@@ -51,7 +51,7 @@ pub fn with_two_dashes(arguments: impl Iterator<Item = OsString>) -> Vec<OsStrin
     arguments
 }
 
-/// What all four tools can be told.
+/// Arguments that all four tools have.
 #[derive(Args, Debug)]
 pub struct Common {
     #[command(flatten)]
@@ -59,38 +59,42 @@ pub struct Common {
     /// Write text instead of binary records.
     #[arg(short, long)]
     pub ascii: bool,
-    /// Send what is written through this compressor, which must be installed.
+    /// Compress the output with this program, which must be installed.
     #[arg(short, long, value_enum, value_name = "COMPRESSOR")]
     pub compressor: Option<Compressor>,
     /// Add the disassembled instruction to each line.
     #[arg(short, long, requires = "ascii")]
     pub disassemble: bool,
-    /// Stop when MB megabytes (millions of bytes, before compression) are written; a program runs on by itself.
+    /// Stop when MB megabytes (millions of bytes, before compression) are written; a program runs
+    /// on by itself.
     #[arg(short = 'f', long, value_name = "MB", value_parser = parse_megabytes, default_value = "50000")]
     pub max_size: u64,
-    /// Leave out what is executed in shared libraries.
+    /// Leave out code of shared libraries.
     #[arg(long = "filter_no_shared_libs", visible_alias = "no-shared-libs")]
     pub no_shared_libs: bool,
-    /// Trace only the routines called NAME (* ? and [a-z] are wildcards). May be given several times.
+    /// Trace only the routines called NAME (* ? and [a-z] are wildcards). May be given several
+    /// times.
     #[arg(long = "filter_rtn", visible_alias = "routine", value_name = "NAME",
         value_parser = clap::builder::NonEmptyStringValueParser::new())]
     pub routines: Vec<String>,
-    /// Trace what the routines call as well; only of a program that runs.
+    /// Trace the routines' callees as well; only of a program that runs.
     #[arg(long, requires = "routines", conflicts_with = "input")]
     pub callees: bool,
-    /// Stop after NIST instructions (of all threads together). k, M, G: thousands, millions, thousands of millions.
+    /// Stop after NIST instructions (of all threads together). k, M, G: thousand, million, billion.
     #[arg(short, long, value_name = "NIST", value_parser = parse_positive_count)]
     pub length: Option<u64>,
     /// Skip the first NIST instructions (of all threads together).
-    #[arg(short, long, value_name = "NIST", value_parser = parse_count, default_value = "0", hide_default_value = true)]
+    #[arg(short, long, value_name = "NIST", value_parser = parse_count, default_value = "0",
+        hide_default_value = true)]
     pub skip: u64,
-    /// Write to NAME.bin or NAME.txt, and statistics to NAME.Statistics. Without this, the name is made of the tool's and the time.
+    /// Write to NAME.bin or NAME.txt, and statistics to NAME.Statistics. By default, the name
+    /// consists of the tool's name and the time.
     #[arg(short, long, value_name = "NAME")]
     pub output: Option<PathBuf>,
     /// Write threads and sizes of operands as 4 bytes in binary, for more than 256 threads.
     #[arg(long, conflicts_with = "ascii")]
     pub wide: bool,
-    /// Switch off the randomisation of addresses in the program.
+    /// Switch off address space randomisation for the program.
     #[arg(long, conflicts_with_all = ["input", "pid"])]
     pub no_aslr: bool,
     /// Write the statistics as JSON.
@@ -103,8 +107,9 @@ pub struct Common {
 
 /// mTrace: write a descriptor of every control transfer.
 ///
-/// Takes a program that it runs (-- COMMAND), a process (-p) or a recorded trace (-i). Threads of a trace are merged by time; those of a program
-/// come in stretches, in the order in which they were executed so far as each thread is concerned.
+/// Takes a program that it runs (-- COMMAND), a process (-p) or a recorded trace (-i). Threads of a
+/// trace are merged by time. Threads of a running program come in batches, each thread's in the
+/// order of execution.
 #[derive(Args, Debug)]
 #[command(after_help = "\
 The descriptors (Myers 2014, Figure 4.2):
@@ -125,14 +130,16 @@ pub struct McfTrace {
 
 /// mTrace: write a descriptor of every load, and with -store of every store.
 ///
-/// Takes a program that it runs (-- COMMAND), a process (-p) or a trace recorded with --data values (-i).
+/// Takes a program that it runs (-- COMMAND), a process (-p) or a trace recorded with --data values
+/// (-i).
 #[derive(Args, Debug)]
 #[command(after_help = "\
 The descriptors (Myers 2014, Figures 4.13 and 4.14):
   binary  thread (1), with -store 0 = load or 1 = store (1), address (8), operand address (8), size (1), value (size)
           A size of 255 or more is 255 and then the size in 4 bytes (--wide: every size has 4 bytes, without the 255).
           If the highest bit of a size in 4 bytes is 1, the access was recorded without a value, and none follows.
-  -a      THREAD[, L or S], ADDRESS, OPERAND, SIZE, VALUE   0, L, 0x0000003f83201156, 0x0000003f8341fb80, 8, 0x0000003f83201130
+  -a      THREAD[, L or S], ADDRESS, OPERAND, SIZE, VALUE
+          0, L, 0x0000003f83201156, 0x0000003f8341fb80, 8, 0x0000003f83201130
 
 Examples:
   trackway mlsTrace -a -store -o mm -- ./matmul 16
@@ -140,45 +147,48 @@ Examples:
 pub struct MlsTrace {
     #[command(flatten)]
     pub common: Common,
-    /// Trace stores, too; every descriptor then says which it is.
+    /// Trace stores, too; every descriptor then has a field for load or store.
     #[arg(long)]
     pub store: bool,
     #[command(flatten)]
     pub order: ByteOrder,
 }
 
-/// In which turns threads get at what they share.
+/// The order in which threads use shared structures.
 #[derive(Args, Debug)]
-pub struct TurnOptions {
-    /// Threads get at what they share one after the other, for N branches (mcfTRaptor: conditional and indirect ones)
-    /// or N accesses (mlvCFiat: loads and stores, up to the end of the block) at a time, as if each had a processor
-    /// to itself. Needs a trace.
+pub struct InterleaveOptions {
+    /// Threads use shared structures one after the other, for N branches (mcfTRaptor: conditional
+    /// and indirect ones) or N accesses (mlvCFiat: loads and stores, up to the end of the block) at
+    /// a time, as if each had a processor to itself. Needs a trace.
     #[arg(long, value_name = "N", requires = "shared", conflicts_with_all = ["pid", "command"])]
     pub interleave: Option<NonZeroU64>,
 }
 
-/// How values are written in binary.
+/// Byte order of values in binary.
 #[derive(Args, Debug)]
 pub struct ByteOrder {
-    /// Write values with their highest byte first in binary, as the thesis's listings do; otherwise as they are in memory.
+    /// Write values with their highest byte first in binary, as the thesis's listings do; by
+    /// default as they are in memory.
     #[arg(long, conflicts_with = "ascii")]
     pub big_endian: bool,
 }
 
-/// mTrace: write only those branches that predictors mispredict (TRaptor).
+/// mTrace: write only the branches that predictors mispredict (TRaptor).
 ///
-/// Whoever has the program and the same predictors can tell all others from these: `trackway verify --filter mcfTRaptor` shows it.
+/// A decoder that has the program and the same predictors derives all other branches: `trackway
+/// verify --filter mcfTRaptor` checks it.
 #[derive(Args, Debug)]
 #[command(after_help = "\
-The descriptors (Myers 2014, Figure 4.22), with what comes last in binary depending on --layout:
+The descriptors (Myers 2014, Figure 4.22); the position of the type in binary depends on --layout:
   binary  mispredicted outcome  6 bytes: thread (1), bCnt (4), type 0 (1)
           mispredicted target  15 bytes: thread (1), bCnt (4), type 1 (1), taken 1 (1), target (8)
           exception            18 bytes: thread (1), 0 (4), type 2 (1), iCnt (4), target (8)
   -a      THREAD, BCNT                              0, 1
           THREAD, BCNT, T, TARGET                   1, 1, T, 0x0000003f83e07780
           THREAD, 0, ICNT, TARGET                   0, 0, 78, 0x0000000000401000
-bCnt counts branches since the last descriptor of the thread, the mispredicted one included; iCnt counts instructions. A bCnt of
-0xffffffff in binary means so many branches and nothing else yet (an iCnt of 0xffffffff with target 0 likewise).
+bCnt counts branches since the last descriptor of the thread, the mispredicted one included; iCnt counts instructions.
+A bCnt of 0xffffffff in binary stands for so many branches without a misprediction, which the next record continues (an
+iCnt of 0xffffffff with target 0 likewise).
 
 Examples:
   trackway mcfTRaptor -gshare 4096 -RAS 32 -iBTB 64 -a -d -- ./a.out
@@ -195,25 +205,26 @@ pub struct McfTRaptor {
     /// Entries of the indirect branch target buffer, which has two ways: 0 or a power of two.
     #[arg(long = "iBTB", visible_alias = "ibtb", value_name = "ENTRIES", default_value_t = 64)]
     pub ibtb: usize,
-    /// All threads share the predictors. They get at them in turns of 16 blocks, about, by time, or as --interleave
-    /// says.
+    /// All threads share the predictors. They take turns of about 16 blocks, by time, or as
+    /// --interleave says.
     #[arg(long = "TRaptorShare", visible_alias = "shared")]
     pub shared: bool,
     #[command(flatten)]
-    pub turns: TurnOptions,
-    /// What the first branch behind a descriptor is: number 1 (Tewar 2015) or number 2 (Myers 2014, Figure 4.31).
+    pub interleaving: InterleaveOptions,
+    /// Number of the first branch behind a descriptor: 1 (Tewar 2015) or 2 (Myers 2014, Figure
+    /// 4.31).
     #[arg(long, value_enum, value_name = "NUMBER", default_value_t = CountFrom::One)]
     pub count_from: CountFrom,
-    /// How the target buffer finds a way.
-    #[arg(long, value_enum, value_name = "LOOKUP", default_value_t = Lookup::Tagged)]
-    pub ibtb_lookup: Lookup,
-    /// Which way of the target buffer gives its place to a new target.
-    #[arg(long, value_enum, value_name = "WAY", default_value_t = Replaced::Older)]
-    pub ibtb_victim: Replaced,
-    /// What is said of conditional branches with -gshare 0.
-    #[arg(long, value_enum, value_name = "OUTCOME", default_value_t = NoGshare::NotTaken)]
-    pub without_gshare: NoGshare,
-    /// Where a binary record says what it is.
+    /// TargetLookup in the target buffer.
+    #[arg(long, value_enum, value_name = "LOOKUP", default_value_t = TargetLookup::Tagged)]
+    pub ibtb_lookup: TargetLookup,
+    /// Victim in the target buffer.
+    #[arg(long, value_enum, value_name = "WAY", default_value_t = TargetVictim::Older)]
+    pub ibtb_victim: TargetVictim,
+    /// Prediction of conditional branches with -gshare 0.
+    #[arg(long, value_enum, value_name = "OUTCOME", default_value_t = DefaultOutcome::NotTaken)]
+    pub without_gshare: DefaultOutcome,
+    /// Position of the type in a binary record.
     #[arg(long, value_enum, value_name = "PLACE", default_value_t = Layout::Fixed)]
     pub layout: Layout,
 }
@@ -227,39 +238,40 @@ pub enum CountFrom {
 }
 
 #[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Lookup {
-    /// By a tag, the low bits of the path (Tewar 2015): it predicts one target.
+pub enum TargetLookup {
+    /// By a tag, the low bits of the path (Tewar 2015): the buffer predicts one target.
     Tagged,
-    /// Either way counts (Myers 2014); what is filtered so cannot be decoded.
+    /// A hit in either way counts (Myers 2014); the result cannot be decoded.
     Untagged,
 }
 
 #[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Replaced {
-    /// The one that was not used last.
+pub enum TargetVictim {
+    /// The way that was not used last.
     Older,
-    /// Always the first, as the listing of Myers 2014, Figure 4.27, does.
+    /// Always the first way, as in the listing of Myers 2014, Figure 4.27.
     First,
 }
 
 #[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
-pub enum NoGshare {
-    /// That they are not taken: those that are taken are written.
+pub enum DefaultOutcome {
+    /// Not taken: taken branches are written.
     NotTaken,
-    /// Nothing: all are written (Myers 2014), but nobody can tell which were taken.
+    /// None: all are written (Myers 2014), but a decoder cannot know which were taken.
     Nothing,
 }
 
-/// mTrace: write only those values of loads that a cache with first-access flags does not know (CFiat).
+/// mTrace: write only the load values that a cache with first-access flags does not know (CFiat).
 ///
-/// Whoever has the same cache, the addresses and the stored values can tell all others from these: `trackway verify --filter mlvCFiat` shows it.
-/// Takes a program that it runs (-- COMMAND), a process (-p) or a trace recorded with --data values (-i).
+/// A decoder that has the same cache, the addresses and the stored values derives all other loads:
+/// `trackway verify --filter mlvCFiat` checks it. Takes a program that it runs (-- COMMAND), a
+/// process (-p) or a trace recorded with --data values (-i).
 #[derive(Args, Debug)]
 #[command(after_help = "\
 The descriptors (Myers 2014, Figure 4.36):
   binary  thread (1), fahCnt (4), size (1), value (size)
           A size of 255 or more is 255 and then the size in 4 bytes (--wide: every size has 4 bytes, without the 255). A
-          fahCnt of 0xffffffff with size 0 means so many hits and nothing else yet.
+          fahCnt of 0xffffffff with size 0 stands for so many hits, which the next record continues.
   -a      THREAD, FAHCNT, VALUE                     0, 2, 0x00000004
 fahCnt counts the loads of the thread that were known since its last descriptor.
 
@@ -270,55 +282,58 @@ pub struct MlvCFiat {
     #[command(flatten)]
     pub common: Common,
     /// Size of the cache in KB; with B behind it, in bytes.
-    #[arg(long = "cs", visible_alias = "cache-size", value_name = "KILOBYTES", value_parser = parse_cache_size, default_value = "32")]
+    #[arg(long = "cs", visible_alias = "cache-size", value_name = "KILOBYTES", value_parser = parse_cache_size,
+        default_value = "32")]
     pub size: u64,
-    /// Bytes of a line.
+    /// Bytes per cache line.
     #[arg(long = "cls", visible_alias = "line-size", value_name = "BYTES", default_value_t = 32)]
     pub line: u64,
     /// Ways.
     #[arg(long = "ca", visible_alias = "associativity", value_name = "WAYS", default_value_t = 4)]
     pub ways: usize,
-    /// Bytes that a first-access flag stands for.
+    /// Bytes per first-access flag.
     #[arg(long = "cfg", visible_alias = "granularity", value_name = "BYTES", default_value_t = 4)]
     pub granularity: u64,
-    /// All threads share the cache. They get at it in turns of 16 blocks, about, by time, or as --interleave says.
+    /// All threads share the cache. They take turns of about 16 blocks, by time, or as --interleave
+    /// says.
     #[arg(long = "cshare", visible_alias = "shared")]
     pub shared: bool,
     #[command(flatten)]
-    pub turns: TurnOptions,
-    /// Which line gives its place to a new one.
-    #[arg(long, value_enum, value_name = "WHICH", default_value_t = Replace::RoundRobin)]
-    pub replacement: Replace,
-    /// What makes a load known.
-    #[arg(long, value_enum, value_name = "BY", default_value_t = Known::Values)]
-    pub known: Known,
-    /// Which flags an access sets that covers their bytes in part.
-    #[arg(long, value_enum, value_name = "FLAGS", default_value_t = Sets::Touched)]
-    pub flags: Sets,
-    /// Whose writes clear flags, too. May be given several times.
+    pub interleaving: InterleaveOptions,
+    /// Replacement policy.
+    #[arg(long, value_enum, value_name = "WHICH", default_value_t = LineReplacement::RoundRobin)]
+    pub replacement: LineReplacement,
+    /// Condition for a load to be known.
+    #[arg(long, value_enum, value_name = "BY", default_value_t = LoadKnowledge::Values)]
+    pub known: LoadKnowledge,
+    /// Flags that an access sets if it covers their bytes in part.
+    #[arg(long, value_enum, value_name = "FLAGS", default_value_t = FlagCoverage::Touched)]
+    pub flags: FlagCoverage,
+    /// Further writers that clear flags. May be given several times.
     #[arg(long, value_enum, value_name = "WHOSE")]
-    pub invalidate: Vec<Invalidate>,
+    pub invalidate: Vec<InvalidatingWriter>,
     #[command(flatten)]
     pub order: ByteOrder,
 }
 
 #[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Replace {
+pub enum LineReplacement {
     /// The ways of a set in turn, from the last to the first (Myers 2014, Figure 4.43).
     RoundRobin,
-    /// The one that was not used for the longest time.
+    /// The line that was not used for the longest time.
     Lru,
 }
 
 #[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Known {
-    /// Its flags, and that the value is the one that was there: also what others changed behind the cache's back is written.
+pub enum LoadKnowledge {
+    /// Flags and value: a load is written, too, if somebody else changed the memory without the
+    /// cache seeing it.
     Values,
-    /// Its flags alone, as in the theses; what others changed without being seen cannot be decoded.
+    /// Flags alone, as in the theses; values that somebody else changed cannot be decoded.
     Flags,
 }
 
-impl Known {
+impl LoadKnowledge {
     pub fn trust(self) -> Trust {
         match self {
             Self::Values => Trust::Values,
@@ -328,19 +343,20 @@ impl Known {
 }
 
 #[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Sets {
-    /// Those whose bytes it covers as a whole.
+pub enum FlagCoverage {
+    /// Flags whose bytes the access covers completely.
     Whole,
-    /// All whose bytes it touches, as in the theses. With --known flags, the rest of their bytes cannot be decoded.
+    /// Flags of all bytes that the access touches, as in the theses. With --known flags, the rest
+    /// of their bytes cannot be decoded.
     Touched,
 }
 
 #[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Invalidate {
-    /// Those of other threads clear all flags of the lines that they touch (Myers 2014, Figure 3.4; Tewar 2015,
-    /// Figure 3.7).
+pub enum InvalidatingWriter {
+    /// Other threads: their writes clear all flags of the lines that they touch (Myers 2014, Figure
+    /// 3.4; Tewar 2015, Figure 3.7).
     Threads,
-    /// Those of the kernel: a system call or a signal clears all flags, as what it changed is not recorded.
+    /// The kernel: a system call or a signal clears all flags, because its writes are not recorded.
     Kernel,
 }
 
@@ -366,7 +382,7 @@ mod tests {
         Arguments::try_parse_from(with_two_dashes(words)).map(|arguments| arguments.verb)
     }
 
-    /// Lines of the thesis: Figures 4.14, 4.23 and 5.2, and one with everything.
+    /// Command lines of the thesis: Figures 4.14, 4.23 and 5.2, and one with all flags.
     #[test]
     fn the_seeds_flags() {
         let Ok(Verb::MlsTrace(tool)) = parse("trackway mlsTrace -a -store -- ./mm 16 -cs") else { panic!("refused") };
@@ -379,7 +395,8 @@ mod tests {
             panic!("refused")
         };
         assert_eq!((tool.common.output, tool.common.compressor), (Some("p1_gzip".into()), Some(Compressor::Gzip)));
-        let line = "trackway mlvCFiat -cs 64 -cls 64 -ca 2 -cfg 8 -cshare -f 100 -filter_no_shared_libs -filter_rtn main -l 1M -s 5 -i t.trk";
+        let line = "trackway mlvCFiat -cs 64 -cls 64 -ca 2 -cfg 8 -cshare -f 100 -filter_no_shared_libs \
+                    -filter_rtn main -l 1M -s 5 -i t.trk";
         let Ok(Verb::MlvCFiat(tool)) = parse(line) else { panic!("refused") };
         assert_eq!((tool.size, tool.line, tool.ways, tool.granularity, tool.shared), (64 << 10, 64, 2, 8, true));
         let common = tool.common;
@@ -392,7 +409,8 @@ mod tests {
 
     #[test]
     fn our_own_spellings() {
-        let line = "trackway mlvCFiat --cache-size 512B --line-size 16 --shared --no-shared-libs --routine a --skip 3 --length 4 --output x ls";
+        let line = "trackway mlvCFiat --cache-size 512B --line-size 16 --shared --no-shared-libs --routine a \
+                    --skip 3 --length 4 --output x ls";
         let Ok(Verb::MlvCFiat(tool)) = parse(line) else { panic!("refused") };
         assert_eq!((tool.size, tool.line, tool.shared, tool.common.skip), (512, 16, true, 3));
         assert_eq!(tool.common.source.command, ["ls"]);

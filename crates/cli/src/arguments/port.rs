@@ -1,4 +1,4 @@
-//! `trackway port`.
+//! Arguments of `trackway port`, `trackway port decode` and `trackway experiment port`.
 
 use std::path::PathBuf;
 
@@ -6,14 +6,15 @@ use clap::{Args, Subcommand, ValueEnum};
 use port::chunks::Chunks;
 use port::{ChunkSizes, Technique};
 
-use super::mtrace::{Known, parse_cache_size};
+use super::mtrace::{LoadKnowledge, parse_cache_size};
 use super::{Input, Results, parse_positive_count};
 
-/// Count the bits that it costs to stream control flow and load values off a chip.
+/// Count the bits that it takes to stream control flow and load values off a chip.
 ///
-/// Each technique filters the trace and writes what is left as messages, bit by bit (Tewar 2015, chapters 3 to 5). Those that begin with mcf tell of control
-/// flow, those with mlv of the values of loads, which needs a trace with values. With -o, the bits of one technique are written to a file, which
-/// `trackway port decode` reads back and compares with the trace.
+/// Each technique filters the trace and encodes the messages bit by bit (Tewar 2015, chapters 3 to
+/// 5). Techniques whose names begin with mcf encode control flow; those with mlv encode the values
+/// of loads and need a trace with values. With -o, the bits of one technique are written to a file,
+/// which `trackway port decode` decodes and compares with the trace.
 #[derive(Args, Debug)]
 #[command(
     args_conflicts_with_subcommands = true,
@@ -21,13 +22,13 @@ use super::{Input, Results, parse_positive_count};
     after_help = "\
 Techniques:
   mcfNX_b  every stream of instructions by its length, as Nexus does; chunks of 8 and 32 bits
-  mcfTR_b  what gshare, return stack and target buffer mispredict; chunks of 8 and 32 bits
+  mcfTR_b  mispredictions of gshare, return stack and target buffer; chunks of 8 and 32 bits
   mcfTR_e  the same in variable chunks        mcfTR_a  in chunks whose sizes adapt
   mcfTG_e  with TAGE and ITTAGE instead       mcfTG_a  in chunks whose sizes adapt
   mcfET    packets like those of RISC-V E-Trace
   mcfPT    packets like those of Intel Processor Trace
   mlvNX_b  every load
-  mlvCF_b  what a cache with first-access flags does not know; chunks of 8 bits
+  mlvCF_b  first-access misses of a cache with first-access flags; chunks of 8 bits
   mlvCF_e  the same in variable chunks        mlvCF_a  in chunks whose sizes adapt
   mlvCC_e  with caches that take lines over from each other
 
@@ -57,22 +58,22 @@ pub enum PortVerb {
     Decode(PortDecode),
 }
 
-/// Read bits back, and compare what they tell with the trace.
+/// Decode bits, and compare the result with the trace.
 ///
-/// Whoever reads has the program, for load values also addresses and what was stored, and the order of threads;
-/// everything else comes from the bits. The exit status is 1 if anything comes out that is not in the trace. Of bits
-/// that were made with --known flags, loads whose memory somebody else has changed are counted apart: nothing in the
-/// bits tells of them.
+/// The decoder has the program, for load values also addresses and stored values, and the order of
+/// threads; everything else comes from the bits. The exit status is 1 if a decoded step or load
+/// differs from the trace. For bits that were made with --known flags, loads whose memory somebody
+/// else has changed are counted apart: the bits do not contain them.
 #[derive(Args, Debug)]
 pub struct PortDecode {
-    /// What `trackway port -o` has written.
+    /// File written by `trackway port -o`.
     #[arg(value_name = "BITS")]
     pub bits: PathBuf,
-    /// The trace that the bits were made of: it has the program.
+    /// The trace that the bits were made from; it contains the program.
     #[arg(long, value_name = "FILE.trk")]
     pub program: PathBuf,
-    /// Write every message to this file, a line each: the core, and SL or bCnt (and the target), 0, iCnt and the target of an exception, fahCnt and a value, or
-    /// what is in a packet.
+    /// Write every message to this file, one line each: the core, and SL or bCnt (and the target),
+    /// 0, iCnt and the target of an exception, fahCnt and a value, or the fields of a packet.
     #[arg(long, value_name = "OUT")]
     pub messages: Option<PathBuf>,
     /// Print JSON instead of text.
@@ -80,17 +81,19 @@ pub struct PortDecode {
     pub json: bool,
 }
 
-/// Tables 4.2 to 4.4 and 5.1 to 5.7 and Figures 4.9 to 4.11, 5.1 to 5.3, 5.5 and 5.6 of Tewar 2015: what the programs do, and how many bits each technique needs.
+/// Repeat Tables 4.2 to 4.4 and 5.1 to 5.7 and Figures 4.9 to 4.11, 5.1 to 5.3, 5.5 and 5.6 of
+/// Tewar 2015: the instruction mix of the programs, and the bits that each technique needs.
 ///
-/// Builds each program (needs a C compiler), records it with values, and takes the trace through all techniques and configurations, several times. The usual programs
-/// take about two minutes on two cores. Bits per cycle are left out: nobody counts cycles here.
+/// Builds each program (needs a C compiler), records it with values, and encodes the trace with all
+/// techniques and configurations, several times. The default programs take about two minutes on two
+/// cores. Bits per cycle are left out, because cycles are not counted.
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Examples:
   trackway experiment port --plots port                every table also as CSV, every figure as SVG
   trackway experiment port --programs fft,radix --threads 1,2 --json -o port.json")]
 pub struct ExperimentPort {
-    /// Which programs, of workloads/parallel.
+    /// Programs, of workloads/parallel.
     #[arg(
         long,
         value_name = "NAMES",
@@ -99,14 +102,16 @@ pub struct ExperimentPort {
 ocean-contiguous,ocean-noncontiguous,radiosity,raytrace,water,matmul"
     )]
     pub programs: Vec<String>,
-    /// With how many threads.
+    /// Numbers of threads.
     #[arg(long, value_name = "NUMBERS", value_delimiter = ',', default_value = "1,2,4,8",
         value_parser = clap::value_parser!(u16).range(1..=64))]
     pub threads: Vec<u16>,
-    /// The size that programs are called with, whatever it means to them, instead of one for about ten million instructions.
+    /// The size that programs are called with, whatever it means to them, instead of one for about
+    /// ten million instructions.
     #[arg(long, value_name = "SIZE", value_parser = clap::value_parser!(u32).range(1..))]
     pub size: Option<u32>,
-    /// How often every program is recorded. Tables have the median, and the range behind it where it can be seen; pictures have the median.
+    /// Number of recordings of every program. Tables show the median, and the range behind it where
+    /// it is visible; figures show the median.
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..))]
     pub repeat: u16,
     #[command(flatten)]
@@ -115,30 +120,33 @@ ocean-contiguous,ocean-noncontiguous,radiosity,raytrace,water,matmul"
 
 #[derive(Args, Debug)]
 pub struct PortOptions {
-    /// Which techniques, or all.
-    #[arg(long, value_name = "TECHNIQUES", value_delimiter = ',', value_parser = parse_techniques, default_value = "all")]
+    /// Techniques, or all.
+    #[arg(long, value_name = "TECHNIQUES", value_delimiter = ',', value_parser = parse_techniques,
+        default_value = "all")]
     pub technique: Vec<Techniques>,
-    /// How large predictors and caches are: small, medium, large, all of these, or custom. With -o, large unless told.
+    /// Sizes of predictors and caches: small, medium, large, all of these, or custom. The default
+    /// is all, with -o large.
     #[arg(long, value_enum, value_name = "CONFIGS", value_delimiter = ',')]
     pub config: Vec<ConfigName>,
-    /// How many cores share the port; as many as there are threads unless told.
+    /// Number of cores that share the port; by default the number of threads.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub cores: Option<u32>,
-    /// Sizes of variable chunks, first and others, of bCnt, iCnt, diffTA, fahCnt and time (which only timed traces have).
+    /// Sizes of variable chunks, first and others, of bCnt, iCnt, diffTA, fahCnt and time (which
+    /// only timed traces have).
     #[arg(long, value_name = "FIELD=I,J", num_args = 1.., value_parser = parse_chunks)]
     pub chunks: Vec<FieldChunks>,
-    /// How many clock cycles the program took, for bits per cycle.
+    /// Number of clock cycles that the program took, for bits per cycle.
     #[arg(long, value_name = "N", value_parser = parse_positive_count)]
     pub cycles: Option<u64>,
-    /// Which branches mcfNX_b tells of.
+    /// Branches that mcfNX_b encodes.
     #[arg(long, value_enum, value_name = "WHICH", default_value_t = StreamEnds::All)]
     pub streams: StreamEnds,
-    /// How the target of an exception is written.
+    /// Encoding of the target of an exception.
     #[arg(long, value_enum, value_name = "HOW", default_value_t = ExceptionTargets::Difference)]
     pub exception_target: ExceptionTargets,
-    /// What makes a load known to a cache, so that it is not told.
-    #[arg(long, value_enum, value_name = "BY", default_value_t = Known::Values)]
-    pub known: Known,
+    /// Condition for a load to be known to a cache, so that no message is sent.
+    #[arg(long, value_enum, value_name = "BY", default_value_t = LoadKnowledge::Values)]
+    pub known: LoadKnowledge,
     #[command(flatten)]
     pub sizes: CustomSizes,
     /// Write the bits of one technique to this file.
@@ -149,7 +157,7 @@ pub struct PortOptions {
     pub json: bool,
 }
 
-/// Sizes of --config custom; otherwise those of large.
+/// Sizes of --config custom; the defaults are those of large.
 #[derive(Args, Debug)]
 pub struct CustomSizes {
     /// With --config custom: entries of the outcome predictor, 0 or a power of two.
@@ -161,19 +169,19 @@ pub struct CustomSizes {
     /// Entries of the target buffer, 0 or a power of two.
     #[arg(long = "iBTB", visible_alias = "ibtb", value_name = "ENTRIES")]
     pub ibtb: Option<usize>,
-    /// How much TAGE and ITTAGE store.
+    /// Storage of TAGE and ITTAGE.
     #[arg(long, value_enum, value_name = "BUDGET")]
     pub tage: Option<TageBudget>,
     /// Size of the cache in KB; with B behind it, in bytes.
     #[arg(long = "cs", visible_alias = "cache-size", value_name = "KILOBYTES", value_parser = parse_cache_size)]
     pub cache: Option<u64>,
-    /// Bytes of a line.
+    /// Bytes per cache line.
     #[arg(long = "cls", visible_alias = "line-size", value_name = "BYTES")]
     pub line: Option<u64>,
     /// Ways.
     #[arg(long = "ca", visible_alias = "associativity", value_name = "WAYS")]
     pub ways: Option<usize>,
-    /// Bytes that a first-access flag stands for.
+    /// Bytes per first-access flag.
     #[arg(long = "cfg", visible_alias = "granularity", value_name = "BYTES")]
     pub granularity: Option<u64>,
 }
@@ -220,17 +228,18 @@ pub enum ConfigName {
 
 #[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StreamEnds {
-    /// All that are taken, as Figure 2.1 shows and Table 5.1 was measured.
+    /// All taken branches, as in Figure 2.1 and Table 5.1.
     All,
-    /// Taken conditional and indirect ones (section 4.2.1); direct jumps and calls can be inferred.
+    /// Taken conditional and indirect branches (section 4.2.1); direct jumps and calls can be
+    /// inferred.
     Uninferable,
 }
 
 #[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ExceptionTargets {
-    /// As the difference to the last target, like that of an indirect branch.
+    /// Difference to the last target, as for an indirect branch.
     Difference,
-    /// In 64 bits.
+    /// 64 bits.
     Full,
 }
 
@@ -252,7 +261,7 @@ enum ChunkField {
 
 impl FieldChunks {
     pub fn apply(self, sizes: &mut ChunkSizes) {
-        let place = match self.field {
+        let size = match self.field {
             ChunkField::BCnt => &mut sizes.branches,
             ChunkField::ICnt => &mut sizes.instructions,
             ChunkField::DiffTA => &mut sizes.target,
@@ -260,7 +269,7 @@ impl FieldChunks {
             // There are no timed traces yet.
             ChunkField::Time => return,
         };
-        *place = self.chunks;
+        *size = self.chunks;
     }
 }
 
@@ -276,7 +285,7 @@ const CHUNK_FIELDS: [(&str, ChunkField); 5] = [
 fn parse_chunks(text: &str) -> Result<FieldChunks, String> {
     let form = || {
         let form = "chunks look like bCnt=4,2, with sizes of 1 to 64; fields are bCnt, iCnt, diffTA, fahCnt and time";
-        let hint = if text.contains('=') { "" } else { " (a file has to stand before --chunks)" };
+        let hint = if text.contains('=') { "" } else { " (the file has to come before --chunks)" };
         form.to_owned() + hint
     };
     let (name, sizes) = text.split_once('=').ok_or_else(form)?;

@@ -46,7 +46,8 @@ impl Class {
     }
 }
 
-/// The type in the binary format of an indirect branch whose target is not known; the target is written as 0.
+/// The type in the binary format of an indirect branch whose target is not known; the target is
+/// written as 0.
 const UNKNOWN_TARGET: u8 = 4;
 
 /// One executed branch.
@@ -54,14 +55,14 @@ const UNKNOWN_TARGET: u8 = 4;
 pub struct Descriptor {
     pub thread: u32,
     pub address: u64,
-    /// `None` if the trace does not tell: the process ended before the thread's next block did, or that block is
-    /// damaged.
+    /// `None` if the trace does not contain it: the process ended before the next block of the
+    /// thread, or that block is damaged.
     pub target: Option<u64>,
     pub class: Class,
 }
 
 impl Descriptor {
-    /// The branch that `step` ends with, if it ends with one.
+    /// Returns the branch at the end of `step`, if there is one.
     #[inline]
     pub fn of(thread: u32, step: &Step, block: &Block) -> Option<Self> {
         let class = Class::of(step.terminator())?;
@@ -113,7 +114,7 @@ impl Descriptor {
     }
 }
 
-/// Where the branch went, or would have gone (Figure 4.8).
+/// Returns the address that the branch went to, or would have gone to (Figure 4.8).
 fn target(step: &Step, block: &Block, class: Class) -> Option<u64> {
     match (class, block.transfer()) {
         (Class::ConditionalNotTaken, Transfer::Conditional { target }) => Some(target),

@@ -1,30 +1,34 @@
-//! What mcfTRaptor tells (Myers 2014, Figure 4.22): mispredicted outcomes, mispredicted targets, exceptions.
+//! Messages of mcfTRaptor (Myers 2014, Figure 4.22): mispredicted outcomes, mispredicted targets,
+//! exceptions.
 //!
-//! Counts have four bytes in binary. A larger one is split: [`COUNT_MAX`] in a record of its own, which tells of nothing else, and the rest.
+//! Counts have four bytes in binary. A larger count is split: records with [`COUNT_MAX`] and no
+//! event, and one with the rest.
 
 use filter::traptor::Message;
 
 use super::{Binary, Line, Shape};
 use crate::digits::hex;
 
-/// Where the byte is that tells what a binary record is.
+/// The position of the type in a binary record.
 #[derive(clap::ValueEnum, Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Layout {
-    /// Behind the count, at the same place in all records: they can be read from the first to the last.
+    /// Behind the count, at the same offset in all records: they can be read from the first to the
+    /// last.
     #[default]
     Fixed,
     /// At the end, as Figure 4.22 draws it: they can only be read from the last to the first.
     Last,
-    /// Nowhere, as the text says (5, 14 and 17 bytes): only whoever executes the program knows what comes.
+    /// Absent, as the text of the thesis has it (5, 14 and 17 bytes): only a decoder that executes
+    /// the program knows the type.
     None,
 }
 
-/// Records say what they are.
+/// Types of records.
 const OUTCOME: u8 = 0;
 const TARGET: u8 = 1;
 const EXCEPTION: u8 = 2;
 
-/// In place of a count: so many, and nothing else happened yet.
+/// A count without an event; the next record continues it.
 const COUNT_MAX: u32 = u32::MAX;
 
 /// Writes a message.
@@ -59,7 +63,8 @@ fn write_ascii(thread: u32, message: Message, text: Option<&str>, lines: &mut Ve
 
 #[inline]
 fn write_binary(binary: Binary, layout: Layout, thread: u32, message: Message, lines: &mut Vec<u8>) {
-    // Nearly all records are such, and whoever traces a program has to keep up with it.
+    // The fast path: nearly all records are of this form, and a tool has to keep up with the
+    // program.
     if layout == Layout::Fixed && !binary.wide {
         match message {
             Message::Outcome { branches } if branches < u64::from(COUNT_MAX) => {
@@ -79,7 +84,7 @@ fn write_binary(binary: Binary, layout: Layout, thread: u32, message: Message, l
 
 const SHORT_BYTES: usize = 6;
 
-/// The start of a usual record. The count has to fit.
+/// Returns the start of a usual record. The count has to fit.
 #[inline]
 fn short(thread: u32, count: u64, kind: u8) -> [u8; SHORT_BYTES] {
     let [a, b, c, d] = (count as u32).to_le_bytes();
@@ -131,7 +136,7 @@ impl Record {
         lines.extend_from_slice(line.as_bytes());
     }
 
-    /// What is left of a count when all that does not fit was written.
+    /// Writes the part of a count that does not fit, and returns the rest.
     fn split(&self, mut count: u64, kind: u8, lines: &mut Vec<u8>) -> u32 {
         while count >= u64::from(COUNT_MAX) {
             match kind {
@@ -140,7 +145,7 @@ impl Record {
             }
             count -= u64::from(COUNT_MAX);
         }
-        // Smaller than the greatest that fits.
+        // Below COUNT_MAX, so that it fits.
         count as u32
     }
 }

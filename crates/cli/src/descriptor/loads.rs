@@ -1,12 +1,13 @@
-//! What mlvCFiat tells (Myers 2014, Figure 4.36): values of loads, each with the number of loads before it that were known.
+//! Messages of mlvCFiat (Myers 2014, Figure 4.36): values of loads, each with the number of known
+//! loads before it.
 
 use super::memory::{push_value, write_value};
 use super::{Binary, LONG_SIZE, Line, Shape};
 
-/// In place of a count in binary: so many were known, and nothing is told yet; the size is 0.
+/// A count of known loads without a value; the size is 0, and the next record continues it.
 const COUNT_MAX: u32 = u32::MAX;
 
-/// Writes a load that was not known.
+/// Writes the message of a first-access miss.
 #[inline]
 pub fn write(shape: Shape, thread: u32, hits: u64, value: &[u8], text: Option<&str>, lines: &mut Vec<u8>) {
     let Shape::Binary(binary) = shape else { return write_text(thread, hits, value, text, lines) };
@@ -15,7 +16,7 @@ pub fn write(shape: Shape, thread: u32, hits: u64, value: &[u8], text: Option<&s
         record(thread, COUNT_MAX, &[], binary, lines);
         left -= u64::from(COUNT_MAX);
     }
-    // Smaller than the greatest that fits.
+    // Below the maximum, so that it fits.
     record(thread, left as u32, value, binary, lines);
 }
 

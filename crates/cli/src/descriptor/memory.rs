@@ -1,5 +1,5 @@
-//! Memory accesses as mlsTrace writes them: the six fields of Myers 2014, Figure 4.14, as text, and the descriptor of
-//! Figure 4.13 in binary.
+//! Memory accesses as mlsTrace writes them: the six fields of Myers 2014, Figure 4.14, as text, and
+//! the descriptor of Figure 4.13 in binary.
 
 use trace::{Access, Batch};
 
@@ -17,11 +17,11 @@ pub struct Descriptor<'a> {
     pub value: Option<&'a [u8]>,
 }
 
-/// Which fields there are.
+/// The fields of a descriptor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fields {
     All,
-    /// Without the one that tells loads from stores, if there are only loads.
+    /// Without the field for load or store, if there are only loads.
     Loads,
 }
 
@@ -102,7 +102,7 @@ impl<'a> Descriptor<'a> {
     }
 }
 
-/// Goes on with a line by a value as a number. What does not fit is written out first.
+/// Appends a value as a number. Writes out the line first if the value does not fit.
 pub fn push_value(mut line: Line, value: &[u8], lines: &mut Vec<u8>) -> Line {
     let mut digits = [0; 2 + 2 * 64];
     if value.len() <= 8 {
@@ -111,7 +111,7 @@ pub fn push_value(mut line: Line, value: &[u8], lines: &mut Vec<u8>) -> Line {
     }
     line.push(b"0x");
     lines.extend_from_slice(line.as_bytes());
-    // Highest byte first, as a number is written.
+    // Highest byte first, as in a number.
     for part in value.rchunks(64) {
         lines.extend_from_slice(&hex_of_bytes(part, &mut digits)[2..]);
     }
@@ -124,7 +124,7 @@ pub fn write_value(value: &[u8], binary: Binary, lines: &mut Vec<u8>) {
     if binary.values_reversed {
         return lines.extend(value.iter().rev());
     }
-    // The usual sizes are known when this is compiled, which saves a call.
+    // Fixed sizes save a call.
     match (value.as_array::<4>(), value.as_array::<8>(), value.as_array::<16>()) {
         (Some(value), ..) => lines.extend_from_slice(value),
         (_, Some(value), _) => lines.extend_from_slice(value),
@@ -224,7 +224,11 @@ mod tests {
             (Descriptor { store: true, value: None, ..LOAD }, Binary { has_values: true, ..Binary::default() });
         check(Shape::Binary(Binary::default()), &missing, None, &[&head[..], &[8]].concat());
         check(Shape::Binary(with_values), &missing, None, &[&head[..], &[255, 8, 0, 0, 0x80]].concat());
-        let json = br#"{"thread":0,"kind":"load","address":"0x0000003f83201156","operand":"0x0000003f8341fb80","size":8,"value":"0x0000003f83201130","assembly":"nop"}"#;
-        check(Shape::Json, &LOAD, Some("nop"), &[&json[..], b"\n"].concat());
+        let json = concat!(
+            r#"{"thread":0,"kind":"load","address":"0x0000003f83201156","operand":"0x0000003f8341fb80","#,
+            r#""size":8,"value":"0x0000003f83201130","assembly":"nop"}"#,
+            "\n"
+        );
+        check(Shape::Json, &LOAD, Some("nop"), json.as_bytes());
     }
 }

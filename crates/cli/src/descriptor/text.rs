@@ -1,4 +1,4 @@
-//! The text of instructions, made when it is first needed.
+//! The disassembly of instructions, made when it is first needed.
 
 use std::collections::HashMap;
 
@@ -6,20 +6,20 @@ use trace::{Block, BlockIndex, Blocks};
 
 use crate::disassembly::Disassembler;
 
-pub struct Texts {
+pub struct DisassemblyCache {
     disassembler: Disassembler,
     /// One text per instruction of each block.
     blocks: Vec<Option<Box<[Box<str>]>>>,
-    /// Of single instructions, by address.
+    /// Texts of single instructions, by address.
     single: HashMap<u64, Option<Box<str>>>,
 }
 
-impl Texts {
+impl DisassemblyCache {
     pub fn new() -> Self {
         Self { disassembler: Disassembler::new(), blocks: Vec::new(), single: HashMap::new() }
     }
 
-    /// One text per instruction of the block.
+    /// Returns one text per instruction of the block.
     pub fn of(&mut self, blocks: &Blocks, index: BlockIndex) -> &[Box<str>] {
         if self.blocks.len() < blocks.len() {
             self.blocks.resize(blocks.len(), None);
@@ -32,18 +32,18 @@ impl Texts {
         })
     }
 
-    /// The last instruction of the block.
+    /// Returns the text of the last instruction of the block.
     pub fn last(&mut self, blocks: &Blocks, index: BlockIndex) -> Option<&str> {
         self.of(blocks, index).last().map(|text| &**text)
     }
 
-    /// The instruction of the block that is at `address`.
+    /// Returns the text of the instruction of the block at `address`.
     pub fn in_block(&mut self, blocks: &Blocks, index: BlockIndex, address: u64) -> Option<&str> {
         let number = blocks.get(index)?.instructions().position(|own| own.address == address)?;
         self.of(blocks, index).get(number).map(|text| &**text)
     }
 
-    /// The instruction at `address`, wherever it is.
+    /// Returns the text of the instruction at `address`, in whichever block it is.
     pub fn at(&mut self, blocks: &Blocks, address: u64) -> Option<&str> {
         if !self.single.contains_key(&address) {
             let indices = (0..u32::try_from(blocks.len()).unwrap_or(u32::MAX)).map(BlockIndex);

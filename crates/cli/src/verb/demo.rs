@@ -1,4 +1,4 @@
-//! `trackway demo`: a multithreaded program, natively and recorded, and what the trace says about it.
+//! `trackway demo`: runs a multithreaded program natively and recorded, and summarises the trace.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -15,7 +15,7 @@ use crate::verb::info::branch_lines;
 use crate::verb::record::refuse_special;
 
 const PROGRAM: &str = "raytrace";
-/// Rows and columns of the picture.
+/// The number of rows and of columns of the picture.
 const SIZE: &str = "1000";
 const ROUNDS: usize = 3;
 
@@ -95,7 +95,8 @@ fn report(summary: &Summary, native: Duration, recorded: Duration) -> String {
         summary.bits_per_instruction()
     ));
     text.push_str(&format!(
-        "  time          {native:.3} s natively, {recorded:.3} s recorded: {:.2} times as long (best of {ROUNDS} each)\n",
+        "  time          {native:.3} s natively, {recorded:.3} s recorded: \
+         {:.2} times as long (best of {ROUNDS} each)\n",
         recorded / native
     ));
     text

@@ -1,4 +1,5 @@
-//! `trackway dump`: instructions, branches or memory accesses, one by one, as text, as binary records, or as JSON.
+//! `trackway dump`: lists instructions, branches or memory accesses as text, as binary records, or
+//! as JSON.
 
 use std::ops::Range;
 
@@ -6,26 +7,31 @@ use trace::{Access, Batch, DataMode, Event, Step, Trace};
 
 use crate::arguments::{Dump, Format, Kind};
 use crate::descriptor::memory::Fields;
-use crate::descriptor::{self, Binary, Shape, Texts, control, memory};
+use crate::descriptor::{self, Binary, DisassemblyCache, Shape, control, memory};
 use crate::failure::{FAILED, Failure};
-use crate::output::{Lines, Output, Stopped};
+use crate::output::{LineBuffer, Output, Stopped};
 use crate::select::{self, Visitor};
 
 pub fn run(arguments: &Dump) -> Result<u8, Stopped> {
     let trace = select::open(&arguments.input)?;
     let shape = shape_of(arguments, trace.data());
     if arguments.kind == Kind::Memory {
-        select::need_data(&trace)?;
+        select::require_data(&trace)?;
     }
     if matches!(shape, Shape::Binary(Binary { wide: false, .. })) {
         refuse_high_threads(&trace, arguments.input.thread)?;
     }
-    let lines = Lines::new(Output::beside(&arguments.input.file, arguments.output.file.as_deref())?);
-    let mut lister =
-        Lister { trace: &trace, kind: arguments.kind, lines, shape, texts: arguments.disassemble.then(Texts::new) };
-    let damaged = select::walk(&trace, &arguments.input, &mut lister)?;
-    lister.lines.finish()?;
-    let damaged = damaged + select::tell_unfinished(&trace, &arguments.input.file);
+    let lines = LineBuffer::new(Output::open_apart_from(&arguments.input.file, arguments.output.file.as_deref())?);
+    let mut writer = DumpWriter {
+        trace: &trace,
+        kind: arguments.kind,
+        lines,
+        shape,
+        texts: arguments.disassemble.then(DisassemblyCache::new),
+    };
+    let damaged = select::walk(&trace, &arguments.input, &mut writer)?;
+    writer.lines.finish()?;
+    let damaged = damaged + select::warn_if_unfinished(&trace, &arguments.input.file);
     Ok(if damaged == 0 { 0 } else { FAILED })
 }
 
@@ -39,7 +45,7 @@ fn shape_of(arguments: &Dump, data: DataMode) -> Shape {
     }
 }
 
-/// The binary format has one byte for the thread.
+/// Fails if a thread does not fit into the one byte that the binary format has for it.
 pub fn refuse_high_threads(trace: &Trace, selected: Option<u32>) -> Result<(), Failure> {
     let high = trace
         .threads()
@@ -49,27 +55,29 @@ pub fn refuse_high_threads(trace: &Trace, selected: Option<u32>) -> Result<(), F
     high.map_or(Ok(()), |thread| Err(high_thread(thread)))
 }
 
+/// Returns the failure for a thread that does not fit into one byte.
 pub fn high_thread(thread: u32) -> Failure {
     Failure::new(format!("thread {thread} does not fit into the one byte of the binary format"))
         .hint("--wide writes 4 bytes per thread")
 }
 
-struct Lister<'t> {
+/// Writes the selected steps or accesses.
+struct DumpWriter<'t> {
     trace: &'t Trace,
     kind: Kind,
-    lines: Lines,
+    lines: LineBuffer,
     shape: Shape,
-    texts: Option<Texts>,
+    texts: Option<DisassemblyCache>,
 }
 
-impl Visitor for Lister<'_> {
+impl Visitor for DumpWriter<'_> {
     fn step(&mut self, thread: u32, step: &Step, part: Range<u32>) -> Result<(), Stopped> {
         match self.kind {
             Kind::Instructions => self.instructions(thread, step, part),
             Kind::Control if part.end == step.instructions() => self.branch(thread, step),
             Kind::Control | Kind::Memory => {}
         }
-        self.lines.flush_long()
+        self.lines.flush_if_long()
     }
 
     fn event(&mut self, _: u32, _: &Event) -> Result<(), Stopped> {
@@ -87,11 +95,11 @@ impl Visitor for Lister<'_> {
             _ => None,
         };
         memory::Descriptor::of(batch, access).write(self.shape, Fields::All, text, &mut self.lines.bytes);
-        self.lines.flush_long()
+        self.lines.flush_if_long()
     }
 }
 
-impl Lister<'_> {
+impl DumpWriter<'_> {
     fn instructions(&mut self, thread: u32, step: &Step, part: Range<u32>) {
         let (skip, count, blocks) = (part.start as usize, part.len(), self.trace.blocks());
         let texts = match &mut self.texts {

@@ -1,39 +1,83 @@
-//! `trackway experiment`: the measurements of the source documents, repeated with programs of our own.
+//! `trackway experiment`: runs the experiments of the crate `experiment` and writes their tables,
+//! figures and JSON.
 
-mod mtrace;
-mod port;
-mod programs;
-mod real;
-mod segment;
-mod spread;
+use std::path::PathBuf;
 
+use experiment::programs::Runs;
+use experiment::{Findings, NamedTable, mtrace, port, segment};
 use report::Table;
-use serde::Serialize;
 
-use crate::arguments::{Experiment, Results};
-use crate::failure::Failure;
+use crate::arguments::port::ExperimentPort;
+use crate::arguments::segment::ExperimentSegment;
+use crate::arguments::{Experiment, ExperimentMtrace, Results};
+use crate::compressor::Compressor;
+use crate::failure::{FAILED, Failure};
 use crate::output::{self, Output, Stopped};
+use crate::progress::TerminalObserver;
 
 pub fn run(arguments: &Experiment) -> Result<u8, Stopped> {
     match arguments {
-        Experiment::Mtrace(arguments) => mtrace::run(arguments),
-        Experiment::Port(arguments) => port::run(arguments),
-        Experiment::Segment(arguments) => segment::run(arguments),
+        Experiment::Mtrace(arguments) => run_mtrace(arguments),
+        Experiment::Port(arguments) => run_port(arguments),
+        Experiment::Segment(arguments) => run_segment(arguments),
     }
 }
 
-/// Gives a table a name for its file.
-type Named = (&'static str, Table);
-
-/// What came of an experiment.
-trait Findings {
-    fn tables(&self) -> Vec<Named>;
-    /// Files, each with its name.
-    fn figures(&self) -> Vec<(String, String)>;
-    fn json(&self) -> impl Serialize;
+fn run_mtrace(arguments: &ExperimentMtrace) -> Result<u8, Stopped> {
+    [Compressor::Gzip, Compressor::Bzip2].into_iter().try_for_each(Compressor::require_installed)?;
+    let experiment = mtrace::Experiment::new(Runs {
+        programs: arguments.programs.clone(),
+        threads: arguments.threads.clone(),
+        size: arguments.size,
+        repeat: arguments.repeat,
+        trackway: own_path()?,
+    })?;
+    let output = open(&arguments.results)?;
+    let study = experiment.run(&TerminalObserver::new())?;
+    write(&arguments.results, output, &study)?;
+    Ok(0)
 }
 
-/// Opens what will be written to, before the long work.
+fn run_port(arguments: &ExperimentPort) -> Result<u8, Stopped> {
+    let experiment = port::Experiment::new(Runs {
+        programs: arguments.programs.clone(),
+        threads: arguments.threads.clone(),
+        size: arguments.size,
+        repeat: arguments.repeat,
+        trackway: own_path()?,
+    })?;
+    let output = open(&arguments.results)?;
+    let study = experiment.run(&TerminalObserver::new())?;
+    write(&arguments.results, output, &study)?;
+    Ok(0)
+}
+
+fn run_segment(arguments: &ExperimentSegment) -> Result<u8, Stopped> {
+    let options = segment::Options {
+        traces: arguments.traces.clone(),
+        programs: arguments.programs.clone(),
+        start: arguments.start,
+        length: arguments.length,
+        trackway: own_path()?,
+    };
+    let observer = TerminalObserver::new();
+    let experiment = segment::Experiment::new(options, &observer)?;
+    for path in &arguments.traces {
+        output::refuse_same_file(path, arguments.results.output.file.as_deref())?;
+    }
+    let output = open(&arguments.results)?;
+    let study = experiment.run(&observer)?;
+    drop(observer);
+    write(&arguments.results, output, &study)?;
+    Ok(if study.is_complete() { 0 } else { FAILED })
+}
+
+/// Returns the path of this program, which the experiments run to record others.
+fn own_path() -> Result<PathBuf, Failure> {
+    std::env::current_exe().map_err(|error| Failure::new(format!("cannot find the path of trackway: {error}")))
+}
+
+/// Opens the outputs before the long work.
 fn open(results: &Results) -> Result<Output, Failure> {
     if let Some(directory) = &results.plots {
         output::make_directory(directory)?;
@@ -41,7 +85,8 @@ fn open(results: &Results) -> Result<Output, Failure> {
     Output::open(results.output.file.as_deref())
 }
 
-/// Writes every table as CSV and every figure if that is asked for, and the tables as text or Markdown or everything as JSON.
+/// Writes tables as CSV and figures into a directory, if there is one. Writes tables as text or
+/// Markdown, or everything as JSON, to the output.
 fn write(results: &Results, mut output: Output, findings: &impl Findings) -> Result<(), Stopped> {
     if let Some(directory) = &results.plots {
         let tables = findings.tables().into_iter().map(|(name, table)| (format!("{name}.csv"), table.csv()));
@@ -50,14 +95,14 @@ fn write(results: &Results, mut output: Output, findings: &impl Findings) -> Res
     if results.json {
         output.json(&findings.json())?;
     } else {
-        let form = |(name, table): &Named| if results.markdown { linked(name, table) } else { table.text() };
-        let text: String = findings.tables().iter().map(form).collect();
+        let format = |(name, table): &NamedTable| if results.markdown { linked(name, table) } else { table.text() };
+        let text: String = findings.tables().iter().map(format).collect();
         output.write(text.as_bytes())?;
     }
     output.finish()
 }
 
-/// A table as Markdown, with a place that links can lead to.
+/// Returns a table as Markdown, with an anchor for links.
 fn linked(name: &str, table: &Table) -> String {
     format!("<a id=\"{name}\"></a>\n\n{}", table.markdown())
 }

@@ -1,4 +1,5 @@
-//! `trackway info`: what is in a trace. The index has it all, unless a part of the trace is selected.
+//! `trackway info`: summarises a trace. The index contains everything, unless a part of the trace
+//! is selected.
 
 use std::fmt::Write;
 use std::ops::Range;
@@ -15,7 +16,7 @@ use crate::select::{self, Visitor};
 
 pub fn run(arguments: &Info) -> Result<u8, Stopped> {
     let trace = select::open(&arguments.input)?;
-    let mut output = Output::beside(&arguments.input.file, arguments.output.file.as_deref())?;
+    let mut output = Output::open_apart_from(&arguments.input.file, arguments.output.file.as_deref())?;
     let (threads, damaged) = counts_of(&trace, &arguments.input)?;
     let overview = Overview::new(&trace, &arguments.input, &threads, arguments.times);
     if arguments.json {
@@ -27,7 +28,8 @@ pub fn run(arguments: &Info) -> Result<u8, Stopped> {
     Ok(if damaged == 0 { 0 } else { FAILED })
 }
 
-/// The threads with what each did in the selected part, and the number of damaged places in it.
+/// Returns the threads with their counts in the selected part, and the number of damaged places in
+/// it.
 fn counts_of(trace: &Trace, input: &Input) -> Result<(Vec<ThreadSummary>, u64), Stopped> {
     let selected =
         trace.threads().iter().filter(|thread| input.thread.is_none_or(|wanted| wanted == thread.info.thread));
@@ -43,6 +45,7 @@ fn counts_of(trace: &Trace, input: &Input) -> Result<(Vec<ThreadSummary>, u64), 
     Ok((counter.threads, damaged))
 }
 
+/// Counts what the selected threads execute.
 struct Counter {
     threads: Vec<ThreadSummary>,
     /// Whether there are memory accesses.
@@ -176,14 +179,14 @@ struct ModuleJson {
     file_offset: u64,
 }
 
-/// What depends on the clock.
+/// Times, which differ from run to run.
 #[derive(Serialize)]
 struct TimesJson {
     start_unix_nanoseconds: u64,
     seconds: Option<f64>,
 }
 
-/// What was selected, if not everything.
+/// The selection, if it is not the whole trace.
 #[derive(Serialize)]
 struct SelectionJson {
     thread: Option<u32>,
@@ -191,16 +194,16 @@ struct SelectionJson {
     length: Option<u64>,
 }
 
-/// All that `info` tells; `stat` begins with the same.
+/// The summary that `info` prints and `stat` begins with.
 #[derive(Serialize)]
 pub struct Overview {
     file: String,
     command: Vec<String>,
-    /// What restricted the recording.
+    /// Options that restricted the recording.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     options: Vec<String>,
     exit: ExitJson,
-    /// False if the recorder did not live to see the end.
+    /// False if the recorder was killed before the end.
     finished: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     selection: Option<SelectionJson>,
@@ -208,9 +211,9 @@ pub struct Overview {
     counts: CountsJson,
     #[serde(skip)]
     totals: Counts,
-    /// Which data of loads and stores was recorded.
+    /// The recorded data of loads and stores: none, addresses or values.
     data: String,
-    /// Its size before compression and in the file.
+    /// Size of the data before compression and in the file.
     data_bytes: u64,
     stored_data_bytes: u64,
     data_bits_per_instruction: f64,
@@ -228,16 +231,16 @@ pub struct Overview {
     recorder: String,
     /// The processes that were recorded together, if there is more than one.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    family: Vec<RelativeJson>,
+    family: Vec<ProcessJson>,
     #[serde(skip_serializing_if = "Option::is_none")]
     times: Option<TimesJson>,
 }
 
 #[derive(Serialize)]
-struct RelativeJson {
+struct ProcessJson {
     pid: u32,
     parent: Option<u32>,
-    /// Seconds from the start of the first process's recording to when this one was made.
+    /// Seconds from the start of the first process's recording to the creation of this one.
     seconds: f64,
     command: Vec<String>,
 }
@@ -247,7 +250,8 @@ struct RelativeJson {
 enum ExitJson {
     Code(i32),
     Signal(i32),
-    Left,
+    #[serde(rename = "left")]
+    Detached,
     Unknown,
 }
 
@@ -265,7 +269,7 @@ impl Overview {
             exit: match trace.exit() {
                 Exit::Code(code) => ExitJson::Code(code),
                 Exit::Signal(signal) => ExitJson::Signal(signal),
-                Exit::Detached => ExitJson::Left,
+                Exit::Detached => ExitJson::Detached,
                 Exit::Unknown => ExitJson::Unknown,
             },
             finished: trace.is_finished(),
@@ -292,7 +296,7 @@ impl Overview {
             cpu: recording.cpu.clone(),
             system: recording.system.clone(),
             recorder: recording.recorder.clone(),
-            family: family_json(trace),
+            family: processes_json(trace),
             times: times.then(|| times_json(trace)),
         }
     }
@@ -329,57 +333,57 @@ fn times_json(trace: &Trace) -> TimesJson {
     TimesJson { start_unix_nanoseconds: recording.start_unix_nanos, seconds }
 }
 
-/// The overview for people.
+/// Returns the overview as text.
 fn text(overview: &Overview) -> String {
     let mut text = heading(overview);
     text.push_str(&thread_table(&overview.threads));
     text.push_str(&module_table(&overview.modules));
-    text.push_str(&family_tree(&overview.family, overview.pid));
+    text.push_str(&process_tree(&overview.family, overview.pid));
     text
 }
 
-/// The processes that were recorded together, children below their parents; this one is marked.
-fn family_tree(family: &[RelativeJson], own: u32) -> String {
+/// Returns the tree of processes that were recorded together; `own` is marked.
+fn process_tree(family: &[ProcessJson], own: u32) -> String {
     let mut text = String::new();
     if !family.is_empty() {
         text.push_str("\nprocesses\n");
-        let known = |pid: u32| family.iter().any(|relative| relative.pid == pid);
-        for first in family.iter().filter(|relative| !relative.parent.is_some_and(known)) {
-            add_branch(&mut text, family, first, own, 0);
+        let known = |pid: u32| family.iter().any(|process| process.pid == pid);
+        for first in family.iter().filter(|process| !process.parent.is_some_and(known)) {
+            add_subtree(&mut text, family, first, own, 0);
         }
     }
     text
 }
 
-fn add_branch(text: &mut String, family: &[RelativeJson], relative: &RelativeJson, own: u32, depth: usize) {
-    let mark = if relative.pid == own { '*' } else { ' ' };
-    let (indent, command) = ("  ".repeat(depth), relative.command.join(" "));
-    writeln!(text, "{mark} {indent}{:<8} {:>10.6} s  {command}", relative.pid, relative.seconds)
+fn add_subtree(text: &mut String, family: &[ProcessJson], process: &ProcessJson, own: u32, depth: usize) {
+    let mark = if process.pid == own { '*' } else { ' ' };
+    let (indent, command) = ("  ".repeat(depth), process.command.join(" "));
+    writeln!(text, "{mark} {indent}{:<8} {:>10.6} s  {command}", process.pid, process.seconds)
         .expect("a string takes everything");
-    // A process is younger than its parent, so that even a damaged trace has no circle.
-    let is_child = |other: &&RelativeJson| other.parent == Some(relative.pid) && other.seconds > relative.seconds;
+    // A process is younger than its parent, so that even a damaged trace has no cycle.
+    let is_child = |other: &&ProcessJson| other.parent == Some(process.pid) && other.seconds > process.seconds;
     for child in family.iter().filter(is_child) {
-        add_branch(text, family, child, own, depth + 1);
+        add_subtree(text, family, child, own, depth + 1);
     }
 }
 
-fn family_json(trace: &Trace) -> Vec<RelativeJson> {
-    let first = trace.processes().map(|relative| relative.tsc).min().unwrap_or(0);
+fn processes_json(trace: &Trace) -> Vec<ProcessJson> {
+    let first = trace.processes().map(|process| process.tsc).min().unwrap_or(0);
     let hertz = trace.recording().tsc_hz.max(1) as f64;
-    let mut family: Vec<RelativeJson> = trace
+    let mut family: Vec<ProcessJson> = trace
         .processes()
-        .map(|relative| RelativeJson {
-            pid: relative.pid,
-            parent: relative.parent,
-            seconds: relative.tsc.saturating_sub(first) as f64 / hertz,
-            command: relative.command.clone(),
+        .map(|process| ProcessJson {
+            pid: process.pid,
+            parent: process.parent,
+            seconds: process.tsc.saturating_sub(first) as f64 / hertz,
+            command: process.command.clone(),
         })
         .collect();
     family.sort_by(|a, b| a.seconds.total_cmp(&b.seconds));
     family
 }
 
-/// Everything but the tables.
+/// Returns everything but the tables.
 pub fn heading(overview: &Overview) -> String {
     let mut text = String::new();
     let mut line = |name: &str, value: String| writeln!(text, "{name:<14}{value}").expect("a string takes everything");
@@ -427,7 +431,7 @@ pub fn heading(overview: &Overview) -> String {
         ),
     );
     if overview.totals.lost > 0 {
-        line("lost", format!("the path could not be followed at {} places", grouped(overview.totals.lost)));
+        line("lost", format!("the path is unknown at {} places", grouped(overview.totals.lost)));
     }
     text
 }
@@ -442,7 +446,7 @@ fn data_text(overview: &Overview) -> String {
     )
 }
 
-/// The classes of branches of each thread.
+/// Returns a table of the branch classes of each thread.
 pub fn branch_mix(overview: &Overview) -> String {
     let mut text = String::from(
         "\nthread        instructions            branches  C taken %  C not taken %  U direct %  U indirect %\n",
@@ -470,7 +474,7 @@ fn exit_text(overview: &Overview) -> String {
     match (&overview.exit, overview.finished) {
         (ExitJson::Code(code), _) => format!("status {code}"),
         (ExitJson::Signal(signal), _) => format!("killed by {}", names::signal(u8::try_from(*signal).unwrap_or(0))),
-        (ExitJson::Left, _) => "none: it ran on when the recording ended".into(),
+        (ExitJson::Detached, _) => "none: it ran on when the recording ended".into(),
         (ExitJson::Unknown, true) => "unknown".into(),
         (ExitJson::Unknown, false) => "unknown: the recording was not finished".into(),
     }
@@ -482,7 +486,7 @@ fn selection_text(selection: &SelectionJson) -> String {
     format!("{thread}, {length} after {}", grouped(selection.skip))
 }
 
-/// Four lines, one per class of branches.
+/// Returns four lines, one per class of branches.
 pub fn branch_lines(counts: &Counts) -> String {
     let classes = [
         ("conditional direct, taken", counts.conditional_taken),

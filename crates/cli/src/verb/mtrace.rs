@@ -1,8 +1,8 @@
-//! The tools of mTrace (Myers 2014, chapter 4): `mcfTrace`, `mlsTrace`, `mcfTRaptor`, `mlvCFiat`, on a program that runs or on a recorded
-//! trace.
+//! The tools of mTrace (Myers 2014, chapter 4): `mcfTrace`, `mlsTrace`, `mcfTRaptor`, `mlvCFiat`,
+//! for a running program or a recorded trace.
 //!
-//! Each of them is a [`Tool`], which takes batches and writes descriptors. Where batches come from is in [`source`], where descriptors go
-//! to in [`files`].
+//! Each is a [`Tool`], which takes batches and writes descriptors. [`source`] reads a trace or runs
+//! a program and calls the tool; [`files`] writes the descriptors.
 
 mod control;
 mod files;
@@ -18,7 +18,7 @@ use mtrace::Sharing;
 use serde::Serialize;
 use trace::{AccessVisitor, Batch, Blocks, DataMode, Event, Operand, PathBatch};
 
-use crate::arguments::mtrace::{ByteOrder, Common, McfTRaptor, McfTrace, MlsTrace, MlvCFiat, TurnOptions};
+use crate::arguments::mtrace::{ByteOrder, Common, InterleaveOptions, McfTRaptor, McfTrace, MlsTrace, MlvCFiat};
 use crate::descriptor::{Binary, Shape};
 use crate::digits::grouped;
 use crate::output::{Output, Stopped};
@@ -40,92 +40,92 @@ pub fn run_mlvcfiat(arguments: &MlvCFiat) -> Result<u8, Stopped> {
     run(&arguments.common, binary(&arguments.order), loads::Tool::new(arguments)?)
 }
 
-/// Whose the structures of a filter are.
-fn sharing(shared: bool, turns: &TurnOptions) -> Sharing {
-    if shared { Sharing::shared(turns.interleave) } else { Sharing::Private }
+/// Returns whether threads share the structures of a filter, and in which order they use them.
+fn sharing(shared: bool, interleaving: &InterleaveOptions) -> Sharing {
+    if shared { Sharing::shared(interleaving.interleave) } else { Sharing::Private }
 }
 
-/// Of the tools that take values.
+/// Returns the binary format of tools that record values.
 fn binary(order: &ByteOrder) -> Binary {
     Binary { values_reversed: order.big_endian, has_values: true, ..Binary::default() }
 }
 
-/// One of the four.
+/// One of the four tools.
 trait Tool {
     const NAME: &'static str;
-    /// What has to be recorded beside control flow.
+    /// The data that a recording needs beside control flow.
     const DATA: DataMode;
     type Statistics: Serialize;
 
-    /// What a descriptor consists of, in words.
+    /// Returns the names of the fields of a descriptor.
     fn fields(&self) -> &'static str;
 
     fn sharing(&self) -> Sharing {
         Sharing::Private
     }
 
-    /// Takes what a thread has executed next.
+    /// Takes the next batch of a thread.
     fn batch(&mut self, blocks: &Blocks, batch: &Batch, descriptors: &mut Descriptors);
 
-    /// In which form it takes what was executed, if nothing is to be left out.
-    fn takes(&self) -> Form {
-        Form::Batches
+    /// Returns the form of input that the tool takes, if nothing has to be left out.
+    fn input_form(&self) -> InputForm {
+        InputForm::Batches
     }
 
     fn path_batch(&mut self, batch: &PathBatch<'_>, descriptors: &mut Descriptors) {
         let _ = (batch, descriptors);
     }
 
-    /// Takes what a thread does to memory next.
+    /// Returns a visitor for the next memory accesses of a thread.
     fn watch<'t>(&'t mut self, thread: u32, descriptors: &'t mut Descriptors) -> impl AccessVisitor + 't {
         let _ = (thread, descriptors);
-        Nobody
+        NoAccessVisitor
     }
 
-    /// How many it has taken.
+    /// Returns the number of instructions that the tool has taken.
     fn instructions(&self) -> u64;
 
-    /// What was counted, for programs and for people.
+    /// Returns the statistics for JSON, and as text.
     fn statistics(&self, run: &Run) -> Self::Statistics;
     fn text(&self, run: &Run) -> String;
 }
 
-/// What was executed, in the form of batches or in one that is faster.
+/// The form in which a tool takes an execution: batches, or a form that is faster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Form {
+enum InputForm {
     Batches,
-    /// Path by path.
+    /// Whole paths.
     PathBatches,
-    /// What is done to memory.
+    /// Memory accesses.
     Memory,
 }
 
-/// Looks away.
-struct Nobody;
+/// Ignores all accesses.
+struct NoAccessVisitor;
 
-impl AccessVisitor for Nobody {
+impl AccessVisitor for NoAccessVisitor {
     fn executed(&mut self, _: u64) {}
     fn operand(&mut self, _: Operand<'_>) {}
     fn event(&mut self, _: &Event) {}
 }
 
-/// What is the same for all tools.
+/// Statistics that all tools have.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 struct Run {
     threads: u64,
     skipped: u64,
     milliseconds: f64,
     descriptors: u64,
-    /// Of descriptors, before compression.
+    /// Size of the descriptors, before compression.
     bytes: u64,
-    /// No more was written because there was no room for it.
+    /// Whether the size limit was reached.
     is_full: bool,
 }
 
 fn run<T: Tool>(common: &Common, binary: Binary, mut tool: T) -> Result<u8, Stopped> {
     let start = Instant::now();
     if let Some(compressor) = common.compressor {
-        compressor.need()?;
+        compressor.require_installed()?;
     }
     let shape = if common.ascii { Shape::Ascii } else { Shape::Binary(Binary { wide: common.wide, ..binary }) };
     let source = source::open::<T>(common)?;
@@ -169,7 +169,7 @@ fn closing_line(run: &Run, names: &Names) -> String {
     )
 }
 
-/// `part` of `whole` as the thesis prints it.
+/// Returns `part` of `whole` as the thesis prints it.
 fn share(part: u64, whole: u64) -> String {
     format!("{part} ( %{:.2} )", crate::digits::percent(part, whole))
 }

@@ -1,33 +1,28 @@
-//! `trackway port`: how many bits each technique needs.
+//! `trackway port`: counts the bits that each technique needs.
 
 mod decode;
-mod survey;
 
 use std::sync::Mutex;
 
-use filter::cfiat::Trust;
+use experiment::port::{Row, Survey, SurveyResult, rows};
 use port::cores::Cores;
 use port::file::{self, Description};
 use port::message::ExceptionTarget;
 use port::nexus::Streams;
-use port::{Config, Field, Outcome, Settings, Subject, Technique};
-use serde::Serialize;
-use serde_json::{Map, Value};
+use port::{Config, Settings, Subject, Technique};
 use trace::{DataMode, Trace};
 
 use crate::arguments::Input;
-use crate::arguments::mtrace::Known;
+use crate::arguments::mtrace::LoadKnowledge;
 use crate::arguments::port::{
     ConfigName, CustomSizes, ExceptionTargets, Port, PortOptions, PortVerb, StreamEnds, TageBudget, Techniques,
 };
-use crate::digits::{grouped, percent};
 use crate::failure::{FAILED, Failure};
 use crate::output::{Output, Stopped};
+use crate::progress::TerminalObserver;
 use crate::select;
 use predict::Budget;
 use report::Table;
-pub use survey::Survey;
-use survey::Surveyed;
 
 pub fn run(arguments: &Port) -> Result<u8, Stopped> {
     match &arguments.verb {
@@ -38,64 +33,66 @@ pub fn run(arguments: &Port) -> Result<u8, Stopped> {
 
 fn measure(input: &Input, options: &PortOptions) -> Result<u8, Stopped> {
     let trace = select::open(input)?;
-    select::tell_nothing(&trace, input);
+    select::warn_if_nothing_is_selected(&trace, input);
     let techniques = techniques(&trace, options)?;
     if !options.chunks.is_empty() && !techniques.iter().any(|technique| technique.has_variable_chunks()) {
         return Err(Failure::new("chunks of these techniques have fixed sizes")
             .hint("those with _e and _a vary")
             .into());
     }
-    if options.known == Known::Flags && !techniques.iter().any(|technique| technique.has_cache()) {
-        return Err(Failure::new("these techniques have no cache that could know a load")
-            .hint("those with mlvCF and mlvCC have one")
-            .into());
+    if options.known == LoadKnowledge::Flags && !techniques.iter().any(|technique| technique.has_cache()) {
+        return Err(Failure::new("these techniques have no cache").hint("those with mlvCF and mlvCC have one").into());
     }
     let configs = configs(options)?;
     let settings = settings(options);
     let cores = cores(&trace, input, options.cores)?;
+    let observer = TerminalObserver::new();
     let mut survey = Survey {
         trace: &trace,
-        input,
+        excerpt: input.excerpt(),
         techniques: &techniques,
         configs: &configs,
         settings,
         cores: &cores,
         bits: None,
+        observer: &observer,
     };
-    let surveyed = match &options.output {
+    let result = match &options.output {
         None => survey.run()?,
         Some(path) => {
-            let (technique, config) = only_one(&techniques, &configs)?;
-            let bits = Mutex::new(Output::beside(&input.file, Some(path))?);
-            survey.bits = Some((technique, &bits));
-            let description = Description::new(technique, &config, &settings);
-            let surveyed = write_bits(&survey, description, &bits)?;
-            bits.into_inner().expect("nobody panics while writing").finish()?;
-            surveyed
+            let (technique, config) = single_choice(&techniques, &configs)?;
+            let mut output = Output::open_apart_from(&input.file, Some(path))?;
+            output.write(file::MAGIC)?;
+            let result = {
+                let bits = Mutex::new(|bytes: &[u8]| output.write(bytes));
+                survey.bits = Some((technique, &bits));
+                survey.run()?
+            };
+            let mut description = Description::new(technique, &config, &settings);
+            describe(&mut description, &trace, input, &cores, &result);
+            output.write(&description.trailer())?;
+            output.finish()?;
+            result
         }
     };
-    print(&rows(&surveyed.outcomes, &techniques, &cores, options.cycles), options)?;
-    let damaged = surveyed.damaged + select::tell_unfinished(&trace, &input.file);
+    drop(observer);
+    print(&rows(&result.outcomes, &techniques, &cores, options.cycles), options)?;
+    let damaged = result.damaged + select::warn_if_unfinished(&trace, &input.file);
     Ok(if damaged == 0 { 0 } else { FAILED })
 }
 
-fn write_bits(survey: &Survey<'_>, mut description: Description, bits: &Mutex<Output>) -> Result<Surveyed, Stopped> {
-    let lock = || bits.lock().expect("nobody panics while writing");
-    lock().write(file::MAGIC)?;
-    let input = survey.input;
-    description.threads = select::threads(survey.trace, input);
-    description.cores = survey.cores.count();
+/// Completes the description: the part of the trace, and the number of bits.
+fn describe(description: &mut Description, trace: &Trace, input: &Input, cores: &Cores, result: &SurveyResult) {
+    description.threads = input.excerpt().threads(trace);
+    description.cores = cores.count();
     (description.thread, description.skip, description.length) = (input.thread, input.skip, input.length);
-    let surveyed = survey.run()?;
-    let own = surveyed.outcomes.iter().find(|outcome| outcome.technique.name() == description.technique);
+    let own = result.outcomes.iter().find(|outcome| outcome.technique.name() == description.technique);
     if let Some(outcome) = own {
         (description.bits, description.instructions) = (outcome.port.bits(), outcome.instructions);
     }
-    lock().write(&description.trailer())?;
-    Ok(surveyed)
 }
 
-/// Those that were asked for, and that the trace has enough for.
+/// Returns the selected techniques for which the trace has enough data.
 fn techniques(trace: &Trace, options: &PortOptions) -> Result<Vec<Technique>, Failure> {
     let has_values = trace.data() == DataMode::Values;
     let mut chosen = Vec::new();
@@ -103,7 +100,7 @@ fn techniques(trace: &Trace, options: &PortOptions) -> Result<Vec<Technique>, Fa
         match *technique {
             Techniques::One(technique) => {
                 if technique.subject() == Subject::Loads {
-                    select::need_values(trace)?;
+                    select::require_values(trace)?;
                 }
                 chosen.push(technique);
             }
@@ -111,7 +108,8 @@ fn techniques(trace: &Trace, options: &PortOptions) -> Result<Vec<Technique>, Fa
                 chosen.extend(Technique::ALL.into_iter().filter(|own| has_values || own.subject() == Subject::Flow));
                 if !has_values {
                     eprintln!(
-                        "trackway: this trace has no values, so that the mlv techniques are left out (record with --data values to have them)"
+                        "trackway: this trace has no values, so that the mlv techniques are left out \
+                         (record with --data values to have them)"
                     );
                 }
             }
@@ -190,14 +188,14 @@ fn settings(options: &PortOptions) -> Settings {
 }
 
 fn cores(trace: &Trace, input: &Input, cores: Option<u32>) -> Result<Cores, Failure> {
-    let threads = select::threads(trace, input);
+    let threads = input.excerpt().threads(trace);
     Cores::new(threads, cores.map(|cores| cores as usize)).map_err(|error| {
         Failure::new(error.to_string()).hint("--cores takes at least as many as `trackway info` lists")
     })
 }
 
-/// The technique and the configuration whose bits are written.
-fn only_one(techniques: &[Technique], configs: &[Config]) -> Result<(Technique, Config), Failure> {
+/// Returns the technique and the configuration whose bits are written; fails if there are several.
+fn single_choice(techniques: &[Technique], configs: &[Config]) -> Result<(Technique, Config), Failure> {
     match (techniques, configs) {
         (&[technique], &[config]) => Ok((technique, config)),
         (&[technique], _) if !technique.filter().is_configured() => Ok((technique, Config::LARGE)),
@@ -206,126 +204,13 @@ fn only_one(techniques: &[Technique], configs: &[Config]) -> Result<(Technique, 
     }
 }
 
-/// What is printed of a technique.
-#[derive(Serialize)]
-pub struct Row {
-    technique: &'static str,
-    config: Option<&'static str>,
-    threads: usize,
-    cores: usize,
-    instructions: u64,
-    bits: u64,
-    /// Bits per instruction, and per clock cycle.
-    bpi: f64,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    bpc: Option<f64>,
-    /// To mcfNX_b or mlvNX_b.
-    ratio: f64,
-    messages: u64,
-    /// What makes a load known to the cache: values or flags.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    known: Option<&'static str>,
-    /// Per cent of branches, of loads that were told, of loads that missed the cache.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    outcome_misprediction_percent: Option<f64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    target_misprediction_percent: Option<f64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    first_access_miss_percent: Option<f64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    cache_miss_percent: Option<f64>,
-    fields: Map<String, Value>,
-}
-
-pub fn rows(outcomes: &[Outcome], techniques: &[Technique], cores: &Cores, cycles: Option<u64>) -> Vec<Row> {
-    let baseline = |technique: Technique| {
-        let found = outcomes.iter().find(|outcome| outcome.technique == technique.baseline());
-        found.map_or(0, |outcome| outcome.port.bits())
-    };
-    let asked = outcomes.iter().filter(|outcome| techniques.contains(&outcome.technique));
-    asked.map(|outcome| row(outcome, baseline(outcome.technique), cores, cycles)).collect()
-}
-
-fn row(outcome: &Outcome, baseline: u64, cores: &Cores, cycles: Option<u64>) -> Row {
-    let bits = outcome.port.bits();
-    let per = |count: u64| if count == 0 { 0.0 } else { bits as f64 / count as f64 };
-    let (predicted, known) = (outcome.rates.predicted, outcome.rates.known);
-    let fields = Field::ALL.into_iter().filter(|&field| outcome.port.of(field) > 0);
-    Row {
-        technique: outcome.technique.name(),
-        config: outcome.config.map(|config| config.name),
-        threads: cores.threads(),
-        cores: cores.count(),
-        instructions: outcome.instructions,
-        bits,
-        bpi: per(outcome.instructions),
-        bpc: cycles.map(per),
-        ratio: if bits == 0 { 0.0 } else { baseline as f64 / bits as f64 },
-        messages: outcome.port.messages,
-        known: known.map(|own| name_of(own.trust)),
-        outcome_misprediction_percent: predicted.map(|own| percent(own.outcomes_wrong, own.outcomes)),
-        target_misprediction_percent: predicted.map(|own| percent(own.targets_wrong, own.targets)),
-        first_access_miss_percent: known.map(|own| percent(own.told, own.loads)),
-        cache_miss_percent: known.map(|own| percent(own.cache_misses, own.loads)),
-        fields: fields.map(|field| (field.name().to_owned(), outcome.port.of(field).into())).collect(),
-    }
-}
-
-fn name_of(trust: Trust) -> &'static str {
-    match trust {
-        Trust::Values => "values",
-        Trust::Flags => "flags",
-    }
-}
-
 fn print(rows: &[Row], options: &PortOptions) -> Result<(), Stopped> {
     let mut output = Output::open(None)?;
     if options.json {
         output.json(&rows)?;
     } else {
-        output.write(text(rows).as_bytes())?;
+        let text: String = experiment::port::tables(rows).iter().map(Table::text).collect();
+        output.write(text.as_bytes())?;
     }
     output.finish()
-}
-
-fn text(rows: &[Row]) -> String {
-    let (cores, instructions) = rows.first().map_or((0, 0), |row| (row.cores, row.instructions));
-    let cores = if cores == 1 { "1 core".to_owned() } else { format!("{cores} cores") };
-    let is_by_flags = rows.iter().any(|row| row.known == Some(name_of(Trust::Flags)));
-    let known = if is_by_flags { ", loads known by flags alone" } else { "" };
-    let caption = format!("{} instructions on {cores}: bits on the trace port{known}", grouped(instructions));
-    let has_cycles = rows.iter().any(|row| row.bpc.is_some());
-    let mut heads = vec!["technique", "config", "bits", "bits/instruction"];
-    heads.extend(has_cycles.then_some("bits/cycle"));
-    heads.extend(["ratio", "messages", "outcomes wrong %", "targets wrong %", "loads told %"]);
-    let mut table = Table::new(&caption, &heads);
-    let or_dash = |value: Option<f64>| value.map_or("-".to_owned(), |value| format!("{value:.2}"));
-    for row in rows {
-        let mut cells = vec![row.technique.to_owned(), row.config.unwrap_or("-").to_owned(), grouped(row.bits)];
-        cells.push(format!("{:.4}", row.bpi));
-        cells.extend(row.bpc.map(|bpc| format!("{bpc:.4}")));
-        cells.extend([format!("{:.1}", row.ratio), grouped(row.messages)]);
-        let rates =
-            [row.outcome_misprediction_percent, row.target_misprediction_percent, row.first_access_miss_percent];
-        cells.extend(rates.map(or_dash));
-        table.row(cells);
-    }
-    table.text() + &fields(rows).text()
-}
-
-/// Where the bits go.
-fn fields(rows: &[Row]) -> Table {
-    let used = |field: &Field| rows.iter().any(|row| row.fields.contains_key(field.name()));
-    let used: Vec<&str> = Field::ALL.into_iter().filter(used).map(Field::name).collect();
-    let heads: Vec<&str> = ["technique", "config"].into_iter().chain(used.iter().copied()).collect();
-    let mut table = Table::new("Where the bits go, per cent", &heads);
-    for row in rows {
-        let share = |name: &&str| match row.fields.get(*name).and_then(Value::as_u64) {
-            Some(bits) => format!("{:.1}", percent(bits, row.bits)),
-            None => "-".to_owned(),
-        };
-        let cells = [row.technique.to_owned(), row.config.unwrap_or("-").to_owned()];
-        table.row(cells.into_iter().chain(used.iter().map(share)));
-    }
-    table
 }

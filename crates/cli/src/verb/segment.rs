@@ -1,27 +1,23 @@
-//! `trackway segment`: traces of one or many policies.
+//! `trackway segment`: cuts an execution into traces by one or many policies.
 
-pub mod cut;
-pub mod figures;
 mod files;
-pub mod row;
+mod receiver;
 
 use std::path::Path;
 
 use capture::{Limits, Options, Selection};
+use experiment::segment::{AnalysisOptions, Figures, LiveSegmenter, Report, Segmentation, segment_trace, weights_text};
 use segment::Policy;
 use trace::{DataMode, Live};
 
 use crate::arguments::Input;
-use crate::arguments::segment::{Policies, Segment, weights_text};
+use crate::arguments::segment::{Policies, Segment};
 use crate::failure::{FAILED, Failure};
-use crate::live;
 use crate::output::{self, Output, Stopped};
+use crate::progress::TerminalObserver;
 use crate::select;
 use crate::verb::record::status;
-use cut::{Cut, Watching, Wish};
-use figures::Figures;
 use files::TraceFile;
-use row::Report;
 
 pub fn run(arguments: &Segment) -> Result<u8, Stopped> {
     let policies = policies(arguments)?;
@@ -34,54 +30,55 @@ pub fn run(arguments: &Segment) -> Result<u8, Stopped> {
     if let Some(directory) = &arguments.plots {
         output::make_directory(directory)?;
     }
-    let wish = Wish {
+    let analysis = AnalysisOptions {
         caches: arguments.cache.clone(),
         path: arguments.path.into(),
         dependences: arguments.dependences,
-        keep: file.is_some(),
+        keep_traces: file.is_some(),
     };
-    let (cut, status) = match &arguments.source.input {
-        Some(input) => read(input, length, arguments, &policies, &wish)?,
-        None => watch(length, arguments, &policies, &wish)?,
+    let (segmentation, status) = match &arguments.source.input {
+        Some(input) => segment_file(input, length, arguments, &policies, &analysis)?,
+        None => segment_program(length, arguments, &policies, &analysis)?,
     };
-    let kept = cut.outcomes.first().and_then(|own| Some((own, own.kept.as_ref()?)));
-    if let (Some(file), Some((own, kept))) = (file, kept) {
-        file.write(own, kept)?;
+    let details = segmentation.outcomes.first().and_then(|own| Some((own, own.details.as_ref()?)));
+    if let (Some(file), Some((own, details))) = (file, details) {
+        file.write(own, details)?;
     }
     if let Some(directory) = &arguments.plots {
-        write_plots(directory, arguments, &cut)?;
+        write_plots(directory, arguments, &segmentation)?;
     }
-    let report = Report::new(&cut, arguments.length_weight);
+    let report = Report::new(&segmentation, arguments.length_weight);
     let mut output = Output::open(None)?;
     if arguments.json {
         output.json(&report)?;
     } else {
-        output.write(report.text(&cut.mix).as_bytes())?;
+        output.write(report.text(&segmentation.mix).as_bytes())?;
     }
     output.finish()?;
     Ok(status)
 }
 
-fn write_plots(directory: &Path, arguments: &Segment, cut: &Cut) -> Result<(), Stopped> {
+fn write_plots(directory: &Path, arguments: &Segment, segmentation: &Segmentation) -> Result<(), Stopped> {
     let process = arguments.source.pid.map(|pid| format!("process {pid}"));
     let program = arguments.source.input.as_deref().or(arguments.source.command.first().map(Path::new));
     let file = program.and_then(Path::file_name).map(|name| name.to_string_lossy().into_owned());
     let subject = process.or(file).unwrap_or_default();
     let limits = |policy: &Policy| format!("{}/{}", policy.max_instructions(), policy.max_cfis());
-    let are_alike = cut.outcomes.iter().all(|own| limits(&own.policy) == limits(&cut.outcomes[0].policy));
+    let are_alike =
+        segmentation.outcomes.iter().all(|own| limits(&own.policy) == limits(&segmentation.outcomes[0].policy));
     let name = |policy: &Policy| {
         let limits = if are_alike { String::new() } else { limits(policy) };
         let words = [policy.flags(), limits, weights_text(policy), policy.rules()];
         words.into_iter().filter(|word| !word.is_empty()).collect::<Vec<_>>().join(" ")
     };
-    let outcomes = cut.outcomes.iter().map(|own| (name(&own.policy), own)).collect();
+    let outcomes = segmentation.outcomes.iter().map(|own| (name(&own.policy), own)).collect();
     output::write_files(directory, Figures { subject: &subject, weight: arguments.length_weight, outcomes }.files())
 }
 
-/// How many instructions are looked at, if not all.
+/// Returns the number of instructions to segment, if it is limited.
 fn length(arguments: &Segment) -> Result<Option<u64>, Failure> {
     match (arguments.stop, arguments.length) {
-        // As in the thesis's tool, 0 is no end.
+        // As in the tool of the thesis, 0 means no end.
         (Some(0), _) => Ok(None),
         (Some(stop), _) if stop <= arguments.start => {
             Err(Failure::new("there is nothing between -start and -stop").hint("-stop has to be larger"))
@@ -91,25 +88,32 @@ fn length(arguments: &Segment) -> Result<Option<u64>, Failure> {
     }
 }
 
-/// Reads a trace; gives the exit status, too.
-fn read(
+/// Segments a trace. Returns the exit status, too.
+fn segment_file(
     file: &Path,
     length: Option<u64>,
     arguments: &Segment,
     policies: &[Policy],
-    wish: &Wish,
-) -> Result<(Cut, u8), Stopped> {
+    analysis: &AnalysisOptions,
+) -> Result<(Segmentation, u8), Stopped> {
     let input = Input { file: file.to_owned(), thread: arguments.thread, skip: arguments.start, length };
     let trace = select::open(&input)?;
-    select::tell_nothing(&trace, &input);
-    let (cut, damage) = cut::segment(&trace, &input, policies, wish)?;
+    select::warn_if_nothing_is_selected(&trace, &input);
+    let observer = TerminalObserver::new();
+    let (segmentation, damage) = segment_trace(&trace, input.excerpt(), policies, analysis, &observer)?;
+    drop(observer);
     damage.iter().for_each(|problem| eprintln!("trackway: left out: {problem}"));
-    let damaged = damage.len() as u64 + select::tell_unfinished(&trace, file);
-    Ok((cut, if damaged == 0 { 0 } else { FAILED }))
+    let damaged = damage.len() as u64 + select::warn_if_unfinished(&trace, file);
+    Ok((segmentation, if damaged == 0 { 0 } else { FAILED }))
 }
 
-/// Looks at a program while it runs; gives the exit status, too.
-fn watch(length: Option<u64>, arguments: &Segment, policies: &[Policy], wish: &Wish) -> Result<(Cut, u8), Stopped> {
+/// Segments a program while it runs. Returns the exit status, too.
+fn segment_program(
+    length: Option<u64>,
+    arguments: &Segment,
+    policies: &[Policy],
+    analysis: &AnalysisOptions,
+) -> Result<(Segmentation, u8), Stopped> {
     let options = Options {
         command: arguments.source.command.clone(),
         process: arguments.source.pid,
@@ -117,12 +121,12 @@ fn watch(length: Option<u64>, arguments: &Segment, policies: &[Policy], wish: &W
         selection: Selection { skip: arguments.start, length, ..Selection::default() },
         ..Options::default()
     };
-    let mut watching = Watching::new(policies, wish);
-    let exit = live::run(&options, Live::new(DataMode::None), &mut watching)?;
-    Ok((watching.cut(), if arguments.source.pid.is_some() { 0 } else { status(exit) }))
+    let mut segmenter = LiveSegmenter::new(policies, analysis);
+    let exit = crate::live::run(&options, Live::new(DataMode::None), &mut segmenter)?;
+    Ok((segmenter.into_segmentation(), if arguments.source.pid.is_some() { 0 } else { status(exit) }))
 }
 
-/// The policy that is given, or those that are asked for.
+/// Returns the selected policies.
 fn policies(arguments: &Segment) -> Result<Vec<Policy>, Failure> {
     let given = given(arguments).map_err(|error| Failure::new(error.to_string()))?;
     let policies = arguments.policies.iter().flat_map(|which| match which {

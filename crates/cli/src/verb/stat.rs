@@ -1,4 +1,5 @@
-//! `trackway stat`: where the instructions went. Chunks are counted in parallel unless a part of the trace is selected.
+//! `trackway stat`: counts blocks, modules, system calls and signals. Chunks are counted in
+//! parallel unless a part of the trace is selected.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -18,7 +19,7 @@ use crate::verb::info::{self, Overview, count_access, count_event, count_step};
 
 pub fn run(arguments: &Stat) -> Result<u8, Stopped> {
     let trace = select::open(&arguments.input)?;
-    let mut output = Output::beside(&arguments.input.file, arguments.output.file.as_deref())?;
+    let mut output = Output::open_apart_from(&arguments.input.file, arguments.output.file.as_deref())?;
     let (tally, damaged) = tally(&trace, &arguments.input)?;
     let statistics = Statistics::new(&trace, &arguments.input, &tally, arguments.top);
     if arguments.json {
@@ -27,15 +28,15 @@ pub fn run(arguments: &Stat) -> Result<u8, Stopped> {
         output.write(text(&statistics).as_bytes())?;
     }
     output.finish()?;
-    let damaged = damaged + select::tell_unfinished(&trace, &arguments.input.file);
+    let damaged = damaged + select::warn_if_unfinished(&trace, &arguments.input.file);
     Ok(if damaged == 0 { 0 } else { FAILED })
 }
 
-/// What was counted.
+/// All counts.
 #[derive(Default)]
 struct Tally {
     threads: BTreeMap<u32, Counts>,
-    /// For each static block: how often it was begun, and how many of its instructions were executed in all.
+    /// For each static block: the number of executions, and of executed instructions.
     blocks: Vec<Executed>,
     system_calls: BTreeMap<u32, u64>,
     signals: BTreeMap<u8, u64>,
@@ -156,14 +157,14 @@ impl Visitor for Tally {
     }
 }
 
-/// Counts the selected part; also gives the number of damaged places that were left out.
+/// Counts the selected part. Returns the number of damaged places that were left out, too.
 fn tally(trace: &Trace, input: &Input) -> Result<(Tally, u64), Stopped> {
     if input.is_partial() {
         let mut tally = Tally::of(trace);
         let damaged = select::walk(trace, input, &mut tally)?;
         return Ok((tally, damaged));
     }
-    // As many tallies as there are threads at work, whatever the number of chunks.
+    // One tally for each worker thread, whatever the number of chunks.
     let spare: Mutex<Vec<Tally>> = Mutex::default();
     let spares = || spare.lock().unwrap_or_else(PoisonError::into_inner);
     let count = |steps: &mut Steps<'_>| -> Result<(), ReadError> {
@@ -174,7 +175,7 @@ fn tally(trace: &Trace, input: &Input) -> Result<(Tally, u64), Stopped> {
             match steps.next_batch() {
                 Ok(Some(batch)) => tally.batch(batch),
                 Ok(None) => break,
-                // Behind damaged data, the steps come without it.
+                // Behind damaged data, the steps come without accesses.
                 Err(error) => result = Err(error),
             }
         }
@@ -202,7 +203,7 @@ struct BlockJson {
     address: String,
     image: u32,
     module: String,
-    /// Offset in the module's file; null outside of modules.
+    /// Offset in the file of the module; null outside of modules.
     offset: Option<String>,
     instructions_per_execution: u32,
     executions: u64,
@@ -263,12 +264,12 @@ impl Statistics {
         };
         let threads: Vec<ThreadSummary> = selected.map(counted).collect();
         let all = threads.iter().map(|thread| thread.counts.instructions).sum();
-        let places = Places::new(trace);
+        let modules_by_address = ModuleMap::new(trace);
         Self {
             overview: Overview::new(trace, input, &threads, false),
             blocks_executed: tally.blocks.iter().filter(|executed| executed.times > 0).count() as u64,
-            top_blocks: top_blocks(trace, tally, &places, all, top),
-            top_modules: top_modules(trace, tally, &places, all),
+            top_blocks: top_blocks(trace, tally, &modules_by_address, all, top),
+            top_modules: top_modules(trace, tally, &modules_by_address, all),
             system_calls_by_name: by_count(&tally.system_calls, |&number| (number, names::system_call(number))),
             signals: by_count(&tally.signals, |&signal| (u32::from(signal), names::signal(signal))),
             operands: tally.accesses.then(|| operands(tally)),
@@ -287,12 +288,12 @@ fn by_count<K>(counts: &BTreeMap<K, u64>, name: impl Fn(&K) -> (u32, String)) ->
 }
 
 /// Finds the module that an address belongs to.
-struct Places<'t> {
-    /// By image and address.
+struct ModuleMap<'t> {
+    /// Sorted by image and address.
     modules: Vec<&'t MappedModule>,
 }
 
-impl<'t> Places<'t> {
+impl<'t> ModuleMap<'t> {
     fn new(trace: &'t Trace) -> Self {
         let mut modules: Vec<&MappedModule> = trace.modules().iter().collect();
         modules.sort_by_key(|mapped| (mapped.image, mapped.module.address));
@@ -311,19 +312,19 @@ fn module_name(place: Option<&MappedModule>) -> String {
     place.map_or("(no file)".into(), |mapped| mapped.module.path.clone())
 }
 
-fn top_blocks(trace: &Trace, tally: &Tally, places: &Places, all: u64, top: usize) -> Vec<BlockJson> {
-    // The same code may have been translated more than once.
-    let mut by_place: BTreeMap<(u32, u64, u32), Executed> = BTreeMap::new();
+fn top_blocks(trace: &Trace, tally: &Tally, modules_by_address: &ModuleMap, all: u64, top: usize) -> Vec<BlockJson> {
+    // The same code may be in several blocks: it may have been translated more than once.
+    let mut by_address: BTreeMap<(u32, u64, u32), Executed> = BTreeMap::new();
     for (block, executed) in trace.blocks().iter().zip(&tally.blocks).filter(|(_, executed)| executed.times > 0) {
-        let sum = by_place.entry((block.image(), block.address(), block.instruction_count())).or_default();
+        let sum = by_address.entry((block.image(), block.address(), block.instruction_count())).or_default();
         sum.times += executed.times;
         sum.instructions += executed.instructions;
     }
-    let mut list: Vec<_> = by_place.into_iter().collect();
+    let mut list: Vec<_> = by_address.into_iter().collect();
     list.sort_by(|a, b| b.1.instructions.cmp(&a.1.instructions).then(a.0.cmp(&b.0)));
     list.truncate(top);
     let describe = |((image, address, instruction_count), executed): ((u32, u64, u32), Executed)| {
-        let place = places.find(image, address);
+        let place = modules_by_address.find(image, address);
         let offset = place.map(|mapped| address - mapped.module.address + mapped.module.file_offset);
         BlockJson {
             address: format!("{address:#x}"),
@@ -339,10 +340,10 @@ fn top_blocks(trace: &Trace, tally: &Tally, places: &Places, all: u64, top: usiz
     list.into_iter().map(describe).collect()
 }
 
-fn top_modules(trace: &Trace, tally: &Tally, places: &Places, all: u64) -> Vec<ModuleJson> {
+fn top_modules(trace: &Trace, tally: &Tally, modules_by_address: &ModuleMap, all: u64) -> Vec<ModuleJson> {
     let mut by_name: BTreeMap<String, (u64, u64)> = BTreeMap::new();
     for (block, executed) in trace.blocks().iter().zip(&tally.blocks).filter(|(_, executed)| executed.times > 0) {
-        let sum = by_name.entry(module_name(places.find(block.image(), block.address()))).or_default();
+        let sum = by_name.entry(module_name(modules_by_address.find(block.image(), block.address()))).or_default();
         sum.0 += 1;
         sum.1 += executed.instructions;
     }
@@ -357,7 +358,7 @@ fn top_modules(trace: &Trace, tally: &Tally, places: &Places, all: u64) -> Vec<M
     list
 }
 
-/// To a thousandth.
+/// Rounds to a thousandth.
 fn rounded(value: f64) -> f64 {
     (value * 1000.0).round() / 1000.0
 }

@@ -1,4 +1,5 @@
-//! `trackway verify`: is the trace whole, and does every step go to where the next one begins?
+//! `trackway verify`: checks that a trace is whole, and that every step begins where the one before
+//! it ends.
 
 mod filter;
 
@@ -15,7 +16,7 @@ use crate::output::{Output, Stopped};
 use crate::select::{self, Visitor};
 use crate::verb::info::{count_event, count_step};
 
-/// More problems than this are only counted.
+/// The number of problems that are listed; further ones are only counted.
 const LISTED_MAX: usize = 100;
 
 #[derive(Serialize)]
@@ -25,7 +26,7 @@ struct Findings {
     instructions: u64,
     steps: u64,
     chunks: u64,
-    /// Not known of a part.
+    /// Absent for a part of a trace.
     #[serde(skip_serializing_if = "Option::is_none")]
     unchecked_transfers: Option<u64>,
     problem_count: usize,
@@ -35,10 +36,10 @@ struct Findings {
 pub fn run(arguments: &Verify) -> Result<u8, Stopped> {
     let input = &arguments.input;
     let trace = select::open(input)?;
-    let output = Output::beside(&arguments.input.file, arguments.output.file.as_deref())?;
+    let output = Output::open_apart_from(&arguments.input.file, arguments.output.file.as_deref())?;
     if let Some(filter) = arguments.filter {
         let findings = filter::check(&trace, filter, arguments)?;
-        return tell(output, arguments, &findings, findings.sound, filter::text);
+        return write_findings(output, arguments, &findings, findings.sound, filter::text);
     }
     let (counts, unchecked_transfers, problems) = if input.is_partial() {
         let (counts, problems) = check_part(&trace, arguments)?;
@@ -57,11 +58,11 @@ pub fn run(arguments: &Verify) -> Result<u8, Stopped> {
         problem_count: problems.len(),
         problems: problems.into_iter().take(LISTED_MAX).collect(),
     };
-    tell(output, arguments, &findings, findings.sound, text)
+    write_findings(output, arguments, &findings, findings.sound, text)
 }
 
-/// Writes what was found and gives the exit status.
-fn tell<F: Serialize>(
+/// Writes the findings and returns the exit status.
+fn write_findings<F: Serialize>(
     mut output: Output,
     arguments: &Verify,
     findings: &F,
@@ -115,11 +116,12 @@ fn check_part(trace: &Trace, arguments: &Verify) -> Result<(Counts, Vec<String>)
     Ok((continuity.counts, continuity.problems))
 }
 
-/// Checks of every thread that each step, signal and gap begins where the step before it, or an event, said.
+/// Checks for every thread that each step, signal and gap begins at the address that the step or
+/// event before it gives.
 struct Continuity<'t> {
     trace: &'t Trace,
     next: HashMap<u32, u64>,
-    /// Of each thread that has just made a system call, its number and the address behind it.
+    /// For each thread that has just made a system call, its number and the address behind it.
     called: HashMap<u32, (u32, u64)>,
     counts: Counts,
     problems: Vec<String>,
@@ -134,7 +136,7 @@ impl Continuity<'_> {
         }
     }
 
-    /// The thread is at `address`.
+    /// Reports a problem if the thread is not expected at `address`.
     fn arrive(&mut self, thread: u32, address: u64) {
         if let Some(&expected) = self.next.get(&thread)
             && address != expected
@@ -143,11 +145,12 @@ impl Continuity<'_> {
         }
     }
 
-    /// A signal interrupts the thread: before an instruction, or in a system call, which is made again or not.
+    /// Checks a signal: it comes before an instruction, or in a system call, which is restarted or
+    /// not.
     fn interrupt(&mut self, thread: u32, pc: u64) {
         const SYSCALL_BYTES: u64 = 2;
         const RT_SIGRETURN: u32 = 15;
-        // An rt_sigreturn that finds no frame goes to 0.
+        // An rt_sigreturn that finds no frame continues at 0.
         let is_in_call = |&(number, after): &(u32, u64)| {
             pc == 0 && number == RT_SIGRETURN || pc.wrapping_add(SYSCALL_BYTES) == after
         };

@@ -1,4 +1,4 @@
-//! Compares what a command prints with what the README shows.
+//! Compares the output of a command with what the README shows.
 //!
 //! Words must be the same. Numbers that differ between runs and machines, like addresses, must
 //! differ in the same way everywhere: the total that `info` shows stands for the same total in
@@ -19,12 +19,12 @@ pub enum Closeness {
 
 /// Stands for lines that are not shown.
 const ELLIPSIS: &str = "…";
-/// The rest of such a line is about the machine.
+/// A line with this beginning ends with text about the machine.
 const RECORDED_BY: &str = "recorded by";
-/// Numbers of so many digits are not the same by chance.
+/// Numbers with at least this many digits are not equal by chance.
 const LONG: usize = 6;
 
-/// Knows which long number that is shown stands for which printed one.
+/// Maps long numbers on the page to printed ones.
 #[derive(Default)]
 pub struct Comparison {
     printed: HashMap<String, String>,
@@ -133,7 +133,8 @@ fn pieces(line: &str) -> Vec<Piece> {
     pieces
 }
 
-/// The length of the number that a text begins with; zero if it begins with none, or with a word like `1024x4`.
+/// The length of the number that a text begins with; zero if it begins with none, or with a word
+/// like `1024x4`.
 fn number_length(text: &str) -> usize {
     let digits = |text: &str| text.len() - text.trim_start_matches(|letter: char| letter.is_ascii_digit()).len();
     let mut length = match text.strip_prefix("0x") {
@@ -183,7 +184,7 @@ fn value(number: &str) -> f64 {
     bare(number).parse().unwrap_or_else(|_| panic!("'{number}' is no number"))
 }
 
-/// Whole millions do not come out of a program by chance: somebody has asked for so many.
+/// Returns whether a number is a whole number of millions, which an option has asked for.
 fn is_chosen(number: &str) -> bool {
     decimals(number) == 0 && bare(number).ends_with("000000") && !is_hexadecimal(number)
 }

@@ -1,4 +1,5 @@
-//! Executes the blocks of the README in order, in one directory, and compares what commands print with what it shows.
+//! Executes the blocks of the README in order, in one directory, and compares the output of
+//! commands with the page.
 
 mod compare;
 mod page;
@@ -8,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use compare::{Closeness, Comparison};
-use page::{Block, Shown};
+use page::{Block, CommandExample};
 
 const README: &str = include_str!("../../../../README.md");
 
@@ -27,15 +28,15 @@ fn the_readme_shows_what_happens() {
             }
             "rust" => check_library(directory.path(), &text),
             "" if text == format!("{DEMO}\n") => check_demo(directory.path()),
-            // Whoever runs this test has called it.
+            // This test is a part of it.
             "" if text == format!("{TEST}\n") => {}
-            _ => panic!("nobody checks this block of the README:\n{text}"),
+            _ => panic!("this block of the README is not checked:\n{text}"),
         }
     }
 }
 
 /// Runs a command of the tour.
-fn take(directory: &Path, shown: &Shown, comparison: &mut Comparison) {
+fn take(directory: &Path, shown: &CommandExample, comparison: &mut Comparison) {
     let printed = run(directory, &shown.command);
     if let Err(problem) = comparison.lines(&shown.lines, &printed, closeness(&shown.command)) {
         panic!("the README shows something else for `{}`: {problem}\nIt printed\n{printed}", shown.command);
@@ -53,7 +54,7 @@ fn closeness(command: &str) -> Closeness {
     }
 }
 
-/// What a command prints, errors included, in a shell that finds `trackway`.
+/// Returns the output of a command, errors included, in a shell that finds `trackway`.
 fn run(directory: &Path, command: &str) -> String {
     let own = Path::new(env!("CARGO_BIN_EXE_trackway")).parent().unwrap().to_owned();
     let others = std::env::var_os("PATH").unwrap();
@@ -92,7 +93,7 @@ fn check_library(directory: &Path, block: &str) {
     assert_eq!(printed.lines().take(shown.len()).collect::<Vec<_>>(), shown);
 }
 
-/// Builds the example as the test command does, so that there is nothing left to build.
+/// Builds the example as the test command does, so that nothing is built twice.
 fn build_example() -> PathBuf {
     let release: &[&str] = if cfg!(debug_assertions) { &[] } else { &["--release"] };
     let mut cargo = Command::new(env!("CARGO"));
@@ -101,7 +102,8 @@ fn build_example() -> PathBuf {
     Path::new(env!("CARGO_BIN_EXE_trackway")).with_file_name("examples").join("addresses")
 }
 
-/// The addresses that the README dumps from the place to which the example seeks, without leading zeros.
+/// Returns the addresses that the README dumps from the instruction to which the example seeks,
+/// without leading zeros.
 fn dumped_addresses() -> Vec<String> {
     let blocks = page::blocks(README);
     let commands = blocks.iter().flat_map(|block| page::commands(&block.text));

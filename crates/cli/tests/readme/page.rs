@@ -9,7 +9,7 @@ pub struct Block<'a> {
 
 /// A command and the lines shown below it.
 #[derive(Debug, PartialEq)]
-pub struct Shown {
+pub struct CommandExample {
     pub command: String,
     pub lines: Vec<String>,
 }
@@ -29,8 +29,8 @@ pub fn blocks(page: &str) -> Vec<Block<'_>> {
 }
 
 /// The commands behind `$ `. A here-document up to the line `END` belongs to its command.
-pub fn commands(block: &str) -> Vec<Shown> {
-    let mut commands: Vec<Shown> = Vec::new();
+pub fn commands(block: &str) -> Vec<CommandExample> {
+    let mut commands: Vec<CommandExample> = Vec::new();
     let mut lines = block.lines();
     while let Some(line) = lines.next() {
         if let Some(command) = line.strip_prefix("$ ") {
@@ -43,7 +43,7 @@ pub fn commands(block: &str) -> Vec<Shown> {
                     }
                 }
             }
-            commands.push(Shown { command, lines: Vec::new() });
+            commands.push(CommandExample { command, lines: Vec::new() });
         } else if let Some(last) = commands.last_mut() {
             last.lines.push(line.to_owned());
         }
@@ -57,7 +57,7 @@ fn blocks_and_commands_are_found() {
     let blocks = blocks(page);
     assert_eq!(blocks.iter().map(|block| block.language).collect::<Vec<_>>(), ["", "console"]);
     assert_eq!(blocks[0].text, "first\n");
-    let shown = |command: &str, lines: &[&str]| Shown {
+    let shown = |command: &str, lines: &[&str]| CommandExample {
         command: command.into(),
         lines: lines.iter().map(|&line| line.to_owned()).collect(),
     };

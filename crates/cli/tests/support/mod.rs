@@ -1,4 +1,4 @@
-//! What the tests of the command share: running it, and a small trace that is known by heart.
+//! Support for the tests of the command: runs it, and makes a small trace whose content is known.
 #![allow(dead_code)]
 
 use std::path::{Path, PathBuf};
@@ -7,15 +7,15 @@ use std::process::{Command, Stdio};
 use trace::{AccessDescriptors, DataMode, Exit, Fragment, Module, Recording, ThreadInfo, Writer};
 use wire::{code, word};
 
-/// What a run of the command gave.
+/// The result of a run of the command.
 #[derive(Debug)]
-pub struct Ran {
+pub struct CommandResult {
     pub status: i32,
     pub stdout: Vec<u8>,
     pub stderr: String,
 }
 
-impl Ran {
+impl CommandResult {
     pub fn text(&self) -> String {
         String::from_utf8(self.stdout.clone()).unwrap()
     }
@@ -24,16 +24,16 @@ impl Ran {
         serde_json::from_slice(&self.stdout).unwrap_or_else(|error| panic!("{error} in {}", self.text()))
     }
 
-    /// Asserts success and silence on standard error.
+    /// Asserts success and an empty standard error.
     #[track_caller]
-    pub fn fine(self) -> Self {
+    pub fn assert_success(self) -> Self {
         assert_eq!((self.status, self.stderr.as_str()), (0, ""), "{}", String::from_utf8_lossy(&self.stdout));
         self
     }
 
-    /// Asserts a failure that is told in one sentence which contains all of `words`.
+    /// Asserts a failure that is reported in one sentence which contains all of `words`.
     #[track_caller]
-    pub fn refused(&self, status: i32, words: &[&str]) {
+    pub fn assert_failure(&self, status: i32, words: &[&str]) {
         assert_eq!(self.status, status, "{self:?}");
         assert_eq!(self.stderr.lines().count(), 1, "not one sentence: {}", self.stderr);
         assert!(self.stderr.starts_with("trackway: "), "{}", self.stderr);
@@ -43,7 +43,7 @@ impl Ran {
     }
 }
 
-pub fn trackway(arguments: &[&str]) -> Ran {
+pub fn trackway(arguments: &[&str]) -> CommandResult {
     run(command().args(arguments))
 }
 
@@ -51,9 +51,9 @@ pub fn command() -> Command {
     Command::new(env!("CARGO_BIN_EXE_trackway"))
 }
 
-pub fn run(command: &mut Command) -> Ran {
+pub fn run(command: &mut Command) -> CommandResult {
     let output = command.stdin(Stdio::null()).output().unwrap();
-    Ran {
+    CommandResult {
         status: output.status.code().unwrap_or(-1),
         stdout: output.stdout,
         stderr: String::from_utf8(output.stderr).unwrap(),
@@ -85,9 +85,9 @@ impl Sample {
         let command = vec!["sample".into(), "x".into()];
         let recording = Recording { command, pid: 1000, data, ..Recording::default() };
         let mut writer = Writer::create(&sample.path(), &recording).unwrap();
-        define(&mut writer);
+        define_code(&mut writer);
         if data != DataMode::None {
-            plan(&mut writer, data);
+            describe_accesses(&mut writer, data);
         }
         for (&thread, start) in threads.iter().zip((1u64..).map(|turn| turn * 1000)) {
             let parent = (thread != 0).then_some(0);
@@ -118,7 +118,7 @@ impl Sample {
 }
 
 /// `mov ecx, 2; loop $; call f; mov eax, 60; syscall; f: ret`.
-fn define(writer: &mut Writer) {
+fn define_code(writer: &mut Writer) {
     let module =
         Module { address: 0x401000, length: 0x1000, file_offset: 0x1000, path: "/sample".into(), ..Module::default() };
     writer.module(0, &module).unwrap();
@@ -132,7 +132,7 @@ fn define(writer: &mut Writer) {
     for (id, address, bytes) in blocks {
         writer.block(0, id, address, bytes).unwrap();
     }
-    let exit = |blocks: u32, leave: u32| leave << 16 | blocks;
+    let exit = |blocks: u32, terminator: u32| terminator << 16 | blocks;
     let fragments: [(u32, &[u32], &[u32]); 4] = [
         (1, &[1], &[exit(1, code::TERMINATOR_TAKEN), exit(1, code::TERMINATOR_NOT_TAKEN)]),
         (3, &[2], &[exit(1, code::TERMINATOR_TAKEN), exit(1, code::TERMINATOR_NOT_TAKEN)]),
@@ -144,8 +144,9 @@ fn define(writer: &mut Writer) {
     }
 }
 
-/// Behind the path through call and return: rsp before, and the value that `ret` reads.
-fn plan(writer: &mut Writer, data: DataMode) {
+/// Describes the data behind the path through call and return: rsp before, and the value that `ret`
+/// reads.
+fn describe_accesses(writer: &mut Writer, data: DataMode) {
     let values = data == DataMode::Values;
     let call = code::AccessDescriptor {
         size: 8,
@@ -161,7 +162,7 @@ fn plan(writer: &mut Writer, data: DataMode) {
     writer.access_descriptors(&AccessDescriptors { first_path: 5, lengths: &lengths, accesses: &[call, ret] }).unwrap();
 }
 
-/// What one thread executes, from time `start` on.
+/// Returns the words of one thread, from time `start` on.
 fn words(start: u64) -> Vec<u32> {
     let low = |value: u64| value as u32;
     let mut words = vec![word::event(word::START, 0), 0x401000, 0, low(start), 0];

@@ -1,4 +1,4 @@
-//! mcfTrace: every control transfer.
+//! mcfTrace: writes every control transfer.
 
 use serde::Serialize;
 use trace::{Batch, Blocks, DataMode};
@@ -10,7 +10,7 @@ use crate::descriptor::control::{Class, Descriptor};
 #[derive(Default)]
 pub struct Tool {
     instructions: u64,
-    /// By class.
+    /// Indexed by class.
     branches: [u64; 4],
 }
 
@@ -75,7 +75,7 @@ impl super::Tool for Tool {
         }
     }
 
-    /// As Figure 4.3.
+    /// Returns the statistics as in Figure 4.3.
     fn text(&self, run: &Run) -> String {
         let all = self.branches.iter().sum();
         let line = |class| share(self.of(class), all);

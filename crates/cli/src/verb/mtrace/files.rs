@@ -5,11 +5,11 @@ use std::path::{Path, PathBuf};
 use jiff::Zoned;
 
 use crate::arguments::mtrace::Common;
-use crate::descriptor::{Shape, Texts};
+use crate::descriptor::{DisassemblyCache, Shape};
 use crate::failure::Failure;
-use crate::output::{Lines, Output, Stopped};
+use crate::output::{LineBuffer, Output, Stopped};
 
-/// What the files are called.
+/// The names of the files.
 pub struct Names {
     pub descriptors: PathBuf,
     pub statistics: PathBuf,
@@ -40,7 +40,8 @@ impl Names {
         Self { descriptors: with(&format!("{kind}{compressed}")), statistics: with(".Statistics") }
     }
 
-    /// Named after the time, as in the thesis: `mcfTrace.out2013_8_31_15.4.1`; with a number behind it if that is there already.
+    /// Returns names made of the time, as in the thesis: `mcfTrace.out2013_8_31_15.4.1`; with a
+    /// number behind it if such a file exists.
     fn of_time(tool: &str, now: &Zoned, common: &Common) -> Self {
         let (year, month, day) = (now.year(), now.month(), now.day());
         let name = format!("{tool}.out{year}_{month}_{day}_{}.{}.{}", now.hour(), now.minute(), now.second());
@@ -56,15 +57,15 @@ impl Names {
 
 /// The file with descriptors.
 pub struct Descriptors {
-    lines: Lines,
+    lines: LineBuffer,
     pub shape: Shape,
-    pub texts: Option<Texts>,
-    /// Bytes written, and not more than these.
+    pub texts: Option<DisassemblyCache>,
+    /// The number of bytes written, and its limit.
     bytes: u64,
     limit: u64,
     count: u64,
     is_full: bool,
-    /// Why nothing is written any more.
+    /// The error that ended writing.
     stopped: Option<Stopped>,
 }
 
@@ -75,9 +76,9 @@ impl Descriptors {
             None => Output::open(Some(&names.descriptors))?,
         };
         Ok(Self {
-            lines: Lines::new(output),
+            lines: LineBuffer::new(output),
             shape,
-            texts: common.disassemble.then(Texts::new),
+            texts: common.disassemble.then(DisassemblyCache::new),
             bytes: 0,
             limit: common.max_size,
             count: 0,
@@ -86,9 +87,10 @@ impl Descriptors {
         })
     }
 
-    /// Lets `write` append a descriptor; if it does not fit into what may be written, it is the first that is left out.
+    /// Lets `write` append a descriptor. One that exceeds the limit is removed again, and nothing
+    /// more is written.
     #[inline]
-    pub fn add(&mut self, write: impl FnOnce(Shape, Option<&mut Texts>, &mut Vec<u8>)) {
+    pub fn add(&mut self, write: impl FnOnce(Shape, Option<&mut DisassemblyCache>, &mut Vec<u8>)) {
         if self.is_full {
             return;
         }
@@ -101,13 +103,13 @@ impl Descriptors {
             return;
         }
         (self.bytes, self.count) = (bytes, self.count + 1);
-        if let Err(stopped) = self.lines.flush_long() {
+        if let Err(stopped) = self.lines.flush_if_long() {
             self.is_full = true;
             self.stopped = Some(stopped);
         }
     }
 
-    /// Says why nothing could be written, if that happened.
+    /// Returns the error that ended writing, if there was one.
     pub fn check(&mut self) -> Result<(), Stopped> {
         self.stopped.take().map_or(Ok(()), Err)
     }
@@ -120,7 +122,7 @@ impl Descriptors {
         self.bytes
     }
 
-    /// Whether nothing is written any more.
+    /// Returns whether the limit is reached.
     pub fn is_full(&self) -> bool {
         self.is_full
     }

@@ -1,4 +1,4 @@
-//! mcfTRaptor: branches that the predictors mispredict.
+//! mcfTRaptor: writes the branches that the predictors mispredict.
 
 use filter::traptor::{Counting, Message, Sizes, WithoutGshare};
 use mtrace::{Sharing, flow};
@@ -7,8 +7,8 @@ use serde::Serialize;
 use trace::{Batch, Blocks, DataMode, PathBatch};
 
 use super::files::Descriptors;
-use super::{Form, Run, share, sharing};
-use crate::arguments::mtrace::{CountFrom, Lookup, McfTRaptor, NoGshare, Replaced};
+use super::{InputForm, Run, share, sharing};
+use crate::arguments::mtrace::{CountFrom, DefaultOutcome, McfTRaptor, TargetLookup, TargetVictim};
 use crate::descriptor::flow::{Layout, write};
 use crate::failure::Failure;
 
@@ -38,7 +38,7 @@ pub struct Statistics {
 
 impl Tool {
     pub fn new(arguments: &McfTRaptor) -> Result<Self, Failure> {
-        let sharing = sharing(arguments.shared, &arguments.turns);
+        let sharing = sharing(arguments.shared, &arguments.interleaving);
         let settings = flow::Settings { sizes: sizes(arguments), counting: counting(arguments.count_from), sharing };
         let filter = flow::Filter::new(&settings).map_err(|error| Failure::new(error.to_string()))?;
         Ok(Self { filter, sharing, layout: arguments.layout })
@@ -51,16 +51,16 @@ fn sizes(arguments: &McfTRaptor) -> Sizes {
         ras: arguments.ras,
         ibtb: arguments.ibtb,
         tagging: match arguments.ibtb_lookup {
-            Lookup::Tagged => Tagging::Tagged,
-            Lookup::Untagged => Tagging::Untagged,
+            TargetLookup::Tagged => Tagging::Tagged,
+            TargetLookup::Untagged => Tagging::Untagged,
         },
         victim: match arguments.ibtb_victim {
-            Replaced::Older => Victim::Older,
-            Replaced::First => Victim::First,
+            TargetVictim::Older => Victim::Older,
+            TargetVictim::First => Victim::First,
         },
         without_gshare: match arguments.without_gshare {
-            NoGshare::NotTaken => WithoutGshare::NotTaken,
-            NoGshare::Nothing => WithoutGshare::Nothing,
+            DefaultOutcome::NotTaken => WithoutGshare::NotTaken,
+            DefaultOutcome::Nothing => WithoutGshare::Nothing,
         },
     }
 }
@@ -88,17 +88,17 @@ impl super::Tool for Tool {
 
     fn batch(&mut self, blocks: &Blocks, batch: &Batch, descriptors: &mut Descriptors) {
         let layout = self.layout;
-        self.filter.batch(blocks, batch, |told| add(told, blocks, layout, descriptors));
+        self.filter.batch(blocks, batch, |event| add(event, blocks, layout, descriptors));
     }
 
-    /// What is shared is asked in the order of batches.
-    fn takes(&self) -> Form {
-        if self.sharing == Sharing::Private { Form::PathBatches } else { Form::Batches }
+    /// Shared predictors are used in the order of batches.
+    fn input_form(&self) -> InputForm {
+        if self.sharing == Sharing::Private { InputForm::PathBatches } else { InputForm::Batches }
     }
 
     fn path_batch(&mut self, batch: &PathBatch<'_>, descriptors: &mut Descriptors) {
         let (layout, blocks) = (self.layout, batch.paths().blocks());
-        self.filter.path_batch(batch, |told| add(told, blocks, layout, descriptors));
+        self.filter.path_batch(batch, |event| add(event, blocks, layout, descriptors));
     }
 
     fn instructions(&self) -> u64 {
@@ -130,17 +130,17 @@ impl super::Tool for Tool {
 }
 
 #[inline]
-fn add(told: flow::Told, blocks: &Blocks, layout: Layout, descriptors: &mut Descriptors) {
+fn add(event: flow::Told, blocks: &Blocks, layout: Layout, descriptors: &mut Descriptors) {
     descriptors.add(|shape, texts, lines| {
-        let text = texts.and_then(|texts| match told.message {
-            Message::Exception { .. } => texts.at(blocks, told.address),
-            Message::Outcome { .. } | Message::Target { .. } => texts.in_block(blocks, told.block, told.address),
+        let text = texts.and_then(|texts| match event.message {
+            Message::Exception { .. } => texts.at(blocks, event.address),
+            Message::Outcome { .. } | Message::Target { .. } => texts.in_block(blocks, event.block, event.address),
         });
-        write(shape, layout, told.thread, told.message, text, lines);
+        write(shape, layout, event.thread, event.message, text, lines);
     });
 }
 
-/// As Figure 4.23.
+/// Returns the statistics as in Figure 4.23.
 fn text(counted: &flow::Statistics, run: &Run) -> String {
     let (conditional, indirect) = (counted.conditional(), counted.indirect());
     let unknown = match counted.targets_unknown {

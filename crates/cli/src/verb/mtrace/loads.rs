@@ -1,4 +1,4 @@
-//! mlvCFiat: values of loads that the cache does not know.
+//! mlvCFiat: writes the load values that the cache does not know.
 
 use cache::{Cover, Geometry, Replacement};
 use filter::cfiat::Shape;
@@ -8,14 +8,14 @@ use serde::Serialize;
 use trace::{AccessVisitor, Batch, Blocks, DataMode};
 
 use super::files::Descriptors;
-use super::{Form, Run, sharing};
-use crate::arguments::mtrace::{Invalidate, MlvCFiat, Replace, Sets};
-use crate::descriptor::Texts;
+use super::{InputForm, Run, sharing};
+use crate::arguments::mtrace::{FlagCoverage, InvalidatingWriter, LineReplacement, MlvCFiat};
+use crate::descriptor::DisassemblyCache;
 use crate::descriptor::loads::write;
 use crate::digits::percent;
 use crate::failure::Failure;
 
-/// What operands of each size are called, those of other sizes last.
+/// The names of operand sizes, other sizes last.
 const NAMES: [&str; SIZES.len() + 1] = [
     "Byte Operands",
     "Word Operands",
@@ -42,7 +42,7 @@ pub struct Statistics {
     cache_hits: u64,
     cache_misses: u64,
     cache_miss_percent: f64,
-    /// Loads that hit the cache, by their flags.
+    /// Loads that hit the cache, by their first-access flags.
     first_access_hits: u64,
     first_access_misses: u64,
     /// Of the loads that hit the cache (Myers 2014).
@@ -56,9 +56,10 @@ pub struct Statistics {
 
 impl Tool {
     pub fn new(arguments: &MlvCFiat) -> Result<Self, Failure> {
-        let sharing = sharing(arguments.shared, &arguments.turns);
+        let sharing = sharing(arguments.shared, &arguments.interleaving);
         let has = |whose| arguments.invalidate.contains(&whose);
-        let invalidation = Invalidation { threads: has(Invalidate::Threads), kernel: has(Invalidate::Kernel) };
+        let invalidation =
+            Invalidation { threads: has(InvalidatingWriter::Threads), kernel: has(InvalidatingWriter::Kernel) };
         let filter = Geometry::new(arguments.size, arguments.line, arguments.ways)
             .map(|geometry| loads::Settings {
                 shape: shape(arguments, geometry),
@@ -77,13 +78,13 @@ fn shape(arguments: &MlvCFiat, geometry: Geometry) -> Shape {
     Shape {
         geometry,
         replacement: match arguments.replacement {
-            Replace::RoundRobin => Replacement::RoundRobin,
-            Replace::Lru => Replacement::Lru,
+            LineReplacement::RoundRobin => Replacement::RoundRobin,
+            LineReplacement::Lru => Replacement::Lru,
         },
         granularity: arguments.granularity,
         cover: match arguments.flags {
-            Sets::Whole => Cover::Whole,
-            Sets::Touched => Cover::Touched,
+            FlagCoverage::Whole => Cover::Whole,
+            FlagCoverage::Touched => Cover::Touched,
         },
         trust: arguments.known.trust(),
     }
@@ -103,18 +104,18 @@ impl super::Tool for Tool {
     }
 
     fn batch(&mut self, blocks: &Blocks, batch: &Batch, descriptors: &mut Descriptors) {
-        self.filter.batch(batch, |told| {
-            let block = told.step.and_then(|step| batch.steps().get(step)).map(|step| step.block());
-            add(&told, descriptors, |texts| texts.in_block(blocks, block?, told.pc));
+        self.filter.batch(batch, |load| {
+            let block = load.step.and_then(|step| batch.steps().get(step)).map(|step| step.block());
+            add(&load, descriptors, |texts| texts.in_block(blocks, block?, load.pc));
         });
     }
 
-    fn takes(&self) -> Form {
-        if self.filter.needs_batches() { Form::Batches } else { Form::Memory }
+    fn input_form(&self) -> InputForm {
+        if self.filter.needs_batches() { InputForm::Batches } else { InputForm::Memory }
     }
 
     fn watch<'t>(&'t mut self, thread: u32, descriptors: &'t mut Descriptors) -> impl AccessVisitor + 't {
-        self.filter.watch(thread, |told| add(&told, descriptors, |_| None))
+        self.filter.watch(thread, |load| add(&load, descriptors, |_| None))
     }
 
     fn instructions(&self) -> u64 {
@@ -149,10 +150,10 @@ impl super::Tool for Tool {
     }
 }
 
-/// Writes a load, perhaps with the text of its instruction.
-fn add(told: &Told<'_>, descriptors: &mut Descriptors, text: impl FnOnce(&mut Texts) -> Option<&str>) {
+/// Writes a load, perhaps with the disassembly of its instruction.
+fn add(load: &Told<'_>, descriptors: &mut Descriptors, text: impl FnOnce(&mut DisassemblyCache) -> Option<&str>) {
     descriptors.add(|shape, texts, lines| {
-        write(shape, told.thread, told.hits, told.value, texts.and_then(text), lines);
+        write(shape, load.thread, load.hits, load.value, texts.and_then(text), lines);
     });
 }
 
@@ -164,7 +165,7 @@ fn of_loads(loads: &Hits) -> f64 {
     percent(loads.flag_misses + loads.cache_misses, loads.references())
 }
 
-/// As Figure 4.38, with two miss rates behind it.
+/// Returns the statistics as in Figure 4.38, and two miss rates.
 fn text(counted: &loads::Statistics, run: &Run) -> String {
     let mut text = format!(
         "Instrumentation Time (ms): {:.6}\nInstructions Traced: {}\nSkipped Instructions: {}\n\n",
@@ -194,7 +195,7 @@ fn text(counted: &loads::Statistics, run: &Run) -> String {
     text
 }
 
-/// The rate is cut to whole per cents, as in the thesis.
+/// Appends a line. The rate is truncated to whole per cent, as in the thesis.
 fn line(text: &mut String, name: &str, hits: u64, misses: u64) {
     let rate = (100 * hits).checked_div(hits + misses).unwrap_or(0);
     text.push_str(&format!("\t{name} {hits}:{misses} ({rate}%)\n"));

@@ -1,4 +1,4 @@
-//! mlsTrace: every load and, if wanted, every store.
+//! mlsTrace: writes every load and, with -store, every store.
 
 use mtrace::loads::{SIZES, class_of, each_access};
 use serde::Serialize;
@@ -8,7 +8,7 @@ use super::files::Descriptors;
 use super::{Run, share};
 use crate::descriptor::memory::{Descriptor, Fields};
 
-/// What operands of each size are called, those of other sizes last.
+/// The names of operand sizes, other sizes last.
 const NAMES: [&str; SIZES.len() + 1] =
     ["Byte", "Word", "Doubleword", "Quadword", "Extended Precision", "Octaword", "Hexaword", "other size"];
 
@@ -117,7 +117,7 @@ impl super::Tool for Tool {
         }
     }
 
-    /// As Figure 4.14.
+    /// Returns the statistics as in Figure 4.14.
     fn text(&self, run: &Run) -> String {
         let mut text = format!(
             "Instrumentation Time: {:.2} ms\nNumber of Threads: {}\nTraced {} instructions\nSkipped {} instructions\n",

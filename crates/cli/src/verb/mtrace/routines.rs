@@ -1,4 +1,4 @@
-//! Routines that are to be traced: whether they exist, and where they are in a trace.
+//! Routines selected by name: checks that they exist, and finds their blocks in a trace.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -11,13 +11,13 @@ use trace::{BlockIndex, MappedModule, Step, Trace};
 use crate::arguments::mtrace::Common;
 use crate::failure::Failure;
 
-/// The blocks of a trace that are selected.
-pub struct Selected {
+/// The selected blocks of a trace.
+pub struct SelectedBlocks {
     blocks: Vec<bool>,
 }
 
-impl Selected {
-    /// `None` if all of the trace is selected.
+impl SelectedBlocks {
+    /// Returns `None` if the whole trace is selected.
     pub fn of_trace(trace: &Trace, common: &Common) -> Result<Option<Self>, Failure> {
         if !common.no_shared_libs && common.routines.is_empty() {
             return Ok(None);
@@ -58,13 +58,13 @@ impl Selected {
         Ok(Some(Self { blocks: (0..count).map(|index| is_selected(index).unwrap_or(false)).collect() }))
     }
 
-    /// Whether the step is in selected code.
+    /// Returns whether the step is in selected code.
     pub fn has(&self, step: &Step) -> bool {
         self.blocks.get(step.block().0 as usize).copied().unwrap_or(false)
     }
 }
 
-/// Whether a module is the executable: it is the first that an image has.
+/// Returns whether a module is the executable, which is the first module of an image.
 fn is_main(trace: &Trace, mapped: &MappedModule) -> bool {
     let first = trace.modules().iter().find(|other| other.image == mapped.image);
     first.is_some_and(|first| first.module.path == mapped.module.path) || mapped.module.path.starts_with("/memfd:")
@@ -80,8 +80,8 @@ fn no_such_routine(pattern: &Pattern, place: &str, files: impl Iterator<Item = F
     }
 }
 
-/// Makes sure that the program, or a library that it is linked with, has the routines that are wanted. What cannot be looked at before it
-/// runs is not refused: whoever records it will tell.
+/// Fails if neither the program nor a library that it is linked with has a selected routine. A
+/// program that cannot be read before it runs is accepted: the recorder reports it.
 pub fn check_program(common: &Common) -> Result<(), Failure> {
     if common.routines.is_empty() {
         return Ok(());
@@ -103,16 +103,16 @@ pub fn check_program(common: &Common) -> Result<(), Failure> {
     Ok(())
 }
 
-/// What the dynamic linker would load with the program, by its own word.
+/// Returns the libraries that the dynamic linker would load with the program, as it lists them.
 fn libraries(path: &Path, functions: &Functions) -> Vec<PathBuf> {
     let Some(interpreter) = &functions.interpreter else { return Vec::new() };
     let output = Command::new(interpreter).arg("--list").arg(path).stdin(Stdio::null()).stderr(Stdio::null()).output();
     let Ok(output) = output else { return Vec::new() };
-    String::from_utf8_lossy(&output.stdout).lines().filter_map(listed).collect()
+    String::from_utf8_lossy(&output.stdout).lines().filter_map(listed_path).collect()
 }
 
-/// The path in a line such as `libc.so.6 => /lib/libc.so.6 (0x00007f…)`.
-fn listed(line: &str) -> Option<PathBuf> {
+/// Returns the path in a line such as `libc.so.6 => /lib/libc.so.6 (0x00007f…)`.
+fn listed_path(line: &str) -> Option<PathBuf> {
     let path = line.split_once("=>").map_or(line, |(_, path)| path).trim();
     let path = path.rsplit_once(" (").map_or(path, |(path, _)| path);
     path.starts_with('/').then(|| PathBuf::from(path))
@@ -124,7 +124,7 @@ mod tests {
 
     #[test]
     fn what_the_linker_lists() {
-        let path = |line| listed(line).map(|path| path.display().to_string());
+        let path = |line| listed_path(line).map(|path| path.display().to_string());
         assert_eq!(path("\tlibc.so.6 => /lib/x/libc.so.6 (0x00007f0000)").as_deref(), Some("/lib/x/libc.so.6"));
         assert_eq!(
             path("\t/lib64/ld-linux-x86-64.so.2 (0x00007f0000)").as_deref(),

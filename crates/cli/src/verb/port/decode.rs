@@ -1,4 +1,4 @@
-//! `trackway port decode`: bits back into what was executed.
+//! `trackway port decode`: decodes bits and compares the result with the trace.
 
 use filter::cfiat::Trust;
 use port::bits::BitReader;
@@ -14,7 +14,7 @@ use crate::arguments::Input;
 use crate::arguments::port::PortDecode;
 use crate::digits::grouped;
 use crate::failure::{FAILED, Failure};
-use crate::output::{Lines, Output, Stopped};
+use crate::output::{LineBuffer, Output, Stopped};
 use crate::progress::Progress;
 use crate::select;
 
@@ -22,7 +22,7 @@ use crate::select;
 struct Findings {
     technique: String,
     config: Option<&'static str>,
-    /// Whether what comes out equals the trace.
+    /// Whether the decoded execution equals the trace.
     equal: bool,
     instructions: u64,
     bits: u64,
@@ -30,9 +30,9 @@ struct Findings {
     /// Steps or loads that were compared.
     right: u64,
     wrong: u64,
-    /// Loads that flags alone called known, and that the cache had another value of.
+    /// Loads that were known by their flags although the cache had another value.
     stale: u64,
-    /// Places of the trace that could not be read.
+    /// Damaged places of the trace.
     damaged: u64,
     problems: Vec<String>,
     #[serde(skip)]
@@ -56,10 +56,10 @@ pub fn run(arguments: &PortDecode) -> Result<u8, Stopped> {
     let &file::Description { thread, skip, length, .. } = &description;
     let input = Input { file: arguments.program.clone(), thread, skip, length };
     let trace = select::open(&input)?;
-    same_threads(&trace, &input, &description)?;
+    check_threads(&trace, &input, &description)?;
     let is_of_loads = technique.subject() == Subject::Loads;
     if is_of_loads {
-        select::need_values(&trace)?;
+        select::require_values(&trace)?;
     }
     let illegal = |error: String| Failure::new(error);
     let cores = Cores::new(description.threads.iter().copied(), Some(description.cores));
@@ -70,17 +70,17 @@ pub fn run(arguments: &PortDecode) -> Result<u8, Stopped> {
     let mut lines = match &arguments.messages {
         Some(path) => {
             follower.list();
-            Some(Lines::new(Output::beside(&input.file, Some(path))?))
+            Some(LineBuffer::new(Output::open_apart_from(&input.file, Some(path))?))
         }
         None => None,
     };
     let mut listed = Ok(());
     let (mut instructions, mut progress) = (0, Progress::new());
-    let damage = select::batches(&trace, &input, is_of_loads, |batch| {
+    let damage = input.excerpt().for_each_batch(&trace, is_of_loads, |batch| {
         follower.batch(trace.blocks(), batch);
         if let Some(lines) = lines.as_mut().filter(|_| listed.is_ok()) {
             follower.read().iter().for_each(|read| lines.bytes.extend(line(read).as_bytes()));
-            listed = lines.flush_long();
+            listed = lines.flush_if_long();
         }
         instructions += batch.instructions();
         let available = description.instructions;
@@ -95,7 +95,7 @@ pub fn run(arguments: &PortDecode) -> Result<u8, Stopped> {
     let mut checked = follower.finish();
     if instructions != description.instructions {
         let (own, other) = (grouped(instructions), grouped(description.instructions));
-        checked.wrong(|| format!("the bits tell of {other} instructions, and the trace has {own}"));
+        checked.wrong(|| format!("the bits are of {other} instructions, and the trace has {own}"));
     }
     let findings = Findings {
         technique: description.technique.clone(),
@@ -107,7 +107,7 @@ pub fn run(arguments: &PortDecode) -> Result<u8, Stopped> {
         right: checked.right,
         wrong: checked.wrong,
         stale: checked.stale,
-        damaged: damage.len() as u64 + select::tell_unfinished(&trace, &input.file),
+        damaged: damage.len() as u64 + select::warn_if_unfinished(&trace, &input.file),
         problems: checked.problems,
         compared: if is_of_loads { "loads" } else { "steps" },
         by_flags: technique.has_cache() && settings.trust == Trust::Flags,
@@ -115,7 +115,7 @@ pub fn run(arguments: &PortDecode) -> Result<u8, Stopped> {
     print(arguments, &findings)
 }
 
-/// A message in words, in the manner of mcfTRaptor and mlvCFiat.
+/// Returns a line for a message, in the manner of mcfTRaptor and mlvCFiat.
 fn line(read: &Read) -> String {
     let core = read.core;
     match &read.what {
@@ -133,9 +133,9 @@ fn line(read: &Read) -> String {
     }
 }
 
-/// Makes sure that the bits may be those of the trace.
-fn same_threads(trace: &Trace, input: &Input, description: &file::Description) -> Result<(), Failure> {
-    if select::threads(trace, input) == description.threads {
+/// Fails if the bits cannot be those of the trace.
+fn check_threads(trace: &Trace, input: &Input, description: &file::Description) -> Result<(), Failure> {
+    if input.excerpt().threads(trace) == description.threads {
         return Ok(());
     }
     Err(Failure::new(format!("the bits are of a trace with other threads than {}", input.file.display()))

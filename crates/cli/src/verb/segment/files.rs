@@ -1,8 +1,9 @@
-//! Every trace of a policy in a file.
+//! Writes every trace of a policy to a file, as CSV or Parquet.
 
 use std::path::Path;
 use std::sync::Arc;
 
+use experiment::segment::{Outcome, TraceDetails, weights_text};
 use parquet::basic::{Compression, ZstdLevel};
 use parquet::column::writer::ColumnWriter;
 use parquet::data_type::ByteArray;
@@ -13,42 +14,40 @@ use parquet::file::writer::{SerializedFileWriter, SerializedRowGroupWriter};
 use parquet::schema::parser::parse_message_type;
 use segment::Trace;
 
-use super::cut::{Kept, Outcome};
-use crate::arguments::segment::weights_text;
 use crate::failure::Failure;
-use crate::output::{Lines, Output, Stopped};
+use crate::output::{LineBuffer, Output, Stopped};
 
 enum Format {
-    /// As the thesis's tool has it.
+    /// As the tool of the thesis writes it.
     Csv,
-    /// With the whole path of each trace, and what else is known of it.
+    /// With the whole path of each trace, and its consistency and chains.
     Parquet,
 }
 
-/// Where traces go.
+/// The file for the traces.
 pub struct TraceFile {
     output: Output,
     format: Format,
 }
 
 impl TraceFile {
-    /// Opens it before there is anything to write, so that what is wrong is said at once.
+    /// Opens the file before the long work, so that a wrong name is reported at once.
     pub fn open(path: &Path, input: Option<&Path>) -> Result<Self, Failure> {
         let is_parquet = path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("parquet"));
         let output = match input {
-            Some(input) => Output::beside(input, Some(path)),
+            Some(input) => Output::open_apart_from(input, Some(path)),
             None => Output::open(Some(path)),
         };
         Ok(Self { output: output?, format: if is_parquet { Format::Parquet } else { Format::Csv } })
     }
 
-    /// Those that cover most come first.
-    pub fn write(mut self, own: &Outcome, kept: &Kept) -> Result<(), Stopped> {
+    /// Writes the traces, those with the highest coverage first.
+    pub fn write(mut self, own: &Outcome, details: &TraceDetails) -> Result<(), Stopped> {
         match self.format {
-            Format::Csv => write_csv(self.output, kept),
+            Format::Csv => write_csv(self.output, details),
             Format::Parquet => {
                 let bytes =
-                    parquet(own, kept).map_err(|error| Failure::new(format!("cannot make Parquet: {error}")))?;
+                    parquet(own, details).map_err(|error| Failure::new(format!("cannot make Parquet: {error}")))?;
                 self.output.write(&bytes)?;
                 self.output.finish()
             }
@@ -56,15 +55,15 @@ impl TraceFile {
     }
 }
 
-fn write_csv(output: Output, Kept { set, .. }: &Kept) -> Result<(), Stopped> {
-    let mut lines = Lines::new(output);
+fn write_csv(output: Output, TraceDetails { set, .. }: &TraceDetails) -> Result<(), Stopped> {
+    let mut lines = LineBuffer::new(output);
     lines.bytes.extend(b"StartAddress,Instructions,CFICount,BranchOutcomes,Reason,Occurrences\n");
     for trace in set.traces() {
         let (start, outcomes) = (trace.start(), trace.branch_outcomes());
         let (reason, count) = (trace.reason.name(), trace.occurrences);
         let line = format!("{start:#x},{},{},{outcomes:#x},{reason},{count}\n", trace.instructions, trace.cfis);
         lines.bytes.extend(line.as_bytes());
-        lines.flush_long()?;
+        lines.flush_if_long()?;
     }
     lines.finish()
 }
@@ -82,10 +81,10 @@ message traces {
     required group Path (LIST) { repeated group list { required int64 element (INTEGER(64, false)); } }
 }";
 
-/// Traces that are written together.
+/// The number of traces in a row group.
 const GROUP: usize = 1 << 16;
 
-/// The policy, and the averages over its traces.
+/// Returns the policy, and the averages over its traces, as metadata.
 fn properties(own: &Outcome) -> WriterProperties {
     let pairs = [
         ("flags", own.policy.flags()),
@@ -102,7 +101,7 @@ fn properties(own: &Outcome) -> WriterProperties {
     builder.set_key_value_metadata(Some(pairs.to_vec())).build()
 }
 
-fn parquet(own: &Outcome, Kept { set, consistencies, chains }: &Kept) -> Result<Vec<u8>, ParquetError> {
+fn parquet(own: &Outcome, TraceDetails { set, consistencies, chains }: &TraceDetails) -> Result<Vec<u8>, ParquetError> {
     let properties = properties(own);
     let schema = Arc::new(parse_message_type(SCHEMA)?);
     let mut file = SerializedFileWriter::new(Vec::new(), schema, Arc::new(properties))?;
@@ -116,7 +115,7 @@ fn parquet(own: &Outcome, Kept { set, consistencies, chains }: &Kept) -> Result<
     file.into_inner()
 }
 
-/// Unsigned numbers are stored as signed ones of the same bits.
+/// Converts unsigned numbers to signed ones of the same bits, which Parquet stores.
 fn write_group(
     group: &mut SerializedRowGroupWriter<'_, Vec<u8>>,
     traces: &[Trace],
@@ -143,7 +142,7 @@ fn write_group(
     column(group, |column| column.longs(&addresses, Some(&firsts)))
 }
 
-/// A column whose type the schema says.
+/// A column; the schema gives its type.
 struct Column<'c, 'w> {
     writer: &'c mut ColumnWriter<'w>,
 }
@@ -162,14 +161,14 @@ impl Column<'_, '_> {
         ParquetError::General("a column has another type".into())
     }
 
-    /// In lists: whether each number goes on with the one before it.
+    /// In lists: whether each number continues the list of the one before.
     fn longs(&mut self, values: &[i64], lists: Option<&[i16]>) -> Result<usize, ParquetError> {
         let ColumnWriter::Int64ColumnWriter(writer) = self.writer else { return Err(Self::wrong()) };
         let there = lists.map(|lists| vec![1; lists.len()]);
         writer.write_batch(values, there.as_deref(), lists)
     }
 
-    /// Whether each number is there.
+    /// Whether each number is present.
     fn ints(&mut self, values: &[i32], there: Option<&[i16]>) -> Result<usize, ParquetError> {
         let ColumnWriter::Int32ColumnWriter(writer) = self.writer else { return Err(Self::wrong()) };
         writer.write_batch(values, there, None)

@@ -1,4 +1,4 @@
-//! `trackway verify --filter`: is what a filter leaves enough to know the rest?
+//! `trackway verify --filter`: checks that the messages of a filter are enough to decode the trace.
 
 use cache::{Cover, Geometry, Replacement};
 use filter::cfiat::{Shape, Trust};
@@ -24,16 +24,16 @@ pub struct Findings {
     shared: bool,
     pub sound: bool,
     instructions: u64,
-    /// Branches or loads that could have been told.
+    /// Branches or loads that the filter has seen.
     events: u64,
     messages: u64,
     /// Steps or loads that were compared.
     right: u64,
     wrong: u64,
     problems: Vec<String>,
-    /// What messages tell of, and what is compared.
+    /// The kinds of events that are encoded, and that are compared.
     #[serde(skip)]
-    told: &'static str,
+    encoded: &'static str,
     #[serde(skip)]
     compared: &'static str,
 }
@@ -43,13 +43,13 @@ pub fn check(trace: &Trace, filter: Filter, arguments: &Verify) -> Result<Findin
     let mut findings = match filter {
         Filter::McfTRaptor => check_flow(trace, sharing).map_err(failure)?,
         Filter::MlvCFiat => {
-            select::need_values(trace)?;
+            select::require_values(trace)?;
             check_loads(trace, sharing).map_err(failure)?
         }
     };
     findings.file = arguments.input.file.display().to_string();
     findings.shared = arguments.shared;
-    if select::tell_unfinished(trace, &arguments.input.file) > 0 {
+    if select::warn_if_unfinished(trace, &arguments.input.file) > 0 {
         findings.sound = false;
     }
     Ok(findings)
@@ -66,8 +66,8 @@ fn check_flow(trace: &Trace, sharing: Sharing) -> Result<Findings, CheckError> {
     let checked = flow::check(trace, &flow::Settings { sharing, ..flow::Settings::default() })?;
     let (instructions, events) = (checked.statistics.instructions, checked.statistics.branches());
     let events = events + checked.statistics.exceptions + checked.statistics.gaps;
-    let found = found("mcfTRaptor", checked);
-    Ok(Findings { instructions, events, told: "branches", compared: "steps", ..found })
+    let found = findings_of("mcfTRaptor", checked);
+    Ok(Findings { instructions, events, encoded: "branches", compared: "steps", ..found })
 }
 
 fn check_loads(trace: &Trace, sharing: Sharing) -> Result<Findings, CheckError> {
@@ -81,11 +81,11 @@ fn check_loads(trace: &Trace, sharing: Sharing) -> Result<Findings, CheckError> 
     let invalidation = loads::Invalidation::default();
     let checked = loads::check(trace, &loads::Settings { shape, sharing, invalidation, coherent: false })?;
     let (instructions, events) = (checked.statistics.instructions, checked.statistics.all_loads().references());
-    let found = found("mlvCFiat", checked);
-    Ok(Findings { instructions, events, told: "loads", compared: "loads", ..found })
+    let found = findings_of("mlvCFiat", checked);
+    Ok(Findings { instructions, events, encoded: "loads", compared: "loads", ..found })
 }
 
-fn found<S>(filter: &'static str, checked: Checked<S>) -> Findings {
+fn findings_of<S>(filter: &'static str, checked: Checked<S>) -> Findings {
     Findings {
         file: String::new(),
         filter,
@@ -97,7 +97,7 @@ fn found<S>(filter: &'static str, checked: Checked<S>) -> Findings {
         right: checked.right,
         wrong: checked.wrong,
         problems: checked.problems,
-        told: "",
+        encoded: "",
         compared: "",
     }
 }
@@ -106,7 +106,7 @@ pub fn text(findings: &Findings) -> String {
     let mut text: String = findings.problems.iter().map(|problem| format!("{problem}\n")).collect();
     let &Findings { filter, events, messages, right, wrong, instructions, .. } = findings;
     let whose = if findings.shared { "shared" } else { "private" };
-    let (things, shown) = (findings.told, findings.compared);
+    let (things, shown) = (findings.encoded, findings.compared);
     let verdict = if wrong == 0 { format!("all {shown} come back") } else { format!("{} wrong", grouped(wrong)) };
     text.push_str(&format!(
         "{}: {filter}, {whose}: {verdict}; {} {shown} compared, {} messages for {} {things} in {} instructions\n",
@@ -136,14 +136,15 @@ mod tests {
             right: 1200 - wrong,
             wrong,
             problems,
-            told: "branches",
+            encoded: "branches",
             compared: "steps",
         }
     }
 
     #[test]
     fn the_verdict() {
-        let sound = "t.trk: mcfTRaptor, private: all steps come back; 1 200 steps compared, 10 messages for 1 000 branches in 5 000 instructions\n";
+        let sound = "t.trk: mcfTRaptor, private: all steps come back; 1 200 steps compared, \
+                     10 messages for 1 000 branches in 5 000 instructions\n";
         assert_eq!(text(&findings(0)), sound);
         assert!(text(&findings(3)).starts_with("thread 0: lost\nt.trk: mcfTRaptor, private: 3 wrong; 1 200 steps"));
     }

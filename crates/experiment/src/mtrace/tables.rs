@@ -1,12 +1,13 @@
-//! Tables 5.1 to 5.4 and 6.1 to 6.16, and the numbers of Figures 6.1 to 6.3. Where rounds differ, a cell has the median and the range.
+//! Tables 5.1 to 5.4 and 6.1 to 6.16, and the numbers of Figures 6.1 to 6.3. Where rounds differ, a
+//! cell has the median and the range.
 
-use report::Table;
+use report::{Table, grouped, percent};
 
-use super::super::spread::{Spread, times};
-use super::{Named, Raw, Row, Study, spread, timed_tools};
-use crate::digits::{grouped, percent};
+use super::{Raw, Row, Study, spread, timed_tools};
+use crate::NamedTable;
+use crate::spread::{Spread, times};
 
-/// Two figures behind the point.
+/// Two decimals.
 fn fixed(value: f64) -> String {
     format!("{value:.2}")
 }
@@ -23,7 +24,7 @@ fn count(value: f64) -> String {
     grouped(value.round() as u64)
 }
 
-/// A number that a tool counts.
+/// A count of a tool.
 type Part = fn(&Raw) -> u64;
 
 fn name(row: &Row) -> [String; 2] {
@@ -31,7 +32,7 @@ fn name(row: &Row) -> [String; 2] {
 }
 
 impl Study {
-    pub(super) fn all_tables(&self) -> Vec<Named> {
+    pub(super) fn all_tables(&self) -> Vec<NamedTable> {
         let mut tables = self.programs();
         let mut add = |name, table| tables.push((name, table));
         add("table-6-1", self.sizes("Table 6.1: mcfTrace, size of the trace in bytes and compression", "mcftrace"));
@@ -73,7 +74,7 @@ impl Study {
         tables
     }
 
-    /// Tables 6.11 to 6.15 in the theses' reading.
+    /// Tables 6.11 to 6.15 with loads known by flags alone, as in the theses.
     fn by_flags(&self, add: &mut impl FnMut(&'static str, Table)) {
         let caption = |number: &str, what: &str| format!("Table {number} by flags alone, as in the thesis: {what}");
         let (rates, size) = ("cache and first-access misses", "size of the trace in bytes and compression");
@@ -87,7 +88,7 @@ impl Study {
     }
 
     /// Tables 5.1 to 5.4.
-    fn programs(&self) -> Vec<Named> {
+    fn programs(&self) -> Vec<NamedTable> {
         vec![
             ("table-5-1", self.control_flow()),
             ("table-5-2", self.memory()),
@@ -262,7 +263,8 @@ impl Study {
         })
     }
 
-    /// How many times longer everything takes than the program alone, with about a hundred million instructions.
+    /// How many times longer everything takes than the program alone, with about a hundred million
+    /// instructions.
     fn slowdowns(&self) -> Table {
         let heads = ["program", "N", "native s", "untraced", "untraced, values", "recorded", "recorded, values"];
         let heads: Vec<&str> = heads.into_iter().chain(timed_tools().map(|tool| tool.name)).collect();
@@ -313,7 +315,7 @@ fn accesses(raw: &Raw, direction: &str, kind: &str) -> u64 {
     raw.statistics[direction][kind].as_u64().unwrap_or(0)
 }
 
-/// What was measured once.
+/// Returns the cell of a single measurement.
 fn one(value: f64, show: fn(f64) -> String) -> String {
     Spread::of([value]).cell(show)
 }

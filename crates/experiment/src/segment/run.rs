@@ -1,4 +1,4 @@
-//! Policies at work, on all processors, and what is known of each in the end.
+//! Runs policies over an execution, on all processors, and collects the outcome of each.
 
 use std::sync::{Mutex, mpsc};
 
@@ -6,84 +6,82 @@ use segment::{
     Asked, Chains, Collected, Edges, Fetch, LengthWeight, Listing, Mix, Moves, Overlap, Policy, Probabilities, Reason,
     Score, Segmenter, Shape, Supplied, TraceLength, TraceSet,
 };
-use trace::{Batch, Blocks, Live, ThreadInfo, Trace};
+use trace::{Batch, Blocks, Excerpt, ReadError, Trace};
 
-use crate::arguments::Input;
-use crate::live::{Executed, Receiver};
-use crate::output::Stopped;
-use crate::progress::Together;
-use crate::select;
+use crate::Observer;
+use crate::observer::InstructionCounter;
 
-/// The share of instructions that "trace count" is about.
+/// The share of instructions that the traces of "trace count" cover.
 pub const SHARE: f64 = 0.9;
 
-/// What is to be done for each policy.
+/// The analyses for each policy.
 #[derive(Clone, Debug, Default)]
-pub struct Wish {
-    /// Caches that traces are fetched from, and how many traces the next one is predicted from.
+pub struct AnalysisOptions {
+    /// Trace caches, and the number of traces that a prediction of the next one is based on.
     pub caches: Vec<Shape>,
     pub path: usize,
-    /// Chains of data dependences are looked for.
+    /// Whether to find chains of data dependences.
     pub dependences: bool,
-    /// The traces themselves are wanted.
-    pub keep: bool,
+    /// Whether to return the traces themselves.
+    pub keep_traces: bool,
 }
 
-/// What came of a policy.
+/// The outcome of a policy.
 pub struct Outcome {
     pub policy: Policy,
     pub instructions: u64,
-    /// Different traces, and how often traces were executed.
+    /// The number of different traces, and of executed traces.
     pub traces: usize,
     pub occurrences: u64,
-    /// Traces that the thesis's tool would take for others.
+    /// The number of traces that the tool of the thesis would take for others.
     pub aliases: usize,
-    /// If traces that go the same way are one, whatever made them end: how many there are, and the "trace count".
+    /// With traces of the same path merged, whatever ended them: their number, and the "trace
+    /// count".
     pub paths: usize,
     pub path_count: usize,
-    /// As the thesis calls them.
+    /// The two numbers that the thesis judges by.
     pub trace_length: TraceLength,
     pub trace_count: usize,
-    /// The share of instructions of the first traces: of so many, so much.
+    /// Pairs: a number of traces, and the share of instructions that they cover.
     pub coverage: Vec<(usize, f64)>,
     pub reasons: Vec<(Reason, u64)>,
-    /// Of all traces, and of those that count for "trace count".
+    /// The overlap of all traces, and of those in "trace count".
     pub overlap: [Overlap; 2],
-    /// On average over all instructions.
+    /// The average over all instructions.
     pub consistency: f64,
-    /// Instructions over the longest chains of dependences, over all that was executed; if wanted.
+    /// Executed instructions over the sum of the longest chains of dependences, if wanted.
     pub ilp: Option<f64>,
-    /// How often branches were judged anew, if the policy learns.
+    /// How often the policy changed its judgement of a branch, if it learns.
     pub changes: u64,
     pub fetched: Option<(Asked, Vec<(Shape, Supplied)>)>,
-    /// If wanted.
-    pub kept: Option<Kept>,
+    /// The traces, if wanted.
+    pub details: Option<TraceDetails>,
 }
 
-/// The traces of a policy, with what is known of each.
-pub struct Kept {
+/// The traces of a policy, and the consistency of each.
+pub struct TraceDetails {
     pub set: TraceSet,
     pub consistencies: Vec<f64>,
-    /// Longest chains, if wanted.
+    /// The longest chain of each trace, if wanted.
     pub chains: Vec<u32>,
 }
 
-/// All policies, and what was executed.
+/// The outcomes of all policies, and the executed control-flow instructions.
 #[derive(Default)]
-pub struct Cut {
+pub struct Segmentation {
     pub outcomes: Vec<Outcome>,
     pub mix: Mix,
 }
 
-/// A policy at work.
+/// A policy that runs.
 struct Job {
     segmenter: Segmenter,
     fetch: Option<Fetch>,
 }
 
 impl Job {
-    fn new(policy: Policy, wish: &Wish) -> Self {
-        let fetch = (!wish.caches.is_empty()).then(|| Fetch::new(wish.path, &wish.caches));
+    fn new(policy: Policy, options: &AnalysisOptions) -> Self {
+        let fetch = (!options.caches.is_empty()).then(|| Fetch::new(options.path, &options.caches));
         Self { segmenter: Segmenter::new(policy), fetch }
     }
 
@@ -96,26 +94,26 @@ impl Job {
         }
     }
 
-    /// What came of it, with what is known of the program.
-    fn end(self, program: &Program<'_>, wish: &Wish) -> Outcome {
+    /// Returns the outcome.
+    fn end(self, program: &Program<'_>, options: &AnalysisOptions) -> Outcome {
         let (policy, changes) = (*self.segmenter.policy(), self.segmenter.changes());
-        let kept = program.kept(self.segmenter.finish(), wish.dependences);
+        let details = program.details(self.segmenter.finish(), options.dependences);
         let fetched = self
             .fetch
             .map(|fetch| (*fetch.asked(), fetch.supplied().map(|(shape, supplied)| (*shape, *supplied)).collect()));
-        let outcome = Outcome { changes, fetched, ..Outcome::new(policy, &program.listing, &kept) };
-        Outcome { kept: wish.keep.then_some(kept), ..outcome }
+        let outcome = Outcome { changes, fetched, ..Outcome::new(policy, &program.listing, &details) };
+        Outcome { details: options.keep_traces.then_some(details), ..outcome }
     }
 }
 
-/// What is known of the code and its branches in the end.
+/// The code, and the probabilities of its branches.
 struct Program<'b> {
     listing: Listing<'b>,
     probabilities: Probabilities,
 }
 
 impl Program<'_> {
-    fn kept(&self, set: TraceSet, dependences: bool) -> Kept {
+    fn details(&self, set: TraceSet, dependences: bool) -> TraceDetails {
         let consistency = |trace| self.probabilities.consistency(&self.listing, trace);
         let consistencies = set.traces().iter().map(consistency).collect();
         let mut chains = dependences.then(|| Chains::new(self.listing.blocks()));
@@ -124,21 +122,21 @@ impl Program<'_> {
             chains.as_mut().map(|chains| chains.longest(path))
         };
         let chains = set.traces().iter().filter_map(longest).collect();
-        Kept { set, consistencies, chains }
+        TraceDetails { set, consistencies, chains }
     }
 }
 
-/// Policies at work, on all processors.
+/// All policies, which run on all processors.
 struct Jobs<'w> {
     jobs: Vec<Job>,
     edges: Edges,
-    wish: &'w Wish,
+    options: &'w AnalysisOptions,
 }
 
 impl<'w> Jobs<'w> {
-    fn new(policies: &[Policy], wish: &'w Wish) -> Self {
-        let jobs = policies.iter().map(|&policy| Job::new(policy, wish)).collect();
-        Self { jobs, edges: Edges::default(), wish }
+    fn new(policies: &[Policy], options: &'w AnalysisOptions) -> Self {
+        let jobs = policies.iter().map(|&policy| Job::new(policy, options)).collect();
+        Self { jobs, edges: Edges::default(), options }
     }
 
     fn work(&mut self, collected: &Collected, blocks: &Blocks) {
@@ -146,14 +144,14 @@ impl<'w> Jobs<'w> {
         on_all_processors(self.jobs.iter_mut().collect(), |job| job.work(collected, blocks));
     }
 
-    /// Nothing more is executed.
+    /// Returns the outcomes at the end of the execution.
     fn end(self, blocks: &Blocks) -> Vec<Outcome> {
         let program = Program { listing: Listing::new(blocks), probabilities: self.edges.probabilities(blocks) };
-        on_all_processors(self.jobs, |job| job.end(&program, self.wish))
+        on_all_processors(self.jobs, |job| job.end(&program, self.options))
     }
 }
 
-/// Does something with each, in no order; gives what came out in the order of the list.
+/// Calls `work` with each item, on all processors. Returns the results in the order of the list.
 fn on_all_processors<T: Send, R: Send>(list: Vec<T>, work: impl Fn(T) -> R + Sync) -> Vec<R> {
     let workers = std::thread::available_parallelism().map_or(1, usize::from).min(list.len());
     if workers < 2 {
@@ -161,7 +159,7 @@ fn on_all_processors<T: Send, R: Send>(list: Vec<T>, work: impl Fn(T) -> R + Syn
     }
     let next = Mutex::new(list.into_iter().enumerate());
     let worker = || {
-        let take = || next.lock().expect("nobody panics with it").next();
+        let take = || next.lock().expect("workers do not panic with the lock").next();
         std::iter::from_fn(take).map(|(place, item)| (place, work(item))).collect::<Vec<_>>()
     };
     let mut done: Vec<(usize, R)> = std::thread::scope(|scope| {
@@ -177,12 +175,12 @@ impl Outcome {
         Score { length: self.trace_length.by(weight), count: self.trace_count as f64 }
     }
 
-    /// If traces that go the same way are one.
+    /// Returns the score with traces of the same path merged.
     pub fn merged_score(&self, weight: LengthWeight) -> Score {
         Score { count: self.path_count as f64, ..self.score(weight) }
     }
 
-    fn new(policy: Policy, listing: &Listing<'_>, Kept { set, consistencies, chains }: &Kept) -> Self {
+    fn new(policy: Policy, listing: &Listing<'_>, TraceDetails { set, consistencies, chains }: &TraceDetails) -> Self {
         let (merged, trace_count) = (set.merged(), set.traces_for(SHARE));
         let path_count = merged.traces_for(SHARE);
         let weights = || set.traces().iter().map(|trace| trace.coverage() as f64);
@@ -206,12 +204,13 @@ impl Outcome {
             ilp: (cycles > 0.0).then(|| set.instructions() as f64 / cycles),
             changes: 0,
             fetched: None,
-            kept: None,
+            details: None,
         }
     }
 }
 
-/// The coverage of so many traces: of each of the first ten, then of fewer and fewer, as a logarithmic axis shows them.
+/// Returns points of the coverage curve: the first ten, then fewer and fewer, for a logarithmic
+/// axis.
 fn curve(set: &TraceSet) -> Vec<(usize, f64)> {
     let mut next = 1;
     let mut is_shown = |rank: usize| {
@@ -224,19 +223,20 @@ fn curve(set: &TraceSet) -> Vec<(usize, f64)> {
     set.coverage().enumerate().map(|(place, share)| (place + 1, share)).filter(|&(rank, _)| is_shown(rank)).collect()
 }
 
-/// Cuts what a program executes while it runs.
-pub struct Watching<'w> {
+/// Segments the execution of a running program.
+pub struct LiveSegmenter<'w> {
     moves: Moves,
     jobs: Jobs<'w>,
     outcomes: Vec<Outcome>,
 }
 
-impl<'w> Watching<'w> {
-    pub fn new(policies: &[Policy], wish: &'w Wish) -> Self {
-        Self { moves: Moves::default(), jobs: Jobs::new(policies, wish), outcomes: Vec::new() }
+impl<'w> LiveSegmenter<'w> {
+    pub fn new(policies: &[Policy], options: &'w AnalysisOptions) -> Self {
+        Self { moves: Moves::default(), jobs: Jobs::new(policies, options), outcomes: Vec::new() }
     }
 
-    fn batch(&mut self, blocks: &Blocks, batch: &Batch) {
+    /// Takes a batch that a thread has executed.
+    pub fn add_batch(&mut self, blocks: &Blocks, batch: &Batch) {
         self.moves.add(blocks, batch);
         if self.moves.are_many() {
             self.work(blocks);
@@ -250,41 +250,32 @@ impl<'w> Watching<'w> {
         self.moves.take(collected);
     }
 
-    /// What came of it, once it has ended.
-    pub fn cut(self) -> Cut {
-        Cut { outcomes: self.outcomes, mix: *self.moves.mix() }
+    /// Ends all traces: the program executes nothing more.
+    pub fn finish(&mut self, blocks: &Blocks) {
+        self.work(blocks);
+        let nothing = Jobs::new(&[], self.jobs.options);
+        self.outcomes = std::mem::replace(&mut self.jobs, nothing).end(blocks);
+    }
+
+    /// Returns the result, once [`Self::finish`] was called.
+    pub fn into_segmentation(self) -> Segmentation {
+        Segmentation { outcomes: self.outcomes, mix: *self.moves.mix() }
     }
 }
 
-impl Receiver for Watching<'_> {
-    fn thread(&mut self, _: &ThreadInfo) -> Result<(), Stopped> {
-        Ok(())
-    }
-
-    fn path(&mut self, live: &mut Live, executed: Executed<'_>) -> Result<(), Stopped> {
-        let Executed { image, thread, words, data } = executed;
-        live.path(image, thread, words, data, |blocks, batch| {
-            self.batch(blocks, batch);
-            Ok(())
-        })
-    }
-
-    fn finish(&mut self, live: &mut Live) -> Result<(), Stopped> {
-        live.finish(|blocks, batch| {
-            self.batch(blocks, batch);
-            Ok::<_, Stopped>(())
-        })?;
-        self.work(live.blocks());
-        let nothing = Jobs::new(&[], self.jobs.wish);
-        self.outcomes = std::mem::replace(&mut self.jobs, nothing).end(live.blocks());
-        Ok(())
-    }
-}
-
-/// Goes through a trace; tells what of it was damaged, too. What comes next is read while policies are at work.
-pub fn segment(trace: &Trace, input: &Input, policies: &[Policy], wish: &Wish) -> Result<(Cut, Vec<String>), Stopped> {
-    let (blocks, mut jobs) = (trace.blocks(), Jobs::new(policies, wish));
-    let progress = Together::new(select::instructions(trace, input));
+/// Segments a part of a trace by all policies. Returns the errors of chunks that were left out,
+/// too.
+///
+/// One thread reads ahead while the policies are at work.
+pub fn segment_trace(
+    trace: &Trace,
+    excerpt: Excerpt,
+    policies: &[Policy],
+    options: &AnalysisOptions,
+    observer: &dyn Observer,
+) -> Result<(Segmentation, Vec<ReadError>), ReadError> {
+    let (blocks, mut jobs) = (trace.blocks(), Jobs::new(policies, options));
+    let progress = InstructionCounter::new(observer, excerpt.instructions(trace));
     let mut moves = Moves::default();
     let damage = std::thread::scope(|scope| {
         let (full, to_do) = mpsc::sync_channel::<Collected>(1);
@@ -294,11 +285,11 @@ pub fn segment(trace: &Trace, input: &Input, policies: &[Policy], wish: &Wish) -
             for mut collected in to_do {
                 jobs.work(&collected, blocks);
                 collected.clear();
-                // Nobody wants it when all is read.
+                // The reader has ended and does not receive any more.
                 let _ = empty.send(collected);
             }
         });
-        let damage = select::batches(trace, input, false, |batch| {
+        let damage = excerpt.for_each_batch(trace, false, |batch| {
             moves.add(blocks, batch);
             progress.add(batch.instructions());
             if moves.are_many() {
@@ -309,5 +300,5 @@ pub fn segment(trace: &Trace, input: &Input, policies: &[Policy], wish: &Wish) -
         full.send(moves.take(Collected::default())).expect("it waits for more");
         damage
     })?;
-    Ok((Cut { outcomes: jobs.end(blocks), mix: *moves.mix() }, damage))
+    Ok((Segmentation { outcomes: jobs.end(blocks), mix: *moves.mix() }, damage))
 }

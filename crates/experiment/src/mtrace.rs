@@ -1,31 +1,29 @@
-//! Chapters 5 and 6 of Myers 2014: what the programs do, how large the traces of the four tools are, how well they compress, how much
-//! private structures are better than shared ones, and how long it takes: while a program runs, as in the thesis, and over a recorded trace.
+//! Chapters 5 and 6 of Myers 2014: the instruction mix of the programs, the size of the traces of
+//! the four tools and how well they compress, private against shared structures, and times: while a
+//! program runs, as in the thesis, and over a recorded trace.
 
 mod figures;
 mod tables;
 
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::process::{Command, Stdio};
 
 use serde::Serialize;
 use serde_json::Value;
 
-use super::programs::{Place, build, long_size_of, once, size_of, timed};
-use super::spread::Spread;
-use super::{Findings, Named, open, write};
-use crate::arguments::ExperimentMtrace;
-use crate::compressor::Compressor;
-use crate::failure::Failure;
-use crate::output::Stopped;
-use crate::progress::Progress;
+use crate::programs::{Runs, Workspace, build, timed};
+use crate::spread::Spread;
+use crate::{Error, Findings, NamedTable, Observer};
 
-/// One of the four tools, and how it is called.
+/// One of the four tools, and its arguments.
 struct Tool {
-    /// In JSON, and where tables are made.
+    /// The key in JSON and in tables.
     name: &'static str,
     words: &'static [&'static str],
     needs_values: bool,
-    /// Whether it is timed while the program runs, too. Variants are not: one of them cannot, and they take as long.
+    /// Whether it is timed while the program runs, too. Variants are not: one of them needs a
+    /// trace, and they take as long as the tool itself.
     is_timed: bool,
 }
 
@@ -39,8 +37,9 @@ impl Tool {
     }
 }
 
-/// The predictors are those of section 6.3, the cache is that of section 6.4. Variants: threads take turns of one branch, as if each
-/// had a processor to itself; a load is known by its flags alone, as in the theses.
+/// The predictors are those of section 6.3, the cache is that of section 6.4. Variants: threads
+/// take turns of one branch, as if each had a processor to itself; a load is known by its flags
+/// alone, as in the theses.
 const TOOLS: [Tool; 9] = [
     Tool::new("mcftrace", &["mcfTrace"], false),
     Tool::new("mlstrace", &["mlsTrace", "-store"], true),
@@ -69,27 +68,39 @@ const TOOLS: [Tool; 9] = [
     ),
 ];
 
-/// The tools that are timed while programs run.
+/// A general-purpose compressor for the output of tools.
+struct Compressor {
+    name: &'static str,
+    /// The suffix that it adds to the name of a file.
+    suffix: &'static str,
+}
+
+const GZIP: Compressor = Compressor { name: "gzip", suffix: ".gz" };
+const BZIP2: Compressor = Compressor { name: "bzip2", suffix: ".bz2" };
+
+/// Returns the tools that are timed while programs run.
 fn timed_tools() -> impl Iterator<Item = &'static Tool> {
     TOOLS.iter().filter(|tool| tool.is_timed)
 }
 
-/// More instructions than any program executes: the engine runs the program and counts, and nothing is traced. It is what Pin's inscount_tls does, which the thesis compares with.
+/// A number above the instructions of any program: the engine runs the program and counts, and
+/// nothing is traced. The thesis compares with inscount_tls of Pin, which does the same.
 const ALL: &str = "1000G";
 
-/// A program with so many threads, and what came of it.
+/// The results of a program with a number of threads.
 #[derive(Serialize)]
 struct Row {
     program: String,
     threads: u16,
     seconds: Seconds,
-    /// With a larger size: what starting takes hardly counts.
+    /// With a larger size, so that the start hardly counts.
     long_seconds: Seconds,
     #[serde(flatten)]
     tools: BTreeMap<&'static str, Outcome>,
 }
 
-/// Round by round: without us; with everything skipped, for tools that take control flow and for those that take values; recorded; under the tools.
+/// Seconds of every round: native; with everything skipped, for tools that take control flow and
+/// for those that take values; recorded; under the tools.
 #[derive(Serialize, Default)]
 struct Seconds {
     native: Vec<f64>,
@@ -100,7 +111,7 @@ struct Seconds {
     live: BTreeMap<&'static str, Vec<f64>>,
 }
 
-/// What a tool wrote: every round without a compressor, the first one with each compressor, too.
+/// The output of a tool: every round without a compressor, the first one with each compressor, too.
 #[derive(Serialize, Default)]
 struct Outcome {
     rounds: Vec<Raw>,
@@ -108,7 +119,7 @@ struct Outcome {
     bzip2: Compressed,
 }
 
-/// Over a trace.
+/// Output of a tool over a trace, without a compressor.
 #[derive(Serialize)]
 struct Raw {
     bytes: u64,
@@ -116,7 +127,7 @@ struct Raw {
     statistics: Value,
 }
 
-/// Over a trace (`seconds`), and while the program runs (`live_seconds`), if that is timed.
+/// Seconds over a trace, and while the program runs (`live_seconds`), if that is timed.
 #[derive(Serialize, Default)]
 struct Compressed {
     bytes: u64,
@@ -134,13 +145,13 @@ impl Raw {
     }
 }
 
-/// The median of what was measured in all rounds, and the range.
+/// Returns the median and the range of all rounds.
 fn spread(seconds: &[f64]) -> Spread {
     Spread::of(seconds.iter().copied())
 }
 
 impl Seconds {
-    /// The engine runs the program and counts, as this tool would have it.
+    /// Returns the seconds of the engine alone, with the data that this tool needs.
     fn untraced_by(&self, tool: &str) -> Spread {
         let needs_values = TOOLS.iter().any(|own| own.name == tool && own.needs_values);
         spread(if needs_values { &self.untraced_with_values } else { &self.untraced })
@@ -156,59 +167,64 @@ impl Outcome {
         Spread::of(self.rounds.iter().map(figure))
     }
 
-    /// What the compressors got.
+    /// Returns the size of the input of the compressors.
     fn first_bytes(&self) -> u64 {
         self.rounds.first().map_or(0, |raw| raw.bytes)
     }
 }
 
-pub fn run(arguments: &ExperimentMtrace) -> Result<u8, Stopped> {
-    [Compressor::Gzip, Compressor::Bzip2].into_iter().try_for_each(Compressor::need)?;
-    for program in &arguments.programs {
-        size_of(program)?;
+/// The experiment before it runs.
+pub struct Experiment {
+    runs: Runs,
+}
+
+impl Experiment {
+    /// Checks that all programs exist.
+    pub fn new(runs: Runs) -> Result<Self, Error> {
+        Ok(Self { runs: runs.checked()? })
     }
-    let output = open(&arguments.results)?;
-    let mut progress = Progress::new();
-    let mut rows = Vec::new();
-    for program in &once(&arguments.programs) {
-        for &threads in &once(&arguments.threads) {
-            let mut row = Row::new(program, threads);
-            let given = |usual: &str| arguments.size.map_or(usual.to_owned(), |size| size.to_string());
-            let usual = Measured::new(program, threads, given(size_of(program)?))?;
-            let long = Measured::new(program, threads, given(long_size_of(program)?))?;
-            for round in 1..=arguments.repeat {
-                progress.tick(|| format!("{program} with {threads} threads, {round} of {}", arguments.repeat));
-                usual.time(&mut row.seconds)?;
-                usual.filter(&mut row.tools)?;
-                long.time(&mut row.long_seconds)?;
+
+    /// Measures every program with every number of threads.
+    pub fn run(&self, observer: &dyn Observer) -> Result<Study, Error> {
+        let Runs { programs, threads, repeat, trackway, .. } = &self.runs;
+        let mut rows = Vec::new();
+        for program in programs {
+            for &threads in threads {
+                let mut row = Row::new(program, threads);
+                let usual = Subject::new(program, threads, self.runs.size_of(program)?, trackway)?;
+                let long = Subject::new(program, threads, self.runs.long_size_of(program)?, trackway)?;
+                for round in 1..=*repeat {
+                    observer.stage(&|| format!("{program} with {threads} threads, {round} of {repeat}"));
+                    usual.time(&mut row.seconds)?;
+                    usual.filter(&mut row.tools)?;
+                    long.time(&mut row.long_seconds)?;
+                }
+                rows.push(row);
             }
-            rows.push(row);
         }
+        Ok(Study { rows })
     }
-    drop(progress);
-    write(&arguments.results, output, &Study { rows })?;
-    Ok(0)
 }
 
-/// A program that is measured, and where.
-struct Measured {
+/// A program that is measured, and its workspace.
+struct Subject<'s> {
     command: Vec<String>,
-    place: Place,
+    workspace: Workspace<'s>,
 }
 
-impl Measured {
-    fn new(program: &str, threads: u16, size: String) -> Result<Self, Failure> {
+impl<'s> Subject<'s> {
+    fn new(program: &str, threads: u16, size: String, trackway: &'s Path) -> Result<Self, Error> {
         let command = vec![build(program)?.display().to_string(), threads.to_string(), size];
-        Ok(Self { command, place: Place::new()? })
+        Ok(Self { command, workspace: Workspace::new(trackway)? })
     }
 
-    /// The recording with control flow alone, or that with values.
+    /// Returns the path of the recording with control flow alone, or with values.
     fn trace(&self, with_values: bool) -> String {
-        self.place.path(if with_values { "values.trk" } else { "control.trk" })
+        self.workspace.path(if with_values { "values.trk" } else { "control.trk" })
     }
 
-    /// Runs and records the program once more in every way.
-    fn time(&self, seconds: &mut Seconds) -> Result<(), Failure> {
+    /// Runs and records the program once in every way.
+    fn time(&self, seconds: &mut Seconds) -> Result<(), Error> {
         let [control, values] = [false, true].map(|with_values| self.trace(with_values));
         seconds.native.push(timed(Command::new(&self.command[0]).args(&self.command[1..]))?);
         seconds.untraced.push(self.untraced("mcfTrace")?);
@@ -221,72 +237,71 @@ impl Measured {
         Ok(())
     }
 
-    /// Runs all tools over what was recorded last.
-    fn filter(&self, tools: &mut BTreeMap<&'static str, Outcome>) -> Result<(), Failure> {
+    /// Runs all tools over the last recordings.
+    fn filter(&self, tools: &mut BTreeMap<&'static str, Outcome>) -> Result<(), Error> {
         for tool in &TOOLS {
             let (trace, outcome) = (self.trace(tool.needs_values), tools.entry(tool.name).or_default());
             if outcome.rounds.is_empty() {
-                outcome.gzip = self.compressed(tool, &trace, Compressor::Gzip)?;
-                outcome.bzip2 = self.compressed(tool, &trace, Compressor::Bzip2)?;
+                outcome.gzip = self.compressed(tool, &trace, &GZIP)?;
+                outcome.bzip2 = self.compressed(tool, &trace, &BZIP2)?;
             }
             outcome.rounds.push(self.raw(tool, &trace)?);
         }
         Ok(())
     }
 
-    /// Runs ourselves on the program.
-    fn run(&self, words: &[&str]) -> Result<f64, Failure> {
+    /// Runs the command on the program.
+    fn run(&self, words: &[&str]) -> Result<f64, Error> {
         let command: Vec<&str> = std::iter::once("--").chain(self.command.iter().map(String::as_str)).collect();
-        self.place.trackway(words, &command)
+        self.workspace.time(words, &command)
     }
 
-    /// Runs the program under a tool that traces nothing. It says so, which nobody has to read.
-    fn untraced(&self, tool: &str) -> Result<f64, Failure> {
-        let mut own = self.place.own()?;
+    /// Runs the program under a tool that traces nothing. The warning about it is dropped.
+    fn untraced(&self, tool: &str) -> Result<f64, Error> {
+        let mut own = self.workspace.command();
         own.args([tool, "-q", "-o", "x", "-s", ALL, "--"]).args(&self.command);
         timed(own.stderr(Stdio::null()))
     }
 
-    fn raw(&self, tool: &Tool, trace: &str) -> Result<Raw, Failure> {
+    fn raw(&self, tool: &Tool, trace: &str) -> Result<Raw, Error> {
         let (bytes, seconds) = self.over_trace(tool, trace, &[], "")?;
         let name = "x.Statistics";
-        let statistics = std::fs::read(self.place.directory().join(name)).map_err(|error| missing(name, &error))?;
+        let statistics = std::fs::read(self.workspace.directory().join(name)).map_err(|error| missing(name, &error))?;
         let statistics = serde_json::from_slice(&statistics).map_err(|error| missing(name, &error))?;
         Ok(Raw { bytes, seconds, statistics })
     }
 
-    fn compressed(&self, tool: &Tool, trace: &str, compressor: Compressor) -> Result<Compressed, Failure> {
-        let flags = ["-c", compressor.name()];
-        let live_seconds = tool.is_timed.then(|| self.live(tool, &flags, compressor.suffix())).transpose()?;
-        let (bytes, seconds) = self.over_trace(tool, trace, &flags, compressor.suffix())?;
+    fn compressed(&self, tool: &Tool, trace: &str, compressor: &Compressor) -> Result<Compressed, Error> {
+        let flags = ["-c", compressor.name];
+        let live_seconds = tool.is_timed.then(|| self.live(tool, &flags, compressor.suffix)).transpose()?;
+        let (bytes, seconds) = self.over_trace(tool, trace, &flags, compressor.suffix)?;
         Ok(Compressed { bytes, seconds, live_seconds })
     }
 
-    fn live(&self, tool: &Tool, flags: &[&str], suffix: &str) -> Result<f64, Failure> {
+    fn live(&self, tool: &Tool, flags: &[&str], suffix: &str) -> Result<f64, Error> {
         let seconds = self.run(&[tool.words, &["-q", "-o", "live"], flags].concat())?;
         self.remove_large(&format!("live.bin{suffix}"));
         Ok(seconds)
     }
 
-    /// The directory goes at the end, and what tools write is large.
+    /// Removes an output. The directory is only removed at the end, and outputs are large.
     fn remove_large(&self, name: &str) {
-        drop(std::fs::remove_file(self.place.directory().join(name)));
+        drop(std::fs::remove_file(self.workspace.directory().join(name)));
     }
 
-    /// How much is written, and in what time.
-    fn over_trace(&self, tool: &Tool, trace: &str, flags: &[&str], suffix: &str) -> Result<(u64, f64), Failure> {
+    /// Returns the number of bytes that a tool writes, and the seconds that it takes.
+    fn over_trace(&self, tool: &Tool, trace: &str, flags: &[&str], suffix: &str) -> Result<(u64, f64), Error> {
         let words = [tool.words, &["-q", "--json", "-o", "x", "-i", trace], flags].concat();
-        let seconds = self.place.trackway(&words, &[])?;
+        let seconds = self.workspace.time(&words, &[])?;
         let name = format!("x.bin{suffix}");
-        let bytes = self.place.directory().join(&name).metadata().map_err(|error| missing(&name, &error))?.len();
+        let bytes = self.workspace.directory().join(&name).metadata().map_err(|error| missing(&name, &error))?.len();
         self.remove_large(&name);
         Ok((bytes, seconds))
     }
 }
 
-/// A tool has not written what it should.
-fn missing(name: &str, error: &dyn std::fmt::Display) -> Failure {
-    Failure::new(format!("cannot read {name} of a tool: {error}"))
+fn missing(file: &str, problem: &dyn std::fmt::Display) -> Error {
+    Error::ToolOutput { file: file.to_owned(), problem: problem.to_string() }
 }
 
 impl Row {
@@ -295,25 +310,25 @@ impl Row {
         Self { program: program.to_owned(), threads, seconds, long_seconds, tools: BTreeMap::new() }
     }
 
-    /// What a tool of [`TOOLS`] made of it.
+    /// Returns the output of a tool of [`TOOLS`].
     fn tool(&self, name: &str) -> &Outcome {
         &self.tools[name]
     }
 
-    /// A figure of two tools, round by round: they have the same trace before them.
+    /// Returns a figure of two tools, round by round: both read the same trace.
     fn spread_of_two(&self, one: &str, other: &str, figure: impl Fn(&Raw, &Raw) -> f64) -> Spread {
         let rounds = self.tool(one).rounds.iter().zip(&self.tool(other).rounds);
         Spread::of(rounds.map(|(one, other)| figure(one, other)))
     }
 }
 
-/// All programs with all numbers of threads.
-struct Study {
+/// The results of all programs with all numbers of threads.
+pub struct Study {
     rows: Vec<Row>,
 }
 
 impl Findings for Study {
-    fn tables(&self) -> Vec<Named> {
+    fn tables(&self) -> Vec<NamedTable> {
         self.all_tables()
     }
 

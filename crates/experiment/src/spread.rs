@@ -1,4 +1,5 @@
-//! Measurements that are repeated, because threads never alternate in the same way twice: their median and their range.
+//! The median and the range of repeated measurements: threads never alternate in the same way
+//! twice.
 
 /// The median of some numbers, the lowest and the highest.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -21,7 +22,8 @@ impl Spread {
         Self { median, low, high }
     }
 
-    /// The median, and the range behind it if it can be seen. What is no number is a dash.
+    /// Returns the median, and the range behind it if it is visible; a dash for what is not a
+    /// number.
     pub fn cell(&self, show: impl Fn(f64) -> String) -> String {
         let show = |value: f64| if value.is_finite() { show(value) } else { "-".to_owned() };
         let (median, low, high) = (show(self.median), show(self.low), show(self.high));
@@ -29,7 +31,7 @@ impl Spread {
     }
 }
 
-/// How many times one number is another; not a number if there is nothing to divide by.
+/// Returns the quotient; not a number if the divisor is 0.
 pub fn times(one: u64, other: u64) -> f64 {
     if other == 0 { f64::NAN } else { one as f64 / other as f64 }
 }

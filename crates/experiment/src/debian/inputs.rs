@@ -1,8 +1,8 @@
-//! Inputs that are made up: neither random nor regular, and always the same.
+//! Generated inputs: neither random nor regular, and the same in every run.
 
 use std::fmt::Write;
 
-/// Numbers without a visible pattern, as SplitMix has them.
+/// A generator of numbers without a visible pattern: SplitMix.
 struct Numbers(u64);
 
 impl Numbers {
@@ -17,7 +17,7 @@ impl Numbers {
         (self.next() % limit as u64) as usize
     }
 
-    /// Small numbers more often than large ones, as it is with words.
+    /// Returns small numbers more often than large ones, like the frequencies of words.
     fn skewed(&mut self, limit: usize) -> usize {
         let widest = 1 + self.below(limit);
         let wide = 1 + self.below(widest);
@@ -69,7 +69,7 @@ fn invented_word(numbers: &mut Numbers) -> String {
     (0..syllables).map(syllable).collect()
 }
 
-/// Lines of sentences, about so many bytes.
+/// Returns lines of sentences with about this number of bytes.
 pub fn text(bytes: usize) -> Vec<u8> {
     let mut language = Language::new(1, 4000);
     let mut text = String::new();
@@ -80,7 +80,7 @@ pub fn text(bytes: usize) -> Vec<u8> {
     text.into_bytes()
 }
 
-/// Rows of a key, a group, two numbers and a few words.
+/// Returns rows of a key, a group, two numbers and a few words.
 pub fn table(rows: usize) -> Vec<u8> {
     let mut language = Language::new(2, 1000);
     let mut table = String::new();
@@ -94,7 +94,7 @@ pub fn table(rows: usize) -> Vec<u8> {
     table.into_bytes()
 }
 
-/// A list of objects as JSON has them.
+/// Returns a list of objects as JSON.
 pub fn people(count: usize) -> Vec<u8> {
     let mut language = Language::new(3, 500);
     let person = |_| {
@@ -109,7 +109,7 @@ pub fn people(count: usize) -> Vec<u8> {
     format!("[\n{}\n]\n", people.join(",\n")).into_bytes()
 }
 
-/// A picture with soft areas, edges and a little noise, as PPM has it.
+/// Returns a picture with soft areas, edges and a little noise, as PPM.
 pub fn picture(width: usize, height: usize) -> Vec<u8> {
     let mut numbers = Numbers(4);
     let mut bytes = format!("P6\n{width} {height}\n255\n").into_bytes();
@@ -126,14 +126,14 @@ fn byte(value: usize) -> u8 {
     u8::try_from(value).unwrap_or(u8::MAX)
 }
 
-/// Waves behind a tilted grid of tiles, which move with time.
+/// Returns a point of waves behind a tilted grid of tiles, which move with time.
 fn brightness(x: usize, y: usize, time: usize) -> usize {
     let wave = ((x + 2 * y + 3 * time) % 256).abs_diff(128);
     let (across, down) = ((x + y / 4 + 2 * time) % 48, (y + x / 6 + time) % 40);
     if across < 20 && down < 16 { 90 + 5 * across + down } else { wave }
 }
 
-/// Frames of a picture that moves, as YUV4MPEG2 has them.
+/// Returns the frames of a moving picture, as YUV4MPEG2.
 pub fn video(width: usize, height: usize, frames: usize) -> Vec<u8> {
     let mut numbers = Numbers(5);
     let mut bytes = format!("YUV4MPEG2 W{width} H{height} F25:1 Ip A1:1 C420jpeg\n").into_bytes();
@@ -151,7 +151,8 @@ pub fn video(width: usize, height: usize, frames: usize) -> Vec<u8> {
     bytes
 }
 
-/// Functions with loops, branches, tables and records, none like the other, that call each other.
+/// Returns C functions with loops, branches, tables and records that call each other, all
+/// different.
 pub fn c_program(functions: usize) -> Vec<u8> {
     let mut numbers = Numbers(6);
     let mut source = String::from(
@@ -190,8 +191,8 @@ fn c_statement(numbers: &mut Numbers, number: usize, depth: usize) -> String {
         ),
         2 => format!("while (n && n->key != {value}) {{ n = n->key < {other} ? n->right : n->left; s++; }}\n"),
         3 => format!(
-            "switch ({value} & 7) {{ case 0: s -= {other}; break; case 1: s <<= 1; case 3: {} break; case 6: s /= {constant}; \
-             break; default: s = -s; }}\n",
+            "switch ({value} & 7) {{ case 0: s -= {other}; break; case 1: s <<= 1; case 3: {} break; \
+             case 6: s /= {constant}; break; default: s = -s; }}\n",
             inner(1)
         ),
         4 => format!("s = f{}(n ? n->left : n, s, {value} % {constant});\n", numbers.below(number)),

@@ -1,15 +1,15 @@
-//! Tables 7.1 to 7.15.
+//! Tables 7.1 to 7.15 of Hadjipavlou 2025.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use ::segment::{Class, LengthWeight, Policy, Reason, hamming_distance, max_norm_ratios};
-use report::{Chart, Table};
+use report::{Chart, Table, grouped, percent};
 
 use super::{
-    FIRST, FIRST_WEIGHT, FOURTH, FOURTH_WEIGHT, Measured, Named, Outcome, Study, best, beyond, digits, highest, inside,
+    FIRST, FIRST_WEIGHT, FOURTH, FOURTH_WEIGHT, Measured, Outcome, Study, best, beyond, digits, highest, inside,
     merged_ratios, ratios, scores,
 };
-use crate::digits::{grouped, percent};
+use crate::NamedTable;
 
 fn figure(number: f64) -> String {
     format!("{number:.2}")
@@ -20,7 +20,7 @@ pub(super) fn mean(numbers: impl Iterator<Item = f64>) -> f64 {
     sum / f64::from(count.max(1))
 }
 
-/// 1 for what may stand inside, a cell for each class.
+/// Returns a cell for each class: 1 if it may stand inside a trace.
 fn cells(inside: &[bool]) -> Vec<String> {
     inside.iter().map(|&inside| u8::from(inside).to_string()).collect()
 }
@@ -30,7 +30,7 @@ fn heads<'h>(classes: &[(&'h str, Class)], more: &[&'h str]) -> Vec<&'h str> {
 }
 
 impl Study {
-    pub(super) fn all_tables(&self) -> Vec<Named> {
+    pub(super) fn all_tables(&self) -> Vec<NamedTable> {
         let mut tables = vec![("table-7-1", self.mix())];
         tables.extend(self.first_tables(FIRST_WEIGHT, &FIRST_NAMES[0]));
         tables.extend(self.difference_tables());
@@ -44,7 +44,7 @@ impl Study {
     }
 
     /// Tables 7.2 to 7.9.
-    fn first_tables(&self, weight: LengthWeight, names: &[&'static str; 8]) -> Vec<Named> {
+    fn first_tables(&self, weight: LengthWeight, names: &[&'static str; 8]) -> Vec<NamedTable> {
         let best: Vec<Vec<bool>> = self.measured.iter().map(|own| own.best_inside(weight)).collect();
         let (common, distances) = (common(&best), distances(&best));
         let nearest = &distances[..distances.len().min(1)];
@@ -62,8 +62,9 @@ impl Study {
         names.iter().copied().zip(tables).collect()
     }
 
-    /// Tables 7.10 and 7.11, as the thesis subtracts and by one weight on both sides.
-    fn difference_tables(&self) -> Vec<Named> {
+    /// Tables 7.10 and 7.11, with the two weights of the thesis and with the same weight on both
+    /// sides.
+    fn difference_tables(&self) -> Vec<NamedTable> {
         use LengthWeight::{Coverage, Occurrences};
         let mut tables = Vec::new();
         let kinds = [
@@ -85,7 +86,7 @@ impl Study {
     }
 
     /// Tables 7.12 to 7.15.
-    fn fourth_tables(&self, weight: LengthWeight, names: &[&'static str; 4]) -> Vec<Named> {
+    fn fourth_tables(&self, weight: LengthWeight, names: &[&'static str; 4]) -> Vec<NamedTable> {
         let best: Vec<Vec<bool>> = self.measured.iter().map(|own| own.best_of_fourth_inside(weight)).collect();
         let caption = |words: &str| format!("{words} (length by {})", weight.name());
         let tables = [
@@ -97,8 +98,8 @@ impl Study {
         names.iter().copied().zip(tables).collect()
     }
 
-    /// Tables 7.3, 7.9 and 7.15 if traces that go the same way are one.
-    fn merged_tables(&self) -> Vec<Named> {
+    /// Tables 7.3, 7.9 and 7.15 with traces of the same path merged.
+    fn merged_tables(&self) -> Vec<NamedTable> {
         let merged: Vec<Vec<bool>> = self.measured.iter().map(Measured::best_merged_inside).collect();
         let caption = "Table 7.3 if traces that go the same way are one, whatever made them end (length by coverage)";
         let first = |own: &[Outcome]| merged_ratios(own, FIRST_WEIGHT);
@@ -110,7 +111,8 @@ impl Study {
         ]
     }
 
-    /// What traces end with if every control-flow instruction ends one, as the thesis counts.
+    /// The instructions that end traces if every control-flow instruction ends one, as the thesis
+    /// counts.
     fn mix(&self) -> Table {
         let heads = ["program", "instructions", "per CFI"].into_iter().chain(MIX.iter().map(|(name, _)| *name));
         let mut table = Table::new(
@@ -141,7 +143,7 @@ impl Study {
         series.svg()
     }
 
-    /// Why traces of the best policies ended.
+    /// The reasons for which traces of the best policies ended.
     fn reasons_by_program(&self) -> Vec<(Reason, Vec<f64>)> {
         let best = || self.measured.iter().map(Measured::base);
         let reasons: BTreeSet<Reason> = best().flat_map(|own| &own.reasons).map(|&(reason, _)| reason).collect();
@@ -178,7 +180,7 @@ impl Study {
             .svg()
     }
 
-    /// Table 7.9 by both weights, in the order of the thesis's.
+    /// Table 7.9 by both weights, in the order of the thesis.
     pub(super) fn weights_chart(&self) -> String {
         let averages = LengthWeight::ALL.map(|weight| self.averages(|own| &own.first, |own| ratios(own, weight)));
         let mut ranked: Vec<usize> = (0..averages[0].len()).collect();
@@ -222,7 +224,7 @@ impl Study {
         table
     }
 
-    /// Policies with their ratios, on average over all programs.
+    /// Returns policies with their ratios, averaged over all programs.
     fn averages(
         &self,
         outcomes: fn(&Measured) -> &[Outcome],
@@ -241,7 +243,7 @@ impl Study {
         ratio_ranking(caption, &FOURTH, self.averages(|own| &own.fourth, ratios))
     }
 
-    /// The best policy less another, with ratios of the two.
+    /// Returns the difference between the best policy and another, with ratios of the two.
     fn difference(
         &self,
         caption: &str,
@@ -288,7 +290,7 @@ const MIX: [(&str, &[Class]); 6] = [
 ];
 
 impl Measured {
-    /// Shares of all traces, in the order of [`MIX`].
+    /// Returns shares of all traces, in the order of [`MIX`].
     fn mix_shares(&self) -> [f64; MIX.len()] {
         let ends = |classes: &[Class]| {
             let is_one = |reason: &Reason| classes.iter().any(|&class| *reason == Reason::Class(class));
@@ -301,7 +303,7 @@ impl Measured {
         inside(&self.first[best(&self.first, weight)].policy, &FIRST)
     }
 
-    /// The best policy if traces that go the same way are one.
+    /// Returns the best policy with traces of the same path merged.
     fn best_merged_inside(&self) -> Vec<bool> {
         inside(&self.first[highest(&self.first, &merged_ratios(&self.first, FIRST_WEIGHT))].policy, &FIRST)
     }
@@ -311,7 +313,7 @@ impl Measured {
     }
 }
 
-/// Tables 7.2 to 7.9, by the thesis's weight and by the other.
+/// Names of Tables 7.2 to 7.9, by the weight of the thesis and by the other.
 const FIRST_NAMES: [[&str; 8]; 2] = [
     ["table-7-2", "table-7-3", "table-7-4", "table-7-5", "table-7-6", "table-7-7", "table-7-8", "table-7-9"],
     [
@@ -326,7 +328,7 @@ const FIRST_NAMES: [[&str; 8]; 2] = [
     ],
 ];
 
-/// Tables 7.12 to 7.15, by the thesis's weight and by the other.
+/// Names of Tables 7.12 to 7.15, by the weight of the thesis and by the other.
 const FOURTH_NAMES: [[&str; 4]; 2] = [
     ["table-7-12", "table-7-13", "table-7-14", "table-7-15"],
     ["table-7-12-coverage", "table-7-13-coverage", "table-7-14-coverage", "table-7-15-coverage"],
@@ -334,7 +336,8 @@ const FOURTH_NAMES: [[&str; 4]; 2] = [
 
 const JUDGED: [&str; 3] = ["trace length", "trace count", "max-norm ratio"];
 
-/// The best of a program's policies: what stands inside its traces, and the columns of [`JUDGED`].
+/// Returns the row of the best policy of a program: the classes inside its traces, and the columns
+/// of [`JUDGED`].
 fn judged_row(own: &Measured, outcomes: &[Outcome], weight: LengthWeight, classes: &[(&str, Class)]) -> Vec<String> {
     let best = best(outcomes, weight);
     let (policy, score) = (outcomes[best].policy, outcomes[best].score(weight));
@@ -352,7 +355,7 @@ fn ratio_ranking(caption: &str, classes: &[(&str, Class)], mut ranked: Vec<(Poli
     table
 }
 
-/// How often each class stands inside, and how often it ends a trace.
+/// Returns how often each class stands inside, and how often it ends a trace.
 fn choices(caption: &str, classes: &[(&str, Class)], best: &[Vec<bool>]) -> Table {
     let mut table = Table::new(caption, &["class", "inside", "ends"]);
     for (place, (name, _)) in classes.iter().enumerate() {
@@ -362,7 +365,7 @@ fn choices(caption: &str, classes: &[(&str, Class)], best: &[Vec<bool>]) -> Tabl
     table
 }
 
-/// Different policies, those that are met most often first.
+/// Returns the different policies, the most frequent first.
 fn common(best: &[Vec<bool>]) -> Vec<(Vec<bool>, usize)> {
     let mut counts: BTreeMap<&Vec<bool>, usize> = BTreeMap::new();
     best.iter().for_each(|inside| *counts.entry(inside).or_default() += 1);
@@ -377,7 +380,8 @@ fn patterns(caption: &str, classes: &[(&str, Class)], counts: &[(Vec<bool>, usiz
     table
 }
 
-/// How far each policy of the first experiment is from the best ones, on average; the nearest first.
+/// Returns the average distance of each policy of the first experiment from the best ones, the
+/// nearest first.
 fn distances(best: &[Vec<bool>]) -> Vec<(Vec<bool>, f64)> {
     let all = Policy::default().first_experiment().into_iter().map(|policy| inside(&policy, &FIRST));
     let distance = |inside: &[bool]| mean(best.iter().map(|best| hamming_distance(inside, best) as f64));

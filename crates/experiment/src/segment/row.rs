@@ -1,35 +1,35 @@
-//! What is printed of policies.
+//! Results of policies side by side, as JSON and as tables.
 
-use report::Table;
+use report::{Table, grouped, percent};
 use segment::{Class, LengthWeight, Mix, Score, max_norm_ratios, pareto_front};
 use serde::Serialize;
 
-use super::cut::{Cut, Outcome};
-use crate::arguments::segment::{unusual_weights, weights_text};
-use crate::digits::{grouped, percent};
+use super::class_names::{unusual_weights, weights_text};
+use super::run::{Outcome, Segmentation};
 
-/// Of a policy.
+/// The result of a policy.
 #[derive(Serialize)]
 pub struct Row {
     max_instructions: u32,
     max_cfis: u32,
     flags: String,
-    /// Those of classes that do not count as much as they do unless told, by the names that --weight takes.
+    /// The weights of classes that differ from the default, by the names that --weight takes.
     weights: serde_json::Map<String, serde_json::Value>,
     #[serde(skip)]
     weights_text: String,
-    /// What it has beside limits, flags and weights.
+    /// The rules beside limits, flags and weights.
     rules: String,
     instructions: u64,
-    /// Different traces, and how often traces were executed.
+    /// The number of different traces, and of executed traces.
     traces: usize,
     occurrences: u64,
-    /// Traces that the thesis's tool would take for others.
+    /// The number of traces that the tool of the thesis would take for others.
     aliases: usize,
-    /// If traces that go the same way are one, whatever made them end: how many there are, and the "trace count".
+    /// With traces of the same path merged, whatever ended them: their number, and the "trace
+    /// count".
     paths: usize,
     path_count: usize,
-    /// The average that the ratio and the front are of, what it is weighted by, and both averages.
+    /// The average length for the ratio and the front, its weight, and both averages.
     trace_length: f64,
     length_weight: &'static str,
     trace_length_by_coverage: f64,
@@ -38,21 +38,22 @@ pub struct Row {
     max_norm_ratio: f64,
     is_on_pareto_front: bool,
     consistency: f64,
-    /// How many traces an instruction is in, on average: of all, and of those that "trace count" counts.
+    /// The average number of traces that an instruction is in: of all traces, and of those in
+    /// "trace count".
     overlap: f64,
     hot_overlap: f64,
     #[serde(skip_serializing_if = "Option::is_none")]
     ilp: Option<f64>,
-    /// How often a branch was judged anew.
+    /// How often the policy changed its judgement of a branch.
     judged_anew: u64,
     reasons: serde_json::Map<String, serde_json::Value>,
-    /// So many traces have this share of all instructions.
+    /// Pairs: a number of traces, and the share of all instructions that they cover.
     coverage: Vec<(usize, f64)>,
     #[serde(skip_serializing_if = "Option::is_none")]
     fetch: Option<FetchRow>,
 }
 
-/// Of a predictor and caches.
+/// The result of a predictor and caches.
 #[derive(Serialize)]
 struct FetchRow {
     traces: u64,
@@ -61,7 +62,7 @@ struct FetchRow {
     caches: Vec<CacheRow>,
 }
 
-/// Of a cache.
+/// The result of a cache.
 #[derive(Serialize)]
 struct CacheRow {
     traces: usize,
@@ -69,12 +70,12 @@ struct CacheRow {
     replacement: &'static str,
     hits: u64,
     hit_percent: f64,
-    /// Of instructions: from the cache, and predicted as well.
+    /// Instructions from the cache, and those of them that were also predicted.
     coverage_percent: f64,
     supplied_percent: f64,
 }
 
-/// All that is printed for programs.
+/// The JSON of `trackway segment`.
 #[derive(Serialize)]
 pub struct Report {
     control_flow: serde_json::Map<String, serde_json::Value>,
@@ -82,8 +83,8 @@ pub struct Report {
 }
 
 impl Report {
-    pub fn new(cut: &Cut, weight: LengthWeight) -> Self {
-        Self { control_flow: control_flow(&cut.mix), policies: rows(&cut.outcomes, weight) }
+    pub fn new(segmentation: &Segmentation, weight: LengthWeight) -> Self {
+        Self { control_flow: control_flow(&segmentation.mix), policies: rows(&segmentation.outcomes, weight) }
     }
 
     pub fn text(&self, mix: &Mix) -> String {
@@ -98,13 +99,13 @@ impl Report {
     }
 }
 
-/// The control-flow instructions that were executed, for programs.
+/// Returns the number of executed control-flow instructions by class, for JSON.
 pub fn control_flow(mix: &Mix) -> serde_json::Map<String, serde_json::Value> {
     let executed = |class: Class| (class.name().to_owned(), mix.executed(class).into());
     Class::ALL.into_iter().skip(1).map(executed).collect()
 }
 
-/// What is printed of policies side by side.
+/// Returns the results of policies, with ratios among them.
 pub fn rows<'o>(outcomes: impl IntoIterator<Item = &'o Outcome>, weight: LengthWeight) -> Vec<Row> {
     let outcomes: Vec<&Outcome> = outcomes.into_iter().collect();
     let scores: Vec<Score> = outcomes.iter().map(|own| own.score(weight)).collect();
@@ -161,7 +162,7 @@ fn row(own: &Outcome, weight: LengthWeight, max_norm_ratio: f64, is_on_pareto_fr
     }
 }
 
-/// Columns in which at least one row has something.
+/// Returns a table of the columns that are not empty.
 fn without_empty_columns(caption: &str, heads: &[&str], rows: &[Vec<String>]) -> Table {
     let is_used = |column: &usize| rows.iter().any(|row| !row[*column].is_empty());
     let used: Vec<usize> = (0..heads.len()).filter(is_used).collect();
@@ -221,7 +222,7 @@ fn policies(rows: &[Row]) -> Table {
     without_empty_columns(&caption, &HEADS, &rows.iter().map(Row::cells).collect::<Vec<_>>())
 }
 
-/// What came out of caches.
+/// Returns a table of caches.
 fn caches(rows: &[Row]) -> Table {
     let heads = [
         "flags",
@@ -250,7 +251,7 @@ fn caches(rows: &[Row]) -> Table {
     without_empty_columns("Traces from caches, predicted by the traces before them", &heads, &cells)
 }
 
-/// Why traces ended.
+/// Returns a table of the reasons for which traces ended.
 fn reasons(row: &Row) -> Table {
     let mut table = Table::new("Why traces ended", &["reason", "times", "%"]);
     let count = |count: &serde_json::Value| count.as_u64().unwrap_or(0);
@@ -262,7 +263,7 @@ fn reasons(row: &Row) -> Table {
     table
 }
 
-/// The control-flow instructions that were executed.
+/// Returns a table of the executed control-flow instructions.
 fn mix_table(mix: &Mix) -> Table {
     let mut table = Table::new("Control-flow instructions", &["class", "times", "%"]);
     for class in Class::ALL.into_iter().skip(1).filter(|&class| mix.executed(class) > 0) {

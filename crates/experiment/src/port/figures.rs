@@ -5,17 +5,18 @@ use ::port::lengths::Lengths;
 use ::port::{Field, Technique};
 use report::{Chart, Table};
 
-use super::super::Named;
-use super::super::spread::{Spread, times};
 use super::{CONFIGS, Measured, Round, Study};
+use crate::NamedTable;
+use crate::spread::{Spread, times};
 
-/// A field whose length varies, who tells it, the sizes of chunks that are tried, and those of the thesis.
+/// A field of variable length, the technique that encodes it, the chunk sizes that are tried, and
+/// those of the thesis.
 struct Varying {
     field: Field,
     technique: Technique,
     tried: u32,
     thesis: (u32, u32),
-    /// Of the distribution and of the search.
+    /// Names of the distribution and of the search.
     names: [&'static str; 2],
     figures: [&'static str; 2],
 }
@@ -47,7 +48,7 @@ const VARYING: [Varying; 3] = [
     },
 ];
 
-/// Encodings that are shown beside the best.
+/// The number of encodings that are shown beside the best.
 const SHOWN: usize = 10;
 
 fn lengths(own: &Measured, varying: &Varying) -> Lengths {
@@ -56,13 +57,13 @@ fn lengths(own: &Measured, varying: &Varying) -> Lengths {
     found.map_or(Lengths::default(), |(_, lengths)| lengths.clone())
 }
 
-/// The bits that a value takes on average, round by round.
+/// Returns the average number of bits of a value in every round.
 fn mean(rounds: &[Lengths], chunks: &Chunks) -> Spread {
     Spread::of(rounds.iter().map(|lengths| times(lengths.bits(chunks), lengths.total())))
 }
 
 impl Round {
-    /// Of all programs with so many threads.
+    /// Returns the lengths of all programs with this number of threads.
     fn all_lengths(&self, threads: u16, varying: &Varying) -> Lengths {
         let mut sum = Lengths::default();
         self.with_threads(threads).for_each(|own| sum.merge(&lengths(own, varying)));
@@ -70,7 +71,7 @@ impl Round {
     }
 }
 
-impl Study<'_> {
+impl Study {
     /// Of the first round.
     fn with_threads(&self, threads: u16) -> impl Iterator<Item = &Measured> {
         self.rounds.iter().take(1).flat_map(move |round| round.with_threads(threads))
@@ -82,7 +83,8 @@ impl Study<'_> {
         self.threads.iter().map(rounds).collect()
     }
 
-    /// The encodings that are best for all programs and all numbers of threads together, and the thesis's.
+    /// Returns the encodings that are best for all programs and all numbers of threads together,
+    /// and that of the thesis.
     fn encodings(&self, varying: &Varying) -> Vec<Chunks> {
         let mut sum = Lengths::default();
         self.lengths_by_threads(varying).iter().flatten().for_each(|lengths| sum.merge(lengths));
@@ -94,7 +96,7 @@ impl Study<'_> {
     }
 
     /// Figures 4.9 to 4.11 as tables.
-    pub(super) fn length_tables(&self) -> Vec<Named> {
+    pub(super) fn length_tables(&self) -> Vec<NamedTable> {
         let mut tables = Vec::new();
         for varying in &VARYING {
             tables.push((varying.names[0], self.distribution_table(varying)));
@@ -107,7 +109,7 @@ impl Study<'_> {
         self.threads.first().copied().unwrap_or(1)
     }
 
-    /// The share of values by the bits they need, for the first number of threads.
+    /// Returns the share of values by the bits that they need, for the first number of threads.
     fn distribution_table(&self, varying: &Varying) -> Table {
         let (threads, field) = (self.first_threads(), varying.field.name());
         let shares: Vec<(&str, Vec<f64>)> =
@@ -141,7 +143,7 @@ impl Study<'_> {
         table
     }
 
-    /// All figures, each with a name for its file.
+    /// Returns all figures, each with a name for its file.
     pub(super) fn charts(&self) -> Vec<(&'static str, String)> {
         let mut figures = Vec::new();
         for varying in &VARYING {
@@ -195,7 +197,8 @@ impl Study<'_> {
         chart.svg()
     }
 
-    /// Bars for all programs together; lines from the program with the fewest misses to the one with the most.
+    /// Returns a figure with bars for all programs together, and lines from the program with the
+    /// fewest misses to the one with the most.
     fn first_access_chart(&self) -> String {
         let title = "Figure 5.5: first-access misses, with minimum and maximum";
         let chart = self.by_threads(title).y("per cent of all loads");
@@ -213,7 +216,8 @@ impl Study<'_> {
         chart.svg()
     }
 
-    /// Bits per instruction of all programs together, for every size; techniques without sizes are the same in all of them.
+    /// Returns a figure of the bits per instruction of all programs together, for every size;
+    /// techniques without sizes are the same in all of them.
     fn totals_chart(&self, title: &str, techniques: &[Technique]) -> String {
         let columns: Vec<(&str, u16)> =
             CONFIGS.iter().flat_map(|config| self.threads.iter().map(move |&n| (config.name, n))).collect();

@@ -1,29 +1,35 @@
-//! Chapter 7 of Hadjipavlou 2025 with real programs, and what the thesis leaves for later: policies that learn, overlap, dependences, caches of traces.
+//! Chapter 7 of Hadjipavlou 2025 with real programs, and what the thesis leaves for later: policies
+//! that learn, overlap, dependences, trace caches.
+//!
+//! [`segment_trace`] and [`LiveSegmenter`] run policies over a trace or a running program;
+//! [`Experiment`] runs those of the thesis over many programs.
 
 mod beyond;
+mod class_names;
+mod figures;
+mod row;
+mod run;
 mod tables;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use ::segment::{Class, LengthWeight, Mix, Policy, Score, max_norm_ratios};
 use report::Chart;
 use serde::Serialize;
-use trace::Trace;
+use trace::{Excerpt, Trace};
 
-use super::programs::{Place, once};
-use super::real::{self, ENVIRONMENT, Real};
-use super::{Findings, Named, open, write};
-use crate::arguments::Input;
-use crate::arguments::segment::ExperimentSegment;
-use crate::failure::{FAILED, Failure};
-use crate::output::{self, Stopped};
-use crate::progress::Progress;
-use crate::select;
-use crate::verb::segment::cut::{Outcome, Wish, segment};
-use crate::verb::segment::figures::Figures;
-use crate::verb::segment::row::{Row, control_flow, rows};
+use crate::debian::{self, DebianProgram, ENVIRONMENT};
+use crate::programs::{Workspace, without_duplicates};
+use crate::{Error, Findings, NamedTable, Observer};
 
-/// A program, and what came of the experiments.
+pub use class_names::{CLASSES, Classes, weights_text};
+pub use figures::Figures;
+pub use row::Report;
+pub use run::{AnalysisOptions, LiveSegmenter, Outcome, Segmentation, TraceDetails, segment_trace};
+
+use row::{Row, control_flow, rows};
+
+/// The outcomes of a program.
 struct Measured {
     program: String,
     mix: Mix,
@@ -41,145 +47,158 @@ struct Measured {
     beyond: Vec<Outcome>,
 }
 
-/// What trace lengths are weighted by in the thesis: Tables 7.2 to 7.9 come out by coverage, Tables 7.12 to 7.15 by occurrences. Tables 7.10 and 7.11 subtract a
-/// length by occurrences from the one by coverage of Table 7.2.
+/// The weight of trace lengths in the thesis: Tables 7.2 to 7.9 come out by coverage, Tables 7.12
+/// to 7.15 by occurrences. Tables 7.10 and 7.11 subtract a length by occurrences from the one by
+/// coverage of Table 7.2.
 const FIRST_WEIGHT: LengthWeight = LengthWeight::Coverage;
 const FOURTH_WEIGHT: LengthWeight = LengthWeight::Occurrences;
 
-pub fn run(arguments: &ExperimentSegment) -> Result<u8, Stopped> {
-    let subjects = subjects(arguments)?;
-    for path in &arguments.traces {
-        output::is_apart(path, arguments.results.output.file.as_deref())?;
-    }
-    let output = open(&arguments.results)?;
-    let (measured, failed) = measure_all(&subjects, arguments)?;
-    write(&arguments.results, output, &Study { measured })?;
-    Ok(if failed { FAILED } else { 0 })
+/// The traces or programs to measure, and the part of each.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Recorded traces, instead of programs.
+    pub traces: Vec<PathBuf>,
+    /// Names of programs; those that are installed if there is none.
+    pub programs: Vec<String>,
+    /// The first instruction of the part, and the number of instructions in it.
+    pub start: u64,
+    pub length: u64,
+    /// The path of the `trackway` command.
+    pub trackway: PathBuf,
 }
 
-/// One that fails does not spoil the others; says whether any did.
-fn measure_all(subjects: &[Subject<'_>], arguments: &ExperimentSegment) -> Result<(Vec<Measured>, bool), Failure> {
-    let (mut measured, mut failures): (Vec<Measured>, Vec<Failure>) = (Vec::new(), Vec::new());
-    let mut progress = Progress::new();
-    for subject in subjects {
-        progress.tick(|| subject.name());
-        match subject.measure(arguments) {
-            Ok(mut own) => {
-                let same =
-                    measured.iter().filter(|other| other.program.split(" (").next() == Some(&own.program)).count();
-                // Files of the same name in several directories.
-                if same > 0 {
-                    own.program = format!("{} ({})", own.program, same + 1);
+/// The experiment before it runs.
+pub struct Experiment {
+    options: Options,
+    subjects: Vec<Subject>,
+}
+
+impl Experiment {
+    /// Finds the programs. Warns of those that are not installed.
+    pub fn new(options: Options, observer: &dyn Observer) -> Result<Self, Error> {
+        Ok(Self { subjects: subjects(&options, observer)?, options })
+    }
+
+    /// Measures all programs. Leaves out a program that fails, with a warning; fails if all do.
+    pub fn run(&self, observer: &dyn Observer) -> Result<Study, Error> {
+        let (mut measured, mut failures): (Vec<Measured>, Vec<Error>) = (Vec::new(), Vec::new());
+        for subject in &self.subjects {
+            observer.stage(&|| subject.name());
+            match subject.measure(&self.options, observer) {
+                Ok(mut own) => {
+                    let is_same = |other: &&Measured| other.program.split(" (").next() == Some(&own.program);
+                    let same = measured.iter().filter(is_same).count();
+                    // Files of the same name in several directories.
+                    if same > 0 {
+                        own.program = format!("{} ({})", own.program, same + 1);
+                    }
+                    measured.push(own);
                 }
-                measured.push(own);
+                Err(error) => failures.push(error),
             }
-            Err(Stopped::Failed(failure)) => failures.push(failure),
-            Err(Stopped::Gone) => break,
         }
-    }
-    drop(progress);
-    match failures.pop() {
-        Some(failure) if measured.is_empty() => Err(failure),
-        last => {
-            let failed = last.is_some();
-            failures.iter().chain(&last).for_each(|failure| eprintln!("trackway: left out: {}", failure.sentence));
-            Ok((measured, failed))
+        if measured.is_empty()
+            && let Some(error) = failures.pop()
+        {
+            return Err(error);
         }
+        failures.iter().for_each(|error| observer.warn(&format!("left out: {error}")));
+        Ok(Study { measured, is_complete: failures.is_empty() })
     }
 }
 
-/// What is measured.
-enum Subject<'s> {
-    Program(&'static Real),
-    Recorded(&'s Path),
+/// A program or a trace that is measured.
+enum Subject {
+    Program(&'static DebianProgram),
+    Recorded(PathBuf),
 }
 
-/// The traces or programs that are asked for, or all programs that are installed.
-fn subjects(arguments: &ExperimentSegment) -> Result<Vec<Subject<'_>>, Failure> {
-    if !arguments.traces.is_empty() {
-        return Ok(arguments.traces.iter().map(|path| Subject::Recorded(path)).collect());
+/// Returns the traces or programs of the options, or all programs that are installed.
+fn subjects(options: &Options, observer: &dyn Observer) -> Result<Vec<Subject>, Error> {
+    if !options.traces.is_empty() {
+        return Ok(options.traces.iter().cloned().map(Subject::Recorded).collect());
     }
-    if !arguments.programs.is_empty() {
-        return once(&arguments.programs).iter().map(|name| Ok(Subject::Program(Real::find(name)?))).collect();
+    if !options.programs.is_empty() {
+        let names = without_duplicates(&options.programs);
+        return names.iter().map(|name| Ok(Subject::Program(DebianProgram::find(name)?))).collect();
     }
-    let (there, missing): (Vec<&Real>, Vec<&Real>) = real::all().iter().partition(|real| real.is_installed());
-    for real in &missing {
-        eprintln!("trackway: {} is left out: it is not installed (package {})", real.name, real.package);
+    let (installed, missing): (Vec<&DebianProgram>, Vec<&DebianProgram>) =
+        debian::all().iter().partition(|program| program.is_installed());
+    for DebianProgram { name, package, .. } in &missing {
+        observer.warn(&format!("{name} is left out: it is not installed (package {package})"));
     }
-    if there.is_empty() {
-        let hint = format!("install {}", missing.iter().map(|real| real.package).collect::<Vec<_>>().join(", "));
-        return Err(Failure::new("none of the programs is installed").hint(hint));
+    if installed.is_empty() {
+        let packages = missing.iter().map(|program| program.package).collect::<Vec<_>>().join(", ");
+        return Err(Error::NoneInstalled { packages });
     }
-    Ok(there.into_iter().map(Subject::Program).collect())
+    Ok(installed.into_iter().map(Subject::Program).collect())
 }
 
-impl Subject<'_> {
+impl Subject {
     fn name(&self) -> String {
         match self {
-            Self::Program(real) => real.name.to_owned(),
+            Self::Program(program) => program.name.to_owned(),
             Self::Recorded(path) => path.file_stem().unwrap_or(path.as_os_str()).to_string_lossy().into_owned(),
         }
     }
 
-    fn measure(&self, arguments: &ExperimentSegment) -> Result<Measured, Stopped> {
+    fn measure(&self, options: &Options, observer: &dyn Observer) -> Result<Measured, Error> {
         match self {
-            Self::Program(real) => {
-                let place = Place::new()?;
-                let (file, command) = (place.path("program.trk"), real.prepare(place.directory())?);
-                let (start, length) = (arguments.start.to_string(), arguments.length.to_string());
+            Self::Program(program) => {
+                let workspace = Workspace::new(&options.trackway)?;
+                let (file, command) = (workspace.path("program.trk"), program.prepare(workspace.directory())?);
+                let (start, length) = (options.start.to_string(), options.length.to_string());
                 let words = ["record", "-q", "--no-aslr", "--skip", &start, "--length", &length, "-o", &file, "--"];
-                place.trackway_alone(&words, &command, &ENVIRONMENT)?;
-                measure(self.name(), &Input { file: file.into(), thread: None, skip: 0, length: None })
+                workspace.run_isolated(&words, &command, &ENVIRONMENT)?;
+                measure(self.name(), Path::new(&file), Excerpt::default(), observer)
             }
             Self::Recorded(path) => {
-                let (skip, length) = (arguments.start, Some(arguments.length));
-                measure(self.name(), &Input { file: (*path).to_owned(), thread: None, skip, length })
+                let excerpt = Excerpt { thread: None, skip: options.start, length: Some(options.length) };
+                measure(self.name(), path, excerpt, observer)
             }
         }
     }
 }
 
-fn measure(program: String, input: &Input) -> Result<Measured, Stopped> {
-    let trace = select::open(input)?;
+fn measure(program: String, path: &Path, excerpt: Excerpt, observer: &dyn Observer) -> Result<Measured, Error> {
+    let trace = Trace::open(path)?;
     if !trace.is_finished() {
-        let sentence = format!("{} ends early (the recorder was killed or the file was cut)", input.file.display());
-        return Err(Failure::new(sentence).into());
+        return Err(Error::Unfinished(path.to_owned()));
     }
-    let cut = |policies: &[Policy], wish: &Wish| cut(&trace, input, policies, wish);
+    let cut = |policies: &[Policy], options: &AnalysisOptions| {
+        let (segmentation, damage) = segment_trace(&trace, excerpt, policies, options, observer)?;
+        // A damaged trace would give wrong results.
+        match damage.into_iter().next() {
+            Some(error) => Err(Error::Damaged { path: path.to_owned(), error }),
+            None => Ok((segmentation.outcomes, segmentation.mix)),
+        }
+    };
     let given = Policy::default();
     let strict = Class::ALL.into_iter().fold(given, |policy, class| policy.with(class, false));
-    let (mut first, mix) = cut(&[given.first_experiment(), vec![strict]].concat(), &Wish::default())?;
-    let missing = || Failure::new("a policy was lost");
-    let strict = first.pop().ok_or_else(missing)?;
+    let (mut first, mix) = cut(&[given.first_experiment(), vec![strict]].concat(), &AnalysisOptions::default())?;
+    const COMPLETE: &str = "there is an outcome for each policy";
+    let strict = first.pop().expect(COMPLETE);
     if strict.instructions == 0 {
-        return Err(Failure::new(format!("{program} executes nothing there")).hint("a smaller --start").into());
+        return Err(Error::Empty(program));
     }
     let policy = first[best(&first, FIRST_WEIGHT)].policy;
     let more: Vec<Policy> =
         [policy.long(), policy.two_conditional_jumps()].into_iter().chain(policy.fourth_experiment()).collect();
-    let (mut more, _) = cut(&more, &Wish::default())?;
+    let (mut more, _) = cut(&more, &AnalysisOptions::default())?;
     let fourth = more.split_off(2);
-    let two = more.pop().ok_or_else(missing)?;
-    let long = more.pop().ok_or_else(missing)?;
-    let beyond = beyond::measure(policy, |policies, wish| Ok(cut(policies, wish)?.0))?;
+    let two = more.pop().expect(COMPLETE);
+    let long = more.pop().expect(COMPLETE);
+    let beyond = beyond::measure(policy, |policies, options| Ok(cut(policies, options)?.0))?;
     Ok(Measured { program, mix, strict, first, long, two, fourth, beyond })
 }
 
-/// What came of policies; damage is no base for results.
-fn cut(trace: &Trace, input: &Input, policies: &[Policy], wish: &Wish) -> Result<(Vec<Outcome>, Mix), Stopped> {
-    let (cut, damage) = segment(trace, input, policies, wish)?;
-    match damage.first() {
-        Some(problem) => Err(Failure::new(format!("{}: {problem}", input.file.display())).into()),
-        None => Ok((cut.outcomes, cut.mix)),
-    }
-}
-
-/// The policy with the highest max-norm ratio.
+/// Returns the index of the policy with the highest max-norm ratio.
 fn best(outcomes: &[Outcome], weight: LengthWeight) -> usize {
     highest(outcomes, &ratios(outcomes, weight))
 }
 
-/// Of equal ones, the one that lets the most classes stand inside.
+/// Returns the index of the highest ratio; of equal ones, that of the policy with the most classes
+/// inside.
 fn highest(outcomes: &[Outcome], ratios: &[f64]) -> usize {
     let inside = |place: usize| Class::ALL.into_iter().filter(|&class| outcomes[place].policy.is_inside(class)).count();
     let compare = |&one: &usize, &other: &usize| {
@@ -188,7 +207,7 @@ fn highest(outcomes: &[Outcome], ratios: &[f64]) -> usize {
     (0..ratios.len()).max_by(compare).unwrap_or(0)
 }
 
-/// If traces that go the same way are one.
+/// Returns the ratios with traces of the same path merged.
 fn merged_ratios(outcomes: &[Outcome], weight: LengthWeight) -> Vec<f64> {
     max_norm_ratios(&outcomes.iter().map(|own| own.merged_score(weight)).collect::<Vec<_>>())
 }
@@ -210,7 +229,7 @@ const FIRST: [(&str, Class); 5] = [
     ("IUJ", Class::IndirectJump),
 ];
 
-/// Those of the fourth.
+/// The classes of the fourth experiment.
 const FOURTH: [(&str, Class); 4] = [
     ("forward taken", Class::ForwardTaken),
     ("forward not taken", Class::ForwardNotTaken),
@@ -218,7 +237,7 @@ const FOURTH: [(&str, Class); 4] = [
     ("backward not taken", Class::BackwardNotTaken),
 ];
 
-/// Whether classes may stand inside a policy's traces.
+/// Returns for each class whether it may stand inside a trace of the policy.
 fn inside(policy: &Policy, classes: &[(&str, Class)]) -> Vec<bool> {
     classes.iter().map(|&(_, class)| policy.is_inside(class)).collect()
 }
@@ -227,12 +246,13 @@ fn digits(inside: &[bool]) -> String {
     inside.iter().map(|&inside| if inside { '1' } else { '0' }).collect()
 }
 
-/// All programs.
-struct Study {
+/// The outcomes of all programs.
+pub struct Study {
     measured: Vec<Measured>,
+    is_complete: bool,
 }
 
-/// What is printed of a program, for programs.
+/// The JSON of a program.
 #[derive(Serialize)]
 struct ProgramRows {
     program: String,
@@ -249,7 +269,7 @@ struct ProgramRows {
     beyond: Vec<Row>,
 }
 
-/// A table, for programs.
+/// The JSON of a table.
 #[derive(Serialize)]
 struct TableRows {
     name: &'static str,
@@ -258,7 +278,7 @@ struct TableRows {
     rows: Vec<Vec<String>>,
 }
 
-/// All that is printed for programs.
+/// The JSON of the experiment.
 #[derive(Serialize)]
 struct StudyRows {
     programs: Vec<ProgramRows>,
@@ -266,7 +286,7 @@ struct StudyRows {
 }
 
 impl Findings for Study {
-    fn tables(&self) -> Vec<Named> {
+    fn tables(&self) -> Vec<NamedTable> {
         self.all_tables()
     }
 
@@ -290,7 +310,7 @@ impl Findings for Study {
             best_of_fourth_by_coverage: best(&own.fourth, LengthWeight::Coverage),
             beyond: rows(&own.beyond, FIRST_WEIGHT),
         };
-        let table = |(name, table): Named| TableRows {
+        let table = |(name, table): NamedTable| TableRows {
             name,
             caption: table.caption().to_owned(),
             heads: table.heads().to_vec(),
@@ -304,7 +324,12 @@ impl Findings for Study {
 }
 
 impl Study {
-    /// Programs by the ratio of their best policy.
+    /// Returns whether no program had to be left out.
+    pub fn is_complete(&self) -> bool {
+        self.is_complete
+    }
+
+    /// Returns the programs by the ratio of their best policy.
     fn ranked(&self, weight: LengthWeight) -> Vec<(&Measured, f64)> {
         let ratio = |own: &Measured| ratios(&own.first, weight).into_iter().fold(0.0, f64::max);
         let mut ranked: Vec<(&Measured, f64)> = self.measured.iter().map(|own| (own, ratio(own))).collect();
@@ -312,7 +337,7 @@ impl Study {
         ranked
     }
 
-    /// Figure 7.4, and other tables as pictures.
+    /// Returns Figure 7.4, and tables as figures.
     fn charts(&self) -> Vec<(&'static str, String)> {
         vec![
             ("figure-7-4", self.winners()),
@@ -340,7 +365,7 @@ impl Study {
 }
 
 impl Measured {
-    /// The best policy of the first experiment, which the others start from.
+    /// Returns the best policy of the first experiment, on which the other experiments are based.
     fn base(&self) -> &Outcome {
         &self.first[best(&self.first, FIRST_WEIGHT)]
     }

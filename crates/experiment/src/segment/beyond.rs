@@ -1,22 +1,21 @@
-//! What the thesis leaves for later: policies that learn, traces that overlap less, dependences, and caches that traces are fetched from. Here traces that go the same
-//! way are one, whatever made them end: a cache holds them once.
+//! Policies beyond the thesis: policies that learn, traces that overlap less, dependences, and
+//! trace caches. Here traces of the same path are one, whatever ended them: a cache holds them
+//! once.
 
 use ::segment::{Class, LengthWeight, Policy, Replacement, Shape};
-use report::Table;
+use report::{Table, grouped, percent};
 
 use super::tables::mean;
-use super::{Measured, Named, Outcome, merged_ratios};
-use crate::digits::{grouped, percent};
-use crate::output::Stopped;
-use crate::verb::segment::cut::Wish;
+use super::{AnalysisOptions, Measured, Outcome, merged_ratios};
+use crate::{Error, NamedTable};
 
-/// How many instructions caches have room for: the traces of each policy are as many as fit in.
+/// The capacities of caches in instructions. A cache holds as many traces of a policy as fit.
 const ROOMS: [usize; 3] = [4096, 16_384, 65_536];
 const WAYS: usize = 4;
-/// How many traces the next one is predicted from.
+/// The number of traces that a prediction is based on.
 const PATH: usize = 7;
 
-/// Policies that are compared, beside `best`, the best of the first experiment.
+/// Returns the policies that are compared with `best`, the best of the first experiment.
 fn policies(best: Policy) -> Vec<(&'static str, Policy)> {
     let given = Policy::default();
     let guided = given.with(Class::BackwardNotTaken, false);
@@ -47,7 +46,7 @@ fn policies(best: Policy) -> Vec<(&'static str, Policy)> {
     ]
 }
 
-/// Caches with equal room for instructions, whatever the policy's traces are.
+/// Returns caches of equal capacity in instructions, whatever the length of the traces.
 fn caches(policy: &Policy) -> Vec<Shape> {
     let traces = |room: usize| (room / (policy.max_instructions() as usize).next_power_of_two()).max(WAYS);
     let shapes = ROOMS.iter().flat_map(|&room| {
@@ -56,16 +55,16 @@ fn caches(policy: &Policy) -> Vec<Shape> {
     shapes.collect()
 }
 
-/// Cuts by all of them, those with the same limit together, as they have the same caches.
+/// Segments by all policies, those with the same limit together, as they have the same caches.
 pub(super) fn measure(
     best: Policy,
-    cut: impl Fn(&[Policy], &Wish) -> Result<Vec<Outcome>, Stopped>,
-) -> Result<Vec<Outcome>, Stopped> {
+    cut: impl Fn(&[Policy], &AnalysisOptions) -> Result<Vec<Outcome>, Error>,
+) -> Result<Vec<Outcome>, Error> {
     let all: Vec<Policy> = policies(best).into_iter().map(|(_, policy)| policy).collect();
     let mut outcomes = Vec::new();
     for same in all.chunk_by(|one, other| one.max_instructions() == other.max_instructions()) {
-        let wish = Wish { caches: caches(&same[0]), path: PATH, dependences: true, keep: false };
-        outcomes.extend(cut(same, &wish)?);
+        let options = AnalysisOptions { caches: caches(&same[0]), path: PATH, dependences: true, keep_traces: false };
+        outcomes.extend(cut(same, &options)?);
     }
     Ok(outcomes)
 }
@@ -74,12 +73,12 @@ fn names() -> Vec<&'static str> {
     policies(Policy::default()).into_iter().map(|(name, _)| name).collect()
 }
 
-/// On average over all programs.
+/// Returns the average over all programs.
 fn average(measured: &[Measured], place: usize, figure: impl Fn(&Outcome) -> f64) -> f64 {
     mean(measured.iter().map(|own| figure(&own.beyond[place])))
 }
 
-/// The figures of one cache, per cent: hits, coverage, and instructions that are predicted as well.
+/// Returns hits, coverage, and instructions that are also predicted, in per cent.
 fn supplied(own: &Outcome, cache: usize) -> [f64; 3] {
     let Some((asked, caches)) = &own.fetched else { return [0.0; 3] };
     let Some((_, supplied)) = caches.get(cache) else { return [0.0; 3] };
@@ -94,12 +93,12 @@ fn mispredicted(own: &Outcome) -> f64 {
     own.fetched.as_ref().map_or(0.0, |(asked, _)| percent(asked.mispredicted, asked.traces))
 }
 
-/// Instructions between two predictions that fail.
+/// Returns the number of instructions between two mispredictions.
 fn between_failures(own: &Outcome) -> f64 {
     own.fetched.as_ref().map_or(0.0, |(asked, _)| asked.instructions as f64 / asked.mispredicted.max(1) as f64)
 }
 
-pub(super) fn tables(measured: &[Measured]) -> Vec<Named> {
+pub(super) fn tables(measured: &[Measured]) -> Vec<NamedTable> {
     vec![
         ("beyond-policies", policies_table(measured)),
         ("beyond-prediction", prediction(measured)),
@@ -154,7 +153,7 @@ fn prediction(measured: &[Measured]) -> Table {
         "Beyond the thesis: prediction of traces, and a cache with room for {room} instructions (LRU), averages"
     );
     let mut table = Table::new(&caption, &heads);
-    // Behind those of the smallest room.
+    // The caches of the smallest capacity come first.
     let cache = Replacement::ALL.len();
     for (place, name) in names().into_iter().enumerate() {
         let rates = (0..3).map(|rate| average(measured, place, |own| supplied(own, cache)[rate]));
@@ -179,7 +178,7 @@ fn caches_table(measured: &[Measured]) -> Table {
     table
 }
 
-/// Where restructuring helps.
+/// Returns a table that shows where restructuring helps.
 fn programs(measured: &[Measured]) -> Table {
     let shown = [
         ("best", "best of the first experiment"),

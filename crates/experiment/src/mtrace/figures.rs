@@ -1,11 +1,11 @@
-//! Figures 6.1 to 6.3, and how much longer programs take.
+//! Figures 6.1 to 6.3, and the slowdown of programs.
 
 use report::{Bars, Chart};
 
 use super::{Row, Study, spread, timed_tools};
 
 impl Study {
-    /// All figures, each with a name for its file.
+    /// Returns all figures, each with a name for its file.
     pub(super) fn charts(&self) -> Vec<(&'static str, String)> {
         vec![
             ("figure-6-1", self.shared_to_private()),

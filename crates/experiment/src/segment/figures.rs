@@ -1,24 +1,25 @@
-//! Policies side by side as pictures, and the numbers behind them: like Figures 7.1 to 7.3 of Hadjipavlou 2025.
+//! Figures of policies side by side, and the numbers behind them: like Figures 7.1 to 7.3 of
+//! Hadjipavlou 2025.
 
 use report::{Chart, Table};
 use segment::{LengthWeight, max_norm_ratios, pareto_front};
 
-use super::cut::Outcome;
+use super::run::Outcome;
 
 /// Policies that are shown together, each with a name.
 pub struct Figures<'f> {
-    /// What was executed.
+    /// The program or trace, for titles.
     pub subject: &'f str,
-    /// Which "trace length" is drawn, and the ratio is of.
+    /// The weight of the trace length that is drawn and that the ratio uses.
     pub weight: LengthWeight,
     pub outcomes: Vec<(String, &'f Outcome)>,
 }
 
-/// As many lines can be told apart.
+/// The number of lines that a reader can distinguish.
 const FEW: usize = 7;
 
 impl Figures<'_> {
-    /// All of them as files.
+    /// Returns all figures and tables as files.
     pub fn files(&self) -> Vec<(String, String)> {
         let svg = |name: &str, svg| (format!("{name}.svg"), svg);
         let csv = |name: &str, table: Table| (format!("{name}.csv"), table.csv());
@@ -43,7 +44,7 @@ impl Figures<'_> {
         format!("trace length, by {}", self.weight.name())
     }
 
-    /// Places of policies on the Pareto front, those with the fewest traces first.
+    /// Returns the indices of policies on the Pareto front, those with the fewest traces first.
     fn front(&self) -> Vec<usize> {
         let front = pareto_front(&self.scores());
         let mut places: Vec<usize> = (0..front.len()).filter(|&place| front[place]).collect();
@@ -53,7 +54,7 @@ impl Figures<'_> {
         places
     }
 
-    /// Figure 7.1: the share of instructions that the first traces have.
+    /// Figure 7.1: the share of instructions that the first traces cover.
     pub fn coverage(&self) -> String {
         let title = format!("Coverage: {}", self.subject);
         let chart = Chart::lines(&title).log_x().x("traces, those that cover most first").y("instructions, %");
@@ -72,7 +73,7 @@ impl Figures<'_> {
         named.fold(chart, |chart, (name, own)| chart.series(name, points(own))).svg()
     }
 
-    /// Figure 7.2: long traces and few of them are best, which is up and left.
+    /// Figure 7.2: trace length over trace count. The best policies are at the top left.
     pub fn length_and_count(&self) -> String {
         let title = format!("Trace length and trace count: {}", self.subject);
         let chart = Chart::lines(&title).x("trace count").y(&self.length_label()).log_x();
@@ -90,7 +91,7 @@ impl Figures<'_> {
             .svg()
     }
 
-    /// Figure 7.3: what the ratio is made of, from the worst policy to the best.
+    /// Figure 7.3: the parts of the ratio, from the worst policy to the best.
     pub fn ratio(&self) -> String {
         let ratios = self.ratios();
         let mut ranked: Vec<usize> = (0..ratios.len()).collect();

@@ -1,38 +1,36 @@
-//! Chapters 4 and 5 of Tewar 2015: what the programs do, how long the fields of messages are, and how many bits each technique needs.
+//! Chapters 4 and 5 of Tewar 2015: the instruction mix of the programs, the length of the fields of
+//! messages, and the bits that each technique needs.
 
 mod figures;
+mod row;
+mod survey;
 
 use std::path::Path;
 
 use ::port::cores::Cores;
 use ::port::{Config, Outcome, Settings, Technique};
 use filter::cfiat::Trust;
-use report::Table;
+use report::{Table, percent};
 use serde::Serialize;
-use trace::{Counts, Trace};
+use trace::{Counts, Excerpt, Trace};
 
-use super::programs::{Place, build, once, size_of};
-use super::spread::{Spread, times};
-use super::{Findings, Named, open, write};
-use crate::arguments::Input;
-use crate::arguments::port::ExperimentPort;
-use crate::digits::percent;
-use crate::failure::Failure;
-use crate::output::Stopped;
-use crate::progress::Progress;
-use crate::select;
-use crate::verb::port::{Row, Survey, rows};
+use crate::programs::{Runs, Workspace, build};
+use crate::spread::{Spread, times};
+use crate::{Error, Findings, NamedTable, Observer};
+
+pub use row::{Row, rows, tables};
+pub use survey::{Survey, SurveyResult};
 
 const CONFIGS: [Config; 3] = [Config::SMALL, Config::MEDIUM, Config::LARGE];
 
-/// The same caches in the thesis's reading: a load is known by its flags alone.
+/// The same caches as the thesis uses them: a load is known by its flags alone.
 const CONFIGS_BY_FLAGS: [Config; 3] = [
     Config { name: "small/flags", ..Config::SMALL },
     Config { name: "medium/flags", ..Config::MEDIUM },
     Config { name: "large/flags", ..Config::LARGE },
 ];
 
-/// A program with so many threads, and what came of it.
+/// The results of a program with a number of threads.
 struct Measured {
     program: String,
     threads: u16,
@@ -42,56 +40,67 @@ struct Measured {
 }
 
 impl Measured {
-    /// What a technique made of it; `config` counts if it has any.
+    /// Returns the outcome of a technique; `config` matters if the technique has configurations.
     fn of(&self, technique: Technique, config: &str) -> Option<&Outcome> {
         let fits = |own: Option<Config>| own.is_none_or(|own| own.name == config);
         self.outcomes.iter().find(|outcome| outcome.technique == technique && fits(outcome.config))
     }
 }
 
-pub fn run(arguments: &ExperimentPort) -> Result<u8, Stopped> {
-    for program in &arguments.programs {
-        size_of(program)?;
-    }
-    let output = open(&arguments.results)?;
-    let (programs, thread_counts) = (once(&arguments.programs), once(&arguments.threads));
-    let mut progress = Progress::new();
-    let mut rounds = Vec::new();
-    for number in 1..=arguments.repeat {
-        let mut measured = Vec::new();
-        for program in &programs {
-            for &threads in &thread_counts {
-                progress.tick(|| format!("{program} with {threads} threads, {number} of {}", arguments.repeat));
-                let usual = size_of(program)?.to_owned();
-                let size = arguments.size.map_or(usual, |size| size.to_string());
-                measured.push(measure(program, threads, &size)?);
-            }
-        }
-        rounds.push(Round { measured });
-    }
-    drop(progress);
-    let study = Study { rounds, programs: &programs, threads: &thread_counts };
-    write(&arguments.results, output, &study)?;
-    Ok(0)
+/// The experiment before it runs.
+pub struct Experiment {
+    runs: Runs,
 }
 
-fn measure(program: &str, threads: u16, size: &str) -> Result<Measured, Stopped> {
-    let (path, place) = (build(program)?, Place::new()?);
-    let file = place.path("values.trk");
+impl Experiment {
+    /// Checks that all programs exist.
+    pub fn new(runs: Runs) -> Result<Self, Error> {
+        Ok(Self { runs: runs.checked()? })
+    }
+
+    /// Records every program with every number of threads, and encodes the traces with all
+    /// techniques.
+    pub fn run(self, observer: &dyn Observer) -> Result<Study, Error> {
+        let Runs { programs, threads: thread_counts, repeat, trackway, .. } = &self.runs;
+        let mut rounds = Vec::new();
+        for number in 1..=*repeat {
+            let mut measured = Vec::new();
+            for program in programs {
+                for &threads in thread_counts {
+                    observer.stage(&|| format!("{program} with {threads} threads, {number} of {repeat}"));
+                    measured.push(measure(program, threads, &self.runs.size_of(program)?, trackway, observer)?);
+                }
+            }
+            rounds.push(Round { measured });
+        }
+        Ok(Study { rounds, programs: self.runs.programs, threads: self.runs.threads })
+    }
+}
+
+fn measure(
+    program: &str,
+    threads: u16,
+    size: &str,
+    trackway: &Path,
+    observer: &dyn Observer,
+) -> Result<Measured, Error> {
+    let (path, workspace) = (build(program)?, Workspace::new(trackway)?);
+    let file = workspace.path("values.trk");
     let command = [path.to_str().unwrap_or_default(), &threads.to_string(), size];
-    place.trackway(&["record", "-q", "--data", "values", "-o", &file, "--"], &command)?;
+    workspace.time(&["record", "-q", "--data", "values", "-o", &file, "--"], &command)?;
     let trace = Trace::open(Path::new(&file))?;
-    let input = Input { file: file.into(), thread: None, skip: 0, length: None };
+    let excerpt = Excerpt::default();
     // More threads than asked for would be cores of their own.
-    let cores = Cores::new(select::threads(&trace, &input), None).map_err(|error| Failure::new(error.to_string()))?;
-    let survey = Survey {
+    let cores = Cores::new(excerpt.threads(&trace), None).map_err(|error| Error::Settings(error.to_string()))?;
+    let survey: Survey<'_, Error> = Survey {
         trace: &trace,
-        input: &input,
+        excerpt,
         techniques: &Technique::ALL,
         configs: &CONFIGS,
         settings: Settings::default(),
         cores: &cores,
         bits: None,
+        observer,
     };
     let by_flags = Survey {
         techniques: &[Technique::MlvCfB, Technique::MlvCfE],
@@ -100,24 +109,24 @@ fn measure(program: &str, threads: u16, size: &str) -> Result<Measured, Stopped>
         ..survey
     };
     let mut outcomes = survey.run()?.outcomes;
-    // What they are compared with is there already.
+    // The baselines are in the first survey.
     outcomes.extend(by_flags.run()?.outcomes.into_iter().filter(|outcome| outcome.config.is_some()));
     Ok(Measured { program: program.to_owned(), threads, counts: *trace.totals(), cores, outcomes })
 }
 
-/// All programs with all numbers of threads, once.
+/// The results of all programs with all numbers of threads, once.
 struct Round {
     measured: Vec<Measured>,
 }
 
-/// The same several times.
-struct Study<'s> {
+/// All rounds.
+pub struct Study {
     rounds: Vec<Round>,
-    programs: &'s [String],
-    threads: &'s [u16],
+    programs: Vec<String>,
+    threads: Vec<u16>,
 }
 
-/// What is printed of a program.
+/// The JSON of a program.
 #[derive(Serialize)]
 struct ProgramRows {
     program: String,
@@ -128,11 +137,11 @@ struct ProgramRows {
     techniques: Vec<Row>,
 }
 
-/// A part of what was executed.
+/// A class of instructions: its name, and its count.
 type Kind = (&'static str, fn(&Counts) -> u64);
 
-impl Findings for Study<'_> {
-    fn tables(&self) -> Vec<Named> {
+impl Findings for Study {
+    fn tables(&self) -> Vec<NamedTable> {
         use Technique as T;
         const LARGE: &str = CONFIGS_BY_FLAGS[2].name;
         let mut tables = self.programs_tables();
@@ -195,7 +204,7 @@ impl Round {
         self.measured.iter().filter(move |own| own.threads == threads)
     }
 
-    /// Of all programs with so many threads: the sum of what `part` gives.
+    /// Returns the sum of `part` over all programs with this number of threads.
     fn sum(&self, threads: u16, part: impl Fn(&Measured) -> u64) -> u64 {
         self.with_threads(threads).map(part).sum()
     }
@@ -213,7 +222,8 @@ impl Round {
         times(self.bits(threads, technique, config), self.instructions(threads))
     }
 
-    /// Wrong outcomes and targets of a technique with so many threads, per cent of all programs together.
+    /// Returns mispredicted outcomes and targets of a technique with this number of threads, in per
+    /// cent over all programs.
     fn wrong(&self, threads: u16, technique: Technique, config: &str) -> [f64; 2] {
         let sum = |part: fn(&::port::traptor::Predicted) -> u64| {
             let of = |own: &Measured| {
@@ -225,13 +235,14 @@ impl Round {
         [outcomes, percent(sum(|own| own.targets_wrong), sum(|own| own.targets))]
     }
 
-    /// First-access misses with so many threads, per cent of all loads of all programs together.
+    /// Returns first-access misses with this number of threads, in per cent of all loads of all
+    /// programs.
     fn first_access_misses(&self, threads: u16, technique: Technique, config: &str) -> f64 {
         let known = |own: &Measured| own.of(technique, config).and_then(|own| own.rates.known).unwrap_or_default();
         percent(self.sum(threads, |own| known(own).told), self.sum(threads, |own| known(own).loads))
     }
 
-    /// The same of the program that has the fewest and of the one that has the most.
+    /// Returns the lowest and the highest rate of first-access misses of a program.
     fn first_access_extremes(&self, threads: u16, technique: Technique, config: &str) -> [f64; 2] {
         let known = |own: &Measured| own.of(technique, config).and_then(|own| own.rates.known).unwrap_or_default();
         let rates = self.with_threads(threads).map(|own| percent(known(own).told, known(own).loads));
@@ -240,7 +251,7 @@ impl Round {
     }
 }
 
-impl Study<'_> {
+impl Study {
     fn spread(&self, figure: impl Fn(&Round) -> f64) -> Spread {
         Spread::of(self.rounds.iter().map(figure))
     }
@@ -249,7 +260,8 @@ impl Study<'_> {
         self.spread(figure).median
     }
 
-    /// A row for each program and one for all together, a column for each number of threads and each of `parts`.
+    /// Returns a table with a row for each program and one for all, and a column for each number of
+    /// threads and each of `parts`.
     fn table<P: Copy>(
         &self,
         caption: &str,
@@ -263,7 +275,7 @@ impl Study<'_> {
         let heads = columns.iter().map(|(threads, (name, _))| format!("N={threads} {name}").trim_end().to_owned());
         let heads: Vec<String> = std::iter::once("program".to_owned()).chain(heads).collect();
         let mut table = Table::new(caption, &heads.iter().map(String::as_str).collect::<Vec<_>>());
-        for program in self.programs {
+        for program in &self.programs {
             let one =
                 |round: &Round, threads, part| round.get(program, threads).map_or(f64::NAN, |own| cell(own, part));
             let cells =
@@ -276,7 +288,7 @@ impl Study<'_> {
         table
     }
 
-    /// Bits per instruction of techniques.
+    /// Returns a table of bits per instruction.
     fn bandwidth(&self, caption: &str, techniques: &[(&str, (Technique, &str))]) -> Table {
         self.table(
             caption,
@@ -287,7 +299,7 @@ impl Study<'_> {
         )
     }
 
-    /// How many times fewer bits than the baseline a technique needs, by configuration.
+    /// Returns a table of the bits of the baseline over the bits of a technique, by configuration.
     fn ratios(&self, caption: &str, technique: Technique) -> Table {
         let sizes: &[(&str, &str)] = match technique.filter().is_configured() {
             true => &[("S", "small"), ("M", "medium"), ("L", "large")],
@@ -310,7 +322,7 @@ impl Study<'_> {
     }
 
     /// Tables 4.2 to 4.4.
-    fn programs_tables(&self) -> Vec<Named> {
+    fn programs_tables(&self) -> Vec<NamedTable> {
         let kinds: [Kind; 5] = [
             ("instructions/M", |counts| counts.instructions),
             ("branches %", Counts::branches),
@@ -336,7 +348,7 @@ impl Study<'_> {
         ]
     }
 
-    /// Table 4.4, for the first number of threads and of the first round.
+    /// Table 4.4, for the first number of threads in the first round.
     fn operand_sizes(&self) -> Table {
         const NAMES: [&str; 8] = ["byte", "word", "dword", "qword", "eword", "oword", "hword", "others"];
         let heads: Vec<&str> = ["program", "reads/M"].into_iter().chain(NAMES).collect();
@@ -357,7 +369,7 @@ impl Study<'_> {
         table
     }
 
-    /// Table 5.2, and the same for other predictors.
+    /// Table 5.2, extended by other predictors.
     fn mispredictions(&self) -> Table {
         let kinds = ["outcomes", "targets"];
         let columns: Vec<(usize, u16)> =
@@ -378,7 +390,8 @@ impl Study<'_> {
         table
     }
 
-    /// The numbers of Figure 5.5: of all programs together, and of those that have the fewest and the most.
+    /// The numbers of Figure 5.5: for all programs, and for those with the fewest and the most
+    /// misses.
     fn first_access_misses(&self) -> Table {
         let heads = self.threads.iter().flat_map(|n| [format!("N={n}"), format!("N={n} min"), format!("N={n} max")]);
         let heads: Vec<String> = ["caches".to_owned(), "config".to_owned()].into_iter().chain(heads).collect();

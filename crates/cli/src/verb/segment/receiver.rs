@@ -1,0 +1,30 @@
+//! Passes the execution of a running program to the segmenter.
+
+use experiment::segment::LiveSegmenter;
+use trace::{Live, ThreadInfo};
+
+use crate::live::{Executed, Receiver};
+use crate::output::Stopped;
+
+impl Receiver for LiveSegmenter<'_> {
+    fn thread(&mut self, _: &ThreadInfo) -> Result<(), Stopped> {
+        Ok(())
+    }
+
+    fn path(&mut self, live: &mut Live, executed: Executed<'_>) -> Result<(), Stopped> {
+        let Executed { image, thread, words, data } = executed;
+        live.path(image, thread, words, data, |blocks, batch| {
+            self.add_batch(blocks, batch);
+            Ok(())
+        })
+    }
+
+    fn finish(&mut self, live: &mut Live) -> Result<(), Stopped> {
+        live.finish(|blocks, batch| {
+            self.add_batch(blocks, batch);
+            Ok::<_, Stopped>(())
+        })?;
+        LiveSegmenter::finish(self, live.blocks());
+        Ok(())
+    }
+}
