@@ -3,7 +3,7 @@
 
 use zstd::zstd_safe::{CParameter, ParamSwitch};
 
-use crate::bytes::{Bytes, put_varint};
+use crate::bytes::{ByteReader, put_varint};
 use crate::error::Problem;
 use crate::path::decompress;
 
@@ -123,7 +123,7 @@ pub(crate) fn put_last_stream<'s>(
 }
 
 /// Takes a stream written by [`put_stream`] and no longer than `most`.
-pub(crate) fn take_stream(bytes: &mut Bytes<'_>, most: usize) -> Result<Vec<u8>, Problem> {
+pub(crate) fn take_stream(bytes: &mut ByteReader<'_>, most: usize) -> Result<Vec<u8>, Problem> {
     let (stored, length) = take_stored(bytes, most)?;
     let mut stream = Vec::new();
     if stored.len() == length {
@@ -136,7 +136,7 @@ pub(crate) fn take_stream(bytes: &mut Bytes<'_>, most: usize) -> Result<Vec<u8>,
 
 /// The same without a copy: a stream that is stored as it is stays where it is, any other is put into `buffer`.
 pub(crate) fn take_stream_into<'s>(
-    bytes: &mut Bytes<'s>,
+    bytes: &mut ByteReader<'s>,
     most: usize,
     buffer: &'s mut Vec<u8>,
 ) -> Result<&'s [u8], Problem> {
@@ -149,7 +149,7 @@ pub(crate) fn take_stream_into<'s>(
 }
 
 /// A stream as it is stored, and its length.
-fn take_stored<'s>(bytes: &mut Bytes<'s>, most: usize) -> Result<(&'s [u8], usize), Problem> {
+fn take_stored<'s>(bytes: &mut ByteReader<'s>, most: usize) -> Result<(&'s [u8], usize), Problem> {
     const SHORT: Problem = Problem::Decompress("its streams do not fit into it");
     let mut length = || bytes.varint().and_then(|length| usize::try_from(length).ok()).ok_or(SHORT);
     let (length, stored) = (length()?, length()?);
@@ -248,7 +248,7 @@ mod tests {
                 put_stream(&mut out, &mut compressor, stream);
                 put_stream_quickly(&mut out, &mut compressor, stream);
             }
-            let mut bytes = Bytes::new(&out);
+            let mut bytes = ByteReader::new(&out);
             for stream in streams {
                 prop_assert_eq!(&take_stream(&mut bytes, 200).unwrap(), &stream);
                 prop_assert_eq!(&take_stream(&mut bytes, 200).unwrap(), &stream);
@@ -265,7 +265,7 @@ mod tests {
         let length = |stream: &[u8]| {
             let mut out = Vec::new();
             put_stream_quickly(&mut out, &mut Compressor::default(), stream);
-            assert_eq!(take_stream(&mut Bytes::new(&out), stream.len()).unwrap(), stream);
+            assert_eq!(take_stream(&mut ByteReader::new(&out), stream.len()).unwrap(), stream);
             out.len()
         };
         assert!(length(&hard) >= hard.len() && length(&easy) < 1000);
@@ -275,6 +275,6 @@ mod tests {
     fn a_stream_longer_than_possible_is_refused() {
         let mut out = Vec::new();
         put_stream(&mut out, &mut Compressor::default(), &[7; 1000]);
-        assert!(take_stream(&mut Bytes::new(&out), 999).is_err());
+        assert!(take_stream(&mut ByteReader::new(&out), 999).is_err());
     }
 }

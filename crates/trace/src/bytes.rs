@@ -4,12 +4,12 @@
 
 /// A place in a slice.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Bytes<'a> {
+pub(crate) struct ByteReader<'a> {
     whole: &'a [u8],
     at: usize,
 }
 
-impl<'a> Bytes<'a> {
+impl<'a> ByteReader<'a> {
     pub(crate) fn new(whole: &'a [u8]) -> Self {
         Self { whole, at: 0 }
     }
@@ -119,12 +119,12 @@ mod tests {
             let mut out = Vec::new();
             put_varint(&mut out, value);
             put_signed(&mut out, value);
-            let mut bytes = Bytes::new(&out);
+            let mut bytes = ByteReader::new(&out);
             assert_eq!(bytes.varint(), Some(value));
             assert_eq!(bytes.signed(), Some(value));
             assert!(bytes.is_empty());
         }
-        assert_eq!(Bytes::new(&[0xff; 11]).varint(), None);
-        assert_eq!(Bytes::new(&[0x80]).varint(), None);
+        assert_eq!(ByteReader::new(&[0xff; 11]).varint(), None);
+        assert_eq!(ByteReader::new(&[0x80]).varint(), None);
     }
 }

@@ -4,7 +4,7 @@
 
 use std::fmt;
 
-use crate::bytes::Bytes;
+use crate::bytes::ByteReader;
 use crate::model::Counts;
 
 pub(crate) const FILE_MAGIC: [u8; 8] = *b"\x89TRK\r\n\x1a\n";
@@ -94,7 +94,7 @@ pub struct PathHeader {
     /// Number, from 0, of the chunk's first instruction in its thread.
     pub first_instruction: u64,
     pub counts: Counts,
-    /// Smallest and greatest time stamp; both 0 if there is none.
+    /// Smallest and greatest timestamp; both 0 if there is none.
     pub first_tsc: u64,
     pub last_tsc: u64,
     /// Where the thread is when the chunk begins; 0 if its words do not tell, `u64::MAX` if they begin with an event that
@@ -168,7 +168,7 @@ impl ChunkHeader {
 
     /// Parses the header at the start of `bytes`. `None` if it is none or its checksum is wrong.
     pub(crate) fn parse(bytes: &[u8]) -> Option<Self> {
-        let mut fields = Bytes::new(bytes);
+        let mut fields = ByteReader::new(bytes);
         if fields.take(CHUNK_MAGIC.len())? != CHUNK_MAGIC {
             return None;
         }
@@ -216,7 +216,7 @@ impl ChunkHeader {
 
 impl CodeHeader {
     fn parse(extra: &[u8]) -> Option<Self> {
-        let mut fields = Bytes::new(extra);
+        let mut fields = ByteReader::new(extra);
         Some(Self { blocks: fields.u32()?, fragments: fields.u32()?, code_bytes: fields.u64()? })
     }
 
@@ -229,7 +229,7 @@ impl CodeHeader {
 
 impl DataHeader {
     fn parse(extra: &[u8]) -> Option<Self> {
-        let mut fields = Bytes::new(extra);
+        let mut fields = ByteReader::new(extra);
         let [thread, path] = read_array(&mut fields)?;
         let [fs_base, reads, writes] = read_array64(&mut fields)?;
         Some(Self { thread, path, fs_base, reads, writes })
@@ -246,7 +246,7 @@ impl DataHeader {
 
 impl PathHeader {
     fn parse(extra: &[u8]) -> Option<Self> {
-        let mut fields = Bytes::new(extra);
+        let mut fields = ByteReader::new(extra);
         let [thread, image] = read_array(&mut fields)?;
         let [first_instruction, first_tsc, last_tsc, start_pc, end_pc] = read_array64(&mut fields)?;
         let [instructions, steps, conditional_taken, conditional_not_taken] = read_array64(&mut fields)?;
@@ -291,7 +291,7 @@ impl PathHeader {
     }
 }
 
-fn read_array<const N: usize>(fields: &mut Bytes<'_>) -> Option<[u32; N]> {
+fn read_array<const N: usize>(fields: &mut ByteReader<'_>) -> Option<[u32; N]> {
     let mut values = [0; N];
     for value in &mut values {
         *value = fields.u32()?;
@@ -299,7 +299,7 @@ fn read_array<const N: usize>(fields: &mut Bytes<'_>) -> Option<[u32; N]> {
     Some(values)
 }
 
-fn read_array64<const N: usize>(fields: &mut Bytes<'_>) -> Option<[u64; N]> {
+fn read_array64<const N: usize>(fields: &mut ByteReader<'_>) -> Option<[u64; N]> {
     let mut values = [0; N];
     for value in &mut values {
         *value = fields.u64()?;
@@ -332,7 +332,7 @@ pub(crate) fn file_header() -> [u8; FILE_HEADER_BYTES] {
 
 /// The format version of `file`; `None` if its first bytes are not, or no longer, those of a trace.
 pub(crate) fn file_version(file: &[u8]) -> Option<u16> {
-    let mut fields = Bytes::new(file);
+    let mut fields = ByteReader::new(file);
     let magic = fields.take(FILE_MAGIC.len())?;
     let (version, _reserved, checksum) = (fields.u16()?, fields.u16()?, fields.u32()?);
     (magic == FILE_MAGIC && checksum == crc(&[file.get(..12)?])).then_some(version)
@@ -352,7 +352,7 @@ pub(crate) fn trailer(index_offset: u64, file_length: u64) -> Vec<u8> {
 /// Where the index is, if `file` ends in an intact trailer.
 pub(crate) fn index_offset(file: &[u8]) -> Option<u64> {
     let bytes = file.get(file.len().checked_sub(TRAILER_BYTES)?..)?;
-    let mut fields = Bytes::new(bytes);
+    let mut fields = ByteReader::new(bytes);
     let (offset, length, checksum) = (fields.u64()?, fields.u64()?, fields.u32()?);
     let intact = crc(&[bytes.get(..16)?]) == checksum && fields.rest() == TRAILER_MAGIC;
     (intact && length == file.len() as u64).then_some(offset)

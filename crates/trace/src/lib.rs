@@ -38,6 +38,8 @@ mod block;
 mod bytes;
 mod container;
 mod data;
+mod dense_map;
+mod descriptors;
 mod error;
 mod event;
 #[doc(hidden)]
@@ -47,18 +49,16 @@ mod lanes;
 mod live;
 #[doc(hidden)]
 pub mod measure;
-#[doc(hidden)]
-pub mod mend;
 mod merge;
 mod model;
-mod numbers;
 mod parallel;
 mod path;
 mod path_batch;
-mod plan;
 mod predict;
 mod program;
 mod record;
+#[doc(hidden)]
+pub mod repair;
 mod round_robin;
 mod schedule;
 mod span;

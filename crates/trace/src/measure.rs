@@ -7,7 +7,7 @@ use crate::container::{CODEC_PREDICT, CODEC_ZSTD};
 use crate::error::{Problem, ReadError};
 use crate::path::PathCoder;
 use crate::schedule::Schedule;
-use crate::steps::{Workshop, decode};
+use crate::steps::{DecodeBuffers, decode};
 use crate::tally::Tally;
 use crate::trace::Trace;
 
@@ -44,13 +44,13 @@ impl Measurement {
     }
 
     fn words(&mut self, trace: &Trace) -> Result<(), ReadError> {
-        let (mut workshop, mut coder, mut words) = (Workshop::default(), PathCoder::default(), Vec::new());
+        let (mut buffers, mut coder, mut words) = (DecodeBuffers::default(), PathCoder::default(), Vec::new());
         for chunk in trace.chunks() {
             let Some(path) = chunk.path() else {
                 self.definition_bytes += chunk.header.length();
                 continue;
             };
-            let timed = timed(|| decode(trace, chunk, &mut workshop, &mut words));
+            let timed = timed(|| decode(trace, chunk, &mut buffers, &mut words));
             timed.0.map_err(|problem| chunk.error(problem))?;
             self.decode += timed.1;
             self.words += words.len() as u64;

@@ -6,7 +6,7 @@ use crate::error::Problem;
 use crate::fast;
 use crate::predict::{self, Tables};
 use crate::program::Program;
-use crate::tally::{Tally, Total};
+use crate::tally::{PathTotal, Tally};
 
 #[cfg(not(target_endian = "little"))]
 compile_error!("words are stored as they are in memory, lowest byte first");
@@ -14,11 +14,11 @@ compile_error!("words are stored as they are in memory, lowest byte first");
 const ZSTD_LEVEL: i32 = 3;
 
 /// A chunk's payload and what its header has to say.
-pub(crate) struct Encoded {
+pub(crate) struct EncodedWords {
     pub codec: u8,
     /// `None`: the words as they are.
     pub payload: Option<Vec<u8>>,
-    pub total: Total,
+    pub total: PathTotal,
 }
 
 /// Memory that encoding or decoding one chunk leaves for the next.
@@ -30,7 +30,13 @@ pub(crate) struct PathCoder {
 
 impl PathCoder {
     /// Counts and compresses `words`, for a chunk behind all definitions of `program`. The error is the number of words before one that is unknown.
-    pub(crate) fn encode(&mut self, codec: u8, program: &Program, image: u32, words: &[u32]) -> Result<Encoded, usize> {
+    pub(crate) fn encode(
+        &mut self,
+        codec: u8,
+        program: &Program,
+        image: u32,
+        words: &[u32],
+    ) -> Result<EncodedWords, usize> {
         let (payload, total) = match codec {
             CODEC_PREDICT => {
                 let (payload, total) = predict::encode(&mut self.tables, program, image, words)?;
@@ -47,11 +53,11 @@ impl PathCoder {
             _ => (None, Tally::new(program).words(words)?),
         };
         let payload = payload.filter(|payload| payload.len() < size_of_val(words));
-        Ok(Encoded { codec: if payload.is_some() { codec } else { CODEC_RAW }, payload, total })
+        Ok(EncodedWords { codec: if payload.is_some() { codec } else { CODEC_RAW }, payload, total })
     }
 
     /// Gives `length` bytes of words back.
-    pub(crate) fn decode(&mut self, source: &Source<'_>, words: &mut Vec<u32>) -> Result<(), Problem> {
+    pub(crate) fn decode(&mut self, source: &PathPayload<'_>, words: &mut Vec<u32>) -> Result<(), Problem> {
         words.clear();
         let length = source.length;
         if !length.is_multiple_of(size_of::<u32>()) {
@@ -77,7 +83,7 @@ impl PathCoder {
 
 /// What decoding a path chunk needs.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Source<'a> {
+pub(crate) struct PathPayload<'a> {
     pub program: &'a Program,
     pub image: u32,
     /// Of the chunk: only definitions before it are used.

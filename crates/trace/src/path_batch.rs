@@ -52,7 +52,7 @@ pub enum PathItem<'t> {
     },
 }
 
-/// The parts of a stretch in order, but for time stamps.
+/// The parts of a stretch in order, but for timestamps.
 #[derive(Clone, Debug)]
 pub struct PathItems<'t> {
     program: &'t Program,
@@ -96,16 +96,16 @@ impl<'t> PathItems<'t> {
     #[cold]
     fn event(&mut self, first: u32) -> Option<PathItem<'t>> {
         let (words, program) = (self.rest, self.program);
-        let Some(recorded) = event::read(words) else {
+        let Some(raw) = event::read(words) else {
             self.rest = &[];
             return Some(self.lost());
         };
         self.rest = words.get(word::length(first)?..).unwrap_or(&[]);
-        let Some(event) = recorded.event else { return self.next() };
-        let Some((steps, last)) = interrupted(program, &recorded) else { return Some(self.lost()) };
+        let Some(event) = raw.event else { return self.next() };
+        let Some((steps, last)) = interrupted(program, &raw) else { return Some(self.lost()) };
         let at = match event {
             Event::Time { .. } | Event::Child { .. } | Event::Syscall { .. } | Event::FsBase { .. } => None,
-            Event::Signal { pc, .. } => Some(program.head(recorded.interrupted.0).unwrap_or(pc)),
+            Event::Signal { pc, .. } => Some(program.head(raw.interrupted.0).unwrap_or(pc)),
             Event::Gap { pc } => Some(pc),
             _ => Some(0),
         };

@@ -13,12 +13,12 @@
 use wire::word::{self, EVENT};
 
 use crate::bits::{BitReader, BitWriter, Compressor, put_stream, take_stream};
-use crate::bytes::{Bytes, put_varint};
+use crate::bytes::{ByteReader, put_varint};
 use crate::error::Problem;
-use crate::event::{self, Packer, Recorded};
-use crate::path::Source;
-use crate::program::{Effect, Lead, Program, lead};
-use crate::tally::{Tally, Total};
+use crate::event::{self, Packer, RawEvent};
+use crate::path::PathPayload;
+use crate::program::{LowPc, Program, StackEffect, low_pc};
+use crate::tally::{PathTotal, Tally};
 
 /// Trust at which a guess of the long table is only counted.
 const SURE: u32 = 7;
@@ -72,7 +72,7 @@ impl Tables {
             table.clear();
             table.resize(1 << bits, Guess::default());
         }
-        Context { recent: 0, last: EVENT, lead: 0, shift: 64 - bits }
+        Context { recent: 0, last: EVENT, target: 0, shift: 64 - bits }
     }
 }
 
@@ -83,7 +83,7 @@ struct Context {
     recent: u64,
     last: u32,
     /// Where execution is about to go on.
-    lead: Lead,
+    target: LowPc,
     shift: u32,
 }
 
@@ -108,7 +108,7 @@ impl Context {
     fn slot(&self, key: u64) -> usize {
         let mixed = key
             .wrapping_mul(0x9e37_79b9_7f4a_7c15)
-            .wrapping_add(u64::from(self.lead).wrapping_mul(0xff51_afd7_ed55_8ccd));
+            .wrapping_add(u64::from(self.target).wrapping_mul(0xff51_afd7_ed55_8ccd));
         // At most BITS_MAX bits are left.
         #[allow(clippy::cast_possible_truncation)]
         let slot = (mixed >> self.shift) as usize;
@@ -118,7 +118,7 @@ impl Context {
 
 /// Return addresses of calls; the newest overwrite the oldest.
 struct Calls {
-    ring: [Lead; 256],
+    ring: [LowPc; 256],
     top: u8,
 }
 
@@ -127,13 +127,13 @@ impl Calls {
         Self { ring: [0; 256], top: 0 }
     }
 
-    /// Does what a path does, and gives where it leads.
+    /// Does what a path does, and returns its target.
     #[inline]
-    fn follow(&mut self, effect: Effect<'_>) -> Lead {
+    fn follow(&mut self, effect: StackEffect<'_>) -> LowPc {
         match effect {
-            Effect::Leads(lead) => lead,
-            Effect::Returns => self.pop(1),
-            Effect::Calls { pops, returns, lead, pushes } => {
+            StackEffect::Jumps(target) => target,
+            StackEffect::Returns => self.pop(1),
+            StackEffect::Calls { pops, returns, target, pushes } => {
                 let popped = self.pop(pops);
                 for &push in pushes {
                     if let Some(slot) = self.ring.get_mut(usize::from(self.top)) {
@@ -141,12 +141,12 @@ impl Calls {
                     }
                     self.top = self.top.wrapping_add(1);
                 }
-                if returns { popped } else { lead }
+                if returns { popped } else { target }
             }
         }
     }
 
-    fn pop(&mut self, count: u32) -> Lead {
+    fn pop(&mut self, count: u32) -> LowPc {
         let [count, ..] = count.to_le_bytes();
         self.top = self.top.wrapping_sub(count);
         self.ring.get(usize::from(self.top)).copied().unwrap_or(0)
@@ -154,8 +154,8 @@ impl Calls {
 }
 
 /// Where execution goes on behind an event, given where it was about to.
-fn behind(event: &Recorded, before: Lead) -> Lead {
-    event::position(event).map_or(before, lead)
+fn behind(event: &RawEvent, before: LowPc) -> LowPc {
+    event::position(event).map_or(before, low_pc)
 }
 
 /// The guesses for one word, in the order they are tried.
@@ -252,7 +252,7 @@ impl Streams {
     }
 
     /// A word that no guess gave. `exit`: which one it is of the expected fragment.
-    fn unguessed(&mut self, word: u32, exit: Option<u8>) {
+    fn put_literal(&mut self, word: u32, exit: Option<u8>) {
         if self.bit(IS_EVENT, word & EVENT != 0) {
             self.events.push(word::kind(word));
             put_varint(&mut self.events, u64::from(word & 0xff_ffff));
@@ -284,7 +284,7 @@ pub(crate) fn encode(
     program: &Program,
     image: u32,
     words: &[u32],
-) -> Result<(Vec<u8>, Total), usize> {
+) -> Result<(Vec<u8>, PathTotal), usize> {
     let context = tables.start(words.len());
     tables.streams.clear();
     let mut encoder = Encoder {
@@ -294,7 +294,7 @@ pub(crate) fn encode(
         tally: Tally::new(program),
         calls: Calls::new(),
         context,
-        plan: AccessDescriptors::new(),
+        lookahead: Lookahead::new(),
     };
     let mut at = 0;
     while let Some(rest) = words.get(at..).filter(|rest| !rest.is_empty()) {
@@ -313,20 +313,20 @@ pub(crate) fn encode(
 }
 
 /// Paths that are looked at in one go.
-const PLAN: usize = 128;
+const LOOKAHEAD: usize = 128;
 
 /// What is known of some paths before any is compared with its guess. Finding out first, for many words, lets the processor
 /// fetch what they need from memory side by side.
-struct AccessDescriptors {
+struct Lookahead {
     count: usize,
-    long: [usize; PLAN],
-    short: [usize; PLAN],
-    leads: [Lead; PLAN],
+    long: [usize; LOOKAHEAD],
+    short: [usize; LOOKAHEAD],
+    targets: [LowPc; LOOKAHEAD],
 }
 
-impl AccessDescriptors {
+impl Lookahead {
     fn new() -> Self {
-        Self { count: 0, long: [0; PLAN], short: [0; PLAN], leads: [0; PLAN] }
+        Self { count: 0, long: [0; LOOKAHEAD], short: [0; LOOKAHEAD], targets: [0; LOOKAHEAD] }
     }
 }
 
@@ -337,68 +337,77 @@ struct Encoder<'t, 'p> {
     tally: Tally<'p>,
     calls: Calls,
     context: Context,
-    plan: AccessDescriptors,
+    lookahead: Lookahead,
 }
 
 impl Encoder<'_, '_> {
     /// Encodes the event at the start of `words` and gives its length; `None` if it is none.
     fn event(&mut self, words: &[u32]) -> Option<usize> {
-        let recorded = event::read(words)?;
+        let raw = event::read(words)?;
         let length = self.tally.event(self.context.last, words)?;
         let (&first, rest) = words.get(..length)?.split_first()?;
-        let (long, short, lead) = (self.context.long(), self.context.short(), self.context.lead);
-        self.word(first, long, short, lead);
+        let (long, short, target) = (self.context.long(), self.context.short(), self.context.target);
+        self.word(first, long, short, target);
         let streams = &mut self.tables.streams;
         streams.packer.pack(first, rest, &mut streams.events);
         self.context.push(first);
-        self.context.lead = behind(&recorded, lead);
+        self.context.target = behind(&raw, target);
         Some(length)
     }
 
     /// Encodes paths at the start of `words` and gives how many. The error is the number of those before an unknown one.
     fn paths(&mut self, words: &[u32]) -> Result<usize, usize> {
-        self.plan(words)?;
-        self.touch();
-        for (place, &word) in words.iter().take(self.plan.count).enumerate() {
-            let plan = &self.plan;
-            if let (Some(&long), Some(&short), Some(&lead)) =
-                (plan.long.get(place), plan.short.get(place), plan.leads.get(place))
+        self.lookahead(words)?;
+        self.prefetch();
+        for (place, &word) in words.iter().take(self.lookahead.count).enumerate() {
+            let lookahead = &self.lookahead;
+            if let (Some(&long), Some(&short), Some(&target)) =
+                (lookahead.long.get(place), lookahead.short.get(place), lookahead.targets.get(place))
             {
-                self.word(word, long, short, lead);
+                self.word(word, long, short, target);
             }
         }
-        Ok(self.plan.count)
+        Ok(self.lookahead.count)
     }
 
     /// Counts paths and finds the slots of their guesses.
-    fn plan(&mut self, words: &[u32]) -> Result<(), usize> {
-        let AccessDescriptors { count, long, short, leads } = &mut self.plan;
+    fn lookahead(&mut self, words: &[u32]) -> Result<(), usize> {
+        let Lookahead { count, long, short, targets } = &mut self.lookahead;
         *count = 0;
-        for (((&word, long), short), lead) in words.iter().zip(long).zip(short).zip(leads) {
+        for (((&word, long), short), target) in words.iter().zip(long).zip(short).zip(targets) {
             if word & EVENT != 0 {
                 break;
             }
             let info = self.program.info(word).ok_or(*count)?;
-            (*long, *short, *lead) = (self.context.long(), self.context.short(), self.context.lead);
+            (*long, *short, *target) = (self.context.long(), self.context.short(), self.context.target);
             self.tally.sum.add(info.counts());
             self.context.push(word);
-            self.context.lead = self.calls.follow(self.program.effect(&info));
+            self.context.target = self.calls.follow(self.program.effect(&info));
             *count += 1;
         }
         Ok(())
     }
 
     /// Reads all guesses once, so that they are at hand.
-    fn touch(&self) {
+    fn prefetch(&self) {
         let word = |table: &[Guess], slot: &usize| table.get(*slot).map_or(0, |guess| guess.word);
-        let long = self.plan.long.iter().take(self.plan.count).fold(0, |all, slot| all ^ word(&self.tables.long, slot));
-        let short =
-            self.plan.short.iter().take(self.plan.count).fold(0, |all, slot| all ^ word(&self.tables.short, slot));
+        let long = self
+            .lookahead
+            .long
+            .iter()
+            .take(self.lookahead.count)
+            .fold(0, |all, slot| all ^ word(&self.tables.long, slot));
+        let short = self
+            .lookahead
+            .short
+            .iter()
+            .take(self.lookahead.count)
+            .fold(0, |all, slot| all ^ word(&self.tables.short, slot));
         std::hint::black_box(long ^ short);
     }
 
     #[inline]
-    fn word(&mut self, word: u32, long: usize, short: usize, lead: Lead) {
+    fn word(&mut self, word: u32, long: usize, short: usize, target: LowPc) {
         let Tables { long: longs, short: shorts, streams, .. } = &mut *self.tables;
         let Some(guess) = longs.get_mut(long) else { return };
         if guess.word == word && guess.trust == SURE {
@@ -407,8 +416,8 @@ impl Encoder<'_, '_> {
         }
         let Some(other) = shorts.get_mut(short) else { return };
         let (program, image) = (self.program, self.image);
-        let exit = || program.info(word).and_then(|info| program.expected_exit(image, lead, &info, word));
-        surprise(streams, *guess, *other, word, exit);
+        let exit = || program.info(word).and_then(|info| program.expected_exit(image, target, &info, word));
+        encode_miss(streams, *guess, *other, word, exit);
         *guess = guess.learned(word);
         *other = other.learned(word);
     }
@@ -423,7 +432,7 @@ impl Encoder<'_, '_> {
         let Some(info) = self.program.info(word) else { return 0 };
         let mut after = self.context;
         after.push(word);
-        if after != self.context || self.program.effect(&info) != Effect::Leads(self.context.lead) {
+        if after != self.context || self.program.effect(&info) != StackEffect::Jumps(self.context.target) {
             return 0;
         }
         let more = equal(words, word);
@@ -435,7 +444,7 @@ impl Encoder<'_, '_> {
 
 /// Stores a word that was not surely and rightly guessed.
 #[inline]
-fn surprise(streams: &mut Streams, long: Guess, short: Guess, word: u32, exit: impl FnOnce() -> Option<u8>) {
+fn encode_miss(streams: &mut Streams, long: Guess, short: Guess, word: u32, exit: impl FnOnce() -> Option<u8>) {
     if long.trust == SURE {
         streams.end_run();
     }
@@ -444,7 +453,7 @@ fn surprise(streams: &mut Streams, long: Guess, short: Guess, word: u32, exit: i
     streams.bit_if(guesses.ask_first, guesses.first_stream, first);
     streams.bit_if(!first & guesses.ask_second, guesses.second_stream, second);
     if !(first | second) {
-        streams.unguessed(word, exit());
+        streams.put_literal(word, exit());
     }
 }
 
@@ -458,11 +467,11 @@ fn equal(words: &[u32], word: u32) -> usize {
 /// Decodes `count` words into `words`, which is empty.
 pub(crate) fn decode(
     tables: &mut Tables,
-    source: &Source<'_>,
+    source: &PathPayload<'_>,
     count: usize,
     words: &mut Vec<u32>,
 ) -> Result<(), Problem> {
-    let mut stored = Stored::split(source, count)?;
+    let mut stored = StreamReaders::split(source, count)?;
     let mut context = tables.start(count);
     let mut calls = Calls::new();
     while words.len() < count {
@@ -473,7 +482,7 @@ pub(crate) fn decode(
             guess.word
         } else {
             let other = tables.short.get_mut(context.short()).ok_or(TABLES)?;
-            let word = stored.word(source, &Guesses::new(*guess, *other), context.lead)?;
+            let word = stored.word(source, &Guesses::new(*guess, *other), context.target)?;
             *guess = guess.learned(word);
             *other = other.learned(word);
             word
@@ -481,13 +490,13 @@ pub(crate) fn decode(
         words.push(word);
         context.push(word);
         if word & EVENT != 0 {
-            let recorded = stored.event(word, words)?;
-            context.lead = behind(&recorded, context.lead);
+            let raw = stored.event(word, words)?;
+            context.target = behind(&raw, context.target);
             continue;
         }
         let Some(info) = source.program.info(word) else { return Err(UNDEFINED) };
-        context.lead = calls.follow(source.program.effect(&info));
-        if sure && context == before && source.program.effect(&info) == Effect::Leads(context.lead) {
+        context.target = calls.follow(source.program.effect(&info));
+        if sure && context == before && source.program.effect(&info) == StackEffect::Jumps(context.target) {
             let more = stored.take_right(count - words.len());
             words.resize(words.len() + more, word);
         }
@@ -501,49 +510,49 @@ const EXHAUSTED: Problem = Problem::Decompress("one of its streams is too short"
 const MALFORMED: Problem = Problem::Decompress("an event in it is malformed");
 
 /// The streams of a chunk on their way back.
-struct Stored {
+struct StreamReaders {
     bits: Vec<BitReader>,
-    runs: ByteReader,
+    runs: OwnedReader,
     /// Sure guesses that are right before the next that is wrong.
     left: Option<usize>,
-    exits: ByteReader,
-    others: [ByteReader; 4],
-    events: ByteReader,
+    exits: OwnedReader,
+    others: [OwnedReader; 4],
+    events: OwnedReader,
     packer: Packer,
 }
 
 #[derive(Default)]
-struct ByteReader {
+struct OwnedReader {
     bytes: Vec<u8>,
     at: usize,
 }
 
-impl ByteReader {
+impl OwnedReader {
     fn new(bytes: Vec<u8>) -> Self {
         Self { bytes, at: 0 }
     }
 
-    fn take<R>(&mut self, read: impl FnOnce(&mut Bytes<'_>) -> Option<R>) -> Option<R> {
-        let mut bytes = Bytes::new(self.bytes.get(self.at..)?);
+    fn take<R>(&mut self, read: impl FnOnce(&mut ByteReader<'_>) -> Option<R>) -> Option<R> {
+        let mut bytes = ByteReader::new(self.bytes.get(self.at..)?);
         let result = read(&mut bytes);
         self.at += bytes.at();
         result
     }
 }
 
-impl Stored {
-    fn split(source: &Source<'_>, count: usize) -> Result<Self, Problem> {
-        let mut bytes = Bytes::new(source.payload);
+impl StreamReaders {
+    fn split(source: &PathPayload<'_>, count: usize) -> Result<Self, Problem> {
+        let mut bytes = ByteReader::new(source.payload);
         // No stream holds more than a varint per word of the chunk.
         let most = 10 * count + 10;
         let mut take = || take_stream(&mut bytes, most);
         let (runs, exits, events) = (take()?, take()?, take()?);
-        let mut others = [(); 4].map(|()| ByteReader::default());
+        let mut others = [(); 4].map(|()| OwnedReader::default());
         for other in &mut others {
-            *other = ByteReader::new(take()?);
+            *other = OwnedReader::new(take()?);
         }
         let bits = (0..BIT_STREAMS).map(|_| take().map(BitReader::new)).collect::<Result<_, _>>()?;
-        let [runs, exits, events] = [runs, exits, events].map(ByteReader::new);
+        let [runs, exits, events] = [runs, exits, events].map(OwnedReader::new);
         Ok(Self { bits, runs, left: None, exits, others, events, packer: Packer::default() })
     }
 
@@ -573,7 +582,7 @@ impl Stored {
     }
 
     #[inline]
-    fn word(&mut self, source: &Source<'_>, guesses: &Guesses, lead: Lead) -> Result<u32, Problem> {
+    fn word(&mut self, source: &PathPayload<'_>, guesses: &Guesses, target: LowPc) -> Result<u32, Problem> {
         if guesses.ask_first && self.bit(guesses.first_stream) {
             return Ok(guesses.first);
         }
@@ -587,9 +596,9 @@ impl Stored {
         }
         if self.bit(IS_EXPECTED) {
             let exit = u32::from(self.exits.take(|bytes| bytes.u8()).ok_or(EXHAUSTED)?);
-            let chain = source.program.chain_at(source.image, lead, source.sequence).ok_or(UNDEFINED)?;
-            let last = u32::from(chain.exit_count).wrapping_sub(1);
-            return Ok(chain.first_path.wrapping_add(last.wrapping_sub(exit)) & !EVENT);
+            let fragment = source.program.fragment_at(source.image, target, source.sequence).ok_or(UNDEFINED)?;
+            let last = u32::from(fragment.exit_count).wrapping_sub(1);
+            return Ok(fragment.first_path.wrapping_add(last.wrapping_sub(exit)) & !EVENT);
         }
         let mut word = [0; 4];
         for (byte, stream) in word.iter_mut().zip(&mut self.others) {
@@ -599,7 +608,7 @@ impl Stored {
     }
 
     /// Appends the rest of the event that begins with `first`, the last of `words` so far.
-    fn event(&mut self, first: u32, words: &mut Vec<u32>) -> Result<Recorded, Problem> {
+    fn event(&mut self, first: u32, words: &mut Vec<u32>) -> Result<RawEvent, Problem> {
         let start = words.len() - 1;
         let packer = &mut self.packer;
         self.events.take(|bytes| packer.unpack(first, bytes, words)).ok_or(MALFORMED)?;

@@ -1,24 +1,24 @@
 //! Iterating what a thread executed.
 //!
-//! A [`Cursor`] stands somewhere in a thread's chunks and fills one [`Batch`] after the other; a [`Workshop`] holds the memory
-//! that decoding needs and is shared by cursors that take turns. [`Steps`] is a cursor with a workshop of its own.
+//! A [`Cursor`] stands somewhere in a thread's chunks and fills one [`Batch`] after the other; a [`DecodeBuffers`] holds the memory
+//! that decoding needs and is shared by cursors that take turns. [`Steps`] is a cursor with buffers of its own.
 #![deny(clippy::unwrap_used, clippy::indexing_slicing, clippy::cast_possible_truncation)]
 
 use std::ops::Range;
 
 use wire::word::{self, EVENT};
 
-use crate::access::{Access, Accesses, Gathered};
+use crate::access::{Access, AccessBuffer, Accesses};
 use crate::block::Blocks;
 use crate::container::{PathHeader, crc};
 use crate::data::{self, DataCoder};
 use crate::error::{Problem, ReadError};
-use crate::event::{self, Recorded};
+use crate::event::{self, RawEvent};
 use crate::model::{DataMode, Event, Step, Terminator};
-use crate::path::{self, PathCoder, Source};
+use crate::path::{self, PathCoder, PathPayload};
 use crate::path_batch::PathBatch;
-use crate::program::{Packed, Program};
-use crate::tally::{ELSEWHERE, start_pc};
+use crate::program::{PackedCounts, Program};
+use crate::tally::{DISCONTINUOUS, start_pc};
 use crate::trace::{Chunk, Trace};
 use crate::visit::{AccessVisitor, Operand};
 
@@ -37,7 +37,7 @@ pub struct Batch {
     tsc: u64,
     steps: Vec<Step>,
     events: Vec<(usize, Event)>,
-    gathered: Gathered,
+    accesses: AccessBuffer,
 }
 
 /// A step or an event.
@@ -65,7 +65,7 @@ impl Batch {
         self.first_instruction
     }
 
-    /// The last time stamp at or before the start of the batch; 0 if there is none.
+    /// The last timestamp at or before the start of the batch; 0 if there is none.
     #[must_use]
     pub fn tsc(&self) -> u64 {
         self.tsc
@@ -90,7 +90,7 @@ impl Batch {
 
     /// Steps and events in order.
     pub fn items(&self) -> impl Iterator<Item = Item> + '_ {
-        let mut place = Place::default();
+        let mut place = BatchPosition::default();
         std::iter::from_fn(move || place.next(self))
     }
 
@@ -98,40 +98,40 @@ impl Batch {
     /// [`Trace::steps_with_accesses`].
     #[must_use]
     pub fn accesses(&self) -> Accesses<'_> {
-        self.gathered.all()
+        self.accesses.all()
     }
 
     /// The memory accesses of one of [`Self::steps`].
     #[must_use]
     #[inline]
     pub fn accesses_of_step(&self, step: usize) -> Accesses<'_> {
-        self.gathered.of_step(step)
+        self.accesses.of_step(step)
     }
 
     /// The memory accesses that belong to one of [`Self::events`]: iterations of a string instruction that was interrupted
     /// by a signal, and is not complete.
     #[must_use]
     pub fn accesses_of_event(&self, event: usize) -> Accesses<'_> {
-        self.gathered.of_event(event)
+        self.accesses.of_event(event)
     }
 
     /// The bytes that an access of this batch read or wrote, lowest address first; `None` if values were not recorded.
     #[must_use]
     #[inline]
     pub fn value(&self, access: &Access) -> Option<&[u8]> {
-        self.gathered.value(access)
+        self.accesses.value(access)
     }
 
     /// An access of this batch together with its value.
     #[must_use]
     #[inline]
     pub fn operand(&self, access: &Access) -> Operand<'_> {
-        self.gathered.operand(access)
+        self.accesses.operand(access)
     }
 
     /// Steps and events in order, each with its memory accesses.
     pub fn items_with_accesses(&self) -> impl Iterator<Item = (Item, Accesses<'_>)> + '_ {
-        let mut place = Place::default();
+        let mut place = BatchPosition::default();
         std::iter::from_fn(move || {
             let before = place;
             let item = place.next(self)?;
@@ -162,15 +162,15 @@ impl Batch {
         part.clear();
         (part.thread, part.image, part.tsc) = (self.thread, self.image, self.tsc);
         part.first_instruction = self.first_instruction;
-        part.gathered.start_copy(&self.gathered);
-        let (mut place, mut is_wanted) = (Place::default(), true);
+        part.accesses.start_copy(&self.accesses);
+        let (mut place, mut is_wanted) = (BatchPosition::default(), true);
         loop {
             let before = place;
             match place.next(self) {
                 None => break,
                 Some(Item::Event(event)) if is_wanted => {
                     part.events.push((part.steps.len(), event));
-                    part.gathered.copy_event(&self.gathered, before.event);
+                    part.accesses.copy_event(&self.accesses, before.event);
                 }
                 Some(Item::Event(_)) => {}
                 Some(Item::Step(step)) => {
@@ -191,11 +191,11 @@ impl Batch {
         let Some(&step) = other.steps.get(number).filter(|_| !range.is_empty()) else { return };
         if range == (0..step.instructions()) {
             self.steps.push(step);
-            return self.gathered.copy_step(&other.gathered, number, |_| true);
+            return self.accesses.copy_step(&other.accesses, number, |_| true);
         }
         let address = |place: u32| blocks.instructions(&step).nth(place as usize).map(|found| found.address);
         let (from, to) = (address(range.start).unwrap_or(0), address(range.end));
-        self.gathered.copy_step(&other.gathered, number, |pc| from <= pc && to.is_none_or(|to| pc < to));
+        self.accesses.copy_step(&other.accesses, number, |pc| from <= pc && to.is_none_or(|to| pc < to));
         let cut = |count: u32| u16::try_from(count).unwrap_or(u16::MAX);
         let rest = step.skip(cut(range.start));
         self.steps.push(match to {
@@ -209,26 +209,26 @@ impl Batch {
     /// may be more than anybody could go through.
     pub(crate) fn take_part(
         &self,
-        place: &mut Place,
+        place: &mut BatchPosition,
         part: &mut Self,
         mut is_last: impl FnMut(Option<&Step>, u64) -> bool,
     ) {
         part.clear();
         (part.thread, part.image, part.tsc) = (self.thread, self.image, self.tsc);
         part.first_instruction = self.first_instruction.saturating_add(place.instructions);
-        part.gathered.start_copy(&self.gathered);
+        part.accesses.start_copy(&self.accesses);
         loop {
             let before = *place;
             match place.next(self) {
                 None => break,
                 Some(Item::Event(event)) => {
                     part.events.push((part.steps.len(), event));
-                    part.gathered.copy_event(&self.gathered, before.event);
+                    part.accesses.copy_event(&self.accesses, before.event);
                     is_last(None, self.accesses_of_event(before.event).total());
                 }
                 Some(Item::Step(step)) => {
                     part.steps.push(step);
-                    part.gathered.copy_step(&self.gathered, before.step, |_| true);
+                    part.accesses.copy_step(&self.accesses, before.step, |_| true);
                     place.instructions += u64::from(step.instructions());
                     if is_last(Some(&step), self.accesses_of_step(before.step).total()) {
                         break;
@@ -240,7 +240,7 @@ impl Batch {
 
     /// The last step, which left indirectly, went to `address`.
     #[inline]
-    pub(crate) fn went_to(&mut self, address: u64) {
+    pub(crate) fn set_last_target(&mut self, address: u64) {
         if let Some(last) = self.steps.last_mut() {
             *last = last.with_next(address);
         }
@@ -249,7 +249,7 @@ impl Batch {
     pub(crate) fn clear(&mut self) {
         self.steps.clear();
         self.events.clear();
-        self.gathered.clear();
+        self.accesses.clear();
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -274,7 +274,7 @@ impl Batch {
         self.steps.drain(..dropped.min(self.steps.len()));
         let first_pc = self.steps.first().and_then(|step| blocks.instructions(step).next());
         let events_dropped = self.events.iter().take_while(|(place, _)| *place < dropped).count();
-        self.gathered.drop_before(dropped, events_dropped, first_pc.map_or(0, |first| first.address));
+        self.accesses.drop_before(dropped, events_dropped, first_pc.map_or(0, |first| first.address));
         self.events.drain(..events_dropped);
         for (place, _) in &mut self.events {
             *place -= dropped;
@@ -285,14 +285,14 @@ impl Batch {
 
 /// How far a batch has been read.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Place {
+pub(crate) struct BatchPosition {
     step: usize,
     event: usize,
     /// Instructions of the steps before, so far as [`Batch::take_part`] has passed them.
     instructions: u64,
 }
 
-impl Place {
+impl BatchPosition {
     /// Whether all of the batch has been read.
     pub(crate) fn is_behind(&self, batch: &Batch) -> bool {
         self.step >= batch.steps.len() && self.event >= batch.events.len()
@@ -313,17 +313,17 @@ impl Place {
 
 /// Memory for decoding.
 #[derive(Debug, Default)]
-pub(crate) struct Workshop {
+pub(crate) struct DecodeBuffers {
     coder: PathCoder,
     pub data: DataCoder,
-    scratch: Gathered,
+    scratch: AccessBuffer,
     /// How many path chunks cursors have decoded.
     pub chunks: u64,
 }
 
 /// A decoded chunk and how far it has been read.
 #[derive(Debug, Default)]
-pub(crate) struct Open {
+pub(crate) struct OpenChunk {
     pub words: Vec<u32>,
     pub at: usize,
     pub image: u32,
@@ -331,20 +331,20 @@ pub(crate) struct Open {
     pub tsc: u64,
     pub data: Vec<u8>,
     /// How far the data has been read, if there is any that can be read.
-    pub data_place: Option<data::Place>,
-    stamps: Stamps,
+    pub data_position: Option<data::DataPosition>,
+    timestamps: TimestampPair,
     /// The latest time that was estimated.
     reached: u64,
 }
 
-/// Two time stamps that follow each other, and where they are among the words.
+/// Two timestamps that follow each other, and where they are among the words.
 #[derive(Clone, Copy, Debug, Default)]
-struct Stamps {
+struct TimestampPair {
     from: (usize, u64),
     to: (usize, u64),
 }
 
-impl Stamps {
+impl TimestampPair {
     fn time_at(&self, at: usize) -> u64 {
         let (from, to) = (self.from.1, self.to.1.max(self.from.1));
         let (words, passed) = (self.to.0.saturating_sub(self.from.0), at.saturating_sub(self.from.0));
@@ -361,25 +361,25 @@ pub(crate) struct Cursor<'t> {
     /// Places of the chunks still to come, and of those behind them, which only tell where an indirect transfer went.
     ahead: &'t [usize],
     behind: &'t [usize],
-    open: Open,
+    open: OpenChunk,
     /// Batches end where the time is known.
     by_time: bool,
-    /// Batches have so many steps, about, and the time between two stamps is estimated.
+    /// Batches have so many steps, about, and the time between two timestamps is estimated.
     slice: Option<usize>,
     /// Whether memory accesses are wanted.
     accesses: bool,
     /// Whether data is left out of chunks that are decoded, as they are passed over.
-    without_data: bool,
+    omits_data: bool,
     /// Whether the open chunk has intact data that was left out.
-    has_more_data: bool,
+    has_omitted_data: bool,
 }
 
 impl<'t> Cursor<'t> {
     pub(crate) fn new(trace: &'t Trace, thread: u32, by_time: bool) -> Result<Self, ReadError> {
         let ahead = trace.paths_of(thread)?;
-        let open = Open::default();
-        let (slice, accesses, without_data, has_more_data) = (None, false, false, false);
-        Ok(Self { trace, thread, ahead, behind: &[], open, by_time, slice, accesses, without_data, has_more_data })
+        let open = OpenChunk::default();
+        let (slice, accesses, omits_data, has_omitted_data) = (None, false, false, false);
+        Ok(Self { trace, thread, ahead, behind: &[], open, by_time, slice, accesses, omits_data, has_omitted_data })
     }
 
     /// The same with memory accesses.
@@ -404,8 +404,8 @@ impl<'t> Cursor<'t> {
     }
 
     /// Gives memory back at the end of the thread.
-    pub(crate) fn forget(&mut self) {
-        self.open = Open::default();
+    pub(crate) fn release(&mut self) {
+        self.open = OpenChunk::default();
     }
 
     pub(crate) fn is_sliced(&self) -> bool {
@@ -425,22 +425,22 @@ impl<'t> Cursor<'t> {
     /// Goes to the start of the `number`th path chunk, up to which the time is `tsc`.
     pub(crate) fn go_to(&mut self, number: usize, tsc: u64) {
         (_, self.ahead) = self.places().split_at_checked(number).unwrap_or_default();
-        self.open = Open { tsc, ..Open::default() };
+        self.open = OpenChunk { tsc, ..OpenChunk::default() };
     }
 
-    /// Decodes chunks without their data until [`Self::take_data_in`].
-    pub(crate) fn leave_data_out(&mut self) {
-        self.without_data = true;
+    /// Decodes chunks without their data until [`Self::resume_data`].
+    pub(crate) fn omit_data(&mut self) {
+        self.omits_data = true;
     }
 
     /// Decodes the data that was left out of the chunk that is open, and goes on with that of further chunks.
-    pub(crate) fn take_data_in(&mut self, workshop: &mut Workshop) -> Result<(), ReadError> {
-        (self.without_data, self.has_more_data) = (false, false);
+    pub(crate) fn resume_data(&mut self, buffers: &mut DecodeBuffers) -> Result<(), ReadError> {
+        (self.omits_data, self.has_omitted_data) = (false, false);
         let opened = self.places().len().checked_sub(self.ahead.len() + 1);
         let place = opened.and_then(|opened| self.places().get(opened)).filter(|_| self.open.has_more());
         let Some(&place) = place.filter(|_| self.accesses) else { return Ok(()) };
         let Some(chunk) = self.trace.chunks().get(place) else { return Ok(()) };
-        self.decode_data(workshop, chunk, place)?;
+        self.decode_data(buffers, chunk, place)?;
         self.open.skip_data(self.trace.program());
         Ok(())
     }
@@ -452,10 +452,10 @@ impl<'t> Cursor<'t> {
 
     /// Passes over what [`Self::next_batch`] would give, unless it has more than `most` instructions; gives how many it has. `None` if it has
     /// more. Data has to be left out.
-    pub(crate) fn pass_over(&mut self, workshop: &mut Workshop, most: u64) -> Result<Option<u64>, ReadError> {
-        while self.open_next(workshop)? {
+    pub(crate) fn pass_over(&mut self, buffers: &mut DecodeBuffers, most: u64) -> Result<Option<u64>, ReadError> {
+        while self.open_next(buffers)? {
             let steps = self.slice.unwrap_or(BATCH_STEPS);
-            let extent = self.open.extent(self.trace.program(), steps, self.has_more_data);
+            let extent = self.open.extent(self.trace.program(), steps, self.has_omitted_data);
             if extent.instructions > most {
                 return Ok(None);
             }
@@ -473,23 +473,23 @@ impl<'t> Cursor<'t> {
         let next = self.ahead.first().and_then(|&place| self.trace.chunks().get(place)?.path());
         let behind = next.map(|path| path.first_tsc.max(self.open.tsc));
         let estimated = self.slice.is_some();
-        // A chunk may go on where the one before it ended, before its first stamp.
+        // A chunk may go on where the one before it ended, before its first timestamp.
         self.open
             .next_tsc(estimated, behind)
             .or(behind.map(|first| if self.open.tsc == 0 { first } else { self.open.tsc }))
     }
 
     /// Whether the chunk that comes next had to be opened. After an error the cursor stands behind the chunk that caused it.
-    pub(crate) fn prepare(&mut self, workshop: &mut Workshop) -> Result<bool, ReadError> {
+    pub(crate) fn prepare(&mut self, buffers: &mut DecodeBuffers) -> Result<bool, ReadError> {
         let was_open = self.open.has_more();
-        self.open_next(workshop).map(|_| !was_open)
+        self.open_next(buffers).map(|_| !was_open)
     }
 
     /// Fills `batch` with what comes next; false at the end. After an error the cursor stands behind the chunk that caused it.
-    pub(crate) fn next_batch(&mut self, workshop: &mut Workshop, batch: &mut Batch) -> Result<bool, ReadError> {
+    pub(crate) fn next_batch(&mut self, buffers: &mut DecodeBuffers, batch: &mut Batch) -> Result<bool, ReadError> {
         batch.clear();
         while batch.is_empty() {
-            if !self.open_next(workshop)? {
+            if !self.open_next(buffers)? {
                 return Ok(false);
             }
             self.fill(batch);
@@ -500,35 +500,35 @@ impl<'t> Cursor<'t> {
     /// Where what comes next is among the words, up to the time `until`; `None` at the end. After an error the cursor stands behind the chunk that caused it.
     pub(crate) fn next_words(
         &mut self,
-        workshop: &mut Workshop,
+        buffers: &mut DecodeBuffers,
         until: u64,
     ) -> Result<Option<Range<usize>>, ReadError> {
-        let is_open = self.open_next(workshop)?;
+        let is_open = self.open_next(buffers)?;
         Ok(is_open.then(|| self.open.take_words(until, PATH_BATCH_WORDS)))
     }
 
-    /// Shows what comes next to what `watcher` gives, up to the time `until`; false at the end. After an error the cursor stands behind the chunk that
+    /// Shows what comes next to what `visitor` gives, up to the time `until`; false at the end. After an error the cursor stands behind the chunk that
     /// caused it.
-    pub(crate) fn watch<W: AccessVisitor>(
+    pub(crate) fn visit<W: AccessVisitor>(
         &mut self,
-        workshop: &mut Workshop,
+        buffers: &mut DecodeBuffers,
         until: u64,
-        watcher: impl FnOnce(u32) -> W,
+        visitor: impl FnOnce(u32) -> W,
     ) -> Result<bool, ReadError> {
-        if !self.open_next(workshop)? {
+        if !self.open_next(buffers)? {
             return Ok(false);
         }
-        let (program, scratch) = (self.trace.program(), &mut workshop.scratch);
-        self.open.watch(program, until, PATH_BATCH_WORDS, scratch, &mut watcher(self.thread));
+        let (program, scratch) = (self.trace.program(), &mut buffers.scratch);
+        self.open.visit(program, until, PATH_BATCH_WORDS, scratch, &mut visitor(self.thread));
         Ok(true)
     }
 
     /// Makes sure that there are words; false at the end.
-    fn open_next(&mut self, workshop: &mut Workshop) -> Result<bool, ReadError> {
+    fn open_next(&mut self, buffers: &mut DecodeBuffers) -> Result<bool, ReadError> {
         while !self.open.has_more() {
             let Some((&place, ahead)) = self.ahead.split_first() else { return Ok(false) };
             self.ahead = ahead;
-            self.decode(workshop, place)?;
+            self.decode(buffers, place)?;
         }
         Ok(true)
     }
@@ -538,14 +538,14 @@ impl<'t> Cursor<'t> {
         PathBatch::new(self.thread, self.trace.program(), self.open.words.get(words).unwrap_or(&[]))
     }
 
-    fn decode(&mut self, workshop: &mut Workshop, place: usize) -> Result<(), ReadError> {
+    fn decode(&mut self, buffers: &mut DecodeBuffers, place: usize) -> Result<(), ReadError> {
         self.open.words.clear();
         self.open.at = 0;
-        self.open.data_place = None;
-        self.open.stamps = Stamps::default();
+        self.open.data_position = None;
+        self.open.timestamps = TimestampPair::default();
         let Some(chunk) = self.trace.chunks().get(place) else { return Ok(()) };
-        let decoded = decode(self.trace, chunk, workshop, &mut self.open.words);
-        workshop.chunks += 1;
+        let decoded = decode(self.trace, chunk, buffers, &mut self.open.words);
+        buffers.chunks += 1;
         if let Err(problem) = decoded {
             self.open.words.clear();
             // What follows is not earlier than what is lost.
@@ -561,22 +561,23 @@ impl<'t> Cursor<'t> {
                 self.open.tsc = path.first_tsc;
             }
         }
-        self.has_more_data = self.accesses && self.without_data && self.has_data(place);
-        if self.accesses && !self.without_data { self.decode_data(workshop, chunk, place) } else { Ok(()) }
+        self.has_omitted_data = self.accesses && self.omits_data && self.has_data(place);
+        if self.accesses && !self.omits_data { self.decode_data(buffers, chunk, place) } else { Ok(()) }
     }
 
     /// After an error the steps of the chunk are there, without their accesses.
-    fn decode_data(&mut self, workshop: &mut Workshop, path: &Chunk, place: usize) -> Result<(), ReadError> {
+    fn decode_data(&mut self, buffers: &mut DecodeBuffers, path: &Chunk, place: usize) -> Result<(), ReadError> {
         let trace = self.trace;
         let chunk = trace.data_chunk(place).ok_or_else(|| path.error(Problem::DataMissing))?;
         let header = chunk.data().ok_or_else(|| chunk.error(Problem::Header))?;
-        let Open { words, data, .. } = &mut self.open;
+        let OpenChunk { words, data, .. } = &mut self.open;
         let payload = trace.payload(chunk);
-        let mut read = |payload| workshop.data.read(trace.program(), words, &chunk.header, payload, data);
+        let mut read = |payload| buffers.data.read(trace.program(), words, &chunk.header, payload, data);
         let read = payload.and_then(&mut read);
         read.map_err(|problem| chunk.error(problem))?;
         let keep_values = trace.data() == DataMode::Values;
-        self.open.data_place = Some(data::Place { fs_base: header.fs_base, keep_values, ..data::Place::default() });
+        self.open.data_position =
+            Some(data::DataPosition { fs_base: header.fs_base, keep_values, ..data::DataPosition::default() });
         Ok(())
     }
 
@@ -584,7 +585,7 @@ impl<'t> Cursor<'t> {
         let program = self.trace.program();
         batch.thread = self.thread;
         if self.open.fill(program, self.by_time, self.slice.unwrap_or(BATCH_STEPS), batch) {
-            batch.went_to(self.peek(program));
+            batch.set_last_target(self.peek(program));
         }
     }
 
@@ -601,13 +602,13 @@ impl<'t> Cursor<'t> {
     /// Where an indirect transfer that was the last thing executed went to; 0 if nothing says so.
     fn peek(&self, program: &Program) -> u64 {
         match self.peek_ahead(program) {
-            ELSEWHERE => 0,
+            DISCONTINUOUS => 0,
             pc => pc,
         }
     }
 
     /// Goes to the chunk with instruction `number`, and in it to a word before it.
-    fn seek(&mut self, workshop: &mut Workshop, number: u64) -> Result<(), ReadError> {
+    fn seek(&mut self, buffers: &mut DecodeBuffers, number: u64) -> Result<(), ReadError> {
         let chunks = self.trace.chunks();
         let path = |place: &usize| chunks.get(*place).and_then(Chunk::path);
         let place = self.ahead.partition_point(|place| path(place).is_none_or(|path| path.first_instruction <= number));
@@ -631,36 +632,36 @@ impl<'t> Cursor<'t> {
         let (_, from) = self.ahead.split_at_checked(before).unwrap_or_default();
         let Some((&place, ahead)) = from.split_first() else { return Ok(()) };
         self.ahead = ahead;
-        self.decode(workshop, place)?;
+        self.decode(buffers, place)?;
         self.open.skip_to(self.trace.program(), number);
         Ok(())
     }
 }
 
-impl Open {
-    /// The time at which what comes next begins; `None` at the end. Between two stamps it is an estimate, if that is wanted: as much has
+impl OpenChunk {
+    /// The time at which what comes next begins; `None` at the end. Between two timestamps it is an estimate, if that is wanted: as much has
     /// passed since the first of them as words have. The words end at the time `end`, if that is known.
     pub(crate) fn next_tsc(&mut self, is_estimated: bool, end: Option<u64>) -> Option<u64> {
         let rest = self.words.get(self.at..).filter(|rest| !rest.is_empty())?;
-        if let Some(tsc) = event::read(rest).and_then(|recorded| recorded.begins()) {
+        if let Some(tsc) = event::read(rest).and_then(|raw| raw.begins()) {
             return Some(tsc);
         }
         if !is_estimated {
             return Some(self.tsc);
         }
-        // Behind the end of a chunk there may be no stamp for a while.
-        self.reached = self.reached.max(self.stamps_around(end).time_at(self.at));
+        // Behind the end of a chunk there may be no timestamp for a while.
+        self.reached = self.reached.max(self.timestamps_around(end).time_at(self.at));
         Some(self.reached)
     }
 
-    /// The stamps around the place that has been reached.
-    fn stamps_around(&mut self, end: Option<u64>) -> Stamps {
+    /// The timestamps around the place that has been reached.
+    fn timestamps_around(&mut self, end: Option<u64>) -> TimestampPair {
         // A word that is not known ends the search, too, as nothing behind it can be read.
-        if self.at >= self.stamps.to.0 || self.stamps.from.1 != self.tsc {
+        if self.at >= self.timestamps.to.0 || self.timestamps.from.1 != self.tsc {
             let mut at = self.at;
             let found = loop {
                 let Some(rest) = self.words.get(at..).filter(|rest| !rest.is_empty()) else { break None };
-                let tsc = event::read(rest).and_then(|recorded| recorded.tsc());
+                let tsc = event::read(rest).and_then(|raw| raw.tsc());
                 let Some(length) = rest.first().and_then(|&first| word::length(first)) else { break None };
                 match tsc {
                     Some(tsc) => break Some((at, tsc)),
@@ -668,9 +669,9 @@ impl Open {
                 }
             };
             let to = found.unwrap_or((self.words.len(), end.unwrap_or(self.tsc)));
-            self.stamps = Stamps { from: (self.at, self.tsc), to };
+            self.timestamps = TimestampPair { from: (self.at, self.tsc), to };
         }
-        self.stamps
+        self.timestamps
     }
 
     /// More has come; what was read before is forgotten.
@@ -680,17 +681,17 @@ impl Open {
         if self.at > self.words.len() / 2 {
             self.words.drain(..self.at.min(self.words.len()));
             self.at = 0;
-            self.stamps = Stamps::default();
+            self.timestamps = TimestampPair::default();
         }
         self.words.extend_from_slice(words);
-        if let Some(place) = self.data_place.as_mut().filter(|place| place.at > self.data.len() / 2) {
+        if let Some(place) = self.data_position.as_mut().filter(|place| place.at > self.data.len() / 2) {
             self.data.drain(..place.at.min(self.data.len()));
             place.at = 0;
         }
         self.data.extend_from_slice(data);
     }
 
-    /// Where the words are that come next: up to a time stamp that is not before `until`, or to `most`.
+    /// Where the words are that come next: up to a timestamp that is not before `until`, or to `most`.
     pub(crate) fn take_words(&mut self, until: u64, most: usize) -> Range<usize> {
         let from = self.at;
         while let Some(&word) = self.words.get(self.at).filter(|_| self.at < from + most) {
@@ -701,7 +702,7 @@ impl Open {
             let rest = self.words.get(self.at..).unwrap_or(&[]);
             let (begins, ends) = match event::time(rest) {
                 Some((tsc, _)) => (Some(tsc), None),
-                None => event::read(rest).map_or((None, None), |recorded| (recorded.begins(), recorded.ends())),
+                None => event::read(rest).map_or((None, None), |raw| (raw.begins(), raw.ends())),
             };
             let is_late = |tsc: Option<u64>| tsc.is_some_and(|tsc| tsc >= until);
             if self.at > from && is_late(begins) {
@@ -718,7 +719,7 @@ impl Open {
 
     /// Bytes that were not read.
     pub(crate) fn unread(&self) -> usize {
-        let data = self.data_place.map_or(0, |place| self.data.len().saturating_sub(place.at));
+        let data = self.data_position.map_or(0, |place| self.data.len().saturating_sub(place.at));
         self.words.len().saturating_sub(self.at) * size_of::<u32>() + data
     }
 
@@ -726,39 +727,39 @@ impl Open {
     pub(crate) fn fill(&mut self, program: &Program, by_time: bool, most: usize, batch: &mut Batch) -> bool {
         batch.image = self.image;
         (batch.first_instruction, batch.tsc) = (self.instruction, self.tsc);
-        let source = data::Source { program, data: &self.data };
-        let source = self.data_place.map(|place| (source, place));
-        let mut filling = Filling { program, batch, indirect: false, source };
+        let source = data::DataSource { program, data: &self.data };
+        let source = self.data_position.map(|place| (source, place));
+        let mut builder = BatchBuilder { program, batch, indirect: false, source };
         while let Some(&word) = self.words.get(self.at) {
             if word & EVENT == 0 {
-                filling.path(word);
+                builder.path(word);
                 self.at += 1;
             } else {
                 let rest = self.words.get(self.at..).unwrap_or(&[]);
-                let recorded = event::read(rest);
-                let begins = recorded.and_then(|recorded| recorded.begins());
-                let ends = recorded.and_then(|recorded| recorded.ends());
-                let first = filling.batch.is_empty();
-                // What an event told of accesses stays together with what they belong to.
-                if by_time && begins.is_some() && !first && !filling.is_pending() {
+                let raw = event::read(rest);
+                let begins = raw.and_then(|raw| raw.begins());
+                let ends = raw.and_then(|raw| raw.ends());
+                let first = builder.batch.is_empty();
+                // Explicit accesses stay in one batch with the path or signal that they belong to.
+                if by_time && begins.is_some() && !first && !builder.is_pending() {
                     break;
                 }
                 self.at += word::length(word).unwrap_or(rest.len());
-                filling.event(recorded, rest);
+                builder.event(raw, rest);
                 self.tsc = begins.or(ends).unwrap_or(self.tsc);
                 if first {
-                    filling.batch.tsc = begins.unwrap_or(filling.batch.tsc);
+                    builder.batch.tsc = begins.unwrap_or(builder.batch.tsc);
                 }
                 if by_time && ends.is_some() {
                     break;
                 }
             }
-            if filling.batch.steps.len() >= most {
+            if builder.batch.steps.len() >= most {
                 break;
             }
         }
-        let indirect = filling.indirect;
-        self.data_place = filling.leave_data();
+        let indirect = builder.indirect;
+        self.data_position = builder.finish_data();
         self.instruction = self.instruction.saturating_add(batch.instructions());
         indirect
     }
@@ -768,34 +769,34 @@ impl Open {
     }
 
     /// What [`Self::fill`] would make a batch of that ends by time. `has_data` says whether it would gather accesses.
-    fn extent(&self, program: &Program, most: usize, has_data: bool) -> Extent {
-        let mut extent = Extent { end: self.at, instructions: 0, tsc: self.tsc, is_empty: true };
+    fn extent(&self, program: &Program, most: usize, has_data: bool) -> BatchExtent {
+        let mut extent = BatchExtent { end: self.at, instructions: 0, tsc: self.tsc, is_empty: true };
         let (mut steps, mut is_pending) = (0, false);
         while let Some(&word) = self.words.get(extent.end).filter(|_| steps < most) {
             if word & EVENT == 0 {
                 let counts = program.counts(word);
-                steps += counts.map_or(0, Packed::steps);
-                extent.add(1, counts.map_or(0, Packed::instructions));
+                steps += counts.map_or(0, PackedCounts::steps);
+                extent.add(1, counts.map_or(0, PackedCounts::instructions));
                 is_pending &= counts.is_none();
                 continue;
             }
             let rest = self.words.get(extent.end..).unwrap_or(&[]);
-            let recorded = event::read(rest);
-            let begins = recorded.and_then(|recorded| recorded.begins());
+            let raw = event::read(rest);
+            let begins = raw.and_then(|raw| raw.begins());
             if begins.is_some() && !extent.is_empty && !is_pending {
                 break;
             }
             let length = word::length(word).unwrap_or(rest.len());
-            if event::is_told(word) && recorded.is_some() {
+            if event::is_explicit_access(word) && raw.is_some() {
                 is_pending = has_data;
                 extent.end += length;
                 continue;
             }
-            let (whole, part) = recorded.and_then(|recorded| interrupted(program, &recorded)).unwrap_or_default();
+            let (whole, part) = raw.and_then(|raw| interrupted(program, &raw)).unwrap_or_default();
             steps += whole.len() + usize::from(part.is_some());
             extent.add(length, whole.iter().chain(&part).map(|step| u64::from(step.instructions())).sum());
             is_pending &= word::kind(word) != word::SIGNAL;
-            let ends = recorded.and_then(|recorded| recorded.ends());
+            let ends = raw.and_then(|raw| raw.ends());
             extent.tsc = begins.or(ends).unwrap_or(extent.tsc);
             if ends.is_some() {
                 break;
@@ -807,44 +808,44 @@ impl Open {
 
     /// Passes over the data of the words that were read.
     fn skip_data(&mut self, program: &Program) {
-        let Some(place) = &mut self.data_place else { return };
+        let Some(place) = &mut self.data_position else { return };
         let mut at = 0;
         while let Some(&word) = self.words.get(at).filter(|_| at < self.at) {
             let event = event::read(self.words.get(at..).unwrap_or(&[]));
-            place.skip(program, word, event.and_then(|recorded| recorded.event));
+            place.skip(program, word, event.and_then(|raw| raw.event));
             at += word::length(word).unwrap_or(1);
         }
     }
 
     /// Skips words as long as all they execute comes before instruction `number`.
     fn skip_to(&mut self, program: &Program, number: u64) {
-        // Where accesses are told that belong to the next path or signal.
-        let mut told = None;
+        // Position of the explicit accesses that belong to the next path or signal.
+        let mut explicit = None;
         while let Some(&word) = self.words.get(self.at) {
-            if event::is_told(word) {
-                told.get_or_insert((self.at, self.data_place));
+            if event::is_explicit_access(word) {
+                explicit.get_or_insert((self.at, self.data_position));
             }
             let executed = if word & EVENT == 0 {
                 program.counts(word).map_or(0, |counts| counts.instructions())
             } else {
                 let rest = self.words.get(self.at..).unwrap_or(&[]);
-                let Some(recorded) = event::read(rest) else { return };
-                let steps = interrupted(program, &recorded);
+                let Some(raw) = event::read(rest) else { return };
+                let steps = interrupted(program, &raw);
                 steps.map_or(0, |(whole, part)| {
                     whole.iter().chain(&part).map(|step| u64::from(step.instructions())).sum()
                 })
             };
             if self.instruction + executed > number {
-                (self.at, self.data_place) = told.unwrap_or((self.at, self.data_place));
+                (self.at, self.data_position) = explicit.unwrap_or((self.at, self.data_position));
                 return;
             }
             let event = event::read(self.words.get(self.at..).unwrap_or(&[]));
-            self.tsc = event.and_then(|recorded| recorded.tsc()).unwrap_or(self.tsc);
-            if word & EVENT == 0 || event.is_some_and(|recorded| recorded.interrupted.0 != 0) {
-                told = None;
+            self.tsc = event.and_then(|raw| raw.tsc()).unwrap_or(self.tsc);
+            if word & EVENT == 0 || event.is_some_and(|raw| raw.interrupted.0 != 0) {
+                explicit = None;
             }
-            if let Some(place) = &mut self.data_place {
-                place.skip(program, word, event.and_then(|recorded| recorded.event));
+            if let Some(place) = &mut self.data_position {
+                place.skip(program, word, event.and_then(|raw| raw.event));
             }
             self.instruction = self.instruction.saturating_add(executed);
             self.at += word::length(word).unwrap_or(1);
@@ -853,7 +854,7 @@ impl Open {
 }
 
 /// A batch that is not made.
-struct Extent {
+struct BatchExtent {
     /// Where the words behind it begin.
     end: usize,
     instructions: u64,
@@ -863,7 +864,7 @@ struct Extent {
     is_empty: bool,
 }
 
-impl Extent {
+impl BatchExtent {
     fn add(&mut self, words: usize, instructions: u64) {
         self.end += words;
         self.instructions += instructions;
@@ -872,60 +873,60 @@ impl Extent {
 }
 
 /// The steps that a signal interrupted.
-pub(crate) fn interrupted<'p>(program: &'p Program, recorded: &Recorded) -> Option<(&'p [Step], Option<Step>)> {
-    match recorded.event {
-        Some(Event::Signal { pc, .. }) if recorded.interrupted.0 != 0 => {
-            program.interrupted(recorded.interrupted.0, recorded.interrupted.1, pc)
+pub(crate) fn interrupted<'p>(program: &'p Program, raw: &RawEvent) -> Option<(&'p [Step], Option<Step>)> {
+    match raw.event {
+        Some(Event::Signal { pc, .. }) if raw.interrupted.0 != 0 => {
+            program.interrupted(raw.interrupted.0, raw.interrupted.1, pc)
         }
         _ => Some((&[], None)),
     }
 }
 
 /// A batch that is being filled.
-struct Filling<'p, 'b, 'd> {
+struct BatchBuilder<'p, 'b, 'd> {
     program: &'p Program,
     batch: &'b mut Batch,
     /// The last step left indirectly and it is not known yet where to.
     indirect: bool,
     /// Where memory accesses come from, and how far that was read.
-    source: Option<(data::Source<'d>, data::Place)>,
+    source: Option<(data::DataSource<'d>, data::DataPosition)>,
 }
 
-impl Filling<'_, '_, '_> {
+impl BatchBuilder<'_, '_, '_> {
     #[inline]
     fn path(&mut self, word: u32) {
         let Some(path) = self.program.path(word) else { return self.lost() };
         if self.indirect {
             let next = path.steps.first().unwrap_or(&path.last).block().0;
             let address = self.program.blocks.node(next).map_or(0, |node| node.address);
-            self.batch.went_to(address);
+            self.batch.set_last_target(address);
         }
         self.batch.steps.extend_from_slice(path.steps);
         self.batch.steps.push(path.last);
         self.indirect = path.last.terminator() == Terminator::Indirect;
         if let Some((source, place)) = &mut self.source {
-            place.path(*source, word, path.steps.len() + 1, &mut self.batch.gathered);
+            place.path(*source, word, path.steps.len() + 1, &mut self.batch.accesses);
         }
     }
 
     /// The event at the start of `words`.
-    fn event(&mut self, recorded: Option<Recorded>, words: &[u32]) {
-        let Some(recorded) = recorded else { return self.lost() };
-        let steps = interrupted(self.program, &recorded);
+    fn event(&mut self, raw: Option<RawEvent>, words: &[u32]) {
+        let Some(raw) = raw else { return self.lost() };
+        let steps = interrupted(self.program, &raw);
         if let Some((source, place)) = &mut self.source {
             let count = steps.as_ref().map(|(whole, part)| (whole.len(), part.is_some()));
-            // A signal that makes no sense is told by an event of its own, which has no accesses.
+            // A signal with impossible fields is preceded by a `Lost` event, which has no accesses.
             if steps.is_none() {
-                self.batch.gathered.event(None);
+                self.batch.accesses.push_event(None);
             }
-            place.event(*source, words, &recorded, count, &mut self.batch.gathered);
+            place.event(*source, words, &raw, count, &mut self.batch.accesses);
         }
-        let Some(event) = recorded.event else { return };
+        let Some(event) = raw.event else { return };
         let says_nothing =
             matches!(event, Event::Time { .. } | Event::Child { .. } | Event::Syscall { .. } | Event::FsBase { .. });
         if self.indirect && !says_nothing {
-            self.batch.went_to(match event {
-                Event::Signal { pc, .. } => self.program.head(recorded.interrupted.0).unwrap_or(pc),
+            self.batch.set_last_target(match event {
+                Event::Signal { pc, .. } => self.program.head(raw.interrupted.0).unwrap_or(pc),
                 Event::Gap { pc } => pc,
                 _ => 0,
             });
@@ -942,25 +943,25 @@ impl Filling<'_, '_, '_> {
         self.batch.events.push((self.batch.steps.len(), event));
     }
 
-    /// Whether accesses were told that belong to what comes next.
+    /// Whether explicit accesses wait for the path or signal that they belong to.
     fn is_pending(&self) -> bool {
         self.source.is_some_and(|(_, place)| place.pending.is_some())
     }
 
     /// How far the data was read. Accesses that nothing in this chunk followed get an event of their own.
-    fn leave_data(&mut self) -> Option<data::Place> {
+    fn finish_data(&mut self) -> Option<data::DataPosition> {
         let (_, place) = self.source?;
         if let Some(mark) = place.pending {
-            self.batch.gathered.event(Some(mark));
-            let pc = self.batch.gathered.pc_at(mark);
+            self.batch.accesses.push_event(Some(mark));
+            let pc = self.batch.accesses.pc_at(mark);
             self.push_event(Event::Unfinished { pc });
         }
-        Some(data::Place { pending: None, ..place })
+        Some(data::DataPosition { pending: None, ..place })
     }
 
     fn lost(&mut self) {
         self.push_event(Event::Lost);
-        self.batch.gathered.event(None);
+        self.batch.accesses.push_event(None);
     }
 }
 
@@ -968,10 +969,10 @@ impl Filling<'_, '_, '_> {
 pub(crate) fn decode(
     trace: &Trace,
     chunk: &Chunk,
-    workshop: &mut Workshop,
+    buffers: &mut DecodeBuffers,
     words: &mut Vec<u32>,
 ) -> Result<(), Problem> {
-    decode_unchecked(trace, chunk, workshop, words)?;
+    decode_unchecked(trace, chunk, buffers, words)?;
     if crc(&[path::bytes(words)]) == chunk.header.raw_crc { Ok(()) } else { Err(Problem::RawChecksum) }
 }
 
@@ -979,11 +980,11 @@ pub(crate) fn decode(
 pub(crate) fn decode_unchecked(
     trace: &Trace,
     chunk: &Chunk,
-    workshop: &mut Workshop,
+    buffers: &mut DecodeBuffers,
     words: &mut Vec<u32>,
 ) -> Result<(), Problem> {
     let Some(header) = chunk.path() else { return Err(Problem::Header) };
-    let source = Source {
+    let source = PathPayload {
         program: trace.program(),
         image: header.image,
         sequence: chunk.header.sequence,
@@ -991,7 +992,7 @@ pub(crate) fn decode_unchecked(
         payload: trace.payload(chunk)?,
         length: chunk.header.raw_length as usize,
     };
-    workshop.coder.decode(&source, words)
+    buffers.coder.decode(&source, words)
 }
 
 /// The steps and events of one thread, in order.
@@ -1001,20 +1002,20 @@ pub(crate) fn decode_unchecked(
 #[derive(Debug)]
 pub struct Steps<'t> {
     cursor: Cursor<'t>,
-    workshop: Workshop,
+    buffers: DecodeBuffers,
     batch: Batch,
-    place: Place,
+    place: BatchPosition,
     /// The batch is there but nobody has seen it.
     unseen: bool,
 }
 
 impl<'t> Steps<'t> {
-    pub(crate) fn new(cursor: Cursor<'t>, workshop: Workshop) -> Self {
-        Self { cursor, workshop, batch: Batch::default(), place: Place::default(), unseen: false }
+    pub(crate) fn new(cursor: Cursor<'t>, buffers: DecodeBuffers) -> Self {
+        Self { cursor, buffers, batch: Batch::default(), place: BatchPosition::default(), unseen: false }
     }
 
-    pub(crate) fn into_workshop(self) -> Workshop {
-        self.workshop
+    pub(crate) fn into_buffers(self) -> DecodeBuffers {
+        self.buffers
     }
 
     /// The next stretch; `None` at the end. What [`Iterator::next`] has not yielded of the one before is skipped.
@@ -1036,8 +1037,8 @@ impl<'t> Steps<'t> {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn next_batch(&mut self) -> Result<Option<&Batch>, ReadError> {
-        let more = std::mem::take(&mut self.unseen) || self.cursor.next_batch(&mut self.workshop, &mut self.batch)?;
-        self.place = Place { step: self.batch.steps.len(), event: self.batch.events.len(), instructions: 0 };
+        let more = std::mem::take(&mut self.unseen) || self.cursor.next_batch(&mut self.buffers, &mut self.batch)?;
+        self.place = BatchPosition { step: self.batch.steps.len(), event: self.batch.events.len(), instructions: 0 };
         Ok(more.then_some(&self.batch))
     }
 }
@@ -1054,7 +1055,7 @@ impl Iterator for Steps<'_> {
             match self.next_batch() {
                 Err(error) => return Some(Err(error)),
                 Ok(None) => return None,
-                Ok(Some(_)) => self.place = Place::default(),
+                Ok(Some(_)) => self.place = BatchPosition::default(),
             }
         }
     }
@@ -1063,7 +1064,7 @@ impl Iterator for Steps<'_> {
 impl Trace {
     /// Everything that `thread` executed.
     pub fn steps(&self, thread: u32) -> Result<Steps<'_>, ReadError> {
-        Ok(Steps::new(Cursor::new(self, thread, false)?, Workshop::default()))
+        Ok(Steps::new(Cursor::new(self, thread, false)?, DecodeBuffers::default()))
     }
 
     /// What `thread` executed from instruction `number` on, counted from 0. The first step may be the rest of a block, see
@@ -1103,7 +1104,7 @@ impl Trace {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn steps_with_accesses(&self, thread: u32) -> Result<Steps<'_>, ReadError> {
-        Ok(Steps::new(Cursor::new(self, thread, false)?.with_accesses()?, Workshop::default()))
+        Ok(Steps::new(Cursor::new(self, thread, false)?.with_accesses()?, DecodeBuffers::default()))
     }
 
     /// As [`Self::seek`], with memory accesses.
@@ -1112,8 +1113,8 @@ impl Trace {
     }
 
     fn seek_from<'t>(&'t self, mut steps: Steps<'t>, number: u64) -> Result<Steps<'t>, ReadError> {
-        steps.cursor.seek(&mut steps.workshop, number)?;
-        while steps.cursor.next_batch(&mut steps.workshop, &mut steps.batch)? {
+        steps.cursor.seek(&mut steps.buffers, number)?;
+        while steps.cursor.next_batch(&mut steps.buffers, &mut steps.batch)? {
             steps.batch.drop_before(self.blocks(), number);
             if !steps.batch.steps.is_empty() {
                 break;

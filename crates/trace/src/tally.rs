@@ -3,15 +3,15 @@
 
 use wire::word::{self, EVENT};
 
-use crate::event::{self, Recorded};
+use crate::event::{self, RawEvent};
 use crate::model::{Counts, Event, Step, Terminator};
-use crate::program::{Program, Sum};
+use crate::program::{CountSum, Program};
 
 /// What the header of a path chunk says about its words.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Total {
+pub(crate) struct PathTotal {
     pub counts: Counts,
-    /// Smallest and greatest time stamp; both 0 if there is none.
+    /// Smallest and greatest timestamp; both 0 if there is none.
     pub first_tsc: u64,
     pub last_tsc: u64,
     /// Where the first word begins (see [`start_pc`]) and the last one leads; 0 if they do not tell.
@@ -23,7 +23,7 @@ pub(crate) struct Total {
 #[derive(Debug)]
 pub(crate) struct Tally<'p> {
     program: &'p Program,
-    pub sum: Sum,
+    pub sum: CountSum,
     events: Counts,
     times: Option<(u64, u64)>,
     /// Where the thread stands after an event.
@@ -32,11 +32,11 @@ pub(crate) struct Tally<'p> {
 
 impl<'p> Tally<'p> {
     pub(crate) fn new(program: &'p Program) -> Self {
-        Self { program, sum: Sum::default(), events: Counts::default(), times: None, pc: 0 }
+        Self { program, sum: CountSum::default(), events: Counts::default(), times: None, pc: 0 }
     }
 
     /// Where the thread stands, given the word before.
-    pub(crate) fn lead(&self, before: u32) -> u64 {
+    pub(crate) fn next_pc(&self, before: u32) -> u64 {
         if before & EVENT != 0 { self.pc } else { self.program.target(before).unwrap_or(0) }
     }
 
@@ -50,27 +50,27 @@ impl<'p> Tally<'p> {
     /// Counts the event at the start of `words`, which comes after the word `before`, and gives its length in words. `None` if
     /// there is no whole event.
     pub(crate) fn event(&mut self, before: u32, words: &[u32]) -> Option<usize> {
-        let recorded = event::read(words)?;
+        let raw = event::read(words)?;
         let length = word::length(*words.first()?)?;
-        self.pc = event::position(&recorded).unwrap_or(self.lead(before));
-        if let Some(tsc) = recorded.tsc() {
+        self.pc = event::position(&raw).unwrap_or(self.next_pc(before));
+        if let Some(tsc) = raw.tsc() {
             let (first, last) = self.times.unwrap_or((tsc, tsc));
             self.times = Some((first.min(tsc), last.max(tsc)));
         }
-        match recorded.event {
+        match raw.event {
             Some(Event::Syscall { .. }) => self.events.system_calls += 1,
             Some(Event::Signal { signal, pc, .. }) => {
                 // Signal 0: the engine's own doing.
                 self.events.signals += u64::from(signal != 0);
-                self.interrupted(&recorded, pc);
+                self.interrupted(&raw, pc);
             }
             _ => {}
         }
         Some(length)
     }
 
-    fn interrupted(&mut self, recorded: &Recorded, pc: u64) {
-        let (fragment, blocks) = recorded.interrupted;
+    fn interrupted(&mut self, raw: &RawEvent, pc: u64) {
+        let (fragment, blocks) = raw.interrupted;
         if fragment == 0 {
             return;
         }
@@ -81,15 +81,15 @@ impl<'p> Tally<'p> {
     }
 
     /// The result, after `words`, the last of which (but for an event's payload) is `before`.
-    pub(crate) fn finish(mut self, words: &[u32], before: u32) -> Total {
+    pub(crate) fn finish(mut self, words: &[u32], before: u32) -> PathTotal {
         let mut counts = self.sum.finish();
         counts.add(&self.events);
         let (first_tsc, last_tsc) = self.times.unwrap_or((0, 0));
-        Total { counts, first_tsc, last_tsc, start_pc: start_pc(self.program, words), end_pc: self.lead(before) }
+        PathTotal { counts, first_tsc, last_tsc, start_pc: start_pc(self.program, words), end_pc: self.next_pc(before) }
     }
 
     /// Counts all of `words`. The error is the number of words before the one that is unknown.
-    pub(crate) fn words(mut self, words: &[u32]) -> Result<Total, usize> {
+    pub(crate) fn words(mut self, words: &[u32]) -> Result<PathTotal, usize> {
         let (mut at, mut before) = (0, EVENT);
         while let Some(rest) = words.get(at..)
             && let Some(&word) = rest.first()
@@ -121,21 +121,21 @@ pub(crate) fn count_step(counts: &mut Counts, step: &Step) {
 }
 
 /// In the place of an address: the thread does not go on from where it was.
-pub(crate) const ELSEWHERE: u64 = u64::MAX;
+pub(crate) const DISCONTINUOUS: u64 = u64::MAX;
 
-/// Where the first of `words` that tells says the thread is: an address, 0 if none tells, or [`ELSEWHERE`].
+/// Where the first of `words` that tells says the thread is: an address, 0 if none tells, or [`DISCONTINUOUS`].
 pub(crate) fn start_pc(program: &Program, words: &[u32]) -> u64 {
     let mut rest = words;
     while let Some(&word) = rest.first() {
         if word & EVENT == 0 {
             return program.head(word).unwrap_or(0);
         }
-        let Some(recorded) = event::read(rest) else { return 0 };
-        match recorded.event {
-            Some(Event::Signal { pc, .. }) => return program.head(recorded.interrupted.0).unwrap_or(pc),
+        let Some(raw) = event::read(rest) else { return 0 };
+        match raw.event {
+            Some(Event::Signal { pc, .. }) => return program.head(raw.interrupted.0).unwrap_or(pc),
             Some(Event::Gap { pc }) => return pc,
             Some(Event::Time { .. } | Event::Child { .. } | Event::Syscall { .. } | Event::FsBase { .. }) | None => {}
-            _ => return ELSEWHERE,
+            _ => return DISCONTINUOUS,
         }
         rest = rest.get(word::length(word).unwrap_or(1)..).unwrap_or(&[]);
     }

@@ -5,8 +5,8 @@ use proptest::prelude::*;
 use wire::code::AccessDescriptor;
 use wire::word;
 
-use super::decode::{Lanes, Next, Stored};
-use super::encode::Room;
+use super::decode::{Lanes, NextMisses, StreamReader};
+use super::encode::MissBuffer;
 use super::sort::Streams;
 use super::*;
 use crate::bits::Compressor;
@@ -33,8 +33,8 @@ fn wide_instructions_are_compared_where_there_are_any() {
         "popcnt",
     ];
     let has = |flag: &&str| flags.split_whitespace().any(|own| own == *flag);
-    assert_eq!(wide::is_there(), wanted.iter().all(has));
-    if !wide::is_there() {
+    assert_eq!(wide::is_supported(), wanted.iter().all(has));
+    if !wide::is_supported() {
         // The test harness does not catch what is written in this way.
         std::io::stderr().write_all(b"NOT TESTED: this machine has no AVX-512\n").unwrap();
     }
@@ -57,8 +57,8 @@ fn append(encoder: &mut Encoder, spans: &Spans, words: &[u32], data: &[u8]) -> O
     encoder.append(spans, words, data, &mut DataTotal::default(), |_, _| ())
 }
 
-fn finish(encoder: &mut Encoder, in_a_hurry: bool) -> Vec<u8> {
-    let (payload, rest) = encoder.finish(&mut Compressor::default(), in_a_hurry);
+fn finish(encoder: &mut Encoder, quickly: bool) -> Vec<u8> {
+    let (payload, rest) = encoder.finish(&mut Compressor::default(), quickly);
     [&payload, rest].concat()
 }
 
@@ -67,10 +67,10 @@ fn check(spans: &Spans, words: &[u32], data: &[u8]) -> usize {
     let (mut decoder, mut back) = (Decoder::default(), vec![7]);
     let mut length = 0;
     // The second time it must not remember the first.
-    for in_a_hurry in [true, false] {
+    for quickly in [true, false] {
         encoder.clear();
         assert_eq!(append(&mut encoder, spans, words, data), Some(data.len()));
-        let payload = finish(&mut encoder, in_a_hurry);
+        let payload = finish(&mut encoder, quickly);
         let checksum = decoder.decode(spans, words, &payload, data.len(), &mut back).unwrap();
         assert_eq!(checksum, encoder.checksum());
         assert!(back == data);
@@ -114,15 +114,15 @@ proptest! {
             (group.last[i], group.stride[i], group.other[i]) = (last << shift, stride << shift.min(30), other << shift.min(30));
             data[8 * i..][..8].copy_from_slice(&(value << shift).to_le_bytes());
         }
-        let run = |compare: &dyn Fn(&mut Group, &mut Sums, &mut Room<'_>) -> u8| {
+        let run = |compare: &dyn Fn(&mut Group, &mut Sums, &mut MissBuffer<'_>) -> u8| {
             let (mut group, mut wrong, mut values) = (group, [0; GROUP], [0; GROUP]);
             let mut sums = Sums([5; GROUP]);
-            let mask = compare(&mut group, &mut sums, &mut Room { wrong: &mut wrong, values: &mut values });
+            let mask = compare(&mut group, &mut sums, &mut MissBuffer { wrong: &mut wrong, values: &mut values });
             let count = mask.count_ones() as usize;
             (mask, wrong[..count].to_vec(), values[..count].to_vec(), group.last, group.stride, group.other, sums)
         };
         let narrow = run(&|group, sums, room| encode::compare(group, &data, words, sums, room));
-        if wide::is_there() {
+        if wide::is_supported() {
             // SAFETY: the processor has it.
             let wide = run(&|group, sums, room| unsafe { wide::compare(group, &data, words, sums, room) });
             prop_assert_eq!(wide, narrow);
@@ -141,14 +141,14 @@ proptest! {
             (group.last[i], group.stride[i], group.other[i]) = (last << shift, stride << shift.min(30), other << shift.min(30));
             (numbers[i], guessed[i]) = (number << shift, if is_guessed { u64::MAX } else { 0 });
         }
-        let next = Next { numbers: &numbers, guessed: &guessed };
+        let next = NextMisses { numbers: &numbers, guessed: &guessed };
         let run = |restore: &dyn Fn(&mut Group, &mut Sums, &mut [u8; GROUP_BYTES])| {
             let (mut group, mut sums, mut out) = (group, Sums([5; GROUP]), [0; GROUP_BYTES]);
             restore(&mut group, &mut sums, &mut out);
             (group.last, group.stride, group.other, sums, out)
         };
         let narrow = run(&|group, sums, out| decode::restore(group, words, mask, next, sums, out));
-        if wide::is_there() {
+        if wide::is_supported() {
             // SAFETY: the processor has it.
             let wide = run(&|group, sums, out| unsafe { wide::restore(group, words, mask, next, sums, out) });
             prop_assert_eq!(wide, narrow);
@@ -171,26 +171,26 @@ proptest! {
         classes.first_mut().into_iter().for_each(|class| *class ^= damage);
         let cut = |stream: &[u8]| stream[..stream.len().saturating_sub(lost)].to_vec();
         let streams = [classes, cut(streams.differences()), cut(streams.places()), cut(streams.values())];
-        let run = |unsort: &dyn Fn(&mut Lanes<'_>, &mut Met, decode::Room<'_>) -> Option<()>| {
-            let [classes, differences, places, values] = streams.each_ref().map(|stream| Stored::new(stream));
+        let run = |unsort: &dyn Fn(&mut Lanes<'_>, &mut SeenValues, decode::MissBuffer<'_>) -> Option<()>| {
+            let [classes, differences, places, values] = streams.each_ref().map(|stream| StreamReader::new(stream));
             let mut lanes = Lanes { classes, differences, places, values, left: 0 };
             let (mut numbers, mut guessed) = (vec![0; wrong.len()], vec![0; wrong.len()]);
-            let mut met = [0; 1 << MET_BITS];
-            unsort(&mut lanes, &mut met, decode::Room { numbers: &mut numbers, guessed: &mut guessed })?;
+            let mut seen = [0; 1 << SEEN_BITS];
+            unsort(&mut lanes, &mut seen, decode::MissBuffer { numbers: &mut numbers, guessed: &mut guessed })?;
             let Lanes { classes, differences, places, values, .. } = lanes;
             let are_exhausted = [classes, differences, places, values].map(|stream| stream.is_exhausted());
-            Some((numbers, guessed, met, are_exhausted))
+            Some((numbers, guessed, seen, are_exhausted))
         };
-        let narrow = run(&|lanes, met, room| lanes.unsort_each(met, room));
+        let narrow = run(&|lanes, seen, room| lanes.unsort_each(seen, room));
         if damage == 0 && lost == 0 {
             let (numbers, guessed, ..) = narrow.as_ref().unwrap();
             for (i, &number) in numbers.iter().enumerate() {
                 prop_assert_eq!(number, if guessed[i] == 0 { values[i] } else { wrong[i] });
             }
         }
-        if wide::is_there() {
+        if wide::is_supported() {
             // SAFETY: the processor has it.
-            let wide = run(&|lanes, met, room| unsafe { wide::unsort(lanes, met, room) });
+            let wide = run(&|lanes, seen, room| unsafe { wide::unsort(lanes, seen, room) });
             prop_assert_eq!(wide, narrow);
         }
     }
@@ -215,7 +215,7 @@ proptest! {
             streams.sort_masks(&masks);
             streams.sort(&wrong, &values);
         });
-        if wide::is_there() {
+        if wide::is_supported() {
             // SAFETY: the processor has it.
             let wide = streams(&|streams| unsafe {
                 wide::sort_masks(streams, &masks);

@@ -2,29 +2,29 @@
 
 use wire::word::EVENT;
 
-use super::{GROUP_BYTES, Memory};
+use super::{GROUP_BYTES, LaneTable};
 use crate::span::{Span, Spans};
 
 /// Rows that are looked for in one go.
-const AHEAD: usize = 64;
+const LOOKAHEAD: usize = 64;
 
 /// Some paths and where their rows are.
 #[derive(Debug)]
-pub(super) struct Ahead {
+pub(super) struct RowLookahead {
     count: usize,
-    spans: [Span; AHEAD],
-    places: [usize; AHEAD],
+    spans: [Span; LOOKAHEAD],
+    places: [usize; LOOKAHEAD],
 }
 
-impl Default for Ahead {
+impl Default for RowLookahead {
     fn default() -> Self {
-        Self { count: 0, spans: [Span::NOTHING; AHEAD], places: [0; AHEAD] }
+        Self { count: 0, spans: [Span::NOTHING; LOOKAHEAD], places: [0; LOOKAHEAD] }
     }
 }
 
-impl Ahead {
+impl RowLookahead {
     /// Looks at the paths at the start of `words`, up to an event; gives the groups that they have together.
-    pub(super) fn look(&mut self, spans: &Spans, words: &[u32], memory: &mut Memory) -> usize {
+    pub(super) fn look(&mut self, spans: &Spans, words: &[u32], memory: &mut LaneTable) -> usize {
         self.count = 0;
         for (&word, span) in words.iter().zip(&mut self.spans) {
             if word & EVENT != 0 {
