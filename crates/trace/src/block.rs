@@ -1,9 +1,9 @@
 //! Static blocks: the code a trace refers to, decoded once.
 #![deny(clippy::unwrap_used, clippy::indexing_slicing, clippy::cast_possible_truncation)]
 
+use codec::dense_map::DenseMap;
 use isa::Transfer;
 
-use crate::dense_map::DenseMap;
 use crate::model::{BlockIndex, Step};
 
 /// No index: more than a table can hold.

@@ -4,7 +4,8 @@
 
 use std::fmt;
 
-use crate::bytes::ByteReader;
+use codec::bytes::ByteReader;
+
 use crate::model::Counts;
 
 pub(crate) const FILE_MAGIC: [u8; 8] = *b"\x89TRK\r\n\x1a\n";
@@ -20,11 +21,7 @@ pub(crate) const TRAILER_BYTES: usize = 28;
 /// A chunk's content is never larger than this, so that nobody allocates what a damaged header asks for.
 pub(crate) const RAW_BYTES_MAX: u32 = 64 << 20;
 
-pub(crate) const CODEC_RAW: u8 = 0;
-pub(crate) const CODEC_ZSTD: u8 = 1;
-pub(crate) const CODEC_PREDICT: u8 = 2;
-pub(crate) const CODEC_FAST: u8 = 3;
-pub(crate) const CODEC_LANES: u8 = 4;
+pub(crate) use codec::{CODEC_FAST, CODEC_LANES, CODEC_PREDICT, CODEC_RAW, CODEC_ZSTD, crc};
 
 /// What a chunk holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -305,14 +302,6 @@ fn read_array64<const N: usize>(fields: &mut ByteReader<'_>) -> Option<[u64; N]>
         *value = fields.u64()?;
     }
     Some(values)
-}
-
-pub(crate) fn crc(parts: &[&[u8]]) -> u32 {
-    let mut hasher = crc32fast::Hasher::new();
-    for part in parts {
-        hasher.update(part);
-    }
-    hasher.finalize()
 }
 
 /// The first bytes of every trace.

@@ -4,15 +4,16 @@
 //! event. Here bytes are cut accordingly, counted and compressed.
 #![deny(clippy::unwrap_used, clippy::indexing_slicing, clippy::cast_possible_truncation)]
 
+use codec::event::event_bytes;
+use codec::lanes::Decoder;
+use codec::streams::decompress;
 use wire::word::{self, EVENT};
 
 use crate::access::{AccessBuffer, AccessContext, Interruption};
 use crate::container::{CODEC_LANES, CODEC_RAW, CODEC_ZSTD, ChunkHeader, crc};
 use crate::error::Problem;
 use crate::event::{self, RawEvent};
-use crate::lanes::Decoder;
 use crate::model::Event;
-use crate::path::decompress;
 use crate::program::Program;
 use crate::span::{Span, Spans};
 
@@ -23,12 +24,6 @@ pub(crate) fn path_bytes(program: &Program, word: u32) -> Option<usize> {
         Some(span) => Some(usize::from(span.bytes)),
         None => program.info(word).map(|_| 0),
     }
-}
-
-/// Bytes of data behind an event.
-#[inline]
-pub(crate) fn event_bytes(first: u32) -> usize {
-    word::data_words(first) * size_of::<u32>()
 }
 
 /// Bytes of data behind all of `words`; `None` if there is one that is not defined.
@@ -220,7 +215,7 @@ fn interrupted_steps(program: &Program, raw: &RawEvent) -> Option<(usize, bool)>
 /// Memory that reading the data of one chunk leaves for the next.
 #[derive(Debug, Default)]
 pub(crate) struct DataCoder {
-    decoder: Decoder,
+    decoder: Decoder<Span>,
 }
 
 impl DataCoder {

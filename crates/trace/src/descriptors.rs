@@ -5,10 +5,10 @@
 //! block; the accesses of the blocks that the path has executed refer to slots in it. See `wire::code::ACCESS_DESCRIPTORS`.
 #![deny(clippy::unwrap_used, clippy::indexing_slicing, clippy::cast_possible_truncation)]
 
+use codec::dense_map::{DenseMap, Sentinel};
 use wire::code::{self, AccessDescriptor, CONSTANT, HAS_BASE, HAS_FS, HAS_INDEX, IS_SHORT, NO_VALUE, WRITES};
 
 use crate::block::{Blocks, Refusal};
-use crate::dense_map::{DenseMap, Sentinel};
 use crate::model::{AccessDescriptors, Step};
 use crate::span::{Span, Spans};
 

@@ -1,9 +1,8 @@
-//! Events as words of a ring (`wire::word`) and as compact bytes.
+//! Events as words of a ring (`wire::word`).
 #![deny(clippy::unwrap_used, clippy::indexing_slicing, clippy::cast_possible_truncation)]
 
 use wire::word;
 
-use crate::bytes::{ByteReader, put_signed, put_varint};
 use crate::model::Event;
 
 /// An event with what only matters on the way to it.
@@ -127,93 +126,6 @@ pub(crate) fn read(words: &[u32]) -> Option<RawEvent> {
     Some(RawEvent { event: Some(event), interrupted })
 }
 
-/// Where the thread stands after the event, if the event says so.
-pub(crate) fn position(raw: &RawEvent) -> Option<u64> {
-    match raw.event? {
-        Event::Start { pc, .. } | Event::Resume { pc, .. } => Some(pc),
-        Event::Signal { handler, .. } => Some(handler),
-        Event::End { .. } | Event::Detach { .. } | Event::Gap { .. } => Some(0),
-        _ => None,
-    }
-}
-
-/// What follows the first words of events, packed: times relative to the one before, addresses to the address before.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Packer {
-    tsc: u64,
-    pc: u64,
-    data: u64,
-}
-
-/// The parts that the words after the first one of each kind are made of.
-#[derive(Clone, Copy)]
-enum Part {
-    Small,
-    Address,
-    Time,
-    /// An address of data.
-    Data,
-}
-
-fn parts(first: u32) -> &'static [Part] {
-    use Part::{Address, Data, Small, Time};
-    match word::kind(first) {
-        word::START | word::RESUME => &[Address, Time],
-        word::TIME | word::END | word::DETACH => &[Time],
-        word::SYSCALL => &[Small, Time],
-        word::SIGNAL => &[Small, Small, Address, Address, Time],
-        word::CHILD => &[Small, Small],
-        word::FS_BASE => &[Data],
-        word::STRING => &[Address, Data, Data, Small, Small],
-        word::ACCESS => &[Address, Data, Small],
-        word::GAP => &[Address],
-        _ => &[],
-    }
-}
-
-impl Packer {
-    /// Packs the words behind `first`.
-    pub(crate) fn pack(&mut self, first: u32, words: &[u32], out: &mut Vec<u8>) {
-        let mut words = words.iter().copied();
-        let mut next = || words.next().unwrap_or(0);
-        for part in parts(first) {
-            let low = next();
-            match part {
-                Part::Small => put_varint(out, u64::from(low)),
-                Part::Address => put_relative(out, &mut self.pc, low, next()),
-                Part::Time => put_relative(out, &mut self.tsc, low, next()),
-                Part::Data => put_relative(out, &mut self.data, low, next()),
-            }
-        }
-    }
-
-    /// Appends the words behind `first` to `words`.
-    pub(crate) fn unpack(&mut self, first: u32, bytes: &mut ByteReader<'_>, words: &mut Vec<u32>) -> Option<()> {
-        for part in parts(first) {
-            match part {
-                Part::Small => words.push(bytes.varint_u32()?),
-                Part::Address => take_relative(bytes, &mut self.pc, words)?,
-                Part::Time => take_relative(bytes, &mut self.tsc, words)?,
-                Part::Data => take_relative(bytes, &mut self.data, words)?,
-            }
-        }
-        Some(())
-    }
-}
-
-fn put_relative(out: &mut Vec<u8>, before: &mut u64, low: u32, high: u32) {
-    let value = u64::from(low) | u64::from(high) << 32;
-    put_signed(out, value.wrapping_sub(*before));
-    *before = value;
-}
-
-fn take_relative(bytes: &mut ByteReader<'_>, before: &mut u64, words: &mut Vec<u32>) -> Option<()> {
-    *before = before.wrapping_add(bytes.signed()?);
-    let [a, b, c, d, e, f, g, h] = before.to_le_bytes();
-    words.extend([u32::from_le_bytes([a, b, c, d]), u32::from_le_bytes([e, f, g, h])]);
-    Some(())
-}
-
 #[cfg(test)]
 #[allow(clippy::unwrap_used, clippy::indexing_slicing)]
 mod tests {
@@ -224,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn events_are_read_and_packed() {
+    fn events_are_read() {
         let signal = Event::Signal { signal: 11, pc: 3 | 4 << 32, handler: 5 | 6 << 32, tsc: 7 | 8 << 32 };
         let cases = [
             (words(word::START, 0, &[1, 2, 3, 4]), Event::Start { pc: 1 | 2 << 32, tsc: 3 | 4 << 32 }, (0, 0)),
@@ -238,40 +150,28 @@ mod tests {
             (words(word::FS_BASE, 0, &[1, 2]), Event::FsBase { base: 1 | 2 << 32 }, (0, 0)),
             (words(word::GAP, 0, &[1, 2]), Event::Gap { pc: 1 | 2 << 32 }, (0, 0)),
         ];
-        let (mut packer, mut unpacker) = (Packer::default(), Packer::default());
         for (words, event, interrupted) in cases {
             assert_eq!(read(&words), Some(RawEvent { event: Some(event), interrupted }));
             assert_eq!(read(&words[..words.len() - 1]), None);
             assert_eq!((is_explicit_access(words[0]), read_explicit_access(&words)), (false, None));
-            check_packing(&mut packer, &mut unpacker, &words);
         }
         assert_eq!(read(&[word::event(99, 0), 0, 0]), None);
         assert_eq!(read(&[7]), None);
     }
 
-    fn check_packing(packer: &mut Packer, unpacker: &mut Packer, words: &[u32]) {
-        let mut bytes = Vec::new();
-        packer.pack(words[0], &words[1..], &mut bytes);
-        let mut back = vec![words[0]];
-        unpacker.unpack(words[0], &mut ByteReader::new(&bytes), &mut back).unwrap();
-        assert_eq!(back, words);
-    }
-
     #[test]
-    fn told_accesses_are_read_and_packed() {
+    fn explicit_accesses_are_read() {
         let string = ExplicitAccess::String { pc: 1 | 2 << 32, source: 3, destination: 4, count: 5, shape: 6 };
         let access = ExplicitAccess::Access { pc: 1, address: 2 | 3 << 32, size: u32::MAX };
         let cases = [
             (words(word::STRING, 7 << 8, &[1, 2, 3, 0, 4, 0, 5, 6]), string),
             (words(word::ACCESS, 7 << 8, &[1, 0, 2, 3, u32::MAX]), access),
         ];
-        let (mut packer, mut unpacker) = (Packer::default(), Packer::default());
         for (words, expected) in cases {
             assert!(is_explicit_access(words[0]));
             assert_eq!(read_explicit_access(&words), Some(expected));
             assert_eq!(read_explicit_access(&words[..words.len() - 1]), None);
             assert_eq!(read(&words), Some(RawEvent { event: None, interrupted: (0, 0) }));
-            check_packing(&mut packer, &mut unpacker, &words);
         }
     }
 }

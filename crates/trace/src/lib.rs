@@ -33,28 +33,21 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 mod access;
-mod bits;
 mod block;
-mod bytes;
 mod container;
 mod data;
-mod dense_map;
 mod descriptors;
 mod error;
 mod event;
 #[doc(hidden)]
 pub mod example;
-mod fast;
-mod lanes;
 mod live;
 #[doc(hidden)]
 pub mod measure;
 mod merge;
 mod model;
 mod parallel;
-mod path;
 mod path_batch;
-mod predict;
 mod program;
 mod record;
 #[doc(hidden)]

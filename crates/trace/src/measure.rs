@@ -3,9 +3,10 @@
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
+use codec::path::PathCoder;
+
 use crate::container::{CODEC_PREDICT, CODEC_ZSTD};
 use crate::error::{Problem, ReadError};
-use crate::path::PathCoder;
 use crate::schedule::Schedule;
 use crate::steps::{DecodeBuffers, decode};
 use crate::tally::Tally;
@@ -59,7 +60,7 @@ impl Measurement {
             let timed = self::timed(|| Tally::new(program).words(&words));
             timed.0.map_err(unknown)?;
             self.count += timed.1;
-            let mut encode = |codec| coder.encode(codec, program, path.image, &words);
+            let mut encode = |codec| coder.encode(codec, program, path.image, &words, Tally::new(program));
             let timed = self::timed(|| encode(CODEC_PREDICT));
             self.encoded_bytes += timed.0.map_err(unknown)?.payload.map_or(0, |payload| payload.len() as u64);
             self.encode += timed.1;

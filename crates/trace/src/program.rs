@@ -4,6 +4,8 @@
 //! the codec, which guesses the next path from where the one before it leads.
 #![deny(clippy::unwrap_used, clippy::indexing_slicing, clippy::cast_possible_truncation)]
 
+use codec::dense_map::{DenseMap, Sentinel};
+use codec::predict::{FragmentExits, LowPc, PathModel, StackEffect, low_pc};
 use hashbrown::HashMap;
 use isa::Transfer;
 use wire::code::{
@@ -13,7 +15,6 @@ use wire::code::{
 use wire::word::PATH_MAX;
 
 use crate::block::{Blocks, NONE, Node, Refusal};
-use crate::dense_map::{DenseMap, Sentinel};
 use crate::descriptors::{DescriptorTable, ExecutedPath};
 use crate::error::WriteError;
 use crate::model::{AccessDescriptors, Counts, Fragment, Step, Terminator};
@@ -57,15 +58,6 @@ pub(crate) struct Program {
     pub descriptors: DescriptorTable,
 }
 
-/// The low half of an address where execution goes on; 0 if that is not known.
-pub(crate) type LowPc = u32;
-
-/// The low half of `address`.
-pub(crate) fn low_pc(address: u64) -> LowPc {
-    let [a, b, c, d, ..] = address.to_le_bytes();
-    u32::from_le_bytes([a, b, c, d])
-}
-
 /// What has to be known of a path to count and to predict.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct PathInfo {
@@ -82,17 +74,6 @@ impl Sentinel for PathInfo {
     fn is_none(&self) -> bool {
         self.packed == 0
     }
-}
-
-/// What a path does to the stack of calls, and where it leads.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum StackEffect<'p> {
-    /// Nothing.
-    Jumps(LowPc),
-    /// Ends in a return and does nothing else.
-    Returns,
-    /// Takes some, adds others; leads to `target`, or to where the last one taken says.
-    Calls { pops: u32, returns: bool, target: LowPc, pushes: &'p [LowPc] },
 }
 
 const KIND: u64 = 3 << 22;
@@ -145,30 +126,10 @@ impl Program {
         self.infos.find(path).map(PathInfo::counts)
     }
 
-    /// What a path does to the stack of calls.
-    #[inline]
-    pub(crate) fn effect(&self, info: &PathInfo) -> StackEffect<'_> {
-        match info.packed & KIND {
-            0 => StackEffect::Jumps(info.link),
-            KIND_RETURNS => StackEffect::Returns,
-            _ => self.stored_effect(info.link).unwrap_or(StackEffect::Jumps(0)),
-        }
-    }
-
     fn stored_effect(&self, at: u32) -> Option<StackEffect<'_>> {
         let (&[header, target], rest) = self.effects.get(at as usize..)?.split_first_chunk::<2>()?;
         let pushes = rest.get(..(header >> 16) as usize)?;
         Some(StackEffect::Calls { pops: header & 0xff, returns: header & 0x100 != 0, target, pushes })
-    }
-
-    /// The exit that `path` is, counted from the last one, of the fragment that [`Self::fragment_at`] gives for `target` to a chunk
-    /// behind all definitions; `None` if it belongs to another.
-    pub(crate) fn expected_exit(&self, image: u32, target: LowPc, info: &PathInfo, path: u32) -> Option<u8> {
-        let fragment = self.fragments.get(info.fragment as usize)?;
-        if fragment.superseded || fragment.image != image || low_pc(fragment.head) != target || target == 0 {
-            return None;
-        }
-        u8::try_from(u32::from(fragment.exit_count) - 1 - (path - fragment.first_path)).ok()
     }
 
     #[inline]
@@ -181,7 +142,7 @@ impl Program {
     }
 
     /// The newest fragment with its head where `target` says that was defined before chunk `sequence`.
-    pub(crate) fn fragment_at(&self, image: u32, target: LowPc, sequence: u32) -> Option<&FragmentInfo> {
+    fn fragment_at(&self, image: u32, target: LowPc, sequence: u32) -> Option<&FragmentInfo> {
         if target == 0 {
             return None;
         }
@@ -365,6 +326,37 @@ impl Program {
         self.path_of.insert(path, u32::try_from(self.paths.len()).map_err(|_| Refusal::Full)?);
         self.paths.push(PathEntry { last, steps_at, fragment, count });
         Ok(())
+    }
+}
+
+impl PathModel for Program {
+    type Path = PathInfo;
+
+    #[inline]
+    fn path_info(&self, word: u32) -> Option<PathInfo> {
+        self.info(word)
+    }
+
+    #[inline]
+    fn stack_effect(&self, info: &PathInfo) -> StackEffect<'_> {
+        match info.packed & KIND {
+            0 => StackEffect::Jumps(info.link),
+            KIND_RETURNS => StackEffect::Returns,
+            _ => self.stored_effect(info.link).unwrap_or(StackEffect::Jumps(0)),
+        }
+    }
+
+    fn expected_exit(&self, image: u32, target: LowPc, info: &PathInfo, path: u32) -> Option<u8> {
+        let fragment = self.fragments.get(info.fragment as usize)?;
+        if fragment.superseded || fragment.image != image || low_pc(fragment.head) != target || target == 0 {
+            return None;
+        }
+        u8::try_from(u32::from(fragment.exit_count) - 1 - (path - fragment.first_path)).ok()
+    }
+
+    fn exits_at(&self, image: u32, target: LowPc, sequence: u32) -> Option<FragmentExits> {
+        let fragment = self.fragment_at(image, target, sequence)?;
+        Some(FragmentExits { first_path: fragment.first_path, count: fragment.exit_count })
     }
 }
 
@@ -628,7 +620,7 @@ mod tests {
         program.add_fragment(0, &Fragment { first_path: 1, blocks: &[1, 3, 2], exits: &exits }, 0).unwrap();
         let exits = [1 | TERMINATOR_DIRECT << 16];
         program.add_fragment(0, &Fragment { first_path: 4, blocks: &[4], exits: &exits }, 0).unwrap();
-        let effect = |path| program.effect(&program.info(path).unwrap());
+        let effect = |path| program.stack_effect(&program.info(path).unwrap());
         assert_eq!(effect(1), StackEffect::Calls { pops: 0, returns: false, target: 0x2000, pushes: &[0x1005] });
         assert_eq!(effect(2), StackEffect::Jumps(0x1005));
         assert_eq!(effect(3), StackEffect::Returns);

@@ -1,9 +1,9 @@
 //! What is inside the chunks that are no paths: recording, code, facts and end chunks, as bytes and back.
 #![deny(clippy::unwrap_used, clippy::indexing_slicing, clippy::cast_possible_truncation)]
 
-use crate::bytes::{ByteReader, put_signed, put_string, put_varint, unzigzag, zigzag};
 use crate::error::Problem;
 use crate::model::{AccessDescriptors, DataMode, Exit, Fragment, Module, ProcessInfo, Recording, ThreadInfo};
+use codec::bytes::{ByteReader, put_signed, put_string, put_varint, unzigzag, zigzag};
 use wire::code::{AccessDescriptor, TAKEN};
 
 /// The content of a recording chunk.

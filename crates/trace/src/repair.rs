@@ -2,10 +2,11 @@
 //! a checksum is reached.
 #![deny(clippy::unwrap_used, clippy::indexing_slicing, clippy::cast_possible_truncation)]
 
+use codec::lanes::Decoder;
+use codec::path::bytes;
+
 use crate::container::{CHUNK_HEADER_BYTES, CODEC_LANES, Kind, crc};
 use crate::data::needed;
-use crate::lanes::Decoder;
-use crate::path::bytes;
 use crate::steps::{DecodeBuffers, decode_unchecked};
 use crate::trace::{Chunk, Trace, content_of};
 

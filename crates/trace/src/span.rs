@@ -4,11 +4,12 @@
 //! count them as they come; [`crate::descriptors`] knows what the accesses are.
 #![deny(clippy::unwrap_used, clippy::indexing_slicing, clippy::cast_possible_truncation)]
 
+use codec::dense_map::{DenseMap, Sentinel};
+use codec::lanes::{DataLayout, DataLayouts};
 use wire::RECORD_BYTES_MAX;
 use wire::code::{self, AccessDescriptor, CONSTANT, HAS_BASE, HAS_INDEX, IS_SHORT, MASK_BITS, MASK_SIGNS, WRITES};
 
 use crate::block::Refusal;
-use crate::dense_map::{DenseMap, Sentinel};
 use crate::model::AccessDescriptors;
 
 /// Elements of a vector at most.
@@ -45,6 +46,25 @@ impl Sentinel for Span {
     #[inline]
     fn is_none(&self) -> bool {
         self.descriptors == u32::MAX
+    }
+}
+
+impl DataLayout for Span {
+    const EMPTY: Self = Self::NOTHING;
+
+    #[inline]
+    fn fragment(&self) -> u32 {
+        self.descriptors
+    }
+
+    #[inline]
+    fn bytes(&self) -> u16 {
+        self.bytes
+    }
+
+    #[inline]
+    fn longest(&self) -> u16 {
+        self.most
     }
 }
 
@@ -86,6 +106,15 @@ enum Times {
         size: u16,
         count: u8,
     },
+}
+
+impl DataLayouts for Spans {
+    type Layout = Span;
+
+    #[inline]
+    fn layout(&self, path: u32) -> Option<Span> {
+        self.get(path)
+    }
 }
 
 impl Spans {

@@ -6,6 +6,7 @@
 
 use std::ops::Range;
 
+use codec::path::{self, PathCoder, PathPayload};
 use wire::word::{self, EVENT};
 
 use crate::access::{Access, AccessBuffer, Accesses};
@@ -15,7 +16,6 @@ use crate::data::{self, DataCoder};
 use crate::error::{Problem, ReadError};
 use crate::event::{self, RawEvent};
 use crate::model::{DataMode, Event, Step, Terminator};
-use crate::path::{self, PathCoder, PathPayload};
 use crate::path_batch::PathBatch;
 use crate::program::{PackedCounts, Program};
 use crate::tally::{DISCONTINUOUS, start_pc};
@@ -985,14 +985,14 @@ pub(crate) fn decode_unchecked(
 ) -> Result<(), Problem> {
     let Some(header) = chunk.path() else { return Err(Problem::Header) };
     let source = PathPayload {
-        program: trace.program(),
+        model: trace.program(),
         image: header.image,
         sequence: chunk.header.sequence,
         codec: chunk.header.codec,
         payload: trace.payload(chunk)?,
         length: chunk.header.raw_length as usize,
     };
-    buffers.coder.decode(&source, words)
+    Ok(buffers.coder.decode(&source, words)?)
 }
 
 /// The steps and events of one thread, in order.

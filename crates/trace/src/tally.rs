@@ -1,11 +1,13 @@
 //! Counting what a stretch of a thread's words executed.
 #![deny(clippy::unwrap_used, clippy::indexing_slicing, clippy::cast_possible_truncation)]
 
+use codec::event::{NextPc, next_pc};
+use codec::predict::WordCounter;
 use wire::word::{self, EVENT};
 
 use crate::event::{self, RawEvent};
 use crate::model::{Counts, Event, Step, Terminator};
-use crate::program::{CountSum, Program};
+use crate::program::{CountSum, PathInfo, Program};
 
 /// What the header of a path chunk says about its words.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -23,7 +25,7 @@ pub(crate) struct PathTotal {
 #[derive(Debug)]
 pub(crate) struct Tally<'p> {
     program: &'p Program,
-    pub sum: CountSum,
+    sum: CountSum,
     events: Counts,
     times: Option<(u64, u64)>,
     /// Where the thread stands after an event.
@@ -36,7 +38,7 @@ impl<'p> Tally<'p> {
     }
 
     /// Where the thread stands, given the word before.
-    pub(crate) fn next_pc(&self, before: u32) -> u64 {
+    fn next_pc(&self, before: u32) -> u64 {
         if before & EVENT != 0 { self.pc } else { self.program.target(before).unwrap_or(0) }
     }
 
@@ -49,10 +51,13 @@ impl<'p> Tally<'p> {
 
     /// Counts the event at the start of `words`, which comes after the word `before`, and gives its length in words. `None` if
     /// there is no whole event.
-    pub(crate) fn event(&mut self, before: u32, words: &[u32]) -> Option<usize> {
+    fn event(&mut self, before: u32, words: &[u32]) -> Option<usize> {
         let raw = event::read(words)?;
         let length = word::length(*words.first()?)?;
-        self.pc = event::position(&raw).unwrap_or(self.next_pc(before));
+        self.pc = match next_pc(words)? {
+            NextPc::Unchanged => self.next_pc(before),
+            NextPc::At(pc) => pc,
+        };
         if let Some(tsc) = raw.tsc() {
             let (first, last) = self.times.unwrap_or((tsc, tsc));
             self.times = Some((first.min(tsc), last.max(tsc)));
@@ -81,7 +86,7 @@ impl<'p> Tally<'p> {
     }
 
     /// The result, after `words`, the last of which (but for an event's payload) is `before`.
-    pub(crate) fn finish(mut self, words: &[u32], before: u32) -> PathTotal {
+    fn total(mut self, words: &[u32], before: u32) -> PathTotal {
         let mut counts = self.sum.finish();
         counts.add(&self.events);
         let (first_tsc, last_tsc) = self.times.unwrap_or((0, 0));
@@ -103,7 +108,32 @@ impl<'p> Tally<'p> {
                 before = word;
             }
         }
-        Ok(self.finish(words, before))
+        Ok(self.total(words, before))
+    }
+}
+
+impl WordCounter<PathInfo> for Tally<'_> {
+    type Total = PathTotal;
+
+    #[inline]
+    fn add_path(&mut self, path: &PathInfo) {
+        self.sum.add(path.counts());
+    }
+
+    fn add_repeated(&mut self, path: &PathInfo, times: u64) {
+        self.sum.add_times(path.counts(), times);
+    }
+
+    fn add_event(&mut self, before: u32, words: &[u32]) -> Option<usize> {
+        self.event(before, words)
+    }
+
+    fn finish(self, words: &[u32], last: u32) -> PathTotal {
+        self.total(words, last)
+    }
+
+    fn count(self, words: &[u32]) -> Result<PathTotal, usize> {
+        self.words(words)
     }
 }
 

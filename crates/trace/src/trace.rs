@@ -14,6 +14,7 @@ use std::ops::{Deref, Range};
 use std::path::Path;
 use std::sync::OnceLock;
 
+use codec::streams::decompress;
 use hashbrown::HashMap;
 use memmap2::Mmap;
 use rayon::prelude::*;
@@ -24,7 +25,6 @@ use crate::container::{
 };
 use crate::error::{Problem, ReadError};
 use crate::model::{Counts, DataMode, Exit, Module, ProcessInfo, Recording, Summary, ThreadInfo, ThreadSummary};
-use crate::path::decompress;
 use crate::program::Program;
 use crate::record::{Definition, Fact, read_code, read_exit, read_facts, read_recording};
 use crate::writer::{count_data, count_path, count_thread_data};

@@ -19,12 +19,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use codec::event::event_bytes;
 use hashbrown::{HashMap, HashSet};
 
 use wire::word;
 
 use crate::container::{CODEC_FAST, CODEC_PREDICT, CODEC_RAW, CODEC_ZSTD, CodeHeader, RAW_BYTES_MAX};
-use crate::data::event_bytes;
 use crate::error::WriteError;
 use crate::model::{AccessDescriptors, DataMode, Exit, Fragment, Module, ProcessInfo, Recording, Summary, ThreadInfo};
 use crate::record::{CodeContent, Fact};

@@ -1,8 +1,9 @@
 //! Finding the chunks of a file: by its index, or by scanning when the index is missing or wrong.
 #![deny(clippy::unwrap_used, clippy::indexing_slicing, clippy::cast_possible_truncation)]
 
+use codec::bytes::ByteReader;
+
 use super::{Chunk, Damage, content};
-use crate::bytes::ByteReader;
 use crate::container::{
     CHUNK_MAGIC, ChunkHeader, FILE_HEADER_BYTES, Kind, TRAILER_BYTES, TRAILER_MAGIC, crc, index_offset,
 };

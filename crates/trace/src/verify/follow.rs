@@ -11,9 +11,10 @@
 //! | end, leave, exec | nothing but a start |
 #![deny(clippy::unwrap_used, clippy::indexing_slicing, clippy::cast_possible_truncation)]
 
+use codec::event::event_bytes;
 use wire::word::{self, EVENT};
 
-use crate::data::{event_bytes, path_bytes};
+use crate::data::path_bytes;
 use crate::descriptors::{CompiledAccess, Form};
 use crate::event::{self, RawEvent};
 use crate::model::{Event, Step, Terminator};

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use codec::path::bytes;
 use wire::word::{self, EVENT};
 
 use super::follow::{Continuation, Transition};
@@ -9,7 +10,6 @@ use crate::access::AccessBuffer;
 use crate::container::{CODEC_RAW, ChunkHeader, Extra, Kind, TRAILER_BYTES, crc, file_header, trailer};
 use crate::data;
 use crate::model::{DataMode, Terminator};
-use crate::path::bytes;
 use crate::program::Program;
 use crate::steps::{DecodeBuffers, decode};
 use crate::tally::Tally;
@@ -66,7 +66,7 @@ fn entries_of(trace: &Trace, place: usize) -> Vec<Entry> {
 }
 
 fn needed(program: &Program, first: u32) -> usize {
-    if first & EVENT == 0 { data::path_bytes(program, first).unwrap() } else { data::event_bytes(first) }
+    if first & EVENT == 0 { data::path_bytes(program, first).unwrap() } else { codec::event::event_bytes(first) }
 }
 
 /// Writes the trace with other entries, with headers, counts, checksums and index that agree with them.

@@ -4,16 +4,16 @@
 
 use std::time::Instant;
 
+use codec::lanes::Encoder;
+use codec::streams::Compressor;
 use wire::word;
 
 use super::Codec;
-use crate::bits::Compressor;
 use crate::container::{CODEC_LANES, CODEC_RAW, CODEC_ZSTD, crc};
 use crate::data::DataTotal;
 use crate::error::WriteError;
 use crate::event;
-use crate::lanes::Encoder;
-use crate::span::Spans;
+use crate::span::{Span, Spans};
 
 /// Words and data of one thread that are not yet on their way to the file.
 pub(super) struct PendingWords {
@@ -33,7 +33,7 @@ impl PendingWords {
 /// The data behind the words of a chunk.
 #[derive(Default)]
 pub(super) struct PendingData {
-    encoder: Encoder,
+    encoder: Encoder<Span>,
     /// The data itself, if it is to be stored as it is.
     whole: Vec<u8>,
     keeps_whole: bool,
@@ -71,7 +71,8 @@ impl PendingData {
             Some(rest) => count_event(&mut explicit, rest),
             None => {}
         };
-        let taken = encoder.append(spans, words, data, total, event);
+        let path = |span: &Span, data: &[u8]| total.path(spans, span, data);
+        let taken = encoder.append(spans, words, data, path, event);
         total.reads = total.reads.saturating_add(explicit.reads);
         total.writes = total.writes.saturating_add(explicit.writes);
         total.fs_base = explicit.fs_base;

@@ -7,21 +7,23 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use codec::path::{self, EncodedWords, PathCoder};
+use codec::streams::Compressor;
+
 use super::contention::Contention;
 use super::output::Output;
 use super::pending::PendingData;
 use super::{Codec, Options, Pressure, Spare};
 use crate::access::AccessBuffer;
-use crate::bits::Compressor;
 use crate::container::{
     CODEC_RAW, CODEC_ZSTD, ChunkHeader, CodeHeader, DataHeader, Extra, FILE_HEADER_BYTES, Kind, PathHeader,
     RAW_BYTES_MAX, TRAILER_BYTES, crc, file_header, trailer,
 };
 use crate::error::WriteError;
 use crate::model::{Counts, Exit, Recording, Summary, ThreadSummary};
-use crate::path::{self, EncodedWords, PathCoder};
 use crate::program::Program;
 use crate::record::{Fact, read_code, read_facts, write_exit, write_recording};
+use crate::tally::{PathTotal, Tally};
 
 pub(super) enum Job {
     Code(CodeHeader, Vec<u8>),
@@ -367,14 +369,14 @@ fn is_fatal(error: &WriteError) -> bool {
 /// A path chunk that can be appended: its words up to the first unknown one.
 struct EncodedPath {
     job: PathJob,
-    encoded: EncodedWords,
+    encoded: EncodedWords<PathTotal>,
     wrong: Option<WriteError>,
 }
 
 fn encode(coder: &mut PathCoder, codec: u8, program: &Program, mut job: PathJob) -> EncodedPath {
     let mut wrong = None;
     loop {
-        match coder.encode(codec, program, job.image, &job.words) {
+        match coder.encode(codec, program, job.image, &job.words, Tally::new(program)) {
             Ok(encoded) => return EncodedPath { job, encoded, wrong },
             Err(known) => {
                 let thread = job.thread;

@@ -8,16 +8,17 @@ use wire::word::{self, EVENT};
 
 use super::lookahead::RowLookahead;
 use super::sort::Streams;
-use super::{GROUP, GROUP_BYTES, GROUP_WORDS, Group, LaneTable, Sums, UsedLanes, extended, shortened};
-use crate::bits::{Compressor, put_last_stream, put_stream, put_stream_quickly};
-use crate::data::{DataTotal, event_bytes};
-use crate::span::Spans;
+use super::{
+    DataLayout, DataLayouts, GROUP, GROUP_BYTES, GROUP_WORDS, Group, LaneTable, Sums, UsedLanes, extended, shortened,
+};
+use crate::event::event_bytes;
+use crate::streams::{Compressor, put_last_stream, put_stream, put_stream_quickly};
 
 /// What the data of a chunk is made into as it comes.
-#[derive(Debug, Default)]
-pub(crate) struct Encoder {
+#[derive(Debug)]
+pub struct Encoder<L> {
     memory: LaneTable,
-    lookahead: RowLookahead,
+    lookahead: RowLookahead<L>,
     misses: Misses,
     streams: Streams,
     sums: Sums,
@@ -106,9 +107,22 @@ pub(super) fn compare(
     mask
 }
 
-impl Encoder {
+impl<L: DataLayout> Default for Encoder<L> {
+    fn default() -> Self {
+        Self {
+            memory: LaneTable::default(),
+            lookahead: RowLookahead::default(),
+            misses: Misses::default(),
+            streams: Streams::default(),
+            sums: Sums::default(),
+            events: Vec::new(),
+        }
+    }
+}
+
+impl<L: DataLayout> Encoder<L> {
     /// Starts a chunk.
-    pub(crate) fn clear(&mut self) {
+    pub fn clear(&mut self) {
         self.memory.clear();
         (self.misses.mask_count, self.misses.count) = (0, 0);
         self.streams.clear();
@@ -116,14 +130,15 @@ impl Encoder {
         self.events.clear();
     }
 
-    /// Appends the data behind `words`. Counts the accesses of paths into `total` and shows each event with its data. Gives the
-    /// bytes that belong to the words, or `None` if there are not so many.
-    pub(crate) fn append(
+    /// Appends the data behind `words`. Calls `path` with the layout of each path and with the data from
+    /// its start on, and `event` with the position of each event among the words and with its data.
+    /// Returns the number of bytes that belong to the words, or `None` if there are not so many.
+    pub fn append(
         &mut self,
-        spans: &Spans,
+        layouts: &impl DataLayouts<Layout = L>,
         words: &[u32],
         data: &[u8],
-        total: &mut DataTotal,
+        mut path: impl FnMut(&L, &[u8]),
         mut event: impl FnMut(usize, &[u8]),
     ) -> Option<usize> {
         let (mut at, mut left) = (0, data);
@@ -136,9 +151,9 @@ impl Encoder {
                 at += word::length(word)?;
                 continue;
             }
-            let groups = self.lookahead.look(spans, words.get(at..)?, &mut self.memory);
+            let groups = self.lookahead.look(layouts, words.get(at..)?, &mut self.memory);
             self.misses.make_room(groups);
-            left = self.rows(spans, left, total)?;
+            left = self.rows(left, &mut path)?;
             if self.misses.count >= BATCH {
                 self.misses.sort(&mut self.streams, false);
             }
@@ -148,19 +163,19 @@ impl Encoder {
     }
 
     /// Appends the rows that were looked for; their data is at the start of `data`. Gives what is behind it.
-    fn rows<'d>(&mut self, spans: &Spans, data: &'d [u8], total: &mut DataTotal) -> Option<&'d [u8]> {
+    fn rows<'d>(&mut self, data: &'d [u8], path: &mut impl FnMut(&L, &[u8])) -> Option<&'d [u8]> {
         #[cfg(target_arch = "x86_64")]
         if super::wide::is_supported() {
             // SAFETY: the processor has what it needs.
-            return unsafe { self.rows_wide(spans, data, total) };
+            return unsafe { self.rows_wide(data, path) };
         }
-        self.rows_with(spans, data, total, compare)
+        self.rows_with(data, path, compare)
     }
 
     #[cfg(target_arch = "x86_64")]
     #[target_feature(enable = "avx512f,avx512bw,avx512cd,avx512dq,avx512vbmi2,avx512vl,bmi1,bmi2,lzcnt,popcnt")]
-    fn rows_wide<'d>(&mut self, spans: &Spans, data: &'d [u8], total: &mut DataTotal) -> Option<&'d [u8]> {
-        self.rows_with(spans, data, total, |group, data, words, sums, room| {
+    fn rows_wide<'d>(&mut self, data: &'d [u8], path: &mut impl FnMut(&L, &[u8])) -> Option<&'d [u8]> {
+        self.rows_with(data, path, |group, data, words, sums, room| {
             super::wide::compare(group, data, words, sums, room)
         })
     }
@@ -168,19 +183,18 @@ impl Encoder {
     #[inline(always)]
     fn rows_with<'d>(
         &mut self,
-        spans: &Spans,
         data: &'d [u8],
-        total: &mut DataTotal,
+        path: &mut impl FnMut(&L, &[u8]),
         compare: impl Fn(&mut Group, &[u8; GROUP_BYTES], usize, &mut Sums, &mut MissBuffer<'_>) -> u8,
     ) -> Option<&'d [u8]> {
         let Self { lookahead, memory, misses, .. } = self;
         // In variables, which nothing that is written to memory could change.
         let (mut sums, mut mask_count, mut count) = (self.sums, misses.mask_count, misses.count);
         let mut left = data;
-        for (span, place) in lookahead.rows() {
-            let mut words = usize::from(span.bytes) / 4;
-            total.path(spans, span, left);
-            let behind = left.get(usize::from(span.bytes)..)?;
+        for (layout, place) in lookahead.rows() {
+            let mut words = usize::from(layout.bytes()) / 4;
+            path(layout, left);
+            let behind = left.get(usize::from(layout.bytes())..)?;
             let groups = memory.groups.get_mut(place..place + words.div_ceil(GROUP_WORDS))?;
             for group in groups {
                 let mut room = MissBuffer {
@@ -209,12 +223,12 @@ impl Encoder {
     }
 
     /// The checksum of the data so far.
-    pub(crate) fn checksum(&self) -> u32 {
+    pub fn checksum(&self) -> u32 {
         self.sums.finish(&self.events)
     }
 
     /// The payload, in two parts: the second is not copied. In a hurry, what is not easily compressed stays as it is.
-    pub(crate) fn finish(&mut self, compressor: &mut Compressor, quickly: bool) -> (Vec<u8>, &[u8]) {
+    pub fn finish(&mut self, compressor: &mut Compressor, quickly: bool) -> (Vec<u8>, &[u8]) {
         let Self { misses, streams, .. } = self;
         misses.sort(streams, true);
         streams.add_masks(misses.masks.get(..misses.mask_count).unwrap_or(&[]));

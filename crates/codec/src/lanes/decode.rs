@@ -7,23 +7,22 @@ use wire::word::{self, EVENT};
 
 use super::lookahead::RowLookahead;
 use super::{
-    GROUP, GROUP_BYTES, GROUP_WORDS, Group, HIGH, LaneTable, SEEN, SEEN_BITS, SEEN_BYTES, SeenValues, Sums, UsedLanes,
-    VALUE, VALUE_BYTES, extended, seen_index, shortened,
+    DataLayout, DataLayouts, GROUP, GROUP_BYTES, GROUP_WORDS, Group, HIGH, LaneTable, SEEN, SEEN_BITS, SEEN_BYTES,
+    SeenValues, Sums, UsedLanes, VALUE, VALUE_BYTES, extended, seen_index, shortened,
 };
-use crate::bits::take_stream_into;
 use crate::bytes::{ByteReader, unzigzag};
-use crate::data::event_bytes;
-use crate::error::Problem;
-use crate::span::Spans;
+use crate::error::DecodeError;
+use crate::event::event_bytes;
+use crate::streams::take_stream_into;
 
-const SHORT: Problem = Problem::Decompress("one of its streams is too short");
+const SHORT: DecodeError = DecodeError::Malformed("one of its streams is too short");
 const STREAMS: usize = 7;
 
 /// Memory for decoding, kept between chunks.
-#[derive(Debug, Default)]
-pub(crate) struct Decoder {
+#[derive(Debug)]
+pub struct Decoder<L> {
     memory: LaneTable,
-    lookahead: RowLookahead,
+    lookahead: RowLookahead<L>,
     misses: Misses,
     buffers: [Vec<u8>; STREAMS],
 }
@@ -125,7 +124,7 @@ pub(super) struct Lanes<'p> {
 }
 
 impl<'p> Payload<'p> {
-    fn split(payload: &'p [u8], length: usize, buffers: &'p mut [Vec<u8>; STREAMS]) -> Result<Self, Problem> {
+    fn split(payload: &'p [u8], length: usize, buffers: &'p mut [Vec<u8>; STREAMS]) -> Result<Self, DecodeError> {
         let mut bytes = ByteReader::new(payload);
         // Of every eight bytes, or of those behind a single path, nothing takes more than eight.
         let most = 2 * length + 8;
@@ -302,16 +301,27 @@ struct ChunkDecoder<'p, 'd> {
     end: usize,
 }
 
-impl Decoder {
+impl<L: DataLayout> Default for Decoder<L> {
+    fn default() -> Self {
+        Self {
+            memory: LaneTable::default(),
+            lookahead: RowLookahead::default(),
+            misses: Misses::default(),
+            buffers: Default::default(),
+        }
+    }
+}
+
+impl<L: DataLayout> Decoder<L> {
     /// Gives the `length` bytes of data behind `words` back, and their checksum.
-    pub(crate) fn decode(
+    pub fn decode(
         &mut self,
-        spans: &Spans,
+        layouts: &impl DataLayouts<Layout = L>,
         words: &[u32],
         payload: &[u8],
         length: usize,
         data: &mut Vec<u8>,
-    ) -> Result<u32, Problem> {
+    ) -> Result<u32, DecodeError> {
         let Self { memory, lookahead, misses, buffers } = self;
         let payload = Payload::split(payload, length, buffers)?;
         memory.clear();
@@ -320,9 +330,9 @@ impl Decoder {
         data.resize(length + GROUP_BYTES, 0);
         let mut decoding = ChunkDecoder { payload, sums: Sums::default(), data, end: 0 };
         let mut rows = RowDecoder { memory, lookahead, misses };
-        rows.all(spans, words, &mut decoding).ok_or(SHORT)?;
+        rows.all(layouts, words, &mut decoding).ok_or(SHORT)?;
         if decoding.end != length || !decoding.payload.is_exhausted() || misses.at != misses.count {
-            return Err(Problem::Decompress("its streams do not fit its paths"));
+            return Err(DecodeError::Malformed("its streams do not fit its paths"));
         }
         let checksum = decoding.sums.finish(decoding.payload.events);
         data.truncate(length);
@@ -331,14 +341,19 @@ impl Decoder {
 }
 
 /// What rows are made with.
-struct RowDecoder<'m> {
+struct RowDecoder<'m, L> {
     memory: &'m mut LaneTable,
-    lookahead: &'m mut RowLookahead,
+    lookahead: &'m mut RowLookahead<L>,
     misses: &'m mut Misses,
 }
 
-impl RowDecoder<'_> {
-    fn all(&mut self, spans: &Spans, words: &[u32], decoding: &mut ChunkDecoder<'_, '_>) -> Option<()> {
+impl<L: DataLayout> RowDecoder<'_, L> {
+    fn all(
+        &mut self,
+        layouts: &impl DataLayouts<Layout = L>,
+        words: &[u32],
+        decoding: &mut ChunkDecoder<'_, '_>,
+    ) -> Option<()> {
         let (mut at, mut events) = (0, decoding.payload.events);
         while let Some(&word) = words.get(at) {
             if word & EVENT != 0 {
@@ -350,7 +365,7 @@ impl RowDecoder<'_> {
                 at += word::length(word)?;
                 continue;
             }
-            self.lookahead.look(spans, words.get(at..)?, self.memory);
+            self.lookahead.look(layouts, words.get(at..)?, self.memory);
             self.some(decoding)?;
             at += self.lookahead.count();
         }
@@ -384,8 +399,8 @@ impl RowDecoder<'_> {
         let ChunkDecoder { payload, sums, data, end } = decoding;
         // In variables, which nothing that is written to memory could change.
         let (mut own_sums, mut masks) = (*sums, payload.masks);
-        for (span, place) in self.lookahead.rows() {
-            let bytes = usize::from(span.bytes);
+        for (layout, place) in self.lookahead.rows() {
+            let bytes = usize::from(layout.bytes());
             let groups = self.memory.groups.get_mut(place..place + bytes.div_ceil(GROUP_BYTES))?;
             // Behind this row, too, there must be room for a group.
             let room = data.get_mut(*end..*end + groups.len() * GROUP_BYTES)?;

@@ -2,45 +2,49 @@
 
 use wire::word::EVENT;
 
-use super::{GROUP_BYTES, LaneTable};
-use crate::span::{Span, Spans};
+use super::{DataLayout, DataLayouts, GROUP_BYTES, LaneTable};
 
 /// Rows that are looked for in one go.
 const LOOKAHEAD: usize = 64;
 
 /// Some paths and where their rows are.
 #[derive(Debug)]
-pub(super) struct RowLookahead {
+pub(super) struct RowLookahead<L> {
     count: usize,
-    spans: [Span; LOOKAHEAD],
+    layouts: [L; LOOKAHEAD],
     places: [usize; LOOKAHEAD],
 }
 
-impl Default for RowLookahead {
+impl<L: DataLayout> Default for RowLookahead<L> {
     fn default() -> Self {
-        Self { count: 0, spans: [Span::NOTHING; LOOKAHEAD], places: [0; LOOKAHEAD] }
+        Self { count: 0, layouts: [L::EMPTY; LOOKAHEAD], places: [0; LOOKAHEAD] }
     }
 }
 
-impl RowLookahead {
+impl<L: DataLayout> RowLookahead<L> {
     /// Looks at the paths at the start of `words`, up to an event; gives the groups that they have together.
-    pub(super) fn look(&mut self, spans: &Spans, words: &[u32], memory: &mut LaneTable) -> usize {
+    pub(super) fn look(
+        &mut self,
+        layouts: &impl DataLayouts<Layout = L>,
+        words: &[u32],
+        memory: &mut LaneTable,
+    ) -> usize {
         self.count = 0;
-        for (&word, span) in words.iter().zip(&mut self.spans) {
+        for (&word, layout) in words.iter().zip(&mut self.layouts) {
             if word & EVENT != 0 {
                 break;
             }
-            *span = spans.get(word).unwrap_or(Span::NOTHING);
+            *layout = layouts.layout(word).unwrap_or(L::EMPTY);
             self.count += 1;
         }
         let (mut groups, mut touched) = (0, 0);
-        for (span, place) in self.spans.iter().zip(&mut self.places).take(self.count) {
+        for (layout, place) in self.layouts.iter().zip(&mut self.places).take(self.count) {
             *place = 0;
-            if span.bytes == 0 {
+            if layout.bytes() == 0 {
                 continue;
             }
-            *place = memory.place(span);
-            groups += usize::from(span.bytes).div_ceil(GROUP_BYTES);
+            *place = memory.place(layout);
+            groups += usize::from(layout.bytes()).div_ceil(GROUP_BYTES);
             touched ^= memory.groups.get(*place).map_or(0, |group| group.last[0]);
         }
         std::hint::black_box(touched);
@@ -54,7 +58,7 @@ impl RowLookahead {
 
     /// Each of them, and where its groups are.
     #[inline(always)]
-    pub(super) fn rows(&self) -> impl Iterator<Item = (&Span, usize)> {
-        self.spans.iter().zip(self.places.iter().copied()).take(self.count)
+    pub(super) fn rows(&self) -> impl Iterator<Item = (&L, usize)> {
+        self.layouts.iter().zip(self.places.iter().copied()).take(self.count)
     }
 }

@@ -19,11 +19,33 @@ mod sort;
 #[cfg(target_arch = "x86_64")]
 mod wide;
 
-pub(crate) use decode::Decoder;
-pub(crate) use encode::Encoder;
+pub use decode::Decoder;
+pub use encode::Encoder;
 
-use crate::container::crc;
-use crate::span::Span;
+use crate::checksum::crc;
+
+/// How much data is behind a path.
+pub trait DataLayout: Copy + std::fmt::Debug {
+    /// The layout of a path without data.
+    const EMPTY: Self;
+
+    /// Number of the path's fragment among those with data.
+    fn fragment(&self) -> u32;
+
+    /// Bytes of data behind the path.
+    fn bytes(&self) -> u16;
+
+    /// Bytes of the longest data behind any path of the fragment.
+    fn longest(&self) -> u16;
+}
+
+/// The layouts of all paths.
+pub trait DataLayouts {
+    type Layout: DataLayout;
+
+    /// Returns the layout of a path; `None` if it has no data.
+    fn layout(&self, path: u32) -> Option<Self::Layout>;
+}
 
 /// Lanes that are treated in one go.
 const GROUP: usize = 8;
@@ -96,24 +118,24 @@ impl LaneTable {
 
     /// Where the groups of a plan are. They are as many as the longest data so far needs.
     #[inline]
-    fn place(&mut self, span: &Span) -> usize {
-        match self.places.get(span.descriptors as usize) {
+    fn place(&mut self, layout: &impl DataLayout) -> usize {
+        match self.places.get(layout.fragment() as usize) {
             Some(&place) if place != 0 => place as usize - 1,
-            _ => self.new_place(span),
+            _ => self.new_place(layout),
         }
     }
 
     #[cold]
-    fn new_place(&mut self, span: &Span) -> usize {
-        let descriptors = span.descriptors as usize;
-        if descriptors >= self.places.len() {
-            self.places.resize(descriptors + 1024, 0);
+    fn new_place(&mut self, layout: &impl DataLayout) -> usize {
+        let fragment = layout.fragment() as usize;
+        if fragment >= self.places.len() {
+            self.places.resize(fragment + 1024, 0);
         }
         let place = self.groups.len();
-        if let (Some(slot), Ok(number)) = (self.places.get_mut(descriptors), u32::try_from(place + 1)) {
+        if let (Some(slot), Ok(number)) = (self.places.get_mut(fragment), u32::try_from(place + 1)) {
             *slot = number;
         }
-        self.groups.resize(place + usize::from(span.most).div_ceil(GROUP_BYTES), Group::default());
+        self.groups.resize(place + usize::from(layout.longest()).div_ceil(GROUP_BYTES), Group::default());
         place
     }
 }

@@ -5,7 +5,7 @@
 use hashbrown::HashMap;
 
 /// A value that can say "nothing here".
-pub(crate) trait Sentinel: Copy {
+pub trait Sentinel: Copy {
     const NONE: Self;
 
     fn is_none(&self) -> bool;
@@ -20,7 +20,7 @@ impl Sentinel for u32 {
 }
 
 #[derive(Debug)]
-pub(crate) struct DenseMap<T> {
+pub struct DenseMap<T> {
     dense: Vec<T>,
     sparse: HashMap<u32, T>,
     count: usize,
@@ -34,13 +34,13 @@ impl<T> Default for DenseMap<T> {
 
 impl<T: Sentinel> DenseMap<T> {
     #[inline]
-    pub(crate) fn get(&self, number: u32) -> Option<T> {
+    pub fn get(&self, number: u32) -> Option<T> {
         self.find(number).copied()
     }
 
     /// The value in its place, for those who need a part of it.
     #[inline]
-    pub(crate) fn find(&self, number: u32) -> Option<&T> {
+    pub fn find(&self, number: u32) -> Option<&T> {
         match self.dense.get(number as usize) {
             Some(value) if !value.is_none() => Some(value),
             _ => self.find_sparse(number),
@@ -53,7 +53,7 @@ impl<T: Sentinel> DenseMap<T> {
     }
 
     /// False if there is a value already.
-    pub(crate) fn insert(&mut self, number: u32, value: T) -> bool {
+    pub fn insert(&mut self, number: u32, value: T) -> bool {
         if self.get(number).is_some() {
             return false;
         }

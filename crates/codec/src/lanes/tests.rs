@@ -2,17 +2,14 @@
 #![allow(clippy::unwrap_used, clippy::indexing_slicing)]
 
 use proptest::prelude::*;
-use wire::code::AccessDescriptor;
 use wire::word;
 
 use super::decode::{Lanes, NextMisses, StreamReader};
 use super::encode::MissBuffer;
 use super::sort::Streams;
 use super::*;
-use crate::bits::Compressor;
-use crate::data::{DataTotal, event_bytes};
-use crate::model::AccessDescriptors;
-use crate::span::Spans;
+use crate::event::event_bytes;
+use crate::streams::Compressor;
 
 /// The tests below compare wide instructions only where the processor has them.
 #[test]
@@ -40,38 +37,67 @@ fn wide_instructions_are_compared_where_there_are_any() {
     }
 }
 
-/// Fragments with these lengths of data behind their exits.
-fn spans(fragments: &[Vec<u32>]) -> Spans {
-    let mut spans = Spans::default();
-    let mut first_path = 1;
-    for lengths in fragments {
-        let access = AccessDescriptor { size: 1, value: wire::code::NO_VALUE, ..AccessDescriptor::default() };
-        let executed = vec![1; lengths.len()];
-        spans.add(&AccessDescriptors { first_path, lengths, accesses: &[access] }, &executed).unwrap();
-        first_path += u32::try_from(lengths.len()).unwrap();
+/// The layout of a path: fragment, bytes and longest.
+#[derive(Clone, Copy, Debug)]
+struct Layout(u32, u16, u16);
+
+impl DataLayout for Layout {
+    const EMPTY: Self = Self(u32::MAX, 0, 0);
+
+    fn fragment(&self) -> u32 {
+        self.0
     }
-    spans
+
+    fn bytes(&self) -> u16 {
+        self.1
+    }
+
+    fn longest(&self) -> u16 {
+        self.2
+    }
 }
 
-fn append(encoder: &mut Encoder, spans: &Spans, words: &[u32], data: &[u8]) -> Option<usize> {
-    encoder.append(spans, words, data, &mut DataTotal::default(), |_, _| ())
+/// The layouts of paths, numbered from 1.
+struct Layouts(Vec<Layout>);
+
+impl DataLayouts for Layouts {
+    type Layout = Layout;
+
+    fn layout(&self, path: u32) -> Option<Layout> {
+        self.0.get(path.checked_sub(1)? as usize).copied()
+    }
 }
 
-fn finish(encoder: &mut Encoder, quickly: bool) -> Vec<u8> {
+/// Fragments with these lengths of data behind their exits.
+fn layouts(fragments: &[Vec<u32>]) -> Layouts {
+    let short = |length: u32| u16::try_from(length).unwrap();
+    let fragment = |(number, lengths): (usize, &Vec<u32>)| {
+        let longest = lengths.iter().copied().max().unwrap_or(0);
+        let layout = move |&length: &u32| Layout(u32::try_from(number).unwrap(), short(length), short(longest));
+        lengths.iter().map(layout).collect::<Vec<_>>()
+    };
+    Layouts(fragments.iter().enumerate().flat_map(fragment).collect())
+}
+
+fn append(encoder: &mut Encoder<Layout>, layouts: &Layouts, words: &[u32], data: &[u8]) -> Option<usize> {
+    encoder.append(layouts, words, data, |_, _| (), |_, _| ())
+}
+
+fn finish(encoder: &mut Encoder<Layout>, quickly: bool) -> Vec<u8> {
     let (payload, rest) = encoder.finish(&mut Compressor::default(), quickly);
     [&payload, rest].concat()
 }
 
-fn check(spans: &Spans, words: &[u32], data: &[u8]) -> usize {
-    let mut encoder = Encoder::default();
-    let (mut decoder, mut back) = (Decoder::default(), vec![7]);
+fn check(layouts: &Layouts, words: &[u32], data: &[u8]) -> usize {
+    let mut encoder = Encoder::<Layout>::default();
+    let (mut decoder, mut back) = (Decoder::<Layout>::default(), vec![7]);
     let mut length = 0;
     // The second time it must not remember the first.
     for quickly in [true, false] {
         encoder.clear();
-        assert_eq!(append(&mut encoder, spans, words, data), Some(data.len()));
+        assert_eq!(append(&mut encoder, layouts, words, data), Some(data.len()));
         let payload = finish(&mut encoder, quickly);
-        let checksum = decoder.decode(spans, words, &payload, data.len(), &mut back).unwrap();
+        let checksum = decoder.decode(layouts, words, &payload, data.len(), &mut back).unwrap();
         assert_eq!(checksum, encoder.checksum());
         assert!(back == data);
         length = payload.len();
@@ -81,19 +107,19 @@ fn check(spans: &Spans, words: &[u32], data: &[u8]) -> usize {
 
 #[test]
 fn nothing_comes_back() {
-    check(&spans(&[]), &[], &[]);
-    check(&spans(&[vec![0]]), &[1, 1], &[]);
-    check(&spans(&[vec![4]]), &[1], &[1, 2, 3, 4]);
+    check(&layouts(&[]), &[], &[]);
+    check(&layouts(&[vec![0]]), &[1, 1], &[]);
+    check(&layouts(&[vec![4]]), &[1], &[1, 2, 3, 4]);
 }
 
 #[test]
 fn strides_cost_nothing() {
-    let spans = spans(&[vec![16, 24]]);
+    let layouts = layouts(&[vec![16, 24]]);
     let count = 100_000u64;
     let words: Vec<u32> = (0..count).map(|turn| 1 + u32::from(turn.is_multiple_of(7))).collect();
     let row = |turn: u64| [turn * 8, 5000, turn * 3 + 7].into_iter().take(if turn.is_multiple_of(7) { 3 } else { 2 });
     let data: Vec<u8> = (0..count).flat_map(row).flat_map(u64::to_le_bytes).collect();
-    assert!(check(&spans, &words, &data) < 200);
+    assert!(check(&layouts, &words, &data) < 200);
 }
 
 /// What a lane is remembered by and its next value: few different ones, so that much is guessed right.
@@ -228,10 +254,10 @@ proptest! {
 
 #[test]
 fn data_of_another_length_is_noticed() {
-    let spans = spans(&[vec![16]]);
-    let mut encoder = Encoder::default();
-    assert_eq!(append(&mut encoder, &spans, &[1, 1], &[0; 24]), None);
-    assert_eq!(append(&mut encoder, &spans, &[1], &[0; 24]), Some(16));
+    let layouts = layouts(&[vec![16]]);
+    let mut encoder = Encoder::<Layout>::default();
+    assert_eq!(append(&mut encoder, &layouts, &[1, 1], &[0; 24]), None);
+    assert_eq!(append(&mut encoder, &layouts, &[1], &[0; 24]), Some(16));
 }
 
 fn value() -> impl Strategy<Value = u64> {
@@ -272,27 +298,27 @@ fn rows() -> impl Strategy<Value = (Vec<Vec<u32>>, Vec<u32>, Vec<u8>)> {
 proptest! {
     #[test]
     fn rows_come_back((fragments, words, data) in rows()) {
-        check(&spans(&fragments), &words, &data);
+        check(&layouts(&fragments), &words, &data);
     }
 
     #[test]
     fn damage_does_no_harm((fragments, words, data) in rows(), at in any::<usize>(), bits in 1u8.., lost in 0usize..20) {
-        let spans = spans(&fragments);
-        let mut encoder = Encoder::default();
+        let layouts = layouts(&fragments);
+        let mut encoder = Encoder::<Layout>::default();
         encoder.clear();
-        append(&mut encoder, &spans, &words, &data).unwrap();
+        append(&mut encoder, &layouts, &words, &data).unwrap();
         let mut payload = finish(&mut encoder, false);
         let at = at % payload.len();
         payload[at] ^= bits;
-        let mut decoder = Decoder::default();
-        let _ = decoder.decode(&spans, &words, &payload, data.len(), &mut Vec::new());
+        let mut decoder = Decoder::<Layout>::default();
+        let _ = decoder.decode(&layouts, &words, &payload, data.len(), &mut Vec::new());
         let shorter = words.len().saturating_sub(lost);
-        let _ = decoder.decode(&spans, &words[..shorter], &payload, data.len() / 2, &mut Vec::new());
+        let _ = decoder.decode(&layouts, &words[..shorter], &payload, data.len() / 2, &mut Vec::new());
     }
 
     #[test]
     fn rubbish_does_no_harm(payload in proptest::collection::vec(any::<u8>(), 0..200), length in 0usize..5000) {
-        let spans = spans(&[vec![8, 400], vec![100]]);
-        let _ = Decoder::default().decode(&spans, &[1, 2, 3, 9, 1, 2, 3], &payload, length, &mut Vec::new());
+        let layouts = layouts(&[vec![8, 400], vec![100]]);
+        let _ = Decoder::<Layout>::default().decode(&layouts, &[1, 2, 3, 9, 1, 2, 3], &payload, length, &mut Vec::new());
     }
 }

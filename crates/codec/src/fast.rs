@@ -10,10 +10,10 @@
 
 use std::hint::select_unpredictable;
 
-use crate::bits::{Compressor, Search};
 use crate::bytes::ByteReader;
-use crate::error::Problem;
-use crate::path::decompress;
+use crate::error::DecodeError;
+use crate::streams::decompress;
+use crate::streams::{Compressor, Search};
 
 const BITS: u32 = 16;
 const SIZE: usize = 1 << BITS;
@@ -37,7 +37,7 @@ const LONG_RUN: u8 = u8::MAX;
 
 /// The tables and streams, kept between chunks for their memory only.
 #[derive(Debug)]
-pub(crate) struct Tables {
+pub struct Tables {
     long: Vec<u32>,
     short: Vec<u32>,
     streams: Streams,
@@ -266,7 +266,7 @@ fn code(long: u32, short: u32, word: u32) -> u8 {
 }
 
 /// Compresses words; at most `u32::MAX` of them.
-pub(crate) fn encode(tables: &mut Tables, words: &[u32]) -> Option<Vec<u8>> {
+pub fn encode(tables: &mut Tables, words: &[u32]) -> Option<Vec<u8>> {
     let mut streams = std::mem::take(&mut tables.streams);
     streams.clear();
     let (long, short) = tables.start()?;
@@ -282,13 +282,13 @@ pub(crate) fn encode(tables: &mut Tables, words: &[u32]) -> Option<Vec<u8>> {
 }
 
 /// Reads a stream of at most `length_max` bytes.
-fn stream(payload: &mut ByteReader, length_max: usize) -> Result<Vec<u8>, Problem> {
-    const SHORT: Problem = Problem::Decompress("a stream is cut off");
+fn stream(payload: &mut ByteReader, length_max: usize) -> Result<Vec<u8>, DecodeError> {
+    const SHORT: DecodeError = DecodeError::Malformed("a stream is cut off");
     let length = payload.u32().ok_or(SHORT)? as usize;
     let stored = payload.u32().ok_or(SHORT)? as usize;
     let stored = payload.take(stored).ok_or(SHORT)?;
     if length > length_max {
-        return Err(Problem::Decompress("a stream is longer than its words allow"));
+        return Err(DecodeError::Malformed("a stream is longer than its words allow"));
     }
     let mut stream = Vec::new();
     decompress(stored, length, &mut stream)?;
@@ -297,21 +297,21 @@ fn stream(payload: &mut ByteReader, length_max: usize) -> Result<Vec<u8>, Proble
 
 /// Appends `count` words.
 #[allow(clippy::indexing_slicing)] // see `History`
-pub(crate) fn decode(tables: &mut Tables, payload: &[u8], count: usize, words: &mut Vec<u32>) -> Result<(), Problem> {
-    const SHORT_STREAM: Problem = Problem::Decompress("a stream ends too early");
+pub fn decode(tables: &mut Tables, payload: &[u8], count: usize, words: &mut Vec<u32>) -> Result<(), DecodeError> {
+    const SHORT_STREAM: DecodeError = DecodeError::Malformed("a stream ends too early");
     let mut payload = ByteReader::new(payload);
     let runs = stream(&mut payload, count.saturating_mul(5).saturating_add(5))?;
     let codes = stream(&mut payload, count)?;
     let whole = stream(&mut payload, count.saturating_mul(4))?;
     let (mut runs, mut codes, mut whole) = (ByteReader::new(&runs), ByteReader::new(&codes), ByteReader::new(&whole));
-    let (long, short) = tables.start().ok_or(Problem::Decompress("its tables are missing"))?;
+    let (long, short) = tables.start().ok_or(DecodeError::Malformed("its tables are missing"))?;
     let mut history = History::default();
     let end = words.len() + count;
     words.reserve(count);
     loop {
         let run = get_run(&mut runs).ok_or(SHORT_STREAM)? as usize;
         if run > end - words.len() {
-            return Err(Problem::Decompress("a run is longer than the words that are left"));
+            return Err(DecodeError::Malformed("a run is longer than the words that are left"));
         }
         for _ in 0..run {
             let word = long[history.long()];
