@@ -15,6 +15,8 @@
 //! [`lanes::DataLayouts`] for the data behind them, [`predict::WordCounter`] for counting on the way.
 //! All calls are dispatched statically.
 //!
+//! [`words::Words`] iterates paths and events for all of them, and for the readers of a trace.
+//!
 //! `docs/format.md` describes the payloads for other implementations; changing a codec changes the
 //! format. The trace crate's writer and reader are the only users.
 
@@ -29,6 +31,7 @@ pub mod lanes;
 pub mod path;
 pub mod predict;
 pub mod streams;
+pub mod words;
 
 pub use checksum::crc;
 pub use error::DecodeError;

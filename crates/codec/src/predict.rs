@@ -18,6 +18,7 @@ use crate::error::DecodeError;
 use crate::event::{NextPc, Packer, next_pc};
 use crate::path::PathPayload;
 use crate::streams::{Compressor, put_stream, take_stream};
+use crate::words::{Word, Words};
 
 /// The low half of an address where execution goes on; 0 if that is not known.
 pub type LowPc = u32;
@@ -365,17 +366,17 @@ pub fn encode<M: PathModel, C: WordCounter<M::Path>>(
     tables.streams.clear();
     let mut encoder =
         Encoder { model, image, tables, counter, calls: Calls::new(), context, lookahead: Lookahead::new() };
-    let mut at = 0;
-    while let Some(rest) = words.get(at..).filter(|rest| !rest.is_empty()) {
-        let taken = if rest.first().is_some_and(|word| word & EVENT != 0) {
-            encoder.event(rest).ok_or(at)?
-        } else {
-            match encoder.repeated(rest) {
-                0 => encoder.paths(rest).map_err(|known| at + known)?,
+    let mut rest = Words::new(words);
+    while let Some(word) = rest.peek() {
+        let at = words.len() - rest.rest().len();
+        let taken = match word {
+            Word::Event(event) => encoder.event(event.words()).ok_or(at)?,
+            Word::Path(_) => match encoder.repeated(rest.rest()) {
+                0 => encoder.paths(rest.rest()).map_err(|known| at + known)?,
                 repeated => repeated,
-            }
+            },
         };
-        at += taken;
+        rest.skip_words(taken);
     }
     let Tables { streams, compressor, .. } = encoder.tables;
     Ok((streams.finish(compressor), encoder.counter.finish(words, encoder.context.last)))

@@ -7,7 +7,8 @@
 use codec::event::event_bytes;
 use codec::lanes::Decoder;
 use codec::streams::decompress;
-use wire::word::{self, EVENT};
+use codec::words::{Word, Words};
+use wire::word;
 
 use crate::access::{AccessBuffer, AccessContext, Interruption};
 use crate::container::{CODEC_LANES, CODEC_RAW, CODEC_ZSTD, ChunkHeader, crc};
@@ -28,13 +29,11 @@ pub(crate) fn path_bytes(program: &Program, word: u32) -> Option<usize> {
 
 /// Bytes of data behind all of `words`; `None` if there is one that is not defined.
 pub(crate) fn needed(program: &Program, words: &[u32]) -> Option<u64> {
-    let (mut at, mut bytes) = (0, 0u64);
-    while let Some(&word) = words.get(at) {
-        let own = if word & EVENT == 0 { path_bytes(program, word)? } else { event_bytes(word) };
-        bytes += own as u64;
-        at += word::length(word)?;
-    }
-    Some(bytes)
+    let bytes = |word: Word<'_>| match word {
+        Word::Path(path) => path_bytes(program, path),
+        Word::Event(event) => word::length(event.first()).map(|_| event.data_bytes()),
+    };
+    Words::new(words).try_fold(0, |sum, word| Some(sum + bytes(word)? as u64))
 }
 
 /// The data of a chunk, and what says how to read it.
@@ -62,11 +61,16 @@ impl DataPosition {
         taken
     }
 
-    /// Passes over what begins with `word`.
-    pub(crate) fn skip(&mut self, program: &Program, word: u32, event: Option<Event>) {
-        self.at += if word & EVENT == 0 { path_bytes(program, word).unwrap_or(0) } else { event_bytes(word) };
-        if let Some(Event::FsBase { base }) = event {
-            self.fs_base = base;
+    /// Passes over the data of a path or event.
+    pub(crate) fn skip(&mut self, program: &Program, word: Word<'_>) {
+        match word {
+            Word::Path(path) => self.at += path_bytes(program, path).unwrap_or(0),
+            Word::Event(event) => {
+                self.at += event.data_bytes();
+                if let Some(Event::FsBase { base }) = event::read(event.words()).and_then(|raw| raw.event) {
+                    self.fs_base = base;
+                }
+            }
         }
     }
 
@@ -148,18 +152,19 @@ pub(crate) struct DataTotal {
 pub(crate) fn count(source: DataSource<'_>, words: &[u32], fs_base: u64, buffer: &mut AccessBuffer) -> DataTotal {
     let spans = &source.program.descriptors.spans;
     let mut total = DataTotal { fs_base, ..DataTotal::default() };
-    let (mut at, mut data) = (0, source.data);
-    while let Some(&word) = words.get(at) {
-        let rest = words.get(at..).unwrap_or(&[]);
-        at += word::length(word).unwrap_or(1);
-        let bytes = if word & EVENT == 0 {
-            let Some(span) = spans.get(word) else { continue };
-            total.path(spans, &span, data);
-            usize::from(span.bytes)
-        } else {
-            let bytes = event_bytes(word);
-            total.event(source.program, rest, data.get(..bytes).unwrap_or(&[]), buffer);
-            bytes
+    let mut data = source.data;
+    for word in Words::new(words) {
+        let bytes = match word {
+            Word::Path(path) => {
+                let Some(span) = spans.get(path) else { continue };
+                total.path(spans, &span, data);
+                usize::from(span.bytes)
+            }
+            Word::Event(event) => {
+                let own = data.get(..event.data_bytes()).unwrap_or(&[]);
+                total.event(source.program, event.words(), own, buffer);
+                event.data_bytes()
+            }
         };
         data = data.get(bytes..).unwrap_or(&[]);
     }
@@ -184,9 +189,9 @@ impl DataTotal {
     pub(crate) fn event(&mut self, program: &Program, words: &[u32], data: &[u8], buffer: &mut AccessBuffer) {
         let Some(raw) = event::read(words) else { return };
         buffer.clear();
-        let mut place = DataPosition::default();
-        let steps = interrupted_steps(program, &raw);
-        place.event(DataSource { program, data }, words, &raw, steps, buffer);
+        let mut position = DataPosition::default();
+        let steps = raw.interrupted_steps(program).map(|(whole, part)| (whole.len(), part.is_some()));
+        position.event(DataSource { program, data }, words, &raw, steps, buffer);
         if let Some(Event::FsBase { base }) = raw.event {
             self.fs_base = base;
         }
@@ -198,17 +203,6 @@ impl DataTotal {
     fn add(&mut self, reads: u64, writes: u64) {
         self.reads = self.reads.saturating_add(reads);
         self.writes = self.writes.saturating_add(writes);
-    }
-}
-
-/// How many whole steps a signal interrupted, and whether a part of one more was executed.
-fn interrupted_steps(program: &Program, raw: &RawEvent) -> Option<(usize, bool)> {
-    let (fragment, blocks) = raw.interrupted;
-    match raw.event {
-        Some(Event::Signal { pc, .. }) if fragment != 0 => {
-            program.interrupted(fragment, blocks, pc).map(|(whole, part)| (whole.len(), part.is_some()))
-        }
-        _ => Some((0, false)),
     }
 }
 

@@ -3,7 +3,8 @@
 
 use wire::word;
 
-use crate::model::Event;
+use crate::model::{Event, Step};
+use crate::program::Program;
 
 /// An event with what only matters on the way to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,6 +28,55 @@ impl RawEvent {
     /// The time, if it is known only of what comes next.
     pub(crate) fn ends(&self) -> Option<u64> {
         self.tsc().filter(|_| self.interrupted.0 != 0)
+    }
+}
+
+/// Where an event finds its thread.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Location {
+    /// The event carries no execution: the thread continues as if it had not come.
+    Unchanged,
+    /// The thread was at this address.
+    At(u64),
+    /// The thread does not continue where it was.
+    Elsewhere,
+}
+
+impl Location {
+    /// Returns the address if the event decides it, 0 if the event leaves it unknown; `None` for an event
+    /// that carries no execution.
+    pub(crate) fn known_pc(self) -> Option<u64> {
+        match self {
+            Self::Unchanged => None,
+            Self::At(pc) => Some(pc),
+            Self::Elsewhere => Some(0),
+        }
+    }
+}
+
+impl RawEvent {
+    /// Returns where the event finds the thread: the target of an indirect transfer before it. All
+    /// readers take the events that carry no execution from here.
+    pub(crate) fn location(&self, program: &Program) -> Location {
+        match self.event {
+            None | Some(Event::Time { .. } | Event::Child { .. } | Event::Syscall { .. } | Event::FsBase { .. }) => {
+                Location::Unchanged
+            }
+            Some(Event::Signal { pc, .. }) => Location::At(program.head(self.interrupted.0).unwrap_or(pc)),
+            Some(Event::Gap { pc }) => Location::At(pc),
+            Some(_) => Location::Elsewhere,
+        }
+    }
+
+    /// Returns the steps that the event interrupted: whole ones, and a part of one more. `None` if its
+    /// fields are impossible.
+    pub(crate) fn interrupted_steps<'p>(&self, program: &'p Program) -> Option<(&'p [Step], Option<Step>)> {
+        match self.event {
+            Some(Event::Signal { pc, .. }) if self.interrupted.0 != 0 => {
+                program.interrupted(self.interrupted.0, self.interrupted.1, pc)
+            }
+            _ => Some((&[], None)),
+        }
     }
 }
 

@@ -33,9 +33,13 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 mod access;
+mod batch;
+mod batch_builder;
 mod block;
 mod container;
+mod cursor;
 mod data;
+mod decode;
 mod descriptors;
 mod error;
 mod event;
@@ -46,6 +50,7 @@ mod live;
 pub mod measure;
 mod merge;
 mod model;
+mod open_chunk;
 mod parallel;
 mod path_batch;
 mod program;
@@ -63,6 +68,7 @@ mod visit;
 mod writer;
 
 pub use access::{Access, AccessKind, Accesses};
+pub use batch::{Batch, Item};
 pub use block::{Block, Blocks, Instruction, Instructions};
 pub use container::{Kind, PathHeader};
 pub use error::{Problem, ReadError, WriteError};
@@ -74,7 +80,7 @@ pub use model::{
 };
 pub use path_batch::{PathBatch, PathItem, PathItems, PathTable};
 pub use round_robin::{RoundRobin, RoundRobinUnit};
-pub use steps::{Batch, Item, Steps};
+pub use steps::Steps;
 pub use trace::{Damage, MappedModule, Trace};
 pub use verify::Report;
 pub use visit::{AccessVisitor, Operand};

@@ -7,14 +7,15 @@ use std::collections::BinaryHeap;
 use hashbrown::HashMap;
 
 use crate::access::AccessBuffer;
+use crate::batch::{BATCH_STEPS, Batch};
 use crate::block::Blocks;
 use crate::data;
 use crate::error::WriteError;
 use crate::model::{AccessDescriptors, DataMode, Fragment};
-use crate::path_batch::PathBatch;
+use crate::open_chunk::OpenChunk;
+use crate::path_batch::{PATH_BATCH_WORDS, PathBatch};
 use crate::program::Program;
 use crate::record::Definition;
-use crate::steps::{BATCH_STEPS, Batch, OpenChunk, PATH_BATCH_WORDS};
 use crate::tally::{DISCONTINUOUS, start_pc};
 use crate::visit::AccessVisitor;
 
@@ -178,9 +179,9 @@ impl Live {
         let Some(Reverse((_, thread))) = self.order.pop() else { return false };
         let Some(own) = self.threads.get_mut(&thread) else { return true };
         let until = self.order.peek().map_or(u64::MAX, |&Reverse((tsc, _))| tsc);
-        let before = own.open.unread();
+        let before = own.open.unread_bytes();
         own.open.visit(&self.program, until, PATH_BATCH_WORDS, &mut self.scratch, &mut visitor(thread));
-        self.waiting = self.waiting.saturating_sub(before - own.open.unread());
+        self.waiting = self.waiting.saturating_sub(before - own.open.unread_bytes());
         own.queue(thread, false, &mut self.order);
         true
     }
@@ -206,7 +207,7 @@ impl Live {
         let Some(Reverse((_, thread))) = self.order.pop() else { return Ok(false) };
         let Some(own) = self.threads.get_mut(&thread) else { return Ok(true) };
         own.is_queued = false;
-        let before = own.open.unread();
+        let before = own.open.unread_bytes();
         let (program, batch) = (&self.program, &mut self.batch);
         if !own.held.is_empty() {
             let Some(next) = own.next(program, is_last) else { return Ok(true) };
@@ -219,7 +220,7 @@ impl Live {
         batch.thread = thread;
         let steps = self.slice.unwrap_or(BATCH_STEPS);
         let is_open = own.open.fill(program, true, steps, batch);
-        self.waiting = self.waiting.saturating_sub(before - own.open.unread());
+        self.waiting = self.waiting.saturating_sub(before - own.open.unread_bytes());
         own.queue(thread, self.slice.is_some(), &mut self.order);
         if is_open {
             let Some(next) = own.next(program, is_last) else {
@@ -242,7 +243,7 @@ impl LiveThread {
 
     /// Where an indirect transfer went that was the last thing emitted; `None` if nothing says so yet, 0 if nothing will.
     fn next(&self, program: &Program, is_last: bool) -> Option<u64> {
-        match start_pc(program, self.open.words.get(self.open.at..).unwrap_or(&[])) {
+        match start_pc(program, self.open.unread_words()) {
             0 if !is_last => None,
             0 | DISCONTINUOUS => Some(0),
             next => Some(next),

@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 use codec::path::PathCoder;
 
 use crate::container::{CODEC_PREDICT, CODEC_ZSTD};
+use crate::decode::{DecodeBuffers, decode};
 use crate::error::{Problem, ReadError};
 use crate::schedule::Schedule;
-use crate::steps::{DecodeBuffers, decode};
 use crate::tally::Tally;
 use crate::trace::Trace;
 

@@ -10,10 +10,12 @@ mod seek;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
+use crate::batch::Batch;
+use crate::cursor::Cursor;
+use crate::decode::DecodeBuffers;
 use crate::error::ReadError;
 use crate::model::DataMode;
 use crate::path_batch::PathBatch;
-use crate::steps::{Batch, Cursor, DecodeBuffers};
 use crate::trace::{Chunk, Trace};
 use crate::visit::AccessVisitor;
 

@@ -6,9 +6,11 @@ use std::sync::{Mutex, PoisonError};
 
 use rayon::prelude::*;
 
+use crate::cursor::Cursor;
+use crate::decode::DecodeBuffers;
 use crate::error::ReadError;
 use crate::model::DataMode;
-use crate::steps::{Cursor, DecodeBuffers, Steps};
+use crate::steps::Steps;
 use crate::trace::Trace;
 
 /// Things that are expensive to make and used by one thread at a time.

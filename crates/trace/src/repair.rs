@@ -7,7 +7,7 @@ use codec::path::bytes;
 
 use crate::container::{CHUNK_HEADER_BYTES, CODEC_LANES, Kind, crc};
 use crate::data::needed;
-use crate::steps::{DecodeBuffers, decode_unchecked};
+use crate::decode::{DecodeBuffers, decode_unchecked};
 use crate::trace::{Chunk, Trace, content_of};
 
 /// Puts the checksum of its content into every chunk that can be decoded. Gives the file, and codec

@@ -7,9 +7,11 @@
 
 use std::num::NonZeroU64;
 
+use crate::batch::{Batch, BatchPosition};
+use crate::cursor::Cursor;
+use crate::decode::DecodeBuffers;
 use crate::error::ReadError;
 use crate::model::{Event, Step, Terminator};
-use crate::steps::{Batch, BatchPosition, Cursor, DecodeBuffers};
 use crate::trace::Trace;
 
 /// What is counted in a turn.
@@ -46,7 +48,7 @@ struct ScheduledThread<'t> {
     cursor: Cursor<'t>,
     /// What was read, and how much of it was given.
     read: Batch,
-    place: BatchPosition,
+    position: BatchPosition,
     was_started: bool,
 }
 
@@ -60,7 +62,7 @@ impl RoundRobin<'_> {
                 self.end(place);
                 continue;
             }
-            thread.read.take_part(&mut thread.place, &mut self.batch, |step, accesses| {
+            thread.read.take_part(&mut thread.position, &mut self.batch, |step, accesses| {
                 let done = match self.unit {
                     RoundRobinUnit::Branches => u64::from(step.is_some_and(is_branch)),
                     RoundRobinUnit::Accesses => accesses,
@@ -136,8 +138,8 @@ impl RoundRobin<'_> {
 impl ScheduledThread<'_> {
     /// Makes sure that there is something to give; false at the end.
     fn read_more(&mut self, buffers: &mut DecodeBuffers) -> Result<bool, ReadError> {
-        if self.place.is_behind(&self.read) {
-            self.place = BatchPosition::default();
+        if self.position.is_at_end(&self.read) {
+            self.position = BatchPosition::default();
             return self.cursor.next_batch(buffers, &mut self.read);
         }
         Ok(true)
@@ -171,9 +173,9 @@ impl Trace {
             let cursor = Cursor::new(self, info.thread, false)?;
             let mut cursor = if unit == RoundRobinUnit::Accesses { cursor.with_accesses()? } else { cursor };
             cursor.set_slice(READ_STEPS);
-            let (read, place) = (Batch::default(), BatchPosition::default());
+            let (read, position) = (Batch::default(), BatchPosition::default());
             let (number, parent) = (info.thread, info.parent);
-            threads.push(ScheduledThread { number, parent, cursor, read, place, was_started: parent.is_none() });
+            threads.push(ScheduledThread { number, parent, cursor, read, position, was_started: parent.is_none() });
         }
         let running =
             (0..threads.len()).filter(|&place| threads.get(place).is_some_and(|own| own.was_started)).collect();

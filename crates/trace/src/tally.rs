@@ -3,9 +3,10 @@
 
 use codec::event::{NextPc, next_pc};
 use codec::predict::WordCounter;
+use codec::words::{Word, Words};
 use wire::word::{self, EVENT};
 
-use crate::event::{self, RawEvent};
+use crate::event::{self, Location, RawEvent};
 use crate::model::{Counts, Event, Step, Terminator};
 use crate::program::{CountSum, PathInfo, Program};
 
@@ -64,22 +65,18 @@ impl<'p> Tally<'p> {
         }
         match raw.event {
             Some(Event::Syscall { .. }) => self.events.system_calls += 1,
-            Some(Event::Signal { signal, pc, .. }) => {
+            Some(Event::Signal { signal, .. }) => {
                 // Signal 0: the engine's own doing.
                 self.events.signals += u64::from(signal != 0);
-                self.interrupted(&raw, pc);
+                self.add_interrupted(&raw);
             }
             _ => {}
         }
         Some(length)
     }
 
-    fn interrupted(&mut self, raw: &RawEvent, pc: u64) {
-        let (fragment, blocks) = raw.interrupted;
-        if fragment == 0 {
-            return;
-        }
-        match self.program.interrupted(fragment, blocks, pc) {
+    fn add_interrupted(&mut self, raw: &RawEvent) {
+        match raw.interrupted_steps(self.program) {
             Some((whole, part)) => whole.iter().chain(&part).for_each(|step| count_step(&mut self.events, step)),
             None => self.events.lost += 1,
         }
@@ -95,18 +92,22 @@ impl<'p> Tally<'p> {
 
     /// Counts all of `words`. The error is the number of words before the one that is unknown.
     pub(crate) fn words(mut self, words: &[u32]) -> Result<PathTotal, usize> {
-        let (mut at, mut before) = (0, EVENT);
-        while let Some(rest) = words.get(at..)
-            && let Some(&word) = rest.first()
-        {
-            if word & EVENT == 0 {
-                let paths = self.paths(rest);
-                before = *paths.checked_sub(1).and_then(|last| rest.get(last)).ok_or(at)?;
-                at += paths;
-            } else {
-                at += self.event(before, rest).ok_or(at)?;
-                before = word;
-            }
+        let (mut rest, mut before) = (Words::new(words), EVENT);
+        while let Some(word) = rest.peek() {
+            let at = words.len() - rest.rest().len();
+            let length = match word {
+                Word::Path(_) => {
+                    let count = self.paths(rest.rest());
+                    before = *count.checked_sub(1).and_then(|last| rest.rest().get(last)).ok_or(at)?;
+                    count
+                }
+                Word::Event(event) => {
+                    let length = self.event(before, event.words()).ok_or(at)?;
+                    before = event.first();
+                    length
+                }
+            };
+            rest.skip_words(length);
         }
         Ok(self.total(words, before))
     }
@@ -153,21 +154,20 @@ pub(crate) fn count_step(counts: &mut Counts, step: &Step) {
 /// In the place of an address: the thread does not go on from where it was.
 pub(crate) const DISCONTINUOUS: u64 = u64::MAX;
 
-/// Where the first of `words` that tells says the thread is: an address, 0 if none tells, or [`DISCONTINUOUS`].
+/// Returns where the thread is at the start of `words`, from the first path or event that says so: an
+/// address, 0 if none does, or [`DISCONTINUOUS`].
 pub(crate) fn start_pc(program: &Program, words: &[u32]) -> u64 {
-    let mut rest = words;
-    while let Some(&word) = rest.first() {
-        if word & EVENT == 0 {
-            return program.head(word).unwrap_or(0);
+    for word in Words::new(words) {
+        let location = match word {
+            Word::Path(path) => return program.head(path).unwrap_or(0),
+            Word::Event(event) => event::read(event.words()).map(|raw| raw.location(program)),
+        };
+        match location {
+            None => return 0,
+            Some(Location::Unchanged) => {}
+            Some(Location::At(pc)) => return pc,
+            Some(Location::Elsewhere) => return DISCONTINUOUS,
         }
-        let Some(raw) = event::read(rest) else { return 0 };
-        match raw.event {
-            Some(Event::Signal { pc, .. }) => return program.head(raw.interrupted.0).unwrap_or(pc),
-            Some(Event::Gap { pc }) => return pc,
-            Some(Event::Time { .. } | Event::Child { .. } | Event::Syscall { .. } | Event::FsBase { .. }) | None => {}
-            _ => return DISCONTINUOUS,
-        }
-        rest = rest.get(word::length(word).unwrap_or(1)..).unwrap_or(&[]);
     }
     0
 }

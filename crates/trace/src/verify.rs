@@ -12,10 +12,10 @@ use rayon::prelude::*;
 use crate::access::AccessBuffer;
 use crate::container::{ChunkHeader, PathHeader};
 use crate::data::{self, DataTotal};
+use crate::decode::{DecodeBuffers, decode};
 use crate::error::Problem;
 use crate::model::{Counts, DataMode};
 use crate::parallel::Pool;
-use crate::steps::{DecodeBuffers, decode};
 use crate::tally::{PathTotal, Tally};
 use crate::trace::{Chunk, Trace};
 

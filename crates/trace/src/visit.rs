@@ -4,15 +4,16 @@
 //! there are, takes the way over a [`AccessBuffer`].
 #![deny(clippy::unwrap_used, clippy::indexing_slicing, clippy::cast_possible_truncation)]
 
-use wire::word::{self, EVENT};
+use codec::words::{Word, Words};
+use wire::word::EVENT;
 
 use crate::access::{AccessBuffer, AccessData};
 use crate::data::{DataPosition, DataSource};
 use crate::descriptors::{CompiledAccess, Form, PathAccesses};
 use crate::event::{self, RawEvent};
 use crate::model::Event;
+use crate::open_chunk::OpenChunk;
 use crate::program::Program;
-use crate::steps::{OpenChunk, interrupted};
 
 /// Receives what a thread does to memory, in order.
 pub trait AccessVisitor {
@@ -75,19 +76,17 @@ impl OpenChunk {
             let end = limit.max(self.at + usize::from(visit.is_pending())).min(self.words.len());
             self.at += visit.paths(self.words.get(self.at..end).unwrap_or(&[]));
             let may_end = self.at > from && !visit.is_pending();
-            let Some(&word) = self.words.get(self.at).filter(|_| self.at < limit || !may_end) else { break };
-            if word & EVENT == 0 {
-                continue;
-            }
-            let rest = self.words.get(self.at..).unwrap_or(&[]);
-            let raw = event::read(rest);
+            let words = Words::new(self.words.get(self.at..).unwrap_or(&[]));
+            let Some(word) = words.peek().filter(|_| self.at < limit || !may_end) else { break };
+            let Word::Event(event) = word else { continue };
+            let raw = event::read(event.words());
             let is_late = |tsc: Option<u64>| tsc.is_some_and(|tsc| tsc >= until);
             if may_end && is_late(raw.and_then(|raw| raw.begins())) {
                 break;
             }
             self.tsc = raw.and_then(|raw| raw.tsc()).unwrap_or(self.tsc);
-            self.at += word::length(word).unwrap_or(rest.len()).min(rest.len());
-            visit.event(raw, rest);
+            self.at += event.length();
+            visit.event(raw, event.words());
             if is_late(raw.and_then(|raw| raw.ends())) {
                 break;
             }
@@ -198,7 +197,7 @@ impl<W: AccessVisitor> PathVisit<'_, '_, W> {
     #[cold]
     fn event(&mut self, raw: Option<RawEvent>, words: &[u32]) {
         let Some(raw) = raw else { return self.visitor.event(&Event::Lost) };
-        let steps = interrupted(self.source.program, &raw);
+        let steps = raw.interrupted_steps(self.source.program);
         if let Some((whole, part)) = &steps {
             self.executed(whole.iter().chain(part).map(|step| u64::from(step.instructions())).sum());
         }

@@ -3,7 +3,7 @@
 //! What is stored for wrong lanes does not depend on any guess. So it is taken out of its streams for many lanes at a time, see [`Misses`], and rows
 //! are then made without a decision per lane.
 
-use wire::word::{self, EVENT};
+use wire::word;
 
 use super::lookahead::RowLookahead;
 use super::{
@@ -12,8 +12,8 @@ use super::{
 };
 use crate::bytes::{ByteReader, unzigzag};
 use crate::error::DecodeError;
-use crate::event::event_bytes;
 use crate::streams::take_stream_into;
+use crate::words::{Word, Words};
 
 const SHORT: DecodeError = DecodeError::Malformed("one of its streams is too short");
 const STREAMS: usize = 7;
@@ -354,20 +354,20 @@ impl<L: DataLayout> RowDecoder<'_, L> {
         words: &[u32],
         decoding: &mut ChunkDecoder<'_, '_>,
     ) -> Option<()> {
-        let (mut at, mut events) = (0, decoding.payload.events);
-        while let Some(&word) = words.get(at) {
-            if word & EVENT != 0 {
-                let (own, behind) = events.split_at_checked(event_bytes(word))?;
+        let (mut rest, mut events) = (Words::new(words), decoding.payload.events);
+        while let Some(word) = rest.peek() {
+            if let Word::Event(event) = word {
+                let (own, behind) = events.split_at_checked(event.data_bytes())?;
                 let to = decoding.end..decoding.end + own.len();
                 decoding.data.get_mut(to)?.copy_from_slice(own);
                 decoding.end += own.len();
                 events = behind;
-                at += word::length(word)?;
+                rest.skip_words(word::length(event.first())?);
                 continue;
             }
-            self.lookahead.look(layouts, words.get(at..)?, self.memory);
+            self.lookahead.look(layouts, rest.rest(), self.memory);
             self.some(decoding)?;
-            at += self.lookahead.count();
+            rest.skip_words(self.lookahead.count());
         }
         events.is_empty().then_some(())
     }

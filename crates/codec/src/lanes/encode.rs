@@ -4,15 +4,15 @@
 
 use std::hint::select_unpredictable;
 
-use wire::word::{self, EVENT};
+use wire::word;
 
 use super::lookahead::RowLookahead;
 use super::sort::Streams;
 use super::{
     DataLayout, DataLayouts, GROUP, GROUP_BYTES, GROUP_WORDS, Group, LaneTable, Sums, UsedLanes, extended, shortened,
 };
-use crate::event::event_bytes;
 use crate::streams::{Compressor, put_last_stream, put_stream, put_stream_quickly};
+use crate::words::{Word, Words};
 
 /// What the data of a chunk is made into as it comes.
 #[derive(Debug)]
@@ -141,23 +141,23 @@ impl<L: DataLayout> Encoder<L> {
         mut path: impl FnMut(&L, &[u8]),
         mut event: impl FnMut(usize, &[u8]),
     ) -> Option<usize> {
-        let (mut at, mut left) = (0, data);
-        while let Some(&word) = words.get(at) {
-            if word & EVENT != 0 {
-                let (own, behind) = left.split_at_checked(event_bytes(word))?;
-                event(at, own);
+        let (mut rest, mut left) = (Words::new(words), data);
+        while let Some(word) = rest.peek() {
+            if let Word::Event(next) = word {
+                let (own, behind) = left.split_at_checked(next.data_bytes())?;
+                event(words.len() - rest.rest().len(), own);
                 self.events.extend_from_slice(own);
                 left = behind;
-                at += word::length(word)?;
+                rest.skip_words(word::length(next.first())?);
                 continue;
             }
-            let groups = self.lookahead.look(layouts, words.get(at..)?, &mut self.memory);
+            let groups = self.lookahead.look(layouts, rest.rest(), &mut self.memory);
             self.misses.make_room(groups);
             left = self.rows(left, &mut path)?;
             if self.misses.count >= BATCH {
                 self.misses.sort(&mut self.streams, false);
             }
-            at += self.lookahead.count();
+            rest.skip_words(self.lookahead.count());
         }
         Some(data.len() - left.len())
     }

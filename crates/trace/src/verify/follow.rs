@@ -11,8 +11,7 @@
 //! | end, leave, exec | nothing but a start |
 #![deny(clippy::unwrap_used, clippy::indexing_slicing, clippy::cast_possible_truncation)]
 
-use codec::event::event_bytes;
-use wire::word::{self, EVENT};
+use codec::words::{EventWords, Word, Words};
 
 use crate::data::path_bytes;
 use crate::descriptors::{CompiledAccess, Form};
@@ -215,23 +214,23 @@ impl<'a> FlowChecker<'a> {
     /// Checks all of `words` and appends what is wrong to `problems`.
     pub(super) fn follow(mut self, words: &[u32], problems: &mut Vec<String>) -> ChunkBoundary {
         let mut boundary = ChunkBoundary::default();
-        let mut at = 0;
-        while let Some(&word) = words.get(at) {
+        let mut rest = Words::new(words);
+        while let Some(word) = rest.peek() {
+            let at = words.len() - rest.rest().len();
             if problems.len() >= PROBLEMS_MAX {
                 boundary.end = Some(Continuation::Unknown);
                 break;
             }
             let mut note = |problem: String| problems.push(format!("word {at}: {problem}"));
-            let transition = if word & EVENT == 0 {
-                self.path(word, &mut note)
-            } else {
-                self.event(words.get(at..).unwrap_or(&[]), &mut note)
+            let transition = match word {
+                Word::Path(path) => self.path(path, &mut note),
+                Word::Event(event) => self.event(event, &mut note),
             };
             if let Some(transition) = transition {
                 boundary.unchecked += u64::from(transition.continuation() == Some(Continuation::AnyAddress));
                 boundary.add(&transition).unwrap_or_else(note);
             }
-            at += word::length(word).unwrap_or(1);
+            rest.next();
         }
         boundary
     }
@@ -276,9 +275,9 @@ impl<'a> FlowChecker<'a> {
     }
 
     /// The event at the start of `words`; `None` if it does not tell where the thread is.
-    fn event(&mut self, words: &[u32], note: &mut dyn FnMut(String)) -> Option<Transition> {
-        let data = self.take(event_bytes(*words.first()?));
-        let raw = event::read(words)?;
+    fn event(&mut self, event: EventWords<'_>, note: &mut dyn FnMut(String)) -> Option<Transition> {
+        let data = self.take(event.data_bytes());
+        let raw = event::read(event.words())?;
         Some(match raw.event? {
             Event::Signal { pc, handler, .. } => self.signal(&raw, pc, handler, data, note),
             Event::Start { pc, .. } => Transition::Start { pc },
@@ -300,11 +299,11 @@ impl<'a> FlowChecker<'a> {
         note: &mut dyn FnMut(String),
     ) -> Transition {
         let continuation = if handler == 0 { Continuation::NotRunning } else { Continuation::At(handler) };
-        let (path, blocks) = raw.interrupted;
+        let (path, _) = raw.interrupted;
         let Some(fragment) = self.program.fragment_of(path) else { return Transition::Signal { pc, continuation } };
         self.check_definition(fragment, path, note);
         // What cannot have been interrupted is counted as lost, and told by its number.
-        let executed = self.program.interrupted(path, blocks, pc);
+        let executed = raw.interrupted_steps(self.program);
         let mut loaded = LoadedTargets { program: self.program, data, blocks: self.blocks_of(path) };
         loaded.check(executed.map_or(&[], |(whole, _)| whole), note);
         Transition::Execution { head: fragment.head, continuation }

@@ -9,9 +9,9 @@ use super::follow::{Continuation, Transition};
 use crate::access::AccessBuffer;
 use crate::container::{CODEC_RAW, ChunkHeader, Extra, Kind, TRAILER_BYTES, crc, file_header, trailer};
 use crate::data;
+use crate::decode::{DecodeBuffers, decode};
 use crate::model::{DataMode, Terminator};
 use crate::program::Program;
-use crate::steps::{DecodeBuffers, decode};
 use crate::tally::Tally;
 use crate::trace::Trace;
 
