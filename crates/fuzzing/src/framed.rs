@@ -23,7 +23,7 @@ const FAST_STREAMS: usize = 3;
 
 /// Reads the chunks in `bytes` as a trace. Gives what could be decoded.
 pub fn framed(bytes: &[u8]) -> Decoded {
-    let (file, decoded) = trace::mend::mend(frame(bytes));
+    let (file, decoded) = trace::repair::repair_checksums(frame(bytes));
     exercise(file);
     decoded
 }

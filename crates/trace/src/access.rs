@@ -1,7 +1,7 @@
 //! Memory accesses: what they are, and how they are made of a path's data as its plan says.
 //!
-//! [`Gathered`] collects the accesses of a stretch of execution, step by step and event by event. Iterations of string
-//! instructions stay together in a [`Run`] until somebody iterates them: a file could claim any number of them.
+//! [`AccessBuffer`] collects the accesses of a stretch of execution, step by step and event by event. Iterations of string
+//! instructions stay together in a [`StringRun`] until somebody iterates them: a file could claim any number of them.
 #![deny(clippy::unwrap_used, clippy::indexing_slicing, clippy::cast_possible_truncation)]
 
 use wire::code::{HAS_BASE, HAS_FS, HAS_INDEX, IS_SHORT, MASK_BITS, MASK_SIGNS};
@@ -9,8 +9,8 @@ use wire::word::{
     ACCESS_WRITES, STRING_BACKWARDS, STRING_READS_DESTINATION, STRING_READS_SOURCE, STRING_WRITES_DESTINATION,
 };
 
-use crate::event::Told;
-use crate::plan::{Compiled, Form, Plans};
+use crate::descriptors::{CompiledAccess, DescriptorTable, Form};
+use crate::event::ExplicitAccess;
 use crate::span::{Span, iterations, register};
 use crate::visit::Operand;
 
@@ -34,7 +34,7 @@ pub struct Access {
 
 /// In [`Access::size`].
 const WRITE: u32 = 1 << 31;
-/// In [`Access::size`]: not an access but the place of a [`Run`], whose number is in `value`.
+/// In [`Access::size`]: not an access but the place of a [`StringRun`], whose number is in `value`.
 const RUN: u32 = WRITE - 1;
 const NO_VALUE: u32 = u32::MAX;
 
@@ -75,15 +75,15 @@ impl Access {
 
 /// Iterations of a string instruction.
 #[derive(Clone, Copy, Debug, Default)]
-struct Run {
+struct StringRun {
     count: u64,
-    first: Part,
-    second: Option<Part>,
+    first: StridedAccess,
+    second: Option<StridedAccess>,
 }
 
 /// One access per iteration.
 #[derive(Clone, Copy, Debug, Default)]
-struct Part {
+struct StridedAccess {
     address: u64,
     /// From one iteration to the next.
     stride: u64,
@@ -96,7 +96,7 @@ struct Part {
     origin: u64,
 }
 
-impl Part {
+impl StridedAccess {
     fn access(&self, pc: u64, iteration: u64) -> Access {
         let address = self.address.wrapping_add(self.stride.wrapping_mul(iteration)) & self.cut;
         let value = match self.value {
@@ -110,9 +110,9 @@ impl Part {
 
 /// Accesses of a stretch of execution.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Gathered {
+pub(crate) struct AccessBuffer {
     entries: Vec<Access>,
-    runs: Vec<Run>,
+    runs: Vec<StringRun>,
     values: Vec<u8>,
     /// Of each step, its part of `entries`.
     steps: Vec<[u32; 2]>,
@@ -126,13 +126,13 @@ pub(crate) struct Gathered {
 #[derive(Clone, Debug)]
 pub struct Accesses<'b> {
     entries: std::slice::Iter<'b, Access>,
-    runs: &'b [Run],
+    runs: &'b [StringRun],
     current: Option<Iterations<'b>>,
 }
 
 #[derive(Clone, Debug)]
 struct Iterations<'b> {
-    run: &'b Run,
+    run: &'b StringRun,
     pc: u64,
     done: u64,
     second: bool,
@@ -195,7 +195,7 @@ impl Accesses<'_> {
 }
 
 impl<'b> Iterations<'b> {
-    fn of(run: &'b Run, pc: u64) -> Self {
+    fn of(run: &'b StringRun, pc: u64) -> Self {
         Self { run, pc, done: 0, second: false }
     }
 }
@@ -229,29 +229,29 @@ fn signed(data: &[u8], at: usize, bytes: u8) -> Option<u64> {
 
 /// What an access needs to be made.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Making<'d> {
+pub(crate) struct AccessData<'d> {
     data: &'d [u8],
     fs_base: u64,
     /// Where the data is among the values, if it is kept there.
     values_at: Option<u32>,
 }
 
-impl<'d> Making<'d> {
+impl<'d> AccessData<'d> {
     /// With values where they are in the data.
     #[inline]
-    pub(crate) fn new(data: &'d [u8], context: Context) -> Self {
+    pub(crate) fn new(data: &'d [u8], context: AccessContext) -> Self {
         Self { data, fs_base: context.fs_base, values_at: context.keep_values.then_some(0) }
     }
 
     /// The address that is a register plus a constant.
     #[inline]
-    pub(crate) fn based(&self, access: &Compiled) -> Option<u64> {
+    pub(crate) fn based(&self, access: &CompiledAccess) -> Option<u64> {
         Some(register(self.data, access.base)?.wrapping_add(access.displacement))
     }
 
     /// Where the value of an access is, unless that is a [`Form::Long`] one: in which data, and where in it; in nothing if it has none.
     #[inline(always)]
-    pub(crate) fn value_in<'b>(&self, access: &'b Compiled) -> (&'b [u8], usize)
+    pub(crate) fn value_in<'b>(&self, access: &'b CompiledAccess) -> (&'b [u8], usize)
     where
         'd: 'b,
     {
@@ -265,7 +265,7 @@ impl<'d> Making<'d> {
 
     /// Base, displacement and index, neither cut nor relative to fs.
     #[inline]
-    fn sum(&self, access: &Compiled) -> Option<u64> {
+    fn sum(&self, access: &CompiledAccess) -> Option<u64> {
         let mut address = access.displacement;
         if access.flags & HAS_BASE != 0 {
             address = address.wrapping_add(register(self.data, access.base)?);
@@ -276,30 +276,30 @@ impl<'d> Making<'d> {
         Some(address)
     }
 
-    fn cut(access: &Compiled) -> u64 {
+    fn cut(access: &CompiledAccess) -> u64 {
         if access.flags & IS_SHORT != 0 { u64::from(u32::MAX) } else { u64::MAX }
     }
 
-    fn origin(&self, access: &Compiled) -> u64 {
+    fn origin(&self, access: &CompiledAccess) -> u64 {
         if access.flags & HAS_FS != 0 { self.fs_base } else { 0 }
     }
 
     /// The linear address of what lies `offset` behind the access's own.
     #[inline]
-    pub(crate) fn address(&self, access: &Compiled, offset: u64) -> Option<u64> {
+    pub(crate) fn address(&self, access: &CompiledAccess, offset: u64) -> Option<u64> {
         let sum = self.sum(access)?.wrapping_add(offset) & Self::cut(access);
         Some(sum.wrapping_add(self.origin(access)))
     }
 
     /// How far the operand of a bit test lies behind its address.
-    fn bit_offset(&self, access: &Compiled) -> Option<u64> {
+    fn bit_offset(&self, access: &CompiledAccess) -> Option<u64> {
         let number = signed(self.data, usize::from(access.mask), access.count)?.cast_signed();
         let operand_bits = u32::from(access.size) * 8;
         Some((number >> operand_bits.trailing_zeros()).cast_unsigned().wrapping_mul(u64::from(access.size)))
     }
 
     /// Whether element `i` of a vector is selected.
-    fn selects(&self, access: &Compiled, i: usize) -> Option<bool> {
+    fn selects(&self, access: &CompiledAccess, i: usize) -> Option<bool> {
         match access.mask_kind {
             MASK_BITS => Some(register(self.data, access.mask)? >> i & 1 != 0),
             MASK_SIGNS => {
@@ -311,7 +311,7 @@ impl<'d> Making<'d> {
         }
     }
 
-    fn value(&self, access: &Compiled, element: usize) -> u32 {
+    fn value(&self, access: &CompiledAccess, element: usize) -> u32 {
         let place = |at: u16| u32::from(at) + u32::try_from(element).unwrap_or(0) * u32::from(access.size);
         match (self.values_at, access.value_at()) {
             (Some(start), Some(at)) => start.wrapping_add(place(at)),
@@ -327,7 +327,7 @@ fn size_of_access(size: u32, writes: bool) -> u32 {
 /// What says how far a string instruction came: two registers.
 const STRING_END_BYTES: usize = 16;
 
-impl Gathered {
+impl AccessBuffer {
     pub(crate) fn clear(&mut self) {
         self.entries.clear();
         self.runs.clear();
@@ -337,7 +337,7 @@ impl Gathered {
         self.lost = 0;
     }
 
-    fn place(&self) -> u32 {
+    fn entry_count(&self) -> u32 {
         u32::try_from(self.entries.len()).unwrap_or(u32::MAX)
     }
 
@@ -370,7 +370,7 @@ impl Gathered {
 
     /// Where accesses that are told by an event begin, so that [`Self::path`] or [`Self::interrupt`] can take them along.
     pub(crate) fn mark(&self) -> u32 {
-        self.place()
+        self.entry_count()
     }
 
     /// The instruction whose accesses begin at `mark`.
@@ -385,20 +385,28 @@ impl Gathered {
     }
 
     /// The accesses of a path, a range for each of its steps. Those from `mark` on belong to the first step.
-    pub(crate) fn path(&mut self, plans: &Plans, span: Span, data: &[u8], context: Context, mark: Option<u32>) {
-        let making = Making { values_at: self.keep(data, context.keep_values), ..Making::new(data, context) };
-        let mut start = mark.unwrap_or(self.place());
-        for accesses in plans.blocks(span.plan, span.blocks) {
-            self.make_all(accesses, &making);
-            let end = self.place();
+    pub(crate) fn push_path(
+        &mut self,
+        descriptors: &DescriptorTable,
+        span: Span,
+        data: &[u8],
+        context: AccessContext,
+        mark: Option<u32>,
+    ) {
+        let access_data =
+            AccessData { values_at: self.keep(data, context.keep_values), ..AccessData::new(data, context) };
+        let mut start = mark.unwrap_or(self.entry_count());
+        for accesses in descriptors.blocks(span.descriptors, span.blocks) {
+            self.push_all(accesses, &access_data);
+            let end = self.entry_count();
             self.steps.push([start, end]);
             start = end;
         }
     }
 
     /// A path of `count` steps without a plan.
-    pub(crate) fn unplanned(&mut self, count: usize, mark: Option<u32>) {
-        let end = self.place();
+    pub(crate) fn push_empty_steps(&mut self, count: usize, mark: Option<u32>) {
+        let end = self.entry_count();
         let mut start = mark.unwrap_or(end);
         for _ in 0..count {
             self.steps.push([start, end]);
@@ -408,25 +416,27 @@ impl Gathered {
 
     /// The accesses of the first `blocks` blocks of a plan and of those before `pc` in the next, which is a step of its own if
     /// `part`. Returns where the accesses begin that a string instruction at `pc` had made already.
-    pub(crate) fn partial(
+    pub(crate) fn push_interrupted(
         &mut self,
-        plans: &Plans,
+        descriptors: &DescriptorTable,
         span: Span,
-        interrupted: Interrupted,
+        interrupted: Interruption,
         data: &[u8],
-        context: Context,
+        context: AccessContext,
     ) -> Option<u32> {
-        let making = Making { values_at: self.keep(data, context.keep_values), ..Making::new(data, context) };
+        let access_data =
+            AccessData { values_at: self.keep(data, context.keep_values), ..AccessData::new(data, context) };
         let whole = usize::from(interrupted.blocks);
-        let mut start = self.place();
-        let mut unfinished: &[Compiled] = &[];
-        for (place, accesses) in plans.blocks(span.plan, interrupted.blocks.saturating_add(1)).enumerate() {
+        let mut start = self.entry_count();
+        let mut unfinished: &[CompiledAccess] = &[];
+        for (place, accesses) in descriptors.blocks(span.descriptors, interrupted.blocks.saturating_add(1)).enumerate()
+        {
             let happened = if place < whole {
                 accesses
             } else {
                 let count = accesses.iter().take_while(|access| access.pc < interrupted.pc).count();
                 let (before, rest) = accesses.split_at_checked(count).unwrap_or((accesses, &[]));
-                let has_begun = |access: &&Compiled| {
+                let has_begun = |access: &&CompiledAccess| {
                     let end = usize::from(access.mask) + STRING_END_BYTES;
                     access.pc == interrupted.pc && access.form == Form::String && end <= data.len()
                 };
@@ -434,25 +444,25 @@ impl Gathered {
                 unfinished = rest.get(..count).unwrap_or(&[]);
                 before
             };
-            self.make_all(happened, &making);
-            let end = self.place();
+            self.push_all(happened, &access_data);
+            let end = self.entry_count();
             if place < whole || interrupted.part {
                 self.steps.push([start, end]);
             }
             start = end;
         }
-        self.make_all(unfinished, &making);
+        self.push_all(unfinished, &access_data);
         (!unfinished.is_empty()).then_some(start)
     }
 
     /// An event; the accesses from `mark` on belong to it.
-    pub(crate) fn event(&mut self, mark: Option<u32>) {
-        let end = self.place();
+    pub(crate) fn push_event(&mut self, mark: Option<u32>) {
+        let end = self.entry_count();
         self.events.push([mark.unwrap_or(end), end]);
     }
 
     /// Puts the accesses from `mark` to `end` behind those that came after them, and gives their new place.
-    pub(crate) fn postpone(&mut self, mark: u32, end: u32) -> u32 {
+    pub(crate) fn move_to_end(&mut self, mark: u32, end: u32) -> u32 {
         let count = end.saturating_sub(mark);
         if let Some(tail) = self.entries.get_mut(mark as usize..)
             && count as usize <= tail.len()
@@ -462,41 +472,41 @@ impl Gathered {
         for step in self.steps.iter_mut().rev().take_while(|step| step[0] >= end) {
             *step = step.map(|place| place - count);
         }
-        self.place().saturating_sub(count)
+        self.entry_count().saturating_sub(count)
     }
 
     /// Accesses that an event tells.
-    pub(crate) fn told(&mut self, told: Told, data: &[u8], keep_values: bool) {
-        match told {
-            Told::Access { pc, address, size } => {
+    pub(crate) fn push_explicit(&mut self, access: ExplicitAccess, data: &[u8], keep_values: bool) {
+        match access {
+            ExplicitAccess::Access { pc, address, size } => {
                 let bytes = size & !ACCESS_WRITES;
                 let enough = keep_values && bytes as usize <= data.len();
                 let value = self.keep(data, enough).unwrap_or(NO_VALUE);
                 let size = size_of_access(bytes, size & ACCESS_WRITES != 0);
                 self.entries.push(Access { pc, address, size, value });
             }
-            Told::String { pc, source, destination, count, shape } => {
-                let parts = self.string_parts([source, destination], count, shape, data, keep_values);
+            ExplicitAccess::String { pc, source, destination, count, shape } => {
+                let parts = self.string_accesses([source, destination], count, shape, data, keep_values);
                 self.push_run(pc, u64::from(count), parts);
             }
         }
     }
 
     /// One part for each access of an iteration, in order.
-    fn string_parts(
+    fn string_accesses(
         &mut self,
         [source, destination]: [u64; 2],
         count: u32,
         shape: u32,
         data: &[u8],
         keep_values: bool,
-    ) -> [Option<Part>; 2] {
+    ) -> [Option<StridedAccess>; 2] {
         let size = shape & 0xff;
         let stride = if shape & STRING_BACKWARDS != 0 { 0u64.wrapping_sub(u64::from(size)) } else { u64::from(size) };
         let all = u64::from(size) * u64::from(count);
         let has = |elements: u64| keep_values && elements > 0 && elements <= data.len() as u64;
         let start = self.keep(data, keep_values && !data.is_empty()).unwrap_or(0);
-        let part = |address: u64, writes: bool, at: Option<u32>, value_stride: u32| Part {
+        let part = |address: u64, writes: bool, at: Option<u32>, value_stride: u32| StridedAccess {
             address,
             stride,
             size: size_of_access(size, writes),
@@ -526,73 +536,84 @@ impl Gathered {
         [read, second]
     }
 
-    fn push_run(&mut self, pc: u64, count: u64, parts: [Option<Part>; 2]) {
+    fn push_run(&mut self, pc: u64, count: u64, parts: [Option<StridedAccess>; 2]) {
         let mut parts = parts.into_iter().flatten();
         let Some(first) = parts.next() else { return };
         if count == 0 {
             return;
         }
         let Ok(number) = u32::try_from(self.runs.len()) else { return };
-        self.runs.push(Run { count, first, second: parts.next() });
+        self.runs.push(StringRun { count, first, second: parts.next() });
         self.entries.push(Access { pc, address: 0, size: RUN, value: number });
     }
 
     /// The first of `accesses`, with its values; gives the others.
-    pub(crate) fn first<'p>(&mut self, accesses: &'p [Compiled], data: &[u8], context: Context) -> &'p [Compiled] {
-        let making = Making { values_at: self.keep(data, context.keep_values), ..Making::new(data, context) };
-        self.make_first(accesses, &making)
+    pub(crate) fn push_first<'p>(
+        &mut self,
+        accesses: &'p [CompiledAccess],
+        data: &[u8],
+        context: AccessContext,
+    ) -> &'p [CompiledAccess] {
+        let access_data =
+            AccessData { values_at: self.keep(data, context.keep_values), ..AccessData::new(data, context) };
+        self.push_next(accesses, &access_data)
     }
 
     #[inline]
-    fn make_all(&mut self, accesses: &[Compiled], making: &Making<'_>) {
+    fn push_all(&mut self, accesses: &[CompiledAccess], access_data: &AccessData<'_>) {
         let mut rest = accesses;
         while !rest.is_empty() {
-            rest = self.make_first(rest, making);
+            rest = self.push_next(rest, access_data);
         }
     }
 
     /// Makes the first of `accesses`, or the first two of a string instruction; gives the others.
     #[inline(always)]
-    fn make_first<'p>(&mut self, accesses: &'p [Compiled], making: &Making<'_>) -> &'p [Compiled] {
+    fn push_next<'p>(&mut self, accesses: &'p [CompiledAccess], access_data: &AccessData<'_>) -> &'p [CompiledAccess] {
         let Some((access, mut rest)) = accesses.split_first() else { return &[] };
         let made = match access.form {
-            Form::Based => self.plain(access, making, making.based(access)),
-            Form::Absolute => self.plain(access, making, Some(access.displacement)),
-            Form::Plain | Form::Long => self.plain(access, making, making.address(access, 0)),
+            Form::Based => self.push_plain(access, access_data, access_data.based(access)),
+            Form::Absolute => self.push_plain(access, access_data, Some(access.displacement)),
+            Form::Plain | Form::Long => self.push_plain(access, access_data, access_data.address(access, 0)),
             Form::Bit => {
-                let address = making.bit_offset(access).and_then(|offset| making.address(access, offset));
-                self.plain(access, making, address)
+                let address = access_data.bit_offset(access).and_then(|offset| access_data.address(access, offset));
+                self.push_plain(access, access_data, address)
             }
             Form::String => {
                 let other = rest.first().filter(|next| next.form == Form::String && next.pc == access.pc);
                 rest = rest.get(usize::from(other.is_some())..).unwrap_or(&[]);
-                self.string(access, other, making)
+                self.push_string(access, other, access_data)
             }
-            Form::Masked | Form::Packed | Form::Indexed => self.vector(access, making),
-            Form::Any => self.any(access, making),
+            Form::Masked | Form::Packed | Form::Indexed => self.push_vector(access, access_data),
+            Form::Any => self.push_any(access, access_data),
         };
         self.lost += u64::from(made.is_none());
         rest
     }
 
     #[inline]
-    fn plain(&mut self, access: &Compiled, making: &Making<'_>, address: Option<u64>) -> Option<()> {
+    fn push_plain(
+        &mut self,
+        access: &CompiledAccess,
+        access_data: &AccessData<'_>,
+        address: Option<u64>,
+    ) -> Option<()> {
         let address = address?;
-        let value = self.place_of_value(access, making, 0);
+        let value = self.value_position(access, access_data, 0);
         let size = size_of_access(u32::from(access.size), access.writes());
         self.entries.push(Access { pc: access.pc, address, size, value });
         Some(())
     }
 
     #[inline]
-    fn place_of_value(&mut self, access: &Compiled, making: &Making<'_>, element: usize) -> u32 {
-        if making.values_at.is_some() && access.has_constant() {
+    fn value_position(&mut self, access: &CompiledAccess, access_data: &AccessData<'_>, element: usize) -> u32 {
+        if access_data.values_at.is_some() && access.has_constant() {
             return self.constant(access);
         }
-        making.value(access, element)
+        access_data.value(access, element)
     }
 
-    fn constant(&mut self, access: &Compiled) -> u32 {
+    fn constant(&mut self, access: &CompiledAccess) -> u32 {
         let Ok(at) = u32::try_from(self.values.len()) else { return NO_VALUE };
         let size = usize::from(access.size);
         self.values.extend_from_slice(access.constant.get(..size).unwrap_or(&access.constant));
@@ -601,21 +622,21 @@ impl Gathered {
         at
     }
 
-    fn vector(&mut self, access: &Compiled, making: &Making<'_>) -> Option<()> {
+    fn push_vector(&mut self, access: &CompiledAccess, access_data: &AccessData<'_>) -> Option<()> {
         let mut beside = 0;
         for element in 0..usize::from(access.count) {
-            let selected = making.selects(access, element)?;
+            let selected = access_data.selects(access, element)?;
             let offset = match access.form {
                 Form::Indexed => {
                     let at = usize::from(access.index) + element * usize::from(access.index_bytes);
-                    signed(making.data, at, access.index_bytes)? << access.scale()
+                    signed(access_data.data, at, access.index_bytes)? << access.scale()
                 }
                 _ => beside * u64::from(access.size),
             };
             beside += u64::from(selected || access.form == Form::Masked);
             if selected {
-                let address = making.address(access, offset)?;
-                let value = self.place_of_value(access, making, element);
+                let address = access_data.address(access, offset)?;
+                let value = self.value_position(access, access_data, element);
                 let size = size_of_access(u32::from(access.size), access.writes());
                 self.entries.push(Access { pc: access.pc, address, size, value });
             }
@@ -624,43 +645,52 @@ impl Gathered {
     }
 
     /// One access if any of the elements is selected.
-    fn any(&mut self, access: &Compiled, making: &Making<'_>) -> Option<()> {
+    fn push_any(&mut self, access: &CompiledAccess, access_data: &AccessData<'_>) -> Option<()> {
         let elements = u64::MAX.checked_shr(64 - u32::from(access.count)).unwrap_or(0);
-        if register(making.data, access.mask)? & elements == 0 {
+        if register(access_data.data, access.mask)? & elements == 0 {
             return Some(());
         }
-        self.plain(access, making, making.address(access, 0))
+        self.push_plain(access, access_data, access_data.address(access, 0))
     }
 
-    fn string(&mut self, access: &Compiled, other: Option<&Compiled>, making: &Making<'_>) -> Option<()> {
-        let (count, first) = self.string_part(access, making)?;
+    fn push_string(
+        &mut self,
+        access: &CompiledAccess,
+        other: Option<&CompiledAccess>,
+        access_data: &AccessData<'_>,
+    ) -> Option<()> {
+        let (count, first) = self.strided_access(access, access_data)?;
         let second = match other {
             None => None,
-            Some(other) => Some(self.string_part(other, making)?.1),
+            Some(other) => Some(self.strided_access(other, access_data)?.1),
         };
         self.push_run(access.pc, count, [Some(first), second]);
         Some(())
     }
 
     /// Number of iterations, and what each does.
-    fn string_part(&mut self, access: &Compiled, making: &Making<'_>) -> Option<(u64, Part)> {
-        let cut = Making::cut(access);
-        let before = register(making.data, access.index)?;
-        let after = register(making.data, access.mask)?;
-        let register_after = register(making.data, access.mask.checked_add(8)?)?;
+    fn strided_access(
+        &mut self,
+        access: &CompiledAccess,
+        access_data: &AccessData<'_>,
+    ) -> Option<(u64, StridedAccess)> {
+        let cut = AccessData::cut(access);
+        let before = register(access_data.data, access.index)?;
+        let after = register(access_data.data, access.mask)?;
+        let register_after = register(access_data.data, access.mask.checked_add(8)?)?;
         let count = iterations(before, after, access.flags & IS_SHORT != 0)?;
-        let address = making.sum(access)? & cut;
+        let address = access_data.sum(access)? & cut;
         let backwards = register_after.wrapping_sub(address) & cut > cut / 2;
         let size = u64::from(access.size);
         let stride = if backwards { 0u64.wrapping_sub(size) } else { size };
-        let part = Part {
+        let part = StridedAccess {
             address,
             stride,
             size: size_of_access(u32::from(access.size), access.writes()),
-            value: self.place_of_value(access, making, 0),
+            value: self.value_position(access, access_data, 0),
             value_stride: 0,
             cut,
-            origin: making.origin(access),
+            origin: access_data.origin(access),
         };
         Some((count, part))
     }
@@ -669,7 +699,7 @@ impl Gathered {
     pub(crate) fn drop_before(&mut self, steps: usize, events: usize, pc: u64) {
         self.steps.drain(..steps.min(self.steps.len()));
         self.events.drain(..events.min(self.events.len()));
-        let place = self.place();
+        let place = self.entry_count();
         let &[start, end] = self.steps.first().unwrap_or(&[place, place]);
         let entries = self.entries.get(start as usize..end as usize).unwrap_or(&[]);
         let skipped = entries.iter().take_while(|access| access.pc < pc).count();
@@ -697,17 +727,17 @@ impl Gathered {
 
     /// Copies the accesses of a step of `other`, those of instructions that are wanted.
     pub(crate) fn copy_step(&mut self, other: &Self, step: usize, is_wanted: impl Fn(u64) -> bool) {
-        let start = self.place();
+        let start = self.entry_count();
         let entries = other.entries_in(other.steps.get(step));
         self.entries.extend(entries.iter().filter(|entry| is_wanted(entry.pc)));
-        self.steps.push([start, self.place()]);
+        self.steps.push([start, self.entry_count()]);
     }
 
     /// Copies the accesses of an event of `other`.
     pub(crate) fn copy_event(&mut self, other: &Self, event: usize) {
-        let start = self.place();
+        let start = self.entry_count();
         self.entries.extend_from_slice(other.entries_in(other.events.get(event)));
-        self.events.push([start, self.place()]);
+        self.events.push([start, self.entry_count()]);
     }
 
     fn entries_in(&self, range: Option<&[u32; 2]>) -> &[Access] {
@@ -727,14 +757,14 @@ impl Gathered {
 
 /// What accesses depend on beside their data.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Context {
+pub(crate) struct AccessContext {
     pub fs_base: u64,
     pub keep_values: bool,
 }
 
 /// How far a fragment was executed when a signal came.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Interrupted {
+pub(crate) struct Interruption {
     /// Blocks completed.
     pub blocks: u16,
     /// Address of the instruction that comes next.

@@ -1,10 +1,10 @@
 //! Static blocks: the code a trace refers to, decoded once.
 #![deny(clippy::unwrap_used, clippy::indexing_slicing, clippy::cast_possible_truncation)]
 
+use codec::dense_map::DenseMap;
 use isa::Transfer;
 
 use crate::model::{BlockIndex, Step};
-use crate::numbers::Numbers;
 
 /// No index: more than a table can hold.
 pub(crate) const NONE: u32 = u32::MAX;
@@ -34,13 +34,13 @@ pub struct Blocks {
     /// Empty in a table that does not keep code.
     code: Vec<u8>,
     drop_code: bool,
-    by_id: Numbers<u32>,
+    by_id: DenseMap<u32>,
     scratch: Vec<u8>,
 }
 
 /// Why a definition cannot be accepted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Refused {
+pub(crate) enum Refusal {
     /// The code of a block is not whole instructions up to the first transfer.
     Code,
     /// The number is in use.
@@ -246,18 +246,18 @@ impl Blocks {
         (offset == wanted).then_some(node.instructions)
     }
 
-    pub(crate) fn add(&mut self, image: u32, id: u32, address: u64, code: &[u8]) -> Result<(), Refused> {
-        let index = u32::try_from(self.nodes.len()).ok().filter(|&index| index < NONE).ok_or(Refused::Full)?;
-        let lengths_at = u32::try_from(self.lengths.len()).map_err(|_| Refused::Full)?;
+    pub(crate) fn add(&mut self, image: u32, id: u32, address: u64, code: &[u8]) -> Result<(), Refusal> {
+        let index = u32::try_from(self.nodes.len()).ok().filter(|&index| index < NONE).ok_or(Refusal::Full)?;
+        let lengths_at = u32::try_from(self.lengths.len()).map_err(|_| Refusal::Full)?;
         if id & wire::code::TAKEN != 0 || code.len() > CODE_BYTES_MAX {
-            return Err(Refused::Code);
+            return Err(Refusal::Code);
         }
         let mut lengths = std::mem::take(&mut self.scratch);
         let scanned = scan(address, code, &mut lengths);
         let instructions = u16::try_from(lengths.len()).unwrap_or(0);
-        let transfer = scanned.ok_or(Refused::Code)?;
+        let transfer = scanned.ok_or(Refusal::Code)?;
         if !self.by_id.insert(id, index) {
-            return Err(Refused::Twice);
+            return Err(Refusal::Twice);
         }
         self.lengths.extend_from_slice(&lengths);
         self.scratch = lengths;
@@ -299,10 +299,10 @@ mod tests {
     fn bad_blocks_are_refused() {
         let mut blocks = Blocks::default();
         assert_eq!(blocks.add(0, 7, 0x1000, &[0x90, 0xc3]), Ok(()));
-        assert_eq!(blocks.add(0, 7, 0x2000, &[0xc3]), Err(Refused::Twice));
-        assert_eq!(blocks.add(0, 8, 0x2000, &[0xc3, 0xc3]), Err(Refused::Code));
-        assert_eq!(blocks.add(0, 9, 0x2000, &[]), Err(Refused::Code));
-        assert_eq!(blocks.add(0, 10, 0x2000, &[0x90; CODE_BYTES_MAX + 1]), Err(Refused::Code));
+        assert_eq!(blocks.add(0, 7, 0x2000, &[0xc3]), Err(Refusal::Twice));
+        assert_eq!(blocks.add(0, 8, 0x2000, &[0xc3, 0xc3]), Err(Refusal::Code));
+        assert_eq!(blocks.add(0, 9, 0x2000, &[]), Err(Refusal::Code));
+        assert_eq!(blocks.add(0, 10, 0x2000, &[0x90; CODE_BYTES_MAX + 1]), Err(Refusal::Code));
         assert_eq!(blocks.add(0, 11, 0x2000, &[0x90; CODE_BYTES_MAX]), Ok(()));
         assert_eq!((blocks.by_id(11), blocks.by_id(8)), (Some(1), None));
     }

@@ -4,7 +4,8 @@
 
 use std::fmt;
 
-use crate::bytes::Bytes;
+use codec::bytes::ByteReader;
+
 use crate::model::Counts;
 
 pub(crate) const FILE_MAGIC: [u8; 8] = *b"\x89TRK\r\n\x1a\n";
@@ -20,11 +21,7 @@ pub(crate) const TRAILER_BYTES: usize = 28;
 /// A chunk's content is never larger than this, so that nobody allocates what a damaged header asks for.
 pub(crate) const RAW_BYTES_MAX: u32 = 64 << 20;
 
-pub(crate) const CODEC_RAW: u8 = 0;
-pub(crate) const CODEC_ZSTD: u8 = 1;
-pub(crate) const CODEC_PREDICT: u8 = 2;
-pub(crate) const CODEC_FAST: u8 = 3;
-pub(crate) const CODEC_LANES: u8 = 4;
+pub(crate) use codec::{CODEC_FAST, CODEC_LANES, CODEC_PREDICT, CODEC_RAW, CODEC_ZSTD, crc};
 
 /// What a chunk holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -94,7 +91,7 @@ pub struct PathHeader {
     /// Number, from 0, of the chunk's first instruction in its thread.
     pub first_instruction: u64,
     pub counts: Counts,
-    /// Smallest and greatest time stamp; both 0 if there is none.
+    /// Smallest and greatest timestamp; both 0 if there is none.
     pub first_tsc: u64,
     pub last_tsc: u64,
     /// Where the thread is when the chunk begins; 0 if its words do not tell, `u64::MAX` if they begin with an event that
@@ -168,7 +165,7 @@ impl ChunkHeader {
 
     /// Parses the header at the start of `bytes`. `None` if it is none or its checksum is wrong.
     pub(crate) fn parse(bytes: &[u8]) -> Option<Self> {
-        let mut fields = Bytes::new(bytes);
+        let mut fields = ByteReader::new(bytes);
         if fields.take(CHUNK_MAGIC.len())? != CHUNK_MAGIC {
             return None;
         }
@@ -216,7 +213,7 @@ impl ChunkHeader {
 
 impl CodeHeader {
     fn parse(extra: &[u8]) -> Option<Self> {
-        let mut fields = Bytes::new(extra);
+        let mut fields = ByteReader::new(extra);
         Some(Self { blocks: fields.u32()?, fragments: fields.u32()?, code_bytes: fields.u64()? })
     }
 
@@ -229,7 +226,7 @@ impl CodeHeader {
 
 impl DataHeader {
     fn parse(extra: &[u8]) -> Option<Self> {
-        let mut fields = Bytes::new(extra);
+        let mut fields = ByteReader::new(extra);
         let [thread, path] = read_array(&mut fields)?;
         let [fs_base, reads, writes] = read_array64(&mut fields)?;
         Some(Self { thread, path, fs_base, reads, writes })
@@ -246,7 +243,7 @@ impl DataHeader {
 
 impl PathHeader {
     fn parse(extra: &[u8]) -> Option<Self> {
-        let mut fields = Bytes::new(extra);
+        let mut fields = ByteReader::new(extra);
         let [thread, image] = read_array(&mut fields)?;
         let [first_instruction, first_tsc, last_tsc, start_pc, end_pc] = read_array64(&mut fields)?;
         let [instructions, steps, conditional_taken, conditional_not_taken] = read_array64(&mut fields)?;
@@ -291,7 +288,7 @@ impl PathHeader {
     }
 }
 
-fn read_array<const N: usize>(fields: &mut Bytes<'_>) -> Option<[u32; N]> {
+fn read_array<const N: usize>(fields: &mut ByteReader<'_>) -> Option<[u32; N]> {
     let mut values = [0; N];
     for value in &mut values {
         *value = fields.u32()?;
@@ -299,20 +296,12 @@ fn read_array<const N: usize>(fields: &mut Bytes<'_>) -> Option<[u32; N]> {
     Some(values)
 }
 
-fn read_array64<const N: usize>(fields: &mut Bytes<'_>) -> Option<[u64; N]> {
+fn read_array64<const N: usize>(fields: &mut ByteReader<'_>) -> Option<[u64; N]> {
     let mut values = [0; N];
     for value in &mut values {
         *value = fields.u64()?;
     }
     Some(values)
-}
-
-pub(crate) fn crc(parts: &[&[u8]]) -> u32 {
-    let mut hasher = crc32fast::Hasher::new();
-    for part in parts {
-        hasher.update(part);
-    }
-    hasher.finalize()
 }
 
 /// The first bytes of every trace.
@@ -332,7 +321,7 @@ pub(crate) fn file_header() -> [u8; FILE_HEADER_BYTES] {
 
 /// The format version of `file`; `None` if its first bytes are not, or no longer, those of a trace.
 pub(crate) fn file_version(file: &[u8]) -> Option<u16> {
-    let mut fields = Bytes::new(file);
+    let mut fields = ByteReader::new(file);
     let magic = fields.take(FILE_MAGIC.len())?;
     let (version, _reserved, checksum) = (fields.u16()?, fields.u16()?, fields.u32()?);
     (magic == FILE_MAGIC && checksum == crc(&[file.get(..12)?])).then_some(version)
@@ -352,7 +341,7 @@ pub(crate) fn trailer(index_offset: u64, file_length: u64) -> Vec<u8> {
 /// Where the index is, if `file` ends in an intact trailer.
 pub(crate) fn index_offset(file: &[u8]) -> Option<u64> {
     let bytes = file.get(file.len().checked_sub(TRAILER_BYTES)?..)?;
-    let mut fields = Bytes::new(bytes);
+    let mut fields = ByteReader::new(bytes);
     let (offset, length, checksum) = (fields.u64()?, fields.u64()?, fields.u32()?);
     let intact = crc(&[bytes.get(..16)?]) == checksum && fields.rest() == TRAILER_MAGIC;
     (intact && length == file.len() as u64).then_some(offset)

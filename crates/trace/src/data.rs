@@ -4,54 +4,48 @@
 //! event. Here bytes are cut accordingly, counted and compressed.
 #![deny(clippy::unwrap_used, clippy::indexing_slicing, clippy::cast_possible_truncation)]
 
-use wire::word::{self, EVENT};
+use codec::event::event_bytes;
+use codec::lanes::Decoder;
+use codec::streams::decompress;
+use codec::words::{Word, Words};
+use wire::word;
 
-use crate::access::{Context, Gathered, Interrupted};
+use crate::access::{AccessBuffer, AccessContext, Interruption};
 use crate::container::{CODEC_LANES, CODEC_RAW, CODEC_ZSTD, ChunkHeader, crc};
 use crate::error::Problem;
-use crate::event::{self, Recorded};
-use crate::lanes::Decoder;
+use crate::event::{self, RawEvent};
 use crate::model::Event;
-use crate::path::decompress;
 use crate::program::Program;
 use crate::span::{Span, Spans};
 
 /// Bytes of data behind the path `word`; `None` if it is not defined. A fragment without a plan has no data.
 #[inline]
 pub(crate) fn path_bytes(program: &Program, word: u32) -> Option<usize> {
-    match program.plans.span(word) {
+    match program.descriptors.span(word) {
         Some(span) => Some(usize::from(span.bytes)),
         None => program.info(word).map(|_| 0),
     }
 }
 
-/// Bytes of data behind an event.
-#[inline]
-pub(crate) fn event_bytes(first: u32) -> usize {
-    word::data_words(first) * size_of::<u32>()
-}
-
 /// Bytes of data behind all of `words`; `None` if there is one that is not defined.
 pub(crate) fn needed(program: &Program, words: &[u32]) -> Option<u64> {
-    let (mut at, mut bytes) = (0, 0u64);
-    while let Some(&word) = words.get(at) {
-        let own = if word & EVENT == 0 { path_bytes(program, word)? } else { event_bytes(word) };
-        bytes += own as u64;
-        at += word::length(word)?;
-    }
-    Some(bytes)
+    let bytes = |word: Word<'_>| match word {
+        Word::Path(path) => path_bytes(program, path),
+        Word::Event(event) => word::length(event.first()).map(|_| event.data_bytes()),
+    };
+    Words::new(words).try_fold(0, |sum, word| Some(sum + bytes(word)? as u64))
 }
 
 /// The data of a chunk, and what says how to read it.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Source<'a> {
+pub(crate) struct DataSource<'a> {
     pub program: &'a Program,
     pub data: &'a [u8],
 }
 
 /// How far the data of a chunk has been read.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Place {
+pub(crate) struct DataPosition {
     pub at: usize,
     pub fs_base: u64,
     pub keep_values: bool,
@@ -59,7 +53,7 @@ pub(crate) struct Place {
     pub pending: Option<u32>,
 }
 
-impl Place {
+impl DataPosition {
     #[inline]
     fn take<'d>(&mut self, data: &'d [u8], length: usize) -> &'d [u8] {
         let taken = data.get(self.at..self.at + length).unwrap_or(&[]);
@@ -67,74 +61,79 @@ impl Place {
         taken
     }
 
-    /// Passes over what begins with `word`.
-    pub(crate) fn skip(&mut self, program: &Program, word: u32, event: Option<Event>) {
-        self.at += if word & EVENT == 0 { path_bytes(program, word).unwrap_or(0) } else { event_bytes(word) };
-        if let Some(Event::FsBase { base }) = event {
-            self.fs_base = base;
+    /// Passes over the data of a path or event.
+    pub(crate) fn skip(&mut self, program: &Program, word: Word<'_>) {
+        match word {
+            Word::Path(path) => self.at += path_bytes(program, path).unwrap_or(0),
+            Word::Event(event) => {
+                self.at += event.data_bytes();
+                if let Some(Event::FsBase { base }) = event::read(event.words()).and_then(|raw| raw.event) {
+                    self.fs_base = base;
+                }
+            }
         }
     }
 
     /// Gathers the accesses of a path with `steps` steps.
     #[inline]
-    pub(crate) fn path(&mut self, source: Source<'_>, word: u32, steps: usize, gathered: &mut Gathered) {
+    pub(crate) fn path(&mut self, source: DataSource<'_>, word: u32, steps: usize, buffer: &mut AccessBuffer) {
         let mark = self.pending.take();
-        let plans = &source.program.plans;
-        match plans.span(word) {
-            None => gathered.unplanned(steps, mark),
+        let descriptors = &source.program.descriptors;
+        match descriptors.span(word) {
+            None => buffer.push_empty_steps(steps, mark),
             Some(span) => {
                 let data = self.take(source.data, usize::from(span.bytes));
-                gathered.path(plans, span, data, self.context(), mark);
+                buffer.push_path(descriptors, span, data, self.context(), mark);
             }
         }
     }
 
     #[inline]
-    pub(crate) fn context(&self) -> Context {
-        Context { fs_base: self.fs_base, keep_values: self.keep_values }
+    pub(crate) fn context(&self) -> AccessContext {
+        AccessContext { fs_base: self.fs_base, keep_values: self.keep_values }
     }
 
     /// Gathers the accesses that belong to the event at the start of `words`, which interrupted so many whole steps and
     /// perhaps a part of one; `None` if that makes no sense.
     pub(crate) fn event(
         &mut self,
-        source: Source<'_>,
+        source: DataSource<'_>,
         words: &[u32],
-        recorded: &Recorded,
+        raw: &RawEvent,
         steps: Option<(usize, bool)>,
-        gathered: &mut Gathered,
+        buffer: &mut AccessBuffer,
     ) {
         let Some(&first) = words.first() else { return };
         let data = self.take(source.data, event_bytes(first));
-        match recorded.event {
+        match raw.event {
             None => {
-                self.pending.get_or_insert(gathered.mark());
-                match event::told(words) {
-                    Some(told) => gathered.told(told, data, self.keep_values),
-                    None => gathered.lost += 1,
+                self.pending.get_or_insert(buffer.mark());
+                match event::read_explicit_access(words) {
+                    Some(access) => buffer.push_explicit(access, data, self.keep_values),
+                    None => buffer.lost += 1,
                 }
                 return;
             }
             Some(Event::Signal { pc, .. }) => {
-                let (before, mark) = (self.pending.take(), gathered.mark());
+                let (before, mark) = (self.pending.take(), buffer.mark());
                 let mut unfinished = None;
-                let plans = &source.program.plans;
-                match (plans.span(recorded.interrupted.0), steps) {
+                let descriptors = &source.program.descriptors;
+                match (descriptors.span(raw.interrupted.0), steps) {
                     (Some(span), Some((whole, part))) => {
-                        let interrupted = Interrupted { blocks: u16::try_from(whole).unwrap_or(0), pc, part };
-                        unfinished = gathered.partial(plans, span, interrupted, data, self.context());
+                        let interrupted = Interruption { blocks: u16::try_from(whole).unwrap_or(0), pc, part };
+                        unfinished = buffer.push_interrupted(descriptors, span, interrupted, data, self.context());
                     }
-                    (None, Some((whole, part))) => gathered.unplanned(whole + usize::from(part), None),
+                    (None, Some((whole, part))) => buffer.push_empty_steps(whole + usize::from(part), None),
                     (_, None) => {}
                 }
-                let own = before.map(|before| gathered.postpone(before, mark));
-                gathered.event(own.or(unfinished));
+                let own = before.map(|before| buffer.move_to_end(before, mark));
+                buffer.push_event(own.or(unfinished));
                 return;
             }
             Some(Event::FsBase { base }) => self.fs_base = base,
             _ => {}
         }
-        gathered.event(None);
+        buffer.push_event(None);
     }
 }
 
@@ -150,21 +149,22 @@ pub(crate) struct DataTotal {
 }
 
 /// Counts the accesses of `words`, with `data` as long as it must be.
-pub(crate) fn count(source: Source<'_>, words: &[u32], fs_base: u64, gathered: &mut Gathered) -> DataTotal {
-    let spans = &source.program.plans.spans;
+pub(crate) fn count(source: DataSource<'_>, words: &[u32], fs_base: u64, buffer: &mut AccessBuffer) -> DataTotal {
+    let spans = &source.program.descriptors.spans;
     let mut total = DataTotal { fs_base, ..DataTotal::default() };
-    let (mut at, mut data) = (0, source.data);
-    while let Some(&word) = words.get(at) {
-        let rest = words.get(at..).unwrap_or(&[]);
-        at += word::length(word).unwrap_or(1);
-        let bytes = if word & EVENT == 0 {
-            let Some(span) = spans.get(word) else { continue };
-            total.path(spans, &span, data);
-            usize::from(span.bytes)
-        } else {
-            let bytes = event_bytes(word);
-            total.event(source.program, rest, data.get(..bytes).unwrap_or(&[]), gathered);
-            bytes
+    let mut data = source.data;
+    for word in Words::new(words) {
+        let bytes = match word {
+            Word::Path(path) => {
+                let Some(span) = spans.get(path) else { continue };
+                total.path(spans, &span, data);
+                usize::from(span.bytes)
+            }
+            Word::Event(event) => {
+                let own = data.get(..event.data_bytes()).unwrap_or(&[]);
+                total.event(source.program, event.words(), own, buffer);
+                event.data_bytes()
+            }
         };
         data = data.get(bytes..).unwrap_or(&[]);
     }
@@ -186,18 +186,18 @@ impl DataTotal {
     }
 
     /// Adds the event at the start of `words`.
-    pub(crate) fn event(&mut self, program: &Program, words: &[u32], data: &[u8], gathered: &mut Gathered) {
-        let Some(recorded) = event::read(words) else { return };
-        gathered.clear();
-        let mut place = Place::default();
-        let steps = interrupted_steps(program, &recorded);
-        place.event(Source { program, data }, words, &recorded, steps, gathered);
-        if let Some(Event::FsBase { base }) = recorded.event {
+    pub(crate) fn event(&mut self, program: &Program, words: &[u32], data: &[u8], buffer: &mut AccessBuffer) {
+        let Some(raw) = event::read(words) else { return };
+        buffer.clear();
+        let mut position = DataPosition::default();
+        let steps = raw.interrupted_steps(program).map(|(whole, part)| (whole.len(), part.is_some()));
+        position.event(DataSource { program, data }, words, &raw, steps, buffer);
+        if let Some(Event::FsBase { base }) = raw.event {
             self.fs_base = base;
         }
-        let (reads, writes) = gathered.all().counts();
+        let (reads, writes) = buffer.all().counts();
         self.add(reads, writes);
-        self.lost += gathered.lost;
+        self.lost += buffer.lost;
     }
 
     fn add(&mut self, reads: u64, writes: u64) {
@@ -206,21 +206,10 @@ impl DataTotal {
     }
 }
 
-/// How many whole steps a signal interrupted, and whether a part of one more was executed.
-fn interrupted_steps(program: &Program, recorded: &Recorded) -> Option<(usize, bool)> {
-    let (fragment, blocks) = recorded.interrupted;
-    match recorded.event {
-        Some(Event::Signal { pc, .. }) if fragment != 0 => {
-            program.interrupted(fragment, blocks, pc).map(|(whole, part)| (whole.len(), part.is_some()))
-        }
-        _ => Some((0, false)),
-    }
-}
-
 /// Memory that reading the data of one chunk leaves for the next.
 #[derive(Debug, Default)]
 pub(crate) struct DataCoder {
-    decoder: Decoder,
+    decoder: Decoder<Span>,
 }
 
 impl DataCoder {
@@ -246,7 +235,7 @@ impl DataCoder {
             unknown => return Err(Problem::Codec(unknown)),
         }
         let checksum = match header.codec {
-            CODEC_LANES => self.decoder.decode(&program.plans.spans, words, payload, length, data)?,
+            CODEC_LANES => self.decoder.decode(&program.descriptors.spans, words, payload, length, data)?,
             _ => crc(&[data]),
         };
         if checksum == header.raw_crc { Ok(()) } else { Err(Problem::RawChecksum) }

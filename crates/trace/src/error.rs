@@ -60,6 +60,15 @@ pub enum ReadError {
     Chunk { kind: Kind, offset: u64, problem: Problem },
 }
 
+impl From<codec::DecodeError> for Problem {
+    fn from(error: codec::DecodeError) -> Self {
+        match error {
+            codec::DecodeError::Malformed(reason) => Self::Decompress(reason),
+            codec::DecodeError::UnknownCodec(number) => Self::Codec(number),
+        }
+    }
+}
+
 /// What is wrong with a chunk.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Problem {

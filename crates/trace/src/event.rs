@@ -1,21 +1,21 @@
-//! Events as words of a ring (`wire::word`) and as compact bytes.
+//! Events as words of a ring (`wire::word`).
 #![deny(clippy::unwrap_used, clippy::indexing_slicing, clippy::cast_possible_truncation)]
 
 use wire::word;
 
-use crate::bytes::{Bytes, put_signed, put_varint};
-use crate::model::Event;
+use crate::model::{Event, Step};
+use crate::program::Program;
 
 /// An event with what only matters on the way to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Recorded {
-    /// `None` for what only tells of memory accesses, see [`Told`].
+pub(crate) struct RawEvent {
+    /// `None` for what only tells of memory accesses, see [`ExplicitAccess`].
     pub event: Option<Event>,
     /// Of a signal: first path of the interrupted fragment (0: none) and how many of its blocks were completed.
     pub interrupted: (u32, u32),
 }
 
-impl Recorded {
+impl RawEvent {
     pub(crate) fn tsc(&self) -> Option<u64> {
         self.event?.tsc()
     }
@@ -31,16 +31,65 @@ impl Recorded {
     }
 }
 
+/// Where an event finds its thread.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Location {
+    /// The event carries no execution: the thread continues as if it had not come.
+    Unchanged,
+    /// The thread was at this address.
+    At(u64),
+    /// The thread does not continue where it was.
+    Elsewhere,
+}
+
+impl Location {
+    /// Returns the address if the event decides it, 0 if the event leaves it unknown; `None` for an event
+    /// that carries no execution.
+    pub(crate) fn known_pc(self) -> Option<u64> {
+        match self {
+            Self::Unchanged => None,
+            Self::At(pc) => Some(pc),
+            Self::Elsewhere => Some(0),
+        }
+    }
+}
+
+impl RawEvent {
+    /// Returns where the event finds the thread: the target of an indirect transfer before it. All
+    /// readers take the events that carry no execution from here.
+    pub(crate) fn location(&self, program: &Program) -> Location {
+        match self.event {
+            None | Some(Event::Time { .. } | Event::Child { .. } | Event::Syscall { .. } | Event::FsBase { .. }) => {
+                Location::Unchanged
+            }
+            Some(Event::Signal { pc, .. }) => Location::At(program.head(self.interrupted.0).unwrap_or(pc)),
+            Some(Event::Gap { pc }) => Location::At(pc),
+            Some(_) => Location::Elsewhere,
+        }
+    }
+
+    /// Returns the steps that the event interrupted: whole ones, and a part of one more. `None` if its
+    /// fields are impossible.
+    pub(crate) fn interrupted_steps<'p>(&self, program: &'p Program) -> Option<(&'p [Step], Option<Step>)> {
+        match self.event {
+            Some(Event::Signal { pc, .. }) if self.interrupted.0 != 0 => {
+                program.interrupted(self.interrupted.0, self.interrupted.1, pc)
+            }
+            _ => Some((&[], None)),
+        }
+    }
+}
+
 /// Memory accesses that are told by an event rather than by the plan of a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Told {
+pub(crate) enum ExplicitAccess {
     /// Iterations of a string instruction, see `wire::word::STRING`.
     String { pc: u64, source: u64, destination: u64, count: u32, shape: u32 },
     /// A single access, see `wire::word::ACCESS`.
     Access { pc: u64, address: u64, size: u32 },
 }
 
-impl Told {
+impl ExplicitAccess {
     /// How many reads and writes.
     pub(crate) fn counts(&self) -> (u64, u64) {
         match *self {
@@ -64,12 +113,12 @@ impl Told {
 
 /// Whether the event that begins with `first` tells of accesses that belong to the path or signal behind it.
 #[inline]
-pub(crate) fn is_told(first: u32) -> bool {
+pub(crate) fn is_explicit_access(first: u32) -> bool {
     first & word::EVENT != 0 && matches!(word::kind(first), word::STRING | word::ACCESS)
 }
 
 /// The accesses that the event at the start of `words` tells.
-pub(crate) fn told(words: &[u32]) -> Option<Told> {
+pub(crate) fn read_explicit_access(words: &[u32]) -> Option<ExplicitAccess> {
     let (&first, rest) = words.split_first()?;
     let rest = rest.get(..word::length(first)?.checked_sub(1)?)?;
     let mut rest = rest.iter().copied();
@@ -78,17 +127,17 @@ pub(crate) fn told(words: &[u32]) -> Option<Told> {
     match word::kind(first) {
         word::STRING if first & word::EVENT != 0 => {
             let (pc, source, destination) = (wide(), wide(), wide());
-            Some(Told::String { pc, source, destination, count: next(), shape: next() })
+            Some(ExplicitAccess::String { pc, source, destination, count: next(), shape: next() })
         }
         word::ACCESS if first & word::EVENT != 0 => {
             let (pc, address) = (wide(), wide());
-            Some(Told::Access { pc, address, size: next() })
+            Some(ExplicitAccess::Access { pc, address, size: next() })
         }
         _ => None,
     }
 }
 
-/// The time stamp at the start of `words`, and what is behind it.
+/// The timestamp at the start of `words`, and what is behind it.
 #[inline]
 pub(crate) fn time(words: &[u32]) -> Option<(u64, &[u32])> {
     let (&[first, low, high], behind) = words.split_first_chunk()?;
@@ -97,7 +146,7 @@ pub(crate) fn time(words: &[u32]) -> Option<(u64, &[u32])> {
 }
 
 /// Reads the event at the start of `words`; `None` if there is no whole one.
-pub(crate) fn read(words: &[u32]) -> Option<Recorded> {
+pub(crate) fn read(words: &[u32]) -> Option<RawEvent> {
     let (&first, rest) = words.split_first()?;
     if first & word::EVENT == 0 || rest.len() + 1 < word::length(first)? {
         return None;
@@ -121,97 +170,10 @@ pub(crate) fn read(words: &[u32]) -> Option<Recorded> {
         word::DETACH => Event::Detach { tsc: wide() },
         word::FS_BASE => Event::FsBase { base: wide() },
         word::GAP => Event::Gap { pc: wide() },
-        word::STRING | word::ACCESS => return Some(Recorded { event: None, interrupted }),
+        word::STRING | word::ACCESS => return Some(RawEvent { event: None, interrupted }),
         _ => return None,
     };
-    Some(Recorded { event: Some(event), interrupted })
-}
-
-/// Where the thread stands after the event, if the event says so.
-pub(crate) fn position(recorded: &Recorded) -> Option<u64> {
-    match recorded.event? {
-        Event::Start { pc, .. } | Event::Resume { pc, .. } => Some(pc),
-        Event::Signal { handler, .. } => Some(handler),
-        Event::End { .. } | Event::Detach { .. } | Event::Gap { .. } => Some(0),
-        _ => None,
-    }
-}
-
-/// What follows the first words of events, packed: times relative to the one before, addresses to the address before.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Packer {
-    tsc: u64,
-    pc: u64,
-    data: u64,
-}
-
-/// The parts that the words after the first one of each kind are made of.
-#[derive(Clone, Copy)]
-enum Part {
-    Small,
-    Address,
-    Time,
-    /// An address of data.
-    Data,
-}
-
-fn parts(first: u32) -> &'static [Part] {
-    use Part::{Address, Data, Small, Time};
-    match word::kind(first) {
-        word::START | word::RESUME => &[Address, Time],
-        word::TIME | word::END | word::DETACH => &[Time],
-        word::SYSCALL => &[Small, Time],
-        word::SIGNAL => &[Small, Small, Address, Address, Time],
-        word::CHILD => &[Small, Small],
-        word::FS_BASE => &[Data],
-        word::STRING => &[Address, Data, Data, Small, Small],
-        word::ACCESS => &[Address, Data, Small],
-        word::GAP => &[Address],
-        _ => &[],
-    }
-}
-
-impl Packer {
-    /// Packs the words behind `first`.
-    pub(crate) fn pack(&mut self, first: u32, words: &[u32], out: &mut Vec<u8>) {
-        let mut words = words.iter().copied();
-        let mut next = || words.next().unwrap_or(0);
-        for part in parts(first) {
-            let low = next();
-            match part {
-                Part::Small => put_varint(out, u64::from(low)),
-                Part::Address => put_relative(out, &mut self.pc, low, next()),
-                Part::Time => put_relative(out, &mut self.tsc, low, next()),
-                Part::Data => put_relative(out, &mut self.data, low, next()),
-            }
-        }
-    }
-
-    /// Appends the words behind `first` to `words`.
-    pub(crate) fn unpack(&mut self, first: u32, bytes: &mut Bytes<'_>, words: &mut Vec<u32>) -> Option<()> {
-        for part in parts(first) {
-            match part {
-                Part::Small => words.push(bytes.varint_u32()?),
-                Part::Address => take_relative(bytes, &mut self.pc, words)?,
-                Part::Time => take_relative(bytes, &mut self.tsc, words)?,
-                Part::Data => take_relative(bytes, &mut self.data, words)?,
-            }
-        }
-        Some(())
-    }
-}
-
-fn put_relative(out: &mut Vec<u8>, before: &mut u64, low: u32, high: u32) {
-    let value = u64::from(low) | u64::from(high) << 32;
-    put_signed(out, value.wrapping_sub(*before));
-    *before = value;
-}
-
-fn take_relative(bytes: &mut Bytes<'_>, before: &mut u64, words: &mut Vec<u32>) -> Option<()> {
-    *before = before.wrapping_add(bytes.signed()?);
-    let [a, b, c, d, e, f, g, h] = before.to_le_bytes();
-    words.extend([u32::from_le_bytes([a, b, c, d]), u32::from_le_bytes([e, f, g, h])]);
-    Some(())
+    Some(RawEvent { event: Some(event), interrupted })
 }
 
 #[cfg(test)]
@@ -224,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn events_are_read_and_packed() {
+    fn events_are_read() {
         let signal = Event::Signal { signal: 11, pc: 3 | 4 << 32, handler: 5 | 6 << 32, tsc: 7 | 8 << 32 };
         let cases = [
             (words(word::START, 0, &[1, 2, 3, 4]), Event::Start { pc: 1 | 2 << 32, tsc: 3 | 4 << 32 }, (0, 0)),
@@ -238,40 +200,28 @@ mod tests {
             (words(word::FS_BASE, 0, &[1, 2]), Event::FsBase { base: 1 | 2 << 32 }, (0, 0)),
             (words(word::GAP, 0, &[1, 2]), Event::Gap { pc: 1 | 2 << 32 }, (0, 0)),
         ];
-        let (mut packer, mut unpacker) = (Packer::default(), Packer::default());
         for (words, event, interrupted) in cases {
-            assert_eq!(read(&words), Some(Recorded { event: Some(event), interrupted }));
+            assert_eq!(read(&words), Some(RawEvent { event: Some(event), interrupted }));
             assert_eq!(read(&words[..words.len() - 1]), None);
-            assert_eq!((is_told(words[0]), told(&words)), (false, None));
-            check_packing(&mut packer, &mut unpacker, &words);
+            assert_eq!((is_explicit_access(words[0]), read_explicit_access(&words)), (false, None));
         }
         assert_eq!(read(&[word::event(99, 0), 0, 0]), None);
         assert_eq!(read(&[7]), None);
     }
 
-    fn check_packing(packer: &mut Packer, unpacker: &mut Packer, words: &[u32]) {
-        let mut bytes = Vec::new();
-        packer.pack(words[0], &words[1..], &mut bytes);
-        let mut back = vec![words[0]];
-        unpacker.unpack(words[0], &mut Bytes::new(&bytes), &mut back).unwrap();
-        assert_eq!(back, words);
-    }
-
     #[test]
-    fn told_accesses_are_read_and_packed() {
-        let string = Told::String { pc: 1 | 2 << 32, source: 3, destination: 4, count: 5, shape: 6 };
-        let access = Told::Access { pc: 1, address: 2 | 3 << 32, size: u32::MAX };
+    fn explicit_accesses_are_read() {
+        let string = ExplicitAccess::String { pc: 1 | 2 << 32, source: 3, destination: 4, count: 5, shape: 6 };
+        let access = ExplicitAccess::Access { pc: 1, address: 2 | 3 << 32, size: u32::MAX };
         let cases = [
             (words(word::STRING, 7 << 8, &[1, 2, 3, 0, 4, 0, 5, 6]), string),
             (words(word::ACCESS, 7 << 8, &[1, 0, 2, 3, u32::MAX]), access),
         ];
-        let (mut packer, mut unpacker) = (Packer::default(), Packer::default());
         for (words, expected) in cases {
-            assert!(is_told(words[0]));
-            assert_eq!(told(&words), Some(expected));
-            assert_eq!(told(&words[..words.len() - 1]), None);
-            assert_eq!(read(&words), Some(Recorded { event: None, interrupted: (0, 0) }));
-            check_packing(&mut packer, &mut unpacker, &words);
+            assert!(is_explicit_access(words[0]));
+            assert_eq!(read_explicit_access(&words), Some(expected));
+            assert_eq!(read_explicit_access(&words[..words.len() - 1]), None);
+            assert_eq!(read(&words), Some(RawEvent { event: None, interrupted: (0, 0) }));
         }
     }
 }

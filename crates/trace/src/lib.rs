@@ -33,33 +33,31 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 mod access;
-mod bits;
+mod batch;
+mod batch_builder;
 mod block;
-mod bytes;
 mod container;
+mod cursor;
 mod data;
+mod decode;
+mod descriptors;
 mod error;
 mod event;
 #[doc(hidden)]
 pub mod example;
 mod excerpt;
-mod fast;
-mod lanes;
 mod live;
 #[doc(hidden)]
 pub mod measure;
-#[doc(hidden)]
-pub mod mend;
 mod merge;
 mod model;
-mod numbers;
+mod open_chunk;
 mod parallel;
-mod path;
 mod path_batch;
-mod plan;
-mod predict;
 mod program;
 mod record;
+#[doc(hidden)]
+pub mod repair;
 mod round_robin;
 mod schedule;
 mod span;
@@ -71,6 +69,7 @@ mod visit;
 mod writer;
 
 pub use access::{Access, AccessKind, Accesses};
+pub use batch::{Batch, Item};
 pub use block::{Block, Blocks, Instruction, Instructions};
 pub use container::{Kind, PathHeader};
 pub use error::{Problem, ReadError, WriteError};
@@ -83,7 +82,7 @@ pub use model::{
 };
 pub use path_batch::{PathBatch, PathItem, PathItems, PathTable};
 pub use round_robin::{RoundRobin, RoundRobinUnit};
-pub use steps::{Batch, Item, Steps};
+pub use steps::Steps;
 pub use trace::{Damage, MappedModule, Trace};
 pub use verify::Report;
 pub use visit::{AccessVisitor, Operand};

@@ -6,16 +6,17 @@ use std::collections::BinaryHeap;
 
 use hashbrown::HashMap;
 
-use crate::access::Gathered;
+use crate::access::AccessBuffer;
+use crate::batch::{BATCH_STEPS, Batch};
 use crate::block::Blocks;
 use crate::data;
 use crate::error::WriteError;
 use crate::model::{AccessDescriptors, DataMode, Fragment};
-use crate::path_batch::PathBatch;
+use crate::open_chunk::OpenChunk;
+use crate::path_batch::{PATH_BATCH_WORDS, PathBatch};
 use crate::program::Program;
 use crate::record::Definition;
-use crate::steps::{BATCH_STEPS, Batch, Open, PATH_BATCH_WORDS};
-use crate::tally::{ELSEWHERE, start_pc};
+use crate::tally::{DISCONTINUOUS, start_pc};
 use crate::visit::AccessVisitor;
 
 /// Takes the same as a [`crate::Writer`] and gives what [`crate::Trace::merged`] of its file would give. Threads deliver at different times: so that
@@ -46,23 +47,23 @@ pub struct Live {
     mode: DataMode,
     /// Steps of a slice, see [`crate::Merged::interleaved`].
     slice: Option<usize>,
-    threads: HashMap<u32, Thread>,
+    threads: HashMap<u32, LiveThread>,
     /// Time and number of each thread of which something waits.
     order: BinaryHeap<Reverse<(u64, u32)>>,
     /// Bytes that have come and were not given, and more than this do not wait.
     waiting: usize,
     limit: usize,
     batch: Batch,
-    scratch: Gathered,
+    scratch: AccessBuffer,
 }
 
 /// Bytes that wait: some tenths of a second of busy threads.
 const WAITING_MAX: usize = 32 << 20;
 
 #[derive(Debug, Default)]
-struct Thread {
+struct LiveThread {
     /// What has come and was not given yet.
-    open: Open,
+    open: OpenChunk,
     /// What ends in a step of which only what comes next tells where it went to.
     held: Batch,
     /// It is in the order of threads.
@@ -82,7 +83,7 @@ impl Live {
             waiting: 0,
             limit: WAITING_MAX,
             batch: Batch::default(),
-            scratch: Gathered::default(),
+            scratch: AccessBuffer::default(),
         }
     }
 
@@ -122,7 +123,7 @@ impl Live {
         mut each: impl FnMut(&Blocks, &Batch) -> Result<(), E>,
     ) -> Result<(), E> {
         self.add(image, thread, words, data);
-        while self.waiting > self.limit && self.show_next(false, &mut each)? {}
+        while self.waiting > self.limit && self.emit_next(false, &mut each)? {}
         Ok(())
     }
 
@@ -132,7 +133,7 @@ impl Live {
         own.open.append(image, words, data);
         if self.mode != DataMode::None {
             let keep_values = self.mode == DataMode::Values;
-            own.open.data_place.get_or_insert(data::Place { keep_values, ..data::Place::default() });
+            own.open.data_position.get_or_insert(data::DataPosition { keep_values, ..data::DataPosition::default() });
         }
         self.waiting += size_of_val(words) + data.len();
         if !own.is_queued {
@@ -149,17 +150,17 @@ impl Live {
         mut each: impl FnMut(&PathBatch<'_>) -> Result<(), E>,
     ) -> Result<(), E> {
         self.add(image, thread, words, &[]);
-        while self.waiting > self.limit && self.show_path_batch(&mut each)? {}
+        while self.waiting > self.limit && self.emit_path_batch(&mut each)? {}
         Ok(())
     }
 
     /// As [`Self::finish`], path by path.
     pub fn finish_path_batches<E>(&mut self, mut each: impl FnMut(&PathBatch<'_>) -> Result<(), E>) -> Result<(), E> {
-        while self.show_path_batch(&mut each)? {}
+        while self.emit_path_batch(&mut each)? {}
         Ok(())
     }
 
-    fn show_path_batch<E>(&mut self, mut each: impl FnMut(&PathBatch<'_>) -> Result<(), E>) -> Result<bool, E> {
+    fn emit_path_batch<E>(&mut self, mut each: impl FnMut(&PathBatch<'_>) -> Result<(), E>) -> Result<bool, E> {
         let Some(Reverse((_, thread))) = self.order.pop() else { return Ok(false) };
         let Some(own) = self.threads.get_mut(&thread) else { return Ok(true) };
         let until = self.order.peek().map_or(u64::MAX, |&Reverse((tsc, _))| tsc);
@@ -169,18 +170,18 @@ impl Live {
         each(&PathBatch::new(thread, &self.program, own.open.words.get(words).unwrap_or(&[]))).map(|()| true)
     }
 
-    /// With only what is done to memory, what has waited long enough, or all of it: shown to what `watcher` gives for the thread that is first. False if
+    /// With only what is done to memory, what has waited long enough, or all of it: emitted to what `visitor` gives for the thread that is first. False if
     /// there was nothing. Not for what is interleaved.
-    pub fn visit_next<W: AccessVisitor>(&mut self, all: bool, watcher: impl FnOnce(u32) -> W) -> bool {
+    pub fn visit_next<W: AccessVisitor>(&mut self, all: bool, visitor: impl FnOnce(u32) -> W) -> bool {
         if self.waiting <= self.limit && !all {
             return false;
         }
         let Some(Reverse((_, thread))) = self.order.pop() else { return false };
         let Some(own) = self.threads.get_mut(&thread) else { return true };
         let until = self.order.peek().map_or(u64::MAX, |&Reverse((tsc, _))| tsc);
-        let before = own.open.unread();
-        own.open.watch(&self.program, until, PATH_BATCH_WORDS, &mut self.scratch, &mut watcher(thread));
-        self.waiting = self.waiting.saturating_sub(before - own.open.unread());
+        let before = own.open.unread_bytes();
+        own.open.visit(&self.program, until, PATH_BATCH_WORDS, &mut self.scratch, &mut visitor(thread));
+        self.waiting = self.waiting.saturating_sub(before - own.open.unread_bytes());
         own.queue(thread, false, &mut self.order);
         true
     }
@@ -193,12 +194,12 @@ impl Live {
                 self.order.push(Reverse((own.held.tsc(), thread)));
             }
         }
-        while self.show_next(true, &mut each)? {}
+        while self.emit_next(true, &mut each)? {}
         Ok(())
     }
 
     /// Shows a stretch of the thread that is first. Returns whether there was one.
-    fn show_next<E>(
+    fn emit_next<E>(
         &mut self,
         is_last: bool,
         mut each: impl FnMut(&Blocks, &Batch) -> Result<(), E>,
@@ -206,33 +207,33 @@ impl Live {
         let Some(Reverse((_, thread))) = self.order.pop() else { return Ok(false) };
         let Some(own) = self.threads.get_mut(&thread) else { return Ok(true) };
         own.is_queued = false;
-        let before = own.open.unread();
+        let before = own.open.unread_bytes();
         let (program, batch) = (&self.program, &mut self.batch);
         if !own.held.is_empty() {
             let Some(next) = own.next(program, is_last) else { return Ok(true) };
-            own.held.went_to(next);
-            let shown = each(&program.blocks, &own.held);
+            own.held.set_last_target(next);
+            let emitted = each(&program.blocks, &own.held);
             own.held.clear();
-            shown?;
+            emitted?;
         }
         batch.clear();
         batch.thread = thread;
         let steps = self.slice.unwrap_or(BATCH_STEPS);
         let is_open = own.open.fill(program, true, steps, batch);
-        self.waiting = self.waiting.saturating_sub(before - own.open.unread());
+        self.waiting = self.waiting.saturating_sub(before - own.open.unread_bytes());
         own.queue(thread, self.slice.is_some(), &mut self.order);
         if is_open {
             let Some(next) = own.next(program, is_last) else {
                 std::mem::swap(batch, &mut own.held);
                 return Ok(true);
             };
-            batch.went_to(next);
+            batch.set_last_target(next);
         }
         if batch.is_empty() { Ok(true) } else { each(&program.blocks, batch).map(|()| true) }
     }
 }
 
-impl Thread {
+impl LiveThread {
     /// Gives it its place in the order of threads, if something of it waits.
     fn queue(&mut self, thread: u32, is_estimated: bool, order: &mut BinaryHeap<Reverse<(u64, u32)>>) {
         let next = self.open.next_tsc(is_estimated, None);
@@ -240,11 +241,11 @@ impl Thread {
         order.extend(next.map(|tsc| Reverse((tsc, thread))));
     }
 
-    /// Where an indirect transfer went that was the last thing shown; `None` if nothing says so yet, 0 if nothing will.
+    /// Where an indirect transfer went that was the last thing emitted; `None` if nothing says so yet, 0 if nothing will.
     fn next(&self, program: &Program, is_last: bool) -> Option<u64> {
-        match start_pc(program, self.open.words.get(self.open.at..).unwrap_or(&[])) {
+        match start_pc(program, self.open.unread_words()) {
             0 if !is_last => None,
-            0 | ELSEWHERE => Some(0),
+            0 | DISCONTINUOUS => Some(0),
             next => Some(next),
         }
     }
@@ -270,41 +271,41 @@ mod tests {
         live
     }
 
-    fn take(shown: &mut Vec<(u32, u64)>, batch: &Batch) -> Result<(), WriteError> {
-        shown.extend(batch.steps().iter().map(|step| (batch.thread(), step.next())));
+    fn take(emitted: &mut Vec<(u32, u64)>, batch: &Batch) -> Result<(), WriteError> {
+        emitted.extend(batch.steps().iter().map(|step| (batch.thread(), step.next())));
         Ok(())
     }
 
     #[test]
     fn what_is_not_known_yet_is_held_back() {
-        let (mut live, mut shown) = (Live { limit: 0, ..live() }, Vec::new());
-        live.path(0, 7, &[1, 2, 1], &[], |_, batch| take(&mut shown, batch)).unwrap();
-        assert!(shown.is_empty());
-        live.path(0, 8, &[2], &[], |_, batch| take(&mut shown, batch)).unwrap();
-        live.path(0, 7, &[word::event(word::TIME, 0), 5, 0], &[], |_, batch| take(&mut shown, batch)).unwrap();
-        assert!(shown.is_empty());
-        live.path(0, 7, &[2], &[], |_, batch| take(&mut shown, batch)).unwrap();
-        assert_eq!(shown, [(7, 0x2000), (7, 0x1000), (7, 0x2000)]);
-        live.path(0, 8, &[word::event(word::TIME, 0), 9, 0], &[], |_, batch| take(&mut shown, batch)).unwrap();
+        let (mut live, mut emitted) = (Live { limit: 0, ..live() }, Vec::new());
+        live.path(0, 7, &[1, 2, 1], &[], |_, batch| take(&mut emitted, batch)).unwrap();
+        assert!(emitted.is_empty());
+        live.path(0, 8, &[2], &[], |_, batch| take(&mut emitted, batch)).unwrap();
+        live.path(0, 7, &[word::event(word::TIME, 0), 5, 0], &[], |_, batch| take(&mut emitted, batch)).unwrap();
+        assert!(emitted.is_empty());
+        live.path(0, 7, &[2], &[], |_, batch| take(&mut emitted, batch)).unwrap();
+        assert_eq!(emitted, [(7, 0x2000), (7, 0x1000), (7, 0x2000)]);
+        live.path(0, 8, &[word::event(word::TIME, 0), 9, 0], &[], |_, batch| take(&mut emitted, batch)).unwrap();
         let mut events = Vec::new();
         live.finish(|_, batch| {
             events.extend(batch.events().iter().map(|&(_, event)| (batch.thread(), event)));
-            take(&mut shown, batch)
+            take(&mut emitted, batch)
         })
         .unwrap();
-        assert_eq!(shown.split_off(3), [(8, 0), (7, 0)]);
+        assert_eq!(emitted.split_off(3), [(8, 0), (7, 0)]);
         assert_eq!(events, [(8, Event::Time { tsc: 9 }), (7, Event::Time { tsc: 5 })]);
     }
 
     #[test]
     fn threads_are_merged_by_time() {
-        let (mut live, mut shown) = (live(), Vec::new());
+        let (mut live, mut emitted) = (live(), Vec::new());
         let at = |tsc: u32, path: u32| [word::event(word::TIME, 0), tsc, 0, path];
         let later = [at(20, 1), at(40, 2)].concat();
-        live.path(0, 1, &later, &[], |_, batch| take(&mut shown, batch)).unwrap();
-        live.path(0, 2, &[at(10, 1), at(30, 1)].concat(), &[], |_, batch| take(&mut shown, batch)).unwrap();
-        live.finish(|_, batch| take(&mut shown, batch)).unwrap();
-        assert_eq!(shown, [(2, 0x1000), (1, 0x2000), (2, 0), (1, 0)]);
+        live.path(0, 1, &later, &[], |_, batch| take(&mut emitted, batch)).unwrap();
+        live.path(0, 2, &[at(10, 1), at(30, 1)].concat(), &[], |_, batch| take(&mut emitted, batch)).unwrap();
+        live.finish(|_, batch| take(&mut emitted, batch)).unwrap();
+        assert_eq!(emitted, [(2, 0x1000), (1, 0x2000), (2, 0), (1, 0)]);
     }
 
     #[test]

@@ -3,11 +3,12 @@
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
+use codec::path::PathCoder;
+
 use crate::container::{CODEC_PREDICT, CODEC_ZSTD};
+use crate::decode::{DecodeBuffers, decode};
 use crate::error::{Problem, ReadError};
-use crate::path::PathCoder;
 use crate::schedule::Schedule;
-use crate::steps::{Workshop, decode};
 use crate::tally::Tally;
 use crate::trace::Trace;
 
@@ -44,13 +45,13 @@ impl Measurement {
     }
 
     fn words(&mut self, trace: &Trace) -> Result<(), ReadError> {
-        let (mut workshop, mut coder, mut words) = (Workshop::default(), PathCoder::default(), Vec::new());
+        let (mut buffers, mut coder, mut words) = (DecodeBuffers::default(), PathCoder::default(), Vec::new());
         for chunk in trace.chunks() {
             let Some(path) = chunk.path() else {
                 self.definition_bytes += chunk.header.length();
                 continue;
             };
-            let timed = timed(|| decode(trace, chunk, &mut workshop, &mut words));
+            let timed = timed(|| decode(trace, chunk, &mut buffers, &mut words));
             timed.0.map_err(|problem| chunk.error(problem))?;
             self.decode += timed.1;
             self.words += words.len() as u64;
@@ -59,7 +60,7 @@ impl Measurement {
             let timed = self::timed(|| Tally::new(program).words(&words));
             timed.0.map_err(unknown)?;
             self.count += timed.1;
-            let mut encode = |codec| coder.encode(codec, program, path.image, &words);
+            let mut encode = |codec| coder.encode(codec, program, path.image, &words, Tally::new(program));
             let timed = self::timed(|| encode(CODEC_PREDICT));
             self.encoded_bytes += timed.0.map_err(unknown)?.payload.map_or(0, |payload| payload.len() as u64);
             self.encode += timed.1;

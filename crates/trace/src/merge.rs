@@ -1,7 +1,7 @@
 //! All threads of a trace in one order, by time.
 //!
-//! Each thread's own order is exact. Between threads, what follows a time stamp (a system call, a signal, the start of a
-//! segment) comes after everything that other threads did before an earlier stamp. What lies between two stamps of a thread is in one piece,
+//! Each thread's own order is exact. Between threads, what follows a timestamp (a system call, a signal, the start of a
+//! segment) comes after everything that other threads did before an earlier timestamp. What lies between two timestamps of a thread is in one piece,
 //! unless it is to be [`Merged::interleaved`].
 #![deny(clippy::unwrap_used, clippy::indexing_slicing, clippy::cast_possible_truncation)]
 
@@ -10,10 +10,12 @@ mod seek;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
+use crate::batch::Batch;
+use crate::cursor::Cursor;
+use crate::decode::DecodeBuffers;
 use crate::error::ReadError;
 use crate::model::DataMode;
 use crate::path_batch::PathBatch;
-use crate::steps::{Batch, Cursor, Workshop};
 use crate::trace::{Chunk, Trace};
 use crate::visit::AccessVisitor;
 
@@ -24,14 +26,14 @@ pub struct Merged<'t> {
     cursors: Vec<Cursor<'t>>,
     /// Time and place in `cursors` of every thread that has more to give.
     order: BinaryHeap<Reverse<(u64, usize)>>,
-    workshop: Workshop,
+    buffers: DecodeBuffers,
     batch: Batch,
     /// What a seek met that concerns what comes next.
     problems: Vec<ReadError>,
 }
 
 impl Merged<'_> {
-    /// Changes threads every few steps, as processors that share something would: a stretch between two stamps is cut into slices of `steps`
+    /// Changes threads every few steps, as processors that share something would: a stretch between two timestamps is cut into slices of `steps`
     /// steps, about, to which time is given in proportion.
     #[must_use]
     pub fn interleaved(mut self, steps: usize) -> Self {
@@ -63,11 +65,11 @@ impl Merged<'_> {
             self.go_to_chunks(0);
             return number;
         }
-        self.cursors.iter_mut().for_each(Cursor::leave_data_out);
+        self.cursors.iter_mut().for_each(Cursor::omit_data);
         let passed_over = self.go_to_chunks(number);
         let left = self.pass_over(number.saturating_sub(passed_over));
         for cursor in &mut self.cursors {
-            self.problems.extend(cursor.take_data_in(&mut self.workshop).err());
+            self.problems.extend(cursor.resume_data(&mut self.buffers).err());
         }
         left
     }
@@ -75,7 +77,7 @@ impl Merged<'_> {
     /// How many path chunks were decoded so far.
     #[must_use]
     pub fn chunks_decoded(&self) -> u64 {
-        self.workshop.chunks
+        self.buffers.chunks
     }
 
     /// Puts each thread at the start of a chunk so that everything before these chunks comes before instruction `number`. Gives how many
@@ -117,7 +119,7 @@ impl Merged<'_> {
     fn pass_over_batch(&mut self, most: u64) -> Result<Option<u64>, ReadError> {
         let Some(place) = self.first()? else { return Ok(None) };
         let Some(cursor) = self.cursors.get_mut(place) else { return Ok(None) };
-        let passed = cursor.pass_over(&mut self.workshop, most);
+        let passed = cursor.pass_over(&mut self.buffers, most);
         self.queue(place);
         passed
     }
@@ -133,7 +135,7 @@ impl Merged<'_> {
     pub fn next_batch(&mut self) -> Result<Option<&Batch>, ReadError> {
         while let Some(place) = self.first()? {
             let Some(cursor) = self.cursors.get_mut(place) else { continue };
-            let result = cursor.next_batch(&mut self.workshop, &mut self.batch);
+            let result = cursor.next_batch(&mut self.buffers, &mut self.batch);
             self.queue(place);
             if result? {
                 return Ok(Some(&self.batch));
@@ -149,7 +151,7 @@ impl Merged<'_> {
         }
         while let Some(Reverse((time, place))) = self.order.pop() {
             let Some(cursor) = self.cursors.get_mut(place) else { continue };
-            match cursor.prepare(&mut self.workshop) {
+            match cursor.prepare(&mut self.buffers) {
                 Ok(false) => return Ok(Some(place)),
                 // What comes next may turn out to be later than it seemed.
                 Ok(true) if cursor.tsc().is_some_and(|tsc| tsc <= time) => return Ok(Some(place)),
@@ -169,13 +171,13 @@ impl Merged<'_> {
         self.order.extend(tsc.map(|tsc| Reverse((tsc, place))));
     }
 
-    /// As [`Self::next_batch`], with only what is done to memory: shown to what `watcher` gives for the thread. False at the end. Not for what is
+    /// As [`Self::next_batch`], with only what is done to memory: emitted to what `visitor` gives for the thread. False at the end. Not for what is
     /// interleaved.
-    pub fn visit_next<W: AccessVisitor>(&mut self, watcher: impl FnOnce(u32) -> W) -> Result<bool, ReadError> {
+    pub fn visit_next<W: AccessVisitor>(&mut self, visitor: impl FnOnce(u32) -> W) -> Result<bool, ReadError> {
         let Some(place) = self.first()? else { return Ok(false) };
         let Some(cursor) = self.cursors.get_mut(place) else { return Ok(true) };
         let until = self.order.peek().map_or(u64::MAX, |&Reverse((tsc, _))| tsc);
-        let result = cursor.watch(&mut self.workshop, until, watcher);
+        let result = cursor.visit(&mut self.buffers, until, visitor);
         self.queue(place);
         result.map(|_| true)
     }
@@ -187,7 +189,7 @@ impl Merged<'_> {
             let Some(place) = self.first()? else { return Ok(None) };
             let Some(cursor) = self.cursors.get_mut(place) else { continue };
             let until = self.order.peek().map_or(u64::MAX, |&Reverse((tsc, _))| tsc);
-            let result = cursor.next_words(&mut self.workshop, until);
+            let result = cursor.next_words(&mut self.buffers, until);
             self.queue(place);
             if let Some(words) = result? {
                 return Ok(self.cursors.get(place).map(|cursor| cursor.path_batch(words)));
@@ -234,7 +236,7 @@ impl Trace {
             trace: self,
             order,
             cursors,
-            workshop: Workshop::default(),
+            buffers: DecodeBuffers::default(),
             batch: Batch::default(),
             problems: Vec::new(),
         }

@@ -10,11 +10,11 @@ pub struct Recording {
     pub command: Vec<String>,
     /// Process number of the target.
     pub pid: u32,
-    /// Frequency of the time stamp counter; 0 if unknown.
+    /// Frequency of the timestamp counter; 0 if unknown.
     pub tsc_hz: u64,
     /// Wall-clock time of the start, nanoseconds since 1970.
     pub start_unix_nanos: u64,
-    /// Time stamp counter at the same moment.
+    /// Timestamp counter at the same moment.
     pub start_tsc: u64,
     /// Name of the host.
     pub host: String,
@@ -116,7 +116,7 @@ pub struct ProcessInfo {
     pub pid: u32,
     /// The process that made it; `None` for the one that the recording began with.
     pub parent: Option<u32>,
-    /// Time stamp counter when it was made; for the first, when its recording began.
+    /// Timestamp counter when it was made; for the first, when its recording began.
     pub tsc: u64,
     /// Its command line when it was first seen.
     pub command: Vec<String>,
@@ -182,7 +182,7 @@ impl Counts {
 pub struct ThreadSummary {
     pub info: ThreadInfo,
     pub counts: Counts,
-    /// First and last time stamp of the thread's path; both 0 if it has none.
+    /// First and last timestamp of the thread's path; both 0 if it has none.
     pub first_tsc: u64,
     pub last_tsc: u64,
     /// Path chunks and the bytes of words in them.
@@ -383,7 +383,7 @@ pub enum Event {
 }
 
 impl Event {
-    /// The time stamp, if the event has one.
+    /// The timestamp, if the event has one.
     #[must_use]
     pub fn tsc(&self) -> Option<u64> {
         match *self {

@@ -6,9 +6,11 @@ use std::sync::{Mutex, PoisonError};
 
 use rayon::prelude::*;
 
+use crate::cursor::Cursor;
+use crate::decode::DecodeBuffers;
 use crate::error::ReadError;
 use crate::model::DataMode;
-use crate::steps::{Cursor, Steps, Workshop};
+use crate::steps::Steps;
 use crate::trace::Trace;
 
 /// Things that are expensive to make and used by one thread at a time.
@@ -77,12 +79,12 @@ impl Trace {
                 (path.thread, *place - 1)
             })
             .collect();
-        let workshops = Pool::<Workshop>::default();
+        let buffers = Pool::<DecodeBuffers>::default();
         let decode = |(thread, place): (u32, usize)| {
             let cursor = cursor(thread, place).ok()?;
-            let mut steps = Steps::new(cursor, workshops.take());
+            let mut steps = Steps::new(cursor, buffers.take());
             let result = each(&mut steps);
-            workshops.give_back(steps.into_workshop());
+            buffers.give_back(steps.into_buffers());
             Some(result)
         };
         places.into_par_iter().map(decode).flatten_iter().collect()

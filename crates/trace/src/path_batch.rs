@@ -2,13 +2,15 @@
 //! path can be prepared.
 #![deny(clippy::unwrap_used, clippy::indexing_slicing, clippy::cast_possible_truncation)]
 
-use wire::word::{self, EVENT};
+use codec::words::{EventWords, Word, Words};
 
 use crate::block::Blocks;
 use crate::event;
 use crate::model::{Event, Step};
 use crate::program::Program;
-use crate::steps::interrupted;
+
+/// Words in a [`PathBatch`] at most.
+pub(crate) const PATH_BATCH_WORDS: usize = 8192;
 
 /// What every path of a recording executes.
 #[derive(Clone, Copy, Debug)]
@@ -52,11 +54,11 @@ pub enum PathItem<'t> {
     },
 }
 
-/// The parts of a stretch in order, but for time stamps.
+/// The parts of a stretch in order, but for timestamps.
 #[derive(Clone, Debug)]
 pub struct PathItems<'t> {
     program: &'t Program,
-    rest: &'t [u32],
+    words: Words<'t>,
 }
 
 impl<'t> PathBatch<'t> {
@@ -76,7 +78,7 @@ impl<'t> PathBatch<'t> {
 
     #[must_use]
     pub fn items(&self) -> PathItems<'t> {
-        PathItems { program: self.program, rest: self.words }
+        PathItems { program: self.program, words: Words::new(self.words) }
     }
 }
 
@@ -84,8 +86,8 @@ impl<'t> PathItems<'t> {
     /// Passes over repetitions of `path` that come next, and tells how many.
     #[inline]
     pub fn repetitions(&mut self, path: u32) -> u64 {
-        let count = self.rest.iter().take_while(|&&word| word == path).count();
-        self.rest = self.rest.get(count..).unwrap_or(&[]);
+        let count = self.words.rest().iter().take_while(|&&word| word == path).count();
+        self.words.skip_words(count);
         count as u64
     }
 
@@ -94,22 +96,15 @@ impl<'t> PathItems<'t> {
     }
 
     #[cold]
-    fn event(&mut self, first: u32) -> Option<PathItem<'t>> {
-        let (words, program) = (self.rest, self.program);
-        let Some(recorded) = event::read(words) else {
-            self.rest = &[];
+    fn event(&mut self, event: EventWords<'t>) -> Option<PathItem<'t>> {
+        self.words.skip_words(event.length());
+        let Some(raw) = event::read(event.words()) else {
+            self.words = Words::default();
             return Some(self.lost());
         };
-        self.rest = words.get(word::length(first)?..).unwrap_or(&[]);
-        let Some(event) = recorded.event else { return self.next() };
-        let Some((steps, last)) = interrupted(program, &recorded) else { return Some(self.lost()) };
-        let at = match event {
-            Event::Time { .. } | Event::Child { .. } | Event::Syscall { .. } | Event::FsBase { .. } => None,
-            Event::Signal { pc, .. } => Some(program.head(recorded.interrupted.0).unwrap_or(pc)),
-            Event::Gap { pc } => Some(pc),
-            _ => Some(0),
-        };
-        Some(PathItem::Event { event, steps, last, at })
+        let Some(event) = raw.event else { return self.next() };
+        let Some((steps, last)) = raw.interrupted_steps(self.program) else { return Some(self.lost()) };
+        Some(PathItem::Event { event, steps, last, at: raw.location(self.program).known_pc() })
     }
 }
 
@@ -119,15 +114,16 @@ impl<'t> Iterator for PathItems<'t> {
     #[inline]
     fn next(&mut self) -> Option<PathItem<'t>> {
         loop {
-            let (&first, rest) = self.rest.split_first()?;
-            if first & EVENT == 0 {
-                self.rest = rest;
-                return Some(PathItem::Path(first));
-            }
-            // Threads that lock and unlock have more of them than of anything else.
-            match event::time(self.rest) {
-                Some((_, behind)) => self.rest = behind,
-                None => return self.event(first),
+            match self.words.peek()? {
+                Word::Path(path) => {
+                    self.words.skip_words(1);
+                    return Some(PathItem::Path(path));
+                }
+                // Threads that lock and unlock have more timestamps than anything else.
+                Word::Event(event) => match event::time(event.words()) {
+                    Some((_, behind)) => self.words = Words::new(behind),
+                    None => return self.event(event),
+                },
             }
         }
     }

@@ -4,6 +4,8 @@
 //! the codec, which guesses the next path from where the one before it leads.
 #![deny(clippy::unwrap_used, clippy::indexing_slicing, clippy::cast_possible_truncation)]
 
+use codec::dense_map::{DenseMap, Sentinel};
+use codec::predict::{FragmentExits, LowPc, PathModel, StackEffect, low_pc};
 use hashbrown::HashMap;
 use isa::Transfer;
 use wire::code::{
@@ -12,16 +14,15 @@ use wire::code::{
 };
 use wire::word::PATH_MAX;
 
-use crate::block::{Blocks, NONE, Node, Refused};
+use crate::block::{Blocks, NONE, Node, Refusal};
+use crate::descriptors::{DescriptorTable, ExecutedPath};
 use crate::error::WriteError;
 use crate::model::{AccessDescriptors, Counts, Fragment, Step, Terminator};
-use crate::numbers::{Absent, Numbers};
-use crate::plan::{Executed, Plans};
 use crate::record::Definition;
 
 /// A fragment in the tables.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Chain {
+pub(crate) struct FragmentInfo {
     pub first_path: u32,
     pub exit_count: u16,
     block_count: u16,
@@ -41,89 +42,69 @@ pub(crate) struct Chain {
 #[derive(Debug, Default)]
 pub(crate) struct Program {
     pub blocks: Blocks,
-    chains: Vec<Chain>,
-    /// Of every chain: the steps from each block to the next. The last block's is a placeholder.
+    fragments: Vec<FragmentInfo>,
+    /// Of every fragment: the steps from each block to the next. The last block's is a placeholder.
     steps: Vec<Step>,
-    /// The newest chain by image and [`Lead`] of its head.
-    by_head: HashMap<(u32, Lead), u32>,
-    paths: Vec<Exit>,
+    /// The newest fragment by image and [`LowPc`] of its head.
+    by_head: HashMap<(u32, LowPc), u32>,
+    paths: Vec<PathEntry>,
     /// Index in `paths` of every path number.
-    path_of: Numbers<u32>,
+    path_of: DenseMap<u32>,
     /// What has to be known of every path number at once.
-    infos: Numbers<Info>,
-    /// What paths do to the stack of calls, see [`Effect`].
+    infos: DenseMap<PathInfo>,
+    /// What paths do to the stack of calls, see [`StackEffect`].
     effects: Vec<u32>,
     /// What the data behind paths means.
-    pub plans: Plans,
-}
-
-/// The low half of an address where execution goes on; 0 if that is not known.
-pub(crate) type Lead = u32;
-
-/// The low half of `address`.
-pub(crate) fn lead(address: u64) -> Lead {
-    let [a, b, c, d, ..] = address.to_le_bytes();
-    u32::from_le_bytes([a, b, c, d])
+    pub descriptors: DescriptorTable,
 }
 
 /// What has to be known of a path to count and to predict.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Info {
+pub(crate) struct PathInfo {
     /// Counts, and in the two top bits of its 24-bit field the kind of `link`.
     packed: u64,
-    chain: u32,
+    fragment: u32,
     link: u32,
 }
 
-impl Absent for Info {
-    const ABSENT: Self = Self { packed: 0, chain: 0, link: 0 };
+impl Sentinel for PathInfo {
+    const NONE: Self = Self { packed: 0, fragment: 0, link: 0 };
 
     #[inline]
-    fn is_absent(&self) -> bool {
+    fn is_none(&self) -> bool {
         self.packed == 0
     }
-}
-
-/// What a path does to the stack of calls, and where it leads.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Effect<'p> {
-    /// Nothing.
-    Leads(Lead),
-    /// Ends in a return and does nothing else.
-    Returns,
-    /// Takes some, adds others; leads to `lead`, or to where the last one taken says.
-    Calls { pops: u32, returns: bool, lead: Lead, pushes: &'p [Lead] },
 }
 
 const KIND: u64 = 3 << 22;
 const KIND_RETURNS: u64 = 1 << 22;
 const KIND_CALLS: u64 = 2 << 22;
 
-impl Info {
+impl PathInfo {
     #[inline]
-    pub(crate) fn counts(&self) -> Packed {
-        Packed(self.packed & !KIND)
+    pub(crate) fn counts(&self) -> PackedCounts {
+        PackedCounts(self.packed & !KIND)
     }
 }
 
-/// One way out of a chain: a path.
+/// One way out of a fragment: a path.
 #[derive(Clone, Copy, Debug)]
-struct Exit {
+struct PathEntry {
     last: Step,
     /// Where the steps before the last are, and how many.
     steps_at: u32,
-    chain: u32,
+    fragment: u32,
     count: u16,
 }
 
 /// What a path executes, in one word: instructions in 24 bits (two of which are never used), steps in 8, then 8 bits each of conditional taken, not taken,
 /// direct, indirect. Never zero.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Packed(pub u64);
+pub(crate) struct PackedCounts(pub u64);
 
 /// One path: the steps to its last block, and the last one.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Path<'a> {
+pub(crate) struct PathSteps<'a> {
     pub steps: &'a [Step],
     pub last: Step,
 }
@@ -135,69 +116,49 @@ impl Program {
 
     /// What has to be known of the path with this number.
     #[inline]
-    pub(crate) fn info(&self, path: u32) -> Option<Info> {
+    pub(crate) fn info(&self, path: u32) -> Option<PathInfo> {
         self.infos.get(path)
     }
 
     /// Packed counts of the path with this number.
     #[inline]
-    pub(crate) fn counts(&self, path: u32) -> Option<Packed> {
-        self.infos.find(path).map(Info::counts)
+    pub(crate) fn counts(&self, path: u32) -> Option<PackedCounts> {
+        self.infos.find(path).map(PathInfo::counts)
     }
 
-    /// What a path does to the stack of calls.
-    #[inline]
-    pub(crate) fn effect(&self, info: &Info) -> Effect<'_> {
-        match info.packed & KIND {
-            0 => Effect::Leads(info.link),
-            KIND_RETURNS => Effect::Returns,
-            _ => self.stored_effect(info.link).unwrap_or(Effect::Leads(0)),
-        }
-    }
-
-    fn stored_effect(&self, at: u32) -> Option<Effect<'_>> {
-        let (&[header, lead], rest) = self.effects.get(at as usize..)?.split_first_chunk::<2>()?;
+    fn stored_effect(&self, at: u32) -> Option<StackEffect<'_>> {
+        let (&[header, target], rest) = self.effects.get(at as usize..)?.split_first_chunk::<2>()?;
         let pushes = rest.get(..(header >> 16) as usize)?;
-        Some(Effect::Calls { pops: header & 0xff, returns: header & 0x100 != 0, lead, pushes })
-    }
-
-    /// The exit that `path` is, counted from the last one, of the fragment that [`Self::chain_at`] gives for `lead` to a chunk
-    /// behind all definitions; `None` if it belongs to another.
-    pub(crate) fn expected_exit(&self, image: u32, lead: Lead, info: &Info, path: u32) -> Option<u8> {
-        let chain = self.chains.get(info.chain as usize)?;
-        if chain.superseded || chain.image != image || self::lead(chain.head) != lead || lead == 0 {
-            return None;
-        }
-        u8::try_from(u32::from(chain.exit_count) - 1 - (path - chain.first_path)).ok()
+        Some(StackEffect::Calls { pops: header & 0xff, returns: header & 0x100 != 0, target, pushes })
     }
 
     #[inline]
-    fn exit(&self, path: u32) -> Option<&Exit> {
+    fn exit(&self, path: u32) -> Option<&PathEntry> {
         self.paths.get(self.path_of.get(path)? as usize)
     }
 
-    pub(crate) fn chain_of(&self, path: u32) -> Option<&Chain> {
-        self.chains.get(self.exit(path)?.chain as usize)
+    pub(crate) fn fragment_of(&self, path: u32) -> Option<&FragmentInfo> {
+        self.fragments.get(self.exit(path)?.fragment as usize)
     }
 
-    /// The newest fragment with its head where `lead` says that was defined before chunk `sequence`.
-    pub(crate) fn chain_at(&self, image: u32, lead: Lead, sequence: u32) -> Option<&Chain> {
-        if lead == 0 {
+    /// The newest fragment with its head where `target` says that was defined before chunk `sequence`.
+    fn fragment_at(&self, image: u32, target: LowPc, sequence: u32) -> Option<&FragmentInfo> {
+        if target == 0 {
             return None;
         }
-        let mut chain = self.chains.get(*self.by_head.get(&(image, lead))? as usize)?;
-        while chain.sequence >= sequence {
-            chain = self.chains.get(chain.older as usize)?;
+        let mut fragment = self.fragments.get(*self.by_head.get(&(image, target))? as usize)?;
+        while fragment.sequence >= sequence {
+            fragment = self.fragments.get(fragment.older as usize)?;
         }
-        Some(chain)
+        Some(fragment)
     }
 
     /// What the path executes.
     #[inline]
-    pub(crate) fn path(&self, path: u32) -> Option<Path<'_>> {
+    pub(crate) fn path(&self, path: u32) -> Option<PathSteps<'_>> {
         let exit = self.exit(path)?;
         let at = exit.steps_at as usize;
-        Some(Path { steps: self.steps.get(at..at + usize::from(exit.count))?, last: exit.last })
+        Some(PathSteps { steps: self.steps.get(at..at + usize::from(exit.count))?, last: exit.last })
     }
 
     /// Where the path leads, if that does not depend on the execution.
@@ -207,14 +168,14 @@ impl Program {
 
     /// Address of the first block of the path.
     pub(crate) fn head(&self, path: u32) -> Option<u64> {
-        self.chain_of(path).map(|chain| chain.head)
+        self.fragment_of(path).map(|fragment| fragment.head)
     }
 
     /// What was executed of the fragment whose first path is `first_path` when a signal came: its first `blocks` blocks and
     /// the next one up to `pc`. `None` if that makes no sense.
     pub(crate) fn interrupted(&self, first_path: u32, blocks: u32, pc: u64) -> Option<(&[Step], Option<Step>)> {
-        let chain = self.chain_of(first_path).filter(|chain| chain.first_path == first_path)?;
-        let steps = self.steps_of(chain);
+        let fragment = self.fragment_of(first_path).filter(|fragment| fragment.first_path == first_path)?;
+        let steps = self.steps_of(fragment);
         let (whole, rest) = steps.split_at_checked(usize::try_from(blocks).ok()?)?;
         let index = rest.first()?.block().0;
         let node = self.blocks.node(index)?;
@@ -223,40 +184,40 @@ impl Program {
     }
 
     /// All fragments in the order of their definition.
-    pub(crate) fn chains(&self) -> &[Chain] {
-        &self.chains
+    pub(crate) fn fragments(&self) -> &[FragmentInfo] {
+        &self.fragments
     }
 
     /// The steps from each block of a fragment to the next. The last one is a placeholder.
-    pub(crate) fn steps_of(&self, chain: &Chain) -> &[Step] {
-        let at = chain.steps_at as usize;
-        self.steps.get(at..at + usize::from(chain.block_count)).unwrap_or(&[])
+    pub(crate) fn steps_of(&self, fragment: &FragmentInfo) -> &[Step] {
+        let at = fragment.steps_at as usize;
+        self.steps.get(at..at + usize::from(fragment.block_count)).unwrap_or(&[])
     }
 
     /// Takes a definition that stands in code chunk `sequence`.
     pub(crate) fn define(&mut self, definition: &Definition<'_>, sequence: u32) -> Result<(), WriteError> {
         match *definition {
             Definition::Block { image, id, address, code } => {
-                self.blocks.add(image, id, address, code).map_err(|refused| match refused {
-                    Refused::Twice => WriteError::BlockTwice { id },
-                    Refused::Full => WriteError::Full,
+                self.blocks.add(image, id, address, code).map_err(|refusal| match refusal {
+                    Refusal::Twice => WriteError::BlockTwice { id },
+                    Refusal::Full => WriteError::Full,
                     _ => WriteError::Block { id, address, length: code.len() },
                 })
             }
             Definition::Fragment { image, fragment } => {
                 let first_path = fragment.first_path;
-                self.add_fragment(image, &fragment, sequence).map_err(|refused| match refused {
-                    Refused::UnknownBlock(block) => WriteError::UnknownBlock { first_path, block },
-                    Refused::Twice => WriteError::PathTwice { first_path },
-                    Refused::Full => WriteError::Full,
+                self.add_fragment(image, &fragment, sequence).map_err(|refusal| match refusal {
+                    Refusal::UnknownBlock(block) => WriteError::UnknownBlock { first_path, block },
+                    Refusal::Twice => WriteError::PathTwice { first_path },
+                    Refusal::Full => WriteError::Full,
                     _ => WriteError::Fragment { first_path },
                 })
             }
-            Definition::AccessDescriptors(plan) => {
-                let first_path = plan.first_path;
-                self.add_plan(&plan).map_err(|refused| match refused {
-                    Refused::Twice => WriteError::PathTwice { first_path },
-                    Refused::Full => WriteError::Full,
+            Definition::AccessDescriptors(descriptors) => {
+                let first_path = descriptors.first_path;
+                self.add_descriptors(&descriptors).map_err(|refusal| match refusal {
+                    Refusal::Twice => WriteError::PathTwice { first_path },
+                    Refusal::Full => WriteError::Full,
                     _ => WriteError::AccessDescriptors { first_path },
                 })
             }
@@ -264,20 +225,20 @@ impl Program {
     }
 
     /// Defines a fragment, in code chunk `sequence`.
-    pub(crate) fn add_fragment(&mut self, image: u32, fragment: &Fragment<'_>, sequence: u32) -> Result<(), Refused> {
+    pub(crate) fn add_fragment(&mut self, image: u32, fragment: &Fragment<'_>, sequence: u32) -> Result<(), Refusal> {
         self.check(fragment)?;
-        let chain = u32::try_from(self.chains.len()).map_err(|_| Refused::Full)?;
-        let steps_at = u32::try_from(self.steps.len()).map_err(|_| Refused::Full)?;
-        u32::try_from(self.paths.len() + fragment.exits.len()).map_err(|_| Refused::Full)?;
+        let number = u32::try_from(self.fragments.len()).map_err(|_| Refusal::Full)?;
+        let steps_at = u32::try_from(self.steps.len()).map_err(|_| Refusal::Full)?;
+        u32::try_from(self.paths.len() + fragment.exits.len()).map_err(|_| Refusal::Full)?;
         let head = self.add_steps(fragment)?;
         for (path, &exit) in (fragment.first_path..).zip(fragment.exits) {
-            self.add_path(path, exit, chain, steps_at)?;
+            self.add_path(path, exit, number, steps_at)?;
         }
-        let older = self.by_head.insert((image, lead(head)), chain).unwrap_or(NONE);
-        if let Some(older) = self.chains.get_mut(older as usize) {
+        let older = self.by_head.insert((image, low_pc(head)), number).unwrap_or(NONE);
+        if let Some(older) = self.fragments.get_mut(older as usize) {
             older.superseded = true;
         }
-        self.chains.push(Chain {
+        self.fragments.push(FragmentInfo {
             first_path: fragment.first_path,
             exit_count: u16::try_from(fragment.exits.len()).unwrap_or(0),
             block_count: u16::try_from(fragment.blocks.len()).unwrap_or(0),
@@ -292,23 +253,24 @@ impl Program {
     }
 
     /// Says what the data behind the paths of a fragment is.
-    pub(crate) fn add_plan(&mut self, plan: &AccessDescriptors<'_>) -> Result<(), Refused> {
-        let chain = self.chain_of(plan.first_path).filter(|chain| chain.first_path == plan.first_path);
-        let chain = *chain.ok_or(Refused::UnknownPath)?;
-        let exits = (chain.first_path..).take(usize::from(chain.exit_count));
-        let executed: Vec<Executed> = exits.filter_map(|path| self.executed(path)).collect();
-        let at = chain.steps_at as usize;
-        let steps = self.steps.get(at..at + usize::from(chain.block_count)).unwrap_or(&[]);
-        self.plans.add(plan, &self.blocks, steps, &executed)
+    pub(crate) fn add_descriptors(&mut self, descriptors: &AccessDescriptors<'_>) -> Result<(), Refusal> {
+        let fragment =
+            self.fragment_of(descriptors.first_path).filter(|fragment| fragment.first_path == descriptors.first_path);
+        let fragment = *fragment.ok_or(Refusal::UnknownPath)?;
+        let exits = (fragment.first_path..).take(usize::from(fragment.exit_count));
+        let executed: Vec<ExecutedPath> = exits.filter_map(|path| self.executed(path)).collect();
+        let at = fragment.steps_at as usize;
+        let steps = self.steps.get(at..at + usize::from(fragment.block_count)).unwrap_or(&[]);
+        self.descriptors.add(descriptors, &self.blocks, steps, &executed)
     }
 
-    fn executed(&self, path: u32) -> Option<Executed> {
+    fn executed(&self, path: u32) -> Option<ExecutedPath> {
         let instructions = u32::try_from(self.counts(path)?.instructions()).ok()?;
-        Some(Executed { blocks: self.exit(path)?.count + 1, instructions })
+        Some(ExecutedPath { blocks: self.exit(path)?.count + 1, instructions })
     }
 
     /// Refuses what could not be entered as a whole.
-    fn check(&self, fragment: &Fragment<'_>) -> Result<(), Refused> {
+    fn check(&self, fragment: &Fragment<'_>) -> Result<(), Refusal> {
         let (blocks, exits) = (fragment.blocks.len(), fragment.exits.len());
         let sizes = 1..=FRAGMENT_BLOCKS_MAX;
         let end = u32::try_from(exits).ok().and_then(|exits| fragment.first_path.checked_add(exits));
@@ -318,18 +280,18 @@ impl Program {
             && end.is_some_and(|end| end <= PATH_MAX + 1)
             && fragment.exits.iter().all(|&exit| is_exit(exit, blocks));
         if !plausible {
-            return Err(Refused::Fragment);
+            return Err(Refusal::Fragment);
         }
         let unknown = fragment.blocks.iter().find(|&&block| self.blocks.by_id(block & !TAKEN).is_none());
         if let Some(&block) = unknown {
-            return Err(Refused::UnknownBlock(block & !TAKEN));
+            return Err(Refusal::UnknownBlock(block & !TAKEN));
         }
         let mut paths = (fragment.first_path..).take(exits);
-        if paths.any(|path| self.path_of.get(path).is_some()) { Err(Refused::Twice) } else { Ok(()) }
+        if paths.any(|path| self.path_of.get(path).is_some()) { Err(Refusal::Twice) } else { Ok(()) }
     }
 
     /// Appends a step for every block and gives the address of the first.
-    fn add_steps(&mut self, fragment: &Fragment<'_>) -> Result<u64, Refused> {
+    fn add_steps(&mut self, fragment: &Fragment<'_>) -> Result<u64, Refusal> {
         let mut head = None;
         let start = self.steps.len();
         for &word in fragment.blocks {
@@ -341,40 +303,71 @@ impl Program {
             }
             self.steps.push(step);
         }
-        head.ok_or(Refused::Fragment)
+        head.ok_or(Refusal::Fragment)
     }
 
-    fn node(&self, id: u32) -> Result<(u32, Node), Refused> {
-        let index = self.blocks.by_id(id).ok_or(Refused::UnknownBlock(id))?;
-        Ok((index, *self.blocks.node(index).ok_or(Refused::UnknownBlock(id))?))
+    fn node(&self, id: u32) -> Result<(u32, Node), Refusal> {
+        let index = self.blocks.by_id(id).ok_or(Refusal::UnknownBlock(id))?;
+        Ok((index, *self.blocks.node(index).ok_or(Refusal::UnknownBlock(id))?))
     }
 
-    fn add_path(&mut self, path: u32, exit: u32, chain: u32, steps_at: u32) -> Result<(), Refused> {
-        let count = u16::try_from((exit & 0xffff) - 1).map_err(|_| Refused::Fragment)?;
+    fn add_path(&mut self, path: u32, exit: u32, fragment: u32, steps_at: u32) -> Result<(), Refusal> {
+        let count = u16::try_from((exit & 0xffff) - 1).map_err(|_| Refusal::Fragment)?;
         let at = steps_at as usize;
         let place = at + usize::from(count);
-        let block = self.steps.get(place).ok_or(Refused::Fragment)?.block().0;
-        let node = *self.blocks.node(block).ok_or(Refused::Fragment)?;
+        let block = self.steps.get(place).ok_or(Refusal::Fragment)?.block().0;
+        let node = *self.blocks.node(block).ok_or(Refusal::Fragment)?;
         let (leave, next) = outer_terminator(&node, exit >> 16);
         let last = Step::new(block, node.instructions, leave, next);
         let steps = self.steps.get(at..place).unwrap_or(&[]);
-        let Packed(packed) = Packed::of(steps.iter().chain([&last]));
-        let (kind, link) = link(&self.blocks, steps, &last, &mut self.effects).ok_or(Refused::Full)?;
-        self.infos.insert(path, Info { packed: packed | kind, chain, link });
-        self.path_of.insert(path, u32::try_from(self.paths.len()).map_err(|_| Refused::Full)?);
-        self.paths.push(Exit { last, steps_at, chain, count });
+        let PackedCounts(packed) = PackedCounts::of(steps.iter().chain([&last]));
+        let (kind, link) = link(&self.blocks, steps, &last, &mut self.effects).ok_or(Refusal::Full)?;
+        self.infos.insert(path, PathInfo { packed: packed | kind, fragment, link });
+        self.path_of.insert(path, u32::try_from(self.paths.len()).map_err(|_| Refusal::Full)?);
+        self.paths.push(PathEntry { last, steps_at, fragment, count });
         Ok(())
+    }
+}
+
+impl PathModel for Program {
+    type Path = PathInfo;
+
+    #[inline]
+    fn path_info(&self, word: u32) -> Option<PathInfo> {
+        self.info(word)
+    }
+
+    #[inline]
+    fn stack_effect(&self, info: &PathInfo) -> StackEffect<'_> {
+        match info.packed & KIND {
+            0 => StackEffect::Jumps(info.link),
+            KIND_RETURNS => StackEffect::Returns,
+            _ => self.stored_effect(info.link).unwrap_or(StackEffect::Jumps(0)),
+        }
+    }
+
+    fn expected_exit(&self, image: u32, target: LowPc, info: &PathInfo, path: u32) -> Option<u8> {
+        let fragment = self.fragments.get(info.fragment as usize)?;
+        if fragment.superseded || fragment.image != image || low_pc(fragment.head) != target || target == 0 {
+            return None;
+        }
+        u8::try_from(u32::from(fragment.exit_count) - 1 - (path - fragment.first_path)).ok()
+    }
+
+    fn exits_at(&self, image: u32, target: LowPc, sequence: u32) -> Option<FragmentExits> {
+        let fragment = self.fragment_at(image, target, sequence)?;
+        Some(FragmentExits { first_path: fragment.first_path, count: fragment.exit_count })
     }
 }
 
 /// Kind and link of the path through `steps` and `last`; appends to `effects` what does not fit into them.
 fn link(blocks: &Blocks, steps: &[Step], last: &Step, effects: &mut Vec<u32>) -> Option<(u64, u32)> {
-    let mut pushes: Vec<Lead> = Vec::new();
+    let mut pushes: Vec<LowPc> = Vec::new();
     let (mut pops, mut popped) = (0u32, None);
     for step in steps.iter().chain([last]) {
         let node = blocks.node(step.block().0)?;
         match node.transfer {
-            Transfer::Call { .. } | Transfer::IndirectCall => pushes.push(lead(node.end)),
+            Transfer::Call { .. } | Transfer::IndirectCall => pushes.push(low_pc(node.end)),
             Transfer::Return => {
                 popped = pushes.pop();
                 pops += u32::from(popped.is_none());
@@ -383,7 +376,7 @@ fn link(blocks: &Blocks, steps: &[Step], last: &Step, effects: &mut Vec<u32>) ->
         }
     }
     let returns = blocks.node(last.block().0)?.transfer == Transfer::Return;
-    let goes_to = if returns { popped.unwrap_or(0) } else { lead(last.next()) };
+    let goes_to = if returns { popped.unwrap_or(0) } else { low_pc(last.next()) };
     let from_outside = returns && popped.is_none();
     match (pops, from_outside, pushes.is_empty()) {
         (0, _, true) => Some((0, goes_to)),
@@ -431,7 +424,7 @@ fn outer_terminator(node: &Node, way: u32) -> (Terminator, u64) {
     }
 }
 
-impl Packed {
+impl PackedCounts {
     fn of<'a>(steps: impl Iterator<Item = &'a Step>) -> Self {
         Self(steps.fold(0, |packed, step| {
             let branch = match step.terminator() {
@@ -462,21 +455,21 @@ impl Packed {
     }
 }
 
-/// The sum of a few [`Packed`] counts, in lanes that are wide enough for [`Lanes::ROOM`] of them.
+/// The sum of a few [`PackedCounts`] counts, in lanes that are wide enough for [`SumLanes::ROOM`] of them.
 #[derive(Clone, Copy, Debug, Default)]
-struct Lanes {
+struct SumLanes {
     even: u64,
     odd: u64,
     instructions: u64,
     count: u32,
 }
 
-impl Lanes {
+impl SumLanes {
     /// Additions after which lanes of 16 bits, filled by 8 bits each time, must be emptied.
     const ROOM: u32 = 256;
 
     #[inline]
-    fn add(&mut self, Packed(packed): Packed) {
+    fn add(&mut self, PackedCounts(packed): PackedCounts) {
         const EVEN: u64 = 0x00ff_00ff_0000_0000;
         self.instructions += packed & 0xff_ffff;
         self.even += (packed & EVEN) >> 32;
@@ -486,30 +479,30 @@ impl Lanes {
     }
 }
 
-/// A sum of [`Packed`] counts.
+/// A sum of [`PackedCounts`] counts.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Sum {
+pub(crate) struct CountSum {
     counts: Counts,
-    lanes: Lanes,
+    lanes: SumLanes,
 }
 
-impl Sum {
+impl CountSum {
     #[inline]
-    pub(crate) fn add(&mut self, packed: Packed) {
+    pub(crate) fn add(&mut self, packed: PackedCounts) {
         self.lanes.add(packed);
-        if self.lanes.count == Lanes::ROOM {
+        if self.lanes.count == SumLanes::ROOM {
             self.flush(1);
         }
     }
 
     /// Adds all; gives how many there were.
     #[inline]
-    pub(crate) fn add_all(&mut self, packed: impl IntoIterator<Item = Packed>) -> usize {
+    pub(crate) fn add_all(&mut self, packed: impl IntoIterator<Item = PackedCounts>) -> usize {
         let (mut packed, mut count) = (packed.into_iter(), 0);
         loop {
             // In registers: in memory, each addition would wait for the one before.
             let mut lanes = self.lanes;
-            while lanes.count < Lanes::ROOM {
+            while lanes.count < SumLanes::ROOM {
                 let Some(packed) = packed.next() else {
                     self.lanes = lanes;
                     return count;
@@ -522,7 +515,7 @@ impl Sum {
         }
     }
 
-    pub(crate) fn add_times(&mut self, packed: Packed, times: u64) {
+    pub(crate) fn add_times(&mut self, packed: PackedCounts, times: u64) {
         self.flush(1);
         self.add(packed);
         self.flush(times);
@@ -530,7 +523,7 @@ impl Sum {
 
     fn flush(&mut self, times: u64) {
         let lane = |lanes: u64, place: u32| (lanes >> place & 0xffff) * times;
-        let Lanes { even, odd, instructions, .. } = std::mem::take(&mut self.lanes);
+        let SumLanes { even, odd, instructions, .. } = std::mem::take(&mut self.lanes);
         self.counts.instructions += instructions * times;
         self.counts.steps += lane(odd, 0);
         self.counts.conditional_taken += lane(even, 0);
@@ -586,10 +579,11 @@ mod tests {
         assert_eq!(path.last, Step::new(3, 2, Terminator::Syscall, 0x1016));
         assert!(program.path(0).is_none() && program.path(4).is_none());
 
-        let heads = [5, 6, 7].map(|sequence| program.chain_at(0, lead(0x1000), sequence).map(|chain| chain.first_path));
+        let heads = [5, 6, 7]
+            .map(|sequence| program.fragment_at(0, low_pc(0x1000), sequence).map(|fragment| fragment.first_path));
         assert_eq!(heads, [None, Some(1), Some(3)]);
 
-        let mut sum = Sum::default();
+        let mut sum = CountSum::default();
         sum.add_times(program.counts(2).unwrap(), 1000);
         sum.add(program.counts(1).unwrap());
         (0..500).for_each(|_| sum.add(program.counts(2).unwrap()));
@@ -626,12 +620,12 @@ mod tests {
         program.add_fragment(0, &Fragment { first_path: 1, blocks: &[1, 3, 2], exits: &exits }, 0).unwrap();
         let exits = [1 | TERMINATOR_DIRECT << 16];
         program.add_fragment(0, &Fragment { first_path: 4, blocks: &[4], exits: &exits }, 0).unwrap();
-        let effect = |path| program.effect(&program.info(path).unwrap());
-        assert_eq!(effect(1), Effect::Calls { pops: 0, returns: false, lead: 0x2000, pushes: &[0x1005] });
-        assert_eq!(effect(2), Effect::Leads(0x1005));
-        assert_eq!(effect(3), Effect::Returns);
-        assert_eq!(effect(4), Effect::Leads(0x3000));
-        let expected = |lead, path| program.expected_exit(0, lead, &program.info(path).unwrap(), path);
+        let effect = |path| program.stack_effect(&program.info(path).unwrap());
+        assert_eq!(effect(1), StackEffect::Calls { pops: 0, returns: false, target: 0x2000, pushes: &[0x1005] });
+        assert_eq!(effect(2), StackEffect::Jumps(0x1005));
+        assert_eq!(effect(3), StackEffect::Returns);
+        assert_eq!(effect(4), StackEffect::Jumps(0x3000));
+        let expected = |target, path| program.expected_exit(0, target, &program.info(path).unwrap(), path);
         assert_eq!([expected(0x1000, 1), expected(0x1000, 3), expected(0x3000, 4)], [Some(2), Some(0), Some(0)]);
         assert_eq!([expected(0x1005, 2), expected(0, 2)], [None, None]);
     }
@@ -643,15 +637,15 @@ mod tests {
             program.add_fragment(0, &Fragment { first_path, blocks, exits }, 0)
         };
         let exit = 1 | TERMINATOR_TAKEN << 16;
-        assert_eq!(add(0, &[1], &[exit]), Err(Refused::Fragment));
-        assert_eq!(add(1, &[], &[exit]), Err(Refused::Fragment));
-        assert_eq!(add(1, &[1], &[]), Err(Refused::Fragment));
-        assert_eq!(add(1, &[1], &[2]), Err(Refused::Fragment));
-        assert_eq!(add(1, &[1], &[0]), Err(Refused::Fragment));
-        assert_eq!(add(1, &[1], &[1 | 5 << 16]), Err(Refused::Fragment));
-        assert_eq!(add(PATH_MAX, &[1], &[exit, exit]), Err(Refused::Fragment));
-        assert_eq!(add(1, &[9], &[exit]), Err(Refused::UnknownBlock(9)));
+        assert_eq!(add(0, &[1], &[exit]), Err(Refusal::Fragment));
+        assert_eq!(add(1, &[], &[exit]), Err(Refusal::Fragment));
+        assert_eq!(add(1, &[1], &[]), Err(Refusal::Fragment));
+        assert_eq!(add(1, &[1], &[2]), Err(Refusal::Fragment));
+        assert_eq!(add(1, &[1], &[0]), Err(Refusal::Fragment));
+        assert_eq!(add(1, &[1], &[1 | 5 << 16]), Err(Refusal::Fragment));
+        assert_eq!(add(PATH_MAX, &[1], &[exit, exit]), Err(Refusal::Fragment));
+        assert_eq!(add(1, &[9], &[exit]), Err(Refusal::UnknownBlock(9)));
         assert_eq!(add(7, &[1], &[exit, exit]), Ok(()));
-        assert_eq!(add(6, &[1], &[exit, exit]), Err(Refused::Twice));
+        assert_eq!(add(6, &[1], &[exit, exit]), Err(Refusal::Twice));
     }
 }

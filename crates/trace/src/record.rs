@@ -1,9 +1,9 @@
 //! What is inside the chunks that are no paths: recording, code, facts and end chunks, as bytes and back.
 #![deny(clippy::unwrap_used, clippy::indexing_slicing, clippy::cast_possible_truncation)]
 
-use crate::bytes::{Bytes, put_signed, put_string, put_varint, unzigzag, zigzag};
 use crate::error::Problem;
 use crate::model::{AccessDescriptors, DataMode, Exit, Fragment, Module, ProcessInfo, Recording, ThreadInfo};
+use codec::bytes::{ByteReader, put_signed, put_string, put_varint, unzigzag, zigzag};
 use wire::code::{AccessDescriptor, TAKEN};
 
 /// The content of a recording chunk.
@@ -27,7 +27,7 @@ pub(crate) fn write_recording(recording: &Recording) -> Vec<u8> {
 }
 
 pub(crate) fn read_recording(content: &[u8]) -> Option<Recording> {
-    let mut fields = Bytes::new(content);
+    let mut fields = ByteReader::new(content);
     let mut recording = Recording {
         pid: fields.varint_u32()?,
         tsc_hz: fields.varint()?,
@@ -50,7 +50,7 @@ pub(crate) fn read_recording(content: &[u8]) -> Option<Recording> {
     Some(recording)
 }
 
-fn read_words(fields: &mut Bytes<'_>, words: &mut Vec<String>) -> Option<()> {
+fn read_words(fields: &mut ByteReader<'_>, words: &mut Vec<String>) -> Option<()> {
     for _ in 0..fields.varint()? {
         words.push(fields.string()?);
     }
@@ -70,7 +70,7 @@ pub(crate) fn write_exit(exit: Exit) -> Vec<u8> {
 }
 
 pub(crate) fn read_exit(content: &[u8]) -> Option<Exit> {
-    let mut fields = Bytes::new(content);
+    let mut fields = ByteReader::new(content);
     let (tag, value) = (fields.u8()?, fields.u32()?.cast_signed());
     Some(match tag {
         1 => Exit::Code(value),
@@ -85,14 +85,14 @@ pub(crate) fn read_exit(content: &[u8]) -> Option<Exit> {
 pub(crate) struct CodeContent {
     records: Vec<u8>,
     code: Vec<u8>,
-    before: Before,
+    previous: PreviousFields,
     pub blocks: u32,
     pub fragments: u32,
 }
 
 /// What the fields of a definition are told relative to; zero at the start of a chunk.
 #[derive(Clone, Copy, Debug, Default)]
-struct Before {
+struct PreviousFields {
     image: u64,
     block: u64,
     address: u64,
@@ -101,7 +101,7 @@ struct Before {
 
 const BLOCK: u8 = 1;
 const FRAGMENT: u8 = 2;
-const PLAN: u8 = 3;
+const ACCESS_DESCRIPTORS: u8 = 3;
 /// Bits of an exit record that say how it leaves.
 const TERMINATOR_BITS: u32 = 3;
 
@@ -121,23 +121,23 @@ impl CodeContent {
     pub(crate) fn add_block(&mut self, image: u32, id: u32, address: u64, code: &[u8]) {
         let out = &mut self.records;
         out.push(BLOCK);
-        put_signed(out, u64::from(image).wrapping_sub(self.before.image));
-        put_signed(out, u64::from(id).wrapping_sub(self.before.block));
-        put_signed(out, address.wrapping_sub(self.before.address));
+        put_signed(out, u64::from(image).wrapping_sub(self.previous.image));
+        put_signed(out, u64::from(id).wrapping_sub(self.previous.block));
+        put_signed(out, address.wrapping_sub(self.previous.address));
         put_varint(out, code.len() as u64);
         self.code.extend_from_slice(code);
-        self.before.after_block(u64::from(image), u64::from(id), address, code.len() as u64);
+        self.previous.after_block(u64::from(image), u64::from(id), address, code.len() as u64);
         self.blocks += 1;
     }
 
     pub(crate) fn add_fragment(&mut self, image: u32, fragment: &Fragment<'_>) {
         let out = &mut self.records;
         out.push(FRAGMENT);
-        put_signed(out, u64::from(image).wrapping_sub(self.before.image));
-        put_signed(out, u64::from(fragment.first_path).wrapping_sub(self.before.path));
+        put_signed(out, u64::from(image).wrapping_sub(self.previous.image));
+        put_signed(out, u64::from(fragment.first_path).wrapping_sub(self.previous.path));
         put_varint(out, fragment.blocks.len() as u64);
         put_varint(out, fragment.exits.len() as u64);
-        let mut before = self.before.block;
+        let mut before = self.previous.block;
         for &block in fragment.blocks {
             let id = u64::from(block & !TAKEN);
             put_varint(out, zigzag(id.wrapping_sub(before)) << 1 | u64::from(block & TAKEN != 0));
@@ -149,23 +149,23 @@ impl CodeContent {
             put_varint(out, zigzag(count.wrapping_sub(before)) << TERMINATOR_BITS | way & 7);
             before = count;
         }
-        self.before.after_fragment(u64::from(image), u64::from(fragment.first_path), fragment.exits.len() as u64);
+        self.previous.after_fragment(u64::from(image), u64::from(fragment.first_path), fragment.exits.len() as u64);
         self.fragments += 1;
     }
 
-    pub(crate) fn add_plan(&mut self, plan: &AccessDescriptors<'_>) {
+    pub(crate) fn add_descriptors(&mut self, descriptors: &AccessDescriptors<'_>) {
         let out = &mut self.records;
-        out.push(PLAN);
-        put_signed(out, u64::from(plan.first_path).wrapping_sub(self.before.path));
-        put_varint(out, plan.lengths.len() as u64);
-        put_varint(out, plan.accesses.len() as u64);
+        out.push(ACCESS_DESCRIPTORS);
+        put_signed(out, u64::from(descriptors.first_path).wrapping_sub(self.previous.path));
+        put_varint(out, descriptors.lengths.len() as u64);
+        put_varint(out, descriptors.accesses.len() as u64);
         let mut before = 0;
-        for &length in plan.lengths {
+        for &length in descriptors.lengths {
             put_signed(out, u64::from(length).wrapping_sub(before));
             before = u64::from(length);
         }
         let mut before = AccessDescriptor::default();
-        for access in plan.accesses {
+        for access in descriptors.accesses {
             put_access(out, access, &before);
             before = *access;
         }
@@ -239,7 +239,7 @@ fn offset_before(block: u16, before: &AccessDescriptor) -> u16 {
     if block == before.block { before.offset } else { 0 }
 }
 
-fn take_access(fields: &mut Bytes<'_>, before: &AccessDescriptor) -> Option<AccessDescriptor> {
+fn take_access(fields: &mut ByteReader<'_>, before: &AccessDescriptor) -> Option<AccessDescriptor> {
     let short = |value: u64| u16::try_from(value).ok();
     let present = fields.u8()?;
     let mut access = AccessDescriptor { kind: fields.u8()?, flags: fields.u8()?, ..AccessDescriptor::default() };
@@ -253,7 +253,7 @@ fn take_access(fields: &mut Bytes<'_>, before: &AccessDescriptor) -> Option<Acce
     Some(access)
 }
 
-impl Before {
+impl PreviousFields {
     fn after_block(&mut self, image: u64, block: u64, address: u64, length: u64) {
         (self.image, self.block, self.address) = (image, block.wrapping_add(1), address.wrapping_add(length));
     }
@@ -273,12 +273,12 @@ pub(crate) enum Definition<'a> {
 
 /// Gives every definition in the content of a code chunk to `each`.
 pub(crate) fn read_code(content: &[u8], mut each: impl FnMut(Definition<'_>)) -> Result<(), Problem> {
-    let mut code = Bytes::new(content);
+    let mut code = ByteReader::new(content);
     let records = code.varint().and_then(|length| code.take(usize::try_from(length).ok()?));
     let mut reader = CodeReader {
-        records: Bytes::new(records.ok_or(Problem::Record { at: 0 })?),
+        records: ByteReader::new(records.ok_or(Problem::Record { at: 0 })?),
         code,
-        before: Before::default(),
+        previous: PreviousFields::default(),
         lists: Vec::new(),
         accesses: Vec::new(),
     };
@@ -290,10 +290,10 @@ pub(crate) fn read_code(content: &[u8], mut each: impl FnMut(Definition<'_>)) ->
 }
 
 struct CodeReader<'a> {
-    records: Bytes<'a>,
-    code: Bytes<'a>,
-    before: Before,
-    /// Blocks and exits of the fragment that was read last, or lengths of the plan.
+    records: ByteReader<'a>,
+    code: ByteReader<'a>,
+    previous: PreviousFields,
+    /// Blocks and exits of the fragment that was read last, or lengths of the access descriptors.
     lists: Vec<u32>,
     /// Of the plan that was read last.
     accesses: Vec<AccessDescriptor>,
@@ -304,13 +304,13 @@ impl<'a> CodeReader<'a> {
         match self.records.u8()? {
             BLOCK => self.block(),
             FRAGMENT => self.fragment(),
-            PLAN => self.plan(),
+            ACCESS_DESCRIPTORS => self.descriptors(),
             _ => None,
         }
     }
 
-    fn plan(&mut self) -> Option<Definition<'_>> {
-        let first_path = self.before.path.wrapping_add(self.records.signed()?);
+    fn descriptors(&mut self) -> Option<Definition<'_>> {
+        let first_path = self.previous.path.wrapping_add(self.records.signed()?);
         let (length_count, access_count) = (self.records.varint()?, self.records.varint()?);
         self.lists.clear();
         let mut before = 0u64;
@@ -333,21 +333,21 @@ impl<'a> CodeReader<'a> {
     }
 
     fn block(&mut self) -> Option<Definition<'a>> {
-        let image = self.before.image.wrapping_add(self.records.signed()?);
-        let id = self.before.block.wrapping_add(self.records.signed()?);
-        let address = self.before.address.wrapping_add(self.records.signed()?);
+        let image = self.previous.image.wrapping_add(self.records.signed()?);
+        let id = self.previous.block.wrapping_add(self.records.signed()?);
+        let address = self.previous.address.wrapping_add(self.records.signed()?);
         let length = self.records.varint()?;
         let code = self.code.take(usize::try_from(length).ok()?)?;
-        self.before.after_block(image, id, address, length);
+        self.previous.after_block(image, id, address, length);
         Some(Definition::Block { image: u32::try_from(image).ok()?, id: u32::try_from(id).ok()?, address, code })
     }
 
     fn fragment(&mut self) -> Option<Definition<'_>> {
-        let image = self.before.image.wrapping_add(self.records.signed()?);
-        let first_path = self.before.path.wrapping_add(self.records.signed()?);
+        let image = self.previous.image.wrapping_add(self.records.signed()?);
+        let first_path = self.previous.path.wrapping_add(self.records.signed()?);
         let (block_count, exit_count) = (self.records.varint()?, self.records.varint()?);
         self.lists.clear();
-        let mut before = self.before.block;
+        let mut before = self.previous.block;
         for _ in 0..block_count {
             let record = self.records.varint()?;
             let id = before.wrapping_add(unzigzag(record >> 1));
@@ -361,7 +361,7 @@ impl<'a> CodeReader<'a> {
             let way = u32::try_from(record & 7).ok()?;
             self.lists.push(u32::try_from(before).ok().filter(|&count| count <= 0xffff)? | way << 16);
         }
-        self.before.after_fragment(image, first_path, exit_count);
+        self.previous.after_fragment(image, first_path, exit_count);
         let (blocks, exits) = self.lists.split_at_checked(usize::try_from(block_count).ok()?)?;
         let fragment = Fragment { first_path: u32::try_from(first_path).ok()?, blocks, exits };
         Some(Definition::Fragment { image: u32::try_from(image).ok()?, fragment })
@@ -418,7 +418,7 @@ impl Fact {
         }
     }
 
-    fn read(fields: &mut Bytes<'_>) -> Option<Self> {
+    fn read(fields: &mut ByteReader<'_>) -> Option<Self> {
         Some(match fields.u8()? {
             THREAD => Self::Thread(ThreadInfo {
                 thread: fields.varint_u32()?,
@@ -451,7 +451,7 @@ impl Fact {
     }
 }
 
-fn read_process(fields: &mut Bytes<'_>) -> Option<ProcessInfo> {
+fn read_process(fields: &mut ByteReader<'_>) -> Option<ProcessInfo> {
     let mut process = ProcessInfo {
         pid: fields.varint_u32()?,
         parent: match fields.varint()? {
@@ -469,7 +469,7 @@ fn read_process(fields: &mut Bytes<'_>) -> Option<ProcessInfo> {
 
 /// Gives every fact in the content of a facts chunk to `each`.
 pub(crate) fn read_facts(content: &[u8], mut each: impl FnMut(Fact)) -> Result<(), Problem> {
-    let mut fields = Bytes::new(content);
+    let mut fields = ByteReader::new(content);
     while !fields.is_empty() {
         let at = fields.at();
         each(Fact::read(&mut fields).ok_or(Problem::Record { at })?);
@@ -549,15 +549,15 @@ mod tests {
             constant: u64::MAX,
         };
         let accesses = [simple, AccessDescriptor { offset: 9, ..simple }, full, full];
-        let plan = AccessDescriptors { first_path: 7, lengths: &[8, 4, 12 << 10], accesses: &accesses };
-        content.add_plan(&plan);
+        let descriptors = AccessDescriptors { first_path: 7, lengths: &[8, 4, 12 << 10], accesses: &accesses };
+        content.add_descriptors(&descriptors);
         let bytes = content.take();
         let mut seen = 0;
         read_code(&bytes, |definition| {
             match definition {
                 Definition::Block { image, id, address, code } => assert_eq!((image, id, address, code), blocks[seen]),
                 Definition::Fragment { image, fragment } => assert_eq!((image, fragment), (2, fragments[seen - 3])),
-                Definition::AccessDescriptors(read) => assert_eq!(read, plan),
+                Definition::AccessDescriptors(read) => assert_eq!(read, descriptors),
             }
             seen += 1;
         })

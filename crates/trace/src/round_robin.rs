@@ -7,9 +7,11 @@
 
 use std::num::NonZeroU64;
 
+use crate::batch::{Batch, BatchPosition};
+use crate::cursor::Cursor;
+use crate::decode::DecodeBuffers;
 use crate::error::ReadError;
 use crate::model::{Event, Step, Terminator};
-use crate::steps::{Batch, Cursor, Place, Workshop};
 use crate::trace::Trace;
 
 /// What is counted in a turn.
@@ -24,7 +26,7 @@ pub enum RoundRobinUnit {
 /// The threads of a trace in turns. Yields batches, each of one thread and of one turn.
 #[derive(Debug)]
 pub struct RoundRobin<'t> {
-    threads: Vec<Thread<'t>>,
+    threads: Vec<ScheduledThread<'t>>,
     /// Places of those that are running, in order.
     running: Vec<usize>,
     unit: RoundRobinUnit,
@@ -32,7 +34,7 @@ pub struct RoundRobin<'t> {
     /// Which of the running threads has the turn, and how much is left of it.
     turn: usize,
     left: u64,
-    workshop: Workshop,
+    buffers: DecodeBuffers,
     batch: Batch,
 }
 
@@ -40,13 +42,13 @@ pub struct RoundRobin<'t> {
 const READ_STEPS: usize = 64;
 
 #[derive(Debug)]
-struct Thread<'t> {
+struct ScheduledThread<'t> {
     number: u32,
     parent: Option<u32>,
     cursor: Cursor<'t>,
     /// What was read, and how much of it was given.
     read: Batch,
-    place: Place,
+    position: BatchPosition,
     was_started: bool,
 }
 
@@ -56,11 +58,11 @@ impl RoundRobin<'_> {
     pub fn next_batch(&mut self) -> Result<Option<&Batch>, ReadError> {
         while let Some(place) = self.find_turn() {
             let Some(thread) = self.threads.get_mut(place) else { break };
-            if !thread.read_more(&mut self.workshop)? {
+            if !thread.read_more(&mut self.buffers)? {
                 self.end(place);
                 continue;
             }
-            thread.read.take_part(&mut thread.place, &mut self.batch, |step, accesses| {
+            thread.read.take_part(&mut thread.position, &mut self.batch, |step, accesses| {
                 let done = match self.unit {
                     RoundRobinUnit::Branches => u64::from(step.is_some_and(is_branch)),
                     RoundRobinUnit::Accesses => accesses,
@@ -97,7 +99,7 @@ impl RoundRobin<'_> {
         self.left = self.count.get();
         let Some(thread) = self.threads.get_mut(place) else { return };
         thread.read = Batch::default();
-        thread.cursor.forget();
+        thread.cursor.release();
         let number = thread.number;
         self.start_all(|thread| thread.parent == Some(number));
     }
@@ -114,7 +116,7 @@ impl RoundRobin<'_> {
         }
     }
 
-    fn start_all(&mut self, is_meant: impl Fn(&Thread<'_>) -> bool) {
+    fn start_all(&mut self, is_meant: impl Fn(&ScheduledThread<'_>) -> bool) {
         for place in 0..self.threads.len() {
             if self.threads.get(place).is_some_and(|thread| !thread.was_started && is_meant(thread)) {
                 self.start(place);
@@ -133,12 +135,12 @@ impl RoundRobin<'_> {
     }
 }
 
-impl Thread<'_> {
+impl ScheduledThread<'_> {
     /// Makes sure that there is something to give; false at the end.
-    fn read_more(&mut self, workshop: &mut Workshop) -> Result<bool, ReadError> {
-        if self.place.is_behind(&self.read) {
-            self.place = Place::default();
-            return self.cursor.next_batch(workshop, &mut self.read);
+    fn read_more(&mut self, buffers: &mut DecodeBuffers) -> Result<bool, ReadError> {
+        if self.position.is_at_end(&self.read) {
+            self.position = BatchPosition::default();
+            return self.cursor.next_batch(buffers, &mut self.read);
         }
         Ok(true)
     }
@@ -171,13 +173,13 @@ impl Trace {
             let cursor = Cursor::new(self, info.thread, false)?;
             let mut cursor = if unit == RoundRobinUnit::Accesses { cursor.with_accesses()? } else { cursor };
             cursor.set_slice(READ_STEPS);
-            let (read, place) = (Batch::default(), Place::default());
+            let (read, position) = (Batch::default(), BatchPosition::default());
             let (number, parent) = (info.thread, info.parent);
-            threads.push(Thread { number, parent, cursor, read, place, was_started: parent.is_none() });
+            threads.push(ScheduledThread { number, parent, cursor, read, position, was_started: parent.is_none() });
         }
         let running =
             (0..threads.len()).filter(|&place| threads.get(place).is_some_and(|own| own.was_started)).collect();
-        let (workshop, batch) = (Workshop::default(), Batch::default());
-        Ok(RoundRobin { threads, running, unit, count, turn: 0, left: count.get(), workshop, batch })
+        let (buffers, batch) = (DecodeBuffers::default(), Batch::default());
+        Ok(RoundRobin { threads, running, unit, count, turn: 0, left: count.get(), buffers, batch })
     }
 }

@@ -1,15 +1,16 @@
 //! How much data is behind each path, and how many accesses it stands for: what has to be known of every path at once.
 //!
 //! Follows from the plans of fragments alone, without the code, so that a writer can take words and data apart, compress and
-//! count them as they come; [`crate::plan`] knows what the accesses are.
+//! count them as they come; [`crate::descriptors`] knows what the accesses are.
 #![deny(clippy::unwrap_used, clippy::indexing_slicing, clippy::cast_possible_truncation)]
 
+use codec::dense_map::{DenseMap, Sentinel};
+use codec::lanes::{DataLayout, DataLayouts};
 use wire::RECORD_BYTES_MAX;
 use wire::code::{self, AccessDescriptor, CONSTANT, HAS_BASE, HAS_INDEX, IS_SHORT, MASK_BITS, MASK_SIGNS, WRITES};
 
-use crate::block::Refused;
+use crate::block::Refusal;
 use crate::model::AccessDescriptors;
-use crate::numbers::{Absent, Numbers};
 
 /// Elements of a vector at most.
 const ELEMENTS_MAX: u8 = 64;
@@ -19,9 +20,9 @@ const ITERATIONS_MAX: u64 = 1 << 48;
 /// What is behind a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Span {
-    /// Number of its fragment's plan.
-    pub plan: u32,
-    /// Bytes of data, and of the longest data of the plan.
+    /// Number of its fragment's access descriptors.
+    pub descriptors: u32,
+    /// Bytes of data, and of the longest data of its fragment.
     pub bytes: u16,
     pub most: u16,
     /// Accesses that happen in any case.
@@ -36,15 +37,34 @@ pub(crate) struct Span {
 impl Span {
     /// No data.
     pub(crate) const NOTHING: Self =
-        Self { plan: u32::MAX, bytes: 0, most: 0, reads: 0, writes: 0, varying: 0, blocks: 0 };
+        Self { descriptors: u32::MAX, bytes: 0, most: 0, reads: 0, writes: 0, varying: 0, blocks: 0 };
 }
 
-impl Absent for Span {
-    const ABSENT: Self = Self::NOTHING;
+impl Sentinel for Span {
+    const NONE: Self = Self::NOTHING;
 
     #[inline]
-    fn is_absent(&self) -> bool {
-        self.plan == u32::MAX
+    fn is_none(&self) -> bool {
+        self.descriptors == u32::MAX
+    }
+}
+
+impl DataLayout for Span {
+    const EMPTY: Self = Self::NOTHING;
+
+    #[inline]
+    fn fragment(&self) -> u32 {
+        self.descriptors
+    }
+
+    #[inline]
+    fn bytes(&self) -> u16 {
+        self.bytes
+    }
+
+    #[inline]
+    fn longest(&self) -> u16 {
+        self.most
     }
 }
 
@@ -53,9 +73,9 @@ const _: () = assert!(RECORD_BYTES_MAX <= u16::MAX as usize);
 /// The spans of all paths.
 #[derive(Debug, Default)]
 pub(crate) struct Spans {
-    spans: Numbers<Span>,
-    /// Of each plan, where its varying accesses begin.
-    plans: Vec<u32>,
+    spans: DenseMap<Span>,
+    /// Of each fragment, where its varying accesses begin.
+    varying_at: Vec<u32>,
     varying: Vec<Varying>,
 }
 
@@ -88,6 +108,15 @@ enum Times {
     },
 }
 
+impl DataLayouts for Spans {
+    type Layout = Span;
+
+    #[inline]
+    fn layout(&self, path: u32) -> Option<Span> {
+        self.get(path)
+    }
+}
+
 impl Spans {
     /// What is behind the path; `None` if nobody said, which means nothing.
     #[inline]
@@ -96,19 +125,19 @@ impl Spans {
     }
 
     /// Enters a plan of a fragment whose exits have executed so many blocks, and gives its number.
-    pub(crate) fn add(&mut self, plan: &AccessDescriptors<'_>, executed: &[u16]) -> Result<u32, Refused> {
-        check(plan, executed)?;
-        if (plan.first_path..).zip(plan.lengths).any(|(path, _)| self.spans.get(path).is_some()) {
-            return Err(Refused::Twice);
+    pub(crate) fn add(&mut self, descriptors: &AccessDescriptors<'_>, executed: &[u16]) -> Result<u32, Refusal> {
+        check(descriptors, executed)?;
+        if (descriptors.first_path..).zip(descriptors.lengths).any(|(path, _)| self.spans.get(path).is_some()) {
+            return Err(Refusal::Twice);
         }
-        let number = u32::try_from(self.plans.len()).map_err(|_| Refused::Full)?;
-        self.plans.push(u32::try_from(self.varying.len()).map_err(|_| Refused::Full)?);
-        self.varying.extend(plan.accesses.iter().filter(|access| !happens_once(access)).map(Varying::new));
-        let most = plan.lengths.iter().copied().max().and_then(|most| u16::try_from(most).ok()).unwrap_or(0);
-        for ((path, &length), &blocks) in (plan.first_path..).zip(plan.lengths).zip(executed) {
+        let number = u32::try_from(self.varying_at.len()).map_err(|_| Refusal::Full)?;
+        self.varying_at.push(u32::try_from(self.varying.len()).map_err(|_| Refusal::Full)?);
+        self.varying.extend(descriptors.accesses.iter().filter(|access| !happens_once(access)).map(Varying::new));
+        let most = descriptors.lengths.iter().copied().max().and_then(|most| u16::try_from(most).ok()).unwrap_or(0);
+        for ((path, &length), &blocks) in (descriptors.first_path..).zip(descriptors.lengths).zip(executed) {
             let bytes = u16::try_from(length).unwrap_or(0);
-            let mut span = Span { plan: number, blocks, bytes, most, ..Span::NOTHING };
-            for access in plan.accesses.iter().take_while(|access| access.block < blocks) {
+            let mut span = Span { descriptors: number, blocks, bytes, most, ..Span::NOTHING };
+            for access in descriptors.accesses.iter().take_while(|access| access.block < blocks) {
                 let sum = match (happens_once(access), access.flags & WRITES != 0) {
                     (false, _) => &mut span.varying,
                     (true, false) => &mut span.reads,
@@ -123,7 +152,7 @@ impl Spans {
 
     /// Reads and writes of which only the data tells how many there are. `None` if it makes no sense.
     pub(crate) fn count_varying(&self, span: &Span, data: &[u8]) -> Option<(u64, u64)> {
-        let at = *self.plans.get(span.plan as usize)? as usize;
+        let at = *self.varying_at.get(span.descriptors as usize)? as usize;
         let (mut reads, mut writes) = (0u64, 0u64);
         for varying in self.varying.get(at..at + usize::from(span.varying))? {
             let sum = if varying.writes { &mut writes } else { &mut reads };
@@ -185,17 +214,23 @@ fn happens_once(access: &AccessDescriptor) -> bool {
 }
 
 /// Refuses a plan whose accesses do not find what they need.
-fn check(plan: &AccessDescriptors<'_>, executed: &[u16]) -> Result<(), Refused> {
-    let lengths = plan.lengths.iter().all(|&length| length.is_multiple_of(4) && length as usize <= RECORD_BYTES_MAX);
-    let in_order = plan.accesses.is_sorted_by_key(|access| (access.block, access.offset));
-    let few = plan.accesses.len() < usize::from(u16::MAX);
-    if plan.lengths.len() != executed.len() || !lengths || !in_order || !few || !plan.accesses.iter().all(is_sound) {
-        return Err(Refused::AccessDescriptors);
+fn check(descriptors: &AccessDescriptors<'_>, executed: &[u16]) -> Result<(), Refusal> {
+    let lengths =
+        descriptors.lengths.iter().all(|&length| length.is_multiple_of(4) && length as usize <= RECORD_BYTES_MAX);
+    let in_order = descriptors.accesses.is_sorted_by_key(|access| (access.block, access.offset));
+    let few = descriptors.accesses.len() < usize::from(u16::MAX);
+    if descriptors.lengths.len() != executed.len()
+        || !lengths
+        || !in_order
+        || !few
+        || !descriptors.accesses.iter().all(is_sound)
+    {
+        return Err(Refusal::AccessDescriptors);
     }
-    for (&length, &blocks) in plan.lengths.iter().zip(executed) {
-        let mut happen = plan.accesses.iter().take_while(|access| access.block < blocks);
+    for (&length, &blocks) in descriptors.lengths.iter().zip(executed) {
+        let mut happen = descriptors.accesses.iter().take_while(|access| access.block < blocks);
         if happen.any(|access| slots(access).any(|(at, bytes)| at + bytes > length)) {
-            return Err(Refused::AccessDescriptors);
+            return Err(Refusal::AccessDescriptors);
         }
     }
     Ok(())

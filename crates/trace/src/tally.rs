@@ -1,17 +1,20 @@
 //! Counting what a stretch of a thread's words executed.
 #![deny(clippy::unwrap_used, clippy::indexing_slicing, clippy::cast_possible_truncation)]
 
+use codec::event::{NextPc, next_pc};
+use codec::predict::WordCounter;
+use codec::words::{Word, Words};
 use wire::word::{self, EVENT};
 
-use crate::event::{self, Recorded};
+use crate::event::{self, Location, RawEvent};
 use crate::model::{Counts, Event, Step, Terminator};
-use crate::program::{Program, Sum};
+use crate::program::{CountSum, PathInfo, Program};
 
 /// What the header of a path chunk says about its words.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Total {
+pub(crate) struct PathTotal {
     pub counts: Counts,
-    /// Smallest and greatest time stamp; both 0 if there is none.
+    /// Smallest and greatest timestamp; both 0 if there is none.
     pub first_tsc: u64,
     pub last_tsc: u64,
     /// Where the first word begins (see [`start_pc`]) and the last one leads; 0 if they do not tell.
@@ -23,7 +26,7 @@ pub(crate) struct Total {
 #[derive(Debug)]
 pub(crate) struct Tally<'p> {
     program: &'p Program,
-    pub sum: Sum,
+    sum: CountSum,
     events: Counts,
     times: Option<(u64, u64)>,
     /// Where the thread stands after an event.
@@ -32,11 +35,11 @@ pub(crate) struct Tally<'p> {
 
 impl<'p> Tally<'p> {
     pub(crate) fn new(program: &'p Program) -> Self {
-        Self { program, sum: Sum::default(), events: Counts::default(), times: None, pc: 0 }
+        Self { program, sum: CountSum::default(), events: Counts::default(), times: None, pc: 0 }
     }
 
     /// Where the thread stands, given the word before.
-    pub(crate) fn lead(&self, before: u32) -> u64 {
+    fn next_pc(&self, before: u32) -> u64 {
         if before & EVENT != 0 { self.pc } else { self.program.target(before).unwrap_or(0) }
     }
 
@@ -49,61 +52,89 @@ impl<'p> Tally<'p> {
 
     /// Counts the event at the start of `words`, which comes after the word `before`, and gives its length in words. `None` if
     /// there is no whole event.
-    pub(crate) fn event(&mut self, before: u32, words: &[u32]) -> Option<usize> {
-        let recorded = event::read(words)?;
+    fn event(&mut self, before: u32, words: &[u32]) -> Option<usize> {
+        let raw = event::read(words)?;
         let length = word::length(*words.first()?)?;
-        self.pc = event::position(&recorded).unwrap_or(self.lead(before));
-        if let Some(tsc) = recorded.tsc() {
+        self.pc = match next_pc(words)? {
+            NextPc::Unchanged => self.next_pc(before),
+            NextPc::At(pc) => pc,
+        };
+        if let Some(tsc) = raw.tsc() {
             let (first, last) = self.times.unwrap_or((tsc, tsc));
             self.times = Some((first.min(tsc), last.max(tsc)));
         }
-        match recorded.event {
+        match raw.event {
             Some(Event::Syscall { .. }) => self.events.system_calls += 1,
-            Some(Event::Signal { signal, pc, .. }) => {
+            Some(Event::Signal { signal, .. }) => {
                 // Signal 0: the engine's own doing.
                 self.events.signals += u64::from(signal != 0);
-                self.interrupted(&recorded, pc);
+                self.add_interrupted(&raw);
             }
             _ => {}
         }
         Some(length)
     }
 
-    fn interrupted(&mut self, recorded: &Recorded, pc: u64) {
-        let (fragment, blocks) = recorded.interrupted;
-        if fragment == 0 {
-            return;
-        }
-        match self.program.interrupted(fragment, blocks, pc) {
+    fn add_interrupted(&mut self, raw: &RawEvent) {
+        match raw.interrupted_steps(self.program) {
             Some((whole, part)) => whole.iter().chain(&part).for_each(|step| count_step(&mut self.events, step)),
             None => self.events.lost += 1,
         }
     }
 
     /// The result, after `words`, the last of which (but for an event's payload) is `before`.
-    pub(crate) fn finish(mut self, words: &[u32], before: u32) -> Total {
+    fn total(mut self, words: &[u32], before: u32) -> PathTotal {
         let mut counts = self.sum.finish();
         counts.add(&self.events);
         let (first_tsc, last_tsc) = self.times.unwrap_or((0, 0));
-        Total { counts, first_tsc, last_tsc, start_pc: start_pc(self.program, words), end_pc: self.lead(before) }
+        PathTotal { counts, first_tsc, last_tsc, start_pc: start_pc(self.program, words), end_pc: self.next_pc(before) }
     }
 
     /// Counts all of `words`. The error is the number of words before the one that is unknown.
-    pub(crate) fn words(mut self, words: &[u32]) -> Result<Total, usize> {
-        let (mut at, mut before) = (0, EVENT);
-        while let Some(rest) = words.get(at..)
-            && let Some(&word) = rest.first()
-        {
-            if word & EVENT == 0 {
-                let paths = self.paths(rest);
-                before = *paths.checked_sub(1).and_then(|last| rest.get(last)).ok_or(at)?;
-                at += paths;
-            } else {
-                at += self.event(before, rest).ok_or(at)?;
-                before = word;
-            }
+    pub(crate) fn words(mut self, words: &[u32]) -> Result<PathTotal, usize> {
+        let (mut rest, mut before) = (Words::new(words), EVENT);
+        while let Some(word) = rest.peek() {
+            let at = words.len() - rest.rest().len();
+            let length = match word {
+                Word::Path(_) => {
+                    let count = self.paths(rest.rest());
+                    before = *count.checked_sub(1).and_then(|last| rest.rest().get(last)).ok_or(at)?;
+                    count
+                }
+                Word::Event(event) => {
+                    let length = self.event(before, event.words()).ok_or(at)?;
+                    before = event.first();
+                    length
+                }
+            };
+            rest.skip_words(length);
         }
-        Ok(self.finish(words, before))
+        Ok(self.total(words, before))
+    }
+}
+
+impl WordCounter<PathInfo> for Tally<'_> {
+    type Total = PathTotal;
+
+    #[inline]
+    fn add_path(&mut self, path: &PathInfo) {
+        self.sum.add(path.counts());
+    }
+
+    fn add_repeated(&mut self, path: &PathInfo, times: u64) {
+        self.sum.add_times(path.counts(), times);
+    }
+
+    fn add_event(&mut self, before: u32, words: &[u32]) -> Option<usize> {
+        self.event(before, words)
+    }
+
+    fn finish(self, words: &[u32], last: u32) -> PathTotal {
+        self.total(words, last)
+    }
+
+    fn count(self, words: &[u32]) -> Result<PathTotal, usize> {
+        self.words(words)
     }
 }
 
@@ -121,23 +152,22 @@ pub(crate) fn count_step(counts: &mut Counts, step: &Step) {
 }
 
 /// In the place of an address: the thread does not go on from where it was.
-pub(crate) const ELSEWHERE: u64 = u64::MAX;
+pub(crate) const DISCONTINUOUS: u64 = u64::MAX;
 
-/// Where the first of `words` that tells says the thread is: an address, 0 if none tells, or [`ELSEWHERE`].
+/// Returns where the thread is at the start of `words`, from the first path or event that says so: an
+/// address, 0 if none does, or [`DISCONTINUOUS`].
 pub(crate) fn start_pc(program: &Program, words: &[u32]) -> u64 {
-    let mut rest = words;
-    while let Some(&word) = rest.first() {
-        if word & EVENT == 0 {
-            return program.head(word).unwrap_or(0);
+    for word in Words::new(words) {
+        let location = match word {
+            Word::Path(path) => return program.head(path).unwrap_or(0),
+            Word::Event(event) => event::read(event.words()).map(|raw| raw.location(program)),
+        };
+        match location {
+            None => return 0,
+            Some(Location::Unchanged) => {}
+            Some(Location::At(pc)) => return pc,
+            Some(Location::Elsewhere) => return DISCONTINUOUS,
         }
-        let Some(recorded) = event::read(rest) else { return 0 };
-        match recorded.event {
-            Some(Event::Signal { pc, .. }) => return program.head(recorded.interrupted.0).unwrap_or(pc),
-            Some(Event::Gap { pc }) => return pc,
-            Some(Event::Time { .. } | Event::Child { .. } | Event::Syscall { .. } | Event::FsBase { .. }) | None => {}
-            _ => return ELSEWHERE,
-        }
-        rest = rest.get(word::length(word).unwrap_or(1)..).unwrap_or(&[]);
     }
     0
 }

@@ -14,6 +14,7 @@ use std::ops::{Deref, Range};
 use std::path::Path;
 use std::sync::OnceLock;
 
+use codec::streams::decompress;
 use hashbrown::HashMap;
 use memmap2::Mmap;
 use rayon::prelude::*;
@@ -24,7 +25,6 @@ use crate::container::{
 };
 use crate::error::{Problem, ReadError};
 use crate::model::{Counts, DataMode, Exit, Module, ProcessInfo, Recording, Summary, ThreadInfo, ThreadSummary};
-use crate::path::decompress;
 use crate::program::Program;
 use crate::record::{Definition, Fact, read_code, read_exit, read_facts, read_recording};
 use crate::writer::{count_data, count_path, count_thread_data};
@@ -103,12 +103,12 @@ impl fmt::Display for Damage {
 }
 
 /// The bytes of a file.
-enum Data {
+enum FileBytes {
     Mapped(Mmap),
     Owned(Vec<u8>),
 }
 
-impl Deref for Data {
+impl Deref for FileBytes {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
@@ -140,7 +140,7 @@ impl Deref for Data {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct Trace {
-    data: Data,
+    data: FileBytes,
     chunks: Vec<Chunk>,
     recording: Recording,
     finished: bool,
@@ -177,15 +177,15 @@ impl Trace {
         // SAFETY: the mapping is only ever read as bytes, every use of which is checked; recorders append to a file or
         // replace it as a whole and never shorten it, which is the one thing that would make reading it fault.
         let map = unsafe { Mmap::map(&file) }.map_err(failed)?;
-        Self::read(Data::Mapped(map), path)
+        Self::read(FileBytes::Mapped(map), path)
     }
 
     /// Reads a trace from memory.
     pub fn from_bytes(bytes: Vec<u8>) -> Result<Self, ReadError> {
-        Self::read(Data::Owned(bytes), Path::new("(memory)"))
+        Self::read(FileBytes::Owned(bytes), Path::new("(memory)"))
     }
 
-    fn read(data: Data, path: &Path) -> Result<Self, ReadError> {
+    fn read(data: FileBytes, path: &Path) -> Result<Self, ReadError> {
         let mut damage = Vec::new();
         match file_version(&data) {
             Some(1..=VERSION) => {}
@@ -322,11 +322,11 @@ impl Trace {
 
     /// The chunk with the data of the path chunk at `place`.
     pub(crate) fn data_chunk(&self, place: usize) -> Option<&Chunk> {
-        self.chunks.get(self.data_place(place)?)
+        self.chunks.get(self.data_chunk_index(place)?)
     }
 
     /// Where that chunk is.
-    pub(crate) fn data_place(&self, place: usize) -> Option<usize> {
+    pub(crate) fn data_chunk_index(&self, place: usize) -> Option<usize> {
         self.data_of.get(&place).copied()
     }
 
@@ -474,7 +474,7 @@ impl Trace {
                 Definition::Fragment { image, fragment } => {
                     program.add_fragment(image, &fragment, chunk.header.sequence)
                 }
-                Definition::AccessDescriptors(plan) => program.add_plan(&plan),
+                Definition::AccessDescriptors(descriptors) => program.add_descriptors(&descriptors),
             };
             if accepted.is_err() {
                 unusable += 1;
@@ -489,7 +489,7 @@ fn name(definition: &Definition<'_>) -> String {
     match definition {
         Definition::Block { id, .. } => format!("block {id}"),
         Definition::Fragment { fragment, .. } => format!("path {}", fragment.first_path),
-        Definition::AccessDescriptors(plan) => format!("the data of path {}", plan.first_path),
+        Definition::AccessDescriptors(descriptors) => format!("the data of path {}", descriptors.first_path),
     }
 }
 

@@ -9,17 +9,17 @@ use std::collections::{BTreeMap, HashMap};
 
 use rayon::prelude::*;
 
-use crate::access::Gathered;
+use crate::access::AccessBuffer;
 use crate::container::{ChunkHeader, PathHeader};
 use crate::data::{self, DataTotal};
+use crate::decode::{DecodeBuffers, decode};
 use crate::error::Problem;
 use crate::model::{Counts, DataMode};
 use crate::parallel::Pool;
-use crate::steps::{Workshop, decode};
-use crate::tally::{Tally, Total};
+use crate::tally::{PathTotal, Tally};
 use crate::trace::{Chunk, Trace};
 
-use follow::{Follower, Joint, Onward};
+use follow::{ChunkBoundary, Continuation, FlowChecker};
 
 /// What a full check found.
 #[derive(Clone, Debug, Default)]
@@ -55,14 +55,14 @@ impl Trace {
             .chain(self.code_damage())
             .map(|damage| (damage.bytes.start, damage.to_string()))
             .collect();
-        let pool = Pool::<Scratch>::default();
+        let pool = Pool::<CheckBuffers>::default();
         let check = |(place, chunk): (usize, &Chunk)| {
-            let mut scratch = pool.take();
-            let checked = scratch.check(self, place, chunk);
-            pool.give_back(scratch);
+            let mut buffers = pool.take();
+            let checked = buffers.check(self, place, chunk);
+            pool.give_back(buffers);
             checked
         };
-        let checked: Vec<Checked> = self.chunks().par_iter().enumerate().map(check).collect();
+        let checked: Vec<CheckedChunk> = self.chunks().par_iter().enumerate().map(check).collect();
         let mut report = Report { chunks: self.chunks().len() as u64, ..Report::default() };
         for (chunk, checked) in self.chunks().iter().zip(&checked) {
             if let Some(total) = &checked.total {
@@ -75,9 +75,9 @@ impl Trace {
             }
             let sentence = |problem| format!("{} chunk at byte {}: {problem}", chunk.header.kind, chunk.offset);
             problems.extend(checked.problems.iter().map(|problem| (chunk.offset, sentence(problem))));
-            report.unchecked_transfers += checked.joint.as_ref().map_or(0, |joint| joint.unchecked);
+            report.unchecked_transfers += checked.boundary.as_ref().map_or(0, |boundary| boundary.unchecked);
         }
-        problems.extend(self.check_joints(&checked));
+        problems.extend(self.check_boundaries(&checked));
         problems.extend(self.check_fragments());
         problems.sort_by_key(|(offset, _)| *offset);
         report.problems = problems.into_iter().map(|(_, problem)| problem).collect();
@@ -89,80 +89,80 @@ impl Trace {
         let program = self.program();
         let offsets: HashMap<u32, u64> =
             self.chunks().iter().map(|chunk| (chunk.header.sequence, chunk.offset)).collect();
-        let problems = program.chains().par_iter().filter_map(|chain| {
-            let offset = offsets.get(&chain.sequence).copied().unwrap_or(0);
-            let problem = fragments::problem(program, chain)?;
+        let problems = program.fragments().par_iter().filter_map(|fragment| {
+            let offset = offsets.get(&fragment.sequence).copied().unwrap_or(0);
+            let problem = fragments::problem(program, fragment)?;
             Some((offset, format!("code chunk at byte {offset}: {problem}")))
         });
         problems.collect()
     }
 
     /// Checks that each thread goes on in its next chunk where the one before it leads.
-    fn check_joints(&self, checked: &[Checked]) -> Vec<(u64, String)> {
-        let mut threads: BTreeMap<u32, Thread> = BTreeMap::new();
+    fn check_boundaries(&self, checked: &[CheckedChunk]) -> Vec<(u64, String)> {
+        let mut threads: BTreeMap<u32, ThreadEnd> = BTreeMap::new();
         let mut problems = Vec::new();
         for (chunk, checked) in self.chunks().iter().zip(checked) {
             let Some(path) = chunk.path() else { continue };
-            let before = Thread::before(threads.get(&path.thread), path);
-            let onward = match checked.joint.as_ref().map(|joint| (joint.follow(before), joint)) {
-                None => Onward::Unknown,
-                Some((Ok(onward), _)) => onward,
-                Some((Err(problem), joint)) => {
+            let before = ThreadEnd::before(threads.get(&path.thread), path);
+            let continuation = match checked.boundary.as_ref().map(|boundary| (boundary.follow(before), boundary)) {
+                None => Continuation::Unknown,
+                Some((Ok(continuation), _)) => continuation,
+                Some((Err(problem), boundary)) => {
                     let (offset, thread) = (chunk.offset, path.thread);
                     problems
                         .push((offset, format!("path chunk at byte {offset}: start of thread {thread}: {problem}")));
-                    joint.end()
+                    boundary.end()
                 }
             };
-            threads.insert(path.thread, Thread { header: *path, onward });
+            threads.insert(path.thread, ThreadEnd { header: *path, continuation });
         }
         problems
     }
 }
 
 /// A thread behind one of its chunks.
-struct Thread {
+struct ThreadEnd {
     header: PathHeader,
-    onward: Onward,
+    continuation: Continuation,
 }
 
-impl Thread {
+impl ThreadEnd {
     /// What is known of a thread before the chunk with this header.
-    fn before(thread: Option<&Self>, next: &PathHeader) -> Onward {
-        let Some(Self { header, onward }) = thread else {
-            return if next.first_instruction == 0 { Onward::Nowhere } else { Onward::Unknown };
+    fn before(thread: Option<&Self>, next: &PathHeader) -> Continuation {
+        let Some(Self { header, continuation }) = thread else {
+            return if next.first_instruction == 0 { Continuation::NotRunning } else { Continuation::Unknown };
         };
         if header.first_instruction.checked_add(header.counts.instructions) != Some(next.first_instruction) {
-            Onward::Unknown
+            Continuation::Unknown
         } else if header.image != next.image {
             // A process that replaces itself ends all its threads.
-            Onward::Nowhere
+            Continuation::NotRunning
         } else {
-            *onward
+            *continuation
         }
     }
 }
 
 #[derive(Default)]
-struct Scratch {
-    workshop: Workshop,
+struct CheckBuffers {
+    buffers: DecodeBuffers,
     words: Vec<u32>,
     data: Vec<u8>,
-    gathered: Gathered,
+    accesses: AccessBuffer,
 }
 
 #[derive(Default)]
-struct Checked {
+struct CheckedChunk {
     problems: Vec<String>,
-    total: Option<Total>,
+    total: Option<PathTotal>,
     data: Option<DataTotal>,
     /// Of a path chunk that decodes.
-    joint: Option<Joint>,
+    boundary: Option<ChunkBoundary>,
 }
 
-impl Scratch {
-    fn check(&mut self, trace: &Trace, place: usize, chunk: &Chunk) -> Checked {
-        let mut checked = Checked::default();
+impl CheckBuffers {
+    fn check(&mut self, trace: &Trace, place: usize, chunk: &Chunk) -> CheckedChunk {
+        let mut checked = CheckedChunk::default();
         let start = usize::try_from(chunk.offset).unwrap_or(usize::MAX);
         if trace.bytes().get(start..).and_then(ChunkHeader::parse) != Some(chunk.header) {
             checked.problems.push(Problem::Header.to_string());
@@ -174,7 +174,7 @@ impl Scratch {
             }
             return checked;
         };
-        if let Err(problem) = decode(trace, chunk, &mut self.workshop, &mut self.words) {
+        if let Err(problem) = decode(trace, chunk, &mut self.buffers, &mut self.words) {
             checked.problems.push(problem.to_string());
             return checked;
         }
@@ -193,8 +193,8 @@ impl Scratch {
                     checked.data = result.map_err(|problem| checked.problems.push(problem)).ok();
                 }
                 let data = if checked.data.is_some() { &self.data[..] } else { &[] };
-                let follower = Follower { program, image: header.image, sequence: chunk.header.sequence, data };
-                checked.joint = Some(follower.follow(&self.words, &mut checked.problems));
+                let checker = FlowChecker { program, image: header.image, sequence: chunk.header.sequence, data };
+                checked.boundary = Some(checker.follow(&self.words, &mut checked.problems));
             }
         }
         checked
@@ -206,11 +206,11 @@ impl Scratch {
         let header = chunk.data().ok_or_else(|| Problem::Header.to_string())?;
         let program = trace.program();
         let payload = trace.payload(chunk);
-        let Self { workshop, words, data, .. } = self;
-        let read = payload.and_then(|payload| workshop.data.read(program, words, &chunk.header, payload, data));
+        let Self { buffers, words, data, .. } = self;
+        let read = payload.and_then(|payload| buffers.data.read(program, words, &chunk.header, payload, data));
         read.map_err(|problem| format!("its data at byte {}: {problem}", chunk.offset))?;
-        let source = data::Source { program, data: &self.data };
-        let total = data::count(source, &self.words, header.fs_base, &mut self.gathered);
+        let source = data::DataSource { program, data: &self.data };
+        let total = data::count(source, &self.words, header.fs_base, &mut self.accesses);
         if (total.reads, total.writes) != (header.reads, header.writes) {
             return Err(format!(
                 "the header of its data tells {} reads and {} writes, the data {} and {}",
@@ -224,8 +224,8 @@ impl Scratch {
     }
 }
 
-fn compare(header: &PathHeader, total: &Total) -> Vec<String> {
-    let told = Total {
+fn compare(header: &PathHeader, total: &PathTotal) -> Vec<String> {
+    let told = PathTotal {
         counts: header.counts,
         first_tsc: header.first_tsc,
         last_tsc: header.last_tsc,

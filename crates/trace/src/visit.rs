@@ -1,18 +1,19 @@
 //! What threads do to memory, shown as it is read: no list of steps or accesses in between, and values stay where they were decoded.
 //!
 //! A path's accesses are those of its plan, in a row. What is not so simple, because an event tells it or because only the data says how many accesses
-//! there are, takes the way over a [`Gathered`].
+//! there are, takes the way over a [`AccessBuffer`].
 #![deny(clippy::unwrap_used, clippy::indexing_slicing, clippy::cast_possible_truncation)]
 
-use wire::word::{self, EVENT};
+use codec::words::{Word, Words};
+use wire::word::EVENT;
 
-use crate::access::{Gathered, Making};
-use crate::data::{Place, Source};
-use crate::event::{self, Recorded};
+use crate::access::{AccessBuffer, AccessData};
+use crate::data::{DataPosition, DataSource};
+use crate::descriptors::{CompiledAccess, Form, PathAccesses};
+use crate::event::{self, RawEvent};
 use crate::model::Event;
-use crate::plan::{Compiled, Form, Row};
+use crate::open_chunk::OpenChunk;
 use crate::program::Program;
-use crate::steps::{Open, interrupted};
 
 /// Receives what a thread does to memory, in order.
 pub trait AccessVisitor {
@@ -56,61 +57,59 @@ impl<'d> Operand<'d> {
     }
 }
 
-impl Open {
-    /// Shows what comes next: up to a time stamp that is not before `until`, or to `most` words, about.
-    pub(crate) fn watch(
+impl OpenChunk {
+    /// Shows what comes next: up to a timestamp that is not before `until`, or to `most` words, about.
+    pub(crate) fn visit(
         &mut self,
         program: &Program,
         until: u64,
         most: usize,
-        scratch: &mut Gathered,
-        watcher: &mut impl AccessVisitor,
+        scratch: &mut AccessBuffer,
+        visitor: &mut impl AccessVisitor,
     ) {
         scratch.clear();
-        let source = Source { program, data: &self.data };
-        let mut watching = Watching { source, place: self.data_place, scratch, watcher, instructions: 0 };
+        let source = DataSource { program, data: &self.data };
+        let mut visit = PathVisit { source, place: self.data_position, scratch, visitor, instructions: 0 };
         let (from, limit) = (self.at, self.at.saturating_add(most));
         loop {
             // Accesses that were told belong to at least one word more.
-            let end = limit.max(self.at + usize::from(watching.is_pending())).min(self.words.len());
-            self.at += watching.paths(self.words.get(self.at..end).unwrap_or(&[]));
-            let may_end = self.at > from && !watching.is_pending();
-            let Some(&word) = self.words.get(self.at).filter(|_| self.at < limit || !may_end) else { break };
-            if word & EVENT == 0 {
-                continue;
-            }
-            let rest = self.words.get(self.at..).unwrap_or(&[]);
-            let recorded = event::read(rest);
+            let end = limit.max(self.at + usize::from(visit.is_pending())).min(self.words.len());
+            self.at += visit.paths(self.words.get(self.at..end).unwrap_or(&[]));
+            let may_end = self.at > from && !visit.is_pending();
+            let words = Words::new(self.words.get(self.at..).unwrap_or(&[]));
+            let Some(word) = words.peek().filter(|_| self.at < limit || !may_end) else { break };
+            let Word::Event(event) = word else { continue };
+            let raw = event::read(event.words());
             let is_late = |tsc: Option<u64>| tsc.is_some_and(|tsc| tsc >= until);
-            if may_end && is_late(recorded.and_then(|recorded| recorded.begins())) {
+            if may_end && is_late(raw.and_then(|raw| raw.begins())) {
                 break;
             }
-            self.tsc = recorded.and_then(|recorded| recorded.tsc()).unwrap_or(self.tsc);
-            self.at += word::length(word).unwrap_or(rest.len()).min(rest.len());
-            watching.event(recorded, rest);
-            if is_late(recorded.and_then(|recorded| recorded.ends())) {
+            self.tsc = raw.and_then(|raw| raw.tsc()).unwrap_or(self.tsc);
+            self.at += event.length();
+            visit.event(raw, event.words());
+            if is_late(raw.and_then(|raw| raw.ends())) {
                 break;
             }
         }
         // Accesses that nothing in this chunk followed.
-        watching.show_gathered();
-        self.data_place = watching.place.map(|place| Place { pending: None, ..place });
-        self.instruction += watching.instructions;
+        visit.visit_buffered();
+        self.data_position = visit.place.map(|place| DataPosition { pending: None, ..place });
+        self.instruction += visit.instructions;
     }
 }
 
 /// A stretch that is being shown.
-struct Watching<'p, 's, W> {
-    source: Source<'p>,
+struct PathVisit<'p, 's, W> {
+    source: DataSource<'p>,
     /// How far the data was read, if there is any that can be read.
-    place: Option<Place>,
+    place: Option<DataPosition>,
     /// Accesses that were told and belong to what comes next; at other times nothing.
-    scratch: &'s mut Gathered,
-    watcher: &'s mut W,
+    scratch: &'s mut AccessBuffer,
+    visitor: &'s mut W,
     instructions: u64,
 }
 
-impl<W: AccessVisitor> Watching<'_, '_, W> {
+impl<W: AccessVisitor> PathVisit<'_, '_, W> {
     /// Whether accesses were told that belong to what comes next.
     #[inline]
     fn is_pending(&self) -> bool {
@@ -120,7 +119,7 @@ impl<W: AccessVisitor> Watching<'_, '_, W> {
     #[inline]
     fn executed(&mut self, instructions: u64) {
         self.instructions += instructions;
-        self.watcher.executed(instructions);
+        self.visitor.executed(instructions);
     }
 
     /// The paths at the start of `words`, up to an event; gives their number.
@@ -143,14 +142,14 @@ impl<W: AccessVisitor> Watching<'_, '_, W> {
     fn each_path(&mut self, words: &[u32]) -> usize {
         let is_path = |&&word: &&u32| word & EVENT == 0;
         if words.first().filter(is_path).is_some() && self.is_pending() {
-            self.show_pending();
+            self.visit_pending();
         }
         let mut count = 0;
         for &word in words.iter().take_while(is_path) {
             count += 1;
-            match self.source.program.plans.row(word) {
-                Some(row) => self.row(row),
-                None => self.unplanned(word),
+            match self.source.program.descriptors.path(word) {
+                Some(path) => self.path(path),
+                None => self.without_descriptors(word),
             }
         }
         count
@@ -158,77 +157,77 @@ impl<W: AccessVisitor> Watching<'_, '_, W> {
 
     /// A path without accesses.
     #[cold]
-    fn unplanned(&mut self, word: u32) {
+    fn without_descriptors(&mut self, word: u32) {
         match self.source.program.counts(word) {
             Some(counts) => self.executed(counts.instructions()),
-            None => self.watcher.event(&Event::Lost),
+            None => self.visitor.event(&Event::Lost),
         }
     }
 
     /// The accesses of a path.
     #[inline(always)]
-    fn row(&mut self, row: Row) {
-        self.executed(row.instructions.into());
-        let Self { source, place: Some(place), scratch, watcher, .. } = self else { return };
-        let bytes = usize::from(row.bytes);
+    fn path(&mut self, path: PathAccesses) {
+        self.executed(path.instructions.into());
+        let Self { source, place: Some(place), scratch, visitor, .. } = self else { return };
+        let bytes = usize::from(path.bytes);
         // With what is behind it, so that values can be read with a few bytes more than they have.
         let data = source.data.get(place.at..).filter(|data| data.len() >= bytes).unwrap_or(&[]);
         place.at += bytes;
-        let making = Making::new(data, place.context());
-        let mut rest = source.program.plans.accesses(row);
+        let access_data = AccessData::new(data, place.context());
+        let mut rest = source.program.descriptors.accesses(path);
         while let Some((access, behind)) = rest.split_first() {
             let address = match access.form {
-                Form::Based => making.based(access),
+                Form::Based => access_data.based(access),
                 Form::Absolute => Some(access.displacement),
-                Form::Plain => making.address(access, 0),
+                Form::Plain => access_data.address(access, 0),
                 _ => {
-                    rest = complicated(rest, data.get(..bytes).unwrap_or(&[]), place, scratch, *watcher);
+                    rest = complicated(rest, data.get(..bytes).unwrap_or(&[]), place, scratch, *visitor);
                     continue;
                 }
             };
             rest = behind;
             let Some(address) = address else { continue };
             let (size, is_write) = (u32::from(access.size), access.writes());
-            let (data, at) = making.value_in(access);
-            watcher.operand(Operand { pc: access.pc, address, size, is_write, data, at });
+            let (data, at) = access_data.value_in(access);
+            visitor.operand(Operand { pc: access.pc, address, size, is_write, data, at });
         }
     }
 
     /// The event at the start of `words`.
     #[cold]
-    fn event(&mut self, recorded: Option<Recorded>, words: &[u32]) {
-        let Some(recorded) = recorded else { return self.watcher.event(&Event::Lost) };
-        let steps = interrupted(self.source.program, &recorded);
+    fn event(&mut self, raw: Option<RawEvent>, words: &[u32]) {
+        let Some(raw) = raw else { return self.visitor.event(&Event::Lost) };
+        let steps = raw.interrupted_steps(self.source.program);
         if let Some((whole, part)) = &steps {
             self.executed(whole.iter().chain(part).map(|step| u64::from(step.instructions())).sum());
         }
         if let Some(place) = &mut self.place {
             let count = steps.as_ref().map(|(whole, part)| (whole.len(), part.is_some()));
-            place.event(self.source, words, &recorded, count, self.scratch);
+            place.event(self.source, words, &raw, count, self.scratch);
         }
         if !self.is_pending() {
-            self.show_gathered();
+            self.visit_buffered();
         }
         if steps.is_none() {
-            self.watcher.event(&Event::Lost);
+            self.visitor.event(&Event::Lost);
         }
-        if let Some(event) = &recorded.event {
-            self.watcher.event(event);
+        if let Some(event) = &raw.event {
+            self.visitor.event(event);
         }
     }
 
     /// Accesses that were told belong to the path that comes now.
     #[cold]
-    fn show_pending(&mut self) {
+    fn visit_pending(&mut self) {
         if let Some(place) = &mut self.place {
             place.pending = None;
         }
-        self.show_gathered();
+        self.visit_buffered();
     }
 
     #[cold]
-    fn show_gathered(&mut self) {
-        show(self.scratch, self.watcher);
+    fn visit_buffered(&mut self) {
+        visit_all(self.scratch, self.visitor);
     }
 }
 
@@ -236,19 +235,19 @@ impl<W: AccessVisitor> Watching<'_, '_, W> {
 #[cold]
 #[inline(never)]
 fn complicated<'p>(
-    accesses: &'p [Compiled],
+    accesses: &'p [CompiledAccess],
     row: &[u8],
-    place: &Place,
-    scratch: &mut Gathered,
-    watcher: &mut impl AccessVisitor,
-) -> &'p [Compiled] {
-    let rest = scratch.first(accesses, row, place.context());
-    show(scratch, watcher);
+    place: &DataPosition,
+    scratch: &mut AccessBuffer,
+    visitor: &mut impl AccessVisitor,
+) -> &'p [CompiledAccess] {
+    let rest = scratch.push_first(accesses, row, place.context());
+    visit_all(scratch, visitor);
     rest
 }
 
-/// Shows what was gathered, and forgets it.
-fn show(gathered: &mut Gathered, watcher: &mut impl AccessVisitor) {
-    gathered.all().for_each(|access| watcher.operand(gathered.operand(&access)));
-    gathered.clear();
+/// Shows what was buffer, and forgets it.
+fn visit_all(buffer: &mut AccessBuffer, visitor: &mut impl AccessVisitor) {
+    buffer.all().for_each(|access| visitor.operand(buffer.operand(&access)));
+    buffer.clear();
 }

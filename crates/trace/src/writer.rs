@@ -5,8 +5,9 @@
 //! grows chunk by chunk under a temporary name; a recorder that is killed leaves everything it had appended.
 
 mod contention;
-mod open;
+
 mod output;
+mod pending;
 mod worker;
 
 pub use output::create_private;
@@ -18,19 +19,19 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use codec::event::event_bytes;
 use hashbrown::{HashMap, HashSet};
 
 use wire::word;
 
 use crate::container::{CODEC_FAST, CODEC_PREDICT, CODEC_RAW, CODEC_ZSTD, CodeHeader, RAW_BYTES_MAX};
-use crate::data::event_bytes;
 use crate::error::WriteError;
 use crate::model::{AccessDescriptors, DataMode, Exit, Fragment, Module, ProcessInfo, Recording, Summary, ThreadInfo};
 use crate::record::{CodeContent, Fact};
 use crate::span::Spans;
 
-use open::{Open, OpenData};
 use output::Output;
+use pending::{PendingData, PendingWords};
 use worker::{Job, PathJob, Worker};
 pub(crate) use worker::{count_data, count_path, count_thread_data};
 
@@ -122,7 +123,7 @@ impl Pressure {
 }
 
 /// Memory that can be used again.
-type Spare = (Vec<u32>, Option<Box<OpenData>>);
+type Spare = (Vec<u32>, Option<Box<PendingData>>);
 
 /// Writes a `.trk` file.
 pub struct Writer {
@@ -132,12 +133,12 @@ pub struct Writer {
     mode: DataMode,
     code: CodeContent,
     facts: Vec<u8>,
-    open: HashMap<u32, Open>,
+    open: HashMap<u32, PendingWords>,
     open_words: usize,
     open_data: usize,
     spans: Spans,
     /// Of fragments without a plan so far: how many blocks each exit has executed.
-    unplanned: HashMap<u32, Vec<u16>>,
+    without_descriptors: HashMap<u32, Vec<u16>>,
     /// Of each thread, the base of its fs segment behind all that has come.
     fs_bases: HashMap<u32, u64>,
     threads: HashSet<u32>,
@@ -195,7 +196,7 @@ impl Writer {
             open_words: 0,
             open_data: 0,
             spans: Spans::default(),
-            unplanned: HashMap::new(),
+            without_descriptors: HashMap::new(),
             fs_bases: HashMap::new(),
             threads: HashSet::new(),
             next_look: Instant::now() + options.latency,
@@ -218,19 +219,19 @@ impl Writer {
     pub fn fragment(&mut self, image: u32, fragment: &Fragment<'_>) -> Result<(), WriteError> {
         self.code.add_fragment(image, fragment);
         if self.mode != DataMode::None {
-            // More blocks than fit are refused later.
+            // More blocks than fit are refusal later.
             let executed = fragment.exits.iter().map(|exit| (exit & 0xffff) as u16).collect();
-            self.unplanned.insert(fragment.first_path, executed);
+            self.without_descriptors.insert(fragment.first_path, executed);
         }
         self.send_long_code()
     }
 
     /// Says what the data behind the paths of a fragment is, before any of them is executed.
-    pub fn access_descriptors(&mut self, plan: &AccessDescriptors<'_>) -> Result<(), WriteError> {
-        self.code.add_plan(plan);
-        if let Some(executed) = self.unplanned.remove(&plan.first_path) {
+    pub fn access_descriptors(&mut self, descriptors: &AccessDescriptors<'_>) -> Result<(), WriteError> {
+        self.code.add_descriptors(descriptors);
+        if let Some(executed) = self.without_descriptors.remove(&descriptors.first_path) {
             // What makes no sense is told by the worker, which looks at it more closely.
-            let _ = self.spans.add(plan, &executed);
+            let _ = self.spans.add(descriptors, &executed);
         }
         self.send_long_code()
     }
@@ -289,7 +290,7 @@ impl Writer {
     fn append(&mut self, image: u32, thread: u32, words: &[u32], data: &[u8]) -> Result<(), WriteError> {
         let limit = self.options.chunk_words.min(WORDS_MAX);
         let data_limit = self.options.chunk_data.min(RAW_BYTES_MAX as usize);
-        let full = |open: &Open| {
+        let full = |open: &PendingWords| {
             open.image != image || open.words.len() + words.len() > limit || open.data_bytes() + data.len() > data_limit
         };
         if self.open.get(&thread).is_some_and(full) {
@@ -317,14 +318,14 @@ impl Writer {
         }
     }
 
-    fn start(&self, image: u32, thread: u32) -> Open {
+    fn start(&self, image: u32, thread: u32) -> PendingWords {
         let (words, data) = self.spare.try_recv().unwrap_or_default();
         let data = (self.mode != DataMode::None).then(|| {
             let mut data = data.unwrap_or_default();
             data.start(self.options.codec, self.fs_bases.get(&thread).copied().unwrap_or(0));
             data
         });
-        Open { image, words, data, since: Instant::now() }
+        PendingWords { image, words, data, since: Instant::now() }
     }
 
     /// Bytes of data that belong to `words`, as far as is known.
@@ -346,7 +347,7 @@ impl Writer {
         }
         self.next_look = now + self.options.latency / 4;
         let latency = self.options.latency;
-        let due = |open: &Open| now.duration_since(open.since) >= latency;
+        let due = |open: &PendingWords| now.duration_since(open.since) >= latency;
         let mut threads: Vec<u32> = self.open.iter().filter(|(_, open)| due(open)).map(|(&thread, _)| thread).collect();
         threads.sort_unstable();
         threads.into_iter().try_for_each(|thread| self.cut(thread))?;
@@ -397,7 +398,7 @@ impl Writer {
         let Some(open) = self.open.remove(&thread) else { return Ok(()) };
         self.open_words -= open.words.len();
         self.open_data -= open.data_bytes();
-        let Open { image, words, data, .. } = open;
+        let PendingWords { image, words, data, .. } = open;
         if let Some(data) = &data {
             self.fs_bases.insert(thread, data.total.fs_base);
         }

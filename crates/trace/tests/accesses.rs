@@ -413,7 +413,7 @@ fn seeking_finds_the_accesses_of_the_rest() {
 #[test]
 fn plans_that_make_no_sense_are_refused() {
     use code::{HAS_BASE, HAS_INDEX};
-    let refused = |lengths: [u32; 2], access: Planned| {
+    let refusal = |lengths: [u32; 2], access: Planned| {
         let mut sample = Sample::new(lengths, &[access]);
         let error = sample.writer.take().unwrap().finish(Exit::Unknown).map(|_| ()).unwrap_err();
         assert!(matches!(error, trace::WriteError::AccessDescriptors { first_path: 1 }), "{error}: {access:?}");
@@ -435,7 +435,7 @@ fn plans_that_make_no_sense_are_refused() {
         ([8, 8], Planned { kind: code::INDEXED, index_bytes: 3, ..vector }),
         ([8, 8], Planned { kind: code::BIT, count: 3, ..plain(0, 4, 0) }),
     ] {
-        refused(lengths, access);
+        refusal(lengths, access);
     }
 }
 

@@ -146,7 +146,7 @@ fn check_merged(trace: &Trace, recorded: &Recorded) {
         let own = &mut of_threads[batch.thread() as usize];
         let from = own.len();
         own.extend(batch.items().map(|item| plain(trace, item)));
-        // Whatever chunks there are: nothing is later than the last stamp of its thread.
+        // Whatever chunks there are: nothing is later than the last timestamp of its thread.
         let time = |item: &Expected| if let Expected::Event(event) = item { event.tsc() } else { None };
         let (before, first) = (own[..from].iter().rev().find_map(time), own.get(from).and_then(time));
         // A signal is together with what it interrupted, which may be nothing.

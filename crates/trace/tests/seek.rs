@@ -99,7 +99,7 @@ fn check(file: &[u8], how: &str, has_all_code: bool, random: &mut Random) {
     }
 }
 
-/// Numbers of instructions: the first and the last, beyond the end, where pieces end, anywhere.
+/// DenseMap of instructions: the first and the last, beyond the end, where pieces end, anywhere.
 fn numbers(pieces: &[Piece], random: &mut Random) -> Vec<u64> {
     let (mut ends, mut total) = (vec![0], 0);
     for piece in pieces {

@@ -1,15 +1,16 @@
 //! Finding the chunks of a file: by its index, or by scanning when the index is missing or wrong.
 #![deny(clippy::unwrap_used, clippy::indexing_slicing, clippy::cast_possible_truncation)]
 
+use codec::bytes::ByteReader;
+
 use super::{Chunk, Damage, content};
-use crate::bytes::Bytes;
 use crate::container::{
     CHUNK_MAGIC, ChunkHeader, FILE_HEADER_BYTES, Kind, TRAILER_BYTES, TRAILER_MAGIC, crc, index_offset,
 };
 use crate::error::Problem;
 
 /// Chunks in the order of the file, and what is between them that is none.
-pub(super) struct Found {
+pub(super) struct ChunkList {
     pub chunks: Vec<Chunk>,
     pub damage: Vec<Damage>,
 }
@@ -19,9 +20,9 @@ pub(super) fn looks_like_a_trace(file: &[u8]) -> bool {
     file.get(FILE_HEADER_BYTES..).and_then(ChunkHeader::parse).is_some_and(|header| header.kind == Kind::Recording)
 }
 
-pub(super) fn chunks(file: &[u8]) -> Found {
+pub(super) fn chunks(file: &[u8]) -> ChunkList {
     match by_index(file) {
-        Some(chunks) => Found { chunks, damage: Vec::new() },
+        Some(chunks) => ChunkList { chunks, damage: Vec::new() },
         None => by_scanning(file),
     }
 }
@@ -51,7 +52,7 @@ fn by_index(file: &[u8]) -> Option<Vec<Chunk>> {
 /// The entries of an index: an offset and a copy of the chunk's header each.
 fn listed(entries: &[u8]) -> Option<Vec<Chunk>> {
     let mut chunks = Vec::new();
-    let mut bytes = Bytes::new(entries);
+    let mut bytes = ByteReader::new(entries);
     while !bytes.is_empty() {
         let offset = bytes.u64()?;
         let header = ChunkHeader::parse(entries.get(bytes.at()..)?)?;
@@ -66,9 +67,9 @@ fn chunk_at(file: &[u8], offset: u64) -> Option<Chunk> {
     Some(Chunk { offset, header })
 }
 
-fn by_scanning(file: &[u8]) -> Found {
+fn by_scanning(file: &[u8]) -> ChunkList {
     let length = file.len() as u64;
-    let mut found = Found { chunks: Vec::new(), damage: Vec::new() };
+    let mut found = ChunkList { chunks: Vec::new(), damage: Vec::new() };
     let mut at = FILE_HEADER_BYTES as u64;
     while at < length && !is_trailer(file, at) {
         match chunk_at(file, at) {
@@ -99,7 +100,7 @@ fn by_scanning(file: &[u8]) -> Found {
     found
 }
 
-impl Found {
+impl ChunkList {
     /// Says why there was no index, if it is not plain from the damage already found.
     fn note_the_end(&mut self, length: u64) {
         let has = |kind| self.chunks.iter().any(|chunk| chunk.header.kind == kind);

@@ -11,13 +11,13 @@
 //! | end, leave, exec | nothing but a start |
 #![deny(clippy::unwrap_used, clippy::indexing_slicing, clippy::cast_possible_truncation)]
 
-use wire::word::{self, EVENT};
+use codec::words::{EventWords, Word, Words};
 
-use crate::data::{event_bytes, path_bytes};
-use crate::event::{self, Recorded};
+use crate::data::path_bytes;
+use crate::descriptors::{CompiledAccess, Form};
+use crate::event::{self, RawEvent};
 use crate::model::{Event, Step, Terminator};
-use crate::plan::{Compiled, Form};
-use crate::program::{Chain, Path, Program};
+use crate::program::{FragmentInfo, PathSteps, Program};
 use crate::span::register;
 
 /// Bytes of a system call instruction.
@@ -34,37 +34,37 @@ const PROBLEMS_MAX: usize = 8;
 
 /// What is known of where a thread goes on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Onward {
+pub(super) enum Continuation {
     /// Nothing: behind a gap, or a chunk is missing.
     Unknown,
     /// At some address: an indirect transfer whose target was not recorded.
-    Somewhere,
+    AnyAddress,
     At(u64),
     /// A system call instruction was executed, and its event has to come; `after` is the address behind it.
-    Calling {
+    SyscallPending {
         after: u64,
     },
     /// The event has come.
-    Called {
+    SyscallReturn {
         after: u64,
         number: u32,
     },
     /// The thread has not started, has ended or is not recorded any more.
-    Nowhere,
+    NotRunning,
 }
 
 /// What the words say next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Arrival {
+pub(super) enum Transition {
     /// A path or an interrupted fragment that begins at `head`, and what is known behind it.
     Execution {
         head: u64,
-        onward: Onward,
+        continuation: Continuation,
     },
     /// A signal that interrupted the thread between paths.
     Signal {
         pc: u64,
-        onward: Onward,
+        continuation: Continuation,
     },
     Gap {
         pc: u64,
@@ -82,47 +82,47 @@ pub(super) enum Arrival {
     End,
 }
 
-impl Onward {
-    /// What is known behind `arrival`; or what is wrong with it here.
-    pub(super) fn then(self, arrival: &Arrival) -> Result<Self, String> {
-        match *arrival {
-            Arrival::Execution { head, onward } => self.must_be_at(head).map(|()| onward),
-            Arrival::Signal { pc, onward } => self.must_be_interrupted_at(pc).map(|()| onward),
-            Arrival::Gap { pc } => self.must_be_at(pc).map(|()| Self::Unknown),
-            Arrival::Syscall { number } => match self {
-                Self::Calling { after } => Ok(Self::Called { after, number }),
+impl Continuation {
+    /// What is known behind `transition`; or what is wrong with it here.
+    pub(super) fn then(self, transition: &Transition) -> Result<Self, String> {
+        match *transition {
+            Transition::Execution { head, continuation } => self.must_be_at(head).map(|()| continuation),
+            Transition::Signal { pc, continuation } => self.must_be_interrupted_at(pc).map(|()| continuation),
+            Transition::Gap { pc } => self.must_be_at(pc).map(|()| Self::Unknown),
+            Transition::Syscall { number } => match self {
+                Self::SyscallPending { after } => Ok(Self::SyscallReturn { after, number }),
                 Self::Unknown => Ok(Self::Unknown),
                 _ => Err("a system call without its instruction".into()),
             },
-            Arrival::Child => match self {
-                Self::Called { .. } | Self::Unknown => Ok(self),
+            Transition::Child => match self {
+                Self::SyscallReturn { .. } | Self::Unknown => Ok(self),
                 _ => Err("a new thread without a system call".into()),
             },
-            Arrival::Start { pc } => match self {
-                Self::Nowhere | Self::Unknown => Ok(Self::At(pc)),
+            Transition::Start { pc } => match self {
+                Self::NotRunning | Self::Unknown => Ok(Self::At(pc)),
                 _ => Err(format!("the thread starts at {pc:#x} although it has not ended")),
             },
-            Arrival::Resume { pc } => match self {
-                Self::Nowhere => Err(over(pc)),
-                Self::Calling { .. } => Err(NO_EVENT.into()),
+            Transition::Resume { pc } => match self {
+                Self::NotRunning => Err(over(pc)),
+                Self::SyscallPending { .. } => Err(NO_EVENT.into()),
                 // A restartable sequence is aborted without a system call; its abort handler is outside of it.
                 Self::At(here) if here == pc => Err(format!("the thread resumes at {pc:#x}, where it is")),
                 _ => Ok(Self::At(pc)),
             },
-            Arrival::End => Ok(Self::Nowhere),
+            Transition::End => Ok(Self::NotRunning),
         }
     }
 
     fn must_be_at(self, pc: u64) -> Result<(), String> {
         match self {
-            Self::Called { number: RT_SIGRETURN, .. } => {
+            Self::SyscallReturn { number: RT_SIGRETURN, .. } => {
                 Err(format!("rt_sigreturn is followed by {pc:#x} instead of a resume event"))
             }
-            Self::At(expected) | Self::Called { after: expected, .. } if expected != pc => {
+            Self::At(expected) | Self::SyscallReturn { after: expected, .. } if expected != pc => {
                 Err(format!("the thread was about to execute {expected:#x} but goes on at {pc:#x}"))
             }
-            Self::Calling { .. } => Err(NO_EVENT.into()),
-            Self::Nowhere => Err(over(pc)),
+            Self::SyscallPending { .. } => Err(NO_EVENT.into()),
+            Self::NotRunning => Err(over(pc)),
             _ => Ok(()),
         }
     }
@@ -130,8 +130,8 @@ impl Onward {
     /// A system call that was interrupted may be made again. An rt_sigreturn that finds no frame goes to 0.
     fn must_be_interrupted_at(self, pc: u64) -> Result<(), String> {
         match self {
-            Self::Called { after, .. } if pc.wrapping_add(SYSCALL_BYTES) == after => Ok(()),
-            Self::Called { number: RT_SIGRETURN, .. } if pc == 0 => Ok(()),
+            Self::SyscallReturn { after, .. } if pc.wrapping_add(SYSCALL_BYTES) == after => Ok(()),
+            Self::SyscallReturn { number: RT_SIGRETURN, .. } if pc == 0 => Ok(()),
             _ => self.must_be_at(pc),
         }
     }
@@ -143,14 +143,14 @@ fn over(pc: u64) -> String {
     format!("the thread goes on at {pc:#x} without having started")
 }
 
-impl Arrival {
+impl Transition {
     /// What is known behind it, whatever was before; `None` if that depends on what was before.
-    fn settles(&self) -> Option<Onward> {
+    fn continuation(&self) -> Option<Continuation> {
         match *self {
-            Self::Execution { onward, .. } | Self::Signal { onward, .. } => Some(onward),
-            Self::Gap { .. } => Some(Onward::Unknown),
-            Self::Start { pc } | Self::Resume { pc } => Some(Onward::At(pc)),
-            Self::End => Some(Onward::Nowhere),
+            Self::Execution { continuation, .. } | Self::Signal { continuation, .. } => Some(continuation),
+            Self::Gap { .. } => Some(Continuation::Unknown),
+            Self::Start { pc } | Self::Resume { pc } => Some(Continuation::At(pc)),
+            Self::End => Some(Continuation::NotRunning),
             Self::Syscall { .. } | Self::Child => None,
         }
     }
@@ -158,38 +158,41 @@ impl Arrival {
 
 /// How the words of a chunk join those of the chunks beside it.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Joint {
+pub(super) struct ChunkBoundary {
     /// What comes first, up to what does not depend on the chunk before.
-    first: Vec<Arrival>,
+    first: Vec<Transition>,
     /// What is known behind the chunk; `None` if that depends on the chunk before.
-    end: Option<Onward>,
+    end: Option<Continuation>,
     /// Indirect transfers whose target was not recorded.
     pub unchecked: u64,
 }
 
-impl Joint {
+impl ChunkBoundary {
     /// What is known behind the chunk, given what is known before it; or what is wrong at its start.
-    pub(super) fn follow(&self, before: Onward) -> Result<Onward, String> {
-        let behind = self.first.iter().try_fold(before, |onward, arrival| onward.then(arrival))?;
+    pub(super) fn follow(&self, before: Continuation) -> Result<Continuation, String> {
+        let behind = self.first.iter().try_fold(before, |continuation, transition| continuation.then(transition))?;
         Ok(self.end.unwrap_or(behind))
     }
 
     /// What is known behind the chunk if what was before is not known.
-    pub(super) fn end(&self) -> Onward {
-        self.end.unwrap_or(Onward::Unknown)
+    pub(super) fn end(&self) -> Continuation {
+        self.end.unwrap_or(Continuation::Unknown)
     }
 
-    fn add(&mut self, arrival: &Arrival) -> Result<(), String> {
+    fn add(&mut self, transition: &Transition) -> Result<(), String> {
         match self.end {
             None => {
-                self.first.push(*arrival);
-                self.end = arrival.settles().or((self.first.len() >= FIRST_MAX).then_some(Onward::Unknown));
+                self.first.push(*transition);
+                self.end =
+                    transition.continuation().or((self.first.len() >= FIRST_MAX).then_some(Continuation::Unknown));
                 Ok(())
             }
-            Some(onward) => {
-                let next = onward.then(arrival);
-                self.end =
-                    Some(next.as_ref().map_or_else(|_| arrival.settles().unwrap_or(Onward::Unknown), |next| *next));
+            Some(continuation) => {
+                let next = continuation.then(transition);
+                self.end = Some(
+                    next.as_ref()
+                        .map_or_else(|_| transition.continuation().unwrap_or(Continuation::Unknown), |next| *next),
+                );
                 next.map(drop)
             }
         }
@@ -198,7 +201,7 @@ impl Joint {
 
 /// The words of a chunk, and what they refer to.
 #[derive(Clone, Copy)]
-pub(super) struct Follower<'a> {
+pub(super) struct FlowChecker<'a> {
     pub program: &'a Program,
     pub image: u32,
     /// Of the chunk: paths are defined before it.
@@ -207,29 +210,29 @@ pub(super) struct Follower<'a> {
     pub data: &'a [u8],
 }
 
-impl<'a> Follower<'a> {
+impl<'a> FlowChecker<'a> {
     /// Checks all of `words` and appends what is wrong to `problems`.
-    pub(super) fn follow(mut self, words: &[u32], problems: &mut Vec<String>) -> Joint {
-        let mut joint = Joint::default();
-        let mut at = 0;
-        while let Some(&word) = words.get(at) {
+    pub(super) fn follow(mut self, words: &[u32], problems: &mut Vec<String>) -> ChunkBoundary {
+        let mut boundary = ChunkBoundary::default();
+        let mut rest = Words::new(words);
+        while let Some(word) = rest.peek() {
+            let at = words.len() - rest.rest().len();
             if problems.len() >= PROBLEMS_MAX {
-                joint.end = Some(Onward::Unknown);
+                boundary.end = Some(Continuation::Unknown);
                 break;
             }
             let mut note = |problem: String| problems.push(format!("word {at}: {problem}"));
-            let arrival = if word & EVENT == 0 {
-                self.path(word, &mut note)
-            } else {
-                self.event(words.get(at..).unwrap_or(&[]), &mut note)
+            let transition = match word {
+                Word::Path(path) => self.path(path, &mut note),
+                Word::Event(event) => self.event(event, &mut note),
             };
-            if let Some(arrival) = arrival {
-                joint.unchecked += u64::from(arrival.settles() == Some(Onward::Somewhere));
-                joint.add(&arrival).unwrap_or_else(note);
+            if let Some(transition) = transition {
+                boundary.unchecked += u64::from(transition.continuation() == Some(Continuation::AnyAddress));
+                boundary.add(&transition).unwrap_or_else(note);
             }
-            at += word::length(word).unwrap_or(1);
+            rest.next();
         }
-        joint
+        boundary
     }
 
     /// The next bytes of data; none if there are not so many.
@@ -239,87 +242,87 @@ impl<'a> Follower<'a> {
         taken
     }
 
-    fn path(&mut self, path: u32, note: &mut dyn FnMut(String)) -> Option<Arrival> {
+    fn path(&mut self, path: u32, note: &mut dyn FnMut(String)) -> Option<Transition> {
         let program = self.program;
         let data = self.take(path_bytes(program, path).unwrap_or(0));
-        let chain = program.chain_of(path)?;
-        self.check_definition(chain, path, note);
-        let Path { steps, last } = program.path(path)?;
+        let fragment = program.fragment_of(path)?;
+        self.check_definition(fragment, path, note);
+        let PathSteps { steps, last } = program.path(path)?;
         let has_indirect = program.counts(path)?.has_indirect();
-        let mut loads = Loads { program, data, blocks: self.blocks_of(path).filter(|_| has_indirect) };
-        loads.check(steps, note);
-        let onward = match last.terminator() {
-            Terminator::Indirect => loads.target(&last).map_or(Onward::Somewhere, onward_to),
-            Terminator::Syscall => Onward::Calling { after: last.next() },
-            _ => Onward::At(last.next()),
+        let mut loaded = LoadedTargets { program, data, blocks: self.blocks_of(path).filter(|_| has_indirect) };
+        loaded.check(steps, note);
+        let continuation = match last.terminator() {
+            Terminator::Indirect => loaded.target(&last).map_or(Continuation::AnyAddress, continuation_at),
+            Terminator::Syscall => Continuation::SyscallPending { after: last.next() },
+            _ => Continuation::At(last.next()),
         };
-        Some(Arrival::Execution { head: chain.head, onward })
+        Some(Transition::Execution { head: fragment.head, continuation })
     }
 
-    fn check_definition(&self, chain: &Chain, path: u32, note: &mut dyn FnMut(String)) {
-        if chain.image != self.image {
-            note(format!("path {path} is of image {}, the thread is in image {}", chain.image, self.image));
+    fn check_definition(&self, fragment: &FragmentInfo, path: u32, note: &mut dyn FnMut(String)) {
+        if fragment.image != self.image {
+            note(format!("path {path} is of image {}, the thread is in image {}", fragment.image, self.image));
         }
-        if chain.sequence >= self.sequence {
+        if fragment.sequence >= self.sequence {
             note(format!("path {path} is executed before it is defined"));
         }
     }
 
     /// The accesses of a fragment, block by block; `None` if no data is behind its paths.
-    fn blocks_of(&self, path: u32) -> Option<impl Iterator<Item = &'a [Compiled]> + use<'a>> {
-        let plans = &self.program.plans;
-        plans.span(path).map(|span| plans.blocks(span.plan, u16::MAX))
+    fn blocks_of(&self, path: u32) -> Option<impl Iterator<Item = &'a [CompiledAccess]> + use<'a>> {
+        let descriptors = &self.program.descriptors;
+        descriptors.span(path).map(|span| descriptors.blocks(span.descriptors, u16::MAX))
     }
 
     /// The event at the start of `words`; `None` if it does not tell where the thread is.
-    fn event(&mut self, words: &[u32], note: &mut dyn FnMut(String)) -> Option<Arrival> {
-        let data = self.take(event_bytes(*words.first()?));
-        let recorded = event::read(words)?;
-        Some(match recorded.event? {
-            Event::Signal { pc, handler, .. } => self.signal(&recorded, pc, handler, data, note),
-            Event::Start { pc, .. } => Arrival::Start { pc },
-            Event::Resume { pc, .. } => Arrival::Resume { pc },
-            Event::Gap { pc } => Arrival::Gap { pc },
-            Event::Syscall { number, .. } => Arrival::Syscall { number },
-            Event::Child { .. } => Arrival::Child,
-            Event::End { .. } | Event::Detach { .. } => Arrival::End,
+    fn event(&mut self, event: EventWords<'_>, note: &mut dyn FnMut(String)) -> Option<Transition> {
+        let data = self.take(event.data_bytes());
+        let raw = event::read(event.words())?;
+        Some(match raw.event? {
+            Event::Signal { pc, handler, .. } => self.signal(&raw, pc, handler, data, note),
+            Event::Start { pc, .. } => Transition::Start { pc },
+            Event::Resume { pc, .. } => Transition::Resume { pc },
+            Event::Gap { pc } => Transition::Gap { pc },
+            Event::Syscall { number, .. } => Transition::Syscall { number },
+            Event::Child { .. } => Transition::Child,
+            Event::End { .. } | Event::Detach { .. } => Transition::End,
             Event::Time { .. } | Event::FsBase { .. } | Event::Unfinished { .. } | Event::Lost => return None,
         })
     }
 
     fn signal(
         &self,
-        recorded: &Recorded,
+        raw: &RawEvent,
         pc: u64,
         handler: u64,
         data: &'a [u8],
         note: &mut dyn FnMut(String),
-    ) -> Arrival {
-        let onward = if handler == 0 { Onward::Nowhere } else { Onward::At(handler) };
-        let (fragment, blocks) = recorded.interrupted;
-        let Some(chain) = self.program.chain_of(fragment) else { return Arrival::Signal { pc, onward } };
-        self.check_definition(chain, fragment, note);
+    ) -> Transition {
+        let continuation = if handler == 0 { Continuation::NotRunning } else { Continuation::At(handler) };
+        let (path, _) = raw.interrupted;
+        let Some(fragment) = self.program.fragment_of(path) else { return Transition::Signal { pc, continuation } };
+        self.check_definition(fragment, path, note);
         // What cannot have been interrupted is counted as lost, and told by its number.
-        let executed = self.program.interrupted(fragment, blocks, pc);
-        let mut loads = Loads { program: self.program, data, blocks: self.blocks_of(fragment) };
-        loads.check(executed.map_or(&[], |(whole, _)| whole), note);
-        Arrival::Execution { head: chain.head, onward }
+        let executed = raw.interrupted_steps(self.program);
+        let mut loaded = LoadedTargets { program: self.program, data, blocks: self.blocks_of(path) };
+        loaded.check(executed.map_or(&[], |(whole, _)| whole), note);
+        Transition::Execution { head: fragment.head, continuation }
     }
 }
 
 /// The kernel executes what is at the address of a vsyscall, and returns to where the trace goes on.
-fn onward_to(target: u64) -> Onward {
-    if VSYSCALL.contains(&target) { Onward::Somewhere } else { Onward::At(target) }
+fn continuation_at(target: u64) -> Continuation {
+    if VSYSCALL.contains(&target) { Continuation::AnyAddress } else { Continuation::At(target) }
 }
 
 /// What the indirect transfers of a path have loaded, block by block.
-struct Loads<'a, B> {
+struct LoadedTargets<'a, B> {
     program: &'a Program,
     data: &'a [u8],
     blocks: Option<B>,
 }
 
-impl<'a, B: Iterator<Item = &'a [Compiled]>> Loads<'a, B> {
+impl<'a, B: Iterator<Item = &'a [CompiledAccess]>> LoadedTargets<'a, B> {
     /// Checks steps that have another one of the same fragment behind them.
     fn check(&mut self, steps: &[Step], note: &mut dyn FnMut(String)) {
         for step in steps.iter().take(if self.blocks.is_some() { usize::MAX } else { 0 }) {
@@ -337,8 +340,8 @@ impl<'a, B: Iterator<Item = &'a [Compiled]>> Loads<'a, B> {
             return None;
         }
         let pc = self.program.blocks.get(step.block())?.last();
-        let is_load = |access: &&Compiled| access.pc == pc && !access.writes() && access.size == 8;
-        let is_single = |access: &&Compiled| matches!(access.form, Form::Based | Form::Absolute | Form::Plain);
+        let is_load = |access: &&CompiledAccess| access.pc == pc && !access.writes() && access.size == 8;
+        let is_single = |access: &&CompiledAccess| matches!(access.form, Form::Based | Form::Absolute | Form::Plain);
         let load = accesses.iter().rev().take_while(|access| access.pc == pc).filter(is_load).find(is_single)?;
         register(self.data, load.value_at()?)
     }

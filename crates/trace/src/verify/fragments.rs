@@ -6,17 +6,17 @@ use isa::Transfer;
 
 use crate::block::Node;
 use crate::model::{Step, Terminator};
-use crate::program::{Chain, Program};
+use crate::program::{FragmentInfo, Program};
 
 /// What is wrong with a fragment; `None` if nothing is.
-pub(super) fn problem(program: &Program, chain: &Chain) -> Option<String> {
-    let steps = program.steps_of(chain);
+pub(super) fn problem(program: &Program, fragment: &FragmentInfo) -> Option<String> {
+    let steps = program.steps_of(fragment);
     let inner = steps.split_last().map_or(&[][..], |(_, inner)| inner);
     let wrong = inner.iter().find_map(|step| inner_problem(program, step)).or_else(|| {
-        let exits = (chain.first_path..).take(usize::from(chain.exit_count));
+        let exits = (fragment.first_path..).take(usize::from(fragment.exit_count));
         exits.filter_map(|path| Some(program.path(path)?.last)).find_map(|last| exit_problem(program, &last))
     })?;
-    Some(format!("the fragment of path {}: {wrong}", chain.first_path))
+    Some(format!("the fragment of path {}: {wrong}", fragment.first_path))
 }
 
 fn inner_problem(program: &Program, step: &Step) -> Option<String> {

@@ -2,16 +2,16 @@
 
 use std::collections::BTreeMap;
 
+use codec::path::bytes;
 use wire::word::{self, EVENT};
 
-use super::follow::{Arrival, Onward};
-use crate::access::Gathered;
+use super::follow::{Continuation, Transition};
+use crate::access::AccessBuffer;
 use crate::container::{CODEC_RAW, ChunkHeader, Extra, Kind, TRAILER_BYTES, crc, file_header, trailer};
 use crate::data;
+use crate::decode::{DecodeBuffers, decode};
 use crate::model::{DataMode, Terminator};
-use crate::path::bytes;
 use crate::program::Program;
-use crate::steps::{Workshop, decode};
 use crate::tally::Tally;
 use crate::trace::Trace;
 
@@ -49,11 +49,11 @@ fn entries(trace: &Trace) -> Entries {
 
 fn entries_of(trace: &Trace, place: usize) -> Vec<Entry> {
     let program = trace.program();
-    let (mut workshop, mut words, mut content) = (Workshop::default(), Vec::new(), Vec::new());
-    decode(trace, &trace.chunks()[place], &mut workshop, &mut words).unwrap();
+    let (mut buffers, mut words, mut content) = (DecodeBuffers::default(), Vec::new(), Vec::new());
+    decode(trace, &trace.chunks()[place], &mut buffers, &mut words).unwrap();
     if let Some(chunk) = trace.data_chunk(place) {
         let payload = trace.payload(chunk).unwrap();
-        workshop.data.read(program, &words, &chunk.header, payload, &mut content).unwrap();
+        buffers.data.read(program, &words, &chunk.header, payload, &mut content).unwrap();
     }
     let (mut rest, mut entries) = (&words[..], Vec::new());
     while let Some(&first) = rest.first() {
@@ -66,7 +66,7 @@ fn entries_of(trace: &Trace, place: usize) -> Vec<Entry> {
 }
 
 fn needed(program: &Program, first: u32) -> usize {
-    if first & EVENT == 0 { data::path_bytes(program, first).unwrap() } else { data::event_bytes(first) }
+    if first & EVENT == 0 { data::path_bytes(program, first).unwrap() } else { codec::event::event_bytes(first) }
 }
 
 /// Writes the trace with other entries, with headers, counts, checksums and index that agree with them.
@@ -94,8 +94,8 @@ fn rewrite(trace: &Trace, entries: &Entries) -> Vec<u8> {
         if let Extra::Data(own) = &mut header.extra {
             // It stands behind its path chunk.
             let content: Vec<u8> = last.iter().flat_map(|entry| entry.data.clone()).collect();
-            let source = data::Source { program: trace.program(), data: &content };
-            let total = data::count(source, &words_of(last), own.fs_base, &mut Gathered::default());
+            let source = data::DataSource { program: trace.program(), data: &content };
+            let total = data::count(source, &words_of(last), own.fs_base, &mut AccessBuffer::default());
             (own.reads, own.writes) = (total.reads, total.writes);
             (header.codec, stored) = (CODEC_RAW, content);
         }
@@ -187,10 +187,10 @@ impl Corruptions<'_> {
 
     fn corrupt_path(&mut self, place: usize, at: usize) {
         let program = self.trace.program();
-        let own = program.chain_of(self.entries[&place][at].first()).unwrap();
-        for chain in program.chains() {
-            for path in (chain.first_path..).take(chain.exit_count.into()) {
-                if chain.head != own.head {
+        let own = program.fragment_of(self.entries[&place][at].first()).unwrap();
+        for fragment in program.fragments() {
+            for path in (fragment.first_path..).take(fragment.exit_count.into()) {
+                if fragment.head != own.head {
                     self.replace("another fragment", place, at, path);
                 } else if path != self.entries[&place][at].first() {
                     self.replace("another exit", place, at, path);
@@ -287,18 +287,18 @@ fn without_values_all_is_noticed_but_wrong_indirect_targets() {
 
 #[test]
 fn every_class_has_its_rule() {
-    use Onward::{At, Called, Calling, Nowhere, Somewhere, Unknown};
+    use Continuation::{AnyAddress, At, NotRunning, SyscallPending, SyscallReturn, Unknown};
     const PC: u64 = 0x1000;
-    let (path, calling) = (Arrival::Execution { head: PC, onward: Somewhere }, Calling { after: PC });
-    let (signal, again) = (|pc| Arrival::Signal { pc, onward: At(7) }, PC - 2);
-    let (called, returning) = (Called { after: PC, number: 1 }, Called { after: PC, number: 15 });
-    let (gap, call, child) = (Arrival::Gap { pc: PC }, Arrival::Syscall { number: 1 }, Arrival::Child);
-    let (start, resume, end) = (Arrival::Start { pc: PC }, Arrival::Resume { pc: PC }, Arrival::End);
+    let (path, calling) = (Transition::Execution { head: PC, continuation: AnyAddress }, SyscallPending { after: PC });
+    let (signal, again) = (|pc| Transition::Signal { pc, continuation: At(7) }, PC - 2);
+    let (called, returning) = (SyscallReturn { after: PC, number: 1 }, SyscallReturn { after: PC, number: 15 });
+    let (gap, call, child) = (Transition::Gap { pc: PC }, Transition::Syscall { number: 1 }, Transition::Child);
+    let (start, resume, end) = (Transition::Start { pc: PC }, Transition::Resume { pc: PC }, Transition::End);
     let good = [
-        (At(PC), path, Somewhere),
-        (Somewhere, path, Somewhere),
-        (Unknown, path, Somewhere),
-        (called, path, Somewhere),
+        (At(PC), path, AnyAddress),
+        (AnyAddress, path, AnyAddress),
+        (Unknown, path, AnyAddress),
+        (called, path, AnyAddress),
         (At(PC), signal(PC), At(7)),
         (called, signal(PC), At(7)),
         (called, signal(again), At(7)),
@@ -308,37 +308,37 @@ fn every_class_has_its_rule() {
         (calling, call, called),
         (Unknown, call, Unknown),
         (called, child, called),
-        (Nowhere, start, At(PC)),
+        (NotRunning, start, At(PC)),
         (returning, resume, At(PC)),
         (At(7), resume, At(PC)),
-        (calling, end, Nowhere),
-        (Nowhere, end, Nowhere),
+        (calling, end, NotRunning),
+        (NotRunning, end, NotRunning),
     ];
-    for (before, arrival, behind) in good {
-        assert_eq!(before.then(&arrival), Ok(behind), "{before:?}, {arrival:?}");
+    for (before, transition, behind) in good {
+        assert_eq!(before.then(&transition), Ok(behind), "{before:?}, {transition:?}");
     }
     let bad = [
         (At(PC + 2), path),
         (At(PC + 2), signal(PC)),
-        (Called { after: PC + 2, number: 1 }, path),
-        (Called { after: PC + 2, number: 1 }, gap),
+        (SyscallReturn { after: PC + 2, number: 1 }, path),
+        (SyscallReturn { after: PC + 2, number: 1 }, gap),
         (called, signal(0)),
         (calling, path),
         (calling, signal(again)),
         (calling, resume),
         (returning, path),
-        (Nowhere, path),
-        (Nowhere, resume),
+        (NotRunning, path),
+        (NotRunning, resume),
         (At(PC), call),
-        (Somewhere, call),
+        (AnyAddress, call),
         (called, call),
         (At(PC), child),
         (At(PC), start),
-        (Somewhere, start),
+        (AnyAddress, start),
         (At(PC), resume),
         (At(PC + 2), gap),
     ];
-    for (before, arrival) in bad {
-        assert!(before.then(&arrival).is_err(), "{before:?}, {arrival:?}");
+    for (before, transition) in bad {
+        assert!(before.then(&transition).is_err(), "{before:?}, {transition:?}");
     }
 }

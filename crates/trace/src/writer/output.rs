@@ -211,14 +211,14 @@ impl Direct {
     }
 }
 
-/// A file that is open twice: to be written past the cache, unless that was refused, and in the usual way.
+/// A file that is open twice: to be written past the cache, unless that was refusal, and in the usual way.
 struct Twice {
     direct: Option<File>,
     usual: File,
 }
 
 impl Twice {
-    /// Some file systems let a file be opened to be written past the cache and refuse only the writing. What was refused, and
+    /// Some file systems let a file be opened to be written past the cache and refuse only the writing. What was refusal, and
     /// everything after it, is written in the usual way.
     fn write_at(&mut self, blocks: &[u8], at: u64) -> io::Result<()> {
         if let Some(direct) = &self.direct {

@@ -7,21 +7,23 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use codec::path::{self, EncodedWords, PathCoder};
+use codec::streams::Compressor;
+
 use super::contention::Contention;
-use super::open::OpenData;
 use super::output::Output;
+use super::pending::PendingData;
 use super::{Codec, Options, Pressure, Spare};
-use crate::access::Gathered;
-use crate::bits::Compressor;
+use crate::access::AccessBuffer;
 use crate::container::{
     CODEC_RAW, CODEC_ZSTD, ChunkHeader, CodeHeader, DataHeader, Extra, FILE_HEADER_BYTES, Kind, PathHeader,
     RAW_BYTES_MAX, TRAILER_BYTES, crc, file_header, trailer,
 };
 use crate::error::WriteError;
 use crate::model::{Counts, Exit, Recording, Summary, ThreadSummary};
-use crate::path::{self, Encoded, PathCoder};
 use crate::program::Program;
 use crate::record::{Fact, read_code, read_facts, write_exit, write_recording};
+use crate::tally::{PathTotal, Tally};
 
 pub(super) enum Job {
     Code(CodeHeader, Vec<u8>),
@@ -35,7 +37,7 @@ pub(super) struct PathJob {
     pub image: u32,
     pub thread: u32,
     pub words: Vec<u32>,
-    pub data: Option<Box<OpenData>>,
+    pub data: Option<Box<PendingData>>,
 }
 
 impl Job {
@@ -64,7 +66,7 @@ pub(super) struct Worker {
     second_coder: PathCoder,
     /// A job that was taken from the queue too early.
     next: Option<Job>,
-    gathered: Gathered,
+    accesses: AccessBuffer,
     compressor: Compressor,
     threads: BTreeMap<u32, ThreadSummary>,
     summary: Summary,
@@ -99,7 +101,7 @@ impl Worker {
             coder: PathCoder::default(),
             second_coder: PathCoder::default(),
             next: None,
-            gathered: Gathered::default(),
+            accesses: AccessBuffer::default(),
             compressor: Compressor::default(),
             threads: BTreeMap::new(),
             summary: Summary::default(),
@@ -148,11 +150,11 @@ impl Worker {
     }
 
     fn code(&mut self, header: CodeHeader, content: &[u8]) -> Result<(), WriteError> {
-        let mut refused = None;
+        let mut refusal = None;
         let (program, sequence) = (&mut self.program, self.sequence);
         let result = read_code(content, |definition| {
             if let Err(error) = program.define(&definition, sequence) {
-                refused.get_or_insert(error);
+                refusal.get_or_insert(error);
             }
         });
         debug_assert!(result.is_ok(), "the writer reads what it wrote");
@@ -160,7 +162,7 @@ impl Worker {
         self.summary.fragments += u64::from(header.fragments);
         self.summary.code_bytes += header.code_bytes;
         self.chunk(Kind::Code, content, Extra::Code(header))?;
-        refused.map_or(Ok(()), Err)
+        refusal.map_or(Ok(()), Err)
     }
 
     fn facts(&mut self, content: &[u8]) -> Result<(), WriteError> {
@@ -265,10 +267,10 @@ impl Worker {
     }
 
     /// Appends the data of the path chunk just written.
-    fn data(&mut self, thread: u32, words: &[u32], data: &mut OpenData) -> Result<(), WriteError> {
+    fn data(&mut self, thread: u32, words: &[u32], data: &mut PendingData) -> Result<(), WriteError> {
         let mut total = data.total;
         for (at, own) in &data.signals {
-            total.event(&self.program, words.get(*at..).unwrap_or(&[]), own, &mut self.gathered);
+            total.event(&self.program, words.get(*at..).unwrap_or(&[]), own, &mut self.accesses);
         }
         let path = self.sequence.wrapping_sub(1);
         let header = DataHeader { thread, path, fs_base: data.fs_base, reads: total.reads, writes: total.writes };
@@ -367,14 +369,14 @@ fn is_fatal(error: &WriteError) -> bool {
 /// A path chunk that can be appended: its words up to the first unknown one.
 struct EncodedPath {
     job: PathJob,
-    encoded: Encoded,
+    encoded: EncodedWords<PathTotal>,
     wrong: Option<WriteError>,
 }
 
 fn encode(coder: &mut PathCoder, codec: u8, program: &Program, mut job: PathJob) -> EncodedPath {
     let mut wrong = None;
     loop {
-        match coder.encode(codec, program, job.image, &job.words) {
+        match coder.encode(codec, program, job.image, &job.words, Tally::new(program)) {
             Ok(encoded) => return EncodedPath { job, encoded, wrong },
             Err(known) => {
                 let thread = job.thread;

@@ -4,26 +4,26 @@
 
 use std::time::Instant;
 
+use codec::lanes::Encoder;
+use codec::streams::Compressor;
 use wire::word;
 
 use super::Codec;
-use crate::bits::Compressor;
 use crate::container::{CODEC_LANES, CODEC_RAW, CODEC_ZSTD, crc};
 use crate::data::DataTotal;
 use crate::error::WriteError;
 use crate::event;
-use crate::lanes::Encoder;
-use crate::span::Spans;
+use crate::span::{Span, Spans};
 
 /// Words and data of one thread that are not yet on their way to the file.
-pub(super) struct Open {
+pub(super) struct PendingWords {
     pub image: u32,
     pub words: Vec<u32>,
-    pub data: Option<Box<OpenData>>,
+    pub data: Option<Box<PendingData>>,
     pub since: Instant,
 }
 
-impl Open {
+impl PendingWords {
     /// Bytes of data so far.
     pub(super) fn data_bytes(&self) -> usize {
         self.data.as_ref().map_or(0, |data| data.bytes)
@@ -32,8 +32,8 @@ impl Open {
 
 /// The data behind the words of a chunk.
 #[derive(Default)]
-pub(super) struct OpenData {
-    encoder: Encoder,
+pub(super) struct PendingData {
+    encoder: Encoder<Span>,
     /// The data itself, if it is to be stored as it is.
     whole: Vec<u8>,
     keeps_whole: bool,
@@ -48,7 +48,7 @@ pub(super) struct OpenData {
     pub wrong: Option<WriteError>,
 }
 
-impl OpenData {
+impl PendingData {
     /// Starts afresh.
     pub(super) fn start(&mut self, codec: Codec, fs_base: u64) {
         self.encoder.clear();
@@ -63,18 +63,19 @@ impl OpenData {
     /// belongs to them.
     pub(super) fn append(&mut self, spans: &Spans, before: usize, words: &[u32], data: &[u8]) -> bool {
         let Self { encoder, total, signals, .. } = self;
-        let mut told = DataTotal { fs_base: total.fs_base, ..DataTotal::default() };
+        let mut explicit = DataTotal { fs_base: total.fs_base, ..DataTotal::default() };
         let event = |at: usize, own: &[u8]| match words.get(at..) {
             Some(rest) if rest.first().is_some_and(|&first| word::kind(first) == word::SIGNAL) => {
                 signals.push((before + at, own.to_vec()));
             }
-            Some(rest) => count_event(&mut told, rest),
+            Some(rest) => count_event(&mut explicit, rest),
             None => {}
         };
-        let taken = encoder.append(spans, words, data, total, event);
-        total.reads = total.reads.saturating_add(told.reads);
-        total.writes = total.writes.saturating_add(told.writes);
-        total.fs_base = told.fs_base;
+        let path = |span: &Span, data: &[u8]| total.path(spans, span, data);
+        let taken = encoder.append(spans, words, data, path, event);
+        total.reads = total.reads.saturating_add(explicit.reads);
+        total.writes = total.writes.saturating_add(explicit.writes);
+        total.fs_base = explicit.fs_base;
         if self.keeps_whole {
             self.whole.extend_from_slice(data);
         }
@@ -109,8 +110,8 @@ impl OpenData {
 
 /// Counts an event that is no signal.
 fn count_event(total: &mut DataTotal, words: &[u32]) {
-    if let Some(told) = event::told(words) {
-        let (reads, writes) = told.counts();
+    if let Some(access) = event::read_explicit_access(words) {
+        let (reads, writes) = access.counts();
         total.reads = total.reads.saturating_add(reads);
         total.writes = total.writes.saturating_add(writes);
     } else if let Some(crate::model::Event::FsBase { base }) = event::read(words).and_then(|read| read.event) {

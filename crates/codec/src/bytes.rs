@@ -4,59 +4,70 @@
 
 /// A place in a slice.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Bytes<'a> {
+pub struct ByteReader<'a> {
     whole: &'a [u8],
     at: usize,
 }
 
-impl<'a> Bytes<'a> {
-    pub(crate) fn new(whole: &'a [u8]) -> Self {
+impl<'a> ByteReader<'a> {
+    #[inline]
+    pub fn new(whole: &'a [u8]) -> Self {
         Self { whole, at: 0 }
     }
 
-    pub(crate) fn at(&self) -> usize {
+    #[inline]
+    pub fn at(&self) -> usize {
         self.at
     }
 
-    pub(crate) fn is_empty(&self) -> bool {
+    #[inline]
+    pub fn is_empty(&self) -> bool {
         self.at >= self.whole.len()
     }
 
-    pub(crate) fn take(&mut self, count: usize) -> Option<&'a [u8]> {
+    #[inline]
+    pub fn take(&mut self, count: usize) -> Option<&'a [u8]> {
         let end = self.at.checked_add(count)?;
         let taken = self.whole.get(self.at..end)?;
         self.at = end;
         Some(taken)
     }
 
-    pub(crate) fn rest(&mut self) -> &'a [u8] {
+    #[inline]
+    pub fn rest(&mut self) -> &'a [u8] {
         let rest = self.whole.get(self.at..).unwrap_or(&[]);
         self.at = self.whole.len();
         rest
     }
 
+    #[inline]
     fn array<const N: usize>(&mut self) -> Option<[u8; N]> {
         self.take(N)?.try_into().ok()
     }
 
-    pub(crate) fn u8(&mut self) -> Option<u8> {
+    #[inline]
+    pub fn u8(&mut self) -> Option<u8> {
         self.array::<1>().map(|[byte]| byte)
     }
 
-    pub(crate) fn u16(&mut self) -> Option<u16> {
+    #[inline]
+    pub fn u16(&mut self) -> Option<u16> {
         self.array().map(u16::from_le_bytes)
     }
 
-    pub(crate) fn u32(&mut self) -> Option<u32> {
+    #[inline]
+    pub fn u32(&mut self) -> Option<u32> {
         self.array().map(u32::from_le_bytes)
     }
 
-    pub(crate) fn u64(&mut self) -> Option<u64> {
+    #[inline]
+    pub fn u64(&mut self) -> Option<u64> {
         self.array().map(u64::from_le_bytes)
     }
 
     /// Seven bits a byte, the lowest first, the top bit set in all bytes but the last; at most ten bytes.
-    pub(crate) fn varint(&mut self) -> Option<u64> {
+    #[inline]
+    pub fn varint(&mut self) -> Option<u64> {
         let mut value = 0u64;
         for shift in (0..64).step_by(7) {
             let byte = self.u8()?;
@@ -68,22 +79,25 @@ impl<'a> Bytes<'a> {
         None
     }
 
-    pub(crate) fn varint_u32(&mut self) -> Option<u32> {
+    #[inline]
+    pub fn varint_u32(&mut self) -> Option<u32> {
         u32::try_from(self.varint()?).ok()
     }
 
-    pub(crate) fn signed(&mut self) -> Option<u64> {
+    #[inline]
+    pub fn signed(&mut self) -> Option<u64> {
         self.varint().map(unzigzag)
     }
 
     /// A varint length and so many bytes of UTF-8; bytes that are none are replaced.
-    pub(crate) fn string(&mut self) -> Option<String> {
+    pub fn string(&mut self) -> Option<String> {
         let length = usize::try_from(self.varint()?).ok()?;
         self.take(length).map(|bytes| String::from_utf8_lossy(bytes).into_owned())
     }
 }
 
-pub(crate) fn put_varint(out: &mut Vec<u8>, mut value: u64) {
+#[inline]
+pub fn put_varint(out: &mut Vec<u8>, mut value: u64) {
     while value >= 0x80 {
         out.push(value.to_le_bytes()[0] | 0x80);
         value >>= 7;
@@ -92,20 +106,23 @@ pub(crate) fn put_varint(out: &mut Vec<u8>, mut value: u64) {
 }
 
 /// A difference of two addresses or times, as a varint that is short when the difference is small either way.
-pub(crate) fn put_signed(out: &mut Vec<u8>, difference: u64) {
+#[inline]
+pub fn put_signed(out: &mut Vec<u8>, difference: u64) {
     put_varint(out, zigzag(difference));
 }
 
-pub(crate) fn put_string(out: &mut Vec<u8>, string: &str) {
+pub fn put_string(out: &mut Vec<u8>, string: &str) {
     put_varint(out, string.len() as u64);
     out.extend_from_slice(string.as_bytes());
 }
 
-pub(crate) fn zigzag(difference: u64) -> u64 {
+#[inline]
+pub fn zigzag(difference: u64) -> u64 {
     (difference << 1) ^ (difference.cast_signed() >> 63).cast_unsigned()
 }
 
-pub(crate) fn unzigzag(value: u64) -> u64 {
+#[inline]
+pub fn unzigzag(value: u64) -> u64 {
     (value >> 1) ^ (value & 1).wrapping_neg()
 }
 
@@ -119,12 +136,12 @@ mod tests {
             let mut out = Vec::new();
             put_varint(&mut out, value);
             put_signed(&mut out, value);
-            let mut bytes = Bytes::new(&out);
+            let mut bytes = ByteReader::new(&out);
             assert_eq!(bytes.varint(), Some(value));
             assert_eq!(bytes.signed(), Some(value));
             assert!(bytes.is_empty());
         }
-        assert_eq!(Bytes::new(&[0xff; 11]).varint(), None);
-        assert_eq!(Bytes::new(&[0x80]).varint(), None);
+        assert_eq!(ByteReader::new(&[0xff; 11]).varint(), None);
+        assert_eq!(ByteReader::new(&[0x80]).varint(), None);
     }
 }

@@ -12,13 +12,85 @@
 
 use wire::word::{self, EVENT};
 
-use crate::bits::{BitReader, BitWriter, Compressor, put_stream, take_stream};
-use crate::bytes::{Bytes, put_varint};
-use crate::error::Problem;
-use crate::event::{self, Packer, Recorded};
-use crate::path::Source;
-use crate::program::{Effect, Lead, Program, lead};
-use crate::tally::{Tally, Total};
+use crate::bits::{BitReader, BitWriter};
+use crate::bytes::{ByteReader, put_varint};
+use crate::error::DecodeError;
+use crate::event::{NextPc, Packer, next_pc};
+use crate::path::PathPayload;
+use crate::streams::{Compressor, put_stream, take_stream};
+use crate::words::{Word, Words};
+
+/// The low half of an address where execution goes on; 0 if that is not known.
+pub type LowPc = u32;
+
+/// Returns the low half of `address`.
+#[inline]
+#[must_use]
+pub fn low_pc(address: u64) -> LowPc {
+    let [a, b, c, d, ..] = address.to_le_bytes();
+    u32::from_le_bytes([a, b, c, d])
+}
+
+/// What the codec asks about the paths of a program. Encoder and decoder must get the same answers.
+pub trait PathModel {
+    /// What is known of one path.
+    type Path: Copy;
+
+    /// Looks a path up; `None` if it is not defined.
+    fn path_info(&self, word: u32) -> Option<Self::Path>;
+
+    /// Returns what the path does to the call stack.
+    fn stack_effect(&self, path: &Self::Path) -> StackEffect<'_>;
+
+    /// Returns the number of the exit that `word` is, counted from the last one, of the fragment that
+    /// [`Self::exits_at`] finds behind all definitions; `None` if `word` belongs to another fragment.
+    fn expected_exit(&self, image: u32, target: LowPc, path: &Self::Path, word: u32) -> Option<u8>;
+
+    /// Returns the exits of the newest fragment at `target` that was defined before chunk `sequence`.
+    fn exits_at(&self, image: u32, target: LowPc, sequence: u32) -> Option<FragmentExits>;
+}
+
+/// The paths of a fragment: consecutive numbers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FragmentExits {
+    pub first_path: u32,
+    pub count: u16,
+}
+
+/// What a path does to the call stack, and where it leads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StackEffect<'p> {
+    /// Nothing; leads to this address.
+    Jumps(LowPc),
+    /// Ends in a return and does nothing else.
+    Returns,
+    /// Pops some return addresses and pushes others. Leads to `target`, or to the last address popped
+    /// if it `returns`.
+    Calls { pops: u32, returns: bool, target: LowPc, pushes: &'p [LowPc] },
+}
+
+/// Counts words while they are encoded.
+pub trait WordCounter<P> {
+    type Total;
+
+    /// Counts a path.
+    fn add_path(&mut self, path: &P);
+
+    /// Counts `times` executions of a path.
+    fn add_repeated(&mut self, path: &P, times: u64);
+
+    /// Counts the event at the start of `words`, which comes after the word `before`. Returns its
+    /// length in words, or `None` if there is no whole event.
+    fn add_event(&mut self, before: u32, words: &[u32]) -> Option<usize>;
+
+    /// Returns the total of `words`. The last of them, or the first word of the event that they end
+    /// with, is `last`.
+    fn finish(self, words: &[u32], last: u32) -> Self::Total;
+
+    /// Counts all of `words`, on a counter that has counted nothing. The error is the number of words
+    /// before the first unknown one.
+    fn count(self, words: &[u32]) -> Result<Self::Total, usize>;
+}
 
 /// Trust at which a guess of the long table is only counted.
 const SURE: u32 = 7;
@@ -57,7 +129,7 @@ impl Guess {
 
 /// The tables, and memory for streams.
 #[derive(Debug, Default)]
-pub(crate) struct Tables {
+pub struct Tables {
     long: Vec<Guess>,
     short: Vec<Guess>,
     streams: Streams,
@@ -72,7 +144,7 @@ impl Tables {
             table.clear();
             table.resize(1 << bits, Guess::default());
         }
-        Context { recent: 0, last: EVENT, lead: 0, shift: 64 - bits }
+        Context { recent: 0, last: EVENT, target: 0, shift: 64 - bits }
     }
 }
 
@@ -83,7 +155,7 @@ struct Context {
     recent: u64,
     last: u32,
     /// Where execution is about to go on.
-    lead: Lead,
+    target: LowPc,
     shift: u32,
 }
 
@@ -108,7 +180,7 @@ impl Context {
     fn slot(&self, key: u64) -> usize {
         let mixed = key
             .wrapping_mul(0x9e37_79b9_7f4a_7c15)
-            .wrapping_add(u64::from(self.lead).wrapping_mul(0xff51_afd7_ed55_8ccd));
+            .wrapping_add(u64::from(self.target).wrapping_mul(0xff51_afd7_ed55_8ccd));
         // At most BITS_MAX bits are left.
         #[allow(clippy::cast_possible_truncation)]
         let slot = (mixed >> self.shift) as usize;
@@ -118,7 +190,7 @@ impl Context {
 
 /// Return addresses of calls; the newest overwrite the oldest.
 struct Calls {
-    ring: [Lead; 256],
+    ring: [LowPc; 256],
     top: u8,
 }
 
@@ -127,13 +199,13 @@ impl Calls {
         Self { ring: [0; 256], top: 0 }
     }
 
-    /// Does what a path does, and gives where it leads.
+    /// Does what a path does, and returns its target.
     #[inline]
-    fn follow(&mut self, effect: Effect<'_>) -> Lead {
+    fn follow(&mut self, effect: StackEffect<'_>) -> LowPc {
         match effect {
-            Effect::Leads(lead) => lead,
-            Effect::Returns => self.pop(1),
-            Effect::Calls { pops, returns, lead, pushes } => {
+            StackEffect::Jumps(target) => target,
+            StackEffect::Returns => self.pop(1),
+            StackEffect::Calls { pops, returns, target, pushes } => {
                 let popped = self.pop(pops);
                 for &push in pushes {
                     if let Some(slot) = self.ring.get_mut(usize::from(self.top)) {
@@ -141,21 +213,25 @@ impl Calls {
                     }
                     self.top = self.top.wrapping_add(1);
                 }
-                if returns { popped } else { lead }
+                if returns { popped } else { target }
             }
         }
     }
 
-    fn pop(&mut self, count: u32) -> Lead {
+    #[inline]
+    fn pop(&mut self, count: u32) -> LowPc {
         let [count, ..] = count.to_le_bytes();
         self.top = self.top.wrapping_sub(count);
         self.ring.get(usize::from(self.top)).copied().unwrap_or(0)
     }
 }
 
-/// Where execution goes on behind an event, given where it was about to.
-fn behind(event: &Recorded, before: Lead) -> Lead {
-    event::position(event).map_or(before, lead)
+/// Returns where execution goes on behind an event, given where it would go on without it.
+fn target_behind(next: NextPc, before: LowPc) -> LowPc {
+    match next {
+        NextPc::Unchanged => before,
+        NextPc::At(pc) => low_pc(pc),
+    }
 }
 
 /// The guesses for one word, in the order they are tried.
@@ -252,7 +328,7 @@ impl Streams {
     }
 
     /// A word that no guess gave. `exit`: which one it is of the expected fragment.
-    fn unguessed(&mut self, word: u32, exit: Option<u8>) {
+    fn put_literal(&mut self, word: u32, exit: Option<u8>) {
         if self.bit(IS_EVENT, word & EVENT != 0) {
             self.events.push(word::kind(word));
             put_varint(&mut self.events, u64::from(word & 0xff_ffff));
@@ -279,126 +355,129 @@ impl Streams {
 }
 
 /// Encodes and counts `words`. The error is the number of words before one that is unknown.
-pub(crate) fn encode(
+pub fn encode<M: PathModel, C: WordCounter<M::Path>>(
     tables: &mut Tables,
-    program: &Program,
+    model: &M,
     image: u32,
     words: &[u32],
-) -> Result<(Vec<u8>, Total), usize> {
+    counter: C,
+) -> Result<(Vec<u8>, C::Total), usize> {
     let context = tables.start(words.len());
     tables.streams.clear();
-    let mut encoder = Encoder {
-        program,
-        image,
-        tables,
-        tally: Tally::new(program),
-        calls: Calls::new(),
-        context,
-        plan: AccessDescriptors::new(),
-    };
-    let mut at = 0;
-    while let Some(rest) = words.get(at..).filter(|rest| !rest.is_empty()) {
-        let taken = if rest.first().is_some_and(|word| word & EVENT != 0) {
-            encoder.event(rest).ok_or(at)?
-        } else {
-            match encoder.repeated(rest) {
-                0 => encoder.paths(rest).map_err(|known| at + known)?,
+    let mut encoder =
+        Encoder { model, image, tables, counter, calls: Calls::new(), context, lookahead: Lookahead::new() };
+    let mut rest = Words::new(words);
+    while let Some(word) = rest.peek() {
+        let at = words.len() - rest.rest().len();
+        let taken = match word {
+            Word::Event(event) => encoder.event(event.words()).ok_or(at)?,
+            Word::Path(_) => match encoder.repeated(rest.rest()) {
+                0 => encoder.paths(rest.rest()).map_err(|known| at + known)?,
                 repeated => repeated,
-            }
+            },
         };
-        at += taken;
+        rest.skip_words(taken);
     }
     let Tables { streams, compressor, .. } = encoder.tables;
-    Ok((streams.finish(compressor), encoder.tally.finish(words, encoder.context.last)))
+    Ok((streams.finish(compressor), encoder.counter.finish(words, encoder.context.last)))
 }
 
 /// Paths that are looked at in one go.
-const PLAN: usize = 128;
+const LOOKAHEAD: usize = 128;
 
 /// What is known of some paths before any is compared with its guess. Finding out first, for many words, lets the processor
 /// fetch what they need from memory side by side.
-struct AccessDescriptors {
+struct Lookahead {
     count: usize,
-    long: [usize; PLAN],
-    short: [usize; PLAN],
-    leads: [Lead; PLAN],
+    long: [usize; LOOKAHEAD],
+    short: [usize; LOOKAHEAD],
+    targets: [LowPc; LOOKAHEAD],
 }
 
-impl AccessDescriptors {
+impl Lookahead {
     fn new() -> Self {
-        Self { count: 0, long: [0; PLAN], short: [0; PLAN], leads: [0; PLAN] }
+        Self { count: 0, long: [0; LOOKAHEAD], short: [0; LOOKAHEAD], targets: [0; LOOKAHEAD] }
     }
 }
 
-struct Encoder<'t, 'p> {
-    program: &'p Program,
+struct Encoder<'t, M, C> {
+    model: &'t M,
     image: u32,
     tables: &'t mut Tables,
-    tally: Tally<'p>,
+    counter: C,
     calls: Calls,
     context: Context,
-    plan: AccessDescriptors,
+    lookahead: Lookahead,
 }
 
-impl Encoder<'_, '_> {
+impl<M: PathModel, C: WordCounter<M::Path>> Encoder<'_, M, C> {
     /// Encodes the event at the start of `words` and gives its length; `None` if it is none.
     fn event(&mut self, words: &[u32]) -> Option<usize> {
-        let recorded = event::read(words)?;
-        let length = self.tally.event(self.context.last, words)?;
+        let next = next_pc(words)?;
+        let length = self.counter.add_event(self.context.last, words)?;
         let (&first, rest) = words.get(..length)?.split_first()?;
-        let (long, short, lead) = (self.context.long(), self.context.short(), self.context.lead);
-        self.word(first, long, short, lead);
+        let (long, short, target) = (self.context.long(), self.context.short(), self.context.target);
+        self.word(first, long, short, target);
         let streams = &mut self.tables.streams;
         streams.packer.pack(first, rest, &mut streams.events);
         self.context.push(first);
-        self.context.lead = behind(&recorded, lead);
+        self.context.target = target_behind(next, target);
         Some(length)
     }
 
     /// Encodes paths at the start of `words` and gives how many. The error is the number of those before an unknown one.
     fn paths(&mut self, words: &[u32]) -> Result<usize, usize> {
-        self.plan(words)?;
-        self.touch();
-        for (place, &word) in words.iter().take(self.plan.count).enumerate() {
-            let plan = &self.plan;
-            if let (Some(&long), Some(&short), Some(&lead)) =
-                (plan.long.get(place), plan.short.get(place), plan.leads.get(place))
+        self.lookahead(words)?;
+        self.prefetch();
+        for (place, &word) in words.iter().take(self.lookahead.count).enumerate() {
+            let lookahead = &self.lookahead;
+            if let (Some(&long), Some(&short), Some(&target)) =
+                (lookahead.long.get(place), lookahead.short.get(place), lookahead.targets.get(place))
             {
-                self.word(word, long, short, lead);
+                self.word(word, long, short, target);
             }
         }
-        Ok(self.plan.count)
+        Ok(self.lookahead.count)
     }
 
     /// Counts paths and finds the slots of their guesses.
-    fn plan(&mut self, words: &[u32]) -> Result<(), usize> {
-        let AccessDescriptors { count, long, short, leads } = &mut self.plan;
+    fn lookahead(&mut self, words: &[u32]) -> Result<(), usize> {
+        let Lookahead { count, long, short, targets } = &mut self.lookahead;
         *count = 0;
-        for (((&word, long), short), lead) in words.iter().zip(long).zip(short).zip(leads) {
+        for (((&word, long), short), target) in words.iter().zip(long).zip(short).zip(targets) {
             if word & EVENT != 0 {
                 break;
             }
-            let info = self.program.info(word).ok_or(*count)?;
-            (*long, *short, *lead) = (self.context.long(), self.context.short(), self.context.lead);
-            self.tally.sum.add(info.counts());
+            let info = self.model.path_info(word).ok_or(*count)?;
+            (*long, *short, *target) = (self.context.long(), self.context.short(), self.context.target);
+            self.counter.add_path(&info);
             self.context.push(word);
-            self.context.lead = self.calls.follow(self.program.effect(&info));
+            self.context.target = self.calls.follow(self.model.stack_effect(&info));
             *count += 1;
         }
         Ok(())
     }
 
     /// Reads all guesses once, so that they are at hand.
-    fn touch(&self) {
+    fn prefetch(&self) {
         let word = |table: &[Guess], slot: &usize| table.get(*slot).map_or(0, |guess| guess.word);
-        let long = self.plan.long.iter().take(self.plan.count).fold(0, |all, slot| all ^ word(&self.tables.long, slot));
-        let short =
-            self.plan.short.iter().take(self.plan.count).fold(0, |all, slot| all ^ word(&self.tables.short, slot));
+        let long = self
+            .lookahead
+            .long
+            .iter()
+            .take(self.lookahead.count)
+            .fold(0, |all, slot| all ^ word(&self.tables.long, slot));
+        let short = self
+            .lookahead
+            .short
+            .iter()
+            .take(self.lookahead.count)
+            .fold(0, |all, slot| all ^ word(&self.tables.short, slot));
         std::hint::black_box(long ^ short);
     }
 
     #[inline]
-    fn word(&mut self, word: u32, long: usize, short: usize, lead: Lead) {
+    fn word(&mut self, word: u32, long: usize, short: usize, target: LowPc) {
         let Tables { long: longs, short: shorts, streams, .. } = &mut *self.tables;
         let Some(guess) = longs.get_mut(long) else { return };
         if guess.word == word && guess.trust == SURE {
@@ -406,9 +485,9 @@ impl Encoder<'_, '_> {
             return;
         }
         let Some(other) = shorts.get_mut(short) else { return };
-        let (program, image) = (self.program, self.image);
-        let exit = || program.info(word).and_then(|info| program.expected_exit(image, lead, &info, word));
-        surprise(streams, *guess, *other, word, exit);
+        let (model, image) = (self.model, self.image);
+        let exit = || model.path_info(word).and_then(|info| model.expected_exit(image, target, &info, word));
+        encode_miss(streams, *guess, *other, word, exit);
         *guess = guess.learned(word);
         *other = other.learned(word);
     }
@@ -420,22 +499,22 @@ impl Encoder<'_, '_> {
         if guess.word != word || guess.trust != SURE || words.first() != Some(&word) {
             return 0;
         }
-        let Some(info) = self.program.info(word) else { return 0 };
+        let Some(info) = self.model.path_info(word) else { return 0 };
         let mut after = self.context;
         after.push(word);
-        if after != self.context || self.program.effect(&info) != Effect::Leads(self.context.lead) {
+        if after != self.context || self.model.stack_effect(&info) != StackEffect::Jumps(self.context.target) {
             return 0;
         }
         let more = equal(words, word);
         self.tables.streams.run += more as u64;
-        self.tally.sum.add_times(info.counts(), more as u64);
+        self.counter.add_repeated(&info, more as u64);
         more
     }
 }
 
 /// Stores a word that was not surely and rightly guessed.
 #[inline]
-fn surprise(streams: &mut Streams, long: Guess, short: Guess, word: u32, exit: impl FnOnce() -> Option<u8>) {
+fn encode_miss(streams: &mut Streams, long: Guess, short: Guess, word: u32, exit: impl FnOnce() -> Option<u8>) {
     if long.trust == SURE {
         streams.end_run();
     }
@@ -444,7 +523,7 @@ fn surprise(streams: &mut Streams, long: Guess, short: Guess, word: u32, exit: i
     streams.bit_if(guesses.ask_first, guesses.first_stream, first);
     streams.bit_if(!first & guesses.ask_second, guesses.second_stream, second);
     if !(first | second) {
-        streams.unguessed(word, exit());
+        streams.put_literal(word, exit());
     }
 }
 
@@ -456,13 +535,13 @@ fn equal(words: &[u32], word: u32) -> usize {
 }
 
 /// Decodes `count` words into `words`, which is empty.
-pub(crate) fn decode(
+pub fn decode<M: PathModel>(
     tables: &mut Tables,
-    source: &Source<'_>,
+    source: &PathPayload<'_, M>,
     count: usize,
     words: &mut Vec<u32>,
-) -> Result<(), Problem> {
-    let mut stored = Stored::split(source, count)?;
+) -> Result<(), DecodeError> {
+    let mut stored = StreamReaders::split(source.payload, count)?;
     let mut context = tables.start(count);
     let mut calls = Calls::new();
     while words.len() < count {
@@ -473,7 +552,7 @@ pub(crate) fn decode(
             guess.word
         } else {
             let other = tables.short.get_mut(context.short()).ok_or(TABLES)?;
-            let word = stored.word(source, &Guesses::new(*guess, *other), context.lead)?;
+            let word = stored.word(source, &Guesses::new(*guess, *other), context.target)?;
             *guess = guess.learned(word);
             *other = other.learned(word);
             word
@@ -481,69 +560,69 @@ pub(crate) fn decode(
         words.push(word);
         context.push(word);
         if word & EVENT != 0 {
-            let recorded = stored.event(word, words)?;
-            context.lead = behind(&recorded, context.lead);
+            let next = stored.event(word, words)?;
+            context.target = target_behind(next, context.target);
             continue;
         }
-        let Some(info) = source.program.info(word) else { return Err(UNDEFINED) };
-        context.lead = calls.follow(source.program.effect(&info));
-        if sure && context == before && source.program.effect(&info) == Effect::Leads(context.lead) {
+        let Some(info) = source.model.path_info(word) else { return Err(UNDEFINED) };
+        context.target = calls.follow(source.model.stack_effect(&info));
+        if sure && context == before && source.model.stack_effect(&info) == StackEffect::Jumps(context.target) {
             let more = stored.take_right(count - words.len());
             words.resize(words.len() + more, word);
         }
     }
-    if words.len() == count { Ok(()) } else { Err(Problem::Decompress("an event reaches beyond its end")) }
+    if words.len() == count { Ok(()) } else { Err(DecodeError::Malformed("an event reaches beyond its end")) }
 }
 
-const TABLES: Problem = Problem::Decompress("its tables are empty");
-const UNDEFINED: Problem = Problem::Decompress("it names a path that is not defined");
-const EXHAUSTED: Problem = Problem::Decompress("one of its streams is too short");
-const MALFORMED: Problem = Problem::Decompress("an event in it is malformed");
+const TABLES: DecodeError = DecodeError::Malformed("its tables are empty");
+const UNDEFINED: DecodeError = DecodeError::Malformed("it names a path that is not defined");
+const EXHAUSTED: DecodeError = DecodeError::Malformed("one of its streams is too short");
+const MALFORMED: DecodeError = DecodeError::Malformed("an event in it is malformed");
 
 /// The streams of a chunk on their way back.
-struct Stored {
+struct StreamReaders {
     bits: Vec<BitReader>,
-    runs: ByteReader,
+    runs: OwnedReader,
     /// Sure guesses that are right before the next that is wrong.
     left: Option<usize>,
-    exits: ByteReader,
-    others: [ByteReader; 4],
-    events: ByteReader,
+    exits: OwnedReader,
+    others: [OwnedReader; 4],
+    events: OwnedReader,
     packer: Packer,
 }
 
 #[derive(Default)]
-struct ByteReader {
+struct OwnedReader {
     bytes: Vec<u8>,
     at: usize,
 }
 
-impl ByteReader {
+impl OwnedReader {
     fn new(bytes: Vec<u8>) -> Self {
         Self { bytes, at: 0 }
     }
 
-    fn take<R>(&mut self, read: impl FnOnce(&mut Bytes<'_>) -> Option<R>) -> Option<R> {
-        let mut bytes = Bytes::new(self.bytes.get(self.at..)?);
+    fn take<R>(&mut self, read: impl FnOnce(&mut ByteReader<'_>) -> Option<R>) -> Option<R> {
+        let mut bytes = ByteReader::new(self.bytes.get(self.at..)?);
         let result = read(&mut bytes);
         self.at += bytes.at();
         result
     }
 }
 
-impl Stored {
-    fn split(source: &Source<'_>, count: usize) -> Result<Self, Problem> {
-        let mut bytes = Bytes::new(source.payload);
+impl StreamReaders {
+    fn split(payload: &[u8], count: usize) -> Result<Self, DecodeError> {
+        let mut bytes = ByteReader::new(payload);
         // No stream holds more than a varint per word of the chunk.
         let most = 10 * count + 10;
         let mut take = || take_stream(&mut bytes, most);
         let (runs, exits, events) = (take()?, take()?, take()?);
-        let mut others = [(); 4].map(|()| ByteReader::default());
+        let mut others = [(); 4].map(|()| OwnedReader::default());
         for other in &mut others {
-            *other = ByteReader::new(take()?);
+            *other = OwnedReader::new(take()?);
         }
         let bits = (0..BIT_STREAMS).map(|_| take().map(BitReader::new)).collect::<Result<_, _>>()?;
-        let [runs, exits, events] = [runs, exits, events].map(ByteReader::new);
+        let [runs, exits, events] = [runs, exits, events].map(OwnedReader::new);
         Ok(Self { bits, runs, left: None, exits, others, events, packer: Packer::default() })
     }
 
@@ -573,7 +652,12 @@ impl Stored {
     }
 
     #[inline]
-    fn word(&mut self, source: &Source<'_>, guesses: &Guesses, lead: Lead) -> Result<u32, Problem> {
+    fn word<M: PathModel>(
+        &mut self,
+        source: &PathPayload<'_, M>,
+        guesses: &Guesses,
+        target: LowPc,
+    ) -> Result<u32, DecodeError> {
         if guesses.ask_first && self.bit(guesses.first_stream) {
             return Ok(guesses.first);
         }
@@ -587,9 +671,9 @@ impl Stored {
         }
         if self.bit(IS_EXPECTED) {
             let exit = u32::from(self.exits.take(|bytes| bytes.u8()).ok_or(EXHAUSTED)?);
-            let chain = source.program.chain_at(source.image, lead, source.sequence).ok_or(UNDEFINED)?;
-            let last = u32::from(chain.exit_count).wrapping_sub(1);
-            return Ok(chain.first_path.wrapping_add(last.wrapping_sub(exit)) & !EVENT);
+            let exits = source.model.exits_at(source.image, target, source.sequence).ok_or(UNDEFINED)?;
+            let last = u32::from(exits.count).wrapping_sub(1);
+            return Ok(exits.first_path.wrapping_add(last.wrapping_sub(exit)) & !EVENT);
         }
         let mut word = [0; 4];
         for (byte, stream) in word.iter_mut().zip(&mut self.others) {
@@ -599,10 +683,130 @@ impl Stored {
     }
 
     /// Appends the rest of the event that begins with `first`, the last of `words` so far.
-    fn event(&mut self, first: u32, words: &mut Vec<u32>) -> Result<Recorded, Problem> {
+    fn event(&mut self, first: u32, words: &mut Vec<u32>) -> Result<NextPc, DecodeError> {
         let start = words.len() - 1;
         let packer = &mut self.packer;
         self.events.take(|bytes| packer.unpack(first, bytes, words)).ok_or(MALFORMED)?;
-        words.get(start..).and_then(event::read).ok_or(MALFORMED)
+        words.get(start..).and_then(next_pc).ok_or(MALFORMED)
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, clippy::indexing_slicing)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// Fragments of four paths each, at addresses that their paths lead to in turn. Path 1 calls,
+    /// path 2 returns.
+    struct Model;
+
+    const PATHS: u32 = 40;
+    const EXITS: u32 = 4;
+
+    impl PathModel for Model {
+        type Path = u32;
+
+        fn path_info(&self, word: u32) -> Option<u32> {
+            (1..=PATHS).contains(&word).then_some(word)
+        }
+
+        fn stack_effect(&self, path: &u32) -> StackEffect<'_> {
+            match *path {
+                1 => StackEffect::Calls { pops: 0, returns: false, target: 2, pushes: &[3] },
+                2 => StackEffect::Returns,
+                path => StackEffect::Jumps(path % (PATHS / EXITS) + 1),
+            }
+        }
+
+        fn expected_exit(&self, image: u32, target: LowPc, path: &u32, _: u32) -> Option<u8> {
+            let exits = self.exits_at(image, target, u32::MAX)?;
+            let number = path.checked_sub(exits.first_path).filter(|&number| number < EXITS)?;
+            u8::try_from(EXITS - 1 - number).ok()
+        }
+
+        fn exits_at(&self, _: u32, target: LowPc, _: u32) -> Option<FragmentExits> {
+            let first_path = target.checked_sub(1)?.checked_mul(EXITS)? + 1;
+            Some(FragmentExits { first_path, count: 4 })
+        }
+    }
+
+    /// Counts paths and events.
+    #[derive(Default)]
+    struct Counter(u64);
+
+    impl WordCounter<u32> for Counter {
+        type Total = (u64, u32);
+
+        fn add_path(&mut self, _: &u32) {
+            self.0 += 1;
+        }
+
+        fn add_repeated(&mut self, _: &u32, times: u64) {
+            self.0 += times;
+        }
+
+        fn add_event(&mut self, _: u32, words: &[u32]) -> Option<usize> {
+            self.0 += 1;
+            word::length(*words.first()?)
+        }
+
+        fn finish(self, _: &[u32], last: u32) -> (u64, u32) {
+            (self.0, last)
+        }
+
+        fn count(self, _: &[u32]) -> Result<(u64, u32), usize> {
+            Err(0)
+        }
+    }
+
+    fn decode_payload(payload: &[u8], count: usize) -> Result<Vec<u32>, DecodeError> {
+        let mut words = Vec::new();
+        let source = PathPayload {
+            model: &Model,
+            image: 0,
+            sequence: 9,
+            codec: crate::CODEC_PREDICT,
+            payload,
+            length: 4 * count,
+        };
+        decode(&mut Tables::default(), &source, count, &mut words)?;
+        Ok(words)
+    }
+
+    /// Paths, some of them many times, and events.
+    fn words() -> impl Strategy<Value = (u64, Vec<u32>)> {
+        let path =
+            (1..=PATHS, prop_oneof![4 => Just(1usize), 1 => 1usize..200]).prop_map(|(path, times)| vec![path; times]);
+        let event = any::<u32>().prop_map(|low| vec![word::event(word::RESUME, low), 3, 0, low, 7]);
+        proptest::collection::vec(prop_oneof![9 => path, 1 => event], 0..200).prop_map(|parts| {
+            let count = |part: &Vec<u32>| if part[0] & EVENT == 0 { part.len() as u64 } else { 1 };
+            (parts.iter().map(count).sum(), parts.concat())
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn words_come_back_and_are_counted((count, words) in words()) {
+            let (payload, total) = encode(&mut Tables::default(), &Model, 0, &words, Counter::default()).unwrap();
+            prop_assert_eq!(total.0, count);
+            prop_assert_eq!(decode_payload(&payload, words.len()), Ok(words));
+        }
+
+        #[test]
+        fn damage_does_no_harm((_, words) in words(), at in any::<usize>(), bits in 1u8..) {
+            let (mut payload, _) = encode(&mut Tables::default(), &Model, 0, &words, Counter::default()).unwrap();
+            let at = at % payload.len();
+            payload[at] ^= bits;
+            let _ = decode_payload(&payload, words.len());
+        }
+    }
+
+    #[test]
+    fn an_unknown_path_is_reported_by_its_position() {
+        for words in [&[1, 2, 99][..], &[3, 3, 0], &[5, 5, EVENT]] {
+            assert_eq!(encode(&mut Tables::default(), &Model, 0, words, Counter::default()).err(), Some(2));
+        }
     }
 }

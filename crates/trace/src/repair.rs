@@ -2,17 +2,18 @@
 //! a checksum is reached.
 #![deny(clippy::unwrap_used, clippy::indexing_slicing, clippy::cast_possible_truncation)]
 
+use codec::lanes::Decoder;
+use codec::path::bytes;
+
 use crate::container::{CHUNK_HEADER_BYTES, CODEC_LANES, Kind, crc};
 use crate::data::needed;
-use crate::lanes::Decoder;
-use crate::path::bytes;
-use crate::steps::{Workshop, decode_unchecked};
+use crate::decode::{DecodeBuffers, decode_unchecked};
 use crate::trace::{Chunk, Trace, content_of};
 
 /// Puts the checksum of its content into every chunk that can be decoded. Gives the file, and codec
 /// and checksum of those chunks.
 #[must_use]
-pub fn mend(mut file: Vec<u8>) -> (Vec<u8>, Vec<(u8, u32)>) {
+pub fn repair_checksums(mut file: Vec<u8>) -> (Vec<u8>, Vec<(u8, u32)>) {
     let mut decoded = Vec::new();
     // Paths need definitions, and data needs its paths.
     for is_turn in
@@ -41,12 +42,12 @@ fn checksum(trace: &Trace, place: usize, chunk: &Chunk) -> Option<u32> {
 
 fn words(trace: &Trace, chunk: &Chunk) -> Option<Vec<u32>> {
     let mut words = Vec::new();
-    decode_unchecked(trace, chunk, &mut Workshop::default(), &mut words).ok()?;
+    decode_unchecked(trace, chunk, &mut DecodeBuffers::default(), &mut words).ok()?;
     Some(words)
 }
 
 fn data_checksum(trace: &Trace, place: usize, chunk: &Chunk, payload: &[u8]) -> Option<u32> {
-    let path = (0..place).rev().find(|&path| trace.data_place(path) == Some(place))?;
+    let path = (0..place).rev().find(|&path| trace.data_chunk_index(path) == Some(place))?;
     let words = words(trace, trace.chunks().get(path)?)?;
     let length = chunk.header.raw_length as usize;
     if needed(trace.program(), &words)? != length as u64 {
@@ -55,7 +56,7 @@ fn data_checksum(trace: &Trace, place: usize, chunk: &Chunk, payload: &[u8]) -> 
     if chunk.header.codec != CODEC_LANES {
         return content_of(payload, &chunk.header).ok().map(|content| crc(&[&content]));
     }
-    let spans = &trace.program().plans.spans;
+    let spans = &trace.program().descriptors.spans;
     Decoder::default().decode(spans, &words, payload, length, &mut Vec::new()).ok()
 }
 

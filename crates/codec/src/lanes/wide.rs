@@ -10,17 +10,17 @@ use std::hint::{black_box, select_unpredictable};
 
 use bytemuck::must_cast;
 
-use super::decode::{self, Lanes, Next};
-use super::encode::Room;
+use super::decode::{self, Lanes, NextMisses};
+use super::encode::MissBuffer;
 use super::sort::{AT_ONCE, Streams};
 use super::{
-    GROUP, GROUP_BYTES, GROUP_WORDS, Group, HIGH, MET, MET_BITS, MET_BYTES, MET_FACTOR, Met, SMALL_BYTES_MAX, Sums,
-    VALUE, VALUE_BYTES,
+    GROUP, GROUP_BYTES, GROUP_WORDS, Group, HIGH, SEEN, SEEN_BITS, SEEN_BYTES, SEEN_FACTOR, SMALL_BYTES_MAX,
+    SeenValues, Sums, VALUE, VALUE_BYTES,
 };
 
 /// Whether the processor has all that is used here.
 #[inline]
-pub(super) fn is_there() -> bool {
+pub(super) fn is_supported() -> bool {
     is_x86_feature_detected!("avx512f")
         && is_x86_feature_detected!("avx512bw")
         && is_x86_feature_detected!("avx512cd")
@@ -41,7 +41,7 @@ pub(super) fn compare(
     data: &[u8; GROUP_BYTES],
     words: usize,
     sums: &mut Sums,
-    room: &mut Room<'_>,
+    room: &mut MissBuffer<'_>,
 ) -> u8 {
     // At most sixteen bits for words, and eight for lanes, are left.
     let used = _bzhi_u32(0xffff, words.min(GROUP_WORDS) as u32) as u16;
@@ -123,15 +123,15 @@ fn sort_lanes(streams: &mut Streams, wrong: &[u64; GROUP], values: &[u64; GROUP]
     streams.differences.append(counting.count_ones() as usize, |room| *room = must_cast(packed));
     let mut class = _mm512_sub_epi64(_mm512_mask_add_epi64(width, is_high, width, number(HIGH)), number(1));
     if small != 0xff {
-        let factor = _mm512_set1_epi64(MET_FACTOR.cast_signed());
-        let place = _mm512_srli_epi64::<{ 64 - MET_BITS }>(_mm512_mullo_epi64(value, factor));
-        let met = look_up(&mut streams.met, place, values, small);
-        let new = !small & !met;
-        let places = _mm512_castsi128_si512(_mm512_cvtepi64_epi16(_mm512_maskz_compress_epi64(met, place)));
-        streams.places.append(MET_BYTES * met.count_ones() as usize, |room| *room = must_cast(places));
+        let factor = _mm512_set1_epi64(SEEN_FACTOR.cast_signed());
+        let place = _mm512_srli_epi64::<{ 64 - SEEN_BITS }>(_mm512_mullo_epi64(value, factor));
+        let seen = look_up(&mut streams.seen, place, values, small);
+        let new = !small & !seen;
+        let places = _mm512_castsi128_si512(_mm512_cvtepi64_epi16(_mm512_maskz_compress_epi64(seen, place)));
+        streams.places.append(SEEN_BYTES * seen.count_ones() as usize, |room| *room = must_cast(places));
         let new_values = _mm512_maskz_compress_epi64(new, value);
         streams.values.append(VALUE_BYTES * new.count_ones() as usize, |room| *room = must_cast(new_values));
-        class = _mm512_mask_mov_epi64(_mm512_mask_mov_epi64(class, met, number(MET)), new, number(VALUE));
+        class = _mm512_mask_mov_epi64(_mm512_mask_mov_epi64(class, seen, number(SEEN)), new, number(VALUE));
     }
     let classes = _mm_cvtsi128_si64(_mm512_cvtepi64_epi8(class)).cast_unsigned();
     // Two in a byte.
@@ -139,15 +139,15 @@ fn sort_lanes(streams: &mut Streams, wrong: &[u64; GROUP], values: &[u64; GROUP]
     streams.classes.append(4, |room| put(room, &packed.to_le_bytes()));
 }
 
-/// Which of the lanes that are not small have a value that was met before; all of them will have been.
+/// Which of the lanes that are not small have a value that was seen before; all of them will have been.
 #[target_feature(enable = "avx512f")]
 #[inline]
-fn look_up(met: &mut Met, place: __m512i, values: &[u64; GROUP], small: u8) -> u8 {
+fn look_up(seen: &mut SeenValues, place: __m512i, values: &[u64; GROUP], small: u8) -> u8 {
     let places: [u64; GROUP] = must_cast(place);
     let mut known = 0;
     // Without branches: nobody could predict them.
     for lane in 0..GROUP {
-        let entry = &mut met[places[lane] as usize % (1 << MET_BITS)];
+        let entry = &mut seen[places[lane] as usize % (1 << SEEN_BITS)];
         known |= u8::from(*entry == values[lane]) << lane;
         *entry = select_unpredictable(small >> lane & 1 != 0, *entry, values[lane]);
     }
@@ -161,7 +161,7 @@ pub(super) fn restore(
     group: &mut Group,
     words: usize,
     mask: u8,
-    next: Next<'_>,
+    next: NextMisses<'_>,
     sums: &mut Sums,
     out: &mut [u8; GROUP_BYTES],
 ) {
@@ -191,20 +191,20 @@ pub(super) fn restore(
 
 /// What [`Lanes::unsort_each`] does.
 #[target_feature(enable = "avx512f,avx512bw,avx512cd,avx512dq,avx512vbmi2,avx512vl,bmi1,bmi2,lzcnt,popcnt")]
-pub(super) fn unsort(lanes: &mut Lanes<'_>, met: &mut Met, room: decode::Room<'_>) -> Option<()> {
+pub(super) fn unsort(lanes: &mut Lanes<'_>, seen: &mut SeenValues, room: decode::MissBuffer<'_>) -> Option<()> {
     let (many, rest) = room.numbers.as_chunks_mut::<GROUP>();
     let (many_guessed, rest_guessed) = room.guessed.as_chunks_mut::<GROUP>();
     for (numbers, guessed) in many.iter_mut().zip(many_guessed) {
-        unsort_lanes(lanes, met, numbers, guessed)?;
+        unsort_lanes(lanes, seen, numbers, guessed)?;
     }
-    lanes.unsort_each(met, decode::Room { numbers: rest, guessed: rest_guessed })
+    lanes.unsort_each(seen, decode::MissBuffer { numbers: rest, guessed: rest_guessed })
 }
 
 #[target_feature(enable = "avx512f,avx512bw,avx512cd,avx512dq,avx512vbmi2,avx512vl,bmi1,bmi2,lzcnt,popcnt")]
 #[inline]
 fn unsort_lanes(
     lanes: &mut Lanes<'_>,
-    met: &mut Met,
+    seen: &mut SeenValues,
     numbers: &mut [u64; GROUP],
     guessed: &mut [u64; GROUP],
 ) -> Option<()> {
@@ -212,7 +212,7 @@ fn unsort_lanes(
     let classes = _pdep_u64(u32::from_le_bytes(lanes.classes.peek()).into(), 0x0f0f_0f0f_0f0f_0f0f);
     lanes.classes.pass(4);
     let class = _mm512_cvtepu8_epi64(_mm_cvtsi64_si128(classes.cast_signed()));
-    let small = _mm512_cmplt_epu64_mask(class, number(MET));
+    let small = _mm512_cmplt_epu64_mask(class, number(SEEN));
     let is_high = _mm512_mask_test_epi64_mask(small, class, number(HIGH));
     let width = _mm512_add_epi64(_mm512_and_si512(class, number(SMALL_BYTES_MAX - 1)), number(1));
     // All bits of the bytes that count.
@@ -225,21 +225,21 @@ fn unsort_lanes(
     let part = _mm512_xor_si512(_mm512_srli_epi64::<1>(difference), sign);
     let result = _mm512_mask_slli_epi64::<32>(part, is_high, part);
     if small != 0xff {
-        let is_met = _mm512_cmpeq_epi64_mask(class, number(MET));
+        let is_seen = _mm512_cmpeq_epi64_mask(class, number(SEEN));
         let is_new = _mm512_cmpeq_epi64_mask(class, number(VALUE));
         let value = _mm512_maskz_expand_epi64(is_new, must_cast(lanes.values.peek::<64>()));
         lanes.values.pass(VALUE_BYTES * is_new.count_ones() as usize);
         let places = _mm512_cvtepu16_epi64(must_cast(lanes.places.peek::<16>()));
-        lanes.places.pass(MET_BYTES * is_met.count_ones() as usize);
-        let factor = _mm512_set1_epi64(MET_FACTOR.cast_signed());
-        let own_place = _mm512_srli_epi64::<{ 64 - MET_BITS }>(_mm512_mullo_epi64(value, factor));
-        let place = _mm512_mask_expand_epi64(own_place, is_met, places);
-        let is_beyond = _mm512_cmpge_epu64_mask(place, number(1 << MET_BITS));
-        if is_beyond != 0 || small | is_met | is_new != 0xff {
+        lanes.places.pass(SEEN_BYTES * is_seen.count_ones() as usize);
+        let factor = _mm512_set1_epi64(SEEN_FACTOR.cast_signed());
+        let own_place = _mm512_srli_epi64::<{ 64 - SEEN_BITS }>(_mm512_mullo_epi64(value, factor));
+        let place = _mm512_mask_expand_epi64(own_place, is_seen, places);
+        let is_beyond = _mm512_cmpge_epu64_mask(place, number(1 << SEEN_BITS));
+        if is_beyond != 0 || small | is_seen | is_new != 0xff {
             return None;
         }
         *numbers = must_cast(_mm512_mask_mov_epi64(result, is_new, value));
-        recall(met, place, numbers, is_met, is_new);
+        recall(seen, place, numbers, is_seen, is_new);
     } else {
         *numbers = must_cast(result);
     }
@@ -247,16 +247,16 @@ fn unsort_lanes(
     Some(())
 }
 
-/// Puts the values that were met before into their lanes, and remembers those that are new.
+/// Puts the values that were seen before into their lanes, and remembers those that are new.
 #[target_feature(enable = "avx512f")]
 #[inline]
-fn recall(met: &mut Met, place: __m512i, numbers: &mut [u64; GROUP], is_met: u8, is_new: u8) {
+fn recall(seen: &mut SeenValues, place: __m512i, numbers: &mut [u64; GROUP], is_seen: u8, is_new: u8) {
     // Through memory, which is quicker than taking vectors apart.
     let places: [u64; GROUP] = black_box(must_cast(place));
     // Without branches: nobody could predict them.
     for lane in 0..GROUP {
-        let entry = &mut met[places[lane] as usize % (1 << MET_BITS)];
-        numbers[lane] = select_unpredictable(is_met >> lane & 1 != 0, *entry, numbers[lane]);
+        let entry = &mut seen[places[lane] as usize % (1 << SEEN_BITS)];
+        numbers[lane] = select_unpredictable(is_seen >> lane & 1 != 0, *entry, numbers[lane]);
         *entry = select_unpredictable(is_new >> lane & 1 != 0, numbers[lane], *entry);
     }
 }

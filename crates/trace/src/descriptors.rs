@@ -5,27 +5,27 @@
 //! block; the accesses of the blocks that the path has executed refer to slots in it. See `wire::code::ACCESS_DESCRIPTORS`.
 #![deny(clippy::unwrap_used, clippy::indexing_slicing, clippy::cast_possible_truncation)]
 
+use codec::dense_map::{DenseMap, Sentinel};
 use wire::code::{self, AccessDescriptor, CONSTANT, HAS_BASE, HAS_FS, HAS_INDEX, IS_SHORT, NO_VALUE, WRITES};
 
-use crate::block::{Blocks, Refused};
+use crate::block::{Blocks, Refusal};
 use crate::model::{AccessDescriptors, Step};
-use crate::numbers::{Absent, Numbers};
 use crate::span::{Span, Spans};
 
 /// All plans of a recording.
 #[derive(Debug, Default)]
-pub(crate) struct Plans {
+pub(crate) struct DescriptorTable {
     pub spans: Spans,
-    plans: Vec<Node>,
-    accesses: Vec<Compiled>,
-    /// Of every plan, for each block, the end of its accesses in `accesses`.
+    fragments: Vec<FragmentAccesses>,
+    accesses: Vec<CompiledAccess>,
+    /// Of every fragment, for each block, the end of its accesses in `accesses`.
     ends: Vec<u32>,
-    rows: Numbers<Row>,
+    paths: DenseMap<PathAccesses>,
 }
 
 /// All that has to be known of a path to show its accesses, in one place.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Row {
+pub(crate) struct PathAccesses {
     accesses_at: u32,
     access_count: u16,
     /// Of data.
@@ -33,24 +33,24 @@ pub(crate) struct Row {
     pub instructions: u32,
 }
 
-impl Absent for Row {
-    const ABSENT: Self = Self { accesses_at: u32::MAX, access_count: 0, bytes: 0, instructions: 0 };
+impl Sentinel for PathAccesses {
+    const NONE: Self = Self { accesses_at: u32::MAX, access_count: 0, bytes: 0, instructions: 0 };
 
     #[inline]
-    fn is_absent(&self) -> bool {
+    fn is_none(&self) -> bool {
         self.accesses_at == u32::MAX
     }
 }
 
-/// A path as it is known before its plan.
+/// A path as it is known before its access descriptors.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Executed {
+pub(crate) struct ExecutedPath {
     pub blocks: u16,
     pub instructions: u32,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Node {
+struct FragmentAccesses {
     ends_at: u32,
     accesses_at: u32,
     block_count: u16,
@@ -78,9 +78,9 @@ pub(crate) enum Form {
     Any,
 }
 
-/// An access of a plan, ready for use.
+/// An access of a fragment, ready for use.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Compiled {
+pub(crate) struct CompiledAccess {
     pub pc: u64,
     pub displacement: u64,
     /// The value that is written, if it is always the same, lowest byte first.
@@ -97,17 +97,17 @@ pub(crate) struct Compiled {
     pub index_bytes: u8,
 }
 
-impl Plans {
+impl DescriptorTable {
     /// What is behind the path; `None` if nobody said, which means nothing.
     #[inline]
     pub(crate) fn span(&self, path: u32) -> Option<Span> {
         self.spans.get(path)
     }
 
-    /// The accesses of the first `blocks` blocks of a plan, block by block.
+    /// The accesses of the first `blocks` blocks of a fragment, block by block.
     #[inline]
-    pub(crate) fn blocks(&self, plan: u32, blocks: u16) -> impl Iterator<Item = &[Compiled]> {
-        let node = self.plans.get(plan as usize).copied();
+    pub(crate) fn blocks(&self, descriptors: u32, blocks: u16) -> impl Iterator<Item = &[CompiledAccess]> {
+        let node = self.fragments.get(descriptors as usize).copied();
         let ends_at = node.map_or(0, |node| node.ends_at as usize);
         let blocks = node.map_or(0, |node| node.block_count.min(blocks));
         let ends = self.ends.get(ends_at..ends_at + usize::from(blocks)).unwrap_or(&[]);
@@ -121,65 +121,70 @@ impl Plans {
 
     /// What a path with a plan is made into.
     #[inline]
-    pub(crate) fn row(&self, path: u32) -> Option<Row> {
-        self.rows.get(path)
+    pub(crate) fn path(&self, path: u32) -> Option<PathAccesses> {
+        self.paths.get(path)
     }
 
     /// Its accesses.
     #[inline]
-    pub(crate) fn accesses(&self, row: Row) -> &[Compiled] {
-        let at = row.accesses_at as usize;
-        self.accesses.get(at..at + usize::from(row.access_count)).unwrap_or(&[])
+    pub(crate) fn accesses(&self, path: PathAccesses) -> &[CompiledAccess] {
+        let at = path.accesses_at as usize;
+        self.accesses.get(at..at + usize::from(path.access_count)).unwrap_or(&[])
     }
 
     /// Enters the plan of a fragment with these blocks, of which its exits have executed so many.
     pub(crate) fn add(
         &mut self,
-        plan: &AccessDescriptors<'_>,
+        descriptors: &AccessDescriptors<'_>,
         blocks: &Blocks,
         steps: &[Step],
-        executed: &[Executed],
-    ) -> Result<(), Refused> {
-        check(plan, blocks, steps)?;
-        let ends_at = u32::try_from(self.ends.len()).map_err(|_| Refused::Full)?;
-        let accesses_at = u32::try_from(self.accesses.len()).map_err(|_| Refused::Full)?;
-        u32::try_from(self.accesses.len() + plan.accesses.len()).map_err(|_| Refused::Full)?;
+        executed: &[ExecutedPath],
+    ) -> Result<(), Refusal> {
+        check(descriptors, blocks, steps)?;
+        let ends_at = u32::try_from(self.ends.len()).map_err(|_| Refusal::Full)?;
+        let accesses_at = u32::try_from(self.accesses.len()).map_err(|_| Refusal::Full)?;
+        u32::try_from(self.accesses.len() + descriptors.accesses.len()).map_err(|_| Refusal::Full)?;
         let block_counts: Vec<u16> = executed.iter().map(|path| path.blocks).collect();
-        self.spans.add(plan, &block_counts)?;
-        let mut rest = plan.accesses;
+        self.spans.add(descriptors, &block_counts)?;
+        let mut rest = descriptors.accesses;
         for (place, step) in steps.iter().enumerate() {
             let address = blocks.node(step.block().0).map_or(0, |node| node.address);
             let here = rest.iter().take_while(|access| usize::from(access.block) == place).count();
             let (own, others) = rest.split_at_checked(here).unwrap_or((rest, &[]));
-            self.accesses.extend(own.iter().map(|access| Compiled::new(access, address)));
+            self.accesses.extend(own.iter().map(|access| CompiledAccess::new(access, address)));
             self.ends.push(u32::try_from(self.accesses.len()).unwrap_or(u32::MAX));
             rest = others;
         }
-        self.plans.push(Node { ends_at, accesses_at, block_count: u16::try_from(steps.len()).unwrap_or(0) });
-        for ((path, &length), executed) in (plan.first_path..).zip(plan.lengths).zip(executed) {
-            let access_count = plan.accesses.iter().take_while(|access| access.block < executed.blocks).count();
+        self.fragments.push(FragmentAccesses {
+            ends_at,
+            accesses_at,
+            block_count: u16::try_from(steps.len()).unwrap_or(0),
+        });
+        for ((path, &length), executed) in (descriptors.first_path..).zip(descriptors.lengths).zip(executed) {
+            let access_count = descriptors.accesses.iter().take_while(|access| access.block < executed.blocks).count();
             let short = |count: usize| u16::try_from(count).unwrap_or(0);
             let (access_count, bytes) = (short(access_count), short(length as usize));
-            self.rows.insert(path, Row { accesses_at, access_count, bytes, instructions: executed.instructions });
+            self.paths
+                .insert(path, PathAccesses { accesses_at, access_count, bytes, instructions: executed.instructions });
         }
         Ok(())
     }
 }
 
 /// Refuses a plan whose accesses are not those of instructions.
-fn check(plan: &AccessDescriptors<'_>, blocks: &Blocks, steps: &[Step]) -> Result<(), Refused> {
-    for access in plan.accesses {
+fn check(descriptors: &AccessDescriptors<'_>, blocks: &Blocks, steps: &[Step]) -> Result<(), Refusal> {
+    for access in descriptors.accesses {
         let node = steps.get(usize::from(access.block)).and_then(|step| blocks.node(step.block().0));
-        let node = node.ok_or(Refused::AccessDescriptors)?;
+        let node = node.ok_or(Refusal::AccessDescriptors)?;
         let pc = node.address.wrapping_add(u64::from(access.offset));
         if blocks.instructions_before(node, pc).is_none_or(|before| before >= node.instructions) {
-            return Err(Refused::AccessDescriptors);
+            return Err(Refusal::AccessDescriptors);
         }
     }
     Ok(())
 }
 
-impl Compiled {
+impl CompiledAccess {
     fn new(access: &AccessDescriptor, block: u64) -> Self {
         const COMPLICATED: u8 = HAS_INDEX | HAS_FS | IS_SHORT;
         let is_long = access.value == CONSTANT && usize::from(access.size) > CONSTANT_BYTES;

@@ -2,7 +2,7 @@
 //!
 //! The data behind a path is a row of *lanes*, eight bytes each. Each lane of each plan is guessed from what it held before:
 //! the last value plus a stride that was seen twice in a row. A mask tells which guesses of eight lanes were wrong. For
-//! those a class tells what is stored: a small difference to the guess, the place of a value that was met before, or the value
+//! those a class tells what is stored: a small difference to the guess, the place of a value that was seen before, or the value
 //! itself. Data of events is stored as it is. Everything starts afresh with every chunk.
 //!
 //! Has to keep up with a target that writes gigabytes per second: [`encode`] looks at everything as it comes, while it is
@@ -12,18 +12,40 @@
 //! `docs/format.md` describes it for other implementations; changing anything here changes the format.
 #![deny(clippy::unwrap_used, clippy::indexing_slicing, clippy::cast_possible_truncation)]
 
-mod ahead;
 mod decode;
 mod encode;
+mod lookahead;
 mod sort;
 #[cfg(target_arch = "x86_64")]
 mod wide;
 
-pub(crate) use decode::Decoder;
-pub(crate) use encode::Encoder;
+pub use decode::Decoder;
+pub use encode::Encoder;
 
-use crate::container::crc;
-use crate::span::Span;
+use crate::checksum::crc;
+
+/// How much data is behind a path.
+pub trait DataLayout: Copy + std::fmt::Debug {
+    /// The layout of a path without data.
+    const EMPTY: Self;
+
+    /// Number of the path's fragment among those with data.
+    fn fragment(&self) -> u32;
+
+    /// Bytes of data behind the path.
+    fn bytes(&self) -> u16;
+
+    /// Bytes of the longest data behind any path of the fragment.
+    fn longest(&self) -> u16;
+}
+
+/// The layouts of all paths.
+pub trait DataLayouts {
+    type Layout: DataLayout;
+
+    /// Returns the layout of a path; `None` if it has no data.
+    fn layout(&self, path: u32) -> Option<Self::Layout>;
+}
 
 /// Lanes that are treated in one go.
 const GROUP: usize = 8;
@@ -31,28 +53,28 @@ const GROUP_BYTES: usize = 8 * GROUP;
 const GROUP_WORDS: usize = 2 * GROUP;
 
 /// Classes of what is stored for a lane: from 0, differences of 1 to 4 bytes; from [`HIGH`], those of the upper half of a lane;
-/// [`MET`], two bytes, the place of a value; [`VALUE`], the value.
+/// [`SEEN`], two bytes, the place of a value; [`VALUE`], the value.
 const HIGH: usize = 4;
-const MET: usize = 8;
+const SEEN: usize = 8;
 const VALUE: usize = 9;
 /// Bytes of differences at most.
 const SMALL_BYTES_MAX: usize = 4;
-const MET_BYTES: usize = 2;
+const SEEN_BYTES: usize = 2;
 const VALUE_BYTES: usize = 8;
 
-/// Values that can be met again.
-const MET_BITS: u32 = 12;
+/// Values that can be seen again.
+const SEEN_BITS: u32 = 12;
 /// They are found by the upper bits of the product with this.
-const MET_FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;
+const SEEN_FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;
 
 /// Values that no guess gave, by a hash of them.
-type Met = [u64; 1 << MET_BITS];
+type SeenValues = [u64; 1 << SEEN_BITS];
 
 #[inline]
-fn met_place(value: u64) -> usize {
-    // MET_BITS bits are left.
+fn seen_index(value: u64) -> usize {
+    // SEEN_BITS bits are left.
     #[allow(clippy::cast_possible_truncation)]
-    let place = (value.wrapping_mul(MET_FACTOR) >> (64 - MET_BITS)) as usize;
+    let place = (value.wrapping_mul(SEEN_FACTOR) >> (64 - SEEN_BITS)) as usize;
     place
 }
 
@@ -82,13 +104,13 @@ fn shortened(moved: u64) -> u32 {
 
 /// What is remembered of all lanes in a chunk.
 #[derive(Debug, Default)]
-struct Memory {
-    /// Of each plan, where its groups are, plus one; 0 if it was not met.
+struct LaneTable {
+    /// Of each fragment, where its groups are, plus one; 0 if it was not seen.
     places: Vec<u32>,
     groups: Vec<Group>,
 }
 
-impl Memory {
+impl LaneTable {
     fn clear(&mut self) {
         self.places.fill(0);
         self.groups.clear();
@@ -96,36 +118,36 @@ impl Memory {
 
     /// Where the groups of a plan are. They are as many as the longest data so far needs.
     #[inline]
-    fn place(&mut self, span: &Span) -> usize {
-        match self.places.get(span.plan as usize) {
+    fn place(&mut self, layout: &impl DataLayout) -> usize {
+        match self.places.get(layout.fragment() as usize) {
             Some(&place) if place != 0 => place as usize - 1,
-            _ => self.new_place(span),
+            _ => self.new_place(layout),
         }
     }
 
     #[cold]
-    fn new_place(&mut self, span: &Span) -> usize {
-        let plan = span.plan as usize;
-        if plan >= self.places.len() {
-            self.places.resize(plan + 1024, 0);
+    fn new_place(&mut self, layout: &impl DataLayout) -> usize {
+        let fragment = layout.fragment() as usize;
+        if fragment >= self.places.len() {
+            self.places.resize(fragment + 1024, 0);
         }
         let place = self.groups.len();
-        if let (Some(slot), Ok(number)) = (self.places.get_mut(plan), u32::try_from(place + 1)) {
+        if let (Some(slot), Ok(number)) = (self.places.get_mut(fragment), u32::try_from(place + 1)) {
             *slot = number;
         }
-        self.groups.resize(place + usize::from(span.most).div_ceil(GROUP_BYTES), Group::default());
+        self.groups.resize(place + usize::from(layout.longest()).div_ceil(GROUP_BYTES), Group::default());
         place
     }
 }
 
 /// The lanes, or parts of them, that so many words of data fill: bits of the data, and whether a lane is used at all.
 #[derive(Clone, Copy, Debug)]
-struct Used {
+struct UsedLanes {
     bits: [u64; GROUP],
     lanes: [u64; GROUP],
 }
 
-impl Used {
+impl UsedLanes {
     #[allow(clippy::indexing_slicing)] // a wrong index would not compile
     const fn new(words: usize) -> Self {
         let (mut bits, mut lanes) = ([0; GROUP], [0; GROUP]);
@@ -141,16 +163,16 @@ impl Used {
     #[inline]
     fn of(words: usize) -> &'static Self {
         #[allow(clippy::indexing_slicing)]
-        const ALL: [Used; GROUP_WORDS + 1] = {
-            let mut all = [Used::new(0); GROUP_WORDS + 1];
+        const ALL: [UsedLanes; GROUP_WORDS + 1] = {
+            let mut all = [UsedLanes::new(0); GROUP_WORDS + 1];
             let mut words = 0;
             while words < all.len() {
-                all[words] = Used::new(words);
+                all[words] = UsedLanes::new(words);
                 words += 1;
             }
             all
         };
-        const WHOLE: &Used = &ALL[GROUP_WORDS];
+        const WHOLE: &UsedLanes = &ALL[GROUP_WORDS];
         ALL.get(words).unwrap_or(WHOLE)
     }
 }

@@ -4,21 +4,22 @@
 
 use std::hint::select_unpredictable;
 
-use wire::word::{self, EVENT};
+use wire::word;
 
-use super::ahead::Ahead;
+use super::lookahead::RowLookahead;
 use super::sort::Streams;
-use super::{GROUP, GROUP_BYTES, GROUP_WORDS, Group, Memory, Sums, Used, extended, shortened};
-use crate::bits::{Compressor, put_last_stream, put_stream, put_stream_quickly};
-use crate::data::{DataTotal, event_bytes};
-use crate::span::Spans;
+use super::{
+    DataLayout, DataLayouts, GROUP, GROUP_BYTES, GROUP_WORDS, Group, LaneTable, Sums, UsedLanes, extended, shortened,
+};
+use crate::streams::{Compressor, put_last_stream, put_stream, put_stream_quickly};
+use crate::words::{Word, Words};
 
 /// What the data of a chunk is made into as it comes.
-#[derive(Debug, Default)]
-pub(crate) struct Encoder {
-    memory: Memory,
-    ahead: Ahead,
-    surprises: Surprises,
+#[derive(Debug)]
+pub struct Encoder<L> {
+    memory: LaneTable,
+    lookahead: RowLookahead<L>,
+    misses: Misses,
     streams: Streams,
     sums: Sums,
     events: Vec<u8>,
@@ -27,7 +28,7 @@ pub(crate) struct Encoder {
 /// What was guessed wrong: a mask for each group, and for each wrong lane by how much and what it really is, until it is sorted.
 /// Only the first `mask_count` and `count` count, behind them is room.
 #[derive(Debug, Default)]
-struct Surprises {
+struct Misses {
     masks: Vec<u8>,
     mask_count: usize,
     wrong: Vec<u64>,
@@ -35,10 +36,10 @@ struct Surprises {
     count: usize,
 }
 
-/// Surprises that are sorted in one go: as many as stay in the processor's nearest cache.
+/// Misses that are sorted in one go: as many as stay in the processor's nearest cache.
 const BATCH: usize = 1024;
 
-impl Surprises {
+impl Misses {
     /// Makes room for so many groups.
     #[inline]
     fn make_room(&mut self, groups: usize) {
@@ -68,7 +69,7 @@ impl Surprises {
 }
 
 /// Room for what is known of the lanes of a group that are guessed wrong.
-pub(super) struct Room<'t> {
+pub(super) struct MissBuffer<'t> {
     pub wrong: &'t mut [u64; GROUP],
     pub values: &'t mut [u64; GROUP],
 }
@@ -81,9 +82,9 @@ pub(super) fn compare(
     data: &[u8; GROUP_BYTES],
     words: usize,
     sums: &mut Sums,
-    room: &mut Room<'_>,
+    room: &mut MissBuffer<'_>,
 ) -> u8 {
-    let Used { bits, lanes } = Used::of(words);
+    let UsedLanes { bits, lanes } = UsedLanes::of(words);
     let (mut mask, mut count) = (0, 0);
     let (values, _) = data.as_chunks::<8>();
     let Group { last, stride, other } = group;
@@ -106,61 +107,75 @@ pub(super) fn compare(
     mask
 }
 
-impl Encoder {
+impl<L: DataLayout> Default for Encoder<L> {
+    fn default() -> Self {
+        Self {
+            memory: LaneTable::default(),
+            lookahead: RowLookahead::default(),
+            misses: Misses::default(),
+            streams: Streams::default(),
+            sums: Sums::default(),
+            events: Vec::new(),
+        }
+    }
+}
+
+impl<L: DataLayout> Encoder<L> {
     /// Starts a chunk.
-    pub(crate) fn clear(&mut self) {
+    pub fn clear(&mut self) {
         self.memory.clear();
-        (self.surprises.mask_count, self.surprises.count) = (0, 0);
+        (self.misses.mask_count, self.misses.count) = (0, 0);
         self.streams.clear();
         self.sums = Sums::default();
         self.events.clear();
     }
 
-    /// Appends the data behind `words`. Counts the accesses of paths into `total` and shows each event with its data. Gives the
-    /// bytes that belong to the words, or `None` if there are not so many.
-    pub(crate) fn append(
+    /// Appends the data behind `words`. Calls `path` with the layout of each path and with the data from
+    /// its start on, and `event` with the position of each event among the words and with its data.
+    /// Returns the number of bytes that belong to the words, or `None` if there are not so many.
+    pub fn append(
         &mut self,
-        spans: &Spans,
+        layouts: &impl DataLayouts<Layout = L>,
         words: &[u32],
         data: &[u8],
-        total: &mut DataTotal,
+        mut path: impl FnMut(&L, &[u8]),
         mut event: impl FnMut(usize, &[u8]),
     ) -> Option<usize> {
-        let (mut at, mut left) = (0, data);
-        while let Some(&word) = words.get(at) {
-            if word & EVENT != 0 {
-                let (own, behind) = left.split_at_checked(event_bytes(word))?;
-                event(at, own);
+        let (mut rest, mut left) = (Words::new(words), data);
+        while let Some(word) = rest.peek() {
+            if let Word::Event(next) = word {
+                let (own, behind) = left.split_at_checked(next.data_bytes())?;
+                event(words.len() - rest.rest().len(), own);
                 self.events.extend_from_slice(own);
                 left = behind;
-                at += word::length(word)?;
+                rest.skip_words(word::length(next.first())?);
                 continue;
             }
-            let groups = self.ahead.look(spans, words.get(at..)?, &mut self.memory);
-            self.surprises.make_room(groups);
-            left = self.rows(spans, left, total)?;
-            if self.surprises.count >= BATCH {
-                self.surprises.sort(&mut self.streams, false);
+            let groups = self.lookahead.look(layouts, rest.rest(), &mut self.memory);
+            self.misses.make_room(groups);
+            left = self.rows(left, &mut path)?;
+            if self.misses.count >= BATCH {
+                self.misses.sort(&mut self.streams, false);
             }
-            at += self.ahead.count();
+            rest.skip_words(self.lookahead.count());
         }
         Some(data.len() - left.len())
     }
 
     /// Appends the rows that were looked for; their data is at the start of `data`. Gives what is behind it.
-    fn rows<'d>(&mut self, spans: &Spans, data: &'d [u8], total: &mut DataTotal) -> Option<&'d [u8]> {
+    fn rows<'d>(&mut self, data: &'d [u8], path: &mut impl FnMut(&L, &[u8])) -> Option<&'d [u8]> {
         #[cfg(target_arch = "x86_64")]
-        if super::wide::is_there() {
+        if super::wide::is_supported() {
             // SAFETY: the processor has what it needs.
-            return unsafe { self.rows_wide(spans, data, total) };
+            return unsafe { self.rows_wide(data, path) };
         }
-        self.rows_with(spans, data, total, compare)
+        self.rows_with(data, path, compare)
     }
 
     #[cfg(target_arch = "x86_64")]
     #[target_feature(enable = "avx512f,avx512bw,avx512cd,avx512dq,avx512vbmi2,avx512vl,bmi1,bmi2,lzcnt,popcnt")]
-    fn rows_wide<'d>(&mut self, spans: &Spans, data: &'d [u8], total: &mut DataTotal) -> Option<&'d [u8]> {
-        self.rows_with(spans, data, total, |group, data, words, sums, room| {
+    fn rows_wide<'d>(&mut self, data: &'d [u8], path: &mut impl FnMut(&L, &[u8])) -> Option<&'d [u8]> {
+        self.rows_with(data, path, |group, data, words, sums, room| {
             super::wide::compare(group, data, words, sums, room)
         })
     }
@@ -168,24 +183,23 @@ impl Encoder {
     #[inline(always)]
     fn rows_with<'d>(
         &mut self,
-        spans: &Spans,
         data: &'d [u8],
-        total: &mut DataTotal,
-        compare: impl Fn(&mut Group, &[u8; GROUP_BYTES], usize, &mut Sums, &mut Room<'_>) -> u8,
+        path: &mut impl FnMut(&L, &[u8]),
+        compare: impl Fn(&mut Group, &[u8; GROUP_BYTES], usize, &mut Sums, &mut MissBuffer<'_>) -> u8,
     ) -> Option<&'d [u8]> {
-        let Self { ahead, memory, surprises, .. } = self;
+        let Self { lookahead, memory, misses, .. } = self;
         // In variables, which nothing that is written to memory could change.
-        let (mut sums, mut mask_count, mut count) = (self.sums, surprises.mask_count, surprises.count);
+        let (mut sums, mut mask_count, mut count) = (self.sums, misses.mask_count, misses.count);
         let mut left = data;
-        for (span, place) in ahead.rows() {
-            let mut words = usize::from(span.bytes) / 4;
-            total.path(spans, span, left);
-            let behind = left.get(usize::from(span.bytes)..)?;
+        for (layout, place) in lookahead.rows() {
+            let mut words = usize::from(layout.bytes()) / 4;
+            path(layout, left);
+            let behind = left.get(usize::from(layout.bytes())..)?;
             let groups = memory.groups.get_mut(place..place + words.div_ceil(GROUP_WORDS))?;
             for group in groups {
-                let mut room = Room {
-                    wrong: surprises.wrong.get_mut(count..)?.first_chunk_mut()?,
-                    values: surprises.values.get_mut(count..)?.first_chunk_mut()?,
+                let mut room = MissBuffer {
+                    wrong: misses.wrong.get_mut(count..)?.first_chunk_mut()?,
+                    values: misses.values.get_mut(count..)?.first_chunk_mut()?,
                 };
                 let filled_up;
                 let data = match left.first_chunk::<GROUP_BYTES>() {
@@ -196,7 +210,7 @@ impl Encoder {
                     }
                 };
                 let mask = compare(group, data, words, &mut sums, &mut room);
-                *surprises.masks.get_mut(mask_count)? = mask;
+                *misses.masks.get_mut(mask_count)? = mask;
                 mask_count += 1;
                 count += mask.count_ones() as usize;
                 words = words.saturating_sub(GROUP_WORDS);
@@ -204,27 +218,27 @@ impl Encoder {
             }
             left = behind;
         }
-        (self.sums, surprises.mask_count, surprises.count) = (sums, mask_count, count);
+        (self.sums, misses.mask_count, misses.count) = (sums, mask_count, count);
         Some(left)
     }
 
     /// The checksum of the data so far.
-    pub(crate) fn checksum(&self) -> u32 {
+    pub fn checksum(&self) -> u32 {
         self.sums.finish(&self.events)
     }
 
     /// The payload, in two parts: the second is not copied. In a hurry, what is not easily compressed stays as it is.
-    pub(crate) fn finish(&mut self, compressor: &mut Compressor, in_a_hurry: bool) -> (Vec<u8>, &[u8]) {
-        let Self { surprises, streams, .. } = self;
-        surprises.sort(streams, true);
-        streams.add_masks(surprises.masks.get(..surprises.mask_count).unwrap_or(&[]));
+    pub fn finish(&mut self, compressor: &mut Compressor, quickly: bool) -> (Vec<u8>, &[u8]) {
+        let Self { misses, streams, .. } = self;
+        misses.sort(streams, true);
+        streams.add_masks(misses.masks.get(..misses.mask_count).unwrap_or(&[]));
         let mut out = Vec::new();
-        let put = if in_a_hurry { put_stream_quickly } else { put_stream };
+        let put = if quickly { put_stream_quickly } else { put_stream };
         let bits = [streams.flags(), streams.classes(), streams.masks()];
         for stream in bits.into_iter().chain([&self.events, streams.differences(), streams.places()]) {
             put(&mut out, compressor, stream);
         }
-        let values = put_last_stream(&mut out, compressor, streams.values(), in_a_hurry);
+        let values = put_last_stream(&mut out, compressor, streams.values(), quickly);
         (out, values)
     }
 }

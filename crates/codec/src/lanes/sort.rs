@@ -2,7 +2,7 @@
 
 use std::hint::select_unpredictable;
 
-use super::{GROUP, HIGH, MET, MET_BITS, MET_BYTES, Met, SMALL_BYTES_MAX, VALUE, VALUE_BYTES, met_place};
+use super::{GROUP, HIGH, SEEN, SEEN_BITS, SEEN_BYTES, SMALL_BYTES_MAX, SeenValues, VALUE, VALUE_BYTES, seen_index};
 use crate::bytes::zigzag;
 
 /// Bytes with room behind them.
@@ -58,10 +58,10 @@ pub(super) struct Streams {
     pub(super) classes: Stream,
     /// Small differences.
     pub(super) differences: Stream,
-    /// Where values that were met before are found.
+    /// Where values that were seen before are found.
     pub(super) places: Stream,
     pub(super) values: Stream,
-    pub(super) met: Box<Met>,
+    pub(super) seen: Box<SeenValues>,
 }
 
 impl Default for Streams {
@@ -73,7 +73,7 @@ impl Default for Streams {
             differences: Stream::default(),
             places: Stream::default(),
             values: Stream::default(),
-            met: Box::new([0; 1 << MET_BITS]),
+            seen: Box::new([0; 1 << SEEN_BITS]),
         }
     }
 }
@@ -83,13 +83,13 @@ impl Streams {
     pub(super) fn clear(&mut self) {
         let Self { flags, masks, classes, differences, places, values, .. } = self;
         [flags, masks, classes, differences, places, values].into_iter().for_each(|stream| stream.length = 0);
-        self.met.fill(0);
+        self.seen.fill(0);
     }
 
     /// Adds lanes that were guessed wrong, by how much, and what they are; all before them were a multiple of eight.
     pub(super) fn add(&mut self, wrong: &[u64], values: &[u64]) {
         #[cfg(target_arch = "x86_64")]
-        if super::wide::is_there() {
+        if super::wide::is_supported() {
             // SAFETY: the processor has what it needs.
             return unsafe { super::wide::sort(self, wrong, values) };
         }
@@ -100,7 +100,7 @@ impl Streams {
     pub(super) fn add_masks(&mut self, masks: &[u8]) {
         self.make_room_for_masks(masks.len());
         #[cfg(target_arch = "x86_64")]
-        if super::wide::is_there() {
+        if super::wide::is_supported() {
             // SAFETY: the processor has what it needs.
             return unsafe { super::wide::sort_masks(self, masks) };
         }
@@ -116,7 +116,7 @@ impl Streams {
     pub(super) fn make_room(&mut self, lanes: usize) {
         self.classes.make_room(lanes.div_ceil(2));
         self.differences.make_room(lanes * SMALL_BYTES_MAX);
-        self.places.make_room(lanes * MET_BYTES);
+        self.places.make_room(lanes * SEEN_BYTES);
         self.values.make_room(lanes * VALUE_BYTES);
     }
 
@@ -150,15 +150,15 @@ impl Streams {
         let difference = zigzag(part);
         let width = (u64::BITS - difference.leading_zeros()).div_ceil(8) as usize;
         let is_small = width <= SMALL_BYTES_MAX;
-        let place = met_place(value);
-        let Some(known) = self.met.get_mut(place) else { return 0 };
-        let is_met = *known == value;
+        let place = seen_index(value);
+        let Some(known) = self.seen.get_mut(place) else { return 0 };
+        let is_seen = *known == value;
         *known = select_unpredictable(is_small, *known, value);
         self.differences.push(difference, select_unpredictable(is_small, width, 0));
-        self.places.push(place as u64, select_unpredictable(!is_small & is_met, MET_BYTES, 0));
-        self.values.push(value, select_unpredictable(!is_small & !is_met, VALUE_BYTES, 0));
+        self.places.push(place as u64, select_unpredictable(!is_small & is_seen, SEEN_BYTES, 0));
+        self.values.push(value, select_unpredictable(!is_small & !is_seen, VALUE_BYTES, 0));
         let small_class = width.wrapping_sub(1) + select_unpredictable(is_high, HIGH, 0);
-        select_unpredictable(is_small, small_class, select_unpredictable(is_met, MET, VALUE))
+        select_unpredictable(is_small, small_class, select_unpredictable(is_seen, SEEN, VALUE))
     }
 
     pub(super) fn flags(&self) -> &[u8] {

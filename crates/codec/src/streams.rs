@@ -1,85 +1,13 @@
-//! Streams of single bits, packed into bytes, first bit lowest; and streams of bytes, compressed.
+//! Streams of bytes, compressed by zstd where that makes them shorter.
+//!
+//! Every codec ends in a few streams. [`Compressor`] compresses them and keeps its memory from one to
+//! the next; [`put_stream`] and [`take_stream`] frame them.
 #![deny(clippy::unwrap_used, clippy::indexing_slicing, clippy::cast_possible_truncation)]
 
 use zstd::zstd_safe::{CParameter, ParamSwitch};
 
-use crate::bytes::{Bytes, put_varint};
-use crate::error::Problem;
-use crate::path::decompress;
-
-/// Bits on their way into a stream.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct BitWriter {
-    pending: u64,
-    count: u32,
-    out: Vec<u8>,
-}
-
-impl BitWriter {
-    #[inline]
-    pub(crate) fn push(&mut self, bit: bool) {
-        self.push_if(true, bit);
-    }
-
-    /// Without a branch on `wanted`.
-    #[inline]
-    pub(crate) fn push_if(&mut self, wanted: bool, bit: bool) {
-        self.pending |= u64::from(bit & wanted) << self.count;
-        self.count += u32::from(wanted);
-        if self.count == 64 {
-            self.out.extend_from_slice(&self.pending.to_le_bytes());
-            (self.pending, self.count) = (0, 0);
-        }
-    }
-
-    /// All bits; the rest of the last byte is zero.
-    pub(crate) fn finish(&mut self) -> &[u8] {
-        let used = self.count.div_ceil(8) as usize;
-        self.out.extend(self.pending.to_le_bytes().iter().take(used));
-        (self.pending, self.count) = (0, 0);
-        &self.out
-    }
-
-    pub(crate) fn clear(&mut self) {
-        (self.pending, self.count) = (0, 0);
-        self.out.clear();
-    }
-}
-
-/// Bits out of a stream; zeros behind its end.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct BitReader {
-    bytes: Vec<u8>,
-    next: usize,
-    pending: u64,
-    count: u32,
-}
-
-impl BitReader {
-    pub(crate) fn new(bytes: Vec<u8>) -> Self {
-        Self { bytes, next: 0, pending: 0, count: 0 }
-    }
-
-    #[inline]
-    pub(crate) fn take(&mut self) -> bool {
-        if self.count == 0 {
-            self.refill();
-        }
-        let bit = self.pending & 1 != 0;
-        self.pending >>= 1;
-        self.count -= 1;
-        bit
-    }
-
-    fn refill(&mut self) {
-        let mut bytes = [0; 8];
-        for (byte, &stored) in bytes.iter_mut().zip(self.bytes.get(self.next..).unwrap_or(&[])) {
-            *byte = stored;
-        }
-        self.next = self.next.saturating_add(8);
-        (self.pending, self.count) = (u64::from_le_bytes(bytes), 64);
-    }
-}
+use crate::bytes::{ByteReader, put_varint};
+use crate::error::DecodeError;
 
 /// Streams shorter than this are stored as they are.
 const SMALL: usize = 48;
@@ -90,19 +18,19 @@ const ZSTD_LEVEL: i32 = 1;
 const ZSTD_LEVEL_QUICK: i32 = -4;
 
 /// Appends a stream: its length, the length it is stored in, and the stored bytes; equal lengths mean that it is stored as it is.
-pub(crate) fn put_stream(out: &mut Vec<u8>, compressor: &mut Compressor, stream: &[u8]) {
+pub fn put_stream(out: &mut Vec<u8>, compressor: &mut Compressor, stream: &[u8]) {
     let rest = put_last_stream(out, compressor, stream, false);
     out.extend_from_slice(rest);
 }
 
 /// The same, but only what is easily compressed is.
-pub(crate) fn put_stream_quickly(out: &mut Vec<u8>, compressor: &mut Compressor, stream: &[u8]) {
+pub fn put_stream_quickly(out: &mut Vec<u8>, compressor: &mut Compressor, stream: &[u8]) {
     let rest = put_last_stream(out, compressor, stream, true);
     out.extend_from_slice(rest);
 }
 
 /// The same, but gives what has still to be appended.
-pub(crate) fn put_last_stream<'s>(
+pub fn put_last_stream<'s>(
     out: &mut Vec<u8>,
     compressor: &mut Compressor,
     stream: &'s [u8],
@@ -123,7 +51,7 @@ pub(crate) fn put_last_stream<'s>(
 }
 
 /// Takes a stream written by [`put_stream`] and no longer than `most`.
-pub(crate) fn take_stream(bytes: &mut Bytes<'_>, most: usize) -> Result<Vec<u8>, Problem> {
+pub fn take_stream(bytes: &mut ByteReader<'_>, most: usize) -> Result<Vec<u8>, DecodeError> {
     let (stored, length) = take_stored(bytes, most)?;
     let mut stream = Vec::new();
     if stored.len() == length {
@@ -135,11 +63,11 @@ pub(crate) fn take_stream(bytes: &mut Bytes<'_>, most: usize) -> Result<Vec<u8>,
 }
 
 /// The same without a copy: a stream that is stored as it is stays where it is, any other is put into `buffer`.
-pub(crate) fn take_stream_into<'s>(
-    bytes: &mut Bytes<'s>,
+pub fn take_stream_into<'s>(
+    bytes: &mut ByteReader<'s>,
     most: usize,
     buffer: &'s mut Vec<u8>,
-) -> Result<&'s [u8], Problem> {
+) -> Result<&'s [u8], DecodeError> {
     let (stored, length) = take_stored(bytes, most)?;
     if stored.len() == length {
         return Ok(stored);
@@ -149,8 +77,8 @@ pub(crate) fn take_stream_into<'s>(
 }
 
 /// A stream as it is stored, and its length.
-fn take_stored<'s>(bytes: &mut Bytes<'s>, most: usize) -> Result<(&'s [u8], usize), Problem> {
-    const SHORT: Problem = Problem::Decompress("its streams do not fit into it");
+fn take_stored<'s>(bytes: &mut ByteReader<'s>, most: usize) -> Result<(&'s [u8], usize), DecodeError> {
+    const SHORT: DecodeError = DecodeError::Malformed("its streams do not fit into it");
     let mut length = || bytes.varint().and_then(|length| usize::try_from(length).ok()).ok_or(SHORT);
     let (length, stored) = (length()?, length()?);
     let stored = bytes.take(stored).ok_or(SHORT)?;
@@ -159,7 +87,7 @@ fn take_stored<'s>(bytes: &mut Bytes<'s>, most: usize) -> Result<(&'s [u8], usiz
 
 /// How hard zstd looks for what it has seen before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Search {
+pub enum Search {
     /// As its level says.
     Usual,
     /// At a few places only: for streams that hardly repeat themselves, so that little more than their statistics counts.
@@ -184,7 +112,7 @@ impl Search {
 
 /// A compressor that is kept for its memory.
 #[derive(Default)]
-pub(crate) struct Compressor {
+pub struct Compressor {
     zstd: Option<zstd::bulk::Compressor<'static>>,
     out: Vec<u8>,
 }
@@ -210,7 +138,7 @@ impl Compressor {
     }
 
     /// The stream as a zstd frame, however long that is.
-    pub(crate) fn frame(&mut self, stream: &[u8], level: i32, search: Search) -> Option<&[u8]> {
+    pub fn frame(&mut self, stream: &[u8], level: i32, search: Search) -> Option<&[u8]> {
         if self.zstd.is_none() {
             self.zstd = zstd::bulk::Compressor::new(level).ok();
         }
@@ -224,6 +152,18 @@ impl Compressor {
     }
 }
 
+/// Decompresses what must give exactly `length` bytes.
+pub fn decompress(stored: &[u8], length: usize, out: &mut Vec<u8>) -> Result<(), DecodeError> {
+    out.clear();
+    out.reserve(length);
+    let mut decompressor =
+        zstd::bulk::Decompressor::new().map_err(|_| DecodeError::Malformed("no decompressor can be made"))?;
+    let written = decompressor
+        .decompress_to_buffer(stored, out)
+        .map_err(|_| DecodeError::Malformed("its zstd data is malformed"))?;
+    if written == length { Ok(()) } else { Err(DecodeError::Malformed("its length is wrong")) }
+}
+
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
@@ -232,23 +172,13 @@ mod tests {
 
     proptest! {
         #[test]
-        fn bits_round_trip(bits in proptest::collection::vec(any::<bool>(), 0..300)) {
-            let mut writer = BitWriter::default();
-            bits.iter().for_each(|&bit| writer.push(bit));
-            let mut reader = BitReader::new(writer.finish().to_vec());
-            for bit in bits {
-                prop_assert_eq!(reader.take(), bit);
-            }
-        }
-
-        #[test]
         fn streams_round_trip(streams in proptest::collection::vec(proptest::collection::vec(0u8..4, 0..200), 0..5)) {
             let (mut out, mut compressor) = (Vec::new(), Compressor::default());
             for stream in &streams {
                 put_stream(&mut out, &mut compressor, stream);
                 put_stream_quickly(&mut out, &mut compressor, stream);
             }
-            let mut bytes = Bytes::new(&out);
+            let mut bytes = ByteReader::new(&out);
             for stream in streams {
                 prop_assert_eq!(&take_stream(&mut bytes, 200).unwrap(), &stream);
                 prop_assert_eq!(&take_stream(&mut bytes, 200).unwrap(), &stream);
@@ -265,7 +195,7 @@ mod tests {
         let length = |stream: &[u8]| {
             let mut out = Vec::new();
             put_stream_quickly(&mut out, &mut Compressor::default(), stream);
-            assert_eq!(take_stream(&mut Bytes::new(&out), stream.len()).unwrap(), stream);
+            assert_eq!(take_stream(&mut ByteReader::new(&out), stream.len()).unwrap(), stream);
             out.len()
         };
         assert!(length(&hard) >= hard.len() && length(&easy) < 1000);
@@ -275,6 +205,6 @@ mod tests {
     fn a_stream_longer_than_possible_is_refused() {
         let mut out = Vec::new();
         put_stream(&mut out, &mut Compressor::default(), &[7; 1000]);
-        assert!(take_stream(&mut Bytes::new(&out), 999).is_err());
+        assert!(take_stream(&mut ByteReader::new(&out), 999).is_err());
     }
 }

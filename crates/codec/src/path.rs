@@ -1,12 +1,10 @@
 //! The content of a path chunk: words in, payload and counts out, and back.
 #![deny(clippy::unwrap_used, clippy::indexing_slicing, clippy::cast_possible_truncation)]
 
-use crate::container::{CODEC_FAST, CODEC_PREDICT, CODEC_RAW, CODEC_ZSTD};
-use crate::error::Problem;
-use crate::fast;
-use crate::predict::{self, Tables};
-use crate::program::Program;
-use crate::tally::{Tally, Total};
+use crate::error::DecodeError;
+use crate::predict::{PathModel, Tables, WordCounter};
+use crate::streams::decompress;
+use crate::{CODEC_FAST, CODEC_PREDICT, CODEC_RAW, CODEC_ZSTD, fast, predict};
 
 #[cfg(not(target_endian = "little"))]
 compile_error!("words are stored as they are in memory, lowest byte first");
@@ -14,52 +12,64 @@ compile_error!("words are stored as they are in memory, lowest byte first");
 const ZSTD_LEVEL: i32 = 3;
 
 /// A chunk's payload and what its header has to say.
-pub(crate) struct Encoded {
+pub struct EncodedWords<T> {
     pub codec: u8,
     /// `None`: the words as they are.
     pub payload: Option<Vec<u8>>,
-    pub total: Total,
+    pub total: T,
 }
 
 /// Memory that encoding or decoding one chunk leaves for the next.
 #[derive(Debug, Default)]
-pub(crate) struct PathCoder {
+pub struct PathCoder {
     tables: Tables,
     fast: fast::Tables,
 }
 
 impl PathCoder {
-    /// Counts and compresses `words`, for a chunk behind all definitions of `program`. The error is the number of words before one that is unknown.
-    pub(crate) fn encode(&mut self, codec: u8, program: &Program, image: u32, words: &[u32]) -> Result<Encoded, usize> {
+    /// Compresses and counts `words`, for a chunk behind all definitions of `model`. The error is the
+    /// number of words before one that is unknown.
+    pub fn encode<M: PathModel, C: WordCounter<M::Path>>(
+        &mut self,
+        codec: u8,
+        model: &M,
+        image: u32,
+        words: &[u32],
+        counter: C,
+    ) -> Result<EncodedWords<C::Total>, usize> {
         let (payload, total) = match codec {
             CODEC_PREDICT => {
-                let (payload, total) = predict::encode(&mut self.tables, program, image, words)?;
+                let (payload, total) = predict::encode(&mut self.tables, model, image, words, counter)?;
                 (Some(payload), total)
             }
             CODEC_FAST => {
-                let total = Tally::new(program).words(words)?;
+                let total = counter.count(words)?;
                 (fast::encode(&mut self.fast, words), total)
             }
             CODEC_ZSTD => {
-                let total = Tally::new(program).words(words)?;
+                let total = counter.count(words)?;
                 (zstd::bulk::compress(bytes(words), ZSTD_LEVEL).ok(), total)
             }
-            _ => (None, Tally::new(program).words(words)?),
+            _ => (None, counter.count(words)?),
         };
         let payload = payload.filter(|payload| payload.len() < size_of_val(words));
-        Ok(Encoded { codec: if payload.is_some() { codec } else { CODEC_RAW }, payload, total })
+        Ok(EncodedWords { codec: if payload.is_some() { codec } else { CODEC_RAW }, payload, total })
     }
 
     /// Gives `length` bytes of words back.
-    pub(crate) fn decode(&mut self, source: &Source<'_>, words: &mut Vec<u32>) -> Result<(), Problem> {
+    pub fn decode<M: PathModel>(
+        &mut self,
+        source: &PathPayload<'_, M>,
+        words: &mut Vec<u32>,
+    ) -> Result<(), DecodeError> {
         words.clear();
         let length = source.length;
         if !length.is_multiple_of(size_of::<u32>()) {
-            return Err(Problem::Decompress("its length is not that of whole words"));
+            return Err(DecodeError::Malformed("its length is not that of whole words"));
         }
         match source.codec {
             CODEC_RAW if source.payload.len() == length => append(source.payload, words),
-            CODEC_RAW => return Err(Problem::Decompress("its length is wrong")),
+            CODEC_RAW => return Err(DecodeError::Malformed("its length is wrong")),
             CODEC_ZSTD => {
                 let mut raw = Vec::new();
                 decompress(source.payload, length, &mut raw)?;
@@ -69,7 +79,7 @@ impl PathCoder {
                 predict::decode(&mut self.tables, source, length / size_of::<u32>(), words)?;
             }
             CODEC_FAST => fast::decode(&mut self.fast, source.payload, length / size_of::<u32>(), words)?,
-            unknown => return Err(Problem::Codec(unknown)),
+            unknown => return Err(DecodeError::UnknownCodec(unknown)),
         }
         Ok(())
     }
@@ -77,8 +87,8 @@ impl PathCoder {
 
 /// What decoding a path chunk needs.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Source<'a> {
-    pub program: &'a Program,
+pub struct PathPayload<'a, M> {
+    pub model: &'a M,
     pub image: u32,
     /// Of the chunk: only definitions before it are used.
     pub sequence: u32,
@@ -89,22 +99,10 @@ pub(crate) struct Source<'a> {
 }
 
 /// Words as they are stored.
-pub(crate) fn bytes(words: &[u32]) -> &[u8] {
+pub fn bytes(words: &[u32]) -> &[u8] {
     bytemuck::cast_slice(words)
 }
 
 fn append(raw: &[u8], words: &mut Vec<u32>) {
     words.extend(raw.chunks_exact(4).map(|bytes| bytes.try_into().map_or(0, u32::from_le_bytes)));
-}
-
-/// Decompresses what must give exactly `length` bytes.
-pub(crate) fn decompress(stored: &[u8], length: usize, out: &mut Vec<u8>) -> Result<(), Problem> {
-    out.clear();
-    out.reserve(length);
-    let mut decompressor =
-        zstd::bulk::Decompressor::new().map_err(|_| Problem::Decompress("no decompressor can be made"))?;
-    let written = decompressor
-        .decompress_to_buffer(stored, out)
-        .map_err(|_| Problem::Decompress("its zstd data is malformed"))?;
-    if written == length { Ok(()) } else { Err(Problem::Decompress("its length is wrong")) }
 }

@@ -5,44 +5,44 @@
 use hashbrown::HashMap;
 
 /// A value that can say "nothing here".
-pub(crate) trait Absent: Copy {
-    const ABSENT: Self;
+pub trait Sentinel: Copy {
+    const NONE: Self;
 
-    fn is_absent(&self) -> bool;
+    fn is_none(&self) -> bool;
 }
 
-impl Absent for u32 {
-    const ABSENT: Self = u32::MAX;
+impl Sentinel for u32 {
+    const NONE: Self = u32::MAX;
 
-    fn is_absent(&self) -> bool {
-        *self == Self::ABSENT
+    fn is_none(&self) -> bool {
+        *self == Self::NONE
     }
 }
 
 #[derive(Debug)]
-pub(crate) struct Numbers<T> {
+pub struct DenseMap<T> {
     dense: Vec<T>,
     sparse: HashMap<u32, T>,
     count: usize,
 }
 
-impl<T> Default for Numbers<T> {
+impl<T> Default for DenseMap<T> {
     fn default() -> Self {
         Self { dense: Vec::new(), sparse: HashMap::new(), count: 0 }
     }
 }
 
-impl<T: Absent> Numbers<T> {
+impl<T: Sentinel> DenseMap<T> {
     #[inline]
-    pub(crate) fn get(&self, number: u32) -> Option<T> {
+    pub fn get(&self, number: u32) -> Option<T> {
         self.find(number).copied()
     }
 
     /// The value in its place, for those who need a part of it.
     #[inline]
-    pub(crate) fn find(&self, number: u32) -> Option<&T> {
+    pub fn find(&self, number: u32) -> Option<&T> {
         match self.dense.get(number as usize) {
-            Some(value) if !value.is_absent() => Some(value),
+            Some(value) if !value.is_none() => Some(value),
             _ => self.find_sparse(number),
         }
     }
@@ -53,14 +53,14 @@ impl<T: Absent> Numbers<T> {
     }
 
     /// False if there is a value already.
-    pub(crate) fn insert(&mut self, number: u32, value: T) -> bool {
+    pub fn insert(&mut self, number: u32, value: T) -> bool {
         if self.get(number).is_some() {
             return false;
         }
         self.count += 1;
         let place = number as usize;
         if place >= self.dense.len() && place < 2 * self.count + 65536 {
-            self.dense.resize((place + 1).next_multiple_of(4096), T::ABSENT);
+            self.dense.resize((place + 1).next_multiple_of(4096), T::NONE);
         }
         match self.dense.get_mut(place) {
             Some(slot) => *slot = value,
@@ -78,7 +78,7 @@ mod tests {
 
     #[test]
     fn sparse_numbers_take_no_room() {
-        let mut numbers = Numbers::<u32>::default();
+        let mut numbers = DenseMap::<u32>::default();
         for number in [u32::MAX, 3, 1 << 29, 4] {
             assert!(numbers.insert(number, number / 2));
             assert!(!numbers.insert(number, 0));

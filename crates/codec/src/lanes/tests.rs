@@ -2,17 +2,14 @@
 #![allow(clippy::unwrap_used, clippy::indexing_slicing)]
 
 use proptest::prelude::*;
-use wire::code::AccessDescriptor;
 use wire::word;
 
-use super::decode::{Lanes, Next, Stored};
-use super::encode::Room;
+use super::decode::{Lanes, NextMisses, StreamReader};
+use super::encode::MissBuffer;
 use super::sort::Streams;
 use super::*;
-use crate::bits::Compressor;
-use crate::data::{DataTotal, event_bytes};
-use crate::model::AccessDescriptors;
-use crate::span::Spans;
+use crate::event::event_bytes;
+use crate::streams::Compressor;
 
 /// The tests below compare wide instructions only where the processor has them.
 #[test]
@@ -33,45 +30,74 @@ fn wide_instructions_are_compared_where_there_are_any() {
         "popcnt",
     ];
     let has = |flag: &&str| flags.split_whitespace().any(|own| own == *flag);
-    assert_eq!(wide::is_there(), wanted.iter().all(has));
-    if !wide::is_there() {
+    assert_eq!(wide::is_supported(), wanted.iter().all(has));
+    if !wide::is_supported() {
         // The test harness does not catch what is written in this way.
         std::io::stderr().write_all(b"NOT TESTED: this machine has no AVX-512\n").unwrap();
     }
 }
 
-/// Fragments with these lengths of data behind their exits.
-fn spans(fragments: &[Vec<u32>]) -> Spans {
-    let mut spans = Spans::default();
-    let mut first_path = 1;
-    for lengths in fragments {
-        let access = AccessDescriptor { size: 1, value: wire::code::NO_VALUE, ..AccessDescriptor::default() };
-        let executed = vec![1; lengths.len()];
-        spans.add(&AccessDescriptors { first_path, lengths, accesses: &[access] }, &executed).unwrap();
-        first_path += u32::try_from(lengths.len()).unwrap();
+/// The layout of a path: fragment, bytes and longest.
+#[derive(Clone, Copy, Debug)]
+struct Layout(u32, u16, u16);
+
+impl DataLayout for Layout {
+    const EMPTY: Self = Self(u32::MAX, 0, 0);
+
+    fn fragment(&self) -> u32 {
+        self.0
     }
-    spans
+
+    fn bytes(&self) -> u16 {
+        self.1
+    }
+
+    fn longest(&self) -> u16 {
+        self.2
+    }
 }
 
-fn append(encoder: &mut Encoder, spans: &Spans, words: &[u32], data: &[u8]) -> Option<usize> {
-    encoder.append(spans, words, data, &mut DataTotal::default(), |_, _| ())
+/// The layouts of paths, numbered from 1.
+struct Layouts(Vec<Layout>);
+
+impl DataLayouts for Layouts {
+    type Layout = Layout;
+
+    fn layout(&self, path: u32) -> Option<Layout> {
+        self.0.get(path.checked_sub(1)? as usize).copied()
+    }
 }
 
-fn finish(encoder: &mut Encoder, in_a_hurry: bool) -> Vec<u8> {
-    let (payload, rest) = encoder.finish(&mut Compressor::default(), in_a_hurry);
+/// Fragments with these lengths of data behind their exits.
+fn layouts(fragments: &[Vec<u32>]) -> Layouts {
+    let short = |length: u32| u16::try_from(length).unwrap();
+    let fragment = |(number, lengths): (usize, &Vec<u32>)| {
+        let longest = lengths.iter().copied().max().unwrap_or(0);
+        let layout = move |&length: &u32| Layout(u32::try_from(number).unwrap(), short(length), short(longest));
+        lengths.iter().map(layout).collect::<Vec<_>>()
+    };
+    Layouts(fragments.iter().enumerate().flat_map(fragment).collect())
+}
+
+fn append(encoder: &mut Encoder<Layout>, layouts: &Layouts, words: &[u32], data: &[u8]) -> Option<usize> {
+    encoder.append(layouts, words, data, |_, _| (), |_, _| ())
+}
+
+fn finish(encoder: &mut Encoder<Layout>, quickly: bool) -> Vec<u8> {
+    let (payload, rest) = encoder.finish(&mut Compressor::default(), quickly);
     [&payload, rest].concat()
 }
 
-fn check(spans: &Spans, words: &[u32], data: &[u8]) -> usize {
-    let mut encoder = Encoder::default();
-    let (mut decoder, mut back) = (Decoder::default(), vec![7]);
+fn check(layouts: &Layouts, words: &[u32], data: &[u8]) -> usize {
+    let mut encoder = Encoder::<Layout>::default();
+    let (mut decoder, mut back) = (Decoder::<Layout>::default(), vec![7]);
     let mut length = 0;
     // The second time it must not remember the first.
-    for in_a_hurry in [true, false] {
+    for quickly in [true, false] {
         encoder.clear();
-        assert_eq!(append(&mut encoder, spans, words, data), Some(data.len()));
-        let payload = finish(&mut encoder, in_a_hurry);
-        let checksum = decoder.decode(spans, words, &payload, data.len(), &mut back).unwrap();
+        assert_eq!(append(&mut encoder, layouts, words, data), Some(data.len()));
+        let payload = finish(&mut encoder, quickly);
+        let checksum = decoder.decode(layouts, words, &payload, data.len(), &mut back).unwrap();
         assert_eq!(checksum, encoder.checksum());
         assert!(back == data);
         length = payload.len();
@@ -81,19 +107,19 @@ fn check(spans: &Spans, words: &[u32], data: &[u8]) -> usize {
 
 #[test]
 fn nothing_comes_back() {
-    check(&spans(&[]), &[], &[]);
-    check(&spans(&[vec![0]]), &[1, 1], &[]);
-    check(&spans(&[vec![4]]), &[1], &[1, 2, 3, 4]);
+    check(&layouts(&[]), &[], &[]);
+    check(&layouts(&[vec![0]]), &[1, 1], &[]);
+    check(&layouts(&[vec![4]]), &[1], &[1, 2, 3, 4]);
 }
 
 #[test]
 fn strides_cost_nothing() {
-    let spans = spans(&[vec![16, 24]]);
+    let layouts = layouts(&[vec![16, 24]]);
     let count = 100_000u64;
     let words: Vec<u32> = (0..count).map(|turn| 1 + u32::from(turn.is_multiple_of(7))).collect();
     let row = |turn: u64| [turn * 8, 5000, turn * 3 + 7].into_iter().take(if turn.is_multiple_of(7) { 3 } else { 2 });
     let data: Vec<u8> = (0..count).flat_map(row).flat_map(u64::to_le_bytes).collect();
-    assert!(check(&spans, &words, &data) < 200);
+    assert!(check(&layouts, &words, &data) < 200);
 }
 
 /// What a lane is remembered by and its next value: few different ones, so that much is guessed right.
@@ -114,15 +140,15 @@ proptest! {
             (group.last[i], group.stride[i], group.other[i]) = (last << shift, stride << shift.min(30), other << shift.min(30));
             data[8 * i..][..8].copy_from_slice(&(value << shift).to_le_bytes());
         }
-        let run = |compare: &dyn Fn(&mut Group, &mut Sums, &mut Room<'_>) -> u8| {
+        let run = |compare: &dyn Fn(&mut Group, &mut Sums, &mut MissBuffer<'_>) -> u8| {
             let (mut group, mut wrong, mut values) = (group, [0; GROUP], [0; GROUP]);
             let mut sums = Sums([5; GROUP]);
-            let mask = compare(&mut group, &mut sums, &mut Room { wrong: &mut wrong, values: &mut values });
+            let mask = compare(&mut group, &mut sums, &mut MissBuffer { wrong: &mut wrong, values: &mut values });
             let count = mask.count_ones() as usize;
             (mask, wrong[..count].to_vec(), values[..count].to_vec(), group.last, group.stride, group.other, sums)
         };
         let narrow = run(&|group, sums, room| encode::compare(group, &data, words, sums, room));
-        if wide::is_there() {
+        if wide::is_supported() {
             // SAFETY: the processor has it.
             let wide = run(&|group, sums, room| unsafe { wide::compare(group, &data, words, sums, room) });
             prop_assert_eq!(wide, narrow);
@@ -141,14 +167,14 @@ proptest! {
             (group.last[i], group.stride[i], group.other[i]) = (last << shift, stride << shift.min(30), other << shift.min(30));
             (numbers[i], guessed[i]) = (number << shift, if is_guessed { u64::MAX } else { 0 });
         }
-        let next = Next { numbers: &numbers, guessed: &guessed };
+        let next = NextMisses { numbers: &numbers, guessed: &guessed };
         let run = |restore: &dyn Fn(&mut Group, &mut Sums, &mut [u8; GROUP_BYTES])| {
             let (mut group, mut sums, mut out) = (group, Sums([5; GROUP]), [0; GROUP_BYTES]);
             restore(&mut group, &mut sums, &mut out);
             (group.last, group.stride, group.other, sums, out)
         };
         let narrow = run(&|group, sums, out| decode::restore(group, words, mask, next, sums, out));
-        if wide::is_there() {
+        if wide::is_supported() {
             // SAFETY: the processor has it.
             let wide = run(&|group, sums, out| unsafe { wide::restore(group, words, mask, next, sums, out) });
             prop_assert_eq!(wide, narrow);
@@ -171,26 +197,26 @@ proptest! {
         classes.first_mut().into_iter().for_each(|class| *class ^= damage);
         let cut = |stream: &[u8]| stream[..stream.len().saturating_sub(lost)].to_vec();
         let streams = [classes, cut(streams.differences()), cut(streams.places()), cut(streams.values())];
-        let run = |unsort: &dyn Fn(&mut Lanes<'_>, &mut Met, decode::Room<'_>) -> Option<()>| {
-            let [classes, differences, places, values] = streams.each_ref().map(|stream| Stored::new(stream));
+        let run = |unsort: &dyn Fn(&mut Lanes<'_>, &mut SeenValues, decode::MissBuffer<'_>) -> Option<()>| {
+            let [classes, differences, places, values] = streams.each_ref().map(|stream| StreamReader::new(stream));
             let mut lanes = Lanes { classes, differences, places, values, left: 0 };
             let (mut numbers, mut guessed) = (vec![0; wrong.len()], vec![0; wrong.len()]);
-            let mut met = [0; 1 << MET_BITS];
-            unsort(&mut lanes, &mut met, decode::Room { numbers: &mut numbers, guessed: &mut guessed })?;
+            let mut seen = [0; 1 << SEEN_BITS];
+            unsort(&mut lanes, &mut seen, decode::MissBuffer { numbers: &mut numbers, guessed: &mut guessed })?;
             let Lanes { classes, differences, places, values, .. } = lanes;
             let are_exhausted = [classes, differences, places, values].map(|stream| stream.is_exhausted());
-            Some((numbers, guessed, met, are_exhausted))
+            Some((numbers, guessed, seen, are_exhausted))
         };
-        let narrow = run(&|lanes, met, room| lanes.unsort_each(met, room));
+        let narrow = run(&|lanes, seen, room| lanes.unsort_each(seen, room));
         if damage == 0 && lost == 0 {
             let (numbers, guessed, ..) = narrow.as_ref().unwrap();
             for (i, &number) in numbers.iter().enumerate() {
                 prop_assert_eq!(number, if guessed[i] == 0 { values[i] } else { wrong[i] });
             }
         }
-        if wide::is_there() {
+        if wide::is_supported() {
             // SAFETY: the processor has it.
-            let wide = run(&|lanes, met, room| unsafe { wide::unsort(lanes, met, room) });
+            let wide = run(&|lanes, seen, room| unsafe { wide::unsort(lanes, seen, room) });
             prop_assert_eq!(wide, narrow);
         }
     }
@@ -215,7 +241,7 @@ proptest! {
             streams.sort_masks(&masks);
             streams.sort(&wrong, &values);
         });
-        if wide::is_there() {
+        if wide::is_supported() {
             // SAFETY: the processor has it.
             let wide = streams(&|streams| unsafe {
                 wide::sort_masks(streams, &masks);
@@ -228,10 +254,10 @@ proptest! {
 
 #[test]
 fn data_of_another_length_is_noticed() {
-    let spans = spans(&[vec![16]]);
-    let mut encoder = Encoder::default();
-    assert_eq!(append(&mut encoder, &spans, &[1, 1], &[0; 24]), None);
-    assert_eq!(append(&mut encoder, &spans, &[1], &[0; 24]), Some(16));
+    let layouts = layouts(&[vec![16]]);
+    let mut encoder = Encoder::<Layout>::default();
+    assert_eq!(append(&mut encoder, &layouts, &[1, 1], &[0; 24]), None);
+    assert_eq!(append(&mut encoder, &layouts, &[1], &[0; 24]), Some(16));
 }
 
 fn value() -> impl Strategy<Value = u64> {
@@ -272,27 +298,27 @@ fn rows() -> impl Strategy<Value = (Vec<Vec<u32>>, Vec<u32>, Vec<u8>)> {
 proptest! {
     #[test]
     fn rows_come_back((fragments, words, data) in rows()) {
-        check(&spans(&fragments), &words, &data);
+        check(&layouts(&fragments), &words, &data);
     }
 
     #[test]
     fn damage_does_no_harm((fragments, words, data) in rows(), at in any::<usize>(), bits in 1u8.., lost in 0usize..20) {
-        let spans = spans(&fragments);
-        let mut encoder = Encoder::default();
+        let layouts = layouts(&fragments);
+        let mut encoder = Encoder::<Layout>::default();
         encoder.clear();
-        append(&mut encoder, &spans, &words, &data).unwrap();
+        append(&mut encoder, &layouts, &words, &data).unwrap();
         let mut payload = finish(&mut encoder, false);
         let at = at % payload.len();
         payload[at] ^= bits;
-        let mut decoder = Decoder::default();
-        let _ = decoder.decode(&spans, &words, &payload, data.len(), &mut Vec::new());
+        let mut decoder = Decoder::<Layout>::default();
+        let _ = decoder.decode(&layouts, &words, &payload, data.len(), &mut Vec::new());
         let shorter = words.len().saturating_sub(lost);
-        let _ = decoder.decode(&spans, &words[..shorter], &payload, data.len() / 2, &mut Vec::new());
+        let _ = decoder.decode(&layouts, &words[..shorter], &payload, data.len() / 2, &mut Vec::new());
     }
 
     #[test]
     fn rubbish_does_no_harm(payload in proptest::collection::vec(any::<u8>(), 0..200), length in 0usize..5000) {
-        let spans = spans(&[vec![8, 400], vec![100]]);
-        let _ = Decoder::default().decode(&spans, &[1, 2, 3, 9, 1, 2, 3], &payload, length, &mut Vec::new());
+        let layouts = layouts(&[vec![8, 400], vec![100]]);
+        let _ = Decoder::<Layout>::default().decode(&layouts, &[1, 2, 3, 9, 1, 2, 3], &payload, length, &mut Vec::new());
     }
 }

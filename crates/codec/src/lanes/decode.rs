@@ -1,41 +1,40 @@
 //! Gives rows back: guesses them again and corrects what was guessed wrong.
 //!
-//! What is stored for wrong lanes does not depend on any guess. So it is taken out of its streams for many lanes at a time, see [`Surprises`], and rows
+//! What is stored for wrong lanes does not depend on any guess. So it is taken out of its streams for many lanes at a time, see [`Misses`], and rows
 //! are then made without a decision per lane.
 
-use wire::word::{self, EVENT};
+use wire::word;
 
-use super::ahead::Ahead;
+use super::lookahead::RowLookahead;
 use super::{
-    GROUP, GROUP_BYTES, GROUP_WORDS, Group, HIGH, MET, MET_BITS, MET_BYTES, Memory, Met, Sums, Used, VALUE,
-    VALUE_BYTES, extended, met_place, shortened,
+    DataLayout, DataLayouts, GROUP, GROUP_BYTES, GROUP_WORDS, Group, HIGH, LaneTable, SEEN, SEEN_BITS, SEEN_BYTES,
+    SeenValues, Sums, UsedLanes, VALUE, VALUE_BYTES, extended, seen_index, shortened,
 };
-use crate::bits::take_stream_into;
-use crate::bytes::{Bytes, unzigzag};
-use crate::data::event_bytes;
-use crate::error::Problem;
-use crate::span::Spans;
+use crate::bytes::{ByteReader, unzigzag};
+use crate::error::DecodeError;
+use crate::streams::take_stream_into;
+use crate::words::{Word, Words};
 
-const SHORT: Problem = Problem::Decompress("one of its streams is too short");
+const SHORT: DecodeError = DecodeError::Malformed("one of its streams is too short");
 const STREAMS: usize = 7;
 
 /// Memory for decoding, kept between chunks.
-#[derive(Debug, Default)]
-pub(crate) struct Decoder {
-    memory: Memory,
-    ahead: Ahead,
-    surprises: Surprises,
+#[derive(Debug)]
+pub struct Decoder<L> {
+    memory: LaneTable,
+    lookahead: RowLookahead<L>,
+    misses: Misses,
     buffers: [Vec<u8>; STREAMS],
 }
 
 /// A stream on its way back. Zeros are behind its end; that it was left is noticed when all was read.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Stored<'p> {
+pub(super) struct StreamReader<'p> {
     bytes: &'p [u8],
     at: usize,
 }
 
-impl<'p> Stored<'p> {
+impl<'p> StreamReader<'p> {
     pub(super) fn new(bytes: &'p [u8]) -> Self {
         Self { bytes, at: 0 }
     }
@@ -116,35 +115,35 @@ impl Masks<'_> {
 #[derive(Debug)]
 pub(super) struct Lanes<'p> {
     /// Two in a byte.
-    pub(super) classes: Stored<'p>,
-    pub(super) differences: Stored<'p>,
-    pub(super) places: Stored<'p>,
-    pub(super) values: Stored<'p>,
+    pub(super) classes: StreamReader<'p>,
+    pub(super) differences: StreamReader<'p>,
+    pub(super) places: StreamReader<'p>,
+    pub(super) values: StreamReader<'p>,
     /// Lanes still to come.
     pub(super) left: usize,
 }
 
 impl<'p> Payload<'p> {
-    fn split(payload: &'p [u8], length: usize, buffers: &'p mut [Vec<u8>; STREAMS]) -> Result<Self, Problem> {
-        let mut bytes = Bytes::new(payload);
+    fn split(payload: &'p [u8], length: usize, buffers: &'p mut [Vec<u8>; STREAMS]) -> Result<Self, DecodeError> {
+        let mut bytes = ByteReader::new(payload);
         // Of every eight bytes, or of those behind a single path, nothing takes more than eight.
         let most = 2 * length + 8;
         let [flags, classes, masks, events, differences, places, values] = buffers;
         let mut take = |buffer: &'p mut Vec<u8>, most| take_stream_into(&mut bytes, most, buffer);
         let (flags, classes, masks) = (take(flags, most)?, take(classes, most)?, take(masks, most)?);
         let events = take(events, length)?;
-        let mut stored = |buffer| Ok(Stored::new(take(buffer, most)?));
+        let mut stored = |buffer| Ok(StreamReader::new(take(buffer, most)?));
         let (differences, places, values) = (stored(differences)?, stored(places)?, stored(values)?);
         let masks = Masks { flags, flag_at: 0, masks, mask_at: 0 };
         let left = masks.lanes();
-        let lanes = Lanes { classes: Stored::new(classes), differences, places, values, left };
+        let lanes = Lanes { classes: StreamReader::new(classes), differences, places, values, left };
         Ok(Self { masks, events, lanes })
     }
 
     fn is_exhausted(&self) -> bool {
         let Lanes { classes, differences, places, values, left, .. } = &self.lanes;
         let streams = [classes, differences, places, values];
-        self.masks.is_exhausted() && *left == 0 && streams.into_iter().all(Stored::is_exhausted)
+        self.masks.is_exhausted() && *left == 0 && streams.into_iter().all(StreamReader::is_exhausted)
     }
 }
 
@@ -154,52 +153,52 @@ const ROOM: usize = BATCH + 2 * GROUP;
 
 /// What lanes that were guessed wrong really are. Those from `at` on, up to `count`, are still to be used; behind them is room.
 #[derive(Debug)]
-struct Surprises {
+struct Misses {
     /// The value, or its difference to the guess.
     numbers: Box<[u64; ROOM]>,
     /// Which bits of the guess are to be added: all or none.
     guessed: Box<[u64; ROOM]>,
     at: usize,
     count: usize,
-    met: Box<Met>,
+    seen: Box<SeenValues>,
 }
 
-impl Default for Surprises {
+impl Default for Misses {
     fn default() -> Self {
         let room = || Box::new([0; ROOM]);
-        Self { numbers: room(), guessed: room(), at: 0, count: 0, met: Box::new([0; 1 << MET_BITS]) }
+        Self { numbers: room(), guessed: room(), at: 0, count: 0, seen: Box::new([0; 1 << SEEN_BITS]) }
     }
 }
 
 /// What is known of the next lanes that were guessed wrong.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Next<'t> {
+pub(super) struct NextMisses<'t> {
     pub numbers: &'t [u64; GROUP],
     pub guessed: &'t [u64; GROUP],
 }
 
 /// The same, to be filled in.
-pub(super) struct Room<'t> {
+pub(super) struct MissBuffer<'t> {
     pub numbers: &'t mut [u64],
     pub guessed: &'t mut [u64],
 }
 
-impl Surprises {
+impl Misses {
     fn clear(&mut self) {
         (self.at, self.count) = (0, 0);
-        self.met.fill(0);
+        self.seen.fill(0);
     }
 
     /// The next `count` lanes, with others behind them. `None` if there are not so many.
     #[inline(always)]
-    fn take(&mut self, lanes: &mut Lanes<'_>, count: usize) -> Option<Next<'_>> {
+    fn take(&mut self, lanes: &mut Lanes<'_>, count: usize) -> Option<NextMisses<'_>> {
         if self.count - self.at < count {
             self.refill(lanes).filter(|&available| available >= count)?;
         }
         let numbers = self.numbers.get(self.at..)?.first_chunk()?;
         let guessed = self.guessed.get(self.at..)?.first_chunk()?;
         self.at += count;
-        Some(Next { numbers, guessed })
+        Some(NextMisses { numbers, guessed })
     }
 
     /// Takes lanes out of their streams, a multiple of eight or all. Gives the number of those that can be used now.
@@ -212,8 +211,8 @@ impl Surprises {
         let more = lanes.left.min(BATCH);
         lanes.left -= more;
         let to = self.count..self.count + more;
-        let room = Room { numbers: self.numbers.get_mut(to.clone())?, guessed: self.guessed.get_mut(to)? };
-        lanes.unsort(&mut self.met, room)?;
+        let room = MissBuffer { numbers: self.numbers.get_mut(to.clone())?, guessed: self.guessed.get_mut(to)? };
+        lanes.unsort(&mut self.seen, room)?;
         self.count += more;
         Some(self.count)
     }
@@ -221,36 +220,36 @@ impl Surprises {
 
 impl Lanes<'_> {
     /// Takes the next lanes; all before them were a multiple of eight. `None` if they make no sense.
-    fn unsort(&mut self, met: &mut Met, room: Room<'_>) -> Option<()> {
+    fn unsort(&mut self, seen: &mut SeenValues, room: MissBuffer<'_>) -> Option<()> {
         #[cfg(target_arch = "x86_64")]
-        if super::wide::is_there() {
+        if super::wide::is_supported() {
             // SAFETY: the processor has what it needs.
-            return unsafe { super::wide::unsort(self, met, room) };
+            return unsafe { super::wide::unsort(self, seen, room) };
         }
-        self.unsort_each(met, room)
+        self.unsort_each(seen, room)
     }
 
-    pub(super) fn unsort_each(&mut self, met: &mut Met, room: Room<'_>) -> Option<()> {
+    pub(super) fn unsort_each(&mut self, seen: &mut SeenValues, room: MissBuffer<'_>) -> Option<()> {
         let (mut classes, mut left) = (0, 0);
         for (number, guessed) in room.numbers.iter_mut().zip(room.guessed) {
             if left == 0 {
                 (classes, left) = (self.classes.take(1), 2);
             }
-            (*number, *guessed) = self.lane(met, usize::try_from(classes & 15).ok()?)?;
+            (*number, *guessed) = self.lane(seen, usize::try_from(classes & 15).ok()?)?;
             (classes, left) = (classes >> 4, left - 1);
         }
         Some(())
     }
 
     /// A lane of this class.
-    fn lane(&mut self, met: &mut Met, class: usize) -> Option<(u64, u64)> {
+    fn lane(&mut self, seen: &mut SeenValues, class: usize) -> Option<(u64, u64)> {
         Some(match class {
             0..HIGH => (unzigzag(self.differences.take(class + 1)), u64::MAX),
-            HIGH..MET => (unzigzag(self.differences.take(class + 1 - HIGH)) << 32, u64::MAX),
-            MET => (*met.get(usize::try_from(self.places.take(MET_BYTES)).ok()?)?, 0),
+            HIGH..SEEN => (unzigzag(self.differences.take(class + 1 - HIGH)) << 32, u64::MAX),
+            SEEN => (*seen.get(usize::try_from(self.places.take(SEEN_BYTES)).ok()?)?, 0),
             VALUE => {
                 let value = self.values.take(VALUE_BYTES);
-                *met.get_mut(met_place(value))? = value;
+                *seen.get_mut(seen_index(value))? = value;
                 (value, 0)
             }
             _ => return None,
@@ -264,21 +263,21 @@ pub(super) fn restore(
     group: &mut Group,
     words: usize,
     mask: u8,
-    next: Next<'_>,
+    next: NextMisses<'_>,
     sums: &mut Sums,
     out: &mut [u8; GROUP_BYTES],
 ) {
-    let Used { bits, lanes } = Used::of(words);
+    let UsedLanes { bits, lanes } = UsedLanes::of(words);
     let Group { last, stride, other } = group;
     for ((last, &stride), lane) in last.iter_mut().zip(&*stride).zip(lanes) {
         *last = last.wrapping_add(extended(stride) & lane);
     }
-    let mut surprises = next.numbers.iter().zip(next.guessed);
+    let mut misses = next.numbers.iter().zip(next.guessed);
     for (number, ((last, stride), other)) in last.iter_mut().zip(stride).zip(other).enumerate() {
         if mask >> number & 1 == 0 {
             continue;
         }
-        let Some((number, guessed)) = surprises.next() else { break };
+        let Some((number, guessed)) = misses.next() else { break };
         let guess = *last;
         *last = (guess & guessed).wrapping_add(*number);
         let moved = shortened(last.wrapping_sub(guess).wrapping_add(extended(*stride)));
@@ -294,7 +293,7 @@ pub(super) fn restore(
 }
 
 /// A chunk that is being decoded.
-struct Decoding<'p, 'd> {
+struct ChunkDecoder<'p, 'd> {
     payload: Payload<'p>,
     sums: Sums,
     data: &'d mut [u8],
@@ -302,27 +301,38 @@ struct Decoding<'p, 'd> {
     end: usize,
 }
 
-impl Decoder {
+impl<L: DataLayout> Default for Decoder<L> {
+    fn default() -> Self {
+        Self {
+            memory: LaneTable::default(),
+            lookahead: RowLookahead::default(),
+            misses: Misses::default(),
+            buffers: Default::default(),
+        }
+    }
+}
+
+impl<L: DataLayout> Decoder<L> {
     /// Gives the `length` bytes of data behind `words` back, and their checksum.
-    pub(crate) fn decode(
+    pub fn decode(
         &mut self,
-        spans: &Spans,
+        layouts: &impl DataLayouts<Layout = L>,
         words: &[u32],
         payload: &[u8],
         length: usize,
         data: &mut Vec<u8>,
-    ) -> Result<u32, Problem> {
-        let Self { memory, ahead, surprises, buffers } = self;
+    ) -> Result<u32, DecodeError> {
+        let Self { memory, lookahead, misses, buffers } = self;
         let payload = Payload::split(payload, length, buffers)?;
         memory.clear();
-        surprises.clear();
+        misses.clear();
         // A group is written as a whole. What was there before is overwritten, or there is an error.
         data.resize(length + GROUP_BYTES, 0);
-        let mut decoding = Decoding { payload, sums: Sums::default(), data, end: 0 };
-        let mut rows = Rows { memory, ahead, surprises };
-        rows.all(spans, words, &mut decoding).ok_or(SHORT)?;
-        if decoding.end != length || !decoding.payload.is_exhausted() || surprises.at != surprises.count {
-            return Err(Problem::Decompress("its streams do not fit its paths"));
+        let mut decoding = ChunkDecoder { payload, sums: Sums::default(), data, end: 0 };
+        let mut rows = RowDecoder { memory, lookahead, misses };
+        rows.all(layouts, words, &mut decoding).ok_or(SHORT)?;
+        if decoding.end != length || !decoding.payload.is_exhausted() || misses.at != misses.count {
+            return Err(DecodeError::Malformed("its streams do not fit its paths"));
         }
         let checksum = decoding.sums.finish(decoding.payload.events);
         data.truncate(length);
@@ -331,36 +341,41 @@ impl Decoder {
 }
 
 /// What rows are made with.
-struct Rows<'m> {
-    memory: &'m mut Memory,
-    ahead: &'m mut Ahead,
-    surprises: &'m mut Surprises,
+struct RowDecoder<'m, L> {
+    memory: &'m mut LaneTable,
+    lookahead: &'m mut RowLookahead<L>,
+    misses: &'m mut Misses,
 }
 
-impl Rows<'_> {
-    fn all(&mut self, spans: &Spans, words: &[u32], decoding: &mut Decoding<'_, '_>) -> Option<()> {
-        let (mut at, mut events) = (0, decoding.payload.events);
-        while let Some(&word) = words.get(at) {
-            if word & EVENT != 0 {
-                let (own, behind) = events.split_at_checked(event_bytes(word))?;
+impl<L: DataLayout> RowDecoder<'_, L> {
+    fn all(
+        &mut self,
+        layouts: &impl DataLayouts<Layout = L>,
+        words: &[u32],
+        decoding: &mut ChunkDecoder<'_, '_>,
+    ) -> Option<()> {
+        let (mut rest, mut events) = (Words::new(words), decoding.payload.events);
+        while let Some(word) = rest.peek() {
+            if let Word::Event(event) = word {
+                let (own, behind) = events.split_at_checked(event.data_bytes())?;
                 let to = decoding.end..decoding.end + own.len();
                 decoding.data.get_mut(to)?.copy_from_slice(own);
                 decoding.end += own.len();
                 events = behind;
-                at += word::length(word)?;
+                rest.skip_words(word::length(event.first())?);
                 continue;
             }
-            self.ahead.look(spans, words.get(at..)?, self.memory);
+            self.lookahead.look(layouts, rest.rest(), self.memory);
             self.some(decoding)?;
-            at += self.ahead.count();
+            rest.skip_words(self.lookahead.count());
         }
         events.is_empty().then_some(())
     }
 
     /// Makes the rows that were looked for.
-    fn some(&mut self, decoding: &mut Decoding<'_, '_>) -> Option<()> {
+    fn some(&mut self, decoding: &mut ChunkDecoder<'_, '_>) -> Option<()> {
         #[cfg(target_arch = "x86_64")]
-        if super::wide::is_there() {
+        if super::wide::is_supported() {
             // SAFETY: the processor has what it needs.
             return unsafe { self.some_wide(decoding) };
         }
@@ -369,7 +384,7 @@ impl Rows<'_> {
 
     #[cfg(target_arch = "x86_64")]
     #[target_feature(enable = "avx512f,avx512bw,avx512cd,avx512dq,avx512vbmi2,avx512vl,bmi1,bmi2,lzcnt,popcnt")]
-    fn some_wide(&mut self, decoding: &mut Decoding<'_, '_>) -> Option<()> {
+    fn some_wide(&mut self, decoding: &mut ChunkDecoder<'_, '_>) -> Option<()> {
         self.some_with(decoding, |group, words, mask, next, sums, out| {
             super::wide::restore(group, words, mask, next, sums, out)
         })
@@ -378,21 +393,21 @@ impl Rows<'_> {
     #[inline(always)]
     fn some_with(
         &mut self,
-        decoding: &mut Decoding<'_, '_>,
-        restore: impl Fn(&mut Group, usize, u8, Next<'_>, &mut Sums, &mut [u8; GROUP_BYTES]),
+        decoding: &mut ChunkDecoder<'_, '_>,
+        restore: impl Fn(&mut Group, usize, u8, NextMisses<'_>, &mut Sums, &mut [u8; GROUP_BYTES]),
     ) -> Option<()> {
-        let Decoding { payload, sums, data, end } = decoding;
+        let ChunkDecoder { payload, sums, data, end } = decoding;
         // In variables, which nothing that is written to memory could change.
         let (mut own_sums, mut masks) = (*sums, payload.masks);
-        for (span, place) in self.ahead.rows() {
-            let bytes = usize::from(span.bytes);
+        for (layout, place) in self.lookahead.rows() {
+            let bytes = usize::from(layout.bytes());
             let groups = self.memory.groups.get_mut(place..place + bytes.div_ceil(GROUP_BYTES))?;
             // Behind this row, too, there must be room for a group.
             let room = data.get_mut(*end..*end + groups.len() * GROUP_BYTES)?;
             let mut words = bytes / 4;
             for (out, group) in room.as_chunks_mut::<GROUP_BYTES>().0.iter_mut().zip(groups) {
                 let mask = masks.take()?;
-                let next = self.surprises.take(&mut payload.lanes, mask.count_ones() as usize)?;
+                let next = self.misses.take(&mut payload.lanes, mask.count_ones() as usize)?;
                 restore(group, words, mask, next, &mut own_sums, out);
                 words = words.saturating_sub(GROUP_WORDS);
             }

@@ -10,10 +10,10 @@
 
 use std::hint::select_unpredictable;
 
-use crate::bits::{Compressor, Search};
-use crate::bytes::Bytes;
-use crate::error::Problem;
-use crate::path::decompress;
+use crate::bytes::ByteReader;
+use crate::error::DecodeError;
+use crate::streams::decompress;
+use crate::streams::{Compressor, Search};
 
 const BITS: u32 = 16;
 const SIZE: usize = 1 << BITS;
@@ -37,7 +37,7 @@ const LONG_RUN: u8 = u8::MAX;
 
 /// The tables and streams, kept between chunks for their memory only.
 #[derive(Debug)]
-pub(crate) struct Tables {
+pub struct Tables {
     long: Vec<u32>,
     short: Vec<u32>,
     streams: Streams,
@@ -108,7 +108,7 @@ fn put_run(stream: &mut Vec<u8>, run: u32) {
     }
 }
 
-fn get_run(stream: &mut Bytes) -> Option<u32> {
+fn get_run(stream: &mut ByteReader) -> Option<u32> {
     match stream.u8()? {
         LONG_RUN => stream.u32(),
         short => Some(u32::from(short)),
@@ -121,7 +121,7 @@ const BLOCK: usize = 1024;
 const MANY: usize = BLOCK / 32;
 
 /// The wrong guesses of a block: the first `count` of each list.
-struct Wrong {
+struct Misses {
     count: usize,
     /// Places of words in the block.
     places: [u16; BLOCK],
@@ -131,17 +131,17 @@ struct Wrong {
 }
 
 /// Guesses words, and learns what came instead.
-struct Guesser<'t> {
+struct Predictor<'t> {
     long: &'t mut [u32; SIZE],
     short: &'t mut [u32; SIZE],
     history: History,
-    wrong: Wrong,
+    misses: Misses,
 }
 
-impl Guesser<'_> {
+impl Predictor<'_> {
     /// Guesses a block of words.
     fn block(&mut self, words: &[u32]) {
-        let many = std::mem::take(&mut self.wrong.count) > MANY;
+        let many = std::mem::take(&mut self.misses.count) > MANY;
         if many { self.without_branches(words.iter().zip(0..)) } else { self.with_branches(words) }
     }
 
@@ -161,20 +161,20 @@ impl Guesser<'_> {
     /// loses more time than it takes to do everything.
     #[allow(clippy::indexing_slicing)] // see `History`; the count is below BLOCK before the last word of a block
     fn without_branches<'w>(&mut self, words: impl Iterator<Item = (&'w u32, u16)>) {
-        let Self { long, short, wrong, .. } = self;
+        let Self { long, short, misses, .. } = self;
         // In registers.
-        let (mut history, mut count) = (self.history, wrong.count);
+        let (mut history, mut count) = (self.history, misses.count);
         for (&word, place) in words {
             let (first, second) = (&mut long[history.long()], &mut short[history.short()]);
             let right = *first == word;
             let at = count % BLOCK;
-            (wrong.places[at], wrong.longs[at], wrong.shorts[at]) = (place, *first, *second);
+            (misses.places[at], misses.longs[at], misses.shorts[at]) = (place, *first, *second);
             count += usize::from(!right);
             *second = select_unpredictable(right, *second, word);
             *first = word;
             history.push(word);
         }
-        (self.history, wrong.count) = (history, count);
+        (self.history, misses.count) = (history, count);
     }
 }
 
@@ -195,18 +195,18 @@ impl Streams {
     }
 
     /// Appends a block of words, some of which were guessed wrongly.
-    fn block(&mut self, words: &[u32], wrong: &Wrong) {
-        self.append_runs(words.len(), wrong.places.get(..wrong.count).unwrap_or(&[]));
-        self.append_codes(words, wrong);
+    fn block(&mut self, words: &[u32], misses: &Misses) {
+        self.append_runs(words.len(), misses.places.get(..misses.count).unwrap_or(&[]));
+        self.append_codes(words, misses);
     }
 
-    fn append_runs(&mut self, words: usize, wrong: &[u16]) {
-        let Some((&first, &last)) = wrong.first().zip(wrong.last()) else {
+    fn append_runs(&mut self, words: usize, misses: &[u16]) {
+        let Some((&first, &last)) = misses.first().zip(misses.last()) else {
             self.run += small(words);
             return;
         };
         put_run(&mut self.runs, self.run + u32::from(first));
-        let between = wrong.iter().zip(wrong.iter().skip(1)).map(|(before, place)| place - before - 1);
+        let between = misses.iter().zip(misses.iter().skip(1)).map(|(before, place)| place - before - 1);
         if between.clone().fold(0, u16::max) < u16::from(LONG_RUN) {
             // All of them fit.
             #[allow(clippy::cast_possible_truncation)]
@@ -219,16 +219,16 @@ impl Streams {
 
     /// Without branches on what the codes are.
     #[allow(clippy::indexing_slicing)] // counts are below BLOCK before the last wrong guess of a block
-    fn append_codes(&mut self, words: &[u32], wrong: &Wrong) {
+    fn append_codes(&mut self, words: &[u32], misses: &Misses) {
         let (mut codes, mut whole, mut whole_count) = ([0; BLOCK], [0; BLOCK], 0);
-        let guesses = wrong.places.iter().zip(&wrong.longs).zip(&wrong.shorts).take(wrong.count);
+        let guesses = misses.places.iter().zip(&misses.longs).zip(&misses.shorts).take(misses.count);
         for (((&place, &long), &short), stored) in guesses.zip(&mut codes) {
             let word = words.get(usize::from(place)).copied().unwrap_or(0);
             *stored = code(long, short, word);
             whole[whole_count % BLOCK] = word;
             whole_count += usize::from(*stored == WHOLE);
         }
-        self.codes.extend(codes.iter().take(wrong.count));
+        self.codes.extend(codes.iter().take(misses.count));
         self.whole.extend_from_slice(bytemuck::cast_slice(whole.get(..whole_count).unwrap_or(&[])));
     }
 
@@ -266,15 +266,15 @@ fn code(long: u32, short: u32, word: u32) -> u8 {
 }
 
 /// Compresses words; at most `u32::MAX` of them.
-pub(crate) fn encode(tables: &mut Tables, words: &[u32]) -> Option<Vec<u8>> {
+pub fn encode(tables: &mut Tables, words: &[u32]) -> Option<Vec<u8>> {
     let mut streams = std::mem::take(&mut tables.streams);
     streams.clear();
     let (long, short) = tables.start()?;
-    let wrong = Wrong { count: 0, places: [0; BLOCK], longs: [0; BLOCK], shorts: [0; BLOCK] };
-    let mut guesser = Guesser { long, short, history: History::default(), wrong };
+    let misses = Misses { count: 0, places: [0; BLOCK], longs: [0; BLOCK], shorts: [0; BLOCK] };
+    let mut predictor = Predictor { long, short, history: History::default(), misses };
     for words in words.chunks(BLOCK) {
-        guesser.block(words);
-        streams.block(words, &guesser.wrong);
+        predictor.block(words);
+        streams.block(words, &predictor.misses);
     }
     let payload = streams.finish(words.len(), &mut tables.compressor);
     tables.streams = streams;
@@ -282,13 +282,13 @@ pub(crate) fn encode(tables: &mut Tables, words: &[u32]) -> Option<Vec<u8>> {
 }
 
 /// Reads a stream of at most `length_max` bytes.
-fn stream(payload: &mut Bytes, length_max: usize) -> Result<Vec<u8>, Problem> {
-    const SHORT: Problem = Problem::Decompress("a stream is cut off");
+fn stream(payload: &mut ByteReader, length_max: usize) -> Result<Vec<u8>, DecodeError> {
+    const SHORT: DecodeError = DecodeError::Malformed("a stream is cut off");
     let length = payload.u32().ok_or(SHORT)? as usize;
     let stored = payload.u32().ok_or(SHORT)? as usize;
     let stored = payload.take(stored).ok_or(SHORT)?;
     if length > length_max {
-        return Err(Problem::Decompress("a stream is longer than its words allow"));
+        return Err(DecodeError::Malformed("a stream is longer than its words allow"));
     }
     let mut stream = Vec::new();
     decompress(stored, length, &mut stream)?;
@@ -297,21 +297,21 @@ fn stream(payload: &mut Bytes, length_max: usize) -> Result<Vec<u8>, Problem> {
 
 /// Appends `count` words.
 #[allow(clippy::indexing_slicing)] // see `History`
-pub(crate) fn decode(tables: &mut Tables, payload: &[u8], count: usize, words: &mut Vec<u32>) -> Result<(), Problem> {
-    const SHORT_STREAM: Problem = Problem::Decompress("a stream ends too early");
-    let mut payload = Bytes::new(payload);
+pub fn decode(tables: &mut Tables, payload: &[u8], count: usize, words: &mut Vec<u32>) -> Result<(), DecodeError> {
+    const SHORT_STREAM: DecodeError = DecodeError::Malformed("a stream ends too early");
+    let mut payload = ByteReader::new(payload);
     let runs = stream(&mut payload, count.saturating_mul(5).saturating_add(5))?;
     let codes = stream(&mut payload, count)?;
     let whole = stream(&mut payload, count.saturating_mul(4))?;
-    let (mut runs, mut codes, mut whole) = (Bytes::new(&runs), Bytes::new(&codes), Bytes::new(&whole));
-    let (long, short) = tables.start().ok_or(Problem::Decompress("its tables are missing"))?;
+    let (mut runs, mut codes, mut whole) = (ByteReader::new(&runs), ByteReader::new(&codes), ByteReader::new(&whole));
+    let (long, short) = tables.start().ok_or(DecodeError::Malformed("its tables are missing"))?;
     let mut history = History::default();
     let end = words.len() + count;
     words.reserve(count);
     loop {
         let run = get_run(&mut runs).ok_or(SHORT_STREAM)? as usize;
         if run > end - words.len() {
-            return Err(Problem::Decompress("a run is longer than the words that are left"));
+            return Err(DecodeError::Malformed("a run is longer than the words that are left"));
         }
         for _ in 0..run {
             let word = long[history.long()];
