@@ -9,11 +9,11 @@ use std::time::Duration;
 use wire::{SEGMENT_COUNT, SLOT_ABANDONED, SLOT_COUNT, SLOT_ENDED, SLOT_FREE, SLOT_LIVE, Slot, code, word};
 
 use crate::filter::Filter;
-use crate::opening;
+use crate::segment_time;
 use crate::select::{Selection, Selector};
 use crate::shared::{self, SEGMENT_WORDS, Shared};
 use crate::sink::{AccessDescriptors, Fragment, Module, Sink, ThreadInfo};
-use crate::split::{Ending, Raw, Splitter};
+use crate::split::{SegmentWords, SplitEnd, Splitter};
 use crate::{host, maps, task};
 
 /// Slots beyond the highest one in use that every pass looks at; the others are looked at before sleeping.
@@ -49,7 +49,7 @@ pub struct Drain<'a, S: Sink> {
     /// 0: not known.
     process: i32,
     /// The thread that a slot's data was announced for.
-    announced: Vec<Option<u32>>,
+    delivered_threads: Vec<Option<u32>>,
     /// One more than the highest slot seen in use.
     high_water: usize,
     path: Vec<u32>,
@@ -74,7 +74,7 @@ impl<'a, S: Sink> Drain<'a, S> {
             selector: None,
             skip: 0,
             process: 0,
-            announced: vec![None; SLOT_COUNT],
+            delivered_threads: vec![None; SLOT_COUNT],
             high_water: 0,
             path: Vec::with_capacity(SEGMENT_WORDS),
             splitter: records_data.then(Splitter::default),
@@ -105,13 +105,13 @@ impl<'a, S: Sink> Drain<'a, S> {
     }
 
     /// Sleeps until a thread rings or the time is over, unless there is something to take already.
-    pub fn sleep(&mut self, timeout: Duration, something_else_to_do: impl FnOnce() -> bool) {
+    pub fn sleep(&mut self, timeout: Duration, has_other_work: impl FnOnce() -> bool) {
         let control = self.shared.control();
         let doorbell = control.doorbell.load(SeqCst);
         control.recorder_sleeping.store(1, SeqCst);
-        if !self.pass_over(SLOT_COUNT) && !something_else_to_do() {
+        if !self.pass_over(SLOT_COUNT) && !has_other_work() {
             self.counters.sleeps += 1;
-            self.tell(S::tick);
+            self.deliver(S::tick);
             shared::wait(&control.doorbell, doorbell, timeout);
         }
         control.recorder_sleeping.store(0, SeqCst);
@@ -124,7 +124,7 @@ impl<'a, S: Sink> Drain<'a, S> {
                 self.take_completed(index);
                 self.take_unfinished(index);
                 self.shared.clear_slot(index);
-                self.free(index);
+                self.free_slot(index);
             }
         }
         self.drain_code();
@@ -134,7 +134,7 @@ impl<'a, S: Sink> Drain<'a, S> {
 
     /// Takes what a thread has written that has gone back to native code; it has not completed its last segment, of which so many bytes
     /// are written.
-    pub fn take_left(&mut self, index: u32, bytes: u32, tsc: u64) {
+    pub fn take_detached(&mut self, index: u32, bytes: u32, tsc: u64) {
         let index = index as usize;
         if index >= SLOT_COUNT || self.slot(index).state.load(Acquire) != SLOT_LIVE {
             return;
@@ -143,13 +143,13 @@ impl<'a, S: Sink> Drain<'a, S> {
         let segment = self.slot(index).head.load(SeqCst) as usize % SEGMENT_COUNT;
         let words = (bytes as usize / size_of::<u32>()).min(SEGMENT_WORDS);
         self.shared.take_segment(index, segment, words, &mut self.path);
-        self.drop_silent(index);
+        self.drop_uninstrumented(index);
         self.path.extend([word::event(word::DETACH, 0), tsc as u32, (tsc >> 32) as u32]);
         self.drain_code();
-        self.announce(index);
-        self.tell_segment(index, false);
+        self.deliver_thread(index);
+        self.deliver_segment(index, false);
         self.shared.clear_slot(index);
-        self.free(index);
+        self.free_slot(index);
     }
 
     /// Whether the sink has failed.
@@ -180,13 +180,13 @@ impl<'a, S: Sink> Drain<'a, S> {
             if let Some(selector) = &mut self.selector {
                 selector.mapped(&module, self.shared);
             }
-            self.module(&module);
+            self.deliver_module(&module);
         }
     }
 
-    fn module(&mut self, module: &Module) {
+    fn deliver_module(&mut self, module: &Module) {
         let image = self.image;
-        self.tell(|sink| sink.module(image, module));
+        self.deliver(|sink| sink.module(image, module));
     }
 
     pub fn warn(&mut self, warning: impl Into<String>) {
@@ -224,7 +224,7 @@ impl<'a, S: Sink> Drain<'a, S> {
                 if Shared::is_worth_clearing(index) {
                     self.shared.clear_slot(index);
                 }
-                self.free(index);
+                self.free_slot(index);
                 progress = true;
             } else if state == SLOT_ABANDONED {
                 self.take_abandoned(index);
@@ -254,14 +254,14 @@ impl<'a, S: Sink> Drain<'a, S> {
         }
         // Blocks are announced before they are executed, hence before the segments seen just now were completed.
         self.drain_code();
-        self.announce(index);
+        self.deliver_thread(index);
         for _ in 0..waiting {
             let segment = tail as usize % SEGMENT_COUNT;
             let count = (slot.used[segment].load(Relaxed) as usize / size_of::<u32>()).min(SEGMENT_WORDS);
             let thread = slot.thread.load(Relaxed);
             if self.splitter.is_some() {
                 let content = self.shared.segment(index, segment, count);
-                self.tell_apart(thread, &content, false);
+                self.deliver_with_data(thread, &content, false);
                 content.clear();
             } else {
                 self.shared.take_segment(index, segment, count, &mut self.path);
@@ -277,7 +277,7 @@ impl<'a, S: Sink> Drain<'a, S> {
             self.sink.waited(waits);
             self.counters.segments += 1;
             if self.splitter.is_none() {
-                self.tell_path(thread);
+                self.deliver_words(thread);
             }
         }
         true
@@ -288,63 +288,63 @@ impl<'a, S: Sink> Drain<'a, S> {
         let slot = self.slot(index);
         let segment = slot.head.load(SeqCst) as usize % SEGMENT_COUNT;
         self.shared.take_segment(index, segment, SEGMENT_WORDS, &mut self.path);
-        self.drop_silent(index);
+        self.drop_uninstrumented(index);
         if self.splitter.is_none() {
             self.path.truncate(written_words(&self.path));
         }
         if self.path.first().is_some_and(|&first| first != 0) {
             self.drain_code();
-            self.announce(index);
-            self.tell_segment(index, true);
+            self.deliver_thread(index);
+            self.deliver_segment(index, true);
         }
     }
 
     /// What a process has written that shared the target's memory and was killed.
     fn take_abandoned(&mut self, index: usize) {
         self.take_unfinished(index);
-        if self.announced[index].is_some() {
+        if self.delivered_threads[index].is_some() {
             let tsc = host::tsc();
             self.path.clear();
             self.path.extend([word::event(word::END, 0), tsc as u32, (tsc >> 32) as u32]);
-            self.tell_segment(index, false);
+            self.deliver_segment(index, false);
         }
         self.shared.clear_slot(index);
-        self.free(index);
+        self.free_slot(index);
     }
 
     /// Drops of a segment that was not completed, which is now in `self.path`, what the thread would have written over.
-    fn drop_silent(&mut self, index: usize) {
+    fn drop_uninstrumented(&mut self, index: usize) {
         if let Some(bytes) = self.slot(index).silent_from.load(Relaxed).checked_sub(1) {
             self.path.truncate(bytes as usize / size_of::<u32>());
         }
     }
 
     /// Passes on what was taken out of a segment, which is now in `self.path`.
-    fn tell_segment(&mut self, index: usize, unfinished: bool) {
+    fn deliver_segment(&mut self, index: usize, unfinished: bool) {
         let thread = self.slot(index).thread.load(Relaxed);
         if self.splitter.is_none() {
-            return self.tell_path(thread);
+            return self.deliver_words(thread);
         }
         let path = std::mem::take(&mut self.path);
-        self.tell_apart(thread, &path[..], unfinished);
+        self.deliver_with_data(thread, &path[..], unfinished);
         self.path = path;
     }
 
     /// Passes on words and data, taken apart.
-    fn tell_apart(&mut self, thread: u32, raw: &(impl Raw + ?Sized), unfinished: bool) {
+    fn deliver_with_data(&mut self, thread: u32, segment: &(impl SegmentWords + ?Sized), unfinished: bool) {
         let mut from = 0;
         while let Some(splitter) = &mut self.splitter {
             let is_first = from == 0;
-            let ending = splitter.split(raw, &mut from);
+            let end = splitter.split(segment, &mut from);
             if is_first {
-                opening::settle(splitter.words_mut());
+                segment_time::move_opening_time(splitter.words_mut());
             }
-            self.tell_piece(thread);
-            let fine = match ending {
-                Ending::Piece => continue,
-                Ending::Whole => true,
-                Ending::Unwritten | Ending::CutOff => unfinished,
-                Ending::Unknown => false,
+            self.deliver_piece(thread);
+            let fine = match end {
+                SplitEnd::PieceFull => continue,
+                SplitEnd::SegmentEnd => true,
+                SplitEnd::Unwritten | SplitEnd::Truncated => unfinished,
+                SplitEnd::Unknown => false,
             };
             if !fine {
                 self.warn(format!(
@@ -356,7 +356,7 @@ impl<'a, S: Sink> Drain<'a, S> {
     }
 
     /// Passes on what the splitter has taken apart.
-    fn tell_piece(&mut self, thread: u32) {
+    fn deliver_piece(&mut self, thread: u32) {
         let Some(splitter) = self.splitter.take() else { return };
         let (words, data) = splitter.content();
         self.counters.path_words += words.len() as u64;
@@ -364,58 +364,58 @@ impl<'a, S: Sink> Drain<'a, S> {
         if self.filter.is_some() {
             self.path.clear();
             self.path.extend_from_slice(words);
-            self.tell_selected(thread, data);
+            self.deliver_selected(thread, data);
         } else if !words.is_empty() {
             let image = self.image;
-            self.tell(|sink| sink.path(image, thread, words, data));
+            self.deliver(|sink| sink.path(image, thread, words, data));
         }
         self.splitter = Some(splitter);
     }
 
     /// Passes on `self.path`. Its words are not looked at unless some are left out: that would take longer than everything
     /// else here, and a sink has to look at them anyway.
-    fn tell_path(&mut self, thread: u32) {
-        opening::settle(&mut self.path);
+    fn deliver_words(&mut self, thread: u32) {
+        segment_time::move_opening_time(&mut self.path);
         self.counters.path_words += self.path.len() as u64;
         if self.filter.is_some() {
-            return self.tell_selected(thread, &[]);
+            return self.deliver_selected(thread, &[]);
         }
         let (path, image) = (std::mem::take(&mut self.path), self.image);
-        self.tell(|sink| sink.path(image, thread, &path, &[]));
+        self.deliver(|sink| sink.path(image, thread, &path, &[]));
         self.path = path;
     }
 
     /// Passes on what is selected of the words in `self.path` and the data behind them.
-    fn tell_selected(&mut self, thread: u32, data: &[u8]) {
+    fn deliver_selected(&mut self, thread: u32, data: &[u8]) {
         let Some(filter) = self.filter.as_mut().filter(|filter| !filter.is_full()) else { return };
         let data = filter.words(thread, &mut self.path, data);
         let is_full = filter.is_full();
         let (path, image) = (std::mem::take(&mut self.path), self.image);
         if !path.is_empty() {
-            self.tell(|sink| sink.path(image, thread, &path, data));
+            self.deliver(|sink| sink.path(image, thread, &path, data));
         }
         self.path = path;
         if is_full {
-            self.stop();
+            self.stop_recording();
         }
     }
 
     /// Enough has been recorded: threads go on without being recorded.
-    fn stop(&mut self) {
+    fn stop_recording(&mut self) {
         let image = self.image;
-        for (thread, words) in self.filter.iter_mut().flat_map(Filter::leavers).collect::<Vec<_>>() {
-            self.tell(|sink| sink.path(image, thread, &words, &[]));
+        for (thread, words) in self.filter.iter_mut().flat_map(Filter::detached_threads).collect::<Vec<_>>() {
+            self.deliver(|sink| sink.path(image, thread, &words, &[]));
         }
         self.shared.control().detach.store(wire::DETACH_TOGETHER, SeqCst);
     }
 
-    fn announce(&mut self, index: usize) {
+    fn deliver_thread(&mut self, index: usize) {
         let slot = self.slot(index);
         let thread = slot.thread.load(Relaxed);
-        if self.announced[index] == Some(thread) {
+        if self.delivered_threads[index] == Some(thread) {
             return;
         }
-        self.announced[index] = Some(thread);
+        self.delivered_threads[index] = Some(thread);
         if self.is_full() {
             return;
         }
@@ -426,12 +426,12 @@ impl<'a, S: Sink> Drain<'a, S> {
         let parent = slot.parent.load(Relaxed);
         let parent = (parent != u32::MAX).then_some(parent);
         let info = ThreadInfo { thread, os_tid: slot.os_tid.load(Relaxed), parent, image: self.image };
-        self.tell(|sink| sink.thread(&info));
+        self.deliver(|sink| sink.thread(&info));
     }
 
-    fn free(&mut self, index: usize) {
+    fn free_slot(&mut self, index: usize) {
         let slot = self.slot(index);
-        self.announced[index] = None;
+        self.delivered_threads[index] = None;
         for word in slot.used.iter().chain([&slot.os_tid, &slot.thread, &slot.waiting, &slot.head, &slot.tail]) {
             word.store(0, Relaxed);
         }
@@ -456,19 +456,19 @@ impl<'a, S: Sink> Drain<'a, S> {
             self.warn("the code ring was damaged by the target; blocks are lost");
         }
         // The engine waits until it is known what of a new module is selected.
-        self.look_for_modules();
+        self.select_modules();
         control.code_tail.store(head, SeqCst);
         if control.code_waiting.load(SeqCst) != 0 {
             self.counters.stalls += 1;
             shared::wake_low_half(&control.code_tail);
         }
         self.counters.code_bytes += self.code.len() as u64;
-        self.tell_code();
+        self.deliver_code();
         true
     }
 
     /// Looks at the modules that `self.code` announces, as long as the threads wait that have mapped them, and tells the selector.
-    fn look_for_modules(&mut self) {
+    fn select_modules(&mut self) {
         self.paths.clear();
         let mut rest = Fields(&self.code);
         while let Some((kind, payload)) = rest.record() {
@@ -476,7 +476,7 @@ impl<'a, S: Sink> Drain<'a, S> {
                 code::MODULE => {
                     let Some(mut module) = Fields(payload).module() else { continue };
                     if module.path.is_empty() {
-                        module.path = path_of(self.process, module.address);
+                        module.path = mapped_path(self.process, module.address);
                         self.paths.push((module.address, module.path.clone()));
                     }
                     if let Some(selector) = &mut self.selector {
@@ -497,7 +497,7 @@ impl<'a, S: Sink> Drain<'a, S> {
     }
 
     /// Passes on the records in `self.code`.
-    fn tell_code(&mut self) {
+    fn deliver_code(&mut self) {
         let bytes = std::mem::take(&mut self.code);
         let mut rest = Fields(&bytes);
         while !rest.0.is_empty() {
@@ -505,7 +505,7 @@ impl<'a, S: Sink> Drain<'a, S> {
                 self.warn("the code ring holds something that is no record; blocks are lost");
                 break;
             };
-            if self.tell_record(kind, Fields(payload)).is_none() {
+            if self.deliver_record(kind, Fields(payload)).is_none() {
                 self.warn(format!("the code ring holds a record of kind {kind} that makes no sense"));
             }
         }
@@ -513,7 +513,7 @@ impl<'a, S: Sink> Drain<'a, S> {
     }
 
     /// Passes on one record; `None` if it makes no sense.
-    fn tell_record(&mut self, kind: u32, mut payload: Fields) -> Option<()> {
+    fn deliver_record(&mut self, kind: u32, mut payload: Fields) -> Option<()> {
         let image = self.image;
         match kind {
             code::BLOCK => {
@@ -524,7 +524,7 @@ impl<'a, S: Sink> Drain<'a, S> {
                 }
                 match &mut self.filter {
                     Some(filter) => filter.block(block, address, code),
-                    None => self.tell(|sink| sink.block(image, block, address, code)),
+                    None => self.deliver(|sink| sink.block(image, block, address, code)),
                 }
             }
             code::MODULE => {
@@ -534,11 +534,11 @@ impl<'a, S: Sink> Drain<'a, S> {
                 {
                     module.path = self.paths.remove(at).1;
                 }
-                self.module(&module);
+                self.deliver_module(&module);
             }
             code::UNMAP => {
                 let (address, length, tsc) = (payload.u64()?, payload.u64()?, payload.u64()?);
-                self.tell(|sink| sink.unmapped(image, address, length, tsc));
+                self.deliver(|sink| sink.unmapped(image, address, length, tsc));
             }
             code::FRAGMENT => {
                 let (first_path, block_count) = (payload.u32()?, payload.u32()? as usize);
@@ -553,7 +553,7 @@ impl<'a, S: Sink> Drain<'a, S> {
                     // Until a plan says more.
                     splitter.set_lengths(first_path, fragment.exits.iter().map(|_| 0))?;
                 }
-                self.tell_fragment(&fragment, flags & code::UNINSTRUMENTED != 0);
+                self.deliver_fragment(&fragment, flags & code::UNINSTRUMENTED != 0);
             }
             code::ACCESS_DESCRIPTORS => {
                 let (first_path, exit_count) = (payload.u32()?, payload.u32()? as usize);
@@ -572,7 +572,7 @@ impl<'a, S: Sink> Drain<'a, S> {
                 }
                 let descriptors = AccessDescriptors { first_path, lengths: &lengths, accesses: &accesses };
                 if self.filter.as_mut().is_none_or(|filter| filter.access_descriptors(&descriptors)) {
-                    self.tell(|sink| sink.access_descriptors(image, &descriptors));
+                    self.deliver(|sink| sink.access_descriptors(image, &descriptors));
                 }
             }
             _ => return None,
@@ -581,23 +581,23 @@ impl<'a, S: Sink> Drain<'a, S> {
     }
 
     /// Passes on a fragment, with the blocks that were held back until now, unless it is left out.
-    fn tell_fragment(&mut self, fragment: &Fragment, silent: bool) {
+    fn deliver_fragment(&mut self, fragment: &Fragment, uninstrumented: bool) {
         let image = self.image;
         let Some(mut filter) = self.filter.take() else {
-            return self.tell(|sink| sink.fragment(image, fragment));
+            return self.deliver(|sink| sink.fragment(image, fragment));
         };
         if !filter.is_full()
-            && let Some(blocks) = filter.fragment(fragment, silent)
+            && let Some(blocks) = filter.fragment(fragment, uninstrumented)
         {
             for (number, block) in blocks {
-                self.tell(|sink| sink.block(image, number, block.address, &block.code));
+                self.deliver(|sink| sink.block(image, number, block.address, &block.code));
             }
-            self.tell(|sink| sink.fragment(image, fragment));
+            self.deliver(|sink| sink.fragment(image, fragment));
         }
         self.filter = Some(filter);
     }
 
-    fn tell(&mut self, event: impl FnOnce(&mut S) -> Result<(), S::Error>) {
+    fn deliver(&mut self, event: impl FnOnce(&mut S) -> Result<(), S::Error>) {
         if self.failure.is_some() {
             return;
         }
@@ -609,7 +609,7 @@ impl<'a, S: Sink> Drain<'a, S> {
 }
 
 /// A target that does not see /proc cannot say which file it has mapped: the kernel tells us, unless it is mapped no more.
-fn path_of(process: i32, address: u64) -> String {
+fn mapped_path(process: i32, address: u64) -> String {
     let mappings = maps::of_process(task::any(process)).unwrap_or_default();
     let found = mappings.into_iter().find(|mapping| mapping.range.contains(&address));
     found.map_or(String::new(), |mapping| mapping.path)

@@ -15,7 +15,7 @@ const PATH_BYTES_MAX: u64 = 4096;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Intent {
     /// Something else, or it is at the exit.
-    SomethingElse,
+    Other,
     Exec,
     /// To run this program (as it names it), which gets its privileges only if it is not traced.
     PrivilegedExec(PathBuf),
@@ -23,17 +23,17 @@ pub enum Intent {
 
 /// Looks at a thread of `process` that has stopped at a system call.
 pub fn intent(tracee: Tracee, process: i32) -> Intent {
-    let Ok(registers) = tracee.registers() else { return Intent::SomethingElse };
+    let Ok(registers) = tracee.registers() else { return Intent::Other };
     if registers.rax as i64 != -i64::from(libc::ENOSYS) {
-        return Intent::SomethingElse;
+        return Intent::Other;
     }
     let (directory, address) = match registers.orig_rax as i64 {
         libc::SYS_execve => (libc::AT_FDCWD, registers.rdi),
         libc::SYS_execveat => (registers.rdi as i32, registers.rsi),
-        _ => return Intent::SomethingElse,
+        _ => return Intent::Other,
     };
     let named = string(tracee, address);
-    let path = seen_from_here(process, directory, &named);
+    let path = recorder_path(process, directory, &named);
     match path.metadata() {
         Ok(metadata) if command::is_privileged(&path, &metadata) => Intent::PrivilegedExec(named),
         _ => Intent::Exec,
@@ -41,7 +41,7 @@ pub fn intent(tracee: Tracee, process: i32) -> Intent {
 }
 
 /// The path under which we reach what a process reaches as `path`.
-fn seen_from_here(process: i32, directory: i32, path: &Path) -> PathBuf {
+fn recorder_path(process: i32, directory: i32, path: &Path) -> PathBuf {
     let base = if path.is_absolute() {
         format!("/proc/{process}/root")
     } else if directory == libc::AT_FDCWD {
@@ -76,7 +76,7 @@ mod tests {
     #[test]
     fn paths_are_those_of_the_target() {
         let check = |directory, path, expected| {
-            assert_eq!(seen_from_here(7, directory, Path::new(path)), Path::new(expected));
+            assert_eq!(recorder_path(7, directory, Path::new(path)), Path::new(expected));
         };
         check(libc::AT_FDCWD, "/bin/true", "/proc/7/root/bin/true");
         check(3, "/bin/true", "/proc/7/root/bin/true");

@@ -1,6 +1,6 @@
 //! Leaves out of the words of a thread what is not to be recorded, and stops when enough has been.
 //!
-//! Words of silent fragments (see `wire::code::UNINSTRUMENTED`) and what happens between them are replaced by one
+//! Words of uninstrumented fragments (see `wire::code::UNINSTRUMENTED`) and what happens between them are replaced by one
 //! [`wire::word::GAP`]. Where a thread is back, the last time that was seen in the gap is told, so that threads can still be
 //! ordered. Definitions of blocks are held back until a fragment that is recorded needs them.
 //!
@@ -12,7 +12,7 @@ use trace::{AccessDescriptors, Fragment};
 use wire::word::{self, EVENT};
 
 /// Path numbers are given out one after the other. One that is further off than this from all others is nonsense.
-const LEAP_MAX: usize = 1 << 20;
+const PATH_GAP_MAX: usize = 1 << 20;
 
 pub struct Filter {
     /// By number.
@@ -22,7 +22,7 @@ pub struct Filter {
     fragments: HashMap<u32, Box<[u32]>>,
     threads: BTreeMap<u32, Thread>,
     /// Instructions that may still be recorded.
-    left: Option<u64>,
+    remaining: Option<u64>,
     /// The last time seen in any thread.
     tsc: u64,
     out: Vec<u32>,
@@ -38,14 +38,14 @@ struct Path {
     instructions: u32,
     /// Words of data behind it.
     data_words: u16,
-    silent: bool,
+    uninstrumented: bool,
 }
 
 #[derive(Debug)]
 pub struct Block {
     pub address: u64,
     pub code: Box<[u8]>,
-    is_told: bool,
+    is_delivered: bool,
     instructions: u32,
 }
 
@@ -65,7 +65,7 @@ impl Filter {
             blocks: HashMap::new(),
             fragments: HashMap::new(),
             threads: BTreeMap::new(),
-            left: length,
+            remaining: length,
             tsc: 0,
             out: Vec::new(),
             is_empty: true,
@@ -75,7 +75,7 @@ impl Filter {
 
     /// Whether all instructions that were wanted have been recorded.
     pub fn is_full(&self) -> bool {
-        self.left == Some(0)
+        self.remaining == Some(0)
     }
 
     /// Whether nothing has been recorded.
@@ -84,43 +84,43 @@ impl Filter {
     }
 
     pub fn block(&mut self, block: u32, address: u64, code: &[u8]) {
-        let instructions = if self.left.is_some() { instructions(address, code).count() as u32 } else { 0 };
-        self.blocks.insert(block, Block { address, code: code.into(), is_told: false, instructions });
+        let instructions = if self.remaining.is_some() { instructions(address, code).count() as u32 } else { 0 };
+        self.blocks.insert(block, Block { address, code: code.into(), is_delivered: false, instructions });
     }
 
     /// Takes note of a fragment. If it is to be recorded, returns the blocks that have to be told before it.
-    pub fn fragment(&mut self, fragment: &Fragment, silent: bool) -> Option<Vec<(u32, &Block)>> {
+    pub fn fragment(&mut self, fragment: &Fragment, uninstrumented: bool) -> Option<Vec<(u32, &Block)>> {
         let numbers = fragment.blocks.iter().map(|block| block & !wire::code::TAKEN);
         let known: Vec<(u64, u32)> = numbers
             .clone()
             .map(|block| self.blocks.get(&block).map_or((0, 0), |block| (block.address, block.instructions)))
             .collect();
         let (first, end) = (fragment.first_path as usize, fragment.first_path as usize + fragment.exits.len());
-        if first <= self.paths.len() + LEAP_MAX {
+        if first <= self.paths.len() + PATH_GAP_MAX {
             self.paths.resize(self.paths.len().max(end), Path::default());
             for (path, exit) in self.paths[first..end].iter_mut().zip(fragment.exits) {
                 let executed = &known[..known.len().min((exit & 0xffff) as usize)];
                 let instructions = executed.iter().map(|(_, instructions)| instructions).sum();
                 let head = known.first().map_or(0, |&(address, _)| address);
-                *path = Path { head, first_path: fragment.first_path, instructions, data_words: 0, silent };
+                *path = Path { head, first_path: fragment.first_path, instructions, data_words: 0, uninstrumented };
             }
         }
-        if silent {
+        if uninstrumented {
             return None;
         }
-        if self.left.is_some() {
+        if self.remaining.is_some() {
             self.fragments.insert(fragment.first_path, numbers.clone().collect());
         }
-        let mut untold: Vec<u32> =
-            numbers.filter(|block| self.blocks.get(block).is_some_and(|block| !block.is_told)).collect();
-        untold.sort_unstable();
-        untold.dedup();
-        for block in &untold {
+        let mut undelivered: Vec<u32> =
+            numbers.filter(|block| self.blocks.get(block).is_some_and(|block| !block.is_delivered)).collect();
+        undelivered.sort_unstable();
+        undelivered.dedup();
+        for block in &undelivered {
             if let Some(block) = self.blocks.get_mut(block) {
-                block.is_told = true;
+                block.is_delivered = true;
             }
         }
-        Some(untold.into_iter().filter_map(|block| Some((block, self.blocks.get(&block)?))).collect())
+        Some(undelivered.into_iter().filter_map(|block| Some((block, self.blocks.get(&block)?))).collect())
     }
 
     /// Takes note of how much data is behind the paths of a fragment. Returns whether the fragment is recorded.
@@ -132,7 +132,7 @@ impl Filter {
         for (path, bytes) in paths.iter_mut().zip(descriptors.lengths) {
             path.data_words = u16::try_from(bytes / 4).unwrap_or(0);
         }
-        !is_full && paths.first().is_some_and(|path| !path.silent)
+        !is_full && paths.first().is_some_and(|path| !path.uninstrumented)
     }
 
     /// Another image of the process begins: threads go on nowhere.
@@ -169,7 +169,7 @@ impl Filter {
     }
 
     /// When enough has been recorded: the threads that go on without being recorded, and the words that say so.
-    pub fn leavers(&mut self) -> Vec<(u32, Vec<u32>)> {
+    pub fn detached_threads(&mut self) -> Vec<(u32, Vec<u32>)> {
         let leave = timed(word::DETACH, self.tsc);
         let threads = self.threads.iter_mut().filter(|(_, state)| !state.has_ended);
         threads
@@ -182,19 +182,19 @@ impl Filter {
 
     fn path(&mut self, state: &mut Thread, number: u32) {
         let path = self.paths.get(number as usize).copied().unwrap_or_default();
-        if path.silent {
+        if path.uninstrumented {
             return self.open_gap(state, path.head);
         }
         self.close_gap(state);
         self.is_empty = false;
         self.data_words += usize::from(path.data_words);
-        match self.left {
+        match self.remaining {
             Some(left) if left < u64::from(path.instructions) => {
                 self.cut(path.first_path, left, path.data_words.into())
             }
             Some(left) => {
                 self.out.push(number);
-                self.left = Some(left - u64::from(path.instructions));
+                self.remaining = Some(left - u64::from(path.instructions));
             }
             None => self.out.push(number),
         }
@@ -233,14 +233,15 @@ impl Filter {
     fn signal(&mut self, state: &mut Thread, item: &[u32]) {
         let fragment = self.paths.get(item[1] as usize).copied().filter(|_| item[1] != 0);
         match fragment {
-            Some(Path { silent: true, head, .. }) => self.open_gap(state, head),
-            Some(Path { silent: false, first_path, .. }) => {
+            Some(Path { uninstrumented: true, head, .. }) => self.open_gap(state, head),
+            Some(Path { uninstrumented: false, first_path, .. }) => {
                 self.close_gap(state);
                 let (blocks, pc) = (item[2] as usize, wide(item, 3));
-                let executed = if self.left.is_some() { self.instructions_before(first_path, blocks, pc) } else { 0 };
-                match self.left {
+                let executed =
+                    if self.remaining.is_some() { self.instructions_before(first_path, blocks, pc) } else { 0 };
+                match self.remaining {
                     Some(left) if left < executed => return self.cut(first_path, left, word::data_words(item[0])),
-                    Some(left) => self.left = Some(left - executed),
+                    Some(left) => self.remaining = Some(left - executed),
                     None => {}
                 }
                 self.out.extend_from_slice(item);
@@ -287,7 +288,7 @@ impl Filter {
             }
             left -= u64::from(block.instructions);
         }
-        self.left = Some(0);
+        self.remaining = Some(0);
         if let Some((blocks, pc)) = place {
             let (low, high) = (pc as u32, (pc >> 32) as u32);
             let tsc = [self.tsc as u32, (self.tsc >> 32) as u32];

@@ -1,6 +1,6 @@
 //! Processes that a recorded process makes, each recorded to a file of its own by a thread of its own.
 //!
-//! A [`Newborn`] waits in the engine of its parent (see `wire::Child`). One that has a copy of its parent's memory is attached to. One that
+//! A [`SpawnedProcess`] waits in the engine of its parent (see `wire::Child`). One that has a copy of its parent's memory is attached to. One that
 //! shares it is only watched, until it executes another program, into which an engine is put as after a launch.
 
 use std::os::fd::{AsFd, OwnedFd};
@@ -16,9 +16,9 @@ use wire::{CHILD_GOES, CHILD_MADE, CHILD_SHARES, CHILD_TAKEN, CHILD_WAITS, Contr
 
 use crate::exec::{self, Intent};
 use crate::host::{self, Calibration};
-use crate::inject::Placed;
+use crate::inject::InjectedRanges;
 use crate::ptrace::{self, Stop, Tracee};
-use crate::session::{self, End, Limits, StartError, Terms};
+use crate::session::{self, End, Limits, SessionOptions, StartError};
 use crate::shared::{self, SEGMENT_NAME, SHARED_NAME, Shared};
 use crate::{Options, maps, task};
 
@@ -38,17 +38,17 @@ pub fn is_any_waiting(control: &Control) -> bool {
 
 /// Whether there is a new process that needs an answer, has been promised something, or has not come so far that it could ask: its parent may be
 /// gone before it executes anything.
-pub fn is_any_unsettled(control: &Control) -> bool {
-    let is_unsettled = |state: u32| matches!(state, CHILD_MADE | CHILD_WAITS | CHILD_SHARES | CHILD_TAKEN);
-    control.children.iter().any(|child| is_unsettled(child.state.load(Ordering::SeqCst)))
+pub fn is_any_pending(control: &Control) -> bool {
+    let is_pending = |state: u32| matches!(state, CHILD_MADE | CHILD_WAITS | CHILD_SHARES | CHILD_TAKEN);
+    control.children.iter().any(|child| is_pending(child.state.load(Ordering::SeqCst)))
 }
 
 /// A new process that waits for us.
-pub struct Newborn {
+pub struct SpawnedProcess {
     /// Its parent's memory.
     pub shared: Arc<Shared>,
     /// Where the engine is in its parent, hence in itself.
-    pub placed: Placed,
+    pub injected: InjectedRanges,
     pub process: i32,
     is_found: bool,
     parent: i32,
@@ -58,9 +58,9 @@ pub struct Newborn {
     is_answered: AtomicBool,
 }
 
-impl Newborn {
+impl SpawnedProcess {
     /// Takes care of the new process that waits at `index`.
-    pub fn take(shared: &Arc<Shared>, index: usize, placed: &Placed, parent: i32) -> Option<Self> {
+    pub fn take(shared: &Arc<Shared>, index: usize, injected: &InjectedRanges, parent: i32) -> Option<Self> {
         let child = &shared.control().children[index];
         let state = child.state.load(Ordering::SeqCst);
         if !matches!(state, CHILD_WAITS | CHILD_SHARES) {
@@ -68,10 +68,10 @@ impl Newborn {
         }
         child.state.compare_exchange(state, CHILD_TAKEN, Ordering::SeqCst, Ordering::SeqCst).ok()?;
         let number = child.process.load(Ordering::SeqCst);
-        let process = find(shared, number, parent);
+        let process = find_in_host(shared, number, parent);
         Some(Self {
             shared: Arc::clone(shared),
-            placed: placed.clone(),
+            injected: injected.clone(),
             process: process.unwrap_or(number.cast_signed()),
             is_found: process.is_some(),
             parent,
@@ -94,7 +94,7 @@ impl Newborn {
 
 /// The process that a child of `parent` is, which has `number` for itself; in another process namespace that is not its number here. It
 /// maps its parent's shared memory.
-fn find(shared: &Shared, number: u32, parent: i32) -> Option<i32> {
+fn find_in_host(shared: &Shared, number: u32, parent: i32) -> Option<i32> {
     let has_memory = |process| {
         let mappings = maps::of_process(process).unwrap_or_default();
         let is_ours = |path: &str| path.contains(SHARED_NAME) || path.starts_with(SEGMENT_NAME);
@@ -104,7 +104,7 @@ fn find(shared: &Shared, number: u32, parent: i32) -> Option<i32> {
     Some(number.cast_signed()).filter(is_it).or_else(|| task::processes().find(is_it))
 }
 
-impl Drop for Newborn {
+impl Drop for SpawnedProcess {
     /// Nobody waits for ever.
     fn drop(&mut self) {
         self.answer(CHILD_GOES);
@@ -112,7 +112,7 @@ impl Drop for Newborn {
 }
 
 /// All processes of a recording.
-pub struct Family {
+pub struct ProcessTree {
     options: Options,
     calibration: Calibration,
     start: Instant,
@@ -126,7 +126,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Family {
+impl ProcessTree {
     pub fn new(options: &Options, is_stopped: fn() -> bool) -> Self {
         Self {
             options: options.clone(),
@@ -139,8 +139,8 @@ impl Family {
         }
     }
 
-    /// Notes that a process belongs to the family.
-    pub fn add(&self, process: i32, parent: Option<i32>, tsc: u64, command: Vec<String>) {
+    /// Notes that a process belongs to the tree.
+    pub fn add_process(&self, process: i32, parent: Option<i32>, tsc: u64, command: Vec<String>) {
         let parent = parent.map(i32::cast_unsigned);
         lock(&self.processes).push(ProcessInfo { pid: process.cast_unsigned(), parent, tsc, command });
     }
@@ -151,12 +151,12 @@ impl Family {
     }
 
     /// Records a new process, and those that it makes, from now on.
-    pub fn follow(self: &Arc<Self>, newborn: Newborn) {
-        let family = Arc::clone(self);
-        let process = newborn.process;
+    pub fn follow(self: &Arc<Self>, spawned: SpawnedProcess) {
+        let tree = Arc::clone(self);
+        let process = spawned.process;
         let thread = std::thread::Builder::new().name(format!("process {process}")).spawn(move || {
-            if let Err(sentence) = family.record(&newborn) {
-                family.warn(format!("process {process} is not recorded: {sentence}"));
+            if let Err(sentence) = tree.record(&spawned) {
+                tree.warn(format!("process {process} is not recorded: {sentence}"));
             }
         });
         match thread {
@@ -180,26 +180,26 @@ impl Family {
         std::mem::take(&mut lock(&self.warnings))
     }
 
-    fn record(self: &Arc<Self>, newborn: &Newborn) -> Result<(), String> {
-        if !newborn.is_found {
+    fn record(self: &Arc<Self>, spawned: &SpawnedProcess) -> Result<(), String> {
+        if !spawned.is_found {
             return Err("it cannot be found".into());
         }
-        let Some(pidfd) = open(newborn.process) else { return Ok(()) };
-        let tracee = if newborn.shares_memory {
-            match self.await_exec(newborn)? {
+        let Some(pidfd) = open(spawned.process) else { return Ok(()) };
+        let tracee = if spawned.shares_memory {
+            match self.await_exec(spawned)? {
                 Some(tracee) => Some(tracee),
                 None => return Ok(()),
             }
         } else {
             None
         };
-        let command = task::command(newborn.process);
-        self.add(newborn.process, Some(newborn.parent), newborn.tsc, command.clone());
+        let command = task::command(spawned.process);
+        self.add_process(spawned.process, Some(spawned.parent), spawned.tsc, command.clone());
         let target = match tracee {
             Some(tracee) => session::Target::Executed { tracee, pidfd: pidfd.as_fd() },
-            None => session::Target::Made { newborn, pidfd: pidfd.as_fd() },
+            None => session::Target::Spawned { spawned, pidfd: pidfd.as_fd() },
         };
-        self.record_to_file(target, newborn.process, command).inspect_err(|_| {
+        self.record_to_file(target, spawned.process, command).inspect_err(|_| {
             if let Some(tracee) = tracee {
                 // It stands still, unless it is gone.
                 let _ = tracee.detach(0);
@@ -219,15 +219,15 @@ impl Family {
         let recording = Recording { data: *data, options: selection.as_options(), ..described };
         let mut writer = Writer::create(&output, &recording).map_err(|error| error.to_string())?;
         let shared = crate::make_shared_to_follow(&self.options).map_err(|error| error.to_string())?;
-        let terms = Terms {
+        let session_options = SessionOptions {
             image: &crate::ENGINE,
             shared: &shared,
             selection,
             limits: Limits { time: limits.time.map(|time| time.saturating_sub(self.start.elapsed())), ..*limits },
             is_stopped: &self.is_stopped,
-            follow: Some(&|newborn| self.follow(newborn)),
+            follow: Some(&|spawned| self.follow(spawned)),
         };
-        let report = session::record(target, &mut writer, terms).map_err(|error| {
+        let report = session::record(target, &mut writer, session_options).map_err(|error| {
             // Nothing was recorded; a file of nothing is of no use.
             let _ = std::fs::remove_file(trace::partial_path(&output));
             match error {
@@ -247,36 +247,37 @@ impl Family {
 
     /// Lets a process that shares its parent's memory go on until it has executed another program. `None` if it ends instead, or if
     /// nobody wants to know any more; an error if that would take its privileges away.
-    fn await_exec(&self, newborn: &Newborn) -> Result<Option<Tracee>, String> {
-        let tracee = Tracee::seize(newborn.process).map_err(|error| error.to_string())?;
+    fn await_exec(&self, spawned: &SpawnedProcess) -> Result<Option<Tracee>, String> {
+        let tracee = Tracee::seize(spawned.process).map_err(|error| error.to_string())?;
         // An ordinary user's ptrace takes the privileges of set-uid programs away: those have to be let go in time.
         let watches_calls = !rustix::process::geteuid().is_root();
         if watches_calls {
             tracee.interrupt().map_err(|error| error.to_string())?;
         }
-        newborn.answer(CHILD_GOES);
-        let go_on = |signal| drop(if watches_calls { tracee.resume_to_syscall(signal) } else { tracee.resume(signal) });
-        let mut is_leaving = false;
+        spawned.answer(CHILD_GOES);
+        let resume =
+            |signal| drop(if watches_calls { tracee.resume_to_syscall(signal) } else { tracee.resume(signal) });
+        let mut is_detaching = false;
         loop {
-            match ptrace::look(tracee.tid) {
-                Err(_) | Ok(Some(Stop::Gone(_))) => return Ok(None),
+            match ptrace::try_wait(tracee.tid) {
+                Err(_) | Ok(Some(Stop::Exited(_))) => return Ok(None),
                 Ok(Some(Stop::Exec)) => return Ok(Some(tracee)),
-                Ok(Some(Stop::Signal(signal))) if is_leaving => return Ok(let_go(tracee, signal)),
-                Ok(Some(_)) if is_leaving => return Ok(let_go(tracee, 0)),
-                Ok(Some(Stop::Signal(signal))) => go_on(signal),
+                Ok(Some(Stop::Signal(signal))) if is_detaching => return Ok(detach_from(tracee, signal)),
+                Ok(Some(_)) if is_detaching => return Ok(detach_from(tracee, 0)),
+                Ok(Some(Stop::Signal(signal))) => resume(signal),
                 Ok(Some(Stop::Group(_))) => drop(tracee.listen()),
-                Ok(Some(Stop::Syscall)) => match exec::intent(tracee, newborn.process) {
+                Ok(Some(Stop::Syscall)) => match exec::intent(tracee, spawned.process) {
                     Intent::PrivilegedExec(path) => {
-                        let_go(tracee, 0);
+                        detach_from(tracee, 0);
                         return Err(format!("{} runs with other privileges than yours", path.display()));
                     }
-                    Intent::SomethingElse | Intent::Exec => go_on(0),
+                    Intent::Other | Intent::Exec => resume(0),
                 },
-                Ok(Some(Stop::Other)) => go_on(0),
+                Ok(Some(Stop::Other)) => resume(0),
                 Ok(None) => std::thread::sleep(PAUSE),
             }
-            if !is_leaving && self.is_over() {
-                is_leaving = true;
+            if !is_detaching && self.is_over() {
+                is_detaching = true;
                 let _ = tracee.interrupt();
             }
         }
@@ -287,7 +288,7 @@ impl Family {
     }
 }
 
-fn let_go(tracee: Tracee, signal: i32) -> Option<Tracee> {
+fn detach_from(tracee: Tracee, signal: i32) -> Option<Tracee> {
     let _ = tracee.detach(signal);
     None
 }
@@ -333,21 +334,21 @@ mod tests {
     fn who_waits_is_taken_once_and_always_answered() {
         let shared = Arc::new(Shared::create_alone().unwrap());
         let child = &shared.control().children[3];
-        let placed = Placed { engine: 0..1, shared: 1..2 };
-        assert!(!is_any_waiting(shared.control()) && !is_any_unsettled(shared.control()));
+        let injected = InjectedRanges { engine: 0..1, shared: 1..2 };
+        assert!(!is_any_waiting(shared.control()) && !is_any_pending(shared.control()));
         child.process.store(42, Ordering::SeqCst);
         child.state.store(CHILD_WAITS, Ordering::SeqCst);
         assert_eq!(waiting(shared.control()).collect::<Vec<_>>(), [3]);
-        let newborn = Newborn::take(&shared, 3, &placed, 41).unwrap();
-        assert_eq!((newborn.process, newborn.shares_memory), (42, false));
-        assert!(Newborn::take(&shared, 3, &placed, 41).is_none());
-        assert!(!is_any_waiting(shared.control()) && is_any_unsettled(shared.control()));
-        drop(newborn);
+        let spawned = SpawnedProcess::take(&shared, 3, &injected, 41).unwrap();
+        assert_eq!((spawned.process, spawned.shares_memory), (42, false));
+        assert!(SpawnedProcess::take(&shared, 3, &injected, 41).is_none());
+        assert!(!is_any_waiting(shared.control()) && is_any_pending(shared.control()));
+        drop(spawned);
         assert_eq!(child.state.load(Ordering::SeqCst), CHILD_GOES);
         child.state.store(CHILD_SHARES, Ordering::SeqCst);
-        let newborn = Newborn::take(&shared, 3, &placed, 41).unwrap();
-        newborn.answer(CHILD_FREE);
-        drop(newborn);
+        let spawned = SpawnedProcess::take(&shared, 3, &injected, 41).unwrap();
+        spawned.answer(CHILD_FREE);
+        drop(spawned);
         assert_eq!(child.state.load(Ordering::SeqCst), CHILD_FREE);
     }
 }

@@ -45,7 +45,7 @@ pub const CODE_SEGMENT_64: u64 = 0x33;
 #[derive(Debug, thiserror::Error)]
 pub enum InjectError {
     #[error("the process ended before it could be traced")]
-    Gone(Exit),
+    Exited(Exit),
     #[error("the program is not 64-bit code")]
     Not64Bit,
     #[error("there is no free address space for the engine")]
@@ -74,7 +74,7 @@ impl<T> Context<T> for io::Result<T> {
 
 /// What the engine is told besides what the injector finds out itself.
 #[derive(Debug, Clone, Copy)]
-pub struct Placement {
+pub struct ThreadPlacement {
     pub thread: u32,
     pub slot: u32,
     pub process: i32,
@@ -84,7 +84,7 @@ pub struct Placement {
 
 /// Where the engine is in a process.
 #[derive(Debug, Clone)]
-pub struct Placed {
+pub struct InjectedRanges {
     /// Image, stack, table.
     pub engine: Range<u64>,
     pub shared: Range<u64>,
@@ -92,7 +92,7 @@ pub struct Placed {
 
 /// Injects into a thread that stands at its exec event and lets it go. After [`InjectError::SetUp`] the thread goes on natively. After
 /// another error it is still stopped, unless it is gone, and in its original state.
-pub fn inject(tracee: Tracee, image: &Image, shared: &Shared, placement: Placement) -> Result<Placed> {
+pub fn inject(tracee: Tracee, image: &Image, shared: &Shared, placement: ThreadPlacement) -> Result<InjectedRanges> {
     finish_exec(tracee)?;
     let registers = tracee.registers().context("reading registers")?;
     if registers.cs != CODE_SEGMENT_64 {
@@ -104,9 +104,9 @@ pub fn inject(tracee: Tracee, image: &Image, shared: &Shared, placement: Placeme
     match started {
         Ok(layout) => {
             setup::go(remote, shared.control())?;
-            Ok(layout.placed())
+            Ok(layout.injected_ranges())
         }
-        Err(InjectError::Gone(exit)) => Err(InjectError::Gone(exit)),
+        Err(InjectError::Exited(exit)) => Err(InjectError::Exited(exit)),
         Err(error) => {
             remote.finish()?;
             if matches!(error, InjectError::SetUp(_)) {
@@ -123,7 +123,7 @@ fn start(
     image: &Image,
     shared: &Shared,
     mappings: &[Mapping],
-    placement: Placement,
+    placement: ThreadPlacement,
 ) -> Result<Layout> {
     let layout = prepare(remote, image, shared, mappings, 1, placement.base)?;
     let init = Init { mask: remote.mask, ..initial_values(remote.tracee, &remote.registers, &layout, placement)? };
@@ -139,13 +139,13 @@ fn finish_exec(tracee: Tracee) -> Result<()> {
         tracee.resume_to_syscall(0).context("continuing")?;
         match tracee.wait().context("waiting")? {
             Stop::Syscall => return Ok(()),
-            Stop::Gone(exit) => return Err(InjectError::Gone(exit)),
+            Stop::Exited(exit) => return Err(InjectError::Exited(exit)),
             _ => {}
         }
     }
 }
 
-/// Addresses of what was placed.
+/// Addresses of what was injected.
 pub struct Layout {
     base: u64,
     end: u64,
@@ -176,9 +176,9 @@ impl Layout {
         start_at(self.base + image.entry, self.init, self.stack_top, registers)
     }
 
-    pub fn placed(&self) -> Placed {
+    pub fn injected_ranges(&self) -> InjectedRanges {
         let shared = self.shared..self.shared + wire::SHARED_BYTES as u64;
-        Placed { engine: self.base..self.end, shared }
+        InjectedRanges { engine: self.base..self.end, shared }
     }
 }
 
@@ -207,11 +207,11 @@ pub fn prepare(
     threads: usize,
     wanted: Option<u64>,
 ) -> Result<Layout> {
-    let unsteady = maps::unsteady_code(mappings);
-    let base = map_engine(remote, Layout::new(0, image, threads, unsteady.len()).end, mappings, wanted)?;
-    let mut layout = Layout::new(base, image, threads, unsteady.len());
+    let modifiable = maps::modifiable_code(mappings);
+    let base = map_engine(remote, Layout::new(0, image, threads, modifiable.len()).end, mappings, wanted)?;
+    let mut layout = Layout::new(base, image, threads, modifiable.len());
     let filled = fill(remote, image, &layout)
-        .and_then(|()| remote.tracee.write(layout.mappings, bytes_of(&unsteady)).context("writing to the target"))
+        .and_then(|()| remote.tracee.write(layout.mappings, bytes_of(&modifiable)).context("writing to the target"))
         .and_then(|()| map_shared(remote, layout.init, shared, mappings, wanted.is_some()));
     match filled {
         Ok(address) => layout.shared = address,
@@ -346,7 +346,7 @@ pub fn initial_values(
     tracee: Tracee,
     registers: &user_regs_struct,
     layout: &Layout,
-    placement: Placement,
+    placement: ThreadPlacement,
 ) -> Result<Init> {
     let vector = maps::auxiliary_vector(tracee.tid).context("reading the auxiliary vector")?;
     let entry = |wanted: u64| vector.iter().find(|&&(key, _)| key == wanted).map_or(0, |&(_, value)| value);
@@ -398,9 +398,9 @@ fn bytes_of(mappings: &[CodeMapping]) -> &[u8] {
     unsafe { std::slice::from_raw_parts(mappings.as_ptr().cast(), size_of_val(mappings)) }
 }
 
-/// Takes everything that was placed out of the process again.
-pub fn remove(remote: &mut Remote, placed: &Placed) -> Result<()> {
-    for range in [&placed.shared, &placed.engine] {
+/// Takes everything that was injected out of the process again.
+pub fn remove(remote: &mut Remote, injected: &InjectedRanges) -> Result<()> {
+    for range in [&injected.shared, &injected.engine] {
         remote.call("munmap", libc::SYS_munmap, [range.start, range.end - range.start, 0, 0, 0, 0])?;
     }
     Ok(())

@@ -16,12 +16,12 @@ use crate::signals::Signals;
 
 /// A process at its exec event.
 #[derive(Debug)]
-pub struct Launched {
+pub struct LaunchedProcess {
     pub tracee: Tracee,
     pub pidfd: OwnedFd,
 }
 
-impl Launched {
+impl LaunchedProcess {
     pub fn pid(&self) -> i32 {
         self.tracee.tid
     }
@@ -35,7 +35,7 @@ impl Launched {
 }
 
 /// Forks, attaches to the child, and lets it exec.
-pub fn launch(command: &Command, no_aslr: bool, signals: &Signals) -> Result<Launched, Error> {
+pub fn launch(command: &Command, no_aslr: bool, signals: &Signals) -> Result<LaunchedProcess, Error> {
     let system = |what| move |error: rustix::io::Errno| Error::System { what, error: error.into() };
     let (permission, give_permission) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC).map_err(system("making a pipe"))?;
     let (failure, report_failure) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC).map_err(system("making a pipe"))?;
@@ -58,7 +58,7 @@ pub fn launch(command: &Command, no_aslr: bool, signals: &Signals) -> Result<Lau
         }
     };
     signals.forward_to(pidfd.as_fd());
-    let launched = Launched { tracee, pidfd };
+    let launched = LaunchedProcess { tracee, pidfd };
     // If the child is dead already, the wait says so.
     let _ = rustix::io::write(&give_permission, &[1]);
     match wait_for_exec(tracee).map_err(|error| Error::System { what: "waiting for the target", error })? {
@@ -72,7 +72,7 @@ fn wait_for_exec(tracee: Tracee) -> io::Result<Option<Exit>> {
     loop {
         match tracee.wait()? {
             Stop::Exec => return Ok(None),
-            Stop::Gone(exit) => return Ok(Some(exit)),
+            Stop::Exited(exit) => return Ok(Some(exit)),
             Stop::Signal(signal) => tracee.resume(signal)?,
             Stop::Group(_) => tracee.listen()?,
             Stop::Syscall | Stop::Other => tracee.resume(0)?,

@@ -19,18 +19,17 @@ use rustix::process::{Pid, PidfdFlags};
 use trace::{DataMode, Exit, Recording, Summary, Writer};
 
 use crate::command::Command;
-use crate::follow::{Family, Newborn};
+use crate::follow::{ProcessTree, SpawnedProcess};
 use crate::host::Calibration;
 use crate::image::Image;
-use crate::launch::Launched;
-use crate::session::{End, StartError, Terms};
+use crate::launch::LaunchedProcess;
+use crate::session::{End, SessionOptions, StartError};
 use crate::shared::Shared;
 use crate::signals::Signals;
 
 mod attach;
-mod call;
 mod command;
-mod crowd;
+mod detach;
 mod drain;
 mod error;
 mod exec;
@@ -40,13 +39,12 @@ mod host;
 mod image;
 mod inject;
 mod launch;
-mod leave;
 mod maps;
 #[cfg(test)]
-mod memory;
-mod opening;
+mod memory_sink;
 mod ptrace;
 mod remote;
+mod segment_time;
 mod select;
 mod session;
 mod setup;
@@ -55,7 +53,9 @@ mod signals;
 mod sink;
 mod split;
 mod state;
+mod syscall;
 mod task;
+mod thread_group;
 
 #[doc(hidden)]
 pub mod rings;
@@ -102,12 +102,12 @@ pub struct Outcome {
     /// How the program ended, also if that was after the recording.
     pub exit: Exit,
     pub summary: Summary,
-    pub observed: Observed,
+    pub report: CaptureReport,
 }
 
 /// What the recorder has seen besides the events.
 #[derive(Debug, Clone)]
-pub struct Observed {
+pub struct CaptureReport {
     /// Processor time that the recorder has used.
     pub cpu_time: Duration,
     pub counters: Counters,
@@ -117,9 +117,9 @@ pub struct Observed {
 
 /// What came of handing events to a [`Sink`].
 #[derive(Debug)]
-pub struct Delivered<E> {
+pub struct CaptureOutcome<E> {
     pub exit: Exit,
-    pub observed: Observed,
+    pub report: CaptureReport,
     /// Why the sink stopped taking events, if it did; the target ran on natively from there.
     pub failure: Option<E>,
 }
@@ -134,9 +134,9 @@ pub fn record(options: &Options) -> Result<Outcome, Error> {
     let (calibration, cpu_time_before) = (Calibration::start(), host::cpu_time());
     let target = Target::open(options)?;
     let words = target.words(options);
-    let family = options.follow.then(|| Arc::new(Family::new(options, target.is_stopped())));
-    if let Some(family) = &family {
-        family.add(target.process(), None, host::tsc(), words.clone());
+    let tree = options.follow.then(|| Arc::new(ProcessTree::new(options, target.is_stopped())));
+    if let Some(tree) = &tree {
+        tree.add_process(target.process(), None, host::tsc(), words.clone());
     }
     let described = host::describe(words, target.process().cast_unsigned(), &calibration);
     let recording = Recording { data: options.data, options: options.selection.as_options(), ..described };
@@ -145,29 +145,29 @@ pub fn record(options: &Options) -> Result<Outcome, Error> {
         Error::Create(error)
     })?;
     let part = trace::partial_path(&options.output);
-    let delivered = target.record(&ENGINE, &mut writer, family.as_ref());
-    let Delivered { exit, mut observed, failure } = delivered.inspect_err(|_| {
+    let outcome = target.record(&ENGINE, &mut writer, tree.as_ref());
+    let CaptureOutcome { exit, mut report, failure } = outcome.inspect_err(|_| {
         // Nothing was recorded; a file of nothing is of no use.
         let _ = std::fs::remove_file(&part);
     })?;
     let written = match failure {
         Some(error) => Err(error),
-        None => family.as_ref().map_or(Ok(()), |family| family.tell(&mut writer)).and_then(|()| writer.finish(exit)),
+        None => tree.as_ref().map_or(Ok(()), |tree| tree.tell(&mut writer)).and_then(|()| writer.finish(exit)),
     };
-    observed.warnings.extend(family.iter().flat_map(|family| family.wait()));
+    report.warnings.extend(tree.iter().flat_map(|tree| tree.wait()));
     let cpu_time = host::cpu_time().saturating_sub(cpu_time_before);
     let exit = target.wait(exit);
     match written {
-        Ok(summary) => Ok(Outcome { exit, summary, observed: Observed { cpu_time, ..observed } }),
+        Ok(summary) => Ok(Outcome { exit, summary, report: CaptureReport { cpu_time, ..report } }),
         Err(error) => Err(Error::Write { error, exit, partial: part }),
     }
 }
 
 /// Runs a command, or takes over a process, and hands its events to `sink` as they come; `options.output` is not used.
-pub fn record_into<S: Sink>(options: &Options, sink: S) -> Result<Delivered<S::Error>, Error> {
+pub fn record_into<S: Sink>(options: &Options, sink: S) -> Result<CaptureOutcome<S::Error>, Error> {
     let target = Target::open(options)?;
-    let delivered = target.record(&ENGINE, sink, None)?;
-    Ok(Delivered { exit: target.wait(delivered.exit), ..delivered })
+    let outcome = target.record(&ENGINE, sink, None)?;
+    Ok(CaptureOutcome { exit: target.wait(outcome.exit), ..outcome })
 }
 
 /// A process that is to be recorded.
@@ -183,7 +183,7 @@ struct Target {
 enum Source {
     /// It was started and has not executed anything yet.
     Launched {
-        launched: Launched,
+        launched: LaunchedProcess,
         path: PathBuf,
     },
     Running {
@@ -275,28 +275,28 @@ impl Target {
         &self,
         engine: &Image,
         sink: S,
-        family: Option<&Arc<Family>>,
-    ) -> Result<Delivered<S::Error>, Error> {
+        tree: Option<&Arc<ProcessTree>>,
+    ) -> Result<CaptureOutcome<S::Error>, Error> {
         let target = match &self.source {
             Source::Launched { launched, .. } => {
-                session::Target::New { tracee: launched.tracee, pidfd: launched.pidfd.as_fd() }
+                session::Target::Launched { tracee: launched.tracee, pidfd: launched.pidfd.as_fd() }
             }
             Source::Running { process, pidfd } => session::Target::Running { process: *process, pidfd: pidfd.as_fd() },
         };
-        let follow = family.map(|family| |newborn| family.follow(newborn));
-        let terms = Terms {
+        let follow = tree.map(|tree| |spawned| tree.follow(spawned));
+        let session_options = SessionOptions {
             image: engine,
             shared: &self.shared,
             selection: &self.selection,
             limits: self.limits,
             is_stopped: &self.is_stopped(),
-            follow: follow.as_ref().map(|follow| follow as &dyn Fn(Newborn)),
+            follow: follow.as_ref().map(|follow| follow as &dyn Fn(SpawnedProcess)),
         };
-        let report = session::record(target, sink, terms).map_err(|error| {
+        let session = session::record(target, sink, session_options).map_err(|error| {
             self.kill();
             self.describe(error)
         })?;
-        let exit = match report.end {
+        let exit = match session.end {
             End::Exit(exit) => as_exit(exit),
             End::Detached => Exit::Detached,
             End::Unknown => Exit::Unknown,
@@ -305,8 +305,8 @@ impl Target {
             self.signals.forget_target();
         }
         let cpu_time = host::cpu_time().saturating_sub(self.cpu_time_before);
-        let observed = Observed { cpu_time, counters: report.counters, warnings: report.warnings };
-        Ok(Delivered { exit, observed, failure: report.failure })
+        let report = CaptureReport { cpu_time, counters: session.counters, warnings: session.warnings };
+        Ok(CaptureOutcome { exit, report, failure: session.failure })
     }
 
     fn describe(&self, error: StartError) -> Error {

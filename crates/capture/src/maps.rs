@@ -46,15 +46,15 @@ pub fn of_process(pid: i32) -> io::Result<Vec<Mapping>> {
 }
 
 /// What the engine has to know about the code that is there already.
-pub fn unsteady_code(mappings: &[Mapping]) -> Vec<CodeMapping> {
+pub fn modifiable_code(mappings: &[Mapping]) -> Vec<CodeMapping> {
     let flags = |mapping: &Mapping| {
         let flag = |is: bool, flag: u64| if is { flag } else { 0 };
         flag(mapping.writable, wire::MAPPING_WRITABLE) | flag(mapping.shared, wire::MAPPING_SHARED)
     };
-    let unsteady = mappings.iter().filter(|mapping| mapping.executable && flags(mapping) != 0);
+    let modifiable = mappings.iter().filter(|mapping| mapping.executable && flags(mapping) != 0);
     let describe =
         |mapping: &Mapping| CodeMapping { start: mapping.range.start, end: mapping.range.end, flags: flags(mapping) };
-    unsteady.map(describe).collect()
+    modifiable.map(describe).collect()
 }
 
 /// Whether nothing is mapped in `range`.
@@ -95,7 +95,7 @@ mod tests {
         let anonymous = Mapping::parse("1000-2000 rwxp 00000000 00:00 0 ").unwrap();
         assert_eq!(anonymous.path, "");
         let writable = CodeMapping { start: 0x1000, end: 0x2000, flags: wire::MAPPING_WRITABLE };
-        assert_eq!(unsteady_code(&[mapping, anonymous.clone()]), [writable]);
+        assert_eq!(modifiable_code(&[mapping, anonymous.clone()]), [writable]);
         assert!(!anonymous.is_module());
         assert_eq!(Mapping::parse("nonsense"), None);
     }

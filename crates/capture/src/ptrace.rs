@@ -31,9 +31,9 @@ pub enum Stop {
     Signal(i32),
     /// Its process was stopped by this signal.
     Group(i32),
-    /// Interrupted at our request, or another event that needs no answer.
+    /// InterruptedCall at our request, or another event that needs no answer.
     Other,
-    Gone(Exit),
+    Exited(Exit),
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -197,11 +197,11 @@ impl Tracee {
 
 /// What a thread (or child) has to report now, if anything. `None` also if it is no longer ours to ask.
 pub fn poll(tid: pid_t) -> Option<Stop> {
-    look(tid).ok().flatten()
+    try_wait(tid).ok().flatten()
 }
 
 /// What a thread (or child) has to report now, if anything. An error if it is no longer ours to ask.
-pub fn look(tid: pid_t) -> io::Result<Option<Stop>> {
+pub fn try_wait(tid: pid_t) -> io::Result<Option<Stop>> {
     wait_for(tid, libc::WNOHANG)
 }
 
@@ -256,7 +256,7 @@ pub fn queue(process: pid_t, tid: pid_t, signal: c_int, value: u64) -> io::Resul
 pub fn wait_for_exit(pid: pid_t) -> io::Result<Exit> {
     loop {
         match (Tracee { tid: pid }).wait()? {
-            Stop::Gone(exit) => return Ok(exit),
+            Stop::Exited(exit) => return Ok(exit),
             // A thread that dies between the stop and this request reports its end next.
             _ => drop((Tracee { tid: pid }).resume(0)),
         }
@@ -280,10 +280,10 @@ fn wait_for(tid: pid_t, flags: c_int) -> io::Result<Option<Stop>> {
 
 fn decode(status: c_int) -> Stop {
     if libc::WIFEXITED(status) {
-        return Stop::Gone(Exit::Code(libc::WEXITSTATUS(status)));
+        return Stop::Exited(Exit::Code(libc::WEXITSTATUS(status)));
     }
     if libc::WIFSIGNALED(status) {
-        return Stop::Gone(Exit::Signal(libc::WTERMSIG(status)));
+        return Stop::Exited(Exit::Signal(libc::WTERMSIG(status)));
     }
     let (signal, event) = (libc::WSTOPSIG(status), status >> 16);
     match event {

@@ -7,10 +7,10 @@ use std::io;
 
 use libc::user_regs_struct;
 
-use crate::crowd::PAUSE;
 use crate::inject::{Context, InjectError, Result};
 use crate::maps::Mapping;
 use crate::ptrace::{self, Stop, Tracee};
+use crate::thread_group::PAUSE;
 
 /// The instruction `syscall`, as the low bytes of a word.
 const SYSCALL: u64 = 0x050f;
@@ -97,7 +97,7 @@ impl Remote {
             self.tracee.resume_to_syscall(signal).context("continuing")?;
             match self.tracee.wait().context("waiting")? {
                 Stop::Syscall => return Ok(()),
-                Stop::Gone(exit) => return Err(InjectError::Gone(exit)),
+                Stop::Exited(exit) => return Err(InjectError::Exited(exit)),
                 Stop::Signal(signal) => self.stop_signal = signal,
                 _ => {}
             }
@@ -119,9 +119,9 @@ impl Remote {
         let signal = std::mem::take(&mut self.signal);
         self.tracee.resume(signal).context("continuing")?;
         while !is_done() {
-            match ptrace::look(self.tracee.tid).context("waiting")? {
+            match ptrace::try_wait(self.tracee.tid).context("waiting")? {
                 None => std::thread::sleep(PAUSE),
-                Some(Stop::Gone(exit)) => return Err(InjectError::Gone(exit)),
+                Some(Stop::Exited(exit)) => return Err(InjectError::Exited(exit)),
                 Some(Stop::Signal(signal)) if is_fault(signal) => return Err(InjectError::Fault(signal)),
                 Some(stop) => {
                     if let Stop::Signal(signal) = stop {
@@ -148,7 +148,7 @@ impl Remote {
         loop {
             match self.tracee.wait().context("waiting")? {
                 Stop::Other | Stop::Group(_) => return Ok(()),
-                Stop::Gone(exit) => return Err(InjectError::Gone(exit)),
+                Stop::Exited(exit) => return Err(InjectError::Exited(exit)),
                 Stop::Signal(signal) => self.stop_signal = signal,
                 Stop::Exec | Stop::Syscall => {}
             }

@@ -76,7 +76,7 @@ impl Selection {
 }
 
 /// A module that is mapped.
-struct Placed {
+struct SelectedModule {
     range: Range<u64>,
     /// Parts of it that are in the engine's tables.
     ranges: Vec<Range<u64>>,
@@ -90,7 +90,7 @@ pub struct Selector {
     patterns: Vec<Pattern>,
     callees: bool,
     no_shared_libs: bool,
-    modules: Vec<Placed>,
+    modules: Vec<SelectedModule>,
     /// Patterns that have matched a function.
     matched: Vec<bool>,
     /// Files whose functions were looked at, as the target names them.
@@ -125,22 +125,22 @@ impl Selector {
     pub fn mapped(&mut self, module: &Module, shared: &Shared) {
         let range = module.address..module.address.saturating_add(module.length);
         let is_main = Path::new(&module.path) == self.executable;
-        let mut placed = Placed { range: range.clone(), ranges: Vec::new(), entries: Vec::new() };
+        let mut selected_module = SelectedModule { range: range.clone(), ranges: Vec::new(), entries: Vec::new() };
         let is_library = !is_main && !module.path.starts_with("/memfd:");
         if self.no_shared_libs && is_library && (self.callees || self.patterns.is_empty()) {
-            placed.ranges.push(range.clone());
+            selected_module.ranges.push(range.clone());
         }
         if !self.patterns.is_empty() && (is_main || !self.no_shared_libs) {
             let selected = self.functions_in(module, &range);
             if self.callees {
-                placed.entries = selected.iter().map(|function| function.start).collect();
+                selected_module.entries = selected.iter().map(|function| function.start).collect();
             } else {
-                placed.ranges = selected;
+                selected_module.ranges = selected;
             }
         }
         self.forget(&range);
-        let changes_something = !placed.ranges.is_empty() || !placed.entries.is_empty();
-        self.modules.push(placed);
+        let changes_something = !selected_module.ranges.is_empty() || !selected_module.entries.is_empty();
+        self.modules.push(selected_module);
         if changes_something {
             self.publish(shared);
         }
@@ -155,12 +155,13 @@ impl Selector {
 
     /// Forgets modules that lie in `range`. Returns whether that changes anything.
     fn forget(&mut self, range: &Range<u64>) -> bool {
-        let is_gone = |placed: &Placed| range.start <= placed.range.start && placed.range.end <= range.end;
-        let changes = self
-            .modules
-            .iter()
-            .any(|placed| is_gone(placed) && !(placed.ranges.is_empty() && placed.entries.is_empty()));
-        self.modules.retain(|placed| !is_gone(placed));
+        let is_gone = |selected_module: &SelectedModule| {
+            range.start <= selected_module.range.start && selected_module.range.end <= range.end
+        };
+        let changes = self.modules.iter().any(|selected_module| {
+            is_gone(selected_module) && !(selected_module.ranges.is_empty() && selected_module.entries.is_empty())
+        });
+        self.modules.retain(|selected_module| !is_gone(selected_module));
         changes
     }
 
@@ -188,7 +189,7 @@ impl Selector {
         if path == "[vdso]" {
             return own_vdso().and_then(Functions::parse);
         }
-        let functions = Functions::of_file(&self.seen_from_here(path)).ok()?;
+        let functions = Functions::of_file(&self.recorder_path(path)).ok()?;
         if !self.seen.iter().any(|seen| seen == path) {
             self.seen.push(path.to_owned());
         }
@@ -196,15 +197,17 @@ impl Selector {
     }
 
     /// The path under which we reach what the target reaches as `path`.
-    fn seen_from_here(&self, path: &str) -> PathBuf {
+    fn recorder_path(&self, path: &str) -> PathBuf {
         let inside = PathBuf::from(format!("/proc/{}/root{path}", self.process));
         // When the process is gone, so is its view of the file system.
         if inside.exists() { inside } else { PathBuf::from(path) }
     }
 
     fn publish(&mut self, shared: &Shared) {
-        let ranges = merged(self.modules.iter().flat_map(|placed| placed.ranges.iter().cloned()).collect());
-        let mut entries: Vec<u64> = self.modules.iter().flat_map(|placed| placed.entries.iter().copied()).collect();
+        let ranges =
+            merged(self.modules.iter().flat_map(|selected_module| selected_module.ranges.iter().cloned()).collect());
+        let mut entries: Vec<u64> =
+            self.modules.iter().flat_map(|selected_module| selected_module.entries.iter().copied()).collect();
         entries.sort_unstable();
         entries.dedup();
         self.is_too_much |= ranges.len() > wire::RANGES_MAX || entries.len() > wire::ENTRIES_MAX;
@@ -222,7 +225,7 @@ impl Selector {
     }
 
     fn no_such_routine(&self, pattern: &Pattern) -> String {
-        let files = self.seen.iter().filter_map(|path| Functions::of_file(&self.seen_from_here(path)).ok());
+        let files = self.seen.iter().filter_map(|path| Functions::of_file(&self.recorder_path(path)).ok());
         let near = symbols::did_you_mean(pattern, files);
         let near = if near.is_empty() { near } else { format!("; {near}") };
         let place = if self.no_shared_libs { "the executable has no" } else { "nothing that was mapped has a" };

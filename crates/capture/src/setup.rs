@@ -11,7 +11,7 @@ use std::sync::atomic::Ordering;
 use libc::{user_fpregs_struct, user_regs_struct};
 use wire::{Control, FAILURE_DEFECT, STAGE_NONE, STAGE_RUNNING, STAGE_STARTED};
 
-use crate::inject::{self, Context, InjectError, Layout, Placed, Result};
+use crate::inject::{self, Context, InjectError, InjectedRanges, Layout, Result};
 use crate::remote::Remote;
 use crate::{session, state};
 
@@ -30,8 +30,8 @@ pub fn run(remote: &mut Remote, entry: &user_regs_struct, layout: &Layout, contr
         Err(error) => return Err(error),
     };
     // What cannot be taken out stays, without being used.
-    if let Err(InjectError::Gone(exit)) = restore(remote, &vectors, has_faulted, layout, control) {
-        return Err(InjectError::Gone(exit));
+    if let Err(InjectError::Exited(exit)) = restore(remote, &vectors, has_faulted, layout, control) {
+        return Err(InjectError::Exited(exit));
     }
     // Who asks later must not take this for a failure of a recording.
     let reason = session::describe_failure(match control.failure.swap(0, Ordering::SeqCst) {
@@ -65,7 +65,7 @@ fn restore(
         // A seccomp filter lets the engine's image make every call.
         remote.move_to(gate)?;
     }
-    let Placed { shared, .. } = layout.placed();
+    let InjectedRanges { shared, .. } = layout.injected_ranges();
     if has_faulted && gate != 0 {
         let actions = shared.start + offset_of!(Control, fault_actions) as u64;
         for (signal, action) in wire::FAULT_SIGNALS.into_iter().zip((actions..).step_by(8 * wire::ACTION_WORDS)) {
@@ -73,8 +73,8 @@ fn restore(
             remote.call("rt_sigaction", libc::SYS_rt_sigaction, arguments)?;
         }
     }
-    for range in state::own(control) {
+    for range in state::engine_ranges(control) {
         remote.call("munmap", libc::SYS_munmap, [range.start, range.end - range.start, 0, 0, 0, 0])?;
     }
-    inject::remove(remote, &layout.placed())
+    inject::remove(remote, &layout.injected_ranges())
 }

@@ -15,7 +15,7 @@ use rustix::process::{Resource, Rlimit};
 use rustix::thread::futex;
 use wire::Control;
 
-use crate::split::Raw;
+use crate::split::SegmentWords;
 
 /// Words that fit into a segment.
 pub const SEGMENT_WORDS: usize = wire::SEGMENT_BYTES / size_of::<u32>();
@@ -147,7 +147,7 @@ impl Shared {
         begin_image(unsafe { &*front.as_ptr().cast::<Control>() });
         self.give_up();
         // SAFETY: the range is our own, and stays mapped: the new mapping replaces the old one in one step. All accesses are of
-        // atomics or through raw pointers, and the contents of the front stay what they were.
+        // atomics or through segment pointers, and the contents of the front stay what they were.
         let mapped = unsafe {
             let flags = flags | libc::MAP_FIXED;
             libc::mmap(self.memory.start.cast(), self.memory.length, access, flags, file.as_raw_fd(), 0)
@@ -316,7 +316,7 @@ impl Segment<'_> {
     }
 }
 
-impl Raw for Segment<'_> {
+impl SegmentWords for Segment<'_> {
     #[inline(always)]
     fn word(&self, at: usize) -> Option<u32> {
         // SAFETY: in bounds as asserted in `Shared::segment` and checked here, and aligned.
@@ -335,14 +335,14 @@ impl Raw for Segment<'_> {
 }
 
 /// The recorder's sign of life: held by the thread that records, as long as it records.
-pub struct SignOfLife<'a> {
+pub struct LivenessLock<'a> {
     shared: &'a Shared,
     /// The C library wants the mutex to be unlocked by the thread that has locked it.
     _stays_on_its_thread: PhantomData<*const ()>,
 }
 
-impl<'a> SignOfLife<'a> {
-    pub fn give(shared: &'a Shared) -> io::Result<Self> {
+impl<'a> LivenessLock<'a> {
+    pub fn acquire(shared: &'a Shared) -> io::Result<Self> {
         const { assert!(size_of::<libc::pthread_mutex_t>() <= size_of::<[AtomicU32; 16]>()) };
         let mutex = Self::mutex(shared);
         let mut attributes = std::mem::MaybeUninit::uninit();
@@ -382,10 +382,10 @@ fn begin_image(control: &Control) {
     }
 }
 
-impl Drop for SignOfLife<'_> {
+impl Drop for LivenessLock<'_> {
     /// Whoever still waits for the recorder (it stops early only by a panic) must learn that it is gone.
     fn drop(&mut self) {
-        // SAFETY: locked by this thread in `give`, still mapped.
+        // SAFETY: locked by this thread in `acquire`, still mapped.
         unsafe { libc::pthread_mutex_unlock(Self::mutex(self.shared)) };
         self.shared.control().recorder[0].store(wire::OWNER_DIED, Ordering::SeqCst);
         self.shared.control().detach.store(1, Ordering::SeqCst);
@@ -443,7 +443,7 @@ mod tests {
         let shared = Shared::create().unwrap();
         std::thread::scope(|scope| {
             let recorder = scope.spawn(|| {
-                let life = SignOfLife::give(&shared).unwrap();
+                let life = LivenessLock::acquire(&shared).unwrap();
                 // SAFETY: gettid has no preconditions.
                 let thread = unsafe { libc::gettid() } as u32;
                 let word = shared.control().recorder[0].load(Ordering::SeqCst);
@@ -459,7 +459,7 @@ mod tests {
     #[test]
     fn stopping_early_looks_like_dying() {
         let shared = Shared::create().unwrap();
-        drop(SignOfLife::give(&shared).unwrap());
+        drop(LivenessLock::acquire(&shared).unwrap());
         assert_ne!(shared.control().recorder[0].load(Ordering::SeqCst) & wire::OWNER_DIED, 0);
     }
 
@@ -468,7 +468,7 @@ mod tests {
         let shared = Shared::create().unwrap();
         std::thread::scope(|scope| {
             let recorder = scope.spawn(|| {
-                let life = SignOfLife::give(&shared).unwrap();
+                let life = LivenessLock::acquire(&shared).unwrap();
                 shared.publish_selection(&[5..7, 8..9], &[3]);
                 let mut inodes = Vec::new();
                 for _ in 0..2 {

@@ -10,7 +10,7 @@ use crate::inject::{Context, Result};
 use crate::ptrace::Tracee;
 
 /// The ranges of memory that the engine has made for itself.
-pub fn own(control: &Control) -> impl Iterator<Item = Range<u64>> + '_ {
+pub fn engine_ranges(control: &Control) -> impl Iterator<Item = Range<u64>> + '_ {
     let load = |end: &AtomicU64| end.load(Ordering::SeqCst);
     control.own.iter().map(move |[start, end]| load(start)..load(end)).filter(|range| range.end != 0)
 }

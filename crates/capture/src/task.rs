@@ -29,7 +29,7 @@ pub fn is_alive(pid: i32, tid: i32) -> bool {
 }
 
 /// Whether a thread runs, waits for nothing but a processor, or has stopped.
-pub fn is_moving(pid: i32, tid: i32) -> bool {
+pub fn is_runnable(pid: i32, tid: i32) -> bool {
     let Ok(text) = std::fs::read_to_string(format!("/proc/{pid}/task/{tid}/stat")) else { return false };
     state_and_flags(&text).is_some_and(|(state, _)| matches!(state, 'R' | 't' | 'T'))
 }
@@ -116,17 +116,17 @@ mod tests {
         let own = std::process::id().cast_signed();
         // SAFETY: no arguments, cannot fail.
         let tid = unsafe { libc::gettid() };
-        assert!(is_moving(own, tid));
+        assert!(is_runnable(own, tid));
         let mut sleeper = std::process::Command::new("sleep").arg("10").spawn().unwrap();
         let pid = sleeper.id().cast_signed();
         let start = std::time::Instant::now();
-        while is_moving(pid, pid) && start.elapsed().as_secs() < 5 {
+        while is_runnable(pid, pid) && start.elapsed().as_secs() < 5 {
             std::thread::yield_now();
         }
-        assert!(!is_moving(pid, pid));
+        assert!(!is_runnable(pid, pid));
         sleeper.kill().unwrap();
         sleeper.wait().unwrap();
-        assert!(!is_moving(pid, pid));
+        assert!(!is_runnable(pid, pid));
     }
 
     #[test]

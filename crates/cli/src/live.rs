@@ -34,15 +34,15 @@ pub struct Executed<'e> {
 /// Runs a program, or takes one over, and gives how it ended.
 pub fn run(options: &Options, live: Live, receiver: &mut impl Receiver) -> Result<Exit, Stopped> {
     let mut tracer = Tracer { live, receiver };
-    let delivered = capture::record_into(options, &mut tracer).map_err(Failure::from)?;
-    if let Some(Refused(stopped)) = delivered.failure {
+    let outcome = capture::record_into(options, &mut tracer).map_err(Failure::from)?;
+    if let Some(Refused(stopped)) = outcome.failure {
         return Err(stopped);
     }
     tracer.receiver.finish(&mut tracer.live)?;
-    for warning in &delivered.observed.warnings {
+    for warning in &outcome.report.warnings {
         eprintln!("trackway: {warning}");
     }
-    Ok(delivered.exit)
+    Ok(outcome.exit)
 }
 
 struct Tracer<'r, R> {

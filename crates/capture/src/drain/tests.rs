@@ -7,7 +7,7 @@ use std::time::Duration;
 use wire::{CODE_RING_BYTES, CODE_RING_OFFSET, Control, SEGMENT_COUNT, SLOT_ENDED, SLOT_LIVE, word};
 
 use super::*;
-use crate::memory::{Full, MemorySink};
+use crate::memory_sink::{Full, MemorySink};
 
 const TICK: Duration = Duration::from_millis(20);
 
@@ -392,7 +392,7 @@ fn words_that_would_have_been_written_over_are_not_read() {
         engine.view().silent_from.store(4 * 5 + 1, SeqCst);
         engine.append(&[1, 1, 77, word::event(99, 0)]);
         if left {
-            drain.take_left(0, 4 * 9, 3);
+            drain.take_detached(0, 4 * 9, 3);
         } else {
             drain.finish_image();
         }

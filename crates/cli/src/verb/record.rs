@@ -31,7 +31,7 @@ pub fn run(arguments: &Record) -> Result<u8, Stopped> {
     };
     let (outcome, watched) = watched(arguments, || capture::record(&options));
     let outcome = outcome.map_err(Failure::from)?;
-    for warning in &outcome.observed.warnings {
+    for warning in &outcome.report.warnings {
         eprintln!("trackway: {warning}");
     }
     if !arguments.quiet && std::io::stderr().is_terminal() {
@@ -164,7 +164,7 @@ struct Report<'a> {
 }
 
 fn write_report(path: &Path, outcome: &Outcome, watched: &Watched) -> Result<(), Stopped> {
-    let (summary, observed) = (&outcome.summary, &outcome.observed);
+    let (summary, capture) = (&outcome.summary, &outcome.report);
     let report = Report {
         instructions: summary.totals.instructions,
         branches: summary.totals.branches(),
@@ -176,11 +176,11 @@ fn write_report(path: &Path, outcome: &Outcome, watched: &Watched) -> Result<(),
         reads: summary.totals.reads,
         writes: summary.totals.writes,
         seconds: watched.seconds,
-        cpu_seconds: observed.cpu_time.as_secs_f64(),
+        cpu_seconds: capture.cpu_time.as_secs_f64(),
         peak_memory_bytes: watched.peak_memory,
-        stalls: observed.counters.stalls,
-        sleeps: observed.counters.sleeps,
-        warnings: &observed.warnings,
+        stalls: capture.counters.stalls,
+        sleeps: capture.counters.sleeps,
+        warnings: &capture.warnings,
     };
     let mut output = Output::open(Some(path))?;
     output.json(&report)?;

@@ -14,20 +14,20 @@ use wire::{
     STAGE_FINISHED,
 };
 
-use crate::call::{self, Interrupted};
-use crate::crowd::{Crowd, PAUSE, State};
-use crate::inject::{self, Context, InjectError, Placed, Result};
+use crate::inject::{self, Context, InjectError, InjectedRanges, Result};
 use crate::maps;
 use crate::ptrace::{self, Exit, Tracee};
 use crate::remote::{self, Remote};
 use crate::shared::{self, Shared};
 use crate::state::{self, ThreadState};
+use crate::syscall::{self, InterruptedCall};
 use crate::task::Status;
+use crate::thread_group::{PAUSE, ThreadGroup, TraceState};
 
 /// Threads that visit the dispatcher soon are not disturbed.
 const GRACE: Duration = Duration::from_millis(3);
 /// A thread that is in the engine, or on its way there, gets so much time before it is looked at again.
-const AGAIN: Duration = Duration::from_millis(2);
+const RECHECK_INTERVAL: Duration = Duration::from_millis(2);
 /// How long the other threads wait for one that waits for a child made by vfork.
 const VFORK_PATIENCE: Duration = Duration::from_millis(50);
 /// How long they wait for any other reason.
@@ -35,182 +35,185 @@ const PATIENCE: Duration = Duration::from_secs(10);
 
 /// What came of an attempt to leave.
 #[derive(Debug)]
-pub enum Left {
+pub enum DetachOutcome {
     /// Everything is as if we had never been there, unless there was a problem. For each thread its slot, and how many bytes it has
     /// written to the segment that it did not complete.
-    Completely { slots: Vec<(u32, u32)>, problem: Option<InjectError> },
+    Complete { slots: Vec<(u32, u32)>, problem: Option<InjectError> },
     /// The process has executed another program, which is not traced.
     Executed,
     /// The process has ended.
-    Gone(Option<Exit>),
+    Exited(Option<Exit>),
     /// A thread waits for a child with which it shares its memory. All threads go on, recorded, as before.
-    NotNow,
+    Deferred,
     /// Threads do not stop. They were asked to leave by themselves; the engine stays in the process.
-    InPart,
+    Partial,
 }
 
 /// A target that is to be left.
 pub struct Target<'a> {
     pub process: i32,
     pub shared: &'a Shared,
-    pub placed: &'a Placed,
+    pub injected: &'a InjectedRanges,
 }
 
-/// Tries to leave; `meanwhile` is called again and again, to drain the rings. In `crowd` are threads that did not stop in earlier
+/// Tries to leave; `meanwhile` is called again and again, to drain the rings. In `group` are threads that did not stop in earlier
 /// attempts.
-pub fn leave(target: &Target, crowd: &mut Crowd, meanwhile: &mut dyn FnMut()) -> Left {
+pub fn detach(target: &Target, group: &mut ThreadGroup, meanwhile: &mut dyn FnMut()) -> DetachOutcome {
     let control = target.shared.control();
-    let mut leaving = Leaving { target, control, crowd, threads: Vec::new() };
+    let mut detachment = Detachment { target, control, group, threads: Vec::new() };
     // Others may have asked for it already.
     control.detach.store(DETACH_TOGETHER, Ordering::SeqCst);
     let start = Instant::now();
     while start.elapsed() < GRACE {
-        leaving.refuse_exec();
+        detachment.refuse_exec();
         meanwhile();
         std::thread::sleep(PAUSE);
     }
-    match leaving.hold_all(meanwhile) {
-        Hold::All => {}
-        Hold::Executed => return Left::Executed,
-        Hold::Gone => return Left::Gone(leaving.crowd.exit),
-        Hold::Not => {
+    match detachment.stop_all(meanwhile) {
+        StopOutcome::Stopped => {}
+        StopOutcome::Executed => return DetachOutcome::Executed,
+        StopOutcome::Exited => return DetachOutcome::Exited(detachment.group.exit),
+        StopOutcome::TimedOut => {
             let waits = control.vforks.load(Ordering::SeqCst) != 0;
-            leaving.let_go(if waits { DETACH_NONE } else { wire::DETACH_SEPARATELY });
-            return if waits { Left::NotNow } else { Left::InPart };
+            detachment.resume_all(if waits { DETACH_NONE } else { wire::DETACH_SEPARATELY });
+            return if waits { DetachOutcome::Deferred } else { DetachOutcome::Partial };
         }
     }
-    let slots = leaving.threads.iter().filter_map(Thread::slot).collect();
-    let problem = leaving.finish();
-    Left::Completely { slots, problem }
+    let slots = detachment.threads.iter().filter_map(DetachableThread::slot).collect();
+    let problem = detachment.finish();
+    DetachOutcome::Complete { slots, problem }
 }
 
-enum Hold {
-    All,
-    Not,
+enum StopOutcome {
+    Stopped,
+    TimedOut,
     Executed,
-    Gone,
+    Exited,
 }
 
-struct Leaving<'a> {
+struct Detachment<'a> {
     target: &'a Target<'a>,
     control: &'a Control,
-    crowd: &'a mut Crowd,
+    group: &'a mut ThreadGroup,
     /// Those that are held where they can be put into native code.
-    threads: Vec<Thread>,
+    threads: Vec<DetachableThread>,
 }
 
 /// A thread that is held.
-struct Thread {
+struct DetachableThread {
     tracee: Tracee,
     stopped: user_regs_struct,
     /// The system call of the application's in which it was interrupted.
-    call: Option<Interrupted>,
+    call: Option<InterruptedCall>,
     /// `None` for a thread that is not ours.
     state: Option<ThreadState>,
 }
 
 /// Where a stopped thread is.
-enum Whereabouts {
+enum ThreadLocation {
     /// Where it can be put into native code.
-    Ready(Box<Thread>),
+    SafePoint(Box<DetachableThread>),
     /// In translated code.
-    Cache,
+    CodeCache,
     /// In the engine, or on its way.
     Engine,
 }
 
-impl Leaving<'_> {
+impl Detachment<'_> {
     /// Holds one thread after the other, until none is left.
-    fn hold_all(&mut self, meanwhile: &mut dyn FnMut()) -> Hold {
+    fn stop_all(&mut self, meanwhile: &mut dyn FnMut()) -> StopOutcome {
         let start = Instant::now();
         loop {
             self.refuse_exec();
             meanwhile();
             // A thread that is about to end cannot always be attached to; the next look tells.
-            let _ = self.crowd.gather();
-            if self.crowd.is_gone() || self.crowd.has_executed {
-                self.crowd.disperse();
-                return if self.crowd.has_executed { Hold::Executed } else { Hold::Gone };
+            let _ = self.group.seize_new();
+            if self.group.is_gone() || self.group.has_executed {
+                self.group.detach_all();
+                return if self.group.has_executed { StopOutcome::Executed } else { StopOutcome::Exited };
             }
-            for tid in self.crowd.look() {
-                self.hold(tid);
+            for tid in self.group.poll() {
+                self.keep_if_detachable(tid);
             }
-            self.forget_the_dead();
-            let all_held = self.crowd.all_stopped() && self.threads.len() == self.crowd.members.len();
-            if all_held && self.crowd.gather().is_ok_and(|any| !any) {
-                return Hold::All;
+            self.remove_exited();
+            let all_stopped = self.group.all_stopped() && self.threads.len() == self.group.members.len();
+            if all_stopped && self.group.seize_new().is_ok_and(|any| !any) {
+                return StopOutcome::Stopped;
             }
             let waits = self.control.vforks.load(Ordering::SeqCst) != 0;
-            let is_too_late = match waits {
+            let has_timed_out = match waits {
                 true => start.elapsed() > VFORK_PATIENCE,
-                false => self.crowd.is_too_late(start.elapsed(), PATIENCE),
+                false => self.group.has_timed_out(start.elapsed(), PATIENCE),
             };
-            if is_too_late {
-                return Hold::Not;
+            if has_timed_out {
+                return StopOutcome::TimedOut;
             }
-            self.crowd.call(AGAIN);
+            self.group.interrupt_running(RECHECK_INTERVAL);
             std::thread::sleep(PAUSE);
         }
     }
 
     /// A thread has stopped: keeps it if that is possible where it stands.
-    fn hold(&mut self, tid: i32) {
-        let Some(&State::Stopped { signal, .. }) = self.crowd.members.get(&tid) else { return };
+    fn keep_if_detachable(&mut self, tid: i32) {
+        let Some(&TraceState::Stopped { signal, .. }) = self.group.members.get(&tid) else { return };
         // A thread that is about to get a signal handles it first.
         if signal == 0 {
-            match self.whereabouts(Tracee { tid }) {
-                Ok(Whereabouts::Ready(thread)) => return self.threads.push(*thread),
-                Ok(Whereabouts::Cache) => {
+            match self.locate(Tracee { tid }) {
+                Ok(ThreadLocation::SafePoint(thread)) => return self.threads.push(*thread),
+                Ok(ThreadLocation::CodeCache) => {
                     // If it fails, the thread is dying.
                     let _ = ptrace::queue(self.target.process, tid, libc::SIGTRAP, DETACH_REQUEST);
                 }
-                Ok(Whereabouts::Engine) | Err(_) => {}
+                Ok(ThreadLocation::Engine) | Err(_) => {}
             }
         }
-        self.crowd.resume(tid);
+        self.group.resume(tid);
     }
 
-    fn forget_the_dead(&mut self) {
-        let members = &self.crowd.members;
+    fn remove_exited(&mut self) {
+        let members = &self.group.members;
         self.threads.retain(|thread| members.contains_key(&thread.tracee.tid));
     }
 
-    fn whereabouts(&self, tracee: Tracee) -> Result<Whereabouts> {
+    fn locate(&self, tracee: Tracee) -> Result<ThreadLocation> {
         let registers = tracee.registers().context("reading registers")?;
         let pc = registers.rip;
-        let in_engine = self.target.placed.engine.contains(&pc);
+        let in_engine = self.target.injected.engine.contains(&pc);
         let Some(state) = self.state_of(tracee, registers.gs_base)? else {
-            if in_engine || self.is_own(pc) {
+            if in_engine || self.is_engine_memory(pc) {
                 // A thread that has just been born or is about to end.
-                return Ok(Whereabouts::Engine);
+                return Ok(ThreadLocation::Engine);
             }
-            let thread = Thread { tracee, stopped: registers, call: None, state: None };
-            return Ok(Whereabouts::Ready(Box::new(thread)));
+            let thread = DetachableThread { tracee, stopped: registers, call: None, state: None };
+            return Ok(ThreadLocation::SafePoint(Box::new(thread)));
         };
-        if pc == self.control.layout.system_call.load(Ordering::SeqCst) + call::INSTRUCTION_BYTES {
-            let call = call::of_thread(tracee, &registers, 0);
+        if pc == self.control.layout.system_call.load(Ordering::SeqCst) + syscall::INSTRUCTION_BYTES {
+            let call = syscall::interrupted_call_of(tracee, &registers, 0);
             if call.is_some() {
-                let thread = Thread { tracee, stopped: registers, call, state: Some(state) };
-                return Ok(Whereabouts::Ready(Box::new(thread)));
+                let thread = DetachableThread { tracee, stopped: registers, call, state: Some(state) };
+                return Ok(ThreadLocation::SafePoint(Box::new(thread)));
             }
         }
         if in_engine {
             let parked: u32 = state::field(tracee, state.address, &self.control.layout.parked)?;
-            let thread = Thread { tracee, stopped: registers, call: None, state: Some(state) };
-            return Ok(if parked != 0 { Whereabouts::Ready(Box::new(thread)) } else { Whereabouts::Engine });
+            let thread = DetachableThread { tracee, stopped: registers, call: None, state: Some(state) };
+            return Ok(if parked != 0 { ThreadLocation::SafePoint(Box::new(thread)) } else { ThreadLocation::Engine });
         }
-        Ok(if self.is_own(pc) { Whereabouts::Cache } else { Whereabouts::Engine })
+        Ok(if self.is_engine_memory(pc) { ThreadLocation::CodeCache } else { ThreadLocation::Engine })
     }
 
     /// Whether the engine has made the memory at `address`.
-    fn is_own(&self, address: u64) -> bool {
-        state::own(self.control).any(|range| range.contains(&address))
+    fn is_engine_memory(&self, address: u64) -> bool {
+        state::engine_ranges(self.control).any(|range| range.contains(&address))
     }
 
     /// The state of a thread, if gs points at it. A thread that has just been born still has its parent's.
     fn state_of(&self, tracee: Tracee, address: u64) -> Result<Option<ThreadState>> {
         let layout = &self.control.layout;
-        if address == 0 || !self.is_own(address) || state::field::<u64>(tracee, address, &layout.this)? != address {
+        if address == 0
+            || !self.is_engine_memory(address)
+            || state::field::<u64>(tracee, address, &layout.this)? != address
+        {
             return Ok(None);
         }
         let slot: u32 = state::field(tracee, address, &layout.slot)?;
@@ -235,10 +238,10 @@ impl Leaving<'_> {
     }
 
     /// Lets all threads go on as they are.
-    fn let_go(&mut self, leave: u32) {
-        self.control.detach.store(leave, Ordering::SeqCst);
+    fn resume_all(&mut self, request: u32) {
+        self.control.detach.store(request, Ordering::SeqCst);
         shared::wake(&self.control.detach);
-        self.crowd.disperse();
+        self.group.detach_all();
     }
 
     /// Puts all threads into native code. Whatever fails, the rest is done; the first failure is returned. Most often it means that
@@ -247,8 +250,8 @@ impl Leaving<'_> {
         let threads = std::mem::take(&mut self.threads);
         let tid = threads.first().map_or(self.target.process, |thread| thread.tracee.tid);
         // A seccomp filter of the application lets the engine's image make every call.
-        let own_gate = Some(self.control.layout.gate.load(Ordering::SeqCst)).filter(|&gate| gate != 0);
-        let gate = own_gate
+        let engine_gate = Some(self.control.layout.gate.load(Ordering::SeqCst)).filter(|&gate| gate != 0);
+        let gate = engine_gate
             .or_else(|| maps::of_process(tid).ok().and_then(|mappings| remote::gate(Tracee { tid }, &mappings)));
         let (mut remotes, mut problems) = (Vec::new(), Vec::new());
         for thread in threads {
@@ -257,9 +260,9 @@ impl Leaving<'_> {
                 Err(error) => problems.push(error),
             }
         }
-        problems.extend(self.give_back_process(&mut remotes).err());
+        problems.extend(self.restore_process(&mut remotes).err());
         for (remote, thread) in &mut remotes {
-            problems.extend(self.give_back_thread(remote, thread).err());
+            problems.extend(self.restore_alternate_stack(remote, thread).err());
         }
         if problems.is_empty()
             && self.control.sharers.load(Ordering::SeqCst) == 0
@@ -275,8 +278,8 @@ impl Leaving<'_> {
     }
 
     /// Makes a thread execute the engine's own function for what belongs to the process as a whole.
-    fn give_back_process(&self, remotes: &mut [(Remote, Thread)]) -> Result<()> {
-        let has_state = |(remote, thread)| Some((remote, Thread::state(thread)?));
+    fn restore_process(&self, remotes: &mut [(Remote, DetachableThread)]) -> Result<()> {
+        let has_state = |(remote, thread)| Some((remote, DetachableThread::state(thread)?));
         let Some((remote, state)) = remotes.iter_mut().map(|(remote, thread)| (remote, &*thread)).find_map(has_state)
         else {
             return Ok(());
@@ -288,7 +291,7 @@ impl Leaving<'_> {
 
     /// What the kernel keeps for each thread. The thread makes the calls on the application's stack: an alternate stack cannot be
     /// changed by who is on one.
-    fn give_back_thread(&self, remote: &mut Remote, thread: &Thread) -> Result<()> {
+    fn restore_alternate_stack(&self, remote: &mut Remote, thread: &DetachableThread) -> Result<()> {
         let Some(state) = thread.state() else { return Ok(()) };
         remote.registers.rsp = state.registers.general[wire::RSP];
         let stack = state.address + u64::from(self.control.layout.alternate_stack.load(Ordering::SeqCst));
@@ -297,14 +300,14 @@ impl Leaving<'_> {
     }
 
     fn unmap(&self, remote: &mut Remote) -> Result<()> {
-        for range in state::own(self.control) {
+        for range in state::engine_ranges(self.control) {
             remote.call("munmap", libc::SYS_munmap, [range.start, range.end - range.start, 0, 0, 0, 0])?;
         }
-        inject::remove(remote, self.target.placed)
+        inject::remove(remote, self.target.injected)
     }
 }
 
-impl Thread {
+impl DetachableThread {
     fn state(&self) -> Option<&ThreadState> {
         self.state.as_ref()
     }
@@ -317,18 +320,22 @@ impl Thread {
     /// Gives the thread the registers and the mask that it has in native code. It stands where the kernel looks at interrupted calls.
     fn restore(&self, remote: &Remote) -> Result<()> {
         let Some(state) = &self.state else {
-            return remote.finish_with(&call::undisturbed(&self.stopped, self.call), remote.mask);
+            return remote.finish_with(&syscall::resumed_registers(&self.stopped, self.call), remote.mask);
         };
         state.restore_vectors(self.tracee)?;
         let native = state.native_registers(&self.stopped);
-        remote.finish_with(&in_call(&native, &self.stopped, self.call), state.mask)
+        remote.finish_with(&inside_call(&native, &self.stopped, self.call), state.mask)
     }
 }
 
 /// If the thread is in a system call: as if the application's own instruction had made it.
-fn in_call(native: &user_regs_struct, stopped: &user_regs_struct, call: Option<Interrupted>) -> user_regs_struct {
+fn inside_call(
+    native: &user_regs_struct,
+    stopped: &user_regs_struct,
+    call: Option<InterruptedCall>,
+) -> user_regs_struct {
     let Some(call) = call else { return *native };
-    let after = native.rip + call::INSTRUCTION_BYTES;
+    let after = native.rip + syscall::INSTRUCTION_BYTES;
     let inside = user_regs_struct {
         rip: after,
         rcx: after,
@@ -337,5 +344,5 @@ fn in_call(native: &user_regs_struct, stopped: &user_regs_struct, call: Option<I
         orig_rax: stopped.orig_rax,
         ..*native
     };
-    call::undisturbed(&inside, Some(call))
+    syscall::resumed_registers(&inside, Some(call))
 }

@@ -14,7 +14,7 @@ pub struct MemorySink {
     /// Image, first path, blocks, exits.
     pub fragments: Vec<(u32, u32, Vec<u32>, Vec<u32>)>,
     /// Image, first path, lengths, accesses.
-    pub plans: Vec<(u32, u32, Vec<u32>, Vec<wire::code::AccessDescriptor>)>,
+    pub access_descriptors: Vec<(u32, u32, Vec<u32>, Vec<wire::code::AccessDescriptor>)>,
     pub modules: Vec<(u32, Module)>,
     pub unmapped: Vec<(u32, u64, u64, u64)>,
     pub threads: Vec<ThreadInfo>,
@@ -51,7 +51,7 @@ impl Sink for MemorySink {
 
     fn access_descriptors(&mut self, image: u32, descriptors: &AccessDescriptors) -> Result<(), Full> {
         let &AccessDescriptors { first_path, lengths, accesses } = descriptors;
-        self.plans.push((image, first_path, lengths.to_vec(), accesses.to_vec()));
+        self.access_descriptors.push((image, first_path, lengths.to_vec(), accesses.to_vec()));
         Ok(())
     }
 

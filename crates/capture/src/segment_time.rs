@@ -9,7 +9,7 @@ use wire::word::{self, ACCESS, EVENT, EVENT_WORDS_MAX, SIGNAL, STRING, TIME};
 const TIME_WORDS: usize = 3;
 
 /// Moves the time with which the words of a segment begin.
-pub fn settle(words: &mut [u32]) {
+pub fn move_opening_time(words: &mut [u32]) {
     if words.first() != Some(&word::event(TIME, 0)) {
         return;
     }
@@ -39,28 +39,28 @@ mod tests {
 
     const OPENING: [u32; 3] = [word::event(TIME, 0), 5, 0];
 
-    fn settled(behind: &[u32]) -> Vec<u32> {
+    fn moved(behind: &[u32]) -> Vec<u32> {
         let mut words = [&OPENING[..], behind].concat();
-        settle(&mut words);
+        move_opening_time(&mut words);
         words
     }
 
     #[test]
     fn it_goes_behind_the_first_path() {
-        assert_eq!(settled(&[7, 8]), [&[7][..], &OPENING, &[8]].concat());
-        assert_eq!(settled(&[7]), [&[7][..], &OPENING].concat());
+        assert_eq!(moved(&[7, 8]), [&[7][..], &OPENING, &[8]].concat());
+        assert_eq!(moved(&[7]), [&[7][..], &OPENING].concat());
         let access = [word::event(ACCESS, 0), 1, 2, 3, 4, 5];
         let string = [word::event(STRING, 0), 1, 2, 3, 4, 5, 6, 7, 8];
         let told = [&access[..], &string, &access, &[7]].concat();
-        assert_eq!(settled(&[&told[..], &[8]].concat()), [&told[..], &OPENING, &[8]].concat());
+        assert_eq!(moved(&[&told[..], &[8]].concat()), [&told[..], &OPENING, &[8]].concat());
     }
 
     #[test]
     fn a_signal_that_interrupts_a_path_has_the_time() {
         let signal = |fragment| [word::event(SIGNAL, 11), fragment, 2, 3, 4, 5, 6, 9, 1];
         let same = [word::event(TIME, 0), 9, 1];
-        assert_eq!(settled(&[&signal(1)[..], &[8]].concat()), [&signal(1)[..], &same, &[8]].concat());
-        assert_eq!(settled(&signal(0)), [&OPENING[..], &signal(0)].concat());
+        assert_eq!(moved(&[&signal(1)[..], &[8]].concat()), [&signal(1)[..], &same, &[8]].concat());
+        assert_eq!(moved(&signal(0)), [&OPENING[..], &signal(0)].concat());
     }
 
     #[test]
@@ -69,11 +69,11 @@ mod tests {
         for behind in
             [&[][..], &[0], &OPENING, &syscall, &[word::event(ACCESS, 0)], &[word::event(SIGNAL, 1), 1], &[u32::MAX]]
         {
-            assert_eq!(settled(behind), [&OPENING[..], behind].concat());
+            assert_eq!(moved(behind), [&OPENING[..], behind].concat());
         }
         let mut other = [7, 8, 9, 10];
-        settle(&mut other);
+        move_opening_time(&mut other);
         assert_eq!(other, [7, 8, 9, 10]);
-        settle(&mut []);
+        move_opening_time(&mut []);
     }
 }
