@@ -47,7 +47,7 @@ pub struct Running {
 /// Makes a command mind interrupts and the end of its terminal, which shells and `nohup` make everybody ignore whom they start in the background, the tests
 /// among them.
 fn with_interrupts(command: &mut Command) {
-    let mind = || {
+    let restore_defaults = || {
         for signal in [libc::SIGINT, libc::SIGQUIT, libc::SIGHUP] {
             // SAFETY: takes no pointers but the default, and may be called between fork and exec.
             unsafe { libc::signal(signal, libc::SIG_DFL) };
@@ -55,7 +55,7 @@ fn with_interrupts(command: &mut Command) {
         Ok(())
     };
     // SAFETY: the closure makes system calls and nothing else.
-    unsafe { command.pre_exec(mind) };
+    unsafe { command.pre_exec(restore_defaults) };
 }
 
 /// A file that was just written is busy as long as a child that another test is starting has it open, too.
@@ -130,9 +130,9 @@ impl Running {
         if Instant::now() < deadline {
             return;
         }
-        let picture = picture_of_group(self.pid());
+        let description = describe_group(self.pid());
         self.kill_group();
-        panic!("{} hangs:\n{picture}", self.what);
+        panic!("{} hangs:\n{description}", self.what);
     }
 
     fn kill_group(&mut self) {
@@ -233,8 +233,8 @@ fn exit_of(status: ExitStatus) -> Exit {
 }
 
 /// What every thread of every process of a group is doing.
-fn picture_of_group(group: i32) -> String {
-    let mut picture = String::new();
+fn describe_group(group: i32) -> String {
+    let mut description = String::new();
     for process in fs::read_dir("/proc").into_iter().flatten().flatten() {
         let path = process.path();
         let is_member = stat(&path.join("stat").to_string_lossy()).is_some_and(|(_, its_group)| its_group == group);
@@ -242,7 +242,7 @@ fn picture_of_group(group: i32) -> String {
             continue;
         }
         let read = |name: &str| fs::read_to_string(path.join(name)).unwrap_or_default().replace('\0', " ");
-        let _ = writeln!(picture, "{}: {}", path.display(), read("cmdline"));
+        let _ = writeln!(description, "{}: {}", path.display(), read("cmdline"));
         for task in fs::read_dir(path.join("task")).into_iter().flatten().flatten() {
             let read = |name: &str| fs::read_to_string(task.path().join(name)).unwrap_or_default();
             let state = stat(&task.path().join("stat").to_string_lossy()).map(|(state, _)| state).unwrap_or_default();
@@ -253,10 +253,10 @@ fn picture_of_group(group: i32) -> String {
                 read("syscall"),
                 masks(&read("status")),
             ];
-            let _ = writeln!(picture, "  {}", line.map(|part| part.trim().to_owned()).join(" | "));
+            let _ = writeln!(description, "  {}", line.map(|part| part.trim().to_owned()).join(" | "));
         }
     }
-    picture
+    description
 }
 
 fn masks(status: &str) -> String {

@@ -18,7 +18,7 @@ pub struct Checker {
     step: u32,
     number: u64,
     /// What the last load from the shared words had, with its offset and size.
-    loaded: Option<Loaded>,
+    loaded: Option<LastLoad>,
     /// What `cmpxchg` compares with.
     compared: u64,
     /// What the thread itself has stored last to the shared word.
@@ -27,7 +27,7 @@ pub struct Checker {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Loaded {
+struct LastLoad {
     offset: u64,
     value: u128,
 }
@@ -65,12 +65,12 @@ impl Checker {
 
     fn load(&mut self, offset: u64, size: usize, value: u128) {
         self.counts.loads += 1;
-        if let Some(Loaded { value, .. }) = self.loaded
+        if let Some(LastLoad { value, .. }) = self.loaded
             && self.step == 12
         {
             self.compared = value as u64;
         }
-        self.loaded = Some(Loaded { offset, value });
+        self.loaded = Some(LastLoad { offset, value });
         if (offset, size) == (0, 8) && self.stored.is_some_and(|stored| u128::from(stored) != value) {
             self.counts.foreign += 1;
         }
@@ -119,7 +119,7 @@ impl Checker {
             self.counts.rounds += 1;
             return Ok(());
         }
-        let Some(Loaded { value: loaded, .. }) = self.loaded else {
+        let Some(LastLoad { value: loaded, .. }) = self.loaded else {
             return Err(format!("step {} stores {value:#x} without a load before", self.step));
         };
         self.counts.results += 1;

@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use acceptance::listing::{self, Listing};
-use acceptance::witness::{self, Happening};
+use acceptance::witness::{self, ObservedEvent};
 use acceptance::{Call, Recorded};
 use oracle::{Options, Run, single_step};
 use trace::Event;
@@ -101,11 +101,11 @@ fn addresses_differ(recorded: &Recorded, listings: &[Listing], expected: &Run, c
 }
 
 /// The events of a listing that the witness can see too.
-fn happenings(listing: &Listing) -> Vec<Happening> {
+fn events(listing: &Listing) -> Vec<ObservedEvent> {
     let seen = listing.events.iter().filter_map(|&(_, event)| match event {
-        Event::Syscall { number, .. } => Some(Happening::Call(u64::from(number))),
+        Event::Syscall { number, .. } => Some(ObservedEvent::Call(u64::from(number))),
         Event::Signal { signal, pc, handler, .. } if signal != 0 => {
-            Some(Happening::Signal { signal: i32::from(signal), pc, handler })
+            Some(ObservedEvent::Signal { signal: i32::from(signal), pc, handler })
         }
         _ => None,
     });
@@ -113,25 +113,25 @@ fn happenings(listing: &Listing) -> Vec<Happening> {
 }
 
 /// A thread does not notice that it is killed, unless by its own doing; the trace's exit tells then.
-fn without_kill(happenings: &[Happening]) -> &[Happening] {
+fn without_kill(events: &[ObservedEvent]) -> &[ObservedEvent] {
     const ITS_OWN_DOING: [i32; 5] = [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGTRAP];
-    match happenings {
-        [before @ .., Happening::Signal { signal, handler: 0, .. }] if !ITS_OWN_DOING.contains(signal) => before,
+    match events {
+        [before @ .., ObservedEvent::Signal { signal, handler: 0, .. }] if !ITS_OWN_DOING.contains(signal) => before,
         all => all,
     }
 }
 
 /// Compares what happened to each thread. So many threads, the last ones, are not seen from outside.
-fn happenings_differ(listings: &[Listing], expected: &[Vec<Happening>], unseen: usize) -> Vec<String> {
+fn happenings_differ(listings: &[Listing], expected: &[Vec<ObservedEvent>], unseen: usize) -> Vec<String> {
     if listings.len() != expected.len() + unseen {
         let (recorded, seen) = (listings.len(), expected.len());
         return vec![format!("{recorded} threads recorded, {seen} seen from outside instead of all but {unseen}")];
     }
     let threads = listings.iter().zip(expected).enumerate();
     let differences = threads.filter_map(|(thread, (listing, expected))| {
-        let (ours, expected) = (happenings(listing), without_kill(expected));
+        let (ours, expected) = (events(listing), without_kill(expected));
         let place = ours.iter().zip(expected).position(|(a, b)| a != b).unwrap_or(ours.len().min(expected.len()));
-        let around = |list: &[Happening]| {
+        let around = |list: &[ObservedEvent]| {
             format!("{:x?}", &list[place.saturating_sub(3).min(list.len())..list.len().min(place + 3)])
         };
         (ours != expected).then(|| {
@@ -213,9 +213,9 @@ fn code_differs(recorded: &Recorded) -> Option<String> {
 fn missing_threads_and_events_are_noticed() {
     let event = Event::Syscall { number: 1, tsc: 0 };
     let listing = Listing { events: vec![(0, event)], ..Listing::default() };
-    let call = Happening::Call(1);
+    let call = ObservedEvent::Call(1);
     let differ =
-        |listings: &[Listing], expected: &[Vec<Happening>]| !happenings_differ(listings, expected, 0).is_empty();
+        |listings: &[Listing], expected: &[Vec<ObservedEvent>]| !happenings_differ(listings, expected, 0).is_empty();
     let one = std::slice::from_ref(&listing);
     assert!(!differ(one, &[vec![call]]));
     assert!(differ(&[], &[vec![call]]), "a thread was not recorded");

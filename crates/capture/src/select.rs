@@ -170,19 +170,19 @@ impl Selector {
         let Some(functions) = self.functions_of(&module.path) else { return Vec::new() };
         let Some(bias) = functions.bias(module.address, module.file_offset) else { return Vec::new() };
         let joined = !self.callees;
-        functions.wanted(bias, range, joined, |function| self.is_wanted(function))
+        functions.selected_ranges(bias, range, joined, |function| self.is_selected(function))
     }
 
-    fn is_wanted(&mut self, function: &Function) -> bool {
-        let mut is_wanted = false;
+    fn is_selected(&mut self, function: &Function) -> bool {
+        let mut is_selected = false;
         for (pattern, matched) in self.patterns.iter().zip(&mut self.matched) {
             // A part that was split off is not where a function is entered.
             if pattern.matches_symbol(&function.symbol) {
                 *matched = true;
-                is_wanted |= !(self.callees && function.symbol.ends_with(".cold"));
+                is_selected |= !(self.callees && function.symbol.ends_with(".cold"));
             }
         }
-        is_wanted
+        is_selected
     }
 
     fn functions_of(&mut self, path: &str) -> Option<Functions> {

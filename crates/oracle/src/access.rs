@@ -19,7 +19,7 @@ pub struct Access {
 
 /// An access that an instruction will make.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Planned {
+pub struct PlannedAccess {
     pub address: u64,
     pub size: usize,
     pub writes: bool,
@@ -27,7 +27,7 @@ pub struct Planned {
     pub value: Option<Vec<u8>>,
 }
 
-impl Planned {
+impl PlannedAccess {
     pub fn read(address: u64, size: usize) -> Self {
         Self { address, size, writes: false, value: None }
     }
@@ -47,7 +47,7 @@ impl Planned {
 
     /// Takes the value from memory: before the step for reads, after it for writes. What cannot be read stays unknown, and
     /// matters only if the instruction does not fault.
-    pub fn look(&mut self, tracee: Tracee) {
+    pub fn read_value(&mut self, tracee: Tracee) {
         if self.value.is_none() {
             let mut bytes = vec![0; self.size];
             let is_whole = tracee.read(self.address, &mut bytes) == self.size;

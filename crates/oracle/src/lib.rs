@@ -39,8 +39,8 @@
 //! The environment, the arguments and so the whole initial stack are those of the given command, nothing is added.
 
 mod access;
-mod change;
 mod operand;
+mod snapshot;
 mod step;
 mod tracee;
 mod vector;

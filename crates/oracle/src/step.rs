@@ -11,16 +11,16 @@ use std::thread::JoinHandle;
 use iced_x86::{Decoder, DecoderOptions, Instruction, InstructionInfoFactory, Mnemonic};
 use libc::{c_int, pid_t, user_regs_struct};
 
-use crate::access::{Access, Planned};
-use crate::change::Snapshot;
-use crate::operand::{self, State};
+use crate::access::{Access, PlannedAccess};
+use crate::operand::{self, ThreadRegisters};
+use crate::snapshot::Snapshot;
 use crate::tracee::{self, Tracee};
 use crate::{Error, Exit, Options, Run};
 
 const TRAP_FLAG: u64 = 0x100;
 /// `si_code` of the stop at the first instruction of a signal handler (the kernel's `ptrace_notify`).
 const HANDLER_ENTERED: c_int = libc::SIGTRAP;
-const FOLLOWED: c_int = libc::PTRACE_O_TRACECLONE
+const TRACE_OPTIONS: c_int = libc::PTRACE_O_TRACECLONE
     | libc::PTRACE_O_TRACEVFORK
     | libc::PTRACE_O_TRACEEXEC
     | libc::PTRACE_O_TRACEEXIT
@@ -36,7 +36,7 @@ pub fn run(command: &mut Command, options: &Options) -> Result<Run, Error> {
     drop(child.stdin.take());
     let (stdout, stderr) = (collect(child.stdout.take()), collect(child.stderr.take()));
     let mut stepper = Stepper::new(&child, options);
-    let exit = stepper.run().inspect_err(|_| end(stepper.process))?;
+    let exit = stepper.run().inspect_err(|_| kill_rest(stepper.process))?;
     Ok(Run {
         threads: stepper.executed,
         accesses: stepper.accesses,
@@ -47,7 +47,7 @@ pub fn run(command: &mut Command, options: &Options) -> Result<Run, Error> {
 }
 
 /// Kills what is left of a program that cannot be stepped to its end.
-fn end(process: pid_t) {
+fn kill_rest(process: pid_t) {
     tracee::kill(process);
     while let Ok(Some((thread, status))) = tracee::wait() {
         if libc::WIFSTOPPED(status) {
@@ -77,26 +77,26 @@ fn collected(collector: Collector) -> Result<Vec<u8>, Error> {
 }
 
 /// A thread between two stops.
-struct Thread {
+struct SteppedThread {
     /// Position in [`Stepper::executed`].
     index: usize,
     /// The instruction to be executed next; `None` while the thread is on its way into a new program.
     next: Option<u64>,
     stack_pointer: u64,
     /// The last instruction was a system call that the kernel will restart, unless a handler comes in between.
-    restart: bool,
+    will_be_restarted: bool,
     /// The stop that every new thread begins with has not been seen.
-    fresh: bool,
+    awaits_first_stop: bool,
     /// What the next instruction will do to memory, if that is wanted.
-    planned: Vec<Planned>,
+    planned: Vec<PlannedAccess>,
 }
 
 struct Stepper<'a> {
     process: pid_t,
     options: &'a Options,
-    threads: HashMap<pid_t, Thread>,
+    threads: HashMap<pid_t, SteppedThread>,
     /// Processes that have stopped for the first time before their creator's stop has said how they were made.
-    unknown: HashSet<pid_t>,
+    unidentified: HashSet<pid_t>,
     /// Processes that are not followed, and have not stopped yet.
     unfollowed: HashSet<pid_t>,
     executed: Vec<Vec<u64>>,
@@ -114,7 +114,7 @@ impl<'a> Stepper<'a> {
             process,
             options,
             threads: HashMap::new(),
-            unknown: HashSet::new(),
+            unidentified: HashSet::new(),
             unfollowed: HashSet::new(),
             executed: Vec::new(),
             accesses: Vec::new(),
@@ -129,7 +129,7 @@ impl<'a> Stepper<'a> {
         while let Some((thread, status)) = tracee::wait()? {
             if libc::WIFSTOPPED(status) {
                 self.count_stop()?;
-                ignore_death(self.stopped(Tracee(thread), status))?;
+                ignore_death(self.handle_stop(Tracee(thread), status))?;
             } else {
                 self.threads.remove(&thread);
                 if thread == self.process {
@@ -145,10 +145,10 @@ impl<'a> Stepper<'a> {
         match tracee::wait()? {
             Some((thread, status)) if thread == self.process && libc::WIFSTOPPED(status) => {
                 let tracee = Tracee(thread);
-                tracee.set_options(FOLLOWED)?;
-                self.adopt(thread, false);
+                tracee.set_options(TRACE_OPTIONS)?;
+                self.add_thread(thread, false);
                 self.fix_random_bytes(tracee)?;
-                self.stand(tracee)
+                self.resume_in_place(tracee)
             }
             Some((thread, status)) => Err(Error::Unexpected { thread, status }),
             None => Err(Error::Wait(io::Error::from_raw_os_error(libc::ECHILD))),
@@ -160,17 +160,17 @@ impl<'a> Stepper<'a> {
         if self.stop_count > self.options.stops_max { Err(Error::TooLong(self.options.stops_max)) } else { Ok(()) }
     }
 
-    fn stopped(&mut self, tracee: Tracee, status: c_int) -> Result<(), Error> {
+    fn handle_stop(&mut self, tracee: Tracee, status: c_int) -> Result<(), Error> {
         if !self.threads.contains_key(&tracee.0) && status >> 16 != libc::PTRACE_EVENT_EXEC {
-            return self.stranger(tracee);
+            return self.handle_unknown_stop(tracee);
         }
         match status >> 16 {
-            0 => self.signalled(tracee, libc::WSTOPSIG(status)),
+            0 => self.handle_signal_stop(tracee, libc::WSTOPSIG(status)),
             libc::PTRACE_EVENT_CLONE => {
                 let child = tracee.event_message()? as pid_t;
                 if self.is_thread(child) {
-                    self.adopt(child, true);
-                } else if self.unknown.remove(&child) {
+                    self.add_thread(child, true);
+                } else if self.unidentified.remove(&child) {
                     ignore_death(Tracee(child).detach())?;
                 } else {
                     self.unfollowed.insert(child);
@@ -179,64 +179,71 @@ impl<'a> Stepper<'a> {
             }
             libc::PTRACE_EVENT_VFORK => {
                 let child = tracee.event_message()? as pid_t;
-                let has_stopped = self.unknown.remove(&child);
-                self.adopt(child, !has_stopped);
+                let has_stopped = self.unidentified.remove(&child);
+                self.add_thread(child, !has_stopped);
                 tracee.step(0)?;
-                if has_stopped { ignore_death(self.stand(Tracee(child))) } else { Ok(()) }
+                if has_stopped { ignore_death(self.resume_in_place(Tracee(child))) } else { Ok(()) }
             }
-            libc::PTRACE_EVENT_EXEC if tracee.0 != self.process => self.gone(tracee),
-            libc::PTRACE_EVENT_EXEC => self.replaced(tracee),
-            libc::PTRACE_EVENT_EXIT => self.exiting(tracee),
+            libc::PTRACE_EVENT_EXEC if tracee.0 != self.process => self.detach_vfork_child(tracee),
+            libc::PTRACE_EVENT_EXEC => self.handle_exec(tracee),
+            libc::PTRACE_EVENT_EXIT => self.handle_exit(tracee),
             _ => Err(Error::Unexpected { thread: tracee.0, status }),
         }
     }
 
     /// The first stop of a thread can come before the one of its creator.
-    fn stranger(&mut self, tracee: Tracee) -> Result<(), Error> {
+    fn handle_unknown_stop(&mut self, tracee: Tracee) -> Result<(), Error> {
         if self.unfollowed.remove(&tracee.0) {
             return tracee.detach();
         }
         if !self.is_thread(tracee.0) {
             // Made by clone without CLONE_THREAD, or by vfork.
-            self.unknown.insert(tracee.0);
+            self.unidentified.insert(tracee.0);
             return Ok(());
         }
-        self.adopt(tracee.0, false);
-        self.stand(tracee)
+        self.add_thread(tracee.0, false);
+        self.resume_in_place(tracee)
     }
 
     fn is_thread(&self, thread: pid_t) -> bool {
         Path::new(&format!("/proc/{}/task/{thread}", self.process)).exists()
     }
 
-    fn adopt(&mut self, thread: pid_t, fresh: bool) {
+    fn add_thread(&mut self, thread: pid_t, awaits_first_stop: bool) {
         let (executed, accesses) = (&mut self.executed, &mut self.accesses);
         self.threads.entry(thread).or_insert_with(|| {
             executed.push(Vec::new());
             accesses.push(Vec::new());
             let index = executed.len() - 1;
-            Thread { index, next: None, stack_pointer: 0, restart: false, fresh, planned: Vec::new() }
+            SteppedThread {
+                index,
+                next: None,
+                stack_pointer: 0,
+                will_be_restarted: false,
+                awaits_first_stop,
+                planned: Vec::new(),
+            }
         });
     }
 
-    fn signalled(&mut self, tracee: Tracee, signal: c_int) -> Result<(), Error> {
-        if signal == libc::SIGSTOP && self.thread(tracee).fresh {
-            self.thread(tracee).fresh = false;
-            return self.stand(tracee);
+    fn handle_signal_stop(&mut self, tracee: Tracee, signal: c_int) -> Result<(), Error> {
+        if signal == libc::SIGSTOP && self.thread(tracee).awaits_first_stop {
+            self.thread(tracee).awaits_first_stop = false;
+            return self.resume_in_place(tracee);
         }
         match (signal, tracee.signal_code()?) {
-            (libc::SIGTRAP, Some(libc::TRAP_BRKPT | libc::TRAP_TRACE)) => self.stepped(tracee),
+            (libc::SIGTRAP, Some(libc::TRAP_BRKPT | libc::TRAP_TRACE)) => self.finish_step(tracee),
             (libc::SIGTRAP, Some(HANDLER_ENTERED)) => {
                 hide_framed_trap_flag(tracee)?;
-                self.stand(tracee)
+                self.resume_in_place(tracee)
             }
             (libc::SIGTRAP, Some(libc::SI_KERNEL)) => {
-                self.execute_next(tracee);
+                self.record_next(tracee);
                 tracee.step(signal)
             }
             (_, Some(_)) => {
                 if self.thread(tracee).next.is_none() {
-                    self.look(tracee)?;
+                    self.note_position(tracee)?;
                 }
                 tracee.step(signal)
             }
@@ -246,10 +253,10 @@ impl<'a> Stepper<'a> {
     }
 
     /// The instruction that was next has been executed, or one iteration of it.
-    fn stepped(&mut self, tracee: Tracee) -> Result<(), Error> {
+    fn finish_step(&mut self, tracee: Tracee) -> Result<(), Error> {
         let mut registers = tracee.registers()?;
         let thread = self.thread(tracee);
-        if thread.restart {
+        if thread.will_be_restarted {
             thread.next = Some(registers.rip - 2);
             thread.planned.clear();
         }
@@ -257,25 +264,25 @@ impl<'a> Stepper<'a> {
             let pushed = thread.stack_pointer.wrapping_sub(registers.rsp);
             hide_pushed_trap_flag(tracee, pc, pushed, &registers)?;
             hide_saved_trap_flag(tracee, &mut registers)?;
-            self.accessed(tracee, pc)?;
+            self.record_accesses(tracee, pc)?;
             if pc != registers.rip || !is_repeated(tracee, pc) {
-                self.execute_next(tracee);
+                self.record_next(tracee);
             }
         }
-        self.thread(tracee).restart = will_restart(&registers);
-        self.go_on(tracee, registers)
+        self.thread(tracee).will_be_restarted = will_restart(&registers);
+        self.step_next(tracee, registers)
     }
 
     /// Nothing has been executed; the thread stands where its registers say.
-    fn stand(&mut self, tracee: Tracee) -> Result<(), Error> {
-        self.thread(tracee).restart = false;
+    fn resume_in_place(&mut self, tracee: Tracee) -> Result<(), Error> {
+        self.thread(tracee).will_be_restarted = false;
         self.snapshot = None;
         let registers = tracee.registers()?;
-        self.go_on(tracee, registers)
+        self.step_next(tracee, registers)
     }
 
     /// Notes where the thread stands.
-    fn look(&mut self, tracee: Tracee) -> Result<(), Error> {
+    fn note_position(&mut self, tracee: Tracee) -> Result<(), Error> {
         let registers = tracee.registers()?;
         let thread = self.thread(tracee);
         thread.next = Some(registers.rip);
@@ -283,13 +290,13 @@ impl<'a> Stepper<'a> {
         Ok(())
     }
 
-    fn go_on(&mut self, tracee: Tracee, mut registers: user_regs_struct) -> Result<(), Error> {
+    fn step_next(&mut self, tracee: Tracee, mut registers: user_regs_struct) -> Result<(), Error> {
         self.abort_transactions(tracee, &mut registers)?;
         let thread = self.thread(tracee);
         thread.next = Some(registers.rip);
         thread.stack_pointer = registers.rsp;
         if self.options.memory {
-            self.plan(tracee, &registers)?;
+            self.plan_accesses(tracee, &registers)?;
         }
         tracee.step(0)
     }
@@ -308,11 +315,11 @@ impl<'a> Stepper<'a> {
     }
 
     /// Notes what the next instruction will do to memory, and what is there now.
-    fn plan(&mut self, tracee: Tracee, registers: &user_regs_struct) -> Result<(), Error> {
+    fn plan_accesses(&mut self, tracee: Tracee, registers: &user_regs_struct) -> Result<(), Error> {
         let instruction = instruction_at(tracee, registers.rip);
-        let state = State::new(tracee, registers);
+        let state = ThreadRegisters::new(tracee, registers);
         let mut planned = operand::accesses(&instruction, &mut self.factory, &state)?;
-        planned.iter_mut().filter(|access| !access.writes).for_each(|access| access.look(tracee));
+        planned.iter_mut().filter(|access| !access.writes).for_each(|access| access.read_value(tracee));
         self.thread(tracee).planned = planned;
         if instruction.mnemonic() == Mnemonic::Syscall {
             self.snapshot = None;
@@ -323,7 +330,7 @@ impl<'a> Stepper<'a> {
     }
 
     /// The instruction at `pc`, or one iteration of it, has accessed memory as planned.
-    fn accessed(&mut self, tracee: Tracee, pc: u64) -> Result<(), Error> {
+    fn record_accesses(&mut self, tracee: Tracee, pc: u64) -> Result<(), Error> {
         let thread = self.thread(tracee);
         let (index, planned) = (thread.index, std::mem::take(&mut thread.planned));
         if let Some(snapshot) = &mut self.snapshot {
@@ -331,8 +338,8 @@ impl<'a> Stepper<'a> {
         }
         let instruction = self.executed[index].len() as u64;
         for mut access in planned {
-            access.look(tracee);
-            let Planned { address, writes, .. } = access;
+            access.read_value(tracee);
+            let PlannedAccess { address, writes, .. } = access;
             let value = access.value.ok_or(Error::Unreadable { pc, address })?;
             self.accesses[index].push(Access { instruction, pc, address, writes, value });
         }
@@ -348,20 +355,20 @@ impl<'a> Stepper<'a> {
     }
 
     /// A process that has shared the memory executes another program, natively.
-    fn gone(&mut self, tracee: Tracee) -> Result<(), Error> {
-        self.execute_next(tracee);
+    fn detach_vfork_child(&mut self, tracee: Tracee) -> Result<(), Error> {
+        self.record_next(tracee);
         self.threads.remove(&tracee.0);
         tracee.detach()
     }
 
     /// Exec by any thread makes it the process's only one, under the process's number.
-    fn replaced(&mut self, tracee: Tracee) -> Result<(), Error> {
+    fn handle_exec(&mut self, tracee: Tracee) -> Result<(), Error> {
         let former = tracee.event_message()? as pid_t;
         if let Some(mut thread) = self.threads.remove(&former) {
             if let Some(pc) = thread.next.take() {
                 self.executed[thread.index].push(pc);
             }
-            thread.restart = false;
+            thread.will_be_restarted = false;
             thread.planned.clear();
             self.threads.clear();
             self.threads.insert(tracee.0, thread);
@@ -372,16 +379,16 @@ impl<'a> Stepper<'a> {
     }
 
     /// The thread ends. If that is in a system call (its own exit, or another's while it waited), the `syscall` was executed.
-    fn exiting(&mut self, tracee: Tracee) -> Result<(), Error> {
+    fn handle_exit(&mut self, tracee: Tracee) -> Result<(), Error> {
         let registers = tracee.registers()?;
         let pc = self.thread(tracee).next;
         if registers.orig_rax.cast_signed() >= 0 && pc == Some(registers.rip.wrapping_sub(2)) {
-            self.execute_next(tracee);
+            self.record_next(tracee);
         }
         tracee.resume()
     }
 
-    fn execute_next(&mut self, tracee: Tracee) {
+    fn record_next(&mut self, tracee: Tracee) {
         let thread = self.thread(tracee);
         let index = thread.index;
         if let Some(pc) = thread.next.take() {
@@ -389,7 +396,7 @@ impl<'a> Stepper<'a> {
         }
     }
 
-    fn thread(&mut self, tracee: Tracee) -> &mut Thread {
+    fn thread(&mut self, tracee: Tracee) -> &mut SteppedThread {
         self.threads.get_mut(&tracee.0).expect("threads are adopted before their stops are looked at")
     }
 }

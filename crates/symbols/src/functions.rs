@@ -56,7 +56,7 @@ impl Functions {
         {
             functions.list.extend(Self::of_elf(&elf).list);
         }
-        functions.tidy();
+        functions.normalize();
         Ok(functions)
     }
 
@@ -64,7 +64,7 @@ impl Functions {
     #[must_use]
     pub fn parse(bytes: &[u8]) -> Option<Self> {
         let mut functions = Self::of_elf(&parse(bytes)?);
-        functions.tidy();
+        functions.normalize();
         Some(functions)
     }
 
@@ -89,12 +89,12 @@ impl Functions {
         });
         let interpreter = elf.section_by_name(".interp").and_then(|section| section.data().ok()).map(path_of);
         let mut functions = Self { list: list.collect(), segments: segments.collect(), interpreter };
-        functions.give_lengths(elf);
+        functions.fill_missing_ends(elf);
         functions
     }
 
     /// Functions written in assembly may have no length: they reach to the next one or to the end of their section.
-    fn give_lengths(&mut self, elf: &Elf) {
+    fn fill_missing_ends(&mut self, elf: &Elf) {
         let mut starts: Vec<u64> = self.list.iter().map(|function| function.start).collect();
         starts.sort_unstable();
         let sections: Vec<(u64, u64)> = elf
@@ -108,7 +108,7 @@ impl Functions {
         }
     }
 
-    fn tidy(&mut self) {
+    fn normalize(&mut self) {
         self.list.retain(|function| function.start < function.end);
         self.list.sort_unstable();
         self.list.dedup();

@@ -6,24 +6,24 @@ use crate::name::names;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Pattern {
     text: String,
-    parts: Vec<Part>,
+    tokens: Vec<Token>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum Part {
-    Exactly(char),
-    One,
-    Any,
+enum Token {
+    Literal(char),
+    AnyCharacter,
+    AnyString,
     Class { ranges: Vec<(char, char)>, inverted: bool },
 }
 
-impl Part {
+impl Token {
     /// Whether it stands for this one character.
-    fn takes(&self, letter: char) -> bool {
+    fn matches_character(&self, letter: char) -> bool {
         match self {
-            Self::Exactly(wanted) => *wanted == letter,
-            Self::One => true,
-            Self::Any => false,
+            Self::Literal(wanted) => *wanted == letter,
+            Self::AnyCharacter => true,
+            Self::AnyString => false,
             Self::Class { ranges, inverted } => {
                 ranges.iter().any(|&(from, to)| (from..=to).contains(&letter)) != *inverted
             }
@@ -34,24 +34,24 @@ impl Part {
 impl Pattern {
     #[must_use]
     pub fn new(text: &str) -> Self {
-        let mut parts = Vec::new();
+        let mut tokens = Vec::new();
         let mut rest = text;
         while let Some(letter) = rest.chars().next() {
             rest = &rest[letter.len_utf8()..];
-            parts.push(match letter {
-                '*' => Part::Any,
-                '?' => Part::One,
+            tokens.push(match letter {
+                '*' => Token::AnyString,
+                '?' => Token::AnyCharacter,
                 '[' => match class(rest) {
-                    Some((part, after)) => {
+                    Some((token, after)) => {
                         rest = after;
-                        part
+                        token
                     }
-                    None => Part::Exactly('['),
+                    None => Token::Literal('['),
                 },
-                _ => Part::Exactly(letter),
+                _ => Token::Literal(letter),
             });
         }
-        Self { text: text.to_owned(), parts }
+        Self { text: text.to_owned(), tokens }
     }
 
     /// As it was written.
@@ -64,27 +64,27 @@ impl Pattern {
     #[must_use]
     pub fn matches(&self, name: &str) -> bool {
         let letters: Vec<char> = name.chars().collect();
-        let (mut part, mut letter) = (0, 0);
+        let (mut token, mut letter) = (0, 0);
         // Where to go on if things do not fit: behind the last `*`, one character later.
         let mut retry = None;
         while letter < letters.len() {
-            match self.parts.get(part) {
-                Some(Part::Any) => {
-                    part += 1;
-                    retry = Some((part, letter));
+            match self.tokens.get(token) {
+                Some(Token::AnyString) => {
+                    token += 1;
+                    retry = Some((token, letter));
                 }
-                Some(wanted) if wanted.takes(letters[letter]) => {
-                    part += 1;
+                Some(wanted) if wanted.matches_character(letters[letter]) => {
+                    token += 1;
                     letter += 1;
                 }
                 _ => {
                     let Some((after, from)) = retry else { return false };
-                    (part, letter) = (after, from + 1);
+                    (token, letter) = (after, from + 1);
                     retry = Some((after, letter));
                 }
             }
         }
-        self.parts[part..].iter().all(|part| *part == Part::Any)
+        self.tokens[token..].iter().all(|token| *token == Token::AnyString)
     }
 
     /// Whether any name of the function with this symbol is one that the pattern stands for.
@@ -103,7 +103,7 @@ impl Pattern {
             return None;
         }
         let most = (wanted.chars().count() / 3).max(1);
-        let close = edits(&wanted, &name, most);
+        let close = edit_distance(&wanted, &name, most);
         let within = (wanted.len() >= 4 && name.contains(&wanted)).then(|| most + name.len() - wanted.len());
         close.or(within)
     }
@@ -114,7 +114,7 @@ fn is_decorated(symbol: &str) -> bool {
 }
 
 /// A class of characters, from behind its bracket, and what follows it.
-fn class(text: &str) -> Option<(Part, &str)> {
+fn class(text: &str) -> Option<(Token, &str)> {
     let (inside, after) = text.split_at(text.char_indices().skip(1).find(|&(_, letter)| letter == ']')?.0);
     let inverted = inside.starts_with('!');
     let letters: Vec<char> = inside[usize::from(inverted)..].chars().collect();
@@ -133,11 +133,11 @@ fn class(text: &str) -> Option<(Part, &str)> {
             [] => break,
         };
     }
-    (!ranges.is_empty()).then_some((Part::Class { ranges, inverted }, &after[1..]))
+    (!ranges.is_empty()).then_some((Token::Class { ranges, inverted }, &after[1..]))
 }
 
 /// How many letters have to be put in, left out, changed or exchanged with the next one to make one of the other, if not more than `most`.
-fn edits(one: &str, other: &str, most: usize) -> Option<usize> {
+fn edit_distance(one: &str, other: &str, most: usize) -> Option<usize> {
     let (one, other): (Vec<char>, Vec<char>) = (one.chars().collect(), other.chars().collect());
     if one.len().abs_diff(other.len()) > most {
         return None;
@@ -184,7 +184,7 @@ mod tests {
 
     #[test]
     fn decorated_symbols() {
-        check("ns::f", &["_ZN2ns1fEi", "_ZN2ns1fEi.part.0"], &["_ZN2ns1gEi"]);
+        check("ns::f", &["_ZN2ns1fEi", "_ZN2ns1fEi.token.0"], &["_ZN2ns1gEi"]);
         check("ns::f(int)", &["_ZN2ns1fEi"], &["_ZN2ns1fEc"]);
         check("sort", &["sort", "sort.isra.0", "sort.cold"], &["sort.b", "sorted"]);
         check("core::fmt::*", &["_ZN4core3fmt5write17h0123456789abcdefE"], &["core"]);

@@ -3,7 +3,7 @@
 use std::fs;
 
 use crate::Error;
-use crate::access::Planned;
+use crate::access::PlannedAccess;
 use crate::tracee::Tracee;
 
 /// The contents of the writable mappings.
@@ -20,7 +20,7 @@ impl Snapshot {
     }
 
     /// Whether every byte that has changed is one that `planned` writes to. Keeps what is there now.
-    pub fn check(&mut self, tracee: Tracee, pc: u64, planned: &[Planned]) -> Result<(), Error> {
+    pub fn check(&mut self, tracee: Tracee, pc: u64, planned: &[PlannedAccess]) -> Result<(), Error> {
         for (start, before) in &mut self.mappings {
             let after = contents(tracee, *start, before.len());
             if *before == after {
