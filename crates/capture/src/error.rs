@@ -4,8 +4,6 @@
 use std::io;
 use std::path::PathBuf;
 
-use trace::{Exit, WriteError};
-
 use crate::attach::AttachError;
 use crate::inject::InjectError;
 
@@ -51,16 +49,6 @@ pub enum Error {
     Inject { path: PathBuf, error: InjectError },
     #[error("{0}")]
     Attach(AttachError),
-    #[error("the output could not be created: {0}")]
-    Create(#[source] WriteError),
-    #[error("the recording is incomplete: {error}")]
-    Write {
-        error: WriteError,
-        /// How the target, which ran on without being recorded, ended.
-        exit: Exit,
-        /// What was written before the error.
-        partial: PathBuf,
-    },
 }
 
 impl Error {
@@ -123,9 +111,6 @@ impl Error {
                 "to the system, shared memory is a file, and the size of files is limited: see `ulimit -f`".into()
             }
             Self::Attach(error) => return error.hint(),
-            Self::Write { partial, .. } => {
-                format!("what was recorded before is in {} and can be read", partial.display())
-            }
             _ => return None,
         };
         Some(hint)

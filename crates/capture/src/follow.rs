@@ -1,26 +1,28 @@
-//! Processes that a recorded process makes, each recorded to a file of its own by a thread of its own.
+//! Follows the child processes of a captured process: each gets a thread of the recorder and a sink.
 //!
-//! A [`SpawnedProcess`] waits in the engine of its parent (see `wire::Child`). One that has a copy of its parent's memory is attached to. One that
-//! shares it is only watched, until it executes another program, into which an engine is put as after a launch.
+//! A [`SpawnedProcess`] waits in the engine of its parent (see `wire::Child`). The recorder attaches to
+//! a child that has a copy of its parent's memory. It only watches a child that shares the memory,
+//! until the child executes another program; it injects an engine into that as after a launch. The
+//! sinks come from a [`SinkFactory`], so that nothing here knows where events go.
 
 use std::os::fd::{AsFd, OwnedFd};
-use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, PidfdFlags};
-use trace::{ProcessInfo, Recording, Writer};
+use trace::{Exit, ProcessInfo, Recording};
 use wire::{CHILD_GOES, CHILD_MADE, CHILD_SHARES, CHILD_TAKEN, CHILD_WAITS, Control};
 
 use crate::exec::{self, Intent};
 use crate::host::{self, Calibration};
 use crate::inject::InjectedRanges;
 use crate::ptrace::{self, Stop, Tracee};
-use crate::session::{self, End, Limits, SessionOptions, StartError};
+use crate::session::{self, Limits, SessionOptions, SessionReport, StartError};
 use crate::shared::{self, SEGMENT_NAME, SHARED_NAME, Shared};
-use crate::{Options, maps, task};
+use crate::sink::Sink;
+use crate::{Options, Target, maps, task};
 
 /// Between two looks at a process that has not executed another program yet.
 const PAUSE: Duration = Duration::from_millis(1);
@@ -111,9 +113,32 @@ impl Drop for SpawnedProcess {
     }
 }
 
-/// All processes of a recording.
-pub struct ProcessTree {
+/// Makes and closes the sinks for child processes.
+pub trait SinkFactory: Send + Sync + 'static {
+    type Sink: Sink;
+
+    /// Makes the sink for a child process.
+    ///
+    /// # Errors
+    /// If it cannot be made; the process is not captured then.
+    fn create(&self, process: i32, recording: &Recording) -> Result<Self::Sink, SinkError<Self>>;
+
+    /// Completes a sink that has taken all events of its process. `processes` are those known by now.
+    ///
+    /// # Errors
+    /// If what the sink has taken could not be completed.
+    fn finish(&self, sink: Self::Sink, exit: Exit, processes: &[ProcessInfo]) -> Result<(), SinkError<Self>>;
+
+    /// Discards a sink whose process could not be captured.
+    fn discard(&self, sink: Self::Sink);
+}
+
+type SinkError<F> = <<F as SinkFactory>::Sink as Sink>::Error;
+
+/// A process and its descendants, as far as they are captured.
+pub struct ProcessTree<F> {
     options: Options,
+    factory: F,
     calibration: Calibration,
     start: Instant,
     processes: Mutex<Vec<ProcessInfo>>,
@@ -126,36 +151,39 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl ProcessTree {
-    pub fn new(options: &Options, is_stopped: fn() -> bool) -> Self {
-        Self {
-            options: options.clone(),
+impl<F: SinkFactory> ProcessTree<F> {
+    /// Makes the tree of which `root` is the only process so far.
+    pub fn new(root: &Target, factory: F) -> Self {
+        let tree = Self {
+            options: root.options.clone(),
+            factory,
             calibration: Calibration::start(),
             start: Instant::now(),
             processes: Mutex::default(),
             threads: Mutex::default(),
             warnings: Mutex::default(),
-            is_stopped,
-        }
+            is_stopped: root.is_stopped(),
+        };
+        tree.add_process(root.process(), None, host::tsc(), root.command());
+        tree
     }
 
-    /// Notes that a process belongs to the tree.
-    pub fn add_process(&self, process: i32, parent: Option<i32>, tsc: u64, command: Vec<String>) {
+    fn add_process(&self, process: i32, parent: Option<i32>, tsc: u64, command: Vec<String>) {
         let parent = parent.map(i32::cast_unsigned);
         lock(&self.processes).push(ProcessInfo { pid: process.cast_unsigned(), parent, tsc, command });
     }
 
-    /// Tells a trace of all processes that are known by now.
-    pub fn tell(&self, writer: &mut Writer) -> Result<(), trace::WriteError> {
-        lock(&self.processes).iter().try_for_each(|process| writer.process(process))
+    /// Returns all processes that are known by now.
+    pub fn processes(&self) -> Vec<ProcessInfo> {
+        lock(&self.processes).clone()
     }
 
-    /// Records a new process, and those that it makes, from now on.
-    pub fn follow(self: &Arc<Self>, spawned: SpawnedProcess) {
+    /// Captures a child process, and its descendants, from now on, in a thread of its own.
+    pub(crate) fn follow(self: &Arc<Self>, spawned: SpawnedProcess) {
         let tree = Arc::clone(self);
         let process = spawned.process;
         let thread = std::thread::Builder::new().name(format!("process {process}")).spawn(move || {
-            if let Err(sentence) = tree.record(&spawned) {
+            if let Err(sentence) = tree.capture_spawned(&spawned) {
                 tree.warn(format!("process {process} is not recorded: {sentence}"));
             }
         });
@@ -169,7 +197,7 @@ impl ProcessTree {
         lock(&self.warnings).push(warning);
     }
 
-    /// Waits until all processes that are followed have ended or were left; returns what is to be told.
+    /// Waits until all child processes have exited or run natively. Returns the warnings about them.
     pub fn wait(&self) -> Vec<String> {
         loop {
             let Some(thread) = lock(&self.threads).pop() else { break };
@@ -180,7 +208,7 @@ impl ProcessTree {
         std::mem::take(&mut lock(&self.warnings))
     }
 
-    fn record(self: &Arc<Self>, spawned: &SpawnedProcess) -> Result<(), String> {
+    fn capture_spawned(self: &Arc<Self>, spawned: &SpawnedProcess) -> Result<(), String> {
         if !spawned.is_found {
             return Err("it cannot be found".into());
         }
@@ -199,26 +227,41 @@ impl ProcessTree {
             Some(tracee) => session::Target::Executed { tracee, pidfd: pidfd.as_fd() },
             None => session::Target::Spawned { spawned, pidfd: pidfd.as_fd() },
         };
-        self.record_to_file(target, spawned.process, command).inspect_err(|_| {
+        self.capture(target, spawned.process, command).inspect_err(|_| {
             if let Some(tracee) = tracee {
-                // It stands still, unless it is gone.
+                // The process is stopped, unless it has exited.
                 let _ = tracee.detach(0);
             }
         })
     }
 
-    fn record_to_file(
+    fn capture(self: &Arc<Self>, target: session::Target, process: i32, command: Vec<String>) -> Result<(), String> {
+        let recording = crate::describe_recording(&self.options, command, process, &self.calibration);
+        let mut sink = self.factory.create(process, &recording).map_err(|error| error.to_string())?;
+        let report = match self.run_session(target, &mut sink) {
+            Ok(report) => report,
+            Err(sentence) => {
+                self.factory.discard(sink);
+                return Err(sentence);
+            }
+        };
+        for warning in report.warnings {
+            self.warn(format!("process {process}: {warning}"));
+        }
+        let finished = match report.failure {
+            Some(error) => Err(error),
+            None => self.factory.finish(sink, report.end.into(), &self.processes()),
+        };
+        finished.map_err(|error| format!("the recording is incomplete: {error}"))
+    }
+
+    fn run_session(
         self: &Arc<Self>,
         target: session::Target,
-        process: i32,
-        command: Vec<String>,
-    ) -> Result<(), String> {
-        let Options { output, data, selection, limits, .. } = &self.options;
-        let output = name_for(output, process);
-        let described = host::describe(command, process.cast_unsigned(), &self.calibration);
-        let recording = Recording { data: *data, options: selection.as_options(), ..described };
-        let mut writer = Writer::create(&output, &recording).map_err(|error| error.to_string())?;
-        let shared = crate::make_shared_to_follow(&self.options).map_err(|error| error.to_string())?;
+        sink: &mut F::Sink,
+    ) -> Result<SessionReport<SinkError<F>>, String> {
+        let Options { selection, limits, .. } = &self.options;
+        let shared = crate::make_shared_for_child(&self.options).map_err(|error| error.to_string())?;
         let session_options = SessionOptions {
             image: &crate::ENGINE,
             shared: &shared,
@@ -227,22 +270,10 @@ impl ProcessTree {
             is_stopped: &self.is_stopped,
             follow: Some(&|spawned| self.follow(spawned)),
         };
-        let report = session::record(target, &mut writer, session_options).map_err(|error| {
-            // Nothing was recorded; a file of nothing is of no use.
-            let _ = std::fs::remove_file(trace::partial_path(&output));
-            match error {
-                StartError::Inject(error) => error.to_string(),
-                StartError::Attach(error) => error.to_string(),
-            }
-        })?;
-        for warning in report.warnings {
-            self.warn(format!("process {process}: {warning}"));
-        }
-        let written = match report.failure {
-            Some(error) => Err(error),
-            None => self.tell(&mut writer).and_then(|()| writer.finish(as_exit(report.end)).map(drop)),
-        };
-        written.map_err(|error| format!("the recording is incomplete: {error}"))
+        session::record(target, sink, session_options).map_err(|error| match error {
+            StartError::Inject(error) => error.to_string(),
+            StartError::Attach(error) => error.to_string(),
+        })
     }
 
     /// Lets a process that shares its parent's memory go on until it has executed another program. `None` if it ends instead, or if
@@ -297,25 +328,6 @@ fn open(process: i32) -> Option<OwnedFd> {
     rustix::process::pidfd_open(Pid::from_raw(process)?, PidfdFlags::empty()).ok()
 }
 
-fn as_exit(end: End) -> trace::Exit {
-    match end {
-        End::Exit(exit) => crate::as_exit(exit),
-        End::Detached => trace::Exit::Detached,
-        End::Unknown => trace::Exit::Unknown,
-    }
-}
-
-/// Where a process that is followed is recorded to: its number comes before the extension.
-pub fn name_for(output: &Path, process: i32) -> PathBuf {
-    let mut name = output.file_stem().unwrap_or_default().to_owned();
-    name.push(format!(".{process}"));
-    if let Some(extension) = output.extension() {
-        name.push(".");
-        name.push(extension);
-    }
-    output.with_file_name(name)
-}
-
 #[cfg(test)]
 mod tests {
     use wire::CHILD_FREE;
@@ -323,15 +335,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn files_are_named_after_processes() {
-        let check = |output, expected| assert_eq!(name_for(Path::new(output), 17), Path::new(expected));
-        check("t.trk", "t.17.trk");
-        check("a/b.c/t.x.trk", "a/b.c/t.x.17.trk");
-        check("t", "t.17");
-    }
-
-    #[test]
-    fn who_waits_is_taken_once_and_always_answered() {
+    fn a_waiting_process_is_taken_once_and_always_answered() {
         let shared = Arc::new(Shared::create_alone().unwrap());
         let child = &shared.control().children[3];
         let injected = InjectedRanges { engine: 0..1, shared: 1..2 };

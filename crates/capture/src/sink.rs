@@ -3,7 +3,6 @@
 use std::error::Error;
 
 pub use trace::{AccessDescriptors, Fragment, Module, ThreadInfo};
-use trace::{WriteError, Writer};
 
 /// Takes what the rings deliver. For each thread, words come in order; what they name has come before them.
 pub trait Sink {
@@ -75,49 +74,5 @@ impl<S: Sink> Sink for &mut S {
 
     fn tick(&mut self) -> Result<(), Self::Error> {
         S::tick(self)
-    }
-}
-
-impl Sink for Writer {
-    type Error = WriteError;
-
-    fn block(&mut self, image: u32, block: u32, address: u64, code: &[u8]) -> Result<(), WriteError> {
-        Self::block(self, image, block, address, code)
-    }
-
-    fn fragment(&mut self, image: u32, fragment: &Fragment) -> Result<(), WriteError> {
-        Self::fragment(self, image, fragment)
-    }
-
-    fn access_descriptors(&mut self, _: u32, descriptors: &AccessDescriptors) -> Result<(), WriteError> {
-        Self::access_descriptors(self, descriptors)
-    }
-
-    fn module(&mut self, image: u32, module: &Module) -> Result<(), WriteError> {
-        Self::module(self, image, module)
-    }
-
-    fn unmapped(&mut self, image: u32, address: u64, length: u64, tsc: u64) -> Result<(), WriteError> {
-        Self::unmapped(self, image, address, length, tsc)
-    }
-
-    fn thread(&mut self, thread: &ThreadInfo) -> Result<(), WriteError> {
-        Self::thread(self, thread)
-    }
-
-    fn path(&mut self, image: u32, thread: u32, words: &[u32], data: &[u8]) -> Result<(), WriteError> {
-        self.path_with_data(image, thread, words, data)
-    }
-
-    fn bytes(&self) -> u64 {
-        self.file_bytes()
-    }
-
-    fn waited(&mut self, waits: bool) {
-        Self::waited(self, waits);
-    }
-
-    fn tick(&mut self) -> Result<(), WriteError> {
-        Self::tick(self)
     }
 }

@@ -90,7 +90,7 @@ fn options(words: &[&str]) -> Options {
 fn run(words: &[&str], behaviour: &[(&str, u64)], sink: &mut MemorySink) -> CaptureOutcome<Full> {
     let _exclusive = exclusive();
     let image = engine(behaviour);
-    Target::launch(&options(words)).unwrap().record(&image, sink, None).unwrap()
+    Target::open(&options(words)).unwrap().run_session(&image, sink, None).unwrap()
 }
 
 /// The address in the `START` event that the stand-in writes.
@@ -234,7 +234,7 @@ fn address_randomisation_can_be_off() {
     let first = || {
         let mut sink = MemorySink::default();
         let options = Options { no_aslr: true, ..options(&["true"]) };
-        Target::launch(&options).unwrap().record(&image, &mut sink, None).unwrap();
+        Target::open(&options).unwrap().run_session(&image, &mut sink, None).unwrap();
         start_address(&sink.paths[&(0, 0)])
     };
     assert_eq!(first(), first());
@@ -277,7 +277,7 @@ fn commands_that_cannot_be_run_are_refused_as_shells_do() {
     assert!(gcc.status().unwrap().success());
 
     let check = |command: &str, status: u8, part: &str| {
-        let error = Target::launch(&options(&[command])).map(|_| ()).unwrap_err();
+        let error = Target::open(&options(&[command])).map(|_| ()).unwrap_err();
         let text = error.to_string();
         assert!(text.contains(part), "{command}: {text}");
         assert_eq!(error.exit_status(), status, "{command}: {text}");
@@ -297,7 +297,7 @@ fn commands_that_cannot_be_run_are_refused_as_shells_do() {
     check(&path("object"), 126, "not an executable one");
     check(&path("binary"), 126, "neither an ELF file nor a script");
     check(&path("unlinked"), 127, "/no/ld.so");
-    let none = Target::launch(&options(&[])).map(|_| ()).unwrap_err();
+    let none = Target::open(&options(&[])).map(|_| ()).unwrap_err();
     assert!(matches!(none, Error::NoCommand) && none.hint().is_some());
 }
 
@@ -311,7 +311,7 @@ fn the_kernels_refusal_is_reported() {
     header[52] = 64;
     header[54] = 56;
     let program = directory.file("hollow", &header, 0o755);
-    let error = Target::launch(&options(&[program.to_str().unwrap()])).map(|_| ()).unwrap_err();
+    let error = Target::open(&options(&[program.to_str().unwrap()])).map(|_| ()).unwrap_err();
     assert!(matches!(error, Error::Exec { .. }), "{error}");
     assert_eq!(error.exit_status(), 126);
 }
@@ -361,7 +361,7 @@ fn events(path: &[u32]) -> Vec<u8> {
 fn the_real_engine_follows_a_shell_through_exec() {
     let _exclusive = exclusive();
     let mut sink = MemorySink::default();
-    let outcome = record_into(&options(&["sh", "-c", "exec sh -c 'exit 6'"]), &mut sink).unwrap();
+    let outcome = capture(&options(&["sh", "-c", "exec sh -c 'exit 6'"]), &mut sink).unwrap();
     assert_eq!(outcome.exit, Exit::Code(6));
     assert_eq!((outcome.failure, outcome.report.warnings), (None, vec![]));
     let images: Vec<_> = sink.paths.keys().copied().collect();
@@ -379,6 +379,6 @@ fn the_real_engine_leaves_when_the_sink_fails() {
     let _exclusive = exclusive();
     let mut sink = MemorySink { fails_at_path: Some(0), ..MemorySink::default() };
     let script = "i=0; while [ $i -lt 20000 ]; do i=$((i+1)); done; exit 8";
-    let outcome = record_into(&options(&["sh", "-c", script]), &mut sink).unwrap();
+    let outcome = capture(&options(&["sh", "-c", script]), &mut sink).unwrap();
     assert_eq!((outcome.exit, outcome.failure), (Exit::Code(8), Some(Full)));
 }

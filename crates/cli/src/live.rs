@@ -34,7 +34,7 @@ pub struct Executed<'e> {
 /// Runs a program, or takes one over, and gives how it ended.
 pub fn run(options: &Options, live: Live, receiver: &mut impl Receiver) -> Result<Exit, Stopped> {
     let mut tracer = Tracer { live, receiver };
-    let outcome = capture::record_into(options, &mut tracer).map_err(Failure::from)?;
+    let outcome = capture::capture(options, &mut tracer).map_err(Failure::from)?;
     if let Some(Refused(stopped)) = outcome.failure {
         return Err(stopped);
     }

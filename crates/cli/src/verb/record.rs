@@ -6,7 +6,8 @@ use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::thread::ScopedJoinHandle;
 use std::time::{Duration, Instant};
 
-use capture::{Limits, Options, Outcome, Selection};
+use capture::{Limits, Selection};
+use recording::{Options, Outcome};
 use serde::Serialize;
 use trace::{DataMode, Exit, Summary};
 
@@ -18,18 +19,17 @@ use crate::progress::Progress;
 
 pub fn run(arguments: &Record) -> Result<u8, Stopped> {
     refuse_special(&arguments.output)?;
-    let options = Options {
+    let capture = capture::Options {
         command: arguments.command.clone(),
         process: arguments.pid,
-        output: arguments.output.clone(),
         no_aslr: arguments.no_aslr,
-        follow: arguments.follow,
         code_cache: Some(arguments.code_cache),
         data: mode(arguments.data),
         limits: Limits { time: arguments.seconds, bytes: arguments.max_size },
         selection: selection(arguments),
     };
-    let (outcome, watched) = watched(arguments, || capture::record(&options));
+    let options = Options { capture, output: arguments.output.clone(), follow: arguments.follow };
+    let (outcome, watched) = watched(arguments, || recording::record(&options));
     let outcome = outcome.map_err(Failure::from)?;
     for warning in &outcome.report.warnings {
         eprintln!("trackway: {warning}");
