@@ -6,6 +6,7 @@
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use std::time::Duration;
 
+use wire::code::{BlockRecord, Definition, ModuleRecord, Records, UnmapRecord};
 use wire::{SEGMENT_COUNT, SLOT_ABANDONED, SLOT_COUNT, SLOT_ENDED, SLOT_FREE, SLOT_LIVE, Slot, code, word};
 
 use crate::filter::Filter;
@@ -467,14 +468,17 @@ impl<'a, S: Sink> Drain<'a, S> {
         true
     }
 
-    /// Looks at the modules that `self.code` announces, as long as the threads wait that have mapped them, and tells the selector.
+    /// Passes the modules that `self.code` announces to the selector, while the threads that have mapped
+    /// them wait.
     fn select_modules(&mut self) {
         self.paths.clear();
-        let mut rest = Fields(&self.code);
-        while let Some((kind, payload)) = rest.record() {
-            match kind {
-                code::MODULE => {
-                    let Some(mut module) = Fields(payload).module() else { continue };
+        for record in Records::new(&self.code) {
+            if !matches!(record.kind, code::MODULE | code::UNMAP) {
+                continue;
+            }
+            match record.parse() {
+                Some(Definition::Module(record)) => {
+                    let mut module = as_module(&record);
                     if module.path.is_empty() {
                         module.path = mapped_path(self.process, module.address);
                         self.paths.push((module.address, module.path.clone()));
@@ -483,12 +487,9 @@ impl<'a, S: Sink> Drain<'a, S> {
                         selector.mapped(&module, self.shared);
                     }
                 }
-                code::UNMAP => {
-                    let mut payload = Fields(payload);
-                    if let (Some(selector), Some(address), Some(length)) =
-                        (&mut self.selector, payload.u64(), payload.u64())
-                    {
-                        selector.unmapped(address, length, self.shared);
+                Some(Definition::Unmap(record)) => {
+                    if let Some(selector) = &mut self.selector {
+                        selector.unmapped(record.address, record.length, self.shared);
                     }
                 }
                 _ => {}
@@ -496,39 +497,35 @@ impl<'a, S: Sink> Drain<'a, S> {
         }
     }
 
-    /// Passes on the records in `self.code`.
+    /// Delivers the records in `self.code`.
     fn deliver_code(&mut self) {
         let bytes = std::mem::take(&mut self.code);
-        let mut rest = Fields(&bytes);
-        while !rest.0.is_empty() {
-            let Some((kind, payload)) = rest.record() else {
-                self.warn("the code ring holds something that is no record; blocks are lost");
-                break;
-            };
-            if self.deliver_record(kind, Fields(payload)).is_none() {
+        let mut records = Records::new(&bytes);
+        for record in records.by_ref() {
+            if record.parse().and_then(|definition| self.deliver_definition(&definition)).is_none() {
+                let kind = record.kind;
                 self.warn(format!("the code ring holds a record of kind {kind} that makes no sense"));
             }
+        }
+        if !records.rest().is_empty() {
+            self.warn("the code ring holds something that is no record; blocks are lost");
         }
         self.code = bytes;
     }
 
-    /// Passes on one record; `None` if it makes no sense.
-    fn deliver_record(&mut self, kind: u32, mut payload: Fields) -> Option<()> {
+    /// Delivers one definition; `None` if it contradicts the earlier ones.
+    fn deliver_definition(&mut self, definition: &Definition) -> Option<()> {
         let image = self.image;
-        match kind {
-            code::BLOCK => {
-                let (address, block, _reserved) = (payload.u64()?, payload.u32()?, payload.u32()?);
-                let code = payload.0;
-                if code.is_empty() || code.len() > code::BLOCK_BYTES_MAX {
-                    return None;
-                }
+        match definition {
+            Definition::Block(record) => {
+                let &BlockRecord { address, block, code } = record;
                 match &mut self.filter {
                     Some(filter) => filter.block(block, address, code),
                     None => self.deliver(|sink| sink.block(image, block, address, code)),
                 }
             }
-            code::MODULE => {
-                let mut module = payload.module()?;
+            Definition::Module(record) => {
+                let mut module = as_module(record);
                 if module.path.is_empty()
                     && let Some(at) = self.paths.iter().position(|(address, _)| *address == module.address)
                 {
@@ -536,46 +533,31 @@ impl<'a, S: Sink> Drain<'a, S> {
                 }
                 self.deliver_module(&module);
             }
-            code::UNMAP => {
-                let (address, length, tsc) = (payload.u64()?, payload.u64()?, payload.u64()?);
+            Definition::Unmap(record) => {
+                let &UnmapRecord { address, length, tsc } = record;
                 self.deliver(|sink| sink.unmapped(image, address, length, tsc));
             }
-            code::FRAGMENT => {
-                let (first_path, block_count) = (payload.u32()?, payload.u32()? as usize);
-                let (exit_count, flags) = (payload.u32()? as usize, payload.u32()?);
-                if block_count.max(exit_count) > code::FRAGMENT_BLOCKS_MAX {
-                    return None;
-                }
-                let words: Vec<u32> = std::iter::from_fn(|| payload.u32()).collect();
-                let (blocks, exits) = words.split_at_checked(block_count)?;
-                let fragment = Fragment { first_path, blocks, exits: exits.get(..exit_count)? };
+            Definition::Fragment(record) => {
+                let (blocks, exits): (Vec<u32>, Vec<u32>) = (record.blocks.collect(), record.exits.collect());
+                let fragment = Fragment { first_path: record.first_path, blocks: &blocks, exits: &exits };
                 if let Some(splitter) = &mut self.splitter {
-                    // Until a plan says more.
-                    splitter.set_lengths(first_path, fragment.exits.iter().map(|_| 0))?;
+                    // Access descriptors may give other lengths later.
+                    splitter.set_lengths(record.first_path, fragment.exits.iter().map(|_| 0))?;
                 }
-                self.deliver_fragment(&fragment, flags & code::UNINSTRUMENTED != 0);
+                self.deliver_fragment(&fragment, record.flags & code::UNINSTRUMENTED != 0);
             }
-            code::ACCESS_DESCRIPTORS => {
-                let (first_path, exit_count) = (payload.u32()?, payload.u32()? as usize);
-                let (access_count, _reserved) = (payload.u32()? as usize, payload.u32()?);
-                if exit_count > code::FRAGMENT_BLOCKS_MAX {
-                    return None;
-                }
-                let lengths: Vec<u32> = (0..exit_count).map(|_| payload.u32()).collect::<Option<_>>()?;
-                if payload.0.len() / code::ACCESS_DESCRIPTOR_BYTES < access_count {
-                    return None;
-                }
-                let accesses: Vec<code::AccessDescriptor> =
-                    (0..access_count).map(|_| payload.access()).collect::<Option<_>>()?;
+            Definition::AccessDescriptors(record) => {
+                let lengths: Vec<u32> = record.lengths.collect();
+                let accesses: Vec<code::AccessDescriptor> = record.accesses.collect();
                 if let Some(splitter) = &mut self.splitter {
-                    splitter.set_lengths(first_path, lengths.iter().copied())?;
+                    splitter.set_lengths(record.first_path, lengths.iter().copied())?;
                 }
-                let descriptors = AccessDescriptors { first_path, lengths: &lengths, accesses: &accesses };
+                let descriptors =
+                    AccessDescriptors { first_path: record.first_path, lengths: &lengths, accesses: &accesses };
                 if self.filter.as_mut().is_none_or(|filter| filter.access_descriptors(&descriptors)) {
                     self.deliver(|sink| sink.access_descriptors(image, &descriptors));
                 }
             }
-            _ => return None,
         }
         Some(())
     }
@@ -615,68 +597,9 @@ fn mapped_path(process: i32, address: u64) -> String {
     found.map_or(String::new(), |mapping| mapping.path)
 }
 
-/// Little-endian fields at the start of untrusted bytes.
-struct Fields<'a>(&'a [u8]);
-
-impl<'a> Fields<'a> {
-    fn u32(&mut self) -> Option<u32> {
-        let (field, rest) = self.0.split_first_chunk()?;
-        self.0 = rest;
-        Some(u32::from_le_bytes(*field))
-    }
-
-    fn u64(&mut self) -> Option<u64> {
-        let (field, rest) = self.0.split_first_chunk()?;
-        self.0 = rest;
-        Some(u64::from_le_bytes(*field))
-    }
-
-    /// A file that was mapped.
-    fn module(&mut self) -> Option<Module> {
-        let (address, length, file_offset, tsc) = (self.u64()?, self.u64()?, self.u64()?, self.u64()?);
-        Some(Module { address, length, file_offset, path: String::from_utf8_lossy(self.0).into_owned(), tsc })
-    }
-
-    fn u8(&mut self) -> Option<u8> {
-        let (&field, rest) = self.0.split_first()?;
-        self.0 = rest;
-        Some(field)
-    }
-
-    fn u16(&mut self) -> Option<u16> {
-        let (field, rest) = self.0.split_first_chunk()?;
-        self.0 = rest;
-        Some(u16::from_le_bytes(*field))
-    }
-
-    /// In the order of the fields in memory.
-    fn access(&mut self) -> Option<code::AccessDescriptor> {
-        let access = code::AccessDescriptor {
-            block: self.u16()?,
-            offset: self.u16()?,
-            size: self.u16()?,
-            kind: self.u8()?,
-            flags: self.u8()?,
-            base: self.u16()?,
-            index: self.u16()?,
-            value: self.u16()?,
-            mask: self.u16()?,
-            count: self.u8()?,
-            mask_kind: self.u8()?,
-            index_bytes: self.u8()?,
-            ..code::AccessDescriptor::default()
-        };
-        self.0 = self.0.get(access.reserved.len()..)?;
-        Some(code::AccessDescriptor { displacement: self.u64()?.cast_signed(), constant: self.u64()?, ..access })
-    }
-
-    /// A header and its payload, without the padding.
-    fn record(&mut self) -> Option<(u32, &'a [u8])> {
-        let (kind, length) = (self.u32()?, self.u32()? as usize);
-        let padded = self.0.split_at_checked(length.checked_next_multiple_of(8)?)?;
-        self.0 = padded.1;
-        Some((kind, &padded.0[..length]))
-    }
+fn as_module(record: &ModuleRecord) -> Module {
+    let &ModuleRecord { address, length, file_offset, tsc, path } = record;
+    Module { address, length, file_offset, path: String::from_utf8_lossy(path).into_owned(), tsc }
 }
 
 /// How many words at the start of a segment are whole paths and events. An event's first word is written last.

@@ -9,6 +9,9 @@
 //! recorder can read a segment whose writer was killed, because unwritten words are zero and zero is no path.
 #![no_std]
 
+#[cfg(test)]
+extern crate std;
+
 use core::sync::atomic::{AtomicU32, AtomicU64};
 
 pub mod code;
