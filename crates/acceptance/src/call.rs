@@ -164,7 +164,8 @@ impl Call {
     ///
     /// # Panics
     ///
-    /// If it cannot be recorded, hangs, or if the trace is not sound, not complete or tells of another end.
+    /// If it cannot be recorded, hangs, or if the trace is not sound, not complete or tells of
+    /// another end.
     #[must_use]
     pub fn recorded(&self) -> Recorded {
         let directory = tempfile::tempdir().expect("a temporary directory can be made");
@@ -184,7 +185,8 @@ impl Call {
         Recorded { finished: Finished { exit, ..finished }, trace, path, directory }
     }
 
-    /// As [`Self::recorded`], for a recording that may end before the target does. How that ended, the command's status says.
+    /// As [`Self::recorded`], for a recording that may end before the target does. How that ended,
+    /// the command's status says.
     ///
     /// # Panics
     ///
@@ -204,7 +206,8 @@ impl Call {
         Recorded { finished, trace, path, directory }
     }
 
-    /// Runs it natively and recorded in every mode; output and status have to agree to the byte. Returns the first recording.
+    /// Runs it natively and recorded in every mode; output and status have to agree to the byte.
+    /// Returns the first recording.
     ///
     /// # Panics
     ///
@@ -213,7 +216,8 @@ impl Call {
         self.check_against(&self.natively())
     }
 
-    /// Records it in every mode; output and status have to be as `expected`. Returns the first recording.
+    /// Records it in every mode; output and status have to be as `expected`. Returns the first
+    /// recording.
     ///
     /// # Panics
     ///
@@ -276,7 +280,8 @@ pub fn open_sound(path: &Path) -> Trace {
     open_without(path, |_| true)
 }
 
-/// Opens what a recorder has left that was killed: everything in it has to be sound, but it is not finished.
+/// Opens what a recorder has left that was killed: everything in it has to be sound, but it is not
+/// finished.
 ///
 /// # Panics
 ///

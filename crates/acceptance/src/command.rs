@@ -1,5 +1,5 @@
-//! The `trackway` command under test: the one that `TESTED_TRACKWAY` names, or else built with the same profile as the tests and
-//! brought up to date once per process.
+//! The `trackway` command under test: the one that `TESTED_TRACKWAY` names, or else built with the
+//! same profile as the tests and brought up to date once per process.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

@@ -1,9 +1,11 @@
-//! What the acceptance tests share: running a command with and without the recorder, and looking at what came of it.
+//! What the acceptance tests share: running a command with and without the recorder, and looking at
+//! what came of it.
 //!
-//! A [`Call`] is run natively and recorded, in the same surroundings; [`process`] runs commands and does not wait for ever;
-//! [`listing`] turns a trace into plain lists of addresses and events, which are compared with those of the `oracle` and of
-//! the [`witness`]; [`memory`] does so with accesses to memory, and [`race`] checks those of threads that race. Everything goes through the `trackway` command and the public interface of `trace`; nothing here knows
-//! how either works.
+//! A [`Call`] is run natively and recorded, in the same surroundings; [`process`] runs commands and
+//! does not wait for ever; [`listing`] turns a trace into plain lists of addresses and events,
+//! which are compared with those of the `oracle` and of the [`witness`]; [`memory`] does so with
+//! accesses to memory, and [`race`] checks those of threads that race. Everything goes through the
+//! `trackway` command and the public interface of `trace`; nothing here knows how either works.
 
 pub mod call;
 pub mod command;

@@ -1,4 +1,5 @@
-//! Accesses to memory as plain lists: those of a trace, those of single-stepping, and where they differ.
+//! Accesses to memory as plain lists: those of a trace, those of single-stepping, and where they
+//! differ.
 
 use std::collections::BTreeMap;
 use std::fmt::{self, Write as _};
@@ -18,7 +19,8 @@ pub struct Access {
     pub address: u64,
     pub writes: bool,
     pub size: usize,
-    /// In the order of memory; `None` if it was not recorded, or if it is not the same in every run.
+    /// In the order of memory; `None` if it was not recorded, or if it is not the same in every
+    /// run.
     pub value: Option<Vec<u8>>,
 }
 
@@ -71,8 +73,9 @@ pub fn recorded_accesses(trace: &Trace, thread: u32) -> Vec<Access> {
     accesses
 }
 
-/// The accesses of a thread by several single-stepped runs: values that are not the same in all of them are left out. So
-/// are saved states: which registers a processor takes to be in use depends on when other programs have run.
+/// The accesses of a thread by several single-stepped runs: values that are not the same in all of
+/// them are left out. So are saved states: which registers a processor takes to be in use depends
+/// on when other programs have run.
 ///
 /// # Panics
 ///
@@ -94,7 +97,8 @@ pub fn repeatable_accesses(runs: &[&[oracle::Access]]) -> Vec<Access> {
     accesses
 }
 
-/// Whether two accesses agree, as far as `data` was recorded. Where the expected value is unknown, there must be some value.
+/// Whether two accesses agree, as far as `data` was recorded. Where the expected value is unknown,
+/// there must be some value.
 fn agree(recorded: &Access, expected: &Access, data: Data) -> bool {
     let place = |access: &Access| (access.pc, access.address, access.size, access.writes);
     let value_agrees = match (data, &recorded.value, &expected.value) {

@@ -1,5 +1,5 @@
-//! Runs a command to its end, or to the end of our patience: then it tells what every thread was doing, kills all of it and
-//! fails the test.
+//! Runs a command to its end, or to the end of our patience: then it tells what every thread was
+//! doing, kills all of it and fails the test.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -34,7 +34,8 @@ impl Finished {
     }
 }
 
-/// A command that runs, in a process group of its own, with nothing (or a file) to read and pipes to write to.
+/// A command that runs, in a process group of its own, with nothing (or a file) to read and pipes
+/// to write to.
 #[derive(Debug)]
 pub struct Running {
     what: String,
@@ -44,8 +45,8 @@ pub struct Running {
     is_over: bool,
 }
 
-/// Makes a command mind interrupts and the end of its terminal, which shells and `nohup` make everybody ignore whom they start in the background, the tests
-/// among them.
+/// Makes a command mind interrupts and the end of its terminal, which shells and `nohup` make
+/// everybody ignore whom they start in the background, the tests among them.
 fn with_interrupts(command: &mut Command) {
     let restore_defaults = || {
         for signal in [libc::SIGINT, libc::SIGQUIT, libc::SIGHUP] {
@@ -58,7 +59,8 @@ fn with_interrupts(command: &mut Command) {
     unsafe { command.pre_exec(restore_defaults) };
 }
 
-/// A file that was just written is busy as long as a child that another test is starting has it open, too.
+/// A file that was just written is busy as long as a child that another test is starting has it
+/// open, too.
 fn spawn(command: &mut Command) -> std::io::Result<Child> {
     for _ in 0..500 {
         match command.spawn() {

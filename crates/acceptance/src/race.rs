@@ -1,8 +1,8 @@
-//! The checker for the workload `race`: what a thread stores must follow from what it has loaded, although another thread
-//! changes the word all the time.
+//! The checker for the workload `race`: what a thread stores must follow from what it has loaded,
+//! although another thread changes the word all the time.
 //!
-//! The program tells the number of each step by a store to the first word of its own memory, and stores what comes of the step
-//! at the place of that number. See `race_rounds.inc` for the steps.
+//! The program tells the number of each step by a store to the first word of its own memory, and
+//! stores what comes of the step at the place of that number. See `race_rounds.inc` for the steps.
 
 /// Where the program has the word (and a second one behind it).
 pub const SHARED: u64 = 0x10_0000_0000;
@@ -38,7 +38,8 @@ pub struct Counts {
     pub rounds: u64,
     pub loads: u64,
     pub stores: u64,
-    /// Loads of the whole word whose value is not what the thread has stored there last: another one was faster.
+    /// Loads of the whole word whose value is not what the thread has stored there last: another
+    /// one was faster.
     pub foreign: u64,
     /// Results that follow from what was loaded.
     pub results: u64,

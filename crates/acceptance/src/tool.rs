@@ -1,4 +1,5 @@
-//! Finds the programs of the system that tests run. All are required: a machine without them cannot say that Trackway works.
+//! Finds the programs of the system that tests run. All are required: a machine without them cannot
+//! say that Trackway works.
 
 use std::path::PathBuf;
 

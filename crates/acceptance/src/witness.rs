@@ -1,5 +1,6 @@
-//! A second opinion on events: which system calls a program makes and which signals it gets where, seen by ptrace from
-//! outside while the program runs natively. (What it executes in between is for the oracle.)
+//! A second opinion on events: which system calls a program makes and which signals it gets where,
+//! seen by ptrace from outside while the program runs natively. (What it executes in between is for
+//! the oracle.)
 
 use std::collections::HashMap;
 use std::fs;
@@ -14,7 +15,8 @@ use libc::{c_int, c_void, pid_t, user_regs_struct};
 pub enum ObservedEvent {
     /// A system call was entered.
     Call(u64),
-    /// A signal interrupted the thread before (or by) the instruction at `pc`; it went on at `handler`, or ended (0).
+    /// A signal interrupted the thread before (or by) the instruction at `pc`; it went on at
+    /// `handler`, or ended (0).
     Signal { signal: i32, pc: u64, handler: u64 },
 }
 
@@ -23,11 +25,13 @@ const HANDLER_ENTERED: c_int = libc::SIGTRAP;
 const SYSTEM_CALL_STOP: c_int = libc::SIGTRAP | 0x80;
 const TRACE_OPTIONS: c_int =
     libc::PTRACE_O_TRACECLONE | libc::PTRACE_O_TRACEEXEC | libc::PTRACE_O_TRACESYSGOOD | libc::PTRACE_O_EXITKILL;
-/// Where rip is in the frame of a handler: behind the return address, the head of the context, and sixteen registers.
+/// Where rip is in the frame of a handler: behind the return address, the head of the context, and
+/// sixteen registers.
 const FRAME_RIP: u64 = 8 + 40 + 16 * 8;
 
-/// Runs a command, whose output must fit into its pipes, natively, without randomisation of addresses, and tells what
-/// happened to each of its threads, threads in the order of creation. Children that are processes are not looked at.
+/// Runs a command, whose output must fit into its pipes, natively, without randomisation of
+/// addresses, and tells what happened to each of its threads, threads in the order of creation.
+/// Children that are processes are not looked at.
 ///
 /// # Panics
 ///
@@ -142,7 +146,8 @@ impl Witness {
         resume_to_syscall(thread, 0);
     }
 
-    /// A signal is about to be delivered: to a handler, whose entry is waited for, or to the process's end, or to nobody.
+    /// A signal is about to be delivered: to a handler, whose entry is waited for, or to the
+    /// process's end, or to nobody.
     fn deliver(&mut self, thread: pid_t, signal: c_int) {
         let state = self.threads.get_mut(&thread).expect("threads are adopted before");
         if is_in_mask(thread, "SigCgt:", signal) {
@@ -204,7 +209,8 @@ fn resume_to_syscall(thread: pid_t, signal: c_int) {
     request(libc::PTRACE_SYSCALL, thread, signal as usize);
 }
 
-/// A request whose data is a number. One that fails means that the thread was killed meanwhile; the next wait tells.
+/// A request whose data is a number. One that fails means that the thread was killed meanwhile; the
+/// next wait tells.
 fn request(request: libc::c_uint, thread: pid_t, data: usize) {
     // SAFETY: none of the requests made here takes a pointer.
     unsafe { libc::ptrace(request, thread, 0, std::ptr::without_provenance_mut::<c_void>(data)) };

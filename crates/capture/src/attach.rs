@@ -1,8 +1,8 @@
 //! Takes over a process that is running, with all of its threads.
 //!
-//! All threads are stopped; one of them is made to map the engine and to set it up; then each starts in the engine with the state
-//! that it had. A system call that was interrupted for this is made again there. If anything fails, every thread goes on
-//! as if nothing had been.
+//! All threads are stopped; one of them is made to map the engine and to set it up; then each
+//! starts in the engine with the state that it had. A system call that was interrupted for this is
+//! made again there. If anything fails, every thread goes on as if nothing had been.
 
 use std::io;
 use std::sync::atomic::Ordering;
@@ -70,7 +70,8 @@ pub enum AttachError {
 }
 
 impl AttachError {
-    /// Whether it may be otherwise a moment later. A thread that is about to end cannot be told from one that may not be traced.
+    /// Whether it may be otherwise a moment later. A thread that is about to end cannot be told
+    /// from one that may not be traced.
     fn is_temporary(&self) -> bool {
         matches!(self, Self::Executes(_) | Self::NoPermission(_) | Self::Inject(..))
     }
@@ -120,7 +121,8 @@ pub fn check(pid: i32) -> Result<()> {
     Ok(())
 }
 
-/// Takes over all threads of a process. `prepare` is told which, and in which order they get their slots, before any of them goes on.
+/// Takes over all threads of a process. `prepare` is told which, and in which order they get their
+/// slots, before any of them goes on.
 pub fn attach(process: i32, image: &Image, shared: &Shared, prepare: impl FnOnce(&[i32])) -> Result<InjectedRanges> {
     let mut attempts = 0;
     let mut group = ThreadGroup::new(process);
@@ -134,8 +136,8 @@ pub fn attach(process: i32, image: &Image, shared: &Shared, prepare: impl FnOnce
     start_recorded(stopped_threads, process, image, shared, prepare)
 }
 
-/// Takes over a process that was made by one that is recorded, and waits: first, everything that it has inherited of the engine is taken
-/// out of it.
+/// Takes over a process that was made by one that is recorded, and waits: first, everything that it
+/// has inherited of the engine is taken out of it.
 pub fn attach_to_child(
     spawned: &SpawnedProcess,
     image: &Image,
@@ -218,7 +220,8 @@ fn stop_threads(group: &mut ThreadGroup, process: i32) -> Result<Vec<StoppedThre
     found.and_then(|gate| stopped_threads(group, process, gate)).inspect_err(|_| group.detach_all())
 }
 
-/// Looks at the stopped threads, before anything is done to them. Returns where they can make system calls.
+/// Looks at the stopped threads, before anything is done to them. Returns where they can make
+/// system calls.
 fn check_threads(group: &ThreadGroup, process: i32) -> Result<Option<u64>> {
     let failed = |error| AttachError::Inject(process, error);
     let Some(&tid) = group.members.keys().next() else { return Err(AttachError::Ended(process)) };
@@ -325,7 +328,8 @@ impl StoppedThread {
     }
 }
 
-/// If the thread is in a critical section of a restartable sequence, where it goes on when it is interrupted: as it is now.
+/// If the thread is in a critical section of a restartable sequence, where it goes on when it is
+/// interrupted: as it is now.
 fn critical_section(tracee: Tracee, rseq: Rseq, pc: u64) -> Option<u64> {
     const SECTION: u64 = 8;
     if rseq == Rseq::default() {
@@ -349,7 +353,8 @@ fn wide(space: &[u32; 64]) -> [[u64; 2]; 16] {
 
 type StartFailure = (InjectError, Vec<StoppedThread>);
 
-/// Maps the engine, starts it in the first thread and then in the others. After an error, those are returned that have not been started.
+/// Maps the engine, starts it in the first thread and then in the others. After an error, those are
+/// returned that have not been started.
 fn start_engine(
     mut stopped_threads: Vec<StoppedThread>,
     process: i32,

@@ -1,5 +1,5 @@
-//! Finds the program that a command names, the way a shell does, and says before anything is started why it could not
-//! be run or traced.
+//! Finds the program that a command names, the way a shell does, and says before anything is
+//! started why it could not be run or traced.
 
 use std::env;
 use std::ffi::{CString, OsStr, OsString};
@@ -138,7 +138,8 @@ fn sample(path: &Path) -> Result<Vec<u8>, Error> {
     }
 }
 
-/// Whether exec would change the credentials, which it does not do for a process that is traced by an ordinary user.
+/// Whether exec would change the credentials, which it does not do for a process that is traced by
+/// an ordinary user.
 pub fn is_privileged(path: &Path, metadata: &Metadata) -> bool {
     let (user, group) = (rustix::process::geteuid(), rustix::process::getegid());
     if user.is_root() {

@@ -1,9 +1,11 @@
 //! Brings all threads of a target back to native code and takes everything of ours out of it.
 //!
-//! The threads are asked to stop with their state saved (`wire::DETACH_TOGETHER`). Most do so at their next visit to the engine's
-//! dispatcher. Those that go round in translated code are sent a signal that brings them there; those that wait in a system call are
-//! stopped in it. When every thread is in one of these two states, one is made to give the signal handlers back, each gets
-//! its alternate stack, mask and registers, and everything is unmapped. A system call goes on natively, in the application's own code.
+//! The threads are asked to stop with their state saved (`wire::DETACH_TOGETHER`). Most do so at
+//! their next visit to the engine's dispatcher. Those that go round in translated code are sent a
+//! signal that brings them there; those that wait in a system call are stopped in it. When every
+//! thread is in one of these two states, one is made to give the signal handlers back, each gets
+//! its alternate stack, mask and registers, and everything is unmapped. A system call goes on
+//! natively, in the application's own code.
 
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -26,7 +28,8 @@ use crate::thread_group::{PAUSE, ThreadGroup, TraceState};
 
 /// Threads that visit the dispatcher soon are not disturbed.
 const GRACE: Duration = Duration::from_millis(3);
-/// A thread that is in the engine, or on its way there, gets so much time before it is looked at again.
+/// A thread that is in the engine, or on its way there, gets so much time before it is looked at
+/// again.
 const RECHECK_INTERVAL: Duration = Duration::from_millis(2);
 /// How long the other threads wait for one that waits for a child made by vfork.
 const VFORK_PATIENCE: Duration = Duration::from_millis(50);
@@ -36,16 +39,18 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// What came of an attempt to leave.
 #[derive(Debug)]
 pub enum DetachOutcome {
-    /// Everything is as if we had never been there, unless there was a problem. For each thread its slot, and how many bytes it has
-    /// written to the segment that it did not complete.
+    /// Everything is as if we had never been there, unless there was a problem. For each thread its
+    /// slot, and how many bytes it has written to the segment that it did not complete.
     Complete { slots: Vec<(u32, u32)>, problem: Option<InjectError> },
     /// The process has executed another program, which is not traced.
     Executed,
     /// The process has ended.
     Exited(Option<Exit>),
-    /// A thread waits for a child with which it shares its memory. All threads go on, recorded, as before.
+    /// A thread waits for a child with which it shares its memory. All threads go on, recorded, as
+    /// before.
     Deferred,
-    /// Threads do not stop. They were asked to leave by themselves; the engine stays in the process.
+    /// Threads do not stop. They were asked to leave by themselves; the engine stays in the
+    /// process.
     Partial,
 }
 
@@ -56,8 +61,8 @@ pub struct Target<'a> {
     pub injected: &'a InjectedRanges,
 }
 
-/// Tries to leave; `meanwhile` is called again and again, to drain the rings. In `group` are threads that did not stop in earlier
-/// attempts.
+/// Tries to leave; `meanwhile` is called again and again, to drain the rings. In `group` are
+/// threads that did not stop in earlier attempts.
 pub fn detach(target: &Target, group: &mut ThreadGroup, meanwhile: &mut dyn FnMut()) -> DetachOutcome {
     let control = target.shared.control();
     let mut detachment = Detachment { target, control, group, threads: Vec::new() };
@@ -207,7 +212,8 @@ impl Detachment<'_> {
         state::engine_ranges(self.control).any(|range| range.contains(&address))
     }
 
-    /// The state of a thread, if gs points at it. A thread that has just been born still has its parent's.
+    /// The state of a thread, if gs points at it. A thread that has just been born still has its
+    /// parent's.
     fn state_of(&self, tracee: Tracee, address: u64) -> Result<Option<ThreadState>> {
         let layout = &self.control.layout;
         if address == 0
@@ -244,8 +250,8 @@ impl Detachment<'_> {
         self.group.detach_all();
     }
 
-    /// Puts all threads into native code. Whatever fails, the rest is done; the first failure is returned. Most often it means that
-    /// the process is dying.
+    /// Puts all threads into native code. Whatever fails, the rest is done; the first failure is
+    /// returned. Most often it means that the process is dying.
     fn finish(mut self) -> Option<InjectError> {
         let threads = std::mem::take(&mut self.threads);
         let tid = threads.first().map_or(self.target.process, |thread| thread.tracee.tid);
@@ -289,8 +295,8 @@ impl Detachment<'_> {
         remote.run(&entry, || self.control.stage.load(Ordering::SeqCst) == STAGE_FINISHED)
     }
 
-    /// What the kernel keeps for each thread. The thread makes the calls on the application's stack: an alternate stack cannot be
-    /// changed by who is on one.
+    /// What the kernel keeps for each thread. The thread makes the calls on the application's
+    /// stack: an alternate stack cannot be changed by who is on one.
     fn restore_alternate_stack(&self, remote: &mut Remote, thread: &DetachableThread) -> Result<()> {
         let Some(state) = thread.state() else { return Ok(()) };
         remote.registers.rsp = state.registers.general[wire::RSP];
@@ -317,7 +323,8 @@ impl DetachableThread {
         Some((state.slot, u32::try_from(state.used).unwrap_or(0)))
     }
 
-    /// Gives the thread the registers and the mask that it has in native code. It stands where the kernel looks at interrupted calls.
+    /// Gives the thread the registers and the mask that it has in native code. It stands where the
+    /// kernel looks at interrupted calls.
     fn restore(&self, remote: &Remote) -> Result<()> {
         let Some(state) = &self.state else {
             return remote.finish_with(&syscall::resumed_registers(&self.stopped, self.call), remote.mask);

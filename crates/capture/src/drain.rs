@@ -1,7 +1,10 @@
-//! Takes events out of the shared memory and hands them to a [`Sink`], in an order in which each can be understood.
+//! Takes events out of the shared memory and hands them to a [`Sink`], in an order in which each
+//! can be understood.
 //!
-//! The target is not trusted: positions and lengths are checked, and what makes no sense is left out with a warning. If the sink fails, the target is asked to go back to native code, and everything it still delivers is
-//! thrown away, so that it never waits for room. Knows nothing of processes.
+//! The target is not trusted: positions and lengths are checked, and what makes no sense is left
+//! out with a warning. If the sink fails, the target is asked to go back to native code, and
+//! everything it still delivers is thrown away, so that it never waits for room. Knows nothing of
+//! processes.
 
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use std::time::Duration;
@@ -17,7 +20,8 @@ use crate::sink::{AccessDescriptors, Fragment, Module, Sink, ThreadInfo};
 use crate::split::{SegmentWords, SplitEnd, Splitter};
 use crate::{host, maps, task};
 
-/// Slots beyond the highest one in use that every pass looks at; the others are looked at before sleeping.
+/// Slots beyond the highest one in use that every pass looks at; the others are looked at before
+/// sleeping.
 const LOOK_AHEAD: usize = 32;
 /// Warnings kept; a broken target could cause any number.
 const WARNINGS_MAX: usize = 20;
@@ -29,8 +33,8 @@ pub struct Counters {
     pub data_bytes: u64,
     pub code_bytes: u64,
     pub segments: u64,
-    /// Times a thread was woken that waited for room in its ring, or for the code ring to be read. One that is slow to go on is
-    /// counted again.
+    /// Times a thread was woken that waited for room in its ring, or for the code ring to be read.
+    /// One that is slow to go on is counted again.
     pub stalls: u64,
     /// Times the recorder had nothing to do and slept.
     pub sleeps: u64,
@@ -133,8 +137,8 @@ impl<'a, S: Sink> Drain<'a, S> {
         self.high_water = 0;
     }
 
-    /// Takes what a thread has written that has gone back to native code; it has not completed its last segment, of which so many bytes
-    /// are written.
+    /// Takes what a thread has written that has gone back to native code; it has not completed its
+    /// last segment, of which so many bytes are written.
     pub fn take_detached(&mut self, index: u32, bytes: u32, tsc: u64) {
         let index = index as usize;
         if index >= SLOT_COUNT || self.slot(index).state.load(Acquire) != SLOT_LIVE {
@@ -243,7 +247,8 @@ impl<'a, S: Sink> Drain<'a, S> {
         let slot = self.slot(index);
         let head = slot.head.load(SeqCst);
         let mut tail = slot.tail.load(Relaxed);
-        // A thread that leaves takes its last segment back, and may find it consumed: then the tail is ahead by one.
+        // A thread that leaves takes its last segment back, and may find it consumed: then the tail
+        // is ahead by one.
         let mut waiting = head.wrapping_sub(tail) as i32;
         if waiting <= 0 {
             return false;
@@ -253,7 +258,8 @@ impl<'a, S: Sink> Drain<'a, S> {
             tail = head.wrapping_sub(SEGMENT_COUNT as u32);
             waiting = SEGMENT_COUNT as i32;
         }
-        // Blocks are announced before they are executed, hence before the segments seen just now were completed.
+        // Blocks are announced before they are executed, hence before the segments seen just now
+        // were completed.
         self.drain_code();
         self.deliver_thread(index);
         for _ in 0..waiting {
@@ -270,7 +276,8 @@ impl<'a, S: Sink> Drain<'a, S> {
             tail = tail.wrapping_add(1);
             slot.tail.store(tail, SeqCst);
             let waits = slot.waiting.load(SeqCst) != 0;
-            // Waking is expensive: a thread that waits has room for more than one segment when it goes on.
+            // Waking is expensive: a thread that waits has room for more than one segment when it
+            // goes on.
             if waits && head.wrapping_sub(tail) as usize <= SEGMENT_COUNT / 4 {
                 self.counters.stalls += 1;
                 shared::wake(&slot.tail);
@@ -284,7 +291,8 @@ impl<'a, S: Sink> Drain<'a, S> {
         true
     }
 
-    /// What a thread that is gone has written to the segment it did not complete: everything before the first zero.
+    /// What a thread that is gone has written to the segment it did not complete: everything before
+    /// the first zero.
     fn take_unfinished(&mut self, index: usize) {
         let slot = self.slot(index);
         let segment = slot.head.load(SeqCst) as usize % SEGMENT_COUNT;
@@ -313,7 +321,8 @@ impl<'a, S: Sink> Drain<'a, S> {
         self.free_slot(index);
     }
 
-    /// Drops of a segment that was not completed, which is now in `self.path`, what the thread would have written over.
+    /// Drops of a segment that was not completed, which is now in `self.path`, what the thread
+    /// would have written over.
     fn drop_uninstrumented(&mut self, index: usize) {
         if let Some(bytes) = self.slot(index).silent_from.load(Relaxed).checked_sub(1) {
             self.path.truncate(bytes as usize / size_of::<u32>());
@@ -373,8 +382,8 @@ impl<'a, S: Sink> Drain<'a, S> {
         self.splitter = Some(splitter);
     }
 
-    /// Passes on `self.path`. Its words are not looked at unless some are left out: that would take longer than everything
-    /// else here, and a sink has to look at them anyway.
+    /// Passes on `self.path`. Its words are not looked at unless some are left out: that would take
+    /// longer than everything else here, and a sink has to look at them anyway.
     fn deliver_words(&mut self, thread: u32) {
         segment_time::move_opening_time(&mut self.path);
         self.counters.path_words += self.path.len() as u64;
@@ -468,8 +477,8 @@ impl<'a, S: Sink> Drain<'a, S> {
         true
     }
 
-    /// Passes the modules that `self.code` announces to the selector, while the threads that have mapped
-    /// them wait.
+    /// Passes the modules that `self.code` announces to the selector, while the threads that have
+    /// mapped them wait.
     fn select_modules(&mut self) {
         self.paths.clear();
         for record in Records::new(&self.code) {
@@ -590,7 +599,8 @@ impl<'a, S: Sink> Drain<'a, S> {
     }
 }
 
-/// A target that does not see /proc cannot say which file it has mapped: the kernel tells us, unless it is mapped no more.
+/// A target that does not see /proc cannot say which file it has mapped: the kernel tells us,
+/// unless it is mapped no more.
 fn mapped_path(process: i32, address: u64) -> String {
     let mappings = maps::of_process(task::any(process)).unwrap_or_default();
     let found = mappings.into_iter().find(|mapping| mapping.range.contains(&address));
@@ -602,7 +612,8 @@ fn as_module(record: &ModuleRecord) -> Module {
     Module { address, length, file_offset, path: String::from_utf8_lossy(path).into_owned(), tsc }
 }
 
-/// How many words at the start of a segment are whole paths and events. An event's first word is written last.
+/// How many words at the start of a segment are whole paths and events. An event's first word is
+/// written last.
 fn written_words(segment: &[u32]) -> usize {
     let mut at = 0;
     while let Some(length) = segment.get(at).and_then(|&first| word::length(first)) {

@@ -1,5 +1,5 @@
-//! Why a command was not recorded, each in one sentence, with a hint where there is something to do about it and the exit
-//! status that a shell would give.
+//! Why a command was not recorded, each in one sentence, with a hint where there is something to do
+//! about it and the exit status that a shell would give.
 
 use std::io;
 use std::path::PathBuf;
@@ -52,7 +52,8 @@ pub enum Error {
 }
 
 impl Error {
-    /// The exit status for a program that only does this: 127 if there is no such command, 126 if it cannot be executed or traced.
+    /// The exit status for a program that only does this: 127 if there is no such command, 126 if
+    /// it cannot be executed or traced.
     #[must_use]
     pub fn exit_status(&self) -> u8 {
         match self {

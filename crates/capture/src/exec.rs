@@ -1,5 +1,5 @@
-//! Looks at an exec at the entry of its system call: which program it is about to run, and whether ptrace would take
-//! privileges away from it.
+//! Looks at an exec at the entry of its system call: which program it is about to run, and whether
+//! ptrace would take privileges away from it.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
@@ -50,7 +50,8 @@ fn recorder_path(process: i32, directory: i32, path: &Path) -> PathBuf {
         format!("/proc/{process}/fd/{directory}")
     };
     let rest = path.strip_prefix("/").unwrap_or(path);
-    // An empty rest means the descriptor itself; joining it would add a slash, which only directories bear.
+    // An empty rest means the descriptor itself; joining it would add a slash, which only
+    // directories bear.
     if rest.as_os_str().is_empty() { base.into() } else { Path::new(&base).join(rest) }
 }
 

@@ -1,17 +1,20 @@
 //! Leaves out of the words of a thread what is not to be recorded, and stops when enough has been.
 //!
-//! Words of uninstrumented fragments (see `wire::code::UNINSTRUMENTED`) and what happens between them are replaced by one
-//! [`wire::word::GAP`]. Where a thread is back, the last time that was seen in the gap is told, so that threads can still be
-//! ordered. Definitions of blocks are held back until a fragment that is recorded needs them.
+//! Words of uninstrumented fragments (see `wire::code::UNINSTRUMENTED`) and what happens between
+//! them are replaced by one [`wire::word::GAP`]. Where a thread is back, the last time that was
+//! seen in the gap is told, so that threads can still be ordered. Definitions of blocks are held
+//! back until a fragment that is recorded needs them.
 //!
-//! Knows nothing of rings and sinks: words in, words out. The words come from the target, unchecked.
+//! Knows nothing of rings and sinks: words in, words out. The words come from the target,
+//! unchecked.
 
 use std::collections::{BTreeMap, HashMap};
 
 use trace::{AccessDescriptors, Fragment};
 use wire::word::{self, EVENT};
 
-/// Path numbers are given out one after the other. One that is further off than this from all others is nonsense.
+/// Path numbers are given out one after the other. One that is further off than this from all
+/// others is nonsense.
 const PATH_GAP_MAX: usize = 1 << 20;
 
 pub struct Filter {
@@ -88,7 +91,8 @@ impl Filter {
         self.blocks.insert(block, Block { address, code: code.into(), is_delivered: false, instructions });
     }
 
-    /// Takes note of a fragment. If it is to be recorded, returns the blocks that have to be told before it.
+    /// Takes note of a fragment. If it is to be recorded, returns the blocks that have to be told
+    /// before it.
     pub fn fragment(&mut self, fragment: &Fragment, uninstrumented: bool) -> Option<Vec<(u32, &Block)>> {
         let numbers = fragment.blocks.iter().map(|block| block & !wire::code::TAKEN);
         let known: Vec<(u64, u32)> = numbers
@@ -123,7 +127,8 @@ impl Filter {
         Some(undelivered.into_iter().filter_map(|block| Some((block, self.blocks.get(&block)?))).collect())
     }
 
-    /// Takes note of how much data is behind the paths of a fragment. Returns whether the fragment is recorded.
+    /// Takes note of how much data is behind the paths of a fragment. Returns whether the fragment
+    /// is recorded.
     pub fn access_descriptors(&mut self, descriptors: &AccessDescriptors) -> bool {
         let is_full = self.is_full();
         let first = descriptors.first_path as usize;
@@ -140,8 +145,9 @@ impl Filter {
         self.threads.values_mut().for_each(|thread| *thread = Thread { has_ended: true, ..Thread::default() });
     }
 
-    /// Leaves out of `words`, which thread `thread` has written, what is not to be recorded. Returns what is left of the data
-    /// behind them: all of it, because what is left out has none, unless enough has been recorded.
+    /// Leaves out of `words`, which thread `thread` has written, what is not to be recorded.
+    /// Returns what is left of the data behind them: all of it, because what is left out has none,
+    /// unless enough has been recorded.
     pub fn words<'d>(&mut self, thread: u32, words: &mut Vec<u32>, data: &'d [u8]) -> &'d [u8] {
         self.out.clear();
         self.data_words = 0;
@@ -168,7 +174,8 @@ impl Filter {
         if self.is_full() { data.get(..4 * self.data_words).unwrap_or(data) } else { data }
     }
 
-    /// When enough has been recorded: the threads that go on without being recorded, and the words that say so.
+    /// When enough has been recorded: the threads that go on without being recorded, and the words
+    /// that say so.
     pub fn detached_threads(&mut self) -> Vec<(u32, Vec<u32>)> {
         let leave = timed(word::DETACH, self.tsc);
         let threads = self.threads.iter_mut().filter(|(_, state)| !state.has_ended);
@@ -276,8 +283,9 @@ impl Filter {
         whole + part as u64
     }
 
-    /// Only the first `left` instructions of a fragment may be recorded: as if the engine had interrupted the thread there. The
-    /// data of all of them is kept, of which those use the beginning.
+    /// Only the first `left` instructions of a fragment may be recorded: as if the engine had
+    /// interrupted the thread there. The data of all of them is kept, of which those use the
+    /// beginning.
     fn cut(&mut self, first_path: u32, left: u64, data_words: usize) {
         let numbers = self.fragments.get(&first_path).map_or(&[][..], |numbers| numbers);
         let (mut left, mut place) = (left, None);

@@ -1,9 +1,10 @@
-//! Follows the child processes of a captured process: each gets a thread of the recorder and a sink.
+//! Follows the child processes of a captured process: each gets a thread of the recorder and a
+//! sink.
 //!
-//! A [`SpawnedProcess`] waits in the engine of its parent (see `wire::Child`). The recorder attaches to
-//! a child that has a copy of its parent's memory. It only watches a child that shares the memory,
-//! until the child executes another program; it injects an engine into that as after a launch. The
-//! sinks come from a [`SinkFactory`], so that nothing here knows where events go.
+//! A [`SpawnedProcess`] waits in the engine of its parent (see `wire::Child`). The recorder
+//! attaches to a child that has a copy of its parent's memory. It only watches a child that shares
+//! the memory, until the child executes another program; it injects an engine into that as after a
+//! launch. The sinks come from a [`SinkFactory`], so that nothing here knows where events go.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -38,8 +39,8 @@ pub fn is_any_waiting(control: &Control) -> bool {
     waiting(control).next().is_some()
 }
 
-/// Whether there is a new process that needs an answer, has been promised something, or has not come so far that it could ask: its parent may be
-/// gone before it executes anything.
+/// Whether there is a new process that needs an answer, has been promised something, or has not
+/// come so far that it could ask: its parent may be gone before it executes anything.
 pub fn is_any_pending(control: &Control) -> bool {
     let is_pending = |state: u32| matches!(state, CHILD_MADE | CHILD_WAITS | CHILD_SHARES | CHILD_TAKEN);
     control.children.iter().any(|child| is_pending(child.state.load(Ordering::SeqCst)))
@@ -94,8 +95,8 @@ impl SpawnedProcess {
     }
 }
 
-/// The process that a child of `parent` is, which has `number` for itself; in another process namespace that is not its number here. It
-/// maps its parent's shared memory.
+/// The process that a child of `parent` is, which has `number` for itself; in another process
+/// namespace that is not its number here. It maps its parent's shared memory.
 fn find_in_host(shared: &Shared, number: u32, parent: i32) -> Option<i32> {
     let has_memory = |process| {
         let mappings = maps::of_process(process).unwrap_or_default();
@@ -123,7 +124,8 @@ pub trait SinkFactory: Send + Sync + 'static {
     /// If it cannot be made; the process is not captured then.
     fn create(&self, process: i32, recording: &Recording) -> Result<Self::Sink, SinkError<Self>>;
 
-    /// Completes a sink that has taken all events of its process. `processes` are those known by now.
+    /// Completes a sink that has taken all events of its process. `processes` are those known by
+    /// now.
     ///
     /// # Errors
     /// If what the sink has taken could not be completed.
@@ -197,7 +199,8 @@ impl<F: SinkFactory> ProcessTree<F> {
         lock(&self.warnings).push(warning);
     }
 
-    /// Waits until all child processes have exited or run natively. Returns the warnings about them.
+    /// Waits until all child processes have exited or run natively. Returns the warnings about
+    /// them.
     pub fn wait(&self) -> Vec<String> {
         loop {
             let Some(thread) = lock(&self.threads).pop() else { break };
@@ -276,11 +279,13 @@ impl<F: SinkFactory> ProcessTree<F> {
         })
     }
 
-    /// Lets a process that shares its parent's memory go on until it has executed another program. `None` if it ends instead, or if
-    /// nobody wants to know any more; an error if that would take its privileges away.
+    /// Lets a process that shares its parent's memory go on until it has executed another program.
+    /// `None` if it ends instead, or if nobody wants to know any more; an error if that would take
+    /// its privileges away.
     fn await_exec(&self, spawned: &SpawnedProcess) -> Result<Option<Tracee>, String> {
         let tracee = Tracee::seize(spawned.process).map_err(|error| error.to_string())?;
-        // An ordinary user's ptrace takes the privileges of set-uid programs away: those have to be let go in time.
+        // An ordinary user's ptrace takes the privileges of set-uid programs away: those have to be
+        // let go in time.
         let watches_calls = !rustix::process::geteuid().is_root();
         if watches_calls {
             tracee.interrupt().map_err(|error| error.to_string())?;

@@ -8,7 +8,8 @@ use trace::Recording;
 
 use crate::ptrace::Exit;
 
-/// How long the time stamp counter is compared with the clock at least; gives its frequency to about one in ten thousand.
+/// How long the time stamp counter is compared with the clock at least; gives its frequency to
+/// about one in ten thousand.
 const CALIBRATION: Duration = Duration::from_millis(2);
 
 /// The time stamp counter.
@@ -23,7 +24,8 @@ pub fn cpu_time() -> Duration {
     Duration::new(time.tv_sec.cast_unsigned(), time.tv_nsec as u32)
 }
 
-/// How a process ended that is not our child, if the kernel tells: it does so when the parent has been told.
+/// How a process ended that is not our child, if the kernel tells: it does so when the parent has
+/// been told.
 pub fn exit_of(process: BorrowedFd) -> Option<Exit> {
     const PIDFD_GET_INFO: u64 = 0xc040_ff0b;
     const PIDFD_INFO_EXIT: u64 = 1 << 3;
@@ -48,7 +50,8 @@ pub fn exit_of(process: BorrowedFd) -> Option<Exit> {
     }
 }
 
-/// Started as early as possible, so that what comes until the frequency is asked for is not waited for again.
+/// Started as early as possible, so that what comes until the frequency is asked for is not waited
+/// for again.
 pub struct Calibration {
     tsc: u64,
     time: Instant,

@@ -1,8 +1,8 @@
 //! The engine image: a static-PIE executable taken apart into what an injector needs.
 //!
-//! The build script uses the same code to look at the finished image, so that an image that would need a dynamic linker
-//! (undefined symbols, symbolic relocations, thread-local storage, relocations in text) fails the build instead of a
-//! target. Knows nothing of processes.
+//! The build script uses the same code to look at the finished image, so that an image that would
+//! need a dynamic linker (undefined symbols, symbolic relocations, thread-local storage,
+//! relocations in text) fails the build instead of a target. Knows nothing of processes.
 
 use object::elf;
 use object::read::elf::{Dyn, ElfFile64, FileHeader, ProgramHeader, Rela};
@@ -85,7 +85,8 @@ pub struct Image {
 }
 
 impl Image {
-    /// Takes the ELF file apart and checks that nothing but relative relocations is needed to run it.
+    /// Takes the ELF file apart and checks that nothing but relative relocations is needed to run
+    /// it.
     pub fn parse(file: &[u8]) -> Result<Self, ImageError> {
         let file_parts =
             ElfFile64::<LittleEndian>::parse(file).map_err(|error| ImageError::NotElf(error.to_string()))?;

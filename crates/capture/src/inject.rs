@@ -1,8 +1,10 @@
-//! Places the engine into a process whose threads are stopped: one that stands before the first instruction of a new image
-//! ([`inject`]), or one that was running (`attach`, by means of what is here).
+//! Places the engine into a process whose threads are stopped: one that stands before the first
+//! instruction of a new image ([`inject`]), or one that was running (`attach`, by means of what is
+//! here).
 //!
-//! Nothing of ours is in the target before: all memory, the shared memory included, is made by system calls that a stopped
-//! thread is made to execute. Afterwards the target runs without ptrace and has no file of ours open.
+//! Nothing of ours is in the target before: all memory, the shared memory included, is made by
+//! system calls that a stopped thread is made to execute. Afterwards the target runs without ptrace
+//! and has no file of ours open.
 
 use std::fs::File;
 use std::io;
@@ -23,19 +25,22 @@ use crate::{setup, task};
 
 const STACK_BYTES: u64 = 256 << 10;
 
-/// Where the engine goes: below 2 GiB, so that its table can be reached by 32-bit addresses; far from where programs
-/// without address randomisation are and where their heap grows to.
+/// Where the engine goes: below 2 GiB, so that its table can be reached by 32-bit addresses; far
+/// from where programs without address randomisation are and where their heap grows to.
 const ENGINE_PLACES: Range<u64> = 0x6000_0000..0x7000_0000;
-/// Where it goes if there is no room: anywhere between the smallest and the largest address that will do.
+/// Where it goes if there is no room: anywhere between the smallest and the largest address that
+/// will do.
 const ENGINE_OTHER_PLACES: Range<u64> = 0x1000_0000..0x7fff_0000;
-/// Where it goes if there is no room below 2 GiB at all (Chromium keeps 4 GiB free of everything): then translated code takes a
-/// longer way to the table. Just below the shared memory, for the same reasons.
+/// Where it goes if there is no room below 2 GiB at all (Chromium keeps 4 GiB free of everything):
+/// then translated code takes a longer way to the table. Just below the shared memory, for the same
+/// reasons.
 const ENGINE_HIGH_PLACES: Range<u64> = 0x5500_0000_0000..0x5510_0000_0000;
 const ENGINE_STEP: u64 = 16 << 20;
 
-/// Where the shared memory goes: just below the lowest address of a position-independent program. Sanitizers count this
-/// as ordinary memory (elsewhere they have shadows and refuse to start when they find something there); Go's arenas, heaps
-/// grown by brk and the kernel's own choices are far away.
+/// Where the shared memory goes: just below the lowest address of a position-independent program.
+/// Sanitizers count this as ordinary memory (elsewhere they have shadows and refuse to start when
+/// they find something there); Go's arenas, heaps grown by brk and the kernel's own choices are far
+/// away.
 const SHARED_PLACES: Range<u64> = 0x5510_0000_0000..0x5540_0000_0000;
 const SHARED_STEP: u64 = 4 << 30;
 
@@ -90,8 +95,9 @@ pub struct InjectedRanges {
     pub shared: Range<u64>,
 }
 
-/// Injects into a thread that stands at its exec event and lets it go. After [`InjectError::SetUp`] the thread goes on natively. After
-/// another error it is still stopped, unless it is gone, and in its original state.
+/// Injects into a thread that stands at its exec event and lets it go. After [`InjectError::SetUp`]
+/// the thread goes on natively. After another error it is still stopped, unless it is gone, and in
+/// its original state.
 pub fn inject(tracee: Tracee, image: &Image, shared: &Shared, placement: ThreadPlacement) -> Result<InjectedRanges> {
     finish_exec(tracee)?;
     let registers = tracee.registers().context("reading registers")?;
@@ -160,7 +166,8 @@ pub struct Layout {
 }
 
 impl Layout {
-    /// The order of the parts: image, what the engine is told (of threads, of mappings), guard page, stack, table.
+    /// The order of the parts: image, what the engine is told (of threads, of mappings), guard
+    /// page, stack, table.
     fn new(base: u64, image: &Image, threads: usize, mapping_count: usize) -> Self {
         let init = base + image.span;
         let mappings = init + (threads * size_of::<Init>()) as u64;
@@ -198,7 +205,8 @@ pub fn start_at(function: u64, argument: u64, stack_top: u64, registers: &user_r
     }
 }
 
-/// Makes all memory in the target, for as many threads. What was made is unmapped again if a later step fails.
+/// Makes all memory in the target, for as many threads. What was made is unmapped again if a later
+/// step fails.
 pub fn prepare(
     remote: &mut Remote,
     image: &Image,
@@ -269,14 +277,15 @@ fn map_shared(
     is_filtered: bool,
 ) -> Result<u64> {
     let address = match share_file(remote, scratch, shared, mappings) {
-        // `ulimit -f` is the recorder's, and it may not lift it. Filters were not asked whether they allow the other way.
+        // `ulimit -f` is the recorder's, and it may not lift it. Filters were not asked whether
+        // they allow the other way.
         Err(InjectError::System { error, .. }) if error.raw_os_error() == Some(libc::EFBIG) && !is_filtered => {
             share_segment(remote, shared, mappings)?
         }
         result => result?,
     };
-    // A child of the target must not write to its parent's rings; it gets none. A core dump has better things to hold.
-    // If it is to be followed, it has to be able to say that it is there.
+    // A child of the target must not write to its parent's rings; it gets none. A core dump has
+    // better things to hold. If it is to be followed, it has to be able to say that it is there.
     let is_followed = shared.control().follow.load(Ordering::SeqCst) != 0;
     let inherited = if is_followed { wire::CONTROL_BYTES as u64 } else { 0 };
     for (advice, skipped) in [(libc::MADV_DONTFORK, inherited), (libc::MADV_DONTDUMP, 0)] {
@@ -286,7 +295,8 @@ fn map_shared(
     Ok(address)
 }
 
-/// Has the target make the shared memory, and maps it there and here. No descriptor stays in the target.
+/// Has the target make the shared memory, and maps it there and here. No descriptor stays in the
+/// target.
 fn share_file(remote: &mut Remote, scratch: u64, shared: &Shared, mappings: &[Mapping]) -> Result<u64> {
     remote.tracee.write(scratch, FILE_NAME).context("writing to the target")?;
     let file = make_shared_file(remote, scratch)?;
@@ -314,7 +324,8 @@ fn make_shared_file(remote: &mut Remote, name: u64) -> Result<u64> {
         remote.call("making the shared memory", libc::SYS_memfd_create, [name, u64::from(flags), 0, 0, 0, 0])
     };
     match call(libc::MFD_CLOEXEC) {
-        // An administrator may have forbidden (`vm.memfd_noexec`) files in memory that could be executed.
+        // An administrator may have forbidden (`vm.memfd_noexec`) files in memory that could be
+        // executed.
         Err(InjectError::System { error, .. }) if error.raw_os_error() == Some(libc::EACCES) => {
             call(libc::MFD_CLOEXEC | libc::MFD_NOEXEC_SEAL)
         }
@@ -394,7 +405,8 @@ pub fn as_bytes(init: &Init) -> &[u8] {
 }
 
 fn bytes_of(mappings: &[CodeMapping]) -> &[u8] {
-    // SAFETY: `CodeMapping` is `repr(C)` and consists of integers that leave no padding between them.
+    // SAFETY: `CodeMapping` is `repr(C)` and consists of integers that leave no padding between
+    // them.
     unsafe { std::slice::from_raw_parts(mappings.as_ptr().cast(), size_of_val(mappings)) }
 }
 

@@ -1,4 +1,5 @@
-//! Starts a command under ptrace and brings it to the point where its image is loaded and nothing of it has run.
+//! Starts a command under ptrace and brings it to the point where its image is loaded and nothing
+//! of it has run.
 
 use std::ffi::{CString, c_char};
 use std::io::{self, Read};
@@ -99,7 +100,8 @@ struct Child<'a> {
 }
 
 impl Child<'_> {
-    /// Returns the child's number; in the child, does not return. `others_end` is the parent's end of the pipe.
+    /// Returns the child's number; in the child, does not return. `others_end` is the parent's end
+    /// of the pipe.
     fn fork(&self, others_end: i32) -> io::Result<i32> {
         let mut arguments: Vec<*const c_char> = self.command.arguments.iter().map(|word| word.as_ptr()).collect();
         arguments.push(ptr::null());
@@ -128,7 +130,8 @@ impl Child<'_> {
         }
         self.signals.restore_in_child();
         let mut byte = 0_u8;
-        // SAFETY: plain system calls; all pointers come from live C strings and arrays that end with a null pointer.
+        // SAFETY: plain system calls; all pointers come from live C strings and arrays that end
+        // with a null pointer.
         unsafe {
             // Else a parent that dies would not end the read.
             libc::close(others_end);

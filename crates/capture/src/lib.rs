@@ -1,5 +1,5 @@
-//! Captures the execution of a process: launches it or attaches to a running one, injects the engine,
-//! and drains the rings that the engine fills into a [`Sink`].
+//! Captures the execution of a process: launches it or attaches to a running one, injects the
+//! engine, and drains the rings that the engine fills into a [`Sink`].
 //!
 //! Who calls whom: a [`Target`] finds the program (`command`) and starts it (`launch`), or opens a
 //! running process. [`Target::capture`] runs a `session`. The session injects the engine's `image`
@@ -7,8 +7,8 @@
 //! `drain`) until the process exits or the recorder detaches from it (`detach`). A [`ProcessTree`]
 //! (`follow`) runs a session for each child process, with sinks from a [`SinkFactory`].
 //!
-//! Knows neither trace files nor what an execution is captured for. No other crate calls ptrace on a
-//! target.
+//! Knows neither trace files nor what an execution is captured for. No other crate calls ptrace on
+//! a target.
 
 use std::ffi::OsString;
 use std::os::fd::{AsFd, OwnedFd};
@@ -277,8 +277,8 @@ impl Target {
         }
     }
 
-    /// Returns how the program ended. If the recorder has started it and detached from it, waits for
-    /// its end.
+    /// Returns how the program ended. If the recorder has started it and detached from it, waits
+    /// for its end.
     #[must_use]
     pub fn wait(&self, exit: Exit) -> Exit {
         let Source::Launched { launched, .. } = &self.source else { return exit };
@@ -360,8 +360,9 @@ fn set_up(control: &wire::Control, options: &Options) {
     inject_failure(control, "TRACKWAY_INJECT");
 }
 
-/// For tests: `TRACKWAY_INJECT=FAILURE:N` makes one of the `wire::FAILURE_*` happen in every recorded
-/// process, at the Nth opportunity. `TRACKWAY_INJECT_FOLLOWED` does so in child processes only.
+/// For tests: `TRACKWAY_INJECT=FAILURE:N` makes one of the `wire::FAILURE_*` happen in every
+/// recorded process, at the Nth opportunity. `TRACKWAY_INJECT_FOLLOWED` does so in child processes
+/// only.
 fn inject_failure(control: &wire::Control, variable: &str) {
     let Ok(wanted) = std::env::var(variable) else { return };
     let numbers =

@@ -1,4 +1,5 @@
-//! One stopped or running thread under ptrace, as the system call sees it. The only module that calls ptrace.
+//! One stopped or running thread under ptrace, as the system call sees it. The only module that
+//! calls ptrace.
 //!
 //! Requests must come from the thread that has attached; nothing here knows why it attaches.
 
@@ -7,7 +8,8 @@ use std::io;
 use libc::{c_int, c_long, c_void, pid_t, user_fpregs_struct, user_regs_struct};
 use wire::Rseq;
 
-/// Options for every thread we attach to: exec is an event, and stops at system calls can be told from signals.
+/// Options for every thread we attach to: exec is an event, and stops at system calls can be told
+/// from signals.
 const OPTIONS: c_int = libc::PTRACE_O_TRACEEXEC | libc::PTRACE_O_TRACESYSGOOD;
 const PTRACE_GETSIGMASK: u32 = 0x420a;
 const PTRACE_SETSIGMASK: u32 = 0x420b;
@@ -54,7 +56,8 @@ impl Tracee {
         self.request(libc::PTRACE_CONT, 0, signal as usize)
     }
 
-    /// Lets the thread go on until the next entry or exit of a system call, delivering `signal` unless it is 0.
+    /// Lets the thread go on until the next entry or exit of a system call, delivering `signal`
+    /// unless it is 0.
     pub fn resume_to_syscall(self, signal: i32) -> io::Result<()> {
         self.request(libc::PTRACE_SYSCALL, 0, signal as usize)
     }
@@ -96,9 +99,11 @@ impl Tracee {
         self.request(libc::PTRACE_SETFPREGS, 0, &raw const *registers as usize)
     }
 
-    /// What the thread has told the kernel about restartable sequences. Kernels that cannot say so are older than their use.
+    /// What the thread has told the kernel about restartable sequences. Kernels that cannot say so
+    /// are older than their use.
     pub fn rseq(self) -> Rseq {
-        // The kernel's `struct ptrace_rseq_configuration`: address, size, signature, flags, padding.
+        // The kernel's `struct ptrace_rseq_configuration`: address, size, signature, flags,
+        // padding.
         let mut configuration = [0_u32; 6];
         let size = size_of_val(&configuration);
         match self.request(PTRACE_GET_RSEQ_CONFIGURATION, size, &raw mut configuration as usize) {
@@ -123,8 +128,8 @@ impl Tracee {
     /// Reads eight bytes, executable or not.
     pub fn peek(self, address: u64) -> io::Result<u64> {
         let mut word = 0_u64;
-        // The system call itself stores the word at `data`; only the C library's wrapper returns it.
-        // SAFETY: `word` is valid for the kernel's write.
+        // The system call itself stores the word at `data`; only the C library's wrapper returns
+        // it. SAFETY: `word` is valid for the kernel's write.
         let status = unsafe {
             libc::syscall(
                 libc::SYS_ptrace,
@@ -149,7 +154,8 @@ impl Tracee {
             let rest = &mut bytes[done..];
             let local = libc::iovec { iov_base: rest.as_mut_ptr().cast(), iov_len: rest.len() };
             let remote = libc::iovec { iov_base: (address as usize + done) as *mut c_void, iov_len: rest.len() };
-            // SAFETY: the local vector describes `rest`, which the kernel writes to; the remote one is checked by it.
+            // SAFETY: the local vector describes `rest`, which the kernel writes to; the remote one
+            // is checked by it.
             let read = unsafe { libc::process_vm_readv(self.tid, &raw const local, 1, &raw const remote, 1, 0) };
             match read {
                 ..0 => return Err(io::Error::last_os_error()),
@@ -167,7 +173,8 @@ impl Tracee {
             let rest = &bytes[done..];
             let local = libc::iovec { iov_base: rest.as_ptr().cast_mut().cast(), iov_len: rest.len() };
             let remote = libc::iovec { iov_base: (address as usize + done) as *mut c_void, iov_len: rest.len() };
-            // SAFETY: the local vector describes `rest`, which the kernel only reads; the remote one is checked by it.
+            // SAFETY: the local vector describes `rest`, which the kernel only reads; the remote
+            // one is checked by it.
             let written = unsafe { libc::process_vm_writev(self.tid, &raw const local, 1, &raw const remote, 1, 0) };
             match written {
                 ..0 => return Err(io::Error::last_os_error()),
@@ -188,24 +195,27 @@ impl Tracee {
     }
 
     fn request(self, request: u32, address: usize, data: usize) -> io::Result<()> {
-        // SAFETY: none of the requests passed here reads or writes our memory beyond the structures whose address callers
-        // put into `data`.
+        // SAFETY: none of the requests passed here reads or writes our memory beyond the structures
+        // whose address callers put into `data`.
         let status = unsafe { libc::ptrace(request, self.tid, address as *mut c_void, data as *mut c_void) };
         if status < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
     }
 }
 
-/// What a thread (or child) has to report now, if anything. `None` also if it is no longer ours to ask.
+/// What a thread (or child) has to report now, if anything. `None` also if it is no longer ours to
+/// ask.
 pub fn poll(tid: pid_t) -> Option<Stop> {
     try_wait(tid).ok().flatten()
 }
 
-/// What a thread (or child) has to report now, if anything. An error if it is no longer ours to ask.
+/// What a thread (or child) has to report now, if anything. An error if it is no longer ours to
+/// ask.
 pub fn try_wait(tid: pid_t) -> io::Result<Option<Stop>> {
     wait_for(tid, libc::WNOHANG)
 }
 
-/// Takes note of a thread's end, if it has ended. Unlike the others, may be called by another thread than the one that has attached.
+/// Takes note of a thread's end, if it has ended. Unlike the others, may be called by another
+/// thread than the one that has attached.
 pub fn reap(tid: pid_t) {
     if has_ended(tid) {
         let flags = libc::WEXITED | libc::WNOHANG | libc::__WALL;
@@ -214,8 +224,8 @@ pub fn reap(tid: pid_t) {
     }
 }
 
-/// Whether a thread has ended that nobody has taken note of. Of a tracee the kernel tells stops as well, whatever one asks for;
-/// this leaves them to be told again.
+/// Whether a thread has ended that nobody has taken note of. Of a tracee the kernel tells stops as
+/// well, whatever one asks for; this leaves them to be told again.
 fn has_ended(tid: pid_t) -> bool {
     let flags = libc::WEXITED | libc::WNOHANG | libc::WNOWAIT | libc::__WALL;
     // SAFETY: zeros are a valid `siginfo_t`.

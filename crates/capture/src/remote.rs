@@ -1,7 +1,8 @@
 //! A stopped thread that executes system calls for us.
 //!
-//! It does so at a `syscall` instruction that is there anyway (the kernel's own, in the vdso), or else at the place where it stands,
-//! whose code is changed meanwhile. Signals wait until it is over.
+//! It does so at a `syscall` instruction that is there anyway (the kernel's own, in the vdso), or
+//! else at the place where it stands, whose code is changed meanwhile. Signals wait until it is
+//! over.
 
 use std::io;
 
@@ -40,14 +41,16 @@ pub struct Remote {
     at: u64,
     /// The code that was there before we changed it.
     original_word: Option<u64>,
-    /// A signal that the thread was about to get: it is blocked now, and becomes pending when the thread goes on.
+    /// A signal that the thread was about to get: it is blocked now, and becomes pending when the
+    /// thread goes on.
     signal: i32,
     /// A stop signal that came meanwhile and must not be lost.
     stop_signal: i32,
 }
 
 impl Remote {
-    /// Takes a thread that has stopped, about to get `signal` unless it is 0. `gate` comes from [`gate`].
+    /// Takes a thread that has stopped, about to get `signal` unless it is 0. `gate` comes from
+    /// [`gate`].
     pub fn new(tracee: Tracee, gate: Option<u64>, signal: i32) -> Result<Self> {
         let registers = tracee.registers().context("reading registers")?;
         let mask = tracee.signal_mask().context("reading the signal mask")?;
@@ -112,8 +115,8 @@ impl Remote {
         Ok(())
     }
 
-    /// Lets the thread run with these registers until `is_done`, and stops it again. All signals are blocked meanwhile. After a fault the
-    /// thread is stopped as well.
+    /// Lets the thread run with these registers until `is_done`, and stops it again. All signals
+    /// are blocked meanwhile. After a fault the thread is stopped as well.
     pub fn run(&mut self, registers: &user_regs_struct, is_done: impl Fn() -> bool) -> Result<()> {
         self.tracee.set_registers(registers).context("setting registers")?;
         let signal = std::mem::take(&mut self.signal);
@@ -135,8 +138,8 @@ impl Remote {
         self.wait_for_halt()
     }
 
-    /// Brings the thread from wherever it has stopped to a stop after which the kernel looks at signals and at interrupted system
-    /// calls, as if it had just been interrupted.
+    /// Brings the thread from wherever it has stopped to a stop after which the kernel looks at
+    /// signals and at interrupted system calls, as if it had just been interrupted.
     pub fn halt(&mut self) -> Result<()> {
         self.tracee.interrupt().context("interrupting")?;
         let signal = std::mem::take(&mut self.signal);
@@ -156,7 +159,8 @@ impl Remote {
         }
     }
 
-    /// Puts code, registers and mask back as they were. The kernel does not start an interrupted system call again.
+    /// Puts code, registers and mask back as they were. The kernel does not start an interrupted
+    /// system call again.
     pub fn finish(&self) -> Result<()> {
         self.restore_code()?;
         self.tracee.set_signal_mask(self.mask).context("setting the signal mask")?;

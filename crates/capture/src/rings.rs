@@ -1,4 +1,5 @@
-//! The drain over rings with a given content, for fuzzing: what a target that has gone mad could leave there.
+//! The drain over rings with a given content, for fuzzing: what a target that has gone mad could
+//! leave there.
 
 use std::io;
 use std::sync::atomic::Ordering::SeqCst;

@@ -1,8 +1,9 @@
 //! The time at which a thread opened a segment.
 //!
-//! A thread opens a segment when it has something to write, and begins it with the time. That something may be a path, which the
-//! thread has executed before: what it did under a lock is told after the lock was released, perhaps long after. So the time goes
-//! behind the first thing that says what was executed.
+//! A thread opens a segment when it has something to write, and begins it with the time. That
+//! something may be a path, which the thread has executed before: what it did under a lock is told
+//! after the lock was released, perhaps long after. So the time goes behind the first thing that
+//! says what was executed.
 
 use wire::word::{self, ACCESS, EVENT, EVENT_WORDS_MAX, SIGNAL, STRING, TIME};
 

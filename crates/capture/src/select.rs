@@ -1,8 +1,8 @@
 //! What is recorded of a program: which code, from when on, how much; and where that code is.
 //!
-//! A [`Selection`] is what the user wants. A [`Selector`] turns names into addresses: as each module is mapped, it
-//! looks up the functions in the module's file and puts the ranges that matter into the shared memory, where the engine
-//! waits for them.
+//! A [`Selection`] is what the user wants. A [`Selector`] turns names into addresses: as each
+//! module is mapped, it looks up the functions in the module's file and puts the ranges that matter
+//! into the shared memory, where the engine waits for them.
 
 use std::ops::Range;
 use std::path::{Path, PathBuf};

@@ -1,8 +1,8 @@
-//! One recording from the first instruction to the last: the loop that drains the rings, follows the process from image to
-//! image, notices its end, and leaves it when a limit is reached.
+//! One recording from the first instruction to the last: the loop that drains the rings, follows
+//! the process from image to image, notices its end, and leaves it when a limit is reached.
 //!
-//! All ptrace requests come from the thread that runs the loop. Between injection, exec and leaving the target is not traced
-//! by ptrace at all.
+//! All ptrace requests come from the thread that runs the loop. Between injection, exec and leaving
+//! the target is not traced by ptrace at all.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -35,7 +35,8 @@ use crate::thread_group::ThreadGroup;
 
 /// Looks at the rings this often before it sleeps.
 const SPINS: u32 = 50;
-/// The longest sleep; everything that matters rings, this is for a target that was killed while it rang.
+/// The longest sleep; everything that matters rings, this is for a target that was killed while it
+/// rang.
 const SLEEP: Duration = Duration::from_millis(50);
 /// The longest sleep while a thread is attached, whose stops do not ring.
 const SLEEP_ATTACHED: Duration = Duration::from_millis(1);
@@ -147,7 +148,8 @@ pub fn record<S: Sink>(
         .map(|(is_over, done)| (done, is_over))
         .map_err(|error| StartError::Inject(InjectError::System { what: "making a pipe", error: error.into() }))?;
     std::thread::scope(|scope| {
-        // Inside of the scope, so that after a panic the target learns that nobody reads before its end is waited for.
+        // Inside of the scope, so that after a panic the target learns that nobody reads before its
+        // end is waited for.
         let _lock = LivenessLock::acquire(shared)
             .map_err(|error| StartError::Inject(InjectError::System { what: "making the sign of life", error }))?;
         // Closing it ends the watch.
@@ -423,7 +425,8 @@ impl<S: Sink> Session<'_, S> {
                 if let Some(stop) = ptrace::poll(tracee.tid) {
                     self.handle_stop(tracee, stop);
                 }
-                // A thread that has executed a new image has the number of the process from then on.
+                // A thread that has executed a new image has the number of the process from then
+                // on.
                 if self.attached.is_some() && tracee.tid != self.process {
                     self.poll_process();
                 }
@@ -491,11 +494,13 @@ impl<S: Sink> Session<'_, S> {
         }
     }
 
-    /// Attaches to a thread of the target. It waits for an answer, so that it does not exec meanwhile.
+    /// Attaches to a thread of the target. It waits for an answer, so that it does not exec
+    /// meanwhile.
     fn try_to_attach(&mut self, number: u32) -> io::Result<Tracee> {
         let tid = task::thread_with_own_number(self.process, number).ok_or(io::ErrorKind::NotFound)?;
         let tracee = Tracee::seize(tid)?;
-        // An ordinary user's ptrace takes the privileges of set-uid programs away: those have to be let go in time.
+        // An ordinary user's ptrace takes the privileges of set-uid programs away: those have to be
+        // let go in time.
         self.watches_calls = !rustix::process::geteuid().is_root();
         if self.watches_calls {
             tracee.interrupt()?;

@@ -1,9 +1,10 @@
-//! Runs the set-up of the engine in a thread that stays traced. If the set-up fails, everything of ours leaves the process, and the
-//! thread is as it was before.
+//! Runs the set-up of the engine in a thread that stays traced. If the set-up fails, everything of
+//! ours leaves the process, and the thread is as it was before.
 //!
-//! The thread makes system calls of its own while it sets the engine up, with all signals blocked. It takes nothing from the
-//! application before it says that it is done (`wire::STAGE_STARTED`), so unmapping is all there is to undo. A fault is the exception:
-//! the kernel resets the action of a blocked signal that a fault raises. The engine notes these actions first of all.
+//! The thread makes system calls of its own while it sets the engine up, with all signals blocked.
+//! It takes nothing from the application before it says that it is done (`wire::STAGE_STARTED`), so
+//! unmapping is all there is to undo. A fault is the exception: the kernel resets the action of a
+//! blocked signal that a fault raises. The engine notes these actions first of all.
 
 use std::mem::offset_of;
 use std::sync::atomic::Ordering;
@@ -18,8 +19,9 @@ use crate::{session, state};
 /// Bytes of a signal set.
 const SET_BYTES: u64 = 8;
 
-/// Starts the engine in a thread, with these registers, and stops the thread when the engine is set up. After
-/// [`InjectError::SetUp`] the engine is gone, and the thread can go on with the registers and the mask that it had.
+/// Starts the engine in a thread, with these registers, and stops the thread when the engine is set
+/// up. After [`InjectError::SetUp`] the engine is gone, and the thread can go on with the registers
+/// and the mask that it had.
 pub fn run(remote: &mut Remote, entry: &user_regs_struct, layout: &Layout, control: &Control) -> Result<()> {
     let vectors = remote.tracee.vectors().context("reading registers")?;
     let stage = || control.stage.load(Ordering::SeqCst);

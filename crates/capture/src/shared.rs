@@ -1,5 +1,5 @@
-//! The memory that the recorder shares with the engine, seen from the recorder: its mapping, the futexes in it, and the
-//! lock whose owner's death tells the engine that nobody reads any more.
+//! The memory that the recorder shares with the engine, seen from the recorder: its mapping, the
+//! futexes in it, and the lock whose owner's death tells the engine that nobody reads any more.
 //!
 //! Knows the layout (crate `wire`), not what the contents mean.
 
@@ -20,10 +20,12 @@ use crate::split::SegmentWords;
 /// Words that fit into a segment.
 pub const SEGMENT_WORDS: usize = wire::SEGMENT_BYTES / size_of::<u32>();
 
-/// Slots below this one keep their memory when they are freed: programs that start a thread after the other reuse them.
+/// Slots below this one keep their memory when they are freed: programs that start a thread after
+/// the other reuse them.
 const SLOTS_KEPT: usize = 64;
 
-/// What the target calls the memory when it makes it, and the name of the memory in `/proc/PID/maps`.
+/// What the target calls the memory when it makes it, and the name of the memory in
+/// `/proc/PID/maps`.
 pub const FILE_NAME: &[u8] = b"trackway\0";
 pub const SHARED_NAME: &str = "memfd:trackway";
 /// How the name of a System V segment begins there.
@@ -32,9 +34,10 @@ pub const SEGMENT_NAME: &str = "/SYSV";
 /// Bytes that mean something before there is a target: everything but the rings.
 const FRONT_BYTES: usize = wire::CODE_RING_OFFSET;
 
-/// The memory is at one address as long as this lives. Before there is a target its front is ours alone, and the rest cannot be
-/// accessed. Each new image of the target makes a file in memory, which takes this place (see [`Self::adopt`]): the target may be
-/// another user's, or in other namespaces, so that it could not open a file of ours.
+/// The memory is at one address as long as this lives. Before there is a target its front is ours
+/// alone, and the rest cannot be accessed. Each new image of the target makes a file in memory,
+/// which takes this place (see [`Self::adopt`]): the target may be another user's, or in other
+/// namespaces, so that it could not open a file of ours.
 pub struct Shared {
     memory: Memory,
     /// The number of the file that is mapped; 0: none.
@@ -93,9 +96,11 @@ impl SystemSegment {
         if id < 0 { Err(io::Error::last_os_error()) } else { Ok(Self { id }) }
     }
 
-    /// Attaches it, at `address` unless that is null. With `SHM_REMAP`, the caller answers for what was mapped there.
+    /// Attaches it, at `address` unless that is null. With `SHM_REMAP`, the caller answers for what
+    /// was mapped there.
     fn attach(&self, address: *mut libc::c_void, flags: i32) -> io::Result<*mut libc::c_void> {
-        // SAFETY: without SHM_REMAP nothing that exists is changed; with it, the range is the caller's own.
+        // SAFETY: without SHM_REMAP nothing that exists is changed; with it, the range is the
+        // caller's own.
         let attached = unsafe { libc::shmat(self.id, address, flags) };
         if attached == libc::MAP_FAILED { Err(io::Error::last_os_error()) } else { Ok(attached) }
     }
@@ -134,8 +139,9 @@ impl Shared {
         Ok(shared)
     }
 
-    /// Puts an empty file, which the target has made and has not mapped yet, in the place of what is mapped, with the same contents, except for
-    /// those of the rings. Nobody but the calling thread may write to the front meanwhile, unless it does not matter when that is lost.
+    /// Puts an empty file, which the target has made and has not mapped yet, in the place of what
+    /// is mapped, with the same contents, except for those of the rings. Nobody but the calling
+    /// thread may write to the front meanwhile, unless it does not matter when that is lost.
     pub fn adopt(&self, file: OwnedFd) -> io::Result<()> {
         with_any_file_size(|| Ok(rustix::fs::ftruncate(&file, wire::SHARED_BYTES as u64)?))?;
         let access = libc::PROT_READ | libc::PROT_WRITE;
@@ -146,8 +152,9 @@ impl Shared {
         // SAFETY: a copy of a control page.
         begin_image(unsafe { &*front.as_ptr().cast::<Control>() });
         self.give_up();
-        // SAFETY: the range is our own, and stays mapped: the new mapping replaces the old one in one step. All accesses are of
-        // atomics or through segment pointers, and the contents of the front stay what they were.
+        // SAFETY: the range is our own, and stays mapped: the new mapping replaces the old one in
+        // one step. All accesses are of atomics or through segment pointers, and the contents of
+        // the front stay what they were.
         let mapped = unsafe {
             let flags = flags | libc::MAP_FIXED;
             libc::mmap(self.memory.start.cast(), self.memory.length, access, flags, file.as_raw_fd(), 0)
@@ -159,12 +166,14 @@ impl Shared {
         Ok(())
     }
 
-    /// As [`Self::adopt`], with a System V segment of ours, whose size `ulimit -f` does not limit. Returns the segment, for the target to
-    /// attach it. That takes the same user and IPC namespace.
+    /// As [`Self::adopt`], with a System V segment of ours, whose size `ulimit -f` does not limit.
+    /// Returns the segment, for the target to attach it. That takes the same user and IPC
+    /// namespace.
     pub fn adopt_segment(&self) -> io::Result<SystemSegment> {
         let segment = SystemSegment::create(self.memory.length)?;
         let front = segment.attach(std::ptr::null_mut(), 0)?;
-        // SAFETY: the segment is as large, and nobody else's yet; it is detached from where it was attached.
+        // SAFETY: the segment is as large, and nobody else's yet; it is detached from where it was
+        // attached.
         unsafe {
             front.cast::<u8>().copy_from_nonoverlapping(self.memory.as_ptr(), FRONT_BYTES);
             begin_image(&*front.cast::<Control>());
@@ -177,8 +186,8 @@ impl Shared {
         Ok(segment)
     }
 
-    /// Nobody reads this memory any more. A process that has shared the memory of an image (vfork) may outlive it: it goes on
-    /// natively.
+    /// Nobody reads this memory any more. A process that has shared the memory of an image (vfork)
+    /// may outlive it: it goes on natively.
     fn give_up(&self) {
         let control = self.control();
         control.detach.store(wire::DETACH_SEPARATELY, Ordering::SeqCst);
@@ -192,18 +201,20 @@ impl Shared {
     }
 
     pub fn control(&self) -> &Control {
-        // SAFETY: the mapping is larger than `Control` and page-aligned; what changes while it is shared is atomic.
+        // SAFETY: the mapping is larger than `Control` and page-aligned; what changes while it is
+        // shared is atomic.
         unsafe { &*self.memory.as_ptr().cast::<Control>() }
     }
 
-    /// Takes the first `count` words out of a segment: they are in `into` afterwards, and zero in the segment.
+    /// Takes the first `count` words out of a segment: they are in `into` afterwards, and zero in
+    /// the segment.
     pub fn take_segment(&self, slot: usize, segment: usize, count: usize, into: &mut Vec<u32>) {
         assert!(slot < wire::SLOT_COUNT && segment < wire::SEGMENT_COUNT && count <= SEGMENT_WORDS);
         into.clear();
         into.reserve(count);
-        // SAFETY: in bounds as asserted, and aligned; the capacity was reserved. The protocol leaves the segment to the
-        // recorder; the words are copied before anybody looks at them, so that a target that still writes to it can spoil its
-        // own trace and nothing else.
+        // SAFETY: in bounds as asserted, and aligned; the capacity was reserved. The protocol
+        // leaves the segment to the recorder; the words are copied before anybody looks at them, so
+        // that a target that still writes to it can spoil its own trace and nothing else.
         unsafe {
             let words = self.memory.as_mut_ptr().add(wire::segment_offset(slot, segment)).cast::<u32>();
             into.as_mut_ptr().copy_from_nonoverlapping(words, count);
@@ -230,8 +241,9 @@ impl Shared {
 
     fn copy(&self, offset: usize, length: usize, into: &mut Vec<u8>) {
         into.reserve(length);
-        // SAFETY: callers stay in the mapping; the capacity was reserved; the bytes are copied before anybody looks at
-        // them, so that a target that still writes can spoil its own trace and nothing else.
+        // SAFETY: callers stay in the mapping; the capacity was reserved; the bytes are copied
+        // before anybody looks at them, so that a target that still writes can spoil its own trace
+        // and nothing else.
         unsafe {
             let end = into.as_mut_ptr().add(into.len());
             end.copy_from_nonoverlapping(self.memory.as_ptr().add(offset), length);
@@ -246,8 +258,8 @@ impl Shared {
         let entries = &entries[..entries.len().min(wire::ENTRIES_MAX)];
         let generation = control.selection_generation.load(Ordering::Relaxed);
         control.selection_generation.store(generation.wrapping_add(1), Ordering::SeqCst);
-        // SAFETY: both tables have room for as many, inside of the mapping; the engine throws away what it reads while the
-        // generation is odd or changes.
+        // SAFETY: both tables have room for as many, inside of the mapping; the engine throws away
+        // what it reads while the generation is odd or changes.
         unsafe {
             let table = self.memory.as_mut_ptr().add(wire::RANGES_OFFSET).cast::<[u64; 2]>();
             for (index, range) in ranges.iter().enumerate() {
@@ -269,7 +281,8 @@ impl Shared {
         let control = self.control();
         let (ranges, entries) =
             (control.range_count.load(Ordering::SeqCst), control.entry_count.load(Ordering::SeqCst));
-        // SAFETY: the tables are in the mapping and have as many entries; only this process writes to them.
+        // SAFETY: the tables are in the mapping and have as many entries; only this process writes
+        // to them.
         let read = |offset, index: u32| unsafe {
             self.memory.as_ptr().add(offset).cast::<u64>().add(index as usize).read_volatile()
         };
@@ -280,8 +293,8 @@ impl Shared {
     /// What an engine does.
     pub fn write(&self, offset: usize, bytes: &[u8]) {
         assert!(offset + bytes.len() <= wire::SHARED_BYTES);
-        // SAFETY: in bounds as asserted. Tests and fuzzing own the memory, which no engine maps, and nobody holds a reference
-        // into it meanwhile.
+        // SAFETY: in bounds as asserted. Tests and fuzzing own the memory, which no engine maps,
+        // and nobody holds a reference into it meanwhile.
         unsafe { self.memory.as_mut_ptr().add(offset).copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
     }
 
@@ -300,8 +313,8 @@ impl Shared {
     }
 }
 
-/// Words of a segment in place. The protocol leaves them to the recorder, but a target may still write to them: each is
-/// copied before anybody looks at it, and none is looked at twice.
+/// Words of a segment in place. The protocol leaves them to the recorder, but a target may still
+/// write to them: each is copied before anybody looks at it, and none is looked at twice.
 pub struct Segment<'a> {
     words: *mut u32,
     count: usize,
@@ -327,7 +340,8 @@ impl SegmentWords for Segment<'_> {
     fn copy(&self, at: usize, into: &mut [u32]) -> bool {
         let fits = at <= self.count && into.len() <= self.count - at;
         if fits {
-            // SAFETY: in bounds as asserted in `Shared::segment` and checked here, and aligned; `into` is not shared.
+            // SAFETY: in bounds as asserted in `Shared::segment` and checked here, and aligned;
+            // `into` is not shared.
             unsafe { into.as_mut_ptr().copy_from_nonoverlapping(self.words.add(at), into.len()) };
         }
         fits
@@ -346,8 +360,8 @@ impl<'a> LivenessLock<'a> {
         const { assert!(size_of::<libc::pthread_mutex_t>() <= size_of::<[AtomicU32; 16]>()) };
         let mutex = Self::mutex(shared);
         let mut attributes = std::mem::MaybeUninit::uninit();
-        // SAFETY: the attributes are initialised by the first call before the others use them; the mutex lies in a mapping
-        // that outlives the lock (`'a`) and is large and aligned enough.
+        // SAFETY: the attributes are initialised by the first call before the others use them; the
+        // mutex lies in a mapping that outlives the lock (`'a`) and is large and aligned enough.
         unsafe {
             check(libc::pthread_mutexattr_init(attributes.as_mut_ptr()))?;
             check(libc::pthread_mutexattr_setpshared(attributes.as_mut_ptr(), libc::PTHREAD_PROCESS_SHARED))?;
@@ -363,7 +377,8 @@ impl<'a> LivenessLock<'a> {
     }
 }
 
-/// Takes out of a copy of the control page what belongs to the image before and to processes that shared its memory.
+/// Takes out of a copy of the control page what belongs to the image before and to processes that
+/// shared its memory.
 fn begin_image(control: &Control) {
     control.stage.store(wire::STAGE_NONE, Ordering::SeqCst);
     control.layout.gate.store(0, Ordering::SeqCst);
@@ -383,7 +398,8 @@ fn begin_image(control: &Control) {
 }
 
 impl Drop for LivenessLock<'_> {
-    /// Whoever still waits for the recorder (it stops early only by a panic) must learn that it is gone.
+    /// Whoever still waits for the recorder (it stops early only by a panic) must learn that it is
+    /// gone.
     fn drop(&mut self) {
         // SAFETY: locked by this thread in `acquire`, still mapped.
         unsafe { libc::pthread_mutex_unlock(Self::mutex(self.shared)) };
@@ -392,7 +408,8 @@ impl Drop for LivenessLock<'_> {
     }
 }
 
-/// Does something with a limit on the size of files (`ulimit -f`) lifted, as far as we may: to the system, shared memory is a file.
+/// Does something with a limit on the size of files (`ulimit -f`) lifted, as far as we may: to the
+/// system, shared memory is a file.
 fn with_any_file_size<T>(work: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
     /// The limit is one of the whole process.
     static LIMIT: Mutex<()> = Mutex::new(());
@@ -422,8 +439,8 @@ pub fn wake(word: &AtomicU32) {
 
 /// Wakes everybody who waits on the low half of `word`.
 pub fn wake_low_half(word: &AtomicU64) {
-    // SAFETY: x86-64 is little-endian, so that the low half is at the address of the whole; it is only passed to the
-    // kernel as an address.
+    // SAFETY: x86-64 is little-endian, so that the low half is at the address of the whole; it is
+    // only passed to the kernel as an address.
     wake(unsafe { AtomicU32::from_ptr(word.as_ptr().cast()) });
 }
 

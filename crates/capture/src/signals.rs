@@ -1,6 +1,7 @@
-//! Signals while a target runs: the terminal's go to the target by themselves and must not end the recorder; those that
-//! ask the recorder to end are passed on, and the target decides. The target starts with the signal settings that our
-//! caller had. A process that was running before knows nothing of us: then all of these signals end the recording.
+//! Signals while a target runs: the terminal's go to the target by themselves and must not end the
+//! recorder; those that ask the recorder to end are passed on, and the target decides. The target
+//! starts with the signal settings that our caller had. A process that was running before knows
+//! nothing of us: then all of these signals end the recording.
 
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::ptr;
@@ -27,7 +28,8 @@ pub fn was_sigpipe_ignored() -> bool {
 
 /// Runs before `main` and before the runtime changes SIGPIPE.
 extern "C" fn remember_sigpipe() {
-    // SAFETY: a structure of integers and an optional function, for which zero is a value; the call only reads.
+    // SAFETY: a structure of integers and an optional function, for which zero is a value; the call
+    // only reads.
     unsafe {
         let mut action: sigaction = std::mem::zeroed();
         if libc::sigaction(libc::SIGPIPE, ptr::null(), &raw mut action) == 0 {
@@ -36,7 +38,8 @@ extern "C" fn remember_sigpipe() {
     }
 }
 
-// SAFETY: the section holds pointers to functions of this type, which the C library calls once at start.
+// SAFETY: the section holds pointers to functions of this type, which the C library calls once at
+// start.
 #[unsafe(link_section = ".init_array")]
 #[used]
 static REMEMBER_SIGPIPE: extern "C" fn() = remember_sigpipe;
@@ -85,7 +88,8 @@ impl Signals {
         STOP.load(Ordering::SeqCst)
     }
 
-    /// From now on signals are passed on to the process behind `target`, also those that came before.
+    /// From now on signals are passed on to the process behind `target`, also those that came
+    /// before.
     pub fn forward_to(&self, target: BorrowedFd) {
         TARGET.store(target.as_raw_fd(), Ordering::SeqCst);
         let early = EARLY.swap(0, Ordering::SeqCst);
@@ -115,7 +119,8 @@ impl Drop for Signals {
     }
 }
 
-/// A file that may not grow any more (`ulimit -f`) is an error of the write, like a full disk, and not our end.
+/// A file that may not grow any more (`ulimit -f`) is an error of the write, like a full disk, and
+/// not our end.
 fn ignore_file_size() -> (c_int, sigaction) {
     (libc::SIGXFSZ, set(libc::SIGXFSZ, libc::SIG_IGN))
 }
@@ -145,13 +150,15 @@ extern "C" fn forward(signal: c_int, info: *const siginfo_t, _context: *const c_
 }
 
 fn send(target: c_int, signal: c_int) {
-    // SAFETY: the kernel checks the descriptor; a target that is gone cannot be mistaken for another process.
+    // SAFETY: the kernel checks the descriptor; a target that is gone cannot be mistaken for
+    // another process.
     unsafe { libc::syscall(libc::SYS_pidfd_send_signal, target, signal, ptr::null::<siginfo_t>(), 0) };
 }
 
 /// Sets what a signal does and returns what it did before.
 fn set(signal: c_int, handler: usize) -> sigaction {
-    // SAFETY: zero is a valid empty action; the signal numbers used here exist, so that the call cannot fail.
+    // SAFETY: zero is a valid empty action; the signal numbers used here exist, so that the call
+    // cannot fail.
     unsafe {
         let mut action: sigaction = std::mem::zeroed();
         action.sa_sigaction = handler;

@@ -4,7 +4,8 @@ use std::error::Error;
 
 pub use trace::{AccessDescriptors, Fragment, Module, ThreadInfo};
 
-/// Takes what the rings deliver. For each thread, words come in order; what they name has come before them.
+/// Takes what the rings deliver. For each thread, words come in order; what they name has come
+/// before them.
 pub trait Sink {
     type Error: Error + Send + Sync + 'static;
 
@@ -15,15 +16,17 @@ pub trait Sink {
     fn module(&mut self, image: u32, module: &Module) -> Result<(), Self::Error>;
     fn unmapped(&mut self, image: u32, address: u64, length: u64, tsc: u64) -> Result<(), Self::Error>;
     fn thread(&mut self, thread: &ThreadInfo) -> Result<(), Self::Error>;
-    /// Paths and events (see `wire::word`), as they stood in a segment of the thread's ring, and the data behind them, if it
-    /// is recorded: what plans and events say, one after the other. They come from the target unchecked.
+    /// Paths and events (see `wire::word`), as they stood in a segment of the thread's ring, and
+    /// the data behind them, if it is recorded: what plans and events say, one after the other.
+    /// They come from the target unchecked.
     fn path(&mut self, image: u32, thread: u32, words: &[u32], data: &[u8]) -> Result<(), Self::Error>;
     /// Bytes written so far, if that means anything.
     fn bytes(&self) -> u64 {
         0
     }
-    /// Comes after a segment was taken out of a thread's ring: whether the thread was waiting for room then. What the segment
-    /// held comes to [`Self::path`] afterwards, or has come before if data is recorded.
+    /// Comes after a segment was taken out of a thread's ring: whether the thread was waiting for
+    /// room then. What the segment held comes to [`Self::path`] afterwards, or has come before if
+    /// data is recorded.
     fn waited(&mut self, waits: bool) {
         let _ = waits;
     }

@@ -1,8 +1,9 @@
 //! Takes the content of a segment apart: words on one side, the data behind them on the other.
 //!
-//! Runs over everything that the target writes, hence has to be quick: behind a path's word, most often, there are a few
-//! registers, which are copied in one go without asking how many they are. Nothing is trusted: a path that nobody announced, or
-//! data that reaches beyond the segment, ends it.
+//! Runs over everything that the target writes, hence has to be quick: behind a path's word, most
+//! often, there are a few registers, which are copied in one go without asking how many they are.
+//! Nothing is trusted: a path that nobody announced, or data that reaches beyond the segment, ends
+//! it.
 
 use wire::word::{self, EVENT};
 
@@ -13,8 +14,8 @@ const PATH_GAP_MAX: usize = 1 << 20;
 /// Words that are copied in one go.
 const COPY_WORDS: usize = 32;
 
-/// Words, and words of data, that are taken apart in one go, so that they stay in the processor's cache; what begins before that
-/// is completed.
+/// Words, and words of data, that are taken apart in one go, so that they stay in the processor's
+/// cache; what begins before that is completed.
 const PIECE_WORDS: usize = 16 << 10;
 const BUFFER_WORDS: usize = PIECE_WORDS + word::DATA_WORDS_MAX + word::EVENT_WORDS_MAX + COPY_WORDS;
 
@@ -33,7 +34,8 @@ pub enum SplitEnd {
     Unknown,
 }
 
-/// The content of a segment. Words of one that is shared with the target may change while they are read.
+/// The content of a segment. Words of one that is shared with the target may change while they are
+/// read.
 pub trait SegmentWords {
     fn word(&self, at: usize) -> Option<u32>;
     /// Fills `into` with the words from `at` on; false if there are not so many.
@@ -91,8 +93,8 @@ impl Splitter {
         Some(())
     }
 
-    /// Takes `segment` apart from the word at `from` on, which moves; [`Self::content`] has the result. If that is
-    /// [`SplitEnd::PieceFull`], there is more.
+    /// Takes `segment` apart from the word at `from` on, which moves; [`Self::content`] has the
+    /// result. If that is [`SplitEnd::PieceFull`], there is more.
     pub fn split(&mut self, segment: &(impl SegmentWords + ?Sized), from: &mut usize) -> SplitEnd {
         if self.words.is_empty() {
             self.words.resize(BUFFER_WORDS, 0);

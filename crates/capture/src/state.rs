@@ -1,4 +1,5 @@
-//! What the engine keeps for a thread, read from outside, and how the thread goes on natively with it.
+//! What the engine keeps for a thread, read from outside, and how the thread goes on natively with
+//! it.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -56,8 +57,8 @@ impl ThreadState {
         tracee.set_vectors(&vectors).context("setting registers")
     }
 
-    /// The application's registers, in the form that ptrace wants. Segments are the thread's own, except for the base of gs, which was
-    /// ours.
+    /// The application's registers, in the form that ptrace wants. Segments are the thread's own,
+    /// except for the base of gs, which was ours.
     pub fn native_registers(&self, stopped: &user_regs_struct) -> user_regs_struct {
         let [rax, rcx, rdx, rbx, rsp, rbp, rsi, rdi, r8, r9, r10, r11, r12, r13, r14, r15] = self.registers.general;
         user_regs_struct {
@@ -89,7 +90,8 @@ impl ThreadState {
 /// Reads a field of the state at `state`. `T` consists of integers.
 pub fn field<T: Copy>(tracee: Tracee, state: u64, offset: &AtomicU32) -> Result<T> {
     let mut value = std::mem::MaybeUninit::<T>::zeroed();
-    // SAFETY: the bytes of the value, which are zero and may become anything, since it consists of integers.
+    // SAFETY: the bytes of the value, which are zero and may become anything, since it consists of
+    // integers.
     let bytes = unsafe { std::slice::from_raw_parts_mut(value.as_mut_ptr().cast::<u8>(), size_of::<T>()) };
     let address = state + u64::from(offset.load(Ordering::SeqCst));
     tracee.read(address, bytes).context("reading from the target")?;

@@ -1,8 +1,9 @@
 //! System calls that a stop has interrupted, and how they go on.
 //!
-//! The kernel answers an interrupted call with an error number of its own that says how to make it again, and does so when the
-//! thread goes on where it stood. A few calls it does not make again; they end with `EINTR` as if a signal had been
-//! handled. What was interrupted by us alone must not end so.
+//! The kernel answers an interrupted call with an error number of its own that says how to make it
+//! again, and does so when the thread goes on where it stood. A few calls it does not make again;
+//! they end with `EINTR` as if a signal had been handled. What was interrupted by us alone must not
+//! end so.
 
 use libc::user_regs_struct;
 
@@ -18,7 +19,8 @@ const EINTR: u32 = libc::EINTR as u32;
 /// Bytes of the instruction that makes a system call.
 pub const INSTRUCTION_BYTES: u64 = 2;
 
-/// Calls that the kernel ends with `EINTR` even if no signal is handled, and that can simply be made again.
+/// Calls that the kernel ends with `EINTR` even if no signal is handled, and that can simply be
+/// made again.
 const ENDED_BY_EINTR: &[i64] = &[
     libc::SYS_epoll_wait,
     libc::SYS_rt_sigtimedwait,
@@ -62,8 +64,8 @@ impl InterruptedCall {
     }
 }
 
-/// The call in which a thread was stopped, if it is to be made again. `has_signal` says whether the thread is about to handle a
-/// signal.
+/// The call in which a thread was stopped, if it is to be made again. `has_signal` says whether the
+/// thread is about to handle a signal.
 pub fn interrupted_call(registers: &user_regs_struct, has_signal: impl FnOnce() -> bool) -> Option<InterruptedCall> {
     const RESTART_SYSCALL: u64 = 219;
     let call = registers.orig_rax as i64;

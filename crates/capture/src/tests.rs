@@ -1,4 +1,5 @@
-//! Whole recordings with a stand-in for the engine (`tests/engine.c`) that is really injected into real programs.
+//! Whole recordings with a stand-in for the engine (`tests/engine.c`) that is really injected into
+//! real programs.
 
 use std::mem::offset_of;
 use std::path::Path;

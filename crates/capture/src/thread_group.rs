@@ -12,8 +12,9 @@ use crate::{syscall, task};
 
 /// How long to wait, at most, for threads that only need a processor to stop.
 const RUNNABLE_PATIENCE: Duration = Duration::from_secs(60);
-/// A thread that sleeps for so long whenever we look does not stop by itself. One look is not enough: a thread sleeps for
-/// moments, too, while the kernel brings a page or another thread has the lock on the memory map.
+/// A thread that sleeps for so long whenever we look does not stop by itself. One look is not
+/// enough: a thread sleeps for moments, too, while the kernel brings a page or another thread has
+/// the lock on the memory map.
 const ASLEEP: Duration = Duration::from_secs(1);
 
 /// Between two looks at threads that are to stop.
@@ -35,7 +36,8 @@ pub struct ThreadGroup {
     pub members: BTreeMap<i32, TraceState>,
     /// How the process ended, if it did.
     pub exit: Option<Exit>,
-    /// The process has executed another program: all of its threads but one are gone, and that one stands at the event.
+    /// The process has executed another program: all of its threads but one are gone, and that one
+    /// stands at the event.
     pub has_executed: bool,
     /// Since when no thread that is to stop was seen moving; see [`Self::has_timed_out`].
     asleep_since: Option<Instant>,
@@ -140,15 +142,15 @@ impl ThreadGroup {
         }
     }
 
-    /// Whether a thread that is to stop waits for a processor only, as on a machine with more work than processors, or has
-    /// stopped since we looked.
+    /// Whether a thread that is to stop waits for a processor only, as on a machine with more work
+    /// than processors, or has stopped since we looked.
     fn has_runnable(&self) -> bool {
         let mut waiting = self.members.iter().filter(|(_, state)| !is_stopped(state));
         waiting.any(|(&tid, _)| task::is_runnable(self.process, tid))
     }
 
-    /// Waits until all threads have stopped, new ones included. False if that takes longer than `patience` and those that have
-    /// not stopped are asleep, or the process is gone.
+    /// Waits until all threads have stopped, new ones included. False if that takes longer than
+    /// `patience` and those that have not stopped are asleep, or the process is gone.
     pub fn stop_all(&mut self, patience: Duration) -> io::Result<bool> {
         let start = Instant::now();
         (self.has_executed, self.asleep_since) = (false, None);
@@ -168,7 +170,8 @@ impl ThreadGroup {
         }
     }
 
-    /// Whether threads that have not stopped after `elapsed` will not do so soon. Asked again and again.
+    /// Whether threads that have not stopped after `elapsed` will not do so soon. Asked again and
+    /// again.
     pub fn has_timed_out(&mut self, elapsed: Duration, patience: Duration) -> bool {
         if elapsed <= patience || self.has_runnable() {
             self.asleep_since = None;
@@ -177,7 +180,8 @@ impl ThreadGroup {
         elapsed > RUNNABLE_PATIENCE || self.asleep_since.get_or_insert_with(Instant::now).elapsed() > ASLEEP
     }
 
-    /// Lets all threads go on, as they are, without us. Those that do not stop soon stay with us: see [`Self::detach_stopped`].
+    /// Lets all threads go on, as they are, without us. Those that do not stop soon stay with us:
+    /// see [`Self::detach_stopped`].
     pub fn detach_all(&mut self) {
         const PATIENCE: Duration = Duration::from_millis(20);
         let deadline = Instant::now() + PATIENCE;
@@ -202,8 +206,9 @@ impl ThreadGroup {
     }
 }
 
-/// Attaching to a thread waits for an exec of its process; an exec waits until the dead threads that we have attached to are waited for.
-/// So somebody else has to do that, if attaching takes long.
+/// Attaching to a thread waits for an exec of its process; an exec waits until the dead threads
+/// that we have attached to are waited for. So somebody else has to do that, if attaching takes
+/// long.
 fn reap(threads: &[i32], is_done: &Receiver<()>) {
     const PATIENCE: Duration = Duration::from_millis(20);
     while is_done.recv_timeout(PATIENCE) == Err(RecvTimeoutError::Timeout) {

@@ -1,5 +1,5 @@
-//! What a program did to its memory, and how one instruction's accesses are found out: addresses and values that are read
-//! are taken before the step, values that are written after it.
+//! What a program did to its memory, and how one instruction's accesses are found out: addresses
+//! and values that are read are taken before the step, values that are written after it.
 //!
 //! Which accesses an instruction makes is known in [`crate::operand`].
 
@@ -36,7 +36,8 @@ impl PlannedAccess {
         Self { address, size, writes: true, value: None }
     }
 
-    /// A write of what is known already: another one of the same instruction may go to the same place.
+    /// A write of what is known already: another one of the same instruction may go to the same
+    /// place.
     pub fn write_of(address: u64, value: Vec<u8>) -> Self {
         Self { address, size: value.len(), writes: true, value: Some(value) }
     }
@@ -45,8 +46,8 @@ impl PlannedAccess {
         self.writes && address.wrapping_sub(self.address) < self.size as u64
     }
 
-    /// Takes the value from memory: before the step for reads, after it for writes. What cannot be read stays unknown, and
-    /// matters only if the instruction does not fault.
+    /// Takes the value from memory: before the step for reads, after it for writes. What cannot be
+    /// read stays unknown, and matters only if the instruction does not fault.
     pub fn read_value(&mut self, tracee: Tracee) {
         if self.value.is_none() {
             let mut bytes = vec![0; self.size];

@@ -1,11 +1,13 @@
 //! Which accesses to memory an instruction makes, from its registers before it is executed.
 //!
-//! Knows the instruction set: plain operands as the decoder describes them, and everything that does not fit that
-//! description. What it does not know is an error and never nothing. In one instruction, reads come before writes.
+//! Knows the instruction set: plain operands as the decoder describes them, and everything that
+//! does not fit that description. What it does not know is an error and never nothing. In one
+//! instruction, reads come before writes.
 //!
-//! Elements under a mask: an element of memory is accessed if it is selected. Instructions that use memory in another way than
-//! element by element (permutations, packing, shift counts …) do not suppress faults either; they read their operand as a
-//! whole, whatever the mask. What is broadcast is read once, if any element is selected.
+//! Elements under a mask: an element of memory is accessed if it is selected. Instructions that use
+//! memory in another way than element by element (permutations, packing, shift counts …) do not
+//! suppress faults either; they read their operand as a whole, whatever the mask. What is broadcast
+//! is read once, if any element is selected.
 
 use std::cell::OnceCell;
 
@@ -233,7 +235,8 @@ impl Operands<'_> {
         }
     }
 
-    /// With a nesting level, the frame pointers of the enclosing procedures are copied and the new one is added.
+    /// With a nesting level, the frame pointers of the enclosing procedures are copied and the new
+    /// one is added.
     fn enter(&self) -> Result<Vec<PlannedAccess>, Error> {
         if self.instruction.code() != Code::Enterq_imm16_imm8 {
             return Err(self.unknown("a stack of another width"));
@@ -468,7 +471,8 @@ pub enum MaskUse {
     Packed { bytes: usize },
 }
 
-/// What the mask of an instruction decides about its memory operand; `None` without a mask or an operand.
+/// What the mask of an instruction decides about its memory operand; `None` without a mask or an
+/// operand.
 #[must_use]
 pub fn mask_use(instruction: &Instruction) -> Option<MaskUse> {
     use Mnemonic::{
@@ -583,7 +587,8 @@ fn broadcast_bytes(size: MemorySize) -> usize {
     digits.parse::<usize>().map_or(0, |bits| bits / 8)
 }
 
-/// Bytes of memory that one bit of the mask stands for: several elements in dot products and widening multiplications.
+/// Bytes of memory that one bit of the mask stands for: several elements in dot products and
+/// widening multiplications.
 fn masked_bytes(instruction: &Instruction) -> usize {
     use Mnemonic::{
         Vdpbf16ps, Vfcmaddcph, Vfcmaddcsh, Vfcmulcph, Vfcmulcsh, Vfmaddcph, Vfmaddcsh, Vfmulcph, Vfmulcsh, Vpdpbusd,
@@ -597,8 +602,8 @@ fn masked_bytes(instruction: &Instruction) -> usize {
     }
 }
 
-/// Elements of the result do not come from the elements of memory at the same place: exception classes E4NF, E5NF and
-/// E6NF of the manual. They read all of it, whatever the mask.
+/// Elements of the result do not come from the elements of memory at the same place: exception
+/// classes E4NF, E5NF and E6NF of the manual. They read all of it, whatever the mask.
 fn takes_memory_as_a_whole(instruction: &Instruction, operand: u32) -> bool {
     use Mnemonic::{
         Valignd, Valignq, Vcvtne2ps2bf16, Vdbpsadbw, Vgf2p8affineinvqb, Vgf2p8affineqb, Vinsertf32x4, Vinsertf32x8,

@@ -1,4 +1,5 @@
-//! All memory that a program can write to, before and after a step: the check that no write of an instruction is missed.
+//! All memory that a program can write to, before and after a step: the check that no write of an
+//! instruction is missed.
 
 use std::fs;
 
@@ -19,7 +20,8 @@ impl Snapshot {
         Ok(Self { mappings: mappings.collect() })
     }
 
-    /// Whether every byte that has changed is one that `planned` writes to. Keeps what is there now.
+    /// Whether every byte that has changed is one that `planned` writes to. Keeps what is there
+    /// now.
     pub fn check(&mut self, tracee: Tracee, pc: u64, planned: &[PlannedAccess]) -> Result<(), Error> {
         for (start, before) in &mut self.mappings {
             let after = contents(tracee, *start, before.len());

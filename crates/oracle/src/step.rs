@@ -1,6 +1,8 @@
-//! The stepping loop: what each kind of stop says about the instruction that a thread was about to execute.
+//! The stepping loop: what each kind of stop says about the instruction that a thread was about to
+//! execute.
 //!
-//! Knows ptrace's stops and the few instructions that behave oddly under it; the requests themselves are in `tracee`.
+//! Knows ptrace's stops and the few instructions that behave oddly under it; the requests
+//! themselves are in `tracee`.
 
 use std::collections::{HashMap, HashSet};
 use std::io::{self, Read};
@@ -18,7 +20,8 @@ use crate::tracee::{self, Tracee};
 use crate::{Error, Exit, Options, Run};
 
 const TRAP_FLAG: u64 = 0x100;
-/// `si_code` of the stop at the first instruction of a signal handler (the kernel's `ptrace_notify`).
+/// `si_code` of the stop at the first instruction of a signal handler (the kernel's
+/// `ptrace_notify`).
 const HANDLER_ENTERED: c_int = libc::SIGTRAP;
 const TRACE_OPTIONS: c_int = libc::PTRACE_O_TRACECLONE
     | libc::PTRACE_O_TRACEVFORK
@@ -80,10 +83,12 @@ fn collected(collector: Collector) -> Result<Vec<u8>, Error> {
 struct SteppedThread {
     /// Position in [`Stepper::executed`].
     index: usize,
-    /// The instruction to be executed next; `None` while the thread is on its way into a new program.
+    /// The instruction to be executed next; `None` while the thread is on its way into a new
+    /// program.
     next: Option<u64>,
     stack_pointer: u64,
-    /// The last instruction was a system call that the kernel will restart, unless a handler comes in between.
+    /// The last instruction was a system call that the kernel will restart, unless a handler comes
+    /// in between.
     will_be_restarted: bool,
     /// The stop that every new thread begins with has not been seen.
     awaits_first_stop: bool,
@@ -95,7 +100,8 @@ struct Stepper<'a> {
     process: pid_t,
     options: &'a Options,
     threads: HashMap<pid_t, SteppedThread>,
-    /// Processes that have stopped for the first time before their creator's stop has said how they were made.
+    /// Processes that have stopped for the first time before their creator's stop has said how they
+    /// were made.
     unidentified: HashSet<pid_t>,
     /// Processes that are not followed, and have not stopped yet.
     unfollowed: HashSet<pid_t>,
@@ -103,7 +109,8 @@ struct Stepper<'a> {
     accesses: Vec<Vec<Access>>,
     stop_count: u64,
     factory: InstructionInfoFactory,
-    /// All memory that the program can write to, before the step, if that is wanted. Forgotten when the kernel writes.
+    /// All memory that the program can write to, before the step, if that is wanted. Forgotten when
+    /// the kernel writes.
     snapshot: Option<Snapshot>,
 }
 
@@ -301,8 +308,8 @@ impl<'a> Stepper<'a> {
         tracee.step(0)
     }
 
-    /// Single-stepping aborts every transaction, but the processor stops only after the first instruction of the fallback. So the thread
-    /// is brought there by hand.
+    /// Single-stepping aborts every transaction, but the processor stops only after the first
+    /// instruction of the fallback. So the thread is brought there by hand.
     fn abort_transactions(&mut self, tracee: Tracee, registers: &mut user_regs_struct) -> Result<(), Error> {
         while is_xbegin(tracee, registers.rip) {
             let index = self.thread(tracee).index;
@@ -378,7 +385,8 @@ impl<'a> Stepper<'a> {
         tracee.step(0)
     }
 
-    /// The thread ends. If that is in a system call (its own exit, or another's while it waited), the `syscall` was executed.
+    /// The thread ends. If that is in a system call (its own exit, or another's while it waited),
+    /// the `syscall` was executed.
     fn handle_exit(&mut self, tracee: Tracee) -> Result<(), Error> {
         let registers = tracee.registers()?;
         let pc = self.thread(tracee).next;
@@ -413,8 +421,8 @@ fn ignore_death(result: Result<(), Error>) -> Result<(), Error> {
     }
 }
 
-/// Whether the system call just left will be started anew by the kernel: its result is one of the codes that are for the
-/// kernel's own use.
+/// Whether the system call just left will be started anew by the kernel: its result is one of the
+/// codes that are for the kernel's own use.
 fn will_restart(registers: &user_regs_struct) -> bool {
     const RESTART_CODES: [i64; 4] = [-512, -513, -514, -516];
     registers.orig_rax.cast_signed() >= 0 && RESTART_CODES.contains(&registers.rax.cast_signed())
@@ -432,7 +440,8 @@ fn instruction_at(tracee: Tracee, pc: u64) -> Instruction {
     Decoder::with_ip(64, &bytes[..length], pc, DecoderOptions::NONE).decode()
 }
 
-/// Where the kernel has put random bytes, by the auxiliary vector: behind argument count, arguments and environment.
+/// Where the kernel has put random bytes, by the auxiliary vector: behind argument count, arguments
+/// and environment.
 fn random_bytes_of(tracee: Tracee) -> Result<Option<u64>, Error> {
     let stack = tracee.registers()?.rsp;
     let mut place = stack + 8 * (tracee.peek(stack)? + 2);
@@ -472,8 +481,8 @@ fn hide_pushed_trap_flag(tracee: Tracee, pc: u64, pushed: u64, registers: &user_
     Ok(())
 }
 
-/// Takes our trap flag out of the context that a handler has just been given, to which rdx points. The kernel does so
-/// itself, but no longer once the program has executed a `popf`.
+/// Takes our trap flag out of the context that a handler has just been given, to which rdx points.
+/// The kernel does so itself, but no longer once the program has executed a `popf`.
 fn hide_framed_trap_flag(tracee: Tracee) -> Result<(), Error> {
     const FLAGS_IN_CONTEXT: u64 = 176;
     let place = tracee.registers()?.rdx.wrapping_add(FLAGS_IN_CONTEXT);
@@ -481,7 +490,8 @@ fn hide_framed_trap_flag(tracee: Tracee) -> Result<(), Error> {
     if flags & TRAP_FLAG == 0 { Ok(()) } else { tracee.poke(place, flags & !TRAP_FLAG) }
 }
 
-/// If a `syscall` was executed, takes our trap flag out of r11. Its other mark is the return address in rcx.
+/// If a `syscall` was executed, takes our trap flag out of r11. Its other mark is the return
+/// address in rcx.
 fn hide_saved_trap_flag(tracee: Tracee, registers: &mut user_regs_struct) -> Result<(), Error> {
     if registers.rcx == registers.rip && registers.r11 & TRAP_FLAG != 0 {
         registers.r11 &= !TRAP_FLAG;

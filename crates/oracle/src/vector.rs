@@ -1,5 +1,5 @@
-//! The extended state of a thread (vector and mask registers), and how large `xsave` areas are: both are laid out as CPUID
-//! says.
+//! The extended state of a thread (vector and mask registers), and how large `xsave` areas are:
+//! both are laid out as CPUID says.
 
 use std::arch::x86_64::{__cpuid_count, _xgetbv};
 use std::sync::OnceLock;
@@ -50,7 +50,8 @@ fn enabled_components() -> u64 {
     if !std::is_x86_feature_detected!("xsave") {
         return 3;
     }
-    // SAFETY: the processor has xsave and the kernel has enabled it: that is what the detection looks at.
+    // SAFETY: the processor has xsave and the kernel has enabled it: that is what the detection
+    // looks at.
     unsafe { _xgetbv(0) }
 }
 
@@ -114,7 +115,8 @@ impl ExtendedState {
         Some(bytes)
     }
 
-    /// An x87 register's significand. The legacy area has them in the order of the stack, whose top is 0 in MMX code.
+    /// An x87 register's significand. The legacy area has them in the order of the stack, whose top
+    /// is 0 in MMX code.
     fn mmx(&self, index: usize) -> &[u8] {
         let top = usize::from(self.part(2, 2)[1] >> 3 & 7);
         self.part(32 + 16 * ((index + 8 - top) % 8), 8)

@@ -1,8 +1,8 @@
 //! Records a process to trace files: one for the process, and one for each child that is followed.
 //!
-//! [`record`] opens a [`Target`], makes a [`FileSink`] for it, and lets `capture` fill the sink. The
-//! factory in `files` makes the sinks for child processes. This crate knows the names of the output
-//! files and removes a partial file that nothing was recorded to.
+//! [`record`] opens a [`Target`], makes a [`FileSink`] for it, and lets `capture` fill the sink.
+//! The factory in `files` makes the sinks for child processes. This crate knows the names of the
+//! output files and removes a partial file that nothing was recorded to.
 //!
 //! Does not know how a process is captured, nor how a trace is stored.
 

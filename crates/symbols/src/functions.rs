@@ -40,7 +40,8 @@ pub struct Functions {
 const PAGE: u64 = 4096;
 
 impl Functions {
-    /// Reads a file, and the separate file with its symbols if the file itself has only those that linking needs.
+    /// Reads a file, and the separate file with its symbols if the file itself has only those that
+    /// linking needs.
     ///
     /// # Errors
     ///
@@ -93,7 +94,8 @@ impl Functions {
         functions
     }
 
-    /// Functions written in assembly may have no length: they reach to the next one or to the end of their section.
+    /// Functions written in assembly may have no length: they reach to the next one or to the end
+    /// of their section.
     fn fill_missing_ends(&mut self, elf: &Elf) {
         let mut starts: Vec<u64> = self.list.iter().map(|function| function.start).collect();
         starts.sort_unstable();
@@ -114,7 +116,8 @@ impl Functions {
         self.list.dedup();
     }
 
-    /// What has to be added to addresses of the file, given where the part of it at `file_offset` was mapped.
+    /// What has to be added to addresses of the file, given where the part of it at `file_offset`
+    /// was mapped.
     #[must_use]
     pub fn bias(&self, mapped_at: u64, file_offset: u64) -> Option<u64> {
         let is_of = |segment: &&Segment| {
@@ -144,8 +147,8 @@ fn map(path: &Path) -> io::Result<Mmap> {
     if !file.metadata()?.is_file() {
         return Err(io::ErrorKind::InvalidInput.into());
     }
-    // SAFETY: the mapping is read only. A file that somebody shortens meanwhile ends us, as it would end the target, which has
-    // mapped it too.
+    // SAFETY: the mapping is read only. A file that somebody shortens meanwhile ends us, as it
+    // would end the target, which has mapped it too.
     unsafe { Mmap::map(&file) }
 }
 

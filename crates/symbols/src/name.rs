@@ -13,7 +13,8 @@ fn without_suffixes(symbol: &str) -> &str {
     places.filter(|&place| place > 0).min().map_or(symbol, |place| &symbol[..place])
 }
 
-/// All names that a symbol goes by: as it is, without suffixes, as in C++ or Rust source, with and without parameters.
+/// All names that a symbol goes by: as it is, without suffixes, as in C++ or Rust source, with and
+/// without parameters.
 #[must_use]
 pub fn names(symbol: &str) -> Vec<String> {
     let base = without_suffixes(symbol);

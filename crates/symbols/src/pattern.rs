@@ -2,7 +2,8 @@
 
 use crate::name::names;
 
-/// A name with wildcards: `*` for anything, `?` for one character, `[a-z]` and `[!a-z]` for one of several.
+/// A name with wildcards: `*` for anything, `?` for one character, `[a-z]` and `[!a-z]` for one of
+/// several.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Pattern {
     text: String,
@@ -136,7 +137,8 @@ fn class(text: &str) -> Option<(Token, &str)> {
     (!ranges.is_empty()).then_some((Token::Class { ranges, inverted }, &after[1..]))
 }
 
-/// How many letters have to be put in, left out, changed or exchanged with the next one to make one of the other, if not more than `most`.
+/// How many letters have to be put in, left out, changed or exchanged with the next one to make one
+/// of the other, if not more than `most`.
 fn edit_distance(one: &str, other: &str, most: usize) -> Option<usize> {
     let (one, other): (Vec<char>, Vec<char>) = (one.chars().collect(), other.chars().collect());
     if one.len().abs_diff(other.len()) > most {

@@ -13,8 +13,8 @@ const PADDING_MAX: u64 = 16;
 const NEAR_MAX: usize = 3;
 
 impl Functions {
-    /// Where those functions are that `is_selected`, within `range`, if the file is `bias` away from where it was linked for. Those that follow
-    /// each other are one, if they may be `joined`.
+    /// Where those functions are that `is_selected`, within `range`, if the file is `bias` away
+    /// from where it was linked for. Those that follow each other are one, if they may be `joined`.
     pub fn selected_ranges(
         &self,
         bias: u64,
@@ -46,7 +46,8 @@ impl Functions {
     }
 }
 
-/// The names that are nearest to what was asked for, and the question whether one of them was meant; empty if there are none.
+/// The names that are nearest to what was asked for, and the question whether one of them was
+/// meant; empty if there are none.
 #[must_use]
 pub fn did_you_mean(pattern: &Pattern, files: impl Iterator<Item = Functions>) -> String {
     let mut found: Vec<(usize, String)> = Vec::new();

@@ -1,13 +1,13 @@
 //! The records of the code ring: their layout, which the engine writes, and their reader.
 //!
-//! Each record is a [`Header`] and `length` bytes of payload, padded to a multiple of eight. Integers
-//! are little-endian. Records wrap around the end of the ring byte by byte: positions are taken modulo
-//! [`crate::CODE_RING_BYTES`]. A record is visible once `code_head` has moved past it, and `code_head`
-//! moves before any thread can execute the block that the record defines.
+//! Each record is a [`Header`] and `length` bytes of payload, padded to a multiple of eight.
+//! Integers are little-endian. Records wrap around the end of the ring byte by byte: positions are
+//! taken modulo [`crate::CODE_RING_BYTES`]. A record is visible once `code_head` has moved past it,
+//! and `code_head` moves before any thread can execute the block that the record defines.
 //!
-//! The constants [`BLOCK`] to [`ACCESS_DESCRIPTORS`] describe the payloads, as the engine writes them.
-//! The recorder copies the bytes out of the ring and reads them with [`Records`]: each [`Record`]
-//! parses to a [`Definition`], or to `None` if the target has damaged it.
+//! The constants [`BLOCK`] to [`ACCESS_DESCRIPTORS`] describe the payloads, as the engine writes
+//! them. The recorder copies the bytes out of the ring and reads them with [`Records`]: each
+//! [`Record`] parses to a [`Definition`], or to `None` if the target has damaged it.
 
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
@@ -18,30 +18,35 @@ pub struct Header {
     pub length: u32,
 }
 
-/// Payload: `address: u64, block: u32, reserved: u32`, then the block's code bytes. Blocks end after the first
-/// instruction that can transfer control (or traps, or is a system call), or where the engine cut them.
+/// Payload: `address: u64, block: u32, reserved: u32`, then the block's code bytes. Blocks end
+/// after the first instruction that can transfer control (or traps, or is a system call), or where
+/// the engine cut them.
 pub const BLOCK: u32 = 1;
-/// Payload: `address: u64, length: u64, file_offset: u64, tsc: u64`, then the path. A file was mapped executable.
+/// Payload: `address: u64, length: u64, file_offset: u64, tsc: u64`, then the path. A file was
+/// mapped executable.
 pub const MODULE: u32 = 2;
 /// Payload: `address: u64, length: u64, tsc: u64`. Code in this range is no longer there.
 pub const UNMAP: u32 = 3;
 
-/// Payload, in `u32`s: `first_path`, `block_count`, `exit_count`, flags ([`UNINSTRUMENTED`]); then the blocks in the order of execution, each its
-/// number with [`TAKEN`] set if it is followed by the next one through a taken conditional branch; then the exits. Exit `i`
-/// is the path `first_path + i`: it has executed the first `exit & 0xffff` blocks and left the last of them in the way
-/// `exit >> 16`, one of the `TERMINATOR_*`.
+/// Payload, in `u32`s: `first_path`, `block_count`, `exit_count`, flags ([`UNINSTRUMENTED`]); then
+/// the blocks in the order of execution, each its number with [`TAKEN`] set if it is followed by
+/// the next one through a taken conditional branch; then the exits. Exit `i` is the path
+/// `first_path + i`: it has executed the first `exit & 0xffff` blocks and left the last of them in
+/// the way `exit >> 16`, one of the `TERMINATOR_*`.
 pub const FRAGMENT: u32 = 4;
 
-/// Follows the [`FRAGMENT`] record of the same fragment, if data is recorded. Payload: `first_path: u32`, `exit_count: u32`,
-/// `access_count: u32`, 0; for each exit the bytes of data behind its word, a multiple of four, as `u32`; then
-/// the [`AccessDescriptor`]es in the order of execution. Those of the first `blocks` blocks happen on the way to an exit.
+/// Follows the [`FRAGMENT`] record of the same fragment, if data is recorded. Payload:
+/// `first_path: u32`, `exit_count: u32`, `access_count: u32`, 0; for each exit the bytes of data
+/// behind its word, a multiple of four, as `u32`; then the [`AccessDescriptor`]es in the order of
+/// execution. Those of the first `blocks` blocks happen on the way to an exit.
 pub const ACCESS_DESCRIPTORS: u32 = 5;
 
-/// How to make a memory access, or several, of the data behind a path's word. `base`, `index`, `value` and `mask` are
-/// offsets into that data; registers there have eight bytes.
+/// How to make a memory access, or several, of the data behind a path's word. `base`, `index`,
+/// `value` and `mask` are offsets into that data; registers there have eight bytes.
 ///
-/// The address is `displacement`, plus the register `base` if [`HAS_BASE`], plus the register `index`, shifted left by
-/// the scale in `flags`, if [`HAS_INDEX`]; cut to 32 bits if [`IS_SHORT`]; plus the thread's fs base if [`HAS_FS`].
+/// The address is `displacement`, plus the register `base` if [`HAS_BASE`], plus the register
+/// `index`, shifted left by the scale in `flags`, if [`HAS_INDEX`]; cut to 32 bits if [`IS_SHORT`];
+/// plus the thread's fs base if [`HAS_FS`].
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct AccessDescriptor {
@@ -66,7 +71,8 @@ pub struct AccessDescriptor {
     pub index_bytes: u8,
     pub reserved: [u8; 5],
     pub displacement: i64,
-    /// The value if `value` is [`CONSTANT`], for sizes up to eight; of a larger one, the low bytes, the others are its sign.
+    /// The value if `value` is [`CONSTANT`], for sizes up to eight; of a larger one, the low bytes,
+    /// the others are its sign.
     pub constant: u64,
 }
 
@@ -74,19 +80,25 @@ pub const ACCESS_DESCRIPTOR_BYTES: usize = size_of::<AccessDescriptor>();
 
 /// One access.
 pub const PLAIN: u8 = 0;
-/// A repeated string instruction: at `index` is rcx before, at `mask` rcx after and then the address register after;
-/// rcx before less rcx after iterations were made, the first at the address, the others up or down from there as the difference
-/// of address registers says. Several of one instruction take turns, iteration by iteration. The value, if any, is that of every iteration.
+/// A repeated string instruction: at `index` is rcx before, at `mask` rcx after and then the
+/// address register after; rcx before less rcx after iterations were made, the first at the
+/// address, the others up or down from there as the difference of address registers says. Several
+/// of one instruction take turns, iteration by iteration. The value, if any, is that of every
+/// iteration.
 pub const STRING: u8 = 1;
-/// `count` elements side by side, of which those happen that the mask selects. Values stand in `value` at the place of the element.
+/// `count` elements side by side, of which those happen that the mask selects. Values stand in
+/// `value` at the place of the element.
 pub const MASKED: u8 = 2;
-/// As many elements side by side as the mask selects; the value of each stands at the place of its mask bit.
+/// As many elements side by side as the mask selects; the value of each stands at the place of its
+/// mask bit.
 pub const PACKED: u8 = 3;
-/// A gather or scatter: the address of element `i` is the address plus the `i`th index (signed, of `index_bytes`, at
-/// `index`), shifted left by the scale; there is no index register. Values as for `MASKED`.
+/// A gather or scatter: the address of element `i` is the address plus the `i`th index (signed, of
+/// `index_bytes`, at `index`), shifted left by the scale; there is no index register. Values as for
+/// `MASKED`.
 pub const INDEXED: u8 = 4;
-/// A bit test with a register: the operand lies as many times `size` bytes behind the address as the signed number in the low
-/// `count` bytes of the register at `mask`, shifted right by the bits of an operand, says.
+/// A bit test with a register: the operand lies as many times `size` bytes behind the address as
+/// the signed number in the low `count` bytes of the register at `mask`, shifted right by the bits
+/// of an operand, says.
 pub const BIT: u8 = 5;
 
 /// One access, which happens if the mask selects any of `count` elements: a broadcast.
@@ -136,8 +148,8 @@ pub const MODULE_FIXED: usize = 32;
 /// Longest code of a block in bytes.
 pub const BLOCK_BYTES_MAX: usize = 1024;
 
-/// Iterates over the records in bytes that were taken out of the ring. The bytes are not trusted: the
-/// iteration ends before a record that is not complete, which [`Self::rest`] then returns.
+/// Iterates over the records in bytes that were taken out of the ring. The bytes are not trusted:
+/// the iteration ends before a record that is not complete, which [`Self::rest`] then returns.
 #[derive(Clone, Debug)]
 pub struct Records<'a> {
     rest: &'a [u8],
@@ -146,7 +158,8 @@ pub struct Records<'a> {
 /// A record whose payload is not parsed yet.
 #[derive(Clone, Copy, Debug)]
 pub struct Record<'a> {
-    /// One of [`BLOCK`], [`MODULE`], [`UNMAP`], [`FRAGMENT`] and [`ACCESS_DESCRIPTORS`], or nonsense.
+    /// One of [`BLOCK`], [`MODULE`], [`UNMAP`], [`FRAGMENT`] and [`ACCESS_DESCRIPTORS`], or
+    /// nonsense.
     pub kind: u32,
     /// Without the padding.
     pub payload: &'a [u8],

@@ -61,7 +61,8 @@ fn mode(data: Data) -> DataMode {
     }
 }
 
-/// A finished trace takes the place of what had its name, which must not be a directory, a device or a pipe.
+/// A finished trace takes the place of what had its name, which must not be a directory, a device
+/// or a pipe.
 pub fn refuse_special(path: &Path) -> Result<(), Failure> {
     match path.metadata() {
         Ok(metadata) if !metadata.is_file() => {
@@ -106,7 +107,8 @@ const EVERY: Duration = Duration::from_millis(20);
 
 /// Does `work` while another thread shows progress and watches the memory, if either is wanted.
 fn watched<T>(arguments: &Record, work: impl FnOnce() -> T) -> (T, Watched) {
-    // On the terminal that the program writes to, a line of ours would end up in the middle of its output.
+    // On the terminal that the program writes to, a line of ours would end up in the middle of its
+    // output.
     let shows = !arguments.quiet && !std::io::stdout().is_terminal() && std::io::stderr().is_terminal();
     if !shows && arguments.report.is_none() {
         return (work(), Watched::default());
@@ -133,7 +135,8 @@ fn watched<T>(arguments: &Record, work: impl FnOnce() -> T) -> (T, Watched) {
     })
 }
 
-/// Bytes of memory that this process has in use now; shared memory, which is the rings, is left out.
+/// Bytes of memory that this process has in use now; shared memory, which is the rings, is left
+/// out.
 fn memory_without_rings() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let kibibytes = |key: &str| -> u64 {
