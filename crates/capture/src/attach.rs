@@ -1,8 +1,8 @@
-//! Takes over a process that is running, with all of its threads.
+//! Attaches to a running process with all of its threads.
 //!
-//! All threads are stopped; one of them is made to map the engine and to set it up; then each
-//! starts in the engine with the state that it had. A system call that was interrupted for this is
-//! made again there. If anything fails, every thread goes on as if nothing had been.
+//! The recorder stops all threads and makes one of them map the engine and set it up. Then each
+//! thread starts in the engine with the state that it had. The engine makes an interrupted system
+//! call again. If anything fails, every thread goes on natively.
 
 use std::io;
 use std::sync::atomic::Ordering;
@@ -24,15 +24,15 @@ use crate::syscall;
 use crate::task::{self, Status};
 use crate::thread_group::{ThreadGroup, TraceState};
 
-/// A thread that is in the kernel and cannot be interrupted may take as long to stop.
+/// A thread that the kernel does not interrupt may take this long to stop.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// An exec, or the end of a thread, may come in between.
+/// An exec, or the exit of a thread, may make an attempt fail.
 const ATTEMPTS: u32 = 20;
 const BETWEEN_ATTEMPTS: Duration = Duration::from_millis(3);
 /// The bytes of a `syscall` instruction.
 const SYSCALL: [u8; 2] = [0x0f, 0x05];
 
-/// Why a process was not taken over.
+/// Why the recorder could not attach to a process.
 #[derive(Debug, thiserror::Error)]
 pub enum AttachError {
     #[error("there is no process {0}")]
@@ -70,13 +70,13 @@ pub enum AttachError {
 }
 
 impl AttachError {
-    /// Whether it may be otherwise a moment later. A thread that is about to end cannot be told
-    /// from one that may not be traced.
+    /// Returns whether another attempt may succeed. A thread that is about to exit looks like one
+    /// that may not be traced.
     fn is_temporary(&self) -> bool {
         matches!(self, Self::Executes(_) | Self::NoPermission(_) | Self::Inject(..))
     }
 
-    /// What the user could do about it.
+    /// Returns what the user could do about the error.
     pub fn hint(&self) -> Option<String> {
         let hint = match self {
             Self::NotAProcess(_, process) => format!("use -p {process}"),
@@ -94,7 +94,7 @@ impl AttachError {
 
 type Result<T> = std::result::Result<T, AttachError>;
 
-/// Says why the process cannot be attached to, as far as can be seen from outside.
+/// Checks what can be seen from outside: whether the process can be attached to.
 pub fn check(pid: i32) -> Result<()> {
     let status = Status::of(pid).map_err(|_| AttachError::NoProcess(pid))?;
     if pid.cast_unsigned() == std::process::id() {
@@ -121,7 +121,7 @@ pub fn check(pid: i32) -> Result<()> {
     Ok(())
 }
 
-/// Takes over all threads of a process. `prepare` is told which, and in which order they get their
+/// Attaches to all threads of a process. Calls `prepare` with the threads, in the order of their
 /// slots, before any of them goes on.
 pub fn attach(process: i32, image: &Image, shared: &Shared, prepare: impl FnOnce(&[i32])) -> Result<InjectedRanges> {
     let mut attempts = 0;
@@ -136,8 +136,8 @@ pub fn attach(process: i32, image: &Image, shared: &Shared, prepare: impl FnOnce
     start_recorded(stopped_threads, process, image, shared, prepare)
 }
 
-/// Takes over a process that was made by one that is recorded, and waits: first, everything that it
-/// has inherited of the engine is taken out of it.
+/// Attaches to a waiting child of a captured process. First removes the parts of the engine that it
+/// has inherited.
 pub fn attach_to_child(
     spawned: &SpawnedProcess,
     image: &Image,
@@ -159,7 +159,7 @@ pub fn attach_to_child(
     start_recorded(stopped.inspect_err(|_| group.detach_all())?, process, image, shared, prepare)
 }
 
-/// Makes the one thread of a new process what it would be without the engine.
+/// Gives the only thread of a new process its native state and unmaps the engine's memory.
 fn remove_inherited_engine(group: &ThreadGroup, spawned: &SpawnedProcess) -> inject::Result<()> {
     let Some((&tid, &TraceState::Stopped { signal, .. })) = group.members.iter().next() else {
         return Err(InjectError::Exited(Exit::Code(0)));
@@ -186,7 +186,7 @@ fn remove_inherited_engine(group: &ThreadGroup, spawned: &SpawnedProcess) -> inj
     remote.finish_with(&state.native_registers(&stopped), state.mask)
 }
 
-/// Starts threads that are stopped in the engine.
+/// Starts stopped threads in the engine.
 fn start_recorded(
     stopped_threads: Vec<StoppedThread>,
     process: i32,
@@ -205,7 +205,7 @@ fn start_recorded(
     }
 }
 
-/// Stops all threads, so that they can be taken over. After an error they go on.
+/// Stops all threads. After an error they go on.
 fn stop_threads(group: &mut ThreadGroup, process: i32) -> Result<Vec<StoppedThread>> {
     let found = match group.stop_all(PATIENCE) {
         Ok(true) => check_threads(group, process),
@@ -220,8 +220,8 @@ fn stop_threads(group: &mut ThreadGroup, process: i32) -> Result<Vec<StoppedThre
     found.and_then(|gate| stopped_threads(group, process, gate)).inspect_err(|_| group.detach_all())
 }
 
-/// Looks at the stopped threads, before anything is done to them. Returns where they can make
-/// system calls.
+/// Checks the stopped threads before anything is changed. Returns the address at which they can
+/// make system calls.
 fn check_threads(group: &ThreadGroup, process: i32) -> Result<Option<u64>> {
     let failed = |error| AttachError::Inject(process, error);
     let Some(&tid) = group.members.keys().next() else { return Err(AttachError::Ended(process)) };
@@ -248,10 +248,10 @@ fn check_threads(group: &ThreadGroup, process: i32) -> Result<Option<u64>> {
     Ok(remote::gate(Tracee { tid }, &mappings))
 }
 
-/// A stopped thread on its way into the engine.
+/// A stopped thread that is to start in the engine.
 struct StoppedThread {
     remote: Remote,
-    /// How it would go on without us.
+    /// The registers with which it would go on natively.
     native: user_regs_struct,
     call: Option<syscall::InterruptedCall>,
     rseq: Rseq,
@@ -259,7 +259,7 @@ struct StoppedThread {
 
 fn stopped_threads(group: &ThreadGroup, process: i32, gate: Option<u64>) -> Result<Vec<StoppedThread>> {
     let mut stopped_threads = Vec::new();
-    // The first thread of the process is the first of the recording, if it is alive.
+    // The main thread is the first one of the recording, if it is alive.
     let first = group.members.get_key_value(&process);
     let others = group.members.iter().filter(|&(&tid, _)| tid != process);
     for (&tid, state) in first.into_iter().chain(others) {
@@ -280,7 +280,7 @@ fn stopped_threads(group: &ThreadGroup, process: i32, gate: Option<u64>) -> Resu
 impl StoppedThread {
     fn new(tracee: Tracee, gate: Option<u64>, signal: i32) -> inject::Result<Self> {
         let registers = tracee.registers().context("reading registers")?;
-        // Before signals are blocked: they decide whether a call has ended.
+        // Before signals are blocked: pending signals decide whether a call has ended.
         let call = syscall::interrupted_call_of(tracee, &registers, signal);
         let rseq = tracee.rseq();
         let mut native = syscall::resumed_registers(&registers, call);
@@ -291,7 +291,7 @@ impl StoppedThread {
         Ok(Self { remote, native, call, rseq })
     }
 
-    /// What the engine is told about the thread.
+    /// Returns the initial values of the thread for the engine.
     fn init(&self, layout: &Layout, placement: ThreadPlacement) -> inject::Result<Init> {
         let tracee = self.remote.tracee;
         let registers =
@@ -313,9 +313,9 @@ impl StoppedThread {
         })
     }
 
-    /// Lets the thread go on without us.
+    /// Lets the thread go on natively.
     fn resume_natively(mut self) {
-        // What fails here fails because the thread is dying.
+        // Requests fail only if the thread is dying.
         let _ = self.remote.halt();
         let _ = self.remote.finish_with(&self.native, self.remote.mask);
         let _ = self.remote.detach();
@@ -328,8 +328,8 @@ impl StoppedThread {
     }
 }
 
-/// If the thread is in a critical section of a restartable sequence, where it goes on when it is
-/// interrupted: as it is now.
+/// Returns the abort address of the restartable sequence in whose critical section the thread is.
+/// The stop has interrupted the section.
 fn critical_section(tracee: Tracee, rseq: Rseq, pc: u64) -> Option<u64> {
     const SECTION: u64 = 8;
     if rseq == Rseq::default() {
@@ -345,7 +345,7 @@ fn critical_section(tracee: Tracee, rseq: Rseq, pc: u64) -> Option<u64> {
     (pc.wrapping_sub(start) < length).then_some(abort)
 }
 
-/// Vector registers as pairs of words.
+/// Returns vector registers as pairs of words.
 fn wide(space: &[u32; 64]) -> [[u64; 2]; 16] {
     let word = |at: usize| u64::from(space[at]) | u64::from(space[at + 1]) << 32;
     std::array::from_fn(|register| [word(4 * register), word(4 * register + 2)])
@@ -353,8 +353,8 @@ fn wide(space: &[u32; 64]) -> [[u64; 2]; 16] {
 
 type StartFailure = (InjectError, Vec<StoppedThread>);
 
-/// Maps the engine, starts it in the first thread and then in the others. After an error, those are
-/// returned that have not been started.
+/// Maps the engine, starts it in the first thread and then in the others. With an error, returns
+/// the threads that have not been started.
 fn start_engine(
     mut stopped_threads: Vec<StoppedThread>,
     process: i32,
@@ -385,7 +385,7 @@ fn start_engine(
     Ok(injected)
 }
 
-/// Everything before the first thread goes on; undone after an error.
+/// Maps the engine and writes all initial values. Undoes that after an error.
 fn map_engine(
     stopped_threads: &mut [StoppedThread],
     process: i32,
@@ -409,7 +409,7 @@ fn map_engine(
     }
 }
 
-/// Writes down for the engine what it has to know about every thread.
+/// Writes the initial values of every thread for the engine.
 fn write_initial_values(stopped_threads: &mut [StoppedThread], process: i32, layout: &Layout) -> inject::Result<()> {
     let count = stopped_threads.len() as u32;
     for (index, thread) in (0..).zip(stopped_threads) {
@@ -421,7 +421,7 @@ fn write_initial_values(stopped_threads: &mut [StoppedThread], process: i32, lay
     Ok(())
 }
 
-/// Starts a further thread, whose state the engine has made.
+/// Starts a further thread, for which the engine has made a state.
 fn start_adopted(thread: StoppedThread, layout: &Layout, index: u64, control: &Control) -> inject::Result<()> {
     let tracee = thread.remote.tracee;
     let word = |address: u64| {

@@ -1,10 +1,10 @@
-//! Brings all threads of a target back to native code and takes everything of ours out of it.
+//! Brings all threads of a target back to native code and removes the engine from it.
 //!
-//! The threads are asked to stop with their state saved (`wire::DETACH_TOGETHER`). Most do so at
-//! their next visit to the engine's dispatcher. Those that go round in translated code are sent a
-//! signal that brings them there; those that wait in a system call are stopped in it. When every
-//! thread is in one of these two states, one is made to give the signal handlers back, each gets
-//! its alternate stack, mask and registers, and everything is unmapped. A system call goes on
+//! The engine asks its threads to stop with their state saved (`wire::DETACH_TOGETHER`). Most do so
+//! at their next visit to the dispatcher. The recorder sends a signal to those that loop in
+//! translated code, and stops those that wait in a system call there. When every thread is at a
+//! safe point, one of them restores the signal handlers. Then each gets its alternate stack, mask
+//! and registers, and the recorder unmaps the engine's memory. An interrupted system call goes on
 //! natively, in the application's own code.
 
 use std::sync::atomic::Ordering;
@@ -26,47 +26,45 @@ use crate::syscall::{self, InterruptedCall};
 use crate::task::Status;
 use crate::thread_group::{PAUSE, ThreadGroup, TraceState};
 
-/// Threads that visit the dispatcher soon are not disturbed.
+/// Threads that visit the dispatcher within this time are not interrupted.
 const GRACE: Duration = Duration::from_millis(3);
-/// A thread that is in the engine, or on its way there, gets so much time before it is looked at
-/// again.
+/// A thread in the engine, or on its way there, runs for this time before it is stopped again.
 const RECHECK_INTERVAL: Duration = Duration::from_millis(2);
-/// How long the other threads wait for one that waits for a child made by vfork.
+/// The longest time that the other threads wait for one that waits for a child made by vfork.
 const VFORK_PATIENCE: Duration = Duration::from_millis(50);
-/// How long they wait for any other reason.
+/// The longest time that they wait for any other reason.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// What came of an attempt to leave.
+/// The result of an attempt to detach.
 #[derive(Debug)]
 pub enum DetachOutcome {
-    /// Everything is as if we had never been there, unless there was a problem. For each thread its
-    /// slot, and how many bytes it has written to the segment that it did not complete.
+    /// All threads run natively, and the engine is gone unless there was a problem. `slots` has the
+    /// slot of each thread and the number of bytes in the segment that it did not complete.
     Complete { slots: Vec<(u32, u32)>, problem: Option<InjectError> },
-    /// The process has executed another program, which is not traced.
+    /// The process has executed another program, which runs natively.
     Executed,
-    /// The process has ended.
+    /// The process has exited.
     Exited(Option<Exit>),
-    /// A thread waits for a child with which it shares its memory. All threads go on, recorded, as
-    /// before.
+    /// A thread waits for a child that shares its memory. All threads go on, recorded, as before.
     Deferred,
-    /// Threads do not stop. They were asked to leave by themselves; the engine stays in the
+    /// Some threads do not stop. All were asked to detach separately; the engine stays in the
     /// process.
     Partial,
 }
 
-/// A target that is to be left.
+/// A target to detach from.
 pub struct Target<'a> {
     pub process: i32,
     pub shared: &'a Shared,
     pub injected: &'a InjectedRanges,
 }
 
-/// Tries to leave; `meanwhile` is called again and again, to drain the rings. In `group` are
-/// threads that did not stop in earlier attempts.
+/// Tries to detach. Calls `meanwhile` again and again, to drain the rings. `group` has the threads
+/// that did not stop in earlier attempts.
 pub fn detach(target: &Target, group: &mut ThreadGroup, meanwhile: &mut dyn FnMut()) -> DetachOutcome {
     let control = target.shared.control();
     let mut detachment = Detachment { target, control, group, threads: Vec::new() };
-    // Others may have asked for it already.
+    // The sink or the engine may have set it already.
     control.detach.store(DETACH_TOGETHER, Ordering::SeqCst);
     let start = Instant::now();
     while start.elapsed() < GRACE {
@@ -100,38 +98,38 @@ struct Detachment<'a> {
     target: &'a Target<'a>,
     control: &'a Control,
     group: &'a mut ThreadGroup,
-    /// Those that are held where they can be put into native code.
+    /// Those that are stopped at a safe point.
     threads: Vec<DetachableThread>,
 }
 
-/// A thread that is held.
+/// A thread that is stopped at a safe point.
 struct DetachableThread {
     tracee: Tracee,
     stopped: user_regs_struct,
-    /// The system call of the application's in which it was interrupted.
+    /// The application's system call in which it was interrupted.
     call: Option<InterruptedCall>,
-    /// `None` for a thread that is not ours.
+    /// `None` for a thread that the engine does not know.
     state: Option<ThreadState>,
 }
 
 /// Where a stopped thread is.
 enum ThreadLocation {
-    /// Where it can be put into native code.
+    /// At a safe point, from where it can go on natively.
     SafePoint(Box<DetachableThread>),
     /// In translated code.
     CodeCache,
-    /// In the engine, or on its way.
+    /// In the engine, or on its way there.
     Engine,
 }
 
 impl Detachment<'_> {
-    /// Holds one thread after the other, until none is left.
+    /// Stops one thread after the other at a safe point, until all have stopped.
     fn stop_all(&mut self, meanwhile: &mut dyn FnMut()) -> StopOutcome {
         let start = Instant::now();
         loop {
             self.refuse_exec();
             meanwhile();
-            // A thread that is about to end cannot always be attached to; the next look tells.
+            // Attaching to a thread that is about to exit may fail; the next poll tells.
             let _ = self.group.seize_new();
             if self.group.is_gone() || self.group.has_executed {
                 self.group.detach_all();
@@ -158,7 +156,7 @@ impl Detachment<'_> {
         }
     }
 
-    /// A thread has stopped: keeps it if that is possible where it stands.
+    /// Keeps a stopped thread if it is at a safe point; lets it go on otherwise.
     fn keep_if_detachable(&mut self, tid: i32) {
         let Some(&TraceState::Stopped { signal, .. }) = self.group.members.get(&tid) else { return };
         // A thread that is about to get a signal handles it first.
@@ -186,7 +184,7 @@ impl Detachment<'_> {
         let in_engine = self.target.injected.engine.contains(&pc);
         let Some(state) = self.state_of(tracee, registers.gs_base)? else {
             if in_engine || self.is_engine_memory(pc) {
-                // A thread that has just been born or is about to end.
+                // A thread that has just started or is about to exit.
                 return Ok(ThreadLocation::Engine);
             }
             let thread = DetachableThread { tracee, stopped: registers, call: None, state: None };
@@ -207,13 +205,13 @@ impl Detachment<'_> {
         Ok(if self.is_engine_memory(pc) { ThreadLocation::CodeCache } else { ThreadLocation::Engine })
     }
 
-    /// Whether the engine has made the memory at `address`.
+    /// Returns whether `address` is in memory of the engine.
     fn is_engine_memory(&self, address: u64) -> bool {
         state::engine_ranges(self.control).any(|range| range.contains(&address))
     }
 
-    /// The state of a thread, if gs points at it. A thread that has just been born still has its
-    /// parent's.
+    /// Returns the engine's state of a thread, if gs points at it. A thread that has just started
+    /// still has its parent's.
     fn state_of(&self, tracee: Tracee, address: u64) -> Result<Option<ThreadState>> {
         let layout = &self.control.layout;
         if address == 0
@@ -230,7 +228,7 @@ impl Detachment<'_> {
         ThreadState::read(tracee, address, layout).map(Some)
     }
 
-    /// Who wants to execute another program does so untraced.
+    /// Refuses an exec: the thread executes the other program untraced.
     fn refuse_exec(&self) {
         let state = &self.control.exec_state;
         let answer = match state.load(Ordering::SeqCst) {
@@ -243,19 +241,19 @@ impl Detachment<'_> {
         shared::wake(state);
     }
 
-    /// Lets all threads go on as they are.
+    /// Lets all threads go on as they are, with this request in `Control::detach`.
     fn resume_all(&mut self, request: u32) {
         self.control.detach.store(request, Ordering::SeqCst);
         shared::wake(&self.control.detach);
         self.group.detach_all();
     }
 
-    /// Puts all threads into native code. Whatever fails, the rest is done; the first failure is
-    /// returned. Most often it means that the process is dying.
+    /// Lets all threads go on natively. Whatever fails, does the rest; returns the first failure.
+    /// Most often it means that the process is dying.
     fn finish(mut self) -> Option<InjectError> {
         let threads = std::mem::take(&mut self.threads);
         let tid = threads.first().map_or(self.target.process, |thread| thread.tracee.tid);
-        // A seccomp filter of the application lets the engine's image make every call.
+        // A seccomp filter of the application allows every call from the engine's image.
         let engine_gate = Some(self.control.layout.gate.load(Ordering::SeqCst)).filter(|&gate| gate != 0);
         let gate = engine_gate
             .or_else(|| maps::of_process(tid).ok().and_then(|mappings| remote::gate(Tracee { tid }, &mappings)));
@@ -283,7 +281,8 @@ impl Detachment<'_> {
         problems.into_iter().next()
     }
 
-    /// Makes a thread execute the engine's own function for what belongs to the process as a whole.
+    /// Makes a thread execute the engine's function that restores what belongs to the process as a
+    /// whole.
     fn restore_process(&self, remotes: &mut [(Remote, DetachableThread)]) -> Result<()> {
         let has_state = |(remote, thread)| Some((remote, DetachableThread::state(thread)?));
         let Some((remote, state)) = remotes.iter_mut().map(|(remote, thread)| (remote, &*thread)).find_map(has_state)
@@ -295,8 +294,8 @@ impl Detachment<'_> {
         remote.run(&entry, || self.control.stage.load(Ordering::SeqCst) == STAGE_FINISHED)
     }
 
-    /// What the kernel keeps for each thread. The thread makes the calls on the application's
-    /// stack: an alternate stack cannot be changed by who is on one.
+    /// Restores the alternate stack of a thread. The thread makes the call on the application's
+    /// stack: a thread that runs on an alternate stack cannot change it.
     fn restore_alternate_stack(&self, remote: &mut Remote, thread: &DetachableThread) -> Result<()> {
         let Some(state) = thread.state() else { return Ok(()) };
         remote.registers.rsp = state.registers.general[wire::RSP];
@@ -323,8 +322,8 @@ impl DetachableThread {
         Some((state.slot, u32::try_from(state.used).unwrap_or(0)))
     }
 
-    /// Gives the thread the registers and the mask that it has in native code. It stands where the
-    /// kernel looks at interrupted calls.
+    /// Gives the thread its native registers and mask. It is stopped where the kernel looks at
+    /// interrupted calls.
     fn restore(&self, remote: &Remote) -> Result<()> {
         let Some(state) = &self.state else {
             return remote.finish_with(&syscall::resumed_registers(&self.stopped, self.call), remote.mask);
@@ -335,7 +334,8 @@ impl DetachableThread {
     }
 }
 
-/// If the thread is in a system call: as if the application's own instruction had made it.
+/// Returns the registers of a thread in a system call as if the application's own instruction had
+/// made the call.
 fn inside_call(
     native: &user_regs_struct,
     stopped: &user_regs_struct,

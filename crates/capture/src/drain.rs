@@ -1,10 +1,9 @@
-//! Takes events out of the shared memory and hands them to a [`Sink`], in an order in which each
-//! can be understood.
+//! Takes events out of the shared memory and delivers them to a [`Sink`], each after the
+//! definitions that it refers to.
 //!
-//! The target is not trusted: positions and lengths are checked, and what makes no sense is left
-//! out with a warning. If the sink fails, the target is asked to go back to native code, and
-//! everything it still delivers is thrown away, so that it never waits for room. Knows nothing of
-//! processes.
+//! The target is not trusted: positions and lengths are checked, and nonsense is left out with a
+//! warning. If the sink fails, the drain asks the target to go back to native code and discards
+//! everything that still comes, so that no thread waits for room. Knows nothing of ptrace.
 
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use std::time::Duration;
@@ -20,48 +19,48 @@ use crate::sink::{AccessDescriptors, Fragment, Module, Sink, ThreadInfo};
 use crate::split::{SegmentWords, SplitEnd, Splitter};
 use crate::{host, maps, task};
 
-/// Slots beyond the highest one in use that every pass looks at; the others are looked at before
-/// sleeping.
+/// Slots beyond the highest one in use that every pass looks at. The drain looks at all others
+/// before it sleeps.
 const LOOK_AHEAD: usize = 32;
-/// Warnings kept; a broken target could cause any number.
+/// Warnings that are kept; a broken target could cause any number.
 const WARNINGS_MAX: usize = 20;
 
-/// What went through the rings.
+/// Statistics of the rings.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Counters {
     pub path_words: u64,
     pub data_bytes: u64,
     pub code_bytes: u64,
     pub segments: u64,
-    /// Times a thread was woken that waited for room in its ring, or for the code ring to be read.
-    /// One that is slow to go on is counted again.
+    /// Wake-ups of a thread that waited for room in its ring, or for the code ring to be read. A
+    /// thread that is slow to go on is counted again.
     pub stalls: u64,
-    /// Times the recorder had nothing to do and slept.
+    /// Sleeps of the recorder, for want of events.
     pub sleeps: u64,
 }
 
-/// Outside of the target: everything that one recording takes out of the rings.
+/// The reader of all rings of one process.
 pub struct Drain<'a, S: Sink> {
     shared: &'a Shared,
     sink: S,
     failure: Option<S::Error>,
     image: u32,
-    /// What is left out, and where it is; `None` if nothing is.
+    /// Leaves out what is not selected; `None` if everything is.
     filter: Option<Filter>,
     selector: Option<Selector>,
-    /// Instructions that were to pass before anything is recorded.
+    /// Instructions to skip before anything is recorded.
     skip: u64,
-    /// 0: not known.
+    /// The number of the process; 0 if it is not known.
     process: i32,
-    /// The thread that a slot's data was announced for.
+    /// For each slot, the thread that was delivered to the sink.
     delivered_threads: Vec<Option<u32>>,
-    /// One more than the highest slot seen in use.
+    /// One more than the highest slot that was in use.
     high_water: usize,
     path: Vec<u32>,
-    /// Takes words and data apart, if data is recorded.
+    /// Separates words and data, if data is recorded.
     splitter: Option<Splitter>,
     code: Vec<u8>,
-    /// Paths of modules that `code` announces without one, by address.
+    /// By address, the paths of modules that `code` announces without one.
     paths: Vec<(u64, String)>,
     counters: Counters,
     warnings: Vec<String>,
@@ -90,7 +89,7 @@ impl<'a, S: Sink> Drain<'a, S> {
         }
     }
 
-    /// Leaves out what is not selected.
+    /// Sets up the filter and the selector of the process.
     pub fn select(&mut self, selection: &Selection, process: i32) {
         selection.announce(self.shared);
         self.skip = selection.skip;
@@ -99,17 +98,18 @@ impl<'a, S: Sink> Drain<'a, S> {
         self.selector = Selector::new(selection, process);
     }
 
-    /// Whether as much has been recorded as was wanted.
+    /// Returns whether as many instructions as wanted have been recorded.
     fn is_full(&self) -> bool {
         self.filter.as_ref().is_some_and(Filter::is_full)
     }
 
-    /// Takes everything that is complete. Returns whether there was anything.
+    /// Takes all complete segments and records. Returns whether there were any.
     pub fn pass(&mut self) -> bool {
         self.pass_over((self.high_water + LOOK_AHEAD).min(SLOT_COUNT))
     }
 
-    /// Sleeps until a thread rings or the time is over, unless there is something to take already.
+    /// Sleeps until a thread rings the doorbell or the time is over, unless there is something to
+    /// take already.
     pub fn sleep(&mut self, timeout: Duration, has_other_work: impl FnOnce() -> bool) {
         let control = self.shared.control();
         let doorbell = control.doorbell.load(SeqCst);
@@ -122,7 +122,7 @@ impl<'a, S: Sink> Drain<'a, S> {
         control.recorder_sleeping.store(0, SeqCst);
     }
 
-    /// Takes everything, also what threads left unfinished, and frees all slots: the image is gone.
+    /// Takes everything, unfinished segments included, and frees all slots: the image is gone.
     pub fn finish_image(&mut self) {
         for index in 0..SLOT_COUNT {
             if self.slot(index).state.load(Acquire) != SLOT_FREE {
@@ -137,8 +137,8 @@ impl<'a, S: Sink> Drain<'a, S> {
         self.high_water = 0;
     }
 
-    /// Takes what a thread has written that has gone back to native code; it has not completed its
-    /// last segment, of which so many bytes are written.
+    /// Takes what a detached thread has written. It has written `bytes` to the segment that it did
+    /// not complete.
     pub fn take_detached(&mut self, index: u32, bytes: u32, tsc: u64) {
         let index = index as usize;
         if index >= SLOT_COUNT || self.slot(index).state.load(Acquire) != SLOT_LIVE {
@@ -157,26 +157,26 @@ impl<'a, S: Sink> Drain<'a, S> {
         self.free_slot(index);
     }
 
-    /// Whether the sink has failed.
+    /// Returns whether the sink has failed.
     pub fn has_failed(&self) -> bool {
         self.failure.is_some()
     }
 
-    /// Bytes that the sink has written so far.
+    /// Returns the number of bytes that the sink has written so far.
     pub fn bytes(&self) -> u64 {
         self.sink.bytes()
     }
 
-    /// Another image of the process begins.
+    /// Begins another image of the process.
     pub fn next_image(&mut self) {
         self.image += 1;
         self.shared.control().image.store(self.image, SeqCst);
-        // The threads that were at it are gone.
+        // The threads that were skipping instructions are gone.
         self.shared.control().skippers.store(0, SeqCst);
         self.filter.iter_mut().for_each(Filter::next_image);
     }
 
-    /// The process stands before the first instruction of an image that consists of these modules.
+    /// Delivers the modules of an image, before its first instruction is executed.
     pub fn start_image(&mut self, modules: impl Iterator<Item = Module>) {
         if let Some(selector) = &mut self.selector {
             selector.next_image(self.shared);
@@ -201,7 +201,7 @@ impl<'a, S: Sink> Drain<'a, S> {
         }
     }
 
-    /// The end: what was counted, what seemed wrong, and why the sink failed if it did.
+    /// Returns the statistics, the warnings, and the sink's error if it failed.
     pub fn finish(mut self) -> (Counters, Vec<String>, Option<S::Error>) {
         for warning in self.selector.iter().flat_map(Selector::warnings).collect::<Vec<_>>() {
             self.warn(warning);
@@ -218,7 +218,7 @@ impl<'a, S: Sink> Drain<'a, S> {
     fn pass_over(&mut self, limit: usize) -> bool {
         let mut progress = self.drain_code();
         for index in 0..limit {
-            // Read before the head: an ended thread's head is final.
+            // Read before the head: the head of an ended thread is final.
             let state = self.slot(index).state.load(Acquire);
             if state == SLOT_FREE {
                 continue;
@@ -247,8 +247,8 @@ impl<'a, S: Sink> Drain<'a, S> {
         let slot = self.slot(index);
         let head = slot.head.load(SeqCst);
         let mut tail = slot.tail.load(Relaxed);
-        // A thread that leaves takes its last segment back, and may find it consumed: then the tail
-        // is ahead by one.
+        // A detaching thread takes its last segment back. If the recorder has consumed that, the
+        // tail is ahead by one.
         let mut waiting = head.wrapping_sub(tail) as i32;
         if waiting <= 0 {
             return false;
@@ -258,8 +258,7 @@ impl<'a, S: Sink> Drain<'a, S> {
             tail = head.wrapping_sub(SEGMENT_COUNT as u32);
             waiting = SEGMENT_COUNT as i32;
         }
-        // Blocks are announced before they are executed, hence before the segments seen just now
-        // were completed.
+        // Records come before the segments that refer to them, hence are in the code ring now.
         self.drain_code();
         self.deliver_thread(index);
         for _ in 0..waiting {
@@ -276,8 +275,7 @@ impl<'a, S: Sink> Drain<'a, S> {
             tail = tail.wrapping_add(1);
             slot.tail.store(tail, SeqCst);
             let waits = slot.waiting.load(SeqCst) != 0;
-            // Waking is expensive: a thread that waits has room for more than one segment when it
-            // goes on.
+            // Waking is expensive: wait until the thread has room for more than one segment.
             if waits && head.wrapping_sub(tail) as usize <= SEGMENT_COUNT / 4 {
                 self.counters.stalls += 1;
                 shared::wake(&slot.tail);
@@ -291,8 +289,8 @@ impl<'a, S: Sink> Drain<'a, S> {
         true
     }
 
-    /// What a thread that is gone has written to the segment it did not complete: everything before
-    /// the first zero.
+    /// Takes what an exited thread has written to the segment that it did not complete: everything
+    /// before the first zero.
     fn take_unfinished(&mut self, index: usize) {
         let slot = self.slot(index);
         let segment = slot.head.load(SeqCst) as usize % SEGMENT_COUNT;
@@ -308,7 +306,7 @@ impl<'a, S: Sink> Drain<'a, S> {
         }
     }
 
-    /// What a process has written that shared the target's memory and was killed.
+    /// Takes what a process has written that shared the target's memory and was killed.
     fn take_abandoned(&mut self, index: usize) {
         self.take_unfinished(index);
         if self.delivered_threads[index].is_some() {
@@ -321,15 +319,15 @@ impl<'a, S: Sink> Drain<'a, S> {
         self.free_slot(index);
     }
 
-    /// Drops of a segment that was not completed, which is now in `self.path`, what the thread
-    /// would have written over.
+    /// Truncates an incomplete segment, which is in `self.path`, to the words that the thread would
+    /// not have overwritten.
     fn drop_uninstrumented(&mut self, index: usize) {
         if let Some(bytes) = self.slot(index).silent_from.load(Relaxed).checked_sub(1) {
             self.path.truncate(bytes as usize / size_of::<u32>());
         }
     }
 
-    /// Passes on what was taken out of a segment, which is now in `self.path`.
+    /// Delivers the content of a segment, which is in `self.path`.
     fn deliver_segment(&mut self, index: usize, unfinished: bool) {
         let thread = self.slot(index).thread.load(Relaxed);
         if self.splitter.is_none() {
@@ -340,7 +338,7 @@ impl<'a, S: Sink> Drain<'a, S> {
         self.path = path;
     }
 
-    /// Passes on words and data, taken apart.
+    /// Separates words and data, and delivers both.
     fn deliver_with_data(&mut self, thread: u32, segment: &(impl SegmentWords + ?Sized), unfinished: bool) {
         let mut from = 0;
         while let Some(splitter) = &mut self.splitter {
@@ -365,7 +363,7 @@ impl<'a, S: Sink> Drain<'a, S> {
         }
     }
 
-    /// Passes on what the splitter has taken apart.
+    /// Delivers what the splitter has separated.
     fn deliver_piece(&mut self, thread: u32) {
         let Some(splitter) = self.splitter.take() else { return };
         let (words, data) = splitter.content();
@@ -382,8 +380,8 @@ impl<'a, S: Sink> Drain<'a, S> {
         self.splitter = Some(splitter);
     }
 
-    /// Passes on `self.path`. Its words are not looked at unless some are left out: that would take
-    /// longer than everything else here, and a sink has to look at them anyway.
+    /// Delivers `self.path`. The drain does not look at the words unless some are left out: that
+    /// would take longer than everything else here, and a sink has to look at them anyway.
     fn deliver_words(&mut self, thread: u32) {
         segment_time::move_opening_time(&mut self.path);
         self.counters.path_words += self.path.len() as u64;
@@ -395,7 +393,7 @@ impl<'a, S: Sink> Drain<'a, S> {
         self.path = path;
     }
 
-    /// Passes on what is selected of the words in `self.path` and the data behind them.
+    /// Delivers the selected ones of the words in `self.path`, and their data.
     fn deliver_selected(&mut self, thread: u32, data: &[u8]) {
         let Some(filter) = self.filter.as_mut().filter(|filter| !filter.is_full()) else { return };
         let data = filter.words(thread, &mut self.path, data);
@@ -410,7 +408,7 @@ impl<'a, S: Sink> Drain<'a, S> {
         }
     }
 
-    /// Enough has been recorded: threads go on without being recorded.
+    /// Ends the recording, because enough instructions have been recorded.
     fn stop_recording(&mut self) {
         let image = self.image;
         for (thread, words) in self.filter.iter_mut().flat_map(Filter::detached_threads).collect::<Vec<_>>() {
@@ -450,7 +448,7 @@ impl<'a, S: Sink> Drain<'a, S> {
         slot.state.store(SLOT_FREE, Release);
     }
 
-    /// Takes everything out of the code ring. Returns whether there was anything.
+    /// Takes all records out of the code ring. Returns whether there were any.
     fn drain_code(&mut self) -> bool {
         let control = self.shared.control();
         let head = control.code_head.load(SeqCst);
@@ -465,7 +463,7 @@ impl<'a, S: Sink> Drain<'a, S> {
         } else {
             self.warn("the code ring was damaged by the target; blocks are lost");
         }
-        // The engine waits until it is known what of a new module is selected.
+        // The engine waits until the recorder knows what of a new module is selected.
         self.select_modules();
         control.code_tail.store(head, SeqCst);
         if control.code_waiting.load(SeqCst) != 0 {
@@ -571,7 +569,7 @@ impl<'a, S: Sink> Drain<'a, S> {
         Some(())
     }
 
-    /// Passes on a fragment, with the blocks that were held back until now, unless it is left out.
+    /// Delivers a fragment, with those of its blocks that were held back, unless it is left out.
     fn deliver_fragment(&mut self, fragment: &Fragment, uninstrumented: bool) {
         let image = self.image;
         let Some(mut filter) = self.filter.take() else {
@@ -599,8 +597,8 @@ impl<'a, S: Sink> Drain<'a, S> {
     }
 }
 
-/// A target that does not see /proc cannot say which file it has mapped: the kernel tells us,
-/// unless it is mapped no more.
+/// Returns the file that is mapped at `address`, if there still is one. A target that does not see
+/// /proc cannot say so itself.
 fn mapped_path(process: i32, address: u64) -> String {
     let mappings = maps::of_process(task::any(process)).unwrap_or_default();
     let found = mappings.into_iter().find(|mapping| mapping.range.contains(&address));
@@ -612,8 +610,8 @@ fn as_module(record: &ModuleRecord) -> Module {
     Module { address, length, file_offset, path: String::from_utf8_lossy(path).into_owned(), tsc }
 }
 
-/// How many words at the start of a segment are whole paths and events. An event's first word is
-/// written last.
+/// Returns the number of words at the start of a segment that are whole paths and events. The
+/// engine writes an event's first word last.
 fn written_words(segment: &[u32]) -> usize {
     let mut at = 0;
     while let Some(length) = segment.get(at).and_then(|&first| word::length(first)) {

@@ -25,10 +25,10 @@ use crate::shared::{self, SEGMENT_NAME, SHARED_NAME, Shared};
 use crate::sink::Sink;
 use crate::{Options, Target, maps, task};
 
-/// Between two looks at a process that has not executed another program yet.
+/// Time between two polls of a process that has not executed another program yet.
 const PAUSE: Duration = Duration::from_millis(1);
 
-/// The places of new processes that wait to be seen.
+/// Returns the indices in `Control::children` of processes that wait for the recorder.
 pub fn waiting(control: &Control) -> impl Iterator<Item = usize> + use<'_> {
     let is_waiting = |state: u32| matches!(state, CHILD_WAITS | CHILD_SHARES);
     let children = control.children.iter().enumerate();
@@ -39,18 +39,18 @@ pub fn is_any_waiting(control: &Control) -> bool {
     waiting(control).next().is_some()
 }
 
-/// Whether there is a new process that needs an answer, has been promised something, or has not
-/// come so far that it could ask: its parent may be gone before it executes anything.
+/// Returns whether a child process needs an answer, is being attached to, or has only just been
+/// made: its parent may exit before it executes anything.
 pub fn is_any_pending(control: &Control) -> bool {
     let is_pending = |state: u32| matches!(state, CHILD_MADE | CHILD_WAITS | CHILD_SHARES | CHILD_TAKEN);
     control.children.iter().any(|child| is_pending(child.state.load(Ordering::SeqCst)))
 }
 
-/// A new process that waits for us.
+/// A child process that waits for the recorder.
 pub struct SpawnedProcess {
-    /// Its parent's memory.
+    /// The shared memory of its parent.
     pub shared: Arc<Shared>,
-    /// Where the engine is in its parent, hence in itself.
+    /// Where the engine is in its parent, hence in the child.
     pub injected: InjectedRanges,
     pub process: i32,
     is_found: bool,
@@ -62,7 +62,7 @@ pub struct SpawnedProcess {
 }
 
 impl SpawnedProcess {
-    /// Takes care of the new process that waits at `index`.
+    /// Claims the child process that waits at `index`.
     pub fn take(shared: &Arc<Shared>, index: usize, injected: &InjectedRanges, parent: i32) -> Option<Self> {
         let child = &shared.control().children[index];
         let state = child.state.load(Ordering::SeqCst);
@@ -85,7 +85,7 @@ impl SpawnedProcess {
         })
     }
 
-    /// Tells the process what becomes of it.
+    /// Answers the process with one of the `CHILD_*`, once.
     pub fn answer(&self, state: u32) {
         if !self.is_answered.swap(true, Ordering::SeqCst) {
             let child = &self.shared.control().children[self.index];
@@ -95,8 +95,8 @@ impl SpawnedProcess {
     }
 }
 
-/// The process that a child of `parent` is, which has `number` for itself; in another process
-/// namespace that is not its number here. It maps its parent's shared memory.
+/// Returns the process that is the child of `parent` with this number, as it sees it. In another
+/// process namespace, its number here differs. It maps its parent's shared memory.
 fn find_in_host(shared: &Shared, number: u32, parent: i32) -> Option<i32> {
     let has_memory = |process| {
         let mappings = maps::of_process(process).unwrap_or_default();
@@ -108,7 +108,7 @@ fn find_in_host(shared: &Shared, number: u32, parent: i32) -> Option<i32> {
 }
 
 impl Drop for SpawnedProcess {
-    /// Nobody waits for ever.
+    /// A process that was not answered goes on natively.
     fn drop(&mut self) {
         self.answer(CHILD_GOES);
     }
@@ -280,12 +280,12 @@ impl<F: SinkFactory> ProcessTree<F> {
     }
 
     /// Lets a process that shares its parent's memory go on until it has executed another program.
-    /// `None` if it ends instead, or if nobody wants to know any more; an error if that would take
+    /// Returns `None` if it exits instead, or if the recording ends; an error if tracing would take
     /// its privileges away.
     fn await_exec(&self, spawned: &SpawnedProcess) -> Result<Option<Tracee>, String> {
         let tracee = Tracee::seize(spawned.process).map_err(|error| error.to_string())?;
-        // An ordinary user's ptrace takes the privileges of set-uid programs away: those have to be
-        // let go in time.
+        // Under an ordinary user's ptrace, set-uid programs lose their privileges. The recorder has
+        // to detach before their exec.
         let watches_calls = !rustix::process::geteuid().is_root();
         if watches_calls {
             tracee.interrupt().map_err(|error| error.to_string())?;

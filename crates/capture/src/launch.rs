@@ -1,5 +1,4 @@
-//! Starts a command under ptrace and brings it to the point where its image is loaded and nothing
-//! of it has run.
+//! Starts a command under ptrace and stops it when its image is loaded and nothing of it has run.
 
 use std::ffi::{CString, c_char};
 use std::io::{self, Read};
@@ -15,7 +14,7 @@ use crate::error::Error;
 use crate::ptrace::{Exit, Stop, Tracee};
 use crate::signals::Signals;
 
-/// A process at its exec event.
+/// A child of the recorder, stopped at its exec event.
 #[derive(Debug)]
 pub struct LaunchedProcess {
     pub tracee: Tracee,
@@ -27,9 +26,9 @@ impl LaunchedProcess {
         self.tracee.tid
     }
 
-    /// Ends a process that is of no use.
+    /// Kills the process and reaps it.
     pub fn kill(&self) {
-        // It may be gone already.
+        // It may have exited already.
         let _ = rustix::process::pidfd_send_signal(self.pidfd.as_fd(), Signal::KILL);
         let _ = crate::ptrace::wait_for_exit(self.pid());
     }
@@ -45,7 +44,7 @@ pub fn launch(command: &Command, no_aslr: bool, signals: &Signals) -> Result<Lau
     let Child { permission, report_failure, .. } = child;
     drop((permission, report_failure));
 
-    // A child that has not got the permission is at our mercy; closing the pipe ends it.
+    // The child waits for permission to exec; closing the pipe ends it.
     let seized = Tracee::seize(pid);
     let pidfd = Pid::from_raw(pid)
         .ok_or(io::ErrorKind::NotFound.into())
@@ -90,7 +89,7 @@ fn why_not_executed(failure: OwnedFd, path: &Path, exit: Exit) -> Error {
     Error::Exec { path: path.to_owned(), error }
 }
 
-/// What the child needs to know.
+/// The child process between fork and exec.
 struct Child<'a> {
     command: &'a Command,
     no_aslr: bool,
@@ -100,7 +99,7 @@ struct Child<'a> {
 }
 
 impl Child<'_> {
-    /// Returns the child's number; in the child, does not return. `others_end` is the parent's end
+    /// Returns the child's number; does not return in the child. `others_end` is the parent's end
     /// of the pipe.
     fn fork(&self, others_end: i32) -> io::Result<i32> {
         let mut arguments: Vec<*const c_char> = self.command.arguments.iter().map(|word| word.as_ptr()).collect();
@@ -133,7 +132,7 @@ impl Child<'_> {
         // SAFETY: plain system calls; all pointers come from live C strings and arrays that end
         // with a null pointer.
         unsafe {
-            // Else a parent that dies would not end the read.
+            // Otherwise the death of the parent would not end the read.
             libc::close(others_end);
             if self.no_aslr {
                 let persona = libc::personality(0xffff_ffff);

@@ -1,8 +1,8 @@
-//! One recording from the first instruction to the last: the loop that drains the rings, follows
-//! the process from image to image, notices its end, and leaves it when a limit is reached.
+//! Captures one process from its first instruction to its last: a loop drains the rings, follows
+//! the process from image to image, notices its exit, and detaches from it when a limit is reached.
 //!
-//! All ptrace requests come from the thread that runs the loop. Between injection, exec and leaving
-//! the target is not traced by ptrace at all.
+//! All ptrace requests come from the thread that runs the loop. Between injection, exec and
+//! detaching, no thread of the target is traced by ptrace.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -33,46 +33,47 @@ use crate::sink::{Module, Sink};
 use crate::task;
 use crate::thread_group::ThreadGroup;
 
-/// Looks at the rings this often before it sleeps.
+/// Passes over empty rings before the recorder sleeps.
 const SPINS: u32 = 50;
-/// The longest sleep; everything that matters rings, this is for a target that was killed while it
-/// rang.
+/// The longest sleep. Every event rings the doorbell; the limit is for a target that was killed
+/// while it rang.
 const SLEEP: Duration = Duration::from_millis(50);
-/// The longest sleep while a thread is attached, whose stops do not ring.
+/// The longest sleep while a thread is attached: its stops do not ring the doorbell.
 const SLEEP_ATTACHED: Duration = Duration::from_millis(1);
 
-/// The slot and number of the thread that an image starts with.
+/// The slot and number of the first thread of an image.
 const FIRST_SLOT: u32 = 0;
 const FIRST_THREAD: u32 = 0;
 
-/// A target that could not be left waits so long for the next attempt.
+/// Time between two attempts to detach from a target.
 const RETRY_INTERVAL: Duration = Duration::from_millis(20);
-/// How often the size of what is written is looked at.
+/// Time between two checks of the number of bytes written.
 const SIZE_INTERVAL: Duration = Duration::from_millis(10);
-/// How long new processes may take to be followed.
+/// The longest time to wait until all child processes are followed.
 const CHILDREN_TIME: Duration = Duration::from_secs(5);
-/// How long threads that leave by themselves may take.
+/// The longest time to wait for threads that detach separately.
 const SEPARATE_DETACH_TIME: Duration = Duration::from_secs(1);
 
-/// When to leave a target before its end.
+/// When to detach from a target before it exits.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Limits {
-    /// After so much time.
+    /// After this time.
     pub time: Option<Duration>,
-    /// When so many bytes are written.
+    /// When the sink has written this many bytes.
     pub bytes: Option<u64>,
 }
 
-/// A process to record.
+/// A process to capture.
 #[derive(Clone, Copy)]
 pub enum Target<'a> {
-    /// A child of ours at its exec event.
+    /// A child of the recorder, stopped at its exec event.
     Launched { tracee: Tracee, pidfd: BorrowedFd<'a> },
     /// A process that is running.
     Running { process: i32, pidfd: BorrowedFd<'a> },
-    /// A process that has executed another program and stands at the event; not a child of ours.
+    /// A process that has executed another program and is stopped at its exec event. It is not a
+    /// child of the recorder.
     Executed { tracee: Tracee, pidfd: BorrowedFd<'a> },
-    /// A process that a recorded one has made, and that waits for us.
+    /// A child of a captured process. It waits for the recorder.
     Spawned { spawned: &'a SpawnedProcess, pidfd: BorrowedFd<'a> },
 }
 
@@ -95,30 +96,30 @@ impl Target<'_> {
     }
 }
 
-/// Why nothing was recorded.
+/// Why nothing could be captured.
 #[derive(Debug)]
 pub enum StartError {
     Inject(InjectError),
     Attach(AttachError),
 }
 
-/// What a process did at the end of a recording.
+/// How a process left its session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum End {
     Exit(Exit),
-    /// It ended, but that was for others to know how.
+    /// It exited; only its parent knows how.
     Unknown,
-    /// It went on.
+    /// It runs on natively.
     Detached,
 }
 
-/// How a recording ended.
+/// The result of a session.
 #[derive(Debug)]
 pub struct SessionReport<E> {
     pub end: End,
     pub counters: Counters,
     pub warnings: Vec<String>,
-    /// The sink's error; what came after it was thrown away.
+    /// The sink's error. Later events were discarded.
     pub failure: Option<E>,
 }
 
@@ -129,13 +130,14 @@ pub struct SessionOptions<'a> {
     pub shared: &'a Arc<Shared>,
     pub selection: &'a Selection,
     pub limits: Limits,
-    /// Whether the recording is to end.
+    /// Whether the user has ended the recording.
     pub is_stopped: &'a dyn Fn() -> bool,
-    /// Who wants to know of new processes.
+    /// Takes child processes. `None`: they are not followed.
     pub follow: Option<&'a dyn Fn(SpawnedProcess)>,
 }
 
-/// Takes over a process and records it until it ends, or until it is to be left.
+/// Injects the engine into a process, or attaches to it, and captures it until it exits or a limit
+/// is reached.
 pub fn record<S: Sink>(
     target: Target,
     sink: S,
@@ -148,11 +150,11 @@ pub fn record<S: Sink>(
         .map(|(is_over, done)| (done, is_over))
         .map_err(|error| StartError::Inject(InjectError::System { what: "making a pipe", error: error.into() }))?;
     std::thread::scope(|scope| {
-        // Inside of the scope, so that after a panic the target learns that nobody reads before its
-        // end is waited for.
+        // Inside of the scope: after a panic, the target has to learn that nobody reads before the
+        // recorder waits for its exit.
         let _lock = LivenessLock::acquire(shared)
             .map_err(|error| StartError::Inject(InjectError::System { what: "making the sign of life", error }))?;
-        // Closing it ends the watch.
+        // Closing the pipe ends `watch`.
         let _done = done;
         let mut drain = Drain::new(shared, sink);
         drain.select(selection, target.process());
@@ -198,7 +200,7 @@ pub fn record<S: Sink>(
     })
 }
 
-/// Rings when the process has ended, unless nobody wants to know any more.
+/// Rings the doorbell when the process has exited. Returns early when `is_over` is closed.
 fn watch(process: BorrowedFd, is_over: BorrowedFd, exited: &AtomicBool, control: &Control) {
     let mut files = [PollFd::new(&process, PollFlags::IN), PollFd::new(&is_over, PollFlags::IN)];
     while rustix::event::poll(&mut files, None).is_err() {}
@@ -214,22 +216,23 @@ struct Session<'a, S: Sink> {
     shared: &'a Arc<Shared>,
     image: &'a Image,
     process: i32,
-    /// Whether it is for us to know how the process ends.
+    /// Whether the process is a child of the recorder, which can then wait for its status.
     is_child: bool,
     drain: Drain<'a, S>,
-    /// Where the engine is, if it is anywhere.
+    /// Where the engine is, if it is injected.
     injected: Option<InjectedRanges>,
-    /// Threads that were to stop, so that the target could be left, and did not.
+    /// Threads that did not stop in an earlier attempt to detach.
     group: ThreadGroup,
-    /// The thread that wants to exec.
+    /// The thread that is about to exec.
     attached: Option<Tracee>,
-    /// The attached thread stops at system calls, so that its exec is seen before it happens.
+    /// Whether the attached thread stops at system calls, so that the recorder sees its exec before
+    /// it happens.
     watches_calls: bool,
     end: Option<End>,
     limits: Limits,
     start: Instant,
     next_size_check: Instant,
-    /// The target is to be left.
+    /// The recorder is detaching from the target.
     is_detaching: bool,
     next_attempt: Instant,
     is_stopped: &'a dyn Fn() -> bool,
@@ -290,7 +293,8 @@ impl<S: Sink> Session<'_, S> {
         });
     }
 
-    /// Whether a limit is reached, somebody has asked for the end, or nobody takes events any more.
+    /// Returns whether a limit is reached, the user or the engine has asked for the end, or the
+    /// sink has failed.
     fn should_detach(&mut self) -> bool {
         if self.is_detaching {
             return true;
@@ -311,13 +315,13 @@ impl<S: Sink> Session<'_, S> {
         self.drain.bytes() >= limit
     }
 
-    /// Tries to bring the target back to native code.
+    /// Tries to bring all threads of the target back to native code.
     fn detach_target(&mut self) {
         let Some(injected) = &self.injected else {
             self.end = Some(End::Detached);
             return;
         };
-        // An exec that has begun comes to its end first; no other begins any more.
+        // An exec that has begun completes first; no other one begins.
         if Instant::now() < self.next_attempt {
             return;
         }
@@ -351,7 +355,7 @@ impl<S: Sink> Session<'_, S> {
         }
     }
 
-    /// Takes over a process that is running.
+    /// Attaches to a running process.
     fn attach_process(&mut self, spawned: Option<&SpawnedProcess>) -> Result<(), AttachError> {
         let control = self.shared.control();
         let prepare = |threads: &[i32]| {
@@ -373,7 +377,7 @@ impl<S: Sink> Session<'_, S> {
         Ok(())
     }
 
-    /// Hands over the new processes that wait.
+    /// Hands over the child processes that wait.
     fn follow_children(&mut self) {
         let (Some(follow), Some(injected)) = (self.follow, &self.injected) else { return };
         let control = self.shared.control();
@@ -387,7 +391,7 @@ impl<S: Sink> Session<'_, S> {
         }
     }
 
-    /// Waits until nobody needs the shared memory any more who is waiting for us.
+    /// Waits until no child process needs the shared memory any more.
     fn finish_children(&mut self) {
         let deadline = Instant::now() + CHILDREN_TIME;
         while follow::is_any_pending(self.shared.control()) && Instant::now() < deadline {
@@ -396,7 +400,8 @@ impl<S: Sink> Session<'_, S> {
         }
     }
 
-    /// Tells what is mapped: the engine has to know what is selected before it translates anything.
+    /// Delivers the modules that are mapped. The engine has to know which code is selected before
+    /// it translates any.
     fn deliver_modules(&mut self) {
         let tsc = host::tsc();
         let mappings = maps::of_process(task::any(self.process)).unwrap_or_default();
@@ -404,7 +409,7 @@ impl<S: Sink> Session<'_, S> {
         self.drain.start_image(modules.map(|mapping| as_module(mapping, tsc)));
     }
 
-    /// Looks whether the process has something to report.
+    /// Handles a stop or the exit of the process.
     fn poll_process(&mut self) {
         if let Some(stop) = ptrace::poll(self.process) {
             self.handle_stop(Tracee { tid: self.process }, stop);
@@ -425,8 +430,7 @@ impl<S: Sink> Session<'_, S> {
                 if let Some(stop) = ptrace::poll(tracee.tid) {
                     self.handle_stop(tracee, stop);
                 }
-                // A thread that has executed a new image has the number of the process from then
-                // on.
+                // After exec, the thread has the number of the process.
                 if self.attached.is_some() && tracee.tid != self.process {
                     self.poll_process();
                 }
@@ -442,10 +446,10 @@ impl<S: Sink> Session<'_, S> {
         shared::wake(&control.exec_state);
     }
 
-    /// `number` is that of a thread, as it sees it.
+    /// Attaches to the thread with this number, as the target sees it.
     fn attach(&mut self, number: u32) {
         if number == 0 {
-            // It has said that it wants to exec, but not yet who it is.
+            // The thread has asked for an exec, but not stored its number yet.
             return;
         }
         let control = self.shared.control();
@@ -467,7 +471,7 @@ impl<S: Sink> Session<'_, S> {
         }
     }
 
-    /// Tells what the engine has noticed.
+    /// Adds warnings for what the engine has noticed.
     fn warn_of_notices(&mut self) {
         const SENTENCES: [(u32, &str); 4] = [
             (
@@ -494,13 +498,12 @@ impl<S: Sink> Session<'_, S> {
         }
     }
 
-    /// Attaches to a thread of the target. It waits for an answer, so that it does not exec
-    /// meanwhile.
+    /// Attaches to a thread of the target, which waits for an answer before it calls exec.
     fn try_to_attach(&mut self, number: u32) -> io::Result<Tracee> {
         let tid = task::thread_with_own_number(self.process, number).ok_or(io::ErrorKind::NotFound)?;
         let tracee = Tracee::seize(tid)?;
-        // An ordinary user's ptrace takes the privileges of set-uid programs away: those have to be
-        // let go in time.
+        // Under an ordinary user's ptrace, set-uid programs lose their privileges. The recorder has
+        // to detach before their exec.
         self.watches_calls = !rustix::process::geteuid().is_root();
         if self.watches_calls {
             tracee.interrupt()?;
@@ -513,7 +516,7 @@ impl<S: Sink> Session<'_, S> {
         Ok(tracee)
     }
 
-    /// The attached thread stands at a system call.
+    /// Handles a stop of the attached thread at a system call.
     fn handle_syscall_stop(&mut self, tracee: Tracee) {
         match exec::intent(tracee, self.process) {
             Intent::Other => drop(tracee.resume_to_syscall(0)),
@@ -530,7 +533,7 @@ impl<S: Sink> Session<'_, S> {
         }
     }
 
-    /// Lets go of a thread whose exec has failed and which waits for that.
+    /// Detaches from a thread whose exec has failed and which waits for that.
     fn detach_thread(&mut self, tracee: Tracee) {
         self.attached = None;
         if tracee.interrupt().is_err() {
@@ -543,7 +546,7 @@ impl<S: Sink> Session<'_, S> {
         }
     }
 
-    /// Answers a stop. A request that fails means that the thread is dying; the next wait says so.
+    /// Handles a stop. If a request fails, the thread is dying; the next wait says so.
     fn handle_stop(&mut self, tracee: Tracee, stop: Stop) {
         match stop {
             Stop::Exec => self.change_image(Tracee { tid: self.process }),
@@ -569,10 +572,10 @@ impl<S: Sink> Session<'_, S> {
         }
     }
 
-    /// The process has a new image; the threads of the old one, except for this, are dead.
+    /// Handles a new image of the process. All threads of the old one but this are dead.
     fn change_image(&mut self, tracee: Tracee) {
         self.attached = None;
-        // The new image makes shared memory of its own: nobody may wait in the old one any more.
+        // The new image makes shared memory of its own: no child may wait in the old one any more.
         self.finish_children();
         self.injected = None;
         self.drain.finish_image();
@@ -592,7 +595,7 @@ impl<S: Sink> Session<'_, S> {
         }
     }
 
-    /// Gives the process its first slot and the engine.
+    /// Sets up the first slot and injects the engine.
     fn start_image(&mut self, tracee: Tracee) -> Result<(), InjectError> {
         let control = self.shared.control();
         let slot = &control.slots[FIRST_SLOT as usize];
@@ -622,7 +625,7 @@ fn as_module(mapping: &Mapping, tsc: u64) -> Module {
     }
 }
 
-/// Says in words why the engine could not go on: one of the `FAILURE_*`.
+/// Describes one of the `FAILURE_*`, for which the engine could not go on.
 pub fn describe_failure(failure: u32) -> &'static str {
     match failure {
         wire::FAILURE_NO_ROOM => "there was no room for translated code near the program's code",

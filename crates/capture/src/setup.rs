@@ -1,10 +1,10 @@
-//! Runs the set-up of the engine in a thread that stays traced. If the set-up fails, everything of
-//! ours leaves the process, and the thread is as it was before.
+//! Runs the set-up of the engine in a traced thread. If the set-up fails, removes the engine from
+//! the process and restores the thread.
 //!
-//! The thread makes system calls of its own while it sets the engine up, with all signals blocked.
-//! It takes nothing from the application before it says that it is done (`wire::STAGE_STARTED`), so
-//! unmapping is all there is to undo. A fault is the exception: the kernel resets the action of a
-//! blocked signal that a fault raises. The engine notes these actions first of all.
+//! The thread makes system calls of its own during the set-up, with all signals blocked. It changes
+//! nothing of the application before it reports that it is done (`wire::STAGE_STARTED`), so
+//! unmapping undoes everything. A fault is the exception: the kernel resets the action of a blocked
+//! signal that a fault raises. So the engine saves these actions first.
 
 use std::mem::offset_of;
 use std::sync::atomic::Ordering;
@@ -20,8 +20,8 @@ use crate::{session, state};
 const SET_BYTES: u64 = 8;
 
 /// Starts the engine in a thread, with these registers, and stops the thread when the engine is set
-/// up. After [`InjectError::SetUp`] the engine is gone, and the thread can go on with the registers
-/// and the mask that it had.
+/// up. After [`InjectError::SetUp`] the engine is gone, and the thread can go on with its former
+/// registers and mask.
 pub fn run(remote: &mut Remote, entry: &user_regs_struct, layout: &Layout, control: &Control) -> Result<()> {
     let vectors = remote.tracee.vectors().context("reading registers")?;
     let stage = || control.stage.load(Ordering::SeqCst);
@@ -31,11 +31,11 @@ pub fn run(remote: &mut Remote, entry: &user_regs_struct, layout: &Layout, contr
         Err(InjectError::Fault(_)) => true,
         Err(error) => return Err(error),
     };
-    // What cannot be taken out stays, without being used.
+    // Memory that cannot be unmapped stays, unused.
     if let Err(InjectError::Exited(exit)) = restore(remote, &vectors, has_faulted, layout, control) {
         return Err(InjectError::Exited(exit));
     }
-    // Who asks later must not take this for a failure of a recording.
+    // A later check must not take this for a failure of a recording.
     let reason = session::describe_failure(match control.failure.swap(0, Ordering::SeqCst) {
         0 => FAILURE_DEFECT,
         failure => failure,
@@ -43,14 +43,14 @@ pub fn run(remote: &mut Remote, entry: &user_regs_struct, layout: &Layout, contr
     Err(InjectError::SetUp(reason))
 }
 
-/// Lets a thread in which the engine is set up go on.
+/// Lets a thread go on in which the engine is set up.
 pub fn go(remote: Remote, control: &Control) -> Result<()> {
     remote.restore_code()?;
     control.stage.store(STAGE_RUNNING, Ordering::SeqCst);
     remote.detach()
 }
 
-/// Takes back what the set-up has changed, except for general registers.
+/// Undoes what the set-up has changed, except for general registers.
 fn restore(
     remote: &mut Remote,
     vectors: &user_fpregs_struct,
@@ -64,7 +64,7 @@ fn restore(
     }
     let gate = control.layout.gate.load(Ordering::SeqCst);
     if gate != 0 {
-        // A seccomp filter lets the engine's image make every call.
+        // A seccomp filter allows every call from the engine's image.
         remote.move_to(gate)?;
     }
     let InjectedRanges { shared, .. } = layout.injected_ranges();

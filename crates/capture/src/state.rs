@@ -1,5 +1,4 @@
-//! What the engine keeps for a thread, read from outside, and how the thread goes on natively with
-//! it.
+//! The state that the engine keeps for a thread, read from outside, and the native registers in it.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -10,7 +9,7 @@ use wire::{Control, EngineLayout, Registers};
 use crate::inject::{Context, Result};
 use crate::ptrace::Tracee;
 
-/// The ranges of memory that the engine has made for itself.
+/// Returns the ranges of memory that the engine has made for itself.
 pub fn engine_ranges(control: &Control) -> impl Iterator<Item = Range<u64>> + '_ {
     let load = |end: &AtomicU64| end.load(Ordering::SeqCst);
     control.own.iter().map(move |[start, end]| load(start)..load(end)).filter(|range| range.end != 0)
@@ -57,8 +56,8 @@ impl ThreadState {
         tracee.set_vectors(&vectors).context("setting registers")
     }
 
-    /// The application's registers, in the form that ptrace wants. Segments are the thread's own,
-    /// except for the base of gs, which was ours.
+    /// Returns the application's registers in ptrace's form. Segments are the thread's own, except
+    /// for the base of gs, which the engine has used.
     pub fn native_registers(&self, stopped: &user_regs_struct) -> user_regs_struct {
         let [rax, rcx, rdx, rbx, rsp, rbp, rsi, rdi, r8, r9, r10, r11, r12, r13, r14, r15] = self.registers.general;
         user_regs_struct {

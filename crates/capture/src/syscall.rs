@@ -1,9 +1,9 @@
-//! System calls that a stop has interrupted, and how they go on.
+//! System calls that a stop has interrupted, and how they are restarted.
 //!
-//! The kernel answers an interrupted call with an error number of its own that says how to make it
-//! again, and does so when the thread goes on where it stood. A few calls it does not make again;
-//! they end with `EINTR` as if a signal had been handled. What was interrupted by us alone must not
-//! end so.
+//! An interrupted call returns an internal error number of the kernel that says how to restart it.
+//! The kernel restarts it when the thread goes on where it was stopped. A few calls it does not
+//! restart; they return `EINTR` as if a signal had been handled. A call that only the recorder has
+//! interrupted must not end so.
 
 use libc::user_regs_struct;
 
@@ -44,28 +44,28 @@ const ENDED_BY_EINTR: &[i64] = &[
     libc::SYS_writev,
 ];
 
-/// The same, with a signal mask of their own: if a signal is to interrupt them, it does so again.
+/// The same, with a signal mask of their own: a signal that is to interrupt them does so again.
 const ENDED_BY_EINTR_WITH_MASK: &[i64] = &[libc::SYS_epoll_pwait, libc::SYS_epoll_pwait2, IO_PGETEVENTS];
 const IO_PGETEVENTS: i64 = 333;
 
-/// A system call that has not come to its end.
+/// A system call that was interrupted and has to be restarted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct InterruptedCall {
-    /// The error number that the kernel has for it.
+    /// The error number that it returned.
     pub code: u32,
-    /// The number with which the call is made again.
+    /// The number of the system call that restarts it.
     pub number: u64,
 }
 
 impl InterruptedCall {
-    /// Whether the kernel makes the call again by itself.
+    /// Returns whether the kernel restarts the call by itself.
     pub fn is_restarted(self) -> bool {
         self.code != EINTR
     }
 }
 
-/// The call in which a thread was stopped, if it is to be made again. `has_signal` says whether the
-/// thread is about to handle a signal.
+/// Returns the call in which a thread was stopped, if it has to be restarted. `has_signal` says
+/// whether the thread is about to handle a signal.
 pub fn interrupted_call(registers: &user_regs_struct, has_signal: impl FnOnce() -> bool) -> Option<InterruptedCall> {
     const RESTART_SYSCALL: u64 = 219;
     let call = registers.orig_rax as i64;
@@ -83,23 +83,24 @@ pub fn interrupted_call(registers: &user_regs_struct, has_signal: impl FnOnce() 
     }
 }
 
-/// The call in which a stopped thread is, about to get `signal` unless it is 0.
+/// Returns the call in which a thread is stopped. `signal` is delivered when it goes on, unless it
+/// is 0.
 pub fn interrupted_call_of(tracee: Tracee, registers: &user_regs_struct, signal: i32) -> Option<InterruptedCall> {
     interrupted_call(registers, || signal != 0 || Status::of(tracee.tid).is_ok_and(|status| status.has_signal()))
 }
 
-/// Registers with which a thread makes the call again, by itself.
+/// Returns registers with which a thread itself restarts the call.
 pub fn restarted_registers(registers: &user_regs_struct, call: InterruptedCall) -> user_regs_struct {
     user_regs_struct {
         rip: registers.rip - INSTRUCTION_BYTES,
         rax: call.number,
-        // The kernel is not to do the same once more.
+        // The kernel must not restart it as well.
         orig_rax: u64::MAX,
         ..*registers
     }
 }
 
-/// Registers with which a thread goes on as if it had not been stopped.
+/// Returns registers with which a thread goes on as if it had not been stopped.
 pub fn resumed_registers(registers: &user_regs_struct, call: Option<InterruptedCall>) -> user_regs_struct {
     match call {
         Some(call) if !call.is_restarted() => restarted_registers(registers, call),

@@ -1,6 +1,7 @@
-//! All threads of a process, held by ptrace while something is done to them that they must not see.
+//! All threads of a process, stopped by ptrace while the recorder changes something that they must
+//! not see.
 //!
-//! Threads come and go until all of them have stopped. Knows nothing of why they are held.
+//! Threads start and exit until all of them have stopped. Knows nothing of why they are stopped.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -10,23 +11,23 @@ use std::time::{Duration, Instant};
 use crate::ptrace::{self, Exit, Stop, Tracee};
 use crate::{syscall, task};
 
-/// How long to wait, at most, for threads that only need a processor to stop.
+/// The longest time to wait for runnable threads to stop.
 const RUNNABLE_PATIENCE: Duration = Duration::from_secs(60);
-/// A thread that sleeps for so long whenever we look does not stop by itself. One look is not
-/// enough: a thread sleeps for moments, too, while the kernel brings a page or another thread has
-/// the lock on the memory map.
+/// A thread that sleeps whenever it is looked at for this long does not stop by itself. One look is
+/// not enough: a thread also sleeps for moments while the kernel brings a page, or while another
+/// thread has the lock on the memory map.
 const ASLEEP: Duration = Duration::from_secs(1);
 
-/// Between two looks at threads that are to stop.
+/// Time between two polls of threads that are stopping.
 pub const PAUSE: Duration = Duration::from_micros(100);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TraceState {
-    /// On its way to a stop that we have asked for.
+    /// The recorder has asked it to stop.
     Stopping,
-    /// It runs, and we have not asked it to stop since then.
+    /// It runs since this time, and the recorder has not asked it to stop since then.
     Running(Instant),
-    /// Stopped, about to get this signal if it is not 0.
+    /// Stopped; `signal` is delivered when it goes on, unless it is 0.
     Stopped { signal: i32, is_group: bool },
 }
 
@@ -34,12 +35,11 @@ pub enum TraceState {
 pub struct ThreadGroup {
     process: i32,
     pub members: BTreeMap<i32, TraceState>,
-    /// How the process ended, if it did.
+    /// How the process exited, if it did.
     pub exit: Option<Exit>,
-    /// The process has executed another program: all of its threads but one are gone, and that one
-    /// stands at the event.
+    /// The process has executed another program: one thread is left, stopped at the exec event.
     pub has_executed: bool,
-    /// Since when no thread that is to stop was seen moving; see [`Self::has_timed_out`].
+    /// Since when no stopping thread was seen runnable; see [`Self::has_timed_out`].
     asleep_since: Option<Instant>,
 }
 
@@ -48,7 +48,7 @@ impl ThreadGroup {
         Self { process, members: BTreeMap::new(), exit: None, has_executed: false, asleep_since: None }
     }
 
-    /// Attaches to threads that are new and asks them to stop. Returns whether there were any.
+    /// Attaches to new threads and asks them to stop. Returns whether there were any.
     pub fn seize_new(&mut self) -> io::Result<bool> {
         let is_new = |tid: &i32| !self.members.contains_key(tid) && task::is_alive(self.process, *tid);
         let new: Vec<i32> = task::all(self.process)?.into_iter().filter(is_new).collect();
@@ -68,14 +68,14 @@ impl ThreadGroup {
     fn seize(&mut self, tid: i32) -> io::Result<()> {
         match Tracee::seize(tid).and_then(Tracee::interrupt) {
             Ok(()) => drop(self.members.insert(tid, TraceState::Stopping)),
-            // It has ended in the meantime.
+            // It has exited in the meantime.
             Err(_) if !task::is_alive(self.process, tid) => {}
             Err(error) => return Err(error),
         }
         Ok(())
     }
 
-    /// Takes note of what the threads report; returns those that have stopped.
+    /// Polls the threads that have not stopped. Returns those that have stopped now.
     pub fn poll(&mut self) -> Vec<i32> {
         let mut stopped = Vec::new();
         let waiting: Vec<i32> =
@@ -119,7 +119,7 @@ impl ThreadGroup {
         self.exit.is_some() || self.members.is_empty() && !task::has_any(self.process)
     }
 
-    /// Whether all threads that we know of have stopped.
+    /// Returns whether all known threads have stopped.
     pub fn all_stopped(&self) -> bool {
         self.members.values().all(is_stopped)
     }
@@ -132,7 +132,7 @@ impl ThreadGroup {
         self.members.insert(tid, TraceState::Running(Instant::now()));
     }
 
-    /// Asks the threads that have been running for at least `time` to stop.
+    /// Interrupts the threads that have been running for at least `time`.
     pub fn interrupt_running(&mut self, time: Duration) {
         for (&tid, state) in &mut self.members {
             if matches!(state, TraceState::Running(since) if since.elapsed() >= time) {
@@ -142,21 +142,21 @@ impl ThreadGroup {
         }
     }
 
-    /// Whether a thread that is to stop waits for a processor only, as on a machine with more work
-    /// than processors, or has stopped since we looked.
+    /// Returns whether a stopping thread only waits for a processor, as on a machine with more work
+    /// than processors, or has stopped since the last poll.
     fn has_runnable(&self) -> bool {
         let mut waiting = self.members.iter().filter(|(_, state)| !is_stopped(state));
         waiting.any(|(&tid, _)| task::is_runnable(self.process, tid))
     }
 
-    /// Waits until all threads have stopped, new ones included. False if that takes longer than
-    /// `patience` and those that have not stopped are asleep, or the process is gone.
+    /// Waits until all threads have stopped, new ones included. Returns false if the process has
+    /// exited, or if the others are still asleep after `patience`.
     pub fn stop_all(&mut self, patience: Duration) -> io::Result<bool> {
         let start = Instant::now();
         (self.has_executed, self.asleep_since) = (false, None);
         loop {
             match self.seize_new() {
-                // A thread that is about to end cannot always be attached to; the next look tells.
+                // Attaching to a thread that is about to exit may fail; the next poll tells.
                 Err(error) if self.members.is_empty() => return Err(error),
                 _ => drop(self.poll()),
             }
@@ -170,8 +170,8 @@ impl ThreadGroup {
         }
     }
 
-    /// Whether threads that have not stopped after `elapsed` will not do so soon. Asked again and
-    /// again.
+    /// Returns whether threads that have not stopped after `elapsed` will not do so soon. Called
+    /// again and again.
     pub fn has_timed_out(&mut self, elapsed: Duration, patience: Duration) -> bool {
         if elapsed <= patience || self.has_runnable() {
             self.asleep_since = None;
@@ -180,8 +180,8 @@ impl ThreadGroup {
         elapsed > RUNNABLE_PATIENCE || self.asleep_since.get_or_insert_with(Instant::now).elapsed() > ASLEEP
     }
 
-    /// Lets all threads go on, as they are, without us. Those that do not stop soon stay with us:
-    /// see [`Self::detach_stopped`].
+    /// Detaches from all threads, which go on as they are. Those that do not stop soon stay
+    /// attached: see [`Self::detach_stopped`].
     pub fn detach_all(&mut self) {
         const PATIENCE: Duration = Duration::from_millis(20);
         let deadline = Instant::now() + PATIENCE;
@@ -192,7 +192,7 @@ impl ThreadGroup {
         }
     }
 
-    /// Lets go of the threads that have stopped by now, and asks the others to stop.
+    /// Detaches from the threads that have stopped by now, and asks the others to stop.
     pub fn detach_stopped(&mut self) {
         self.interrupt_running(Duration::ZERO);
         self.poll();
@@ -206,9 +206,9 @@ impl ThreadGroup {
     }
 }
 
-/// Attaching to a thread waits for an exec of its process; an exec waits until the dead threads
-/// that we have attached to are waited for. So somebody else has to do that, if attaching takes
-/// long.
+/// Reaps exited threads while the caller attaches to others. Attaching waits for an exec of the
+/// process, and an exec waits until dead tracees are reaped. So another thread has to reap them if
+/// attaching takes long.
 fn reap(threads: &[i32], is_done: &Receiver<()>) {
     const PATIENCE: Duration = Duration::from_millis(20);
     while is_done.recv_timeout(PATIENCE) == Err(RecvTimeoutError::Timeout) {
@@ -216,7 +216,7 @@ fn reap(threads: &[i32], is_done: &Receiver<()>) {
     }
 }
 
-/// Makes sure that a stopped thread does not notice that a system call of its was interrupted.
+/// Prepares a stopped thread to restart a system call that only the stop has interrupted.
 pub fn restart_interrupted_call(tracee: Tracee, signal: i32) -> io::Result<()> {
     let registers = tracee.registers()?;
     match syscall::interrupted_call_of(tracee, &registers, signal) {
@@ -236,7 +236,7 @@ mod tests {
     const LATE: Duration = Duration::from_secs(6);
     const PATIENCE: Duration = Duration::from_secs(5);
 
-    /// A process that sleeps, until this goes away.
+    /// A process that sleeps until this is dropped.
     struct Sleeper(std::process::Child);
 
     impl Sleeper {
