@@ -104,7 +104,7 @@ pub fn check(pid: i32) -> Result<()> {
         Some(process) if process != pid as u64 => return Err(AttachError::NotAProcess(pid, process)),
         _ => {}
     }
-    let is_zombie = status.get("TraceState").is_some_and(|state| state.starts_with(['Z', 'X']));
+    let is_zombie = status.get("State").is_some_and(|state| state.starts_with(['Z', 'X']));
     if is_zombie && !task::has_any(pid) {
         return Err(AttachError::Ended(pid));
     }

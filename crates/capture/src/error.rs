@@ -1,5 +1,5 @@
-//! Why a command was not recorded, each in one sentence, with a hint where there is something to do
-//! about it and the exit status that a shell would give.
+//! Why a process was not captured: one sentence, a hint where the user can do something about it,
+//! and the exit status that a shell would give.
 
 use std::io;
 use std::path::PathBuf;
@@ -52,8 +52,8 @@ pub enum Error {
 }
 
 impl Error {
-    /// The exit status for a program that only does this: 127 if there is no such command, 126 if
-    /// it cannot be executed or traced.
+    /// Returns the exit status for a program that only captures: 127 if there is no such command,
+    /// 126 if it cannot be executed or traced.
     #[must_use]
     pub fn exit_status(&self) -> u8 {
         match self {
@@ -81,7 +81,7 @@ impl Error {
         }
     }
 
-    /// What the user could do about it.
+    /// Returns what the user could do about the error.
     #[must_use]
     pub fn hint(&self) -> Option<String> {
         let hint = match self {
@@ -118,7 +118,8 @@ impl Error {
     }
 }
 
-/// The system's words for an error, fit for the middle of a sentence and without its number.
+/// Returns the system's message for an error, fit for the middle of a sentence and without its
+/// number.
 pub fn reason(error: &io::Error) -> String {
     let text = error.to_string();
     let text = text.split(" (os error").next().unwrap_or_default();

@@ -150,7 +150,7 @@ fn finish_exec(tracee: Tracee) -> Result<()> {
     }
 }
 
-/// Addresses of what was injected.
+/// The addresses of everything that is injected.
 pub struct Layout {
     base: u64,
     end: u64,
@@ -407,7 +407,7 @@ fn bytes_of(mappings: &[CodeMapping]) -> &[u8] {
     unsafe { std::slice::from_raw_parts(mappings.as_ptr().cast(), size_of_val(mappings)) }
 }
 
-/// Takes everything that was injected out of the process again.
+/// Unmaps everything that was injected.
 pub fn remove(remote: &mut Remote, injected: &InjectedRanges) -> Result<()> {
     for range in [&injected.shared, &injected.engine] {
         remote.call("munmap", libc::SYS_munmap, [range.start, range.end - range.start, 0, 0, 0, 0])?;

@@ -1,4 +1,4 @@
-//! What the kernel tells about an address space: `/proc/PID/maps` and the auxiliary vector.
+//! What the kernel reports about an address space: `/proc/PID/maps` and the auxiliary vector.
 
 use std::io;
 use std::ops::Range;
@@ -20,7 +20,7 @@ pub struct Mapping {
 }
 
 impl Mapping {
-    /// Code that came with a file, or the kernel's own.
+    /// Returns whether this is code of a file, or the vdso.
     pub fn is_module(&self) -> bool {
         self.executable && (self.path.starts_with('/') || self.path == "[vdso]")
     }
@@ -39,13 +39,13 @@ impl Mapping {
     }
 }
 
-/// The mappings of a process in ascending order.
+/// Returns the mappings of a process in ascending order.
 pub fn of_process(pid: i32) -> io::Result<Vec<Mapping>> {
     let text = std::fs::read(format!("/proc/{pid}/maps"))?;
     Ok(String::from_utf8_lossy(&text).lines().filter_map(Mapping::parse).collect())
 }
 
-/// What the engine has to know about the code that is there already.
+/// Returns the executable mappings whose code can change: the engine has to watch them.
 pub fn modifiable_code(mappings: &[Mapping]) -> Vec<CodeMapping> {
     let flags = |mapping: &Mapping| {
         let flag = |is: bool, flag: u64| if is { flag } else { 0 };
@@ -57,16 +57,16 @@ pub fn modifiable_code(mappings: &[Mapping]) -> Vec<CodeMapping> {
     modifiable.map(describe).collect()
 }
 
-/// Whether nothing is mapped in `range`.
+/// Returns whether nothing is mapped in `range`.
 pub fn is_free(mappings: &[Mapping], range: &Range<u64>) -> bool {
     mappings.iter().all(|mapping| mapping.range.end <= range.start || mapping.range.start >= range.end)
 }
 
-/// Entries of the auxiliary vector that we ask for.
+/// Keys of the auxiliary vector.
 pub const AT_HWCAP2: u64 = 26;
 pub const AT_MINSIGSTKSZ: u64 = 51;
 
-/// The auxiliary vector of a process, as pairs of key and value.
+/// Returns the auxiliary vector of a process, as pairs of key and value.
 pub fn auxiliary_vector(pid: i32) -> io::Result<Vec<(u64, u64)>> {
     let bytes = std::fs::read(format!("/proc/{pid}/auxv"))?;
     let (pairs, _) = bytes.as_chunks::<16>();

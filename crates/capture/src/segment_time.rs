@@ -1,21 +1,20 @@
-//! The time at which a thread opened a segment.
+//! Moves the timestamp with which a segment begins behind the first path.
 //!
-//! A thread opens a segment when it has something to write, and begins it with the time. That
-//! something may be a path, which the thread has executed before: what it did under a lock is told
-//! after the lock was released, perhaps long after. So the time goes behind the first thing that
-//! says what was executed.
+//! A thread opens a segment when it has something to write, and begins it with a timestamp. What it
+//! writes may be a path that it has executed before: under a lock, say, that it released long ago.
+//! So the timestamp belongs behind the first path or signal that says what was executed.
 
 use wire::word::{self, ACCESS, EVENT, EVENT_WORDS_MAX, SIGNAL, STRING, TIME};
 
 const TIME_WORDS: usize = 3;
 
-/// Moves the time with which the words of a segment begin.
+/// Moves the timestamp at the start of a segment's words, if there is one.
 pub fn move_opening_time(words: &mut [u32]) {
     if words.first() != Some(&word::event(TIME, 0)) {
         return;
     }
     let mut at = TIME_WORDS;
-    // What is told of accesses belongs to what comes behind it.
+    // Events about accesses belong to the next path.
     while let Some(&first) =
         words.get(at).filter(|&&first| first & EVENT != 0 && matches!(word::kind(first), STRING | ACCESS))
     {
@@ -28,7 +27,7 @@ pub fn move_opening_time(words: &mut [u32]) {
         && let Some(&[_, fragment, .., low, high]) = words[at..].first_chunk::<EVENT_WORDS_MAX>()
         && fragment != 0
     {
-        // It is later than the opening.
+        // The signal's timestamp is later than the segment's.
         words[1..TIME_WORDS].copy_from_slice(&[low, high]);
         words[..at + EVENT_WORDS_MAX].rotate_left(TIME_WORDS);
     }

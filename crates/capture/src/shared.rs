@@ -152,7 +152,7 @@ impl Shared {
         begin_image(unsafe { &*front.as_ptr().cast::<Control>() });
         self.give_up();
         // SAFETY: the range is our own, and stays mapped: the new mapping replaces the old one in
-        // one step. All accesses are of atomics or through segment pointers, and the contents of
+        // one step. All accesses are of atomics or through raw pointers, and the contents of
         // the front stay what they were.
         let mapped = unsafe {
             let flags = flags | libc::MAP_FIXED;

@@ -1,44 +1,44 @@
-//! Takes the content of a segment apart: words on one side, the data behind them on the other.
+//! Separates the content of a segment into words and the data behind them.
 //!
-//! Runs over everything that the target writes, hence has to be quick: behind a path's word, most
-//! often, there are a few registers, which are copied in one go without asking how many they are.
-//! Nothing is trusted: a path that nobody announced, or data that reaches beyond the segment, ends
-//! it.
+//! Runs over everything that the target writes, so speed matters. Behind most paths there are a few
+//! registers; a copy of fixed length takes them, whatever their number. Nothing is trusted: an
+//! undefined path, or data that reaches beyond the segment, ends the segment.
 
 use wire::word::{self, EVENT};
 
-/// Longest number of words behind a path.
+/// The most words of data behind a path.
 const DATA_WORDS_MAX: u32 = (wire::RECORD_BYTES_MAX / size_of::<u32>()) as u32;
-/// Numbers of paths come one after the other; one that is so much further on is nonsense.
+/// The engine numbers paths one after the other. A number that is further than this beyond all
+/// others is nonsense.
 const PATH_GAP_MAX: usize = 1 << 20;
-/// Words that are copied in one go.
+/// Words of the copy of fixed length.
 const COPY_WORDS: usize = 32;
 
-/// Words, and words of data, that are taken apart in one go, so that they stay in the processor's
-/// cache; what begins before that is completed.
+/// Words, and words of data, that are separated in one call, so that they stay in the processor's
+/// cache. The last path or event is completed.
 const PIECE_WORDS: usize = 16 << 10;
 const BUFFER_WORDS: usize = PIECE_WORDS + word::DATA_WORDS_MAX + word::EVENT_WORDS_MAX + COPY_WORDS;
 
-/// Why the words of a segment, or of a piece of it, ended.
+/// Why the separation of a segment, or of a piece of it, ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SplitEnd {
     /// The piece is long enough.
     PieceFull,
-    /// With the segment.
+    /// At the end of the segment.
     SegmentEnd,
-    /// With a word that was not written.
+    /// At a word that was not written.
     Unwritten,
-    /// With something that reaches beyond the segment.
+    /// At something that reaches beyond the segment.
     Truncated,
-    /// With a path that was not announced or an event that does not exist.
+    /// At an undefined path or an unknown event.
     Unknown,
 }
 
-/// The content of a segment. Words of one that is shared with the target may change while they are
-/// read.
+/// The content of a segment. If the segment is shared with the target, words may change while they
+/// are read.
 pub trait SegmentWords {
     fn word(&self, at: usize) -> Option<u32>;
-    /// Fills `into` with the words from `at` on; false if there are not so many.
+    /// Fills `into` with the words from `at` on. Returns false if there are not so many.
     fn copy(&self, at: usize, into: &mut [u32]) -> bool;
 }
 
@@ -58,11 +58,11 @@ impl SegmentWords for [u32] {
 
 #[derive(Debug, Default)]
 pub struct Splitter {
-    /// By path number: words of data behind it, plus one; 0 for none announced.
+    /// By path number: words of data behind it, plus one; 0 for an undefined path.
     spans: Vec<u16>,
     words: Vec<u32>,
     data: Vec<u32>,
-    /// How much of `words` and `data` is valid; behind that is room.
+    /// How much of `words` and `data` is valid.
     filled: FillLevel,
 }
 
@@ -73,7 +73,8 @@ struct FillLevel {
 }
 
 impl Splitter {
-    /// Says how many bytes of data are behind paths from `first_path` on. `None` if that cannot be.
+    /// Defines how many bytes of data are behind paths from `first_path` on. Returns `None` for
+    /// impossible values.
     pub fn set_lengths(&mut self, first_path: u32, lengths: impl ExactSizeIterator<Item = u32>) -> Option<()> {
         let first = first_path as usize;
         let end = first + lengths.len();
@@ -93,8 +94,8 @@ impl Splitter {
         Some(())
     }
 
-    /// Takes `segment` apart from the word at `from` on, which moves; [`Self::content`] has the
-    /// result. If that is [`SplitEnd::PieceFull`], there is more.
+    /// Separates `segment` from the word at `from` on, which moves; [`Self::content`] has the
+    /// result. After [`SplitEnd::PieceFull`], there is more.
     pub fn split(&mut self, segment: &(impl SegmentWords + ?Sized), from: &mut usize) -> SplitEnd {
         if self.words.is_empty() {
             self.words.resize(BUFFER_WORDS, 0);
@@ -119,7 +120,7 @@ impl Splitter {
                 if !segment.copy(at, event) {
                     break SplitEnd::Truncated;
                 }
-                // What was looked at counts, whatever stands there now.
+                // The word that was checked counts, whatever is there now.
                 event[0] = word;
                 (length, word::data_words(word))
             };
@@ -140,12 +141,12 @@ impl Splitter {
         end
     }
 
-    /// The words of [`Self::content`].
+    /// Returns the words of [`Self::content`].
     pub fn words_mut(&mut self) -> &mut [u32] {
         &mut self.words[..self.filled.words]
     }
 
-    /// Words and data of the segment taken apart last.
+    /// Returns words and data of the piece that was separated last.
     pub fn content(&self) -> (&[u32], &[u8]) {
         (&self.words[..self.filled.words], bytemuck::cast_slice(&self.data[..self.filled.data]))
     }

@@ -186,7 +186,7 @@ mod tests {
 
     #[test]
     fn decorated_symbols() {
-        check("ns::f", &["_ZN2ns1fEi", "_ZN2ns1fEi.token.0"], &["_ZN2ns1gEi"]);
+        check("ns::f", &["_ZN2ns1fEi", "_ZN2ns1fEi.part.0"], &["_ZN2ns1gEi"]);
         check("ns::f(int)", &["_ZN2ns1fEi"], &["_ZN2ns1fEc"]);
         check("sort", &["sort", "sort.isra.0", "sort.cold"], &["sort.b", "sorted"]);
         check("core::fmt::*", &["_ZN4core3fmt5write17h0123456789abcdefE"], &["core"]);
