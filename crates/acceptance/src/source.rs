@@ -1,4 +1,4 @@
-//! Builds small programs that tests have in them as text, in whatever language.
+//! Builds small programs whose source is in the tests, in any language.
 
 use std::fs;
 use std::path::{Path, PathBuf};

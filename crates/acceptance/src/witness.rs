@@ -1,6 +1,5 @@
-//! A second opinion on events: which system calls a program makes and which signals it gets where,
-//! seen by ptrace from outside while the program runs natively. (What it executes in between is for
-//! the oracle.)
+//! A second source of events: the system calls of a program and its signals, observed by ptrace
+//! while the program runs natively. (The `oracle` lists the instructions in between.)
 
 use std::collections::HashMap;
 use std::fs;
@@ -10,13 +9,13 @@ use std::process::{Child, Command};
 
 use libc::{c_int, c_void, pid_t, user_regs_struct};
 
-/// Something that happened to a thread.
+/// An event of a thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ObservedEvent {
     /// A system call was entered.
     Call(u64),
-    /// A signal interrupted the thread before (or by) the instruction at `pc`; it went on at
-    /// `handler`, or ended (0).
+    /// A signal interrupted the thread before (or by) the instruction at `pc`. The thread went on
+    /// at `handler`, or ended (0).
     Signal { signal: i32, pc: u64, handler: u64 },
 }
 
@@ -25,13 +24,13 @@ const HANDLER_ENTERED: c_int = libc::SIGTRAP;
 const SYSTEM_CALL_STOP: c_int = libc::SIGTRAP | 0x80;
 const TRACE_OPTIONS: c_int =
     libc::PTRACE_O_TRACECLONE | libc::PTRACE_O_TRACEEXEC | libc::PTRACE_O_TRACESYSGOOD | libc::PTRACE_O_EXITKILL;
-/// Where rip is in the frame of a handler: behind the return address, the head of the context, and
-/// sixteen registers.
+/// The offset of rip in the frame of a handler: behind the return address, the head of the context,
+/// and sixteen registers.
 const FRAME_RIP: u64 = 8 + 40 + 16 * 8;
 
-/// Runs a command, whose output must fit into its pipes, natively, without randomisation of
-/// addresses, and tells what happened to each of its threads, threads in the order of creation.
-/// Children that are processes are not looked at.
+/// Runs a command natively, without address space randomisation. Returns the events of each of its
+/// threads, in the order of their creation. The output has to fit into the pipes. Child processes
+/// are not observed.
 ///
 /// # Panics
 ///
@@ -51,7 +50,7 @@ struct TracedThread {
     in_call: bool,
     /// The signal whose handler is about to be entered.
     delivered: c_int,
-    /// The stop that every new thread begins with has not been seen.
+    /// Whether the initial stop of a new thread has not been seen yet.
     awaits_first_stop: bool,
 }
 
@@ -59,7 +58,7 @@ struct Witness {
     process: pid_t,
     threads: HashMap<pid_t, TracedThread>,
     events: Vec<Vec<ObservedEvent>>,
-    /// Holds the program's pipes open, so that it can write.
+    /// Keeps the program's pipes open.
     _child: Child,
 }
 
@@ -146,8 +145,8 @@ impl Witness {
         resume_to_syscall(thread, 0);
     }
 
-    /// A signal is about to be delivered: to a handler, whose entry is waited for, or to the
-    /// process's end, or to nobody.
+    /// Handles a signal that is about to be delivered: to a handler, whose entry follows, or to end
+    /// the process, or to be ignored.
     fn deliver(&mut self, thread: pid_t, signal: c_int) {
         let state = self.threads.get_mut(&thread).expect("threads are adopted before");
         if is_in_mask(thread, "SigCgt:", signal) {
@@ -182,14 +181,14 @@ impl Witness {
     }
 }
 
-/// Whether a signal is in one of the masks that /proc shows.
+/// Returns whether a signal is in one of the masks that /proc shows.
 fn is_in_mask(thread: pid_t, name: &str, signal: c_int) -> bool {
     let status = fs::read_to_string(format!("/proc/{thread}/status")).unwrap_or_default();
     let mask = status.lines().find_map(|line| line.strip_prefix(name)).unwrap_or("0");
     u64::from_str_radix(mask.trim(), 16).unwrap_or(0) & 1 << (signal - 1) != 0
 }
 
-/// The next stop of a thread of ours; `None` when there is nobody left.
+/// Waits for the next stop of a traced thread; `None` when there is none left.
 fn wait() -> Option<(pid_t, c_int)> {
     let mut status = 0;
     loop {
@@ -209,8 +208,8 @@ fn resume_to_syscall(thread: pid_t, signal: c_int) {
     request(libc::PTRACE_SYSCALL, thread, signal as usize);
 }
 
-/// A request whose data is a number. One that fails means that the thread was killed meanwhile; the
-/// next wait tells.
+/// Makes a request whose data is a number. If it fails, the thread was killed meanwhile; the next
+/// wait tells.
 fn request(request: libc::c_uint, thread: pid_t, data: usize) {
     // SAFETY: none of the requests made here takes a pointer.
     unsafe { libc::ptrace(request, thread, 0, std::ptr::without_provenance_mut::<c_void>(data)) };
@@ -232,7 +231,7 @@ fn event_message(thread: pid_t) -> pid_t {
     message as pid_t
 }
 
-/// `si_code` of the signal that stopped the thread; `None` in a group stop, which is by no signal.
+/// Returns `si_code` of the signal that stopped the thread; `None` in a group stop.
 fn signal_code(thread: pid_t) -> Option<c_int> {
     // SAFETY: all-zero is a valid value of this plain struct, which the request fills in.
     unsafe {

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use acceptance::listing::{self, Listing};
 use acceptance::witness::{self, ObservedEvent};
-use acceptance::{Call, Recorded};
+use acceptance::{Call, RecordedCall};
 use oracle::{Options, Run, single_step};
 use trace::Event;
 use workloads::{Exit, OracleProgram};
@@ -74,7 +74,7 @@ fn problems_of(entry: &OracleProgram) -> Vec<String> {
     problems.into_iter().map(|problem| format!("{}: {problem}", name(entry))).collect()
 }
 
-fn end_differs(recorded: &Recorded, expected: &Run) -> Option<String> {
+fn end_differs(recorded: &RecordedCall, expected: &Run) -> Option<String> {
     let expected_exit = match expected.exit {
         oracle::Exit::Status(status) => Exit::Status(status),
         oracle::Exit::Signal(signal) => Exit::Signal(signal),
@@ -88,7 +88,7 @@ fn end_differs(recorded: &Recorded, expected: &Run) -> Option<String> {
 }
 
 /// The first `comparable` threads execute the same.
-fn addresses_differ(recorded: &Recorded, listings: &[Listing], expected: &Run, comparable: usize) -> Vec<String> {
+fn addresses_differ(recorded: &RecordedCall, listings: &[Listing], expected: &Run, comparable: usize) -> Vec<String> {
     if listings.len() != expected.threads.len() {
         return vec![format!("{} threads instead of {}", listings.len(), expected.threads.len())];
     }
@@ -148,7 +148,7 @@ fn happenings_differ(listings: &[Listing], expected: &[Vec<ObservedEvent>], unse
 }
 
 /// A thread starts where its first instruction is and ends once, with the last of its events.
-fn ends_are_odd(recorded: &Recorded, thread: usize, listing: &Listing) -> Option<String> {
+fn ends_are_odd(recorded: &RecordedCall, thread: usize, listing: &Listing) -> Option<String> {
     let starts_right = match listing.events.first() {
         Some(&(0, Event::Start { pc, .. })) => listing.addresses.first() == Some(&pc),
         _ => false,
@@ -167,7 +167,7 @@ fn ends_are_odd(recorded: &Recorded, thread: usize, listing: &Listing) -> Option
 }
 
 /// Each thread but the first was announced by another one, under the same numbers.
-fn children_differ(recorded: &Recorded, listings: &[Listing]) -> Option<String> {
+fn children_differ(recorded: &RecordedCall, listings: &[Listing]) -> Option<String> {
     let threads = recorded.trace.threads();
     let created: HashSet<(u32, u32, u32)> = threads
         .iter()
@@ -185,7 +185,7 @@ fn children_differ(recorded: &Recorded, listings: &[Listing]) -> Option<String> 
 }
 
 /// Every block lies in a module, and its bytes are those of the module's file.
-fn code_differs(recorded: &Recorded) -> Option<String> {
+fn code_differs(recorded: &RecordedCall) -> Option<String> {
     let trace = &recorded.trace;
     let mut files = std::collections::HashMap::new();
     for block in trace.blocks().iter() {

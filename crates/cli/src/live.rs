@@ -13,7 +13,7 @@ pub trait Receiver {
     /// A thread begins.
     fn thread(&mut self, thread: &ThreadInfo) -> Result<(), Stopped>;
     /// A thread has executed this: gives it to `live`, and takes what comes out.
-    fn path(&mut self, live: &mut Live, executed: Executed<'_>) -> Result<(), Stopped>;
+    fn path(&mut self, live: &mut Live, words: ThreadWords<'_>) -> Result<(), Stopped>;
     /// The program has ended, or was left: takes what was waiting for more.
     fn finish(&mut self, live: &mut Live) -> Result<(), Stopped>;
     /// How much was made of it, for a limit; more than any limit if it is enough.
@@ -24,7 +24,7 @@ pub trait Receiver {
 
 /// Words and data as a recorder delivers them.
 #[derive(Clone, Copy)]
-pub struct Executed<'e> {
+pub struct ThreadWords<'e> {
     pub image: u32,
     pub thread: u32,
     pub words: &'e [u32],
@@ -35,7 +35,7 @@ pub struct Executed<'e> {
 pub fn run(options: &Options, live: Live, receiver: &mut impl Receiver) -> Result<Exit, Stopped> {
     let mut tracer = Tracer { live, receiver };
     let outcome = capture::capture(options, &mut tracer).map_err(Failure::from)?;
-    if let Some(Refused(stopped)) = outcome.failure {
+    if let Some(TracerError(stopped)) = outcome.failure {
         return Err(stopped);
     }
     tracer.receiver.finish(&mut tracer.live)?;
@@ -52,9 +52,9 @@ struct Tracer<'r, R> {
 
 /// Why nothing more is taken.
 #[derive(Debug)]
-struct Refused(Stopped);
+struct TracerError(Stopped);
 
-impl fmt::Display for Refused {
+impl fmt::Display for TracerError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.0 {
             Stopped::Gone => f.write_str("nobody reads any more"),
@@ -63,43 +63,43 @@ impl fmt::Display for Refused {
     }
 }
 
-impl std::error::Error for Refused {}
+impl std::error::Error for TracerError {}
 
-impl From<trace::WriteError> for Refused {
+impl From<trace::WriteError> for TracerError {
     fn from(error: trace::WriteError) -> Self {
         Self(Failure::new(error.to_string()).into())
     }
 }
 
 impl<R: Receiver> Sink for Tracer<'_, R> {
-    type Error = Refused;
+    type Error = TracerError;
 
-    fn block(&mut self, image: u32, block: u32, address: u64, code: &[u8]) -> Result<(), Refused> {
+    fn block(&mut self, image: u32, block: u32, address: u64, code: &[u8]) -> Result<(), TracerError> {
         Ok(self.live.block(image, block, address, code)?)
     }
 
-    fn fragment(&mut self, image: u32, fragment: &Fragment) -> Result<(), Refused> {
+    fn fragment(&mut self, image: u32, fragment: &Fragment) -> Result<(), TracerError> {
         Ok(self.live.fragment(image, fragment)?)
     }
 
-    fn access_descriptors(&mut self, _: u32, descriptors: &AccessDescriptors) -> Result<(), Refused> {
+    fn access_descriptors(&mut self, _: u32, descriptors: &AccessDescriptors) -> Result<(), TracerError> {
         Ok(self.live.access_descriptors(descriptors)?)
     }
 
-    fn module(&mut self, _: u32, _: &Module) -> Result<(), Refused> {
+    fn module(&mut self, _: u32, _: &Module) -> Result<(), TracerError> {
         Ok(())
     }
 
-    fn unmapped(&mut self, _: u32, _: u64, _: u64, _: u64) -> Result<(), Refused> {
+    fn unmapped(&mut self, _: u32, _: u64, _: u64, _: u64) -> Result<(), TracerError> {
         Ok(())
     }
 
-    fn thread(&mut self, thread: &ThreadInfo) -> Result<(), Refused> {
-        self.receiver.thread(thread).map_err(Refused)
+    fn thread(&mut self, thread: &ThreadInfo) -> Result<(), TracerError> {
+        self.receiver.thread(thread).map_err(TracerError)
     }
 
-    fn path(&mut self, image: u32, thread: u32, words: &[u32], data: &[u8]) -> Result<(), Refused> {
-        self.receiver.path(&mut self.live, Executed { image, thread, words, data }).map_err(Refused)
+    fn path(&mut self, image: u32, thread: u32, words: &[u32], data: &[u8]) -> Result<(), TracerError> {
+        self.receiver.path(&mut self.live, ThreadWords { image, thread, words, data }).map_err(TracerError)
     }
 
     fn bytes(&self) -> u64 {

@@ -1,4 +1,4 @@
-//! What users write to name functions: `sort_*`, `std::vector*::push_back`, `mem[sc]*`.
+//! Patterns with which users name functions: `sort_*`, `std::vector*::push_back`, `mem[sc]*`.
 
 use crate::name::names;
 
@@ -19,7 +19,7 @@ enum Token {
 }
 
 impl Token {
-    /// Whether it stands for this one character.
+    /// Returns whether the token matches this one character.
     fn matches_character(&self, letter: char) -> bool {
         match self {
             Self::Literal(wanted) => *wanted == letter,
@@ -55,18 +55,18 @@ impl Pattern {
         Self { text: text.to_owned(), tokens }
     }
 
-    /// As it was written.
+    /// Returns the pattern as it was written.
     #[must_use]
     pub fn text(&self) -> &str {
         &self.text
     }
 
-    /// Whether `name` is one of those that the pattern stands for.
+    /// Returns whether the pattern matches `name`.
     #[must_use]
     pub fn matches(&self, name: &str) -> bool {
         let letters: Vec<char> = name.chars().collect();
         let (mut token, mut letter) = (0, 0);
-        // Where to go on if things do not fit: behind the last `*`, one character later.
+        // Where to retry after a mismatch: behind the last `*`, one character later.
         let mut retry = None;
         while letter < letters.len() {
             match self.tokens.get(token) {
@@ -88,14 +88,14 @@ impl Pattern {
         self.tokens[token..].iter().all(|token| *token == Token::AnyString)
     }
 
-    /// Whether any name of the function with this symbol is one that the pattern stands for.
+    /// Returns whether the pattern matches any name of the function with this symbol.
     #[must_use]
     pub fn matches_symbol(&self, symbol: &str) -> bool {
-        // Most symbols are not mangled and do not match: those are not worth an allocation each.
+        // Most symbols are not mangled and do not match: an allocation for each would be slow.
         self.matches(symbol) || (is_decorated(symbol) && names(symbol)[1..].iter().any(|name| self.matches(name)))
     }
 
-    /// How far `name` is from what may have been meant; `None` if it is something else altogether.
+    /// Returns how far `name` is from the pattern; `None` if it is too far to be meant.
     #[must_use]
     pub fn distance(&self, name: &str) -> Option<usize> {
         let wanted: String = self.text.chars().filter(|letter| !matches!(letter, '*' | '?')).collect();
@@ -137,8 +137,8 @@ fn class(text: &str) -> Option<(Token, &str)> {
     (!ranges.is_empty()).then_some((Token::Class { ranges, inverted }, &after[1..]))
 }
 
-/// How many letters have to be put in, left out, changed or exchanged with the next one to make one
-/// of the other, if not more than `most`.
+/// Returns the edit distance with insertions, deletions, substitutions and transpositions, if it is
+/// at most `most`.
 fn edit_distance(one: &str, other: &str, most: usize) -> Option<usize> {
     let (one, other): (Vec<char>, Vec<char>) = (one.chars().collect(), other.chars().collect());
     if one.len().abs_diff(other.len()) > most {

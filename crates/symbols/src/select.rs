@@ -1,4 +1,4 @@
-//! Which functions of a file are meant, where they are, and which were probably meant.
+//! Which functions of a file are selected, and which ones the user may have meant.
 
 use std::ops::Range;
 
@@ -6,15 +6,16 @@ use crate::functions::{Function, Functions};
 use crate::name::plain_name;
 use crate::pattern::Pattern;
 
-/// Functions that follow each other have less than this between them.
+/// Functions with less than this between them follow each other.
 const PADDING_MAX: u64 = 16;
 
-/// Names that are proposed.
+/// The most names to propose.
 const NEAR_MAX: usize = 3;
 
 impl Functions {
-    /// Where those functions are that `is_selected`, within `range`, if the file is `bias` away
-    /// from where it was linked for. Those that follow each other are one, if they may be `joined`.
+    /// Returns the ranges of the functions that `is_selected`, within `range`, for a file that is
+    /// mapped `bias` away from its linked addresses. If `joined`, functions that follow each other
+    /// give one range.
     pub fn selected_ranges(
         &self,
         bias: u64,
@@ -46,8 +47,7 @@ impl Functions {
     }
 }
 
-/// The names that are nearest to what was asked for, and the question whether one of them was
-/// meant; empty if there are none.
+/// Returns the question whether one of the most similar names was meant; empty if there are none.
 #[must_use]
 pub fn did_you_mean(pattern: &Pattern, files: impl Iterator<Item = Functions>) -> String {
     let mut found: Vec<(usize, String)> = Vec::new();

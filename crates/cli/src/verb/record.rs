@@ -29,16 +29,16 @@ pub fn run(arguments: &Record) -> Result<u8, Stopped> {
         selection: selection(arguments),
     };
     let options = Options { capture, output: arguments.output.clone(), follow: arguments.follow };
-    let (outcome, watched) = watched(arguments, || recording::record(&options));
+    let (outcome, usage) = monitored(arguments, || recording::record(&options));
     let outcome = outcome.map_err(Failure::from)?;
     for warning in &outcome.report.warnings {
         eprintln!("trackway: {warning}");
     }
     if !arguments.quiet && std::io::stderr().is_terminal() {
-        eprintln!("{}", closing_line(&outcome.summary, &arguments.output));
+        eprintln!("{}", summary_line(&outcome.summary, &arguments.output));
     }
     if let Some(path) = &arguments.report {
-        write_report(path, &outcome, &watched)?;
+        write_report(path, &outcome, &usage)?;
     }
     Ok(if arguments.pid.is_some() { 0 } else { status(outcome.exit) })
 }
@@ -83,7 +83,7 @@ pub fn status(exit: Exit) -> u8 {
     }
 }
 
-fn closing_line(summary: &Summary, path: &Path) -> String {
+fn summary_line(summary: &Summary, path: &Path) -> String {
     format!(
         "trackway: {} instructions of {} thread{}, {} in {} ({:.3} bits per instruction)",
         grouped(summary.totals.instructions),
@@ -97,41 +97,41 @@ fn closing_line(summary: &Summary, path: &Path) -> String {
 
 /// What was seen from beside while the recorder worked.
 #[derive(Default)]
-struct Watched {
+struct ResourceUsage {
     seconds: f64,
     peak_memory: u64,
 }
 
 /// Looks this often.
-const EVERY: Duration = Duration::from_millis(20);
+const MONITOR_INTERVAL: Duration = Duration::from_millis(20);
 
 /// Does `work` while another thread shows progress and watches the memory, if either is wanted.
-fn watched<T>(arguments: &Record, work: impl FnOnce() -> T) -> (T, Watched) {
+fn monitored<T>(arguments: &Record, work: impl FnOnce() -> T) -> (T, ResourceUsage) {
     // On the terminal that the program writes to, a line of ours would end up in the middle of its
     // output.
-    let shows = !arguments.quiet && !std::io::stdout().is_terminal() && std::io::stderr().is_terminal();
-    if !shows && arguments.report.is_none() {
-        return (work(), Watched::default());
+    let shows_progress = !arguments.quiet && !std::io::stdout().is_terminal() && std::io::stderr().is_terminal();
+    if !shows_progress && arguments.report.is_none() {
+        return (work(), ResourceUsage::default());
     }
     let part = trace::partial_path(&arguments.output);
-    let (done, watch) = channel::<()>();
+    let (done, is_done) = channel::<()>();
     std::thread::scope(|scope| {
-        let watcher: ScopedJoinHandle<Watched> = scope.spawn(move || {
+        let monitor: ScopedJoinHandle<ResourceUsage> = scope.spawn(move || {
             let start = Instant::now();
-            let mut progress = shows.then(Progress::new);
+            let mut progress = shows_progress.then(Progress::new);
             let mut peak_memory = 0;
-            while watch.recv_timeout(EVERY) == Err(RecvTimeoutError::Timeout) {
+            while is_done.recv_timeout(MONITOR_INTERVAL) == Err(RecvTimeoutError::Timeout) {
                 peak_memory = peak_memory.max(memory_without_rings());
                 if let Some(progress) = &mut progress {
                     let written = || part.metadata().map_or(0, |metadata| metadata.len());
                     progress.tick(|| format!("recording: {:.0} s, {}", start.elapsed().as_secs_f64(), size(written())));
                 }
             }
-            Watched { seconds: start.elapsed().as_secs_f64(), peak_memory }
+            ResourceUsage { seconds: start.elapsed().as_secs_f64(), peak_memory }
         });
         let result = work();
         drop(done);
-        (result, watcher.join().unwrap_or_default())
+        (result, monitor.join().unwrap_or_default())
     })
 }
 
@@ -166,7 +166,7 @@ struct Report<'a> {
     warnings: &'a [String],
 }
 
-fn write_report(path: &Path, outcome: &Outcome, watched: &Watched) -> Result<(), Stopped> {
+fn write_report(path: &Path, outcome: &Outcome, usage: &ResourceUsage) -> Result<(), Stopped> {
     let (summary, capture) = (&outcome.summary, &outcome.report);
     let report = Report {
         instructions: summary.totals.instructions,
@@ -178,9 +178,9 @@ fn write_report(path: &Path, outcome: &Outcome, watched: &Watched) -> Result<(),
         code_bytes: summary.code_bytes,
         reads: summary.totals.reads,
         writes: summary.totals.writes,
-        seconds: watched.seconds,
+        seconds: usage.seconds,
         cpu_seconds: capture.cpu_time.as_secs_f64(),
-        peak_memory_bytes: watched.peak_memory,
+        peak_memory_bytes: usage.peak_memory,
         stalls: capture.counters.stalls,
         sleeps: capture.counters.sleeps,
         warnings: &capture.warnings,
@@ -204,12 +204,12 @@ mod tests {
     }
 
     #[test]
-    fn the_closing_line() {
+    fn the_summary_line() {
         let mut summary = Summary { file_bytes: 1 << 20, ..Summary::default() };
         summary.totals.instructions = 83_886_080;
         summary.threads.push(trace::ThreadSummary::default());
         assert_eq!(
-            closing_line(&summary, Path::new("t.trk")),
+            summary_line(&summary, Path::new("t.trk")),
             "trackway: 83 886 080 instructions of 1 thread, 1.0 MiB in t.trk (0.100 bits per instruction)"
         );
     }

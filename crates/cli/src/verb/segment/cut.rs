@@ -9,7 +9,7 @@ use segment::{
 use trace::{Batch, Blocks, Live, ThreadInfo, Trace};
 
 use crate::arguments::Input;
-use crate::live::{Executed, Receiver};
+use crate::live::{Receiver, ThreadWords};
 use crate::output::Stopped;
 use crate::progress::Together;
 use crate::select;
@@ -261,8 +261,8 @@ impl Receiver for Watching<'_> {
         Ok(())
     }
 
-    fn path(&mut self, live: &mut Live, executed: Executed<'_>) -> Result<(), Stopped> {
-        let Executed { image, thread, words, data } = executed;
+    fn path(&mut self, live: &mut Live, executed: ThreadWords<'_>) -> Result<(), Stopped> {
+        let ThreadWords { image, thread, words, data } = executed;
         live.path(image, thread, words, data, |blocks, batch| {
             self.batch(blocks, batch);
             Ok(())
