@@ -86,14 +86,28 @@ impl ThreadState {
     }
 }
 
-/// Reads a field of the state at `state`. `T` consists of integers.
-pub fn field<T: Copy>(tracee: Tracee, state: u64, offset: &AtomicU32) -> Result<T> {
+/// Types for which every pattern of bits is a value.
+///
+/// # Safety
+/// The type consists of integers, without padding.
+pub unsafe trait PlainData: Copy {}
+
+// SAFETY: an integer.
+unsafe impl PlainData for u32 {}
+// SAFETY: an integer.
+unsafe impl PlainData for u64 {}
+// SAFETY: an array of integers.
+unsafe impl<const N: usize> PlainData for [u8; N] {}
+// SAFETY: a `repr(C)` structure of 64-bit integers.
+unsafe impl PlainData for Registers {}
+
+/// Reads a field of the thread state at `state` from the target.
+pub fn field<T: PlainData>(tracee: Tracee, state: u64, offset: &AtomicU32) -> Result<T> {
     let mut value = std::mem::MaybeUninit::<T>::zeroed();
-    // SAFETY: the bytes of the value, which are zero and may become anything, since it consists of
-    // integers.
+    // SAFETY: all bytes of the value are initialised, and nothing else refers to them.
     let bytes = unsafe { std::slice::from_raw_parts_mut(value.as_mut_ptr().cast::<u8>(), size_of::<T>()) };
     let address = state + u64::from(offset.load(Ordering::SeqCst));
     tracee.read(address, bytes).context("reading from the target")?;
-    // SAFETY: as above.
+    // SAFETY: initialised, and every pattern of bits is a value of `T`.
     Ok(unsafe { value.assume_init() })
 }

@@ -1,4 +1,5 @@
-//! Programs that are looked at while they run, without a file.
+//! Analyses of a program while it runs, without a trace file. A verb implements [`Receiver`];
+//! [`run`] captures the program into it, over a [`trace::Live`].
 
 use std::fmt;
 
@@ -8,21 +9,22 @@ use trace::{AccessDescriptors, Exit, Fragment, Live, Module, ThreadInfo};
 use crate::failure::Failure;
 use crate::output::Stopped;
 
-/// Takes what a program executes.
+/// Takes the execution of a program.
 pub trait Receiver {
-    /// A thread begins.
+    /// Takes a new thread.
     fn thread(&mut self, thread: &ThreadInfo) -> Result<(), Stopped>;
-    /// A thread has executed this: gives it to `live`, and takes what comes out.
+    /// Takes words of a thread: gives them to `live`, and takes the batches that come out.
     fn path(&mut self, live: &mut Live, words: ThreadWords<'_>) -> Result<(), Stopped>;
-    /// The program has ended, or was left: takes what was waiting for more.
+    /// Takes the last batches of `live`: the program has exited, or runs on natively.
     fn finish(&mut self, live: &mut Live) -> Result<(), Stopped>;
-    /// How much was made of it, for a limit; more than any limit if it is enough.
+    /// Returns the size of the result, which a limit may bound; more than any limit if it is
+    /// enough.
     fn bytes(&self) -> u64 {
         0
     }
 }
 
-/// Words and data as a recorder delivers them.
+/// Words and data of a thread, as the recorder delivers them.
 #[derive(Clone, Copy)]
 pub struct ThreadWords<'e> {
     pub image: u32,
@@ -31,7 +33,7 @@ pub struct ThreadWords<'e> {
     pub data: &'e [u8],
 }
 
-/// Runs a program, or takes one over, and gives how it ended.
+/// Runs a program, or attaches to one, and returns how it ended.
 pub fn run(options: &Options, live: Live, receiver: &mut impl Receiver) -> Result<Exit, Stopped> {
     let mut tracer = Tracer { live, receiver };
     let outcome = capture::capture(options, &mut tracer).map_err(Failure::from)?;
@@ -50,7 +52,7 @@ struct Tracer<'r, R> {
     receiver: &'r mut R,
 }
 
-/// Why nothing more is taken.
+/// Why the receiver takes no more events.
 #[derive(Debug)]
 struct TracerError(Stopped);
 

@@ -1,13 +1,14 @@
-//! Which accesses to memory an instruction makes, from its registers before it is executed.
+//! Which accesses to memory an instruction makes, computed from the registers before it is
+//! executed.
 //!
 //! Knows the instruction set: plain operands as the decoder describes them, and everything that
-//! does not fit that description. What it does not know is an error and never nothing. In one
-//! instruction, reads come before writes.
+//! does not fit that description. An instruction that it does not know is an error. The reads of an
+//! instruction come before its writes.
 //!
-//! Elements under a mask: an element of memory is accessed if it is selected. Instructions that use
-//! memory in another way than element by element (permutations, packing, shift counts …) do not
-//! suppress faults either; they read their operand as a whole, whatever the mask. What is broadcast
-//! is read once, if any element is selected.
+//! Under a mask, an element of memory is accessed if it is selected. Instructions that do not use
+//! memory element by element (permutations, packing, shift counts …) do not suppress faults either;
+//! they read their whole operand, whatever the mask. A broadcast value is read once, if any element
+//! is selected.
 
 use std::cell::OnceCell;
 
@@ -19,7 +20,7 @@ use crate::access::PlannedAccess;
 use crate::tracee::Tracee;
 use crate::vector::{self, ExtendedState};
 
-/// A thread before an instruction.
+/// The registers of a thread before an instruction.
 pub struct ThreadRegisters<'a> {
     tracee: Tracee,
     registers: &'a user_regs_struct,
@@ -31,7 +32,7 @@ impl<'a> ThreadRegisters<'a> {
         Self { tracee, registers, extended: OnceCell::new() }
     }
 
-    /// Fetched when an instruction needs it, which is seldom.
+    /// Fetches the extended state when an instruction needs it, which is seldom.
     fn extended(&self) -> Result<&ExtendedState, Error> {
         if let Some(extended) = self.extended.get() {
             return Ok(extended);
@@ -40,7 +41,7 @@ impl<'a> ThreadRegisters<'a> {
         Ok(self.extended.get_or_init(|| extended))
     }
 
-    /// A general register, or the base of a segment.
+    /// Returns a general register, or the base of a segment.
     fn general(&self, register: Register) -> Option<u64> {
         let registers = self.registers;
         let whole = match register.full_register() {
@@ -79,7 +80,7 @@ impl<'a> ThreadRegisters<'a> {
     }
 }
 
-/// The accesses of `instruction`, in order, or of one iteration if it is a repeated one.
+/// Returns the accesses of `instruction`, in order, or of one iteration if it is repeated.
 pub fn accesses(
     instruction: &Instruction,
     factory: &mut InstructionInfoFactory,
@@ -94,7 +95,7 @@ pub fn accesses(
     operands.accesses()
 }
 
-/// They name memory and do not read or write it.
+/// Returns whether an instruction names memory but does not access it.
 fn makes_no_access(mnemonic: Mnemonic) -> bool {
     use Mnemonic::{
         Cldemote, Clflush, Clflushopt, Clwb, Lea, Nop, Prefetch, Prefetchit0, Prefetchit1, Prefetchnta, Prefetcht0,
@@ -119,7 +120,7 @@ fn makes_no_access(mnemonic: Mnemonic) -> bool {
     )
 }
 
-/// The number of the explicit memory operand; there is never a second one.
+/// Returns the number of the explicit memory operand; there is never a second one.
 fn memory_operand(instruction: &Instruction) -> Option<u32> {
     (0..instruction.op_count()).find(|&operand| instruction.op_kind(operand) == OpKind::Memory)
 }

@@ -1,4 +1,4 @@
-//! All memory that a program can write to, before and after a step: the check that no write of an
+//! The writable memory of a program before and after a step: a check that no write of an
 //! instruction is missed.
 
 use std::fs;
@@ -20,8 +20,7 @@ impl Snapshot {
         Ok(Self { mappings: mappings.collect() })
     }
 
-    /// Whether every byte that has changed is one that `planned` writes to. Keeps what is there
-    /// now.
+    /// Checks that every changed byte is one that `planned` writes to, and updates the snapshot.
     pub fn check(&mut self, tracee: Tracee, pc: u64, planned: &[PlannedAccess]) -> Result<(), Error> {
         for (start, before) in &mut self.mappings {
             let after = contents(tracee, *start, before.len());
@@ -40,7 +39,7 @@ impl Snapshot {
     }
 }
 
-/// Start and length, from a line of /proc/PID/maps.
+/// Returns start and length of a writable mapping, from a line of /proc/PID/maps.
 fn writable_range(line: &str) -> Option<(u64, usize)> {
     let mut fields = line.split(' ');
     let (start, end) = fields.next()?.split_once('-')?;

@@ -1,8 +1,8 @@
 //! The stepping loop: what each kind of stop says about the instruction that a thread was about to
 //! execute.
 //!
-//! Knows ptrace's stops and the few instructions that behave oddly under it; the requests
-//! themselves are in `tracee`.
+//! Knows ptrace's stops and the few instructions that behave differently under it. The requests are
+//! in `tracee`.
 
 use std::collections::{HashMap, HashSet};
 use std::io::{self, Read};
@@ -29,7 +29,7 @@ const TRACE_OPTIONS: c_int = libc::PTRACE_O_TRACECLONE
     | libc::PTRACE_O_TRACEEXIT
     | libc::PTRACE_O_EXITKILL;
 
-/// Starts `command` and steps it to its end. Must be called on a thread that has no other children.
+/// Starts `command` and steps it until it exits. Must be called on a thread without other children.
 pub fn run(command: &mut Command, options: &Options) -> Result<Run, Error> {
     if options.one_processor {
         tracee::share_one_processor(options.processor);
@@ -49,12 +49,12 @@ pub fn run(command: &mut Command, options: &Options) -> Result<Run, Error> {
     })
 }
 
-/// Kills what is left of a program that cannot be stepped to its end.
+/// Kills and reaps the rest of a program that cannot be stepped until it exits.
 fn kill_rest(process: pid_t) {
     tracee::kill(process);
     while let Ok(Some((thread, status))) = tracee::wait() {
         if libc::WIFSTOPPED(status) {
-            // It may be gone already; then there is nothing to resume.
+            // It may have exited already.
             let _ = Tracee(thread).resume();
         }
     }
@@ -62,7 +62,7 @@ fn kill_rest(process: pid_t) {
 
 type Collector = Option<JoinHandle<io::Result<Vec<u8>>>>;
 
-/// Reads a pipe beside the stepping, so that the program never waits for room in it.
+/// Reads a pipe in another thread, so that the program never waits for room in it.
 fn collect(pipe: Option<impl Read + Send + 'static>) -> Collector {
     let mut pipe = pipe?;
     Some(std::thread::spawn(move || {
@@ -83,16 +83,16 @@ fn collected(collector: Collector) -> Result<Vec<u8>, Error> {
 struct SteppedThread {
     /// Position in [`Stepper::executed`].
     index: usize,
-    /// The instruction to be executed next; `None` while the thread is on its way into a new
+    /// The address of the next instruction; `None` while the thread is on its way into a new
     /// program.
     next: Option<u64>,
     stack_pointer: u64,
-    /// The last instruction was a system call that the kernel will restart, unless a handler comes
-    /// in between.
+    /// Whether the last instruction was a system call that the kernel will restart, unless a
+    /// handler comes in between.
     will_be_restarted: bool,
-    /// The stop that every new thread begins with has not been seen.
+    /// Whether the initial stop of a new thread has not been seen yet.
     awaits_first_stop: bool,
-    /// What the next instruction will do to memory, if that is wanted.
+    /// The accesses of the next instruction, if they are wanted.
     planned: Vec<PlannedAccess>,
 }
 
@@ -100,17 +100,15 @@ struct Stepper<'a> {
     process: pid_t,
     options: &'a Options,
     threads: HashMap<pid_t, SteppedThread>,
-    /// Processes that have stopped for the first time before their creator's stop has said how they
-    /// were made.
+    /// Processes whose first stop came before their creator's stop, which says how they were made.
     unidentified: HashSet<pid_t>,
-    /// Processes that are not followed, and have not stopped yet.
+    /// Processes that are not followed and have not stopped yet.
     unfollowed: HashSet<pid_t>,
     executed: Vec<Vec<u64>>,
     accesses: Vec<Vec<Access>>,
     stop_count: u64,
     factory: InstructionInfoFactory,
-    /// All memory that the program can write to, before the step, if that is wanted. Forgotten when
-    /// the kernel writes.
+    /// The writable memory before the step, if that is wanted. Dropped when the kernel writes.
     snapshot: Option<Snapshot>,
 }
 
@@ -147,7 +145,7 @@ impl<'a> Stepper<'a> {
         Err(Error::Wait(io::Error::from_raw_os_error(libc::ECHILD)))
     }
 
-    /// The process stops by SIGTRAP when its exec is complete.
+    /// Waits for the first stop, by SIGTRAP, after the exec.
     fn first_stop(&mut self) -> Result<(), Error> {
         match tracee::wait()? {
             Some((thread, status)) if thread == self.process && libc::WIFSTOPPED(status) => {
@@ -198,7 +196,7 @@ impl<'a> Stepper<'a> {
         }
     }
 
-    /// The first stop of a thread can come before the one of its creator.
+    /// Handles the first stop of a thread that comes before its creator's stop.
     fn handle_unknown_stop(&mut self, tracee: Tracee) -> Result<(), Error> {
         if self.unfollowed.remove(&tracee.0) {
             return tracee.detach();
@@ -254,12 +252,12 @@ impl<'a> Stepper<'a> {
                 }
                 tracee.step(signal)
             }
-            // The whole process was stopped, and we go on at once: nobody waits for it.
+            // A group stop: goes on at once, because nobody would wake the process.
             (_, None) => tracee.step(0),
         }
     }
 
-    /// The instruction that was next has been executed, or one iteration of it.
+    /// Handles the stop after an instruction, or after one iteration of it.
     fn finish_step(&mut self, tracee: Tracee) -> Result<(), Error> {
         let mut registers = tracee.registers()?;
         let thread = self.thread(tracee);
@@ -280,7 +278,7 @@ impl<'a> Stepper<'a> {
         self.step_next(tracee, registers)
     }
 
-    /// Nothing has been executed; the thread stands where its registers say.
+    /// Goes on from where the registers say; nothing has been executed.
     fn resume_in_place(&mut self, tracee: Tracee) -> Result<(), Error> {
         self.thread(tracee).will_be_restarted = false;
         self.snapshot = None;
@@ -288,7 +286,7 @@ impl<'a> Stepper<'a> {
         self.step_next(tracee, registers)
     }
 
-    /// Notes where the thread stands.
+    /// Notes the address of the next instruction.
     fn note_position(&mut self, tracee: Tracee) -> Result<(), Error> {
         let registers = tracee.registers()?;
         let thread = self.thread(tracee);
@@ -308,8 +306,8 @@ impl<'a> Stepper<'a> {
         tracee.step(0)
     }
 
-    /// Single-stepping aborts every transaction, but the processor stops only after the first
-    /// instruction of the fallback. So the thread is brought there by hand.
+    /// Moves a thread at an `xbegin` to the fallback. Single-stepping aborts every transaction, but
+    /// the processor would stop only after the first instruction of the fallback.
     fn abort_transactions(&mut self, tracee: Tracee, registers: &mut user_regs_struct) -> Result<(), Error> {
         while is_xbegin(tracee, registers.rip) {
             let index = self.thread(tracee).index;
@@ -321,7 +319,7 @@ impl<'a> Stepper<'a> {
         Ok(())
     }
 
-    /// Notes what the next instruction will do to memory, and what is there now.
+    /// Plans the accesses of the next instruction and reads the values of its reads.
     fn plan_accesses(&mut self, tracee: Tracee, registers: &user_regs_struct) -> Result<(), Error> {
         let instruction = instruction_at(tracee, registers.rip);
         let state = ThreadRegisters::new(tracee, registers);
@@ -336,7 +334,7 @@ impl<'a> Stepper<'a> {
         Ok(())
     }
 
-    /// The instruction at `pc`, or one iteration of it, has accessed memory as planned.
+    /// Lists the planned accesses of the instruction at `pc`, or of one iteration of it.
     fn record_accesses(&mut self, tracee: Tracee, pc: u64) -> Result<(), Error> {
         let thread = self.thread(tracee);
         let (index, planned) = (thread.index, std::mem::take(&mut thread.planned));
@@ -361,14 +359,15 @@ impl<'a> Stepper<'a> {
         tracee.poke(place + 8, u64::from_le_bytes(std::array::from_fn(|i| bytes[8 + i])))
     }
 
-    /// A process that has shared the memory executes another program, natively.
+    /// Detaches from a child that shared the memory and executes another program.
     fn detach_vfork_child(&mut self, tracee: Tracee) -> Result<(), Error> {
         self.record_next(tracee);
         self.threads.remove(&tracee.0);
         tracee.detach()
     }
 
-    /// Exec by any thread makes it the process's only one, under the process's number.
+    /// Handles an exec. It makes the thread the only one of the process, under the process's
+    /// number.
     fn handle_exec(&mut self, tracee: Tracee) -> Result<(), Error> {
         let former = tracee.event_message()? as pid_t;
         if let Some(mut thread) = self.threads.remove(&former) {
@@ -385,7 +384,7 @@ impl<'a> Stepper<'a> {
         tracee.step(0)
     }
 
-    /// The thread ends. If that is in a system call (its own exit, or another's while it waited),
+    /// Handles the exit of a thread. In a system call (its own exit, or another's while it waited),
     /// the `syscall` was executed.
     fn handle_exit(&mut self, tracee: Tracee) -> Result<(), Error> {
         let registers = tracee.registers()?;
@@ -413,7 +412,7 @@ fn exit_of(status: c_int) -> Exit {
     if libc::WIFEXITED(status) { Exit::Status(libc::WEXITSTATUS(status)) } else { Exit::Signal(libc::WTERMSIG(status)) }
 }
 
-/// A thread can be killed while it is stopped; `wait` will tell.
+/// Ignores that a stopped thread was killed; `wait` will report it.
 fn ignore_death(result: Result<(), Error>) -> Result<(), Error> {
     match result {
         Err(Error::Ptrace { source, .. }) if source.raw_os_error() == Some(libc::ESRCH) => Ok(()),
@@ -421,14 +420,14 @@ fn ignore_death(result: Result<(), Error>) -> Result<(), Error> {
     }
 }
 
-/// Whether the system call just left will be started anew by the kernel: its result is one of the
-/// codes that are for the kernel's own use.
+/// Returns whether the kernel will restart the system call just left: its result is one of the
+/// internal codes of the kernel.
 fn will_restart(registers: &user_regs_struct) -> bool {
     const RESTART_CODES: [i64; 4] = [-512, -513, -514, -516];
     registers.orig_rax.cast_signed() >= 0 && RESTART_CODES.contains(&registers.rax.cast_signed())
 }
 
-/// Whether the instruction at `pc` is one that stops after every iteration.
+/// Returns whether the instruction at `pc` stops after every iteration.
 fn is_repeated(tracee: Tracee, pc: u64) -> bool {
     let instruction = instruction_at(tracee, pc);
     instruction.is_string_instruction() && (instruction.has_rep_prefix() || instruction.has_repne_prefix())
@@ -440,8 +439,8 @@ fn instruction_at(tracee: Tracee, pc: u64) -> Instruction {
     Decoder::with_ip(64, &bytes[..length], pc, DecoderOptions::NONE).decode()
 }
 
-/// Where the kernel has put random bytes, by the auxiliary vector: behind argument count, arguments
-/// and environment.
+/// Returns the address of the kernel's random bytes, from the auxiliary vector, which lies behind
+/// the argument count, arguments and environment.
 fn random_bytes_of(tracee: Tracee) -> Result<Option<u64>, Error> {
     let stack = tracee.registers()?.rsp;
     let mut place = stack + 8 * (tracee.peek(stack)? + 2);
@@ -458,14 +457,14 @@ fn random_bytes_of(tracee: Tracee) -> Result<Option<u64>, Error> {
     }
 }
 
-/// Whether the next instruction begins a transaction; where there is no such thing, it faults.
+/// Returns whether the instruction begins a transaction. Without that feature, it faults.
 fn is_xbegin(tracee: Tracee, pc: u64) -> bool {
     let mut bytes = [0; 3];
     let length = tracee.read(pc, &mut bytes);
     matches!(bytes[..length], [0xc7, 0xf8, _] | [0x66, 0xc7, 0xf8]) && std::is_x86_feature_detected!("rtm")
 }
 
-/// If the instruction at `pc` was a `pushf`, takes our trap flag out of what it has pushed.
+/// If the instruction at `pc` was a `pushf`, clears the trap flag in the pushed value.
 fn hide_pushed_trap_flag(tracee: Tracee, pc: u64, pushed: u64, registers: &user_regs_struct) -> Result<(), Error> {
     let length = registers.rip.wrapping_sub(pc) as usize;
     if !matches!((pushed, length), (8, 1 | 2) | (2, 2 | 3)) {
@@ -481,8 +480,8 @@ fn hide_pushed_trap_flag(tracee: Tracee, pc: u64, pushed: u64, registers: &user_
     Ok(())
 }
 
-/// Takes our trap flag out of the context that a handler has just been given, to which rdx points.
-/// The kernel does so itself, but no longer once the program has executed a `popf`.
+/// Clears the trap flag in the context of a handler, to which rdx points. The kernel does so
+/// itself, but no longer once the program has executed a `popf`.
 fn hide_framed_trap_flag(tracee: Tracee) -> Result<(), Error> {
     const FLAGS_IN_CONTEXT: u64 = 176;
     let place = tracee.registers()?.rdx.wrapping_add(FLAGS_IN_CONTEXT);
@@ -490,8 +489,8 @@ fn hide_framed_trap_flag(tracee: Tracee) -> Result<(), Error> {
     if flags & TRAP_FLAG == 0 { Ok(()) } else { tracee.poke(place, flags & !TRAP_FLAG) }
 }
 
-/// If a `syscall` was executed, takes our trap flag out of r11. Its other mark is the return
-/// address in rcx.
+/// If a `syscall` was executed, clears the trap flag in r11. Its other mark is the return address
+/// in rcx.
 fn hide_saved_trap_flag(tracee: Tracee, registers: &mut user_regs_struct) -> Result<(), Error> {
     if registers.rcx == registers.rip && registers.r11 & TRAP_FLAG != 0 {
         registers.r11 &= !TRAP_FLAG;

@@ -1,5 +1,4 @@
-//! The system calls of a tracer: one small safe function each. Knows nothing of what they are used
-//! for.
+//! The system calls of a tracer: one small safe function each. Knows nothing of their purpose.
 
 use std::io;
 use std::os::unix::process::CommandExt;
@@ -27,8 +26,8 @@ pub fn start(command: &mut Command) -> io::Result<Child> {
     command.spawn()
 }
 
-/// Binds the calling thread, and the children it will have, to one of the processors it may use:
-/// the one of this number, or calls take turns.
+/// Binds the calling thread, and its future children, to one of the processors that it may use: the
+/// given one, or the next in turn.
 pub fn share_one_processor(wanted: Option<usize>) {
     static TURN: AtomicUsize = AtomicUsize::new(0);
     // SAFETY: all-zero is an empty set; both calls get a valid one with its size. If they fail,
@@ -47,8 +46,8 @@ pub fn share_one_processor(wanted: Option<usize>) {
     }
 }
 
-/// Waits for any thread of a tracee of the calling thread to change its state: its number and the
-/// wait status. `None` when there is nothing left to wait for.
+/// Waits for any tracee of the calling thread to change its state. Returns its number and the wait
+/// status, or `None` if there is no tracee left.
 pub fn wait() -> Result<Option<(pid_t, c_int)>, Error> {
     let mut status = 0;
     loop {
@@ -106,8 +105,7 @@ impl Tracee {
         self.request("SETREGS", libc::PTRACE_SETREGS, 0, std::ptr::from_ref(registers).cast_mut().cast()).map(drop)
     }
 
-    /// `si_code` of the signal that stopped the thread; `None` in a group stop, which is by no
-    /// signal.
+    /// Returns `si_code` of the signal that stopped the thread; `None` in a group stop.
     pub fn signal_code(self) -> Result<Option<c_int>, Error> {
         // SAFETY: all-zero is a valid value of this plain struct.
         let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };
@@ -124,7 +122,7 @@ impl Tracee {
         Ok(message)
     }
 
-    /// Up to `bytes.len()` bytes of memory from `address` on, fewer at the end of a mapping.
+    /// Reads up to `bytes.len()` bytes of memory from `address` on, fewer at the end of a mapping.
     pub fn read(self, address: u64, bytes: &mut [u8]) -> usize {
         let done = self.read_readable(address, bytes);
         if done == bytes.len() {
@@ -143,7 +141,7 @@ impl Tracee {
         usize::try_from(done).unwrap_or(0)
     }
 
-    /// Reads word by word, also from pages that the program itself may not read.
+    /// Reads word by word, even from pages that the program itself may not read.
     fn peek_rest(self, address: u64, bytes: &mut [u8]) -> usize {
         let mut done = 0;
         for chunk in bytes.chunks_mut(8) {
@@ -154,7 +152,7 @@ impl Tracee {
         done
     }
 
-    /// The vector registers and the rest, in the standard format of `xsave`.
+    /// Returns the extended state, in the standard format of `xsave`.
     pub fn extended_state(self) -> Result<Vec<u8>, Error> {
         const NT_X86_XSTATE: usize = 0x202;
         let mut bytes = vec![0u8; 16 << 10];

@@ -29,19 +29,19 @@ pub const MODULE: u32 = 2;
 pub const UNMAP: u32 = 3;
 
 /// Payload, in `u32`s: `first_path`, `block_count`, `exit_count`, flags ([`UNINSTRUMENTED`]); then
-/// the blocks in the order of execution, each its number with [`TAKEN`] set if it is followed by
-/// the next one through a taken conditional branch; then the exits. Exit `i` is the path
-/// `first_path + i`: it has executed the first `exit & 0xffff` blocks and left the last of them in
-/// the way `exit >> 16`, one of the `TERMINATOR_*`.
+/// the blocks in the order of execution; then the exits. Each block is its number, with [`TAKEN`]
+/// set if a taken conditional branch leads to the next one. Exit `i` is the path `first_path + i`:
+/// it has executed the first `exit & 0xffff` blocks, and the last of them has ended with the
+/// terminator `exit >> 16`, one of the `TERMINATOR_*`.
 pub const FRAGMENT: u32 = 4;
 
 /// Follows the [`FRAGMENT`] record of the same fragment, if data is recorded. Payload:
 /// `first_path: u32`, `exit_count: u32`, `access_count: u32`, 0; for each exit the bytes of data
-/// behind its word, a multiple of four, as `u32`; then the [`AccessDescriptor`]es in the order of
-/// execution. Those of the first `blocks` blocks happen on the way to an exit.
+/// behind its word, a multiple of four, as `u32`; then the [`AccessDescriptor`]s in the order of
+/// execution. A path to an exit makes the accesses of the blocks that it has executed.
 pub const ACCESS_DESCRIPTORS: u32 = 5;
 
-/// How to make a memory access, or several, of the data behind a path's word. `base`, `index`,
+/// How to rebuild a memory access, or several, from the data behind a path's word. `base`, `index`,
 /// `value` and `mask` are offsets into that data; registers there have eight bytes.
 ///
 /// The address is `displacement`, plus the register `base` if [`HAS_BASE`], plus the register
@@ -80,14 +80,14 @@ pub const ACCESS_DESCRIPTOR_BYTES: usize = size_of::<AccessDescriptor>();
 
 /// One access.
 pub const PLAIN: u8 = 0;
-/// A repeated string instruction: at `index` is rcx before, at `mask` rcx after and then the
-/// address register after; rcx before less rcx after iterations were made, the first at the
-/// address, the others up or down from there as the difference of address registers says. Several
-/// of one instruction take turns, iteration by iteration. The value, if any, is that of every
-/// iteration.
+/// A repeated string instruction. At `index` is rcx before; at `mask` are rcx after and then the
+/// address register after. The instruction made rcx before less rcx after iterations. The first is
+/// at the address, the others go up or down from there, as the difference of address registers
+/// says. Several accesses of one instruction take turns, iteration by iteration. The value, if any,
+/// is that of every iteration.
 pub const STRING: u8 = 1;
-/// `count` elements side by side, of which those happen that the mask selects. Values stand in
-/// `value` at the place of the element.
+/// `count` elements side by side, of which those are accessed that the mask selects. Values stand
+/// in `value` at the place of the element.
 pub const MASKED: u8 = 2;
 /// As many elements side by side as the mask selects; the value of each stands at the place of its
 /// mask bit.
@@ -96,12 +96,12 @@ pub const PACKED: u8 = 3;
 /// `index_bytes`, at `index`), shifted left by the scale; there is no index register. Values as for
 /// `MASKED`.
 pub const INDEXED: u8 = 4;
-/// A bit test with a register: the operand lies as many times `size` bytes behind the address as
-/// the signed number in the low `count` bytes of the register at `mask`, shifted right by the bits
-/// of an operand, says.
+/// A bit test with a register. The operand lies behind the address by a number of operands of
+/// `size` bytes. That number is the signed number in the low `count` bytes of the register at
+/// `mask`, shifted right by the bits of an operand.
 pub const BIT: u8 = 5;
 
-/// One access, which happens if the mask selects any of `count` elements: a broadcast.
+/// One access, which is made if the mask selects any of `count` elements: a broadcast.
 pub const ANY: u8 = 6;
 
 /// In [`AccessDescriptor::flags`], beside the scale (0 to 3) in the low two bits.
@@ -121,7 +121,7 @@ pub const MASK_BITS: u8 = 1;
 /// Element `i` if the top bit of element `i` of the vector at `mask` (same element size) is set.
 pub const MASK_SIGNS: u8 = 2;
 
-/// The fragment is not to be recorded: its words only say what was executed meanwhile.
+/// The fragment is not recorded: its words only say what was executed meanwhile.
 pub const UNINSTRUMENTED: u32 = 1;
 
 /// In the list of a fragment's blocks: the conditional branch at the end of the block was taken.
@@ -133,7 +133,7 @@ pub const TERMINATOR_NOT_TAKEN: u32 = 0;
 pub const TERMINATOR_TAKEN: u32 = 1;
 /// A direct jump or call, or the block simply ended.
 pub const TERMINATOR_DIRECT: u32 = 2;
-/// An indirect jump, indirect call or return: the next path or event tells where to.
+/// An indirect jump, indirect call or return: the next path or event has the target.
 pub const TERMINATOR_INDIRECT: u32 = 3;
 /// A system call; its event follows.
 pub const TERMINATOR_SYSCALL: u32 = 4;

@@ -1,4 +1,5 @@
-//! `trackway record`.
+//! `trackway record`: records a program to a file, with a progress line and a report if they are
+//! wanted.
 
 use std::io::IsTerminal;
 use std::path::Path;
@@ -61,8 +62,8 @@ fn mode(data: Data) -> DataMode {
     }
 }
 
-/// A finished trace takes the place of what had its name, which must not be a directory, a device
-/// or a pipe.
+/// Refuses an output that is a directory, a device or a pipe. A finished trace replaces the file of
+/// that name.
 pub fn refuse_special(path: &Path) -> Result<(), Failure> {
     match path.metadata() {
         Ok(metadata) if !metadata.is_file() => {
@@ -74,7 +75,7 @@ pub fn refuse_special(path: &Path) -> Result<(), Failure> {
     }
 }
 
-/// The exit status that a shell would give.
+/// Returns the exit status that a shell would give.
 pub fn status(exit: Exit) -> u8 {
     match exit {
         Exit::Code(code) => u8::try_from(code & 0xff).unwrap_or(FAILED),
@@ -95,19 +96,20 @@ fn summary_line(summary: &Summary, path: &Path) -> String {
     )
 }
 
-/// What was seen from beside while the recorder worked.
+/// Resources that the recorder has used.
 #[derive(Default)]
 struct ResourceUsage {
     seconds: f64,
     peak_memory: u64,
 }
 
-/// Looks this often.
+/// Time between two looks at the memory in use.
 const MONITOR_INTERVAL: Duration = Duration::from_millis(20);
 
-/// Does `work` while another thread shows progress and watches the memory, if either is wanted.
+/// Runs `work` while another thread shows progress and measures the memory in use, if either is
+/// wanted.
 fn monitored<T>(arguments: &Record, work: impl FnOnce() -> T) -> (T, ResourceUsage) {
-    // On the terminal that the program writes to, a line of ours would end up in the middle of its
+    // On the terminal that the program writes to, a progress line would end up in the middle of its
     // output.
     let shows_progress = !arguments.quiet && !std::io::stdout().is_terminal() && std::io::stderr().is_terminal();
     if !shows_progress && arguments.report.is_none() {
@@ -135,8 +137,8 @@ fn monitored<T>(arguments: &Record, work: impl FnOnce() -> T) -> (T, ResourceUsa
     })
 }
 
-/// Bytes of memory that this process has in use now; shared memory, which is the rings, is left
-/// out.
+/// Returns the bytes of memory that this process has in use, without shared memory, which is the
+/// rings.
 fn memory_without_rings() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let kibibytes = |key: &str| -> u64 {
@@ -146,7 +148,7 @@ fn memory_without_rings() -> u64 {
     (kibibytes("RssAnon:") + kibibytes("RssFile:")) * 1024
 }
 
-/// What benchmarks want to know.
+/// The report for benchmarks, as JSON.
 #[derive(Serialize)]
 struct Report<'a> {
     instructions: u64,
