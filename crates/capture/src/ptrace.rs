@@ -216,7 +216,7 @@ pub fn try_wait(tid: pid_t) -> io::Result<Option<Stop>> {
 pub fn reap(tid: pid_t) {
     if has_ended(tid) {
         let flags = libc::WEXITED | libc::WNOHANG | libc::__WALL;
-        // SAFETY: without a place for it, the kernel tells nothing.
+        // SAFETY: the address is null, so that the kernel writes nothing.
         unsafe { libc::syscall(libc::SYS_waitid, libc::P_PID, tid, 0, flags, 0) };
     }
 }

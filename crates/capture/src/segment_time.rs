@@ -51,8 +51,8 @@ mod tests {
         assert_eq!(moved(&[7]), [&[7][..], &OPENING].concat());
         let access = [word::event(ACCESS, 0), 1, 2, 3, 4, 5];
         let string = [word::event(STRING, 0), 1, 2, 3, 4, 5, 6, 7, 8];
-        let told = [&access[..], &string, &access, &[7]].concat();
-        assert_eq!(moved(&[&told[..], &[8]].concat()), [&told[..], &OPENING, &[8]].concat());
+        let events = [&access[..], &string, &access, &[7]].concat();
+        assert_eq!(moved(&[&events[..], &[8]].concat()), [&events[..], &OPENING, &[8]].concat());
     }
 
     #[test]

@@ -306,7 +306,7 @@ fn a_sink_that_fails_does_not_stop_the_target() {
     let mut sink = MemorySink { fails_at_path: Some(2), ..MemorySink::default() };
     let (_, _, failure) = drain_while(&shared, &mut sink, || {
         let mut engine = Engine::start(&shared, 0, 0);
-        // Would wait for ever if nobody took what it writes.
+        // Would wait for ever if the drain did not go on taking words.
         announce_paths(&shared, 1..2);
         (0..10 * SEGMENT_WORDS).for_each(|_| engine.append(&[1]));
         engine.end();
@@ -347,7 +347,7 @@ fn announce_path(shared: &Shared, path: u32, flags: u32) {
 }
 
 #[test]
-fn silent_code_is_left_out() {
+fn uninstrumented_code_is_left_out() {
     let shared = Shared::create_alone().unwrap();
     let mut sink = MemorySink::default();
     let selection = Selection { length: Some(7), ..Selection::default() };
@@ -376,12 +376,12 @@ fn silent_code_is_left_out() {
     assert_eq!(sink.paths[&(0, 0)], [&[1][..], &gap, &[3], &half, &leave].concat());
     assert_eq!(sink.paths[&(0, 1)], [&[1][..], &leave].concat());
     let numbers: Vec<u32> = sink.blocks.iter().map(|block| block.1).collect();
-    assert_eq!(numbers, [1, 3], "a block that only silent code has is not told");
+    assert_eq!(numbers, [1, 3], "a block of uninstrumented code only is not delivered");
     assert_eq!(sink.fragments.len(), 2);
 }
 
 #[test]
-fn words_that_would_have_been_written_over_are_not_read() {
+fn overwritten_words_are_not_read() {
     for left in [false, true] {
         let shared = Shared::create_alone().unwrap();
         let mut sink = MemorySink::default();

@@ -14,8 +14,8 @@ fn filter(length: Option<u64>) -> Filter {
     filter.block(7, RECORDED, &NOP);
     filter.block(8, UNINSTRUMENTED, &NOP);
     let exits = [1 | TERMINATOR_DIRECT << 16, 3 | TERMINATOR_INDIRECT << 16];
-    let told = filter.fragment(&Fragment { first_path: 1, blocks: &[7, 7, 7], exits: &exits }, false);
-    assert_eq!(told.unwrap().iter().map(|(block, _)| *block).collect::<Vec<_>>(), [7]);
+    let delivered = filter.fragment(&Fragment { first_path: 1, blocks: &[7, 7, 7], exits: &exits }, false);
+    assert_eq!(delivered.unwrap().iter().map(|(block, _)| *block).collect::<Vec<_>>(), [7]);
     assert!(filter.fragment(&Fragment { first_path: 3, blocks: &[8], exits: &exits[..1] }, true).is_none());
     filter
 }
@@ -95,15 +95,15 @@ fn the_engine_may_write_the_gap() {
 
 #[test]
 fn signals_at_the_edges() {
-    // Recorded code is interrupted, in a gap and outside.
+    // Instrumented code is interrupted, in a gap and outside.
     let interrupted = signal(11, 1, 0, RECORDED + 1, 6);
     check(None, &[vec![1], interrupted.clone(), vec![3]], &[vec![1], interrupted.clone(), gap(UNINSTRUMENTED)]);
     check(None, &[vec![3], interrupted.clone()], &[gap(UNINSTRUMENTED), timed(word::TIME, 6), interrupted]);
-    // Silent code is.
+    // Uninstrumented code is interrupted.
     let uninstrumented = signal(11, 3, 0, UNINSTRUMENTED + 1, 6);
     check(None, &[vec![1], uninstrumented.clone(), vec![2]], &[vec![1], gap(UNINSTRUMENTED), vec![2]]);
     check(None, &[vec![3], uninstrumented, vec![1]], &[gap(UNINSTRUMENTED), timed(word::TIME, 6), vec![1]]);
-    // Nothing is: after a system call.
+    // No code is interrupted: after a system call.
     let after = signal(11, 0, 0, RECORDED + 3, 6);
     check(None, &[vec![1], after.clone()], &[vec![1], after.clone()]);
     check(None, &[vec![3], after], &[gap(UNINSTRUMENTED)]);
@@ -158,8 +158,8 @@ fn data_ends_with_its_words() {
         assert!(filter.access_descriptors(&AccessDescriptors { first_path: 1, lengths: &[8, 40], accesses: &[] }));
         let mut words = all.clone();
         assert_eq!(filter.words(0, &mut words, &data), &data[..(4 * kept).min(data.len())], "{length}");
-        let told = words.len().checked_sub(9).map_or(0, |at| word::data_words(words[at]));
-        assert_eq!(told, last, "{length}");
+        let data_words = words.len().checked_sub(9).map_or(0, |at| word::data_words(words[at]));
+        assert_eq!(data_words, last, "{length}");
     }
     let mut filter = filter(Some(100));
     assert!(
