@@ -1,4 +1,4 @@
-//! One call of a program, to be run natively and recorded in the same surroundings.
+//! One call of a program, to be run natively and recorded in the same environment.
 
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
@@ -8,7 +8,7 @@ use tempfile::TempDir;
 use trace::Trace;
 use workloads::Exit;
 
-use crate::process::{Finished, LIMIT, Running};
+use crate::process::{LIMIT, ProcessOutput, RunningProcess};
 use crate::trackway;
 
 /// What is recorded beside control flow.
@@ -19,11 +19,11 @@ pub enum Data {
     Values,
 }
 
-/// What [`Call::check`] records, one recording each.
+/// The modes in which [`Call::check`] records, one recording each.
 pub const MODES: &[Data] = &[Data::None, Data::Addresses, Data::Values];
 
 impl Data {
-    /// How the command line calls it.
+    /// Returns its name on the command line.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -34,7 +34,7 @@ impl Data {
     }
 }
 
-/// A program, its arguments and its surroundings.
+/// A program, its arguments and its environment.
 #[derive(Clone, Debug)]
 pub struct Call {
     program: OsString,
@@ -48,7 +48,7 @@ pub struct Call {
 }
 
 impl Call {
-    /// A name without a slash is looked up, as shells do.
+    /// Makes a call without arguments. A name without a slash is looked up, as shells do.
     #[must_use]
     pub fn new(program: impl AsRef<OsStr>) -> Self {
         Self {
@@ -74,49 +74,49 @@ impl Call {
         self
     }
 
-    /// Where it runs.
+    /// Sets the working directory.
     #[must_use]
     pub fn directory(mut self, directory: &Path) -> Self {
         self.directory = Some(directory.to_owned());
         self
     }
 
-    /// Exactly these variables instead of ours.
+    /// Sets exactly these variables instead of the test's own.
     #[must_use]
     pub fn environment(mut self, variables: &[(&str, &str)]) -> Self {
         self.environment = Some(variables.iter().map(|&(name, value)| (name.into(), value.into())).collect());
         self
     }
 
-    /// What standard input, a file then, has in it.
+    /// Makes standard input a file with this content.
     #[must_use]
     pub fn input(mut self, input: impl Into<Vec<u8>>) -> Self {
         self.input = input.into();
         self
     }
 
-    /// Recorded without randomisation of addresses.
+    /// Records without address space randomisation.
     #[must_use]
     pub fn fixed_addresses(mut self) -> Self {
         self.fixed_addresses = true;
         self
     }
 
-    /// Recorded with this data.
+    /// Records this data.
     #[must_use]
     pub fn data(mut self, data: Data) -> Self {
         self.data = data;
         self
     }
 
-    /// Recorded with these options.
+    /// Records with these options.
     #[must_use]
     pub fn options(mut self, options: impl IntoIterator<Item = impl AsRef<OsStr>>) -> Self {
         self.options.extend(options.into_iter().map(|option| option.as_ref().to_owned()));
         self
     }
 
-    /// The command that runs it natively.
+    /// Returns the command that runs it natively.
     #[must_use]
     pub fn command(&self) -> Command {
         let mut command = Command::new(&self.program);
@@ -125,7 +125,7 @@ impl Call {
         command
     }
 
-    /// The command that records it to `output`.
+    /// Returns the command that records it to `output`.
     #[must_use]
     pub fn record_command(&self, output: &Path) -> Command {
         let mut command = Command::new(trackway());
@@ -150,27 +150,28 @@ impl Call {
         }
     }
 
-    /// Runs it without us.
+    /// Runs it natively.
     ///
     /// # Panics
     ///
     /// If it cannot be started or hangs.
     #[must_use]
-    pub fn natively(&self) -> Finished {
-        Running::start(&mut self.command(), &self.input).wait(LIMIT)
+    pub fn natively(&self) -> ProcessOutput {
+        RunningProcess::start(&mut self.command(), &self.input).wait(LIMIT)
     }
 
     /// Records it and verifies the trace.
     ///
     /// # Panics
     ///
-    /// If it cannot be recorded, hangs, or if the trace is not sound, not complete or tells of another end.
+    /// If it cannot be recorded, hangs, or if the trace is not sound, not complete or reports
+    /// another exit.
     #[must_use]
-    pub fn recorded(&self) -> Recorded {
+    pub fn recorded(&self) -> RecordedCall {
         let directory = tempfile::tempdir().expect("a temporary directory can be made");
         let path = directory.path().join("test.trk");
         let mut command = self.record_command(&path);
-        let finished = Running::start(&mut command, &self.input).wait(LIMIT);
+        let finished = RunningProcess::start(&mut command, &self.input).wait(LIMIT);
         assert!(path.exists(), "{command:?} left no trace: {finished:?}");
         let trace = open_sound(&path);
         assert!(trace.is_finished(), "{command:?}: the trace was not finished");
@@ -181,44 +182,47 @@ impl Call {
             "{command:?}: the target's end ({exit}) was not passed on: {}",
             finished.stderr_text()
         );
-        Recorded { finished: Finished { exit, ..finished }, trace, path, directory }
+        RecordedCall { finished: ProcessOutput { exit, ..finished }, trace, path, directory }
     }
 
-    /// As [`Self::recorded`], for a recording that may end before the target does. How that ended, the command's status says.
+    /// As [`Self::recorded`], for a recording that may end before the target exits. The command's
+    /// status says how the target ended.
     ///
     /// # Panics
     ///
     /// As [`Self::recorded`].
     #[must_use]
-    pub fn left(&self) -> Recorded {
+    pub fn recorded_until_detach(&self) -> RecordedCall {
         let directory = tempfile::tempdir().expect("a temporary directory can be made");
         let path = directory.path().join("test.trk");
         let mut command = self.record_command(&path);
-        let finished = Running::start(&mut command, &self.input).wait(LIMIT);
+        let finished = RunningProcess::start(&mut command, &self.input).wait(LIMIT);
         assert!(path.exists(), "{command:?} left no trace: {finished:?}");
         let trace = open_sound(&path);
         assert!(trace.is_finished(), "{command:?}: the trace was not finished");
         if trace.exit() != trace::Exit::Detached {
             assert_eq!(finished.exit, Exit::Status(shell_status(exit_of(&trace))), "{command:?}");
         }
-        Recorded { finished, trace, path, directory }
+        RecordedCall { finished, trace, path, directory }
     }
 
-    /// Runs it natively and recorded in every mode; output and status have to agree to the byte. Returns the first recording.
+    /// Runs it natively and records it in every mode; output and status have to be equal. Returns
+    /// the first recording.
     ///
     /// # Panics
     ///
     /// If they do not, or as [`Self::recorded`].
-    pub fn check(&self) -> Recorded {
+    pub fn check(&self) -> RecordedCall {
         self.check_against(&self.natively())
     }
 
-    /// Records it in every mode; output and status have to be as `expected`. Returns the first recording.
+    /// Records it in every mode; output and status have to equal `expected`. Returns the first
+    /// recording.
     ///
     /// # Panics
     ///
     /// If they are not, or as [`Self::recorded`].
-    pub fn check_against(&self, expected: &Finished) -> Recorded {
+    pub fn check_against(&self, expected: &ProcessOutput) -> RecordedCall {
         let mut recordings = self.in_every_mode().map(|call| {
             let recorded = call.recorded();
             recorded.assert_finished_as(expected);
@@ -229,35 +233,36 @@ impl Call {
         first
     }
 
-    /// The call once for every mode.
+    /// Returns the call once for every mode.
     pub fn in_every_mode(&self) -> impl Iterator<Item = Self> {
         MODES.iter().map(|&data| self.clone().data(data))
     }
 }
 
-/// What came of recording a call. [`Finished::exit`] is how the target ended, as the trace says.
+/// The result of recording a call. [`ProcessOutput::exit`] is how the target ended, as the trace
+/// says.
 #[derive(Debug)]
-pub struct Recorded {
-    pub finished: Finished,
+pub struct RecordedCall {
+    pub finished: ProcessOutput,
     pub trace: Trace,
     pub path: PathBuf,
-    /// Where the trace is, as long as this lives.
+    /// The directory of the trace, which is removed when this is dropped.
     pub directory: TempDir,
 }
 
-impl Recorded {
+impl RecordedCall {
     /// # Panics
     ///
     /// If output or status are not as `expected`.
-    pub fn assert_finished_as(&self, expected: &Finished) {
+    pub fn assert_finished_as(&self, expected: &ProcessOutput) {
         let command = self.trace.recording().command.join(" ");
         let same = self.finished == *expected;
         assert!(same, "{command}:\nexpected {}\nrecorded {}", shown(expected), shown(&self.finished));
     }
 }
 
-fn shown(finished: &Finished) -> String {
-    let Finished { exit, stdout, stderr } = finished;
+fn shown(finished: &ProcessOutput) -> String {
+    let ProcessOutput { exit, stdout, stderr } = finished;
     let text = |bytes: &[u8]| {
         let text = String::from_utf8_lossy(bytes).into_owned();
         let head: String = text.chars().take(2000).collect();
@@ -276,7 +281,7 @@ pub fn open_sound(path: &Path) -> Trace {
     open_without(path, |_| true)
 }
 
-/// Opens what a recorder has left that was killed: everything in it has to be sound, but it is not finished.
+/// Opens the partial trace of a recorder that was killed: it has to be sound, but not finished.
 ///
 /// # Panics
 ///
@@ -298,7 +303,7 @@ fn open_without(path: &Path, is_wrong: impl Fn(&str) -> bool) -> Trace {
     trace
 }
 
-/// How the target of a trace ended.
+/// Returns how the target of a trace ended.
 ///
 /// # Panics
 ///
@@ -313,7 +318,7 @@ pub fn exit_of(trace: &Trace) -> Exit {
     }
 }
 
-/// The status that shells report for an end.
+/// Returns the status that shells report for an exit.
 #[must_use]
 pub fn shell_status(exit: Exit) -> i32 {
     match exit {

@@ -1,11 +1,11 @@
-//! The `trackway` command under test: the one that `TESTED_TRACKWAY` names, or else built with the same profile as the tests and
-//! brought up to date once per process.
+//! The `trackway` command under test: the one that `TESTED_TRACKWAY` names, or else one that is
+//! built with the profile of the tests, once per process.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
-/// The executable of the `trackway` command.
+/// Returns the executable of the `trackway` command.
 ///
 /// # Panics
 ///
@@ -32,7 +32,7 @@ fn build() -> PathBuf {
     target.join(profile).join("trackway")
 }
 
-/// Cargo marks its target directory as a cache; the test that we are a part of lies in it.
+/// Returns cargo's target directory, which has a tag file. The running test lies in it.
 fn target_directory() -> PathBuf {
     let executable = std::env::current_exe().expect("a running program has a path");
     let target = executable.ancestors().find(|directory| directory.join("CACHEDIR.TAG").is_file());

@@ -1,9 +1,11 @@
-//! What the acceptance tests share: running a command with and without the recorder, and looking at what came of it.
+//! What the acceptance tests share: running a command natively and recorded, and comparing the
+//! results.
 //!
-//! A [`Call`] is run natively and recorded, in the same surroundings; [`process`] runs commands and does not wait for ever;
-//! [`listing`] turns a trace into plain lists of addresses and events, which are compared with those of the `oracle` and of
-//! the [`witness`]; [`memory`] does so with accesses to memory, and [`race`] checks those of threads that race. Everything goes through the `trackway` command and the public interface of `trace`; nothing here knows
-//! how either works.
+//! A [`Call`] runs natively and recorded, in the same environment. [`process`] runs commands with a
+//! time limit. [`listing`] turns a trace into lists of addresses and events, which tests compare
+//! with those of the `oracle` and of the [`witness`]. [`memory`] does so with accesses to memory,
+//! and [`race`] checks accesses of threads that race. Everything goes through the `trackway`
+//! command and the public interface of `trace`; nothing here knows how either works.
 
 pub mod call;
 pub mod command;
@@ -17,21 +19,21 @@ pub mod witness;
 
 use std::io::Write as _;
 
-pub use call::{Call, Data, Recorded};
+pub use call::{Call, Data, RecordedCall};
 pub use command::trackway;
-pub use process::{Finished, Running};
+pub use process::{ProcessOutput, RunningProcess};
 
-/// Whether the long versions of tests are wanted, as in `cargo xtask soak`.
+/// Returns whether the long versions of tests are wanted, as in `cargo xtask soak`.
 #[must_use]
 pub fn is_soak() -> bool {
     std::env::var_os("TRACKWAY_SOAK").is_some()
 }
 
-/// Says that a test has left something out, also when the test succeeds.
+/// Reports that a test has left something out, even if the test succeeds.
 ///
 /// # Panics
 /// If there is no standard error.
 pub fn say_not_tested(what: &str) {
-    // The test harness does not catch what is written in this way.
+    // The test harness does not capture output that is written in this way.
     std::io::stderr().write_all(format!("NOT TESTED: {what}\n").as_bytes()).expect("standard error is open");
 }

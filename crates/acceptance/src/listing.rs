@@ -1,11 +1,11 @@
-//! Traces as plain lists: the addresses that a thread executed, and what happened to it in between.
+//! Traces as plain lists: the addresses that a thread executed, and the events in between.
 
 use std::fmt::Write as _;
 
 use iced_x86::{Decoder, DecoderOptions, Formatter as _, IntelFormatter};
 use trace::{Event, Item, Trace};
 
-/// What one thread did according to a trace.
+/// What one thread executed, according to a trace.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Listing {
     /// The address of every executed instruction.
@@ -43,7 +43,8 @@ pub fn of_thread(trace: &Trace, thread: u32) -> Listing {
     listing
 }
 
-/// Says where two lists of addresses differ first, with what is around: `None` if they do not.
+/// Describes the first difference of two lists of addresses, with the instructions around it.
+/// `None` if they are equal.
 #[must_use]
 pub fn first_difference(trace: &Trace, recorded: &Listing, expected: &[u64]) -> Option<String> {
     const AROUND: usize = 6;
@@ -80,7 +81,8 @@ fn shown(trace: &Trace, address: Option<u64>) -> String {
     }
 }
 
-/// The bytes and the text of the instruction at `address`, if any block of the trace has it.
+/// Returns the bytes and the text of the instruction at `address`, if any block of the trace has
+/// it.
 pub(crate) fn disassembly(trace: &Trace, address: u64) -> Option<String> {
     let mut blocks = trace.blocks().iter().filter(|block| (block.address()..block.end()).contains(&address));
     let found = blocks.find_map(|block| block.instructions().find(|instruction| instruction.address == address))?;

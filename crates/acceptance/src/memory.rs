@@ -1,4 +1,5 @@
-//! Accesses to memory as plain lists: those of a trace, those of single-stepping, and where they differ.
+//! Accesses to memory as plain lists: those of a trace, those of single-stepping, and their
+//! differences.
 
 use std::collections::BTreeMap;
 use std::fmt::{self, Write as _};
@@ -8,7 +9,7 @@ use trace::Trace;
 use crate::Data;
 use crate::listing;
 
-/// Nothing else is as large as what `fxsave` and its kin save.
+/// Only `fxsave` and its kin access as many bytes.
 const STATE_BYTES_MIN: usize = 512;
 
 /// One read or write by an instruction.
@@ -18,7 +19,7 @@ pub struct Access {
     pub address: u64,
     pub writes: bool,
     pub size: usize,
-    /// In the order of memory; `None` if it was not recorded, or if it is not the same in every run.
+    /// In memory order; `None` if it was not recorded, or if it differs between runs.
     pub value: Option<Vec<u8>>,
 }
 
@@ -39,7 +40,7 @@ impl From<&oracle::Access> for Access {
     }
 }
 
-/// Looks at every access of a thread with its value, if that was recorded.
+/// Calls `look` for every access of a thread, with its value if that was recorded.
 ///
 /// # Panics
 ///
@@ -51,7 +52,7 @@ pub fn for_each(trace: &Trace, thread: u32, mut look: impl FnMut(&trace::Access,
     }
 }
 
-/// All accesses of a thread.
+/// Returns all accesses of a thread.
 ///
 /// # Panics
 ///
@@ -71,8 +72,9 @@ pub fn recorded_accesses(trace: &Trace, thread: u32) -> Vec<Access> {
     accesses
 }
 
-/// The accesses of a thread by several single-stepped runs: values that are not the same in all of them are left out. So
-/// are saved states: which registers a processor takes to be in use depends on when other programs have run.
+/// Returns the accesses of a thread in several single-stepped runs, without values that differ
+/// between runs. Values of saved states are left out, too: which registers a processor takes to be
+/// in use depends on when other programs have run.
 ///
 /// # Panics
 ///
@@ -94,7 +96,8 @@ pub fn repeatable_accesses(runs: &[&[oracle::Access]]) -> Vec<Access> {
     accesses
 }
 
-/// Whether two accesses agree, as far as `data` was recorded. Where the expected value is unknown, there must be some value.
+/// Returns whether two accesses agree, as far as `data` was recorded. Where the expected value is
+/// unknown, any value of that size will do.
 fn agree(recorded: &Access, expected: &Access, data: Data) -> bool {
     let place = |access: &Access| (access.pc, access.address, access.size, access.writes);
     let value_agrees = match (data, &recorded.value, &expected.value) {
@@ -106,7 +109,7 @@ fn agree(recorded: &Access, expected: &Access, data: Data) -> bool {
     place(recorded) == place(expected) && value_agrees
 }
 
-/// Says in which instructions two lists of accesses differ: `None` if they do not.
+/// Describes the instructions in which two lists of accesses differ; `None` if the lists are equal.
 #[must_use]
 pub fn differences(trace: &Trace, recorded: &[Access], expected: &[Access], data: Data) -> Option<String> {
     const INSTRUCTIONS_MAX: usize = 40;
@@ -146,7 +149,7 @@ fn by_instruction(accesses: &[Access]) -> BTreeMap<u64, Vec<&Access>> {
     lists
 }
 
-/// The first difference between all accesses of one instruction.
+/// Describes the first difference between all accesses of one instruction.
 fn difference_of_one(recorded: &[&Access], expected: &[&Access], data: Data) -> Option<String> {
     let place = recorded.iter().zip(expected).position(|(ours, theirs)| !agree(ours, theirs, data));
     if place.is_none() && recorded.len() == expected.len() {

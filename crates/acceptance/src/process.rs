@@ -1,5 +1,5 @@
-//! Runs a command to its end, or to the end of our patience: then it tells what every thread was doing, kills all of it and
-//! fails the test.
+//! Runs a command with a time limit. After the limit, describes what every thread was doing, kills
+//! all processes and fails the test.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -11,18 +11,18 @@ use std::time::{Duration, Instant};
 
 use workloads::Exit;
 
-/// Nothing that tests run takes nearly as long, even on a busy machine.
+/// The time limit. No command of a test takes nearly as long, even on a busy machine.
 pub const LIMIT: Duration = Duration::from_secs(120);
 
-/// What a command left behind.
+/// Exit and output of a command.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Finished {
+pub struct ProcessOutput {
     pub exit: Exit,
     pub stdout: Vec<u8>,
     pub stderr: Vec<u8>,
 }
 
-impl Finished {
+impl ProcessOutput {
     #[must_use]
     pub fn stdout_text(&self) -> String {
         String::from_utf8_lossy(&self.stdout).into_owned()
@@ -34,9 +34,10 @@ impl Finished {
     }
 }
 
-/// A command that runs, in a process group of its own, with nothing (or a file) to read and pipes to write to.
+/// A running command, in a process group of its own. Its input is empty or a file; its output goes
+/// to pipes.
 #[derive(Debug)]
-pub struct Running {
+pub struct RunningProcess {
     what: String,
     child: Child,
     stdout: Option<JoinHandle<Vec<u8>>>,
@@ -44,10 +45,10 @@ pub struct Running {
     is_over: bool,
 }
 
-/// Makes a command mind interrupts and the end of its terminal, which shells and `nohup` make everybody ignore whom they start in the background, the tests
-/// among them.
+/// Restores the default actions of the terminal's signals. Shells and `nohup` ignore them in
+/// background processes, the tests among them.
 fn with_interrupts(command: &mut Command) {
-    let mind = || {
+    let restore_defaults = || {
         for signal in [libc::SIGINT, libc::SIGQUIT, libc::SIGHUP] {
             // SAFETY: takes no pointers but the default, and may be called between fork and exec.
             unsafe { libc::signal(signal, libc::SIG_DFL) };
@@ -55,10 +56,11 @@ fn with_interrupts(command: &mut Command) {
         Ok(())
     };
     // SAFETY: the closure makes system calls and nothing else.
-    unsafe { command.pre_exec(mind) };
+    unsafe { command.pre_exec(restore_defaults) };
 }
 
-/// A file that was just written is busy as long as a child that another test is starting has it open, too.
+/// Starts a command. A file that was just written is busy while the child that another test is
+/// starting has it open, too.
 fn spawn(command: &mut Command) -> std::io::Result<Child> {
     for _ in 0..500 {
         match command.spawn() {
@@ -69,7 +71,7 @@ fn spawn(command: &mut Command) -> std::io::Result<Child> {
     command.spawn()
 }
 
-impl Running {
+impl RunningProcess {
     /// # Panics
     ///
     /// If the command cannot be started.
@@ -83,7 +85,7 @@ impl Running {
         Self { what, child, stdout, stderr, is_over: false }
     }
 
-    /// The process number, which is also that of the group.
+    /// Returns the process number, which is also that of the group.
     #[must_use]
     pub fn pid(&self) -> i32 {
         self.child.id().cast_signed()
@@ -95,13 +97,13 @@ impl Running {
         unsafe { libc::kill(self.pid(), signal) };
     }
 
-    /// Waits for the process and for everybody who holds its output.
+    /// Waits for the process and for the end of its output.
     ///
     /// # Panics
     ///
     /// If that takes longer than `limit`.
     #[must_use]
-    pub fn wait(mut self, limit: Duration) -> Finished {
+    pub fn wait(mut self, limit: Duration) -> ProcessOutput {
         let deadline = Instant::now() + limit;
         let status = self.wait_for_exit(deadline);
         while !self.is_output_complete() {
@@ -109,7 +111,11 @@ impl Running {
             std::thread::sleep(Duration::from_millis(2));
         }
         self.is_over = true;
-        Finished { exit: exit_of(status), stdout: collected(self.stdout.take()), stderr: collected(self.stderr.take()) }
+        ProcessOutput {
+            exit: exit_of(status),
+            stdout: collected(self.stdout.take()),
+            stderr: collected(self.stderr.take()),
+        }
     }
 
     fn wait_for_exit(&mut self, deadline: Instant) -> ExitStatus {
@@ -130,9 +136,9 @@ impl Running {
         if Instant::now() < deadline {
             return;
         }
-        let picture = picture_of_group(self.pid());
+        let description = describe_group(self.pid());
         self.kill_group();
-        panic!("{} hangs:\n{picture}", self.what);
+        panic!("{} hangs:\n{description}", self.what);
     }
 
     fn kill_group(&mut self) {
@@ -143,8 +149,8 @@ impl Running {
     }
 }
 
-impl Drop for Running {
-    /// Whatever a failing test leaves running would disturb the others.
+impl Drop for RunningProcess {
+    /// A process that a failing test leaves running would disturb the others.
     fn drop(&mut self) {
         if !self.is_over {
             self.kill_group();
@@ -158,8 +164,8 @@ impl Drop for Running {
 ///
 /// If it cannot be started or takes longer than [`LIMIT`].
 #[must_use]
-pub fn run(command: &mut Command) -> Finished {
-    Running::start(command, &[]).wait(LIMIT)
+pub fn run(command: &mut Command) -> ProcessOutput {
+    RunningProcess::start(command, &[]).wait(LIMIT)
 }
 
 /// Waits until `condition` holds.
@@ -175,19 +181,19 @@ pub fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
     }
 }
 
-/// Whether a process of this number exists and has not ended.
+/// Returns whether a process of this number exists and has not exited.
 #[must_use]
 pub fn is_alive(pid: i32) -> bool {
     !matches!(state_of(pid), None | Some('Z' | 'X'))
 }
 
-/// The letter that /proc has for the state of a process.
+/// Returns the letter for the state of a process in /proc.
 #[must_use]
 pub fn state_of(pid: i32) -> Option<char> {
     stat(&format!("/proc/{pid}/stat"))?.0.chars().next()
 }
 
-/// The processes whose parent is `pid`.
+/// Returns the processes whose parent is `pid`.
 #[must_use]
 pub fn children_of(pid: i32) -> Vec<i32> {
     let tasks = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
@@ -195,10 +201,10 @@ pub fn children_of(pid: i32) -> Vec<i32> {
     lists.flat_map(|list| list.split_whitespace().filter_map(|word| word.parse().ok()).collect::<Vec<_>>()).collect()
 }
 
-/// State and process group from a `stat` file of /proc.
+/// Reads state and process group from a `stat` file of /proc.
 fn stat(path: &str) -> Option<(String, i32)> {
     let text = fs::read_to_string(path).ok()?;
-    // The name before it may contain anything, parentheses too.
+    // The name before may contain anything, even parentheses.
     let mut fields = text.rsplit_once(") ")?.1.split(' ');
     let state = fields.next()?.to_owned();
     Some((state, fields.nth(1)?.parse().ok()?))
@@ -232,9 +238,9 @@ fn exit_of(status: ExitStatus) -> Exit {
     }
 }
 
-/// What every thread of every process of a group is doing.
-fn picture_of_group(group: i32) -> String {
-    let mut picture = String::new();
+/// Describes what every thread of every process of a group is doing.
+fn describe_group(group: i32) -> String {
+    let mut description = String::new();
     for process in fs::read_dir("/proc").into_iter().flatten().flatten() {
         let path = process.path();
         let is_member = stat(&path.join("stat").to_string_lossy()).is_some_and(|(_, its_group)| its_group == group);
@@ -242,7 +248,7 @@ fn picture_of_group(group: i32) -> String {
             continue;
         }
         let read = |name: &str| fs::read_to_string(path.join(name)).unwrap_or_default().replace('\0', " ");
-        let _ = writeln!(picture, "{}: {}", path.display(), read("cmdline"));
+        let _ = writeln!(description, "{}: {}", path.display(), read("cmdline"));
         for task in fs::read_dir(path.join("task")).into_iter().flatten().flatten() {
             let read = |name: &str| fs::read_to_string(task.path().join(name)).unwrap_or_default();
             let state = stat(&task.path().join("stat").to_string_lossy()).map(|(state, _)| state).unwrap_or_default();
@@ -253,10 +259,10 @@ fn picture_of_group(group: i32) -> String {
                 read("syscall"),
                 masks(&read("status")),
             ];
-            let _ = writeln!(picture, "  {}", line.map(|part| part.trim().to_owned()).join(" | "));
+            let _ = writeln!(description, "  {}", line.map(|part| part.trim().to_owned()).join(" | "));
         }
     }
-    picture
+    description
 }
 
 fn masks(status: &str) -> String {
@@ -264,11 +270,11 @@ fn masks(status: &str) -> String {
     status.lines().filter(|line| wanted.iter().any(|name| line.starts_with(name))).collect::<Vec<_>>().join(" ")
 }
 
-/// Nothing in the memory of a process is ours.
+/// Asserts that nothing of the recorder is mapped in a process.
 ///
 /// # Panics
 ///
-/// If there is something.
+/// If there is.
 pub fn assert_clean(pid: i32) {
     let maps = fs::read_to_string(format!("/proc/{pid}/maps")).unwrap();
     for line in maps.lines() {

@@ -1,55 +1,56 @@
-//! The checker for the workload `race`: what a thread stores must follow from what it has loaded, although another thread
-//! changes the word all the time.
+//! The checker for the workload `race`: the values that a thread stores must follow from those that
+//! it has loaded, although another thread changes the word all the time.
 //!
-//! The program tells the number of each step by a store to the first word of its own memory, and stores what comes of the step
-//! at the place of that number. See `race_rounds.inc` for the steps.
+//! The program stores the number of each step to the first word of its own memory, and the result
+//! of the step at the place of that number. See `race_rounds.inc` for the steps.
 
-/// Where the program has the word (and a second one behind it).
+/// The address of the shared word, with a second one behind it.
 pub const SHARED: u64 = 0x10_0000_0000;
-/// A page for each thread's own memory.
+/// The address of the threads' own memory, a page for each.
 pub const OWN: u64 = 0x10_0010_0000;
 const PAGE: u64 = 4096;
 const SLOT: u64 = 16;
 
-/// Follows the accesses of one thread.
+/// Checks the accesses of one thread.
 #[derive(Clone, Debug, Default)]
 pub struct Checker {
-    /// The step that the thread is in, and the number that it uses in this round.
+    /// The current step, and the number that the thread uses in this round.
     step: u32,
     number: u64,
-    /// What the last load from the shared words had, with its offset and size.
-    loaded: Option<Loaded>,
-    /// What `cmpxchg` compares with.
+    /// The last load from the shared words.
+    loaded: Option<LastLoad>,
+    /// The value that `cmpxchg` compares with.
     compared: u64,
-    /// What the thread itself has stored last to the shared word.
+    /// The last value that the thread itself has stored to the shared word.
     stored: Option<u64>,
     pub counts: Counts,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Loaded {
+struct LastLoad {
     offset: u64,
     value: u128,
 }
 
-/// What was looked at.
+/// Numbers of checked accesses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     pub rounds: u64,
     pub loads: u64,
     pub stores: u64,
-    /// Loads of the whole word whose value is not what the thread has stored there last: another one was faster.
+    /// Loads of the whole word with another value than the thread has stored last: another thread
+    /// was faster.
     pub foreign: u64,
-    /// Results that follow from what was loaded.
+    /// Results that follow from a load.
     pub results: u64,
 }
 
 impl Checker {
-    /// Takes the next access of the thread. An error says what does not follow.
+    /// Checks the next access of the thread.
     ///
     /// # Errors
     ///
-    /// If what is stored does not follow from what was loaded.
+    /// If a stored value does not follow from the loaded one.
     pub fn look(&mut self, address: u64, writes: bool, bytes: &[u8]) -> Result<(), String> {
         let Some(value) = number(bytes) else { return Ok(()) };
         match (address.wrapping_sub(SHARED), address.wrapping_sub(OWN)) {
@@ -65,18 +66,18 @@ impl Checker {
 
     fn load(&mut self, offset: u64, size: usize, value: u128) {
         self.counts.loads += 1;
-        if let Some(Loaded { value, .. }) = self.loaded
+        if let Some(LastLoad { value, .. }) = self.loaded
             && self.step == 12
         {
             self.compared = value as u64;
         }
-        self.loaded = Some(Loaded { offset, value });
+        self.loaded = Some(LastLoad { offset, value });
         if (offset, size) == (0, 8) && self.stored.is_some_and(|stored| u128::from(stored) != value) {
             self.counts.foreign += 1;
         }
     }
 
-    /// A store to the shared words.
+    /// Checks a store to the shared words.
     fn store(&mut self, offset: u64, size: usize, value: u128) -> Result<(), String> {
         self.counts.stores += 1;
         let before = self.loaded.filter(|loaded| loaded.offset == offset).map(|loaded| loaded.value as u64);
@@ -104,7 +105,7 @@ impl Checker {
         }
     }
 
-    /// A store to the thread's own memory.
+    /// Checks a store to the thread's own memory.
     fn own(&mut self, offset: u64, size: usize, value: u128) -> Result<(), String> {
         if offset == 0 {
             self.step = value as u32;
@@ -119,7 +120,7 @@ impl Checker {
             self.counts.rounds += 1;
             return Ok(());
         }
-        let Some(Loaded { value: loaded, .. }) = self.loaded else {
+        let Some(LastLoad { value: loaded, .. }) = self.loaded else {
             return Err(format!("step {} stores {value:#x} without a load before", self.step));
         };
         self.counts.results += 1;
@@ -136,7 +137,7 @@ impl Checker {
         ))
     }
 
-    /// What a step makes of what it has loaded.
+    /// Returns the result of a step from the value that it has loaded.
     fn result(&self, loaded: u128) -> u128 {
         let (word, number) = (loaded as u64, self.number);
         let result = match self.step {
@@ -161,7 +162,7 @@ impl Checker {
     }
 }
 
-/// Bytes as a number; `None` if there are too many, which no step accesses.
+/// Returns bytes as a number; `None` if there are more than any step accesses.
 fn number(bytes: &[u8]) -> Option<u128> {
     (bytes.len() <= 16).then(|| bytes.iter().rev().fold(0, |number, &byte| number << 8 | u128::from(byte)))
 }

@@ -1,4 +1,4 @@
-//! Builds small programs that tests have in them as text, in whatever language.
+//! Builds small programs whose source is in the tests, in any language.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -18,7 +18,8 @@ pub fn write(directory: &Path, name: &str, text: impl AsRef<[u8]>) -> PathBuf {
     path
 }
 
-/// Compiles `text`, a file called `name`, with the compiler and its flags in `compiler`, to an executable in `directory`.
+/// Compiles `text`, a file called `name`, with the compiler and its flags in `compiler`, to an
+/// executable in `directory`.
 ///
 /// # Panics
 ///

@@ -1,11 +1,12 @@
-//! Finds the programs of the system that tests run. All are required: a machine without them cannot say that Trackway works.
+//! Finds the system's programs that tests run. All are required: without them, the tests cannot
+//! show that Trackway works.
 
 use std::path::PathBuf;
 
-/// What `cargo xtask test` installs: lines of the form `package: program program`.
+/// The packages that `cargo xtask test` installs: lines of the form `package: program program`.
 const PACKAGES: &str = include_str!("../../../xtask/packages.txt");
 
-/// Where `name` is.
+/// Returns the path of a program.
 ///
 /// # Panics
 ///
@@ -13,7 +14,7 @@ const PACKAGES: &str = include_str!("../../../xtask/packages.txt");
 #[must_use]
 pub fn required(name: &str) -> PathBuf {
     if name == "rustc" {
-        // Whoever can build these tests has it.
+        // It was needed to build these tests.
         return find(name).unwrap_or_else(|| PathBuf::from(env!("CARGO")).with_file_name(name));
     }
     let package = package(name).unwrap_or_else(|| panic!("{name} is missing in xtask/packages.txt"));
@@ -22,7 +23,7 @@ pub fn required(name: &str) -> PathBuf {
     })
 }
 
-/// The package of a program.
+/// Returns the package of a program.
 fn package(name: &str) -> Option<&'static str> {
     let mut entries = PACKAGES.lines().filter_map(|line| line.split_once(": "));
     entries.find(|(_, programs)| programs.split_whitespace().any(|program| program == name)).map(|(package, _)| package)
@@ -30,7 +31,7 @@ fn package(name: &str) -> Option<&'static str> {
 
 fn find(name: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH")?;
-    // Servers are in directories that users may not have in their path.
+    // Servers are in directories that may not be in a user's path.
     let directories = std::env::split_paths(&path).chain(["/usr/sbin", "/sbin"].map(PathBuf::from));
     directories.map(|directory| directory.join(name)).find(|candidate| candidate.is_file())
 }

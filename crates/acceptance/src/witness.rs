@@ -1,5 +1,5 @@
-//! A second opinion on events: which system calls a program makes and which signals it gets where, seen by ptrace from
-//! outside while the program runs natively. (What it executes in between is for the oracle.)
+//! A second source of events: the system calls of a program and its signals, observed by ptrace
+//! while the program runs natively. (The `oracle` lists the instructions in between.)
 
 use std::collections::HashMap;
 use std::fs;
@@ -9,53 +9,56 @@ use std::process::{Child, Command};
 
 use libc::{c_int, c_void, pid_t, user_regs_struct};
 
-/// Something that happened to a thread.
+/// An event of a thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Happening {
+pub enum ObservedEvent {
     /// A system call was entered.
     Call(u64),
-    /// A signal interrupted the thread before (or by) the instruction at `pc`; it went on at `handler`, or ended (0).
+    /// A signal interrupted the thread before (or by) the instruction at `pc`. The thread went on
+    /// at `handler`, or ended (0).
     Signal { signal: i32, pc: u64, handler: u64 },
 }
 
 /// `si_code` of the stop at the first instruction of a handler.
 const HANDLER_ENTERED: c_int = libc::SIGTRAP;
 const SYSTEM_CALL_STOP: c_int = libc::SIGTRAP | 0x80;
-const FOLLOWED: c_int =
+const TRACE_OPTIONS: c_int =
     libc::PTRACE_O_TRACECLONE | libc::PTRACE_O_TRACEEXEC | libc::PTRACE_O_TRACESYSGOOD | libc::PTRACE_O_EXITKILL;
-/// Where rip is in the frame of a handler: behind the return address, the head of the context, and sixteen registers.
+/// The offset of rip in the frame of a handler: behind the return address, the head of the context,
+/// and sixteen registers.
 const FRAME_RIP: u64 = 8 + 40 + 16 * 8;
 
-/// Runs a command, whose output must fit into its pipes, natively, without randomisation of addresses, and tells what
-/// happened to each of its threads, threads in the order of creation. Children that are processes are not looked at.
+/// Runs a command natively, without address space randomisation. Returns the events of each of its
+/// threads, in the order of their creation. The output has to fit into the pipes. Child processes
+/// are not observed.
 ///
 /// # Panics
 ///
 /// If the program cannot be run under ptrace.
 #[must_use]
-pub fn watch(command: &mut Command) -> Vec<Vec<Happening>> {
+pub fn watch(command: &mut Command) -> Vec<Vec<ObservedEvent>> {
     // A thread of its own is the tracer: it waits for its own children only.
     std::thread::scope(|scope| match scope.spawn(|| Witness::start(command).run()).join() {
-        Ok(happenings) => happenings,
+        Ok(events) => events,
         Err(panic) => std::panic::resume_unwind(panic),
     })
 }
 
-struct Thread {
-    /// Position in [`Witness::happenings`].
+struct TracedThread {
+    /// Position in [`Witness::events`].
     index: usize,
     in_call: bool,
     /// The signal whose handler is about to be entered.
     delivered: c_int,
-    /// The stop that every new thread begins with has not been seen.
-    fresh: bool,
+    /// Whether the initial stop of a new thread has not been seen yet.
+    awaits_first_stop: bool,
 }
 
 struct Witness {
     process: pid_t,
-    threads: HashMap<pid_t, Thread>,
-    happenings: Vec<Vec<Happening>>,
-    /// Holds the program's pipes open, so that it can write.
+    threads: HashMap<pid_t, TracedThread>,
+    events: Vec<Vec<ObservedEvent>>,
+    /// Keeps the program's pipes open.
     _child: Child,
 }
 
@@ -77,57 +80,57 @@ impl Witness {
         let process = child.id().cast_signed();
         let (thread, status) = wait().expect("the child stops when its exec is complete");
         assert!(thread == process && libc::WIFSTOPPED(status), "{command:?} did not stop: {status:#x}");
-        request(libc::PTRACE_SETOPTIONS, process, FOLLOWED as usize);
-        let mut witness = Self { process, threads: HashMap::new(), happenings: Vec::new(), _child: child };
-        witness.adopt(process, false);
-        to_next_call(process, 0);
+        request(libc::PTRACE_SETOPTIONS, process, TRACE_OPTIONS as usize);
+        let mut witness = Self { process, threads: HashMap::new(), events: Vec::new(), _child: child };
+        witness.add_thread(process, false);
+        resume_to_syscall(process, 0);
         witness
     }
 
-    fn run(mut self) -> Vec<Vec<Happening>> {
+    fn run(mut self) -> Vec<Vec<ObservedEvent>> {
         while let Some((thread, status)) = wait() {
             if libc::WIFSTOPPED(status) {
-                self.stopped(thread, status);
+                self.handle_stop(thread, status);
             } else if thread == self.process {
                 break;
             }
         }
-        self.happenings
+        self.events
     }
 
-    fn adopt(&mut self, thread: pid_t, fresh: bool) {
-        let happenings = &mut self.happenings;
+    fn add_thread(&mut self, thread: pid_t, awaits_first_stop: bool) {
+        let events = &mut self.events;
         self.threads.entry(thread).or_insert_with(|| {
-            happenings.push(Vec::new());
-            Thread { index: happenings.len() - 1, in_call: false, delivered: 0, fresh }
+            events.push(Vec::new());
+            TracedThread { index: events.len() - 1, in_call: false, delivered: 0, awaits_first_stop }
         });
     }
 
-    fn stopped(&mut self, thread: pid_t, status: c_int) {
+    fn handle_stop(&mut self, thread: pid_t, status: c_int) {
         match status >> 16 {
-            0 => self.signalled(thread, libc::WSTOPSIG(status)),
+            0 => self.handle_signal_stop(thread, libc::WSTOPSIG(status)),
             libc::PTRACE_EVENT_CLONE => {
-                self.adopt(event_message(thread), true);
-                to_next_call(thread, 0);
+                self.add_thread(event_message(thread), true);
+                resume_to_syscall(thread, 0);
             }
-            _ => to_next_call(thread, 0),
+            _ => resume_to_syscall(thread, 0),
         }
     }
 
-    fn signalled(&mut self, thread: pid_t, signal: c_int) {
+    fn handle_signal_stop(&mut self, thread: pid_t, signal: c_int) {
         // The first stop of a thread can come before the one of its creator.
-        self.adopt(thread, true);
+        self.add_thread(thread, true);
         let state = self.threads.get_mut(&thread).expect("adopted above");
-        if signal == libc::SIGSTOP && state.fresh {
-            state.fresh = false;
-            to_next_call(thread, 0);
+        if signal == libc::SIGSTOP && state.awaits_first_stop {
+            state.awaits_first_stop = false;
+            resume_to_syscall(thread, 0);
         } else if signal == SYSTEM_CALL_STOP {
             self.system_call(thread);
         } else if signal == libc::SIGTRAP && signal_code(thread) == Some(HANDLER_ENTERED) {
             self.handler_entered(thread);
         } else if signal_code(thread).is_none() {
             // A group stop; nobody would wake it.
-            to_next_call(thread, 0);
+            resume_to_syscall(thread, 0);
         } else {
             self.deliver(thread, signal);
         }
@@ -137,12 +140,13 @@ impl Witness {
         let state = self.threads.get_mut(&thread).expect("threads are adopted before");
         state.in_call = !state.in_call;
         if state.in_call {
-            self.happenings[state.index].push(Happening::Call(registers(thread).orig_rax));
+            self.events[state.index].push(ObservedEvent::Call(registers(thread).orig_rax));
         }
-        to_next_call(thread, 0);
+        resume_to_syscall(thread, 0);
     }
 
-    /// A signal is about to be delivered: to a handler, whose entry is waited for, or to the process's end, or to nobody.
+    /// Handles a signal that is about to be delivered: to a handler, whose entry follows, or to end
+    /// the process, or to be ignored.
     fn deliver(&mut self, thread: pid_t, signal: c_int) {
         let state = self.threads.get_mut(&thread).expect("threads are adopted before");
         if is_in_mask(thread, "SigCgt:", signal) {
@@ -162,9 +166,9 @@ impl Witness {
         ];
         if !HARMLESS.contains(&signal) && !is_in_mask(thread, "SigIgn:", signal) {
             let pc = registers(thread).rip;
-            self.happenings[state.index].push(Happening::Signal { signal, pc, handler: 0 });
+            self.events[state.index].push(ObservedEvent::Signal { signal, pc, handler: 0 });
         }
-        to_next_call(thread, signal);
+        resume_to_syscall(thread, signal);
     }
 
     fn handler_entered(&mut self, thread: pid_t) {
@@ -172,19 +176,19 @@ impl Witness {
         let pc = peek(thread, registers.rsp + FRAME_RIP);
         let state = self.threads.get_mut(&thread).expect("threads are adopted before");
         let signal = std::mem::take(&mut state.delivered);
-        self.happenings[state.index].push(Happening::Signal { signal, pc, handler: registers.rip });
-        to_next_call(thread, 0);
+        self.events[state.index].push(ObservedEvent::Signal { signal, pc, handler: registers.rip });
+        resume_to_syscall(thread, 0);
     }
 }
 
-/// Whether a signal is in one of the masks that /proc shows.
+/// Returns whether a signal is in one of the masks that /proc shows.
 fn is_in_mask(thread: pid_t, name: &str, signal: c_int) -> bool {
     let status = fs::read_to_string(format!("/proc/{thread}/status")).unwrap_or_default();
     let mask = status.lines().find_map(|line| line.strip_prefix(name)).unwrap_or("0");
     u64::from_str_radix(mask.trim(), 16).unwrap_or(0) & 1 << (signal - 1) != 0
 }
 
-/// The next stop of a thread of ours; `None` when there is nobody left.
+/// Waits for the next stop of a traced thread; `None` when there is none left.
 fn wait() -> Option<(pid_t, c_int)> {
     let mut status = 0;
     loop {
@@ -200,11 +204,12 @@ fn wait() -> Option<(pid_t, c_int)> {
 }
 
 /// Lets a thread run to its next system call or signal, after delivering `signal` if it is not 0.
-fn to_next_call(thread: pid_t, signal: c_int) {
+fn resume_to_syscall(thread: pid_t, signal: c_int) {
     request(libc::PTRACE_SYSCALL, thread, signal as usize);
 }
 
-/// A request whose data is a number. One that fails means that the thread was killed meanwhile; the next wait tells.
+/// Makes a request whose data is a number. If it fails, the thread was killed meanwhile; the next
+/// wait tells.
 fn request(request: libc::c_uint, thread: pid_t, data: usize) {
     // SAFETY: none of the requests made here takes a pointer.
     unsafe { libc::ptrace(request, thread, 0, std::ptr::without_provenance_mut::<c_void>(data)) };
@@ -226,7 +231,7 @@ fn event_message(thread: pid_t) -> pid_t {
     message as pid_t
 }
 
-/// `si_code` of the signal that stopped the thread; `None` in a group stop, which is by no signal.
+/// Returns `si_code` of the signal that stopped the thread; `None` in a group stop.
 fn signal_code(thread: pid_t) -> Option<c_int> {
     // SAFETY: all-zero is a valid value of this plain struct, which the request fills in.
     unsafe {

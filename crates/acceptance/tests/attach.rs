@@ -9,9 +9,9 @@ use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::Duration;
 
 use acceptance::call::open_sound;
-use acceptance::process::{self, LIMIT, Running, assert_clean, is_alive, state_of, wait_until};
+use acceptance::process::{self, LIMIT, RunningProcess, assert_clean, is_alive, state_of, wait_until};
 use acceptance::source::compile;
-use acceptance::{Call, Finished, is_soak, tool, trackway};
+use acceptance::{Call, ProcessOutput, is_soak, tool, trackway};
 use tempfile::TempDir;
 use trace::Trace;
 use workloads::{Exit, Variant};
@@ -39,8 +39,8 @@ fn program(directory: &TempDir, name: &str, text: &str) -> PathBuf {
     compile(directory.path(), name, text, C)
 }
 
-fn start(program: &Path, arguments: &[&str]) -> Running {
-    Running::start(Command::new(program).args(arguments), &[])
+fn start(program: &Path, arguments: &[&str]) -> RunningProcess {
+    RunningProcess::start(Command::new(program).args(arguments), &[])
 }
 
 fn record(pid: i32, output: &Path, arguments: &[&str]) -> Command {
@@ -99,7 +99,7 @@ fn settled_blocked_signals(pid: i32) -> Vec<String> {
     settled
 }
 
-fn text_of(finished: &Finished) -> String {
+fn text_of(finished: &ProcessOutput) -> String {
     format!("{}{}", finished.stdout_text(), finished.stderr_text())
 }
 
@@ -206,7 +206,7 @@ fn python_and_go() {
         go.arg("8000");
         go
     }] {
-        let running = Running::start(&mut command, &[]);
+        let running = RunningProcess::start(&mut command, &[]);
         std::thread::sleep(Duration::from_millis(500));
         for _ in 0..3 {
             visit(running.pid(), "0.1");
@@ -342,7 +342,7 @@ fn the_recorder_is_interrupted() {
     let running = start(&program(&directory, "pace.c", include_str!("../programs/pace.c")), &[]);
     for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
         let output = directory.path().join("t.trk");
-        let recorder = Running::start(&mut record(running.pid(), &output, &[]), &[]);
+        let recorder = RunningProcess::start(&mut record(running.pid(), &output, &[]), &[]);
         wait_until("it is recorded", || is_recorded(running.pid()));
         std::thread::sleep(Duration::from_millis(200));
         recorder.signal(signal);
@@ -369,7 +369,7 @@ fn the_recorder_is_killed() {
     let running = start(&program(&directory, "turmoil.c", include_str!("../programs/turmoil.c")), &["loose"]);
     wait_until("all threads run", || task_count(running.pid()) >= 64);
     let output = directory.path().join("t.trk");
-    let recorder = Running::start(&mut record(running.pid(), &output, &[]), &[]);
+    let recorder = RunningProcess::start(&mut record(running.pid(), &output, &[]), &[]);
     wait_until("it is recorded", || is_recorded(running.pid()));
     std::thread::sleep(Duration::from_millis(500));
     recorder.signal(libc::SIGKILL);
@@ -382,7 +382,7 @@ fn the_recorder_is_killed() {
 }
 
 /// The program with threads that use gs, get signals and see other threads come and go.
-fn with_own_gs(directory: &TempDir) -> Running {
+fn with_own_gs(directory: &TempDir) -> RunningProcess {
     // Its threads take all of the machine: the command is built before they start.
     let _ = trackway();
     // Under a name in which there is nothing of ours.
@@ -422,7 +422,7 @@ fn gs_is_given_back_when_the_recorder_is_killed() {
         let directory = scratch();
         let running = with_own_gs(&directory);
         let output = directory.path().join("t.trk");
-        let recorder = Running::start(&mut record(running.pid(), &output, &[]), &[]);
+        let recorder = RunningProcess::start(&mut record(running.pid(), &output, &[]), &[]);
         wait_until("it is recorded", || is_recorded(running.pid()));
         std::thread::sleep(Duration::from_millis(300));
         recorder.signal(libc::SIGKILL);
@@ -466,7 +466,7 @@ fn the_trace_does_not_wait_for_the_program() {
     let output = directory.path().join("t.trk");
     let mut command = Command::new(trackway());
     command.args(["record", "-o"]).arg(&output).args(["--seconds", "0.1", "--", "sleep", "60"]);
-    let recorder = Running::start(&mut command, &[]);
+    let recorder = RunningProcess::start(&mut command, &[]);
     wait_until("the trace is finished", || output.exists());
     let children = process::children_of(recorder.pid());
     assert_eq!(children.len(), 1);
@@ -485,7 +485,7 @@ fn refuse(pid: i32, words: &[&str]) {
     assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 0);
 }
 
-fn assert_refused(finished: &Finished, words: &[&str]) {
+fn assert_refused(finished: &ProcessOutput, words: &[&str]) {
     let text = finished.stderr_text();
     assert_eq!(finished.exit, Exit::Status(1), "{text}");
     assert!(text.starts_with("trackway: ") && text.lines().count() == 1 && !text.contains("os error"), "{text}");
@@ -528,7 +528,7 @@ fn a_process_that_is_stopped_meanwhile() {
     let directory = scratch();
     let running = start(&program(&directory, "pace.c", include_str!("../programs/pace.c")), &[]);
     let output = directory.path().join("t.trk");
-    let recorder = Running::start(&mut record(running.pid(), &output, &[]), &[]);
+    let recorder = RunningProcess::start(&mut record(running.pid(), &output, &[]), &[]);
     wait_until("it is recorded", || is_recorded(running.pid()));
     std::thread::sleep(Duration::from_millis(200));
     running.signal(libc::SIGSTOP);
@@ -546,7 +546,7 @@ fn a_process_that_is_stopped_meanwhile() {
 fn a_process_that_is_recorded_already() {
     let directory = scratch();
     let running = start(&program(&directory, "pace.c", include_str!("../programs/pace.c")), &[]);
-    let recorder = Running::start(&mut record(running.pid(), &directory.path().join("t.trk"), &[]), &[]);
+    let recorder = RunningProcess::start(&mut record(running.pid(), &directory.path().join("t.trk"), &[]), &[]);
     wait_until("it is recorded", || is_recorded(running.pid()));
     refuse(running.pid(), &["recorded already"]);
     recorder.signal(libc::SIGINT);
@@ -578,7 +578,7 @@ fn a_process_with_a_filter() {
             if set { Ok(()) } else { Err(std::io::Error::last_os_error()) }
         });
     }
-    let running = Running::start(&mut command, &[]);
+    let running = RunningProcess::start(&mut command, &[]);
     refuse(running.pid(), &["seccomp"]);
 }
 

@@ -9,9 +9,9 @@ use std::process::Command;
 use std::time::Duration;
 
 use acceptance::call::open_sound;
-use acceptance::process::{self, LIMIT, Running, children_of, wait_until};
+use acceptance::process::{self, LIMIT, RunningProcess, children_of, wait_until};
 use acceptance::source::{compile, write};
-use acceptance::{Finished, is_soak, say_not_tested, tool, trackway};
+use acceptance::{ProcessOutput, is_soak, say_not_tested, tool, trackway};
 use tempfile::TempDir;
 use trace::Trace;
 use workloads::Exit;
@@ -53,7 +53,7 @@ fn visit(pid: i32) -> Trace {
     let files = || fs::read_dir(format!("/proc/{pid}/fd")).unwrap().count();
     let before = files();
     let mut recorder = record(&output, &["-p", &pid.to_string()]);
-    let recorder = Running::start(&mut recorder, &[]);
+    let recorder = RunningProcess::start(&mut recorder, &[]);
     let maps = || fs::read_to_string(format!("/proc/{pid}/maps")).unwrap_or_default();
     let status = || fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     let is_recorded = || maps().contains("trackway") && status().contains("TracerPid:\t0\n");
@@ -73,7 +73,7 @@ fn visit(pid: i32) -> Trace {
 }
 
 /// Visits a process that works until SIGTERM twice, and ends it.
-fn visit_and_end(running: Running, pid: i32) {
+fn visit_and_end(running: RunningProcess, pid: i32) {
     visit(pid);
     visit(pid);
     // SAFETY: takes no pointers; the process is a descendant that nobody has waited for.
@@ -99,7 +99,7 @@ fn executes(pid: i32, program: &Path) -> bool {
 
 /// Starts a command that ends up in `program`, maybe in a descendant, and visits that.
 fn check_visits(command: &mut Command, program: &Path) {
-    let running = Running::start(command, &[]);
+    let running = RunningProcess::start(command, &[]);
     wait_until("the program runs", || executes(last_descendant(running.pid()), program));
     std::thread::sleep(Duration::from_millis(100));
     let pid = last_descendant(running.pid());
@@ -130,7 +130,7 @@ fn assert_followed(output: &Path, count: usize) {
     assert!(traces.iter().all(|trace| trace.summary().totals.instructions > 100));
 }
 
-fn assert_prints(finished: &Finished, expected: &str) {
+fn assert_prints(finished: &ProcessOutput, expected: &str) {
     let seen = (finished.exit, finished.stdout_text(), finished.stderr_text());
     assert_eq!(seen, (Exit::Status(0), expected.to_owned(), String::new()));
 }
@@ -175,7 +175,7 @@ fn writable_code_in_a_chroot_without_proc() {
     let directory = scratch();
     static_program(directory.path(), "rewrites.c", include_str!("../programs/rewrites.c"));
     let mut chroot = command("chroot", &[]);
-    let running = Running::start(chroot.arg(directory.path()).arg("/rewrites.executable"), &[]);
+    let running = RunningProcess::start(chroot.arg(directory.path()).arg("/rewrites.executable"), &[]);
     wait_until("the program runs", || executes(running.pid(), Path::new("rewrites.executable")));
     std::thread::sleep(Duration::from_millis(200));
     visit(running.pid());
@@ -188,11 +188,11 @@ fn writable_code_in_a_chroot_without_proc() {
 fn attaching_to_memcached() {
     let directory = scratch();
     let port = free_port();
-    let running = Running::start(&mut memcached(port), &[]);
+    let running = RunningProcess::start(&mut memcached(port), &[]);
     wait_until("the server listens", || TcpStream::connect(("127.0.0.1", port)).is_ok());
     let output = directory.path().join("t.trk");
     let pid = running.pid().to_string();
-    let recorder = Running::start(&mut record(&output, &["-p", &pid]), &[]);
+    let recorder = RunningProcess::start(&mut record(&output, &["-p", &pid]), &[]);
     let maps = || fs::read_to_string(format!("/proc/{pid}/maps")).unwrap();
     wait_until("it is recorded", || maps().contains("trackway") || !process::is_alive(recorder.pid()));
     converse(port);
@@ -212,7 +212,7 @@ fn attaching_to_a_process_without_room_below_two_gigabytes() {
     // Its own code must not be there, or there would be no room for its translation.
     let flags = ["gcc", "-O1", "-static-pie"];
     let program = compile(directory.path(), "guard.c", include_str!("../programs/guard.c"), &flags);
-    let running = Running::start(&mut Command::new(&program), &[]);
+    let running = RunningProcess::start(&mut Command::new(&program), &[]);
     let pid = running.pid().to_string();
     let ranges = || -> Vec<String> {
         let maps = fs::read_to_string(format!("/proc/{pid}/maps")).unwrap();
@@ -246,7 +246,7 @@ fn memcached_that_becomes_nobody() {
         let port = free_port();
         let server = memcached(port);
         let mut recorder = record(&output, &["--data", mode, "--"]);
-        let running = Running::start(recorder.arg(server.get_program()).args(server.get_args()), &[]);
+        let running = RunningProcess::start(recorder.arg(server.get_program()).args(server.get_args()), &[]);
         wait_until("the server listens", || TcpStream::connect(("127.0.0.1", port)).is_ok());
         converse(port);
         running.signal(libc::SIGTERM);
@@ -304,7 +304,7 @@ fn apache_and_its_workers() {
 
     let output = root.join("t.trk");
     let mut recorder = record(&output, &["--follow", "--"]);
-    let running = Running::start(recorder.arg(server().get_program()).args(server().get_args()), &[]);
+    let running = RunningProcess::start(recorder.arg(server().get_program()).args(server().get_args()), &[]);
     wait_until("the server listens", || TcpStream::connect(("127.0.0.1", port)).is_ok());
     (0..20).for_each(|_| assert_eq!(get_page(port), "from a worker\n"));
     // SAFETY: sends a signal to the server.
@@ -313,15 +313,18 @@ fn apache_and_its_workers() {
     assert_eq!((finished.exit, finished.stderr_text().as_str()), (Exit::Status(0), ""));
     assert_followed(&output, 2);
 
-    let running = Running::start(&mut server(), &[]);
+    let running = RunningProcess::start(&mut server(), &[]);
     wait_until("the server has workers", || children_of(running.pid()).len() == 2);
     wait_until("the server listens", || TcpStream::connect(("127.0.0.1", port)).is_ok());
     let output = root.join("worker.trk");
     let workers = children_of(running.pid());
-    let recorders: Vec<Running> = workers
+    let recorders: Vec<RunningProcess> = workers
         .iter()
         .map(|pid| {
-            Running::start(&mut record(&output.with_extension(format!("{pid}.trk")), &["-p", &pid.to_string()]), &[])
+            RunningProcess::start(
+                &mut record(&output.with_extension(format!("{pid}.trk")), &["-p", &pid.to_string()]),
+                &[],
+            )
         })
         .collect();
     let is_recorded = |pid: i32| fs::read_to_string(format!("/proc/{pid}/maps")).unwrap().contains("trackway");
@@ -435,7 +438,7 @@ fn chromium_with_its_sandbox() {
     recorder.env("HOME", &place).arg(trackway()).args(["record", "--follow", "-o"]).arg(&output).arg("--");
     recorder.arg(tool::required("chromium")).args(["--headless=new", "--disable-gpu", "--dump-dom"]);
     recorder.arg(format!("--user-data-dir={}/profile", place.display())).arg(format!("file://{}", page.display()));
-    let finished = Running::start(&mut recorder, &[]).wait(5 * LIMIT);
+    let finished = RunningProcess::start(&mut recorder, &[]).wait(5 * LIMIT);
     let text = finished.stderr_text();
     assert_eq!(finished.exit, Exit::Status(0), "{text}");
     assert!(finished.stdout_text().contains("<title>499999500000</title>"), "{}", finished.stdout_text());

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use acceptance::call::{MODES, open_sound};
-use acceptance::process::Running;
+use acceptance::process::RunningProcess;
 use acceptance::source::compile;
 use acceptance::{Call, is_soak};
 use tempfile::TempDir;
@@ -24,7 +24,7 @@ fn check_churn(arguments: &[&str]) {
     let (directory, executable) = churn();
     let trace = directory.path().join("churn.trk");
     for call in Call::new(&executable).args(arguments).in_every_mode() {
-        let finished = Running::start(&mut call.record_command(&trace), &[]).wait(LIMIT);
+        let finished = RunningProcess::start(&mut call.record_command(&trace), &[]).wait(LIMIT);
         let expected = format!("{} functions per thread, 0 wrong\n", arguments[0]);
         assert_eq!(finished.stdout_text(), expected, "{arguments:?}: {}", finished.stderr_text());
         assert_eq!(finished.exit, Exit::Status(0), "{arguments:?}: {}", finished.stderr_text());
@@ -105,7 +105,7 @@ fn check_failure(call: &Call, failure: u32, place: u32, sentence: &str, stdout: 
     let path = directory.path().join("failed.trk");
     let mut command = call.record_command(&path);
     command.env("TRACKWAY_INJECT", format!("{failure}:{place}"));
-    let finished = Running::start(&mut command, &[]).wait(acceptance::process::LIMIT);
+    let finished = RunningProcess::start(&mut command, &[]).wait(acceptance::process::LIMIT);
     let what = format!("failure {failure} at place {place}: {command:?}: {}", finished.stderr_text());
     assert_eq!(finished.stdout_text(), stdout, "{what}");
     assert_eq!(finished.exit, Exit::Status(0), "{what}");

@@ -10,9 +10,9 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use acceptance::call::{exit_of, open_part, open_sound};
-use acceptance::process::{self, LIMIT, Running, children_of, is_alive, state_of, wait_until};
+use acceptance::process::{self, LIMIT, RunningProcess, children_of, is_alive, state_of, wait_until};
 use acceptance::source::{compile, write};
-use acceptance::{Call, Finished, listing, tool, trackway};
+use acceptance::{Call, ProcessOutput, listing, tool, trackway};
 use tempfile::TempDir;
 use trace::Trace;
 use workloads::{Exit, Variant};
@@ -26,7 +26,7 @@ fn part_of(path: &Path) -> PathBuf {
 }
 
 /// One sentence on standard error, as the command's own, and this status.
-fn assert_refused(finished: &Finished, status: i32, words: &[&str]) {
+fn assert_refused(finished: &ProcessOutput, status: i32, words: &[&str]) {
     let text = finished.stderr_text();
     assert_eq!(finished.exit, Exit::Status(status), "{text}");
     assert!(text.starts_with("trackway: ") && text.lines().count() == 1, "not one sentence: {text}");
@@ -207,7 +207,7 @@ fn files_that_may_not_grow() {
     limit(&mut command, libc::RLIMIT_FSIZE, 40 << 10);
     let finished = process::run(&mut command);
     assert_eq!(finished.stdout_text(), expected, "{}", finished.stderr_text());
-    assert_refused(&Finished { stdout: Vec::new(), ..finished }, 1, &["incomplete", "too large", "t.trk.part"]);
+    assert_refused(&ProcessOutput { stdout: Vec::new(), ..finished }, 1, &["incomplete", "too large", "t.trk.part"]);
     assert!(fs::read(&output).unwrap() == old);
     let info = process::run(Command::new(trackway()).arg("info").arg(part_of(&output)));
     assert_eq!(info.exit, Exit::Status(0), "{}", info.stderr_text());
@@ -222,7 +222,7 @@ fn a_target_whose_files_may_not_grow() {
     let mut shell = Command::new(tool::required("bash"));
     let native = process::run(shell.args(["-c", script]).current_dir(directory.path()));
     assert_eq!(native.stdout_text(), "153\n", "SIGXFSZ");
-    let told = |finished: &Finished| finished.stderr_text().contains("File size limit exceeded");
+    let told = |finished: &ProcessOutput| finished.stderr_text().contains("File size limit exceeded");
     let mut call = Call::new("bash").args(["-c", script]).record_command(&output);
     let finished = process::run(call.current_dir(directory.path()));
     assert_eq!((finished.stdout_text().as_str(), told(&finished)), ("153\n", told(&native)));
@@ -277,7 +277,7 @@ fn traces_are_private() {
 
 /// Runs `script` with a small disk of its own as the current directory, in a name space of its own. Arguments: the trackway
 /// command, and a target that takes longer to trace than there is room.
-fn on_a_small_disk(script: &str) -> Finished {
+fn on_a_small_disk(script: &str) -> ProcessOutput {
     let directory = scratch();
     let mount = format!("mount -t tmpfs -o size=256k none {} && cd {0} || exit 99\n", directory.path().display());
     let unshare = |flags: &str, script: &str| {
@@ -324,7 +324,7 @@ fn a_disk_that_becomes_full() {
         "#,
     );
     assert_eq!(finished.stdout_text(), long_call().1, "{}", finished.stderr_text());
-    assert_refused(&Finished { stdout: Vec::new(), ..finished }, 1, &["incomplete", "space", "t.trk.part"]);
+    assert_refused(&ProcessOutput { stdout: Vec::new(), ..finished }, 1, &["incomplete", "space", "t.trk.part"]);
 }
 
 #[test]
@@ -343,7 +343,7 @@ fn an_older_trace_survives_a_command_that_cannot_be_run() {
 const VERBS: [&[&str]; 5] =
     [&["info"], &["info", "--json"], &["stat"], &["verify"], &["dump", "--kind", "control", "-d", "-o", "/dev/null"]];
 
-fn read_with(verb: &[&str], path: &Path) -> Finished {
+fn read_with(verb: &[&str], path: &Path) -> ProcessOutput {
     let finished = process::run(Command::new(trackway()).args(verb).arg(path));
     let is_status = matches!(finished.exit, Exit::Status(_));
     assert!(is_status && !finished.stderr_text().contains("panicked"), "{verb:?} {}: {finished:?}", path.display());
@@ -506,7 +506,7 @@ fn worker(directory: &Path) -> PathBuf {
 
 /// A recording that has come as far as the target's main function.
 struct Recording {
-    recorder: Running,
+    recorder: RunningProcess,
     target: i32,
     output: PathBuf,
 }
@@ -514,7 +514,7 @@ struct Recording {
 fn start(directory: &Path, arguments: &[&str]) -> Recording {
     let output = directory.join("t.trk");
     let call = Call::new(worker(directory)).args(arguments);
-    let recorder = Running::start(&mut call.record_command(&output), &[]);
+    let recorder = RunningProcess::start(&mut call.record_command(&output), &[]);
     let pid = recorder.pid();
     wait_until("the target computes", || {
         children_of(pid).first().is_some_and(|&target| processor_time(target) > Duration::from_millis(100))

@@ -4,7 +4,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::num::NonZeroU64;
 
-use acceptance::{Call, Data, Recorded, trackway};
+use acceptance::{Call, Data, RecordedCall, trackway};
 use cache::{Cover, Geometry, Replacement};
 use filter::cfiat::{Shape, Trust};
 use filter::traptor::{Counting, Sizes};
@@ -16,7 +16,7 @@ use workloads::Variant;
 const ALL: [Sharing; 3] =
     [Sharing::Private, Sharing::Shared(Turns::ByTime), Sharing::Shared(Turns::RoundRobin(NonZeroU64::MIN))];
 
-fn record(name: &str, arguments: &[&str]) -> Recorded {
+fn record(name: &str, arguments: &[&str]) -> RecordedCall {
     let program = workloads::build(name, Variant::Pie).unwrap();
     Call::new(program).args(arguments).data(Data::Values).recorded()
 }

@@ -6,9 +6,9 @@ use std::process::Command;
 use std::time::Duration;
 
 use acceptance::call::open_sound;
-use acceptance::process::{self, LIMIT, Running, wait_until};
+use acceptance::process::{self, LIMIT, RunningProcess, wait_until};
 use acceptance::source::{compile, write};
-use acceptance::{Finished, tool, trackway};
+use acceptance::{ProcessOutput, tool, trackway};
 use tempfile::TempDir;
 use trace::Trace;
 use workloads::Exit;
@@ -21,7 +21,7 @@ fn family(directory: &Path) -> PathBuf {
     compile(directory, "family.c", include_str!("../programs/family.c"), &["gcc", "-O1"])
 }
 
-fn record(output: &Path, options: &[&str], command: &[&str]) -> Finished {
+fn record(output: &Path, options: &[&str], command: &[&str]) -> ProcessOutput {
     let mut recorder = Command::new(trackway());
     recorder.args(["record", "--follow", "-o"]).arg(output).args(options).arg("--").args(command);
     process::run(&mut recorder)
@@ -169,7 +169,7 @@ fn a_running_family() {
     let output = directory.path().join("t.trk");
     let script = "n=0; while [ ! -e stop ]; do n=$((n+1)); /bin/true; done; echo $((n > 3)); sleep 0.1; exit 5";
     let mut command = Command::new("/bin/sh");
-    let running = Running::start(command.args(["-c", script]).current_dir(directory.path()), &[]);
+    let running = RunningProcess::start(command.args(["-c", script]).current_dir(directory.path()), &[]);
     std::thread::sleep(Duration::from_millis(200));
     let mut recorder = Command::new(trackway());
     recorder.args(["record", "--follow", "--seconds", "0.7", "-o"]).arg(&output);
@@ -203,7 +203,7 @@ fn unfollowed_processes_are_like_any_other() {
     let python = tool::required("python3");
     let mut command = Command::new(trackway());
     command.args(["record", "-o"]).arg(&output).arg("--").arg(python).arg(&program);
-    let recorder = Running::start(&mut command, &[]);
+    let recorder = RunningProcess::start(&mut command, &[]);
     wait_until("the child runs", || fs::read_to_string(&marker).is_ok_and(|text| !text.is_empty()));
     let pid = fs::read_to_string(&marker).unwrap();
     let of_child = directory.path().join("c.trk");
@@ -221,7 +221,7 @@ document.getElementById('h').textContent = 'sum ' + sum;
 </script>";
 
 /// Has Firefox make a picture of a page.
-fn picture(directory: &Path, name: &str, mut command: Command) -> (Finished, Vec<u8>) {
+fn picture(directory: &Path, name: &str, mut command: Command) -> (ProcessOutput, Vec<u8>) {
     let (home, output) = (directory.join(format!("{name}.home")), directory.join(format!("{name}.png")));
     fs::create_dir_all(&home).unwrap();
     command.args(["--headless", "--profile"]).arg(&home).arg("--screenshot").arg(&output).env("HOME", &home);

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use acceptance::memory::{self, Access};
 use acceptance::race::{Checker, Counts};
-use acceptance::{Call, Data, Finished, Recorded, is_soak, process, say_not_tested, trackway};
+use acceptance::{Call, Data, ProcessOutput, RecordedCall, is_soak, process, say_not_tested, trackway};
 use oracle::{Options, Run, single_step};
 use workloads::{Exit, Group, OracleProgram, Variant};
 
@@ -38,12 +38,12 @@ fn is_freestanding(entry: &OracleProgram) -> bool {
     entry.variant == Variant::Static && !bytes.windows(17).any(|window| window == b"__libc_start_main")
 }
 
-fn finished(run: &Run) -> Finished {
+fn finished(run: &Run) -> ProcessOutput {
     let exit = match run.exit {
         oracle::Exit::Status(status) => Exit::Status(status),
         oracle::Exit::Signal(signal) => Exit::Signal(signal),
     };
-    Finished { exit, stdout: run.stdout.clone(), stderr: run.stderr.clone() }
+    ProcessOutput { exit, stdout: run.stdout.clone(), stderr: run.stderr.clone() }
 }
 
 /// Records a call and compares it with `expected`, thread by thread.
@@ -204,7 +204,7 @@ fn programs_with_a_c_library_are_recorded_in_full() {
     });
 }
 
-fn dump(recorded: &Recorded) -> Vec<String> {
+fn dump(recorded: &RecordedCall) -> Vec<String> {
     let finished = process::run(
         Command::new(trackway()).args(["dump", "--kind", "memory", "--format", "ascii"]).arg(&recorded.path),
     );
@@ -310,7 +310,7 @@ fn mls_test_has_all_sizes() {
 }
 
 /// Follows what a thread of `race` has done according to a trace.
-fn check_racer(recorded: &Recorded, thread: u32) -> Counts {
+fn check_racer(recorded: &RecordedCall, thread: u32) -> Counts {
     let mut checker = Checker::default();
     let mut wrong = Vec::new();
     memory::for_each(&recorded.trace, thread, |access, value| {

@@ -7,7 +7,7 @@ use std::process::{Command, Output, Stdio};
 
 use acceptance::source::compile;
 use acceptance::tool::required;
-use acceptance::{Call, Data, Recorded, trackway};
+use acceptance::{Call, Data, RecordedCall, trackway};
 use cache::{Cover, Geometry, Replacement};
 use filter::cfiat::{Shape, Trust};
 use filter::traptor::{Kind, Message, Predict, Predictors, Site, Sizes, Went};
@@ -24,7 +24,7 @@ fn program(name: &str) -> PathBuf {
     workloads::build(name, Variant::Pie).unwrap()
 }
 
-fn recorded(name: &str, arguments: &[&str]) -> Recorded {
+fn recorded(name: &str, arguments: &[&str]) -> RecordedCall {
     Call::new(program(name)).args(arguments).data(Data::Values).recorded()
 }
 

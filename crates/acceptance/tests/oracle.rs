@@ -7,8 +7,8 @@ use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use acceptance::listing::{self, Listing};
-use acceptance::witness::{self, Happening};
-use acceptance::{Call, Recorded};
+use acceptance::witness::{self, ObservedEvent};
+use acceptance::{Call, RecordedCall};
 use oracle::{Options, Run, single_step};
 use trace::Event;
 use workloads::{Exit, OracleProgram};
@@ -74,7 +74,7 @@ fn problems_of(entry: &OracleProgram) -> Vec<String> {
     problems.into_iter().map(|problem| format!("{}: {problem}", name(entry))).collect()
 }
 
-fn end_differs(recorded: &Recorded, expected: &Run) -> Option<String> {
+fn end_differs(recorded: &RecordedCall, expected: &Run) -> Option<String> {
     let expected_exit = match expected.exit {
         oracle::Exit::Status(status) => Exit::Status(status),
         oracle::Exit::Signal(signal) => Exit::Signal(signal),
@@ -88,7 +88,7 @@ fn end_differs(recorded: &Recorded, expected: &Run) -> Option<String> {
 }
 
 /// The first `comparable` threads execute the same.
-fn addresses_differ(recorded: &Recorded, listings: &[Listing], expected: &Run, comparable: usize) -> Vec<String> {
+fn addresses_differ(recorded: &RecordedCall, listings: &[Listing], expected: &Run, comparable: usize) -> Vec<String> {
     if listings.len() != expected.threads.len() {
         return vec![format!("{} threads instead of {}", listings.len(), expected.threads.len())];
     }
@@ -101,11 +101,11 @@ fn addresses_differ(recorded: &Recorded, listings: &[Listing], expected: &Run, c
 }
 
 /// The events of a listing that the witness can see too.
-fn happenings(listing: &Listing) -> Vec<Happening> {
+fn events(listing: &Listing) -> Vec<ObservedEvent> {
     let seen = listing.events.iter().filter_map(|&(_, event)| match event {
-        Event::Syscall { number, .. } => Some(Happening::Call(u64::from(number))),
+        Event::Syscall { number, .. } => Some(ObservedEvent::Call(u64::from(number))),
         Event::Signal { signal, pc, handler, .. } if signal != 0 => {
-            Some(Happening::Signal { signal: i32::from(signal), pc, handler })
+            Some(ObservedEvent::Signal { signal: i32::from(signal), pc, handler })
         }
         _ => None,
     });
@@ -113,25 +113,25 @@ fn happenings(listing: &Listing) -> Vec<Happening> {
 }
 
 /// A thread does not notice that it is killed, unless by its own doing; the trace's exit tells then.
-fn without_kill(happenings: &[Happening]) -> &[Happening] {
+fn without_kill(events: &[ObservedEvent]) -> &[ObservedEvent] {
     const ITS_OWN_DOING: [i32; 5] = [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGTRAP];
-    match happenings {
-        [before @ .., Happening::Signal { signal, handler: 0, .. }] if !ITS_OWN_DOING.contains(signal) => before,
+    match events {
+        [before @ .., ObservedEvent::Signal { signal, handler: 0, .. }] if !ITS_OWN_DOING.contains(signal) => before,
         all => all,
     }
 }
 
 /// Compares what happened to each thread. So many threads, the last ones, are not seen from outside.
-fn happenings_differ(listings: &[Listing], expected: &[Vec<Happening>], unseen: usize) -> Vec<String> {
+fn happenings_differ(listings: &[Listing], expected: &[Vec<ObservedEvent>], unseen: usize) -> Vec<String> {
     if listings.len() != expected.len() + unseen {
         let (recorded, seen) = (listings.len(), expected.len());
         return vec![format!("{recorded} threads recorded, {seen} seen from outside instead of all but {unseen}")];
     }
     let threads = listings.iter().zip(expected).enumerate();
     let differences = threads.filter_map(|(thread, (listing, expected))| {
-        let (ours, expected) = (happenings(listing), without_kill(expected));
+        let (ours, expected) = (events(listing), without_kill(expected));
         let place = ours.iter().zip(expected).position(|(a, b)| a != b).unwrap_or(ours.len().min(expected.len()));
-        let around = |list: &[Happening]| {
+        let around = |list: &[ObservedEvent]| {
             format!("{:x?}", &list[place.saturating_sub(3).min(list.len())..list.len().min(place + 3)])
         };
         (ours != expected).then(|| {
@@ -148,7 +148,7 @@ fn happenings_differ(listings: &[Listing], expected: &[Vec<Happening>], unseen: 
 }
 
 /// A thread starts where its first instruction is and ends once, with the last of its events.
-fn ends_are_odd(recorded: &Recorded, thread: usize, listing: &Listing) -> Option<String> {
+fn ends_are_odd(recorded: &RecordedCall, thread: usize, listing: &Listing) -> Option<String> {
     let starts_right = match listing.events.first() {
         Some(&(0, Event::Start { pc, .. })) => listing.addresses.first() == Some(&pc),
         _ => false,
@@ -167,7 +167,7 @@ fn ends_are_odd(recorded: &Recorded, thread: usize, listing: &Listing) -> Option
 }
 
 /// Each thread but the first was announced by another one, under the same numbers.
-fn children_differ(recorded: &Recorded, listings: &[Listing]) -> Option<String> {
+fn children_differ(recorded: &RecordedCall, listings: &[Listing]) -> Option<String> {
     let threads = recorded.trace.threads();
     let created: HashSet<(u32, u32, u32)> = threads
         .iter()
@@ -185,7 +185,7 @@ fn children_differ(recorded: &Recorded, listings: &[Listing]) -> Option<String> 
 }
 
 /// Every block lies in a module, and its bytes are those of the module's file.
-fn code_differs(recorded: &Recorded) -> Option<String> {
+fn code_differs(recorded: &RecordedCall) -> Option<String> {
     let trace = &recorded.trace;
     let mut files = std::collections::HashMap::new();
     for block in trace.blocks().iter() {
@@ -213,9 +213,9 @@ fn code_differs(recorded: &Recorded) -> Option<String> {
 fn missing_threads_and_events_are_noticed() {
     let event = Event::Syscall { number: 1, tsc: 0 };
     let listing = Listing { events: vec![(0, event)], ..Listing::default() };
-    let call = Happening::Call(1);
+    let call = ObservedEvent::Call(1);
     let differ =
-        |listings: &[Listing], expected: &[Vec<Happening>]| !happenings_differ(listings, expected, 0).is_empty();
+        |listings: &[Listing], expected: &[Vec<ObservedEvent>]| !happenings_differ(listings, expected, 0).is_empty();
     let one = std::slice::from_ref(&listing);
     assert!(!differ(one, &[vec![call]]));
     assert!(differ(&[], &[vec![call]]), "a thread was not recorded");

@@ -1,7 +1,7 @@
 //! All threads merged by time: what one thread does before it synchronises comes before what another one does after it.
 
 use acceptance::source::compile;
-use acceptance::{Call, Data, Recorded, is_soak};
+use acceptance::{Call, Data, RecordedCall, is_soak};
 
 const OBJECTS: usize = 256;
 const FUNCTIONS_PER_OBJECT: usize = 8;
@@ -9,7 +9,7 @@ const FUNCTION_BYTES: u64 = 16;
 const THREADS: usize = 8;
 
 /// Takes the turns of all objects in merged order; returns how many there are and how many do not follow the turn before.
-fn turns(recorded: &Recorded, functions: u64) -> (u64, u64) {
+fn turns(recorded: &RecordedCall, functions: u64) -> (u64, u64) {
     let trace = &recorded.trace;
     let end = functions + (OBJECTS * FUNCTIONS_PER_OBJECT) as u64 * FUNCTION_BYTES;
     let mut expected = [0; OBJECTS];

@@ -3,7 +3,7 @@
 
 use std::process::Command;
 
-use acceptance::{Call, Data, Recorded, process, tool, trackway};
+use acceptance::{Call, Data, RecordedCall, process, tool, trackway};
 use filter::cfiat::Trust;
 use port::bits::BitReader;
 use port::chunks::Chunks;
@@ -83,7 +83,7 @@ fn check_technique(trace: &Trace, technique: Technique, config: &Config, setting
     assert_eq!(shown, (compared, 0, messages), "{what}: {} {}", technique.name(), config.name);
 }
 
-fn check(recorded: &Recorded, config: &Config, what: &str) {
+fn check(recorded: &RecordedCall, config: &Config, what: &str) {
     for technique in Technique::ALL {
         check_technique(&recorded.trace, technique, config, &Settings::default(), what);
     }
@@ -156,7 +156,7 @@ fn real_programs() {
     }
 }
 
-fn parallel(name: &str, arguments: &[&str]) -> Recorded {
+fn parallel(name: &str, arguments: &[&str]) -> RecordedCall {
     let executable = workloads::build(name, Variant::Pie).unwrap();
     Call::new(executable).args(arguments).data(Data::Values).recorded()
 }
@@ -228,7 +228,7 @@ fn damaged_bits() {
     }
 }
 
-fn run(arguments: &[&str], input: &Recorded) -> (process::Finished, String) {
+fn run(arguments: &[&str], input: &RecordedCall) -> (process::ProcessOutput, String) {
     let words = arguments.iter().map(|&word| if word == "TRACE" { input.path.as_os_str() } else { word.as_ref() });
     let finished = process::run(Command::new(trackway()).arg("port").args(words));
     let text = finished.stdout_text().to_string() + &finished.stderr_text();
@@ -321,7 +321,7 @@ fn what_cannot_be_is_refused() {
     let values = parallel("fft", &["2", "1"]);
     let program = workloads::build("fft", Variant::Pie).unwrap();
     let control = Call::new(program).args(["2", "1"]).recorded();
-    let cases: [(&Recorded, &[&str], &str); 13] = [
+    let cases: [(&RecordedCall, &[&str], &str); 13] = [
         (&values, &["TRACE", "--technique", "mlvNX_b,mcfTR_e", "--known", "flags"], "have no cache"),
         (&values, &["TRACE", "--chunks", "bCnt=0,2"], "sizes are 1 to 64"),
         (&values, &["TRACE", "--chunks", "SL=8,8"], "fields are bCnt, iCnt, diffTA, fahCnt and time"),

@@ -6,7 +6,7 @@ use std::fs;
 use std::path::Path;
 
 use acceptance::source::{compile, write};
-use acceptance::{Call, Recorded};
+use acceptance::{Call, RecordedCall};
 use tempfile::TempDir;
 use workloads::{Exit, Group, Program, Run, Variant};
 
@@ -162,7 +162,7 @@ fn the_surroundings_are_the_same() {
 fn scripts_run() {
     use std::os::unix::fs::PermissionsExt;
     let directory = scratch();
-    let check = |name: &str, text: &str| -> Recorded {
+    let check = |name: &str, text: &str| -> RecordedCall {
         let script = write(directory.path(), name, text);
         fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).unwrap();
         Call::new(script).args(["x", "y"]).check()

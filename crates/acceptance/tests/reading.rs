@@ -6,11 +6,11 @@ use std::sync::Mutex;
 
 use acceptance::listing::{self, Listing};
 use acceptance::source::compile;
-use acceptance::{Call, Recorded};
+use acceptance::{Call, RecordedCall};
 use trace::{Batch, Event, Item, Trace};
 use workloads::Variant;
 
-fn record(name: &str, arguments: &[&str]) -> Recorded {
+fn record(name: &str, arguments: &[&str]) -> RecordedCall {
     Call::new(workloads::build(name, Variant::Pie).unwrap()).args(arguments).recorded()
 }
 

@@ -4,7 +4,7 @@
 use std::process::Command;
 
 use acceptance::source::{compile, succeed, write};
-use acceptance::{Call, Recorded, is_soak, tool};
+use acceptance::{Call, RecordedCall, is_soak, tool};
 use tempfile::TempDir;
 use workloads::Exit;
 
@@ -12,7 +12,7 @@ fn scratch() -> TempDir {
     tempfile::tempdir().unwrap()
 }
 
-fn check(name: &str, arguments: &[&str]) -> Recorded {
+fn check(name: &str, arguments: &[&str]) -> RecordedCall {
     Call::new(tool::required(name)).args(arguments).check()
 }
 

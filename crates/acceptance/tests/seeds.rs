@@ -6,7 +6,7 @@
 
 use std::process::Command;
 
-use acceptance::{Call, Recorded, process, trackway};
+use acceptance::{Call, RecordedCall, process, trackway};
 use workloads::{Exit, Variant};
 
 /// Figure 4.8.
@@ -35,7 +35,7 @@ const BRANCH_TEST: [&str; 8] = [
     "0, 0x0000000000400511, 0x00000000004004c4, U, I, T call rax",
 ];
 
-fn record(name: &str) -> Recorded {
+fn record(name: &str) -> RecordedCall {
     let executable = workloads::build(name, Variant::NoPie).unwrap();
     let recorded = Call::new(executable).environment(&[]).recorded();
     let run = &workloads::find(name).unwrap().runs[0];
@@ -44,14 +44,14 @@ fn record(name: &str) -> Recorded {
     recorded
 }
 
-fn dump(recorded: &Recorded, options: &[&str]) -> Vec<u8> {
+fn dump(recorded: &RecordedCall, options: &[&str]) -> Vec<u8> {
     let finished = process::run(Command::new(trackway()).arg("dump").args(options).arg(&recorded.path));
     assert_eq!(finished.exit, Exit::Status(0), "{}", finished.stderr_text());
     finished.stdout
 }
 
 /// The descriptors with disassembly, those of the program's own section.
-fn descriptors(recorded: &Recorded) -> Vec<String> {
+fn descriptors(recorded: &RecordedCall) -> Vec<String> {
     let text = String::from_utf8(dump(recorded, &["--kind", "control", "--format", "ascii", "-d"])).unwrap();
     let lines = text.lines().filter(|line| (0x40_04c4..0x40_05a0).contains(&address(line)));
     // BranchTest is shorter: behind it are functions of the C library's start.

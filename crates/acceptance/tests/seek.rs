@@ -6,12 +6,12 @@ use std::process::Command;
 
 use acceptance::call::Data;
 use acceptance::source::compile;
-use acceptance::{Call, Recorded, process, trackway};
+use acceptance::{Call, RecordedCall, process, trackway};
 use trace::{Batch, Item, Merged, Trace};
 use workloads::{Exit, Variant};
 
 /// Records some threads, each of which goes round a loop of nine instructions.
-fn spun(threads: u32, rounds: u64) -> Recorded {
+fn spun(threads: u32, rounds: u64) -> RecordedCall {
     let directory = tempfile::tempdir().unwrap();
     let text = include_str!("../programs/spin.c");
     let program = compile(directory.path(), "spin.c", text, &["gcc", "-O1", "-pthread"]);
@@ -135,7 +135,7 @@ fn printed(verb: &[&str], skip: u64, file: &Path) -> String {
 }
 
 /// Compares what verbs print of a place behind paths that are destroyed with what they printed before.
-fn check_verbs(recorded: &Recorded, verbs: &[&[&str]]) {
+fn check_verbs(recorded: &RecordedCall, verbs: &[&[&str]]) {
     let skip = recorded.trace.totals().instructions / 10 * 9;
     let mut merged = recorded.trace.merged();
     merged.seek(skip);

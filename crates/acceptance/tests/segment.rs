@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::process::Command;
 
-use acceptance::{Call, Recorded, process, tool, trackway};
+use acceptance::{Call, RecordedCall, process, tool, trackway};
 use segment::{Collected, Moves, Policy, Segmenter, TraceSet};
 use trace::Trace;
 use workloads::{Exit, Variant};
@@ -35,7 +35,7 @@ fn segmented(trace: &Trace, policies: &[Policy]) -> Vec<TraceSet> {
     segmenters.into_iter().map(Segmenter::finish).collect()
 }
 
-fn check(recorded: &Recorded) {
+fn check(recorded: &RecordedCall) {
     let (totals, policies) = (recorded.trace.totals(), policies());
     for (policy, set) in policies.iter().zip(segmented(&recorded.trace, &policies)) {
         assert_eq!(set.instructions(), totals.instructions, "{policy:?}");
@@ -251,7 +251,7 @@ fn weights_and_lengths_are_shown() {
     assert_eq!(value("trace_length_by_coverage"), own["trace_length_by_coverage"].to_string());
 }
 
-fn run(arguments: &[&str], recorded: &Recorded) -> (Exit, String) {
+fn run(arguments: &[&str], recorded: &RecordedCall) -> (Exit, String) {
     let mut command = Command::new(trackway());
     command.arg("segment").args(arguments).arg("-i").arg(&recorded.path);
     let finished = process::run(&mut command);

@@ -11,7 +11,7 @@ use std::sync::OnceLock;
 
 use acceptance::listing::{self, Listing};
 use acceptance::source::compile;
-use acceptance::{Call, Recorded, process, tool};
+use acceptance::{Call, RecordedCall, process, tool};
 use iced_x86::{Decoder, DecoderOptions, FlowControl};
 use tempfile::TempDir;
 use trace::{Event, Item, Module, Trace};
@@ -50,7 +50,7 @@ fn library_call() -> Call {
 }
 
 /// Records with options, checks that the program did not notice, and returns what it executed.
-fn part(call: &Call, options: &[&str]) -> (Recorded, Vec<Listing>) {
+fn part(call: &Call, options: &[&str]) -> (RecordedCall, Vec<Listing>) {
     let recorded = recorded(call, options);
     recorded.assert_finished_as(&call.natively());
     assert_eq!(recorded.trace.recording().options, options, "the trace tells what it is a part of");
@@ -59,9 +59,9 @@ fn part(call: &Call, options: &[&str]) -> (Recorded, Vec<Listing>) {
 }
 
 /// Records with options, of which a length ends before the program does.
-fn recorded(call: &Call, options: &[&str]) -> Recorded {
+fn recorded(call: &Call, options: &[&str]) -> RecordedCall {
     let call = call.clone().options(options);
-    if options.contains(&"--length") { call.left() } else { call.recorded() }
+    if options.contains(&"--length") { call.recorded_until_detach() } else { call.recorded() }
 }
 
 /// Where the functions of a file are, as `nm` says.
@@ -446,13 +446,13 @@ fn data_of_a_part() {
     }
 }
 
-fn reads_and_writes(recorded: &Recorded) -> u64 {
+fn reads_and_writes(recorded: &RecordedCall) -> u64 {
     let totals = recorded.trace.summary().totals;
     totals.reads + totals.writes
 }
 
 /// Instructions of all threads.
-fn total(recorded: &Recorded) -> u64 {
+fn total(recorded: &RecordedCall) -> u64 {
     recorded.trace.summary().totals.instructions
 }
 
@@ -475,7 +475,7 @@ fn threads_skip_and_record_together() {
 }
 
 /// What the recorder says to the user.
-fn complaint(call: &Call, options: &[&str]) -> (Recorded, String) {
+fn complaint(call: &Call, options: &[&str]) -> (RecordedCall, String) {
     let recorded = call.clone().options(options).recorded();
     assert_eq!(recorded.finished.stdout, call.natively().stdout);
     let text = recorded.finished.stderr_text();

@@ -6,7 +6,7 @@ use std::process::Command;
 
 use acceptance::process::{LIMIT, run, wait_until};
 use acceptance::source::write;
-use acceptance::{Call, Finished, Running, tool};
+use acceptance::{Call, ProcessOutput, RunningProcess, tool};
 use tempfile::TempDir;
 use workloads::Exit;
 
@@ -22,12 +22,12 @@ struct Server {
     /// What to ask, one after the other.
     requests: Vec<Command>,
     /// Ends it.
-    stop: Box<dyn Fn(&Running)>,
+    stop: Box<dyn Fn(&RunningProcess)>,
 }
 
 /// Starts the server, asks, stops it; returns the answers and its end.
-fn converse(command: &mut Command, server: &mut Server) -> (Vec<Finished>, Finished) {
-    let running = Running::start(command, &[]);
+fn converse(command: &mut Command, server: &mut Server) -> (Vec<ProcessOutput>, ProcessOutput) {
+    let running = RunningProcess::start(command, &[]);
     // The file is there before anybody listens.
     wait_until("the server listens", || UnixStream::connect(&server.socket).is_ok());
     let answers = server.requests.iter_mut().map(run).collect();
@@ -81,7 +81,7 @@ fn redis() {
         ];
         let stop = {
             let (client, socket) = (client.clone(), socket.clone());
-            Box::new(move |_: &Running| {
+            Box::new(move |_: &RunningProcess| {
                 let _ = run(Command::new(&client).arg("-s").arg(&socket).args(["shutdown", "nosave"]));
             })
         };
@@ -113,7 +113,7 @@ fn nginx() {
             ask(&["-X", "PUT", "http://a/answer?x=5"]),
             ask(&["http://a/nothing"]),
         ];
-        let stop = Box::new(move |running: &Running| quit(running.pid()));
+        let stop = Box::new(move |running: &RunningProcess| quit(running.pid()));
         let options = ["-p", ".", "-c", "nginx.conf"];
         let socket = directory.join("socket");
         Server { call: Call::new(&server).args(options).directory(directory), socket, requests, stop }

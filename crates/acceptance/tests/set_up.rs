@@ -7,9 +7,9 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use acceptance::call::open_sound;
-use acceptance::process::{self, LIMIT, Running, assert_clean, wait_until};
+use acceptance::process::{self, LIMIT, RunningProcess, assert_clean, wait_until};
 use acceptance::source::compile;
-use acceptance::{Finished, trackway};
+use acceptance::{ProcessOutput, trackway};
 use tempfile::TempDir;
 use trace::Trace;
 use workloads::Exit;
@@ -36,7 +36,7 @@ fn inject(recorder: &mut Command, failure: u32, place: u32) {
 }
 
 /// One sentence of the recorder's says `words`; a panic also says where it is.
-fn assert_said(finished: &Finished, failure: u32, words: &[&str]) {
+fn assert_said(finished: &ProcessOutput, failure: u32, words: &[&str]) {
     let text = finished.stderr_text();
     let (panics, sentences): (Vec<&str>, Vec<&str>) =
         text.lines().partition(|line| !line.starts_with("trackway: pro") && !line.starts_with("trackway: the pro"));
@@ -72,7 +72,7 @@ fn record(output: &Path, options: &[&str], target: &Command) -> Command {
 }
 
 /// Records a program, which ignores some signals, with a failure.
-fn record_with_failure(target: &Command, failure: u32, place: u32) -> (Finished, Trace) {
+fn record_with_failure(target: &Command, failure: u32, place: u32) -> (ProcessOutput, Trace) {
     let directory = scratch();
     let output = directory.path().join("t.trk");
     let mut recorder = record(&output, &[], target);
@@ -81,7 +81,7 @@ fn record_with_failure(target: &Command, failure: u32, place: u32) -> (Finished,
     (finished, open_sound(&output))
 }
 
-fn check_as_native(finished: &Finished, native: &Finished) {
+fn check_as_native(finished: &ProcessOutput, native: &ProcessOutput) {
     assert_eq!(
         (finished.exit, finished.stdout_text()),
         (native.exit, native.stdout_text()),
@@ -155,7 +155,7 @@ fn threads_go_on_without_an_engine_that_fails_when_it_attaches() {
     let directory = scratch();
     let program =
         compile(directory.path(), "turmoil.c", include_str!("../programs/turmoil.c"), &["gcc", "-O1", "-pthread"]);
-    let running = Running::start(&mut Command::new(program), &[]);
+    let running = RunningProcess::start(&mut Command::new(program), &[]);
     let pid = running.pid();
     let signals = || {
         let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
@@ -194,7 +194,7 @@ fn waiting_threads_go_on_without_an_engine_that_fails_when_it_attaches() {
 /// What the program says about its waits. `None` if the attempt to attach has held its threads up for longer than it takes for right, as
 /// on a busy machine.
 fn waits_with_failure(program: &Path, failure: u32, place: u32, reason: &str) -> Option<String> {
-    let running = Running::start(&mut Command::new(program), &[]);
+    let running = RunningProcess::start(&mut Command::new(program), &[]);
     std::thread::sleep(Duration::from_millis(500));
     let start = Instant::now();
     fail_to_attach(running.pid(), failure, place, reason);
@@ -211,7 +211,7 @@ fn a_process_with_a_little_too_little_memory_goes_on() {
     const SHARED_KIBIBYTES: u64 = wire::SHARED_BYTES as u64 >> 10;
     let mut failed = 0;
     for more in (0..20).map(|step| 512 * step) {
-        let running = Running::start(Command::new("sleep").arg("1000"), &[]);
+        let running = RunningProcess::start(Command::new("sleep").arg("1000"), &[]);
         let pid = running.pid();
         wait_until("it sleeps", || process::state_of(pid) == Some('S'));
         let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();

@@ -4,7 +4,7 @@
 use std::path::Path;
 
 use acceptance::source::compile;
-use acceptance::{Call, Recorded, is_soak};
+use acceptance::{Call, RecordedCall, is_soak};
 use workloads::{Exit, Variant};
 
 /// How often something is done: `short` times in a test, many more in a soak.
@@ -21,7 +21,7 @@ fn repeat(name: &str, text: &str, arguments: &[&str], times: u32, stdout: &str) 
     }
 }
 
-fn check(executable: &Path, arguments: &[&str], stdout: &str) -> Recorded {
+fn check(executable: &Path, arguments: &[&str], stdout: &str) -> RecordedCall {
     let recorded = Call::new(executable).args(arguments).recorded();
     assert_eq!(recorded.finished.stdout_text(), stdout, "{arguments:?}: {}", recorded.finished.stderr_text());
     assert_eq!(recorded.finished.exit, Exit::Status(0), "{arguments:?}: {}", recorded.finished.stderr_text());

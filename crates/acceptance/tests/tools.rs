@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use acceptance::source::{compile, succeed, write};
-use acceptance::{Call, Recorded, tool};
+use acceptance::{Call, RecordedCall, tool};
 use tempfile::TempDir;
 use workloads::Exit;
 
@@ -18,7 +18,7 @@ fn call(name: &str, arguments: &[&str]) -> Call {
     Call::new(tool::required(name)).args(arguments)
 }
 
-fn check(name: &str, arguments: &[&str], input: impl Into<Vec<u8>>) -> Recorded {
+fn check(name: &str, arguments: &[&str], input: impl Into<Vec<u8>>) -> RecordedCall {
     call(name, arguments).input(input).check()
 }
 
@@ -122,7 +122,7 @@ fn vim() {
 // -------------------------------------------------------------------------------------------------------- compressors
 
 /// Both ways, the second on the output of the first.
-fn check_compressor(name: &str, compress: &[&str], expand: &[&str], length: usize) -> Recorded {
+fn check_compressor(name: &str, compress: &[&str], expand: &[&str], length: usize) -> RecordedCall {
     let text = sample(length);
     let compressed = check(name, compress, text.clone());
     let expanded = check(name, expand, compressed.finished.stdout.clone());

@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use acceptance::call::{Call, Data, Recorded, open_sound};
-use acceptance::process::{self, LIMIT, Running, wait_until};
+use acceptance::call::{Call, Data, RecordedCall, open_sound};
+use acceptance::process::{self, LIMIT, RunningProcess, wait_until};
 use acceptance::source::{compile, write};
 use acceptance::{listing, tool, trackway};
 use tempfile::TempDir;
@@ -51,7 +51,7 @@ fn counts(trace: &Trace, program: &Path, name: &str) -> Vec<usize> {
 }
 
 /// Traces of followed processes are sound, too.
-fn check_followed(recorded: &Recorded) -> usize {
+fn check_followed(recorded: &RecordedCall) -> usize {
     let entries = fs::read_dir(recorded.directory.path()).unwrap().map(|entry| entry.unwrap().path());
     let traces: Vec<_> = entries.filter(|path| path.extension().is_some_and(|end| end == "trk")).collect();
     traces.iter().for_each(|path| drop(open_sound(path)));
@@ -120,7 +120,7 @@ fn children_that_another_thread_kills() {
     for (signal, is_harmless) in [("15", true), ("9", false)] {
         let call = Call::new(&program).args(["kills", "100", signal]);
         for call in call.in_every_mode() {
-            let recorded = call.left();
+            let recorded = call.recorded_until_detach();
             assert_eq!(recorded.finished.stdout_text(), "killed 100\n");
             assert_eq!(recorded.finished.exit, Exit::Status(0));
             if is_harmless {
@@ -218,7 +218,7 @@ fn attach_and_leave_while_children_are_made() {
     let directory = scratch();
     let stop = directory.path().join("stop");
     let program = program(directory.path());
-    let running = Running::start(Command::new(&program).arg("endless").arg(&stop), &[]);
+    let running = RunningProcess::start(Command::new(&program).arg("endless").arg(&stop), &[]);
     std::thread::sleep(Duration::from_millis(50));
     let mut children = 0;
     for round in 0..12 {
@@ -249,11 +249,13 @@ fn children_without_a_recorder() {
     let directory = scratch();
     let (stop, output) = (directory.path().join("stop"), directory.path().join("t.trk"));
     let program = program(directory.path());
-    let running = Running::start(Command::new(&program).arg("endless").arg(&stop), &[]);
+    let running = RunningProcess::start(Command::new(&program).arg("endless").arg(&stop), &[]);
     std::thread::sleep(Duration::from_millis(50));
     let mut recorder = Command::new(trackway());
-    let recorder =
-        Running::start(recorder.args(["record", "-o"]).arg(&output).args(["-p", &running.pid().to_string()]), &[]);
+    let recorder = RunningProcess::start(
+        recorder.args(["record", "-o"]).arg(&output).args(["-p", &running.pid().to_string()]),
+        &[],
+    );
     std::thread::sleep(Duration::from_millis(300));
     recorder.signal(9);
     assert_eq!(recorder.wait(LIMIT).exit, Exit::Signal(9));
@@ -289,7 +291,7 @@ fn a_child_whose_parent_is_gone() {
 
 /// Records a call with a failure of the engine. Output and status are as expected, the trace is sound, and one sentence says what has
 /// happened, if it has. Returns whether it has.
-fn check_failure(call: &Call, failure: u32, place: u32, expected: &process::Finished) -> bool {
+fn check_failure(call: &Call, failure: u32, place: u32, expected: &process::ProcessOutput) -> bool {
     let directory = scratch();
     let path = directory.path().join("failed.trk");
     let mut command = call.record_command(&path);
@@ -351,7 +353,7 @@ fn failures_to_make_a_child() {
 }
 
 /// How often threads have executed the first instruction of `count_down`, in a recording of a part.
-fn part_counts(call: &Call, program: &Path, options: &[&str], expected: &process::Finished) -> Vec<usize> {
+fn part_counts(call: &Call, program: &Path, options: &[&str], expected: &process::ProcessOutput) -> Vec<usize> {
     let recorded = call.clone().options(options).recorded();
     recorded.assert_finished_as(expected);
     check_followed(&recorded);
@@ -400,7 +402,7 @@ fn routines_and_callees_with_children() {
         for routine in ["posix_spawnp", "end_of"] {
             // Programs that are followed may not have the routine, which is said.
             let recorded = spawning.clone().options(["--routine", routine, "--callees"]).recorded();
-            let Recorded { finished, trace, .. } = recorded;
+            let RecordedCall { finished, trace, .. } = recorded;
             assert_eq!((finished.exit, finished.stdout), (expected.exit, expected.stdout.clone()), "{routine}");
             assert!(trace.summary().totals.instructions > 50, "{routine}: {:?}", trace.summary().totals);
         }

@@ -1,8 +1,8 @@
-//! Takes over a process that is running, with all of its threads.
+//! Attaches to a running process with all of its threads.
 //!
-//! All threads are stopped; one of them is made to map the engine and to set it up; then each starts in the engine with the state
-//! that it had. A system call that was interrupted for this is made again there. If anything fails, every thread goes on
-//! as if nothing had been.
+//! The recorder stops all threads and makes one of them map the engine and set it up. Then each
+//! thread starts in the engine with the state that it had. The engine makes an interrupted system
+//! call again. If anything fails, every thread goes on natively.
 
 use std::io;
 use std::sync::atomic::Ordering;
@@ -11,28 +11,28 @@ use std::time::Duration;
 use libc::user_regs_struct;
 use wire::{CHILD_FREE, Control, FLAG_ATTACHED, Init, Rseq, SLOT_COUNT};
 
-use crate::call;
-use crate::crowd::{Crowd, State};
-use crate::follow::Newborn;
+use crate::follow::SpawnedProcess;
 use crate::image::Image;
-use crate::inject::{self, Context, InjectError, Layout, Placed, Placement};
+use crate::inject::{self, Context, InjectError, InjectedRanges, Layout, ThreadPlacement};
 use crate::maps;
 use crate::ptrace::{Exit, Tracee};
 use crate::remote::{self, Remote};
 use crate::setup;
 use crate::shared::{SHARED_NAME, Shared};
 use crate::state::{self, ThreadState};
+use crate::syscall;
 use crate::task::{self, Status};
+use crate::thread_group::{ThreadGroup, TraceState};
 
-/// A thread that is in the kernel and cannot be interrupted may take as long to stop.
+/// A thread that the kernel does not interrupt may take this long to stop.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// An exec, or the end of a thread, may come in between.
+/// An exec, or the exit of a thread, may make an attempt fail.
 const ATTEMPTS: u32 = 20;
 const BETWEEN_ATTEMPTS: Duration = Duration::from_millis(3);
 /// The bytes of a `syscall` instruction.
 const SYSCALL: [u8; 2] = [0x0f, 0x05];
 
-/// Why a process was not taken over.
+/// Why the recorder could not attach to a process.
 #[derive(Debug, thiserror::Error)]
 pub enum AttachError {
     #[error("there is no process {0}")]
@@ -70,12 +70,13 @@ pub enum AttachError {
 }
 
 impl AttachError {
-    /// Whether it may be otherwise a moment later. A thread that is about to end cannot be told from one that may not be traced.
-    fn is_passing(&self) -> bool {
+    /// Returns whether another attempt may succeed. A thread that is about to exit looks like one
+    /// that may not be traced.
+    fn is_temporary(&self) -> bool {
         matches!(self, Self::Executes(_) | Self::NoPermission(_) | Self::Inject(..))
     }
 
-    /// What the user could do about it.
+    /// Returns what the user could do about the error.
     pub fn hint(&self) -> Option<String> {
         let hint = match self {
             Self::NotAProcess(_, process) => format!("use -p {process}"),
@@ -93,7 +94,7 @@ impl AttachError {
 
 type Result<T> = std::result::Result<T, AttachError>;
 
-/// Says why the process cannot be attached to, as far as can be seen from outside.
+/// Checks what can be seen from outside: whether the process can be attached to.
 pub fn check(pid: i32) -> Result<()> {
     let status = Status::of(pid).map_err(|_| AttachError::NoProcess(pid))?;
     if pid.cast_unsigned() == std::process::id() {
@@ -120,63 +121,64 @@ pub fn check(pid: i32) -> Result<()> {
     Ok(())
 }
 
-/// Takes over all threads of a process. `prepare` is told which, and in which order they get their slots, before any of them goes on.
-pub fn attach(process: i32, image: &Image, shared: &Shared, prepare: impl FnOnce(&[i32])) -> Result<Placed> {
+/// Attaches to all threads of a process. Calls `prepare` with the threads, in the order of their
+/// slots, before any of them goes on.
+pub fn attach(process: i32, image: &Image, shared: &Shared, prepare: impl FnOnce(&[i32])) -> Result<InjectedRanges> {
     let mut attempts = 0;
-    let mut crowd = Crowd::new(process);
-    let captives = loop {
+    let mut group = ThreadGroup::new(process);
+    let stopped_threads = loop {
         attempts += 1;
-        match hold(&mut crowd, process) {
-            Err(error) if error.is_passing() && attempts < ATTEMPTS => std::thread::sleep(BETWEEN_ATTEMPTS),
+        match stop_threads(&mut group, process) {
+            Err(error) if error.is_temporary() && attempts < ATTEMPTS => std::thread::sleep(BETWEEN_ATTEMPTS),
             result => break result?,
         }
     };
-    start(captives, process, image, shared, prepare)
+    start_recorded(stopped_threads, process, image, shared, prepare)
 }
 
-/// Takes over a process that was made by one that is recorded, and waits: first, everything that it has inherited of the engine is taken
-/// out of it.
+/// Attaches to a waiting child of a captured process. First removes the parts of the engine that it
+/// has inherited.
 pub fn attach_to_child(
-    newborn: &Newborn,
+    spawned: &SpawnedProcess,
     image: &Image,
     shared: &Shared,
     prepare: impl FnOnce(&[i32]),
-) -> Result<Placed> {
-    let process = newborn.process;
+) -> Result<InjectedRanges> {
+    let process = spawned.process;
     let failed = |error| AttachError::Inject(process, error);
-    let mut crowd = Crowd::new(process);
-    let stripped = match crowd.stop_all(PATIENCE) {
-        Ok(true) => strip(&crowd, newborn).map_err(failed),
+    let mut group = ThreadGroup::new(process);
+    let removed = match group.stop_all(PATIENCE) {
+        Ok(true) => remove_inherited_engine(&group, spawned).map_err(failed),
         Ok(false) => Err(AttachError::Ended(process)),
         Err(_) => Err(AttachError::NoPermission(process)),
     };
-    let held = stripped.and_then(|()| {
-        newborn.answer(CHILD_FREE);
-        look_at(&crowd, process).and_then(|gate| captives(&crowd, process, gate))
+    let stopped = removed.and_then(|()| {
+        spawned.answer(CHILD_FREE);
+        check_threads(&group, process).and_then(|gate| stopped_threads(&group, process, gate))
     });
-    start(held.inspect_err(|_| crowd.disperse())?, process, image, shared, prepare)
+    start_recorded(stopped.inspect_err(|_| group.detach_all())?, process, image, shared, prepare)
 }
 
-/// Makes the one thread of a new process what it would be without the engine.
-fn strip(crowd: &Crowd, newborn: &Newborn) -> inject::Result<()> {
-    let Some((&tid, &State::Stopped { signal, .. })) = crowd.members.iter().next() else {
-        return Err(InjectError::Gone(Exit::Code(0)));
+/// Gives the only thread of a new process its native state and unmaps the engine's memory.
+fn remove_inherited_engine(group: &ThreadGroup, spawned: &SpawnedProcess) -> inject::Result<()> {
+    let Some((&tid, &TraceState::Stopped { signal, .. })) = group.members.iter().next() else {
+        return Err(InjectError::Exited(Exit::Code(0)));
     };
     let tracee = Tracee { tid };
     let stopped = tracee.registers().context("reading registers")?;
-    if !newborn.placed.engine.contains(&stopped.rip) {
+    if !spawned.injected.engine.contains(&stopped.rip) {
         return Err(InjectError::System {
             what: "finding the process where it waits",
             error: io::ErrorKind::NotFound.into(),
         });
     }
-    let control = newborn.shared.control();
+    let control = spawned.shared.control();
     let state = ThreadState::read(tracee, stopped.gs_base, &control.layout)?;
     let gate = control.layout.gate.load(Ordering::SeqCst);
     let mut remote = Remote::new(tracee, Some(gate), signal)?;
-    let Placed { engine, shared } = &newborn.placed;
+    let InjectedRanges { engine, shared } = &spawned.injected;
     let inherited = shared.start..shared.start + wire::CONTROL_BYTES as u64;
-    for range in state::own(control).chain([inherited, engine.clone()]) {
+    for range in state::engine_ranges(control).chain([inherited, engine.clone()]) {
         remote.call("munmap", libc::SYS_munmap, [range.start, range.end - range.start, 0, 0, 0, 0])?;
     }
     remote.halt()?;
@@ -184,53 +186,54 @@ fn strip(crowd: &Crowd, newborn: &Newborn) -> inject::Result<()> {
     remote.finish_with(&state.native_registers(&stopped), state.mask)
 }
 
-/// Starts threads that are held in the engine.
-fn start(
-    captives: Vec<Captive>,
+/// Starts stopped threads in the engine.
+fn start_recorded(
+    stopped_threads: Vec<StoppedThread>,
     process: i32,
     image: &Image,
     shared: &Shared,
     prepare: impl FnOnce(&[i32]),
-) -> Result<Placed> {
-    let threads: Vec<i32> = captives.iter().map(|captive| captive.remote.tracee.tid).collect();
+) -> Result<InjectedRanges> {
+    let threads: Vec<i32> = stopped_threads.iter().map(|thread| thread.remote.tracee.tid).collect();
     prepare(&threads);
-    match take(captives, process, image, shared) {
-        Ok(placed) => Ok(placed),
-        Err((error, captives)) => {
-            captives.into_iter().for_each(Captive::release);
+    match start_engine(stopped_threads, process, image, shared) {
+        Ok(injected) => Ok(injected),
+        Err((error, stopped_threads)) => {
+            stopped_threads.into_iter().for_each(StoppedThread::resume_natively);
             Err(AttachError::Inject(process, error))
         }
     }
 }
 
-/// Stops all threads, so that they can be taken over. After an error they go on.
-fn hold(crowd: &mut Crowd, process: i32) -> Result<Vec<Captive>> {
-    let found = match crowd.stop_all(PATIENCE) {
-        Ok(true) => look_at(crowd, process),
-        Ok(false) if crowd.is_gone() => Err(AttachError::Ended(process)),
-        Ok(false) if crowd.has_executed => Err(AttachError::Executes(process)),
+/// Stops all threads. After an error they go on.
+fn stop_threads(group: &mut ThreadGroup, process: i32) -> Result<Vec<StoppedThread>> {
+    let found = match group.stop_all(PATIENCE) {
+        Ok(true) => check_threads(group, process),
+        Ok(false) if group.is_gone() => Err(AttachError::Ended(process)),
+        Ok(false) if group.has_executed => Err(AttachError::Executes(process)),
         Ok(false) => {
-            let awake = crowd.members.iter().find(|(_, state)| !matches!(state, State::Stopped { .. }));
+            let awake = group.members.iter().find(|(_, state)| !matches!(state, TraceState::Stopped { .. }));
             Err(AttachError::DoesNotStop(process, awake.map_or(process, |(&tid, _)| tid)))
         }
         Err(_) => Err(AttachError::NoPermission(process)),
     };
-    found.and_then(|gate| captives(crowd, process, gate)).inspect_err(|_| crowd.disperse())
+    found.and_then(|gate| stopped_threads(group, process, gate)).inspect_err(|_| group.detach_all())
 }
 
-/// Looks at the stopped threads, before anything is done to them. Returns where they can make system calls.
-fn look_at(crowd: &Crowd, process: i32) -> Result<Option<u64>> {
+/// Checks the stopped threads before anything is changed. Returns the address at which they can
+/// make system calls.
+fn check_threads(group: &ThreadGroup, process: i32) -> Result<Option<u64>> {
     let failed = |error| AttachError::Inject(process, error);
-    let Some(&tid) = crowd.members.keys().next() else { return Err(AttachError::Ended(process)) };
+    let Some(&tid) = group.members.keys().next() else { return Err(AttachError::Ended(process)) };
     let mappings = maps::of_process(tid).context("reading the memory map").map_err(failed)?;
     if mappings.iter().any(|mapping| mapping.path.contains(SHARED_NAME)) {
         return Err(AttachError::Recorded(process));
     }
-    if crowd.members.len() > SLOT_COUNT {
-        return Err(AttachError::TooManyThreads(process, crowd.members.len()));
+    if group.members.len() > SLOT_COUNT {
+        return Err(AttachError::TooManyThreads(process, group.members.len()));
     }
-    for (&tid, state) in &crowd.members {
-        if matches!(state, State::Stopped { is_group: true, .. }) {
+    for (&tid, state) in &group.members {
+        if matches!(state, TraceState::Stopped { is_group: true, .. }) {
             return Err(AttachError::Stopped(process));
         }
         let registers = Tracee { tid }.registers().context("reading registers").map_err(failed)?;
@@ -245,42 +248,42 @@ fn look_at(crowd: &Crowd, process: i32) -> Result<Option<u64>> {
     Ok(remote::gate(Tracee { tid }, &mappings))
 }
 
-/// A stopped thread on its way into the engine.
-struct Captive {
+/// A stopped thread that is to start in the engine.
+struct StoppedThread {
     remote: Remote,
-    /// How it would go on without us.
+    /// The registers with which it would go on natively.
     native: user_regs_struct,
-    call: Option<call::Interrupted>,
+    call: Option<syscall::InterruptedCall>,
     rseq: Rseq,
 }
 
-fn captives(crowd: &Crowd, process: i32, gate: Option<u64>) -> Result<Vec<Captive>> {
-    let mut captives = Vec::new();
-    // The first thread of the process is the first of the recording, if it is alive.
-    let first = crowd.members.get_key_value(&process);
-    let others = crowd.members.iter().filter(|&(&tid, _)| tid != process);
+fn stopped_threads(group: &ThreadGroup, process: i32, gate: Option<u64>) -> Result<Vec<StoppedThread>> {
+    let mut stopped_threads = Vec::new();
+    // The main thread is the first one of the recording, if it is alive.
+    let first = group.members.get_key_value(&process);
+    let others = group.members.iter().filter(|&(&tid, _)| tid != process);
     for (&tid, state) in first.into_iter().chain(others) {
-        let &State::Stopped { signal, .. } = state else { continue };
-        match Captive::new(Tracee { tid }, gate, signal) {
-            Ok(captive) => captives.push(captive),
+        let &TraceState::Stopped { signal, .. } = state else { continue };
+        match StoppedThread::new(Tracee { tid }, gate, signal) {
+            Ok(thread) => stopped_threads.push(thread),
             Err(error) => {
-                captives
+                stopped_threads
                     .into_iter()
-                    .for_each(|captive| drop(captive.remote.finish_with(&captive.native, captive.remote.mask)));
+                    .for_each(|thread| drop(thread.remote.finish_with(&thread.native, thread.remote.mask)));
                 return Err(AttachError::Inject(process, error));
             }
         }
     }
-    Ok(captives)
+    Ok(stopped_threads)
 }
 
-impl Captive {
+impl StoppedThread {
     fn new(tracee: Tracee, gate: Option<u64>, signal: i32) -> inject::Result<Self> {
         let registers = tracee.registers().context("reading registers")?;
-        // Before signals are blocked: they decide whether a call has ended.
-        let call = call::of_thread(tracee, &registers, signal);
+        // Before signals are blocked: pending signals decide whether a call has ended.
+        let call = syscall::interrupted_call_of(tracee, &registers, signal);
         let rseq = tracee.rseq();
-        let mut native = call::undisturbed(&registers, call);
+        let mut native = syscall::resumed_registers(&registers, call);
         if let Some(abort) = critical_section(tracee, rseq, native.rip) {
             native.rip = abort;
         }
@@ -288,10 +291,11 @@ impl Captive {
         Ok(Self { remote, native, call, rseq })
     }
 
-    /// What the engine is told about the thread.
-    fn init(&self, layout: &Layout, placement: Placement) -> inject::Result<Init> {
+    /// Returns the initial values of the thread for the engine.
+    fn init(&self, layout: &Layout, placement: ThreadPlacement) -> inject::Result<Init> {
         let tracee = self.remote.tracee;
-        let registers = self.call.map_or(self.native, |call| call::again(&self.remote.registers, call));
+        let registers =
+            self.call.map_or(self.native, |call| syscall::restarted_registers(&self.remote.registers, call));
         let vectors = tracee.vectors().context("reading registers")?;
         let is_syscall = || {
             let mut code = [0; SYSCALL.len()];
@@ -309,9 +313,9 @@ impl Captive {
         })
     }
 
-    /// Lets the thread go on without us.
-    fn release(mut self) {
-        // What fails here fails because the thread is dying.
+    /// Lets the thread go on natively.
+    fn resume_natively(mut self) {
+        // Requests fail only if the thread is dying.
         let _ = self.remote.halt();
         let _ = self.remote.finish_with(&self.native, self.remote.mask);
         let _ = self.remote.detach();
@@ -324,7 +328,8 @@ impl Captive {
     }
 }
 
-/// If the thread is in a critical section of a restartable sequence, where it goes on when it is interrupted: as it is now.
+/// Returns the abort address of the restartable sequence in whose critical section the thread is.
+/// The stop has interrupted the section.
 fn critical_section(tracee: Tracee, rseq: Rseq, pc: u64) -> Option<u64> {
     const SECTION: u64 = 8;
     if rseq == Rseq::default() {
@@ -340,79 +345,85 @@ fn critical_section(tracee: Tracee, rseq: Rseq, pc: u64) -> Option<u64> {
     (pc.wrapping_sub(start) < length).then_some(abort)
 }
 
-/// Vector registers as pairs of words.
+/// Returns vector registers as pairs of words.
 fn wide(space: &[u32; 64]) -> [[u64; 2]; 16] {
     let word = |at: usize| u64::from(space[at]) | u64::from(space[at + 1]) << 32;
     std::array::from_fn(|register| [word(4 * register), word(4 * register + 2)])
 }
 
-type Failed = (InjectError, Vec<Captive>);
+type StartFailure = (InjectError, Vec<StoppedThread>);
 
-/// Maps the engine, starts it in the first thread and then in the others. After an error, those are returned that have not been started.
-fn take(
-    mut captives: Vec<Captive>,
+/// Maps the engine, starts it in the first thread and then in the others. With an error, returns
+/// the threads that have not been started.
+fn start_engine(
+    mut stopped_threads: Vec<StoppedThread>,
     process: i32,
     image: &Image,
     shared: &Shared,
-) -> std::result::Result<Placed, Failed> {
-    let placed = match place(&mut captives, process, image, shared) {
-        Ok(placed) => placed,
-        Err(error) => return Err((error, captives)),
+) -> std::result::Result<InjectedRanges, StartFailure> {
+    let injected = match map_engine(&mut stopped_threads, process, image, shared) {
+        Ok(injected) => injected,
+        Err(error) => return Err((error, stopped_threads)),
     };
-    let (layout, placed) = placed;
-    if let Some(first) = captives.first_mut() {
+    let (layout, injected) = injected;
+    if let Some(first) = stopped_threads.first_mut() {
         let entry = layout.entry(image, &first.remote.registers);
         if let Err(error) = setup::run(&mut first.remote, &entry, &layout, shared.control()) {
-            return Err((error, captives));
+            return Err((error, stopped_threads));
         }
     }
-    let mut rest = captives.into_iter();
+    let mut rest = stopped_threads.into_iter();
     if let Some(first) = rest.next()
         && let Err(error) = setup::go(first.remote, shared.control())
     {
         return Err((error, rest.collect()));
     }
-    for (index, captive) in (1..).zip(rest) {
+    for (index, thread) in (1..).zip(rest) {
         // A thread that cannot be started is dying.
-        let _ = adopt(captive, &layout, index, shared.control());
+        let _ = start_adopted(thread, &layout, index, shared.control());
     }
-    Ok(placed)
+    Ok(injected)
 }
 
-/// Everything before the first thread goes on; undone after an error.
-fn place(captives: &mut [Captive], process: i32, image: &Image, shared: &Shared) -> inject::Result<(Layout, Placed)> {
-    let count = captives.len();
-    let Some(first) = captives.first_mut() else { return Err(InjectError::Gone(Exit::Code(0))) };
+/// Maps the engine and writes all initial values. Undoes that after an error.
+fn map_engine(
+    stopped_threads: &mut [StoppedThread],
+    process: i32,
+    image: &Image,
+    shared: &Shared,
+) -> inject::Result<(Layout, InjectedRanges)> {
+    let count = stopped_threads.len();
+    let Some(first) = stopped_threads.first_mut() else { return Err(InjectError::Exited(Exit::Code(0))) };
     let tid = first.remote.tracee.tid;
     let mappings = maps::of_process(tid).context("reading the memory map")?;
     let layout = inject::prepare(&mut first.remote, image, shared, &mappings, count, None)?;
-    let placed = layout.placed();
-    match tell(captives, process, &layout) {
-        Ok(()) => Ok((layout, placed)),
+    let injected = layout.injected_ranges();
+    match write_initial_values(stopped_threads, process, &layout) {
+        Ok(()) => Ok((layout, injected)),
         Err(error) => {
-            if let Some(first) = captives.first_mut() {
-                inject::remove(&mut first.remote, &placed)?;
+            if let Some(first) = stopped_threads.first_mut() {
+                inject::remove(&mut first.remote, &injected)?;
             }
             Err(error)
         }
     }
 }
 
-/// Writes down for the engine what it has to know about every thread.
-fn tell(captives: &mut [Captive], process: i32, layout: &Layout) -> inject::Result<()> {
-    let count = captives.len() as u32;
-    for (index, captive) in (0..).zip(captives) {
-        let init = captive.init(layout, Placement { thread: index, slot: index, process, base: None })?;
+/// Writes the initial values of every thread for the engine.
+fn write_initial_values(stopped_threads: &mut [StoppedThread], process: i32, layout: &Layout) -> inject::Result<()> {
+    let count = stopped_threads.len() as u32;
+    for (index, thread) in (0..).zip(stopped_threads) {
+        let init = thread.init(layout, ThreadPlacement { thread: index, slot: index, process, base: None })?;
         let init = Init { thread_count: count, ..init };
         let address = layout.init + u64::from(index) * size_of::<Init>() as u64;
-        captive.remote.tracee.write(address, inject::as_bytes(&init)).context("writing to the target")?;
+        thread.remote.tracee.write(address, inject::as_bytes(&init)).context("writing to the target")?;
     }
     Ok(())
 }
 
-/// Starts a further thread, whose state the engine has made.
-fn adopt(captive: Captive, layout: &Layout, index: u64, control: &Control) -> inject::Result<()> {
-    let tracee = captive.remote.tracee;
+/// Starts a further thread, for which the engine has made a state.
+fn start_adopted(thread: StoppedThread, layout: &Layout, index: u64, control: &Control) -> inject::Result<()> {
+    let tracee = thread.remote.tracee;
     let word = |address: u64| {
         let mut bytes = [0; 8];
         tracee.read(address, &mut bytes).context("reading from the target")?;
@@ -422,8 +433,8 @@ fn adopt(captive: Captive, layout: &Layout, index: u64, control: &Control) -> in
     let init = layout.init + index * size_of::<Init>() as u64;
     let state = word(init + std::mem::offset_of!(Init, state) as u64)?;
     let stack_top = word(state + u64::from(control.layout.engine_stack.load(order)))?;
-    let entry = inject::start_at(control.layout.adopt.load(order), state, stack_top, &captive.remote.registers);
-    captive.start(&entry)
+    let entry = inject::start_at(control.layout.adopt.load(order), state, stack_top, &thread.remote.registers);
+    thread.start(&entry)
 }
 
 #[cfg(test)]

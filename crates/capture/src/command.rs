@@ -1,5 +1,5 @@
-//! Finds the program that a command names, the way a shell does, and says before anything is started why it could not
-//! be run or traced.
+//! Finds the program that a command names, as a shell does. Checks before the start whether it can
+//! be run and traced.
 
 use std::env;
 use std::ffi::{CString, OsStr, OsString};
@@ -15,23 +15,23 @@ use rustix::fs::{Access, AtFlags};
 
 use crate::error::Error;
 
-/// What is searched if PATH is not set, as the C library does.
+/// The search path if PATH is not set, as in the C library.
 const DEFAULT_PATH: &str = "/bin:/usr/bin";
-/// Runs scripts that do not say what runs them.
+/// Runs scripts without an interpreter line.
 const SHELL: &str = "/bin/sh";
-/// The kernel follows no more interpreters of interpreters.
+/// The kernel follows at most so many interpreters of interpreters.
 const INTERPRETERS_MAX: usize = 4;
-/// As much of a program as is read to find out what it is; program headers lie at its start.
+/// Bytes of a program that are read to identify it. Program headers lie at its start.
 const SAMPLE_BYTES: u64 = 64 << 10;
 const SET_UID: u32 = 0o4000;
-/// Set-gid and executable by the group; without the latter it means something else.
+/// Set-gid and executable by the group; set-gid alone means something else.
 const SET_GID: u32 = 0o2010;
 
 /// A command that can be started.
 #[derive(Debug)]
 pub struct Command {
     pub path: PathBuf,
-    /// What the kernel is given.
+    /// The program that the kernel executes.
     pub program: CString,
     pub arguments: Vec<CString>,
 }
@@ -60,7 +60,7 @@ fn c_string(bytes: &[u8]) -> Result<CString, Error> {
     CString::new(bytes).map_err(|_| Error::ZeroByte)
 }
 
-/// Where the program is that a shell would run by this name.
+/// Returns the path of the program that a shell would run by this name.
 #[must_use]
 pub fn find_program(name: &OsStr) -> Option<PathBuf> {
     search(name).ok()
@@ -89,9 +89,9 @@ fn is_executable(path: &Path) -> bool {
 }
 
 enum Kind {
-    /// The kernel knows what to do with it.
+    /// The kernel can execute it.
     Program,
-    /// Text without a first line that says what runs it.
+    /// Text without an interpreter line.
     ShellScript,
 }
 
@@ -138,7 +138,8 @@ fn sample(path: &Path) -> Result<Vec<u8>, Error> {
     }
 }
 
-/// Whether exec would change the credentials, which it does not do for a process that is traced by an ordinary user.
+/// Returns whether exec would change the credentials. It does not do so for a process that an
+/// ordinary user traces.
 pub fn is_privileged(path: &Path, metadata: &Metadata) -> bool {
     let (user, group) = (rustix::process::geteuid(), rustix::process::getegid());
     if user.is_root() {

@@ -1,62 +1,66 @@
-//! Takes events out of the shared memory and hands them to a [`Sink`], in an order in which each can be understood.
+//! Takes events out of the shared memory and delivers them to a [`Sink`], each after the
+//! definitions that it refers to.
 //!
-//! The target is not trusted: positions and lengths are checked, and what makes no sense is left out with a warning. If the sink fails, the target is asked to go back to native code, and everything it still delivers is
-//! thrown away, so that it never waits for room. Knows nothing of processes.
+//! The target is not trusted: positions and lengths are checked, and nonsense is left out with a
+//! warning. If the sink fails, the drain asks the target to go back to native code and discards
+//! everything that still comes, so that no thread waits for room. Knows nothing of ptrace.
 
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use std::time::Duration;
 
+use wire::code::{BlockRecord, Definition, ModuleRecord, Records, UnmapRecord};
 use wire::{SEGMENT_COUNT, SLOT_ABANDONED, SLOT_COUNT, SLOT_ENDED, SLOT_FREE, SLOT_LIVE, Slot, code, word};
 
 use crate::filter::Filter;
-use crate::opening;
+use crate::segment_time;
 use crate::select::{Selection, Selector};
 use crate::shared::{self, SEGMENT_WORDS, Shared};
 use crate::sink::{AccessDescriptors, Fragment, Module, Sink, ThreadInfo};
-use crate::split::{Ending, Raw, Splitter};
+use crate::split::{SegmentWords, SplitEnd, Splitter};
 use crate::{host, maps, task};
 
-/// Slots beyond the highest one in use that every pass looks at; the others are looked at before sleeping.
+/// Slots beyond the highest one in use that every pass looks at. The drain looks at all others
+/// before it sleeps.
 const LOOK_AHEAD: usize = 32;
-/// Warnings kept; a broken target could cause any number.
+/// Warnings that are kept; a broken target could cause any number.
 const WARNINGS_MAX: usize = 20;
 
-/// What went through the rings.
+/// Statistics of the rings.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Counters {
     pub path_words: u64,
     pub data_bytes: u64,
     pub code_bytes: u64,
     pub segments: u64,
-    /// Times a thread was woken that waited for room in its ring, or for the code ring to be read. One that is slow to go on is
-    /// counted again.
+    /// Wake-ups of a thread that waited for room in its ring, or for the code ring to be read. A
+    /// thread that is slow to go on is counted again.
     pub stalls: u64,
-    /// Times the recorder had nothing to do and slept.
+    /// Sleeps of the recorder, for want of events.
     pub sleeps: u64,
 }
 
-/// Outside of the target: everything that one recording takes out of the rings.
+/// The reader of all rings of one process.
 pub struct Drain<'a, S: Sink> {
     shared: &'a Shared,
     sink: S,
     failure: Option<S::Error>,
     image: u32,
-    /// What is left out, and where it is; `None` if nothing is.
+    /// Leaves out what is not selected; `None` if everything is.
     filter: Option<Filter>,
     selector: Option<Selector>,
-    /// Instructions that were to pass before anything is recorded.
+    /// Instructions to skip before anything is recorded.
     skip: u64,
-    /// 0: not known.
+    /// The number of the process; 0 if it is not known.
     process: i32,
-    /// The thread that a slot's data was announced for.
-    announced: Vec<Option<u32>>,
-    /// One more than the highest slot seen in use.
+    /// For each slot, the thread that was delivered to the sink.
+    delivered_threads: Vec<Option<u32>>,
+    /// One more than the highest slot that was in use.
     high_water: usize,
     path: Vec<u32>,
-    /// Takes words and data apart, if data is recorded.
+    /// Separates words and data, if data is recorded.
     splitter: Option<Splitter>,
     code: Vec<u8>,
-    /// Paths of modules that `code` announces without one, by address.
+    /// By address, the paths of modules that `code` announces without one.
     paths: Vec<(u64, String)>,
     counters: Counters,
     warnings: Vec<String>,
@@ -74,7 +78,7 @@ impl<'a, S: Sink> Drain<'a, S> {
             selector: None,
             skip: 0,
             process: 0,
-            announced: vec![None; SLOT_COUNT],
+            delivered_threads: vec![None; SLOT_COUNT],
             high_water: 0,
             path: Vec::with_capacity(SEGMENT_WORDS),
             splitter: records_data.then(Splitter::default),
@@ -85,7 +89,7 @@ impl<'a, S: Sink> Drain<'a, S> {
         }
     }
 
-    /// Leaves out what is not selected.
+    /// Sets up the filter and the selector of the process.
     pub fn select(&mut self, selection: &Selection, process: i32) {
         selection.announce(self.shared);
         self.skip = selection.skip;
@@ -94,37 +98,38 @@ impl<'a, S: Sink> Drain<'a, S> {
         self.selector = Selector::new(selection, process);
     }
 
-    /// Whether as much has been recorded as was wanted.
+    /// Returns whether as many instructions as wanted have been recorded.
     fn is_full(&self) -> bool {
         self.filter.as_ref().is_some_and(Filter::is_full)
     }
 
-    /// Takes everything that is complete. Returns whether there was anything.
+    /// Takes all complete segments and records. Returns whether there were any.
     pub fn pass(&mut self) -> bool {
         self.pass_over((self.high_water + LOOK_AHEAD).min(SLOT_COUNT))
     }
 
-    /// Sleeps until a thread rings or the time is over, unless there is something to take already.
-    pub fn sleep(&mut self, timeout: Duration, something_else_to_do: impl FnOnce() -> bool) {
+    /// Sleeps until a thread rings the doorbell or the time is over, unless there is something to
+    /// take already.
+    pub fn sleep(&mut self, timeout: Duration, has_other_work: impl FnOnce() -> bool) {
         let control = self.shared.control();
         let doorbell = control.doorbell.load(SeqCst);
         control.recorder_sleeping.store(1, SeqCst);
-        if !self.pass_over(SLOT_COUNT) && !something_else_to_do() {
+        if !self.pass_over(SLOT_COUNT) && !has_other_work() {
             self.counters.sleeps += 1;
-            self.tell(S::tick);
+            self.deliver(S::tick);
             shared::wait(&control.doorbell, doorbell, timeout);
         }
         control.recorder_sleeping.store(0, SeqCst);
     }
 
-    /// Takes everything, also what threads left unfinished, and frees all slots: the image is gone.
+    /// Takes everything, unfinished segments included, and frees all slots: the image is gone.
     pub fn finish_image(&mut self) {
         for index in 0..SLOT_COUNT {
             if self.slot(index).state.load(Acquire) != SLOT_FREE {
                 self.take_completed(index);
                 self.take_unfinished(index);
                 self.shared.clear_slot(index);
-                self.free(index);
+                self.free_slot(index);
             }
         }
         self.drain_code();
@@ -132,9 +137,9 @@ impl<'a, S: Sink> Drain<'a, S> {
         self.high_water = 0;
     }
 
-    /// Takes what a thread has written that has gone back to native code; it has not completed its last segment, of which so many bytes
-    /// are written.
-    pub fn take_left(&mut self, index: u32, bytes: u32, tsc: u64) {
+    /// Takes what a detached thread has written. It has written `bytes` to the segment that it did
+    /// not complete.
+    pub fn take_detached(&mut self, index: u32, bytes: u32, tsc: u64) {
         let index = index as usize;
         if index >= SLOT_COUNT || self.slot(index).state.load(Acquire) != SLOT_LIVE {
             return;
@@ -143,35 +148,35 @@ impl<'a, S: Sink> Drain<'a, S> {
         let segment = self.slot(index).head.load(SeqCst) as usize % SEGMENT_COUNT;
         let words = (bytes as usize / size_of::<u32>()).min(SEGMENT_WORDS);
         self.shared.take_segment(index, segment, words, &mut self.path);
-        self.drop_silent(index);
+        self.drop_uninstrumented(index);
         self.path.extend([word::event(word::DETACH, 0), tsc as u32, (tsc >> 32) as u32]);
         self.drain_code();
-        self.announce(index);
-        self.tell_segment(index, false);
+        self.deliver_thread(index);
+        self.deliver_segment(index, false);
         self.shared.clear_slot(index);
-        self.free(index);
+        self.free_slot(index);
     }
 
-    /// Whether the sink has failed.
+    /// Returns whether the sink has failed.
     pub fn has_failed(&self) -> bool {
         self.failure.is_some()
     }
 
-    /// Bytes that the sink has written so far.
+    /// Returns the number of bytes that the sink has written so far.
     pub fn bytes(&self) -> u64 {
         self.sink.bytes()
     }
 
-    /// Another image of the process begins.
+    /// Begins another image of the process.
     pub fn next_image(&mut self) {
         self.image += 1;
         self.shared.control().image.store(self.image, SeqCst);
-        // The threads that were at it are gone.
+        // The threads that were skipping instructions are gone.
         self.shared.control().skippers.store(0, SeqCst);
         self.filter.iter_mut().for_each(Filter::next_image);
     }
 
-    /// The process stands before the first instruction of an image that consists of these modules.
+    /// Delivers the modules of an image, before its first instruction is executed.
     pub fn start_image(&mut self, modules: impl Iterator<Item = Module>) {
         if let Some(selector) = &mut self.selector {
             selector.next_image(self.shared);
@@ -180,13 +185,13 @@ impl<'a, S: Sink> Drain<'a, S> {
             if let Some(selector) = &mut self.selector {
                 selector.mapped(&module, self.shared);
             }
-            self.module(&module);
+            self.deliver_module(&module);
         }
     }
 
-    fn module(&mut self, module: &Module) {
+    fn deliver_module(&mut self, module: &Module) {
         let image = self.image;
-        self.tell(|sink| sink.module(image, module));
+        self.deliver(|sink| sink.module(image, module));
     }
 
     pub fn warn(&mut self, warning: impl Into<String>) {
@@ -196,7 +201,7 @@ impl<'a, S: Sink> Drain<'a, S> {
         }
     }
 
-    /// The end: what was counted, what seemed wrong, and why the sink failed if it did.
+    /// Returns the statistics, the warnings, and the sink's error if it failed.
     pub fn finish(mut self) -> (Counters, Vec<String>, Option<S::Error>) {
         for warning in self.selector.iter().flat_map(Selector::warnings).collect::<Vec<_>>() {
             self.warn(warning);
@@ -213,7 +218,7 @@ impl<'a, S: Sink> Drain<'a, S> {
     fn pass_over(&mut self, limit: usize) -> bool {
         let mut progress = self.drain_code();
         for index in 0..limit {
-            // Read before the head: an ended thread's head is final.
+            // Read before the head: the head of an ended thread is final.
             let state = self.slot(index).state.load(Acquire);
             if state == SLOT_FREE {
                 continue;
@@ -224,7 +229,7 @@ impl<'a, S: Sink> Drain<'a, S> {
                 if Shared::is_worth_clearing(index) {
                     self.shared.clear_slot(index);
                 }
-                self.free(index);
+                self.free_slot(index);
                 progress = true;
             } else if state == SLOT_ABANDONED {
                 self.take_abandoned(index);
@@ -242,7 +247,8 @@ impl<'a, S: Sink> Drain<'a, S> {
         let slot = self.slot(index);
         let head = slot.head.load(SeqCst);
         let mut tail = slot.tail.load(Relaxed);
-        // A thread that leaves takes its last segment back, and may find it consumed: then the tail is ahead by one.
+        // A detaching thread takes its last segment back. If the recorder has consumed that, the
+        // tail is ahead by one.
         let mut waiting = head.wrapping_sub(tail) as i32;
         if waiting <= 0 {
             return false;
@@ -252,16 +258,16 @@ impl<'a, S: Sink> Drain<'a, S> {
             tail = head.wrapping_sub(SEGMENT_COUNT as u32);
             waiting = SEGMENT_COUNT as i32;
         }
-        // Blocks are announced before they are executed, hence before the segments seen just now were completed.
+        // Records come before the segments that refer to them, hence are in the code ring now.
         self.drain_code();
-        self.announce(index);
+        self.deliver_thread(index);
         for _ in 0..waiting {
             let segment = tail as usize % SEGMENT_COUNT;
             let count = (slot.used[segment].load(Relaxed) as usize / size_of::<u32>()).min(SEGMENT_WORDS);
             let thread = slot.thread.load(Relaxed);
             if self.splitter.is_some() {
                 let content = self.shared.segment(index, segment, count);
-                self.tell_apart(thread, &content, false);
+                self.deliver_with_data(thread, &content, false);
                 content.clear();
             } else {
                 self.shared.take_segment(index, segment, count, &mut self.path);
@@ -269,7 +275,7 @@ impl<'a, S: Sink> Drain<'a, S> {
             tail = tail.wrapping_add(1);
             slot.tail.store(tail, SeqCst);
             let waits = slot.waiting.load(SeqCst) != 0;
-            // Waking is expensive: a thread that waits has room for more than one segment when it goes on.
+            // Waking is expensive: wait until the thread has room for more than one segment.
             if waits && head.wrapping_sub(tail) as usize <= SEGMENT_COUNT / 4 {
                 self.counters.stalls += 1;
                 shared::wake(&slot.tail);
@@ -277,74 +283,76 @@ impl<'a, S: Sink> Drain<'a, S> {
             self.sink.waited(waits);
             self.counters.segments += 1;
             if self.splitter.is_none() {
-                self.tell_path(thread);
+                self.deliver_words(thread);
             }
         }
         true
     }
 
-    /// What a thread that is gone has written to the segment it did not complete: everything before the first zero.
+    /// Takes what an exited thread has written to the segment that it did not complete: everything
+    /// before the first zero.
     fn take_unfinished(&mut self, index: usize) {
         let slot = self.slot(index);
         let segment = slot.head.load(SeqCst) as usize % SEGMENT_COUNT;
         self.shared.take_segment(index, segment, SEGMENT_WORDS, &mut self.path);
-        self.drop_silent(index);
+        self.drop_uninstrumented(index);
         if self.splitter.is_none() {
             self.path.truncate(written_words(&self.path));
         }
         if self.path.first().is_some_and(|&first| first != 0) {
             self.drain_code();
-            self.announce(index);
-            self.tell_segment(index, true);
+            self.deliver_thread(index);
+            self.deliver_segment(index, true);
         }
     }
 
-    /// What a process has written that shared the target's memory and was killed.
+    /// Takes what a process has written that shared the target's memory and was killed.
     fn take_abandoned(&mut self, index: usize) {
         self.take_unfinished(index);
-        if self.announced[index].is_some() {
+        if self.delivered_threads[index].is_some() {
             let tsc = host::tsc();
             self.path.clear();
             self.path.extend([word::event(word::END, 0), tsc as u32, (tsc >> 32) as u32]);
-            self.tell_segment(index, false);
+            self.deliver_segment(index, false);
         }
         self.shared.clear_slot(index);
-        self.free(index);
+        self.free_slot(index);
     }
 
-    /// Drops of a segment that was not completed, which is now in `self.path`, what the thread would have written over.
-    fn drop_silent(&mut self, index: usize) {
+    /// Truncates an incomplete segment, which is in `self.path`, to the words that the thread would
+    /// not have overwritten.
+    fn drop_uninstrumented(&mut self, index: usize) {
         if let Some(bytes) = self.slot(index).uninstrumented_from.load(Relaxed).checked_sub(1) {
             self.path.truncate(bytes as usize / size_of::<u32>());
         }
     }
 
-    /// Passes on what was taken out of a segment, which is now in `self.path`.
-    fn tell_segment(&mut self, index: usize, unfinished: bool) {
+    /// Delivers the content of a segment, which is in `self.path`.
+    fn deliver_segment(&mut self, index: usize, unfinished: bool) {
         let thread = self.slot(index).thread.load(Relaxed);
         if self.splitter.is_none() {
-            return self.tell_path(thread);
+            return self.deliver_words(thread);
         }
         let path = std::mem::take(&mut self.path);
-        self.tell_apart(thread, &path[..], unfinished);
+        self.deliver_with_data(thread, &path[..], unfinished);
         self.path = path;
     }
 
-    /// Passes on words and data, taken apart.
-    fn tell_apart(&mut self, thread: u32, raw: &(impl Raw + ?Sized), unfinished: bool) {
+    /// Separates words and data, and delivers both.
+    fn deliver_with_data(&mut self, thread: u32, segment: &(impl SegmentWords + ?Sized), unfinished: bool) {
         let mut from = 0;
         while let Some(splitter) = &mut self.splitter {
             let is_first = from == 0;
-            let ending = splitter.split(raw, &mut from);
+            let end = splitter.split(segment, &mut from);
             if is_first {
-                opening::settle(splitter.words_mut());
+                segment_time::move_opening_time(splitter.words_mut());
             }
-            self.tell_piece(thread);
-            let fine = match ending {
-                Ending::Piece => continue,
-                Ending::Whole => true,
-                Ending::Unwritten | Ending::CutOff => unfinished,
-                Ending::Unknown => false,
+            self.deliver_piece(thread);
+            let fine = match end {
+                SplitEnd::PieceFull => continue,
+                SplitEnd::SegmentEnd => true,
+                SplitEnd::Unwritten | SplitEnd::Truncated => unfinished,
+                SplitEnd::Unknown => false,
             };
             if !fine {
                 self.warn(format!(
@@ -355,8 +363,8 @@ impl<'a, S: Sink> Drain<'a, S> {
         }
     }
 
-    /// Passes on what the splitter has taken apart.
-    fn tell_piece(&mut self, thread: u32) {
+    /// Delivers what the splitter has separated.
+    fn deliver_piece(&mut self, thread: u32) {
         let Some(splitter) = self.splitter.take() else { return };
         let (words, data) = splitter.content();
         self.counters.path_words += words.len() as u64;
@@ -364,58 +372,58 @@ impl<'a, S: Sink> Drain<'a, S> {
         if self.filter.is_some() {
             self.path.clear();
             self.path.extend_from_slice(words);
-            self.tell_selected(thread, data);
+            self.deliver_selected(thread, data);
         } else if !words.is_empty() {
             let image = self.image;
-            self.tell(|sink| sink.path(image, thread, words, data));
+            self.deliver(|sink| sink.path(image, thread, words, data));
         }
         self.splitter = Some(splitter);
     }
 
-    /// Passes on `self.path`. Its words are not looked at unless some are left out: that would take longer than everything
-    /// else here, and a sink has to look at them anyway.
-    fn tell_path(&mut self, thread: u32) {
-        opening::settle(&mut self.path);
+    /// Delivers `self.path`. The drain does not look at the words unless some are left out: that
+    /// would take longer than everything else here, and a sink has to look at them anyway.
+    fn deliver_words(&mut self, thread: u32) {
+        segment_time::move_opening_time(&mut self.path);
         self.counters.path_words += self.path.len() as u64;
         if self.filter.is_some() {
-            return self.tell_selected(thread, &[]);
+            return self.deliver_selected(thread, &[]);
         }
         let (path, image) = (std::mem::take(&mut self.path), self.image);
-        self.tell(|sink| sink.path(image, thread, &path, &[]));
+        self.deliver(|sink| sink.path(image, thread, &path, &[]));
         self.path = path;
     }
 
-    /// Passes on what is selected of the words in `self.path` and the data behind them.
-    fn tell_selected(&mut self, thread: u32, data: &[u8]) {
+    /// Delivers the selected ones of the words in `self.path`, and their data.
+    fn deliver_selected(&mut self, thread: u32, data: &[u8]) {
         let Some(filter) = self.filter.as_mut().filter(|filter| !filter.is_full()) else { return };
         let data = filter.words(thread, &mut self.path, data);
         let is_full = filter.is_full();
         let (path, image) = (std::mem::take(&mut self.path), self.image);
         if !path.is_empty() {
-            self.tell(|sink| sink.path(image, thread, &path, data));
+            self.deliver(|sink| sink.path(image, thread, &path, data));
         }
         self.path = path;
         if is_full {
-            self.stop();
+            self.stop_recording();
         }
     }
 
-    /// Enough has been recorded: threads go on without being recorded.
-    fn stop(&mut self) {
+    /// Ends the recording, because enough instructions have been recorded.
+    fn stop_recording(&mut self) {
         let image = self.image;
-        for (thread, words) in self.filter.iter_mut().flat_map(Filter::leavers).collect::<Vec<_>>() {
-            self.tell(|sink| sink.path(image, thread, &words, &[]));
+        for (thread, words) in self.filter.iter_mut().flat_map(Filter::detached_threads).collect::<Vec<_>>() {
+            self.deliver(|sink| sink.path(image, thread, &words, &[]));
         }
         self.shared.control().detach.store(wire::DETACH_TOGETHER, SeqCst);
     }
 
-    fn announce(&mut self, index: usize) {
+    fn deliver_thread(&mut self, index: usize) {
         let slot = self.slot(index);
         let thread = slot.thread.load(Relaxed);
-        if self.announced[index] == Some(thread) {
+        if self.delivered_threads[index] == Some(thread) {
             return;
         }
-        self.announced[index] = Some(thread);
+        self.delivered_threads[index] = Some(thread);
         if self.is_full() {
             return;
         }
@@ -426,12 +434,12 @@ impl<'a, S: Sink> Drain<'a, S> {
         let parent = slot.parent.load(Relaxed);
         let parent = (parent != u32::MAX).then_some(parent);
         let info = ThreadInfo { thread, os_tid: slot.os_tid.load(Relaxed), parent, image: self.image };
-        self.tell(|sink| sink.thread(&info));
+        self.deliver(|sink| sink.thread(&info));
     }
 
-    fn free(&mut self, index: usize) {
+    fn free_slot(&mut self, index: usize) {
         let slot = self.slot(index);
-        self.announced[index] = None;
+        self.delivered_threads[index] = None;
         for word in slot.used.iter().chain([&slot.os_tid, &slot.thread, &slot.waiting, &slot.head, &slot.tail]) {
             word.store(0, Relaxed);
         }
@@ -440,7 +448,7 @@ impl<'a, S: Sink> Drain<'a, S> {
         slot.state.store(SLOT_FREE, Release);
     }
 
-    /// Takes everything out of the code ring. Returns whether there was anything.
+    /// Takes all records out of the code ring. Returns whether there were any.
     fn drain_code(&mut self) -> bool {
         let control = self.shared.control();
         let head = control.code_head.load(SeqCst);
@@ -455,40 +463,40 @@ impl<'a, S: Sink> Drain<'a, S> {
         } else {
             self.warn("the code ring was damaged by the target; blocks are lost");
         }
-        // The engine waits until it is known what of a new module is selected.
-        self.look_for_modules();
+        // The engine waits until the recorder knows what of a new module is selected.
+        self.select_modules();
         control.code_tail.store(head, SeqCst);
         if control.code_waiting.load(SeqCst) != 0 {
             self.counters.stalls += 1;
             shared::wake_low_half(&control.code_tail);
         }
         self.counters.code_bytes += self.code.len() as u64;
-        self.tell_code();
+        self.deliver_code();
         true
     }
 
-    /// Looks at the modules that `self.code` announces, as long as the threads wait that have mapped them, and tells the selector.
-    fn look_for_modules(&mut self) {
+    /// Passes the modules that `self.code` announces to the selector, while the threads that have
+    /// mapped them wait.
+    fn select_modules(&mut self) {
         self.paths.clear();
-        let mut rest = Fields(&self.code);
-        while let Some((kind, payload)) = rest.record() {
-            match kind {
-                code::MODULE => {
-                    let Some(mut module) = Fields(payload).module() else { continue };
+        for record in Records::new(&self.code) {
+            if !matches!(record.kind, code::MODULE | code::UNMAP) {
+                continue;
+            }
+            match record.parse() {
+                Some(Definition::Module(record)) => {
+                    let mut module = as_module(&record);
                     if module.path.is_empty() {
-                        module.path = path_of(self.process, module.address);
+                        module.path = mapped_path(self.process, module.address);
                         self.paths.push((module.address, module.path.clone()));
                     }
                     if let Some(selector) = &mut self.selector {
                         selector.mapped(&module, self.shared);
                     }
                 }
-                code::UNMAP => {
-                    let mut payload = Fields(payload);
-                    if let (Some(selector), Some(address), Some(length)) =
-                        (&mut self.selector, payload.u64(), payload.u64())
-                    {
-                        selector.unmapped(address, length, self.shared);
+                Some(Definition::Unmap(record)) => {
+                    if let Some(selector) = &mut self.selector {
+                        selector.unmapped(record.address, record.length, self.shared);
                     }
                 }
                 _ => {}
@@ -496,108 +504,89 @@ impl<'a, S: Sink> Drain<'a, S> {
         }
     }
 
-    /// Passes on the records in `self.code`.
-    fn tell_code(&mut self) {
+    /// Delivers the records in `self.code`.
+    fn deliver_code(&mut self) {
         let bytes = std::mem::take(&mut self.code);
-        let mut rest = Fields(&bytes);
-        while !rest.0.is_empty() {
-            let Some((kind, payload)) = rest.record() else {
-                self.warn("the code ring holds something that is no record; blocks are lost");
-                break;
-            };
-            if self.tell_record(kind, Fields(payload)).is_none() {
+        let mut records = Records::new(&bytes);
+        for record in records.by_ref() {
+            if record.parse().and_then(|definition| self.deliver_definition(&definition)).is_none() {
+                let kind = record.kind;
                 self.warn(format!("the code ring holds a record of kind {kind} that makes no sense"));
             }
+        }
+        if !records.rest().is_empty() {
+            self.warn("the code ring holds something that is no record; blocks are lost");
         }
         self.code = bytes;
     }
 
-    /// Passes on one record; `None` if it makes no sense.
-    fn tell_record(&mut self, kind: u32, mut payload: Fields) -> Option<()> {
+    /// Delivers one definition; `None` if it contradicts the earlier ones.
+    fn deliver_definition(&mut self, definition: &Definition) -> Option<()> {
         let image = self.image;
-        match kind {
-            code::BLOCK => {
-                let (address, block, _reserved) = (payload.u64()?, payload.u32()?, payload.u32()?);
-                let code = payload.0;
-                if code.is_empty() || code.len() > code::BLOCK_BYTES_MAX {
-                    return None;
-                }
+        match definition {
+            Definition::Block(record) => {
+                let &BlockRecord { address, block, code } = record;
                 match &mut self.filter {
                     Some(filter) => filter.block(block, address, code),
-                    None => self.tell(|sink| sink.block(image, block, address, code)),
+                    None => self.deliver(|sink| sink.block(image, block, address, code)),
                 }
             }
-            code::MODULE => {
-                let mut module = payload.module()?;
+            Definition::Module(record) => {
+                let mut module = as_module(record);
                 if module.path.is_empty()
                     && let Some(at) = self.paths.iter().position(|(address, _)| *address == module.address)
                 {
                     module.path = self.paths.remove(at).1;
                 }
-                self.module(&module);
+                self.deliver_module(&module);
             }
-            code::UNMAP => {
-                let (address, length, tsc) = (payload.u64()?, payload.u64()?, payload.u64()?);
-                self.tell(|sink| sink.unmapped(image, address, length, tsc));
+            Definition::Unmap(record) => {
+                let &UnmapRecord { address, length, tsc } = record;
+                self.deliver(|sink| sink.unmapped(image, address, length, tsc));
             }
-            code::FRAGMENT => {
-                let (first_path, block_count) = (payload.u32()?, payload.u32()? as usize);
-                let (exit_count, flags) = (payload.u32()? as usize, payload.u32()?);
-                if block_count.max(exit_count) > code::FRAGMENT_BLOCKS_MAX {
-                    return None;
-                }
-                let words: Vec<u32> = std::iter::from_fn(|| payload.u32()).collect();
-                let (blocks, exits) = words.split_at_checked(block_count)?;
-                let fragment = Fragment { first_path, blocks, exits: exits.get(..exit_count)? };
+            Definition::Fragment(record) => {
+                let (blocks, exits): (Vec<u32>, Vec<u32>) = (record.blocks.collect(), record.exits.collect());
+                let fragment = Fragment { first_path: record.first_path, blocks: &blocks, exits: &exits };
                 if let Some(splitter) = &mut self.splitter {
-                    // Until a plan says more.
-                    splitter.set_lengths(first_path, fragment.exits.iter().map(|_| 0))?;
+                    // Access descriptors may give other lengths later.
+                    splitter.set_lengths(record.first_path, fragment.exits.iter().map(|_| 0))?;
                 }
-                self.tell_fragment(&fragment, flags & code::UNINSTRUMENTED != 0);
+                self.deliver_fragment(&fragment, record.flags & code::UNINSTRUMENTED != 0);
             }
-            code::ACCESS_DESCRIPTORS => {
-                let (first_path, exit_count) = (payload.u32()?, payload.u32()? as usize);
-                let (access_count, _reserved) = (payload.u32()? as usize, payload.u32()?);
-                if exit_count > code::FRAGMENT_BLOCKS_MAX {
-                    return None;
-                }
-                let lengths: Vec<u32> = (0..exit_count).map(|_| payload.u32()).collect::<Option<_>>()?;
-                if payload.0.len() / code::ACCESS_DESCRIPTOR_BYTES < access_count {
-                    return None;
-                }
-                let accesses: Vec<code::AccessDescriptor> =
-                    (0..access_count).map(|_| payload.access()).collect::<Option<_>>()?;
+            Definition::AccessDescriptors(record) => {
+                let lengths: Vec<u32> = record.lengths.collect();
+                let accesses: Vec<code::AccessDescriptor> = record.accesses.collect();
                 if let Some(splitter) = &mut self.splitter {
-                    splitter.set_lengths(first_path, lengths.iter().copied())?;
+                    splitter.set_lengths(record.first_path, lengths.iter().copied())?;
                 }
-                let descriptors = AccessDescriptors { first_path, lengths: &lengths, accesses: &accesses };
+                let descriptors =
+                    AccessDescriptors { first_path: record.first_path, lengths: &lengths, accesses: &accesses };
                 if self.filter.as_mut().is_none_or(|filter| filter.access_descriptors(&descriptors)) {
-                    self.tell(|sink| sink.access_descriptors(image, &descriptors));
+                    self.deliver(|sink| sink.access_descriptors(image, &descriptors));
                 }
             }
-            _ => return None,
         }
         Some(())
     }
 
-    /// Passes on a fragment, with the blocks that were held back until now, unless it is left out.
-    fn tell_fragment(&mut self, fragment: &Fragment, silent: bool) {
+    /// Delivers a fragment, with those of its blocks that were held back, unless it is left out.
+    fn deliver_fragment(&mut self, fragment: &Fragment, uninstrumented: bool) {
         let image = self.image;
         let Some(mut filter) = self.filter.take() else {
-            return self.tell(|sink| sink.fragment(image, fragment));
+            return self.deliver(|sink| sink.fragment(image, fragment));
         };
         if !filter.is_full()
-            && let Some(blocks) = filter.fragment(fragment, silent)
+            && let Some(blocks) = filter.fragment(fragment, uninstrumented)
         {
             for (number, block) in blocks {
-                self.tell(|sink| sink.block(image, number, block.address, &block.code));
+                self.deliver(|sink| sink.block(image, number, block.address, &block.code));
             }
-            self.tell(|sink| sink.fragment(image, fragment));
+            self.deliver(|sink| sink.fragment(image, fragment));
         }
         self.filter = Some(filter);
     }
 
-    fn tell(&mut self, event: impl FnOnce(&mut S) -> Result<(), S::Error>) {
+    fn deliver(&mut self, event: impl FnOnce(&mut S) -> Result<(), S::Error>) {
         if self.failure.is_some() {
             return;
         }
@@ -608,78 +597,21 @@ impl<'a, S: Sink> Drain<'a, S> {
     }
 }
 
-/// A target that does not see /proc cannot say which file it has mapped: the kernel tells us, unless it is mapped no more.
-fn path_of(process: i32, address: u64) -> String {
+/// Returns the file that is mapped at `address`, if there still is one. A target that does not see
+/// /proc cannot say so itself.
+fn mapped_path(process: i32, address: u64) -> String {
     let mappings = maps::of_process(task::any(process)).unwrap_or_default();
     let found = mappings.into_iter().find(|mapping| mapping.range.contains(&address));
     found.map_or(String::new(), |mapping| mapping.path)
 }
 
-/// Little-endian fields at the start of untrusted bytes.
-struct Fields<'a>(&'a [u8]);
-
-impl<'a> Fields<'a> {
-    fn u32(&mut self) -> Option<u32> {
-        let (field, rest) = self.0.split_first_chunk()?;
-        self.0 = rest;
-        Some(u32::from_le_bytes(*field))
-    }
-
-    fn u64(&mut self) -> Option<u64> {
-        let (field, rest) = self.0.split_first_chunk()?;
-        self.0 = rest;
-        Some(u64::from_le_bytes(*field))
-    }
-
-    /// A file that was mapped.
-    fn module(&mut self) -> Option<Module> {
-        let (address, length, file_offset, tsc) = (self.u64()?, self.u64()?, self.u64()?, self.u64()?);
-        Some(Module { address, length, file_offset, path: String::from_utf8_lossy(self.0).into_owned(), tsc })
-    }
-
-    fn u8(&mut self) -> Option<u8> {
-        let (&field, rest) = self.0.split_first()?;
-        self.0 = rest;
-        Some(field)
-    }
-
-    fn u16(&mut self) -> Option<u16> {
-        let (field, rest) = self.0.split_first_chunk()?;
-        self.0 = rest;
-        Some(u16::from_le_bytes(*field))
-    }
-
-    /// In the order of the fields in memory.
-    fn access(&mut self) -> Option<code::AccessDescriptor> {
-        let access = code::AccessDescriptor {
-            block: self.u16()?,
-            offset: self.u16()?,
-            size: self.u16()?,
-            kind: self.u8()?,
-            flags: self.u8()?,
-            base: self.u16()?,
-            index: self.u16()?,
-            value: self.u16()?,
-            mask: self.u16()?,
-            count: self.u8()?,
-            mask_kind: self.u8()?,
-            index_bytes: self.u8()?,
-            ..code::AccessDescriptor::default()
-        };
-        self.0 = self.0.get(access.reserved.len()..)?;
-        Some(code::AccessDescriptor { displacement: self.u64()?.cast_signed(), constant: self.u64()?, ..access })
-    }
-
-    /// A header and its payload, without the padding.
-    fn record(&mut self) -> Option<(u32, &'a [u8])> {
-        let (kind, length) = (self.u32()?, self.u32()? as usize);
-        let padded = self.0.split_at_checked(length.checked_next_multiple_of(8)?)?;
-        self.0 = padded.1;
-        Some((kind, &padded.0[..length]))
-    }
+fn as_module(record: &ModuleRecord) -> Module {
+    let &ModuleRecord { address, length, file_offset, tsc, path } = record;
+    Module { address, length, file_offset, path: String::from_utf8_lossy(path).into_owned(), tsc }
 }
 
-/// How many words at the start of a segment are whole paths and events. An event's first word is written last.
+/// Returns the number of words at the start of a segment that are whole paths and events. The
+/// engine writes an event's first word last.
 fn written_words(segment: &[u32]) -> usize {
     let mut at = 0;
     while let Some(length) = segment.get(at).and_then(|&first| word::length(first)) {

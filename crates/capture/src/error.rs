@@ -1,10 +1,8 @@
-//! Why a command was not recorded, each in one sentence, with a hint where there is something to do about it and the exit
-//! status that a shell would give.
+//! Why a process was not captured: one sentence, a hint where the user can do something about it,
+//! and the exit status that a shell would give.
 
 use std::io;
 use std::path::PathBuf;
-
-use trace::{Exit, WriteError};
 
 use crate::attach::AttachError;
 use crate::inject::InjectError;
@@ -51,20 +49,11 @@ pub enum Error {
     Inject { path: PathBuf, error: InjectError },
     #[error("{0}")]
     Attach(AttachError),
-    #[error("the output could not be created: {0}")]
-    Create(#[source] WriteError),
-    #[error("the recording is incomplete: {error}")]
-    Write {
-        error: WriteError,
-        /// How the target, which ran on without being recorded, ended.
-        exit: Exit,
-        /// What was written before the error.
-        partial: PathBuf,
-    },
 }
 
 impl Error {
-    /// The exit status for a program that only does this: 127 if there is no such command, 126 if it cannot be executed or traced.
+    /// Returns the exit status for a program that only captures: 127 if there is no such command,
+    /// 126 if it cannot be executed or traced.
     #[must_use]
     pub fn exit_status(&self) -> u8 {
         match self {
@@ -92,7 +81,7 @@ impl Error {
         }
     }
 
-    /// What the user could do about it.
+    /// Returns what the user could do about the error.
     #[must_use]
     pub fn hint(&self) -> Option<String> {
         let hint = match self {
@@ -123,16 +112,14 @@ impl Error {
                 "to the system, shared memory is a file, and the size of files is limited: see `ulimit -f`".into()
             }
             Self::Attach(error) => return error.hint(),
-            Self::Write { partial, .. } => {
-                format!("what was recorded before is in {} and can be read", partial.display())
-            }
             _ => return None,
         };
         Some(hint)
     }
 }
 
-/// The system's words for an error, fit for the middle of a sentence and without its number.
+/// Returns the system's message for an error, fit for the middle of a sentence and without its
+/// number.
 pub fn reason(error: &io::Error) -> String {
     let text = error.to_string();
     let text = text.split(" (os error").next().unwrap_or_default();

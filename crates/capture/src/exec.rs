@@ -1,5 +1,5 @@
-//! Looks at an exec at the entry of its system call: which program it is about to run, and whether ptrace would take
-//! privileges away from it.
+//! Inspects a thread at the entry of an exec: which program it is about to run, and whether ptrace
+//! would take privileges away from it.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
@@ -11,37 +11,38 @@ use crate::ptrace::Tracee;
 /// Longest path the kernel takes.
 const PATH_BYTES_MAX: u64 = 4096;
 
-/// What a thread that stands at a system call is about to do.
+/// What a thread that is stopped at a system call is about to do.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Intent {
-    /// Something else, or it is at the exit.
-    SomethingElse,
+    /// Another call, or the exit from a call.
+    Other,
     Exec,
-    /// To run this program (as it names it), which gets its privileges only if it is not traced.
+    /// Run this program, under the name that it gives. The program gets its privileges only if it
+    /// is not traced.
     PrivilegedExec(PathBuf),
 }
 
-/// Looks at a thread of `process` that has stopped at a system call.
+/// Inspects a thread of `process` that has stopped at a system call.
 pub fn intent(tracee: Tracee, process: i32) -> Intent {
-    let Ok(registers) = tracee.registers() else { return Intent::SomethingElse };
+    let Ok(registers) = tracee.registers() else { return Intent::Other };
     if registers.rax as i64 != -i64::from(libc::ENOSYS) {
-        return Intent::SomethingElse;
+        return Intent::Other;
     }
     let (directory, address) = match registers.orig_rax as i64 {
         libc::SYS_execve => (libc::AT_FDCWD, registers.rdi),
         libc::SYS_execveat => (registers.rdi as i32, registers.rsi),
-        _ => return Intent::SomethingElse,
+        _ => return Intent::Other,
     };
     let named = string(tracee, address);
-    let path = seen_from_here(process, directory, &named);
+    let path = recorder_path(process, directory, &named);
     match path.metadata() {
         Ok(metadata) if command::is_privileged(&path, &metadata) => Intent::PrivilegedExec(named),
         _ => Intent::Exec,
     }
 }
 
-/// The path under which we reach what a process reaches as `path`.
-fn seen_from_here(process: i32, directory: i32, path: &Path) -> PathBuf {
+/// Returns the path under which the recorder reaches what the process reaches as `path`.
+fn recorder_path(process: i32, directory: i32, path: &Path) -> PathBuf {
     let base = if path.is_absolute() {
         format!("/proc/{process}/root")
     } else if directory == libc::AT_FDCWD {
@@ -50,11 +51,12 @@ fn seen_from_here(process: i32, directory: i32, path: &Path) -> PathBuf {
         format!("/proc/{process}/fd/{directory}")
     };
     let rest = path.strip_prefix("/").unwrap_or(path);
-    // An empty rest means the descriptor itself; joining it would add a slash, which only directories bear.
+    // An empty rest means the descriptor itself. Joining it would add a slash, which only
+    // directories may have.
     if rest.as_os_str().is_empty() { base.into() } else { Path::new(&base).join(rest) }
 }
 
-/// The string at `address`, as far as it can be read.
+/// Reads the string at `address`, as far as possible.
 fn string(tracee: Tracee, address: u64) -> PathBuf {
     let mut bytes = Vec::new();
     for offset in (0..PATH_BYTES_MAX).step_by(8) {
@@ -76,7 +78,7 @@ mod tests {
     #[test]
     fn paths_are_those_of_the_target() {
         let check = |directory, path, expected| {
-            assert_eq!(seen_from_here(7, directory, Path::new(path)), Path::new(expected));
+            assert_eq!(recorder_path(7, directory, Path::new(path)), Path::new(expected));
         };
         check(libc::AT_FDCWD, "/bin/true", "/proc/7/root/bin/true");
         check(3, "/bin/true", "/proc/7/root/bin/true");

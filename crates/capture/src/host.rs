@@ -1,4 +1,4 @@
-//! The machine that records, and its clocks.
+//! The recording machine and its clocks.
 
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -8,29 +8,32 @@ use trace::Recording;
 
 use crate::ptrace::Exit;
 
-/// How long the time stamp counter is compared with the clock at least; gives its frequency to about one in ten thousand.
+/// The shortest time over which the timestamp counter is compared with the clock. It gives the
+/// frequency to about one in ten thousand.
 const CALIBRATION: Duration = Duration::from_millis(2);
 
-/// The time stamp counter.
+/// Reads the timestamp counter.
 pub fn tsc() -> u64 {
     // SAFETY: every x86-64 processor has the instruction.
     unsafe { core::arch::x86_64::_rdtsc() }
 }
 
-/// Processor time of this process so far.
+/// Returns the processor time that this process has used.
 pub fn cpu_time() -> Duration {
     let time = rustix::time::clock_gettime(ClockId::ProcessCPUTime);
     Duration::new(time.tv_sec.cast_unsigned(), time.tv_nsec as u32)
 }
 
-/// How a process ended that is not our child, if the kernel tells: it does so when the parent has been told.
+/// Returns how a process ended that is not a child of the recorder, if the kernel reports it. The
+/// kernel does so after the parent has waited for the process.
 pub fn exit_of(process: BorrowedFd) -> Option<Exit> {
     const PIDFD_GET_INFO: u64 = 0xc040_ff0b;
     const PIDFD_INFO_EXIT: u64 = 1 << 3;
     const PATIENCE: Duration = Duration::from_millis(100);
     let deadline = Instant::now() + PATIENCE;
     loop {
-        // The kernel's `struct pidfd_info`: a mask, then what it says, and at the end the status.
+        // The kernel's `struct pidfd_info`: a mask, the fields that it selects, and the status at
+        // the end.
         let mut information = [0_u64; 8];
         information[0] = PIDFD_INFO_EXIT;
         // SAFETY: the kernel fills the structure, whose size is part of the request.
@@ -48,7 +51,8 @@ pub fn exit_of(process: BorrowedFd) -> Option<Exit> {
     }
 }
 
-/// Started as early as possible, so that what comes until the frequency is asked for is not waited for again.
+/// A measurement of the timestamp counter's frequency. The earlier it is started, the less
+/// [`Self::frequency`] has to wait.
 pub struct Calibration {
     tsc: u64,
     time: Instant,
@@ -59,7 +63,7 @@ impl Calibration {
         Self { time: Instant::now(), tsc: tsc() }
     }
 
-    /// Frequency of the time stamp counter in hertz.
+    /// Returns the frequency of the timestamp counter in hertz.
     pub fn frequency(&self) -> u64 {
         if let Some(rest) = CALIBRATION.checked_sub(self.time.elapsed()) {
             std::thread::sleep(rest);

@@ -1,8 +1,9 @@
-//! The engine image: a static-PIE executable taken apart into what an injector needs.
+//! The engine image: the segments and relocations of a static-PIE executable, as an injector needs
+//! them.
 //!
-//! The build script uses the same code to look at the finished image, so that an image that would need a dynamic linker
-//! (undefined symbols, symbolic relocations, thread-local storage, relocations in text) fails the build instead of a
-//! target. Knows nothing of processes.
+//! The build script checks the finished image with the same code. An image that would need a
+//! dynamic linker (undefined symbols, symbolic relocations, thread-local storage, relocations in
+//! text) fails the build instead of a target. Knows nothing of processes.
 
 use object::elf;
 use object::read::elf::{Dyn, ElfFile64, FileHeader, ProgramHeader, Rela};
@@ -37,10 +38,10 @@ pub enum ImageError {
     Outside,
 }
 
-/// A part of the image that is loaded.
+/// A loaded segment of the image.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Segment {
-    /// Where it starts, relative to the image's base.
+    /// Its start, relative to the image's base.
     pub offset: u64,
     /// Its contents; the rest up to `memory_bytes` is zero.
     pub bytes: Vec<u8>,
@@ -51,12 +52,12 @@ pub struct Segment {
 }
 
 impl Segment {
-    /// First byte of the first page, relative to the image's base.
+    /// Returns the start of the first page, relative to the image's base.
     pub fn start(&self) -> u64 {
         self.offset & !(PAGE - 1)
     }
 
-    /// End of the last page, relative to the image's base.
+    /// Returns the end of the last page, relative to the image's base.
     pub fn end(&self) -> u64 {
         (self.offset + self.memory_bytes).next_multiple_of(PAGE)
     }
@@ -66,7 +67,7 @@ impl Segment {
     }
 }
 
-/// The 64-bit word at `offset` becomes the base plus `addend`.
+/// A relocation: the 64-bit word at `offset` becomes the base plus `addend`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Relocation {
     pub offset: u64,
@@ -85,7 +86,7 @@ pub struct Image {
 }
 
 impl Image {
-    /// Takes the ELF file apart and checks that nothing but relative relocations is needed to run it.
+    /// Parses the ELF file and checks that it needs nothing but relative relocations.
     pub fn parse(file: &[u8]) -> Result<Self, ImageError> {
         let file_parts =
             ElfFile64::<LittleEndian>::parse(file).map_err(|error| ImageError::NotElf(error.to_string()))?;
@@ -101,7 +102,7 @@ impl Image {
         Ok(Self { segments, entry, relocations, span })
     }
 
-    /// The contents of each segment when the image lies at `base`.
+    /// Returns the contents of each segment for an image at `base`.
     pub fn relocated(&self, base: u64) -> Vec<Vec<u8>> {
         let mut contents: Vec<Vec<u8>> = self.segments.iter().map(|segment| segment.bytes.clone()).collect();
         for relocation in &self.relocations {
@@ -195,7 +196,7 @@ fn relocation(entry: &elf::Rela64<LittleEndian>, segments: &[Segment]) -> Result
     Ok(Relocation { offset, addend: entry.r_addend(ENDIAN) })
 }
 
-/// Address and length of the table of relocations, from the dynamic section.
+/// Returns address and length of the relocation table, from the dynamic section.
 fn relocation_table(parts: &Parts, file: &[u8]) -> Result<(u64, u64), ImageError> {
     let (mut start, mut length) = (0, 0);
     for program in parts.elf_program_headers() {

@@ -1,8 +1,9 @@
-//! Places the engine into a process whose threads are stopped: one that stands before the first instruction of a new image
-//! ([`inject`]), or one that was running (`attach`, by means of what is here).
+//! Injects the engine into a process whose threads are stopped: before the first instruction of a
+//! new image ([`inject`]), or anywhere in a running process (`attach`, with functions of this
+//! module).
 //!
-//! Nothing of ours is in the target before: all memory, the shared memory included, is made by system calls that a stopped
-//! thread is made to execute. Afterwards the target runs without ptrace and has no file of ours open.
+//! A stopped thread executes the system calls that make all memory in the target, the shared memory
+//! included. Afterwards the target runs without ptrace and has no file of the recorder open.
 
 use std::fs::File;
 use std::io;
@@ -23,19 +24,21 @@ use crate::{setup, task};
 
 const STACK_BYTES: u64 = 256 << 10;
 
-/// Where the engine goes: below 2 GiB, so that its table can be reached by 32-bit addresses; far from where programs
-/// without address randomisation are and where their heap grows to.
+/// Addresses for the engine: below 2 GiB, so that 32-bit addresses reach its table; far from
+/// programs without address randomisation and their heaps.
 const ENGINE_PLACES: Range<u64> = 0x6000_0000..0x7000_0000;
-/// Where it goes if there is no room: anywhere between the smallest and the largest address that will do.
+/// Addresses to try next: the whole range that 32-bit addresses reach.
 const ENGINE_OTHER_PLACES: Range<u64> = 0x1000_0000..0x7fff_0000;
-/// Where it goes if there is no room below 2 GiB at all (Chromium keeps 4 GiB free of everything): then translated code takes a
-/// longer way to the table. Just below the shared memory, for the same reasons.
+/// Addresses to try last, if there is no room below 2 GiB (Chromium keeps 4 GiB free of
+/// everything): translated code then takes a longer way to the table. Just below the shared memory,
+/// for the same reasons.
 const ENGINE_HIGH_PLACES: Range<u64> = 0x5500_0000_0000..0x5510_0000_0000;
 const ENGINE_STEP: u64 = 16 << 20;
 
-/// Where the shared memory goes: just below the lowest address of a position-independent program. Sanitizers count this
-/// as ordinary memory (elsewhere they have shadows and refuse to start when they find something there); Go's arenas, heaps
-/// grown by brk and the kernel's own choices are far away.
+/// Addresses for the shared memory: just below the lowest address of a position-independent
+/// program. Sanitizers take this for ordinary memory; elsewhere they have shadows, and refuse to
+/// start if something is there. Go's arenas, heaps grown by brk and the kernel's own choices are
+/// far away.
 const SHARED_PLACES: Range<u64> = 0x5510_0000_0000..0x5540_0000_0000;
 const SHARED_STEP: u64 = 4 << 30;
 
@@ -45,7 +48,7 @@ pub const CODE_SEGMENT_64: u64 = 0x33;
 #[derive(Debug, thiserror::Error)]
 pub enum InjectError {
     #[error("the process ended before it could be traced")]
-    Gone(Exit),
+    Exited(Exit),
     #[error("the program is not 64-bit code")]
     Not64Bit,
     #[error("there is no free address space for the engine")]
@@ -61,7 +64,7 @@ pub enum InjectError {
 
 pub type Result<T> = std::result::Result<T, InjectError>;
 
-/// Names what failed.
+/// Adds what failed to an error of the system.
 pub trait Context<T> {
     fn context(self, what: &'static str) -> Result<T>;
 }
@@ -72,27 +75,28 @@ impl<T> Context<T> for io::Result<T> {
     }
 }
 
-/// What the engine is told besides what the injector finds out itself.
+/// The part of a thread's initial values that the injector does not find out itself.
 #[derive(Debug, Clone, Copy)]
-pub struct Placement {
+pub struct ThreadPlacement {
     pub thread: u32,
     pub slot: u32,
     pub process: i32,
-    /// The only address where the engine may be: seccomp filters know it there.
+    /// The only address where the engine may be, because seccomp filters know it there.
     pub base: Option<u64>,
 }
 
-/// Where the engine is in a process.
+/// The ranges of the engine in a process.
 #[derive(Debug, Clone)]
-pub struct Placed {
-    /// Image, stack, table.
+pub struct InjectedRanges {
+    /// Image, initial values, stack and table.
     pub engine: Range<u64>,
     pub shared: Range<u64>,
 }
 
-/// Injects into a thread that stands at its exec event and lets it go. After [`InjectError::SetUp`] the thread goes on natively. After
-/// another error it is still stopped, unless it is gone, and in its original state.
-pub fn inject(tracee: Tracee, image: &Image, shared: &Shared, placement: Placement) -> Result<Placed> {
+/// Injects the engine into a thread that is stopped at its exec event, and lets it go on. After
+/// [`InjectError::SetUp`] the thread goes on natively. After another error it is still stopped,
+/// unless it has exited, and in its original state.
+pub fn inject(tracee: Tracee, image: &Image, shared: &Shared, placement: ThreadPlacement) -> Result<InjectedRanges> {
     finish_exec(tracee)?;
     let registers = tracee.registers().context("reading registers")?;
     if registers.cs != CODE_SEGMENT_64 {
@@ -104,9 +108,9 @@ pub fn inject(tracee: Tracee, image: &Image, shared: &Shared, placement: Placeme
     match started {
         Ok(layout) => {
             setup::go(remote, shared.control())?;
-            Ok(layout.placed())
+            Ok(layout.injected_ranges())
         }
-        Err(InjectError::Gone(exit)) => Err(InjectError::Gone(exit)),
+        Err(InjectError::Exited(exit)) => Err(InjectError::Exited(exit)),
         Err(error) => {
             remote.finish()?;
             if matches!(error, InjectError::SetUp(_)) {
@@ -123,7 +127,7 @@ fn start(
     image: &Image,
     shared: &Shared,
     mappings: &[Mapping],
-    placement: Placement,
+    placement: ThreadPlacement,
 ) -> Result<Layout> {
     let layout = prepare(remote, image, shared, mappings, 1, placement.base)?;
     let init = Init { mask: remote.mask, ..initial_values(remote.tracee, &remote.registers, &layout, placement)? };
@@ -133,23 +137,24 @@ fn start(
     Ok(layout)
 }
 
-/// From the exec event to the end of the system call, where the registers are the new image's.
+/// Continues from the exec event to the end of the system call, where the registers are those of
+/// the new image.
 fn finish_exec(tracee: Tracee) -> Result<()> {
     loop {
         tracee.resume_to_syscall(0).context("continuing")?;
         match tracee.wait().context("waiting")? {
             Stop::Syscall => return Ok(()),
-            Stop::Gone(exit) => return Err(InjectError::Gone(exit)),
+            Stop::Exited(exit) => return Err(InjectError::Exited(exit)),
             _ => {}
         }
     }
 }
 
-/// Addresses of what was placed.
+/// The addresses of everything that is injected.
 pub struct Layout {
     base: u64,
     end: u64,
-    /// What the engine is told, one per thread.
+    /// The initial values, one [`Init`] per thread.
     pub init: u64,
     mappings: u64,
     mapping_count: u32,
@@ -160,7 +165,7 @@ pub struct Layout {
 }
 
 impl Layout {
-    /// The order of the parts: image, what the engine is told (of threads, of mappings), guard page, stack, table.
+    /// In this order: image, initial values of threads, code mappings, guard page, stack, table.
     fn new(base: u64, image: &Image, threads: usize, mapping_count: usize) -> Self {
         let init = base + image.span;
         let mappings = init + (threads * size_of::<Init>()) as u64;
@@ -171,34 +176,35 @@ impl Layout {
         Self { base, init, mappings, mapping_count, guard, stack_top, table: stack_top, end, shared: 0 }
     }
 
-    /// The registers with which a thread starts the engine.
+    /// Returns the registers with which a thread starts the engine.
     pub fn entry(&self, image: &Image, registers: &user_regs_struct) -> user_regs_struct {
         start_at(self.base + image.entry, self.init, self.stack_top, registers)
     }
 
-    pub fn placed(&self) -> Placed {
+    pub fn injected_ranges(&self) -> InjectedRanges {
         let shared = self.shared..self.shared + wire::SHARED_BYTES as u64;
-        Placed { engine: self.base..self.end, shared }
+        InjectedRanges { engine: self.base..self.end, shared }
     }
 }
 
-/// Nothing but what is always set, and that interrupts are on.
+/// The flag that is always set, and the one for interrupts.
 const PLAIN_FLAGS: u64 = 0x202;
 
-/// Registers for a function of the engine, with one argument, on a stack that ends at `stack_top`.
+/// Returns registers that call a function of the engine with one argument, on a stack that ends at
+/// `stack_top`.
 pub fn start_at(function: u64, argument: u64, stack_top: u64, registers: &user_regs_struct) -> user_regs_struct {
     user_regs_struct {
         rdi: argument,
         rip: function,
         rsp: stack_top - 8,
         eflags: PLAIN_FLAGS,
-        // Not in a system call: the kernel must not try to restart one.
+        // Not in a system call: the kernel must not restart one.
         orig_rax: u64::MAX,
         ..*registers
     }
 }
 
-/// Makes all memory in the target, for as many threads. What was made is unmapped again if a later step fails.
+/// Makes all memory in the target, for `threads` threads. Unmaps it again if a later step fails.
 pub fn prepare(
     remote: &mut Remote,
     image: &Image,
@@ -207,11 +213,11 @@ pub fn prepare(
     threads: usize,
     wanted: Option<u64>,
 ) -> Result<Layout> {
-    let unsteady = maps::unsteady_code(mappings);
-    let base = map_engine(remote, Layout::new(0, image, threads, unsteady.len()).end, mappings, wanted)?;
-    let mut layout = Layout::new(base, image, threads, unsteady.len());
+    let modifiable = maps::modifiable_code(mappings);
+    let base = map_engine(remote, Layout::new(0, image, threads, modifiable.len()).end, mappings, wanted)?;
+    let mut layout = Layout::new(base, image, threads, modifiable.len());
     let filled = fill(remote, image, &layout)
-        .and_then(|()| remote.tracee.write(layout.mappings, bytes_of(&unsteady)).context("writing to the target"))
+        .and_then(|()| remote.tracee.write(layout.mappings, bytes_of(&modifiable)).context("writing to the target"))
         .and_then(|()| map_shared(remote, layout.init, shared, mappings, wanted.is_some()));
     match filled {
         Ok(address) => layout.shared = address,
@@ -260,7 +266,7 @@ fn protection(segment: &Segment) -> i32 {
         | flag(segment.executable, libc::PROT_EXEC)
 }
 
-/// Maps the shared memory in the target; `scratch` is writable memory for its name.
+/// Maps the shared memory in the target. `scratch` is writable memory for its name.
 fn map_shared(
     remote: &mut Remote,
     scratch: u64,
@@ -269,14 +275,15 @@ fn map_shared(
     is_filtered: bool,
 ) -> Result<u64> {
     let address = match share_file(remote, scratch, shared, mappings) {
-        // `ulimit -f` is the recorder's, and it may not lift it. Filters were not asked whether they allow the other way.
+        // The recorder may not lift its `ulimit -f`. Seccomp filters were not checked for the calls
+        // of the other way.
         Err(InjectError::System { error, .. }) if error.raw_os_error() == Some(libc::EFBIG) && !is_filtered => {
             share_segment(remote, shared, mappings)?
         }
         result => result?,
     };
-    // A child of the target must not write to its parent's rings; it gets none. A core dump has better things to hold.
-    // If it is to be followed, it has to be able to say that it is there.
+    // A child must not write to its parent's rings and does not inherit them; a core dump does not
+    // need them. A child that is followed inherits the control page, to report itself.
     let is_followed = shared.control().follow.load(Ordering::SeqCst) != 0;
     let inherited = if is_followed { wire::CONTROL_BYTES as u64 } else { 0 };
     for (advice, skipped) in [(libc::MADV_DONTFORK, inherited), (libc::MADV_DONTDUMP, 0)] {
@@ -286,7 +293,8 @@ fn map_shared(
     Ok(address)
 }
 
-/// Has the target make the shared memory, and maps it there and here. No descriptor stays in the target.
+/// Makes the target create the shared memory, and maps it there and here. No descriptor stays open
+/// in the target.
 fn share_file(remote: &mut Remote, scratch: u64, shared: &Shared, mappings: &[Mapping]) -> Result<u64> {
     remote.tracee.write(scratch, FILE_NAME).context("writing to the target")?;
     let file = make_shared_file(remote, scratch)?;
@@ -296,14 +304,14 @@ fn share_file(remote: &mut Remote, scratch: u64, shared: &Shared, mappings: &[Ma
     address
 }
 
-/// Makes the shared memory here, and has the target attach it.
+/// Creates the shared memory here, and makes the target attach it.
 fn share_segment(remote: &mut Remote, shared: &Shared, mappings: &[Mapping]) -> Result<u64> {
     let segment = shared.adopt_segment().context("sharing memory")?;
     let address = shared_place(mappings).unwrap_or(0);
     remote.call("attaching the shared memory", libc::SYS_shmat, [segment.id as u64, address, 0, 0, 0, 0])
 }
 
-/// Where there is room for the shared memory.
+/// Returns an address with room for the shared memory.
 fn shared_place(mappings: &[Mapping]) -> Option<u64> {
     let length = wire::SHARED_BYTES as u64;
     starts(&SHARED_PLACES, SHARED_STEP).find(|&start| maps::is_free(mappings, &(start..start + length)))
@@ -314,7 +322,7 @@ fn make_shared_file(remote: &mut Remote, name: u64) -> Result<u64> {
         remote.call("making the shared memory", libc::SYS_memfd_create, [name, u64::from(flags), 0, 0, 0, 0])
     };
     match call(libc::MFD_CLOEXEC) {
-        // An administrator may have forbidden (`vm.memfd_noexec`) files in memory that could be executed.
+        // An administrator may have forbidden executable files in memory (`vm.memfd_noexec`).
         Err(InjectError::System { error, .. }) if error.raw_os_error() == Some(libc::EACCES) => {
             call(libc::MFD_CLOEXEC | libc::MFD_NOEXEC_SEAL)
         }
@@ -322,7 +330,7 @@ fn make_shared_file(remote: &mut Remote, name: u64) -> Result<u64> {
     }
 }
 
-/// Opens what a thread has open.
+/// Opens a file that the thread has open under this descriptor.
 fn open_file(tracee: Tracee, file: u64) -> io::Result<OwnedFd> {
     let path = format!("/proc/{}/fd/{file}", tracee.tid);
     Ok(File::options().read(true).write(true).open(path)?.into())
@@ -341,12 +349,12 @@ fn map_shared_file(remote: &mut Remote, file: u64, mappings: &[Mapping]) -> Resu
     remote.call("mapping the shared memory", libc::SYS_mmap, [0, length, protection, flags as u64, file, 0])
 }
 
-/// What the engine is told about a thread of a new image.
+/// Returns the initial values of a thread of a new image.
 pub fn initial_values(
     tracee: Tracee,
     registers: &user_regs_struct,
     layout: &Layout,
-    placement: Placement,
+    placement: ThreadPlacement,
 ) -> Result<Init> {
     let vector = maps::auxiliary_vector(tracee.tid).context("reading the auxiliary vector")?;
     let entry = |wanted: u64| vector.iter().find(|&&(key, _)| key == wanted).map_or(0, |&(_, value)| value);
@@ -394,13 +402,14 @@ pub fn as_bytes(init: &Init) -> &[u8] {
 }
 
 fn bytes_of(mappings: &[CodeMapping]) -> &[u8] {
-    // SAFETY: `CodeMapping` is `repr(C)` and consists of integers that leave no padding between them.
+    // SAFETY: `CodeMapping` is `repr(C)` and consists of integers that leave no padding between
+    // them.
     unsafe { std::slice::from_raw_parts(mappings.as_ptr().cast(), size_of_val(mappings)) }
 }
 
-/// Takes everything that was placed out of the process again.
-pub fn remove(remote: &mut Remote, placed: &Placed) -> Result<()> {
-    for range in [&placed.shared, &placed.engine] {
+/// Unmaps everything that was injected.
+pub fn remove(remote: &mut Remote, injected: &InjectedRanges) -> Result<()> {
+    for range in [&injected.shared, &injected.engine] {
         remote.call("munmap", libc::SYS_munmap, [range.start, range.end - range.start, 0, 0, 0, 0])?;
     }
     Ok(())

@@ -1,4 +1,4 @@
-//! Starts a command under ptrace and brings it to the point where its image is loaded and nothing of it has run.
+//! Starts a command under ptrace and stops it when its image is loaded and nothing of it has run.
 
 use std::ffi::{CString, c_char};
 use std::io::{self, Read};
@@ -14,28 +14,28 @@ use crate::error::Error;
 use crate::ptrace::{Exit, Stop, Tracee};
 use crate::signals::Signals;
 
-/// A process at its exec event.
+/// A child of the recorder, stopped at its exec event.
 #[derive(Debug)]
-pub struct Launched {
+pub struct LaunchedProcess {
     pub tracee: Tracee,
     pub pidfd: OwnedFd,
 }
 
-impl Launched {
+impl LaunchedProcess {
     pub fn pid(&self) -> i32 {
         self.tracee.tid
     }
 
-    /// Ends a process that is of no use.
+    /// Kills the process and reaps it.
     pub fn kill(&self) {
-        // It may be gone already.
+        // It may have exited already.
         let _ = rustix::process::pidfd_send_signal(self.pidfd.as_fd(), Signal::KILL);
         let _ = crate::ptrace::wait_for_exit(self.pid());
     }
 }
 
 /// Forks, attaches to the child, and lets it exec.
-pub fn launch(command: &Command, no_aslr: bool, signals: &Signals) -> Result<Launched, Error> {
+pub fn launch(command: &Command, no_aslr: bool, signals: &Signals) -> Result<LaunchedProcess, Error> {
     let system = |what| move |error: rustix::io::Errno| Error::System { what, error: error.into() };
     let (permission, give_permission) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC).map_err(system("making a pipe"))?;
     let (failure, report_failure) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC).map_err(system("making a pipe"))?;
@@ -44,7 +44,7 @@ pub fn launch(command: &Command, no_aslr: bool, signals: &Signals) -> Result<Lau
     let Child { permission, report_failure, .. } = child;
     drop((permission, report_failure));
 
-    // A child that has not got the permission is at our mercy; closing the pipe ends it.
+    // The child waits for permission to exec; closing the pipe ends it.
     let seized = Tracee::seize(pid);
     let pidfd = Pid::from_raw(pid)
         .ok_or(io::ErrorKind::NotFound.into())
@@ -58,7 +58,7 @@ pub fn launch(command: &Command, no_aslr: bool, signals: &Signals) -> Result<Lau
         }
     };
     signals.forward_to(pidfd.as_fd());
-    let launched = Launched { tracee, pidfd };
+    let launched = LaunchedProcess { tracee, pidfd };
     // If the child is dead already, the wait says so.
     let _ = rustix::io::write(&give_permission, &[1]);
     match wait_for_exec(tracee).map_err(|error| Error::System { what: "waiting for the target", error })? {
@@ -72,7 +72,7 @@ fn wait_for_exec(tracee: Tracee) -> io::Result<Option<Exit>> {
     loop {
         match tracee.wait()? {
             Stop::Exec => return Ok(None),
-            Stop::Gone(exit) => return Ok(Some(exit)),
+            Stop::Exited(exit) => return Ok(Some(exit)),
             Stop::Signal(signal) => tracee.resume(signal)?,
             Stop::Group(_) => tracee.listen()?,
             Stop::Syscall | Stop::Other => tracee.resume(0)?,
@@ -89,7 +89,7 @@ fn why_not_executed(failure: OwnedFd, path: &Path, exit: Exit) -> Error {
     Error::Exec { path: path.to_owned(), error }
 }
 
-/// What the child needs to know.
+/// The child process between fork and exec.
 struct Child<'a> {
     command: &'a Command,
     no_aslr: bool,
@@ -99,7 +99,8 @@ struct Child<'a> {
 }
 
 impl Child<'_> {
-    /// Returns the child's number; in the child, does not return. `others_end` is the parent's end of the pipe.
+    /// Returns the child's number; does not return in the child. `others_end` is the parent's end
+    /// of the pipe.
     fn fork(&self, others_end: i32) -> io::Result<i32> {
         let mut arguments: Vec<*const c_char> = self.command.arguments.iter().map(|word| word.as_ptr()).collect();
         arguments.push(ptr::null());
@@ -128,9 +129,10 @@ impl Child<'_> {
         }
         self.signals.restore_in_child();
         let mut byte = 0_u8;
-        // SAFETY: plain system calls; all pointers come from live C strings and arrays that end with a null pointer.
+        // SAFETY: plain system calls; all pointers come from live C strings and arrays that end
+        // with a null pointer.
         unsafe {
-            // Else a parent that dies would not end the read.
+            // Otherwise the death of the parent would not end the read.
             libc::close(others_end);
             if self.no_aslr {
                 let persona = libc::personality(0xffff_ffff);

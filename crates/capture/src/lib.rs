@@ -1,12 +1,14 @@
-//! Records a process: launches it or takes over one that is running, places the engine into it, drains the rings that the engine fills,
-//! and writes what comes to a trace.
+//! Captures the execution of a process: launches it or attaches to a running one, injects the
+//! engine, and drains the rings that the engine fills into a [`Sink`].
 //!
-//! Who calls whom: [`record`] finds the program (`command`) and starts it (`launch`), or looks at a running process, and hands it to
-//! a session (`session`), which puts the `image` of the engine into it (`inject`, `attach`, over `remote` and `ptrace`) and drains
-//! the shared memory (`shared`, `drain`) into a [`Sink`] until the process is gone or is left again (`leave`). Processes that it makes
-//! get sessions of their own (`follow`).
+//! Who calls whom: a [`Target`] finds the program (`command`) and starts it (`launch`), or opens a
+//! running process. [`Target::capture`] runs a `session`. The session injects the engine's `image`
+//! (`inject` and `attach`, over `remote` and `ptrace`) and drains the shared memory (`shared`,
+//! `drain`) until the process exits or the recorder detaches from it (`detach`). A [`ProcessTree`]
+//! (`follow`) runs a session for each child process, with sinks from a [`SinkFactory`].
 //!
-//! Does not know what a trace is used for; is the only crate that calls ptrace.
+//! Knows neither trace files nor what an execution is captured for. No other crate calls ptrace on
+//! a target.
 
 use std::ffi::OsString;
 use std::os::fd::{AsFd, OwnedFd};
@@ -16,21 +18,20 @@ use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use rustix::process::{Pid, PidfdFlags};
-use trace::{DataMode, Exit, Recording, Summary, Writer};
+use trace::{DataMode, Exit, Recording};
 
 use crate::command::Command;
-use crate::follow::{Family, Newborn};
+use crate::follow::SpawnedProcess;
 use crate::host::Calibration;
 use crate::image::Image;
-use crate::launch::Launched;
-use crate::session::{End, StartError, Terms};
+use crate::launch::LaunchedProcess;
+use crate::session::{End, SessionOptions, StartError};
 use crate::shared::Shared;
 use crate::signals::Signals;
 
 mod attach;
-mod call;
 mod command;
-mod crowd;
+mod detach;
 mod drain;
 mod error;
 mod exec;
@@ -40,13 +41,12 @@ mod host;
 mod image;
 mod inject;
 mod launch;
-mod leave;
 mod maps;
 #[cfg(test)]
-mod memory;
-mod opening;
+mod memory_sink;
 mod ptrace;
 mod remote;
+mod segment_time;
 mod select;
 mod session;
 mod setup;
@@ -55,7 +55,9 @@ mod signals;
 mod sink;
 mod split;
 mod state;
+mod syscall;
 mod task;
+mod thread_group;
 
 #[doc(hidden)]
 pub mod rings;
@@ -64,50 +66,40 @@ pub use attach::AttachError;
 pub use command::find_program;
 pub use drain::Counters;
 pub use error::Error;
+pub use follow::{ProcessTree, SinkFactory};
 pub use inject::InjectError;
 pub use select::Selection;
 pub use session::Limits;
 pub use sink::Sink;
 
-/// What to record, and where to.
+/// What to capture.
 #[derive(Debug, Clone, Default)]
 pub struct Options {
-    /// The program and its arguments, unless there is a `process`.
+    /// The program and its arguments. Not used if there is a `process`.
     pub command: Vec<OsString>,
-    /// The number of a process that is running.
+    /// The number of a running process to attach to.
     pub process: Option<i32>,
-    pub output: PathBuf,
-    /// Let the target run without address space randomisation.
+    /// Whether to run the program without address space randomisation.
     pub no_aslr: bool,
     /// What to record beside control flow.
     pub data: DataMode,
-    /// When to let the target go on without being recorded.
+    /// When to detach from the target before it exits.
     pub limits: Limits,
-    /// What of it is recorded.
+    /// Which part of the execution to record.
     pub selection: Selection,
-    /// Record the processes that it makes, too, each to a file of its own. Only by [`record`].
-    pub follow: bool,
-    /// Bytes that translated code and its tables may take in each process; [`CODE_CACHE_BYTES`] if nothing is said.
+    /// Bytes that the code cache and its tables may take in each process. `None`:
+    /// [`CODE_CACHE_BYTES`].
     pub code_cache: Option<u64>,
 }
 
-/// Bytes that translated code and its tables may take, if nothing else is said.
+/// Default for [`Options::code_cache`].
 pub const CODE_CACHE_BYTES: u64 = 512 << 20;
-/// The least that they can do with.
+/// Smallest value for [`Options::code_cache`].
 pub const CODE_CACHE_BYTES_MIN: u64 = wire::CODE_CACHE_MIN;
 
-/// What came of a recording.
-#[derive(Debug)]
-pub struct Outcome {
-    /// How the program ended, also if that was after the recording.
-    pub exit: Exit,
-    pub summary: Summary,
-    pub observed: Observed,
-}
-
-/// What the recorder has seen besides the events.
+/// The recorder's account of one captured process, beside the events.
 #[derive(Debug, Clone)]
-pub struct Observed {
+pub struct CaptureReport {
     /// Processor time that the recorder has used.
     pub cpu_time: Duration,
     pub counters: Counters,
@@ -115,12 +107,12 @@ pub struct Observed {
     pub warnings: Vec<String>,
 }
 
-/// What came of handing events to a [`Sink`].
+/// The result of capturing a process into a [`Sink`].
 #[derive(Debug)]
-pub struct Delivered<E> {
+pub struct CaptureOutcome<E> {
     pub exit: Exit,
-    pub observed: Observed,
-    /// Why the sink stopped taking events, if it did; the target ran on natively from there.
+    pub report: CaptureReport,
+    /// The error with which the sink stopped taking events. The target ran on natively from there.
     pub failure: Option<E>,
 }
 
@@ -129,61 +121,31 @@ static ENGINE: LazyLock<Image> = LazyLock::new(|| {
     Image::parse(file).expect("the build has checked the image")
 });
 
-/// Runs a command, or takes over a process, and records it to a file.
-pub fn record(options: &Options) -> Result<Outcome, Error> {
-    let (calibration, cpu_time_before) = (Calibration::start(), host::cpu_time());
+/// Runs a command, or attaches to a process, and hands its events to `sink` as they arrive. Waits
+/// until a command has exited, even after detaching from it.
+///
+/// # Errors
+/// If nothing could be captured. An error of the sink is in [`CaptureOutcome::failure`].
+pub fn capture<S: Sink>(options: &Options, sink: S) -> Result<CaptureOutcome<S::Error>, Error> {
     let target = Target::open(options)?;
-    let words = target.words(options);
-    let family = options.follow.then(|| Arc::new(Family::new(options, target.is_stopped())));
-    if let Some(family) = &family {
-        family.add(target.process(), None, host::tsc(), words.clone());
-    }
-    let described = host::describe(words, target.process().cast_unsigned(), &calibration);
-    let recording = Recording { data: options.data, options: options.selection.as_options(), ..described };
-    let mut writer = Writer::create(&options.output, &recording).map_err(|error| {
-        target.kill();
-        Error::Create(error)
-    })?;
-    let part = trace::partial_path(&options.output);
-    let delivered = target.record(&ENGINE, &mut writer, family.as_ref());
-    let Delivered { exit, mut observed, failure } = delivered.inspect_err(|_| {
-        // Nothing was recorded; a file of nothing is of no use.
-        let _ = std::fs::remove_file(&part);
-    })?;
-    let written = match failure {
-        Some(error) => Err(error),
-        None => family.as_ref().map_or(Ok(()), |family| family.tell(&mut writer)).and_then(|()| writer.finish(exit)),
-    };
-    observed.warnings.extend(family.iter().flat_map(|family| family.wait()));
-    let cpu_time = host::cpu_time().saturating_sub(cpu_time_before);
-    let exit = target.wait(exit);
-    match written {
-        Ok(summary) => Ok(Outcome { exit, summary, observed: Observed { cpu_time, ..observed } }),
-        Err(error) => Err(Error::Write { error, exit, partial: part }),
-    }
+    let outcome = target.capture(sink)?;
+    Ok(CaptureOutcome { exit: target.wait(outcome.exit), ..outcome })
 }
 
-/// Runs a command, or takes over a process, and hands its events to `sink` as they come; `options.output` is not used.
-pub fn record_into<S: Sink>(options: &Options, sink: S) -> Result<Delivered<S::Error>, Error> {
-    let target = Target::open(options)?;
-    let delivered = target.record(&ENGINE, sink, None)?;
-    Ok(Delivered { exit: target.wait(delivered.exit), ..delivered })
-}
-
-/// A process that is to be recorded.
-struct Target {
+/// A process that is ready to be captured.
+pub struct Target {
+    options: Options,
     shared: Arc<Shared>,
     source: Source,
     signals: Signals,
-    limits: Limits,
-    selection: Selection,
+    calibration: Calibration,
     cpu_time_before: Duration,
 }
 
 enum Source {
-    /// It was started and has not executed anything yet.
+    /// The recorder has started the process; it has not executed anything yet.
     Launched {
-        launched: Launched,
+        launched: LaunchedProcess,
         path: PathBuf,
     },
     Running {
@@ -193,55 +155,22 @@ enum Source {
 }
 
 impl Target {
-    fn open(options: &Options) -> Result<Self, Error> {
-        match options.process {
-            Some(process) => Self::find(options, process),
-            None => Self::launch(options),
-        }
+    /// Starts the command, stopped before its first instruction, or finds the running process.
+    ///
+    /// # Errors
+    /// If the command cannot be started or traced, or the process cannot be attached to.
+    pub fn open(options: &Options) -> Result<Self, Error> {
+        let (calibration, cpu_time_before) = (Calibration::start(), host::cpu_time());
+        let (shared, signals, source) = match options.process {
+            Some(process) => find(options, process)?,
+            None => launch(options)?,
+        };
+        Ok(Self { options: options.clone(), shared, source, signals, calibration, cpu_time_before })
     }
 
-    fn launch(options: &Options) -> Result<Self, Error> {
-        let cpu_time_before = host::cpu_time();
-        let command = Command::find(&options.command)?;
-        let shared = make_shared(options)?;
-        let signals = Signals::install();
-        let launched = launch::launch(&command, options.no_aslr, &signals)?;
-        let source = Source::Launched { launched, path: command.path };
-        Ok(Self {
-            shared,
-            source,
-            signals,
-            limits: options.limits,
-            selection: options.selection.clone(),
-            cpu_time_before,
-        })
-    }
-
-    fn find(options: &Options, process: i32) -> Result<Self, Error> {
-        let cpu_time_before = host::cpu_time();
-        attach::check(process).map_err(Error::Attach)?;
-        let pid = Pid::from_raw(process).ok_or(Error::Attach(AttachError::NoProcess(process)))?;
-        let pidfd = rustix::process::pidfd_open(pid, PidfdFlags::empty())
-            .map_err(|_| Error::Attach(AttachError::NoProcess(process)))?;
-        let shared = make_shared(options).map_err(|error| match error {
-            Error::System { what, error } => {
-                Error::Attach(AttachError::Inject(process, InjectError::System { what, error }))
-            }
-            other => other,
-        })?;
-        let signals = Signals::install_to_stop();
-        let source = Source::Running { process, pidfd };
-        Ok(Self {
-            shared,
-            source,
-            signals,
-            limits: options.limits,
-            selection: options.selection.clone(),
-            cpu_time_before,
-        })
-    }
-
-    fn process(&self) -> i32 {
+    /// The number of the process.
+    #[must_use]
+    pub fn process(&self) -> i32 {
         match &self.source {
             Source::Launched { launched, .. } => launched.pid(),
             Source::Running { process, .. } => *process,
@@ -249,21 +178,35 @@ impl Target {
     }
 
     /// The program and its arguments.
-    fn words(&self, options: &Options) -> Vec<String> {
+    fn command(&self) -> Vec<String> {
         match &self.source {
-            Source::Launched { .. } => options.command.iter().map(|word| word.to_string_lossy().into_owned()).collect(),
+            Source::Launched { .. } => {
+                self.options.command.iter().map(|word| word.to_string_lossy().into_owned()).collect()
+            }
             Source::Running { process, .. } => task::command(*process),
         }
     }
 
-    /// Ends a process that was started for nothing.
-    fn kill(&self) {
+    /// Describes the recording that is about to begin.
+    #[must_use]
+    pub fn recording(&self) -> Recording {
+        describe_recording(&self.options, self.command(), self.process(), &self.calibration)
+    }
+
+    /// Processor time that this process has used since the target was opened.
+    #[must_use]
+    pub fn cpu_time(&self) -> Duration {
+        host::cpu_time().saturating_sub(self.cpu_time_before)
+    }
+
+    /// Kills a process that the recorder has started.
+    pub fn kill(&self) {
         if let Source::Launched { launched, .. } = &self.source {
             launched.kill();
         }
     }
 
-    /// What ends the recording before its target.
+    /// Returns the function that says whether the user has ended the recording.
     fn is_stopped(&self) -> fn() -> bool {
         match self.source {
             Source::Launched { .. } => || false,
@@ -271,45 +214,60 @@ impl Target {
         }
     }
 
-    fn record<S: Sink>(
+    /// Captures the process into `sink`, until it exits or the recorder detaches from it.
+    ///
+    /// # Errors
+    /// If nothing could be captured. The process is killed then if the recorder has started it.
+    pub fn capture<S: Sink>(&self, sink: S) -> Result<CaptureOutcome<S::Error>, Error> {
+        self.run_session(&ENGINE, sink, None)
+    }
+
+    /// As [`Self::capture`]; in addition, `tree` captures the child processes.
+    ///
+    /// # Errors
+    /// As [`Self::capture`].
+    pub fn capture_tree<S: Sink, F: SinkFactory>(
+        &self,
+        sink: S,
+        tree: &Arc<ProcessTree<F>>,
+    ) -> Result<CaptureOutcome<S::Error>, Error> {
+        self.run_session(&ENGINE, sink, Some(&|spawned| tree.follow(spawned)))
+    }
+
+    fn run_session<S: Sink>(
         &self,
         engine: &Image,
         sink: S,
-        family: Option<&Arc<Family>>,
-    ) -> Result<Delivered<S::Error>, Error> {
+        follow: Option<&dyn Fn(SpawnedProcess)>,
+    ) -> Result<CaptureOutcome<S::Error>, Error> {
         let target = match &self.source {
             Source::Launched { launched, .. } => {
-                session::Target::New { tracee: launched.tracee, pidfd: launched.pidfd.as_fd() }
+                session::Target::Launched { tracee: launched.tracee, pidfd: launched.pidfd.as_fd() }
             }
             Source::Running { process, pidfd } => session::Target::Running { process: *process, pidfd: pidfd.as_fd() },
         };
-        let follow = family.map(|family| |newborn| family.follow(newborn));
-        let terms = Terms {
+        let session_options = SessionOptions {
             image: engine,
             shared: &self.shared,
-            selection: &self.selection,
-            limits: self.limits,
+            selection: &self.options.selection,
+            limits: self.options.limits,
             is_stopped: &self.is_stopped(),
-            follow: follow.as_ref().map(|follow| follow as &dyn Fn(Newborn)),
+            follow,
         };
-        let report = session::record(target, sink, terms).map_err(|error| {
+        let session = session::record(target, sink, session_options).map_err(|error| {
             self.kill();
-            self.describe(error)
+            self.start_error(error)
         })?;
-        let exit = match report.end {
-            End::Exit(exit) => as_exit(exit),
-            End::Detached => Exit::Detached,
-            End::Unknown => Exit::Unknown,
-        };
+        let exit = session.end.into();
         if exit != Exit::Detached {
             self.signals.forget_target();
         }
-        let cpu_time = host::cpu_time().saturating_sub(self.cpu_time_before);
-        let observed = Observed { cpu_time, counters: report.counters, warnings: report.warnings };
-        Ok(Delivered { exit, observed, failure: report.failure })
+        let report =
+            CaptureReport { cpu_time: self.cpu_time(), counters: session.counters, warnings: session.warnings };
+        Ok(CaptureOutcome { exit, report, failure: session.failure })
     }
 
-    fn describe(&self, error: StartError) -> Error {
+    fn start_error(&self, error: StartError) -> Error {
         match (error, &self.source) {
             (StartError::Attach(error), _) => Error::Attach(error),
             (StartError::Inject(error), Source::Launched { path, .. }) => Error::Inject { path: path.clone(), error },
@@ -319,22 +277,66 @@ impl Target {
         }
     }
 
-    /// If a program that we have started was left: waits for its end.
-    fn wait(&self, exit: Exit) -> Exit {
+    /// Returns how the program ended. If the recorder has started it and detached from it, waits
+    /// for its end.
+    #[must_use]
+    pub fn wait(&self, exit: Exit) -> Exit {
         let Source::Launched { launched, .. } = &self.source else { return exit };
         if exit != Exit::Detached {
             return exit;
         }
-        let exit = ptrace::wait_for_exit(launched.pid()).map_or(Exit::Unknown, as_exit);
+        let exit = ptrace::wait_for_exit(launched.pid()).map_or(Exit::Unknown, Exit::from);
         self.signals.forget_target();
         exit
     }
 }
 
-fn as_exit(exit: ptrace::Exit) -> Exit {
-    match exit {
-        ptrace::Exit::Code(code) => Exit::Code(code),
-        ptrace::Exit::Signal(signal) => Exit::Signal(signal),
+type OpenedTarget = (Arc<Shared>, Signals, Source);
+
+fn launch(options: &Options) -> Result<OpenedTarget, Error> {
+    let command = Command::find(&options.command)?;
+    let shared = make_shared(options)?;
+    let signals = Signals::install();
+    let launched = launch::launch(&command, options.no_aslr, &signals)?;
+    Ok((shared, signals, Source::Launched { launched, path: command.path }))
+}
+
+fn find(options: &Options, process: i32) -> Result<OpenedTarget, Error> {
+    attach::check(process).map_err(Error::Attach)?;
+    let pid = Pid::from_raw(process).ok_or(Error::Attach(AttachError::NoProcess(process)))?;
+    let pidfd = rustix::process::pidfd_open(pid, PidfdFlags::empty())
+        .map_err(|_| Error::Attach(AttachError::NoProcess(process)))?;
+    let shared = make_shared(options).map_err(|error| match error {
+        Error::System { what, error } => {
+            Error::Attach(AttachError::Inject(process, InjectError::System { what, error }))
+        }
+        other => other,
+    })?;
+    let signals = Signals::install_to_stop();
+    Ok((shared, signals, Source::Running { process, pidfd }))
+}
+
+fn describe_recording(options: &Options, command: Vec<String>, process: i32, calibration: &Calibration) -> Recording {
+    let described = host::describe(command, process.cast_unsigned(), calibration);
+    Recording { data: options.data, options: options.selection.as_options(), ..described }
+}
+
+impl From<ptrace::Exit> for Exit {
+    fn from(exit: ptrace::Exit) -> Self {
+        match exit {
+            ptrace::Exit::Code(code) => Self::Code(code),
+            ptrace::Exit::Signal(signal) => Self::Signal(signal),
+        }
+    }
+}
+
+impl From<End> for Exit {
+    fn from(end: End) -> Self {
+        match end {
+            End::Exit(exit) => exit.into(),
+            End::Detached => Self::Detached,
+            End::Unknown => Self::Unknown,
+        }
     }
 }
 
@@ -344,22 +346,23 @@ fn make_shared(options: &Options) -> Result<Arc<Shared>, Error> {
     Ok(Arc::new(shared))
 }
 
-/// As [`make_shared`], for a process that is followed.
-fn make_shared_to_follow(options: &Options) -> Result<Arc<Shared>, Error> {
+/// As [`make_shared`], for a child process.
+fn make_shared_for_child(options: &Options) -> Result<Arc<Shared>, Error> {
     let shared = make_shared(options)?;
     inject_failure(shared.control(), "TRACKWAY_INJECT_FOLLOWED");
     Ok(shared)
 }
 
-/// Tells the engine what is wanted of it.
+/// Writes the options of the engine to the control page.
 fn set_up(control: &wire::Control, options: &Options) {
     control.data.store(options.data.number(), Ordering::SeqCst);
     control.code_cache.store(options.code_cache.unwrap_or(CODE_CACHE_BYTES), Ordering::SeqCst);
     inject_failure(control, "TRACKWAY_INJECT");
 }
 
-/// For tests: `TRACKWAY_INJECT=FAILURE:N` makes one of the `wire::FAILURE_*` happen, N times later than it could, in every process that
-/// is recorded; `TRACKWAY_INJECT_FOLLOWED` does so in those only that are followed.
+/// For tests: `TRACKWAY_INJECT=FAILURE:N` makes one of the `wire::FAILURE_*` happen in every
+/// recorded process, at the Nth opportunity. `TRACKWAY_INJECT_FOLLOWED` does so in child processes
+/// only.
 fn inject_failure(control: &wire::Control, variable: &str) {
     let Ok(wanted) = std::env::var(variable) else { return };
     let numbers =

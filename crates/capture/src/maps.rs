@@ -1,4 +1,4 @@
-//! What the kernel tells about an address space: `/proc/PID/maps` and the auxiliary vector.
+//! What the kernel reports about an address space: `/proc/PID/maps` and the auxiliary vector.
 
 use std::io;
 use std::ops::Range;
@@ -20,7 +20,7 @@ pub struct Mapping {
 }
 
 impl Mapping {
-    /// Code that came with a file, or the kernel's own.
+    /// Returns whether this is code of a file, or the vdso.
     pub fn is_module(&self) -> bool {
         self.executable && (self.path.starts_with('/') || self.path == "[vdso]")
     }
@@ -39,34 +39,34 @@ impl Mapping {
     }
 }
 
-/// The mappings of a process in ascending order.
+/// Returns the mappings of a process in ascending order.
 pub fn of_process(pid: i32) -> io::Result<Vec<Mapping>> {
     let text = std::fs::read(format!("/proc/{pid}/maps"))?;
     Ok(String::from_utf8_lossy(&text).lines().filter_map(Mapping::parse).collect())
 }
 
-/// What the engine has to know about the code that is there already.
-pub fn unsteady_code(mappings: &[Mapping]) -> Vec<CodeMapping> {
+/// Returns the executable mappings whose code can change: the engine has to watch them.
+pub fn modifiable_code(mappings: &[Mapping]) -> Vec<CodeMapping> {
     let flags = |mapping: &Mapping| {
         let flag = |is: bool, flag: u64| if is { flag } else { 0 };
         flag(mapping.writable, wire::MAPPING_WRITABLE) | flag(mapping.shared, wire::MAPPING_SHARED)
     };
-    let unsteady = mappings.iter().filter(|mapping| mapping.executable && flags(mapping) != 0);
+    let modifiable = mappings.iter().filter(|mapping| mapping.executable && flags(mapping) != 0);
     let describe =
         |mapping: &Mapping| CodeMapping { start: mapping.range.start, end: mapping.range.end, flags: flags(mapping) };
-    unsteady.map(describe).collect()
+    modifiable.map(describe).collect()
 }
 
-/// Whether nothing is mapped in `range`.
+/// Returns whether nothing is mapped in `range`.
 pub fn is_free(mappings: &[Mapping], range: &Range<u64>) -> bool {
     mappings.iter().all(|mapping| mapping.range.end <= range.start || mapping.range.start >= range.end)
 }
 
-/// Entries of the auxiliary vector that we ask for.
+/// Keys of the auxiliary vector.
 pub const AT_HWCAP2: u64 = 26;
 pub const AT_MINSIGSTKSZ: u64 = 51;
 
-/// The auxiliary vector of a process, as pairs of key and value.
+/// Returns the auxiliary vector of a process, as pairs of key and value.
 pub fn auxiliary_vector(pid: i32) -> io::Result<Vec<(u64, u64)>> {
     let bytes = std::fs::read(format!("/proc/{pid}/auxv"))?;
     let (pairs, _) = bytes.as_chunks::<16>();
@@ -95,7 +95,7 @@ mod tests {
         let anonymous = Mapping::parse("1000-2000 rwxp 00000000 00:00 0 ").unwrap();
         assert_eq!(anonymous.path, "");
         let writable = CodeMapping { start: 0x1000, end: 0x2000, flags: wire::MAPPING_WRITABLE };
-        assert_eq!(unsteady_code(&[mapping, anonymous.clone()]), [writable]);
+        assert_eq!(modifiable_code(&[mapping, anonymous.clone()]), [writable]);
         assert!(!anonymous.is_module());
         assert_eq!(Mapping::parse("nonsense"), None);
     }

@@ -1,13 +1,13 @@
-//! One stopped or running thread under ptrace, as the system call sees it. The only module that calls ptrace.
+//! One thread under ptrace, stopped or running. No other module calls ptrace.
 //!
-//! Requests must come from the thread that has attached; nothing here knows why it attaches.
+//! Requests must come from the thread that has attached. Knows nothing of why it attaches.
 
 use std::io;
 
 use libc::{c_int, c_long, c_void, pid_t, user_fpregs_struct, user_regs_struct};
 use wire::Rseq;
 
-/// Options for every thread we attach to: exec is an event, and stops at system calls can be told from signals.
+/// Options for every tracee: exec is an event, and stops at system calls can be told from signals.
 const OPTIONS: c_int = libc::PTRACE_O_TRACEEXEC | libc::PTRACE_O_TRACESYSGOOD;
 const PTRACE_GETSIGMASK: u32 = 0x420a;
 const PTRACE_SETSIGMASK: u32 = 0x420b;
@@ -20,10 +20,10 @@ pub enum Exit {
     Signal(i32),
 }
 
-/// What a wait reports.
+/// A report of `wait`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stop {
-    /// The thread has just got a new image.
+    /// The thread has executed another program.
     Exec,
     /// At the entry or exit of a system call.
     Syscall,
@@ -31,9 +31,9 @@ pub enum Stop {
     Signal(i32),
     /// Its process was stopped by this signal.
     Group(i32),
-    /// Interrupted at our request, or another event that needs no answer.
+    /// Interrupted by the recorder, or another event that needs no answer.
     Other,
-    Gone(Exit),
+    Exited(Exit),
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -54,12 +54,13 @@ impl Tracee {
         self.request(libc::PTRACE_CONT, 0, signal as usize)
     }
 
-    /// Lets the thread go on until the next entry or exit of a system call, delivering `signal` unless it is 0.
+    /// Lets the thread go on until the next entry or exit of a system call, delivering `signal`
+    /// unless it is 0.
     pub fn resume_to_syscall(self, signal: i32) -> io::Result<()> {
         self.request(libc::PTRACE_SYSCALL, 0, signal as usize)
     }
 
-    /// Leaves the thread stopped, but open for `SIGCONT`.
+    /// Leaves the thread stopped until `SIGCONT`.
     pub fn listen(self) -> io::Result<()> {
         self.request(libc::PTRACE_LISTEN, 0, 0)
     }
@@ -68,7 +69,7 @@ impl Tracee {
         self.request(libc::PTRACE_INTERRUPT, 0, 0)
     }
 
-    /// Lets go of a stopped thread, delivering `signal` unless it is 0.
+    /// Detaches from a stopped thread, delivering `signal` unless it is 0.
     pub fn detach(self, signal: i32) -> io::Result<()> {
         self.request(libc::PTRACE_DETACH, 0, signal as usize)
     }
@@ -84,7 +85,7 @@ impl Tracee {
         self.request(libc::PTRACE_SETREGS, 0, &raw const *registers as usize)
     }
 
-    /// Floating-point and vector registers, the upper halves of the latter excepted.
+    /// Returns floating-point and vector registers, without the upper halves of the latter.
     pub fn vectors(self) -> io::Result<user_fpregs_struct> {
         // SAFETY: a structure of integers, for which zero is a value.
         let mut registers: user_fpregs_struct = unsafe { std::mem::zeroed() };
@@ -96,9 +97,11 @@ impl Tracee {
         self.request(libc::PTRACE_SETFPREGS, 0, &raw const *registers as usize)
     }
 
-    /// What the thread has told the kernel about restartable sequences. Kernels that cannot say so are older than their use.
+    /// Returns what the thread has registered for restartable sequences. Kernels without this
+    /// request are older than their use.
     pub fn rseq(self) -> Rseq {
-        // The kernel's `struct ptrace_rseq_configuration`: address, size, signature, flags, padding.
+        // The kernel's `struct ptrace_rseq_configuration`: address, size, signature, flags,
+        // padding.
         let mut configuration = [0_u32; 6];
         let size = size_of_val(&configuration);
         match self.request(PTRACE_GET_RSEQ_CONFIGURATION, size, &raw mut configuration as usize) {
@@ -123,8 +126,8 @@ impl Tracee {
     /// Reads eight bytes, executable or not.
     pub fn peek(self, address: u64) -> io::Result<u64> {
         let mut word = 0_u64;
-        // The system call itself stores the word at `data`; only the C library's wrapper returns it.
-        // SAFETY: `word` is valid for the kernel's write.
+        // The system call itself stores the word at `data`; only the C library's wrapper returns
+        // it. SAFETY: `word` is valid for the kernel's write.
         let status = unsafe {
             libc::syscall(
                 libc::SYS_ptrace,
@@ -149,7 +152,8 @@ impl Tracee {
             let rest = &mut bytes[done..];
             let local = libc::iovec { iov_base: rest.as_mut_ptr().cast(), iov_len: rest.len() };
             let remote = libc::iovec { iov_base: (address as usize + done) as *mut c_void, iov_len: rest.len() };
-            // SAFETY: the local vector describes `rest`, which the kernel writes to; the remote one is checked by it.
+            // SAFETY: the local vector describes `rest`, which the kernel writes to; the remote one
+            // is checked by it.
             let read = unsafe { libc::process_vm_readv(self.tid, &raw const local, 1, &raw const remote, 1, 0) };
             match read {
                 ..0 => return Err(io::Error::last_os_error()),
@@ -167,7 +171,8 @@ impl Tracee {
             let rest = &bytes[done..];
             let local = libc::iovec { iov_base: rest.as_ptr().cast_mut().cast(), iov_len: rest.len() };
             let remote = libc::iovec { iov_base: (address as usize + done) as *mut c_void, iov_len: rest.len() };
-            // SAFETY: the local vector describes `rest`, which the kernel only reads; the remote one is checked by it.
+            // SAFETY: the local vector describes `rest`, which the kernel only reads; the remote
+            // one is checked by it.
             let written = unsafe { libc::process_vm_writev(self.tid, &raw const local, 1, &raw const remote, 1, 0) };
             match written {
                 ..0 => return Err(io::Error::last_os_error()),
@@ -188,34 +193,36 @@ impl Tracee {
     }
 
     fn request(self, request: u32, address: usize, data: usize) -> io::Result<()> {
-        // SAFETY: none of the requests passed here reads or writes our memory beyond the structures whose address callers
-        // put into `data`.
+        // SAFETY: none of the requests passed here reads or writes our memory beyond the structures
+        // whose address callers put into `data`.
         let status = unsafe { libc::ptrace(request, self.tid, address as *mut c_void, data as *mut c_void) };
         if status < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
     }
 }
 
-/// What a thread (or child) has to report now, if anything. `None` also if it is no longer ours to ask.
+/// Returns what a tracee or child has to report now. `None` also if it cannot be waited for any
+/// more.
 pub fn poll(tid: pid_t) -> Option<Stop> {
-    look(tid).ok().flatten()
+    try_wait(tid).ok().flatten()
 }
 
-/// What a thread (or child) has to report now, if anything. An error if it is no longer ours to ask.
-pub fn look(tid: pid_t) -> io::Result<Option<Stop>> {
+/// Returns what a tracee or child has to report now. An error if it cannot be waited for any more.
+pub fn try_wait(tid: pid_t) -> io::Result<Option<Stop>> {
     wait_for(tid, libc::WNOHANG)
 }
 
-/// Takes note of a thread's end, if it has ended. Unlike the others, may be called by another thread than the one that has attached.
+/// Reaps a thread if it has exited. Unlike the other functions, may be called by a thread that has
+/// not attached.
 pub fn reap(tid: pid_t) {
     if has_ended(tid) {
         let flags = libc::WEXITED | libc::WNOHANG | libc::__WALL;
-        // SAFETY: without a place for it, the kernel tells nothing.
+        // SAFETY: the address is null, so that the kernel writes nothing.
         unsafe { libc::syscall(libc::SYS_waitid, libc::P_PID, tid, 0, flags, 0) };
     }
 }
 
-/// Whether a thread has ended that nobody has taken note of. Of a tracee the kernel tells stops as well, whatever one asks for;
-/// this leaves them to be told again.
+/// Returns whether a thread has exited and was not reaped. For a tracee the kernel also reports
+/// stops, whatever the flags; this call leaves them to be reported again.
 fn has_ended(tid: pid_t) -> bool {
     let flags = libc::WEXITED | libc::WNOHANG | libc::WNOWAIT | libc::__WALL;
     // SAFETY: zeros are a valid `siginfo_t`.
@@ -225,7 +232,7 @@ fn has_ended(tid: pid_t) -> bool {
     status == 0 && matches!(information.si_code, libc::CLD_EXITED | libc::CLD_KILLED | libc::CLD_DUMPED)
 }
 
-/// Sends a signal to one thread, which may be gone.
+/// Sends a signal to one thread, which may have exited.
 pub fn send(tid: pid_t, signal: c_int) {
     // SAFETY: takes no pointers.
     unsafe { libc::syscall(libc::SYS_tkill, c_long::from(tid), signal) };
@@ -252,12 +259,12 @@ pub fn queue(process: pid_t, tid: pid_t, signal: c_int, value: u64) -> io::Resul
     if status < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// Waits until a process that is our child is gone, letting it pass all other stops.
+/// Waits until a child has exited, and resumes it from all other stops.
 pub fn wait_for_exit(pid: pid_t) -> io::Result<Exit> {
     loop {
         match (Tracee { tid: pid }).wait()? {
-            Stop::Gone(exit) => return Ok(exit),
-            // A thread that dies between the stop and this request reports its end next.
+            Stop::Exited(exit) => return Ok(exit),
+            // A thread that dies between the stop and this request reports its exit next.
             _ => drop((Tracee { tid: pid }).resume(0)),
         }
     }
@@ -280,10 +287,10 @@ fn wait_for(tid: pid_t, flags: c_int) -> io::Result<Option<Stop>> {
 
 fn decode(status: c_int) -> Stop {
     if libc::WIFEXITED(status) {
-        return Stop::Gone(Exit::Code(libc::WEXITSTATUS(status)));
+        return Stop::Exited(Exit::Code(libc::WEXITSTATUS(status)));
     }
     if libc::WIFSIGNALED(status) {
-        return Stop::Gone(Exit::Signal(libc::WTERMSIG(status)));
+        return Stop::Exited(Exit::Signal(libc::WTERMSIG(status)));
     }
     let (signal, event) = (libc::WSTOPSIG(status), status >> 16);
     match event {

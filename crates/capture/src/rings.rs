@@ -1,4 +1,4 @@
-//! The drain over rings with a given content, for fuzzing: what a target that has gone mad could leave there.
+//! Drains rings with given contents, for fuzzing: whatever a damaged target could leave there.
 
 use std::io;
 use std::sync::atomic::Ordering::SeqCst;
@@ -10,25 +10,25 @@ use crate::select::Selection;
 use crate::shared::{SEGMENT_WORDS, Shared};
 use crate::sink::Sink;
 
-/// What a target has written.
+/// The contents of the rings.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Rings<'a> {
     /// Records of the code ring.
     pub code: &'a [u8],
     /// The bytes of a thread's first segment.
     pub segment: &'a [u8],
-    /// Whether the thread has completed it.
+    /// Whether the thread has completed the segment.
     pub is_complete: bool,
     /// One of `wire::DATA_*`.
     pub data: u32,
-    /// Instructions to record at most.
+    /// The most instructions to record.
     pub length: Option<u64>,
 }
 
 /// Drains the rings into `sink`, to the end.
 ///
 /// # Errors
-/// If there is no memory for rings.
+/// If there is no memory for the rings.
 pub fn drain<S: Sink>(rings: &Rings<'_>, sink: S) -> io::Result<Option<S::Error>> {
     let shared = Shared::create_alone()?;
     let control = shared.control();

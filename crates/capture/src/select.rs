@@ -1,8 +1,8 @@
-//! What is recorded of a program: which code, from when on, how much; and where that code is.
+//! The part of an execution that is recorded: which code, from when on, and how much.
 //!
-//! A [`Selection`] is what the user wants. A [`Selector`] turns names into addresses: as each module is mapped, it
-//! looks up the functions in the module's file and puts the ranges that matter into the shared memory, where the engine
-//! waits for them.
+//! A [`Selection`] is what the user asks for. A [`Selector`] turns names into addresses: when a
+//! module is mapped, it looks up the functions in the module's file and publishes the selected
+//! ranges in the shared memory, where the engine waits for them.
 
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -13,32 +13,32 @@ use trace::Module;
 
 use crate::shared::Shared;
 
-/// What is to be recorded; the default is everything.
+/// What to record; the default is everything.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Selection {
-    /// Instructions of all threads together that are executed before recording begins.
+    /// Instructions, of all threads together, to execute before recording begins.
     pub skip: u64,
-    /// Instructions of all threads together that are recorded at most.
+    /// The most instructions, of all threads together, to record.
     pub length: Option<u64>,
-    /// Leave out what is in shared libraries.
+    /// Whether to leave out code of shared libraries.
     pub no_shared_libs: bool,
-    /// Record these routines only, with what they call or without.
+    /// Record these routines only, with what they call (`callees`) or without.
     pub routines: Vec<String>,
     pub callees: bool,
 }
 
 impl Selection {
-    /// Whether some code is recorded and other code is not.
+    /// Returns whether some code is recorded and other code is not.
     fn is_partial(&self) -> bool {
         self.no_shared_libs || !self.routines.is_empty()
     }
 
-    /// Whether anything has to be left out of what the engine delivers.
+    /// Returns whether the recorder has to leave out anything that the engine delivers.
     pub fn needs_filter(&self) -> bool {
         self.is_partial() || self.skip > 0 || self.length.is_some()
     }
 
-    /// As on the command line.
+    /// Returns the selection as options of the command line.
     pub fn as_options(&self) -> Vec<String> {
         let mut options = Vec::new();
         if self.skip > 0 {
@@ -59,7 +59,7 @@ impl Selection {
         options
     }
 
-    /// Tells the engine; before it is there.
+    /// Publishes the selection to the engine, before it is injected.
     pub fn announce(&self, shared: &Shared) {
         let control = shared.control();
         let mut flags = 0;
@@ -75,31 +75,31 @@ impl Selection {
     }
 }
 
-/// A module that is mapped.
-struct Placed {
+/// A mapped module.
+struct SelectedModule {
     range: Range<u64>,
-    /// Parts of it that are in the engine's tables.
+    /// Its ranges in the engine's table.
     ranges: Vec<Range<u64>>,
     entries: Vec<u64>,
 }
 
-/// Finds the addresses of what is selected.
+/// Finds the addresses of selected code.
 pub struct Selector {
     process: i32,
     executable: PathBuf,
     patterns: Vec<Pattern>,
     callees: bool,
     no_shared_libs: bool,
-    modules: Vec<Placed>,
+    modules: Vec<SelectedModule>,
     /// Patterns that have matched a function.
     matched: Vec<bool>,
-    /// Files whose functions were looked at, as the target names them.
+    /// Files whose functions were read, as the target names them.
     seen: Vec<String>,
     is_too_much: bool,
 }
 
 impl Selector {
-    /// `None` if all code is recorded.
+    /// Returns `None` if all code is recorded.
     pub fn new(selection: &Selection, process: i32) -> Option<Self> {
         selection.is_partial().then(|| Self {
             process,
@@ -114,104 +114,107 @@ impl Selector {
         })
     }
 
-    /// The process has a new image, of which nothing is known yet.
+    /// Begins a new image of the process, of which nothing is known yet.
     pub fn next_image(&mut self, shared: &Shared) {
         self.modules.clear();
         self.executable = std::fs::read_link(format!("/proc/{}/exe", self.process)).unwrap_or_default();
         self.publish(shared);
     }
 
-    /// A module was mapped.
+    /// Adds a module that was mapped.
     pub fn mapped(&mut self, module: &Module, shared: &Shared) {
         let range = module.address..module.address.saturating_add(module.length);
         let is_main = Path::new(&module.path) == self.executable;
-        let mut placed = Placed { range: range.clone(), ranges: Vec::new(), entries: Vec::new() };
+        let mut selected_module = SelectedModule { range: range.clone(), ranges: Vec::new(), entries: Vec::new() };
         let is_library = !is_main && !module.path.starts_with("/memfd:");
         if self.no_shared_libs && is_library && (self.callees || self.patterns.is_empty()) {
-            placed.ranges.push(range.clone());
+            selected_module.ranges.push(range.clone());
         }
         if !self.patterns.is_empty() && (is_main || !self.no_shared_libs) {
             let selected = self.functions_in(module, &range);
             if self.callees {
-                placed.entries = selected.iter().map(|function| function.start).collect();
+                selected_module.entries = selected.iter().map(|function| function.start).collect();
             } else {
-                placed.ranges = selected;
+                selected_module.ranges = selected;
             }
         }
         self.forget(&range);
-        let changes_something = !placed.ranges.is_empty() || !placed.entries.is_empty();
-        self.modules.push(placed);
+        let changes_something = !selected_module.ranges.is_empty() || !selected_module.entries.is_empty();
+        self.modules.push(selected_module);
         if changes_something {
             self.publish(shared);
         }
     }
 
-    /// A range of addresses is no longer what it was.
+    /// Removes modules from a range that was unmapped.
     pub fn unmapped(&mut self, address: u64, length: u64, shared: &Shared) {
         if self.forget(&(address..address.saturating_add(length))) {
             self.publish(shared);
         }
     }
 
-    /// Forgets modules that lie in `range`. Returns whether that changes anything.
+    /// Removes modules that lie in `range`. Returns whether that changes the selection.
     fn forget(&mut self, range: &Range<u64>) -> bool {
-        let is_gone = |placed: &Placed| range.start <= placed.range.start && placed.range.end <= range.end;
-        let changes = self
-            .modules
-            .iter()
-            .any(|placed| is_gone(placed) && !(placed.ranges.is_empty() && placed.entries.is_empty()));
-        self.modules.retain(|placed| !is_gone(placed));
+        let is_gone = |selected_module: &SelectedModule| {
+            range.start <= selected_module.range.start && selected_module.range.end <= range.end
+        };
+        let changes = self.modules.iter().any(|selected_module| {
+            is_gone(selected_module) && !(selected_module.ranges.is_empty() && selected_module.entries.is_empty())
+        });
+        self.modules.retain(|selected_module| !is_gone(selected_module));
         changes
     }
 
-    /// Where the selected functions of a module are, in `range`.
+    /// Returns the ranges of a module's selected functions in `range`.
     fn functions_in(&mut self, module: &Module, range: &Range<u64>) -> Vec<Range<u64>> {
         let Some(functions) = self.functions_of(&module.path) else { return Vec::new() };
         let Some(bias) = functions.bias(module.address, module.file_offset) else { return Vec::new() };
         let joined = !self.callees;
-        functions.wanted(bias, range, joined, |function| self.is_wanted(function))
+        functions.selected_ranges(bias, range, joined, |function| self.is_selected(function))
     }
 
-    fn is_wanted(&mut self, function: &Function) -> bool {
-        let mut is_wanted = false;
+    fn is_selected(&mut self, function: &Function) -> bool {
+        let mut is_selected = false;
         for (pattern, matched) in self.patterns.iter().zip(&mut self.matched) {
-            // A part that was split off is not where a function is entered.
+            // A part that was split off is not an entry of the function.
             if pattern.matches_symbol(&function.symbol) {
                 *matched = true;
-                is_wanted |= !(self.callees && function.symbol.ends_with(".cold"));
+                is_selected |= !(self.callees && function.symbol.ends_with(".cold"));
             }
         }
-        is_wanted
+        is_selected
     }
 
     fn functions_of(&mut self, path: &str) -> Option<Functions> {
         if path == "[vdso]" {
             return own_vdso().and_then(Functions::parse);
         }
-        let functions = Functions::of_file(&self.seen_from_here(path)).ok()?;
+        let functions = Functions::of_file(&self.recorder_path(path)).ok()?;
         if !self.seen.iter().any(|seen| seen == path) {
             self.seen.push(path.to_owned());
         }
         Some(functions)
     }
 
-    /// The path under which we reach what the target reaches as `path`.
-    fn seen_from_here(&self, path: &str) -> PathBuf {
+    /// Returns the path under which the recorder reaches what the target reaches as `path`.
+    fn recorder_path(&self, path: &str) -> PathBuf {
         let inside = PathBuf::from(format!("/proc/{}/root{path}", self.process));
-        // When the process is gone, so is its view of the file system.
+        // When the process has exited, its view of the file system is gone.
         if inside.exists() { inside } else { PathBuf::from(path) }
     }
 
     fn publish(&mut self, shared: &Shared) {
-        let ranges = merged(self.modules.iter().flat_map(|placed| placed.ranges.iter().cloned()).collect());
-        let mut entries: Vec<u64> = self.modules.iter().flat_map(|placed| placed.entries.iter().copied()).collect();
+        let ranges =
+            merged(self.modules.iter().flat_map(|selected_module| selected_module.ranges.iter().cloned()).collect());
+        let mut entries: Vec<u64> =
+            self.modules.iter().flat_map(|selected_module| selected_module.entries.iter().copied()).collect();
         entries.sort_unstable();
         entries.dedup();
         self.is_too_much |= ranges.len() > wire::RANGES_MAX || entries.len() > wire::ENTRIES_MAX;
         shared.publish_selection(&ranges, &entries);
     }
 
-    /// Sentences about what was selected in vain.
+    /// Returns warnings about routines that were not found.
     pub fn warnings(&self) -> Vec<String> {
         let unmatched = self.patterns.iter().zip(&self.matched).filter(|(_, matched)| !**matched);
         let mut warnings: Vec<String> = unmatched.map(|(pattern, _)| self.no_such_routine(pattern)).collect();
@@ -222,7 +225,7 @@ impl Selector {
     }
 
     fn no_such_routine(&self, pattern: &Pattern) -> String {
-        let files = self.seen.iter().filter_map(|path| Functions::of_file(&self.seen_from_here(path)).ok());
+        let files = self.seen.iter().filter_map(|path| Functions::of_file(&self.recorder_path(path)).ok());
         let near = symbols::did_you_mean(pattern, files);
         let near = if near.is_empty() { near } else { format!("; {near}") };
         let place = if self.no_shared_libs { "the executable has no" } else { "nothing that was mapped has a" };
@@ -243,7 +246,7 @@ fn merged(mut ranges: Vec<Range<u64>>) -> Vec<Range<u64>> {
     merged
 }
 
-/// The kernel's own module, which is the same in all processes.
+/// Returns the vdso, which is the same in all processes.
 fn own_vdso() -> Option<&'static [u8]> {
     let pid = i32::try_from(std::process::id()).ok()?;
     let mappings = crate::maps::of_process(pid).ok()?;
@@ -277,7 +280,7 @@ mod tests {
         assert!(merged(Vec::new()).is_empty());
     }
 
-    /// Our own executable, as if it were a target's.
+    /// Returns the executable of this test, as if it were a target's.
     fn own_module() -> Module {
         let mappings = crate::maps::of_process(std::process::id() as i32).unwrap();
         let here = own_module as *const () as u64;

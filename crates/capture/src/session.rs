@@ -1,8 +1,8 @@
-//! One recording from the first instruction to the last: the loop that drains the rings, follows the process from image to
-//! image, notices its end, and leaves it when a limit is reached.
+//! Captures one process from its first instruction to its last: a loop drains the rings, follows
+//! the process from image to image, notices its exit, and detaches from it when a limit is reached.
 //!
-//! All ptrace requests come from the thread that runs the loop. Between injection, exec and leaving the target is not traced
-//! by ptrace at all.
+//! All ptrace requests come from the thread that runs the loop. Between injection, exec and
+//! detaching, no thread of the target is traced by ptrace.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -17,136 +17,144 @@ use wire::{
 };
 
 use crate::attach::{self, AttachError};
-use crate::crowd::Crowd;
+use crate::detach::{self, DetachOutcome};
 use crate::drain::{Counters, Drain};
 use crate::error::reason;
 use crate::exec::{self, Intent};
-use crate::follow::{self, Newborn};
+use crate::follow::{self, SpawnedProcess};
 use crate::host;
 use crate::image::Image;
-use crate::inject::{self, InjectError, Placed, Placement};
-use crate::leave::{self, Left};
+use crate::inject::{self, InjectError, InjectedRanges, ThreadPlacement};
 use crate::maps::{self, Mapping};
 use crate::ptrace::{self, Exit, Stop, Tracee};
 use crate::select::Selection;
-use crate::shared::{self, Shared, SignOfLife};
+use crate::shared::{self, LivenessLock, Shared};
 use crate::sink::{Module, Sink};
 use crate::task;
+use crate::thread_group::ThreadGroup;
 
-/// Looks at the rings this often before it sleeps.
+/// Passes over empty rings before the recorder sleeps.
 const SPINS: u32 = 50;
-/// The longest sleep; everything that matters rings, this is for a target that was killed while it rang.
+/// The longest sleep. Every event rings the doorbell; the limit is for a target that was killed
+/// while it rang.
 const SLEEP: Duration = Duration::from_millis(50);
-/// The longest sleep while a thread is attached, whose stops do not ring.
+/// The longest sleep while a thread is attached: its stops do not ring the doorbell.
 const SLEEP_ATTACHED: Duration = Duration::from_millis(1);
 
-/// The slot and number of the thread that an image starts with.
+/// The slot and number of the first thread of an image.
 const FIRST_SLOT: u32 = 0;
 const FIRST_THREAD: u32 = 0;
 
-/// A target that could not be left waits so long for the next attempt.
-const NEXT_ATTEMPT: Duration = Duration::from_millis(20);
-/// How often the size of what is written is looked at.
+/// Time between two attempts to detach from a target.
+const RETRY_INTERVAL: Duration = Duration::from_millis(20);
+/// Time between two checks of the number of bytes written.
 const SIZE_INTERVAL: Duration = Duration::from_millis(10);
-/// How long new processes may take to be followed.
+/// The longest time to wait until all child processes are followed.
 const CHILDREN_TIME: Duration = Duration::from_secs(5);
-/// How long threads that leave by themselves may take.
-const LEAVE_ALONE_TIME: Duration = Duration::from_secs(1);
+/// The longest time to wait for threads that detach separately.
+const SEPARATE_DETACH_TIME: Duration = Duration::from_secs(1);
 
-/// When to leave a target before its end.
+/// When to detach from a target before it exits.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Limits {
-    /// After so much time.
+    /// After this time.
     pub time: Option<Duration>,
-    /// When so many bytes are written.
+    /// When the sink has written this many bytes.
     pub bytes: Option<u64>,
 }
 
-/// A process to record.
+/// A process to capture.
 #[derive(Clone, Copy)]
 pub enum Target<'a> {
-    /// A child of ours at its exec event.
-    New { tracee: Tracee, pidfd: BorrowedFd<'a> },
+    /// A child of the recorder, stopped at its exec event.
+    Launched { tracee: Tracee, pidfd: BorrowedFd<'a> },
     /// A process that is running.
     Running { process: i32, pidfd: BorrowedFd<'a> },
-    /// A process that has executed another program and stands at the event; not a child of ours.
+    /// A process that has executed another program and is stopped at its exec event. It is not a
+    /// child of the recorder.
     Executed { tracee: Tracee, pidfd: BorrowedFd<'a> },
-    /// A process that a recorded one has made, and that waits for us.
-    Made { newborn: &'a Newborn, pidfd: BorrowedFd<'a> },
+    /// A child of a captured process. It waits for the recorder.
+    Spawned { spawned: &'a SpawnedProcess, pidfd: BorrowedFd<'a> },
 }
 
 impl Target<'_> {
     fn process(&self) -> i32 {
         match *self {
-            Self::New { tracee, .. } | Self::Executed { tracee, .. } => tracee.tid,
+            Self::Launched { tracee, .. } | Self::Executed { tracee, .. } => tracee.tid,
             Self::Running { process, .. } => process,
-            Self::Made { newborn, .. } => newborn.process,
+            Self::Spawned { spawned, .. } => spawned.process,
         }
     }
 
     fn pidfd(&self) -> BorrowedFd<'_> {
         match *self {
-            Self::New { pidfd, .. }
+            Self::Launched { pidfd, .. }
             | Self::Running { pidfd, .. }
             | Self::Executed { pidfd, .. }
-            | Self::Made { pidfd, .. } => pidfd,
+            | Self::Spawned { pidfd, .. } => pidfd,
         }
     }
 }
 
-/// Why nothing was recorded.
+/// Why nothing could be captured.
 #[derive(Debug)]
 pub enum StartError {
     Inject(InjectError),
     Attach(AttachError),
 }
 
-/// What a process did at the end of a recording.
+/// How a process left its session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum End {
     Exit(Exit),
-    /// It ended, but that was for others to know how.
+    /// It exited; only its parent knows how.
     Unknown,
-    /// It went on.
+    /// It runs on natively.
     Detached,
 }
 
-/// How a recording ended.
+/// The result of a session.
 #[derive(Debug)]
-pub struct Report<E> {
+pub struct SessionReport<E> {
     pub end: End,
     pub counters: Counters,
     pub warnings: Vec<String>,
-    /// The sink's error; what came after it was thrown away.
+    /// The sink's error. Later events were discarded.
     pub failure: Option<E>,
 }
 
-/// On which terms a process is recorded.
+/// What a session needs beside its target and its sink.
 #[derive(Clone, Copy)]
-pub struct Terms<'a> {
+pub struct SessionOptions<'a> {
     pub image: &'a Image,
     pub shared: &'a Arc<Shared>,
     pub selection: &'a Selection,
     pub limits: Limits,
-    /// Whether the recording is to end.
+    /// Whether the user has ended the recording.
     pub is_stopped: &'a dyn Fn() -> bool,
-    /// Who wants to know of new processes.
-    pub follow: Option<&'a dyn Fn(Newborn)>,
+    /// Takes child processes. `None`: they are not followed.
+    pub follow: Option<&'a dyn Fn(SpawnedProcess)>,
 }
 
-/// Takes over a process and records it until it ends, or until it is to be left.
-pub fn record<S: Sink>(target: Target, sink: S, terms: Terms) -> Result<Report<S::Error>, StartError> {
-    let Terms { image, shared, selection, limits, is_stopped, follow } = terms;
+/// Injects the engine into a process, or attaches to it, and captures it until it exits or a limit
+/// is reached.
+pub fn record<S: Sink>(
+    target: Target,
+    sink: S,
+    session_options: SessionOptions,
+) -> Result<SessionReport<S::Error>, StartError> {
+    let SessionOptions { image, shared, selection, limits, is_stopped, follow } = session_options;
     shared.control().follow.store(u32::from(follow.is_some()), Ordering::SeqCst);
-    let gone = AtomicBool::new(false);
+    let exited = AtomicBool::new(false);
     let (done, is_over) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)
         .map(|(is_over, done)| (done, is_over))
         .map_err(|error| StartError::Inject(InjectError::System { what: "making a pipe", error: error.into() }))?;
     std::thread::scope(|scope| {
-        // Inside of the scope, so that after a panic the target learns that nobody reads before its end is waited for.
-        let _life = SignOfLife::give(shared)
+        // Inside of the scope: after a panic, the target has to learn that nobody reads before the
+        // recorder waits for its exit.
+        let _lock = LivenessLock::acquire(shared)
             .map_err(|error| StartError::Inject(InjectError::System { what: "making the sign of life", error }))?;
-        // Closing it ends the watch.
+        // Closing the pipe ends `watch`.
         let _done = done;
         let mut drain = Drain::new(shared, sink);
         drain.select(selection, target.process());
@@ -154,52 +162,52 @@ pub fn record<S: Sink>(target: Target, sink: S, terms: Terms) -> Result<Report<S
             shared,
             image,
             process: target.process(),
-            is_child: matches!(target, Target::New { .. }),
+            is_child: matches!(target, Target::Launched { .. }),
             drain,
-            placed: None,
-            crowd: Crowd::new(target.process()),
+            injected: None,
+            group: ThreadGroup::new(target.process()),
             attached: None,
             watches_calls: false,
             end: None,
             limits,
             start: Instant::now(),
-            next_size: Instant::now(),
-            is_over: false,
+            next_size_check: Instant::now(),
+            is_detaching: false,
             next_attempt: Instant::now(),
             is_stopped,
             follow,
         };
         match target {
-            Target::New { tracee, .. } | Target::Executed { tracee, .. } => match session.start_image(tracee) {
+            Target::Launched { tracee, .. } | Target::Executed { tracee, .. } => match session.start_image(tracee) {
                 Ok(()) => {}
-                Err(InjectError::Gone(exit)) => session.end = Some(End::Exit(exit)),
+                Err(InjectError::Exited(exit)) => session.end = Some(End::Exit(exit)),
                 Err(InjectError::SetUp(reason)) => session.drain.warn(format!("the program is not recorded: {reason}")),
                 Err(error) => return Err(StartError::Inject(error)),
             },
-            Target::Running { .. } => session.take_over(None).map_err(StartError::Attach)?,
-            Target::Made { newborn, .. } => session.take_over(Some(newborn)).map_err(StartError::Attach)?,
+            Target::Running { .. } => session.attach_process(None).map_err(StartError::Attach)?,
+            Target::Spawned { spawned, .. } => session.attach_process(Some(spawned)).map_err(StartError::Attach)?,
         }
-        scope.spawn(|| watch(target.pidfd(), is_over.as_fd(), &gone, shared.control()));
-        let mut end = session.run(&gone);
-        session.settle_children();
+        scope.spawn(|| watch(target.pidfd(), is_over.as_fd(), &exited, shared.control()));
+        let mut end = session.run(&exited);
+        session.finish_children();
         if end == End::Unknown {
             end = host::exit_of(target.pidfd()).map_or(end, End::Exit);
         }
         session.drain.finish_image();
-        session.tell_notices();
+        session.warn_of_notices();
         let (counters, warnings, failure) = session.drain.finish();
-        Ok(Report { end, counters, warnings, failure })
+        Ok(SessionReport { end, counters, warnings, failure })
     })
 }
 
-/// Rings when the process has ended, unless nobody wants to know any more.
-fn watch(process: BorrowedFd, is_over: BorrowedFd, gone: &AtomicBool, control: &Control) {
+/// Rings the doorbell when the process has exited. Returns early when `is_over` is closed.
+fn watch(process: BorrowedFd, is_over: BorrowedFd, exited: &AtomicBool, control: &Control) {
     let mut files = [PollFd::new(&process, PollFlags::IN), PollFd::new(&is_over, PollFlags::IN)];
     while rustix::event::poll(&mut files, None).is_err() {}
     if files[0].revents().is_empty() {
         return;
     }
-    gone.store(true, Ordering::SeqCst);
+    exited.store(true, Ordering::SeqCst);
     control.doorbell.fetch_add(1, Ordering::SeqCst);
     shared::wake(&control.doorbell);
 }
@@ -208,69 +216,70 @@ struct Session<'a, S: Sink> {
     shared: &'a Arc<Shared>,
     image: &'a Image,
     process: i32,
-    /// Whether it is for us to know how the process ends.
+    /// Whether the process is a child of the recorder, which can then wait for its status.
     is_child: bool,
     drain: Drain<'a, S>,
-    /// Where the engine is, if it is anywhere.
-    placed: Option<Placed>,
-    /// Threads that were to stop, so that the target could be left, and did not.
-    crowd: Crowd,
-    /// The thread that wants to exec.
+    /// Where the engine is, if it is injected.
+    injected: Option<InjectedRanges>,
+    /// Threads that did not stop in an earlier attempt to detach.
+    group: ThreadGroup,
+    /// The thread that is about to exec.
     attached: Option<Tracee>,
-    /// The attached thread stops at system calls, so that its exec is seen before it happens.
+    /// Whether the attached thread stops at system calls, so that the recorder sees its exec before
+    /// it happens.
     watches_calls: bool,
     end: Option<End>,
     limits: Limits,
     start: Instant,
-    next_size: Instant,
-    /// The target is to be left.
-    is_over: bool,
+    next_size_check: Instant,
+    /// The recorder is detaching from the target.
+    is_detaching: bool,
     next_attempt: Instant,
     is_stopped: &'a dyn Fn() -> bool,
-    follow: Option<&'a dyn Fn(Newborn)>,
+    follow: Option<&'a dyn Fn(SpawnedProcess)>,
 }
 
 impl<S: Sink> Session<'_, S> {
-    fn run(&mut self, gone: &AtomicBool) -> End {
+    fn run(&mut self, exited: &AtomicBool) -> End {
         let mut idle = 0;
         loop {
             let progress = self.drain.pass();
-            self.attend_exec();
-            self.attend_children();
-            if !self.crowd.members.is_empty() {
-                self.crowd.release();
-                self.end = self.end.or(self.crowd.exit.map(End::Exit));
+            self.handle_exec_request();
+            self.follow_children();
+            if !self.group.members.is_empty() {
+                self.group.detach_stopped();
+                self.end = self.end.or(self.group.exit.map(End::Exit));
             }
-            let is_gone = gone.swap(false, Ordering::SeqCst);
-            if is_gone || idle > SPINS {
-                self.attend_process();
+            let has_exited = exited.swap(false, Ordering::SeqCst);
+            if has_exited || idle > SPINS {
+                self.poll_process();
             }
-            if is_gone && !self.is_child {
+            if has_exited && !self.is_child {
                 self.end.get_or_insert(End::Unknown);
             }
-            if self.end.is_none() && self.is_to_be_left() {
-                self.leave();
+            if self.end.is_none() && self.should_detach() {
+                self.detach_target();
             }
             if let Some(end) = self.end {
                 return end;
             }
             idle = if progress { 0 } else { idle + 1 };
             if idle > SPINS {
-                self.sleep(gone);
+                self.sleep(exited);
             } else {
                 std::hint::spin_loop();
             }
         }
     }
 
-    fn sleep(&mut self, gone: &AtomicBool) {
-        let is_tracing = self.attached.is_some() || !self.crowd.members.is_empty();
+    fn sleep(&mut self, exited: &AtomicBool) {
+        let is_tracing = self.attached.is_some() || !self.group.members.is_empty();
         let mut timeout = if is_tracing { SLEEP_ATTACHED } else { SLEEP };
         if let Some(time) = self.limits.time {
             timeout = timeout.min(time.saturating_sub(self.start.elapsed()));
         }
-        if self.is_over {
-            timeout = timeout.min(NEXT_ATTEMPT);
+        if self.is_detaching {
+            timeout = timeout.min(RETRY_INTERVAL);
         }
         let control = self.shared.control();
         let attached = self.attached.is_some();
@@ -280,38 +289,39 @@ impl<S: Sink> Session<'_, S> {
                 EXEC_FAILED => true,
                 _ => false,
             };
-            waiting || gone.load(Ordering::SeqCst) || follow::is_any_waiting(control)
+            waiting || exited.load(Ordering::SeqCst) || follow::is_any_waiting(control)
         });
     }
 
-    /// Whether a limit is reached, somebody has asked for the end, or nobody takes events any more.
-    fn is_to_be_left(&mut self) -> bool {
-        if self.is_over {
+    /// Returns whether a limit is reached, the user or the engine has asked for the end, or the
+    /// sink has failed.
+    fn should_detach(&mut self) -> bool {
+        if self.is_detaching {
             return true;
         }
         let asked = self.shared.control().detach.load(Ordering::SeqCst) != DETACH_NONE || self.drain.has_failed();
         let now = Instant::now();
         let late = self.limits.time.is_some_and(|time| now.duration_since(self.start) >= time);
-        self.is_over = asked || late || self.is_too_large(now) || (self.is_stopped)();
-        self.is_over
+        self.is_detaching = asked || late || self.is_too_large(now) || (self.is_stopped)();
+        self.is_detaching
     }
 
     fn is_too_large(&mut self, now: Instant) -> bool {
         let Some(limit) = self.limits.bytes else { return false };
-        if now < self.next_size {
+        if now < self.next_size_check {
             return false;
         }
-        self.next_size = now + SIZE_INTERVAL;
+        self.next_size_check = now + SIZE_INTERVAL;
         self.drain.bytes() >= limit
     }
 
-    /// Tries to bring the target back to native code.
-    fn leave(&mut self) {
-        let Some(placed) = &self.placed else {
+    /// Tries to bring all threads of the target back to native code.
+    fn detach_target(&mut self) {
+        let Some(injected) = &self.injected else {
             self.end = Some(End::Detached);
             return;
         };
-        // An exec that has begun comes to its end first; no other begins any more.
+        // An exec that has begun completes first; no other one begins.
         if Instant::now() < self.next_attempt {
             return;
         }
@@ -319,23 +329,23 @@ impl<S: Sink> Session<'_, S> {
         if self.attached.is_some() {
             return;
         }
-        let target = leave::Target { process: self.process, shared: self.shared, placed };
+        let target = detach::Target { process: self.process, shared: self.shared, injected };
         let drain = &mut self.drain;
-        match leave::leave(&target, &mut self.crowd, &mut || _ = drain.pass()) {
-            Left::Completely { slots, problem } => {
+        match detach::detach(&target, &mut self.group, &mut || _ = drain.pass()) {
+            DetachOutcome::Complete { slots, problem } => {
                 let tsc = host::tsc();
-                slots.into_iter().for_each(|(slot, bytes)| self.drain.take_left(slot, bytes, tsc));
+                slots.into_iter().for_each(|(slot, bytes)| self.drain.take_detached(slot, bytes, tsc));
                 if let Some(problem) = problem {
                     self.drain.warn(format!("not everything of the recorder is out of the program: {problem}"));
                 }
                 self.end = Some(End::Detached);
             }
-            Left::Executed => self.end = Some(End::Detached),
-            Left::Gone(exit) => self.end = exit.map(End::Exit).or(self.end),
-            Left::NotNow => self.next_attempt = Instant::now() + NEXT_ATTEMPT,
-            Left::InPart => {
+            DetachOutcome::Executed => self.end = Some(End::Detached),
+            DetachOutcome::Exited(exit) => self.end = exit.map(End::Exit).or(self.end),
+            DetachOutcome::Deferred => self.next_attempt = Instant::now() + RETRY_INTERVAL,
+            DetachOutcome::Partial => {
                 self.drain.warn("threads of the program did not stop: the recorder's code stays in its memory");
-                let deadline = Instant::now() + LEAVE_ALONE_TIME;
+                let deadline = Instant::now() + SEPARATE_DETACH_TIME;
                 while Instant::now() < deadline {
                     self.drain.pass();
                     std::thread::sleep(SLEEP_ATTACHED);
@@ -345,8 +355,8 @@ impl<S: Sink> Session<'_, S> {
         }
     }
 
-    /// Takes over a process that is running.
-    fn take_over(&mut self, newborn: Option<&Newborn>) -> Result<(), AttachError> {
+    /// Attaches to a running process.
+    fn attach_process(&mut self, spawned: Option<&SpawnedProcess>) -> Result<(), AttachError> {
         let control = self.shared.control();
         let prepare = |threads: &[i32]| {
             for ((slot, thread), &tid) in control.slots.iter().zip(0_u32..).zip(threads) {
@@ -357,23 +367,23 @@ impl<S: Sink> Session<'_, S> {
             }
             control.next_thread.store(threads.len() as u32, Ordering::SeqCst);
         };
-        self.announce();
-        let placed = match newborn {
-            Some(newborn) => attach::attach_to_child(newborn, self.image, self.shared, prepare)?,
+        self.deliver_modules();
+        let injected = match spawned {
+            Some(spawned) => attach::attach_to_child(spawned, self.image, self.shared, prepare)?,
             None => attach::attach(self.process, self.image, self.shared, prepare)?,
         };
-        self.placed = Some(placed);
+        self.injected = Some(injected);
         self.start = Instant::now();
         Ok(())
     }
 
-    /// Hands over the new processes that wait.
-    fn attend_children(&mut self) {
-        let (Some(follow), Some(placed)) = (self.follow, &self.placed) else { return };
+    /// Hands over the child processes that wait.
+    fn follow_children(&mut self) {
+        let (Some(follow), Some(injected)) = (self.follow, &self.injected) else { return };
         let control = self.shared.control();
         for index in follow::waiting(control) {
-            if let Some(newborn) = Newborn::take(self.shared, index, placed, self.process) {
-                follow(newborn);
+            if let Some(spawned) = SpawnedProcess::take(self.shared, index, injected, self.process) {
+                follow(spawned);
             }
         }
         if control.lost_children.load(Ordering::SeqCst) != 0 {
@@ -381,87 +391,88 @@ impl<S: Sink> Session<'_, S> {
         }
     }
 
-    /// Waits until nobody needs the shared memory any more who is waiting for us.
-    fn settle_children(&mut self) {
+    /// Waits until no child process needs the shared memory any more.
+    fn finish_children(&mut self) {
         let deadline = Instant::now() + CHILDREN_TIME;
-        while follow::is_any_unsettled(self.shared.control()) && Instant::now() < deadline {
-            self.attend_children();
+        while follow::is_any_pending(self.shared.control()) && Instant::now() < deadline {
+            self.follow_children();
             std::thread::sleep(SLEEP_ATTACHED);
         }
     }
 
-    /// Tells what is mapped: the engine has to know what is selected before it translates anything.
-    fn announce(&mut self) {
+    /// Delivers the modules that are mapped. The engine has to know which code is selected before
+    /// it translates any.
+    fn deliver_modules(&mut self) {
         let tsc = host::tsc();
         let mappings = maps::of_process(task::any(self.process)).unwrap_or_default();
         let modules = mappings.iter().filter(|mapping| mapping.is_module());
         self.drain.start_image(modules.map(|mapping| as_module(mapping, tsc)));
     }
 
-    /// Looks whether the process has something to report.
-    fn attend_process(&mut self) {
+    /// Handles a stop or the exit of the process.
+    fn poll_process(&mut self) {
         if let Some(stop) = ptrace::poll(self.process) {
-            self.handle(Tracee { tid: self.process }, stop);
+            self.handle_stop(Tracee { tid: self.process }, stop);
         }
     }
 
-    fn attend_exec(&mut self) {
+    fn handle_exec_request(&mut self) {
         let control = self.shared.control();
         match (control.exec_state.load(Ordering::SeqCst), self.attached) {
             (EXEC_WANTED, None) => self.attach(control.exec_tid.load(Ordering::SeqCst)),
             (EXEC_FAILED, attached) => {
                 if let Some(tracee) = attached {
-                    self.detach(tracee);
+                    self.detach_thread(tracee);
                 }
-                self.answer(EXEC_IDLE);
+                self.answer_exec(EXEC_IDLE);
             }
             (_, Some(tracee)) => {
                 if let Some(stop) = ptrace::poll(tracee.tid) {
-                    self.handle(tracee, stop);
+                    self.handle_stop(tracee, stop);
                 }
-                // A thread that has executed a new image has the number of the process from then on.
+                // After exec, the thread has the number of the process.
                 if self.attached.is_some() && tracee.tid != self.process {
-                    self.attend_process();
+                    self.poll_process();
                 }
             }
             _ => {}
         }
     }
 
-    fn answer(&self, state: u32) {
+    fn answer_exec(&self, state: u32) {
         let control = self.shared.control();
         control.exec_tid.store(0, Ordering::SeqCst);
         control.exec_state.store(state, Ordering::SeqCst);
         shared::wake(&control.exec_state);
     }
 
-    /// `number` is that of a thread, as it sees it.
+    /// Attaches to the thread with this number, as the target sees it.
     fn attach(&mut self, number: u32) {
         if number == 0 {
-            // It has said that it wants to exec, but not yet who it is.
+            // The thread has asked for an exec, but not stored its number yet.
             return;
         }
         let control = self.shared.control();
         let is_forbidden = control.notices.load(Ordering::SeqCst) & wire::NOTICE_SECCOMP_EXEC != 0;
         if control.detach.load(Ordering::SeqCst) != 0 || is_forbidden {
-            self.answer(EXEC_REFUSED);
+            self.answer_exec(EXEC_REFUSED);
             return;
         }
         match self.try_to_attach(number) {
             Ok(tracee) => {
                 self.attached = Some(tracee);
-                self.answer(EXEC_READY);
+                self.answer_exec(EXEC_READY);
             }
             Err(error) => {
                 let reason = reason(&error);
                 self.drain.warn(format!("the program after exec is not recorded: attaching failed ({reason})"));
-                self.answer(EXEC_REFUSED);
+                self.answer_exec(EXEC_REFUSED);
             }
         }
     }
 
-    /// Tells what the engine has noticed.
-    fn tell_notices(&mut self) {
+    /// Adds warnings for what the engine has noticed.
+    fn warn_of_notices(&mut self) {
         const SENTENCES: [(u32, &str); 4] = [
             (
                 wire::NOTICE_SECCOMP_STRICT,
@@ -487,16 +498,17 @@ impl<S: Sink> Session<'_, S> {
         }
     }
 
-    /// Attaches to a thread of the target. It waits for an answer, so that it does not exec meanwhile.
+    /// Attaches to a thread of the target, which waits for an answer before it calls exec.
     fn try_to_attach(&mut self, number: u32) -> io::Result<Tracee> {
         let tid = task::thread_with_own_number(self.process, number).ok_or(io::ErrorKind::NotFound)?;
         let tracee = Tracee::seize(tid)?;
-        // An ordinary user's ptrace takes the privileges of set-uid programs away: those have to be let go in time.
+        // Under an ordinary user's ptrace, set-uid programs lose their privileges. The recorder has
+        // to detach before their exec.
         self.watches_calls = !rustix::process::geteuid().is_root();
         if self.watches_calls {
             tracee.interrupt()?;
             match tracee.wait()? {
-                Stop::Gone(_) => return Err(io::ErrorKind::NotFound.into()),
+                Stop::Exited(_) => return Err(io::ErrorKind::NotFound.into()),
                 Stop::Signal(signal) => tracee.resume_to_syscall(signal)?,
                 _ => tracee.resume_to_syscall(0)?,
             }
@@ -504,10 +516,10 @@ impl<S: Sink> Session<'_, S> {
         Ok(tracee)
     }
 
-    /// The attached thread stands at a system call.
-    fn look_at_call(&mut self, tracee: Tracee) {
+    /// Handles a stop of the attached thread at a system call.
+    fn handle_syscall_stop(&mut self, tracee: Tracee) {
         match exec::intent(tracee, self.process) {
-            Intent::SomethingElse => drop(tracee.resume_to_syscall(0)),
+            Intent::Other => drop(tracee.resume_to_syscall(0)),
             Intent::Exec => {
                 self.watches_calls = false;
                 drop(tracee.resume(0));
@@ -521,25 +533,25 @@ impl<S: Sink> Session<'_, S> {
         }
     }
 
-    /// Lets go of a thread whose exec has failed and which waits for that.
-    fn detach(&mut self, tracee: Tracee) {
+    /// Detaches from a thread whose exec has failed and which waits for that.
+    fn detach_thread(&mut self, tracee: Tracee) {
         self.attached = None;
         if tracee.interrupt().is_err() {
             return;
         }
         match tracee.wait() {
             Ok(Stop::Signal(signal)) => drop(tracee.detach(signal)),
-            Ok(Stop::Gone(exit)) => self.gone(tracee, exit),
+            Ok(Stop::Exited(exit)) => self.handle_exit(tracee, exit),
             _ => drop(tracee.detach(0)),
         }
     }
 
-    /// Answers a stop. A request that fails means that the thread is dying; the next wait says so.
-    fn handle(&mut self, tracee: Tracee, stop: Stop) {
+    /// Handles a stop. If a request fails, the thread is dying; the next wait says so.
+    fn handle_stop(&mut self, tracee: Tracee, stop: Stop) {
         match stop {
             Stop::Exec => self.change_image(Tracee { tid: self.process }),
-            Stop::Gone(exit) => self.gone(tracee, exit),
-            Stop::Syscall if self.attached == Some(tracee) => self.look_at_call(tracee),
+            Stop::Exited(exit) => self.handle_exit(tracee, exit),
+            Stop::Syscall if self.attached == Some(tracee) => self.handle_syscall_stop(tracee),
             Stop::Group(_) => drop(tracee.listen()),
             Stop::Signal(signal) => self.resume(tracee, signal),
             Stop::Syscall | Stop::Other => self.resume(tracee, 0),
@@ -550,32 +562,32 @@ impl<S: Sink> Session<'_, S> {
         drop(if self.watches_calls { tracee.resume_to_syscall(signal) } else { tracee.resume(signal) });
     }
 
-    fn gone(&mut self, tracee: Tracee, exit: Exit) {
+    fn handle_exit(&mut self, tracee: Tracee, exit: Exit) {
         if tracee.tid == self.process {
             self.end = Some(End::Exit(exit));
         }
         if self.attached == Some(tracee) {
             self.attached = None;
-            self.answer(EXEC_IDLE);
+            self.answer_exec(EXEC_IDLE);
         }
     }
 
-    /// The process has a new image; the threads of the old one, except for this, are dead.
+    /// Handles a new image of the process. All threads of the old one but this are dead.
     fn change_image(&mut self, tracee: Tracee) {
         self.attached = None;
-        // The new image makes shared memory of its own: nobody may wait in the old one any more.
-        self.settle_children();
-        self.placed = None;
+        // The new image makes shared memory of its own: no child may wait in the old one any more.
+        self.finish_children();
+        self.injected = None;
         self.drain.finish_image();
         self.drain.next_image();
-        self.answer(EXEC_IDLE);
+        self.answer_exec(EXEC_IDLE);
         if self.shared.control().detach.load(Ordering::SeqCst) != 0 {
             drop(tracee.detach(0));
             return;
         }
         match self.start_image(tracee) {
             Ok(()) => {}
-            Err(InjectError::Gone(exit)) => self.end = Some(End::Exit(exit)),
+            Err(InjectError::Exited(exit)) => self.end = Some(End::Exit(exit)),
             Err(error) => {
                 self.drain.warn(format!("the program after exec is not recorded: {error}"));
                 drop(tracee.detach(0));
@@ -583,7 +595,7 @@ impl<S: Sink> Session<'_, S> {
         }
     }
 
-    /// Gives the process its first slot and the engine.
+    /// Sets up the first slot and injects the engine.
     fn start_image(&mut self, tracee: Tracee) -> Result<(), InjectError> {
         let control = self.shared.control();
         let slot = &control.slots[FIRST_SLOT as usize];
@@ -592,13 +604,13 @@ impl<S: Sink> Session<'_, S> {
         slot.parent.store(u32::MAX, Ordering::Relaxed);
         slot.state.store(SLOT_LIVE, Ordering::SeqCst);
         control.next_thread.fetch_max(FIRST_THREAD + 1, Ordering::SeqCst);
-        self.announce();
+        self.deliver_modules();
         let is_filtered = control.notices.load(Ordering::SeqCst) & wire::NOTICE_FILTERED != 0;
         let base = is_filtered.then(|| control.engine_start.load(Ordering::SeqCst));
-        let placement = Placement { thread: FIRST_THREAD, slot: FIRST_SLOT, process: self.process, base };
-        let placed = inject::inject(tracee, self.image, self.shared, placement)
+        let placement = ThreadPlacement { thread: FIRST_THREAD, slot: FIRST_SLOT, process: self.process, base };
+        let injected = inject::inject(tracee, self.image, self.shared, placement)
             .inspect_err(|_| slot.state.store(SLOT_FREE, Ordering::SeqCst))?;
-        self.placed = Some(placed);
+        self.injected = Some(injected);
         Ok(())
     }
 }
@@ -613,7 +625,7 @@ fn as_module(mapping: &Mapping, tsc: u64) -> Module {
     }
 }
 
-/// Says in words why the engine could not go on: one of the `FAILURE_*`.
+/// Describes one of the `FAILURE_*`, for which the engine could not go on.
 pub fn describe_failure(failure: u32) -> &'static str {
     match failure {
         wire::FAILURE_NO_ROOM => "there was no room for translated code near the program's code",

@@ -1,9 +1,10 @@
-//! Runs the set-up of the engine in a thread that stays traced. If the set-up fails, everything of ours leaves the process, and the
-//! thread is as it was before.
+//! Runs the set-up of the engine in a traced thread. If the set-up fails, removes the engine from
+//! the process and restores the thread.
 //!
-//! The thread makes system calls of its own while it sets the engine up, with all signals blocked. It takes nothing from the
-//! application before it says that it is done (`wire::STAGE_STARTED`), so unmapping is all there is to undo. A fault is the exception:
-//! the kernel resets the action of a blocked signal that a fault raises. The engine notes these actions first of all.
+//! The thread makes system calls of its own during the set-up, with all signals blocked. It changes
+//! nothing of the application before it reports that it is done (`wire::STAGE_STARTED`), so
+//! unmapping undoes everything. A fault is the exception: the kernel resets the action of a blocked
+//! signal that a fault raises. So the engine saves these actions first.
 
 use std::mem::offset_of;
 use std::sync::atomic::Ordering;
@@ -11,15 +12,16 @@ use std::sync::atomic::Ordering;
 use libc::{user_fpregs_struct, user_regs_struct};
 use wire::{Control, FAILURE_DEFECT, STAGE_NONE, STAGE_RUNNING, STAGE_STARTED};
 
-use crate::inject::{self, Context, InjectError, Layout, Placed, Result};
+use crate::inject::{self, Context, InjectError, InjectedRanges, Layout, Result};
 use crate::remote::Remote;
 use crate::{session, state};
 
 /// Bytes of a signal set.
 const SET_BYTES: u64 = 8;
 
-/// Starts the engine in a thread, with these registers, and stops the thread when the engine is set up. After
-/// [`InjectError::SetUp`] the engine is gone, and the thread can go on with the registers and the mask that it had.
+/// Starts the engine in a thread, with these registers, and stops the thread when the engine is set
+/// up. After [`InjectError::SetUp`] the engine is gone, and the thread can go on with its former
+/// registers and mask.
 pub fn run(remote: &mut Remote, entry: &user_regs_struct, layout: &Layout, control: &Control) -> Result<()> {
     let vectors = remote.tracee.vectors().context("reading registers")?;
     let stage = || control.stage.load(Ordering::SeqCst);
@@ -29,11 +31,11 @@ pub fn run(remote: &mut Remote, entry: &user_regs_struct, layout: &Layout, contr
         Err(InjectError::Fault(_)) => true,
         Err(error) => return Err(error),
     };
-    // What cannot be taken out stays, without being used.
-    if let Err(InjectError::Gone(exit)) = restore(remote, &vectors, has_faulted, layout, control) {
-        return Err(InjectError::Gone(exit));
+    // Memory that cannot be unmapped stays, unused.
+    if let Err(InjectError::Exited(exit)) = restore(remote, &vectors, has_faulted, layout, control) {
+        return Err(InjectError::Exited(exit));
     }
-    // Who asks later must not take this for a failure of a recording.
+    // A later check must not take this for a failure of a recording.
     let reason = session::describe_failure(match control.failure.swap(0, Ordering::SeqCst) {
         0 => FAILURE_DEFECT,
         failure => failure,
@@ -41,14 +43,14 @@ pub fn run(remote: &mut Remote, entry: &user_regs_struct, layout: &Layout, contr
     Err(InjectError::SetUp(reason))
 }
 
-/// Lets a thread in which the engine is set up go on.
+/// Lets a thread go on in which the engine is set up.
 pub fn go(remote: Remote, control: &Control) -> Result<()> {
     remote.restore_code()?;
     control.stage.store(STAGE_RUNNING, Ordering::SeqCst);
     remote.detach()
 }
 
-/// Takes back what the set-up has changed, except for general registers.
+/// Undoes what the set-up has changed, except for general registers.
 fn restore(
     remote: &mut Remote,
     vectors: &user_fpregs_struct,
@@ -62,10 +64,10 @@ fn restore(
     }
     let gate = control.layout.gate.load(Ordering::SeqCst);
     if gate != 0 {
-        // A seccomp filter lets the engine's image make every call.
+        // A seccomp filter allows every call from the engine's image.
         remote.move_to(gate)?;
     }
-    let Placed { shared, .. } = layout.placed();
+    let InjectedRanges { shared, .. } = layout.injected_ranges();
     if has_faulted && gate != 0 {
         let actions = shared.start + offset_of!(Control, fault_actions) as u64;
         for (signal, action) in wire::FAULT_SIGNALS.into_iter().zip((actions..).step_by(8 * wire::ACTION_WORDS)) {
@@ -73,8 +75,8 @@ fn restore(
             remote.call("rt_sigaction", libc::SYS_rt_sigaction, arguments)?;
         }
     }
-    for range in state::own(control) {
+    for range in state::engine_ranges(control) {
         remote.call("munmap", libc::SYS_munmap, [range.start, range.end - range.start, 0, 0, 0, 0])?;
     }
-    inject::remove(remote, &layout.placed())
+    inject::remove(remote, &layout.injected_ranges())
 }

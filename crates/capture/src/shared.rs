@@ -1,7 +1,7 @@
-//! The memory that the recorder shares with the engine, seen from the recorder: its mapping, the futexes in it, and the
-//! lock whose owner's death tells the engine that nobody reads any more.
+//! The memory that the recorder shares with the engine, seen from the recorder: its mapping, its
+//! futexes, and the lock that tells the engine when the recorder dies.
 //!
-//! Knows the layout (crate `wire`), not what the contents mean.
+//! Knows the layout (crate `wire`), not the meaning of the contents.
 
 use std::io;
 use std::marker::PhantomData;
@@ -15,33 +15,35 @@ use rustix::process::{Resource, Rlimit};
 use rustix::thread::futex;
 use wire::Control;
 
-use crate::split::Raw;
+use crate::split::SegmentWords;
 
 /// Words that fit into a segment.
 pub const SEGMENT_WORDS: usize = wire::SEGMENT_BYTES / size_of::<u32>();
 
-/// Slots below this one keep their memory when they are freed: programs that start a thread after the other reuse them.
+/// Slots below this one keep their memory when they are freed: programs that start one thread after
+/// the other reuse them.
 const SLOTS_KEPT: usize = 64;
 
-/// What the target calls the memory when it makes it, and the name of the memory in `/proc/PID/maps`.
+/// The name that the target gives the memory, and its name in `/proc/PID/maps`.
 pub const FILE_NAME: &[u8] = b"trackway\0";
 pub const SHARED_NAME: &str = "memfd:trackway";
-/// How the name of a System V segment begins there.
+/// The start of the name of a System V segment in `/proc/PID/maps`.
 pub const SEGMENT_NAME: &str = "/SYSV";
 
-/// Bytes that mean something before there is a target: everything but the rings.
+/// The part of the memory that is used before there is a target: everything but the rings.
 const FRONT_BYTES: usize = wire::CODE_RING_OFFSET;
 
-/// The memory is at one address as long as this lives. Before there is a target its front is ours alone, and the rest cannot be
-/// accessed. Each new image of the target makes a file in memory, which takes this place (see [`Self::adopt`]): the target may be
-/// another user's, or in other namespaces, so that it could not open a file of ours.
+/// The shared memory. It stays at one address as long as this lives. Before there is a target, the
+/// front is private and the rest cannot be accessed. Each new image of the target makes a file in
+/// memory, which replaces that mapping (see [`Self::adopt`]). The target may be another user's, or
+/// in other namespaces, so that it could not open a file of the recorder.
 pub struct Shared {
     memory: Memory,
-    /// The number of the file that is mapped; 0: none.
+    /// The inode of the mapped file; 0 if there is none.
     inode: AtomicU64,
 }
 
-/// Address space of ours.
+/// A mapping in the recorder's address space.
 struct Memory {
     start: *mut u8,
     length: usize,
@@ -53,7 +55,7 @@ unsafe impl Send for Memory {}
 unsafe impl Sync for Memory {}
 
 impl Memory {
-    /// Maps memory anywhere.
+    /// Maps memory at an address that the kernel chooses.
     fn map(length: usize, protection: i32, flags: i32, file: Option<BorrowedFd>) -> io::Result<Self> {
         let file = file.map_or(-1, |file| file.as_raw_fd());
         // SAFETY: without a fixed address, nothing that exists is changed.
@@ -80,7 +82,7 @@ impl Drop for Memory {
     }
 }
 
-/// A System V segment. It vanishes when this is dropped and nobody has it attached any more.
+/// A System V segment. It is removed when this is dropped and nobody has it attached any more.
 pub struct SystemSegment {
     pub id: i32,
 }
@@ -93,9 +95,11 @@ impl SystemSegment {
         if id < 0 { Err(io::Error::last_os_error()) } else { Ok(Self { id }) }
     }
 
-    /// Attaches it, at `address` unless that is null. With `SHM_REMAP`, the caller answers for what was mapped there.
+    /// Attaches the segment, at `address` unless that is null. With `SHM_REMAP`, the caller owns
+    /// what was mapped there.
     fn attach(&self, address: *mut libc::c_void, flags: i32) -> io::Result<*mut libc::c_void> {
-        // SAFETY: without SHM_REMAP nothing that exists is changed; with it, the range is the caller's own.
+        // SAFETY: without SHM_REMAP nothing that exists is changed; with it, the range is the
+        // caller's own.
         let attached = unsafe { libc::shmat(self.id, address, flags) };
         if attached == libc::MAP_FAILED { Err(io::Error::last_os_error()) } else { Ok(attached) }
     }
@@ -109,7 +113,7 @@ impl Drop for SystemSegment {
 }
 
 impl Shared {
-    /// Makes the front of the memory, with the constant fields of the control page filled in.
+    /// Makes the front of the memory and fills in the constant fields of the control page.
     pub fn create() -> io::Result<Self> {
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
         let memory = Memory::map(wire::SHARED_BYTES, libc::PROT_NONE, flags, None)?;
@@ -127,15 +131,16 @@ impl Shared {
         Ok(Self { memory, inode: AtomicU64::new(0) })
     }
 
-    /// As [`Self::create`], with a file of our own.
+    /// As [`Self::create`], with a file of the recorder's.
     pub fn create_alone() -> io::Result<Self> {
         let shared = Self::create()?;
         shared.adopt(rustix::fs::memfd_create("trackway", rustix::fs::MemfdFlags::CLOEXEC)?)?;
         Ok(shared)
     }
 
-    /// Puts an empty file, which the target has made and has not mapped yet, in the place of what is mapped, with the same contents, except for
-    /// those of the rings. Nobody but the calling thread may write to the front meanwhile, unless it does not matter when that is lost.
+    /// Replaces the mapping by an empty file that the target has made and not mapped yet. Copies
+    /// the contents, except for those of the rings. Meanwhile only the calling thread may write to
+    /// the front, unless the write may be lost.
     pub fn adopt(&self, file: OwnedFd) -> io::Result<()> {
         with_any_file_size(|| Ok(rustix::fs::ftruncate(&file, wire::SHARED_BYTES as u64)?))?;
         let access = libc::PROT_READ | libc::PROT_WRITE;
@@ -146,8 +151,9 @@ impl Shared {
         // SAFETY: a copy of a control page.
         begin_image(unsafe { &*front.as_ptr().cast::<Control>() });
         self.give_up();
-        // SAFETY: the range is our own, and stays mapped: the new mapping replaces the old one in one step. All accesses are of
-        // atomics or through raw pointers, and the contents of the front stay what they were.
+        // SAFETY: the range is our own, and stays mapped: the new mapping replaces the old one in
+        // one step. All accesses are of atomics or through raw pointers, and the contents of
+        // the front stay what they were.
         let mapped = unsafe {
             let flags = flags | libc::MAP_FIXED;
             libc::mmap(self.memory.start.cast(), self.memory.length, access, flags, file.as_raw_fd(), 0)
@@ -159,26 +165,27 @@ impl Shared {
         Ok(())
     }
 
-    /// As [`Self::adopt`], with a System V segment of ours, whose size `ulimit -f` does not limit. Returns the segment, for the target to
-    /// attach it. That takes the same user and IPC namespace.
+    /// As [`Self::adopt`], with a System V segment, whose size `ulimit -f` does not limit. Returns
+    /// the segment, which the target then attaches. That takes the same user and IPC namespace.
     pub fn adopt_segment(&self) -> io::Result<SystemSegment> {
         let segment = SystemSegment::create(self.memory.length)?;
         let front = segment.attach(std::ptr::null_mut(), 0)?;
-        // SAFETY: the segment is as large, and nobody else's yet; it is detached from where it was attached.
+        // SAFETY: the segment is as large, and nobody else's yet; it is detached from where it was
+        // attached.
         unsafe {
             front.cast::<u8>().copy_from_nonoverlapping(self.memory.as_ptr(), FRONT_BYTES);
             begin_image(&*front.cast::<Control>());
             libc::shmdt(front);
         }
         self.give_up();
-        // The new mapping replaces the old one of the same length in one step, as in `adopt`.
+        // As in `adopt`, the new mapping replaces the old one of the same length in one step.
         segment.attach(self.memory.start.cast(), libc::SHM_REMAP)?;
         self.inode.store(segment.id as u64, Ordering::SeqCst);
         Ok(segment)
     }
 
-    /// Nobody reads this memory any more. A process that has shared the memory of an image (vfork) may outlive it: it goes on
-    /// natively.
+    /// Says in the old memory that nobody reads it any more. A process that has shared the memory
+    /// of an image (vfork) may outlive the image; it goes on natively.
     fn give_up(&self) {
         let control = self.control();
         control.detach.store(wire::DETACH_SEPARATELY, Ordering::SeqCst);
@@ -186,24 +193,25 @@ impl Shared {
         wake_low_half(&control.code_tail);
     }
 
-    /// The number of the file (or segment) that is mapped, as `/proc/PID/maps` has it.
+    /// Returns the inode of the mapped file (or segment), as in `/proc/PID/maps`.
     pub fn inode(&self) -> u64 {
         self.inode.load(Ordering::SeqCst)
     }
 
     pub fn control(&self) -> &Control {
-        // SAFETY: the mapping is larger than `Control` and page-aligned; what changes while it is shared is atomic.
+        // SAFETY: the mapping is larger than `Control` and page-aligned; what changes while it is
+        // shared is atomic.
         unsafe { &*self.memory.as_ptr().cast::<Control>() }
     }
 
-    /// Takes the first `count` words out of a segment: they are in `into` afterwards, and zero in the segment.
+    /// Moves the first `count` words of a segment to `into`, and zeroes them in the segment.
     pub fn take_segment(&self, slot: usize, segment: usize, count: usize, into: &mut Vec<u32>) {
         assert!(slot < wire::SLOT_COUNT && segment < wire::SEGMENT_COUNT && count <= SEGMENT_WORDS);
         into.clear();
         into.reserve(count);
-        // SAFETY: in bounds as asserted, and aligned; the capacity was reserved. The protocol leaves the segment to the
-        // recorder; the words are copied before anybody looks at them, so that a target that still writes to it can spoil its
-        // own trace and nothing else.
+        // SAFETY: in bounds as asserted, and aligned; the capacity was reserved. The protocol
+        // leaves the segment to the recorder; the words are copied before anybody looks at them, so
+        // that a target that still writes to it can spoil its own trace and nothing else.
         unsafe {
             let words = self.memory.as_mut_ptr().add(wire::segment_offset(slot, segment)).cast::<u32>();
             into.as_mut_ptr().copy_from_nonoverlapping(words, count);
@@ -212,14 +220,15 @@ impl Shared {
         }
     }
 
-    /// The first `count` words of a segment, to be read where they are.
+    /// Returns the first `count` words of a segment, to be read in place.
     pub fn segment(&self, slot: usize, segment: usize, count: usize) -> Segment<'_> {
         assert!(slot < wire::SLOT_COUNT && segment < wire::SEGMENT_COUNT && count <= SEGMENT_WORDS);
         let words = self.memory.as_mut_ptr().wrapping_add(wire::segment_offset(slot, segment)).cast();
         Segment { words, count, _shared: PhantomData }
     }
 
-    /// Appends `length` bytes of the code ring from position `from` on, which wraps around.
+    /// Appends to `into` the `length` bytes of the code ring from position `from` on, which wraps
+    /// around.
     pub fn copy_code(&self, from: u64, length: usize, into: &mut Vec<u8>) {
         assert!(length <= wire::CODE_RING_BYTES);
         let start = (from % wire::CODE_RING_BYTES as u64) as usize;
@@ -230,8 +239,9 @@ impl Shared {
 
     fn copy(&self, offset: usize, length: usize, into: &mut Vec<u8>) {
         into.reserve(length);
-        // SAFETY: callers stay in the mapping; the capacity was reserved; the bytes are copied before anybody looks at
-        // them, so that a target that still writes can spoil its own trace and nothing else.
+        // SAFETY: callers stay in the mapping; the capacity was reserved; the bytes are copied
+        // before anybody looks at them, so that a target that still writes can spoil its own trace
+        // and nothing else.
         unsafe {
             let end = into.as_mut_ptr().add(into.len());
             end.copy_from_nonoverlapping(self.memory.as_ptr().add(offset), length);
@@ -239,15 +249,15 @@ impl Shared {
         }
     }
 
-    /// Tells the engine which addresses are selected: ranges and entries, both in ascending order.
+    /// Publishes the selected addresses to the engine: ranges and entries, both in ascending order.
     pub fn publish_selection(&self, ranges: &[Range<u64>], entries: &[u64]) {
         let control = self.control();
         let ranges = &ranges[..ranges.len().min(wire::RANGES_MAX)];
         let entries = &entries[..entries.len().min(wire::ENTRIES_MAX)];
         let generation = control.selection_generation.load(Ordering::Relaxed);
         control.selection_generation.store(generation.wrapping_add(1), Ordering::SeqCst);
-        // SAFETY: both tables have room for as many, inside of the mapping; the engine throws away what it reads while the
-        // generation is odd or changes.
+        // SAFETY: both tables have room for as many, inside of the mapping; the engine throws away
+        // what it reads while the generation is odd or changes.
         unsafe {
             let table = self.memory.as_mut_ptr().add(wire::RANGES_OFFSET).cast::<[u64; 2]>();
             for (index, range) in ranges.iter().enumerate() {
@@ -263,13 +273,14 @@ impl Shared {
         control.selection_generation.store(generation.wrapping_add(2), Ordering::SeqCst);
     }
 
-    /// What an engine reads.
+    /// Returns the selected addresses as an engine reads them.
     #[cfg(test)]
     pub fn selection(&self) -> (Vec<Range<u64>>, Vec<u64>) {
         let control = self.control();
         let (ranges, entries) =
             (control.range_count.load(Ordering::SeqCst), control.entry_count.load(Ordering::SeqCst));
-        // SAFETY: the tables are in the mapping and have as many entries; only this process writes to them.
+        // SAFETY: the tables are in the mapping and have as many entries; only this process writes
+        // to them.
         let read = |offset, index: u32| unsafe {
             self.memory.as_ptr().add(offset).cast::<u64>().add(index as usize).read_volatile()
         };
@@ -277,15 +288,15 @@ impl Shared {
         ((0..ranges).map(range).collect(), (0..entries).map(|index| read(wire::ENTRIES_OFFSET, index)).collect())
     }
 
-    /// What an engine does.
+    /// Writes to the memory as an engine does.
     pub fn write(&self, offset: usize, bytes: &[u8]) {
         assert!(offset + bytes.len() <= wire::SHARED_BYTES);
-        // SAFETY: in bounds as asserted. Tests and fuzzing own the memory, which no engine maps, and nobody holds a reference
-        // into it meanwhile.
+        // SAFETY: in bounds as asserted. Tests and fuzzing own the memory, which no engine maps,
+        // and nobody holds a reference into it meanwhile.
         unsafe { self.memory.as_mut_ptr().add(offset).copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
     }
 
-    /// Makes every byte of a slot's segments zero and gives the memory back to the system.
+    /// Zeroes all segments of a slot and gives their memory back to the system.
     pub fn clear_slot(&self, slot: usize) {
         assert!(slot < wire::SLOT_COUNT);
         let start = self.memory.as_mut_ptr().wrapping_add(wire::segment_offset(slot, 0));
@@ -294,14 +305,14 @@ impl Shared {
         assert!(removed == 0, "memory files can have holes: {}", io::Error::last_os_error());
     }
 
-    /// Whether a freed slot's memory should be given back.
+    /// Returns whether the memory of a freed slot should be given back.
     pub fn is_worth_clearing(slot: usize) -> bool {
         slot >= SLOTS_KEPT
     }
 }
 
-/// Words of a segment in place. The protocol leaves them to the recorder, but a target may still write to them: each is
-/// copied before anybody looks at it, and none is looked at twice.
+/// Words of a segment in place. The protocol leaves them to the recorder, but a damaged target may
+/// still write to them. So each word is copied before anybody looks at it, and none is read twice.
 pub struct Segment<'a> {
     words: *mut u32,
     count: usize,
@@ -309,14 +320,14 @@ pub struct Segment<'a> {
 }
 
 impl Segment<'_> {
-    /// Makes all its words zero.
+    /// Zeroes all words.
     pub fn clear(self) {
         // SAFETY: in bounds as asserted in `Shared::segment`, and aligned.
         unsafe { self.words.write_bytes(0, self.count) };
     }
 }
 
-impl Raw for Segment<'_> {
+impl SegmentWords for Segment<'_> {
     #[inline(always)]
     fn word(&self, at: usize) -> Option<u32> {
         // SAFETY: in bounds as asserted in `Shared::segment` and checked here, and aligned.
@@ -327,27 +338,29 @@ impl Raw for Segment<'_> {
     fn copy(&self, at: usize, into: &mut [u32]) -> bool {
         let fits = at <= self.count && into.len() <= self.count - at;
         if fits {
-            // SAFETY: in bounds as asserted in `Shared::segment` and checked here, and aligned; `into` is not shared.
+            // SAFETY: in bounds as asserted in `Shared::segment` and checked here, and aligned;
+            // `into` is not shared.
             unsafe { into.as_mut_ptr().copy_from_nonoverlapping(self.words.add(at), into.len()) };
         }
         fits
     }
 }
 
-/// The recorder's sign of life: held by the thread that records, as long as it records.
-pub struct SignOfLife<'a> {
+/// A lock that the recording thread holds as long as it records. The kernel marks it when the
+/// thread dies.
+pub struct LivenessLock<'a> {
     shared: &'a Shared,
-    /// The C library wants the mutex to be unlocked by the thread that has locked it.
+    /// The C library requires that the thread that locked the mutex unlocks it.
     _stays_on_its_thread: PhantomData<*const ()>,
 }
 
-impl<'a> SignOfLife<'a> {
-    pub fn give(shared: &'a Shared) -> io::Result<Self> {
+impl<'a> LivenessLock<'a> {
+    pub fn acquire(shared: &'a Shared) -> io::Result<Self> {
         const { assert!(size_of::<libc::pthread_mutex_t>() <= size_of::<[AtomicU32; 16]>()) };
         let mutex = Self::mutex(shared);
         let mut attributes = std::mem::MaybeUninit::uninit();
-        // SAFETY: the attributes are initialised by the first call before the others use them; the mutex lies in a mapping
-        // that outlives the lock (`'a`) and is large and aligned enough.
+        // SAFETY: the attributes are initialised by the first call before the others use them; the
+        // mutex lies in a mapping that outlives the lock (`'a`) and is large and aligned enough.
         unsafe {
             check(libc::pthread_mutexattr_init(attributes.as_mut_ptr()))?;
             check(libc::pthread_mutexattr_setpshared(attributes.as_mut_ptr(), libc::PTHREAD_PROCESS_SHARED))?;
@@ -363,7 +376,8 @@ impl<'a> SignOfLife<'a> {
     }
 }
 
-/// Takes out of a copy of the control page what belongs to the image before and to processes that shared its memory.
+/// Resets, in a copy of the control page, what belongs to the previous image and to processes that
+/// shared its memory.
 fn begin_image(control: &Control) {
     control.stage.store(wire::STAGE_NONE, Ordering::SeqCst);
     control.layout.gate.store(0, Ordering::SeqCst);
@@ -382,19 +396,21 @@ fn begin_image(control: &Control) {
     }
 }
 
-impl Drop for SignOfLife<'_> {
-    /// Whoever still waits for the recorder (it stops early only by a panic) must learn that it is gone.
+impl Drop for LivenessLock<'_> {
+    /// Threads that still wait for the recorder, which stops early only by a panic, must learn that
+    /// it is gone.
     fn drop(&mut self) {
-        // SAFETY: locked by this thread in `give`, still mapped.
+        // SAFETY: locked by this thread in `acquire`, still mapped.
         unsafe { libc::pthread_mutex_unlock(Self::mutex(self.shared)) };
         self.shared.control().recorder[0].store(wire::OWNER_DIED, Ordering::SeqCst);
         self.shared.control().detach.store(1, Ordering::SeqCst);
     }
 }
 
-/// Does something with a limit on the size of files (`ulimit -f`) lifted, as far as we may: to the system, shared memory is a file.
+/// Runs `work` with the limit on the size of files (`ulimit -f`) lifted as far as allowed. To the
+/// system, shared memory is a file.
 fn with_any_file_size<T>(work: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
-    /// The limit is one of the whole process.
+    /// The limit applies to the whole process.
     static LIMIT: Mutex<()> = Mutex::new(());
     let _one_at_a_time = LIMIT.lock().unwrap_or_else(PoisonError::into_inner);
     let old = rustix::process::getrlimit(Resource::Fsize);
@@ -414,23 +430,24 @@ fn check(status: libc::c_int) -> io::Result<()> {
     if status == 0 { Ok(()) } else { Err(io::Error::from_raw_os_error(status)) }
 }
 
-/// Wakes everybody who waits on `word`.
+/// Wakes all threads that wait on `word`.
 pub fn wake(word: &AtomicU32) {
     // Waking fails only for addresses that are no memory.
     let _ = futex::wake(word, futex::Flags::empty(), i32::MAX as u32);
 }
 
-/// Wakes everybody who waits on the low half of `word`.
+/// Wakes all threads that wait on the low half of `word`.
 pub fn wake_low_half(word: &AtomicU64) {
-    // SAFETY: x86-64 is little-endian, so that the low half is at the address of the whole; it is only passed to the
-    // kernel as an address.
+    // SAFETY: x86-64 is little-endian, so that the low half is at the address of the whole; it is
+    // only passed to the kernel as an address.
     wake(unsafe { AtomicU32::from_ptr(word.as_ptr().cast()) });
 }
 
-/// Waits until `word` is no longer `value` and somebody says so, at most for `timeout`.
+/// Waits until `word` is no longer `value` and another thread wakes this one, at most for
+/// `timeout`.
 pub fn wait(word: &AtomicU32, value: u32, timeout: Duration) {
     let timeout = futex::Timespec { tv_sec: timeout.as_secs() as i64, tv_nsec: i64::from(timeout.subsec_nanos()) };
-    // However it ends, the caller looks again.
+    // Whatever the result, the caller looks again.
     let _ = futex::wait(word, futex::Flags::empty(), value, Some(&timeout));
 }
 
@@ -443,12 +460,12 @@ mod tests {
         let shared = Shared::create().unwrap();
         std::thread::scope(|scope| {
             let recorder = scope.spawn(|| {
-                let life = SignOfLife::give(&shared).unwrap();
+                let life = LivenessLock::acquire(&shared).unwrap();
                 // SAFETY: gettid has no preconditions.
                 let thread = unsafe { libc::gettid() } as u32;
                 let word = shared.control().recorder[0].load(Ordering::SeqCst);
                 assert_eq!(word & 0x3fff_ffff, thread, "the C library keeps the owner in the first word");
-                // Dies without saying so, as a killed recorder does.
+                // Ends without unlocking, as a killed recorder does.
                 std::mem::forget(life);
             });
             recorder.join().unwrap();
@@ -459,7 +476,7 @@ mod tests {
     #[test]
     fn stopping_early_looks_like_dying() {
         let shared = Shared::create().unwrap();
-        drop(SignOfLife::give(&shared).unwrap());
+        drop(LivenessLock::acquire(&shared).unwrap());
         assert_ne!(shared.control().recorder[0].load(Ordering::SeqCst) & wire::OWNER_DIED, 0);
     }
 
@@ -468,7 +485,7 @@ mod tests {
         let shared = Shared::create().unwrap();
         std::thread::scope(|scope| {
             let recorder = scope.spawn(|| {
-                let life = SignOfLife::give(&shared).unwrap();
+                let life = LivenessLock::acquire(&shared).unwrap();
                 shared.publish_selection(&[5..7, 8..9], &[3]);
                 let mut inodes = Vec::new();
                 for _ in 0..2 {

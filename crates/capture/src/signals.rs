@@ -1,6 +1,8 @@
-//! Signals while a target runs: the terminal's go to the target by themselves and must not end the recorder; those that
-//! ask the recorder to end are passed on, and the target decides. The target starts with the signal settings that our
-//! caller had. A process that was running before knows nothing of us: then all of these signals end the recording.
+//! Signals to the recorder while a target runs. The terminal sends its signals to the target as
+//! well, so the recorder ignores them. The recorder passes requests to terminate on, and the target
+//! decides. The target starts with the signal settings of the recorder's caller. A running process
+//! that was attached to does not depend on the recorder: there, all of these signals end the
+//! recording.
 
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::ptr;
@@ -11,23 +13,24 @@ use libc::{c_int, c_void, sigaction, siginfo_t};
 const IGNORED: [c_int; 2] = [libc::SIGINT, libc::SIGQUIT];
 const FORWARDED: [c_int; 2] = [libc::SIGTERM, libc::SIGHUP];
 
-/// The file descriptor that stands for the target, or -1 while there is none.
+/// The pidfd of the target, or -1 while there is none.
 static TARGET: AtomicI32 = AtomicI32::new(-1);
-/// Somebody wants the recording to end, while there is a process that is not ours.
+/// The user has ended the recording of a running process.
 static STOP: AtomicBool = AtomicBool::new(false);
 /// Signals that came before there was a target, as bits.
 static EARLY: AtomicU32 = AtomicU32::new(0);
 /// Whether SIGPIPE was ignored before the runtime set it to be ignored.
 static SIGPIPE_IGNORED: AtomicU32 = AtomicU32::new(0);
 
-/// Whether our caller has had SIGPIPE ignored.
+/// Returns whether the recorder's caller has ignored SIGPIPE.
 pub fn was_sigpipe_ignored() -> bool {
     SIGPIPE_IGNORED.load(Ordering::Relaxed) != 0
 }
 
 /// Runs before `main` and before the runtime changes SIGPIPE.
 extern "C" fn remember_sigpipe() {
-    // SAFETY: a structure of integers and an optional function, for which zero is a value; the call only reads.
+    // SAFETY: a structure of integers and an optional function, for which zero is a value; the call
+    // only reads.
     unsafe {
         let mut action: sigaction = std::mem::zeroed();
         if libc::sigaction(libc::SIGPIPE, ptr::null(), &raw mut action) == 0 {
@@ -36,12 +39,13 @@ extern "C" fn remember_sigpipe() {
     }
 }
 
-// SAFETY: the section holds pointers to functions of this type, which the C library calls once at start.
+// SAFETY: the section holds pointers to functions of this type, which the C library calls once at
+// start.
 #[unsafe(link_section = ".init_array")]
 #[used]
 static REMEMBER_SIGPIPE: extern "C" fn() = remember_sigpipe;
 
-/// Holds the recorder's signal settings; puts the caller's back when dropped.
+/// The recorder's signal settings. Restores the caller's when dropped.
 pub struct Signals {
     saved: Vec<(c_int, sigaction)>,
 }
@@ -50,7 +54,7 @@ impl Signals {
     pub fn install() -> Self {
         TARGET.store(-1, Ordering::SeqCst);
         EARLY.store(0, Ordering::SeqCst);
-        // If children were to be forgotten, nobody could tell how the target ended.
+        // If SIGCHLD were ignored, nobody could know how the target ended.
         let mut saved = vec![(libc::SIGCHLD, set(libc::SIGCHLD, libc::SIG_DFL)), ignore_file_size()];
         for signal in IGNORED {
             saved.push((signal, set(signal, libc::SIG_IGN)));
@@ -58,7 +62,7 @@ impl Signals {
         for signal in FORWARDED {
             let old = set(signal, forward as *const () as usize);
             if old.sa_sigaction == libc::SIG_IGN {
-                // The caller (nohup, say) has decided for both of us.
+                // The caller (nohup, for example) has decided for both.
                 set(signal, libc::SIG_IGN);
             }
             saved.push((signal, old));
@@ -66,7 +70,7 @@ impl Signals {
         Self { saved }
     }
 
-    /// For a process that was there before: signals end the recording.
+    /// For a running process: signals end the recording.
     pub fn install_to_stop() -> Self {
         STOP.store(false, Ordering::SeqCst);
         let mut saved = vec![ignore_file_size()];
@@ -80,12 +84,12 @@ impl Signals {
         Self { saved }
     }
 
-    /// Whether the recording is to end.
+    /// Returns whether a signal has ended the recording.
     pub fn is_stopped() -> bool {
         STOP.load(Ordering::SeqCst)
     }
 
-    /// From now on signals are passed on to the process behind `target`, also those that came before.
+    /// Passes signals on to the process of `target` from now on, and those that came before.
     pub fn forward_to(&self, target: BorrowedFd) {
         TARGET.store(target.as_raw_fd(), Ordering::SeqCst);
         let early = EARLY.swap(0, Ordering::SeqCst);
@@ -94,12 +98,12 @@ impl Signals {
         }
     }
 
-    /// The target is gone.
+    /// Stops passing signals on: the target has exited.
     pub fn forget_target(&self) {
         TARGET.store(-1, Ordering::SeqCst);
     }
 
-    /// In the child, before exec: the settings that our caller had. Async-signal-safe.
+    /// Restores the caller's settings in the child, before exec. Async-signal-safe.
     pub fn restore_in_child(&self) {
         restore(&self.saved);
         if !was_sigpipe_ignored() {
@@ -115,7 +119,8 @@ impl Drop for Signals {
     }
 }
 
-/// A file that may not grow any more (`ulimit -f`) is an error of the write, like a full disk, and not our end.
+/// Ignores SIGXFSZ. A file that may not grow any more (`ulimit -f`) is an error of the write, like
+/// a full disk.
 fn ignore_file_size() -> (c_int, sigaction) {
     (libc::SIGXFSZ, set(libc::SIGXFSZ, libc::SIG_IGN))
 }
@@ -127,7 +132,7 @@ extern "C" fn stop(_: c_int, _: *const siginfo_t, _: *const c_void) {
 extern "C" fn forward(signal: c_int, info: *const siginfo_t, _context: *const c_void) {
     // SAFETY: the kernel passes valid information.
     if unsafe { (*info).si_code } == libc::SI_KERNEL {
-        // The terminal has told the target as well.
+        // The terminal has sent it to the target as well.
         return;
     }
     // SAFETY: the location of this thread's errno, which the interrupted code may be about to read.
@@ -145,13 +150,15 @@ extern "C" fn forward(signal: c_int, info: *const siginfo_t, _context: *const c_
 }
 
 fn send(target: c_int, signal: c_int) {
-    // SAFETY: the kernel checks the descriptor; a target that is gone cannot be mistaken for another process.
+    // SAFETY: the kernel checks the descriptor; a target that is gone cannot be mistaken for
+    // another process.
     unsafe { libc::syscall(libc::SYS_pidfd_send_signal, target, signal, ptr::null::<siginfo_t>(), 0) };
 }
 
-/// Sets what a signal does and returns what it did before.
+/// Sets the action of a signal and returns the old one.
 fn set(signal: c_int, handler: usize) -> sigaction {
-    // SAFETY: zero is a valid empty action; the signal numbers used here exist, so that the call cannot fail.
+    // SAFETY: zero is a valid empty action; the signal numbers used here exist, so that the call
+    // cannot fail.
     unsafe {
         let mut action: sigaction = std::mem::zeroed();
         action.sa_sigaction = handler;

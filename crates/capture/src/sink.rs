@@ -1,34 +1,36 @@
-//! Where recorded events go: a file, an analysis that runs along, or a test.
+//! The interface to whatever takes events: a file, an analysis that runs along, or a test.
 
 use std::error::Error;
 
 pub use trace::{AccessDescriptors, Fragment, Module, ThreadInfo};
-use trace::{WriteError, Writer};
 
-/// Takes what the rings deliver. For each thread, words come in order; what they name has come before them.
+/// Takes the events that the recorder drains out of the rings. Each thread's words come in order.
+/// The definitions of blocks, fragments and threads come before the words that refer to them.
 pub trait Sink {
     type Error: Error + Send + Sync + 'static;
 
     fn block(&mut self, image: u32, block: u32, address: u64, code: &[u8]) -> Result<(), Self::Error>;
     fn fragment(&mut self, image: u32, fragment: &Fragment) -> Result<(), Self::Error>;
-    /// What the data behind the paths of a fragment is; comes only if data is recorded.
+    /// Defines the data behind the paths of a fragment. Comes only if data is recorded.
     fn access_descriptors(&mut self, image: u32, descriptors: &AccessDescriptors) -> Result<(), Self::Error>;
     fn module(&mut self, image: u32, module: &Module) -> Result<(), Self::Error>;
     fn unmapped(&mut self, image: u32, address: u64, length: u64, tsc: u64) -> Result<(), Self::Error>;
     fn thread(&mut self, thread: &ThreadInfo) -> Result<(), Self::Error>;
-    /// Paths and events (see `wire::word`), as they stood in a segment of the thread's ring, and the data behind them, if it
-    /// is recorded: what plans and events say, one after the other. They come from the target unchecked.
+    /// Paths and events (see `wire::word`) of one thread, as they stood in a segment of its ring.
+    /// `data` is the recorded data behind them, without gaps, as access descriptors and events say.
+    /// Words and data come from the target and are not checked.
     fn path(&mut self, image: u32, thread: u32, words: &[u32], data: &[u8]) -> Result<(), Self::Error>;
-    /// Bytes written so far, if that means anything.
+    /// Returns the number of bytes written so far, or 0 if the sink writes none.
     fn bytes(&self) -> u64 {
         0
     }
-    /// Comes after a segment was taken out of a thread's ring: whether the thread was waiting for room then. What the segment
-    /// held comes to [`Self::path`] afterwards, or has come before if data is recorded.
+    /// Comes after the recorder has taken a segment out of a thread's ring; `waits` says whether
+    /// the thread waited for room then. The content of the segment comes to [`Self::path`]
+    /// afterwards, or came before if data is recorded.
     fn waited(&mut self, waits: bool) {
         let _ = waits;
     }
-    /// Comes now and then while there is nothing else.
+    /// Comes now and then while there are no events.
     fn tick(&mut self) -> Result<(), Self::Error> {
         Ok(())
     }
@@ -75,49 +77,5 @@ impl<S: Sink> Sink for &mut S {
 
     fn tick(&mut self) -> Result<(), Self::Error> {
         S::tick(self)
-    }
-}
-
-impl Sink for Writer {
-    type Error = WriteError;
-
-    fn block(&mut self, image: u32, block: u32, address: u64, code: &[u8]) -> Result<(), WriteError> {
-        Self::block(self, image, block, address, code)
-    }
-
-    fn fragment(&mut self, image: u32, fragment: &Fragment) -> Result<(), WriteError> {
-        Self::fragment(self, image, fragment)
-    }
-
-    fn access_descriptors(&mut self, _: u32, descriptors: &AccessDescriptors) -> Result<(), WriteError> {
-        Self::access_descriptors(self, descriptors)
-    }
-
-    fn module(&mut self, image: u32, module: &Module) -> Result<(), WriteError> {
-        Self::module(self, image, module)
-    }
-
-    fn unmapped(&mut self, image: u32, address: u64, length: u64, tsc: u64) -> Result<(), WriteError> {
-        Self::unmapped(self, image, address, length, tsc)
-    }
-
-    fn thread(&mut self, thread: &ThreadInfo) -> Result<(), WriteError> {
-        Self::thread(self, thread)
-    }
-
-    fn path(&mut self, image: u32, thread: u32, words: &[u32], data: &[u8]) -> Result<(), WriteError> {
-        self.path_with_data(image, thread, words, data)
-    }
-
-    fn bytes(&self) -> u64 {
-        self.file_bytes()
-    }
-
-    fn waited(&mut self, waits: bool) {
-        Self::waited(self, waits);
-    }
-
-    fn tick(&mut self) -> Result<(), WriteError> {
-        Self::tick(self)
     }
 }

@@ -1,4 +1,4 @@
-//! What the engine keeps for a thread, read from outside, and how the thread goes on natively with it.
+//! The state that the engine keeps for a thread, read from outside, and the native registers in it.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -9,8 +9,8 @@ use wire::{Control, EngineLayout, Registers};
 use crate::inject::{Context, Result};
 use crate::ptrace::Tracee;
 
-/// The ranges of memory that the engine has made for itself.
-pub fn own(control: &Control) -> impl Iterator<Item = Range<u64>> + '_ {
+/// Returns the ranges of memory that the engine has made for itself.
+pub fn engine_ranges(control: &Control) -> impl Iterator<Item = Range<u64>> + '_ {
     let load = |end: &AtomicU64| end.load(Ordering::SeqCst);
     control.engine_ranges.iter().map(move |[start, end]| load(start)..load(end)).filter(|range| range.end != 0)
 }
@@ -56,8 +56,8 @@ impl ThreadState {
         tracee.set_vectors(&vectors).context("setting registers")
     }
 
-    /// The application's registers, in the form that ptrace wants. Segments are the thread's own, except for the base of gs, which was
-    /// ours.
+    /// Returns the application's registers in ptrace's form. Segments are the thread's own, except
+    /// for the base of gs, which the engine has used.
     pub fn native_registers(&self, stopped: &user_regs_struct) -> user_regs_struct {
         let [rax, rcx, rdx, rbx, rsp, rbp, rsi, rdi, r8, r9, r10, r11, r12, r13, r14, r15] = self.registers.general;
         user_regs_struct {
@@ -86,13 +86,28 @@ impl ThreadState {
     }
 }
 
-/// Reads a field of the state at `state`. `T` consists of integers.
-pub fn field<T: Copy>(tracee: Tracee, state: u64, offset: &AtomicU32) -> Result<T> {
+/// Types for which every pattern of bits is a value.
+///
+/// # Safety
+/// The type consists of integers, without padding.
+pub unsafe trait PlainData: Copy {}
+
+// SAFETY: an integer.
+unsafe impl PlainData for u32 {}
+// SAFETY: an integer.
+unsafe impl PlainData for u64 {}
+// SAFETY: an array of integers.
+unsafe impl<const N: usize> PlainData for [u8; N] {}
+// SAFETY: a `repr(C)` structure of 64-bit integers.
+unsafe impl PlainData for Registers {}
+
+/// Reads a field of the thread state at `state` from the target.
+pub fn field<T: PlainData>(tracee: Tracee, state: u64, offset: &AtomicU32) -> Result<T> {
     let mut value = std::mem::MaybeUninit::<T>::zeroed();
-    // SAFETY: the bytes of the value, which are zero and may become anything, since it consists of integers.
+    // SAFETY: all bytes of the value are initialised, and nothing else refers to them.
     let bytes = unsafe { std::slice::from_raw_parts_mut(value.as_mut_ptr().cast::<u8>(), size_of::<T>()) };
     let address = state + u64::from(offset.load(Ordering::SeqCst));
     tracee.read(address, bytes).context("reading from the target")?;
-    // SAFETY: as above.
+    // SAFETY: initialised, and every pattern of bits is a value of `T`.
     Ok(unsafe { value.assume_init() })
 }

@@ -1,52 +1,53 @@
-//! What the kernel tells about a process and its threads: `/proc/PID/task` and `/proc/PID/status`.
+//! What the kernel reports about a process and its threads: `/proc/PID/task` and
+//! `/proc/PID/status`.
 
 use std::io;
 
-/// A thread that only the kernel runs code in: `PF_IO_WORKER`, `PF_USER_WORKER`, `PF_KTHREAD`.
+/// Flags of threads that run kernel code only: `PF_IO_WORKER`, `PF_USER_WORKER`, `PF_KTHREAD`.
 const KERNEL_WORKER: u64 = 0x10 | 0x4000 | 0x20_0000;
 
-/// The threads of a process, dead ones and the kernel's included.
+/// Returns the threads of a process, dead ones and the kernel's included.
 pub fn all(pid: i32) -> io::Result<Vec<i32>> {
     let entries = std::fs::read_dir(format!("/proc/{pid}/task"))?;
     Ok(entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).collect())
 }
 
-/// Whether a process has a thread that is alive and executes code of its own.
+/// Returns whether a process has a thread that is alive and executes code of its own.
 pub fn has_any(pid: i32) -> bool {
     all(pid).is_ok_and(|tasks| tasks.into_iter().any(|tid| is_alive(pid, tid)))
 }
 
-/// A thread through which the memory of a process can be seen: the first may be dead.
+/// Returns a thread through which the memory of a process can be read: the first may be dead.
 pub fn any(pid: i32) -> i32 {
     let first_alive = || all(pid).ok()?.into_iter().find(|&tid| is_alive(pid, tid));
     if is_alive(pid, pid) { pid } else { first_alive().unwrap_or(pid) }
 }
 
-/// Whether a thread is alive and executes code of its own.
+/// Returns whether a thread is alive and executes code of its own.
 pub fn is_alive(pid: i32, tid: i32) -> bool {
     let Ok(text) = std::fs::read_to_string(format!("/proc/{pid}/task/{tid}/stat")) else { return false };
     state_and_flags(&text).is_some_and(|(state, flags)| !matches!(state, 'Z' | 'X' | 'x') && flags & KERNEL_WORKER == 0)
 }
 
-/// Whether a thread runs, waits for nothing but a processor, or has stopped.
-pub fn is_moving(pid: i32, tid: i32) -> bool {
+/// Returns whether a thread runs, waits for nothing but a processor, or has stopped.
+pub fn is_runnable(pid: i32, tid: i32) -> bool {
     let Ok(text) = std::fs::read_to_string(format!("/proc/{pid}/task/{tid}/stat")) else { return false };
     state_and_flags(&text).is_some_and(|(state, _)| matches!(state, 'R' | 't' | 'T'))
 }
 
 fn state_and_flags(stat: &str) -> Option<(char, u64)> {
-    // The name before it may contain anything, parentheses too.
+    // The name before may contain anything, even parentheses.
     let mut fields = stat.rsplit_once(") ")?.1.split(' ');
     let state = fields.next()?.chars().next()?;
     Some((state, fields.nth(5)?.parse().ok()?))
 }
 
-/// The number that a process or thread has for itself, which is another one in a container.
+/// Returns the number that a process or thread has for itself; it differs in a container.
 pub fn own_number(tid: i32) -> u32 {
     Status::of(tid).ok().and_then(|status| status.own_tid()).unwrap_or(tid.cast_unsigned())
 }
 
-/// The thread of a process that has this number for itself.
+/// Returns the thread of a process that has this number for itself.
 pub fn thread_with_own_number(pid: i32, number: u32) -> Option<i32> {
     let has_number = |&tid: &i32| Status::of(tid).is_ok_and(|status| status.own_tid() == Some(number));
     let tasks = all(pid).ok()?;
@@ -54,13 +55,13 @@ pub fn thread_with_own_number(pid: i32, number: u32) -> Option<i32> {
     same.or_else(|| tasks.iter().copied().find(has_number))
 }
 
-/// The numbers of all processes.
+/// Returns the numbers of all processes.
 pub fn processes() -> impl Iterator<Item = i32> {
     let entries = std::fs::read_dir("/proc").into_iter().flatten();
     entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
 }
 
-/// The command line of a process; its name if it has none.
+/// Returns the command line of a process, or its name if it has none.
 pub fn command(pid: i32) -> Vec<String> {
     let bytes = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
     let words = bytes.split(|&byte| byte == 0).map(|word| String::from_utf8_lossy(word).into_owned());
@@ -82,7 +83,7 @@ impl Status {
         Ok(Self(String::from_utf8_lossy(&std::fs::read(format!("/proc/{tid}/status"))?).into_owned()))
     }
 
-    /// The value of a line, without white space around it.
+    /// Returns the value of a line, without white space around it.
     pub fn get(&self, key: &str) -> Option<&str> {
         let mut lines = self.0.lines().filter_map(|line| line.split_once(':'));
         lines.find(|(name, _)| *name == key).map(|(_, value)| value.trim())
@@ -96,12 +97,12 @@ impl Status {
         self.get(key).and_then(|value| u64::from_str_radix(value, 16).ok()).unwrap_or(0)
     }
 
-    /// Whether a signal waits that is not blocked.
+    /// Returns whether a signal is pending and not blocked.
     pub fn has_signal(&self) -> bool {
         (self.set("SigPnd") | self.set("ShdPnd")) & !self.set("SigBlk") != 0
     }
 
-    /// The number that the thread has for itself, which is another one in a container.
+    /// Returns the number that the thread has for itself; it differs in a container.
     pub fn own_tid(&self) -> Option<u32> {
         self.get("NSpid")?.split_whitespace().last()?.parse().ok()
     }
@@ -116,17 +117,17 @@ mod tests {
         let own = std::process::id().cast_signed();
         // SAFETY: no arguments, cannot fail.
         let tid = unsafe { libc::gettid() };
-        assert!(is_moving(own, tid));
+        assert!(is_runnable(own, tid));
         let mut sleeper = std::process::Command::new("sleep").arg("10").spawn().unwrap();
         let pid = sleeper.id().cast_signed();
         let start = std::time::Instant::now();
-        while is_moving(pid, pid) && start.elapsed().as_secs() < 5 {
+        while is_runnable(pid, pid) && start.elapsed().as_secs() < 5 {
             std::thread::yield_now();
         }
-        assert!(!is_moving(pid, pid));
+        assert!(!is_runnable(pid, pid));
         sleeper.kill().unwrap();
         sleeper.wait().unwrap();
-        assert!(!is_moving(pid, pid));
+        assert!(!is_runnable(pid, pid));
     }
 
     #[test]

@@ -1,4 +1,5 @@
-//! Whole recordings with a stand-in for the engine (`tests/engine.c`) that is really injected into real programs.
+//! Whole recordings with a stand-in for the engine (`tests/engine.c`) that is really injected into
+//! real programs.
 
 use std::mem::offset_of;
 use std::path::Path;
@@ -8,12 +9,12 @@ use wire::{Control, Slot, word};
 
 use super::*;
 use crate::image::ImageError;
-use crate::memory::{Full, MemorySink};
+use crate::memory_sink::{Full, MemorySink};
 
 /// Recordings change the signal settings of the whole process: one at a time.
-fn alone() -> MutexGuard<'static, ()> {
-    static ALONE: Mutex<()> = Mutex::new(());
-    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+fn exclusive() -> MutexGuard<'static, ()> {
+    static EXCLUSIVE: Mutex<()> = Mutex::new(());
+    EXCLUSIVE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// A directory that vanishes.
@@ -87,10 +88,10 @@ fn options(words: &[&str]) -> Options {
     Options { command: words.iter().map(OsString::from).collect(), ..Options::default() }
 }
 
-fn run(words: &[&str], behaviour: &[(&str, u64)], sink: &mut MemorySink) -> Delivered<Full> {
-    let _alone = alone();
+fn run(words: &[&str], behaviour: &[(&str, u64)], sink: &mut MemorySink) -> CaptureOutcome<Full> {
+    let _exclusive = exclusive();
     let image = engine(behaviour);
-    Target::launch(&options(words)).unwrap().record(&image, sink, None).unwrap()
+    Target::open(&options(words)).unwrap().run_session(&image, sink, None).unwrap()
 }
 
 /// The address in the `START` event that the stand-in writes.
@@ -105,9 +106,9 @@ fn an_injected_program_runs_as_without_us() {
     let directory = Directory::new("runs");
     let shell = |name: &str| format!("ls /proc/$$/fd > {}/{name}; exit 7", directory.0.display());
     let mut sink = MemorySink::default();
-    let delivered = run(&["sh", "-c", &shell("traced")], &[], &mut sink);
-    assert_eq!(delivered.exit, Exit::Code(7));
-    assert_eq!((delivered.failure, delivered.observed.warnings), (None, vec![]));
+    let outcome = run(&["sh", "-c", &shell("traced")], &[], &mut sink);
+    assert_eq!(outcome.exit, Exit::Code(7));
+    assert_eq!((outcome.failure, outcome.report.warnings), (None, vec![]));
 
     let native = std::process::Command::new("sh").arg("-c").arg(shell("native")).status().unwrap();
     assert_eq!(native.code(), Some(7));
@@ -134,8 +135,8 @@ fn static_programs_start_at_their_own_entry() {
         let gcc = std::process::Command::new("gcc").args(flags).arg(&source).arg("-o").arg(&program).status();
         assert!(gcc.unwrap().success());
         let mut sink = MemorySink::default();
-        let delivered = run(&[program.to_str().unwrap()], &[], &mut sink);
-        assert_eq!(delivered.exit, Exit::Code(42), "{name}");
+        let outcome = run(&[program.to_str().unwrap()], &[], &mut sink);
+        assert_eq!(outcome.exit, Exit::Code(42), "{name}");
         let own = sink.modules.iter().find(|(_, module)| module.path.ends_with(name)).unwrap();
         let first = start_address(&sink.paths[&(0, 0)]);
         assert!((own.1.address..own.1.address + own.1.length).contains(&first), "{name}");
@@ -145,8 +146,8 @@ fn static_programs_start_at_their_own_entry() {
 #[test]
 fn what_was_written_before_sigkill_is_kept() {
     let mut sink = MemorySink::default();
-    let delivered = run(&["sh", "-c", "kill -KILL $$"], &[("PUBLISH", 0)], &mut sink);
-    assert_eq!(delivered.exit, Exit::Signal(libc::SIGKILL));
+    let outcome = run(&["sh", "-c", "kill -KILL $$"], &[("PUBLISH", 0)], &mut sink);
+    assert_eq!(outcome.exit, Exit::Signal(libc::SIGKILL));
     assert_ne!(start_address(&sink.paths[&(0, 0)]), 0);
 }
 
@@ -154,9 +155,9 @@ fn what_was_written_before_sigkill_is_kept() {
 fn exec_stays_traced() {
     let mut sink = MemorySink::default();
     let command = ["sh", "-c", "exec sh -c 'exec sh -c \"exit 5\"'"];
-    let delivered = run(&command, &[("EXECS", 2), ("PUBLISH", 0)], &mut sink);
-    assert_eq!(delivered.exit, Exit::Code(5));
-    assert_eq!(delivered.observed.warnings, [""; 0]);
+    let outcome = run(&command, &[("EXECS", 2), ("PUBLISH", 0)], &mut sink);
+    assert_eq!(outcome.exit, Exit::Code(5));
+    assert_eq!(outcome.report.warnings, [""; 0]);
     let images: Vec<_> = sink.paths.keys().copied().collect();
     assert_eq!(images, [(0, 0), (1, 0), (2, 0)]);
     let blocks: Vec<_> = sink.blocks.iter().map(|block| (block.0, block.1)).collect();
@@ -167,24 +168,24 @@ fn exec_stays_traced() {
 #[test]
 fn exec_can_fail() {
     let mut sink = MemorySink::default();
-    let delivered = run(&["sh", "-c", "exit 3"], &[("EXECS", 1), ("EXEC_FAILS", 1)], &mut sink);
-    assert_eq!(delivered.exit, Exit::Code(3));
+    let outcome = run(&["sh", "-c", "exit 3"], &[("EXECS", 1), ("EXEC_FAILS", 1)], &mut sink);
+    assert_eq!(outcome.exit, Exit::Code(3));
     assert_eq!(sink.paths.len(), 1);
 }
 
 #[test]
 fn a_target_that_asks_for_exec_can_be_killed() {
     let mut sink = MemorySink::default();
-    let delivered = run(&["sh", "-c", "kill -KILL $$"], &[("EXECS", 1)], &mut sink);
-    assert_eq!(delivered.exit, Exit::Signal(libc::SIGKILL));
+    let outcome = run(&["sh", "-c", "kill -KILL $$"], &[("EXECS", 1)], &mut sink);
+    assert_eq!(outcome.exit, Exit::Signal(libc::SIGKILL));
 }
 
 #[test]
 fn a_failing_sink_is_reported_at_the_end() {
     let mut sink = MemorySink { fails_at_path: Some(0), ..MemorySink::default() };
-    let delivered = run(&["sh", "-c", "exit 4"], &[], &mut sink);
-    assert_eq!(delivered.exit, Exit::Code(4));
-    assert_eq!(delivered.failure, Some(Full));
+    let outcome = run(&["sh", "-c", "exit 4"], &[], &mut sink);
+    assert_eq!(outcome.exit, Exit::Code(4));
+    assert_eq!(outcome.failure, Some(Full));
 }
 
 #[test]
@@ -201,7 +202,7 @@ fn signal_settings_are_the_callers() {
     let traced = std::fs::read_to_string(file).unwrap();
     assert!(traced.contains("SigBlk:\t0000000000000000"), "{traced}");
 
-    let _alone = alone();
+    let _exclusive = exclusive();
     let ours = ignored(&std::fs::read_to_string("/proc/self/status").unwrap());
     let pipe = 1 << (libc::SIGPIPE - 1);
     assert_eq!(ours & pipe, pipe, "the runtime ignores SIGPIPE");
@@ -214,7 +215,7 @@ fn termination_is_passed_on_to_the_target() {
     let directory = Directory::new("term");
     let ready = directory.0.join("ready");
     let script = format!("trap 'exit 9' TERM; touch {}; while :; do sleep 0.05; done", ready.display());
-    let teller = std::thread::spawn(move || {
+    let sender = std::thread::spawn(move || {
         while !ready.exists() {
             std::thread::sleep(Duration::from_millis(10));
         }
@@ -222,19 +223,19 @@ fn termination_is_passed_on_to_the_target() {
         unsafe { libc::kill(libc::getpid(), libc::SIGTERM) };
     });
     let mut sink = MemorySink::default();
-    let delivered = run(&["sh", "-c", &script], &[], &mut sink);
-    teller.join().unwrap();
-    assert_eq!(delivered.exit, Exit::Code(9));
+    let outcome = run(&["sh", "-c", &script], &[], &mut sink);
+    sender.join().unwrap();
+    assert_eq!(outcome.exit, Exit::Code(9));
 }
 
 #[test]
 fn address_randomisation_can_be_off() {
-    let _alone = alone();
+    let _exclusive = exclusive();
     let image = engine(&[]);
     let first = || {
         let mut sink = MemorySink::default();
         let options = Options { no_aslr: true, ..options(&["true"]) };
-        Target::launch(&options).unwrap().record(&image, &mut sink, None).unwrap();
+        Target::open(&options).unwrap().run_session(&image, &mut sink, None).unwrap();
         start_address(&sink.paths[&(0, 0)])
     };
     assert_eq!(first(), first());
@@ -277,7 +278,7 @@ fn commands_that_cannot_be_run_are_refused_as_shells_do() {
     assert!(gcc.status().unwrap().success());
 
     let check = |command: &str, status: u8, part: &str| {
-        let error = Target::launch(&options(&[command])).map(|_| ()).unwrap_err();
+        let error = Target::open(&options(&[command])).map(|_| ()).unwrap_err();
         let text = error.to_string();
         assert!(text.contains(part), "{command}: {text}");
         assert_eq!(error.exit_status(), status, "{command}: {text}");
@@ -297,13 +298,13 @@ fn commands_that_cannot_be_run_are_refused_as_shells_do() {
     check(&path("object"), 126, "not an executable one");
     check(&path("binary"), 126, "neither an ELF file nor a script");
     check(&path("unlinked"), 127, "/no/ld.so");
-    let none = Target::launch(&options(&[])).map(|_| ()).unwrap_err();
+    let none = Target::open(&options(&[])).map(|_| ()).unwrap_err();
     assert!(matches!(none, Error::NoCommand) && none.hint().is_some());
 }
 
 #[test]
 fn the_kernels_refusal_is_reported() {
-    let _alone = alone();
+    let _exclusive = exclusive();
     // Passes our checks; the kernel wants at least something to load.
     let directory = Directory::new("kernel");
     let mut header = elf(2, 62, 2);
@@ -311,7 +312,7 @@ fn the_kernels_refusal_is_reported() {
     header[52] = 64;
     header[54] = 56;
     let program = directory.file("hollow", &header, 0o755);
-    let error = Target::launch(&options(&[program.to_str().unwrap()])).map(|_| ()).unwrap_err();
+    let error = Target::open(&options(&[program.to_str().unwrap()])).map(|_| ()).unwrap_err();
     assert!(matches!(error, Error::Exec { .. }), "{error}");
     assert_eq!(error.exit_status(), 126);
 }
@@ -359,26 +360,26 @@ fn events(path: &[u32]) -> Vec<u8> {
 
 #[test]
 fn the_real_engine_follows_a_shell_through_exec() {
-    let _alone = alone();
+    let _exclusive = exclusive();
     let mut sink = MemorySink::default();
-    let delivered = record_into(&options(&["sh", "-c", "exec sh -c 'exit 6'"]), &mut sink).unwrap();
-    assert_eq!(delivered.exit, Exit::Code(6));
-    assert_eq!((delivered.failure, delivered.observed.warnings), (None, vec![]));
+    let outcome = capture(&options(&["sh", "-c", "exec sh -c 'exit 6'"]), &mut sink).unwrap();
+    assert_eq!(outcome.exit, Exit::Code(6));
+    assert_eq!((outcome.failure, outcome.report.warnings), (None, vec![]));
     let images: Vec<_> = sink.paths.keys().copied().collect();
     assert_eq!(images, [(0, 0), (1, 0)]);
     for path in sink.paths.values() {
         assert_eq!(events(path).first(), Some(&word::START));
     }
     assert_eq!(events(&sink.paths[&(1, 0)]).last(), Some(&word::END));
-    let counters = delivered.observed.counters;
+    let counters = outcome.report.counters;
     assert_eq!(counters.path_words, sink.paths.values().map(|path| path.len() as u64).sum::<u64>());
 }
 
 #[test]
 fn the_real_engine_leaves_when_the_sink_fails() {
-    let _alone = alone();
+    let _exclusive = exclusive();
     let mut sink = MemorySink { fails_at_path: Some(0), ..MemorySink::default() };
     let script = "i=0; while [ $i -lt 20000 ]; do i=$((i+1)); done; exit 8";
-    let delivered = record_into(&options(&["sh", "-c", script]), &mut sink).unwrap();
-    assert_eq!((delivered.exit, delivered.failure), (Exit::Code(8), Some(Full)));
+    let outcome = capture(&options(&["sh", "-c", script]), &mut sink).unwrap();
+    assert_eq!((outcome.exit, outcome.failure), (Exit::Code(8), Some(Full)));
 }

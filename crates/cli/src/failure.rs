@@ -69,6 +69,12 @@ impl From<trace::ReadError> for Failure {
     }
 }
 
+impl From<recording::Error> for Failure {
+    fn from(error: recording::Error) -> Self {
+        Self { hint: error.hint(), status: error.exit_status(), ..Self::new(error.to_string()) }
+    }
+}
+
 impl From<capture::Error> for Failure {
     fn from(error: capture::Error) -> Self {
         Self { hint: error.hint(), status: error.exit_status(), ..Self::new(error.to_string()) }

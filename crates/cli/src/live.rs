@@ -1,4 +1,5 @@
-//! Programs that are looked at while they run, without a file.
+//! Analyses of a program while it runs, without a trace file. A verb implements [`Receiver`];
+//! [`run`] captures the program into it, over a [`trace::Live`].
 
 use std::fmt;
 
@@ -8,41 +9,42 @@ use trace::{AccessDescriptors, Exit, Fragment, Live, Module, ThreadInfo};
 use crate::failure::Failure;
 use crate::output::Stopped;
 
-/// Takes what a program executes.
+/// Takes the execution of a program.
 pub trait Receiver {
-    /// A thread begins.
+    /// Takes a new thread.
     fn thread(&mut self, thread: &ThreadInfo) -> Result<(), Stopped>;
-    /// A thread has executed this: gives it to `live`, and takes what comes out.
-    fn path(&mut self, live: &mut Live, executed: Executed<'_>) -> Result<(), Stopped>;
-    /// The program has ended, or was left: takes what was waiting for more.
+    /// Takes words of a thread: gives them to `live`, and takes the batches that come out.
+    fn path(&mut self, live: &mut Live, words: ThreadWords<'_>) -> Result<(), Stopped>;
+    /// Takes the last batches of `live`: the program has exited, or runs on natively.
     fn finish(&mut self, live: &mut Live) -> Result<(), Stopped>;
-    /// How much was made of it, for a limit; more than any limit if it is enough.
+    /// Returns the size of the result, which a limit may bound; more than any limit if it is
+    /// enough.
     fn bytes(&self) -> u64 {
         0
     }
 }
 
-/// Words and data as a recorder delivers them.
+/// Words and data of a thread, as the recorder delivers them.
 #[derive(Clone, Copy)]
-pub struct Executed<'e> {
+pub struct ThreadWords<'e> {
     pub image: u32,
     pub thread: u32,
     pub words: &'e [u32],
     pub data: &'e [u8],
 }
 
-/// Runs a program, or takes one over, and gives how it ended.
+/// Runs a program, or attaches to one, and returns how it ended.
 pub fn run(options: &Options, live: Live, receiver: &mut impl Receiver) -> Result<Exit, Stopped> {
     let mut tracer = Tracer { live, receiver };
-    let delivered = capture::record_into(options, &mut tracer).map_err(Failure::from)?;
-    if let Some(Refused(stopped)) = delivered.failure {
+    let outcome = capture::capture(options, &mut tracer).map_err(Failure::from)?;
+    if let Some(TracerError(stopped)) = outcome.failure {
         return Err(stopped);
     }
     tracer.receiver.finish(&mut tracer.live)?;
-    for warning in &delivered.observed.warnings {
+    for warning in &outcome.report.warnings {
         eprintln!("trackway: {warning}");
     }
-    Ok(delivered.exit)
+    Ok(outcome.exit)
 }
 
 struct Tracer<'r, R> {
@@ -50,11 +52,11 @@ struct Tracer<'r, R> {
     receiver: &'r mut R,
 }
 
-/// Why nothing more is taken.
+/// Why the receiver takes no more events.
 #[derive(Debug)]
-struct Refused(Stopped);
+struct TracerError(Stopped);
 
-impl fmt::Display for Refused {
+impl fmt::Display for TracerError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.0 {
             Stopped::Gone => f.write_str("nobody reads any more"),
@@ -63,43 +65,43 @@ impl fmt::Display for Refused {
     }
 }
 
-impl std::error::Error for Refused {}
+impl std::error::Error for TracerError {}
 
-impl From<trace::WriteError> for Refused {
+impl From<trace::WriteError> for TracerError {
     fn from(error: trace::WriteError) -> Self {
         Self(Failure::new(error.to_string()).into())
     }
 }
 
 impl<R: Receiver> Sink for Tracer<'_, R> {
-    type Error = Refused;
+    type Error = TracerError;
 
-    fn block(&mut self, image: u32, block: u32, address: u64, code: &[u8]) -> Result<(), Refused> {
+    fn block(&mut self, image: u32, block: u32, address: u64, code: &[u8]) -> Result<(), TracerError> {
         Ok(self.live.block(image, block, address, code)?)
     }
 
-    fn fragment(&mut self, image: u32, fragment: &Fragment) -> Result<(), Refused> {
+    fn fragment(&mut self, image: u32, fragment: &Fragment) -> Result<(), TracerError> {
         Ok(self.live.fragment(image, fragment)?)
     }
 
-    fn access_descriptors(&mut self, _: u32, descriptors: &AccessDescriptors) -> Result<(), Refused> {
+    fn access_descriptors(&mut self, _: u32, descriptors: &AccessDescriptors) -> Result<(), TracerError> {
         Ok(self.live.access_descriptors(descriptors)?)
     }
 
-    fn module(&mut self, _: u32, _: &Module) -> Result<(), Refused> {
+    fn module(&mut self, _: u32, _: &Module) -> Result<(), TracerError> {
         Ok(())
     }
 
-    fn unmapped(&mut self, _: u32, _: u64, _: u64, _: u64) -> Result<(), Refused> {
+    fn unmapped(&mut self, _: u32, _: u64, _: u64, _: u64) -> Result<(), TracerError> {
         Ok(())
     }
 
-    fn thread(&mut self, thread: &ThreadInfo) -> Result<(), Refused> {
-        self.receiver.thread(thread).map_err(Refused)
+    fn thread(&mut self, thread: &ThreadInfo) -> Result<(), TracerError> {
+        self.receiver.thread(thread).map_err(TracerError)
     }
 
-    fn path(&mut self, image: u32, thread: u32, words: &[u32], data: &[u8]) -> Result<(), Refused> {
-        self.receiver.path(&mut self.live, Executed { image, thread, words, data }).map_err(Refused)
+    fn path(&mut self, image: u32, thread: u32, words: &[u32], data: &[u8]) -> Result<(), TracerError> {
+        self.receiver.path(&mut self.live, ThreadWords { image, thread, words, data }).map_err(TracerError)
     }
 
     fn bytes(&self) -> u64 {

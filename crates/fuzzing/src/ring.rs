@@ -3,7 +3,8 @@
 //! file, which is read.
 
 use capture::rings::{Rings, drain};
-use trace::{DataMode, Exit, Recording, Writer};
+use recording::FileSink;
+use trace::{DataMode, Exit, Recording};
 
 use crate::exercise::exercise;
 use crate::{next, next_u16, take};
@@ -24,10 +25,10 @@ pub fn rings(mut bytes: &[u8]) {
     let Ok(directory) = tempfile::tempdir() else { return };
     let path = directory.path().join("rings.trk");
     let recording = Recording { data, ..Recording::default() };
-    let Ok(mut writer) = Writer::create(&path, &recording) else { return };
-    let Ok(failure) = drain(&rings, &mut writer) else { return };
+    let Ok(mut sink) = FileSink::create(&path, &recording) else { return };
+    let Ok(failure) = drain(&rings, &mut sink) else { return };
     if failure.is_none()
-        && writer.finish(Exit::Unknown).is_ok()
+        && sink.finish(Exit::Unknown, &[]).is_ok()
         && let Ok(file) = std::fs::read(&path)
     {
         exercise(file);

@@ -1,7 +1,7 @@
-//! What a program did to its memory, and how one instruction's accesses are found out: addresses and values that are read
-//! are taken before the step, values that are written after it.
+//! Accesses to memory, and how their values are found: those of reads before the step, those of
+//! writes after it.
 //!
-//! Which accesses an instruction makes is known in [`crate::operand`].
+//! [`crate::operand`] knows which accesses an instruction makes.
 
 use crate::tracee::Tracee;
 
@@ -13,21 +13,21 @@ pub struct Access {
     pub pc: u64,
     pub address: u64,
     pub writes: bool,
-    /// What was read or written, in the order of memory; as long as the operand.
+    /// The value, in memory order, as long as the operand.
     pub value: Vec<u8>,
 }
 
-/// An access that an instruction will make.
+/// An access that the next instruction will make.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Planned {
+pub struct PlannedAccess {
     pub address: u64,
     pub size: usize,
     pub writes: bool,
-    /// If it is known before the step.
+    /// The value, once it is known.
     pub value: Option<Vec<u8>>,
 }
 
-impl Planned {
+impl PlannedAccess {
     pub fn read(address: u64, size: usize) -> Self {
         Self { address, size, writes: false, value: None }
     }
@@ -36,7 +36,7 @@ impl Planned {
         Self { address, size, writes: true, value: None }
     }
 
-    /// A write of what is known already: another one of the same instruction may go to the same place.
+    /// A write of a known value: another write of the same instruction may go to the same place.
     pub fn write_of(address: u64, value: Vec<u8>) -> Self {
         Self { address, size: value.len(), writes: true, value: Some(value) }
     }
@@ -45,9 +45,9 @@ impl Planned {
         self.writes && address.wrapping_sub(self.address) < self.size as u64
     }
 
-    /// Takes the value from memory: before the step for reads, after it for writes. What cannot be read stays unknown, and
-    /// matters only if the instruction does not fault.
-    pub fn look(&mut self, tracee: Tracee) {
+    /// Reads the value from memory: before the step for reads, after it for writes. A value that
+    /// cannot be read stays unknown; that matters only if the instruction does not fault.
+    pub fn read_value(&mut self, tracee: Tracee) {
         if self.value.is_none() {
             let mut bytes = vec![0; self.size];
             let is_whole = tracee.read(self.address, &mut bytes) == self.size;

@@ -1,46 +1,54 @@
-//! Ground truth for tests: the exact sequence of instructions that a program executes, by single-stepping it.
+//! Ground truth for tests: the exact sequence of instructions that a program executes, by
+//! single-stepping it.
 //!
-//! [`single_step`] runs a command under `PTRACE_SINGLESTEP` with address randomisation off and lists, for every
-//! thread, the address of each instruction once it has been executed, from the first instruction of the dynamic linker
-//! (or of a static program's `_start`) to the system call that ends the thread. It is slow (some ten
-//! thousand instructions per second, a hypervisor makes traps costly) and simple on purpose; it knows nothing of the recorder, which is compared with it.
+//! [`single_step`] runs a command under `PTRACE_SINGLESTEP` without address space randomisation.
+//! For every thread, it lists the address of each instruction once it has been executed. The list
+//! begins with the first instruction of the dynamic linker (or of a static program's `_start`) and
+//! ends with the system call that ends the thread. Single-stepping is slow: some ten thousand
+//! instructions per second, less under a hypervisor. This crate is simple on purpose and knows
+//! nothing of the recorder, which tests compare with it.
 //!
 //! # What counts as executed
 //!
-//! * A `rep` string instruction counts once, when it has finished, however many stops it takes. Everything else counts
-//!   each time, a `jmp` to itself included.
-//! * An instruction that faults does not count; the handler's first instruction follows. If the handler returns to it
-//!   and it then succeeds, it counts. A trap (`int3`) has been executed when its signal is delivered and does count.
-//! * A system call counts when it returns, or when it ends the thread or replaces the program. One that the kernel
-//!   interrupts and restarts counts each time that it is entered.
-//! * Instructions in signal handlers count like any others. A new thread starts after the `syscall` that created it. After
-//!   exec the list of the thread goes on with the first instruction of the new program.
-//! * Threads are followed, and children by vfork (and so `posix_spawn`), which count as threads until they execute another program.
-//!   Other children run natively.
+//! * A `rep` string instruction counts once, when it has finished, however many stops it takes.
+//!   Everything else counts each time, a `jmp` to itself included.
+//! * An instruction that faults does not count; the handler's first instruction follows. If the
+//!   handler returns to it and it then succeeds, it counts. A trap (`int3`) has been executed when
+//!   its signal is delivered and does count.
+//! * A system call counts when it returns, or when it ends the thread or replaces the program. One
+//!   that the kernel interrupts and restarts counts each time that it is entered.
+//! * Instructions in signal handlers count like any others. A new thread starts after the `syscall`
+//!   that created it. After exec, the list of the thread continues with the first instruction of
+//!   the new program.
+//! * Threads are followed. So are children made by vfork (and so `posix_spawn`), which count as
+//!   threads until they execute another program. Other children run natively.
 //!
 //! # What the program can notice
 //!
-//! Single-stepping sets the trap flag, which `pushf` writes to memory, `syscall` copies to r11 and handlers can find in their
-//! context. All are corrected after the step, so that programs that look at their flags take the same path as without us. A step
-//! takes SIGTRAP out of the mask of a thread that blocks it, and a program that looks at its mask sees that. Time passes more quickly
-//! than instructions do: a program that looks at clocks or sets timers may take another path. So may one whose
-//! path depends on process numbers or on other randomness; those have no ground truth.
+//! Single-stepping sets the trap flag: `pushf` writes it to memory, `syscall` copies it to r11, and
+//! handlers find it in their context. The tracer corrects all of these after the step, so that
+//! programs that look at their flags take their usual path. A step unblocks SIGTRAP in a thread
+//! that blocks it, which a program can see in its mask. Clocks run on: a program that looks at
+//! clocks or sets timers may take another path. So may one whose path depends on process numbers or
+//! on other randomness; those have no ground truth.
 //!
 //! # Accesses to memory
 //!
-//! If wanted, what each instruction reads and writes is listed too ([`Access`]), in the order of execution, reads before writes.
-//! Addresses are computed from the registers before the step; what is read is looked up before, what is written after it.
-//! One access has the size of the operand; repeated string instructions have those of every iteration, also if they are
-//! interrupted; gathers, scatters and operands under a mask one for each selected element; a failing `cmpxchg` writes what it
-//! has read. A faulting instruction has none, and prefetches, `lea` and fences have none. What the kernel does is not
-//! listed. An instruction whose accesses are not known is an error. With threads that run at the same time the values are
-//! not reliable.
+//! If wanted, the accesses of each instruction are listed as well ([`Access`]), in the order of
+//! execution, reads before writes. The tracer computes addresses from the registers before the
+//! step. It looks up values that are read before the step, and values that are written after it.
+//! One access has the size of the operand. Repeated string instructions have the accesses of every
+//! iteration, even if they are interrupted. Gathers, scatters and operands under a mask have one
+//! for each selected element. A failing `cmpxchg` writes what it has read. Faulting instructions,
+//! prefetches, `lea` and fences have none. Accesses of the kernel are not listed. An instruction
+//! whose accesses are not known is an error. With threads that run at the same time, values are not
+//! reliable.
 //!
-//! The environment, the arguments and so the whole initial stack are those of the given command, nothing is added.
+//! The environment, the arguments and so the whole initial stack are those of the given command.
 
 mod access;
-mod change;
 mod operand;
+mod snapshot;
 mod step;
 mod tracee;
 mod vector;
@@ -51,22 +59,24 @@ use std::process::Command;
 pub use access::Access;
 pub use operand::{MaskUse, mask_use};
 
-/// What may be changed about a run.
+/// Options of a run.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// The run is given up, and the program killed, after this many stops in all threads together.
+    /// The run ends with an error, and the program is killed, after this many stops of all threads
+    /// together.
     pub stops_max: u64,
-    /// Whether the program and we share one processor, which is two or three times as quick. The program can see that,
-    /// in `sched_getaffinity`, but nowhere else.
+    /// Whether the program and the tracer share one processor, which is two or three times as fast.
+    /// The program can see that in `sched_getaffinity`, but nowhere else.
     pub one_processor: bool,
-    /// Which one, counted among those that we may use; otherwise runs take turns.
+    /// Which processor, counted among those that the tracer may use. `None`: runs take turns.
     pub processor: Option<usize>,
     /// Whether accesses to memory are listed.
     pub memory: bool,
-    /// Whether to look, after every instruction, for changes of memory that none of its accesses explains. Slow; for
-    /// programs of one thread, with `memory`.
+    /// Whether to search, after every instruction, for changes of memory that none of its accesses
+    /// explains. Slow; for programs of one thread, with `memory`.
     pub check_writes: bool,
-    /// What the program finds in place of the random bytes that the kernel gives it (for the C library's stack guard).
+    /// Replaces the random bytes that the kernel gives the program (for the C library's stack
+    /// guard).
     pub random_bytes: Option<[u8; 16]>,
 }
 
@@ -83,15 +93,17 @@ impl Default for Options {
     }
 }
 
-/// What a program did.
+/// The result of a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Run {
-    /// Addresses of the executed instructions of each thread, threads in the order of their creation.
+    /// Addresses of the executed instructions of each thread, threads in the order of their
+    /// creation.
     pub threads: Vec<Vec<u64>>,
     /// The accesses to memory of each thread, if they were wanted.
     pub accesses: Vec<Vec<Access>>,
     pub exit: Exit,
-    /// What was written to standard output and standard error, as far as the command had them piped.
+    /// What was written to standard output and standard error, as far as the command had them
+    /// piped.
     pub stdout: Vec<u8>,
     pub stderr: Vec<u8>,
 }
@@ -129,13 +141,16 @@ pub enum Error {
 
 /// Runs `command` to its end, one instruction at a time.
 ///
-/// A standard output or error that is [`piped`](std::process::Stdio::piped) is collected; standard input must not be piped.
+/// A standard output or error that is [`piped`](std::process::Stdio::piped) is collected; standard
+/// input must not be piped.
 ///
 /// # Errors
 ///
-/// If the program cannot be started or traced, or does not end within [`Options::stops_max`]. It is killed then.
+/// If the program cannot be started or traced, or does not end within [`Options::stops_max`]. It is
+/// killed then.
 pub fn single_step(command: &mut Command, options: &Options) -> Result<Run, Error> {
-    // A thread of its own is the tracer: it waits for its own children only, and so for nobody else's in this process.
+    // The tracer is a thread of its own: it waits for its own children only, not for others of this
+    // process.
     std::thread::scope(|scope| match scope.spawn(|| step::run(command, options)).join() {
         Ok(result) => result,
         Err(panic) => std::panic::resume_unwind(panic),

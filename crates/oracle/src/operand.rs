@@ -1,11 +1,14 @@
-//! Which accesses to memory an instruction makes, from its registers before it is executed.
+//! Which accesses to memory an instruction makes, computed from the registers before it is
+//! executed.
 //!
-//! Knows the instruction set: plain operands as the decoder describes them, and everything that does not fit that
-//! description. What it does not know is an error and never nothing. In one instruction, reads come before writes.
+//! Knows the instruction set: plain operands as the decoder describes them, and everything that
+//! does not fit that description. An instruction that it does not know is an error. The reads of an
+//! instruction come before its writes.
 //!
-//! Elements under a mask: an element of memory is accessed if it is selected. Instructions that use memory in another way than
-//! element by element (permutations, packing, shift counts …) do not suppress faults either; they read their operand as a
-//! whole, whatever the mask. What is broadcast is read once, if any element is selected.
+//! Under a mask, an element of memory is accessed if it is selected. Instructions that do not use
+//! memory element by element (permutations, packing, shift counts …) do not suppress faults either;
+//! they read their whole operand, whatever the mask. A broadcast value is read once, if any element
+//! is selected.
 
 use std::cell::OnceCell;
 
@@ -13,23 +16,23 @@ use iced_x86::{Code, Instruction, InstructionInfoFactory, MemorySize, Mnemonic, 
 use libc::user_regs_struct;
 
 use crate::Error;
-use crate::access::Planned;
+use crate::access::PlannedAccess;
 use crate::tracee::Tracee;
 use crate::vector::{self, ExtendedState};
 
-/// A thread before an instruction.
-pub struct State<'a> {
+/// The registers of a thread before an instruction.
+pub struct ThreadRegisters<'a> {
     tracee: Tracee,
     registers: &'a user_regs_struct,
     extended: OnceCell<ExtendedState>,
 }
 
-impl<'a> State<'a> {
+impl<'a> ThreadRegisters<'a> {
     pub fn new(tracee: Tracee, registers: &'a user_regs_struct) -> Self {
         Self { tracee, registers, extended: OnceCell::new() }
     }
 
-    /// Fetched when an instruction needs it, which is seldom.
+    /// Fetches the extended state when an instruction needs it, which is seldom.
     fn extended(&self) -> Result<&ExtendedState, Error> {
         if let Some(extended) = self.extended.get() {
             return Ok(extended);
@@ -38,28 +41,28 @@ impl<'a> State<'a> {
         Ok(self.extended.get_or_init(|| extended))
     }
 
-    /// A general register, or the base of a segment.
+    /// Returns a general register, or the base of a segment.
     fn general(&self, register: Register) -> Option<u64> {
-        let it = self.registers;
+        let registers = self.registers;
         let whole = match register.full_register() {
-            Register::RAX => it.rax,
-            Register::RCX => it.rcx,
-            Register::RDX => it.rdx,
-            Register::RBX => it.rbx,
-            Register::RSP => it.rsp,
-            Register::RBP => it.rbp,
-            Register::RSI => it.rsi,
-            Register::RDI => it.rdi,
-            Register::R8 => it.r8,
-            Register::R9 => it.r9,
-            Register::R10 => it.r10,
-            Register::R11 => it.r11,
-            Register::R12 => it.r12,
-            Register::R13 => it.r13,
-            Register::R14 => it.r14,
-            Register::R15 => it.r15,
-            Register::FS => return Some(it.fs_base),
-            Register::GS => return Some(it.gs_base),
+            Register::RAX => registers.rax,
+            Register::RCX => registers.rcx,
+            Register::RDX => registers.rdx,
+            Register::RBX => registers.rbx,
+            Register::RSP => registers.rsp,
+            Register::RBP => registers.rbp,
+            Register::RSI => registers.rsi,
+            Register::RDI => registers.rdi,
+            Register::R8 => registers.r8,
+            Register::R9 => registers.r9,
+            Register::R10 => registers.r10,
+            Register::R11 => registers.r11,
+            Register::R12 => registers.r12,
+            Register::R13 => registers.r13,
+            Register::R14 => registers.r14,
+            Register::R15 => registers.r15,
+            Register::FS => return Some(registers.fs_base),
+            Register::GS => return Some(registers.gs_base),
             Register::CS | Register::DS | Register::ES | Register::SS => return Some(0),
             _ => return None,
         };
@@ -77,12 +80,12 @@ impl<'a> State<'a> {
     }
 }
 
-/// The accesses of `instruction`, in order, or of one iteration if it is a repeated one.
+/// Returns the accesses of `instruction`, in order, or of one iteration if it is repeated.
 pub fn accesses(
     instruction: &Instruction,
     factory: &mut InstructionInfoFactory,
-    state: &State,
-) -> Result<Vec<Planned>, Error> {
+    state: &ThreadRegisters,
+) -> Result<Vec<PlannedAccess>, Error> {
     let info = factory.info(instruction);
     if info.used_memory().is_empty() || makes_no_access(instruction.mnemonic()) {
         return Ok(Vec::new());
@@ -92,7 +95,7 @@ pub fn accesses(
     operands.accesses()
 }
 
-/// They name memory and do not read or write it.
+/// Returns whether an instruction names memory but does not access it.
 fn makes_no_access(mnemonic: Mnemonic) -> bool {
     use Mnemonic::{
         Cldemote, Clflush, Clflushopt, Clwb, Lea, Nop, Prefetch, Prefetchit0, Prefetchit1, Prefetchnta, Prefetcht0,
@@ -117,14 +120,14 @@ fn makes_no_access(mnemonic: Mnemonic) -> bool {
     )
 }
 
-/// The number of the explicit memory operand; there is never a second one.
+/// Returns the number of the explicit memory operand; there is never a second one.
 fn memory_operand(instruction: &Instruction) -> Option<u32> {
     (0..instruction.op_count()).find(|&operand| instruction.op_kind(operand) == OpKind::Memory)
 }
 
 struct Operands<'a> {
     instruction: &'a Instruction,
-    state: &'a State<'a>,
+    state: &'a ThreadRegisters<'a>,
     /// What the decoder says is done with the explicit memory operand.
     own_access: Option<OpAccess>,
     /// How many accesses the decoder says there are.
@@ -132,7 +135,7 @@ struct Operands<'a> {
 }
 
 impl Operands<'_> {
-    fn accesses(&self) -> Result<Vec<Planned>, Error> {
+    fn accesses(&self) -> Result<Vec<PlannedAccess>, Error> {
         use Mnemonic::{
             Bt, Btc, Btr, Bts, Call, Clzero, Cmpxchg, Cmpxchg8b, Cmpxchg16b, Enter, Jmp, Leave, Maskmovdqu, Maskmovq,
             Movdir64b, Pop, Popf, Popfq, Push, Pushf, Pushfq, Ret, Vmaskmovdqu, Vmaskmovpd, Vmaskmovps, Vpmaskmovd,
@@ -152,111 +155,114 @@ impl Operands<'_> {
             Jmp if instruction.code() == Code::Jmp_rm64 => self.plain(),
             Jmp => Err(self.unknown("a far jump")),
             Ret if matches!(instruction.code(), Code::Retnq | Code::Retnq_imm16) => {
-                Ok(vec![Planned::read(self.state.registers.rsp, 8)])
+                Ok(vec![PlannedAccess::read(self.state.registers.rsp, 8)])
             }
             Enter => self.enter(),
-            Leave if instruction.code() == Code::Leaveq => Ok(vec![Planned::read(self.state.registers.rbp, 8)]),
+            Leave if instruction.code() == Code::Leaveq => Ok(vec![PlannedAccess::read(self.state.registers.rbp, 8)]),
             Bt | Btc | Btr | Bts if instruction.op1_kind() == OpKind::Register => self.bit(),
             Cmpxchg | Cmpxchg8b | Cmpxchg16b => self.read_and_written(),
-            mnemonic if is_conditional_move(mnemonic) => Ok(vec![Planned::read(self.address()?, self.size()?)]),
+            mnemonic if is_conditional_move(mnemonic) => Ok(vec![PlannedAccess::read(self.address()?, self.size()?)]),
             Vmaskmovps | Vmaskmovpd | Vpmaskmovd | Vpmaskmovq => self.masked_by_signs(),
             Maskmovq | Maskmovdqu | Vmaskmovdqu => self.masked_bytes(),
             _ if matches!(mask_use(instruction), Some(MaskUse::Packed { .. })) => self.side_by_side(),
             Xsave | Xsave64 | Xsaveopt | Xsaveopt64 => {
-                Ok(vec![Planned::write(self.address()?, vector::standard_bytes(self.requested()))])
+                Ok(vec![PlannedAccess::write(self.address()?, vector::standard_bytes(self.requested()))])
             }
-            Xsavec | Xsavec64 => Ok(vec![Planned::write(self.address()?, vector::compacted_bytes(self.requested()))]),
+            Xsavec | Xsavec64 => {
+                Ok(vec![PlannedAccess::write(self.address()?, vector::compacted_bytes(self.requested()))])
+            }
             Xrstor | Xrstor64 => self.restore(),
             Movdir64b => self.direct_store(),
-            Clzero => Ok(vec![Planned::write(self.state.registers.rax & !63, 64)]),
+            Clzero => Ok(vec![PlannedAccess::write(self.state.registers.rax & !63, 64)]),
             _ if self.has_mask() => self.masked(),
             _ => self.plain(),
         }
     }
 
     /// One memory operand and nothing else, as the decoder describes it.
-    fn plain(&self) -> Result<Vec<Planned>, Error> {
+    fn plain(&self) -> Result<Vec<PlannedAccess>, Error> {
         if self.used_count != 1 {
             return Err(self.unknown("more accesses than operands"));
         }
         let (address, size) = (self.address()?, self.size()?);
         match self.own_access {
-            Some(OpAccess::Read) => Ok(vec![Planned::read(address, size)]),
-            Some(OpAccess::Write) => Ok(vec![Planned::write(address, size)]),
+            Some(OpAccess::Read) => Ok(vec![PlannedAccess::read(address, size)]),
+            Some(OpAccess::Write) => Ok(vec![PlannedAccess::write(address, size)]),
             Some(OpAccess::ReadWrite) => self.read_and_written(),
             _ => Err(self.unknown("an operand that is not always accessed")),
         }
     }
 
-    fn read_and_written(&self) -> Result<Vec<Planned>, Error> {
+    fn read_and_written(&self) -> Result<Vec<PlannedAccess>, Error> {
         let (address, size) = (self.address()?, self.size()?);
-        Ok(vec![Planned::read(address, size), Planned::write(address, size)])
+        Ok(vec![PlannedAccess::read(address, size), PlannedAccess::write(address, size)])
     }
 
     fn stack_bytes(&self) -> u64 {
         u64::from(self.instruction.stack_pointer_increment().unsigned_abs())
     }
 
-    fn push(&self) -> Result<Vec<Planned>, Error> {
+    fn push(&self) -> Result<Vec<PlannedAccess>, Error> {
         let size = self.stack_bytes();
-        let write = Planned::write(self.state.registers.rsp.wrapping_sub(size), size as usize);
+        let write = PlannedAccess::write(self.state.registers.rsp.wrapping_sub(size), size as usize);
         Ok(match memory_operand(self.instruction) {
-            Some(_) => vec![Planned::read(self.address()?, self.size()?), write],
+            Some(_) => vec![PlannedAccess::read(self.address()?, self.size()?), write],
             None => vec![write],
         })
     }
 
     /// An address relative to rsp is computed after rsp has been incremented.
-    fn pop(&self) -> Result<Vec<Planned>, Error> {
+    fn pop(&self) -> Result<Vec<PlannedAccess>, Error> {
         let size = self.stack_bytes();
-        let read = Planned::read(self.state.registers.rsp, size as usize);
+        let read = PlannedAccess::read(self.state.registers.rsp, size as usize);
         if memory_operand(self.instruction).is_none() {
             return Ok(vec![read]);
         }
         let after = user_regs_struct { rsp: self.state.registers.rsp.wrapping_add(size), ..*self.state.registers };
-        let state = State::new(self.state.tracee, &after);
+        let state = ThreadRegisters::new(self.state.tracee, &after);
         let address = Operands { state: &state, ..*self }.address()?;
-        Ok(vec![read, Planned::write(address, self.size()?)])
+        Ok(vec![read, PlannedAccess::write(address, self.size()?)])
     }
 
-    fn call(&self) -> Result<Vec<Planned>, Error> {
-        let write = Planned::write(self.state.registers.rsp.wrapping_sub(8), 8);
+    fn call(&self) -> Result<Vec<PlannedAccess>, Error> {
+        let write = PlannedAccess::write(self.state.registers.rsp.wrapping_sub(8), 8);
         match self.instruction.code() {
             Code::Call_rel32_64 => Ok(vec![write]),
             Code::Call_rm64 if memory_operand(self.instruction).is_some() => {
-                Ok(vec![Planned::read(self.address()?, 8), write])
+                Ok(vec![PlannedAccess::read(self.address()?, 8), write])
             }
             Code::Call_rm64 => Ok(vec![write]),
             _ => Err(self.unknown("a far call")),
         }
     }
 
-    /// With a nesting level, the frame pointers of the enclosing procedures are copied and the new one is added.
-    fn enter(&self) -> Result<Vec<Planned>, Error> {
+    /// With a nesting level, the frame pointers of the enclosing procedures are copied and the new
+    /// one is added.
+    fn enter(&self) -> Result<Vec<PlannedAccess>, Error> {
         if self.instruction.code() != Code::Enterq_imm16_imm8 {
             return Err(self.unknown("a stack of another width"));
         }
         let (rsp, rbp) = (self.state.registers.rsp, self.state.registers.rbp);
         let level = u64::from(self.instruction.immediate8_2nd() % 32);
-        let copied = (1..level).map(|number| Planned::read(rbp.wrapping_sub(8 * number), 8));
-        let pushed = (1..=level + 1).map(|number| Planned::write(rsp.wrapping_sub(8 * number), 8));
+        let copied = (1..level).map(|number| PlannedAccess::read(rbp.wrapping_sub(8 * number), 8));
+        let pushed = (1..=level + 1).map(|number| PlannedAccess::write(rsp.wrapping_sub(8 * number), 8));
         Ok(copied.chain(pushed).collect())
     }
 
     /// The bit's number is signed and may lie outside of the operand that is named.
-    fn bit(&self) -> Result<Vec<Planned>, Error> {
+    fn bit(&self) -> Result<Vec<PlannedAccess>, Error> {
         let size = self.size()?;
         let number = self.register(self.instruction.op1_register())?;
         let unused = 64 - 8 * size as u32;
         let operand = (number << unused).cast_signed() >> unused >> (8 * size).ilog2();
         let address = self.address()?.wrapping_add_signed(operand * size as i64);
-        let read = Planned::read(address, size);
+        let read = PlannedAccess::read(address, size);
         let only_reads = self.instruction.mnemonic() == Mnemonic::Bt;
-        Ok(if only_reads { vec![read] } else { vec![read, Planned::write(address, size)] })
+        Ok(if only_reads { vec![read] } else { vec![read, PlannedAccess::write(address, size)] })
     }
 
     /// One iteration.
-    fn string(&self) -> Result<Vec<Planned>, Error> {
+    fn string(&self) -> Result<Vec<PlannedAccess>, Error> {
         let instruction = self.instruction;
         let is_repeated = instruction.has_rep_prefix() || instruction.has_repne_prefix();
         if is_repeated && self.count()? == 0 {
@@ -265,7 +271,7 @@ impl Operands<'_> {
         let size = self.size()?;
         let operand = |operand: u32, writes: bool| {
             let address = self.address_of(operand, 0)?;
-            Ok(Planned { address, size, writes, value: None })
+            Ok(PlannedAccess { address, size, writes, value: None })
         };
         use Mnemonic::{
             Cmpsb, Cmpsd, Cmpsq, Cmpsw, Lodsb, Lodsd, Lodsq, Lodsw, Movsb, Movsd, Movsq, Movsw, Scasb, Scasd, Scasq,
@@ -294,7 +300,7 @@ impl Operands<'_> {
     }
 
     /// Gathers and scatters.
-    fn indexed(&self) -> Result<Vec<Planned>, Error> {
+    fn indexed(&self) -> Result<Vec<PlannedAccess>, Error> {
         let instruction = self.instruction;
         let Some(operand) = memory_operand(instruction) else { return Err(self.unknown("no operand")) };
         if !(1..=2).contains(&instruction.op_count()) && !self.is_gather_of_avx2() {
@@ -318,8 +324,8 @@ impl Operands<'_> {
         for element in (0..count).filter(|element| selected >> element & 1 != 0) {
             let address = self.address_of(operand, element)?;
             accesses.push(match writes {
-                true => Planned::write_of(address, values[element * size..][..size].to_vec()),
-                false => Planned::read(address, size),
+                true => PlannedAccess::write_of(address, values[element * size..][..size].to_vec()),
+                false => PlannedAccess::read(address, size),
             });
         }
         Ok(accesses)
@@ -331,14 +337,14 @@ impl Operands<'_> {
     }
 
     /// The mask is the second operand, the top bit of each of its elements.
-    fn masked_by_signs(&self) -> Result<Vec<Planned>, Error> {
+    fn masked_by_signs(&self) -> Result<Vec<PlannedAccess>, Error> {
         let mask = self.vector(self.instruction.op1_register())?;
         let element = self.instruction.memory_size().element_size();
         self.elements(signs(&mask, element), element, self.address()?, memory_operand(self.instruction) == Some(0))
     }
 
     /// The mask is the third operand, the first is implicitly at rdi.
-    fn masked_bytes(&self) -> Result<Vec<Planned>, Error> {
+    fn masked_bytes(&self) -> Result<Vec<PlannedAccess>, Error> {
         let mask = self.vector(self.instruction.op2_register())?;
         self.elements(signs(&mask, 1), 1, self.address_of(0, 0)?, true)
     }
@@ -348,27 +354,27 @@ impl Operands<'_> {
     }
 
     /// An operand under a mask register.
-    fn masked(&self) -> Result<Vec<Planned>, Error> {
+    fn masked(&self) -> Result<Vec<PlannedAccess>, Error> {
         let instruction = self.instruction;
         let Some(operand) = memory_operand(instruction) else { return Err(self.unknown("a mask without operand")) };
         let (address, size) = (self.address()?, self.size()?);
         match mask_use(instruction) {
             Some(MaskUse::Elements { bytes }) => self.elements(self.mask()?, bytes, address, operand == 0),
             Some(MaskUse::Any { elements }) if self.mask()? & low_bits(elements) == 0 => Ok(Vec::new()),
-            _ => Ok(vec![Planned::read(address, size)]),
+            _ => Ok(vec![PlannedAccess::read(address, size)]),
         }
     }
 
     /// Elements of an operand that are selected.
-    fn elements(&self, selected: u64, element: usize, address: u64, writes: bool) -> Result<Vec<Planned>, Error> {
+    fn elements(&self, selected: u64, element: usize, address: u64, writes: bool) -> Result<Vec<PlannedAccess>, Error> {
         let count = self.size()? / element;
         let places = (0..count).filter(|place| selected >> place & 1 != 0);
         let at = |place: usize| address.wrapping_add((place * element) as u64);
-        Ok(places.map(|place| Planned { address: at(place), size: element, writes, value: None }).collect())
+        Ok(places.map(|place| PlannedAccess { address: at(place), size: element, writes, value: None }).collect())
     }
 
     /// Compression and expansion: as many elements as are selected, without gaps.
-    fn side_by_side(&self) -> Result<Vec<Planned>, Error> {
+    fn side_by_side(&self) -> Result<Vec<PlannedAccess>, Error> {
         let element = self.instruction.memory_size().element_size();
         let count = (self.mask()? & low_bits(self.size()? / element)).count_ones() as usize;
         self.elements(low_bits(count), element, self.address()?, memory_operand(self.instruction) == Some(0))
@@ -380,10 +386,10 @@ impl Operands<'_> {
     }
 
     /// The area itself says whether it is compacted.
-    fn restore(&self) -> Result<Vec<Planned>, Error> {
+    fn restore(&self) -> Result<Vec<PlannedAccess>, Error> {
         let address = self.address()?;
-        let mut header = Planned::read(address.wrapping_add(vector::COMPACTION_OFFSET), 8);
-        header.look(self.state.tracee);
+        let mut header = PlannedAccess::read(address.wrapping_add(vector::COMPACTION_OFFSET), 8);
+        header.read_value(self.state.tracee);
         let layout =
             header.value.map_or(0, |bytes| bytes.iter().rev().fold(0, |word, &byte| word << 8 | u64::from(byte)));
         let size = if layout & vector::IS_COMPACTED != 0 {
@@ -391,13 +397,13 @@ impl Operands<'_> {
         } else {
             vector::standard_bytes(self.requested())
         };
-        Ok(vec![Planned::read(address, size)])
+        Ok(vec![PlannedAccess::read(address, size)])
     }
 
     /// Its destination is the address in a register.
-    fn direct_store(&self) -> Result<Vec<Planned>, Error> {
+    fn direct_store(&self) -> Result<Vec<PlannedAccess>, Error> {
         let destination = self.register(self.instruction.op0_register())?;
-        Ok(vec![Planned::read(self.address()?, 64), Planned::write(destination, 64)])
+        Ok(vec![PlannedAccess::read(self.address()?, 64), PlannedAccess::write(destination, 64)])
     }
 
     /// The address of the explicit memory operand.
@@ -466,7 +472,8 @@ pub enum MaskUse {
     Packed { bytes: usize },
 }
 
-/// What the mask of an instruction decides about its memory operand; `None` without a mask or an operand.
+/// What the mask of an instruction decides about its memory operand; `None` without a mask or an
+/// operand.
 #[must_use]
 pub fn mask_use(instruction: &Instruction) -> Option<MaskUse> {
     use Mnemonic::{
@@ -581,7 +588,8 @@ fn broadcast_bytes(size: MemorySize) -> usize {
     digits.parse::<usize>().map_or(0, |bits| bits / 8)
 }
 
-/// Bytes of memory that one bit of the mask stands for: several elements in dot products and widening multiplications.
+/// Bytes of memory that one bit of the mask stands for: several elements in dot products and
+/// widening multiplications.
 fn masked_bytes(instruction: &Instruction) -> usize {
     use Mnemonic::{
         Vdpbf16ps, Vfcmaddcph, Vfcmaddcsh, Vfcmulcph, Vfcmulcsh, Vfmaddcph, Vfmaddcsh, Vfmulcph, Vfmulcsh, Vpdpbusd,
@@ -595,8 +603,8 @@ fn masked_bytes(instruction: &Instruction) -> usize {
     }
 }
 
-/// Elements of the result do not come from the elements of memory at the same place: exception classes E4NF, E5NF and
-/// E6NF of the manual. They read all of it, whatever the mask.
+/// Elements of the result do not come from the elements of memory at the same place: exception
+/// classes E4NF, E5NF and E6NF of the manual. They read all of it, whatever the mask.
 fn takes_memory_as_a_whole(instruction: &Instruction, operand: u32) -> bool {
     use Mnemonic::{
         Valignd, Valignq, Vcvtne2ps2bf16, Vdbpsadbw, Vgf2p8affineinvqb, Vgf2p8affineqb, Vinsertf32x4, Vinsertf32x8,

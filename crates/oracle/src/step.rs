@@ -1,6 +1,8 @@
-//! The stepping loop: what each kind of stop says about the instruction that a thread was about to execute.
+//! The stepping loop: what each kind of stop says about the instruction that a thread was about to
+//! execute.
 //!
-//! Knows ptrace's stops and the few instructions that behave oddly under it; the requests themselves are in `tracee`.
+//! Knows ptrace's stops and the few instructions that behave differently under it. The requests are
+//! in `tracee`.
 
 use std::collections::{HashMap, HashSet};
 use std::io::{self, Read};
@@ -11,22 +13,23 @@ use std::thread::JoinHandle;
 use iced_x86::{Decoder, DecoderOptions, Instruction, InstructionInfoFactory, Mnemonic};
 use libc::{c_int, pid_t, user_regs_struct};
 
-use crate::access::{Access, Planned};
-use crate::change::Snapshot;
-use crate::operand::{self, State};
+use crate::access::{Access, PlannedAccess};
+use crate::operand::{self, ThreadRegisters};
+use crate::snapshot::Snapshot;
 use crate::tracee::{self, Tracee};
 use crate::{Error, Exit, Options, Run};
 
 const TRAP_FLAG: u64 = 0x100;
-/// `si_code` of the stop at the first instruction of a signal handler (the kernel's `ptrace_notify`).
+/// `si_code` of the stop at the first instruction of a signal handler (the kernel's
+/// `ptrace_notify`).
 const HANDLER_ENTERED: c_int = libc::SIGTRAP;
-const FOLLOWED: c_int = libc::PTRACE_O_TRACECLONE
+const TRACE_OPTIONS: c_int = libc::PTRACE_O_TRACECLONE
     | libc::PTRACE_O_TRACEVFORK
     | libc::PTRACE_O_TRACEEXEC
     | libc::PTRACE_O_TRACEEXIT
     | libc::PTRACE_O_EXITKILL;
 
-/// Starts `command` and steps it to its end. Must be called on a thread that has no other children.
+/// Starts `command` and steps it until it exits. Must be called on a thread without other children.
 pub fn run(command: &mut Command, options: &Options) -> Result<Run, Error> {
     if options.one_processor {
         tracee::share_one_processor(options.processor);
@@ -36,7 +39,7 @@ pub fn run(command: &mut Command, options: &Options) -> Result<Run, Error> {
     drop(child.stdin.take());
     let (stdout, stderr) = (collect(child.stdout.take()), collect(child.stderr.take()));
     let mut stepper = Stepper::new(&child, options);
-    let exit = stepper.run().inspect_err(|_| end(stepper.process))?;
+    let exit = stepper.run().inspect_err(|_| kill_rest(stepper.process))?;
     Ok(Run {
         threads: stepper.executed,
         accesses: stepper.accesses,
@@ -46,12 +49,12 @@ pub fn run(command: &mut Command, options: &Options) -> Result<Run, Error> {
     })
 }
 
-/// Kills what is left of a program that cannot be stepped to its end.
-fn end(process: pid_t) {
+/// Kills and reaps the rest of a program that cannot be stepped until it exits.
+fn kill_rest(process: pid_t) {
     tracee::kill(process);
     while let Ok(Some((thread, status))) = tracee::wait() {
         if libc::WIFSTOPPED(status) {
-            // It may be gone already; then there is nothing to resume.
+            // It may have exited already.
             let _ = Tracee(thread).resume();
         }
     }
@@ -59,7 +62,7 @@ fn end(process: pid_t) {
 
 type Collector = Option<JoinHandle<io::Result<Vec<u8>>>>;
 
-/// Reads a pipe beside the stepping, so that the program never waits for room in it.
+/// Reads a pipe in another thread, so that the program never waits for room in it.
 fn collect(pipe: Option<impl Read + Send + 'static>) -> Collector {
     let mut pipe = pipe?;
     Some(std::thread::spawn(move || {
@@ -77,33 +80,35 @@ fn collected(collector: Collector) -> Result<Vec<u8>, Error> {
 }
 
 /// A thread between two stops.
-struct Thread {
+struct SteppedThread {
     /// Position in [`Stepper::executed`].
     index: usize,
-    /// The instruction to be executed next; `None` while the thread is on its way into a new program.
+    /// The address of the next instruction; `None` while the thread is on its way into a new
+    /// program.
     next: Option<u64>,
     stack_pointer: u64,
-    /// The last instruction was a system call that the kernel will restart, unless a handler comes in between.
-    restart: bool,
-    /// The stop that every new thread begins with has not been seen.
-    fresh: bool,
-    /// What the next instruction will do to memory, if that is wanted.
-    planned: Vec<Planned>,
+    /// Whether the last instruction was a system call that the kernel will restart, unless a
+    /// handler comes in between.
+    will_be_restarted: bool,
+    /// Whether the initial stop of a new thread has not been seen yet.
+    awaits_first_stop: bool,
+    /// The accesses of the next instruction, if they are wanted.
+    planned: Vec<PlannedAccess>,
 }
 
 struct Stepper<'a> {
     process: pid_t,
     options: &'a Options,
-    threads: HashMap<pid_t, Thread>,
-    /// Processes that have stopped for the first time before their creator's stop has said how they were made.
-    unknown: HashSet<pid_t>,
-    /// Processes that are not followed, and have not stopped yet.
+    threads: HashMap<pid_t, SteppedThread>,
+    /// Processes whose first stop came before their creator's stop, which says how they were made.
+    unidentified: HashSet<pid_t>,
+    /// Processes that are not followed and have not stopped yet.
     unfollowed: HashSet<pid_t>,
     executed: Vec<Vec<u64>>,
     accesses: Vec<Vec<Access>>,
     stop_count: u64,
     factory: InstructionInfoFactory,
-    /// All memory that the program can write to, before the step, if that is wanted. Forgotten when the kernel writes.
+    /// The writable memory before the step, if that is wanted. Dropped when the kernel writes.
     snapshot: Option<Snapshot>,
 }
 
@@ -114,7 +119,7 @@ impl<'a> Stepper<'a> {
             process,
             options,
             threads: HashMap::new(),
-            unknown: HashSet::new(),
+            unidentified: HashSet::new(),
             unfollowed: HashSet::new(),
             executed: Vec::new(),
             accesses: Vec::new(),
@@ -129,7 +134,7 @@ impl<'a> Stepper<'a> {
         while let Some((thread, status)) = tracee::wait()? {
             if libc::WIFSTOPPED(status) {
                 self.count_stop()?;
-                ignore_death(self.stopped(Tracee(thread), status))?;
+                ignore_death(self.handle_stop(Tracee(thread), status))?;
             } else {
                 self.threads.remove(&thread);
                 if thread == self.process {
@@ -140,15 +145,15 @@ impl<'a> Stepper<'a> {
         Err(Error::Wait(io::Error::from_raw_os_error(libc::ECHILD)))
     }
 
-    /// The process stops by SIGTRAP when its exec is complete.
+    /// Waits for the first stop, by SIGTRAP, after the exec.
     fn first_stop(&mut self) -> Result<(), Error> {
         match tracee::wait()? {
             Some((thread, status)) if thread == self.process && libc::WIFSTOPPED(status) => {
                 let tracee = Tracee(thread);
-                tracee.set_options(FOLLOWED)?;
-                self.adopt(thread, false);
+                tracee.set_options(TRACE_OPTIONS)?;
+                self.add_thread(thread, false);
                 self.fix_random_bytes(tracee)?;
-                self.stand(tracee)
+                self.resume_in_place(tracee)
             }
             Some((thread, status)) => Err(Error::Unexpected { thread, status }),
             None => Err(Error::Wait(io::Error::from_raw_os_error(libc::ECHILD))),
@@ -160,17 +165,17 @@ impl<'a> Stepper<'a> {
         if self.stop_count > self.options.stops_max { Err(Error::TooLong(self.options.stops_max)) } else { Ok(()) }
     }
 
-    fn stopped(&mut self, tracee: Tracee, status: c_int) -> Result<(), Error> {
+    fn handle_stop(&mut self, tracee: Tracee, status: c_int) -> Result<(), Error> {
         if !self.threads.contains_key(&tracee.0) && status >> 16 != libc::PTRACE_EVENT_EXEC {
-            return self.stranger(tracee);
+            return self.handle_unknown_stop(tracee);
         }
         match status >> 16 {
-            0 => self.signalled(tracee, libc::WSTOPSIG(status)),
+            0 => self.handle_signal_stop(tracee, libc::WSTOPSIG(status)),
             libc::PTRACE_EVENT_CLONE => {
                 let child = tracee.event_message()? as pid_t;
                 if self.is_thread(child) {
-                    self.adopt(child, true);
-                } else if self.unknown.remove(&child) {
+                    self.add_thread(child, true);
+                } else if self.unidentified.remove(&child) {
                     ignore_death(Tracee(child).detach())?;
                 } else {
                     self.unfollowed.insert(child);
@@ -179,77 +184,84 @@ impl<'a> Stepper<'a> {
             }
             libc::PTRACE_EVENT_VFORK => {
                 let child = tracee.event_message()? as pid_t;
-                let has_stopped = self.unknown.remove(&child);
-                self.adopt(child, !has_stopped);
+                let has_stopped = self.unidentified.remove(&child);
+                self.add_thread(child, !has_stopped);
                 tracee.step(0)?;
-                if has_stopped { ignore_death(self.stand(Tracee(child))) } else { Ok(()) }
+                if has_stopped { ignore_death(self.resume_in_place(Tracee(child))) } else { Ok(()) }
             }
-            libc::PTRACE_EVENT_EXEC if tracee.0 != self.process => self.gone(tracee),
-            libc::PTRACE_EVENT_EXEC => self.replaced(tracee),
-            libc::PTRACE_EVENT_EXIT => self.exiting(tracee),
+            libc::PTRACE_EVENT_EXEC if tracee.0 != self.process => self.detach_vfork_child(tracee),
+            libc::PTRACE_EVENT_EXEC => self.handle_exec(tracee),
+            libc::PTRACE_EVENT_EXIT => self.handle_exit(tracee),
             _ => Err(Error::Unexpected { thread: tracee.0, status }),
         }
     }
 
-    /// The first stop of a thread can come before the one of its creator.
-    fn stranger(&mut self, tracee: Tracee) -> Result<(), Error> {
+    /// Handles the first stop of a thread that comes before its creator's stop.
+    fn handle_unknown_stop(&mut self, tracee: Tracee) -> Result<(), Error> {
         if self.unfollowed.remove(&tracee.0) {
             return tracee.detach();
         }
         if !self.is_thread(tracee.0) {
             // Made by clone without CLONE_THREAD, or by vfork.
-            self.unknown.insert(tracee.0);
+            self.unidentified.insert(tracee.0);
             return Ok(());
         }
-        self.adopt(tracee.0, false);
-        self.stand(tracee)
+        self.add_thread(tracee.0, false);
+        self.resume_in_place(tracee)
     }
 
     fn is_thread(&self, thread: pid_t) -> bool {
         Path::new(&format!("/proc/{}/task/{thread}", self.process)).exists()
     }
 
-    fn adopt(&mut self, thread: pid_t, fresh: bool) {
+    fn add_thread(&mut self, thread: pid_t, awaits_first_stop: bool) {
         let (executed, accesses) = (&mut self.executed, &mut self.accesses);
         self.threads.entry(thread).or_insert_with(|| {
             executed.push(Vec::new());
             accesses.push(Vec::new());
             let index = executed.len() - 1;
-            Thread { index, next: None, stack_pointer: 0, restart: false, fresh, planned: Vec::new() }
+            SteppedThread {
+                index,
+                next: None,
+                stack_pointer: 0,
+                will_be_restarted: false,
+                awaits_first_stop,
+                planned: Vec::new(),
+            }
         });
     }
 
-    fn signalled(&mut self, tracee: Tracee, signal: c_int) -> Result<(), Error> {
-        if signal == libc::SIGSTOP && self.thread(tracee).fresh {
-            self.thread(tracee).fresh = false;
-            return self.stand(tracee);
+    fn handle_signal_stop(&mut self, tracee: Tracee, signal: c_int) -> Result<(), Error> {
+        if signal == libc::SIGSTOP && self.thread(tracee).awaits_first_stop {
+            self.thread(tracee).awaits_first_stop = false;
+            return self.resume_in_place(tracee);
         }
         match (signal, tracee.signal_code()?) {
-            (libc::SIGTRAP, Some(libc::TRAP_BRKPT | libc::TRAP_TRACE)) => self.stepped(tracee),
+            (libc::SIGTRAP, Some(libc::TRAP_BRKPT | libc::TRAP_TRACE)) => self.finish_step(tracee),
             (libc::SIGTRAP, Some(HANDLER_ENTERED)) => {
                 hide_framed_trap_flag(tracee)?;
-                self.stand(tracee)
+                self.resume_in_place(tracee)
             }
             (libc::SIGTRAP, Some(libc::SI_KERNEL)) => {
-                self.execute_next(tracee);
+                self.record_next(tracee);
                 tracee.step(signal)
             }
             (_, Some(_)) => {
                 if self.thread(tracee).next.is_none() {
-                    self.look(tracee)?;
+                    self.note_position(tracee)?;
                 }
                 tracee.step(signal)
             }
-            // The whole process was stopped, and we go on at once: nobody waits for it.
+            // A group stop: goes on at once, because nobody would wake the process.
             (_, None) => tracee.step(0),
         }
     }
 
-    /// The instruction that was next has been executed, or one iteration of it.
-    fn stepped(&mut self, tracee: Tracee) -> Result<(), Error> {
+    /// Handles the stop after an instruction, or after one iteration of it.
+    fn finish_step(&mut self, tracee: Tracee) -> Result<(), Error> {
         let mut registers = tracee.registers()?;
         let thread = self.thread(tracee);
-        if thread.restart {
+        if thread.will_be_restarted {
             thread.next = Some(registers.rip - 2);
             thread.planned.clear();
         }
@@ -257,25 +269,25 @@ impl<'a> Stepper<'a> {
             let pushed = thread.stack_pointer.wrapping_sub(registers.rsp);
             hide_pushed_trap_flag(tracee, pc, pushed, &registers)?;
             hide_saved_trap_flag(tracee, &mut registers)?;
-            self.accessed(tracee, pc)?;
+            self.record_accesses(tracee, pc)?;
             if pc != registers.rip || !is_repeated(tracee, pc) {
-                self.execute_next(tracee);
+                self.record_next(tracee);
             }
         }
-        self.thread(tracee).restart = will_restart(&registers);
-        self.go_on(tracee, registers)
+        self.thread(tracee).will_be_restarted = will_restart(&registers);
+        self.step_next(tracee, registers)
     }
 
-    /// Nothing has been executed; the thread stands where its registers say.
-    fn stand(&mut self, tracee: Tracee) -> Result<(), Error> {
-        self.thread(tracee).restart = false;
+    /// Goes on from where the registers say; nothing has been executed.
+    fn resume_in_place(&mut self, tracee: Tracee) -> Result<(), Error> {
+        self.thread(tracee).will_be_restarted = false;
         self.snapshot = None;
         let registers = tracee.registers()?;
-        self.go_on(tracee, registers)
+        self.step_next(tracee, registers)
     }
 
-    /// Notes where the thread stands.
-    fn look(&mut self, tracee: Tracee) -> Result<(), Error> {
+    /// Notes the address of the next instruction.
+    fn note_position(&mut self, tracee: Tracee) -> Result<(), Error> {
         let registers = tracee.registers()?;
         let thread = self.thread(tracee);
         thread.next = Some(registers.rip);
@@ -283,19 +295,19 @@ impl<'a> Stepper<'a> {
         Ok(())
     }
 
-    fn go_on(&mut self, tracee: Tracee, mut registers: user_regs_struct) -> Result<(), Error> {
+    fn step_next(&mut self, tracee: Tracee, mut registers: user_regs_struct) -> Result<(), Error> {
         self.abort_transactions(tracee, &mut registers)?;
         let thread = self.thread(tracee);
         thread.next = Some(registers.rip);
         thread.stack_pointer = registers.rsp;
         if self.options.memory {
-            self.plan(tracee, &registers)?;
+            self.plan_accesses(tracee, &registers)?;
         }
         tracee.step(0)
     }
 
-    /// Single-stepping aborts every transaction, but the processor stops only after the first instruction of the fallback. So the thread
-    /// is brought there by hand.
+    /// Moves a thread at an `xbegin` to the fallback. Single-stepping aborts every transaction, but
+    /// the processor would stop only after the first instruction of the fallback.
     fn abort_transactions(&mut self, tracee: Tracee, registers: &mut user_regs_struct) -> Result<(), Error> {
         while is_xbegin(tracee, registers.rip) {
             let index = self.thread(tracee).index;
@@ -307,12 +319,12 @@ impl<'a> Stepper<'a> {
         Ok(())
     }
 
-    /// Notes what the next instruction will do to memory, and what is there now.
-    fn plan(&mut self, tracee: Tracee, registers: &user_regs_struct) -> Result<(), Error> {
+    /// Plans the accesses of the next instruction and reads the values of its reads.
+    fn plan_accesses(&mut self, tracee: Tracee, registers: &user_regs_struct) -> Result<(), Error> {
         let instruction = instruction_at(tracee, registers.rip);
-        let state = State::new(tracee, registers);
+        let state = ThreadRegisters::new(tracee, registers);
         let mut planned = operand::accesses(&instruction, &mut self.factory, &state)?;
-        planned.iter_mut().filter(|access| !access.writes).for_each(|access| access.look(tracee));
+        planned.iter_mut().filter(|access| !access.writes).for_each(|access| access.read_value(tracee));
         self.thread(tracee).planned = planned;
         if instruction.mnemonic() == Mnemonic::Syscall {
             self.snapshot = None;
@@ -322,8 +334,8 @@ impl<'a> Stepper<'a> {
         Ok(())
     }
 
-    /// The instruction at `pc`, or one iteration of it, has accessed memory as planned.
-    fn accessed(&mut self, tracee: Tracee, pc: u64) -> Result<(), Error> {
+    /// Lists the planned accesses of the instruction at `pc`, or of one iteration of it.
+    fn record_accesses(&mut self, tracee: Tracee, pc: u64) -> Result<(), Error> {
         let thread = self.thread(tracee);
         let (index, planned) = (thread.index, std::mem::take(&mut thread.planned));
         if let Some(snapshot) = &mut self.snapshot {
@@ -331,8 +343,8 @@ impl<'a> Stepper<'a> {
         }
         let instruction = self.executed[index].len() as u64;
         for mut access in planned {
-            access.look(tracee);
-            let Planned { address, writes, .. } = access;
+            access.read_value(tracee);
+            let PlannedAccess { address, writes, .. } = access;
             let value = access.value.ok_or(Error::Unreadable { pc, address })?;
             self.accesses[index].push(Access { instruction, pc, address, writes, value });
         }
@@ -347,21 +359,22 @@ impl<'a> Stepper<'a> {
         tracee.poke(place + 8, u64::from_le_bytes(std::array::from_fn(|i| bytes[8 + i])))
     }
 
-    /// A process that has shared the memory executes another program, natively.
-    fn gone(&mut self, tracee: Tracee) -> Result<(), Error> {
-        self.execute_next(tracee);
+    /// Detaches from a child that shared the memory and executes another program.
+    fn detach_vfork_child(&mut self, tracee: Tracee) -> Result<(), Error> {
+        self.record_next(tracee);
         self.threads.remove(&tracee.0);
         tracee.detach()
     }
 
-    /// Exec by any thread makes it the process's only one, under the process's number.
-    fn replaced(&mut self, tracee: Tracee) -> Result<(), Error> {
+    /// Handles an exec. It makes the thread the only one of the process, under the process's
+    /// number.
+    fn handle_exec(&mut self, tracee: Tracee) -> Result<(), Error> {
         let former = tracee.event_message()? as pid_t;
         if let Some(mut thread) = self.threads.remove(&former) {
             if let Some(pc) = thread.next.take() {
                 self.executed[thread.index].push(pc);
             }
-            thread.restart = false;
+            thread.will_be_restarted = false;
             thread.planned.clear();
             self.threads.clear();
             self.threads.insert(tracee.0, thread);
@@ -371,17 +384,18 @@ impl<'a> Stepper<'a> {
         tracee.step(0)
     }
 
-    /// The thread ends. If that is in a system call (its own exit, or another's while it waited), the `syscall` was executed.
-    fn exiting(&mut self, tracee: Tracee) -> Result<(), Error> {
+    /// Handles the exit of a thread. In a system call (its own exit, or another's while it waited),
+    /// the `syscall` was executed.
+    fn handle_exit(&mut self, tracee: Tracee) -> Result<(), Error> {
         let registers = tracee.registers()?;
         let pc = self.thread(tracee).next;
         if registers.orig_rax.cast_signed() >= 0 && pc == Some(registers.rip.wrapping_sub(2)) {
-            self.execute_next(tracee);
+            self.record_next(tracee);
         }
         tracee.resume()
     }
 
-    fn execute_next(&mut self, tracee: Tracee) {
+    fn record_next(&mut self, tracee: Tracee) {
         let thread = self.thread(tracee);
         let index = thread.index;
         if let Some(pc) = thread.next.take() {
@@ -389,7 +403,7 @@ impl<'a> Stepper<'a> {
         }
     }
 
-    fn thread(&mut self, tracee: Tracee) -> &mut Thread {
+    fn thread(&mut self, tracee: Tracee) -> &mut SteppedThread {
         self.threads.get_mut(&tracee.0).expect("threads are adopted before their stops are looked at")
     }
 }
@@ -398,7 +412,7 @@ fn exit_of(status: c_int) -> Exit {
     if libc::WIFEXITED(status) { Exit::Status(libc::WEXITSTATUS(status)) } else { Exit::Signal(libc::WTERMSIG(status)) }
 }
 
-/// A thread can be killed while it is stopped; `wait` will tell.
+/// Ignores that a stopped thread was killed; `wait` will report it.
 fn ignore_death(result: Result<(), Error>) -> Result<(), Error> {
     match result {
         Err(Error::Ptrace { source, .. }) if source.raw_os_error() == Some(libc::ESRCH) => Ok(()),
@@ -406,14 +420,14 @@ fn ignore_death(result: Result<(), Error>) -> Result<(), Error> {
     }
 }
 
-/// Whether the system call just left will be started anew by the kernel: its result is one of the codes that are for the
-/// kernel's own use.
+/// Returns whether the kernel will restart the system call just left: its result is one of the
+/// internal codes of the kernel.
 fn will_restart(registers: &user_regs_struct) -> bool {
     const RESTART_CODES: [i64; 4] = [-512, -513, -514, -516];
     registers.orig_rax.cast_signed() >= 0 && RESTART_CODES.contains(&registers.rax.cast_signed())
 }
 
-/// Whether the instruction at `pc` is one that stops after every iteration.
+/// Returns whether the instruction at `pc` stops after every iteration.
 fn is_repeated(tracee: Tracee, pc: u64) -> bool {
     let instruction = instruction_at(tracee, pc);
     instruction.is_string_instruction() && (instruction.has_rep_prefix() || instruction.has_repne_prefix())
@@ -425,7 +439,8 @@ fn instruction_at(tracee: Tracee, pc: u64) -> Instruction {
     Decoder::with_ip(64, &bytes[..length], pc, DecoderOptions::NONE).decode()
 }
 
-/// Where the kernel has put random bytes, by the auxiliary vector: behind argument count, arguments and environment.
+/// Returns the address of the kernel's random bytes, from the auxiliary vector, which lies behind
+/// the argument count, arguments and environment.
 fn random_bytes_of(tracee: Tracee) -> Result<Option<u64>, Error> {
     let stack = tracee.registers()?.rsp;
     let mut place = stack + 8 * (tracee.peek(stack)? + 2);
@@ -442,14 +457,14 @@ fn random_bytes_of(tracee: Tracee) -> Result<Option<u64>, Error> {
     }
 }
 
-/// Whether the next instruction begins a transaction; where there is no such thing, it faults.
+/// Returns whether the instruction begins a transaction. Without that feature, it faults.
 fn is_xbegin(tracee: Tracee, pc: u64) -> bool {
     let mut bytes = [0; 3];
     let length = tracee.read(pc, &mut bytes);
     matches!(bytes[..length], [0xc7, 0xf8, _] | [0x66, 0xc7, 0xf8]) && std::is_x86_feature_detected!("rtm")
 }
 
-/// If the instruction at `pc` was a `pushf`, takes our trap flag out of what it has pushed.
+/// If the instruction at `pc` was a `pushf`, clears the trap flag in the pushed value.
 fn hide_pushed_trap_flag(tracee: Tracee, pc: u64, pushed: u64, registers: &user_regs_struct) -> Result<(), Error> {
     let length = registers.rip.wrapping_sub(pc) as usize;
     if !matches!((pushed, length), (8, 1 | 2) | (2, 2 | 3)) {
@@ -465,7 +480,7 @@ fn hide_pushed_trap_flag(tracee: Tracee, pc: u64, pushed: u64, registers: &user_
     Ok(())
 }
 
-/// Takes our trap flag out of the context that a handler has just been given, to which rdx points. The kernel does so
+/// Clears the trap flag in the context of a handler, to which rdx points. The kernel does so
 /// itself, but no longer once the program has executed a `popf`.
 fn hide_framed_trap_flag(tracee: Tracee) -> Result<(), Error> {
     const FLAGS_IN_CONTEXT: u64 = 176;
@@ -474,7 +489,8 @@ fn hide_framed_trap_flag(tracee: Tracee) -> Result<(), Error> {
     if flags & TRAP_FLAG == 0 { Ok(()) } else { tracee.poke(place, flags & !TRAP_FLAG) }
 }
 
-/// If a `syscall` was executed, takes our trap flag out of r11. Its other mark is the return address in rcx.
+/// If a `syscall` was executed, clears the trap flag in r11. Its other mark is the return address
+/// in rcx.
 fn hide_saved_trap_flag(tracee: Tracee, registers: &mut user_regs_struct) -> Result<(), Error> {
     if registers.rcx == registers.rip && registers.r11 & TRAP_FLAG != 0 {
         registers.r11 &= !TRAP_FLAG;

@@ -1,4 +1,4 @@
-//! The system calls of a tracer: one small safe function each. Knows nothing of what they are used for.
+//! The system calls of a tracer: one small safe function each. Knows nothing of their purpose.
 
 use std::io;
 use std::os::unix::process::CommandExt;
@@ -26,11 +26,12 @@ pub fn start(command: &mut Command) -> io::Result<Child> {
     command.spawn()
 }
 
-/// Binds the calling thread, and the children it will have, to one of the processors it may use: the one of this number, or
-/// calls take turns.
+/// Binds the calling thread, and its future children, to one of the processors that it may use: the
+/// given one, or the next in turn.
 pub fn share_one_processor(wanted: Option<usize>) {
     static TURN: AtomicUsize = AtomicUsize::new(0);
-    // SAFETY: all-zero is an empty set; both calls get a valid one with its size. If they fail, nothing is bound.
+    // SAFETY: all-zero is an empty set; both calls get a valid one with its size. If they fail,
+    // nothing is bound.
     unsafe {
         let mut allowed: libc::cpu_set_t = std::mem::zeroed();
         libc::sched_getaffinity(0, size_of_val(&allowed), &raw mut allowed);
@@ -45,8 +46,8 @@ pub fn share_one_processor(wanted: Option<usize>) {
     }
 }
 
-/// Waits for any thread of a tracee of the calling thread to change its state: its number and the wait status.
-/// `None` when there is nothing left to wait for.
+/// Waits for any tracee of the calling thread to change its state. Returns its number and the wait
+/// status, or `None` if there is no tracee left.
 pub fn wait() -> Result<Option<(pid_t, c_int)>, Error> {
     let mut status = 0;
     loop {
@@ -65,7 +66,8 @@ pub fn wait() -> Result<Option<(pid_t, c_int)>, Error> {
 }
 
 pub fn kill(process: pid_t) {
-    // SAFETY: takes no pointers. `process` is a child of ours that has not been waited for, so the number is its own.
+    // SAFETY: takes no pointers. `process` is a child of ours that has not been waited for, so the
+    // number is its own.
     unsafe { libc::kill(process, libc::SIGKILL) };
 }
 
@@ -103,7 +105,7 @@ impl Tracee {
         self.request("SETREGS", libc::PTRACE_SETREGS, 0, std::ptr::from_ref(registers).cast_mut().cast()).map(drop)
     }
 
-    /// `si_code` of the signal that stopped the thread; `None` in a group stop, which is by no signal.
+    /// Returns `si_code` of the signal that stopped the thread; `None` in a group stop.
     pub fn signal_code(self) -> Result<Option<c_int>, Error> {
         // SAFETY: all-zero is a valid value of this plain struct.
         let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };
@@ -120,7 +122,7 @@ impl Tracee {
         Ok(message)
     }
 
-    /// Up to `bytes.len()` bytes of memory from `address` on, fewer at the end of a mapping.
+    /// Reads up to `bytes.len()` bytes of memory from `address` on, fewer at the end of a mapping.
     pub fn read(self, address: u64, bytes: &mut [u8]) -> usize {
         let done = self.read_readable(address, bytes);
         if done == bytes.len() {
@@ -133,12 +135,13 @@ impl Tracee {
     fn read_readable(self, address: u64, bytes: &mut [u8]) -> usize {
         let own = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
         let theirs = libc::iovec { iov_base: value(address as usize), iov_len: bytes.len() };
-        // SAFETY: one vector each; ours is of `bytes`, which is valid for writing, theirs is checked by the kernel.
+        // SAFETY: one vector each; ours is of `bytes`, which is valid for writing, theirs is
+        // checked by the kernel.
         let done = unsafe { libc::process_vm_readv(self.0, &raw const own, 1, &raw const theirs, 1, 0) };
         usize::try_from(done).unwrap_or(0)
     }
 
-    /// Reads word by word, also from pages that the program itself may not read.
+    /// Reads word by word, even from pages that the program itself may not read.
     fn peek_rest(self, address: u64, bytes: &mut [u8]) -> usize {
         let mut done = 0;
         for chunk in bytes.chunks_mut(8) {
@@ -149,7 +152,7 @@ impl Tracee {
         done
     }
 
-    /// The vector registers and the rest, in the standard format of `xsave`.
+    /// Returns the extended state, in the standard format of `xsave`.
     pub fn extended_state(self) -> Result<Vec<u8>, Error> {
         const NT_X86_XSTATE: usize = 0x202;
         let mut bytes = vec![0u8; 16 << 10];
@@ -160,7 +163,8 @@ impl Tracee {
     }
 
     pub fn peek(self, address: u64) -> Result<u64, Error> {
-        // The C library's wrapper returns the word itself, the kernel stores it through the data pointer.
+        // The C library's wrapper returns the word itself, the kernel stores it through the data
+        // pointer.
         let mut word = 0u64;
         // SAFETY: the kernel writes one word to `word`, which is valid for that.
         let result =
@@ -172,7 +176,8 @@ impl Tracee {
         self.request("POKEDATA", libc::PTRACE_POKEDATA, address as usize, value(word as usize)).map(drop)
     }
 
-    /// `data` is a plain [`value`], or points to an object that is large enough for what `request` writes to it.
+    /// `data` is a plain [`value`], or points to an object that is large enough for what `request`
+    /// writes to it.
     fn request(
         self,
         name: &'static str,
@@ -180,8 +185,8 @@ impl Tracee {
         address: usize,
         data: *mut c_void,
     ) -> Result<i64, Error> {
-        // SAFETY: the callers above pass either plain values or the address of a live object of the type that the
-        // request reads or writes.
+        // SAFETY: the callers above pass either plain values or the address of a live object of the
+        // type that the request reads or writes.
         let result = unsafe { libc::ptrace(request, self.0, value(address), data) };
         if result < 0 { Err(self.error(name)) } else { Ok(result) }
     }

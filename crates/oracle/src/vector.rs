@@ -1,5 +1,5 @@
-//! The extended state of a thread (vector and mask registers), and how large `xsave` areas are: both are laid out as CPUID
-//! says.
+//! The extended state of a thread (vector and mask registers) and the sizes of `xsave` areas. CPUID
+//! describes the layout of both.
 
 use std::arch::x86_64::{__cpuid_count, _xgetbv};
 use std::sync::OnceLock;
@@ -8,7 +8,8 @@ use iced_x86::Register;
 
 /// Bytes of the legacy area and the header, before the first of the other components.
 pub const FIXED_BYTES: usize = 576;
-/// Where the header says, in its second word, that an area is compacted and what is in it.
+/// The offset of the header's second word, which says whether an area is compacted and what is in
+/// it.
 pub const COMPACTION_OFFSET: u64 = 520;
 pub const IS_COMPACTED: u64 = 1 << 63;
 
@@ -50,7 +51,8 @@ fn enabled_components() -> u64 {
     if !std::is_x86_feature_detected!("xsave") {
         return 3;
     }
-    // SAFETY: the processor has xsave and the kernel has enabled it: that is what the detection looks at.
+    // SAFETY: the processor has xsave and the kernel has enabled it: that is what the detection
+    // looks at.
     unsafe { _xgetbv(0) }
 }
 
@@ -58,17 +60,17 @@ fn chosen(components: u64) -> impl Iterator<Item = &'static Component> {
     layout().components.iter().enumerate().filter(move |(number, _)| components >> number & 1 != 0).map(|(_, it)| it)
 }
 
-/// What `xsave` with this mask in edx:eax saves.
+/// Returns the components that `xsave` saves with this mask in edx:eax.
 pub fn requested(mask: u64) -> u64 {
     mask & layout().enabled
 }
 
-/// Bytes of an area in the standard format that holds these components.
+/// Returns the bytes of an area in the standard format that holds these components.
 pub fn standard_bytes(components: u64) -> usize {
     chosen(components).map(|component| component.offset + component.size).max().unwrap_or(0).max(FIXED_BYTES)
 }
 
-/// Bytes of an area in the compacted format that holds these components.
+/// Returns the bytes of an area in the compacted format that holds these components.
 pub fn compacted_bytes(components: u64) -> usize {
     chosen(components).fold(FIXED_BYTES, |end, component| {
         let start = if component.is_aligned { end.next_multiple_of(64) } else { end };
@@ -93,7 +95,7 @@ impl ExtendedState {
         if component.size == 0 { &[0; 64][..size] } else { self.part(component.offset + index * size, size) }
     }
 
-    /// All bytes of a vector register, `None` if it is none.
+    /// Returns all bytes of a vector register; `None` for another register.
     pub fn vector(&self, register: Register) -> Option<Vec<u8>> {
         if register.is_mm() {
             return Some(self.mmx(register.number()).to_vec());
@@ -114,13 +116,14 @@ impl ExtendedState {
         Some(bytes)
     }
 
-    /// An x87 register's significand. The legacy area has them in the order of the stack, whose top is 0 in MMX code.
+    /// Returns the significand of an x87 register. The legacy area has them in the order of the
+    /// stack, whose top is 0 in MMX code.
     fn mmx(&self, index: usize) -> &[u8] {
         let top = usize::from(self.part(2, 2)[1] >> 3 & 7);
         self.part(32 + 16 * ((index + 8 - top) % 8), 8)
     }
 
-    /// The bits of a mask register.
+    /// Returns the bits of a mask register.
     pub fn mask(&self, register: Register) -> u64 {
         let bytes = self.component(MASKS, register.number(), 8);
         bytes.iter().rev().fold(0, |bits, &byte| bits << 8 | u64::from(byte))

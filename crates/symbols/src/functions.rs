@@ -19,7 +19,7 @@ pub struct Function {
     pub symbol: String,
 }
 
-/// An executable part of a file.
+/// An executable segment of a file.
 #[derive(Debug, Clone, Copy)]
 struct Segment {
     address: u64,
@@ -27,20 +27,21 @@ struct Segment {
     length: u64,
 }
 
-/// What a file says about its functions.
+/// The functions of a file.
 #[derive(Debug, Clone, Default)]
 pub struct Functions {
-    /// In order of their addresses; several may be at the same.
+    /// In order of their addresses; several may have the same one.
     pub list: Vec<Function>,
     segments: Vec<Segment>,
-    /// The program that the file asks for to be loaded by, if it does.
+    /// The interpreter that the file names, if it does.
     pub interpreter: Option<PathBuf>,
 }
 
 const PAGE: u64 = 4096;
 
 impl Functions {
-    /// Reads a file, and the separate file with its symbols if the file itself has only those that linking needs.
+    /// Reads a file. Reads the separate file with its symbols as well, if the file itself has only
+    /// those for linking.
     ///
     /// # Errors
     ///
@@ -56,7 +57,7 @@ impl Functions {
         {
             functions.list.extend(Self::of_elf(&elf).list);
         }
-        functions.tidy();
+        functions.normalize();
         Ok(functions)
     }
 
@@ -64,7 +65,7 @@ impl Functions {
     #[must_use]
     pub fn parse(bytes: &[u8]) -> Option<Self> {
         let mut functions = Self::of_elf(&parse(bytes)?);
-        functions.tidy();
+        functions.normalize();
         Some(functions)
     }
 
@@ -89,12 +90,13 @@ impl Functions {
         });
         let interpreter = elf.section_by_name(".interp").and_then(|section| section.data().ok()).map(path_of);
         let mut functions = Self { list: list.collect(), segments: segments.collect(), interpreter };
-        functions.give_lengths(elf);
+        functions.fill_missing_ends(elf);
         functions
     }
 
-    /// Functions written in assembly may have no length: they reach to the next one or to the end of their section.
-    fn give_lengths(&mut self, elf: &Elf) {
+    /// Gives functions without a length an end. Those written in assembly may have none: they reach
+    /// to the next one or to the end of their section.
+    fn fill_missing_ends(&mut self, elf: &Elf) {
         let mut starts: Vec<u64> = self.list.iter().map(|function| function.start).collect();
         starts.sort_unstable();
         let sections: Vec<(u64, u64)> = elf
@@ -108,13 +110,14 @@ impl Functions {
         }
     }
 
-    fn tidy(&mut self) {
+    fn normalize(&mut self) {
         self.list.retain(|function| function.start < function.end);
         self.list.sort_unstable();
         self.list.dedup();
     }
 
-    /// What has to be added to addresses of the file, given where the part of it at `file_offset` was mapped.
+    /// Returns the difference between mapped and linked addresses, given where the file was mapped
+    /// from `file_offset` on.
     #[must_use]
     pub fn bias(&self, mapped_at: u64, file_offset: u64) -> Option<u64> {
         let is_of = |segment: &&Segment| {
@@ -129,7 +132,7 @@ impl Functions {
 
 type Elf<'data> = ElfFile64<'data, Endianness>;
 
-/// A path that ends with a zero.
+/// Returns a path that ends with a zero byte.
 fn path_of(bytes: &[u8]) -> PathBuf {
     let name = bytes.split(|&byte| byte == 0).next().unwrap_or_default();
     PathBuf::from(OsStr::from_bytes(name))
@@ -144,12 +147,12 @@ fn map(path: &Path) -> io::Result<Mmap> {
     if !file.metadata()?.is_file() {
         return Err(io::ErrorKind::InvalidInput.into());
     }
-    // SAFETY: the mapping is read only. A file that somebody shortens meanwhile ends us, as it would end the target, which has
-    // mapped it too.
+    // SAFETY: the mapping is read only. A file that somebody shortens meanwhile ends us, as it
+    // would end the target, which has mapped it too.
     unsafe { Mmap::map(&file) }
 }
 
-/// Where distributions put the symbols of a file.
+/// Returns the path at which distributions install the symbols of a file.
 fn debug_file(elf: &Elf) -> Option<PathBuf> {
     let id = elf.build_id().ok()??;
     let digits: String = id.iter().map(|byte| format!("{byte:02x}")).collect();
@@ -169,7 +172,7 @@ mod tests {
         let here = here.expect("this test is a function");
         assert!(here.start < here.end);
         assert!(functions.list.is_sorted());
-        // Where the linker has put it and where it is now differ by the bias.
+        // Linked and mapped addresses differ by the bias.
         let now = our_own_functions as *const () as u64;
         let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
         let found = maps.lines().find_map(|line| {

@@ -1,9 +1,10 @@
-//! The functions of executables and libraries: where they are and what they are called.
+//! The functions of executables and libraries: their addresses and names.
 //!
-//! [`Functions`] are read from an ELF file (its symbol tables, and those of a separate debug file if one is installed). A
-//! [`Pattern`] is what a user calls a function, with wildcards; it knows that compilers decorate names.
+//! [`Functions`] reads the symbol tables of an ELF file, and those of a separate debug file if one
+//! is installed. A [`Pattern`] is a user's name for functions, with wildcards; it knows how
+//! compilers decorate names.
 //!
-//! Knows nothing of processes and traces; whoever has mapped a file tells where.
+//! Knows nothing of processes and traces; the caller says where a file is mapped.
 
 mod functions;
 mod name;

@@ -1,19 +1,20 @@
-//! What a symbol stands for in the source.
+//! The names of a symbol in the source.
 
 use cpp_demangle::DemangleOptions;
 
-/// What compilers append to the name of a part or a variant of a function.
+/// Suffixes that compilers append to the name of a part or a variant of a function.
 const SUFFIXES: [&str; 8] =
     [".cold", ".part.", ".constprop.", ".isra.", ".lto_priv.", ".llvm.", ".localalias", ".warm"];
 
-/// The symbol without what a compiler has appended to it.
+/// Returns the symbol without the suffixes of the compiler.
 fn without_suffixes(symbol: &str) -> &str {
     let places = SUFFIXES.iter().filter_map(|suffix| symbol.find(suffix));
     // A name that is nothing but a suffix is a name.
     places.filter(|&place| place > 0).min().map_or(symbol, |place| &symbol[..place])
 }
 
-/// All names that a symbol goes by: as it is, without suffixes, as in C++ or Rust source, with and without parameters.
+/// Returns all names of a symbol: as it is, without suffixes, and as in C++ or Rust source, with
+/// and without parameters.
 #[must_use]
 pub fn names(symbol: &str) -> Vec<String> {
     let base = without_suffixes(symbol);
@@ -31,14 +32,14 @@ pub fn names(symbol: &str) -> Vec<String> {
     names
 }
 
-/// The shortest name that a person would use.
+/// Returns the shortest name that a person would use.
 #[must_use]
 pub fn plain_name(symbol: &str) -> String {
     let base = without_suffixes(symbol);
     demangled(base).map_or_else(|| base.to_owned(), |(_, short)| short)
 }
 
-/// A mangled name with and without its parameters (or its hash).
+/// Demangles a name, with and without its parameters (or its hash).
 fn demangled(symbol: &str) -> Option<(String, String)> {
     if let Ok(name) = rustc_demangle::try_demangle(symbol) {
         return Some((name.to_string(), format!("{name:#}")));

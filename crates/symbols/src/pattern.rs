@@ -1,29 +1,30 @@
-//! What users write to name functions: `sort_*`, `std::vector*::push_back`, `mem[sc]*`.
+//! Patterns with which users name functions: `sort_*`, `std::vector*::push_back`, `mem[sc]*`.
 
 use crate::name::names;
 
-/// A name with wildcards: `*` for anything, `?` for one character, `[a-z]` and `[!a-z]` for one of several.
+/// A name with wildcards: `*` for anything, `?` for one character, `[a-z]` and `[!a-z]` for one of
+/// several.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Pattern {
     text: String,
-    parts: Vec<Part>,
+    tokens: Vec<Token>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum Part {
-    Exactly(char),
-    One,
-    Any,
+enum Token {
+    Literal(char),
+    AnyCharacter,
+    AnyString,
     Class { ranges: Vec<(char, char)>, inverted: bool },
 }
 
-impl Part {
-    /// Whether it stands for this one character.
-    fn takes(&self, letter: char) -> bool {
+impl Token {
+    /// Returns whether the token matches this one character.
+    fn matches_character(&self, letter: char) -> bool {
         match self {
-            Self::Exactly(wanted) => *wanted == letter,
-            Self::One => true,
-            Self::Any => false,
+            Self::Literal(wanted) => *wanted == letter,
+            Self::AnyCharacter => true,
+            Self::AnyString => false,
             Self::Class { ranges, inverted } => {
                 ranges.iter().any(|&(from, to)| (from..=to).contains(&letter)) != *inverted
             }
@@ -34,67 +35,67 @@ impl Part {
 impl Pattern {
     #[must_use]
     pub fn new(text: &str) -> Self {
-        let mut parts = Vec::new();
+        let mut tokens = Vec::new();
         let mut rest = text;
         while let Some(letter) = rest.chars().next() {
             rest = &rest[letter.len_utf8()..];
-            parts.push(match letter {
-                '*' => Part::Any,
-                '?' => Part::One,
+            tokens.push(match letter {
+                '*' => Token::AnyString,
+                '?' => Token::AnyCharacter,
                 '[' => match class(rest) {
-                    Some((part, after)) => {
+                    Some((token, after)) => {
                         rest = after;
-                        part
+                        token
                     }
-                    None => Part::Exactly('['),
+                    None => Token::Literal('['),
                 },
-                _ => Part::Exactly(letter),
+                _ => Token::Literal(letter),
             });
         }
-        Self { text: text.to_owned(), parts }
+        Self { text: text.to_owned(), tokens }
     }
 
-    /// As it was written.
+    /// Returns the pattern as it was written.
     #[must_use]
     pub fn text(&self) -> &str {
         &self.text
     }
 
-    /// Whether `name` is one of those that the pattern stands for.
+    /// Returns whether the pattern matches `name`.
     #[must_use]
     pub fn matches(&self, name: &str) -> bool {
         let letters: Vec<char> = name.chars().collect();
-        let (mut part, mut letter) = (0, 0);
-        // Where to go on if things do not fit: behind the last `*`, one character later.
+        let (mut token, mut letter) = (0, 0);
+        // Where to retry after a mismatch: behind the last `*`, one character later.
         let mut retry = None;
         while letter < letters.len() {
-            match self.parts.get(part) {
-                Some(Part::Any) => {
-                    part += 1;
-                    retry = Some((part, letter));
+            match self.tokens.get(token) {
+                Some(Token::AnyString) => {
+                    token += 1;
+                    retry = Some((token, letter));
                 }
-                Some(wanted) if wanted.takes(letters[letter]) => {
-                    part += 1;
+                Some(wanted) if wanted.matches_character(letters[letter]) => {
+                    token += 1;
                     letter += 1;
                 }
                 _ => {
                     let Some((after, from)) = retry else { return false };
-                    (part, letter) = (after, from + 1);
+                    (token, letter) = (after, from + 1);
                     retry = Some((after, letter));
                 }
             }
         }
-        self.parts[part..].iter().all(|part| *part == Part::Any)
+        self.tokens[token..].iter().all(|token| *token == Token::AnyString)
     }
 
-    /// Whether any name of the function with this symbol is one that the pattern stands for.
+    /// Returns whether the pattern matches any name of the function with this symbol.
     #[must_use]
     pub fn matches_symbol(&self, symbol: &str) -> bool {
-        // Most symbols are not mangled and do not match: those are not worth an allocation each.
+        // Most symbols are not mangled and do not match: an allocation for each would be slow.
         self.matches(symbol) || (is_decorated(symbol) && names(symbol)[1..].iter().any(|name| self.matches(name)))
     }
 
-    /// How far `name` is from what may have been meant; `None` if it is something else altogether.
+    /// Returns how far `name` is from the pattern; `None` if it is too far to be meant.
     #[must_use]
     pub fn distance(&self, name: &str) -> Option<usize> {
         let wanted: String = self.text.chars().filter(|letter| !matches!(letter, '*' | '?')).collect();
@@ -103,7 +104,7 @@ impl Pattern {
             return None;
         }
         let most = (wanted.chars().count() / 3).max(1);
-        let close = edits(&wanted, &name, most);
+        let close = edit_distance(&wanted, &name, most);
         let within = (wanted.len() >= 4 && name.contains(&wanted)).then(|| most + name.len() - wanted.len());
         close.or(within)
     }
@@ -114,7 +115,7 @@ fn is_decorated(symbol: &str) -> bool {
 }
 
 /// A class of characters, from behind its bracket, and what follows it.
-fn class(text: &str) -> Option<(Part, &str)> {
+fn class(text: &str) -> Option<(Token, &str)> {
     let (inside, after) = text.split_at(text.char_indices().skip(1).find(|&(_, letter)| letter == ']')?.0);
     let inverted = inside.starts_with('!');
     let letters: Vec<char> = inside[usize::from(inverted)..].chars().collect();
@@ -133,11 +134,12 @@ fn class(text: &str) -> Option<(Part, &str)> {
             [] => break,
         };
     }
-    (!ranges.is_empty()).then_some((Part::Class { ranges, inverted }, &after[1..]))
+    (!ranges.is_empty()).then_some((Token::Class { ranges, inverted }, &after[1..]))
 }
 
-/// How many letters have to be put in, left out, changed or exchanged with the next one to make one of the other, if not more than `most`.
-fn edits(one: &str, other: &str, most: usize) -> Option<usize> {
+/// Returns the edit distance with insertions, deletions, substitutions and transpositions, if it is
+/// at most `most`.
+fn edit_distance(one: &str, other: &str, most: usize) -> Option<usize> {
     let (one, other): (Vec<char>, Vec<char>) = (one.chars().collect(), other.chars().collect());
     if one.len().abs_diff(other.len()) > most {
         return None;

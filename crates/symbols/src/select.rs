@@ -1,4 +1,4 @@
-//! Which functions of a file are meant, where they are, and which were probably meant.
+//! Which functions of a file are selected, and which ones the user may have meant.
 
 use std::ops::Range;
 
@@ -6,47 +6,48 @@ use crate::functions::{Function, Functions};
 use crate::name::plain_name;
 use crate::pattern::Pattern;
 
-/// Functions that follow each other have less than this between them.
+/// Functions with less than this between them follow each other.
 const PADDING_MAX: u64 = 16;
 
-/// Names that are proposed.
+/// The most names to propose.
 const NEAR_MAX: usize = 3;
 
 impl Functions {
-    /// Where those functions are that `is_wanted`, within `range`, if the file is `bias` away from where it was linked for. Those that follow
-    /// each other are one, if they may be `joined`.
-    pub fn wanted(
+    /// Returns the ranges of the functions that `is_selected`, within `range`, for a file that is
+    /// mapped `bias` away from its linked addresses. If `joined`, functions that follow each other
+    /// give one range.
+    pub fn selected_ranges(
         &self,
         bias: u64,
         range: &Range<u64>,
         joined: bool,
-        mut is_wanted: impl FnMut(&Function) -> bool,
+        mut is_selected: impl FnMut(&Function) -> bool,
     ) -> Vec<Range<u64>> {
         let place = |function: &Function| function.start.wrapping_add(bias)..function.end.wrapping_add(bias);
         let is_here =
             |place: &Range<u64>| place.start < place.end && range.start <= place.start && place.start < range.end;
-        let mut wanted: Vec<Range<u64>> = Vec::new();
+        let mut selected: Vec<Range<u64>> = Vec::new();
         let mut follows = false;
         for function in &self.list {
             let place = place(function);
-            if !is_here(&place) || !is_wanted(function) {
+            if !is_here(&place) || !is_selected(function) {
                 follows = false;
                 continue;
             }
-            if let Some(last) = wanted.last_mut().filter(|_| follows && joined)
+            if let Some(last) = selected.last_mut().filter(|_| follows && joined)
                 && place.start.saturating_sub(last.end) < PADDING_MAX
             {
                 last.end = last.end.max(place.end.min(range.end));
             } else {
-                wanted.push(place.start..place.end.min(range.end));
+                selected.push(place.start..place.end.min(range.end));
             }
             follows = true;
         }
-        wanted
+        selected
     }
 }
 
-/// The names that are nearest to what was asked for, and the question whether one of them was meant; empty if there are none.
+/// Returns the question whether one of the most similar names was meant; empty if there are none.
 #[must_use]
 pub fn did_you_mean(pattern: &Pattern, files: impl Iterator<Item = Functions>) -> String {
     let mut found: Vec<(usize, String)> = Vec::new();
@@ -81,7 +82,7 @@ mod tests {
     fn functions_in_a_row_are_one_range() {
         let pattern = Pattern::new("parse_*");
         let wanted = |joined, range: &Range<u64>| {
-            functions().wanted(0x1000, range, joined, |function| pattern.matches_symbol(&function.symbol))
+            functions().selected_ranges(0x1000, range, joined, |function| pattern.matches_symbol(&function.symbol))
         };
         assert_eq!(wanted(true, &(0x1000..0x2000)), vec![0x1010..0x1030; 1]);
         assert_eq!(wanted(false, &(0x1000..0x2000)), [0x1010..0x1018, 0x1020..0x1030]);

@@ -12,6 +12,9 @@
 //! unwritten words are zero and zero is no path.
 #![no_std]
 
+#[cfg(test)]
+extern crate std;
+
 use core::sync::atomic::{AtomicU32, AtomicU64};
 
 pub mod code;

@@ -7,7 +7,7 @@ use std::time::Duration;
 use wire::{CODE_RING_BYTES, CODE_RING_OFFSET, Control, SEGMENT_COUNT, SLOT_ENDED, SLOT_LIVE, word};
 
 use super::*;
-use crate::memory::{Full, MemorySink};
+use crate::memory_sink::{Full, MemorySink};
 
 const TICK: Duration = Duration::from_millis(20);
 
@@ -38,8 +38,7 @@ impl<'a> Engine<'a> {
             self.wait_for_room();
         }
         let segment = self.view().head.load(SeqCst) as usize % SEGMENT_COUNT;
-        let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
-        self.shared.write(wire::segment_offset(self.slot, segment) + 4 * self.at, &bytes);
+        self.shared.write(wire::segment_offset(self.slot, segment) + 4 * self.at, bytemuck::cast_slice(words));
         self.at += words.len();
     }
 
@@ -167,7 +166,9 @@ fn nothing_is_lost_when_rings_are_full() {
                 let shared = &shared;
                 scope.spawn(move || {
                     let mut engine = Engine::start(shared, thread * 70, thread as u32);
-                    words(thread as u32, COUNT).for_each(|words| engine.append(&words));
+                    // Made before, so that writing is faster than the sink even on a busy machine.
+                    let records: Vec<Vec<u32>> = words(thread as u32, COUNT).collect();
+                    records.chunks(1000).for_each(|records| engine.append(&records.concat()));
                     engine.end();
                 });
             }
@@ -305,7 +306,7 @@ fn a_sink_that_fails_does_not_stop_the_target() {
     let mut sink = MemorySink { fails_at_path: Some(2), ..MemorySink::default() };
     let (_, _, failure) = drain_while(&shared, &mut sink, || {
         let mut engine = Engine::start(&shared, 0, 0);
-        // Would wait for ever if nobody took what it writes.
+        // Would wait for ever if the drain did not go on taking words.
         announce_paths(&shared, 1..2);
         (0..10 * SEGMENT_WORDS).for_each(|_| engine.append(&[1]));
         engine.end();
@@ -346,7 +347,7 @@ fn announce_path(shared: &Shared, path: u32, flags: u32) {
 }
 
 #[test]
-fn silent_code_is_left_out() {
+fn uninstrumented_code_is_left_out() {
     let shared = Shared::create_alone().unwrap();
     let mut sink = MemorySink::default();
     let selection = Selection { length: Some(7), ..Selection::default() };
@@ -375,12 +376,12 @@ fn silent_code_is_left_out() {
     assert_eq!(sink.paths[&(0, 0)], [&[1][..], &gap, &[3], &half, &leave].concat());
     assert_eq!(sink.paths[&(0, 1)], [&[1][..], &leave].concat());
     let numbers: Vec<u32> = sink.blocks.iter().map(|block| block.1).collect();
-    assert_eq!(numbers, [1, 3], "a block that only silent code has is not told");
+    assert_eq!(numbers, [1, 3], "a block of uninstrumented code only is not delivered");
     assert_eq!(sink.fragments.len(), 2);
 }
 
 #[test]
-fn words_that_would_have_been_written_over_are_not_read() {
+fn overwritten_words_are_not_read() {
     for left in [false, true] {
         let shared = Shared::create_alone().unwrap();
         let mut sink = MemorySink::default();
@@ -392,7 +393,7 @@ fn words_that_would_have_been_written_over_are_not_read() {
         engine.view().uninstrumented_from.store(4 * 5 + 1, SeqCst);
         engine.append(&[1, 1, 77, word::event(99, 0)]);
         if left {
-            drain.take_left(0, 4 * 9, 3);
+            drain.take_detached(0, 4 * 9, 3);
         } else {
             drain.finish_image();
         }

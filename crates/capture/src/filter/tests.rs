@@ -7,15 +7,15 @@ use super::*;
 const NOP: [u8; 4] = [0x90, 0x90, 0x90, 0xc3];
 /// Addresses of the two blocks, of four instructions each.
 const RECORDED: u64 = 0x1_0000_1000;
-const SILENT: u64 = 0x1_0000_2000;
+const UNINSTRUMENTED: u64 = 0x1_0000_2000;
 
 fn filter(length: Option<u64>) -> Filter {
     let mut filter = Filter::new(length);
     filter.block(7, RECORDED, &NOP);
-    filter.block(8, SILENT, &NOP);
+    filter.block(8, UNINSTRUMENTED, &NOP);
     let exits = [1 | TERMINATOR_DIRECT << 16, 3 | TERMINATOR_INDIRECT << 16];
-    let told = filter.fragment(&Fragment { first_path: 1, blocks: &[7, 7, 7], exits: &exits }, false);
-    assert_eq!(told.unwrap().iter().map(|(block, _)| *block).collect::<Vec<_>>(), [7]);
+    let delivered = filter.fragment(&Fragment { first_path: 1, blocks: &[7, 7, 7], exits: &exits }, false);
+    assert_eq!(delivered.unwrap().iter().map(|(block, _)| *block).collect::<Vec<_>>(), [7]);
     assert!(filter.fragment(&Fragment { first_path: 3, blocks: &[8], exits: &exits[..1] }, true).is_none());
     filter
 }
@@ -46,15 +46,19 @@ fn check(length: Option<u64>, input: &[Vec<u32>], expected: &[Vec<u32>]) -> Filt
 }
 
 #[test]
-fn silence_becomes_a_gap() {
+fn uninstrumented_code_becomes_a_gap() {
     let time = |tsc| timed(word::TIME, tsc);
     let call = event(word::SYSCALL, 0, &[1, 9, 0]);
     let child = event(word::CHILD, 0, &[1, 2]);
     let input =
         [start(RECORDED), vec![1], vec![3, 3], call.clone(), time(10), child.clone(), vec![3, 2], time(11), vec![3]];
-    check(None, &input, &[start(RECORDED), vec![1], gap(SILENT), child, time(10), vec![2], time(11), gap(SILENT)]);
+    check(
+        None,
+        &input,
+        &[start(RECORDED), vec![1], gap(UNINSTRUMENTED), child, time(10), vec![2], time(11), gap(UNINSTRUMENTED)],
+    );
     // Nothing happened in the gap, so there is no time to tell.
-    check(None, &[vec![1, 3, 1]], &[vec![1], gap(SILENT), vec![1]]);
+    check(None, &[vec![1, 3, 1]], &[vec![1], gap(UNINSTRUMENTED), vec![1]]);
     check(None, &[vec![1], call.clone(), time(3), vec![2]], &[vec![1], call, time(3), vec![2]]);
 }
 
@@ -63,41 +67,52 @@ fn a_gap_goes_on_in_the_next_segment() {
     let mut filter = filter(None);
     let mut words = vec![3];
     filter.words(0, &mut words, &[]);
-    assert_eq!(words, gap(SILENT));
+    assert_eq!(words, gap(UNINSTRUMENTED));
     let mut words = [timed(word::TIME, 4), vec![3, 1]].concat();
     filter.words(0, &mut words, &[]);
     assert_eq!(words, [timed(word::TIME, 4), vec![1]].concat());
     let mut words = vec![3];
     filter.words(1, &mut words, &[]);
-    assert_eq!(words, gap(SILENT), "each thread has its own");
+    assert_eq!(words, gap(UNINSTRUMENTED), "each thread has its own");
 }
 
 #[test]
-fn the_engine_may_tell_the_gap() {
-    let input = [start(SILENT), gap(SILENT), vec![3, 1], gap(SILENT), gap(SILENT), timed(word::END, 9)];
-    check(None, &input, &[start(SILENT), gap(SILENT), vec![1], gap(SILENT), timed(word::END, 9)]);
+fn the_engine_may_write_the_gap() {
+    let input = [
+        start(UNINSTRUMENTED),
+        gap(UNINSTRUMENTED),
+        vec![3, 1],
+        gap(UNINSTRUMENTED),
+        gap(UNINSTRUMENTED),
+        timed(word::END, 9),
+    ];
+    check(
+        None,
+        &input,
+        &[start(UNINSTRUMENTED), gap(UNINSTRUMENTED), vec![1], gap(UNINSTRUMENTED), timed(word::END, 9)],
+    );
 }
 
 #[test]
 fn signals_at_the_edges() {
-    // Recorded code is interrupted, in a gap and outside.
+    // Instrumented code is interrupted, in a gap and outside.
     let interrupted = signal(11, 1, 0, RECORDED + 1, 6);
-    check(None, &[vec![1], interrupted.clone(), vec![3]], &[vec![1], interrupted.clone(), gap(SILENT)]);
-    check(None, &[vec![3], interrupted.clone()], &[gap(SILENT), timed(word::TIME, 6), interrupted]);
-    // Silent code is.
-    let silent = signal(11, 3, 0, SILENT + 1, 6);
-    check(None, &[vec![1], silent.clone(), vec![2]], &[vec![1], gap(SILENT), vec![2]]);
-    check(None, &[vec![3], silent, vec![1]], &[gap(SILENT), timed(word::TIME, 6), vec![1]]);
-    // Nothing is: after a system call.
+    check(None, &[vec![1], interrupted.clone(), vec![3]], &[vec![1], interrupted.clone(), gap(UNINSTRUMENTED)]);
+    check(None, &[vec![3], interrupted.clone()], &[gap(UNINSTRUMENTED), timed(word::TIME, 6), interrupted]);
+    // Uninstrumented code is interrupted.
+    let uninstrumented = signal(11, 3, 0, UNINSTRUMENTED + 1, 6);
+    check(None, &[vec![1], uninstrumented.clone(), vec![2]], &[vec![1], gap(UNINSTRUMENTED), vec![2]]);
+    check(None, &[vec![3], uninstrumented, vec![1]], &[gap(UNINSTRUMENTED), timed(word::TIME, 6), vec![1]]);
+    // No code is interrupted: after a system call.
     let after = signal(11, 0, 0, RECORDED + 3, 6);
     check(None, &[vec![1], after.clone()], &[vec![1], after.clone()]);
-    check(None, &[vec![3], after], &[gap(SILENT)]);
+    check(None, &[vec![3], after], &[gap(UNINSTRUMENTED)]);
 }
 
 #[test]
 fn memory_accesses_belong_to_what_is_recorded() {
     let access = event(word::ACCESS, 0, &[1, 2, 3, 4, 5]);
-    check(None, &[vec![3], access.clone(), vec![1]], &[gap(SILENT), access, vec![1]]);
+    check(None, &[vec![3], access.clone(), vec![1]], &[gap(UNINSTRUMENTED), access, vec![1]]);
 }
 
 /// What stands where a path was cut.
@@ -109,7 +124,7 @@ fn cut(blocks: u32, pc: u64, tsc: u32) -> Vec<u32> {
 #[test]
 fn enough_is_enough() {
     let all = [start(RECORDED), vec![1, 3, 2], timed(word::TIME, 8), vec![1]];
-    let opening = [start(RECORDED), vec![1], gap(SILENT)].concat();
+    let opening = [start(RECORDED), vec![1], gap(UNINSTRUMENTED)].concat();
     let long = check(Some(21), &all, &[opening.clone(), vec![2], timed(word::TIME, 8), vec![1]]);
     assert!(!long.is_full());
     // Four instructions, then twelve in three blocks.
@@ -128,8 +143,8 @@ fn enough_is_enough() {
         filter.words(1, &mut more, &[]);
         assert!(more.is_empty());
         let tsc = if length > 16 { 8 } else { 5 };
-        assert_eq!(filter.leavers()[0], (0, timed(word::DETACH, tsc)));
-        assert!(filter.leavers().is_empty());
+        assert_eq!(filter.detached_threads()[0], (0, timed(word::DETACH, tsc)));
+        assert!(filter.detached_threads().is_empty());
     }
 }
 
@@ -143,13 +158,13 @@ fn data_ends_with_its_words() {
         assert!(filter.access_descriptors(&AccessDescriptors { first_path: 1, lengths: &[8, 40], accesses: &[] }));
         let mut words = all.clone();
         assert_eq!(filter.words(0, &mut words, &data), &data[..(4 * kept).min(data.len())], "{length}");
-        let told = words.len().checked_sub(9).map_or(0, |at| word::data_words(words[at]));
-        assert_eq!(told, last, "{length}");
+        let data_words = words.len().checked_sub(9).map_or(0, |at| word::data_words(words[at]));
+        assert_eq!(data_words, last, "{length}");
     }
     let mut filter = filter(Some(100));
     assert!(
         !filter.access_descriptors(&AccessDescriptors { first_path: 3, lengths: &[0], accesses: &[] }),
-        "it is silent"
+        "it is uninstrumented"
     );
     assert_eq!(filter.words(0, &mut all.clone(), &data), data);
 }

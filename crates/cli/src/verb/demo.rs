@@ -4,7 +4,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use capture::Options;
+use recording::Options;
 use trace::Summary;
 
 use crate::arguments::Demo;
@@ -57,9 +57,10 @@ fn run_natively(program: &Path, threads: &str) -> Result<Duration, Failure> {
 
 fn record(program: &Path, threads: &str, trace: &Path) -> Result<(Duration, Summary), Failure> {
     let command = vec![program.into(), threads.into(), SIZE.into()];
-    let options = Options { command, output: trace.to_owned(), ..Options::default() };
+    let capture = capture::Options { command, ..capture::Options::default() };
+    let options = Options { capture, output: trace.to_owned(), ..Options::default() };
     let start = Instant::now();
-    let outcome = capture::record(&options)?;
+    let outcome = recording::record(&options)?;
     let time = start.elapsed();
     if outcome.exit == trace::Exit::Code(0) {
         Ok((time, outcome.summary))

@@ -1,4 +1,5 @@
-//! `trackway record`.
+//! `trackway record`: records a program to a file, with a progress line and a report if they are
+//! wanted.
 
 use std::io::IsTerminal;
 use std::path::Path;
@@ -6,7 +7,8 @@ use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::thread::ScopedJoinHandle;
 use std::time::{Duration, Instant};
 
-use capture::{Limits, Options, Outcome, Selection};
+use capture::{Limits, Selection};
+use recording::{Options, Outcome};
 use serde::Serialize;
 use trace::{DataMode, Exit, Summary};
 
@@ -18,27 +20,26 @@ use crate::progress::Progress;
 
 pub fn run(arguments: &Record) -> Result<u8, Stopped> {
     refuse_special(&arguments.output)?;
-    let options = Options {
+    let capture = capture::Options {
         command: arguments.command.clone(),
         process: arguments.pid,
-        output: arguments.output.clone(),
         no_aslr: arguments.no_aslr,
-        follow: arguments.follow,
         code_cache: Some(arguments.code_cache),
         data: mode(arguments.data),
         limits: Limits { time: arguments.seconds, bytes: arguments.max_size },
         selection: selection(arguments),
     };
-    let (outcome, watched) = watched(arguments, || capture::record(&options));
+    let options = Options { capture, output: arguments.output.clone(), follow: arguments.follow };
+    let (outcome, usage) = monitored(arguments, || recording::record(&options));
     let outcome = outcome.map_err(Failure::from)?;
-    for warning in &outcome.observed.warnings {
+    for warning in &outcome.report.warnings {
         eprintln!("trackway: {warning}");
     }
     if !arguments.quiet && std::io::stderr().is_terminal() {
-        eprintln!("{}", closing_line(&outcome.summary, &arguments.output));
+        eprintln!("{}", summary_line(&outcome.summary, &arguments.output));
     }
     if let Some(path) = &arguments.report {
-        write_report(path, &outcome, &watched)?;
+        write_report(path, &outcome, &usage)?;
     }
     Ok(if arguments.pid.is_some() { 0 } else { status(outcome.exit) })
 }
@@ -61,7 +62,8 @@ fn mode(data: Data) -> DataMode {
     }
 }
 
-/// A finished trace takes the place of what had its name, which must not be a directory, a device or a pipe.
+/// Refuses an output that is a directory, a device or a pipe. A finished trace replaces the file of
+/// that name.
 pub fn refuse_special(path: &Path) -> Result<(), Failure> {
     match path.metadata() {
         Ok(metadata) if !metadata.is_file() => {
@@ -73,7 +75,7 @@ pub fn refuse_special(path: &Path) -> Result<(), Failure> {
     }
 }
 
-/// The exit status that a shell would give.
+/// Returns the exit status that a shell would give.
 pub fn status(exit: Exit) -> u8 {
     match exit {
         Exit::Code(code) => u8::try_from(code & 0xff).unwrap_or(FAILED),
@@ -82,7 +84,7 @@ pub fn status(exit: Exit) -> u8 {
     }
 }
 
-fn closing_line(summary: &Summary, path: &Path) -> String {
+fn summary_line(summary: &Summary, path: &Path) -> String {
     format!(
         "trackway: {} instructions of {} thread{}, {} in {} ({:.3} bits per instruction)",
         grouped(summary.totals.instructions),
@@ -94,46 +96,49 @@ fn closing_line(summary: &Summary, path: &Path) -> String {
     )
 }
 
-/// What was seen from beside while the recorder worked.
+/// Resources that the recorder has used.
 #[derive(Default)]
-struct Watched {
+struct ResourceUsage {
     seconds: f64,
     peak_memory: u64,
 }
 
-/// Looks this often.
-const EVERY: Duration = Duration::from_millis(20);
+/// Time between two looks at the memory in use.
+const MONITOR_INTERVAL: Duration = Duration::from_millis(20);
 
-/// Does `work` while another thread shows progress and watches the memory, if either is wanted.
-fn watched<T>(arguments: &Record, work: impl FnOnce() -> T) -> (T, Watched) {
-    // On the terminal that the program writes to, a line of ours would end up in the middle of its output.
-    let shows = !arguments.quiet && !std::io::stdout().is_terminal() && std::io::stderr().is_terminal();
-    if !shows && arguments.report.is_none() {
-        return (work(), Watched::default());
+/// Runs `work` while another thread shows progress and measures the memory in use, if either is
+/// wanted.
+fn monitored<T>(arguments: &Record, work: impl FnOnce() -> T) -> (T, ResourceUsage) {
+    // On the terminal that the program writes to, a progress line would end up in the middle of its
+    // output.
+    let shows_progress = !arguments.quiet && !std::io::stdout().is_terminal() && std::io::stderr().is_terminal();
+    if !shows_progress && arguments.report.is_none() {
+        return (work(), ResourceUsage::default());
     }
     let part = trace::partial_path(&arguments.output);
-    let (done, watch) = channel::<()>();
+    let (done, is_done) = channel::<()>();
     std::thread::scope(|scope| {
-        let watcher: ScopedJoinHandle<Watched> = scope.spawn(move || {
+        let monitor: ScopedJoinHandle<ResourceUsage> = scope.spawn(move || {
             let start = Instant::now();
-            let mut progress = shows.then(Progress::new);
+            let mut progress = shows_progress.then(Progress::new);
             let mut peak_memory = 0;
-            while watch.recv_timeout(EVERY) == Err(RecvTimeoutError::Timeout) {
+            while is_done.recv_timeout(MONITOR_INTERVAL) == Err(RecvTimeoutError::Timeout) {
                 peak_memory = peak_memory.max(memory_without_rings());
                 if let Some(progress) = &mut progress {
                     let written = || part.metadata().map_or(0, |metadata| metadata.len());
                     progress.tick(|| format!("recording: {:.0} s, {}", start.elapsed().as_secs_f64(), size(written())));
                 }
             }
-            Watched { seconds: start.elapsed().as_secs_f64(), peak_memory }
+            ResourceUsage { seconds: start.elapsed().as_secs_f64(), peak_memory }
         });
         let result = work();
         drop(done);
-        (result, watcher.join().unwrap_or_default())
+        (result, monitor.join().unwrap_or_default())
     })
 }
 
-/// Bytes of memory that this process has in use now; shared memory, which is the rings, is left out.
+/// Returns the bytes of memory that this process has in use, without shared memory, which is the
+/// rings.
 fn memory_without_rings() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let kibibytes = |key: &str| -> u64 {
@@ -143,7 +148,7 @@ fn memory_without_rings() -> u64 {
     (kibibytes("RssAnon:") + kibibytes("RssFile:")) * 1024
 }
 
-/// What benchmarks want to know.
+/// The report for benchmarks, as JSON.
 #[derive(Serialize)]
 struct Report<'a> {
     instructions: u64,
@@ -163,8 +168,8 @@ struct Report<'a> {
     warnings: &'a [String],
 }
 
-fn write_report(path: &Path, outcome: &Outcome, watched: &Watched) -> Result<(), Stopped> {
-    let (summary, observed) = (&outcome.summary, &outcome.observed);
+fn write_report(path: &Path, outcome: &Outcome, usage: &ResourceUsage) -> Result<(), Stopped> {
+    let (summary, capture) = (&outcome.summary, &outcome.report);
     let report = Report {
         instructions: summary.totals.instructions,
         branches: summary.totals.branches(),
@@ -175,12 +180,12 @@ fn write_report(path: &Path, outcome: &Outcome, watched: &Watched) -> Result<(),
         code_bytes: summary.code_bytes,
         reads: summary.totals.reads,
         writes: summary.totals.writes,
-        seconds: watched.seconds,
-        cpu_seconds: observed.cpu_time.as_secs_f64(),
-        peak_memory_bytes: watched.peak_memory,
-        stalls: observed.counters.stalls,
-        sleeps: observed.counters.sleeps,
-        warnings: &observed.warnings,
+        seconds: usage.seconds,
+        cpu_seconds: capture.cpu_time.as_secs_f64(),
+        peak_memory_bytes: usage.peak_memory,
+        stalls: capture.counters.stalls,
+        sleeps: capture.counters.sleeps,
+        warnings: &capture.warnings,
     };
     let mut output = Output::open(Some(path))?;
     output.json(&report)?;
@@ -201,12 +206,12 @@ mod tests {
     }
 
     #[test]
-    fn the_closing_line() {
+    fn the_summary_line() {
         let mut summary = Summary { file_bytes: 1 << 20, ..Summary::default() };
         summary.totals.instructions = 83_886_080;
         summary.threads.push(trace::ThreadSummary::default());
         assert_eq!(
-            closing_line(&summary, Path::new("t.trk")),
+            summary_line(&summary, Path::new("t.trk")),
             "trackway: 83 886 080 instructions of 1 thread, 1.0 MiB in t.trk (0.100 bits per instruction)"
         );
     }

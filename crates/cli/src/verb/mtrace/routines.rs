@@ -36,7 +36,7 @@ impl SelectedBlocks {
             }
             let Ok(functions) = Functions::of_file(Path::new(&module.path)) else { continue };
             let Some(bias) = functions.bias(module.address, module.file_offset) else { continue };
-            own.extend(functions.wanted(bias, &all, true, |function| {
+            own.extend(functions.selected_ranges(bias, &all, true, |function| {
                 let mut is_wanted = false;
                 for (pattern, matched) in patterns.iter().zip(&mut matched) {
                     let own = pattern.matches_symbol(&function.symbol);

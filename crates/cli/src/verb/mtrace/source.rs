@@ -13,7 +13,7 @@ use crate::arguments::mtrace::Common;
 use crate::descriptor::Shape;
 use crate::digits::grouped;
 use crate::failure::{FAILED, Failure};
-use crate::live::{self, Executed, Receiver};
+use crate::live::{self, Receiver, ThreadWords};
 use crate::output::Stopped;
 use crate::progress::Progress;
 use crate::select;
@@ -218,12 +218,12 @@ impl<T: Tool> Receiver for ToolReceiver<'_, T> {
         Ok(())
     }
 
-    fn path(&mut self, live: &mut Live, executed: Executed<'_>) -> Result<(), Stopped> {
+    fn path(&mut self, live: &mut Live, executed: ThreadWords<'_>) -> Result<(), Stopped> {
         let Self { tool, descriptors, .. } = self;
         if descriptors.is_full() {
             return Ok(());
         }
-        let Executed { image, thread, words, data } = executed;
+        let ThreadWords { image, thread, words, data } = executed;
         match tool.input_form() {
             InputForm::PathBatches => live.path_batch(image, thread, words, |batch| {
                 tool.path_batch(batch, descriptors);

@@ -3,7 +3,7 @@
 use experiment::segment::LiveSegmenter;
 use trace::{Live, ThreadInfo};
 
-use crate::live::{Executed, Receiver};
+use crate::live::{Receiver, ThreadWords};
 use crate::output::Stopped;
 
 impl Receiver for LiveSegmenter<'_> {
@@ -11,8 +11,8 @@ impl Receiver for LiveSegmenter<'_> {
         Ok(())
     }
 
-    fn path(&mut self, live: &mut Live, executed: Executed<'_>) -> Result<(), Stopped> {
-        let Executed { image, thread, words, data } = executed;
+    fn path(&mut self, live: &mut Live, executed: ThreadWords<'_>) -> Result<(), Stopped> {
+        let ThreadWords { image, thread, words, data } = executed;
         live.path(image, thread, words, data, |blocks, batch| {
             self.add_batch(blocks, batch);
             Ok(())

@@ -14,7 +14,7 @@ pub struct MemorySink {
     /// Image, first path, blocks, exits.
     pub fragments: Vec<(u32, u32, Vec<u32>, Vec<u32>)>,
     /// Image, first path, lengths, accesses.
-    pub plans: Vec<(u32, u32, Vec<u32>, Vec<wire::code::AccessDescriptor>)>,
+    pub access_descriptors: Vec<(u32, u32, Vec<u32>, Vec<wire::code::AccessDescriptor>)>,
     pub modules: Vec<(u32, Module)>,
     pub unmapped: Vec<(u32, u64, u64, u64)>,
     pub threads: Vec<ThreadInfo>,
@@ -22,9 +22,9 @@ pub struct MemorySink {
     pub paths: BTreeMap<(u32, u32), Vec<u32>>,
     /// The data behind them.
     pub data: BTreeMap<(u32, u32), Vec<u8>>,
-    /// Fails from this path on.
+    /// Fails from this delivery on.
     pub fails_at_path: Option<usize>,
-    /// Takes so long for every path.
+    /// Sleeps this long at every delivery.
     pub delay: Duration,
     pub path_count: usize,
     pub known: HashSet<u32>,
@@ -51,7 +51,7 @@ impl Sink for MemorySink {
 
     fn access_descriptors(&mut self, image: u32, descriptors: &AccessDescriptors) -> Result<(), Full> {
         let &AccessDescriptors { first_path, lengths, accesses } = descriptors;
-        self.plans.push((image, first_path, lengths.to_vec(), accesses.to_vec()));
+        self.access_descriptors.push((image, first_path, lengths.to_vec(), accesses.to_vec()));
         Ok(())
     }
 
@@ -85,7 +85,7 @@ impl Sink for MemorySink {
 }
 
 impl MemorySink {
-    /// Words name no path that has not come before. Zeroes come from a damaged ring.
+    /// Checks that words name no path that was not defined before. Zeros come from a damaged ring.
     fn check(&self, mut words: &[u32]) {
         while let Some(&first) = words.first() {
             let Some(length) = word::length(first) else { return };

@@ -1,9 +1,10 @@
-//! All memory that a program can write to, before and after a step: the check that no write of an instruction is missed.
+//! The writable memory of a program before and after a step: a check that no write of an
+//! instruction is missed.
 
 use std::fs;
 
 use crate::Error;
-use crate::access::Planned;
+use crate::access::PlannedAccess;
 use crate::tracee::Tracee;
 
 /// The contents of the writable mappings.
@@ -19,8 +20,8 @@ impl Snapshot {
         Ok(Self { mappings: mappings.collect() })
     }
 
-    /// Whether every byte that has changed is one that `planned` writes to. Keeps what is there now.
-    pub fn check(&mut self, tracee: Tracee, pc: u64, planned: &[Planned]) -> Result<(), Error> {
+    /// Checks that every changed byte is one that `planned` writes to, and updates the snapshot.
+    pub fn check(&mut self, tracee: Tracee, pc: u64, planned: &[PlannedAccess]) -> Result<(), Error> {
         for (start, before) in &mut self.mappings {
             let after = contents(tracee, *start, before.len());
             if *before == after {
@@ -38,7 +39,7 @@ impl Snapshot {
     }
 }
 
-/// Start and length, from a line of /proc/PID/maps.
+/// Returns start and length of a writable mapping, from a line of /proc/PID/maps.
 fn writable_range(line: &str) -> Option<(u64, usize)> {
     let mut fields = line.split(' ');
     let (start, end) = fields.next()?.split_once('-')?;

@@ -1,20 +1,20 @@
-//! The time at which a thread opened a segment.
+//! Moves the timestamp with which a segment begins behind the first path.
 //!
-//! A thread opens a segment when it has something to write, and begins it with the time. That something may be a path, which the
-//! thread has executed before: what it did under a lock is told after the lock was released, perhaps long after. So the time goes
-//! behind the first thing that says what was executed.
+//! A thread opens a segment when it has something to write, and begins it with a timestamp. What it
+//! writes may be a path that it has executed before: under a lock, say, that it released long ago.
+//! So the timestamp belongs behind the first path or signal that says what was executed.
 
 use wire::word::{self, ACCESS, EVENT, EVENT_WORDS_MAX, SIGNAL, STRING, TIME};
 
 const TIME_WORDS: usize = 3;
 
-/// Moves the time with which the words of a segment begin.
-pub fn settle(words: &mut [u32]) {
+/// Moves the timestamp at the start of a segment's words, if there is one.
+pub fn move_opening_time(words: &mut [u32]) {
     if words.first() != Some(&word::event(TIME, 0)) {
         return;
     }
     let mut at = TIME_WORDS;
-    // What is told of accesses belongs to what comes behind it.
+    // Events about accesses belong to the next path.
     while let Some(&first) =
         words.get(at).filter(|&&first| first & EVENT != 0 && matches!(word::kind(first), STRING | ACCESS))
     {
@@ -27,7 +27,7 @@ pub fn settle(words: &mut [u32]) {
         && let Some(&[_, fragment, .., low, high]) = words[at..].first_chunk::<EVENT_WORDS_MAX>()
         && fragment != 0
     {
-        // It is later than the opening.
+        // The signal's timestamp is later than the segment's.
         words[1..TIME_WORDS].copy_from_slice(&[low, high]);
         words[..at + EVENT_WORDS_MAX].rotate_left(TIME_WORDS);
     }
@@ -39,28 +39,28 @@ mod tests {
 
     const OPENING: [u32; 3] = [word::event(TIME, 0), 5, 0];
 
-    fn settled(behind: &[u32]) -> Vec<u32> {
+    fn moved(behind: &[u32]) -> Vec<u32> {
         let mut words = [&OPENING[..], behind].concat();
-        settle(&mut words);
+        move_opening_time(&mut words);
         words
     }
 
     #[test]
     fn it_goes_behind_the_first_path() {
-        assert_eq!(settled(&[7, 8]), [&[7][..], &OPENING, &[8]].concat());
-        assert_eq!(settled(&[7]), [&[7][..], &OPENING].concat());
+        assert_eq!(moved(&[7, 8]), [&[7][..], &OPENING, &[8]].concat());
+        assert_eq!(moved(&[7]), [&[7][..], &OPENING].concat());
         let access = [word::event(ACCESS, 0), 1, 2, 3, 4, 5];
         let string = [word::event(STRING, 0), 1, 2, 3, 4, 5, 6, 7, 8];
-        let told = [&access[..], &string, &access, &[7]].concat();
-        assert_eq!(settled(&[&told[..], &[8]].concat()), [&told[..], &OPENING, &[8]].concat());
+        let events = [&access[..], &string, &access, &[7]].concat();
+        assert_eq!(moved(&[&events[..], &[8]].concat()), [&events[..], &OPENING, &[8]].concat());
     }
 
     #[test]
     fn a_signal_that_interrupts_a_path_has_the_time() {
         let signal = |fragment| [word::event(SIGNAL, 11), fragment, 2, 3, 4, 5, 6, 9, 1];
         let same = [word::event(TIME, 0), 9, 1];
-        assert_eq!(settled(&[&signal(1)[..], &[8]].concat()), [&signal(1)[..], &same, &[8]].concat());
-        assert_eq!(settled(&signal(0)), [&OPENING[..], &signal(0)].concat());
+        assert_eq!(moved(&[&signal(1)[..], &[8]].concat()), [&signal(1)[..], &same, &[8]].concat());
+        assert_eq!(moved(&signal(0)), [&OPENING[..], &signal(0)].concat());
     }
 
     #[test]
@@ -69,11 +69,11 @@ mod tests {
         for behind in
             [&[][..], &[0], &OPENING, &syscall, &[word::event(ACCESS, 0)], &[word::event(SIGNAL, 1), 1], &[u32::MAX]]
         {
-            assert_eq!(settled(behind), [&OPENING[..], behind].concat());
+            assert_eq!(moved(behind), [&OPENING[..], behind].concat());
         }
         let mut other = [7, 8, 9, 10];
-        settle(&mut other);
+        move_opening_time(&mut other);
         assert_eq!(other, [7, 8, 9, 10]);
-        settle(&mut []);
+        move_opening_time(&mut []);
     }
 }

@@ -1,6 +1,7 @@
-//! All threads of a process, held by ptrace while something is done to them that they must not see.
+//! All threads of a process, stopped by ptrace while the recorder changes something that they must
+//! not see.
 //!
-//! Threads come and go until all of them have stopped. Knows nothing of why they are held.
+//! Threads start and exit until all of them have stopped. Knows nothing of why they are stopped.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -8,46 +9,47 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
 use crate::ptrace::{self, Exit, Stop, Tracee};
-use crate::{call, task};
+use crate::{syscall, task};
 
-/// How long to wait, at most, for threads that only need a processor to stop.
+/// The longest time to wait for runnable threads to stop.
 const RUNNABLE_PATIENCE: Duration = Duration::from_secs(60);
-/// A thread that sleeps for so long whenever we look does not stop by itself. One look is not enough: a thread sleeps for
-/// moments, too, while the kernel brings a page or another thread has the lock on the memory map.
+/// A thread that sleeps whenever it is looked at for this long does not stop by itself. One look is
+/// not enough: a thread also sleeps for moments while the kernel brings a page, or while another
+/// thread has the lock on the memory map.
 const ASLEEP: Duration = Duration::from_secs(1);
 
-/// Between two looks at threads that are to stop.
+/// Time between two polls of threads that are stopping.
 pub const PAUSE: Duration = Duration::from_micros(100);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum State {
-    /// On its way to a stop that we have asked for.
-    Called,
-    /// It runs, and we have not asked it to stop since then.
-    Free(Instant),
-    /// Stopped, about to get this signal if it is not 0.
+pub enum TraceState {
+    /// The recorder has asked it to stop.
+    Stopping,
+    /// It runs since this time, and the recorder has not asked it to stop since then.
+    Running(Instant),
+    /// Stopped; `signal` is delivered when it goes on, unless it is 0.
     Stopped { signal: i32, is_group: bool },
 }
 
 #[derive(Debug)]
-pub struct Crowd {
+pub struct ThreadGroup {
     process: i32,
-    pub members: BTreeMap<i32, State>,
-    /// How the process ended, if it did.
+    pub members: BTreeMap<i32, TraceState>,
+    /// How the process exited, if it did.
     pub exit: Option<Exit>,
-    /// The process has executed another program: all of its threads but one are gone, and that one stands at the event.
+    /// The process has executed another program: one thread is left, stopped at the exec event.
     pub has_executed: bool,
-    /// Since when no thread that is to stop was seen moving; see [`Self::is_too_late`].
+    /// Since when no stopping thread was seen runnable; see [`Self::has_timed_out`].
     asleep_since: Option<Instant>,
 }
 
-impl Crowd {
+impl ThreadGroup {
     pub fn new(process: i32) -> Self {
         Self { process, members: BTreeMap::new(), exit: None, has_executed: false, asleep_since: None }
     }
 
-    /// Attaches to threads that are new and asks them to stop. Returns whether there were any.
-    pub fn gather(&mut self) -> io::Result<bool> {
+    /// Attaches to new threads and asks them to stop. Returns whether there were any.
+    pub fn seize_new(&mut self) -> io::Result<bool> {
         let is_new = |tid: &i32| !self.members.contains_key(tid) && task::is_alive(self.process, *tid);
         let new: Vec<i32> = task::all(self.process)?.into_iter().filter(is_new).collect();
         if new.is_empty() {
@@ -65,21 +67,21 @@ impl Crowd {
 
     fn seize(&mut self, tid: i32) -> io::Result<()> {
         match Tracee::seize(tid).and_then(Tracee::interrupt) {
-            Ok(()) => drop(self.members.insert(tid, State::Called)),
-            // It has ended in the meantime.
+            Ok(()) => drop(self.members.insert(tid, TraceState::Stopping)),
+            // It has exited in the meantime.
             Err(_) if !task::is_alive(self.process, tid) => {}
             Err(error) => return Err(error),
         }
         Ok(())
     }
 
-    /// Takes note of what the threads report; returns those that have stopped.
-    pub fn look(&mut self) -> Vec<i32> {
+    /// Polls the threads that have not stopped. Returns those that have stopped now.
+    pub fn poll(&mut self) -> Vec<i32> {
         let mut stopped = Vec::new();
         let waiting: Vec<i32> =
             self.members.iter().filter(|(_, state)| !is_stopped(state)).map(|(&tid, _)| tid).collect();
         for tid in waiting {
-            let state = match ptrace::look(tid) {
+            let state = match ptrace::try_wait(tid) {
                 Ok(None) => continue,
                 Ok(Some(stop)) => self.state_after(tid, stop),
                 Err(_) => None,
@@ -95,21 +97,21 @@ impl Crowd {
         stopped
     }
 
-    fn state_after(&mut self, tid: i32, stop: Stop) -> Option<State> {
+    fn state_after(&mut self, tid: i32, stop: Stop) -> Option<TraceState> {
         match stop {
-            Stop::Gone(exit) => {
+            Stop::Exited(exit) => {
                 if tid == self.process {
                     self.exit = Some(exit);
                 }
                 None
             }
-            Stop::Signal(signal) => Some(State::Stopped { signal, is_group: false }),
-            Stop::Group(_) => Some(State::Stopped { signal: 0, is_group: true }),
+            Stop::Signal(signal) => Some(TraceState::Stopped { signal, is_group: false }),
+            Stop::Group(_) => Some(TraceState::Stopped { signal: 0, is_group: true }),
             Stop::Exec => {
                 self.has_executed = true;
-                Some(State::Stopped { signal: 0, is_group: false })
+                Some(TraceState::Stopped { signal: 0, is_group: false })
             }
-            Stop::Syscall | Stop::Other => Some(State::Stopped { signal: 0, is_group: false }),
+            Stop::Syscall | Stop::Other => Some(TraceState::Stopped { signal: 0, is_group: false }),
         }
     }
 
@@ -117,93 +119,96 @@ impl Crowd {
         self.exit.is_some() || self.members.is_empty() && !task::has_any(self.process)
     }
 
-    /// Whether all threads that we know of have stopped.
+    /// Returns whether all known threads have stopped.
     pub fn all_stopped(&self) -> bool {
         self.members.values().all(is_stopped)
     }
 
     /// Lets a stopped thread go on.
     pub fn resume(&mut self, tid: i32) {
-        let Some(&State::Stopped { signal, .. }) = self.members.get(&tid) else { return };
+        let Some(&TraceState::Stopped { signal, .. }) = self.members.get(&tid) else { return };
         // If it fails, the thread is dying, and the next look says so.
         let _ = Tracee { tid }.resume(signal);
-        self.members.insert(tid, State::Free(Instant::now()));
+        self.members.insert(tid, TraceState::Running(Instant::now()));
     }
 
-    /// Asks the threads that have been running for at least `time` to stop.
-    pub fn call(&mut self, time: Duration) {
+    /// Interrupts the threads that have been running for at least `time`.
+    pub fn interrupt_running(&mut self, time: Duration) {
         for (&tid, state) in &mut self.members {
-            if matches!(state, State::Free(since) if since.elapsed() >= time) {
+            if matches!(state, TraceState::Running(since) if since.elapsed() >= time) {
                 let _ = Tracee { tid }.interrupt();
-                *state = State::Called;
+                *state = TraceState::Stopping;
             }
         }
     }
 
-    /// Whether a thread that is to stop waits for a processor only, as on a machine with more work than processors, or has
-    /// stopped since we looked.
-    fn has_moving(&self) -> bool {
+    /// Returns whether a stopping thread only waits for a processor, as on a machine with more work
+    /// than processors, or has stopped since the last poll.
+    fn has_runnable(&self) -> bool {
         let mut waiting = self.members.iter().filter(|(_, state)| !is_stopped(state));
-        waiting.any(|(&tid, _)| task::is_moving(self.process, tid))
+        waiting.any(|(&tid, _)| task::is_runnable(self.process, tid))
     }
 
-    /// Waits until all threads have stopped, new ones included. False if that takes longer than `patience` and those that have
-    /// not stopped are asleep, or the process is gone.
+    /// Waits until all threads have stopped, new ones included. Returns false if the process has
+    /// exited, or if the others are still asleep after `patience`.
     pub fn stop_all(&mut self, patience: Duration) -> io::Result<bool> {
         let start = Instant::now();
         (self.has_executed, self.asleep_since) = (false, None);
         loop {
-            match self.gather() {
-                // A thread that is about to end cannot always be attached to; the next look tells.
+            match self.seize_new() {
+                // Attaching to a thread that is about to exit may fail; the next poll tells.
                 Err(error) if self.members.is_empty() => return Err(error),
-                _ => drop(self.look()),
+                _ => drop(self.poll()),
             }
-            if self.all_stopped() && self.gather().is_ok_and(|any| !any) {
+            if self.all_stopped() && self.seize_new().is_ok_and(|any| !any) {
                 return Ok(!self.members.is_empty() && self.exit.is_none() && !self.has_executed);
             }
-            if self.is_gone() || self.is_too_late(start.elapsed(), patience) {
+            if self.is_gone() || self.has_timed_out(start.elapsed(), patience) {
                 return Ok(false);
             }
             std::thread::sleep(PAUSE);
         }
     }
 
-    /// Whether threads that have not stopped after `elapsed` will not do so soon. Asked again and again.
-    pub fn is_too_late(&mut self, elapsed: Duration, patience: Duration) -> bool {
-        if elapsed <= patience || self.has_moving() {
+    /// Returns whether threads that have not stopped after `elapsed` will not do so soon. Called
+    /// again and again.
+    pub fn has_timed_out(&mut self, elapsed: Duration, patience: Duration) -> bool {
+        if elapsed <= patience || self.has_runnable() {
             self.asleep_since = None;
             return elapsed > RUNNABLE_PATIENCE;
         }
         elapsed > RUNNABLE_PATIENCE || self.asleep_since.get_or_insert_with(Instant::now).elapsed() > ASLEEP
     }
 
-    /// Lets all threads go on, as they are, without us. Those that do not stop soon stay with us: see [`Self::release`].
-    pub fn disperse(&mut self) {
+    /// Detaches from all threads, which go on as they are. Those that do not stop soon stay
+    /// attached: see [`Self::detach_stopped`].
+    pub fn detach_all(&mut self) {
         const PATIENCE: Duration = Duration::from_millis(20);
         let deadline = Instant::now() + PATIENCE;
-        self.release();
+        self.detach_stopped();
         while !self.members.is_empty() && Instant::now() < deadline {
             std::thread::sleep(PAUSE);
-            self.release();
+            self.detach_stopped();
         }
     }
 
-    /// Lets go of the threads that have stopped by now, and asks the others to stop.
-    pub fn release(&mut self) {
-        self.call(Duration::ZERO);
-        self.look();
+    /// Detaches from the threads that have stopped by now, and asks the others to stop.
+    pub fn detach_stopped(&mut self) {
+        self.interrupt_running(Duration::ZERO);
+        self.poll();
         for (&tid, state) in &self.members {
-            if let State::Stopped { signal, .. } = *state {
+            if let TraceState::Stopped { signal, .. } = *state {
                 // If it fails, the thread is dying.
-                let _ = undisturb(Tracee { tid }, signal).and_then(|()| Tracee { tid }.detach(signal));
+                let _ = restart_interrupted_call(Tracee { tid }, signal).and_then(|()| Tracee { tid }.detach(signal));
             }
         }
         self.members.retain(|_, state| !is_stopped(state));
     }
 }
 
-/// Attaching to a thread waits for an exec of its process; an exec waits until the dead threads that we have attached to are waited for.
-/// So somebody else has to do that, if attaching takes long.
+/// Reaps exited threads while the caller attaches to others. Attaching waits for an exec of the
+/// process, and an exec waits until dead tracees are reaped. So another thread has to reap them if
+/// attaching takes long.
 fn reap(threads: &[i32], is_done: &Receiver<()>) {
     const PATIENCE: Duration = Duration::from_millis(20);
     while is_done.recv_timeout(PATIENCE) == Err(RecvTimeoutError::Timeout) {
@@ -211,17 +216,17 @@ fn reap(threads: &[i32], is_done: &Receiver<()>) {
     }
 }
 
-/// Makes sure that a stopped thread does not notice that a system call of its was interrupted.
-pub fn undisturb(tracee: Tracee, signal: i32) -> io::Result<()> {
+/// Prepares a stopped thread to restart a system call that only the stop has interrupted.
+pub fn restart_interrupted_call(tracee: Tracee, signal: i32) -> io::Result<()> {
     let registers = tracee.registers()?;
-    match call::of_thread(tracee, &registers, signal) {
-        Some(call) if !call.is_restarted() => tracee.set_registers(&call::again(&registers, call)),
+    match syscall::interrupted_call_of(tracee, &registers, signal) {
+        Some(call) if !call.is_restarted() => tracee.set_registers(&syscall::restarted_registers(&registers, call)),
         _ => Ok(()),
     }
 }
 
-fn is_stopped(state: &State) -> bool {
-    matches!(state, State::Stopped { .. })
+fn is_stopped(state: &TraceState) -> bool {
+    matches!(state, TraceState::Stopped { .. })
 }
 
 #[cfg(test)]
@@ -231,7 +236,7 @@ mod tests {
     const LATE: Duration = Duration::from_secs(6);
     const PATIENCE: Duration = Duration::from_secs(5);
 
-    /// A process that sleeps, until this goes away.
+    /// A process that sleeps until this is dropped.
     struct Sleeper(std::process::Child);
 
     impl Sleeper {
@@ -265,47 +270,47 @@ mod tests {
     #[test]
     fn a_thread_that_has_stopped_since_we_looked_is_not_too_late() {
         let sleeper = Sleeper::new();
-        let mut crowd = Crowd::new(sleeper.pid());
-        assert!(crowd.gather().unwrap());
+        let mut group = ThreadGroup::new(sleeper.pid());
+        assert!(group.seize_new().unwrap());
         sleeper.wait_for_state('t');
-        assert!(!crowd.is_too_late(LATE, PATIENCE));
-        assert_eq!(crowd.look(), [sleeper.pid()]);
-        crowd.disperse();
+        assert!(!group.has_timed_out(LATE, PATIENCE));
+        assert_eq!(group.poll(), [sleeper.pid()]);
+        group.detach_all();
     }
 
     #[test]
     fn reaping_leaves_stops_to_be_seen() {
         let sleeper = Sleeper::new();
-        let mut crowd = Crowd::new(sleeper.pid());
-        assert!(crowd.gather().unwrap());
+        let mut group = ThreadGroup::new(sleeper.pid());
+        assert!(group.seize_new().unwrap());
         sleeper.wait_for_state('t');
         ptrace::reap(sleeper.pid());
-        assert_eq!(crowd.look(), [sleeper.pid()]);
-        crowd.disperse();
+        assert_eq!(group.poll(), [sleeper.pid()]);
+        group.detach_all();
     }
 
     #[test]
     fn reaping_takes_note_of_an_end() {
         let mut sleeper = Sleeper::new();
-        let mut crowd = Crowd::new(sleeper.pid());
-        assert!(crowd.gather().unwrap());
+        let mut group = ThreadGroup::new(sleeper.pid());
+        assert!(group.seize_new().unwrap());
         sleeper.0.kill().unwrap();
         sleeper.wait_for_state('Z');
         ptrace::reap(sleeper.pid());
-        assert!(ptrace::look(sleeper.pid()).is_err());
+        assert!(ptrace::try_wait(sleeper.pid()).is_err());
     }
 
     #[test]
     fn a_thread_that_sleeps_whenever_we_look_is_too_late() {
         let sleeper = Sleeper::new();
-        let mut crowd = Crowd::new(sleeper.pid());
-        crowd.members.insert(sleeper.pid(), State::Called);
+        let mut group = ThreadGroup::new(sleeper.pid());
+        group.members.insert(sleeper.pid(), TraceState::Stopping);
         let start = Instant::now();
-        while !crowd.is_too_late(LATE, PATIENCE) {
+        while !group.has_timed_out(LATE, PATIENCE) {
             assert!(start.elapsed().as_secs() < 5);
             std::thread::sleep(PAUSE);
         }
         assert!(start.elapsed() > ASLEEP);
-        assert!(!crowd.is_too_late(PATIENCE, PATIENCE));
+        assert!(!group.has_timed_out(PATIENCE, PATIENCE));
     }
 }

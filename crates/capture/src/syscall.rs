@@ -1,8 +1,9 @@
-//! System calls that a stop has interrupted, and how they go on.
+//! System calls that a stop has interrupted, and how they are restarted.
 //!
-//! The kernel answers an interrupted call with an error number of its own that says how to make it again, and does so when the
-//! thread goes on where it stood. A few calls it does not make again; they end with `EINTR` as if a signal had been
-//! handled. What was interrupted by us alone must not end so.
+//! An interrupted call returns an internal error number of the kernel that says how to restart it.
+//! The kernel restarts it when the thread goes on where it was stopped. A few calls it does not
+//! restart; they return `EINTR` as if a signal had been handled. A call that only the recorder has
+//! interrupted must not end so.
 
 use libc::user_regs_struct;
 
@@ -18,8 +19,9 @@ const EINTR: u32 = libc::EINTR as u32;
 /// Bytes of the instruction that makes a system call.
 pub const INSTRUCTION_BYTES: u64 = 2;
 
-/// Calls that the kernel ends with `EINTR` even if no signal is handled, and that can simply be made again.
-const ENDED: &[i64] = &[
+/// Calls that the kernel ends with `EINTR` even if no signal is handled, and that can simply be
+/// made again.
+const ENDED_BY_EINTR: &[i64] = &[
     libc::SYS_epoll_wait,
     libc::SYS_rt_sigtimedwait,
     libc::SYS_semop,
@@ -42,29 +44,29 @@ const ENDED: &[i64] = &[
     libc::SYS_writev,
 ];
 
-/// The same, with a signal mask of their own: if a signal is to interrupt them, it does so again.
-const ENDED_WITH_MASK: &[i64] = &[libc::SYS_epoll_pwait, libc::SYS_epoll_pwait2, IO_PGETEVENTS];
+/// The same, with a signal mask of their own: a signal that is to interrupt them does so again.
+const ENDED_BY_EINTR_WITH_MASK: &[i64] = &[libc::SYS_epoll_pwait, libc::SYS_epoll_pwait2, IO_PGETEVENTS];
 const IO_PGETEVENTS: i64 = 333;
 
-/// A system call that has not come to its end.
+/// A system call that was interrupted and has to be restarted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Interrupted {
-    /// The error number that the kernel has for it.
+pub struct InterruptedCall {
+    /// The error number that it returned.
     pub code: u32,
-    /// The number with which the call is made again.
+    /// The number of the system call that restarts it.
     pub number: u64,
 }
 
-impl Interrupted {
-    /// Whether the kernel makes the call again by itself.
+impl InterruptedCall {
+    /// Returns whether the kernel restarts the call by itself.
     pub fn is_restarted(self) -> bool {
         self.code != EINTR
     }
 }
 
-/// The call in which a thread was stopped, if it is to be made again. `has_signal` says whether the thread is about to handle a
-/// signal.
-pub fn interrupted(registers: &user_regs_struct, has_signal: impl FnOnce() -> bool) -> Option<Interrupted> {
+/// Returns the call in which a thread was stopped, if it has to be restarted. `has_signal` says
+/// whether the thread is about to handle a signal.
+pub fn interrupted_call(registers: &user_regs_struct, has_signal: impl FnOnce() -> bool) -> Option<InterruptedCall> {
     const RESTART_SYSCALL: u64 = 219;
     let call = registers.orig_rax as i64;
     let code = u32::try_from((registers.rax as i64).checked_neg()?).ok()?;
@@ -72,35 +74,36 @@ pub fn interrupted(registers: &user_regs_struct, has_signal: impl FnOnce() -> bo
         return None;
     }
     match code {
-        ERESTARTSYS | ERESTARTNOINTR | ERESTARTNOHAND => Some(Interrupted { code, number: call as u64 }),
-        ERESTART_RESTARTBLOCK => Some(Interrupted { code, number: RESTART_SYSCALL }),
-        EINTR if ENDED_WITH_MASK.contains(&call) || ENDED.contains(&call) && !has_signal() => {
-            Some(Interrupted { code, number: call as u64 })
+        ERESTARTSYS | ERESTARTNOINTR | ERESTARTNOHAND => Some(InterruptedCall { code, number: call as u64 }),
+        ERESTART_RESTARTBLOCK => Some(InterruptedCall { code, number: RESTART_SYSCALL }),
+        EINTR if ENDED_BY_EINTR_WITH_MASK.contains(&call) || ENDED_BY_EINTR.contains(&call) && !has_signal() => {
+            Some(InterruptedCall { code, number: call as u64 })
         }
         _ => None,
     }
 }
 
-/// The call in which a stopped thread is, about to get `signal` unless it is 0.
-pub fn of_thread(tracee: Tracee, registers: &user_regs_struct, signal: i32) -> Option<Interrupted> {
-    interrupted(registers, || signal != 0 || Status::of(tracee.tid).is_ok_and(|status| status.has_signal()))
+/// Returns the call in which a thread is stopped. `signal` is delivered when it goes on, unless it
+/// is 0.
+pub fn interrupted_call_of(tracee: Tracee, registers: &user_regs_struct, signal: i32) -> Option<InterruptedCall> {
+    interrupted_call(registers, || signal != 0 || Status::of(tracee.tid).is_ok_and(|status| status.has_signal()))
 }
 
-/// Registers with which a thread makes the call again, by itself.
-pub fn again(registers: &user_regs_struct, call: Interrupted) -> user_regs_struct {
+/// Returns registers with which a thread itself restarts the call.
+pub fn restarted_registers(registers: &user_regs_struct, call: InterruptedCall) -> user_regs_struct {
     user_regs_struct {
         rip: registers.rip - INSTRUCTION_BYTES,
         rax: call.number,
-        // The kernel is not to do the same once more.
+        // The kernel must not restart it as well.
         orig_rax: u64::MAX,
         ..*registers
     }
 }
 
-/// Registers with which a thread goes on as if it had not been stopped.
-pub fn undisturbed(registers: &user_regs_struct, call: Option<Interrupted>) -> user_regs_struct {
+/// Returns registers with which a thread goes on as if it had not been stopped.
+pub fn resumed_registers(registers: &user_regs_struct, call: Option<InterruptedCall>) -> user_regs_struct {
     match call {
-        Some(call) if !call.is_restarted() => again(registers, call),
+        Some(call) if !call.is_restarted() => restarted_registers(registers, call),
         _ => *registers,
     }
 }
@@ -116,9 +119,9 @@ mod tests {
     }
 
     #[test]
-    fn calls_go_on() {
+    fn interrupted_calls_are_restarted() {
         let check = |call, result, has_signal, expected: Option<(u32, u64)>| {
-            let found = interrupted(&registers(call, result), || has_signal);
+            let found = interrupted_call(&registers(call, result), || has_signal);
             assert_eq!(found.map(|call| (call.code, call.number)), expected, "{call} {result}");
         };
         check(libc::SYS_read, -512, true, Some((512, 0)));
@@ -136,10 +139,10 @@ mod tests {
     #[test]
     fn the_kernel_makes_most_calls_again() {
         let stopped = registers(libc::SYS_read, -512);
-        let call = interrupted(&stopped, || false);
-        assert_eq!(undisturbed(&stopped, call).rip, 102);
+        let call = interrupted_call(&stopped, || false);
+        assert_eq!(resumed_registers(&stopped, call).rip, 102);
         let stopped = registers(libc::SYS_epoll_wait, -4);
-        let gone_on = undisturbed(&stopped, interrupted(&stopped, || false));
+        let gone_on = resumed_registers(&stopped, interrupted_call(&stopped, || false));
         assert_eq!((gone_on.rip, gone_on.rax, gone_on.orig_rax), (100, 232, u64::MAX));
     }
 }

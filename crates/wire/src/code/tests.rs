@@ -1,0 +1,120 @@
+//! The reader against records as the engine writes them, and against damaged ones.
+
+use std::vec::Vec;
+
+use super::*;
+
+fn record(kind: u32, payload: &[u8]) -> Vec<u8> {
+    let mut bytes = [kind.to_le_bytes(), (payload.len() as u32).to_le_bytes()].concat();
+    bytes.extend(payload);
+    bytes.resize(bytes.len().next_multiple_of(8), 0xee);
+    bytes
+}
+
+fn words(words: &[u32]) -> Vec<u8> {
+    words.iter().flat_map(|word| word.to_le_bytes()).collect()
+}
+
+fn parse(kind: u32, payload: &[u8]) -> Option<Definition<'_>> {
+    Record { kind, payload }.parse()
+}
+
+/// The bytes of a descriptor in memory, which is what the engine copies into the ring.
+fn descriptor_bytes(descriptor: &AccessDescriptor) -> [u8; ACCESS_DESCRIPTOR_BYTES] {
+    // SAFETY: the structure is `repr(C)` and consists of integers without padding between them.
+    unsafe { core::mem::transmute_copy(descriptor) }
+}
+
+#[test]
+fn records_follow_each_other_with_padding() {
+    let bytes = [record(BLOCK, &[1; 17]), record(77, b""), record(UNMAP, &[2; 24])].concat();
+    let mut records = Records::new(&bytes);
+    let found: Vec<(u32, usize)> = records.by_ref().map(|record| (record.kind, record.payload.len())).collect();
+    assert_eq!(found, [(BLOCK, 17), (77, 0), (UNMAP, 24)]);
+    assert!(records.rest().is_empty());
+}
+
+#[test]
+fn iteration_ends_before_an_incomplete_record() {
+    let whole = record(BLOCK, &[1; 17]);
+    for length in 1..whole.len() {
+        let mut records = Records::new(&whole[..length]);
+        assert!(records.next().is_none());
+        assert_eq!(records.rest().len(), length);
+    }
+    let huge = [BLOCK.to_le_bytes(), u32::MAX.to_le_bytes()].concat();
+    assert!(Records::new(&huge).next().is_none());
+}
+
+#[test]
+fn blocks_have_code() {
+    let payload = [&0x1234_u64.to_le_bytes()[..], &words(&[7, 0]), &[0x90, 0xc3]].concat();
+    let Some(Definition::Block(block)) = parse(BLOCK, &payload) else { panic!("not a block") };
+    assert_eq!((block.address, block.block, block.code), (0x1234, 7, &[0x90, 0xc3][..]));
+    assert!(parse(BLOCK, &payload[..BLOCK_FIXED]).is_none());
+    assert!(parse(BLOCK, &[0; BLOCK_FIXED + BLOCK_BYTES_MAX]).is_some());
+    assert!(parse(BLOCK, &[0; BLOCK_FIXED + BLOCK_BYTES_MAX + 1]).is_none());
+}
+
+#[test]
+fn modules_come_and_go() {
+    let payload = [&[1_u64, 2, 3, 4].map(u64::to_le_bytes).concat()[..], b"/lib/x.so"].concat();
+    let Some(Definition::Module(module)) = parse(MODULE, &payload) else { panic!("not a module") };
+    assert_eq!((module.address, module.length, module.file_offset, module.tsc), (1, 2, 3, 4));
+    assert_eq!(module.path, b"/lib/x.so");
+    assert!(parse(MODULE, &payload[..MODULE_FIXED - 1]).is_none());
+    let Some(Definition::Unmap(unmap)) = parse(UNMAP, &payload) else { panic!("no range") };
+    assert_eq!((unmap.address, unmap.length, unmap.tsc), (1, 2, 3));
+    assert!(parse(UNMAP, &payload[..23]).is_none());
+}
+
+#[test]
+fn fragments_have_as_many_blocks_and_exits_as_they_say() {
+    let payload = words(&[17, 2, 1, UNINSTRUMENTED, 5 | TAKEN, 6, TERMINATOR_INDIRECT << 16 | 2]);
+    let Some(Definition::Fragment(fragment)) = parse(FRAGMENT, &payload) else { panic!("not a fragment") };
+    assert_eq!((fragment.first_path, fragment.flags), (17, UNINSTRUMENTED));
+    assert_eq!(fragment.blocks.collect::<Vec<_>>(), [5 | TAKEN, 6]);
+    assert_eq!((fragment.exits.len(), fragment.exits.last()), (1, Some(TERMINATOR_INDIRECT << 16 | 2)));
+    assert!(parse(FRAGMENT, &payload[..payload.len() - 1]).is_none());
+    let many = FRAGMENT_BLOCKS_MAX as u32 + 1;
+    assert!(parse(FRAGMENT, &words(&[1, many, 0, 0]).repeat(200)).is_none());
+    assert!(parse(FRAGMENT, &words(&[1, 0, u32::MAX, 0])).is_none());
+}
+
+#[test]
+fn access_descriptors_are_read_as_they_lie_in_memory() {
+    let descriptor = AccessDescriptor {
+        block: 0x0102,
+        offset: 0x0304,
+        size: 0x0506,
+        kind: MASKED,
+        flags: WRITES | HAS_BASE,
+        base: 0x0708,
+        index: 0x090a,
+        value: CONSTANT,
+        mask: 0x0b0c,
+        count: 13,
+        mask_kind: MASK_SIGNS,
+        index_bytes: 8,
+        reserved: [0; 5],
+        displacement: -77,
+        constant: 0x1122_3344_5566_7788,
+    };
+    let payload = [words(&[3, 2, 1, 0, 8, 12]), descriptor_bytes(&descriptor).to_vec()].concat();
+    let Some(Definition::AccessDescriptors(record)) = parse(ACCESS_DESCRIPTORS, &payload) else {
+        panic!("no descriptors")
+    };
+    assert_eq!(record.first_path, 3);
+    assert_eq!(record.lengths.collect::<Vec<_>>(), [8, 12]);
+    assert_eq!(record.accesses.collect::<Vec<_>>(), [descriptor]);
+    assert!(parse(ACCESS_DESCRIPTORS, &payload[..payload.len() - 1]).is_none());
+    assert!(parse(ACCESS_DESCRIPTORS, &words(&[3, 0, u32::MAX, 0])).is_none());
+    assert!(parse(ACCESS_DESCRIPTORS, &words(&[3, FRAGMENT_BLOCKS_MAX as u32 + 1, 0, 0]).repeat(99)).is_none());
+}
+
+#[test]
+fn other_kinds_are_refused() {
+    for kind in [0, 6, u32::MAX] {
+        assert!(parse(kind, &[0; 64]).is_none());
+    }
+}
