@@ -1,51 +1,51 @@
-//! Control flow, step by step: a [`Walk`] tells it to whoever makes messages of it, and an [`Image`] asks whoever reads them
+//! Control flow, step by step: a [`Walk`] tells it to whoever makes messages of it, and an [`DecodedFlow`] asks whoever reads them
 //! where execution goes, and compares.
 
-use filter::traptor::{Site, Went};
+use filter::traptor::{BranchOutcome, BranchSite};
 use hashbrown::HashMap;
 use isa::Transfer;
 use trace::{Batch, Blocks, Event, Step, Terminator};
 
-use crate::check::Checked;
-use crate::walk::{Tail, Tails, Walker};
+use crate::block_end::{BlockEnd, BlockEnds, StepVisitor};
+use crate::check::CheckReport;
 
 /// How a step ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum End {
+pub enum StepEnd {
     /// With no branch.
-    Through,
+    FallThrough,
     /// With an indirect branch of which the trace does not tell where it went.
-    Unknown,
+    UnknownTarget,
     /// With a direct jump.
     Jump,
-    Branch(Site, Went),
+    Branch(BranchSite, BranchOutcome),
 }
 
-impl End {
+impl StepEnd {
     #[inline]
-    fn of(step: &Step, tail: &Tail) -> Self {
-        match (tail.branch(step), step.terminator()) {
-            (Some((site, went)), _) => Self::Branch(site, went),
+    fn of(step: &Step, block_end: &BlockEnd) -> Self {
+        match (block_end.branch(step), step.terminator()) {
+            (Some((site, outcome)), _) => Self::Branch(site, outcome),
             (None, Terminator::Direct) => Self::Jump,
-            (None, Terminator::Indirect) => Self::Unknown,
-            (None, _) => Self::Through,
+            (None, Terminator::Indirect) => Self::UnknownTarget,
+            (None, _) => Self::FallThrough,
         }
     }
 }
 
 /// Receives what threads have executed.
-pub trait Tell {
+pub trait FlowEncoder {
     /// What follows was executed by this thread.
-    fn thread(&mut self, thread: u32);
+    fn switch_thread(&mut self, thread: u32);
     /// Execution goes on at `target`, which neither a branch nor the program said.
-    fn elsewhere(&mut self, target: u64);
+    fn encode_discontinuity(&mut self, target: u64);
     /// So many instructions were executed, a branch as the last of them included.
-    fn step(&mut self, instructions: u64, end: &End);
+    fn encode_step(&mut self, instructions: u64, end: &StepEnd);
 }
 
-/// Says what threads execute: the mirror image of [`Tell`].
-pub trait Show {
-    type Thread<'s>: ShowThread
+/// Says what threads execute: the mirror image of [`FlowEncoder`].
+pub trait FlowDecoder {
+    type Thread<'s>: ThreadFlowDecoder
     where
         Self: 's;
     /// What this thread executes next.
@@ -53,15 +53,15 @@ pub trait Show {
 }
 
 /// Says what a thread executes, one step after the other.
-pub trait ShowThread {
+pub trait ThreadFlowDecoder {
     /// Where execution goes on, if it is not where the program or a branch said.
-    fn elsewhere(&mut self) -> Option<u64>;
+    fn decode_discontinuity(&mut self) -> Option<u64>;
     /// So many more instructions are executed, a branch as the last of them included.
-    fn instructions(&mut self, count: u64);
+    fn add_instructions(&mut self, count: u64);
     /// The last of them is a direct jump.
-    fn jump(&mut self) {}
+    fn decode_jump(&mut self) {}
     /// The last of them is this branch: where it goes. `None` of a direct call, or if that is not known.
-    fn branch(&mut self, site: &Site) -> Option<Went>;
+    fn decode_branch(&mut self, site: &BranchSite) -> Option<BranchOutcome>;
 }
 
 /// In place of an address: whoever follows is told where a thread begins.
@@ -69,7 +69,7 @@ const NOT_BEGUN: u64 = u64::MAX;
 
 /// Where a thread is.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Place {
+pub(crate) struct ThreadPosition {
     /// The instruction that comes next, as far as the program and the branches before say; 0 if they do not, or [`NOT_BEGUN`].
     pub next: u64,
     /// Where a signal, or the return from its handler, has led; 0 if there was none.
@@ -78,14 +78,14 @@ pub(crate) struct Place {
 
 /// What made execution go on where neither a branch nor the program said.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Elsewhere {
+pub(crate) enum Discontinuity {
     /// A signal, or the return from its handler.
     Exception,
     /// Something was left out.
     Gap,
 }
 
-impl Place {
+impl ThreadPosition {
     pub(crate) const NOT_BEGUN: Self = Self { next: NOT_BEGUN, interruption: 0 };
 
     /// Something has happened to the thread.
@@ -100,116 +100,117 @@ impl Place {
 
     /// Execution goes on at `first`, which is not what comes next: why, unless the thread begins there.
     #[cold]
-    pub(crate) fn elsewhere(&mut self, first: u64) -> Option<Elsewhere> {
+    pub(crate) fn discontinuity_at(&mut self, first: u64) -> Option<Discontinuity> {
         if self.next == NOT_BEGUN {
             return None;
         }
         let is_interruption = std::mem::take(&mut self.interruption) == first;
-        Some(if is_interruption { Elsewhere::Exception } else { Elsewhere::Gap })
+        Some(if is_interruption { Discontinuity::Exception } else { Discontinuity::Gap })
     }
 }
 
 /// A way through a trace on which everything is told.
 #[derive(Clone, Debug, Default)]
 pub struct Walk {
-    tails: Tails,
-    places: HashMap<u32, Place>,
+    block_ends: BlockEnds,
+    positions: HashMap<u32, ThreadPosition>,
     pub instructions: u64,
 }
 
 impl Walk {
     /// Tells what a thread has executed next.
-    pub fn batch(&mut self, blocks: &Blocks, batch: &Batch, tell: &mut (impl Tell + ?Sized)) {
-        let place = self.places.entry(batch.thread()).or_insert(Place::NOT_BEGUN);
+    pub fn batch(&mut self, blocks: &Blocks, batch: &Batch, encoder: &mut (impl FlowEncoder + ?Sized)) {
+        let position = self.positions.entry(batch.thread()).or_insert(ThreadPosition::NOT_BEGUN);
         self.instructions += batch.instructions();
-        tell.thread(batch.thread());
-        self.tails.walk(blocks, batch, &mut Telling { place, tell });
+        encoder.switch_thread(batch.thread());
+        self.block_ends.walk(blocks, batch, &mut EncodingVisitor { position, encoder });
     }
 }
 
-struct Telling<'t, T: ?Sized> {
-    place: &'t mut Place,
-    tell: &'t mut T,
+struct EncodingVisitor<'t, T: ?Sized> {
+    position: &'t mut ThreadPosition,
+    encoder: &'t mut T,
 }
 
-impl<T: Tell + ?Sized> Walker for Telling<'_, T> {
+impl<T: FlowEncoder + ?Sized> StepVisitor for EncodingVisitor<'_, T> {
     fn event(&mut self, event: &Event) {
-        self.place.event(event);
+        self.position.event(event);
     }
 
     #[inline]
-    fn step(&mut self, step: &Step, first: u64, tail: &Tail) {
-        if self.place.next != first && self.place.elsewhere(first).is_some() {
-            self.tell.elsewhere(first);
+    fn step(&mut self, step: &Step, first: u64, block_end: &BlockEnd) {
+        if self.position.next != first && self.position.discontinuity_at(first).is_some() {
+            self.encoder.encode_discontinuity(first);
         }
-        self.place.next = step.next();
-        self.tell.step(step.instructions().into(), &End::of(step, tail));
+        self.position.next = step.next();
+        self.encoder.encode_step(step.instructions().into(), &StepEnd::of(step, block_end));
     }
 }
 
 /// A trace as somebody shows it, compared with what was executed.
 #[derive(Debug)]
-pub struct Image<S> {
-    pub show: S,
+pub struct DecodedFlow<D> {
+    pub decoder: D,
     /// Where each thread is, as it is shown; `None` before it has begun, which nobody has to tell.
-    places: HashMap<u32, Option<u64>>,
-    tails: Tails,
+    positions: HashMap<u32, Option<u64>>,
+    block_ends: BlockEnds,
 }
 
-impl<S: Show> Image<S> {
-    pub fn new(show: S) -> Self {
-        Self { show, places: HashMap::new(), tails: Tails::default() }
+impl<D: FlowDecoder> DecodedFlow<D> {
+    pub fn new(decoder: D) -> Self {
+        Self { decoder, positions: HashMap::new(), block_ends: BlockEnds::default() }
     }
 
     /// Goes on with a thread: the program says what is executed, and what is shown where branches go. What was really executed is only
     /// compared.
-    pub fn follow<C>(&mut self, blocks: &Blocks, batch: &Batch, checked: &mut Checked<C>) {
+    pub fn compare_batch<C>(&mut self, blocks: &Blocks, batch: &Batch, report: &mut CheckReport<C>) {
         let thread = batch.thread();
-        let next = self.places.entry(thread).or_insert(None);
-        let show = self.show.thread(thread);
-        self.tails.walk(blocks, batch, &mut Following { thread, blocks, next, show, checked });
+        let next = self.positions.entry(thread).or_insert(None);
+        let decoder = self.decoder.thread(thread);
+        self.block_ends.walk(blocks, batch, &mut ComparingVisitor { thread, blocks, next, decoder, report });
     }
 }
 
-struct Following<'f, S, C> {
+struct ComparingVisitor<'f, D, C> {
     thread: u32,
     blocks: &'f Blocks,
     next: &'f mut Option<u64>,
-    show: S,
-    checked: &'f mut Checked<C>,
+    decoder: D,
+    report: &'f mut CheckReport<C>,
 }
 
-impl<S: ShowThread, C> Walker for Following<'_, S, C> {
+impl<D: ThreadFlowDecoder, C> StepVisitor for ComparingVisitor<'_, D, C> {
     fn event(&mut self, event: &Event) {
         if let Event::Start { pc, .. } = *event {
             *self.next = Some(pc);
         }
     }
 
-    fn step(&mut self, step: &Step, first: u64, tail: &Tail) {
+    fn step(&mut self, step: &Step, first: u64, block_end: &BlockEnd) {
         if let Some(next) = self.next
-            && let Some(target) = self.show.elsewhere()
+            && let Some(target) = self.decoder.decode_discontinuity()
         {
             *next = target;
         }
-        let shown = self.next.unwrap_or(first);
-        if shown == first {
-            self.checked.right += 1;
+        let decoded = self.next.unwrap_or(first);
+        if decoded == first {
+            self.report.matches += 1;
         } else {
             let thread = self.thread;
-            self.checked.wrong(|| format!("thread {thread}: goes on at {first:#x}, the mirror image says {shown:#x}"));
+            self.report
+                .add_problem(|| format!("thread {thread}: goes on at {first:#x}, the decoder says {decoded:#x}"));
         }
-        self.show.instructions(step.instructions().into());
-        let next = match End::of(step, tail) {
-            End::Through | End::Unknown => self.inferred(step, tail),
-            End::Jump => {
-                self.show.jump();
-                self.inferred(step, tail)
+        self.decoder.add_instructions(step.instructions().into());
+        let next = match StepEnd::of(step, block_end) {
+            StepEnd::FallThrough | StepEnd::UnknownTarget => self.static_successor(step, block_end),
+            StepEnd::Jump => {
+                self.decoder.decode_jump();
+                self.static_successor(step, block_end)
             }
-            End::Branch(site, _) => match (self.show.branch(&site), tail.transfer) {
-                (Some(Went::Taken(true)), Transfer::Conditional { target }) => target,
-                (Some(Went::Taken(false)), _) => site.behind,
-                (Some(Went::To(target)), _) | (None, Transfer::Call { target }) => target,
+            StepEnd::Branch(site, _) => match (self.decoder.decode_branch(&site), block_end.transfer) {
+                (Some(BranchOutcome::Taken(true)), Transfer::Conditional { target }) => target,
+                (Some(BranchOutcome::Taken(false)), _) => site.fall_through,
+                (Some(BranchOutcome::Target(target)), _) | (None, Transfer::Call { target }) => target,
                 _ => 0,
             },
         };
@@ -217,20 +218,20 @@ impl<S: ShowThread, C> Walker for Following<'_, S, C> {
     }
 }
 
-impl<S, C> Following<'_, S, C> {
+impl<D, C> ComparingVisitor<'_, D, C> {
     /// Where a step goes that has no branch that makes a difference, by the program alone.
-    fn inferred(&self, step: &Step, tail: &Tail) -> u64 {
-        match (step.terminator(), tail.transfer) {
+    fn static_successor(&self, step: &Step, block_end: &BlockEnd) -> u64 {
+        match (step.terminator(), block_end.transfer) {
             (Terminator::Direct, Transfer::Jump { target } | Transfer::Call { target }) => target,
             // The next instruction of the block, or the one behind it.
             (Terminator::Interrupted, _) => {
                 let executed = (step.first() + step.instructions()) as usize;
                 let block = self.blocks.get(step.block());
                 let next = block.and_then(|block| block.instructions().nth(executed).map(|next| next.address));
-                next.unwrap_or(tail.end)
+                next.unwrap_or(block_end.end)
             }
             (Terminator::Indirect, _) => 0,
-            _ => tail.end,
+            _ => block_end.end,
         }
     }
 }

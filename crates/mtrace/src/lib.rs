@@ -4,12 +4,12 @@
 //!
 //! Knows nothing of how messages are written.
 
+mod block_end;
 mod check;
 pub mod control;
 pub mod flow;
 pub mod loads;
 mod threads;
-mod walk;
 
-pub use check::{CheckError, Checked};
-pub use threads::{Order, Sharing, Source, Turns};
+pub use check::{CheckError, CheckReport};
+pub use threads::{Interleaving, MessageSources, OrderedBatches, Sharing};

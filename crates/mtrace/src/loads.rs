@@ -1,16 +1,16 @@
 //! mlvCFiat: which values of loads have to be told so that the others can be inferred.
 
 use cache::{IllegalGeometry, Load};
-use filter::cfiat::{self, Cfiat, Counter, Message, Mirror, Origin, Shape, Trust};
+use filter::cfiat::{self, Cfiat, CfiatConfig, KnownCriterion, LoadDecoder, LoadEncoder, LoadMessage, ValueOrigin};
 use hashbrown::HashMap;
 use trace::{Access, AccessVisitor, Batch, Event, Operand, RoundRobinUnit, Trace};
 
-use crate::check::{CheckError, Checked};
-use crate::threads::{Queues, Sharing, Source, Structures};
+use crate::check::{CheckError, CheckReport};
+use crate::threads::{MessageQueues, MessageSources, PerThread, Sharing};
 
 #[derive(Clone, Copy, Debug)]
-pub struct Settings {
-    pub shape: Shape,
+pub struct LoadSettings {
+    pub cfiat: CfiatConfig,
     pub sharing: Sharing,
     pub invalidation: Invalidation,
     /// Private caches know of each other: a line comes from another cache that has it, with what is known of it, and a store throws it
@@ -29,14 +29,14 @@ pub struct Invalidation {
 
 impl Invalidation {
     /// Whether the kernel may have written.
-    fn concerns(self, event: &Event) -> bool {
+    fn applies_to(self, event: &Event) -> bool {
         self.kernel && matches!(event, Event::Syscall { .. } | Event::Signal { .. })
     }
 }
 
 /// Accesses and what they have met.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Hits {
+pub struct HitCounts {
     pub cache_hits: u64,
     pub cache_misses: u64,
     /// Of the loads that hit the cache.
@@ -44,7 +44,7 @@ pub struct Hits {
     pub flag_misses: u64,
 }
 
-impl Hits {
+impl HitCounts {
     #[inline]
     fn count(&mut self, load: Load) {
         if load.flags_hit {
@@ -92,135 +92,135 @@ pub fn class_of(size: u32) -> usize {
 
 /// What was met, by the size of the operand.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Statistics {
+pub struct LoadStatistics {
     pub instructions: u64,
-    pub loads: [Hits; OTHER + 1],
+    pub loads: [HitCounts; OTHER + 1],
     /// These have nothing to do with flags.
-    pub stores: [Hits; OTHER + 1],
+    pub stores: [HitCounts; OTHER + 1],
     /// Accesses that were recorded without their value, which are left out.
     pub without_value: u64,
 }
 
-impl Statistics {
+impl LoadStatistics {
     #[must_use]
-    pub fn all_loads(&self) -> Hits {
+    pub fn all_loads(&self) -> HitCounts {
         sum(&self.loads)
     }
 
     #[must_use]
-    pub fn all_stores(&self) -> Hits {
+    pub fn all_stores(&self) -> HitCounts {
         sum(&self.stores)
     }
 }
 
-fn sum(hits: &[Hits]) -> Hits {
-    let mut sum = Hits::default();
+fn sum(hits: &[HitCounts]) -> HitCounts {
+    let mut sum = HitCounts::default();
     hits.iter().for_each(|own| sum.add(own));
     sum
 }
 
 /// A load that has to be told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Told<'a> {
+pub struct ReportedLoad<'a> {
     pub thread: u32,
     /// Loads of the thread since the last one that were not told.
     pub hits: u64,
     pub value: &'a [u8],
     /// Address of the instruction.
     pub pc: u64,
-    /// The place of the step among those of the batch, see [`Filter::with_steps`]; `None` if the load belongs to an event.
+    /// The place of the step among those of the batch, see [`LoadFilter::with_steps`]; `None` if the load belongs to an event.
     pub step: Option<usize>,
 }
 
 /// The filter on its way through a trace with values.
 #[derive(Clone, Debug)]
-pub struct Filter {
-    caches: Structures<Cfiat>,
-    counters: HashMap<u32, Counter>,
+pub struct LoadFilter {
+    caches: PerThread<Cfiat>,
+    encoders: HashMap<u32, LoadEncoder>,
     invalidation: Invalidation,
     coherent: bool,
-    statistics: Statistics,
-    tells_steps: bool,
+    statistics: LoadStatistics,
+    reports_steps: bool,
 }
 
-impl Filter {
-    pub fn new(settings: &Settings) -> Result<Self, IllegalGeometry> {
+impl LoadFilter {
+    pub fn new(settings: &LoadSettings) -> Result<Self, IllegalGeometry> {
         Ok(Self {
-            caches: Structures::new(settings.sharing, Cfiat::new(&settings.shape)?),
-            counters: HashMap::new(),
+            caches: PerThread::new(settings.sharing, Cfiat::new(&settings.cfiat)?),
+            encoders: HashMap::new(),
             invalidation: settings.invalidation,
             coherent: settings.coherent,
-            statistics: Statistics::default(),
-            tells_steps: false,
+            statistics: LoadStatistics::default(),
+            reports_steps: false,
         })
     }
 
     /// Tells the step of each load, which takes longer.
     #[must_use]
     pub fn with_steps(self) -> Self {
-        Self { tells_steps: true, ..self }
+        Self { reports_steps: true, ..self }
     }
 
     #[must_use]
-    pub fn statistics(&self) -> &Statistics {
+    pub fn statistics(&self) -> &LoadStatistics {
         &self.statistics
     }
 
     /// Whether it needs batches: what it tells, or in which order threads get at their cache, depends on steps.
     #[must_use]
     pub fn needs_batches(&self) -> bool {
-        self.tells_steps || self.coherent || self.caches.are_shared()
+        self.reports_steps || self.coherent || self.caches.are_shared()
     }
 
     /// Takes what a thread has executed next; the batch must have accesses with values.
-    pub fn batch(&mut self, batch: &Batch, tell: impl FnMut(Told<'_>)) {
-        let (needs_order, invalidation) = (self.tells_steps || self.invalidation.kernel, self.invalidation);
-        let mut passing = self.watch(batch.thread(), tell);
-        passing.executed(batch.instructions());
+    pub fn batch(&mut self, batch: &Batch, emit: impl FnMut(ReportedLoad<'_>)) {
+        let (needs_order, invalidation) = (self.reports_steps || self.invalidation.kernel, self.invalidation);
+        let mut pass = self.watch(batch.thread(), emit);
+        pass.executed(batch.instructions());
         if needs_order {
-            in_order(batch, invalidation, |met| match met {
-                Met::SystemCall => passing.caches.forget_all(),
-                Met::Access(access, step) => passing.meet(batch.operand(&access), step),
+            for_each_in_order(batch, invalidation, |event| match event {
+                CacheEvent::SystemCall => pass.caches.clear_all_flags(),
+                CacheEvent::Access(access, step) => pass.visit(batch.operand(&access), step),
             });
         } else {
-            batch.accesses().for_each(|access| passing.meet(batch.operand(&access), None));
+            batch.accesses().for_each(|access| pass.visit(batch.operand(&access), None));
         }
     }
 
     /// Takes what a thread has executed next as it is read, which is faster; unless it [needs batches](Self::needs_batches).
-    pub fn watch<'f, F: FnMut(Told<'_>)>(&'f mut self, thread: u32, tell: F) -> Passing<'f, F> {
-        let Self { caches, counters, invalidation, coherent, statistics, .. } = self;
-        let (caches, counter) = (Caches::of(caches, thread, *coherent), counters.entry(thread).or_default());
-        let concerns_others = *coherent || invalidation.threads;
-        let (known, invalidation) = ([0; OTHER + 1], *invalidation);
-        Passing { thread, caches, counter, statistics, known, invalidation, concerns_others, tell }
+    pub fn watch<'f, F: FnMut(ReportedLoad<'_>)>(&'f mut self, thread: u32, emit: F) -> ThreadPass<'f, F> {
+        let Self { caches, encoders, invalidation, coherent, statistics, .. } = self;
+        let (caches, encoder) = (Caches::of(caches, thread, *coherent), encoders.entry(thread).or_default());
+        let affects_others = *coherent || invalidation.threads;
+        let (fast_hits, invalidation) = ([0; OTHER + 1], *invalidation);
+        ThreadPass { thread, caches, encoder, statistics, fast_hits, invalidation, affects_others, emit }
     }
 }
 
 /// A stretch of a thread on its way through the filter.
-pub struct Passing<'f, F> {
+pub struct ThreadPass<'f, F> {
     thread: u32,
     caches: Caches<'f>,
-    counter: &'f mut Counter,
-    statistics: &'f mut Statistics,
+    encoder: &'f mut LoadEncoder,
+    statistics: &'f mut LoadStatistics,
     /// Loads that were known at once, by the size of the operand; they are added to the others in the end.
-    known: [u64; OTHER + 1],
+    fast_hits: [u64; OTHER + 1],
     invalidation: Invalidation,
     /// Other caches must know of a store.
-    concerns_others: bool,
-    tell: F,
+    affects_others: bool,
+    emit: F,
 }
 
-impl<F> Drop for Passing<'_, F> {
+impl<F> Drop for ThreadPass<'_, F> {
     fn drop(&mut self) {
-        for (sum, known) in self.statistics.loads.iter_mut().zip(self.known) {
+        for (sum, known) in self.statistics.loads.iter_mut().zip(self.fast_hits) {
             sum.cache_hits += known;
             sum.flag_hits += known;
         }
     }
 }
 
-impl<F: FnMut(Told<'_>)> AccessVisitor for Passing<'_, F> {
+impl<F: FnMut(ReportedLoad<'_>)> AccessVisitor for ThreadPass<'_, F> {
     #[inline]
     fn executed(&mut self, instructions: u64) {
         self.statistics.instructions += instructions;
@@ -228,26 +228,26 @@ impl<F: FnMut(Told<'_>)> AccessVisitor for Passing<'_, F> {
 
     #[inline(always)]
     fn operand(&mut self, operand: Operand<'_>) {
-        self.meet(operand, None);
+        self.visit(operand, None);
     }
 
     fn event(&mut self, event: &Event) {
-        if self.invalidation.concerns(event) {
-            self.caches.forget_all();
+        if self.invalidation.applies_to(event) {
+            self.caches.clear_all_flags();
         }
     }
 }
 
-impl<F: FnMut(Told<'_>)> Passing<'_, F> {
+impl<F: FnMut(ReportedLoad<'_>)> ThreadPass<'_, F> {
     /// Nearly all accesses meet what is known, or store where everything is.
     #[inline(always)]
-    fn meet(&mut self, operand: Operand<'_>, step: Option<usize>) {
+    fn visit(&mut self, operand: Operand<'_>, step: Option<usize>) {
         let Operand { address, size, .. } = operand;
         let own = &mut self.caches.own;
         let narrow = operand.first_bytes().filter(|_| size <= 8).map(|bytes| u64::from_le_bytes(*bytes));
         let wide = || operand.first_bytes().filter(|_| size == 16);
         if operand.is_write {
-            let is_done = !self.concerns_others
+            let is_done = !self.affects_others
                 && match narrow {
                     Some(value) => own.overwrite(address, size as usize, value),
                     None => wide().is_some_and(|value| own.overwrite_wide(address, value)),
@@ -264,8 +264,8 @@ impl<F: FnMut(Told<'_>)> Passing<'_, F> {
             None => wide().is_some_and(|value| own.knows_wide(address, value)),
         };
         if is_known {
-            self.counter.known();
-            self.known[class_of(size)] += 1;
+            self.encoder.add_hit();
+            self.fast_hits[class_of(size)] += 1;
         } else {
             self.load(operand, step);
         }
@@ -283,26 +283,26 @@ impl<F: FnMut(Told<'_>)> Passing<'_, F> {
     fn load(&mut self, operand: Operand<'_>, step: Option<usize>) {
         let Some(value) = operand.value() else { return self.statistics.without_value += 1 };
         self.caches.fetch(operand.address, value.len());
-        let (load, told) = self.counter.load(self.caches.own, operand.address, value);
+        let (load, emitted) = self.encoder.encode_load(self.caches.own, operand.address, value);
         self.statistics.loads[class_of(operand.size)].count(load);
-        if let Some(hits) = told {
-            (self.tell)(Told { thread: self.thread, hits, value, pc: operand.pc, step });
+        if let Some(hits) = emitted {
+            (self.emit)(ReportedLoad { thread: self.thread, hits, value, pc: operand.pc, step });
         }
     }
 }
 
 /// Shows the accesses of a batch in the order they happened, each with the place of its step, unless it belongs to an event.
 #[inline]
-pub fn each_access(batch: &Batch, mut show: impl FnMut(Option<usize>, Access)) {
-    in_order(batch, Invalidation::default(), |met| {
-        if let Met::Access(access, step) = met {
-            show(step, access);
+pub fn for_each_access(batch: &Batch, mut visit: impl FnMut(Option<usize>, Access)) {
+    for_each_in_order(batch, Invalidation::default(), |event| {
+        if let CacheEvent::Access(access, step) = event {
+            visit(step, access);
         }
     });
 }
 
 /// What happens to caches.
-enum Met {
+enum CacheEvent {
     /// And the place of its step.
     Access(Access, Option<usize>),
     SystemCall,
@@ -310,22 +310,22 @@ enum Met {
 
 /// Shows accesses, and system calls if they matter, in the order they happened.
 #[inline]
-fn in_order(batch: &Batch, invalidation: Invalidation, mut show: impl FnMut(Met)) {
-    let mut shown = 0;
+fn for_each_in_order(batch: &Batch, invalidation: Invalidation, mut visit: impl FnMut(CacheEvent)) {
+    let mut visited = 0;
     for (number, &(steps_before, ref event)) in batch.events().iter().enumerate() {
-        (shown..steps_before).for_each(|step| of_step(batch, step, &mut show));
-        shown = steps_before;
-        batch.accesses_of_event(number).for_each(|access| show(Met::Access(access, None)));
-        if invalidation.concerns(event) {
-            show(Met::SystemCall);
+        (visited..steps_before).for_each(|step| visit_step(batch, step, &mut visit));
+        visited = steps_before;
+        batch.accesses_of_event(number).for_each(|access| visit(CacheEvent::Access(access, None)));
+        if invalidation.applies_to(event) {
+            visit(CacheEvent::SystemCall);
         }
     }
-    (shown..batch.steps().len()).for_each(|step| of_step(batch, step, &mut show));
+    (visited..batch.steps().len()).for_each(|step| visit_step(batch, step, &mut visit));
 }
 
 #[inline]
-fn of_step(batch: &Batch, step: usize, show: &mut impl FnMut(Met)) {
-    batch.accesses_of_step(step).for_each(|access| show(Met::Access(access, Some(step))));
+fn visit_step(batch: &Batch, step: usize, visit: &mut impl FnMut(CacheEvent)) {
+    batch.accesses_of_step(step).for_each(|access| visit(CacheEvent::Access(access, Some(step))));
 }
 
 /// The caches as a thread sees them.
@@ -336,8 +336,8 @@ struct Caches<'c> {
 }
 
 impl<'c> Caches<'c> {
-    fn of(caches: &'c mut Structures<Cfiat>, thread: u32, coherent: bool) -> Self {
-        let (own, others) = caches.split(thread);
+    fn of(caches: &'c mut PerThread<Cfiat>, thread: u32, coherent: bool) -> Self {
+        let (own, others) = caches.own_and_others(thread);
         Self { own, others, coherent }
     }
 
@@ -355,16 +355,16 @@ impl<'c> Caches<'c> {
     fn store(&mut self, invalidation: Invalidation, address: u64, value: &[u8]) -> bool {
         if self.coherent {
             self.fetch(address, value.len());
-            self.others().for_each(|cache| cache.throw_out(address, value.len() as u64));
+            self.others().for_each(|cache| cache.invalidate(address, value.len() as u64));
         } else if invalidation.threads {
-            self.others().for_each(|cache| cache.forget(address, value.len() as u64));
+            self.others().for_each(|cache| cache.clear_flags(address, value.len() as u64));
         }
         self.own.store(address, value)
     }
 
-    fn forget_all(&mut self) {
-        self.own.forget_all();
-        self.others().for_each(Cfiat::forget_all);
+    fn clear_all_flags(&mut self) {
+        self.own.clear_all_flags();
+        self.others().for_each(Cfiat::clear_all_flags);
     }
 
     fn others(&mut self) -> impl Iterator<Item = &mut Cfiat> {
@@ -373,71 +373,72 @@ impl<'c> Caches<'c> {
 }
 
 /// Filters the whole trace, follows it by addresses, stored values and what was told, and compares every load.
-pub fn check(trace: &Trace, settings: &Settings) -> Result<Checked<Statistics>, CheckError> {
-    let (mut filter, mut image) = (Filter::new(settings)?, Image::new(settings, Queues::new())?);
-    let mut checked = Checked::default();
-    checked.each_batch(settings.sharing.order(trace, RoundRobinUnit::Accesses)?, |batch, checked| {
-        filter.batch(batch, |told| {
-            checked.messages += 1;
-            let message = Message { hits: told.hits, value: told.value.to_vec() };
-            image.source.of(told.thread).push_back(message);
+pub fn check(trace: &Trace, settings: &LoadSettings) -> Result<CheckReport<LoadStatistics>, CheckError> {
+    let (mut filter, mut decoded) = (LoadFilter::new(settings)?, DecodedLoads::new(settings, MessageQueues::new())?);
+    let mut report = CheckReport::default();
+    report.for_each_batch(settings.sharing.order(trace, RoundRobinUnit::Accesses)?, |batch, report| {
+        filter.batch(batch, |load| {
+            report.messages += 1;
+            let message = LoadMessage { hits: load.hits, value: load.value.to_vec() };
+            decoded.source.of(load.thread).push_back(message);
         });
-        image.follow(batch, checked);
+        decoded.compare_batch(batch, report);
     });
-    checked.statistics = *filter.statistics();
-    checked.all_used(&image.source);
-    Ok(checked)
+    report.statistics = *filter.statistics();
+    report.check_all_used(&decoded.source);
+    Ok(report)
 }
 
 /// The mirror images of all threads.
 #[derive(Debug)]
-pub struct Image<S> {
-    caches: Structures<Cfiat>,
-    trust: Trust,
+pub struct DecodedLoads<S> {
+    caches: PerThread<Cfiat>,
+    known_by: KnownCriterion,
     invalidation: Invalidation,
     coherent: bool,
-    mirrors: HashMap<u32, Mirror>,
+    decoders: HashMap<u32, LoadDecoder>,
     pub source: S,
-    shown: Vec<u8>,
+    decoded: Vec<u8>,
 }
 
-impl<S: Source<Messages: cfiat::Messages>> Image<S> {
-    pub fn new(settings: &Settings, source: S) -> Result<Self, IllegalGeometry> {
+impl<S: MessageSources<Messages: cfiat::LoadMessageSource>> DecodedLoads<S> {
+    pub fn new(settings: &LoadSettings, source: S) -> Result<Self, IllegalGeometry> {
         Ok(Self {
-            caches: Structures::new(settings.sharing, Cfiat::new(&settings.shape)?),
-            trust: settings.shape.trust,
+            caches: PerThread::new(settings.sharing, Cfiat::new(&settings.cfiat)?),
+            known_by: settings.cfiat.known_by,
             invalidation: settings.invalidation,
             coherent: settings.coherent,
-            mirrors: HashMap::new(),
+            decoders: HashMap::new(),
             source,
-            shown: Vec::new(),
+            decoded: Vec::new(),
         })
     }
 
     /// Goes on with a thread: what was really loaded is only compared.
-    pub fn follow<C>(&mut self, batch: &Batch, checked: &mut Checked<C>) {
+    pub fn compare_batch<C>(&mut self, batch: &Batch, report: &mut CheckReport<C>) {
         let thread = batch.thread();
-        let Self { caches, trust, invalidation, coherent, mirrors, source, shown } = self;
-        let (mirror, messages) = (mirrors.entry(thread).or_default(), source.of(thread));
+        let Self { caches, known_by, invalidation, coherent, decoders, source, decoded } = self;
+        let (decoder, messages) = (decoders.entry(thread).or_default(), source.of(thread));
         let mut caches = Caches::of(caches, thread, *coherent);
-        in_order(batch, *invalidation, |met| match met {
-            Met::SystemCall => caches.forget_all(),
-            Met::Access(access, _) => {
+        for_each_in_order(batch, *invalidation, |event| match event {
+            CacheEvent::SystemCall => caches.clear_all_flags(),
+            CacheEvent::Access(access, _) => {
                 let (Some(value), address) = (batch.value(&access), access.address()) else { return };
                 if access.is_write() {
                     caches.store(*invalidation, address, value);
                     return;
                 }
-                shown.clear();
-                shown.resize(value.len(), 0);
+                decoded.clear();
+                decoded.resize(value.len(), 0);
                 caches.fetch(address, value.len());
-                match mirror.load(caches.own, address, shown, messages) {
-                    Some(_) if shown == value => checked.right += 1,
-                    Some(Origin::Cache) if *trust == Trust::Flags => checked.stale += 1,
+                match decoder.decode_load(caches.own, address, decoded, messages) {
+                    Some(_) if decoded == value => report.matches += 1,
+                    Some(ValueOrigin::Cache) if *known_by == KnownCriterion::Flags => report.stale += 1,
                     _ => {
                         let pc = access.pc();
-                        checked
-                            .wrong(|| format!("thread {thread}: the load at {pc:#x} from {address:#x} is shown wrong"));
+                        report.add_problem(|| {
+                            format!("thread {thread}: the load at {pc:#x} from {address:#x} is shown wrong")
+                        });
                     }
                 }
             }

@@ -13,12 +13,12 @@ pub enum Sharing {
     #[default]
     Private,
     /// There is one for all threads, which get at it in turns.
-    Shared(Turns),
+    Shared(Interleaving),
 }
 
 /// In which turns threads get at what they share.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Turns {
+pub enum Interleaving {
     /// Of a few steps, by the times at which they were executed, estimated between two timestamps.
     #[default]
     ByTime,
@@ -27,26 +27,30 @@ pub enum Turns {
 }
 
 /// Steps of a thread in a turn by time, about.
-const STEPS_BY_TIME: usize = 16;
+const STEPS_PER_TURN: usize = 16;
 
 impl Sharing {
     /// Shared, in turns of so many branches or accesses, or else by time.
     #[must_use]
     pub fn shared(interleave: Option<NonZeroU64>) -> Self {
-        Self::Shared(interleave.map_or(Turns::ByTime, Turns::RoundRobin))
+        Self::Shared(interleave.map_or(Interleaving::ByTime, Interleaving::RoundRobin))
     }
 
     /// All threads of a trace in the order in which they get at what they share; the same every time. `unit` is what
     /// a round robin counts; accesses are read if they count.
-    pub fn order(self, trace: &Trace, unit: RoundRobinUnit) -> Result<Order<'_>, ReadError> {
+    pub fn order(self, trace: &Trace, unit: RoundRobinUnit) -> Result<OrderedBatches<'_>, ReadError> {
         let merged = || match unit {
             RoundRobinUnit::Branches => Ok(trace.merged()),
             RoundRobinUnit::Accesses => trace.merged_with_accesses(),
         };
         Ok(match self {
-            Self::Private => Order::ByTime(Box::new(merged()?)),
-            Self::Shared(Turns::ByTime) => Order::ByTime(Box::new(merged()?.interleaved(STEPS_BY_TIME))),
-            Self::Shared(Turns::RoundRobin(count)) => Order::RoundRobin(Box::new(trace.round_robin(unit, count)?)),
+            Self::Private => OrderedBatches::ByTime(Box::new(merged()?)),
+            Self::Shared(Interleaving::ByTime) => {
+                OrderedBatches::ByTime(Box::new(merged()?.interleaved(STEPS_PER_TURN)))
+            }
+            Self::Shared(Interleaving::RoundRobin(count)) => {
+                OrderedBatches::RoundRobin(Box::new(trace.round_robin(unit, count)?))
+            }
         })
     }
 
@@ -55,19 +59,19 @@ impl Sharing {
     pub fn order_live(self, live: Live) -> Live {
         match self {
             Self::Private => live,
-            Self::Shared(_) => live.interleaved(STEPS_BY_TIME),
+            Self::Shared(_) => live.interleaved(STEPS_PER_TURN),
         }
     }
 }
 
 /// All threads of a trace in one order. Yields batches, each of one thread.
 #[derive(Debug)]
-pub enum Order<'t> {
+pub enum OrderedBatches<'t> {
     ByTime(Box<Merged<'t>>),
     RoundRobin(Box<RoundRobin<'t>>),
 }
 
-impl Order<'_> {
+impl OrderedBatches<'_> {
     /// Goes to instruction `number` of this order, or as near before it as the index tells; gives how many instructions come
     /// before it from there on. Turns of branches or accesses have to be counted from the start.
     pub fn seek(&mut self, number: u64) -> u64 {
@@ -87,7 +91,7 @@ impl Order<'_> {
 }
 
 /// Where the mirror images of all threads get their messages from.
-pub trait Source {
+pub trait MessageSources {
     type Messages;
     /// Those of a thread.
     fn of(&mut self, thread: u32) -> &mut Self::Messages;
@@ -95,20 +99,20 @@ pub trait Source {
 
 /// Messages that were told and not used yet, by thread.
 #[derive(Debug)]
-pub(crate) struct Queues<M>(HashMap<u32, VecDeque<M>>);
+pub(crate) struct MessageQueues<M>(HashMap<u32, VecDeque<M>>);
 
-impl<M> Queues<M> {
+impl<M> MessageQueues<M> {
     pub(crate) fn new() -> Self {
         Self(HashMap::new())
     }
 
     /// Threads whose messages were not all used.
-    pub(crate) fn left(&self) -> impl Iterator<Item = u32> + '_ {
+    pub(crate) fn unfinished_threads(&self) -> impl Iterator<Item = u32> + '_ {
         self.0.iter().filter(|(_, messages)| !messages.is_empty()).map(|(&thread, _)| thread)
     }
 }
 
-impl<M> Source for Queues<M> {
+impl<M> MessageSources for MessageQueues<M> {
     type Messages = VecDeque<M>;
 
     fn of(&mut self, thread: u32) -> &mut VecDeque<M> {
@@ -118,17 +122,17 @@ impl<M> Source for Queues<M> {
 
 /// Structures by thread, made when they are first needed.
 #[derive(Clone, Debug)]
-pub(crate) struct Structures<T> {
+pub(crate) struct PerThread<T> {
     sharing: Sharing,
     fresh: T,
     /// Where the structure of each thread is.
-    places: HashMap<u32, usize>,
+    indices: HashMap<u32, usize>,
     all: Vec<T>,
 }
 
-impl<T: Clone> Structures<T> {
+impl<T: Clone> PerThread<T> {
     pub(crate) fn new(sharing: Sharing, fresh: T) -> Self {
-        Self { sharing, fresh, places: HashMap::new(), all: Vec::new() }
+        Self { sharing, fresh, indices: HashMap::new(), all: Vec::new() }
     }
 
     pub(crate) fn are_shared(&self) -> bool {
@@ -136,21 +140,21 @@ impl<T: Clone> Structures<T> {
     }
 
     pub(crate) fn of(&mut self, thread: u32) -> &mut T {
-        self.split(thread).0
+        self.own_and_others(thread).0
     }
 
     /// That of a thread, and those of all other threads, which come in two pieces.
-    pub(crate) fn split(&mut self, thread: u32) -> (&mut T, [&mut [T]; 2]) {
+    pub(crate) fn own_and_others(&mut self, thread: u32) -> (&mut T, [&mut [T]; 2]) {
         let owner = match self.sharing {
             Sharing::Private => thread,
             Sharing::Shared(_) => 0,
         };
-        let place = *self.places.entry(owner).or_insert(self.all.len());
-        if place == self.all.len() {
+        let index = *self.indices.entry(owner).or_insert(self.all.len());
+        if index == self.all.len() {
             self.all.push(self.fresh.clone());
         }
-        let (before, rest) = self.all.split_at_mut(place);
-        let (own, behind) = rest.split_first_mut().expect("it was just made");
-        (own, [before, behind])
+        let (before, rest) = self.all.split_at_mut(index);
+        let (own, after) = rest.split_first_mut().expect("it was just made");
+        (own, [before, after])
     }
 }

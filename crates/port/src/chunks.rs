@@ -5,7 +5,7 @@ use thiserror::Error;
 
 use crate::bits::BitReader;
 use crate::count::{Field, Port};
-use crate::lengths::Lengths;
+use crate::lengths::LengthHistogram;
 
 /// How many bits the first chunk has, and how many every other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,13 +62,13 @@ impl Chunks {
     fn write(&self, port: &mut Port, field: Field, value: u64) {
         let (mut size, mut rest) = (self.first, value);
         loop {
-            let behind = rest.checked_shr(size).unwrap_or(0);
+            let higher = rest.checked_shr(size).unwrap_or(0);
             port.put(field, rest, size);
-            port.put(field, u64::from(behind != 0), 1);
-            if behind == 0 {
+            port.put(field, u64::from(higher != 0), 1);
+            if higher == 0 {
                 return;
             }
-            (size, rest) = (self.next, behind);
+            (size, rest) = (self.next, higher);
         }
     }
 
@@ -99,7 +99,7 @@ pub enum Coding {
 impl Coding {
     #[must_use]
     pub fn adaptive(start: Chunks) -> Self {
-        Self::Adaptive(Box::new(Adaptive { chunks: start, lengths: Lengths::default(), age: 0 }))
+        Self::Adaptive(Box::new(Adaptive { chunks: start, lengths: LengthHistogram::default(), age: 0 }))
     }
 
     /// Writes `value` as a field.
@@ -131,7 +131,7 @@ impl Coding {
 #[derive(Clone, Debug)]
 pub struct Adaptive {
     chunks: Chunks,
-    lengths: Lengths,
+    lengths: LengthHistogram,
     /// Values since sizes were chosen.
     age: u32,
 }

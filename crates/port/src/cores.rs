@@ -9,7 +9,7 @@ use crate::count::{Field, Port};
 #[derive(Clone, Debug)]
 pub struct Cores {
     /// The core of each thread.
-    places: HashMap<u32, usize>,
+    by_thread: HashMap<u32, usize>,
     count: usize,
     bits: u32,
 }
@@ -25,13 +25,13 @@ pub struct TooFewCores {
 impl Cores {
     /// As many cores as threads, unless told.
     pub fn new(threads: impl IntoIterator<Item = u32>, cores: Option<usize>) -> Result<Self, TooFewCores> {
-        let places: HashMap<u32, usize> =
-            threads.into_iter().enumerate().map(|(place, thread)| (thread, place)).collect();
-        let (threads, cores) = (places.len(), cores.unwrap_or(places.len()));
+        let by_thread: HashMap<u32, usize> =
+            threads.into_iter().enumerate().map(|(core, thread)| (thread, core)).collect();
+        let (threads, cores) = (by_thread.len(), cores.unwrap_or(by_thread.len()));
         if cores < threads {
             return Err(TooFewCores { threads, cores });
         }
-        Ok(Self { places, count: cores, bits: usize::BITS - cores.saturating_sub(1).leading_zeros() })
+        Ok(Self { by_thread, count: cores, bits: usize::BITS - cores.saturating_sub(1).leading_zeros() })
     }
 
     /// How many cores there are.
@@ -43,13 +43,13 @@ impl Cores {
     /// How many threads there are.
     #[must_use]
     pub fn threads(&self) -> usize {
-        self.places.len()
+        self.by_thread.len()
     }
 
     /// The core of a thread.
     #[must_use]
     pub fn of(&self, thread: u32) -> usize {
-        self.places.get(&thread).copied().unwrap_or(0)
+        self.by_thread.get(&thread).copied().unwrap_or(0)
     }
 
     #[inline]

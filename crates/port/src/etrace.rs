@@ -8,7 +8,7 @@
 use crate::bits::BitReader;
 use crate::cores::Cores;
 use crate::count::{Field, Port};
-use crate::packet::{Item, Packing, instructions};
+use crate::packet::{PacketFormat, PacketItem, instructions};
 
 const LENGTH_BITS: u32 = 5;
 const FORMAT_BITS: u32 = 2;
@@ -41,13 +41,13 @@ fn signed_bits(value: i64) -> u32 {
 
 /// Outcomes that are not told yet, the last one lowest, and the last address that was told.
 #[derive(Clone, Copy, Debug, Default)]
-struct Thread {
+struct ThreadState {
     map: u64,
     count: u32,
     address: u64,
 }
 
-impl Thread {
+impl ThreadState {
     fn difference(&mut self, address: u64) -> i64 {
         address.wrapping_sub(std::mem::replace(&mut self.address, address)) as i64
     }
@@ -60,7 +60,7 @@ impl Thread {
 #[derive(Clone, Debug)]
 pub struct Etrace {
     cores: Cores,
-    threads: Vec<Thread>,
+    threads: Vec<ThreadState>,
 }
 
 impl Etrace {
@@ -85,19 +85,19 @@ impl Etrace {
     }
 }
 
-impl Packing for Etrace {
+impl PacketFormat for Etrace {
     const RETURNS: usize = 0;
 
     fn new(cores: Cores) -> Self {
-        let threads = vec![Thread::default(); cores.threads()];
+        let threads = vec![ThreadState::default(); cores.threads()];
         Self { cores, threads }
     }
 
-    fn item(&mut self, port: &mut Port, core: usize, item: Item) {
+    fn item(&mut self, port: &mut Port, core: usize, item: PacketItem) {
         let thread = &mut self.threads[core];
         let count = u64::from(thread.count);
         match item {
-            Item::Outcome(taken) => {
+            PacketItem::Outcome(taken) => {
                 // As in the specification, a bit is set if the branch was not taken.
                 thread.map = thread.map << 1 | u64::from(!taken);
                 thread.count += 1;
@@ -105,13 +105,13 @@ impl Packing for Etrace {
                     self.packet(port, core, &[(FORMAT_MAP, FORMAT_BITS), (0, COUNT_BITS)], None);
                 }
             }
-            Item::Target(target) if count == 0 => {
+            PacketItem::Target(target) if count == 0 => {
                 self.packet(port, core, &[(FORMAT_ADDRESS, FORMAT_BITS)], Some(target));
             }
-            Item::Target(target) => {
+            PacketItem::Target(target) => {
                 self.packet(port, core, &[(FORMAT_MAP, FORMAT_BITS), (count, COUNT_BITS)], Some(target));
             }
-            Item::Exception { instructions: number, target } => {
+            PacketItem::Exception { instructions: number, target } => {
                 let head = [(FORMAT_OTHER, FORMAT_BITS), (EXCEPTION, 1), (count, COUNT_BITS)];
                 self.packet(port, core, &head, Some(target));
                 instructions().write(port, Field::ICnt, number);
@@ -129,7 +129,7 @@ impl Packing for Etrace {
         }
     }
 
-    fn read(&mut self, bits: &mut BitReader<'_>, mut show: impl FnMut(usize, Item)) -> Option<()> {
+    fn read(&mut self, bits: &mut BitReader<'_>, mut visit: impl FnMut(usize, PacketItem)) -> Option<()> {
         let core = self.cores.read(bits)?;
         let length = 8 * bits.get(LENGTH_BITS)? as u32;
         let format = bits.get(FORMAT_BITS)?;
@@ -138,7 +138,7 @@ impl Packing for Etrace {
         let count = bits.get(count_bits)? as u32;
         let is_full = format == FORMAT_MAP && count == 0;
         let count = if is_full { MAP_MAX } else { count };
-        read_map(bits, count, |taken| show(core, Item::Outcome(taken)))?;
+        read_map(bits, count, |taken| visit(core, PacketItem::Outcome(taken)))?;
         let head = FORMAT_BITS + u32::from(kind.is_some()) + count_bits;
         let left = length.checked_sub(head + map_bits(count))?;
         if is_full || kind == Some(REST) {
@@ -150,17 +150,17 @@ impl Packing for Etrace {
         let target = *address;
         if kind == Some(EXCEPTION) {
             let instructions = instructions().read(bits)?;
-            show(core, Item::Exception { instructions, target });
+            visit(core, PacketItem::Exception { instructions, target });
         } else {
-            show(core, Item::Target(target));
+            visit(core, PacketItem::Target(target));
         }
         Some(())
     }
 }
 
-fn read_map(bits: &mut BitReader<'_>, count: u32, show: impl FnMut(bool)) -> Option<()> {
+fn read_map(bits: &mut BitReader<'_>, count: u32, visit: impl FnMut(bool)) -> Option<()> {
     let map = bits.get(map_bits(count))?;
-    (0..count).rev().map(|place| map >> place & 1 == 0).for_each(show);
+    (0..count).rev().map(|index| map >> index & 1 == 0).for_each(visit);
     Some(())
 }
 
@@ -186,7 +186,9 @@ mod tests {
     fn by_hand() {
         let mut port = Port::writing();
         let mut etrace = Etrace::new(Cores::new(0..1, None).unwrap());
-        for item in [Item::Outcome(true), Item::Outcome(false), Item::Target(0x10), Item::Target(0x8)] {
+        for item in
+            [PacketItem::Outcome(true), PacketItem::Outcome(false), PacketItem::Target(0x10), PacketItem::Target(0x8)]
+        {
             etrace.item(&mut port, 0, item);
         }
         etrace.finish(&mut port);

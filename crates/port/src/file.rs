@@ -1,13 +1,13 @@
 //! The file that bits are kept in: a magic number, the bits, and behind them what they are, as JSON and its length in four bytes.
 
-use filter::cfiat::Trust;
+use filter::cfiat::KnownCriterion;
 use predict::Budget;
 use serde::{Deserialize, Serialize};
 
 use crate::chunks::Chunks;
 use crate::message::ExceptionTarget;
 use crate::nexus::Streams;
-use crate::{ChunkSizes, Config, Settings, Technique};
+use crate::{ChunkSizes, Config, PortSettings, Technique};
 
 pub const MAGIC: &[u8; 8] = b"TRKPORT1";
 const LENGTH_BYTES: usize = 4;
@@ -25,7 +25,7 @@ pub struct Description {
     pub thread: Option<u32>,
     pub skip: u64,
     pub length: Option<u64>,
-    config: Sizes,
+    config: ConfigRecord,
     chunks: [(u32, u32); 4],
     uninferable_streams: bool,
     full_exception_targets: bool,
@@ -35,7 +35,7 @@ pub struct Description {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-struct Sizes {
+struct ConfigRecord {
     name: String,
     /// 0, 1 or 2 for small, medium or large.
     tage: usize,
@@ -50,13 +50,13 @@ struct Sizes {
 
 const BUDGETS: [Budget; 3] = [Budget::Small, Budget::Medium, Budget::Large];
 
-fn place_of(budget: Budget) -> usize {
+fn index_of(budget: Budget) -> usize {
     BUDGETS.iter().position(|own| *own == budget).unwrap_or(0)
 }
 
 impl Description {
     #[must_use]
-    pub fn new(technique: Technique, config: &Config, settings: &Settings) -> Self {
+    pub fn new(technique: Technique, config: &Config, settings: &PortSettings) -> Self {
         let &ChunkSizes { branches, instructions, target, loads } = &settings.sizes;
         let &Config { name, tage, gshare, ras, ibtb, cache_bytes, line_bytes, ways, granularity } = config;
         Self {
@@ -68,9 +68,9 @@ impl Description {
             thread: None,
             skip: 0,
             length: None,
-            config: Sizes {
+            config: ConfigRecord {
                 name: name.to_owned(),
-                tage: place_of(tage),
+                tage: index_of(tage),
                 gshare,
                 ras,
                 ibtb,
@@ -82,7 +82,7 @@ impl Description {
             chunks: [branches, instructions, target, loads].map(|chunks| chunks.sizes()),
             uninferable_streams: settings.streams == Streams::Uninferable,
             full_exception_targets: settings.exception_target == ExceptionTarget::Full,
-            known_by_flags: settings.trust == Trust::Flags,
+            known_by_flags: settings.known_by == KnownCriterion::Flags,
         }
     }
 
@@ -94,7 +94,7 @@ impl Description {
     /// `None` if there is none like that.
     #[must_use]
     pub fn config(&self) -> Option<Config> {
-        let &Sizes { tage, gshare, ras, ibtb, cache_bytes, line_bytes, ways, granularity, .. } = &self.config;
+        let &ConfigRecord { tage, gshare, ras, ibtb, cache_bytes, line_bytes, ways, granularity, .. } = &self.config;
         let known =
             [Config::SMALL, Config::MEDIUM, Config::LARGE].into_iter().find(|known| known.name == self.config.name);
         let name = known.map_or("custom", |known| known.name);
@@ -104,17 +104,17 @@ impl Description {
 
     /// `None` if there are none like that.
     #[must_use]
-    pub fn settings(&self) -> Option<Settings> {
+    pub fn settings(&self) -> Option<PortSettings> {
         let mut sizes = ChunkSizes::default();
-        let places = [&mut sizes.branches, &mut sizes.instructions, &mut sizes.target, &mut sizes.loads];
-        for (place, (first, next)) in places.into_iter().zip(self.chunks) {
-            *place = Chunks::new(first, next).ok()?;
+        let fields = [&mut sizes.branches, &mut sizes.instructions, &mut sizes.target, &mut sizes.loads];
+        for (field, (first, next)) in fields.into_iter().zip(self.chunks) {
+            *field = Chunks::new(first, next).ok()?;
         }
         let streams = if self.uninferable_streams { Streams::Uninferable } else { Streams::All };
         let exception_target =
             if self.full_exception_targets { ExceptionTarget::Full } else { ExceptionTarget::Difference };
-        let trust = if self.known_by_flags { Trust::Flags } else { Trust::Values };
-        Some(Settings { sizes, streams, exception_target, trust })
+        let known_by = if self.known_by_flags { KnownCriterion::Flags } else { KnownCriterion::Values };
+        Some(PortSettings { sizes, streams, exception_target, known_by })
     }
 
     /// What comes behind the bits.
@@ -152,21 +152,21 @@ mod tests {
 
     #[test]
     fn it_comes_back() {
-        let mut description = Description::new(Technique::McfTrE, &Config::SMALL, &Settings::default());
+        let mut description = Description::new(Technique::McfTrE, &Config::SMALL, &PortSettings::default());
         description.bits = 11;
         let file = [&MAGIC[..], &[0xaa, 0xe0], &description.trailer()].concat();
-        let (shown, bits) = parse(&file).unwrap();
-        assert_eq!((&shown, bits), (&description, &[0xaa, 0xe0][..]));
-        assert_eq!((shown.config(), shown.settings()), (Some(Config::SMALL), Some(Settings::default())));
-        let settings = Settings { trust: Trust::Flags, ..Settings::default() };
+        let (decoded, bits) = parse(&file).unwrap();
+        assert_eq!((&decoded, bits), (&description, &[0xaa, 0xe0][..]));
+        assert_eq!((decoded.config(), decoded.settings()), (Some(Config::SMALL), Some(PortSettings::default())));
+        let settings = PortSettings { known_by: KnownCriterion::Flags, ..PortSettings::default() };
         let by_flags = Description::new(Technique::MlvCfE, &Config::LARGE, &settings);
         assert_eq!(by_flags.settings(), Some(settings));
         for end in 0..file.len() {
             assert!(parse(&file[..end]).is_err());
         }
-        for place in 0..file.len() {
+        for index in 0..file.len() {
             let mut damaged = file.clone();
-            damaged[place] ^= 0x15;
+            damaged[index] ^= 0x15;
             drop(parse(&damaged));
         }
     }

@@ -4,17 +4,17 @@ use crate::chunks::Chunks;
 
 /// Values by the bits they need.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Lengths {
+pub struct LengthHistogram {
     counts: [u64; 65],
 }
 
-impl Default for Lengths {
+impl Default for LengthHistogram {
     fn default() -> Self {
         Self { counts: [0; 65] }
     }
 }
 
-impl Lengths {
+impl LengthHistogram {
     #[inline]
     pub fn add(&mut self, value: u64) {
         self.counts[64 - value.leading_zeros() as usize] += 1;
@@ -69,8 +69,8 @@ impl Lengths {
 mod tests {
     use super::*;
 
-    fn of(values: &[u64]) -> Lengths {
-        let mut lengths = Lengths::default();
+    fn of(values: &[u64]) -> LengthHistogram {
+        let mut lengths = LengthHistogram::default();
         values.iter().for_each(|&value| lengths.add(value));
         lengths
     }

@@ -2,7 +2,7 @@
 //! and read back.
 //!
 //! [`bits`] and [`chunks`] are the alphabet, [`message`], [`loads`] and [`packet`] the language; [`Technique`] puts a filter and a language
-//! together, and a [`Job`] takes a trace through some of them at once, counting on a [`Port`] what each field costs. A [`Follower`] is the mirror
+//! together, and a [`Job`] takes a trace through some of them at once, counting on a [`Port`] what each field costs. A [`PortDecoder`] is the mirror
 //! image: it has the program and the bits, and compares what comes out with the trace.
 //!
 //! [`file`] describes what bits are kept in. Predictors and caches are those of `filter`; what is here knows nothing of how they work, and
@@ -12,9 +12,9 @@ pub mod bits;
 pub mod chunks;
 pub mod cores;
 mod count;
+mod decoder;
 pub mod etrace;
 pub mod file;
-mod follow;
 mod job;
 pub mod lengths;
 pub mod loads;
@@ -26,6 +26,6 @@ mod technique;
 pub mod traptor;
 
 pub use count::{Field, Port};
-pub use follow::Follower;
-pub use job::{Job, Known, Outcome, Rates};
-pub use technique::{ChunkSizes, Config, Filter, IllegalConfig, Settings, Subject, Technique};
+pub use decoder::PortDecoder;
+pub use job::{Job, LoadCounts, PortResult, Rates};
+pub use technique::{ChunkSizes, Config, FilterKind, IllegalConfig, PortSettings, Subject, Technique};

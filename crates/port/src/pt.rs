@@ -7,7 +7,7 @@
 use crate::bits::BitReader;
 use crate::cores::Cores;
 use crate::count::{Field, Port};
-use crate::packet::{Item, Packing, instructions};
+use crate::packet::{PacketFormat, PacketItem, instructions};
 
 const OUTCOMES_MAX: u32 = 6;
 const OPCODE_BITS: u32 = 5;
@@ -40,7 +40,7 @@ fn target(value: u64, bytes: u32, last: u64) -> u64 {
 
 /// Outcomes that are not told yet, the last one lowest, and the last target.
 #[derive(Clone, Copy, Debug, Default)]
-struct Thread {
+struct ThreadState {
     outcomes: u64,
     count: u32,
     target: u64,
@@ -49,13 +49,13 @@ struct Thread {
 #[derive(Clone, Debug)]
 pub struct Pt {
     cores: Cores,
-    threads: Vec<Thread>,
+    threads: Vec<ThreadState>,
 }
 
 impl Pt {
     /// The byte of outcomes: zeros, a one, the outcomes, a zero.
     fn flush(&mut self, port: &mut Port, core: usize) {
-        let Thread { outcomes, count, .. } = &mut self.threads[core];
+        let ThreadState { outcomes, count, .. } = &mut self.threads[core];
         if *count > 0 {
             port.messages += 1;
             self.cores.write(port, core);
@@ -77,8 +77,8 @@ impl Pt {
     fn read_target(&mut self, bits: &mut BitReader<'_>, core: usize, byte: u64) -> Option<u64> {
         let &(_, bytes) = KINDS.iter().find(|&&(name, _)| name << OPCODE_BITS | TIP == byte)?;
         let mut value = 0;
-        for place in 0..bytes {
-            value |= bits.get(8)? << (8 * place);
+        for index in 0..bytes {
+            value |= bits.get(8)? << (8 * index);
         }
         let last = &mut self.threads.get_mut(core)?.target;
         *last = target(value, bytes, *last);
@@ -86,16 +86,16 @@ impl Pt {
     }
 }
 
-impl Packing for Pt {
+impl PacketFormat for Pt {
     const RETURNS: usize = 64;
 
     fn new(cores: Cores) -> Self {
-        let threads = vec![Thread::default(); cores.threads()];
+        let threads = vec![ThreadState::default(); cores.threads()];
         Self { cores, threads }
     }
 
-    fn item(&mut self, port: &mut Port, core: usize, item: Item) {
-        if let Item::Outcome(taken) = item {
+    fn item(&mut self, port: &mut Port, core: usize, item: PacketItem) {
+        if let PacketItem::Outcome(taken) = item {
             let thread = &mut self.threads[core];
             thread.outcomes = thread.outcomes << 1 | u64::from(taken);
             thread.count += 1;
@@ -108,13 +108,13 @@ impl Packing for Pt {
         port.messages += 1;
         self.cores.write(port, core);
         match item {
-            Item::Exception { instructions: number, target } => {
+            PacketItem::Exception { instructions: number, target } => {
                 port.put(Field::Header, FUP, 8);
                 instructions().write(port, Field::ICnt, number);
                 self.target(port, core, target);
             }
-            Item::Target(target) => self.target(port, core, target),
-            Item::Outcome(_) => {}
+            PacketItem::Target(target) => self.target(port, core, target),
+            PacketItem::Outcome(_) => {}
         }
     }
 
@@ -122,20 +122,20 @@ impl Packing for Pt {
         (0..self.threads.len()).for_each(|core| self.flush(port, core));
     }
 
-    fn read(&mut self, bits: &mut BitReader<'_>, mut show: impl FnMut(usize, Item)) -> Option<()> {
+    fn read(&mut self, bits: &mut BitReader<'_>, mut visit: impl FnMut(usize, PacketItem)) -> Option<()> {
         let core = self.cores.read(bits)?;
         let byte = bits.get(8)?;
         if byte & 1 == 0 {
             let stop = byte.checked_ilog2()?;
-            (1..stop).rev().for_each(|place| show(core, Item::Outcome(byte >> place & 1 == 1)));
+            (1..stop).rev().for_each(|index| visit(core, PacketItem::Outcome(byte >> index & 1 == 1)));
         } else if byte == FUP {
             let instructions = instructions().read(bits)?;
             let byte = bits.get(8)?;
             let target = self.read_target(bits, core, byte)?;
-            show(core, Item::Exception { instructions, target });
+            visit(core, PacketItem::Exception { instructions, target });
         } else {
             let target = self.read_target(bits, core, byte)?;
-            show(core, Item::Target(target));
+            visit(core, PacketItem::Target(target));
         }
         Some(())
     }
@@ -151,7 +151,12 @@ mod tests {
     fn by_hand() {
         let mut port = Port::writing();
         let mut pt = Pt::new(Cores::new(0..1, None).unwrap());
-        for item in [Item::Target(0x40_1000), Item::Outcome(true), Item::Outcome(false), Item::Target(0x40_20f0)] {
+        for item in [
+            PacketItem::Target(0x40_1000),
+            PacketItem::Outcome(true),
+            PacketItem::Outcome(false),
+            PacketItem::Target(0x40_20f0),
+        ] {
             pt.item(&mut port, 0, item);
         }
         pt.finish(&mut port);

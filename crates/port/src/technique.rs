@@ -1,8 +1,8 @@
 //! Techniques by name: what is told, and how it is written.
 
 use cache::{Cover, Geometry, IllegalGeometry, Replacement};
-use filter::cfiat::{Cfiat, Shape, Trust};
-use filter::traptor::{Predictors, Sizes, TaggedPredictors};
+use filter::cfiat::{Cfiat, CfiatConfig, KnownCriterion};
+use filter::traptor::{PredictorSizes, Predictors, TaggedPredictors};
 use predict::{Budget, IllegalSize};
 use thiserror::Error;
 
@@ -93,16 +93,16 @@ impl Technique {
     }
 
     #[must_use]
-    pub fn filter(self) -> Filter {
+    pub fn filter(self) -> FilterKind {
         match self {
-            Self::McfNxB => Filter::Nexus,
-            Self::McfTrB | Self::McfTrE | Self::McfTrA => Filter::Traptor,
-            Self::McfTgE | Self::McfTgA => Filter::Tagged,
-            Self::McfEt => Filter::Etrace,
-            Self::McfPt => Filter::Pt,
-            Self::MlvNxB => Filter::AllLoads,
-            Self::MlvCfB | Self::MlvCfE | Self::MlvCfA => Filter::Cfiat,
-            Self::MlvCcE => Filter::CoherentCfiat,
+            Self::McfNxB => FilterKind::Nexus,
+            Self::McfTrB | Self::McfTrE | Self::McfTrA => FilterKind::Traptor,
+            Self::McfTgE | Self::McfTgA => FilterKind::Tagged,
+            Self::McfEt => FilterKind::Etrace,
+            Self::McfPt => FilterKind::Pt,
+            Self::MlvNxB => FilterKind::AllLoads,
+            Self::MlvCfB | Self::MlvCfE | Self::MlvCfA => FilterKind::Cfiat,
+            Self::MlvCcE => FilterKind::CoherentCfiat,
         }
     }
 
@@ -117,7 +117,7 @@ impl Technique {
     /// Whether it tells of loads that a cache does not know.
     #[must_use]
     pub fn has_cache(self) -> bool {
-        matches!(self.filter(), Filter::Cfiat | Filter::CoherentCfiat)
+        matches!(self.filter(), FilterKind::Cfiat | FilterKind::CoherentCfiat)
     }
 
     /// Whether sizes of chunks can be chosen, if only to start with.
@@ -128,7 +128,7 @@ impl Technique {
 
     /// How its messages are written, if they tell of control flow.
     #[must_use]
-    pub fn flow_codings(self, settings: &Settings) -> FlowCodings {
+    pub fn flow_codings(self, settings: &PortSettings) -> FlowCodings {
         let counted = if self == Self::McfNxB { Field::Sl } else { Field::BCnt };
         let (style, sizes) = (self.style(), &settings.sizes);
         FlowCodings {
@@ -142,14 +142,14 @@ impl Technique {
 
     /// How it counts the loads that it does not tell, if it leaves any out.
     #[must_use]
-    pub fn load_coding(self, settings: &Settings) -> Option<Coding> {
+    pub fn load_coding(self, settings: &PortSettings) -> Option<Coding> {
         (self != Self::MlvNxB).then(|| self.style().coding(8, settings.sizes.loads))
     }
 }
 
 /// Who decides what is told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Filter {
+pub enum FilterKind {
     Nexus,
     Traptor,
     /// TRaptor with predictors of the TAGE family.
@@ -162,7 +162,7 @@ pub enum Filter {
     CoherentCfiat,
 }
 
-impl Filter {
+impl FilterKind {
     /// Whether it has predictors or caches, which come in sizes.
     #[must_use]
     pub fn is_configured(self) -> bool {
@@ -210,12 +210,12 @@ impl Default for ChunkSizes {
 
 /// Whatever does not depend on the size of predictors and caches.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Settings {
+pub struct PortSettings {
     pub sizes: ChunkSizes,
     pub streams: Streams,
     pub exception_target: ExceptionTarget,
     /// What makes a load known to a cache.
-    pub trust: Trust,
+    pub known_by: KnownCriterion,
 }
 
 /// How large predictors and caches are.
@@ -273,30 +273,30 @@ impl Config {
             ("entries of the target buffer", self.ibtb as u64, ENTRIES_MAX),
             ("bytes of cache", self.cache_bytes, CACHE_BYTES_MAX),
         ];
-        if let Some((what, size, max)) = sizes.into_iter().find(|(_, size, max)| size > max) {
-            return Err(IllegalConfig::TooLarge { what, size, max });
+        if let Some((kind, size, max)) = sizes.into_iter().find(|(_, size, max)| size > max) {
+            return Err(IllegalConfig::TooLarge { kind, size, max });
         }
         Predictors::new(&self.predictors())?;
-        Cfiat::new(&self.cache(Trust::default())?)?;
+        Cfiat::new(&self.cache(KnownCriterion::default())?)?;
         Ok(())
     }
 
     #[must_use]
-    pub fn predictors(&self) -> Sizes {
-        Sizes { gshare: self.gshare, ras: self.ras, ibtb: self.ibtb, ..Sizes::default() }
+    pub fn predictors(&self) -> PredictorSizes {
+        PredictorSizes { gshare: self.gshare, ras: self.ras, ibtb: self.ibtb, ..PredictorSizes::default() }
     }
 
     pub fn tagged_predictors(&self) -> Result<TaggedPredictors, IllegalSize> {
         TaggedPredictors::new(self.tage, self.ras)
     }
 
-    pub fn cache(&self, trust: Trust) -> Result<Shape, IllegalGeometry> {
-        Ok(Shape {
+    pub fn cache(&self, known_by: KnownCriterion) -> Result<CfiatConfig, IllegalGeometry> {
+        Ok(CfiatConfig {
             geometry: Geometry::new(self.cache_bytes, self.line_bytes, self.ways)?,
             replacement: Replacement::RoundRobin,
             granularity: self.granularity,
             cover: Cover::default(),
-            trust,
+            known_by,
         })
     }
 }
@@ -308,8 +308,8 @@ pub enum IllegalConfig {
     Predictor(#[from] IllegalSize),
     #[error(transparent)]
     Cache(#[from] IllegalGeometry),
-    #[error("{size} {what} are more than any chip has: {max} at most")]
-    TooLarge { what: &'static str, size: u64, max: u64 },
+    #[error("{size} {kind} are more than any chip has: {max} at most")]
+    TooLarge { kind: &'static str, size: u64, max: u64 },
 }
 
 const ENTRIES_MAX: u64 = 1 << 20;

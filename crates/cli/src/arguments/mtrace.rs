@@ -6,7 +6,7 @@ use std::num::NonZeroU64;
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
-use filter::cfiat::Trust;
+use filter::cfiat::KnownCriterion;
 
 use super::{Source, parse_count, parse_megabytes, parse_positive_count};
 use crate::compressor::Compressor;
@@ -319,10 +319,10 @@ pub enum Known {
 }
 
 impl Known {
-    pub fn trust(self) -> Trust {
+    pub fn criterion(self) -> KnownCriterion {
         match self {
-            Self::Values => Trust::Values,
-            Self::Flags => Trust::Flags,
+            Self::Values => KnownCriterion::Values,
+            Self::Flags => KnownCriterion::Flags,
         }
     }
 }

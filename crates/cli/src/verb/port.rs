@@ -5,12 +5,12 @@ mod survey;
 
 use std::sync::Mutex;
 
-use filter::cfiat::Trust;
+use filter::cfiat::KnownCriterion;
 use port::cores::Cores;
 use port::file::{self, Description};
 use port::message::ExceptionTarget;
 use port::nexus::Streams;
-use port::{Config, Field, Outcome, Settings, Subject, Technique};
+use port::{Config, Field, PortResult, PortSettings, Subject, Technique};
 use serde::Serialize;
 use serde_json::{Map, Value};
 use trace::{DataMode, Trace};
@@ -174,14 +174,14 @@ fn custom(sizes: &CustomSizes) -> Config {
     }
 }
 
-fn settings(options: &PortOptions) -> Settings {
-    let mut settings = Settings::default();
+fn settings(options: &PortOptions) -> PortSettings {
+    let mut settings = PortSettings::default();
     options.chunks.iter().for_each(|chunks| chunks.apply(&mut settings.sizes));
     settings.streams = match options.streams {
         StreamEnds::All => Streams::All,
         StreamEnds::Uninferable => Streams::Uninferable,
     };
-    settings.trust = options.known.trust();
+    settings.known_by = options.known.criterion();
     settings.exception_target = match options.exception_target {
         ExceptionTargets::Difference => ExceptionTarget::Difference,
         ExceptionTargets::Full => ExceptionTarget::Full,
@@ -237,7 +237,7 @@ pub struct Row {
     fields: Map<String, Value>,
 }
 
-pub fn rows(outcomes: &[Outcome], techniques: &[Technique], cores: &Cores, cycles: Option<u64>) -> Vec<Row> {
+pub fn rows(outcomes: &[PortResult], techniques: &[Technique], cores: &Cores, cycles: Option<u64>) -> Vec<Row> {
     let baseline = |technique: Technique| {
         let found = outcomes.iter().find(|outcome| outcome.technique == technique.baseline());
         found.map_or(0, |outcome| outcome.port.bits())
@@ -246,7 +246,7 @@ pub fn rows(outcomes: &[Outcome], techniques: &[Technique], cores: &Cores, cycle
     asked.map(|outcome| row(outcome, baseline(outcome.technique), cores, cycles)).collect()
 }
 
-fn row(outcome: &Outcome, baseline: u64, cores: &Cores, cycles: Option<u64>) -> Row {
+fn row(outcome: &PortResult, baseline: u64, cores: &Cores, cycles: Option<u64>) -> Row {
     let bits = outcome.port.bits();
     let per = |count: u64| if count == 0 { 0.0 } else { bits as f64 / count as f64 };
     let (predicted, known) = (outcome.rates.predicted, outcome.rates.known);
@@ -262,19 +262,19 @@ fn row(outcome: &Outcome, baseline: u64, cores: &Cores, cycles: Option<u64>) -> 
         bpc: cycles.map(per),
         ratio: if bits == 0 { 0.0 } else { baseline as f64 / bits as f64 },
         messages: outcome.port.messages,
-        known: known.map(|own| name_of(own.trust)),
+        known: known.map(|own| name_of(own.known_by)),
         outcome_misprediction_percent: predicted.map(|own| percent(own.outcomes_wrong, own.outcomes)),
         target_misprediction_percent: predicted.map(|own| percent(own.targets_wrong, own.targets)),
-        first_access_miss_percent: known.map(|own| percent(own.told, own.loads)),
+        first_access_miss_percent: known.map(|own| percent(own.reported, own.loads)),
         cache_miss_percent: known.map(|own| percent(own.cache_misses, own.loads)),
         fields: fields.map(|field| (field.name().to_owned(), outcome.port.of(field).into())).collect(),
     }
 }
 
-fn name_of(trust: Trust) -> &'static str {
-    match trust {
-        Trust::Values => "values",
-        Trust::Flags => "flags",
+fn name_of(known_by: KnownCriterion) -> &'static str {
+    match known_by {
+        KnownCriterion::Values => "values",
+        KnownCriterion::Flags => "flags",
     }
 }
 
@@ -291,7 +291,7 @@ fn print(rows: &[Row], options: &PortOptions) -> Result<(), Stopped> {
 fn text(rows: &[Row]) -> String {
     let (cores, instructions) = rows.first().map_or((0, 0), |row| (row.cores, row.instructions));
     let cores = if cores == 1 { "1 core".to_owned() } else { format!("{cores} cores") };
-    let is_by_flags = rows.iter().any(|row| row.known == Some(name_of(Trust::Flags)));
+    let is_by_flags = rows.iter().any(|row| row.known == Some(name_of(KnownCriterion::Flags)));
     let known = if is_by_flags { ", loads known by flags alone" } else { "" };
     let caption = format!("{} instructions on {cores}: bits on the trace port{known}", grouped(instructions));
     let has_cycles = rows.iter().any(|row| row.bpc.is_some());

@@ -5,8 +5,8 @@ mod figures;
 use std::path::Path;
 
 use ::port::cores::Cores;
-use ::port::{Config, Outcome, Settings, Technique};
-use filter::cfiat::Trust;
+use ::port::{Config, PortResult, PortSettings, Technique};
+use filter::cfiat::KnownCriterion;
 use report::Table;
 use serde::Serialize;
 use trace::{Counts, Trace};
@@ -38,12 +38,12 @@ struct Measured {
     threads: u16,
     counts: Counts,
     cores: Cores,
-    outcomes: Vec<Outcome>,
+    outcomes: Vec<PortResult>,
 }
 
 impl Measured {
     /// What a technique made of it; `config` counts if it has any.
-    fn of(&self, technique: Technique, config: &str) -> Option<&Outcome> {
+    fn of(&self, technique: Technique, config: &str) -> Option<&PortResult> {
         let fits = |own: Option<Config>| own.is_none_or(|own| own.name == config);
         self.outcomes.iter().find(|outcome| outcome.technique == technique && fits(outcome.config))
     }
@@ -89,14 +89,14 @@ fn measure(program: &str, threads: u16, size: &str) -> Result<Measured, Stopped>
         input: &input,
         techniques: &Technique::ALL,
         configs: &CONFIGS,
-        settings: Settings::default(),
+        settings: PortSettings::default(),
         cores: &cores,
         bits: None,
     };
     let by_flags = Survey {
         techniques: &[Technique::MlvCfB, Technique::MlvCfE],
         configs: &CONFIGS_BY_FLAGS,
-        settings: Settings { trust: Trust::Flags, ..Settings::default() },
+        settings: PortSettings { known_by: KnownCriterion::Flags, ..PortSettings::default() },
         ..survey
     };
     let mut outcomes = survey.run()?.outcomes;
@@ -215,7 +215,7 @@ impl Round {
 
     /// Wrong outcomes and targets of a technique with so many threads, per cent of all programs together.
     fn wrong(&self, threads: u16, technique: Technique, config: &str) -> [f64; 2] {
-        let sum = |part: fn(&::port::traptor::Predicted) -> u64| {
+        let sum = |part: fn(&::port::traptor::PredictionCounts) -> u64| {
             let of = |own: &Measured| {
                 own.of(technique, config).and_then(|own| own.rates.predicted).map_or(0, |own| part(&own))
             };
@@ -228,13 +228,13 @@ impl Round {
     /// First-access misses with so many threads, per cent of all loads of all programs together.
     fn first_access_misses(&self, threads: u16, technique: Technique, config: &str) -> f64 {
         let known = |own: &Measured| own.of(technique, config).and_then(|own| own.rates.known).unwrap_or_default();
-        percent(self.sum(threads, |own| known(own).told), self.sum(threads, |own| known(own).loads))
+        percent(self.sum(threads, |own| known(own).reported), self.sum(threads, |own| known(own).loads))
     }
 
     /// The same of the program that has the fewest and of the one that has the most.
     fn first_access_extremes(&self, threads: u16, technique: Technique, config: &str) -> [f64; 2] {
         let known = |own: &Measured| own.of(technique, config).and_then(|own| own.rates.known).unwrap_or_default();
-        let rates = self.with_threads(threads).map(|own| percent(known(own).told, known(own).loads));
+        let rates = self.with_threads(threads).map(|own| percent(known(own).reported, known(own).loads));
         let spread = Spread::of(rates);
         [spread.low, spread.high]
     }

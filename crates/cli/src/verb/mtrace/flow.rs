@@ -1,6 +1,6 @@
 //! mcfTRaptor: branches that the predictors mispredict.
 
-use filter::traptor::{Counting, Message, Sizes, WithoutGshare};
+use filter::traptor::{BranchMessage, CountStart, PredictorSizes, StaticPrediction};
 use mtrace::{Sharing, flow};
 use predict::{Tagging, Victim};
 use serde::Serialize;
@@ -13,7 +13,7 @@ use crate::descriptor::flow::{Layout, write};
 use crate::failure::Failure;
 
 pub struct Tool {
-    filter: flow::Filter,
+    filter: flow::FlowFilter,
     sharing: Sharing,
     layout: Layout,
 }
@@ -39,14 +39,15 @@ pub struct Statistics {
 impl Tool {
     pub fn new(arguments: &McfTRaptor) -> Result<Self, Failure> {
         let sharing = sharing(arguments.shared, &arguments.turns);
-        let settings = flow::Settings { sizes: sizes(arguments), counting: counting(arguments.count_from), sharing };
-        let filter = flow::Filter::new(&settings).map_err(|error| Failure::new(error.to_string()))?;
+        let settings =
+            flow::FlowSettings { sizes: sizes(arguments), count_start: counting(arguments.count_from), sharing };
+        let filter = flow::FlowFilter::new(&settings).map_err(|error| Failure::new(error.to_string()))?;
         Ok(Self { filter, sharing, layout: arguments.layout })
     }
 }
 
-fn sizes(arguments: &McfTRaptor) -> Sizes {
-    Sizes {
+fn sizes(arguments: &McfTRaptor) -> PredictorSizes {
+    PredictorSizes {
         gshare: arguments.gshare,
         ras: arguments.ras,
         ibtb: arguments.ibtb,
@@ -59,16 +60,16 @@ fn sizes(arguments: &McfTRaptor) -> Sizes {
             Replaced::First => Victim::First,
         },
         without_gshare: match arguments.without_gshare {
-            NoGshare::NotTaken => WithoutGshare::NotTaken,
-            NoGshare::Nothing => WithoutGshare::Nothing,
+            NoGshare::NotTaken => StaticPrediction::NotTaken,
+            NoGshare::Nothing => StaticPrediction::Absent,
         },
     }
 }
 
-fn counting(from: CountFrom) -> Counting {
+fn counting(from: CountFrom) -> CountStart {
     match from {
-        CountFrom::One => Counting::FromOne,
-        CountFrom::Two => Counting::FromTwo,
+        CountFrom::One => CountStart::FromOne,
+        CountFrom::Two => CountStart::FromTwo,
     }
 }
 
@@ -88,7 +89,7 @@ impl super::Tool for Tool {
 
     fn batch(&mut self, blocks: &Blocks, batch: &Batch, descriptors: &mut Descriptors) {
         let layout = self.layout;
-        self.filter.batch(blocks, batch, |told| add(told, blocks, layout, descriptors));
+        self.filter.batch(blocks, batch, |located| add(located, blocks, layout, descriptors));
     }
 
     /// What is shared is asked in the order of batches.
@@ -98,7 +99,7 @@ impl super::Tool for Tool {
 
     fn path_batch(&mut self, batch: &PathBatch<'_>, descriptors: &mut Descriptors) {
         let (layout, blocks) = (self.layout, batch.paths().blocks());
-        self.filter.path_batch(batch, |told| add(told, blocks, layout, descriptors));
+        self.filter.path_batch(batch, |located| add(located, blocks, layout, descriptors));
     }
 
     fn instructions(&self) -> u64 {
@@ -130,18 +131,20 @@ impl super::Tool for Tool {
 }
 
 #[inline]
-fn add(told: flow::Told, blocks: &Blocks, layout: Layout, descriptors: &mut Descriptors) {
+fn add(located: flow::LocatedMessage, blocks: &Blocks, layout: Layout, descriptors: &mut Descriptors) {
     descriptors.add(|shape, texts, lines| {
-        let text = texts.and_then(|texts| match told.message {
-            Message::Exception { .. } => texts.at(blocks, told.address),
-            Message::Outcome { .. } | Message::Target { .. } => texts.in_block(blocks, told.block, told.address),
+        let text = texts.and_then(|texts| match located.message {
+            BranchMessage::Exception { .. } => texts.at(blocks, located.address),
+            BranchMessage::Outcome { .. } | BranchMessage::Target { .. } => {
+                texts.in_block(blocks, located.block, located.address)
+            }
         });
-        write(shape, layout, told.thread, told.message, text, lines);
+        write(shape, layout, located.thread, located.message, text, lines);
     });
 }
 
 /// As Figure 4.23.
-fn text(counted: &flow::Statistics, run: &Run) -> String {
+fn text(counted: &flow::FlowStatistics, run: &Run) -> String {
     let (conditional, indirect) = (counted.conditional(), counted.indirect());
     let unknown = match counted.targets_unknown {
         0 => String::new(),
@@ -183,7 +186,7 @@ mod tests {
     /// Figure 4.23, which does not have the number of instructions.
     #[test]
     fn the_statistics_of_the_seed() {
-        let counted = flow::Statistics {
+        let counted = flow::FlowStatistics {
             instructions: 7,
             outcomes_predicted: 5_040_574,
             outcomes_mispredicted: 24_223,
@@ -206,7 +209,7 @@ mod tests {
             0 exceptions\n";
         let run = Run { milliseconds: 6886.79, ..Run::default() };
         assert_eq!(text(&counted, &run), expected);
-        let text = text(&flow::Statistics { targets_unknown: 1, ..counted }, &run);
+        let text = text(&flow::FlowStatistics { targets_unknown: 1, ..counted }, &run);
         assert!(text.contains("\n58904 unconditional indirect branches\n"), "{text}");
         assert!(text.contains("mispredicted\n\t1 ( %0.00 ) targets unknown: the trace does not tell\n0 exc"));
     }

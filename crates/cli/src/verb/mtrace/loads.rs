@@ -1,8 +1,8 @@
 //! mlvCFiat: values of loads that the cache does not know.
 
 use cache::{Cover, Geometry, Replacement};
-use filter::cfiat::Shape;
-use mtrace::loads::{Hits, Invalidation, SIZES, Told};
+use filter::cfiat::CfiatConfig;
+use mtrace::loads::{HitCounts, Invalidation, ReportedLoad, SIZES};
 use mtrace::{Sharing, loads};
 use serde::Serialize;
 use trace::{AccessVisitor, Batch, Blocks, DataMode};
@@ -28,7 +28,7 @@ const NAMES: [&str; SIZES.len() + 1] = [
 ];
 
 pub struct Tool {
-    filter: loads::Filter,
+    filter: loads::LoadFilter,
     sharing: Sharing,
 }
 
@@ -60,21 +60,21 @@ impl Tool {
         let has = |whose| arguments.invalidate.contains(&whose);
         let invalidation = Invalidation { threads: has(Invalidate::Threads), kernel: has(Invalidate::Kernel) };
         let filter = Geometry::new(arguments.size, arguments.line, arguments.ways)
-            .map(|geometry| loads::Settings {
-                shape: shape(arguments, geometry),
+            .map(|geometry| loads::LoadSettings {
+                cfiat: cfiat_config(arguments, geometry),
                 sharing,
                 invalidation,
                 coherent: false,
             })
-            .and_then(|settings| loads::Filter::new(&settings));
+            .and_then(|settings| loads::LoadFilter::new(&settings));
         let filter = filter.map_err(|error| Failure::new(error.to_string()))?;
         let filter = if arguments.common.disassemble { filter.with_steps() } else { filter };
         Ok(Self { filter, sharing })
     }
 }
 
-fn shape(arguments: &MlvCFiat, geometry: Geometry) -> Shape {
-    Shape {
+fn cfiat_config(arguments: &MlvCFiat, geometry: Geometry) -> CfiatConfig {
+    CfiatConfig {
         geometry,
         replacement: match arguments.replacement {
             Replace::RoundRobin => Replacement::RoundRobin,
@@ -85,7 +85,7 @@ fn shape(arguments: &MlvCFiat, geometry: Geometry) -> Shape {
             Sets::Whole => Cover::Whole,
             Sets::Touched => Cover::Touched,
         },
-        trust: arguments.known.trust(),
+        known_by: arguments.known.criterion(),
     }
 }
 
@@ -103,9 +103,9 @@ impl super::Tool for Tool {
     }
 
     fn batch(&mut self, blocks: &Blocks, batch: &Batch, descriptors: &mut Descriptors) {
-        self.filter.batch(batch, |told| {
-            let block = told.step.and_then(|step| batch.steps().get(step)).map(|step| step.block());
-            add(&told, descriptors, |texts| texts.in_block(blocks, block?, told.pc));
+        self.filter.batch(batch, |load| {
+            let block = load.step.and_then(|step| batch.steps().get(step)).map(|step| step.block());
+            add(&load, descriptors, |texts| texts.in_block(blocks, block?, load.pc));
         });
     }
 
@@ -114,7 +114,7 @@ impl super::Tool for Tool {
     }
 
     fn watch<'t>(&'t mut self, thread: u32, descriptors: &'t mut Descriptors) -> impl AccessVisitor + 't {
-        self.filter.watch(thread, |told| add(&told, descriptors, |_| None))
+        self.filter.watch(thread, |load| add(&load, descriptors, |_| None))
     }
 
     fn instructions(&self) -> u64 {
@@ -150,33 +150,33 @@ impl super::Tool for Tool {
 }
 
 /// Writes a load, perhaps with the text of its instruction.
-fn add(told: &Told<'_>, descriptors: &mut Descriptors, text: impl FnOnce(&mut Texts) -> Option<&str>) {
+fn add(load: &ReportedLoad<'_>, descriptors: &mut Descriptors, text: impl FnOnce(&mut Texts) -> Option<&str>) {
     descriptors.add(|shape, texts, lines| {
-        write(shape, told.thread, told.hits, told.value, texts.and_then(text), lines);
+        write(shape, load.thread, load.hits, load.value, texts.and_then(text), lines);
     });
 }
 
-fn of_hits(loads: &Hits) -> f64 {
+fn of_hits(loads: &HitCounts) -> f64 {
     percent(loads.flag_misses, loads.cache_hits)
 }
 
-fn of_loads(loads: &Hits) -> f64 {
+fn of_loads(loads: &HitCounts) -> f64 {
     percent(loads.flag_misses + loads.cache_misses, loads.references())
 }
 
 /// As Figure 4.38, with two miss rates behind it.
-fn text(counted: &loads::Statistics, run: &Run) -> String {
+fn text(counted: &loads::LoadStatistics, run: &Run) -> String {
     let mut text = format!(
         "Instrumentation Time (ms): {:.6}\nInstructions Traced: {}\nSkipped Instructions: {}\n\n",
         run.milliseconds, counted.instructions, run.skipped
     );
     let (loads, stores) = (counted.all_loads(), counted.all_stores());
-    text.push_str("-- Cache References Hits: Misses (Hit Rate)\n");
+    text.push_str("-- Cache References HitCounts: Misses (Hit Rate)\n");
     line(&mut text, "Total", loads.cache_hits + stores.cache_hits, loads.cache_misses + stores.cache_misses);
     for (name, (loads, stores)) in NAMES.iter().zip(counted.loads.iter().zip(&counted.stores)) {
         line(&mut text, name, loads.cache_hits + stores.cache_hits, loads.cache_misses + stores.cache_misses);
     }
-    text.push_str("-- First Access Flag References Hits: Misses (Hit Rate)\n");
+    text.push_str("-- First Access Flag References HitCounts: Misses (Hit Rate)\n");
     line(&mut text, "Total", loads.flag_hits, loads.flag_misses);
     for (name, loads) in NAMES.iter().zip(&counted.loads) {
         line(&mut text, name, loads.flag_hits, loads.flag_misses);
@@ -207,12 +207,13 @@ mod tests {
     /// Figure 4.38, the lines that are not empty.
     #[test]
     fn the_statistics_of_the_seed() {
-        let mut counted = loads::Statistics { instructions: 27_329_641, ..loads::Statistics::default() };
+        let mut counted = loads::LoadStatistics { instructions: 27_329_641, ..loads::LoadStatistics::default() };
         let cache = [(177_687, 4534), (7195, 1900), (3_672_973, 3584), (907_307, 13_357), (0, 0), (4210, 88)];
         let flags = [(136_310, 13_283), (5329, 1832), (3_564_260, 5817), (556_745, 16_219), (0, 0), (3095, 21)];
         for (place, ((cache_hits, cache_misses), (flag_hits, flag_misses))) in cache.into_iter().zip(flags).enumerate()
         {
-            counted.loads[place] = Hits { cache_hits: flag_hits + flag_misses, cache_misses, flag_hits, flag_misses };
+            counted.loads[place] =
+                HitCounts { cache_hits: flag_hits + flag_misses, cache_misses, flag_hits, flag_misses };
             counted.stores[place].cache_hits = cache_hits - flag_hits - flag_misses;
         }
         let text = text(&counted, &Run { milliseconds: 5297.71, ..Run::default() });
@@ -220,7 +221,7 @@ mod tests {
             Instructions Traced: 27329641\n\
             Skipped Instructions: 0\n\
             \n\
-            -- Cache References Hits: Misses (Hit Rate)\n\
+            -- Cache References HitCounts: Misses (Hit Rate)\n\
             \tTotal 4769372:23463 (99%)\n\
             \tByte Operands 177687:4534 (97%)\n\
             \tWord Operands 7195:1900 (79%)\n\
@@ -230,7 +231,7 @@ mod tests {
             \tOctaword Operands 4210:88 (97%)\n\
             \tHexaword Operands 0:0 (0%)\n\
             \tOther Sized Operands 0:0 (0%)\n\
-            -- First Access Flag References Hits: Misses (Hit Rate)\n";
+            -- First Access Flag References HitCounts: Misses (Hit Rate)\n";
         assert!(text.starts_with(expected), "{text}");
         assert!(text.contains("\tQuadword Operands 556745:16219 (97%)\n\tExtended"), "{text}");
     }

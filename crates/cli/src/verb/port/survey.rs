@@ -3,7 +3,7 @@
 use std::sync::Mutex;
 
 use port::cores::Cores;
-use port::{Config, Job, Outcome, Settings, Subject, Technique};
+use port::{Config, Job, PortResult, PortSettings, Subject, Technique};
 use trace::Trace;
 
 use crate::arguments::Input;
@@ -17,7 +17,7 @@ pub struct Survey<'s> {
     pub input: &'s Input,
     pub techniques: &'s [Technique],
     pub configs: &'s [Config],
-    pub settings: Settings,
+    pub settings: PortSettings,
     pub cores: &'s Cores,
     /// Where the bits of a technique go.
     pub bits: Option<(Technique, &'s Mutex<Output>)>,
@@ -25,7 +25,7 @@ pub struct Survey<'s> {
 
 pub struct Surveyed {
     /// In the order of techniques and configurations; those that others are compared with are always among them.
-    pub outcomes: Vec<Outcome>,
+    pub outcomes: Vec<PortResult>,
     /// Places of the trace that could not be read.
     pub damaged: u64,
 }
@@ -39,7 +39,7 @@ struct Task<'s> {
 
 /// What came of a job.
 struct Walked {
-    outcomes: Vec<Outcome>,
+    outcomes: Vec<PortResult>,
     damage: Vec<String>,
 }
 
