@@ -8,8 +8,9 @@ use acceptance::{Call, Data, Recorded, trackway};
 use cache::{Cover, Geometry, Replacement};
 use filter::cfiat::{CfiatConfig, KnownCriterion};
 use filter::traptor::{CountStart, PredictorSizes};
-use mtrace::loads::Invalidation;
-use mtrace::{Interleaving, Sharing, flow, loads};
+use mtrace::flow;
+use replay::loads::Invalidation;
+use replay::{Interleaving, Sharing, loads};
 use trace::{Batch, Event, Item, RoundRobinUnit, Trace};
 use workloads::Variant;
 
@@ -56,7 +57,7 @@ fn check(trace: &Trace) {
             let told = statistics.outcomes_mispredicted + statistics.targets_mispredicted + statistics.exceptions;
             assert_eq!((checked.messages, statistics.gaps), (told, 0));
         }
-        let checked = loads::check(trace, &load_settings(sharing, KnownCriterion::Values)).unwrap();
+        let checked = mtrace::loads::check(trace, &load_settings(sharing, KnownCriterion::Values)).unwrap();
         assert_eq!((checked.mismatches, &checked.problems[..]), (0, &[][..]), "{sharing:?}");
         assert_eq!(checked.matches, totals.reads);
         let total = checked.statistics.all_loads();
@@ -315,11 +316,12 @@ fn an_interpreter() {
 #[test]
 fn flags_alone_are_not_enough() {
     let recorded = Call::new("cat").arg("/proc/self/maps").data(Data::Values).recorded();
-    let wrong = |trust| loads::check(&recorded.trace, &load_settings(Sharing::Private, trust)).unwrap().mismatches;
+    let wrong =
+        |trust| mtrace::loads::check(&recorded.trace, &load_settings(Sharing::Private, trust)).unwrap().mismatches;
     assert_eq!(wrong(KnownCriterion::Values), 0);
     let shell = Call::new("bash").args(["-c", "while read line; do echo $line; done < /etc/passwd"]).data(Data::Values);
     let shell = shell.recorded();
-    let checked = loads::check(&shell.trace, &load_settings(Sharing::Private, KnownCriterion::Flags)).unwrap();
+    let checked = mtrace::loads::check(&shell.trace, &load_settings(Sharing::Private, KnownCriterion::Flags)).unwrap();
     assert!(checked.stale > 0, "the buffer of read is written again and again");
     assert_eq!((checked.mismatches, checked.matches + checked.stale), (0, shell.trace.totals().reads));
 }

@@ -1,35 +1,38 @@
-//! Values of loads: only what the cache and its first-access flags do not promise to be known is told, with the number of loads that
-//! were known since the last time.
+//! CFiat, the filter of load values. A [`Cfiat`] is a cache with first-access flags and values. A
+//! [`LoadEncoder`] emits a [`LoadMessage`] for each load whose value the cache does not know (a
+//! first-access miss). The message carries the number of loads that were known since the previous
+//! message. A [`LoadDecoder`] reproduces all values.
 
 use std::collections::VecDeque;
 
 use cache::{Cover, FirstAccess, Geometry, IllegalGeometry, Load, Replacement};
 
-/// What makes a load known.
+/// Criterion by which a load counts as known.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum KnownCriterion {
-    /// The flags, and that the value is the one that was there: a load whose memory was changed behind the cache's back is told.
+    /// The flags, and equality with the cached value. A load emits a message if its memory was
+    /// changed without the cache's knowledge.
     #[default]
     Values,
     /// The flags alone, as in the theses.
     Flags,
 }
 
-/// The form of the cache and of its flags.
+/// Configuration of the cache and of its flags.
 #[derive(Clone, Copy, Debug)]
 pub struct CfiatConfig {
     pub geometry: Geometry,
     pub replacement: Replacement,
-    /// Bytes that a flag stands for.
+    /// Bytes that one flag covers.
     pub granularity: u64,
     pub cover: Cover,
     pub known_by: KnownCriterion,
 }
 
-/// Bytes that are looked at at once.
+/// Bytes that are compared at once.
 const WORD_BYTES: usize = size_of::<u64>();
 
-/// A cache with flags and with the values that whoever follows knows.
+/// A cache with first-access flags and with the values that the decoder knows.
 #[derive(Clone, Debug)]
 pub struct Cfiat {
     flags: FirstAccess,
@@ -46,8 +49,9 @@ impl Cfiat {
         Ok(Self { flags, bytes, known_by: config.known_by })
     }
 
-    /// Whether a load of `size` bytes, eight at most, is known, so that [`Self::load`] would change nothing. Bytes of `value` above the operand do not
-    /// matter. False if it has to be looked at more closely.
+    /// Returns whether a load of `size` bytes, at most eight, is known, so that [`Self::load`]
+    /// would change nothing. Ignores bytes of `value` above the operand. Returns false if only
+    /// [`Self::load`] can decide.
     #[must_use]
     #[inline(always)]
     pub fn knows(&self, address: u64, size: usize, value: u64) -> bool {
@@ -55,7 +59,7 @@ impl Cfiat {
         known.is_some_and(|known| (u64::from_le_bytes(*known) ^ value) & low_bytes(size) == 0)
     }
 
-    /// The same for sixteen bytes.
+    /// Returns whether a load of sixteen bytes is known; see [`Self::knows`].
     #[must_use]
     #[inline(always)]
     pub fn knows_wide(&self, address: u64, value: &[u8; 16]) -> bool {
@@ -63,14 +67,15 @@ impl Cfiat {
         known.is_some_and(|known| known == value)
     }
 
-    /// Where the bytes of an operand are about which nothing is to be learnt.
+    /// Returns the offset of an operand's bytes if all its flags are set and its line needs no
+    /// update.
     #[inline(always)]
     fn known_offset(&self, address: u64, size: usize) -> Option<usize> {
         let slot = self.flags.settled(address, size as u64)?;
         Some(self.flags.tags().geometry().place(slot, address))
     }
 
-    /// A load met `value`: learns, and says whether the value was known.
+    /// Updates the cache with a load of `value`. Returns whether the value was known.
     #[inline]
     pub fn load(&mut self, address: u64, value: &[u8]) -> Load {
         let Some(part) = self.flags.access_in_line(address, value.len() as u64) else {
@@ -93,14 +98,14 @@ impl Cfiat {
         load
     }
 
-    /// Keeps the value of a part, and says whether it was there already.
+    /// Stores the value of a part. Returns whether it was there already.
     #[inline]
     fn replace_part(&mut self, part: &cache::Part, value: &[u8]) -> bool {
         let at = self.flags.tags().geometry().place(part.line.slot, part.address);
         replace(&mut self.bytes[at..at + value.len()], value)
     }
 
-    /// The mirror image of [`Self::load`] for a load that was known: gives the value that was there.
+    /// The inverse of [`Self::load`] for a known load: fills `value` from the cache.
     pub fn recall(&mut self, address: u64, value: &mut [u8]) -> Load {
         let (bytes, geometry, length) = (&self.bytes, *self.flags.tags().geometry(), value.len());
         self.flags.load_parts(address, length as u64, |part| {
@@ -109,20 +114,21 @@ impl Cfiat {
         })
     }
 
-    /// A store of `size` bytes, eight at most, that changes nothing but what they are. Bytes of `value` above the operand do not matter. False if it has to be
-    /// looked at more closely, which [`Self::store`] does.
+    /// Performs a store of `size` bytes, at most eight, if it changes nothing but the bytes.
+    /// Ignores bytes of `value` above the operand. Returns false if the caller has to use
+    /// [`Self::store`] instead.
     #[must_use]
     #[inline(always)]
     pub fn overwrite(&mut self, address: u64, size: usize, value: u64) -> bool {
         let known = self.known_offset(address, size).and_then(|at| self.bytes.get_mut(at..)?.first_chunk_mut());
         let Some(known) = known else { return false };
-        // Read and written as a whole: sizes that vary would make branches that nobody can predict.
+        // Reads and writes the whole word: variable sizes would cause unpredictable branches.
         let before = u64::from_le_bytes(*known);
         *known = (before ^ (before ^ value) & low_bytes(size)).to_le_bytes();
         true
     }
 
-    /// The same for sixteen bytes.
+    /// Performs a store of sixteen bytes; see [`Self::overwrite`].
     #[must_use]
     #[inline(always)]
     pub fn overwrite_wide(&mut self, address: u64, value: &[u8; 16]) -> bool {
@@ -130,7 +136,7 @@ impl Cfiat {
         known.map(|known| *known = *value).is_some()
     }
 
-    /// A store of `value`; says whether the lines were there.
+    /// Performs a store of `value`. Returns whether the cache held the lines.
     #[inline]
     pub fn store(&mut self, address: u64, value: &[u8]) -> bool {
         let Some(part) = self.flags.access_in_line(address, value.len() as u64) else {
@@ -149,8 +155,8 @@ impl Cfiat {
         })
     }
 
-    /// Lines of this operand that are not there are taken over from the first of `others` that has them, with what is known of them: caches of a
-    /// processor send them to each other.
+    /// Copies missing lines of this operand, with their flags, from the first of `others` that
+    /// holds them: the caches of a processor send lines to each other.
     pub fn fetch<'c>(&mut self, others: impl Iterator<Item = &'c Self> + Clone, address: u64, bytes: u64) {
         for address in self.flags.lines(address, bytes) {
             if !self.flags.holds(address)
@@ -169,26 +175,26 @@ impl Cfiat {
         }
     }
 
-    /// Lines of this operand belong to another cache from now on.
+    /// Invalidates the lines of this operand, because another cache owns them from now on.
     pub fn invalidate(&mut self, address: u64, bytes: u64) {
         self.flags.lines(address, bytes).for_each(|address| self.flags.throw_out(address));
     }
 
-    /// Another thread has written these bytes: clears the flags of their lines.
+    /// Clears the flags of the lines of these bytes, because another thread has written them.
     pub fn clear_flags(&mut self, address: u64, bytes: u64) {
         self.flags.forget(address, bytes);
     }
 
-    /// Somebody else may have changed anything.
+    /// Clears all flags, because any memory may have changed.
     pub fn clear_all_flags(&mut self) {
         self.flags.forget_all();
     }
 }
 
-/// Copies `value`, and says whether it was there already.
+/// Copies `value`. Returns whether it was there already.
 #[inline]
 fn replace(known: &mut [u8], value: &[u8]) -> bool {
-    // The usual sizes are known when this is compiled, which saves two calls.
+    // Constant sizes for the usual cases save two library calls.
     match value.len() {
         4 => replace_exactly::<4>(known, value),
         8 => replace_exactly::<8>(known, value),
@@ -207,13 +213,13 @@ fn replace_exactly<const N: usize>(known: &mut [u8], value: &[u8]) -> bool {
     std::mem::replace(known, *value) == *value
 }
 
-/// Ones in the lowest `count` bytes, of which there are one to eight.
+/// Returns a mask of the lowest `count` bytes, one to eight.
 #[inline(always)]
 fn low_bytes(count: usize) -> u64 {
     u64::MAX >> (WORD_BYTES.wrapping_sub(count) * 8 % 64)
 }
 
-/// Where a part of an operand is: in the operand, and among the bytes of all slots.
+/// Returns the ranges of a part: within the operand, and within the bytes of all slots.
 #[inline]
 fn own_bytes(
     geometry: &Geometry,
@@ -227,27 +233,28 @@ fn own_bytes(
     (start..end, line..line + (end - start))
 }
 
-/// What is told: so many loads were known, then this one was not.
+/// A message: so many loads were known, then one loaded `value`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LoadMessage {
     pub hits: u64,
     pub value: Vec<u8>,
 }
 
-/// The filter's own part of a thread.
+/// Encoder of one thread: counts known loads since the last message.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct LoadEncoder {
     hits: u64,
 }
 
 impl LoadEncoder {
-    /// A load was known.
+    /// Counts a known load.
     #[inline]
     pub fn add_hit(&mut self) {
         self.hits += 1;
     }
 
-    /// A load met `value`; gives what it has met in the cache, and the number of loads before it that were known if it must be told.
+    /// Encodes a load of `value`. Returns what the cache says of it and, if a message is due, the
+    /// number of known loads before it.
     #[inline]
     pub fn encode_load(&mut self, cfiat: &mut Cfiat, address: u64, value: &[u8]) -> (Load, Option<u64>) {
         let load = cfiat.load(address, value);
@@ -259,10 +266,10 @@ impl LoadEncoder {
     }
 }
 
-/// Where a mirror image gets its messages from. One has to come before the load that it tells of.
+/// Source of a decoder's messages. A message must be available before its load is decoded.
 pub trait LoadMessageSource {
-    /// Takes the value of the load that comes behind so many known ones, if it is told; says whether it is. `None` if a value of another size is
-    /// told.
+    /// Takes the value of the load that follows `hits` known loads, if there is a message about it.
+    /// Returns whether there is one; `None` if the message has a value of another size.
     fn take_value(&mut self, hits: u64, value: &mut [u8]) -> Option<bool>;
 }
 
@@ -278,23 +285,24 @@ impl LoadMessageSource for VecDeque<LoadMessage> {
     }
 }
 
-/// Where a decoder has the value of a load from.
+/// Origin of a decoded value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ValueOrigin {
     Message,
-    /// No message tells of it: it is what the cache holds. With [`KnownCriterion::Flags`], memory may have another value.
+    /// The cache, because there is no message. With [`KnownCriterion::Flags`], memory may have
+    /// another value.
     Cache,
 }
 
-/// The mirror image of a [`LoadEncoder`]: takes its messages and says what loads met.
+/// Decoder of one thread, the inverse of [`LoadEncoder`]: takes messages and returns loaded values.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct LoadDecoder {
     hits: u64,
 }
 
 impl LoadDecoder {
-    /// What the load that is executed now meets, and where that is from. `None` if a message tells of a load of
-    /// another size.
+    /// Fills `value` with what the load that is executed now returns, and returns its origin.
+    /// Returns `None` if the message has a value of another size.
     pub fn decode_load(
         &mut self,
         cfiat: &mut Cfiat,
@@ -386,7 +394,8 @@ mod tests {
             .prop_map(|(thread, address, size, kind, value)| Access { thread, address, size, kind, value })
     }
 
-    /// The cache of a thread that makes an access; if caches know of each other, as they are then.
+    /// Returns the cache of the accessing thread, after the coherence actions that precede the
+    /// access.
     fn cache_before<'c>(caches: &'c mut [Cfiat], own: usize, access: &Access, coherent: bool) -> &'c mut Cfiat {
         if coherent && access.kind != 0 {
             let (address, bytes) = (access.address, access.size as u64);
@@ -402,7 +411,8 @@ mod tests {
     }
 
     proptest! {
-        /// Threads that share memory, with caches of their own or one of all, and a kernel that writes without telling.
+        /// Threads share memory and have private caches or one shared cache. A kernel writes memory
+        /// unseen.
         #[test]
         fn decoders_reproduce_every_load(
             accesses in proptest::collection::vec(access(), 0..400),

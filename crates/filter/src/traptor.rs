@@ -1,46 +1,50 @@
-//! Control flow: only what the predictors did not know is told, with the number of branches since the last time.
+//! TRaptor, the filter of control flow. A [`BranchEncoder`] asks predictors ([`Predict`]) about
+//! each branch and emits a [`BranchMessage`] for each mispredict. The message carries the number of
+//! branches since the previous message. A [`BranchDecoder`] reproduces all outcomes.
 
 use std::collections::VecDeque;
 
 use predict::{Budget, Gshare, Ibtb, IllegalSize, Ittage, Point, Ras, Tage, Tagging, Victim};
 
-/// What the program tells of a branch.
+/// A branch as the program defines it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BranchSite {
     pub kind: BranchKind,
     pub address: u64,
-    /// The instruction behind it.
+    /// Address of the next instruction. A call returns to it.
     pub fall_through: u64,
 }
 
-/// Kinds of branches that make a difference. Direct jumps do not: everybody knows where they go.
+/// Kinds of branches that predictors see. Direct jumps are not among them: the program says where
+/// they go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BranchKind {
     Conditional,
-    /// Direct. Everybody knows where it goes, too, but it returns.
+    /// Direct. The program says where it goes, but it pushes a return address.
     Call,
     IndirectCall,
     IndirectJump,
     Return,
 }
 
-/// What only execution tells.
+/// Outcome of an executed branch: direction of a conditional branch, target of any other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BranchOutcome {
     Taken(bool),
     Target(u64),
 }
 
-/// What predicts where branches go. Whoever filters and whoever follows have the same.
+/// Branch predictors. Encoder and decoder have the same ones in the same state.
 pub trait Predict {
-    /// A branch went somewhere: learns, and says whether that was predicted. `None` if nobody has to predict it.
+    /// Updates the predictors with an executed branch. Returns whether they predicted it, or `None`
+    /// for a branch that is not predicted (a direct call).
     fn update(&mut self, site: &BranchSite, outcome: BranchOutcome) -> Option<bool>;
-    /// Where a branch is predicted to go.
+    /// Returns the predicted outcome.
     #[must_use]
     fn predict(&self, site: &BranchSite) -> Option<BranchOutcome>;
 }
 
-/// How many entries the predictors have.
+/// Numbers of entries of the predictors, and how they look up and replace entries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PredictorSizes {
     pub gshare: usize,
@@ -52,7 +56,7 @@ pub struct PredictorSizes {
 }
 
 impl Default for PredictorSizes {
-    /// The largest of Myers 2014, chapter 6, in ways that can be decoded.
+    /// The largest configuration of Myers 2014, chapter 6, in variants that can be decoded.
     fn default() -> Self {
         Self {
             gshare: 4096,
@@ -65,23 +69,25 @@ impl Default for PredictorSizes {
     }
 }
 
-/// What is said of conditional branches if gshare has no entries.
+/// Static prediction of conditional branches if gshare has no entries.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum StaticPrediction {
-    /// That they are not taken, so that only those that are must be told.
+    /// Not taken, so that only taken branches need a message.
     #[default]
     NotTaken,
-    /// Nothing: all are told, as in Myers 2014. As a message does not say which way the branch went, this cannot be decoded.
+    /// No prediction: every branch emits a message, as in Myers 2014. A message does not contain
+    /// the direction, so this cannot be decoded.
     Absent,
 }
 
-/// Those of the theses: gshare, a return stack and a target buffer.
+/// The predictors of the theses: gshare, a return address stack, and an indirect branch target
+/// buffer.
 #[derive(Clone, Debug)]
 pub struct Predictors {
     gshare: Gshare,
     ras: Ras,
     ibtb: Ibtb,
-    /// In place of gshare if it has no entries.
+    /// Replaces gshare if it has no entries.
     fixed: Option<StaticPrediction>,
 }
 
@@ -95,26 +101,29 @@ impl Predictors {
         })
     }
 
-    /// A direct call was executed, which will return to `fall_through`.
+    /// Records a direct call that returns to `return_address`.
     #[inline]
-    pub fn push_return(&mut self, fall_through: u64) {
-        self.ras.call(fall_through);
+    pub fn push_return(&mut self, return_address: u64) {
+        self.ras.call(return_address);
     }
 
-    /// A return went to `target`: learns, and says whether it was predicted.
+    /// Updates the return address stack with a return to `target`. Returns whether it was
+    /// predicted.
     #[inline]
     pub fn update_return(&mut self, target: u64) -> bool {
         self.ras.ret(target)
     }
 
-    /// How many conditional branches of a row are predicted with so much certainty that nothing is learnt by them.
+    /// Returns how many leading branches of a row are predicted with saturated counters, so that an
+    /// update by them changes nothing.
     #[must_use]
     #[inline]
     pub fn sure_of(&self, row: &[Point]) -> usize {
         self.gshare.sure_of(row)
     }
 
-    /// The next conditional branch of a row went as it says: learns, and says whether it was predicted. To be followed by the others and by
+    /// Updates gshare with the next conditional branch of a row and returns whether it was
+    /// predicted. The caller continues with the other branches of the row and then calls
     /// [`Self::pass`].
     #[inline]
     pub fn branch_in(&mut self, point: &Point) -> bool {
@@ -124,7 +133,8 @@ impl Predictors {
         }
     }
 
-    /// Goes on behind a row, of which all was learnt that is to be learnt. Returns whether it will be met again as it was met now.
+    /// Moves the history past a row whose updates are complete. Returns whether the next pass over
+    /// the same row finds the same entries.
     #[inline]
     pub fn pass(&mut self, row: &[Point]) -> bool {
         self.gshare.pass(row)
@@ -147,7 +157,7 @@ impl Predict for Predictors {
                 self.ras.call(site.fall_through);
                 return None;
             }
-            // An answer to another question.
+            // The outcome does not fit the kind.
             _ => false,
         };
         if site.kind == BranchKind::IndirectCall {
@@ -172,7 +182,7 @@ impl Predict for Predictors {
     }
 }
 
-/// Those of today's processors: TAGE, a return stack and ITTAGE.
+/// The predictors of current processors: TAGE, a return address stack, and ITTAGE.
 #[derive(Clone, Debug)]
 pub struct TaggedPredictors {
     tage: Tage,
@@ -181,7 +191,7 @@ pub struct TaggedPredictors {
 }
 
 impl TaggedPredictors {
-    /// `ras` entries of the return stack.
+    /// `ras` is the number of entries of the return address stack.
     pub fn new(budget: Budget, ras: usize) -> Result<Self, IllegalSize> {
         Ok(Self { tage: Tage::new(budget), ras: Ras::new(ras)?, ittage: Ittage::new(budget) })
     }
@@ -198,7 +208,7 @@ impl Predict for TaggedPredictors {
                 self.ittage.note(address, taken);
                 Some(self.tage.branch(address, taken))
             }
-            // Where a direct call goes is no news to anybody.
+            // The program says where a direct call goes; it only enters the history.
             (BranchKind::Call, _) => {
                 self.tage.pass(address, fall_through);
                 self.ittage.pass(address, fall_through);
@@ -213,7 +223,7 @@ impl Predict for TaggedPredictors {
                 self.tage.pass(address, target);
                 Some(self.ittage.branch(address, target))
             }
-            // An answer to another question.
+            // The outcome does not fit the kind.
             _ => Some(false),
         }
     }
@@ -230,7 +240,7 @@ impl Predict for TaggedPredictors {
     }
 }
 
-/// Where counting begins again after a message.
+/// First branch number after a message.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum CountStart {
     /// The first branch is number 1, as in Tewar 2015.
@@ -249,18 +259,18 @@ impl CountStart {
     }
 }
 
-/// What is told.
+/// A message of the filter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BranchMessage {
-    /// A conditional branch did not go where it was predicted to.
+    /// A conditional branch was mispredicted.
     Outcome { branches: u64 },
-    /// Nor did an indirect one.
+    /// An indirect branch was mispredicted.
     Target { branches: u64, target: u64 },
-    /// After so many instructions, execution went on elsewhere.
+    /// Execution continued at `target` after so many instructions, without a branch.
     Exception { instructions: u64, target: u64 },
 }
 
-/// The filter's own part of a thread.
+/// Encoder of one thread: counts branches and instructions since the last message.
 #[derive(Clone, Copy, Debug)]
 pub struct BranchEncoder {
     count_start: CountStart,
@@ -278,13 +288,13 @@ impl BranchEncoder {
         *self = Self::new(self.count_start);
     }
 
-    /// So many instructions were executed, a branch as the last of them included.
+    /// Counts executed instructions, including a branch at their end.
     #[inline]
     pub fn add_instructions(&mut self, count: u64) {
         self.instructions += count;
     }
 
-    /// A branch was executed; gives the message, if one is needed.
+    /// Encodes an executed branch. Returns a message if the branch was mispredicted.
     #[inline]
     pub fn encode_branch(
         &mut self,
@@ -305,13 +315,13 @@ impl BranchEncoder {
         })
     }
 
-    /// So many branches were executed, which all were predicted.
+    /// Counts branches that were predicted correctly.
     #[inline]
     pub fn add_predicted(&mut self, branches: u64) {
         self.branches += branches;
     }
 
-    /// A conditional branch was executed, which was not predicted.
+    /// Encodes a mispredicted conditional branch.
     #[inline]
     pub fn encode_misprediction(&mut self) -> BranchMessage {
         let branches = self.branches + 1;
@@ -319,7 +329,7 @@ impl BranchEncoder {
         BranchMessage::Outcome { branches }
     }
 
-    /// A branch to `target` was executed, which was not predicted.
+    /// Encodes a mispredicted branch to `target`.
     #[inline]
     pub fn encode_target(&mut self, target: u64) -> BranchMessage {
         let branches = self.branches + 1;
@@ -327,7 +337,7 @@ impl BranchEncoder {
         BranchMessage::Target { branches, target }
     }
 
-    /// Something else than a branch made execution go on at `target`.
+    /// Encodes that execution continued at `target` without a branch.
     pub fn encode_exception(&mut self, target: u64) -> BranchMessage {
         let instructions = self.instructions;
         self.reset();
@@ -335,20 +345,20 @@ impl BranchEncoder {
     }
 }
 
-/// What a mirror image is told of a branch.
+/// Content of a message about a branch, as a decoder takes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BranchCorrection {
-    /// A conditional branch did not go where it was predicted to.
+    /// A conditional branch was mispredicted.
     Mispredicted,
-    /// An indirect one went here.
+    /// The indirect branch went to this target.
     Target(u64),
 }
 
-/// Where a mirror image gets its messages from. One has to come before the branch that it tells of.
+/// Source of a decoder's messages. A message must be available before its branch is decoded.
 pub trait BranchMessageSource {
-    /// Takes what is told of the branch with this number; `None` if nothing is.
+    /// Takes the message about branch number `branches`; `None` if there is none.
     fn take_branch(&mut self, branches: u64, is_indirect: bool) -> Option<BranchCorrection>;
-    /// Takes where execution went on behind so many instructions, if that is told.
+    /// Takes the target of an exception after so many instructions; `None` if there is none.
     fn take_exception(&mut self, instructions: u64) -> Option<u64>;
 }
 
@@ -378,7 +388,8 @@ impl BranchMessageSource for VecDeque<BranchMessage> {
     }
 }
 
-/// The mirror image of a [`BranchEncoder`]: takes its messages and says where branches went.
+/// Decoder of one thread, the inverse of [`BranchEncoder`]: takes messages and returns branch
+/// outcomes.
 #[derive(Clone, Copy, Debug)]
 pub struct BranchDecoder {
     encoder: BranchEncoder,
@@ -390,8 +401,9 @@ impl BranchDecoder {
         Self { encoder: BranchEncoder::new(count_start) }
     }
 
-    /// Where the branch that is executed now goes: as predicted, unless it is the one that the next message tells of. `None` if nobody
-    /// has to predict it, or if the messages do not say.
+    /// Returns the outcome of the branch that is executed now: the prediction, unless the next
+    /// message corrects it. Returns `None` for a direct call, or if the messages do not determine
+    /// the outcome.
     #[inline]
     pub fn decode_branch(
         &mut self,
@@ -421,13 +433,13 @@ impl BranchDecoder {
         Some(outcome)
     }
 
-    /// So many more instructions were executed, a branch as the last of them included.
+    /// Counts executed instructions, including a branch at their end.
     #[inline]
     pub fn add_instructions(&mut self, count: u64) {
         self.encoder.add_instructions(count);
     }
 
-    /// Where execution goes on now, if it does not where the branches say.
+    /// Returns where execution continues, if the next message is an exception at this instruction.
     #[inline]
     pub fn decode_exception(&mut self, messages: &mut impl BranchMessageSource) -> Option<u64> {
         let target = messages.take_exception(self.encoder.instructions)?;
@@ -450,7 +462,8 @@ mod tests {
         BranchSite { kind, address, fall_through: address + 5 }
     }
 
-    /// Myers 2014, Figure 4.31, and Tewar 2015, Figure 6.16: the first branch that is mispredicted is number 2 or number 1.
+    /// Myers 2014, Figure 4.31, and Tewar 2015, Figure 6.16: the first mispredicted branch is
+    /// number 2 or number 1.
     #[test]
     fn counting_begins_at_one_or_at_two() {
         for (count_start, first) in [(CountStart::FromOne, 1), (CountStart::FromTwo, 2)] {
@@ -492,7 +505,7 @@ mod tests {
         assert_eq!(message, Some(BranchMessage::Target { branches: 2, target: 0x9999 }));
     }
 
-    /// Something that happens: a branch, or an exception behind so many instructions.
+    /// An event of a thread: a branch, or an exception after some instructions.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     enum ThreadEvent {
         Branch(BranchSite, BranchOutcome),
@@ -564,7 +577,7 @@ mod tests {
         }
     }
 
-    /// Several threads, in any order, with predictors of their own or with those of all.
+    /// Encodes and decodes several threads in any order, with private or shared predictors.
     fn check_decoder<P: Predict + Clone>(
         events: &[(usize, u64, ThreadEvent)],
         fresh: &P,

@@ -1,6 +1,6 @@
 //! mcfTRaptor: which branches have to be told so that the rest of the control flow can be inferred.
 
-mod decode;
+mod check;
 mod paths;
 
 use filter::traptor::{
@@ -11,11 +11,11 @@ use hashbrown::HashMap;
 use predict::IllegalSize;
 use trace::{Batch, BlockIndex, Blocks, Event, PathBatch, PathItem, Step, Terminator};
 
-use crate::block_end::{BlockEnd, BlockEnds, StepVisitor};
-use crate::control::{Discontinuity, ThreadPosition};
-use crate::threads::{PerThread, Sharing};
+use replay::block_end::{BlockEnd, BlockEnds, StepVisitor};
+use replay::control::{Discontinuity, ThreadPosition};
+use replay::{PerThread, Sharing};
 
-pub use decode::{BranchDecoders, check};
+pub use check::check;
 use paths::PreparedPaths;
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -98,15 +98,13 @@ struct UnresolvedBranch {
     block: BlockIndex,
 }
 
-impl BlockEnd {
-    /// The branch that a step ends with, if only what comes next tells where it went.
-    fn unresolved(&self, step: &Step) -> Option<UnresolvedBranch> {
-        // In place of the target.
-        const ANY_TARGET: u64 = 1;
-        let is_pending = step.terminator() == Terminator::Indirect && step.next() == 0;
-        let (site, _) = self.branch(&step.with_next(ANY_TARGET)).filter(|_| is_pending)?;
-        Some(UnresolvedBranch { site, block: step.block() })
-    }
+/// The branch that a step ends with, if only what comes next tells where it went.
+fn unresolved_branch(block_end: &BlockEnd, step: &Step) -> Option<UnresolvedBranch> {
+    // In place of the target.
+    const ANY_TARGET: u64 = 1;
+    let is_unresolved = step.terminator() == Terminator::Indirect && step.next() == 0;
+    let (site, _) = block_end.branch(&step.with_next(ANY_TARGET)).filter(|_| is_unresolved)?;
+    Some(UnresolvedBranch { site, block: step.block() })
 }
 
 /// The filter on its way through a trace.
@@ -262,7 +260,7 @@ impl<F: FnMut(LocatedMessage)> FilterPass<'_, F> {
     fn lone_step(&mut self, step: &Step, block_ends: &BlockEnds) {
         let Some(block_end) = block_ends.of(step) else { return };
         self.execute(step, block_end.start);
-        self.state.unresolved = block_end.unresolved(step);
+        self.state.unresolved = unresolved_branch(block_end, step);
         if self.state.unresolved.is_none() {
             self.terminate(step, block_end);
         }

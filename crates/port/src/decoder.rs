@@ -2,9 +2,9 @@
 //! with the trace. Threads come in the order in which they were told: that of the trace.
 
 use filter::traptor::{CountStart, Predict, Predictors};
-use mtrace::control::{DecodedFlow, FlowDecoder};
-use mtrace::flow::BranchDecoders;
-use mtrace::{CheckReport, Sharing, loads};
+use replay::branches::BranchDecoders;
+use replay::control::{DecodedFlow, FlowDecoder};
+use replay::{CheckReport, Sharing, loads};
 use trace::{Batch, Blocks};
 
 use crate::bits::BitReader;

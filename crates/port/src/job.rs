@@ -2,9 +2,9 @@
 
 use filter::cfiat::KnownCriterion;
 use filter::traptor::{Predict, Predictors};
-use mtrace::Sharing;
-use mtrace::control::{FlowEncoder, Walk};
-use mtrace::loads::{self, Invalidation};
+use replay::Sharing;
+use replay::control::{FlowEncoder, Walk};
+use replay::loads::{self, Invalidation};
 use trace::{Batch, Blocks};
 
 use crate::cores::Cores;
@@ -36,7 +36,7 @@ pub struct Rates {
     pub predicted: Option<PredictionCounts>,
     pub known: Option<LoadCounts>,
     pub lengths: Vec<(Field, LengthHistogram)>,
-    /// Loads by the size of the operand, as [`mtrace::loads::class_of`] has it; counted where all loads are told.
+    /// Loads by the size of the operand, as [`replay::loads::class_of`] has it; counted where all loads are told.
     pub load_classes: [u64; loads::SIZES.len() + 1],
 }
 

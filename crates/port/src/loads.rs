@@ -2,9 +2,9 @@
 //! Figures 4.6 and 4.7). mlvNX_b tells every load and needs no count.
 
 use filter::cfiat::LoadMessageSource;
-use mtrace::CheckReport;
-use mtrace::MessageSources;
-use mtrace::loads::for_each_access;
+use replay::CheckReport;
+use replay::MessageSources;
+use replay::loads::for_each_access;
 use trace::Batch;
 
 use crate::bits::BitReader;

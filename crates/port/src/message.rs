@@ -5,7 +5,7 @@
 //! count of 0, which no branch has, then the number of instructions since the last message and where execution went on.
 
 use filter::traptor::{BranchCorrection, BranchMessage, BranchMessageSource};
-use mtrace::MessageSources;
+use replay::MessageSources;
 
 use crate::bits::BitReader;
 use crate::chunks::{Chunks, Coding};

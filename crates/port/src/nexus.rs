@@ -1,8 +1,8 @@
 //! mcfNX_b: control flow as Nexus tells it, by the length of each stream of instructions (Tewar 2015, sections 2.1 and 4.2.1).
 
 use filter::traptor::{BranchCorrection, BranchKind, BranchMessage, BranchMessageSource, BranchOutcome, BranchSite};
-use mtrace::MessageSources;
-use mtrace::control::{FlowDecoder, FlowEncoder, StepEnd, ThreadFlowDecoder};
+use replay::MessageSources;
+use replay::control::{FlowDecoder, FlowEncoder, StepEnd, ThreadFlowDecoder};
 
 use crate::cores::Cores;
 use crate::message::{FlowReader, FlowWriter};

@@ -4,8 +4,8 @@
 use std::collections::VecDeque;
 
 use filter::traptor::{BranchKind, BranchOutcome, BranchSite};
-use mtrace::control::{FlowDecoder, FlowEncoder, StepEnd, ThreadFlowDecoder};
 use predict::Ras;
+use replay::control::{FlowDecoder, FlowEncoder, StepEnd, ThreadFlowDecoder};
 
 use crate::bits::BitReader;
 use crate::chunks::{Chunks, Coding};

@@ -1,7 +1,7 @@
 //! mcfTR_b, mcfTR_e and their relatives: only what predictors did not know is told. One filter serves several ways of writing messages.
 
 use filter::traptor::{BranchEncoder, BranchKind, BranchMessage, BranchOutcome, BranchSite, CountStart, Predict};
-use mtrace::control::{FlowEncoder, StepEnd};
+use replay::control::{FlowEncoder, StepEnd};
 
 use crate::cores::Cores;
 use crate::lengths::LengthHistogram;

@@ -5,8 +5,8 @@ use filter::traptor::{BranchKind, BranchOutcome, BranchSite};
 use predict::Point;
 use trace::{BlockIndex, PathItems, PathTable};
 
-use super::{FilterPass, LocatedMessage, UnresolvedBranch};
-use crate::block_end::BlockEnds;
+use super::{FilterPass, LocatedMessage, UnresolvedBranch, unresolved_branch};
+use replay::block_end::BlockEnds;
 
 /// What a path does to the predictors beside conditional branches.
 #[derive(Clone, Copy, Debug)]
@@ -97,7 +97,7 @@ impl PreparedPaths {
         let mut own = PreparedPath {
             start: block_ends.of(steps.first().unwrap_or(&last))?.start,
             next: last.next(),
-            unresolved: block_ends.of(&last)?.unresolved(&last),
+            unresolved: unresolved_branch(block_ends.of(&last)?, &last),
             instructions: 0,
             points_at: u32::try_from(self.points.len()).ok()?,
             operations_at: u32::try_from(self.operations.len()).ok()?,

@@ -1,8 +1,9 @@
 //! mcfTRaptor: branches that the predictors mispredict.
 
 use filter::traptor::{BranchMessage, CountStart, PredictorSizes, StaticPrediction};
-use mtrace::{Sharing, flow};
+use mtrace::flow;
 use predict::{Tagging, Victim};
+use replay::Sharing;
 use serde::Serialize;
 use trace::{Batch, Blocks, DataMode, PathBatch};
 

@@ -2,8 +2,8 @@
 
 use cache::{Cover, Geometry, Replacement};
 use filter::cfiat::CfiatConfig;
-use mtrace::loads::{HitCounts, Invalidation, ReportedLoad, SIZES};
-use mtrace::{Sharing, loads};
+use replay::loads::{HitCounts, Invalidation, ReportedLoad, SIZES};
+use replay::{Sharing, loads};
 use serde::Serialize;
 use trace::{AccessVisitor, Batch, Blocks, DataMode};
 

@@ -1,6 +1,6 @@
 //! mlsTrace: every load and, if wanted, every store.
 
-use mtrace::loads::{SIZES, class_of, for_each_access};
+use replay::loads::{SIZES, class_of, for_each_access};
 use serde::Serialize;
 use trace::{Access, Batch, Blocks, DataMode};
 

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use capture::{Limits, Options, Selection};
-use mtrace::OrderedBatches;
+use replay::OrderedBatches;
 use trace::{Batch, DataMode, Live, Merged, ReadError, RoundRobinUnit, Step, ThreadInfo, Trace};
 
 use super::files::Descriptors;

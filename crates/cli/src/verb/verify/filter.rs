@@ -2,7 +2,9 @@
 
 use cache::{Cover, Geometry, Replacement};
 use filter::cfiat::{CfiatConfig, KnownCriterion};
-use mtrace::{CheckError, CheckReport, Sharing, flow, loads};
+use mtrace::{flow, loads};
+use replay::loads::{Invalidation, LoadSettings};
+use replay::{CheckError, CheckReport, Sharing};
 use serde::Serialize;
 use trace::Trace;
 
@@ -78,8 +80,8 @@ fn check_loads(trace: &Trace, sharing: Sharing) -> Result<Findings, CheckError> 
         cover: Cover::default(),
         known_by: KnownCriterion::default(),
     };
-    let invalidation = loads::Invalidation::default();
-    let checked = loads::check(trace, &loads::LoadSettings { cfiat, sharing, invalidation, coherent: false })?;
+    let invalidation = Invalidation::default();
+    let checked = loads::check(trace, &LoadSettings { cfiat, sharing, invalidation, coherent: false })?;
     let (instructions, events) = (checked.statistics.instructions, checked.statistics.all_loads().references());
     let found = found("mlvCFiat", checked);
     Ok(Findings { instructions, events, told: "loads", compared: "loads", ..found })

@@ -99,15 +99,15 @@ pub trait MessageSources {
 
 /// Messages that were told and not used yet, by thread.
 #[derive(Debug)]
-pub(crate) struct MessageQueues<M>(HashMap<u32, VecDeque<M>>);
+pub struct MessageQueues<M>(HashMap<u32, VecDeque<M>>);
 
 impl<M> MessageQueues<M> {
-    pub(crate) fn new() -> Self {
+    pub fn new() -> Self {
         Self(HashMap::new())
     }
 
     /// Threads whose messages were not all used.
-    pub(crate) fn unfinished_threads(&self) -> impl Iterator<Item = u32> + '_ {
+    pub fn unfinished_threads(&self) -> impl Iterator<Item = u32> + '_ {
         self.0.iter().filter(|(_, messages)| !messages.is_empty()).map(|(&thread, _)| thread)
     }
 }
@@ -122,7 +122,7 @@ impl<M> MessageSources for MessageQueues<M> {
 
 /// Structures by thread, made when they are first needed.
 #[derive(Clone, Debug)]
-pub(crate) struct PerThread<T> {
+pub struct PerThread<T> {
     sharing: Sharing,
     fresh: T,
     /// Where the structure of each thread is.
@@ -131,20 +131,20 @@ pub(crate) struct PerThread<T> {
 }
 
 impl<T: Clone> PerThread<T> {
-    pub(crate) fn new(sharing: Sharing, fresh: T) -> Self {
+    pub fn new(sharing: Sharing, fresh: T) -> Self {
         Self { sharing, fresh, indices: HashMap::new(), all: Vec::new() }
     }
 
-    pub(crate) fn are_shared(&self) -> bool {
+    pub fn are_shared(&self) -> bool {
         self.sharing != Sharing::Private
     }
 
-    pub(crate) fn of(&mut self, thread: u32) -> &mut T {
+    pub fn of(&mut self, thread: u32) -> &mut T {
         self.own_and_others(thread).0
     }
 
     /// That of a thread, and those of all other threads, which come in two pieces.
-    pub(crate) fn own_and_others(&mut self, thread: u32) -> (&mut T, [&mut [T]; 2]) {
+    pub fn own_and_others(&mut self, thread: u32) -> (&mut T, [&mut [T]; 2]) {
         let owner = match self.sharing {
             Sharing::Private => thread,
             Sharing::Shared(_) => 0,

@@ -1,32 +1,11 @@
-//! The mirror image of the filter.
+//! Decoders of TRaptor messages for all threads of a trace. `DecodedFlow` (in [`crate::control`]) asks a
+//! [`BranchDecoders`] where branches go; each thread has a `BranchDecoder` and its own or shared predictors.
 
-use filter::traptor::{BranchDecoder, BranchMessageSource, BranchOutcome, BranchSite, CountStart, Predict, Predictors};
+use filter::traptor::{BranchDecoder, BranchMessageSource, BranchOutcome, BranchSite, CountStart, Predict};
 use hashbrown::HashMap;
-use trace::{RoundRobinUnit, Trace};
 
-use super::{FlowFilter, FlowSettings, FlowStatistics};
-use crate::check::{CheckError, CheckReport};
-use crate::control::{DecodedFlow, FlowDecoder, ThreadFlowDecoder};
-use crate::threads::{MessageQueues, MessageSources, PerThread, Sharing};
-
-/// Filters the whole trace, follows it by what was told alone, and compares every step.
-pub fn check(trace: &Trace, settings: &FlowSettings) -> Result<CheckReport<FlowStatistics>, CheckError> {
-    let mut filter = FlowFilter::new(settings)?;
-    let predictors = Predictors::new(&settings.sizes)?;
-    let mut decoded =
-        DecodedFlow::new(BranchDecoders::new(predictors, settings.sharing, settings.count_start, MessageQueues::new()));
-    let (mut report, blocks) = (CheckReport::default(), trace.blocks());
-    report.for_each_batch(settings.sharing.order(trace, RoundRobinUnit::Branches)?, |batch, report| {
-        filter.batch(blocks, batch, |message| {
-            report.messages += 1;
-            decoded.decoder.source.of(message.thread).push_back(message.message);
-        });
-        decoded.compare_batch(blocks, batch, report);
-    });
-    report.statistics = filter.statistics();
-    report.check_all_used(&decoded.decoder.source);
-    Ok(report)
-}
+use crate::control::{FlowDecoder, ThreadFlowDecoder};
+use crate::threads::{MessageSources, PerThread, Sharing};
 
 /// The mirror images of all threads.
 #[derive(Debug)]

@@ -38,14 +38,14 @@ impl<S> CheckReport<S> {
     }
 
     /// Makes sure that all messages were used.
-    pub(crate) fn check_all_used<M>(&mut self, queues: &MessageQueues<M>) {
+    pub fn check_all_used<M>(&mut self, queues: &MessageQueues<M>) {
         for thread in queues.unfinished_threads() {
             self.add_problem(|| format!("thread {thread}: there are messages left at its end"));
         }
     }
 
     /// Shows all batches to `each`. What is damaged is left out, by filter and mirror image alike.
-    pub(crate) fn for_each_batch(&mut self, mut order: OrderedBatches<'_>, mut each: impl FnMut(&Batch, &mut Self)) {
+    pub fn for_each_batch(&mut self, mut order: OrderedBatches<'_>, mut each: impl FnMut(&Batch, &mut Self)) {
         loop {
             match order.next_batch() {
                 Ok(None) => return,

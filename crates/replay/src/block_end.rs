@@ -5,7 +5,7 @@ use isa::Transfer;
 use trace::{Batch, Block, BlockIndex, Blocks, Event, Step, Terminator};
 
 /// Receives what a thread has executed.
-pub(crate) trait StepVisitor {
+pub trait StepVisitor {
     fn event(&mut self, event: &Event);
     /// `first` is the first instruction that the step executes.
     fn step(&mut self, step: &Step, first: u64, block_end: &BlockEnd);
@@ -13,7 +13,7 @@ pub(crate) trait StepVisitor {
 
 /// The end of a static block.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct BlockEnd {
+pub struct BlockEnd {
     pub start: u64,
     /// Address of the last instruction.
     last: u64,
@@ -29,7 +29,7 @@ impl BlockEnd {
 
     /// The branch that a step ends with, if it makes a difference, and where it went.
     #[inline]
-    pub(crate) fn branch(&self, step: &Step) -> Option<(BranchSite, BranchOutcome)> {
+    pub fn branch(&self, step: &Step) -> Option<(BranchSite, BranchOutcome)> {
         let (kind, outcome) = match (step.terminator(), self.transfer) {
             (Terminator::Taken, _) => (BranchKind::Conditional, BranchOutcome::Taken(true)),
             (Terminator::NotTaken, _) => (BranchKind::Conditional, BranchOutcome::Taken(false)),
@@ -49,11 +49,11 @@ impl BlockEnd {
 
 /// The ends of all blocks, so that the block itself is looked at once only.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct BlockEnds(Vec<BlockEnd>);
+pub struct BlockEnds(Vec<BlockEnd>);
 
 impl BlockEnds {
     /// Shows all that is in `batch`.
-    pub(crate) fn walk(&mut self, blocks: &Blocks, batch: &Batch, visitor: &mut impl StepVisitor) {
+    pub fn walk(&mut self, blocks: &Blocks, batch: &Batch, visitor: &mut impl StepVisitor) {
         self.extend(blocks);
         let mut visited = 0;
         for (steps_before, event) in batch.events() {
@@ -65,7 +65,7 @@ impl BlockEnds {
     }
 
     /// Learns of blocks that are new.
-    pub(crate) fn extend(&mut self, blocks: &Blocks) {
+    pub fn extend(&mut self, blocks: &Blocks) {
         self.0.extend((self.0.len()..blocks.len()).filter_map(|index| {
             let index = BlockIndex(u32::try_from(index).ok()?);
             blocks.get(index).map(|block| BlockEnd::of(&block))
@@ -74,7 +74,7 @@ impl BlockEnds {
 
     /// Of the step's block.
     #[inline]
-    pub(crate) fn of(&self, step: &Step) -> Option<&BlockEnd> {
+    pub fn of(&self, step: &Step) -> Option<&BlockEnd> {
         self.0.get(step.block().0 as usize)
     }
 

@@ -69,7 +69,7 @@ const NOT_BEGUN: u64 = u64::MAX;
 
 /// Where a thread is.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct ThreadPosition {
+pub struct ThreadPosition {
     /// The instruction that comes next, as far as the program and the branches before say; 0 if they do not, or [`NOT_BEGUN`].
     pub next: u64,
     /// Where a signal, or the return from its handler, has led; 0 if there was none.
@@ -78,7 +78,7 @@ pub(crate) struct ThreadPosition {
 
 /// What made execution go on where neither a branch nor the program said.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Discontinuity {
+pub enum Discontinuity {
     /// A signal, or the return from its handler.
     Exception,
     /// Something was left out.
@@ -86,10 +86,10 @@ pub(crate) enum Discontinuity {
 }
 
 impl ThreadPosition {
-    pub(crate) const NOT_BEGUN: Self = Self { next: NOT_BEGUN, interruption: 0 };
+    pub const NOT_BEGUN: Self = Self { next: NOT_BEGUN, interruption: 0 };
 
     /// Something has happened to the thread.
-    pub(crate) fn event(&mut self, event: &Event) {
+    pub fn event(&mut self, event: &Event) {
         match *event {
             Event::Start { pc, .. } => self.next = pc,
             Event::Signal { handler, .. } => self.interruption = handler,
@@ -100,7 +100,7 @@ impl ThreadPosition {
 
     /// Execution goes on at `first`, which is not what comes next: why, unless the thread begins there.
     #[cold]
-    pub(crate) fn discontinuity_at(&mut self, first: u64) -> Option<Discontinuity> {
+    pub fn discontinuity_at(&mut self, first: u64) -> Option<Discontinuity> {
         if self.next == NOT_BEGUN {
             return None;
         }
