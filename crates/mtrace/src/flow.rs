@@ -1,4 +1,6 @@
-//! mcfTRaptor: which branches have to be told so that the rest of the control flow can be inferred.
+//! mcfTRaptor: emits a message for each mispredicted branch, so that the remaining control flow can
+//! be inferred. A [`FlowFilter`] takes batches of steps, or whole paths, which is faster (module
+//! `paths`). [`check`] decodes and compares.
 
 mod check;
 mod paths;
@@ -25,7 +27,7 @@ pub struct FlowSettings {
     pub sharing: Sharing,
 }
 
-/// What was met, and how much of it was predicted.
+/// Counts of branches, by prediction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FlowStatistics {
     pub instructions: u64,
@@ -33,12 +35,12 @@ pub struct FlowStatistics {
     pub outcomes_mispredicted: u64,
     pub targets_predicted: u64,
     pub targets_mispredicted: u64,
-    /// Indirect branches of which the trace does not tell where they went: the process ended before the thread's next
-    /// block did.
+    /// Indirect branches whose target the trace does not contain: the process ended before the
+    /// thread's next block did.
     pub targets_unknown: u64,
-    /// Signals, and returns from their handlers.
+    /// Signals and returns from their handlers.
     pub exceptions: u64,
-    /// Places behind something that was left out; told like exceptions.
+    /// Discontinuities after missing parts of the trace; encoded like exceptions.
     pub gaps: u64,
 }
 
@@ -71,23 +73,23 @@ impl FlowStatistics {
     }
 }
 
-/// Something that has to be told.
+/// A message with the place in the program that it concerns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LocatedMessage {
     pub thread: u32,
     pub message: BranchMessage,
-    /// The branch, or the instruction that execution did not go on with.
+    /// Address of the branch, or of the instruction that would have followed.
     pub address: u64,
-    /// The block with the branch; of an exception, the one that execution goes on with.
+    /// The block with the branch; for an exception, the block where execution continues.
     pub block: BlockIndex,
 }
 
-/// Where a thread is, and what was counted of it.
+/// Encoder and position of a thread.
 #[derive(Clone, Copy, Debug)]
 struct ThreadState {
     encoder: BranchEncoder,
     position: ThreadPosition,
-    /// The last step left by this branch, and only what comes next tells where to.
+    /// Indirect branch of the last step, if only the next step reveals its target.
     unresolved: Option<UnresolvedBranch>,
 }
 
@@ -98,16 +100,16 @@ struct UnresolvedBranch {
     block: BlockIndex,
 }
 
-/// The branch that a step ends with, if only what comes next tells where it went.
+/// Returns the branch at the end of a step, if only the next step reveals its target.
 fn unresolved_branch(block_end: &BlockEnd, step: &Step) -> Option<UnresolvedBranch> {
-    // In place of the target.
+    // Placeholder for the target.
     const ANY_TARGET: u64 = 1;
     let is_unresolved = step.terminator() == Terminator::Indirect && step.next() == 0;
     let (site, _) = block_end.branch(&step.with_next(ANY_TARGET)).filter(|_| is_unresolved)?;
     Some(UnresolvedBranch { site, block: step.block() })
 }
 
-/// The filter on its way through a trace.
+/// The flow filter of a trace.
 #[derive(Clone, Debug)]
 pub struct FlowFilter {
     predictors: PerThread<Predictors>,
@@ -130,7 +132,7 @@ impl FlowFilter {
         })
     }
 
-    /// How many instructions came so far.
+    /// Returns the number of instructions so far.
     #[must_use]
     pub fn instructions(&self) -> u64 {
         self.statistics.instructions
@@ -142,13 +144,14 @@ impl FlowFilter {
         FlowStatistics { targets_unknown: self.statistics.targets_unknown + unresolved, ..self.statistics }
     }
 
-    /// Takes what a thread has executed next.
+    /// Filters the next batch of a thread.
     pub fn batch(&mut self, blocks: &Blocks, batch: &Batch, emit: impl FnMut(LocatedMessage)) {
         self.each(batch.thread(), emit, |pass, block_ends, _| block_ends.walk(blocks, batch, pass));
     }
 
-    /// The same, path by path, which is faster. A trace goes through a filter in one way or the other: where an indirect branch at the end of a batch
-    /// went is told by the thread's next one, when others may have been at predictors that are shared.
+    /// Filters the next batch of a thread path by path, which is faster. A trace must be filtered
+    /// in one of the two ways only. Here the thread's next batch reveals the target of an indirect
+    /// branch at the end of a batch; meanwhile other threads may have updated shared predictors.
     pub fn path_batch(&mut self, batch: &PathBatch<'_>, emit: impl FnMut(LocatedMessage)) {
         let paths = batch.paths();
         self.each(batch.thread(), emit, |pass, block_ends, prepared| {
@@ -193,7 +196,7 @@ impl FlowFilter {
     }
 }
 
-/// A batch that goes through the filter.
+/// A batch of one thread on its way through the filter.
 struct FilterPass<'f, F> {
     thread: u32,
     state: ThreadState,
@@ -215,7 +218,7 @@ impl<F: FnMut(LocatedMessage)> StepVisitor for FilterPass<'_, F> {
 }
 
 impl<F: FnMut(LocatedMessage)> FilterPass<'_, F> {
-    /// A step is executed, up to its branch.
+    /// Executes a step up to its branch.
     #[inline]
     fn execute(&mut self, step: &Step, first: u64) {
         if self.state.position.next != first {
@@ -226,7 +229,7 @@ impl<F: FnMut(LocatedMessage)> FilterPass<'_, F> {
         self.state.encoder.add_instructions(count);
     }
 
-    /// It goes to where it goes.
+    /// Executes the terminator of a step.
     #[inline]
     fn terminate(&mut self, step: &Step, block_end: &BlockEnd) {
         self.state.position.next = step.next();
@@ -247,7 +250,8 @@ impl<F: FnMut(LocatedMessage)> FilterPass<'_, F> {
         }
     }
 
-    /// An indirect branch went to `target`: learns, and says whether it was predicted.
+    /// Updates the predictors with an indirect branch to `target`. Returns whether it was
+    /// predicted.
     #[inline]
     fn update_target(&mut self, site: &BranchSite, target: u64) -> bool {
         match site.kind {
@@ -256,7 +260,8 @@ impl<F: FnMut(LocatedMessage)> FilterPass<'_, F> {
         }
     }
 
-    /// A step whose block is executed from its beginning. Where it goes may be told later.
+    /// Executes a step that starts at the beginning of its block. The next step may reveal its
+    /// target.
     fn lone_step(&mut self, step: &Step, block_ends: &BlockEnds) {
         let Some(block_end) = block_ends.of(step) else { return };
         self.execute(step, block_end.start);
@@ -266,7 +271,7 @@ impl<F: FnMut(LocatedMessage)> FilterPass<'_, F> {
         }
     }
 
-    /// The last step, if it left indirectly, went to `target`.
+    /// Resolves the indirect branch of the last step, if there is one: it went to `target`.
     #[inline]
     fn resolve_target(&mut self, target: u64) {
         if let Some(UnresolvedBranch { site, block }) = self.state.unresolved.take() {
@@ -286,7 +291,8 @@ impl<F: FnMut(LocatedMessage)> FilterPass<'_, F> {
         }
     }
 
-    /// Execution goes on at `first`, which neither a branch nor the program said.
+    /// Encodes that execution continues at `first`, although neither a branch nor the program leads
+    /// there.
     #[cold]
     fn encode_discontinuity(&mut self, step: &Step, first: u64) {
         let count = match self.state.position.discontinuity_at(first) {
@@ -307,7 +313,8 @@ mod tests {
 
     use super::*;
 
-    /// Two returns to each other; one thread ends in the second, the other is lost in the first and begins anew.
+    /// Two returns to each other. One thread ends in the second; the other is lost in the first and
+    /// begins anew.
     fn live() -> Live {
         let mut live = Live::new(DataMode::None);
         for (id, address) in [(1, 0x1000), (2, 0x2000)] {
@@ -336,7 +343,8 @@ mod tests {
             Ok(())
         });
         result.unwrap();
-        // Of seven returns, the last of each thread and the one before thread 8 begins anew.
+        // Unknown of seven returns: the last of each thread, and the one before thread 8 begins
+        // anew.
         let expected = FlowStatistics {
             instructions: 7,
             targets_mispredicted: 4,

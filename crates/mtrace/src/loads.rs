@@ -5,7 +5,8 @@ use replay::loads::{DecodedLoads, LoadFilter, LoadSettings, LoadStatistics};
 use replay::{CheckError, CheckReport, MessageQueues, MessageSources};
 use trace::{RoundRobinUnit, Trace};
 
-/// Filters the whole trace, follows it by addresses, stored values and what was told, and compares every load.
+/// Filters the whole trace, decodes it from addresses, stored values and messages, and compares
+/// every load.
 pub fn check(trace: &Trace, settings: &LoadSettings) -> Result<CheckReport<LoadStatistics>, CheckError> {
     let (mut filter, mut decoded) = (LoadFilter::new(settings)?, DecodedLoads::new(settings, MessageQueues::new())?);
     let mut report = CheckReport::default();

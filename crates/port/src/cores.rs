@@ -1,4 +1,5 @@
-//! Which thread is which on the port: each runs on a core of its own, whose number has as many bits as there must be to tell cores apart.
+//! Thread indices on the port (field Ti). Each thread runs on a core of its own; a core number has
+//! as many bits as are needed to distinguish all cores.
 
 use hashbrown::HashMap;
 use thiserror::Error;
@@ -14,7 +15,7 @@ pub struct Cores {
     bits: u32,
 }
 
-/// There are more threads than cores.
+/// Error: there are more threads than cores.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error("{threads} threads need as many cores, and there are {cores}")]
 pub struct TooFewCores {
@@ -23,7 +24,7 @@ pub struct TooFewCores {
 }
 
 impl Cores {
-    /// As many cores as threads, unless told.
+    /// Assigns a core to each thread. `cores` defaults to the number of threads.
     pub fn new(threads: impl IntoIterator<Item = u32>, cores: Option<usize>) -> Result<Self, TooFewCores> {
         let by_thread: HashMap<u32, usize> =
             threads.into_iter().enumerate().map(|(core, thread)| (thread, core)).collect();
@@ -34,19 +35,19 @@ impl Cores {
         Ok(Self { by_thread, count: cores, bits: usize::BITS - cores.saturating_sub(1).leading_zeros() })
     }
 
-    /// How many cores there are.
+    /// Returns the number of cores.
     #[must_use]
     pub fn count(&self) -> usize {
         self.count
     }
 
-    /// How many threads there are.
+    /// Returns the number of threads.
     #[must_use]
     pub fn threads(&self) -> usize {
         self.by_thread.len()
     }
 
-    /// The core of a thread.
+    /// Returns the core of a thread.
     #[must_use]
     pub fn of(&self, thread: u32) -> usize {
         self.by_thread.get(&thread).copied().unwrap_or(0)

@@ -1,5 +1,6 @@
-//! The mirror image of a [`crate::Job`]: has the program, for loads also addresses and stored values, and the bits; compares what comes out
-//! with the trace. Threads come in the order in which they were told: that of the trace.
+//! Decodes a port. A [`PortDecoder`] is the inverse of a [`crate::Job`]: it has the program, the
+//! bits and, for loads, addresses and stored values. It compares the decoded events with the trace.
+//! Threads come in the order of the trace, as they were encoded.
 
 use filter::traptor::{CountStart, Predict, Predictors};
 use replay::branches::BranchDecoders;
@@ -18,7 +19,7 @@ use crate::packet::{PacketDecoder, PacketFormat};
 use crate::pt::Pt;
 use crate::technique::{Config, FilterKind, IllegalConfig, PortSettings, Technique};
 
-/// Follows a trace by its bits.
+/// Decodes a trace from its bits.
 pub struct PortDecoder<'b> {
     decoder: Box<dyn BatchDecoder + 'b>,
     pub report: CheckReport<()>,
@@ -51,22 +52,22 @@ impl<'b> PortDecoder<'b> {
         Ok(Self { decoder, report: CheckReport::default() })
     }
 
-    /// From now on, keeps a list of the messages that are read.
+    /// Keeps a list of decoded messages from now on.
     pub fn log_messages(&mut self) {
         self.decoder.log().begin();
     }
 
-    /// The messages that were read since the last time; none without [`Self::list`].
+    /// Takes the messages decoded since the last call; none without [`Self::log_messages`].
     pub fn take_messages(&mut self) -> Vec<DecodedMessage> {
         self.decoder.log().take()
     }
 
-    /// Goes on with a thread.
+    /// Decodes and compares the next batch of a thread.
     pub fn batch(&mut self, blocks: &Blocks, batch: &Batch) {
         self.decoder.batch(blocks, batch, &mut self.report);
     }
 
-    /// Nothing more comes.
+    /// Ends decoding and returns the report.
     #[must_use]
     pub fn finish(mut self) -> CheckReport<()> {
         let (messages, is_exhausted) = self.decoder.end();
@@ -84,12 +85,12 @@ fn traptor_decoder<'b>(predictors: impl Predict + Clone + 'b, reader: FlowReader
 
 trait BatchDecoder {
     fn batch(&mut self, blocks: &Blocks, batch: &Batch, report: &mut CheckReport<()>);
-    /// How many messages were read, and whether every bit was used.
+    /// Returns the number of decoded messages, and whether every bit was used.
     fn end(&self) -> (u64, bool);
     fn log(&mut self) -> &mut MessageLog;
 }
 
-/// Something that shows control flow, and when it is at its end.
+/// A decoder of control flow that knows when its bits are used up.
 trait FlowStreamDecoder: FlowDecoder {
     fn end(&self) -> (u64, bool);
     fn log(&mut self) -> &mut MessageLog;

@@ -1,9 +1,13 @@
-//! Packets in the manner of RISC-V's E-Trace (Efficient Trace for RISC-V, version 2): maps of up to 31 outcomes, and addresses as differences that are cut
-//! to whole bytes. Without its optional modes.
+//! Packets after E-Trace (Efficient Trace for RISC-V, version 2): maps of up to 31 outcomes, and
+//! addresses as differences in whole bytes. The optional modes are not used.
 //!
-//! A packet has its length in bytes (5 bits) and a format (2 bits): 1 is a map and an address, or a full map alone; 2 is an
-//! address; 3 is an exception, or a map that nothing follows. What is different: a thread index comes first, a difference counts bytes, and an exception has the number of instructions since the last
-//! branch behind it, as an address alone does not tell how often a loop without branches went round.
+//! A packet has its length in bytes (5 bits) and a format (2 bits). Format 1 is a map and an
+//! address, or a full map alone. Format 2 is an address. Format 3 is an exception, or a map that
+//! nothing follows.
+//!
+//! Differences: a thread index comes first, a difference counts bytes, and an exception is followed
+//! by the number of instructions since the last branch: an address alone does not say how often a
+//! loop without branches has iterated.
 
 use crate::bits::BitReader;
 use crate::cores::Cores;
@@ -18,11 +22,11 @@ const MAP_MAX: u32 = 31;
 const FORMAT_MAP: u64 = 1;
 const FORMAT_ADDRESS: u64 = 2;
 const FORMAT_OTHER: u64 = 3;
-/// Of format 3.
+/// Subformats of format 3.
 const EXCEPTION: u64 = 0;
 const REST: u64 = 1;
 
-/// Bits of a map with so many outcomes: there are five sizes.
+/// Returns the bits of a map with so many outcomes; there are five sizes.
 fn map_bits(count: u32) -> u32 {
     match count {
         0 => 0,
@@ -34,12 +38,12 @@ fn map_bits(count: u32) -> u32 {
     }
 }
 
-/// Bits that a number needs with its sign.
+/// Returns the bits that a number needs, including its sign.
 fn signed_bits(value: i64) -> u32 {
     65 - (value ^ value >> 63).leading_zeros()
 }
 
-/// Outcomes that are not told yet, the last one lowest, and the last address that was told.
+/// Outcomes that are not written yet, the latest in the lowest bit, and the last address.
 #[derive(Clone, Copy, Debug, Default)]
 struct ThreadState {
     map: u64,
@@ -64,7 +68,7 @@ pub struct Etrace {
 }
 
 impl Etrace {
-    /// Writes a packet: `head` are fields with their sizes, then the map, then an address.
+    /// Writes a packet: the header fields `head` with their sizes, then the map, then an address.
     fn packet(&mut self, port: &mut Port, core: usize, head: &[(u64, u32)], address: Option<u64>) {
         let thread = &mut self.threads[core];
         let difference = address.map(|address| thread.difference(address));
@@ -76,7 +80,7 @@ impl Etrace {
         port.put(Field::Header, bytes.into(), LENGTH_BITS);
         head.iter().for_each(|&(value, bits)| port.put(Field::Header, value, bits));
         port.put(Field::Map, thread.map, map);
-        // The rest of the last byte is an address's sign, or nothing.
+        // The address's sign, or zeros, fill the last byte.
         match difference {
             Some(difference) => write_difference(port, difference, bytes * 8 - used),
             None => port.put(Field::Header, 0, bytes * 8 - used),
@@ -164,7 +168,7 @@ fn read_map(bits: &mut BitReader<'_>, count: u32, visit: impl FnMut(bool)) -> Op
     Some(())
 }
 
-/// A difference in the last `count` bits of a packet, which may be more than it has.
+/// Writes a difference into the last `count` bits of a packet, which may be more than 64.
 fn write_difference(port: &mut Port, difference: i64, count: u32) {
     port.put(Field::DiffTA, (difference >> 63) as u64, count.saturating_sub(64));
     port.put(Field::DiffTA, difference as u64, count.min(64));

@@ -1,4 +1,5 @@
-//! The file that bits are kept in: a magic number, the bits, and behind them what they are, as JSON and its length in four bytes.
+//! The file that keeps bits: a magic number, the bits, then a [`Description`] as JSON and its
+//! length in four bytes.
 
 use filter::cfiat::KnownCriterion;
 use predict::Budget;
@@ -12,7 +13,7 @@ use crate::{ChunkSizes, Config, PortSettings, Technique};
 pub const MAGIC: &[u8; 8] = b"TRKPORT1";
 const LENGTH_BYTES: usize = 4;
 
-/// What the bits are.
+/// Description of the bits.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Description {
     pub technique: String,
@@ -21,7 +22,7 @@ pub struct Description {
     /// Threads of the trace, in the order of their cores.
     pub threads: Vec<u32>,
     pub cores: usize,
-    /// The part of the trace.
+    /// Selected part of the trace.
     pub thread: Option<u32>,
     pub skip: u64,
     pub length: Option<u64>,
@@ -29,7 +30,7 @@ pub struct Description {
     chunks: [(u32, u32); 4],
     uninferable_streams: bool,
     full_exception_targets: bool,
-    /// Older files do not have it: their loads are known by value.
+    /// Missing in older files, whose loads are known by value.
     #[serde(default)]
     known_by_flags: bool,
 }
@@ -91,7 +92,7 @@ impl Description {
         Technique::called(&self.technique)
     }
 
-    /// `None` if there is none like that.
+    /// Returns the configuration; `None` if it is illegal.
     #[must_use]
     pub fn config(&self) -> Option<Config> {
         let &ConfigRecord { tage, gshare, ras, ibtb, cache_bytes, line_bytes, ways, granularity, .. } = &self.config;
@@ -102,7 +103,7 @@ impl Description {
         Some(Config { name, tage, gshare, ras, ibtb, cache_bytes, line_bytes, ways, granularity })
     }
 
-    /// `None` if there are none like that.
+    /// Returns the settings; `None` if they are illegal.
     #[must_use]
     pub fn settings(&self) -> Option<PortSettings> {
         let mut sizes = ChunkSizes::default();
@@ -117,7 +118,7 @@ impl Description {
         Some(PortSettings { sizes, streams, exception_target, known_by })
     }
 
-    /// What comes behind the bits.
+    /// Returns the bytes that follow the bits.
     #[must_use]
     pub fn trailer(&self) -> Vec<u8> {
         let mut bytes = serde_json::to_vec(self).unwrap_or_default();
@@ -127,12 +128,12 @@ impl Description {
     }
 }
 
-/// A file makes no sense.
+/// Error: not a file of port bits, or a damaged one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("this is no file of port bits, or a part of it is missing")]
 pub struct DamagedFile;
 
-/// Takes a file apart: what the bits are, and the bits.
+/// Parses a file into its description and its bits.
 pub fn parse(file: &[u8]) -> Result<(Description, &[u8]), DamagedFile> {
     let rest = file.strip_prefix(MAGIC).ok_or(DamagedFile)?;
     let (rest, length) = rest.split_last_chunk::<LENGTH_BYTES>().ok_or(DamagedFile)?;

@@ -1,4 +1,5 @@
-//! Takes a trace through a filter and writes what it tells in several ways at once.
+//! Encodes a trace: one filter, and a writer for each technique that uses it. The result of each
+//! technique is a [`PortResult`].
 
 use filter::cfiat::KnownCriterion;
 use filter::traptor::{Predict, Predictors};
@@ -19,39 +20,40 @@ use crate::pt::Pt;
 use crate::technique::{Config, FilterKind, IllegalConfig, PortSettings, Technique};
 use crate::traptor::{PredictionCounts, TraptorEncoder};
 
-/// What came of a technique.
+/// Result of a technique.
 #[derive(Clone, Debug)]
 pub struct PortResult {
     pub technique: Technique,
     pub config: Option<Config>,
-    /// Instructions that were executed.
+    /// Executed instructions.
     pub instructions: u64,
     pub port: Port,
     pub rates: Rates,
 }
 
-/// How much a filter knew, and how long numbers were that it told.
+/// Rates of a filter, and the lengths of the numbers that it emitted.
 #[derive(Clone, Debug, Default)]
 pub struct Rates {
     pub predicted: Option<PredictionCounts>,
     pub known: Option<LoadCounts>,
     pub lengths: Vec<(Field, LengthHistogram)>,
-    /// Loads by the size of the operand, as [`replay::loads::class_of`] has it; counted where all loads are told.
+    /// Loads by operand size, as [`replay::loads::class_of`] groups them; counted if all loads are
+    /// written.
     pub load_classes: [u64; loads::SIZES.len() + 1],
 }
 
-/// What loads have met.
+/// Counts of loads.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LoadCounts {
-    /// What made them known.
+    /// Criterion by which they are known.
     pub known_by: KnownCriterion,
     pub loads: u64,
     pub cache_misses: u64,
-    /// Loads that were told, because of the cache or of a flag.
+    /// Loads that were written because of a miss in the cache or of a flag.
     pub reported: u64,
 }
 
-/// One filter, and one writer for each technique that it serves.
+/// One filter, and one writer for each of its techniques.
 pub struct Job {
     filter: FilterKind,
     techniques: Vec<Technique>,
@@ -64,7 +66,7 @@ enum Output {
     Loads(Box<LoadOutput>),
 }
 
-/// Something that makes bits of control flow.
+/// An encoder of control flow that writes to ports.
 trait FlowOutput: FlowEncoder + Send {
     fn finish(&mut self);
     fn ports(&mut self) -> Vec<&mut Port>;
@@ -84,7 +86,8 @@ struct LoadOutput {
 }
 
 impl Job {
-    /// All techniques must have the same filter, the first one's. `keep` is whether bits are kept.
+    /// Creates a job. All techniques must use the same filter as the first one. `keep` says whether
+    /// bits are kept.
     pub fn new(
         techniques: &[Technique],
         config: Option<&Config>,
@@ -144,7 +147,7 @@ impl Job {
         self.filter
     }
 
-    /// Takes what a thread has executed next; with accesses if it is about loads.
+    /// Encodes the next batch of a thread. For loads, the batch must have accesses.
     pub fn batch(&mut self, blocks: &Blocks, batch: &Batch) {
         match &mut self.output {
             Output::Flow(walk, output) => walk.batch(blocks, batch, output.as_mut()),
@@ -152,14 +155,14 @@ impl Job {
         }
     }
 
-    /// Nothing more comes.
+    /// Writes what remains at the end.
     pub fn finish(&mut self) {
         if let Output::Flow(_, output) = &mut self.output {
             output.finish();
         }
     }
 
-    /// The port of each technique.
+    /// Returns the port of each technique.
     pub fn ports(&mut self) -> Vec<&mut Port> {
         match &mut self.output {
             Output::Flow(_, output) => output.ports(),
@@ -187,7 +190,7 @@ fn flow_output(output: impl FlowOutput + 'static) -> Output {
     Output::Flow(Box::default(), Box::new(output))
 }
 
-/// The caches of a filter of loads; each thread has its own.
+/// Returns the settings of a load filter; each thread has its own cache.
 pub(crate) fn load_settings(
     filter: FilterKind,
     config: &Config,

@@ -1,5 +1,6 @@
-//! Values of loads as bits: the thread, how many loads before were known, and the value in as many bytes as the program says (Tewar 2015,
-//! Figures 4.6 and 4.7). mlvNX_b tells every load and needs no count.
+//! Load values as bits: the thread, the number of known loads before, and the value in as many
+//! bytes as the program says (Tewar 2015, Figures 4.6 and 4.7). mlvNX_b writes every load and needs
+//! no count. A [`LoadWriter`] writes to a port, and a [`LoadReader`] reads back.
 
 use filter::cfiat::LoadMessageSource;
 use replay::CheckReport;
@@ -17,7 +18,7 @@ use crate::message::{MessageKind, MessageStream};
 #[derive(Clone, Debug)]
 pub struct LoadWriter {
     cores: Cores,
-    /// Of the number of known loads; none if all are told.
+    /// Encoding of the number of known loads; `None` if all loads are written.
     count: Option<Coding>,
     pub port: Port,
 }
@@ -28,7 +29,7 @@ impl LoadWriter {
         Self { cores, count, port }
     }
 
-    /// A load of the thread on `core` goes out, behind `hits` that were known.
+    /// Writes a load of the thread on `core`, after `hits` known loads.
     #[inline]
     pub fn write(&mut self, core: usize, hits: u64, value: &[u8]) {
         self.port.messages += 1;
@@ -39,7 +40,7 @@ impl LoadWriter {
         self.port.put_bytes(Field::Lv, value);
     }
 
-    /// All loads of a batch go out.
+    /// Writes all loads of a batch.
     pub fn batch(&mut self, batch: &Batch) {
         let core = self.cores.of(batch.thread());
         for access in batch.accesses().filter(|access| !access.is_write()) {
@@ -57,11 +58,11 @@ pub struct LoadReader<'b> {
     count: Option<Coding>,
     /// Heads are core and count.
     pub(crate) stream: MessageStream<'b, (usize, u64)>,
-    /// The core of the thread that is asked about.
+    /// Core of the current thread.
     core: usize,
 }
 
-/// Core and count of the next load.
+/// Reads core and count of the next load.
 fn read_head(cores: &Cores, count: &mut Option<Coding>, bits: &mut BitReader<'_>) -> Option<(usize, u64)> {
     let core = cores.read(bits)?;
     let count = match count {
@@ -78,7 +79,7 @@ impl<'b> LoadReader<'b> {
         Self { cores, count, stream, core: 0 }
     }
 
-    /// Compares all loads of a batch with those that were told, which are all.
+    /// Compares all loads of a batch with the stream, which contains all loads.
     pub fn compare_batch<C>(&mut self, batch: &Batch, report: &mut CheckReport<C>) {
         let (thread, mut decoded) = (batch.thread(), Vec::new());
         self.of(thread);

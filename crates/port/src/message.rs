@@ -1,8 +1,12 @@
-//! Messages of control flow as bits: the thread, a count, and the target of an indirect branch as the difference to the one before
-//! (Tewar 2015, Figures 4.4 and 4.5). mcfNX_b counts instructions, mcfTR_b and mcfTR_e count branches; otherwise they are the same.
+//! Messages of control flow as bits: the thread, a count, and the target of an indirect branch as a
+//! difference to the previous target (Tewar 2015, Figures 4.4 and 4.5). mcfNX_b counts
+//! instructions; mcfTR_b and mcfTR_e count branches. Otherwise they are the same.
 //!
-//! Whether a target follows, the message does not say: whoever reads has the program, and knows what the branch is that the count leads to. An exception is a
-//! count of 0, which no branch has, then the number of instructions since the last message and where execution went on.
+//! A message does not say whether a target follows: the reader has the program and knows the branch
+//! that the count leads to. An exception has the count 0, which no branch has, then the number of
+//! instructions since the last message, and the address where execution continued.
+//!
+//! A [`FlowWriter`] writes messages to a port, and a [`FlowReader`] reads them back.
 
 use filter::traptor::{BranchCorrection, BranchMessage, BranchMessageSource};
 use replay::MessageSources;
@@ -13,20 +17,20 @@ use crate::cores::Cores;
 use crate::count::{Field, Port};
 use crate::packet::PacketItem;
 
-/// How the target of an exception is written, which Tewar 2015 leaves open.
+/// Encoding of an exception's target, which Tewar 2015 leaves open.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ExceptionTarget {
-    /// Like that of a branch.
+    /// As a difference, like the target of a branch.
     #[default]
     Difference,
-    /// As a whole, in 64 bits.
+    /// As a full address of 64 bits.
     Full,
 }
 
-/// How each field is written.
+/// Encodings of the fields.
 #[derive(Clone, Debug)]
 pub struct FlowCodings {
-    /// What the count is called: [`Field::Sl`] or [`Field::BCnt`].
+    /// Field of the count: [`Field::Sl`] or [`Field::BCnt`].
     pub counted: Field,
     pub count: Coding,
     pub instructions: Coding,
@@ -44,7 +48,7 @@ impl FlowCodings {
     }
 }
 
-/// What both sides know: how fields are written, and the last target of each core.
+/// State that writer and reader share: encodings, and the last target of each core.
 #[derive(Clone, Debug)]
 struct Codec {
     cores: Cores,
@@ -101,7 +105,7 @@ impl FlowWriter {
         Self { codec: Codec::new(cores, codings), port }
     }
 
-    /// A message of the thread on `core` goes out.
+    /// Writes a message of the thread on `core`.
     pub fn write(&mut self, core: usize, message: BranchMessage) {
         let Self { codec, port } = self;
         port.messages += 1;
@@ -124,17 +128,17 @@ impl FlowWriter {
     }
 }
 
-/// A message that was read, and whose it is.
+/// A decoded message and its core.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DecodedMessage {
     pub core: usize,
     pub kind: MessageKind,
 }
 
-/// What a message tells.
+/// Content of a decoded message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum MessageKind {
-    /// SL or bCnt, and the target of an indirect branch.
+    /// SL or bCnt, and the target if the branch is indirect.
     Branch {
         count: u64,
         target: Option<u64>,
@@ -147,11 +151,11 @@ pub enum MessageKind {
         hits: u64,
         value: Vec<u8>,
     },
-    /// What a packet holds, one by one.
+    /// One item of a packet.
     Item(PacketItem),
 }
 
-/// A list of messages that were read, if anybody wants one.
+/// An optional list of decoded messages.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct MessageLog(Option<Vec<DecodedMessage>>);
 
@@ -167,27 +171,27 @@ impl MessageLog {
         }
     }
 
-    /// What has come since the last time.
+    /// Takes the messages since the last call.
     pub(crate) fn take(&mut self) -> Vec<DecodedMessage> {
         self.0.as_mut().map_or(Vec::new(), std::mem::take)
     }
 }
 
-/// A message as far as it can be read without knowing the program.
+/// The part of a message that can be read without knowing the program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum MessageHead {
     Branch { core: usize, count: u64 },
     Exception { core: usize, instructions: u64, target: u64 },
 }
 
-/// Messages on their way in, of which the head of the next one is read.
+/// A stream of messages. The head of the next message is read ahead.
 #[derive(Clone, Debug)]
 pub(crate) struct MessageStream<'b, MessageHead> {
     pub bits: BitReader<'b>,
     pub head: Option<MessageHead>,
-    /// There were bits where no message could be read.
+    /// Bits were found that are not a message.
     pub is_broken: bool,
-    /// So many were read.
+    /// Number of messages read.
     pub messages: u64,
     pub log: MessageLog,
 }
@@ -199,7 +203,7 @@ impl<'b, MessageHead> MessageStream<'b, MessageHead> {
         stream
     }
 
-    /// The last message is complete; reads the head of the next one.
+    /// Ends the current message and reads the head of the next one.
     pub fn advance(&mut self, read: impl FnOnce(&mut BitReader<'b>) -> Option<MessageHead>) {
         self.messages += 1;
         self.read_head(read);
@@ -213,18 +217,18 @@ impl<'b, MessageHead> MessageStream<'b, MessageHead> {
         }
     }
 
-    /// Whether every bit was used.
+    /// Returns whether every bit was used.
     pub fn is_exhausted(&self) -> bool {
         self.head.is_none() && self.bits.is_empty() && !self.is_broken
     }
 }
 
-/// Reads messages back, each when it is due: they come in the order in which everything happened.
+/// Reads messages back, each when it is due. They come in execution order.
 #[derive(Clone, Debug)]
 pub struct FlowReader<'b> {
     codec: Codec,
     pub(crate) stream: MessageStream<'b, MessageHead>,
-    /// The core of the thread that is asked about.
+    /// Core of the current thread.
     core: usize,
 }
 
@@ -357,7 +361,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_reads_must_know_the_branches() {
+    fn a_reader_must_know_the_branches() {
         let cores = Cores::new(0..2, None).unwrap();
         let mut writer = FlowWriter::new(cores.clone(), variable(), Port::writing());
         writer.write(1, BranchMessage::Target { branches: 2, target: 0xffff_8000_0000_0000 });
@@ -374,7 +378,7 @@ mod tests {
         assert_eq!(reader.stream.messages, 3);
     }
 
-    /// Bits behind the last message are noticed, however many they are.
+    /// Any number of bits after the last message is noticed.
     #[test]
     fn surplus_bits() {
         let cores = Cores::new(0..4, None).unwrap();

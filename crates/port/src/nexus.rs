@@ -1,4 +1,6 @@
-//! mcfNX_b: control flow as Nexus tells it, by the length of each stream of instructions (Tewar 2015, sections 2.1 and 4.2.1).
+//! mcfNX_b: control flow as Nexus traces it, by the length of each stream of instructions (Tewar
+//! 2015, sections 2.1 and 4.2.1). A [`NexusEncoder`] writes a message at the end of each stream; a
+//! [`NexusDecoder`] is its inverse.
 
 use filter::traptor::{BranchCorrection, BranchKind, BranchMessage, BranchMessageSource, BranchOutcome, BranchSite};
 use replay::MessageSources;
@@ -10,14 +12,15 @@ use crate::message::{FlowReader, FlowWriter};
 /// Which branches end a stream of instructions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Streams {
-    /// All that are taken: what Figure 2.1 shows and what the tables were measured with.
+    /// All taken branches, as in Figure 2.1 and in the measured tables.
     #[default]
     All,
-    /// Those that cannot be inferred, taken conditional and indirect ones, as section 4.2.1 says: direct jumps and calls are followed in silence.
+    /// Branches that cannot be inferred, as in section 4.2.1: taken conditional branches and
+    /// indirect branches. Direct jumps and calls emit no message.
     Uninferable,
 }
 
-/// Instructions of each thread since its last message, and the thread that is looked at.
+/// Instructions of each thread since its last message, and the current thread.
 #[derive(Clone, Debug)]
 struct StreamLengths {
     cores: Cores,
@@ -37,7 +40,7 @@ impl StreamLengths {
     }
 }
 
-/// Makes messages of what is executed.
+/// Encodes executed steps as messages.
 #[derive(Clone, Debug)]
 pub struct NexusEncoder {
     streams: Streams,
@@ -82,7 +85,7 @@ impl FlowEncoder for NexusEncoder {
     }
 }
 
-/// The mirror image of [`NexusEncoder`].
+/// The inverse of [`NexusEncoder`].
 #[derive(Clone, Debug)]
 pub struct NexusDecoder<'b> {
     streams: Streams,
@@ -110,7 +113,7 @@ impl<'b> FlowDecoder for NexusDecoder<'b> {
     }
 }
 
-/// What is shown of a thread.
+/// Nexus decoder of one thread.
 #[derive(Debug)]
 pub struct ThreadNexusDecoder<'s, 'b> {
     streams: Streams,
@@ -119,7 +122,7 @@ pub struct ThreadNexusDecoder<'s, 'b> {
 }
 
 impl ThreadNexusDecoder<'_, '_> {
-    /// What is told of the branch that comes now.
+    /// Takes the message about the current branch, if there is one.
     fn take_correction(&mut self, is_indirect: bool) -> Option<BranchCorrection> {
         let correction = self.reader.take_branch(*self.length, is_indirect)?;
         *self.length = 0;
@@ -171,8 +174,8 @@ mod tests {
         BranchSite { kind, address: 0x80488db, fall_through: 0x80488dd }
     }
 
-    /// Tewar 2015, Figure 2.1: four rounds of a loop, a jump and a return, in two threads. Streams A, B, B, C, D have 15, 14, 14, 15 and 5
-    /// instructions.
+    /// Tewar 2015, Figure 2.1: four iterations of a loop, a jump and a return, in two threads.
+    /// Streams A, B, B, C, D have 15, 14, 14, 15 and 5 instructions.
     fn figure_2_1(streams: Streams) -> String {
         let cores = Cores::new(0..2, None).unwrap();
         let writer = FlowWriter::new(cores.clone(), FlowCodings::fixed(Field::Sl), Port::writing());
@@ -191,7 +194,7 @@ mod tests {
         text[..port.bits() as usize].to_owned()
     }
 
-    /// A thread, lengths in one chunk each, and a target behind the last.
+    /// A thread index, lengths in one chunk each, and a target after the last.
     fn stream(lengths: &[u64]) -> String {
         let target = format!("0{:032b}0", 3);
         let own = |thread: u32| {

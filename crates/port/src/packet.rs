@@ -1,5 +1,7 @@
-//! Packets that carry outcomes of several branches, or a target: what commercial trace units send. Unlike messages, packets can be read without
-//! knowing the program, and come when they are full, not when something happens.
+//! Packets that carry the outcomes of several branches, or a target, as commercial trace units emit
+//! them. Unlike messages, packets can be read without the program, and they are emitted when they
+//! are full. A [`PacketFormat`] writes and reads packets; a [`PacketEncoder`] and a
+//! [`PacketDecoder`] connect it to a trace.
 
 use std::collections::VecDeque;
 
@@ -13,40 +15,42 @@ use crate::cores::Cores;
 use crate::count::Port;
 use crate::message::{MessageKind, MessageLog};
 
-/// What packets tell, in the order in which it happened to a thread.
+/// Items that packets carry, in the execution order of a thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PacketItem {
     Outcome(bool),
     Target(u64),
-    /// Instructions are counted from the last item on.
+    /// Instructions are counted since the last item.
     Exception {
         instructions: u64,
         target: u64,
     },
 }
 
-/// A way of making packets, and of reading them; each side has one of its own.
+/// Format of packets. Encoder and decoder have one each.
 pub trait PacketFormat {
-    /// How many returns it remembers: one that is where it should be is told as an outcome, taken. 0: all are told by their targets.
+    /// Entries of the return address stack. A predicted return is encoded as a taken outcome. With
+    /// 0, every return has its target encoded.
     const RETURNS: usize;
     fn new(cores: Cores) -> Self;
     fn item(&mut self, port: &mut Port, core: usize, item: PacketItem);
-    /// Whatever is not full goes out.
+    /// Writes all packets that are not full.
     fn finish(&mut self, port: &mut Port);
-    /// Reads the next packet, and shows whose it is and what is in it; `None` if there is none, or if it makes no sense.
+    /// Reads the next packet and calls `visit` with its core and items. Returns `None` if there is
+    /// no packet, or if it is malformed.
     fn read(&mut self, bits: &mut BitReader<'_>, visit: impl FnMut(usize, PacketItem)) -> Option<()>;
 }
 
-/// How instructions before an exception are counted.
+/// Returns the encoding of the number of instructions before an exception.
 pub(crate) fn instructions() -> Coding {
     Coding::Chunks(Chunks::fixed(8))
 }
 
-/// What both sides know of a thread.
+/// State of a thread that encoder and decoder share.
 #[derive(Clone, Debug)]
 struct ThreadState {
     returns: Ras,
-    /// Since the last item.
+    /// Instructions since the last item.
     instructions: u64,
 }
 
@@ -55,7 +59,7 @@ fn threads(cores: &Cores, returns: usize) -> Vec<ThreadState> {
     vec![ThreadState { returns, instructions: 0 }; cores.threads()]
 }
 
-/// Makes packets of what is executed.
+/// Encodes executed steps as packets.
 #[derive(Clone, Debug)]
 pub struct PacketEncoder<P> {
     cores: Cores,
@@ -72,7 +76,7 @@ impl<P: PacketFormat> PacketEncoder<P> {
         Self { cores, threads, core: 0, format, port }
     }
 
-    /// Nothing more comes.
+    /// Writes what remains at the end.
     pub fn finish(&mut self) {
         self.format.finish(&mut self.port);
     }
@@ -114,8 +118,8 @@ impl<P: PacketFormat> FlowEncoder for PacketEncoder<P> {
     }
 }
 
-/// The mirror image of [`PacketEncoder`]. Each core goes through the stream for itself and passes over the packets of others: they may be far ahead of
-/// what it waits for, and need not be kept.
+/// The inverse of [`PacketEncoder`]. Each core reads the whole stream by itself and skips the
+/// packets of other cores: these may be far ahead and need not be kept.
 #[derive(Clone, Debug)]
 pub struct PacketDecoder<'b, P> {
     cores: Cores,
@@ -123,11 +127,11 @@ pub struct PacketDecoder<'b, P> {
     pub(crate) log: MessageLog,
 }
 
-/// A core's way through the stream.
+/// Reader of one core's packets.
 #[derive(Clone, Debug)]
 pub struct CoreReader<'b, P> {
     thread: ThreadState,
-    /// Of its last packet, what is not used yet.
+    /// Unused items of its last packet.
     items: VecDeque<PacketItem>,
     format: P,
     bits: BitReader<'b>,
@@ -135,7 +139,7 @@ pub struct CoreReader<'b, P> {
 }
 
 impl<P: PacketFormat> CoreReader<'_, P> {
-    /// The next item of `core`.
+    /// Returns the next item of `core`.
     fn peek(&mut self, core: usize) -> Option<PacketItem> {
         while self.items.is_empty() {
             let (items, mut is_own) = (&mut self.items, false);
@@ -166,7 +170,7 @@ impl<'b, P: PacketFormat + Clone> PacketDecoder<'b, P> {
         Self { cores, readers, log: MessageLog::default() }
     }
 
-    /// How many packets were used, and whether every bit and every item was.
+    /// Returns the number of packets used, and whether every bit and every item was used.
     #[must_use]
     pub fn end(&self) -> (u64, bool) {
         let mut readers = self.readers.clone();
@@ -189,7 +193,7 @@ impl<'b, P: PacketFormat + Clone> FlowDecoder for PacketDecoder<'b, P> {
     }
 }
 
-/// What is shown of a thread.
+/// Packet decoder of one thread.
 #[derive(Debug)]
 pub struct ThreadPacketDecoder<'s, 'b, P> {
     core: usize,
@@ -198,7 +202,7 @@ pub struct ThreadPacketDecoder<'s, 'b, P> {
 }
 
 impl<P: PacketFormat> ThreadPacketDecoder<'_, '_, P> {
-    /// Takes the next item.
+    /// Consumes the next item.
     fn advance(&mut self) {
         if let Some(item) = self.reader.items.pop_front() {
             self.log.add(self.core, || MessageKind::Item(item));
@@ -260,7 +264,7 @@ pub(crate) mod tests {
         })
     }
 
-    /// Items of three threads, packed and unpacked; and what was cut or changed does no harm.
+    /// Items of three threads are written and read back; cut or changed bits do no harm.
     pub(crate) fn check_items<P: PacketFormat>() {
         let items = proptest::collection::vec((0usize..3, item()), 0..300);
         let run = |(items, cut, changed): (Vec<(usize, PacketItem)>, usize, u8)| {

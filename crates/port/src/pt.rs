@@ -1,8 +1,11 @@
-//! Packets in the manner of Intel's Processor Trace (Intel SDM, volume 3, chapter on Intel PT): a byte with up to six outcomes (TNT), and targets (TIP) of which
-//! those bytes are left out that the last one had, too. A return to where its call said is an outcome, taken.
+//! Packets after Intel Processor Trace (Intel SDM, volume 3, chapter on Intel PT): a byte with up
+//! to six outcomes (TNT), and targets (TIP) without the bytes that equal those of the last target.
+//! A predicted return is a taken outcome.
 //!
-//! What is different: a thread index comes before each packet, as all share a port; an interruption has the number of instructions since the last
-//! branch, in place of an address that does not tell how often a loop without branches went round; there are no packets for synchronisation and time.
+//! Differences: a thread index precedes each packet, because all threads share a port. An
+//! interruption carries the number of instructions since the last branch instead of an address: an
+//! address does not say how often a loop without branches has iterated. There are no packets for
+//! synchronisation and time.
 
 use crate::bits::BitReader;
 use crate::cores::Cores;
@@ -11,14 +14,14 @@ use crate::packet::{PacketFormat, PacketItem, instructions};
 
 const OUTCOMES_MAX: u32 = 6;
 const OPCODE_BITS: u32 = 5;
-/// A target, and what comes before one that no branch led to.
+/// Opcodes of a target, and of what precedes a target that no branch led to.
 const TIP: u64 = 0b01101;
 const FUP: u64 = 0b11101;
 
-/// How many bytes of a target are there, and what that is called.
+/// Kinds of targets: code in the packet header, and number of bytes.
 const KINDS: [(u64, u32); 4] = [(1, 2), (2, 4), (3, 6), (6, 8)];
 
-/// The kind of packet that says `target` to somebody who knows `last`.
+/// Returns the shortest kind of target for a reader that knows `last`.
 fn kind(target: u64, last: u64) -> (u64, u32) {
     let is_extended = (target as i64) << 16 >> 16 == target as i64;
     match target ^ last {
@@ -29,7 +32,7 @@ fn kind(target: u64, last: u64) -> (u64, u32) {
     }
 }
 
-/// The target that `value` says in so many bytes to somebody who knows `last`.
+/// Returns the target that `value` means in so many bytes, given `last`.
 fn target(value: u64, bytes: u32, last: u64) -> u64 {
     match bytes {
         2 | 4 => last >> (8 * bytes) << (8 * bytes) | value,
@@ -38,7 +41,7 @@ fn target(value: u64, bytes: u32, last: u64) -> u64 {
     }
 }
 
-/// Outcomes that are not told yet, the last one lowest, and the last target.
+/// Outcomes that are not written yet, the latest in the lowest bit, and the last target.
 #[derive(Clone, Copy, Debug, Default)]
 struct ThreadState {
     outcomes: u64,
@@ -53,7 +56,7 @@ pub struct Pt {
 }
 
 impl Pt {
-    /// The byte of outcomes: zeros, a one, the outcomes, a zero.
+    /// Writes the byte of outcomes: zeros, a one, the outcomes, a zero.
     fn flush(&mut self, port: &mut Port, core: usize) {
         let ThreadState { outcomes, count, .. } = &mut self.threads[core];
         if *count > 0 {
@@ -73,7 +76,7 @@ impl Pt {
         port.put_bytes(Field::DiffTA, &target.to_le_bytes()[..bytes as usize]);
     }
 
-    /// What is behind a byte that says that a target comes.
+    /// Reads a target whose header is `byte`.
     fn read_target(&mut self, bits: &mut BitReader<'_>, core: usize, byte: u64) -> Option<u64> {
         let &(_, bytes) = KINDS.iter().find(|&&(name, _)| name << OPCODE_BITS | TIP == byte)?;
         let mut value = 0;

@@ -1,4 +1,5 @@
-//! Techniques by name: what is told, and how it is written.
+//! Techniques by name. A [`Technique`] is a filter ([`FilterKind`]) and a way to write its
+//! messages. [`PortSettings`] and [`Config`] parametrise them.
 
 use cache::{Cover, Geometry, IllegalGeometry, Replacement};
 use filter::cfiat::{Cfiat, CfiatConfig, KnownCriterion};
@@ -11,7 +12,7 @@ use crate::count::Field;
 use crate::message::{ExceptionTarget, FlowCodings};
 use crate::nexus::Streams;
 
-/// What is told, and how it is written. The first six are those of Tewar 2015.
+/// A technique: which events are written, and how. The first six are those of Tewar 2015.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Technique {
     McfNxB,
@@ -29,7 +30,7 @@ pub enum Technique {
     MlvCcE,
 }
 
-/// What a technique tells of.
+/// Kind of events that a technique writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Subject {
     Flow,
@@ -72,7 +73,7 @@ impl Technique {
         }
     }
 
-    /// Capital letters do not matter.
+    /// Returns the technique of this name; case does not matter.
     #[must_use]
     pub fn called(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|technique| technique.name().eq_ignore_ascii_case(name))
@@ -83,7 +84,7 @@ impl Technique {
         if self < Self::MlvNxB { Subject::Flow } else { Subject::Loads }
     }
 
-    /// What it is compared with.
+    /// Returns the technique that it is compared with.
     #[must_use]
     pub fn baseline(self) -> Self {
         match self.subject() {
@@ -114,19 +115,19 @@ impl Technique {
         }
     }
 
-    /// Whether it tells of loads that a cache does not know.
+    /// Returns whether it filters loads by a cache.
     #[must_use]
     pub fn has_cache(self) -> bool {
         matches!(self.filter(), FilterKind::Cfiat | FilterKind::CoherentCfiat)
     }
 
-    /// Whether sizes of chunks can be chosen, if only to start with.
+    /// Returns whether chunk sizes can be chosen, at least the initial ones.
     #[must_use]
     pub fn has_variable_chunks(self) -> bool {
         !matches!(self.style(), Style::Fixed)
     }
 
-    /// How its messages are written, if they tell of control flow.
+    /// Returns the encodings of control-flow messages.
     #[must_use]
     pub fn flow_codings(self, settings: &PortSettings) -> FlowCodings {
         let counted = if self == Self::McfNxB { Field::Sl } else { Field::BCnt };
@@ -140,14 +141,14 @@ impl Technique {
         }
     }
 
-    /// How it counts the loads that it does not tell, if it leaves any out.
+    /// Returns the encoding of the number of known loads; `None` if every load is written.
     #[must_use]
     pub fn load_coding(self, settings: &PortSettings) -> Option<Coding> {
         (self != Self::MlvNxB).then(|| self.style().coding(8, settings.sizes.loads))
     }
 }
 
-/// Who decides what is told.
+/// Kind of filter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FilterKind {
     Nexus,
@@ -158,19 +159,19 @@ pub enum FilterKind {
     Pt,
     AllLoads,
     Cfiat,
-    /// With caches that know of each other.
+    /// CFiat with coherent caches.
     CoherentCfiat,
 }
 
 impl FilterKind {
-    /// Whether it has predictors or caches, which come in sizes.
+    /// Returns whether it has predictors or caches of configurable sizes.
     #[must_use]
     pub fn is_configured(self) -> bool {
         matches!(self, Self::Traptor | Self::Tagged | Self::Cfiat | Self::CoherentCfiat)
     }
 }
 
-/// How numbers are written.
+/// Style of writing numbers.
 #[derive(Clone, Copy, Debug)]
 enum Style {
     Fixed,
@@ -208,21 +209,21 @@ impl Default for ChunkSizes {
     }
 }
 
-/// Whatever does not depend on the size of predictors and caches.
+/// Settings apart from the sizes of predictors and caches.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PortSettings {
     pub sizes: ChunkSizes,
     pub streams: Streams,
     pub exception_target: ExceptionTarget,
-    /// What makes a load known to a cache.
+    /// Criterion by which a load counts as known to a cache.
     pub known_by: KnownCriterion,
 }
 
-/// How large predictors and caches are.
+/// Sizes of predictors and caches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Config {
     pub name: &'static str,
-    /// In place of gshare and target buffer.
+    /// Size of TAGE and ITTAGE, which replace gshare and the target buffer.
     pub tage: Budget,
     pub gshare: usize,
     pub ras: usize,
@@ -230,7 +231,7 @@ pub struct Config {
     pub cache_bytes: u64,
     pub line_bytes: u64,
     pub ways: usize,
-    /// Bytes of a first-access flag.
+    /// Bytes that one first-access flag covers.
     pub granularity: u64,
 }
 
@@ -266,7 +267,8 @@ impl Config {
         ..Self::SMALL
     };
 
-    /// Makes sure that it can be built, and that nobody is asked for more memory than any chip has.
+    /// Checks that the predictors and caches can be built, and that they need no more memory than
+    /// any chip has.
     pub fn check(&self) -> Result<(), IllegalConfig> {
         let sizes = [
             ("entries of gshare", self.gshare as u64, ENTRIES_MAX),
@@ -301,7 +303,7 @@ impl Config {
     }
 }
 
-/// Something that cannot be built.
+/// Error: predictors or caches that cannot be built.
 #[derive(Debug, Error)]
 pub enum IllegalConfig {
     #[error(transparent)]

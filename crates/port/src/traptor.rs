@@ -1,4 +1,5 @@
-//! mcfTR_b, mcfTR_e and their relatives: only what predictors did not know is told. One filter serves several ways of writing messages.
+//! mcfTR_b, mcfTR_e and related techniques: a [`TraptorEncoder`] emits a message for each
+//! mispredicted branch. One filter serves several writers.
 
 use filter::traptor::{BranchEncoder, BranchKind, BranchMessage, BranchOutcome, BranchSite, CountStart, Predict};
 use replay::control::{FlowEncoder, StepEnd};
@@ -7,17 +8,17 @@ use crate::cores::Cores;
 use crate::lengths::LengthHistogram;
 use crate::message::FlowWriter;
 
-/// What the predictors have met.
+/// Counts of predicted branches.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PredictionCounts {
     pub outcomes: u64,
     pub outcomes_wrong: u64,
-    /// Of all indirect branches, those included of which nobody knows where they went.
+    /// All indirect branches, including those with an unknown target.
     pub targets: u64,
     pub targets_wrong: u64,
 }
 
-/// Makes messages of what is executed, by predictors that each thread has to itself.
+/// Encodes executed steps as messages; each thread has its own predictors.
 #[derive(Clone, Debug)]
 pub struct TraptorEncoder<P> {
     cores: Cores,
@@ -25,7 +26,7 @@ pub struct TraptorEncoder<P> {
     core: usize,
     pub writers: Vec<FlowWriter>,
     pub predicted: PredictionCounts,
-    /// Bits that bCnt and |diffTA| need.
+    /// Lengths of bCnt and |diffTA| in bits.
     pub counts: LengthHistogram,
     pub targets: LengthHistogram,
     last_targets: Vec<u64>,

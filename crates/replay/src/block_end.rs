@@ -1,13 +1,14 @@
-//! Steps, each with what its block ends with.
+//! Steps with the ends of their blocks. [`BlockEnds::walk`] calls a [`StepVisitor`] for each step
+//! and event of a batch; a [`BlockEnd`] says which branch a step ends with.
 
 use filter::traptor::{BranchKind, BranchOutcome, BranchSite};
 use isa::Transfer;
 use trace::{Batch, Block, BlockIndex, Blocks, Event, Step, Terminator};
 
-/// Receives what a thread has executed.
+/// Visitor of the steps and events of a thread.
 pub trait StepVisitor {
     fn event(&mut self, event: &Event);
-    /// `first` is the first instruction that the step executes.
+    /// `first` is the address of the first executed instruction of the step.
     fn step(&mut self, step: &Step, first: u64, block_end: &BlockEnd);
 }
 
@@ -17,7 +18,7 @@ pub struct BlockEnd {
     pub start: u64,
     /// Address of the last instruction.
     last: u64,
-    /// Address behind it.
+    /// Address after the last instruction.
     pub end: u64,
     pub transfer: Transfer,
 }
@@ -27,14 +28,15 @@ impl BlockEnd {
         Self { start: block.address(), last: block.last(), end: block.end(), transfer: block.transfer() }
     }
 
-    /// The branch that a step ends with, if it makes a difference, and where it went.
+    /// Returns the branch at the end of a step and its outcome; `None` if there is no branch that
+    /// predictors see.
     #[inline]
     pub fn branch(&self, step: &Step) -> Option<(BranchSite, BranchOutcome)> {
         let (kind, outcome) = match (step.terminator(), self.transfer) {
             (Terminator::Taken, _) => (BranchKind::Conditional, BranchOutcome::Taken(true)),
             (Terminator::NotTaken, _) => (BranchKind::Conditional, BranchOutcome::Taken(false)),
             (Terminator::Direct, Transfer::Call { .. }) => (BranchKind::Call, BranchOutcome::Target(step.next())),
-            // The trace does not tell where it went.
+            // The trace does not contain the target.
             (Terminator::Indirect, _) if step.next() == 0 => return None,
             (Terminator::Indirect, Transfer::IndirectCall) => {
                 (BranchKind::IndirectCall, BranchOutcome::Target(step.next()))
@@ -47,12 +49,12 @@ impl BlockEnd {
     }
 }
 
-/// The ends of all blocks, so that the block itself is looked at once only.
+/// The ends of all blocks, cached so that each block is read once.
 #[derive(Clone, Debug, Default)]
 pub struct BlockEnds(Vec<BlockEnd>);
 
 impl BlockEnds {
-    /// Shows all that is in `batch`.
+    /// Calls the visitor for all steps and events of `batch`.
     pub fn walk(&mut self, blocks: &Blocks, batch: &Batch, visitor: &mut impl StepVisitor) {
         self.extend(blocks);
         let mut visited = 0;
@@ -64,7 +66,7 @@ impl BlockEnds {
         self.steps(blocks, batch.steps().get(visited..).unwrap_or(&[]), visitor);
     }
 
-    /// Learns of blocks that are new.
+    /// Adds the ends of new blocks.
     pub fn extend(&mut self, blocks: &Blocks) {
         self.0.extend((self.0.len()..blocks.len()).filter_map(|index| {
             let index = BlockIndex(u32::try_from(index).ok()?);
@@ -72,7 +74,7 @@ impl BlockEnds {
         }));
     }
 
-    /// Of the step's block.
+    /// Returns the end of the step's block.
     #[inline]
     pub fn of(&self, step: &Step) -> Option<&BlockEnd> {
         self.0.get(step.block().0 as usize)

@@ -1,5 +1,6 @@
-//! Decoders of TRaptor messages for all threads of a trace. `DecodedFlow` (in [`crate::control`]) asks a
-//! [`BranchDecoders`] where branches go; each thread has a `BranchDecoder` and its own or shared predictors.
+//! Decoders of TRaptor messages for all threads of a trace. `DecodedFlow` (in [`crate::control`])
+//! asks a [`BranchDecoders`] where branches go; each thread has a `BranchDecoder` and its own or
+//! shared predictors.
 
 use filter::traptor::{BranchDecoder, BranchMessageSource, BranchOutcome, BranchSite, CountStart, Predict};
 use hashbrown::HashMap;
@@ -7,7 +8,7 @@ use hashbrown::HashMap;
 use crate::control::{FlowDecoder, ThreadFlowDecoder};
 use crate::threads::{MessageSources, PerThread, Sharing};
 
-/// The mirror images of all threads.
+/// Branch decoders of all threads.
 #[derive(Debug)]
 pub struct BranchDecoders<P, S> {
     predictors: PerThread<P>,
@@ -37,7 +38,7 @@ impl<P: Predict + Clone, S: MessageSources<Messages: BranchMessageSource>> FlowD
     }
 }
 
-/// The mirror image of a thread, with what it needs.
+/// Branch decoder of one thread, with its predictors and messages.
 #[derive(Debug)]
 pub struct ThreadBranchDecoder<'s, P, M> {
     decoder: &'s mut BranchDecoder,

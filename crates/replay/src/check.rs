@@ -1,4 +1,5 @@
-//! What comes out when a filter is followed by its mirror image.
+//! The result of a check: an encoder and its decoder process a trace, and a [`CheckReport`] counts
+//! where the decoded events match the trace.
 
 use cache::IllegalGeometry;
 use predict::IllegalSize;
@@ -7,28 +8,29 @@ use trace::{Batch, ReadError};
 
 use crate::threads::{MessageQueues, OrderedBatches};
 
-/// Problems that are told in words.
+/// Maximum number of problems that are described in words.
 const PROBLEMS_MAX: usize = 20;
 
-/// What the mirror image found.
+/// Result of comparing decoded events with the trace.
 #[derive(Clone, Debug, Default)]
 pub struct CheckReport<S> {
     pub statistics: S,
-    /// Messages that the filter has sent.
+    /// Messages that the filter has emitted.
     pub messages: u64,
-    /// Steps or loads that were shown as they happened.
+    /// Steps or loads that were decoded correctly.
     pub matches: u64,
-    /// Those that were not, threads whose messages were not used up, and damaged places; the first of them in words.
+    /// Steps or loads that were decoded wrongly, threads with unused messages, and damaged chunks.
+    /// [`Self::problems`] describes the first of them.
     pub mismatches: u64,
-    /// Loads whose value was taken from the cache, because flags alone said that it was known, and that had another
-    /// value: somebody else has changed memory since, or a flag stands for more bytes than were accessed. They count
-    /// neither as right nor as wrong: the messages do not tell more.
+    /// Loads that flags alone called known, and whose cached value differs from memory. Another
+    /// thread or the kernel has changed memory, or a flag covers more bytes than were accessed.
+    /// They count neither as matches nor as mismatches, because the messages contain no more.
     pub stale: u64,
     pub problems: Vec<String>,
 }
 
 impl<S> CheckReport<S> {
-    /// Counts a problem.
+    /// Counts a mismatch and describes it.
     #[cold]
     pub fn add_problem(&mut self, problem: impl FnOnce() -> String) {
         self.mismatches += 1;
@@ -37,14 +39,14 @@ impl<S> CheckReport<S> {
         }
     }
 
-    /// Makes sure that all messages were used.
+    /// Counts a problem for each thread with unused messages.
     pub fn check_all_used<M>(&mut self, queues: &MessageQueues<M>) {
         for thread in queues.unfinished_threads() {
             self.add_problem(|| format!("thread {thread}: there are messages left at its end"));
         }
     }
 
-    /// Shows all batches to `each`. What is damaged is left out, by filter and mirror image alike.
+    /// Calls `each` for all batches. Encoder and decoder both skip damaged chunks.
     pub fn for_each_batch(&mut self, mut order: OrderedBatches<'_>, mut each: impl FnMut(&Batch, &mut Self)) {
         loop {
             match order.next_batch() {
@@ -56,7 +58,7 @@ impl<S> CheckReport<S> {
     }
 }
 
-/// Why a check could not be made.
+/// Error that prevents a check.
 #[derive(Debug, Error)]
 pub enum CheckError {
     #[error(transparent)]

@@ -1,5 +1,7 @@
-//! Control flow, step by step: a [`Walk`] tells it to whoever makes messages of it, and an [`DecodedFlow`] asks whoever reads them
-//! where execution goes, and compares.
+//! Control flow, step by step. A [`Walk`] passes the steps of a trace to a [`FlowEncoder`], which
+//! makes messages of them. A [`DecodedFlow`] asks a [`FlowDecoder`] where execution continues and
+//! compares the answer with the trace. A [`ThreadPosition`] tracks the expected next instruction of
+//! a thread.
 
 use filter::traptor::{BranchOutcome, BranchSite};
 use hashbrown::HashMap;
@@ -9,14 +11,14 @@ use trace::{Batch, Blocks, Event, Step, Terminator};
 use crate::block_end::{BlockEnd, BlockEnds, StepVisitor};
 use crate::check::CheckReport;
 
-/// How a step ends.
+/// The end of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StepEnd {
-    /// With no branch.
+    /// No branch.
     FallThrough,
-    /// With an indirect branch of which the trace does not tell where it went.
+    /// An indirect branch whose target the trace does not contain.
     UnknownTarget,
-    /// With a direct jump.
+    /// A direct jump.
     Jump,
     Branch(BranchSite, BranchOutcome),
 }
@@ -33,62 +35,66 @@ impl StepEnd {
     }
 }
 
-/// Receives what threads have executed.
+/// An encoder of control flow: receives the executed steps of all threads.
 pub trait FlowEncoder {
-    /// What follows was executed by this thread.
+    /// Selects the thread of the following calls.
     fn switch_thread(&mut self, thread: u32);
-    /// Execution goes on at `target`, which neither a branch nor the program said.
+    /// Encodes that execution continues at `target`, although neither a branch nor the program
+    /// leads there.
     fn encode_discontinuity(&mut self, target: u64);
-    /// So many instructions were executed, a branch as the last of them included.
+    /// Encodes a step of so many instructions, including a branch at its end.
     fn encode_step(&mut self, instructions: u64, end: &StepEnd);
 }
 
-/// Says what threads execute: the mirror image of [`FlowEncoder`].
+/// A decoder of control flow, the inverse of [`FlowEncoder`].
 pub trait FlowDecoder {
     type Thread<'s>: ThreadFlowDecoder
     where
         Self: 's;
-    /// What this thread executes next.
+    /// Returns the decoder of a thread.
     fn thread(&mut self, thread: u32) -> Self::Thread<'_>;
 }
 
-/// Says what a thread executes, one step after the other.
+/// The decoder of one thread, which advances step by step.
 pub trait ThreadFlowDecoder {
-    /// Where execution goes on, if it is not where the program or a branch said.
+    /// Returns where execution continues, if neither a branch nor the program leads there.
     fn decode_discontinuity(&mut self) -> Option<u64>;
-    /// So many more instructions are executed, a branch as the last of them included.
+    /// Counts executed instructions, including a branch at their end.
     fn add_instructions(&mut self, count: u64);
-    /// The last of them is a direct jump.
+    /// Passes a direct jump, the last of the counted instructions.
     fn decode_jump(&mut self) {}
-    /// The last of them is this branch: where it goes. `None` of a direct call, or if that is not known.
+    /// Returns the outcome of this branch, the last of the counted instructions. Returns `None` for
+    /// a direct call, or if the outcome is unknown.
     fn decode_branch(&mut self, site: &BranchSite) -> Option<BranchOutcome>;
 }
 
-/// In place of an address: whoever follows is told where a thread begins.
+/// Stands for the next address of a thread that has not begun. The decoder knows where threads
+/// begin.
 const NOT_BEGUN: u64 = u64::MAX;
 
-/// Where a thread is.
+/// Position of a thread.
 #[derive(Clone, Copy, Debug)]
 pub struct ThreadPosition {
-    /// The instruction that comes next, as far as the program and the branches before say; 0 if they do not, or [`NOT_BEGUN`].
+    /// The next instruction according to the program and the last branch; 0 if they do not
+    /// determine it, or [`NOT_BEGUN`].
     pub next: u64,
-    /// Where a signal, or the return from its handler, has led; 0 if there was none.
+    /// Where a signal or the return from its handler led; 0 if there was none.
     interruption: u64,
 }
 
-/// What made execution go on where neither a branch nor the program said.
+/// Reason why execution continued where neither a branch nor the program leads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Discontinuity {
-    /// A signal, or the return from its handler.
+    /// A signal or the return from its handler.
     Exception,
-    /// Something was left out.
+    /// Something is missing from the trace.
     Gap,
 }
 
 impl ThreadPosition {
     pub const NOT_BEGUN: Self = Self { next: NOT_BEGUN, interruption: 0 };
 
-    /// Something has happened to the thread.
+    /// Takes note of an event of the thread.
     pub fn event(&mut self, event: &Event) {
         match *event {
             Event::Start { pc, .. } => self.next = pc,
@@ -98,7 +104,8 @@ impl ThreadPosition {
         }
     }
 
-    /// Execution goes on at `first`, which is not what comes next: why, unless the thread begins there.
+    /// Returns why execution continues at `first` instead of the expected instruction; `None` if
+    /// the thread begins there.
     #[cold]
     pub fn discontinuity_at(&mut self, first: u64) -> Option<Discontinuity> {
         if self.next == NOT_BEGUN {
@@ -109,7 +116,7 @@ impl ThreadPosition {
     }
 }
 
-/// A way through a trace on which everything is told.
+/// Passes all steps of a trace to an encoder.
 #[derive(Clone, Debug, Default)]
 pub struct Walk {
     block_ends: BlockEnds,
@@ -118,7 +125,7 @@ pub struct Walk {
 }
 
 impl Walk {
-    /// Tells what a thread has executed next.
+    /// Passes the next batch of a thread to the encoder.
     pub fn batch(&mut self, blocks: &Blocks, batch: &Batch, encoder: &mut (impl FlowEncoder + ?Sized)) {
         let position = self.positions.entry(batch.thread()).or_insert(ThreadPosition::NOT_BEGUN);
         self.instructions += batch.instructions();
@@ -147,11 +154,11 @@ impl<T: FlowEncoder + ?Sized> StepVisitor for EncodingVisitor<'_, T> {
     }
 }
 
-/// A trace as somebody shows it, compared with what was executed.
+/// Decoded control flow, compared with the trace.
 #[derive(Debug)]
 pub struct DecodedFlow<D> {
     pub decoder: D,
-    /// Where each thread is, as it is shown; `None` before it has begun, which nobody has to tell.
+    /// Decoded position of each thread; `None` before it has begun.
     positions: HashMap<u32, Option<u64>>,
     block_ends: BlockEnds,
 }
@@ -161,8 +168,8 @@ impl<D: FlowDecoder> DecodedFlow<D> {
         Self { decoder, positions: HashMap::new(), block_ends: BlockEnds::default() }
     }
 
-    /// Goes on with a thread: the program says what is executed, and what is shown where branches go. What was really executed is only
-    /// compared.
+    /// Decodes the next batch of a thread and compares it with the trace. The program provides the
+    /// instructions, and the decoder the outcomes of branches. The trace itself is only compared.
     pub fn compare_batch<C>(&mut self, blocks: &Blocks, batch: &Batch, report: &mut CheckReport<C>) {
         let thread = batch.thread();
         let next = self.positions.entry(thread).or_insert(None);
@@ -219,11 +226,11 @@ impl<D: ThreadFlowDecoder, C> StepVisitor for ComparingVisitor<'_, D, C> {
 }
 
 impl<D, C> ComparingVisitor<'_, D, C> {
-    /// Where a step goes that has no branch that makes a difference, by the program alone.
+    /// Returns the successor of a step without a predicted branch, from the program alone.
     fn static_successor(&self, step: &Step, block_end: &BlockEnd) -> u64 {
         match (step.terminator(), block_end.transfer) {
             (Terminator::Direct, Transfer::Jump { target } | Transfer::Call { target }) => target,
-            // The next instruction of the block, or the one behind it.
+            // The next instruction of the block, or the first one after it.
             (Terminator::Interrupted, _) => {
                 let executed = (step.first() + step.instructions()) as usize;
                 let block = self.blocks.get(step.block());

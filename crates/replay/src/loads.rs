@@ -1,4 +1,6 @@
-//! mlvCFiat: which values of loads have to be told so that the others can be inferred.
+//! Load values through CFiat. A [`LoadFilter`] passes the accesses of a trace to caches and emits a
+//! [`ReportedLoad`] for each first-access miss. [`DecodedLoads`] decodes the messages and compares
+//! with the trace. Both run either over batches or, for the filter, directly as an `AccessVisitor`.
 
 use cache::{IllegalGeometry, Load};
 use filter::cfiat::{self, Cfiat, CfiatConfig, KnownCriterion, LoadDecoder, LoadEncoder, ValueOrigin};
@@ -13,33 +15,33 @@ pub struct LoadSettings {
     pub cfiat: CfiatConfig,
     pub sharing: Sharing,
     pub invalidation: Invalidation,
-    /// Private caches know of each other: a line comes from another cache that has it, with what is known of it, and a store throws it
-    /// out of all others.
+    /// Whether private caches are coherent: a missing line comes, with its flags, from another
+    /// cache that holds it, and a store invalidates it in all other caches.
     pub coherent: bool,
 }
 
-/// Whose writes clear first-access flags.
+/// Which writes clear first-access flags.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Invalidation {
-    /// Those of other threads: in all lines that they touch.
+    /// Writes of other threads: clear the flags of all lines that they touch.
     pub threads: bool,
-    /// Those of the kernel: which they were is not recorded, so that a system call may have changed anything.
+    /// Writes of the kernel: they are not recorded, so any system call clears all flags.
     pub kernel: bool,
 }
 
 impl Invalidation {
-    /// Whether the kernel may have written.
+    /// Returns whether the kernel may have written memory at this event.
     fn applies_to(self, event: &Event) -> bool {
         self.kernel && matches!(event, Event::Syscall { .. } | Event::Signal { .. })
     }
 }
 
-/// Accesses and what they have met.
+/// Hits and misses of accesses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct HitCounts {
     pub cache_hits: u64,
     pub cache_misses: u64,
-    /// Of the loads that hit the cache.
+    /// Loads that hit the cache, by their flags.
     pub flag_hits: u64,
     pub flag_misses: u64,
 }
@@ -70,11 +72,11 @@ impl HitCounts {
     }
 }
 
-/// The sizes that are counted by themselves.
+/// Operand sizes that are counted separately.
 pub const SIZES: [u32; 7] = [1, 2, 4, 8, 10, 16, 32];
 const OTHER: usize = SIZES.len();
 
-/// The place of a size among [`SIZES`], or the one behind them.
+/// Returns the index of a size in [`SIZES`], or `SIZES.len()` for any other size.
 #[must_use]
 #[inline]
 pub fn class_of(size: u32) -> usize {
@@ -90,14 +92,14 @@ pub fn class_of(size: u32) -> usize {
     CLASSES.get(size as usize).map_or(OTHER, |&class| usize::from(class))
 }
 
-/// What was met, by the size of the operand.
+/// Hits and misses by the size of the operand.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LoadStatistics {
     pub instructions: u64,
     pub loads: [HitCounts; OTHER + 1],
-    /// These have nothing to do with flags.
+    /// Stores do not use flags.
     pub stores: [HitCounts; OTHER + 1],
-    /// Accesses that were recorded without their value, which are left out.
+    /// Accesses without a recorded value, which are skipped.
     pub without_value: u64,
 }
 
@@ -119,20 +121,21 @@ fn sum(hits: &[HitCounts]) -> HitCounts {
     sum
 }
 
-/// A load that has to be told.
+/// A load that the filter emits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReportedLoad<'a> {
     pub thread: u32,
-    /// Loads of the thread since the last one that were not told.
+    /// Known loads of the thread since its last emitted load.
     pub hits: u64,
     pub value: &'a [u8],
     /// Address of the instruction.
     pub pc: u64,
-    /// The place of the step among those of the batch, see [`LoadFilter::with_steps`]; `None` if the load belongs to an event.
+    /// Index of the step in the batch, see [`LoadFilter::with_steps`]; `None` if the load belongs
+    /// to an event.
     pub step: Option<usize>,
 }
 
-/// The filter on its way through a trace with values.
+/// The load filter of a trace with values.
 #[derive(Clone, Debug)]
 pub struct LoadFilter {
     caches: PerThread<Cfiat>,
@@ -155,7 +158,7 @@ impl LoadFilter {
         })
     }
 
-    /// Tells the step of each load, which takes longer.
+    /// Reports the step of each load, which is slower.
     #[must_use]
     pub fn with_steps(self) -> Self {
         Self { reports_steps: true, ..self }
@@ -166,13 +169,14 @@ impl LoadFilter {
         &self.statistics
     }
 
-    /// Whether it needs batches: what it tells, or in which order threads get at their cache, depends on steps.
+    /// Returns whether the filter needs batches: it reports steps, or threads use the caches in the
+    /// order of steps.
     #[must_use]
     pub fn needs_batches(&self) -> bool {
         self.reports_steps || self.coherent || self.caches.are_shared()
     }
 
-    /// Takes what a thread has executed next; the batch must have accesses with values.
+    /// Filters the next batch of a thread. The batch must have accesses with values.
     pub fn batch(&mut self, batch: &Batch, emit: impl FnMut(ReportedLoad<'_>)) {
         let (needs_order, invalidation) = (self.reports_steps || self.invalidation.kernel, self.invalidation);
         let mut pass = self.watch(batch.thread(), emit);
@@ -187,7 +191,8 @@ impl LoadFilter {
         }
     }
 
-    /// Takes what a thread has executed next as it is read, which is faster; unless it [needs batches](Self::needs_batches).
+    /// Returns a visitor that filters the accesses of a thread as they are read, which is faster.
+    /// Not allowed if the filter [needs batches](Self::needs_batches).
     pub fn watch<'f, F: FnMut(ReportedLoad<'_>)>(&'f mut self, thread: u32, emit: F) -> ThreadPass<'f, F> {
         let Self { caches, encoders, invalidation, coherent, statistics, .. } = self;
         let (caches, encoder) = (Caches::of(caches, thread, *coherent), encoders.entry(thread).or_default());
@@ -197,16 +202,16 @@ impl LoadFilter {
     }
 }
 
-/// A stretch of a thread on its way through the filter.
+/// A run of one thread's accesses through the filter.
 pub struct ThreadPass<'f, F> {
     thread: u32,
     caches: Caches<'f>,
     encoder: &'f mut LoadEncoder,
     statistics: &'f mut LoadStatistics,
-    /// Loads that were known at once, by the size of the operand; they are added to the others in the end.
+    /// Loads that the fast check found known, by operand size; added to the statistics at the end.
     fast_hits: [u64; OTHER + 1],
     invalidation: Invalidation,
-    /// Other caches must know of a store.
+    /// Whether stores affect other caches.
     affects_others: bool,
     emit: F,
 }
@@ -239,7 +244,8 @@ impl<F: FnMut(ReportedLoad<'_>)> AccessVisitor for ThreadPass<'_, F> {
 }
 
 impl<F: FnMut(ReportedLoad<'_>)> ThreadPass<'_, F> {
-    /// Nearly all accesses meet what is known, or store where everything is.
+    /// Filters an access. Nearly all loads are known, and nearly all stores hit lines with all
+    /// flags set; both are handled here.
     #[inline(always)]
     fn visit(&mut self, operand: Operand<'_>, step: Option<usize>) {
         let Operand { address, size, .. } = operand;
@@ -291,7 +297,8 @@ impl<F: FnMut(ReportedLoad<'_>)> ThreadPass<'_, F> {
     }
 }
 
-/// Shows the accesses of a batch in the order they happened, each with the place of its step, unless it belongs to an event.
+/// Calls `visit` for the accesses of a batch in execution order, each with the index of its step;
+/// `None` if it belongs to an event.
 #[inline]
 pub fn for_each_access(batch: &Batch, mut visit: impl FnMut(Option<usize>, Access)) {
     for_each_in_order(batch, Invalidation::default(), |event| {
@@ -301,14 +308,14 @@ pub fn for_each_access(batch: &Batch, mut visit: impl FnMut(Option<usize>, Acces
     });
 }
 
-/// What happens to caches.
+/// An event that affects caches.
 enum CacheEvent {
-    /// And the place of its step.
+    /// An access, and the index of its step.
     Access(Access, Option<usize>),
     SystemCall,
 }
 
-/// Shows accesses, and system calls if they matter, in the order they happened.
+/// Calls `visit` for accesses, and for system calls if they clear flags, in execution order.
 #[inline]
 fn for_each_in_order(batch: &Batch, invalidation: Invalidation, mut visit: impl FnMut(CacheEvent)) {
     let mut visited = 0;
@@ -328,7 +335,7 @@ fn visit_step(batch: &Batch, step: usize, visit: &mut impl FnMut(CacheEvent)) {
     batch.accesses_of_step(step).for_each(|access| visit(CacheEvent::Access(access, Some(step))));
 }
 
-/// The caches as a thread sees them.
+/// The caches from the view of one thread.
 struct Caches<'c> {
     own: &'c mut Cfiat,
     others: [&'c mut [Cfiat]; 2],
@@ -341,7 +348,7 @@ impl<'c> Caches<'c> {
         Self { own, others, coherent }
     }
 
-    /// An operand is about to be accessed.
+    /// Copies missing lines from other caches before an access, if caches are coherent.
     #[inline]
     fn fetch(&mut self, address: u64, bytes: usize) {
         if self.coherent {
@@ -350,7 +357,7 @@ impl<'c> Caches<'c> {
         }
     }
 
-    /// A store and what it does to all caches; says whether its own had the lines.
+    /// Performs a store in all caches. Returns whether the thread's own cache held the lines.
     #[inline]
     fn store(&mut self, invalidation: Invalidation, address: u64, value: &[u8]) -> bool {
         if self.coherent {
@@ -372,7 +379,7 @@ impl<'c> Caches<'c> {
     }
 }
 
-/// The mirror images of all threads.
+/// Load decoders of all threads, compared with the trace.
 #[derive(Debug)]
 pub struct DecodedLoads<S> {
     caches: PerThread<Cfiat>,
@@ -397,7 +404,7 @@ impl<S: MessageSources<Messages: cfiat::LoadMessageSource>> DecodedLoads<S> {
         })
     }
 
-    /// Goes on with a thread: what was really loaded is only compared.
+    /// Decodes the next batch of a thread and compares its loads with the trace.
     pub fn compare_batch<C>(&mut self, batch: &Batch, report: &mut CheckReport<C>) {
         let thread = batch.thread();
         let Self { caches, known_by, invalidation, coherent, decoders, source, decoded } = self;

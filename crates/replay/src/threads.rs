@@ -1,4 +1,5 @@
-//! What belongs to a thread, and what to all of them.
+//! Threads: which structures they share ([`Sharing`], [`PerThread`]), in which order their batches
+//! come ([`OrderedBatches`]), and where their messages are kept ([`MessageQueues`]).
 
 use std::collections::VecDeque;
 use std::num::NonZeroU64;
@@ -6,38 +7,40 @@ use std::num::NonZeroU64;
 use hashbrown::HashMap;
 use trace::{Batch, Live, Merged, ReadError, RoundRobin, RoundRobinUnit, Trace};
 
-/// Whose the predictors or the cache are.
+/// Sharing of predictors or caches between threads.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Sharing {
-    /// Every thread has its own.
+    /// Each thread has its own structure.
     #[default]
     Private,
-    /// There is one for all threads, which get at it in turns.
+    /// All threads use one structure in turns.
     Shared(Interleaving),
 }
 
-/// In which turns threads get at what they share.
+/// Order in which threads use a shared structure.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Interleaving {
-    /// Of a few steps, by the times at which they were executed, estimated between two timestamps.
+    /// By time, in turns of a few steps. Times between two timestamps are estimated.
     #[default]
     ByTime,
-    /// Of so many branches or accesses, one thread after the other, as if each had a processor to itself.
+    /// Round robin in turns of so many branches or accesses, as if each thread had a processor to
+    /// itself.
     RoundRobin(NonZeroU64),
 }
 
-/// Steps of a thread in a turn by time, about.
+/// Approximate steps of a thread in a turn by time.
 const STEPS_PER_TURN: usize = 16;
 
 impl Sharing {
-    /// Shared, in turns of so many branches or accesses, or else by time.
+    /// Shared in turns of so many branches or accesses; by time if `interleave` is `None`.
     #[must_use]
     pub fn shared(interleave: Option<NonZeroU64>) -> Self {
         Self::Shared(interleave.map_or(Interleaving::ByTime, Interleaving::RoundRobin))
     }
 
-    /// All threads of a trace in the order in which they get at what they share; the same every time. `unit` is what
-    /// a round robin counts; accesses are read if they count.
+    /// Returns the batches of all threads in the order in which they use the shared structure. The
+    /// order is the same in every run. `unit` is what a round robin counts; with
+    /// [`RoundRobinUnit::Accesses`], batches contain accesses.
     pub fn order(self, trace: &Trace, unit: RoundRobinUnit) -> Result<OrderedBatches<'_>, ReadError> {
         let merged = || match unit {
             RoundRobinUnit::Branches => Ok(trace.merged()),
@@ -54,7 +57,8 @@ impl Sharing {
         })
     }
 
-    /// The same while a program is recorded, which has no round robin: nobody knows yet what the other threads do.
+    /// Orders the threads of a live recording. There is no round robin, because it would need the
+    /// future of the other threads.
     #[must_use]
     pub fn order_live(self, live: Live) -> Live {
         match self {
@@ -64,7 +68,7 @@ impl Sharing {
     }
 }
 
-/// All threads of a trace in one order. Yields batches, each of one thread.
+/// The batches of all threads of a trace in one order. Each batch belongs to one thread.
 #[derive(Debug)]
 pub enum OrderedBatches<'t> {
     ByTime(Box<Merged<'t>>),
@@ -72,8 +76,9 @@ pub enum OrderedBatches<'t> {
 }
 
 impl OrderedBatches<'_> {
-    /// Goes to instruction `number` of this order, or as near before it as the index tells; gives how many instructions come
-    /// before it from there on. Turns of branches or accesses have to be counted from the start.
+    /// Seeks to instruction `number` of this order, or as near before it as the index allows.
+    /// Returns how many instructions remain to be skipped. A round robin has to be counted from the
+    /// start.
     pub fn seek(&mut self, number: u64) -> u64 {
         match self {
             Self::ByTime(merged) => merged.seek(number),
@@ -81,7 +86,8 @@ impl OrderedBatches<'_> {
         }
     }
 
-    /// What comes next; `None` at the end. After an error, which concerns one damaged chunk, it goes on behind that.
+    /// Returns the next batch; `None` at the end. After an error, which concerns one damaged chunk,
+    /// the next call continues after that chunk.
     pub fn next_batch(&mut self) -> Result<Option<&Batch>, ReadError> {
         match self {
             Self::ByTime(merged) => merged.next_batch(),
@@ -90,14 +96,14 @@ impl OrderedBatches<'_> {
     }
 }
 
-/// Where the mirror images of all threads get their messages from.
+/// Sources of messages for the decoders of all threads.
 pub trait MessageSources {
     type Messages;
-    /// Those of a thread.
+    /// Returns the source of a thread.
     fn of(&mut self, thread: u32) -> &mut Self::Messages;
 }
 
-/// Messages that were told and not used yet, by thread.
+/// Emitted messages that are not decoded yet, by thread.
 #[derive(Debug)]
 pub struct MessageQueues<M>(HashMap<u32, VecDeque<M>>);
 
@@ -106,7 +112,7 @@ impl<M> MessageQueues<M> {
         Self(HashMap::new())
     }
 
-    /// Threads whose messages were not all used.
+    /// Returns the threads with unused messages.
     pub fn unfinished_threads(&self) -> impl Iterator<Item = u32> + '_ {
         self.0.iter().filter(|(_, messages)| !messages.is_empty()).map(|(&thread, _)| thread)
     }
@@ -120,12 +126,12 @@ impl<M> MessageSources for MessageQueues<M> {
     }
 }
 
-/// Structures by thread, made when they are first needed.
+/// One structure per thread, or one for all; created on first use.
 #[derive(Clone, Debug)]
 pub struct PerThread<T> {
     sharing: Sharing,
     fresh: T,
-    /// Where the structure of each thread is.
+    /// Index of each thread's structure.
     indices: HashMap<u32, usize>,
     all: Vec<T>,
 }
@@ -143,7 +149,7 @@ impl<T: Clone> PerThread<T> {
         self.own_and_others(thread).0
     }
 
-    /// That of a thread, and those of all other threads, which come in two pieces.
+    /// Returns the structure of a thread, and those of all other threads in two slices.
     pub fn own_and_others(&mut self, thread: u32) -> (&mut T, [&mut [T]; 2]) {
         let owner = match self.sharing {
             Sharing::Private => thread,

@@ -8,7 +8,7 @@ use trace::{RoundRobinUnit, Trace};
 
 use super::{FlowFilter, FlowSettings, FlowStatistics};
 
-/// Filters the whole trace, follows it by what was told alone, and compares every step.
+/// Filters the whole trace, decodes it from the messages alone, and compares every step.
 pub fn check(trace: &Trace, settings: &FlowSettings) -> Result<CheckReport<FlowStatistics>, CheckError> {
     let mut filter = FlowFilter::new(settings)?;
     let predictors = Predictors::new(&settings.sizes)?;

@@ -1,5 +1,6 @@
-//! Whole paths through the filter. What is known of a path before it is executed is prepared when it is first met: its conditional branches as a
-//! row, of which mostly all are predicted, and the few other things that concern the predictors.
+//! Whole paths through the filter. A path is prepared on first use: its conditional branches become
+//! a row, which is mostly predicted as a whole, and the other branches become a list of
+//! [`PredictorOperation`]s. [`FilterPass::path`] runs a prepared path.
 
 use filter::traptor::{BranchKind, BranchOutcome, BranchSite};
 use predict::Point;
@@ -8,33 +9,34 @@ use trace::{BlockIndex, PathItems, PathTable};
 use super::{FilterPass, LocatedMessage, UnresolvedBranch, unresolved_branch};
 use replay::block_end::BlockEnds;
 
-/// What a path does to the predictors beside conditional branches.
+/// A branch of a path that is not conditional.
 #[derive(Clone, Copy, Debug)]
 struct PredictorOperation {
     site: BranchSite,
-    /// Where the path itself says that it goes.
+    /// Target within the path.
     target: u64,
     block: BlockIndex,
-    /// Instructions of the path up to it, conditional branches before it, and all branches that count.
+    /// Instructions of the path up to and including it, conditional branches before it, and all
+    /// counted branches before it.
     instructions: u32,
     point: u8,
     branches: u8,
 }
 
-/// What is wanted of a conditional branch that has to be told.
+/// Details of a conditional branch, used if it is mispredicted.
 #[derive(Clone, Copy, Debug)]
 struct BranchDetail {
     address: u64,
     block: BlockIndex,
     instructions: u32,
-    /// Branches of the path before it that count.
+    /// Counted branches of the path before it.
     branches: u8,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct PreparedPath {
     start: u64,
-    /// Where it leads, unless that is told later.
+    /// Successor of the path, unless the next path reveals it.
     next: u64,
     unresolved: Option<UnresolvedBranch>,
     instructions: u32,
@@ -42,19 +44,20 @@ struct PreparedPath {
     operations_at: u32,
     points: u8,
     operations: u8,
-    /// All branches that count.
+    /// Number of counted branches.
     branches: u8,
 }
 
-/// What is known of paths.
+/// All prepared paths.
 #[derive(Clone, Debug, Default)]
 pub(super) struct PreparedPaths {
-    /// By number of the path: one more than the place among those that are prepared; [`TOO_LONG`] if it is too long for that.
+    /// Indexed by path number: one more than the index into `prepared`, or [`TOO_LONG`] if the path
+    /// cannot be prepared.
     indices: Vec<u32>,
     prepared: Vec<PreparedPath>,
     operations: Vec<PredictorOperation>,
     points: Vec<Point>,
-    /// Of each point.
+    /// One for each point.
     details: Vec<BranchDetail>,
 }
 
@@ -145,7 +148,7 @@ impl PreparedPaths {
     }
 }
 
-/// Branches and instructions of a path that are counted already.
+/// Branches and instructions of a path that are already counted.
 #[derive(Clone, Copy, Debug, Default)]
 struct EncodedPrefix {
     branches: u8,
@@ -153,7 +156,7 @@ struct EncodedPrefix {
 }
 
 impl<F: FnMut(LocatedMessage)> FilterPass<'_, F> {
-    /// A path is executed, and perhaps again and again.
+    /// Runs a path, with its repetitions if they change nothing.
     #[inline]
     pub(super) fn path(
         &mut self,
@@ -182,7 +185,7 @@ impl<F: FnMut(LocatedMessage)> FilterPass<'_, F> {
             if !operations.is_empty() {
                 operations.iter().for_each(|operation| self.execute_operation(operation, &mut encoded));
             } else if is_same && own.next == own.start && own.unresolved.is_none() {
-                // What it leads to is itself, and nothing has changed by it.
+                // The path is its own successor, and the predictors do not change.
                 times += items.repetitions(path);
             }
             self.statistics.outcomes_predicted += points.len() as u64 * times;
@@ -203,7 +206,7 @@ impl<F: FnMut(LocatedMessage)> FilterPass<'_, F> {
         steps.iter().chain([&last]).for_each(|step| self.lone_step(step, block_ends));
     }
 
-    /// Something other than a conditional branch. If it is predicted, it is counted with the path.
+    /// Executes a branch that is not conditional. A predicted branch is counted with the path.
     #[inline]
     fn execute_operation(&mut self, operation: &PredictorOperation, encoded: &mut EncodedPrefix) {
         let PredictorOperation { site, target, .. } = operation;
@@ -226,7 +229,8 @@ impl<F: FnMut(LocatedMessage)> FilterPass<'_, F> {
         (self.emit)(LocatedMessage { thread: self.thread, message, address: site.address, block });
     }
 
-    /// A path with a conditional branch by which something is learnt; there are `sure_count` before it of which that is not so.
+    /// Runs a path with conditional branches that update the predictors; `sure_count` leading
+    /// branches do not.
     #[inline(never)]
     fn encode_unsure(&mut self, prepared: &PreparedPaths, own: &PreparedPath, sure_count: usize) -> EncodedPrefix {
         let (points, mut encoded) = (prepared.points(own), EncodedPrefix::default());
