@@ -5,7 +5,7 @@ use std::collections::{HashMap, VecDeque};
 use std::num::NonZeroU64;
 
 use acceptance::{Call, Data, Recorded, trackway};
-use cache::{Cover, Geometry, Replacement};
+use cache::{FlagCoverage, Geometry, Replacement};
 use filter::cfiat::{CfiatConfig, KnownCriterion};
 use filter::traptor::{CountStart, PredictorSizes};
 use mtrace::flow;
@@ -36,7 +36,7 @@ fn load_settings(sharing: Sharing, known_by: KnownCriterion) -> loads::LoadSetti
         geometry: Geometry::new(4096, 32, 4).unwrap(),
         replacement: Replacement::RoundRobin,
         granularity: 4,
-        cover: Cover::Whole,
+        cover: FlagCoverage::Whole,
         known_by,
     };
     loads::LoadSettings { cfiat, sharing, invalidation: Invalidation { threads: true, kernel: false }, coherent: false }
@@ -253,7 +253,7 @@ fn threads_share_a_cache_in_turns() {
     let recorded = record("raytrace", &["4", "8"]);
     for count in [1, 7, 1000] {
         let mut settings = load_settings(Sharing::shared(NonZeroU64::new(count as u64)), KnownCriterion::Flags);
-        settings.cfiat.cover = Cover::Touched;
+        settings.cfiat.cover = FlagCoverage::Touched;
         let (mut filter, mut reported) = (loads::LoadFilter::new(&settings).unwrap(), Vec::new());
         let mut order = settings.sharing.order(&recorded.trace, RoundRobinUnit::Accesses).unwrap();
         while let Some(batch) = order.next_batch().unwrap() {
@@ -293,7 +293,7 @@ fn flags_are_those_of_the_figures() {
     for (name, size) in [("radiosity", "1"), ("cholesky", "10")] {
         let recorded = record(name, &["4", size]);
         let mut settings = load_settings(Sharing::Private, KnownCriterion::Flags);
-        settings.cfiat.cover = Cover::Touched;
+        settings.cfiat.cover = FlagCoverage::Touched;
         let mut filter = loads::LoadFilter::new(&settings).unwrap();
         let (mut caches, mut reported, mut expected) = (HashMap::new(), Vec::new(), Vec::new());
         let mut merged = recorded.trace.merged_with_accesses().unwrap();

@@ -8,7 +8,7 @@ use std::process::{Command, Output, Stdio};
 use acceptance::source::compile;
 use acceptance::tool::required;
 use acceptance::{Call, Data, Recorded, trackway};
-use cache::{Cover, Geometry, Replacement};
+use cache::{FlagCoverage, Geometry, Replacement};
 use filter::cfiat::{CfiatConfig, KnownCriterion};
 use filter::traptor::{BranchKind, BranchMessage, BranchOutcome, BranchSite, Predict, PredictorSizes, Predictors};
 use isa::Transfer;
@@ -298,7 +298,7 @@ fn reported(trace: &Trace) -> (Vec<(u32, u64, Vec<u8>)>, usize) {
         geometry: Geometry::new(128, 32, 1).unwrap(),
         replacement: Replacement::RoundRobin,
         granularity: 4,
-        cover: Cover::Touched,
+        cover: FlagCoverage::Touched,
         known_by: KnownCriterion::Values,
     };
     let invalidation = loads::Invalidation::default();

@@ -5,7 +5,7 @@
 
 use std::collections::VecDeque;
 
-use cache::{Cover, FirstAccess, Geometry, IllegalGeometry, Load, Replacement};
+use cache::{FirstAccess, FlagCoverage, Geometry, IllegalGeometry, Load, Replacement};
 
 /// Criterion by which a load counts as known.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -25,7 +25,7 @@ pub struct CfiatConfig {
     pub replacement: Replacement,
     /// Bytes that one flag covers.
     pub granularity: u64,
-    pub cover: Cover,
+    pub cover: FlagCoverage,
     pub known_by: KnownCriterion,
 }
 
@@ -71,8 +71,8 @@ impl Cfiat {
     /// update.
     #[inline(always)]
     fn known_offset(&self, address: u64, size: usize) -> Option<usize> {
-        let slot = self.flags.settled(address, size as u64)?;
-        Some(self.flags.tags().geometry().place(slot, address))
+        let slot = self.flags.known_slot(address, size as u64)?;
+        Some(self.flags.tags().geometry().byte_index(slot, address))
     }
 
     /// Updates the cache with a load of `value`. Returns whether the value was known.
@@ -100,8 +100,8 @@ impl Cfiat {
 
     /// Stores the value of a part. Returns whether it was there already.
     #[inline]
-    fn replace_part(&mut self, part: &cache::Part, value: &[u8]) -> bool {
-        let at = self.flags.tags().geometry().place(part.line.slot, part.address);
+    fn replace_part(&mut self, part: &cache::LineAccess, value: &[u8]) -> bool {
+        let at = self.flags.tags().geometry().byte_index(part.line.slot, part.address);
         replace(&mut self.bytes[at..at + value.len()], value)
     }
 
@@ -169,7 +169,7 @@ impl Cfiat {
 
     fn copy_line(&mut self, other: &Self, address: u64) {
         let line_bytes = self.flags.tags().geometry().line_bytes() as usize;
-        if let Some((to, from)) = self.flags.adopt(&other.flags, address) {
+        if let Some((to, from)) = self.flags.copy_line_from(&other.flags, address) {
             let line = &other.bytes[from * line_bytes..][..line_bytes];
             self.bytes[to * line_bytes..][..line_bytes].copy_from_slice(line);
         }
@@ -177,17 +177,17 @@ impl Cfiat {
 
     /// Invalidates the lines of this operand, because another cache owns them from now on.
     pub fn invalidate(&mut self, address: u64, bytes: u64) {
-        self.flags.lines(address, bytes).for_each(|address| self.flags.throw_out(address));
+        self.flags.lines(address, bytes).for_each(|address| self.flags.invalidate(address));
     }
 
     /// Clears the flags of the lines of these bytes, because another thread has written them.
     pub fn clear_flags(&mut self, address: u64, bytes: u64) {
-        self.flags.forget(address, bytes);
+        self.flags.clear_flags(address, bytes);
     }
 
     /// Clears all flags, because any memory may have changed.
     pub fn clear_all_flags(&mut self) {
-        self.flags.forget_all();
+        self.flags.clear_all_flags();
     }
 }
 
@@ -224,12 +224,12 @@ fn low_bytes(count: usize) -> u64 {
 fn own_bytes(
     geometry: &Geometry,
     address: u64,
-    part: &cache::Part,
+    part: &cache::LineAccess,
     length: usize,
 ) -> (std::ops::Range<usize>, std::ops::Range<usize>) {
     let start = part.address.wrapping_sub(address) as usize;
     let end = (start + part.bytes as usize).min(length);
-    let line = geometry.place(part.line.slot, part.address);
+    let line = geometry.byte_index(part.line.slot, part.address);
     (start..end, line..line + (end - start))
 }
 
@@ -258,7 +258,7 @@ impl LoadEncoder {
     #[inline]
     pub fn encode_load(&mut self, cfiat: &mut Cfiat, address: u64, value: &[u8]) -> (Load, Option<u64>) {
         let load = cfiat.load(address, value);
-        if load.is_reported() {
+        if load.needs_message() {
             return (load, Some(std::mem::take(&mut self.hits)));
         }
         self.hits += 1;
@@ -332,7 +332,7 @@ mod tests {
             geometry: Geometry::new(128, 16, 2).unwrap(),
             replacement: Replacement::RoundRobin,
             granularity: 4,
-            cover: Cover::Whole,
+            cover: FlagCoverage::Whole,
             known_by,
         }
     }
@@ -400,10 +400,10 @@ mod tests {
         if coherent && access.kind != 0 {
             let (address, bytes) = (access.address, access.size as u64);
             let others: Vec<Cfiat> =
-                caches.iter().enumerate().filter(|(place, _)| *place != own).map(|(_, cache)| cache.clone()).collect();
+                caches.iter().enumerate().filter(|(index, _)| *index != own).map(|(_, cache)| cache.clone()).collect();
             caches[own].fetch(others.iter(), address, bytes);
             if access.kind < 3 {
-                let others = caches.iter_mut().enumerate().filter(|(place, _)| *place != own);
+                let others = caches.iter_mut().enumerate().filter(|(index, _)| *index != own);
                 others.for_each(|(_, cache)| cache.invalidate(address, bytes));
             }
         }
@@ -418,7 +418,7 @@ mod tests {
             accesses in proptest::collection::vec(access(), 0..400),
             shared in any::<bool>(), coherent in any::<bool>(), touched in any::<bool>(), granule_bits in 0u32..4,
         ) {
-            let cover = if touched { Cover::Touched } else { Cover::Whole };
+            let cover = if touched { FlagCoverage::Touched } else { FlagCoverage::Whole };
             let config = CfiatConfig { granularity: 1 << granule_bits, cover, ..config(KnownCriterion::Values) };
             let own = |thread: usize| if shared { 0 } else { thread };
             let mut caches: Vec<_> = (0..3).map(|_| Cfiat::new(&config).unwrap()).collect();
@@ -448,9 +448,9 @@ mod tests {
                             }
                             _ => bytes.as_array().is_some_and(|wide| cache.knows_wide(access.address, wide)),
                         };
-                        let (load, expected) = encoders[access.thread].encode_load(cache, access.address, bytes);
+                        let (load, hits) = encoders[access.thread].encode_load(cache, access.address, bytes);
                         prop_assert!(load.flags_hit || !is_known);
-                        messages[access.thread].extend(expected.map(|hits| LoadMessage { hits, value: bytes.to_vec() }));
+                        messages[access.thread].extend(hits.map(|hits| LoadMessage { hits, value: bytes.to_vec() }));
                         loaded.push(bytes.to_vec());
                     }
                 }

@@ -4,7 +4,7 @@
 
 use std::collections::VecDeque;
 
-use predict::{Budget, Gshare, Ibtb, IllegalSize, Ittage, Point, Ras, Tage, Tagging, Victim};
+use predict::{Budget, Gshare, Ibtb, IllegalSize, Ittage, Ras, RowBranch, Tage, Tagging, Victim};
 
 /// A branch as the program defines it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -104,31 +104,31 @@ impl Predictors {
     /// Records a direct call that returns to `return_address`.
     #[inline]
     pub fn push_return(&mut self, return_address: u64) {
-        self.ras.call(return_address);
+        self.ras.push(return_address);
     }
 
     /// Updates the return address stack with a return to `target`. Returns whether it was
     /// predicted.
     #[inline]
     pub fn update_return(&mut self, target: u64) -> bool {
-        self.ras.ret(target)
+        self.ras.pop_matches(target)
     }
 
     /// Returns how many leading branches of a row are predicted with saturated counters, so that an
     /// update by them changes nothing.
     #[must_use]
     #[inline]
-    pub fn sure_of(&self, row: &[Point]) -> usize {
-        self.gshare.sure_of(row)
+    pub fn saturated_prefix(&self, row: &[RowBranch]) -> usize {
+        self.gshare.saturated_prefix(row)
     }
 
     /// Updates gshare with the next conditional branch of a row and returns whether it was
     /// predicted. The caller continues with the other branches of the row and then calls
-    /// [`Self::pass`].
+    /// [`Self::finish_row`].
     #[inline]
-    pub fn branch_in(&mut self, point: &Point) -> bool {
+    pub fn update_in_row(&mut self, point: &RowBranch) -> bool {
         match self.fixed {
-            None => self.gshare.branch_in(point),
+            None => self.gshare.update_in_row(point),
             Some(fixed) => fixed == StaticPrediction::NotTaken && !point.is_taken(),
         }
     }
@@ -136,8 +136,8 @@ impl Predictors {
     /// Moves the history past a row whose updates are complete. Returns whether the next pass over
     /// the same row finds the same entries.
     #[inline]
-    pub fn pass(&mut self, row: &[Point]) -> bool {
-        self.gshare.pass(row)
+    pub fn finish_row(&mut self, row: &[RowBranch]) -> bool {
+        self.gshare.finish_row(row)
     }
 }
 
@@ -146,22 +146,22 @@ impl Predict for Predictors {
     fn update(&mut self, site: &BranchSite, outcome: BranchOutcome) -> Option<bool> {
         let is_correct = match (site.kind, outcome) {
             (BranchKind::Conditional, BranchOutcome::Taken(taken)) => match self.fixed {
-                None => self.gshare.branch(site.address, taken),
+                None => self.gshare.update(site.address, taken),
                 Some(fixed) => fixed == StaticPrediction::NotTaken && !taken,
             },
-            (BranchKind::Return, BranchOutcome::Target(target)) => self.ras.ret(target),
+            (BranchKind::Return, BranchOutcome::Target(target)) => self.ras.pop_matches(target),
             (BranchKind::IndirectCall | BranchKind::IndirectJump, BranchOutcome::Target(target)) => {
-                self.ibtb.branch(site.address, target)
+                self.ibtb.update(site.address, target)
             }
             (BranchKind::Call, _) => {
-                self.ras.call(site.fall_through);
+                self.ras.push(site.fall_through);
                 return None;
             }
             // The outcome does not fit the kind.
             _ => false,
         };
         if site.kind == BranchKind::IndirectCall {
-            self.ras.call(site.fall_through);
+            self.ras.push(site.fall_through);
         }
         Some(is_correct)
     }
@@ -170,12 +170,12 @@ impl Predict for Predictors {
     fn predict(&self, site: &BranchSite) -> Option<BranchOutcome> {
         match site.kind {
             BranchKind::Conditional => match self.fixed {
-                None => self.gshare.prediction(site.address).map(BranchOutcome::Taken),
+                None => self.gshare.predict(site.address).map(BranchOutcome::Taken),
                 Some(fixed) => (fixed == StaticPrediction::NotTaken).then_some(BranchOutcome::Taken(false)),
             },
             BranchKind::Return => self.ras.top().map(|(_, target)| BranchOutcome::Target(target)),
             BranchKind::IndirectCall | BranchKind::IndirectJump => {
-                self.ibtb.prediction(site.address).map(BranchOutcome::Target)
+                self.ibtb.predict(site.address).map(BranchOutcome::Target)
             }
             BranchKind::Call => None,
         }
@@ -201,27 +201,27 @@ impl Predict for TaggedPredictors {
     fn update(&mut self, site: &BranchSite, outcome: BranchOutcome) -> Option<bool> {
         let &BranchSite { kind, address, fall_through } = site;
         if matches!(kind, BranchKind::Call | BranchKind::IndirectCall) {
-            self.ras.call(fall_through);
+            self.ras.push(fall_through);
         }
         match (kind, outcome) {
             (BranchKind::Conditional, BranchOutcome::Taken(taken)) => {
-                self.ittage.note(address, taken);
-                Some(self.tage.branch(address, taken))
+                self.ittage.record_outcome(address, taken);
+                Some(self.tage.update(address, taken))
             }
             // The program says where a direct call goes; it only enters the history.
             (BranchKind::Call, _) => {
-                self.tage.pass(address, fall_through);
-                self.ittage.pass(address, fall_through);
+                self.tage.record_transfer(address, fall_through);
+                self.ittage.record_transfer(address, fall_through);
                 None
             }
             (BranchKind::Return, BranchOutcome::Target(target)) => {
-                self.tage.pass(address, target);
-                self.ittage.pass(address, target);
-                Some(self.ras.ret(target))
+                self.tage.record_transfer(address, target);
+                self.ittage.record_transfer(address, target);
+                Some(self.ras.pop_matches(target))
             }
             (BranchKind::IndirectCall | BranchKind::IndirectJump, BranchOutcome::Target(target)) => {
-                self.tage.pass(address, target);
-                Some(self.ittage.branch(address, target))
+                self.tage.record_transfer(address, target);
+                Some(self.ittage.update(address, target))
             }
             // The outcome does not fit the kind.
             _ => Some(false),
@@ -230,10 +230,10 @@ impl Predict for TaggedPredictors {
 
     fn predict(&self, site: &BranchSite) -> Option<BranchOutcome> {
         match site.kind {
-            BranchKind::Conditional => Some(BranchOutcome::Taken(self.tage.prediction(site.address))),
+            BranchKind::Conditional => Some(BranchOutcome::Taken(self.tage.predict(site.address))),
             BranchKind::Return => self.ras.top().map(|(_, target)| BranchOutcome::Target(target)),
             BranchKind::IndirectCall | BranchKind::IndirectJump => {
-                self.ittage.prediction(site.address).map(BranchOutcome::Target)
+                self.ittage.predict(site.address).map(BranchOutcome::Target)
             }
             BranchKind::Call => None,
         }
@@ -541,16 +541,16 @@ mod tests {
             let mut other_encoder = encoder;
             for round in 0..20 {
                 let row = [(0x1000, true), (0x2000, round % 3 == 0), (0x3000, false)];
-                let mut points: Vec<Point> = Vec::new();
-                row.iter().for_each(|&(address, taken)| points.push(Point::behind(points.last(), address, taken)));
+                let mut points: Vec<RowBranch> = Vec::new();
+                row.iter().for_each(|&(address, taken)| points.push(RowBranch::after(points.last(), address, taken)));
                 let (mut messages, mut decoded) = (Vec::new(), Vec::new());
                 for point in &points {
-                    match predictors.branch_in(point) {
+                    match predictors.update_in_row(point) {
                         true => encoder.add_predicted(1),
                         false => messages.push(encoder.encode_misprediction()),
                     }
                 }
-                predictors.pass(&points);
+                predictors.finish_row(&points);
                 for (address, taken) in row {
                     decoded.extend(other_encoder.encode_branch(
                         &mut other_predictors,

@@ -103,14 +103,14 @@ impl<P: PacketFormat> FlowEncoder for PacketEncoder<P> {
         thread.instructions += instructions;
         let StepEnd::Branch(site, outcome) = *end else { return };
         match (site.kind, outcome) {
-            (BranchKind::Call, _) => thread.returns.call(site.fall_through),
-            (BranchKind::Return, BranchOutcome::Target(target)) if thread.returns.ret(target) => {
+            (BranchKind::Call, _) => thread.returns.push(site.fall_through),
+            (BranchKind::Return, BranchOutcome::Target(target)) if thread.returns.pop_matches(target) => {
                 self.item(PacketItem::Outcome(true))
             }
             (_, BranchOutcome::Taken(taken)) => self.item(PacketItem::Outcome(taken)),
             (kind, BranchOutcome::Target(target)) => {
                 if kind == BranchKind::IndirectCall {
-                    thread.returns.call(site.fall_through);
+                    thread.returns.push(site.fall_through);
                 }
                 self.item(PacketItem::Target(target));
             }
@@ -229,7 +229,7 @@ impl<P: PacketFormat> ThreadFlowDecoder for ThreadPacketDecoder<'_, '_, P> {
     fn decode_branch(&mut self, site: &BranchSite) -> Option<BranchOutcome> {
         let returns = &mut self.reader.thread.returns;
         if matches!(site.kind, BranchKind::Call | BranchKind::IndirectCall) {
-            returns.call(site.fall_through);
+            returns.push(site.fall_through);
         }
         let expected = if site.kind == BranchKind::Return { returns.pop() } else { None };
         if site.kind == BranchKind::Call {

@@ -1,7 +1,7 @@
 //! Techniques by name. A [`Technique`] is a filter ([`FilterKind`]) and a way to write its
 //! messages. [`PortSettings`] and [`Config`] parametrise them.
 
-use cache::{Cover, Geometry, IllegalGeometry, Replacement};
+use cache::{FlagCoverage, Geometry, IllegalGeometry, Replacement};
 use filter::cfiat::{Cfiat, CfiatConfig, KnownCriterion};
 use filter::traptor::{PredictorSizes, Predictors, TaggedPredictors};
 use predict::{Budget, IllegalSize};
@@ -297,7 +297,7 @@ impl Config {
             geometry: Geometry::new(self.cache_bytes, self.line_bytes, self.ways)?,
             replacement: Replacement::RoundRobin,
             granularity: self.granularity,
-            cover: Cover::default(),
+            cover: FlagCoverage::default(),
             known_by,
         })
     }

@@ -76,7 +76,7 @@ const NOT_BEGUN: u64 = u64::MAX;
 #[derive(Clone, Copy, Debug)]
 pub struct ThreadPosition {
     /// The next instruction according to the program and the last branch; 0 if they do not
-    /// determine it, or [`NOT_BEGUN`].
+    /// determine it, or `NOT_BEGUN`.
     pub next: u64,
     /// Where a signal or the return from its handler led; 0 if there was none.
     interruption: u64,

@@ -3,7 +3,7 @@
 //! [`PredictorOperation`]s. [`FilterPass::path`] runs a prepared path.
 
 use filter::traptor::{BranchKind, BranchOutcome, BranchSite};
-use predict::Point;
+use predict::RowBranch;
 use trace::{BlockIndex, PathItems, PathTable};
 
 use super::{FilterPass, LocatedMessage, UnresolvedBranch, unresolved_branch};
@@ -56,7 +56,7 @@ pub(super) struct PreparedPaths {
     indices: Vec<u32>,
     prepared: Vec<PreparedPath>,
     operations: Vec<PredictorOperation>,
-    points: Vec<Point>,
+    points: Vec<RowBranch>,
     /// One for each point.
     details: Vec<BranchDetail>,
 }
@@ -115,7 +115,7 @@ impl PreparedPaths {
             match outcome {
                 BranchOutcome::Taken(taken) => {
                     let before = self.points.last().filter(|_| own.points > 0);
-                    self.points.push(Point::behind(before, site.address, taken));
+                    self.points.push(RowBranch::after(before, site.address, taken));
                     self.details.push(BranchDetail {
                         address: site.address,
                         block,
@@ -136,7 +136,7 @@ impl PreparedPaths {
     }
 
     #[inline]
-    fn points(&self, own: &PreparedPath) -> &[Point] {
+    fn points(&self, own: &PreparedPath) -> &[RowBranch] {
         let at = own.points_at as usize;
         self.points.get(at..at + usize::from(own.points)).unwrap_or(&[])
     }
@@ -175,13 +175,13 @@ impl<F: FnMut(LocatedMessage)> FilterPass<'_, F> {
         }
         let (points, operations) = (prepared.points(own), prepared.operations(own));
         self.statistics.targets_predicted += u64::from(own.branches - own.points);
-        let sure_count = self.predictors.sure_of(points);
+        let saturated_count = self.predictors.saturated_prefix(points);
         let mut encoded = EncodedPrefix::default();
         let mut times = 1;
-        if sure_count < points.len() {
-            encoded = self.encode_unsure(prepared, own, sure_count);
+        if saturated_count < points.len() {
+            encoded = self.encode_unsaturated(prepared, own, saturated_count);
         } else {
-            let is_same = self.predictors.pass(points);
+            let is_same = self.predictors.finish_row(points);
             if !operations.is_empty() {
                 operations.iter().for_each(|operation| self.execute_operation(operation, &mut encoded));
             } else if is_same && own.next == own.start && own.unresolved.is_none() {
@@ -229,16 +229,21 @@ impl<F: FnMut(LocatedMessage)> FilterPass<'_, F> {
         (self.emit)(LocatedMessage { thread: self.thread, message, address: site.address, block });
     }
 
-    /// Runs a path with conditional branches that update the predictors; `sure_count` leading
+    /// Runs a path with conditional branches that update the predictors; `saturated_count` leading
     /// branches do not.
     #[inline(never)]
-    fn encode_unsure(&mut self, prepared: &PreparedPaths, own: &PreparedPath, sure_count: usize) -> EncodedPrefix {
+    fn encode_unsaturated(
+        &mut self,
+        prepared: &PreparedPaths,
+        own: &PreparedPath,
+        saturated_count: usize,
+    ) -> EncodedPrefix {
         let (points, mut encoded) = (prepared.points(own), EncodedPrefix::default());
         let details = prepared.details.get(own.points_at as usize..).unwrap_or(&[]);
         let mut operations = prepared.operations(own).iter().peekable();
-        let (mut wrong, mut index) = (0, sure_count);
+        let (mut wrong, mut index) = (0, saturated_count);
         while let (Some(point), Some(detail)) = (points.get(index), details.get(index)) {
-            if !self.predictors.branch_in(point) {
+            if !self.predictors.update_in_row(point) {
                 while let Some(operation) = operations.next_if(|operation| usize::from(operation.point) <= index) {
                     self.execute_operation(operation, &mut encoded);
                 }
@@ -254,10 +259,10 @@ impl<F: FnMut(LocatedMessage)> FilterPass<'_, F> {
                 });
             }
             index += 1;
-            index += self.predictors.sure_of(points.get(index..).unwrap_or(&[]));
+            index += self.predictors.saturated_prefix(points.get(index..).unwrap_or(&[]));
         }
         operations.for_each(|operation| self.execute_operation(operation, &mut encoded));
-        self.predictors.pass(points);
+        self.predictors.finish_row(points);
         self.statistics.outcomes_mispredicted += wrong;
         self.statistics.outcomes_predicted += points.len() as u64 - wrong;
         encoded

@@ -1,6 +1,6 @@
 //! mlvCFiat: values of loads that the cache does not know.
 
-use cache::{Cover, Geometry, Replacement};
+use cache::{FlagCoverage, Geometry, Replacement};
 use filter::cfiat::CfiatConfig;
 use replay::loads::{HitCounts, Invalidation, ReportedLoad, SIZES};
 use replay::{Sharing, loads};
@@ -82,8 +82,8 @@ fn cfiat_config(arguments: &MlvCFiat, geometry: Geometry) -> CfiatConfig {
         },
         granularity: arguments.granularity,
         cover: match arguments.flags {
-            Sets::Whole => Cover::Whole,
-            Sets::Touched => Cover::Touched,
+            Sets::Whole => FlagCoverage::Whole,
+            Sets::Touched => FlagCoverage::Touched,
         },
         known_by: arguments.known.criterion(),
     }

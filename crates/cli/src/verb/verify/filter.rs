@@ -1,6 +1,6 @@
 //! `trackway verify --filter`: is what a filter leaves enough to know the rest?
 
-use cache::{Cover, Geometry, Replacement};
+use cache::{FlagCoverage, Geometry, Replacement};
 use filter::cfiat::{CfiatConfig, KnownCriterion};
 use mtrace::{flow, loads};
 use replay::loads::{Invalidation, LoadSettings};
@@ -77,7 +77,7 @@ fn check_loads(trace: &Trace, sharing: Sharing) -> Result<Findings, CheckError> 
         geometry: Geometry::new(CACHE_BYTES, LINE_BYTES, WAYS)?,
         replacement: Replacement::default(),
         granularity: GRANULARITY,
-        cover: Cover::default(),
+        cover: FlagCoverage::default(),
         known_by: KnownCriterion::default(),
     };
     let invalidation = Invalidation::default();
