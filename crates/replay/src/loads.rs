@@ -427,7 +427,7 @@ impl<S: MessageSources<Messages: cfiat::LoadMessageSource>> DecodedLoads<S> {
                     _ => {
                         let pc = access.pc();
                         report.add_problem(|| {
-                            format!("thread {thread}: the load at {pc:#x} from {address:#x} is shown wrong")
+                            format!("thread {thread}: the load at {pc:#x} from {address:#x} is decoded wrong")
                         });
                     }
                 }

@@ -5,7 +5,7 @@ mod tables;
 
 use std::path::Path;
 
-use ::segment::{Class, LengthWeight, Mix, Policy, Score, max_norm_ratios};
+use ::segment::{Class, InstructionMix, LengthWeight, Policy, Score, max_norm_ratios};
 use report::Chart;
 use serde::Serialize;
 use trace::Trace;
@@ -26,7 +26,7 @@ use crate::verb::segment::row::{Row, control_flow, rows};
 /// A program, and what came of the experiments.
 struct Measured {
     program: String,
-    mix: Mix,
+    mix: InstructionMix,
     /// Every control-flow instruction ends a trace.
     strict: Outcome,
     /// The 32 policies of the first experiment.
@@ -166,7 +166,12 @@ fn measure(program: String, input: &Input) -> Result<Measured, Stopped> {
 }
 
 /// What came of policies; damage is no base for results.
-fn cut(trace: &Trace, input: &Input, policies: &[Policy], wish: &Wish) -> Result<(Vec<Outcome>, Mix), Stopped> {
+fn cut(
+    trace: &Trace,
+    input: &Input,
+    policies: &[Policy],
+    wish: &Wish,
+) -> Result<(Vec<Outcome>, InstructionMix), Stopped> {
     let (cut, damage) = segment(trace, input, policies, wish)?;
     match damage.first() {
         Some(problem) => Err(Failure::new(format!("{}: {problem}", input.file.display())).into()),

@@ -171,12 +171,12 @@ fn text(counted: &loads::LoadStatistics, run: &Run) -> String {
         run.milliseconds, counted.instructions, run.skipped
     );
     let (loads, stores) = (counted.all_loads(), counted.all_stores());
-    text.push_str("-- Cache References HitCounts: Misses (Hit Rate)\n");
+    text.push_str("-- Cache References Hits: Misses (Hit Rate)\n");
     line(&mut text, "Total", loads.cache_hits + stores.cache_hits, loads.cache_misses + stores.cache_misses);
     for (name, (loads, stores)) in NAMES.iter().zip(counted.loads.iter().zip(&counted.stores)) {
         line(&mut text, name, loads.cache_hits + stores.cache_hits, loads.cache_misses + stores.cache_misses);
     }
-    text.push_str("-- First Access Flag References HitCounts: Misses (Hit Rate)\n");
+    text.push_str("-- First Access Flag References Hits: Misses (Hit Rate)\n");
     line(&mut text, "Total", loads.flag_hits, loads.flag_misses);
     for (name, loads) in NAMES.iter().zip(&counted.loads) {
         line(&mut text, name, loads.flag_hits, loads.flag_misses);
@@ -221,7 +221,7 @@ mod tests {
             Instructions Traced: 27329641\n\
             Skipped Instructions: 0\n\
             \n\
-            -- Cache References HitCounts: Misses (Hit Rate)\n\
+            -- Cache References Hits: Misses (Hit Rate)\n\
             \tTotal 4769372:23463 (99%)\n\
             \tByte Operands 177687:4534 (97%)\n\
             \tWord Operands 7195:1900 (79%)\n\
@@ -231,7 +231,7 @@ mod tests {
             \tOctaword Operands 4210:88 (97%)\n\
             \tHexaword Operands 0:0 (0%)\n\
             \tOther Sized Operands 0:0 (0%)\n\
-            -- First Access Flag References HitCounts: Misses (Hit Rate)\n";
+            -- First Access Flag References Hits: Misses (Hit Rate)\n";
         assert!(text.starts_with(expected), "{text}");
         assert!(text.contains("\tQuadword Operands 556745:16219 (97%)\n\tExtended"), "{text}");
     }

@@ -3,8 +3,9 @@
 use std::sync::{Mutex, mpsc};
 
 use segment::{
-    Asked, Chains, Collected, Edges, Fetch, LengthWeight, Listing, Mix, Moves, Overlap, Policy, Probabilities, Reason,
-    Score, Segmenter, Shape, Supplied, TraceLength, TraceSet,
+    CacheSupply, DependenceChains, EdgeCounts, EdgeProbabilities, EndReason, FetchDemand, FetchSimulator,
+    InstructionMix, InstructionTable, LengthWeight, Overlap, Policy, Score, Segmenter, StepBuffer, StepCollector,
+    TraceCacheShape, TraceLength, TraceSet,
 };
 use trace::{Batch, Blocks, Live, ThreadInfo, Trace};
 
@@ -21,7 +22,7 @@ pub const SHARE: f64 = 0.9;
 #[derive(Clone, Debug, Default)]
 pub struct Wish {
     /// Caches that traces are fetched from, and how many traces the next one is predicted from.
-    pub caches: Vec<Shape>,
+    pub caches: Vec<TraceCacheShape>,
     pub path: usize,
     /// Chains of data dependences are looked for.
     pub dependences: bool,
@@ -46,7 +47,7 @@ pub struct Outcome {
     pub trace_count: usize,
     /// The share of instructions of the first traces: of so many, so much.
     pub coverage: Vec<(usize, f64)>,
-    pub reasons: Vec<(Reason, u64)>,
+    pub reasons: Vec<(EndReason, u64)>,
     /// Of all traces, and of those that count for "trace count".
     pub overlap: [Overlap; 2],
     /// On average over all instructions.
@@ -55,7 +56,7 @@ pub struct Outcome {
     pub ilp: Option<f64>,
     /// How often branches were judged anew, if the policy learns.
     pub changes: u64,
-    pub fetched: Option<(Asked, Vec<(Shape, Supplied)>)>,
+    pub fetched: Option<(FetchDemand, Vec<(TraceCacheShape, CacheSupply)>)>,
     /// If wanted.
     pub kept: Option<Kept>,
 }
@@ -72,26 +73,26 @@ pub struct Kept {
 #[derive(Default)]
 pub struct Cut {
     pub outcomes: Vec<Outcome>,
-    pub mix: Mix,
+    pub mix: InstructionMix,
 }
 
 /// A policy at work.
 struct Job {
     segmenter: Segmenter,
-    fetch: Option<Fetch>,
+    fetch: Option<FetchSimulator>,
 }
 
 impl Job {
     fn new(policy: Policy, wish: &Wish) -> Self {
-        let fetch = (!wish.caches.is_empty()).then(|| Fetch::new(wish.path, &wish.caches));
+        let fetch = (!wish.caches.is_empty()).then(|| FetchSimulator::new(wish.path, &wish.caches));
         Self { segmenter: Segmenter::new(policy), fetch }
     }
 
-    fn work(&mut self, collected: &Collected, blocks: &Blocks) {
-        for part in collected.parts() {
+    fn work(&mut self, collected: &StepBuffer, blocks: &Blocks) {
+        for steps in collected.threads() {
             match &mut self.fetch {
-                Some(fetch) => self.segmenter.watched(part, blocks, fetch),
-                None => self.segmenter.part(part, blocks),
+                Some(fetch) => self.segmenter.process_observed(steps, blocks, fetch),
+                None => self.segmenter.process(steps, blocks),
             }
         }
     }
@@ -102,25 +103,25 @@ impl Job {
         let kept = program.kept(self.segmenter.finish(), wish.dependences);
         let fetched = self
             .fetch
-            .map(|fetch| (*fetch.asked(), fetch.supplied().map(|(shape, supplied)| (*shape, *supplied)).collect()));
-        let outcome = Outcome { changes, fetched, ..Outcome::new(policy, &program.listing, &kept) };
+            .map(|fetch| (*fetch.demand(), fetch.supply().map(|(shape, supplied)| (*shape, *supplied)).collect()));
+        let outcome = Outcome { changes, fetched, ..Outcome::new(policy, &program.table, &kept) };
         Outcome { kept: wish.keep.then_some(kept), ..outcome }
     }
 }
 
 /// What is known of the code and its branches in the end.
 struct Program<'b> {
-    listing: Listing<'b>,
-    probabilities: Probabilities,
+    table: InstructionTable<'b>,
+    probabilities: EdgeProbabilities,
 }
 
 impl Program<'_> {
     fn kept(&self, set: TraceSet, dependences: bool) -> Kept {
-        let consistency = |trace| self.probabilities.consistency(&self.listing, trace);
+        let consistency = |trace| self.probabilities.consistency(&self.table, trace);
         let consistencies = set.traces().iter().map(consistency).collect();
-        let mut chains = dependences.then(|| Chains::new(self.listing.blocks()));
+        let mut chains = dependences.then(|| DependenceChains::new(self.table.blocks()));
         let longest = |trace| {
-            let path = self.listing.path(trace).map(|spot| (spot.block, spot.place));
+            let path = self.table.path(trace).map(|instruction| (instruction.block, instruction.index));
             chains.as_mut().map(|chains| chains.longest(path))
         };
         let chains = set.traces().iter().filter_map(longest).collect();
@@ -131,24 +132,24 @@ impl Program<'_> {
 /// Policies at work, on all processors.
 struct Jobs<'w> {
     jobs: Vec<Job>,
-    edges: Edges,
+    edges: EdgeCounts,
     wish: &'w Wish,
 }
 
 impl<'w> Jobs<'w> {
     fn new(policies: &[Policy], wish: &'w Wish) -> Self {
         let jobs = policies.iter().map(|&policy| Job::new(policy, wish)).collect();
-        Self { jobs, edges: Edges::default(), wish }
+        Self { jobs, edges: EdgeCounts::default(), wish }
     }
 
-    fn work(&mut self, collected: &Collected, blocks: &Blocks) {
-        collected.parts().for_each(|part| self.edges.moves(part.moves));
+    fn work(&mut self, collected: &StepBuffer, blocks: &Blocks) {
+        collected.threads().for_each(|steps| self.edges.add(steps.steps));
         on_all_processors(self.jobs.iter_mut().collect(), |job| job.work(collected, blocks));
     }
 
     /// Nothing more is executed.
     fn end(self, blocks: &Blocks) -> Vec<Outcome> {
-        let program = Program { listing: Listing::new(blocks), probabilities: self.edges.probabilities(blocks) };
+        let program = Program { table: InstructionTable::new(blocks), probabilities: self.edges.probabilities(blocks) };
         on_all_processors(self.jobs, |job| job.end(&program, self.wish))
     }
 }
@@ -182,7 +183,7 @@ impl Outcome {
         Score { count: self.path_count as f64, ..self.score(weight) }
     }
 
-    fn new(policy: Policy, listing: &Listing<'_>, Kept { set, consistencies, chains }: &Kept) -> Self {
+    fn new(policy: Policy, table: &InstructionTable<'_>, Kept { set, consistencies, chains }: &Kept) -> Self {
         let (merged, trace_count) = (set.merged(), set.traces_for(SHARE));
         let path_count = merged.traces_for(SHARE);
         let weights = || set.traces().iter().map(|trace| trace.coverage() as f64);
@@ -201,7 +202,7 @@ impl Outcome {
             trace_count,
             coverage: curve(set),
             reasons: set.reasons(),
-            overlap: [Overlap::of(listing, merged.traces()), Overlap::of(listing, &merged.traces()[..path_count])],
+            overlap: [Overlap::of(table, merged.traces()), Overlap::of(table, &merged.traces()[..path_count])],
             consistency: consistent / (set.instructions() as f64).max(1.0),
             ilp: (cycles > 0.0).then(|| set.instructions() as f64 / cycles),
             changes: 0,
@@ -226,33 +227,33 @@ fn curve(set: &TraceSet) -> Vec<(usize, f64)> {
 
 /// Cuts what a program executes while it runs.
 pub struct Watching<'w> {
-    moves: Moves,
+    steps: StepCollector,
     jobs: Jobs<'w>,
     outcomes: Vec<Outcome>,
 }
 
 impl<'w> Watching<'w> {
     pub fn new(policies: &[Policy], wish: &'w Wish) -> Self {
-        Self { moves: Moves::default(), jobs: Jobs::new(policies, wish), outcomes: Vec::new() }
+        Self { steps: StepCollector::default(), jobs: Jobs::new(policies, wish), outcomes: Vec::new() }
     }
 
     fn batch(&mut self, blocks: &Blocks, batch: &Batch) {
-        self.moves.add(blocks, batch);
-        if self.moves.are_many() {
+        self.steps.add(blocks, batch);
+        if self.steps.is_full() {
             self.work(blocks);
         }
     }
 
     fn work(&mut self, blocks: &Blocks) {
-        let mut collected = self.moves.take(Collected::default());
+        let mut collected = self.steps.take(StepBuffer::default());
         self.jobs.work(&collected, blocks);
         collected.clear();
-        self.moves.take(collected);
+        self.steps.take(collected);
     }
 
     /// What came of it, once it has ended.
     pub fn cut(self) -> Cut {
-        Cut { outcomes: self.outcomes, mix: *self.moves.mix() }
+        Cut { outcomes: self.outcomes, mix: *self.steps.mix() }
     }
 }
 
@@ -285,9 +286,9 @@ impl Receiver for Watching<'_> {
 pub fn segment(trace: &Trace, input: &Input, policies: &[Policy], wish: &Wish) -> Result<(Cut, Vec<String>), Stopped> {
     let (blocks, mut jobs) = (trace.blocks(), Jobs::new(policies, wish));
     let progress = Together::new(select::instructions(trace, input));
-    let mut moves = Moves::default();
+    let mut steps = StepCollector::default();
     let damage = std::thread::scope(|scope| {
-        let (full, to_do) = mpsc::sync_channel::<Collected>(1);
+        let (full, to_do) = mpsc::sync_channel::<StepBuffer>(1);
         let (empty, done) = mpsc::channel();
         let jobs = &mut jobs;
         scope.spawn(move || {
@@ -299,15 +300,15 @@ pub fn segment(trace: &Trace, input: &Input, policies: &[Policy], wish: &Wish) -
             }
         });
         let damage = select::batches(trace, input, false, |batch| {
-            moves.add(blocks, batch);
+            steps.add(blocks, batch);
             progress.add(batch.instructions());
-            if moves.are_many() {
-                let collected = moves.take(done.try_recv().unwrap_or_default());
+            if steps.is_full() {
+                let collected = steps.take(done.try_recv().unwrap_or_default());
                 full.send(collected).expect("it waits for more");
             }
         });
-        full.send(moves.take(Collected::default())).expect("it waits for more");
+        full.send(steps.take(StepBuffer::default())).expect("it waits for more");
         damage
     })?;
-    Ok((Cut { outcomes: jobs.end(blocks), mix: *moves.mix() }, damage))
+    Ok((Cut { outcomes: jobs.end(blocks), mix: *steps.mix() }, damage))
 }

@@ -1,7 +1,7 @@
 //! What is printed of policies.
 
 use report::Table;
-use segment::{Class, LengthWeight, Mix, Score, max_norm_ratios, pareto_front};
+use segment::{Class, InstructionMix, LengthWeight, Score, max_norm_ratios, pareto_front};
 use serde::Serialize;
 
 use super::cut::{Cut, Outcome};
@@ -86,7 +86,7 @@ impl Report {
         Self { control_flow: control_flow(&cut.mix), policies: rows(&cut.outcomes, weight) }
     }
 
-    pub fn text(&self, mix: &Mix) -> String {
+    pub fn text(&self, mix: &InstructionMix) -> String {
         let mut text = policies(&self.policies).text();
         if self.policies.iter().any(|row| row.fetch.is_some()) {
             text += &caches(&self.policies).text();
@@ -99,7 +99,7 @@ impl Report {
 }
 
 /// The control-flow instructions that were executed, for programs.
-pub fn control_flow(mix: &Mix) -> serde_json::Map<String, serde_json::Value> {
+pub fn control_flow(mix: &InstructionMix) -> serde_json::Map<String, serde_json::Value> {
     let executed = |class: Class| (class.name().to_owned(), mix.executed(class).into());
     Class::ALL.into_iter().skip(1).map(executed).collect()
 }
@@ -263,7 +263,7 @@ fn reasons(row: &Row) -> Table {
 }
 
 /// The control-flow instructions that were executed.
-fn mix_table(mix: &Mix) -> Table {
+fn mix_table(mix: &InstructionMix) -> Table {
     let mut table = Table::new("Control-flow instructions", &["class", "times", "%"]);
     for class in Class::ALL.into_iter().skip(1).filter(|&class| mix.executed(class) > 0) {
         let count = mix.executed(class);
