@@ -236,7 +236,9 @@ mod tests {
     proptest! {
         /// A trace hits if fewer others than ways were used since its last use.
         #[test]
-        fn the_least_recently_used_is_the_victim(traces in proptest::collection::vec(0u32..12, 0..300), ways in 1usize..8) {
+        fn the_least_recently_used_is_the_victim(
+            traces in proptest::collection::vec(0u32..12, 0..300), ways in 1usize..8,
+        ) {
             let mut cache = cache(ways, ways, TraceReplacement::Lru);
             for (index, &trace) in traces.iter().enumerate() {
                 let since = traces[..index].iter().rev().take_while(|&&other| other != trace);
