@@ -5,36 +5,41 @@ use std::collections::{HashMap, VecDeque};
 use std::num::NonZeroU64;
 
 use acceptance::{Call, Data, RecordedCall, trackway};
-use cache::{Cover, Geometry, Replacement};
-use filter::cfiat::{Shape, Trust};
-use filter::traptor::{Counting, Sizes};
-use mtrace::loads::Invalidation;
-use mtrace::{Sharing, Turns, flow, loads};
+use cache::{FlagCoverage, Geometry, Replacement};
+use filter::cfiat::{CfiatConfig, KnownCriterion};
+use filter::traptor::{CountStart, PredictorSizes};
+use mtrace::flow;
+use replay::loads::Invalidation;
+use replay::{Interleaving, Sharing, loads};
 use trace::{Batch, Event, Item, RoundRobinUnit, Trace};
 use workloads::Variant;
 
-const ALL: [Sharing; 3] =
-    [Sharing::Private, Sharing::Shared(Turns::ByTime), Sharing::Shared(Turns::RoundRobin(NonZeroU64::MIN))];
+const ALL: [Sharing; 3] = [
+    Sharing::Private,
+    Sharing::Shared(Interleaving::ByTime),
+    Sharing::Shared(Interleaving::RoundRobin(NonZeroU64::MIN)),
+];
 
 fn record(name: &str, arguments: &[&str]) -> RecordedCall {
     let program = workloads::build(name, Variant::Pie).unwrap();
     Call::new(program).args(arguments).data(Data::Values).recorded()
 }
 
-fn flow_settings(sharing: Sharing, entries: usize) -> flow::Settings {
-    let sizes = Sizes { gshare: 16 * entries, ras: entries.min(64), ibtb: entries, ..Sizes::default() };
-    flow::Settings { sizes, counting: Counting::FromOne, sharing }
+fn flow_settings(sharing: Sharing, entries: usize) -> flow::FlowSettings {
+    let sizes =
+        PredictorSizes { gshare: 16 * entries, ras: entries.min(64), ibtb: entries, ..PredictorSizes::default() };
+    flow::FlowSettings { sizes, count_start: CountStart::FromOne, sharing }
 }
 
-fn load_settings(sharing: Sharing, trust: Trust) -> loads::Settings {
-    let shape = Shape {
+fn load_settings(sharing: Sharing, known_by: KnownCriterion) -> loads::LoadSettings {
+    let cfiat = CfiatConfig {
         geometry: Geometry::new(4096, 32, 4).unwrap(),
         replacement: Replacement::RoundRobin,
         granularity: 4,
-        cover: Cover::Whole,
-        trust,
+        cover: FlagCoverage::Whole,
+        known_by,
     };
-    loads::Settings { shape, sharing, invalidation: Invalidation { threads: true, kernel: false }, coherent: false }
+    loads::LoadSettings { cfiat, sharing, invalidation: Invalidation { threads: true, kernel: false }, coherent: false }
 }
 
 /// Both filters with structures of both kinds, compared with what the trace itself has counted.
@@ -43,8 +48,8 @@ fn check(trace: &Trace) {
     for sharing in ALL {
         for entries in [0, 2, 64] {
             let checked = flow::check(trace, &flow_settings(sharing, entries)).unwrap();
-            assert_eq!((checked.wrong, &checked.problems[..]), (0, &[][..]), "{sharing:?}, {entries} entries");
-            assert_eq!(checked.right, totals.steps);
+            assert_eq!((checked.mismatches, &checked.problems[..]), (0, &[][..]), "{sharing:?}, {entries} entries");
+            assert_eq!(checked.matches, totals.steps);
             let statistics = checked.statistics;
             assert_eq!(statistics.instructions, totals.instructions);
             let conditional = totals.conditional_taken + totals.conditional_not_taken;
@@ -52,9 +57,9 @@ fn check(trace: &Trace) {
             let told = statistics.outcomes_mispredicted + statistics.targets_mispredicted + statistics.exceptions;
             assert_eq!((checked.messages, statistics.gaps), (told, 0));
         }
-        let checked = loads::check(trace, &load_settings(sharing, Trust::Values)).unwrap();
-        assert_eq!((checked.wrong, &checked.problems[..]), (0, &[][..]), "{sharing:?}");
-        assert_eq!(checked.right, totals.reads);
+        let checked = mtrace::loads::check(trace, &load_settings(sharing, KnownCriterion::Values)).unwrap();
+        assert_eq!((checked.mismatches, &checked.problems[..]), (0, &[][..]), "{sharing:?}");
+        assert_eq!(checked.matches, totals.reads);
         let total = checked.statistics.all_loads();
         assert_eq!(total.references(), totals.reads);
         assert_eq!(checked.statistics.all_stores().references(), totals.writes);
@@ -72,11 +77,11 @@ fn threads_that_share_memory() {
 }
 
 /// What is told of each thread, in order: as batches, and as it is read.
-fn told(trace: &Trace, settings: &loads::Settings, as_read: bool) -> Vec<(u32, u64, Vec<u8>)> {
-    let mut filter = loads::Filter::new(settings).unwrap();
+fn told(trace: &Trace, settings: &loads::LoadSettings, as_read: bool) -> Vec<(u32, u64, Vec<u8>)> {
+    let mut filter = loads::LoadFilter::new(settings).unwrap();
     let mut merged = trace.merged_with_accesses().unwrap();
     let mut all = Vec::new();
-    let mut tell = |told: loads::Told<'_>| all.push((told.thread, told.hits, told.value.to_vec()));
+    let mut tell = |told: loads::ReportedLoad<'_>| all.push((told.thread, told.hits, told.value.to_vec()));
     if as_read {
         while merged.visit_next(|thread| filter.watch(thread, &mut tell)).unwrap() {}
     } else {
@@ -99,7 +104,8 @@ fn both_ways_through_the_filter_tell_the_same() {
         let recorded = Call::new(program).args(arguments).data(Data::Values).recorded();
         for kernel in [false, true] {
             let invalidation = Invalidation { threads: false, kernel };
-            let settings = loads::Settings { invalidation, ..load_settings(Sharing::Private, Trust::Values) };
+            let settings =
+                loads::LoadSettings { invalidation, ..load_settings(Sharing::Private, KnownCriterion::Values) };
             // What one thread's system call makes all forget depends on the order.
             if !kernel || recorded.trace.threads().len() == 1 {
                 let (one, other) = (told(&recorded.trace, &settings, false), told(&recorded.trace, &settings, true));
@@ -246,9 +252,9 @@ fn model_turns(trace: &Trace, count: usize) -> Vec<(u32, u64, Vec<u8>)> {
 fn threads_share_a_cache_in_turns() {
     let recorded = record("raytrace", &["4", "8"]);
     for count in [1, 7, 1000] {
-        let mut settings = load_settings(Sharing::shared(NonZeroU64::new(count as u64)), Trust::Flags);
-        settings.shape.cover = Cover::Touched;
-        let (mut filter, mut reported) = (loads::Filter::new(&settings).unwrap(), Vec::new());
+        let mut settings = load_settings(Sharing::shared(NonZeroU64::new(count as u64)), KnownCriterion::Flags);
+        settings.cfiat.cover = FlagCoverage::Touched;
+        let (mut filter, mut reported) = (loads::LoadFilter::new(&settings).unwrap(), Vec::new());
         let mut order = settings.sharing.order(&recorded.trace, RoundRobinUnit::Accesses).unwrap();
         while let Some(batch) = order.next_batch().unwrap() {
             filter.batch(batch, |told| reported.push((told.thread, told.hits, told.value.to_vec())));
@@ -286,9 +292,9 @@ fn model_batch(caches: &mut HashMap<u32, ModelCache>, batch: &Batch, reported: &
 fn flags_are_those_of_the_figures() {
     for (name, size) in [("radiosity", "1"), ("cholesky", "10")] {
         let recorded = record(name, &["4", size]);
-        let mut settings = load_settings(Sharing::Private, Trust::Flags);
-        settings.shape.cover = Cover::Touched;
-        let mut filter = loads::Filter::new(&settings).unwrap();
+        let mut settings = load_settings(Sharing::Private, KnownCriterion::Flags);
+        settings.cfiat.cover = FlagCoverage::Touched;
+        let mut filter = loads::LoadFilter::new(&settings).unwrap();
         let (mut caches, mut reported, mut expected) = (HashMap::new(), Vec::new(), Vec::new());
         let mut merged = recorded.trace.merged_with_accesses().unwrap();
         while let Some(batch) = merged.next_batch().unwrap() {
@@ -310,13 +316,14 @@ fn an_interpreter() {
 #[test]
 fn flags_alone_are_not_enough() {
     let recorded = Call::new("cat").arg("/proc/self/maps").data(Data::Values).recorded();
-    let wrong = |trust| loads::check(&recorded.trace, &load_settings(Sharing::Private, trust)).unwrap().wrong;
-    assert_eq!(wrong(Trust::Values), 0);
+    let wrong =
+        |trust| mtrace::loads::check(&recorded.trace, &load_settings(Sharing::Private, trust)).unwrap().mismatches;
+    assert_eq!(wrong(KnownCriterion::Values), 0);
     let shell = Call::new("bash").args(["-c", "while read line; do echo $line; done < /etc/passwd"]).data(Data::Values);
     let shell = shell.recorded();
-    let checked = loads::check(&shell.trace, &load_settings(Sharing::Private, Trust::Flags)).unwrap();
+    let checked = mtrace::loads::check(&shell.trace, &load_settings(Sharing::Private, KnownCriterion::Flags)).unwrap();
     assert!(checked.stale > 0, "the buffer of read is written again and again");
-    assert_eq!((checked.wrong, checked.right + checked.stale), (0, shell.trace.totals().reads));
+    assert_eq!((checked.mismatches, checked.matches + checked.stale), (0, shell.trace.totals().reads));
 }
 
 #[test]

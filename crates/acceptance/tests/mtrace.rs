@@ -8,13 +8,14 @@ use std::process::{Command, Output, Stdio};
 use acceptance::source::compile;
 use acceptance::tool::required;
 use acceptance::{Call, Data, RecordedCall, trackway};
-use cache::{Cover, Geometry, Replacement};
-use filter::cfiat::{Shape, Trust};
-use filter::traptor::{Kind, Message, Predict, Predictors, Site, Sizes, Went};
+use cache::{FlagCoverage, Geometry, Replacement};
+use filter::cfiat::{CfiatConfig, KnownCriterion};
+use filter::traptor::{BranchKind, BranchMessage, BranchOutcome, BranchSite, Predict, PredictorSizes, Predictors};
 use isa::Transfer;
-use mtrace::{Sharing, Turns, flow, loads};
+use mtrace::flow;
 use port::cores::Cores;
-use port::{Job, Settings, Technique};
+use port::{Job, PortSettings, Technique};
+use replay::{Interleaving, Sharing, loads};
 use serde_json::Value;
 use tempfile::TempDir;
 use trace::{Event, Item, RoundRobinUnit, Step, Terminator, Trace};
@@ -174,7 +175,7 @@ fn a_branch_that_the_process_ends_in_is_counted_alike() {
     }
     let threads = trace.threads().iter().map(|thread| thread.info.thread);
     let cores = Cores::new(threads, None).unwrap();
-    let mut job = Job::new(&[Technique::McfTrE], None, &Settings::default(), &cores, false).unwrap();
+    let mut job = Job::new(&[Technique::McfTrE], None, &PortSettings::default(), &cores, false).unwrap();
     let mut merged = trace.merged();
     while let Some(batch) = merged.next_batch().unwrap() {
         job.batch(trace.blocks(), batch);
@@ -183,19 +184,19 @@ fn a_branch_that_the_process_ends_in_is_counted_alike() {
 }
 
 /// Reads the binary records of mcfTRaptor back, by thread.
-fn parse(mut bytes: &[u8]) -> HashMap<u32, Vec<Message>> {
+fn parse(mut bytes: &[u8]) -> HashMap<u32, Vec<BranchMessage>> {
     let number = |bytes: &[u8]| bytes.iter().rev().fold(0u64, |number, &byte| number << 8 | u64::from(byte));
-    let mut messages: HashMap<u32, Vec<Message>> = HashMap::new();
+    let mut messages: HashMap<u32, Vec<BranchMessage>> = HashMap::new();
     while let [thread, ..] = *bytes {
         let (message, length) = match bytes[5] {
-            0 => (Message::Outcome { branches: number(&bytes[1..5]) }, 6),
+            0 => (BranchMessage::Outcome { branches: number(&bytes[1..5]) }, 6),
             1 => {
                 assert_eq!(bytes[6], 1);
-                (Message::Target { branches: number(&bytes[1..5]), target: number(&bytes[7..15]) }, 15)
+                (BranchMessage::Target { branches: number(&bytes[1..5]), target: number(&bytes[7..15]) }, 15)
             }
             2 => {
                 assert_eq!(bytes[1..5], [0; 4]);
-                (Message::Exception { instructions: number(&bytes[6..10]), target: number(&bytes[10..18]) }, 18)
+                (BranchMessage::Exception { instructions: number(&bytes[6..10]), target: number(&bytes[10..18]) }, 18)
             }
             kind => panic!("a record of kind {kind}"),
         };
@@ -293,16 +294,16 @@ const SMALL_CACHE: &[&str] = &["-cs", "128B", "-ca", "1"];
 
 /// What mlvCFiat with [`SMALL_CACHE`] has to report, and how many values of that have more than 255 bytes.
 fn reported(trace: &Trace) -> (Vec<(u32, u64, Vec<u8>)>, usize) {
-    let shape = Shape {
+    let cfiat = CfiatConfig {
         geometry: Geometry::new(128, 32, 1).unwrap(),
         replacement: Replacement::RoundRobin,
         granularity: 4,
-        cover: Cover::Touched,
-        trust: Trust::Values,
+        cover: FlagCoverage::Touched,
+        known_by: KnownCriterion::Values,
     };
     let invalidation = loads::Invalidation::default();
-    let settings = loads::Settings { shape, sharing: Sharing::Private, invalidation, coherent: false };
-    let (mut filter, mut all) = (loads::Filter::new(&settings).unwrap(), Vec::new());
+    let settings = loads::LoadSettings { cfiat, sharing: Sharing::Private, invalidation, coherent: false };
+    let (mut filter, mut all) = (loads::LoadFilter::new(&settings).unwrap(), Vec::new());
     let mut merged = trace.merged_with_accesses().unwrap();
     while let Some(batch) = merged.next_batch().unwrap() {
         filter.batch(batch, |told| all.push((told.thread, told.hits, told.value.to_vec())));
@@ -312,9 +313,9 @@ fn reported(trace: &Trace) -> (Vec<(u32, u64, Vec<u8>)>, usize) {
 }
 
 /// What the filter tells, step by step.
-fn told(trace: &Trace, settings: &flow::Settings) -> (HashMap<u32, Vec<Message>>, flow::Statistics) {
-    let mut filter = flow::Filter::new(settings).unwrap();
-    let mut messages: HashMap<u32, Vec<Message>> = HashMap::new();
+fn told(trace: &Trace, settings: &flow::FlowSettings) -> (HashMap<u32, Vec<BranchMessage>>, flow::FlowStatistics) {
+    let mut filter = flow::FlowFilter::new(settings).unwrap();
+    let mut messages: HashMap<u32, Vec<BranchMessage>> = HashMap::new();
     let mut order = settings.sharing.order(trace, RoundRobinUnit::Branches).unwrap();
     while let Some(batch) = order.next_batch().unwrap() {
         filter.batch(trace.blocks(), batch, |told| messages.entry(told.thread).or_default().push(told.message));
@@ -324,7 +325,7 @@ fn told(trace: &Trace, settings: &flow::Settings) -> (HashMap<u32, Vec<Message>>
 
 /// What a thread does that concerns predictors.
 enum Deed {
-    Branch(Site, Went),
+    Branch(BranchSite, BranchOutcome),
     Create(u32),
 }
 
@@ -342,27 +343,29 @@ fn deeds(trace: &Trace, thread: u32) -> VecDeque<Deed> {
     deeds
 }
 
-fn branch(trace: &Trace, step: &Step) -> Option<(Site, Went)> {
+fn branch(trace: &Trace, step: &Step) -> Option<(BranchSite, BranchOutcome)> {
     let block = trace.blocks().get(step.block()).unwrap();
     let (kind, went) = match (step.terminator(), block.transfer()) {
-        (Terminator::Taken, _) => (Kind::Conditional, Went::Taken(true)),
-        (Terminator::NotTaken, _) => (Kind::Conditional, Went::Taken(false)),
-        (Terminator::Direct, Transfer::Call { target }) => (Kind::Call, Went::To(target)),
-        (Terminator::Indirect, Transfer::Return) => (Kind::Return, Went::To(step.next())),
-        (Terminator::Indirect, Transfer::IndirectCall) => (Kind::IndirectCall, Went::To(step.next())),
-        (Terminator::Indirect, _) => (Kind::IndirectJump, Went::To(step.next())),
+        (Terminator::Taken, _) => (BranchKind::Conditional, BranchOutcome::Taken(true)),
+        (Terminator::NotTaken, _) => (BranchKind::Conditional, BranchOutcome::Taken(false)),
+        (Terminator::Direct, Transfer::Call { target }) => (BranchKind::Call, BranchOutcome::Target(target)),
+        (Terminator::Indirect, Transfer::Return) => (BranchKind::Return, BranchOutcome::Target(step.next())),
+        (Terminator::Indirect, Transfer::IndirectCall) => {
+            (BranchKind::IndirectCall, BranchOutcome::Target(step.next()))
+        }
+        (Terminator::Indirect, _) => (BranchKind::IndirectJump, BranchOutcome::Target(step.next())),
         _ => return None,
     };
-    Some((Site { kind, address: block.last(), behind: block.end() }, went))
+    Some((BranchSite { kind, address: block.last(), fall_through: block.end() }, went))
 }
 
 /// Predictors of all threads, which execute `count` conditional and indirect branches in turns. A thread begins when
 /// it is created.
-fn model_turns(trace: &Trace, count: u64) -> HashMap<u32, Vec<Message>> {
+fn model_turns(trace: &Trace, count: u64) -> HashMap<u32, Vec<BranchMessage>> {
     let threads: Vec<u32> = trace.threads().iter().map(|thread| thread.info.thread).collect();
     let mut left: Vec<VecDeque<Deed>> = threads.iter().map(|&thread| deeds(trace, thread)).collect();
-    let (mut running, mut predictors) = (vec![threads[0]], Predictors::new(&Sizes::default()).unwrap());
-    let (mut messages, mut counts) = (HashMap::<u32, Vec<Message>>::new(), HashMap::<u32, u64>::new());
+    let (mut running, mut predictors) = (vec![threads[0]], Predictors::new(&PredictorSizes::default()).unwrap());
+    let (mut messages, mut counts) = (HashMap::<u32, Vec<BranchMessage>>::new(), HashMap::<u32, u64>::new());
     while left.iter().any(|deeds| !deeds.is_empty()) {
         for (thread, deeds) in threads.iter().zip(&mut left) {
             let mut done = 0;
@@ -377,7 +380,7 @@ fn model_turns(trace: &Trace, count: u64) -> HashMap<u32, Vec<Message>> {
                     }
                     Deed::Branch(site, went) => (site, went),
                 };
-                let Some(is_right) = predictors.learn(&site, went) else { continue };
+                let Some(is_right) = predictors.update(&site, went) else { continue };
                 done += 1;
                 let branches = counts.entry(*thread).or_default();
                 *branches += 1;
@@ -386,8 +389,8 @@ fn model_turns(trace: &Trace, count: u64) -> HashMap<u32, Vec<Message>> {
                 }
                 let branches = std::mem::take(branches);
                 messages.entry(*thread).or_default().push(match went {
-                    Went::Taken(_) => Message::Outcome { branches },
-                    Went::To(target) => Message::Target { branches, target },
+                    BranchOutcome::Taken(_) => BranchMessage::Outcome { branches },
+                    BranchOutcome::Target(target) => BranchMessage::Target { branches, target },
                 });
             }
         }
@@ -422,9 +425,12 @@ fn threads_share_predictors_in_turns() {
 }
 
 /// The same, path by path.
-fn told_by_path(trace: &Trace, settings: &flow::Settings) -> (HashMap<u32, Vec<Message>>, flow::Statistics) {
-    let mut filter = flow::Filter::new(settings).unwrap();
-    let mut messages: HashMap<u32, Vec<Message>> = HashMap::new();
+fn told_by_path(
+    trace: &Trace,
+    settings: &flow::FlowSettings,
+) -> (HashMap<u32, Vec<BranchMessage>>, flow::FlowStatistics) {
+    let mut filter = flow::FlowFilter::new(settings).unwrap();
+    let mut messages: HashMap<u32, Vec<BranchMessage>> = HashMap::new();
     let mut merged = trace.merged();
     while let Some(batch) = merged.next_path_batch().unwrap() {
         filter.path_batch(&batch, |told| messages.entry(told.thread).or_default().push(told.message));
@@ -451,8 +457,8 @@ fn both_ways_through_the_filter_are_one() {
     for (name, arguments) in programs {
         let recorded = Call::new(program(name)).args(arguments).recorded();
         for (gshare, ras, ibtb) in [(4096, 32, 64), (2, 1, 2), (1 << 20, 5, 16), (0, 0, 0)] {
-            let sizes = Sizes { gshare, ras, ibtb, ..Sizes::default() };
-            let settings = flow::Settings { sizes, ..flow::Settings::default() };
+            let sizes = PredictorSizes { gshare, ras, ibtb, ..PredictorSizes::default() };
+            let settings = flow::FlowSettings { sizes, ..flow::FlowSettings::default() };
             let (slow, fast) = (told(&recorded.trace, &settings), told_by_path(&recorded.trace, &settings));
             assert_eq!(slow.1, fast.1, "{name}, {gshare}");
             assert!(slow.0 == fast.0, "{name}, {gshare}: other messages");
@@ -463,8 +469,8 @@ fn both_ways_through_the_filter_are_one() {
 #[test]
 fn what_mcftraptor_writes_can_be_read() {
     let recorded = recorded("cholesky", &["4", "6"]);
-    for (flags, sharing) in [(&[][..], Sharing::Private), (&["-TRaptorShare"], Sharing::Shared(Turns::ByTime))] {
-        let settings = flow::Settings { sharing, ..flow::Settings::default() };
+    for (flags, sharing) in [(&[][..], Sharing::Private), (&["-TRaptorShare"], Sharing::Shared(Interleaving::ByTime))] {
+        let settings = flow::FlowSettings { sharing, ..flow::FlowSettings::default() };
         let (messages, statistics) = told(&recorded.trace, &settings);
         let run = over("mcfTRaptor", flags, &recorded.path);
         assert!(parse(&run.read("x.bin")) == messages, "{sharing:?}");
@@ -477,7 +483,7 @@ fn what_mcftraptor_writes_can_be_read() {
     // Sizes as the text of the thesis has them, without the byte that tells what a record is.
     let fixed = over("mcfTRaptor", &[], &recorded.path).read("x.bin").len();
     let without = over("mcfTRaptor", &["--layout", "none"], &recorded.path).read("x.bin").len();
-    let count = told(&recorded.trace, &flow::Settings::default()).0.values().flatten().count();
+    let count = told(&recorded.trace, &flow::FlowSettings::default()).0.values().flatten().count();
     assert_eq!(fixed - without, count);
 }
 

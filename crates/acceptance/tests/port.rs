@@ -4,13 +4,13 @@
 use std::process::Command;
 
 use acceptance::{Call, Data, RecordedCall, process, tool, trackway};
-use filter::cfiat::Trust;
+use filter::cfiat::KnownCriterion;
 use port::bits::BitReader;
 use port::chunks::Chunks;
 use port::cores::Cores;
 use port::message::ExceptionTarget;
 use port::nexus::Streams;
-use port::{ChunkSizes, Config, Follower, Job, Settings, Subject, Technique};
+use port::{ChunkSizes, Config, Job, PortDecoder, PortSettings, Subject, Technique};
 use trace::{Batch, Trace};
 use workloads::{Exit, Group, Variant};
 
@@ -39,7 +39,7 @@ fn cores(trace: &Trace) -> Cores {
 }
 
 /// The bits of a technique, how many there are, and the messages in them.
-fn encode(trace: &Trace, technique: Technique, config: &Config, settings: &Settings) -> (Vec<u8>, u64, u64) {
+fn encode(trace: &Trace, technique: Technique, config: &Config, settings: &PortSettings) -> (Vec<u8>, u64, u64) {
     let mut job = Job::new(&[technique], Some(config), settings, &cores(trace), true).unwrap();
     each_batch(trace, technique.subject(), |batch| job.batch(trace.blocks(), batch));
     job.finish();
@@ -54,13 +54,13 @@ fn decode(
     trace: &Trace,
     technique: Technique,
     config: &Config,
-    settings: &Settings,
+    settings: &PortSettings,
     bits: BitReader<'_>,
 ) -> (u64, u64, u64) {
-    let mut follower = Follower::new(technique, config, settings, &cores(trace), bits).unwrap();
-    each_batch(trace, technique.subject(), |batch| follower.batch(trace.blocks(), batch));
-    let checked = follower.finish();
-    (checked.right, checked.wrong, checked.messages)
+    let mut decoder = PortDecoder::new(technique, config, settings, &cores(trace), bits).unwrap();
+    each_batch(trace, technique.subject(), |batch| decoder.batch(trace.blocks(), batch));
+    let checked = decoder.finish();
+    (checked.matches, checked.mismatches, checked.messages)
 }
 
 /// The steps or loads of a trace; some instructions that load are recorded without what they loaded.
@@ -76,7 +76,7 @@ fn shown_of(trace: &Trace, subject: Subject) -> u64 {
     count as u64
 }
 
-fn check_technique(trace: &Trace, technique: Technique, config: &Config, settings: &Settings, what: &str) {
+fn check_technique(trace: &Trace, technique: Technique, config: &Config, settings: &PortSettings, what: &str) {
     let (bytes, bits, messages) = encode(trace, technique, config, settings);
     let shown = decode(trace, technique, config, settings, BitReader::new(&bytes, bits));
     let compared = shown_of(trace, technique.subject());
@@ -85,7 +85,7 @@ fn check_technique(trace: &Trace, technique: Technique, config: &Config, setting
 
 fn check(recorded: &RecordedCall, config: &Config, what: &str) {
     for technique in Technique::ALL {
-        check_technique(&recorded.trace, technique, config, &Settings::default(), what);
+        check_technique(&recorded.trace, technique, config, &PortSettings::default(), what);
     }
 }
 
@@ -170,13 +170,13 @@ fn other_readings() {
         let sizes =
             ChunkSizes { branches: chunks(1, 64), target: chunks(64, 1), loads: chunks(1, 1), ..ChunkSizes::default() };
         let (streams, exception_target) = (Streams::Uninferable, ExceptionTarget::Full);
-        let settings = Settings { sizes, streams, exception_target, ..Settings::default() };
+        let settings = PortSettings { sizes, streams, exception_target, ..PortSettings::default() };
         for technique in Technique::ALL {
             check_technique(&recorded.trace, technique, &Config::SMALL, &settings, "other readings");
         }
         let nexus = |settings| encode(&recorded.trace, Technique::McfNxB, &Config::LARGE, settings).2;
         let totals = recorded.trace.totals();
-        let (all, some) = (nexus(&Settings::default()), nexus(&settings));
+        let (all, some) = (nexus(&PortSettings::default()), nexus(&settings));
         assert_eq!(all - some, totals.unconditional_direct);
         assert!(some >= totals.conditional_taken);
     }
@@ -189,17 +189,17 @@ fn flags_alone() {
     let shell = Call::new("bash").args(["-c", "while read line; do echo $line; done < /etc/passwd"]);
     for recorded in [parallel("radiosity", &["4", "1"]), shell.data(Data::Values).recorded()] {
         let trace = &recorded.trace;
-        let settings = Settings { trust: Trust::Flags, ..Settings::default() };
+        let settings = PortSettings { known_by: KnownCriterion::Flags, ..PortSettings::default() };
         for technique in [Technique::MlvCfB, Technique::MlvCfE, Technique::MlvCfA, Technique::MlvCcE] {
             let (bytes, bits, messages) = encode(trace, technique, &Config::SMALL, &settings);
-            let sound = encode(trace, technique, &Config::SMALL, &Settings::default());
+            let sound = encode(trace, technique, &Config::SMALL, &PortSettings::default());
             assert!(messages < sound.2 && bits < sound.1, "{}", technique.name());
             let reader = BitReader::new(&bytes, bits);
-            let mut follower = Follower::new(technique, &Config::SMALL, &settings, &cores(trace), reader).unwrap();
-            each_batch(trace, Subject::Loads, |batch| follower.batch(trace.blocks(), batch));
-            let checked = follower.finish();
-            assert_eq!((checked.wrong, checked.messages), (0, messages), "{:?}", checked.problems);
-            assert_eq!(checked.right + checked.stale, shown_of(trace, Subject::Loads));
+            let mut decoder = PortDecoder::new(technique, &Config::SMALL, &settings, &cores(trace), reader).unwrap();
+            each_batch(trace, Subject::Loads, |batch| decoder.batch(trace.blocks(), batch));
+            let checked = decoder.finish();
+            assert_eq!((checked.mismatches, checked.messages), (0, messages), "{:?}", checked.problems);
+            assert_eq!(checked.matches + checked.stale, shown_of(trace, Subject::Loads));
             // With values, a message tells each of them.
             assert!(checked.stale >= sound.2 - messages && checked.stale > 0, "{}", technique.name());
         }
@@ -210,7 +210,7 @@ fn flags_alone() {
 #[test]
 fn damaged_bits() {
     let recorded = parallel("raytrace", &["3", "4"]);
-    let (trace, settings, config) = (&recorded.trace, Settings::default(), Config::SMALL);
+    let (trace, settings, config) = (&recorded.trace, PortSettings::default(), Config::SMALL);
     for technique in Technique::ALL {
         let (bytes, bits, _) = encode(trace, technique, &config, &settings);
         let mut noticed = 0;

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::process::Command;
 
 use acceptance::{Call, RecordedCall, process, tool, trackway};
-use segment::{Collected, Moves, Policy, Segmenter, TraceSet};
+use segment::{Policy, Segmenter, StepBuffer, StepCollector, TraceSet};
 use trace::Trace;
 use workloads::{Exit, Variant};
 
@@ -25,11 +25,11 @@ fn policies() -> Vec<Policy> {
 
 fn segmented(trace: &Trace, policies: &[Policy]) -> Vec<TraceSet> {
     let mut segmenters: Vec<Segmenter> = policies.iter().map(|&policy| Segmenter::new(policy)).collect();
-    let (mut moves, mut merged) = (Moves::default(), trace.merged());
+    let (mut collector, mut merged) = (StepCollector::default(), trace.merged());
     while let Some(batch) = merged.next_batch().unwrap() {
-        moves.add(trace.blocks(), batch);
-        for part in moves.take(Collected::default()).parts() {
-            segmenters.iter_mut().for_each(|segmenter| segmenter.part(part, trace.blocks()));
+        collector.add(trace.blocks(), batch);
+        for steps in collector.take(StepBuffer::default()).threads() {
+            segmenters.iter_mut().for_each(|segmenter| segmenter.process(steps, trace.blocks()));
         }
     }
     segmenters.into_iter().map(Segmenter::finish).collect()
@@ -42,7 +42,7 @@ fn check(recorded: &RecordedCall) {
         let mut seen = HashMap::new();
         for trace in set.traces() {
             assert!((1..=policy.max_instructions()).contains(&trace.instructions), "{policy:?} {trace:x?}");
-            let key = (trace.image, trace.stretches.clone(), trace.reason);
+            let key = (trace.image, trace.runs.clone(), trace.reason);
             assert_eq!(seen.insert(key, ()), None, "{policy:?} has it twice: {trace:x?}");
         }
         assert!(set.traces_for(0.9) <= set.traces().len() && set.coverage().is_sorted());
@@ -129,7 +129,7 @@ fn executed(trace: &Trace) -> Vec<(u64, isa::Transfer)> {
 /// followed by another can be counted there.
 #[test]
 fn consistency_and_overlap_are_as_counted() {
-    use segment::{Class, Edges, Listing, Overlap};
+    use segment::{Class, EdgeCounts, InstructionTable, Overlap};
     let call = Call::new(tool::required("perl")).args(["-e", "print join ',', sort map { $_ * 7 % 13 } 1 .. 40"]);
     let recorded = call.recorded();
     let (trace, executed) = (&recorded.trace, executed(&recorded.trace));
@@ -154,13 +154,15 @@ fn consistency_and_overlap_are_as_counted() {
     }
     let policy = Policy::new(16, u32::MAX).unwrap().with(Class::Syscall, true).with(Class::Interrupt, true);
     let set = segmented(trace, &[policy]).remove(0);
-    let (mut edges, mut moves, mut merged) = (Edges::default(), Moves::default(), trace.merged());
+    let (mut edges, mut collector, mut merged) = (EdgeCounts::default(), StepCollector::default(), trace.merged());
     while let Some(batch) = merged.next_batch().unwrap() {
-        moves.add(trace.blocks(), batch);
+        collector.add(trace.blocks(), batch);
     }
-    moves.take(Collected::default()).parts().for_each(|part| edges.moves(part.moves));
-    let (listing, probabilities) = (Listing::new(trace.blocks()), edges.probabilities(trace.blocks()));
-    let address = |spot: segment::Spot| segment::Code::address(trace.blocks(), spot.block.0, spot.place);
+    collector.take(StepBuffer::default()).threads().for_each(|steps| edges.add(steps.steps));
+    let (listing, probabilities) = (InstructionTable::new(trace.blocks()), edges.probabilities(trace.blocks()));
+    let address = |instruction: segment::InstructionRef| {
+        segment::CodeAddresses::address(trace.blocks(), instruction.block.0, instruction.index)
+    };
     for trace in set.traces() {
         let path: Vec<u64> = listing.path(trace).map(address).collect();
         let expected = expected[&path];

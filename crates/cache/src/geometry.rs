@@ -1,24 +1,27 @@
-//! Sizes of a cache, and how an address is taken apart.
+//! Sizes of a cache, and the split of an address into line, set and offset.
 
 use thiserror::Error;
 
-/// Bytes, bytes of a line, and ways, of which each is a power of two.
+/// Bytes, bytes per line, and ways; each is a power of two.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Geometry {
     bytes: u64,
     line_bytes: u64,
     ways: usize,
-    /// What follows from them: every access asks for it.
+    /// Derived sizes, which every access needs.
     line_bits: u32,
     sets: usize,
 }
 
-/// Sizes that no cache can have.
+/// Error: illegal sizes of a cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum IllegalGeometry {
     #[error("a {what} of {value} is not possible; {below} and {above} are")]
     NoPowerOfTwo { what: &'static str, value: u64, below: u64, above: u64 },
-    #[error("{ways} ways of {line_bytes} bytes do not fit into a cache of {bytes} bytes; {} bytes would be enough", *.line_bytes * *.ways as u64)]
+    #[error(
+        "{ways} ways of {line_bytes} bytes do not fit into a cache of {bytes} bytes; {} bytes would be enough",
+        *.line_bytes * *.ways as u64
+    )]
     TooSmall { bytes: u64, line_bytes: u64, ways: usize },
     #[error("a {what} of {value} is too large; {most} is possible")]
     TooLarge { what: &'static str, value: u64, most: u64 },
@@ -63,32 +66,32 @@ impl Geometry {
         self.sets
     }
 
-    /// The number of the line that `address` lies in.
+    /// Returns the number of the line of `address`.
     #[must_use]
     #[inline]
     pub fn line(&self, address: u64) -> u64 {
         address >> self.line_bits
     }
 
-    /// How far into its line `address` lies.
+    /// Returns the offset of `address` in its line.
     #[must_use]
     #[inline]
     pub fn offset(&self, address: u64) -> u64 {
         address & (self.line_bytes - 1)
     }
 
-    /// Where `address` is among the bytes of all slots, if its line is in this one.
+    /// Returns the index of `address` among the bytes of all slots, if its line is in this slot.
     #[must_use]
     #[inline]
-    pub fn place(&self, slot: usize, address: u64) -> usize {
+    pub fn byte_index(&self, slot: usize, address: u64) -> usize {
         (slot << self.line_bits) + self.offset(address) as usize
     }
 
-    /// The set of a line.
+    /// Returns the set of a line.
     #[must_use]
     #[inline]
     pub fn set(&self, line: u64) -> usize {
-        // The low bits are what counts.
+        // Truncation keeps the low bits.
         line as usize & (self.sets() - 1)
     }
 }

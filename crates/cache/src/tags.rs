@@ -1,42 +1,43 @@
-//! Which lines a cache holds.
+//! Tags of a cache: which lines it holds, and which line is the victim of a miss.
 
 use crate::geometry::Geometry;
 
-/// Which line of a full set gives way.
+/// Replacement policy.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Replacement {
-    /// All in turn, from the highest way down.
+    /// Round robin, from the highest way down.
     #[default]
     RoundRobin,
-    /// The one that was not used for the longest time.
+    /// Least recently used.
     Lru,
 }
 
-/// No line has this number: it would lie beyond all addresses.
+/// Marks an empty way. No line has this number: it would lie beyond all addresses.
 const EMPTY: u64 = u64::MAX;
 
 #[derive(Clone, Debug)]
 pub struct Tags {
     geometry: Geometry,
     replacement: Replacement,
-    /// The line in each way of each set.
+    /// Line number in each way of each set.
     lines: Vec<u64>,
-    /// Round robin: of each set, the way that is replaced next. Least recently used: of each way, when it was used last.
+    /// Round robin: for each set, the way that is replaced next. Least recently used: for each way,
+    /// the time of its last use.
     order: Vec<u64>,
     now: u64,
-    /// A line was once thrown out.
-    has_holes: bool,
+    /// Whether a line was ever removed.
+    has_invalid_ways: bool,
 }
 
-/// A line that was looked for, and is now there.
+/// Result of an access to a line, which is in the cache afterwards.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Line {
     pub set: usize,
     pub way: usize,
-    /// Number of the way among those of all sets.
+    /// Index of the way among those of all sets.
     pub slot: usize,
     pub hit: bool,
-    /// The line that had to give way.
+    /// The victim.
     pub evicted: Option<u64>,
 }
 
@@ -48,7 +49,7 @@ impl Tags {
             Replacement::RoundRobin => vec![ways as u64 - 1; sets],
             Replacement::Lru => vec![0; sets * ways],
         };
-        Self { geometry, replacement, lines: vec![EMPTY; sets * ways], order, now: 0, has_holes: false }
+        Self { geometry, replacement, lines: vec![EMPTY; sets * ways], order, now: 0, has_invalid_ways: false }
     }
 
     #[must_use]
@@ -57,19 +58,19 @@ impl Tags {
         &self.geometry
     }
 
-    /// Whether finding a line changes anything.
+    /// Returns whether a hit changes the state.
     #[must_use]
     #[inline]
-    pub fn counts_uses(&self) -> bool {
+    pub fn tracks_use(&self) -> bool {
         self.replacement == Replacement::Lru
     }
 
-    /// The slot that a line is in, if it is there.
+    /// Returns the slot of a line, if the cache holds it.
     #[must_use]
     #[inline(always)]
     pub fn find(&self, line: u64) -> Option<usize> {
         let first = self.geometry.set(line) * self.geometry.ways();
-        // Four ways at once, which is what most caches have.
+        // Compares four ways at once, as most caches have.
         if let Some(&[a, b, c, d]) = self.lines.get(first..first + 4).filter(|_| self.geometry.ways() == 4) {
             let hits = u32::from(a == line)
                 | u32::from(b == line) << 1
@@ -81,20 +82,20 @@ impl Tags {
         set.iter().position(|&held| held == line).map(|way| first + way)
     }
 
-    /// A line that is known to be in a slot.
+    /// Returns the result of a hit in a known slot.
     #[inline(always)]
-    pub(crate) fn line_in(&self, slot: usize, line: u64) -> Line {
+    pub(crate) fn hit_line(&self, slot: usize, line: u64) -> Line {
         let set = self.geometry.set(line);
         Line { set, way: slot - set * self.geometry.ways(), slot, hit: true, evicted: None }
     }
 
-    /// Looks for a line and brings it in if it is not there.
+    /// Accesses a line, and fills it on a miss.
     #[inline(always)]
     pub fn access(&mut self, line: u64) -> Line {
         let (set, ways) = (self.geometry.set(line), self.geometry.ways());
         let (slot, hit, evicted) = match self.find(line) {
             Some(slot) => (slot, true, None),
-            None => self.bring_in(set, line),
+            None => self.fill(set, line),
         };
         if self.replacement == Replacement::Lru {
             self.now += 1;
@@ -104,19 +105,19 @@ impl Tags {
     }
 
     #[inline(never)]
-    fn bring_in(&mut self, set: usize, line: u64) -> (usize, bool, Option<u64>) {
+    fn fill(&mut self, set: usize, line: u64) -> (usize, bool, Option<u64>) {
         let slot = set * self.geometry.ways() + self.victim(set);
         let before = std::mem::replace(&mut self.lines[slot], line);
         (slot, false, (before != EMPTY).then_some(before))
     }
 
-    /// The way of a set that is replaced now.
+    /// Returns the victim way of a set.
     fn victim(&mut self, set: usize) -> usize {
         let ways = self.geometry.ways();
-        // In turn, unless a line was thrown out and left its way to whoever comes.
-        if self.has_holes
+        // Follows the policy, unless a removed line has left an empty way.
+        if self.has_invalid_ways
             && let Some(way) = self.lines[set * ways..][..ways].iter().position(|&line| line == EMPTY)
-            && self.is_out_of_turn(set)
+            && self.next_way_is_occupied(set)
         {
             return way;
         }
@@ -133,21 +134,21 @@ impl Tags {
         }
     }
 
-    /// Whether the way whose turn it is holds a line.
-    fn is_out_of_turn(&self, set: usize) -> bool {
+    /// Returns whether the way that is replaced next holds a line.
+    fn next_way_is_occupied(&self, set: usize) -> bool {
         let turn = match self.replacement {
             Replacement::RoundRobin => self.order[set] as usize,
-            // The hole was not used for the longest time.
+            // The empty way is the least recently used one.
             Replacement::Lru => return false,
         };
         self.lines[set * self.geometry.ways() + turn] != EMPTY
     }
 
-    /// Throws a line out; gives the slot that it was in.
+    /// Removes a line. Returns its slot.
     pub fn remove(&mut self, line: u64) -> Option<usize> {
         let slot = self.find(line)?;
         self.lines[slot] = EMPTY;
-        self.has_holes = true;
+        self.has_invalid_ways = true;
         if self.replacement == Replacement::Lru {
             self.order[slot] = 0;
         }
@@ -161,7 +162,7 @@ mod tests {
 
     use super::*;
 
-    /// Sets as lists: the line that gives way next is first.
+    /// Sets as lists: the first line is the next victim.
     fn model(lines: &[u64], sets: u64, ways: usize, replacement: Replacement) -> Vec<(bool, Option<u64>)> {
         let mut cache = vec![Vec::<u64>::new(); sets as usize];
         let access = |&line: &u64| {
@@ -170,8 +171,8 @@ mod tests {
             let evicted = if held.is_none() && set.len() == ways { Some(set.remove(0)) } else { None };
             match (held, replacement) {
                 (None, _) => set.push(line),
-                (Some(place), Replacement::Lru) => {
-                    set.remove(place);
+                (Some(index), Replacement::Lru) => {
+                    set.remove(index);
                     set.push(line);
                 }
                 (Some(_), Replacement::RoundRobin) => {}
@@ -188,7 +189,7 @@ mod tests {
         assert_eq!(tags.remove(1), Some(2));
         let line = tags.access(7);
         assert_eq!((line.way, line.evicted), (2, None));
-        // Then in turn again.
+        // Then round robin again.
         assert_eq!(tags.access(8).evicted, Some(0));
     }
 

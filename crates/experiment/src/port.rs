@@ -8,8 +8,8 @@ mod survey;
 use std::path::Path;
 
 use ::port::cores::Cores;
-use ::port::{Config, Outcome, Settings, Technique};
-use filter::cfiat::Trust;
+use ::port::{Config, PortResult, PortSettings, Technique};
+use filter::cfiat::KnownCriterion;
 use report::{Table, percent};
 use serde::Serialize;
 use trace::{Counts, Excerpt, Trace};
@@ -36,12 +36,12 @@ struct Measured {
     threads: u16,
     counts: Counts,
     cores: Cores,
-    outcomes: Vec<Outcome>,
+    outcomes: Vec<PortResult>,
 }
 
 impl Measured {
     /// Returns the outcome of a technique; `config` matters if the technique has configurations.
-    fn of(&self, technique: Technique, config: &str) -> Option<&Outcome> {
+    fn of(&self, technique: Technique, config: &str) -> Option<&PortResult> {
         let fits = |own: Option<Config>| own.is_none_or(|own| own.name == config);
         self.outcomes.iter().find(|outcome| outcome.technique == technique && fits(outcome.config))
     }
@@ -97,7 +97,7 @@ fn measure(
         excerpt,
         techniques: &Technique::ALL,
         configs: &CONFIGS,
-        settings: Settings::default(),
+        settings: PortSettings::default(),
         cores: &cores,
         bits: None,
         observer,
@@ -105,7 +105,7 @@ fn measure(
     let by_flags = Survey {
         techniques: &[Technique::MlvCfB, Technique::MlvCfE],
         configs: &CONFIGS_BY_FLAGS,
-        settings: Settings { trust: Trust::Flags, ..Settings::default() },
+        settings: PortSettings { known_by: KnownCriterion::Flags, ..PortSettings::default() },
         ..survey
     };
     let mut outcomes = survey.run()?.outcomes;
@@ -225,7 +225,7 @@ impl Round {
     /// Returns mispredicted outcomes and targets of a technique with this number of threads, in per
     /// cent over all programs.
     fn wrong(&self, threads: u16, technique: Technique, config: &str) -> [f64; 2] {
-        let sum = |part: fn(&::port::traptor::Predicted) -> u64| {
+        let sum = |part: fn(&::port::traptor::PredictionCounts) -> u64| {
             let of = |own: &Measured| {
                 own.of(technique, config).and_then(|own| own.rates.predicted).map_or(0, |own| part(&own))
             };
@@ -239,13 +239,13 @@ impl Round {
     /// programs.
     fn first_access_misses(&self, threads: u16, technique: Technique, config: &str) -> f64 {
         let known = |own: &Measured| own.of(technique, config).and_then(|own| own.rates.known).unwrap_or_default();
-        percent(self.sum(threads, |own| known(own).told), self.sum(threads, |own| known(own).loads))
+        percent(self.sum(threads, |own| known(own).reported), self.sum(threads, |own| known(own).loads))
     }
 
     /// Returns the lowest and the highest rate of first-access misses of a program.
     fn first_access_extremes(&self, threads: u16, technique: Technique, config: &str) -> [f64; 2] {
         let known = |own: &Measured| own.of(technique, config).and_then(|own| own.rates.known).unwrap_or_default();
-        let rates = self.with_threads(threads).map(|own| percent(known(own).told, known(own).loads));
+        let rates = self.with_threads(threads).map(|own| percent(known(own).reported, known(own).loads));
         let spread = Spread::of(rates);
         [spread.low, spread.high]
     }

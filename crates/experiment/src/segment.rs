@@ -13,7 +13,7 @@ mod tables;
 
 use std::path::{Path, PathBuf};
 
-use ::segment::{Class, LengthWeight, Mix, Policy, Score, max_norm_ratios};
+use ::segment::{Class, InstructionMix, LengthWeight, Policy, Score, max_norm_ratios};
 use report::Chart;
 use serde::Serialize;
 use trace::{Excerpt, Trace};
@@ -32,7 +32,7 @@ use row::{Row, control_flow, rows};
 /// The outcomes of a program.
 struct Measured {
     program: String,
-    mix: Mix,
+    mix: InstructionMix,
     /// Every control-flow instruction ends a trace.
     strict: Outcome,
     /// The 32 policies of the first experiment.

@@ -1,106 +1,111 @@
-//! Values of loads: only what the cache and its first-access flags do not promise to be known is told, with the number of loads that
-//! were known since the last time.
+//! CFiat, the filter of load values. A [`Cfiat`] is a cache with first-access flags and values. A
+//! [`LoadEncoder`] emits a [`LoadMessage`] for each load whose value the cache does not know (a
+//! first-access miss). The message carries the number of loads that were known since the previous
+//! message. A [`LoadDecoder`] reproduces all values.
 
 use std::collections::VecDeque;
 
-use cache::{Cover, FirstAccess, Geometry, IllegalGeometry, Load, Replacement};
+use cache::{FirstAccess, FlagCoverage, Geometry, IllegalGeometry, Load, Replacement};
 
-/// What makes a load known.
+/// Criterion by which a load counts as known.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Trust {
-    /// The flags, and that the value is the one that was there: a load whose memory was changed behind the cache's back is told.
+pub enum KnownCriterion {
+    /// The flags, and equality with the cached value. A load emits a message if its memory was
+    /// changed without the cache's knowledge.
     #[default]
     Values,
     /// The flags alone, as in the theses.
     Flags,
 }
 
-/// The form of the cache and of its flags.
+/// Configuration of the cache and of its flags.
 #[derive(Clone, Copy, Debug)]
-pub struct Shape {
+pub struct CfiatConfig {
     pub geometry: Geometry,
     pub replacement: Replacement,
-    /// Bytes that a flag stands for.
+    /// Bytes that one flag covers.
     pub granularity: u64,
-    pub cover: Cover,
-    pub trust: Trust,
+    pub cover: FlagCoverage,
+    pub known_by: KnownCriterion,
 }
 
-/// Bytes that are looked at at once.
-const WIDE: usize = size_of::<u64>();
+/// Bytes that are compared at once.
+const WORD_BYTES: usize = size_of::<u64>();
 
-/// A cache with flags and with the values that whoever follows knows.
+/// A cache with first-access flags and with the values that the decoder knows.
 #[derive(Clone, Debug)]
 pub struct Cfiat {
     flags: FirstAccess,
-    /// The bytes of each slot, and [`WIDE`] more.
+    /// The bytes of each slot, and [`WORD_BYTES`] more.
     bytes: Vec<u8>,
-    trust: Trust,
+    known_by: KnownCriterion,
 }
 
 impl Cfiat {
-    pub fn new(shape: &Shape) -> Result<Self, IllegalGeometry> {
-        let flags = FirstAccess::new(shape.geometry, shape.replacement, shape.granularity, shape.cover)?;
-        let lines = shape.geometry.sets() * shape.geometry.ways();
-        let bytes = vec![0; lines * shape.geometry.line_bytes() as usize + WIDE];
-        Ok(Self { flags, bytes, trust: shape.trust })
+    pub fn new(config: &CfiatConfig) -> Result<Self, IllegalGeometry> {
+        let flags = FirstAccess::new(config.geometry, config.replacement, config.granularity, config.cover)?;
+        let lines = config.geometry.sets() * config.geometry.ways();
+        let bytes = vec![0; lines * config.geometry.line_bytes() as usize + WORD_BYTES];
+        Ok(Self { flags, bytes, known_by: config.known_by })
     }
 
-    /// Whether a load of `size` bytes, eight at most, is known, so that [`Self::load`] would change nothing. Bytes of `value` above the operand do not
-    /// matter. False if it has to be looked at more closely.
+    /// Returns whether a load of `size` bytes, at most eight, is known, so that [`Self::load`]
+    /// would change nothing. Ignores bytes of `value` above the operand. Returns false if only
+    /// [`Self::load`] can decide.
     #[must_use]
     #[inline(always)]
     pub fn knows(&self, address: u64, size: usize, value: u64) -> bool {
-        let known = self.settled(address, size).and_then(|at| self.bytes.get(at..)?.first_chunk());
+        let known = self.known_offset(address, size).and_then(|at| self.bytes.get(at..)?.first_chunk());
         known.is_some_and(|known| (u64::from_le_bytes(*known) ^ value) & low_bytes(size) == 0)
     }
 
-    /// The same for sixteen bytes.
+    /// Returns whether a load of sixteen bytes is known; see [`Self::knows`].
     #[must_use]
     #[inline(always)]
     pub fn knows_wide(&self, address: u64, value: &[u8; 16]) -> bool {
-        let known = self.settled(address, value.len()).and_then(|at| self.bytes.get(at..)?.first_chunk());
+        let known = self.known_offset(address, value.len()).and_then(|at| self.bytes.get(at..)?.first_chunk());
         known.is_some_and(|known| known == value)
     }
 
-    /// Where the bytes of an operand are about which nothing is to be learnt.
+    /// Returns the offset of an operand's bytes if all its flags are set and its line needs no
+    /// update.
     #[inline(always)]
-    fn settled(&self, address: u64, size: usize) -> Option<usize> {
-        let slot = self.flags.settled(address, size as u64)?;
-        Some(self.flags.tags().geometry().place(slot, address))
+    fn known_offset(&self, address: u64, size: usize) -> Option<usize> {
+        let slot = self.flags.known_slot(address, size as u64)?;
+        Some(self.flags.tags().geometry().byte_index(slot, address))
     }
 
-    /// A load met `value`: learns, and says whether the value was known.
+    /// Updates the cache with a load of `value`. Returns whether the value was known.
     #[inline]
     pub fn load(&mut self, address: u64, value: &[u8]) -> Load {
         let Some(part) = self.flags.access_in_line(address, value.len() as u64) else {
             return self.load_lines(address, value);
         };
-        let is_same = self.put(&part, value) || self.trust == Trust::Flags;
+        let is_same = self.replace_part(&part, value) || self.known_by == KnownCriterion::Flags;
         Load { cache_hit: part.line.hit, flags_hit: part.flags_hit && is_same }
     }
 
     #[inline(never)]
     fn load_lines(&mut self, address: u64, value: &[u8]) -> Load {
-        let (bytes, trust, geometry) = (&mut self.bytes, self.trust, *self.flags.tags().geometry());
+        let (bytes, known_by, geometry) = (&mut self.bytes, self.known_by, *self.flags.tags().geometry());
         let mut is_same = true;
         let mut load = self.flags.load_parts(address, value.len() as u64, |part| {
             let (own, line) = own_bytes(&geometry, address, part, value.len());
             let was_same = replace(&mut bytes[line], &value[own]);
             is_same &= !part.flags_hit || was_same;
         });
-        load.flags_hit &= is_same || trust == Trust::Flags;
+        load.flags_hit &= is_same || known_by == KnownCriterion::Flags;
         load
     }
 
-    /// Keeps the value of a part, and says whether it was there already.
+    /// Stores the value of a part. Returns whether it was there already.
     #[inline]
-    fn put(&mut self, part: &cache::Part, value: &[u8]) -> bool {
-        let at = self.flags.tags().geometry().place(part.line.slot, part.address);
+    fn replace_part(&mut self, part: &cache::LineAccess, value: &[u8]) -> bool {
+        let at = self.flags.tags().geometry().byte_index(part.line.slot, part.address);
         replace(&mut self.bytes[at..at + value.len()], value)
     }
 
-    /// The mirror image of [`Self::load`] for a load that was known: gives the value that was there.
+    /// The inverse of [`Self::load`] for a known load: fills `value` from the cache.
     pub fn recall(&mut self, address: u64, value: &mut [u8]) -> Load {
         let (bytes, geometry, length) = (&self.bytes, *self.flags.tags().geometry(), value.len());
         self.flags.load_parts(address, length as u64, |part| {
@@ -109,34 +114,35 @@ impl Cfiat {
         })
     }
 
-    /// A store of `size` bytes, eight at most, that changes nothing but what they are. Bytes of `value` above the operand do not matter. False if it has to be
-    /// looked at more closely, which [`Self::store`] does.
+    /// Performs a store of `size` bytes, at most eight, if it changes nothing but the bytes.
+    /// Ignores bytes of `value` above the operand. Returns false if the caller has to use
+    /// [`Self::store`] instead.
     #[must_use]
     #[inline(always)]
     pub fn overwrite(&mut self, address: u64, size: usize, value: u64) -> bool {
-        let known = self.settled(address, size).and_then(|at| self.bytes.get_mut(at..)?.first_chunk_mut());
+        let known = self.known_offset(address, size).and_then(|at| self.bytes.get_mut(at..)?.first_chunk_mut());
         let Some(known) = known else { return false };
-        // Read and written as a whole: sizes that vary would make branches that nobody can predict.
+        // Reads and writes the whole word: variable sizes would cause unpredictable branches.
         let before = u64::from_le_bytes(*known);
         *known = (before ^ (before ^ value) & low_bytes(size)).to_le_bytes();
         true
     }
 
-    /// The same for sixteen bytes.
+    /// Performs a store of sixteen bytes; see [`Self::overwrite`].
     #[must_use]
     #[inline(always)]
     pub fn overwrite_wide(&mut self, address: u64, value: &[u8; 16]) -> bool {
-        let known = self.settled(address, value.len()).and_then(|at| self.bytes.get_mut(at..)?.first_chunk_mut());
+        let known = self.known_offset(address, value.len()).and_then(|at| self.bytes.get_mut(at..)?.first_chunk_mut());
         known.map(|known| *known = *value).is_some()
     }
 
-    /// A store of `value`; says whether the lines were there.
+    /// Performs a store of `value`. Returns whether the cache held the lines.
     #[inline]
     pub fn store(&mut self, address: u64, value: &[u8]) -> bool {
         let Some(part) = self.flags.access_in_line(address, value.len() as u64) else {
             return self.store_lines(address, value);
         };
-        self.put(&part, value);
+        self.replace_part(&part, value);
         part.line.hit
     }
 
@@ -149,46 +155,46 @@ impl Cfiat {
         })
     }
 
-    /// Lines of this operand that are not there are taken over from the first of `others` that has them, with what is known of them: caches of a
-    /// processor send them to each other.
+    /// Copies missing lines of this operand, with their flags, from the first of `others` that
+    /// holds them: the caches of a processor send lines to each other.
     pub fn fetch<'c>(&mut self, others: impl Iterator<Item = &'c Self> + Clone, address: u64, bytes: u64) {
         for address in self.flags.lines(address, bytes) {
             if !self.flags.holds(address)
                 && let Some(other) = others.clone().find(|other| other.flags.holds(address))
             {
-                self.adopt(other, address);
+                self.copy_line(other, address);
             }
         }
     }
 
-    fn adopt(&mut self, other: &Self, address: u64) {
+    fn copy_line(&mut self, other: &Self, address: u64) {
         let line_bytes = self.flags.tags().geometry().line_bytes() as usize;
-        if let Some((to, from)) = self.flags.adopt(&other.flags, address) {
+        if let Some((to, from)) = self.flags.copy_line_from(&other.flags, address) {
             let line = &other.bytes[from * line_bytes..][..line_bytes];
             self.bytes[to * line_bytes..][..line_bytes].copy_from_slice(line);
         }
     }
 
-    /// Lines of this operand belong to another cache from now on.
-    pub fn throw_out(&mut self, address: u64, bytes: u64) {
-        self.flags.lines(address, bytes).for_each(|address| self.flags.throw_out(address));
+    /// Invalidates the lines of this operand, because another cache owns them from now on.
+    pub fn invalidate(&mut self, address: u64, bytes: u64) {
+        self.flags.lines(address, bytes).for_each(|address| self.flags.invalidate(address));
     }
 
-    /// Another thread has written these bytes: clears the flags of their lines.
-    pub fn forget(&mut self, address: u64, bytes: u64) {
-        self.flags.forget(address, bytes);
+    /// Clears the flags of the lines of these bytes, because another thread has written them.
+    pub fn clear_flags(&mut self, address: u64, bytes: u64) {
+        self.flags.clear_flags(address, bytes);
     }
 
-    /// Somebody else may have changed anything.
-    pub fn forget_all(&mut self) {
-        self.flags.forget_all();
+    /// Clears all flags, because any memory may have changed.
+    pub fn clear_all_flags(&mut self) {
+        self.flags.clear_all_flags();
     }
 }
 
-/// Copies `value`, and says whether it was there already.
+/// Copies `value`. Returns whether it was there already.
 #[inline]
 fn replace(known: &mut [u8], value: &[u8]) -> bool {
-    // The usual sizes are known when this is compiled, which saves two calls.
+    // Constant sizes for the usual cases save two library calls.
     match value.len() {
         4 => replace_exactly::<4>(known, value),
         8 => replace_exactly::<8>(known, value),
@@ -207,51 +213,52 @@ fn replace_exactly<const N: usize>(known: &mut [u8], value: &[u8]) -> bool {
     std::mem::replace(known, *value) == *value
 }
 
-/// Ones in the lowest `count` bytes, of which there are one to eight.
+/// Returns a mask of the lowest `count` bytes, one to eight.
 #[inline(always)]
 fn low_bytes(count: usize) -> u64 {
-    u64::MAX >> (WIDE.wrapping_sub(count) * 8 % 64)
+    u64::MAX >> (WORD_BYTES.wrapping_sub(count) * 8 % 64)
 }
 
-/// Where a part of an operand is: in the operand, and among the bytes of all slots.
+/// Returns the ranges of a part: within the operand, and within the bytes of all slots.
 #[inline]
 fn own_bytes(
     geometry: &Geometry,
     address: u64,
-    part: &cache::Part,
+    part: &cache::LineAccess,
     length: usize,
 ) -> (std::ops::Range<usize>, std::ops::Range<usize>) {
     let start = part.address.wrapping_sub(address) as usize;
     let end = (start + part.bytes as usize).min(length);
-    let line = geometry.place(part.line.slot, part.address);
+    let line = geometry.byte_index(part.line.slot, part.address);
     (start..end, line..line + (end - start))
 }
 
-/// What is told: so many loads were known, then this one was not.
+/// A message: so many loads were known, then one loaded `value`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Message {
+pub struct LoadMessage {
     pub hits: u64,
     pub value: Vec<u8>,
 }
 
-/// The filter's own part of a thread.
+/// Encoder of one thread: counts known loads since the last message.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Counter {
+pub struct LoadEncoder {
     hits: u64,
 }
 
-impl Counter {
-    /// A load was known.
+impl LoadEncoder {
+    /// Counts a known load.
     #[inline]
-    pub fn known(&mut self) {
+    pub fn add_hit(&mut self) {
         self.hits += 1;
     }
 
-    /// A load met `value`; gives what it has met in the cache, and the number of loads before it that were known if it must be told.
+    /// Encodes a load of `value`. Returns what the cache says of it and, if a message is due, the
+    /// number of known loads before it.
     #[inline]
-    pub fn load(&mut self, cfiat: &mut Cfiat, address: u64, value: &[u8]) -> (Load, Option<u64>) {
+    pub fn encode_load(&mut self, cfiat: &mut Cfiat, address: u64, value: &[u8]) -> (Load, Option<u64>) {
         let load = cfiat.load(address, value);
-        if load.is_reported() {
+        if load.needs_message() {
             return (load, Some(std::mem::take(&mut self.hits)));
         }
         self.hits += 1;
@@ -259,15 +266,15 @@ impl Counter {
     }
 }
 
-/// Where a mirror image gets its messages from. One has to come before the load that it tells of.
-pub trait Messages {
-    /// Takes the value of the load that comes behind so many known ones, if it is told; says whether it is. `None` if a value of another size is
-    /// told.
-    fn value(&mut self, hits: u64, value: &mut [u8]) -> Option<bool>;
+/// Source of a decoder's messages. A message must be available before its load is decoded.
+pub trait LoadMessageSource {
+    /// Takes the value of the load that follows `hits` known loads, if there is a message about it.
+    /// Returns whether there is one; `None` if the message has a value of another size.
+    fn take_value(&mut self, hits: u64, value: &mut [u8]) -> Option<bool>;
 }
 
-impl Messages for VecDeque<Message> {
-    fn value(&mut self, hits: u64, value: &mut [u8]) -> Option<bool> {
+impl LoadMessageSource for VecDeque<LoadMessage> {
+    fn take_value(&mut self, hits: u64, value: &mut [u8]) -> Option<bool> {
         let Some(message) = self.front().filter(|message| message.hits == hits) else { return Some(false) };
         if message.value.len() != value.len() {
             return None;
@@ -278,38 +285,39 @@ impl Messages for VecDeque<Message> {
     }
 }
 
-/// Where a decoder has the value of a load from.
+/// Origin of a decoded value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Origin {
+pub enum ValueOrigin {
     Message,
-    /// No message tells of it: it is what the cache holds. With [`Trust::Flags`], memory may have another value.
+    /// The cache, because there is no message. With [`KnownCriterion::Flags`], memory may have
+    /// another value.
     Cache,
 }
 
-/// The mirror image of a [`Counter`]: takes its messages and says what loads met.
+/// Decoder of one thread, the inverse of [`LoadEncoder`]: takes messages and returns loaded values.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Mirror {
+pub struct LoadDecoder {
     hits: u64,
 }
 
-impl Mirror {
-    /// What the load that is executed now meets, and where that is from. `None` if a message tells of a load of
-    /// another size.
-    pub fn load(
+impl LoadDecoder {
+    /// Fills `value` with what the load that is executed now returns, and returns its origin.
+    /// Returns `None` if the message has a value of another size.
+    pub fn decode_load(
         &mut self,
         cfiat: &mut Cfiat,
         address: u64,
         value: &mut [u8],
-        messages: &mut impl Messages,
-    ) -> Option<Origin> {
-        if messages.value(self.hits, value)? {
+        messages: &mut impl LoadMessageSource,
+    ) -> Option<ValueOrigin> {
+        if messages.take_value(self.hits, value)? {
             cfiat.load(address, value);
             self.hits = 0;
-            return Some(Origin::Message);
+            return Some(ValueOrigin::Message);
         }
         cfiat.recall(address, value);
         self.hits += 1;
-        Some(Origin::Cache)
+        Some(ValueOrigin::Cache)
     }
 }
 
@@ -319,29 +327,29 @@ mod tests {
 
     use super::*;
 
-    fn shape(trust: Trust) -> Shape {
-        Shape {
+    fn config(known_by: KnownCriterion) -> CfiatConfig {
+        CfiatConfig {
             geometry: Geometry::new(128, 16, 2).unwrap(),
             replacement: Replacement::RoundRobin,
             granularity: 4,
-            cover: Cover::Whole,
-            trust,
+            cover: FlagCoverage::Whole,
+            known_by,
         }
     }
 
     #[test]
-    fn what_was_stored_or_told_is_known() {
-        let (mut cfiat, mut counter) = (Cfiat::new(&shape(Trust::Values)).unwrap(), Counter::default());
-        assert_eq!(counter.load(&mut cfiat, 0x100, &[1, 2, 3, 4]).1, Some(0));
+    fn what_was_stored_or_emitted_is_known() {
+        let (mut cfiat, mut encoder) = (Cfiat::new(&config(KnownCriterion::Values)).unwrap(), LoadEncoder::default());
+        assert_eq!(encoder.encode_load(&mut cfiat, 0x100, &[1, 2, 3, 4]).1, Some(0));
         cfiat.store(0x104, &[5, 6, 7, 8]);
-        assert_eq!(counter.load(&mut cfiat, 0x100, &[1, 2, 3, 4, 5, 6, 7, 8]).1, None);
-        assert_eq!(counter.load(&mut cfiat, 0x105, &[6]).1, None);
-        assert_eq!(counter.load(&mut cfiat, 0x108, &[0; 4]).1, Some(2));
+        assert_eq!(encoder.encode_load(&mut cfiat, 0x100, &[1, 2, 3, 4, 5, 6, 7, 8]).1, None);
+        assert_eq!(encoder.encode_load(&mut cfiat, 0x105, &[6]).1, None);
+        assert_eq!(encoder.encode_load(&mut cfiat, 0x108, &[0; 4]).1, Some(2));
     }
 
     #[test]
-    fn what_is_known_at_once_is_known() {
-        let mut cfiat = Cfiat::new(&shape(Trust::Values)).unwrap();
+    fn the_fast_check_agrees() {
+        let mut cfiat = Cfiat::new(&config(KnownCriterion::Values)).unwrap();
         assert!(!cfiat.knows(0x10c, 4, 7));
         cfiat.load(0x10c, &[7, 0, 0, 0]);
         assert!(cfiat.knows(0x10c, 4, 7) && cfiat.knows(0x10c, 4, 7 | 1 << 32) && cfiat.knows(0x10d, 1, 0));
@@ -353,7 +361,7 @@ mod tests {
 
     #[test]
     fn what_is_overwritten_is_known() {
-        let mut cfiat = Cfiat::new(&shape(Trust::Values)).unwrap();
+        let mut cfiat = Cfiat::new(&config(KnownCriterion::Values)).unwrap();
         assert!(!cfiat.overwrite(0x100, 4, 7));
         cfiat.store(0x100, &[1; 16]);
         assert!(cfiat.overwrite(0x103, 2, 0x0202_0202) && cfiat.overwrite(0x108, 8, 3));
@@ -364,11 +372,11 @@ mod tests {
     }
 
     #[test]
-    fn what_changed_behind_its_back_is_told_only_by_values() {
-        for (trust, told) in [(Trust::Values, Some(0)), (Trust::Flags, None)] {
-            let (mut cfiat, mut counter) = (Cfiat::new(&shape(trust)).unwrap(), Counter::default());
-            assert_eq!(counter.load(&mut cfiat, 0x100, &[1; 4]).1, Some(0));
-            assert_eq!(counter.load(&mut cfiat, 0x100, &[2; 4]).1, told);
+    fn changes_unseen_by_the_cache_are_emitted_only_by_values() {
+        for (known_by, expected) in [(KnownCriterion::Values, Some(0)), (KnownCriterion::Flags, None)] {
+            let (mut cfiat, mut encoder) = (Cfiat::new(&config(known_by)).unwrap(), LoadEncoder::default());
+            assert_eq!(encoder.encode_load(&mut cfiat, 0x100, &[1; 4]).1, Some(0));
+            assert_eq!(encoder.encode_load(&mut cfiat, 0x100, &[2; 4]).1, expected);
         }
     }
 
@@ -386,34 +394,36 @@ mod tests {
             .prop_map(|(thread, address, size, kind, value)| Access { thread, address, size, kind, value })
     }
 
-    /// The cache of a thread that makes an access; if caches know of each other, as they are then.
-    fn meet<'c>(caches: &'c mut [Cfiat], own: usize, access: &Access, coherent: bool) -> &'c mut Cfiat {
+    /// Returns the cache of the accessing thread, after the coherence actions that precede the
+    /// access.
+    fn cache_before<'c>(caches: &'c mut [Cfiat], own: usize, access: &Access, coherent: bool) -> &'c mut Cfiat {
         if coherent && access.kind != 0 {
             let (address, bytes) = (access.address, access.size as u64);
             let others: Vec<Cfiat> =
-                caches.iter().enumerate().filter(|(place, _)| *place != own).map(|(_, cache)| cache.clone()).collect();
+                caches.iter().enumerate().filter(|(index, _)| *index != own).map(|(_, cache)| cache.clone()).collect();
             caches[own].fetch(others.iter(), address, bytes);
             if access.kind < 3 {
-                let others = caches.iter_mut().enumerate().filter(|(place, _)| *place != own);
-                others.for_each(|(_, cache)| cache.throw_out(address, bytes));
+                let others = caches.iter_mut().enumerate().filter(|(index, _)| *index != own);
+                others.for_each(|(_, cache)| cache.invalidate(address, bytes));
             }
         }
         &mut caches[own]
     }
 
     proptest! {
-        /// Threads that share memory, with caches of their own or one of all, and a kernel that writes without telling.
+        /// Threads share memory and have private caches or one shared cache. A kernel writes memory
+        /// unseen.
         #[test]
-        fn the_mirror_shows_what_was_loaded(
+        fn decoders_reproduce_every_load(
             accesses in proptest::collection::vec(access(), 0..400),
             shared in any::<bool>(), coherent in any::<bool>(), touched in any::<bool>(), granule_bits in 0u32..4,
         ) {
-            let cover = if touched { Cover::Touched } else { Cover::Whole };
-            let shape = Shape { granularity: 1 << granule_bits, cover, ..shape(Trust::Values) };
+            let cover = if touched { FlagCoverage::Touched } else { FlagCoverage::Whole };
+            let config = CfiatConfig { granularity: 1 << granule_bits, cover, ..config(KnownCriterion::Values) };
             let own = |thread: usize| if shared { 0 } else { thread };
-            let mut caches: Vec<_> = (0..3).map(|_| Cfiat::new(&shape).unwrap()).collect();
-            let mut images = caches.clone();
-            let (mut memory, mut counters) = (vec![0u8; 400], [Counter::default(); 3]);
+            let mut caches: Vec<_> = (0..3).map(|_| Cfiat::new(&config).unwrap()).collect();
+            let mut decoder_caches = caches.clone();
+            let (mut memory, mut encoders) = (vec![0u8; 400], [LoadEncoder::default(); 3]);
             let mut messages = [const { Vec::new() }; 3];
             let mut loaded = Vec::new();
             for access in &accesses {
@@ -422,14 +432,14 @@ mod tests {
                     0 => bytes.fill(access.value),
                     1..3 => {
                         bytes.fill(access.value);
-                        let cache = meet(&mut caches, own(access.thread), access, coherent);
+                        let cache = cache_before(&mut caches, own(access.thread), access, coherent);
                         let wide = u64::from_le_bytes([access.value; 8]);
                         if access.size > 8 || !cache.overwrite(access.address, access.size, wide) {
                             cache.store(access.address, bytes);
                         }
                     }
                     _ => {
-                        let cache = meet(&mut caches, own(access.thread), access, coherent);
+                        let cache = cache_before(&mut caches, own(access.thread), access, coherent);
                         let is_known = match access.size {
                             1..=8 => {
                                 let mut wide = [access.value; 8];
@@ -438,29 +448,29 @@ mod tests {
                             }
                             _ => bytes.as_array().is_some_and(|wide| cache.knows_wide(access.address, wide)),
                         };
-                        let (load, told) = counters[access.thread].load(cache, access.address, bytes);
+                        let (load, hits) = encoders[access.thread].encode_load(cache, access.address, bytes);
                         prop_assert!(load.flags_hit || !is_known);
-                        messages[access.thread].extend(told.map(|hits| Message { hits, value: bytes.to_vec() }));
+                        messages[access.thread].extend(hits.map(|hits| LoadMessage { hits, value: bytes.to_vec() }));
                         loaded.push(bytes.to_vec());
                     }
                 }
             }
-            let mut mirrors = messages.map(|messages| (Mirror::default(), VecDeque::from(messages)));
+            let mut decoders = messages.map(|messages| (LoadDecoder::default(), VecDeque::from(messages)));
             let mut loaded = loaded.into_iter();
             for access in &accesses {
-                let image = meet(&mut images, own(access.thread), access, coherent);
+                let cache = cache_before(&mut decoder_caches, own(access.thread), access, coherent);
                 let mut value = vec![access.value; access.size];
                 match access.kind {
                     0 => {}
-                    1..3 => _ = image.store(access.address, &value),
+                    1..3 => _ = cache.store(access.address, &value),
                     _ => {
-                        let (mirror, messages) = &mut mirrors[access.thread];
-                        prop_assert!(mirror.load(image, access.address, &mut value, messages).is_some());
+                        let (decoder, messages) = &mut decoders[access.thread];
+                        prop_assert!(decoder.decode_load(cache, access.address, &mut value, messages).is_some());
                         prop_assert_eq!(Some(value), loaded.next());
                     }
                 }
             }
-            prop_assert!(mirrors.iter().all(|(_, messages)| messages.is_empty()));
+            prop_assert!(decoders.iter().all(|(_, messages)| messages.is_empty()));
         }
     }
 }

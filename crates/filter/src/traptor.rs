@@ -1,58 +1,62 @@
-//! Control flow: only what the predictors did not know is told, with the number of branches since the last time.
+//! TRaptor, the filter of control flow. A [`BranchEncoder`] asks predictors ([`Predict`]) about
+//! each branch and emits a [`BranchMessage`] for each mispredict. The message carries the number of
+//! branches since the previous message. A [`BranchDecoder`] reproduces all outcomes.
 
 use std::collections::VecDeque;
 
-use predict::{Budget, Gshare, Ibtb, IllegalSize, Ittage, Point, Ras, Tage, Tagging, Victim};
+use predict::{Budget, Gshare, Ibtb, IllegalSize, Ittage, Ras, RowBranch, Tage, Tagging, Victim};
 
-/// What the program tells of a branch.
+/// A branch as the program defines it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Site {
-    pub kind: Kind,
+pub struct BranchSite {
+    pub kind: BranchKind,
     pub address: u64,
-    /// The instruction behind it.
-    pub behind: u64,
+    /// Address of the next instruction. A call returns to it.
+    pub fall_through: u64,
 }
 
-/// Kinds of branches that make a difference. Direct jumps do not: everybody knows where they go.
+/// Kinds of branches that predictors see. Direct jumps are not among them: the program says where
+/// they go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum BranchKind {
     Conditional,
-    /// Direct. Everybody knows where it goes, too, but it returns.
+    /// Direct. The program says where it goes, but it pushes a return address.
     Call,
     IndirectCall,
     IndirectJump,
     Return,
 }
 
-/// What only execution tells.
+/// Outcome of an executed branch: direction of a conditional branch, target of any other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Went {
+pub enum BranchOutcome {
     Taken(bool),
-    To(u64),
+    Target(u64),
 }
 
-/// What predicts where branches go. Whoever filters and whoever follows have the same.
+/// Branch predictors. Encoder and decoder have the same ones in the same state.
 pub trait Predict {
-    /// A branch went somewhere: learns, and says whether that was predicted. `None` if nobody has to predict it.
-    fn learn(&mut self, site: &Site, went: Went) -> Option<bool>;
-    /// Where a branch is predicted to go.
+    /// Updates the predictors with an executed branch. Returns whether they predicted it, or `None`
+    /// for a branch that is not predicted (a direct call).
+    fn update(&mut self, site: &BranchSite, outcome: BranchOutcome) -> Option<bool>;
+    /// Returns the predicted outcome.
     #[must_use]
-    fn predict(&self, site: &Site) -> Option<Went>;
+    fn predict(&self, site: &BranchSite) -> Option<BranchOutcome>;
 }
 
-/// How many entries the predictors have.
+/// Numbers of entries of the predictors, and how they look up and replace entries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Sizes {
+pub struct PredictorSizes {
     pub gshare: usize,
     pub ras: usize,
     pub ibtb: usize,
     pub tagging: Tagging,
     pub victim: Victim,
-    pub without_gshare: WithoutGshare,
+    pub without_gshare: StaticPrediction,
 }
 
-impl Default for Sizes {
-    /// The largest of Myers 2014, chapter 6, in ways that can be decoded.
+impl Default for PredictorSizes {
+    /// The largest configuration of Myers 2014, chapter 6, in variants that can be decoded.
     fn default() -> Self {
         Self {
             gshare: 4096,
@@ -60,33 +64,35 @@ impl Default for Sizes {
             ibtb: 64,
             tagging: Tagging::default(),
             victim: Victim::default(),
-            without_gshare: WithoutGshare::default(),
+            without_gshare: StaticPrediction::default(),
         }
     }
 }
 
-/// What is said of conditional branches if gshare has no entries.
+/// Static prediction of conditional branches if gshare has no entries.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum WithoutGshare {
-    /// That they are not taken, so that only those that are must be told.
+pub enum StaticPrediction {
+    /// Not taken, so that only taken branches need a message.
     #[default]
     NotTaken,
-    /// Nothing: all are told, as in Myers 2014. As a message does not say which way the branch went, this cannot be decoded.
-    Nothing,
+    /// No prediction: every branch emits a message, as in Myers 2014. A message does not contain
+    /// the direction, so this cannot be decoded.
+    Absent,
 }
 
-/// Those of the theses: gshare, a return stack and a target buffer.
+/// The predictors of the theses: gshare, a return address stack, and an indirect branch target
+/// buffer.
 #[derive(Clone, Debug)]
 pub struct Predictors {
     gshare: Gshare,
     ras: Ras,
     ibtb: Ibtb,
-    /// In place of gshare if it has no entries.
-    fixed: Option<WithoutGshare>,
+    /// Replaces gshare if it has no entries.
+    fixed: Option<StaticPrediction>,
 }
 
 impl Predictors {
-    pub fn new(sizes: &Sizes) -> Result<Self, IllegalSize> {
+    pub fn new(sizes: &PredictorSizes) -> Result<Self, IllegalSize> {
         Ok(Self {
             gshare: Gshare::new(sizes.gshare)?,
             ras: Ras::new(sizes.ras)?,
@@ -95,80 +101,88 @@ impl Predictors {
         })
     }
 
-    /// A direct call was executed, which will return to `behind`.
+    /// Records a direct call that returns to `return_address`.
     #[inline]
-    pub fn call(&mut self, behind: u64) {
-        self.ras.call(behind);
+    pub fn push_return(&mut self, return_address: u64) {
+        self.ras.push(return_address);
     }
 
-    /// A return went to `target`: learns, and says whether it was predicted.
+    /// Updates the return address stack with a return to `target`. Returns whether it was
+    /// predicted.
     #[inline]
-    pub fn returned(&mut self, target: u64) -> bool {
-        self.ras.ret(target)
+    pub fn update_return(&mut self, target: u64) -> bool {
+        self.ras.pop_matches(target)
     }
 
-    /// How many conditional branches of a row are predicted with so much certainty that nothing is learnt by them.
+    /// Returns how many leading branches of a row are predicted with saturated counters, so that an
+    /// update by them changes nothing.
     #[must_use]
     #[inline]
-    pub fn sure_of(&self, row: &[Point]) -> usize {
-        self.gshare.sure_of(row)
+    pub fn saturated_prefix(&self, row: &[RowBranch]) -> usize {
+        self.gshare.saturated_prefix(row)
     }
 
-    /// The next conditional branch of a row went as it says: learns, and says whether it was predicted. To be followed by the others and by
-    /// [`Self::pass`].
+    /// Updates gshare with the next conditional branch of a row and returns whether it was
+    /// predicted. The caller continues with the other branches of the row and then calls
+    /// [`Self::finish_row`].
     #[inline]
-    pub fn branch_in(&mut self, point: &Point) -> bool {
+    pub fn update_in_row(&mut self, point: &RowBranch) -> bool {
         match self.fixed {
-            None => self.gshare.branch_in(point),
-            Some(fixed) => fixed == WithoutGshare::NotTaken && !point.is_taken(),
+            None => self.gshare.update_in_row(point),
+            Some(fixed) => fixed == StaticPrediction::NotTaken && !point.is_taken(),
         }
     }
 
-    /// Goes on behind a row, of which all was learnt that is to be learnt. Returns whether it will be met again as it was met now.
+    /// Moves the history past a row whose updates are complete. Returns whether the next pass over
+    /// the same row finds the same entries.
     #[inline]
-    pub fn pass(&mut self, row: &[Point]) -> bool {
-        self.gshare.pass(row)
+    pub fn finish_row(&mut self, row: &[RowBranch]) -> bool {
+        self.gshare.finish_row(row)
     }
 }
 
 impl Predict for Predictors {
     #[inline]
-    fn learn(&mut self, site: &Site, went: Went) -> Option<bool> {
-        let right = match (site.kind, went) {
-            (Kind::Conditional, Went::Taken(taken)) => match self.fixed {
-                None => self.gshare.branch(site.address, taken),
-                Some(fixed) => fixed == WithoutGshare::NotTaken && !taken,
+    fn update(&mut self, site: &BranchSite, outcome: BranchOutcome) -> Option<bool> {
+        let is_correct = match (site.kind, outcome) {
+            (BranchKind::Conditional, BranchOutcome::Taken(taken)) => match self.fixed {
+                None => self.gshare.update(site.address, taken),
+                Some(fixed) => fixed == StaticPrediction::NotTaken && !taken,
             },
-            (Kind::Return, Went::To(target)) => self.ras.ret(target),
-            (Kind::IndirectCall | Kind::IndirectJump, Went::To(target)) => self.ibtb.branch(site.address, target),
-            (Kind::Call, _) => {
-                self.ras.call(site.behind);
+            (BranchKind::Return, BranchOutcome::Target(target)) => self.ras.pop_matches(target),
+            (BranchKind::IndirectCall | BranchKind::IndirectJump, BranchOutcome::Target(target)) => {
+                self.ibtb.update(site.address, target)
+            }
+            (BranchKind::Call, _) => {
+                self.ras.push(site.fall_through);
                 return None;
             }
-            // An answer to another question.
+            // The outcome does not fit the kind.
             _ => false,
         };
-        if site.kind == Kind::IndirectCall {
-            self.ras.call(site.behind);
+        if site.kind == BranchKind::IndirectCall {
+            self.ras.push(site.fall_through);
         }
-        Some(right)
+        Some(is_correct)
     }
 
     #[inline]
-    fn predict(&self, site: &Site) -> Option<Went> {
+    fn predict(&self, site: &BranchSite) -> Option<BranchOutcome> {
         match site.kind {
-            Kind::Conditional => match self.fixed {
-                None => self.gshare.prediction(site.address).map(Went::Taken),
-                Some(fixed) => (fixed == WithoutGshare::NotTaken).then_some(Went::Taken(false)),
+            BranchKind::Conditional => match self.fixed {
+                None => self.gshare.predict(site.address).map(BranchOutcome::Taken),
+                Some(fixed) => (fixed == StaticPrediction::NotTaken).then_some(BranchOutcome::Taken(false)),
             },
-            Kind::Return => self.ras.top().map(|(_, target)| Went::To(target)),
-            Kind::IndirectCall | Kind::IndirectJump => self.ibtb.prediction(site.address).map(Went::To),
-            Kind::Call => None,
+            BranchKind::Return => self.ras.top().map(|(_, target)| BranchOutcome::Target(target)),
+            BranchKind::IndirectCall | BranchKind::IndirectJump => {
+                self.ibtb.predict(site.address).map(BranchOutcome::Target)
+            }
+            BranchKind::Call => None,
         }
     }
 }
 
-/// Those of today's processors: TAGE, a return stack and ITTAGE.
+/// The predictors of current processors: TAGE, a return address stack, and ITTAGE.
 #[derive(Clone, Debug)]
 pub struct TaggedPredictors {
     tage: Tage,
@@ -177,56 +191,58 @@ pub struct TaggedPredictors {
 }
 
 impl TaggedPredictors {
-    /// `ras` entries of the return stack.
+    /// `ras` is the number of entries of the return address stack.
     pub fn new(budget: Budget, ras: usize) -> Result<Self, IllegalSize> {
         Ok(Self { tage: Tage::new(budget), ras: Ras::new(ras)?, ittage: Ittage::new(budget) })
     }
 }
 
 impl Predict for TaggedPredictors {
-    fn learn(&mut self, site: &Site, went: Went) -> Option<bool> {
-        let &Site { kind, address, behind } = site;
-        if matches!(kind, Kind::Call | Kind::IndirectCall) {
-            self.ras.call(behind);
+    fn update(&mut self, site: &BranchSite, outcome: BranchOutcome) -> Option<bool> {
+        let &BranchSite { kind, address, fall_through } = site;
+        if matches!(kind, BranchKind::Call | BranchKind::IndirectCall) {
+            self.ras.push(fall_through);
         }
-        match (kind, went) {
-            (Kind::Conditional, Went::Taken(taken)) => {
-                self.ittage.note(address, taken);
-                Some(self.tage.branch(address, taken))
+        match (kind, outcome) {
+            (BranchKind::Conditional, BranchOutcome::Taken(taken)) => {
+                self.ittage.record_outcome(address, taken);
+                Some(self.tage.update(address, taken))
             }
-            // Where a direct call goes is no news to anybody.
-            (Kind::Call, _) => {
-                self.tage.pass(address, behind);
-                self.ittage.pass(address, behind);
+            // The program says where a direct call goes; it only enters the history.
+            (BranchKind::Call, _) => {
+                self.tage.record_transfer(address, fall_through);
+                self.ittage.record_transfer(address, fall_through);
                 None
             }
-            (Kind::Return, Went::To(target)) => {
-                self.tage.pass(address, target);
-                self.ittage.pass(address, target);
-                Some(self.ras.ret(target))
+            (BranchKind::Return, BranchOutcome::Target(target)) => {
+                self.tage.record_transfer(address, target);
+                self.ittage.record_transfer(address, target);
+                Some(self.ras.pop_matches(target))
             }
-            (Kind::IndirectCall | Kind::IndirectJump, Went::To(target)) => {
-                self.tage.pass(address, target);
-                Some(self.ittage.branch(address, target))
+            (BranchKind::IndirectCall | BranchKind::IndirectJump, BranchOutcome::Target(target)) => {
+                self.tage.record_transfer(address, target);
+                Some(self.ittage.update(address, target))
             }
-            // An answer to another question.
+            // The outcome does not fit the kind.
             _ => Some(false),
         }
     }
 
-    fn predict(&self, site: &Site) -> Option<Went> {
+    fn predict(&self, site: &BranchSite) -> Option<BranchOutcome> {
         match site.kind {
-            Kind::Conditional => Some(Went::Taken(self.tage.prediction(site.address))),
-            Kind::Return => self.ras.top().map(|(_, target)| Went::To(target)),
-            Kind::IndirectCall | Kind::IndirectJump => self.ittage.prediction(site.address).map(Went::To),
-            Kind::Call => None,
+            BranchKind::Conditional => Some(BranchOutcome::Taken(self.tage.predict(site.address))),
+            BranchKind::Return => self.ras.top().map(|(_, target)| BranchOutcome::Target(target)),
+            BranchKind::IndirectCall | BranchKind::IndirectJump => {
+                self.ittage.predict(site.address).map(BranchOutcome::Target)
+            }
+            BranchKind::Call => None,
         }
     }
 }
 
-/// Where counting begins again after a message.
+/// First branch number after a message.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Counting {
+pub enum CountStart {
     /// The first branch is number 1, as in Tewar 2015.
     #[default]
     FromOne,
@@ -234,7 +250,7 @@ pub enum Counting {
     FromTwo,
 }
 
-impl Counting {
+impl CountStart {
     fn start(self) -> u64 {
         match self {
             Self::FromOne => 0,
@@ -243,118 +259,127 @@ impl Counting {
     }
 }
 
-/// What is told.
+/// A message of the filter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Message {
-    /// A conditional branch did not go where it was predicted to.
+pub enum BranchMessage {
+    /// A conditional branch was mispredicted.
     Outcome { branches: u64 },
-    /// Nor did an indirect one.
+    /// An indirect branch was mispredicted.
     Target { branches: u64, target: u64 },
-    /// After so many instructions, execution went on elsewhere.
+    /// Execution continued at `target` after so many instructions, without a branch.
     Exception { instructions: u64, target: u64 },
 }
 
-/// The filter's own part of a thread.
+/// Encoder of one thread: counts branches and instructions since the last message.
 #[derive(Clone, Copy, Debug)]
-pub struct Counter {
-    counting: Counting,
+pub struct BranchEncoder {
+    count_start: CountStart,
     branches: u64,
     instructions: u64,
 }
 
-impl Counter {
+impl BranchEncoder {
     #[must_use]
-    pub fn new(counting: Counting) -> Self {
-        Self { counting, branches: counting.start(), instructions: 0 }
+    pub fn new(count_start: CountStart) -> Self {
+        Self { count_start, branches: count_start.start(), instructions: 0 }
     }
 
     fn reset(&mut self) {
-        *self = Self::new(self.counting);
+        *self = Self::new(self.count_start);
     }
 
-    /// So many instructions were executed, a branch as the last of them included.
+    /// Counts executed instructions, including a branch at their end.
     #[inline]
-    pub fn instructions(&mut self, count: u64) {
+    pub fn add_instructions(&mut self, count: u64) {
         self.instructions += count;
     }
 
-    /// A branch was executed; gives the message, if one is needed.
+    /// Encodes an executed branch. Returns a message if the branch was mispredicted.
     #[inline]
-    pub fn branch(&mut self, predictors: &mut impl Predict, site: &Site, went: Went) -> Option<Message> {
-        let right = predictors.learn(site, went)?;
+    pub fn encode_branch(
+        &mut self,
+        predictors: &mut impl Predict,
+        site: &BranchSite,
+        outcome: BranchOutcome,
+    ) -> Option<BranchMessage> {
+        let is_correct = predictors.update(site, outcome)?;
         self.branches += 1;
-        if right {
+        if is_correct {
             return None;
         }
         let branches = self.branches;
         self.reset();
-        Some(match went {
-            Went::Taken(_) => Message::Outcome { branches },
-            Went::To(target) => Message::Target { branches, target },
+        Some(match outcome {
+            BranchOutcome::Taken(_) => BranchMessage::Outcome { branches },
+            BranchOutcome::Target(target) => BranchMessage::Target { branches, target },
         })
     }
 
-    /// So many branches were executed, which all were predicted.
+    /// Counts branches that were predicted correctly.
     #[inline]
-    pub fn predicted(&mut self, branches: u64) {
+    pub fn add_predicted(&mut self, branches: u64) {
         self.branches += branches;
     }
 
-    /// A conditional branch was executed, which was not predicted.
+    /// Encodes a mispredicted conditional branch.
     #[inline]
-    pub fn mispredicted(&mut self) -> Message {
+    pub fn encode_misprediction(&mut self) -> BranchMessage {
         let branches = self.branches + 1;
         self.reset();
-        Message::Outcome { branches }
+        BranchMessage::Outcome { branches }
     }
 
-    /// A branch to `target` was executed, which was not predicted.
+    /// Encodes a mispredicted branch to `target`.
     #[inline]
-    pub fn went_elsewhere(&mut self, target: u64) -> Message {
+    pub fn encode_target(&mut self, target: u64) -> BranchMessage {
         let branches = self.branches + 1;
         self.reset();
-        Message::Target { branches, target }
+        BranchMessage::Target { branches, target }
     }
 
-    /// Something else than a branch made execution go on at `target`.
-    pub fn exception(&mut self, target: u64) -> Message {
+    /// Encodes that execution continued at `target` without a branch.
+    pub fn encode_exception(&mut self, target: u64) -> BranchMessage {
         let instructions = self.instructions;
         self.reset();
-        Message::Exception { instructions, target }
+        BranchMessage::Exception { instructions, target }
     }
 }
 
-/// What a mirror image is told of a branch.
+/// Content of a message about a branch, as a decoder takes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Told {
-    /// A conditional branch did not go where it was predicted to.
-    Otherwise,
-    /// An indirect one went here.
-    To(u64),
+pub enum BranchCorrection {
+    /// A conditional branch was mispredicted.
+    Mispredicted,
+    /// The indirect branch went to this target.
+    Target(u64),
 }
 
-/// Where a mirror image gets its messages from. One has to come before the branch that it tells of.
-pub trait Messages {
-    /// Takes what is told of the branch with this number; `None` if nothing is.
-    fn branch(&mut self, branches: u64, is_indirect: bool) -> Option<Told>;
-    /// Takes where execution went on behind so many instructions, if that is told.
-    fn exception(&mut self, instructions: u64) -> Option<u64>;
+/// Source of a decoder's messages. A message must be available before its branch is decoded.
+pub trait BranchMessageSource {
+    /// Takes the message about branch number `branches`; `None` if there is none.
+    fn take_branch(&mut self, branches: u64, is_indirect: bool) -> Option<BranchCorrection>;
+    /// Takes the target of an exception after so many instructions; `None` if there is none.
+    fn take_exception(&mut self, instructions: u64) -> Option<u64>;
 }
 
-impl Messages for VecDeque<Message> {
-    fn branch(&mut self, number: u64, is_indirect: bool) -> Option<Told> {
-        let told = match self.front().copied() {
-            Some(Message::Outcome { branches }) if branches == number && !is_indirect => Told::Otherwise,
-            Some(Message::Target { branches, target }) if branches == number && is_indirect => Told::To(target),
+impl BranchMessageSource for VecDeque<BranchMessage> {
+    fn take_branch(&mut self, number: u64, is_indirect: bool) -> Option<BranchCorrection> {
+        let correction = match self.front().copied() {
+            Some(BranchMessage::Outcome { branches }) if branches == number && !is_indirect => {
+                BranchCorrection::Mispredicted
+            }
+            Some(BranchMessage::Target { branches, target }) if branches == number && is_indirect => {
+                BranchCorrection::Target(target)
+            }
             _ => return None,
         };
         self.pop_front();
-        Some(told)
+        Some(correction)
     }
 
-    fn exception(&mut self, number: u64) -> Option<u64> {
+    fn take_exception(&mut self, number: u64) -> Option<u64> {
         match self.front().copied() {
-            Some(Message::Exception { instructions, target }) if instructions == number => {
+            Some(BranchMessage::Exception { instructions, target }) if instructions == number => {
                 self.pop_front();
                 Some(target)
             }
@@ -363,55 +388,62 @@ impl Messages for VecDeque<Message> {
     }
 }
 
-/// The mirror image of a [`Counter`]: takes its messages and says where branches went.
+/// Decoder of one thread, the inverse of [`BranchEncoder`]: takes messages and returns branch
+/// outcomes.
 #[derive(Clone, Copy, Debug)]
-pub struct Mirror {
-    counter: Counter,
+pub struct BranchDecoder {
+    encoder: BranchEncoder,
 }
 
-impl Mirror {
+impl BranchDecoder {
     #[must_use]
-    pub fn new(counting: Counting) -> Self {
-        Self { counter: Counter::new(counting) }
+    pub fn new(count_start: CountStart) -> Self {
+        Self { encoder: BranchEncoder::new(count_start) }
     }
 
-    /// Where the branch that is executed now goes: as predicted, unless it is the one that the next message tells of. `None` if nobody
-    /// has to predict it, or if the messages do not say.
+    /// Returns the outcome of the branch that is executed now: the prediction, unless the next
+    /// message corrects it. Returns `None` for a direct call, or if the messages do not determine
+    /// the outcome.
     #[inline]
-    pub fn branch(&mut self, predictors: &mut impl Predict, site: &Site, messages: &mut impl Messages) -> Option<Went> {
-        if site.kind == Kind::Call {
-            predictors.learn(site, Went::Taken(true));
+    pub fn decode_branch(
+        &mut self,
+        predictors: &mut impl Predict,
+        site: &BranchSite,
+        messages: &mut impl BranchMessageSource,
+    ) -> Option<BranchOutcome> {
+        if site.kind == BranchKind::Call {
+            predictors.update(site, BranchOutcome::Taken(true));
             return None;
         }
-        self.counter.branches += 1;
-        let told = messages.branch(self.counter.branches, site.kind != Kind::Conditional);
+        self.encoder.branches += 1;
+        let correction = messages.take_branch(self.encoder.branches, site.kind != BranchKind::Conditional);
         let predicted = predictors.predict(site);
-        let went = match told {
+        let outcome = match correction {
             None => predicted?,
-            Some(told) => {
-                self.counter.reset();
-                match (told, predicted) {
-                    (Told::Otherwise, Some(Went::Taken(taken))) => Went::Taken(!taken),
-                    (Told::Otherwise, _) => return None,
-                    (Told::To(target), _) => Went::To(target),
+            Some(correction) => {
+                self.encoder.reset();
+                match (correction, predicted) {
+                    (BranchCorrection::Mispredicted, Some(BranchOutcome::Taken(taken))) => BranchOutcome::Taken(!taken),
+                    (BranchCorrection::Mispredicted, _) => return None,
+                    (BranchCorrection::Target(target), _) => BranchOutcome::Target(target),
                 }
             }
         };
-        predictors.learn(site, went);
-        Some(went)
+        predictors.update(site, outcome);
+        Some(outcome)
     }
 
-    /// So many more instructions were executed, a branch as the last of them included.
+    /// Counts executed instructions, including a branch at their end.
     #[inline]
-    pub fn instructions(&mut self, count: u64) {
-        self.counter.instructions(count);
+    pub fn add_instructions(&mut self, count: u64) {
+        self.encoder.add_instructions(count);
     }
 
-    /// Where execution goes on now, if it does not where the branches say.
+    /// Returns where execution continues, if the next message is an exception at this instruction.
     #[inline]
-    pub fn exception(&mut self, messages: &mut impl Messages) -> Option<u64> {
-        let target = messages.exception(self.counter.instructions)?;
-        self.counter.reset();
+    pub fn decode_exception(&mut self, messages: &mut impl BranchMessageSource) -> Option<u64> {
+        let target = messages.take_exception(self.encoder.instructions)?;
+        self.encoder.reset();
         Some(target)
     }
 }
@@ -422,132 +454,166 @@ mod tests {
 
     use super::*;
 
-    fn sizes() -> Sizes {
-        Sizes { gshare: 64, ras: 8, ibtb: 16, ..Sizes::default() }
+    fn sizes() -> PredictorSizes {
+        PredictorSizes { gshare: 64, ras: 8, ibtb: 16, ..PredictorSizes::default() }
     }
 
-    fn site(kind: Kind, address: u64) -> Site {
-        Site { kind, address, behind: address + 5 }
+    fn site(kind: BranchKind, address: u64) -> BranchSite {
+        BranchSite { kind, address, fall_through: address + 5 }
     }
 
-    /// Myers 2014, Figure 4.31, and Tewar 2015, Figure 6.16: the first branch that is mispredicted is number 2 or number 1.
+    /// Myers 2014, Figure 4.31, and Tewar 2015, Figure 6.16: the first mispredicted branch is
+    /// number 2 or number 1.
     #[test]
     fn counting_begins_at_one_or_at_two() {
-        for (counting, first) in [(Counting::FromOne, 1), (Counting::FromTwo, 2)] {
-            let (mut predictors, mut counter) = (Predictors::new(&sizes()).unwrap(), Counter::new(counting));
-            let jump = site(Kind::Conditional, 0x1000);
-            let told = counter.branch(&mut predictors, &jump, Went::Taken(true));
-            assert_eq!(told, Some(Message::Outcome { branches: first }));
-            assert_eq!(counter.branch(&mut predictors, &site(Kind::Conditional, 0x2000), Went::Taken(false)), None);
-            let told = counter.branch(&mut predictors, &site(Kind::IndirectJump, 0x3000), Went::To(7));
-            assert_eq!(told, Some(Message::Target { branches: first + 1, target: 7 }));
+        for (count_start, first) in [(CountStart::FromOne, 1), (CountStart::FromTwo, 2)] {
+            let (mut predictors, mut encoder) = (Predictors::new(&sizes()).unwrap(), BranchEncoder::new(count_start));
+            let jump = site(BranchKind::Conditional, 0x1000);
+            let message = encoder.encode_branch(&mut predictors, &jump, BranchOutcome::Taken(true));
+            assert_eq!(message, Some(BranchMessage::Outcome { branches: first }));
+            assert_eq!(
+                encoder.encode_branch(
+                    &mut predictors,
+                    &site(BranchKind::Conditional, 0x2000),
+                    BranchOutcome::Taken(false)
+                ),
+                None
+            );
+            let message = encoder.encode_branch(
+                &mut predictors,
+                &site(BranchKind::IndirectJump, 0x3000),
+                BranchOutcome::Target(7),
+            );
+            assert_eq!(message, Some(BranchMessage::Target { branches: first + 1, target: 7 }));
         }
     }
 
     #[test]
-    fn calls_are_not_counted_but_remembered() {
-        let (mut predictors, mut counter) = (Predictors::new(&sizes()).unwrap(), Counter::new(Counting::FromOne));
-        assert_eq!(counter.branch(&mut predictors, &site(Kind::Call, 0x1000), Went::To(0x2000)), None);
-        assert_eq!(counter.branch(&mut predictors, &site(Kind::Return, 0x2000), Went::To(0x1005)), None);
-        let told = counter.branch(&mut predictors, &site(Kind::Return, 0x1005), Went::To(0x9999));
-        assert_eq!(told, Some(Message::Target { branches: 2, target: 0x9999 }));
+    fn calls_are_not_counted_but_pushed_onto_the_return_stack() {
+        let (mut predictors, mut encoder) =
+            (Predictors::new(&sizes()).unwrap(), BranchEncoder::new(CountStart::FromOne));
+        assert_eq!(
+            encoder.encode_branch(&mut predictors, &site(BranchKind::Call, 0x1000), BranchOutcome::Target(0x2000)),
+            None
+        );
+        assert_eq!(
+            encoder.encode_branch(&mut predictors, &site(BranchKind::Return, 0x2000), BranchOutcome::Target(0x1005)),
+            None
+        );
+        let message =
+            encoder.encode_branch(&mut predictors, &site(BranchKind::Return, 0x1005), BranchOutcome::Target(0x9999));
+        assert_eq!(message, Some(BranchMessage::Target { branches: 2, target: 0x9999 }));
     }
 
-    /// Something that happens: a branch, or an exception behind so many instructions.
+    /// An event of a thread: a branch, or an exception after some instructions.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-    enum Happening {
-        Branch(Site, Went),
+    enum ThreadEvent {
+        Branch(BranchSite, BranchOutcome),
         Exception(u64),
     }
 
-    fn happening() -> impl Strategy<Value = Happening> {
-        let kinds =
-            [Kind::Conditional, Kind::Conditional, Kind::Call, Kind::IndirectCall, Kind::IndirectJump, Kind::Return];
+    fn event() -> impl Strategy<Value = ThreadEvent> {
+        let kinds = [
+            BranchKind::Conditional,
+            BranchKind::Conditional,
+            BranchKind::Call,
+            BranchKind::IndirectCall,
+            BranchKind::IndirectJump,
+            BranchKind::Return,
+        ];
         (0usize..40, 0u64..64, 0u64..3, any::<bool>()).prop_map(move |(choice, place, target, taken)| {
-            let Some(&kind) = kinds.get(choice % 7) else { return Happening::Exception(target) };
+            let Some(&kind) = kinds.get(choice % 7) else { return ThreadEvent::Exception(target) };
             let site = site(kind, place * 16);
-            let went = if kind == Kind::Conditional { Went::Taken(taken) } else { Went::To(target * 16 + 5) };
-            Happening::Branch(site, went)
+            let outcome = if kind == BranchKind::Conditional {
+                BranchOutcome::Taken(taken)
+            } else {
+                BranchOutcome::Target(target * 16 + 5)
+            };
+            ThreadEvent::Branch(site, outcome)
         })
     }
 
     #[test]
-    fn a_row_is_told_as_its_branches_are() {
+    fn a_row_gives_the_messages_of_its_branches() {
         for gshare in [0, 64] {
-            let mut predictors = Predictors::new(&Sizes { gshare, ..sizes() }).unwrap();
-            let (mut images, mut counter) = (predictors.clone(), Counter::new(Counting::FromOne));
-            let mut image = counter;
+            let mut predictors = Predictors::new(&PredictorSizes { gshare, ..sizes() }).unwrap();
+            let (mut other_predictors, mut encoder) = (predictors.clone(), BranchEncoder::new(CountStart::FromOne));
+            let mut other_encoder = encoder;
             for round in 0..20 {
                 let row = [(0x1000, true), (0x2000, round % 3 == 0), (0x3000, false)];
-                let mut points: Vec<Point> = Vec::new();
-                row.iter().for_each(|&(address, taken)| points.push(Point::behind(points.last(), address, taken)));
-                let (mut told, mut shown) = (Vec::new(), Vec::new());
+                let mut points: Vec<RowBranch> = Vec::new();
+                row.iter().for_each(|&(address, taken)| points.push(RowBranch::after(points.last(), address, taken)));
+                let (mut messages, mut decoded) = (Vec::new(), Vec::new());
                 for point in &points {
-                    match predictors.branch_in(point) {
-                        true => counter.predicted(1),
-                        false => told.push(counter.mispredicted()),
+                    match predictors.update_in_row(point) {
+                        true => encoder.add_predicted(1),
+                        false => messages.push(encoder.encode_misprediction()),
                     }
                 }
-                predictors.pass(&points);
+                predictors.finish_row(&points);
                 for (address, taken) in row {
-                    shown.extend(image.branch(&mut images, &site(Kind::Conditional, address), Went::Taken(taken)));
+                    decoded.extend(other_encoder.encode_branch(
+                        &mut other_predictors,
+                        &site(BranchKind::Conditional, address),
+                        BranchOutcome::Taken(taken),
+                    ));
                 }
-                assert_eq!(told, shown);
+                assert_eq!(messages, decoded);
             }
         }
     }
 
     proptest! {
         #[test]
-        fn the_mirror_shows_what_happened(
-            happenings in proptest::collection::vec((0usize..3, 0u64..4, happening()), 0..500),
+        fn decoders_reproduce_every_event(
+            events in proptest::collection::vec((0usize..3, 0u64..4, event()), 0..500),
             shared in any::<bool>(), from_two in any::<bool>(), nothing in any::<bool>(),
         ) {
-            let counting = if from_two { Counting::FromTwo } else { Counting::FromOne };
-            let sizes = if nothing { Sizes { gshare: 0, ras: 0, ibtb: 0, ..sizes() } } else { sizes() };
-            check_mirror(&happenings, &Predictors::new(&sizes).unwrap(), shared, counting)?;
+            let count_start = if from_two { CountStart::FromTwo } else { CountStart::FromOne };
+            let sizes = if nothing { PredictorSizes { gshare: 0, ras: 0, ibtb: 0, ..sizes() } } else { sizes() };
+            check_decoder(&events, &Predictors::new(&sizes).unwrap(), shared, count_start)?;
             let tagged = TaggedPredictors::new(Budget::Small, sizes.ras).unwrap();
-            check_mirror(&happenings, &tagged, shared, counting)?;
+            check_decoder(&events, &tagged, shared, count_start)?;
         }
     }
 
-    /// Several threads, in any order, with predictors of their own or with those of all.
-    fn check_mirror<P: Predict + Clone>(
-        happenings: &[(usize, u64, Happening)],
+    /// Encodes and decodes several threads in any order, with private or shared predictors.
+    fn check_decoder<P: Predict + Clone>(
+        events: &[(usize, u64, ThreadEvent)],
         fresh: &P,
         shared: bool,
-        counting: Counting,
+        count_start: CountStart,
     ) -> Result<(), TestCaseError> {
         let own = |thread: usize| if shared { 0 } else { thread };
         let mut predictors = vec![fresh.clone(); 3];
-        let mut images = predictors.clone();
-        let mut counters = [Counter::new(counting); 3];
+        let mut other_predictors = predictors.clone();
+        let mut encoders = [BranchEncoder::new(count_start); 3];
         let mut messages = [const { Vec::new() }; 3];
-        for &(thread, before, happening) in happenings {
-            counters[thread].instructions(before);
-            let message = match happening {
-                Happening::Exception(target) => Some(counters[thread].exception(target)),
-                Happening::Branch(site, went) => {
-                    counters[thread].instructions(1);
-                    counters[thread].branch(&mut predictors[own(thread)], &site, went)
+        for &(thread, before, event) in events {
+            encoders[thread].add_instructions(before);
+            let message = match event {
+                ThreadEvent::Exception(target) => Some(encoders[thread].encode_exception(target)),
+                ThreadEvent::Branch(site, outcome) => {
+                    encoders[thread].add_instructions(1);
+                    encoders[thread].encode_branch(&mut predictors[own(thread)], &site, outcome)
                 }
             };
             messages[thread].extend(message);
         }
-        let mut mirrors = messages.map(|messages| (Mirror::new(counting), VecDeque::from(messages)));
-        for &(thread, before, happening) in happenings {
-            let (mirror, messages) = &mut mirrors[thread];
-            mirror.instructions(before);
-            match happening {
-                Happening::Exception(target) => prop_assert_eq!(mirror.exception(messages), Some(target)),
-                Happening::Branch(site, went) => {
-                    mirror.instructions(1);
-                    let shown = mirror.branch(&mut images[own(thread)], &site, messages);
-                    prop_assert_eq!(shown, (site.kind != Kind::Call).then_some(went));
+        let mut decoders = messages.map(|messages| (BranchDecoder::new(count_start), VecDeque::from(messages)));
+        for &(thread, before, event) in events {
+            let (decoder, messages) = &mut decoders[thread];
+            decoder.add_instructions(before);
+            match event {
+                ThreadEvent::Exception(target) => prop_assert_eq!(decoder.decode_exception(messages), Some(target)),
+                ThreadEvent::Branch(site, outcome) => {
+                    decoder.add_instructions(1);
+                    let decoded = decoder.decode_branch(&mut other_predictors[own(thread)], &site, messages);
+                    prop_assert_eq!(decoded, (site.kind != BranchKind::Call).then_some(outcome));
                 }
             }
         }
-        prop_assert!(mirrors.iter().all(|(_, messages)| messages.is_empty()));
+        prop_assert!(decoders.iter().all(|(_, messages)| messages.is_empty()));
         Ok(())
     }
 }

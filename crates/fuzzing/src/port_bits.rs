@@ -2,7 +2,7 @@
 
 use port::bits::BitReader;
 use port::cores::Cores;
-use port::{Follower, Subject, file};
+use port::{PortDecoder, Subject, file};
 use trace::Trace;
 
 /// A trace with values; see the README there.
@@ -17,16 +17,16 @@ pub fn port_bits(bytes: &[u8]) {
     let threads = trace.threads().iter().map(|thread| thread.info.thread);
     let Ok(cores) = Cores::new(threads, Some(description.cores)) else { return };
     let reader = BitReader::new(bits, description.bits);
-    let Ok(mut follower) = Follower::new(technique, &config, &settings, &cores, reader) else { return };
-    follower.list();
+    let Ok(mut decoder) = PortDecoder::new(technique, &config, &settings, &cores, reader) else { return };
+    decoder.log_messages();
     let merged = match technique.subject() {
         Subject::Loads => trace.merged_with_accesses(),
         _ => Ok(trace.merged()),
     };
     let Ok(mut merged) = merged else { return };
     while let Ok(Some(batch)) = merged.next_batch() {
-        follower.batch(trace.blocks(), batch);
-        drop(follower.read());
+        decoder.batch(trace.blocks(), batch);
+        drop(decoder.take_messages());
     }
-    drop(follower.finish());
+    drop(decoder.finish());
 }

@@ -1,45 +1,50 @@
-//! mcfTRaptor: which branches have to be told so that the rest of the control flow can be inferred.
+//! mcfTRaptor: emits a message for each mispredicted branch, so that the remaining control flow can
+//! be inferred. A [`FlowFilter`] takes batches of steps, or whole paths, which is faster (module
+//! `paths`). [`check`] decodes and compares.
 
-mod image;
+mod check;
 mod paths;
 
-use filter::traptor::{Counter, Counting, Kind, Message, Predict, Predictors, Site, Sizes, Went};
+use filter::traptor::{
+    BranchEncoder, BranchKind, BranchMessage, BranchOutcome, BranchSite, CountStart, Predict, PredictorSizes,
+    Predictors,
+};
 use hashbrown::HashMap;
 use predict::IllegalSize;
 use trace::{Batch, BlockIndex, Blocks, Event, PathBatch, PathItem, Step, Terminator};
 
-use crate::control::{self, Elsewhere};
-use crate::threads::{Sharing, Structures};
-use crate::walk::{Tail, Tails, Walker};
+use replay::block_end::{BlockEnd, BlockEnds, StepVisitor};
+use replay::control::{Discontinuity, ThreadPosition};
+use replay::{PerThread, Sharing};
 
-pub use image::{Mirrors, check};
-use paths::Preparations;
+pub use check::check;
+use paths::PreparedPaths;
 
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Settings {
-    pub sizes: Sizes,
-    pub counting: Counting,
+pub struct FlowSettings {
+    pub sizes: PredictorSizes,
+    pub count_start: CountStart,
     pub sharing: Sharing,
 }
 
-/// What was met, and how much of it was predicted.
+/// Counts of branches, by prediction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Statistics {
+pub struct FlowStatistics {
     pub instructions: u64,
     pub outcomes_predicted: u64,
     pub outcomes_mispredicted: u64,
     pub targets_predicted: u64,
     pub targets_mispredicted: u64,
-    /// Indirect branches of which the trace does not tell where they went: the process ended before the thread's next
-    /// block did.
+    /// Indirect branches whose target the trace does not contain: the process ended before the
+    /// thread's next block did.
     pub targets_unknown: u64,
-    /// Signals, and returns from their handlers.
+    /// Signals and returns from their handlers.
     pub exceptions: u64,
-    /// Places behind something that was left out; told like exceptions.
+    /// Discontinuities after missing parts of the trace; encoded like exceptions.
     pub gaps: u64,
 }
 
-impl Statistics {
+impl FlowStatistics {
     /// Conditional and indirect branches.
     #[must_use]
     pub fn branches(&self) -> u64 {
@@ -57,241 +62,247 @@ impl Statistics {
     }
 
     #[inline]
-    fn count(&mut self, went: Went, right: bool) {
-        let sum = match (went, right) {
-            (Went::Taken(_), true) => &mut self.outcomes_predicted,
-            (Went::Taken(_), false) => &mut self.outcomes_mispredicted,
-            (Went::To(_), true) => &mut self.targets_predicted,
-            (Went::To(_), false) => &mut self.targets_mispredicted,
+    fn count(&mut self, outcome: BranchOutcome, is_correct: bool) {
+        let sum = match (outcome, is_correct) {
+            (BranchOutcome::Taken(_), true) => &mut self.outcomes_predicted,
+            (BranchOutcome::Taken(_), false) => &mut self.outcomes_mispredicted,
+            (BranchOutcome::Target(_), true) => &mut self.targets_predicted,
+            (BranchOutcome::Target(_), false) => &mut self.targets_mispredicted,
         };
         *sum += 1;
     }
 }
 
-/// Something that has to be told.
+/// A message with the place in the program that it concerns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Told {
+pub struct LocatedMessage {
     pub thread: u32,
-    pub message: Message,
-    /// The branch, or the instruction that execution did not go on with.
+    pub message: BranchMessage,
+    /// Address of the branch, or of the instruction that would have followed.
     pub address: u64,
-    /// The block with the branch; of an exception, the one that execution goes on with.
+    /// The block with the branch; for an exception, the block where execution continues.
     pub block: BlockIndex,
 }
 
-/// Where a thread is, and what was counted of it.
+/// Encoder and position of a thread.
 #[derive(Clone, Copy, Debug)]
-struct Place {
-    counter: Counter,
-    at: control::Place,
-    /// The last step left by this branch, and only what comes next tells where to.
-    pending: Option<Pending>,
+struct ThreadState {
+    encoder: BranchEncoder,
+    position: ThreadPosition,
+    /// Indirect branch of the last step, if only the next step reveals its target.
+    unresolved: Option<UnresolvedBranch>,
 }
 
 /// A branch whose target is not known yet.
 #[derive(Clone, Copy, Debug)]
-struct Pending {
-    site: Site,
+struct UnresolvedBranch {
+    site: BranchSite,
     block: BlockIndex,
 }
 
-impl Tail {
-    /// The branch that a step ends with, if only what comes next tells where it went.
-    fn pending(&self, step: &Step) -> Option<Pending> {
-        // In place of the target.
-        const ANYWHERE: u64 = 1;
-        let is_pending = step.terminator() == Terminator::Indirect && step.next() == 0;
-        let (site, _) = self.branch(&step.with_next(ANYWHERE)).filter(|_| is_pending)?;
-        Some(Pending { site, block: step.block() })
-    }
+/// Returns the branch at the end of a step, if only the next step reveals its target.
+fn unresolved_branch(block_end: &BlockEnd, step: &Step) -> Option<UnresolvedBranch> {
+    // Placeholder for the target.
+    const ANY_TARGET: u64 = 1;
+    let is_unresolved = step.terminator() == Terminator::Indirect && step.next() == 0;
+    let (site, _) = block_end.branch(&step.with_next(ANY_TARGET)).filter(|_| is_unresolved)?;
+    Some(UnresolvedBranch { site, block: step.block() })
 }
 
-/// The filter on its way through a trace.
+/// The flow filter of a trace.
 #[derive(Clone, Debug)]
-pub struct Filter {
-    predictors: Structures<Predictors>,
-    counting: Counting,
-    places: HashMap<u32, Place>,
-    statistics: Statistics,
-    tails: Tails,
-    prepared: Preparations,
+pub struct FlowFilter {
+    predictors: PerThread<Predictors>,
+    count_start: CountStart,
+    threads: HashMap<u32, ThreadState>,
+    statistics: FlowStatistics,
+    block_ends: BlockEnds,
+    prepared: PreparedPaths,
 }
 
-impl Filter {
-    pub fn new(settings: &Settings) -> Result<Self, IllegalSize> {
+impl FlowFilter {
+    pub fn new(settings: &FlowSettings) -> Result<Self, IllegalSize> {
         Ok(Self {
-            predictors: Structures::new(settings.sharing, Predictors::new(&settings.sizes)?),
-            counting: settings.counting,
-            places: HashMap::new(),
-            statistics: Statistics::default(),
-            tails: Tails::default(),
-            prepared: Preparations::default(),
+            predictors: PerThread::new(settings.sharing, Predictors::new(&settings.sizes)?),
+            count_start: settings.count_start,
+            threads: HashMap::new(),
+            statistics: FlowStatistics::default(),
+            block_ends: BlockEnds::default(),
+            prepared: PreparedPaths::default(),
         })
     }
 
-    /// How many instructions came so far.
+    /// Returns the number of instructions so far.
     #[must_use]
     pub fn instructions(&self) -> u64 {
         self.statistics.instructions
     }
 
     #[must_use]
-    pub fn statistics(&self) -> Statistics {
-        let pending = self.places.values().filter(|place| place.pending.is_some()).count() as u64;
-        Statistics { targets_unknown: self.statistics.targets_unknown + pending, ..self.statistics }
+    pub fn statistics(&self) -> FlowStatistics {
+        let unresolved = self.threads.values().filter(|thread| thread.unresolved.is_some()).count() as u64;
+        FlowStatistics { targets_unknown: self.statistics.targets_unknown + unresolved, ..self.statistics }
     }
 
-    /// Takes what a thread has executed next.
-    pub fn batch(&mut self, blocks: &Blocks, batch: &Batch, tell: impl FnMut(Told)) {
-        self.each(batch.thread(), tell, |filtering, tails, _| tails.walk(blocks, batch, filtering));
+    /// Filters the next batch of a thread.
+    pub fn batch(&mut self, blocks: &Blocks, batch: &Batch, emit: impl FnMut(LocatedMessage)) {
+        self.each(batch.thread(), emit, |pass, block_ends, _| block_ends.walk(blocks, batch, pass));
     }
 
-    /// The same, path by path, which is faster. A trace goes through a filter in one way or the other: where an indirect branch at the end of a batch
-    /// went is told by the thread's next one, when others may have been at predictors that are shared.
-    pub fn path_batch(&mut self, batch: &PathBatch<'_>, tell: impl FnMut(Told)) {
+    /// Filters the next batch of a thread path by path, which is faster. A trace must be filtered
+    /// in one of the two ways only. Here the thread's next batch reveals the target of an indirect
+    /// branch at the end of a batch; meanwhile other threads may have updated shared predictors.
+    pub fn path_batch(&mut self, batch: &PathBatch<'_>, emit: impl FnMut(LocatedMessage)) {
         let paths = batch.paths();
-        self.each(batch.thread(), tell, |filtering, tails, prepared| {
-            tails.extend(paths.blocks());
-            let mut parts = batch.items();
-            while let Some(part) = parts.next() {
-                match part {
-                    PathItem::Path(path) => filtering.path(paths, path, &mut parts, tails, prepared),
+        self.each(batch.thread(), emit, |pass, block_ends, prepared| {
+            block_ends.extend(paths.blocks());
+            let mut items = batch.items();
+            while let Some(item) = items.next() {
+                match item {
+                    PathItem::Path(path) => pass.path(paths, path, &mut items, block_ends, prepared),
                     PathItem::Event { event, steps, last, at } => {
                         if let Some(at) = at {
-                            filtering.went_to(at);
+                            pass.resolve_target(at);
                         }
-                        steps.iter().chain(&last).for_each(|step| filtering.single(step, tails));
-                        filtering.event(&event);
+                        steps.iter().chain(&last).for_each(|step| pass.lone_step(step, block_ends));
+                        pass.event(&event);
                     }
                 }
             }
         });
     }
 
-    fn each<F: FnMut(Told)>(
+    fn each<F: FnMut(LocatedMessage)>(
         &mut self,
         thread: u32,
-        tell: F,
-        walk: impl FnOnce(&mut Filtering<'_, F>, &mut Tails, &mut Preparations),
+        emit: F,
+        walk: impl FnOnce(&mut FilterPass<'_, F>, &mut BlockEnds, &mut PreparedPaths),
     ) {
-        let fresh = Place { counter: Counter::new(self.counting), at: control::Place::NOT_BEGUN, pending: None };
-        let place = self.places.entry(thread).or_insert(fresh);
-        let mut filtering = Filtering {
+        let fresh = ThreadState {
+            encoder: BranchEncoder::new(self.count_start),
+            position: ThreadPosition::NOT_BEGUN,
+            unresolved: None,
+        };
+        let state = self.threads.entry(thread).or_insert(fresh);
+        let mut pass = FilterPass {
             thread,
-            place: *place,
+            state: *state,
             predictors: self.predictors.of(thread),
             statistics: self.statistics,
-            tell,
+            emit,
         };
-        walk(&mut filtering, &mut self.tails, &mut self.prepared);
-        (*place, self.statistics) = (filtering.place, filtering.statistics);
+        walk(&mut pass, &mut self.block_ends, &mut self.prepared);
+        (*state, self.statistics) = (pass.state, pass.statistics);
     }
 }
 
-/// A batch that goes through the filter.
-struct Filtering<'f, F> {
+/// A batch of one thread on its way through the filter.
+struct FilterPass<'f, F> {
     thread: u32,
-    place: Place,
+    state: ThreadState,
     predictors: &'f mut Predictors,
-    statistics: Statistics,
-    tell: F,
+    statistics: FlowStatistics,
+    emit: F,
 }
 
-impl<F: FnMut(Told)> Walker for Filtering<'_, F> {
+impl<F: FnMut(LocatedMessage)> StepVisitor for FilterPass<'_, F> {
     fn event(&mut self, event: &Event) {
-        self.place.at.event(event);
+        self.state.position.event(event);
     }
 
     #[inline]
-    fn step(&mut self, step: &Step, first: u64, tail: &Tail) {
-        self.arrive(step, first);
-        self.leave(step, tail);
+    fn step(&mut self, step: &Step, first: u64, block_end: &BlockEnd) {
+        self.execute(step, first);
+        self.terminate(step, block_end);
     }
 }
 
-impl<F: FnMut(Told)> Filtering<'_, F> {
-    /// A step is executed, up to its branch.
+impl<F: FnMut(LocatedMessage)> FilterPass<'_, F> {
+    /// Executes a step up to its branch.
     #[inline]
-    fn arrive(&mut self, step: &Step, first: u64) {
-        if self.place.at.next != first {
-            self.went_elsewhere(step, first);
+    fn execute(&mut self, step: &Step, first: u64) {
+        if self.state.position.next != first {
+            self.encode_discontinuity(step, first);
         }
         let count = u64::from(step.instructions());
         self.statistics.instructions += count;
-        self.place.counter.instructions(count);
+        self.state.encoder.add_instructions(count);
     }
 
-    /// It goes to where it goes.
+    /// Executes the terminator of a step.
     #[inline]
-    fn leave(&mut self, step: &Step, tail: &Tail) {
-        self.place.at.next = step.next();
-        match tail.branch(step) {
-            Some((site, went)) => self.branch(&site, went, step.block()),
+    fn terminate(&mut self, step: &Step, block_end: &BlockEnd) {
+        self.state.position.next = step.next();
+        match block_end.branch(step) {
+            Some((site, outcome)) => self.branch(&site, outcome, step.block()),
             None => self.statistics.targets_unknown += u64::from(step.terminator() == Terminator::Indirect),
         }
     }
 
     #[inline]
-    fn branch(&mut self, site: &Site, went: Went, block: BlockIndex) {
-        let message = self.place.counter.branch(self.predictors, site, went);
-        if site.kind != Kind::Call {
-            self.statistics.count(went, message.is_none());
+    fn branch(&mut self, site: &BranchSite, outcome: BranchOutcome, block: BlockIndex) {
+        let message = self.state.encoder.encode_branch(self.predictors, site, outcome);
+        if site.kind != BranchKind::Call {
+            self.statistics.count(outcome, message.is_none());
         }
         if let Some(message) = message {
-            (self.tell)(Told { thread: self.thread, message, address: site.address, block });
+            (self.emit)(LocatedMessage { thread: self.thread, message, address: site.address, block });
         }
     }
 
-    /// An indirect branch went to `target`: learns, and says whether it was predicted.
+    /// Updates the predictors with an indirect branch to `target`. Returns whether it was
+    /// predicted.
     #[inline]
-    fn learn_target(&mut self, site: &Site, target: u64) -> bool {
+    fn update_target(&mut self, site: &BranchSite, target: u64) -> bool {
         match site.kind {
-            Kind::Return => self.predictors.returned(target),
-            _ => self.predictors.learn(site, Went::To(target)) == Some(true),
+            BranchKind::Return => self.predictors.update_return(target),
+            _ => self.predictors.update(site, BranchOutcome::Target(target)) == Some(true),
         }
     }
 
-    /// A step whose block is executed from its beginning. Where it goes may be told later.
-    fn single(&mut self, step: &Step, tails: &Tails) {
-        let Some(tail) = tails.of(step) else { return };
-        self.arrive(step, tail.head);
-        self.place.pending = tail.pending(step);
-        if self.place.pending.is_none() {
-            self.leave(step, tail);
+    /// Executes a step that starts at the beginning of its block. The next step may reveal its
+    /// target.
+    fn lone_step(&mut self, step: &Step, block_ends: &BlockEnds) {
+        let Some(block_end) = block_ends.of(step) else { return };
+        self.execute(step, block_end.start);
+        self.state.unresolved = unresolved_branch(block_end, step);
+        if self.state.unresolved.is_none() {
+            self.terminate(step, block_end);
         }
     }
 
-    /// The last step, if it left indirectly, went to `target`.
+    /// Resolves the indirect branch of the last step, if there is one: it went to `target`.
     #[inline]
-    fn went_to(&mut self, target: u64) {
-        if let Some(Pending { site, block }) = self.place.pending.take() {
-            self.place.at.next = target;
+    fn resolve_target(&mut self, target: u64) {
+        if let Some(UnresolvedBranch { site, block }) = self.state.unresolved.take() {
+            self.state.position.next = target;
             if target == 0 {
                 self.statistics.targets_unknown += 1;
                 return;
             }
-            if self.learn_target(&site, target) {
+            if self.update_target(&site, target) {
                 self.statistics.targets_predicted += 1;
-                self.place.counter.predicted(1);
+                self.state.encoder.add_predicted(1);
                 return;
             }
             self.statistics.targets_mispredicted += 1;
-            let message = self.place.counter.went_elsewhere(target);
-            (self.tell)(Told { thread: self.thread, message, address: site.address, block });
+            let message = self.state.encoder.encode_target(target);
+            (self.emit)(LocatedMessage { thread: self.thread, message, address: site.address, block });
         }
     }
 
-    /// Execution goes on at `first`, which neither a branch nor the program said.
+    /// Encodes that execution continues at `first`, although neither a branch nor the program leads
+    /// there.
     #[cold]
-    fn went_elsewhere(&mut self, step: &Step, first: u64) {
-        let count = match self.place.at.elsewhere(first) {
+    fn encode_discontinuity(&mut self, step: &Step, first: u64) {
+        let count = match self.state.position.discontinuity_at(first) {
             None => return,
-            Some(Elsewhere::Exception) => &mut self.statistics.exceptions,
-            Some(Elsewhere::Gap) => &mut self.statistics.gaps,
+            Some(Discontinuity::Exception) => &mut self.statistics.exceptions,
+            Some(Discontinuity::Gap) => &mut self.statistics.gaps,
         };
         *count += 1;
-        let (message, address) = (self.place.counter.exception(first), self.place.at.next);
-        (self.tell)(Told { thread: self.thread, message, address, block: step.block() });
+        let (message, address) = (self.state.encoder.encode_exception(first), self.state.position.next);
+        (self.emit)(LocatedMessage { thread: self.thread, message, address, block: step.block() });
     }
 }
 
@@ -302,7 +313,8 @@ mod tests {
 
     use super::*;
 
-    /// Two returns to each other; one thread ends in the second, the other is lost in the first and begins anew.
+    /// Two returns to each other. One thread ends in the second; the other is lost in the first and
+    /// begins anew.
     fn live() -> Live {
         let mut live = Live::new(DataMode::None);
         for (id, address) in [(1, 0x1000), (2, 0x2000)] {
@@ -318,26 +330,31 @@ mod tests {
     #[test]
     fn branches_without_a_target_are_counted() {
         let (mut by_step, mut by_path) =
-            (Filter::new(&Settings::default()).unwrap(), Filter::new(&Settings::default()).unwrap());
+            (FlowFilter::new(&FlowSettings::default()).unwrap(), FlowFilter::new(&FlowSettings::default()).unwrap());
         let (mut steps, mut paths) = (Vec::new(), Vec::new());
         let (mut of_steps, mut of_paths) = (live(), live());
         let result: Result<(), WriteError> = of_steps.finish(|blocks, batch| {
-            by_step.batch(blocks, batch, |told| steps.push(told));
+            by_step.batch(blocks, batch, |message| steps.push(message));
             Ok(())
         });
         result.unwrap();
         let result: Result<(), WriteError> = of_paths.finish_path_batches(|batch| {
-            by_path.path_batch(batch, |told| paths.push(told));
+            by_path.path_batch(batch, |message| paths.push(message));
             Ok(())
         });
         result.unwrap();
-        // Of seven returns, the last of each thread and the one before thread 8 begins anew.
-        let expected =
-            Statistics { instructions: 7, targets_mispredicted: 4, targets_unknown: 3, ..Statistics::default() };
+        // Unknown of seven returns: the last of each thread, and the one before thread 8 begins
+        // anew.
+        let expected = FlowStatistics {
+            instructions: 7,
+            targets_mispredicted: 4,
+            targets_unknown: 3,
+            ..FlowStatistics::default()
+        };
         assert_eq!((by_step.statistics(), by_path.statistics()), (expected, expected));
         assert_eq!((steps.len(), by_step.statistics().indirect()), (4, 7));
-        steps.sort_by_key(|told| told.thread);
-        paths.sort_by_key(|told| told.thread);
+        steps.sort_by_key(|message| message.thread);
+        paths.sort_by_key(|message| message.thread);
         assert_eq!(steps, paths);
     }
 }

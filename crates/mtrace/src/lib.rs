@@ -1,15 +1,9 @@
-//! The filters of mTrace (Myers 2014) over a trace: [`flow`] is mcfTRaptor, [`loads`] is mlvCFiat. Each takes batches of
-//! steps, of one thread after the other or of all merged by time, says what has to be told, and counts. Each can be checked by its mirror
-//! image, which has the program, what was told, and nothing else that execution decided.
+//! The filters of mTrace (Myers 2014) over a trace: [`flow`] is mcfTRaptor, and [`loads`] checks
+//! mlvCFiat, whose filter is in `replay`. A filter takes batches of steps, of one thread after the
+//! other or of all threads merged by time. It emits messages and counts. A check decodes the
+//! messages with the program and nothing else, and compares with the trace.
 //!
-//! Knows nothing of how messages are written.
+//! This crate does not know how messages are written.
 
-mod check;
-pub mod control;
 pub mod flow;
 pub mod loads;
-mod threads;
-mod walk;
-
-pub use check::{CheckError, Checked};
-pub use threads::{Order, Sharing, Source, Turns};

@@ -1,17 +1,17 @@
-//! Streams of bits. The first bit is the highest of the first byte, and a number's highest bit comes first, so that a stream reads like
-//! what one writes on paper.
+//! Streams of bits. The first bit is the highest of the first byte, and a number's highest bit
+//! comes first, so that a stream reads as it is written on paper.
 
-/// Takes bits and gives bytes.
+/// Collects bits into bytes.
 #[derive(Clone, Debug, Default)]
 pub struct BitWriter {
     bytes: Vec<u8>,
-    /// What is not a whole byte yet, in the lowest bits.
+    /// Bits that do not fill a byte yet, in the lowest bits.
     rest: u64,
-    /// How much of it there is; less than eight bits.
+    /// Number of these bits; less than eight.
     rest_bits: u32,
 }
 
-/// Bits that fit beside a rest.
+/// Bits that fit into a word together with the rest.
 const AT_ONCE: u32 = 32;
 
 impl BitWriter {
@@ -36,7 +36,7 @@ impl BitWriter {
         }
     }
 
-    /// The bytes that are complete; they are not given again.
+    /// Takes the complete bytes.
     pub fn take(&mut self) -> Vec<u8> {
         std::mem::take(&mut self.bytes)
     }
@@ -49,29 +49,29 @@ impl BitWriter {
     }
 }
 
-/// The lowest bits set.
+/// Returns a mask of the lowest bits.
 fn low_bits(count: u32) -> u64 {
     u64::MAX.checked_shr(64 - count).unwrap_or(0)
 }
 
-/// Gives the bits of a stream, which may come from anywhere: what is not there is `None`.
+/// Reads the bits of an untrusted stream; bits past its end are `None`.
 #[derive(Clone, Debug)]
 pub struct BitReader<'b> {
     bytes: &'b [u8],
     /// The next bit.
     at: u64,
-    /// Behind the last one.
+    /// The position after the last bit.
     end: u64,
 }
 
 impl<'b> BitReader<'b> {
-    /// The first `bits` bits of `bytes`, or as many as there are.
+    /// Reads the first `bits` bits of `bytes`, or as many as there are.
     #[must_use]
     pub fn new(bytes: &'b [u8], bits: u64) -> Self {
         Self { bytes, at: 0, end: bits.min(bytes.len() as u64 * 8) }
     }
 
-    /// The next `count` bits as a number; at most 64.
+    /// Returns the next `count` bits as a number; at most 64.
     #[inline]
     pub fn get(&mut self, count: u32) -> Option<u64> {
         if u64::from(count) > self.end - self.at || count > 64 {
@@ -91,7 +91,7 @@ impl<'b> BitReader<'b> {
         Some(value)
     }
 
-    /// Whether there is nothing more.
+    /// Returns whether all bits were read.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.at == self.end

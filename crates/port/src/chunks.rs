@@ -1,25 +1,26 @@
-//! Numbers in chunks: the lowest bits first, and behind each chunk a connect bit that is 1 if another follows (Tewar 2015, sections 4.2
-//! and 4.3.4).
+//! Numbers in chunks, lowest bits first. After each chunk, a connect bit is 1 if another chunk
+//! follows (Tewar 2015, sections 4.2 and 4.3.4). A [`Coding`] writes and reads a field in chunks of
+//! fixed or adaptive sizes.
 
 use thiserror::Error;
 
 use crate::bits::BitReader;
 use crate::count::{Field, Port};
-use crate::lengths::Lengths;
+use crate::lengths::LengthHistogram;
 
-/// How many bits the first chunk has, and how many every other.
+/// Sizes of the first and of every other chunk, in bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Chunks {
     first: u32,
     next: u32,
 }
 
-/// A chunk that is empty, or longer than any number.
+/// Error: a chunk of illegal size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error("there are no chunks of {0} bits: sizes are 1 to {CHUNK_BITS_MAX}")]
 pub struct IllegalChunk(pub u32);
 
-/// Numbers have no more bits.
+/// Numbers have at most so many bits.
 pub const CHUNK_BITS_MAX: u32 = 64;
 
 impl Chunks {
@@ -32,25 +33,25 @@ impl Chunks {
         Ok(Self { first, next })
     }
 
-    /// Chunks that are all of one size, which must be legal.
+    /// Chunks of one size, which must be legal.
     #[must_use]
     pub(crate) const fn fixed(size: u32) -> Self {
         Self { first: size, next: size }
     }
 
-    /// Of these sizes, which must be legal.
+    /// Chunks of these sizes, which must be legal.
     #[must_use]
     pub(crate) const fn variable(first: u32, next: u32) -> Self {
         Self { first, next }
     }
 
-    /// The first chunk and every other.
+    /// Returns the sizes of the first and of every other chunk.
     #[must_use]
     pub fn sizes(&self) -> (u32, u32) {
         (self.first, self.next)
     }
 
-    /// The bits that a number of `length` bits takes, connect bits included.
+    /// Returns the bits that a number of `length` bits takes, including connect bits.
     #[must_use]
     #[inline]
     pub fn bits(&self, length: u32) -> u32 {
@@ -62,13 +63,13 @@ impl Chunks {
     fn write(&self, port: &mut Port, field: Field, value: u64) {
         let (mut size, mut rest) = (self.first, value);
         loop {
-            let behind = rest.checked_shr(size).unwrap_or(0);
+            let higher = rest.checked_shr(size).unwrap_or(0);
             port.put(field, rest, size);
-            port.put(field, u64::from(behind != 0), 1);
-            if behind == 0 {
+            port.put(field, u64::from(higher != 0), 1);
+            if higher == 0 {
                 return;
             }
-            (size, rest) = (self.next, behind);
+            (size, rest) = (self.next, higher);
         }
     }
 
@@ -87,19 +88,19 @@ impl Chunks {
     }
 }
 
-/// How a field is written.
+/// Encoding of a field.
 #[derive(Clone, Debug)]
 pub enum Coding {
-    /// In chunks of sizes that stay.
+    /// Chunks of constant sizes.
     Chunks(Chunks),
-    /// In chunks whose sizes follow what was written before.
+    /// Chunks whose sizes adapt to the values written before.
     Adaptive(Box<Adaptive>),
 }
 
 impl Coding {
     #[must_use]
     pub fn adaptive(start: Chunks) -> Self {
-        Self::Adaptive(Box::new(Adaptive { chunks: start, lengths: Lengths::default(), age: 0 }))
+        Self::Adaptive(Box::new(Adaptive { chunks: start, lengths: LengthHistogram::default(), age: 0 }))
     }
 
     /// Writes `value` as a field.
@@ -114,7 +115,7 @@ impl Coding {
         }
     }
 
-    /// Reads a field; `None` if there is no more of it, or if it is no number.
+    /// Reads a field; `None` if the bits end or are not a number.
     pub fn read(&mut self, bits: &mut BitReader<'_>) -> Option<u64> {
         match self {
             Self::Chunks(chunks) => chunks.read(bits),
@@ -127,18 +128,19 @@ impl Coding {
     }
 }
 
-/// Sizes of chunks that are chosen anew, every few values, by how long the last ones were. Whoever reads chooses the same.
+/// Adaptive chunk sizes. Every few values, writer and reader both choose the best sizes for the
+/// lengths of recent values.
 #[derive(Clone, Debug)]
 pub struct Adaptive {
     chunks: Chunks,
-    lengths: Lengths,
-    /// Values since sizes were chosen.
+    lengths: LengthHistogram,
+    /// Values since the last choice of sizes.
     age: u32,
 }
 
-/// Sizes are chosen after so many values, and what came before counts half from then on.
+/// Values between two choices of sizes. Each choice halves the weight of earlier values.
 const LIFETIME: u32 = 64;
-/// Sizes that are tried: those of Tewar 2015's search over |diffTA|.
+/// Largest size that is tried, as in Tewar 2015's search over |diffTA|.
 const TRIED_MAX: u32 = 12;
 
 impl Adaptive {
@@ -184,7 +186,7 @@ mod tests {
         assert_eq!([0, 1, 4, 5, 6, 7, 64].map(|length| chunks.bits(length)), [5, 5, 5, 8, 8, 11, 95]);
     }
 
-    /// A connect bit behind more bits than a number has.
+    /// A connect bit after more bits than a number has.
     #[test]
     fn endless_numbers_are_refused() {
         let chunks = Chunks::new(60, 8).unwrap();

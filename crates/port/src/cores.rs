@@ -1,4 +1,5 @@
-//! Which thread is which on the port: each runs on a core of its own, whose number has as many bits as there must be to tell cores apart.
+//! Thread indices on the port (field Ti). Each thread runs on a core of its own; a core number has
+//! as many bits as are needed to distinguish all cores.
 
 use hashbrown::HashMap;
 use thiserror::Error;
@@ -9,12 +10,12 @@ use crate::count::{Field, Port};
 #[derive(Clone, Debug)]
 pub struct Cores {
     /// The core of each thread.
-    places: HashMap<u32, usize>,
+    by_thread: HashMap<u32, usize>,
     count: usize,
     bits: u32,
 }
 
-/// There are more threads than cores.
+/// Error: there are more threads than cores.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error("{threads} threads need as many cores, and there are {cores}")]
 pub struct TooFewCores {
@@ -23,33 +24,33 @@ pub struct TooFewCores {
 }
 
 impl Cores {
-    /// As many cores as threads, unless told.
+    /// Assigns a core to each thread. `cores` defaults to the number of threads.
     pub fn new(threads: impl IntoIterator<Item = u32>, cores: Option<usize>) -> Result<Self, TooFewCores> {
-        let places: HashMap<u32, usize> =
-            threads.into_iter().enumerate().map(|(place, thread)| (thread, place)).collect();
-        let (threads, cores) = (places.len(), cores.unwrap_or(places.len()));
+        let by_thread: HashMap<u32, usize> =
+            threads.into_iter().enumerate().map(|(core, thread)| (thread, core)).collect();
+        let (threads, cores) = (by_thread.len(), cores.unwrap_or(by_thread.len()));
         if cores < threads {
             return Err(TooFewCores { threads, cores });
         }
-        Ok(Self { places, count: cores, bits: usize::BITS - cores.saturating_sub(1).leading_zeros() })
+        Ok(Self { by_thread, count: cores, bits: usize::BITS - cores.saturating_sub(1).leading_zeros() })
     }
 
-    /// How many cores there are.
+    /// Returns the number of cores.
     #[must_use]
     pub fn count(&self) -> usize {
         self.count
     }
 
-    /// How many threads there are.
+    /// Returns the number of threads.
     #[must_use]
     pub fn threads(&self) -> usize {
-        self.places.len()
+        self.by_thread.len()
     }
 
-    /// The core of a thread.
+    /// Returns the core of a thread.
     #[must_use]
     pub fn of(&self, thread: u32) -> usize {
-        self.places.get(&thread).copied().unwrap_or(0)
+        self.by_thread.get(&thread).copied().unwrap_or(0)
     }
 
     #[inline]

@@ -1,8 +1,9 @@
-//! A port: counts the bits that go out, field by field, and keeps them if somebody wants them.
+//! A port counts the bits that go out, by field, and optionally keeps them. All encoders write to a
+//! [`Port`].
 
 use crate::bits::BitWriter;
 
-/// What bits stand for.
+/// Field of a message or packet. Variants follow the names of Tewar 2015.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Field {
@@ -14,7 +15,7 @@ pub enum Field {
     BCnt,
     /// Instructions before an exception.
     ICnt,
-    /// Of a difference between targets.
+    /// Sign of a difference between targets.
     Sign,
     DiffTA,
     /// The target of an exception.
@@ -23,9 +24,9 @@ pub enum Field {
     FahCnt,
     /// The value of a load.
     Lv,
-    /// What a packet is.
+    /// Type of a packet.
     Header,
-    /// Outcomes of branches, one after the other.
+    /// Outcomes of consecutive branches.
     Map,
 }
 
@@ -44,7 +45,7 @@ impl Field {
         Self::Map,
     ];
 
-    /// As Tewar 2015 calls it.
+    /// Returns the name that Tewar 2015 uses.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -66,20 +67,20 @@ impl Field {
 #[derive(Clone, Debug, Default)]
 pub struct Port {
     fields: [u64; Field::ALL.len()],
-    /// The bits themselves.
+    /// The bits, if they are kept.
     stream: Option<BitWriter>,
-    /// Messages or packets.
+    /// Number of messages or packets.
     pub messages: u64,
 }
 
 impl Port {
-    /// One that keeps the bits.
+    /// Returns a port that keeps the bits.
     #[must_use]
     pub fn writing() -> Self {
         Self { stream: Some(BitWriter::default()), ..Self::default() }
     }
 
-    /// The lowest `count` bits of `value` go out.
+    /// Writes the lowest `count` bits of `value`.
     #[inline]
     pub fn put(&mut self, field: Field, value: u64, count: u32) {
         self.fields[field as usize] += u64::from(count);
@@ -88,7 +89,7 @@ impl Port {
         }
     }
 
-    /// Bytes go out as they are in memory.
+    /// Writes bytes in memory order.
     pub fn put_bytes(&mut self, field: Field, bytes: &[u8]) {
         self.fields[field as usize] += 8 * bytes.len() as u64;
         if let Some(stream) = &mut self.stream {
@@ -96,24 +97,24 @@ impl Port {
         }
     }
 
-    /// All that went out.
+    /// Returns the number of bits written.
     #[must_use]
     pub fn bits(&self) -> u64 {
         self.fields.iter().sum()
     }
 
-    /// What went out as this field.
+    /// Returns the number of bits written for a field.
     #[must_use]
     pub fn of(&self, field: Field) -> u64 {
         self.fields[field as usize]
     }
 
-    /// Bytes that are complete, if they are kept; each is given once.
+    /// Takes the complete bytes, if bits are kept.
     pub fn take(&mut self) -> Vec<u8> {
         self.stream.as_mut().map_or(Vec::new(), BitWriter::take)
     }
 
-    /// The same at the end, when the last byte is filled with zeros.
+    /// Pads the last byte with zeros and takes the remaining bytes.
     pub fn finish(&mut self) -> Vec<u8> {
         if let Some(stream) = &mut self.stream {
             stream.pad();

@@ -1,14 +1,18 @@
-//! Packets in the manner of RISC-V's E-Trace (Efficient Trace for RISC-V, version 2): maps of up to 31 outcomes, and addresses as differences that are cut
-//! to whole bytes. Without its optional modes.
+//! Packets after E-Trace (Efficient Trace for RISC-V, version 2): maps of up to 31 outcomes, and
+//! addresses as differences in whole bytes. The optional modes are not used.
 //!
-//! A packet has its length in bytes (5 bits) and a format (2 bits): 1 is a map and an address, or a full map alone; 2 is an
-//! address; 3 is an exception, or a map that nothing follows. What is different: a thread index comes first, a difference counts bytes, and an exception has the number of instructions since the last
-//! branch behind it, as an address alone does not tell how often a loop without branches went round.
+//! A packet has its length in bytes (5 bits) and a format (2 bits). Format 1 is a map and an
+//! address, or a full map alone. Format 2 is an address. Format 3 is an exception, or a map that
+//! nothing follows.
+//!
+//! Differences: a thread index comes first, a difference counts bytes, and an exception is followed
+//! by the number of instructions since the last branch: an address alone does not say how often a
+//! loop without branches has iterated.
 
 use crate::bits::BitReader;
 use crate::cores::Cores;
 use crate::count::{Field, Port};
-use crate::packet::{Item, Packing, instructions};
+use crate::packet::{PacketFormat, PacketItem, instructions};
 
 const LENGTH_BITS: u32 = 5;
 const FORMAT_BITS: u32 = 2;
@@ -18,11 +22,11 @@ const MAP_MAX: u32 = 31;
 const FORMAT_MAP: u64 = 1;
 const FORMAT_ADDRESS: u64 = 2;
 const FORMAT_OTHER: u64 = 3;
-/// Of format 3.
+/// Subformats of format 3.
 const EXCEPTION: u64 = 0;
 const REST: u64 = 1;
 
-/// Bits of a map with so many outcomes: there are five sizes.
+/// Returns the bits of a map with so many outcomes; there are five sizes.
 fn map_bits(count: u32) -> u32 {
     match count {
         0 => 0,
@@ -34,20 +38,20 @@ fn map_bits(count: u32) -> u32 {
     }
 }
 
-/// Bits that a number needs with its sign.
+/// Returns the bits that a number needs, including its sign.
 fn signed_bits(value: i64) -> u32 {
     65 - (value ^ value >> 63).leading_zeros()
 }
 
-/// Outcomes that are not told yet, the last one lowest, and the last address that was told.
+/// Outcomes that are not written yet, the latest in the lowest bit, and the last address.
 #[derive(Clone, Copy, Debug, Default)]
-struct Thread {
+struct ThreadState {
     map: u64,
     count: u32,
     address: u64,
 }
 
-impl Thread {
+impl ThreadState {
     fn difference(&mut self, address: u64) -> i64 {
         address.wrapping_sub(std::mem::replace(&mut self.address, address)) as i64
     }
@@ -60,11 +64,11 @@ impl Thread {
 #[derive(Clone, Debug)]
 pub struct Etrace {
     cores: Cores,
-    threads: Vec<Thread>,
+    threads: Vec<ThreadState>,
 }
 
 impl Etrace {
-    /// Writes a packet: `head` are fields with their sizes, then the map, then an address.
+    /// Writes a packet: the header fields `head` with their sizes, then the map, then an address.
     fn packet(&mut self, port: &mut Port, core: usize, head: &[(u64, u32)], address: Option<u64>) {
         let thread = &mut self.threads[core];
         let difference = address.map(|address| thread.difference(address));
@@ -76,7 +80,7 @@ impl Etrace {
         port.put(Field::Header, bytes.into(), LENGTH_BITS);
         head.iter().for_each(|&(value, bits)| port.put(Field::Header, value, bits));
         port.put(Field::Map, thread.map, map);
-        // The rest of the last byte is an address's sign, or nothing.
+        // The address's sign, or zeros, fill the last byte.
         match difference {
             Some(difference) => write_difference(port, difference, bytes * 8 - used),
             None => port.put(Field::Header, 0, bytes * 8 - used),
@@ -85,19 +89,19 @@ impl Etrace {
     }
 }
 
-impl Packing for Etrace {
+impl PacketFormat for Etrace {
     const RETURNS: usize = 0;
 
     fn new(cores: Cores) -> Self {
-        let threads = vec![Thread::default(); cores.threads()];
+        let threads = vec![ThreadState::default(); cores.threads()];
         Self { cores, threads }
     }
 
-    fn item(&mut self, port: &mut Port, core: usize, item: Item) {
+    fn item(&mut self, port: &mut Port, core: usize, item: PacketItem) {
         let thread = &mut self.threads[core];
         let count = u64::from(thread.count);
         match item {
-            Item::Outcome(taken) => {
+            PacketItem::Outcome(taken) => {
                 // As in the specification, a bit is set if the branch was not taken.
                 thread.map = thread.map << 1 | u64::from(!taken);
                 thread.count += 1;
@@ -105,13 +109,13 @@ impl Packing for Etrace {
                     self.packet(port, core, &[(FORMAT_MAP, FORMAT_BITS), (0, COUNT_BITS)], None);
                 }
             }
-            Item::Target(target) if count == 0 => {
+            PacketItem::Target(target) if count == 0 => {
                 self.packet(port, core, &[(FORMAT_ADDRESS, FORMAT_BITS)], Some(target));
             }
-            Item::Target(target) => {
+            PacketItem::Target(target) => {
                 self.packet(port, core, &[(FORMAT_MAP, FORMAT_BITS), (count, COUNT_BITS)], Some(target));
             }
-            Item::Exception { instructions: number, target } => {
+            PacketItem::Exception { instructions: number, target } => {
                 let head = [(FORMAT_OTHER, FORMAT_BITS), (EXCEPTION, 1), (count, COUNT_BITS)];
                 self.packet(port, core, &head, Some(target));
                 instructions().write(port, Field::ICnt, number);
@@ -129,7 +133,7 @@ impl Packing for Etrace {
         }
     }
 
-    fn read(&mut self, bits: &mut BitReader<'_>, mut show: impl FnMut(usize, Item)) -> Option<()> {
+    fn read(&mut self, bits: &mut BitReader<'_>, mut visit: impl FnMut(usize, PacketItem)) -> Option<()> {
         let core = self.cores.read(bits)?;
         let length = 8 * bits.get(LENGTH_BITS)? as u32;
         let format = bits.get(FORMAT_BITS)?;
@@ -138,7 +142,7 @@ impl Packing for Etrace {
         let count = bits.get(count_bits)? as u32;
         let is_full = format == FORMAT_MAP && count == 0;
         let count = if is_full { MAP_MAX } else { count };
-        read_map(bits, count, |taken| show(core, Item::Outcome(taken)))?;
+        read_map(bits, count, |taken| visit(core, PacketItem::Outcome(taken)))?;
         let head = FORMAT_BITS + u32::from(kind.is_some()) + count_bits;
         let left = length.checked_sub(head + map_bits(count))?;
         if is_full || kind == Some(REST) {
@@ -150,21 +154,21 @@ impl Packing for Etrace {
         let target = *address;
         if kind == Some(EXCEPTION) {
             let instructions = instructions().read(bits)?;
-            show(core, Item::Exception { instructions, target });
+            visit(core, PacketItem::Exception { instructions, target });
         } else {
-            show(core, Item::Target(target));
+            visit(core, PacketItem::Target(target));
         }
         Some(())
     }
 }
 
-fn read_map(bits: &mut BitReader<'_>, count: u32, show: impl FnMut(bool)) -> Option<()> {
+fn read_map(bits: &mut BitReader<'_>, count: u32, visit: impl FnMut(bool)) -> Option<()> {
     let map = bits.get(map_bits(count))?;
-    (0..count).rev().map(|place| map >> place & 1 == 0).for_each(show);
+    (0..count).rev().map(|index| map >> index & 1 == 0).for_each(visit);
     Some(())
 }
 
-/// A difference in the last `count` bits of a packet, which may be more than it has.
+/// Writes a difference into the last `count` bits of a packet, which may be more than 64.
 fn write_difference(port: &mut Port, difference: i64, count: u32) {
     port.put(Field::DiffTA, (difference >> 63) as u64, count.saturating_sub(64));
     port.put(Field::DiffTA, difference as u64, count.min(64));
@@ -186,7 +190,9 @@ mod tests {
     fn by_hand() {
         let mut port = Port::writing();
         let mut etrace = Etrace::new(Cores::new(0..1, None).unwrap());
-        for item in [Item::Outcome(true), Item::Outcome(false), Item::Target(0x10), Item::Target(0x8)] {
+        for item in
+            [PacketItem::Outcome(true), PacketItem::Outcome(false), PacketItem::Target(0x10), PacketItem::Target(0x8)]
+        {
             etrace.item(&mut port, 0, item);
         }
         etrace.finish(&mut port);

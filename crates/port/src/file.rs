@@ -1,18 +1,19 @@
-//! The file that bits are kept in: a magic number, the bits, and behind them what they are, as JSON and its length in four bytes.
+//! The file that keeps bits: a magic number, the bits, then a [`Description`] as JSON and its
+//! length in four bytes.
 
-use filter::cfiat::Trust;
+use filter::cfiat::KnownCriterion;
 use predict::Budget;
 use serde::{Deserialize, Serialize};
 
 use crate::chunks::Chunks;
 use crate::message::ExceptionTarget;
 use crate::nexus::Streams;
-use crate::{ChunkSizes, Config, Settings, Technique};
+use crate::{ChunkSizes, Config, PortSettings, Technique};
 
 pub const MAGIC: &[u8; 8] = b"TRKPORT1";
 const LENGTH_BYTES: usize = 4;
 
-/// What the bits are.
+/// Description of the bits.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Description {
     pub technique: String,
@@ -21,21 +22,21 @@ pub struct Description {
     /// Threads of the trace, in the order of their cores.
     pub threads: Vec<u32>,
     pub cores: usize,
-    /// The part of the trace.
+    /// Selected part of the trace.
     pub thread: Option<u32>,
     pub skip: u64,
     pub length: Option<u64>,
-    config: Sizes,
+    config: ConfigRecord,
     chunks: [(u32, u32); 4],
     uninferable_streams: bool,
     full_exception_targets: bool,
-    /// Older files do not have it: their loads are known by value.
+    /// Missing in older files, whose loads are known by value.
     #[serde(default)]
     known_by_flags: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-struct Sizes {
+struct ConfigRecord {
     name: String,
     /// 0, 1 or 2 for small, medium or large.
     tage: usize,
@@ -50,13 +51,13 @@ struct Sizes {
 
 const BUDGETS: [Budget; 3] = [Budget::Small, Budget::Medium, Budget::Large];
 
-fn place_of(budget: Budget) -> usize {
+fn index_of(budget: Budget) -> usize {
     BUDGETS.iter().position(|own| *own == budget).unwrap_or(0)
 }
 
 impl Description {
     #[must_use]
-    pub fn new(technique: Technique, config: &Config, settings: &Settings) -> Self {
+    pub fn new(technique: Technique, config: &Config, settings: &PortSettings) -> Self {
         let &ChunkSizes { branches, instructions, target, loads } = &settings.sizes;
         let &Config { name, tage, gshare, ras, ibtb, cache_bytes, line_bytes, ways, granularity } = config;
         Self {
@@ -68,9 +69,9 @@ impl Description {
             thread: None,
             skip: 0,
             length: None,
-            config: Sizes {
+            config: ConfigRecord {
                 name: name.to_owned(),
-                tage: place_of(tage),
+                tage: index_of(tage),
                 gshare,
                 ras,
                 ibtb,
@@ -82,7 +83,7 @@ impl Description {
             chunks: [branches, instructions, target, loads].map(|chunks| chunks.sizes()),
             uninferable_streams: settings.streams == Streams::Uninferable,
             full_exception_targets: settings.exception_target == ExceptionTarget::Full,
-            known_by_flags: settings.trust == Trust::Flags,
+            known_by_flags: settings.known_by == KnownCriterion::Flags,
         }
     }
 
@@ -91,10 +92,10 @@ impl Description {
         Technique::called(&self.technique)
     }
 
-    /// `None` if there is none like that.
+    /// Returns the configuration; `None` if it is illegal.
     #[must_use]
     pub fn config(&self) -> Option<Config> {
-        let &Sizes { tage, gshare, ras, ibtb, cache_bytes, line_bytes, ways, granularity, .. } = &self.config;
+        let &ConfigRecord { tage, gshare, ras, ibtb, cache_bytes, line_bytes, ways, granularity, .. } = &self.config;
         let known =
             [Config::SMALL, Config::MEDIUM, Config::LARGE].into_iter().find(|known| known.name == self.config.name);
         let name = known.map_or("custom", |known| known.name);
@@ -102,22 +103,22 @@ impl Description {
         Some(Config { name, tage, gshare, ras, ibtb, cache_bytes, line_bytes, ways, granularity })
     }
 
-    /// `None` if there are none like that.
+    /// Returns the settings; `None` if they are illegal.
     #[must_use]
-    pub fn settings(&self) -> Option<Settings> {
+    pub fn settings(&self) -> Option<PortSettings> {
         let mut sizes = ChunkSizes::default();
-        let places = [&mut sizes.branches, &mut sizes.instructions, &mut sizes.target, &mut sizes.loads];
-        for (place, (first, next)) in places.into_iter().zip(self.chunks) {
-            *place = Chunks::new(first, next).ok()?;
+        let fields = [&mut sizes.branches, &mut sizes.instructions, &mut sizes.target, &mut sizes.loads];
+        for (field, (first, next)) in fields.into_iter().zip(self.chunks) {
+            *field = Chunks::new(first, next).ok()?;
         }
         let streams = if self.uninferable_streams { Streams::Uninferable } else { Streams::All };
         let exception_target =
             if self.full_exception_targets { ExceptionTarget::Full } else { ExceptionTarget::Difference };
-        let trust = if self.known_by_flags { Trust::Flags } else { Trust::Values };
-        Some(Settings { sizes, streams, exception_target, trust })
+        let known_by = if self.known_by_flags { KnownCriterion::Flags } else { KnownCriterion::Values };
+        Some(PortSettings { sizes, streams, exception_target, known_by })
     }
 
-    /// What comes behind the bits.
+    /// Returns the bytes that follow the bits.
     #[must_use]
     pub fn trailer(&self) -> Vec<u8> {
         let mut bytes = serde_json::to_vec(self).unwrap_or_default();
@@ -127,12 +128,12 @@ impl Description {
     }
 }
 
-/// A file makes no sense.
+/// Error: not a file of port bits, or a damaged one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("this is no file of port bits, or a part of it is missing")]
 pub struct DamagedFile;
 
-/// Takes a file apart: what the bits are, and the bits.
+/// Parses a file into its description and its bits.
 pub fn parse(file: &[u8]) -> Result<(Description, &[u8]), DamagedFile> {
     let rest = file.strip_prefix(MAGIC).ok_or(DamagedFile)?;
     let (rest, length) = rest.split_last_chunk::<LENGTH_BYTES>().ok_or(DamagedFile)?;
@@ -152,21 +153,21 @@ mod tests {
 
     #[test]
     fn it_comes_back() {
-        let mut description = Description::new(Technique::McfTrE, &Config::SMALL, &Settings::default());
+        let mut description = Description::new(Technique::McfTrE, &Config::SMALL, &PortSettings::default());
         description.bits = 11;
         let file = [&MAGIC[..], &[0xaa, 0xe0], &description.trailer()].concat();
-        let (shown, bits) = parse(&file).unwrap();
-        assert_eq!((&shown, bits), (&description, &[0xaa, 0xe0][..]));
-        assert_eq!((shown.config(), shown.settings()), (Some(Config::SMALL), Some(Settings::default())));
-        let settings = Settings { trust: Trust::Flags, ..Settings::default() };
+        let (decoded, bits) = parse(&file).unwrap();
+        assert_eq!((&decoded, bits), (&description, &[0xaa, 0xe0][..]));
+        assert_eq!((decoded.config(), decoded.settings()), (Some(Config::SMALL), Some(PortSettings::default())));
+        let settings = PortSettings { known_by: KnownCriterion::Flags, ..PortSettings::default() };
         let by_flags = Description::new(Technique::MlvCfE, &Config::LARGE, &settings);
         assert_eq!(by_flags.settings(), Some(settings));
         for end in 0..file.len() {
             assert!(parse(&file[..end]).is_err());
         }
-        for place in 0..file.len() {
+        for index in 0..file.len() {
             let mut damaged = file.clone();
-            damaged[place] ^= 0x15;
+            damaged[index] ^= 0x15;
             drop(parse(&damaged));
         }
     }

@@ -1,71 +1,73 @@
-//! Takes a trace through a filter and writes what it tells in several ways at once.
+//! Encodes a trace: one filter, and a writer for each technique that uses it. The result of each
+//! technique is a [`PortResult`].
 
-use filter::cfiat::Trust;
+use filter::cfiat::KnownCriterion;
 use filter::traptor::{Predict, Predictors};
-use mtrace::Sharing;
-use mtrace::control::{Tell, Walk};
-use mtrace::loads::{self, Invalidation};
+use replay::Sharing;
+use replay::control::{FlowEncoder, Walk};
+use replay::loads::{self, Invalidation};
 use trace::{Batch, Blocks};
 
 use crate::cores::Cores;
 use crate::count::{Field, Port};
 use crate::etrace::Etrace;
-use crate::lengths::Lengths;
+use crate::lengths::LengthHistogram;
 use crate::loads::LoadWriter;
 use crate::message::FlowWriter;
-use crate::nexus::NexusTeller;
-use crate::packet::{PacketTeller, Packing};
+use crate::nexus::NexusEncoder;
+use crate::packet::{PacketEncoder, PacketFormat};
 use crate::pt::Pt;
-use crate::technique::{Config, Filter, IllegalConfig, Settings, Technique};
-use crate::traptor::{Predicted, TraptorTeller};
+use crate::technique::{Config, FilterKind, IllegalConfig, PortSettings, Technique};
+use crate::traptor::{PredictionCounts, TraptorEncoder};
 
-/// What came of a technique.
+/// Result of a technique.
 #[derive(Clone, Debug)]
-pub struct Outcome {
+pub struct PortResult {
     pub technique: Technique,
     pub config: Option<Config>,
-    /// Instructions that were executed.
+    /// Executed instructions.
     pub instructions: u64,
     pub port: Port,
     pub rates: Rates,
 }
 
-/// How much a filter knew, and how long numbers were that it told.
+/// Rates of a filter, and the lengths of the numbers that it emitted.
 #[derive(Clone, Debug, Default)]
 pub struct Rates {
-    pub predicted: Option<Predicted>,
-    pub known: Option<Known>,
-    pub lengths: Vec<(Field, Lengths)>,
-    /// Loads by the size of the operand, as [`mtrace::loads::class_of`] has it; counted where all loads are told.
+    pub predicted: Option<PredictionCounts>,
+    pub known: Option<LoadCounts>,
+    pub lengths: Vec<(Field, LengthHistogram)>,
+    /// Loads by operand size, as [`replay::loads::class_of`] groups them; counted if all loads are
+    /// written.
     pub load_classes: [u64; loads::SIZES.len() + 1],
 }
 
-/// What loads have met.
+/// Counts of loads.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Known {
-    /// What made them known.
-    pub trust: Trust,
+pub struct LoadCounts {
+    /// Criterion by which they are known.
+    pub known_by: KnownCriterion,
     pub loads: u64,
     pub cache_misses: u64,
-    /// Loads that were told, because of the cache or of a flag.
-    pub told: u64,
+    /// Loads that were written because of a miss in the cache or of a flag.
+    pub reported: u64,
 }
 
-/// One filter, and one writer for each technique that it serves.
+/// One filter, and one writer for each of its techniques.
 pub struct Job {
-    filter: Filter,
+    filter: FilterKind,
     techniques: Vec<Technique>,
     config: Option<Config>,
-    work: Work,
+    output: Output,
 }
 
-enum Work {
-    Flow(Box<Walk>, Box<dyn FlowWork>),
-    Loads(Box<LoadWork>),
+enum Output {
+    Flow(Box<Walk>, Box<dyn FlowOutput>),
+    Loads(Box<LoadOutput>),
 }
 
-/// Something that makes bits of control flow.
-trait FlowWork: Tell + Send {
+/// An encoder of control flow that writes to ports.
+trait FlowOutput: FlowEncoder + Send {
     fn finish(&mut self);
     fn ports(&mut self) -> Vec<&mut Port>;
     fn rates(&self) -> Rates {
@@ -73,26 +75,27 @@ trait FlowWork: Tell + Send {
     }
 }
 
-struct LoadWork {
+struct LoadOutput {
     cores: Cores,
     instructions: u64,
-    trust: Trust,
-    filter: Option<loads::Filter>,
-    counts: Lengths,
+    known_by: KnownCriterion,
+    filter: Option<loads::LoadFilter>,
+    counts: LengthHistogram,
     classes: [u64; loads::SIZES.len() + 1],
     writers: Vec<LoadWriter>,
 }
 
 impl Job {
-    /// All techniques must have the same filter, the first one's. `keep` is whether bits are kept.
+    /// Creates a job. All techniques must use the same filter as the first one. `keep` says whether
+    /// bits are kept.
     pub fn new(
         techniques: &[Technique],
         config: Option<&Config>,
-        settings: &Settings,
+        settings: &PortSettings,
         cores: &Cores,
         keep: bool,
     ) -> Result<Self, IllegalConfig> {
-        let filter = techniques.first().map_or(Filter::Nexus, |technique| technique.filter());
+        let filter = techniques.first().map_or(FilterKind::Nexus, |technique| technique.filter());
         let port = || if keep { Port::writing() } else { Port::default() };
         let config = config.filter(|_| filter.is_configured()).copied();
         let own = config.unwrap_or(Config::LARGE);
@@ -102,12 +105,12 @@ impl Job {
             codings.map(|codings| FlowWriter::new(cores.clone(), codings, port())).collect()
         };
         let loads = |filter| {
-            Box::new(LoadWork {
+            Box::new(LoadOutput {
                 cores: cores.clone(),
                 instructions: 0,
-                trust: settings.trust,
+                known_by: settings.known_by,
                 filter,
-                counts: Lengths::default(),
+                counts: LengthHistogram::default(),
                 classes: [0; loads::SIZES.len() + 1],
                 writers: techniques
                     .iter()
@@ -115,85 +118,89 @@ impl Job {
                     .collect(),
             })
         };
-        let work = match filter {
-            Filter::Nexus => {
+        let output = match filter {
+            FilterKind::Nexus => {
                 let writer = FlowWriter::new(cores.clone(), Technique::McfNxB.flow_codings(settings), port());
-                flow_work(NexusTeller::new(cores.clone(), settings.streams, writer))
+                flow_output(NexusEncoder::new(cores.clone(), settings.streams, writer))
             }
-            Filter::Traptor => {
+            FilterKind::Traptor => {
                 let predictors = Predictors::new(&own.predictors())?;
-                flow_work(TraptorTeller::new(cores.clone(), predictors, flow()))
+                flow_output(TraptorEncoder::new(cores.clone(), predictors, flow()))
             }
-            Filter::Tagged => {
+            FilterKind::Tagged => {
                 let predictors = own.tagged_predictors()?;
-                flow_work(TraptorTeller::new(cores.clone(), predictors, flow()))
+                flow_output(TraptorEncoder::new(cores.clone(), predictors, flow()))
             }
-            Filter::Etrace => flow_work(PacketTeller::<Etrace>::new(cores.clone(), port())),
-            Filter::Pt => flow_work(PacketTeller::<Pt>::new(cores.clone(), port())),
-            Filter::AllLoads => Work::Loads(loads(None)),
-            Filter::Cfiat | Filter::CoherentCfiat => {
-                let settings = load_settings(filter, &own, settings.trust)?;
-                Work::Loads(loads(Some(loads::Filter::new(&settings)?)))
+            FilterKind::Etrace => flow_output(PacketEncoder::<Etrace>::new(cores.clone(), port())),
+            FilterKind::Pt => flow_output(PacketEncoder::<Pt>::new(cores.clone(), port())),
+            FilterKind::AllLoads => Output::Loads(loads(None)),
+            FilterKind::Cfiat | FilterKind::CoherentCfiat => {
+                let settings = load_settings(filter, &own, settings.known_by)?;
+                Output::Loads(loads(Some(loads::LoadFilter::new(&settings)?)))
             }
         };
-        Ok(Self { filter, techniques: techniques.to_vec(), config, work })
+        Ok(Self { filter, techniques: techniques.to_vec(), config, output })
     }
 
     #[must_use]
-    pub fn filter(&self) -> Filter {
+    pub fn filter(&self) -> FilterKind {
         self.filter
     }
 
-    /// Takes what a thread has executed next; with accesses if it is about loads.
+    /// Encodes the next batch of a thread. For loads, the batch must have accesses.
     pub fn batch(&mut self, blocks: &Blocks, batch: &Batch) {
-        match &mut self.work {
-            Work::Flow(walk, work) => walk.batch(blocks, batch, work.as_mut()),
-            Work::Loads(work) => work.batch(batch),
+        match &mut self.output {
+            Output::Flow(walk, output) => walk.batch(blocks, batch, output.as_mut()),
+            Output::Loads(output) => output.batch(batch),
         }
     }
 
-    /// Nothing more comes.
+    /// Writes what remains at the end.
     pub fn finish(&mut self) {
-        if let Work::Flow(_, work) = &mut self.work {
-            work.finish();
+        if let Output::Flow(_, output) = &mut self.output {
+            output.finish();
         }
     }
 
-    /// The port of each technique.
+    /// Returns the port of each technique.
     pub fn ports(&mut self) -> Vec<&mut Port> {
-        match &mut self.work {
-            Work::Flow(_, work) => work.ports(),
-            Work::Loads(work) => work.writers.iter_mut().map(|writer| &mut writer.port).collect(),
+        match &mut self.output {
+            Output::Flow(_, output) => output.ports(),
+            Output::Loads(output) => output.writers.iter_mut().map(|writer| &mut writer.port).collect(),
         }
     }
 
     #[must_use]
-    pub fn outcomes(mut self) -> Vec<Outcome> {
-        let (instructions, rates) = match &self.work {
-            Work::Flow(walk, work) => (walk.instructions, work.rates()),
-            Work::Loads(work) => (work.instructions, work.rates()),
+    pub fn outcomes(mut self) -> Vec<PortResult> {
+        let (instructions, rates) = match &self.output {
+            Output::Flow(walk, output) => (walk.instructions, output.rates()),
+            Output::Loads(output) => (output.instructions, output.rates()),
         };
         let (techniques, config) = (self.techniques.clone(), self.config);
         let ports = self.ports().into_iter().map(std::mem::take);
         techniques
             .into_iter()
             .zip(ports)
-            .map(|(technique, port)| Outcome { technique, config, instructions, port, rates: rates.clone() })
+            .map(|(technique, port)| PortResult { technique, config, instructions, port, rates: rates.clone() })
             .collect()
     }
 }
 
-fn flow_work(work: impl FlowWork + 'static) -> Work {
-    Work::Flow(Box::default(), Box::new(work))
+fn flow_output(output: impl FlowOutput + 'static) -> Output {
+    Output::Flow(Box::default(), Box::new(output))
 }
 
-/// The caches of a filter of loads; each thread has its own.
-pub(crate) fn load_settings(filter: Filter, config: &Config, trust: Trust) -> Result<loads::Settings, IllegalConfig> {
-    let (invalidation, coherent) = (Invalidation::default(), filter == Filter::CoherentCfiat);
-    Ok(loads::Settings { shape: config.cache(trust)?, sharing: Sharing::Private, invalidation, coherent })
+/// Returns the settings of a load filter; each thread has its own cache.
+pub(crate) fn load_settings(
+    filter: FilterKind,
+    config: &Config,
+    known_by: KnownCriterion,
+) -> Result<loads::LoadSettings, IllegalConfig> {
+    let (invalidation, coherent) = (Invalidation::default(), filter == FilterKind::CoherentCfiat);
+    Ok(loads::LoadSettings { cfiat: config.cache(known_by)?, sharing: Sharing::Private, invalidation, coherent })
 }
 
-impl FlowWork for NexusTeller {
+impl FlowOutput for NexusEncoder {
     fn finish(&mut self) {}
 
     fn ports(&mut self) -> Vec<&mut Port> {
@@ -201,7 +208,7 @@ impl FlowWork for NexusTeller {
     }
 }
 
-impl<P: Predict + Clone + Send> FlowWork for TraptorTeller<P> {
+impl<P: Predict + Clone + Send> FlowOutput for TraptorEncoder<P> {
     fn finish(&mut self) {}
 
     fn ports(&mut self) -> Vec<&mut Port> {
@@ -214,9 +221,9 @@ impl<P: Predict + Clone + Send> FlowWork for TraptorTeller<P> {
     }
 }
 
-impl<P: Packing + Send> FlowWork for PacketTeller<P> {
+impl<P: PacketFormat + Send> FlowOutput for PacketEncoder<P> {
     fn finish(&mut self) {
-        PacketTeller::finish(self);
+        PacketEncoder::finish(self);
     }
 
     fn ports(&mut self) -> Vec<&mut Port> {
@@ -224,15 +231,15 @@ impl<P: Packing + Send> FlowWork for PacketTeller<P> {
     }
 }
 
-impl LoadWork {
+impl LoadOutput {
     fn batch(&mut self, batch: &Batch) {
         self.instructions += batch.instructions();
         let core = self.cores.of(batch.thread());
         let Self { filter, writers, counts, classes, .. } = self;
         match filter {
-            Some(filter) => filter.batch(batch, |told| {
-                counts.add(told.hits);
-                writers.iter_mut().for_each(|writer| writer.tell(core, told.hits, told.value));
+            Some(filter) => filter.batch(batch, |load| {
+                counts.add(load.hits);
+                writers.iter_mut().for_each(|writer| writer.write(core, load.hits, load.value));
             }),
             None => {
                 let loads = batch.accesses().filter(|access| !access.is_write());
@@ -247,8 +254,13 @@ impl LoadWork {
             return Rates { load_classes: self.classes, ..Rates::default() };
         };
         let loads = filter.statistics().all_loads();
-        let told = loads.cache_misses + loads.flag_misses;
-        let known = Known { trust: self.trust, loads: loads.references(), cache_misses: loads.cache_misses, told };
+        let reported = loads.cache_misses + loads.flag_misses;
+        let known = LoadCounts {
+            known_by: self.known_by,
+            loads: loads.references(),
+            cache_misses: loads.cache_misses,
+            reported,
+        };
         Rates { known: Some(known), lengths: vec![(Field::FahCnt, self.counts.clone())], ..Rates::default() }
     }
 }

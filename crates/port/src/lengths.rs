@@ -1,20 +1,21 @@
-//! How many bits the values of a field need, and which sizes of chunks suit them (Tewar 2015, Figures 4.9 to 4.11).
+//! Lengths of a field's values in bits, and the chunk sizes that suit them (Tewar 2015, Figures 4.9
+//! to 4.11).
 
 use crate::chunks::Chunks;
 
-/// Values by the bits they need.
+/// Histogram of values by the bits they need.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Lengths {
+pub struct LengthHistogram {
     counts: [u64; 65],
 }
 
-impl Default for Lengths {
+impl Default for LengthHistogram {
     fn default() -> Self {
         Self { counts: [0; 65] }
     }
 }
 
-impl Lengths {
+impl LengthHistogram {
     #[inline]
     pub fn add(&mut self, value: u64) {
         self.counts[64 - value.leading_zeros() as usize] += 1;
@@ -28,13 +29,14 @@ impl Lengths {
         self.counts.iter_mut().for_each(|count| *count /= 2);
     }
 
-    /// All values.
+    /// Returns the number of values.
     #[must_use]
     pub fn total(&self) -> u64 {
         self.counts.iter().sum()
     }
 
-    /// The share of values that need at most so many bits, for 1 bit (which 0 needs, too) and more, up to where it is all of them.
+    /// Returns the share of values that need at most 1 bit (as 0 does), 2 bits and so on, up to the
+    /// length that covers all values.
     #[must_use]
     pub fn cumulative(&self) -> Vec<f64> {
         let total = self.total().max(1) as f64;
@@ -47,7 +49,7 @@ impl Lengths {
         self.counts[1..=last].iter().map(&mut share).collect()
     }
 
-    /// The bits that all values take in such chunks.
+    /// Returns the bits that all values take in such chunks.
     #[must_use]
     pub fn bits(&self, chunks: &Chunks) -> u64 {
         (0..)
@@ -57,7 +59,7 @@ impl Lengths {
             .sum()
     }
 
-    /// The sizes, 1 to `max`, with which values take the fewest bits, and how many.
+    /// Returns the chunk sizes, 1 to `max`, that minimise the bits of all values, and these bits.
     #[must_use]
     pub fn best(&self, max: u32) -> (Chunks, u64) {
         let sizes = (1..=max).flat_map(|first| (1..=max).map(move |next| Chunks::variable(first, next)));
@@ -69,8 +71,8 @@ impl Lengths {
 mod tests {
     use super::*;
 
-    fn of(values: &[u64]) -> Lengths {
-        let mut lengths = Lengths::default();
+    fn of(values: &[u64]) -> LengthHistogram {
+        let mut lengths = LengthHistogram::default();
         values.iter().for_each(|&value| lengths.add(value));
         lengths
     }

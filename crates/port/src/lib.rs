@@ -1,20 +1,21 @@
-//! Trace ports: control flow and the values of loads as the bits that a chip would stream out (Tewar 2015, chapters 3 to 5), written for real
-//! and read back.
+//! Trace ports: control flow and load values as the bits that a chip would stream out (Tewar 2015,
+//! chapters 3 to 5), really written and read back.
 //!
-//! [`bits`] and [`chunks`] are the alphabet, [`message`], [`loads`] and [`packet`] the language; [`Technique`] puts a filter and a language
-//! together, and a [`Job`] takes a trace through some of them at once, counting on a [`Port`] what each field costs. A [`Follower`] is the mirror
-//! image: it has the program and the bits, and compares what comes out with the trace.
+//! [`bits`] and [`chunks`] write numbers. [`message`], [`loads`] and [`packet`] write messages. A
+//! [`Technique`] combines a filter with a way to write messages. A [`Job`] encodes a trace by
+//! several techniques with one filter; each [`Port`] counts what each field costs. A
+//! [`PortDecoder`] has the program and the bits, and compares the decoded events with the trace.
 //!
-//! [`file`] describes what bits are kept in. Predictors and caches are those of `filter`; what is here knows nothing of how they work, and
-//! opens no files.
+//! [`mod@file`] describes the file that keeps bits. Predictors and caches come from `filter`, and the
+//! walk over a trace from `replay`. This crate does not know how they work, and opens no files.
 
 pub mod bits;
 pub mod chunks;
 pub mod cores;
 mod count;
+mod decoder;
 pub mod etrace;
 pub mod file;
-mod follow;
 mod job;
 pub mod lengths;
 pub mod loads;
@@ -26,6 +27,6 @@ mod technique;
 pub mod traptor;
 
 pub use count::{Field, Port};
-pub use follow::Follower;
-pub use job::{Job, Known, Outcome, Rates};
-pub use technique::{ChunkSizes, Config, Filter, IllegalConfig, Settings, Subject, Technique};
+pub use decoder::PortDecoder;
+pub use job::{Job, LoadCounts, PortResult, Rates};
+pub use technique::{ChunkSizes, Config, FilterKind, IllegalConfig, PortSettings, Subject, Technique};

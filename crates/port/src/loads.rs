@@ -1,23 +1,24 @@
-//! Values of loads as bits: the thread, how many loads before were known, and the value in as many bytes as the program says (Tewar 2015,
-//! Figures 4.6 and 4.7). mlvNX_b tells every load and needs no count.
+//! Load values as bits: the thread, the number of known loads before, and the value in as many
+//! bytes as the program says (Tewar 2015, Figures 4.6 and 4.7). mlvNX_b writes every load and needs
+//! no count. A [`LoadWriter`] writes to a port, and a [`LoadReader`] reads back.
 
-use filter::cfiat::Messages;
-use mtrace::Checked;
-use mtrace::Source;
-use mtrace::loads::each_access;
+use filter::cfiat::LoadMessageSource;
+use replay::CheckReport;
+use replay::MessageSources;
+use replay::loads::for_each_access;
 use trace::Batch;
 
 use crate::bits::BitReader;
 use crate::chunks::Coding;
 use crate::cores::Cores;
 use crate::count::{Field, Port};
-use crate::message::{Incoming, What};
+use crate::message::{MessageKind, MessageStream};
 
 /// Writes loads to a port.
 #[derive(Clone, Debug)]
 pub struct LoadWriter {
     cores: Cores,
-    /// Of the number of known loads; none if all are told.
+    /// Encoding of the number of known loads; `None` if all loads are written.
     count: Option<Coding>,
     pub port: Port,
 }
@@ -28,9 +29,9 @@ impl LoadWriter {
         Self { cores, count, port }
     }
 
-    /// A load of the thread on `core` goes out, behind `hits` that were known.
+    /// Writes a load of the thread on `core`, after `hits` known loads.
     #[inline]
-    pub fn tell(&mut self, core: usize, hits: u64, value: &[u8]) {
+    pub fn write(&mut self, core: usize, hits: u64, value: &[u8]) {
         self.port.messages += 1;
         self.cores.write(&mut self.port, core);
         if let Some(count) = &mut self.count {
@@ -39,12 +40,12 @@ impl LoadWriter {
         self.port.put_bytes(Field::Lv, value);
     }
 
-    /// All loads of a batch go out.
+    /// Writes all loads of a batch.
     pub fn batch(&mut self, batch: &Batch) {
         let core = self.cores.of(batch.thread());
         for access in batch.accesses().filter(|access| !access.is_write()) {
             if let Some(value) = batch.value(&access) {
-                self.tell(core, 0, value);
+                self.write(core, 0, value);
             }
         }
     }
@@ -56,12 +57,12 @@ pub struct LoadReader<'b> {
     cores: Cores,
     count: Option<Coding>,
     /// Heads are core and count.
-    pub(crate) incoming: Incoming<'b, (usize, u64)>,
-    /// The core of the thread that is asked about.
+    pub(crate) stream: MessageStream<'b, (usize, u64)>,
+    /// Core of the current thread.
     core: usize,
 }
 
-/// Core and count of the next load.
+/// Reads core and count of the next load.
 fn read_head(cores: &Cores, count: &mut Option<Coding>, bits: &mut BitReader<'_>) -> Option<(usize, u64)> {
     let core = cores.read(bits)?;
     let count = match count {
@@ -74,44 +75,44 @@ fn read_head(cores: &Cores, count: &mut Option<Coding>, bits: &mut BitReader<'_>
 impl<'b> LoadReader<'b> {
     #[must_use]
     pub fn new(cores: Cores, mut count: Option<Coding>, bits: BitReader<'b>) -> Self {
-        let incoming = Incoming::new(bits, |bits| read_head(&cores, &mut count, bits));
-        Self { cores, count, incoming, core: 0 }
+        let stream = MessageStream::new(bits, |bits| read_head(&cores, &mut count, bits));
+        Self { cores, count, stream, core: 0 }
     }
 
-    /// Compares all loads of a batch with those that were told, which are all.
-    pub fn follow<C>(&mut self, batch: &Batch, checked: &mut Checked<C>) {
-        let (thread, mut shown) = (batch.thread(), Vec::new());
+    /// Compares all loads of a batch with the stream, which contains all loads.
+    pub fn compare_batch<C>(&mut self, batch: &Batch, report: &mut CheckReport<C>) {
+        let (thread, mut decoded) = (batch.thread(), Vec::new());
         self.of(thread);
-        each_access(batch, |_, access| {
+        for_each_access(batch, |_, access| {
             let Some(value) = batch.value(&access).filter(|_| !access.is_write()) else { return };
-            shown.clear();
-            shown.resize(value.len(), 0);
-            if self.value(0, &mut shown) == Some(true) && shown == value {
-                checked.right += 1;
+            decoded.clear();
+            decoded.resize(value.len(), 0);
+            if self.take_value(0, &mut decoded) == Some(true) && decoded == value {
+                report.matches += 1;
             } else {
                 let pc = access.pc();
-                checked.wrong(|| format!("thread {thread}: the load at {pc:#x} is shown wrong"));
+                report.add_problem(|| format!("thread {thread}: the load at {pc:#x} is decoded wrong"));
             }
         });
     }
 }
 
-impl Messages for LoadReader<'_> {
-    fn value(&mut self, hits: u64, value: &mut [u8]) -> Option<bool> {
-        if self.incoming.head != Some((self.core, hits)) {
+impl LoadMessageSource for LoadReader<'_> {
+    fn take_value(&mut self, hits: u64, value: &mut [u8]) -> Option<bool> {
+        if self.stream.head != Some((self.core, hits)) {
             return Some(false);
         }
         for byte in &mut *value {
-            *byte = u8::try_from(self.incoming.bits.get(8)?).ok()?;
+            *byte = u8::try_from(self.stream.bits.get(8)?).ok()?;
         }
-        let Self { cores, count, incoming, core } = self;
-        incoming.listing.add(*core, || What::Load { hits, value: value.to_vec() });
-        incoming.advance(|bits| read_head(cores, count, bits));
+        let Self { cores, count, stream, core } = self;
+        stream.log.add(*core, || MessageKind::Load { hits, value: value.to_vec() });
+        stream.advance(|bits| read_head(cores, count, bits));
         Some(true)
     }
 }
 
-impl Source for LoadReader<'_> {
+impl MessageSources for LoadReader<'_> {
     type Messages = Self;
 
     fn of(&mut self, thread: u32) -> &mut Self {
@@ -131,18 +132,18 @@ mod tests {
         let count = || Some(Coding::Chunks(Chunks::new(2, 2).unwrap()));
         let cores = Cores::new([3, 7], None).unwrap();
         let mut writer = LoadWriter::new(cores.clone(), count(), Port::writing());
-        writer.tell(0, 0, &[0xa5]);
-        writer.tell(1, 6, &[1, 0x80]);
+        writer.write(0, 0, &[0xa5]);
+        writer.write(1, 6, &[1, 0x80]);
         let bytes = writer.port.finish();
         let text: String = bytes.iter().map(|byte| format!("{byte:08b}")).collect();
         let expected = "0 00 0 10100101  1 10 1 01 0 00000001 10000000".replace(' ', "");
         assert_eq!(&text[..writer.port.bits() as usize], expected);
         let mut reader = LoadReader::new(cores, count(), BitReader::new(&bytes, writer.port.bits()));
         let mut value = [0; 2];
-        assert_eq!(reader.of(7).value(6, &mut value), Some(false));
-        assert_eq!((reader.of(3).value(0, &mut value[..1]), value[0]), (Some(true), 0xa5));
-        assert_eq!((reader.of(7).value(6, &mut value), value), (Some(true), [1, 0x80]));
-        assert_eq!((reader.incoming.is_exhausted(), reader.incoming.messages), (true, 2));
-        assert_eq!(reader.of(7).value(0, &mut value), Some(false));
+        assert_eq!(reader.of(7).take_value(6, &mut value), Some(false));
+        assert_eq!((reader.of(3).take_value(0, &mut value[..1]), value[0]), (Some(true), 0xa5));
+        assert_eq!((reader.of(7).take_value(6, &mut value), value), (Some(true), [1, 0x80]));
+        assert_eq!((reader.stream.is_exhausted(), reader.stream.messages), (true, 2));
+        assert_eq!(reader.of(7).take_value(0, &mut value), Some(false));
     }
 }

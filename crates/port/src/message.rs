@@ -1,32 +1,36 @@
-//! Messages of control flow as bits: the thread, a count, and the target of an indirect branch as the difference to the one before
-//! (Tewar 2015, Figures 4.4 and 4.5). mcfNX_b counts instructions, mcfTR_b and mcfTR_e count branches; otherwise they are the same.
+//! Messages of control flow as bits: the thread, a count, and the target of an indirect branch as a
+//! difference to the previous target (Tewar 2015, Figures 4.4 and 4.5). mcfNX_b counts
+//! instructions; mcfTR_b and mcfTR_e count branches. Otherwise they are the same.
 //!
-//! Whether a target follows, the message does not say: whoever reads has the program, and knows what the branch is that the count leads to. An exception is a
-//! count of 0, which no branch has, then the number of instructions since the last message and where execution went on.
+//! A message does not say whether a target follows: the reader has the program and knows the branch
+//! that the count leads to. An exception has the count 0, which no branch has, then the number of
+//! instructions since the last message, and the address where execution continued.
+//!
+//! A [`FlowWriter`] writes messages to a port, and a [`FlowReader`] reads them back.
 
-use filter::traptor::{Message, Messages, Told};
-use mtrace::Source;
+use filter::traptor::{BranchCorrection, BranchMessage, BranchMessageSource};
+use replay::MessageSources;
 
 use crate::bits::BitReader;
 use crate::chunks::{Chunks, Coding};
 use crate::cores::Cores;
 use crate::count::{Field, Port};
-use crate::packet::Item;
+use crate::packet::PacketItem;
 
-/// How the target of an exception is written, which Tewar 2015 leaves open.
+/// Encoding of an exception's target, which Tewar 2015 leaves open.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ExceptionTarget {
-    /// Like that of a branch.
+    /// As a difference, like the target of a branch.
     #[default]
     Difference,
-    /// As a whole, in 64 bits.
+    /// As a full address of 64 bits.
     Full,
 }
 
-/// How each field is written.
+/// Encodings of the fields.
 #[derive(Clone, Debug)]
 pub struct FlowCodings {
-    /// What the count is called: [`Field::Sl`] or [`Field::BCnt`].
+    /// Field of the count: [`Field::Sl`] or [`Field::BCnt`].
     pub counted: Field,
     pub count: Coding,
     pub instructions: Coding,
@@ -44,7 +48,7 @@ impl FlowCodings {
     }
 }
 
-/// What both sides know: how fields are written, and the last target of each core.
+/// State that writer and reader share: encodings, and the last target of each core.
 #[derive(Clone, Debug)]
 struct Codec {
     cores: Cores,
@@ -73,18 +77,18 @@ impl Codec {
         Some(*last)
     }
 
-    fn read_head(&mut self, bits: &mut BitReader<'_>) -> Option<Head> {
+    fn read_head(&mut self, bits: &mut BitReader<'_>) -> Option<MessageHead> {
         let core = self.cores.read(bits)?;
         let count = self.codings.count.read(bits)?;
         if count > 0 {
-            return Some(Head::Branch { core, count });
+            return Some(MessageHead::Branch { core, count });
         }
         let instructions = self.codings.instructions.read(bits)?;
         let target = match self.codings.exception_target {
             ExceptionTarget::Difference => self.read_target(bits, core)?,
             ExceptionTarget::Full => bits.get(64)?,
         };
-        Some(Head::Exception { core, instructions, target })
+        Some(MessageHead::Exception { core, instructions, target })
     }
 }
 
@@ -101,18 +105,18 @@ impl FlowWriter {
         Self { codec: Codec::new(cores, codings), port }
     }
 
-    /// A message of the thread on `core` goes out.
-    pub fn tell(&mut self, core: usize, message: Message) {
+    /// Writes a message of the thread on `core`.
+    pub fn write(&mut self, core: usize, message: BranchMessage) {
         let Self { codec, port } = self;
         port.messages += 1;
         codec.cores.write(port, core);
         match message {
-            Message::Outcome { branches } => codec.codings.count.write(port, codec.codings.counted, branches),
-            Message::Target { branches, target } => {
+            BranchMessage::Outcome { branches } => codec.codings.count.write(port, codec.codings.counted, branches),
+            BranchMessage::Target { branches, target } => {
                 codec.codings.count.write(port, codec.codings.counted, branches);
                 codec.write_target(port, core, target, Field::DiffTA);
             }
-            Message::Exception { instructions, target } => {
+            BranchMessage::Exception { instructions, target } => {
                 codec.codings.count.write(port, codec.codings.counted, 0);
                 codec.codings.instructions.write(port, Field::ICnt, instructions);
                 match codec.codings.exception_target {
@@ -124,17 +128,17 @@ impl FlowWriter {
     }
 }
 
-/// A message that was read, and whose it is.
+/// A decoded message and its core.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Read {
+pub struct DecodedMessage {
     pub core: usize,
-    pub what: What,
+    pub kind: MessageKind,
 }
 
-/// What a message tells.
+/// Content of a decoded message.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum What {
-    /// SL or bCnt, and the target of an indirect branch.
+pub enum MessageKind {
+    /// SL or bCnt, and the target if the branch is indirect.
     Branch {
         count: u64,
         target: Option<u64>,
@@ -147,65 +151,65 @@ pub enum What {
         hits: u64,
         value: Vec<u8>,
     },
-    /// What a packet holds, one by one.
-    Item(Item),
+    /// One item of a packet.
+    Item(PacketItem),
 }
 
-/// A list of messages that were read, if anybody wants one.
+/// An optional list of decoded messages.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Listing(Option<Vec<Read>>);
+pub(crate) struct MessageLog(Option<Vec<DecodedMessage>>);
 
-impl Listing {
+impl MessageLog {
     pub(crate) fn begin(&mut self) {
         self.0 = Some(Vec::new());
     }
 
     #[inline]
-    pub(crate) fn add(&mut self, core: usize, what: impl FnOnce() -> What) {
+    pub(crate) fn add(&mut self, core: usize, kind: impl FnOnce() -> MessageKind) {
         if let Some(list) = &mut self.0 {
-            list.push(Read { core, what: what() });
+            list.push(DecodedMessage { core, kind: kind() });
         }
     }
 
-    /// What has come since the last time.
-    pub(crate) fn take(&mut self) -> Vec<Read> {
+    /// Takes the messages since the last call.
+    pub(crate) fn take(&mut self) -> Vec<DecodedMessage> {
         self.0.as_mut().map_or(Vec::new(), std::mem::take)
     }
 }
 
-/// A message as far as it can be read without knowing the program.
+/// The part of a message that can be read without knowing the program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Head {
+pub(crate) enum MessageHead {
     Branch { core: usize, count: u64 },
     Exception { core: usize, instructions: u64, target: u64 },
 }
 
-/// Messages on their way in, of which the head of the next one is read.
+/// A stream of messages. The head of the next message is read ahead.
 #[derive(Clone, Debug)]
-pub(crate) struct Incoming<'b, Head> {
+pub(crate) struct MessageStream<'b, MessageHead> {
     pub bits: BitReader<'b>,
-    pub head: Option<Head>,
-    /// There were bits where no message could be read.
+    pub head: Option<MessageHead>,
+    /// Bits were found that are not a message.
     pub is_broken: bool,
-    /// So many were read.
+    /// Number of messages read.
     pub messages: u64,
-    pub listing: Listing,
+    pub log: MessageLog,
 }
 
-impl<'b, Head> Incoming<'b, Head> {
-    pub fn new(bits: BitReader<'b>, read: impl FnOnce(&mut BitReader<'b>) -> Option<Head>) -> Self {
-        let mut incoming = Self { bits, head: None, is_broken: false, messages: 0, listing: Listing::default() };
-        incoming.read_head(read);
-        incoming
+impl<'b, MessageHead> MessageStream<'b, MessageHead> {
+    pub fn new(bits: BitReader<'b>, read: impl FnOnce(&mut BitReader<'b>) -> Option<MessageHead>) -> Self {
+        let mut stream = Self { bits, head: None, is_broken: false, messages: 0, log: MessageLog::default() };
+        stream.read_head(read);
+        stream
     }
 
-    /// The last message is complete; reads the head of the next one.
-    pub fn advance(&mut self, read: impl FnOnce(&mut BitReader<'b>) -> Option<Head>) {
+    /// Ends the current message and reads the head of the next one.
+    pub fn advance(&mut self, read: impl FnOnce(&mut BitReader<'b>) -> Option<MessageHead>) {
         self.messages += 1;
         self.read_head(read);
     }
 
-    fn read_head(&mut self, read: impl FnOnce(&mut BitReader<'b>) -> Option<Head>) {
+    fn read_head(&mut self, read: impl FnOnce(&mut BitReader<'b>) -> Option<MessageHead>) {
         self.head = None;
         if !self.bits.is_empty() {
             self.head = read(&mut self.bits);
@@ -213,18 +217,18 @@ impl<'b, Head> Incoming<'b, Head> {
         }
     }
 
-    /// Whether every bit was used.
+    /// Returns whether every bit was used.
     pub fn is_exhausted(&self) -> bool {
         self.head.is_none() && self.bits.is_empty() && !self.is_broken
     }
 }
 
-/// Reads messages back, each when it is due: they come in the order in which everything happened.
+/// Reads messages back, each when it is due. They come in execution order.
 #[derive(Clone, Debug)]
 pub struct FlowReader<'b> {
     codec: Codec,
-    pub(crate) incoming: Incoming<'b, Head>,
-    /// The core of the thread that is asked about.
+    pub(crate) stream: MessageStream<'b, MessageHead>,
+    /// Core of the current thread.
     core: usize,
 }
 
@@ -232,41 +236,41 @@ impl<'b> FlowReader<'b> {
     #[must_use]
     pub fn new(cores: Cores, codings: FlowCodings, bits: BitReader<'b>) -> Self {
         let mut codec = Codec::new(cores, codings);
-        let incoming = Incoming::new(bits, |bits| codec.read_head(bits));
-        Self { codec, incoming, core: 0 }
+        let stream = MessageStream::new(bits, |bits| codec.read_head(bits));
+        Self { codec, stream, core: 0 }
     }
 
     fn advance(&mut self) {
-        let Self { codec, incoming, .. } = self;
-        incoming.advance(|bits| codec.read_head(bits));
+        let Self { codec, stream, .. } = self;
+        stream.advance(|bits| codec.read_head(bits));
     }
 }
 
-impl Messages for FlowReader<'_> {
-    fn branch(&mut self, number: u64, is_indirect: bool) -> Option<Told> {
-        match self.incoming.head? {
-            Head::Branch { core, count } if core == self.core && count == number => {}
+impl BranchMessageSource for FlowReader<'_> {
+    fn take_branch(&mut self, number: u64, is_indirect: bool) -> Option<BranchCorrection> {
+        match self.stream.head? {
+            MessageHead::Branch { core, count } if core == self.core && count == number => {}
             _ => return None,
         }
-        let told = if is_indirect {
-            self.codec.read_target(&mut self.incoming.bits, self.core).map(Told::To)
+        let correction = if is_indirect {
+            self.codec.read_target(&mut self.stream.bits, self.core).map(BranchCorrection::Target)
         } else {
-            Some(Told::Otherwise)
+            Some(BranchCorrection::Mispredicted)
         };
-        self.incoming.is_broken |= told.is_none();
-        let target = match told {
-            Some(Told::To(target)) => Some(target),
+        self.stream.is_broken |= correction.is_none();
+        let target = match correction {
+            Some(BranchCorrection::Target(target)) => Some(target),
             _ => None,
         };
-        self.incoming.listing.add(self.core, || What::Branch { count: number, target });
+        self.stream.log.add(self.core, || MessageKind::Branch { count: number, target });
         self.advance();
-        told
+        correction
     }
 
-    fn exception(&mut self, number: u64) -> Option<u64> {
-        match self.incoming.head? {
-            Head::Exception { core, instructions, target } if core == self.core && instructions == number => {
-                self.incoming.listing.add(core, || What::Exception { instructions, target });
+    fn take_exception(&mut self, number: u64) -> Option<u64> {
+        match self.stream.head? {
+            MessageHead::Exception { core, instructions, target } if core == self.core && instructions == number => {
+                self.stream.log.add(core, || MessageKind::Exception { instructions, target });
                 self.advance();
                 Some(target)
             }
@@ -275,7 +279,7 @@ impl Messages for FlowReader<'_> {
     }
 }
 
-impl Source for FlowReader<'_> {
+impl MessageSources for FlowReader<'_> {
     type Messages = Self;
 
     #[inline]
@@ -294,9 +298,9 @@ mod tests {
         all[..bits as usize].to_owned()
     }
 
-    fn written(threads: u32, codings: FlowCodings, messages: &[(usize, Message)]) -> (String, Port) {
+    fn written(threads: u32, codings: FlowCodings, messages: &[(usize, BranchMessage)]) -> (String, Port) {
         let mut writer = FlowWriter::new(Cores::new(0..threads, None).unwrap(), codings, Port::writing());
-        messages.iter().for_each(|&(core, message)| writer.tell(core, message));
+        messages.iter().for_each(|&(core, message)| writer.write(core, message));
         let bytes = writer.port.finish();
         (text(&bytes, writer.port.bits()), writer.port)
     }
@@ -315,10 +319,10 @@ mod tests {
     #[test]
     fn mcftr_e_by_hand() {
         let messages = [
-            (0, Message::Outcome { branches: 3 }),
-            (2, Message::Target { branches: 17, target: 0x1a }),
-            (2, Message::Target { branches: 1, target: 0x19 }),
-            (3, Message::Exception { instructions: 5, target: 2 }),
+            (0, BranchMessage::Outcome { branches: 3 }),
+            (2, BranchMessage::Target { branches: 17, target: 0x1a }),
+            (2, BranchMessage::Target { branches: 1, target: 0x19 }),
+            (3, BranchMessage::Exception { instructions: 5, target: 2 }),
         ];
         let (stream, port) = written(4, variable(), &messages);
         let expected = ["00 0011 0", "10 0001 1 01 0 0 010 1 00011 0", "10 0001 0 1 001 0", "11 0000 0 0101 0 0 010 0"];
@@ -333,10 +337,10 @@ mod tests {
     #[test]
     fn mcfnx_b_by_hand() {
         let messages = [
-            (0, Message::Outcome { branches: 15 }),
-            (0, Message::Outcome { branches: 300 }),
-            (0, Message::Target { branches: 5, target: 0x80488e9 }),
-            (0, Message::Target { branches: 5, target: 0x1_0000_0000 }),
+            (0, BranchMessage::Outcome { branches: 15 }),
+            (0, BranchMessage::Outcome { branches: 300 }),
+            (0, BranchMessage::Target { branches: 5, target: 0x80488e9 }),
+            (0, BranchMessage::Target { branches: 5, target: 0x1_0000_0000 }),
         ];
         let (stream, port) = written(1, FlowCodings::fixed(Field::Sl), &messages);
         let expected = [
@@ -352,41 +356,41 @@ mod tests {
     #[test]
     fn an_exception_target_can_be_written_as_a_whole() {
         let codings = FlowCodings { exception_target: ExceptionTarget::Full, ..variable() };
-        let (_, port) = written(1, codings, &[(0, Message::Exception { instructions: 1, target: 7 })]);
+        let (_, port) = written(1, codings, &[(0, BranchMessage::Exception { instructions: 1, target: 7 })]);
         assert_eq!((port.of(Field::Eta), port.bits()), (64, 74));
     }
 
     #[test]
-    fn whoever_reads_must_know_the_branches() {
+    fn a_reader_must_know_the_branches() {
         let cores = Cores::new(0..2, None).unwrap();
         let mut writer = FlowWriter::new(cores.clone(), variable(), Port::writing());
-        writer.tell(1, Message::Target { branches: 2, target: 0xffff_8000_0000_0000 });
-        writer.tell(0, Message::Outcome { branches: 1 });
-        writer.tell(1, Message::Exception { instructions: 9, target: 3 });
+        writer.write(1, BranchMessage::Target { branches: 2, target: 0xffff_8000_0000_0000 });
+        writer.write(0, BranchMessage::Outcome { branches: 1 });
+        writer.write(1, BranchMessage::Exception { instructions: 9, target: 3 });
         let bytes = writer.port.finish();
         let mut reader = FlowReader::new(cores, variable(), BitReader::new(&bytes, writer.port.bits()));
-        assert_eq!(reader.of(0).branch(1, false), None);
-        assert_eq!((reader.of(1).branch(1, true), reader.of(1).exception(9)), (None, None));
-        assert_eq!(reader.of(1).branch(2, true), Some(Told::To(0xffff_8000_0000_0000)));
-        assert_eq!(reader.of(0).branch(1, false), Some(Told::Otherwise));
-        assert_eq!((reader.of(1).exception(8), reader.incoming.is_exhausted()), (None, false));
-        assert_eq!((reader.of(1).exception(9), reader.incoming.is_exhausted()), (Some(3), true));
-        assert_eq!(reader.incoming.messages, 3);
+        assert_eq!(reader.of(0).take_branch(1, false), None);
+        assert_eq!((reader.of(1).take_branch(1, true), reader.of(1).take_exception(9)), (None, None));
+        assert_eq!(reader.of(1).take_branch(2, true), Some(BranchCorrection::Target(0xffff_8000_0000_0000)));
+        assert_eq!(reader.of(0).take_branch(1, false), Some(BranchCorrection::Mispredicted));
+        assert_eq!((reader.of(1).take_exception(8), reader.stream.is_exhausted()), (None, false));
+        assert_eq!((reader.of(1).take_exception(9), reader.stream.is_exhausted()), (Some(3), true));
+        assert_eq!(reader.stream.messages, 3);
     }
 
-    /// Bits behind the last message are noticed, however many they are.
+    /// Any number of bits after the last message is noticed.
     #[test]
     fn surplus_bits() {
         let cores = Cores::new(0..4, None).unwrap();
         let mut writer = FlowWriter::new(cores.clone(), variable(), Port::writing());
-        writer.tell(1, Message::Outcome { branches: 9 });
+        writer.write(1, BranchMessage::Outcome { branches: 9 });
         let mut bytes = writer.port.finish();
         bytes.extend([0; 16]);
         for surplus in 0..100 {
             let bits = BitReader::new(&bytes, writer.port.bits() + surplus);
             let mut reader = FlowReader::new(cores.clone(), variable(), bits);
-            assert_eq!(reader.of(1).branch(9, false), Some(Told::Otherwise));
-            assert_eq!(reader.incoming.is_exhausted(), surplus == 0, "{surplus}");
+            assert_eq!(reader.of(1).take_branch(9, false), Some(BranchCorrection::Mispredicted));
+            assert_eq!(reader.stream.is_exhausted(), surplus == 0, "{surplus}");
         }
     }
 }

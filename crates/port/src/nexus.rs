@@ -1,8 +1,10 @@
-//! mcfNX_b: control flow as Nexus tells it, by the length of each stream of instructions (Tewar 2015, sections 2.1 and 4.2.1).
+//! mcfNX_b: control flow as Nexus traces it, by the length of each stream of instructions (Tewar
+//! 2015, sections 2.1 and 4.2.1). A [`NexusEncoder`] writes a message at the end of each stream; a
+//! [`NexusDecoder`] is its inverse.
 
-use filter::traptor::{Kind, Message, Messages, Site, Told, Went};
-use mtrace::Source;
-use mtrace::control::{End, Show, ShowThread, Tell};
+use filter::traptor::{BranchCorrection, BranchKind, BranchMessage, BranchMessageSource, BranchOutcome, BranchSite};
+use replay::MessageSources;
+use replay::control::{FlowDecoder, FlowEncoder, StepEnd, ThreadFlowDecoder};
 
 use crate::cores::Cores;
 use crate::message::{FlowReader, FlowWriter};
@@ -10,22 +12,23 @@ use crate::message::{FlowReader, FlowWriter};
 /// Which branches end a stream of instructions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Streams {
-    /// All that are taken: what Figure 2.1 shows and what the tables were measured with.
+    /// All taken branches, as in Figure 2.1 and in the measured tables.
     #[default]
     All,
-    /// Those that cannot be inferred, taken conditional and indirect ones, as section 4.2.1 says: direct jumps and calls are followed in silence.
+    /// Branches that cannot be inferred, as in section 4.2.1: taken conditional branches and
+    /// indirect branches. Direct jumps and calls emit no message.
     Uninferable,
 }
 
-/// Instructions of each thread since its last message, and the thread that is looked at.
+/// Instructions of each thread since its last message, and the current thread.
 #[derive(Clone, Debug)]
-struct Lengths {
+struct StreamLengths {
     cores: Cores,
     lengths: Vec<u64>,
     core: usize,
 }
 
-impl Lengths {
+impl StreamLengths {
     fn new(cores: Cores) -> Self {
         let lengths = vec![0; cores.threads()];
         Self { cores, lengths, core: 0 }
@@ -37,122 +40,126 @@ impl Lengths {
     }
 }
 
-/// Makes messages of what is executed.
+/// Encodes executed steps as messages.
 #[derive(Clone, Debug)]
-pub struct NexusTeller {
+pub struct NexusEncoder {
     streams: Streams,
-    lengths: Lengths,
+    lengths: StreamLengths,
     pub writer: FlowWriter,
 }
 
-impl NexusTeller {
+impl NexusEncoder {
     #[must_use]
     pub fn new(cores: Cores, streams: Streams, writer: FlowWriter) -> Self {
-        Self { streams, lengths: Lengths::new(cores), writer }
+        Self { streams, lengths: StreamLengths::new(cores), writer }
     }
 }
 
-impl Tell for NexusTeller {
-    fn thread(&mut self, thread: u32) {
+impl FlowEncoder for NexusEncoder {
+    fn switch_thread(&mut self, thread: u32) {
         self.lengths.core = self.lengths.cores.of(thread);
     }
 
-    fn elsewhere(&mut self, target: u64) {
+    fn encode_discontinuity(&mut self, target: u64) {
         let instructions = std::mem::take(self.lengths.own());
-        self.writer.tell(self.lengths.core, Message::Exception { instructions, target });
+        self.writer.write(self.lengths.core, BranchMessage::Exception { instructions, target });
     }
 
     #[inline]
-    fn step(&mut self, instructions: u64, end: &End) {
+    fn encode_step(&mut self, instructions: u64, end: &StepEnd) {
         *self.lengths.own() += instructions;
         let branches = *self.lengths.own();
-        let tells_all = self.streams == Streams::All;
+        let encodes_all = self.streams == Streams::All;
         let message = match *end {
-            End::Branch(_, Went::Taken(true)) => Message::Outcome { branches },
-            End::Branch(Site { kind: Kind::Call, .. }, _) | End::Jump if tells_all => Message::Outcome { branches },
-            End::Branch(Site { kind, .. }, Went::To(target)) if kind != Kind::Call => {
-                Message::Target { branches, target }
+            StepEnd::Branch(_, BranchOutcome::Taken(true)) => BranchMessage::Outcome { branches },
+            StepEnd::Branch(BranchSite { kind: BranchKind::Call, .. }, _) | StepEnd::Jump if encodes_all => {
+                BranchMessage::Outcome { branches }
+            }
+            StepEnd::Branch(BranchSite { kind, .. }, BranchOutcome::Target(target)) if kind != BranchKind::Call => {
+                BranchMessage::Target { branches, target }
             }
             _ => return,
         };
         *self.lengths.own() = 0;
-        self.writer.tell(self.lengths.core, message);
+        self.writer.write(self.lengths.core, message);
     }
 }
 
-/// The mirror image of [`NexusTeller`].
+/// The inverse of [`NexusEncoder`].
 #[derive(Clone, Debug)]
-pub struct NexusShower<'b> {
+pub struct NexusDecoder<'b> {
     streams: Streams,
-    lengths: Lengths,
+    lengths: StreamLengths,
     pub reader: FlowReader<'b>,
 }
 
-impl<'b> NexusShower<'b> {
+impl<'b> NexusDecoder<'b> {
     #[must_use]
     pub fn new(cores: Cores, streams: Streams, reader: FlowReader<'b>) -> Self {
-        Self { streams, lengths: Lengths::new(cores), reader }
+        Self { streams, lengths: StreamLengths::new(cores), reader }
     }
 }
 
-impl<'b> Show for NexusShower<'b> {
+impl<'b> FlowDecoder for NexusDecoder<'b> {
     type Thread<'s>
-        = NexusOf<'s, 'b>
+        = ThreadNexusDecoder<'s, 'b>
     where
         Self: 's;
 
-    fn thread(&mut self, thread: u32) -> NexusOf<'_, 'b> {
+    fn thread(&mut self, thread: u32) -> ThreadNexusDecoder<'_, 'b> {
         self.lengths.core = self.lengths.cores.of(thread);
         let Self { streams, lengths, reader } = self;
-        NexusOf { streams: *streams, length: lengths.own(), reader: reader.of(thread) }
+        ThreadNexusDecoder { streams: *streams, length: lengths.own(), reader: reader.of(thread) }
     }
 }
 
-/// What is shown of a thread.
+/// Nexus decoder of one thread.
 #[derive(Debug)]
-pub struct NexusOf<'s, 'b> {
+pub struct ThreadNexusDecoder<'s, 'b> {
     streams: Streams,
     length: &'s mut u64,
     reader: &'s mut FlowReader<'b>,
 }
 
-impl NexusOf<'_, '_> {
-    /// What is told of the branch that comes now.
-    fn told(&mut self, is_indirect: bool) -> Option<Told> {
-        let told = self.reader.branch(*self.length, is_indirect)?;
+impl ThreadNexusDecoder<'_, '_> {
+    /// Takes the message about the current branch, if there is one.
+    fn take_correction(&mut self, is_indirect: bool) -> Option<BranchCorrection> {
+        let correction = self.reader.take_branch(*self.length, is_indirect)?;
         *self.length = 0;
-        Some(told)
+        Some(correction)
     }
 }
 
-impl ShowThread for NexusOf<'_, '_> {
-    fn elsewhere(&mut self) -> Option<u64> {
-        let target = self.reader.exception(*self.length)?;
+impl ThreadFlowDecoder for ThreadNexusDecoder<'_, '_> {
+    fn decode_discontinuity(&mut self) -> Option<u64> {
+        let target = self.reader.take_exception(*self.length)?;
         *self.length = 0;
         Some(target)
     }
 
-    fn instructions(&mut self, count: u64) {
+    fn add_instructions(&mut self, count: u64) {
         *self.length += count;
     }
 
-    fn jump(&mut self) {
+    fn decode_jump(&mut self) {
         if self.streams == Streams::All {
-            self.told(false);
+            self.take_correction(false);
         }
     }
 
-    fn branch(&mut self, site: &Site) -> Option<Went> {
+    fn decode_branch(&mut self, site: &BranchSite) -> Option<BranchOutcome> {
         match site.kind {
-            Kind::Call => {
-                self.jump();
+            BranchKind::Call => {
+                self.decode_jump();
                 None
             }
-            Kind::Conditional => Some(Went::Taken(self.told(false).is_some())),
-            Kind::IndirectCall | Kind::IndirectJump | Kind::Return => match self.told(true)? {
-                Told::To(target) => Some(Went::To(target)),
-                Told::Otherwise => None,
-            },
+            BranchKind::Conditional => Some(BranchOutcome::Taken(self.take_correction(false).is_some())),
+            BranchKind::IndirectCall | BranchKind::IndirectJump | BranchKind::Return => {
+                match self.take_correction(true)? {
+                    BranchCorrection::Target(target) => Some(BranchOutcome::Target(target)),
+                    BranchCorrection::Mispredicted => None,
+                }
+            }
         }
     }
 }
@@ -163,31 +170,31 @@ mod tests {
     use crate::count::{Field, Port};
     use crate::message::FlowCodings;
 
-    fn site(kind: Kind) -> Site {
-        Site { kind, address: 0x80488db, behind: 0x80488dd }
+    fn site(kind: BranchKind) -> BranchSite {
+        BranchSite { kind, address: 0x80488db, fall_through: 0x80488dd }
     }
 
-    /// Tewar 2015, Figure 2.1: four rounds of a loop, a jump and a return, in two threads. Streams A, B, B, C, D have 15, 14, 14, 15 and 5
-    /// instructions.
+    /// Tewar 2015, Figure 2.1: four iterations of a loop, a jump and a return, in two threads.
+    /// Streams A, B, B, C, D have 15, 14, 14, 15 and 5 instructions.
     fn figure_2_1(streams: Streams) -> String {
         let cores = Cores::new(0..2, None).unwrap();
         let writer = FlowWriter::new(cores.clone(), FlowCodings::fixed(Field::Sl), Port::writing());
-        let mut teller = NexusTeller::new(cores, streams, writer);
-        let (taken, through) = (Went::Taken(true), Went::Taken(false));
+        let mut encoder = NexusEncoder::new(cores, streams, writer);
+        let (taken, through) = (BranchOutcome::Taken(true), BranchOutcome::Taken(false));
         for thread in 0..2 {
-            teller.thread(thread);
-            for (instructions, went) in [(15, taken), (14, taken), (14, taken), (14, through)] {
-                teller.step(instructions, &End::Branch(site(Kind::Conditional), went));
+            encoder.switch_thread(thread);
+            for (instructions, outcome) in [(15, taken), (14, taken), (14, taken), (14, through)] {
+                encoder.encode_step(instructions, &StepEnd::Branch(site(BranchKind::Conditional), outcome));
             }
-            teller.step(1, &End::Jump);
-            teller.step(5, &End::Branch(site(Kind::Return), Went::To(3)));
+            encoder.encode_step(1, &StepEnd::Jump);
+            encoder.encode_step(5, &StepEnd::Branch(site(BranchKind::Return), BranchOutcome::Target(3)));
         }
-        let port = &mut teller.writer.port;
+        let port = &mut encoder.writer.port;
         let text: String = port.finish().iter().map(|byte| format!("{byte:08b}")).collect();
         text[..port.bits() as usize].to_owned()
     }
 
-    /// A thread, lengths in one chunk each, and a target behind the last.
+    /// A thread index, lengths in one chunk each, and a target after the last.
     fn stream(lengths: &[u64]) -> String {
         let target = format!("0{:032b}0", 3);
         let own = |thread: u32| {

@@ -1,143 +1,149 @@
-//! Packets that carry outcomes of several branches, or a target: what commercial trace units send. Unlike messages, packets can be read without
-//! knowing the program, and come when they are full, not when something happens.
+//! Packets that carry the outcomes of several branches, or a target, as commercial trace units emit
+//! them. Unlike messages, packets can be read without the program, and they are emitted when they
+//! are full. A [`PacketFormat`] writes and reads packets; a [`PacketEncoder`] and a
+//! [`PacketDecoder`] connect it to a trace.
 
 use std::collections::VecDeque;
 
-use filter::traptor::{Kind, Site, Went};
-use mtrace::control::{End, Show, ShowThread, Tell};
+use filter::traptor::{BranchKind, BranchOutcome, BranchSite};
 use predict::Ras;
+use replay::control::{FlowDecoder, FlowEncoder, StepEnd, ThreadFlowDecoder};
 
 use crate::bits::BitReader;
 use crate::chunks::{Chunks, Coding};
 use crate::cores::Cores;
 use crate::count::Port;
-use crate::message::{Listing, What};
+use crate::message::{MessageKind, MessageLog};
 
-/// What packets tell, in the order in which it happened to a thread.
+/// Items that packets carry, in the execution order of a thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Item {
+pub enum PacketItem {
     Outcome(bool),
     Target(u64),
-    /// Instructions are counted from the last item on.
+    /// Instructions are counted since the last item.
     Exception {
         instructions: u64,
         target: u64,
     },
 }
 
-/// A way of making packets, and of reading them; each side has one of its own.
-pub trait Packing {
-    /// How many returns it remembers: one that is where it should be is told as an outcome, taken. 0: all are told by their targets.
+/// Format of packets. Encoder and decoder have one each.
+pub trait PacketFormat {
+    /// Entries of the return address stack. A predicted return is encoded as a taken outcome. With
+    /// 0, every return has its target encoded.
     const RETURNS: usize;
     fn new(cores: Cores) -> Self;
-    fn item(&mut self, port: &mut Port, core: usize, item: Item);
-    /// Whatever is not full goes out.
+    fn item(&mut self, port: &mut Port, core: usize, item: PacketItem);
+    /// Writes all packets that are not full.
     fn finish(&mut self, port: &mut Port);
-    /// Reads the next packet, and shows whose it is and what is in it; `None` if there is none, or if it makes no sense.
-    fn read(&mut self, bits: &mut BitReader<'_>, show: impl FnMut(usize, Item)) -> Option<()>;
+    /// Reads the next packet and calls `visit` with its core and items. Returns `None` if there is
+    /// no packet, or if it is malformed.
+    fn read(&mut self, bits: &mut BitReader<'_>, visit: impl FnMut(usize, PacketItem)) -> Option<()>;
 }
 
-/// How instructions before an exception are counted.
+/// Returns the encoding of the number of instructions before an exception.
 pub(crate) fn instructions() -> Coding {
     Coding::Chunks(Chunks::fixed(8))
 }
 
-/// What both sides know of a thread.
+/// State of a thread that encoder and decoder share.
 #[derive(Clone, Debug)]
-struct Thread {
+struct ThreadState {
     returns: Ras,
-    /// Since the last item.
+    /// Instructions since the last item.
     instructions: u64,
 }
 
-fn threads(cores: &Cores, returns: usize) -> Vec<Thread> {
+fn threads(cores: &Cores, returns: usize) -> Vec<ThreadState> {
     let returns = Ras::new(returns).expect("a legal number of returns");
-    vec![Thread { returns, instructions: 0 }; cores.threads()]
+    vec![ThreadState { returns, instructions: 0 }; cores.threads()]
 }
 
-/// Makes packets of what is executed.
+/// Encodes executed steps as packets.
 #[derive(Clone, Debug)]
-pub struct PacketTeller<P> {
+pub struct PacketEncoder<P> {
     cores: Cores,
-    threads: Vec<Thread>,
+    threads: Vec<ThreadState>,
     core: usize,
-    packing: P,
+    format: P,
     pub port: Port,
 }
 
-impl<P: Packing> PacketTeller<P> {
+impl<P: PacketFormat> PacketEncoder<P> {
     #[must_use]
     pub fn new(cores: Cores, port: Port) -> Self {
-        let (threads, packing) = (threads(&cores, P::RETURNS), P::new(cores.clone()));
-        Self { cores, threads, core: 0, packing, port }
+        let (threads, format) = (threads(&cores, P::RETURNS), P::new(cores.clone()));
+        Self { cores, threads, core: 0, format, port }
     }
 
-    /// Nothing more comes.
+    /// Writes what remains at the end.
     pub fn finish(&mut self) {
-        self.packing.finish(&mut self.port);
+        self.format.finish(&mut self.port);
     }
 
-    fn item(&mut self, item: Item) {
+    fn item(&mut self, item: PacketItem) {
         self.threads[self.core].instructions = 0;
-        self.packing.item(&mut self.port, self.core, item);
+        self.format.item(&mut self.port, self.core, item);
     }
 }
 
-impl<P: Packing> Tell for PacketTeller<P> {
-    fn thread(&mut self, thread: u32) {
+impl<P: PacketFormat> FlowEncoder for PacketEncoder<P> {
+    fn switch_thread(&mut self, thread: u32) {
         self.core = self.cores.of(thread);
     }
 
-    fn elsewhere(&mut self, target: u64) {
+    fn encode_discontinuity(&mut self, target: u64) {
         let instructions = self.threads[self.core].instructions;
-        self.item(Item::Exception { instructions, target });
+        self.item(PacketItem::Exception { instructions, target });
     }
 
     #[inline]
-    fn step(&mut self, instructions: u64, end: &End) {
+    fn encode_step(&mut self, instructions: u64, end: &StepEnd) {
         let thread = &mut self.threads[self.core];
         thread.instructions += instructions;
-        let End::Branch(site, went) = *end else { return };
-        match (site.kind, went) {
-            (Kind::Call, _) => thread.returns.call(site.behind),
-            (Kind::Return, Went::To(target)) if thread.returns.ret(target) => self.item(Item::Outcome(true)),
-            (_, Went::Taken(taken)) => self.item(Item::Outcome(taken)),
-            (kind, Went::To(target)) => {
-                if kind == Kind::IndirectCall {
-                    thread.returns.call(site.behind);
+        let StepEnd::Branch(site, outcome) = *end else { return };
+        match (site.kind, outcome) {
+            (BranchKind::Call, _) => thread.returns.push(site.fall_through),
+            (BranchKind::Return, BranchOutcome::Target(target)) if thread.returns.pop_matches(target) => {
+                self.item(PacketItem::Outcome(true))
+            }
+            (_, BranchOutcome::Taken(taken)) => self.item(PacketItem::Outcome(taken)),
+            (kind, BranchOutcome::Target(target)) => {
+                if kind == BranchKind::IndirectCall {
+                    thread.returns.push(site.fall_through);
                 }
-                self.item(Item::Target(target));
+                self.item(PacketItem::Target(target));
             }
         }
     }
 }
 
-/// The mirror image of [`PacketTeller`]. Each core goes through the stream for itself and passes over the packets of others: they may be far ahead of
-/// what it waits for, and need not be kept.
+/// The inverse of [`PacketEncoder`]. Each core reads the whole stream by itself and skips the
+/// packets of other cores: these may be far ahead and need not be kept.
 #[derive(Clone, Debug)]
-pub struct PacketShower<'b, P> {
+pub struct PacketDecoder<'b, P> {
     cores: Cores,
-    readers: Vec<Reader<'b, P>>,
-    pub(crate) listing: Listing,
+    readers: Vec<CoreReader<'b, P>>,
+    pub(crate) log: MessageLog,
 }
 
-/// A core's way through the stream.
+/// Reader of one core's packets.
 #[derive(Clone, Debug)]
-pub struct Reader<'b, P> {
-    thread: Thread,
-    /// Of its last packet, what is not used yet.
-    items: VecDeque<Item>,
-    packing: P,
+pub struct CoreReader<'b, P> {
+    thread: ThreadState,
+    /// Unused items of its last packet.
+    items: VecDeque<PacketItem>,
+    format: P,
     bits: BitReader<'b>,
     packets: u64,
 }
 
-impl<P: Packing> Reader<'_, P> {
-    /// The next item of `core`.
-    fn peek(&mut self, core: usize) -> Option<Item> {
+impl<P: PacketFormat> CoreReader<'_, P> {
+    /// Returns the next item of `core`.
+    fn peek(&mut self, core: usize) -> Option<PacketItem> {
         while self.items.is_empty() {
             let (items, mut is_own) = (&mut self.items, false);
-            self.packing.read(&mut self.bits, |of, item| {
+            self.format.read(&mut self.bits, |of, item| {
                 if of == core {
                     is_own = true;
                     items.push_back(item);
@@ -149,66 +155,66 @@ impl<P: Packing> Reader<'_, P> {
     }
 }
 
-impl<'b, P: Packing + Clone> PacketShower<'b, P> {
+impl<'b, P: PacketFormat + Clone> PacketDecoder<'b, P> {
     #[must_use]
     pub fn new(cores: Cores, bits: BitReader<'b>) -> Self {
-        let packing = P::new(cores.clone());
-        let reader = |thread| Reader {
+        let format = P::new(cores.clone());
+        let reader = |thread| CoreReader {
             thread,
             items: VecDeque::new(),
-            packing: packing.clone(),
+            format: format.clone(),
             bits: bits.clone(),
             packets: 0,
         };
         let readers = threads(&cores, P::RETURNS).into_iter().map(reader).collect();
-        Self { cores, readers, listing: Listing::default() }
+        Self { cores, readers, log: MessageLog::default() }
     }
 
-    /// How many packets were used, and whether every bit and every item was.
+    /// Returns the number of packets used, and whether every bit and every item was used.
     #[must_use]
     pub fn end(&self) -> (u64, bool) {
         let mut readers = self.readers.clone();
         let is_used =
-            |(core, reader): (usize, &mut Reader<'b, P>)| reader.peek(core).is_none() && reader.bits.is_empty();
+            |(core, reader): (usize, &mut CoreReader<'b, P>)| reader.peek(core).is_none() && reader.bits.is_empty();
         let are_used = readers.iter_mut().enumerate().all(is_used);
         (self.readers.iter().map(|reader| reader.packets).sum(), are_used)
     }
 }
 
-impl<'b, P: Packing + Clone> Show for PacketShower<'b, P> {
+impl<'b, P: PacketFormat + Clone> FlowDecoder for PacketDecoder<'b, P> {
     type Thread<'s>
-        = PacketsOf<'s, 'b, P>
+        = ThreadPacketDecoder<'s, 'b, P>
     where
         Self: 's;
 
-    fn thread(&mut self, thread: u32) -> PacketsOf<'_, 'b, P> {
+    fn thread(&mut self, thread: u32) -> ThreadPacketDecoder<'_, 'b, P> {
         let core = self.cores.of(thread);
-        PacketsOf { core, reader: &mut self.readers[core], listing: &mut self.listing }
+        ThreadPacketDecoder { core, reader: &mut self.readers[core], log: &mut self.log }
     }
 }
 
-/// What is shown of a thread.
+/// Packet decoder of one thread.
 #[derive(Debug)]
-pub struct PacketsOf<'s, 'b, P> {
+pub struct ThreadPacketDecoder<'s, 'b, P> {
     core: usize,
-    reader: &'s mut Reader<'b, P>,
-    listing: &'s mut Listing,
+    reader: &'s mut CoreReader<'b, P>,
+    log: &'s mut MessageLog,
 }
 
-impl<P: Packing> PacketsOf<'_, '_, P> {
-    /// Takes the next item.
+impl<P: PacketFormat> ThreadPacketDecoder<'_, '_, P> {
+    /// Consumes the next item.
     fn advance(&mut self) {
         if let Some(item) = self.reader.items.pop_front() {
-            self.listing.add(self.core, || What::Item(item));
+            self.log.add(self.core, || MessageKind::Item(item));
         }
         self.reader.thread.instructions = 0;
     }
 }
 
-impl<P: Packing> ShowThread for PacketsOf<'_, '_, P> {
-    fn elsewhere(&mut self) -> Option<u64> {
+impl<P: PacketFormat> ThreadFlowDecoder for ThreadPacketDecoder<'_, '_, P> {
+    fn decode_discontinuity(&mut self) -> Option<u64> {
         match self.reader.peek(self.core)? {
-            Item::Exception { instructions, target } if instructions == self.reader.thread.instructions => {
+            PacketItem::Exception { instructions, target } if instructions == self.reader.thread.instructions => {
                 self.advance();
                 Some(target)
             }
@@ -216,27 +222,29 @@ impl<P: Packing> ShowThread for PacketsOf<'_, '_, P> {
         }
     }
 
-    fn instructions(&mut self, count: u64) {
+    fn add_instructions(&mut self, count: u64) {
         self.reader.thread.instructions += count;
     }
 
-    fn branch(&mut self, site: &Site) -> Option<Went> {
+    fn decode_branch(&mut self, site: &BranchSite) -> Option<BranchOutcome> {
         let returns = &mut self.reader.thread.returns;
-        if matches!(site.kind, Kind::Call | Kind::IndirectCall) {
-            returns.call(site.behind);
+        if matches!(site.kind, BranchKind::Call | BranchKind::IndirectCall) {
+            returns.push(site.fall_through);
         }
-        let expected = if site.kind == Kind::Return { returns.pop() } else { None };
-        if site.kind == Kind::Call {
+        let expected = if site.kind == BranchKind::Return { returns.pop() } else { None };
+        if site.kind == BranchKind::Call {
             return None;
         }
-        let went = match (site.kind, self.reader.peek(self.core)?) {
-            (Kind::Conditional, Item::Outcome(taken)) => Some(Went::Taken(taken)),
-            (Kind::Return, Item::Outcome(true)) => expected.map(Went::To),
-            (kind, Item::Target(target)) if kind != Kind::Conditional => Some(Went::To(target)),
+        let outcome = match (site.kind, self.reader.peek(self.core)?) {
+            (BranchKind::Conditional, PacketItem::Outcome(taken)) => Some(BranchOutcome::Taken(taken)),
+            (BranchKind::Return, PacketItem::Outcome(true)) => expected.map(BranchOutcome::Target),
+            (kind, PacketItem::Target(target)) if kind != BranchKind::Conditional => {
+                Some(BranchOutcome::Target(target))
+            }
             _ => return None,
         };
         self.advance();
-        went
+        outcome
     }
 }
 
@@ -247,31 +255,32 @@ pub(crate) mod tests {
 
     use super::*;
 
-    fn item() -> impl Strategy<Value = Item> {
+    fn item() -> impl Strategy<Value = PacketItem> {
         let address = (any::<u64>(), 0u32..64).prop_map(|(value, shift)| value >> shift);
         (0u8..20, any::<bool>(), address, 0u64..1000).prop_map(|(kind, taken, target, instructions)| match kind {
-            0 => Item::Exception { instructions, target },
-            1..4 => Item::Target(target),
-            _ => Item::Outcome(taken),
+            0 => PacketItem::Exception { instructions, target },
+            1..4 => PacketItem::Target(target),
+            _ => PacketItem::Outcome(taken),
         })
     }
 
-    /// Items of three threads, packed and unpacked; and what was cut or changed does no harm.
-    pub(crate) fn check_items<P: Packing>() {
+    /// Items of three threads are written and read back; cut or changed bits do no harm.
+    pub(crate) fn check_items<P: PacketFormat>() {
         let items = proptest::collection::vec((0usize..3, item()), 0..300);
-        let run = |(items, cut, changed): (Vec<(usize, Item)>, usize, u8)| {
+        let run = |(items, cut, changed): (Vec<(usize, PacketItem)>, usize, u8)| {
             let cores = Cores::new(0..3, None).unwrap();
-            let (mut port, mut packing) = (Port::writing(), P::new(cores.clone()));
-            items.iter().for_each(|&(core, item)| packing.item(&mut port, core, item));
-            packing.finish(&mut port);
+            let (mut port, mut format) = (Port::writing(), P::new(cores.clone()));
+            items.iter().for_each(|&(core, item)| format.item(&mut port, core, item));
+            format.finish(&mut port);
             let mut bytes = port.finish();
             let (mut bits, mut reading) = (BitReader::new(&bytes, port.bits()), P::new(cores.clone()));
-            let mut shown = [const { Vec::new() }; 3];
-            while reading.read(&mut bits, |core, item| shown[core].push(item)).is_some() {}
+            let mut decoded = [const { Vec::new() }; 3];
+            while reading.read(&mut bits, |core, item| decoded[core].push(item)).is_some() {}
             prop_assert!(bits.is_empty());
-            for (core, shown) in shown.iter().enumerate() {
-                let own: Vec<Item> = items.iter().filter(|(own, _)| *own == core).map(|&(_, item)| item).collect();
-                prop_assert_eq!(shown, &own);
+            for (core, decoded) in decoded.iter().enumerate() {
+                let own: Vec<PacketItem> =
+                    items.iter().filter(|(own, _)| *own == core).map(|&(_, item)| item).collect();
+                prop_assert_eq!(decoded, &own);
             }
             if let Some(byte) = bytes.get_mut(cut) {
                 *byte ^= changed;

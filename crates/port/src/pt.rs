@@ -1,24 +1,27 @@
-//! Packets in the manner of Intel's Processor Trace (Intel SDM, volume 3, chapter on Intel PT): a byte with up to six outcomes (TNT), and targets (TIP) of which
-//! those bytes are left out that the last one had, too. A return to where its call said is an outcome, taken.
+//! Packets after Intel Processor Trace (Intel SDM, volume 3, chapter on Intel PT): a byte with up
+//! to six outcomes (TNT), and targets (TIP) without the bytes that equal those of the last target.
+//! A predicted return is a taken outcome.
 //!
-//! What is different: a thread index comes before each packet, as all share a port; an interruption has the number of instructions since the last
-//! branch, in place of an address that does not tell how often a loop without branches went round; there are no packets for synchronisation and time.
+//! Differences: a thread index precedes each packet, because all threads share a port. An
+//! interruption carries the number of instructions since the last branch instead of an address: an
+//! address does not say how often a loop without branches has iterated. There are no packets for
+//! synchronisation and time.
 
 use crate::bits::BitReader;
 use crate::cores::Cores;
 use crate::count::{Field, Port};
-use crate::packet::{Item, Packing, instructions};
+use crate::packet::{PacketFormat, PacketItem, instructions};
 
 const OUTCOMES_MAX: u32 = 6;
 const OPCODE_BITS: u32 = 5;
-/// A target, and what comes before one that no branch led to.
+/// Opcodes of a target, and of what precedes a target that no branch led to.
 const TIP: u64 = 0b01101;
 const FUP: u64 = 0b11101;
 
-/// How many bytes of a target are there, and what that is called.
+/// Kinds of targets: code in the packet header, and number of bytes.
 const KINDS: [(u64, u32); 4] = [(1, 2), (2, 4), (3, 6), (6, 8)];
 
-/// The kind of packet that says `target` to somebody who knows `last`.
+/// Returns the shortest kind of target for a reader that knows `last`.
 fn kind(target: u64, last: u64) -> (u64, u32) {
     let is_extended = (target as i64) << 16 >> 16 == target as i64;
     match target ^ last {
@@ -29,7 +32,7 @@ fn kind(target: u64, last: u64) -> (u64, u32) {
     }
 }
 
-/// The target that `value` says in so many bytes to somebody who knows `last`.
+/// Returns the target that `value` means in so many bytes, given `last`.
 fn target(value: u64, bytes: u32, last: u64) -> u64 {
     match bytes {
         2 | 4 => last >> (8 * bytes) << (8 * bytes) | value,
@@ -38,9 +41,9 @@ fn target(value: u64, bytes: u32, last: u64) -> u64 {
     }
 }
 
-/// Outcomes that are not told yet, the last one lowest, and the last target.
+/// Outcomes that are not written yet, the latest in the lowest bit, and the last target.
 #[derive(Clone, Copy, Debug, Default)]
-struct Thread {
+struct ThreadState {
     outcomes: u64,
     count: u32,
     target: u64,
@@ -49,13 +52,13 @@ struct Thread {
 #[derive(Clone, Debug)]
 pub struct Pt {
     cores: Cores,
-    threads: Vec<Thread>,
+    threads: Vec<ThreadState>,
 }
 
 impl Pt {
-    /// The byte of outcomes: zeros, a one, the outcomes, a zero.
+    /// Writes the byte of outcomes: zeros, a one, the outcomes, a zero.
     fn flush(&mut self, port: &mut Port, core: usize) {
-        let Thread { outcomes, count, .. } = &mut self.threads[core];
+        let ThreadState { outcomes, count, .. } = &mut self.threads[core];
         if *count > 0 {
             port.messages += 1;
             self.cores.write(port, core);
@@ -73,12 +76,12 @@ impl Pt {
         port.put_bytes(Field::DiffTA, &target.to_le_bytes()[..bytes as usize]);
     }
 
-    /// What is behind a byte that says that a target comes.
+    /// Reads a target whose header is `byte`.
     fn read_target(&mut self, bits: &mut BitReader<'_>, core: usize, byte: u64) -> Option<u64> {
         let &(_, bytes) = KINDS.iter().find(|&&(name, _)| name << OPCODE_BITS | TIP == byte)?;
         let mut value = 0;
-        for place in 0..bytes {
-            value |= bits.get(8)? << (8 * place);
+        for index in 0..bytes {
+            value |= bits.get(8)? << (8 * index);
         }
         let last = &mut self.threads.get_mut(core)?.target;
         *last = target(value, bytes, *last);
@@ -86,16 +89,16 @@ impl Pt {
     }
 }
 
-impl Packing for Pt {
+impl PacketFormat for Pt {
     const RETURNS: usize = 64;
 
     fn new(cores: Cores) -> Self {
-        let threads = vec![Thread::default(); cores.threads()];
+        let threads = vec![ThreadState::default(); cores.threads()];
         Self { cores, threads }
     }
 
-    fn item(&mut self, port: &mut Port, core: usize, item: Item) {
-        if let Item::Outcome(taken) = item {
+    fn item(&mut self, port: &mut Port, core: usize, item: PacketItem) {
+        if let PacketItem::Outcome(taken) = item {
             let thread = &mut self.threads[core];
             thread.outcomes = thread.outcomes << 1 | u64::from(taken);
             thread.count += 1;
@@ -108,13 +111,13 @@ impl Packing for Pt {
         port.messages += 1;
         self.cores.write(port, core);
         match item {
-            Item::Exception { instructions: number, target } => {
+            PacketItem::Exception { instructions: number, target } => {
                 port.put(Field::Header, FUP, 8);
                 instructions().write(port, Field::ICnt, number);
                 self.target(port, core, target);
             }
-            Item::Target(target) => self.target(port, core, target),
-            Item::Outcome(_) => {}
+            PacketItem::Target(target) => self.target(port, core, target),
+            PacketItem::Outcome(_) => {}
         }
     }
 
@@ -122,20 +125,20 @@ impl Packing for Pt {
         (0..self.threads.len()).for_each(|core| self.flush(port, core));
     }
 
-    fn read(&mut self, bits: &mut BitReader<'_>, mut show: impl FnMut(usize, Item)) -> Option<()> {
+    fn read(&mut self, bits: &mut BitReader<'_>, mut visit: impl FnMut(usize, PacketItem)) -> Option<()> {
         let core = self.cores.read(bits)?;
         let byte = bits.get(8)?;
         if byte & 1 == 0 {
             let stop = byte.checked_ilog2()?;
-            (1..stop).rev().for_each(|place| show(core, Item::Outcome(byte >> place & 1 == 1)));
+            (1..stop).rev().for_each(|index| visit(core, PacketItem::Outcome(byte >> index & 1 == 1)));
         } else if byte == FUP {
             let instructions = instructions().read(bits)?;
             let byte = bits.get(8)?;
             let target = self.read_target(bits, core, byte)?;
-            show(core, Item::Exception { instructions, target });
+            visit(core, PacketItem::Exception { instructions, target });
         } else {
             let target = self.read_target(bits, core, byte)?;
-            show(core, Item::Target(target));
+            visit(core, PacketItem::Target(target));
         }
         Some(())
     }
@@ -151,7 +154,12 @@ mod tests {
     fn by_hand() {
         let mut port = Port::writing();
         let mut pt = Pt::new(Cores::new(0..1, None).unwrap());
-        for item in [Item::Target(0x40_1000), Item::Outcome(true), Item::Outcome(false), Item::Target(0x40_20f0)] {
+        for item in [
+            PacketItem::Target(0x40_1000),
+            PacketItem::Outcome(true),
+            PacketItem::Outcome(false),
+            PacketItem::Target(0x40_20f0),
+        ] {
             pt.item(&mut port, 0, item);
         }
         pt.finish(&mut port);

@@ -1,8 +1,9 @@
-//! Techniques by name: what is told, and how it is written.
+//! Techniques by name. A [`Technique`] is a filter ([`FilterKind`]) and a way to write its
+//! messages. [`PortSettings`] and [`Config`] parametrise them.
 
-use cache::{Cover, Geometry, IllegalGeometry, Replacement};
-use filter::cfiat::{Cfiat, Shape, Trust};
-use filter::traptor::{Predictors, Sizes, TaggedPredictors};
+use cache::{FlagCoverage, Geometry, IllegalGeometry, Replacement};
+use filter::cfiat::{Cfiat, CfiatConfig, KnownCriterion};
+use filter::traptor::{PredictorSizes, Predictors, TaggedPredictors};
 use predict::{Budget, IllegalSize};
 use thiserror::Error;
 
@@ -11,7 +12,7 @@ use crate::count::Field;
 use crate::message::{ExceptionTarget, FlowCodings};
 use crate::nexus::Streams;
 
-/// What is told, and how it is written. The first six are those of Tewar 2015.
+/// A technique: which events are written, and how. The first six are those of Tewar 2015.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Technique {
     McfNxB,
@@ -29,7 +30,7 @@ pub enum Technique {
     MlvCcE,
 }
 
-/// What a technique tells of.
+/// Kind of events that a technique writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Subject {
     Flow,
@@ -72,7 +73,7 @@ impl Technique {
         }
     }
 
-    /// Capital letters do not matter.
+    /// Returns the technique of this name; case does not matter.
     #[must_use]
     pub fn called(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|technique| technique.name().eq_ignore_ascii_case(name))
@@ -83,7 +84,7 @@ impl Technique {
         if self < Self::MlvNxB { Subject::Flow } else { Subject::Loads }
     }
 
-    /// What it is compared with.
+    /// Returns the technique that it is compared with.
     #[must_use]
     pub fn baseline(self) -> Self {
         match self.subject() {
@@ -93,16 +94,16 @@ impl Technique {
     }
 
     #[must_use]
-    pub fn filter(self) -> Filter {
+    pub fn filter(self) -> FilterKind {
         match self {
-            Self::McfNxB => Filter::Nexus,
-            Self::McfTrB | Self::McfTrE | Self::McfTrA => Filter::Traptor,
-            Self::McfTgE | Self::McfTgA => Filter::Tagged,
-            Self::McfEt => Filter::Etrace,
-            Self::McfPt => Filter::Pt,
-            Self::MlvNxB => Filter::AllLoads,
-            Self::MlvCfB | Self::MlvCfE | Self::MlvCfA => Filter::Cfiat,
-            Self::MlvCcE => Filter::CoherentCfiat,
+            Self::McfNxB => FilterKind::Nexus,
+            Self::McfTrB | Self::McfTrE | Self::McfTrA => FilterKind::Traptor,
+            Self::McfTgE | Self::McfTgA => FilterKind::Tagged,
+            Self::McfEt => FilterKind::Etrace,
+            Self::McfPt => FilterKind::Pt,
+            Self::MlvNxB => FilterKind::AllLoads,
+            Self::MlvCfB | Self::MlvCfE | Self::MlvCfA => FilterKind::Cfiat,
+            Self::MlvCcE => FilterKind::CoherentCfiat,
         }
     }
 
@@ -114,21 +115,21 @@ impl Technique {
         }
     }
 
-    /// Whether it tells of loads that a cache does not know.
+    /// Returns whether it filters loads by a cache.
     #[must_use]
     pub fn has_cache(self) -> bool {
-        matches!(self.filter(), Filter::Cfiat | Filter::CoherentCfiat)
+        matches!(self.filter(), FilterKind::Cfiat | FilterKind::CoherentCfiat)
     }
 
-    /// Whether sizes of chunks can be chosen, if only to start with.
+    /// Returns whether chunk sizes can be chosen, at least the initial ones.
     #[must_use]
     pub fn has_variable_chunks(self) -> bool {
         !matches!(self.style(), Style::Fixed)
     }
 
-    /// How its messages are written, if they tell of control flow.
+    /// Returns the encodings of control-flow messages.
     #[must_use]
-    pub fn flow_codings(self, settings: &Settings) -> FlowCodings {
+    pub fn flow_codings(self, settings: &PortSettings) -> FlowCodings {
         let counted = if self == Self::McfNxB { Field::Sl } else { Field::BCnt };
         let (style, sizes) = (self.style(), &settings.sizes);
         FlowCodings {
@@ -140,16 +141,16 @@ impl Technique {
         }
     }
 
-    /// How it counts the loads that it does not tell, if it leaves any out.
+    /// Returns the encoding of the number of known loads; `None` if every load is written.
     #[must_use]
-    pub fn load_coding(self, settings: &Settings) -> Option<Coding> {
+    pub fn load_coding(self, settings: &PortSettings) -> Option<Coding> {
         (self != Self::MlvNxB).then(|| self.style().coding(8, settings.sizes.loads))
     }
 }
 
-/// Who decides what is told.
+/// Kind of filter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Filter {
+pub enum FilterKind {
     Nexus,
     Traptor,
     /// TRaptor with predictors of the TAGE family.
@@ -158,19 +159,19 @@ pub enum Filter {
     Pt,
     AllLoads,
     Cfiat,
-    /// With caches that know of each other.
+    /// CFiat with coherent caches.
     CoherentCfiat,
 }
 
-impl Filter {
-    /// Whether it has predictors or caches, which come in sizes.
+impl FilterKind {
+    /// Returns whether it has predictors or caches of configurable sizes.
     #[must_use]
     pub fn is_configured(self) -> bool {
         matches!(self, Self::Traptor | Self::Tagged | Self::Cfiat | Self::CoherentCfiat)
     }
 }
 
-/// How numbers are written.
+/// Style of writing numbers.
 #[derive(Clone, Copy, Debug)]
 enum Style {
     Fixed,
@@ -208,21 +209,21 @@ impl Default for ChunkSizes {
     }
 }
 
-/// Whatever does not depend on the size of predictors and caches.
+/// Settings apart from the sizes of predictors and caches.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Settings {
+pub struct PortSettings {
     pub sizes: ChunkSizes,
     pub streams: Streams,
     pub exception_target: ExceptionTarget,
-    /// What makes a load known to a cache.
-    pub trust: Trust,
+    /// Criterion by which a load counts as known to a cache.
+    pub known_by: KnownCriterion,
 }
 
-/// How large predictors and caches are.
+/// Sizes of predictors and caches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Config {
     pub name: &'static str,
-    /// In place of gshare and target buffer.
+    /// Size of TAGE and ITTAGE, which replace gshare and the target buffer.
     pub tage: Budget,
     pub gshare: usize,
     pub ras: usize,
@@ -230,7 +231,7 @@ pub struct Config {
     pub cache_bytes: u64,
     pub line_bytes: u64,
     pub ways: usize,
-    /// Bytes of a first-access flag.
+    /// Bytes that one first-access flag covers.
     pub granularity: u64,
 }
 
@@ -266,50 +267,51 @@ impl Config {
         ..Self::SMALL
     };
 
-    /// Makes sure that it can be built, and that nobody is asked for more memory than any chip has.
+    /// Checks that the predictors and caches can be built, and that they need no more memory than
+    /// any chip has.
     pub fn check(&self) -> Result<(), IllegalConfig> {
         let sizes = [
             ("entries of gshare", self.gshare as u64, ENTRIES_MAX),
             ("entries of the target buffer", self.ibtb as u64, ENTRIES_MAX),
             ("bytes of cache", self.cache_bytes, CACHE_BYTES_MAX),
         ];
-        if let Some((what, size, max)) = sizes.into_iter().find(|(_, size, max)| size > max) {
-            return Err(IllegalConfig::TooLarge { what, size, max });
+        if let Some((kind, size, max)) = sizes.into_iter().find(|(_, size, max)| size > max) {
+            return Err(IllegalConfig::TooLarge { kind, size, max });
         }
         Predictors::new(&self.predictors())?;
-        Cfiat::new(&self.cache(Trust::default())?)?;
+        Cfiat::new(&self.cache(KnownCriterion::default())?)?;
         Ok(())
     }
 
     #[must_use]
-    pub fn predictors(&self) -> Sizes {
-        Sizes { gshare: self.gshare, ras: self.ras, ibtb: self.ibtb, ..Sizes::default() }
+    pub fn predictors(&self) -> PredictorSizes {
+        PredictorSizes { gshare: self.gshare, ras: self.ras, ibtb: self.ibtb, ..PredictorSizes::default() }
     }
 
     pub fn tagged_predictors(&self) -> Result<TaggedPredictors, IllegalSize> {
         TaggedPredictors::new(self.tage, self.ras)
     }
 
-    pub fn cache(&self, trust: Trust) -> Result<Shape, IllegalGeometry> {
-        Ok(Shape {
+    pub fn cache(&self, known_by: KnownCriterion) -> Result<CfiatConfig, IllegalGeometry> {
+        Ok(CfiatConfig {
             geometry: Geometry::new(self.cache_bytes, self.line_bytes, self.ways)?,
             replacement: Replacement::RoundRobin,
             granularity: self.granularity,
-            cover: Cover::default(),
-            trust,
+            cover: FlagCoverage::default(),
+            known_by,
         })
     }
 }
 
-/// Something that cannot be built.
+/// Error: predictors or caches that cannot be built.
 #[derive(Debug, Error)]
 pub enum IllegalConfig {
     #[error(transparent)]
     Predictor(#[from] IllegalSize),
     #[error(transparent)]
     Cache(#[from] IllegalGeometry),
-    #[error("{size} {what} are more than any chip has: {max} at most")]
-    TooLarge { what: &'static str, size: u64, max: u64 },
+    #[error("{size} {kind} are more than any chip has: {max} at most")]
+    TooLarge { kind: &'static str, size: u64, max: u64 },
 }
 
 const ENTRIES_MAX: u64 = 1 << 20;

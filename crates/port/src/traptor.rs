@@ -1,55 +1,56 @@
-//! mcfTR_b, mcfTR_e and their relatives: only what predictors did not know is told. One filter serves several ways of writing messages.
+//! mcfTR_b, mcfTR_e and related techniques: a [`TraptorEncoder`] emits a message for each
+//! mispredicted branch. One filter serves several writers.
 
-use filter::traptor::{Counter, Counting, Kind, Message, Predict, Site, Went};
-use mtrace::control::{End, Tell};
+use filter::traptor::{BranchEncoder, BranchKind, BranchMessage, BranchOutcome, BranchSite, CountStart, Predict};
+use replay::control::{FlowEncoder, StepEnd};
 
 use crate::cores::Cores;
-use crate::lengths::Lengths;
+use crate::lengths::LengthHistogram;
 use crate::message::FlowWriter;
 
-/// What the predictors have met.
+/// Counts of predicted branches.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Predicted {
+pub struct PredictionCounts {
     pub outcomes: u64,
     pub outcomes_wrong: u64,
-    /// Of all indirect branches, those included of which nobody knows where they went.
+    /// All indirect branches, including those with an unknown target.
     pub targets: u64,
     pub targets_wrong: u64,
 }
 
-/// Makes messages of what is executed, by predictors that each thread has to itself.
+/// Encodes executed steps as messages; each thread has its own predictors.
 #[derive(Clone, Debug)]
-pub struct TraptorTeller<P> {
+pub struct TraptorEncoder<P> {
     cores: Cores,
-    threads: Vec<(P, Counter)>,
+    threads: Vec<(P, BranchEncoder)>,
     core: usize,
     pub writers: Vec<FlowWriter>,
-    pub predicted: Predicted,
-    /// Bits that bCnt and |diffTA| need.
-    pub counts: Lengths,
-    pub targets: Lengths,
+    pub predicted: PredictionCounts,
+    /// Lengths of bCnt and |diffTA| in bits.
+    pub counts: LengthHistogram,
+    pub targets: LengthHistogram,
     last_targets: Vec<u64>,
 }
 
-impl<P: Predict + Clone> TraptorTeller<P> {
+impl<P: Predict + Clone> TraptorEncoder<P> {
     #[must_use]
     pub fn new(cores: Cores, predictors: P, writers: Vec<FlowWriter>) -> Self {
-        let threads = vec![(predictors, Counter::new(Counting::FromOne)); cores.threads()];
+        let threads = vec![(predictors, BranchEncoder::new(CountStart::FromOne)); cores.threads()];
         let last_targets = vec![0; cores.threads()];
-        let (counts, targets) = (Lengths::default(), Lengths::default());
-        Self { cores, threads, core: 0, writers, predicted: Predicted::default(), counts, targets, last_targets }
+        let (counts, targets) = (LengthHistogram::default(), LengthHistogram::default());
+        Self { cores, threads, core: 0, writers, predicted: PredictionCounts::default(), counts, targets, last_targets }
     }
 
-    fn tell(&mut self, message: Message) {
+    fn emit(&mut self, message: BranchMessage) {
         match message {
-            Message::Outcome { branches } => self.counts.add(branches),
-            Message::Target { branches, target } => {
+            BranchMessage::Outcome { branches } => self.counts.add(branches),
+            BranchMessage::Target { branches, target } => {
                 self.counts.add(branches);
                 self.note_target(target);
             }
-            Message::Exception { target, .. } => self.note_target(target),
+            BranchMessage::Exception { target, .. } => self.note_target(target),
         }
-        self.writers.iter_mut().for_each(|writer| writer.tell(self.core, message));
+        self.writers.iter_mut().for_each(|writer| writer.write(self.core, message));
     }
 
     fn note_target(&mut self, target: u64) {
@@ -58,45 +59,45 @@ impl<P: Predict + Clone> TraptorTeller<P> {
     }
 
     #[inline]
-    fn count(&mut self, site: &Site, is_wrong: bool) {
-        let Predicted { outcomes, outcomes_wrong, targets, targets_wrong } = &mut self.predicted;
+    fn count(&mut self, site: &BranchSite, is_wrong: bool) {
+        let PredictionCounts { outcomes, outcomes_wrong, targets, targets_wrong } = &mut self.predicted;
         let (all, wrong) = match site.kind {
-            Kind::Call => return,
-            Kind::Conditional => (outcomes, outcomes_wrong),
-            Kind::IndirectCall | Kind::IndirectJump | Kind::Return => (targets, targets_wrong),
+            BranchKind::Call => return,
+            BranchKind::Conditional => (outcomes, outcomes_wrong),
+            BranchKind::IndirectCall | BranchKind::IndirectJump | BranchKind::Return => (targets, targets_wrong),
         };
         *all += 1;
         *wrong += u64::from(is_wrong);
     }
 
     #[inline]
-    fn branch(&mut self, site: &Site, went: Went) {
-        let (predictors, counter) = &mut self.threads[self.core];
-        let message = counter.branch(predictors, site, went);
+    fn branch(&mut self, site: &BranchSite, outcome: BranchOutcome) {
+        let (predictors, encoder) = &mut self.threads[self.core];
+        let message = encoder.encode_branch(predictors, site, outcome);
         self.count(site, message.is_some());
         if let Some(message) = message {
-            self.tell(message);
+            self.emit(message);
         }
     }
 }
 
-impl<P: Predict + Clone> Tell for TraptorTeller<P> {
-    fn thread(&mut self, thread: u32) {
+impl<P: Predict + Clone> FlowEncoder for TraptorEncoder<P> {
+    fn switch_thread(&mut self, thread: u32) {
         self.core = self.cores.of(thread);
     }
 
-    fn elsewhere(&mut self, target: u64) {
-        let message = self.threads[self.core].1.exception(target);
-        self.tell(message);
+    fn encode_discontinuity(&mut self, target: u64) {
+        let message = self.threads[self.core].1.encode_exception(target);
+        self.emit(message);
     }
 
     #[inline]
-    fn step(&mut self, instructions: u64, end: &End) {
-        self.threads[self.core].1.instructions(instructions);
+    fn encode_step(&mut self, instructions: u64, end: &StepEnd) {
+        self.threads[self.core].1.add_instructions(instructions);
         match end {
-            End::Branch(site, went) => self.branch(site, *went),
-            End::Unknown => self.predicted.targets += 1,
-            End::Through | End::Jump => {}
+            StepEnd::Branch(site, outcome) => self.branch(site, *outcome),
+            StepEnd::UnknownTarget => self.predicted.targets += 1,
+            StepEnd::FallThrough | StepEnd::Jump => {}
         }
     }
 }

@@ -1,6 +1,7 @@
-//! How much the tagged predictors may store.
+//! Storage budgets of the tagged predictors.
 
-/// What [`crate::Tage`] and [`crate::Ittage`] store; their `storage_bits` say it to the bit.
+/// Storage of [`crate::Tage`] and [`crate::Ittage`]; their `storage_bits` give the exact number of
+/// bits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Budget {
     /// About 4 KB for outcomes and 1 KB for targets.

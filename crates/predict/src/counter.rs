@@ -1,15 +1,15 @@
-//! Counters that stop at their ends.
+//! Saturating counters, as predictors use them.
 
-/// A number of so many bits, with a sign, one up or down. From 0 on it says "yes".
+/// Steps a signed counter of so many bits up or down. From 0 on it predicts taken.
 #[inline]
-pub(crate) fn moved(counter: i8, up: bool, bits: u32) -> i8 {
+pub(crate) fn step_saturating(counter: i8, up: bool, bits: u32) -> i8 {
     let most = i8::MAX >> (i8::BITS - bits);
     if up { counter.saturating_add(1).min(most) } else { counter.saturating_sub(1).max(-most - 1) }
 }
 
-/// Two bits without a sign. From 2 on they say "yes".
+/// Steps an unsigned two-bit counter. From 2 on it predicts taken.
 #[inline]
-pub(crate) fn moved_in_two_bits(counter: u8, up: bool) -> u8 {
+pub(crate) fn step_two_bits(counter: u8, up: bool) -> u8 {
     if up { (counter + 1).min(3) } else { counter.saturating_sub(1) }
 }
 
@@ -19,10 +19,10 @@ mod tests {
 
     #[test]
     fn they_stop_at_their_ends() {
-        assert_eq!([2, 3].map(|counter| moved(counter, true, 3)), [3, 3]);
-        assert_eq!([-3, -4].map(|counter| moved(counter, false, 3)), [-4, -4]);
-        assert_eq!([126, 127].map(|counter| moved(counter, true, 8)), [127, 127]);
-        assert_eq!([2, 3].map(|counter| moved_in_two_bits(counter, true)), [3, 3]);
-        assert_eq!([1, 0].map(|counter| moved_in_two_bits(counter, false)), [0, 0]);
+        assert_eq!([2, 3].map(|counter| step_saturating(counter, true, 3)), [3, 3]);
+        assert_eq!([-3, -4].map(|counter| step_saturating(counter, false, 3)), [-4, -4]);
+        assert_eq!([126, 127].map(|counter| step_saturating(counter, true, 8)), [127, 127]);
+        assert_eq!([2, 3].map(|counter| step_two_bits(counter, true)), [3, 3]);
+        assert_eq!([1, 0].map(|counter| step_two_bits(counter, false)), [0, 0]);
     }
 }

@@ -1,65 +1,68 @@
-//! The outcome of conditional branches: two-bit counters, chosen by the branch's address and the outcomes before it
-//! (Myers 2014, Figure 4.29).
+//! Gshare: outcomes of conditional branches by two-bit counters, indexed by the branch's address
+//! and the global history of outcomes (Myers 2014, Figure 4.29). A [`RowBranch`] prepares a branch
+//! of a row that is always executed as a whole.
 
 use crate::size::{IllegalSize, Structure, power_of_two};
 
 /// Weakly not taken.
 const START: u8 = 1;
 const STRONGLY_TAKEN: u8 = 3;
-/// Counters from here on say "taken".
+/// Counters from here on predict taken.
 const TAKEN: u8 = 2;
-/// Low bits of an address that are not looked at.
+/// Low bits of an address that are ignored.
 const ADDRESS_SHIFT: u32 = 4;
 const ENTRIES_MAX: usize = 1 << 28;
-/// Outcomes before a row that are so far away choose no entry any more.
+/// Outcomes so far before a row no longer influence the index.
 const SHIFT_MAX: u8 = 32;
 
 #[derive(Clone, Debug)]
 pub struct Gshare {
     counters: Vec<u8>,
-    /// Outcomes, the last one lowest; as many as choose an entry.
+    /// Global history, latest outcome in the lowest bit; as many bits as an index has.
     history: usize,
 }
 
-/// One of a row of branches that are met one after the other, prepared.
+/// A prepared conditional branch of a row. The branches of a row follow each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Point {
-    /// What chooses the entry, but for the outcomes before the row.
-    constant: u32,
-    /// Of the row up to this branch, the last one lowest; there are never so many entries that more of them matter.
+pub struct RowBranch {
+    /// Part of the index that does not depend on outcomes before the row.
+    index_base: u32,
+    /// Outcomes of the row up to this branch, the latest in the lowest bit. An index never has more
+    /// bits.
     outcomes: u32,
-    /// How far outcomes before the row are away.
+    /// Shift of the history before the row.
     shift: u8,
-    /// The counter of an entry that could not be more certain.
-    sure: u8,
+    /// Value of a saturated counter for this outcome.
+    saturated: u8,
 }
 
-impl Point {
-    /// The branch behind `before` in the row.
+impl RowBranch {
+    /// Returns the branch after `previous` in the row.
     #[must_use]
-    pub fn behind(before: Option<&Self>, address: u64, taken: bool) -> Self {
-        // Far enough is far enough.
-        let (outcomes, shift) = before.map_or((0, 0), |before| (before.outcomes, (before.shift + 1).min(SHIFT_MAX)));
-        // The low bits are what counts, and there are never so many entries that more do.
-        let constant = (address >> ADDRESS_SHIFT) as u32 ^ outcomes;
-        let sure = if taken { STRONGLY_TAKEN } else { 0 };
-        Self { constant, outcomes: outcomes << 1 | u32::from(taken), shift, sure }
+    pub fn after(previous: Option<&Self>, address: u64, taken: bool) -> Self {
+        // More distance makes no difference.
+        let (outcomes, shift) =
+            previous.map_or((0, 0), |previous| (previous.outcomes, (previous.shift + 1).min(SHIFT_MAX)));
+        // Truncation keeps the low bits; an index never has more.
+        let index_base = (address >> ADDRESS_SHIFT) as u32 ^ outcomes;
+        let saturated = if taken { STRONGLY_TAKEN } else { 0 };
+        Self { index_base, outcomes: outcomes << 1 | u32::from(taken), shift, saturated }
     }
 
     #[must_use]
     pub fn is_taken(&self) -> bool {
-        self.sure == STRONGLY_TAKEN
+        self.saturated == STRONGLY_TAKEN
     }
 }
 
 impl Gshare {
-    /// With 0 entries nothing is ever predicted; otherwise their number is a power of two.
+    /// Returns a predictor with a power of two of entries, or with 0 entries, which never predicts.
     pub fn new(entries: usize) -> Result<Self, IllegalSize> {
         let entries = power_of_two(Structure::Gshare, entries, 2, ENTRIES_MAX)?;
         Ok(Self { counters: vec![START; entries], history: 0 })
     }
 
-    /// Begins with these outcomes before the first, the last one lowest.
+    /// Sets the initial history, latest outcome in the lowest bit.
     #[must_use]
     pub fn with_history(mut self, history: usize) -> Self {
         self.history = history & self.mask();
@@ -70,49 +73,50 @@ impl Gshare {
         self.counters.len().wrapping_sub(1)
     }
 
-    /// The entry that is asked about the branch at `address`; 0 if there is none.
+    /// Returns the index of the entry for the branch at `address`; 0 if there are no entries.
     #[must_use]
     #[inline]
     pub fn index(&self, address: u64) -> usize {
-        // The low bits are what counts.
+        // Truncation keeps the low bits.
         let address = (address >> ADDRESS_SHIFT) as usize;
         if self.counters.is_empty() { 0 } else { (address ^ self.history) & self.mask() }
     }
 
-    /// The counter of an entry, from 0, strongly not taken, to 3, strongly taken.
+    /// Returns the counter of an entry, from 0 (strongly not taken) to 3 (strongly taken).
     #[must_use]
     pub fn counter(&self, index: usize) -> Option<u8> {
         self.counters.get(index).copied()
     }
 
-    /// The branch at `address` was taken or not: learns, and says whether it was predicted.
+    /// Updates counter and history with an executed branch. Returns whether it was predicted.
     #[inline]
-    pub fn branch(&mut self, address: u64, taken: bool) -> bool {
+    pub fn update(&mut self, address: u64, taken: bool) -> bool {
         let index = self.index(address);
         let Some(counter) = self.counters.get_mut(index) else { return false };
-        let right = (*counter >= TAKEN) == taken;
+        let is_correct = (*counter >= TAKEN) == taken;
         *counter = if taken { (*counter + 1).min(STRONGLY_TAKEN) } else { counter.saturating_sub(1) };
         self.history = (self.history << 1 | usize::from(taken)) & self.mask();
-        right
+        is_correct
     }
 
-    /// How many branches of a row are predicted with so much certainty that nothing is learnt by them.
+    /// Returns how many leading branches of a row have a saturated counter for their outcome, so
+    /// that an update by them changes nothing.
     #[must_use]
     #[inline]
-    pub fn sure_of(&self, row: &[Point]) -> usize {
-        let is_sure = |point: &Point| self.counter(self.index_in(point)) == Some(point.sure);
-        row.iter().position(|point| !is_sure(point)).unwrap_or(row.len())
+    pub fn saturated_prefix(&self, row: &[RowBranch]) -> usize {
+        let is_saturated = |point: &RowBranch| self.counter(self.index_in(point)) == Some(point.saturated);
+        row.iter().position(|point| !is_saturated(point)).unwrap_or(row.len())
     }
 
-    /// The next branch of a row went as it says: learns, and says whether it was predicted. To be followed by the others and by
-    /// [`Self::pass`].
+    /// Updates the counter of the next branch of a row, and returns whether it was predicted. The
+    /// caller continues with the other branches and then calls [`Self::finish_row`].
     #[inline]
-    pub fn branch_in(&mut self, point: &Point) -> bool {
+    pub fn update_in_row(&mut self, point: &RowBranch) -> bool {
         let index = self.index_in(point);
         let Some(counter) = self.counters.get_mut(index) else { return false };
         let before = *counter;
-        // Not writing it again lets the next branch go ahead that looks at it.
-        if before == point.sure {
+        // Skipping the store lets the next branch read the counter without waiting.
+        if before == point.saturated {
             return true;
         }
         let taken = point.is_taken();
@@ -121,13 +125,14 @@ impl Gshare {
     }
 
     #[inline]
-    fn index_in(&self, point: &Point) -> usize {
-        (point.constant as usize ^ self.history << point.shift) & self.mask()
+    fn index_in(&self, point: &RowBranch) -> usize {
+        (point.index_base as usize ^ self.history << point.shift) & self.mask()
     }
 
-    /// Goes on behind a row, of which all was learnt that is to be learnt. Returns whether it stands where it stood.
+    /// Moves the history past a row whose counters are updated. Returns whether the history is the
+    /// same as before.
     #[inline]
-    pub fn pass(&mut self, row: &[Point]) -> bool {
+    pub fn finish_row(&mut self, row: &[RowBranch]) -> bool {
         let before = self.history;
         if let Some(last) = row.last() {
             self.history = (before << last.shift << 1 | last.outcomes as usize) & self.mask();
@@ -135,10 +140,10 @@ impl Gshare {
         before == self.history
     }
 
-    /// What would be predicted for the branch at `address`; `None` without entries.
+    /// Returns the prediction for the branch at `address`; `None` without entries.
     #[must_use]
     #[inline]
-    pub fn prediction(&self, address: u64) -> Option<bool> {
+    pub fn predict(&self, address: u64) -> Option<bool> {
         self.counter(self.index(address)).map(|counter| counter >= TAKEN)
     }
 }
@@ -149,15 +154,15 @@ mod tests {
 
     use super::*;
 
-    /// Index, counter before, whether it was right, counter after.
+    /// Returns index, counter before, whether the prediction was correct, and counter after.
     fn run(gshare: &mut Gshare, address: u64, taken: bool) -> (usize, u8, bool, u8) {
         let index = gshare.index(address);
         let before = gshare.counter(index).unwrap();
-        let right = gshare.branch(address, taken);
-        (index, before, right, gshare.counter(index).unwrap())
+        let is_correct = gshare.update(address, taken);
+        (index, before, is_correct, gshare.counter(index).unwrap())
     }
 
-    /// Myers 2014, Figure 4.31: the sixth to tenth iterations of a loop, and two branches behind it.
+    /// Myers 2014, Figure 4.31: the sixth to tenth iterations of a loop, and two branches after it.
     #[test]
     fn myers_figure_4_31() {
         let mut gshare = Gshare::new(256).unwrap().with_history(0x3f);
@@ -169,8 +174,8 @@ mod tests {
             (183, 2, true, 3, true),
             (183, 3, false, 2, false),
         ];
-        for (index, before, right, after, taken) in expected {
-            assert_eq!(run(&mut gshare, loop_branch, taken), (index, before, right, after));
+        for (index, before, is_correct, after, taken) in expected {
+            assert_eq!(run(&mut gshare, loop_branch, taken), (index, before, is_correct, after));
         }
         assert_eq!(run(&mut gshare, 0x400491, false), (183, 2, false, 1));
         assert_eq!(run(&mut gshare, 0x400493, false), (181, 1, true, 0));
@@ -194,8 +199,8 @@ mod tests {
     #[test]
     fn without_entries_nothing_is_predicted() {
         let mut gshare = Gshare::new(0).unwrap();
-        assert_eq!(gshare.prediction(7), None);
-        assert!(!gshare.branch(7, true) && !gshare.branch(7, false));
+        assert_eq!(gshare.predict(7), None);
+        assert!(!gshare.update(7, true) && !gshare.update(7, false));
     }
 
     #[test]
@@ -206,7 +211,7 @@ mod tests {
         }
     }
 
-    /// The equations of Figure 4.29 as they stand there, in a map.
+    /// The equations of Figure 4.29, with the table as a map.
     fn model(branches: &[(u64, bool)], entries: u64) -> Vec<bool> {
         let mut table = std::collections::HashMap::new();
         let mut bhr = 0u64;
@@ -225,7 +230,7 @@ mod tests {
     }
 
     proptest! {
-        /// A row is its branches, one by one.
+        /// A row gives the same result as its branches one by one.
         #[test]
         fn a_row_is_its_branches(
             rows in proptest::collection::vec(proptest::collection::vec((0u64..64, 0u8..8), 1..50), 1..40),
@@ -233,22 +238,23 @@ mod tests {
         ) {
             let mut gshare = Gshare::new(1 << power).unwrap();
             for row in rows.iter().cycle().take(300) {
-                let branches: Vec<(u64, bool)> = row.iter().map(|&(place, kind)| (place * 16, kind != 0)).collect();
-                let mut points: Vec<Point> = Vec::new();
+                let branches: Vec<(u64, bool)> = row.iter().map(|&(number, kind)| (number * 16, kind != 0)).collect();
+                let mut points: Vec<RowBranch> = Vec::new();
                 for &(address, taken) in &branches {
-                    points.push(Point::behind(points.last(), address, taken));
+                    points.push(RowBranch::after(points.last(), address, taken));
                 }
                 let mut one_by_one = gshare.clone();
-                let right: Vec<bool> =
-                    branches.iter().map(|&(address, taken)| one_by_one.branch(address, taken)).collect();
-                let (sure, before) = (gshare.sure_of(&points), gshare.clone());
-                for (place, point) in points.iter().enumerate() {
-                    prop_assert_eq!(gshare.branch_in(point), right[place]);
-                    prop_assert!(place >= sure || gshare.counters == before.counters);
+                let is_correct: Vec<bool> =
+                    branches.iter().map(|&(address, taken)| one_by_one.update(address, taken)).collect();
+                let (sure, before) = (gshare.saturated_prefix(&points), gshare.clone());
+                for (number, point) in points.iter().enumerate() {
+                    prop_assert_eq!(gshare.update_in_row(point), is_correct[number]);
+                    prop_assert!(number >= sure || gshare.counters == before.counters);
                 }
-                prop_assert_eq!(gshare.pass(&points), one_by_one.history == before.history);
+                prop_assert_eq!(gshare.finish_row(&points), one_by_one.history == before.history);
                 prop_assert_eq!((&gshare.counters, gshare.history), (&one_by_one.counters, one_by_one.history));
-                prop_assert_eq!(sure == points.len(), gshare.counters == before.counters && right.iter().all(|&right| right));
+                let is_unchanged = gshare.counters == before.counters;
+                prop_assert_eq!(sure == points.len(), is_unchanged && is_correct.iter().all(|&is_correct| is_correct));
             }
         }
 
@@ -258,9 +264,9 @@ mod tests {
             power in 1u32..13,
         ) {
             let mut gshare = Gshare::new(1 << power).unwrap();
-            for (&(address, taken), right) in branches.iter().zip(model(&branches, 1 << power)) {
-                prop_assert_eq!(gshare.prediction(address), Some(taken == right));
-                prop_assert_eq!(gshare.branch(address, taken), right);
+            for (&(address, taken), is_correct) in branches.iter().zip(model(&branches, 1 << power)) {
+                prop_assert_eq!(gshare.predict(address), Some(taken == is_correct));
+                prop_assert_eq!(gshare.update(address, taken), is_correct);
             }
         }
     }

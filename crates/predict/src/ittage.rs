@@ -1,10 +1,11 @@
-//! The targets of indirect jumps and calls, by histories of several lengths at once: the longest one that is known decides (ITTAGE,
-//! Seznec and Michaud 2006, Seznec 2011). The shortest has no branch at all: the target that the branch had before.
+//! ITTAGE: targets of indirect jumps and calls by histories of several lengths; the longest history
+//! with a tag match decides (Seznec and Michaud 2006, Seznec 2011). The shortest history is empty
+//! and gives the branch's last target.
 
 use crate::budget::Budget;
-use crate::counter::moved;
+use crate::counter::step_saturating;
 use crate::history::History;
-use crate::pool::{Found, Keys, Pool};
+use crate::tagged_table::{TagKeys, TagMatches, TaggedTable};
 
 /// Branches of each history.
 const LENGTHS: [usize; 7] = [0, 2, 4, 8, 16, 32, 64];
@@ -13,16 +14,16 @@ const TAG_BITS: u32 = 11;
 const TARGET_BITS: u32 = 64;
 const CONFIDENCE_BITS: u32 = 2;
 const CONFIDENCE_MAX: u8 = (1 << CONFIDENCE_BITS) - 1;
-const NEWCOMERS_BITS: u32 = 4;
-/// Entries that are made after a wrong prediction.
+const USE_ALTERNATE_BITS: u32 = 4;
+/// Entries that are allocated after a mispredict.
 const ALLOCATIONS: usize = 1;
 
 #[derive(Clone, Debug)]
 pub struct Ittage {
-    tagged: Pool<Entry, N>,
+    tagged: TaggedTable<Entry, N>,
     history: History<N>,
-    /// From 0 on, an entry that has just been made is less often right than the one with a shorter history.
-    newcomers: i8,
+    /// From 0 on, the alternate prediction is better than that of a newly allocated entry.
+    use_alternate: i8,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -31,16 +32,16 @@ struct Entry {
     confidence: u8,
 }
 
-/// All that is found out about a branch before it is executed.
+/// Result of looking up a branch.
 struct Lookup {
-    keys: Keys<N>,
-    found: Found,
+    keys: TagKeys<N>,
+    matches: TagMatches,
     longest: Option<Entry>,
-    other: Option<Entry>,
+    alternate: Option<Entry>,
 }
 
 impl Entry {
-    fn learn(&mut self, target: u64) {
+    fn update(&mut self, target: u64) {
         if self.target == target {
             self.confidence = (self.confidence + 1).min(CONFIDENCE_MAX);
         } else if self.confidence > 0 {
@@ -63,80 +64,80 @@ impl Ittage {
             Budget::Medium => 400,
             Budget::Large => 1600,
         };
-        Self { tagged: Pool::new(entries, TAG_BITS), history: History::new(&LENGTHS), newcomers: 0 }
+        Self { tagged: TaggedTable::new(entries, TAG_BITS), history: History::new(&LENGTHS), use_alternate: 0 }
     }
 
-    /// Bits of all tables and registers.
+    /// Returns the bits of all tables and registers.
     #[must_use]
     pub fn storage_bits(&self) -> u64 {
         let tagged = self.tagged.storage_bits(TARGET_BITS + CONFIDENCE_BITS);
-        tagged + self.history.storage_bits() + u64::from(NEWCOMERS_BITS)
+        tagged + self.history.storage_bits() + u64::from(USE_ALTERNATE_BITS)
     }
 
-    /// The target that is predicted for the branch at `address`; `None` if it is not known.
+    /// Returns the predicted target of the branch at `address`; `None` if there is no entry.
     #[must_use]
     #[inline]
-    pub fn prediction(&self, address: u64) -> Option<u64> {
-        self.predicted(&self.lookup(address))
+    pub fn predict(&self, address: u64) -> Option<u64> {
+        self.select(&self.lookup(address))
     }
 
-    /// The branch at `address` went to `target`: learns, and says whether it was predicted.
+    /// Updates the predictor with an executed branch. Returns whether it was predicted.
     #[inline]
-    pub fn branch(&mut self, address: u64, target: u64) -> bool {
+    pub fn update(&mut self, address: u64, target: u64) -> bool {
         let lookup = self.lookup(address);
-        let right = self.predicted(&lookup) == Some(target);
-        self.learn(&lookup, target, right);
-        self.history.target(address, target);
-        right
+        let is_correct = self.select(&lookup) == Some(target);
+        self.update_entries(&lookup, target, is_correct);
+        self.history.push_target(address, target);
+        is_correct
     }
 
-    /// The conditional branch at `address` was taken or not: targets depend on that, too.
+    /// Records the outcome of a conditional branch in the history.
     #[inline]
-    pub fn note(&mut self, address: u64, taken: bool) {
-        self.history.outcome(address, taken);
+    pub fn record_outcome(&mut self, address: u64, taken: bool) {
+        self.history.push_outcome(address, taken);
     }
 
-    /// A branch that somebody else predicts, a direct call or a return, went from `address` to `target`.
+    /// Records a direct call or a return from `address` to `target` in the history.
     #[inline]
-    pub fn pass(&mut self, address: u64, target: u64) {
-        self.history.target(address, target);
+    pub fn record_transfer(&mut self, address: u64, target: u64) {
+        self.history.push_target(address, target);
     }
 
     fn lookup(&self, address: u64) -> Lookup {
-        let (keys, found) = self.tagged.find(address, self.history.folded());
+        let (keys, matches) = self.tagged.find(address, self.history.folded());
         let entry = |length| self.tagged.content(&keys, length);
-        Lookup { keys, found, longest: found.longest.map(entry), other: found.other.map(entry) }
+        Lookup { keys, matches, longest: matches.longest.map(entry), alternate: matches.alternate.map(entry) }
     }
 
-    fn predicted(&self, lookup: &Lookup) -> Option<u64> {
+    fn select(&self, lookup: &Lookup) -> Option<u64> {
         let longest = lookup.longest?;
-        let trusted = lookup.other.filter(|_| longest.is_new() && self.newcomers >= 0).unwrap_or(longest);
+        let trusted = lookup.alternate.filter(|_| longest.is_new() && self.use_alternate >= 0).unwrap_or(longest);
         Some(trusted.target)
     }
 
-    fn learn(&mut self, lookup: &Lookup, target: u64, right: bool) {
-        if let (Some(length), Some(longest)) = (lookup.found.longest, lookup.longest) {
-            self.judge(lookup, length, longest, target);
-            self.tagged.content_mut(&lookup.keys, length).learn(target);
+    fn update_entries(&mut self, lookup: &Lookup, target: u64, is_correct: bool) {
+        if let (Some(length), Some(longest)) = (lookup.matches.longest, lookup.longest) {
+            self.update_usefulness(lookup, length, longest, target);
+            self.tagged.content_mut(&lookup.keys, length).update(target);
         }
-        if !right {
-            let first = lookup.found.longest.map_or(0, |length| length + 1);
+        if !is_correct {
+            let first = lookup.matches.longest.map_or(0, |length| length + 1);
             self.tagged.allocate(&lookup.keys, first, ALLOCATIONS, Entry { target, confidence: 0 });
         }
     }
 
-    /// Which of the two longest histories was right, if they differ.
-    fn judge(&mut self, lookup: &Lookup, length: usize, longest: Entry, target: u64) {
-        let right = longest.target == target;
-        match lookup.other {
-            Some(other) if other.target != longest.target => {
-                self.tagged.judge(&lookup.keys, length, right);
-                if longest.is_new() && (right || other.target == target) {
-                    self.newcomers = moved(self.newcomers, !right, NEWCOMERS_BITS);
+    /// Updates the usefulness of the longest match, if the alternate differs.
+    fn update_usefulness(&mut self, lookup: &Lookup, length: usize, longest: Entry, target: u64) {
+        let is_correct = longest.target == target;
+        match lookup.alternate {
+            Some(alternate) if alternate.target != longest.target => {
+                self.tagged.update_usefulness(&lookup.keys, length, is_correct);
+                if longest.is_new() && (is_correct || alternate.target == target) {
+                    self.use_alternate = step_saturating(self.use_alternate, !is_correct, USE_ALTERNATE_BITS);
                 }
             }
             Some(_) => {}
-            None => self.tagged.judge(&lookup.keys, length, right),
+            None => self.tagged.update_usefulness(&lookup.keys, length, is_correct),
         }
     }
 }
@@ -152,10 +153,10 @@ mod tests {
     #[test]
     fn a_target_is_known_the_second_time() {
         let mut ittage = Ittage::new(Budget::Small);
-        assert_eq!(ittage.prediction(0x1000), None);
-        assert!(!ittage.branch(0x1000, 0x5000));
-        assert_eq!(ittage.prediction(0x1000), Some(0x5000));
-        (0..1000).for_each(|_| assert!(ittage.branch(0x1000, 0x5000)));
+        assert_eq!(ittage.predict(0x1000), None);
+        assert!(!ittage.update(0x1000, 0x5000));
+        assert_eq!(ittage.predict(0x1000), Some(0x5000));
+        (0..1000).for_each(|_| assert!(ittage.update(0x1000, 0x5000)));
     }
 
     #[test]
@@ -164,11 +165,11 @@ mod tests {
             let mut ittage = Ittage::new(budget);
             let branch = |number: u64| {
                 let taken = number * number % 7 < 3;
-                ittage.note(0x1000, taken);
-                ittage.branch(0x2000, if taken { 0x5000 } else { 0x6000 })
+                ittage.record_outcome(0x1000, taken);
+                ittage.update(0x2000, if taken { 0x5000 } else { 0x6000 })
             };
-            let right: Vec<bool> = (0..1000).map(branch).collect();
-            assert!(right[500..].iter().all(|&right| right), "{budget:?}");
+            let is_correct: Vec<bool> = (0..1000).map(branch).collect();
+            assert!(is_correct[500..].iter().all(|&is_correct| is_correct), "{budget:?}");
         }
     }
 
@@ -178,21 +179,21 @@ mod tests {
             let mut ittage = Ittage::new(budget);
             let branch = |number: u64| {
                 let caller = 0x1000 + number % 5 * 0x100;
-                ittage.pass(caller, 0x8000);
-                ittage.branch(0x8010, caller + 5)
+                ittage.record_transfer(caller, 0x8000);
+                ittage.update(0x8010, caller + 5)
             };
-            let right: Vec<bool> = (0..1000).map(branch).collect();
-            assert!(right[500..].iter().all(|&right| right), "{budget:?}");
+            let is_correct: Vec<bool> = (0..1000).map(branch).collect();
+            assert!(is_correct[500..].iter().all(|&is_correct| is_correct), "{budget:?}");
         }
     }
 
     #[test]
     fn a_target_that_comes_once_does_not_displace_the_usual_one() {
         let mut ittage = Ittage::new(Budget::Small);
-        assert!(!ittage.branch(0x1000, 0x5000));
-        (0..9).for_each(|_| assert!(ittage.branch(0x1000, 0x5000)));
-        assert!(!ittage.branch(0x1000, 0x6000));
-        assert!(ittage.branch(0x1000, 0x5000));
+        assert!(!ittage.update(0x1000, 0x5000));
+        (0..9).for_each(|_| assert!(ittage.update(0x1000, 0x5000)));
+        assert!(!ittage.update(0x1000, 0x6000));
+        assert!(ittage.update(0x1000, 0x5000));
     }
 
     #[test]
@@ -211,17 +212,17 @@ mod tests {
             budget in proptest::sample::select(&BUDGETS[..]),
         ) {
             let mut ittage = Ittage::new(budget);
-            let mut image = ittage.clone();
+            let mut twin = ittage.clone();
             for (place, target, kind) in branches {
                 let address = 0x40_0000 + place * 7;
                 match kind {
-                    0 => [&mut ittage, &mut image].into_iter().for_each(|each| each.note(address, target > 2)),
-                    1 => [&mut ittage, &mut image].into_iter().for_each(|each| each.pass(address, target)),
+                    0 => [&mut ittage, &mut twin].into_iter().for_each(|each| each.record_outcome(address, target > 2)),
+                    1 => [&mut ittage, &mut twin].into_iter().for_each(|each| each.record_transfer(address, target)),
                     _ => {
-                        let predicted = ittage.prediction(address);
-                        let right = ittage.branch(address, target);
-                        prop_assert_eq!(right, predicted == Some(target));
-                        prop_assert_eq!(right, image.branch(address, target));
+                        let predicted = ittage.predict(address);
+                        let is_correct = ittage.update(address, target);
+                        prop_assert_eq!(is_correct, predicted == Some(target));
+                        prop_assert_eq!(is_correct, twin.update(address, target));
                     }
                 }
             }

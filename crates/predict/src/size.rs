@@ -1,4 +1,4 @@
-//! How many entries a predictor may have.
+//! Legal numbers of entries of predictors.
 
 use std::fmt;
 
@@ -21,7 +21,7 @@ impl fmt::Display for Structure {
     }
 }
 
-/// A number of entries that cannot be had.
+/// Error: an illegal number of entries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error("a {structure} cannot have {entries} entries; {}", nearest(*.below, *.above))]
 pub struct IllegalSize {

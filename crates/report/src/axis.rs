@@ -1,61 +1,62 @@
-//! Axes: from values to places between 0 and 1, and the round values at which there are ticks.
+//! Axes: map values to positions between 0 and 1, and choose round values for ticks.
 
 use std::ops::RangeInclusive;
 
-/// A range of values, as they are or as their logarithms, with ticks.
+/// A linear or logarithmic range of values, with ticks.
 pub struct Axis {
     low: f64,
     high: f64,
     logarithmic: bool,
-    /// Values and what is written beside them.
+    /// Values of ticks and their labels.
     pub ticks: Vec<(f64, String)>,
-    /// Where there are lines but no labels.
+    /// Values of grid lines without labels.
     pub minor: Vec<f64>,
-    /// Whether ticks are worth a line across the picture.
+    /// Whether ticks have grid lines.
     pub grid: bool,
 }
 
 /// Beyond this, differences and quotients of values are no longer finite.
-const LARGEST: f64 = 1e100;
+const VALUE_MAX: f64 = 1e100;
 
-/// What a picture can show.
-fn drawable(value: f64) -> bool {
-    value.abs() <= LARGEST
+/// Returns whether a chart can show the value.
+fn is_drawable(value: f64) -> bool {
+    value.abs() <= VALUE_MAX
 }
 
-/// The smallest and the largest of what can be shown.
+/// Returns the smallest and the largest value that can be shown.
 pub fn range(values: impl Iterator<Item = f64>) -> Option<(f64, f64)> {
-    values.filter(|&value| drawable(value)).fold(None, |range, value| {
+    values.filter(|&value| is_drawable(value)).fold(None, |range, value| {
         let (low, high) = range.unwrap_or((value, value));
         Some((value.min(low), value.max(high)))
     })
 }
 
 impl Axis {
-    /// An axis on which neighbours have names instead of values: the first is around 0.5, the next around 1.5.
+    /// Returns an axis of categories: the first is centred at 0.5, the next at 1.5.
     pub fn categories(names: impl Iterator<Item = String>) -> Self {
         let ticks: Vec<_> = names.enumerate().map(|(number, name)| (number as f64 + 0.5, name)).collect();
         Self { low: 0.0, high: ticks.len().max(1) as f64, logarithmic: false, ticks, minor: Vec::new(), grid: false }
     }
 
-    /// About `count` ticks; with `whole`, the axis begins and ends with one.
+    /// Returns a linear axis with about `count` ticks; with `whole`, it begins and ends with a
+    /// tick.
     pub fn linear(range: Option<(f64, f64)>, count: f64, whole: bool) -> Self {
-        let (mut low, mut high) = apart(range.unwrap_or((0.0, 1.0)));
+        let (mut low, mut high) = widen(range.unwrap_or((0.0, 1.0)));
         let step = round_step((high - low) / count);
         if whole {
             (low, high) = ((low / step + 1e-9).floor() * step, (high / step - 1e-9).ceil() * step);
         }
         let numbers = (low / step - 1e-9).ceil() as i64..=(high / step + 1e-9).floor() as i64;
-        let ticks = labelled(numbers, step);
+        let ticks = label_ticks(numbers, step);
         Self { low, high, logarithmic: false, ticks, minor: Vec::new(), grid: true }
     }
 
-    /// With `room`, even the smallest value is well above the beginning of the axis.
-    pub fn logarithmic(values: impl Iterator<Item = f64>, room: bool) -> Self {
-        // As small as the largest is large.
-        let range = range(values.filter(|&value| value >= 1.0 / LARGEST));
+    /// Returns a logarithmic axis; with `with_margin`, even the smallest value is well above its start.
+    pub fn logarithmic(values: impl Iterator<Item = f64>, with_margin: bool) -> Self {
+        // The lower limit mirrors the upper one.
+        let range = range(values.filter(|&value| value >= 1.0 / VALUE_MAX));
         let (smallest, largest) = range.unwrap_or((1.0, 10.0));
-        let low = if room { decade((smallest / 1.5).log10().floor() as i32) } else { round_below(smallest) };
+        let low = if with_margin { decade((smallest / 1.5).log10().floor() as i32) } else { round_below(smallest) };
         let high = round_step(largest);
         let high = if high > low { high } else { low * 10.0 };
         let (low, high) = (low.log10(), high.log10());
@@ -63,9 +64,10 @@ impl Axis {
         Self { low, high, logarithmic: true, ticks, minor, grid: true }
     }
 
-    /// A logarithmic axis with ticks at the values themselves, if these are few and whole, such as numbers of threads.
+    /// Returns a logarithmic axis with ticks at the values themselves, if these are few whole
+    /// numbers, such as numbers of threads.
     pub fn counts(values: impl Iterator<Item = f64>) -> Option<Self> {
-        let mut values: Vec<f64> = values.filter(|&value| value > 0.0 && drawable(value)).collect();
+        let mut values: Vec<f64> = values.filter(|&value| value > 0.0 && is_drawable(value)).collect();
         values.sort_by(f64::total_cmp);
         values.dedup();
         let few = (2..=8).contains(&values.len()) && values.iter().all(|&value| value.fract() == 0.0 && value < 1e6);
@@ -74,19 +76,20 @@ impl Axis {
         Some(Self { low: first.log10(), high: last.log10(), logarithmic: true, ticks, minor: Vec::new(), grid: true })
     }
 
-    /// From 0 where the axis begins to 1 where it ends; none for what it does not show.
-    pub fn place(&self, value: f64) -> Option<f64> {
+    /// Returns the position of a value, from 0 at the start of the axis to 1 at its end; `None`
+    /// outside.
+    pub fn position(&self, value: f64) -> Option<f64> {
         let value = if self.logarithmic { value.log10() } else { value };
-        let place = (value - self.low) / (self.high - self.low);
-        (-1e-6..=1.0 + 1e-6).contains(&place).then_some(place)
+        let position = (value - self.low) / (self.high - self.low);
+        (-1e-6..=1.0 + 1e-6).contains(&position).then_some(position)
     }
 }
 
-/// Two ends that are different enough to divide what is between them.
-fn apart((low, high): (f64, f64)) -> (f64, f64) {
+/// Widens a range that is too narrow to be divided.
+fn widen((low, high): (f64, f64)) -> (f64, f64) {
     let magnitude = low.abs().max(high.abs());
     match magnitude {
-        _ if magnitude < 1.0 / LARGEST => (0.0, 1.0),
+        _ if magnitude < 1.0 / VALUE_MAX => (0.0, 1.0),
         _ if high - low < magnitude * 1e-9 => (low - magnitude / 10.0, high + magnitude / 10.0),
         _ => (low, high),
     }
@@ -96,7 +99,7 @@ fn decade(exponent: i32) -> f64 {
     10f64.powi(exponent)
 }
 
-/// The next above of 1, 2, 5, 10, 20 and so on.
+/// Returns the next of 1, 2, 5, 10, 20 and so on that is not below `least`.
 fn round_step(least: f64) -> f64 {
     let unit = decade(least.log10().floor() as i32);
     let factors = [1.0, 2.0, 5.0].into_iter().find(|factor| factor * unit >= least * (1.0 - 1e-9));
@@ -109,8 +112,8 @@ fn round_below(value: f64) -> f64 {
     factors.unwrap_or(1.0) * unit
 }
 
-/// Labels have a common unit and as many figures behind the point as tell them apart.
-fn labelled(numbers: RangeInclusive<i64>, step: f64) -> Vec<(f64, String)> {
+/// Labels ticks with a common unit and as many decimals as distinguish them.
+fn label_ticks(numbers: RangeInclusive<i64>, step: f64) -> Vec<(f64, String)> {
     let largest = numbers.start().abs().max(numbers.end().abs()) as f64 * step;
     let fits = |(unit, _): &(f64, &str)| (*unit..HUGE).contains(&largest) && step >= unit / 1000.0;
     let (unit, name) = UNITS.into_iter().filter(|(unit, _)| *unit > 1e3).find(fits).unwrap_or((1.0, ""));
@@ -118,12 +121,12 @@ fn labelled(numbers: RangeInclusive<i64>, step: f64) -> Vec<(f64, String)> {
     numbers.map(|number| (number as f64 * step, label(number as f64 * step))).collect()
 }
 
-/// From here on, and for very small values, there are exponents instead of units.
+/// From here on, and for very small values, labels have exponents instead of units.
 const HUGE: f64 = 1e15;
 
 const UNITS: [(f64, &str); 4] = [(1e12, " T"), (1e9, " G"), (1e6, " M"), (1e3, " k")];
 
-/// A value that is a multiple of `step`.
+/// Formats a value that is a multiple of `step`.
 fn number(value: f64, step: f64) -> String {
     let exponent = |value: f64| (value.abs().log10() + 1e-9).floor();
     if value.abs() >= HUGE || step < 1e-5 {
@@ -134,14 +137,14 @@ fn number(value: f64, step: f64) -> String {
     let text = format!("{:.figures$}", value.abs());
     let (whole, fraction) = text.split_at(text.find('.').unwrap_or(text.len()));
     let sign = if value < 0.0 { "\u{2212}" } else { "" };
-    format!("{sign}{}{fraction}", grouped(whole))
+    format!("{sign}{}{fraction}", group_digits(whole))
 }
 
-/// Groups of three digits, apart from each other by spaces that do not break; four digits are easily read without.
-fn grouped(digits: &str) -> String {
+/// Groups digits by three with no-break spaces; up to four digits stay together.
+fn group_digits(digits: &str) -> String {
     let mut text = String::new();
-    for (place, digit) in digits.chars().enumerate() {
-        if digits.len() > 4 && place > 0 && (digits.len() - place).is_multiple_of(3) {
+    for (index, digit) in digits.chars().enumerate() {
+        if digits.len() > 4 && index > 0 && (digits.len() - index).is_multiple_of(3) {
             text.push('\u{a0}');
         }
         text.push(digit);
@@ -149,7 +152,8 @@ fn grouped(digits: &str) -> String {
     text
 }
 
-/// The labels of a logarithmic axis, and the values that only have a line; both ends are logarithms.
+/// Returns the ticks and the minor grid lines of a logarithmic axis; `low` and `high` are
+/// logarithms.
 fn logarithmic_ticks(low: f64, high: f64) -> (Vec<(f64, String)>, Vec<f64>) {
     let stride = ((high - low) / 9.0).ceil().max(1.0) as usize;
     let factors: &[u8] = if high - low <= 3.0 { &[1, 2, 5] } else { &[1] };
@@ -170,7 +174,7 @@ fn logarithmic_ticks(low: f64, high: f64) -> (Vec<(f64, String)>, Vec<f64>) {
     (ticks, minor)
 }
 
-/// On a logarithmic axis each label has the unit that makes it short.
+/// Labels a tick of a logarithmic axis with its shortest unit.
 fn magnitude(value: f64, exponent: i32) -> String {
     let fits = |(unit, _): &(f64, &str)| value >= unit * 0.999 && (9999.0..HUGE).contains(&value);
     let (unit, name) = UNITS.into_iter().find(fits).unwrap_or((1.0, ""));
@@ -209,8 +213,8 @@ mod tests {
     }
 
     #[track_caller]
-    fn logarithmic(values: &[f64], room: bool, expected: &str) {
-        assert_eq!(labels(&Axis::logarithmic(values.iter().copied(), room)), expected);
+    fn logarithmic(values: &[f64], with_margin: bool, expected: &str) {
+        assert_eq!(labels(&Axis::logarithmic(values.iter().copied(), with_margin)), expected);
     }
 
     #[test]
@@ -225,10 +229,10 @@ mod tests {
     }
 
     #[test]
-    fn places() {
+    fn positions() {
         let axis = Axis::logarithmic([1.0, 100.0].into_iter(), false);
-        assert_eq!(axis.place(10.0), Some(0.5));
-        assert_eq!([0.0, -1.0, f64::NAN, f64::INFINITY].map(|value| axis.place(value)), [None; 4]);
-        assert_eq!(Axis::linear(Some((0.0, 10.0)), 5.0, true).place(5.0), Some(0.5));
+        assert_eq!(axis.position(10.0), Some(0.5));
+        assert_eq!([0.0, -1.0, f64::NAN, f64::INFINITY].map(|value| axis.position(value)), [None; 4]);
+        assert_eq!(Axis::linear(Some((0.0, 10.0)), 5.0, true).position(5.0), Some(0.5));
     }
 }

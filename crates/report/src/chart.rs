@@ -1,8 +1,9 @@
-//! Charts: title, legend, axes and marks, each in a place of its own, as large as what is written there.
+//! Charts: layout of title, legend, axes and marks. [`crate::axis`] makes the axes,
+//! [`crate::marks`] draws inside them.
 
 use crate::axis::{Axis, range};
-use crate::marks::{Bars, Lines, Look, Marks, Plot, Series, in_legend};
-use crate::svg::{Text, escaped, fitted, line, tenth, width, wrapped};
+use crate::marks::{Bars, Lines, Marks, Plot, Series, SeriesStyle, in_legend};
+use crate::svg::{Text, coordinate_text, escape, fit, line, width, wrap};
 
 /// A picture of several series, [`Lines`] or [`Bars`], with one axis across and one up.
 ///
@@ -28,48 +29,49 @@ impl Chart<Lines> {
         Self::new(title)
     }
 
-    /// A line through points, in their order. Where a point cannot be shown, the line has a gap.
+    /// Adds a line through points, in their order. A point that cannot be shown makes a gap.
     pub fn series(mut self, name: &str, points: impl IntoIterator<Item = (f64, f64)>) -> Self {
         self.series.push(Series::new(name, points));
         self
     }
 
-    /// A dotted line, such as a bound or a front, without marks at its points.
+    /// Adds a dotted line without markers, such as a bound or a front.
     pub fn dotted(mut self, name: &str, points: impl IntoIterator<Item = (f64, f64)>) -> Self {
-        self.series.push(Series { look: Look::Dotted, ..Series::new(name, points) });
+        self.series.push(Series { style: SeriesStyle::Dotted, ..Series::new(name, points) });
         self
     }
 
-    /// A thin grey line behind all others, for many that need not be told apart; it is not in the legend.
+    /// Adds a thin grey line under all others, for many lines that need not be distinguished; it is
+    /// not in the legend.
     pub fn faint(mut self, name: &str, points: impl IntoIterator<Item = (f64, f64)>) -> Self {
-        self.series.push(Series { look: Look::Faint, ..Series::new(name, points) });
+        self.series.push(Series { style: SeriesStyle::Faint, ..Series::new(name, points) });
         self
     }
 
-    /// Marks without a line.
+    /// Adds markers without a line.
     pub fn points(mut self, name: &str, points: impl IntoIterator<Item = (f64, f64)>) -> Self {
-        self.series.push(Series { look: Look::Points, ..Series::new(name, points) });
+        self.series.push(Series { style: SeriesStyle::Points, ..Series::new(name, points) });
         self
     }
 
-    /// Marks without a line and what is written beside them; nothing where the label is empty.
+    /// Adds markers without a line, with labels; an empty label draws nothing.
     pub fn labelled_points<L: Into<String>>(
         mut self,
         name: &str,
         points: impl IntoIterator<Item = (f64, f64, L)>,
     ) -> Self {
         let (points, labels): (Vec<_>, _) = points.into_iter().map(|(x, y, label)| ((x, y), label.into())).unzip();
-        self.series.push(Series { look: Look::Points, labels, ..Series::new(name, points) });
+        self.series.push(Series { style: SeriesStyle::Points, labels, ..Series::new(name, points) });
         self
     }
 
-    /// A mark at every point of lines that are not dotted or faint.
+    /// Draws a marker at every point of lines that are not dotted or faint.
     pub fn markers(mut self) -> Self {
         self.kind.markers = true;
         self
     }
 
-    /// A logarithmic axis across; values that are not positive are left out.
+    /// Makes the x axis logarithmic; values that are not positive are skipped.
     pub fn log_x(mut self) -> Self {
         self.log_x = true;
         self
@@ -86,14 +88,14 @@ impl Chart<Bars> {
         self
     }
 
-    /// A value for each category, in their order; where it cannot be shown, there is no bar.
+    /// Adds a value for each category, in their order; a value that cannot be shown has no bar.
     pub fn series(mut self, name: &str, values: impl IntoIterator<Item = f64>) -> Self {
         let points = values.into_iter().enumerate().map(|(category, value)| (category as f64 + 0.5, value));
         self.series.push(Series::new(name, points));
         self
     }
 
-    /// A value for each category, and from where to where a line is drawn over its bar.
+    /// Adds a value for each category, with the range of its whisker.
     pub fn ranges(mut self, name: &str, values: impl IntoIterator<Item = (f64, (f64, f64))>) -> Self {
         let (values, ranges): (Vec<f64>, Vec<(f64, f64)>) = values.into_iter().unzip();
         self = self.series(name, values);
@@ -103,15 +105,15 @@ impl Chart<Bars> {
 }
 
 const WIDTH: f64 = 900.0;
-/// Of the place for marks.
+/// Height of the plot area.
 const HEIGHT: f64 = 380.0;
-const EDGE: f64 = 20.0;
-const RIGHT: f64 = 32.0;
-const TITLE: f64 = 18.0;
-const LABEL: f64 = 14.0;
-const TICK: f64 = 13.0;
-/// Labels below the axis that are wider than this are shortened.
-const LONGEST: f64 = 240.0;
+const MARGIN: f64 = 20.0;
+const RIGHT_MARGIN: f64 = 32.0;
+const TITLE_SIZE: f64 = 18.0;
+const LABEL_SIZE: f64 = 14.0;
+const TICK_SIZE: f64 = 13.0;
+/// Tick labels wider than this are shortened.
+const LABEL_WIDTH_MAX: f64 = 240.0;
 
 impl<Kind: Marks + Default> Chart<Kind> {
     fn new(title: &str) -> Self {
@@ -119,54 +121,55 @@ impl<Kind: Marks + Default> Chart<Kind> {
         Self { title, x, y, log_x: false, log_y: false, series: Vec::new(), kind: Kind::default() }
     }
 
-    /// What the axis across is labelled with.
+    /// Sets the label of the x axis.
     pub fn x(mut self, label: &str) -> Self {
         self.x = label.to_owned();
         self
     }
 
-    /// What the axis up is labelled with.
+    /// Sets the label of the y axis.
     pub fn y(mut self, label: &str) -> Self {
         self.y = label.to_owned();
         self
     }
 
-    /// A logarithmic axis up; values that are not positive are left out.
+    /// Makes the y axis logarithmic; values that are not positive are skipped.
     pub fn log_y(mut self) -> Self {
         self.log_y = true;
         self
     }
 
-    /// The picture, complete in itself: a file, or a part of an HTML page.
+    /// Returns the chart as SVG, for a file or an HTML page.
     pub fn svg(&self) -> String {
         let mut across = self.kind.across(&self.series, self.log_x);
-        across.ticks.iter_mut().for_each(|(_, label)| *label = fitted(label, TICK, LONGEST));
+        across.ticks.iter_mut().for_each(|(_, label)| *label = fit(label, TICK_SIZE, LABEL_WIDTH_MAX));
         let up = self.up();
-        let beside = EDGE + line_height(&self.y, LABEL) + 8.0 + widest_tick(&up);
-        let room = |left: f64| (WIDTH - left - RIGHT).max(self.kind.narrowest(&self.series));
-        let below = Below::new(&across, room(beside));
-        let left = beside.max(below.beyond + EDGE);
+        let beside = MARGIN + line_height(&self.y, LABEL_SIZE) + 8.0 + widest_tick(&up);
+        let room = |left: f64| (WIDTH - left - RIGHT_MARGIN).max(self.kind.min_width(&self.series));
+        let tick_labels = TickLabels::new(&across, room(beside));
+        let left = beside.max(tick_labels.overhang + MARGIN);
         let right = left + room(left);
         let (heading, top) = self.heading(left, right);
         let plot = Plot { left, right, top, bottom: top + HEIGHT, across, up };
-        let foot = plot.bottom + below.depth + line_height(&self.x, LABEL);
-        let parts = [heading, grid(&plot), self.kind.svg(&plot, &self.series), frame(&plot, &below)];
-        self.document((right + RIGHT, foot + EDGE), &(parts.concat() + &self.labels(&plot, foot)))
+        let foot = plot.bottom + tick_labels.depth + line_height(&self.x, LABEL_SIZE);
+        let parts = [heading, grid(&plot), self.kind.svg(&plot, &self.series), frame(&plot, &tick_labels)];
+        self.document((right + RIGHT_MARGIN, foot + MARGIN), &(parts.concat() + &self.labels(&plot, foot)))
     }
 
     fn up(&self) -> Axis {
         let values = self.series.iter().flat_map(Series::heights);
         if self.log_y {
-            return Axis::logarithmic(values, Kind::STANDING);
+            return Axis::logarithmic(values, Kind::FROM_ZERO);
         }
-        // Heights can only be compared if they begin at zero; where all values are far from it, it would hide differences.
-        let zero = |low: f64, high: f64| Kind::STANDING || (low > 0.0 && low < high / 2.0);
+        // Bars can only be compared if they begin at zero; for lines far from zero, it would hide
+        // differences.
+        let zero = |low: f64, high: f64| Kind::FROM_ZERO || (low > 0.0 && low < high / 2.0);
         let with_zero = |(low, high)| if zero(low, high) { (low.min(0.0), high.max(0.0)) } else { (low, high) };
         Axis::linear(range(values).map(with_zero), 6.0, true)
     }
 
     fn document(&self, (width, height): (f64, f64), content: &str) -> String {
-        let (width, height, title) = (tenth(width), tenth(height), escaped(&self.title));
+        let (width, height, title) = (coordinate_text(width), coordinate_text(height), escape(&self.title));
         format!(
             "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{width}\" height=\"{height}\" viewBox=\"0 0 {width} {height}\" \
              font-family=\"Helvetica, Arial, 'Liberation Sans', 'DejaVu Sans', sans-serif\" fill=\"#222222\" role=\"img\">\n\
@@ -174,46 +177,47 @@ impl<Kind: Marks + Default> Chart<Kind> {
         )
     }
 
-    /// Title and legend, and where they end.
+    /// Returns title and legend, and the y coordinate of their end.
     fn heading(&self, left: f64, right: f64) -> (String, f64) {
-        let (mut svg, mut y) = (String::new(), EDGE);
-        for line in wrapped(&self.title, TITLE, right - left) {
-            y += TITLE * 1.3;
-            svg += &Text { size: TITLE, bold: true, ..text((left, y - 6.0), "start") }.svg(&line);
+        let (mut svg, mut y) = (String::new(), MARGIN);
+        for line in wrap(&self.title, TITLE_SIZE, right - left) {
+            y += TITLE_SIZE * 1.3;
+            svg += &Text { size: TITLE_SIZE, bold: true, ..text((left, y - 6.0), "start") }.svg(&line);
         }
         let (legend, height) = self.legend((left, y + 16.0), right - left);
         (svg + &legend, y + height + 20.0)
     }
 
-    /// Samples and names row by row, in columns as wide as they must be, and how high that is.
+    /// Returns the legend in rows and columns, and its height.
     fn legend(&self, (left, top): (f64, f64), room: f64) -> (String, f64) {
         const ROW: f64 = 22.0;
-        /// Between a sample and its name, and behind the name.
+        /// Space between a sample and its name, and after the name.
         const GAP: f64 = 7.0 + 21.0;
         let mut svg = String::new();
         let all = in_legend(&self.series);
-        let names: Vec<_> = all.iter().map(|series| fitted(&series.name, LABEL, room - Kind::SAMPLE - GAP)).collect();
-        let widths = columns(&names, Kind::SAMPLE + GAP, room);
+        let names: Vec<_> =
+            all.iter().map(|series| fit(&series.name, LABEL_SIZE, room - Kind::SAMPLE_WIDTH - GAP)).collect();
+        let widths = columns(&names, Kind::SAMPLE_WIDTH + GAP, room);
         for (number, (series, name)) in all.iter().zip(&names).enumerate() {
             let (column, row) = (number % widths.len(), number / widths.len());
             let (x, y) = (left + widths[..column].iter().sum::<f64>(), top + row as f64 * ROW);
-            svg += &self.kind.sample((x, y), series.look, number, names.len());
-            svg += &text((x + Kind::SAMPLE + 7.0, y + 5.0), "start").svg(name);
+            svg += &self.kind.sample((x, y), series.style, number, names.len());
+            svg += &text((x + Kind::SAMPLE_WIDTH + 7.0, y + 5.0), "start").svg(name);
         }
         (svg, names.len().div_ceil(widths.len()) as f64 * ROW)
     }
 
-    /// What the axes are labelled with.
+    /// Returns the labels of the axes.
     fn labels(&self, plot: &Plot, foot: f64) -> String {
         let across = text(((plot.left + plot.right) / 2.0, foot), "middle");
         let beside = plot.left - 20.0 - widest_tick(&plot.up);
-        let up = Text { turned: -90.0, ..text((beside, (plot.top + plot.bottom) / 2.0), "middle") };
-        across.svg(&fitted(&self.x, LABEL, plot.right - plot.left)) + &up.svg(&fitted(&self.y, LABEL, HEIGHT))
+        let up = Text { rotation: -90.0, ..text((beside, (plot.top + plot.bottom) / 2.0), "middle") };
+        across.svg(&fit(&self.x, LABEL_SIZE, plot.right - plot.left)) + &up.svg(&fit(&self.y, LABEL_SIZE, HEIGHT))
     }
 }
 
 fn text(at: (f64, f64), anchor: &str) -> Text<'_> {
-    Text { at, size: LABEL, anchor, bold: false, turned: 0.0 }
+    Text { at, size: LABEL_SIZE, anchor, bold: false, rotation: 0.0 }
 }
 
 fn line_height(text: &str, size: f64) -> f64 {
@@ -225,51 +229,52 @@ fn widest<'a>(texts: impl Iterator<Item = &'a String>, size: f64) -> f64 {
 }
 
 fn widest_tick(axis: &Axis) -> f64 {
-    widest(axis.ticks.iter().map(|(_, label)| label), TICK)
+    widest(axis.ticks.iter().map(|(_, label)| label), TICK_SIZE)
 }
 
-/// The widths of as many columns as there is room for, with rows as equal as possible.
+/// Returns the widths of as many columns as fit, with rows as equal as possible.
 fn columns(names: &[String], more: f64, room: f64) -> Vec<f64> {
     let widths = |count: usize| -> Vec<f64> {
-        (0..count).map(|column| more + widest(names.iter().skip(column).step_by(count), LABEL)).collect()
+        (0..count).map(|column| more + widest(names.iter().skip(column).step_by(count), LABEL_SIZE)).collect()
     };
     let fits = |count: &usize| widths(*count).iter().sum::<f64>() <= room;
     let most = (1..=names.len()).rev().find(fits).unwrap_or(1);
     widths(names.len().div_ceil(names.len().div_ceil(most).max(1)).max(1))
 }
 
-/// How labels below the axis are written: slanted if they would run into each other.
-struct Below {
+/// Layout of tick labels below the x axis: slanted if they would overlap.
+struct TickLabels {
     slanted: bool,
     depth: f64,
-    /// How far they go beyond the left end of the axis.
-    beyond: f64,
+    /// How far they extend beyond the left end of the axis.
+    overhang: f64,
 }
 
 /// Degrees.
 const SLANT: f64 = 40.0;
 
-impl Below {
+impl TickLabels {
     fn new(across: &Axis, room: f64) -> Self {
-        let places: Vec<f64> = across.ticks.iter().filter_map(|&(value, _)| across.place(value)).collect();
-        let closest = places.windows(2).map(|pair| pair[1] - pair[0]).fold(1.0, f64::min);
+        let positions: Vec<f64> = across.ticks.iter().filter_map(|&(value, _)| across.position(value)).collect();
+        let closest = positions.windows(2).map(|pair| pair[1] - pair[0]).fold(1.0, f64::min);
         let widest = widest_tick(across);
         if widest + 8.0 <= closest * room {
-            return Self { slanted: false, depth: 10.0 + TICK, beyond: 0.0 };
+            return Self { slanted: false, depth: 10.0 + TICK_SIZE, overhang: 0.0 };
         }
         let (sine, cosine) = SLANT.to_radians().sin_cos();
-        let labels = places.iter().zip(&across.ticks);
-        let beyond = labels.map(|(place, (_, label))| width(label, TICK) * cosine - place * room).fold(0.0, f64::max);
-        Self { slanted: true, depth: 14.0 + widest * sine, beyond }
+        let labels = positions.iter().zip(&across.ticks);
+        let overhang =
+            labels.map(|(position, (_, label))| width(label, TICK_SIZE) * cosine - position * room).fold(0.0, f64::max);
+        Self { slanted: true, depth: 14.0 + widest * sine, overhang }
     }
 
     fn text(&self, x: f64, axis: f64) -> Text<'static> {
-        let text = Text { size: TICK, ..text((x, axis + 20.0), "middle") };
-        if self.slanted { Text { at: (x + 5.0, axis + 15.0), anchor: "end", turned: -SLANT, ..text } } else { text }
+        let text = Text { size: TICK_SIZE, ..text((x, axis + 20.0), "middle") };
+        if self.slanted { Text { at: (x + 5.0, axis + 15.0), anchor: "end", rotation: -SLANT, ..text } } else { text }
     }
 }
 
-/// Lines behind the marks.
+/// Returns the grid lines under the marks.
 fn grid(plot: &Plot) -> String {
     let upright = |(value, stroke)| plot.x(value).map(|x| line((x, plot.top), (x, plot.bottom), stroke));
     let level = |(value, stroke)| plot.y(value).map(|y| line((plot.left, y), (plot.right, y), stroke));
@@ -282,15 +287,15 @@ fn rules(axis: &Axis) -> impl Iterator<Item = (f64, &'static str)> {
     minor.chain(major).filter(|_| axis.grid)
 }
 
-/// The axis across, in front of the marks that stand on it, and the labels of both.
-fn frame(plot: &Plot, below: &Below) -> String {
-    let ground = plot.y(0.0).unwrap_or(plot.bottom);
-    let mut svg = line((plot.left, ground), (plot.right, ground), "stroke=\"#555555\"");
+/// Returns the x axis, drawn over the marks, and the tick labels of both axes.
+fn frame(plot: &Plot, tick_labels: &TickLabels) -> String {
+    let baseline = plot.y(0.0).unwrap_or(plot.bottom);
+    let mut svg = line((plot.left, baseline), (plot.right, baseline), "stroke=\"#555555\"");
     for (value, label) in &plot.across.ticks {
-        svg += &plot.x(*value).map_or(String::new(), |x| below.text(x, plot.bottom).svg(label));
+        svg += &plot.x(*value).map_or(String::new(), |x| tick_labels.text(x, plot.bottom).svg(label));
     }
     for (value, label) in &plot.up.ticks {
-        let text = |y| Text { size: TICK, ..text((plot.left - 8.0, y + 4.5), "end") };
+        let text = |y| Text { size: TICK_SIZE, ..text((plot.left - 8.0, y + 4.5), "end") };
         svg += &plot.y(*value).map_or(String::new(), |y| text(y).svg(label));
     }
     svg

@@ -1,15 +1,15 @@
-//! Labels beside points: each on the first side where it covers no mark, no line and no other label.
+//! Labels of points: each goes to the first side where it covers no marker, line or other label.
 
-use crate::marks::{Look, Plot, Series};
-use crate::svg::{Text, fitted, width};
+use crate::marks::{Plot, Series, SeriesStyle};
+use crate::svg::{Text, fit, width};
 
 const SIZE: f64 = 12.0;
-/// Labels that are wider than this are shortened.
-const LONGEST: f64 = 160.0;
-/// From the middle of a mark to its edge.
-const MARK: f64 = 5.0;
+/// Labels wider than this are shortened.
+const LABEL_WIDTH_MAX: f64 = 160.0;
+/// Radius of a marker.
+const MARK_RADIUS: f64 = 5.0;
 
-/// How far from the point a label is, and which part of it is there; the best first.
+/// Offsets of a label from its point, and its anchor; best first.
 const SIDES: [(f64, f64, &str); 8] = [
     (6.0, -9.0, "start"),
     (8.0, 0.0, "start"),
@@ -44,37 +44,39 @@ impl Area {
     }
 }
 
-/// The labels of all series.
+/// Returns the labels of all series.
 pub fn svg(plot: &Plot, all: &[Series]) -> String {
     if all.iter().all(|series| series.labels.is_empty()) {
         return String::new();
     }
-    let (mut svg, mut taken) = (String::new(), covered(plot, all));
+    let (mut svg, mut occupied) = (String::new(), occupied_areas(plot, all));
     for (point, label) in all.iter().flat_map(|series| series.points.iter().zip(&series.labels)) {
-        let Some(place) = plot.point(*point).filter(|_| !label.is_empty()) else { continue };
-        let label = fitted(label, SIZE, LONGEST);
-        let (text, area) = beside(place, &label, plot, &taken);
+        let Some(position) = plot.point(*point).filter(|_| !label.is_empty()) else { continue };
+        let label = fit(label, SIZE, LABEL_WIDTH_MAX);
+        let (text, area) = beside(position, &label, plot, &occupied);
         svg += &text.svg(&label);
-        taken.push(area);
+        occupied.push(area);
     }
     svg
 }
 
-/// What marks and lines cover, except those that are faint.
-fn covered(plot: &Plot, all: &[Series]) -> Vec<Area> {
-    let mut covered = Vec::new();
+/// Returns the areas of markers and lines, except faint ones.
+fn occupied_areas(plot: &Plot, all: &[Series]) -> Vec<Area> {
+    let mut areas = Vec::new();
     for series in all {
-        let places: Vec<_> = series.points.iter().map(|&point| plot.point(point)).collect();
-        match series.look {
-            Look::Points => covered.extend(places.iter().flatten().map(|&place| Area::around(place, MARK))),
-            Look::Faint => {}
-            _ => covered.extend(places.windows(2).filter_map(|ends| ends[0].zip(ends[1])).flat_map(along)),
+        let positions: Vec<_> = series.points.iter().map(|&point| plot.point(point)).collect();
+        match series.style {
+            SeriesStyle::Points => {
+                areas.extend(positions.iter().flatten().map(|&position| Area::around(position, MARK_RADIUS)))
+            }
+            SeriesStyle::Faint => {}
+            _ => areas.extend(positions.windows(2).filter_map(|ends| ends[0].zip(ends[1])).flat_map(along)),
         }
     }
-    covered
+    areas
 }
 
-/// Places on a line, so close to each other that no label fits between them.
+/// Returns areas along a line, so close that no label fits between them.
 fn along((from, to): ((f64, f64), (f64, f64))) -> impl Iterator<Item = Area> {
     let (across, down) = (to.0 - from.0, to.1 - from.1);
     let steps = (across.hypot(down) / (SIZE / 3.0)).ceil() as u32;
@@ -84,16 +86,16 @@ fn along((from, to): ((f64, f64), (f64, f64))) -> impl Iterator<Item = Area> {
     })
 }
 
-/// On the first side that is free, or else the first that is in the picture.
-fn beside(place: (f64, f64), label: &str, plot: &Plot, taken: &[Area]) -> (Text<'static>, Area) {
-    let on = |side| (text(place, side), area(place, side, width(label, SIZE)));
+/// Puts a label on the first free side, else on the first side inside the plot.
+fn beside(position: (f64, f64), label: &str, plot: &Plot, occupied: &[Area]) -> (Text<'static>, Area) {
+    let on = |side| (text(position, side), area(position, side, width(label, SIZE)));
     let inside = || SIDES.into_iter().map(on).filter(|(_, area)| area.is_inside(plot));
-    let free = inside().find(|(_, area)| !taken.iter().any(|other| area.overlaps(other)));
+    let free = inside().find(|(_, area)| !occupied.iter().any(|other| area.overlaps(other)));
     free.or_else(|| inside().next()).unwrap_or_else(|| on(SIDES[0]))
 }
 
 fn text((x, y): (f64, f64), (across, down, anchor): (f64, f64, &'static str)) -> Text<'static> {
-    Text { at: (x + across, y + down + SIZE / 3.0), size: SIZE, anchor, bold: false, turned: 0.0 }
+    Text { at: (x + across, y + down + SIZE / 3.0), size: SIZE, anchor, bold: false, rotation: 0.0 }
 }
 
 fn area((x, y): (f64, f64), (across, down, anchor): (f64, f64, &str), width: f64) -> Area {

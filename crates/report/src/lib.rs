@@ -1,9 +1,9 @@
-//! Results for people: a [`Table`] as text, Markdown or CSV, a [`Chart`] as SVG.
+//! Reports for people: a [`Table`] as text, Markdown or CSV, and a [`Chart`] as SVG.
 //!
-//! The same data always gives the same text, so that reports can be compared and kept under version control. Values that no
-//! picture can show (not a number, infinite) are left out; nothing panics.
+//! Equal data gives equal text, so that reports can be compared and kept under version control.
+//! Values that a chart cannot show (NaN, infinite) are skipped; nothing panics.
 //!
-//! Knows nothing of traces, and does no I/O: whoever asks gets a string.
+//! This crate knows nothing of traces and does no I/O: callers get strings.
 
 mod axis;
 mod chart;

@@ -1,9 +1,11 @@
-//! Pieces of SVG: text that is escaped, measured and shortened, and coordinates of a tenth of a pixel.
+//! SVG elements: escaped, measured and shortened text, and coordinates rounded to a tenth of a
+//! pixel.
 //!
-//! There are no identifiers and no style sheet, so that many pictures can stand in one HTML page without knowing of each other.
+//! There are no identifiers and no style sheet, so that several charts can be part of one HTML
+//! page.
 
-/// Text as XML has it; what XML forbids becomes the replacement character.
-pub fn escaped(text: &str) -> String {
+/// Escapes text for XML; forbidden characters become the replacement character.
+pub fn escape(text: &str) -> String {
     let mut escaped = String::new();
     for character in text.chars() {
         match character {
@@ -19,15 +21,15 @@ pub fn escaped(text: &str) -> String {
     escaped
 }
 
-/// Where text is, and how it is written.
+/// Position and style of text.
 pub struct Text<'a> {
     pub at: (f64, f64),
     pub size: f64,
-    /// `start`, `middle` or `end`: which part of the text is there.
+    /// `start`, `middle` or `end`: which part of the text is at the position.
     pub anchor: &'a str,
     pub bold: bool,
     /// Degrees, clockwise.
-    pub turned: f64,
+    pub rotation: f64,
 }
 
 impl Text<'_> {
@@ -35,35 +37,38 @@ impl Text<'_> {
         if text.is_empty() {
             return String::new();
         }
-        let (x, y) = (tenth(self.at.0), tenth(self.at.1));
+        let (x, y) = (coordinate_text(self.at.0), coordinate_text(self.at.1));
         let weight = if self.bold { " font-weight=\"bold\"" } else { "" };
-        let turn =
-            if self.turned == 0.0 { String::new() } else { format!(" transform=\"rotate({} {x} {y})\"", self.turned) };
+        let turn = if self.rotation == 0.0 {
+            String::new()
+        } else {
+            format!(" transform=\"rotate({} {x} {y})\"", self.rotation)
+        };
         let (size, anchor) = (self.size, self.anchor);
         let attributes = format!("font-size=\"{size}\" text-anchor=\"{anchor}\"{weight}{turn}");
-        format!("<text x=\"{x}\" y=\"{y}\" {attributes}>{}</text>\n", escaped(text))
+        format!("<text x=\"{x}\" y=\"{y}\" {attributes}>{}</text>\n", escape(text))
     }
 }
 
 pub fn line((x1, y1): (f64, f64), (x2, y2): (f64, f64), attributes: &str) -> String {
-    let [x1, y1, x2, y2] = [x1, y1, x2, y2].map(tenth);
+    let [x1, y1, x2, y2] = [x1, y1, x2, y2].map(coordinate_text);
     format!("<line x1=\"{x1}\" y1=\"{y1}\" x2=\"{x2}\" y2=\"{y2}\" {attributes}/>\n")
 }
 
-/// What is shown when somebody points at the element that this is in.
+/// Returns a tooltip for the enclosing element.
 pub fn title(hint: &str) -> String {
-    if hint.is_empty() { String::new() } else { format!("<title>{}</title>", escaped(hint)) }
+    if hint.is_empty() { String::new() } else { format!("<title>{}</title>", escape(hint)) }
 }
 
-/// A filled rectangle, and what is shown when somebody points at it.
+/// Returns a filled rectangle with a tooltip.
 pub fn rectangle((x, y): (f64, f64), (width, height): (f64, f64), color: &str, hint: &str) -> String {
-    let [x, y, width, height] = [x, y, width, height].map(tenth);
+    let [x, y, width, height] = [x, y, width, height].map(coordinate_text);
     let title = title(hint);
     format!("<rect x=\"{x}\" y=\"{y}\" width=\"{width}\" height=\"{height}\" fill=\"{color}\">{title}</rect>\n")
 }
 
-/// A tenth of a pixel is more than anybody sees, and keeps files small.
-pub fn tenth(coordinate: f64) -> String {
+/// Formats a coordinate. A tenth of a pixel is fine enough and keeps files small.
+pub fn coordinate_text(coordinate: f64) -> String {
     let text = format!("{coordinate:.1}");
     match text.strip_suffix(".0") {
         Some("-0") => "0".to_owned(),
@@ -72,7 +77,8 @@ pub fn tenth(coordinate: f64) -> String {
     }
 }
 
-/// How wide text is at most. Who will draw it with which font is not known; this is a little wider than with the usual ones.
+/// Returns an upper estimate of the width of text. The font is unknown; this is a little wider than
+/// with usual fonts.
 pub fn width(text: &str, size: f64) -> f64 {
     text.chars().map(|character| width_of(character) * size).sum()
 }
@@ -83,14 +89,14 @@ fn width_of(character: char) -> f64 {
         'f' | 'r' | 't' | '(' | ')' | '[' | ']' | '-' | '/' => 0.38,
         'm' | 'w' | 'M' | 'W' | '%' | '@' | '…' => 0.92,
         'A'..='Z' => 0.72,
-        // From here on, writing systems have wide letters.
+        // From here on, scripts have wide letters.
         '\u{2e80}'.. => 1.1,
         _ => 0.58,
     }
 }
 
-/// The text, or its beginning if it is too wide.
-pub fn fitted(text: &str, size: f64, room: f64) -> String {
+/// Returns the text, shortened if it is too wide.
+pub fn fit(text: &str, size: f64, room: f64) -> String {
     if width(text, size) <= room {
         return text.to_owned();
     }
@@ -106,8 +112,8 @@ pub fn fitted(text: &str, size: f64, room: f64) -> String {
     short + "…"
 }
 
-/// Lines of words that are not wider than `room`, as far as words allow.
-pub fn wrapped(text: &str, size: f64, room: f64) -> Vec<String> {
+/// Wraps words into lines that are no wider than `room`, as far as words allow.
+pub fn wrap(text: &str, size: f64, room: f64) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();
     for word in text.split_whitespace() {
         match lines.last_mut() {
@@ -118,7 +124,7 @@ pub fn wrapped(text: &str, size: f64, room: f64) -> Vec<String> {
             _ => lines.push(word.to_owned()),
         }
     }
-    lines.iter().map(|line| fitted(line, size, room)).collect()
+    lines.iter().map(|line| fit(line, size, room)).collect()
 }
 
 #[cfg(test)]
@@ -127,24 +133,24 @@ mod tests {
 
     #[test]
     fn text_is_escaped() {
-        assert_eq!(escaped("a<b> & \"c\"\n\u{1}é"), "a&lt;b&gt; &amp; &quot;c&quot; \u{fffd}é");
+        assert_eq!(escape("a<b> & \"c\"\n\u{1}é"), "a&lt;b&gt; &amp; &quot;c&quot; \u{fffd}é");
     }
 
     #[test]
     fn coordinates_are_short() {
-        assert_eq!([1.0, 1.25, -0.01, 10.96].map(tenth), ["1", "1.2", "0", "11"]);
+        assert_eq!([1.0, 1.25, -0.01, 10.96].map(coordinate_text), ["1", "1.2", "0", "11"]);
     }
 
     #[test]
     fn text_is_shortened_to_fit() {
-        assert_eq!(fitted("ocean", 10.0, 100.0), "ocean");
-        assert_eq!(fitted("ocean noncontiguous", 10.0, 45.0), "ocean…");
-        assert_eq!(fitted("ocean", 10.0, 0.0), "…");
+        assert_eq!(fit("ocean", 10.0, 100.0), "ocean");
+        assert_eq!(fit("ocean noncontiguous", 10.0, 45.0), "ocean…");
+        assert_eq!(fit("ocean", 10.0, 0.0), "…");
     }
 
     #[test]
     fn titles_are_wrapped() {
-        assert_eq!(wrapped("a few  words here", 10.0, 70.0), ["a few words", "here"]);
-        assert!(wrapped(" ", 10.0, 70.0).is_empty());
+        assert_eq!(wrap("a few  words here", 10.0, 70.0), ["a few words", "here"]);
+        assert!(wrap(" ", 10.0, 70.0).is_empty());
     }
 }

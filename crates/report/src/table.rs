@@ -1,8 +1,8 @@
-//! Tables: a caption, heads, and rows of cells; as aligned text for people, as Markdown for pages, as CSV for programs.
+//! Tables: a caption, heads, and rows of cells; as aligned text, Markdown or CSV.
 
 pub struct Table {
     caption: String,
-    /// The heads come first.
+    /// The first row has the heads.
     rows: Vec<Vec<String>>,
 }
 
@@ -24,12 +24,12 @@ impl Table {
         &self.rows[0]
     }
 
-    /// Without the heads.
+    /// Returns the rows without the heads.
     pub fn rows(&self) -> &[Vec<String>] {
         &self.rows[1..]
     }
 
-    /// The first column is flush left, numbers are flush right.
+    /// Returns aligned text: the first column is flush left, the others are flush right.
     pub fn text(&self) -> String {
         let width =
             |column: usize| self.rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count()).max();
@@ -47,7 +47,8 @@ impl Table {
         text
     }
 
-    /// The caption as a heading, and a table as GitHub has it. A row that is shorter than the heads is filled up.
+    /// Returns the caption as a heading and a GitHub table. Rows shorter than the heads are filled
+    /// up.
     pub fn markdown(&self) -> String {
         let width = self.heads().len();
         let line = |row: &[String]| {
@@ -59,18 +60,18 @@ impl Table {
         format!("### {}\n\n{}{rule}{rows}\n", self.caption, line(self.heads()))
     }
 
-    /// Heads and rows as RFC 4180 has them. The caption is left out: there is no place for it in CSV.
+    /// Returns heads and rows by RFC 4180, without the caption.
     pub fn csv(&self) -> String {
         let mut text = String::new();
         for row in &self.rows {
-            text.push_str(&row.iter().map(|cell| quoted(cell)).collect::<Vec<_>>().join(","));
+            text.push_str(&row.iter().map(|cell| quote(cell)).collect::<Vec<_>>().join(","));
             text.push_str("\r\n");
         }
         text
     }
 }
 
-fn quoted(cell: &str) -> String {
+fn quote(cell: &str) -> String {
     if cell.contains(['"', ',', '\r', '\n']) { format!("\"{}\"", cell.replace('"', "\"\"")) } else { cell.to_owned() }
 }
 

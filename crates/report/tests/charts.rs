@@ -1,4 +1,5 @@
-//! Charts are well-formed XML with finite coordinates inside the picture, whatever they are made of, and contain every name.
+//! Charts are well-formed XML with finite coordinates inside the picture, whatever they are made
+//! of, and contain every name.
 
 use std::collections::HashSet;
 

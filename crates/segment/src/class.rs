@@ -3,11 +3,11 @@
 use isa::Transfer;
 use trace::Terminator;
 
-/// What a step ends with.
+/// Class of the instruction that ends a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum Class {
-    /// No control-flow instruction: the block was cut, or something interrupted it.
+    /// No control-flow instruction: the block was split or interrupted.
     None,
     Syscall,
     /// A trap.
@@ -15,7 +15,7 @@ pub enum Class {
     Return,
     DirectCall,
     IndirectCall,
-    /// Direct conditional jumps, by where they lead and whether they are taken.
+    /// Direct conditional jumps by direction and outcome.
     ForwardTaken,
     ForwardNotTaken,
     BackwardTaken,
@@ -48,7 +48,7 @@ impl Class {
     pub const CONDITIONAL: [Self; 4] =
         [Self::ForwardTaken, Self::ForwardNotTaken, Self::BackwardTaken, Self::BackwardNotTaken];
 
-    /// As the thesis's tool prints it.
+    /// Returns the name that the thesis's tool prints.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -68,7 +68,7 @@ impl Class {
         }
     }
 
-    /// Whether an instruction of this class can go more than one way.
+    /// Returns whether an instruction of this class can have several targets.
     #[must_use]
     pub fn is_choice(self) -> bool {
         !matches!(self, Self::None | Self::DirectJump | Self::DirectCall | Self::Syscall | Self::Interrupt)
@@ -79,7 +79,8 @@ impl Class {
         matches!(self, Self::DirectCall | Self::IndirectCall)
     }
 
-    /// Of a step that executes its block to the end, where an instruction at `last` does `transfer`.
+    /// Returns the class of a step that executes its block to the end, where an instruction at
+    /// `last` does `transfer`.
     #[must_use]
     pub fn of(terminator: Terminator, transfer: Transfer, last: u64) -> Self {
         match (terminator, transfer) {
@@ -104,9 +105,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_are_places() {
-        for (place, class) in Class::ALL.into_iter().enumerate() {
-            assert_eq!(class as usize, place);
+    fn numbers_are_indices() {
+        for (index, class) in Class::ALL.into_iter().enumerate() {
+            assert_eq!(class as usize, index);
         }
     }
 }

@@ -1,114 +1,118 @@
-//! What a processor would fetch: traces that are predicted, and taken out of caches.
+//! Simulates a fetch unit: a predictor of traces and trace caches. A [`FetchSimulator`] observes a
+//! [`crate::Segmenter`].
 
 use hashbrown::HashMap;
 
-use crate::predictor::{History, Predictor};
-use crate::segmenter::{Executed, Watch};
-use crate::trace_cache::{BlockUses, Replacement, Shape, TraceCache};
+use crate::predictor::{TraceHistory, TracePredictor};
+use crate::segmenter::{ExecutedTrace, TraceObserver};
+use crate::trace_cache::{BlockUses, TraceCache, TraceCacheShape, TraceReplacement};
 
-/// What does not change from one execution of a trace to the next.
+/// Static properties of a trace.
 #[derive(Clone, Debug)]
-struct Known {
+struct TraceInfo {
     start: u64,
     instructions: u32,
     calls: i32,
-    /// Numbers of its stretches, which are its blocks unless it begins inside one.
+    /// Numbers of its instruction runs, which are its blocks unless it begins inside one.
     blocks: Vec<u32>,
 }
 
-/// What came out of one cache.
+/// Counts of what one cache supplied.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Supplied {
-    /// Traces that were in the cache.
+pub struct CacheSupply {
+    /// Traces that hit the cache.
     pub hits: u64,
     /// Their instructions.
     pub instructions: u64,
-    /// Those of traces that were predicted, too.
+    /// Instructions of hits that were also predicted.
     pub predicted: u64,
 }
 
-/// What was to be fetched.
+/// Counts of what was fetched.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Asked {
+pub struct FetchDemand {
     pub traces: u64,
     pub instructions: u64,
-    /// Traces that were not predicted.
+    /// Traces that were mispredicted.
     pub mispredicted: u64,
 }
 
-/// Watches a segmenter: a predictor of traces and any number of caches, each by itself. Threads share them, but each has its own path of traces.
+/// Observes a segmenter with a predictor of traces and any number of independent caches. Threads
+/// share them, but each thread has its own history of traces.
 #[derive(Clone, Debug)]
-pub struct Fetch {
-    known: Vec<Known>,
+pub struct FetchSimulator {
+    infos: Vec<TraceInfo>,
     blocks: HashMap<u64, u32>,
     uses: BlockUses,
     counts_blocks: bool,
-    predictor: Predictor,
-    histories: HashMap<u32, History>,
-    asked: Asked,
-    caches: Vec<(TraceCache, Supplied)>,
+    predictor: TracePredictor,
+    histories: HashMap<u32, TraceHistory>,
+    demand: FetchDemand,
+    caches: Vec<(TraceCache, CacheSupply)>,
 }
 
-impl Fetch {
-    /// Paths have so many traces.
+impl FetchSimulator {
+    /// `path` is the number of traces in a history.
     #[must_use]
-    pub fn new(path: usize, shapes: &[Shape]) -> Self {
+    pub fn new(path: usize, shapes: &[TraceCacheShape]) -> Self {
         Self {
-            known: Vec::new(),
+            infos: Vec::new(),
             blocks: HashMap::new(),
             uses: BlockUses::default(),
-            counts_blocks: shapes.iter().any(|shape| shape.replacement == Replacement::Blocks),
-            predictor: Predictor::new(path),
+            counts_blocks: shapes.iter().any(|shape| shape.replacement == TraceReplacement::Blocks),
+            predictor: TracePredictor::new(path),
             histories: HashMap::new(),
-            asked: Asked::default(),
-            caches: shapes.iter().map(|&shape| (TraceCache::new(shape), Supplied::default())).collect(),
+            demand: FetchDemand::default(),
+            caches: shapes.iter().map(|&shape| (TraceCache::new(shape), CacheSupply::default())).collect(),
         }
     }
 
     #[must_use]
-    pub fn asked(&self) -> &Asked {
-        &self.asked
+    pub fn demand(&self) -> &FetchDemand {
+        &self.demand
     }
 
-    /// By cache.
-    pub fn supplied(&self) -> impl Iterator<Item = (&Shape, &Supplied)> {
-        self.caches.iter().map(|(cache, supplied)| (cache.shape(), supplied))
+    /// Returns what each cache supplied.
+    pub fn supply(&self) -> impl Iterator<Item = (&TraceCacheShape, &CacheSupply)> {
+        self.caches.iter().map(|(cache, supply)| (cache.shape(), supply))
     }
 
-    /// A trace that is executed for the first time.
-    fn learn(&mut self, trace: &Executed<'_>) {
-        let stretches = trace.stretches();
+    /// Records a trace that is executed for the first time.
+    fn add_trace(&mut self, trace: &ExecutedTrace<'_>) {
+        let runs = trace.runs();
         let mut number = |address| {
             let new = self.blocks.len() as u32;
             *self.blocks.entry(address).or_insert(new)
         };
-        let stretches = stretches.iter().filter(|stretch| stretch.instructions > 0);
-        let blocks = stretches.map(|stretch| number(stretch.address)).collect();
+        let runs = runs.iter().filter(|run| run.instructions > 0);
+        let blocks = runs.map(|run| number(run.address)).collect();
         let (start, instructions, calls) = (trace.start(), trace.instructions(), trace.calls());
-        self.known.push(Known { start, instructions, calls, blocks });
+        self.infos.push(TraceInfo { start, instructions, calls, blocks });
     }
 }
 
-impl Watch for Fetch {
-    fn trace(&mut self, trace: &Executed<'_>) {
-        if trace.number as usize == self.known.len() {
-            self.learn(trace);
+impl TraceObserver for FetchSimulator {
+    fn trace_executed(&mut self, trace: &ExecutedTrace<'_>) {
+        if trace.number as usize == self.infos.len() {
+            self.add_trace(trace);
         }
-        let Some(Known { start, instructions, calls, blocks }) = self.known.get(trace.number as usize) else { return };
+        let Some(TraceInfo { start, instructions, calls, blocks }) = self.infos.get(trace.number as usize) else {
+            return;
+        };
         let history = self.histories.entry(trace.thread).or_default();
-        let is_predicted = self.predictor.next(history, trace.number, *calls);
+        let is_predicted = self.predictor.predict_and_update(history, trace.number, *calls);
         let instructions = u64::from(*instructions);
-        self.asked.traces += 1;
-        self.asked.instructions += instructions;
-        self.asked.mispredicted += u64::from(!is_predicted);
+        self.demand.traces += 1;
+        self.demand.instructions += instructions;
+        self.demand.mispredicted += u64::from(!is_predicted);
         if self.counts_blocks {
-            self.uses.trace(blocks);
+            self.uses.add_trace(blocks);
         }
-        for (cache, supplied) in &mut self.caches {
-            if cache.look_up(trace.number, *start, |held| self.uses.mean(&self.known[held as usize].blocks)) {
-                supplied.hits += 1;
-                supplied.instructions += instructions;
-                supplied.predicted += if is_predicted { instructions } else { 0 };
+        for (cache, supply) in &mut self.caches {
+            if cache.access(trace.number, *start, |held| self.uses.mean(&self.infos[held as usize].blocks)) {
+                supply.hits += 1;
+                supply.instructions += instructions;
+                supply.predicted += if is_predicted { instructions } else { 0 };
             }
         }
     }

@@ -1,9 +1,9 @@
-//! How often the same instruction is in traces.
+//! Overlap of traces: how many traces contain the same instruction.
 
-use crate::listing::Listing;
+use crate::instruction_table::InstructionTable;
 use crate::set::Trace;
 
-/// Different instructions of each trace, all together, and how many different ones they are.
+/// Sum of the distinct instructions of each trace, and the number of distinct instructions overall.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Overlap {
     pub instructions: u64,
@@ -12,13 +12,14 @@ pub struct Overlap {
 
 impl Overlap {
     #[must_use]
-    pub fn of(listing: &Listing<'_>, traces: &[Trace]) -> Self {
-        // The last trace that each instruction was met in. What a trace goes through several times is in it once.
-        let mut seen = vec![0; listing.len()];
+    pub fn of(table: &InstructionTable<'_>, traces: &[Trace]) -> Self {
+        // The last trace that contained each instruction. An instruction that a trace repeats
+        // counts once.
+        let mut seen = vec![0; table.len()];
         let mut overlap = Self::default();
         for (number, trace) in (1_u32..).zip(traces) {
-            for spot in listing.path(trace) {
-                let last = std::mem::replace(&mut seen[listing.number(spot) as usize], number);
+            for instruction in table.path(trace) {
+                let last = std::mem::replace(&mut seen[table.number(instruction) as usize], number);
                 overlap.instructions += u64::from(last != number);
                 overlap.different += u64::from(last == 0);
             }
@@ -26,7 +27,7 @@ impl Overlap {
         overlap
     }
 
-    /// How many traces an instruction is in, on average: 1 if they do not overlap.
+    /// Returns the average number of traces that contain an instruction; 1 without overlap.
     #[must_use]
     pub fn times(&self) -> f64 {
         self.instructions as f64 / self.different.max(1) as f64

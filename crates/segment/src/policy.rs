@@ -1,15 +1,15 @@
-//! When a trace ends (Hadjipavlou 2025, sections 5.2, 5.3 and 6.2).
+//! Policies: when a trace ends (Hadjipavlou 2025, sections 5.2, 5.3 and 6.2).
 
 use thiserror::Error;
 
 use crate::class::Class;
 
-/// When a trace ends, and how much each class of control-flow instructions counts.
+/// Rules for the end of a trace, and the weight of each class of control-flow instructions.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Policy {
     max_instructions: u32,
     max_cfis: u32,
-    /// Whether a class may stand inside a trace; otherwise it is the last of it.
+    /// Whether a class is allowed inside a trace; otherwise it ends the trace.
     inside: [bool; Class::COUNT],
     weights: [u32; Class::COUNT],
     learning: Learning,
@@ -17,18 +17,18 @@ pub struct Policy {
     meets_from: Option<u32>,
 }
 
-/// What is learned of branches while traces are made, and used for those that come.
+/// What a policy learns about branches while it segments.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 enum Learning {
     #[default]
     Nothing,
-    /// A trace ends where it would become less probable than this.
+    /// A trace ends where its probability would fall below this.
     Consistency(f32),
-    /// Each branch is judged by itself.
-    Habits,
+    /// The bias of each branch decides.
+    Biases,
 }
 
-/// A policy that makes no traces.
+/// Error: an illegal policy.
 #[derive(Clone, Debug, PartialEq, Error)]
 pub enum IllegalPolicy {
     #[error("a trace has at least one instruction: 1 to {}", u32::MAX)]
@@ -41,7 +41,7 @@ pub enum IllegalPolicy {
     Consistency(f32),
 }
 
-/// The thesis's eleven flags, in order. The second was once that of interrupts.
+/// The thesis's eleven flags, in order. The second was originally that of interrupts.
 const FLAGS: [Class; 11] = [
     Class::Syscall,
     Class::ForwardTaken,
@@ -57,7 +57,8 @@ const FLAGS: [Class; 11] = [
 ];
 
 impl Default for Policy {
-    /// 32 instructions, 4 control-flow instructions, everything but system calls and traps inside; direct jumps do not count.
+    /// 32 instructions, 4 control-flow instructions, all classes but system calls and traps allowed
+    /// inside; direct jumps have weight 0.
     fn default() -> Self {
         let mut policy = Self {
             max_instructions: 32,
@@ -82,7 +83,8 @@ impl Policy {
         }
     }
 
-    /// Takes the thesis's flags, 1 for what may stand inside. Traps go with the second, as in its tool.
+    /// Sets the thesis's flags; 1 allows a class inside. Traps follow the second flag, as in its
+    /// tool.
     pub fn with_flags(mut self, text: &str) -> Result<Self, IllegalPolicy> {
         let illegal = || IllegalPolicy::Flags(text.to_owned());
         let flags: Vec<bool> = text
@@ -115,8 +117,9 @@ impl Policy {
         self
     }
 
-    /// A trace ends where its consistency would fall below `least`: the product of how probable it is, as far as has been seen, that each of its branches goes as it
-    /// did (Hadjipavlou 2025, section 8.3). Returns whose calls are in the trace are certain.
+    /// Ends a trace where its consistency would fall below `least`. Consistency is the product of
+    /// the probabilities, as learned so far, that each branch goes as it did (Hadjipavlou 2025,
+    /// section 8.3). Returns whose calls are in the trace are certain.
     pub fn with_least_consistency(self, least: f32) -> Result<Self, IllegalPolicy> {
         if least > 0.0 && least <= 1.0 {
             Ok(Self { learning: Learning::Consistency(least), ..self })
@@ -125,20 +128,20 @@ impl Policy {
         }
     }
 
-    /// Traces are made anew as branches become known: one that mostly goes the same way stands inside and does not count, and ends the trace when it goes another way. Of
-    /// others, and of those that were not seen often enough yet, the classes decide.
+    /// Restructures traces by the bias of branches. A biased branch is allowed inside and has
+    /// weight 0, but ends the trace when it deviates. For all other branches, the classes decide.
     #[must_use]
     pub fn restructuring(self) -> Self {
-        Self { learning: Learning::Habits, ..self }
+        Self { learning: Learning::Biases, ..self }
     }
 
-    /// A block that does not fit as a whole begins the next trace.
+    /// Starts a new trace with a block that does not fit as a whole.
     #[must_use]
     pub fn keeping_blocks(self) -> Self {
         Self { keeps_blocks: true, ..self }
     }
 
-    /// A trace of at least so many instructions ends where other traces begin.
+    /// Ends a trace of at least so many instructions where other traces begin.
     #[must_use]
     pub fn meeting_from(self, least: u32) -> Self {
         Self { meets_from: Some(least), ..self }
@@ -167,7 +170,7 @@ impl Policy {
 
     #[must_use]
     pub fn restructures(&self) -> bool {
-        self.learning == Learning::Habits
+        self.learning == Learning::Biases
     }
 
     #[must_use]
@@ -194,36 +197,37 @@ impl Policy {
         self.weights[class as usize]
     }
 
-    /// Whether a class counts as much as it does unless told.
+    /// Returns whether a class has its default weight.
     #[must_use]
     pub fn has_usual_weight(&self, class: Class) -> bool {
         self.weight(class) == Self::default().weight(class)
     }
 
-    /// The flags as the thesis writes them, without commas.
+    /// Returns the flags as the thesis writes them, without commas.
     #[must_use]
     pub fn flags(&self) -> String {
         FLAGS.map(|class| if self.is_inside(class) { '1' } else { '0' }).iter().collect()
     }
 
-    /// What it has beside limits, flags and weights, in words.
+    /// Describes all rules apart from limits, flags and weights.
     #[must_use]
     pub fn rules(&self) -> String {
         let learning = match self.learning {
             Learning::Nothing => None,
             Learning::Consistency(least) => Some(format!("consistency {least}")),
-            Learning::Habits => Some("restructure".to_owned()),
+            Learning::Biases => Some("restructure".to_owned()),
         };
         let blocks = self.keeps_blocks.then(|| "keep blocks".to_owned());
         let meets = self.meets_from.map(|least| format!("meet {least}"));
         learning.into_iter().chain(blocks).chain(meets).collect::<Vec<_>>().join(", ")
     }
 
-    /// The 32 of the first experiment: returns, direct calls, indirect calls, direct conditional jumps and indirect jumps inside or not, everything else as it is.
+    /// Returns the 32 policies of the first experiment: returns, direct calls, indirect calls,
+    /// direct conditional jumps and indirect jumps inside or not; everything else is unchanged.
     #[must_use]
     pub fn first_experiment(self) -> Vec<Self> {
         let make = |bits: u32| {
-            let bit = |place: u32| bits >> (4 - place) & 1 == 1;
+            let bit = |index: u32| bits >> (4 - index) & 1 == 1;
             let policy = self
                 .with(Class::Return, bit(0))
                 .with(Class::DirectCall, bit(1))
@@ -234,24 +238,25 @@ impl Policy {
         (0..32).map(make).collect()
     }
 
-    /// With up to 255 instructions, as in the second experiment.
+    /// Allows 255 instructions, as in the second experiment.
     #[must_use]
     pub fn long(self) -> Self {
         Self { max_instructions: 255, ..self }
     }
 
-    /// With direct conditional jumps inside, each counting twice, as in the third experiment.
+    /// Allows direct conditional jumps inside with weight 2, as in the third experiment.
     #[must_use]
     pub fn two_conditional_jumps(self) -> Self {
         Class::CONDITIONAL.into_iter().fold(self, |policy, class| policy.with(class, true).with_weight(class, 2))
     }
 
-    /// The 16 of the fourth experiment: each kind of direct conditional jump inside or not, everything else as it is.
+    /// Returns the 16 policies of the fourth experiment: each kind of direct conditional jump
+    /// inside or not; everything else is unchanged.
     #[must_use]
     pub fn fourth_experiment(self) -> Vec<Self> {
         let make = |bits: u32| {
             let each = Class::CONDITIONAL.into_iter().enumerate();
-            each.fold(self, |policy, (place, class)| policy.with(class, bits >> (3 - place) & 1 == 1))
+            each.fold(self, |policy, (index, class)| policy.with(class, bits >> (3 - index) & 1 == 1))
         };
         (0..16).map(make).collect()
     }
@@ -277,8 +282,8 @@ mod tests {
     #[test]
     fn experiments_have_different_policies() {
         for policies in [Policy::default().first_experiment(), Policy::default().fourth_experiment()] {
-            for (place, policy) in policies.iter().enumerate() {
-                assert!(policies[..place].iter().all(|before| before != policy));
+            for (index, policy) in policies.iter().enumerate() {
+                assert!(policies[..index].iter().all(|before| before != policy));
                 assert!(!policy.is_inside(Class::Syscall) && policy.weight(Class::DirectJump) == 0);
             }
         }

@@ -1,65 +1,68 @@
-//! Predicts the next trace from the path of traces that led here (Jacobson, Rotenberg and Smith 1997).
+//! Trace predictor: predicts the next trace from the path of previous traces (Jacobson, Rotenberg
+//! and Smith 1997).
 //!
-//! A large table is looked up by a hash of the last traces, recent ones with more bits; a small one by the last trace alone, for paths that were not met yet. Where the
-//! small one is always right, the large one is not bothered. Behind a return, the path before the call is what counts, so it is kept on a stack.
+//! A large table is indexed by a hash of the last traces, with more bits of recent ones. A small
+//! table is indexed by the last trace alone, for paths that are new. While the small table is
+//! always right, the large one is not updated. After a return, the path before the call counts, so
+//! a stack keeps it.
 
-/// Bits of a table's index.
-const PATHS: u32 = 16;
-const LASTS: u32 = 14;
-/// The deepest stack of paths.
-const DEEPEST: usize = 64;
-/// When an entry of the small table is always right.
-const SURE: u8 = 15;
-/// When an entry of the large table is as sure as it gets, and what a wrong one loses.
-const FIRM: u8 = 3;
-const LOSS: u8 = 2;
+/// Index bits of the two tables.
+const PATH_INDEX_BITS: u32 = 16;
+const LAST_INDEX_BITS: u32 = 14;
+/// Entries of the stack of paths.
+const STACK_DEPTH: usize = 64;
+/// Confidence from which on the small table decides alone.
+const SATURATED: u8 = 15;
+/// Maximum confidence of the large table, and the penalty of a wrong prediction.
+const CONFIDENCE_MAX: u8 = 3;
+const PENALTY: u8 = 2;
 
 /// No trace.
 const NONE: u32 = u32::MAX;
 
-/// The most traces that a path can have.
+/// Maximum length of a path.
 pub const LONGEST_PATH: usize = 15;
 
 #[derive(Clone, Copy, Debug)]
 struct Entry {
     next: u32,
     tag: u16,
-    sure: u8,
+    confidence: u8,
 }
 
-const EMPTY: Entry = Entry { next: NONE, tag: 0, sure: 0 };
+const EMPTY: Entry = Entry { next: NONE, tag: 0, confidence: 0 };
 
-/// The last traces of a thread, the newest first.
+/// The last traces of a thread, newest first.
 type Path = [u32; LONGEST_PATH];
 
-/// Where a thread is.
+/// History of a thread.
 #[derive(Clone, Debug)]
-pub struct History {
+pub struct TraceHistory {
     path: Path,
     /// Paths before calls.
     stack: Vec<Path>,
 }
 
-impl Default for History {
+impl Default for TraceHistory {
     fn default() -> Self {
         Self { path: [NONE; LONGEST_PATH], stack: Vec::new() }
     }
 }
 
-impl History {
-    /// A trace was executed that calls so many times more than it returns.
+impl TraceHistory {
+    /// Adds a trace that has so many more calls than returns.
     fn add(&mut self, trace: u32, calls: i32) {
         self.path.rotate_right(1);
         self.path[0] = trace;
         for _ in 0..calls {
-            if self.stack.len() == DEEPEST {
+            if self.stack.len() == STACK_DEPTH {
                 self.stack.remove(0);
             }
             self.stack.push(self.path);
         }
         for _ in calls..0 {
             if let Some(path) = self.stack.pop() {
-                // The last trace says what was called.
+                // The last trace identifies the callee.
                 self.path[1..].copy_from_slice(&path[..LONGEST_PATH - 1]);
             }
         }
@@ -67,67 +70,69 @@ impl History {
 }
 
 #[derive(Clone, Debug)]
-pub struct Predictor {
+pub struct TracePredictor {
     length: usize,
-    paths: Vec<Entry>,
-    lasts: Vec<Entry>,
+    by_path: Vec<Entry>,
+    by_last: Vec<Entry>,
 }
 
-impl Predictor {
-    /// With paths of so many traces, of at most [`LONGEST_PATH`].
+impl TracePredictor {
+    /// `length` is the length of paths, at most [`LONGEST_PATH`].
     #[must_use]
     pub fn new(length: usize) -> Self {
         let length = length.clamp(1, LONGEST_PATH);
-        Self { length, paths: vec![EMPTY; 1 << PATHS], lasts: vec![EMPTY; 1 << LASTS] }
+        Self { length, by_path: vec![EMPTY; 1 << PATH_INDEX_BITS], by_last: vec![EMPTY; 1 << LAST_INDEX_BITS] }
     }
 
-    /// Whether the next trace would have been known; learns, and goes on.
-    pub fn next(&mut self, history: &mut History, trace: u32, calls: i32) -> bool {
+    /// Returns whether the next trace was predicted; then updates tables and history.
+    pub fn predict_and_update(&mut self, history: &mut TraceHistory, trace: u32, calls: i32) -> bool {
         let path = &history.path[..self.length];
-        let (place, tag) = (index(path), mixed(path[0]) as u16);
-        let long = &mut self.paths[place];
-        let short = &mut self.lasts[(mixed(path[0]) >> 16) as usize & ((1 << LASTS) - 1)];
-        let is_sure = short.sure == SURE;
-        let guess = if is_sure || long.tag != tag || long.next == NONE { short.next } else { long.next };
-        if !(is_sure && short.next == trace) {
-            teach(long, trace, tag);
+        let (position, tag) = (index(path), hash(path[0]) as u16);
+        let long = &mut self.by_path[position];
+        let short = &mut self.by_last[(hash(path[0]) >> 16) as usize & ((1 << LAST_INDEX_BITS) - 1)];
+        let is_saturated = short.confidence == SATURATED;
+        let prediction = if is_saturated || long.tag != tag || long.next == NONE { short.next } else { long.next };
+        if !(is_saturated && short.next == trace) {
+            update_entry(long, trace, tag);
         }
         if short.next == trace {
-            short.sure = (short.sure + 1).min(SURE);
-        } else if short.sure == 0 {
+            short.confidence = (short.confidence + 1).min(SATURATED);
+        } else if short.confidence == 0 {
             *short = Entry { next: trace, ..EMPTY };
         } else {
-            // Who was sure is no longer.
-            short.sure /= 2;
+            // The entry loses its saturation.
+            short.confidence /= 2;
         }
         history.add(trace, calls);
-        guess == trace
+        prediction == trace
     }
 }
 
-fn teach(entry: &mut Entry, trace: u32, tag: u16) {
+fn update_entry(entry: &mut Entry, trace: u32, tag: u16) {
     if entry.tag == tag && entry.next == trace {
-        entry.sure = (entry.sure + 1).min(FIRM);
-    } else if entry.sure < LOSS {
-        *entry = Entry { next: trace, tag, sure: 0 };
+        entry.confidence = (entry.confidence + 1).min(CONFIDENCE_MAX);
+    } else if entry.confidence < PENALTY {
+        *entry = Entry { next: trace, tag, confidence: 0 };
     } else {
-        entry.sure -= LOSS;
+        entry.confidence -= PENALTY;
     }
 }
 
-fn mixed(trace: u32) -> u64 {
+fn hash(trace: u32) -> u64 {
     (u64::from(trace) + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 16
 }
 
-/// Twelve bits of the last trace, nine of the one before it, six of each older one, folded.
+/// Returns an index of twelve bits of the last trace, nine of the previous one and six of each
+/// older one, folded.
 fn index(path: &[u32]) -> usize {
     let (mut bits, mut at) = (0_u64, 0);
     for (age, &trace) in path.iter().enumerate() {
         let width = [12, 9].get(age).copied().unwrap_or(6);
-        bits ^= (mixed(trace) & ((1 << width) - 1)).rotate_left(at);
+        bits ^= (hash(trace) & ((1 << width) - 1)).rotate_left(at);
         at = (at + width) % 64;
     }
-    (bits ^ bits >> PATHS ^ bits >> (2 * PATHS) ^ bits >> (3 * PATHS)) as usize & ((1 << PATHS) - 1)
+    (bits ^ bits >> PATH_INDEX_BITS ^ bits >> (2 * PATH_INDEX_BITS) ^ bits >> (3 * PATH_INDEX_BITS)) as usize
+        & ((1 << PATH_INDEX_BITS) - 1)
 }
 
 #[cfg(test)]
@@ -135,8 +140,8 @@ mod tests {
     use super::*;
 
     fn wrong(length: usize, traces: impl Iterator<Item = (u32, i32)>) -> usize {
-        let (mut predictor, mut history) = (Predictor::new(length), History::default());
-        traces.filter(|&(trace, calls)| !predictor.next(&mut history, trace, calls)).count()
+        let (mut predictor, mut history) = (TracePredictor::new(length), TraceHistory::default());
+        traces.filter(|&(trace, calls)| !predictor.predict_and_update(&mut history, trace, calls)).count()
     }
 
     #[test]
@@ -147,7 +152,7 @@ mod tests {
         assert!(wrong(7, cycle(100)) < 250);
     }
 
-    /// 1 is followed by 2 or by 3, in turn: the last trace alone does not tell.
+    /// 1 is followed by 2 or by 3 in turn; the last trace alone does not decide.
     #[test]
     fn paths_tell_more_than_the_last_trace() {
         let turns = || (0..10_000).map(|time| ([1, 2, 1, 3][time % 4], 0));
@@ -155,22 +160,22 @@ mod tests {
         assert!(wrong(3, turns()) < 50);
     }
 
-    /// What is called in between is long, and never the same.
+    /// The callee is long and never the same.
     #[test]
-    fn behind_a_return_the_path_before_the_call_counts() {
+    fn after_a_return_the_path_before_the_call_counts() {
         let mut traces = Vec::new();
         for time in 0..2000_u32 {
             traces.push((10 + time % 2, 1));
             traces.extend((0..6).map(|inner| (1000 + 6 * time + inner, 0)));
             traces.extend([(20, -1), (30 + time % 2, 0)]);
         }
-        let behind = |length| {
-            let (mut predictor, mut history) = (Predictor::new(length), History::default());
+        let mispredicted_after = |length| {
+            let (mut predictor, mut history) = (TracePredictor::new(length), TraceHistory::default());
             let wrong = |&&(trace, calls): &&(u32, i32)| {
-                !predictor.next(&mut history, trace, calls) && (30..32).contains(&trace)
+                !predictor.predict_and_update(&mut history, trace, calls) && (30..32).contains(&trace)
             };
             traces.iter().filter(wrong).count()
         };
-        assert!(behind(3) < 50, "{}", behind(3));
+        assert!(mispredicted_after(3) < 50, "{}", mispredicted_after(3));
     }
 }

@@ -1,27 +1,27 @@
-//! The traces of a policy, and how good they are (Hadjipavlou 2025, section 5.5).
+//! Sets of traces and their metrics (Hadjipavlou 2025, section 5.5).
 
 use hashbrown::{HashMap, HashSet};
 
 use crate::class::Class;
-use crate::judge::TraceLength;
+use crate::score::TraceLength;
 
-/// Why a trace ended.
+/// Reason for the end of a trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Reason {
-    /// Nothing more was executed.
+pub enum EndReason {
+    /// End of execution.
     End,
-    /// Its last instruction may not stand inside.
+    /// The class of its last instruction is not allowed inside.
     Class(Class),
     MaxInstructions,
     MaxCfis,
-    /// Its last branch went where it rarely goes, or would make the trace too improbable.
+    /// Its last branch deviated from its bias, or would make the trace too improbable.
     Inconsistent,
-    /// Other traces begin where it would have gone on.
-    Meets,
+    /// Other traces begin at the next instruction.
+    OtherTraceStart,
 }
 
-impl Reason {
-    /// What tells it from others, but for the class.
+impl EndReason {
+    /// Returns a code that distinguishes reasons, apart from the class.
     pub(crate) fn code(self) -> u8 {
         match self {
             Self::End => 1,
@@ -29,11 +29,11 @@ impl Reason {
             Self::MaxInstructions => 3,
             Self::MaxCfis => 4,
             Self::Inconsistent => 5,
-            Self::Meets => 6,
+            Self::OtherTraceStart => 6,
         }
     }
 
-    /// As the thesis's tool prints it.
+    /// Returns the name that the thesis's tool prints.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -42,57 +42,58 @@ impl Reason {
             Self::MaxInstructions => "Max instructions reached",
             Self::MaxCfis => "Max control-flow instructions reached",
             Self::Inconsistent => "Inconsistent branch",
-            Self::Meets => "Start of other traces",
+            Self::OtherTraceStart => "Start of other traces",
         }
     }
 }
 
-/// Instructions in a row.
+/// A run of consecutive instructions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Stretch {
-    /// Of the first of them.
+pub struct InstructionRun {
+    /// Address of the first instruction.
     pub address: u64,
-    /// None if execution was elsewhere before the first.
+    /// 0 if execution continued elsewhere before the first one.
     pub instructions: u32,
 }
 
-/// A trace, and how often it was executed.
+/// A trace and its number of executions.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Trace {
-    /// The image of the process that its instructions belong to.
+    /// The process image of its instructions.
     pub image: u32,
-    /// Its way: one stretch from the start, and one from where each control-flow instruction went but the last.
-    pub stretches: Vec<Stretch>,
+    /// Its path: a run from the start, and a run from the target of each control-flow instruction
+    /// but the last.
+    pub runs: Vec<InstructionRun>,
     pub instructions: u32,
-    /// Control-flow instructions, as they count.
+    /// Weighted control-flow instructions.
     pub cfis: u32,
-    pub reason: Reason,
+    pub reason: EndReason,
     pub occurrences: u64,
 }
 
 impl Trace {
     #[must_use]
     pub fn start(&self) -> u64 {
-        self.stretches.first().map_or(0, |stretch| stretch.address)
+        self.runs.first().map_or(0, |run| run.address)
     }
 
-    /// Instructions that were executed in it.
+    /// Returns the number of instructions executed in it.
     #[must_use]
     pub fn coverage(&self) -> u64 {
         u64::from(self.instructions) * self.occurrences
     }
 
-    /// The thesis's hash of the way, which may be the same for different ways (Appendix B).
+    /// Returns the thesis's hash of the path, which may be equal for different paths (Appendix B).
     #[must_use]
     pub fn branch_outcomes(&self) -> u32 {
-        self.stretches.iter().skip(1).fold(0x1bad_c0de, |outcomes, Stretch { address, .. }| {
+        self.runs.iter().skip(1).fold(0x1bad_c0de, |outcomes, InstructionRun { address, .. }| {
             let hash = address ^ address >> 17 ^ address >> 34;
             outcomes ^ (hash.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ hash >> 33) as u32
         })
     }
 }
 
-/// All traces of a policy, those that cover most first.
+/// All traces of a policy, by descending coverage.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TraceSet {
     traces: Vec<Trace>,
@@ -104,7 +105,7 @@ impl TraceSet {
     pub(crate) fn new(mut traces: Vec<Trace>) -> Self {
         traces.sort_by(|one, other| {
             let key = |trace: &Trace| (std::cmp::Reverse(trace.coverage()), trace.start(), trace.instructions);
-            key(one).cmp(&key(other)).then_with(|| one.stretches.cmp(&other.stretches))
+            key(one).cmp(&key(other)).then_with(|| one.runs.cmp(&other.runs))
         });
         let instructions = traces.iter().map(Trace::coverage).sum();
         let occurrences = traces.iter().map(|trace| trace.occurrences).sum();
@@ -116,19 +117,19 @@ impl TraceSet {
         &self.traces
     }
 
-    /// All that was executed.
+    /// Returns the number of executed instructions.
     #[must_use]
     pub fn instructions(&self) -> u64 {
         self.instructions
     }
 
-    /// How often traces were executed, all together.
+    /// Returns the number of executions of all traces.
     #[must_use]
     pub fn occurrences(&self) -> u64 {
         self.occurrences
     }
 
-    /// "Trace length": instructions of a trace, on average.
+    /// Returns "trace length": the average number of instructions of a trace.
     #[must_use]
     pub fn trace_length(&self) -> TraceLength {
         let squares: u128 =
@@ -139,7 +140,8 @@ impl TraceSet {
         }
     }
 
-    /// "Trace count": how few traces have this share of all instructions.
+    /// Returns "trace count": the smallest number of traces that cover this share of all
+    /// instructions.
     #[must_use]
     pub fn traces_for(&self, share: f64) -> usize {
         let enough = share * self.instructions as f64;
@@ -155,15 +157,16 @@ impl TraceSet {
         }
     }
 
-    /// The same with traces that have the same way as one, whatever made them end. (To the thesis, a trace that ends with a conditional jump is another one when it is taken
-    /// than when it is not.) They have the reason of the one that covers most.
+    /// Merges traces with equal paths, whatever ended them. (In the thesis, a trace that ends with
+    /// a taken conditional jump differs from one where the jump is not taken.) A merged trace has
+    /// the reason of the one with the largest coverage.
     #[must_use]
     pub fn merged(&self) -> Self {
-        let mut places: HashMap<(u32, &[Stretch]), usize> = HashMap::new();
+        let mut indices: HashMap<(u32, &[InstructionRun]), usize> = HashMap::new();
         let mut traces: Vec<Trace> = Vec::new();
         for trace in &self.traces {
-            let place = *places.entry((trace.image, &trace.stretches[..])).or_insert(traces.len());
-            match traces.get_mut(place) {
+            let index = *indices.entry((trace.image, &trace.runs[..])).or_insert(traces.len());
+            match traces.get_mut(index) {
                 Some(merged) => merged.occurrences += trace.occurrences,
                 None => traces.push(trace.clone()),
             }
@@ -171,7 +174,8 @@ impl TraceSet {
         Self::new(traces)
     }
 
-    /// How many traces the thesis's tool would have taken for others: those with equal start, lengths, reason and hash of the way.
+    /// Returns how many traces the thesis's tool would confuse with others: those with equal start,
+    /// lengths, reason and hash of the path.
     #[must_use]
     pub fn aliases(&self) -> usize {
         let key =
@@ -180,7 +184,7 @@ impl TraceSet {
         self.traces.len() - different.len()
     }
 
-    /// The share of instructions that the first traces have, one after the other.
+    /// Returns the cumulative share of instructions that the first traces cover.
     pub fn coverage(&self) -> impl Iterator<Item = f64> + '_ {
         let all = self.instructions.max(1) as f64;
         self.traces.iter().scan(0, move |sum, trace| {
@@ -189,10 +193,10 @@ impl TraceSet {
         })
     }
 
-    /// How often traces ended, by reason.
+    /// Returns how often traces ended, by reason.
     #[must_use]
-    pub fn reasons(&self) -> Vec<(Reason, u64)> {
-        let mut reasons: Vec<(Reason, u64)> = Vec::new();
+    pub fn reasons(&self) -> Vec<(EndReason, u64)> {
+        let mut reasons: Vec<(EndReason, u64)> = Vec::new();
         for trace in &self.traces {
             match reasons.iter_mut().find(|(reason, _)| *reason == trace.reason) {
                 Some((_, count)) => *count += trace.occurrences,
@@ -209,8 +213,8 @@ mod tests {
     use super::*;
 
     fn trace(start: u64, instructions: u32, occurrences: u64) -> Trace {
-        let stretches = vec![Stretch { address: start, instructions }];
-        Trace { image: 0, stretches, instructions, cfis: 1, reason: Reason::MaxCfis, occurrences }
+        let runs = vec![InstructionRun { address: start, instructions }];
+        Trace { image: 0, runs, instructions, cfis: 1, reason: EndReason::MaxCfis, occurrences }
     }
 
     #[test]
@@ -223,12 +227,12 @@ mod tests {
         assert!((length.by_coverage - 8.5).abs() < 1e-9);
         assert_eq!([0.0, 0.7, 0.71, 0.9, 0.91, 1.0].map(|share| set.traces_for(share)), [1, 1, 2, 2, 3, 3]);
         assert_eq!(set.coverage().collect::<Vec<_>>(), [0.7, 0.9, 1.0]);
-        assert_eq!(set.reasons(), [(Reason::MaxCfis, 16)]);
+        assert_eq!(set.reasons(), [(EndReason::MaxCfis, 16)]);
         let none = TraceSet::new(Vec::new());
         assert_eq!((none.traces_for(0.9), none.trace_length()), (0, TraceLength::default()));
     }
 
-    /// Executes traces one by one and counts instruction by instruction.
+    /// Executes traces one by one and counts each instruction.
     #[test]
     fn trace_length_by_brute_force() {
         let length_of = |kind: u64| 1 + (kind * kind * 7 % 31) as u32;
@@ -253,11 +257,11 @@ mod tests {
     #[test]
     fn ends_are_merged() {
         let ends = |reason, occurrences| Trace { reason, ..trace(1, 10, occurrences) };
-        let taken = ends(Reason::Class(Class::ForwardTaken), 3);
-        let set = TraceSet::new(vec![taken, ends(Reason::Class(Class::ForwardNotTaken), 4), trace(2, 10, 5)]);
+        let taken = ends(EndReason::Class(Class::ForwardTaken), 3);
+        let set = TraceSet::new(vec![taken, ends(EndReason::Class(Class::ForwardNotTaken), 4), trace(2, 10, 5)]);
         let merged = set.merged();
         assert_eq!((set.traces().len(), merged.traces().len()), (3, 2));
-        assert_eq!(merged.traces()[0], ends(Reason::Class(Class::ForwardNotTaken), 7));
+        assert_eq!(merged.traces()[0], ends(EndReason::Class(Class::ForwardNotTaken), 7));
         assert_eq!((merged.instructions(), merged.occurrences()), (set.instructions(), set.occurrences()));
     }
 
@@ -265,8 +269,8 @@ mod tests {
     #[test]
     fn the_hash_of_the_thesis() {
         let through = |blocks: &[u64]| {
-            let stretches = [&[1], blocks].concat().into_iter().map(|address| Stretch { address, instructions: 1 });
-            Trace { stretches: stretches.collect(), ..trace(1, 1, 1) }.branch_outcomes()
+            let runs = [&[1], blocks].concat().into_iter().map(|address| InstructionRun { address, instructions: 1 });
+            Trace { runs: runs.collect(), ..trace(1, 1, 1) }.branch_outcomes()
         };
         assert_eq!(through(&[]), 0x1bad_c0de);
         assert_eq!(through(&[1]), 0x1bad_c0de ^ 0x7f4a_7c15);

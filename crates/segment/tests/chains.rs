@@ -1,15 +1,15 @@
-//! Chains worked out by hand, and chains of random paths against what is obviously right: dependences looked for pair by pair, and memory byte by
-//! byte.
+//! Chains worked out by hand, and chains of random paths compared with a naive model: dependences
+//! pair by pair, and memory byte by byte.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::LazyLock;
 
 use iced_x86::{Instruction, InstructionInfoFactory, Mnemonic, OpAccess, Register, RflagsBits};
 use proptest::prelude::*;
-use segment::Chains;
+use segment::DependenceChains;
 use trace::{BlockIndex, DataMode, Live};
 
-/// Every instruction is a block, one behind the other.
+/// Makes each instruction a block; blocks follow each other.
 fn blocks<'i>(instructions: impl IntoIterator<Item = &'i [u8]>) -> Live {
     let mut live = Live::new(DataMode::None);
     let mut address = 0x1000;
@@ -20,15 +20,16 @@ fn blocks<'i>(instructions: impl IntoIterator<Item = &'i [u8]>) -> Live {
     live
 }
 
-fn longest(chains: &mut Chains<'_>, path: impl IntoIterator<Item = u32>) -> u32 {
+fn longest(chains: &mut DependenceChains<'_>, path: impl IntoIterator<Item = u32>) -> u32 {
     chains.longest(path.into_iter().map(|block| (BlockIndex(block), 0)))
 }
 
-/// Each instruction has before it the length of the longest chain that ends with it.
+/// Checks chains. Each instruction is preceded by the length of the longest chain that ends with
+/// it.
 #[track_caller]
 fn check(instructions: &[(u32, &[u8])]) {
     let live = blocks(instructions.iter().map(|&(_, bytes)| bytes));
-    let mut chains = Chains::new(live.blocks());
+    let mut chains = DependenceChains::new(live.blocks());
     let mut expected = 0;
     for ((depth, bytes), count) in instructions.iter().zip(1..) {
         expected = expected.max(*depth);
@@ -41,7 +42,7 @@ fn a_path_through_blocks() {
     let mut live = Live::new(DataMode::None);
     live.block(0, 0, 0x1000, &[0xff, 0xc0, 0xff, 0xc8, 0x75, 0xfc]).unwrap(); // inc eax; dec eax; jne to the dec
     live.block(0, 1, 0x2000, &[0xff, 0xc1, 0x90]).unwrap(); // inc ecx; nop
-    let mut chains = Chains::new(live.blocks());
+    let mut chains = DependenceChains::new(live.blocks());
     let mut longest =
         |path: &[(u32, u32)]| chains.longest(path.iter().map(|&(block, place)| (BlockIndex(block), place)));
     assert_eq!(longest(&[]), 0);
@@ -49,7 +50,7 @@ fn a_path_through_blocks() {
     assert_eq!(longest(&[(0, 0), (0, 1), (0, 2)]), 3);
     assert_eq!(longest(&[(0, 1), (0, 2), (0, 1), (0, 2), (0, 1), (0, 2)]), 4);
     assert_eq!(longest(&[(1, 0), (0, 0), (1, 0)]), 2);
-    // What nobody knows.
+    // Unknown instructions.
     assert_eq!(longest(&[(1, 2), (2, 0), (u32::MAX, u32::MAX)]), 1);
 }
 
@@ -58,7 +59,7 @@ fn an_instruction_is_a_chain_of_one() {
     check(&[
         (1, &[0xb8, 5, 0, 0, 0]), // mov eax, 5
     ]);
-    // What comes from before the path is there at once.
+    // Values from before the path are available at once.
     check(&[
         (1, &[0x72, 0xfe]),       // jc .
         (1, &[0x48, 1, 0xd8]),    // add rax, rbx
@@ -537,7 +538,8 @@ fn has_own_rule(instruction: &Instruction) -> bool {
     is_x87 || compares_vectors || uses_mm || others.contains(&instruction.mnemonic())
 }
 
-/// Random instructions without memory operands, and what they do. The registers are few, so that chains are long.
+/// Random instructions without memory operands, and what they do. The registers are few, so that
+/// chains are long.
 static POOL: LazyLock<(Live, Vec<Use>)> = LazyLock::new(|| {
     // Prefixes and, of the masks, kandw and what writes under a mask.
     const STARTS: [&[u8]; 10] = [
@@ -570,7 +572,7 @@ static POOL: LazyLock<(Live, Vec<Use>)> = LazyLock::new(|| {
     (blocks(code.iter().map(Vec::as_slice)), uses)
 });
 
-/// The longest way through the graph of all pairs of which one needs the other.
+/// Returns the longest path through the graph of all pairs of which one needs the other.
 fn longest_by_pairs(path: &[&Use]) -> u32 {
     let mut depths: Vec<u32> = Vec::new();
     for (late, used) in path.iter().enumerate() {
@@ -593,7 +595,8 @@ fn the_pool_has_all_kinds() {
     }
 }
 
-/// Moves over the stack, with values of addresses that are known. Registers are `rax`, `rcx`, `rdx`, `rbx`.
+/// Moves over the stack, with values of addresses that are known. Registers are `rax`, `rcx`,
+/// `rdx`, `rbx`.
 #[derive(Clone, Copy, Debug)]
 enum Op {
     Push(u8),
@@ -723,7 +726,7 @@ proptest! {
     fn registers_pair_by_pair(path in prop::collection::vec(0..3000u32, 1..120)) {
         let (live, uses) = &*POOL;
         let expected = longest_by_pairs(&path.iter().map(|&place| &uses[place as usize]).collect::<Vec<_>>());
-        let mut chains = Chains::new(live.blocks());
+        let mut chains = DependenceChains::new(live.blocks());
         prop_assert_eq!(longest(&mut chains, path.iter().copied()), expected);
         prop_assert_eq!(longest(&mut chains, path), expected, "nothing is left of the path before");
     }
@@ -734,6 +737,6 @@ proptest! {
         let live = blocks(code.iter().map(Vec::as_slice));
         let mut machine = Machine::default();
         ops.iter().for_each(|&op| machine.execute(op));
-        prop_assert_eq!(longest(&mut Chains::new(live.blocks()), 0..ops.len() as u32), machine.longest);
+        prop_assert_eq!(longest(&mut DependenceChains::new(live.blocks()), 0..ops.len() as u32), machine.longest);
     }
 }

@@ -1,13 +1,13 @@
-//! Where a part of a recording cannot be read, traces end: none goes on behind what is missing.
+//! Traces end where a part of a recording cannot be read; none continues after the gap.
 
-use segment::{Class, Collected, Moves, Policy, Segmenter};
+use segment::{Class, Policy, Segmenter, StepBuffer, StepCollector};
 use trace::{Codec, Exit, Fragment, Options, Recording, ThreadInfo, Trace, Writer};
 use wire::code::{TERMINATOR_NOT_TAKEN, TERMINATOR_TAKEN};
 use wire::word;
 
 const TURNS: u32 = 400;
 
-/// One thread that goes round a loop of two instructions, in chunks of some dozen turns.
+/// One thread that iterates a loop of two instructions, in chunks of some dozen iterations.
 fn recording() -> Vec<u8> {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("loop.trk");
@@ -27,19 +27,20 @@ fn recording() -> Vec<u8> {
     std::fs::read(path).unwrap()
 }
 
-/// How many traces there are, if nothing but the end of what is known ends one, and how many instructions are in them.
+/// Returns the number of traces and their instructions, if only the end of execution and gaps end
+/// traces.
 fn runs(trace: &Trace) -> (u64, u64) {
     let policy = Policy::new(u32::MAX, u32::MAX).unwrap();
     let policy = Class::ALL.into_iter().fold(policy, |policy, class| policy.with(class, true));
-    let (mut segmenter, mut moves, mut merged) = (Segmenter::new(policy), Moves::default(), trace.merged());
+    let (mut segmenter, mut collector, mut merged) = (Segmenter::new(policy), StepCollector::default(), trace.merged());
     loop {
         match merged.next_batch() {
             Ok(None) => break,
-            Ok(Some(batch)) => moves.add(trace.blocks(), batch),
+            Ok(Some(batch)) => collector.add(trace.blocks(), batch),
             Err(_) => {}
         }
     }
-    moves.take(Collected::default()).parts().for_each(|part| segmenter.part(part, trace.blocks()));
+    collector.take(StepBuffer::default()).threads().for_each(|steps| segmenter.process(steps, trace.blocks()));
     let set = segmenter.finish();
     (set.occurrences(), set.instructions())
 }

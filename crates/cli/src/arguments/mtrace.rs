@@ -6,7 +6,7 @@ use std::num::NonZeroU64;
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
-use filter::cfiat::Trust;
+use filter::cfiat::KnownCriterion;
 
 use super::{Source, parse_count, parse_megabytes, parse_positive_count};
 use crate::compressor::Compressor;
@@ -307,8 +307,8 @@ pub struct MlvCFiat {
     #[arg(long, value_enum, value_name = "BY", default_value_t = LoadKnowledge::Values)]
     pub known: LoadKnowledge,
     /// Flags that an access sets if it covers their bytes in part.
-    #[arg(long, value_enum, value_name = "FLAGS", default_value_t = FlagCoverage::Touched)]
-    pub flags: FlagCoverage,
+    #[arg(long, value_enum, value_name = "FLAGS", default_value_t = AccessedFlags::Touched)]
+    pub flags: AccessedFlags,
     /// Further writers that clear flags. May be given several times.
     #[arg(long, value_enum, value_name = "WHOSE")]
     pub invalidate: Vec<InvalidatingWriter>,
@@ -334,16 +334,16 @@ pub enum LoadKnowledge {
 }
 
 impl LoadKnowledge {
-    pub fn trust(self) -> Trust {
+    pub fn criterion(self) -> KnownCriterion {
         match self {
-            Self::Values => Trust::Values,
-            Self::Flags => Trust::Flags,
+            Self::Values => KnownCriterion::Values,
+            Self::Flags => KnownCriterion::Flags,
         }
     }
 }
 
 #[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
-pub enum FlagCoverage {
+pub enum AccessedFlags {
     /// Flags whose bytes the access covers completely.
     Whole,
     /// Flags of all bytes that the access touches, as in the theses. With --known flags, the rest

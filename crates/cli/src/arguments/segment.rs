@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 use experiment::segment::{CLASSES, Classes};
-use segment::{LengthWeight, Replacement, Shape};
+use segment::{LengthWeight, TraceCacheShape, TraceReplacement};
 
 use super::{Results, Source, parse_count, parse_positive_count};
 
@@ -90,7 +90,7 @@ pub struct Segment {
     /// Fetch traces from a cache of this size and associativity; may be given several times, or
     /// with commas. The next trace is predicted.
     #[arg(long, value_name = "TRACES[xWAYS][:lru|lfu|blocks]", value_parser = parse_cache, value_delimiter = ',')]
-    pub cache: Vec<Shape>,
+    pub cache: Vec<TraceCacheShape>,
     /// Number of traces that the prediction of the next one is based on, 1 to 15.
     #[arg(long, value_name = "N", default_value_t = 7, value_parser = clap::value_parser!(u8).range(1..=15),
         requires = "cache")]
@@ -189,15 +189,15 @@ fn parse_length_weight(text: &str) -> Result<LengthWeight, String> {
 }
 
 /// Parses a cache such as 1024, 1024x4 or 1024x4:lfu.
-fn parse_cache(text: &str) -> Result<Shape, String> {
+fn parse_cache(text: &str) -> Result<TraceCacheShape, String> {
     let form = || {
         "caches look like 1024x4:lru: number of traces, ways of a set, and replacement (lru, lfu, blocks)".to_owned()
     };
     let (sizes, replacement) = text.split_once(':').unwrap_or((text, "lru"));
     let (traces, ways) = sizes.split_once('x').unwrap_or((sizes, "4"));
-    let replacement = Replacement::ALL.into_iter().find(|known| known.name() == replacement).ok_or_else(form)?;
+    let replacement = TraceReplacement::ALL.into_iter().find(|known| known.name() == replacement).ok_or_else(form)?;
     let (traces, ways) = (traces.parse().map_err(|_| form())?, ways.parse().map_err(|_| form())?);
-    Shape::new(traces, ways, replacement).map_err(|error| error.to_string())
+    TraceCacheShape::new(traces, ways, replacement).map_err(|error| error.to_string())
 }
 
 #[cfg(test)]
@@ -213,9 +213,9 @@ mod tests {
         assert!(parse_classes("ret").unwrap_err().contains("direct-call"));
         assert_eq!(
             parse_cache("1024").map(|shape| (shape.traces(), shape.ways(), shape.replacement)),
-            Ok((1024, 4, Replacement::Lru))
+            Ok((1024, 4, TraceReplacement::Lru))
         );
-        assert_eq!(parse_cache("64x1:blocks").map(|shape| shape.replacement), Ok(Replacement::Blocks));
+        assert_eq!(parse_cache("64x1:blocks").map(|shape| shape.replacement), Ok(TraceReplacement::Blocks));
         for wrong in ["", "x", "64x", "64x0", "60x4", "64:mru", "64x128"] {
             assert!(parse_cache(wrong).is_err(), "{wrong}");
         }

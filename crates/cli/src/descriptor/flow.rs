@@ -4,7 +4,7 @@
 //! Counts have four bytes in binary. A larger count is split: records with [`COUNT_MAX`] and no
 //! event, and one with the rest.
 
-use filter::traptor::Message;
+use filter::traptor::BranchMessage;
 
 use super::{Binary, Line, Shape};
 use crate::digits::hex;
@@ -33,25 +33,32 @@ const COUNT_MAX: u32 = u32::MAX;
 
 /// Writes a message.
 #[inline]
-pub fn write(shape: Shape, layout: Layout, thread: u32, message: Message, text: Option<&str>, lines: &mut Vec<u8>) {
+pub fn write(
+    shape: Shape,
+    layout: Layout,
+    thread: u32,
+    message: BranchMessage,
+    text: Option<&str>,
+    lines: &mut Vec<u8>,
+) {
     match shape {
         Shape::Binary(binary) => write_binary(binary, layout, thread, message, lines),
         Shape::Ascii | Shape::Json => write_ascii(thread, message, text, lines),
     }
 }
 
-fn write_ascii(thread: u32, message: Message, text: Option<&str>, lines: &mut Vec<u8>) {
+fn write_ascii(thread: u32, message: BranchMessage, text: Option<&str>, lines: &mut Vec<u8>) {
     let mut line = Line::new();
     line.push_number(thread.into());
     line.push(b", ");
     match message {
-        Message::Outcome { branches } => line.push_number(branches),
-        Message::Target { branches, target } => {
+        BranchMessage::Outcome { branches } => line.push_number(branches),
+        BranchMessage::Target { branches, target } => {
             line.push_number(branches);
             line.push(b", T, ");
             line.push(&hex(target));
         }
-        Message::Exception { instructions, target } => {
+        BranchMessage::Exception { instructions, target } => {
             line.push(b"0, ");
             line.push_number(instructions);
             line.push(b", ");
@@ -62,15 +69,15 @@ fn write_ascii(thread: u32, message: Message, text: Option<&str>, lines: &mut Ve
 }
 
 #[inline]
-fn write_binary(binary: Binary, layout: Layout, thread: u32, message: Message, lines: &mut Vec<u8>) {
+fn write_binary(binary: Binary, layout: Layout, thread: u32, message: BranchMessage, lines: &mut Vec<u8>) {
     // The fast path: nearly all records are of this form, and a tool has to keep up with the
     // program.
     if layout == Layout::Fixed && !binary.wide {
         match message {
-            Message::Outcome { branches } if branches < u64::from(COUNT_MAX) => {
+            BranchMessage::Outcome { branches } if branches < u64::from(COUNT_MAX) => {
                 return lines.extend_from_slice(&short(thread, branches, OUTCOME));
             }
-            Message::Target { branches, target } if branches < u64::from(COUNT_MAX) => {
+            BranchMessage::Target { branches, target } if branches < u64::from(COUNT_MAX) => {
                 let mut record = [1; SHORT_BYTES + 9];
                 record[..SHORT_BYTES].copy_from_slice(&short(thread, branches, TARGET));
                 record[SHORT_BYTES + 1..].copy_from_slice(&target.to_le_bytes());
@@ -91,17 +98,19 @@ fn short(thread: u32, count: u64, kind: u8) -> [u8; SHORT_BYTES] {
     [thread as u8, a, b, c, d, kind]
 }
 
-fn write_any(binary: Binary, layout: Layout, thread: u32, message: Message, lines: &mut Vec<u8>) {
+fn write_any(binary: Binary, layout: Layout, thread: u32, message: BranchMessage, lines: &mut Vec<u8>) {
     let record = Record { binary, layout, thread };
     match message {
-        Message::Outcome { branches } => record.write(OUTCOME, record.split(branches, OUTCOME, lines), &[], lines),
-        Message::Target { branches, target } => {
+        BranchMessage::Outcome { branches } => {
+            record.write(OUTCOME, record.split(branches, OUTCOME, lines), &[], lines)
+        }
+        BranchMessage::Target { branches, target } => {
             let count = record.split(branches, OUTCOME, lines);
             let mut rest = [1; 9];
             rest[1..].copy_from_slice(&target.to_le_bytes());
             record.write(TARGET, count, &rest, lines);
         }
-        Message::Exception { instructions, target } => {
+        BranchMessage::Exception { instructions, target } => {
             let count = record.split(instructions, EXCEPTION, lines);
             record.write(EXCEPTION, 0, &exception(count, target), lines);
         }
@@ -154,11 +163,11 @@ impl Record {
 mod tests {
     use super::*;
 
-    const OUTCOME_1: Message = Message::Outcome { branches: 1 };
-    const CALL: Message = Message::Target { branches: 1, target: 0x3f_83e0_7780 };
-    const DIVISION: Message = Message::Exception { instructions: 78, target: 0x40_1000 };
+    const OUTCOME_1: BranchMessage = BranchMessage::Outcome { branches: 1 };
+    const CALL: BranchMessage = BranchMessage::Target { branches: 1, target: 0x3f_83e0_7780 };
+    const DIVISION: BranchMessage = BranchMessage::Exception { instructions: 78, target: 0x40_1000 };
 
-    fn ascii(thread: u32, message: Message, text: Option<&str>) -> String {
+    fn ascii(thread: u32, message: BranchMessage, text: Option<&str>) -> String {
         let mut lines = Vec::new();
         write(Shape::Ascii, Layout::Fixed, thread, message, text, &mut lines);
         String::from_utf8(lines).unwrap()
@@ -172,7 +181,7 @@ mod tests {
         assert_eq!(ascii(0, DIVISION, None), "0, 0, 78, 0x0000000000401000\n");
     }
 
-    fn binary(layout: Layout, message: Message) -> Vec<u8> {
+    fn binary(layout: Layout, message: BranchMessage) -> Vec<u8> {
         let mut lines = Vec::new();
         write(Shape::Binary(Binary::default()), layout, 3, message, None, &mut lines);
         lines
@@ -193,10 +202,10 @@ mod tests {
     #[test]
     fn large_counts_are_split() {
         let branches = u64::from(u32::MAX) * 2 + 5;
-        let records = binary(Layout::Fixed, Message::Outcome { branches });
+        let records = binary(Layout::Fixed, BranchMessage::Outcome { branches });
         assert_eq!(records, b"\x03\xff\xff\xff\xff\0\x03\xff\xff\xff\xff\0\x03\x05\0\0\0\0");
-        assert_eq!(ascii(0, Message::Outcome { branches }, None), "0, 8589934595\n");
-        let records = binary(Layout::Fixed, Message::Exception { instructions: u64::from(u32::MAX), target: 7 });
+        assert_eq!(ascii(0, BranchMessage::Outcome { branches }, None), "0, 8589934595\n");
+        let records = binary(Layout::Fixed, BranchMessage::Exception { instructions: u64::from(u32::MAX), target: 7 });
         assert_eq!(records.len(), 36);
         assert_eq!(records[6..18], *b"\xff\xff\xff\xff\0\0\0\0\0\0\0\0");
         assert_eq!(records[24..], *b"\0\0\0\0\x07\0\0\0\0\0\0\0");

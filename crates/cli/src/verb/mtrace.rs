@@ -14,7 +14,7 @@ mod source;
 
 use std::time::Instant;
 
-use mtrace::Sharing;
+use replay::Sharing;
 use serde::Serialize;
 use trace::{AccessVisitor, Batch, Blocks, DataMode, Event, Operand, PathBatch};
 

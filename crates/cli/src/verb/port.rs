@@ -9,7 +9,7 @@ use port::cores::Cores;
 use port::file::{self, Description};
 use port::message::ExceptionTarget;
 use port::nexus::Streams;
-use port::{Config, Settings, Subject, Technique};
+use port::{Config, PortSettings, Subject, Technique};
 use trace::{DataMode, Trace};
 
 use crate::arguments::Input;
@@ -172,14 +172,14 @@ fn custom(sizes: &CustomSizes) -> Config {
     }
 }
 
-fn settings(options: &PortOptions) -> Settings {
-    let mut settings = Settings::default();
+fn settings(options: &PortOptions) -> PortSettings {
+    let mut settings = PortSettings::default();
     options.chunks.iter().for_each(|chunks| chunks.apply(&mut settings.sizes));
     settings.streams = match options.streams {
         StreamEnds::All => Streams::All,
         StreamEnds::Uninferable => Streams::Uninferable,
     };
-    settings.trust = options.known.trust();
+    settings.known_by = options.known.criterion();
     settings.exception_target = match options.exception_target {
         ExceptionTargets::Difference => ExceptionTarget::Difference,
         ExceptionTargets::Full => ExceptionTarget::Full,

@@ -1,7 +1,7 @@
 //! Figures 4.9 to 4.11 and 5.1 to 5.6 of Tewar 2015, and the numbers behind them.
 
 use ::port::chunks::Chunks;
-use ::port::lengths::Lengths;
+use ::port::lengths::LengthHistogram;
 use ::port::{Field, Technique};
 use report::{Chart, Table};
 
@@ -51,21 +51,21 @@ const VARYING: [Varying; 3] = [
 /// The number of encodings that are shown beside the best.
 const SHOWN: usize = 10;
 
-fn lengths(own: &Measured, varying: &Varying) -> Lengths {
+fn lengths(own: &Measured, varying: &Varying) -> LengthHistogram {
     let rates = own.of(varying.technique, "large").map(|outcome| &outcome.rates.lengths);
     let found = rates.and_then(|all| all.iter().find(|(field, _)| *field == varying.field));
-    found.map_or(Lengths::default(), |(_, lengths)| lengths.clone())
+    found.map_or(LengthHistogram::default(), |(_, lengths)| lengths.clone())
 }
 
 /// Returns the average number of bits of a value in every round.
-fn mean(rounds: &[Lengths], chunks: &Chunks) -> Spread {
+fn mean(rounds: &[LengthHistogram], chunks: &Chunks) -> Spread {
     Spread::of(rounds.iter().map(|lengths| times(lengths.bits(chunks), lengths.total())))
 }
 
 impl Round {
     /// Returns the lengths of all programs with this number of threads.
-    fn all_lengths(&self, threads: u16, varying: &Varying) -> Lengths {
-        let mut sum = Lengths::default();
+    fn all_lengths(&self, threads: u16, varying: &Varying) -> LengthHistogram {
+        let mut sum = LengthHistogram::default();
         self.with_threads(threads).for_each(|own| sum.merge(&lengths(own, varying)));
         sum
     }
@@ -78,7 +78,7 @@ impl Study {
     }
 
     /// For each number of threads, round by round.
-    fn lengths_by_threads(&self, varying: &Varying) -> Vec<Vec<Lengths>> {
+    fn lengths_by_threads(&self, varying: &Varying) -> Vec<Vec<LengthHistogram>> {
         let rounds = |&threads: &u16| self.rounds.iter().map(|round| round.all_lengths(threads, varying)).collect();
         self.threads.iter().map(rounds).collect()
     }
@@ -86,7 +86,7 @@ impl Study {
     /// Returns the encodings that are best for all programs and all numbers of threads together,
     /// and that of the thesis.
     fn encodings(&self, varying: &Varying) -> Vec<Chunks> {
-        let mut sum = Lengths::default();
+        let mut sum = LengthHistogram::default();
         self.lengths_by_threads(varying).iter().flatten().for_each(|lengths| sum.merge(lengths));
         let sizes = (1..=varying.tried).flat_map(|first| (1..=varying.tried).map(move |next| (first, next)));
         let mut all: Vec<Chunks> = sizes.filter_map(|(first, next)| Chunks::new(first, next).ok()).collect();

@@ -1,8 +1,8 @@
 //! Results of techniques side by side, as JSON and as tables.
 
-use filter::cfiat::Trust;
+use filter::cfiat::KnownCriterion;
 use port::cores::Cores;
-use port::{Field, Outcome, Technique};
+use port::{Field, PortResult, Technique};
 use report::{Table, grouped, percent};
 use serde::Serialize;
 use serde_json::{Map, Value};
@@ -39,7 +39,7 @@ pub struct Row {
     fields: Map<String, Value>,
 }
 
-pub fn rows(outcomes: &[Outcome], techniques: &[Technique], cores: &Cores, cycles: Option<u64>) -> Vec<Row> {
+pub fn rows(outcomes: &[PortResult], techniques: &[Technique], cores: &Cores, cycles: Option<u64>) -> Vec<Row> {
     let baseline = |technique: Technique| {
         let found = outcomes.iter().find(|outcome| outcome.technique == technique.baseline());
         found.map_or(0, |outcome| outcome.port.bits())
@@ -48,7 +48,7 @@ pub fn rows(outcomes: &[Outcome], techniques: &[Technique], cores: &Cores, cycle
     asked.map(|outcome| row(outcome, baseline(outcome.technique), cores, cycles)).collect()
 }
 
-fn row(outcome: &Outcome, baseline: u64, cores: &Cores, cycles: Option<u64>) -> Row {
+fn row(outcome: &PortResult, baseline: u64, cores: &Cores, cycles: Option<u64>) -> Row {
     let bits = outcome.port.bits();
     let per = |count: u64| if count == 0 { 0.0 } else { bits as f64 / count as f64 };
     let (predicted, known) = (outcome.rates.predicted, outcome.rates.known);
@@ -64,19 +64,19 @@ fn row(outcome: &Outcome, baseline: u64, cores: &Cores, cycles: Option<u64>) -> 
         bpc: cycles.map(per),
         ratio: if bits == 0 { 0.0 } else { baseline as f64 / bits as f64 },
         messages: outcome.port.messages,
-        known: known.map(|own| name_of(own.trust)),
+        known: known.map(|own| name_of(own.known_by)),
         outcome_misprediction_percent: predicted.map(|own| percent(own.outcomes_wrong, own.outcomes)),
         target_misprediction_percent: predicted.map(|own| percent(own.targets_wrong, own.targets)),
-        first_access_miss_percent: known.map(|own| percent(own.told, own.loads)),
+        first_access_miss_percent: known.map(|own| percent(own.reported, own.loads)),
         cache_miss_percent: known.map(|own| percent(own.cache_misses, own.loads)),
         fields: fields.map(|field| (field.name().to_owned(), outcome.port.of(field).into())).collect(),
     }
 }
 
-fn name_of(trust: Trust) -> &'static str {
-    match trust {
-        Trust::Values => "values",
-        Trust::Flags => "flags",
+fn name_of(criterion: KnownCriterion) -> &'static str {
+    match criterion {
+        KnownCriterion::Values => "values",
+        KnownCriterion::Flags => "flags",
     }
 }
 
@@ -84,7 +84,7 @@ fn name_of(trust: Trust) -> &'static str {
 pub fn tables(rows: &[Row]) -> [Table; 2] {
     let (cores, instructions) = rows.first().map_or((0, 0), |row| (row.cores, row.instructions));
     let cores = if cores == 1 { "1 core".to_owned() } else { format!("{cores} cores") };
-    let is_by_flags = rows.iter().any(|row| row.known == Some(name_of(Trust::Flags)));
+    let is_by_flags = rows.iter().any(|row| row.known == Some(name_of(KnownCriterion::Flags)));
     let known = if is_by_flags { ", loads known by flags alone" } else { "" };
     let caption = format!("{} instructions on {cores}: bits on the trace port{known}", grouped(instructions));
     let has_cycles = rows.iter().any(|row| row.bpc.is_some());

@@ -3,7 +3,7 @@
 use std::sync::Mutex;
 
 use port::cores::Cores;
-use port::{Config, Job, Outcome, Settings, Subject, Technique};
+use port::{Config, Job, PortResult, PortSettings, Subject, Technique};
 use trace::{Excerpt, ReadError, Trace};
 
 use crate::observer::InstructionCounter;
@@ -18,7 +18,7 @@ pub struct Survey<'s, E> {
     pub excerpt: Excerpt,
     pub techniques: &'s [Technique],
     pub configs: &'s [Config],
-    pub settings: Settings,
+    pub settings: PortSettings,
     pub cores: &'s Cores,
     /// A technique whose bits are written.
     pub bits: Option<(Technique, &'s Mutex<BitWriter<'s, E>>)>,
@@ -28,7 +28,7 @@ pub struct Survey<'s, E> {
 /// The result of a [`Survey`].
 pub struct SurveyResult {
     /// In the order of techniques and configurations, baselines included.
-    pub outcomes: Vec<Outcome>,
+    pub outcomes: Vec<PortResult>,
     /// The number of damaged places that were left out.
     pub damaged: u64,
 }
@@ -42,7 +42,7 @@ struct Task<'s, E> {
 
 /// The result of a [`Task`].
 struct TaskResult {
-    outcomes: Vec<Outcome>,
+    outcomes: Vec<PortResult>,
     damage: Vec<ReadError>,
 }
 
@@ -117,7 +117,7 @@ impl<'s, E: From<Error> + Send> Survey<'s, E> {
         }
         damage.iter().for_each(|problem| self.observer.warn(&format!("left out: {problem}")));
         let sizes = |config: Config| (config.gshare, config.cache_bytes);
-        outcomes.sort_by_key(|outcome: &Outcome| (outcome.technique, outcome.config.map(sizes)));
+        outcomes.sort_by_key(|outcome: &PortResult| (outcome.technique, outcome.config.map(sizes)));
         Ok(SurveyResult { outcomes, damaged: damage.len() as u64 })
     }
 }

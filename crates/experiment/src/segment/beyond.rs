@@ -2,7 +2,7 @@
 //! trace caches. Here traces of the same path are one, whatever ended them: a cache holds them
 //! once.
 
-use ::segment::{Class, LengthWeight, Policy, Replacement, Shape};
+use ::segment::{Class, LengthWeight, Policy, TraceCacheShape, TraceReplacement};
 use report::{Table, grouped, percent};
 
 use super::tables::mean;
@@ -47,10 +47,12 @@ fn policies(best: Policy) -> Vec<(&'static str, Policy)> {
 }
 
 /// Returns caches of equal capacity in instructions, whatever the length of the traces.
-fn caches(policy: &Policy) -> Vec<Shape> {
+fn caches(policy: &Policy) -> Vec<TraceCacheShape> {
     let traces = |room: usize| (room / (policy.max_instructions() as usize).next_power_of_two()).max(WAYS);
     let shapes = ROOMS.iter().flat_map(|&room| {
-        Replacement::ALL.into_iter().filter_map(move |replacement| Shape::new(traces(room), WAYS, replacement).ok())
+        TraceReplacement::ALL
+            .into_iter()
+            .filter_map(move |replacement| TraceCacheShape::new(traces(room), WAYS, replacement).ok())
     });
     shapes.collect()
 }
@@ -154,7 +156,7 @@ fn prediction(measured: &[Measured]) -> Table {
     );
     let mut table = Table::new(&caption, &heads);
     // The caches of the smallest capacity come first.
-    let cache = Replacement::ALL.len();
+    let cache = TraceReplacement::ALL.len();
     for (place, name) in names().into_iter().enumerate() {
         let rates = (0..3).map(|rate| average(measured, place, |own| supplied(own, cache)[rate]));
         let predicted = [average(measured, place, mispredicted), average(measured, place, between_failures)];
@@ -165,7 +167,7 @@ fn prediction(measured: &[Measured]) -> Table {
 }
 
 fn caches_table(measured: &[Measured]) -> Table {
-    let all = ROOMS.iter().flat_map(|room| Replacement::ALL.map(|replacement| (room, replacement)));
+    let all = ROOMS.iter().flat_map(|room| TraceReplacement::ALL.map(|replacement| (room, replacement)));
     let heads: Vec<String> =
         all.map(|(room, replacement)| format!("{}k {}", room / 1024, replacement.name())).collect();
     let heads: Vec<&str> = ["policy"].into_iter().chain(heads.iter().map(String::as_str)).collect();
@@ -199,7 +201,7 @@ fn programs(measured: &[Measured]) -> Table {
         let outcomes = || places.iter().map(|&place| &own.beyond[place]);
         let lengths = outcomes().map(|own| format!("{:.2}", own.trace_length.by_coverage));
         let counts = outcomes().map(|own| grouped(own.path_count as u64));
-        let supplied = outcomes().map(|own| format!("{:.2}", supplied(own, Replacement::ALL.len())[2]));
+        let supplied = outcomes().map(|own| format!("{:.2}", supplied(own, TraceReplacement::ALL.len())[2]));
         table.row([own.program.clone()].into_iter().chain(lengths).chain(counts).chain(supplied));
     }
     table

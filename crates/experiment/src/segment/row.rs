@@ -1,7 +1,7 @@
 //! Results of policies side by side, as JSON and as tables.
 
 use report::{Table, grouped, percent};
-use segment::{Class, LengthWeight, Mix, Score, max_norm_ratios, pareto_front};
+use segment::{Class, InstructionMix, LengthWeight, Score, max_norm_ratios, pareto_front};
 use serde::Serialize;
 
 use super::class_names::{unusual_weights, weights_text};
@@ -87,7 +87,7 @@ impl Report {
         Self { control_flow: control_flow(&segmentation.mix), policies: rows(&segmentation.outcomes, weight) }
     }
 
-    pub fn text(&self, mix: &Mix) -> String {
+    pub fn text(&self, mix: &InstructionMix) -> String {
         let mut text = policies(&self.policies).text();
         if self.policies.iter().any(|row| row.fetch.is_some()) {
             text += &caches(&self.policies).text();
@@ -100,7 +100,7 @@ impl Report {
 }
 
 /// Returns the number of executed control-flow instructions by class, for JSON.
-pub fn control_flow(mix: &Mix) -> serde_json::Map<String, serde_json::Value> {
+pub fn control_flow(mix: &InstructionMix) -> serde_json::Map<String, serde_json::Value> {
     let executed = |class: Class| (class.name().to_owned(), mix.executed(class).into());
     Class::ALL.into_iter().skip(1).map(executed).collect()
 }
@@ -264,7 +264,7 @@ fn reasons(row: &Row) -> Table {
 }
 
 /// Returns a table of the executed control-flow instructions.
-fn mix_table(mix: &Mix) -> Table {
+fn mix_table(mix: &InstructionMix) -> Table {
     let mut table = Table::new("Control-flow instructions", &["class", "times", "%"]);
     for class in Class::ALL.into_iter().skip(1).filter(|&class| mix.executed(class) > 0) {
         let count = mix.executed(class);

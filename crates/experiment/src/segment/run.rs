@@ -3,8 +3,9 @@
 use std::sync::{Mutex, mpsc};
 
 use segment::{
-    Asked, Chains, Collected, Edges, Fetch, LengthWeight, Listing, Mix, Moves, Overlap, Policy, Probabilities, Reason,
-    Score, Segmenter, Shape, Supplied, TraceLength, TraceSet,
+    CacheSupply, DependenceChains, EdgeCounts, EdgeProbabilities, EndReason, FetchDemand, FetchSimulator,
+    InstructionMix, InstructionTable, LengthWeight, Overlap, Policy, Score, Segmenter, StepBuffer, StepCollector,
+    TraceCacheShape, TraceLength, TraceSet,
 };
 use trace::{Batch, Blocks, Excerpt, ReadError, Trace};
 
@@ -18,7 +19,7 @@ pub const SHARE: f64 = 0.9;
 #[derive(Clone, Debug, Default)]
 pub struct AnalysisOptions {
     /// Trace caches, and the number of traces that a prediction of the next one is based on.
-    pub caches: Vec<Shape>,
+    pub caches: Vec<TraceCacheShape>,
     pub path: usize,
     /// Whether to find chains of data dependences.
     pub dependences: bool,
@@ -44,7 +45,7 @@ pub struct Outcome {
     pub trace_count: usize,
     /// Pairs: a number of traces, and the share of instructions that they cover.
     pub coverage: Vec<(usize, f64)>,
-    pub reasons: Vec<(Reason, u64)>,
+    pub reasons: Vec<(EndReason, u64)>,
     /// The overlap of all traces, and of those in "trace count".
     pub overlap: [Overlap; 2],
     /// The average over all instructions.
@@ -53,7 +54,7 @@ pub struct Outcome {
     pub ilp: Option<f64>,
     /// How often the policy changed its judgement of a branch, if it learns.
     pub changes: u64,
-    pub fetched: Option<(Asked, Vec<(Shape, Supplied)>)>,
+    pub fetched: Option<(FetchDemand, Vec<(TraceCacheShape, CacheSupply)>)>,
     /// The traces, if wanted.
     pub details: Option<TraceDetails>,
 }
@@ -70,26 +71,26 @@ pub struct TraceDetails {
 #[derive(Default)]
 pub struct Segmentation {
     pub outcomes: Vec<Outcome>,
-    pub mix: Mix,
+    pub mix: InstructionMix,
 }
 
 /// A policy that runs.
 struct Job {
     segmenter: Segmenter,
-    fetch: Option<Fetch>,
+    fetch: Option<FetchSimulator>,
 }
 
 impl Job {
     fn new(policy: Policy, options: &AnalysisOptions) -> Self {
-        let fetch = (!options.caches.is_empty()).then(|| Fetch::new(options.path, &options.caches));
+        let fetch = (!options.caches.is_empty()).then(|| FetchSimulator::new(options.path, &options.caches));
         Self { segmenter: Segmenter::new(policy), fetch }
     }
 
-    fn work(&mut self, collected: &Collected, blocks: &Blocks) {
-        for part in collected.parts() {
+    fn work(&mut self, collected: &StepBuffer, blocks: &Blocks) {
+        for steps in collected.threads() {
             match &mut self.fetch {
-                Some(fetch) => self.segmenter.watched(part, blocks, fetch),
-                None => self.segmenter.part(part, blocks),
+                Some(fetch) => self.segmenter.process_observed(steps, blocks, fetch),
+                None => self.segmenter.process(steps, blocks),
             }
         }
     }
@@ -100,25 +101,25 @@ impl Job {
         let details = program.details(self.segmenter.finish(), options.dependences);
         let fetched = self
             .fetch
-            .map(|fetch| (*fetch.asked(), fetch.supplied().map(|(shape, supplied)| (*shape, *supplied)).collect()));
-        let outcome = Outcome { changes, fetched, ..Outcome::new(policy, &program.listing, &details) };
+            .map(|fetch| (*fetch.demand(), fetch.supply().map(|(shape, supplied)| (*shape, *supplied)).collect()));
+        let outcome = Outcome { changes, fetched, ..Outcome::new(policy, &program.table, &details) };
         Outcome { details: options.keep_traces.then_some(details), ..outcome }
     }
 }
 
 /// The code, and the probabilities of its branches.
 struct Program<'b> {
-    listing: Listing<'b>,
-    probabilities: Probabilities,
+    table: InstructionTable<'b>,
+    probabilities: EdgeProbabilities,
 }
 
 impl Program<'_> {
     fn details(&self, set: TraceSet, dependences: bool) -> TraceDetails {
-        let consistency = |trace| self.probabilities.consistency(&self.listing, trace);
+        let consistency = |trace| self.probabilities.consistency(&self.table, trace);
         let consistencies = set.traces().iter().map(consistency).collect();
-        let mut chains = dependences.then(|| Chains::new(self.listing.blocks()));
+        let mut chains = dependences.then(|| DependenceChains::new(self.table.blocks()));
         let longest = |trace| {
-            let path = self.listing.path(trace).map(|spot| (spot.block, spot.place));
+            let path = self.table.path(trace).map(|instruction| (instruction.block, instruction.index));
             chains.as_mut().map(|chains| chains.longest(path))
         };
         let chains = set.traces().iter().filter_map(longest).collect();
@@ -129,24 +130,24 @@ impl Program<'_> {
 /// All policies, which run on all processors.
 struct Jobs<'w> {
     jobs: Vec<Job>,
-    edges: Edges,
+    edges: EdgeCounts,
     options: &'w AnalysisOptions,
 }
 
 impl<'w> Jobs<'w> {
     fn new(policies: &[Policy], options: &'w AnalysisOptions) -> Self {
         let jobs = policies.iter().map(|&policy| Job::new(policy, options)).collect();
-        Self { jobs, edges: Edges::default(), options }
+        Self { jobs, edges: EdgeCounts::default(), options }
     }
 
-    fn work(&mut self, collected: &Collected, blocks: &Blocks) {
-        collected.parts().for_each(|part| self.edges.moves(part.moves));
+    fn work(&mut self, collected: &StepBuffer, blocks: &Blocks) {
+        collected.threads().for_each(|steps| self.edges.add(steps.steps));
         on_all_processors(self.jobs.iter_mut().collect(), |job| job.work(collected, blocks));
     }
 
     /// Returns the outcomes at the end of the execution.
     fn end(self, blocks: &Blocks) -> Vec<Outcome> {
-        let program = Program { listing: Listing::new(blocks), probabilities: self.edges.probabilities(blocks) };
+        let program = Program { table: InstructionTable::new(blocks), probabilities: self.edges.probabilities(blocks) };
         on_all_processors(self.jobs, |job| job.end(&program, self.options))
     }
 }
@@ -180,7 +181,11 @@ impl Outcome {
         Score { count: self.path_count as f64, ..self.score(weight) }
     }
 
-    fn new(policy: Policy, listing: &Listing<'_>, TraceDetails { set, consistencies, chains }: &TraceDetails) -> Self {
+    fn new(
+        policy: Policy,
+        table: &InstructionTable<'_>,
+        TraceDetails { set, consistencies, chains }: &TraceDetails,
+    ) -> Self {
         let (merged, trace_count) = (set.merged(), set.traces_for(SHARE));
         let path_count = merged.traces_for(SHARE);
         let weights = || set.traces().iter().map(|trace| trace.coverage() as f64);
@@ -199,7 +204,7 @@ impl Outcome {
             trace_count,
             coverage: curve(set),
             reasons: set.reasons(),
-            overlap: [Overlap::of(listing, merged.traces()), Overlap::of(listing, &merged.traces()[..path_count])],
+            overlap: [Overlap::of(table, merged.traces()), Overlap::of(table, &merged.traces()[..path_count])],
             consistency: consistent / (set.instructions() as f64).max(1.0),
             ilp: (cycles > 0.0).then(|| set.instructions() as f64 / cycles),
             changes: 0,
@@ -225,29 +230,29 @@ fn curve(set: &TraceSet) -> Vec<(usize, f64)> {
 
 /// Segments the execution of a running program.
 pub struct LiveSegmenter<'w> {
-    moves: Moves,
+    steps: StepCollector,
     jobs: Jobs<'w>,
     outcomes: Vec<Outcome>,
 }
 
 impl<'w> LiveSegmenter<'w> {
     pub fn new(policies: &[Policy], options: &'w AnalysisOptions) -> Self {
-        Self { moves: Moves::default(), jobs: Jobs::new(policies, options), outcomes: Vec::new() }
+        Self { steps: StepCollector::default(), jobs: Jobs::new(policies, options), outcomes: Vec::new() }
     }
 
     /// Takes a batch that a thread has executed.
     pub fn add_batch(&mut self, blocks: &Blocks, batch: &Batch) {
-        self.moves.add(blocks, batch);
-        if self.moves.are_many() {
+        self.steps.add(blocks, batch);
+        if self.steps.is_full() {
             self.work(blocks);
         }
     }
 
     fn work(&mut self, blocks: &Blocks) {
-        let mut collected = self.moves.take(Collected::default());
+        let mut collected = self.steps.take(StepBuffer::default());
         self.jobs.work(&collected, blocks);
         collected.clear();
-        self.moves.take(collected);
+        self.steps.take(collected);
     }
 
     /// Ends all traces: the program executes nothing more.
@@ -259,7 +264,7 @@ impl<'w> LiveSegmenter<'w> {
 
     /// Returns the result, once [`Self::finish`] was called.
     pub fn into_segmentation(self) -> Segmentation {
-        Segmentation { outcomes: self.outcomes, mix: *self.moves.mix() }
+        Segmentation { outcomes: self.outcomes, mix: *self.steps.mix() }
     }
 }
 
@@ -276,9 +281,9 @@ pub fn segment_trace(
 ) -> Result<(Segmentation, Vec<ReadError>), ReadError> {
     let (blocks, mut jobs) = (trace.blocks(), Jobs::new(policies, options));
     let progress = InstructionCounter::new(observer, excerpt.instructions(trace));
-    let mut moves = Moves::default();
+    let mut steps = StepCollector::default();
     let damage = std::thread::scope(|scope| {
-        let (full, to_do) = mpsc::sync_channel::<Collected>(1);
+        let (full, to_do) = mpsc::sync_channel::<StepBuffer>(1);
         let (empty, done) = mpsc::channel();
         let jobs = &mut jobs;
         scope.spawn(move || {
@@ -290,15 +295,15 @@ pub fn segment_trace(
             }
         });
         let damage = excerpt.for_each_batch(trace, false, |batch| {
-            moves.add(blocks, batch);
+            steps.add(blocks, batch);
             progress.add(batch.instructions());
-            if moves.are_many() {
-                let collected = moves.take(done.try_recv().unwrap_or_default());
+            if steps.is_full() {
+                let collected = steps.take(done.try_recv().unwrap_or_default());
                 full.send(collected).expect("it waits for more");
             }
         });
-        full.send(moves.take(Collected::default())).expect("it waits for more");
+        full.send(steps.take(StepBuffer::default())).expect("it waits for more");
         damage
     })?;
-    Ok((Segmentation { outcomes: jobs.end(blocks), mix: *moves.mix() }, damage))
+    Ok((Segmentation { outcomes: jobs.end(blocks), mix: *steps.mix() }, damage))
 }

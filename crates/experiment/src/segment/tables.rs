@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use ::segment::{Class, LengthWeight, Policy, Reason, hamming_distance, max_norm_ratios};
+use ::segment::{Class, EndReason, LengthWeight, Policy, hamming_distance, max_norm_ratios};
 use report::{Chart, Table, grouped, percent};
 
 use super::{
@@ -144,9 +144,9 @@ impl Study {
     }
 
     /// The reasons for which traces of the best policies ended.
-    fn reasons_by_program(&self) -> Vec<(Reason, Vec<f64>)> {
+    fn reasons_by_program(&self) -> Vec<(EndReason, Vec<f64>)> {
         let best = || self.measured.iter().map(Measured::base);
-        let reasons: BTreeSet<Reason> = best().flat_map(|own| &own.reasons).map(|&(reason, _)| reason).collect();
+        let reasons: BTreeSet<EndReason> = best().flat_map(|own| &own.reasons).map(|&(reason, _)| reason).collect();
         let times = |own: &Outcome, reason| own.reasons.iter().find(|own| own.0 == reason).map_or(0, |own| own.1);
         let share = |reason| best().map(|own| percent(times(own, reason), own.occurrences)).collect();
         reasons.into_iter().map(|reason| (reason, share(reason))).collect()
@@ -293,7 +293,7 @@ impl Measured {
     /// Returns shares of all traces, in the order of [`MIX`].
     fn mix_shares(&self) -> [f64; MIX.len()] {
         let ends = |classes: &[Class]| {
-            let is_one = |reason: &Reason| classes.iter().any(|&class| *reason == Reason::Class(class));
+            let is_one = |reason: &EndReason| classes.iter().any(|&class| *reason == EndReason::Class(class));
             self.strict.reasons.iter().filter(|(reason, _)| is_one(reason)).map(|&(_, times)| times).sum()
         };
         MIX.map(|(_, classes)| percent(ends(classes), self.strict.occurrences))

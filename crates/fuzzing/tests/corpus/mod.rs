@@ -2,11 +2,11 @@
 
 use std::path::Path;
 
-use filter::cfiat::Trust;
+use filter::cfiat::KnownCriterion;
 use fuzzing::driver::folder;
 use port::cores::Cores;
 use port::file::{self, Description};
-use port::{Config, Job, Settings, Subject, Technique};
+use port::{Config, Job, PortSettings, Subject, Technique};
 use trace::{AccessDescriptors, Codec, DataMode, Exit, Fragment, Options, Recording, ThreadInfo, Trace, Writer};
 use wire::code::{
     self, AccessDescriptor, HAS_BASE, TERMINATOR_NOT_TAKEN, TERMINATOR_SYSCALL, TERMINATOR_TAKEN, WRITES,
@@ -32,9 +32,9 @@ pub fn write() {
         put("rings", name, &rings(flags));
     }
     for technique in Technique::ALL {
-        put("port_bits", technique.name(), &port_file(technique, &Settings::default()));
+        put("port_bits", technique.name(), &port_file(technique, &PortSettings::default()));
     }
-    let flags = Settings { trust: Trust::Flags, ..Settings::default() };
+    let flags = PortSettings { known_by: KnownCriterion::Flags, ..PortSettings::default() };
     put("port_bits", "mlvCF_e-flags", &port_file(Technique::MlvCfE, &flags));
 }
 
@@ -122,14 +122,14 @@ fn rings(flags: u8) -> Vec<u8> {
 }
 
 /// A file with the bits of a technique for the recorded trace.
-fn port_file(technique: Technique, settings: &Settings) -> Vec<u8> {
+fn port_file(technique: Technique, settings: &PortSettings) -> Vec<u8> {
     let mut description = Description::new(technique, &Config::LARGE, settings);
     let bits = bits(technique, settings);
     (description.bits, description.cores) = (8 * bits.len() as u64, 1);
     [&file::MAGIC[..], &bits, &description.trailer()].concat()
 }
 
-fn bits(technique: Technique, settings: &Settings) -> Vec<u8> {
+fn bits(technique: Technique, settings: &PortSettings) -> Vec<u8> {
     let trace = Trace::open(Path::new("../trace/tests/fixtures/version-2-values.trk")).unwrap();
     let cores = Cores::new(trace.threads().iter().map(|thread| thread.info.thread), None).unwrap();
     let mut job = Job::new(&[technique], Some(&Config::LARGE), settings, &cores, true).unwrap();

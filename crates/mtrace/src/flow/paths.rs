@@ -1,103 +1,106 @@
-//! Whole paths through the filter. What is known of a path before it is executed is prepared when it is first met: its conditional branches as a
-//! row, of which mostly all are predicted, and the few other things that concern the predictors.
+//! Whole paths through the filter. A path is prepared on first use: its conditional branches become
+//! a row, which is mostly predicted as a whole, and the other branches become a list of
+//! [`PredictorOperation`]s. [`FilterPass::path`] runs a prepared path.
 
-use filter::traptor::{Kind, Site, Went};
-use predict::Point;
+use filter::traptor::{BranchKind, BranchOutcome, BranchSite};
+use predict::RowBranch;
 use trace::{BlockIndex, PathItems, PathTable};
 
-use super::{Filtering, Pending, Told};
-use crate::walk::Tails;
+use super::{FilterPass, LocatedMessage, UnresolvedBranch, unresolved_branch};
+use replay::block_end::BlockEnds;
 
-/// What a path does to the predictors beside conditional branches.
+/// A branch of a path that is not conditional.
 #[derive(Clone, Copy, Debug)]
-struct Operation {
-    site: Site,
-    /// Where the path itself says that it goes.
+struct PredictorOperation {
+    site: BranchSite,
+    /// Target within the path.
     target: u64,
     block: BlockIndex,
-    /// Instructions of the path up to it, conditional branches before it, and all branches that count.
+    /// Instructions of the path up to and including it, conditional branches before it, and all
+    /// counted branches before it.
     instructions: u32,
-    place: u8,
+    point: u8,
     branches: u8,
 }
 
-/// What is wanted of a conditional branch that has to be told.
+/// Details of a conditional branch, used if it is mispredicted.
 #[derive(Clone, Copy, Debug)]
-struct Detail {
+struct BranchDetail {
     address: u64,
     block: BlockIndex,
     instructions: u32,
-    /// Branches of the path before it that count.
+    /// Counted branches of the path before it.
     branches: u8,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Preparation {
-    head: u64,
-    /// Where it leads, unless that is told later.
+struct PreparedPath {
+    start: u64,
+    /// Successor of the path, unless the next path reveals it.
     next: u64,
-    pending: Option<Pending>,
+    unresolved: Option<UnresolvedBranch>,
     instructions: u32,
     points_at: u32,
     operations_at: u32,
     points: u8,
     operations: u8,
-    /// All branches that count.
+    /// Number of counted branches.
     branches: u8,
 }
 
-/// What is known of paths.
+/// All prepared paths.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Preparations {
-    /// By number of the path: one more than the place among those that are prepared; [`NOT_PREPARED`] if it is too long for that.
-    places: Vec<u32>,
-    prepared: Vec<Preparation>,
-    operations: Vec<Operation>,
-    points: Vec<Point>,
-    /// Of each point.
-    details: Vec<Detail>,
+pub(super) struct PreparedPaths {
+    /// Indexed by path number: one more than the index into `prepared`, or [`TOO_LONG`] if the path
+    /// cannot be prepared.
+    indices: Vec<u32>,
+    prepared: Vec<PreparedPath>,
+    operations: Vec<PredictorOperation>,
+    points: Vec<RowBranch>,
+    /// One for each point.
+    details: Vec<BranchDetail>,
 }
 
-const NOT_PREPARED: u32 = u32::MAX;
+const TOO_LONG: u32 = u32::MAX;
 
-impl Preparations {
+impl PreparedPaths {
     #[inline]
-    fn of(&mut self, paths: PathTable<'_>, path: u32, tails: &Tails) -> Option<(&Preparation, &Self)> {
-        let place = self.places.get(path as usize).copied().unwrap_or(0);
-        let place = if place == 0 { self.enter(paths, path, tails) } else { place };
-        let own = self.prepared.get(place as usize - 1)?;
+    fn of(&mut self, paths: PathTable<'_>, path: u32, block_ends: &BlockEnds) -> Option<(&PreparedPath, &Self)> {
+        let index = self.indices.get(path as usize).copied().unwrap_or(0);
+        let index = if index == 0 { self.enter(paths, path, block_ends) } else { index };
+        let own = self.prepared.get(index as usize - 1)?;
         Some((own, self))
     }
 
     #[cold]
-    fn enter(&mut self, paths: PathTable<'_>, path: u32, tails: &Tails) -> u32 {
+    fn enter(&mut self, paths: PathTable<'_>, path: u32, block_ends: &BlockEnds) -> u32 {
         let (points, operations) = (self.points.len(), self.operations.len());
-        let place = match self.prepare(paths, path, tails) {
+        let index = match self.prepare(paths, path, block_ends) {
             Some(own) => {
                 self.prepared.push(own);
-                u32::try_from(self.prepared.len()).unwrap_or(NOT_PREPARED)
+                u32::try_from(self.prepared.len()).unwrap_or(TOO_LONG)
             }
             None => {
                 self.points.truncate(points);
                 self.details.truncate(points);
                 self.operations.truncate(operations);
-                NOT_PREPARED
+                TOO_LONG
             }
         };
         let number = path as usize;
-        if self.places.len() <= number {
-            self.places.resize(number + 1 + number / 2, 0);
+        if self.indices.len() <= number {
+            self.indices.resize(number + 1 + number / 2, 0);
         }
-        self.places[number] = place;
-        place
+        self.indices[number] = index;
+        index
     }
 
-    fn prepare(&mut self, paths: PathTable<'_>, path: u32, tails: &Tails) -> Option<Preparation> {
+    fn prepare(&mut self, paths: PathTable<'_>, path: u32, block_ends: &BlockEnds) -> Option<PreparedPath> {
         let (steps, last) = paths.get(path)?;
-        let mut own = Preparation {
-            head: tails.of(steps.first().unwrap_or(&last))?.head,
+        let mut own = PreparedPath {
+            start: block_ends.of(steps.first().unwrap_or(&last))?.start,
             next: last.next(),
-            pending: tails.of(&last)?.pending(&last),
+            unresolved: unresolved_branch(block_ends.of(&last)?, &last),
             instructions: 0,
             points_at: u32::try_from(self.points.len()).ok()?,
             operations_at: u32::try_from(self.operations.len()).ok()?,
@@ -107,145 +110,161 @@ impl Preparations {
         };
         for step in steps.iter().chain([&last]) {
             own.instructions += step.instructions();
-            let Some((site, went)) = tails.of(step)?.branch(step) else { continue };
+            let Some((site, outcome)) = block_ends.of(step)?.branch(step) else { continue };
             let (block, instructions) = (step.block(), own.instructions);
-            match went {
-                Went::Taken(taken) => {
+            match outcome {
+                BranchOutcome::Taken(taken) => {
                     let before = self.points.last().filter(|_| own.points > 0);
-                    self.points.push(Point::behind(before, site.address, taken));
-                    self.details.push(Detail { address: site.address, block, instructions, branches: own.branches });
+                    self.points.push(RowBranch::after(before, site.address, taken));
+                    self.details.push(BranchDetail {
+                        address: site.address,
+                        block,
+                        instructions,
+                        branches: own.branches,
+                    });
                     own.points = own.points.checked_add(1)?;
                 }
-                Went::To(target) => {
-                    let (place, branches) = (own.points, own.branches);
-                    self.operations.push(Operation { site, target, block, instructions, place, branches });
+                BranchOutcome::Target(target) => {
+                    let (point, branches) = (own.points, own.branches);
+                    self.operations.push(PredictorOperation { site, target, block, instructions, point, branches });
                     own.operations = own.operations.checked_add(1)?;
                 }
             }
-            own.branches = own.branches.checked_add(u8::from(site.kind != Kind::Call))?;
+            own.branches = own.branches.checked_add(u8::from(site.kind != BranchKind::Call))?;
         }
         Some(own)
     }
 
     #[inline]
-    fn points(&self, own: &Preparation) -> &[Point] {
+    fn points(&self, own: &PreparedPath) -> &[RowBranch] {
         let at = own.points_at as usize;
         self.points.get(at..at + usize::from(own.points)).unwrap_or(&[])
     }
 
     #[inline]
-    fn operations(&self, own: &Preparation) -> &[Operation] {
+    fn operations(&self, own: &PreparedPath) -> &[PredictorOperation] {
         let at = own.operations_at as usize;
         self.operations.get(at..at + usize::from(own.operations)).unwrap_or(&[])
     }
 }
 
-/// Branches and instructions of a path that are counted already.
+/// Branches and instructions of a path that are already counted.
 #[derive(Clone, Copy, Debug, Default)]
-struct Counted {
+struct EncodedPrefix {
     branches: u8,
     instructions: u32,
 }
 
-impl<F: FnMut(Told)> Filtering<'_, F> {
-    /// A path is executed, and perhaps again and again.
+impl<F: FnMut(LocatedMessage)> FilterPass<'_, F> {
+    /// Runs a path, with its repetitions if they change nothing.
     #[inline]
     pub(super) fn path(
         &mut self,
         paths: PathTable<'_>,
         path: u32,
-        parts: &mut PathItems<'_>,
-        tails: &Tails,
-        preparations: &mut Preparations,
+        items: &mut PathItems<'_>,
+        block_ends: &BlockEnds,
+        prepared: &mut PreparedPaths,
     ) {
-        let Some((own, preparations)) = preparations.of(paths, path, tails) else {
-            return self.step_by_step(paths, path, tails);
+        let Some((own, prepared)) = prepared.of(paths, path, block_ends) else {
+            return self.step_by_step(paths, path, block_ends);
         };
-        self.went_to(own.head);
-        if self.place.at.next != own.head {
-            return self.step_by_step(paths, path, tails);
+        self.resolve_target(own.start);
+        if self.state.position.next != own.start {
+            return self.step_by_step(paths, path, block_ends);
         }
-        let (points, operations) = (preparations.points(own), preparations.operations(own));
+        let (points, operations) = (prepared.points(own), prepared.operations(own));
         self.statistics.targets_predicted += u64::from(own.branches - own.points);
-        let sure = self.predictors.sure_of(points);
-        let mut counted = Counted::default();
+        let saturated_count = self.predictors.saturated_prefix(points);
+        let mut encoded = EncodedPrefix::default();
         let mut times = 1;
-        if sure < points.len() {
-            counted = self.learn(preparations, own, sure);
+        if saturated_count < points.len() {
+            encoded = self.encode_unsaturated(prepared, own, saturated_count);
         } else {
-            let is_same = self.predictors.pass(points);
+            let is_same = self.predictors.finish_row(points);
             if !operations.is_empty() {
-                operations.iter().for_each(|operation| self.operate(operation, &mut counted));
-            } else if is_same && own.next == own.head && own.pending.is_none() {
-                // What it leads to is itself, and nothing has changed by it.
-                times += parts.repetitions(path);
+                operations.iter().for_each(|operation| self.execute_operation(operation, &mut encoded));
+            } else if is_same && own.next == own.start && own.unresolved.is_none() {
+                // The path is its own successor, and the predictors do not change.
+                times += items.repetitions(path);
             }
             self.statistics.outcomes_predicted += points.len() as u64 * times;
         }
         let instructions = u64::from(own.instructions) * times;
         self.statistics.instructions += instructions;
-        self.place.counter.instructions(instructions - u64::from(counted.instructions));
-        self.place.counter.predicted(u64::from(own.branches) * times - u64::from(counted.branches));
-        (self.place.at.next, self.place.pending) = (own.next, own.pending);
+        self.state.encoder.add_instructions(instructions - u64::from(encoded.instructions));
+        self.state.encoder.add_predicted(u64::from(own.branches) * times - u64::from(encoded.branches));
+        (self.state.position.next, self.state.unresolved) = (own.next, own.unresolved);
     }
 
     #[cold]
-    fn step_by_step(&mut self, paths: PathTable<'_>, path: u32, tails: &Tails) {
+    fn step_by_step(&mut self, paths: PathTable<'_>, path: u32, block_ends: &BlockEnds) {
         let Some((steps, last)) = paths.get(path) else { return };
-        if let Some(tail) = tails.of(steps.first().unwrap_or(&last)) {
-            self.went_to(tail.head);
+        if let Some(block_end) = block_ends.of(steps.first().unwrap_or(&last)) {
+            self.resolve_target(block_end.start);
         }
-        steps.iter().chain([&last]).for_each(|step| self.single(step, tails));
+        steps.iter().chain([&last]).for_each(|step| self.lone_step(step, block_ends));
     }
 
-    /// Something other than a conditional branch. If it is predicted, it is counted with the path.
+    /// Executes a branch that is not conditional. A predicted branch is counted with the path.
     #[inline]
-    fn operate(&mut self, operation: &Operation, counted: &mut Counted) {
-        let Operation { site, target, .. } = operation;
-        if site.kind == Kind::Call {
-            return self.predictors.call(site.behind);
+    fn execute_operation(&mut self, operation: &PredictorOperation, encoded: &mut EncodedPrefix) {
+        let PredictorOperation { site, target, .. } = operation;
+        if site.kind == BranchKind::Call {
+            return self.predictors.push_return(site.fall_through);
         }
-        if !self.learn_target(site, *target) {
-            self.tell_target(operation, counted);
+        if !self.update_target(site, *target) {
+            self.emit_target(operation, encoded);
         }
     }
 
     #[cold]
-    fn tell_target(&mut self, operation: &Operation, counted: &mut Counted) {
-        let &Operation { site, target, block, instructions, branches, .. } = operation;
+    fn emit_target(&mut self, operation: &PredictorOperation, encoded: &mut EncodedPrefix) {
+        let &PredictorOperation { site, target, block, instructions, branches, .. } = operation;
         self.statistics.targets_mispredicted += 1;
         self.statistics.targets_predicted -= 1;
-        self.place.counter.predicted(u64::from(branches - counted.branches));
-        *counted = Counted { branches: branches + 1, instructions };
-        let message = self.place.counter.went_elsewhere(target);
-        (self.tell)(Told { thread: self.thread, message, address: site.address, block });
+        self.state.encoder.add_predicted(u64::from(branches - encoded.branches));
+        *encoded = EncodedPrefix { branches: branches + 1, instructions };
+        let message = self.state.encoder.encode_target(target);
+        (self.emit)(LocatedMessage { thread: self.thread, message, address: site.address, block });
     }
 
-    /// A path with a conditional branch by which something is learnt; there are `sure` before it of which that is not so.
+    /// Runs a path with conditional branches that update the predictors; `saturated_count` leading
+    /// branches do not.
     #[inline(never)]
-    fn learn(&mut self, preparations: &Preparations, own: &Preparation, sure: usize) -> Counted {
-        let (points, mut counted) = (preparations.points(own), Counted::default());
-        let details = preparations.details.get(own.points_at as usize..).unwrap_or(&[]);
-        let mut operations = preparations.operations(own).iter().peekable();
-        let (mut wrong, mut place) = (0, sure);
-        while let (Some(point), Some(detail)) = (points.get(place), details.get(place)) {
-            if !self.predictors.branch_in(point) {
-                while let Some(operation) = operations.next_if(|operation| usize::from(operation.place) <= place) {
-                    self.operate(operation, &mut counted);
+    fn encode_unsaturated(
+        &mut self,
+        prepared: &PreparedPaths,
+        own: &PreparedPath,
+        saturated_count: usize,
+    ) -> EncodedPrefix {
+        let (points, mut encoded) = (prepared.points(own), EncodedPrefix::default());
+        let details = prepared.details.get(own.points_at as usize..).unwrap_or(&[]);
+        let mut operations = prepared.operations(own).iter().peekable();
+        let (mut wrong, mut index) = (0, saturated_count);
+        while let (Some(point), Some(detail)) = (points.get(index), details.get(index)) {
+            if !self.predictors.update_in_row(point) {
+                while let Some(operation) = operations.next_if(|operation| usize::from(operation.point) <= index) {
+                    self.execute_operation(operation, &mut encoded);
                 }
                 wrong += 1;
-                self.place.counter.predicted(u64::from(detail.branches - counted.branches));
-                counted = Counted { branches: detail.branches + 1, instructions: detail.instructions };
-                let message = self.place.counter.mispredicted();
-                (self.tell)(Told { thread: self.thread, message, address: detail.address, block: detail.block });
+                self.state.encoder.add_predicted(u64::from(detail.branches - encoded.branches));
+                encoded = EncodedPrefix { branches: detail.branches + 1, instructions: detail.instructions };
+                let message = self.state.encoder.encode_misprediction();
+                (self.emit)(LocatedMessage {
+                    thread: self.thread,
+                    message,
+                    address: detail.address,
+                    block: detail.block,
+                });
             }
-            place += 1;
-            place += self.predictors.sure_of(points.get(place..).unwrap_or(&[]));
+            index += 1;
+            index += self.predictors.saturated_prefix(points.get(index..).unwrap_or(&[]));
         }
-        operations.for_each(|operation| self.operate(operation, &mut counted));
-        self.predictors.pass(points);
+        operations.for_each(|operation| self.execute_operation(operation, &mut encoded));
+        self.predictors.finish_row(points);
         self.statistics.outcomes_mispredicted += wrong;
         self.statistics.outcomes_predicted += points.len() as u64 - wrong;
-        counted
+        encoded
     }
 }

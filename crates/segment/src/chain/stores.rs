@@ -1,41 +1,41 @@
-//! What a path has stored, and how deep: from a load to the stores that its bytes come from.
+//! Stores of a path and their depths: a load looks up the stores that its bytes come from.
 
 use isa::effects::Segment;
 
-/// Bytes of a line. Lines are no more than a way to find stores: a mask has a bit for every byte.
+/// Bytes per line. Lines only serve to find stores: a mask has a bit for every byte.
 const LINE: i64 = 1 << LINE_BITS;
 const LINE_BITS: u32 = 6;
 const BUCKETS: usize = 256;
 /// No store.
 const NONE: u32 = u32::MAX;
 
-/// What addresses are relative to: places of different origins are different places.
+/// Base that addresses are relative to. Operands with different bases are taken to be disjoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Origin {
-    /// Versions of registers' values; 0 if there is no register.
+pub struct AddressBase {
+    /// Versions of register values; 0 without a register.
     pub base: u32,
     pub index: u32,
     pub scale: u8,
     pub segment: Segment,
 }
 
-/// Some bytes in memory.
+/// A memory operand.
 #[derive(Clone, Copy, Debug)]
-pub struct Place {
-    pub origin: Origin,
+pub struct MemoryOperand {
+    pub base_key: AddressBase,
     pub address: i64,
     pub size: u16,
 }
 
-/// The bytes of a place that are in one line.
+/// The bytes of an operand that are in one line.
 #[derive(Clone, Copy, Debug)]
 struct Piece {
-    origin: Origin,
+    base_key: AddressBase,
     line: i64,
     bytes: u64,
 }
 
-impl Place {
+impl MemoryOperand {
     #[inline]
     fn pieces(self) -> impl Iterator<Item = Piece> {
         let (first, last) = (self.address, self.address.saturating_add(self.size.into()).wrapping_sub(1));
@@ -43,7 +43,7 @@ impl Place {
         (first_line..=last_line).map(move |line| {
             let from = if line == first_line { first & (LINE - 1) } else { 0 };
             let to = if line == last_line { last & (LINE - 1) } else { LINE - 1 };
-            Piece { origin: self.origin, line, bytes: (u64::MAX << from) & (u64::MAX >> (LINE - 1 - to)) }
+            Piece { base_key: self.base_key, line, bytes: (u64::MAX << from) & (u64::MAX >> (LINE - 1 - to)) }
         })
     }
 }
@@ -51,14 +51,14 @@ impl Place {
 impl Piece {
     #[inline]
     fn bucket(&self) -> usize {
-        let key = u64::from(self.origin.base) << 32 | u64::from(self.origin.index);
+        let key = u64::from(self.base_key.base) << 32 | u64::from(self.base_key.index);
         let hash = (key.rotate_left(7) ^ self.line as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         (hash >> (u64::BITS - BUCKETS.ilog2())) as usize
     }
 
     #[inline]
     fn is_in_line_of(&self, other: &Self) -> bool {
-        self.line == other.line && self.origin == other.origin
+        self.line == other.line && self.base_key == other.base_key
     }
 }
 
@@ -66,16 +66,16 @@ impl Piece {
 struct Store {
     piece: Piece,
     depth: u32,
-    /// The store before this one in the same bucket.
+    /// The previous store in the same bucket.
     before: u32,
     is_certain: bool,
 }
 
-/// The stores of a path, to be found by where they are.
+/// The stores of a path, hashed by base and line.
 #[derive(Debug)]
 pub struct Stores {
     stores: Vec<Store>,
-    /// By bucket, the latest store.
+    /// The latest store of each bucket.
     latest: [u32; BUCKETS],
 }
 
@@ -93,10 +93,11 @@ impl Stores {
         }
     }
 
-    /// Stores with an instruction of this depth. What is not certain may leave what was there before.
+    /// Records a store by an instruction of this depth. A store that is not certain may leave the
+    /// old bytes.
     #[inline]
-    pub fn store(&mut self, place: Place, is_certain: bool, depth: u32) {
-        for piece in place.pieces() {
+    pub fn store(&mut self, operand: MemoryOperand, is_certain: bool, depth: u32) {
+        for piece in operand.pieces() {
             let latest = &mut self.latest[piece.bucket()];
             let number = u32::try_from(self.stores.len()).unwrap_or(NONE);
             self.stores.push(Store { piece, depth, before: *latest, is_certain });
@@ -104,10 +105,11 @@ impl Stores {
         }
     }
 
-    /// The depth of the deepest store that any of the bytes come from; 0 if they were there before the path.
+    /// Returns the depth of the deepest store that any of the bytes come from; 0 if they were in
+    /// memory before the path.
     #[inline]
-    pub fn load(&self, place: Place) -> u32 {
-        place.pieces().map(|piece| self.load_piece(&piece)).max().unwrap_or(0)
+    pub fn load(&self, operand: MemoryOperand) -> u32 {
+        operand.pieces().map(|piece| self.load_piece(&piece)).max().unwrap_or(0)
     }
 
     #[inline]
@@ -131,15 +133,15 @@ impl Stores {
 mod tests {
     use super::*;
 
-    const ORIGIN: Origin = Origin { base: 5, index: 0, scale: 1, segment: Segment::Flat };
+    const BASE: AddressBase = AddressBase { base: 5, index: 0, scale: 1, segment: Segment::Flat };
 
-    fn place(address: i64, size: u16) -> Place {
-        Place { origin: ORIGIN, address, size }
+    fn operand(address: i64, size: u16) -> MemoryOperand {
+        MemoryOperand { base_key: BASE, address, size }
     }
 
     #[test]
     fn pieces_are_cut_at_lines() {
-        let pieces = |address, size| place(address, size).pieces().map(|p| (p.line, p.bytes)).collect::<Vec<_>>();
+        let pieces = |address, size| operand(address, size).pieces().map(|p| (p.line, p.bytes)).collect::<Vec<_>>();
         assert_eq!(pieces(0, 8), [(0, 0xff)]);
         assert_eq!(pieces(-8, 8), [(-1, 0xff << 56)]);
         assert_eq!(pieces(-2, 4), [(-1, 3 << 62), (0, 3)]);
@@ -152,21 +154,21 @@ mod tests {
     #[test]
     fn a_load_needs_the_stores_it_gets_bytes_from() {
         let mut stores = Stores::default();
-        stores.store(place(60, 8), true, 7);
-        stores.store(place(60, 4), true, 2);
-        stores.store(place(64, 1), false, 3);
+        stores.store(operand(60, 8), true, 7);
+        stores.store(operand(60, 4), true, 2);
+        stores.store(operand(64, 1), false, 3);
         let depths =
-            [(60, 4), (60, 8), (64, 1), (68, 4), (56, 4), (65, 1)].map(|(at, size)| stores.load(place(at, size)));
+            [(60, 4), (60, 8), (64, 1), (68, 4), (56, 4), (65, 1)].map(|(at, size)| stores.load(operand(at, size)));
         assert_eq!(depths, [2, 7, 7, 0, 0, 7]);
-        for origin in [
-            Origin { base: 6, ..ORIGIN },
-            Origin { index: 5, ..ORIGIN },
-            Origin { scale: 2, ..ORIGIN },
-            Origin { segment: Segment::Fs, ..ORIGIN },
+        for base_key in [
+            AddressBase { base: 6, ..BASE },
+            AddressBase { index: 5, ..BASE },
+            AddressBase { scale: 2, ..BASE },
+            AddressBase { segment: Segment::Fs, ..BASE },
         ] {
-            assert_eq!(stores.load(Place { origin, ..place(60, 8) }), 0);
+            assert_eq!(stores.load(MemoryOperand { base_key, ..operand(60, 8) }), 0);
         }
         stores.clear();
-        assert_eq!(stores.load(place(60, 8)), 0);
+        assert_eq!(stores.load(operand(60, 8)), 0);
     }
 }

@@ -1,8 +1,9 @@
 //! mcfTRaptor: writes the branches that the predictors mispredict.
 
-use filter::traptor::{Counting, Message, Sizes, WithoutGshare};
-use mtrace::{Sharing, flow};
+use filter::traptor::{BranchMessage, CountStart, PredictorSizes, StaticPrediction};
+use mtrace::flow;
 use predict::{Tagging, Victim};
+use replay::Sharing;
 use serde::Serialize;
 use trace::{Batch, Blocks, DataMode, PathBatch};
 
@@ -13,7 +14,7 @@ use crate::descriptor::flow::{Layout, write};
 use crate::failure::Failure;
 
 pub struct Tool {
-    filter: flow::Filter,
+    filter: flow::FlowFilter,
     sharing: Sharing,
     layout: Layout,
 }
@@ -39,14 +40,15 @@ pub struct Statistics {
 impl Tool {
     pub fn new(arguments: &McfTRaptor) -> Result<Self, Failure> {
         let sharing = sharing(arguments.shared, &arguments.interleaving);
-        let settings = flow::Settings { sizes: sizes(arguments), counting: counting(arguments.count_from), sharing };
-        let filter = flow::Filter::new(&settings).map_err(|error| Failure::new(error.to_string()))?;
+        let settings =
+            flow::FlowSettings { sizes: sizes(arguments), count_start: counting(arguments.count_from), sharing };
+        let filter = flow::FlowFilter::new(&settings).map_err(|error| Failure::new(error.to_string()))?;
         Ok(Self { filter, sharing, layout: arguments.layout })
     }
 }
 
-fn sizes(arguments: &McfTRaptor) -> Sizes {
-    Sizes {
+fn sizes(arguments: &McfTRaptor) -> PredictorSizes {
+    PredictorSizes {
         gshare: arguments.gshare,
         ras: arguments.ras,
         ibtb: arguments.ibtb,
@@ -59,16 +61,16 @@ fn sizes(arguments: &McfTRaptor) -> Sizes {
             TargetVictim::First => Victim::First,
         },
         without_gshare: match arguments.without_gshare {
-            DefaultOutcome::NotTaken => WithoutGshare::NotTaken,
-            DefaultOutcome::Nothing => WithoutGshare::Nothing,
+            DefaultOutcome::NotTaken => StaticPrediction::NotTaken,
+            DefaultOutcome::Nothing => StaticPrediction::Absent,
         },
     }
 }
 
-fn counting(from: CountFrom) -> Counting {
+fn counting(from: CountFrom) -> CountStart {
     match from {
-        CountFrom::One => Counting::FromOne,
-        CountFrom::Two => Counting::FromTwo,
+        CountFrom::One => CountStart::FromOne,
+        CountFrom::Two => CountStart::FromTwo,
     }
 }
 
@@ -130,18 +132,20 @@ impl super::Tool for Tool {
 }
 
 #[inline]
-fn add(event: flow::Told, blocks: &Blocks, layout: Layout, descriptors: &mut Descriptors) {
+fn add(event: flow::LocatedMessage, blocks: &Blocks, layout: Layout, descriptors: &mut Descriptors) {
     descriptors.add(|shape, texts, lines| {
         let text = texts.and_then(|texts| match event.message {
-            Message::Exception { .. } => texts.at(blocks, event.address),
-            Message::Outcome { .. } | Message::Target { .. } => texts.in_block(blocks, event.block, event.address),
+            BranchMessage::Exception { .. } => texts.at(blocks, event.address),
+            BranchMessage::Outcome { .. } | BranchMessage::Target { .. } => {
+                texts.in_block(blocks, event.block, event.address)
+            }
         });
         write(shape, layout, event.thread, event.message, text, lines);
     });
 }
 
 /// Returns the statistics as in Figure 4.23.
-fn text(counted: &flow::Statistics, run: &Run) -> String {
+fn text(counted: &flow::FlowStatistics, run: &Run) -> String {
     let (conditional, indirect) = (counted.conditional(), counted.indirect());
     let unknown = match counted.targets_unknown {
         0 => String::new(),
@@ -183,7 +187,7 @@ mod tests {
     /// Figure 4.23, which does not have the number of instructions.
     #[test]
     fn the_statistics_of_the_seed() {
-        let counted = flow::Statistics {
+        let counted = flow::FlowStatistics {
             instructions: 7,
             outcomes_predicted: 5_040_574,
             outcomes_mispredicted: 24_223,
@@ -206,7 +210,7 @@ mod tests {
             0 exceptions\n";
         let run = Run { milliseconds: 6886.79, ..Run::default() };
         assert_eq!(text(&counted, &run), expected);
-        let text = text(&flow::Statistics { targets_unknown: 1, ..counted }, &run);
+        let text = text(&flow::FlowStatistics { targets_unknown: 1, ..counted }, &run);
         assert!(text.contains("\n58904 unconditional indirect branches\n"), "{text}");
         assert!(text.contains("mispredicted\n\t1 ( %0.00 ) targets unknown: the trace does not tell\n0 exc"));
     }

@@ -1,15 +1,15 @@
 //! mlvCFiat: writes the load values that the cache does not know.
 
-use cache::{Cover, Geometry, Replacement};
-use filter::cfiat::Shape;
-use mtrace::loads::{Hits, Invalidation, SIZES, Told};
-use mtrace::{Sharing, loads};
+use cache::{FlagCoverage, Geometry, Replacement};
+use filter::cfiat::CfiatConfig;
+use replay::loads::{HitCounts, Invalidation, ReportedLoad, SIZES};
+use replay::{Sharing, loads};
 use serde::Serialize;
 use trace::{AccessVisitor, Batch, Blocks, DataMode};
 
 use super::files::Descriptors;
 use super::{InputForm, Run, sharing};
-use crate::arguments::mtrace::{FlagCoverage, InvalidatingWriter, LineReplacement, MlvCFiat};
+use crate::arguments::mtrace::{AccessedFlags, InvalidatingWriter, LineReplacement, MlvCFiat};
 use crate::descriptor::DisassemblyCache;
 use crate::descriptor::loads::write;
 use crate::digits::percent;
@@ -28,7 +28,7 @@ const NAMES: [&str; SIZES.len() + 1] = [
 ];
 
 pub struct Tool {
-    filter: loads::Filter,
+    filter: loads::LoadFilter,
     sharing: Sharing,
 }
 
@@ -61,21 +61,21 @@ impl Tool {
         let invalidation =
             Invalidation { threads: has(InvalidatingWriter::Threads), kernel: has(InvalidatingWriter::Kernel) };
         let filter = Geometry::new(arguments.size, arguments.line, arguments.ways)
-            .map(|geometry| loads::Settings {
-                shape: shape(arguments, geometry),
+            .map(|geometry| loads::LoadSettings {
+                cfiat: cfiat_config(arguments, geometry),
                 sharing,
                 invalidation,
                 coherent: false,
             })
-            .and_then(|settings| loads::Filter::new(&settings));
+            .and_then(|settings| loads::LoadFilter::new(&settings));
         let filter = filter.map_err(|error| Failure::new(error.to_string()))?;
         let filter = if arguments.common.disassemble { filter.with_steps() } else { filter };
         Ok(Self { filter, sharing })
     }
 }
 
-fn shape(arguments: &MlvCFiat, geometry: Geometry) -> Shape {
-    Shape {
+fn cfiat_config(arguments: &MlvCFiat, geometry: Geometry) -> CfiatConfig {
+    CfiatConfig {
         geometry,
         replacement: match arguments.replacement {
             LineReplacement::RoundRobin => Replacement::RoundRobin,
@@ -83,10 +83,10 @@ fn shape(arguments: &MlvCFiat, geometry: Geometry) -> Shape {
         },
         granularity: arguments.granularity,
         cover: match arguments.flags {
-            FlagCoverage::Whole => Cover::Whole,
-            FlagCoverage::Touched => Cover::Touched,
+            AccessedFlags::Whole => FlagCoverage::Whole,
+            AccessedFlags::Touched => FlagCoverage::Touched,
         },
-        trust: arguments.known.trust(),
+        known_by: arguments.known.criterion(),
     }
 }
 
@@ -151,22 +151,26 @@ impl super::Tool for Tool {
 }
 
 /// Writes a load, perhaps with the disassembly of its instruction.
-fn add(load: &Told<'_>, descriptors: &mut Descriptors, text: impl FnOnce(&mut DisassemblyCache) -> Option<&str>) {
+fn add(
+    load: &ReportedLoad<'_>,
+    descriptors: &mut Descriptors,
+    text: impl FnOnce(&mut DisassemblyCache) -> Option<&str>,
+) {
     descriptors.add(|shape, texts, lines| {
         write(shape, load.thread, load.hits, load.value, texts.and_then(text), lines);
     });
 }
 
-fn of_hits(loads: &Hits) -> f64 {
+fn of_hits(loads: &HitCounts) -> f64 {
     percent(loads.flag_misses, loads.cache_hits)
 }
 
-fn of_loads(loads: &Hits) -> f64 {
+fn of_loads(loads: &HitCounts) -> f64 {
     percent(loads.flag_misses + loads.cache_misses, loads.references())
 }
 
 /// Returns the statistics as in Figure 4.38, and two miss rates.
-fn text(counted: &loads::Statistics, run: &Run) -> String {
+fn text(counted: &loads::LoadStatistics, run: &Run) -> String {
     let mut text = format!(
         "Instrumentation Time (ms): {:.6}\nInstructions Traced: {}\nSkipped Instructions: {}\n\n",
         run.milliseconds, counted.instructions, run.skipped
@@ -208,12 +212,13 @@ mod tests {
     /// Figure 4.38, the lines that are not empty.
     #[test]
     fn the_statistics_of_the_seed() {
-        let mut counted = loads::Statistics { instructions: 27_329_641, ..loads::Statistics::default() };
+        let mut counted = loads::LoadStatistics { instructions: 27_329_641, ..loads::LoadStatistics::default() };
         let cache = [(177_687, 4534), (7195, 1900), (3_672_973, 3584), (907_307, 13_357), (0, 0), (4210, 88)];
         let flags = [(136_310, 13_283), (5329, 1832), (3_564_260, 5817), (556_745, 16_219), (0, 0), (3095, 21)];
         for (place, ((cache_hits, cache_misses), (flag_hits, flag_misses))) in cache.into_iter().zip(flags).enumerate()
         {
-            counted.loads[place] = Hits { cache_hits: flag_hits + flag_misses, cache_misses, flag_hits, flag_misses };
+            counted.loads[place] =
+                HitCounts { cache_hits: flag_hits + flag_misses, cache_misses, flag_hits, flag_misses };
             counted.stores[place].cache_hits = cache_hits - flag_hits - flag_misses;
         }
         let text = text(&counted, &Run { milliseconds: 5297.71, ..Run::default() });

@@ -1,6 +1,6 @@
 //! mlsTrace: writes every load and, with -store, every store.
 
-use mtrace::loads::{SIZES, class_of, each_access};
+use replay::loads::{SIZES, class_of, for_each_access};
 use serde::Serialize;
 use trace::{Access, Batch, Blocks, DataMode};
 
@@ -95,7 +95,7 @@ impl super::Tool for Tool {
             self.without_value += u64::from(descriptor.value.is_none());
         };
         if has_texts {
-            each_access(batch, write);
+            for_each_access(batch, write);
         } else {
             let mut write = write;
             batch.accesses().for_each(|access| write(None, access));

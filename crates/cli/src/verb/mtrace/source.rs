@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use capture::{Limits, Options, Selection};
-use mtrace::Order;
+use replay::OrderedBatches;
 use trace::{Batch, DataMode, InstructionWindow, Live, Merged, ReadError, RoundRobinUnit, Step, ThreadInfo, Trace};
 
 use super::files::Descriptors;
@@ -142,7 +142,7 @@ fn read_memory<T: Tool>(mut merged: Merged<'_>, tool: &mut T, descriptors: &mut 
 /// Reads batch by batch, for input that has to be cut.
 fn read_part<T: Tool>(
     trace: &Trace,
-    mut order: Order<'_>,
+    mut order: OrderedBatches<'_>,
     selected: Option<&SelectedBlocks>,
     common: &Common,
     tool: &mut T,

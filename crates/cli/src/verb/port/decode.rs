@@ -1,12 +1,12 @@
 //! `trackway port decode`: decodes bits and compares the result with the trace.
 
-use filter::cfiat::Trust;
+use filter::cfiat::KnownCriterion;
 use port::bits::BitReader;
 use port::cores::Cores;
 use port::file::{self, DamagedFile};
-use port::message::{Read, What};
-use port::packet::Item;
-use port::{Follower, Subject};
+use port::message::{DecodedMessage, MessageKind};
+use port::packet::PacketItem;
+use port::{PortDecoder, Subject};
 use serde::Serialize;
 use trace::Trace;
 
@@ -65,11 +65,11 @@ pub fn run(arguments: &PortDecode) -> Result<u8, Stopped> {
     let cores = Cores::new(description.threads.iter().copied(), Some(description.cores));
     let cores = cores.map_err(|error| illegal(error.to_string()))?;
     let reader = BitReader::new(bits, description.bits);
-    let mut follower =
-        Follower::new(technique, &config, &settings, &cores, reader).map_err(|error| illegal(error.to_string()))?;
+    let mut decoder =
+        PortDecoder::new(technique, &config, &settings, &cores, reader).map_err(|error| illegal(error.to_string()))?;
     let mut lines = match &arguments.messages {
         Some(path) => {
-            follower.list();
+            decoder.log_messages();
             Some(LineBuffer::new(Output::open_apart_from(&input.file, Some(path))?))
         }
         None => None,
@@ -77,9 +77,9 @@ pub fn run(arguments: &PortDecode) -> Result<u8, Stopped> {
     let mut listed = Ok(());
     let (mut instructions, mut progress) = (0, Progress::new());
     let damage = input.excerpt().for_each_batch(&trace, is_of_loads, |batch| {
-        follower.batch(trace.blocks(), batch);
+        decoder.batch(trace.blocks(), batch);
         if let Some(lines) = lines.as_mut().filter(|_| listed.is_ok()) {
-            follower.read().iter().for_each(|read| lines.bytes.extend(line(read).as_bytes()));
+            decoder.take_messages().iter().for_each(|message| lines.bytes.extend(line(message).as_bytes()));
             listed = lines.flush_if_long();
         }
         instructions += batch.instructions();
@@ -92,44 +92,45 @@ pub fn run(arguments: &PortDecode) -> Result<u8, Stopped> {
         lines.finish()?;
     }
     damage.iter().for_each(|problem| eprintln!("trackway: left out: {problem}"));
-    let mut checked = follower.finish();
+    let mut checked = decoder.finish();
     if instructions != description.instructions {
         let (own, other) = (grouped(instructions), grouped(description.instructions));
-        checked.wrong(|| format!("the bits are of {other} instructions, and the trace has {own}"));
+        checked.add_problem(|| format!("the bits are of {other} instructions, and the trace has {own}"));
     }
     let findings = Findings {
         technique: description.technique.clone(),
         config: technique.filter().is_configured().then_some(config.name),
-        equal: checked.wrong == 0 && checked.stale == 0,
+        equal: checked.mismatches == 0 && checked.stale == 0,
         instructions,
         bits: description.bits,
         messages: checked.messages,
-        right: checked.right,
-        wrong: checked.wrong,
+        right: checked.matches,
+        wrong: checked.mismatches,
         stale: checked.stale,
         damaged: damage.len() as u64 + select::warn_if_unfinished(&trace, &input.file),
         problems: checked.problems,
         compared: if is_of_loads { "loads" } else { "steps" },
-        by_flags: technique.has_cache() && settings.trust == Trust::Flags,
+        by_flags: technique.has_cache() && settings.known_by == KnownCriterion::Flags,
     };
     print(arguments, &findings)
 }
 
 /// Returns a line for a message, in the manner of mcfTRaptor and mlvCFiat.
-fn line(read: &Read) -> String {
-    let core = read.core;
-    match &read.what {
-        What::Branch { count, target: None } => format!("{core}, {count}\n"),
-        What::Branch { count, target: Some(target) } => format!("{core}, {count}, T, {target:#018x}\n"),
-        What::Exception { instructions, target } | What::Item(Item::Exception { instructions, target }) => {
+fn line(message: &DecodedMessage) -> String {
+    let core = message.core;
+    match &message.kind {
+        MessageKind::Branch { count, target: None } => format!("{core}, {count}\n"),
+        MessageKind::Branch { count, target: Some(target) } => format!("{core}, {count}, T, {target:#018x}\n"),
+        MessageKind::Exception { instructions, target }
+        | MessageKind::Item(PacketItem::Exception { instructions, target }) => {
             format!("{core}, 0, {instructions}, {target:#018x}\n")
         }
-        What::Load { hits, value } => {
+        MessageKind::Load { hits, value } => {
             let value: String = value.iter().rev().map(|byte| format!("{byte:02x}")).collect();
             format!("{core}, {hits}, 0x{value}\n")
         }
-        What::Item(Item::Outcome(taken)) => format!("{core}, {}\n", if *taken { "T" } else { "NT" }),
-        What::Item(Item::Target(target)) => format!("{core}, T, {target:#018x}\n"),
+        MessageKind::Item(PacketItem::Outcome(taken)) => format!("{core}, {}\n", if *taken { "T" } else { "NT" }),
+        MessageKind::Item(PacketItem::Target(target)) => format!("{core}, T, {target:#018x}\n"),
     }
 }
 

@@ -126,10 +126,10 @@ fn write_group(
     let ints = |number: fn(&Trace) -> u32| traces.iter().map(|trace| number(trace) as i32).collect::<Vec<_>>();
     let reasons = traces.iter().map(|trace| ByteArray::from(trace.reason.name())).collect::<Vec<_>>();
     let levels = vec![i16::from(!chains.is_empty()); traces.len()];
-    let path = || traces.iter().flat_map(|trace| trace.stretches.iter().enumerate());
+    let path = || traces.iter().flat_map(|trace| trace.runs.iter().enumerate());
     // A path has at least its start, so that every list has a first element.
     let firsts: Vec<i16> = path().map(|(place, _)| i16::from(place > 0)).collect();
-    let addresses: Vec<i64> = path().map(|(_, stretch)| stretch.address as i64).collect();
+    let addresses: Vec<i64> = path().map(|(_, run)| run.address as i64).collect();
     column(group, |column| column.longs(&longs(Trace::start), None))?;
     column(group, |column| column.ints(&ints(|trace| trace.instructions), None))?;
     column(group, |column| column.ints(&ints(|trace| trace.cfis), None))?;

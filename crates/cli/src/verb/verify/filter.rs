@@ -1,8 +1,10 @@
 //! `trackway verify --filter`: checks that the messages of a filter are enough to decode the trace.
 
-use cache::{Cover, Geometry, Replacement};
-use filter::cfiat::{Shape, Trust};
-use mtrace::{CheckError, Checked, Sharing, flow, loads};
+use cache::{FlagCoverage, Geometry, Replacement};
+use filter::cfiat::{CfiatConfig, KnownCriterion};
+use mtrace::{flow, loads};
+use replay::loads::{Invalidation, LoadSettings};
+use replay::{CheckError, CheckReport, Sharing};
 use serde::Serialize;
 use trace::Trace;
 
@@ -63,7 +65,7 @@ fn failure(error: CheckError) -> Failure {
 }
 
 fn check_flow(trace: &Trace, sharing: Sharing) -> Result<Findings, CheckError> {
-    let checked = flow::check(trace, &flow::Settings { sharing, ..flow::Settings::default() })?;
+    let checked = flow::check(trace, &flow::FlowSettings { sharing, ..flow::FlowSettings::default() })?;
     let (instructions, events) = (checked.statistics.instructions, checked.statistics.branches());
     let events = events + checked.statistics.exceptions + checked.statistics.gaps;
     let found = findings_of("mcfTRaptor", checked);
@@ -71,31 +73,31 @@ fn check_flow(trace: &Trace, sharing: Sharing) -> Result<Findings, CheckError> {
 }
 
 fn check_loads(trace: &Trace, sharing: Sharing) -> Result<Findings, CheckError> {
-    let shape = Shape {
+    let cfiat = CfiatConfig {
         geometry: Geometry::new(CACHE_BYTES, LINE_BYTES, WAYS)?,
         replacement: Replacement::default(),
         granularity: GRANULARITY,
-        cover: Cover::default(),
-        trust: Trust::default(),
+        cover: FlagCoverage::default(),
+        known_by: KnownCriterion::default(),
     };
-    let invalidation = loads::Invalidation::default();
-    let checked = loads::check(trace, &loads::Settings { shape, sharing, invalidation, coherent: false })?;
+    let invalidation = Invalidation::default();
+    let checked = loads::check(trace, &LoadSettings { cfiat, sharing, invalidation, coherent: false })?;
     let (instructions, events) = (checked.statistics.instructions, checked.statistics.all_loads().references());
     let found = findings_of("mlvCFiat", checked);
     Ok(Findings { instructions, events, encoded: "loads", compared: "loads", ..found })
 }
 
-fn findings_of<S>(filter: &'static str, checked: Checked<S>) -> Findings {
+fn findings_of<S>(filter: &'static str, checked: CheckReport<S>) -> Findings {
     Findings {
         file: String::new(),
         filter,
         shared: false,
-        sound: checked.wrong == 0,
+        sound: checked.mismatches == 0,
         instructions: 0,
         events: 0,
         messages: checked.messages,
-        right: checked.right,
-        wrong: checked.wrong,
+        right: checked.matches,
+        wrong: checked.mismatches,
         problems: checked.problems,
         encoded: "",
         compared: "",

@@ -1,13 +1,14 @@
-//! Sets of traces side by side (Hadjipavlou 2025, sections 5.5, 7.1 and 7.2).
+//! Scores of sets of traces, to compare policies (Hadjipavlou 2025, sections 5.5, 7.1 and 7.2).
 
-/// What the average behind "trace length" is weighted by. Section 5.5 prints the formula of the plain mean, but the numbers of Tables 7.2 and 7.9 are weighted by
-/// coverage.
+/// Weight of the average "trace length". Section 5.5 prints the formula of the plain mean, but the
+/// numbers of Tables 7.2 and 7.9 are weighted by coverage.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LengthWeight {
-    /// The instructions that a trace covers: how long the trace is that an executed instruction is in, ΣI²·O / ΣI·O.
+    /// Instructions that a trace covers: the length of the trace that an executed instruction is
+    /// in, ΣI²·O / ΣI·O.
     #[default]
     Coverage,
-    /// How often a trace was executed: how long an executed trace is, ΣI·O / ΣO.
+    /// Executions of a trace: the length of an executed trace, ΣI·O / ΣO.
     Occurrences,
 }
 
@@ -40,7 +41,7 @@ impl TraceLength {
     }
 }
 
-/// What a set is judged by.
+/// Score of a set of traces.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Score {
     /// "Trace length".
@@ -49,7 +50,8 @@ pub struct Score {
     pub count: f64,
 }
 
-/// "Max-norm ratio": of each set, its length in parts of the largest over its count in parts of the largest.
+/// Returns the "max-norm ratio" of each set: its length relative to the largest, divided by its
+/// count relative to the largest.
 #[must_use]
 pub fn max_norm_ratios(scores: &[Score]) -> Vec<f64> {
     let longest = scores.iter().map(|score| score.length).fold(0.0, f64::max);
@@ -58,14 +60,15 @@ pub fn max_norm_ratios(scores: &[Score]) -> Vec<f64> {
     scores.iter().map(|score| if score.length > 0.0 && score.count > 0.0 { ratio(score) } else { 0.0 }).collect()
 }
 
-/// Of each set, whether it is on the Pareto front: no other is at least as long with at most as many traces, and better in one of them.
+/// Returns for each set whether it is on the Pareto front: no other set has at least its length and
+/// at most its count, and is better in one of them.
 #[must_use]
 pub fn pareto_front(scores: &[Score]) -> Vec<bool> {
     let beats = |one: &Score, other: &Score| one.length >= other.length && one.count <= other.count && one != other;
     scores.iter().map(|score| !scores.iter().any(|other| beats(other, score))).collect()
 }
 
-/// In how many choices two configurations differ.
+/// Returns the number of choices in which two configurations differ.
 #[must_use]
 pub fn hamming_distance(one: &[bool], other: &[bool]) -> usize {
     one.iter().zip(other).filter(|(one, other)| one != other).count()
@@ -79,12 +82,13 @@ mod tests {
         pairs.iter().map(|&(length, count)| Score { length, count }).collect()
     }
 
-    /// The first row of Table 7.10, whose lengths and counts are those of Table 7.2 and their differences: 21.73 and 18.21, 329 and 307.
+    /// The first row of Table 7.10. Its lengths and counts follow from Table 7.2 and the
+    /// differences there: 21.73 and 18.21, 329 and 307.
     #[test]
     fn the_ratios_of_the_thesis() {
         let ratios = max_norm_ratios(&scores(&[(21.73, 329.0), (21.73 - 3.52, 329.0 - 22.0)]));
         assert_eq!(ratios.iter().map(|ratio| format!("{ratio:.2}")).collect::<Vec<_>>(), ["1.00", "0.90"]);
-        // And of 507, where both get better.
+        // 507, where both improve.
         let ratios = max_norm_ratios(&scores(&[(30.12, 403.0), (30.12 + 34.98, 403.0 - 339.0)]));
         assert_eq!(ratios.iter().map(|ratio| format!("{ratio:.2}")).collect::<Vec<_>>(), ["0.46", "6.30"]);
         assert_eq!(max_norm_ratios(&scores(&[(0.0, 0.0)])), [0.0]);
