@@ -44,11 +44,25 @@ fn packages() -> Vec<(PathBuf, String)> {
 fn every_crate_is_in_the_architecture() {
     let page = read(&root().join("docs/architecture.md"));
     for (directory, name) in packages() {
-        let place = directory.strip_prefix(root()).unwrap().display().to_string();
-        assert!(
-            page.contains(&format!("`{name}` (`{place}`)")),
-            "docs/architecture.md does not list {name} in {place}"
-        );
+        let folder = directory.strip_prefix(root()).unwrap().display().to_string();
+        let short = name.strip_prefix("trackway-").unwrap_or(&name);
+        let rows = [&name, short].map(|name| format!("`{name}` (`{folder}`)"));
+        assert!(rows.iter().any(|row| page.contains(row)), "docs/architecture.md does not list {name} in {folder}");
+    }
+}
+
+/// Published names share a prefix; what is never published goes by the name of its folder.
+#[test]
+fn every_package_is_named_after_its_folder() {
+    for (directory, name) in packages() {
+        let folder = directory.file_name().unwrap().to_str().unwrap();
+        let is_published = !read(&directory.join("Cargo.toml")).contains("publish = false");
+        let expected = match folder {
+            "cli" => "trackway".to_owned(),
+            _ if is_published || folder == "fuzz" => format!("trackway-{folder}"),
+            _ => folder.to_owned(),
+        };
+        assert_eq!(name, expected, "the name of the package in {}", directory.display());
     }
 }
 

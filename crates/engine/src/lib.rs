@@ -45,3 +45,6 @@ pub mod sys;
 pub mod syscall;
 pub mod tcb;
 pub mod translate;
+
+/// The directory of this crate's sources, from which `capture` builds the engine image.
+pub const MANIFEST_DIRECTORY: &str = env!("CARGO_MANIFEST_DIR");

@@ -9,7 +9,7 @@
 //! keeps a history of its own and has to hear of all branches but direct jumps, also of those that it does not predict:
 //!
 //! ```
-//! use predict::{Budget, Ittage, Tage};
+//! use trackway_predict::{Budget, Ittage, Tage};
 //!
 //! let (mut tage, mut ittage) = (Tage::new(Budget::Large), Ittage::new(Budget::Large));
 //! let mut conditional = |address, taken| {

@@ -1,7 +1,7 @@
 //! Chains of data dependences on a path of instructions: the longest one says how many cycles the path takes at least if every instruction takes
 //! one, and instructions / longest is the parallelism (ILP) of the path.
 //!
-//! - Only true dependences count, a read of what was written before. Registers and flags are renamed; see [`isa::effects`] for what reads and
+//! - Only true dependences count, a read of what was written before. Registers and flags are renamed; see [`effects`] for what reads and
 //!   writes what. What comes from before the path is there at once: an instruction that needs nothing of the path is a chain of one.
 //! - Control dependences do not count, as the path is a predicted one. A branch still needs the flags or the register that it looks at.
 //! - A load needs the stores before it that it gets bytes from. An address is told by its expression and the versions of the registers in it, and
@@ -16,7 +16,7 @@ mod stores;
 
 use std::ops::Range;
 
-use isa::effects::{Effects, Memory, Reader, Register, Step};
+use effects::{Effects, Memory, Reader, Register, Step};
 use trace::{BlockIndex, Blocks};
 
 use stores::{Origin, Place, Stores};

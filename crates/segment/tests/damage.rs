@@ -1,7 +1,7 @@
 //! Where a part of a recording cannot be read, traces end: none goes on behind what is missing.
 
-use segment::{Class, Collected, Moves, Policy, Segmenter};
 use trace::{Codec, Exit, Fragment, Options, Recording, ThreadInfo, Trace, Writer};
+use trackway_segment::{Class, Collected, Moves, Policy, Segmenter};
 use wire::code::{TERMINATOR_NOT_TAKEN, TERMINATOR_TAKEN};
 use wire::word;
 

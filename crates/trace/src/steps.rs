@@ -147,10 +147,10 @@ impl Batch {
     /// step whose last instruction is selected, and those at the start.
     ///
     /// ```
-    /// # use trace::{Batch, example};
+    /// # use trackway_trace::{Batch, example};
     /// # let directory = tempfile::tempdir()?;
     /// # let path = example::write(&directory.path().join("example.trk"));
-    /// let trace = trace::Trace::open(&path)?;
+    /// let trace = trackway_trace::Trace::open(&path)?;
     /// let mut steps = trace.steps(0)?;
     /// let batch = steps.next_batch()?.expect("there is something");
     /// let mut part = Batch::default();
@@ -1020,10 +1020,10 @@ impl<'t> Steps<'t> {
     /// The next stretch; `None` at the end. What [`Iterator::next`] has not yielded of the one before is skipped.
     ///
     /// ```
-    /// # use trace::example;
+    /// # use trackway_trace::example;
     /// # let directory = tempfile::tempdir()?;
     /// # let path = example::write(&directory.path().join("example.trk"));
-    /// let trace = trace::Trace::open(&path)?;
+    /// let trace = trackway_trace::Trace::open(&path)?;
     /// let blocks = trace.blocks();
     /// let mut steps = trace.steps(0)?;
     /// let mut addresses = Vec::new();
@@ -1070,10 +1070,10 @@ impl Trace {
     /// [`Step::first`].
     ///
     /// ```
-    /// # use trace::example;
+    /// # use trackway_trace::example;
     /// # let directory = tempfile::tempdir()?;
     /// # let path = example::write(&directory.path().join("example.trk"));
-    /// let trace = trace::Trace::open(&path)?;
+    /// let trace = trackway_trace::Trace::open(&path)?;
     /// let mut steps = trace.seek(0, 5)?;
     /// let batch = steps.next_batch()?.expect("there is more");
     /// assert_eq!(batch.first_instruction(), 5);
@@ -1087,10 +1087,10 @@ impl Trace {
     /// follow that have none.
     ///
     /// ```
-    /// # use trace::example;
+    /// # use trackway_trace::example;
     /// # let directory = tempfile::tempdir()?;
     /// # let path = example::write(&directory.path().join("example.trk"));
-    /// let trace = trace::Trace::open(&path)?;
+    /// let trace = trackway_trace::Trace::open(&path)?;
     /// let mut steps = trace.steps_with_accesses(0)?;
     /// let mut written = Vec::new();
     /// while let Some(batch) = steps.next_batch()? {

@@ -8,11 +8,13 @@ mod program;
 
 use std::collections::HashMap;
 
-use engine::emit::{Emitter, Table};
-use engine::translate::{self, ChainBlock, ExitKind, Order, STUB_STRIDE, Spill, State, Surroundings, Translation};
 use machine::{End, FLAGS, Machine, Registers, Stop};
 use program::{Code, DATA_BYTES, FAR, LOW, Layout, Program, REGION_BYTES, STACK_BYTES, STACK_TOP};
 use proptest::prelude::*;
+use trackway_engine::emit::{Emitter, Table};
+use trackway_engine::translate::{
+    self, ChainBlock, ExitKind, Order, STUB_STRIDE, Spill, State, Surroundings, Translation,
+};
 use wire::word;
 
 /// In the region of the data.

@@ -1,6 +1,6 @@
 //! What a path has stored, and how deep: from a load to the stores that its bytes come from.
 
-use isa::effects::Segment;
+use effects::Segment;
 
 /// Bytes of a line. Lines are no more than a way to find stores: a mask has a bit for every byte.
 const LINE: i64 = 1 << LINE_BITS;

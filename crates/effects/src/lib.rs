@@ -6,8 +6,8 @@
 //!
 //! Left out: `rip`, segment registers, the control bits of x87 and SSE (`mxcsr`), and what only an operating system sees.
 
-use core::fmt;
-use core::num::NonZeroU8;
+use std::fmt;
+use std::num::NonZeroU8;
 
 use iced_x86::{
     self as iced, Instruction, InstructionInfo, InstructionInfoFactory, Mnemonic, OpAccess, OpKind, RflagsBits,
@@ -429,7 +429,7 @@ mod tests {
     use super::*;
 
     fn effects(bytes: &[u8]) -> Effects {
-        Reader::new().effects(&crate::decoder(0x1000, bytes).decode())
+        Reader::new().effects(&isa::decoder(0x1000, bytes).decode())
     }
 
     #[track_caller]
@@ -650,7 +650,7 @@ mod tests {
         let mut crowded = BTreeSet::new();
         for _ in 0..1_000_000 {
             let bytes: [u8; 16] = core::array::from_fn(|_| random() as u8);
-            let instruction = crate::decoder(0, &bytes).decode();
+            let instruction = isa::decoder(0, &bytes).decode();
             let effects = reader.effects(&instruction);
             let used = InstructionInfoFactory::new().info(&instruction).used_memory().len();
             if used > effects.memory().count() {
