@@ -1,4 +1,4 @@
-//! What maintainers run: `cargo xtask test`, `cargo xtask bench`, `cargo xtask soak`, `cargo xtask experiments`.
+//! What maintainers run: `cargo xtask test`, `cargo xtask package`, `cargo xtask bench`, `cargo xtask soak`, `cargo xtask experiments`.
 //!
 //! Knows where things are in the repository and drives `cargo` and the `trackway` command like a user would; measures
 //! reading with the `trace` crate directly.
@@ -11,6 +11,7 @@ use clap::{Parser, Subcommand};
 mod bench;
 mod experiments;
 mod machine;
+mod package;
 mod packages;
 mod soak;
 mod test;
@@ -25,6 +26,7 @@ struct Arguments {
 #[derive(Subcommand)]
 enum Task {
     Test(test::Arguments),
+    Package(package::Arguments),
     Bench(bench::Arguments),
     Soak(soak::Arguments),
     Experiments(experiments::Arguments),
@@ -33,6 +35,7 @@ enum Task {
 fn main() -> ExitCode {
     let result = match Arguments::parse().task {
         Task::Test(arguments) => test::run(&arguments),
+        Task::Package(arguments) => package::run(&arguments),
         Task::Bench(arguments) => bench::run(&arguments),
         Task::Soak(arguments) => soak::run(&arguments),
         Task::Experiments(arguments) => experiments::run(&arguments),

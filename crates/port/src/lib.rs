@@ -5,7 +5,7 @@
 //! together, and a [`Job`] takes a trace through some of them at once, counting on a [`Port`] what each field costs. A [`Follower`] is the mirror
 //! image: it has the program and the bits, and compares what comes out with the trace.
 //!
-//! [`file`] describes what bits are kept in. Predictors and caches are those of `filter`; what is here knows nothing of how they work, and
+//! [`mod@file`] describes what bits are kept in. Predictors and caches are those of `filter`; what is here knows nothing of how they work, and
 //! opens no files.
 
 pub mod bits;
