@@ -99,6 +99,47 @@ fn every_path_that_is_named_exists() {
     assert!(checked > 10, "the documents name nothing: {checked}");
 }
 
+/// Whether `text` has `word` with nothing of a longer word around it.
+fn has_word(text: &str, word: &str) -> bool {
+    let is_part = |character: char| character.is_alphanumeric() || character == '_';
+    text.match_indices(word)
+        .any(|(at, _)| !text[..at].ends_with(is_part) && !text[at + word.len()..].starts_with(is_part))
+}
+
+/// The glossary says `trace::Step` for a public name or a module of a crate.
+#[test]
+fn every_name_in_the_glossary_exists() {
+    let page = read(&root().join("docs/glossary.md"));
+    let names = page.split('`').skip(1).step_by(2).filter_map(|quoted| quoted.split_once("::"));
+    let mut checked = 0;
+    for (package, name) in names {
+        let sources = files(&root().join("crates").join(package).join("src"), ".rs");
+        let is_known = sources.iter().any(|source| has_word(&read(source), name));
+        assert!(is_known, "docs/glossary.md names {package}::{name}, which does not exist");
+        checked += 1;
+    }
+    assert!(checked > 30, "the glossary names nothing: {checked}");
+}
+
+/// A row that answers "where is X?" names a file and perhaps, behind a comma, something in it.
+#[test]
+fn every_answer_names_something_that_is_there() {
+    let page = read(&root().join("CONTRIBUTING.md"));
+    let questions = ["| Where ", "| Which ", "| What "];
+    let mut checked = 0;
+    for row in page.lines().filter(|line| questions.iter().any(|question| line.starts_with(question))) {
+        let quoted: Vec<&str> = row.split('`').skip(1).step_by(2).collect();
+        let Some(at) = quoted.iter().position(|word| word.starts_with("crates/")) else { continue };
+        let text = read(&root().join(quoted[at]));
+        if let Some(name) = quoted.get(at + 1).filter(|name| !name.contains('/')) {
+            let last = name.rsplit("::").next().unwrap();
+            assert!(has_word(&text, last), "CONTRIBUTING.md looks for {name} in {}", quoted[at]);
+        }
+        checked += 1;
+    }
+    assert!(checked >= 10, "CONTRIBUTING.md answers {checked} questions");
+}
+
 #[test]
 fn every_module_opens_with_its_purpose() {
     let mut checked = 0;
