@@ -1,8 +1,10 @@
-//! Builds the engine as an image of its own, checks that it can be injected, and puts it where the crate embeds it.
+//! Builds the engine as an image of its own, checks that it can be injected, and puts it where the
+//! crate embeds it.
 //!
-//! The engine and the two crates that it depends on are build dependencies: each says where its sources are, whether
-//! that is this repository, cargo's registry or a vendored copy. Cargo runs this script again when one of them changes.
-//! The image is the only program of a package that this script writes into its output directory.
+//! The engine and the two crates that it depends on are build dependencies: each says where its
+//! sources are, whether that is this repository, cargo's registry or a vendored copy. Cargo runs
+//! this script again when one of them changes. The image is the only program of a package that this
+//! script writes into its output directory.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -16,8 +18,9 @@ mod image;
 
 const TARGET: &str = "x86_64-unknown-linux-gnu";
 
-/// For the linker and the compiler, in the image and in everything that is linked into it. The baseline processor keeps
-/// AVX out, so that saving the sixteen xmm registers is enough to leave vector state alone.
+/// For the linker and the compiler, in the image and in everything that is linked into it. The
+/// baseline processor keeps AVX out, so that saving the sixteen xmm registers is enough to leave
+/// vector state alone.
 const FLAGS: &[&str] = &[
     "-Cpanic=abort",
     "-Crelocation-model=pie",
@@ -49,7 +52,8 @@ fn main() {
     write(&out.join("engine-image"), bytes);
 }
 
-/// Writes the package of the image: a manifest, and the versions of dependencies that the engine was tested with.
+/// Writes the package of the image: a manifest, and the versions of dependencies that the engine
+/// was tested with.
 fn write_package(package: &Path) {
     let engine = engine::MANIFEST_DIRECTORY;
     let image = toml_string(&format!("{engine}/src/image.rs"));
@@ -84,7 +88,8 @@ fn build_image(package: &Path, target_directory: &Path) -> PathBuf {
     target_directory.join(TARGET).join("release/engine-image")
 }
 
-/// What the outer cargo (or clippy, or a coverage tool) has set for this build must not leak into the other one.
+/// What the outer cargo (or clippy, or a coverage tool) has set for this build must not leak into
+/// the other one.
 fn forget_outer_build(cargo: &mut Command) {
     for (name, _) in env::vars_os() {
         let text = name.to_string_lossy();

@@ -80,7 +80,8 @@ fn install(packages: &[Package], directory: &Path) -> Result<PathBuf, String> {
     let copy = directory.join(format!("trackway-{}", command.version));
     let patches = directory.join("patches.toml");
     fs::write(&patches, patch_table(packages, directory)).map_err(|error| format!("patches.toml: {error}"))?;
-    // The lock file names a registry for our packages; this replaces it by the patches and keeps the rest.
+    // The lock file names a registry for our packages; this replaces it by the patches and keeps
+    // the rest.
     let update = ["update", "--quiet", "--workspace", "--offline", "--config"];
     succeed(Command::new(env!("CARGO")).args(update).arg(&patches).current_dir(&copy))?;
     let install = ["install", "--quiet", "--locked", "--path", ".", "--config"];

@@ -7,7 +7,8 @@ use crate::{package, packages, run_cargo, succeed};
 /// Every page of the crates' own documentation, and none of their dependencies'.
 const DOCUMENT: [&str; 4] = ["doc", "--release", "--workspace", "--no-deps"];
 
-/// Check formatting, lints, documentation and packages, and run all tests. Installs the programs that the tests need and that are missing.
+/// Check formatting, lints, documentation and packages, and run all tests. Installs the programs
+/// that the tests need and that are missing.
 #[derive(clap::Args)]
 pub struct Arguments {
     /// Run only the tests; leave out formatter, lints, documentation and packages.
@@ -25,8 +26,8 @@ pub fn run(arguments: &Arguments) -> Result<(), String> {
         run_cargo(&["clippy", "--release", "--workspace", "--all-targets", "--", "-D", "warnings"])?;
         succeed(Command::new(env!("CARGO")).args(DOCUMENT).env("RUSTDOCFLAGS", "-D warnings"))?;
     }
-    // Cargo builds the command before it runs the first test. For itself alone it would be built anew, with fewer features of what it
-    // depends on.
+    // Cargo builds the command before it runs the first test. For itself alone it would be built
+    // anew, with fewer features of what it depends on.
     let mut test = Command::new(env!("CARGO"));
     test.args(["test", "--release", "--workspace", "--no-fail-fast"]).env("TESTED_TRACKWAY", crate::trackway()?);
     succeed(&mut test)?;

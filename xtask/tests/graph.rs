@@ -8,8 +8,8 @@ use std::process::Command;
 
 use serde_json::Value;
 
-/// The allowed edges, a line for each crate, from the bottom to the top; docs/architecture.md has a copy.
-/// After `build:` stand dependencies of the build script, after `tests:` those of tests only.
+/// The allowed edges, a line for each crate, from the bottom to the top; docs/architecture.md has a
+/// copy. After `build:` stand dependencies of the build script, after `tests:` those of tests only.
 const GRAPH: &str = "\
 isa ->
 wire ->

@@ -16,7 +16,7 @@ mod stores;
 
 use std::ops::Range;
 
-use effects::{Effects, Memory, Reader, Register, Step};
+use effects::{Analyser, Effects, Increment, MemoryOperand, Register};
 use trace::{BlockIndex, Blocks};
 
 use stores::{Origin, Place, Stores};
@@ -46,7 +46,7 @@ impl<'b> Chains<'b> {
 #[derive(Debug)]
 struct Code<'b> {
     blocks: &'b Blocks,
-    reader: Reader,
+    analyser: Analyser,
     effects: Vec<Effects>,
     /// Where the effects of a block are; empty if they are not known yet.
     known: Vec<Range<usize>>,
@@ -54,7 +54,7 @@ struct Code<'b> {
 
 impl<'b> Code<'b> {
     fn new(blocks: &'b Blocks) -> Self {
-        Self { blocks, reader: Reader::new(), effects: Vec::new(), known: vec![0..0; blocks.len()] }
+        Self { blocks, analyser: Analyser::new(), effects: Vec::new(), known: vec![0..0; blocks.len()] }
     }
 
     #[inline]
@@ -73,7 +73,7 @@ impl<'b> Code<'b> {
         let first = self.effects.len();
         for instruction in block.instructions() {
             let decoded = isa::decoder(instruction.address, instruction.bytes).decode();
-            self.effects.push(self.reader.effects(&decoded));
+            self.effects.push(self.analyser.analyse(&decoded));
         }
         self.known[index.0 as usize] = first..self.effects.len();
     }
@@ -143,7 +143,7 @@ impl Path {
 
     #[inline]
     fn write(&mut self, effects: &Effects, depth: u32) {
-        let stepped = effects.step.map(|step| (step, self.value(Some(step.from)).plus(step.by.into())));
+        let stepped = effects.increment.map(|step| (step, self.value(Some(step.from)).plus(step.by.into())));
         let stack_depth = self.depths[Register::RSP.index()];
         for register in effects.writes.iter() {
             self.version += 1;
@@ -159,7 +159,7 @@ impl Path {
     }
 
     #[inline]
-    fn place(&self, memory: &Memory) -> Place {
+    fn place(&self, memory: &MemoryOperand) -> Place {
         let (base, index) = (self.value(memory.base), self.value(memory.index));
         let origin = Origin { base: base.version, index: index.version, scale: memory.scale, segment: memory.segment };
         let scaled = index.offset.wrapping_mul(memory.scale.into());
@@ -174,6 +174,6 @@ impl Path {
 }
 
 /// Whether a processor adds the constant without an instruction of its own.
-fn is_beside(step: Step) -> bool {
+fn is_beside(step: Increment) -> bool {
     step.to == Register::RSP && step.from == Register::RSP
 }

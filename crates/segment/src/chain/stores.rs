@@ -1,6 +1,6 @@
 //! What a path has stored, and how deep: from a load to the stores that its bytes come from.
 
-use effects::Segment;
+use effects::SegmentBase;
 
 /// Bytes of a line. Lines are no more than a way to find stores: a mask has a bit for every byte.
 const LINE: i64 = 1 << LINE_BITS;
@@ -16,7 +16,7 @@ pub struct Origin {
     pub base: u32,
     pub index: u32,
     pub scale: u8,
-    pub segment: Segment,
+    pub segment: SegmentBase,
 }
 
 /// Some bytes in memory.
@@ -131,7 +131,7 @@ impl Stores {
 mod tests {
     use super::*;
 
-    const ORIGIN: Origin = Origin { base: 5, index: 0, scale: 1, segment: Segment::Flat };
+    const ORIGIN: Origin = Origin { base: 5, index: 0, scale: 1, segment: SegmentBase::Flat };
 
     fn place(address: i64, size: u16) -> Place {
         Place { origin: ORIGIN, address, size }
@@ -162,7 +162,7 @@ mod tests {
             Origin { base: 6, ..ORIGIN },
             Origin { index: 5, ..ORIGIN },
             Origin { scale: 2, ..ORIGIN },
-            Origin { segment: Segment::Fs, ..ORIGIN },
+            Origin { segment: SegmentBase::Fs, ..ORIGIN },
         ] {
             assert_eq!(stores.load(Place { origin, ..place(60, 8) }), 0);
         }
