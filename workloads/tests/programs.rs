@@ -6,7 +6,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus};
 
-use workloads::{Builder, Error, Exit, Group, Program, Run, Variant};
+use trackway_workloads::{Builder, Error, Exit, Group, Program, Run, Variant};
 
 fn exit_of(status: ExitStatus) -> Exit {
     status.signal().map_or_else(|| Exit::Status(status.code().unwrap()), Exit::Signal)
@@ -20,7 +20,7 @@ fn check_run(executable: &Path, run: &Run) {
 }
 
 fn check(program: &Program, variant: Variant) {
-    let executable = workloads::build(program.name, variant).unwrap();
+    let executable = trackway_workloads::build(program.name, variant).unwrap();
     let run_count = if variant == program.variants[0] { program.runs.len() } else { 1 };
     for run in &program.runs[..run_count] {
         check_run(&executable, run);
@@ -28,7 +28,9 @@ fn check(program: &Program, variant: Variant) {
 }
 
 fn check_group(group: Group, first: usize, step: usize) {
-    for program in workloads::programs().iter().filter(|program| program.group == group).skip(first).step_by(step) {
+    for program in
+        trackway_workloads::programs().iter().filter(|program| program.group == group).skip(first).step_by(step)
+    {
         for &variant in program.variants {
             check(program, variant);
         }
@@ -67,10 +69,10 @@ fn memory_programs() {
 
 #[test]
 fn what_the_lists_name_exists() {
-    for bench in workloads::bench_programs() {
-        assert!(workloads::find(bench.program).is_some(), "{}", bench.program);
+    for bench in trackway_workloads::bench_programs() {
+        assert!(trackway_workloads::find(bench.program).is_some(), "{}", bench.program);
     }
-    let oracle = workloads::oracle_programs();
+    let oracle = trackway_workloads::oracle_programs();
     assert!(oracle.len() > 30);
     for variant in [Variant::Pie, Variant::NoPie, Variant::Static, Variant::StaticPie] {
         assert!(oracle.iter().any(|program| program.variant == variant), "{variant}");
@@ -95,15 +97,15 @@ fn no_program_gives_a_warning() {
     fs::write(&compiler, "#!/bin/sh\nexec cc -Werror \"$@\"\n").unwrap();
     fs::set_permissions(&compiler, fs::Permissions::from_mode(0o755)).unwrap();
     let builder = Builder { compiler: compiler.into(), directory: directory.join("built") };
-    for program in workloads::programs() {
+    for program in trackway_workloads::programs() {
         builder.build(program.name, program.variants[0]).unwrap();
     }
 }
 
 #[test]
 fn bad_arguments_are_refused_in_words() {
-    for program in workloads::programs() {
-        let executable = workloads::build(program.name, program.variants[0]).unwrap();
+    for program in trackway_workloads::programs() {
+        let executable = trackway_workloads::build(program.name, program.variants[0]).unwrap();
         let bad: &[&[&str]] = match program.group {
             Group::Parallel => &[&[], &["0"], &["1025"], &["two"], &["1", "0"], &["1", "5x"], &["1", "2", "3"]],
             Group::Bench => &[&["0"], &["x"], &["1", "2"]],
@@ -135,8 +137,8 @@ fn a_compiler_that_fails_is_quoted() {
 
 #[test]
 fn unknown_names_and_variants_are_errors() {
-    assert!(matches!(workloads::build("no-such-program", Variant::Pie), Err(Error::Unknown(_))));
-    assert!(matches!(workloads::build("loops", Variant::Pie), Err(Error::Variant { program: "loops", .. })));
+    assert!(matches!(trackway_workloads::build("no-such-program", Variant::Pie), Err(Error::Unknown(_))));
+    assert!(matches!(trackway_workloads::build("loops", Variant::Pie), Err(Error::Variant { program: "loops", .. })));
 }
 
 #[test]
@@ -149,5 +151,5 @@ fn many_can_build_the_same_at_once() {
     });
     assert!(paths.iter().all(|path| path == &paths[0]));
     assert_eq!(fs::read_dir(&builder.directory).unwrap().count(), 1, "drafts are cleaned away");
-    check_run(&paths[0], &workloads::find("loops").unwrap().runs[0]);
+    check_run(&paths[0], &trackway_workloads::find("loops").unwrap().runs[0]);
 }

@@ -1,10 +1,10 @@
-//! README.md lists every program as the catalogue has it. `UPDATE_README=1 cargo test -p workloads`
+//! README.md lists every program as the catalogue has it. `UPDATE_README=1 cargo test -p trackway-workloads`
 //! writes the list anew.
 
 use std::fmt::Write;
 use std::fs;
 
-use workloads::{Group, Program};
+use trackway_workloads::{Group, Program};
 
 const BEGIN: &str = "<!-- list of programs: begin -->\n";
 const END: &str = "<!-- list of programs: end -->";
@@ -40,7 +40,7 @@ fn row(program: &Program, oracle: bool) -> String {
 }
 
 fn list() -> String {
-    let oracle = workloads::oracle_programs();
+    let oracle = trackway_workloads::oracle_programs();
     let mut text = String::new();
     for (group, title) in [
         (Group::Parallel, "Parallel: NAME THREADS [SIZE] (`parallel/`; the same result with any number of threads)"),
@@ -55,7 +55,7 @@ fn list() -> String {
     ] {
         write!(text, "\n### {title}\n\n| program | for | variants | oracle | arguments: output (status) |\n").unwrap();
         text.push_str("| --- | --- | --- | --- | --- |\n");
-        for program in workloads::programs().iter().filter(|program| program.group == group) {
+        for program in trackway_workloads::programs().iter().filter(|program| program.group == group) {
             text.push_str(&row(program, oracle.iter().any(|entry| entry.program.name == program.name)));
         }
     }
@@ -71,6 +71,6 @@ fn the_readme_lists_every_program() {
     if std::env::var_os("UPDATE_README").is_some() {
         fs::write(path, format!("{before}{BEGIN}{}{END}{after}", list())).unwrap();
     } else {
-        assert_eq!(found, list(), "run UPDATE_README=1 cargo test -p workloads");
+        assert_eq!(found, list(), "run UPDATE_README=1 cargo test -p trackway-workloads");
     }
 }

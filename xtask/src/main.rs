@@ -1,5 +1,5 @@
-//! Commands for maintainers: `cargo xtask test`, `cargo xtask bench`, `cargo xtask soak`, `cargo
-//! xtask experiments`, `cargo xtask man`.
+//! Commands for maintainers: `cargo xtask test`, `cargo xtask package`, `cargo xtask bench`, `cargo
+//! xtask soak`, `cargo xtask experiments`, `cargo xtask man`.
 //!
 //! Knows the directories of the repository, and runs `cargo` and the `trackway` command as a user
 //! would. Measures reading with the `trace` crate directly, and takes the man pages from the
@@ -14,6 +14,7 @@ mod bench;
 mod experiments;
 mod machine;
 mod man;
+mod package;
 mod packages;
 mod soak;
 mod test;
@@ -28,6 +29,7 @@ struct Arguments {
 #[derive(Subcommand)]
 enum Task {
     Test(test::Arguments),
+    Package(package::Arguments),
     Bench(bench::Arguments),
     Soak(soak::Arguments),
     Experiments(experiments::Arguments),
@@ -37,6 +39,7 @@ enum Task {
 fn main() -> ExitCode {
     let result = match Arguments::parse().task {
         Task::Test(arguments) => test::run(&arguments),
+        Task::Package(arguments) => package::run(&arguments),
         Task::Bench(arguments) => bench::run(&arguments),
         Task::Soak(arguments) => soak::run(&arguments),
         Task::Experiments(arguments) => experiments::run(&arguments),

@@ -72,7 +72,7 @@ const STAGES: &[Stage] = &[
     Stage {
         name: "capture",
         shows: "launching, injecting, draining and ends of all kinds work every time",
-        turn: Turn::Tests { package: "capture", filter: "", variables: &[] },
+        turn: Turn::Tests { package: "trackway-capture", filter: "", variables: &[] },
     },
     Stage {
         name: "acceptance",
@@ -101,7 +101,7 @@ const STAGES: &[Stage] = &[
     Stage {
         name: "container",
         shows: "codecs and reader hold against many more generated and mutated traces",
-        turn: Turn::Tests { package: "trace", filter: "", variables: &[("PROPTEST_CASES", "5000")] },
+        turn: Turn::Tests { package: "trackway-trace", filter: "", variables: &[("PROPTEST_CASES", "5000")] },
     },
     Stage {
         name: "fuzzing",

@@ -45,8 +45,25 @@ fn packages() -> Vec<(PathBuf, String)> {
 fn architecture_lists_every_crate() {
     let page = read(&root().join("docs/architecture.md"));
     for (directory, name) in packages() {
-        let path = directory.strip_prefix(root()).unwrap().display().to_string();
-        assert!(page.contains(&format!("`{name}` (`{path}`)")), "docs/architecture.md does not list {name} in {path}");
+        let folder = directory.strip_prefix(root()).unwrap().display().to_string();
+        let short = name.strip_prefix("trackway-").unwrap_or(&name);
+        let rows = [&name, short].map(|name| format!("`{name}` (`{folder}`)"));
+        assert!(rows.iter().any(|row| page.contains(row)), "docs/architecture.md does not list {name} in {folder}");
+    }
+}
+
+/// Published names share a prefix; what is never published goes by the name of its folder.
+#[test]
+fn every_package_is_named_after_its_folder() {
+    for (directory, name) in packages() {
+        let folder = directory.file_name().unwrap().to_str().unwrap();
+        let is_published = !read(&directory.join("Cargo.toml")).contains("publish = false");
+        let expected = match folder {
+            "cli" => "trackway".to_owned(),
+            _ if is_published || folder == "fuzz" => format!("trackway-{folder}"),
+            _ => folder.to_owned(),
+        };
+        assert_eq!(name, expected, "the name of the package in {}", directory.display());
     }
 }
 
@@ -96,6 +113,47 @@ fn paths_named_in_documents_exist() {
         }
     }
     assert!(checked > 10, "the documents name nothing: {checked}");
+}
+
+/// Whether `text` has `word` with nothing of a longer word around it.
+fn has_word(text: &str, word: &str) -> bool {
+    let is_part = |character: char| character.is_alphanumeric() || character == '_';
+    text.match_indices(word)
+        .any(|(at, _)| !text[..at].ends_with(is_part) && !text[at + word.len()..].starts_with(is_part))
+}
+
+/// The glossary says `trace::Step` for a public name or a module of a crate.
+#[test]
+fn every_name_in_the_glossary_exists() {
+    let page = read(&root().join("docs/glossary.md"));
+    let names = page.split('`').skip(1).step_by(2).filter_map(|quoted| quoted.split_once("::"));
+    let mut checked = 0;
+    for (package, name) in names {
+        let sources = files(&root().join("crates").join(package).join("src"), ".rs");
+        let is_known = sources.iter().any(|source| has_word(&read(source), name));
+        assert!(is_known, "docs/glossary.md names {package}::{name}, which does not exist");
+        checked += 1;
+    }
+    assert!(checked > 30, "the glossary names nothing: {checked}");
+}
+
+/// A row that answers "where is X?" names a file and perhaps, behind a comma, something in it.
+#[test]
+fn every_answer_names_something_that_is_there() {
+    let page = read(&root().join("CONTRIBUTING.md"));
+    let questions = ["| Where ", "| Which ", "| What "];
+    let mut checked = 0;
+    for row in page.lines().filter(|line| questions.iter().any(|question| line.starts_with(question))) {
+        let quoted: Vec<&str> = row.split('`').skip(1).step_by(2).collect();
+        let Some(at) = quoted.iter().position(|word| word.starts_with("crates/")) else { continue };
+        let text = read(&root().join(quoted[at]));
+        if let Some(name) = quoted.get(at + 1).filter(|name| !name.contains('/')) {
+            let last = name.rsplit("::").next().unwrap();
+            assert!(has_word(&text, last), "CONTRIBUTING.md looks for {name} in {}", quoted[at]);
+        }
+        checked += 1;
+    }
+    assert!(checked >= 10, "CONTRIBUTING.md answers {checked} questions");
 }
 
 #[test]

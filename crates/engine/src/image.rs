@@ -6,6 +6,7 @@
 use core::arch::{asm, naked_asm};
 
 use engine::memory::Allocator;
+use trackway_engine as engine;
 
 #[global_allocator]
 static ALLOCATOR: &Allocator = &engine::memory::ALLOCATOR;

@@ -56,3 +56,6 @@ pub mod tcb;
 #[cfg(test)]
 pub(crate) mod testing;
 pub mod translate;
+
+/// The directory of this crate's sources, from which `capture` builds the engine image.
+pub const MANIFEST_DIRECTORY: &str = env!("CARGO_MANIFEST_DIR");

@@ -7,9 +7,9 @@
 use std::arch::asm;
 use std::collections::BTreeMap;
 
-use engine::translate::operand;
 use iced_x86::{Decoder, DecoderOptions, Instruction, Mnemonic, OpKind, Register};
 use oracle::{MaskUse, mask_use};
+use trackway_engine::translate::operand;
 use wire::code;
 
 const PAGE: usize = 4096;

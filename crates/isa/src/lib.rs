@@ -1,12 +1,12 @@
-//! x86-64 instructions as this project sees them: where a block ends, how control leaves it, what
-//! an instruction reads and writes.
+//! x86-64 instructions as this project sees them: where a block ends, how control leaves it.
 //!
 //! Knows nothing of processes or files; `no_std`, because the engine inside the target uses it too.
 #![no_std]
 
-pub mod effects;
-
 use iced_x86::{Code, Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic, OpKind};
+
+/// The directory of this crate's sources, from which `capture` builds the engine image.
+pub const MANIFEST_DIRECTORY: &str = env!("CARGO_MANIFEST_DIR");
 
 /// Longest instruction in bytes.
 pub const INSTRUCTION_BYTES_MAX: usize = 15;

@@ -12,7 +12,7 @@
 //! including those that it does not predict:
 //!
 //! ```
-//! use predict::{Budget, Ittage, Tage};
+//! use trackway_predict::{Budget, Ittage, Tage};
 //!
 //! let (mut tage, mut ittage) = (Tage::new(Budget::Large), Ittage::new(Budget::Large));
 //! let mut conditional = |address, taken| {

@@ -1,7 +1,7 @@
 //! Writes charts of invented numbers to a directory, to be looked at after a change:
-//! `cargo run -p report --example charts -- DIRECTORY`.
+//! `cargo run -p trackway-report --example charts -- DIRECTORY`.
 
-use report::Chart;
+use trackway_report::Chart;
 
 const PROGRAMS: [&str; 14] = [
     "fft",
@@ -114,7 +114,7 @@ fn markers() -> String {
         .svg()
 }
 
-fn bars(categories: usize, count: usize) -> Chart<report::Bars> {
+fn bars(categories: usize, count: usize) -> Chart<trackway_report::Bars> {
     let names = (0..categories).map(|number| PROGRAMS[number % PROGRAMS.len()]);
     let chart =
         Chart::bars(&format!("Size of the trace: {categories} programs, {count} ways")).y("bytes").categories(names);

@@ -8,7 +8,7 @@ use crate::svg::{Text, coordinate_text, escape, fit, line, width, wrap};
 /// A picture of several series, [`Lines`] or [`Bars`], with one axis across and one up.
 ///
 /// ```
-/// use report::Chart;
+/// use trackway_report::Chart;
 /// let svg = Chart::lines("Lengths").x("bits").y("share, %").series("fft", [(1.0, 20.0), (2.0, 100.0)]).svg();
 /// assert!(svg.starts_with("<svg"));
 /// let svg = Chart::bars("Sizes").categories(["fft", "lu"]).y("bytes").series("raw", [1e6, 2e3]).log_y().svg();

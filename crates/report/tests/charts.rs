@@ -4,8 +4,8 @@
 use std::collections::HashSet;
 
 use proptest::prelude::*;
-use report::Chart;
 use roxmltree::Document;
+use trackway_report::Chart;
 
 /// All that is written in the picture.
 fn texts(svg: &str) -> Vec<String> {

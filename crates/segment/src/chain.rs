@@ -3,7 +3,7 @@
 //! parallelism (ILP) of the path.
 //!
 //! - Only true dependences count: a read of what was written before. Registers and flags are
-//!   renamed; [`isa::effects`] says what an instruction reads and writes. Values from before the
+//!   renamed; [`effects`] says what an instruction reads and writes. Values from before the
 //!   path are available at once: an instruction that needs nothing of the path is a chain of one.
 //! - Control dependences do not count, because the path is a predicted one. A branch still needs
 //!   the flags or the register that it reads.
@@ -23,10 +23,10 @@ mod stores;
 
 use std::ops::Range;
 
-use isa::effects::{Effects, Memory, Reader, Register, Step};
+use effects::{Analyser, Effects, Increment, MemoryOperand, Register};
 use trace::{BlockIndex, Blocks};
 
-use stores::{AddressBase, MemoryOperand, Stores};
+use stores::{AddressBase, MemoryLocation, Stores};
 
 /// Computes the lengths of chains of data dependences.
 #[derive(Debug)]
@@ -55,7 +55,7 @@ impl<'b> DependenceChains<'b> {
 #[derive(Debug)]
 struct CodeEffects<'b> {
     blocks: &'b Blocks,
-    reader: Reader,
+    analyser: Analyser,
     effects: Vec<Effects>,
     /// Range of a block's effects; empty if not decoded yet.
     known: Vec<Range<usize>>,
@@ -63,7 +63,7 @@ struct CodeEffects<'b> {
 
 impl<'b> CodeEffects<'b> {
     fn new(blocks: &'b Blocks) -> Self {
-        Self { blocks, reader: Reader::new(), effects: Vec::new(), known: vec![0..0; blocks.len()] }
+        Self { blocks, analyser: Analyser::new(), effects: Vec::new(), known: vec![0..0; blocks.len()] }
     }
 
     #[inline]
@@ -82,7 +82,7 @@ impl<'b> CodeEffects<'b> {
         let first = self.effects.len();
         for instruction in block.instructions() {
             let decoded = isa::decoder(instruction.address, instruction.bytes).decode();
-            self.effects.push(self.reader.effects(&decoded));
+            self.effects.push(self.analyser.analyse(&decoded));
         }
         self.known[index.0 as usize] = first..self.effects.len();
     }
@@ -141,10 +141,10 @@ impl PathState {
     fn execute(&mut self, effects: &Effects) -> u32 {
         let in_registers = effects.reads.iter().map(|register| self.depths[register.index()]);
         let in_memory =
-            effects.memory().filter(|memory| memory.reads()).map(|memory| self.stores.load(self.operand(memory)));
+            effects.memory().filter(|memory| memory.reads()).map(|memory| self.stores.load(self.location(memory)));
         let depth = 1 + in_registers.chain(in_memory).max().unwrap_or(0);
         for memory in effects.memory().filter(|memory| memory.writes()) {
-            self.stores.store(self.operand(memory), memory.is_certain, depth);
+            self.stores.store(self.location(memory), memory.is_certain, depth);
         }
         self.write(effects, depth);
         depth
@@ -152,7 +152,7 @@ impl PathState {
 
     #[inline]
     fn write(&mut self, effects: &Effects, depth: u32) {
-        let stepped = effects.step.map(|step| (step, self.value(Some(step.from)).plus(step.by.into())));
+        let stepped = effects.increment.map(|step| (step, self.value(Some(step.from)).plus(step.by.into())));
         let stack_depth = self.depths[Register::RSP.index()];
         for register in effects.writes.iter() {
             self.version += 1;
@@ -168,13 +168,13 @@ impl PathState {
     }
 
     #[inline]
-    fn operand(&self, memory: &Memory) -> MemoryOperand {
+    fn location(&self, memory: &MemoryOperand) -> MemoryLocation {
         let (base, index) = (self.value(memory.base), self.value(memory.index));
         let base_key =
             AddressBase { base: base.version, index: index.version, scale: memory.scale, segment: memory.segment };
         let scaled = index.offset.wrapping_mul(memory.scale.into());
         let address = memory.displacement.wrapping_add(base.offset).wrapping_add(scaled);
-        MemoryOperand { base_key, address, size: memory.size }
+        MemoryLocation { base_key, address, size: memory.size }
     }
 
     #[inline]
@@ -185,6 +185,6 @@ impl PathState {
 
 /// Returns whether the step adjusts the stack pointer, which a processor does without extra
 /// latency.
-fn is_stack_adjustment(step: Step) -> bool {
+fn is_stack_adjustment(step: Increment) -> bool {
     step.to == Register::RSP && step.from == Register::RSP
 }

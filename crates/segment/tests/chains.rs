@@ -6,8 +6,8 @@ use std::sync::LazyLock;
 
 use iced_x86::{Instruction, InstructionInfoFactory, Mnemonic, OpAccess, Register, RflagsBits};
 use proptest::prelude::*;
-use segment::DependenceChains;
 use trace::{BlockIndex, DataMode, Live};
+use trackway_segment::DependenceChains;
 
 /// Makes each instruction a block; blocks follow each other.
 fn blocks<'i>(instructions: impl IntoIterator<Item = &'i [u8]>) -> Live {

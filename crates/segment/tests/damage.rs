@@ -1,7 +1,7 @@
 //! Traces end where a part of a recording cannot be read; none continues after the gap.
 
-use segment::{Class, Policy, Segmenter, StepBuffer, StepCollector};
 use trace::{Codec, Exit, Fragment, Options, Recording, ThreadInfo, Trace, Writer};
+use trackway_segment::{Class, Policy, Segmenter, StepBuffer, StepCollector};
 use wire::code::{TERMINATOR_NOT_TAKEN, TERMINATOR_TAKEN};
 use wire::word;
 

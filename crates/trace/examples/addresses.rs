@@ -1,7 +1,7 @@
 //! The example of the README, word for word: prints addresses of instructions from the middle of a trace.
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    use trace::{Item, Trace};
+    use trackway_trace::{Item, Trace};
 
     let trace = Trace::open("collatz.trk".as_ref())?;
     for item in trace.seek(0, 100_000_000)?.take(1000) {

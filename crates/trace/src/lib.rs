@@ -9,7 +9,7 @@
 //! container byte by byte.
 //!
 //! ```
-//! use trace::{Exit, Fragment, Item, Recording, ThreadInfo, Trace, Writer};
+//! use trackway_trace::{Exit, Fragment, Item, Recording, ThreadInfo, Trace, Writer};
 //! use wire::{code, word};
 //!
 //! # let directory = tempfile::tempdir()?;

@@ -23,7 +23,7 @@ use crate::visit::AccessVisitor;
 /// they can be merged, what comes waits until so much has come together that hardly anything earlier will come.
 ///
 /// ```
-/// use trace::{DataMode, Fragment, Live};
+/// use trackway_trace::{DataMode, Fragment, Live};
 /// use wire::{code, word};
 ///
 /// let mut live = Live::new(DataMode::None);
@@ -32,14 +32,14 @@ use crate::visit::AccessVisitor;
 /// let exits = [1 | code::TERMINATOR_TAKEN << 16, 1 | code::TERMINATOR_NOT_TAKEN << 16];
 /// live.fragment(0, &Fragment { first_path: 1, blocks: &[1], exits: &exits })?;
 /// let mut instructions = 0;
-/// let mut take = |_: &trace::Blocks, batch: &trace::Batch| {
+/// let mut take = |_: &trackway_trace::Blocks, batch: &trackway_trace::Batch| {
 ///     instructions += batch.instructions();
-///     Ok::<(), trace::WriteError>(())
+///     Ok::<(), trackway_trace::WriteError>(())
 /// };
 /// live.path(0, 0, &[word::event(word::START, 0), 0x1000, 0, 77, 0, 1, 1, 2], &[], &mut take)?;
 /// live.finish(&mut take)?;
 /// assert_eq!(instructions, 6);
-/// # Ok::<(), trace::WriteError>(())
+/// # Ok::<(), trackway_trace::WriteError>(())
 /// ```
 #[derive(Debug)]
 pub struct Live {

@@ -49,10 +49,10 @@ impl Merged<'_> {
     /// and batches count differently; the reader then stays at the start, with all `number` instructions to come.
     ///
     /// ```
-    /// # use trace::example;
+    /// # use trackway_trace::example;
     /// # let directory = tempfile::tempdir()?;
     /// # let path = example::write(&directory.path().join("example.trk"));
-    /// let trace = trace::Trace::open(&path)?;
+    /// let trace = trackway_trace::Trace::open(&path)?;
     /// let mut merged = trace.merged();
     /// let before = merged.seek(5);
     /// let batch = merged.next_batch()?.expect("there is more");
@@ -202,10 +202,10 @@ impl Trace {
     /// All threads in one order, by time.
     ///
     /// ```
-    /// # use trace::example;
+    /// # use trackway_trace::example;
     /// # let directory = tempfile::tempdir()?;
     /// # let path = example::write(&directory.path().join("example.trk"));
-    /// let trace = trace::Trace::open(&path)?;
+    /// let trace = trackway_trace::Trace::open(&path)?;
     /// let mut merged = trace.merged();
     /// let mut order = Vec::new();
     /// while let Some(batch) = merged.next_batch()? {

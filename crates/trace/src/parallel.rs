@@ -32,16 +32,16 @@ impl Trace {
     /// file. A chunk's thread, image and first instruction are those of its batches.
     ///
     /// ```
-    /// # use trace::example;
+    /// # use trackway_trace::example;
     /// # let directory = tempfile::tempdir()?;
     /// # let path = example::write(&directory.path().join("example.trk"));
-    /// let trace = trace::Trace::open(&path)?;
+    /// let trace = trackway_trace::Trace::open(&path)?;
     /// let counts = trace.par_chunks(|steps| {
     ///     let mut instructions = 0;
     ///     while let Some(batch) = steps.next_batch()? {
     ///         instructions += batch.instructions();
     ///     }
-    ///     Ok::<u64, trace::ReadError>(instructions)
+    ///     Ok::<u64, trackway_trace::ReadError>(instructions)
     /// });
     /// let total: u64 = counts.into_iter().sum::<Result<u64, _>>()?;
     /// assert_eq!(total, trace.totals().instructions);

@@ -155,10 +155,10 @@ impl Trace {
     ///
     /// ```
     /// # use std::num::NonZeroU64;
-    /// # use trace::{RoundRobinUnit, example};
+    /// # use trackway_trace::{RoundRobinUnit, example};
     /// # let directory = tempfile::tempdir()?;
     /// # let path = example::write(&directory.path().join("example.trk"));
-    /// let trace = trace::Trace::open(&path)?;
+    /// let trace = trackway_trace::Trace::open(&path)?;
     /// let mut turns = trace.round_robin(RoundRobinUnit::Branches, NonZeroU64::MIN)?;
     /// let mut threads = Vec::new();
     /// while let Some(batch) = turns.next_batch()? {

@@ -34,10 +34,10 @@ impl<'t> Steps<'t> {
     /// batch before.
     ///
     /// ```
-    /// # use trace::example;
+    /// # use trackway_trace::example;
     /// # let directory = tempfile::tempdir()?;
     /// # let path = example::write(&directory.path().join("example.trk"));
-    /// let trace = trace::Trace::open(&path)?;
+    /// let trace = trackway_trace::Trace::open(&path)?;
     /// let blocks = trace.blocks();
     /// let mut steps = trace.steps(0)?;
     /// let mut addresses = Vec::new();
@@ -84,10 +84,10 @@ impl Trace {
     /// the rest of a block, see [`crate::Step::first`].
     ///
     /// ```
-    /// # use trace::example;
+    /// # use trackway_trace::example;
     /// # let directory = tempfile::tempdir()?;
     /// # let path = example::write(&directory.path().join("example.trk"));
-    /// let trace = trace::Trace::open(&path)?;
+    /// let trace = trackway_trace::Trace::open(&path)?;
     /// let mut steps = trace.seek(0, 5)?;
     /// let batch = steps.next_batch()?.expect("there is more");
     /// assert_eq!(batch.first_instruction(), 5);
@@ -101,10 +101,10 @@ impl Trace {
     /// data only, the steps of its chunk follow without accesses.
     ///
     /// ```
-    /// # use trace::example;
+    /// # use trackway_trace::example;
     /// # let directory = tempfile::tempdir()?;
     /// # let path = example::write(&directory.path().join("example.trk"));
-    /// let trace = trace::Trace::open(&path)?;
+    /// let trace = trackway_trace::Trace::open(&path)?;
     /// let mut steps = trace.steps_with_accesses(0)?;
     /// let mut written = Vec::new();
     /// while let Some(batch) = steps.next_batch()? {

@@ -122,10 +122,10 @@ impl Deref for FileBytes {
 /// A trace that can be read.
 ///
 /// ```
-/// # use trace::example;
+/// # use trackway_trace::example;
 /// # let directory = tempfile::tempdir()?;
 /// # let path = example::write(&directory.path().join("example.trk"));
-/// use trace::{Item, Trace};
+/// use trackway_trace::{Item, Trace};
 ///
 /// let trace = Trace::open(&path)?;
 /// for thread in trace.threads() {

@@ -1,6 +1,6 @@
 //! Memory accesses of every kind, from hand-made plans and rings through a file and back.
 
-use trace::{
+use trackway_trace::{
     Access, AccessDescriptors, AccessKind, Batch, Codec, DataMode, Event, Exit, Fragment, Item, Options, ReadError,
     Recording, ThreadInfo, Trace, Writer,
 };
@@ -416,7 +416,10 @@ fn plans_that_make_no_sense_are_refused() {
     let refusal = |lengths: [u32; 2], access: Planned| {
         let mut sample = Sample::new(lengths, &[access]);
         let error = sample.writer.take().unwrap().finish(Exit::Unknown).map(|_| ()).unwrap_err();
-        assert!(matches!(error, trace::WriteError::AccessDescriptors { first_path: 1 }), "{error}: {access:?}");
+        assert!(
+            matches!(error, trackway_trace::WriteError::AccessDescriptors { first_path: 1 }),
+            "{error}: {access:?}"
+        );
     };
     let vector = Planned { kind: code::MASKED, count: 4, ..plain(0, 4, 0) };
     for (lengths, access) in [
@@ -443,9 +446,9 @@ fn plans_that_make_no_sense_are_refused() {
 fn data_of_another_length_is_an_error_and_the_path_is_kept() {
     for data in [&[0; 4][..], &[0; 12]] {
         let mut sample = Sample::new([8, 8], &[]).path(&[1], data);
-        let path = trace::partial_path(&sample.directory.path().join("a.trk"));
+        let path = trackway_trace::partial_path(&sample.directory.path().join("a.trk"));
         let error = sample.writer.take().unwrap().finish(Exit::Unknown).map(|_| ()).unwrap_err();
-        assert!(matches!(error, trace::WriteError::Data { thread: 0, needed: 8, .. }), "{error}");
+        assert!(matches!(error, trackway_trace::WriteError::Data { thread: 0, needed: 8, .. }), "{error}");
         let trace = Trace::open(&path).unwrap();
         assert_eq!(trace.totals().instructions, 16);
         let mut steps = trace.steps_with_accesses(0).unwrap();

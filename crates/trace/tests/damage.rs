@@ -6,7 +6,7 @@ use std::num::NonZeroU64;
 use std::time::Duration;
 
 use support::{CODE, Clock, DATA, END, INDEX, PATH, Random, Recorded, Setting, chunks, record};
-use trace::{
+use trackway_trace::{
     Codec, DataMode, Event, Exit, Fragment, Options, ReadError, Recording, RoundRobinUnit, ThreadInfo, Trace,
     WriteError, Writer, partial_path,
 };
@@ -81,7 +81,7 @@ fn exercise(file: Vec<u8>, recorded: Option<&Recorded>) -> Option<Trace> {
         for number in [trace.totals().instructions / 2, u64::MAX] {
             let left = merged.seek(number);
             assert!(left <= number);
-            (0..10).for_each(|_| drop(merged.next_batch().map(|batch| batch.map(trace::Batch::instructions))));
+            (0..10).for_each(|_| drop(merged.next_batch().map(|batch| batch.map(trackway_trace::Batch::instructions))));
         }
     }
     for unit in [RoundRobinUnit::Branches, RoundRobinUnit::Accesses] {
@@ -103,10 +103,10 @@ fn exercise(file: Vec<u8>, recorded: Option<&Recorded>) -> Option<Trace> {
 /// Looks at every access and does nothing with it.
 struct Nobody;
 
-impl trace::AccessVisitor for Nobody {
+impl trackway_trace::AccessVisitor for Nobody {
     fn executed(&mut self, _: u64) {}
 
-    fn operand(&mut self, operand: trace::Operand<'_>) {
+    fn operand(&mut self, operand: trackway_trace::Operand<'_>) {
         std::hint::black_box(operand.value());
     }
 
@@ -114,7 +114,7 @@ impl trace::AccessVisitor for Nobody {
 }
 
 /// Compares the accesses of a batch, as far as it has any, with those that were made there.
-fn check_accesses(batch: &trace::Batch, recorded: Option<&Recorded>) {
+fn check_accesses(batch: &trackway_trace::Batch, recorded: Option<&Recorded>) {
     let made = batch.accesses().take(1_000_000).count();
     let Some(recorded) = recorded.filter(|_| made > 0) else { return };
     if batch.events().iter().any(|(_, event)| *event == Event::Lost) {
@@ -131,7 +131,7 @@ fn check_accesses(batch: &trace::Batch, recorded: Option<&Recorded>) {
 }
 
 /// Compares what is read of one chunk with what was executed there.
-fn check_chunk(trace: &Trace, steps: &mut trace::Steps<'_>, recorded: Option<&Recorded>) {
+fn check_chunk(trace: &Trace, steps: &mut trackway_trace::Steps<'_>, recorded: Option<&Recorded>) {
     while let Ok(Some(batch)) = steps.next_batch() {
         let Some(recorded) = recorded else { continue };
         if batch.events().iter().any(|(_, event)| *event == Event::Lost) {

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use trace::{AccessKind, DataMode, Event, Exit, Step, Terminator, Trace};
+use trackway_trace::{AccessKind, DataMode, Event, Exit, Step, Terminator, Trace};
 
 /// Where the traces are, and what was executed: see the README there.
 fn fixture(name: &str) -> PathBuf {
@@ -82,8 +82,8 @@ fn accesses(trace: &Trace) -> String {
 fn events(trace: &Trace, thread: u32) -> Vec<i64> {
     let items = trace.steps(thread).unwrap().map(Result::unwrap);
     let events = items.filter_map(|item| match item {
-        trace::Item::Event(Event::Syscall { number, .. }) => Some(i64::from(number)),
-        trace::Item::Event(Event::Signal { signal, .. }) => Some(-i64::from(signal)),
+        trackway_trace::Item::Event(Event::Syscall { number, .. }) => Some(i64::from(number)),
+        trackway_trace::Item::Event(Event::Signal { signal, .. }) => Some(-i64::from(signal)),
         _ => None,
     });
     events.collect()
@@ -125,7 +125,10 @@ fn version_2_is_read() {
 fn every_version_has_a_trace() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("new.trk");
-    trace::Writer::create(&path, &trace::Recording::default()).unwrap().finish(Exit::Code(0)).unwrap();
+    trackway_trace::Writer::create(&path, &trackway_trace::Recording::default())
+        .unwrap()
+        .finish(Exit::Code(0))
+        .unwrap();
     let file = std::fs::read(&path).unwrap();
     let newest = u16::from_le_bytes([file[8], file[9]]);
     for number in 1..=newest {

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use support::{Clock, Expected, Recorded, Seen, Setting, assert_same, record};
-use trace::{
+use trackway_trace::{
     Access, AccessVisitor, Batch, Codec, DataMode, Event, Item, Operand, Options, PathItem, ReadError, RoundRobinUnit,
     Trace,
 };

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use support::{CODE, Clock, DATA, INDEX, PATH, Random, Setting, chunks, record};
-use trace::{Access, Batch, Codec, DataMode, Item, Kind, Merged, Options, Problem, ReadError, Trace};
+use trackway_trace::{Access, Batch, Codec, DataMode, Item, Kind, Merged, Options, Problem, ReadError, Trace};
 
 /// What a merged reader gives.
 #[derive(Debug, PartialEq)]

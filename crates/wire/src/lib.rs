@@ -20,6 +20,9 @@ use core::sync::atomic::{AtomicU32, AtomicU64};
 pub mod code;
 pub mod word;
 
+/// The directory of this crate's sources, from which `capture` builds the engine image.
+pub const MANIFEST_DIRECTORY: &str = env!("CARGO_MANIFEST_DIR");
+
 /// Changes whenever anything in this crate changes its layout or meaning.
 pub const VERSION: u32 = 11;
 pub const MAGIC: u64 = u64::from_le_bytes(*b"TRACKWAY");

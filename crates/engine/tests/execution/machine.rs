@@ -8,7 +8,7 @@ use std::arch::naked_asm;
 use std::mem::offset_of;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use engine::{sys, tcb};
+use trackway_engine::{sys, tcb};
 
 /// The status flags and the direction flag.
 pub const FLAGS: u64 = 0xcd5;
@@ -277,7 +277,7 @@ pub fn map(address: u64, length: u64) {
 impl Machine {
     fn new() -> Self {
         map(FAKE, FAKE_BYTES);
-        map(OWNERS, 8 * engine::owners::OWNER_COUNT as u64);
+        map(OWNERS, 8 * trackway_engine::owners::OWNER_COUNT as u64);
         for table in TABLES {
             map(table, wire::TABLE_BYTES as u64);
             for index in 0..wire::TABLE_BYTES as u64 / 8 {

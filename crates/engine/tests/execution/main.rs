@@ -10,13 +10,13 @@ mod program;
 
 use std::collections::HashMap;
 
-use engine::emit::{Emitter, Table};
-use engine::translate::{
-    self, ExitKind, Order, RegisterState, STUB_STRIDE, SourceBlock, Spill, Translation, TranslationOptions,
-};
 use machine::{End, FLAGS, Machine, Registers, Stop};
 use program::{Code, DATA_BYTES, FAR, LOW, Layout, Program, REGION_BYTES, STACK_BYTES, STACK_TOP};
 use proptest::prelude::*;
+use trackway_engine::emit::{Emitter, Table};
+use trackway_engine::translate::{
+    self, ExitKind, Order, RegisterState, STUB_STRIDE, SourceBlock, Spill, Translation, TranslationOptions,
+};
 use wire::word;
 
 /// In the region of the data.

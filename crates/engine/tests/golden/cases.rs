@@ -1,6 +1,6 @@
 //! The superblocks that the golden text shows.
 
-use engine::translate::Order;
+use trackway_engine::translate::Order;
 
 /// Where application code and cache lie.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

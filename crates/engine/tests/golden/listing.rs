@@ -3,12 +3,12 @@
 use std::collections::BTreeSet;
 use std::fmt::Write;
 
-use engine::emit::{Emitter, Table};
-use engine::tcb;
-use engine::translate::{
+use iced_x86::{Formatter, Instruction, IntelFormatter, Mnemonic, OpKind, Register, SymbolResolver, SymbolResult};
+use trackway_engine::emit::{Emitter, Table};
+use trackway_engine::tcb;
+use trackway_engine::translate::{
     ExitKind, MapEntry, Order, RegisterState, SourceBlock, Spill, Translation, TranslationOptions, translate,
 };
-use iced_x86::{Formatter, Instruction, IntelFormatter, Mnemonic, OpKind, Register, SymbolResolver, SymbolResult};
 
 use crate::cases::{Case, Place};
 
@@ -184,7 +184,7 @@ impl Names {
         Some(if (application..application + APPLICATION_BYTES).contains(&value) {
             format!("app+{:x}", value - application)
         } else if (stubs..self.stubs_end).contains(&value) {
-            let index = (self.stubs_end - value) / engine::translate::STUB_STRIDE as u64 - 1;
+            let index = (self.stubs_end - value) / trackway_engine::translate::STUB_STRIDE as u64 - 1;
             format!("stub{index}")
         } else if (cache..cache + STUBS_DISTANCE / 2).contains(&value) {
             format!("cache+{:x}", value - cache)

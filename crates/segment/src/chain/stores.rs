@@ -1,6 +1,6 @@
 //! Stores of a path and their depths: a load looks up the stores that its bytes come from.
 
-use isa::effects::Segment;
+use effects::SegmentBase;
 
 /// Bytes per line. Lines only serve to find stores: a mask has a bit for every byte.
 const LINE: i64 = 1 << LINE_BITS;
@@ -16,12 +16,12 @@ pub struct AddressBase {
     pub base: u32,
     pub index: u32,
     pub scale: u8,
-    pub segment: Segment,
+    pub segment: SegmentBase,
 }
 
 /// A memory operand.
 #[derive(Clone, Copy, Debug)]
-pub struct MemoryOperand {
+pub struct MemoryLocation {
     pub base_key: AddressBase,
     pub address: i64,
     pub size: u16,
@@ -35,7 +35,7 @@ struct Piece {
     bytes: u64,
 }
 
-impl MemoryOperand {
+impl MemoryLocation {
     #[inline]
     fn pieces(self) -> impl Iterator<Item = Piece> {
         let (first, last) = (self.address, self.address.saturating_add(self.size.into()).wrapping_sub(1));
@@ -96,7 +96,7 @@ impl Stores {
     /// Records a store by an instruction of this depth. A store that is not certain may leave the
     /// old bytes.
     #[inline]
-    pub fn store(&mut self, operand: MemoryOperand, is_certain: bool, depth: u32) {
+    pub fn store(&mut self, operand: MemoryLocation, is_certain: bool, depth: u32) {
         for piece in operand.pieces() {
             let latest = &mut self.latest[piece.bucket()];
             let number = u32::try_from(self.stores.len()).unwrap_or(NONE);
@@ -108,7 +108,7 @@ impl Stores {
     /// Returns the depth of the deepest store that any of the bytes come from; 0 if they were in
     /// memory before the path.
     #[inline]
-    pub fn load(&self, operand: MemoryOperand) -> u32 {
+    pub fn load(&self, operand: MemoryLocation) -> u32 {
         operand.pieces().map(|piece| self.load_piece(&piece)).max().unwrap_or(0)
     }
 
@@ -133,10 +133,10 @@ impl Stores {
 mod tests {
     use super::*;
 
-    const BASE: AddressBase = AddressBase { base: 5, index: 0, scale: 1, segment: Segment::Flat };
+    const BASE: AddressBase = AddressBase { base: 5, index: 0, scale: 1, segment: SegmentBase::Flat };
 
-    fn operand(address: i64, size: u16) -> MemoryOperand {
-        MemoryOperand { base_key: BASE, address, size }
+    fn operand(address: i64, size: u16) -> MemoryLocation {
+        MemoryLocation { base_key: BASE, address, size }
     }
 
     #[test]
@@ -164,9 +164,9 @@ mod tests {
             AddressBase { base: 6, ..BASE },
             AddressBase { index: 5, ..BASE },
             AddressBase { scale: 2, ..BASE },
-            AddressBase { segment: Segment::Fs, ..BASE },
+            AddressBase { segment: SegmentBase::Fs, ..BASE },
         ] {
-            assert_eq!(stores.load(MemoryOperand { base_key, ..operand(60, 8) }), 0);
+            assert_eq!(stores.load(MemoryLocation { base_key, ..operand(60, 8) }), 0);
         }
         stores.clear();
         assert_eq!(stores.load(operand(60, 8)), 0);

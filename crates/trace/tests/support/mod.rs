@@ -4,7 +4,7 @@
 
 use std::collections::HashMap;
 
-use trace::{
+use trackway_trace::{
     AccessDescriptors, DataMode, Event, Exit, Fragment, Module, Options, Recording, Summary, Terminator, ThreadInfo,
     Writer,
 };

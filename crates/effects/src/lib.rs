@@ -1,15 +1,20 @@
-//! What an instruction reads and writes.
+//! What an instruction reads and writes: registers, flags and memory.
 //!
-//! [`Effects`] is about values that one instruction hands to another, so registers are whole: `al`,
-//! `ax`, `eax` and `rax` are one, as are `xmm0`, `ymm0` and `zmm0`. What keeps a part of a register
-//! needs the rest of it and so reads it: writes of 8 or 16 bits, conditional moves, merging masks.
-//! What makes a value out of nothing (`xor eax, eax`) reads nothing.
+//! An [`Analyser`] takes a decoded instruction and returns its [`Effects`]. These describe the
+//! values that one instruction passes to another, for data dependences. So registers are whole:
+//! `al`, `ax`, `eax` and `rax` are one [`Register`], as are `xmm0`, `ymm0` and `zmm0`.
 //!
-//! Left out: `rip`, segment registers, the control bits of x87 and SSE (`mxcsr`), and what only an
-//! operating system sees.
+//! - An instruction that keeps a part of a register also reads the register: writes of 8 or 16
+//!   bits, conditional moves, merging masks.
+//! - An instruction whose result does not depend on a register (`xor eax, eax`) does not read it.
+//! - Left out are `rip`, segment registers, the control bits of x87 and SSE (`mxcsr`), and state
+//!   that only an operating system sees.
+//!
+//! `segment` uses this crate for chains of dependences. The engine does not, so that an edit here
+//! does not rebuild the engine image. Knows nothing of blocks, processes and files.
 
-use core::fmt;
-use core::num::NonZeroU8;
+use std::fmt;
+use std::num::NonZeroU8;
 
 use iced_x86::{
     self as iced, Instruction, InstructionInfo, InstructionInfoFactory, Mnemonic, OpAccess, OpKind, RflagsBits,
@@ -17,7 +22,7 @@ use iced_x86::{
 };
 
 /// Most memory operands that [`Effects`] hold. Only far calls through memory, `iret` and `enter`
-/// with nesting levels have more; what is above is left out.
+/// with nesting levels have more; the others are left out.
 const OPERANDS_MAX: usize = 2;
 
 /// A register as a whole, or a group of flags that are mostly written together.
@@ -25,7 +30,7 @@ const OPERANDS_MAX: usize = 2;
 pub struct Register(NonZeroU8);
 
 impl Register {
-    /// How many there are, see [`Self::index`].
+    /// The number of registers: [`Self::index`] is below it.
     pub const COUNT: usize = 61;
 
     pub const RAX: Self = Self::general(0);
@@ -60,7 +65,7 @@ impl Register {
         Self::at(48 + (number & 7))
     }
 
-    /// Below [`Self::COUNT`].
+    /// The position of the register in a table of [`Self::COUNT`] entries.
     #[must_use]
     #[inline]
     pub const fn index(self) -> usize {
@@ -71,7 +76,7 @@ impl Register {
         Self(NonZeroU8::MIN.saturating_add(index))
     }
 
-    /// `None` for registers that no [`Effects`] tell of.
+    /// Returns the whole register, or `None` for those that [`Effects`] leave out.
     fn of(register: iced::Register) -> Option<Self> {
         let full = register.full_register();
         let number = full.number() as u8;
@@ -109,9 +114,9 @@ impl fmt::Debug for Register {
 
 /// A set of registers.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Registers(u64);
+pub struct RegisterSet(u64);
 
-impl Registers {
+impl RegisterSet {
     pub const NONE: Self = Self(0);
 
     #[must_use]
@@ -126,25 +131,25 @@ impl Registers {
         self.0 >> register.index() & 1 != 0
     }
 
-    /// The set and this register.
+    /// Returns the set with this register added.
     #[must_use]
     #[inline]
     pub const fn with(self, register: Register) -> Self {
         Self(self.0 | 1 << register.index())
     }
 
-    /// The set but this register.
+    /// Returns the set with this register removed.
     #[must_use]
     #[inline]
     pub const fn without(self, register: Register) -> Self {
         Self(self.0 & !(1 << register.index()))
     }
 
-    /// The registers in the order of [`Register::index`].
+    /// Iterates the registers in the order of [`Register::index`].
     #[inline]
     pub fn iter(self) -> impl Iterator<Item = Register> {
         let mut left = self.0;
-        core::iter::from_fn(move || {
+        std::iter::from_fn(move || {
             let lowest = left.trailing_zeros();
             left &= left.wrapping_sub(1);
             (lowest < u64::BITS).then(|| Register::at(lowest as u8))
@@ -156,92 +161,91 @@ impl Registers {
     }
 }
 
-impl fmt::Debug for Registers {
+impl fmt::Debug for RegisterSet {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_set().entries(self.iter()).finish()
     }
 }
 
-/// What is done with a place in memory.
+/// How an instruction accesses a memory operand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Access {
+pub enum OperandAccess {
     Read,
     Write,
     /// A read and then a write.
     ReadWrite,
 }
 
-/// What an address is relative to.
+/// The segment base that an address is relative to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Segment {
-    /// All but the next two are flat in 64-bit code.
+pub enum SegmentBase {
+    /// Any segment but fs and gs: its base is 0 in 64-bit code.
     Flat,
     Fs,
     Gs,
 }
 
-/// A memory operand: where it is, `segment: base + index * scale + displacement` with the values of
-/// the registers before the instruction, and what is done there.
+/// A memory operand and how it is accessed. Its address is `segment: base + index * scale +
+/// displacement`, with the values that the registers have before the instruction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Memory {
-    /// If there is no base, as with addresses relative to `rip`, this is the address.
+pub struct MemoryOperand {
+    /// The address itself if there is no base, as with addresses relative to `rip`.
     pub displacement: i64,
-    /// In bytes; of one element if the instruction repeats or gathers; 0 if it depends on the
-    /// processor (`xsave`).
+    /// Size in bytes; that of one element if the instruction repeats or gathers; 0 if it depends on
+    /// the processor (`xsave`).
     pub size: u16,
     pub base: Option<Register>,
     /// A vector register if the instruction gathers or scatters.
     pub index: Option<Register>,
     pub scale: u8,
-    pub segment: Segment,
-    pub access: Access,
-    /// Whether nothing can keep the instruction from the access: no condition, no mask, no count
-    /// that may be 0.
+    pub segment: SegmentBase,
+    pub access: OperandAccess,
+    /// Whether the access always takes place: no condition, no mask, no count that may be 0.
     pub is_certain: bool,
 }
 
-impl Memory {
+impl MemoryOperand {
     #[must_use]
     #[inline]
     pub fn reads(&self) -> bool {
-        self.access != Access::Write
+        self.access != OperandAccess::Write
     }
 
     #[must_use]
     #[inline]
     pub fn writes(&self) -> bool {
-        self.access != Access::Read
+        self.access != OperandAccess::Read
     }
 
-    /// `whole` is the size of the operand in the instruction, for those operands of which it is
-    /// told nowhere else.
+    /// `whole` is the operand size of the instruction, for operands whose own size is not known.
     fn of(used: &UsedMemory, whole: usize) -> Option<Self> {
         let (access, is_certain) = match used.access() {
-            OpAccess::Read => (Access::Read, true),
-            OpAccess::CondRead => (Access::Read, false),
-            OpAccess::Write => (Access::Write, true),
-            OpAccess::CondWrite => (Access::Write, false),
-            OpAccess::ReadWrite => (Access::ReadWrite, true),
-            OpAccess::ReadCondWrite => (Access::ReadWrite, false),
+            OpAccess::Read => (OperandAccess::Read, true),
+            OpAccess::CondRead => (OperandAccess::Read, false),
+            OpAccess::Write => (OperandAccess::Write, true),
+            OpAccess::CondWrite => (OperandAccess::Write, false),
+            OpAccess::ReadWrite => (OperandAccess::ReadWrite, true),
+            OpAccess::ReadCondWrite => (OperandAccess::ReadWrite, false),
             OpAccess::None | OpAccess::NoMemAccess => return None,
         };
         let segment = match used.segment() {
-            iced::Register::FS => Segment::Fs,
-            iced::Register::GS => Segment::Gs,
-            _ => Segment::Flat,
+            iced::Register::FS => SegmentBase::Fs,
+            iced::Register::GS => SegmentBase::Gs,
+            _ => SegmentBase::Flat,
         };
-        let told = used.memory_size().size();
-        let size = u16::try_from(if told == 0 { whole } else { told }).unwrap_or(u16::MAX);
+        let size = used.memory_size().size();
+        let size = u16::try_from(if size == 0 { whole } else { size }).unwrap_or(u16::MAX);
         let (base, index) = (Register::of(used.base()), Register::of(used.index()));
         let displacement = used.displacement() as i64;
         Some(Self { displacement, size, base, index, scale: used.scale() as u8, segment, access, is_certain })
     }
 }
 
-/// That a register of 64 bits becomes another one, or itself, plus a constant: `mov`, `lea`, `add`,
-/// `sub`, `inc`, `dec`, and the stack pointer in `push`, `pop`, `call`, `ret`, `enter` and `leave`.
+/// An instruction that sets a 64-bit register to another one, or to itself, plus a constant: `mov`,
+/// `lea`, `add`, `sub`, `inc`, `dec`, and the stack pointer in `push`, `pop`, `call`, `ret`,
+/// `enter` and `leave`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Step {
+pub struct Increment {
     pub to: Register,
     pub from: Register,
     pub by: i32,
@@ -250,22 +254,22 @@ pub struct Step {
 /// What an instruction reads and writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Effects {
-    /// With those in addresses.
-    pub reads: Registers,
-    pub writes: Registers,
-    /// What is known of the value of one of the written registers.
-    pub step: Option<Step>,
-    operands: [Option<Memory>; OPERANDS_MAX],
+    /// Registers that are read, those in addresses included.
+    pub reads: RegisterSet,
+    pub writes: RegisterSet,
+    /// The constant by which one of the written registers differs from a register before.
+    pub increment: Option<Increment>,
+    operands: [Option<MemoryOperand>; OPERANDS_MAX],
 }
 
 impl Effects {
-    /// Those of a `nop`.
+    /// The effects of a `nop`.
     pub const NONE: Self =
-        Self { reads: Registers::NONE, writes: Registers::NONE, step: None, operands: [None; OPERANDS_MAX] };
+        Self { reads: RegisterSet::NONE, writes: RegisterSet::NONE, increment: None, operands: [None; OPERANDS_MAX] };
 
-    /// The places in memory, in no order: what is read is read before anything is written.
+    /// The memory operands, in no order: the instruction reads all of them before it writes any.
     #[inline]
-    pub fn memory(&self) -> impl Iterator<Item = &Memory> {
+    pub fn memory(&self) -> impl Iterator<Item = &MemoryOperand> {
         self.operands.iter().flatten()
     }
 
@@ -287,15 +291,14 @@ impl Effects {
 
     fn add_memory(&mut self, instruction: &Instruction, info: &InstructionInfo) {
         let whole = instruction.memory_size().size();
-        let memory = info.used_memory().iter().filter_map(|used| Memory::of(used, whole));
+        let memory = info.used_memory().iter().filter_map(|used| MemoryOperand::of(used, whole));
         for (operand, memory) in self.operands.iter_mut().zip(memory) {
             *operand = Some(memory);
         }
     }
 
     fn add_flags(&mut self, instruction: &Instruction) {
-        // Only defined flags are results; undefined ones need not be kept. C1 is left out, as every
-        // x87 instruction writes it.
+        // Undefined flags are not results. C1 is left out, because every x87 instruction writes it.
         const GROUPS: [(u32, Register); 5] = [
             (RflagsBits::CF, Register::CARRY),
             (RflagsBits::OF, Register::OVERFLOW),
@@ -326,32 +329,33 @@ impl Effects {
     }
 }
 
-/// Finds out the effects of instructions. Once it has grown to its size, it allocates no more.
+/// Returns the effects of one instruction after the other. It keeps its memory between them.
 #[derive(Debug)]
-pub struct Reader {
+pub struct Analyser {
     factory: InstructionInfoFactory,
 }
 
-impl Default for Reader {
+impl Default for Analyser {
     fn default() -> Self {
         Self::new()
     }
 }
 
-impl Reader {
+impl Analyser {
     #[must_use]
     pub fn new() -> Self {
         Self { factory: InstructionInfoFactory::new() }
     }
 
-    /// What `instruction` reads and writes; nothing if it is not valid.
+    /// Returns what `instruction` reads and writes: nothing if it is not valid.
     #[must_use]
-    pub fn effects(&mut self, instruction: &Instruction) -> Effects {
+    pub fn analyse(&mut self, instruction: &Instruction) -> Effects {
         let mut effects = Effects::NONE;
         match instruction.mnemonic() {
-            // It keeps the lower halves, which nobody has to wait for.
+            // `vzeroupper` keeps the lower halves, so no later instruction waits for it.
             Mnemonic::Vzeroupper | Mnemonic::Nop => return effects,
-            // The number and the result of a system call, which the processor knows nothing of.
+            // The number and the result of the system call: the kernel uses them, not the
+            // processor.
             Mnemonic::Syscall => {
                 effects.reads.insert(Register::RAX);
                 effects.writes.insert(Register::RAX);
@@ -366,13 +370,13 @@ impl Reader {
         if let Some(register) = compared_with_itself(instruction) {
             effects.reads = effects.reads.without(register);
         }
-        effects.step = step(instruction);
+        effects.increment = increment(instruction);
         effects
     }
 }
 
-/// The vector register that is compared with itself, so that the result is known; other such
-/// instructions are no comparisons, and known to `iced_x86`.
+/// Returns the vector register that an instruction compares with itself, so that the result is
+/// constant. `iced_x86` knows the other instructions of this kind, which are no comparisons.
 fn compared_with_itself(instruction: &Instruction) -> Option<Register> {
     let (one, other) = match instruction.mnemonic() {
         Mnemonic::Pcmpeqb | Mnemonic::Pcmpeqw | Mnemonic::Pcmpeqd | Mnemonic::Pcmpeqq => (0, 1),
@@ -385,75 +389,73 @@ fn compared_with_itself(instruction: &Instruction) -> Option<Register> {
     if one == other && one.is_vector_register() { Register::of(one) } else { None }
 }
 
-/// Whether a write of it keeps the rest of the whole register.
+/// Whether a write to `register` keeps the rest of the whole register.
 fn is_part(register: iced::Register) -> bool {
     register.is_gpr8() || register.is_gpr16()
 }
 
-fn step(instruction: &Instruction) -> Option<Step> {
+fn increment(instruction: &Instruction) -> Option<Increment> {
     let to = instruction.op0_register();
-    let own = |by| step_of(to, to, by);
+    let own = |by| increment_of(to, to, by);
     match instruction.mnemonic() {
-        Mnemonic::Push | Mnemonic::Pushf | Mnemonic::Pushfq | Mnemonic::Call | Mnemonic::Enter => stack(instruction),
-        Mnemonic::Pop if to != iced::Register::RSP => stack(instruction),
-        Mnemonic::Popf | Mnemonic::Popfq | Mnemonic::Ret => stack(instruction),
-        Mnemonic::Leave => step_of(iced::Register::RSP, iced::Register::RBP, 8),
+        Mnemonic::Push | Mnemonic::Pushf | Mnemonic::Pushfq | Mnemonic::Call | Mnemonic::Enter => {
+            stack_increment(instruction)
+        }
+        Mnemonic::Pop if to != iced::Register::RSP => stack_increment(instruction),
+        Mnemonic::Popf | Mnemonic::Popfq | Mnemonic::Ret => stack_increment(instruction),
+        Mnemonic::Leave => increment_of(iced::Register::RSP, iced::Register::RBP, 8),
         Mnemonic::Inc => own(1),
         Mnemonic::Dec => own(-1),
         Mnemonic::Add => own(immediate(instruction)?),
         Mnemonic::Sub => own(immediate(instruction)?.checked_neg()?),
-        Mnemonic::Mov if instruction.op1_kind() == OpKind::Register => step_of(to, instruction.op1_register(), 0),
+        Mnemonic::Mov if instruction.op1_kind() == OpKind::Register => increment_of(to, instruction.op1_register(), 0),
         Mnemonic::Lea if instruction.memory_index() == iced::Register::None => {
-            step_of(to, instruction.memory_base(), instruction.memory_displacement64() as i64)
+            increment_of(to, instruction.memory_base(), instruction.memory_displacement64() as i64)
         }
         _ => None,
     }
 }
 
-fn stack(instruction: &Instruction) -> Option<Step> {
-    step_of(iced::Register::RSP, iced::Register::RSP, instruction.stack_pointer_increment().into())
+fn stack_increment(instruction: &Instruction) -> Option<Increment> {
+    increment_of(iced::Register::RSP, iced::Register::RSP, instruction.stack_pointer_increment().into())
 }
 
 fn immediate(instruction: &Instruction) -> Option<i64> {
     instruction.try_immediate(1).ok().map(|immediate| immediate as i64)
 }
 
-fn step_of(to: iced::Register, from: iced::Register, by: i64) -> Option<Step> {
+fn increment_of(to: iced::Register, from: iced::Register, by: i64) -> Option<Increment> {
     if !to.is_gpr64() || !from.is_gpr64() {
         return None;
     }
-    Some(Step { to: Register::of(to)?, from: Register::of(from)?, by: i32::try_from(by).ok()? })
+    Some(Increment { to: Register::of(to)?, from: Register::of(from)?, by: i32::try_from(by).ok()? })
 }
 
 #[cfg(test)]
 mod tests {
-    extern crate std;
-
     use std::collections::BTreeSet;
-    use std::string::ToString;
-    use std::vec::Vec;
 
     use super::*;
 
     fn effects(bytes: &[u8]) -> Effects {
-        Reader::new().effects(&crate::decoder(0x1000, bytes).decode())
+        Analyser::new().analyse(&isa::decoder(0x1000, bytes).decode())
     }
 
     #[track_caller]
     fn check(bytes: &[u8], reads: &str, writes: &str) {
-        let names = |registers: Registers| registers.iter().map(|register| register.to_string()).collect::<Vec<_>>();
+        let names = |registers: RegisterSet| registers.iter().map(|register| register.to_string()).collect::<Vec<_>>();
         let effects = effects(bytes);
         assert_eq!((names(effects.reads).join(" "), names(effects.writes).join(" ")), (reads.into(), writes.into()));
     }
 
     #[track_caller]
-    fn check_step(bytes: &[u8], expected: Option<(Register, Register, i32)>) {
-        let expected = expected.map(|(to, from, by)| Step { to, from, by });
-        assert_eq!(effects(bytes).step, expected);
+    fn check_increment(bytes: &[u8], expected: Option<(Register, Register, i32)>) {
+        let expected = expected.map(|(to, from, by)| Increment { to, from, by });
+        assert_eq!(effects(bytes).increment, expected);
     }
 
     #[track_caller]
-    fn check_memory(bytes: &[u8], expected: &[Memory]) {
+    fn check_memory(bytes: &[u8], expected: &[MemoryOperand]) {
         assert_eq!(effects(bytes).memory().copied().collect::<Vec<_>>(), expected);
     }
 
@@ -508,8 +510,7 @@ mod tests {
         check(&[0x0f, 0x94, 0xc0], "rax status", "rax"); // sete al
         check(&[0x0f, 0xbc, 0xc3], "rax rbx", "rax status"); // bsf eax, ebx
         check(&[0x0f, 0xb1, 0xd9], "rax rcx rbx", "rax rcx carry overflow status"); // cmpxchg ecx, ebx
-        // vgatherdps ymm0, [rax+ymm1*4], ymm2
-        check(&[0xc4, 0xe2, 0x6d, 0x92, 4, 0x88], "rax zmm0 zmm1 zmm2", "zmm0 zmm2");
+        check(&[0xc4, 0xe2, 0x6d, 0x92, 4, 0x88], "rax zmm0 zmm1 zmm2", "zmm0 zmm2"); // vgatherdps ymm0, [rax+ymm1*4], ymm2
     }
 
     #[test]
@@ -559,8 +560,7 @@ mod tests {
         check(&[0xf3, 0x48, 0xa5], "rcx rsi rdi direction", "rcx rsi rdi"); // rep movsq
         check(&[0xf3, 0xab], "rax rcx rdi direction", "rcx rdi"); // rep stosd
         check(&[0xac], "rax rsi direction", "rax rsi"); // lodsb
-        // syscall
-        check(&[0x0f, 5], "rax carry overflow status direction", "rax rcx r11 carry overflow status direction");
+        check(&[0x0f, 5], "rax carry overflow status direction", "rax rcx r11 carry overflow status direction"); // syscall
         check(&[0x0f, 0xa2], "rax rcx", "rax rcx rdx rbx"); // cpuid
     }
 
@@ -580,67 +580,73 @@ mod tests {
         const RSP: Register = Register::RSP;
         const RBP: Register = Register::RBP;
         let (rax, r8, r9) = (Register::RAX, Register::general(8), Register::general(9));
-        check_step(&[0x6a, 5], Some((RSP, RSP, -8))); // push 5
-        check_step(&[0xe8, 0, 0, 0, 0], Some((RSP, RSP, -8))); // call
-        check_step(&[0x5b], Some((RSP, RSP, 8))); // pop rbx
-        check_step(&[0x8f, 0x44, 0x24, 8], Some((RSP, RSP, 8))); // pop qword ptr [rsp+8]
-        check_step(&[0x5c], None); // pop rsp
-        check_step(&[0xc2, 0x10, 0], Some((RSP, RSP, 24))); // ret 16
-        check_step(&[0xc8, 0x20, 0, 0], Some((RSP, RSP, -40))); // enter 32, 0
-        check_step(&[0xc9], Some((RSP, RBP, 8))); // leave
-        check_step(&[0x48, 0x83, 0xc4, 0x28], Some((RSP, RSP, 40))); // add rsp, 40
-        check_step(&[0x48, 0x81, 0xec, 0x80, 0, 0, 0], Some((RSP, RSP, -128))); // sub rsp, 128
-        check_step(&[0x48, 0x8d, 0x64, 0x24, 0xf8], Some((RSP, RSP, -8))); // lea rsp, [rsp-8]
-        check_step(&[0x4c, 0x8d, 0x45, 0xf0], Some((r8, RBP, -16))); // lea r8, [rbp-16]
-        check_step(&[0x48, 0x89, 0xe5], Some((RBP, RSP, 0))); // mov rbp, rsp
-        check_step(&[0x49, 0xff, 0xc9], Some((r9, r9, -1))); // dec r9
-        check_step(&[0x48, 0xff, 0xc0], Some((rax, rax, 1))); // inc rax
-        check_step(&[0x89, 0xe5], None); // mov ebp, esp
-        check_step(&[0x83, 0xc0, 1], None); // add eax, 1
-        check_step(&[0x48, 1, 0xd8], None); // add rax, rbx
-        check_step(&[0x48, 1, 0x18], None); // add [rax], rbx
-        check_step(&[0x48, 0xff, 0], None); // inc qword ptr [rax]
-        check_step(&[0x48, 0x8d, 4, 0x0b], None); // lea rax, [rbx+rcx]
-        check_step(&[0x67, 0x48, 0x8d, 0x43, 8], None); // lea rax, [ebx+8]
-        check_step(&[0x48, 0x8d, 5, 0, 0, 0, 0], None); // lea rax, [rip]
+        check_increment(&[0x6a, 5], Some((RSP, RSP, -8))); // push 5
+        check_increment(&[0xe8, 0, 0, 0, 0], Some((RSP, RSP, -8))); // call
+        check_increment(&[0x5b], Some((RSP, RSP, 8))); // pop rbx
+        check_increment(&[0x8f, 0x44, 0x24, 8], Some((RSP, RSP, 8))); // pop qword ptr [rsp+8]
+        check_increment(&[0x5c], None); // pop rsp
+        check_increment(&[0xc2, 0x10, 0], Some((RSP, RSP, 24))); // ret 16
+        check_increment(&[0xc8, 0x20, 0, 0], Some((RSP, RSP, -40))); // enter 32, 0
+        check_increment(&[0xc9], Some((RSP, RBP, 8))); // leave
+        check_increment(&[0x48, 0x83, 0xc4, 0x28], Some((RSP, RSP, 40))); // add rsp, 40
+        check_increment(&[0x48, 0x81, 0xec, 0x80, 0, 0, 0], Some((RSP, RSP, -128))); // sub rsp, 128
+        check_increment(&[0x48, 0x8d, 0x64, 0x24, 0xf8], Some((RSP, RSP, -8))); // lea rsp, [rsp-8]
+        check_increment(&[0x4c, 0x8d, 0x45, 0xf0], Some((r8, RBP, -16))); // lea r8, [rbp-16]
+        check_increment(&[0x48, 0x89, 0xe5], Some((RBP, RSP, 0))); // mov rbp, rsp
+        check_increment(&[0x49, 0xff, 0xc9], Some((r9, r9, -1))); // dec r9
+        check_increment(&[0x48, 0xff, 0xc0], Some((rax, rax, 1))); // inc rax
+        check_increment(&[0x89, 0xe5], None); // mov ebp, esp
+        check_increment(&[0x83, 0xc0, 1], None); // add eax, 1
+        check_increment(&[0x48, 1, 0xd8], None); // add rax, rbx
+        check_increment(&[0x48, 1, 0x18], None); // add [rax], rbx
+        check_increment(&[0x48, 0xff, 0], None); // inc qword ptr [rax]
+        check_increment(&[0x48, 0x8d, 4, 0x0b], None); // lea rax, [rbx+rcx]
+        check_increment(&[0x67, 0x48, 0x8d, 0x43, 8], None); // lea rax, [ebx+8]
+        check_increment(&[0x48, 0x8d, 5, 0, 0, 0, 0], None); // lea rax, [rip]
     }
 
     #[test]
     fn memory() {
-        const AT_RDI: Memory = Memory {
+        const AT_RDI: MemoryOperand = MemoryOperand {
             displacement: 0,
             size: 8,
             base: Some(Register::general(7)),
             index: None,
             scale: 1,
-            segment: Segment::Flat,
-            access: Access::Write,
+            segment: SegmentBase::Flat,
+            access: OperandAccess::Write,
             is_certain: true,
         };
-        const AT_RSP: Memory = Memory { base: Some(Register::RSP), ..AT_RDI };
+        const AT_RSP: MemoryOperand = MemoryOperand { base: Some(Register::RSP), ..AT_RDI };
         let (rcx, rsi) = (Some(Register::general(1)), Some(Register::general(6)));
         // dec dword ptr [rsi+rcx*4+16]
-        let counter = Memory { displacement: 16, size: 4, base: rsi, index: rcx, scale: 4, ..AT_RDI };
-        check_memory(&[0xff, 0x4c, 0x8e, 0x10], &[Memory { access: Access::ReadWrite, ..counter }]);
+        let counter = MemoryOperand { displacement: 16, size: 4, base: rsi, index: rcx, scale: 4, ..AT_RDI };
+        check_memory(&[0xff, 0x4c, 0x8e, 0x10], &[MemoryOperand { access: OperandAccess::ReadWrite, ..counter }]);
         // mov rax, fs:[0x28]
-        let canary = Memory { displacement: 0x28, base: None, segment: Segment::Fs, access: Access::Read, ..AT_RDI };
+        let canary = MemoryOperand {
+            displacement: 0x28,
+            base: None,
+            segment: SegmentBase::Fs,
+            access: OperandAccess::Read,
+            ..AT_RDI
+        };
         check_memory(&[0x64, 0x48, 0x8b, 4, 0x25, 0x28, 0, 0, 0], &[canary]);
         // mov al, [rip+16]
-        let global = Memory { displacement: 0x1016, size: 1, base: None, access: Access::Read, ..AT_RDI };
+        let global = MemoryOperand { displacement: 0x1016, size: 1, base: None, access: OperandAccess::Read, ..AT_RDI };
         check_memory(&[0x8a, 5, 0x10, 0, 0, 0], &[global]);
         // vmovups [rdi] {k2}, zmm1
-        check_memory(&[0x62, 0xf1, 0x7c, 0x4a, 0x11, 0x0f], &[Memory { size: 64, is_certain: false, ..AT_RDI }]);
+        check_memory(&[0x62, 0xf1, 0x7c, 0x4a, 0x11, 0x0f], &[MemoryOperand { size: 64, is_certain: false, ..AT_RDI }]);
         // rep movsq
-        let from = Memory { base: rsi, access: Access::Read, is_certain: false, ..AT_RDI };
-        check_memory(&[0xf3, 0x48, 0xa5], &[Memory { is_certain: false, ..AT_RDI }, from]);
+        let from = MemoryOperand { base: rsi, access: OperandAccess::Read, is_certain: false, ..AT_RDI };
+        check_memory(&[0xf3, 0x48, 0xa5], &[MemoryOperand { is_certain: false, ..AT_RDI }, from]);
         // push qword ptr [rsp+8]
-        let operand = Memory { displacement: 8, access: Access::Read, ..AT_RSP };
-        check_memory(&[0xff, 0x74, 0x24, 8], &[operand, Memory { displacement: -8, ..AT_RSP }]);
+        let operand = MemoryOperand { displacement: 8, access: OperandAccess::Read, ..AT_RSP };
+        check_memory(&[0xff, 0x74, 0x24, 8], &[operand, MemoryOperand { displacement: -8, ..AT_RSP }]);
         // pop qword ptr [rsp+8], where the address is that behind the pop
-        let top = Memory { access: Access::Read, ..AT_RSP };
-        check_memory(&[0x8f, 0x44, 0x24, 8], &[Memory { displacement: 16, ..AT_RSP }, top]);
+        let top = MemoryOperand { access: OperandAccess::Read, ..AT_RSP };
+        check_memory(&[0x8f, 0x44, 0x24, 8], &[MemoryOperand { displacement: 16, ..AT_RSP }, top]);
         // lock cmpxchg [rdi], ecx
-        let exchanged = Memory { size: 4, access: Access::ReadWrite, is_certain: false, ..AT_RDI };
+        let exchanged = MemoryOperand { size: 4, access: OperandAccess::ReadWrite, is_certain: false, ..AT_RDI };
         check_memory(&[0xf0, 0x0f, 0xb1, 0x0f], &[exchanged]);
         // prefetcht0 [rdi]; nop word ptr [rax+rax]
         check_memory(&[0x0f, 0x18, 0x0f], &[]);
@@ -655,12 +661,12 @@ mod tests {
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
             state >> 32
         };
-        let mut reader = Reader::new();
+        let mut analyser = Analyser::new();
         let mut crowded = BTreeSet::new();
         for _ in 0..1_000_000 {
-            let bytes: [u8; 16] = core::array::from_fn(|_| random() as u8);
-            let instruction = crate::decoder(0, &bytes).decode();
-            let effects = reader.effects(&instruction);
+            let bytes: [u8; 16] = std::array::from_fn(|_| random() as u8);
+            let instruction = isa::decoder(0, &bytes).decode();
+            let effects = analyser.analyse(&instruction);
             let used = InstructionInfoFactory::new().info(&instruction).used_memory().len();
             if used > effects.memory().count() {
                 crowded.insert(instruction.mnemonic() as u32);
