@@ -2,7 +2,8 @@
 //! packed copies outside the repository, and records a program with it.
 //!
 //! Dependencies between our packages are patched to the unpacked copies, because a registry does
-//! not have these versions yet. What is built lands under `target/packages` and is used again.
+//! not have these versions yet. Nothing is downloaded: the tests have built it all before. What is
+//! built lands under `target/packages` and is used again.
 
 use std::fmt::Write;
 use std::fs;
@@ -61,7 +62,7 @@ fn target() -> PathBuf {
 
 fn pack(packages: &[Package]) -> Result<(), String> {
     let target = target();
-    let mut words = vec!["package", "--quiet", "--no-verify", "--allow-dirty", "--target-dir"];
+    let mut words = vec!["package", "--quiet", "--offline", "--no-verify", "--allow-dirty", "--target-dir"];
     words.push(target.to_str().ok_or("the path of the repository is not UTF-8")?);
     words.extend(packages.iter().flat_map(|package| ["--package", &package.name]));
     run_cargo(&words)
@@ -82,13 +83,20 @@ fn install(packages: &[Package], directory: &Path) -> Result<PathBuf, String> {
     fs::write(&patches, patch_table(packages, directory)).map_err(|error| format!("patches.toml: {error}"))?;
     // The lock file names a registry for our packages; this replaces it by the patches and keeps
     // the rest.
-    let update = ["update", "--quiet", "--workspace", "--offline", "--config"];
-    succeed(Command::new(env!("CARGO")).args(update).arg(&patches).current_dir(&copy))?;
+    let update = ["update", "--quiet", "--workspace", "--config"];
+    succeed(offline_cargo().args(update).arg(&patches).current_dir(&copy))?;
     let install = ["install", "--quiet", "--locked", "--path", ".", "--config"];
-    let mut cargo = Command::new(env!("CARGO"));
+    let mut cargo = offline_cargo();
     cargo.args(install).arg(&patches).arg("--root").arg(directory).arg("--target-dir").arg(target());
     succeed(cargo.current_dir(&copy))?;
     Ok(directory.join("bin/trackway"))
+}
+
+/// Cargo without the network; what build scripts start does not use it either.
+fn offline_cargo() -> Command {
+    let mut cargo = Command::new(env!("CARGO"));
+    cargo.env("CARGO_NET_OFFLINE", "true");
+    cargo
 }
 
 /// Settings of cargo that find our packages in their unpacked copies.
