@@ -82,16 +82,16 @@ pub struct Pages {
     /// Writable pages that we have write-protected.
     guarded: BTreeSet<u64>,
     /// Writable pages that were written to while they were guarded.
-    written: BTreeMap<u64, Written>,
+    written: BTreeMap<u64, WriteHistory>,
     /// Pages with fragments that are not executable for now, and a digest of what was in them when
     /// they were.
-    asleep: BTreeMap<u64, u64>,
+    suspended: BTreeMap<u64, u64>,
     /// Whether a page was ever guarded.
     pub any_guarded: bool,
 }
 
 #[derive(Clone, Copy, Default)]
-struct Written {
+struct WriteHistory {
     faults: u8,
     retries: u8,
     /// The page is not guarded; its code is compared.
@@ -106,7 +106,7 @@ impl Pages {
             shared: Ranges::new(),
             guarded: BTreeSet::new(),
             written: BTreeMap::new(),
-            asleep: BTreeMap::new(),
+            suspended: BTreeMap::new(),
             any_guarded: false,
         }
     }
@@ -211,7 +211,7 @@ impl Pages {
     fn forget(&mut self, start: u64, end: u64) {
         self.forget_protection(start, end);
         self.shared.remove(start, end);
-        remove_range(&mut self.asleep, &(start / PAGE..end.div_ceil(PAGE)));
+        remove_range(&mut self.suspended, &(start / PAGE..end.div_ceil(PAGE)));
     }
 }
 
@@ -240,7 +240,7 @@ const WRITABLE_CODE: u64 = sys::PROT_WRITE | sys::PROT_EXEC;
 
 impl Engine {
     /// A range has been mapped anew or unmapped; it is now writable and executable, or not.
-    pub fn remapped(&mut self, start: u64, length: u64, protection: u64) {
+    pub fn on_remap(&mut self, start: u64, length: u64, protection: u64) {
         let end = start.saturating_add(length);
         self.drop_range(start, end);
         self.pages.forget(start, end);
@@ -250,7 +250,7 @@ impl Engine {
     }
 
     /// A range was mapped that others may write to as well.
-    pub fn mapped_shared(&mut self, start: u64, length: u64) {
+    pub fn add_shared(&mut self, start: u64, length: u64) {
         self.pages.shared.insert(start, start.saturating_add(length));
     }
 
@@ -260,47 +260,47 @@ impl Engine {
     }
 
     /// The protection of a range is about to change: fragments made from it may outlive that.
-    pub fn put_to_sleep(&mut self, start: u64, length: u64) {
+    pub fn suspend_fragments(&mut self, start: u64, length: u64) {
         for page in self.pages.pages_in(start, start.saturating_add(length)) {
-            if self.pages.asleep.contains_key(&page) {
+            if self.pages.suspended.contains_key(&page) {
                 continue;
             }
             match digest(page) {
-                Some(digest) => drop(self.pages.asleep.insert(page, digest)),
+                Some(digest) => drop(self.pages.suspended.insert(page, digest)),
                 None => drop(self.drop_page(page)),
             }
         }
     }
 
     /// The protection of a range has changed.
-    pub fn protected(&mut self, start: u64, length: u64, protection: u64) {
+    pub fn on_protect(&mut self, start: u64, length: u64, protection: u64) {
         let end = start.saturating_add(length);
         self.pages.forget_protection(start, end);
         if protection & WRITABLE_CODE == WRITABLE_CODE {
             self.remember_writable(start, end);
         } else if protection & sys::PROT_EXEC != 0 {
-            self.wake_up(start, end);
+            self.revalidate_fragments(start, end);
         }
     }
 
     /// The protection of a range could not be changed.
-    pub fn still_protected(&mut self, start: u64, length: u64) {
-        self.wake_up(start, start.saturating_add(length));
+    pub fn on_protect_failed(&mut self, start: u64, length: u64) {
+        self.revalidate_fragments(start, start.saturating_add(length));
     }
 
     fn remember_writable(&mut self, start: u64, end: u64) {
         self.drop_range(start, end);
-        remove_range(&mut self.pages.asleep, &(start / PAGE..end.div_ceil(PAGE)));
+        remove_range(&mut self.pages.suspended, &(start / PAGE..end.div_ceil(PAGE)));
         self.pages.writable.insert(start, end);
     }
 
     /// Drops what was made from pages whose contents have changed meanwhile.
-    fn wake_up(&mut self, start: u64, end: u64) {
+    fn revalidate_fragments(&mut self, start: u64, end: u64) {
         let pages = start / PAGE..end.div_ceil(PAGE);
-        let asleep: Vec<(u64, u64)> =
-            self.pages.asleep.range(pages.clone()).map(|(page, digest)| (*page, *digest)).collect();
-        remove_range(&mut self.pages.asleep, &pages);
-        for (page, before) in asleep {
+        let suspended: Vec<(u64, u64)> =
+            self.pages.suspended.range(pages.clone()).map(|(page, digest)| (*page, *digest)).collect();
+        remove_range(&mut self.pages.suspended, &pages);
+        for (page, before) in suspended {
             if digest(page) != Some(before) {
                 self.drop_page(page);
             }
@@ -309,18 +309,18 @@ impl Engine {
 
     /// Asks the kernel what is writable and executable, or shared and executable.
     pub fn find_writable_code(&mut self) {
-        self.take_writable_code(maps::executable().into_iter());
+        self.add_writable_code(maps::executable().into_iter());
     }
 
     /// Takes note of what is writable and executable, or shared and executable, already: an
     /// executable stack, or a program linked that way.
-    pub fn take_writable_code(&mut self, mappings: impl Iterator<Item = Mapping>) {
+    pub fn add_writable_code(&mut self, mappings: impl Iterator<Item = Mapping>) {
         for mapping in mappings {
             if self.is_cache(mapping.start) {
                 continue;
             }
             if mapping.is_shared && !self.pages.is_shared(mapping.start) {
-                self.mapped_shared(mapping.start, mapping.end - mapping.start);
+                self.add_shared(mapping.start, mapping.end - mapping.start);
             }
             if mapping.is_writable && !self.pages.is_writable(mapping.start) {
                 self.remember_writable(mapping.start, mapping.end);
@@ -341,7 +341,7 @@ impl Engine {
     }
 
     /// A write has faulted. True if it can be made again: the page was write-protected by us.
-    pub fn written(&mut self, address: u64) -> bool {
+    pub fn on_write_fault(&mut self, address: u64) -> bool {
         let page = address / PAGE;
         if !self.pages.guarded.contains(&page) {
             return false;
@@ -354,13 +354,13 @@ impl Engine {
 
     /// Code that is compared at every entry is hot: write-protects its page again, if that has not
     /// been tried too often.
-    pub fn try_to_guard_again(&mut self, address: u64) -> bool {
+    pub fn retry_guard(&mut self, address: u64) -> bool {
         let page = address / PAGE;
         let Some(written) = self.pages.written.get_mut(&page) else { return false };
         if !written.checked || written.retries == RETRIES_MAX {
             return false;
         }
-        *written = Written { faults: 0, retries: written.retries + 1, checked: false };
+        *written = WriteHistory { faults: 0, retries: written.retries + 1, checked: false };
         self.drop_page(page)
     }
 

@@ -85,7 +85,7 @@ fn take_slot(control: &Control) -> Option<u32> {
     for _ in 0..PATIENCE_MILLISECONDS {
         let slot = try_to_take_slot(control);
         let is_ended = |slot: &wire::Slot| matches!(slot.state.load(Ordering::SeqCst), SLOT_ENDED | SLOT_ABANDONED);
-        if slot.is_some() || !ring::is_wanted(control) || !control.slots.iter().any(is_ended) {
+        if slot.is_some() || !ring::has_recorder(control) || !control.slots.iter().any(is_ended) {
             return slot;
         }
         ring::ring_doorbell(control);
@@ -184,7 +184,7 @@ fn record_child(tcb: &mut Tcb, request: &Request) -> Option<i64> {
     signal::block_asynchronous(tcb);
     if result < 0 {
         forget_child(child);
-    } else if clear_away(child) {
+    } else if reap_child(child) {
         ring::append_child(tcb, thread, result as u32);
     }
     // SAFETY: made above; nobody uses the table any more.
@@ -195,7 +195,7 @@ fn record_child(tcb: &mut Tcb, request: &Request) -> Option<i64> {
 
 /// A process that has shared the memory is gone: it has executed another program, has ended or was
 /// killed, wherever it was. False if it has recorded nothing.
-fn clear_away(mut child: OwnedTcb) -> bool {
+fn reap_child(mut child: OwnedTcb) -> bool {
     if release_locks(&child) {
         failure::report(child.control(), Failure::KilledChild);
     }

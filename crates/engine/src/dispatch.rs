@@ -493,7 +493,7 @@ fn go_to(tcb: &mut Tcb, engine: &mut Engine, with_indirect_entry: bool) -> Next 
     let pc = tcb.registers.rip;
     let is_gate = select::choose_mode(tcb, engine) || engine.sections.contains(pc);
     match engine.find_in(tcb.selection.mode, pc, with_indirect_entry) {
-        Ok(_) if memory::is_short() => Next::Failed(Failure::NoMemory),
+        Ok(_) if memory::is_exhausted() => Next::Failed(Failure::NoMemory),
         Ok(at) => {
             tcb.next = engine.fragment(at).body;
             engine.enter_cache(tcb);

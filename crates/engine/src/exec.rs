@@ -19,15 +19,15 @@ pub fn exec(tcb: &mut Tcb) -> i64 {
     seccomp::prepare_exec(tcb);
     while control.exec_state.compare_exchange(EXEC_IDLE, EXEC_WANTED, Ordering::SeqCst, Ordering::SeqCst).is_err() {
         // Another thread is about to exec: it ends us, or fails and lets us try.
-        if !ring::is_wanted(control) {
-            return exec_unseen(tcb);
+        if !ring::has_recorder(control) {
+            return call_exec(tcb);
         }
         sys::futex_wait(&control.exec_state, control.exec_state.load(Ordering::SeqCst), PATIENCE_MILLISECONDS);
     }
     control.exec_tid.store(sys::gettid(), Ordering::SeqCst);
     ring_and_wait(tcb, EXEC_WANTED);
     ring::append_time(tcb, word::TIME);
-    make(tcb)
+    call_recorded(tcb)
 }
 
 /// In a process that shares its parent's memory: the new image is another's business. The parent
@@ -35,13 +35,13 @@ pub fn exec(tcb: &mut Tcb) -> i64 {
 fn exec_in_child(tcb: &mut Tcb) -> i64 {
     follow::wait_in_child(tcb);
     ring::append_time(tcb, word::TIME);
-    make(tcb)
+    call_recorded(tcb)
 }
 
-fn make(tcb: &mut Tcb) -> i64 {
+fn call_recorded(tcb: &mut Tcb) -> i64 {
     tcb.executing = true;
     signal::set_kernel_ignores(tcb.signals(), true);
-    let result = exec_unseen(tcb);
+    let result = call_exec(tcb);
     abandon(tcb);
     result
 }
@@ -70,14 +70,14 @@ fn ring_and_wait(tcb: &Tcb, state: u32) {
     let control = tcb.control();
     control.doorbell.fetch_add(1, Ordering::SeqCst);
     sys::futex_wake(&control.doorbell);
-    while control.exec_state.load(Ordering::SeqCst) == state && ring::is_wanted(control) {
+    while control.exec_state.load(Ordering::SeqCst) == state && ring::has_recorder(control) {
         sys::futex_wait(&control.exec_state, state, PATIENCE_MILLISECONDS);
     }
 }
 
 /// The call itself. The new image inherits the signal mask and what is pending, so the kernel gets
 /// the application's own for it.
-fn exec_unseen(tcb: &mut Tcb) -> i64 {
+fn call_exec(tcb: &mut Tcb) -> i64 {
     signal::hand_pending_to_kernel(tcb, true);
     let result = syscall::pass_through(tcb);
     signal::take_pending_back(tcb);

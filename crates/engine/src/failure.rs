@@ -90,7 +90,7 @@ pub fn abandon_set_up(control: &Control, failure: Failure) -> ! {
 
 /// Waits until the recorder changes the stage or is gone.
 pub fn wait_while(control: &Control, stage: u32) {
-    while control.stage.load(Ordering::SeqCst) == stage && ring::is_wanted(control) {
+    while control.stage.load(Ordering::SeqCst) == stage && ring::has_recorder(control) {
         sys::nap();
     }
 }
@@ -108,7 +108,7 @@ pub fn detach(tcb: &mut Tcb, failure: Failure) -> bool {
         return detach::detach_thread(tcb);
     }
     detach::park_if_requested(tcb);
-    if (!ring::is_wanted(control) || tcb.interrupted != 0) && detach::detach_thread(tcb) {
+    if (!ring::has_recorder(control) || tcb.interrupted != 0) && detach::detach_thread(tcb) {
         return true;
     }
     signal::block_asynchronous(tcb);
@@ -127,9 +127,9 @@ pub fn set_up() {
 /// If a signal handler of the engine has interrupted the application, the application goes on where
 /// it was, to be detached like the other threads. If the engine is not set up yet, the recorder
 /// takes it out of the process.
-pub fn give_up() -> ! {
+pub fn on_panic() -> ! {
     if !STARTED.load(Ordering::Relaxed) {
-        let failure = if memory::is_short() { Failure::NoMemory } else { Failure::Defect };
+        let failure = if memory::is_exhausted() { Failure::NoMemory } else { Failure::Defect };
         match engine_memory::control() {
             Some(control) => abandon_set_up(control, failure),
             None => sys::abort(),

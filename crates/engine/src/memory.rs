@@ -109,11 +109,11 @@ pub unsafe fn release_for_dead(stacks: core::ops::Range<u64>) -> bool {
 
 /// The kernel gives no more memory. What is left is enough for a thread to come to its next safe
 /// point.
-static SHORT: AtomicBool = AtomicBool::new(false);
+static EXHAUSTED: AtomicBool = AtomicBool::new(false);
 
 /// Whether the engine has no more memory than it needs to detach.
-pub fn is_short() -> bool {
-    SHORT.load(Ordering::Relaxed)
+pub fn is_exhausted() -> bool {
+    EXHAUSTED.load(Ordering::Relaxed)
 }
 
 impl Default for Allocator {
@@ -157,11 +157,11 @@ impl State {
     /// A chunk from the kernel, or the last one.
     fn chunk(&mut self) -> Option<u64> {
         let chunk = engine_memory::map(CHUNK);
-        if chunk.is_some() && self.reserve == 0 && !is_short() {
+        if chunk.is_some() && self.reserve == 0 && !is_exhausted() {
             self.reserve = engine_memory::map(CHUNK).unwrap_or(0);
         }
         chunk.or_else(|| {
-            SHORT.store(true, Ordering::Relaxed);
+            EXHAUSTED.store(true, Ordering::Relaxed);
             Some(core::mem::take(&mut self.reserve)).filter(|reserve| *reserve != 0)
         })
     }

@@ -75,14 +75,14 @@ pub fn disown(address: u64, bytes: usize) {
 }
 
 /// The numbers of the threads that are alive, and from where on to look for a new one.
-struct Numbers {
+struct ThreadNumbers {
     live: [u64; NUMBERS / 64],
     next: usize,
 }
 
-static LIVE: Mutex<Numbers> = Mutex::new(Numbers { live: [0; NUMBERS / 64], next: 0 });
+static LIVE: Mutex<ThreadNumbers> = Mutex::new(ThreadNumbers { live: [0; NUMBERS / 64], next: 0 });
 
-impl Numbers {
+impl ThreadNumbers {
     /// A number of nobody's. All numbers are used before one is used again, and then the table is
     /// emptied: it may hold tags of the thread that had the number before.
     fn take(&mut self, empty_table: impl FnOnce()) -> usize {
@@ -139,7 +139,7 @@ mod tests {
 
     #[test]
     fn numbers_are_used_again_only_when_the_table_is_empty() {
-        let mut numbers = Numbers { live: [0; NUMBERS / 64], next: 0 };
+        let mut numbers = ThreadNumbers { live: [0; NUMBERS / 64], next: 0 };
         let mut emptied = 0;
         assert_eq!(numbers.take(|| emptied += 1), 0);
         numbers.give(0);

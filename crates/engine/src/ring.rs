@@ -130,7 +130,7 @@ pub fn ring_doorbell(control: &Control) {
 }
 
 /// Whether the recorder is alive and takes data.
-pub fn is_wanted(control: &Control) -> bool {
+pub fn has_recorder(control: &Control) -> bool {
     control.recorder[0].load(Ordering::Relaxed) & wire::OWNER_DIED == 0
         && control.detach.load(Ordering::Relaxed) != wire::DETACH_SEPARATELY
 }
@@ -139,7 +139,7 @@ pub fn is_wanted(control: &Control) -> bool {
 pub fn wait_for_code(control: &Control, head: u64) {
     loop {
         let tail = control.code_tail.load(Ordering::SeqCst);
-        if tail >= head || !is_wanted(control) {
+        if tail >= head || !has_recorder(control) {
             control.code_waiting.store(0, Ordering::SeqCst);
             return;
         }
@@ -161,7 +161,7 @@ fn wait_for_room(tcb: &Tcb) -> bool {
         }
         // A process that has shared the memory of an image that is gone has no slot any more.
         let is_orphan = tcb.is_child_process() && slot.state.load(Ordering::SeqCst) != wire::SLOT_LIVE;
-        if is_orphan || !is_wanted(tcb.control()) {
+        if is_orphan || !has_recorder(tcb.control()) {
             // Nobody will make room any more.
             slot.head.store(head.wrapping_sub(1), Ordering::SeqCst);
             return false;

@@ -273,7 +273,7 @@ pub fn await_sections(tcb: &Tcb) {
     }
     let control = tcb.control();
     while !enter_section() {
-        if detach::is_parking(control) || !ring::is_wanted(control) {
+        if detach::is_parking(control) || !ring::has_recorder(control) {
             return;
         }
     }

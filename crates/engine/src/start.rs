@@ -43,7 +43,7 @@ pub unsafe extern "C" fn start(init: *mut Init) -> ! {
     // SAFETY: the injector wrote as many.
     let mappings =
         unsafe { core::slice::from_raw_parts(first.mappings as *const CodeMapping, first.mapping_count as usize) };
-    ENGINE.lock().take_writable_code(mappings.iter().map(Mapping::from));
+    ENGINE.lock().add_writable_code(mappings.iter().map(Mapping::from));
     // SAFETY: just made.
     let tcb = unsafe { &mut *((*init).state as *mut Tcb) };
     fail_if_injected(control);

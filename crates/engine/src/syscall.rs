@@ -287,9 +287,9 @@ fn map(tcb: &Tcb, arguments: [u64; 6]) -> i64 {
     let result = call_now(number::MMAP, arguments);
     let Ok(address) = u64::try_from(result) else { return result };
     let mut engine = ENGINE.lock();
-    engine.remapped(address, length, protection);
+    engine.on_remap(address, length, protection);
     if flags & sys::MAP_SHARED != 0 {
-        engine.mapped_shared(address, length);
+        engine.add_shared(address, length);
     }
     drop(engine);
     let is_of_file = flags & sys::MAP_ANONYMOUS == 0 && (file as i32) >= 0;
@@ -314,16 +314,16 @@ fn unmap(arguments: [u64; 6]) -> i64 {
     let [address, length, ..] = arguments;
     let mut engine = ENGINE.lock();
     let (was_writable, was_shared) = (engine.pages.is_writable(address), engine.pages.is_shared(address));
-    engine.remapped(address, length, 0);
+    engine.on_remap(address, length, 0);
     drop(engine);
     let result = call_now(number::MUNMAP, arguments);
     let mut engine = ENGINE.lock();
     if result == 0 {
         engine.announce_unmap(address, length);
     } else {
-        engine.remapped(address, length, if was_writable { sys::PROT_WRITE | sys::PROT_EXEC } else { 0 });
+        engine.on_remap(address, length, if was_writable { sys::PROT_WRITE | sys::PROT_EXEC } else { 0 });
         if was_shared {
-            engine.mapped_shared(address, length);
+            engine.add_shared(address, length);
         }
     }
     result
@@ -335,15 +335,15 @@ fn protect(call: u64, arguments: [u64; 6]) -> i64 {
     let [address, length, protection, ..] = arguments;
     // Under the lock: nobody else may change the protection of a page meanwhile.
     let mut engine = ENGINE.lock();
-    engine.put_to_sleep(address, length);
+    engine.suspend_fragments(address, length);
     let result = call_now(call, arguments);
     match result {
         0 if protection & PROT_GROWSDOWN != 0 => {
-            engine.still_protected(address, length);
+            engine.on_protect_failed(address, length);
             engine.find_writable_code();
         }
-        0 => engine.protected(address, length, protection),
-        _ => engine.still_protected(address, length),
+        0 => engine.on_protect(address, length, protection),
+        _ => engine.on_protect_failed(address, length),
     }
     result
 }
@@ -353,14 +353,14 @@ fn remap(arguments: [u64; 6]) -> i64 {
     let [address, length, new_length, ..] = arguments;
     let mut engine = ENGINE.lock();
     let (was_writable, was_shared) = (engine.pages.is_writable(address), engine.pages.is_shared(address));
-    engine.remapped(address, length, 0);
+    engine.on_remap(address, length, 0);
     drop(engine);
     let result = call_now(number::MREMAP, arguments);
     let (address, length) = u64::try_from(result).map_or((address, length), |address| (address, new_length));
     let mut engine = ENGINE.lock();
-    engine.remapped(address, length, if was_writable { sys::PROT_WRITE | sys::PROT_EXEC } else { 0 });
+    engine.on_remap(address, length, if was_writable { sys::PROT_WRITE | sys::PROT_EXEC } else { 0 });
     if was_shared {
-        engine.mapped_shared(address, length);
+        engine.add_shared(address, length);
     }
     result
 }
@@ -378,8 +378,8 @@ fn attach_shared(arguments: [u64; 6]) -> i64 {
     if known == 0 {
         let length = description[SEGMENT_SIZE / 8].next_multiple_of(sys::PAGE);
         let mut engine = ENGINE.lock();
-        engine.remapped(address, length, 0);
-        engine.mapped_shared(address, length);
+        engine.on_remap(address, length, 0);
+        engine.add_shared(address, length);
     }
     result
 }
@@ -390,7 +390,7 @@ fn detach_shared(arguments: [u64; 6]) -> i64 {
     let result = call_now(number::SHMDT, arguments);
     if let (0, Some(length)) = (result, length) {
         let mut engine = ENGINE.lock();
-        engine.remapped(address, length, 0);
+        engine.on_remap(address, length, 0);
         engine.announce_unmap(address, length);
     }
     result

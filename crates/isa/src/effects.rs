@@ -1,12 +1,12 @@
-//! What an instruction reads and writes.
+//! Effects: the registers and memory that an instruction reads and writes.
 //!
-//! [`Effects`] is about values that one instruction hands to another, so registers are whole: `al`,
-//! `ax`, `eax` and `rax` are one, as are `xmm0`, `ymm0` and `zmm0`. What keeps a part of a register
-//! needs the rest of it and so reads it: writes of 8 or 16 bits, conditional moves, merging masks.
-//! What makes a value out of nothing (`xor eax, eax`) reads nothing.
+//! [`Effects`] describe data flow between instructions, so registers are whole: `al`, `ax`, `eax`
+//! and `rax` are one, as are `xmm0`, `ymm0` and `zmm0`. An instruction that keeps a part of a
+//! register reads it: writes of 8 or 16 bits, conditional moves, merging masks. An instruction
+//! whose result does not depend on its operands (`xor eax, eax`) reads nothing.
 //!
-//! Left out: `rip`, segment registers, the control bits of x87 and SSE (`mxcsr`), and what only an
-//! operating system sees.
+//! Not included: `rip`, segment registers, the control bits of x87 and SSE (`mxcsr`), and
+//! privileged state.
 
 use core::fmt;
 use core::num::NonZeroU8;
@@ -16,8 +16,8 @@ use iced_x86::{
     UsedMemory, UsedRegister,
 };
 
-/// Most memory operands that [`Effects`] hold. Only far calls through memory, `iret` and `enter`
-/// with nesting levels have more; what is above is left out.
+/// Most memory operands in [`Effects`]. Only far calls through memory, `iret` and `enter` with
+/// nesting levels have more; the rest is left out.
 const OPERANDS_MAX: usize = 2;
 
 /// A register as a whole, or a group of flags that are mostly written together.
@@ -71,7 +71,7 @@ impl Register {
         Self(NonZeroU8::MIN.saturating_add(index))
     }
 
-    /// `None` for registers that no [`Effects`] tell of.
+    /// `None` for registers that [`Effects`] do not include.
     fn of(register: iced::Register) -> Option<Self> {
         let full = register.full_register();
         let number = full.number() as u8;
@@ -162,7 +162,7 @@ impl fmt::Debug for Registers {
     }
 }
 
-/// What is done with a place in memory.
+/// The kind of an access to memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Access {
     Read,
@@ -174,14 +174,14 @@ pub enum Access {
 /// What an address is relative to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Segment {
-    /// All but the next two are flat in 64-bit code.
+    /// Segments without a base: all but fs and gs in 64-bit code.
     Flat,
     Fs,
     Gs,
 }
 
-/// A memory operand: where it is, `segment: base + index * scale + displacement` with the values of
-/// the registers before the instruction, and what is done there.
+/// A memory operand at `segment: base + index * scale + displacement`, with the values of the
+/// registers before the instruction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Memory {
     /// If there is no base, as with addresses relative to `rip`, this is the address.
@@ -195,8 +195,7 @@ pub struct Memory {
     pub scale: u8,
     pub segment: Segment,
     pub access: Access,
-    /// Whether nothing can keep the instruction from the access: no condition, no mask, no count
-    /// that may be 0.
+    /// Whether the access always happens: it depends on no condition, mask or count.
     pub is_certain: bool,
 }
 
@@ -213,8 +212,8 @@ impl Memory {
         self.access != Access::Read
     }
 
-    /// `whole` is the size of the operand in the instruction, for those operands of which it is
-    /// told nowhere else.
+    /// `whole` is the size of the instruction's operand, for operands whose size iced does not
+    /// give.
     fn of(used: &UsedMemory, whole: usize) -> Option<Self> {
         let (access, is_certain) = match used.access() {
             OpAccess::Read => (Access::Read, true),
@@ -238,7 +237,7 @@ impl Memory {
     }
 }
 
-/// That a register of 64 bits becomes another one, or itself, plus a constant: `mov`, `lea`, `add`,
+/// A 64-bit register becomes another register, or itself, plus a constant: `mov`, `lea`, `add`,
 /// `sub`, `inc`, `dec`, and the stack pointer in `push`, `pop`, `call`, `ret`, `enter` and `leave`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Step {
@@ -247,13 +246,13 @@ pub struct Step {
     pub by: i32,
 }
 
-/// What an instruction reads and writes.
+/// Effects: the registers and memory that an instruction reads and writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Effects {
-    /// With those in addresses.
+    /// Including registers in addresses.
     pub reads: Registers,
     pub writes: Registers,
-    /// What is known of the value of one of the written registers.
+    /// The value of one written register, if it is another register plus a constant.
     pub step: Option<Step>,
     operands: [Option<Memory>; OPERANDS_MAX],
 }
@@ -263,7 +262,7 @@ impl Effects {
     pub const NONE: Self =
         Self { reads: Registers::NONE, writes: Registers::NONE, step: None, operands: [None; OPERANDS_MAX] };
 
-    /// The places in memory, in no order: what is read is read before anything is written.
+    /// The memory operands, in no order. All reads happen before any write.
     #[inline]
     pub fn memory(&self) -> impl Iterator<Item = &Memory> {
         self.operands.iter().flatten()
@@ -326,7 +325,7 @@ impl Effects {
     }
 }
 
-/// Finds out the effects of instructions. Once it has grown to its size, it allocates no more.
+/// Computes the effects of instructions. It allocates only until its buffers have grown.
 #[derive(Debug)]
 pub struct Reader {
     factory: InstructionInfoFactory,
@@ -349,9 +348,9 @@ impl Reader {
     pub fn effects(&mut self, instruction: &Instruction) -> Effects {
         let mut effects = Effects::NONE;
         match instruction.mnemonic() {
-            // It keeps the lower halves, which nobody has to wait for.
+            // `vzeroupper` keeps the lower halves, so nothing depends on it.
             Mnemonic::Vzeroupper | Mnemonic::Nop => return effects,
-            // The number and the result of a system call, which the processor knows nothing of.
+            // The processor does not know the number and the result of a system call.
             Mnemonic::Syscall => {
                 effects.reads.insert(Register::RAX);
                 effects.writes.insert(Register::RAX);
@@ -371,8 +370,8 @@ impl Reader {
     }
 }
 
-/// The vector register that is compared with itself, so that the result is known; other such
-/// instructions are no comparisons, and known to `iced_x86`.
+/// The vector register that is compared with itself, so that the result is constant. `iced_x86`
+/// knows other such instructions.
 fn compared_with_itself(instruction: &Instruction) -> Option<Register> {
     let (one, other) = match instruction.mnemonic() {
         Mnemonic::Pcmpeqb | Mnemonic::Pcmpeqw | Mnemonic::Pcmpeqd | Mnemonic::Pcmpeqq => (0, 1),
@@ -385,7 +384,7 @@ fn compared_with_itself(instruction: &Instruction) -> Option<Register> {
     if one == other && one.is_vector_register() { Register::of(one) } else { None }
 }
 
-/// Whether a write of it keeps the rest of the whole register.
+/// Whether a write of this register keeps the rest of the whole register.
 fn is_part(register: iced::Register) -> bool {
     register.is_gpr8() || register.is_gpr16()
 }

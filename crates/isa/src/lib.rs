@@ -1,7 +1,8 @@
-//! x86-64 instructions as this project sees them: where a block ends, how control leaves it, what
-//! an instruction reads and writes.
+//! Properties of x86-64 instructions: where a block ends, how control is transferred, and what an
+//! instruction reads and writes ([`effects`]).
 //!
-//! Knows nothing of processes or files; `no_std`, because the engine inside the target uses it too.
+//! This crate knows nothing of processes or files. It is `no_std`, because the engine inside the
+//! target uses it.
 #![no_std]
 
 pub mod effects;
@@ -11,7 +12,7 @@ use iced_x86::{Code, Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic
 /// Longest instruction in bytes.
 pub const INSTRUCTION_BYTES_MAX: usize = 15;
 
-/// How control leaves an instruction.
+/// How an instruction transfers control.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Transfer {
     /// Goes to the next instruction.
@@ -93,7 +94,7 @@ pub fn decoder(address: u64, bytes: &[u8]) -> Decoder<'_> {
     Decoder::with_ip(64, bytes, address, DecoderOptions::NONE)
 }
 
-/// The instructions of a block: what one pass over its bytes tells.
+/// A summary of a block's instructions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shape {
     pub instruction_count: u32,
@@ -101,7 +102,7 @@ pub struct Shape {
     pub last: u64,
     /// Address after the last instruction.
     pub end: u64,
-    /// How control leaves the last instruction; `Next` if the block was cut.
+    /// How the last instruction transfers control; `Next` if the block was cut.
     pub transfer: Transfer,
 }
 

@@ -1,9 +1,9 @@
 //! The records of the code ring.
 //!
-//! Each record is a [`Header`] and `length` bytes of payload, padded to a multiple of eight.
-//! Records wrap around the end of the ring byte by byte: positions are taken modulo
-//! [`crate::CODE_RING_BYTES`]. A record is visible once `code_head` has moved past it, and
-//! `code_head` moves before any thread can execute the block it describes.
+//! A record is a [`Header`] and `length` bytes of payload, padded to a multiple of eight. Records
+//! wrap around the end of the ring byte by byte: positions are taken modulo
+//! [`crate::CODE_RING_BYTES`]. A record is visible once `code_head` has moved past it, which is
+//! before any thread can execute the code.
 
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
@@ -14,30 +14,30 @@ pub struct Header {
     pub length: u32,
 }
 
-/// Payload: `address: u64, block: u32, reserved: u32`, then the block's code bytes. Blocks end
-/// after the first instruction that can transfer control (or traps, or is a system call), or where
-/// the engine cut them.
+/// A block. Payload: `address: u64, block: u32, reserved: u32`, then the block's code. A block ends
+/// after the first instruction that can transfer control, trap or make a system call, or where the
+/// engine has cut it.
 pub const BLOCK: u32 = 1;
-/// Payload: `address: u64, length: u64, file_offset: u64, tsc: u64`, then the path. A file was
-/// mapped executable.
+/// A file was mapped executable. Payload: `address: u64, length: u64, file_offset: u64, tsc: u64`,
+/// then the file's path.
 pub const MODULE: u32 = 2;
-/// Payload: `address: u64, length: u64, tsc: u64`. Code in this range is no longer there.
+/// A range was unmapped. Payload: `address: u64, length: u64, tsc: u64`.
 pub const UNMAP: u32 = 3;
 
-/// Payload, in `u32`s: `first_path`, `block_count`, `exit_count`, flags ([`UNINSTRUMENTED`]); then
-/// the blocks in the order of execution, each its number with [`TAKEN`] set if it is followed by
-/// the next one through a taken conditional branch; then the exits. Exit `i` is the path
-/// `first_path + i`: it has executed the first `exit & 0xffff` blocks and left the last of them in
-/// the way `exit >> 16`, one of the `TERMINATOR_*`.
+/// A fragment. Payload, in `u32`s: `first_path`, `block_count`, `exit_count`, flags
+/// ([`UNINSTRUMENTED`]); then the block numbers in the order of execution, with [`TAKEN`] set if a
+/// taken conditional branch leads to the next block; then the exits. Exit `i` ends the path
+/// `first_path + i`: the first `exit & 0xffff` blocks were executed, and `exit >> 16` is the
+/// terminator of the last one, one of the `TERMINATOR_*`.
 pub const FRAGMENT: u32 = 4;
 
-/// Follows the [`FRAGMENT`] record of the same fragment, if data is recorded. Payload: `first_path:
-/// u32`, `exit_count: u32`, `access_count: u32`, 0; for each exit the bytes of data behind its
-/// word, a multiple of four, as `u32`; then the [`AccessDescriptor`]es in the order of execution.
-/// Those of the first `blocks` blocks happen on the way to an exit.
+/// The access descriptors of a fragment; follows its [`FRAGMENT`] record if data is recorded.
+/// Payload: `first_path: u32`, `exit_count: u32`, `access_count: u32`, 0; for each exit the bytes
+/// of data behind its word, a multiple of four, as `u32`; then the [`AccessDescriptor`]s in the
+/// order of execution. A path has those of its own blocks.
 pub const ACCESS_DESCRIPTORS: u32 = 5;
 
-/// How to make a memory access, or several, of the data behind a path's word. `base`, `index`,
+/// How to rebuild one or more memory accesses from the data behind a path's word. `base`, `index`,
 /// `value` and `mask` are offsets into that data; registers there have eight bytes.
 ///
 /// The address is `displacement`, plus the register `base` if [`HAS_BASE`], plus the register
@@ -46,7 +46,7 @@ pub const ACCESS_DESCRIPTORS: u32 = 5;
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct AccessDescriptor {
-    /// Which block of the fragment, and where in that block the instruction begins.
+    /// Index of the block in the fragment, and offset of the instruction in the block.
     pub block: u16,
     pub offset: u16,
     /// Bytes of one element.
@@ -56,7 +56,7 @@ pub struct AccessDescriptor {
     pub flags: u8,
     pub base: u16,
     pub index: u16,
-    /// If values are recorded: where the value is, [`NO_VALUE`], or [`CONSTANT`].
+    /// If values are recorded: offset of the value, [`NO_VALUE`], or [`CONSTANT`].
     pub value: u16,
     pub mask: u16,
     /// Elements of a vector; of `BIT`: bytes of the register with the bit's number.
@@ -67,8 +67,7 @@ pub struct AccessDescriptor {
     pub index_bytes: u8,
     pub reserved: [u8; 5],
     pub displacement: i64,
-    /// The value if `value` is [`CONSTANT`], for sizes up to eight; of a larger one, the low bytes,
-    /// the others are its sign.
+    /// The value if `value` is [`CONSTANT`]. A value of more than eight bytes is sign-extended.
     pub constant: u64,
 }
 
@@ -76,28 +75,28 @@ pub const ACCESS_DESCRIPTOR_BYTES: usize = size_of::<AccessDescriptor>();
 
 /// One access.
 pub const PLAIN: u8 = 0;
-/// A repeated string instruction: at `index` is rcx before, at `mask` rcx after and then the
-/// address register after; rcx before less rcx after iterations were made, the first at the
-/// address, the others up or down from there as the difference of address registers says. Several
-/// of one instruction take turns, iteration by iteration. The value, if any, is that of every
-/// iteration.
+/// A repeated string instruction. At `index` is rcx before it; at `mask` are rcx and the address
+/// register after it. The difference of rcx is the number of iterations. The first one is at the
+/// address, the others lie above or below, depending on the difference of address registers. The
+/// accesses of one instruction alternate, iteration by iteration. The value, if any, is that of
+/// every iteration.
 pub const STRING: u8 = 1;
-/// `count` elements side by side, of which those happen that the mask selects. Values stand in
-/// `value` at the place of the element.
+/// `count` adjacent elements, of which the mask selects those that are accessed. The value of an
+/// element is at its position in `value`.
 pub const MASKED: u8 = 2;
-/// As many elements side by side as the mask selects; the value of each stands at the place of its
-/// mask bit.
+/// As many adjacent elements as the mask selects. The value of each is at the position of its mask
+/// bit.
 pub const PACKED: u8 = 3;
 /// A gather or scatter: the address of element `i` is the address plus the `i`th index (signed, of
 /// `index_bytes`, at `index`), shifted left by the scale; there is no index register. Values as for
 /// `MASKED`.
 pub const INDEXED: u8 = 4;
-/// A bit test with a register: the operand lies as many times `size` bytes behind the address as
-/// the signed number in the low `count` bytes of the register at `mask`, shifted right by the bits
-/// of an operand, says.
+/// A bit test with a register. The register at `mask`, of which the low `count` bytes are a signed
+/// bit number, selects the operand: the bit number divided by the operand's bits, times `size`, is
+/// added to the address.
 pub const BIT: u8 = 5;
 
-/// One access, which happens if the mask selects any of `count` elements: a broadcast.
+/// A broadcast: one access, which happens if the mask selects any of `count` elements.
 pub const ANY: u8 = 6;
 
 /// In [`AccessDescriptor::flags`], beside the scale (0 to 3) in the low two bits.
@@ -117,7 +116,7 @@ pub const MASK_BITS: u8 = 1;
 /// Element `i` if the top bit of element `i` of the vector at `mask` (same element size) is set.
 pub const MASK_SIGNS: u8 = 2;
 
-/// The fragment is not to be recorded: its words only say what was executed meanwhile.
+/// The fragment is not selected for recording: readers leave its paths out.
 pub const UNINSTRUMENTED: u32 = 1;
 
 /// In the list of a fragment's blocks: the conditional branch at the end of the block was taken.
@@ -127,9 +126,9 @@ pub const TAKEN: u32 = 1 << 31;
 pub const TERMINATOR_NOT_TAKEN: u32 = 0;
 /// The conditional branch was taken.
 pub const TERMINATOR_TAKEN: u32 = 1;
-/// A direct jump or call, or the block simply ended.
+/// A direct jump or call, or the end of a block that was cut.
 pub const TERMINATOR_DIRECT: u32 = 2;
-/// An indirect jump, indirect call or return: the next path or event tells where to.
+/// An indirect jump, indirect call or return. The next path or event gives the target.
 pub const TERMINATOR_INDIRECT: u32 = 3;
 /// A system call; its event follows.
 pub const TERMINATOR_SYSCALL: u32 = 4;
@@ -141,5 +140,5 @@ pub const FRAGMENT_BLOCKS_MAX: usize = 255;
 pub const BLOCK_FIXED: usize = 16;
 pub const MODULE_FIXED: usize = 32;
 
-/// Longest code of a block in bytes.
+/// Most bytes of a block.
 pub const BLOCK_BYTES_MAX: usize = 1024;

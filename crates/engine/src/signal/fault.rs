@@ -78,7 +78,7 @@ fn on_raise(signals: &Signals, context: &mut Context, pc: u64) {
 /// changed the very code it executes goes on in a new translation.
 fn on_write_fault(signals: &Signals, info: &Info, context: &mut Context) -> bool {
     let mut engine = ENGINE.lock();
-    if !engine.written(info[2]) {
+    if !engine.on_write_fault(info[2]) {
         // Another thread may have released the page just now: once more will show.
         let write = (context.registers[CONTEXT_RIP], info[2]);
         let again = engine.pages.any_guarded && signals.faulted_write.get() != write;

@@ -141,7 +141,7 @@ fn store_code(bytes: usize) -> Code {
 }
 
 /// Where an instruction's memory operand goes to or comes from as it is.
-enum Register2Memory {
+enum Movement {
     Loaded(Register),
     Stored(Register),
     Constant(u64),
@@ -149,7 +149,7 @@ enum Register2Memory {
 }
 
 /// Whether a move is all that the instruction does with its memory operand.
-fn movement(instruction: &Instruction) -> Register2Memory {
+fn movement(instruction: &Instruction) -> Movement {
     use Mnemonic::{
         Kmovb, Kmovd, Kmovq, Kmovw, Lddqu, Mov, Movapd, Movaps, Movd, Movdiri, Movdqa, Movdqu, Movntdq, Movntdqa,
         Movnti, Movntpd, Movntps, Movq, Movsd, Movss, Movsx, Movsxd, Movupd, Movups, Movzx, Vcompresspd, Vcompressps,
@@ -223,17 +223,17 @@ fn movement(instruction: &Instruction) -> Register2Memory {
             | Vexpandpd
     );
     if !moves && !instruction.is_vsib() {
-        return Register2Memory::Neither;
+        return Movement::Neither;
     }
     let last = instruction.op_count() - 1;
     if instruction.op0_kind() == OpKind::Register {
         let register = instruction.op0_register();
-        if is_plain(register) { Register2Memory::Loaded(register) } else { Register2Memory::Neither }
+        if is_plain(register) { Movement::Loaded(register) } else { Movement::Neither }
     } else if instruction.op_kind(last) == OpKind::Register {
         let register = instruction.op_register(last);
-        if is_plain(register) { Register2Memory::Stored(register) } else { Register2Memory::Neither }
+        if is_plain(register) { Movement::Stored(register) } else { Movement::Neither }
     } else {
-        Register2Memory::Constant(instruction.immediate(last))
+        Movement::Constant(instruction.immediate(last))
     }
 }
 
@@ -244,7 +244,7 @@ pub fn needs_near_cache(instruction: &Instruction) -> bool {
         && instruction.op0_kind() == OpKind::Memory
         && !matches!(instruction.mnemonic(), Mnemonic::Cmp | Mnemonic::Test | Mnemonic::Push)
         && instruction.flow_control() == FlowControl::Next
-        && matches!(movement(instruction), Register2Memory::Neither)
+        && matches!(movement(instruction), Movement::Neither)
 }
 
 /// Whether we know how to store a register.
@@ -311,15 +311,15 @@ impl Translator<'_, '_> {
             Mnemonic::Cmpxchg8b | Mnemonic::Cmpxchg16b => self.compare_and_exchange_pair(source, first),
             _ if is_arithmetic(instruction) => self.locked_arithmetic(source, Some(first)),
             _ => match movement(instruction) {
-                Register2Memory::Loaded(register) if !is_high_byte(register) => {
+                Movement::Loaded(register) if !is_high_byte(register) => {
                     self.copy_source(source);
                     self.value_after(first, register);
                 }
-                Register2Memory::Stored(register) => {
+                Movement::Stored(register) => {
                     self.value_before(first, register, value_bytes(register, &operands[0]));
                     self.copy_source(source);
                 }
-                Register2Memory::Constant(value) => {
+                Movement::Constant(value) => {
                     self.constant(first, value);
                     self.copy_source(source);
                 }
@@ -470,7 +470,7 @@ impl Translator<'_, '_> {
     }
 
     /// Emits an instruction made here; it may name the application's r15 and memory.
-    fn app(&mut self, instruction: Result<Instruction, IcedError>) {
+    fn encode_app(&mut self, instruction: Result<Instruction, IcedError>) {
         match instruction {
             Ok(instruction) => {
                 self.require_app_r15_for(&instruction);
@@ -506,7 +506,7 @@ impl Translator<'_, '_> {
             self.out.load_constant(register, address.wrapping_add(offset as u64));
             operand = MemoryOperand::with_base(part(register, 8));
         }
-        self.app(Instruction::with2(load_code(bytes), target, operand));
+        self.encode_app(Instruction::with2(load_code(bytes), target, operand));
     }
 
     /// Whether the operand of an instruction is relative to rip and out of reach from here.
@@ -580,7 +580,7 @@ impl Translator<'_, '_> {
         // The address is that after the stack pointer has moved, which it does when nothing can go
         // wrong any more.
         let moved = if instruction.memory_base() == Register::RSP { bytes as i64 } else { 0 };
-        self.app(Instruction::with2(store_code(bytes), memory(instruction, moved), part(scratch, bytes)));
+        self.encode_app(Instruction::with2(store_code(bytes), memory(instruction, moved), part(scratch, bytes)));
         self.map_between_safe_points();
         self.move_stack(bytes as i64);
         self.give_scratch();
@@ -653,7 +653,7 @@ impl Translator<'_, '_> {
         let Some(number) = general(register) else { return };
         let bytes = register.size();
         let scratch = self.take_scratch(source, number);
-        self.app(Instruction::with2(Code::Mov_r64_rm64, wide(scratch), wide(number)));
+        self.encode_app(Instruction::with2(Code::Mov_r64_rm64, wide(scratch), wide(number)));
         self.copy_source(source);
         self.value_after(first, register);
         self.add_to(scratch, Addend::Register(number));
@@ -671,7 +671,7 @@ impl Translator<'_, '_> {
         };
         let size = if displacement == 0 { 0 } else { 1 };
         let sum = MemoryOperand::new(wide(scratch), index, 1, displacement, size, false, Register::None);
-        self.app(Instruction::with2(Code::Lea_r64_m, wide(scratch), sum));
+        self.encode_app(Instruction::with2(Code::Lea_r64_m, wide(scratch), sum));
     }
 
     /// A locked `add`, `sub`, `inc`, `dec` or `or` with 0, by `lock xadd` with a scratch register
@@ -703,7 +703,7 @@ impl Translator<'_, '_> {
             changed
         });
         match changed {
-            Some(changed) => self.app(Ok(changed)),
+            Some(changed) => self.encode_app(Ok(changed)),
             None => self.failed = true,
         }
         self.out.store_gs(tcb::ORDER_LEFT, scratch);
@@ -720,7 +720,7 @@ impl Translator<'_, '_> {
             (1, _) => 1,
             (_, OpKind::Register) => {
                 let Some(number) = general(instruction.op1_register()) else { return self.failed = true };
-                self.app(Instruction::with2(Code::Mov_r64_rm64, wide(scratch), wide(number)));
+                self.encode_app(Instruction::with2(Code::Mov_r64_rm64, wide(scratch), wide(number)));
                 if negative {
                     self.encode(Instruction::with1(Code::Not_rm64, wide(scratch)));
                     self.add_to(scratch, Addend::Constant(1));
@@ -750,7 +750,7 @@ impl Translator<'_, '_> {
             place = MemoryOperand::with_base(wide(register));
         }
         let exchanged = Instruction::with2(code, place, part(scratch, bytes));
-        self.app(exchanged.map(|mut exchanged| {
+        self.encode_app(exchanged.map(|mut exchanged| {
             exchanged.set_has_lock_prefix(true);
             exchanged
         }));
@@ -767,7 +767,7 @@ impl Translator<'_, '_> {
         self.copy_source(source);
         self.value_after(first, part(RAX, bytes));
         // If it has failed, what was read is written again.
-        self.app(Instruction::with2(Code::Mov_r64_rm64, wide(scratch), wide(number)));
+        self.encode_app(Instruction::with2(Code::Mov_r64_rm64, wide(scratch), wide(number)));
         self.encode(Instruction::with2(Code::Cmovne_r64_rm64, wide(scratch), Register::RAX));
         let offset = self.allocate(bytes);
         self.store_data(offset, bytes, scratch);
@@ -846,13 +846,13 @@ impl Translator<'_, '_> {
         let offset = self.allocate(bytes);
         self.store_data(offset, bytes, scratch);
         self.data.accesses[first].value = offset;
-        self.app(Ok(replaced));
+        self.encode_app(Ok(replaced));
         self.map_between_safe_points();
         self.give_scratch();
     }
 
     /// A vector register that the instruction does not use, by number.
-    fn free_vector(&self, _native: &SourceInstruction) -> u8 {
+    fn free_vector(&self, _source: &SourceInstruction) -> u8 {
         let is_free = |number: u8| {
             let full = Register::ZMM0 + u32::from(number);
             self.data.used.iter().all(|used| used.register().full_register() != full)
@@ -871,11 +871,11 @@ impl Translator<'_, '_> {
         let bytes = if operand.kind == code::ANY { usize::from(operand.size) } else { usize::from(operand.bytes()) };
         let number = register.number() as u8;
         self.spill_vector(number, bytes);
-        self.app(load_vector(source.instruction, operand, register));
+        self.encode_app(load_vector(source.instruction, operand, register));
         let offset = self.allocate(bytes);
         self.store_value(offset, register, bytes);
         self.data.accesses[first].value = offset;
-        self.app(Ok(replaced));
+        self.encode_app(Ok(replaced));
         self.map_between_safe_points();
         self.reload_vector(number, bytes);
     }
@@ -915,11 +915,11 @@ impl Translator<'_, '_> {
         for (at, size) in pieces(bytes) {
             self.load(source, scratch, at, size);
             self.store_data(offset + at as u16, size, scratch);
-            self.app(Instruction::with2(store_code(size), copy(at), part(scratch, size)));
+            self.encode_app(Instruction::with2(store_code(size), copy(at), part(scratch, size)));
         }
         self.data.accesses[first].value = offset;
         self.give_scratch();
-        self.app(Ok(with_copy(source.instruction)));
+        self.encode_app(Ok(with_copy(source.instruction)));
         self.map_between_safe_points();
     }
 
@@ -934,9 +934,9 @@ impl Translator<'_, '_> {
         }
         self.map_between_safe_points();
         let mut first_time = with_copy(instruction);
-        let (twin, undo) = twin(instruction.code());
-        first_time.set_code(twin);
-        self.app(Ok(first_time));
+        let (store_without_pop, undo) = store_without_pop(instruction.code());
+        first_time.set_code(store_without_pop);
+        self.encode_app(Ok(first_time));
         if let Some(code) = undo {
             let mut undo = with_copy(instruction);
             undo.set_code(code);
@@ -975,9 +975,9 @@ impl Translator<'_, '_> {
         if instruction.rflags_modified() != 0 {
             self.save_flags();
         }
-        self.app(Ok(changed));
+        self.encode_app(Ok(changed));
         self.store_data(new, bytes, scratch);
-        self.app(Instruction::with2(store_code(bytes), memory(instruction, 0), part(scratch, bytes)));
+        self.encode_app(Instruction::with2(store_code(bytes), memory(instruction, 0), part(scratch, bytes)));
         self.spill.flags = false;
         self.map_between_safe_points();
         self.data.accesses[first].value = old;
@@ -1011,7 +1011,7 @@ enum Addend {
 }
 
 /// An instruction that stores the same value, and one that takes back what it does beside that.
-fn twin(code: Code) -> (Code, Option<Code>) {
+fn store_without_pop(code: Code) -> (Code, Option<Code>) {
     match code {
         Code::Fstp_m32fp => (Code::Fst_m32fp, None),
         Code::Fstp_m64fp => (Code::Fst_m64fp, None),
