@@ -1,5 +1,5 @@
-//! exec in the same process stays traced: the recorder attaches before the call and puts an engine
-//! into the new image.
+//! exec: the recorder attaches before the call and injects an engine into the new image, so that it
+//! is recorded, too.
 
 use core::sync::atomic::Ordering;
 
@@ -18,7 +18,7 @@ pub fn exec(tcb: &mut Tcb) -> i64 {
     let control = tcb.control();
     seccomp::prepare_exec(tcb);
     while control.exec_state.compare_exchange(EXEC_IDLE, EXEC_WANTED, Ordering::SeqCst, Ordering::SeqCst).is_err() {
-        // Another thread is about to exec: it ends us, or fails and lets us try.
+        // Another thread is about to exec: it ends this thread, or fails.
         if !ring::has_recorder(control) {
             return call_exec(tcb);
         }
@@ -30,8 +30,8 @@ pub fn exec(tcb: &mut Tcb) -> i64 {
     call_recorded(tcb)
 }
 
-/// In a process that shares its parent's memory: the new image is another's business. The parent
-/// ends the thread's recording when the exec has succeeded.
+/// In a process that shares its parent's memory: the new image is not part of this recording. The
+/// parent ends the thread's recording when the exec has succeeded.
 fn exec_in_child(tcb: &mut Tcb) -> i64 {
     follow::wait_in_child(tcb);
     ring::append_time(tcb, word::TIME);
@@ -46,8 +46,8 @@ fn call_recorded(tcb: &mut Tcb) -> i64 {
     result
 }
 
-/// The exec has failed, or a signal has come in between: tells the recorder. If the call is made
-/// again, all starts anew.
+/// Tells the recorder that the exec has failed, or that a signal is delivered first. A repeated
+/// call starts again.
 pub fn abandon(tcb: &mut Tcb) {
     if !core::mem::take(&mut tcb.executing) {
         return;
@@ -75,8 +75,8 @@ fn ring_and_wait(tcb: &Tcb, state: u32) {
     }
 }
 
-/// The call itself. The new image inherits the signal mask and what is pending, so the kernel gets
-/// the application's own for it.
+/// Makes the call. The new image inherits signal mask and pending signals, so the kernel gets the
+/// application's.
 fn call_exec(tcb: &mut Tcb) -> i64 {
     signal::hand_pending_to_kernel(tcb, true);
     let result = syscall::pass_through(tcb);

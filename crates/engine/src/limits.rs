@@ -1,6 +1,6 @@
-//! Limits of memory that the application sets for itself. The engine's memory is in the same
-//! address space and must not count, so the kernel gets limits that are higher by what the engine
-//! has, and they grow with it. The application sees those that it has asked for.
+//! Memory limits (setrlimit) of the application. The engine's memory is in the same address space
+//! and must not count, so the kernel's limits are higher by the engine's memory and grow with it.
+//! The application sees the limits that it has set.
 
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -26,10 +26,10 @@ struct Limit {
 // SAFETY: integers without padding.
 unsafe impl PlainData for Limit {}
 
-/// What the application has asked for.
+/// The limits that the application has set.
 static LIMITS: Mutex<[Option<Limit>; RESOURCES.len()]> = Mutex::new([None; RESOURCES.len()]);
 static ANY: AtomicBool = AtomicBool::new(false);
-/// Bytes of address space that are the engine's.
+/// Bytes of the engine's memory.
 static ENGINE_BYTES: AtomicU64 = AtomicU64::new(0);
 
 /// See `lock::Mutex::release_for_dead`.
@@ -45,18 +45,18 @@ fn resource_index(resource: u64) -> Option<usize> {
     RESOURCES.iter().position(|known| *known == resource & 0xffff_ffff)
 }
 
-/// Whether a limit is one of those that are kept here.
+/// Whether a resource is a limit of memory.
 pub fn is_of_memory(resource: u64) -> bool {
     resource_index(resource).is_some()
 }
 
-/// The engine's memory grows by this much.
+/// Notes that the engine's memory has grown.
 pub fn grow(bytes: u64) {
     ENGINE_BYTES.fetch_add(bytes, Ordering::Relaxed);
     adjust(bytes as i64);
 }
 
-/// The engine has given back this much.
+/// Notes that the engine's memory has shrunk.
 pub fn shrink(bytes: u64) {
     ENGINE_BYTES.fetch_sub(bytes, Ordering::Relaxed);
     adjust((bytes as i64).wrapping_neg());
@@ -77,7 +77,7 @@ fn adjust(by: i64) {
     }
 }
 
-/// What the kernel has.
+/// Reads the kernel's limit.
 fn read_kernel_limit(resource: u64) -> Option<Limit> {
     let mut limit = Limit { current: 0, most: 0 };
     // SAFETY: the kernel writes the limit.
@@ -85,11 +85,11 @@ fn read_kernel_limit(resource: u64) -> Option<Limit> {
     (result == 0).then_some(limit)
 }
 
-/// What the kernel gets if the application asks for `wanted` and the kernel has `real`.
+/// The limit for the kernel if the application sets `wanted` and the kernel has `real`.
 fn kernel_limit(wanted: Limit, real: Limit, own: u64) -> Limit {
     let most = match wanted.most {
         INFINITE => INFINITE,
-        // More than there is: that is for the kernel to decide.
+        // The kernel decides whether the hard limit may be raised.
         most if most > real.most => most,
         most => most.saturating_add(HEADROOM).min(real.most),
     };

@@ -1,8 +1,7 @@
-//! Seccomp filters of the application. The kernel would ask them about the engine's own system
-//! calls, too, so a few instructions are put in front: calls from the engine's image are allowed,
-//! except for those from the places where the engine makes the application's calls. What the
-//! application has asked for is kept, to find out before an exec whether the recorder could still
-//! do its work in the new image.
+//! Seccomp filters of the application. They would apply to the engine's own system calls, too, so
+//! the engine puts a prefix in front: calls from the engine's image are allowed, except from the
+//! instructions that make the application's calls. The engine keeps the filters, to find out before
+//! an exec whether the recorder could inject an engine into the new image.
 
 use alloc::vec::Vec;
 use core::sync::atomic::Ordering;
@@ -27,7 +26,7 @@ const INSTRUCTIONS_MAX: usize = 4096;
 
 const ALLOW: u32 = 0x7fff_0000;
 const LOG: u32 = 0x7ffc_0000;
-/// Without the data in the low half of a filter's answer.
+/// The action in a filter's answer, without the data in the low half.
 const ACTION: u32 = 0xffff_0000;
 
 /// The kernel's `struct sock_filter`.
@@ -79,7 +78,7 @@ pub unsafe fn release_for_dead(stacks: core::ops::Range<u64>) -> bool {
     unsafe { FILTERS.release_for_dead(stacks) }
 }
 
-/// Whether a prctl is about something that is kept here.
+/// Whether a prctl changes state that this module keeps.
 pub fn is_of_process(option: u64) -> bool {
     matches!(option, PR_SET_SECCOMP | PR_SET_SYSCALL_USER_DISPATCH)
 }
@@ -109,13 +108,13 @@ pub fn seccomp(tcb: &mut Tcb, arguments: [u64; 6]) -> i64 {
     }
 }
 
-/// The kernel itself refuses the strict mode to who has a filter.
+/// Refuses the strict mode. The kernel refuses it to a process with a filter, too.
 fn refuse_strict(tcb: &Tcb) -> i64 {
     let has_filter = !FILTERS.lock().is_empty();
     if has_filter { sys::EINVAL } else { refuse(tcb, NOTICE_SECCOMP_STRICT) }
 }
 
-/// As a kernel that does not know this.
+/// Refuses like a kernel that does not know the operation.
 fn refuse(tcb: &Tcb, notice: u32) -> i64 {
     tcb.control().notices.fetch_or(notice, Ordering::SeqCst);
     sys::EINVAL
@@ -125,7 +124,7 @@ fn refuse(tcb: &Tcb, notice: u32) -> i64 {
 /// either system call.
 fn install(tcb: &mut Tcb, call: u64, mut arguments: [u64; 6], program: u64) -> i64 {
     let Some(filter) = read(program) else {
-        // The kernel knows what is wrong with it.
+        // The kernel returns the right error.
         return syscall::pass_through(tcb);
     };
     let mut extended = prefix(signal::image(), application_call_ends());
@@ -135,7 +134,7 @@ fn install(tcb: &mut Tcb, call: u64, mut arguments: [u64; 6], program: u64) -> i
     }
     let program = Program { length: extended.len() as u16, padding: [0; 3], address: extended.as_ptr() as u64 };
     arguments[2] = &raw const program as u64;
-    // From now on, also if another thread is faster than we are.
+    // Before the call, because another thread may exec as soon as the filter is installed.
     tcb.control().engine_start.store(signal::image().start, Ordering::SeqCst);
     tcb.control().notices.fetch_or(NOTICE_FILTERED, Ordering::SeqCst);
     let result = syscall::call_now(call, arguments);
@@ -154,7 +153,7 @@ fn read(program: u64) -> Option<Vec<Instruction>> {
     (0..u64::from(length)).map(instruction).collect()
 }
 
-/// Where the kernel finds the instruction pointer after a system call that the engine makes for the
+/// The instruction pointers, as filters see them, of system calls that the engine makes for the
 /// application.
 fn application_call_ends() -> [u32; 3] {
     [syscall::instruction_end(), syscall::call_end(), clone::call_end()].map(|address| address as u32)
@@ -168,11 +167,11 @@ const RETURN_CONSTANT: u16 = 0x06;
 const INSTRUCTION_POINTER_LOW: u32 = core::mem::offset_of!(SeccompData, instruction_pointer) as u32;
 const INSTRUCTION_POINTER_HIGH: u32 = INSTRUCTION_POINTER_LOW + 4;
 
-/// Allows what comes from `image` (which does not cross a multiple of 4 GiB), except from the
-/// `judged` places (the low halves of their addresses).
+/// The prefix: allows calls from `image` (which does not cross a multiple of 4 GiB), except those
+/// with the low halves `application_calls` of instruction pointers.
 fn prefix(image: core::ops::Range<u64>, application_calls: [u32; 3]) -> Vec<Instruction> {
     let plain = |code, constant| Instruction { code, if_true: 0, if_false: 0, constant };
-    // Jumps lead over as many instructions to the last one before the application's filter.
+    // Jumps skip this many instructions, to the last one before the application's filter.
     let jump = |code, constant, if_true, if_false| Instruction { code, if_true, if_false, constant };
     let [a, b, c] = application_calls;
     alloc::vec![
@@ -190,13 +189,13 @@ fn prefix(image: core::ops::Range<u64>, application_calls: [u32; 3]) -> Vec<Inst
     ]
 }
 
-/// Whether a filter may have something to say about the application's system calls.
+/// Whether a filter applies to the application's system calls.
 pub fn is_filtered(tcb: &Tcb) -> bool {
     tcb.control().notices.load(Ordering::Relaxed) & NOTICE_FILTERED != 0
 }
 
-/// A system call that the engine answers itself is to be made with these arguments, with which it
-/// does nothing: what do the filters say about it? `None` if nothing.
+/// Asks the filters about a system call that the engine answers itself, by a call with these
+/// arguments, with which it does nothing. `None` if they have no objection.
 pub fn objection(tcb: &Tcb, call: u64, arguments: [u64; 6]) -> Option<i64> {
     if !is_filtered(tcb) {
         return None;
@@ -205,8 +204,7 @@ pub fn objection(tcb: &Tcb, call: u64, arguments: [u64; 6]) -> Option<i64> {
     (result < 0).then_some(result)
 }
 
-/// Before an exec: tells the recorder if it must keep away from the new image, because a filter
-/// would not let it work there.
+/// Tells the recorder before an exec whether a filter forbids the injection into the new image.
 pub fn prepare_exec(tcb: &Tcb) {
     let filters = FILTERS.lock();
     let allowed = filters.iter().all(|filter| injection().iter().all(|data| is_allowed(filter, data)));
@@ -215,12 +213,12 @@ pub fn prepare_exec(tcb: &Tcb) {
     }
 }
 
-/// The exec has failed.
+/// Undoes [`prepare_exec`] after a failed exec.
 pub fn forget_exec(tcb: &Tcb) {
     tcb.control().notices.fetch_and(!NOTICE_SECCOMP_EXEC, Ordering::SeqCst);
 }
 
-/// What the recorder makes the new image do.
+/// The system calls that the recorder makes in the new image.
 fn injection() -> [SeccompData; 8] {
     const MFD_CLOEXEC: u64 = 1;
     const PLACE: u64 = 0x6000_0000;
@@ -250,7 +248,7 @@ fn is_allowed(filter: &[Instruction], data: &SeccompData) -> bool {
     matches!(evaluate(filter, data).map(|answer| answer & ACTION), Some(ALLOW | LOG))
 }
 
-/// What the filter answers; `None` if it makes no sense (the kernel would not have taken it).
+/// Evaluates a filter. `None` if it is invalid; the kernel would not have accepted it.
 fn evaluate(filter: &[Instruction], data: &SeccompData) -> Option<u32> {
     let (mut accumulator, mut index) = (0u32, 0u32);
     let mut scratch = [0u32; 16];

@@ -92,8 +92,8 @@ pub const PACKED: u8 = 3;
 /// `MASKED`.
 pub const INDEXED: u8 = 4;
 /// A bit test with a register. The register at `mask`, of which the low `count` bytes are a signed
-/// bit number, selects the operand: the bit number divided by the operand's bits, times `size`, is
-/// added to the address.
+/// bit number, selects the operand: the bit number divided by the operand's bits, rounded down,
+/// times `size`, is added to the address.
 pub const BIT: u8 = 5;
 
 /// A broadcast: one access, which happens if the mask selects any of `count` elements.
