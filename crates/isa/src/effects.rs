@@ -229,8 +229,8 @@ impl Memory {
             iced::Register::GS => Segment::Gs,
             _ => Segment::Flat,
         };
-        let told = used.memory_size().size();
-        let size = u16::try_from(if told == 0 { whole } else { told }).unwrap_or(u16::MAX);
+        let given = used.memory_size().size();
+        let size = u16::try_from(if given == 0 { whole } else { given }).unwrap_or(u16::MAX);
         let (base, index) = (Register::of(used.base()), Register::of(used.index()));
         let displacement = used.displacement() as i64;
         Some(Self { displacement, size, base, index, scale: used.scale() as u8, segment, access, is_certain })
@@ -240,7 +240,7 @@ impl Memory {
 /// A 64-bit register becomes another register, or itself, plus a constant: `mov`, `lea`, `add`,
 /// `sub`, `inc`, `dec`, and the stack pointer in `push`, `pop`, `call`, `ret`, `enter` and `leave`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Step {
+pub struct RegisterIncrement {
     pub to: Register,
     pub from: Register,
     pub by: i32,
@@ -253,7 +253,7 @@ pub struct Effects {
     pub reads: Registers,
     pub writes: Registers,
     /// The value of one written register, if it is another register plus a constant.
-    pub step: Option<Step>,
+    pub step: Option<RegisterIncrement>,
     operands: [Option<Memory>; OPERANDS_MAX],
 }
 
@@ -389,7 +389,7 @@ fn is_part(register: iced::Register) -> bool {
     register.is_gpr8() || register.is_gpr16()
 }
 
-fn step(instruction: &Instruction) -> Option<Step> {
+fn step(instruction: &Instruction) -> Option<RegisterIncrement> {
     let to = instruction.op0_register();
     let own = |by| step_of(to, to, by);
     match instruction.mnemonic() {
@@ -409,7 +409,7 @@ fn step(instruction: &Instruction) -> Option<Step> {
     }
 }
 
-fn stack(instruction: &Instruction) -> Option<Step> {
+fn stack(instruction: &Instruction) -> Option<RegisterIncrement> {
     step_of(iced::Register::RSP, iced::Register::RSP, instruction.stack_pointer_increment().into())
 }
 
@@ -417,11 +417,11 @@ fn immediate(instruction: &Instruction) -> Option<i64> {
     instruction.try_immediate(1).ok().map(|immediate| immediate as i64)
 }
 
-fn step_of(to: iced::Register, from: iced::Register, by: i64) -> Option<Step> {
+fn step_of(to: iced::Register, from: iced::Register, by: i64) -> Option<RegisterIncrement> {
     if !to.is_gpr64() || !from.is_gpr64() {
         return None;
     }
-    Some(Step { to: Register::of(to)?, from: Register::of(from)?, by: i32::try_from(by).ok()? })
+    Some(RegisterIncrement { to: Register::of(to)?, from: Register::of(from)?, by: i32::try_from(by).ok()? })
 }
 
 #[cfg(test)]
@@ -447,7 +447,7 @@ mod tests {
 
     #[track_caller]
     fn check_step(bytes: &[u8], expected: Option<(Register, Register, i32)>) {
-        let expected = expected.map(|(to, from, by)| Step { to, from, by });
+        let expected = expected.map(|(to, from, by)| RegisterIncrement { to, from, by });
         assert_eq!(effects(bytes).step, expected);
     }
 

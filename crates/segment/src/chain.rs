@@ -16,7 +16,7 @@ mod stores;
 
 use std::ops::Range;
 
-use isa::effects::{Effects, Memory, Reader, Register, Step};
+use isa::effects::{Effects, Memory, Reader, Register, RegisterIncrement};
 use trace::{BlockIndex, Blocks};
 
 use stores::{Origin, Place, Stores};
@@ -174,6 +174,6 @@ impl Path {
 }
 
 /// Whether a processor adds the constant without an instruction of its own.
-fn is_beside(step: Step) -> bool {
+fn is_beside(step: RegisterIncrement) -> bool {
     step.to == Register::RSP && step.from == Register::RSP
 }
