@@ -37,7 +37,7 @@ pub fn set_up(fsgsbase: bool, min_signal_stack: u64) {
     MIN_SIGNAL_STACK.store(min_signal_stack, Ordering::Relaxed);
 }
 
-/// Whether the kernel lets us write the base of gs.
+/// Whether the kernel allows `wrgsbase`.
 pub fn has_fsgsbase() -> bool {
     FSGSBASE.load(Ordering::Relaxed)
 }

@@ -136,9 +136,9 @@ pub fn on_panic() -> ! {
         }
     }
     // SAFETY: this is the engine, so gs points at the thread's state; what used the state before
-    // does not go on.
+    // does not continue.
     let tcb = unsafe { &mut *Tcb::current() };
-    // SAFETY: what held locks in the handler does not go on.
+    // SAFETY: what held locks in the handler does not continue.
     match unsafe { signal::interruption(tcb) } {
         Interruption::Code => {
             report(tcb.control(), Failure::Handler);
@@ -148,7 +148,7 @@ pub fn on_panic() -> ! {
         Interruption::Nothing if !reclaim::has_saved_state(tcb) => sys::abort(),
         Interruption::Nothing | Interruption::Entry => {}
     }
-    // SAFETY: what held the lock in this thread does not go on.
+    // SAFETY: what held the lock in this thread does not continue.
     unsafe { crate::engine::ENGINE.break_open() };
     while !detach(tcb, Failure::Defect) {}
     crate::dispatch::enter_native()

@@ -146,7 +146,7 @@ fn is_settable(address: u64) -> bool {
         return true;
     }
     let before = ring::fs_base();
-    // SAFETY: fs is the application's again before it goes on.
+    // SAFETY: fs is the application's again before it continues.
     unsafe {
         let result = sys::call(number::ARCH_PRCTL, [ARCH_SET_FS, address, 0, 0, 0, 0]);
         if result == 0 && sys::call(number::ARCH_PRCTL, [ARCH_SET_FS, before, 0, 0, 0, 0]) != 0 {

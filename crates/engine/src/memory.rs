@@ -222,7 +222,7 @@ pub(crate) mod tests {
 
     /// Makes copies end at memory that is not there, as the engine's own handler does.
     pub(crate) fn catch_faults() {
-        // SAFETY: the handler only changes where a copy goes on.
+        // SAFETY: the handler only changes where a copy continues.
         unsafe {
             let mut action: libc::sigaction = core::mem::zeroed();
             action.sa_sigaction = on_fault as *const () as usize;

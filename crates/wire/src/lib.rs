@@ -225,7 +225,7 @@ pub const STAGE_NONE: u32 = 0;
 /// The first thread has set the engine up; the states of the others are made. The thread waits for
 /// [`STAGE_RUNNING`].
 pub const STAGE_STARTED: u32 = 1;
-/// The application has its own signal actions again, and no page of it is write-protected by us.
+/// The application has its own signal actions again, and the engine has unguarded all of its pages.
 pub const STAGE_FINISHED: u32 = 2;
 /// The recorder has released the first thread, which enters the code cache. Set by the recorder.
 pub const STAGE_RUNNING: u32 = 3;

@@ -363,10 +363,10 @@ impl Translator<'_, '_> {
 
     /// Records a register that was loaded from memory as the value of an access.
     fn value_after(&mut self, access: usize, register: Register) {
-        let planned = &self.data.accesses[access];
-        let elements = if planned.kind == code::PLAIN { 1 } else { usize::from(planned.count.max(1)) };
-        let all = usize::from(planned.size) * elements;
-        let bytes = if planned.kind == code::PLAIN { all } else { register.size().max(all) };
+        let descriptor = &self.data.accesses[access];
+        let elements = if descriptor.kind == code::PLAIN { 1 } else { usize::from(descriptor.count.max(1)) };
+        let all = usize::from(descriptor.size) * elements;
+        let bytes = if descriptor.kind == code::PLAIN { all } else { register.size().max(all) };
         self.map_between_safe_points();
         let offset = self.allocate(stored_bytes(register, bytes));
         self.data.accesses[access].value = offset;
