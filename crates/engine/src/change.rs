@@ -1,18 +1,17 @@
-//! Code that changes under us: unmapped, mapped anew, or written to.
+//! Code that changes: it is unmapped, mapped again, or written to.
 //!
-//! Fragments of a range whose mapping changes are dropped: nobody finds them any more, and whoever
-//! still jumps to one lands in the dispatcher. What happens to memory that stays where it is
-//! depends on how it can be written to:
+//! Fragments of a range whose mapping changes are dropped. For memory that stays mapped, it depends
+//! on how it can be written to:
 //!
 //! * Pages that are executable but not writable cannot change. While a page is writable and not
-//!   executable, its fragments sleep: if its contents are the same when it can be executed again,
-//!   they are still right.
-//! * Pages that are both are write-protected while there are fragments made from them; a write
-//!   faults, drops the page's fragments and goes on.
-//! * Pages for which that has happened a few times stay writable, and fragments made from them
-//!   compare the code at every entry (see `translate::check`); likewise for shared mappings, which
-//!   may be written to at another address or by another process. If such code is hot, its page is
-//!   write-protected again, a few times.
+//!   executable, its fragments are suspended: they stay valid if the page has the same content when
+//!   it is executable again.
+//! * Pages that are both are write-protected (*guarded*) while there are fragments of them. A write
+//!   faults, drops the page's fragments and continues.
+//! * Pages with several such faults stay writable, and their fragments compare the code at every
+//!   entry (see `translate::check`). So do fragments of shared mappings, which may be written to at
+//!   another address or by another process. If such code is hot, its page is guarded again, a few
+//!   times.
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
@@ -23,10 +22,9 @@ use crate::{memory, sys, translate};
 
 pub const PAGE: u64 = 4096;
 
-/// A page is no longer write-protected after this many faults, and after that this many more, and
-/// so on.
+/// A page is no longer guarded after this many faults.
 const FAULTS_MAX: u8 = 8;
-/// How often a page is write-protected again.
+/// How often a page is guarded again.
 const RETRIES_MAX: u8 = 3;
 
 /// Disjoint ranges of addresses.
@@ -45,7 +43,7 @@ impl Ranges {
         }
     }
 
-    /// What lies before and after the range stays.
+    /// Removes a range. Parts of ranges before and after it stay.
     fn remove(&mut self, start: u64, end: u64) {
         while let Some((&from, &to)) = self.0.range(..end).next_back().filter(|&(_, &to)| to > start) {
             self.0.remove(&from);
@@ -70,7 +68,7 @@ impl Ranges {
     }
 }
 
-/// What is known about the pages that fragments were made from.
+/// The pages that fragments were made from.
 #[derive(Default)]
 pub struct Pages {
     /// The fragments made from each page, by their first paths.
@@ -79,19 +77,18 @@ pub struct Pages {
     writable: Ranges,
     /// Mappings that are shared, with another mapping or another process.
     shared: Ranges,
-    /// Writable pages that we have write-protected.
+    /// Writable pages that the engine has write-protected.
     guarded: BTreeSet<u64>,
     /// Writable pages that were written to while they were guarded.
-    written: BTreeMap<u64, Written>,
-    /// Pages with fragments that are not executable for now, and a digest of what was in them when
-    /// they were.
-    asleep: BTreeMap<u64, u64>,
+    written: BTreeMap<u64, WriteHistory>,
+    /// Pages whose fragments are suspended, and digests of their contents.
+    suspended: BTreeMap<u64, u64>,
     /// Whether a page was ever guarded.
     pub any_guarded: bool,
 }
 
 #[derive(Clone, Copy, Default)]
-struct Written {
+struct WriteHistory {
     faults: u8,
     retries: u8,
     /// The page is not guarded; its code is compared.
@@ -106,7 +103,7 @@ impl Pages {
             shared: Ranges::new(),
             guarded: BTreeSet::new(),
             written: BTreeMap::new(),
-            asleep: BTreeMap::new(),
+            suspended: BTreeMap::new(),
             any_guarded: false,
         }
     }
@@ -157,7 +154,7 @@ impl Pages {
         self.shared.find(address).is_some()
     }
 
-    /// Whether code in `[start, end)` may change without our noticing.
+    /// Whether code in `[start, end)` may change unnoticed.
     pub fn is_checked(&self, start: u64, end: u64) -> bool {
         let mut written = self.written.range(start / PAGE..end.div_ceil(PAGE));
         self.shared.overlaps(start, end) || written.any(|(_, written)| written.checked)
@@ -165,7 +162,7 @@ impl Pages {
 
     /// The same for the block that begins at `address`.
     pub fn is_checked_block(&self, address: u64, code: &[u8]) -> bool {
-        // Nearly always there is no such memory at all.
+        // The first test is cheap, and nearly always false.
         self.is_checked(address, address + code.len() as u64)
             && self.is_checked(address, address + translate::check::length(address, code) as u64)
     }
@@ -196,7 +193,7 @@ impl Pages {
         }
     }
 
-    /// The range has another protection now.
+    /// Removes what depends on the protection of a range.
     fn forget_protection(&mut self, start: u64, end: u64) {
         let pages = start / PAGE..end.div_ceil(PAGE);
         remove_range(&mut self.written, &pages);
@@ -207,11 +204,11 @@ impl Pages {
         self.writable.remove(start, end);
     }
 
-    /// The range is no longer what it was.
+    /// Removes everything that is known of a range.
     fn forget(&mut self, start: u64, end: u64) {
         self.forget_protection(start, end);
         self.shared.remove(start, end);
-        remove_range(&mut self.asleep, &(start / PAGE..end.div_ceil(PAGE)));
+        remove_range(&mut self.suspended, &(start / PAGE..end.div_ceil(PAGE)));
     }
 }
 
@@ -239,8 +236,8 @@ fn mix(digest: u64, word: u64) -> u64 {
 const WRITABLE_CODE: u64 = sys::PROT_WRITE | sys::PROT_EXEC;
 
 impl Engine {
-    /// A range has been mapped anew or unmapped; it is now writable and executable, or not.
-    pub fn remapped(&mut self, start: u64, length: u64, protection: u64) {
+    /// Notes that a range has been mapped or unmapped, with this protection.
+    pub fn on_remap(&mut self, start: u64, length: u64, protection: u64) {
         let end = start.saturating_add(length);
         self.drop_range(start, end);
         self.pages.forget(start, end);
@@ -249,8 +246,8 @@ impl Engine {
         }
     }
 
-    /// A range was mapped that others may write to as well.
-    pub fn mapped_shared(&mut self, start: u64, length: u64) {
+    /// Notes a shared mapping, which others may write to.
+    pub fn add_shared(&mut self, start: u64, length: u64) {
         self.pages.shared.insert(start, start.saturating_add(length));
     }
 
@@ -259,68 +256,67 @@ impl Engine {
         self.pages.shared.find(start).map(|(_, end)| end - start)
     }
 
-    /// The protection of a range is about to change: fragments made from it may outlive that.
-    pub fn put_to_sleep(&mut self, start: u64, length: u64) {
+    /// Suspends the fragments of a range whose protection is about to change.
+    pub fn suspend_fragments(&mut self, start: u64, length: u64) {
         for page in self.pages.pages_in(start, start.saturating_add(length)) {
-            if self.pages.asleep.contains_key(&page) {
+            if self.pages.suspended.contains_key(&page) {
                 continue;
             }
             match digest(page) {
-                Some(digest) => drop(self.pages.asleep.insert(page, digest)),
+                Some(digest) => drop(self.pages.suspended.insert(page, digest)),
                 None => drop(self.drop_page(page)),
             }
         }
     }
 
-    /// The protection of a range has changed.
-    pub fn protected(&mut self, start: u64, length: u64, protection: u64) {
+    /// Notes that the protection of a range has changed.
+    pub fn on_protect(&mut self, start: u64, length: u64, protection: u64) {
         let end = start.saturating_add(length);
         self.pages.forget_protection(start, end);
         if protection & WRITABLE_CODE == WRITABLE_CODE {
             self.remember_writable(start, end);
         } else if protection & sys::PROT_EXEC != 0 {
-            self.wake_up(start, end);
+            self.revalidate_fragments(start, end);
         }
     }
 
-    /// The protection of a range could not be changed.
-    pub fn still_protected(&mut self, start: u64, length: u64) {
-        self.wake_up(start, start.saturating_add(length));
+    /// Notes that the protection of a range could not be changed.
+    pub fn on_protect_failed(&mut self, start: u64, length: u64) {
+        self.revalidate_fragments(start, start.saturating_add(length));
     }
 
     fn remember_writable(&mut self, start: u64, end: u64) {
         self.drop_range(start, end);
-        remove_range(&mut self.pages.asleep, &(start / PAGE..end.div_ceil(PAGE)));
+        remove_range(&mut self.pages.suspended, &(start / PAGE..end.div_ceil(PAGE)));
         self.pages.writable.insert(start, end);
     }
 
-    /// Drops what was made from pages whose contents have changed meanwhile.
-    fn wake_up(&mut self, start: u64, end: u64) {
+    /// Ends the suspension of a range: drops fragments of pages whose contents have changed.
+    fn revalidate_fragments(&mut self, start: u64, end: u64) {
         let pages = start / PAGE..end.div_ceil(PAGE);
-        let asleep: Vec<(u64, u64)> =
-            self.pages.asleep.range(pages.clone()).map(|(page, digest)| (*page, *digest)).collect();
-        remove_range(&mut self.pages.asleep, &pages);
-        for (page, before) in asleep {
+        let suspended: Vec<(u64, u64)> =
+            self.pages.suspended.range(pages.clone()).map(|(page, digest)| (*page, *digest)).collect();
+        remove_range(&mut self.pages.suspended, &pages);
+        for (page, before) in suspended {
             if digest(page) != Some(before) {
                 self.drop_page(page);
             }
         }
     }
 
-    /// Asks the kernel what is writable and executable, or shared and executable.
+    /// Reads from the kernel which mappings are executable and writable or shared.
     pub fn find_writable_code(&mut self) {
-        self.take_writable_code(maps::executable().into_iter());
+        self.add_writable_code(maps::executable().into_iter());
     }
 
-    /// Takes note of what is writable and executable, or shared and executable, already: an
-    /// executable stack, or a program linked that way.
-    pub fn take_writable_code(&mut self, mappings: impl Iterator<Item = Mapping>) {
+    /// Adds mappings that are executable and writable or shared, as an executable stack is.
+    pub fn add_writable_code(&mut self, mappings: impl Iterator<Item = Mapping>) {
         for mapping in mappings {
             if self.is_cache(mapping.start) {
                 continue;
             }
             if mapping.is_shared && !self.pages.is_shared(mapping.start) {
-                self.mapped_shared(mapping.start, mapping.end - mapping.start);
+                self.add_shared(mapping.start, mapping.end - mapping.start);
             }
             if mapping.is_writable && !self.pages.is_writable(mapping.start) {
                 self.remember_writable(mapping.start, mapping.end);
@@ -340,8 +336,8 @@ impl Engine {
         !fragments.is_empty()
     }
 
-    /// A write has faulted. True if it can be made again: the page was write-protected by us.
-    pub fn written(&mut self, address: u64) -> bool {
+    /// Handles the fault of a write. True if the write can be repeated: the page was guarded.
+    pub fn on_write_fault(&mut self, address: u64) -> bool {
         let page = address / PAGE;
         if !self.pages.guarded.contains(&page) {
             return false;
@@ -352,20 +348,19 @@ impl Engine {
         true
     }
 
-    /// Code that is compared at every entry is hot: write-protects its page again, if that has not
-    /// been tried too often.
-    pub fn try_to_guard_again(&mut self, address: u64) -> bool {
+    /// Guards the page of hot code that is compared at every entry again, unless that has been
+    /// tried too often.
+    pub fn retry_guard(&mut self, address: u64) -> bool {
         let page = address / PAGE;
         let Some(written) = self.pages.written.get_mut(&page) else { return false };
         if !written.checked || written.retries == RETRIES_MAX {
             return false;
         }
-        *written = Written { faults: 0, retries: written.retries + 1, checked: false };
+        *written = WriteHistory { faults: 0, retries: written.retries + 1, checked: false };
         self.drop_page(page)
     }
 
-    /// Lets the kernel write everywhere, for a system call that may have found a page
-    /// write-protected. False if there are none.
+    /// Unguards all pages, for a system call that may have met one. False if there are none.
     pub fn release_guarded(&mut self) -> bool {
         let any = !self.pages.guarded.is_empty();
         for page in core::mem::take(&mut self.pages.guarded) {

@@ -1,6 +1,7 @@
-//! New threads are traced from their first instruction. So is a process that shares its parent's
-//! memory while its parent waits (vfork): it is one more thread of the parent's trace, until it
-//! executes another program or ends. Other new processes run natively. And how threads end.
+//! Creation and exit of threads and processes. New threads are recorded from their first
+//! instruction. So is a process that shares its parent's memory while its parent waits (vfork): it
+//! is recorded as a thread of its parent, until it execs or exits. Other new processes run
+//! natively.
 
 use alloc::boxed::Box;
 use core::arch::naked_asm;
@@ -23,25 +24,25 @@ const CLONE_SIGHAND: u64 = 0x800;
 const CLONE_VFORK: u64 = 0x4000;
 const CLONE_CLEAR_SIGHAND: u64 = 1 << 32;
 const CLONE_THREAD: u64 = 0x1_0000;
-/// Namespaces (cgroup, UTS, IPC, user, process, network; time, mount), in which a process may have
-/// another number.
+/// Flags for new namespaces (cgroup, UTS, IPC, user, process, network; time, mount), in which a
+/// process may have another id.
 const CLONE_NEW: u64 = 0x7e02_0080;
 
 static FSGSBASE: AtomicBool = AtomicBool::new(false);
 static MIN_SIGNAL_STACK: AtomicU64 = AtomicU64::new(0);
 
-/// Remembers what new threads need.
+/// Sets what new threads need.
 pub fn set_up(fsgsbase: bool, min_signal_stack: u64) {
     FSGSBASE.store(fsgsbase, Ordering::Relaxed);
     MIN_SIGNAL_STACK.store(min_signal_stack, Ordering::Relaxed);
 }
 
-/// Whether the kernel lets us write the base of gs.
+/// Whether the kernel allows `wrgsbase`.
 pub fn has_fsgsbase() -> bool {
     FSGSBASE.load(Ordering::Relaxed)
 }
 
-/// The parts of clone's and clone3's arguments that matter here.
+/// The arguments of clone and clone3 that the engine uses.
 struct Request {
     flags: u64,
     /// The child's stack pointer; 0: the same as the parent's.
@@ -69,7 +70,7 @@ pub fn clone(tcb: &mut Tcb, call: u64) -> i64 {
         let result = if is_thread { new_thread(tcb, &request) } else { new_process(tcb, &request) };
         match result {
             Ok(result) => return result,
-            // Natively, the call is made by the application's own instruction.
+            // After the detach, the application's own instruction makes the call.
             Err(failure) if failure::detach(tcb, failure) => return syscall::NOT_MADE,
             Err(_) => {}
         }
@@ -85,7 +86,7 @@ fn take_slot(control: &Control) -> Option<u32> {
     for _ in 0..PATIENCE_MILLISECONDS {
         let slot = try_to_take_slot(control);
         let is_ended = |slot: &wire::Slot| matches!(slot.state.load(Ordering::SeqCst), SLOT_ENDED | SLOT_ABANDONED);
-        if slot.is_some() || !ring::is_wanted(control) || !control.slots.iter().any(is_ended) {
+        if slot.is_some() || !ring::has_recorder(control) || !control.slots.iter().any(is_ended) {
             return slot;
         }
         ring::ring_doorbell(control);
@@ -101,7 +102,7 @@ fn try_to_take_slot(control: &Control) -> Option<u32> {
     (0..SLOT_COUNT).find(|&index| taken(&control.slots[index])).map(|index| index as u32)
 }
 
-/// The child's state: the parent's, as the kernel would hand it over.
+/// Copies the parent's state to the child, as the kernel would.
 fn inherit(child: &mut Tcb, parent: &Tcb, request: &Request) {
     child.registers = parent.registers;
     syscall::complete(child, 0);
@@ -148,7 +149,7 @@ fn new_recorded_state(tcb: &Tcb) -> Result<OwnedTcb, Failure> {
     })
 }
 
-/// The thread for which this state was made does not exist.
+/// Frees the state of a thread that was not created.
 fn forget_child(child: OwnedTcb) {
     owners::release(&child);
     let slot = child.slot();
@@ -158,15 +159,15 @@ fn forget_child(child: OwnedTcb) {
 }
 
 /// Whether a new process can be recorded as a thread of its parent: it shares the memory, its
-/// parent waits for it, and what it has of its own is a table of actions.
+/// parent waits for it, and only its signal actions are its own.
 fn is_like_vfork(request: &Request) -> bool {
     let kind = CLONE_VM | CLONE_VFORK | CLONE_SIGHAND | CLONE_THREAD | CLONE_NEW;
     request.flags & kind == CLONE_VM | CLONE_VFORK
 }
 
-/// Makes a process that shares the memory until it executes another program or ends. It is recorded
-/// as a thread. When the kernel lets this thread go on, the process has left the memory, and this
-/// thread clears away what it has left behind. `None` if there is no slot or no memory for it.
+/// Creates a process that shares the memory until it execs or exits, and records it as a thread.
+/// When the kernel resumes this thread, the process no longer uses the memory, and this thread
+/// reaps its state. `None` if there is no slot or no memory for it.
 fn record_child(tcb: &mut Tcb, request: &Request) -> Option<i64> {
     let control = tcb.control();
     let mut child = new_recorded_state(tcb).ok()?;
@@ -184,7 +185,7 @@ fn record_child(tcb: &mut Tcb, request: &Request) -> Option<i64> {
     signal::block_asynchronous(tcb);
     if result < 0 {
         forget_child(child);
-    } else if clear_away(child) {
+    } else if reap_child(child) {
         ring::append_child(tcb, thread, result as u32);
     }
     // SAFETY: made above; nobody uses the table any more.
@@ -193,9 +194,9 @@ fn record_child(tcb: &mut Tcb, request: &Request) -> Option<i64> {
     Some(result)
 }
 
-/// A process that has shared the memory is gone: it has executed another program, has ended or was
-/// killed, wherever it was. False if it has recorded nothing.
-fn clear_away(mut child: OwnedTcb) -> bool {
+/// Reaps the state of a process that has shared the memory, after its exec, exit or death by a
+/// signal. False if it has recorded nothing.
+fn reap_child(mut child: OwnedTcb) -> bool {
     if release_locks(&child) {
         failure::report(child.control(), Failure::KilledChild);
     }
@@ -203,7 +204,7 @@ fn clear_away(mut child: OwnedTcb) -> bool {
     if child.executing && !child.closed {
         ring::close(&mut child, word::END);
     } else if !child.closed {
-        // Nobody knows how far it has come.
+        // How far it has come is unknown.
         skip::abandon(&mut child);
         pending::publish(child.slot_index, !0);
         reclaim::leave_cache(&child);
@@ -256,8 +257,8 @@ fn new_process(tcb: &mut Tcb, request: &Request) -> Result<i64, Failure> {
         child.actions = Some(signal::copy_actions(request.flags & CLONE_CLEAR_SIGHAND != 0));
     }
     signal::block_asynchronous(tcb);
-    // The child runs natively: nothing may be write-protected there, so nobody protects anything
-    // until it has its copy.
+    // The child runs natively, so it must not inherit pages that the engine has write-protected.
+    // The lock is held until it has its copy.
     let mut engine = ENGINE.lock();
     engine.release_guarded();
     let engine = (request.flags & CLONE_VM == 0).then_some(engine);
@@ -291,7 +292,7 @@ fn new_process(tcb: &mut Tcb, request: &Request) -> Result<i64, Failure> {
     Ok(result)
 }
 
-/// The first thing a new thread does.
+/// Entry point of a new thread.
 extern "C" fn start_thread(tcb: &mut Tcb) -> ! {
     // SAFETY: the thread has just been born, with its parent's gs.
     unsafe { tcb::set_gs(tcb.this as u64, has_fsgsbase()) };
@@ -299,11 +300,11 @@ extern "C" fn start_thread(tcb: &mut Tcb) -> ! {
     begin(tcb)
 }
 
-/// The first thing that a new process does which is recorded as a thread.
+/// Entry point of a new process that is recorded as a thread.
 extern "C" fn start_child(tcb: &mut Tcb) -> ! {
     // SAFETY: as for a thread.
     unsafe { tcb::set_gs(tcb.this as u64, has_fsgsbase()) };
-    // The kernel's is its parent's, an engine's stack, too.
+    // The kernel's alternate stack is the parent's signal stack, so the application's is kept.
     let stack = tcb.alternate_stack;
     tcb.install_signal_stack();
     tcb.alternate_stack = stack;
@@ -311,12 +312,13 @@ extern "C" fn start_child(tcb: &mut Tcb) -> ! {
     begin(tcb)
 }
 
-/// Enters the cache for the first time. The handler can find the thread's state and stack.
+/// Enters the code cache for the first time. Signal handlers can find the thread's state and stack
+/// by now.
 fn begin(tcb: &mut Tcb) -> ! {
     signal::block_asynchronous(tcb);
     tcb.slot().os_tid.store(sys::gettid(), Ordering::SeqCst);
-    // From now on other threads can tell this one what is pending for the process; before, it has
-    // to look by itself.
+    // From now on other threads can send hints to this one. It checks by itself for what was
+    // pending before.
     signal::set_mask(tcb, tcb.signals().mask.get());
     ring::open(tcb);
     let pc = tcb.registers.rip;
@@ -326,7 +328,7 @@ fn begin(tcb: &mut Tcb) -> ! {
     dispatch::enter_first()
 }
 
-/// The first thing a new process does: it goes its own way, natively.
+/// Entry point of a new process that runs natively.
 extern "C" fn start_process(tcb: &mut Tcb) -> ! {
     // SAFETY: as for a thread; the process's copy of the engine is no longer entered once it runs
     // natively.
@@ -407,10 +409,10 @@ pub fn exit_process(tcb: &mut Tcb) -> ! {
 /// The application's exit: of one thread.
 pub fn exit(tcb: &mut Tcb) -> ! {
     if tcb.is_child_process() {
-        // Of the whole process. Its parent clears everything else away.
+        // The whole process exits. Its parent reaps the state.
         exit_process(tcb);
     }
-    // What was sent to the process and taken here is not to be lost with the thread.
+    // A signal that was sent to the process and deferred here must not be lost with the thread.
     while !signal::block_all(tcb) {
         signal::block_asynchronous(tcb);
         syscall::deliver_deferred();

@@ -26,7 +26,7 @@ impl Engine {
             if used as usize + total <= CODE_RING_BYTES {
                 break;
             }
-            if !ring::is_wanted(control) {
+            if !ring::has_recorder(control) {
                 return;
             }
             ring::ring_doorbell(control);

@@ -50,7 +50,7 @@ pub fn park_if_requested(tcb: &mut Tcb) {
     }
     signal::hand_pending_to_kernel(tcb, true);
     tcb.parked.store(1, Ordering::SeqCst);
-    while is_parking(control) && ring::is_wanted(control) {
+    while is_parking(control) && ring::has_recorder(control) {
         sys::futex_wait(&control.detach, DETACH_TOGETHER, PATIENCE_MILLISECONDS);
     }
     tcb.parked.store(0, Ordering::SeqCst);
@@ -96,7 +96,7 @@ pub fn detach_thread(tcb: &mut Tcb) -> bool {
         detach_child(tcb);
         return true;
     }
-    if ring::is_wanted(tcb.control()) || tcb.control().detach.load(Ordering::Relaxed) != wire::DETACH_NONE {
+    if ring::has_recorder(tcb.control()) || tcb.control().detach.load(Ordering::Relaxed) != wire::DETACH_NONE {
         ring::close(tcb, word::DETACH);
     }
     reclaim::leave_cache(tcb);
@@ -114,7 +114,7 @@ pub fn detach_thread(tcb: &mut Tcb) -> bool {
 /// process, which the recorder does not stop.
 pub fn must_detach_alone(tcb: &Tcb) -> bool {
     let control = tcb.control();
-    tcb.detaching || !ring::is_wanted(control) || tcb.is_child_process() && is_parking(control)
+    tcb.detaching || !ring::has_recorder(control) || tcb.is_child_process() && is_parking(control)
 }
 
 /// Detaches a child process that shares its parent's memory. All signals are blocked.

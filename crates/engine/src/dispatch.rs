@@ -1,10 +1,11 @@
-//! Between translated code and the engine: the assembly that switches, and what happens at each
-//! exit.
+//! The dispatcher: the assembly that switches between the code cache and the engine, and what
+//! happens at each exit.
 //!
-//! Three ways in (an exit with a number; an indirect target that the table does not know; one that
-//! the table confused), one way out, and one to native code. The stretch of code from
-//! `trackway_enter` to `trackway_enter_end` only reads the thread's saved state, so a signal that
-//! arrives there sees the application exactly as saved.
+//! Fragments enter the dispatcher in three ways: through an exit stub (`trackway_exit`), through an
+//! empty slot of the indirect-branch table (`trackway_miss`), and through an indirect entry for
+//! another target (`trackway_mismatch`). `trackway_enter` enters the code cache,
+//! `trackway_enter_native` native code. Both only read the thread's saved state, so a signal that
+//! comes there sees the application exactly as saved.
 
 use core::arch::naked_asm;
 use core::mem::offset_of;
@@ -19,7 +20,7 @@ use crate::{detach, emulate, maps, memory, reclaim, rseq, select, signal, skip, 
 const REGISTERS: usize = offset_of!(Tcb, registers);
 const XMM: usize = offset_of!(Tcb, xmm);
 
-/// Tells a thread where translated code can jump to.
+/// Sets the addresses that translated code jumps to.
 pub fn set_entries(tcb: &mut Tcb) {
     tcb.exit_entry = trackway_exit as *const () as u64;
     tcb.mismatch_entry = trackway_mismatch as *const () as u64;
@@ -27,7 +28,7 @@ pub fn set_entries(tcb: &mut Tcb) {
     tcb.table_mask = ENGINE.lock().table().mask();
 }
 
-/// Where unknown indirect targets go.
+/// The entry for indirect targets that the table does not have.
 pub fn miss_entry() -> u64 {
     trackway_miss as *const () as u64
 }
@@ -39,23 +40,23 @@ unsafe extern "C" {
     fn trackway_enter_jump();
 }
 
-/// The beginning of the way into the cache, where a thread that is on it can start again at any
-/// time.
+/// The beginning of `trackway_enter`, where a thread in it can start again at any time.
 pub fn enter_start() -> u64 {
     trackway_enter as *const () as u64
 }
 
-/// The last instruction of that way.
+/// The last instruction of `trackway_enter`.
 pub fn enter_jump() -> u64 {
     trackway_enter_jump as *const () as u64
 }
 
-/// The instruction on that way that raises a signal because others are waiting.
+/// The instruction of `trackway_enter` that raises a signal, to deliver a deferred one.
 pub fn enter_raise() -> u64 {
     trackway_enter_raise as *const () as u64
 }
 
-/// Whether the thread is on its way into the cache or to native code, its state still as saved.
+/// Whether the thread is on its way into the cache or to native code, with its state still as
+/// saved.
 pub fn is_entering(pc: u64) -> bool {
     (trackway_enter as *const () as u64..trackway_enter_end as *const () as u64).contains(&pc)
         || (trackway_enter_native as *const () as u64..trackway_enter_native_end as *const () as u64).contains(&pc)
@@ -66,7 +67,7 @@ pub fn resume_entry() -> u64 {
     trackway_resume as *const () as u64
 }
 
-/// An exit leaves: its number is in ecx, rcx in its scratch place, the cursor in r15.
+/// Entry for exit stubs: the exit's number is in ecx, rcx in its scratch place, the cursor in r15.
 #[unsafe(naked)]
 unsafe extern "C" fn trackway_exit() {
     naked_asm!(
@@ -80,7 +81,8 @@ unsafe extern "C" fn trackway_exit() {
     )
 }
 
-/// The table does not know the target in rcx; rcx and rdx are in their scratch places.
+/// Entry for indirect targets that the table does not have: the target is in rcx; rcx and rdx are
+/// in their scratch places.
 #[unsafe(naked)]
 unsafe extern "C" fn trackway_miss() {
     naked_asm!(
@@ -96,7 +98,8 @@ unsafe extern "C" fn trackway_miss() {
     )
 }
 
-/// The table led to another target: rcx is the wanted one minus that one, rdx is that one negated.
+/// Entry from the indirect entry of another target: rcx is the wanted target minus that one, rdx is
+/// that one negated.
 #[unsafe(naked)]
 unsafe extern "C" fn trackway_mismatch() {
     naked_asm!(
@@ -165,7 +168,7 @@ unsafe extern "C" fn trackway_save() {
     )
 }
 
-/// Goes on at `tcb.registers.rip`, with the saved state.
+/// Resumes the application at `tcb.registers.rip`, with the saved state.
 #[unsafe(naked)]
 unsafe extern "C" fn trackway_resume() {
     naked_asm!(
@@ -180,7 +183,7 @@ unsafe extern "C" fn trackway_resume() {
     )
 }
 
-/// Goes to `tcb.next` with the saved state. Signals that were put off are let in first.
+/// Enters the code cache at `tcb.next` with the saved state. Deferred signals are delivered first.
 #[unsafe(naked)]
 unsafe extern "C" fn trackway_enter() {
     naked_asm!(
@@ -284,10 +287,10 @@ pub fn enter_native() -> ! {
     }
 }
 
-/// Goes to native code at `tcb.registers.rip` with the saved state, which it only reads. gs is the
-/// application's in the end, so the state is reached through rdi, and the last step is `iretq`,
-/// which needs no register. A signal that arrives here sees the application exactly as saved; in a
-/// child process, where signals are the application's own, its handler returns here.
+/// Enters native code at `tcb.registers.rip` with the saved state, which it only reads. gs becomes
+/// the application's, so rdi points at the state, and the last step is `iretq`, which needs no
+/// register. A signal that comes here sees the application exactly as saved. In a child process
+/// with its own signal handlers, the handler returns here.
 #[unsafe(naked)]
 unsafe extern "C" fn trackway_enter_native() {
     naked_asm!(
@@ -365,16 +368,16 @@ unsafe extern "C" fn trackway_enter_native() {
     )
 }
 
-/// A process that shares its parent's memory must not die of a signal while it holds a lock,
-/// because its parent lives on. The way into the cache, or to a system call of the application's,
-/// unblocks.
+/// Blocks signals in a child process that shares its parent's memory: it must not die of a signal
+/// while it holds a lock, because its parent lives on. The way into the cache or into a system call
+/// unblocks them.
 fn hold_signals(tcb: &Tcb) {
     if tcb.is_child_process() && !tcb.signals().native.get() {
         signal::block_asynchronous(tcb);
     }
 }
 
-/// The exit of a fragment with this path was taken.
+/// Handles the exit of a fragment with this path.
 extern "C" fn on_exit(tcb: &mut Tcb, path: u64) {
     let path = path as u32;
     hold_signals(tcb);
@@ -407,7 +410,7 @@ extern "C" fn on_exit(tcb: &mut Tcb, path: u64) {
             }
             match go_to(tcb, &mut engine, false) {
                 Next::Linkable(target) if tcb.registers.rip == exit.target => engine.link(path, target),
-                // The thread has aborted a critical section, or has to ask again.
+                // The thread has aborted a critical section, or the way must not be linked.
                 Next::Linkable(_) | Next::Found => {}
                 Next::Unreadable | Next::Failed(_) => {
                     drop(engine);
@@ -420,7 +423,7 @@ extern "C" fn on_exit(tcb: &mut Tcb, path: u64) {
     }
 }
 
-/// The code of the fragment with this first path has changed; the thread stands at its entry.
+/// Handles changed code at the entry of the fragment with this first path.
 fn on_changed(tcb: &mut Tcb, first_path: u32) {
     let mut engine = ENGINE.lock();
     // It cannot have been reclaimed, as above.
@@ -432,7 +435,7 @@ fn on_changed(tcb: &mut Tcb, first_path: u32) {
     resume(tcb);
 }
 
-/// An indirect jump, call or return went to a target that the table does not lead to.
+/// Handles an indirect jump, call or return to a target that the table does not have.
 extern "C" fn on_indirect(tcb: &mut Tcb, target: u64) {
     hold_signals(tcb);
     tcb.registers.rip = target;
@@ -452,7 +455,7 @@ extern "C" fn on_indirect(tcb: &mut Tcb, target: u64) {
     detach_if_requested(tcb);
 }
 
-/// Finds where `tcb.registers.rip` is in the cache.
+/// Finds or makes the fragment for `tcb.registers.rip`.
 extern "C" fn resume(tcb: &mut Tcb) {
     hold_signals(tcb);
     reclaim::leave_cache(tcb);
@@ -477,23 +480,23 @@ extern "C" fn resume(tcb: &mut Tcb) {
     detach_if_requested(tcb);
 }
 
-/// Where a thread goes on.
+/// Where a thread continues.
 enum Next {
-    /// In this fragment, and others that come the same way may go there at once.
+    /// In this fragment, to which the exit may be linked.
     Linkable(FragmentRef),
-    /// In a fragment, but whoever comes this way has to ask again.
+    /// In a fragment, to which the exit must not be linked.
     Found,
     Unreadable,
     Failed(Failure),
 }
 
-/// Sets `tcb.next`. Code that cannot be read is jumped to natively: the processor raises the fault
-/// that the application has to see.
+/// Sets `tcb.next` for `tcb.registers.rip`. Unreadable code is jumped to natively, so that the
+/// processor raises the fault that the application has to see.
 fn go_to(tcb: &mut Tcb, engine: &mut Engine, with_indirect_entry: bool) -> Next {
     let pc = tcb.registers.rip;
     let is_gate = select::choose_mode(tcb, engine) || engine.sections.contains(pc);
     match engine.find_in(tcb.selection.mode, pc, with_indirect_entry) {
-        Ok(_) if memory::is_short() => Next::Failed(Failure::NoMemory),
+        Ok(_) if memory::is_exhausted() => Next::Failed(Failure::NoMemory),
         Ok(at) => {
             tcb.next = engine.fragment(at).body;
             engine.enter_cache(tcb);
@@ -509,7 +512,7 @@ fn go_to(tcb: &mut Tcb, engine: &mut Engine, with_indirect_entry: bool) -> Next 
 
 fn detach_if_requested(tcb: &mut Tcb) {
     if (detach::must_detach_alone(tcb) || detach::is_parking(tcb.control())) && rseq::abort_before_detach(tcb) {
-        // The abort handler is where it goes on, in the cache or not.
+        // The thread continues at the abort handler.
         return resume(tcb);
     }
     detach::park_if_requested(tcb);

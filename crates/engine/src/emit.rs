@@ -1,26 +1,26 @@
-//! Machine code, byte by byte. Everything emitted here leaves the flags alone.
+//! The emitter: machine code, byte by byte. Nothing emitted here changes the flags.
 
 use iced_x86::Register;
 use wire::word;
 
 use crate::tcb;
 
-/// The table of indirect targets: by the low bits of an application address, where to go in the
-/// cache.
+/// The indirect-branch table: addresses of indirect entries, indexed by the low bits of the
+/// application address.
 #[derive(Clone, Copy, Debug)]
 pub struct Table {
-    /// 0: there is none, and all indirect targets are unknown.
+    /// Address of the table. 0 for none: all indirect exits go to the dispatcher.
     pub address: u64,
     pub by_pext: bool,
 }
 
 impl Table {
-    /// Which entry belongs to an application address.
+    /// Index of the slot of an application address.
     pub fn index(self, address: u64) -> usize {
         (address & self.mask()) as usize
     }
 
-    /// The low bits that count.
+    /// The low address bits that make up the index.
     pub fn mask(self) -> u64 {
         if self.by_pext { wire::TABLE_BYTES as u64 / 8 - 1 } else { 0xffff }
     }
@@ -48,7 +48,7 @@ impl<'a> Emitter<'a> {
         self.address + self.position as u64
     }
 
-    /// The buffer was too short; what it holds is of no use.
+    /// Whether the buffer was too short; its content is invalid then.
     pub fn overflowed(&self) -> bool {
         self.overflow
     }
@@ -136,13 +136,13 @@ impl<'a> Emitter<'a> {
         position
     }
 
-    /// Makes the displacement at `position` lead to here.
+    /// Makes the displacement at `position` jump to here.
     pub fn land(&mut self, position: usize) {
         self.patch_u32(position, (self.position - position - 4) as u32);
     }
 
-    /// Pushes a constant: `push imm32`, or `push [rip + literal]` with the literal in a place to be
-    /// filled in later, whose displacement's position is returned.
+    /// Pushes a constant: `push imm32`, or `push [rip + literal]`. In the second case, the caller
+    /// emits the literal later and patches the displacement at the returned position.
     pub fn push_constant(&mut self, value: u64) -> Option<usize> {
         if value as i32 as i64 as u64 == value {
             self.bytes_and_u32(&[0x68], value as u32);
@@ -154,12 +154,12 @@ impl<'a> Emitter<'a> {
         Some(position)
     }
 
-    /// Forgets what stands behind `position`.
+    /// Removes everything behind `position`.
     pub fn rewind(&mut self, position: usize) {
         self.position = position;
     }
 
-    /// Writes a word at the cursor and moves it on, also over the data that stands behind it.
+    /// Writes a word at the cursor, and moves the cursor over the word and the data behind it.
     pub fn record(&mut self, word: u32, data: u32) {
         self.bytes_and_u32(&[0x41, 0xc7, 0x07], word);
         let advance = data + 4;
@@ -224,7 +224,8 @@ impl<'a> Emitter<'a> {
     /// Stores a mask register, eight bytes of it or two, behind the cursor.
     pub fn store_data_mask(&mut self, displacement: u32, wide: bool, register: Register) {
         if !wide {
-            // All of its room is written to, so that the end of the segment is met.
+            // Writes all eight bytes, so that the store meets the guard page at the end of a
+            // segment.
             self.bytes(&[0x41, 0xc7]);
             self.at_cursor(0, displacement + 4);
             self.bytes(&[0; 4]);
@@ -233,12 +234,13 @@ impl<'a> Emitter<'a> {
         self.at_cursor(register.number() as u8, displacement);
     }
 
-    /// Writes an event with the time at the cursor and moves it on. rax and rdx go to the scratch
-    /// places of rcx and rdx.
+    /// Writes a timestamp event at the cursor. rax and rdx are saved in the scratch places of rcx
+    /// and rdx.
     pub fn record_time(&mut self) {
         self.store_gs(tcb::SCRATCH_RCX, 0);
         self.store_gs(tcb::SCRATCH_RDX, 2);
-        // If the segment ends here, it ends before the time is taken: times must not go backwards.
+        // If the segment ends here, this store meets the guard page before the time is read:
+        // timestamps must not go backwards.
         self.bytes(&[0x41, 0x89, 0x57, 8]); // mov [r15 + 8], edx
         self.bytes(&[0x0f, 0xae, 0xe8]); // lfence: not before the locked instruction is done
         self.bytes(&[0x0f, 0x31]); // rdtsc
@@ -251,19 +253,19 @@ impl<'a> Emitter<'a> {
         self.bytes(&[0x4d, 0x8d, 0x7f, 12]);
     }
 
-    /// From the cursor in r15 to the application's r15.
+    /// Switches r15 from the cursor to the application's value.
     pub fn load_app_r15(&mut self) {
         self.store_gs(tcb::CURSOR, 15);
         self.load_gs(15, tcb::APP_R15);
     }
 
-    /// From the application's r15 to the cursor.
+    /// Switches r15 from the application's value to the cursor.
     pub fn load_cursor(&mut self) {
         self.store_gs(tcb::APP_R15, 15);
         self.load_gs(15, tcb::CURSOR);
     }
 
-    /// Spills what the way to an indirect target needs.
+    /// Spills rcx and rdx for an indirect branch.
     pub fn spill_scratch(&mut self) {
         self.store_gs(tcb::SCRATCH_RCX, 1);
         self.store_gs(tcb::SCRATCH_RDX, 2);
@@ -274,10 +276,10 @@ impl<'a> Emitter<'a> {
         self.load_gs(2, tcb::SCRATCH_RDX);
     }
 
-    /// Goes to the application address in rcx by way of the table: `jmp [table + rdx * 8]`, rdx
-    /// being the low bits of rcx. They are taken with `pext edx, ecx, gs:[mask]` or, on processors
-    /// without BMI2, `movzx edx, cx`: both leave the flags alone. A table beyond 2 GiB cannot be a
-    /// part of the instruction: rcx holds its address for a moment.
+    /// Jumps to the application address in rcx through the table: `jmp [table + rdx * 8]`, where
+    /// rdx is the low bits of rcx. They come from `pext edx, ecx, gs:[mask]` or, without BMI2,
+    /// `movzx edx, cx`, which do not change the flags. The address of a table beyond 2 GiB does not
+    /// fit the instruction and is loaded into rcx.
     pub fn jump_indirect(&mut self, table: Table) {
         if table.address == 0 {
             return self.jump_gs(tcb::MISS_ENTRY);
@@ -302,16 +304,16 @@ impl<'a> Emitter<'a> {
         }
     }
 
-    /// Leaves the code cache with the number of an exit: `mov gs:[..], rcx; mov ecx, number; jmp
-    /// gs:[entry]`.
+    /// An exit stub, which leaves the code cache with the number of an exit: `mov gs:[..], rcx; mov
+    /// ecx, number; jmp gs:[entry]`.
     pub fn exit_stub(&mut self, exit: u32) {
         self.store_gs(tcb::SCRATCH_RCX, 1);
         self.bytes_and_u32(&[0xb9], exit);
         self.jump_gs(tcb::EXIT_ENTRY);
     }
 
-    /// How an indirect jump arrives at `target`: checks that rcx is the target (else leaves for the
-    /// slow way) and restores rcx and rdx.
+    /// An indirect entry for `target`: goes to the dispatcher unless rcx is the target, and
+    /// restores rcx and rdx.
     pub fn indirect_entry(&mut self, target: u64) {
         self.load_constant(2, target.wrapping_neg());
         self.bytes(&[0x48, 0x8d, 0x0c, 0x11]); // lea rcx, [rcx + rdx]
@@ -321,7 +323,7 @@ impl<'a> Emitter<'a> {
     }
 }
 
-/// Bytes that [`Emitter::exit_stub`] takes.
+/// Bytes of [`Emitter::exit_stub`].
 pub const EXIT_STUB_BYTES: usize = 22;
 
 #[cfg(test)]

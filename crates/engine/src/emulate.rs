@@ -1,10 +1,10 @@
-//! Instructions that the engine executes for the application, because their data cannot be taken
-//! where they stand (what they access depends on more than registers, or goes from memory to
-//! memory), or because they are about gs.
+//! Emulation: instructions that the engine executes for the application. Translated code cannot
+//! record the data of some (their accesses depend on more than registers, or go from memory to
+//! memory); others use gs.
 //!
 //! Such an instruction is a block of its own. Its accesses become events, followed by its path. A
-//! fault while it accesses memory is the application's (`Tcb::accessing`): the handler sees the
-//! state before the instruction or, of strings, before the iteration.
+//! fault while it accesses memory is the application's (`Signals::accessing`): the application's
+//! handler sees the state before the instruction or, for strings, before the iteration.
 
 use alloc::alloc::{Layout, alloc, dealloc};
 use core::arch::asm;
@@ -17,7 +17,7 @@ use crate::fragment::Progress;
 use crate::tcb::Tcb;
 use crate::{gs, memory, owners, ring};
 
-/// Whether an instruction is executed here whenever data is recorded, not only for its values.
+/// Whether an instruction is emulated whenever data is recorded, not only if values are.
 pub fn is_known(instruction: &Instruction) -> bool {
     match instruction.mnemonic() {
         Mnemonic::Wrfsbase | Mnemonic::Xlatb => true,
@@ -28,8 +28,8 @@ pub fn is_known(instruction: &Instruction) -> bool {
     }
 }
 
-/// How far a repeated string instruction has come that was interrupted where it stands: for each of
-/// its operands rcx and the address register.
+/// The progress of an interrupted repeated string instruction in translated code: rcx and the
+/// address register of each operand.
 pub fn string_progress(tcb: &Tcb) -> ([u8; 32], usize) {
     let mut bytes = [0; isa::INSTRUCTION_BYTES_MAX];
     let length = memory::read_bytes(tcb.registers.rip, &mut bytes);
@@ -46,7 +46,7 @@ pub fn string_progress(tcb: &Tcb) -> ([u8; 32], usize) {
     (pairs, count)
 }
 
-/// Executes the instruction at `tcb.registers.rip`, which is all of the path `path`.
+/// Executes the instruction at `tcb.registers.rip`, which is the only one of the path `path`.
 pub fn run(tcb: &mut Tcb, path: u32) {
     let pc = tcb.registers.rip;
     let mut bytes = [0; isa::INSTRUCTION_BYTES_MAX];
@@ -120,7 +120,7 @@ fn address(tcb: &Tcb, instruction: &Instruction) -> u64 {
 }
 
 /// # Safety
-/// A read of application memory, on its behalf; a fault does not come back.
+/// It reads application memory on its behalf. After a fault, the function does not return.
 unsafe fn load(address: u64, bytes: usize) -> u64 {
     // SAFETY: the caller's promise; addresses need not be aligned.
     unsafe {
@@ -134,7 +134,7 @@ unsafe fn load(address: u64, bytes: usize) -> u64 {
 }
 
 /// # Safety
-/// A write to application memory, on its behalf; a fault does not come back.
+/// It writes application memory on its behalf. After a fault, the function does not return.
 unsafe fn store(address: u64, bytes: usize, value: u64) {
     // SAFETY: the caller's promise; addresses need not be aligned.
     unsafe {
@@ -209,7 +209,7 @@ macro_rules! calculate {
     }};
 }
 
-/// What an instruction makes of its memory operand.
+/// Computes the new value of an instruction's memory operand.
 fn calculate(mnemonic: Mnemonic, old: u64, source: u64, bytes: usize, flags: u64) -> (u64, u64) {
     // A bit's number counts modulo the operand's size, and there are no such instructions for
     // bytes.
@@ -325,8 +325,8 @@ fn set_register(tcb: &mut Tcb, register: Register, value: u64) {
     tcb.registers.general[number_of(register)] = value & mask(register.size());
 }
 
-/// `mov gs`, `pop gs` and `lgs`. The processor may not want the selector; registers change behind
-/// that.
+/// `mov gs`, `pop gs` and `lgs`. An invalid selector faults, so other registers change after it is
+/// loaded.
 fn load_gs(tcb: &mut Tcb, instruction: &Instruction) {
     const RSP: usize = 4;
     match instruction.mnemonic() {
@@ -372,7 +372,7 @@ fn number_of(register: Register) -> usize {
     (register.full_register() as usize - Register::RAX as usize) & 15
 }
 
-/// What the base of a string's source or a table is.
+/// The segment base of a string's source or of a table.
 fn segment_base(tcb: &Tcb, instruction: &Instruction) -> u64 {
     match instruction.segment_prefix() {
         Register::FS => ring::fs_base(),
@@ -401,7 +401,7 @@ fn translate_byte(tcb: &mut Tcb, instruction: &Instruction) {
     record(tcb, place, false, &[value as u8]);
 }
 
-/// `enter` with frames inside of frames.
+/// `enter` with nesting levels.
 fn enter(tcb: &mut Tcb, instruction: &Instruction) {
     const RSP: usize = 4;
     const RBP: usize = 5;
@@ -432,8 +432,8 @@ fn enter(tcb: &mut Tcb, instruction: &Instruction) {
     tcb.registers.general[RSP] = pointer.wrapping_sub(8 * count).wrapping_sub(u64::from(instruction.immediate16()));
 }
 
-/// `fistp` and its like, which pop what they store: the first time the state is brought back, so
-/// that the application's memory is written, or faults, before anything changes.
+/// `fistp` and others that pop what they store. The first pass restores the state, so that the
+/// store to application memory happens, or faults, before anything changes.
 fn pop_integer(tcb: &mut Tcb, instruction: &Instruction) {
     let place = address(tcb, instruction);
     let bytes = instruction.memory_size().size();
@@ -551,8 +551,8 @@ fn string_shape(instruction: &Instruction) -> StringShape {
     }
 }
 
-/// Executes a string instruction iteration by iteration, or many at once where that makes no
-/// difference.
+/// Executes a string instruction iteration by iteration, or many iterations at once where the
+/// result is the same.
 fn string(tcb: &mut Tcb, instruction: &Instruction) {
     let shape = string_shape(instruction);
     let repeats = instruction.has_rep_prefix() || instruction.has_repne_prefix();
@@ -672,8 +672,8 @@ fn note(tcb: &mut Tcb, shape: &StringShape, source: u64, destination: u64) {
     }
 }
 
-/// Moves as much as there is room for, if source and destination do not overlap. Returns the
-/// iterations made: none if the next one overlaps or faults.
+/// Moves as many elements as there is room for, if source and destination do not overlap. Returns
+/// the number of iterations: 0 if the next one overlaps or faults.
 fn move_many(tcb: &mut Tcb, shape: &StringShape, source: u64, destination: u64) -> u64 {
     let wanted = (room(tcb) / shape.bytes).min(tcb.registers.general[RCX] as usize) * shape.bytes;
     if destination.wrapping_sub(source) < wanted as u64 {
@@ -773,7 +773,7 @@ fn bytes_of_area(tcb: &Tcb, area: SaveArea, place: u64) -> usize {
     }
 }
 
-/// xsave and its like, by way of a copy of the area.
+/// `xsave`, `xrstor` and their variants, through a copy of the area.
 fn save_or_restore(tcb: &mut Tcb, instruction: &Instruction, area: SaveArea) {
     let place = address(tcb, instruction);
     let restores = matches!(area, SaveArea::Restore | SaveArea::OldRestore);
@@ -792,7 +792,7 @@ fn save_or_restore(tcb: &mut Tcb, instruction: &Instruction, area: SaveArea) {
         let whole = |copied: u64| copied == bytes as u64;
         let aligned = place.is_multiple_of(if bytes == 512 { 16 } else { 64 });
         if !aligned || !whole(memory::copy(buffer as u64, place, bytes as u64)) {
-            // It faults, as it would have done.
+            // It faults, as the application's instruction would.
             transfer_state(tcb, instruction, place as *mut u8);
         }
         transfer_state(tcb, instruction, buffer);

@@ -1,5 +1,5 @@
-//! exec in the same process stays traced: the recorder attaches before the call and puts an engine
-//! into the new image.
+//! exec: the recorder attaches before the call and injects an engine into the new image, so that it
+//! is recorded, too.
 
 use core::sync::atomic::Ordering;
 
@@ -18,36 +18,36 @@ pub fn exec(tcb: &mut Tcb) -> i64 {
     let control = tcb.control();
     seccomp::prepare_exec(tcb);
     while control.exec_state.compare_exchange(EXEC_IDLE, EXEC_WANTED, Ordering::SeqCst, Ordering::SeqCst).is_err() {
-        // Another thread is about to exec: it ends us, or fails and lets us try.
-        if !ring::is_wanted(control) {
-            return exec_unseen(tcb);
+        // Another thread is about to exec: it ends this thread, or fails.
+        if !ring::has_recorder(control) {
+            return call_exec(tcb);
         }
         sys::futex_wait(&control.exec_state, control.exec_state.load(Ordering::SeqCst), PATIENCE_MILLISECONDS);
     }
     control.exec_tid.store(sys::gettid(), Ordering::SeqCst);
     ring_and_wait(tcb, EXEC_WANTED);
     ring::append_time(tcb, word::TIME);
-    make(tcb)
+    call_recorded(tcb)
 }
 
-/// In a process that shares its parent's memory: the new image is another's business. The parent
-/// ends the thread's recording when the exec has succeeded.
+/// In a process that shares its parent's memory: the new image is not part of this recording. The
+/// parent ends the thread's recording when the exec has succeeded.
 fn exec_in_child(tcb: &mut Tcb) -> i64 {
     follow::wait_in_child(tcb);
     ring::append_time(tcb, word::TIME);
-    make(tcb)
+    call_recorded(tcb)
 }
 
-fn make(tcb: &mut Tcb) -> i64 {
+fn call_recorded(tcb: &mut Tcb) -> i64 {
     tcb.executing = true;
     signal::set_kernel_ignores(tcb.signals(), true);
-    let result = exec_unseen(tcb);
+    let result = call_exec(tcb);
     abandon(tcb);
     result
 }
 
-/// The exec has failed, or a signal has come in between: tells the recorder. If the call is made
-/// again, all starts anew.
+/// Tells the recorder that the exec has failed, or that a signal is delivered first. A repeated
+/// call starts again.
 pub fn abandon(tcb: &mut Tcb) {
     if !core::mem::take(&mut tcb.executing) {
         return;
@@ -70,14 +70,14 @@ fn ring_and_wait(tcb: &Tcb, state: u32) {
     let control = tcb.control();
     control.doorbell.fetch_add(1, Ordering::SeqCst);
     sys::futex_wake(&control.doorbell);
-    while control.exec_state.load(Ordering::SeqCst) == state && ring::is_wanted(control) {
+    while control.exec_state.load(Ordering::SeqCst) == state && ring::has_recorder(control) {
         sys::futex_wait(&control.exec_state, state, PATIENCE_MILLISECONDS);
     }
 }
 
-/// The call itself. The new image inherits the signal mask and what is pending, so the kernel gets
-/// the application's own for it.
-fn exec_unseen(tcb: &mut Tcb) -> i64 {
+/// Makes the call. The new image inherits signal mask and pending signals, so the kernel gets the
+/// application's.
+fn call_exec(tcb: &mut Tcb) -> i64 {
     signal::hand_pending_to_kernel(tcb, true);
     let result = syscall::pass_through(tcb);
     signal::take_pending_back(tcb);

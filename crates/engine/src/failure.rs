@@ -1,5 +1,5 @@
-//! What the engine does when it cannot go on: the thread stops with the application's state saved,
-//! and the recorder brings all threads back to native code. The program never ends because of us.
+//! Failures: when the engine cannot continue, the thread stops with the application's state saved,
+//! and the recorder detaches all threads. The program never ends because of the engine.
 
 use core::sync::atomic::{AtomicBool, Ordering};
 
@@ -9,18 +9,17 @@ use crate::signal::Interruption;
 use crate::tcb::{Signals, Tcb};
 use crate::{detach, engine_memory, memory, reclaim, ring, rseq, signal, sys};
 
-/// Why the engine cannot go on.
+/// Why the engine cannot continue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Failure {
-    /// There is no free address range that translated code and the application's code can reach
-    /// each other from.
+    /// There is no free memory within reach of the application's code.
     NoRoom,
     NoMemory,
     /// Every slot of the shared memory belongs to a thread.
     TooManyThreads,
     /// The code at the next address can be executed but not read.
     Unreadable,
-    /// The engine has met something that it takes for impossible.
+    /// An invariant of the engine is broken.
     Defect,
     /// A process that shares the memory was killed while it held a lock of the engine.
     KilledChild,
@@ -69,7 +68,7 @@ pub fn is_injected_in_set_up(control: &Control, failure: Failure) -> bool {
     is_counted_down(control, failure.code() | wire::INJECT_IN_SET_UP)
 }
 
-/// Tells the recorder what has happened. What is told first counts.
+/// Reports a failure to the recorder and requests a detach. The first failure counts.
 pub fn report(control: &Control, failure: Failure) {
     note(control, failure);
     detach::request(control);
@@ -79,36 +78,37 @@ fn note(control: &Control, failure: Failure) {
     let _ = control.failure.compare_exchange(0, failure.code(), Ordering::SeqCst, Ordering::SeqCst);
 }
 
-/// The engine cannot be set up. Waits until the recorder puts the thread back to native code.
+/// Reports that the engine cannot be set up, and waits until the recorder puts the thread into
+/// native code.
 pub fn abandon_set_up(control: &Control, failure: Failure) -> ! {
     note(control, failure);
     control.stage.store(wire::STAGE_FAILED, Ordering::SeqCst);
     wait_while(control, wire::STAGE_FAILED);
-    // Without a recorder, nobody knows the state of the application.
+    // Without a recorder, the state of the application is lost.
     sys::abort()
 }
 
 /// Waits until the recorder changes the stage or is gone.
 pub fn wait_while(control: &Control, stage: u32) {
-    while control.stage.load(Ordering::SeqCst) == stage && ring::is_wanted(control) {
+    while control.stage.load(Ordering::SeqCst) == stage && ring::has_recorder(control) {
         sys::nap();
     }
 }
 
-/// The thread, whose state is saved, cannot go on at `tcb.registers.rip`. Waits until the recorder
-/// takes it away from here. True if there is no recorder: then it is on its way to native code by
-/// itself. False: what has failed may be tried again.
+/// Detaches a thread that cannot continue at `tcb.registers.rip`; its state is saved. Waits until
+/// the recorder puts it into native code. True if there is no recorder and the thread detaches by
+/// itself. False if what has failed may be tried again.
 pub fn detach(tcb: &mut Tcb, failure: Failure) -> bool {
     let control = tcb.control();
     report(control, failure);
     rseq::abort_before_detach(tcb);
-    // A signal that is kept cannot be delivered first, as the thread cannot go on in the cache.
+    // Deferred signals cannot be delivered first, because the thread cannot continue in the cache.
     signal::requeue_all_in_kernel(tcb);
     if tcb.is_child_process() {
         return detach::detach_thread(tcb);
     }
     detach::park_if_requested(tcb);
-    if (!ring::is_wanted(control) || tcb.interrupted != 0) && detach::detach_thread(tcb) {
+    if (!ring::has_recorder(control) || tcb.interrupted != 0) && detach::detach_thread(tcb) {
         return true;
     }
     signal::block_asynchronous(tcb);
@@ -123,22 +123,22 @@ pub fn set_up() {
     STARTED.store(true, Ordering::Relaxed);
 }
 
-/// The engine has panicked. If the application's state is saved, the thread waits for the recorder.
-/// If a signal handler of the engine has interrupted the application, the application goes on where
-/// it was, to be detached like the other threads. If the engine is not set up yet, the recorder
-/// takes it out of the process.
-pub fn give_up() -> ! {
+/// Handles a panic of the engine. If the application's state is saved, the thread waits for the
+/// recorder. If a signal handler of the engine has interrupted the application, the application
+/// continues and is detached like the other threads. If the engine is not set up yet, the recorder
+/// removes it from the process.
+pub fn on_panic() -> ! {
     if !STARTED.load(Ordering::Relaxed) {
-        let failure = if memory::is_short() { Failure::NoMemory } else { Failure::Defect };
+        let failure = if memory::is_exhausted() { Failure::NoMemory } else { Failure::Defect };
         match engine_memory::control() {
             Some(control) => abandon_set_up(control, failure),
             None => sys::abort(),
         }
     }
     // SAFETY: this is the engine, so gs points at the thread's state; what used the state before
-    // does not go on.
+    // does not continue.
     let tcb = unsafe { &mut *Tcb::current() };
-    // SAFETY: what held locks in the handler does not go on.
+    // SAFETY: what held locks in the handler does not continue.
     match unsafe { signal::interruption(tcb) } {
         Interruption::Code => {
             report(tcb.control(), Failure::Handler);
@@ -148,7 +148,7 @@ pub fn give_up() -> ! {
         Interruption::Nothing if !reclaim::has_saved_state(tcb) => sys::abort(),
         Interruption::Nothing | Interruption::Entry => {}
     }
-    // SAFETY: what held the lock in this thread does not go on.
+    // SAFETY: what held the lock in this thread does not continue.
     unsafe { crate::engine::ENGINE.break_open() };
     while !detach(tcb, Failure::Defect) {}
     crate::dispatch::enter_native()

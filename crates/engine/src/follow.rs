@@ -1,9 +1,9 @@
-//! New processes that are to be recorded, too: they wait until the recorder has seen them.
+//! Following new processes: each waits until the recorder has seen it.
 //!
-//! A process with a copy of the memory waits with the state of its one thread saved; the recorder
-//! takes everything of this engine out of it and attaches as to any other process. A process that
-//! shares the memory is a thread of its parent's recording until it executes another program;
-//! before that, it waits until the recorder is there to see it.
+//! A process with a copy of the memory waits with the state of its thread saved. The recorder
+//! unmaps the engine from it and attaches as to any other process. A process that shares the memory
+//! is recorded as a thread of its parent until it execs; before the exec, it waits until the
+//! recorder can see it.
 
 use core::sync::atomic::Ordering;
 
@@ -16,7 +16,7 @@ use crate::tcb::Tcb;
 
 const PATIENCE_MILLISECONDS: u64 = 100;
 
-/// Before a process is made: a place where it can wait.
+/// Takes an entry for a new process, before it is created.
 pub fn prepare(control: &'static Control) -> Option<&'static Child> {
     if control.follow.load(Ordering::Relaxed) == 0 {
         return None;
@@ -31,7 +31,7 @@ pub fn prepare(control: &'static Control) -> Option<&'static Child> {
     child
 }
 
-/// In the parent: no process was made.
+/// Frees the entry of a process that was not created.
 pub fn forget(child: Option<&Child>) {
     if let Some(child) = child {
         child.state.store(CHILD_FREE, Ordering::SeqCst);
@@ -70,8 +70,8 @@ pub fn wait(tcb: &Tcb, child: &Child, shares: bool, born: u64) {
     child.state.store(CHILD_FREE, Ordering::SeqCst);
 }
 
-/// In a process that shares its parent's memory and is recorded there: waits, once, until the
-/// recorder is there to see that it executes another program.
+/// In a recorded process that shares its parent's memory: waits, once, until the recorder can see
+/// its exec.
 pub fn wait_in_child(tcb: &mut Tcb) {
     let control = tcb.control();
     if tcb.followed || control.detach.load(Ordering::SeqCst) != DETACH_NONE {
@@ -83,8 +83,8 @@ pub fn wait_in_child(tcb: &mut Tcb) {
     }
 }
 
-/// In a process that is not recorded: it does not need what it may have inherited of the shared
-/// memory.
+/// In a process that is not recorded: unmaps the part of the shared memory that it may have
+/// inherited.
 pub fn unmap(tcb: &Tcb) {
     // SAFETY: nobody uses it any more; without a recorder there is no need to.
     unsafe { sys::unmap(tcb.control as u64, wire::CONTROL_BYTES as u64) };

@@ -557,10 +557,10 @@ mod tests {
     fn code_that_is_written_to_is_dropped() {
         let mut engine = engine();
         let code = page(&[(0, &BRANCH)]);
-        assert!(!engine.written(code), "it is not protected");
-        engine.remapped(code, PAGE, sys::PROT_READ | sys::PROT_WRITE | sys::PROT_EXEC);
+        assert!(!engine.on_write_fault(code), "it is not protected");
+        engine.on_remap(code, PAGE, sys::PROT_READ | sys::PROT_WRITE | sys::PROT_EXEC);
         let old = engine.find(code, false).unwrap();
-        assert!(engine.written(code + 100));
+        assert!(engine.on_write_fault(code + 100));
         write(code, &[0xc3]); // faults if the page is still protected
         let new = engine.find(code, false).unwrap();
         assert_ne!(old, new);

@@ -1,11 +1,11 @@
-//! The application's gs. While a thread is ours, the processor's gs base is the address of its
-//! [`Tcb`], and the base that the application believes in is [`Tcb::gs_base`]. Translated code adds
-//! that to operands relative to gs (`translate/segment.rs`); the ways to read and write it are
-//! here. The selector is the application's own: the engine never looks at it, and with FSGSBASE the
-//! kernel keeps selector and base apart.
+//! The application's gs. In translated code and in the engine, the processor's gs base is the
+//! address of the thread's [`Tcb`]; the application's base is [`Tcb::gs_base`]. Translated code
+//! adds it to operands relative to gs (`translate/segment.rs`); this module reads and writes it.
+//! The selector is the application's: the engine does not use it, and with FSGSBASE the kernel
+//! keeps selector and base apart.
 //!
-//! A few instructions here make the processor's base the application's for a moment, and a thread
-//! that runs natively has its own for good. So the signal handler does not rely on gs: it finds the
+//! A few instructions here set the processor's base to the application's for a moment, and native
+//! threads have the application's base. So the signal handler does not rely on gs: it finds the
 //! thread's state by the signal stack ([`state_of`]).
 
 use core::arch::asm;
@@ -31,9 +31,9 @@ fn hardware_base() -> u64 {
     base
 }
 
-/// The state of the thread that the kernel has interrupted with a frame at `frame`, `stack` being
-/// its alternate stack then. `None` for a thread that has no state or does not use our stack any
-/// more: it runs natively.
+/// Returns the state of an interrupted thread, given the kernel's signal frame and the thread's
+/// alternate stack. `None` for a native thread that has no state or no longer uses the engine's
+/// signal stack.
 pub fn state_of(stack: &AlternateStack, frame: u64) -> Option<*mut Tcb> {
     if frame.wrapping_sub(stack.address) >= stack.length {
         return None;
@@ -61,8 +61,8 @@ pub unsafe fn enter_handler(tcb: *mut Tcb, native: bool) -> u64 {
     before
 }
 
-/// Before the interrupted thread goes on: gives it the gs base that it had, or its own if it goes
-/// on natively.
+/// Restores gs before the interrupted thread continues: the base that it had, or the application's
+/// if it continues natively.
 ///
 /// # Safety
 /// As [`enter_handler`], whose result `before` is. Nothing uses gs until the handler returns.
@@ -75,12 +75,11 @@ pub unsafe fn leave_handler(tcb: *const Tcb, native: bool, before: u64) {
     }
 }
 
-/// The application's `wrgsbase`. If the processor does not want the value, this raises the
-/// application's fault.
+/// The application's `wrgsbase`. An invalid value raises the application's fault.
 pub fn write_base(tcb: &mut Tcb, value: u64) {
     let state = tcb.this as u64;
-    // SAFETY: gs points at the state again before anything uses it; a signal in between is put off,
-    // see `leave_handler`.
+    // SAFETY: gs points at the state again before anything uses it; a signal in between is
+    // deferred, see `leave_handler`.
     unsafe {
         asm!("wrgsbase {}", "wrgsbase {}", in(reg) value, in(reg) state, options(nostack, preserves_flags));
     }
@@ -97,7 +96,7 @@ pub fn read_base(tcb: &Tcb) -> u64 {
     tcb.gs_base
 }
 
-/// Loads the selector. The processor knows which base that gives, or that it faults.
+/// Loads the selector. The processor sets the base, or faults.
 pub fn load_selector(tcb: &mut Tcb, selector: u16) {
     let state = tcb.this as u64;
     let base: u64;
@@ -124,7 +123,7 @@ pub fn arch_prctl(tcb: &mut Tcb, code: u64, argument: u64) -> Option<i64> {
         return None;
     }
     let mut ignored = 0u64;
-    // A filter may object. The call changes nothing.
+    // A seccomp filter may object. The call itself changes nothing.
     let harmless = if code == ARCH_SET_GS { tcb.this as u64 } else { &raw mut ignored as u64 };
     if let Some(objection) = seccomp::objection(tcb, number::ARCH_PRCTL, [code, harmless, 0, 0, 0, 0]) {
         return Some(objection);
@@ -139,16 +138,15 @@ pub fn arch_prctl(tcb: &mut Tcb, code: u64, argument: u64) -> Option<i64> {
     Some(0)
 }
 
-/// Whether the kernel takes an address for the base of a segment. It asks where the memory of
-/// processes ends, which depends on how many levels its page tables have; it answers the same for
-/// fs, which the engine does not use.
+/// Whether the kernel accepts an address as the base of a segment. The limit depends on the levels
+/// of its page tables. It is the same for fs, which the engine does not use.
 fn is_settable(address: u64) -> bool {
     const FOUR_LEVELS: u64 = (1 << 47) - 4096;
     if address < FOUR_LEVELS {
         return true;
     }
     let before = ring::fs_base();
-    // SAFETY: fs is the application's again before it goes on.
+    // SAFETY: fs is the application's again before it continues.
     unsafe {
         let result = sys::call(number::ARCH_PRCTL, [ARCH_SET_FS, address, 0, 0, 0, 0]);
         if result == 0 && sys::call(number::ARCH_PRCTL, [ARCH_SET_FS, before, 0, 0, 0, 0]) != 0 {

@@ -21,7 +21,7 @@ fn panic(info: &core::panic::PanicInfo) -> ! {
         }
     }
     let _ = core::fmt::write(&mut Stderr, format_args!("trackway: engine: {info}\n"));
-    engine::failure::give_up()
+    engine::failure::on_panic()
 }
 
 /// Called by the injector: rdi = `wire::Init`, rsp = the stack it made.

@@ -1,6 +1,6 @@
-//! Limits of memory that the application sets for itself. The engine's memory is in the same
-//! address space and must not count, so the kernel gets limits that are higher by what the engine
-//! has, and they grow with it. The application sees those that it has asked for.
+//! Memory limits (setrlimit) of the application. The engine's memory is in the same address space
+//! and must not count, so the kernel's limits are higher by the engine's memory and grow with it.
+//! The application sees the limits that it has set.
 
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -26,11 +26,11 @@ struct Limit {
 // SAFETY: integers without padding.
 unsafe impl PlainData for Limit {}
 
-/// What the application has asked for.
+/// The limits that the application has set.
 static LIMITS: Mutex<[Option<Limit>; RESOURCES.len()]> = Mutex::new([None; RESOURCES.len()]);
 static ANY: AtomicBool = AtomicBool::new(false);
-/// Bytes of address space that are the engine's.
-static OWN: AtomicU64 = AtomicU64::new(0);
+/// Bytes of the engine's memory.
+static ENGINE_BYTES: AtomicU64 = AtomicU64::new(0);
 
 /// See `lock::Mutex::release_for_dead`.
 ///
@@ -45,20 +45,20 @@ fn resource_index(resource: u64) -> Option<usize> {
     RESOURCES.iter().position(|known| *known == resource & 0xffff_ffff)
 }
 
-/// Whether a limit is one of those that are kept here.
+/// Whether a resource is a limit of memory.
 pub fn is_of_memory(resource: u64) -> bool {
     resource_index(resource).is_some()
 }
 
-/// The engine's memory grows by this much.
+/// Notes that the engine's memory has grown.
 pub fn grow(bytes: u64) {
-    OWN.fetch_add(bytes, Ordering::Relaxed);
+    ENGINE_BYTES.fetch_add(bytes, Ordering::Relaxed);
     adjust(bytes as i64);
 }
 
-/// The engine has given back this much.
+/// Notes that the engine's memory has shrunk.
 pub fn shrink(bytes: u64) {
-    OWN.fetch_sub(bytes, Ordering::Relaxed);
+    ENGINE_BYTES.fetch_sub(bytes, Ordering::Relaxed);
     adjust((bytes as i64).wrapping_neg());
 }
 
@@ -68,7 +68,7 @@ fn adjust(by: i64) {
     }
     let limits = LIMITS.lock();
     for (&resource, _) in RESOURCES.iter().zip(limits.iter()).filter(|(_, limit)| limit.is_some()) {
-        let Some(mut real) = real(resource) else { continue };
+        let Some(mut real) = read_kernel_limit(resource) else { continue };
         if real.current != INFINITE {
             real.current = real.current.saturating_add_signed(by).min(real.most);
             // SAFETY: the kernel reads the limit.
@@ -77,19 +77,19 @@ fn adjust(by: i64) {
     }
 }
 
-/// What the kernel has.
-fn real(resource: u64) -> Option<Limit> {
+/// Reads the kernel's limit.
+fn read_kernel_limit(resource: u64) -> Option<Limit> {
     let mut limit = Limit { current: 0, most: 0 };
     // SAFETY: the kernel writes the limit.
     let result = unsafe { sys::call(number::PRLIMIT64, [0, resource, 0, &raw mut limit as u64, 0, 0]) };
     (result == 0).then_some(limit)
 }
 
-/// What the kernel gets if the application asks for `wanted` and the kernel has `real`.
-fn lifted(wanted: Limit, real: Limit, own: u64) -> Limit {
+/// The limit for the kernel if the application sets `wanted` and the kernel has `real`.
+fn kernel_limit(wanted: Limit, real: Limit, own: u64) -> Limit {
     let most = match wanted.most {
         INFINITE => INFINITE,
-        // More than there is: that is for the kernel to decide.
+        // The kernel decides whether the hard limit may be raised.
         most if most > real.most => most,
         most => most.saturating_add(HEADROOM).min(real.most),
     };
@@ -130,8 +130,9 @@ fn of_memory(call: u64, mut arguments: [u64; 6], resource_index: usize, new: u64
         },
     };
     let mut limits = LIMITS.lock();
-    let (before, real) = (limits[resource_index], real(RESOURCES[resource_index]));
-    let lifted = wanted.zip(real).map(|(wanted, real)| lifted(wanted, real, OWN.load(Ordering::Relaxed)));
+    let (before, real) = (limits[resource_index], read_kernel_limit(RESOURCES[resource_index]));
+    let lifted =
+        wanted.zip(real).map(|(wanted, real)| kernel_limit(wanted, real, ENGINE_BYTES.load(Ordering::Relaxed)));
     if let Some(lifted) = &lifted {
         arguments[if call == number::SETRLIMIT { 1 } else { 2 }] = core::ptr::from_ref(lifted) as u64;
     }
@@ -158,11 +159,14 @@ mod tests {
     fn the_kernel_gets_more_than_the_application_asks_for() {
         let endless = Limit { current: INFINITE, most: INFINITE };
         let both = |number| Limit { current: number, most: number };
-        assert_eq!(lifted(endless, endless, 7), endless);
-        assert_eq!(lifted(both(100), endless, 7), Limit { current: 107, most: 100 + HEADROOM });
-        assert_eq!(lifted(Limit { current: 100, most: INFINITE }, endless, 7), Limit { current: 107, most: INFINITE });
+        assert_eq!(kernel_limit(endless, endless, 7), endless);
+        assert_eq!(kernel_limit(both(100), endless, 7), Limit { current: 107, most: 100 + HEADROOM });
+        assert_eq!(
+            kernel_limit(Limit { current: 100, most: INFINITE }, endless, 7),
+            Limit { current: 107, most: INFINITE }
+        );
         let low = both(HEADROOM / 2);
-        assert_eq!(lifted(both(100), low, 7), Limit { current: 107, most: HEADROOM / 2 });
-        assert_eq!(lifted(both(HEADROOM), low, 7).most, HEADROOM, "the kernel will refuse");
+        assert_eq!(kernel_limit(both(100), low, 7), Limit { current: 107, most: HEADROOM / 2 });
+        assert_eq!(kernel_limit(both(HEADROOM), low, 7).most, HEADROOM, "the kernel will refuse");
     }
 }

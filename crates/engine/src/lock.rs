@@ -1,7 +1,7 @@
 //! A mutex for the engine's own structures: spins briefly, then sleeps.
 //!
-//! Its state says who holds it, as the page of the holder's stack: a process that shares our memory
-//! (see `clone`) can be killed while it holds a mutex, and its parent then has to release it.
+//! The state identifies the holder by a page of its stack. A process that shares the memory (see
+//! `clone`) can be killed while it holds a mutex, and its parent then has to release it.
 
 use core::cell::UnsafeCell;
 use core::ops::{Deref, DerefMut, Range};
@@ -10,7 +10,7 @@ use core::sync::atomic::{AtomicU32, Ordering};
 use crate::sys;
 
 const FREE: u32 = 0;
-/// Somebody sleeps until the mutex is free. The other bits are those of [`holder_at`].
+/// A thread sleeps until the mutex is free. The other bits are those of [`holder_at`].
 const CONTENDED: u32 = 1 << 31;
 const SPINS: u32 = 100;
 
@@ -22,13 +22,12 @@ pub struct Mutex<T> {
 // SAFETY: the value is reached through a guard only, and only one guard exists at a time.
 unsafe impl<T: Send> Sync for Mutex<T> {}
 
-/// What stands for a thread that has `address` on its stack: the low bits of the number of the
-/// page.
+/// The identification of a thread that has `address` on its stack: low bits of the page number.
 fn holder_at(address: u64) -> u32 {
     ((address / sys::PAGE) as u32 & !CONTENDED).max(1)
 }
 
-/// What stands for the calling thread.
+/// The identification of the calling thread.
 fn own_holder() -> u32 {
     let on_stack = 0u8;
     holder_at(&raw const on_stack as u64)
@@ -47,7 +46,7 @@ impl<T> Mutex<T> {
             }
             core::hint::spin_loop();
         }
-        // Others may sleep, too.
+        // Other threads may sleep, too.
         while let Err(state) =
             self.state.compare_exchange(FREE, holder | CONTENDED, Ordering::Acquire, Ordering::Relaxed)
         {
@@ -77,8 +76,8 @@ impl<T> Mutex<T> {
         self.release();
     }
 
-    /// Makes the mutex free if a thread holds it that had its stacks in this range. True if one
-    /// did: what the mutex protects may be half changed.
+    /// Releases the mutex if a dead thread with stacks in this range holds it. True if one did: the
+    /// protected value may be inconsistent.
     ///
     /// # Safety
     /// That thread must be dead, and nobody else may have a stack in the range.

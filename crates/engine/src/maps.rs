@@ -1,4 +1,4 @@
-//! What the kernel says about the process's mappings.
+//! The process's mappings, read from /proc.
 
 use alloc::vec::Vec;
 

@@ -1,5 +1,4 @@
-//! Memory: the engine's own allocator, and copies from and to application memory that may not be
-//! there.
+//! Memory: the engine's allocator, and copies from and to application memory that may be unmapped.
 
 use core::alloc::{GlobalAlloc, Layout};
 use core::arch::naked_asm;
@@ -8,8 +7,8 @@ use core::sync::atomic::{AtomicBool, Ordering};
 use crate::engine_memory;
 use crate::lock::Mutex;
 
-/// Copies `length` bytes; returns how many could be copied before a fault. The signal handler knows
-/// the instruction at [`copy_instruction`] and goes on at [`copy_recovery`] when it faults.
+/// Copies `length` bytes; returns how many were copied before a fault. The signal handler knows the
+/// instruction at [`copy_instruction`] and continues at [`copy_recovery`] when it faults.
 ///
 /// # Safety
 /// Where both ranges are mapped, copying must be sound.
@@ -91,11 +90,11 @@ struct State {
     next: u64,
     end: u64,
     free: [u64; CLASSES],
-    /// A chunk for the time when the kernel gives no more; 0 if there is none.
+    /// A chunk for when the kernel gives no more; 0 for none.
     reserve: u64,
 }
 
-/// The injected engine's own.
+/// The allocator of the injected engine.
 pub static ALLOCATOR: Allocator = Allocator::new();
 
 /// See `lock::Mutex::release_for_dead`.
@@ -107,13 +106,13 @@ pub unsafe fn release_for_dead(stacks: core::ops::Range<u64>) -> bool {
     unsafe { ALLOCATOR.state.release_for_dead(stacks) }
 }
 
-/// The kernel gives no more memory. What is left is enough for a thread to come to its next safe
-/// point.
-static SHORT: AtomicBool = AtomicBool::new(false);
+/// Set when the kernel gives no more memory. The reserve suffices for a thread to reach its next
+/// safe point.
+static EXHAUSTED: AtomicBool = AtomicBool::new(false);
 
-/// Whether the engine has no more memory than it needs to detach.
-pub fn is_short() -> bool {
-    SHORT.load(Ordering::Relaxed)
+/// Whether the engine has only the memory left that it needs to detach.
+pub fn is_exhausted() -> bool {
+    EXHAUSTED.load(Ordering::Relaxed)
 }
 
 impl Default for Allocator {
@@ -154,14 +153,14 @@ impl State {
         start as *mut u8
     }
 
-    /// A chunk from the kernel, or the last one.
+    /// Returns a chunk from the kernel, or the reserve.
     fn chunk(&mut self) -> Option<u64> {
         let chunk = engine_memory::map(CHUNK);
-        if chunk.is_some() && self.reserve == 0 && !is_short() {
+        if chunk.is_some() && self.reserve == 0 && !is_exhausted() {
             self.reserve = engine_memory::map(CHUNK).unwrap_or(0);
         }
         chunk.or_else(|| {
-            SHORT.store(true, Ordering::Relaxed);
+            EXHAUSTED.store(true, Ordering::Relaxed);
             Some(core::mem::take(&mut self.reserve)).filter(|reserve| *reserve != 0)
         })
     }
@@ -223,7 +222,7 @@ pub(crate) mod tests {
 
     /// Makes copies end at memory that is not there, as the engine's own handler does.
     pub(crate) fn catch_faults() {
-        // SAFETY: the handler only changes where a copy goes on.
+        // SAFETY: the handler only changes where a copy continues.
         unsafe {
             let mut action: libc::sigaction = core::mem::zeroed();
             action.sa_sigaction = on_fault as *const () as usize;

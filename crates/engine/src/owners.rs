@@ -1,10 +1,10 @@
-//! Which thread has synchronised last on a word: a table of owners, hashed by the word's address.
+//! The table of owners: which thread has synchronised last on a word, hashed by the word's address.
 //!
-//! As long as an entry holds a thread's *tag* for a locked operand, no other thread has
-//! synchronised on any word of that entry since the thread has read its clock, and its locked
-//! instructions need no timestamp. Translated code (see `translate::order`) reads and exchanges
-//! entries; instructions that the engine executes take them away from their owners with [`disown`].
-//! To give an entry to nobody is always safe: it costs a timestamp.
+//! While an entry holds a thread's *tag* for a locked operand, no other thread has synchronised on
+//! a word of that entry since the thread's last timestamp, and its locked instructions need no
+//! timestamp. Translated code (see `translate::order`) reads and exchanges entries. Instructions
+//! that the engine emulates clear them with [`disown`]. Clearing an entry is always safe: it costs
+//! a timestamp.
 
 use core::arch::asm;
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -13,26 +13,26 @@ use crate::engine_memory;
 use crate::lock::Mutex;
 use crate::tcb::Tcb;
 
-/// Entries, as many as an index of 16 bits can choose from.
+/// Number of entries: the index has 16 bits.
 pub const OWNER_COUNT: usize = 1 << 16;
 
-/// A tag is the address of the operand, the logarithm of its size from this bit on, and the
-/// thread's number from the other.
+/// A tag is the address of the operand, the logarithm of its size from bit `SIZE_SHIFT` on, and the
+/// thread's number above.
 const SIZE_SHIFT: u32 = 47;
 const THREAD_SHIFT: u32 = 49;
-/// In a tag: the thread has not taken the time yet. An entry holds the complement of a tag, so that
-/// 0 is nobody's.
+/// In a tag: the thread has not recorded the timestamp yet. An entry holds the complement of a tag,
+/// so that 0 means no owner.
 pub const PENDING: u64 = 1 << 62;
 /// A tag that no entry ever holds.
 pub const NO_TAG: u64 = 1 << 63;
 /// Operands at these addresses, and those that are not aligned, never get a tag.
 pub const HIGH_ADDRESS: u64 = u64::MAX << SIZE_SHIFT;
 
-/// Threads that tags can tell apart: twice as many as there can be.
+/// Number of thread numbers in tags: twice as many as there can be threads.
 const NUMBERS: usize = 1 << 13;
 const _: () = assert!(NUMBERS >= 2 * wire::SLOT_COUNT && THREAD_SHIFT + NUMBERS.trailing_zeros() == 62);
 
-/// Where the table is; 0: there is none.
+/// Address of the table; 0 for none.
 static TABLE: AtomicU64 = AtomicU64::new(0);
 
 /// Makes the table. False if there is no memory.
@@ -62,8 +62,7 @@ fn index(address: u64) -> usize {
     sum as usize % OWNER_COUNT
 }
 
-/// Takes the words of an operand away from their owners, before the engine executes a locked
-/// instruction.
+/// Clears the entries of an operand, before the engine emulates a locked instruction.
 pub fn disown(address: u64, bytes: usize) {
     let table = table();
     if table.is_empty() {
@@ -74,17 +73,17 @@ pub fn disown(address: u64, bytes: usize) {
     }
 }
 
-/// The numbers of the threads that are alive, and from where on to look for a new one.
-struct Numbers {
+/// The numbers of live threads, and where the search for a free one continues.
+struct ThreadNumbers {
     live: [u64; NUMBERS / 64],
     next: usize,
 }
 
-static LIVE: Mutex<Numbers> = Mutex::new(Numbers { live: [0; NUMBERS / 64], next: 0 });
+static LIVE: Mutex<ThreadNumbers> = Mutex::new(ThreadNumbers { live: [0; NUMBERS / 64], next: 0 });
 
-impl Numbers {
-    /// A number of nobody's. All numbers are used before one is used again, and then the table is
-    /// emptied: it may hold tags of the thread that had the number before.
+impl ThreadNumbers {
+    /// Takes a free number. All numbers are used before one is reused, and then the table is
+    /// cleared: it may hold tags of the number's previous thread.
     fn take(&mut self, empty_table: impl FnOnce()) -> usize {
         let is_free = |live: &[u64], number: usize| live[number / 64] >> (number % 64) & 1 == 0;
         let number = match (self.next..NUMBERS).find(|number| is_free(&self.live, *number)) {
@@ -113,7 +112,7 @@ pub unsafe fn release_for_dead(stacks: core::ops::Range<u64>) -> bool {
     unsafe { LIVE.release_for_dead(stacks) }
 }
 
-/// Gives a new thread what translated code needs to look for its tags.
+/// Gives a new thread the keys of its tags.
 pub fn adopt(tcb: &mut Tcb) {
     let table = table();
     if table.is_empty() {
@@ -126,7 +125,7 @@ pub fn adopt(tcb: &mut Tcb) {
     }
 }
 
-/// The thread has ended, or was not made.
+/// Frees the number of a thread that has ended or was not created.
 pub fn release(tcb: &Tcb) {
     if tcb.owners != 0 {
         LIVE.lock().give((tcb.order_keys[0] >> THREAD_SHIFT) as usize);
@@ -139,7 +138,7 @@ mod tests {
 
     #[test]
     fn numbers_are_used_again_only_when_the_table_is_empty() {
-        let mut numbers = Numbers { live: [0; NUMBERS / 64], next: 0 };
+        let mut numbers = ThreadNumbers { live: [0; NUMBERS / 64], next: 0 };
         let mut emptied = 0;
         assert_eq!(numbers.take(|| emptied += 1), 0);
         numbers.give(0);

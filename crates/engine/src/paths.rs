@@ -1,7 +1,7 @@
-//! What is known of each path by its number.
+//! The path table: fragment and data length of each path, by number.
 //!
-//! Numbers only grow, and a long recording uses up hundreds of millions of them, so the table is
-//! made of pages. A page goes when none of its paths can be executed any more.
+//! Path numbers only grow, and a long recording uses hundreds of millions of them, so the table
+//! consists of pages. A page is freed when all of its paths have been reclaimed.
 
 use alloc::vec::Vec;
 
@@ -34,7 +34,7 @@ impl PathTable {
         Self { base: 0, pages: Vec::new() }
     }
 
-    /// Says with which number paths begin.
+    /// Sets the first path number.
     pub fn set_base(&mut self, base: u32) {
         self.base = base;
     }

@@ -1,5 +1,5 @@
-//! Pending synchronous signals of the process, and backups of directed ones. The kernel never
-//! blocks synchronous signals for us, so the engine holds those that the application blocks. Signal
+//! Pending synchronous signals of the process, and backups of directed ones. The engine never lets
+//! the kernel block synchronous signals, so it holds those that the application blocks. Signal
 //! handlers use this module, so it takes no lock.
 
 use core::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};

@@ -1,4 +1,5 @@
-//! The thread's ring, from the engine's side: append words, hand over full segments, wait for room.
+//! The data ring of a thread, on the engine's side: appends words, hands over full segments, and
+//! waits for free ones.
 
 use core::sync::atomic::Ordering;
 
@@ -11,7 +12,7 @@ use crate::tcb::Tcb;
 use crate::translate::IN_STRING;
 use crate::{pending, reclaim, select, skip, sys};
 
-/// How often a waiting thread looks whether the recorder is still alive.
+/// How often a waiting thread checks that the recorder is alive.
 const PATIENCE_MILLISECONDS: u64 = 100;
 
 fn segment_address(tcb: &Tcb) -> u64 {
@@ -78,9 +79,9 @@ fn make_room(tcb: &mut Tcb, bytes: u64) {
     }
 }
 
-/// The time, for an event of so many bytes: taken when there is room for it, as a segment that is
-/// opened for it has a time, too. It is taken before anything that follows is executed: see
-/// `owners`.
+/// Returns the timestamp for an event of so many bytes. It is read when there is room for the
+/// event, because a new segment begins with a timestamp, too. It is read before any following
+/// instruction is executed: see `owners`.
 fn time_of_event(tcb: &mut Tcb, bytes: u64) -> u64 {
     make_room(tcb, bytes);
     let time = sys::tsc();
@@ -102,7 +103,7 @@ pub fn advance(tcb: &mut Tcb) {
     }
     publish(tcb);
     if !wait_for_room(tcb) {
-        // Nobody reads any more: write over what is there until the thread has left.
+        // The recorder reads no more: overwrite the segment until the thread has detached.
         tcb.detaching = true;
         tcb.cursor = tcb.segment;
         return;
@@ -130,7 +131,7 @@ pub fn ring_doorbell(control: &Control) {
 }
 
 /// Whether the recorder is alive and takes data.
-pub fn is_wanted(control: &Control) -> bool {
+pub fn has_recorder(control: &Control) -> bool {
     control.recorder[0].load(Ordering::Relaxed) & wire::OWNER_DIED == 0
         && control.detach.load(Ordering::Relaxed) != wire::DETACH_SEPARATELY
 }
@@ -139,7 +140,7 @@ pub fn is_wanted(control: &Control) -> bool {
 pub fn wait_for_code(control: &Control, head: u64) {
     loop {
         let tail = control.code_tail.load(Ordering::SeqCst);
-        if tail >= head || !is_wanted(control) {
+        if tail >= head || !has_recorder(control) {
             control.code_waiting.store(0, Ordering::SeqCst);
             return;
         }
@@ -161,8 +162,8 @@ fn wait_for_room(tcb: &Tcb) -> bool {
         }
         // A process that has shared the memory of an image that is gone has no slot any more.
         let is_orphan = tcb.is_child_process() && slot.state.load(Ordering::SeqCst) != wire::SLOT_LIVE;
-        if is_orphan || !is_wanted(tcb.control()) {
-            // Nobody will make room any more.
+        if is_orphan || !has_recorder(tcb.control()) {
+            // The recorder will free no segment any more.
             slot.head.store(head.wrapping_sub(1), Ordering::SeqCst);
             return false;
         }
@@ -182,7 +183,7 @@ fn high(value: u64) -> u32 {
     (value >> 32) as u32
 }
 
-/// Appends the place where the thread leaves what is recorded.
+/// Appends the address from which on the thread is not recorded.
 pub fn append_gap(tcb: &mut Tcb, pc: u64) {
     append(tcb, &[word::event(word::GAP, 0), low(pc), high(pc)]);
 }
@@ -207,7 +208,7 @@ pub fn append_syscall(tcb: &mut Tcb, number: u32) {
 /// Appends a signal that interrupts the thread at `tcb.registers.rip`, after `tcb.progress`.
 pub fn append_signal(tcb: &mut Tcb, signal: u8, handler: u64) {
     let Progress { fragment, blocks, data } = core::mem::take(&mut tcb.progress);
-    // What the fragment has stored stands where the event goes.
+    // The fragment has stored its data where the event goes.
     let mut room = [0; wire::RECORD_BYTES_MAX];
     let length = (data as usize & !IN_STRING).min(wire::RECORD_BYTES_MAX);
     // SAFETY: the fragment has stored so much behind the cursor.
@@ -251,7 +252,7 @@ pub fn fs_base() -> u64 {
     base
 }
 
-/// Says where the thread's fs segment is, if data is recorded.
+/// Appends the base of the thread's fs segment, if data is recorded.
 pub fn append_fs_base(tcb: &mut Tcb) {
     if tcb.control().data.load(Ordering::Relaxed) != wire::DATA_NONE {
         let base = fs_base();
@@ -259,8 +260,8 @@ pub fn append_fs_base(tcb: &mut Tcb) {
     }
 }
 
-/// The cursor, with data behind it that belongs to no path yet, has met the end of its segment:
-/// goes on in the next one, and takes that data along.
+/// Continues in the next segment when the cursor has met the end of its segment. Data behind the
+/// cursor that belongs to no path yet moves along.
 pub fn advance_with_data(tcb: &mut Tcb) {
     let (start, length) = (tcb.cursor, (tcb.limit - tcb.cursor) as usize);
     let mut room = [0; wire::RECORD_BYTES_MAX];
@@ -280,7 +281,7 @@ pub fn append_child(tcb: &mut Tcb, thread: u32, os_tid: u32) {
     append(tcb, &[word::event(word::CHILD, 0), thread, os_tid]);
 }
 
-/// Says why the thread is not recorded any further, hands everything over and gives up the slot.
+/// Appends the last event of the thread, hands the segment over and gives up the slot.
 pub fn close(tcb: &mut Tcb, kind: u8) {
     skip::return_quota(tcb);
     select::discard_overwritten_words(tcb);
@@ -429,8 +430,8 @@ mod tests {
         assert_eq!(kinds(&words(tcb, 1)), [word::TIME, word::DETACH]);
     }
 
-    /// A thread that has skipped wrote to the end of its segment only; when it is recorded, words
-    /// begin where they are.
+    /// Skipping writes to the end of a segment only; when recording begins, the words begin at the
+    /// cursor.
     #[test]
     fn words_begin_where_the_thread_writes() {
         let mut tcb = thread();

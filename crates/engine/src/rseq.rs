@@ -1,14 +1,14 @@
-//! Restartable sequences (rseq(2)): critical sections of the application that start again when they
-//! are interrupted.
+//! Restartable sequences (rseq(2)): critical sections of the application that restart when they are
+//! interrupted.
 //!
-//! The kernel keeps the numbers of processor and node in the application's `struct rseq` up to date
-//! as without us. It would also send a thread that is interrupted between two addresses to a third
-//! one, but these are addresses of application code, which no thread executes. So the engine does
-//! that. A section is found when the code that names its descriptor is translated. Blocks in it are
-//! translated one by one and ask the dispatcher after each ([`update_section`]). One thread at a
-//! time is in a section, so that none sees another one's half done. The kernel still clears the
-//! field `rseq_cs` when it interrupts the thread: then, and when a signal is delivered or the
-//! thread is detached, the section is *aborted*: the thread goes on at its abort handler.
+//! The kernel updates the processor and node numbers in the application's `struct rseq` as usual.
+//! It would also move a thread that is interrupted in a section to the section's abort handler. But
+//! it compares addresses of application code, which no thread executes, so the engine does that. A
+//! section is found when code that names its descriptor is translated. Its blocks are single
+//! fragments that exit to the dispatcher ([`update_section`]). One thread at a time is in a
+//! section, so that no thread sees an incomplete one. The kernel still clears the field `rseq_cs`
+//! when it interrupts the thread. Then, and when a signal is delivered or the thread is detached,
+//! the section is *aborted*: the thread continues at the abort handler.
 
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -48,7 +48,7 @@ unsafe impl PlainData for Descriptor {}
 
 /// Descriptors are aligned to this.
 const ALIGNMENT: u64 = 32;
-/// Where the thread says which section it is in, in `struct rseq`.
+/// Offset of `rseq_cs`, the current section's descriptor, in `struct rseq`.
 const FIELD: u64 = 8;
 /// Sections are small and near the code that names their descriptors; their abort handlers may be
 /// in a part for cold code.
@@ -74,7 +74,7 @@ impl Section {
         is_section.then_some(section)
     }
 
-    /// Whether the section is what it was, and the application's mark stands before its abort
+    /// Whether the section has not changed, and the application's signature is before its abort
     /// handler.
     fn is_valid(&self, signature: u32) -> bool {
         Self::read(self.descriptor) == Some(*self) && memory::read(self.abort.wrapping_sub(4)) == Some(signature)
@@ -111,8 +111,8 @@ impl Sections {
         self.sections.iter().copied().find(|section| section.contains(address))
     }
 
-    /// Whether threads must ask the dispatcher before they go to `address`, and behind the block
-    /// there.
+    /// Whether `address` is in a section, so that its block must be entered and left through the
+    /// dispatcher.
     pub fn contains(&self, address: u64) -> bool {
         self.find(address).is_some()
     }
@@ -123,7 +123,7 @@ impl Sections {
         boundaries.filter(|&boundary| boundary > address).min().map_or(u64::MAX, |boundary| boundary - address)
     }
 
-    /// Looks whether the code at `pc` names a new section.
+    /// Adds the section with this descriptor, which code at `pc` names, if it is a new one.
     fn discover(&mut self, pc: u64, descriptor: u64) -> Option<Section> {
         let section = Section::read(descriptor).filter(|section| section.start.abs_diff(pc) < SECTION_DISTANCE_MAX)?;
         if self.sections.contains(&section) || self.sections.try_reserve(1).is_err() {
@@ -136,8 +136,8 @@ impl Sections {
 }
 
 impl Engine {
-    /// Notes the sections that a new block names. Returns whether there were any: what was made of
-    /// their code is dropped.
+    /// Adds the sections that a new block names, and drops fragments of their code. Returns whether
+    /// there were any.
     pub fn discover_sections(&mut self, pc: u64, candidates: &[u64]) -> bool {
         let found: Vec<Section> =
             candidates.iter().filter_map(|&descriptor| self.sections.discover(pc, descriptor)).collect();
@@ -154,12 +154,12 @@ const FREE: u32 = 0;
 const TAKEN: u32 = 1;
 const WAITED_FOR: u32 = 2;
 
-/// How long a thread waits for another one to leave.
+/// How long a thread waits for another one to leave a section.
 const SPINS: usize = 100;
 const WAITS: usize = 10;
 const MILLISECONDS: u64 = 2;
 
-/// False if another thread stays in a section for long.
+/// Enters a section. False if another thread stays in one for long.
 fn enter_section() -> bool {
     for _ in 0..SPINS {
         if OCCUPIED.compare_exchange_weak(FREE, TAKEN, Ordering::SeqCst, Ordering::Relaxed).is_ok() {
@@ -182,14 +182,14 @@ fn vacate() {
     }
 }
 
-/// Another thread may enter a section, if this one was in one.
+/// Leaves the section that the thread is in, if any.
 pub fn leave_section(tcb: &mut Tcb) {
     if tcb.section.take().is_some() {
         vacate();
     }
 }
 
-/// What the thread has in `rseq_cs`.
+/// Reads the thread's `rseq_cs`.
 fn field(tcb: &Tcb) -> Option<u64> {
     memory::read(tcb.rseq.address.wrapping_add(FIELD))
 }
@@ -199,7 +199,7 @@ pub fn concerns(tcb: &Tcb, sections: &Sections) -> bool {
     tcb.section.is_some() || sections.contains(tcb.registers.rip)
 }
 
-/// The thread is about to go on at `tcb.registers.rip`: it enters, leaves or aborts a section.
+/// Enters, leaves or aborts a section, when the thread is about to continue at `tcb.registers.rip`.
 pub fn update_section(tcb: &mut Tcb) {
     if !ANY.load(Ordering::Relaxed) || tcb.rseq.address == 0 {
         return;
@@ -230,12 +230,12 @@ pub fn update_section(tcb: &mut Tcb) {
         }
         // It was interrupted on the way here.
         Some(0) => abort(tcb, &section),
-        // The thread does not say that this is a section.
+        // The thread has not announced this section.
         _ => {}
     }
 }
 
-/// The thread goes on at the abort handler.
+/// Aborts a section: the thread continues at the abort handler.
 fn abort(tcb: &mut Tcb, section: &Section) {
     let _ = memory::write(tcb.rseq.address.wrapping_add(FIELD), &0u64);
     leave_section(tcb);
@@ -243,15 +243,15 @@ fn abort(tcb: &mut Tcb, section: &Section) {
     ring::append_timed(tcb, word::RESUME, section.abort);
 }
 
-/// The thread, which is to be detached, aborts the section that it is in. True if it was in one.
+/// Aborts the section of a thread that is to be detached. True if it was in one.
 pub fn abort_before_detach(tcb: &mut Tcb) -> bool {
     let Some(section) = tcb.section else { return false };
     abort(tcb, &section);
     true
 }
 
-/// Where the thread goes on after a signal handler: at the abort handler, if it is in a section
-/// now.
+/// The address where the thread continues after a signal handler: the abort handler, if it is in a
+/// section.
 pub fn after_signal(tcb: &mut Tcb) -> u64 {
     let pc = tcb.registers.rip;
     let abort = tcb.section.filter(|section| section.contains(pc)).map_or(pc, |section| section.abort);
@@ -261,7 +261,7 @@ pub fn after_signal(tcb: &mut Tcb) -> u64 {
 
 const UNREGISTER: u32 = 1;
 
-/// The kernel has accepted what the application has told it by rseq(2).
+/// Notes a registration by rseq(2) that the kernel has accepted.
 pub fn register(tcb: &mut Tcb, rseq: Rseq, flags: u32) {
     tcb.rseq = if flags & UNREGISTER == 0 { rseq } else { Rseq::default() };
 }
@@ -273,7 +273,7 @@ pub fn await_sections(tcb: &Tcb) {
     }
     let control = tcb.control();
     while !enter_section() {
-        if detach::is_parking(control) || !ring::is_wanted(control) {
+        if detach::is_parking(control) || !ring::has_recorder(control) {
             return;
         }
     }

@@ -1,8 +1,7 @@
-//! Seccomp filters of the application. The kernel would ask them about the engine's own system
-//! calls, too, so a few instructions are put in front: calls from the engine's image are allowed,
-//! except for those from the places where the engine makes the application's calls. What the
-//! application has asked for is kept, to find out before an exec whether the recorder could still
-//! do its work in the new image.
+//! Seccomp filters of the application. They would apply to the engine's own system calls, too, so
+//! the engine puts a prefix in front: calls from the engine's image are allowed, except from the
+//! instructions that make the application's calls. The engine keeps the filters, to find out before
+//! an exec whether the recorder could inject an engine into the new image.
 
 use alloc::vec::Vec;
 use core::sync::atomic::Ordering;
@@ -27,7 +26,7 @@ const INSTRUCTIONS_MAX: usize = 4096;
 
 const ALLOW: u32 = 0x7fff_0000;
 const LOG: u32 = 0x7ffc_0000;
-/// Without the data in the low half of a filter's answer.
+/// The action in a filter's answer, without the data in the low half.
 const ACTION: u32 = 0xffff_0000;
 
 /// The kernel's `struct sock_filter`.
@@ -58,7 +57,7 @@ unsafe impl PlainData for Program {}
 /// The kernel's `struct seccomp_data`, which filters look at.
 #[repr(C)]
 #[derive(Clone, Copy)]
-struct Question {
+struct SeccompData {
     call: u32,
     architecture: u32,
     instruction_pointer: u64,
@@ -79,7 +78,7 @@ pub unsafe fn release_for_dead(stacks: core::ops::Range<u64>) -> bool {
     unsafe { FILTERS.release_for_dead(stacks) }
 }
 
-/// Whether a prctl is about something that is kept here.
+/// Whether a prctl changes state that this module keeps.
 pub fn is_of_process(option: u64) -> bool {
     matches!(option, PR_SET_SECCOMP | PR_SET_SYSCALL_USER_DISPATCH)
 }
@@ -109,13 +108,13 @@ pub fn seccomp(tcb: &mut Tcb, arguments: [u64; 6]) -> i64 {
     }
 }
 
-/// The kernel itself refuses the strict mode to who has a filter.
+/// Refuses the strict mode. The kernel refuses it to a process with a filter, too.
 fn refuse_strict(tcb: &Tcb) -> i64 {
     let has_filter = !FILTERS.lock().is_empty();
     if has_filter { sys::EINVAL } else { refuse(tcb, NOTICE_SECCOMP_STRICT) }
 }
 
-/// As a kernel that does not know this.
+/// Refuses like a kernel that does not know the operation.
 fn refuse(tcb: &Tcb, notice: u32) -> i64 {
     tcb.control().notices.fetch_or(notice, Ordering::SeqCst);
     sys::EINVAL
@@ -125,17 +124,17 @@ fn refuse(tcb: &Tcb, notice: u32) -> i64 {
 /// either system call.
 fn install(tcb: &mut Tcb, call: u64, mut arguments: [u64; 6], program: u64) -> i64 {
     let Some(filter) = read(program) else {
-        // The kernel knows what is wrong with it.
+        // The kernel returns the right error.
         return syscall::pass_through(tcb);
     };
-    let mut extended = prefix(signal::image(), judged_places());
+    let mut extended = prefix(signal::image(), application_call_ends());
     extended.extend_from_slice(&filter);
     if extended.len() > INSTRUCTIONS_MAX {
         return refuse(tcb, NOTICE_SECCOMP_LONG);
     }
     let program = Program { length: extended.len() as u16, padding: [0; 3], address: extended.as_ptr() as u64 };
     arguments[2] = &raw const program as u64;
-    // From now on, also if another thread is faster than we are.
+    // Before the call, because another thread may exec as soon as the filter is installed.
     tcb.control().engine_start.store(signal::image().start, Ordering::SeqCst);
     tcb.control().notices.fetch_or(NOTICE_FILTERED, Ordering::SeqCst);
     let result = syscall::call_now(call, arguments);
@@ -154,9 +153,9 @@ fn read(program: u64) -> Option<Vec<Instruction>> {
     (0..u64::from(length)).map(instruction).collect()
 }
 
-/// Where the kernel finds the instruction pointer after a system call that the engine makes for the
+/// The instruction pointers, as filters see them, of system calls that the engine makes for the
 /// application.
-fn judged_places() -> [u32; 3] {
+fn application_call_ends() -> [u32; 3] {
     [syscall::instruction_end(), syscall::call_end(), clone::call_end()].map(|address| address as u32)
 }
 
@@ -165,16 +164,16 @@ const LOAD_CONSTANT: u16 = 0x00;
 const JUMP_IF_EQUAL: u16 = 0x15;
 const JUMP_IF_AT_LEAST: u16 = 0x35;
 const RETURN_CONSTANT: u16 = 0x06;
-const INSTRUCTION_POINTER_LOW: u32 = core::mem::offset_of!(Question, instruction_pointer) as u32;
+const INSTRUCTION_POINTER_LOW: u32 = core::mem::offset_of!(SeccompData, instruction_pointer) as u32;
 const INSTRUCTION_POINTER_HIGH: u32 = INSTRUCTION_POINTER_LOW + 4;
 
-/// Allows what comes from `image` (which does not cross a multiple of 4 GiB), except from the
-/// `judged` places (the low halves of their addresses).
-fn prefix(image: core::ops::Range<u64>, judged: [u32; 3]) -> Vec<Instruction> {
+/// The prefix: allows calls from `image` (which does not cross a multiple of 4 GiB), except those
+/// with the low halves `application_calls` of instruction pointers.
+fn prefix(image: core::ops::Range<u64>, application_calls: [u32; 3]) -> Vec<Instruction> {
     let plain = |code, constant| Instruction { code, if_true: 0, if_false: 0, constant };
-    // Jumps lead over as many instructions to the last one before the application's filter.
+    // Jumps skip this many instructions, to the last one before the application's filter.
     let jump = |code, constant, if_true, if_false| Instruction { code, if_true, if_false, constant };
-    let [a, b, c] = judged;
+    let [a, b, c] = application_calls;
     alloc::vec![
         plain(LOAD_WORD, INSTRUCTION_POINTER_HIGH),
         jump(JUMP_IF_EQUAL, (image.start >> 32) as u32, 0, 7),
@@ -190,13 +189,13 @@ fn prefix(image: core::ops::Range<u64>, judged: [u32; 3]) -> Vec<Instruction> {
     ]
 }
 
-/// Whether a filter may have something to say about the application's system calls.
+/// Whether a filter applies to the application's system calls.
 pub fn is_filtered(tcb: &Tcb) -> bool {
     tcb.control().notices.load(Ordering::Relaxed) & NOTICE_FILTERED != 0
 }
 
-/// A system call that the engine answers itself is to be made with these arguments, with which it
-/// does nothing: what do the filters say about it? `None` if nothing.
+/// Asks the filters about a system call that the engine answers itself, by a call with these
+/// arguments, with which it does nothing. `None` if they have no objection.
 pub fn objection(tcb: &Tcb, call: u64, arguments: [u64; 6]) -> Option<i64> {
     if !is_filtered(tcb) {
         return None;
@@ -205,53 +204,52 @@ pub fn objection(tcb: &Tcb, call: u64, arguments: [u64; 6]) -> Option<i64> {
     (result < 0).then_some(result)
 }
 
-/// Before an exec: tells the recorder if it must keep away from the new image, because a filter
-/// would not let it work there.
+/// Tells the recorder before an exec whether a filter forbids the injection into the new image.
 pub fn prepare_exec(tcb: &Tcb) {
     let filters = FILTERS.lock();
-    let allowed = filters.iter().all(|filter| injection().iter().all(|question| is_allowed(filter, question)));
+    let allowed = filters.iter().all(|filter| injection().iter().all(|data| is_allowed(filter, data)));
     if !allowed {
         tcb.control().notices.fetch_or(NOTICE_SECCOMP_EXEC, Ordering::SeqCst);
     }
 }
 
-/// The exec has failed.
+/// Undoes [`prepare_exec`] after a failed exec.
 pub fn forget_exec(tcb: &Tcb) {
     tcb.control().notices.fetch_and(!NOTICE_SECCOMP_EXEC, Ordering::SeqCst);
 }
 
-/// What the recorder makes the new image do.
-fn injection() -> [Question; 8] {
+/// The system calls that the recorder makes in the new image.
+fn injection() -> [SeccompData; 8] {
     const MFD_CLOEXEC: u64 = 1;
     const PLACE: u64 = 0x6000_0000;
     const OWN_FLAGS: u64 = sys::MAP_PRIVATE | sys::MAP_ANONYMOUS | sys::MAP_NORESERVE | sys::MAP_FIXED_NOREPLACE;
     const SHARED_FLAGS: u64 = 1 | sys::MAP_NORESERVE | sys::MAP_FIXED_NOREPLACE;
     let [readable, writable, executable] = [sys::PROT_READ, sys::PROT_WRITE, sys::PROT_EXEC];
     let length = sys::PAGE;
-    let question = |call: u64, arguments: [u64; 6]| Question {
+    let data = |call: u64, arguments: [u64; 6]| SeccompData {
         call: call as u32,
         architecture: ARCHITECTURE_X86_64,
         instruction_pointer: 0,
         arguments,
     };
     [
-        question(number::MMAP, [PLACE, length, readable | writable, OWN_FLAGS, u64::MAX, 0]),
-        question(number::MPROTECT, [PLACE, length, readable | executable, 0, 0, 0]),
-        question(number::MPROTECT, [PLACE, length, 0, 0, 0, 0]),
-        question(number::MEMFD_CREATE, [PLACE, MFD_CLOEXEC, 0, 0, 0, 0]),
-        question(number::MMAP, [PLACE, length, readable | writable, SHARED_FLAGS, 3, 0]),
-        question(number::CLOSE, [3, 0, 0, 0, 0, 0]),
-        question(number::MADVISE, [PLACE, length, 10, 0, 0, 0]),
-        question(number::MUNMAP, [PLACE, length, 0, 0, 0, 0]),
+        data(number::MMAP, [PLACE, length, readable | writable, OWN_FLAGS, u64::MAX, 0]),
+        data(number::MPROTECT, [PLACE, length, readable | executable, 0, 0, 0]),
+        data(number::MPROTECT, [PLACE, length, 0, 0, 0, 0]),
+        data(number::MEMFD_CREATE, [PLACE, MFD_CLOEXEC, 0, 0, 0, 0]),
+        data(number::MMAP, [PLACE, length, readable | writable, SHARED_FLAGS, 3, 0]),
+        data(number::CLOSE, [3, 0, 0, 0, 0, 0]),
+        data(number::MADVISE, [PLACE, length, 10, 0, 0, 0]),
+        data(number::MUNMAP, [PLACE, length, 0, 0, 0, 0]),
     ]
 }
 
-fn is_allowed(filter: &[Instruction], question: &Question) -> bool {
-    matches!(evaluate(filter, question).map(|answer| answer & ACTION), Some(ALLOW | LOG))
+fn is_allowed(filter: &[Instruction], data: &SeccompData) -> bool {
+    matches!(evaluate(filter, data).map(|answer| answer & ACTION), Some(ALLOW | LOG))
 }
 
-/// What the filter answers; `None` if it makes no sense (the kernel would not have taken it).
-fn evaluate(filter: &[Instruction], question: &Question) -> Option<u32> {
+/// Evaluates a filter. `None` if it is invalid; the kernel would not have accepted it.
+fn evaluate(filter: &[Instruction], data: &SeccompData) -> Option<u32> {
     let (mut accumulator, mut index) = (0u32, 0u32);
     let mut scratch = [0u32; 16];
     let mut at = 0;
@@ -265,9 +263,9 @@ fn evaluate(filter: &[Instruction], question: &Question) -> Option<u32> {
             (kind @ (0 | 1), _) => {
                 let value = match code & 0xe0 {
                     0x00 => constant,
-                    0x20 => word(question, constant)?,
+                    0x20 => word(data, constant)?,
                     0x60 => *scratch.get(constant as usize)?,
-                    0x80 => size_of::<Question>() as u32,
+                    0x80 => size_of::<SeccompData>() as u32,
                     _ => return None,
                 };
                 *if kind == 0 { &mut accumulator } else { &mut index } = value;
@@ -293,9 +291,9 @@ fn evaluate(filter: &[Instruction], question: &Question) -> Option<u32> {
     }
 }
 
-fn word(question: &Question, offset: u32) -> Option<u32> {
+fn word(data: &SeccompData, offset: u32) -> Option<u32> {
     // SAFETY: the structure is plain numbers without gaps.
-    let words: [u32; 16] = unsafe { core::mem::transmute(*question) };
+    let words: [u32; 16] = unsafe { core::mem::transmute(*data) };
     if offset.is_multiple_of(4) { words.get(offset as usize / 4).copied() } else { None }
 }
 
@@ -323,8 +321,8 @@ mod tests {
     const IMAGE: core::ops::Range<u64> = 0x6000_0000..0x6010_0000;
     const JUDGED: [u32; 3] = [0x6000_1002, 0x6000_2002, 0x6000_3002];
 
-    fn question(call: u64, instruction_pointer: u64) -> Question {
-        Question {
+    fn data(call: u64, instruction_pointer: u64) -> SeccompData {
+        SeccompData {
             call: call as u32,
             architecture: ARCHITECTURE_X86_64,
             instruction_pointer,
@@ -352,7 +350,7 @@ mod tests {
         const HIGH: u64 = 0x5500_0000_0000;
         let mut filter = prefix(HIGH + IMAGE.start..HIGH + IMAGE.end, JUDGED);
         filter.extend(forbids(number::MMAP));
-        let answer = |address| evaluate(&filter, &question(number::MMAP, address)).unwrap();
+        let answer = |address| evaluate(&filter, &data(number::MMAP, address)).unwrap();
         for outside in [0, IMAGE.start, HIGH, HIGH + IMAGE.end, HIGH + (1 << 32) + IMAGE.start] {
             assert_eq!(answer(outside), ERRNO | 1, "{outside:#x}");
         }
@@ -364,13 +362,13 @@ mod tests {
     fn only_the_engines_own_calls_pass_the_prefix() {
         let mut filter = prefix(IMAGE, JUDGED);
         filter.extend(forbids(number::MMAP));
-        let answer = |call, address| evaluate(&filter, &question(call, address)).unwrap();
+        let answer = |call, address| evaluate(&filter, &data(call, address)).unwrap();
         for outside in [0, 5, 0x5fff_ffff, 0x6010_0000, 0x1_6000_5000, 0x7fff_6000_5000, u64::MAX] {
             assert_eq!(answer(number::MMAP, outside), ERRNO | 1, "{outside:#x}");
             assert_eq!(answer(number::MUNMAP, outside), ALLOW);
         }
-        for judged in JUDGED {
-            assert_eq!(answer(number::MMAP, u64::from(judged)), ERRNO | 1);
+        for application_calls in JUDGED {
+            assert_eq!(answer(number::MMAP, u64::from(application_calls)), ERRNO | 1);
         }
         for own in [0x6000_0000, 0x6000_1001, 0x6000_1003, 0x600f_ffff] {
             assert_eq!(answer(number::MMAP, own), ALLOW, "{own:#x}");
@@ -381,7 +379,7 @@ mod tests {
     fn instructions_compute() {
         let run = |code: &[(u16, u32)]| {
             let filter: Vec<_> = code.iter().map(|&(code, constant)| instruction(code, 0, 0, constant)).collect();
-            evaluate(&filter, &question(9, 0))
+            evaluate(&filter, &data(9, 0))
         };
         assert_eq!(run(&[(0x00, 5), (0x04, 3), (0x16, 0)]), Some(8));
         assert_eq!(run(&[(0x20, 16), (0x07, 0), (0x20, 20), (0x0c, 0), (0x16, 0)]), Some(12), "an argument's halves");
@@ -391,14 +389,14 @@ mod tests {
             Some(33u32.wrapping_neg())
         );
         assert_eq!(run(&[(0x05, 1), (0x06, 1), (0x06, 2)]), Some(2), "a jump");
-        assert_eq!(run(&[(0x20, 64)]), None, "beyond the question");
+        assert_eq!(run(&[(0x20, 64)]), None, "beyond the data");
         assert_eq!(run(&[(0x00, 1), (0x34, 0)]), None);
         assert_eq!(run(&[(0x00, 1)]), None, "no answer");
     }
 
     #[test]
     fn what_the_recorder_needs_is_known() {
-        let allowed = |filter: &[Instruction]| injection().iter().all(|question| is_allowed(filter, question));
+        let allowed = |filter: &[Instruction]| injection().iter().all(|data| is_allowed(filter, data));
         assert!(allowed(&forbids(number::EXECVE)));
         for call in [number::MMAP, number::MPROTECT, number::MEMFD_CREATE, number::MADVISE, number::CLOSE] {
             assert!(!allowed(&forbids(call)));

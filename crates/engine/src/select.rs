@@ -80,7 +80,7 @@ impl Selection {
                 (self.generation, self.ranges, self.entries) = (generation, ranges, entries);
                 return;
             }
-            if !ring::is_wanted(control) {
+            if !ring::has_recorder(control) {
                 return;
             }
             core::hint::spin_loop();
@@ -294,7 +294,7 @@ pub fn reuse_segment(tcb: &mut Tcb) -> bool {
     invalidate_words(tcb);
     tcb.cursor = tcb.selection.reuse_start;
     restart_words(tcb);
-    if !ring::is_wanted(tcb.control()) {
+    if !ring::has_recorder(tcb.control()) {
         tcb.detaching = true;
     }
     true

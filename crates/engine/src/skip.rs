@@ -107,7 +107,7 @@ fn wait_for_others(tcb: &mut Tcb) {
     for _ in 0..PATIENCE {
         let skippers = control.skippers.load(Ordering::SeqCst);
         take_quota(tcb);
-        if tcb.selection.quota > 0 || skippers == 0 || !ring::is_wanted(control) || detach::is_parking(control) {
+        if tcb.selection.quota > 0 || skippers == 0 || !ring::has_recorder(control) || detach::is_parking(control) {
             return;
         }
         sys::futex_wait(&control.skippers, skippers, 1);

@@ -1,7 +1,7 @@
-//! Taking over the threads that the injector has stopped: the one of a new image, or all those of a
-//! running process.
+//! Start: takes over the threads that the injector has stopped, the only one of a new image or all
+//! those of a running process.
 //!
-//! The first one sets everything up and makes the states of the others, which are stopped
+//! The first thread sets the engine up and makes the states of the others, which are stopped
 //! meanwhile. They start at [`adopt`].
 
 use core::mem::offset_of;
@@ -17,7 +17,7 @@ use crate::tcb::{self, OwnedTcb, Tcb, Vectors};
 use crate::translate::Order;
 use crate::{clone, detach, dispatch, engine_memory, failure, limits, owners, pending, ring, select, signal, syscall};
 
-/// Called once per image, on the injector's stack.
+/// The engine's entry point, called once per image on the injector's stack.
 ///
 /// # Safety
 /// `init` is what the injector wrote; as many as it says follow it.
@@ -43,13 +43,13 @@ pub unsafe extern "C" fn start(init: *mut Init) -> ! {
     // SAFETY: the injector wrote as many.
     let mappings =
         unsafe { core::slice::from_raw_parts(first.mappings as *const CodeMapping, first.mapping_count as usize) };
-    ENGINE.lock().take_writable_code(mappings.iter().map(Mapping::from));
+    ENGINE.lock().add_writable_code(mappings.iter().map(Mapping::from));
     // SAFETY: just made.
     let tcb = unsafe { &mut *((*init).state as *mut Tcb) };
     fail_if_injected(control);
     fault_if_injected(control);
-    // Nothing fails between here and the stage: what the kernel has been told would not be taken
-    // back.
+    // Nothing may fail from here to the change of the stage: changes of the kernel's state would
+    // not be undone.
     take_over(tcb);
     signal::set_up();
     failure::set_up();
@@ -79,7 +79,7 @@ fn is_attached(init: &Init) -> bool {
     init.flags & FLAG_ATTACHED != 0
 }
 
-/// What all threads share.
+/// Sets up the state that all threads share.
 fn set_up(control: &'static Control, init: &Init) {
     pending::set_up();
     limits::grow(wire::SHARED_BYTES as u64 + (init.engine_end - init.engine_start));
@@ -90,8 +90,8 @@ fn set_up(control: &'static Control, init: &Init) {
     order_by_contention(control, table);
 }
 
-/// Makes the table of owners, unless the processor lacks what translated code needs for it, or code
-/// of threads that are not recorded would synchronise without looking at it.
+/// Makes the table of owners, unless the processor lacks instructions that translated code needs
+/// for it, or uninstrumented code would synchronise without it.
 fn order_by_contention(control: &Control, table: Table) {
     if table.by_pext && clone::has_fsgsbase() && !select::has_uninstrumented_mode(control) && owners::set_up() {
         ENGINE.lock().order = Order::Contention;
@@ -114,15 +114,15 @@ fn make_state(control: &Control, init: &Init) -> OwnedTcb {
         tcb.interrupted = init.interrupted;
         tcb.rseq = init.rseq;
         if tcb.interrupted != 0 {
-            // Signals wait until the thread is in its system call again, where they would have
-            // found it.
+            // Signals are blocked until the thread is in its system call again, where they would
+            // have come.
             tcb.signals().real_mask.set(!signal::SYNCHRONOUS);
         }
     }
     tcb
 }
 
-/// Makes the kernel see the calling thread as ours.
+/// Gives the calling thread the engine's gs and signal stack.
 fn take_over(tcb: &mut Tcb) {
     // SAFETY: the application's base is in the state.
     unsafe { tcb::set_gs(tcb.this as u64, clone::has_fsgsbase()) };
@@ -140,7 +140,7 @@ fn enter(tcb: &mut Tcb) -> ! {
     dispatch::enter_first()
 }
 
-/// Tells the recorder where everything is that it needs to bring threads in and out.
+/// Publishes the addresses and offsets that the recorder needs to attach and detach threads.
 fn publish(layout: &EngineLayout) {
     let address = |place: &AtomicU64, address: u64| place.store(address, Ordering::SeqCst);
     address(&layout.adopt, adopt as *const () as u64);

@@ -1,4 +1,4 @@
-//! System calls as the engine makes them for itself: no errno, negative numbers are errors.
+//! System calls of the engine itself: no errno; negative results are errors.
 
 use core::arch::asm;
 
@@ -128,7 +128,7 @@ pub unsafe fn protect(address: u64, length: u64, protection: u64) -> i64 {
     unsafe { call(number::MPROTECT, [address, length, protection, 0, 0, 0]) }
 }
 
-/// Keeps a range of ours out of forked children and core files.
+/// Keeps a range of the engine out of forked children and core files.
 pub fn keep_private(address: u64, length: u64) {
     for advice in [MADV_DONTFORK, MADV_DONTDUMP] {
         // SAFETY: only children are affected, and those leave the engine at once.
@@ -150,16 +150,16 @@ pub fn futex_wait(word: &core::sync::atomic::AtomicU32, expected: u32, milliseco
     unsafe { call(number::FUTEX, [address, 0, u64::from(expected), timeout.as_ptr() as u64, 0, 0]) };
 }
 
-/// Waits while `*word == expected`. Unlike a wait with a time limit, this leaves alone what the
-/// kernel remembers of an interrupted system call of the application's (`restart_syscall`).
+/// Waits while `*word == expected`. Unlike a wait with a time limit, this keeps the kernel's state
+/// of an interrupted system call of the application (`restart_syscall`).
 pub fn futex_wait_without_limit(word: &core::sync::atomic::AtomicU32, expected: u32) {
     // SAFETY: the kernel reads the word.
     unsafe { call(number::FUTEX, [word.as_ptr() as u64, 0, u64::from(expected), 0, 0, 0]) };
 }
 
-/// Lets other threads run for some microseconds. Neither by sched_yield, which on some kernels
-/// starves whoever calls it in a loop, nor by nanosleep, which overwrites what the kernel remembers
-/// of an interrupted system call.
+/// Lets other threads run for some microseconds. It uses neither sched_yield, which starves a
+/// looping caller on some kernels, nor nanosleep, which overwrites the kernel's state of an
+/// interrupted system call.
 pub fn nap() {
     let mut time = [0_u64, 20_000];
     // SAFETY: there are no descriptors; the kernel reads the time and writes what is left of it.
@@ -176,13 +176,13 @@ pub fn gettid() -> u32 {
     unsafe { call(number::GETTID, [0; 6]) as u32 }
 }
 
-/// Writes to standard error; for the engine's last words only.
+/// Writes to standard error; only before the process ends.
 pub fn complain(text: &str) {
     // SAFETY: the kernel reads the text.
     unsafe { call(1, [2, text.as_ptr() as u64, text.len() as u64, 0, 0, 0]) };
 }
 
-/// Ends the process because an invariant of ours is broken.
+/// Ends the process because an invariant of the engine is broken.
 pub fn abort() -> ! {
     loop {
         // SAFETY: ends the process.

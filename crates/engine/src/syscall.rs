@@ -1,5 +1,5 @@
-//! System calls of the application: most run untouched, some must be seen, a few are answered by
-//! us.
+//! System calls of the application. Most are passed through, some are observed, and the engine
+//! answers a few itself.
 
 use core::arch::naked_asm;
 use core::mem::offset_of;
@@ -13,13 +13,13 @@ use crate::tcb::{SIGNALS, Signals, Tcb};
 use crate::{clone, detach, exec, gs, limits, memory, ring, rseq, seccomp, select, signal, skip};
 
 pub const INSTRUCTION_BYTES: u64 = 2;
-/// Returned by [`trackway_syscall`] when signals are waiting; no system call returns this.
+/// Returned by [`trackway_syscall`] when a deferred signal has to be delivered first; no system
+/// call returns this.
 const NOT_YET: i64 = -5000;
-/// In place of a result: a seccomp filter of the application has raised SIGSYS instead of letting
-/// the call happen.
+/// Instead of a result: a seccomp filter of the application has raised SIGSYS instead of the call.
 pub const TRAPPED: i64 = -5001;
 
-/// In place of a result: the thread goes to native code, where its own instruction makes the call.
+/// Instead of a result: the thread detaches, and its own instruction makes the call.
 pub const NOT_MADE: i64 = -5002;
 
 /// Handles the system call at `tcb.registers.rip`.
@@ -114,18 +114,18 @@ pub fn handle(tcb: &mut Tcb) {
     if result == TRAPPED {
         signal::on_seccomp_trap(tcb);
     }
-    // The kernel leaves the number in rax when a filter raises SIGSYS, which is held and delivered
-    // on the way into the cache.
+    // The kernel leaves the number in rax when a filter raises SIGSYS, which is delivered on the
+    // way into the cache.
     complete(tcb, if result == TRAPPED { call } else { result as u64 });
     if tcb.control().next_thread.load(Ordering::Relaxed) > 1 {
-        // What comes now may depend on what another thread did while this one was in the kernel.
+        // The following code may depend on what other threads did during the call.
         ring::append_time(tcb, word::TIME);
     }
 }
 
-/// Whether a process that shares its parent's memory goes on natively before this system call. It
-/// would change what the engine keeps for the whole process, or make something that the engine
-/// would have to keep for the child alone.
+/// Whether a child process that shares its parent's memory detaches before this system call: the
+/// call would change state that the engine keeps for the parent, or would need state for the child
+/// alone.
 fn is_made_natively(call: u64, a: u64, b: u64) -> bool {
     match call {
         number::CLONE | number::CLONE3 | number::FORK | number::VFORK | number::SECCOMP | number::RSEQ => true,
@@ -136,18 +136,18 @@ fn is_made_natively(call: u64, a: u64, b: u64) -> bool {
     }
 }
 
-/// The thread goes to native code, where its own instruction makes the call.
+/// Detaches the thread, so that its own instruction makes the call.
 fn make_natively(tcb: &mut Tcb) {
     while !detach::detach_thread(tcb) {
         deliver_deferred();
     }
 }
 
-/// The first page of addresses that only the kernel's emulation of old system calls knows.
+/// The page where the kernel emulates old system calls.
 const VSYSCALL: u64 = 0xffff_ffff_ff60_0000;
 
-/// Code at `tcb.registers.rip` cannot be read: is it one of the three functions that the kernel
-/// emulates at fixed addresses? Then makes the system call and returns from the function.
+/// Emulates the three functions that the kernel provides at fixed, unreadable addresses: makes the
+/// system call and returns from the function. False if `tcb.registers.rip` is not one of them.
 pub fn vsyscall(tcb: &mut Tcb) -> bool {
     const CALLS: [u64; 3] = [96, 201, 309]; // gettimeofday, time, getcpu
     let offset = tcb.registers.rip.wrapping_sub(VSYSCALL);
@@ -170,8 +170,8 @@ fn mask_argument(call: u64, arguments: [u64; 6]) -> u64 {
     }
 }
 
-/// Lets signals in that were kept or blocked. One that is delivered here does not come back: the
-/// application's system call is made again when its handler has returned.
+/// Delivers deferred signals before a system call, and unblocks others. If one is delivered, this
+/// does not return: the system call is made again when the handler has returned.
 pub fn deliver_deferred() {
     // SAFETY: gs points at the calling thread's state, which is that before the system call.
     unsafe { trackway_unblock() };
@@ -182,7 +182,7 @@ pub fn pass_through(tcb: &mut Tcb) -> i64 {
     let asks_for_signals = asks_for_signals(tcb.registers.general[RAX]);
     let mut is_over = false;
     loop {
-        // What is pending here is the kernel's business during the call.
+        // During the call, the kernel has the pending signals.
         if signal::has_pending(tcb, asks_for_signals) {
             signal::hand_pending_to_kernel(tcb, asks_for_signals);
             is_over = true;
@@ -240,7 +240,7 @@ pub fn complete(tcb: &mut Tcb, result: u64) {
 
 fn sigreturn(tcb: &mut Tcb) {
     if !signal::sigreturn(tcb) {
-        // As the kernel does: the application gets a SIGSEGV. A jump to nowhere raises it.
+        // As in the kernel, the application gets a SIGSEGV: a jump to address 0 raises it.
         tcb.registers.rip = 0;
     }
 }
@@ -249,7 +249,7 @@ fn arch_prctl(tcb: &mut Tcb, code: u64) -> i64 {
     const ARCH_SET_FS: u64 = 0x1002;
     const ARCH_SHSTK_ENABLE: u64 = 0x5001;
     match code {
-        // Shadow stacks would see our jumps.
+        // Shadow stacks do not work with translated returns.
         ARCH_SHSTK_ENABLE => sys::EINVAL,
         ARCH_SET_FS => {
             let result = pass_through(tcb);
@@ -260,7 +260,7 @@ fn arch_prctl(tcb: &mut Tcb, code: u64) -> i64 {
     }
 }
 
-/// membarrier: also waits for threads in restartable sequences, if that is what it is for.
+/// membarrier: also waits for threads in restartable sequences, if the command asks for that.
 fn membarrier(tcb: &mut Tcb, command: u64) -> i64 {
     const PRIVATE_EXPEDITED_RSEQ: u64 = 1 << 7;
     let result = pass_through(tcb);
@@ -270,8 +270,8 @@ fn membarrier(tcb: &mut Tcb, command: u64) -> i64 {
     result
 }
 
-/// A system call that does not block, and after which there is something left to do: signals have
-/// to wait.
+/// Makes a system call that does not block and that the engine has to complete: signals are
+/// deferred.
 pub fn call_now(call: u64, arguments: [u64; 6]) -> i64 {
     // SAFETY: the application's own system call, with its own arguments.
     unsafe { trackway_call(call, &raw const arguments) }
@@ -280,16 +280,15 @@ pub fn call_now(call: u64, arguments: [u64; 6]) -> i64 {
 /// Longest path of a file that the kernel knows.
 const PATH_MAX: usize = 4096;
 
-/// mmap: new executable file mappings are modules. A mapping without a file may still name a
-/// descriptor.
+/// mmap: new executable file mappings are modules. An anonymous mapping may name a descriptor, too.
 fn map(tcb: &Tcb, arguments: [u64; 6]) -> i64 {
     let [_, length, protection, flags, file, offset] = arguments;
     let result = call_now(number::MMAP, arguments);
     let Ok(address) = u64::try_from(result) else { return result };
     let mut engine = ENGINE.lock();
-    engine.remapped(address, length, protection);
+    engine.on_remap(address, length, protection);
     if flags & sys::MAP_SHARED != 0 {
-        engine.mapped_shared(address, length);
+        engine.add_shared(address, length);
     }
     drop(engine);
     let is_of_file = flags & sys::MAP_ANONYMOUS == 0 && (file as i32) >= 0;
@@ -308,22 +307,22 @@ fn map(tcb: &Tcb, arguments: [u64; 6]) -> i64 {
     result
 }
 
-/// munmap: what was translated from the range is dropped before the call: afterwards, it may belong
-/// to another thread's new mapping already.
+/// munmap: fragments of the range are dropped before the call. After it, the range may be another
+/// thread's new mapping.
 fn unmap(arguments: [u64; 6]) -> i64 {
     let [address, length, ..] = arguments;
     let mut engine = ENGINE.lock();
     let (was_writable, was_shared) = (engine.pages.is_writable(address), engine.pages.is_shared(address));
-    engine.remapped(address, length, 0);
+    engine.on_remap(address, length, 0);
     drop(engine);
     let result = call_now(number::MUNMAP, arguments);
     let mut engine = ENGINE.lock();
     if result == 0 {
         engine.announce_unmap(address, length);
     } else {
-        engine.remapped(address, length, if was_writable { sys::PROT_WRITE | sys::PROT_EXEC } else { 0 });
+        engine.on_remap(address, length, if was_writable { sys::PROT_WRITE | sys::PROT_EXEC } else { 0 });
         if was_shared {
-            engine.mapped_shared(address, length);
+            engine.add_shared(address, length);
         }
     }
     result
@@ -335,32 +334,32 @@ fn protect(call: u64, arguments: [u64; 6]) -> i64 {
     let [address, length, protection, ..] = arguments;
     // Under the lock: nobody else may change the protection of a page meanwhile.
     let mut engine = ENGINE.lock();
-    engine.put_to_sleep(address, length);
+    engine.suspend_fragments(address, length);
     let result = call_now(call, arguments);
     match result {
         0 if protection & PROT_GROWSDOWN != 0 => {
-            engine.still_protected(address, length);
+            engine.on_protect_failed(address, length);
             engine.find_writable_code();
         }
-        0 => engine.protected(address, length, protection),
-        _ => engine.still_protected(address, length),
+        0 => engine.on_protect(address, length, protection),
+        _ => engine.on_protect_failed(address, length),
     }
     result
 }
 
-/// mremap: code at either place is no longer valid.
+/// mremap: code at the old and at the new address is no longer valid.
 fn remap(arguments: [u64; 6]) -> i64 {
     let [address, length, new_length, ..] = arguments;
     let mut engine = ENGINE.lock();
     let (was_writable, was_shared) = (engine.pages.is_writable(address), engine.pages.is_shared(address));
-    engine.remapped(address, length, 0);
+    engine.on_remap(address, length, 0);
     drop(engine);
     let result = call_now(number::MREMAP, arguments);
     let (address, length) = u64::try_from(result).map_or((address, length), |address| (address, new_length));
     let mut engine = ENGINE.lock();
-    engine.remapped(address, length, if was_writable { sys::PROT_WRITE | sys::PROT_EXEC } else { 0 });
+    engine.on_remap(address, length, if was_writable { sys::PROT_WRITE | sys::PROT_EXEC } else { 0 });
     if was_shared {
-        engine.mapped_shared(address, length);
+        engine.add_shared(address, length);
     }
     result
 }
@@ -378,8 +377,8 @@ fn attach_shared(arguments: [u64; 6]) -> i64 {
     if known == 0 {
         let length = description[SEGMENT_SIZE / 8].next_multiple_of(sys::PAGE);
         let mut engine = ENGINE.lock();
-        engine.remapped(address, length, 0);
-        engine.mapped_shared(address, length);
+        engine.on_remap(address, length, 0);
+        engine.add_shared(address, length);
     }
     result
 }
@@ -390,7 +389,7 @@ fn detach_shared(arguments: [u64; 6]) -> i64 {
     let result = call_now(number::SHMDT, arguments);
     if let (0, Some(length)) = (result, length) {
         let mut engine = ENGINE.lock();
-        engine.remapped(address, length, 0);
+        engine.on_remap(address, length, 0);
         engine.announce_unmap(address, length);
     }
     result
@@ -432,14 +431,14 @@ unsafe extern "C" {
     fn trackway_unblock_raise();
 }
 
-/// Where a thread that is in one of the two windows before a system call starts again, to look at
-/// what is waiting.
+/// Where a thread in one of the two windows before a system call starts again, to check for
+/// deferred signals.
 pub fn window_start(pc: u64) -> u64 {
     let is_call = (trackway_syscall as *const () as u64..=instruction_end()).contains(&pc);
     (if is_call { trackway_syscall as *const () } else { trackway_unblock as *const () }) as u64
 }
 
-/// The instruction that raises a signal because others are waiting.
+/// The instruction that raises a signal, to deliver a deferred one.
 pub fn unblock_raise() -> u64 {
     trackway_unblock_raise as *const () as u64
 }
@@ -464,7 +463,7 @@ pub fn instruction() -> u64 {
     trackway_syscall_instruction as *const () as u64
 }
 
-/// Where the thread is with regard to an application's system call.
+/// The position of `pc` with regard to a system call of the application.
 pub fn window(pc: u64) -> Window {
     let instruction = instruction();
     if (trackway_syscall as *const () as u64..=instruction).contains(&pc) {
@@ -478,7 +477,8 @@ pub fn window(pc: u64) -> Window {
     }
 }
 
-/// Executes the system call that the saved registers describe, unless signals wait to be let in.
+/// Executes the system call in the saved registers, unless a deferred signal has to be delivered
+/// first.
 #[unsafe(naked)]
 unsafe extern "C" fn trackway_syscall(tcb: *mut Tcb) -> i64 {
     naked_asm!(
@@ -503,8 +503,8 @@ unsafe extern "C" fn trackway_syscall(tcb: *mut Tcb) -> i64 {
     )
 }
 
-/// Makes a system call of the application from an address that is known, so that seccomp filters
-/// can tell it from the engine's.
+/// Makes a system call of the application at a known address, so that seccomp filters can tell it
+/// from the engine's.
 #[unsafe(naked)]
 unsafe extern "C" fn trackway_call(call: u64, arguments: *const [u64; 6]) -> i64 {
     naked_asm!(
@@ -522,7 +522,7 @@ unsafe extern "C" fn trackway_call(call: u64, arguments: *const [u64; 6]) -> i64
     )
 }
 
-/// Gives the kernel the application's mask; a waiting signal is let in here.
+/// Gives the kernel the application's mask, and delivers deferred signals.
 #[unsafe(naked)]
 unsafe extern "C" fn trackway_unblock() {
     naked_asm!(

@@ -61,7 +61,7 @@ pub struct Tcb {
     pub executing: bool,
     /// The thread is to detach at the next safe point.
     pub detaching: bool,
-    /// The kernel lets us write the base of gs.
+    /// The kernel allows `wrgsbase`.
     pub fsgsbase: bool,
     /// The data of the instruction that the engine emulates is recorded.
     pub records: bool,
@@ -351,7 +351,7 @@ impl Tcb {
     }
 }
 
-/// The state of a thread that does not run (yet, or any more), owned by whoever has made it.
+/// The state of a thread that does not run yet, or any more. The thread that has made it owns it.
 ///
 /// Nothing is freed when this is dropped: a thread that has been started owns its state itself.
 pub struct OwnedTcb(*mut Tcb);

@@ -1,5 +1,5 @@
-//! What the unit tests share: an engine of their own, pages of application code, and readers of
-//! what the engine makes.
+//! Helpers of the unit tests: an engine of their own, pages of application code, and readers of the
+//! code ring.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
@@ -41,7 +41,7 @@ pub(crate) fn write(address: u64, bytes: &[u8]) {
     unsafe { core::ptr::copy_nonoverlapping(bytes.as_ptr(), address as *mut u8, bytes.len()) };
 }
 
-/// The transfer that stands at an address of the cache.
+/// The transfer of the instruction at an address of the cache.
 pub(crate) fn transfer_at(address: u64) -> Transfer {
     // SAFETY: the tests only pass addresses inside of a region of the cache.
     let bytes = unsafe { core::slice::from_raw_parts(address as *const u8, 16) };

@@ -254,7 +254,7 @@ struct Translator<'e, 'b> {
 
 /// Translates a superblock. Positions in the result are relative to the current position of `out`.
 pub fn translate(
-    chain: &[SourceBlock],
+    source: &[SourceBlock],
     out: &mut Emitter,
     options: &TranslationOptions,
 ) -> Result<Translation, Unreadable> {
@@ -287,7 +287,7 @@ pub fn translate(
         owner_misses: Vec::new(),
     };
     translator.open();
-    for (index, block) in chain.iter().enumerate() {
+    for (index, block) in source.iter().enumerate() {
         translator.block = index as u8;
         if translator.block(block)? == BlockEnd::Stop {
             break;
@@ -394,9 +394,9 @@ impl Translator<'_, '_> {
     fn map(&mut self, pc: u64, state: RegisterState) {
         let offset = pc.wrapping_sub(self.block_address) as u16;
         let data = self.data.complete as u16;
-        let mark = MapEntry { cache: self.offset(), offset, data, block: self.block, state };
+        let entry = MapEntry { cache: self.offset(), offset, data, block: self.block, state };
         self.is_between_safe_points = state == RegisterState::BetweenSafePoints;
-        self.result.map.push(mark);
+        self.result.map.push(entry);
     }
 
     /// Adds a safe point before the instruction at `pc` to the translation map.

@@ -18,14 +18,14 @@ pub struct Header {
     pub length: u32,
 }
 
-/// Payload: `address: u64, block: u32, reserved: u32`, then the block's code bytes. Blocks end
-/// after the first instruction that can transfer control (or traps, or is a system call), or where
-/// the engine cut them.
+/// A block. Payload: `address: u64, block: u32, reserved: u32`, then the block's code. A block ends
+/// after the first instruction that can transfer control, trap or make a system call, or where the
+/// engine has cut it.
 pub const BLOCK: u32 = 1;
-/// Payload: `address: u64, length: u64, file_offset: u64, tsc: u64`, then the path. A file was
-/// mapped executable.
+/// A file was mapped executable. Payload: `address: u64, length: u64, file_offset: u64, tsc: u64`,
+/// then the file's path.
 pub const MODULE: u32 = 2;
-/// Payload: `address: u64, length: u64, tsc: u64`. Code in this range is no longer there.
+/// A range was unmapped. Payload: `address: u64, length: u64, tsc: u64`.
 pub const UNMAP: u32 = 3;
 
 /// Payload, in `u32`s: `first_path`, `block_count`, `exit_count`, flags ([`UNINSTRUMENTED`]); then
@@ -50,7 +50,7 @@ pub const ACCESS_DESCRIPTORS: u32 = 5;
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct AccessDescriptor {
-    /// Which block of the fragment, and where in that block the instruction begins.
+    /// Index of the block in the fragment, and offset of the instruction in the block.
     pub block: u16,
     pub offset: u16,
     /// Bytes of one element.
@@ -60,7 +60,7 @@ pub struct AccessDescriptor {
     pub flags: u8,
     pub base: u16,
     pub index: u16,
-    /// If values are recorded: where the value is, [`NO_VALUE`], or [`CONSTANT`].
+    /// If values are recorded: offset of the value, [`NO_VALUE`], or [`CONSTANT`].
     pub value: u16,
     pub mask: u16,
     /// Elements of a vector; of `BIT`: bytes of the register with the bit's number.
@@ -71,8 +71,7 @@ pub struct AccessDescriptor {
     pub index_bytes: u8,
     pub reserved: [u8; 5],
     pub displacement: i64,
-    /// The value if `value` is [`CONSTANT`], for sizes up to eight; of a larger one, the low bytes,
-    /// the others are its sign.
+    /// The value if `value` is [`CONSTANT`]. A value of more than eight bytes is sign-extended.
     pub constant: u64,
 }
 
@@ -89,8 +88,8 @@ pub const STRING: u8 = 1;
 /// `count` elements side by side, of which those are accessed that the mask selects. Values stand
 /// in `value` at the place of the element.
 pub const MASKED: u8 = 2;
-/// As many elements side by side as the mask selects; the value of each stands at the place of its
-/// mask bit.
+/// As many adjacent elements as the mask selects. The value of each is at the position of its mask
+/// bit.
 pub const PACKED: u8 = 3;
 /// A gather or scatter: the address of element `i` is the address plus the `i`th index (signed, of
 /// `index_bytes`, at `index`), shifted left by the scale; there is no index register. Values as for
@@ -131,7 +130,7 @@ pub const TAKEN: u32 = 1 << 31;
 pub const TERMINATOR_NOT_TAKEN: u32 = 0;
 /// The conditional branch was taken.
 pub const TERMINATOR_TAKEN: u32 = 1;
-/// A direct jump or call, or the block simply ended.
+/// A direct jump or call, or the end of a block that was cut.
 pub const TERMINATOR_DIRECT: u32 = 2;
 /// An indirect jump, indirect call or return: the next path or event has the target.
 pub const TERMINATOR_INDIRECT: u32 = 3;
@@ -145,7 +144,7 @@ pub const FRAGMENT_BLOCKS_MAX: usize = 255;
 pub const BLOCK_FIXED: usize = 16;
 pub const MODULE_FIXED: usize = 32;
 
-/// Longest code of a block in bytes.
+/// Most bytes of a block.
 pub const BLOCK_BYTES_MAX: usize = 1024;
 
 /// Iterates over the records in bytes that were taken out of the ring. The bytes are not trusted:

@@ -1,15 +1,14 @@
-//! What the engine inside the target and the recorder outside agree on: the shared memory between
-//! them, byte by byte.
+//! The shared memory between the engine inside the target and the recorder outside, byte by byte.
 //!
-//! Nouns: the [`Control`] page; the *code ring*, through which every translated block and every
-//! mapped module is announced before anybody executes it; and one *slot* per thread, a short ring
-//! of segments of [`word`]s. A word is the number of a **path**: a chain of blocks, announced
-//! beforehand, that the thread has just executed. One word for many branches, and none for an
-//! indirect target: the next word tells where it went. If data is recorded, it follows the word.
+//! Nouns: the [`Control`] page; the *code ring* ([`code`]), in which the engine announces every
+//! block, fragment and module before a thread executes it; and one *slot* per thread, a short ring
+//! of segments of [`word`]s. A word is the number of a **path**: a sequence of blocks, announced
+//! before, that the thread has just executed. One word stands for many branches. An indirect target
+//! needs no word: the next path begins there. Recorded data follows the word.
 //!
-//! Neither side trusts the other to be alive: the engine waits with a time-out and looks at
-//! [`Control::recorder`], the recorder can read a segment whose writer was killed, because
-//! unwritten words are zero and zero is no path.
+//! Neither side trusts the other to be alive. The engine waits with a time-out and checks
+//! [`Control::recorder`]. The recorder can read the segment of a killed thread, because unwritten
+//! words are zero and zero is no path.
 #![no_std]
 
 #[cfg(test)]
@@ -30,11 +29,11 @@ pub const MAGIC: u64 = u64::from_le_bytes(*b"TRACKWAY");
 /// Threads that can be alive at once.
 pub const SLOT_COUNT: usize = 4096;
 pub const SEGMENT_COUNT: usize = 4;
-/// Distance between two segments of a slot; the last page of each is a guard page in the target.
+/// Distance between two segments of a slot. In the target, the end of each is a guard page.
 pub const SEGMENT_STRIDE: usize = 512 << 10;
 pub const GUARD_BYTES: usize = 16 << 10;
-/// Bytes of a path's word and its data at most: less than a guard page's, so that no store skips
-/// one.
+/// Most bytes of a path's word and its data: fewer than a guard page has, so that no store skips
+/// it.
 pub const RECORD_BYTES_MAX: usize = 12 << 10;
 /// Bytes of words a segment can hold.
 pub const SEGMENT_BYTES: usize = SEGMENT_STRIDE - GUARD_BYTES;
@@ -43,10 +42,10 @@ pub const SLOT_STRIDE: usize = SEGMENT_COUNT * SEGMENT_STRIDE;
 /// Capacity of the code ring, a power of two.
 pub const CODE_RING_BYTES: usize = 8 << 20;
 
-/// Where the parts of the shared mapping are.
+/// The layout of the shared mapping.
 pub const CONTROL_BYTES: usize = (size_of::<Control>() + 4095) & !4095;
-/// The ranges of addresses that [`Control::selection`] speaks about, as pairs of start and end, and
-/// the entries of routines.
+/// The address ranges for [`Control::selection`], as pairs of start and end, and the entries of
+/// routines.
 pub const RANGES_OFFSET: usize = CONTROL_BYTES;
 pub const RANGES_MAX: usize = 1 << 16;
 pub const ENTRIES_OFFSET: usize = RANGES_OFFSET + RANGES_MAX * 16;
@@ -69,127 +68,121 @@ pub struct Control {
     pub magic: u64,
     pub version: u32,
     pub recorder_pid: u32,
-    /// The first word is the futex word of a robust, process-shared mutex that the recorder holds
-    /// all its life: the kernel sets [`OWNER_DIED`] in it when the recorder dies. The rest is the C
-    /// library's.
+    /// The first word is the futex of a robust, process-shared mutex that the recorder holds all
+    /// its life: the kernel sets [`OWNER_DIED`] in it when the recorder dies. The rest belongs to
+    /// the C library.
     pub recorder: [AtomicU32; 16],
-    /// Bytes ever appended to the code ring, by the engine, under its translation lock.
+    /// Bytes that the engine has ever appended to the code ring.
     pub code_head: AtomicU64,
-    /// Bytes ever taken from the code ring, by the recorder. Its low half is a futex the engine
-    /// waits on.
+    /// Bytes that the recorder has ever taken from the code ring. The low half is a futex on which
+    /// the engine waits.
     pub code_tail: AtomicU64,
     /// Non-zero while the engine waits for room in the code ring.
     pub code_waiting: AtomicU32,
-    /// The recorder sets this before it sleeps on `doorbell`; who publishes something and finds it
-    /// set, adds one to `doorbell` and wakes it.
+    /// The recorder sets this before it sleeps on `doorbell`. A thread that publishes something and
+    /// finds it set adds one to `doorbell` and wakes the recorder.
     pub recorder_sleeping: AtomicU32,
     pub doorbell: AtomicU32,
     /// Next block number; survives exec, so that a number is unique in a recording.
     pub next_block: AtomicU32,
     /// Next thread number.
     pub next_thread: AtomicU32,
-    /// Where a thread that is about to exec and the recorder meet, a futex: one of the `EXEC_*`
-    /// values.
+    /// State of an exec, a futex for the thread and the recorder: one of the `EXEC_*` values.
     pub exec_state: AtomicU32,
-    /// The thread that wants to exec, as it sees its own number.
+    /// Thread id of the thread that wants to exec, in its own namespace.
     pub exec_tid: AtomicU32,
-    /// Which image of the process this is: 0 after launch, plus one with every exec. Set by the
-    /// recorder.
+    /// Number of execs since the launch. Set by the recorder.
     pub image: AtomicU32,
-    /// Whether threads are to go back to native code: one of the `DETACH_*`. Also a futex, on which
-    /// parked threads wait.
+    /// Whether threads are to detach: one of the `DETACH_*`. Also a futex, on which parked threads
+    /// wait.
     pub detach: AtomicU32,
     /// Next path number, minus one (0 is no path); survives exec.
     pub next_path: AtomicU32,
     /// What is recorded beside control flow, one of the `DATA_*`. Set by the recorder before the
     /// target sees it.
     pub data: AtomicU32,
-    /// What the recorder should tell the user, and what it has to know before an exec: `NOTICE_*`
-    /// bits. Set by the engine.
+    /// Facts for the user, and for the recorder before an exec: `NOTICE_*` bits. Set by the engine.
     pub notices: AtomicU32,
-    /// With [`NOTICE_FILTERED`]: where the engine has to be after an exec.
+    /// With [`NOTICE_FILTERED`]: the address that the engine must have after an exec.
     pub engine_start: AtomicU64,
-    /// One of the `STAGE_*`, a futex: how far the engine has come with setting itself up, or with
-    /// taking itself down.
+    /// Progress of the engine's set-up or detach, a futex: one of the `STAGE_*`.
     pub stage: AtomicU32,
-    /// Threads that wait for a child that shares their memory until it executes another program or
-    /// ends (vfork).
+    /// Number of threads that wait for a child that shares their memory until it execs or exits
+    /// (vfork).
     pub vforks: AtomicU32,
-    /// Non-zero once a process was made that shares the memory and is not waited for: nothing can
-    /// ever be unmapped.
+    /// Non-zero once there is a process that shares the memory and that nobody waits for: the
+    /// engine can never be unmapped.
     pub sharers: AtomicU32,
     pub reserved: [u32; 2],
     pub layout: EngineLayout,
-    /// The ranges of memory that the engine has made for itself, each as start and end; an unused
-    /// one has an end of 0.
+    /// The memory that the engine has mapped for itself, as start and end. Unused entries have an
+    /// end of 0.
     pub engine_ranges: [[AtomicU64; 2]; ENGINE_RANGES_MAX],
     /// Which code is recorded, some of the `SELECT_*`. Set by the recorder before the target sees
     /// it.
     pub selection: AtomicU32,
-    /// Instructions that are still to be executed unrecorded and that no thread has taken upon
-    /// itself yet.
+    /// Instructions that are still to be skipped and that no thread has taken as its quota.
     pub skip: AtomicU64,
     /// Changes with the tables of ranges and entries; odd while the recorder changes them.
     pub selection_generation: AtomicU32,
     pub range_count: AtomicU32,
     pub entry_count: AtomicU32,
-    /// Threads that have taken a part of `skip` upon themselves, a futex: who finds nothing left
-    /// waits until there are none.
+    /// Number of threads that hold a quota of `skip`, a futex: a thread that finds nothing left
+    /// waits until it is 0.
     pub skippers: AtomicU32,
     /// Whether new processes are to be recorded, too. Set by the recorder before the target sees
     /// it.
     pub follow: AtomicU32,
     /// New processes that wait to be followed.
     pub children: [Child; CHILDREN_MAX],
-    /// New processes for which there was no room among those.
+    /// Number of new processes for which `children` had no room.
     pub lost_children: AtomicU32,
     /// Why the engine wants its threads to be detached: one of the `FAILURE_*`, or 0. Set by the
     /// engine.
     pub failure: AtomicU32,
-    /// For tests: this failure, alone or with one of the `INJECT_*`, happens at the first place
-    /// where it can after so many others. Set by the recorder.
+    /// For tests: this failure, alone or with one of the `INJECT_*`, is injected after
+    /// `injected_after` opportunities. Set by the recorder.
     pub injected_failure: AtomicU32,
     pub injected_after: AtomicU32,
     /// The application's actions for the [`FAULT_SIGNALS`], each a `struct sigaction` of the
     /// kernel. Set by the engine before [`EngineLayout::gate`].
     pub fault_actions: [[AtomicU64; ACTION_WORDS]; FAULT_SIGNALS.len()],
-    /// Bytes that translated code and its tables may take; 0: as many as there are. Set by the
-    /// recorder.
+    /// Limit of the code cache and its tables in bytes; 0 for none. Set by the recorder.
     pub code_cache: AtomicU64,
     pub slots: [Slot; SLOT_COUNT],
 }
 
-/// A new process, if [`Control::follow`] is set. Its parent takes a free one of these before it
-/// makes the process.
+/// A new process, if [`Control::follow`] is set. Its parent takes a free entry before it creates
+/// the process.
 #[repr(C)]
 pub struct Child {
     /// One of the `CHILD_*`, a futex on which the process waits.
     pub state: AtomicU32,
-    /// Its number, as it sees it; in a process namespace of its own it has another one outside.
+    /// Its process id, in its own namespace.
     pub process: AtomicU32,
-    /// When it was made.
+    /// Time of its creation.
     pub tsc: AtomicU64,
 }
 
-/// Processes that can be new at once.
+/// Most processes that can wait at once.
 pub const CHILDREN_MAX: usize = 64;
 
 pub const CHILD_FREE: u32 = 0;
 /// Taken by the parent.
 pub const CHILD_MADE: u32 = 1;
-/// The process, which has a copy of its parent's memory, waits. The thread's state (gs points at
-/// it) is that of native code, and so is everything that the kernel keeps for it, except for the
-/// mask.
+/// The process has a copy of its parent's memory and waits. Except for the signal mask, its state
+/// in the kernel is that of native code. Its registers are in the thread control block that gs
+/// points at.
 pub const CHILD_WAITS: u32 = 2;
-/// The process shares its parent's memory and waits to be seen, so that its exec is not missed. It
-/// runs natively until then.
+/// The process shares its parent's memory and waits until the recorder can see its exec. It runs
+/// natively until then.
 pub const CHILD_SHARES: u32 = 3;
-/// The recorder is about to take the process over: it goes on waiting.
+/// The recorder is about to attach: the process goes on waiting.
 pub const CHILD_TAKEN: u32 = 4;
-/// The recorder has seen it, or does not want it: it goes on natively.
+/// The recorder has seen the process, or does not follow it: it continues natively.
 pub const CHILD_GOES: u32 = 5;
 
-/// There is no room for translated code where the application's code reaches it.
+/// There is no free memory within reach of the application's code.
 pub const FAILURE_NO_ROOM: u32 = 1;
 /// There is no memory for the engine.
 pub const FAILURE_NO_MEMORY: u32 = 2;
@@ -199,20 +192,20 @@ pub const FAILURE_TOO_MANY_THREADS: u32 = 3;
 pub const FAILURE_UNREADABLE: u32 = 4;
 /// A defect of the engine.
 pub const FAILURE_DEFECT: u32 = 5;
-/// A process that shares the memory was killed in the middle of the engine's work.
+/// A process that shares the memory was killed while it held a lock of the engine.
 pub const FAILURE_KILLED_CHILD: u32 = 6;
 /// A defect of the engine, in a signal handler.
 pub const FAILURE_HANDLER: u32 = 7;
 
-/// The signals that faults raise: SEGV, BUS, FPE, ILL, TRAP and SYS. A fault in the set-up, where
-/// they are blocked, makes the kernel reset the action.
+/// The synchronous signals: SEGV, BUS, FPE, ILL, TRAP and SYS. A fault during set-up, where they
+/// are blocked, makes the kernel reset the action.
 pub const FAULT_SIGNALS: [u32; 6] = [11, 7, 8, 4, 5, 31];
 pub const ACTION_WORDS: usize = 4;
 
-/// Added to one of the `FAILURE_*` in [`Control::injected_failure`]: it happens while the engine
-/// sets itself up, and only then.
+/// Added to one of the `FAILURE_*` in [`Control::injected_failure`]: the failure happens during
+/// set-up only.
 pub const INJECT_IN_SET_UP: u32 = 0x100;
-/// The same: it happens in children only that share their parent's memory (vfork).
+/// Likewise: the failure happens only in children that share their parent's memory (vfork).
 pub const INJECT_IN_CHILD: u32 = 0x200;
 
 /// The least that [`Control::code_cache`] can be.
@@ -222,43 +215,44 @@ pub const CODE_CACHE_MIN: u64 = 16 << 20;
 pub const SELECT_INSIDE: u32 = 1;
 /// Code in the ranges is not recorded.
 pub const SELECT_OUTSIDE: u32 = 2;
-/// What a thread does is recorded from one of the entries until it returns from there.
+/// A thread is recorded from one of the entries until it returns from that routine.
 pub const SELECT_CALLEES: u32 = 4;
 
-/// Nobody leaves.
+/// No detach.
 pub const DETACH_NONE: u32 = 0;
-/// The recorder is gone, or cannot help: each thread leaves for itself, and the engine stays where
-/// it is.
+/// The recorder is gone or cannot help: each thread detaches by itself, and the engine stays
+/// mapped.
 pub const DETACH_SEPARATELY: u32 = 1;
-/// Each thread is to stop with its state saved (see [`EngineLayout::parked`]) and to wait until
-/// this changes. The recorder then puts all of them back into native code.
+/// Each thread saves its state (see [`EngineLayout::parked`]) and waits until this changes. The
+/// recorder then puts all threads into native code.
 pub const DETACH_TOGETHER: u32 = 2;
 
 pub const STAGE_NONE: u32 = 0;
 /// The first thread has set the engine up; the states of the others are made. The thread waits for
 /// [`STAGE_RUNNING`].
 pub const STAGE_STARTED: u32 = 1;
-/// The application has its own signal actions again, and no page of it is write-protected by us.
+/// The application has its own signal actions again, and the engine has unguarded all of its pages.
 pub const STAGE_FINISHED: u32 = 2;
-/// The recorder has let go of the first thread, which enters the code cache. Set by the recorder.
+/// The recorder has released the first thread, which enters the code cache. Set by the recorder.
 pub const STAGE_RUNNING: u32 = 3;
 /// The engine cannot be set up; [`Control::failure`] says why. The kernel still has the
 /// application's signal actions and alternate stack. The thread waits for the recorder to put it
 /// back to native code.
 pub const STAGE_FAILED: u32 = 4;
 
-/// Most ranges that the engine can have.
+/// Most entries of [`Control::engine_ranges`].
 pub const ENGINE_RANGES_MAX: usize = 1024;
 
-/// Addresses in the engine's image and offsets in the state of a thread (gs points at it) that the
-/// recorder needs to start further threads and to bring threads back to native code. Set by the
-/// engine before anything that can fail.
+/// What the recorder needs to start further threads and to detach threads: addresses in the
+/// engine's image, and offsets in the thread control block that gs points at. Set by the engine
+/// before anything that can fail.
 #[repr(C)]
 pub struct EngineLayout {
-    /// Where a further thread starts: rdi is its state, rsp the top of its engine stack less 8.
+    /// Entry point of further threads: rdi is the thread control block, rsp the top of its engine
+    /// stack less 8.
     pub adopt: AtomicU64,
-    /// What a stopped thread is made to execute, in the same way, to take the engine down: then
-    /// [`STAGE_FINISHED`].
+    /// Entry point, with the same registers, at which a stopped thread restores what belongs to the
+    /// process: then [`STAGE_FINISHED`].
     pub finish: AtomicU64,
     /// The `syscall` instruction with which the application's own system calls are made.
     pub system_call: AtomicU64,
@@ -289,7 +283,7 @@ pub struct EngineLayout {
     pub slot: AtomicU32,
 }
 
-/// What a thread has told the kernel about restartable sequences; all zero: nothing.
+/// The arguments of a thread's rseq registration; all zero for none.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Rseq {
@@ -298,8 +292,8 @@ pub struct Rseq {
     pub signature: u32,
 }
 
-/// Sent with SIGTRAP, as a queued signal's value, to a thread in translated code: it is to look at
-/// [`Control::detach`] soon.
+/// Value of a queued SIGTRAP that makes a thread in translated code go to the dispatcher and check
+/// [`Control::detach`].
 pub const DETACH_REQUEST: u64 = MAGIC;
 
 /// Control flow only.
@@ -309,23 +303,23 @@ pub const DATA_ADDRESSES: u32 = 1;
 /// Also the value of every memory operand.
 pub const DATA_VALUES: u32 = 2;
 
-/// The application has asked for seccomp's strict mode, in which nothing of ours would work, and
-/// was refused.
+/// The application has asked for seccomp's strict mode, in which the engine could not work, and was
+/// refused.
 pub const NOTICE_SECCOMP_STRICT: u32 = 1;
-/// The application's seccomp filter left no room for our instructions, and was refused.
+/// The application's seccomp filter had no room for the engine's instructions, and was refused.
 pub const NOTICE_SECCOMP_LONG: u32 = 1 << 1;
-/// A seccomp filter forbids what it takes to put an engine into the image after an exec.
+/// A seccomp filter forbids the system calls that inject an engine after an exec.
 pub const NOTICE_SECCOMP_EXEC: u32 = 1 << 2;
 /// The application has asked for its system calls to become signals, and was refused.
 pub const NOTICE_DISPATCH: u32 = 1 << 3;
-/// There is a seccomp filter, which knows the engine by its address: after an exec it has to be at
-/// the same one.
+/// There is a seccomp filter that knows the engine by its address: after an exec, the engine must
+/// be at the same address.
 pub const NOTICE_FILTERED: u32 = 1 << 4;
 
 /// Set by the kernel in the first word of [`Control::recorder`] when the recorder is dead.
 pub const OWNER_DIED: u32 = 0x4000_0000;
 
-/// Nobody wants to exec.
+/// No exec.
 pub const EXEC_IDLE: u32 = 0;
 /// The engine asks (doorbell rung) and waits on `exec_state` until the recorder has attached.
 pub const EXEC_WANTED: u32 = 1;
@@ -333,7 +327,7 @@ pub const EXEC_WANTED: u32 = 1;
 pub const EXEC_READY: u32 = 2;
 /// The recorder could not attach: the engine execs all the same, and the new image runs untraced.
 pub const EXEC_REFUSED: u32 = 3;
-/// The exec failed; the recorder detaches and sets `EXEC_IDLE`, for which the engine waits.
+/// The exec has failed. The engine waits until the recorder has detached and set `EXEC_IDLE`.
 pub const EXEC_FAILED: u32 = 4;
 
 /// One thread's ring. The engine takes a free slot, the recorder gives it back.
@@ -355,8 +349,8 @@ pub struct Slot {
     pub used: [AtomicU32; SEGMENT_COUNT],
     /// Logical number of the thread that created this one; `u32::MAX` for none.
     pub parent: AtomicU32,
-    /// If not 0: of the segment being written only so many bytes, less one, matter. What is behind
-    /// them is of unselected code, written over again and again.
+    /// If not 0: one more than the number of valid bytes in the segment being written. The words
+    /// behind those are uninstrumented and overwritten again and again.
     pub uninstrumented_from: AtomicU32,
     pub reserved: [u32; 4],
 }
@@ -366,8 +360,8 @@ pub const SLOT_FREE: u32 = 0;
 pub const SLOT_LIVE: u32 = 1;
 /// The thread has published everything and will not touch the slot again.
 pub const SLOT_ENDED: u32 = 2;
-/// The thread was a process of its own that shared the memory, and was killed. Nobody touches the
-/// slot again. The segment that was being written counts up to its first zero.
+/// The thread was a child process that shared the memory, and was killed. The segment that was
+/// being written is valid up to its first zero.
 pub const SLOT_ABANDONED: u32 = 3;
 
 /// General registers of the application, in the order of [`Registers::general`].
@@ -395,9 +389,9 @@ pub struct Registers {
     pub rflags: u64,
 }
 
-/// What the injector tells the engine. The engine's entry point is called with the address of this
-/// in rdi, rsp at the top of a stack of at least 64 KiB, all other registers undefined, and every
-/// signal blocked.
+/// The injector's arguments for the engine. The engine's entry point is called with the address of
+/// this in rdi, rsp at the top of a stack of at least 64 KiB, other registers undefined, and all
+/// signals blocked.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Init {
@@ -405,10 +399,10 @@ pub struct Init {
     pub flags: u32,
     /// Address of the shared mapping ([`Control`] is at its start).
     pub shared: u64,
-    /// Address, below 2 GiB if there is room, of [`TABLE_COUNT`] times [`TABLE_BYTES`] zeroed bytes
-    /// for the tables of indirect targets.
+    /// Address of [`TABLE_COUNT`] times [`TABLE_BYTES`] zeroed bytes for the indirect-branch
+    /// tables, below 2 GiB if there is room.
     pub table: u64,
-    /// Where the injected engine (image, stack, table, this block) lies: one range that does not
+    /// Address range of the injected engine (image, stack, tables, this block), which does not
     /// cross a multiple of 4 GiB.
     pub engine_start: u64,
     pub engine_end: u64,
@@ -417,7 +411,7 @@ pub struct Init {
     /// The base of its gs.
     pub gs_base: u64,
     pub os_tid: u32,
-    /// The target's process number, as it sees it.
+    /// The target's process id, in its own namespace.
     pub pid: u32,
     /// From the auxiliary vector: smallest stack a signal frame fits on (AT_MINSIGSTKSZ), or 0.
     pub min_signal_stack: u64,
@@ -425,22 +419,19 @@ pub struct Init {
     /// already live).
     pub thread: u32,
     pub slot: u32,
-    /// With [`FLAG_ATTACHED`]: how many of these there are, one behind the other; this is the
-    /// first.
+    /// With [`FLAG_ATTACHED`]: length of the array of these, of which this is the first.
     pub thread_count: u32,
-    /// With [`FLAG_ATTACHED`]: the system call at `registers.rip` had begun and was interrupted for
-    /// us; the error number with which the kernel asks itself to start it again (`ERESTART*`, or
-    /// `EINTR`). 0: there is none.
+    /// With [`FLAG_ATTACHED`]: the system call at `registers.rip` had begun and was interrupted by
+    /// the attach. This is the kernel's internal error number for its restart (`ERESTART*`, or
+    /// `EINTR`); 0 for none.
     pub interrupted: u32,
     /// The application's signal mask.
     pub mask: u64,
     /// With [`FLAG_ATTACHED`]: what the thread has registered for restartable sequences.
     pub rseq: Rseq,
-    /// The state that the engine has made for this thread. Set by the engine before
-    /// [`STAGE_STARTED`].
+    /// Address of the thread control block. Set by the engine before [`STAGE_STARTED`].
     pub state: u64,
-    /// The address of the process's [`CodeMapping`]s: it may not be able to find them out itself,
-    /// if it cannot see /proc.
+    /// Address of the process's [`CodeMapping`]s. The engine may not be able to read /proc.
     pub mappings: u64,
     pub mapping_count: u32,
     pub mxcsr: u32,
@@ -467,7 +458,7 @@ pub const FLAG_FSGSBASE: u32 = 1;
 /// be taken over.
 pub const FLAG_ATTACHED: u32 = 2;
 
-/// Room for a table of indirect targets, a power of two of addresses.
+/// Bytes of an indirect-branch table, a power of two.
 pub const TABLE_BYTES: usize = 8 << 18;
-/// One for code that is recorded, one for code that is not.
+/// Number of indirect-branch tables: one for instrumented code, one for uninstrumented code.
 pub const TABLE_COUNT: usize = 2;

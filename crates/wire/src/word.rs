@@ -1,4 +1,4 @@
-//! The words of a thread's ring: what it executed and what happened to it, in order.
+//! The words of a thread's ring: the paths that it has executed and its events, in order.
 //!
 //! | word | meaning |
 //! | --- | --- |
@@ -9,47 +9,47 @@
 //! A path's word is followed by as many bytes of data as [`crate::code::ACCESS_DESCRIPTORS`] says
 //! for it.
 //!
-//! Each word stands for itself; nothing has to be known of the words before it. Where a path leaves
-//! indirectly, the first block of the next path is where it went. 64-bit values take two words, the
-//! low one first.
+//! A word can be decoded without the words before it. The target of an indirect exit is the first
+//! block of the next path. 64-bit values take two words, the low one first.
 
 /// `pc, tsc`: 5 words. The first instruction of a thread, or of the process in a new image.
 pub const START: u8 = 0;
-/// `tsc`: 3 words. The time here; the first thing in every segment but a thread's first.
+/// `tsc`: 3 words. A timestamp; the first event of every segment but a thread's first.
 pub const TIME: u8 = 1;
-/// `number, tsc`: 4 words. The system call that ends the path before it, before it is executed.
+/// `number, tsc`: 4 words. The system call at the end of the last path, before it is executed.
 pub const SYSCALL: u8 = 2;
-/// `fragment, blocks, pc, handler, tsc`: 9 words; low byte of the first: the signal; data: what the
-/// fragment's plan says, up to where the thread was interrupted. The thread was interrupted before
-/// (or by) the instruction at `pc`, and goes on at `handler` (0: it ends). Since the last path it
-/// had executed the first `blocks` blocks of the fragment whose first path is `fragment`, and the
-/// block after those up to `pc`. Fragment 0: nothing. After [`SYSCALL`], a `pc` that is the system
-/// call's own means that it will be executed again. Signal 0 is none at all: the engine has
-/// interrupted the thread for its own reasons, and it goes on at `handler`, which is `pc`.
+/// `fragment, blocks, pc, handler, tsc`: 9 words. The low byte of the first word is the signal. The
+/// thread was interrupted before (or by) the instruction at `pc`, and continues at `handler` (0: it
+/// ends). Since the last path it had executed the first `blocks` blocks of the fragment whose first
+/// path is `fragment` (0: none), and the next block up to `pc`. The data is that of the fragment's
+/// access descriptors up to there. After [`SYSCALL`], a `pc` at the system call means that it will
+/// be executed again. Signal 0 means that the engine itself has interrupted the thread, which
+/// continues at `handler`, equal to `pc`.
 pub const SIGNAL: u8 = 3;
 /// `pc, tsc`: 5 words. A handler has returned to `pc` (after the [`SYSCALL`] for rt_sigreturn).
 pub const RESUME: u8 = 4;
 /// `tsc`: 3 words. The thread has ended.
 pub const END: u8 = 5;
-/// `thread, os_tid`: 3 words. The system call just recorded has created a thread.
+/// `thread, os_tid`: 3 words. The last recorded system call has created a thread.
 pub const CHILD: u8 = 6;
 /// `tsc`: 3 words. From here on the thread runs natively and is not recorded.
 pub const DETACH: u8 = 7;
 
-/// `base`: 3 words. From here on, the base of the thread's fs segment is this.
+/// `base`: 3 words. The base of the thread's fs segment from here on.
 pub const FS_BASE: u8 = 8;
-/// `pc, source, destination, count, shape`: 9 words. The string instruction at `pc` made `count`
-/// (more) iterations, the first of them at these addresses (rsi and rdi). Belongs to the next path,
-/// which consists of this instruction alone, or to the next signal, which interrupts it at `pc`.
-/// Data, if values are recorded: the elements read at the source, in the order of iterations, then
-/// those read at the destination. What `movs` writes is what it has read.
+/// `pc, source, destination, count, shape`: 9 words. The string instruction at `pc` has made
+/// `count` more iterations, the first of them at these addresses (rsi and rdi). The event belongs
+/// to the next path, which consists of this instruction alone, or to the next signal, which
+/// interrupts the instruction. If values are recorded, the data is the elements read at the source,
+/// in the order of iterations, then those read at the destination. `movs` writes the values that it
+/// has read.
 pub const STRING: u8 = 9;
-/// `pc, address, size`: 6 words. The instruction at `pc` made this access; belongs to the next
-/// path, which consists of this instruction alone. The top bit of `size` is set for a write. Data,
-/// if values are recorded: the value.
+/// `pc, address, size`: 6 words. The instruction at `pc` has made this access. The event belongs to
+/// the next path, which consists of this instruction alone. The top bit of `size` is set for a
+/// write. If values are recorded, the data is the value.
 pub const ACCESS: u8 = 10;
-/// `pc`: 3 words. Before the instruction at `pc` the thread has left what is to be recorded; the
-/// next path is where it is back.
+/// `pc`: 3 words. The thread is not recorded from the instruction at `pc` on. The next path is
+/// where recording continues.
 pub const GAP: u8 = 11;
 
 /// In the shape of a [`STRING`], beside the size of an element in its low byte.
@@ -80,7 +80,8 @@ pub const fn kind(word: u32) -> u8 {
     (word >> 24) as u8 & 0x7f
 }
 
-/// Number of words of what begins with `word`: 1 for a path, `None` for 0 and for an unknown event.
+/// Number of words of the path or event that begins with `word`: 1 for a path, `None` for 0 and for
+/// an unknown event.
 #[must_use]
 pub const fn length(word: u32) -> Option<usize> {
     if word & EVENT == 0 {

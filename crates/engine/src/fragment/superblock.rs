@@ -181,7 +181,7 @@ impl Engine {
     fn guard_again(&mut self, at: FragmentRef) -> bool {
         let fragment = self.fragment(at);
         let (address, is_hot) = (fragment.address, fragment.checked && fragment.generation > 0);
-        is_hot && self.try_to_guard_again(address)
+        is_hot && self.retry_guard(address)
     }
 
     /// Words of data behind the word of a path.

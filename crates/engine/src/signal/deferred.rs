@@ -202,8 +202,8 @@ pub(super) fn requeue_in_kernel(signals: &Signals) {
     if first != 0 {
         requeue(first as usize, &signals.deferred_info.get());
     }
-    let kept = signals.pending.swap(0, Ordering::SeqCst);
-    for (index, &signal) in SYNCHRONOUS_SIGNALS.iter().enumerate().filter(|(_, signal)| kept & bit(**signal) != 0) {
+    let pending = signals.pending.swap(0, Ordering::SeqCst);
+    for (index, &signal) in SYNCHRONOUS_SIGNALS.iter().enumerate().filter(|(_, signal)| pending & bit(**signal) != 0) {
         requeue(signal, &signals.pending_info[index].get());
     }
 }

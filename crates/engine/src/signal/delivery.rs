@@ -73,7 +73,7 @@ pub(super) fn deliver(
     let signals = tcb.signals();
     let action = take_action(Some(signals), signal);
     match action.handler {
-        // Another thread has changed the action since the kernel decided to call us.
+        // Another thread has changed the action since the kernel has called the engine.
         SIG_IGN if class != SignalClass::Synchronous => return discard(tcb, context, saved_xmm),
         SIG_DFL if IGNORED_BY_DEFAULT & bit(signal) != 0 => return discard(tcb, context, saved_xmm),
         SIG_DFL | SIG_IGN => return terminate(tcb, signal, info, context, saved_xmm),
@@ -226,7 +226,7 @@ fn terminate(tcb: &mut Tcb, signal: usize, info: &Info, context: &mut Context, s
 
 /// Delivers a signal before a system call, which is made again afterwards.
 pub(super) fn deliver_before_call(signal: usize, info: &Info, class: SignalClass, context: &mut Context) {
-    // SAFETY: the functions that were about to make the call do not go on.
+    // SAFETY: the functions that were about to make the call do not continue.
     let tcb = unsafe { &mut *Tcb::current() };
     confirm_backup(tcb.signals(), false);
     exec::abandon(tcb);

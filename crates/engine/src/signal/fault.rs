@@ -74,11 +74,11 @@ fn on_raise(signals: &Signals, context: &mut Context, pc: u64) {
     }
 }
 
-/// A write has faulted: if it was to code that we watch, it is made again. A thread that has
-/// changed the very code it executes goes on in a new translation.
+/// Handles the fault of a write. A write to guarded code is repeated. A thread that has changed the
+/// code it executes continues in a new translation. False if the page was not guarded.
 fn on_write_fault(signals: &Signals, info: &Info, context: &mut Context) -> bool {
     let mut engine = ENGINE.lock();
-    if !engine.written(info[2]) {
+    if !engine.on_write_fault(info[2]) {
         // Another thread may have released the page just now: once more will show.
         let write = (context.registers[CONTEXT_RIP], info[2]);
         let again = engine.pages.any_guarded && signals.faulted_write.get() != write;
@@ -97,8 +97,8 @@ fn on_write_fault(signals: &Signals, info: &Info, context: &mut Context) -> bool
     true
 }
 
-/// The application has asked for alignment checks, and one of our own stores at the cursor is not
-/// aligned: makes it without.
+/// Repeats a misaligned store of the engine at the cursor without alignment checks, which the
+/// application has enabled.
 fn on_misaligned_store(signals: &Signals, info: &Info, context: &mut Context) -> bool {
     const BUS_ADRALN: u64 = 1;
     let flags = context.registers[CONTEXT_FLAGS];
@@ -142,7 +142,7 @@ fn on_segment_end(tcb: &mut Tcb, context: &mut Context) {
 pub(super) fn on_detach_request(signals: &'static Signals, context: &mut Context, pc: u64) {
     if signals.native.get() || is_engine(pc) {
         if pc == syscall::instruction_end() && context.registers[CONTEXT_RAX] as i64 == sys::EINTR {
-            // The thread has entered a system call meanwhile, which our signal has interrupted: it
+            // The thread has entered a system call meanwhile, which the request has interrupted: it
             // is made again.
             context.registers[CONTEXT_RIP] = syscall::entry();
         }

@@ -164,7 +164,7 @@ pub(super) fn on_signal(signals: &'static Signals, signal: usize, info: &Info, c
             // The engine has accessed memory for the application, so the fault is the
             // application's.
             signals.accessing.set(false);
-            // SAFETY: the function that accessed the memory does not go on.
+            // SAFETY: the function that accessed the memory does not continue.
             let tcb = unsafe { &mut *Tcb::current() };
             tcb.registers.rflags |= FLAG_RESUME;
             emulate::flush(tcb);
@@ -233,7 +233,7 @@ pub(super) fn on_signal(signals: &'static Signals, signal: usize, info: &Info, c
                     deliver_before_call(signal, &info, class, context);
                 }
                 Some((signal, info, class)) => {
-                    // SAFETY: the functions that made the call do not go on.
+                    // SAFETY: the functions that made the call do not continue.
                     let tcb = unsafe { &mut *Tcb::current() };
                     confirm_backup(signals, result == 0);
                     exec::abandon(tcb);
@@ -252,7 +252,7 @@ pub(super) fn on_signal(signals: &'static Signals, signal: usize, info: &Info, c
 /// signal of that handler, to be delivered when the thread is native.
 ///
 /// # Safety
-/// What held locks in this handler does not go on.
+/// What held locks in this handler does not continue.
 pub unsafe fn interruption(tcb: &Tcb) -> Interruption {
     let signals = tcb.signals();
     // SAFETY: null, or in a frame of a handler that has not returned.
@@ -283,7 +283,7 @@ pub unsafe fn interruption(tcb: &Tcb) -> Interruption {
 /// Abandons a failed handler: the interrupted code continues. Returns if no handler was running.
 ///
 /// # Safety
-/// What used the state of the thread in this handler does not go on.
+/// What used the state of the thread in this handler does not continue.
 pub unsafe fn abandon_handler(tcb: &Tcb) {
     let signals = tcb.signals();
     // SAFETY: as above.

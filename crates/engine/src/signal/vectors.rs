@@ -33,7 +33,7 @@ pub(super) fn frame_field<T>(address: u64) -> *mut T {
     address as *mut T
 }
 
-/// Copies the low vector registers from our own frame to the saved state.
+/// Copies the low vector registers from the kernel's frame to the saved state.
 pub(super) fn save_vectors(tcb: &mut Tcb, context: &Context) {
     let fpstate = context.fpstate;
     if fpstate == 0 {
@@ -48,7 +48,7 @@ pub(super) fn save_vectors(tcb: &mut Tcb, context: &Context) {
     }
 }
 
-/// Copies the low vector registers from the saved state to our own frame.
+/// Copies the low vector registers from the saved state to the kernel's frame.
 pub(super) fn patch_vectors(tcb: &Tcb, context: &mut Context) {
     let fpstate = context.fpstate;
     if fpstate == 0 {
@@ -82,7 +82,7 @@ pub(super) fn reset_vectors(context: &mut Context) {
 /// changed.
 ///
 /// # Safety
-/// There must be a whole header, in memory of our own.
+/// There must be a whole header, in the engine's memory.
 unsafe fn is_loadable(address: u64) -> bool {
     let (low, high): (u32, u32);
     // SAFETY: where there is an extended state, the instruction exists; the caller vouches for the

@@ -1,7 +1,7 @@
-//! Code that may change without our noticing: memory that is written to all the time, or that is
-//! mapped a second time. Every block from such memory begins with a comparison of its bytes with
-//! those that it was translated from, and ends after an instruction that writes to memory, because
-//! that may have changed the next one.
+//! Checked code: code that may change unnoticed, because its memory is written to often or mapped a
+//! second time. A checked block begins with a comparison of its bytes in memory with those that it
+//! was translated from. It ends after an instruction that writes to memory, which may have changed
+//! the next one.
 
 use iced_x86::{Instruction, InstructionInfoFactory, OpAccess};
 use isa::Transfer;
@@ -12,7 +12,7 @@ use super::{BLOCK_INSTRUCTIONS_MAX, ENTRY_CHANGED, RegisterState, SideExit, Side
 const RCX: u8 = 1;
 const RDX: u8 = 2;
 
-/// Whether a block that is checked ends after this instruction. The stack is not taken for code.
+/// Whether a checked block ends after this instruction. Writes to the stack do not count.
 pub(super) fn writes(instruction: &Instruction) -> bool {
     let mut factory = InstructionInfoFactory::new();
     let writes = |access| {
@@ -40,7 +40,7 @@ pub fn length(address: u64, code: &[u8]) -> usize {
     end
 }
 
-/// How a block is left towards the next one of a superblock.
+/// The terminator of a block that is followed by another one in a superblock.
 pub(super) fn terminator_of(transfer: Transfer, taken: bool) -> u32 {
     match transfer {
         Transfer::Conditional { .. } if taken => TERMINATOR_TAKEN,
@@ -51,7 +51,7 @@ pub(super) fn terminator_of(transfer: Transfer, taken: bool) -> u32 {
 }
 
 impl Translator<'_, '_> {
-    /// Leaves if the block's bytes are no longer those it is translated from.
+    /// Emits the comparison of a block's bytes; a side exit leaves if they have changed.
     pub(super) fn check(&mut self, block: &SourceBlock) {
         let state = if self.has_app_r15 { RegisterState::ScratchApp } else { RegisterState::Scratch };
         self.map_safe_point(block.address);
@@ -103,18 +103,18 @@ impl Translator<'_, '_> {
         }
     }
 
-    /// The code has changed before the block at `target`, `blocks` blocks into the superblock.
+    /// Emits the exit for changed code of the block at `target`, after `blocks` blocks.
     pub(super) fn exit_changed(&mut self, blocks: u16, target: u64, terminator: u32) {
         self.out.reload_scratch();
         if blocks > 0 {
             return self.exit_after(blocks, target, terminator);
         }
-        // Nothing has been executed, so there is no path.
+        // Nothing has been executed, so there is no path to record.
         self.out.exit_stub(self.options.first_path | ENTRY_CHANGED);
     }
 }
 
-/// Offsets and sizes of what one load can compare; the last may overlap the one before.
+/// Offsets and sizes of the pieces that one load can compare. The last may overlap the one before.
 fn pieces(length: usize) -> impl Iterator<Item = (usize, usize)> {
     let mut at = 0;
     core::iter::from_fn(move || {

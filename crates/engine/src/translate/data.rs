@@ -1,9 +1,9 @@
-//! What is recorded beside the path: where memory operands are.
+//! Recorded data beside the path: the addresses of memory operands.
 //!
-//! Data stands behind the path's word, at offsets that are known at translation, so each piece
-//! costs one store. Addresses are not computed: the registers that they are made of are stored,
-//! each at most once as long as what happens to it is known (see [`super::symbol`]), and the plan
-//! says how to make addresses of them.
+//! Data lies behind the path's word, at offsets that are known at translation, so each piece costs
+//! one store. Translated code does not compute addresses: it stores the registers in them, and a
+//! register only once as long as its value stays known (see [`super::symbol`]). The access
+//! descriptors tell how to compute addresses from registers.
 
 use alloc::vec::Vec;
 use iced_x86::{Code, Decoder, Encoder, Instruction, InstructionInfoFactory, Register, UsedRegister};
@@ -26,11 +26,11 @@ pub(super) const WORD: u32 = 4;
 
 const R15: u8 = 15;
 
-/// In [`super::MapEntry::data`]: a repeated string instruction has begun, and behind this data it
-/// would store how far it came.
+/// In [`super::MapEntry::data`]: a repeated string instruction has begun, whose progress would
+/// follow this data.
 pub const IN_STRING: usize = 1 << 15;
 
-/// What is recorded beside the path in a fragment, up to where translation has come.
+/// The data of a fragment, up to the current instruction.
 pub(super) struct Data {
     pub(super) mode: u32,
     /// Bytes of data, and how many of them belong to the instructions before the current one.
@@ -118,7 +118,8 @@ impl Translator<'_, '_> {
         }
     }
 
-    /// Plans the accesses of a transfer; returns the first. What a call pushes is known.
+    /// Adds the access descriptors of a transfer; returns the index of the first. The value that a
+    /// call pushes is a constant.
     pub(super) fn describe_transfer(&mut self, instruction: &Instruction) -> usize {
         let first = self.data.accesses.len();
         if self.data.mode == DATA_NONE {
@@ -129,7 +130,7 @@ impl Translator<'_, '_> {
         let mut operands = Vec::new();
         self.with_info(|_, info| operand::operands(instruction, info, &mut operands), instruction);
         for operand in &operands {
-            // The address of one relative to gs is filled in when it is known.
+            // The address of an operand relative to gs is filled in later.
             let without = Operand { base: None, index: None, displacement: 0, short: false, ..*operand };
             let mut access = self.describe_access(if operand.gs { &without } else { operand });
             if operand.writes && self.data.has_values() {
@@ -147,7 +148,7 @@ impl Translator<'_, '_> {
         first
     }
 
-    /// The target of an indirect transfer, in rcx, was read from memory.
+    /// Records the target of an indirect transfer, in rcx, as the value of an access.
     pub(super) fn record_target(&mut self, access: usize) {
         const RCX: u8 = 1;
         if self.data.has_values() {
@@ -157,8 +158,7 @@ impl Translator<'_, '_> {
         }
     }
 
-    /// Whether only the engine can execute an instruction, or only the engine so that its data is
-    /// known.
+    /// Whether the engine has to emulate an instruction, to execute it or to record its data.
     pub(super) fn is_for_the_engine(&self, instruction: &Instruction) -> bool {
         if super::segment::is_for_the_engine(instruction) {
             return true;
@@ -170,7 +170,7 @@ impl Translator<'_, '_> {
         }
     }
 
-    /// A block that consists of one instruction, which the engine executes.
+    /// Ends with a block of one instruction, which the engine emulates.
     pub(super) fn end_emulated(
         &mut self,
         instruction: &Instruction,
@@ -193,14 +193,14 @@ impl Translator<'_, '_> {
         Ok(BlockEnd::Stop)
     }
 
-    /// Makes room for data.
+    /// Allocates data and returns its offset.
     pub(super) fn allocate(&mut self, bytes: usize) -> u16 {
         let offset = self.data.length;
         self.data.length += bytes.next_multiple_of(4);
         offset as u16
     }
 
-    /// Plans one access, storing the registers that are not known yet.
+    /// Makes the access descriptor of an operand, and stores the registers that are not known yet.
     pub(super) fn describe_access(&mut self, operand: &Operand) -> AccessDescriptor {
         let mut access = AccessDescriptor {
             block: u16::from(self.block),
@@ -263,7 +263,7 @@ impl Translator<'_, '_> {
         access
     }
 
-    /// What a register holds; it is stored if that is not known.
+    /// The symbol of a register, which is stored if its value is not known.
     fn known(&mut self, register: u8) -> Symbol {
         match self.data.symbols.get(register) {
             Symbol::Unknown | Symbol::Low { .. } => {
@@ -277,7 +277,7 @@ impl Translator<'_, '_> {
         }
     }
 
-    /// Where a register's very value is stored.
+    /// The offset of a register's exact value, which is stored if necessary.
     fn stored(&mut self, register: u8) -> u16 {
         if let Symbol::Slot { offset, add: 0 } = self.data.symbols.get(register) {
             return offset;
@@ -298,7 +298,7 @@ impl Translator<'_, '_> {
         self.store_app_r15(offset, 8);
     }
 
-    /// Brings the cursor back to r15 before something is stored.
+    /// Switches r15 to the cursor before a store of data.
     pub(super) fn require_cursor_mapped(&mut self) {
         if self.has_app_r15 {
             self.require_cursor();
@@ -306,7 +306,7 @@ impl Translator<'_, '_> {
         }
     }
 
-    /// Gives r15 to the application, if an instruction uses it.
+    /// Switches r15 to the application's value, if the instruction uses it.
     pub(super) fn require_app_r15_for(&mut self, instruction: &Instruction) {
         if uses_r15(instruction) && !self.has_app_r15 {
             self.require_app_r15();
@@ -314,8 +314,8 @@ impl Translator<'_, '_> {
         }
     }
 
-    /// After r15 has changed hands: a safe point before the current instruction, or still a dirty
-    /// one.
+    /// Adds a map entry after r15 has changed: a safe point before the current instruction, unless
+    /// the code is between safe points.
     pub(super) fn map_again(&mut self) {
         if self.is_between_safe_points {
             self.map_between_safe_points();
@@ -351,14 +351,14 @@ impl Translator<'_, '_> {
         }
     }
 
-    /// Before a repeated string instruction, all of whose data but how far it came is stored: if it
-    /// is interrupted, the handler adds that.
+    /// Marks the beginning of a repeated string instruction, all of whose data but its progress is
+    /// stored. If a signal interrupts it, the handler adds the progress.
     pub(super) fn begin_string(&mut self) {
         self.data.complete = self.data.length | IN_STRING;
         self.map_safe_point(self.pc);
     }
 
-    /// After a repeated string instruction: how far it came.
+    /// Stores the progress of a repeated string instruction after its end.
     fn end_string(&mut self, first: usize, operands: &[Operand]) {
         const RCX: u8 = 1;
         self.data.complete = self.data.length;

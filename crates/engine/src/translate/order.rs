@@ -1,15 +1,15 @@
-//! Locked instructions when there are several threads: a timestamp only where another thread may
-//! have synchronised on the same word since this one did. See "Order between threads" in
-//! docs/engine.md, and `crate::owners`.
+//! Locked instructions of several threads: a timestamp follows only if another thread may have
+//! synchronised on the same word since this one did. See "Order between threads" in docs/engine.md,
+//! and `crate::owners`.
 //!
-//! Before the instruction, the thread looks whether the entry of its operand holds its tag. If not,
-//! it exchanges the entry for its pending tag (out of line). After the instruction it looks again,
-//! and compares the value that the instruction has read with the one that its own last locked
-//! instruction has left. If any of this differs, it leaves the fragment, takes the time, and makes
-//! a pending tag its tag.
+//! Before the instruction, the thread checks that the entry of its operand holds its tag. If not,
+//! it exchanges the entry for its pending tag (out of line). After the instruction it checks again,
+//! and compares the value that the instruction has read with the value that its own last locked
+//! instruction has written. If any check fails, it leaves the fragment, records a timestamp, and
+//! turns a pending tag into its tag.
 //!
-//! rcx, rdx and rsi are used here. Nothing is kept in registers during the instruction, and flags
-//! are never touched.
+//! This code uses rcx, rdx and rsi. It keeps nothing in registers during the instruction, and does
+//! not change flags.
 
 use iced_x86::{Code, Decoder, Instruction, InstructionInfoFactory, MemoryOperand, Mnemonic, OpKind, Register};
 use wire::code::TERMINATOR_DIRECT;
@@ -23,16 +23,16 @@ const RCX: u8 = 1;
 const RDX: u8 = 2;
 const RSI: u8 = 6;
 
-/// What a locked instruction does, as far as the order of threads is concerned.
+/// The class of a locked instruction, by how its old value is found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Locked {
     /// `cmpxchg`, `xchg` and `xadd` with this register: the old value is in a register afterwards.
     CompareExchange(Register),
     Exchange(Register),
     ExchangeAdd(Register),
-    /// Done by `xadd` and arithmetic on a register: see `value::locked_arithmetic`.
+    /// Replaced by `xadd` and arithmetic on a register: see `value::locked_arithmetic`.
     Arithmetic,
-    /// Only a fence: it leaves a word of the stack as it is.
+    /// A fence that does not change its word of the stack.
     StackFence,
     /// `mfence`.
     Fence,
@@ -40,7 +40,7 @@ pub(super) enum Locked {
     Other,
 }
 
-/// Whether a locked instruction can be done by `xadd` on a register.
+/// Whether a locked instruction can be replaced by `xadd` with a register.
 pub(super) fn is_arithmetic(instruction: &Instruction) -> bool {
     let has_high_byte = instruction.op_count() > 1
         && instruction.op1_kind() == OpKind::Register
@@ -63,7 +63,7 @@ pub(super) fn classify(instruction: &Instruction) -> Locked {
         _ => Register::None,
     };
     if instruction.segment_prefix() == Register::GS {
-        // The instruction is given another operand: see `segment`.
+        // The instruction gets another operand: see `segment`.
         return Locked::Other;
     }
     let is_plain = register != Register::None && !is_high_byte(register);
@@ -86,8 +86,8 @@ fn is_stack_fence(instruction: &Instruction) -> bool {
         && instruction.memory_index() == Register::None
 }
 
-/// Out of line: where a locked instruction goes whose entry is not the thread's, and where it comes
-/// back.
+/// Out-of-line code for a locked instruction whose entry is not the thread's: where it comes from,
+/// and where it returns.
 pub(super) struct OwnerMiss {
     site: usize,
     back: u64,
@@ -96,7 +96,7 @@ pub(super) struct OwnerMiss {
 }
 
 impl Translator<'_, '_> {
-    /// A locked instruction. `None` if the block goes on behind it.
+    /// Translates a locked instruction. `None` if the block continues behind it.
     pub(super) fn copy_locked(
         &mut self,
         instruction: &Instruction,
@@ -127,15 +127,15 @@ impl Translator<'_, '_> {
         Some(self.cut(block, length))
     }
 
-    /// The application's registers have to be in place for the address of the operand and for the
-    /// instruction itself.
+    /// Prepares a locked instruction: the application's registers must be in place for its address
+    /// and for itself.
     fn begin_locked(&mut self, instruction: &Instruction, locked: Locked) {
         self.pc = instruction.ip();
         self.data.complete = self.data.length;
         self.map_safe_point(self.pc);
         self.require_app_r15_for(instruction);
         if locked == Locked::Arithmetic {
-            // What is a scratch register depends on it, also if no data is recorded.
+            // The choice of scratch registers depends on it, also if no data is recorded.
             let mut factory = InstructionInfoFactory::new();
             self.data.used.clear();
             self.data.used.extend_from_slice(factory.info(instruction).used_registers());
@@ -152,8 +152,8 @@ impl Translator<'_, '_> {
         self.out.load_gs(RSI, tcb::SCRATCH_THIRD);
     }
 
-    /// The address of the operand in rcx. rcx, rdx and rsi have been spilled, but are still the
-    /// application's.
+    /// Loads the address of the operand into rcx. rcx, rdx and rsi have been spilled, but still
+    /// hold the application's values.
     fn load_address(&mut self, instruction: &Instruction) {
         if instruction.is_ip_rel_memory_operand() {
             self.out.load_constant(RCX, instruction.ip_rel_memory_address());
@@ -176,7 +176,7 @@ impl Translator<'_, '_> {
         }
     }
 
-    /// A bit test with a register reaches beyond its operand.
+    /// Adds the offset of a bit test with a register, which reaches beyond its operand.
     fn add_bit_offset(&mut self, instruction: &Instruction) {
         let Some(number) = general(instruction.op1_register()) else { return };
         match number {
@@ -198,8 +198,8 @@ impl Translator<'_, '_> {
         self.encode(Instruction::with2(Code::Lea_r64_m, Register::RCX, sum));
     }
 
-    /// From the address in rcx, which stays, to the index of its entry in rsi; see `owners::index`.
-    /// Changes rdx.
+    /// Computes the entry's index in rsi from the address in rcx, as `owners::index` does. Changes
+    /// rdx.
     fn load_index(&mut self) {
         self.out.bytes(&[0xc4, 0xe3, 0xfb, 0xf0, 0xd1, 3]); // rorx rdx, rcx, 3
         self.out.bytes(&[0xbe, 0, 0, 0, 0]); // mov esi, 0
@@ -207,7 +207,7 @@ impl Translator<'_, '_> {
         self.out.bytes(&[0x0f, 0xb7, 0xf6]); // movzx esi, si
     }
 
-    /// Gives the entry with the index in rsi to nobody. Changes rdx and rsi.
+    /// Clears the entry with the index in rsi. Changes rdx and rsi.
     fn disown_entry(&mut self) {
         self.out.load_gs(RDX, tcb::OWNERS);
         self.out.bytes(&[0x48, 0x8d, 0x14, 0xf2]); // lea rdx, [rdx + rsi * 8]
@@ -215,8 +215,7 @@ impl Translator<'_, '_> {
         self.out.bytes(&[0x48, 0x87, 0x32]); // xchg [rdx], rsi
     }
 
-    /// Takes the words of the operand at the address in rcx from their owners. Changes rcx, rdx and
-    /// rsi.
+    /// Clears the entries of the operand at the address in rcx. Changes rcx, rdx and rsi.
     fn disown_operand(&mut self, bytes: usize) {
         self.load_index();
         self.disown_entry();
@@ -227,7 +226,7 @@ impl Translator<'_, '_> {
         }
     }
 
-    /// Before an instruction after which the time is taken in any case.
+    /// Clears the entries of an instruction that a timestamp follows in any case.
     fn disown(&mut self, instruction: &Instruction) {
         self.map_between_safe_points();
         self.spill_three();
@@ -237,7 +236,7 @@ impl Translator<'_, '_> {
         self.map_safe_point(self.pc);
     }
 
-    /// Before the instruction: is the entry the thread's?
+    /// Checks before the instruction whether the entry is the thread's.
     fn look_for_tag(&mut self, instruction: &Instruction, locked: Locked) {
         let bytes = instruction.memory_size().size();
         self.map_between_safe_points();
@@ -272,14 +271,14 @@ impl Translator<'_, '_> {
         }
     }
 
-    /// The entry with the index in rsi, in rdx.
+    /// Loads the entry with the index in rsi into rdx.
     fn load_owner(&mut self) {
         self.out.load_gs(RDX, tcb::OWNERS);
         self.out.bytes(&[0x48, 0x8b, 0x14, 0xf2]); // mov rdx, [rdx + rsi * 8]
     }
 
-    /// After the instruction: is the entry still the thread's, and was the value what the thread
-    /// had left?
+    /// Checks after the instruction whether the entry is still the thread's, and whether the old
+    /// value is the one that the thread had written.
     fn look_again(&mut self, instruction: &Instruction, locked: Locked, next: u64) {
         let bytes = instruction.memory_size().size();
         self.map_between_safe_points();
@@ -288,7 +287,7 @@ impl Translator<'_, '_> {
         self.out.bytes(&[0x48, 0xf7, 0xd1]); // not rcx
         self.out.store_gs(tcb::ORDER_OLD, RCX);
         self.out.load_gs(RSI, tcb::ORDER_INDEX);
-        // What was left before changes places with what is left now.
+        // Exchanges the value written before with the value written now.
         self.out.store_gs(tcb::ORDER_LEFT, RDX);
         self.out.bytes(&[0x65, 0x48, 0x8b, 0x0c, 0xf5]); // mov rcx, gs:[rsi * 8 + values]
         self.out.bytes(&tcb::ORDER_VALUES.to_le_bytes());
@@ -310,8 +309,8 @@ impl Translator<'_, '_> {
         self.reload_three();
     }
 
-    /// The value before the instruction in rcx and the value after it in rdx. All registers are the
-    /// application's before.
+    /// Loads the value before the instruction into rcx and the value after it into rdx. All
+    /// registers are the application's before.
     fn load_old_and_left(&mut self, locked: Locked) {
         match locked {
             Locked::CompareExchange(register) => {
@@ -333,7 +332,8 @@ impl Translator<'_, '_> {
         }
     }
 
-    /// rcx, which is the complement of a value, and rdx: the difference of so many bytes in rcx.
+    /// Computes in rcx the difference, in so many bytes, of rdx and the value whose complement is
+    /// in rcx.
     fn subtract(&mut self, bytes: usize) {
         if bytes == 8 {
             self.out.bytes(&[0x48]);
@@ -346,7 +346,7 @@ impl Translator<'_, '_> {
         }
     }
 
-    /// Out of line: the entry with the index in rsi is not the thread's.
+    /// Emits the out-of-line code: the entry with the index in rsi is not the thread's.
     pub(super) fn emit_owner_miss(&mut self, miss: &OwnerMiss) {
         self.map_between_safe_points();
         self.out.land(miss.site);
@@ -372,7 +372,7 @@ impl Translator<'_, '_> {
         self.out.jump(miss.back);
     }
 
-    /// From the tag to the operand's address, in rcx. Changes rdx.
+    /// Computes the operand's address in rcx from the tag. Changes rdx.
     fn load_address_of_tag(&mut self, bytes: usize) {
         self.out.load_gs(RCX, tcb::ORDER_TAG);
         self.out.load_gs(RDX, key(bytes));
@@ -386,8 +386,8 @@ impl Translator<'_, '_> {
         self.out.bytes(&[0x48, 0x87, 0x14, 0xf1]); // xchg [rcx + rsi * 8], rdx
     }
 
-    /// Leaves after a locked instruction that is not known to follow the thread's own: the time is
-    /// taken, and a pending tag becomes a tag.
+    /// Exits after a locked instruction that may follow another thread's: records a timestamp, and
+    /// turns a pending tag into a tag.
     pub(super) fn exit_timed(&mut self, blocks: u16, target: u64) {
         self.reload_three();
         self.require_cursor();
@@ -402,7 +402,8 @@ impl Translator<'_, '_> {
         self.out.load_gs(RDX, tcb::ORDER_TAG);
         self.out.bytes(&[0x48, 0xf7, 0xd2]); // not rdx
         self.exchange_entry();
-        // If another thread was faster, what it has marked must not look like ours.
+        // If another thread has exchanged the entry meanwhile, its entry must not look like this
+        // thread's.
         let taken = self.jump_unless_pending();
         let end = self.out.jump(0);
         self.out.land(taken);
@@ -413,8 +414,8 @@ impl Translator<'_, '_> {
         self.jump_linkable(stub);
     }
 
-    /// Goes elsewhere, to be landed, unless the entry in rdx is our pending tag. Changes rcx and
-    /// rdx.
+    /// Jumps, to a place that the caller lands, unless the entry in rdx is the thread's pending
+    /// tag. Changes rcx and rdx.
     fn jump_unless_pending(&mut self) -> usize {
         self.out.load_gs(RCX, tcb::ORDER_TAG);
         self.out.bytes(&[0x48, 0x8d, 0x4c, 0x11, 1]); // lea rcx, [rcx + rdx + 1]
@@ -424,7 +425,7 @@ impl Translator<'_, '_> {
         self.out.jump(0)
     }
 
-    /// The block and the superblock end after a locked instruction, and the time follows.
+    /// Ends the superblock after a locked instruction, with a timestamp.
     pub(super) fn end_locked(&mut self, decoder: &Decoder, start: u64) {
         let length = decoder.position();
         let next = start + length as u64;
@@ -439,18 +440,18 @@ impl Translator<'_, '_> {
         self.jump_linkable(stub);
     }
 
-    /// Whether the current instruction is done by `xadd` in place of what it is.
+    /// Whether the current instruction is replaced by `xadd`.
     pub(super) fn is_locked_arithmetic(&self) -> bool {
         self.locked == Some(Locked::Arithmetic)
     }
 
-    /// A locked instruction done by `xadd` where no values are recorded.
+    /// Replaces a locked instruction by `xadd`, where no values are recorded.
     pub(super) fn copy_arithmetic(&mut self, source: &SourceInstruction) {
         self.locked_arithmetic(source, None);
     }
 }
 
-/// Where the key for operands of this size is.
+/// Offset of the key for operands of this size.
 fn key(bytes: usize) -> u32 {
     tcb::ORDER_KEYS + 8 * bytes.trailing_zeros()
 }

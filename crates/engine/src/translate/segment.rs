@@ -1,7 +1,6 @@
-//! Operands relative to gs. The processor's gs is the engine's, so a register that the instruction
-//! does not use takes the application's base, from the thread's state, and the instruction is given
-//! an operand that begins with that register. What is recorded of the instruction is what is
-//! recorded of any operand with that base.
+//! Operands relative to gs. The processor's gs is the engine's, so an unused register is loaded
+//! with the application's base, and the instruction gets an operand relative to that register. Its
+//! data is recorded as for any operand with a base register.
 
 use alloc::vec::Vec;
 use iced_x86::{Code, Decoder, Instruction, InstructionInfoFactory, MemoryOperand, Mnemonic, OpKind, Register};
@@ -16,12 +15,12 @@ const RCX: u8 = 1;
 const RDX: u8 = 2;
 const RDI: u8 = 7;
 
-/// Registers that may take the base. The first ones need no prefix, which instructions with `ah`
-/// and its like cannot have.
+/// Registers that may take the base. The first ones need no REX prefix, which instructions with
+/// `ah` cannot have.
 const CANDIDATES: [u8; 11] = [6, 7, 3, 2, 1, 0, 8, 9, 10, 11, 12];
 const LEGACY: usize = 6;
 
-/// Whether an instruction has a memory operand relative to gs, one that can be given another base.
+/// Whether an instruction has a memory operand relative to gs that can get another base.
 pub(super) fn is_relative(instruction: &Instruction) -> bool {
     if instruction.segment_prefix() != Register::GS {
         return false;
@@ -31,14 +30,13 @@ pub(super) fn is_relative(instruction: &Instruction) -> bool {
         && (0..instruction.op_count()).any(|at| instruction.op_kind(at) == OpKind::Memory || is_by_rdi(instruction, at))
 }
 
-/// Whether an operand is where rdi points, in the segment that the instruction names: of masked
-/// moves.
+/// Whether an operand is that of a masked move: at rdi, in the instruction's segment.
 fn is_by_rdi(instruction: &Instruction, at: u32) -> bool {
     matches!(instruction.op_kind(at), OpKind::MemorySegRDI | OpKind::MemorySegEDI)
 }
 
-/// Whether only the engine can execute an instruction: it reads or writes gs itself, or its operand
-/// cannot be named otherwise.
+/// Whether the engine has to emulate an instruction: it reads or writes gs itself, or its operand
+/// has no other encoding.
 pub(super) fn is_for_the_engine(instruction: &Instruction) -> bool {
     match instruction.mnemonic() {
         Mnemonic::Wrgsbase | Mnemonic::Rdgsbase | Mnemonic::Lgs => true,
@@ -66,7 +64,7 @@ fn free_register(instruction: &Instruction) -> u8 {
     candidates.iter().find(is_free).copied().unwrap_or(CANDIDATES[0])
 }
 
-/// The same move with an operand that can be given a register.
+/// The same move with an operand that can have a register.
 fn without_moffs(code: Code) -> Code {
     match code {
         Code::Mov_AL_moffs8 => Code::Mov_r8_rm8,
@@ -81,8 +79,8 @@ fn without_moffs(code: Code) -> Code {
     }
 }
 
-/// Whether the address has to be computed before the base is added: it is cut to 32 bits, or a
-/// constant too large for a displacement.
+/// Whether the address has to be computed before the base is added: it is truncated to 32 bits, or
+/// too large for a displacement.
 fn is_apart(instruction: &Instruction) -> bool {
     let (base, index) = (instruction.memory_base(), instruction.memory_index());
     let is_constant = (base, index) == (Register::None, Register::None);
@@ -92,7 +90,7 @@ fn is_apart(instruction: &Instruction) -> bool {
         || is_constant && i32::try_from(instruction.memory_displacement64() as i64).is_err()
 }
 
-/// What `pop` adds to the stack pointer before it is used for an address.
+/// The amount that `pop` adds to the stack pointer before it is used in an address.
 fn moved(instruction: &Instruction) -> i64 {
     let by_stack = matches!(instruction.memory_base(), Register::RSP | Register::ESP);
     if by_stack && instruction.mnemonic() == Mnemonic::Pop {
@@ -217,8 +215,8 @@ impl Translator<'_, '_> {
         changed
     }
 
-    /// Loads the target of an indirect jump or call, which is relative to gs, into rcx. rcx and rdx
-    /// are spilled. `access` is what was planned for it.
+    /// Loads the target of an indirect jump or call, whose operand is relative to gs, into rcx. rcx
+    /// and rdx are spilled. `access` is the index of its access descriptor.
     pub(super) fn load_target_with_base(&mut self, instruction: &Instruction, access: usize) {
         let pc = instruction.ip();
         let state = |has_app_r15| if has_app_r15 { RegisterState::ScratchApp } else { RegisterState::Scratch };

@@ -1,21 +1,21 @@
-//! What is known about registers inside of a fragment: a register that was stored once, and has
-//! only been changed by constants since, need not be stored again.
+//! Symbolic values of registers inside of a fragment. A register that has been stored, and only
+//! changed by constants since, need not be stored again.
 
 use iced_x86::{Code, Instruction, InstructionInfo, Mnemonic, OpAccess, OpKind, Register};
 
 use super::operand::general;
 
-/// A register's value.
+/// The symbolic value of a register.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Symbol {
     Unknown,
     Constant(u64),
-    /// What stands in the data at this offset, plus a constant.
+    /// The value in the data at this offset, plus a constant.
     Slot {
         offset: u16,
         add: i64,
     },
-    /// The low bytes stand in the data at this offset; the others are zero.
+    /// The low bytes are in the data at this offset; the others are zero.
     Low {
         offset: u16,
         bytes: u8,
@@ -52,12 +52,12 @@ impl Symbols {
         self.0[usize::from(register)] = symbol;
     }
 
-    /// The stack pointer has moved.
+    /// Adds to the stack pointer.
     pub fn move_stack(&mut self, by: i64) {
         self.set(RSP, self.get(RSP).plus(by));
     }
 
-    /// Follows an instruction.
+    /// Updates the registers that an instruction changes.
     pub fn execute(&mut self, instruction: &Instruction, info: &InstructionInfo) {
         let stack = self.get(RSP).plus(i64::from(instruction.stack_pointer_increment()));
         let moves_stack = instruction.is_stack_instruction();
@@ -85,7 +85,7 @@ impl Symbols {
         }
     }
 
-    /// The register that a simple instruction sets, and to what.
+    /// The register that a simple instruction sets, and its new value.
     fn result(&self, instruction: &Instruction) -> Option<(u8, Symbol)> {
         if instruction.mnemonic() == Mnemonic::Leave {
             return (instruction.code() == Code::Leaveq).then(|| (RSP, self.get(RBP).plus(8)));

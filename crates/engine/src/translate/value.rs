@@ -1,9 +1,9 @@
-//! What memory operands hold: each value is taken on the way between memory and the instruction,
-//! never by reading memory again.
+//! Recorded values of memory operands. Each value is taken on its way between memory and the
+//! instruction; memory is never read a second time.
 //!
-//! Where the value passes through a register of the instruction, that register is stored. Otherwise
-//! the operand is loaded into a scratch register first and the instruction is given that; or, if it
-//! insists on memory, a copy in the thread's state.
+//! If the value passes through a register of the instruction, that register is stored. Otherwise
+//! the operand is loaded into a scratch register first, which the instruction uses instead; or, if
+//! it needs a memory operand, it uses a copy in the thread control block.
 
 use iced_x86::{
     Code, Decoder, EncodingKind, FlowControl, IcedError, Instruction, MemoryOperand, Mnemonic, OpKind, Register,
@@ -22,12 +22,12 @@ const RCX: u8 = 1;
 const RSP: u8 = 4;
 const RBP: u8 = 5;
 
-/// Scratch registers, those first whose low byte needs no prefix.
+/// Scratch registers; first those whose low byte needs no REX prefix.
 const CANDIDATES: [u8; 11] = [3, 2, 1, 0, 6, 7, 8, 9, 10, 11, 12];
-/// As many of them have a low byte that can be named together with `ah` and its like.
+/// As many of them have a low byte that can be encoded together with `ah` and the other high bytes.
 const LEGACY: usize = 4;
 
-/// Whether values of an instruction can only be recorded by executing it in the engine.
+/// Whether the values of an instruction can be recorded only by emulation.
 pub fn is_emulated(instruction: &Instruction) -> bool {
     let is_memory = |operand| instruction.op_kind(operand) == OpKind::Memory;
     let has_high_byte = (0..instruction.op_count())
@@ -140,16 +140,16 @@ fn store_code(bytes: usize) -> Code {
     }
 }
 
-/// Where an instruction's memory operand goes to or comes from as it is.
-enum Register2Memory {
+/// How an instruction moves its memory operand.
+enum Movement {
     Loaded(Register),
     Stored(Register),
     Constant(u64),
     Neither,
 }
 
-/// Whether a move is all that the instruction does with its memory operand.
-fn movement(instruction: &Instruction) -> Register2Memory {
+/// Classifies an instruction that only moves its memory operand.
+fn movement(instruction: &Instruction) -> Movement {
     use Mnemonic::{
         Kmovb, Kmovd, Kmovq, Kmovw, Lddqu, Mov, Movapd, Movaps, Movd, Movdiri, Movdqa, Movdqu, Movntdq, Movntdqa,
         Movnti, Movntpd, Movntps, Movq, Movsd, Movss, Movsx, Movsxd, Movupd, Movups, Movzx, Vcompresspd, Vcompressps,
@@ -223,39 +223,39 @@ fn movement(instruction: &Instruction) -> Register2Memory {
             | Vexpandpd
     );
     if !moves && !instruction.is_vsib() {
-        return Register2Memory::Neither;
+        return Movement::Neither;
     }
     let last = instruction.op_count() - 1;
     if instruction.op0_kind() == OpKind::Register {
         let register = instruction.op0_register();
-        if is_plain(register) { Register2Memory::Loaded(register) } else { Register2Memory::Neither }
+        if is_plain(register) { Movement::Loaded(register) } else { Movement::Neither }
     } else if instruction.op_kind(last) == OpKind::Register {
         let register = instruction.op_register(last);
-        if is_plain(register) { Register2Memory::Stored(register) } else { Register2Memory::Neither }
+        if is_plain(register) { Movement::Stored(register) } else { Movement::Neither }
     } else {
-        Register2Memory::Constant(instruction.immediate(last))
+        Movement::Constant(instruction.immediate(last))
     }
 }
 
-/// Whether the value of a memory operand relative to rip can be taken only where the cache is near
-/// it. What is only read, moves and transfers can do with the address in a register.
+/// Whether the value of a memory operand relative to rip can be recorded only if the code cache is
+/// near it. Reads, moves and transfers can use an address in a register instead.
 pub fn needs_near_cache(instruction: &Instruction) -> bool {
     instruction.is_ip_rel_memory_operand()
         && instruction.op0_kind() == OpKind::Memory
         && !matches!(instruction.mnemonic(), Mnemonic::Cmp | Mnemonic::Test | Mnemonic::Push)
         && instruction.flow_control() == FlowControl::Next
-        && matches!(movement(instruction), Register2Memory::Neither)
+        && matches!(movement(instruction), Movement::Neither)
 }
 
-/// Whether we know how to store a register.
+/// Whether a register can be stored as data.
 fn is_plain(register: Register) -> bool {
     register.is_gpr() || register.is_vector_register() || register.is_k() || register.is_mm()
 }
 
 impl Translator<'_, '_> {
-    /// Copies an instruction with memory operands, whose accesses have been planned, and takes the
-    /// values. If there is no encoding for what that needs, the instruction is copied as it is, and
-    /// its values are missing.
+    /// Copies an instruction with memory operands, which have access descriptors, and records the
+    /// values. If there is no encoding for that, the instruction is copied unchanged, and its
+    /// values are missing.
     pub(super) fn copy_with_values(&mut self, source: &SourceInstruction, operands: &[Operand], first: usize) {
         let position = self.out.position();
         let before = (self.result.map.len(), self.data.length, self.has_app_r15);
@@ -311,15 +311,15 @@ impl Translator<'_, '_> {
             Mnemonic::Cmpxchg8b | Mnemonic::Cmpxchg16b => self.compare_and_exchange_pair(source, first),
             _ if is_arithmetic(instruction) => self.locked_arithmetic(source, Some(first)),
             _ => match movement(instruction) {
-                Register2Memory::Loaded(register) if !is_high_byte(register) => {
+                Movement::Loaded(register) if !is_high_byte(register) => {
                     self.copy_source(source);
                     self.value_after(first, register);
                 }
-                Register2Memory::Stored(register) => {
+                Movement::Stored(register) => {
                     self.value_before(first, register, value_bytes(register, &operands[0]));
                     self.copy_source(source);
                 }
-                Register2Memory::Constant(value) => {
+                Movement::Constant(value) => {
                     self.constant(first, value);
                     self.copy_source(source);
                 }
@@ -328,7 +328,7 @@ impl Translator<'_, '_> {
         }
     }
 
-    /// The operand is neither moved to a register nor from one.
+    /// Records an operand that is neither moved to a register nor from one.
     fn copy_value(&mut self, source: &SourceInstruction, operands: &[Operand], first: usize) {
         match operands {
             [read] if !read.writes => self.read(source, read, first),
@@ -343,8 +343,8 @@ impl Translator<'_, '_> {
         self.copy_plain(source.instruction, source.decoder, source.bytes);
     }
 
-    /// A register that will be written to memory is the value of an access. If it is in the data
-    /// already, it is not stored again.
+    /// Records a register that will be written to memory as the value of an access. It is not
+    /// stored again if it is in the data.
     fn value_before(&mut self, access: usize, register: Register, bytes: usize) {
         if let Some(number) = general(register).filter(|_| !is_high_byte(register)) {
             match self.data.symbols.get(number) {
@@ -361,12 +361,12 @@ impl Translator<'_, '_> {
         self.store_value(offset, register, bytes);
     }
 
-    /// A register that was loaded from memory is the value of an access.
+    /// Records a register that was loaded from memory as the value of an access.
     fn value_after(&mut self, access: usize, register: Register) {
-        let planned = &self.data.accesses[access];
-        let elements = if planned.kind == code::PLAIN { 1 } else { usize::from(planned.count.max(1)) };
-        let all = usize::from(planned.size) * elements;
-        let bytes = if planned.kind == code::PLAIN { all } else { register.size().max(all) };
+        let descriptor = &self.data.accesses[access];
+        let elements = if descriptor.kind == code::PLAIN { 1 } else { usize::from(descriptor.count.max(1)) };
+        let all = usize::from(descriptor.size) * elements;
+        let bytes = if descriptor.kind == code::PLAIN { all } else { register.size().max(all) };
         self.map_between_safe_points();
         let offset = self.allocate(stored_bytes(register, bytes));
         self.data.accesses[access].value = offset;
@@ -378,8 +378,7 @@ impl Translator<'_, '_> {
         self.data.accesses[access].constant = value;
     }
 
-    /// After an instruction that has loaded a register from memory: the register is what was stored
-    /// as the value.
+    /// Notes that a register which was loaded from memory is equal to the recorded value.
     pub(super) fn learn_loaded(&mut self, instruction: &Instruction, first: usize) {
         let Some(access) = self.data.accesses.get(first) else { return };
         if access.value >= code::CONSTANT || access.flags & code::WRITES != 0 {
@@ -401,19 +400,18 @@ impl Translator<'_, '_> {
         self.data.symbols.set(register, symbol);
     }
 
-    /// A general register, or the part that an instruction names.
+    /// Stores a general register, or a part of one.
     pub(super) fn store_general_part(&mut self, offset: u16, register: Register, bytes: usize) {
         let Some(number) = general(register) else { return };
         if number == 15 {
-            // All of it; the bytes that are too many are written over or stand in the gap up to the
-            // next four.
+            // All of r15 is stored. Surplus bytes are overwritten or lie in the padding.
             return self.store_app_r15(offset, bytes);
         }
         self.require_cursor_mapped();
         if !is_high_byte(register) {
             return self.out.store_data(u32::from(offset) + WORD, bytes, number);
         }
-        // `mov [r15 + …], ah` does not exist: by way of a register without prefix.
+        // `mov [r15 + …], ah` does not exist, so the value goes through another register.
         let scratch = if number == RCX { 2 } else { RCX };
         self.spill_third(scratch);
         self.encode(Instruction::with2(Code::Mov_r8_rm8, part(scratch, 1), register));
@@ -442,7 +440,7 @@ impl Translator<'_, '_> {
         self.map_again();
     }
 
-    /// Takes a register that the instruction does not use.
+    /// Spills a register that the instruction does not use.
     fn take_scratch(&mut self, source: &SourceInstruction, but: u8) -> u8 {
         let register = self.choose_scratch(source, but);
         self.out.store_gs(tcb::SCRATCH_RCX, register);
@@ -469,8 +467,8 @@ impl Translator<'_, '_> {
         self.map_again();
     }
 
-    /// Emits an instruction made here; it may name the application's r15 and memory.
-    fn app(&mut self, instruction: Result<Instruction, IcedError>) {
+    /// Emits an instruction that may use the application's r15 and memory.
+    fn encode_app(&mut self, instruction: Result<Instruction, IcedError>) {
         match instruction {
             Ok(instruction) => {
                 self.require_app_r15_for(&instruction);
@@ -480,7 +478,7 @@ impl Translator<'_, '_> {
         }
     }
 
-    /// Emits an instruction made here that has nothing to do with r15.
+    /// Emits an instruction that does not use r15.
     pub(super) fn encode(&mut self, instruction: Result<Instruction, IcedError>) {
         self.failed |= !instruction.is_ok_and(|instruction| self.try_encode(&instruction));
     }
@@ -506,12 +504,12 @@ impl Translator<'_, '_> {
             self.out.load_constant(register, address.wrapping_add(offset as u64));
             operand = MemoryOperand::with_base(part(register, 8));
         }
-        self.app(Instruction::with2(load_code(bytes), target, operand));
+        self.encode_app(Instruction::with2(load_code(bytes), target, operand));
     }
 
     /// Whether the operand of an instruction is relative to rip and out of reach from here.
     fn is_far(&self, instruction: &Instruction) -> bool {
-        // Some more than what is written before the instruction that uses it.
+        // Leaves room for the code before the instruction that uses it.
         const REACH: u64 = (1 << 31) - (1 << 16);
         instruction.is_ip_rel_memory_operand() && instruction.ip_rel_memory_address().abs_diff(self.out.here()) > REACH
     }
@@ -577,10 +575,10 @@ impl Translator<'_, '_> {
         self.store_data(offset, bytes, scratch);
         self.data.accesses[first].value = offset;
         self.data.accesses[first + 1].value = offset;
-        // The address is that after the stack pointer has moved, which it does when nothing can go
-        // wrong any more.
+        // The address uses the stack pointer after the pop. rsp changes only when nothing can fault
+        // any more.
         let moved = if instruction.memory_base() == Register::RSP { bytes as i64 } else { 0 };
-        self.app(Instruction::with2(store_code(bytes), memory(instruction, moved), part(scratch, bytes)));
+        self.encode_app(Instruction::with2(store_code(bytes), memory(instruction, moved), part(scratch, bytes)));
         self.map_between_safe_points();
         self.move_stack(bytes as i64);
         self.give_scratch();
@@ -596,7 +594,7 @@ impl Translator<'_, '_> {
         self.encode(Instruction::with2(Code::Lea_r64_m, Register::RSP, moved));
     }
 
-    /// Lends the stack pointer to the engine for `function`, in which nothing may fault.
+    /// Switches to the engine stack for `function`, in which nothing may fault.
     fn on_engine_stack(&mut self, function: impl FnOnce(&mut Self)) {
         self.map_between_safe_points();
         self.out.store_gs(tcb::SCRATCH_THIRD, RSP);
@@ -653,7 +651,7 @@ impl Translator<'_, '_> {
         let Some(number) = general(register) else { return };
         let bytes = register.size();
         let scratch = self.take_scratch(source, number);
-        self.app(Instruction::with2(Code::Mov_r64_rm64, wide(scratch), wide(number)));
+        self.encode_app(Instruction::with2(Code::Mov_r64_rm64, wide(scratch), wide(number)));
         self.copy_source(source);
         self.value_after(first, register);
         self.add_to(scratch, Addend::Register(number));
@@ -663,7 +661,7 @@ impl Translator<'_, '_> {
         self.give_scratch();
     }
 
-    /// Adds to a scratch register without touching flags.
+    /// Adds to a scratch register without a change of flags.
     fn add_to(&mut self, scratch: u8, addend: Addend) {
         let (index, displacement) = match addend {
             Addend::Register(register) => (wide(register), 0),
@@ -671,12 +669,12 @@ impl Translator<'_, '_> {
         };
         let size = if displacement == 0 { 0 } else { 1 };
         let sum = MemoryOperand::new(wide(scratch), index, 1, displacement, size, false, Register::None);
-        self.app(Instruction::with2(Code::Lea_r64_m, wide(scratch), sum));
+        self.encode_app(Instruction::with2(Code::Lea_r64_m, wide(scratch), sum));
     }
 
-    /// A locked `add`, `sub`, `inc`, `dec` or `or` with 0, by `lock xadd` with a scratch register
-    /// and the same arithmetic on that register afterwards, which gives the flags. If values are
-    /// recorded, they are those of the accesses from `first` on.
+    /// Replaces a locked `add`, `sub`, `inc`, `dec` or `or` with 0 by `lock xadd` with a scratch
+    /// register, followed by the same arithmetic on that register for the flags. With `first`,
+    /// values are recorded for the accesses from there on.
     pub(super) fn locked_arithmetic(&mut self, source: &SourceInstruction, first: Option<usize>) {
         let instruction = source.instruction;
         let bytes = instruction.memory_size().size();
@@ -703,7 +701,7 @@ impl Translator<'_, '_> {
             changed
         });
         match changed {
-            Some(changed) => self.app(Ok(changed)),
+            Some(changed) => self.encode_app(Ok(changed)),
             None => self.failed = true,
         }
         self.out.store_gs(tcb::ORDER_LEFT, scratch);
@@ -713,14 +711,14 @@ impl Translator<'_, '_> {
         self.give_scratch();
     }
 
-    /// What a locked instruction adds, in a scratch register.
+    /// Loads what a locked instruction adds into a scratch register.
     fn load_addend(&mut self, instruction: &Instruction, scratch: u8) {
         let negative = matches!(instruction.mnemonic(), Mnemonic::Sub | Mnemonic::Dec);
         let constant = match (instruction.op_count(), instruction.op1_kind()) {
             (1, _) => 1,
             (_, OpKind::Register) => {
                 let Some(number) = general(instruction.op1_register()) else { return self.failed = true };
-                self.app(Instruction::with2(Code::Mov_r64_rm64, wide(scratch), wide(number)));
+                self.encode_app(Instruction::with2(Code::Mov_r64_rm64, wide(scratch), wide(number)));
                 if negative {
                     self.encode(Instruction::with1(Code::Not_rm64, wide(scratch)));
                     self.add_to(scratch, Addend::Constant(1));
@@ -750,7 +748,7 @@ impl Translator<'_, '_> {
             place = MemoryOperand::with_base(wide(register));
         }
         let exchanged = Instruction::with2(code, place, part(scratch, bytes));
-        self.app(exchanged.map(|mut exchanged| {
+        self.encode_app(exchanged.map(|mut exchanged| {
             exchanged.set_has_lock_prefix(true);
             exchanged
         }));
@@ -766,8 +764,8 @@ impl Translator<'_, '_> {
         let scratch = self.take_scratch(source, number);
         self.copy_source(source);
         self.value_after(first, part(RAX, bytes));
-        // If it has failed, what was read is written again.
-        self.app(Instruction::with2(Code::Mov_r64_rm64, wide(scratch), wide(number)));
+        // A failed `cmpxchg` writes the value that it has read.
+        self.encode_app(Instruction::with2(Code::Mov_r64_rm64, wide(scratch), wide(number)));
         self.encode(Instruction::with2(Code::Cmovne_r64_rm64, wide(scratch), Register::RAX));
         let offset = self.allocate(bytes);
         self.store_data(offset, bytes, scratch);
@@ -795,7 +793,8 @@ impl Translator<'_, '_> {
         self.give_scratch();
     }
 
-    /// An operand that is only read: through a general register, a vector register, or a copy.
+    /// Records an operand that is only read: through a general register, a vector register, or a
+    /// copy.
     fn read(&mut self, source: &SourceInstruction, operand: &Operand, first: usize) {
         let bytes = usize::from(operand.size);
         let is_single = matches!(operand.kind, code::PLAIN | code::ANY);
@@ -846,13 +845,13 @@ impl Translator<'_, '_> {
         let offset = self.allocate(bytes);
         self.store_data(offset, bytes, scratch);
         self.data.accesses[first].value = offset;
-        self.app(Ok(replaced));
+        self.encode_app(Ok(replaced));
         self.map_between_safe_points();
         self.give_scratch();
     }
 
     /// A vector register that the instruction does not use, by number.
-    fn free_vector(&self, _native: &SourceInstruction) -> u8 {
+    fn free_vector(&self, _source: &SourceInstruction) -> u8 {
         let is_free = |number: u8| {
             let full = Register::ZMM0 + u32::from(number);
             self.data.used.iter().all(|used| used.register().full_register() != full)
@@ -871,17 +870,17 @@ impl Translator<'_, '_> {
         let bytes = if operand.kind == code::ANY { usize::from(operand.size) } else { usize::from(operand.bytes()) };
         let number = register.number() as u8;
         self.spill_vector(number, bytes);
-        self.app(load_vector(source.instruction, operand, register));
+        self.encode_app(load_vector(source.instruction, operand, register));
         let offset = self.allocate(bytes);
         self.store_value(offset, register, bytes);
         self.data.accesses[first].value = offset;
-        self.app(Ok(replaced));
+        self.encode_app(Ok(replaced));
         self.map_between_safe_points();
         self.reload_vector(number, bytes);
     }
 
-    /// What is saved of a vector register whose low bytes are used: vector instructions with
-    /// prefixes clear all above.
+    /// Bytes to save of a vector register whose low bytes are used. VEX and EVEX instructions clear
+    /// the bytes above.
     fn saved_bytes(&self, bytes: usize) -> usize {
         match bytes {
             ..=16 => 16,
@@ -904,7 +903,7 @@ impl Translator<'_, '_> {
         self.map_again();
     }
 
-    /// Gives the instruction a copy of its operand.
+    /// Lets the instruction use a copy of its operand.
     fn read_copy(&mut self, source: &SourceInstruction, bytes: usize, first: usize) {
         if bytes > tcb::OPERAND_BYTES {
             self.failed = true;
@@ -915,16 +914,16 @@ impl Translator<'_, '_> {
         for (at, size) in pieces(bytes) {
             self.load(source, scratch, at, size);
             self.store_data(offset + at as u16, size, scratch);
-            self.app(Instruction::with2(store_code(size), copy(at), part(scratch, size)));
+            self.encode_app(Instruction::with2(store_code(size), copy(at), part(scratch, size)));
         }
         self.data.accesses[first].value = offset;
         self.give_scratch();
-        self.app(Ok(with_copy(source.instruction)));
+        self.encode_app(Ok(with_copy(source.instruction)));
         self.map_between_safe_points();
     }
 
-    /// An operand that is only written, by an instruction that makes the value: it makes it twice,
-    /// first into a copy.
+    /// Records an operand that an instruction computes and writes: it is executed twice, first into
+    /// a copy.
     fn write(&mut self, source: &SourceInstruction, operand: &Operand, first: usize) {
         let instruction = source.instruction;
         let bytes = usize::from(operand.bytes());
@@ -934,9 +933,9 @@ impl Translator<'_, '_> {
         }
         self.map_between_safe_points();
         let mut first_time = with_copy(instruction);
-        let (twin, undo) = twin(instruction.code());
-        first_time.set_code(twin);
-        self.app(Ok(first_time));
+        let (store_without_pop, undo) = store_without_pop(instruction.code());
+        first_time.set_code(store_without_pop);
+        self.encode_app(Ok(first_time));
         if let Some(code) = undo {
             let mut undo = with_copy(instruction);
             undo.set_code(code);
@@ -955,7 +954,7 @@ impl Translator<'_, '_> {
         self.copy_source(source);
     }
 
-    /// An operand that is read, changed and written, without a lock: in a register.
+    /// Records an operand that is read, modified and written without a lock, in a register.
     fn modify(&mut self, source: &SourceInstruction, operand: &Operand, first: usize) {
         let instruction = source.instruction;
         let bytes = usize::from(operand.size);
@@ -975,9 +974,9 @@ impl Translator<'_, '_> {
         if instruction.rflags_modified() != 0 {
             self.save_flags();
         }
-        self.app(Ok(changed));
+        self.encode_app(Ok(changed));
         self.store_data(new, bytes, scratch);
-        self.app(Instruction::with2(store_code(bytes), memory(instruction, 0), part(scratch, bytes)));
+        self.encode_app(Instruction::with2(store_code(bytes), memory(instruction, 0), part(scratch, bytes)));
         self.spill.flags = false;
         self.map_between_safe_points();
         self.data.accesses[first].value = old;
@@ -985,7 +984,7 @@ impl Translator<'_, '_> {
         self.give_scratch();
     }
 
-    /// Keeps the flags as they were before the instruction, in case its store faults.
+    /// Saves the flags before the instruction, in case its store faults.
     fn save_flags(&mut self) {
         self.map_between_safe_points();
         self.out.store_gs(tcb::SCRATCH_THIRD, RAX);
@@ -998,7 +997,7 @@ impl Translator<'_, '_> {
     }
 }
 
-/// An instruction as it stands in the application.
+/// An instruction of the application, with its decoder and bytes.
 pub(super) struct SourceInstruction<'a, 'd> {
     pub instruction: &'a Instruction,
     pub decoder: &'a Decoder<'d>,
@@ -1010,8 +1009,9 @@ enum Addend {
     Constant(i64),
 }
 
-/// An instruction that stores the same value, and one that takes back what it does beside that.
-fn twin(code: Code) -> (Code, Option<Code>) {
+/// An instruction that stores the same value without a pop, or with an instruction that undoes the
+/// pop.
+fn store_without_pop(code: Code) -> (Code, Option<Code>) {
     match code {
         Code::Fstp_m32fp => (Code::Fst_m32fp, None),
         Code::Fstp_m64fp => (Code::Fst_m64fp, None),

@@ -1,9 +1,8 @@
 //! Random programs are executed natively and translated, block by block and as superblocks, and
 //! have to do exactly the same: all registers, flags, data and the whole stack (the translator must
 //! not use it, not even below rsp). The words at the cursor have to tell the blocks that were
-//! executed. Then all of it again, stopping after every instruction of the cache: wherever a mark
-//! says that the state is clean, the state that a signal handler would see has to be the native
-//! one.
+//! executed. Then all of it again, stopping after every instruction of the cache: at every safe
+//! point, the state that a signal handler would see has to be the native one.
 
 mod machine;
 mod program;
@@ -142,12 +141,12 @@ impl<'a> Dispatcher<'a> {
         Table { address: machine::TABLES[usize::from(self.mode.high_table)], by_pext: self.mode.by_pext }
     }
 
-    fn find(&mut self, chain: &[u64]) -> usize {
-        if let Some(index) = self.by_address.get(&chain[0]) {
+    fn find(&mut self, superblock: &[u64]) -> usize {
+        if let Some(index) = self.by_address.get(&superblock[0]) {
             return *index;
         }
-        let fragment = self.translate(chain);
-        self.by_address.insert(chain[0], self.fragments.len());
+        let fragment = self.translate(superblock);
+        self.by_address.insert(superblock[0], self.fragments.len());
         self.fragments.push(fragment);
         self.fragments.len() - 1
     }
@@ -159,7 +158,7 @@ impl<'a> Dispatcher<'a> {
             next: addresses.get(index + 1).copied(),
             check: self.mode.check,
         };
-        let chain: Vec<_> = (0..addresses.len()).map(block).collect();
+        let superblock: Vec<_> = (0..addresses.len()).map(block).collect();
         let options = TranslationOptions {
             table: self.table(),
             inline_indirect: self.mode.inline_indirect,
@@ -171,7 +170,7 @@ impl<'a> Dispatcher<'a> {
         };
         let mut room = vec![0; 0x1_0000];
         let mut out = Emitter::new(&mut room, self.cache_next);
-        let translation = translate::translate(&chain, &mut out, &options).unwrap();
+        let translation = translate::translate(&superblock, &mut out, &options).unwrap();
         out.align(64);
         assert!(!out.overflowed());
         let (start, end) = (self.cache_next, out.here());
@@ -203,10 +202,10 @@ impl<'a> Dispatcher<'a> {
     fn recover_state(&self, stop: &Stop) -> Option<(u64, Registers)> {
         let fragment = self.fragments.iter().find(|fragment| (fragment.start..fragment.end).contains(&stop.pc))?;
         let offset = (stop.pc - fragment.start) as u16;
-        let after = fragment.translation.map.partition_point(|mark| mark.cache <= offset);
-        let mark = fragment.translation.map[after - 1];
+        let after = fragment.translation.map.partition_point(|entry| entry.cache <= offset);
+        let entry = fragment.translation.map[after - 1];
         let mut registers = stop.registers;
-        let (own, spilled): (bool, &[(u8, u64)]) = match mark.state {
+        let (own, spilled): (bool, &[(u8, u64)]) = match entry.state {
             RegisterState::BetweenSafePoints => return None,
             RegisterState::Cursor => (false, &[]),
             RegisterState::App => (true, &[]),
@@ -225,7 +224,7 @@ impl<'a> Dispatcher<'a> {
         if !own {
             registers.general[15] = stop.has_app_r15;
         }
-        Some((fragment.addresses[usize::from(mark.block)] + u64::from(mark.offset), registers))
+        Some((fragment.addresses[usize::from(entry.block)] + u64::from(entry.offset), registers))
     }
 }
 
@@ -248,12 +247,12 @@ fn run_translated(
     let mut pc = layout.code;
     while pc != layout.code + program::END {
         let from = executed.len();
-        let chain = match history {
+        let superblock = match history {
             Some(history) => &history[from..history.len().min(from + CHAIN_BLOCKS)],
             None => &[pc],
         };
-        assert_eq!(chain[0], pc);
-        let index = dispatcher.find(chain);
+        assert_eq!(superblock[0], pc);
+        let index = dispatcher.find(superblock);
         let start = dispatcher.fragments[index].start;
         let mut cursor = layout.data + RING;
         let end = machine.run(start, &mut registers, Some(&mut cursor), step);
@@ -286,8 +285,8 @@ fn check_words(cursor: u64, start: u64, data: u64) {
     }
 }
 
-/// Every clean stop shows a state that the native program goes through, in order and without
-/// leaving one out.
+/// Every stop at a safe point shows a state that the native program goes through, in order and
+/// without a gap.
 fn check_stops(dispatcher: &Dispatcher, code: &[u8], native: &[Stop], stops: &[Stop]) {
     let layout = dispatcher.mode.layout;
     // A direct jump leaves no trace in the cache.
@@ -337,8 +336,8 @@ fn check(program: &Program, mode: Mode) {
     let (actual, history, _) = run_translated(machine, &mut blocks, program, &code, None, false);
     compare(&expected, &actual);
 
-    let mut chains = Dispatcher::new(mode, &code.bytes);
-    let (actual, executed, _) = run_translated(machine, &mut chains, program, &code, Some(&history), false);
+    let mut superblocks = Dispatcher::new(mode, &code.bytes);
+    let (actual, executed, _) = run_translated(machine, &mut superblocks, program, &code, Some(&history), false);
     compare(&expected, &actual);
     assert_eq!(history, executed);
 }
@@ -358,10 +357,10 @@ fn check_every_stop(program: &Program, mode: Mode) {
     compare(&expected, &actual);
     check_stops(&blocks, &code.bytes, &native, &stops);
 
-    let mut chains = Dispatcher::new(mode, &code.bytes);
-    let (actual, _, stops) = run_translated(machine, &mut chains, program, &code, Some(&history), true);
+    let mut superblocks = Dispatcher::new(mode, &code.bytes);
+    let (actual, _, stops) = run_translated(machine, &mut superblocks, program, &code, Some(&history), true);
     compare(&expected, &actual);
-    check_stops(&chains, &code.bytes, &native, &stops);
+    check_stops(&superblocks, &code.bytes, &native, &stops);
 }
 
 /// Maps the regions of a layout, the first time.
@@ -378,7 +377,7 @@ fn map_once(layout: Layout) {
 }
 
 /// An indirect jump to `target` that the table leads to the indirect entry of `indirect entry`.
-fn check_arrival(general: [u64; 16], flags: u64, target: u64, arrival: u64) {
+fn check_indirect_entry(general: [u64; 16], flags: u64, target: u64, entry_target: u64) {
     let mut guard = machine::machine();
     let machine = guard.as_mut().unwrap();
     map_once(LOW);
@@ -387,7 +386,7 @@ fn check_arrival(general: [u64; 16], flags: u64, target: u64, arrival: u64) {
     let mut out = Emitter::new(&mut room, LOW.cache);
     out.spill_scratch();
     out.load_constant(1, target);
-    out.indirect_entry(arrival);
+    out.indirect_entry(entry_target);
     out.exit_stub(FIRST_PATH);
     put(LOW.cache, &room);
     let mut registers = Registers { general, flags: flags & FLAGS };
@@ -395,17 +394,17 @@ fn check_arrival(general: [u64; 16], flags: u64, target: u64, arrival: u64) {
     let expected = registers;
     let mut cursor = LOW.data + RING;
     let end = machine.run(LOW.cache, &mut registers, Some(&mut cursor), false);
-    assert_eq!(end, if target == arrival { End::Exit(FIRST_PATH) } else { End::Indirect(target) });
+    assert_eq!(end, if target == entry_target { End::Exit(FIRST_PATH) } else { End::Indirect(target) });
     assert_eq!(registers, expected);
     assert_eq!(cursor, LOW.data + RING);
 }
 
 proptest! {
     #[test]
-    fn arrivals_check_their_target(general: [u64; 16], flags: u64, target: u64, other: u64) {
-        check_arrival(general, flags, target, target);
-        check_arrival(general, flags, target, other);
-        check_arrival(general, flags, target, target ^ 1 << 32);
+    fn indirect_entries_check_their_target(general: [u64; 16], flags: u64, target: u64, other: u64) {
+        check_indirect_entry(general, flags, target, target);
+        check_indirect_entry(general, flags, target, other);
+        check_indirect_entry(general, flags, target, target ^ 1 << 32);
     }
 }
 

@@ -127,7 +127,7 @@ fn case(name: &'static str, code: &str) -> Case {
 }
 
 pub fn all() -> Vec<Case> {
-    let groups = [copies(), r15(), direct(), indirect(), returns(), odd(), chains(), data(), checks(), order()];
+    let groups = [copies(), r15(), direct(), indirect(), returns(), odd(), superblocks(), data(), checks(), order()];
     groups.into_iter().flatten().collect()
 }
 
@@ -262,7 +262,7 @@ fn odd() -> Vec<Case> {
     ]
 }
 
-fn chains() -> Vec<Case> {
+fn superblocks() -> Vec<Case> {
     vec![
         case("chain: not taken, then taken", "74 10").then(2, "75 20").then(0x24, "c3"),
         case("chain: branch with r15 in use", "49 ff cf 74 10").then(5, "90 eb 10"),

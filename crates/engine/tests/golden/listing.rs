@@ -55,8 +55,8 @@ pub fn case(case: &Case) -> String {
         first_path: FIRST_PATH,
         stubs_end: names.stubs_end,
     };
-    let chain: Vec<_> = case.blocks.iter().map(|block| chain_block(case.place, block, case.check)).collect();
-    match translate(&chain, &mut out, &options) {
+    let source: Vec<_> = case.blocks.iter().map(|block| source_block(case.place, block, case.check)).collect();
+    match translate(&source, &mut out, &options) {
         Ok(translation) => {
             assert!(!out.overflowed());
             let length = out.position();
@@ -68,7 +68,7 @@ pub fn case(case: &Case) -> String {
     text
 }
 
-fn chain_block(place: Place, block: &crate::cases::Block, check: bool) -> SourceBlock<'_> {
+fn source_block(place: Place, block: &crate::cases::Block, check: bool) -> SourceBlock<'_> {
     let address = place.application() + block.offset;
     SourceBlock { address, code: &block.code, next: block.next.map(|offset| place.application() + offset), check }
 }
@@ -114,7 +114,7 @@ fn code(text: &mut String, case: &Case, names: &Names, code: &[u8], translation:
 }
 
 fn state(case: &Case, names: &Names, translation: &Translation, offset: u16) -> String {
-    let after = translation.map.partition_point(|mark| mark.cache <= offset);
+    let after = translation.map.partition_point(|entry| entry.cache <= offset);
     let MapEntry { offset, block, state, .. } = translation.map[after - 1];
     let block = &case.blocks[usize::from(block)];
     let pc = names.text(case.place.application() + block.offset + u64::from(offset));
