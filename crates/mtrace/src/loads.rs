@@ -8,7 +8,8 @@ use trace::{RoundRobinUnit, Trace};
 /// Filters the whole trace, decodes it from addresses, stored values and messages, and compares
 /// every load.
 pub fn check(trace: &Trace, settings: &LoadSettings) -> Result<CheckReport<LoadStatistics>, CheckError> {
-    let (mut filter, mut decoded) = (LoadFilter::new(settings)?, DecodedLoads::new(settings, MessageQueues::new())?);
+    let (mut filter, mut decoded) =
+        (LoadFilter::new(settings)?, DecodedLoads::new(settings, MessageQueues::default())?);
     let mut report = CheckReport::default();
     report.for_each_batch(settings.sharing.order(trace, RoundRobinUnit::Accesses)?, |batch, report| {
         filter.batch(batch, |load| {

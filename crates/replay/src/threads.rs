@@ -107,11 +107,13 @@ pub trait MessageSources {
 #[derive(Debug)]
 pub struct MessageQueues<M>(HashMap<u32, VecDeque<M>>);
 
-impl<M> MessageQueues<M> {
-    pub fn new() -> Self {
+impl<M> Default for MessageQueues<M> {
+    fn default() -> Self {
         Self(HashMap::new())
     }
+}
 
+impl<M> MessageQueues<M> {
     /// Returns the threads with unused messages.
     pub fn unfinished_threads(&self) -> impl Iterator<Item = u32> + '_ {
         self.0.iter().filter(|(_, messages)| !messages.is_empty()).map(|(&thread, _)| thread)

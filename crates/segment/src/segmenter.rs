@@ -30,7 +30,7 @@ struct OpenTrace {
 
 impl OpenTrace {
     /// An empty trace of an image.
-    fn before(image: u32) -> Self {
+    fn empty(image: u32) -> Self {
         Self { node: NONE, run: 0, instructions: 0, cfis: 0, next: 0, consistency: 1.0, calls: 0, image }
     }
 
@@ -128,14 +128,14 @@ impl Segmenter {
         observer: &mut impl TraceObserver,
     ) {
         let ThreadSteps { thread, image, begins, steps } = thread_steps;
-        let mut open = self.open.get(&thread).copied().unwrap_or(OpenTrace::before(image));
+        let mut open = self.open.get(&thread).copied().unwrap_or(OpenTrace::empty(image));
         if begins || (open.image != image && !steps.is_empty()) {
             self.close(&open);
-            open = OpenTrace::before(image);
+            open = OpenTrace::empty(image);
         }
-        let mut thread_run = ThreadSegmenter { segmenter: self, thread, open, code, observer };
-        steps.iter().for_each(|step| thread_run.step(step));
-        let open = thread_run.open;
+        let mut thread_segmenter = ThreadSegmenter { segmenter: self, thread, open, code, observer };
+        steps.iter().for_each(|step| thread_segmenter.step(step));
+        let open = thread_segmenter.open;
         self.open.insert(thread, open);
     }
 
@@ -300,7 +300,7 @@ impl<C: CodeAddresses, W: TraceObserver> ThreadSegmenter<'_, C, W> {
         if policy.meets_from().is_some() {
             tree.count_start(start);
         }
-        self.open = OpenTrace { node: start, next: address, ..OpenTrace::before(image) };
+        self.open = OpenTrace { node: start, next: address, ..OpenTrace::empty(image) };
         if W::IS_ACTIVE {
             let number = tree.number(node);
             self.observer.trace_executed(&ExecutedTrace { thread: self.thread, number, tree, node });

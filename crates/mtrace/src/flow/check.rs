@@ -12,8 +12,12 @@ use super::{FlowFilter, FlowSettings, FlowStatistics};
 pub fn check(trace: &Trace, settings: &FlowSettings) -> Result<CheckReport<FlowStatistics>, CheckError> {
     let mut filter = FlowFilter::new(settings)?;
     let predictors = Predictors::new(&settings.sizes)?;
-    let mut decoded =
-        DecodedFlow::new(BranchDecoders::new(predictors, settings.sharing, settings.count_start, MessageQueues::new()));
+    let mut decoded = DecodedFlow::new(BranchDecoders::new(
+        predictors,
+        settings.sharing,
+        settings.count_start,
+        MessageQueues::default(),
+    ));
     let (mut report, blocks) = (CheckReport::default(), trace.blocks());
     report.for_each_batch(settings.sharing.order(trace, RoundRobinUnit::Branches)?, |batch, report| {
         filter.batch(blocks, batch, |message| {
