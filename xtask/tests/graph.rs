@@ -21,16 +21,20 @@ symbols ->
 workloads ->
 oracle -> tests: workloads
 engine -> isa wire; tests: oracle
-trace -> isa wire
+codec -> wire
+trace -> codec isa wire
 capture -> isa symbols trace wire; build: engine isa wire
+recording -> capture trace
 filter -> cache predict
-mtrace -> cache filter isa predict trace; tests: wire
-port -> cache filter mtrace predict trace
+replay -> cache filter isa predict trace
+mtrace -> filter predict replay trace; tests: wire
+port -> cache filter predict replay trace
 segment -> effects isa trace; tests: wire
-trackway -> cache capture filter isa mtrace port predict report segment symbols trace workloads; tests: wire
-acceptance -> cache filter isa mtrace oracle port predict segment trace wire workloads
-fuzzing -> capture port trace wire; tests: filter
-xtask -> trace workloads
+experiment -> filter port report segment trace workloads
+trackway -> cache capture experiment filter isa mtrace port predict recording replay report segment symbols trace workloads; tests: wire
+acceptance -> cache filter isa mtrace oracle port predict replay segment trace wire workloads
+fuzzing -> capture port recording trace wire; tests: filter
+xtask -> trace trackway workloads
 ";
 
 fn root() -> &'static Path {
