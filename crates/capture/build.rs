@@ -1,4 +1,5 @@
-//! Builds the engine as an image of its own, checks that it can be injected, and leaves it where the crate embeds it.
+//! Builds the engine as an image of its own, checks that it can be injected, and leaves it where
+//! the crate embeds it.
 
 use std::env;
 use std::ffi::OsString;
@@ -12,8 +13,9 @@ mod image;
 
 const TARGET: &str = "x86_64-unknown-linux-gnu";
 
-/// For the linker and the compiler, in the image and in everything that is linked into it. The baseline processor keeps
-/// AVX out, so that saving the sixteen xmm registers is enough to leave vector state alone.
+/// For the linker and the compiler, in the image and in everything that is linked into it. The
+/// baseline processor keeps AVX out, so that saving the sixteen xmm registers is enough to leave
+/// vector state alone.
 const FLAGS: &[&str] = &[
     "-Cpanic=abort",
     "-Crelocation-model=pie",
@@ -67,7 +69,8 @@ fn build_engine(engine: &Path, target_directory: &Path) -> PathBuf {
     target_directory.join(TARGET).join("release/engine-image")
 }
 
-/// What the outer cargo (or clippy, or a coverage tool) has set for this build must not leak into the other one.
+/// What the outer cargo (or clippy, or a coverage tool) has set for this build must not leak into
+/// the other one.
 fn forget_outer_build(cargo: &mut Command) {
     for (name, _) in env::vars_os() {
         let text = name.to_string_lossy();
