@@ -1,5 +1,6 @@
-//! Prints what a command does to memory, one line for each access, in the fields of Myers 2014, Figure 4.14: thread, L or S,
-//! instruction, address, size, value. For comparing by eye: `cargo run -p oracle --example accesses -- COMMAND [ARG]...`
+//! Prints what a command does to memory, one line for each access, in the fields of Myers 2014,
+//! Figure 4.14: thread, L or S, instruction, address, size, value. For comparing by eye:
+//! `cargo run -p oracle --example accesses -- COMMAND [ARG]...`
 
 use std::io::{self, BufWriter, Write};
 use std::process::{Command, ExitCode};

@@ -1,4 +1,5 @@
-//! Counts the instructions that a command executes, per thread: `cargo run -p oracle --example count -- COMMAND [ARG]...`
+//! Counts the instructions that a command executes, per thread:
+//! `cargo run -p oracle --example count -- COMMAND [ARG]...`
 
 use std::process::{Command, ExitCode};
 use std::time::Instant;

@@ -1,7 +1,8 @@
-//! Accesses to memory of a few instructions at a time, against lists written by hand; and, for whole programs, that no
-//! write is missed.
+//! Accesses to memory of a few instructions at a time, against lists written by hand; and, for
+//! whole programs, that no write is missed.
 //!
-//! The byte at offset `n` of the data is `n % 256`. In the lists, addresses are offsets into the data, and values are numbers.
+//! The byte at offset `n` of the data is `n % 256`. In the lists, addresses are offsets into the
+//! data, and values are numbers.
 
 use std::fmt::Write as _;
 use std::process::{Command, Stdio};
@@ -440,7 +441,8 @@ fn mask_registers() {
     );
 }
 
-/// Under a mask that selects nothing, an instruction accesses memory if and only if it faults where there is none.
+/// Under a mask that selects nothing, an instruction accesses memory if and only if it faults where
+/// there is none.
 #[test]
 fn empty_masks_are_as_the_processor_has_them() {
     let features = [
