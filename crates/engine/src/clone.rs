@@ -239,7 +239,7 @@ fn new_state(control: &Control, slot_index: u32, thread: u32) -> Option<OwnedTcb
     if failure::is_injected(control, Failure::NoMemory) {
         return None;
     }
-    Tcb::new(control, slot_index, thread, MIN_SIGNAL_STACK.load(Ordering::Relaxed))
+    OwnedTcb::new(control, slot_index, thread, MIN_SIGNAL_STACK.load(Ordering::Relaxed))
 }
 
 fn new_process(tcb: &mut Tcb, request: &Request) -> Result<i64, Failure> {

@@ -309,7 +309,7 @@ mod tests {
         let shared = crate::memory::tests::shared();
         // SAFETY: zeroed memory of the right size is a control page.
         let control = unsafe { &*(shared as *const Control) };
-        let mut tcb = Tcb::new(control, SLOT, 9, 0).unwrap();
+        let mut tcb = OwnedTcb::new(control, SLOT, 9, 0).unwrap();
         open(&mut tcb);
         tcb
     }

@@ -100,7 +100,7 @@ fn order_by_contention(control: &Control, table: Table) {
 
 fn make_state(control: &Control, init: &Init) -> OwnedTcb {
     let has_memory = !failure::is_injected_in_set_up(control, Failure::NoMemory);
-    let state = || Tcb::new(control, init.slot, init.thread, init.min_signal_stack);
+    let state = || OwnedTcb::new(control, init.slot, init.thread, init.min_signal_stack);
     let Some(mut tcb) = has_memory.then(state).flatten() else {
         failure::abandon_set_up(control, Failure::NoMemory);
     };

@@ -268,48 +268,10 @@ const ENGINE_STACK_BYTES: u64 = 128 << 10;
 const SIGNAL_STACK: u64 = 64 << 10;
 
 impl Tcb {
-    /// Makes the state of a new thread. `None` if there is no memory.
-    pub fn new(control: &Control, slot_index: u32, thread: u32, min_signal_stack: u64) -> Option<OwnedTcb> {
-        let signal_stack_length = SIGNAL_STACK + ((min_signal_stack + 4095) & !4095);
-        let size = (size_of::<Thread>() as u64 + 4095) & !4095;
-        let length = (GUARD + ENGINE_STACK_BYTES + signal_stack_length + size + 0xffff) & !0xffff;
-        let mapping = engine_memory::map(length)?;
-        // SAFETY: the first page was mapped just now; it becomes a guard page.
-        unsafe { sys::protect(mapping, GUARD, 0) };
-        let engine_stack = mapping + GUARD + ENGINE_STACK_BYTES;
-        let address = engine_stack + signal_stack_length;
-        let this = address as *mut Self;
-        // SAFETY: fresh zeroed memory of the right size and alignment, for which all-zero is a
-        // valid value except for the pointers, which are set below before anybody looks.
-        let signals = unsafe { &mut *(address as *mut Thread).cast::<u8>().add(SIGNALS).cast::<Signals>() };
-        // The memory of the thread's state, which nobody else refers to yet.
-        let mut tcb = OwnedTcb(this);
-        signals.this = signals;
-        signals.control = control;
-        signals.slot_index = slot_index;
-        signals.raise_mask = !crate::signal::SYNCHRONOUS;
-        tcb.this = this;
-        tcb.engine_stack = engine_stack;
-        tcb.signal_stack = engine_stack;
-        tcb.signal_stack_length = signal_stack_length;
-        tcb.mapping = mapping;
-        tcb.mapping_length = length;
-        tcb.mxcsr = 0x1f80;
-        tcb.fsgsbase = crate::clone::has_fsgsbase();
-        tcb.alternate_stack = AlternateStack { address: 0, flags: SS_DISABLE, padding: 0, length: 0 };
-        tcb.section = None;
-        tcb.control = control;
-        tcb.slot = &raw const control.slots[slot_index as usize];
-        tcb.slot_index = slot_index;
-        tcb.thread = thread;
-        crate::dispatch::set_entries(&mut tcb);
-        Some(tcb)
-    }
-
     /// What the thread's signal handlers may touch at any time.
     pub fn signals(&self) -> &'static Signals {
-        // SAFETY: made in `new`, in the same mapping, for as long as the thread lives; nobody has a
-        // `&mut` to it.
+        // SAFETY: made in `OwnedTcb::new`, in the same mapping, for as long as the thread lives;
+        // nobody has a `&mut` to it.
         unsafe { &*self.this.cast::<u8>().add(SIGNALS).cast::<Signals>() }
     }
 
@@ -357,6 +319,44 @@ impl Tcb {
 pub struct OwnedTcb(*mut Tcb);
 
 impl OwnedTcb {
+    /// Makes the state of a new thread. `None` if there is no memory.
+    pub fn new(control: &Control, slot_index: u32, thread: u32, min_signal_stack: u64) -> Option<Self> {
+        let signal_stack_length = SIGNAL_STACK + ((min_signal_stack + 4095) & !4095);
+        let size = (size_of::<Thread>() as u64 + 4095) & !4095;
+        let length = (GUARD + ENGINE_STACK_BYTES + signal_stack_length + size + 0xffff) & !0xffff;
+        let mapping = engine_memory::map(length)?;
+        // SAFETY: the first page was mapped just now; it becomes a guard page.
+        unsafe { sys::protect(mapping, GUARD, 0) };
+        let engine_stack = mapping + GUARD + ENGINE_STACK_BYTES;
+        let address = engine_stack + signal_stack_length;
+        let this = address as *mut Tcb;
+        // SAFETY: fresh zeroed memory of the right size and alignment, for which all-zero is a
+        // valid value except for the pointers, which are set below before anybody looks.
+        let signals = unsafe { &mut *(address as *mut Thread).cast::<u8>().add(SIGNALS).cast::<Signals>() };
+        // The memory of the thread's state, which nobody else refers to yet.
+        let mut tcb = Self(this);
+        signals.this = signals;
+        signals.control = control;
+        signals.slot_index = slot_index;
+        signals.raise_mask = !crate::signal::SYNCHRONOUS;
+        tcb.this = this;
+        tcb.engine_stack = engine_stack;
+        tcb.signal_stack = engine_stack;
+        tcb.signal_stack_length = signal_stack_length;
+        tcb.mapping = mapping;
+        tcb.mapping_length = length;
+        tcb.mxcsr = 0x1f80;
+        tcb.fsgsbase = crate::clone::has_fsgsbase();
+        tcb.alternate_stack = AlternateStack { address: 0, flags: SS_DISABLE, padding: 0, length: 0 };
+        tcb.section = None;
+        tcb.control = control;
+        tcb.slot = &raw const control.slots[slot_index as usize];
+        tcb.slot_index = slot_index;
+        tcb.thread = thread;
+        crate::dispatch::set_entries(&mut tcb);
+        Some(tcb)
+    }
+
     /// The address of the state, for the thread that is to run with it.
     pub fn as_ptr(&self) -> *mut Tcb {
         self.0
@@ -376,7 +376,7 @@ impl Deref for OwnedTcb {
     type Target = Tcb;
 
     fn deref(&self) -> &Tcb {
-        // SAFETY: made by `Tcb::new`. The thread does not run, so this is the only reference to its
+        // SAFETY: made by `new`. The thread does not run, so this is the only reference to its
         // state.
         unsafe { &*self.0 }
     }

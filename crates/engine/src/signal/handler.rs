@@ -203,10 +203,11 @@ pub(super) fn on_signal(signals: &'static Signals, signal: usize, info: &Info, c
         (InterruptionPoint::Entering, _) => {
             let incoming = IncomingSignal { signal, info, class, mask: signals.mask.get() };
             match choose_delivery(signals, incoming) {
-                // SAFETY: the assembly has no reference to the state, and whoever has called it has
-                // returned.
                 Some((signal, info, class)) => {
-                    deliver(unsafe { &mut *Tcb::current() }, signal, &info, class, context, true)
+                    // SAFETY: the assembly has no reference to the state, and its callers have
+                    // returned.
+                    let tcb = unsafe { &mut *Tcb::current() };
+                    deliver(tcb, signal, &info, class, context, true);
                 }
                 None if signals.native.get() => {}
                 None => context.registers[CONTEXT_RIP] = dispatch::enter_start(),

@@ -208,10 +208,15 @@ struct Stops {
 
 static mut STOPS: Stops = Stops { list: Vec::new(), from: 0, to: 0 };
 
+/// One user at a time may refer to it.
+fn stops() -> *mut Stops {
+    &raw mut STOPS
+}
+
 extern "C" fn on_trap(_: i32, _: *mut libc::siginfo_t, context: *mut libc::c_void) {
     // SAFETY: the kernel's context; only the thread that owns the machine is single-stepped, and it
     // looks at the stops when it is not.
-    let (context, stops) = unsafe { (&*context.cast::<libc::ucontext_t>(), &mut *&raw mut STOPS) };
+    let (context, stops) = unsafe { (&*context.cast::<libc::ucontext_t>(), &mut *stops()) };
     let place = |register: i32| context.uc_mcontext.gregs[register as usize] as u64;
     let pc = place(libc::REG_RIP);
     if !(stops.from..stops.to).contains(&pc) || stops.list.len() == stops.list.capacity() {
@@ -354,14 +359,14 @@ impl Machine {
     /// Notes from now on the stops between two addresses.
     pub fn watch(&mut self, from: u64, to: u64) {
         // SAFETY: nobody is being single-stepped now.
-        let stops = unsafe { &mut *&raw mut STOPS };
+        let stops = unsafe { &mut *stops() };
         *stops = Stops { list: Vec::with_capacity(STOPS_MAX), from, to };
     }
 
     /// The stops since `watch`.
     pub fn stops(&mut self) -> Vec<Stop> {
         // SAFETY: as above.
-        let stops = unsafe { &mut *&raw mut STOPS };
+        let stops = unsafe { &mut *stops() };
         assert!(stops.list.len() < STOPS_MAX, "too many stops");
         std::mem::take(&mut stops.list)
     }
