@@ -1,4 +1,4 @@
-//! What can go wrong, in words that say what and where.
+//! The errors of writing and reading, in words that say what is wrong and where.
 
 use std::path::PathBuf;
 

@@ -1,12 +1,15 @@
-//! The event model and the `.trk` container: what a recording is, how it is written while the target runs, and how it is read.
+//! The event model and the `.trk` container: what a recording is, how it is written while the
+//! target runs, and how it is read.
 //!
-//! The unit is a [`Step`], one executed basic block of one thread: a reference to the static [`Block`] and what only execution
-//! could tell. Between steps stand [`Event`]s. A recorder hands a [`Writer`] blocks, fragments made of them, and the words that
-//! name what each thread executed (see `wire::word`); a [`Trace`] gives steps and events back: thread by thread, from any
-//! instruction number on, all threads merged by time, or chunk by chunk on all cores. A [`Live`] does without the file.
+//! The unit is a [`Step`], one executed basic block of one thread: a reference to the static
+//! [`Block`] and what only execution could tell. Between steps stand [`Event`]s. A recorder hands a
+//! [`Writer`] blocks, fragments made of them, and the words that name what each thread executed
+//! (see `wire::word`); a [`Trace`] gives steps and events back: thread by thread, from any
+//! instruction number on, all threads merged by time, or chunk by chunk on all cores. A [`Live`]
+//! does without the file.
 //!
-//! Knows nothing of processes, of where events come from, or of what a trace is used for. `docs/format.md` describes the
-//! container byte by byte.
+//! Knows nothing of processes, of where events come from, or of what a trace is used for.
+//! `docs/format.md` describes the container byte by byte.
 //!
 //! ```
 //! use trace::{Exit, Fragment, Item, Recording, ThreadInfo, Trace, Writer};
