@@ -66,6 +66,7 @@ impl BitReader {
         bit
     }
 
+    #[inline]
     fn refill(&mut self) {
         let mut bytes = [0; 8];
         for (byte, &stored) in bytes.iter_mut().zip(self.bytes.get(self.next..).unwrap_or(&[])) {

@@ -275,8 +275,7 @@ impl OpenChunk {
     pub(crate) fn skip_to(&mut self, program: &Program, number: u64) {
         // Position of the explicit accesses that belong to the next path or signal.
         let mut explicit = None;
-        let mut words = Words::new(self.words.get(self.at..).unwrap_or(&[]));
-        while let Some(word) = words.next() {
+        for word in Words::new(self.words.get(self.at..).unwrap_or(&[])) {
             let (executed, length, raw) = match word {
                 Word::Path(path) => (program.counts(path).map_or(0, PackedCounts::instructions), 1, None),
                 Word::Event(event) => {

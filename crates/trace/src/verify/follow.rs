@@ -9,7 +9,7 @@
 //! | rt_sigreturn | a resume event |
 //! | signal, resume, start | the address that the event names |
 //! | gap | anything; the gap itself begins where the thread is |
-//! | end, leave, exec | nothing but a start |
+//! | end, detach, exec | nothing but a start |
 #![deny(clippy::unwrap_used, clippy::indexing_slicing, clippy::cast_possible_truncation)]
 
 use codec::words::{EventWords, Word, Words};
