@@ -1,8 +1,8 @@
-//! Streams of single bits, packed into bytes, first bit lowest. The predicting codec writes and reads
-//! its outcomes with [`BitWriter`] and [`BitReader`].
+//! Streams of single bits, packed into bytes, first bit lowest. The predicting codec writes and
+//! reads its outcomes with [`BitWriter`] and [`BitReader`].
 #![deny(clippy::unwrap_used, clippy::indexing_slicing, clippy::cast_possible_truncation)]
 
-/// Bits on their way into a stream.
+/// Writes single bits.
 #[derive(Clone, Debug, Default)]
 pub struct BitWriter {
     pending: u64,
@@ -16,7 +16,7 @@ impl BitWriter {
         self.push_if(true, bit);
     }
 
-    /// Without a branch on `wanted`.
+    /// Appends the bit if it is `wanted`, without a branch on that.
     #[inline]
     pub fn push_if(&mut self, wanted: bool, bit: bool) {
         self.pending |= u64::from(bit & wanted) << self.count;
@@ -27,7 +27,7 @@ impl BitWriter {
         }
     }
 
-    /// All bits; the rest of the last byte is zero.
+    /// Returns all bits; the rest of the last byte is zero.
     pub fn finish(&mut self) -> &[u8] {
         let used = self.count.div_ceil(8) as usize;
         self.out.extend(self.pending.to_le_bytes().iter().take(used));
@@ -41,7 +41,7 @@ impl BitWriter {
     }
 }
 
-/// Bits out of a stream; zeros behind its end.
+/// Reads single bits, and zeros behind the end.
 #[derive(Clone, Debug, Default)]
 pub struct BitReader {
     bytes: Vec<u8>,
@@ -66,6 +66,7 @@ impl BitReader {
         bit
     }
 
+    #[inline]
     fn refill(&mut self) {
         let mut bytes = [0; 8];
         for (byte, &stored) in bytes.iter_mut().zip(self.bytes.get(self.next..).unwrap_or(&[])) {

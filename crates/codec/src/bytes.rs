@@ -1,8 +1,8 @@
-//! Reading integers from bytes that nobody vouches for, and writing them. Reads return `None` at the end of the bytes and
-//! never panic.
+//! Reading integers from untrusted bytes, and writing them. Reads return `None` at the end of the
+//! bytes and never panic.
 #![deny(clippy::unwrap_used, clippy::indexing_slicing, clippy::cast_possible_truncation)]
 
-/// A place in a slice.
+/// A position in a slice.
 #[derive(Clone, Copy, Debug)]
 pub struct ByteReader<'a> {
     whole: &'a [u8],
@@ -65,7 +65,8 @@ impl<'a> ByteReader<'a> {
         self.array().map(u64::from_le_bytes)
     }
 
-    /// Seven bits a byte, the lowest first, the top bit set in all bytes but the last; at most ten bytes.
+    /// Reads a varint: seven bits a byte, the lowest first, the top bit set in all bytes but the
+    /// last; at most ten bytes.
     #[inline]
     pub fn varint(&mut self) -> Option<u64> {
         let mut value = 0u64;
@@ -89,7 +90,7 @@ impl<'a> ByteReader<'a> {
         self.varint().map(unzigzag)
     }
 
-    /// A varint length and so many bytes of UTF-8; bytes that are none are replaced.
+    /// Reads a varint length and that many bytes of UTF-8. Malformed sequences are replaced.
     pub fn string(&mut self) -> Option<String> {
         let length = usize::try_from(self.varint()?).ok()?;
         self.take(length).map(|bytes| String::from_utf8_lossy(bytes).into_owned())
@@ -105,7 +106,8 @@ pub fn put_varint(out: &mut Vec<u8>, mut value: u64) {
     out.push(value.to_le_bytes()[0]);
 }
 
-/// A difference of two addresses or times, as a varint that is short when the difference is small either way.
+/// Appends a difference of two addresses or times as a varint, which is short if the difference is
+/// small either way.
 #[inline]
 pub fn put_signed(out: &mut Vec<u8>, difference: u64) {
     put_varint(out, zigzag(difference));

@@ -1,10 +1,11 @@
-//! Values by number: a plain array as long as the numbers are dense, which they are in a sound recording, and a map for the
-//! rest, so that numbers out of a damaged file take no more room than their count.
+//! Values by number: an array as long as the numbers are dense, which they are in a sound
+//! recording, and a hash map for the others. So numbers from a damaged file take no more memory
+//! than their count.
 #![deny(clippy::unwrap_used, clippy::indexing_slicing, clippy::cast_possible_truncation)]
 
 use hashbrown::HashMap;
 
-/// A value that can say "nothing here".
+/// A value type with one value that means "none".
 pub trait Sentinel: Copy {
     const NONE: Self;
 
@@ -38,7 +39,7 @@ impl<T: Sentinel> DenseMap<T> {
         self.find(number).copied()
     }
 
-    /// The value in its place, for those who need a part of it.
+    /// Returns a reference to the value, for callers that need a part of it.
     #[inline]
     pub fn find(&self, number: u32) -> Option<&T> {
         match self.dense.get(number as usize) {
@@ -52,7 +53,7 @@ impl<T: Sentinel> DenseMap<T> {
         self.sparse.get(&number)
     }
 
-    /// False if there is a value already.
+    /// Adds a value; returns false if there is one already.
     pub fn insert(&mut self, number: u32, value: T) -> bool {
         if self.get(number).is_some() {
             return false;

@@ -22,8 +22,9 @@ pub enum NextPc {
     At(u64),
 }
 
-/// Reads where the thread goes on behind the event at the start of `words`. Returns `None` if there is
-/// no whole event.
+/// Reads where the thread goes on behind the event at the start of `words`. Returns `None` if there
+/// is no whole event.
+#[inline]
 #[must_use]
 pub fn next_pc(words: &[u32]) -> Option<NextPc> {
     let &first = words.first()?;
@@ -44,7 +45,8 @@ pub fn next_pc(words: &[u32]) -> Option<NextPc> {
     })
 }
 
-/// What follows the first words of events, packed: times relative to the one before, addresses to the address before.
+/// Packs the words behind the first word of events: times relative to the time before, addresses to
+/// the address before.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Packer {
     tsc: u64,

@@ -1,11 +1,13 @@
-//! Codec 3: words guessed from the words before them, and zstd for what is left. Made to keep up with a fast target: two
-//! look-ups a word, no arithmetic that waits for the bit before.
+//! Codec 3: words guessed from the words before them, and zstd for the rest. Made to keep up with a
+//! fast target: two look-ups a word, and no arithmetic that waits for the bit before.
 //!
-//! One table guesses a word from the last three, another from the last one. A payload is three streams: how many words in a
-//! row the first table had right; one byte for each word that it had wrong ([`SHORT`], [`WHOLE`], or a small difference to
-//! its guess); and the words that are stored whole. Tables start empty with every chunk.
+//! One table guesses a word from the last three, another from the last one. A payload is three
+//! streams: the lengths of runs that the first table guessed right; one byte for each word that it
+//! guessed wrong ([`SHORT`], [`WHOLE`], or a small difference to its guess); and the words that are
+//! stored whole. Tables start empty with every chunk.
 //!
-//! `docs/format.md` describes it for other implementations; changing anything here changes the format.
+//! `docs/format.md` describes it for other implementations; changing anything here changes the
+//! format.
 #![deny(clippy::unwrap_used, clippy::indexing_slicing, clippy::cast_possible_truncation)]
 
 use std::hint::select_unpredictable;
@@ -17,11 +19,12 @@ use crate::streams::{Compressor, Search};
 
 const BITS: u32 = 16;
 const SIZE: usize = 1 << BITS;
-/// Bits of a word that its hash is made of: of this many paths, no two look alike.
+/// Bits of a word that are hashed: no two of this many paths are the same in them.
 const WORD_BITS: u32 = 21;
 const WORD_MASK: u32 = (1 << WORD_BITS) - 1;
 const ZSTD_LEVEL: i32 = 1;
-/// If more than one word of so many was guessed wrongly, zstd would search the streams in vain.
+/// If more than one word in this many was guessed wrong, the streams hardly repeat themselves, and
+/// zstd searches less.
 const HARD: usize = 4;
 
 /// The second table was right.
@@ -31,8 +34,8 @@ const WHOLE: u8 = 1;
 /// From here on: the zigzag of the difference to the first table's guess, less one.
 const NEAR: u8 = 2;
 const NEAR_MAX: u32 = (u8::MAX - NEAR) as u32;
-/// In the first stream: a longer run follows as four bytes. After it, no run of its own stands for the words up to the
-/// next wrong guess.
+/// In the first stream: a longer run follows as four bytes. After it, no run of its own stands for
+/// the words up to the next wrong guess.
 const LONG_RUN: u8 = u8::MAX;
 
 /// The tables and streams, kept between chunks for their memory only.
@@ -56,7 +59,8 @@ impl Default for Tables {
 }
 
 impl Tables {
-    /// Empties both and gives them, long and short, as arrays that every hash is an index of.
+    /// Empties both tables and returns them, long and short, as arrays that every hash is an index
+    /// of.
     fn start(&mut self) -> Option<(&mut [u32; SIZE], &mut [u32; SIZE])> {
         self.long.fill(0);
         self.short.fill(0);
@@ -66,7 +70,7 @@ impl Tables {
     }
 }
 
-/// The last words, as far as they matter: the newest lowest.
+/// The low bits of the last words, the newest lowest.
 #[derive(Clone, Copy, Default)]
 struct History(u64);
 
@@ -115,9 +119,9 @@ fn get_run(stream: &mut ByteReader) -> Option<u32> {
     }
 }
 
-/// Words that are guessed in one go, before what was guessed wrongly is encoded.
+/// Words that are guessed in one go, before the wrong guesses are encoded.
 const BLOCK: usize = 1024;
-/// So many wrong guesses in a block, and the next block is guessed without branches on whether a guess is right.
+/// Wrong guesses in a block above which the next block is guessed without branches on the outcome.
 const MANY: usize = BLOCK / 32;
 
 /// The wrong guesses of a block: the first `count` of each list.
@@ -130,7 +134,7 @@ struct Misses {
     shorts: [u32; BLOCK],
 }
 
-/// Guesses words, and learns what came instead.
+/// Guesses words, and learns the words that came instead.
 struct Predictor<'t> {
     long: &'t mut [u32; SIZE],
     short: &'t mut [u32; SIZE],
@@ -145,7 +149,7 @@ impl Predictor<'_> {
         if many { self.without_branches(words.iter().zip(0..)) } else { self.with_branches(words) }
     }
 
-    /// Quick where guesses are right.
+    /// Guesses words; fast where guesses are right.
     #[allow(clippy::indexing_slicing)] // see `History`
     fn with_branches(&mut self, words: &[u32]) {
         for (word, place) in words.iter().zip(0..) {
@@ -157,8 +161,8 @@ impl Predictor<'_> {
         }
     }
 
-    /// Takes as long for a right guess as for a wrong one: with many wrong ones, a processor that guesses wrongly where to go on
-    /// loses more time than it takes to do everything.
+    /// Guesses words in the same time for right and wrong guesses. With many wrong ones,
+    /// mispredicted branches would take more time than doing everything.
     #[allow(clippy::indexing_slicing)] // see `History`; the count is below BLOCK before the last word of a block
     fn without_branches<'w>(&mut self, words: impl Iterator<Item = (&'w u32, u16)>) {
         let Self { long, short, misses, .. } = self;
@@ -178,7 +182,7 @@ impl Predictor<'_> {
     }
 }
 
-/// The streams on their way.
+/// The streams of a chunk that is being encoded.
 #[derive(Debug, Default)]
 struct Streams {
     /// Right guesses since the last wrong one.
@@ -232,7 +236,7 @@ impl Streams {
         self.whole.extend_from_slice(bytemuck::cast_slice(whole.get(..whole_count).unwrap_or(&[])));
     }
 
-    /// The streams of so many words.
+    /// Returns the payload of `words` words.
     fn finish(&mut self, words: usize, compressor: &mut Compressor) -> Option<Vec<u8>> {
         put_run(&mut self.runs, self.run);
         let search = if self.codes.len() > words / HARD { Search::Sparse } else { Search::Usual };
@@ -247,14 +251,14 @@ impl Streams {
     }
 }
 
-/// A number of words of a block.
+/// Converts a number of words of a block.
 #[allow(clippy::cast_possible_truncation)]
 fn small(count: usize) -> u32 {
     debug_assert!(count <= BLOCK);
     count as u32
 }
 
-/// What is stored of `word` if it is not what the first table had.
+/// Returns the code of `word`, which the first table guessed wrong.
 #[inline]
 fn code(long: u32, short: u32, word: u32) -> u8 {
     let difference = zigzag(word.wrapping_sub(long)).wrapping_sub(1);

@@ -1,15 +1,17 @@
 //! Codec 4: data guessed lane by lane.
 //!
-//! The data behind a path is a row of *lanes*, eight bytes each. Each lane of each plan is guessed from what it held before:
-//! the last value plus a stride that was seen twice in a row. A mask tells which guesses of eight lanes were wrong. For
-//! those a class tells what is stored: a small difference to the guess, the place of a value that was seen before, or the value
-//! itself. Data of events is stored as it is. Everything starts afresh with every chunk.
+//! The data behind a path is a row of *lanes*, eight bytes each. Each lane of each fragment is
+//! guessed from what it held before: the last value plus a stride that was seen twice in a row. A
+//! mask says which guesses of eight lanes were wrong. For each wrong lane a class says what is
+//! stored: a small difference to the guess, the index of a value that was seen before, or the value
+//! itself. Data of events is stored as it is. All state starts empty with every chunk.
 //!
-//! Has to keep up with a target that writes gigabytes per second: [`encode`] looks at everything as it comes, while it is
-//! still in the processor's cache, and keeps what was guessed wrong; [`sort`] puts that into streams. [`decode`] goes the
-//! same way back.
+//! The codec keeps up with a target that writes gigabytes per second: [`encode`] compares data as
+//! it comes, while it is still in the processor's cache, and keeps the misses; [`sort`] puts those
+//! into streams. [`decode`] goes the same way back.
 //!
-//! `docs/format.md` describes it for other implementations; changing anything here changes the format.
+//! `docs/format.md` describes it for other implementations; changing anything here changes the
+//! format.
 #![deny(clippy::unwrap_used, clippy::indexing_slicing, clippy::cast_possible_truncation)]
 
 mod decode;
@@ -52,8 +54,8 @@ const GROUP: usize = 8;
 const GROUP_BYTES: usize = 8 * GROUP;
 const GROUP_WORDS: usize = 2 * GROUP;
 
-/// Classes of what is stored for a lane: from 0, differences of 1 to 4 bytes; from [`HIGH`], those of the upper half of a lane;
-/// [`SEEN`], two bytes, the place of a value; [`VALUE`], the value.
+/// Classes of stored lanes: from 0, differences of 1 to 4 bytes; from [`HIGH`], those of the upper
+/// half of a lane; [`SEEN`], two bytes, the index of a value; [`VALUE`], the value.
 const HIGH: usize = 4;
 const SEEN: usize = 8;
 const VALUE: usize = 9;
@@ -64,10 +66,10 @@ const VALUE_BYTES: usize = 8;
 
 /// Values that can be seen again.
 const SEEN_BITS: u32 = 12;
-/// They are found by the upper bits of the product with this.
+/// The upper bits of a value's product with this are its index.
 const SEEN_FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// Values that no guess gave, by a hash of them.
+/// Values that were guessed wrong, by their hash.
 type SeenValues = [u64; 1 << SEEN_BITS];
 
 #[inline]
@@ -78,31 +80,31 @@ fn seen_index(value: u64) -> usize {
     place
 }
 
-/// What is remembered of eight lanes.
+/// The history of eight lanes.
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(C, align(64))]
 struct Group {
     last: [u64; GROUP],
-    /// Strides are short; of what is not, the low half is kept.
+    /// Low half of the stride. Strides are short.
     stride: [u32; GROUP],
     /// The difference of the last two values that was not the stride.
     other: [u32; GROUP],
 }
 
-/// The stride as the number that it stands for.
+/// Returns a stride as a 64-bit number.
 #[inline(always)]
 fn extended(stride: u32) -> u64 {
     i64::from(stride.cast_signed()).cast_unsigned()
 }
 
-/// The difference as it is remembered.
+/// Returns a difference as it is kept.
 #[inline(always)]
 #[allow(clippy::cast_possible_truncation)] // so it is meant
 fn shortened(moved: u64) -> u32 {
     moved as u32
 }
 
-/// What is remembered of all lanes in a chunk.
+/// The history of all lanes in a chunk.
 #[derive(Debug, Default)]
 struct LaneTable {
     /// Of each fragment, where its groups are, plus one; 0 if it was not seen.
@@ -116,7 +118,7 @@ impl LaneTable {
         self.groups.clear();
     }
 
-    /// Where the groups of a plan are. They are as many as the longest data so far needs.
+    /// Returns the position of a fragment's groups. There are as many as its longest data needs.
     #[inline]
     fn place(&mut self, layout: &impl DataLayout) -> usize {
         match self.places.get(layout.fragment() as usize) {
@@ -140,7 +142,7 @@ impl LaneTable {
     }
 }
 
-/// The lanes, or parts of them, that so many words of data fill: bits of the data, and whether a lane is used at all.
+/// The lanes that a number of words fills: the bits in use, and whether a lane is used at all.
 #[derive(Clone, Copy, Debug)]
 struct UsedLanes {
     bits: [u64; GROUP],
@@ -177,7 +179,8 @@ impl UsedLanes {
     }
 }
 
-/// A checksum that costs nearly nothing: of each of eight lanes a sum, turned by a bit before something is added.
+/// A checksum that costs nearly nothing: one sum for each of eight lanes, rotated by a bit before
+/// each addition.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Sums([u64; GROUP]);
 
@@ -189,7 +192,7 @@ impl Sums {
         }
     }
 
-    /// The checksum of a chunk with this data of events.
+    /// Returns the checksum of a chunk with this data of events.
     fn finish(&self, events: &[u8]) -> u32 {
         let mut bytes = [0; GROUP_BYTES];
         for (bytes, sum) in bytes.as_chunks_mut::<8>().0.iter_mut().zip(self.0) {

@@ -1,6 +1,7 @@
 //! The codecs of a trace: words and data in, compressed payloads out, and back.
 //!
-//! Each codec takes slices and returns vectors. None knows files, chunks' headers or the event model.
+//! Each codec takes slices and returns vectors. None knows files, chunks' headers or the event
+//! model.
 //!
 //! | number | codec | module | compresses |
 //! | --- | --- | --- | --- |
@@ -12,8 +13,8 @@
 //!
 //! [`path::PathCoder`] chooses among the codecs of words by number. What a codec has to know of the
 //! program comes through a trait that its user implements: [`predict::PathModel`] for paths,
-//! [`lanes::DataLayouts`] for the data behind them, [`predict::WordCounter`] for counting on the way.
-//! All calls are dispatched statically.
+//! [`lanes::DataLayouts`] for the data behind them, [`predict::WordCounter`] for counting on the
+//! way. All calls are dispatched statically.
 //!
 //! [`words::Words`] iterates paths and events for all of them, and for the readers of a trace.
 //!

@@ -11,15 +11,15 @@ compile_error!("words are stored as they are in memory, lowest byte first");
 
 const ZSTD_LEVEL: i32 = 3;
 
-/// A chunk's payload and what its header has to say.
+/// A chunk's payload, and the totals for its header.
 pub struct EncodedWords<T> {
     pub codec: u8,
-    /// `None`: the words as they are.
+    /// `None` if the words are stored as they are.
     pub payload: Option<Vec<u8>>,
     pub total: T,
 }
 
-/// Memory that encoding or decoding one chunk leaves for the next.
+/// Encodes and decodes path chunks. Keeps its memory from one chunk to the next.
 #[derive(Debug, Default)]
 pub struct PathCoder {
     tables: Tables,
@@ -27,8 +27,8 @@ pub struct PathCoder {
 }
 
 impl PathCoder {
-    /// Compresses and counts `words`, for a chunk behind all definitions of `model`. The error is the
-    /// number of words before one that is unknown.
+    /// Compresses and counts `words`, for a chunk behind all definitions of `model`. The error is
+    /// the number of words before one that is unknown.
     pub fn encode<M: PathModel, C: WordCounter<M::Path>>(
         &mut self,
         codec: u8,
@@ -56,7 +56,7 @@ impl PathCoder {
         Ok(EncodedWords { codec: if payload.is_some() { codec } else { CODEC_RAW }, payload, total })
     }
 
-    /// Gives `length` bytes of words back.
+    /// Decodes `source` into `words`.
     pub fn decode<M: PathModel>(
         &mut self,
         source: &PathPayload<'_, M>,
@@ -90,7 +90,7 @@ impl PathCoder {
 pub struct PathPayload<'a, M> {
     pub model: &'a M,
     pub image: u32,
-    /// Of the chunk: only definitions before it are used.
+    /// Sequence number of the chunk: only definitions before it are used.
     pub sequence: u32,
     pub codec: u8,
     pub payload: &'a [u8],
@@ -98,7 +98,7 @@ pub struct PathPayload<'a, M> {
     pub length: usize,
 }
 
-/// Words as they are stored.
+/// Returns words as they are stored.
 pub fn bytes(words: &[u32]) -> &[u8] {
     bytemuck::cast_slice(words)
 }

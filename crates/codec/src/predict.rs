@@ -1,13 +1,17 @@
 //! Codec 2: words predicted from the words before them.
 //!
-//! Two tables guess the next word: one from the last three words, one from the last word alone, both together with where
-//! execution is about to go on, which a stack of calls tells behind returns. Where the first table is sure of its guess, only
-//! the number of right guesses up to the next wrong one is stored. Everywhere else a bit tells whether a guess was right, and
-//! if none was, the word itself is stored: most often as an exit of the fragment that is known to come next. Bits are kept
-//! apart by how much a guess is trusted, bytes by what they are, and each such stream is compressed for itself. What follows
-//! the first word of an event goes into a stream of its own. Everything starts afresh with every chunk.
+//! Two tables guess the next word, one from the last three words, one from the last word alone.
+//! Both also use the address where execution is about to continue, which a call stack gives behind
+//! returns. Where the first table is sure of its guess, only the number of right guesses up to the
+//! next wrong one is stored. Everywhere else a bit says whether a guess was right. If none was, the
+//! word itself is stored, most often as an exit of the fragment that is expected next.
 //!
-//! `docs/format.md` describes all of it for other implementations; changing anything here changes the format.
+//! Bits are kept apart by how much a guess is trusted, bytes by their meaning, and each stream is
+//! compressed by itself. The words behind the first one of an event go into a stream of their own.
+//! All state starts empty with every chunk.
+//!
+//! `docs/format.md` describes all of it for other implementations; changing anything here changes
+//! the format.
 #![deny(clippy::unwrap_used, clippy::indexing_slicing, clippy::cast_possible_truncation)]
 
 use wire::word::{self, EVENT};
@@ -42,11 +46,13 @@ pub trait PathModel {
     /// Returns what the path does to the call stack.
     fn stack_effect(&self, path: &Self::Path) -> StackEffect<'_>;
 
-    /// Returns the number of the exit that `word` is, counted from the last one, of the fragment that
-    /// [`Self::exits_at`] finds behind all definitions; `None` if `word` belongs to another fragment.
+    /// Returns the number of the exit that `word` is, counted from the last one, of the fragment
+    /// that [`Self::exits_at`] finds behind all definitions; `None` if `word` belongs to another
+    /// fragment.
     fn expected_exit(&self, image: u32, target: LowPc, path: &Self::Path, word: u32) -> Option<u8>;
 
-    /// Returns the exits of the newest fragment at `target` that was defined before chunk `sequence`.
+    /// Returns the exits of the newest fragment at `target` that was defined before chunk
+    /// `sequence`.
     fn exits_at(&self, image: u32, target: LowPc, sequence: u32) -> Option<FragmentExits>;
 }
 
@@ -64,8 +70,8 @@ pub enum StackEffect<'p> {
     Jumps(LowPc),
     /// Ends in a return and does nothing else.
     Returns,
-    /// Pops some return addresses and pushes others. Leads to `target`, or to the last address popped
-    /// if it `returns`.
+    /// Pops some return addresses and pushes others. Leads to `target`, or to the last address
+    /// popped if it `returns`.
     Calls { pops: u32, returns: bool, target: LowPc, pushes: &'p [LowPc] },
 }
 
@@ -87,8 +93,8 @@ pub trait WordCounter<P> {
     /// with, is `last`.
     fn finish(self, words: &[u32], last: u32) -> Self::Total;
 
-    /// Counts all of `words`, on a counter that has counted nothing. The error is the number of words
-    /// before the first unknown one.
+    /// Counts all of `words`, on a counter that has counted nothing. The error is the number of
+    /// words before the first unknown one.
     fn count(self, words: &[u32]) -> Result<Self::Total, usize>;
 }
 
@@ -96,8 +102,9 @@ pub trait WordCounter<P> {
 const SURE: u32 = 7;
 const BITS_MIN: u32 = 8;
 const BITS_MAX: u32 = 16;
-/// Streams of bits: for first guesses by trust and relation to the other, for second ones by trust and whether the first was sure,
-/// one that marks events, one that marks expected fragments.
+/// Streams of bits: for first guesses by trust and relation to the other guess, for second guesses
+/// by trust and whether the first was sure, one that marks events, one that marks expected
+/// fragments.
 const FIRST: usize = 3 * (SURE as usize + 1);
 const SECOND: usize = 2 * (SURE as usize + 1);
 const BIT_STREAMS: usize = FIRST + SECOND + 2;
@@ -113,7 +120,8 @@ struct Guess {
 }
 
 impl Guess {
-    /// What the guess becomes when `word` has come. Without branches: nobody could predict them.
+    /// Returns the guess after `word` has come. Without branches, because they could not be
+    /// predicted.
     #[inline]
     fn learned(self, word: u32) -> Self {
         let right = self.word == word;
@@ -137,7 +145,7 @@ pub struct Tables {
 }
 
 impl Tables {
-    /// Empties the tables for a chunk of `count` words and gives the context to start with.
+    /// Empties the tables for a chunk of `count` words and returns the context to start with.
     fn start(&mut self, count: usize) -> Context {
         let bits = (usize::BITS - count.leading_zeros()).clamp(BITS_MIN, BITS_MAX);
         for table in [&mut self.long, &mut self.short] {
@@ -154,7 +162,7 @@ struct Context {
     /// Sixteen bits of hash of each of the last three words, the newest lowest.
     recent: u64,
     last: u32,
-    /// Where execution is about to go on.
+    /// Where execution is about to continue.
     target: LowPc,
     shift: u32,
 }
@@ -195,11 +203,12 @@ struct Calls {
 }
 
 impl Calls {
+    #[inline]
     fn new() -> Self {
         Self { ring: [0; 256], top: 0 }
     }
 
-    /// Does what a path does, and returns its target.
+    /// Applies the effect of a path, and returns its target.
     #[inline]
     fn follow(&mut self, effect: StackEffect<'_>) -> LowPc {
         match effect {
@@ -227,6 +236,7 @@ impl Calls {
 }
 
 /// Returns where execution goes on behind an event, given where it would go on without it.
+#[inline]
 fn target_behind(next: NextPc, before: LowPc) -> LowPc {
     match next {
         NextPc::Unchanged => before,
@@ -238,11 +248,11 @@ fn target_behind(next: NextPc, before: LowPc) -> LowPc {
 struct Guesses {
     first: u32,
     second: u32,
-    /// Whether the first is asked: it is not if it was sure, which is known to be wrong then.
+    /// Whether the first is tried: not if it was sure, because then it is known to be wrong.
     ask_first: bool,
-    /// Whether the second is asked behind the first: it is not if it is the same.
+    /// Whether the second is tried after the first: not if both are the same.
     ask_second: bool,
-    /// Where their bits are.
+    /// The streams of their bits.
     first_stream: usize,
     second_stream: usize,
 }
@@ -271,7 +281,7 @@ impl Guesses {
     }
 }
 
-/// What a chunk is stored as.
+/// The streams of a chunk that is being encoded.
 #[derive(Debug)]
 struct Streams {
     bits: [BitWriter; BIT_STREAMS],
@@ -322,12 +332,15 @@ impl Streams {
         }
     }
 
+    #[inline]
     fn end_run(&mut self) {
         put_varint(&mut self.runs, self.run);
         self.run = 0;
     }
 
-    /// A word that no guess gave. `exit`: which one it is of the expected fragment.
+    /// Stores a word that was guessed wrong. `exit` is its exit of the expected fragment, if it has
+    /// one.
+    #[inline]
     fn put_literal(&mut self, word: u32, exit: Option<u8>) {
         if self.bit(IS_EVENT, word & EVENT != 0) {
             self.events.push(word::kind(word));
@@ -382,11 +395,11 @@ pub fn encode<M: PathModel, C: WordCounter<M::Path>>(
     Ok((streams.finish(compressor), encoder.counter.finish(words, encoder.context.last)))
 }
 
-/// Paths that are looked at in one go.
+/// Paths that are looked up in one go.
 const LOOKAHEAD: usize = 128;
 
-/// What is known of some paths before any is compared with its guess. Finding out first, for many words, lets the processor
-/// fetch what they need from memory side by side.
+/// Slots and targets of the next paths, found before any path is compared with its guess. So the
+/// processor fetches what they need from memory side by side.
 struct Lookahead {
     count: usize,
     long: [usize; LOOKAHEAD],
@@ -411,7 +424,8 @@ struct Encoder<'t, M, C> {
 }
 
 impl<M: PathModel, C: WordCounter<M::Path>> Encoder<'_, M, C> {
-    /// Encodes the event at the start of `words` and gives its length; `None` if it is none.
+    /// Encodes the event at the start of `words` and returns its length; `None` if there is no
+    /// whole event.
     fn event(&mut self, words: &[u32]) -> Option<usize> {
         let next = next_pc(words)?;
         let length = self.counter.add_event(self.context.last, words)?;
@@ -425,7 +439,8 @@ impl<M: PathModel, C: WordCounter<M::Path>> Encoder<'_, M, C> {
         Some(length)
     }
 
-    /// Encodes paths at the start of `words` and gives how many. The error is the number of those before an unknown one.
+    /// Encodes paths at the start of `words` and returns their number. The error is the number of
+    /// paths before an unknown one.
     fn paths(&mut self, words: &[u32]) -> Result<usize, usize> {
         self.lookahead(words)?;
         self.prefetch();
@@ -458,7 +473,7 @@ impl<M: PathModel, C: WordCounter<M::Path>> Encoder<'_, M, C> {
         Ok(())
     }
 
-    /// Reads all guesses once, so that they are at hand.
+    /// Reads all guesses once, so that they are in the cache.
     fn prefetch(&self) {
         let word = |table: &[Guess], slot: &usize| table.get(*slot).map_or(0, |guess| guess.word);
         let long = self
@@ -492,7 +507,8 @@ impl<M: PathModel, C: WordCounter<M::Path>> Encoder<'_, M, C> {
         *other = other.learned(word);
     }
 
-    /// Encodes repetitions of the last word at the start of `words`, if nothing but their number matters, and gives it.
+    /// Encodes repetitions of the last word at the start of `words`, if only their number matters,
+    /// and returns it.
     fn repeated(&mut self, words: &[u32]) -> usize {
         let word = self.context.last;
         let Some(guess) = self.tables.long.get(self.context.long()) else { return 0 };
@@ -512,7 +528,7 @@ impl<M: PathModel, C: WordCounter<M::Path>> Encoder<'_, M, C> {
     }
 }
 
-/// Stores a word that was not surely and rightly guessed.
+/// Stores a word that was not guessed both surely and rightly.
 #[inline]
 fn encode_miss(streams: &mut Streams, long: Guess, short: Guess, word: u32, exit: impl FnOnce() -> Option<u8>) {
     if long.trust == SURE {
@@ -527,7 +543,8 @@ fn encode_miss(streams: &mut Streams, long: Guess, short: Guess, word: u32, exit
     }
 }
 
-/// How many of the first words equal `word`.
+/// Returns how many of the first words equal `word`.
+#[inline]
 fn equal(words: &[u32], word: u32) -> usize {
     let whole = words.chunks_exact(8).take_while(|chunk| chunk.iter().fold(0, |all, other| all | (other ^ word)) == 0);
     let eights = whole.count() * 8;
@@ -579,7 +596,7 @@ const UNDEFINED: DecodeError = DecodeError::Malformed("it names a path that is n
 const EXHAUSTED: DecodeError = DecodeError::Malformed("one of its streams is too short");
 const MALFORMED: DecodeError = DecodeError::Malformed("an event in it is malformed");
 
-/// The streams of a chunk on their way back.
+/// The streams of a chunk that is being decoded.
 struct StreamReaders {
     bits: Vec<BitReader>,
     runs: OwnedReader,
@@ -639,7 +656,8 @@ impl StreamReaders {
         left > 0
     }
 
-    /// How many of the next `most` sure guesses are right without a wrong one between.
+    /// Takes up to `most` right guesses of the current run, and returns their number.
+    #[inline]
     fn take_right(&mut self, most: usize) -> usize {
         let taken = self.left.unwrap_or(0).min(most);
         self.left = self.left.map(|left| left - taken);

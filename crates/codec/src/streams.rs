@@ -1,7 +1,7 @@
 //! Streams of bytes, compressed by zstd where that makes them shorter.
 //!
-//! Every codec ends in a few streams. [`Compressor`] compresses them and keeps its memory from one to
-//! the next; [`put_stream`] and [`take_stream`] frame them.
+//! Every codec ends in a few streams. [`Compressor`] compresses them and keeps its memory from one
+//! to the next; [`put_stream`] and [`take_stream`] frame them.
 #![deny(clippy::unwrap_used, clippy::indexing_slicing, clippy::cast_possible_truncation)]
 
 use zstd::zstd_safe::{CParameter, ParamSwitch};
@@ -11,25 +11,27 @@ use crate::error::DecodeError;
 
 /// Streams shorter than this are stored as they are.
 const SMALL: usize = 48;
-/// Bytes that tell whether a stream is easily compressed.
+/// Bytes that are tried first, to see whether a stream compresses well.
 const SAMPLE: usize = 16 << 10;
 /// Levels below zero are faster.
 const ZSTD_LEVEL: i32 = 1;
 const ZSTD_LEVEL_QUICK: i32 = -4;
 
-/// Appends a stream: its length, the length it is stored in, and the stored bytes; equal lengths mean that it is stored as it is.
+/// Appends a stream: its length, its stored length and the stored bytes. Equal lengths mean that it
+/// is stored as it is.
 pub fn put_stream(out: &mut Vec<u8>, compressor: &mut Compressor, stream: &[u8]) {
     let rest = put_last_stream(out, compressor, stream, false);
     out.extend_from_slice(rest);
 }
 
-/// The same, but only what is easily compressed is.
+/// Appends a stream as [`put_stream`] does, but compresses it only if it compresses well.
 pub fn put_stream_quickly(out: &mut Vec<u8>, compressor: &mut Compressor, stream: &[u8]) {
     let rest = put_last_stream(out, compressor, stream, true);
     out.extend_from_slice(rest);
 }
 
-/// The same, but gives what has still to be appended.
+/// Appends a stream as [`put_stream`] does, and returns the bytes that the caller still has to
+/// append.
 pub fn put_last_stream<'s>(
     out: &mut Vec<u8>,
     compressor: &mut Compressor,
@@ -50,7 +52,7 @@ pub fn put_last_stream<'s>(
     &[]
 }
 
-/// Takes a stream written by [`put_stream`] and no longer than `most`.
+/// Reads a stream written by [`put_stream`] and no longer than `most`.
 pub fn take_stream(bytes: &mut ByteReader<'_>, most: usize) -> Result<Vec<u8>, DecodeError> {
     let (stored, length) = take_stored(bytes, most)?;
     let mut stream = Vec::new();
@@ -62,7 +64,8 @@ pub fn take_stream(bytes: &mut ByteReader<'_>, most: usize) -> Result<Vec<u8>, D
     Ok(stream)
 }
 
-/// The same without a copy: a stream that is stored as it is stays where it is, any other is put into `buffer`.
+/// Reads a stream without a copy: one that is stored as it is stays where it is, any other is
+/// decompressed into `buffer`.
 pub fn take_stream_into<'s>(
     bytes: &mut ByteReader<'s>,
     most: usize,
@@ -76,7 +79,7 @@ pub fn take_stream_into<'s>(
     Ok(buffer)
 }
 
-/// A stream as it is stored, and its length.
+/// Reads a stream as it is stored, and its length.
 fn take_stored<'s>(bytes: &mut ByteReader<'s>, most: usize) -> Result<(&'s [u8], usize), DecodeError> {
     const SHORT: DecodeError = DecodeError::Malformed("its streams do not fit into it");
     let mut length = || bytes.varint().and_then(|length| usize::try_from(length).ok()).ok_or(SHORT);
@@ -85,12 +88,13 @@ fn take_stored<'s>(bytes: &mut ByteReader<'s>, most: usize) -> Result<(&'s [u8],
     if length > most { Err(SHORT) } else { Ok((stored, length)) }
 }
 
-/// How hard zstd looks for what it has seen before.
+/// How hard zstd searches for repetitions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Search {
     /// As its level says.
     Usual,
-    /// At a few places only: for streams that hardly repeat themselves, so that little more than their statistics counts.
+    /// At a few positions only, for streams that hardly repeat themselves; mostly the entropy coder
+    /// counts.
     Sparse,
 }
 
@@ -98,10 +102,11 @@ pub enum Search {
 const SPARSE_STEP: u32 = 1 << 10;
 
 impl Search {
-    /// The parameters of zstd that differ from a level's own. 0 stands for the level's.
+    /// Returns the parameters of zstd that differ from those of a level; 0 stands for the level's
+    /// own.
     fn parameters(self) -> [CParameter; 2] {
         match self {
-            // zstd stores bytes as they are if its step is set, unless it is asked not to.
+            // zstd does not compress literals if its step is set, unless it is asked to.
             Self::Usual => [CParameter::TargetLength(0), CParameter::LiteralCompressionMode(ParamSwitch::Auto)],
             Self::Sparse => {
                 [CParameter::TargetLength(SPARSE_STEP), CParameter::LiteralCompressionMode(ParamSwitch::Enable)]
@@ -124,7 +129,7 @@ impl std::fmt::Debug for Compressor {
 }
 
 impl Compressor {
-    /// The stream compressed; `None` if that is not easy.
+    /// Compresses a stream; returns `None` if it does not compress well.
     fn compress_quickly(&mut self, stream: &[u8]) -> Option<&[u8]> {
         let middle = stream.len() / 2;
         let sample = stream.get(middle..middle + SAMPLE).unwrap_or(stream);
@@ -132,12 +137,12 @@ impl Compressor {
         if length <= sample.len() / 2 { self.compress(stream, ZSTD_LEVEL_QUICK) } else { None }
     }
 
-    /// The stream compressed; `None` if that does not make it shorter.
+    /// Compresses a stream; returns `None` if that does not make it shorter.
     fn compress(&mut self, stream: &[u8], level: i32) -> Option<&[u8]> {
         self.frame(stream, level, Search::Usual).filter(|frame| frame.len() < stream.len())
     }
 
-    /// The stream as a zstd frame, however long that is.
+    /// Compresses a stream to a zstd frame, however long that is.
     pub fn frame(&mut self, stream: &[u8], level: i32, search: Search) -> Option<&[u8]> {
         if self.zstd.is_none() {
             self.zstd = zstd::bulk::Compressor::new(level).ok();
@@ -152,7 +157,7 @@ impl Compressor {
     }
 }
 
-/// Decompresses what must give exactly `length` bytes.
+/// Decompresses a frame that must hold exactly `length` bytes.
 pub fn decompress(stored: &[u8], length: usize, out: &mut Vec<u8>) -> Result<(), DecodeError> {
     out.clear();
     out.reserve(length);

@@ -1,4 +1,5 @@
-//! The words of a thread, one path or event at a time: the one iterator under all codecs and readers.
+//! The words of a thread, one path or event at a time: the one iterator under all codecs and
+//! readers.
 #![deny(clippy::unwrap_used, clippy::indexing_slicing, clippy::cast_possible_truncation)]
 
 use wire::word::{self, EVENT};

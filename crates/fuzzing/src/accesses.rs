@@ -1,6 +1,8 @@
-//! The input is an access descriptor of a fragment and the data behind its paths, which go through a file and back.
+//! The input is an access descriptor of a fragment and the data behind its paths, which go through
+//! a file and back.
 //!
-//! Two lengths of data in words, the number of accesses, 36 bytes for each of them, a number of paths, and data.
+//! Two lengths of data in words, the number of accesses, 36 bytes for each of them, a number of
+//! paths, and data.
 
 use trace::{AccessDescriptors, DataMode, Exit, Fragment, Recording, ThreadInfo, Trace, WriteError, Writer};
 use wire::code::{AccessDescriptor, TERMINATOR_INDIRECT};

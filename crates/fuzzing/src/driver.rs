@@ -1,6 +1,8 @@
-//! A mutation driver for stable Rust: changes the inputs of a corpus at random and runs a target with them.
+//! A mutation driver for stable Rust: changes the inputs of a corpus at random and runs a target
+//! with them.
 //!
-//! Each input follows from the seed and its number alone, so that a failure can be repeated with both.
+//! Each input follows from the seed and its number alone, so that a failure can be repeated with
+//! both.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
@@ -50,7 +52,8 @@ pub fn folder(target: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus").join(target)
 }
 
-/// Runs a target with every input of the corpus, and then with mutations of them. Gives how many inputs there were.
+/// Runs a target with every input of the corpus, and then with mutations of them. Gives how many
+/// inputs there were.
 ///
 /// # Panics
 /// If the target does; says with which input.

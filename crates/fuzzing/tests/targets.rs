@@ -1,4 +1,5 @@
-//! Every target, for a few seconds; and that the driver reaches what it is for and finds what it should.
+//! Every target, for a few seconds; and that the driver reaches what it is for and finds what it
+//! should.
 
 mod corpus;
 

@@ -1,7 +1,9 @@
-//! Memory accesses: what they are, and how they are made of a path's data as its plan says.
+//! Memory accesses, and how the reader decodes them from the data behind a path.
 //!
-//! [`AccessBuffer`] collects the accesses of a stretch of execution, step by step and event by event. Iterations of string
-//! instructions stay together in a [`StringRun`] until somebody iterates them: a file could claim any number of them.
+//! An [`AccessBuffer`] collects the accesses of a batch, step by step and event by event. The
+//! descriptors of the path say how to decode them ([`crate::descriptors`]). The iterations of a
+//! string instruction stay together in a [`StringRun`] until a caller iterates them, because a file
+//! could claim any number of them.
 #![deny(clippy::unwrap_used, clippy::indexing_slicing, clippy::cast_possible_truncation)]
 
 use wire::code::{HAS_BASE, HAS_FS, HAS_INDEX, IS_SHORT, MASK_BITS, MASK_SIGNS};
@@ -26,34 +28,34 @@ pub enum AccessKind {
 pub struct Access {
     pc: u64,
     address: u64,
-    /// Top bit: a write.
+    /// Bytes; the top bit is set for a write.
     size: u32,
-    /// Where its value is among those of the batch.
+    /// Position of its value among those of the batch.
     value: u32,
 }
 
 /// In [`Access::size`].
 const WRITE: u32 = 1 << 31;
-/// In [`Access::size`]: not an access but the place of a [`StringRun`], whose number is in `value`.
+/// In [`Access::size`]: the entry is not an access but a [`StringRun`], whose index is in `value`.
 const RUN: u32 = WRITE - 1;
 const NO_VALUE: u32 = u32::MAX;
 
 impl Access {
-    /// Address of the instruction.
+    /// Returns the address of the instruction.
     #[must_use]
     #[inline]
     pub fn pc(&self) -> u64 {
         self.pc
     }
 
-    /// Address of the first byte.
+    /// Returns the address of the first byte.
     #[must_use]
     #[inline]
     pub fn address(&self) -> u64 {
         self.address
     }
 
-    /// Number of bytes.
+    /// Returns the number of bytes.
     #[must_use]
     #[inline]
     pub fn size(&self) -> u32 {
@@ -81,11 +83,11 @@ struct StringRun {
     second: Option<StridedAccess>,
 }
 
-/// One access per iteration.
+/// An access that every iteration makes once.
 #[derive(Clone, Copy, Debug, Default)]
 struct StridedAccess {
     address: u64,
-    /// From one iteration to the next.
+    /// Distance from one iteration's address to the next.
     stride: u64,
     /// Size and direction, as in [`Access`].
     size: u32,
@@ -101,24 +103,24 @@ impl StridedAccess {
         let address = self.address.wrapping_add(self.stride.wrapping_mul(iteration)) & self.cut;
         let value = match self.value {
             NO_VALUE => NO_VALUE,
-            // Values lie in a batch, whose length a u32 can tell.
+            // A u32 holds any position of a value in a batch.
             value => value.wrapping_add(u32::try_from(iteration).unwrap_or(0).wrapping_mul(self.value_stride)),
         };
         Access { pc, address: address.wrapping_add(self.origin), size: self.size, value }
     }
 }
 
-/// Accesses of a stretch of execution.
+/// The accesses of a batch.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct AccessBuffer {
     entries: Vec<Access>,
     runs: Vec<StringRun>,
     values: Vec<u8>,
-    /// Of each step, its part of `entries`.
+    /// The range in `entries` of each step.
     steps: Vec<[u32; 2]>,
-    /// Of each event, its part of `entries`.
+    /// The range in `entries` of each event.
     events: Vec<[u32; 2]>,
-    /// Accesses that could not be made of the data.
+    /// Accesses that could not be decoded.
     pub lost: u64,
 }
 
@@ -166,13 +168,13 @@ impl Accesses<'_> {
         }
     }
 
-    /// How many these are, without iterating them.
+    /// Counts the accesses without iterating them.
     pub(crate) fn total(&self) -> u64 {
         let (reads, writes) = self.counts();
         reads.saturating_add(writes)
     }
 
-    /// How many reads and writes these are, without iterating them.
+    /// Counts reads and writes without iterating them.
     #[must_use]
     pub(crate) fn counts(&self) -> (u64, u64) {
         let (mut reads, mut writes) = (0u64, 0u64);
@@ -218,7 +220,7 @@ impl Iterator for Iterations<'_> {
     }
 }
 
-/// The number of at most eight bytes at `at`, with its sign.
+/// Reads the signed number of `bytes` bytes, at most eight, at `at`.
 fn signed(data: &[u8], at: usize, bytes: u8) -> Option<u64> {
     let bytes = usize::from(bytes);
     let mut wide = [0; 8];
@@ -227,29 +229,30 @@ fn signed(data: &[u8], at: usize, bytes: u8) -> Option<u64> {
     Some((u64::from_le_bytes(wide) << unused).cast_signed().wrapping_shr(unused).cast_unsigned())
 }
 
-/// What an access needs to be made.
+/// The data that accesses are decoded from.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct AccessData<'d> {
     data: &'d [u8],
     fs_base: u64,
-    /// Where the data is among the values, if it is kept there.
+    /// Position of the data among the values of the buffer, if it is copied there.
     values_at: Option<u32>,
 }
 
 impl<'d> AccessData<'d> {
-    /// With values where they are in the data.
+    /// Returns `data` with values at their positions in it.
     #[inline]
     pub(crate) fn new(data: &'d [u8], context: AccessContext) -> Self {
         Self { data, fs_base: context.fs_base, values_at: context.keep_values.then_some(0) }
     }
 
-    /// The address that is a register plus a constant.
+    /// Returns the address of a [`Form::Based`] access: a register plus a constant.
     #[inline]
     pub(crate) fn based(&self, access: &CompiledAccess) -> Option<u64> {
         Some(register(self.data, access.base)?.wrapping_add(access.displacement))
     }
 
-    /// Where the value of an access is, unless that is a [`Form::Long`] one: in which data, and where in it; in nothing if it has none.
+    /// Returns the slice that holds the value of an access and the position in it; an empty slice
+    /// if there is no value. Not for [`Form::Long`].
     #[inline(always)]
     pub(crate) fn value_in<'b>(&self, access: &'b CompiledAccess) -> (&'b [u8], usize)
     where
@@ -263,7 +266,7 @@ impl<'d> AccessData<'d> {
         }
     }
 
-    /// Base, displacement and index, neither cut nor relative to fs.
+    /// Returns the sum of base, displacement and index, not truncated and not relative to fs.
     #[inline]
     fn sum(&self, access: &CompiledAccess) -> Option<u64> {
         let mut address = access.displacement;
@@ -284,14 +287,14 @@ impl<'d> AccessData<'d> {
         if access.flags & HAS_FS != 0 { self.fs_base } else { 0 }
     }
 
-    /// The linear address of what lies `offset` behind the access's own.
+    /// Returns the linear address `offset` bytes behind that of the access.
     #[inline]
     pub(crate) fn address(&self, access: &CompiledAccess, offset: u64) -> Option<u64> {
         let sum = self.sum(access)?.wrapping_add(offset) & Self::cut(access);
         Some(sum.wrapping_add(self.origin(access)))
     }
 
-    /// How far the operand of a bit test lies behind its address.
+    /// Returns the distance of a bit test's operand from its address.
     fn bit_offset(&self, access: &CompiledAccess) -> Option<u64> {
         let number = signed(self.data, usize::from(access.mask), access.count)?.cast_signed();
         let operand_bits = u32::from(access.size) * 8;
@@ -324,7 +327,7 @@ fn size_of_access(size: u32, writes: bool) -> u32 {
     size.min(RUN - 1) | if writes { WRITE } else { 0 }
 }
 
-/// What says how far a string instruction came: two registers.
+/// Bytes of the two registers that say how far a string instruction came.
 const STRING_END_BYTES: usize = 16;
 
 impl AccessBuffer {
@@ -359,7 +362,7 @@ impl AccessBuffer {
         Accesses { entries: entries.iter(), runs: &self.runs, current: None }
     }
 
-    /// The bytes that were read or written.
+    /// Returns the bytes that were read or written.
     pub(crate) fn value(&self, access: &Access) -> Option<&[u8]> {
         if access.value == NO_VALUE {
             return None;
@@ -368,12 +371,13 @@ impl AccessBuffer {
         self.values.get(at..at.checked_add(access.size() as usize)?)
     }
 
-    /// Where accesses that are told by an event begin, so that [`Self::path`] or [`Self::interrupt`] can take them along.
+    /// Returns the position at which explicit accesses begin, for [`Self::push_path`] or
+    /// [`Self::push_event`].
     pub(crate) fn mark(&self) -> u32 {
         self.entry_count()
     }
 
-    /// The instruction whose accesses begin at `mark`.
+    /// Returns the address of the instruction whose accesses begin at `mark`.
     pub(crate) fn pc_at(&self, mark: u32) -> u64 {
         self.entries.get(mark as usize).map_or(0, |entry| entry.pc)
     }
@@ -384,7 +388,8 @@ impl AccessBuffer {
         Some(at)
     }
 
-    /// The accesses of a path, a range for each of its steps. Those from `mark` on belong to the first step.
+    /// Appends the accesses of a path, one range for each step. Those from `mark` on belong to the
+    /// first step.
     pub(crate) fn push_path(
         &mut self,
         descriptors: &DescriptorTable,
@@ -404,7 +409,8 @@ impl AccessBuffer {
         }
     }
 
-    /// A path of `count` steps without a plan.
+    /// Appends `count` steps without accesses of their own. Accesses from `mark` on belong to the
+    /// first.
     pub(crate) fn push_empty_steps(&mut self, count: usize, mark: Option<u32>) {
         let end = self.entry_count();
         let mut start = mark.unwrap_or(end);
@@ -414,8 +420,9 @@ impl AccessBuffer {
         }
     }
 
-    /// The accesses of the first `blocks` blocks of a plan and of those before `pc` in the next, which is a step of its own if
-    /// `part`. Returns where the accesses begin that a string instruction at `pc` had made already.
+    /// Appends the accesses of an interrupted fragment: those of its completed blocks, and those
+    /// before `pc` in the next block, which is a step of its own if `part`. Returns the position of
+    /// the accesses that a string instruction at `pc` had made already.
     pub(crate) fn push_interrupted(
         &mut self,
         descriptors: &DescriptorTable,
@@ -455,13 +462,13 @@ impl AccessBuffer {
         (!unfinished.is_empty()).then_some(start)
     }
 
-    /// An event; the accesses from `mark` on belong to it.
+    /// Appends an event. The accesses from `mark` on belong to it.
     pub(crate) fn push_event(&mut self, mark: Option<u32>) {
         let end = self.entry_count();
         self.events.push([mark.unwrap_or(end), end]);
     }
 
-    /// Puts the accesses from `mark` to `end` behind those that came after them, and gives their new place.
+    /// Moves the accesses from `mark` to `end` behind all others and returns their new position.
     pub(crate) fn move_to_end(&mut self, mark: u32, end: u32) -> u32 {
         let count = end.saturating_sub(mark);
         if let Some(tail) = self.entries.get_mut(mark as usize..)
@@ -475,7 +482,7 @@ impl AccessBuffer {
         self.entry_count().saturating_sub(count)
     }
 
-    /// Accesses that an event tells.
+    /// Appends explicit accesses.
     pub(crate) fn push_explicit(&mut self, access: ExplicitAccess, data: &[u8], keep_values: bool) {
         match access {
             ExplicitAccess::Access { pc, address, size } => {
@@ -492,7 +499,7 @@ impl AccessBuffer {
         }
     }
 
-    /// One part for each access of an iteration, in order.
+    /// Returns the accesses of an iteration, in order.
     fn string_accesses(
         &mut self,
         [source, destination]: [u64; 2],
@@ -523,7 +530,7 @@ impl AccessBuffer {
             let values = if reads_source { second_values } else { first_values };
             Some(part(destination, false, values, size))
         } else if shape & STRING_WRITES_DESTINATION != 0 {
-            // `movs` writes what it has read; `stos` the same all over.
+            // `movs` writes what it has read; `stos` writes the same value every time.
             let once = has(u64::from(size)).then_some(start);
             Some(if reads_source {
                 part(destination, true, first_values, size)
@@ -547,7 +554,7 @@ impl AccessBuffer {
         self.entries.push(Access { pc, address: 0, size: RUN, value: number });
     }
 
-    /// The first of `accesses`, with its values; gives the others.
+    /// Appends the first of `accesses` with its values, and returns the others.
     pub(crate) fn push_first<'p>(
         &mut self,
         accesses: &'p [CompiledAccess],
@@ -567,7 +574,8 @@ impl AccessBuffer {
         }
     }
 
-    /// Makes the first of `accesses`, or the first two of a string instruction; gives the others.
+    /// Appends the first of `accesses`, or the first two of a string instruction, and returns the
+    /// others.
     #[inline(always)]
     fn push_next<'p>(&mut self, accesses: &'p [CompiledAccess], access_data: &AccessData<'_>) -> &'p [CompiledAccess] {
         let Some((access, mut rest)) = accesses.split_first() else { return &[] };
@@ -644,7 +652,7 @@ impl AccessBuffer {
         Some(())
     }
 
-    /// One access if any of the elements is selected.
+    /// Appends one access if any of the elements is selected.
     fn push_any(&mut self, access: &CompiledAccess, access_data: &AccessData<'_>) -> Option<()> {
         let elements = u64::MAX.checked_shr(64 - u32::from(access.count)).unwrap_or(0);
         if register(access_data.data, access.mask)? & elements == 0 {
@@ -668,7 +676,7 @@ impl AccessBuffer {
         Some(())
     }
 
-    /// Number of iterations, and what each does.
+    /// Returns the number of iterations, and the access that each makes.
     fn strided_access(
         &mut self,
         access: &CompiledAccess,
@@ -695,7 +703,8 @@ impl AccessBuffer {
         Some((count, part))
     }
 
-    /// Drops the first `steps` steps and `events` events, and of the step then first what comes before `pc`.
+    /// Drops the first `steps` steps and `events` events, and the accesses before `pc` of the step
+    /// that is first then.
     pub(crate) fn drop_before(&mut self, steps: usize, events: usize, pc: u64) {
         self.steps.drain(..steps.min(self.steps.len()));
         self.events.drain(..events.min(self.events.len()));
@@ -708,16 +717,16 @@ impl AccessBuffer {
         self.remove(0, before);
     }
 
-    /// The same as one that nothing else is needed for.
+    /// Returns an access together with its value.
     #[inline]
     pub(crate) fn operand(&self, access: &Access) -> Operand<'_> {
-        // Where there is no value, there are no bytes either.
+        // Without a value the position is behind all bytes, and the operand has none.
         let (data, at) = (&*self.values, access.value as usize);
         let Access { pc, address, .. } = *access;
         Operand { pc, address, size: access.size(), is_write: access.is_write(), data, at }
     }
 
-    /// Takes over what the entries of `other` refer to, before the first of them is copied.
+    /// Starts a copy of `other`: takes over the runs and values that its entries refer to.
     pub(crate) fn start_copy(&mut self, other: &Self) {
         self.clear();
         self.runs.clone_from(&other.runs);
@@ -725,7 +734,7 @@ impl AccessBuffer {
         self.lost = other.lost;
     }
 
-    /// Copies the accesses of a step of `other`, those of instructions that are wanted.
+    /// Copies the accesses of a step of `other` whose instructions are wanted.
     pub(crate) fn copy_step(&mut self, other: &Self, step: usize, is_wanted: impl Fn(u64) -> bool) {
         let start = self.entry_count();
         let entries = other.entries_in(other.steps.get(step));
@@ -755,20 +764,20 @@ impl AccessBuffer {
     }
 }
 
-/// What accesses depend on beside their data.
+/// The thread's state that accesses depend on, and whether their values are kept.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct AccessContext {
     pub fs_base: u64,
     pub keep_values: bool,
 }
 
-/// How far a fragment was executed when a signal came.
+/// How much of a fragment was executed when a signal interrupted it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Interruption {
     /// Blocks completed.
     pub blocks: u16,
-    /// Address of the instruction that comes next.
+    /// Address of the interrupted instruction.
     pub pc: u64,
-    /// Something of the next block was executed.
+    /// Whether a part of the next block was executed.
     pub part: bool,
 }

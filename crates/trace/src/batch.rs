@@ -1,7 +1,7 @@
 //! Batches: decoded runs of one thread's steps.
 //!
-//! A [`Batch`] holds steps, events and accesses side by side; a [`BatchPosition`] says how much of one
-//! has been read. `OpenChunk` fills batches, [`crate::Steps`], [`crate::Merged`] and
+//! A [`Batch`] holds steps, events and accesses side by side; a [`BatchPosition`] says how much of
+//! one has been read. `OpenChunk` fills batches, [`crate::Steps`], [`crate::Merged`] and
 //! [`crate::RoundRobin`] hand them out.
 #![deny(clippy::unwrap_used, clippy::indexing_slicing, clippy::cast_possible_truncation)]
 
@@ -12,7 +12,8 @@ use crate::block::Blocks;
 use crate::model::{Event, Step};
 use crate::visit::Operand;
 
-/// Steps in a batch, about. Enough to make the work per batch cheap, few enough to stay in the cache.
+/// Steps in a batch, about. Enough to make the work per batch cheap, few enough to stay in the
+/// cache.
 pub(crate) const BATCH_STEPS: usize = 2048;
 
 /// A decoded run of one thread's steps, with its events and, if they were asked for, its accesses.
@@ -103,8 +104,8 @@ impl Batch {
         self.accesses.of_event(event)
     }
 
-    /// Returns the bytes that an access of this batch read or wrote, lowest address first; `None` if
-    /// values were not recorded.
+    /// Returns the bytes that an access of this batch read or wrote, lowest address first; `None`
+    /// if values were not recorded.
     #[must_use]
     #[inline]
     pub fn value(&self, access: &Access) -> Option<&[u8]> {
@@ -132,9 +133,9 @@ impl Batch {
         })
     }
 
-    /// Copies a selection of the batch to `part`. `selected` returns the wanted instructions of each
-    /// step, counted from the step's first. Of the events, those behind a step whose last instruction
-    /// is selected are copied, and those at the start.
+    /// Copies a selection of the batch to `part`. `selected` returns the wanted instructions of
+    /// each step, counted from the step's first. Of the events, those behind a step whose last
+    /// instruction is selected are copied, and those at the start.
     ///
     /// ```
     /// # use trace::{Batch, example};
@@ -194,9 +195,10 @@ impl Batch {
         });
     }
 
-    /// Moves on from `position` and copies what it passes to `part`, up to and with the step for which
-    /// `is_last` returns true. `is_last` gets every step, or `None` for an event, where its answer has no
-    /// effect. It also gets the number of their accesses, which may be too large to iterate them.
+    /// Moves on from `position` and copies what it passes to `part`, up to and with the step for
+    /// which `is_last` returns true. `is_last` gets every step, or `None` for an event, where its
+    /// answer has no effect. It also gets the number of their accesses, which may be too large to
+    /// iterate them.
     pub(crate) fn take_part(
         &self,
         position: &mut BatchPosition,

@@ -36,8 +36,8 @@ impl BatchBuilder<'_, '_, '_> {
         }
     }
 
-    /// Appends the event at the start of `words`, which `raw` is decoded from, and the steps that it
-    /// interrupted.
+    /// Appends the event at the start of `words`, which `raw` is decoded from, and the steps that
+    /// it interrupted.
     pub(crate) fn event(&mut self, raw: Option<RawEvent>, words: &[u32]) {
         let Some(raw) = raw else { return self.lost() };
         let steps = raw.interrupted_steps(self.program);
@@ -72,8 +72,8 @@ impl BatchBuilder<'_, '_, '_> {
         self.source.is_some_and(|(_, position)| position.pending.is_some())
     }
 
-    /// Returns how much of the data was read. Explicit accesses that no path or signal followed in this
-    /// chunk get an event of their own.
+    /// Returns how much of the data was read. Explicit accesses that no path or signal followed in
+    /// this chunk get an event of their own.
     pub(crate) fn finish_data(&mut self) -> Option<DataPosition> {
         let (_, position) = self.source?;
         if let Some(mark) = position.pending {

@@ -47,11 +47,11 @@ pub(crate) enum Refusal {
     Twice,
     /// A fragment names a block that is not defined.
     UnknownBlock(u32),
-    /// A plan is for a fragment that is not defined.
+    /// Access descriptors are for a fragment that is not defined.
     UnknownPath,
-    /// A fragment's lists make no sense.
+    /// A fragment's lists are inconsistent.
     Fragment,
-    /// A plan does not fit its fragment.
+    /// Access descriptors do not fit their fragment.
     AccessDescriptors,
     /// The table is full.
     Full,
@@ -81,7 +81,7 @@ pub struct Instructions<'a> {
 }
 
 impl<'a> Block<'a> {
-    /// Number of the block in the recording, as arrivals name it.
+    /// Returns the number of the block in the recording, as fragments name it.
     #[must_use]
     pub fn id(&self) -> u32 {
         self.node.id
@@ -233,7 +233,8 @@ impl Blocks {
         self.by_id.get(id)
     }
 
-    /// How many instructions of `node` come before the address `pc`, which is that of one of them or the node's end.
+    /// Returns how many instructions of `node` come before the address `pc`, which is that of one
+    /// of them or the node's end.
     pub(crate) fn instructions_before(&self, node: &Node, pc: u64) -> Option<u16> {
         let wanted = pc.wrapping_sub(node.address);
         let mut offset = 0;
@@ -271,7 +272,8 @@ impl Blocks {
     }
 }
 
-/// Decodes a block: fills `lengths` and gives how the last instruction leaves. `None` as for `isa::shape`.
+/// Decodes a block: fills `lengths` and returns the transfer at its end. `None` as for
+/// `isa::shape`.
 fn scan(address: u64, code: &[u8], lengths: &mut Vec<u8>) -> Option<Transfer> {
     lengths.clear();
     let mut decoder = isa::decoder(address, code);

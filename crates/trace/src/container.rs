@@ -1,5 +1,6 @@
-//! The frame of a `.trk` file: file header, chunk headers, trailer. Knows where chunks begin and end and what their headers
-//! say, not what is inside. `docs/format.md` describes every byte.
+//! The frame of a `.trk` file: file header, chunk headers, trailer. This module knows where chunks
+//! begin and end and what their headers say, not what is inside. `docs/format.md` describes every
+//! byte.
 #![deny(clippy::unwrap_used, clippy::indexing_slicing, clippy::cast_possible_truncation)]
 
 use std::fmt;
@@ -18,7 +19,7 @@ pub(crate) const CODE_EXTRA_BYTES: usize = 16;
 pub(crate) const DATA_EXTRA_BYTES: usize = 32;
 pub(crate) const TRAILER_MAGIC: [u8; 8] = *b"TkEnd\r\n\x1a";
 pub(crate) const TRAILER_BYTES: usize = 28;
-/// A chunk's content is never larger than this, so that nobody allocates what a damaged header asks for.
+/// Largest content of a chunk, so that a damaged header cannot ask for more memory.
 pub(crate) const RAW_BYTES_MAX: u32 = 64 << 20;
 
 pub(crate) use codec::{CODEC_FAST, CODEC_LANES, CODEC_PREDICT, CODEC_RAW, CODEC_ZSTD, crc};
@@ -32,7 +33,7 @@ pub enum Kind {
     Code,
     /// Threads, modules, unmapped ranges.
     Facts,
-    /// A stretch of one thread's path.
+    /// A run of one thread's words.
     Path,
     /// How the target ended.
     End,
@@ -83,7 +84,7 @@ impl fmt::Display for Kind {
     }
 }
 
-/// What the header of a path chunk tells without decoding it.
+/// What the header of a path chunk says about its content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PathHeader {
     pub thread: u32,
@@ -94,10 +95,10 @@ pub struct PathHeader {
     /// Smallest and greatest timestamp; both 0 if there is none.
     pub first_tsc: u64,
     pub last_tsc: u64,
-    /// Where the thread is when the chunk begins; 0 if its words do not tell, `u64::MAX` if they begin with an event that
-    /// puts the thread elsewhere or ends it.
+    /// Address of the thread when the chunk begins; 0 if its words do not say, `u64::MAX` if they
+    /// begin with an event that moves the thread elsewhere or ends it.
     pub start_pc: u64,
-    /// Where the chunk's end leads; 0 if its words do not tell.
+    /// Address that the last word leads to; 0 if the words do not say.
     pub end_pc: u64,
 }
 
@@ -115,7 +116,7 @@ pub(crate) struct ChunkHeader {
     pub extra: Extra,
 }
 
-/// What the headers of some kinds of chunks say besides.
+/// The part of a header that only some kinds of chunks have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Extra {
     None,
@@ -124,7 +125,7 @@ pub(crate) enum Extra {
     Data(DataHeader),
 }
 
-/// What the header of a data chunk tells without decoding it.
+/// What the header of a data chunk says about its content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct DataHeader {
     pub thread: u32,
@@ -136,7 +137,7 @@ pub(crate) struct DataHeader {
     pub writes: u64,
 }
 
-/// What the header of a code chunk tells without decoding it.
+/// What the header of a code chunk says about its content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct CodeHeader {
     /// Definitions in it.

@@ -1,8 +1,8 @@
 //! A cursor over the chunks of one thread.
 //!
-//! A [`Cursor`] opens one chunk after the other and hands out what is in them: batches, ranges of words
-//! or visits of accesses. [`crate::Steps`] owns one cursor; [`crate::Merged`] and [`crate::RoundRobin`]
-//! own one for each thread.
+//! A [`Cursor`] opens one chunk after the other and hands out what is in them: batches, ranges of
+//! words or visits of accesses. [`crate::Steps`] owns one cursor; [`crate::Merged`] and
+//! [`crate::RoundRobin`] own one for each thread.
 #![deny(clippy::unwrap_used, clippy::indexing_slicing, clippy::cast_possible_truncation)]
 
 use std::ops::Range;
@@ -25,8 +25,8 @@ use crate::visit::AccessVisitor;
 pub(crate) struct Cursor<'t> {
     trace: &'t Trace,
     thread: u32,
-    /// Indexes of the chunks still to come, and of those behind them, which are not read but may hold
-    /// the target of the last indirect transfer.
+    /// Indexes of the chunks still to come, and of those behind them, which are not read but may
+    /// hold the target of the last indirect transfer.
     ahead: &'t [usize],
     behind: &'t [usize],
     open: OpenChunk,
@@ -118,8 +118,8 @@ impl<'t> Cursor<'t> {
         self.trace.data_chunk(place).is_some_and(|chunk| self.trace.payload(chunk).is_ok())
     }
 
-    /// Passes over the batch that [`Self::next_batch`] would return and returns its instructions. If it
-    /// has more than `most`, returns `None` and stays. Data must be omitted.
+    /// Passes over the batch that [`Self::next_batch`] would return and returns its instructions.
+    /// If it has more than `most`, returns `None` and stays. Data must be omitted.
     pub(crate) fn pass_over(&mut self, buffers: &mut DecodeBuffers, most: u64) -> Result<Option<u64>, ReadError> {
         while self.open_next(buffers)? {
             let steps = self.slice.unwrap_or(BATCH_STEPS);
@@ -136,8 +136,8 @@ impl<'t> Cursor<'t> {
         Ok(Some(0))
     }
 
-    /// Returns the time at which the next batch begins; `None` at the end. While the next chunk is not
-    /// open, the time is a lower bound.
+    /// Returns the time at which the next batch begins; `None` at the end. While the next chunk is
+    /// not open, the time is a lower bound.
     pub(crate) fn tsc(&mut self) -> Option<u64> {
         let next = self.ahead.first().and_then(|&place| self.trace.chunks().get(place)?.path());
         let behind = next.map(|path| path.first_tsc.max(self.open.tsc));
@@ -148,15 +148,15 @@ impl<'t> Cursor<'t> {
             .or(behind.map(|first| if self.open.tsc == 0 { first } else { self.open.tsc }))
     }
 
-    /// Opens the next chunk unless one is open, and returns whether it did. After an error the cursor is
-    /// behind the chunk that caused it.
+    /// Opens the next chunk unless one is open, and returns whether it did. After an error the
+    /// cursor is behind the chunk that caused it.
     pub(crate) fn prepare(&mut self, buffers: &mut DecodeBuffers) -> Result<bool, ReadError> {
         let was_open = self.open.has_more();
         self.open_next(buffers).map(|_| !was_open)
     }
 
-    /// Fills `batch` with what comes next; returns false at the end. After an error the cursor is behind
-    /// the chunk that caused it.
+    /// Fills `batch` with what comes next; returns false at the end. After an error the cursor is
+    /// behind the chunk that caused it.
     pub(crate) fn next_batch(&mut self, buffers: &mut DecodeBuffers, batch: &mut Batch) -> Result<bool, ReadError> {
         batch.clear();
         while batch.is_empty() {
@@ -179,8 +179,8 @@ impl<'t> Cursor<'t> {
         Ok(is_open.then(|| self.open.take_words(until, PATH_BATCH_WORDS)))
     }
 
-    /// Makes a visitor for the thread and calls it for what comes next, up to the time `until`; returns
-    /// false at the end. After an error the cursor is behind the chunk that caused it.
+    /// Makes a visitor for the thread and calls it for what comes next, up to the time `until`;
+    /// returns false at the end. After an error the cursor is behind the chunk that caused it.
     pub(crate) fn visit<W: AccessVisitor>(
         &mut self,
         buffers: &mut DecodeBuffers,
@@ -234,8 +234,8 @@ impl<'t> Cursor<'t> {
         if self.accesses && !self.omits_data { self.decode_data(buffers, chunk, place) } else { Ok(()) }
     }
 
-    /// Decodes the data behind the open words. After an error the steps of the chunk are still there,
-    /// without their accesses.
+    /// Decodes the data behind the open words. After an error the steps of the chunk are still
+    /// there, without their accesses.
     fn decode_data(&mut self, buffers: &mut DecodeBuffers, path: &Chunk, place: usize) -> Result<(), ReadError> {
         let trace = self.trace;
         let chunk = trace.data_chunk(place).ok_or_else(|| path.error(Problem::DataMissing))?;

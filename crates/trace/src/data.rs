@@ -1,7 +1,8 @@
-//! The content of a data chunk: what the paths and events of a path chunk have behind them, one after the other.
+//! The content of a data chunk: the data behind the paths and events of one path chunk, in order.
 //!
-//! The words say how much belongs to each of them: as much as its plan says to a path, as much as its first word says to an
-//! event. Here bytes are cut accordingly, counted and compressed.
+//! The words say how much data belongs to each: the access descriptors of a path's fragment give
+//! its length, an event's first word gives that of an event. A [`DataPosition`] cuts the data
+//! accordingly and decodes accesses into an [`AccessBuffer`].
 #![deny(clippy::unwrap_used, clippy::indexing_slicing, clippy::cast_possible_truncation)]
 
 use codec::event::event_bytes;
@@ -18,7 +19,8 @@ use crate::model::Event;
 use crate::program::Program;
 use crate::span::{Span, Spans};
 
-/// Bytes of data behind the path `word`; `None` if it is not defined. A fragment without a plan has no data.
+/// Returns the bytes of data behind a path; `None` if it is not defined. A fragment without access
+/// descriptors has no data.
 #[inline]
 pub(crate) fn path_bytes(program: &Program, word: u32) -> Option<usize> {
     match program.descriptors.span(word) {
@@ -27,7 +29,7 @@ pub(crate) fn path_bytes(program: &Program, word: u32) -> Option<usize> {
     }
 }
 
-/// Bytes of data behind all of `words`; `None` if there is one that is not defined.
+/// Returns the bytes of data behind all of `words`; `None` if one of them is not defined.
 pub(crate) fn needed(program: &Program, words: &[u32]) -> Option<u64> {
     let bytes = |word: Word<'_>| match word {
         Word::Path(path) => path_bytes(program, path),
@@ -36,20 +38,20 @@ pub(crate) fn needed(program: &Program, words: &[u32]) -> Option<u64> {
     Words::new(words).try_fold(0, |sum, word| Some(sum + bytes(word)? as u64))
 }
 
-/// The data of a chunk, and what says how to read it.
+/// The data of a chunk, and the program that says how to decode it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct DataSource<'a> {
     pub program: &'a Program,
     pub data: &'a [u8],
 }
 
-/// How far the data of a chunk has been read.
+/// A position in the data of a chunk, with the thread's state there.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct DataPosition {
     pub at: usize,
     pub fs_base: u64,
     pub keep_values: bool,
-    /// Where accesses begin that belong to the next path or signal.
+    /// Position in the buffer of the explicit accesses that belong to the next path or signal.
     pub pending: Option<u32>,
 }
 
@@ -74,7 +76,7 @@ impl DataPosition {
         }
     }
 
-    /// Gathers the accesses of a path with `steps` steps.
+    /// Decodes the accesses of a path with `steps` steps.
     #[inline]
     pub(crate) fn path(&mut self, source: DataSource<'_>, word: u32, steps: usize, buffer: &mut AccessBuffer) {
         let mark = self.pending.take();
@@ -93,8 +95,9 @@ impl DataPosition {
         AccessContext { fs_base: self.fs_base, keep_values: self.keep_values }
     }
 
-    /// Gathers the accesses that belong to the event at the start of `words`, which interrupted so many whole steps and
-    /// perhaps a part of one; `None` if that makes no sense.
+    /// Decodes the accesses that belong to the event at the start of `words`. `steps` says how many
+    /// whole steps it interrupted and whether a part of one more; `None` if its fields are
+    /// impossible.
     pub(crate) fn event(
         &mut self,
         source: DataSource<'_>,
@@ -137,18 +140,18 @@ impl DataPosition {
     }
 }
 
-/// What the header of a data chunk says.
+/// The totals in the header of a data chunk.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct DataTotal {
     pub reads: u64,
     pub writes: u64,
-    /// Behind the chunk.
+    /// Base of the fs segment behind the chunk.
     pub fs_base: u64,
-    /// Accesses that could not be made of the data.
+    /// Accesses that could not be decoded.
     pub lost: u64,
 }
 
-/// Counts the accesses of `words`, with `data` as long as it must be.
+/// Counts the accesses of `words`, whose data has the right length.
 pub(crate) fn count(source: DataSource<'_>, words: &[u32], fs_base: u64, buffer: &mut AccessBuffer) -> DataTotal {
     let spans = &source.program.descriptors.spans;
     let mut total = DataTotal { fs_base, ..DataTotal::default() };
@@ -206,14 +209,14 @@ impl DataTotal {
     }
 }
 
-/// Memory that reading the data of one chunk leaves for the next.
+/// Memory for decoding data, kept from one chunk to the next.
 #[derive(Debug, Default)]
 pub(crate) struct DataCoder {
     decoder: Decoder<Span>,
 }
 
 impl DataCoder {
-    /// The data of a path chunk with these words, given the chunk that holds it.
+    /// Decodes the data behind `words` from the chunk with this header and payload.
     pub(crate) fn read(
         &mut self,
         program: &Program,

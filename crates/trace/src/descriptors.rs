@@ -1,8 +1,10 @@
-//! How memory accesses are made of the data behind paths: the plans of fragments, checked once and brought into a form that
-//! is quick to follow.
+//! The access descriptors of all fragments, checked once and compiled into a form that is quick to
+//! follow.
 //!
-//! A plan belongs to a fragment. The data behind a path is a string of slots, registers and values, that grows block by
-//! block; the accesses of the blocks that the path has executed refer to slots in it. See `wire::code::ACCESS_DESCRIPTORS`.
+//! The data behind a path is a sequence of slots for registers and values, which grows block by
+//! block. The descriptors of the blocks that the path has executed refer to slots in it. See
+//! `wire::code::ACCESS_DESCRIPTORS`. [`crate::access`] and [`crate::visit`] decode accesses by
+//! them.
 #![deny(clippy::unwrap_used, clippy::indexing_slicing, clippy::cast_possible_truncation)]
 
 use codec::dense_map::{DenseMap, Sentinel};
@@ -12,7 +14,7 @@ use crate::block::{Blocks, Refusal};
 use crate::model::{AccessDescriptors, Step};
 use crate::span::{Span, Spans};
 
-/// All plans of a recording.
+/// The access descriptors of a recording.
 #[derive(Debug, Default)]
 pub(crate) struct DescriptorTable {
     pub spans: Spans,
@@ -23,12 +25,12 @@ pub(crate) struct DescriptorTable {
     paths: DenseMap<PathAccesses>,
 }
 
-/// All that has to be known of a path to show its accesses, in one place.
+/// What a visit of a path's accesses needs, in one place.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PathAccesses {
     accesses_at: u32,
     access_count: u16,
-    /// Of data.
+    /// Bytes of data.
     pub bytes: u16,
     pub instructions: u32,
 }
@@ -59,7 +61,7 @@ struct FragmentAccesses {
 /// Bytes of a constant that is written, at most.
 const CONSTANT_BYTES: usize = size_of::<u64>();
 
-/// How the address and number of accesses are found.
+/// How the address and the number of accesses are computed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Form {
     /// A register plus a constant.
@@ -98,13 +100,13 @@ pub(crate) struct CompiledAccess {
 }
 
 impl DescriptorTable {
-    /// What is behind the path; `None` if nobody said, which means nothing.
+    /// Returns the span of a path; `None` if its fragment has no descriptors and so no data.
     #[inline]
     pub(crate) fn span(&self, path: u32) -> Option<Span> {
         self.spans.get(path)
     }
 
-    /// The accesses of the first `blocks` blocks of a fragment, block by block.
+    /// Iterates the accesses of the first `blocks` blocks of a fragment, block by block.
     #[inline]
     pub(crate) fn blocks(&self, descriptors: u32, blocks: u16) -> impl Iterator<Item = &[CompiledAccess]> {
         let node = self.fragments.get(descriptors as usize).copied();
@@ -119,20 +121,21 @@ impl DescriptorTable {
         })
     }
 
-    /// What a path with a plan is made into.
+    /// Returns the accesses of a path; `None` if its fragment has no descriptors.
     #[inline]
     pub(crate) fn path(&self, path: u32) -> Option<PathAccesses> {
         self.paths.get(path)
     }
 
-    /// Its accesses.
+    /// Returns the compiled accesses of a path.
     #[inline]
     pub(crate) fn accesses(&self, path: PathAccesses) -> &[CompiledAccess] {
         let at = path.accesses_at as usize;
         self.accesses.get(at..at + usize::from(path.access_count)).unwrap_or(&[])
     }
 
-    /// Enters the plan of a fragment with these blocks, of which its exits have executed so many.
+    /// Adds the descriptors of a fragment whose blocks are those of `steps`. `executed` says how
+    /// much of it each exit has executed.
     pub(crate) fn add(
         &mut self,
         descriptors: &AccessDescriptors<'_>,
@@ -171,7 +174,7 @@ impl DescriptorTable {
     }
 }
 
-/// Refuses a plan whose accesses are not those of instructions.
+/// Refuses descriptors whose accesses are not those of instructions.
 fn check(descriptors: &AccessDescriptors<'_>, blocks: &Blocks, steps: &[Step]) -> Result<(), Refusal> {
     for access in descriptors.accesses {
         let node = steps.get(usize::from(access.block)).and_then(|step| blocks.node(step.block().0));
@@ -227,7 +230,7 @@ impl CompiledAccess {
         u32::from(self.flags & 3)
     }
 
-    /// Where the value is in the data, if it is there.
+    /// Returns the position of the value in the data, if it is there.
     #[inline]
     pub(crate) fn value_at(&self) -> Option<u16> {
         (self.value < CONSTANT).then_some(self.value)

@@ -1,4 +1,4 @@
-//! What can go wrong, in words that say what and where.
+//! The errors of writing and reading, in words that say what is wrong and where.
 
 use std::path::PathBuf;
 
@@ -25,7 +25,7 @@ pub enum WriteError {
     PathTwice { first_path: u32 },
     #[error("the fragment of path {first_path} names block {block}, which is not defined")]
     UnknownBlock { first_path: u32, block: u32 },
-    #[error("the plan for the data of path {first_path} makes no sense")]
+    #[error("the access descriptors of path {first_path} make no sense")]
     AccessDescriptors { first_path: u32 },
     #[error("the data of thread {thread} is {bytes} bytes, its paths need {needed}")]
     Data { thread: u32, bytes: u64, needed: u64 },

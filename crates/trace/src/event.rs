@@ -1,4 +1,4 @@
-//! Events as words of a ring (`wire::word`).
+//! Events, decoded from the words of a ring (`wire::word`).
 #![deny(clippy::unwrap_used, clippy::indexing_slicing, clippy::cast_possible_truncation)]
 
 use wire::word;
@@ -6,12 +6,13 @@ use wire::word;
 use crate::model::{Event, Step};
 use crate::program::Program;
 
-/// An event with what only matters on the way to it.
+/// An event as it was recorded, with fields that only decoding needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RawEvent {
-    /// `None` for what only tells of memory accesses, see [`ExplicitAccess`].
+    /// `None` for explicit accesses, see [`ExplicitAccess`].
     pub event: Option<Event>,
-    /// Of a signal: first path of the interrupted fragment (0: none) and how many of its blocks were completed.
+    /// Of a signal: first path of the interrupted fragment (0: none) and how many of its blocks
+    /// were completed.
     pub interrupted: (u32, u32),
 }
 
@@ -20,12 +21,13 @@ impl RawEvent {
         self.event?.tsc()
     }
 
-    /// The time at which all that it tells begins: not known of what a signal interrupted.
+    /// Returns the time at which the event and all behind it begin; `None` if the event interrupted
+    /// something, whose time is not known.
     pub(crate) fn begins(&self) -> Option<u64> {
         self.tsc().filter(|_| self.interrupted.0 == 0)
     }
 
-    /// The time, if it is known only of what comes next.
+    /// Returns the time at which what follows an interruption begins.
     pub(crate) fn ends(&self) -> Option<u64> {
         self.tsc().filter(|_| self.interrupted.0 != 0)
     }
@@ -43,8 +45,8 @@ pub(crate) enum Location {
 }
 
 impl Location {
-    /// Returns the address if the event decides it, 0 if the event leaves it unknown; `None` for an event
-    /// that carries no execution.
+    /// Returns the address if the event decides it, 0 if the event leaves it unknown; `None` for an
+    /// event that carries no execution.
     pub(crate) fn known_pc(self) -> Option<u64> {
         match self {
             Self::Unchanged => None,
@@ -68,8 +70,8 @@ impl RawEvent {
         }
     }
 
-    /// Returns the steps that the event interrupted: whole ones, and a part of one more. `None` if its
-    /// fields are impossible.
+    /// Returns the steps that the event interrupted: whole ones, and a part of one more. `None` if
+    /// its fields are impossible.
     pub(crate) fn interrupted_steps<'p>(&self, program: &'p Program) -> Option<(&'p [Step], Option<Step>)> {
         match self.event {
             Some(Event::Signal { pc, .. }) if self.interrupted.0 != 0 => {
@@ -80,7 +82,7 @@ impl RawEvent {
     }
 }
 
-/// Memory accesses that are told by an event rather than by the plan of a path.
+/// Memory accesses that an event of their own records, because no access descriptor covers them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ExplicitAccess {
     /// Iterations of a string instruction, see `wire::word::STRING`.
@@ -90,7 +92,7 @@ pub(crate) enum ExplicitAccess {
 }
 
 impl ExplicitAccess {
-    /// How many reads and writes.
+    /// Returns the number of reads and writes.
     pub(crate) fn counts(&self) -> (u64, u64) {
         match *self {
             Self::Access { size, .. } => {
@@ -103,7 +105,7 @@ impl ExplicitAccess {
             Self::String { count, shape, .. } => {
                 let has = |flag: u32| u64::from(shape & flag != 0) * u64::from(count);
                 let (source, destination) = (has(word::STRING_READS_SOURCE), has(word::STRING_READS_DESTINATION));
-                // What reads at its destination does not write there.
+                // An instruction that reads at its destination does not write there.
                 let writes = if destination == 0 { has(word::STRING_WRITES_DESTINATION) } else { 0 };
                 (source + destination, writes)
             }
@@ -111,13 +113,14 @@ impl ExplicitAccess {
     }
 }
 
-/// Whether the event that begins with `first` tells of accesses that belong to the path or signal behind it.
+/// Whether the event that begins with `first` holds accesses that belong to the next path or
+/// signal.
 #[inline]
 pub(crate) fn is_explicit_access(first: u32) -> bool {
     first & word::EVENT != 0 && matches!(word::kind(first), word::STRING | word::ACCESS)
 }
 
-/// The accesses that the event at the start of `words` tells.
+/// Reads the explicit accesses at the start of `words`.
 pub(crate) fn read_explicit_access(words: &[u32]) -> Option<ExplicitAccess> {
     let (&first, rest) = words.split_first()?;
     let rest = rest.get(..word::length(first)?.checked_sub(1)?)?;
@@ -137,7 +140,7 @@ pub(crate) fn read_explicit_access(words: &[u32]) -> Option<ExplicitAccess> {
     }
 }
 
-/// The timestamp at the start of `words`, and what is behind it.
+/// Reads the timestamp at the start of `words`, and returns it with the words behind it.
 #[inline]
 pub(crate) fn time(words: &[u32]) -> Option<(u64, &[u32])> {
     let (&[first, low, high], behind) = words.split_first_chunk()?;

@@ -1,4 +1,5 @@
-//! A small recording for the examples in the documentation: two threads that count down in memory, in a loop.
+//! A small recording for the examples in the documentation: two threads that count down in memory,
+//! in a loop.
 
 use std::path::{Path, PathBuf};
 

@@ -1,12 +1,44 @@
-//! The event model and the `.trk` container: what a recording is, how it is written while the target runs, and how it is read.
+//! The event model and the `.trk` container: what a recording is, how a [`Writer`] writes it while the
+//! target runs, and how a [`Trace`] reads it.
 //!
-//! The unit is a [`Step`], one executed basic block of one thread: a reference to the static [`Block`] and what only execution
-//! could tell. Between steps stand [`Event`]s. A recorder hands a [`Writer`] blocks, fragments made of them, and the words that
-//! name what each thread executed (see `wire::word`); a [`Trace`] gives steps and events back: thread by thread, from any
-//! instruction number on, all threads merged by time, or chunk by chunk on all cores. A [`Live`] does without the file.
+//! A recorder hands a [`Writer`] static blocks, fragments made of them, and the words that each thread
+//! executed (see `wire::word`). A [`Trace`] returns them thread by thread, from any instruction number
+//! on ([`Trace::steps`], [`Trace::seek`]), all threads merged by time ([`Trace::merged`]) or in turns
+//! ([`Trace::round_robin`]), or chunk by chunk on all cores ([`Trace::par_chunks`]). A [`Live`] does
+//! without the file.
 //!
-//! Knows nothing of processes, of where events come from, or of what a trace is used for. `docs/format.md` describes the
-//! container byte by byte.
+//! # Two views
+//!
+//! There are two views of what a thread executed. Both are exact, and both come from the same words.
+//!
+//! **Items** are steps and events. A [`Step`] is one executed basic block of one thread: a reference to
+//! the static [`Block`], and the outcome and target of its terminator. [`Event`]s stand between steps.
+//! [`Steps`] iterates single [`Item`]s; a [`Batch`] holds a few thousand, with their memory accesses if
+//! they were asked for. Use items
+//!
+//! * to see single instructions, branches or accesses, in order;
+//! * to start at an instruction number, or to select a part of an execution;
+//! * whenever a few hundred million instructions per second are enough.
+//!
+//! **Path batches** are runs of path numbers and events, as they were recorded. A [`PathBatch`] gives
+//! [`PathItem`]s and a [`PathTable`] with the steps of each path. There are several times fewer paths
+//! than steps. Use path batches ([`Merged::next_path_batch`], [`Live::path_batch`])
+//!
+//! * if what the analysis needs to know of a path can be prepared once, by path number, and looked up
+//!   whenever the path is executed again;
+//! * if the analysis has to keep up with a running program;
+//! * if it needs no memory accesses. For accesses alone, an [`AccessVisitor`] is as fast
+//!   ([`Merged::visit_next`], [`Live::visit_next`]).
+//!
+//! The target of an indirect terminator at the end of a path is where the next item begins. Path
+//! batches leave that to the caller; steps have it filled in.
+//!
+//! # What this crate does not know
+//!
+//! It knows nothing of processes, of where events come from, or of what a trace is used for. The
+//! crate `codec` compresses words and data. `docs/format.md` describes the container byte by byte.
+//!
+//! # Example
 //!
 //! ```
 //! use trackway_trace::{Exit, Fragment, Item, Recording, ThreadInfo, Trace, Writer};

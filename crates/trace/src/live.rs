@@ -1,4 +1,4 @@
-//! What a recorder delivers, as batches, while it records and without a file.
+//! Batches of what a recorder delivers, while it records and without a file.
 #![deny(clippy::unwrap_used, clippy::indexing_slicing, clippy::cast_possible_truncation)]
 
 use std::cmp::Reverse;
@@ -19,8 +19,11 @@ use crate::record::Definition;
 use crate::tally::{DISCONTINUOUS, start_pc};
 use crate::visit::AccessVisitor;
 
-/// Takes the same as a [`crate::Writer`] and gives what [`crate::Trace::merged`] of its file would give. Threads deliver at different times: so that
-/// they can be merged, what comes waits until so much has come together that hardly anything earlier will come.
+/// Takes the same calls as a [`crate::Writer`] and emits the batches that [`crate::Trace::merged`]
+/// of its file would return.
+///
+/// Threads deliver at different times. To merge them, it holds words back until so many wait that
+/// hardly any earlier ones will come.
 ///
 /// ```
 /// use trackway_trace::{DataMode, Fragment, Live};
@@ -48,30 +51,30 @@ pub struct Live {
     /// Steps of a slice, see [`crate::Merged::interleaved`].
     slice: Option<usize>,
     threads: HashMap<u32, LiveThread>,
-    /// Time and number of each thread of which something waits.
+    /// Time and number of each thread with unread words.
     order: BinaryHeap<Reverse<(u64, u32)>>,
-    /// Bytes that have come and were not given, and more than this do not wait.
+    /// Bytes that wait, and the limit above which batches are emitted.
     waiting: usize,
     limit: usize,
     batch: Batch,
     scratch: AccessBuffer,
 }
 
-/// Bytes that wait: some tenths of a second of busy threads.
+/// Limit of bytes that wait: some tenths of a second of busy threads.
 const WAITING_MAX: usize = 32 << 20;
 
 #[derive(Debug, Default)]
 struct LiveThread {
-    /// What has come and was not given yet.
+    /// What has come and was not emitted.
     open: OpenChunk,
-    /// What ends in a step of which only what comes next tells where it went to.
+    /// A batch whose last step has an indirect terminator, until its target is known.
     held: Batch,
-    /// It is in the order of threads.
+    /// Whether the thread is in the order of threads.
     is_queued: bool,
 }
 
 impl Live {
-    /// `mode` says what comes beside words.
+    /// `mode` says which data comes with the words.
     #[must_use]
     pub fn new(mode: DataMode) -> Self {
         Self {
@@ -113,7 +116,8 @@ impl Live {
         self.program.define(&Definition::AccessDescriptors(*descriptors), 0)
     }
 
-    /// See [`crate::Writer::path_with_data`]. Shows what has waited long enough to `each`.
+    /// See [`crate::Writer::path_with_data`]. Calls `each` for the batches that have waited long
+    /// enough.
     pub fn path<E>(
         &mut self,
         image: u32,
@@ -127,7 +131,7 @@ impl Live {
         Ok(())
     }
 
-    /// Lets what has come wait, for [`Self::visit_next`].
+    /// Adds words and data that wait for [`Self::visit_next`].
     pub fn add(&mut self, image: u32, thread: u32, words: &[u32], data: &[u8]) {
         let own = self.threads.entry(thread).or_default();
         own.open.append(image, words, data);
@@ -170,8 +174,9 @@ impl Live {
         each(&PathBatch::new(thread, &self.program, own.open.words.get(words).unwrap_or(&[]))).map(|()| true)
     }
 
-    /// With only what is done to memory, what has waited long enough, or all of it: emitted to what `visitor` gives for the thread that is first. False if
-    /// there was nothing. Not for what is interleaved.
+    /// Visits the accesses of the thread that is first, if enough words wait or if `all` is set.
+    /// `visitor` makes the visitor for its thread. Returns false if there was nothing. Not for an
+    /// interleaved order.
     pub fn visit_next<W: AccessVisitor>(&mut self, all: bool, visitor: impl FnOnce(u32) -> W) -> bool {
         if self.waiting <= self.limit && !all {
             return false;
@@ -186,10 +191,10 @@ impl Live {
         true
     }
 
-    /// Shows everything that is waiting.
+    /// Emits everything that waits.
     pub fn finish<E>(&mut self, mut each: impl FnMut(&Blocks, &Batch) -> Result<(), E>) -> Result<(), E> {
         for (&thread, own) in &mut self.threads {
-            // What waited to be told where it went waits in vain.
+            // The target that a batch waited for will not come.
             if !own.is_queued && !own.held.is_empty() {
                 self.order.push(Reverse((own.held.tsc(), thread)));
             }
@@ -198,7 +203,7 @@ impl Live {
         Ok(())
     }
 
-    /// Shows a stretch of the thread that is first. Returns whether there was one.
+    /// Emits a batch of the thread that is first. Returns whether there was one.
     fn emit_next<E>(
         &mut self,
         is_last: bool,
@@ -234,14 +239,15 @@ impl Live {
 }
 
 impl LiveThread {
-    /// Gives it its place in the order of threads, if something of it waits.
+    /// Puts the thread into the order of threads, if it has unread words.
     fn queue(&mut self, thread: u32, is_estimated: bool, order: &mut BinaryHeap<Reverse<(u64, u32)>>) {
         let next = self.open.next_tsc(is_estimated, None);
         self.is_queued = next.is_some();
         order.extend(next.map(|tsc| Reverse((tsc, thread))));
     }
 
-    /// Where an indirect transfer went that was the last thing emitted; `None` if nothing says so yet, 0 if nothing will.
+    /// Returns the target of the last step emitted, whose terminator is indirect; `None` if it is
+    /// not known yet, 0 if it never will be.
     fn next(&self, program: &Program, is_last: bool) -> Option<u64> {
         match start_pc(program, self.open.unread_words()) {
             0 if !is_last => None,
@@ -259,7 +265,7 @@ mod tests {
     use super::*;
     use crate::model::Event;
 
-    /// A return, whose target only what comes next tells, and where that is.
+    /// A return, whose target only the next path says.
     fn live() -> Live {
         let mut live = Live::new(DataMode::None);
         live.block(0, 1, 0x1000, &[0xc3]).unwrap();

@@ -1,4 +1,5 @@
-//! How fast a trace is read and written again, for the benchmark tables: one thread, everything in memory.
+//! How fast a trace is read and written again, for the benchmark tables: one thread, everything in
+//! memory.
 
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
@@ -110,8 +111,8 @@ fn timed<R>(act: impl FnOnce() -> R) -> (R, Duration) {
     (result, now().saturating_sub(start))
 }
 
-/// Time that this thread has been running on a processor, so that others on the machine do not count; wall-clock time if the
-/// kernel does not tell.
+/// Returns the time that this thread has been running on a processor, so that other processes do
+/// not count; wall-clock time if the kernel does not say.
 fn now() -> Duration {
     static START: OnceLock<Instant> = OnceLock::new();
     Schedule::of_this_thread().map_or_else(|| START.get_or_init(Instant::now).elapsed(), |schedule| schedule.ran)

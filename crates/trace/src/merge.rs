@@ -1,8 +1,9 @@
 //! All threads of a trace in one order, by time.
 //!
-//! Each thread's own order is exact. Between threads, what follows a timestamp (a system call, a signal, the start of a
-//! segment) comes after everything that other threads did before an earlier timestamp. What lies between two timestamps of a thread is in one piece,
-//! unless it is to be [`Merged::interleaved`].
+//! Each thread's own order is exact. Between threads, what follows a timestamp (a system call, a
+//! signal, the start of a segment) comes after everything that other threads did before an earlier
+//! timestamp. What lies between two timestamps of a thread stays in one piece, unless the order is
+//! [`Merged::interleaved`].
 #![deny(clippy::unwrap_used, clippy::indexing_slicing, clippy::cast_possible_truncation)]
 
 mod seek;
@@ -24,29 +25,33 @@ use crate::visit::AccessVisitor;
 pub struct Merged<'t> {
     trace: &'t Trace,
     cursors: Vec<Cursor<'t>>,
-    /// Time and place in `cursors` of every thread that has more to give.
+    /// Time and index in `cursors` of every thread that has more.
     order: BinaryHeap<Reverse<(u64, usize)>>,
     buffers: DecodeBuffers,
     batch: Batch,
-    /// What a seek met that concerns what comes next.
+    /// Errors that a seek found in the chunks that come next.
     problems: Vec<ReadError>,
 }
 
 impl Merged<'_> {
-    /// Changes threads every few steps, as processors that share something would: a stretch between two timestamps is cut into slices of `steps`
-    /// steps, about, to which time is given in proportion.
+    /// Changes threads every few steps, as processors that share a resource would. What lies
+    /// between two timestamps is cut into slices of about `steps` steps, and the time is divided
+    /// among them in proportion.
     #[must_use]
     pub fn interleaved(mut self, steps: usize) -> Self {
         self.cursors.iter_mut().for_each(|cursor| cursor.set_slice(steps));
         self
     }
 
-    /// Goes to instruction `number` of the merged order, counted from 0: the next batch with instructions is the one that holds it.
-    /// Events directly before it may come first, in batches of their own. Gives how many instructions come before it. The batches are the same as after counting from the start, but only a few
-    /// chunks of each thread are decoded. There are none beyond the end.
+    /// Moves to instruction `number` of the merged order, counted from 0, and returns how many
+    /// instructions of the next batch come before it. The next batch with instructions holds it;
+    /// events directly before it may come first, in batches of their own. The batches are those
+    /// that counting from the start would give, but only a few chunks of each thread are decoded.
+    /// There are none beyond the end.
     ///
-    /// A damaged chunk before the place counts as many instructions as its header tells. If definitions of code may be missing, headers
-    /// and batches count differently; the reader then stays at the start, with all `number` instructions to come.
+    /// A damaged chunk before the instruction counts as many instructions as its header says. If
+    /// definitions of code may be missing, headers and batches count differently; the reader then
+    /// stays at the start and returns `number`.
     ///
     /// ```
     /// # use trackway_trace::example;
@@ -74,14 +79,14 @@ impl Merged<'_> {
         left
     }
 
-    /// How many path chunks were decoded so far.
+    /// Returns how many path chunks were decoded so far.
     #[must_use]
     pub fn chunks_decoded(&self) -> u64 {
         self.buffers.chunks
     }
 
-    /// Puts each thread at the start of a chunk so that everything before these chunks comes before instruction `number`. Gives how many
-    /// instructions that are.
+    /// Moves each thread to the start of a chunk, so that everything before these chunks comes
+    /// before instruction `number`. Returns how many instructions that is.
     fn go_to_chunks(&mut self, number: u64) -> u64 {
         let threads: Vec<_> = self.cursors.iter().map(|cursor| seek::bounds(&cursor.headers())).collect();
         let time = seek::time_before(&threads, number).unwrap_or(u64::MAX);
@@ -97,7 +102,8 @@ impl Merged<'_> {
         instructions
     }
 
-    /// Passes over batches as long as they have no more than `left` instructions together; gives how many are left.
+    /// Passes over batches that have no more than `left` instructions together, and returns how
+    /// many are left.
     fn pass_over(&mut self, mut left: u64) -> u64 {
         while left > 0 {
             match self.pass_over_batch(left) {
@@ -115,7 +121,8 @@ impl Merged<'_> {
         left
     }
 
-    /// Passes over the next batch unless it has more than `most` instructions; gives how many it has. `None` if it has more, or at the end.
+    /// Passes over the next batch and returns its instructions. Returns `None` at the end, or if
+    /// the batch has more than `most`.
     fn pass_over_batch(&mut self, most: u64) -> Result<Option<u64>, ReadError> {
         let Some(place) = self.first()? else { return Ok(None) };
         let Some(cursor) = self.cursors.get_mut(place) else { return Ok(None) };
@@ -124,14 +131,15 @@ impl Merged<'_> {
         passed
     }
 
-    /// The instructions of the chunk that an error concerns.
+    /// Returns the number of instructions of the chunk that an error concerns.
     fn instructions_of(&self, error: &ReadError) -> u64 {
         let ReadError::Chunk { offset, .. } = *error else { return 0 };
         let chunk = self.trace.chunks().iter().find(|chunk| chunk.offset == offset);
         chunk.and_then(Chunk::path).map_or(0, |path| path.counts.instructions)
     }
 
-    /// The next stretch of whichever thread is first. After an error, which concerns one damaged chunk, it goes on behind that.
+    /// Returns the next batch of the thread that is first. An error concerns one damaged chunk; the
+    /// next call continues behind that chunk.
     pub fn next_batch(&mut self) -> Result<Option<&Batch>, ReadError> {
         while let Some(place) = self.first()? {
             let Some(cursor) = self.cursors.get_mut(place) else { continue };
@@ -144,7 +152,7 @@ impl Merged<'_> {
         Ok(None)
     }
 
-    /// Takes the thread that is first out of the order; `None` if there is none any more.
+    /// Removes the thread that is first from the order and returns its index; `None` at the end.
     fn first(&mut self) -> Result<Option<usize>, ReadError> {
         if let Some(problem) = self.problems.pop() {
             return Err(problem);
@@ -153,7 +161,7 @@ impl Merged<'_> {
             let Some(cursor) = self.cursors.get_mut(place) else { continue };
             match cursor.prepare(&mut self.buffers) {
                 Ok(false) => return Ok(Some(place)),
-                // What comes next may turn out to be later than it seemed.
+                // The chunk may begin later than its header said.
                 Ok(true) if cursor.tsc().is_some_and(|tsc| tsc <= time) => return Ok(Some(place)),
                 Ok(true) => self.queue(place),
                 Err(error) => {
@@ -165,14 +173,14 @@ impl Merged<'_> {
         Ok(None)
     }
 
-    /// Puts a thread where it belongs in the order, unless it is at its end.
+    /// Puts a thread into the order, unless it is at its end.
     fn queue(&mut self, place: usize) {
         let tsc = self.cursors.get_mut(place).and_then(Cursor::tsc);
         self.order.extend(tsc.map(|tsc| Reverse((tsc, place))));
     }
 
-    /// As [`Self::next_batch`], with only what is done to memory: emitted to what `visitor` gives for the thread. False at the end. Not for what is
-    /// interleaved.
+    /// As [`Self::next_batch`], with accesses and events only. `visitor` makes the visitor for the
+    /// thread. Returns false at the end. Not for an interleaved order.
     pub fn visit_next<W: AccessVisitor>(&mut self, visitor: impl FnOnce(u32) -> W) -> Result<bool, ReadError> {
         let Some(place) = self.first()? else { return Ok(false) };
         let Some(cursor) = self.cursors.get_mut(place) else { return Ok(true) };
@@ -182,8 +190,8 @@ impl Merged<'_> {
         result.map(|_| true)
     }
 
-    /// As [`Self::next_batch`], path by path and without memory accesses. Where an indirect transfer at the end of a stretch went to is told by the
-    /// next one of the same thread.
+    /// As [`Self::next_batch`], path by path and without memory accesses. The next batch of the
+    /// same thread says where an indirect transfer at the end of a batch went.
     pub fn next_path_batch(&mut self) -> Result<Option<PathBatch<'_>>, ReadError> {
         loop {
             let Some(place) = self.first()? else { return Ok(None) };

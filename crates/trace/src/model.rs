@@ -1,5 +1,5 @@
-//! The event model: what a recording, a thread, a step and an event are. Every source of traces produces these and every
-//! analysis consumes them; nothing here knows about files or about how the path was encoded.
+//! The event model: recordings, threads, steps and events. Every source of traces produces these
+//! and every analysis consumes them. Nothing here knows files or the encoding of paths.
 
 use std::fmt;
 
@@ -42,7 +42,7 @@ pub enum DataMode {
 }
 
 impl DataMode {
-    /// As `wire::Control::data` tells it.
+    /// Returns the number of the mode in `wire::Control::data`.
     #[must_use]
     pub fn number(self) -> u32 {
         match self {
@@ -77,18 +77,20 @@ pub struct Module {
     pub tsc: u64,
 }
 
-/// A thread of the target. `thread` is its logical number, which is never used twice in a recording.
+/// A thread of the target. `thread` is its logical number, which is never used twice in a
+/// recording.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ThreadInfo {
     pub thread: u32,
     pub os_tid: u32,
     pub parent: Option<u32>,
-    /// The image of the process (0 after launch, plus one with every exec) that the thread started in.
+    /// The image of the process (0 after launch, plus one with every exec) that the thread started
+    /// in.
     pub image: u32,
 }
 
-/// A chain of blocks and the ways out of it, as the engine announces it; see `wire::code::FRAGMENT`. One execution from
-/// its head to one of its exits is a *path*.
+/// A fragment: blocks along a hot path, and its exits, as the engine announces it; see
+/// `wire::code::FRAGMENT`. One execution from its head to one of its exits is a *path*.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fragment<'a> {
     /// Number of the path that leaves by the first exit; the others follow.
@@ -99,10 +101,11 @@ pub struct Fragment<'a> {
     pub exits: &'a [u32],
 }
 
-/// How the memory accesses of a fragment are made of the data behind its paths; see `wire::code::ACCESS_DESCRIPTORS`.
+/// How to decode the memory accesses of a fragment from the data behind its paths; see
+/// `wire::code::ACCESS_DESCRIPTORS`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AccessDescriptors<'a> {
-    /// Of the fragment.
+    /// First path of the fragment.
     pub first_path: u32,
     /// For each exit, the bytes of data behind its word.
     pub lengths: &'a [u32],
@@ -133,7 +136,8 @@ pub enum Exit {
     Unknown,
 }
 
-/// What was executed, by class. A `rep` instruction counts once; a branch counts when it was executed.
+/// What was executed, by class. A `rep` instruction counts once; a branch counts when it was
+/// executed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     pub instructions: u64,
@@ -147,7 +151,7 @@ pub struct Counts {
     pub unconditional_indirect: u64,
     pub system_calls: u64,
     pub signals: u64,
-    /// Places where what was recorded makes no sense; zero in a sound recording.
+    /// Words that cannot be decoded; zero in a sound recording.
     pub lost: u64,
     /// Memory accesses, if they were recorded; a read-modify-write counts as one of each.
     pub reads: u64,
@@ -203,7 +207,7 @@ pub struct Summary {
     pub chunks: u64,
     /// Static blocks defined, and the bytes of their code.
     pub blocks: u64,
-    /// Chains of blocks defined.
+    /// Fragments defined.
     pub fragments: u64,
     pub code_bytes: u64,
     pub modules: u64,
@@ -233,11 +237,12 @@ impl Summary {
     }
 }
 
-/// Names a static block of a trace: its place in the order of definition. See [`crate::Blocks::get`].
+/// Names a static block of a trace: its place in the order of definition. See
+/// [`crate::Blocks::get`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct BlockIndex(pub u32);
 
-/// How a step left its block.
+/// How a step's block ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Terminator {
@@ -253,7 +258,8 @@ pub enum Terminator {
     Syscall = 4,
     /// No transfer: the block was cut and execution fell through.
     Next = 5,
-    /// A signal came before the instruction at [`Step::next`], and [`Event::Signal`] follows; or what was selected ends there.
+    /// A signal came before the instruction at [`Step::next`], and [`Event::Signal`] follows; or
+    /// the selection of instructions ends there.
     Interrupted = 6,
 }
 
@@ -271,7 +277,8 @@ impl Terminator {
     }
 }
 
-/// One executed basic block of one thread: a reference to the static block and what only execution could tell.
+/// One executed basic block of one thread: a reference to the static block, and the outcome of its
+/// terminator.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Step {
     next: u64,
@@ -313,8 +320,9 @@ impl Step {
         Terminator::from_bits(self.count_and_terminator >> 13)
     }
 
-    /// Address of the instruction that comes next: the target of a transfer, the instruction after a system call, the
-    /// interrupted instruction. 0 where the trace does not tell: an indirect transfer with nothing after it.
+    /// Address of the instruction that comes next: the target of a transfer, the instruction after
+    /// a system call, the interrupted instruction. 0 if the trace does not say: an indirect
+    /// transfer with nothing after it.
     #[must_use]
     pub fn next(&self) -> u64 {
         self.next
@@ -352,16 +360,17 @@ impl fmt::Debug for Step {
     }
 }
 
-/// What a thread met between two steps.
+/// What happened to a thread between two steps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
     /// The thread starts at `pc`, or goes on there in a new image.
     Start { pc: u64, tsc: u64 },
-    /// The time here.
+    /// A timestamp.
     Time { tsc: u64 },
     /// The system call that ended the step before, about to be executed.
     Syscall { number: u32, tsc: u64 },
-    /// The thread was interrupted before (or by) the instruction at `pc` and goes on at `handler`; 0: it ends here.
+    /// The thread was interrupted before (or by) the instruction at `pc` and continues at
+    /// `handler`; 0: it ends here.
     Signal { signal: u8, pc: u64, handler: u64, tsc: u64 },
     /// A signal handler has returned to `pc`.
     Resume { pc: u64, tsc: u64 },
@@ -373,12 +382,13 @@ pub enum Event {
     Detach { tsc: u64 },
     /// From here on, the base of the thread's fs segment is this.
     FsBase { base: u64 },
-    /// Before the instruction at `pc` the thread has left what is to be recorded; the next step is where it is back.
+    /// Before the instruction at `pc` the thread left the code that is recorded; the next step is
+    /// where it came back.
     Gap { pc: u64 },
-    /// The instruction at `pc` has made the memory accesses that belong to this event and is not complete; the others, if
-    /// any, belong to what follows.
+    /// The instruction at `pc` has made the memory accesses that belong to this event and is not
+    /// complete. Its other accesses, if any, belong to what follows.
     Unfinished { pc: u64 },
-    /// Something was executed here that the trace does not define (its definition is damaged).
+    /// Something was executed here whose definition is missing or damaged.
     Lost,
 }
 

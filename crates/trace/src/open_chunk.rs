@@ -1,8 +1,9 @@
 //! A decoded chunk that is being read.
 //!
-//! An [`OpenChunk`] holds words, their data and a position in both. It fills batches, passes over words
-//! for batches of paths, and skips. `Cursor` opens one chunk of a file after the other; `Live` appends
-//! what a thread delivers to one that never ends. [`crate::visit`] adds the visit of accesses.
+//! An [`OpenChunk`] holds words, their data and a position in both. It fills batches, passes over
+//! words for batches of paths, and skips. `Cursor` opens one chunk of a file after the other;
+//! `Live` appends what a thread delivers to one that never ends. [`crate::visit`] adds the visit of
+//! accesses.
 #![deny(clippy::unwrap_used, clippy::indexing_slicing, clippy::cast_possible_truncation)]
 
 use std::ops::Range;
@@ -17,7 +18,8 @@ use crate::event;
 use crate::model::Step;
 use crate::program::{PackedCounts, Program};
 
-/// A decoded chunk, or the words that a live thread has delivered, and how much of it has been read.
+/// A decoded chunk, or the words that a live thread has delivered, and how much of it has been
+/// read.
 #[derive(Debug, Default)]
 pub(crate) struct OpenChunk {
     pub words: Vec<u32>,
@@ -83,8 +85,9 @@ impl OpenChunk {
         size_of_val(self.unread_words()) + data
     }
 
-    /// Returns the time at which the next word begins; `None` at the end. Between two timestamps the time
-    /// is estimated, if `is_estimated`. `end` is the time at the end of the words, if it is known.
+    /// Returns the time at which the next word begins; `None` at the end. Between two timestamps
+    /// the time is estimated, if `is_estimated`. `end` is the time at the end of the words, if it
+    /// is known.
     pub(crate) fn next_tsc(&mut self, is_estimated: bool, end: Option<u64>) -> Option<u64> {
         let rest = Some(self.unread_words()).filter(|rest| !rest.is_empty())?;
         if let Some(tsc) = event::read(rest).and_then(|raw| raw.begins()) {
@@ -107,8 +110,8 @@ impl OpenChunk {
         self.timestamps
     }
 
-    /// Returns the next timestamp and its position. An unknown word ends the search, because nothing
-    /// behind it can be read.
+    /// Returns the next timestamp and its position. An unknown word ends the search, because
+    /// nothing behind it can be read.
     fn next_timestamp(&self) -> Option<(usize, u64)> {
         let mut words = Words::new(self.unread_words());
         loop {
@@ -139,8 +142,8 @@ impl OpenChunk {
         self.data.extend_from_slice(data);
     }
 
-    /// Passes over words, up to a timestamp that is not before `until` or to `most`, and returns their
-    /// range.
+    /// Passes over words, up to a timestamp that is not before `until` or to `most`, and returns
+    /// their range.
     pub(crate) fn take_words(&mut self, until: u64, most: usize) -> Range<usize> {
         let from = self.at;
         let mut words = Words::new(self.unread_words());
@@ -170,8 +173,8 @@ impl OpenChunk {
         from..at
     }
 
-    /// Fills `batch` with what comes next, about `most` steps at most. Returns whether the target of its
-    /// last step is not known, because the terminator is indirect.
+    /// Fills `batch` with what comes next, about `most` steps at most. Returns whether the target
+    /// of its last step is not known, because the terminator is indirect.
     pub(crate) fn fill(&mut self, program: &Program, by_time: bool, most: usize, batch: &mut Batch) -> bool {
         batch.image = self.image;
         (batch.first_instruction, batch.tsc) = (self.instruction, self.tsc);
@@ -190,7 +193,8 @@ impl OpenChunk {
                     let begins = raw.and_then(|raw| raw.begins());
                     let ends = raw.and_then(|raw| raw.ends());
                     let first = builder.batch.is_empty();
-                    // Explicit accesses stay in one batch with the path or signal that they belong to.
+                    // Explicit accesses stay in one batch with the path or signal that they belong
+                    // to.
                     if by_time && begins.is_some() && !first && !builder.is_pending() {
                         break;
                     }
@@ -216,8 +220,8 @@ impl OpenChunk {
         indirect
     }
 
-    /// Returns the extent of the batch that [`Self::fill`] would fill by time. `has_data` says whether it
-    /// would decode accesses.
+    /// Returns the extent of the batch that [`Self::fill`] would fill by time. `has_data` says
+    /// whether it would decode accesses.
     pub(crate) fn extent(&self, program: &Program, most: usize, has_data: bool) -> BatchExtent {
         let mut extent = BatchExtent { end: self.at, instructions: 0, tsc: self.tsc, is_empty: true };
         let (mut steps, mut is_pending) = (0, false);
@@ -271,8 +275,7 @@ impl OpenChunk {
     pub(crate) fn skip_to(&mut self, program: &Program, number: u64) {
         // Position of the explicit accesses that belong to the next path or signal.
         let mut explicit = None;
-        let mut words = Words::new(self.words.get(self.at..).unwrap_or(&[]));
-        while let Some(word) = words.next() {
+        for word in Words::new(self.words.get(self.at..).unwrap_or(&[])) {
             let (executed, length, raw) = match word {
                 Word::Path(path) => (program.counts(path).map_or(0, PackedCounts::instructions), 1, None),
                 Word::Event(event) => {

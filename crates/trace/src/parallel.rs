@@ -1,4 +1,5 @@
-//! Decoding chunks in parallel.
+//! Decoding chunks in parallel. [`Trace::par_chunks`] is for analyses that can treat each chunk
+//! alone.
 #![deny(clippy::unwrap_used, clippy::indexing_slicing, clippy::cast_possible_truncation)]
 
 use std::collections::BTreeMap;
@@ -13,7 +14,7 @@ use crate::model::DataMode;
 use crate::steps::Steps;
 use crate::trace::Trace;
 
-/// Things that are expensive to make and used by one thread at a time.
+/// Values that are expensive to make and used by one thread at a time.
 #[derive(Default)]
 pub(crate) struct Pool<T>(Mutex<Vec<T>>);
 
@@ -28,8 +29,9 @@ impl<T: Default> Pool<T> {
 }
 
 impl Trace {
-    /// Calls `each` for every path chunk with the steps of just that chunk, on all cores; gives the results in the order of the
-    /// file. A chunk's thread, image and first instruction are those of its batches.
+    /// Calls `each` for every path chunk with the steps of that chunk, on all cores, and returns
+    /// the results in the order of the file. A chunk's thread, image and first instruction are
+    /// those of its batches.
     ///
     /// ```
     /// # use trackway_trace::example;

@@ -1,5 +1,6 @@
-//! What a thread executed as it was recorded: path by path rather than step by step. There are several times fewer of them, and what is known of a
-//! path can be prepared.
+//! Batches of paths: what a thread executed as it was recorded, path by path instead of step by
+//! step. There are several times fewer paths than steps, and an analysis can prepare what it needs
+//! to know of each path once.
 #![deny(clippy::unwrap_used, clippy::indexing_slicing, clippy::cast_possible_truncation)]
 
 use codec::words::{EventWords, Word, Words};
@@ -12,7 +13,7 @@ use crate::program::Program;
 /// Words in a [`PathBatch`] at most.
 pub(crate) const PATH_BATCH_WORDS: usize = 8192;
 
-/// What every path of a recording executes.
+/// The paths of a recording, by number.
 #[derive(Clone, Copy, Debug)]
 pub struct PathTable<'t>(&'t Program);
 
@@ -22,7 +23,8 @@ impl<'t> PathTable<'t> {
         &self.0.blocks
     }
 
-    /// The steps of a path, and the last one. If that leaves indirectly, only what comes behind it tells where to.
+    /// Returns the steps of a path and its last step. If the terminator of the last step is
+    /// indirect, its target is where the next item begins.
     #[must_use]
     #[inline]
     pub fn get(&self, path: u32) -> Option<(&'t [Step], Step)> {
@@ -30,7 +32,7 @@ impl<'t> PathTable<'t> {
     }
 }
 
-/// A stretch of one thread's execution.
+/// A run of one thread's paths and events.
 #[derive(Clone, Copy, Debug)]
 pub struct PathBatch<'t> {
     thread: u32,
@@ -38,23 +40,24 @@ pub struct PathBatch<'t> {
     words: &'t [u32],
 }
 
-/// A part of a stretch.
+/// An item of a [`PathBatch`].
 #[derive(Clone, Copy, Debug)]
 pub enum PathItem<'t> {
     /// The path with this number was executed.
     Path(u32),
-    /// Something happened.
+    /// An event came.
     Event {
         event: Event,
-        /// What was executed before it of a path that it ended.
+        /// The steps of a path that the event interrupted: whole ones, and a part of one more.
         steps: &'t [Step],
         last: Option<Step>,
-        /// Where the thread was, if the event says so: the target of an indirect transfer before it; 0 if that is not known.
+        /// Where the event found the thread: the target of an indirect transfer before it; 0 if
+        /// that is not known. `None` if the event carries no execution.
         at: Option<u64>,
     },
 }
 
-/// The parts of a stretch in order, but for timestamps.
+/// The items of a [`PathBatch`] in order, without timestamps.
 #[derive(Clone, Debug)]
 pub struct PathItems<'t> {
     program: &'t Program,
@@ -83,7 +86,7 @@ impl<'t> PathBatch<'t> {
 }
 
 impl<'t> PathItems<'t> {
-    /// Passes over repetitions of `path` that come next, and tells how many.
+    /// Passes over repetitions of `path` that come next, and returns their number.
     #[inline]
     pub fn repetitions(&mut self, path: u32) -> u64 {
         let count = self.words.rest().iter().take_while(|&&word| word == path).count();

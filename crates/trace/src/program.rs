@@ -1,7 +1,8 @@
-//! The static side of a recording: blocks, the fragments made of them, and what every path through a fragment executes.
+//! The static side of a recording: blocks, fragments, and the paths through each fragment.
 //!
-//! Writer and reader build the same tables from the same definitions: the writer to count, the reader to give steps, both for
-//! the codec, which guesses the next path from where the one before it leads.
+//! Writer and reader build the same tables from the same definitions: the writer to count, the
+//! reader to return steps, and both for the predicting codec, which asks through [`PathModel`]
+//! where a path leads.
 #![deny(clippy::unwrap_used, clippy::indexing_slicing, clippy::cast_possible_truncation)]
 
 use codec::dense_map::{DenseMap, Sentinel};
@@ -31,7 +32,7 @@ pub(crate) struct FragmentInfo {
     pub sequence: u32,
     /// The fragment with the same head that was defined before.
     older: u32,
-    /// There is a newer one.
+    /// Whether a newer fragment has the same head.
     superseded: bool,
     pub image: u32,
     /// Address of its first block.
@@ -43,22 +44,23 @@ pub(crate) struct FragmentInfo {
 pub(crate) struct Program {
     pub blocks: Blocks,
     fragments: Vec<FragmentInfo>,
-    /// Of every fragment: the steps from each block to the next. The last block's is a placeholder.
+    /// The steps of every fragment, from each block to the next. The last block's step is a
+    /// placeholder.
     steps: Vec<Step>,
     /// The newest fragment by image and [`LowPc`] of its head.
     by_head: HashMap<(u32, LowPc), u32>,
     paths: Vec<PathEntry>,
     /// Index in `paths` of every path number.
     path_of: DenseMap<u32>,
-    /// What has to be known of every path number at once.
+    /// What counting and predicting need of every path number, in one place.
     infos: DenseMap<PathInfo>,
-    /// What paths do to the stack of calls, see [`StackEffect`].
+    /// Stack effects that do not fit into a [`PathInfo`], see [`StackEffect`].
     effects: Vec<u32>,
-    /// What the data behind paths means.
+    /// How to decode accesses from the data behind paths.
     pub descriptors: DescriptorTable,
 }
 
-/// What has to be known of a path to count and to predict.
+/// What counting and predicting need of a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct PathInfo {
     /// Counts, and in the two top bits of its 24-bit field the kind of `link`.
@@ -87,22 +89,22 @@ impl PathInfo {
     }
 }
 
-/// One way out of a fragment: a path.
+/// A path in the tables.
 #[derive(Clone, Copy, Debug)]
 struct PathEntry {
     last: Step,
-    /// Where the steps before the last are, and how many.
+    /// Position and number of the steps before the last.
     steps_at: u32,
     fragment: u32,
     count: u16,
 }
 
-/// What a path executes, in one word: instructions in 24 bits (two of which are never used), steps in 8, then 8 bits each of conditional taken, not taken,
-/// direct, indirect. Never zero.
+/// Counts of a path in one word: instructions in 24 bits (two of which are never used), steps in 8,
+/// then 8 bits each of conditional taken, not taken, direct, indirect. Never zero.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct PackedCounts(pub u64);
 
-/// One path: the steps to its last block, and the last one.
+/// The steps of a path: those to its last block, and the last one.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PathSteps<'a> {
     pub steps: &'a [Step],
@@ -114,13 +116,13 @@ impl Program {
         Self { blocks: Blocks::without_code(), ..Self::default() }
     }
 
-    /// What has to be known of the path with this number.
+    /// Returns what counting and predicting need of a path.
     #[inline]
     pub(crate) fn info(&self, path: u32) -> Option<PathInfo> {
         self.infos.get(path)
     }
 
-    /// Packed counts of the path with this number.
+    /// Returns the counts of a path.
     #[inline]
     pub(crate) fn counts(&self, path: u32) -> Option<PackedCounts> {
         self.infos.find(path).map(PathInfo::counts)
@@ -141,7 +143,8 @@ impl Program {
         self.fragments.get(self.exit(path)?.fragment as usize)
     }
 
-    /// The newest fragment with its head where `target` says that was defined before chunk `sequence`.
+    /// Returns the newest fragment with its head at `target` that was defined before chunk
+    /// `sequence`.
     fn fragment_at(&self, image: u32, target: LowPc, sequence: u32) -> Option<&FragmentInfo> {
         if target == 0 {
             return None;
@@ -153,7 +156,7 @@ impl Program {
         Some(fragment)
     }
 
-    /// What the path executes.
+    /// Returns the steps of a path.
     #[inline]
     pub(crate) fn path(&self, path: u32) -> Option<PathSteps<'_>> {
         let exit = self.exit(path)?;
@@ -161,18 +164,18 @@ impl Program {
         Some(PathSteps { steps: self.steps.get(at..at + usize::from(exit.count))?, last: exit.last })
     }
 
-    /// Where the path leads, if that does not depend on the execution.
+    /// Returns the address that a path leads to, if its terminator is direct.
     pub(crate) fn target(&self, path: u32) -> Option<u64> {
         self.exit(path).map(|exit| exit.last.next()).filter(|&next| next != 0)
     }
 
-    /// Address of the first block of the path.
+    /// Returns the address of the first block of a path.
     pub(crate) fn head(&self, path: u32) -> Option<u64> {
         self.fragment_of(path).map(|fragment| fragment.head)
     }
 
-    /// What was executed of the fragment whose first path is `first_path` when a signal came: its first `blocks` blocks and
-    /// the next one up to `pc`. `None` if that makes no sense.
+    /// Returns the steps that were executed of the fragment with this first path when a signal
+    /// came: its first `blocks` blocks and the next one up to `pc`. `None` if that is impossible.
     pub(crate) fn interrupted(&self, first_path: u32, blocks: u32, pc: u64) -> Option<(&[Step], Option<Step>)> {
         let fragment = self.fragment_of(first_path).filter(|fragment| fragment.first_path == first_path)?;
         let steps = self.steps_of(fragment);
@@ -183,18 +186,18 @@ impl Program {
         Some((whole, (count > 0).then(|| Step::new(index, count, Terminator::Interrupted, pc))))
     }
 
-    /// All fragments in the order of their definition.
+    /// Returns all fragments in the order of their definition.
     pub(crate) fn fragments(&self) -> &[FragmentInfo] {
         &self.fragments
     }
 
-    /// The steps from each block of a fragment to the next. The last one is a placeholder.
+    /// Returns the steps from each block of a fragment to the next. The last one is a placeholder.
     pub(crate) fn steps_of(&self, fragment: &FragmentInfo) -> &[Step] {
         let at = fragment.steps_at as usize;
         self.steps.get(at..at + usize::from(fragment.block_count)).unwrap_or(&[])
     }
 
-    /// Takes a definition that stands in code chunk `sequence`.
+    /// Adds a definition from code chunk `sequence`.
     pub(crate) fn define(&mut self, definition: &Definition<'_>, sequence: u32) -> Result<(), WriteError> {
         match *definition {
             Definition::Block { image, id, address, code } => {
@@ -224,7 +227,7 @@ impl Program {
         }
     }
 
-    /// Defines a fragment, in code chunk `sequence`.
+    /// Adds a fragment from code chunk `sequence`.
     pub(crate) fn add_fragment(&mut self, image: u32, fragment: &Fragment<'_>, sequence: u32) -> Result<(), Refusal> {
         self.check(fragment)?;
         let number = u32::try_from(self.fragments.len()).map_err(|_| Refusal::Full)?;
@@ -252,7 +255,7 @@ impl Program {
         Ok(())
     }
 
-    /// Says what the data behind the paths of a fragment is.
+    /// Adds the access descriptors of a fragment.
     pub(crate) fn add_descriptors(&mut self, descriptors: &AccessDescriptors<'_>) -> Result<(), Refusal> {
         let fragment =
             self.fragment_of(descriptors.first_path).filter(|fragment| fragment.first_path == descriptors.first_path);
@@ -269,7 +272,7 @@ impl Program {
         Some(ExecutedPath { blocks: self.exit(path)?.count + 1, instructions })
     }
 
-    /// Refuses what could not be entered as a whole.
+    /// Refuses a fragment that could not be added as a whole.
     fn check(&self, fragment: &Fragment<'_>) -> Result<(), Refusal> {
         let (blocks, exits) = (fragment.blocks.len(), fragment.exits.len());
         let sizes = 1..=FRAGMENT_BLOCKS_MAX;
@@ -290,7 +293,7 @@ impl Program {
         if paths.any(|path| self.path_of.get(path).is_some()) { Err(Refusal::Twice) } else { Ok(()) }
     }
 
-    /// Appends a step for every block and gives the address of the first.
+    /// Appends a step for every block and returns the address of the first.
     fn add_steps(&mut self, fragment: &Fragment<'_>) -> Result<u64, Refusal> {
         let mut head = None;
         let start = self.steps.len();
@@ -360,7 +363,8 @@ impl PathModel for Program {
     }
 }
 
-/// Kind and link of the path through `steps` and `last`; appends to `effects` what does not fit into them.
+/// Returns kind and link of the path through `steps` and `last`. Appends to `effects` what does not
+/// fit into them.
 fn link(blocks: &Blocks, steps: &[Step], last: &Step, effects: &mut Vec<u32>) -> Option<(u64, u32)> {
     let mut pushes: Vec<LowPc> = Vec::new();
     let (mut pops, mut popped) = (0u32, None);
@@ -396,7 +400,7 @@ fn is_exit(exit: u32, blocks: usize) -> bool {
     (1..=blocks).contains(&executed) && exit >> 16 <= TERMINATOR_SYSCALL
 }
 
-/// How a block leaves to the next one of its fragment.
+/// Returns the terminator of a block that is followed by the next one of its fragment.
 fn inner_terminator(transfer: Transfer, taken: bool) -> Terminator {
     match transfer {
         Transfer::Conditional { .. } if taken => Terminator::Taken,
@@ -408,7 +412,8 @@ fn inner_terminator(transfer: Transfer, taken: bool) -> Terminator {
     }
 }
 
-/// How a block leaves its fragment by the exit `way`, and where to; 0 if only the execution tells.
+/// Returns the terminator of a block at the exit `way` of its fragment, and the target; 0 if that
+/// is indirect.
 fn outer_terminator(node: &Node, way: u32) -> (Terminator, u64) {
     let target = match node.transfer {
         Transfer::Conditional { target } | Transfer::Jump { target } | Transfer::Call { target } => target,
@@ -455,7 +460,7 @@ impl PackedCounts {
     }
 }
 
-/// The sum of a few [`PackedCounts`] counts, in lanes that are wide enough for [`SumLanes::ROOM`] of them.
+/// A sum of at most [`SumLanes::ROOM`] [`PackedCounts`], in lanes that are wide enough for it.
 #[derive(Clone, Copy, Debug, Default)]
 struct SumLanes {
     even: u64,
@@ -465,7 +470,7 @@ struct SumLanes {
 }
 
 impl SumLanes {
-    /// Additions after which lanes of 16 bits, filled by 8 bits each time, must be emptied.
+    /// Additions of 8 bits that a lane of 16 bits has room for.
     const ROOM: u32 = 256;
 
     #[inline]
@@ -479,7 +484,7 @@ impl SumLanes {
     }
 }
 
-/// A sum of [`PackedCounts`] counts.
+/// A sum of any number of [`PackedCounts`].
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct CountSum {
     counts: Counts,
@@ -495,7 +500,7 @@ impl CountSum {
         }
     }
 
-    /// Adds all; gives how many there were.
+    /// Adds all, and returns how many there were.
     #[inline]
     pub(crate) fn add_all(&mut self, packed: impl IntoIterator<Item = PackedCounts>) -> usize {
         let (mut packed, mut count) = (packed.into_iter(), 0);

@@ -1,4 +1,4 @@
-//! What is inside the chunks that are no paths: recording, code, facts and end chunks, as bytes and back.
+//! The content of recording, code, facts and end chunks, as bytes and back.
 #![deny(clippy::unwrap_used, clippy::indexing_slicing, clippy::cast_possible_truncation)]
 
 use crate::error::Problem;
@@ -90,7 +90,8 @@ pub(crate) struct CodeContent {
     pub fragments: u32,
 }
 
-/// What the fields of a definition are told relative to; zero at the start of a chunk.
+/// The fields that those of the next definition are stored relative to; zero at the start of a
+/// chunk.
 #[derive(Clone, Copy, Debug, Default)]
 struct PreviousFields {
     image: u64,
@@ -102,7 +103,7 @@ struct PreviousFields {
 const BLOCK: u8 = 1;
 const FRAGMENT: u8 = 2;
 const ACCESS_DESCRIPTORS: u8 = 3;
-/// Bits of an exit record that say how it leaves.
+/// Bits of an exit record that hold the terminator.
 const TERMINATOR_BITS: u32 = 3;
 
 impl CodeContent {
@@ -171,7 +172,7 @@ impl CodeContent {
         }
     }
 
-    /// The content of the chunk; starts afresh.
+    /// Returns the content of the chunk and starts the next one.
     pub(crate) fn take(&mut self) -> Vec<u8> {
         let taken = std::mem::take(self);
         let mut out = Vec::with_capacity(taken.len() + 10);
@@ -182,7 +183,8 @@ impl CodeContent {
     }
 }
 
-/// Fields of an access that are stored if they are not zero; bit by bit of the byte that tells which.
+/// Fields of an access descriptor that are stored if they are not zero. Each has a bit in the byte
+/// before them.
 const FIELDS: [fn(&mut AccessDescriptor) -> Field<'_>; 8] = [
     |access| Field::Short(&mut access.base),
     |access| Field::Short(&mut access.index),
@@ -234,7 +236,8 @@ fn put_access(out: &mut Vec<u8>, access: &AccessDescriptor, before: &AccessDescr
     }
 }
 
-/// What the offset of an access is told relative to: that of the one before, if it is in the same block.
+/// Returns what the offset of an access is stored relative to: the offset of the access before it,
+/// if that is in the same block.
 fn offset_before(block: u16, before: &AccessDescriptor) -> u16 {
     if block == before.block { before.offset } else { 0 }
 }
@@ -271,7 +274,7 @@ pub(crate) enum Definition<'a> {
     AccessDescriptors(AccessDescriptors<'a>),
 }
 
-/// Gives every definition in the content of a code chunk to `each`.
+/// Calls `each` for every definition in the content of a code chunk.
 pub(crate) fn read_code(content: &[u8], mut each: impl FnMut(Definition<'_>)) -> Result<(), Problem> {
     let mut code = ByteReader::new(content);
     let records = code.varint().and_then(|length| code.take(usize::try_from(length).ok()?));
@@ -295,7 +298,7 @@ struct CodeReader<'a> {
     previous: PreviousFields,
     /// Blocks and exits of the fragment that was read last, or lengths of the access descriptors.
     lists: Vec<u32>,
-    /// Of the plan that was read last.
+    /// The access descriptors that were read last.
     accesses: Vec<AccessDescriptor>,
 }
 
@@ -467,7 +470,7 @@ fn read_process(fields: &mut ByteReader<'_>) -> Option<ProcessInfo> {
     Some(process)
 }
 
-/// Gives every fact in the content of a facts chunk to `each`.
+/// Calls `each` for every fact in the content of a facts chunk.
 pub(crate) fn read_facts(content: &[u8], mut each: impl FnMut(Fact)) -> Result<(), Problem> {
     let mut fields = ByteReader::new(content);
     while !fields.is_empty() {
@@ -499,7 +502,8 @@ mod tests {
         };
         let bytes = write_recording(&recording);
         assert_eq!(read_recording(&bytes), Some(recording.clone()));
-        // What version 1 has: everything but the options (their number, two lengths, seven letters) and the data.
+        // What version 1 has: everything but the options (their number, two lengths, seven letters)
+        // and the data.
         let old_length = bytes.len() - (1 + 2 + 7) - 1;
         let old = Recording { options: Vec::new(), data: DataMode::None, ..recording };
         for length in 0..bytes.len() {

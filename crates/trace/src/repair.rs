@@ -1,5 +1,5 @@
-//! Right checksums for contents that somebody has made up, for fuzzing: without them nothing behind
-//! a checksum is reached.
+//! Right checksums for made-up contents. Fuzzing needs them: a reader refuses a chunk with a wrong
+//! checksum before it decodes it.
 #![deny(clippy::unwrap_used, clippy::indexing_slicing, clippy::cast_possible_truncation)]
 
 use codec::lanes::Decoder;
@@ -10,8 +10,8 @@ use crate::data::needed;
 use crate::decode::{DecodeBuffers, decode_unchecked};
 use crate::trace::{Chunk, Trace, content_of};
 
-/// Puts the checksum of its content into every chunk that can be decoded. Gives the file, and codec
-/// and checksum of those chunks.
+/// Writes the checksum of its content into every chunk that can be decoded. Returns the file, and
+/// codec and checksum of those chunks.
 #[must_use]
 pub fn repair_checksums(mut file: Vec<u8>) -> (Vec<u8>, Vec<(u8, u32)>) {
     let mut decoded = Vec::new();

@@ -1,8 +1,8 @@
 //! All threads of a trace in turns, as if each had a processor to itself and all were equally fast.
 //!
-//! Each thread's own order is exact, and no thread begins before the one that creates it has done so. There is no
-//! other order between threads: what one thread does before it synchronises may come behind what another does after
-//! it.
+//! Each thread's own order is exact, and no thread begins before the one that creates it has done
+//! so. There is no other order between threads: what one thread does before it synchronises may
+//! come behind what another does after it.
 #![deny(clippy::unwrap_used, clippy::indexing_slicing, clippy::cast_possible_truncation)]
 
 use std::num::NonZeroU64;
@@ -27,7 +27,7 @@ pub enum RoundRobinUnit {
 #[derive(Debug)]
 pub struct RoundRobin<'t> {
     threads: Vec<ScheduledThread<'t>>,
-    /// Places of those that are running, in order.
+    /// Indexes of the running threads, in order.
     running: Vec<usize>,
     unit: RoundRobinUnit,
     count: NonZeroU64,
@@ -46,15 +46,15 @@ struct ScheduledThread<'t> {
     number: u32,
     parent: Option<u32>,
     cursor: Cursor<'t>,
-    /// What was read, and how much of it was given.
+    /// The batch that was read, and how much of it was returned.
     read: Batch,
     position: BatchPosition,
     was_started: bool,
 }
 
 impl RoundRobin<'_> {
-    /// What the thread whose turn it is does next. After an error, which concerns one damaged chunk, it goes on
-    /// behind that.
+    /// Returns the next batch of the thread whose turn it is. An error concerns one damaged chunk;
+    /// the next call continues behind that chunk.
     pub fn next_batch(&mut self) -> Result<Option<&Batch>, ReadError> {
         while let Some(place) = self.find_turn() {
             let Some(thread) = self.threads.get_mut(place) else { break };
@@ -80,7 +80,7 @@ impl RoundRobin<'_> {
         Ok(None)
     }
 
-    /// The place of the thread that has the turn; `None` if there is none any more.
+    /// Returns the index of the thread that has the turn; `None` at the end.
     fn find_turn(&mut self) -> Option<usize> {
         if self.running.is_empty() {
             // The creation of a thread may be in a damaged chunk, and its parent unknown.
@@ -93,7 +93,8 @@ impl RoundRobin<'_> {
         self.running.get(self.turn).copied()
     }
 
-    /// The thread that has the turn is over. Those of its children whose creation was not seen take part from now on.
+    /// Removes the thread that has the turn, which is at its end. Those of its children whose
+    /// creation was not seen take part from now on.
     fn end(&mut self, place: usize) {
         self.running.remove(self.turn);
         self.left = self.count.get();
@@ -136,7 +137,7 @@ impl RoundRobin<'_> {
 }
 
 impl ScheduledThread<'_> {
-    /// Makes sure that there is something to give; false at the end.
+    /// Reads a batch unless there is more of the last one; returns false at the end.
     fn read_more(&mut self, buffers: &mut DecodeBuffers) -> Result<bool, ReadError> {
         if self.position.is_at_end(&self.read) {
             self.position = BatchPosition::default();
@@ -151,7 +152,8 @@ fn is_branch(step: &Step) -> bool {
 }
 
 impl Trace {
-    /// All threads in turns of so many branches, or of so many accesses, which are read then.
+    /// Returns all threads in turns of `count` branches or accesses. Accesses are decoded only if
+    /// they are the unit.
     ///
     /// ```
     /// # use std::num::NonZeroU64;

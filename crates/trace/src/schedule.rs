@@ -1,4 +1,4 @@
-//! What the kernel tells of how a thread was scheduled: `/proc/thread-self/schedstat`.
+//! How the kernel scheduled a thread, from `/proc/thread-self/schedstat`.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ pub(crate) struct Schedule {
 }
 
 impl Schedule {
-    /// That of the calling thread; `None` if the kernel does not tell.
+    /// Returns the schedule of the calling thread; `None` if the kernel does not provide it.
     pub(crate) fn of_this_thread() -> Option<Self> {
         Self::read(&std::fs::read_to_string("/proc/thread-self/schedstat").ok()?)
     }

@@ -1,7 +1,8 @@
-//! How much data is behind each path, and how many accesses it stands for: what has to be known of every path at once.
+//! How much data is behind each path, and how many accesses it holds.
 //!
-//! Follows from the plans of fragments alone, without the code, so that a writer can take words and data apart, compress and
-//! count them as they come; [`crate::descriptors`] knows what the accesses are.
+//! Spans follow from the access descriptors of fragments alone, without the code. So a writer can
+//! split words and data, compress and count them as they come. [`crate::descriptors`] knows the
+//! accesses themselves.
 #![deny(clippy::unwrap_used, clippy::indexing_slicing, clippy::cast_possible_truncation)]
 
 use codec::dense_map::{DenseMap, Sentinel};
@@ -17,7 +18,7 @@ const ELEMENTS_MAX: u8 = 64;
 /// More iterations than any string instruction can make.
 const ITERATIONS_MAX: u64 = 1 << 48;
 
-/// What is behind a path.
+/// The data behind a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Span {
     /// Number of its fragment's access descriptors.
@@ -25,10 +26,10 @@ pub(crate) struct Span {
     /// Bytes of data, and of the longest data of its fragment.
     pub bytes: u16,
     pub most: u16,
-    /// Accesses that happen in any case.
+    /// Accesses that every execution makes.
     pub reads: u16,
     pub writes: u16,
-    /// How many of the plan's [`Varying`] accesses there are.
+    /// How many of the fragment's [`Varying`] accesses the path makes.
     pub varying: u16,
     /// Blocks executed.
     pub blocks: u16,
@@ -79,7 +80,7 @@ pub(crate) struct Spans {
     varying: Vec<Varying>,
 }
 
-/// An access of which only the data tells how often it happens.
+/// An access whose data says how often it happens.
 #[derive(Clone, Copy, Debug)]
 struct Varying {
     writes: bool,
@@ -118,13 +119,14 @@ impl DataLayouts for Spans {
 }
 
 impl Spans {
-    /// What is behind the path; `None` if nobody said, which means nothing.
+    /// Returns the span of a path; `None` if its fragment has no descriptors and so no data.
     #[inline]
     pub(crate) fn get(&self, path: u32) -> Option<Span> {
         self.spans.get(path)
     }
 
-    /// Enters a plan of a fragment whose exits have executed so many blocks, and gives its number.
+    /// Adds the descriptors of a fragment whose exits have executed `executed` blocks, and returns
+    /// their number.
     pub(crate) fn add(&mut self, descriptors: &AccessDescriptors<'_>, executed: &[u16]) -> Result<u32, Refusal> {
         check(descriptors, executed)?;
         if (descriptors.first_path..).zip(descriptors.lengths).any(|(path, _)| self.spans.get(path).is_some()) {
@@ -150,7 +152,7 @@ impl Spans {
         Ok(number)
     }
 
-    /// Reads and writes of which only the data tells how many there are. `None` if it makes no sense.
+    /// Counts the varying reads and writes of a path. `None` if the data is impossible.
     pub(crate) fn count_varying(&self, span: &Span, data: &[u8]) -> Option<(u64, u64)> {
         let at = *self.varying_at.get(span.descriptors as usize)? as usize;
         let (mut reads, mut writes) = (0u64, 0u64);
@@ -213,7 +215,7 @@ fn happens_once(access: &AccessDescriptor) -> bool {
     matches!(access.kind, code::PLAIN | code::BIT)
 }
 
-/// Refuses a plan whose accesses do not find what they need.
+/// Refuses descriptors that refer to slots outside of the data.
 fn check(descriptors: &AccessDescriptors<'_>, executed: &[u16]) -> Result<(), Refusal> {
     let lengths =
         descriptors.lengths.iter().all(|&length| length.is_multiple_of(4) && length as usize <= RECORD_BYTES_MAX);
@@ -249,7 +251,8 @@ fn is_sound(access: &AccessDescriptor) -> bool {
         }
 }
 
-/// What an access needs of the data, each as its offset and bytes: registers or vectors, and the value.
+/// Returns offset and bytes of each slot that an access refers to: registers or vectors, and the
+/// value.
 fn slots(access: &AccessDescriptor) -> impl Iterator<Item = (u32, u32)> + use<> {
     let count = u32::from(access.count);
     let size = u32::from(access.size);

@@ -30,8 +30,8 @@ impl<'t> Steps<'t> {
         self.buffers
     }
 
-    /// Returns the next batch; `None` at the end. Skips what [`Iterator::next`] has not yielded of the
-    /// batch before.
+    /// Returns the next batch; `None` at the end. Skips what [`Iterator::next`] has not yielded of
+    /// the batch before.
     ///
     /// ```
     /// # use trackway_trace::example;
@@ -80,8 +80,8 @@ impl Trace {
         Ok(Steps::new(Cursor::new(self, thread, false)?, DecodeBuffers::default()))
     }
 
-    /// Returns what `thread` executed from instruction `number` on, counted from 0. The first step may be
-    /// the rest of a block, see [`crate::Step::first`].
+    /// Returns what `thread` executed from instruction `number` on, counted from 0. The first step
+    /// may be the rest of a block, see [`crate::Step::first`].
     ///
     /// ```
     /// # use trackway_trace::example;
@@ -97,8 +97,8 @@ impl Trace {
         self.seek_from(self.steps(thread)?, number)
     }
 
-    /// Returns everything that `thread` executed, with its memory accesses. If an error concerns damaged
-    /// data only, the steps of its chunk follow without accesses.
+    /// Returns everything that `thread` executed, with its memory accesses. If an error concerns
+    /// damaged data only, the steps of its chunk follow without accesses.
     ///
     /// ```
     /// # use trackway_trace::example;

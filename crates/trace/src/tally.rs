@@ -1,4 +1,5 @@
-//! Counting what a stretch of a thread's words executed.
+//! Counting what words execute: a [`Tally`] makes the totals in the header of a path chunk. The
+//! writer tallies while it encodes, `verify` to compare.
 #![deny(clippy::unwrap_used, clippy::indexing_slicing, clippy::cast_possible_truncation)]
 
 use codec::event::{NextPc, next_pc};
@@ -10,26 +11,27 @@ use crate::event::{self, Location, RawEvent};
 use crate::model::{Counts, Event, Step, Terminator};
 use crate::program::{CountSum, PathInfo, Program};
 
-/// What the header of a path chunk says about its words.
+/// The totals of a path chunk's words, as its header has them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct PathTotal {
     pub counts: Counts,
     /// Smallest and greatest timestamp; both 0 if there is none.
     pub first_tsc: u64,
     pub last_tsc: u64,
-    /// Where the first word begins (see [`start_pc`]) and the last one leads; 0 if they do not tell.
+    /// Address at which the first word begins (see [`start_pc`]) and to which the last one leads; 0
+    /// if the words do not say.
     pub start_pc: u64,
     pub end_pc: u64,
 }
 
-/// The count while it grows.
+/// Totals while they are counted.
 #[derive(Debug)]
 pub(crate) struct Tally<'p> {
     program: &'p Program,
     sum: CountSum,
     events: Counts,
     times: Option<(u64, u64)>,
-    /// Where the thread stands after an event.
+    /// Address of the thread behind the last event.
     pc: u64,
 }
 
@@ -38,20 +40,20 @@ impl<'p> Tally<'p> {
         Self { program, sum: CountSum::default(), events: Counts::default(), times: None, pc: 0 }
     }
 
-    /// Where the thread stands, given the word before.
+    /// Returns the address of the thread behind the word `before`.
     fn next_pc(&self, before: u32) -> u64 {
         if before & EVENT != 0 { self.pc } else { self.program.target(before).unwrap_or(0) }
     }
 
-    /// Counts the known paths at the start of `words` and gives how many there are.
+    /// Counts the known paths at the start of `words`, and returns their number.
     fn paths(&mut self, words: &[u32]) -> usize {
         let program = self.program;
         let paths = words.iter().take_while(|&word| word & EVENT == 0);
         self.sum.add_all(paths.map_while(|&word| program.counts(word)))
     }
 
-    /// Counts the event at the start of `words`, which comes after the word `before`, and gives its length in words. `None` if
-    /// there is no whole event.
+    /// Counts the event at the start of `words`, which comes after the word `before`. Returns its
+    /// length in words; `None` if there is no whole event.
     fn event(&mut self, before: u32, words: &[u32]) -> Option<usize> {
         let raw = event::read(words)?;
         let length = word::length(*words.first()?)?;
@@ -66,7 +68,7 @@ impl<'p> Tally<'p> {
         match raw.event {
             Some(Event::Syscall { .. }) => self.events.system_calls += 1,
             Some(Event::Signal { signal, .. }) => {
-                // Signal 0: the engine's own doing.
+                // The engine itself records interruptions as signal 0.
                 self.events.signals += u64::from(signal != 0);
                 self.add_interrupted(&raw);
             }
@@ -82,7 +84,8 @@ impl<'p> Tally<'p> {
         }
     }
 
-    /// The result, after `words`, the last of which (but for an event's payload) is `before`.
+    /// Returns the totals of `words`. The last of them, or the first word of the event that they
+    /// end with, is `before`.
     fn total(mut self, words: &[u32], before: u32) -> PathTotal {
         let mut counts = self.sum.finish();
         counts.add(&self.events);
@@ -151,11 +154,11 @@ pub(crate) fn count_step(counts: &mut Counts, step: &Step) {
     }
 }
 
-/// In the place of an address: the thread does not go on from where it was.
+/// In place of an address: the thread does not continue where it was.
 pub(crate) const DISCONTINUOUS: u64 = u64::MAX;
 
-/// Returns where the thread is at the start of `words`, from the first path or event that says so: an
-/// address, 0 if none does, or [`DISCONTINUOUS`].
+/// Returns where the thread is at the start of `words`, from the first path or event that says so:
+/// an address, 0 if none does, or [`DISCONTINUOUS`].
 pub(crate) fn start_pc(program: &Program, words: &[u32]) -> u64 {
     for word in Words::new(words) {
         let location = match word {

@@ -1,8 +1,8 @@
 //! Reading a trace: what is in the file, and where.
 //!
-//! Opening looks at headers only. Definitions are decoded when they are first needed, paths when they are iterated (see
-//! [`crate::Steps`]). Nothing a file says is believed without a check; what cannot be used is reported by
-//! [`Trace::damage`] and left out.
+//! Opening reads headers only. Definitions are decoded when they are first needed, paths when they
+//! are iterated (see [`crate::Steps`]). The reader checks everything that a file says;
+//! [`Trace::damage`] reports what cannot be used, and readers skip it.
 #![deny(clippy::unwrap_used, clippy::indexing_slicing, clippy::cast_possible_truncation)]
 
 mod find;
@@ -29,7 +29,7 @@ use crate::program::Program;
 use crate::record::{Definition, Fact, read_code, read_exit, read_facts, read_recording};
 use crate::writer::{count_data, count_path, count_thread_data};
 
-/// A chunk and where it is.
+/// A chunk and its offset in the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Chunk {
     pub offset: u64,
@@ -74,7 +74,7 @@ pub struct MappedModule {
 /// Something that is missing from a trace.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Damage {
-    /// The bytes of the file that are concerned.
+    /// The damaged bytes of the file.
     pub bytes: Range<u64>,
     /// The thread that lost something, if that is known.
     pub thread: Option<u32>,
@@ -147,9 +147,9 @@ pub struct Trace {
     summary: Summary,
     modules: Vec<MappedModule>,
     family: BTreeMap<u32, ProcessInfo>,
-    /// Of each thread, in order, the places of its path chunks in `chunks`.
+    /// Of each thread, in order, the indexes of its path chunks in `chunks`.
     paths: BTreeMap<u32, Vec<usize>>,
-    /// Of each path chunk that has data, by place, the place of its data chunk.
+    /// Of each path chunk that has data, by index, the index of its data chunk.
     data_of: HashMap<usize, usize>,
     /// Found when the file was opened.
     damage: Vec<Damage>,
@@ -174,8 +174,9 @@ impl Trace {
         if metadata.len() == 0 {
             return Err(ReadError::NotATrace { path: path.to_owned() });
         }
-        // SAFETY: the mapping is only ever read as bytes, every use of which is checked; recorders append to a file or
-        // replace it as a whole and never shorten it, which is the one thing that would make reading it fault.
+        // SAFETY: the mapping is only ever read as bytes, every use of which is checked; recorders
+        // append to a file or replace it as a whole and never shorten it, which is the one thing
+        // that would make reading it fault.
         let map = unsafe { Mmap::map(&file) }.map_err(failed)?;
         Self::read(FileBytes::Mapped(map), path)
     }
@@ -257,8 +258,8 @@ impl Trace {
         &self.modules
     }
 
-    /// The processes that were recorded together with this one, itself included, as far as they were known when this trace was
-    /// finished; none if it was recorded alone.
+    /// Iterates the processes that were recorded together with this one, itself included, as far as
+    /// they were known when this trace was finished; none if it was recorded alone.
     pub fn processes(&self) -> impl Iterator<Item = &ProcessInfo> {
         self.family.values()
     }
@@ -274,7 +275,8 @@ impl Trace {
         &self.program().blocks
     }
 
-    /// Everything that is missing from the file, as far as it can be known without decoding it. Reads the whole file once.
+    /// Returns everything that is missing from the file, as far as it can be known without decoding
+    /// it. Reads the whole file once.
     #[must_use]
     pub fn damage(&self) -> Vec<Damage> {
         let payloads: Vec<Damage> = self
@@ -304,7 +306,8 @@ impl Trace {
         &self.definitions().1
     }
 
-    /// Whether all definitions of code are there and intact. Of a chunk that is missing between others, nobody knows what it was.
+    /// Whether all definitions of code are there and intact. A chunk that is missing between others
+    /// may have held some.
     pub(crate) fn has_all_code(&self) -> bool {
         let none_is_missing = self.chunks.iter().zip(0..).all(|(chunk, number)| chunk.header.sequence == number);
         none_is_missing && self.code_damage().is_empty()
@@ -325,12 +328,12 @@ impl Trace {
         self.chunks.get(self.data_chunk_index(place)?)
     }
 
-    /// Where that chunk is.
+    /// Returns the index of that chunk.
     pub(crate) fn data_chunk_index(&self, place: usize) -> Option<usize> {
         self.data_of.get(&place).copied()
     }
 
-    /// Places in [`Self::chunks`] of a thread's path.
+    /// Returns the indexes in [`Self::chunks`] of a thread's path chunks.
     pub(crate) fn paths_of(&self, thread: u32) -> Result<&[usize], ReadError> {
         match self.paths.get(&thread) {
             Some(paths) => Ok(paths),
@@ -354,7 +357,7 @@ impl Trace {
         content(self.payload(chunk)?, &chunk.header)
     }
 
-    /// Reads all that is small: what the headers say, the recording, the facts, the end.
+    /// Reads everything but code, paths and data: the headers, the recording, the facts, the end.
     fn collect(&mut self) {
         let chunks = std::mem::take(&mut self.chunks);
         let mut threads: BTreeMap<u32, ThreadSummary> = BTreeMap::new();
@@ -401,7 +404,7 @@ impl Trace {
             }
         }
         if !recorded && !self.data_of.is_empty() {
-            // Nobody says what the data is; values are where plans say.
+            // The recording chunk is missing. Values are where access descriptors say.
             self.recording.data = DataMode::Values;
         }
         if !recorded && self.damage.is_empty() {
@@ -431,7 +434,7 @@ impl Trace {
         Ok(())
     }
 
-    /// Notes where instruction numbers of a thread jump: a chunk between is gone.
+    /// Notes gaps in a thread's instruction numbers: a chunk between is missing.
     fn find_gaps(&mut self) {
         let mut gaps = Vec::new();
         for (&thread, places) in &self.paths {
@@ -525,7 +528,7 @@ pub(crate) fn content(stored: &[u8], header: &ChunkHeader) -> Result<Vec<u8>, Pr
     if crc(&[&raw]) == header.raw_crc { Ok(raw) } else { Err(Problem::RawChecksum) }
 }
 
-/// The same, whatever its checksum.
+/// Returns the same and ignores its checksum.
 pub(crate) fn content_of(stored: &[u8], header: &ChunkHeader) -> Result<Vec<u8>, Problem> {
     let length = header.raw_length as usize;
     let mut raw = Vec::new();

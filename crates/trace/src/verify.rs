@@ -1,5 +1,5 @@
-//! A full check of a trace: that every byte is accounted for, every chunk decodes, and what it decodes to agrees with the
-//! headers and with itself.
+//! A full check of a trace: every byte is accounted for, every chunk decodes, and its content
+//! agrees with the headers and with itself.
 #![deny(clippy::unwrap_used, clippy::indexing_slicing, clippy::cast_possible_truncation)]
 
 mod follow;
@@ -33,8 +33,8 @@ pub struct Report {
     pub intact_data_chunks: u64,
     /// What those executed, counted anew.
     pub counts: Counts,
-    /// Indirect jumps and calls and returns of which nothing tells where they had to go: their
-    /// targets were not recorded.
+    /// Indirect jumps, calls and returns whose targets cannot be checked, because they were not
+    /// recorded.
     pub unchecked_transfers: u64,
 }
 
@@ -97,7 +97,7 @@ impl Trace {
         problems.collect()
     }
 
-    /// Checks that each thread goes on in its next chunk where the one before it leads.
+    /// Checks that each thread continues in its next chunk where the chunk before it leads.
     fn check_boundaries(&self, checked: &[CheckedChunk]) -> Vec<(u64, String)> {
         let mut threads: BTreeMap<u32, ThreadEnd> = BTreeMap::new();
         let mut problems = Vec::new();
@@ -120,14 +120,14 @@ impl Trace {
     }
 }
 
-/// A thread behind one of its chunks.
+/// The state of a thread behind one of its chunks.
 struct ThreadEnd {
     header: PathHeader,
     continuation: Continuation,
 }
 
 impl ThreadEnd {
-    /// What is known of a thread before the chunk with this header.
+    /// Returns where the thread continues before the chunk with this header.
     fn before(thread: Option<&Self>, next: &PathHeader) -> Continuation {
         let Some(Self { header, continuation }) = thread else {
             return if next.first_instruction == 0 { Continuation::NotRunning } else { Continuation::Unknown };

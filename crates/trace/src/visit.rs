@@ -1,7 +1,9 @@
-//! What threads do to memory, shown as it is read: no list of steps or accesses in between, and values stay where they were decoded.
+//! Visiting the accesses of threads as they are read: without lists of steps or accesses in
+//! between, and with values in place.
 //!
-//! A path's accesses are those of its plan, in a row. What is not so simple, because an event tells it or because only the data says how many accesses
-//! there are, takes the way over a [`AccessBuffer`].
+//! Most accesses of a path follow from one descriptor each, and [`PathVisit`] computes them in one
+//! pass. Explicit accesses, and those whose number only the data says, go through an
+//! [`AccessBuffer`].
 #![deny(clippy::unwrap_used, clippy::indexing_slicing, clippy::cast_possible_truncation)]
 
 use codec::words::{Word, Words};
@@ -15,9 +17,9 @@ use crate::model::Event;
 use crate::open_chunk::OpenChunk;
 use crate::program::Program;
 
-/// Receives what a thread does to memory, in order.
+/// Receives the instructions, accesses and events of a thread, in order.
 pub trait AccessVisitor {
-    /// So many instructions were executed; their accesses come next.
+    /// Called for executed instructions, before their accesses.
     fn executed(&mut self, instructions: u64);
 
     fn operand(&mut self, operand: Operand<'_>);
@@ -35,21 +37,22 @@ pub struct Operand<'d> {
     /// Number of bytes.
     pub size: u32,
     pub is_write: bool,
-    /// Where the value is in `data`, unless that ends before.
+    /// Position of the value in `data`; behind its end if there is none.
     pub(crate) at: usize,
     pub(crate) data: &'d [u8],
 }
 
 impl<'d> Operand<'d> {
-    /// The bytes that were read or written, lowest address first; `None` if values were not recorded.
+    /// Returns the bytes that were read or written, lowest address first; `None` if values were not
+    /// recorded.
     #[must_use]
     #[inline]
     pub fn value(&self) -> Option<&'d [u8]> {
         self.data.get(self.at..)?.get(..self.size as usize)
     }
 
-    /// The first `N` bytes of the value and of what is behind it, for those who are in a hurry. `None` if there is no value, and now and then if there is
-    /// one.
+    /// Returns `N` bytes from the start of the value on, with whatever is behind it. Faster than
+    /// [`Self::value`], but `None` near the end of the data even if there is a value.
     #[must_use]
     #[inline(always)]
     pub fn first_bytes<const N: usize>(&self) -> Option<&'d [u8; N]> {
@@ -58,7 +61,7 @@ impl<'d> Operand<'d> {
 }
 
 impl OpenChunk {
-    /// Shows what comes next: up to a timestamp that is not before `until`, or to `most` words, about.
+    /// Visits what comes next, up to a timestamp that is not before `until`, or about `most` words.
     pub(crate) fn visit(
         &mut self,
         program: &Program,
@@ -72,7 +75,7 @@ impl OpenChunk {
         let mut visit = PathVisit { source, place: self.data_position, scratch, visitor, instructions: 0 };
         let (from, limit) = (self.at, self.at.saturating_add(most));
         loop {
-            // Accesses that were told belong to at least one word more.
+            // Explicit accesses need at least one word more.
             let end = limit.max(self.at + usize::from(visit.is_pending())).min(self.words.len());
             self.at += visit.paths(self.words.get(self.at..end).unwrap_or(&[]));
             let may_end = self.at > from && !visit.is_pending();
@@ -91,26 +94,26 @@ impl OpenChunk {
                 break;
             }
         }
-        // Accesses that nothing in this chunk followed.
+        // Explicit accesses that no path or signal followed in this chunk.
         visit.visit_buffered();
         self.data_position = visit.place.map(|place| DataPosition { pending: None, ..place });
         self.instruction += visit.instructions;
     }
 }
 
-/// A stretch that is being shown.
+/// A visit of a run of words.
 struct PathVisit<'p, 's, W> {
     source: DataSource<'p>,
-    /// How far the data was read, if there is any that can be read.
+    /// How much of the data was read; `None` if there is no intact data.
     place: Option<DataPosition>,
-    /// Accesses that were told and belong to what comes next; at other times nothing.
+    /// Explicit accesses that belong to the next path or signal; otherwise empty.
     scratch: &'s mut AccessBuffer,
     visitor: &'s mut W,
     instructions: u64,
 }
 
 impl<W: AccessVisitor> PathVisit<'_, '_, W> {
-    /// Whether accesses were told that belong to what comes next.
+    /// Whether explicit accesses wait for the path or signal that they belong to.
     #[inline]
     fn is_pending(&self) -> bool {
         self.place.is_some_and(|place| place.pending.is_some())
@@ -122,11 +125,12 @@ impl<W: AccessVisitor> PathVisit<'_, '_, W> {
         self.visitor.executed(instructions);
     }
 
-    /// The paths at the start of `words`, up to an event; gives their number.
+    /// Visits the paths at the start of `words`, up to an event, and returns their number.
     fn paths(&mut self, words: &[u32]) -> usize {
         #[cfg(target_arch = "x86_64")]
         if is_x86_feature_detected!("bmi1") && is_x86_feature_detected!("bmi2") {
-            // SAFETY: the processor has what it needs.
+            // SAFETY: the processor has the features that the function enables; they were detected
+            // just now.
             return unsafe { self.paths_with_shifts(words) };
         }
         self.each_path(words)
@@ -155,7 +159,7 @@ impl<W: AccessVisitor> PathVisit<'_, '_, W> {
         count
     }
 
-    /// A path without accesses.
+    /// Visits a path without access descriptors.
     #[cold]
     fn without_descriptors(&mut self, word: u32) {
         match self.source.program.counts(word) {
@@ -164,13 +168,13 @@ impl<W: AccessVisitor> PathVisit<'_, '_, W> {
         }
     }
 
-    /// The accesses of a path.
+    /// Visits the accesses of a path.
     #[inline(always)]
     fn path(&mut self, path: PathAccesses) {
         self.executed(path.instructions.into());
         let Self { source, place: Some(place), scratch, visitor, .. } = self else { return };
         let bytes = usize::from(path.bytes);
-        // With what is behind it, so that values can be read with a few bytes more than they have.
+        // With the data behind it, so that visitors can read a few bytes more than a value has.
         let data = source.data.get(place.at..).filter(|data| data.len() >= bytes).unwrap_or(&[]);
         place.at += bytes;
         let access_data = AccessData::new(data, place.context());
@@ -193,7 +197,7 @@ impl<W: AccessVisitor> PathVisit<'_, '_, W> {
         }
     }
 
-    /// The event at the start of `words`.
+    /// Visits the event at the start of `words` and its accesses.
     #[cold]
     fn event(&mut self, raw: Option<RawEvent>, words: &[u32]) {
         let Some(raw) = raw else { return self.visitor.event(&Event::Lost) };
@@ -216,7 +220,7 @@ impl<W: AccessVisitor> PathVisit<'_, '_, W> {
         }
     }
 
-    /// Accesses that were told belong to the path that comes now.
+    /// Visits the explicit accesses, which belong to the path that comes now.
     #[cold]
     fn visit_pending(&mut self) {
         if let Some(place) = &mut self.place {
@@ -231,7 +235,7 @@ impl<W: AccessVisitor> PathVisit<'_, '_, W> {
     }
 }
 
-/// The first of `accesses`, which is not a simple one; gives the others.
+/// Visits the first of `accesses`, which is not a simple one, and returns the others.
 #[cold]
 #[inline(never)]
 fn complicated<'p>(
@@ -246,7 +250,7 @@ fn complicated<'p>(
     rest
 }
 
-/// Shows what was buffer, and forgets it.
+/// Visits all accesses in the buffer, and clears it.
 fn visit_all(buffer: &mut AccessBuffer, visitor: &mut impl AccessVisitor) {
     buffer.all().for_each(|access| visitor.operand(buffer.operand(&access)));
     buffer.clear();

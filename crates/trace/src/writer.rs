@@ -1,8 +1,9 @@
 //! Writing a recording.
 //!
-//! [`Writer`] is the front: it collects definitions, facts and words and cuts each thread's words into chunks. A worker
-//! thread behind a bounded queue counts and compresses the chunks and appends them to the file (see [`worker`]). The file
-//! grows chunk by chunk under a temporary name; a recorder that is killed leaves everything it had appended.
+//! [`Writer`] is the front: it collects definitions, facts and words and cuts each thread's words
+//! into chunks. A worker thread behind a bounded queue counts and compresses the chunks and appends
+//! them to the file (see [`worker`]). The file grows chunk by chunk under a temporary name; a
+//! recorder that is killed leaves everything it had appended.
 
 mod contention;
 
@@ -46,7 +47,8 @@ pub enum Codec {
     Predict,
     /// By simpler prediction, several times as fast.
     Fast,
-    /// `Predict` where there is time for it; `Fast` while many words are waiting, or come quickly while no processor is idle.
+    /// `Predict` where there is time for it; `Fast` while many words wait, or come quickly while no
+    /// processor is idle.
     Adaptive,
 }
 
@@ -74,9 +76,11 @@ pub struct Options {
     /// The same in bytes of data.
     pub chunk_data: usize,
     pub open_data: usize,
-    /// Words that may wait to be compressed before speed is more important than size; see [`Codec::Adaptive`].
+    /// Words that may wait to be compressed before speed is more important than size; see
+    /// [`Codec::Adaptive`].
     pub waiting_words: usize,
-    /// Words are in the file at latest after this time, as long as [`Writer::path`] or [`Writer::tick`] is called.
+    /// Words are in the file at latest after this time, as long as [`Writer::path`] or
+    /// [`Writer::tick`] is called.
     pub latency: Duration,
 }
 
@@ -94,7 +98,7 @@ impl Default for Options {
     }
 }
 
-/// Code is written at latest when so much of it has come together.
+/// Bytes of code after which a code chunk is written.
 const CODE_BYTES: usize = 1 << 20;
 /// Threads whose data may be open at once; what is remembered of each takes memory.
 const OPEN_MAX: usize = 256;
@@ -104,7 +108,7 @@ const QUEUE: usize = 4;
 /// Words in a chunk at most.
 const WORDS_MAX: usize = RAW_BYTES_MAX as usize / size_of::<u32>();
 
-/// How much whoever produces the data has to wait for the writer, from 0 to twice [`PRESSED`].
+/// How often the producer of the data had to wait for the writer, from 0 to twice [`PRESSED`].
 #[derive(Debug, Default)]
 struct Pressure(AtomicUsize);
 
@@ -137,9 +141,9 @@ pub struct Writer {
     open_words: usize,
     open_data: usize,
     spans: Spans,
-    /// Of fragments without a plan so far: how many blocks each exit has executed.
+    /// Of fragments without access descriptors so far: how many blocks each exit has executed.
     without_descriptors: HashMap<u32, Vec<u16>>,
-    /// Of each thread, the base of its fs segment behind all that has come.
+    /// Of each thread, the base of its fs segment behind all words that have come.
     fs_bases: HashMap<u32, u64>,
     threads: HashSet<u32>,
     next_look: Instant,
@@ -153,7 +157,8 @@ pub struct Writer {
 }
 
 impl Writer {
-    /// Starts a recording that will be `path` when it is finished, and is `path` with `.part` appended until then.
+    /// Starts a recording that will be `path` when it is finished, and is `path` with `.part`
+    /// appended until then.
     pub fn create(path: &Path, recording: &Recording) -> Result<Self, WriteError> {
         Self::create_with(path, recording, Options::default())
     }
@@ -219,18 +224,18 @@ impl Writer {
     pub fn fragment(&mut self, image: u32, fragment: &Fragment<'_>) -> Result<(), WriteError> {
         self.code.add_fragment(image, fragment);
         if self.mode != DataMode::None {
-            // More blocks than fit are refusal later.
+            // The worker refuses a fragment with more blocks than fit.
             let executed = fragment.exits.iter().map(|exit| (exit & 0xffff) as u16).collect();
             self.without_descriptors.insert(fragment.first_path, executed);
         }
         self.send_long_code()
     }
 
-    /// Says what the data behind the paths of a fragment is, before any of them is executed.
+    /// Defines the access descriptors of a fragment, before any of its paths is executed.
     pub fn access_descriptors(&mut self, descriptors: &AccessDescriptors<'_>) -> Result<(), WriteError> {
         self.code.add_descriptors(descriptors);
         if let Some(executed) = self.without_descriptors.remove(&descriptors.first_path) {
-            // What makes no sense is told by the worker, which looks at it more closely.
+            // The worker checks the descriptors more closely and reports what is wrong.
             let _ = self.spans.add(descriptors, &executed);
         }
         self.send_long_code()
@@ -252,7 +257,7 @@ impl Writer {
         Ok(())
     }
 
-    /// Tells of a process of the family. What is told last about a process holds.
+    /// Records a process of the family. The last record of a process counts.
     pub fn process(&mut self, process: &ProcessInfo) -> Result<(), WriteError> {
         Fact::Process(process.clone()).write(&mut self.facts);
         Ok(())
@@ -265,14 +270,15 @@ impl Writer {
         Ok(())
     }
 
-    /// Appends to what a thread has executed: whole events and path numbers, see `wire::word`. A word that is neither an
-    /// event nor a path that was defined is an error, of a later call; the words before it are kept.
+    /// Appends to what a thread has executed: whole events and path numbers, see `wire::word`. A
+    /// word that is neither an event nor a path that was defined is an error, of a later call; the
+    /// words before it are kept.
     pub fn path(&mut self, image: u32, thread: u32, words: &[u32]) -> Result<(), WriteError> {
         self.path_with_data(image, thread, words, &[])
     }
 
-    /// As [`Self::path`], with the data behind these words, as plans and events say. Without [`Recording::data`] the data is
-    /// not kept.
+    /// As [`Self::path`], with the data behind these words. Access descriptors and events say how
+    /// much that is. Without [`Recording::data`] the data is not kept.
     pub fn path_with_data(&mut self, image: u32, thread: u32, words: &[u32], data: &[u8]) -> Result<(), WriteError> {
         if !self.threads.contains(&thread) {
             return Err(WriteError::UnknownThread { thread });
@@ -339,7 +345,8 @@ impl Writer {
         bytes
     }
 
-    /// Sends what has waited long enough to the file. [`Self::path`] does so too; call this when no thread says anything.
+    /// Sends words that have waited long enough to the file. [`Self::path`] does so too; call this
+    /// while no thread delivers anything.
     pub fn tick(&mut self) -> Result<(), WriteError> {
         let now = Instant::now();
         if now < self.next_look {
@@ -360,8 +367,8 @@ impl Writer {
         self.part.metadata().map_or(0, |metadata| metadata.len())
     }
 
-    /// Says whether a thread of the target was waiting when something of what it has written was taken. If many are, data is
-    /// compressed less.
+    /// Records whether a thread of the target had to wait for its data to be taken. If many have
+    /// to, data is compressed less.
     pub fn waited(&mut self, waits: bool) {
         self.pressure.note(waits);
     }

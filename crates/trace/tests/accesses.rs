@@ -34,8 +34,9 @@ const CODE: u64 = 0x1000;
 /// The first event of every recording here.
 const START: Event = Event::Start { pc: CODE, tsc: 1 };
 
-/// A recording of one thread whose code is nothing but one-byte instructions: block 1 at 0x1000, block 2 at 0x1010, both of
-/// sixteen instructions, the last a return, in one fragment with two exits, paths 1 (after block 1) and 2 (after both).
+/// A recording of one thread whose code is nothing but one-byte instructions: block 1 at 0x1000,
+/// block 2 at 0x1010, both of sixteen instructions, the last a return, in one fragment with two
+/// exits, paths 1 (after block 1) and 2 (after both).
 struct Sample {
     directory: tempfile::TempDir,
     writer: Option<Writer>,

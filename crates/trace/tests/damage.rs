@@ -39,7 +39,8 @@ fn example_of(codec: Codec, seed: u64, blocks: usize, runs: usize) -> (Vec<u8>, 
     (std::fs::read(&path).unwrap(), recorded)
 }
 
-/// Uses everything a reader offers. Where `recorded` is given, what is read must be what was executed.
+/// Uses everything a reader offers. Where `recorded` is given, what is read must be what was
+/// executed.
 fn exercise(file: Vec<u8>, recorded: Option<&Recorded>) -> Option<Trace> {
     let trace = Trace::from_bytes(file).ok()?;
     let damage = trace.damage();

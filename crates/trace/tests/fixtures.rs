@@ -1,4 +1,5 @@
-//! Traces that were written by the recorder of each format version are read as what they were recorded from.
+//! Traces that were written by the recorder of each format version are read as what they were
+//! recorded from.
 
 use std::path::{Path, PathBuf};
 

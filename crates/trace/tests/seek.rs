@@ -1,4 +1,5 @@
-//! A seek in the merged order gives what counting from the start gives, whatever the clocks, the chunks and the damage.
+//! A seek in the merged order gives what counting from the start gives, whatever the clocks, the
+//! chunks and the damage.
 
 mod support;
 
@@ -66,7 +67,8 @@ fn rest(file: &[u8], merged: &mut Merged<'_>) -> Vec<Piece> {
     }
 }
 
-/// The pieces from instruction `number` on, and how many instructions of the first of them come before it.
+/// The pieces from instruction `number` on, and how many instructions of the first of them come
+/// before it.
 fn counted(pieces: &[Piece], number: u64) -> (u64, &[Piece]) {
     let (mut left, mut rest) = (number, pieces);
     while let Some((piece, behind)) = rest.split_first().filter(|_| left > 0) {
@@ -143,7 +145,8 @@ fn settings() -> impl Strategy<Value = Setting> {
     )
 }
 
-/// Destroys payloads of some chunks of a kind, or their headers and the index, which has copies; false if there are none.
+/// Destroys payloads of some chunks of a kind, or their headers and the index, which has copies;
+/// false if there are none.
 fn destroy(file: &mut Vec<u8>, random: &mut Random, kind: u8, headers: bool) -> bool {
     let mut own = chunks(file);
     own.retain(|&(header, payload, end)| file[header + 4] == kind && payload < end);

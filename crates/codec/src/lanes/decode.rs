@@ -1,7 +1,7 @@
-//! Gives rows back: guesses them again and corrects what was guessed wrong.
+//! Decodes rows: guesses them again and corrects the wrong guesses.
 //!
-//! What is stored for wrong lanes does not depend on any guess. So it is taken out of its streams for many lanes at a time, see [`Misses`], and rows
-//! are then made without a decision per lane.
+//! What is stored for wrong lanes does not depend on any guess. So [`Misses`] takes it out of its
+//! streams for many lanes at a time, and rows are then corrected without a branch per lane.
 
 use wire::word;
 
@@ -27,7 +27,8 @@ pub struct Decoder<L> {
     buffers: [Vec<u8>; STREAMS],
 }
 
-/// A stream on its way back. Zeros are behind its end; that it was left is noticed when all was read.
+/// Reads a stream, and zeros behind its end. [`Self::is_exhausted`] says at the end whether all was
+/// read and no more.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct StreamReader<'p> {
     bytes: &'p [u8],
@@ -39,7 +40,7 @@ impl<'p> StreamReader<'p> {
         Self { bytes, at: 0 }
     }
 
-    /// What comes next.
+    /// Returns the next bytes and stays.
     #[inline(always)]
     pub(super) fn peek<const N: usize>(&self) -> [u8; N] {
         match self.bytes.get(self.at..).and_then(|rest| rest.first_chunk()) {
@@ -60,7 +61,7 @@ impl<'p> StreamReader<'p> {
         self.at += bytes;
     }
 
-    /// The next number of so many bytes, at most eight.
+    /// Reads a number of `width` bytes, at most eight.
     #[inline(always)]
     fn take(&mut self, width: usize) -> u64 {
         let number = u64::from_le_bytes(self.peek());
@@ -73,7 +74,7 @@ impl<'p> StreamReader<'p> {
     }
 }
 
-/// The streams of a chunk on their way back.
+/// The streams of a chunk that is being decoded.
 #[derive(Debug)]
 struct Payload<'p> {
     masks: Masks<'p>,
@@ -81,7 +82,7 @@ struct Payload<'p> {
     lanes: Lanes<'p>,
 }
 
-/// Of each group, whether a lane was guessed wrong, and of those, which.
+/// Flags that say of each group whether a lane was guessed wrong, and masks that say which.
 #[derive(Clone, Copy, Debug)]
 struct Masks<'p> {
     flags: &'p [u8],
@@ -126,7 +127,7 @@ pub(super) struct Lanes<'p> {
 impl<'p> Payload<'p> {
     fn split(payload: &'p [u8], length: usize, buffers: &'p mut [Vec<u8>; STREAMS]) -> Result<Self, DecodeError> {
         let mut bytes = ByteReader::new(payload);
-        // Of every eight bytes, or of those behind a single path, nothing takes more than eight.
+        // Of every eight bytes, or of those behind a single path, no stream takes more than eight.
         let most = 2 * length + 8;
         let [flags, classes, masks, events, differences, places, values] = buffers;
         let mut take = |buffer: &'p mut Vec<u8>, most| take_stream_into(&mut bytes, most, buffer);
@@ -147,11 +148,13 @@ impl<'p> Payload<'p> {
     }
 }
 
-/// Lanes that are taken out of their streams in one go: as many as stay in the processor's nearest cache.
+/// Lanes that are taken out of their streams in one go: as many as stay in the processor's nearest
+/// cache.
 const BATCH: usize = 512;
 const ROOM: usize = BATCH + 2 * GROUP;
 
-/// What lanes that were guessed wrong really are. Those from `at` on, up to `count`, are still to be used; behind them is room.
+/// The values of lanes that were guessed wrong. Those from `at` to `count` are still to be used;
+/// behind them is room.
 #[derive(Debug)]
 struct Misses {
     /// The value, or its difference to the guess.
@@ -170,14 +173,14 @@ impl Default for Misses {
     }
 }
 
-/// What is known of the next lanes that were guessed wrong.
+/// The next lanes that were guessed wrong.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct NextMisses<'t> {
     pub numbers: &'t [u64; GROUP],
     pub guessed: &'t [u64; GROUP],
 }
 
-/// The same, to be filled in.
+/// Room for lanes that were guessed wrong.
 pub(super) struct MissBuffer<'t> {
     pub numbers: &'t mut [u64],
     pub guessed: &'t mut [u64],
@@ -189,7 +192,7 @@ impl Misses {
         self.seen.fill(0);
     }
 
-    /// The next `count` lanes, with others behind them. `None` if there are not so many.
+    /// Takes `count` lanes, with others behind them. `None` if there are not so many.
     #[inline(always)]
     fn take(&mut self, lanes: &mut Lanes<'_>, count: usize) -> Option<NextMisses<'_>> {
         if self.count - self.at < count {
@@ -201,7 +204,8 @@ impl Misses {
         Some(NextMisses { numbers, guessed })
     }
 
-    /// Takes lanes out of their streams, a multiple of eight or all. Gives the number of those that can be used now.
+    /// Takes lanes out of their streams, a multiple of eight or all. Returns the number of lanes
+    /// that can be used now.
     #[cold]
     #[inline(never)]
     fn refill(&mut self, lanes: &mut Lanes<'_>) -> Option<usize> {
@@ -219,11 +223,12 @@ impl Misses {
 }
 
 impl Lanes<'_> {
-    /// Takes the next lanes; all before them were a multiple of eight. `None` if they make no sense.
+    /// Takes the next lanes. The number of lanes before them is a multiple of eight. `None` if a
+    /// class or an index is impossible.
     fn unsort(&mut self, seen: &mut SeenValues, room: MissBuffer<'_>) -> Option<()> {
         #[cfg(target_arch = "x86_64")]
         if super::wide::is_supported() {
-            // SAFETY: the processor has what it needs.
+            // SAFETY: `is_supported` has detected all features that the function enables.
             return unsafe { super::wide::unsort(self, seen, room) };
         }
         self.unsort_each(seen, room)
@@ -241,7 +246,7 @@ impl Lanes<'_> {
         Some(())
     }
 
-    /// A lane of this class.
+    /// Takes a lane of this class.
     fn lane(&mut self, seen: &mut SeenValues, class: usize) -> Option<(u64, u64)> {
         Some(match class {
             0..HIGH => (unzigzag(self.differences.take(class + 1)), u64::MAX),
@@ -257,7 +262,8 @@ impl Lanes<'_> {
     }
 }
 
-/// Guesses the first words of a group, at most as many as it has, corrects the lanes of `mask`, and learns. Gives what the lanes are then.
+/// Guesses the first words of a group, at most as many as it has, corrects the lanes of `mask`, and
+/// learns. Writes the lanes to `out`.
 #[inline(always)]
 pub(super) fn restore(
     group: &mut Group,
@@ -313,7 +319,7 @@ impl<L: DataLayout> Default for Decoder<L> {
 }
 
 impl<L: DataLayout> Decoder<L> {
-    /// Gives the `length` bytes of data behind `words` back, and their checksum.
+    /// Decodes the `length` bytes of data behind `words` into `data`, and returns their checksum.
     pub fn decode(
         &mut self,
         layouts: &impl DataLayouts<Layout = L>,
@@ -326,7 +332,7 @@ impl<L: DataLayout> Decoder<L> {
         let payload = Payload::split(payload, length, buffers)?;
         memory.clear();
         misses.clear();
-        // A group is written as a whole. What was there before is overwritten, or there is an error.
+        // A group is written as a whole. Old bytes are overwritten, or there is an error.
         data.resize(length + GROUP_BYTES, 0);
         let mut decoding = ChunkDecoder { payload, sums: Sums::default(), data, end: 0 };
         let mut rows = RowDecoder { memory, lookahead, misses };
@@ -340,7 +346,7 @@ impl<L: DataLayout> Decoder<L> {
     }
 }
 
-/// What rows are made with.
+/// Decodes the rows of paths.
 struct RowDecoder<'m, L> {
     memory: &'m mut LaneTable,
     lookahead: &'m mut RowLookahead<L>,
@@ -372,11 +378,11 @@ impl<L: DataLayout> RowDecoder<'_, L> {
         events.is_empty().then_some(())
     }
 
-    /// Makes the rows that were looked for.
+    /// Decodes the rows that were looked up.
     fn some(&mut self, decoding: &mut ChunkDecoder<'_, '_>) -> Option<()> {
         #[cfg(target_arch = "x86_64")]
         if super::wide::is_supported() {
-            // SAFETY: the processor has what it needs.
+            // SAFETY: `is_supported` has detected all features that the function enables.
             return unsafe { self.some_wide(decoding) };
         }
         self.some_with(decoding, restore)
@@ -397,7 +403,7 @@ impl<L: DataLayout> RowDecoder<'_, L> {
         restore: impl Fn(&mut Group, usize, u8, NextMisses<'_>, &mut Sums, &mut [u8; GROUP_BYTES]),
     ) -> Option<()> {
         let ChunkDecoder { payload, sums, data, end } = decoding;
-        // In variables, which nothing that is written to memory could change.
+        // In local variables, so that the compiler knows that no store changes them.
         let (mut own_sums, mut masks) = (*sums, payload.masks);
         for (layout, place) in self.lookahead.rows() {
             let bytes = usize::from(layout.bytes());

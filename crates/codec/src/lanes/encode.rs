@@ -1,6 +1,7 @@
-//! Compares rows with their guesses as they come, and keeps what was guessed wrong.
+//! Encodes rows: compares them with their guesses as they come, and keeps the misses.
 //!
-//! Most rows are guessed right as a whole, and finding that out takes a subtraction per lane and one decision per eight.
+//! Most rows are guessed right as a whole, which takes a subtraction per lane and one branch per
+//! eight to find out.
 
 use std::hint::select_unpredictable;
 
@@ -14,7 +15,7 @@ use super::{
 use crate::streams::{Compressor, put_last_stream, put_stream, put_stream_quickly};
 use crate::words::{Word, Words};
 
-/// What the data of a chunk is made into as it comes.
+/// Encodes the data of a chunk as it comes.
 #[derive(Debug)]
 pub struct Encoder<L> {
     memory: LaneTable,
@@ -25,8 +26,8 @@ pub struct Encoder<L> {
     events: Vec<u8>,
 }
 
-/// What was guessed wrong: a mask for each group, and for each wrong lane by how much and what it really is, until it is sorted.
-/// Only the first `mask_count` and `count` count, behind them is room.
+/// The misses: a mask for each group, and for each wrong lane the difference to its guess and its
+/// value, until they are sorted. Only the first `mask_count` and `count` entries are in use.
 #[derive(Debug, Default)]
 struct Misses {
     masks: Vec<u8>,
@@ -40,7 +41,7 @@ struct Misses {
 const BATCH: usize = 1024;
 
 impl Misses {
-    /// Makes room for so many groups.
+    /// Makes room for `groups` groups.
     #[inline]
     fn make_room(&mut self, groups: usize) {
         if self.masks.len() < self.mask_count + groups || self.wrong.len() < self.count + (groups + 1) * GROUP {
@@ -68,14 +69,15 @@ impl Misses {
     }
 }
 
-/// Room for what is known of the lanes of a group that are guessed wrong.
+/// Room for the wrong lanes of a group.
 pub(super) struct MissBuffer<'t> {
     pub wrong: &'t mut [u64; GROUP],
     pub values: &'t mut [u64; GROUP],
 }
 
-/// Compares the first words of `data`, at most as many as a group has, with their guesses, and learns. Gives a mask of lanes that
-/// were guessed wrong; by how much, and what they really are, stands side by side in `room`.
+/// Compares the first words of `data`, at most as many as a group has, with their guesses, and
+/// learns. Returns a mask of the wrong lanes; their differences and values stand side by side in
+/// `room`.
 #[inline(always)]
 pub(super) fn compare(
     group: &mut Group,
@@ -130,9 +132,10 @@ impl<L: DataLayout> Encoder<L> {
         self.events.clear();
     }
 
-    /// Appends the data behind `words`. Calls `path` with the layout of each path and with the data from
-    /// its start on, and `event` with the position of each event among the words and with its data.
-    /// Returns the number of bytes that belong to the words, or `None` if there are not so many.
+    /// Appends the data behind `words`. Calls `path` with the layout of each path and with the data
+    /// from its start on, and `event` with the position of each event among the words and with its
+    /// data. Returns the number of bytes that belong to the words, or `None` if there are not so
+    /// many.
     pub fn append(
         &mut self,
         layouts: &impl DataLayouts<Layout = L>,
@@ -162,11 +165,12 @@ impl<L: DataLayout> Encoder<L> {
         Some(data.len() - left.len())
     }
 
-    /// Appends the rows that were looked for; their data is at the start of `data`. Gives what is behind it.
+    /// Appends the rows that were looked up, whose data is at the start of `data`. Returns the data
+    /// behind it.
     fn rows<'d>(&mut self, data: &'d [u8], path: &mut impl FnMut(&L, &[u8])) -> Option<&'d [u8]> {
         #[cfg(target_arch = "x86_64")]
         if super::wide::is_supported() {
-            // SAFETY: the processor has what it needs.
+            // SAFETY: `is_supported` has detected all features that the function enables.
             return unsafe { self.rows_wide(data, path) };
         }
         self.rows_with(data, path, compare)
@@ -188,7 +192,7 @@ impl<L: DataLayout> Encoder<L> {
         compare: impl Fn(&mut Group, &[u8; GROUP_BYTES], usize, &mut Sums, &mut MissBuffer<'_>) -> u8,
     ) -> Option<&'d [u8]> {
         let Self { lookahead, memory, misses, .. } = self;
-        // In variables, which nothing that is written to memory could change.
+        // In local variables, so that the compiler knows that no store changes them.
         let (mut sums, mut mask_count, mut count) = (self.sums, misses.mask_count, misses.count);
         let mut left = data;
         for (layout, place) in lookahead.rows() {
@@ -222,12 +226,13 @@ impl<L: DataLayout> Encoder<L> {
         Some(left)
     }
 
-    /// The checksum of the data so far.
+    /// Returns the checksum of the data so far.
     pub fn checksum(&self) -> u32 {
         self.sums.finish(&self.events)
     }
 
-    /// The payload, in two parts: the second is not copied. In a hurry, what is not easily compressed stays as it is.
+    /// Returns the payload in two parts, of which the second is not copied. If `quickly`, only
+    /// streams that compress well are compressed.
     pub fn finish(&mut self, compressor: &mut Compressor, quickly: bool) -> (Vec<u8>, &[u8]) {
         let Self { misses, streams, .. } = self;
         misses.sort(streams, true);

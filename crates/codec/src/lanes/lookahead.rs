@@ -1,13 +1,13 @@
-//! Where each row is remembered is found out for many rows in advance, so that the processor can fetch them side by side.
+//! Looks up the histories of many rows in advance, so that the processor fetches them side by side.
 
 use wire::word::EVENT;
 
 use super::{DataLayout, DataLayouts, GROUP_BYTES, LaneTable};
 
-/// Rows that are looked for in one go.
+/// Rows that are looked up in one go.
 const LOOKAHEAD: usize = 64;
 
-/// Some paths and where their rows are.
+/// The layouts of the next paths, and the positions of their groups.
 #[derive(Debug)]
 pub(super) struct RowLookahead<L> {
     count: usize,
@@ -22,7 +22,8 @@ impl<L: DataLayout> Default for RowLookahead<L> {
 }
 
 impl<L: DataLayout> RowLookahead<L> {
-    /// Looks at the paths at the start of `words`, up to an event; gives the groups that they have together.
+    /// Looks up the paths at the start of `words`, up to an event; returns the number of their
+    /// groups.
     pub(super) fn look(
         &mut self,
         layouts: &impl DataLayouts<Layout = L>,
@@ -51,12 +52,12 @@ impl<L: DataLayout> RowLookahead<L> {
         groups
     }
 
-    /// How many there are.
+    /// Returns the number of paths.
     pub(super) fn count(&self) -> usize {
         self.count
     }
 
-    /// Each of them, and where its groups are.
+    /// Iterates the layout of each path and the position of its groups.
     #[inline(always)]
     pub(super) fn rows(&self) -> impl Iterator<Item = (&L, usize)> {
         self.layouts.iter().zip(self.places.iter().copied()).take(self.count)

@@ -1,4 +1,4 @@
-//! Sorts what was guessed wrong into streams.
+//! Sorts misses into streams, by what is stored of them.
 
 use std::hint::select_unpredictable;
 
@@ -12,11 +12,11 @@ pub(super) struct Stream {
     length: usize,
 }
 
-/// As many bytes may be written at once, though fewer count.
+/// Bytes that may be written at once, though fewer count.
 pub(super) const AT_ONCE: usize = 64;
 
 impl Stream {
-    /// Makes room for so many bytes.
+    /// Makes room for `bytes` bytes.
     fn make_room(&mut self, bytes: usize) {
         let room = self.length + bytes + AT_ONCE;
         if self.bytes.len() < room {
@@ -47,7 +47,7 @@ impl Stream {
     }
 }
 
-/// What is stored of the lanes that were guessed wrong.
+/// The streams of wrong lanes.
 #[derive(Debug)]
 pub(super) struct Streams {
     /// A bit for each group: whether any lane was guessed wrong.
@@ -58,7 +58,7 @@ pub(super) struct Streams {
     pub(super) classes: Stream,
     /// Small differences.
     pub(super) differences: Stream,
-    /// Where values that were seen before are found.
+    /// Indexes of values that were seen before.
     pub(super) places: Stream,
     pub(super) values: Stream,
     pub(super) seen: Box<SeenValues>,
@@ -79,18 +79,19 @@ impl Default for Streams {
 }
 
 impl Streams {
-    /// Starts afresh.
+    /// Starts a chunk.
     pub(super) fn clear(&mut self) {
         let Self { flags, masks, classes, differences, places, values, .. } = self;
         [flags, masks, classes, differences, places, values].into_iter().for_each(|stream| stream.length = 0);
         self.seen.fill(0);
     }
 
-    /// Adds lanes that were guessed wrong, by how much, and what they are; all before them were a multiple of eight.
+    /// Adds wrong lanes, with their differences and values. The number of lanes before them is a
+    /// multiple of eight.
     pub(super) fn add(&mut self, wrong: &[u64], values: &[u64]) {
         #[cfg(target_arch = "x86_64")]
         if super::wide::is_supported() {
-            // SAFETY: the processor has what it needs.
+            // SAFETY: `is_supported` has detected all features that the function enables.
             return unsafe { super::wide::sort(self, wrong, values) };
         }
         self.sort(wrong, values);
@@ -101,7 +102,7 @@ impl Streams {
         self.make_room_for_masks(masks.len());
         #[cfg(target_arch = "x86_64")]
         if super::wide::is_supported() {
-            // SAFETY: the processor has what it needs.
+            // SAFETY: `is_supported` has detected all features that the function enables.
             return unsafe { super::wide::sort_masks(self, masks) };
         }
         self.sort_masks(masks);
@@ -112,7 +113,7 @@ impl Streams {
         self.masks.make_room(count);
     }
 
-    /// Makes room for so many lanes.
+    /// Makes room for `lanes` lanes.
     pub(super) fn make_room(&mut self, lanes: usize) {
         self.classes.make_room(lanes.div_ceil(2));
         self.differences.make_room(lanes * SMALL_BYTES_MAX);
@@ -142,7 +143,7 @@ impl Streams {
         }
     }
 
-    /// Stores a lane and gives its class. Without branches: nobody could predict them.
+    /// Stores a lane and returns its class. Without branches, because they could not be predicted.
     #[inline(always)]
     fn lane(&mut self, wrong: u64, value: u64) -> usize {
         let is_high = wrong << 32 == 0;

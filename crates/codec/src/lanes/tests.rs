@@ -122,7 +122,8 @@ fn strides_cost_nothing() {
     assert!(check(&layouts, &words, &data) < 200);
 }
 
-/// What a lane is remembered by and its next value: few different ones, so that much is guessed right.
+/// What a lane is remembered by and its next value: few different ones, so that much is guessed
+/// right.
 fn lane() -> impl Strategy<Value = (u64, u32, u32, u64)> {
     (0u64..3, 0u32..3, 0u32..3, 0u64..7)
 }

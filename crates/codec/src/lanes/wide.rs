@@ -1,6 +1,7 @@
 //! Eight lanes at a time, with instructions that only some processors have.
 //!
-//! Lanes are cast to vectors and back; that both are of the same length is checked when this is compiled.
+//! Lanes are cast to vectors and back; that both are of the same length is checked when this is
+//! compiled.
 
 // Lanes are counted, and places have as many bits as the table has entries.
 #![allow(clippy::indexing_slicing, clippy::cast_possible_truncation)]
@@ -18,7 +19,7 @@ use super::{
     SeenValues, Sums, VALUE, VALUE_BYTES,
 };
 
-/// Whether the processor has all that is used here.
+/// Whether the processor has all features that this module uses.
 #[inline]
 pub(super) fn is_supported() -> bool {
     is_x86_feature_detected!("avx512f")
@@ -33,7 +34,7 @@ pub(super) fn is_supported() -> bool {
         && is_x86_feature_detected!("popcnt")
 }
 
-/// What [`super::encode::compare`] does.
+/// As [`super::encode::compare`].
 #[target_feature(enable = "avx512f,avx512bw,avx512cd,avx512dq,avx512vbmi2,avx512vl,bmi1,bmi2,lzcnt,popcnt")]
 #[inline]
 pub(super) fn compare(
@@ -58,7 +59,7 @@ pub(super) fn compare(
         let moved = _mm512_cvtepi64_epi32(_mm512_add_epi64(wrong, stride));
         let other = must_cast(group.other);
         let again = _mm256_mask_cmpeq_epi32_mask(mask, moved, other);
-        // Written as a whole: what is written in part cannot be read again at once.
+        // Written as a whole, because a partial store delays the next load.
         group.stride = must_cast(_mm256_mask_blend_epi32(again, short_stride, moved));
         group.other = must_cast(_mm256_mask_blend_epi32(mask, other, moved));
         *room.wrong = must_cast(_mm512_maskz_compress_epi64(mask, wrong));
@@ -67,7 +68,7 @@ pub(super) fn compare(
     mask
 }
 
-/// What [`Streams::sort_masks`] does.
+/// As [`Streams::sort_masks`].
 #[target_feature(enable = "avx512f,avx512bw,avx512cd,avx512dq,avx512vbmi2,avx512vl,bmi1,bmi2,lzcnt,popcnt")]
 pub(super) fn sort_masks(streams: &mut Streams, masks: &[u8]) {
     let (many, rest) = masks.as_chunks::<64>();
@@ -85,7 +86,7 @@ pub(super) fn sort_masks(streams: &mut Streams, masks: &[u8]) {
     streams.sort_masks(rest);
 }
 
-/// What [`Streams::sort`] does.
+/// As [`Streams::sort`].
 #[target_feature(enable = "avx512f,avx512bw,avx512cd,avx512dq,avx512vbmi2,avx512vl,bmi1,bmi2,lzcnt,popcnt")]
 pub(super) fn sort(streams: &mut Streams, wrong: &[u64], values: &[u64]) {
     let (many, rest) = wrong.as_chunks::<GROUP>();
@@ -139,13 +140,14 @@ fn sort_lanes(streams: &mut Streams, wrong: &[u64; GROUP], values: &[u64; GROUP]
     streams.classes.append(4, |room| put(room, &packed.to_le_bytes()));
 }
 
-/// Which of the lanes that are not small have a value that was seen before; all of them will have been.
+/// Returns which of the lanes that are not small have a value that was seen before, and enters all
+/// of them as seen.
 #[target_feature(enable = "avx512f")]
 #[inline]
 fn look_up(seen: &mut SeenValues, place: __m512i, values: &[u64; GROUP], small: u8) -> u8 {
     let places: [u64; GROUP] = must_cast(place);
     let mut known = 0;
-    // Without branches: nobody could predict them.
+    // Without branches, because they could not be predicted.
     for lane in 0..GROUP {
         let entry = &mut seen[places[lane] as usize % (1 << SEEN_BITS)];
         known |= u8::from(*entry == values[lane]) << lane;
@@ -154,7 +156,7 @@ fn look_up(seen: &mut SeenValues, place: __m512i, values: &[u64; GROUP], small: 
     known & !small
 }
 
-/// What [`decode::restore`] does.
+/// As [`decode::restore`].
 #[target_feature(enable = "avx512f,avx512bw,avx512cd,avx512dq,avx512vbmi2,avx512vl,bmi1,bmi2,lzcnt,popcnt")]
 #[inline]
 pub(super) fn restore(
@@ -179,7 +181,7 @@ pub(super) fn restore(
         let moved = _mm512_cvtepi64_epi32(_mm512_add_epi64(_mm512_sub_epi64(value, guess), stride));
         let other = must_cast(group.other);
         let again = _mm256_mask_cmpeq_epi32_mask(mask, moved, other);
-        // Written as a whole: what is written in part cannot be read again at once.
+        // Written as a whole, because a partial store delays the next load.
         group.stride = must_cast(_mm256_mask_blend_epi32(again, short_stride, moved));
         group.other = must_cast(_mm256_mask_blend_epi32(mask, other, moved));
     }
@@ -189,7 +191,7 @@ pub(super) fn restore(
     sums.0 = must_cast(_mm512_add_epi64(turned, _mm512_maskz_mov_epi32(used, value)));
 }
 
-/// What [`Lanes::unsort_each`] does.
+/// As [`Lanes::unsort_each`].
 #[target_feature(enable = "avx512f,avx512bw,avx512cd,avx512dq,avx512vbmi2,avx512vl,bmi1,bmi2,lzcnt,popcnt")]
 pub(super) fn unsort(lanes: &mut Lanes<'_>, seen: &mut SeenValues, room: decode::MissBuffer<'_>) -> Option<()> {
     let (many, rest) = room.numbers.as_chunks_mut::<GROUP>();
@@ -253,7 +255,7 @@ fn unsort_lanes(
 fn recall(seen: &mut SeenValues, place: __m512i, numbers: &mut [u64; GROUP], is_seen: u8, is_new: u8) {
     // Through memory, which is quicker than taking vectors apart.
     let places: [u64; GROUP] = black_box(must_cast(place));
-    // Without branches: nobody could predict them.
+    // Without branches, because they could not be predicted.
     for lane in 0..GROUP {
         let entry = &mut seen[places[lane] as usize % (1 << SEEN_BITS)];
         numbers[lane] = select_unpredictable(is_seen >> lane & 1 != 0, *entry, numbers[lane]);

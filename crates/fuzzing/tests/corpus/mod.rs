@@ -50,7 +50,8 @@ const LEAVING: [u8; 7] = [0xb8, 60, 0, 0, 0, 0x0f, 0x05];
 const LOOP_EXITS: [u32; 2] = [1 | TERMINATOR_TAKEN << 16, 2 | TERMINATOR_SYSCALL << 16];
 const ENTRY: u32 = 0x1000;
 
-/// A trace of a loop that counts down, with values, whose words and data are long enough to be compressed.
+/// A trace of a loop that counts down, with values, whose words and data are long enough to be
+/// compressed.
 fn countdown(codec: Codec) -> Vec<u8> {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("countdown.trk");

@@ -9,7 +9,7 @@ use crate::container::{
 };
 use crate::error::Problem;
 
-/// Chunks in the order of the file, and what is between them that is none.
+/// Chunks in the order of the file, and the bytes between them that are none.
 pub(super) struct ChunkList {
     pub chunks: Vec<Chunk>,
     pub damage: Vec<Damage>,
@@ -27,7 +27,8 @@ pub(super) fn chunks(file: &[u8]) -> ChunkList {
     }
 }
 
-/// The chunks that the index lists, the index itself being the last. `None` unless they fill the file without a gap.
+/// The chunks that the index lists, the index itself being the last. `None` unless they fill the
+/// file without a gap.
 fn by_index(file: &[u8]) -> Option<Vec<Chunk>> {
     let offset = index_offset(file)?;
     let index = chunk_at(file, offset)?;

@@ -1,4 +1,5 @@
-//! Follows the words of a thread: one rule for each class of transfer says where the thread may go on.
+//! Checks the control flow of a thread's words: one rule for each class of transfer says where the
+//! thread may continue.
 //!
 //! | class | what must come next |
 //! | --- | --- |
@@ -8,7 +9,7 @@
 //! | rt_sigreturn | a resume event |
 //! | signal, resume, start | the address that the event names |
 //! | gap | anything; the gap itself begins where the thread is |
-//! | end, leave, exec | nothing but a start |
+//! | end, detach, exec | nothing but a start |
 #![deny(clippy::unwrap_used, clippy::indexing_slicing, clippy::cast_possible_truncation)]
 
 use codec::words::{EventWords, Word, Words};
@@ -24,39 +25,40 @@ use crate::span::register;
 const SYSCALL_BYTES: u64 = 2;
 /// Number of the system call that ends a signal handler.
 const RT_SIGRETURN: u32 = 15;
-/// The kernel emulates three functions at these addresses, which no code is recorded of.
+/// The kernel emulates three functions at these addresses, and no code of them is recorded.
 const VSYSCALL: std::ops::Range<u64> = 0xffff_ffff_ff60_0000..0xffff_ffff_ff60_1000;
-/// What may come first in a chunk before anything that does not depend on the chunk before: a system call's event and
-/// that of the thread that it has created, and some more in a trace that is damaged.
+/// Most transitions at the start of a chunk that depend on the chunk before: a system call's event
+/// and that of the thread that it has created, and more in a damaged trace.
 const FIRST_MAX: usize = 8;
 /// Problems listed of one chunk at most.
 const PROBLEMS_MAX: usize = 8;
 
-/// What is known of where a thread goes on.
+/// Where a thread may continue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Continuation {
-    /// Nothing: behind a gap, or a chunk is missing.
+    /// Anywhere: behind a gap, or a chunk is missing.
     Unknown,
-    /// At some address: an indirect transfer whose target was not recorded.
+    /// At any address: behind an indirect transfer whose target was not recorded.
     AnyAddress,
     At(u64),
-    /// A system call instruction was executed, and its event has to come; `after` is the address behind it.
+    /// Behind a system call instruction, before its event; `after` is the address behind the
+    /// instruction.
     SyscallPending {
         after: u64,
     },
-    /// The event has come.
+    /// Behind the event of a system call.
     SyscallReturn {
         after: u64,
         number: u32,
     },
-    /// The thread has not started, has ended or is not recorded any more.
+    /// Not at all: the thread has not started, has ended or is no longer recorded.
     NotRunning,
 }
 
-/// What the words say next.
+/// What one path or event says about the thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Transition {
-    /// A path or an interrupted fragment that begins at `head`, and what is known behind it.
+    /// A path or an interrupted fragment that begins at `head`, and where it leads.
     Execution {
         head: u64,
         continuation: Continuation,
@@ -83,7 +85,8 @@ pub(super) enum Transition {
 }
 
 impl Continuation {
-    /// What is known behind `transition`; or what is wrong with it here.
+    /// Returns where the thread continues behind `transition`, or why `transition` cannot come
+    /// here.
     pub(super) fn then(self, transition: &Transition) -> Result<Self, String> {
         match *transition {
             Transition::Execution { head, continuation } => self.must_be_at(head).map(|()| continuation),
@@ -105,7 +108,8 @@ impl Continuation {
             Transition::Resume { pc } => match self {
                 Self::NotRunning => Err(over(pc)),
                 Self::SyscallPending { .. } => Err(NO_EVENT.into()),
-                // A restartable sequence is aborted without a system call; its abort handler is outside of it.
+                // A restartable sequence is aborted without a system call; its abort handler is
+                // outside of it.
                 Self::At(here) if here == pc => Err(format!("the thread resumes at {pc:#x}, where it is")),
                 _ => Ok(Self::At(pc)),
             },
@@ -127,7 +131,8 @@ impl Continuation {
         }
     }
 
-    /// A system call that was interrupted may be made again. An rt_sigreturn that finds no frame goes to 0.
+    /// A system call that was interrupted may be made again. An rt_sigreturn that finds no frame
+    /// goes to 0.
     fn must_be_interrupted_at(self, pc: u64) -> Result<(), String> {
         match self {
             Self::SyscallReturn { after, .. } if pc.wrapping_add(SYSCALL_BYTES) == after => Ok(()),
@@ -144,7 +149,7 @@ fn over(pc: u64) -> String {
 }
 
 impl Transition {
-    /// What is known behind it, whatever was before; `None` if that depends on what was before.
+    /// Returns where the thread continues behind it; `None` if that depends on what was before.
     fn continuation(&self) -> Option<Continuation> {
         match *self {
             Self::Execution { continuation, .. } | Self::Signal { continuation, .. } => Some(continuation),
@@ -156,25 +161,26 @@ impl Transition {
     }
 }
 
-/// How the words of a chunk join those of the chunks beside it.
+/// What the words of a chunk say about the boundaries to the chunks before and behind it.
 #[derive(Clone, Debug, Default)]
 pub(super) struct ChunkBoundary {
-    /// What comes first, up to what does not depend on the chunk before.
+    /// The first transitions, up to one that does not depend on the chunk before.
     first: Vec<Transition>,
-    /// What is known behind the chunk; `None` if that depends on the chunk before.
+    /// Where the thread continues behind the chunk; `None` if that depends on the chunk before.
     end: Option<Continuation>,
     /// Indirect transfers whose target was not recorded.
     pub unchecked: u64,
 }
 
 impl ChunkBoundary {
-    /// What is known behind the chunk, given what is known before it; or what is wrong at its start.
+    /// Returns where the thread continues behind the chunk, given where it continues before it, or
+    /// what is wrong at its start.
     pub(super) fn follow(&self, before: Continuation) -> Result<Continuation, String> {
         let behind = self.first.iter().try_fold(before, |continuation, transition| continuation.then(transition))?;
         Ok(self.end.unwrap_or(behind))
     }
 
-    /// What is known behind the chunk if what was before is not known.
+    /// Returns where the thread continues behind the chunk if the chunk before it is not known.
     pub(super) fn end(&self) -> Continuation {
         self.end.unwrap_or(Continuation::Unknown)
     }
@@ -199,12 +205,12 @@ impl ChunkBoundary {
     }
 }
 
-/// The words of a chunk, and what they refer to.
+/// Checks the words of a chunk.
 #[derive(Clone, Copy)]
 pub(super) struct FlowChecker<'a> {
     pub program: &'a Program,
     pub image: u32,
-    /// Of the chunk: paths are defined before it.
+    /// Sequence number of the chunk: paths are defined before it.
     pub sequence: u32,
     /// The data behind the words; empty if there is none.
     pub data: &'a [u8],
@@ -274,7 +280,7 @@ impl<'a> FlowChecker<'a> {
         descriptors.span(path).map(|span| descriptors.blocks(span.descriptors, u16::MAX))
     }
 
-    /// The event at the start of `words`; `None` if it does not tell where the thread is.
+    /// Returns the transition of an event; `None` if the event does not say where the thread is.
     fn event(&mut self, event: EventWords<'_>, note: &mut dyn FnMut(String)) -> Option<Transition> {
         let data = self.take(event.data_bytes());
         let raw = event::read(event.words())?;
@@ -302,7 +308,8 @@ impl<'a> FlowChecker<'a> {
         let (path, _) = raw.interrupted;
         let Some(fragment) = self.program.fragment_of(path) else { return Transition::Signal { pc, continuation } };
         self.check_definition(fragment, path, note);
-        // What cannot have been interrupted is counted as lost, and told by its number.
+        // Steps that cannot have been interrupted are counted as lost, and reported by their
+        // number.
         let executed = raw.interrupted_steps(self.program);
         let mut loaded = LoadedTargets { program: self.program, data, blocks: self.blocks_of(path) };
         loaded.check(executed.map_or(&[], |(whole, _)| whole), note);
@@ -310,12 +317,12 @@ impl<'a> FlowChecker<'a> {
     }
 }
 
-/// The kernel executes what is at the address of a vsyscall, and returns to where the trace goes on.
+/// Returns where the thread continues at `target`. Of a vsyscall only the return is recorded.
 fn continuation_at(target: u64) -> Continuation {
     if VSYSCALL.contains(&target) { Continuation::AnyAddress } else { Continuation::At(target) }
 }
 
-/// What the indirect transfers of a path have loaded, block by block.
+/// The targets that the indirect transfers of a path have loaded, block by block.
 struct LoadedTargets<'a, B> {
     program: &'a Program,
     data: &'a [u8],
@@ -323,7 +330,7 @@ struct LoadedTargets<'a, B> {
 }
 
 impl<'a, B: Iterator<Item = &'a [CompiledAccess]>> LoadedTargets<'a, B> {
-    /// Checks steps that have another one of the same fragment behind them.
+    /// Checks steps that are followed by another one of the same fragment.
     fn check(&mut self, steps: &[Step], note: &mut dyn FnMut(String)) {
         for step in steps.iter().take(if self.blocks.is_some() { usize::MAX } else { 0 }) {
             if let Some(target) = self.target(step).filter(|&target| target != step.next()) {
@@ -333,7 +340,8 @@ impl<'a, B: Iterator<Item = &'a [CompiledAccess]>> LoadedTargets<'a, B> {
         }
     }
 
-    /// The address that the indirect transfer at the end of the next block has loaded, if it was recorded.
+    /// Returns the address that the indirect transfer at the end of the next block has loaded, if
+    /// it was recorded.
     fn target(&mut self, step: &Step) -> Option<u64> {
         let accesses = self.blocks.as_mut()?.next()?;
         if step.terminator() != Terminator::Indirect {

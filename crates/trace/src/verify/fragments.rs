@@ -8,7 +8,7 @@ use crate::block::Node;
 use crate::model::{Step, Terminator};
 use crate::program::{FragmentInfo, Program};
 
-/// What is wrong with a fragment; `None` if nothing is.
+/// Returns what is wrong with a fragment; `None` if nothing is.
 pub(super) fn problem(program: &Program, fragment: &FragmentInfo) -> Option<String> {
     let steps = program.steps_of(fragment);
     let inner = steps.split_last().map_or(&[][..], |(_, inner)| inner);
@@ -39,9 +39,10 @@ fn exit_problem(program: &Program, last: &Step) -> Option<String> {
 /// Where a block leads.
 enum Target {
     Address(u64),
-    /// Its code does not tell.
+    /// Its code does not say.
     Any,
-    /// Its last instruction cannot leave it so, or not to another block of the same fragment.
+    /// Its last instruction has no such terminator, or none that leads to another block of the same
+    /// fragment.
     Impossible,
 }
 

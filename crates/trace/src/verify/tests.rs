@@ -1,4 +1,5 @@
-//! Words of a good trace are changed behind its checksums and counts: `verify` has to notice, class by class.
+//! Words of a good trace are changed behind its checksums and counts: `verify` has to notice, class
+//! by class.
 
 use std::collections::BTreeMap;
 
@@ -69,7 +70,8 @@ fn needed(program: &Program, first: u32) -> usize {
     if first & EVENT == 0 { data::path_bytes(program, first).unwrap() } else { codec::event::event_bytes(first) }
 }
 
-/// Writes the trace with other entries, with headers, counts, checksums and index that agree with them.
+/// Writes the trace with other entries, with headers, counts, checksums and index that agree with
+/// them.
 fn rewrite(trace: &Trace, entries: &Entries) -> Vec<u8> {
     let (mut file, mut index) = (file_header().to_vec(), Vec::new());
     let mut instructions: BTreeMap<u32, u64> = BTreeMap::new();
@@ -279,7 +281,8 @@ fn without_values_all_is_noticed_but_wrong_indirect_targets() {
     let is_indirect = |class: &str| class.starts_with("indirect");
     let others: Vec<_> = missed
         .into_iter()
-        // A path twice is possible if it ends in an indirect transfer, however the thread came to it.
+        // A path twice is possible if it ends in an indirect transfer, however the thread came to
+        // it.
         .filter(|&(what, class, _)| !is_indirect(class) && what != "a path twice")
         .collect();
     assert_eq!(others, LEGAL);

@@ -1,7 +1,8 @@
 //! Whether compressing well would take time from the program that is recorded.
 //!
-//! As long as a processor is idle, it costs the program nothing. If the worker itself has to wait for a processor, it costs as
-//! much time as it takes, which matters if words come quickly.
+//! As long as a processor is idle, compressing costs the program nothing. If the worker itself has
+//! to wait for a processor, compressing costs the program as much time as it takes, which matters
+//! if words come quickly.
 
 use std::time::{Duration, Instant};
 
@@ -11,10 +12,11 @@ use crate::schedule::Schedule;
 const WINDOW: Duration = Duration::from_millis(20);
 /// Words per second for which compressing well would take about a fifth of a processor.
 const QUICK: f64 = 1e7;
-/// The share of its time that a thread waits for a processor if none is idle, at least. Being woken takes some time on any machine.
+/// Least share of its time that a thread waits for a processor if none is idle. Being woken takes
+/// some time on any machine.
 const WAITED: f64 = 0.1;
 
-/// What the worker has seen since it looked last, and what came of that.
+/// What the worker has measured since its last decision, and that decision.
 #[derive(Debug)]
 pub(super) struct Contention {
     since: Instant,
@@ -30,7 +32,7 @@ impl Default for Contention {
 }
 
 impl Contention {
-    /// Takes note of words that have come. Called by the thread whose waiting counts.
+    /// Counts words that have come. The thread whose waiting counts must call it.
     pub(super) fn note(&mut self, words: usize) {
         self.words += words;
         let time = self.since.elapsed();

@@ -1,8 +1,8 @@
 //! The file that a recording is written to.
 //!
-//! What is long goes past the system's cache of files: copying gigabytes into it takes as much processor time as making
-//! them, and pushes everything else out of it. A thread of its own waits for the disk meanwhile. Where that is not possible, and
-//! as long as the file is short, it is written in the usual way.
+//! A long file bypasses the page cache: copying gigabytes into it takes as much processor time as
+//! making them, and evicts everything else. A thread of its own waits for the disk meanwhile. A
+//! short file, or one on a file system that does not support this, is written in the usual way.
 
 use std::fs::{File, OpenOptions, Permissions};
 use std::io::{self, Write};
@@ -18,7 +18,8 @@ const BLOCK: usize = 4096;
 const BUFFER_BLOCKS: usize = 512;
 const BUFFER_COUNT: usize = 4;
 
-/// Makes a file, or empties one that is there, that only its owner may read: it will hold what a program had in its memory.
+/// Creates or empties a file that only its owner may read: it will hold what a program had in its
+/// memory.
 pub fn create_private(path: &Path) -> io::Result<File> {
     const OWNER_ONLY: u32 = 0o600;
     let options = OpenOptions::new().read(true).write(true).create(true).truncate(true).mode(OWNER_ONLY).clone();
@@ -71,7 +72,7 @@ impl Output {
         Ok(())
     }
 
-    /// Makes everything appended visible to whoever reads the file, soon.
+    /// Makes everything appended visible to readers of the file, soon.
     pub(super) fn settle(&mut self) -> io::Result<()> {
         match &mut self.past_cache {
             PastCache::Begun(direct) => direct.settle(&self.file),
@@ -89,7 +90,7 @@ impl Output {
 }
 
 impl Drop for Output {
-    /// Whoever wants to know whether it was written has called [`Output::finish`].
+    /// A caller that wants to know about errors has called [`Output::finish`].
     fn drop(&mut self) {
         let _ = self.finish();
     }
@@ -136,7 +137,8 @@ struct Thread {
 }
 
 impl Thread {
-    /// Exchanges a full buffer for an empty one; `None` if the thread has ended, which it does early only for an error.
+    /// Exchanges a full buffer for an empty one; `None` if the thread has ended, which it does
+    /// early only for an error.
     fn exchange(&self, full: &mut Buffer, at: u64) -> Option<()> {
         let empty = self.empty.recv().ok()?;
         self.full.send((std::mem::replace(full, empty), at)).ok()
@@ -211,15 +213,16 @@ impl Direct {
     }
 }
 
-/// A file that is open twice: to be written past the cache, unless that was refusal, and in the usual way.
+/// A file that is open twice: for writing past the cache, unless that was refused, and for writing
+/// in the usual way.
 struct Twice {
     direct: Option<File>,
     usual: File,
 }
 
 impl Twice {
-    /// Some file systems let a file be opened to be written past the cache and refuse only the writing. What was refusal, and
-    /// everything after it, is written in the usual way.
+    /// Some file systems let a file be opened for writing past the cache and refuse only the
+    /// writing. A write that was refused, and everything after it, is done in the usual way.
     fn write_at(&mut self, blocks: &[u8], at: u64) -> io::Result<()> {
         if let Some(direct) = &self.direct {
             match direct.write_all_at(blocks, at) {
@@ -234,7 +237,7 @@ impl Twice {
 fn write_all(file: &mut Twice, queue: &Receiver<(Buffer, u64)>, give_back: &SyncSender<Buffer>) -> io::Result<()> {
     while let Ok((buffer, at)) = queue.recv() {
         file.write_at(buffer.blocks(), at)?;
-        // If nobody wants it, nobody will send one either.
+        // If the receiver is gone, no buffer will come back either.
         let _ = give_back.send(buffer);
     }
     Ok(())
@@ -273,7 +276,8 @@ mod tests {
 
     #[test]
     fn everything_is_in_the_file() {
-        // Where programs are built, there is a disk; directories for temporary files may be in memory.
+        // Where programs are built, there is a disk; directories for temporary files may be in
+        // memory.
         let program = std::env::current_exe().unwrap();
         let here = tempfile::tempdir_in(program.parent().unwrap()).unwrap();
         for (long, length) in [(0, 0), (0, 1), (0, 10 << 20), (123_457, 9_999_999), (1 << 20, 1 << 20), (3, 2 << 20)] {
@@ -298,8 +302,8 @@ mod tests {
         check(here.path(), 1000, 5 << 20);
     }
 
-    /// Can be opened by everybody, and refuses what is no number in the same way as file systems that cannot write past the
-    /// cache.
+    /// Can be opened by everybody, and refuses what is no number in the same way as file systems
+    /// that cannot write past the cache.
     fn refusing() -> File {
         let file = OpenOptions::new().write(true).open("/proc/self/oom_score_adj").unwrap();
         assert_eq!(file.write_at(b"none", 0).unwrap_err().raw_os_error(), Some(libc::EINVAL));

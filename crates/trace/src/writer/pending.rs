@@ -1,6 +1,8 @@
-//! What a thread has executed since its last chunk: words as they came, and the data behind them, compressed as it comes.
+//! What a thread has executed since its last chunk: its words, and the data behind them, compressed
+//! as it comes.
 //!
-//! Data is looked at while it is still in the processor's cache, and only what could not be guessed is kept.
+//! Data is compared with its guesses while it is still in the processor's cache, and only the
+//! misses are kept.
 
 use std::time::Instant;
 
@@ -42,14 +44,14 @@ pub(super) struct PendingData {
     pub fs_base: u64,
     /// All accesses but those of interrupted paths.
     pub total: DataTotal,
-    /// Signals: where in the words they are, and their data.
+    /// Signals: their positions among the words, and their data.
     pub signals: Vec<(usize, Vec<u8>)>,
     /// Why the data does not belong to the words, if it does not.
     pub wrong: Option<WriteError>,
 }
 
 impl PendingData {
-    /// Starts afresh.
+    /// Starts a chunk.
     pub(super) fn start(&mut self, codec: Codec, fs_base: u64) {
         self.encoder.clear();
         self.whole.clear();
@@ -59,8 +61,8 @@ impl PendingData {
         self.total = DataTotal { fs_base, ..DataTotal::default() };
     }
 
-    /// Appends what is behind `words`, before which the chunk has `before` words. False if there is more or less of it than
-    /// belongs to them.
+    /// Appends the data behind `words`; the chunk has `before` words before them. Returns false if
+    /// there is more or less data than belongs to the words.
     pub(super) fn append(&mut self, spans: &Spans, before: usize, words: &[u32], data: &[u8]) -> bool {
         let Self { encoder, total, signals, .. } = self;
         let mut explicit = DataTotal { fs_base: total.fs_base, ..DataTotal::default() };
@@ -87,7 +89,7 @@ impl PendingData {
         if self.keeps_whole { crc(&[&self.whole]) } else { self.encoder.checksum() }
     }
 
-    /// Codec and payload, in two parts; in a hurry, a larger one.
+    /// Returns codec and payload, in two parts. In a hurry, the payload is larger.
     pub(super) fn finish(
         &mut self,
         codec: Codec,

@@ -1,4 +1,5 @@
-//! The worker behind a writer: counts and compresses chunks in the order they come and appends them to the file.
+//! The worker behind a writer: it counts and compresses chunks in the order they come and appends
+//! them to the file.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -179,8 +180,8 @@ impl Worker {
         self.chunk(Kind::Facts, content, Extra::None)
     }
 
-    /// Appends a path chunk and, if many words wait, the one behind it: encoding both at the same time takes a second processor,
-    /// but the program would have to wait otherwise.
+    /// Appends a path chunk. If many words wait, it encodes the next path chunk at the same time:
+    /// that takes a second processor, but otherwise the program would have to wait.
     fn paths(&mut self, path: PathJob, queue: &Receiver<Job>) -> Result<(), WriteError> {
         let codec = self.choose_codec(&path);
         let Some(second) = self.second(queue) else {
@@ -204,7 +205,8 @@ impl Worker {
         }
     }
 
-    /// The next job, if it is a path chunk, and many words wait even behind it or no processor is idle: then it is encoded quickly.
+    /// Returns the next job if it is a path chunk and either many words wait behind it or no
+    /// processor is idle. It is encoded quickly then.
     fn second(&mut self, queue: &Receiver<Job>) -> Option<PathJob> {
         let waiting = self.waiting.load(Ordering::Relaxed);
         if self.options.codec != Codec::Adaptive || waiting < self.options.waiting_words {
@@ -253,7 +255,7 @@ impl Worker {
             self.summary.totals.add(&total.counts);
             self.summary.word_bytes += raw.len() as u64;
             self.put(Kind::Path, encoded.codec, raw, encoded.payload.as_deref().unwrap_or(raw), Extra::Path(header))?;
-            // Data of words that were left out cannot be told from the rest.
+            // Data of unknown words cannot be told apart from the rest.
             if let Some(data) = data.as_mut().filter(|_| wrong.is_none()) {
                 wrong = data.wrong.take();
                 if wrong.is_none() {
@@ -316,7 +318,8 @@ impl Worker {
         self.put_parts(kind, codec, (raw_length, crc(&[raw])), &[stored], extra)
     }
 
-    /// Appends a chunk whose content has this length and checksum, and whose payload has these parts.
+    /// Appends a chunk whose content has this length and checksum, and whose payload has these
+    /// parts.
     fn put_parts(
         &mut self,
         kind: Kind,
@@ -340,7 +343,8 @@ impl Worker {
         let start = self.index.len();
         header.write(&mut self.index);
         let mut bytes = self.index[start..].to_vec();
-        // In one piece, so that a recorder that is killed leaves no header without what belongs to it. Long ones are not copied for that.
+        // In one piece, so that a recorder that is killed leaves no header without its payload.
+        // Long payloads are not copied for that.
         if stored_length <= WHOLE_MAX {
             stored.iter().for_each(|part| bytes.extend_from_slice(part));
             self.append(&bytes)?;

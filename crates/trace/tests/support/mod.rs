@@ -1,5 +1,6 @@
-//! Random programs of real machine code, and an obviously right interpreter that executes them as the engine would: it gives
-//! the words for the ring and, apart from them, what was really executed.
+//! Random programs of real machine code, and an obviously right interpreter that executes them as
+//! the engine would: it gives the words for the ring and, apart from them, what was really
+//! executed.
 #![allow(dead_code)]
 
 use std::collections::HashMap;
@@ -447,7 +448,8 @@ impl Thread {
         self.event(Event::FsBase { base: self.fs_base }, 0, None);
     }
 
-    /// The accesses of the first `count` instructions of a block of a chain; gives the end of their data.
+    /// The accesses of the first `count` instructions of a block of a chain; gives the end of their
+    /// data.
     fn access(
         &mut self,
         random: &mut Random,
@@ -563,7 +565,8 @@ impl Thread {
         }
     }
 
-    /// A signal comes in block `place` of the chain; the handler runs on somewhere, or the thread resumes.
+    /// A signal comes in block `place` of the chain; the handler runs on somewhere, or the thread
+    /// resumes.
     fn interrupt(&mut self, image: &Image, random: &mut Random, chain: &Chain, place: usize, mut data: Vec<u8>) {
         let index = chain.blocks[place].0;
         let block = &image.blocks[index];
