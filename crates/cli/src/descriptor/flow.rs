@@ -6,7 +6,7 @@
 
 use filter::traptor::Message;
 
-use super::{Binary, Line, Shape};
+use super::{BinaryOptions, Line, RecordFormat};
 use crate::digits::hex;
 
 /// The position of the type in a binary record.
@@ -33,10 +33,17 @@ const COUNT_MAX: u32 = u32::MAX;
 
 /// Writes a message.
 #[inline]
-pub fn write(shape: Shape, layout: Layout, thread: u32, message: Message, text: Option<&str>, lines: &mut Vec<u8>) {
-    match shape {
-        Shape::Binary(binary) => write_binary(binary, layout, thread, message, lines),
-        Shape::Ascii | Shape::Json => write_ascii(thread, message, text, lines),
+pub fn write(
+    format: RecordFormat,
+    layout: Layout,
+    thread: u32,
+    message: Message,
+    text: Option<&str>,
+    lines: &mut Vec<u8>,
+) {
+    match format {
+        RecordFormat::Binary(binary) => write_binary(binary, layout, thread, message, lines),
+        RecordFormat::Ascii | RecordFormat::Json => write_ascii(thread, message, text, lines),
     }
 }
 
@@ -62,7 +69,7 @@ fn write_ascii(thread: u32, message: Message, text: Option<&str>, lines: &mut Ve
 }
 
 #[inline]
-fn write_binary(binary: Binary, layout: Layout, thread: u32, message: Message, lines: &mut Vec<u8>) {
+fn write_binary(binary: BinaryOptions, layout: Layout, thread: u32, message: Message, lines: &mut Vec<u8>) {
     // The fast path: nearly all records are of this form, and a tool has to keep up with the
     // program.
     if layout == Layout::Fixed && !binary.wide {
@@ -91,7 +98,7 @@ fn short(thread: u32, count: u64, kind: u8) -> [u8; SHORT_BYTES] {
     [thread as u8, a, b, c, d, kind]
 }
 
-fn write_any(binary: Binary, layout: Layout, thread: u32, message: Message, lines: &mut Vec<u8>) {
+fn write_any(binary: BinaryOptions, layout: Layout, thread: u32, message: Message, lines: &mut Vec<u8>) {
     let record = Record { binary, layout, thread };
     match message {
         Message::Outcome { branches } => record.write(OUTCOME, record.split(branches, OUTCOME, lines), &[], lines),
@@ -116,7 +123,7 @@ fn exception(count: u32, target: u64) -> [u8; 12] {
 }
 
 struct Record {
-    binary: Binary,
+    binary: BinaryOptions,
     layout: Layout,
     thread: u32,
 }
@@ -160,7 +167,7 @@ mod tests {
 
     fn ascii(thread: u32, message: Message, text: Option<&str>) -> String {
         let mut lines = Vec::new();
-        write(Shape::Ascii, Layout::Fixed, thread, message, text, &mut lines);
+        write(RecordFormat::Ascii, Layout::Fixed, thread, message, text, &mut lines);
         String::from_utf8(lines).unwrap()
     }
 
@@ -174,7 +181,7 @@ mod tests {
 
     fn binary(layout: Layout, message: Message) -> Vec<u8> {
         let mut lines = Vec::new();
-        write(Shape::Binary(Binary::default()), layout, 3, message, None, &mut lines);
+        write(RecordFormat::Binary(BinaryOptions::default()), layout, 3, message, None, &mut lines);
         lines
     }
 

@@ -7,7 +7,7 @@ use mtrace::{Sharing, loads};
 use serde::Serialize;
 use trace::{AccessVisitor, Batch, Blocks, DataMode};
 
-use super::files::Descriptors;
+use super::files::DescriptorFile;
 use super::{InputForm, Run, sharing};
 use crate::arguments::mtrace::{FlagCoverage, InvalidatingWriter, LineReplacement, MlvCFiat};
 use crate::descriptor::DisassemblyCache;
@@ -27,7 +27,7 @@ const NAMES: [&str; SIZES.len() + 1] = [
     "Other Sized Operands",
 ];
 
-pub struct Tool {
+pub struct LoadValueTool {
     filter: loads::Filter,
     sharing: Sharing,
 }
@@ -54,7 +54,7 @@ pub struct Statistics {
     run: Run,
 }
 
-impl Tool {
+impl LoadValueTool {
     pub fn new(arguments: &MlvCFiat) -> Result<Self, Failure> {
         let sharing = sharing(arguments.shared, &arguments.interleaving);
         let has = |whose| arguments.invalidate.contains(&whose);
@@ -90,7 +90,7 @@ fn shape(arguments: &MlvCFiat, geometry: Geometry) -> Shape {
     }
 }
 
-impl super::Tool for Tool {
+impl super::Tool for LoadValueTool {
     const NAME: &'static str = "mlvCFiat";
     const DATA: DataMode = DataMode::Values;
     type Statistics = Statistics;
@@ -103,7 +103,7 @@ impl super::Tool for Tool {
         self.sharing
     }
 
-    fn batch(&mut self, blocks: &Blocks, batch: &Batch, descriptors: &mut Descriptors) {
+    fn batch(&mut self, blocks: &Blocks, batch: &Batch, descriptors: &mut DescriptorFile) {
         self.filter.batch(batch, |load| {
             let block = load.step.and_then(|step| batch.steps().get(step)).map(|step| step.block());
             add(&load, descriptors, |texts| texts.in_block(blocks, block?, load.pc));
@@ -114,7 +114,7 @@ impl super::Tool for Tool {
         if self.filter.needs_batches() { InputForm::Batches } else { InputForm::Memory }
     }
 
-    fn watch<'t>(&'t mut self, thread: u32, descriptors: &'t mut Descriptors) -> impl AccessVisitor + 't {
+    fn watch<'t>(&'t mut self, thread: u32, descriptors: &'t mut DescriptorFile) -> impl AccessVisitor + 't {
         self.filter.watch(thread, |load| add(&load, descriptors, |_| None))
     }
 
@@ -151,7 +151,7 @@ impl super::Tool for Tool {
 }
 
 /// Writes a load, perhaps with the disassembly of its instruction.
-fn add(load: &Told<'_>, descriptors: &mut Descriptors, text: impl FnOnce(&mut DisassemblyCache) -> Option<&str>) {
+fn add(load: &Told<'_>, descriptors: &mut DescriptorFile, text: impl FnOnce(&mut DisassemblyCache) -> Option<&str>) {
     descriptors.add(|shape, texts, lines| {
         write(shape, load.thread, load.hits, load.value, texts.and_then(text), lines);
     });
