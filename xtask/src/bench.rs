@@ -24,7 +24,7 @@ mod seek;
 mod table;
 mod tools;
 
-use measure::{Reading, Recording};
+use measure::{ReadingSpeed, Recording};
 use programs::{PROGRAMS, Program};
 use rounds::Rounds;
 use tools::Tools;
@@ -74,13 +74,13 @@ pub struct Report {
     pub geometric_means: Means,
     /// The pace of a program after detaching; with the others or by `--programs pace`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub pace: Option<Result<pace::Pace, Missing>>,
+    pub pace: Option<Result<pace::Pace, MissingResult>>,
     /// Programs that synchronise; with the others or by `--programs locks`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub locks: Option<Result<FurtherTable, Missing>>,
+    pub locks: Option<Result<FurtherTable, MissingResult>>,
     /// The time to a place in a long trace; with the others or by `--programs seek`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub seek: Option<Result<FurtherTable, Missing>>,
+    pub seek: Option<Result<FurtherTable, MissingResult>>,
 }
 
 /// A table beside those of the programs: its rows as data, and as they are printed.
@@ -104,29 +104,29 @@ pub struct Row {
     pub name: String,
     pub what: String,
     #[serde(flatten)]
-    pub result: Result<Measured, Missing>,
+    pub result: Result<Measurement, MissingResult>,
 }
 
 /// The reason for missing numbers.
 #[derive(Serialize, Deserialize)]
-pub struct Missing {
+pub struct MissingResult {
     pub problem: String,
 }
 
 #[derive(Serialize, Deserialize)]
-pub struct Measured {
+pub struct Measurement {
     pub native_seconds: f64,
     #[serde(flatten)]
     pub recording: Recording,
     pub slowdown: f64,
-    pub addresses: WithData,
-    pub values: WithData,
+    pub addresses: DataRecording,
+    pub values: DataRecording,
     #[serde(flatten)]
-    pub reading: Reading,
+    pub reading: ReadingSpeed,
     /// The first records have none.
     pub tools: Option<Tools>,
-    pub valgrind_none: Peer,
-    pub valgrind_lackey: Peer,
+    pub valgrind_none: PeerResult,
+    pub valgrind_lackey: PeerResult,
     /// The numbers above are the best of these. The first records have the best only.
     #[serde(default)]
     pub rounds: Rounds,
@@ -134,7 +134,7 @@ pub struct Measured {
 
 /// A recording with memory accesses.
 #[derive(Serialize, Deserialize)]
-pub struct WithData {
+pub struct DataRecording {
     #[serde(flatten)]
     pub recording: Recording,
     pub slowdown: f64,
@@ -143,7 +143,7 @@ pub struct WithData {
 /// The result of another tool.
 #[derive(Serialize, Deserialize)]
 #[serde(untagged)]
-pub enum Peer {
+pub enum PeerResult {
     Slowdown(f64),
     Without(String),
 }
@@ -228,9 +228,9 @@ pub fn run(arguments: &Arguments) -> Result<(), String> {
         machine: machine::describe(),
         geometric_means: means(&programs),
         programs,
-        pace: pace.map(|pace| pace.map_err(|problem| Missing { problem })),
-        locks: locks.map(|locks| locks.map_err(|problem| Missing { problem })),
-        seek: seek.map(|seek| seek.map_err(|problem| Missing { problem })),
+        pace: pace.map(|pace| pace.map_err(|problem| MissingResult { problem })),
+        locks: locks.map(|locks| locks.map_err(|problem| MissingResult { problem })),
+        seek: seek.map(|seek| seek.map_err(|problem| MissingResult { problem })),
     };
     let json = serde_json::to_string_pretty(&report).map_err(|error| error.to_string())?;
     if arguments.json {
@@ -283,13 +283,13 @@ fn command_line(arguments: &Arguments) -> String {
 impl Bench {
     fn row(&self, program: &Program) -> Row {
         let start = Instant::now();
-        let result = self.measure(program).map_err(|problem| Missing { problem });
+        let result = self.measure(program).map_err(|problem| MissingResult { problem });
         let row = Row { name: program.name.into(), what: program.what.into(), result };
         eprintln!("{} ({:.0} s)", table::cells(&row).join("  "), start.elapsed().as_secs_f64());
         row
     }
 
-    fn measure(&self, program: &Program) -> Result<Measured, String> {
+    fn measure(&self, program: &Program) -> Result<Measurement, String> {
         let command = program.command(self.directory.path(), self.scale)?;
         let trace = self.directory.path().join("bench.trk");
         let mut rounds = Rounds::default();
@@ -307,8 +307,8 @@ impl Bench {
         rounds.tools = tools::measure(&self.trackway, &command, self.directory.path(), self.rounds)?;
         let native = rounds::least(&rounds.native_seconds);
         let [Some(values), Some(addresses), Some(recording)] = best else { return Err("there are no rounds".into()) };
-        let with_data = |recording: Recording| WithData { slowdown: recording.record_seconds / native, recording };
-        Ok(Measured {
+        let with_data = |recording: Recording| DataRecording { slowdown: recording.record_seconds / native, recording };
+        Ok(Measurement {
             native_seconds: native,
             slowdown: recording.record_seconds / native,
             recording,
@@ -332,33 +332,33 @@ impl Bench {
         FurtherTable::new(&rows, seek::cells(&rows), SEEK_NOTE)
     }
 
-    fn none(&self, command: &[String], native: f64) -> Result<Peer, String> {
+    fn none(&self, command: &[String], native: f64) -> Result<PeerResult, String> {
         if !self.valgrind {
-            return Ok(Peer::Without(NOT_ASKED_FOR.into()));
+            return Ok(PeerResult::Without(NOT_ASKED_FOR.into()));
         }
-        Ok(Peer::Slowdown(measure::valgrind("none", command)? / native))
+        Ok(PeerResult::Slowdown(measure::valgrind("none", command)? / native))
     }
 
-    fn lackey(&self, program: &Program) -> Result<Peer, String> {
+    fn lackey(&self, program: &Program) -> Result<PeerResult, String> {
         if !self.valgrind {
-            return Ok(Peer::Without(NOT_ASKED_FOR.into()));
+            return Ok(PeerResult::Without(NOT_ASKED_FOR.into()));
         }
         let command = program.command(self.directory.path(), LACKEY_SCALE)?;
         let mut native = f64::INFINITY;
         for _ in 0..self.rounds {
             native = native.min(measure::native(&command)?);
         }
-        Ok(Peer::Slowdown(measure::valgrind("lackey", &command)? / native))
+        Ok(PeerResult::Slowdown(measure::valgrind("lackey", &command)? / native))
     }
 }
 
 fn means(rows: &[Row]) -> Means {
-    let over = |value: fn(&Measured) -> Option<f64>| {
+    let over = |value: fn(&Measurement) -> Option<f64>| {
         geometric_mean(rows.iter().filter_map(|row| row.result.as_ref().ok().and_then(value)))
     };
-    let peer = |peer: &Peer| match *peer {
-        Peer::Slowdown(slowdown) => Some(slowdown),
-        Peer::Without(_) => None,
+    let peer = |peer: &PeerResult| match *peer {
+        PeerResult::Slowdown(slowdown) => Some(slowdown),
+        PeerResult::Without(_) => None,
     };
     Means {
         slowdown: over(|row| Some(row.slowdown)),

@@ -35,10 +35,10 @@ struct Stage {
     name: &'static str,
     /// What a passed stage shows.
     shows: &'static str,
-    turn: Turn,
+    turn: StageKind,
 }
 
-enum Turn {
+enum StageKind {
     /// Tests of a package, by a part of their names; environment variables for larger inputs.
     Tests { package: &'static str, filter: &'static str, variables: &'static [(&'static str, &'static str)] },
     /// Acceptance tests by parts of their names, all at once, each again and again until the time
@@ -54,7 +54,7 @@ const STAGES: &[Stage] = &[
     Stage {
         name: "together",
         shows: "generated code, signals, locks, short threads, attaching and detaching, all at the same time",
-        turn: Turn::Together {
+        turn: StageKind::Together {
             filters: &[
                 "generated_functions_never_fill_the_cache",
                 "signal_storm",
@@ -67,27 +67,27 @@ const STAGES: &[Stage] = &[
     Stage {
         name: "command",
         shows: "recording from the command line works every time",
-        turn: Turn::Tests { package: "trackway", filter: "", variables: &[] },
+        turn: StageKind::Tests { package: "trackway", filter: "", variables: &[] },
     },
     Stage {
         name: "capture",
         shows: "launching, injecting, draining and ends of all kinds work every time",
-        turn: Turn::Tests { package: "trackway-capture", filter: "", variables: &[] },
+        turn: StageKind::Tests { package: "trackway-capture", filter: "", variables: &[] },
     },
     Stage {
         name: "acceptance",
         shows: "recorded equals single-stepped, and real programs behave as without us, every time",
-        turn: Turn::Tests { package: "acceptance", filter: "", variables: &[] },
+        turn: StageKind::Tests { package: "acceptance", filter: "", variables: &[] },
     },
     Stage {
         name: "stress",
         shows: "threads, signals, forks, execs and changing code, twenty times as long as in the tests",
-        turn: Turn::Tests { package: "acceptance", filter: "", variables: &[("TRACKWAY_SOAK", "1")] },
+        turn: StageKind::Tests { package: "acceptance", filter: "", variables: &[("TRACKWAY_SOAK", "1")] },
     },
     Stage {
         name: "locks",
         shows: "100 million synchronising operations of eight threads are in order",
-        turn: Turn::Tests {
+        turn: StageKind::Tests {
             package: "acceptance",
             filter: "locks_stacks_queues_and_lists_are_in_order",
             variables: &[("TRACKWAY_SOAK", "1")],
@@ -96,17 +96,17 @@ const STAGES: &[Stage] = &[
     Stage {
         name: "signal storm",
         shows: "all signals, sent and raised in every way for ten minutes: none is lost, doubled or overtaken",
-        turn: Turn::Tests { package: "acceptance", filter: "signal_storm", variables: &[("TRACKWAY_SOAK", "1")] },
+        turn: StageKind::Tests { package: "acceptance", filter: "signal_storm", variables: &[("TRACKWAY_SOAK", "1")] },
     },
     Stage {
         name: "container",
         shows: "codecs and reader hold against many more generated and mutated traces",
-        turn: Turn::Tests { package: "trackway-trace", filter: "", variables: &[("PROPTEST_CASES", "5000")] },
+        turn: StageKind::Tests { package: "trackway-trace", filter: "", variables: &[("PROPTEST_CASES", "5000")] },
     },
     Stage {
         name: "fuzzing",
         shows: "readers of traces, rings and port bits hold against mutated inputs, five minutes for each target",
-        turn: Turn::Tests {
+        turn: StageKind::Tests {
             package: "fuzzing",
             filter: "takes_anything",
             variables: &[("TRACKWAY_FUZZ_SECONDS", "300")],
@@ -115,22 +115,22 @@ const STAGES: &[Stage] = &[
     Stage {
         name: "many threads",
         shows: "hundreds of threads are recorded, and the trace is sound",
-        turn: Turn::Record { program: "radix", arguments: &["300", "3000"] },
+        turn: StageKind::Record { program: "radix", arguments: &["300", "3000"] },
     },
     Stage {
         name: "work stealing",
         shows: "threads that contend are recorded, and the trace is sound",
-        turn: Turn::Record { program: "radiosity", arguments: &["16"] },
+        turn: StageKind::Record { program: "radiosity", arguments: &["16"] },
     },
     Stage {
         name: "long",
         shows: "a trace of billions of instructions is sound",
-        turn: Turn::Record { program: "matmul", arguments: &["2", "1500"] },
+        turn: StageKind::Record { program: "matmul", arguments: &["2", "1500"] },
     },
     Stage {
         name: "bare machine",
         shows: "both commands of the README work on a fresh Debian with Rust and gcc; what is missing is installed",
-        turn: Turn::Bare,
+        turn: StageKind::Bare,
     },
 ];
 
@@ -145,10 +145,10 @@ pub fn run(arguments: &Arguments) -> Result<(), String> {
     let trackway = crate::build_trackway()?;
     let directory = tempfile::tempdir().map_err(|error| error.to_string())?;
     let minutes = Duration::from_secs(60 * arguments.minutes);
-    let is_together = |stage: &Stage| matches!(stage.turn, Turn::Together { .. });
+    let is_together = |stage: &Stage| matches!(stage.turn, StageKind::Together { .. });
     let others = stages.iter().filter(|stage| !is_together(stage)).count().max(1) as u32;
     let share = |stage: &Stage| if is_together(stage) { minutes } else { minutes / others };
-    let results: Vec<Outcome> =
+    let results: Vec<StageOutcome> =
         stages.iter().map(|stage| repeat(stage, &trackway, directory.path(), share(stage))).collect();
     let page = page(arguments, &machine, &stages, &results);
     print!("{page}");
@@ -161,28 +161,28 @@ pub fn run(arguments: &Arguments) -> Result<(), String> {
     }
 }
 
-struct Outcome {
+struct StageOutcome {
     turns: u32,
     time: Duration,
     problem: Option<String>,
 }
 
 /// Runs a stage until the time is over or a turn fails; at least once.
-fn repeat(stage: &Stage, trackway: &Path, directory: &Path, share: Duration) -> Outcome {
+fn repeat(stage: &Stage, trackway: &Path, directory: &Path, share: Duration) -> StageOutcome {
     let start = Instant::now();
     let mut turns = 0;
     loop {
         eprintln!("{}: turn {}", stage.name, turns + 1);
         let result = match stage.turn {
-            Turn::Tests { package, filter, variables } => run_tests(package, filter, variables),
-            Turn::Together { filters } => run_together(filters, share),
-            Turn::Record { program, arguments } => record_and_verify(trackway, directory, program, arguments),
-            Turn::Bare => bare::run(),
+            StageKind::Tests { package, filter, variables } => run_tests(package, filter, variables),
+            StageKind::Together { filters } => run_together(filters, share),
+            StageKind::Record { program, arguments } => record_and_verify(trackway, directory, program, arguments),
+            StageKind::Bare => bare::run(),
         };
         turns += 1;
         let time = start.elapsed();
         if result.is_err() || time >= share {
-            return Outcome { turns, time, problem: result.err() };
+            return StageOutcome { turns, time, problem: result.err() };
         }
     }
 }
@@ -237,7 +237,7 @@ fn run_to_success(command: &mut Command) -> Result<(), String> {
     }
 }
 
-fn page(arguments: &Arguments, machine: &Machine, stages: &[&Stage], results: &[Outcome]) -> String {
+fn page(arguments: &Arguments, machine: &Machine, stages: &[&Stage], results: &[StageOutcome]) -> String {
     let mut text = format!("# Soak test of {}\n\n", machine::today());
     let mut line = |line: String| writeln!(text, "{line}").expect("a string takes everything");
     let stage = if arguments.stage.is_empty() { String::new() } else { format!(" --stage '{}'", arguments.stage) };
@@ -273,7 +273,7 @@ mod tests {
     #[test]
     fn stages_name_programs_that_exist() {
         for stage in STAGES {
-            if let Turn::Record { program, .. } = stage.turn {
+            if let StageKind::Record { program, .. } = stage.turn {
                 assert!(workloads::find(program).is_some(), "{program}");
             }
         }
@@ -282,7 +282,7 @@ mod tests {
     #[test]
     fn a_failure_is_on_the_page() {
         let arguments = Arguments { minutes: 1, stage: "get".into(), dry: true, packages: Default::default() };
-        let failed = Outcome { turns: 3, time: Duration::from_secs(30), problem: Some("it rains".into()) };
+        let failed = StageOutcome { turns: 3, time: Duration::from_secs(30), problem: Some("it rains".into()) };
         let stage = &STAGES[0];
         let page = page(&arguments, &machine::describe(), &[stage], &[failed]);
         assert!(page.contains(&format!("| {} | 3 | 0.5 | FAILED |", stage.name)), "{page}");

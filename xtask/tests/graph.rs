@@ -31,7 +31,8 @@ mtrace -> filter predict replay trace; tests: wire
 port -> cache filter predict replay trace
 segment -> effects isa trace; tests: wire
 experiment -> filter port report segment trace workloads
-trackway -> cache capture experiment filter isa mtrace port predict recording replay report segment symbols trace workloads; tests: wire
+trackway -> cache capture experiment filter isa mtrace port predict \
+    recording replay report segment symbols trace workloads; tests: wire
 acceptance -> cache filter isa mtrace oracle port predict replay segment trace wire workloads
 fuzzing -> capture port recording trace wire; tests: filter
 xtask -> trace trackway workloads

@@ -1,4 +1,4 @@
-//! Descriptors of instructions, branches and accesses: as lines of text, as binary records, or as
+//! DescriptorFile of instructions, branches and accesses: as lines of text, as binary records, or as
 //! JSON. The formats are those of mTrace (Myers 2014, chapter 4): [`control`] for mcfTrace,
 //! [`memory`] for mlsTrace, [`flow`] for mcfTRaptor, [`loads`] for mlvCFiat.
 //!
@@ -16,15 +16,15 @@ use crate::digits::hex;
 
 /// The format of a descriptor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Shape {
+pub enum RecordFormat {
     Ascii,
-    Binary(Binary),
+    Binary(BinaryOptions),
     Json,
 }
 
 /// Options of binary records.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Binary {
+pub struct BinaryOptions {
     /// Threads and sizes of operands have 4 bytes.
     pub wide: bool,
     /// Values begin with their highest byte.
@@ -129,21 +129,21 @@ impl Line {
 
 /// Writes an executed instruction.
 #[inline]
-pub fn instruction(shape: Shape, thread: u32, address: u64, text: Option<&str>, lines: &mut Vec<u8>) {
+pub fn instruction(format: RecordFormat, thread: u32, address: u64, text: Option<&str>, lines: &mut Vec<u8>) {
     let mut line = Line::new();
-    match shape {
-        Shape::Ascii => {
+    match format {
+        RecordFormat::Ascii => {
             line.push_number(thread.into());
             line.push(b", ");
             line.push(&hex(address));
             line.end_text(b", ", text, lines);
         }
-        Shape::Binary(Binary { wide, .. }) => {
+        RecordFormat::Binary(BinaryOptions { wide, .. }) => {
             line.push_thread(thread, wide);
             line.push(&address.to_le_bytes());
             lines.extend_from_slice(line.as_bytes());
         }
-        Shape::Json => {
+        RecordFormat::Json => {
             line = Line::json(thread);
             line.push(b",\"address\":\"");
             line.push(&hex(address));
@@ -159,14 +159,14 @@ mod tests {
 
     #[test]
     fn instructions() {
-        let check = |shape, text, expected: &[u8]| {
+        let check = |format, text, expected: &[u8]| {
             let mut lines = Vec::new();
-            instruction(shape, 12, 0x400572, text, &mut lines);
+            instruction(format, 12, 0x400572, text, &mut lines);
             assert_eq!(lines, expected);
         };
-        check(Shape::Ascii, None, b"12, 0x0000000000400572\n");
-        check(Shape::Ascii, Some("loop 0x400572"), b"12, 0x0000000000400572, loop 0x400572\n");
-        check(Shape::Binary(Binary::default()), None, b"\x0c\x72\x05\x40\0\0\0\0\0");
-        check(Shape::Json, None, b"{\"thread\":12,\"address\":\"0x0000000000400572\"}\n");
+        check(RecordFormat::Ascii, None, b"12, 0x0000000000400572\n");
+        check(RecordFormat::Ascii, Some("loop 0x400572"), b"12, 0x0000000000400572, loop 0x400572\n");
+        check(RecordFormat::Binary(BinaryOptions::default()), None, b"\x0c\x72\x05\x40\0\0\0\0\0");
+        check(RecordFormat::Json, None, b"{\"thread\":12,\"address\":\"0x0000000000400572\"}\n");
     }
 }

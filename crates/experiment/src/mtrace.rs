@@ -89,14 +89,14 @@ const ALL: &str = "1000G";
 
 /// The results of a program with a number of threads.
 #[derive(Serialize)]
-struct Row {
+struct ProgramResult {
     program: String,
     threads: u16,
     seconds: Seconds,
     /// With a larger size, so that the start hardly counts.
     long_seconds: Seconds,
     #[serde(flatten)]
-    tools: BTreeMap<&'static str, Outcome>,
+    tools: BTreeMap<&'static str, ToolOutcome>,
 }
 
 /// Seconds of every round: native; with everything skipped, for tools that take control flow and
@@ -113,15 +113,15 @@ struct Seconds {
 
 /// The output of a tool: every round without a compressor, the first one with each compressor, too.
 #[derive(Serialize, Default)]
-struct Outcome {
-    rounds: Vec<Raw>,
-    gzip: Compressed,
-    bzip2: Compressed,
+struct ToolOutcome {
+    rounds: Vec<ToolOutput>,
+    gzip: CompressedOutput,
+    bzip2: CompressedOutput,
 }
 
 /// Output of a tool over a trace, without a compressor.
 #[derive(Serialize)]
-struct Raw {
+struct ToolOutput {
     bytes: u64,
     seconds: f64,
     statistics: Value,
@@ -129,13 +129,13 @@ struct Raw {
 
 /// Seconds over a trace, and while the program runs (`live_seconds`), if that is timed.
 #[derive(Serialize, Default)]
-struct Compressed {
+struct CompressedOutput {
     bytes: u64,
     seconds: f64,
     live_seconds: Option<f64>,
 }
 
-impl Raw {
+impl ToolOutput {
     fn number(&self, name: &str) -> u64 {
         self.statistics[name].as_u64().unwrap_or(0)
     }
@@ -162,8 +162,8 @@ impl Seconds {
     }
 }
 
-impl Outcome {
-    fn spread(&self, figure: impl Fn(&Raw) -> f64) -> Spread {
+impl ToolOutcome {
+    fn spread(&self, figure: impl Fn(&ToolOutput) -> f64) -> Spread {
         Spread::of(self.rounds.iter().map(figure))
     }
 
@@ -190,7 +190,7 @@ impl Experiment {
         let mut rows = Vec::new();
         for program in programs {
             for &threads in threads {
-                let mut row = Row::new(program, threads);
+                let mut row = ProgramResult::new(program, threads);
                 let usual = Subject::new(program, threads, self.runs.size_of(program)?, trackway)?;
                 let long = Subject::new(program, threads, self.runs.long_size_of(program)?, trackway)?;
                 for round in 1..=*repeat {
@@ -238,7 +238,7 @@ impl<'s> Subject<'s> {
     }
 
     /// Runs all tools over the last recordings.
-    fn filter(&self, tools: &mut BTreeMap<&'static str, Outcome>) -> Result<(), Error> {
+    fn filter(&self, tools: &mut BTreeMap<&'static str, ToolOutcome>) -> Result<(), Error> {
         for tool in &TOOLS {
             let (trace, outcome) = (self.trace(tool.needs_values), tools.entry(tool.name).or_default());
             if outcome.rounds.is_empty() {
@@ -263,19 +263,19 @@ impl<'s> Subject<'s> {
         timed(own.stderr(Stdio::null()))
     }
 
-    fn raw(&self, tool: &Tool, trace: &str) -> Result<Raw, Error> {
+    fn raw(&self, tool: &Tool, trace: &str) -> Result<ToolOutput, Error> {
         let (bytes, seconds) = self.over_trace(tool, trace, &[], "")?;
         let name = "x.Statistics";
         let statistics = std::fs::read(self.workspace.directory().join(name)).map_err(|error| missing(name, &error))?;
         let statistics = serde_json::from_slice(&statistics).map_err(|error| missing(name, &error))?;
-        Ok(Raw { bytes, seconds, statistics })
+        Ok(ToolOutput { bytes, seconds, statistics })
     }
 
-    fn compressed(&self, tool: &Tool, trace: &str, compressor: &Compressor) -> Result<Compressed, Error> {
+    fn compressed(&self, tool: &Tool, trace: &str, compressor: &Compressor) -> Result<CompressedOutput, Error> {
         let flags = ["-c", compressor.name];
         let live_seconds = tool.is_timed.then(|| self.live(tool, &flags, compressor.suffix)).transpose()?;
         let (bytes, seconds) = self.over_trace(tool, trace, &flags, compressor.suffix)?;
-        Ok(Compressed { bytes, seconds, live_seconds })
+        Ok(CompressedOutput { bytes, seconds, live_seconds })
     }
 
     fn live(&self, tool: &Tool, flags: &[&str], suffix: &str) -> Result<f64, Error> {
@@ -304,19 +304,19 @@ fn missing(file: &str, problem: &dyn std::fmt::Display) -> Error {
     Error::ToolOutput { file: file.to_owned(), problem: problem.to_string() }
 }
 
-impl Row {
+impl ProgramResult {
     fn new(program: &str, threads: u16) -> Self {
         let [seconds, long_seconds] = [Seconds::default(), Seconds::default()];
         Self { program: program.to_owned(), threads, seconds, long_seconds, tools: BTreeMap::new() }
     }
 
     /// Returns the output of a tool of [`TOOLS`].
-    fn tool(&self, name: &str) -> &Outcome {
+    fn tool(&self, name: &str) -> &ToolOutcome {
         &self.tools[name]
     }
 
     /// Returns a figure of two tools, round by round: both read the same trace.
-    fn spread_of_two(&self, one: &str, other: &str, figure: impl Fn(&Raw, &Raw) -> f64) -> Spread {
+    fn spread_of_two(&self, one: &str, other: &str, figure: impl Fn(&ToolOutput, &ToolOutput) -> f64) -> Spread {
         let rounds = self.tool(one).rounds.iter().zip(&self.tool(other).rounds);
         Spread::of(rounds.map(|(one, other)| figure(one, other)))
     }
@@ -324,7 +324,7 @@ impl Row {
 
 /// The results of all programs with all numbers of threads.
 pub struct Study {
-    rows: Vec<Row>,
+    rows: Vec<ProgramResult>,
 }
 
 impl Findings for Study {

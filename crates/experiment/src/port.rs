@@ -31,7 +31,7 @@ const CONFIGS_BY_FLAGS: [Config; 3] = [
 ];
 
 /// The results of a program with a number of threads.
-struct Measured {
+struct Measurement {
     program: String,
     threads: u16,
     counts: Counts,
@@ -39,7 +39,7 @@ struct Measured {
     outcomes: Vec<PortResult>,
 }
 
-impl Measured {
+impl Measurement {
     /// Returns the outcome of a technique; `config` matters if the technique has configurations.
     fn of(&self, technique: Technique, config: &str) -> Option<&PortResult> {
         let fits = |own: Option<Config>| own.is_none_or(|own| own.name == config);
@@ -83,7 +83,7 @@ fn measure(
     size: &str,
     trackway: &Path,
     observer: &dyn Observer,
-) -> Result<Measured, Error> {
+) -> Result<Measurement, Error> {
     let (path, workspace) = (build(program)?, Workspace::new(trackway)?);
     let file = workspace.path("values.trk");
     let command = [path.to_str().unwrap_or_default(), &threads.to_string(), size];
@@ -111,12 +111,12 @@ fn measure(
     let mut outcomes = survey.run()?.outcomes;
     // The baselines are in the first survey.
     outcomes.extend(by_flags.run()?.outcomes.into_iter().filter(|outcome| outcome.config.is_some()));
-    Ok(Measured { program: program.to_owned(), threads, counts: *trace.totals(), cores, outcomes })
+    Ok(Measurement { program: program.to_owned(), threads, counts: *trace.totals(), cores, outcomes })
 }
 
 /// The results of all programs with all numbers of threads, once.
 struct Round {
-    measured: Vec<Measured>,
+    measured: Vec<Measurement>,
 }
 
 /// All rounds.
@@ -138,7 +138,7 @@ struct ProgramRows {
 }
 
 /// A class of instructions: its name, and its count.
-type Kind = (&'static str, fn(&Counts) -> u64);
+type InstructionClass = (&'static str, fn(&Counts) -> u64);
 
 impl Findings for Study {
     fn tables(&self) -> Vec<NamedTable> {
@@ -181,7 +181,7 @@ impl Findings for Study {
     }
 
     fn json(&self) -> impl Serialize {
-        let rows = |(round, own): (usize, &Measured)| ProgramRows {
+        let rows = |(round, own): (usize, &Measurement)| ProgramRows {
             program: own.program.clone(),
             threads: own.threads,
             round,
@@ -196,16 +196,16 @@ impl Findings for Study {
 }
 
 impl Round {
-    fn get(&self, program: &str, threads: u16) -> Option<&Measured> {
+    fn get(&self, program: &str, threads: u16) -> Option<&Measurement> {
         self.measured.iter().find(|own| own.program == program && own.threads == threads)
     }
 
-    fn with_threads(&self, threads: u16) -> impl Iterator<Item = &Measured> {
+    fn with_threads(&self, threads: u16) -> impl Iterator<Item = &Measurement> {
         self.measured.iter().filter(move |own| own.threads == threads)
     }
 
     /// Returns the sum of `part` over all programs with this number of threads.
-    fn sum(&self, threads: u16, part: impl Fn(&Measured) -> u64) -> u64 {
+    fn sum(&self, threads: u16, part: impl Fn(&Measurement) -> u64) -> u64 {
         self.with_threads(threads).map(part).sum()
     }
 
@@ -226,7 +226,7 @@ impl Round {
     /// cent over all programs.
     fn wrong(&self, threads: u16, technique: Technique, config: &str) -> [f64; 2] {
         let sum = |part: fn(&::port::traptor::PredictionCounts) -> u64| {
-            let of = |own: &Measured| {
+            let of = |own: &Measurement| {
                 own.of(technique, config).and_then(|own| own.rates.predicted).map_or(0, |own| part(&own))
             };
             self.sum(threads, of)
@@ -238,13 +238,13 @@ impl Round {
     /// Returns first-access misses with this number of threads, in per cent of all loads of all
     /// programs.
     fn first_access_misses(&self, threads: u16, technique: Technique, config: &str) -> f64 {
-        let known = |own: &Measured| own.of(technique, config).and_then(|own| own.rates.known).unwrap_or_default();
+        let known = |own: &Measurement| own.of(technique, config).and_then(|own| own.rates.known).unwrap_or_default();
         percent(self.sum(threads, |own| known(own).reported), self.sum(threads, |own| known(own).loads))
     }
 
     /// Returns the lowest and the highest rate of first-access misses of a program.
     fn first_access_extremes(&self, threads: u16, technique: Technique, config: &str) -> [f64; 2] {
-        let known = |own: &Measured| own.of(technique, config).and_then(|own| own.rates.known).unwrap_or_default();
+        let known = |own: &Measurement| own.of(technique, config).and_then(|own| own.rates.known).unwrap_or_default();
         let rates = self.with_threads(threads).map(|own| percent(known(own).reported, known(own).loads));
         let spread = Spread::of(rates);
         [spread.low, spread.high]
@@ -267,7 +267,7 @@ impl Study {
         caption: &str,
         parts: &[(&str, P)],
         show: impl Fn(f64) -> String,
-        cell: impl Fn(&Measured, P) -> f64,
+        cell: impl Fn(&Measurement, P) -> f64,
         total: impl Fn(&Round, u16, P) -> f64,
     ) -> Table {
         let columns: Vec<(u16, &(&str, P))> =
@@ -323,7 +323,7 @@ impl Study {
 
     /// Tables 4.2 to 4.4.
     fn programs_tables(&self) -> Vec<NamedTable> {
-        let kinds: [Kind; 5] = [
+        let kinds: [InstructionClass; 5] = [
             ("instructions/M", |counts| counts.instructions),
             ("branches %", Counts::branches),
             ("C,D %", |counts| counts.conditional_taken + counts.conditional_not_taken),
@@ -332,7 +332,7 @@ impl Study {
         ];
         let (control, reads) = (&kinds[..], [kinds[0], ("loads %", |counts| counts.reads)]);
         let sized = |part: u64, all: u64| if part == all { all as f64 / 1e6 } else { percent(part, all) };
-        let table = |caption: &str, kinds: &[Kind]| {
+        let table = |caption: &str, kinds: &[InstructionClass]| {
             self.table(
                 caption,
                 kinds,
@@ -354,7 +354,7 @@ impl Study {
         let heads: Vec<&str> = ["program", "reads/M"].into_iter().chain(NAMES).collect();
         let threads = self.threads.first().copied().unwrap_or(1);
         let mut table = Table::new(&format!("Table 4.4: memory reads by size, per cent (N={threads})"), &heads);
-        let classes = |own: &Measured| own.of(Technique::MlvNxB, "").map_or([0; 8], |all| all.rates.load_classes);
+        let classes = |own: &Measurement| own.of(Technique::MlvNxB, "").map_or([0; 8], |all| all.rates.load_classes);
         let row = |name: &str, classes: [u64; 8]| {
             let reads = classes.iter().sum();
             let cells = classes.map(|count| format!("{:.2}", percent(count, reads)));
@@ -441,7 +441,7 @@ fn configs_of(technique: Technique) -> &'static [&'static str] {
     if technique.filter().is_configured() { &["small", "medium", "large"] } else { &[""] }
 }
 
-fn bits_of(own: &Measured, technique: Technique, config: &str) -> u64 {
+fn bits_of(own: &Measurement, technique: Technique, config: &str) -> u64 {
     own.of(technique, config).map_or(0, |outcome| outcome.port.bits())
 }
 

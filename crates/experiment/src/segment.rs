@@ -25,26 +25,26 @@ use crate::{Error, Findings, NamedTable, Observer};
 pub use class_names::{CLASSES, Classes, weights_text};
 pub use figures::Figures;
 pub use row::Report;
-pub use run::{AnalysisOptions, LiveSegmenter, Outcome, Segmentation, TraceDetails, segment_trace};
+pub use run::{AnalysisOptions, LiveSegmenter, PolicyOutcome, Segmentation, TraceDetails, segment_trace};
 
 use row::{Row, control_flow, rows};
 
 /// The outcomes of a program.
-struct Measured {
+struct ProgramOutcomes {
     program: String,
     mix: InstructionMix,
     /// Every control-flow instruction ends a trace.
-    strict: Outcome,
+    strict: PolicyOutcome,
     /// The 32 policies of the first experiment.
-    first: Vec<Outcome>,
+    first: Vec<PolicyOutcome>,
     /// The best of them, by [`FIRST_WEIGHT`], with 255 instructions.
-    long: Outcome,
+    long: PolicyOutcome,
     /// With two direct conditional jumps.
-    two: Outcome,
+    two: PolicyOutcome,
     /// With 16 choices of direct conditional jumps.
-    fourth: Vec<Outcome>,
+    fourth: Vec<PolicyOutcome>,
     /// Policies that the thesis does not have, see [`beyond`].
-    beyond: Vec<Outcome>,
+    beyond: Vec<PolicyOutcome>,
 }
 
 /// The weight of trace lengths in the thesis: Tables 7.2 to 7.9 come out by coverage, Tables 7.12
@@ -81,12 +81,12 @@ impl Experiment {
 
     /// Measures all programs. Leaves out a program that fails, with a warning; fails if all do.
     pub fn run(&self, observer: &dyn Observer) -> Result<Study, Error> {
-        let (mut measured, mut failures): (Vec<Measured>, Vec<Error>) = (Vec::new(), Vec::new());
+        let (mut measured, mut failures): (Vec<ProgramOutcomes>, Vec<Error>) = (Vec::new(), Vec::new());
         for subject in &self.subjects {
             observer.stage(&|| subject.name());
             match subject.measure(&self.options, observer) {
                 Ok(mut own) => {
-                    let is_same = |other: &&Measured| other.program.split(" (").next() == Some(&own.program);
+                    let is_same = |other: &&ProgramOutcomes| other.program.split(" (").next() == Some(&own.program);
                     let same = measured.iter().filter(is_same).count();
                     // Files of the same name in several directories.
                     if same > 0 {
@@ -142,7 +142,7 @@ impl Subject {
         }
     }
 
-    fn measure(&self, options: &Options, observer: &dyn Observer) -> Result<Measured, Error> {
+    fn measure(&self, options: &Options, observer: &dyn Observer) -> Result<ProgramOutcomes, Error> {
         match self {
             Self::Program(program) => {
                 let workspace = Workspace::new(&options.trackway)?;
@@ -160,7 +160,7 @@ impl Subject {
     }
 }
 
-fn measure(program: String, path: &Path, excerpt: Excerpt, observer: &dyn Observer) -> Result<Measured, Error> {
+fn measure(program: String, path: &Path, excerpt: Excerpt, observer: &dyn Observer) -> Result<ProgramOutcomes, Error> {
     let trace = Trace::open(path)?;
     if !trace.is_finished() {
         return Err(Error::Unfinished(path.to_owned()));
@@ -189,17 +189,17 @@ fn measure(program: String, path: &Path, excerpt: Excerpt, observer: &dyn Observ
     let two = more.pop().expect(COMPLETE);
     let long = more.pop().expect(COMPLETE);
     let beyond = beyond::measure(policy, |policies, options| Ok(cut(policies, options)?.0))?;
-    Ok(Measured { program, mix, strict, first, long, two, fourth, beyond })
+    Ok(ProgramOutcomes { program, mix, strict, first, long, two, fourth, beyond })
 }
 
 /// Returns the index of the policy with the highest max-norm ratio.
-fn best(outcomes: &[Outcome], weight: LengthWeight) -> usize {
+fn best(outcomes: &[PolicyOutcome], weight: LengthWeight) -> usize {
     highest(outcomes, &ratios(outcomes, weight))
 }
 
 /// Returns the index of the highest ratio; of equal ones, that of the policy with the most classes
 /// inside.
-fn highest(outcomes: &[Outcome], ratios: &[f64]) -> usize {
+fn highest(outcomes: &[PolicyOutcome], ratios: &[f64]) -> usize {
     let inside = |place: usize| Class::ALL.into_iter().filter(|&class| outcomes[place].policy.is_inside(class)).count();
     let compare = |&one: &usize, &other: &usize| {
         ratios[one].total_cmp(&ratios[other]).then_with(|| inside(one).cmp(&inside(other)))
@@ -208,15 +208,15 @@ fn highest(outcomes: &[Outcome], ratios: &[f64]) -> usize {
 }
 
 /// Returns the ratios with traces of the same path merged.
-fn merged_ratios(outcomes: &[Outcome], weight: LengthWeight) -> Vec<f64> {
+fn merged_ratios(outcomes: &[PolicyOutcome], weight: LengthWeight) -> Vec<f64> {
     max_norm_ratios(&outcomes.iter().map(|own| own.merged_score(weight)).collect::<Vec<_>>())
 }
 
-fn ratios(outcomes: &[Outcome], weight: LengthWeight) -> Vec<f64> {
+fn ratios(outcomes: &[PolicyOutcome], weight: LengthWeight) -> Vec<f64> {
     max_norm_ratios(&scores(outcomes, weight))
 }
 
-fn scores(outcomes: &[Outcome], weight: LengthWeight) -> Vec<Score> {
+fn scores(outcomes: &[PolicyOutcome], weight: LengthWeight) -> Vec<Score> {
     outcomes.iter().map(|own| own.score(weight)).collect()
 }
 
@@ -248,7 +248,7 @@ fn digits(inside: &[bool]) -> String {
 
 /// The outcomes of all programs.
 pub struct Study {
-    measured: Vec<Measured>,
+    measured: Vec<ProgramOutcomes>,
     is_complete: bool,
 }
 
@@ -292,11 +292,11 @@ impl Findings for Study {
 
     fn figures(&self) -> Vec<(String, String)> {
         let charts = self.charts().into_iter().map(|(name, svg)| (format!("{name}.svg"), svg));
-        self.measured.iter().flat_map(Measured::figures).chain(charts).collect()
+        self.measured.iter().flat_map(ProgramOutcomes::figures).chain(charts).collect()
     }
 
     fn json(&self) -> impl Serialize {
-        let rows = |own: &Measured| ProgramRows {
+        let rows = |own: &ProgramOutcomes| ProgramRows {
             program: own.program.clone(),
             instructions: own.first.first().map_or(0, |first| first.instructions),
             control_flow: control_flow(&own.mix),
@@ -330,9 +330,9 @@ impl Study {
     }
 
     /// Returns the programs by the ratio of their best policy.
-    fn ranked(&self, weight: LengthWeight) -> Vec<(&Measured, f64)> {
-        let ratio = |own: &Measured| ratios(&own.first, weight).into_iter().fold(0.0, f64::max);
-        let mut ranked: Vec<(&Measured, f64)> = self.measured.iter().map(|own| (own, ratio(own))).collect();
+    fn ranked(&self, weight: LengthWeight) -> Vec<(&ProgramOutcomes, f64)> {
+        let ratio = |own: &ProgramOutcomes| ratios(&own.first, weight).into_iter().fold(0.0, f64::max);
+        let mut ranked: Vec<(&ProgramOutcomes, f64)> = self.measured.iter().map(|own| (own, ratio(own))).collect();
         ranked.sort_by(|one, other| one.1.total_cmp(&other.1));
         ranked
     }
@@ -352,7 +352,7 @@ impl Study {
     fn winners(&self) -> String {
         let ranked = self.ranked(FIRST_WEIGHT);
         let chart = Chart::bars("Figure 7.4: the best policy of each program, ranked by max-norm ratio").log_y();
-        let best = |own: &Measured| own.base().score(FIRST_WEIGHT);
+        let best = |own: &ProgramOutcomes| own.base().score(FIRST_WEIGHT);
         chart
             .x("programs")
             .y("instructions; traces; ratio")
@@ -364,15 +364,15 @@ impl Study {
     }
 }
 
-impl Measured {
+impl ProgramOutcomes {
     /// Returns the best policy of the first experiment, on which the other experiments are based.
-    fn base(&self) -> &Outcome {
+    fn base(&self) -> &PolicyOutcome {
         &self.first[best(&self.first, FIRST_WEIGHT)]
     }
 
     /// Figures 7.1 to 7.3 of the program.
     fn figures(&self) -> Vec<(String, String)> {
-        let name = |own: &Outcome| digits(&inside(&own.policy, &FIRST));
+        let name = |own: &PolicyOutcome| digits(&inside(&own.policy, &FIRST));
         let outcomes = self.first.iter().map(|own| (name(own), own)).collect();
         let classes = FIRST.map(|(name, _)| name).join(", ");
         let subject = format!("{} ({classes}: 1 if inside)", self.program);

@@ -22,7 +22,7 @@ pub struct Recording {
 
 /// The speed of reading a trace, in millions of instructions per second on one core.
 #[derive(Serialize, Deserialize, Debug, Clone, Copy)]
-pub struct Reading {
+pub struct ReadingSpeed {
     pub read_steps_mips: f64,
     pub read_instructions_mips: f64,
 }
@@ -82,7 +82,7 @@ pub fn keep_faster(best: &mut Option<Recording>, recording: Recording) {
 }
 
 /// Reads a trace on one core: all steps, then all instructions. A few rounds.
-pub fn read(path: &Path) -> Result<Vec<Reading>, String> {
+pub fn read(path: &Path) -> Result<Vec<ReadingSpeed>, String> {
     // The reader may decode chunks in parallel; here it must not.
     let alone = rayon::ThreadPoolBuilder::new().num_threads(1).build().map_err(|error| error.to_string())?;
     let speed = |count: fn(&Trace) -> Result<u64, String>| -> Result<f64, String> {
@@ -93,8 +93,9 @@ pub fn read(path: &Path) -> Result<Vec<Reading>, String> {
         })?;
         Ok(instructions as f64 / 1e6 / start.elapsed().as_secs_f64())
     };
-    let round =
-        |_| Ok(Reading { read_steps_mips: speed(count_steps)?, read_instructions_mips: speed(count_instructions)? });
+    let round = |_| {
+        Ok(ReadingSpeed { read_steps_mips: speed(count_steps)?, read_instructions_mips: speed(count_instructions)? })
+    };
     (0..READ_ROUNDS).map(round).collect()
 }
 

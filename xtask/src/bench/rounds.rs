@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::measure::Reading;
+use super::measure::ReadingSpeed;
 use super::tools::Tools;
 
 /// Every round of one program.
@@ -13,7 +13,7 @@ pub struct Rounds {
     pub record_seconds: Vec<f64>,
     pub addresses_seconds: Vec<f64>,
     pub values_seconds: Vec<f64>,
-    pub reading: Vec<Reading>,
+    pub reading: Vec<ReadingSpeed>,
     pub tools: Vec<Tools>,
 }
 
@@ -28,9 +28,9 @@ impl Rounds {
     }
 
     /// Returns the best of both speeds.
-    pub fn best_reading(&self) -> Reading {
-        let best = |speed: fn(&Reading) -> f64| self.reading.iter().map(speed).fold(0.0, f64::max);
-        Reading {
+    pub fn best_reading(&self) -> ReadingSpeed {
+        let best = |speed: fn(&ReadingSpeed) -> f64| self.reading.iter().map(speed).fold(0.0, f64::max);
+        ReadingSpeed {
             read_steps_mips: best(|reading| reading.read_steps_mips),
             read_instructions_mips: best(|reading| reading.read_instructions_mips),
         }

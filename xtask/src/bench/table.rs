@@ -6,7 +6,7 @@ use std::fmt::Write;
 
 use super::rounds::span;
 use super::tools::{MILLIONS, POLICY_COUNT};
-use super::{FurtherTable, LACKEY_SCALE, Means, Measured, Missing, Peer, Report, Row, Tools};
+use super::{FurtherTable, LACKEY_SCALE, Means, Measurement, MissingResult, PeerResult, Report, Row, Tools};
 
 /// The report for a terminal.
 pub fn text(report: &Report) -> String {
@@ -34,7 +34,11 @@ fn content(report: &Report, table: fn(&[Vec<String>]) -> String) -> String {
 }
 
 /// A further table and its note; nothing if it was not asked for.
-fn further(name: &str, result: Option<&Result<FurtherTable, Missing>>, table: fn(&[Vec<String>]) -> String) -> String {
+fn further(
+    name: &str,
+    result: Option<&Result<FurtherTable, MissingResult>>,
+    table: fn(&[Vec<String>]) -> String,
+) -> String {
     match result {
         None => String::new(),
         Some(Ok(further)) => format!("{}\n{}\n\n", table(&further.cells), further.note),
@@ -45,7 +49,7 @@ fn further(name: &str, result: Option<&Result<FurtherTable, Missing>>, table: fn
 /// The means and the extremes in sentences, beside the goals.
 fn summary(report: &Report) -> String {
     let means = &report.geometric_means;
-    let most = |value: fn(&Measured) -> f64| {
+    let most = |value: fn(&Measurement) -> f64| {
         let rows = report.programs.iter().filter_map(|row| Some((&row.name, value(row.result.as_ref().ok()?))));
         let most = rows.max_by(|a, b| a.1.total_cmp(&b.1));
         most.map_or("-".into(), |(name, value)| format!("{value:.2} ({name})"))
@@ -187,12 +191,12 @@ pub fn cells(row: &Row) -> Vec<String> {
     cells
 }
 
-fn numbers(measured: &Measured) -> [String; 15] {
+fn numbers(measured: &Measurement) -> [String; 15] {
     let (recording, reading, rounds) = (&measured.recording, &measured.reading, &measured.rounds);
     let native = measured.native_seconds;
     let slowdown = |best: f64, seconds: &[f64]| span(best, seconds.iter().map(|seconds| seconds / native), 2);
     let [steps, instructions] = [0, 1].map(|which| {
-        let speed = |reading: &super::Reading| [reading.read_steps_mips, reading.read_instructions_mips][which];
+        let speed = |reading: &super::ReadingSpeed| [reading.read_steps_mips, reading.read_instructions_mips][which];
         span(speed(reading), rounds.reading.iter().map(speed), 0)
     });
     [
@@ -214,10 +218,10 @@ fn numbers(measured: &Measured) -> [String; 15] {
     ]
 }
 
-fn peer(peer: &Peer) -> String {
+fn peer(peer: &PeerResult) -> String {
     match peer {
-        Peer::Slowdown(slowdown) => format!("{slowdown:.2}"),
-        Peer::Without(why) => why.clone(),
+        PeerResult::Slowdown(slowdown) => format!("{slowdown:.2}"),
+        PeerResult::Without(why) => why.clone(),
     }
 }
 

@@ -3,7 +3,7 @@
 use isa::Transfer;
 use trace::{Block, Step, Terminator};
 
-use super::{Binary, Line, Shape};
+use super::{BinaryOptions, Line, RecordFormat};
 use crate::digits::hex;
 
 /// The type and outcome of a branch, numbered as in the binary format.
@@ -69,11 +69,11 @@ impl Descriptor {
         Some(Self { thread, address: block.last(), target: target(step, block, class), class })
     }
 
-    pub fn write(&self, shape: Shape, text: Option<&str>, lines: &mut Vec<u8>) {
+    pub fn write(&self, format: RecordFormat, text: Option<&str>, lines: &mut Vec<u8>) {
         let &Self { thread, address, target, class } = self;
         let mut line = Line::new();
-        match shape {
-            Shape::Ascii => {
+        match format {
+            RecordFormat::Ascii => {
                 line.push_number(thread.into());
                 line.push(b", ");
                 line.push(&hex(address));
@@ -86,14 +86,14 @@ impl Descriptor {
                 line.push(class.letters());
                 line.end_text(b" ", text, lines);
             }
-            Shape::Binary(Binary { wide, .. }) => {
+            RecordFormat::Binary(BinaryOptions { wide, .. }) => {
                 line.push_thread(thread, wide);
                 line.push(&address.to_le_bytes());
                 line.push(&target.unwrap_or(0).to_le_bytes());
                 line.push(&[target.map_or(UNKNOWN_TARGET, |_| class as u8)]);
                 lines.extend_from_slice(line.as_bytes());
             }
-            Shape::Json => {
+            RecordFormat::Json => {
                 line = Line::json(thread);
                 line.push(b",\"address\":\"");
                 line.push(&hex(address));
@@ -127,9 +127,9 @@ fn target(step: &Step, block: &Block, class: Class) -> Option<u64> {
 mod tests {
     use super::*;
 
-    fn check(shape: Shape, descriptor: &Descriptor, text: Option<&str>, expected: &[u8]) {
+    fn check(format: RecordFormat, descriptor: &Descriptor, text: Option<&str>, expected: &[u8]) {
         let mut lines = Vec::new();
-        descriptor.write(shape, text, &mut lines);
+        descriptor.write(format, text, &mut lines);
         assert_eq!(lines, expected);
     }
 
@@ -144,14 +144,14 @@ mod tests {
     #[test]
     fn the_descriptor_of_the_seed() {
         let plain = b"0, 0x0000003f83200b03, 0x0000003f83201130, U, D, T\n";
-        check(Shape::Ascii, &CALL, None, plain);
+        check(RecordFormat::Ascii, &CALL, None, plain);
         let assembly = b"0, 0x0000003f83200b03, 0x0000003f83201130, U, D, T call 0x3f83201130\n";
-        check(Shape::Ascii, &CALL, Some("call 0x3f83201130"), assembly);
+        check(RecordFormat::Ascii, &CALL, Some("call 0x3f83201130"), assembly);
         let binary = b"\x00\x03\x0b\x20\x83\x3f\x00\x00\x00\x30\x11\x20\x83\x3f\x00\x00\x00\x01";
         assert_eq!(binary.len(), 18);
-        check(Shape::Binary(Binary::default()), &CALL, None, binary);
+        check(RecordFormat::Binary(BinaryOptions::default()), &CALL, None, binary);
         let wide = b"\x00\x00\x00\x00\x03\x0b\x20\x83\x3f\x00\x00\x00\x30\x11\x20\x83\x3f\x00\x00\x00\x01";
-        check(Shape::Binary(Binary { wide: true, ..Binary::default() }), &CALL, None, wide);
+        check(RecordFormat::Binary(BinaryOptions { wide: true, ..BinaryOptions::default() }), &CALL, None, wide);
     }
 
     /// Line 9 of Figure 4.3 and the classes of Figure 4.2.
@@ -163,7 +163,7 @@ mod tests {
             target: Some(0x7f5a_4099_6be4),
             class: Class::ConditionalNotTaken,
         };
-        check(Shape::Ascii, &descriptor, None, b"1, 0x00007f5a40996bbe, 0x00007f5a40996be4, C, D, NT\n");
+        check(RecordFormat::Ascii, &descriptor, None, b"1, 0x00007f5a40996bbe, 0x00007f5a40996be4, C, D, NT\n");
         let letters = |terminator| Class::of(terminator).map(|class| (class as u8, class.letters()));
         assert_eq!(letters(Terminator::Indirect), Some((0, &b"U, I, T"[..])));
         assert_eq!(letters(Terminator::Direct), Some((1, &b"U, D, T"[..])));
@@ -175,11 +175,11 @@ mod tests {
     #[test]
     fn unknown_targets_say_so() {
         let jump = Descriptor { target: None, class: Class::UnconditionalIndirect, ..CALL };
-        check(Shape::Ascii, &jump, Some("jmp rax"), b"0, 0x0000003f83200b03, unknown, U, I, T jmp rax\n");
+        check(RecordFormat::Ascii, &jump, Some("jmp rax"), b"0, 0x0000003f83200b03, unknown, U, I, T jmp rax\n");
         let binary = b"\x00\x03\x0b\x20\x83\x3f\x00\x00\x00\0\0\0\0\0\0\0\0\x04";
-        check(Shape::Binary(Binary::default()), &jump, None, binary);
+        check(RecordFormat::Binary(BinaryOptions::default()), &jump, None, binary);
         let json = br#"{"thread":0,"address":"0x0000003f83200b03","target":null,"type":"UI","taken":true}"#;
-        check(Shape::Json, &jump, None, &[&json[..], b"\n"].concat());
+        check(RecordFormat::Json, &jump, None, &[&json[..], b"\n"].concat());
     }
 
     #[test]
@@ -191,9 +191,9 @@ mod tests {
             class: Class::ConditionalNotTaken,
         };
         let expected = b"4294967295, 0xffffffffffffffff, 0xffffffffffffffff, C, D, NT\n";
-        check(Shape::Ascii, &descriptor, None, expected);
+        check(RecordFormat::Ascii, &descriptor, None, expected);
         let mut json = Vec::new();
-        descriptor.write(Shape::Json, Some("jz 0x1"), &mut json);
+        descriptor.write(RecordFormat::Json, Some("jz 0x1"), &mut json);
         let value: serde_json::Value = serde_json::from_slice(&json).unwrap();
         assert_eq!(value["thread"], u32::MAX);
         assert_eq!(value["taken"], false);

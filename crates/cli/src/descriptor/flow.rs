@@ -6,7 +6,7 @@
 
 use filter::traptor::BranchMessage;
 
-use super::{Binary, Line, Shape};
+use super::{BinaryOptions, Line, RecordFormat};
 use crate::digits::hex;
 
 /// The position of the type in a binary record.
@@ -34,16 +34,16 @@ const COUNT_MAX: u32 = u32::MAX;
 /// Writes a message.
 #[inline]
 pub fn write(
-    shape: Shape,
+    format: RecordFormat,
     layout: Layout,
     thread: u32,
     message: BranchMessage,
     text: Option<&str>,
     lines: &mut Vec<u8>,
 ) {
-    match shape {
-        Shape::Binary(binary) => write_binary(binary, layout, thread, message, lines),
-        Shape::Ascii | Shape::Json => write_ascii(thread, message, text, lines),
+    match format {
+        RecordFormat::Binary(binary) => write_binary(binary, layout, thread, message, lines),
+        RecordFormat::Ascii | RecordFormat::Json => write_ascii(thread, message, text, lines),
     }
 }
 
@@ -69,7 +69,7 @@ fn write_ascii(thread: u32, message: BranchMessage, text: Option<&str>, lines: &
 }
 
 #[inline]
-fn write_binary(binary: Binary, layout: Layout, thread: u32, message: BranchMessage, lines: &mut Vec<u8>) {
+fn write_binary(binary: BinaryOptions, layout: Layout, thread: u32, message: BranchMessage, lines: &mut Vec<u8>) {
     // The fast path: nearly all records are of this form, and a tool has to keep up with the
     // program.
     if layout == Layout::Fixed && !binary.wide {
@@ -98,7 +98,7 @@ fn short(thread: u32, count: u64, kind: u8) -> [u8; SHORT_BYTES] {
     [thread as u8, a, b, c, d, kind]
 }
 
-fn write_any(binary: Binary, layout: Layout, thread: u32, message: BranchMessage, lines: &mut Vec<u8>) {
+fn write_any(binary: BinaryOptions, layout: Layout, thread: u32, message: BranchMessage, lines: &mut Vec<u8>) {
     let record = Record { binary, layout, thread };
     match message {
         BranchMessage::Outcome { branches } => {
@@ -125,7 +125,7 @@ fn exception(count: u32, target: u64) -> [u8; 12] {
 }
 
 struct Record {
-    binary: Binary,
+    binary: BinaryOptions,
     layout: Layout,
     thread: u32,
 }
@@ -169,7 +169,7 @@ mod tests {
 
     fn ascii(thread: u32, message: BranchMessage, text: Option<&str>) -> String {
         let mut lines = Vec::new();
-        write(Shape::Ascii, Layout::Fixed, thread, message, text, &mut lines);
+        write(RecordFormat::Ascii, Layout::Fixed, thread, message, text, &mut lines);
         String::from_utf8(lines).unwrap()
     }
 
@@ -183,7 +183,7 @@ mod tests {
 
     fn binary(layout: Layout, message: BranchMessage) -> Vec<u8> {
         let mut lines = Vec::new();
-        write(Shape::Binary(Binary::default()), layout, 3, message, None, &mut lines);
+        write(RecordFormat::Binary(BinaryOptions::default()), layout, 3, message, None, &mut lines);
         lines
     }
 

@@ -2,15 +2,15 @@
 //! loads before it.
 
 use super::memory::{push_value, write_value};
-use super::{Binary, LONG_SIZE, Line, Shape};
+use super::{BinaryOptions, LONG_SIZE, Line, RecordFormat};
 
 /// A count of known loads without a value; the size is 0, and the next record continues it.
 const COUNT_MAX: u32 = u32::MAX;
 
 /// Writes the message of a first-access miss.
 #[inline]
-pub fn write(shape: Shape, thread: u32, hits: u64, value: &[u8], text: Option<&str>, lines: &mut Vec<u8>) {
-    let Shape::Binary(binary) = shape else { return write_text(thread, hits, value, text, lines) };
+pub fn write(format: RecordFormat, thread: u32, hits: u64, value: &[u8], text: Option<&str>, lines: &mut Vec<u8>) {
+    let RecordFormat::Binary(binary) = format else { return write_text(thread, hits, value, text, lines) };
     let mut left = hits;
     while left >= u64::from(COUNT_MAX) {
         record(thread, COUNT_MAX, &[], binary, lines);
@@ -30,7 +30,7 @@ fn write_text(thread: u32, hits: u64, value: &[u8], text: Option<&str>, lines: &
 }
 
 #[inline(always)]
-fn record(thread: u32, hits: u32, value: &[u8], binary: Binary, lines: &mut Vec<u8>) {
+fn record(thread: u32, hits: u32, value: &[u8], binary: BinaryOptions, lines: &mut Vec<u8>) {
     let size = u32::try_from(value.len()).unwrap_or(u32::MAX);
     let [a, b, c, d] = hits.to_le_bytes();
     if binary.wide {
@@ -52,32 +52,32 @@ fn record(thread: u32, hits: u32, value: &[u8], binary: Binary, lines: &mut Vec<
 mod tests {
     use super::*;
 
-    fn written(shape: Shape, hits: u64, value: &[u8], text: Option<&str>) -> Vec<u8> {
+    fn written(format: RecordFormat, hits: u64, value: &[u8], text: Option<&str>) -> Vec<u8> {
         let mut lines = Vec::new();
-        write(shape, 0, hits, value, text, &mut lines);
+        write(format, 0, hits, value, text, &mut lines);
         lines
     }
 
     /// The example of Figure 4.36.
     #[test]
     fn the_descriptor_of_the_seed() {
-        let line = written(Shape::Ascii, 2, &[4, 0, 0, 0], Some("mov r8d, dword ptr [rax]"));
+        let line = written(RecordFormat::Ascii, 2, &[4, 0, 0, 0], Some("mov r8d, dword ptr [rax]"));
         assert_eq!(line, b"0, 2, 0x00000004 mov r8d, dword ptr [rax]\n");
-        let plain = Shape::Binary(Binary::default());
+        let plain = RecordFormat::Binary(BinaryOptions::default());
         assert_eq!(written(plain, 2, &[4, 0, 0, 0], None), b"\0\x02\0\0\0\x04\x04\0\0\0");
-        let reversed = Shape::Binary(Binary { values_reversed: true, ..Binary::default() });
+        let reversed = RecordFormat::Binary(BinaryOptions { values_reversed: true, ..BinaryOptions::default() });
         assert_eq!(written(reversed, 2, &[4, 0, 0, 0], None), b"\0\x02\0\0\0\x04\0\0\0\x04");
     }
 
     #[test]
     fn large_counts_are_split() {
-        let plain = Shape::Binary(Binary::default());
+        let plain = RecordFormat::Binary(BinaryOptions::default());
         assert_eq!(written(plain, u64::from(u32::MAX) + 1, &[9], None), b"\0\xff\xff\xff\xff\0\0\x01\0\0\0\x01\x09");
     }
 
     #[test]
     fn long_values_have_long_sizes() {
-        let plain = Shape::Binary(Binary::default());
+        let plain = RecordFormat::Binary(BinaryOptions::default());
         assert_eq!(written(plain, 0, &[7; 254], None)[5..], [&[254][..], &[7; 254]].concat());
         assert_eq!(written(plain, 0, &[7; 255], None)[5..], [&[255, 255, 0, 0, 0][..], &[7; 255]].concat());
         assert_eq!(written(plain, 0, &[7; 300], None)[5..], [&[255, 44, 1, 0, 0][..], &[7; 300]].concat());

@@ -3,7 +3,7 @@
 
 use trace::{Access, Batch};
 
-use super::{Binary, Line, Shape, WITHOUT_VALUE};
+use super::{BinaryOptions, Line, RecordFormat, WITHOUT_VALUE};
 use crate::digits::{hex, hex_of_bytes};
 
 /// One load or store.
@@ -37,11 +37,11 @@ impl<'a> Descriptor<'a> {
         }
     }
 
-    pub fn write(&self, shape: Shape, fields: Fields, text: Option<&str>, lines: &mut Vec<u8>) {
-        match shape {
-            Shape::Ascii => self.write_ascii(fields, text, lines),
-            Shape::Binary(binary) => self.write_binary(fields, binary, lines),
-            Shape::Json => self.write_json(text, lines),
+    pub fn write(&self, format: RecordFormat, fields: Fields, text: Option<&str>, lines: &mut Vec<u8>) {
+        match format {
+            RecordFormat::Ascii => self.write_ascii(fields, text, lines),
+            RecordFormat::Binary(binary) => self.write_binary(fields, binary, lines),
+            RecordFormat::Json => self.write_json(text, lines),
         }
     }
 
@@ -65,7 +65,7 @@ impl<'a> Descriptor<'a> {
         line.end_text(b" ", text, lines);
     }
 
-    fn write_binary(&self, fields: Fields, binary: Binary, lines: &mut Vec<u8>) {
+    fn write_binary(&self, fields: Fields, binary: BinaryOptions, lines: &mut Vec<u8>) {
         let mut line = Line::new();
         line.push_thread(self.thread, binary.wide);
         if fields == Fields::All {
@@ -120,7 +120,7 @@ pub fn push_value(mut line: Line, value: &[u8], lines: &mut Vec<u8>) -> Line {
 
 /// Writes a value in binary.
 #[inline(always)]
-pub fn write_value(value: &[u8], binary: Binary, lines: &mut Vec<u8>) {
+pub fn write_value(value: &[u8], binary: BinaryOptions, lines: &mut Vec<u8>) {
     if binary.values_reversed {
         return lines.extend(value.iter().rev());
     }
@@ -137,9 +137,9 @@ pub fn write_value(value: &[u8], binary: Binary, lines: &mut Vec<u8>) {
 mod tests {
     use super::*;
 
-    fn check(shape: Shape, descriptor: &Descriptor, text: Option<&str>, expected: &[u8]) {
+    fn check(format: RecordFormat, descriptor: &Descriptor, text: Option<&str>, expected: &[u8]) {
         let mut lines = Vec::new();
-        descriptor.write(shape, Fields::All, text, &mut lines);
+        descriptor.write(format, Fields::All, text, &mut lines);
         assert_eq!(lines, expected, "{}", String::from_utf8_lossy(&lines));
     }
 
@@ -157,7 +157,7 @@ mod tests {
     #[test]
     fn the_fields_of_the_seed() {
         let plain = b"0, L, 0x0000003f83201156, 0x0000003f8341fb80, 8, 0x0000003f83201130\n";
-        check(Shape::Ascii, &LOAD, None, plain);
+        check(RecordFormat::Ascii, &LOAD, None, plain);
         // Line 9 of Figure 4.18.
         let store = Descriptor {
             thread: 0,
@@ -168,9 +168,9 @@ mod tests {
             value: Some(&[0xff]),
         };
         let line = b"0, S, 0x00000000004005a0, 0x00007fff19df6161, 1, 0xff mov byte ptr [rsp+rax*1+0x1a0], dl\n";
-        check(Shape::Ascii, &store, Some("mov byte ptr [rsp+rax*1+0x1a0], dl"), line);
+        check(RecordFormat::Ascii, &store, Some("mov byte ptr [rsp+rax*1+0x1a0], dl"), line);
         check(
-            Shape::Ascii,
+            RecordFormat::Ascii,
             &Descriptor { value: None, ..LOAD },
             None,
             b"0, L, 0x0000003f83201156, 0x0000003f8341fb80, 8\n",
@@ -183,52 +183,64 @@ mod tests {
         let value = [0, 0, 0, 0, 0, 0, 0, 0x80, 0xff, 0x3f];
         let descriptor = Descriptor { size: 10, value: Some(&value), ..LOAD };
         let line = b"0, L, 0x0000003f83201156, 0x0000003f8341fb80, 10, 0x3fff8000000000000000\n";
-        check(Shape::Ascii, &descriptor, None, line);
+        check(RecordFormat::Ascii, &descriptor, None, line);
         let value: Vec<u8> = (0..130).collect();
         let descriptor = Descriptor { size: 130, value: Some(&value), ..LOAD };
         let digits: String = value.iter().rev().map(|byte| format!("{byte:02x}")).collect();
         let line = format!("0, L, 0x0000003f83201156, 0x0000003f8341fb80, 130, 0x{digits} x\n");
-        check(Shape::Ascii, &descriptor, Some("x"), line.as_bytes());
+        check(RecordFormat::Ascii, &descriptor, Some("x"), line.as_bytes());
     }
 
     /// mlsTrace without -store; and values with their highest byte first.
     #[test]
     fn loads_alone() {
-        let written = |shape| {
+        let written = |format| {
             let mut lines = Vec::new();
-            LOAD.write(shape, Fields::Loads, None, &mut lines);
+            LOAD.write(format, Fields::Loads, None, &mut lines);
             lines
         };
         let plain = b"0, 0x0000003f83201156, 0x0000003f8341fb80, 8, 0x0000003f83201130\n";
-        assert_eq!(written(Shape::Ascii), plain);
-        let reversed = Binary { values_reversed: true, ..Binary::default() };
+        assert_eq!(written(RecordFormat::Ascii), plain);
+        let reversed = BinaryOptions { values_reversed: true, ..BinaryOptions::default() };
         let binary = b"\0\x56\x11\x20\x83\x3f\0\0\0\x80\xfb\x41\x83\x3f\0\0\0\x08\0\0\0\x3f\x83\x20\x11\x30";
-        assert_eq!(written(Shape::Binary(reversed)), binary);
+        assert_eq!(written(RecordFormat::Binary(reversed)), binary);
     }
 
     #[test]
     fn binary_and_json() {
         let binary = b"\0\0\x56\x11\x20\x83\x3f\0\0\0\x80\xfb\x41\x83\x3f\0\0\0\x08\x30\x11\x20\x83\x3f\0\0\0";
         assert_eq!(binary.len(), 1 + 1 + 8 + 8 + 1 + 8);
-        check(Shape::Binary(Binary::default()), &LOAD, None, binary);
+        check(RecordFormat::Binary(BinaryOptions::default()), &LOAD, None, binary);
         let value = [7; 300];
         let long = Descriptor { store: true, size: 300, value: Some(&value), ..LOAD };
         let head = [&[0, 1][..], &binary[2..18]].concat();
-        check(Shape::Binary(Binary::default()), &long, None, &[&head[..], &[255, 44, 1, 0, 0], &[7; 300]].concat());
+        check(
+            RecordFormat::Binary(BinaryOptions::default()),
+            &long,
+            None,
+            &[&head[..], &[255, 44, 1, 0, 0], &[7; 300]].concat(),
+        );
         let border = Descriptor { size: 255, value: Some(&value[..255]), ..long };
-        check(Shape::Binary(Binary::default()), &border, None, &[&head[..], &[255, 255, 0, 0, 0], &[7; 255]].concat());
+        check(
+            RecordFormat::Binary(BinaryOptions::default()),
+            &border,
+            None,
+            &[&head[..], &[255, 255, 0, 0, 0], &[7; 255]].concat(),
+        );
         let wide = [&[0, 0, 0, 0, 1][..], &binary[2..18], &[44, 1, 0, 0], &[7; 300]].concat();
-        check(Shape::Binary(Binary { wide: true, ..Binary::default() }), &long, None, &wide);
+        check(RecordFormat::Binary(BinaryOptions { wide: true, ..BinaryOptions::default() }), &long, None, &wide);
         // A size alone is enough where no access has a value.
-        let (missing, with_values) =
-            (Descriptor { store: true, value: None, ..LOAD }, Binary { has_values: true, ..Binary::default() });
-        check(Shape::Binary(Binary::default()), &missing, None, &[&head[..], &[8]].concat());
-        check(Shape::Binary(with_values), &missing, None, &[&head[..], &[255, 8, 0, 0, 0x80]].concat());
+        let (missing, with_values) = (
+            Descriptor { store: true, value: None, ..LOAD },
+            BinaryOptions { has_values: true, ..BinaryOptions::default() },
+        );
+        check(RecordFormat::Binary(BinaryOptions::default()), &missing, None, &[&head[..], &[8]].concat());
+        check(RecordFormat::Binary(with_values), &missing, None, &[&head[..], &[255, 8, 0, 0, 0x80]].concat());
         let json = concat!(
             r#"{"thread":0,"kind":"load","address":"0x0000003f83201156","operand":"0x0000003f8341fb80","#,
             r#""size":8,"value":"0x0000003f83201130","assembly":"nop"}"#,
             "\n"
         );
-        check(Shape::Json, &LOAD, Some("nop"), json.as_bytes());
+        check(RecordFormat::Json, &LOAD, Some("nop"), json.as_bytes());
     }
 }

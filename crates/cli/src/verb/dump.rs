@@ -7,18 +7,18 @@ use trace::{Access, Batch, DataMode, Event, Step, Trace};
 
 use crate::arguments::{Dump, Format, Kind};
 use crate::descriptor::memory::Fields;
-use crate::descriptor::{self, Binary, DisassemblyCache, Shape, control, memory};
+use crate::descriptor::{self, BinaryOptions, DisassemblyCache, RecordFormat, control, memory};
 use crate::failure::{FAILED, Failure};
 use crate::output::{LineBuffer, Output, Stopped};
 use crate::select::{self, Visitor};
 
 pub fn run(arguments: &Dump) -> Result<u8, Stopped> {
     let trace = select::open(&arguments.input)?;
-    let shape = shape_of(arguments, trace.data());
+    let format = format_of(arguments, trace.data());
     if arguments.kind == Kind::Memory {
         select::require_data(&trace)?;
     }
-    if matches!(shape, Shape::Binary(Binary { wide: false, .. })) {
+    if matches!(format, RecordFormat::Binary(BinaryOptions { wide: false, .. })) {
         refuse_high_threads(&trace, arguments.input.thread)?;
     }
     let lines = LineBuffer::new(Output::open_apart_from(&arguments.input.file, arguments.output.file.as_deref())?);
@@ -26,7 +26,7 @@ pub fn run(arguments: &Dump) -> Result<u8, Stopped> {
         trace: &trace,
         kind: arguments.kind,
         lines,
-        shape,
+        format,
         texts: arguments.disassemble.then(DisassemblyCache::new),
     };
     let damaged = select::walk(&trace, &arguments.input, &mut writer)?;
@@ -35,13 +35,15 @@ pub fn run(arguments: &Dump) -> Result<u8, Stopped> {
     Ok(if damaged == 0 { 0 } else { FAILED })
 }
 
-fn shape_of(arguments: &Dump, data: DataMode) -> Shape {
+fn format_of(arguments: &Dump, data: DataMode) -> RecordFormat {
     match (arguments.json, arguments.format) {
-        (true, _) => Shape::Json,
-        (false, Format::Ascii) => Shape::Ascii,
-        (false, Format::Binary) => {
-            Shape::Binary(Binary { wide: arguments.wide, has_values: data == DataMode::Values, ..Binary::default() })
-        }
+        (true, _) => RecordFormat::Json,
+        (false, Format::Ascii) => RecordFormat::Ascii,
+        (false, Format::Binary) => RecordFormat::Binary(BinaryOptions {
+            wide: arguments.wide,
+            has_values: data == DataMode::Values,
+            ..BinaryOptions::default()
+        }),
     }
 }
 
@@ -66,7 +68,7 @@ struct DumpWriter<'t> {
     trace: &'t Trace,
     kind: Kind,
     lines: LineBuffer,
-    shape: Shape,
+    format: RecordFormat,
     texts: Option<DisassemblyCache>,
 }
 
@@ -94,7 +96,7 @@ impl Visitor for DumpWriter<'_> {
             (Some(texts), Some(step)) => texts.in_block(blocks, step.block(), access.pc()),
             _ => None,
         };
-        memory::Descriptor::of(batch, access).write(self.shape, Fields::All, text, &mut self.lines.bytes);
+        memory::Descriptor::of(batch, access).write(self.format, Fields::All, text, &mut self.lines.bytes);
         self.lines.flush_if_long()
     }
 }
@@ -109,7 +111,7 @@ impl DumpWriter<'_> {
         let texts = texts.get(step.first() as usize + skip..).unwrap_or(&[]);
         for (number, instruction) in blocks.instructions(step).skip(skip).take(count).enumerate() {
             let text = texts.get(number).map(|text| &**text);
-            descriptor::instruction(self.shape, thread, instruction.address, text, &mut self.lines.bytes);
+            descriptor::instruction(self.format, thread, instruction.address, text, &mut self.lines.bytes);
         }
     }
 
@@ -118,6 +120,6 @@ impl DumpWriter<'_> {
         let Some(block) = blocks.get(step.block()) else { return };
         let Some(descriptor) = control::Descriptor::of(thread, step, &block) else { return };
         let text = self.texts.as_mut().and_then(|texts| texts.last(blocks, step.block()));
-        descriptor.write(self.shape, text, &mut self.lines.bytes);
+        descriptor.write(self.format, text, &mut self.lines.bytes);
     }
 }

@@ -19,25 +19,25 @@ use serde::Serialize;
 use trace::{AccessVisitor, Batch, Blocks, DataMode, Event, Operand, PathBatch};
 
 use crate::arguments::mtrace::{ByteOrder, Common, InterleaveOptions, McfTRaptor, McfTrace, MlsTrace, MlvCFiat};
-use crate::descriptor::{Binary, Shape};
+use crate::descriptor::{BinaryOptions, RecordFormat};
 use crate::digits::grouped;
 use crate::output::{Output, Stopped};
-use files::{Descriptors, Names};
+use files::{DescriptorFile, FileNames};
 
 pub fn run_mcftrace(arguments: &McfTrace) -> Result<u8, Stopped> {
-    run(&arguments.common, Binary::default(), control::Tool::default())
+    run(&arguments.common, BinaryOptions::default(), control::BranchTool::default())
 }
 
 pub fn run_mlstrace(arguments: &MlsTrace) -> Result<u8, Stopped> {
-    run(&arguments.common, binary(&arguments.order), memory::Tool::new(arguments.store))
+    run(&arguments.common, binary(&arguments.order), memory::AccessTool::new(arguments.store))
 }
 
 pub fn run_mcftraptor(arguments: &McfTRaptor) -> Result<u8, Stopped> {
-    run(&arguments.common, Binary::default(), flow::Tool::new(arguments)?)
+    run(&arguments.common, BinaryOptions::default(), flow::MispredictionTool::new(arguments)?)
 }
 
 pub fn run_mlvcfiat(arguments: &MlvCFiat) -> Result<u8, Stopped> {
-    run(&arguments.common, binary(&arguments.order), loads::Tool::new(arguments)?)
+    run(&arguments.common, binary(&arguments.order), loads::LoadValueTool::new(arguments)?)
 }
 
 /// Returns whether threads share the structures of a filter, and in which order they use them.
@@ -46,8 +46,8 @@ fn sharing(shared: bool, interleaving: &InterleaveOptions) -> Sharing {
 }
 
 /// Returns the binary format of tools that record values.
-fn binary(order: &ByteOrder) -> Binary {
-    Binary { values_reversed: order.big_endian, has_values: true, ..Binary::default() }
+fn binary(order: &ByteOrder) -> BinaryOptions {
+    BinaryOptions { values_reversed: order.big_endian, has_values: true, ..BinaryOptions::default() }
 }
 
 /// One of the four tools.
@@ -65,19 +65,19 @@ trait Tool {
     }
 
     /// Takes the next batch of a thread.
-    fn batch(&mut self, blocks: &Blocks, batch: &Batch, descriptors: &mut Descriptors);
+    fn batch(&mut self, blocks: &Blocks, batch: &Batch, descriptors: &mut DescriptorFile);
 
     /// Returns the form of input that the tool takes, if nothing has to be left out.
     fn input_form(&self) -> InputForm {
         InputForm::Batches
     }
 
-    fn path_batch(&mut self, batch: &PathBatch<'_>, descriptors: &mut Descriptors) {
+    fn path_batch(&mut self, batch: &PathBatch<'_>, descriptors: &mut DescriptorFile) {
         let _ = (batch, descriptors);
     }
 
     /// Returns a visitor for the next memory accesses of a thread.
-    fn watch<'t>(&'t mut self, thread: u32, descriptors: &'t mut Descriptors) -> impl AccessVisitor + 't {
+    fn watch<'t>(&'t mut self, thread: u32, descriptors: &'t mut DescriptorFile) -> impl AccessVisitor + 't {
         let _ = (thread, descriptors);
         NoAccessVisitor
     }
@@ -122,15 +122,19 @@ struct Run {
     is_full: bool,
 }
 
-fn run<T: Tool>(common: &Common, binary: Binary, mut tool: T) -> Result<u8, Stopped> {
+fn run<T: Tool>(common: &Common, binary: BinaryOptions, mut tool: T) -> Result<u8, Stopped> {
     let start = Instant::now();
     if let Some(compressor) = common.compressor {
         compressor.require_installed()?;
     }
-    let shape = if common.ascii { Shape::Ascii } else { Shape::Binary(Binary { wide: common.wide, ..binary }) };
+    let format = if common.ascii {
+        RecordFormat::Ascii
+    } else {
+        RecordFormat::Binary(BinaryOptions { wide: common.wide, ..binary })
+    };
     let source = source::open::<T>(common)?;
-    let names = Names::new(T::NAME, common)?;
-    let mut descriptors = Descriptors::create(&names, common, shape)?;
+    let names = FileNames::new(T::NAME, common)?;
+    let mut descriptors = DescriptorFile::create(&names, common, format)?;
     if !common.quiet {
         let kind = if common.ascii { "text" } else { "binary" };
         eprintln!("{}: Writing to {kind} file: {}", T::NAME, names.descriptors.display());
@@ -159,7 +163,7 @@ fn run<T: Tool>(common: &Common, binary: Binary, mut tool: T) -> Result<u8, Stop
     Ok(delivered.status)
 }
 
-fn closing_line(run: &Run, names: &Names) -> String {
+fn closing_line(run: &Run, names: &FileNames) -> String {
     let limit = if run.is_full { "; the limit (-f) is reached" } else { "" };
     format!(
         "{} descriptors, {} bytes, statistics in {}{limit}",

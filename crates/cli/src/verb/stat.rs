@@ -37,7 +37,7 @@ pub fn run(arguments: &Stat) -> Result<u8, Stopped> {
 struct Tally {
     threads: BTreeMap<u32, Counts>,
     /// For each static block: the number of executions, and of executed instructions.
-    blocks: Vec<Executed>,
+    blocks: Vec<BlockCounts>,
     system_calls: BTreeMap<u32, u64>,
     signals: BTreeMap<u8, u64>,
     /// Whether there are memory accesses.
@@ -69,15 +69,16 @@ impl Sizes {
     }
 }
 
+/// Executions of a static block, and of its instructions.
 #[derive(Clone, Copy, Default)]
-struct Executed {
+struct BlockCounts {
     times: u64,
     instructions: u64,
 }
 
 impl Tally {
     fn of(trace: &Trace) -> Self {
-        let blocks = vec![Executed::default(); trace.blocks().len()];
+        let blocks = vec![BlockCounts::default(); trace.blocks().len()];
         Self { blocks, accesses: trace.data() != DataMode::None, ..Self::default() }
     }
 
@@ -128,7 +129,7 @@ impl Tally {
 }
 
 #[inline]
-fn count_block(blocks: &mut [Executed], step: &Step, instructions: u32) {
+fn count_block(blocks: &mut [BlockCounts], step: &Step, instructions: u32) {
     if let Some(executed) = blocks.get_mut(step.block().0 as usize) {
         executed.times += 1;
         executed.instructions += u64::from(instructions);
@@ -220,7 +221,7 @@ struct ModuleJson {
 }
 
 #[derive(Serialize)]
-struct NamedJson {
+struct CountJson {
     name: String,
     number: u32,
     count: u64,
@@ -233,8 +234,8 @@ struct Statistics {
     blocks_executed: u64,
     top_blocks: Vec<BlockJson>,
     top_modules: Vec<ModuleJson>,
-    system_calls_by_name: Vec<NamedJson>,
-    signals: Vec<NamedJson>,
+    system_calls_by_name: Vec<CountJson>,
+    signals: Vec<CountJson>,
     /// Memory accesses by the number of bytes; absent if they were not recorded.
     #[serde(skip_serializing_if = "Option::is_none")]
     operands: Option<Vec<SizeJson>>,
@@ -277,12 +278,12 @@ impl Statistics {
     }
 }
 
-fn by_count<K>(counts: &BTreeMap<K, u64>, name: impl Fn(&K) -> (u32, String)) -> Vec<NamedJson> {
+fn by_count<K>(counts: &BTreeMap<K, u64>, name: impl Fn(&K) -> (u32, String)) -> Vec<CountJson> {
     let named = |(key, &count): (&K, &u64)| {
         let (number, name) = name(key);
-        NamedJson { name, number, count }
+        CountJson { name, number, count }
     };
-    let mut list: Vec<NamedJson> = counts.iter().map(named).collect();
+    let mut list: Vec<CountJson> = counts.iter().map(named).collect();
     list.sort_by(|a, b| b.count.cmp(&a.count).then(a.number.cmp(&b.number)));
     list
 }
@@ -314,7 +315,7 @@ fn module_name(place: Option<&MappedModule>) -> String {
 
 fn top_blocks(trace: &Trace, tally: &Tally, modules_by_address: &ModuleMap, all: u64, top: usize) -> Vec<BlockJson> {
     // The same code may be in several blocks: it may have been translated more than once.
-    let mut by_address: BTreeMap<(u32, u64, u32), Executed> = BTreeMap::new();
+    let mut by_address: BTreeMap<(u32, u64, u32), BlockCounts> = BTreeMap::new();
     for (block, executed) in trace.blocks().iter().zip(&tally.blocks).filter(|(_, executed)| executed.times > 0) {
         let sum = by_address.entry((block.image(), block.address(), block.instruction_count())).or_default();
         sum.times += executed.times;
@@ -323,7 +324,7 @@ fn top_blocks(trace: &Trace, tally: &Tally, modules_by_address: &ModuleMap, all:
     let mut list: Vec<_> = by_address.into_iter().collect();
     list.sort_by(|a, b| b.1.instructions.cmp(&a.1.instructions).then(a.0.cmp(&b.0)));
     list.truncate(top);
-    let describe = |((image, address, instruction_count), executed): ((u32, u64, u32), Executed)| {
+    let describe = |((image, address, instruction_count), executed): ((u32, u64, u32), BlockCounts)| {
         let place = modules_by_address.find(image, address);
         let offset = place.map(|mapped| address - mapped.module.address + mapped.module.file_offset);
         BlockJson {
@@ -410,7 +411,7 @@ fn operand_table(text: &mut String, operands: &[SizeJson]) {
     }
 }
 
-fn named_table(text: &mut String, heading: &str, list: &[NamedJson]) {
+fn named_table(text: &mut String, heading: &str, list: &[CountJson]) {
     if list.is_empty() {
         return;
     }

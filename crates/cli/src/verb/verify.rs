@@ -20,7 +20,7 @@ use crate::verb::info::{count_event, count_step};
 const LISTED_MAX: usize = 100;
 
 #[derive(Serialize)]
-struct Findings {
+struct VerifyReport {
     file: String,
     sound: bool,
     instructions: u64,
@@ -38,8 +38,8 @@ pub fn run(arguments: &Verify) -> Result<u8, Stopped> {
     let trace = select::open(input)?;
     let output = Output::open_apart_from(&arguments.input.file, arguments.output.file.as_deref())?;
     if let Some(filter) = arguments.filter {
-        let findings = filter::check(&trace, filter, arguments)?;
-        return write_findings(output, arguments, &findings, findings.sound, filter::text);
+        let report = filter::check(&trace, filter, arguments)?;
+        return write_report(output, arguments, &report, report.sound, filter::text);
     }
     let (counts, unchecked_transfers, problems) = if input.is_partial() {
         let (counts, problems) = check_part(&trace, arguments)?;
@@ -48,7 +48,7 @@ pub fn run(arguments: &Verify) -> Result<u8, Stopped> {
         let report = trace.verify();
         (report.counts, Some(report.unchecked_transfers), report.problems)
     };
-    let findings = Findings {
+    let report = VerifyReport {
         file: input.file.display().to_string(),
         sound: problems.is_empty(),
         instructions: counts.instructions,
@@ -58,45 +58,45 @@ pub fn run(arguments: &Verify) -> Result<u8, Stopped> {
         problem_count: problems.len(),
         problems: problems.into_iter().take(LISTED_MAX).collect(),
     };
-    write_findings(output, arguments, &findings, findings.sound, text)
+    write_report(output, arguments, &report, report.sound, text)
 }
 
-/// Writes the findings and returns the exit status.
-fn write_findings<F: Serialize>(
+/// Writes the report and returns the exit status.
+fn write_report<F: Serialize>(
     mut output: Output,
     arguments: &Verify,
-    findings: &F,
+    report: &F,
     sound: bool,
     text: impl FnOnce(&F) -> String,
 ) -> Result<u8, Stopped> {
     if arguments.json {
-        output.json(findings)?;
+        output.json(report)?;
     } else {
-        output.write(text(findings).as_bytes())?;
+        output.write(text(report).as_bytes())?;
     }
     output.finish()?;
     Ok(if sound { 0 } else { FAILED })
 }
 
-fn text(findings: &Findings) -> String {
-    let mut text: String = findings.problems.iter().map(|problem| format!("{problem}\n")).collect();
-    if findings.problem_count > findings.problems.len() {
-        text.push_str(&format!("… and {} more problems\n", findings.problem_count - findings.problems.len()));
+fn text(report: &VerifyReport) -> String {
+    let mut text: String = report.problems.iter().map(|problem| format!("{problem}\n")).collect();
+    if report.problem_count > report.problems.len() {
+        text.push_str(&format!("… and {} more problems\n", report.problem_count - report.problems.len()));
     }
-    let verdict = match findings.problem_count {
+    let verdict = match report.problem_count {
         0 => "sound".to_owned(),
         1 => "1 problem".to_owned(),
         count => format!("{count} problems"),
     };
-    let unchecked = match findings.unchecked_transfers {
+    let unchecked = match report.unchecked_transfers {
         Some(0) | None => "",
         Some(_) => "; some indirect targets could not be checked",
     };
     text.push_str(&format!(
         "{}: {verdict}; {} instructions in {} steps could be read{unchecked}\n",
-        findings.file,
-        grouped(findings.instructions),
-        grouped(findings.steps)
+        report.file,
+        grouped(report.instructions),
+        grouped(report.steps)
     ));
     text
 }
@@ -202,8 +202,8 @@ impl Visitor for Continuity<'_> {
 mod tests {
     use super::*;
 
-    fn findings(problems: &[&str], count: usize) -> Findings {
-        Findings {
+    fn report(problems: &[&str], count: usize) -> VerifyReport {
+        VerifyReport {
             file: "t.trk".into(),
             sound: count == 0,
             instructions: 1000,
@@ -217,12 +217,12 @@ mod tests {
 
     #[test]
     fn the_verdict() {
-        let sound = findings(&[], 0);
+        let sound = report(&[], 0);
         let checked = "t.trk: sound; 1 000 instructions in 10 steps could be read";
         assert_eq!(text(&sound), format!("{checked}; some indirect targets could not be checked\n"));
-        assert_eq!(text(&Findings { unchecked_transfers: Some(0), ..sound }), format!("{checked}\n"));
+        assert_eq!(text(&VerifyReport { unchecked_transfers: Some(0), ..sound }), format!("{checked}\n"));
         assert_eq!(
-            text(&Findings { unchecked_transfers: None, ..findings(&["a", "b"], 5) }),
+            text(&VerifyReport { unchecked_transfers: None, ..report(&["a", "b"], 5) }),
             "a\nb\n… and 3 more problems\nt.trk: 5 problems; 1 000 instructions in 10 steps could be read\n"
         );
     }

@@ -2,7 +2,7 @@
 
 use report::{Bars, Chart};
 
-use super::{Row, Study, spread, timed_tools};
+use super::{ProgramResult, Study, spread, timed_tools};
 
 impl Study {
     /// Returns all figures, each with a name for its file.
@@ -19,14 +19,14 @@ impl Study {
         Chart::bars(title).categories(self.rows.iter().map(|row| format!("{}, N = {}", row.program, row.threads)))
     }
 
-    fn values(&self, value: impl Fn(&Row) -> f64) -> Vec<f64> {
+    fn values(&self, value: impl Fn(&ProgramResult) -> f64) -> Vec<f64> {
         self.rows.iter().map(value).collect()
     }
 
     fn shared_to_private(&self) -> String {
         let title = "Figure 6.1: size of traces, shared divided by private structures";
         let ratio = |shared: &str, private: &str| {
-            let of = |row: &Row| row.size_ratio(shared, private);
+            let of = |row: &ProgramResult| row.size_ratio(shared, private);
             self.rows.iter().map(of).map(|ratio| (ratio.median, (ratio.low, ratio.high))).collect::<Vec<_>>()
         };
         let chart = self.by_row(title).y("shared/private");
@@ -45,10 +45,10 @@ impl Study {
 
     fn slowdown_chart(&self) -> String {
         let chart = self.by_row("How many times as long as natively, larger runs").y("times").log_y();
-        let native = |row: &Row| spread(&row.long_seconds.native).median;
-        let untraced = |row: &Row| spread(&row.long_seconds.untraced).median;
+        let native = |row: &ProgramResult| spread(&row.long_seconds.native).median;
+        let untraced = |row: &ProgramResult| spread(&row.long_seconds.untraced).median;
         let chart = chart.series("untraced", self.values(|row| untraced(row) / native(row)));
-        let live = |row: &Row, tool: &str| row.long_seconds.live(tool).median / native(row);
+        let live = |row: &ProgramResult, tool: &str| row.long_seconds.live(tool).median / native(row);
         let all =
             timed_tools().fold(chart, |chart, tool| chart.series(tool.name, self.values(|row| live(row, tool.name))));
         all.svg()

@@ -3,7 +3,7 @@
 
 use report::{Table, grouped, percent};
 
-use super::{Raw, Row, Study, spread, timed_tools};
+use super::{ProgramResult, Study, ToolOutput, spread, timed_tools};
 use crate::NamedTable;
 use crate::spread::{Spread, times};
 
@@ -25,9 +25,9 @@ fn count(value: f64) -> String {
 }
 
 /// A count of a tool.
-type Part = fn(&Raw) -> u64;
+type Count = fn(&ToolOutput) -> u64;
 
-fn name(row: &Row) -> [String; 2] {
+fn name(row: &ProgramResult) -> [String; 2] {
     [row.program.clone(), row.threads.to_string()]
 }
 
@@ -100,7 +100,7 @@ impl Study {
     fn control_flow(&self) -> Table {
         let heads =
             ["program", "N", "instructions", "branches %", "cond. direct %", "uncond. direct %", "uncond. indirect %"];
-        let parts: [Part; 4] = [
+        let parts: [Count; 4] = [
             |own| own.number("branches"),
             |own| own.number("conditional_direct_taken") + own.number("conditional_direct_not_taken"),
             |own| own.number("unconditional_direct"),
@@ -108,7 +108,7 @@ impl Study {
         ];
         self.table("Table 5.1: control flow", &heads, |row| {
             let own = row.tool("mcftrace");
-            let share = |part: Part| own.spread(|raw| percent(part(raw), raw.number("instructions")));
+            let share = |part: Count| own.spread(|raw| percent(part(raw), raw.number("instructions")));
             let instructions = own.spread(|raw| raw.number("instructions") as f64).cell(count);
             std::iter::once(instructions).chain(parts.map(|part| share(part).cell(fixed))).collect()
         })
@@ -118,10 +118,10 @@ impl Study {
         let heads = ["program", "N", "instructions", "reads", "writes", "reads/ins", "writes/ins"];
         self.table("Table 5.2: memory reads and writes", &heads, |row| {
             let own = row.tool("mlstrace");
-            let number = |part: Part| own.spread(|raw| part(raw) as f64).cell(count);
-            let per = |part: Part| own.spread(|raw| times(part(raw), raw.number("instructions"))).cell(fixed);
-            let reads: Part = |raw| accesses(raw, "loads", "total");
-            let writes: Part = |raw| accesses(raw, "stores", "total");
+            let number = |part: Count| own.spread(|raw| part(raw) as f64).cell(count);
+            let per = |part: Count| own.spread(|raw| times(part(raw), raw.number("instructions"))).cell(fixed);
+            let reads: Count = |raw| accesses(raw, "loads", "total");
+            let writes: Count = |raw| accesses(raw, "stores", "total");
             vec![number(|own| own.number("instructions")), number(reads), number(writes), per(reads), per(writes)]
         })
     }
@@ -140,7 +140,7 @@ impl Study {
         let heads: Vec<&str> = ["program", "N"].into_iter().chain(KINDS.map(|(head, _)| head)).collect();
         self.table(caption, &heads, |row| {
             let share = |kind: &str| {
-                let per = |raw: &Raw| times(accesses(raw, direction, kind), raw.number("instructions"));
+                let per = |raw: &ToolOutput| times(accesses(raw, direction, kind), raw.number("instructions"));
                 row.tool("mlstrace").spread(per).cell(fixed)
             };
             KINDS.map(|(_, kind)| share(kind)).to_vec()
@@ -291,14 +291,14 @@ impl Study {
     }
 
     /// A row for each program and number of threads.
-    fn table(&self, caption: &str, heads: &[&str], cells: impl Fn(&Row) -> Vec<String>) -> Table {
+    fn table(&self, caption: &str, heads: &[&str], cells: impl Fn(&ProgramResult) -> Vec<String>) -> Table {
         let mut table = Table::new(caption, heads);
         self.rows.iter().for_each(|row| table.row(name(row).into_iter().chain(cells(row))));
         table
     }
 }
 
-impl Row {
+impl ProgramResult {
     /// How many times as many bytes one tool writes as another.
     pub(super) fn size_ratio(&self, tool: &str, other: &str) -> Spread {
         self.spread_of_two(tool, other, |one, other| times(one.bytes, other.bytes))
@@ -306,12 +306,12 @@ impl Row {
 
     /// Bytes for each instruction and for each load.
     pub(super) fn per_unit(&self, tool: &str) -> [Spread; 2] {
-        let units: [Part; 2] = [|all| all.number("instructions"), |all| accesses(all, "loads", "total")];
+        let units: [Count; 2] = [|all| all.number("instructions"), |all| accesses(all, "loads", "total")];
         units.map(|unit| self.spread_of_two(tool, "mlstrace", |own, all| times(own.bytes, unit(all))))
     }
 }
 
-fn accesses(raw: &Raw, direction: &str, kind: &str) -> u64 {
+fn accesses(raw: &ToolOutput, direction: &str, kind: &str) -> u64 {
     raw.statistics[direction][kind].as_u64().unwrap_or(0)
 }
 

@@ -5,13 +5,13 @@ use ::port::lengths::LengthHistogram;
 use ::port::{Field, Technique};
 use report::{Chart, Table};
 
-use super::{CONFIGS, Measured, Round, Study};
+use super::{CONFIGS, Measurement, Round, Study};
 use crate::NamedTable;
 use crate::spread::{Spread, times};
 
 /// A field of variable length, the technique that encodes it, the chunk sizes that are tried, and
 /// those of the thesis.
-struct Varying {
+struct VariableField {
     field: Field,
     technique: Technique,
     tried: u32,
@@ -21,8 +21,8 @@ struct Varying {
     figures: [&'static str; 2],
 }
 
-const VARYING: [Varying; 3] = [
-    Varying {
+const VARIABLE_FIELDS: [VariableField; 3] = [
+    VariableField {
         field: Field::BCnt,
         technique: Technique::McfTrE,
         tried: 6,
@@ -30,7 +30,7 @@ const VARYING: [Varying; 3] = [
         names: ["figure-4-9-bcnt", "figure-4-10-bcnt"],
         figures: ["Figure 4.9, left", "Figure 4.10, left"],
     },
-    Varying {
+    VariableField {
         field: Field::DiffTA,
         technique: Technique::McfTrE,
         tried: 12,
@@ -38,7 +38,7 @@ const VARYING: [Varying; 3] = [
         names: ["figure-4-9-diffta", "figure-4-10-diffta"],
         figures: ["Figure 4.9, right", "Figure 4.10, right"],
     },
-    Varying {
+    VariableField {
         field: Field::FahCnt,
         technique: Technique::MlvCfE,
         tried: 12,
@@ -51,7 +51,7 @@ const VARYING: [Varying; 3] = [
 /// The number of encodings that are shown beside the best.
 const SHOWN: usize = 10;
 
-fn lengths(own: &Measured, varying: &Varying) -> LengthHistogram {
+fn lengths(own: &Measurement, varying: &VariableField) -> LengthHistogram {
     let rates = own.of(varying.technique, "large").map(|outcome| &outcome.rates.lengths);
     let found = rates.and_then(|all| all.iter().find(|(field, _)| *field == varying.field));
     found.map_or(LengthHistogram::default(), |(_, lengths)| lengths.clone())
@@ -64,7 +64,7 @@ fn mean(rounds: &[LengthHistogram], chunks: &Chunks) -> Spread {
 
 impl Round {
     /// Returns the lengths of all programs with this number of threads.
-    fn all_lengths(&self, threads: u16, varying: &Varying) -> LengthHistogram {
+    fn all_lengths(&self, threads: u16, varying: &VariableField) -> LengthHistogram {
         let mut sum = LengthHistogram::default();
         self.with_threads(threads).for_each(|own| sum.merge(&lengths(own, varying)));
         sum
@@ -73,19 +73,19 @@ impl Round {
 
 impl Study {
     /// Of the first round.
-    fn with_threads(&self, threads: u16) -> impl Iterator<Item = &Measured> {
+    fn with_threads(&self, threads: u16) -> impl Iterator<Item = &Measurement> {
         self.rounds.iter().take(1).flat_map(move |round| round.with_threads(threads))
     }
 
     /// For each number of threads, round by round.
-    fn lengths_by_threads(&self, varying: &Varying) -> Vec<Vec<LengthHistogram>> {
+    fn lengths_by_threads(&self, varying: &VariableField) -> Vec<Vec<LengthHistogram>> {
         let rounds = |&threads: &u16| self.rounds.iter().map(|round| round.all_lengths(threads, varying)).collect();
         self.threads.iter().map(rounds).collect()
     }
 
     /// Returns the encodings that are best for all programs and all numbers of threads together,
     /// and that of the thesis.
-    fn encodings(&self, varying: &Varying) -> Vec<Chunks> {
+    fn encodings(&self, varying: &VariableField) -> Vec<Chunks> {
         let mut sum = LengthHistogram::default();
         self.lengths_by_threads(varying).iter().flatten().for_each(|lengths| sum.merge(lengths));
         let sizes = (1..=varying.tried).flat_map(|first| (1..=varying.tried).map(move |next| (first, next)));
@@ -98,7 +98,7 @@ impl Study {
     /// Figures 4.9 to 4.11 as tables.
     pub(super) fn length_tables(&self) -> Vec<NamedTable> {
         let mut tables = Vec::new();
-        for varying in &VARYING {
+        for varying in &VARIABLE_FIELDS {
             tables.push((varying.names[0], self.distribution_table(varying)));
             tables.push((varying.names[1], self.search_table(varying)));
         }
@@ -110,7 +110,7 @@ impl Study {
     }
 
     /// Returns the share of values by the bits that they need, for the first number of threads.
-    fn distribution_table(&self, varying: &Varying) -> Table {
+    fn distribution_table(&self, varying: &VariableField) -> Table {
         let (threads, field) = (self.first_threads(), varying.field.name());
         let shares: Vec<(&str, Vec<f64>)> =
             self.with_threads(threads).map(|own| (own.program.as_str(), lengths(own, varying).cumulative())).collect();
@@ -128,7 +128,7 @@ impl Study {
         table
     }
 
-    fn search_table(&self, varying: &Varying) -> Table {
+    fn search_table(&self, varying: &VariableField) -> Table {
         let heads: Vec<String> = self.threads.iter().map(|threads| format!("N={threads}")).collect();
         let heads: Vec<&str> = std::iter::once("chunks").chain(heads.iter().map(String::as_str)).collect();
         let (figure, field, tried) = (varying.figures[1], varying.field.name(), varying.tried);
@@ -146,7 +146,7 @@ impl Study {
     /// Returns all figures, each with a name for its file.
     pub(super) fn charts(&self) -> Vec<(&'static str, String)> {
         let mut figures = Vec::new();
-        for varying in &VARYING {
+        for varying in &VARIABLE_FIELDS {
             figures.push((varying.names[0], self.distribution(varying)));
             figures.push((varying.names[1], self.search(varying)));
         }
@@ -158,7 +158,7 @@ impl Study {
         figures
     }
 
-    fn distribution(&self, varying: &Varying) -> String {
+    fn distribution(&self, varying: &VariableField) -> String {
         let (threads, field) = (self.first_threads(), varying.field.name());
         let title = format!("{}: bits that {field} needs (large, N={threads})", varying.figures[0]);
         let chart = Chart::lines(&title).x("bits").y("share of messages, %");
@@ -169,7 +169,7 @@ impl Study {
         chart.svg()
     }
 
-    fn search(&self, varying: &Varying) -> String {
+    fn search(&self, varying: &VariableField) -> String {
         let encodings = self.encodings(varying);
         let title = format!("{}: average size of {}", varying.figures[1], varying.field.name());
         let names = encodings.iter().map(|chunks| format!("({},{})", chunks.sizes().0, chunks.sizes().1));

@@ -6,7 +6,7 @@ use ::segment::{Class, LengthWeight, Policy, TraceCacheShape, TraceReplacement};
 use report::{Table, grouped, percent};
 
 use super::tables::mean;
-use super::{AnalysisOptions, Measured, Outcome, merged_ratios};
+use super::{AnalysisOptions, PolicyOutcome, ProgramOutcomes, merged_ratios};
 use crate::{Error, NamedTable};
 
 /// The capacities of caches in instructions. A cache holds as many traces of a policy as fit.
@@ -60,8 +60,8 @@ fn caches(policy: &Policy) -> Vec<TraceCacheShape> {
 /// Segments by all policies, those with the same limit together, as they have the same caches.
 pub(super) fn measure(
     best: Policy,
-    cut: impl Fn(&[Policy], &AnalysisOptions) -> Result<Vec<Outcome>, Error>,
-) -> Result<Vec<Outcome>, Error> {
+    cut: impl Fn(&[Policy], &AnalysisOptions) -> Result<Vec<PolicyOutcome>, Error>,
+) -> Result<Vec<PolicyOutcome>, Error> {
     let all: Vec<Policy> = policies(best).into_iter().map(|(_, policy)| policy).collect();
     let mut outcomes = Vec::new();
     for same in all.chunk_by(|one, other| one.max_instructions() == other.max_instructions()) {
@@ -76,12 +76,12 @@ fn names() -> Vec<&'static str> {
 }
 
 /// Returns the average over all programs.
-fn average(measured: &[Measured], place: usize, figure: impl Fn(&Outcome) -> f64) -> f64 {
+fn average(measured: &[ProgramOutcomes], place: usize, figure: impl Fn(&PolicyOutcome) -> f64) -> f64 {
     mean(measured.iter().map(|own| figure(&own.beyond[place])))
 }
 
 /// Returns hits, coverage, and instructions that are also predicted, in per cent.
-fn supplied(own: &Outcome, cache: usize) -> [f64; 3] {
+fn supplied(own: &PolicyOutcome, cache: usize) -> [f64; 3] {
     let Some((asked, caches)) = &own.fetched else { return [0.0; 3] };
     let Some((_, supplied)) = caches.get(cache) else { return [0.0; 3] };
     [
@@ -91,16 +91,16 @@ fn supplied(own: &Outcome, cache: usize) -> [f64; 3] {
     ]
 }
 
-fn mispredicted(own: &Outcome) -> f64 {
+fn mispredicted(own: &PolicyOutcome) -> f64 {
     own.fetched.as_ref().map_or(0.0, |(asked, _)| percent(asked.mispredicted, asked.traces))
 }
 
 /// Returns the number of instructions between two mispredictions.
-fn between_failures(own: &Outcome) -> f64 {
+fn between_failures(own: &PolicyOutcome) -> f64 {
     own.fetched.as_ref().map_or(0.0, |(asked, _)| asked.instructions as f64 / asked.mispredicted.max(1) as f64)
 }
 
-pub(super) fn tables(measured: &[Measured]) -> Vec<NamedTable> {
+pub(super) fn tables(measured: &[ProgramOutcomes]) -> Vec<NamedTable> {
     vec![
         ("beyond-policies", policies_table(measured)),
         ("beyond-prediction", prediction(measured)),
@@ -109,7 +109,7 @@ pub(super) fn tables(measured: &[Measured]) -> Vec<NamedTable> {
     ]
 }
 
-fn policies_table(measured: &[Measured]) -> Table {
+fn policies_table(measured: &[ProgramOutcomes]) -> Table {
     let heads = [
         "policy",
         "length by coverage",
@@ -128,7 +128,7 @@ fn policies_table(measured: &[Measured]) -> Table {
     let ratios = |weight| measured.iter().map(|own| merged_ratios(&own.beyond, weight)).collect::<Vec<_>>();
     let ratios: [Vec<Vec<f64>>; 2] = LengthWeight::ALL.map(ratios);
     for (place, name) in names().into_iter().enumerate() {
-        let of = |figure: fn(&Outcome) -> f64| average(measured, place, figure);
+        let of = |figure: fn(&PolicyOutcome) -> f64| average(measured, place, figure);
         let [coverage, occurrences] = ratios.each_ref().map(|all| mean(all.iter().map(|ratios| ratios[place])));
         table.row([
             name.to_owned(),
@@ -148,7 +148,7 @@ fn policies_table(measured: &[Measured]) -> Table {
     table
 }
 
-fn prediction(measured: &[Measured]) -> Table {
+fn prediction(measured: &[ProgramOutcomes]) -> Table {
     let heads = ["policy", "mispredicted %", "instructions between", "hits %", "coverage %", "supplied %"];
     let room = ROOMS[1];
     let caption = format!(
@@ -166,7 +166,7 @@ fn prediction(measured: &[Measured]) -> Table {
     table
 }
 
-fn caches_table(measured: &[Measured]) -> Table {
+fn caches_table(measured: &[ProgramOutcomes]) -> Table {
     let all = ROOMS.iter().flat_map(|room| TraceReplacement::ALL.map(|replacement| (room, replacement)));
     let heads: Vec<String> =
         all.map(|(room, replacement)| format!("{}k {}", room / 1024, replacement.name())).collect();
@@ -181,7 +181,7 @@ fn caches_table(measured: &[Measured]) -> Table {
 }
 
 /// Returns a table that shows where restructuring helps.
-fn programs(measured: &[Measured]) -> Table {
+fn programs(measured: &[ProgramOutcomes]) -> Table {
     let shown = [
         ("best", "best of the first experiment"),
         ("restructured", "restructured, whole blocks"),

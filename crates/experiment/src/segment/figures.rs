@@ -4,7 +4,7 @@
 use report::{Chart, Table};
 use segment::{LengthWeight, max_norm_ratios, pareto_front};
 
-use super::run::Outcome;
+use super::run::PolicyOutcome;
 
 /// Policies that are shown together, each with a name.
 pub struct Figures<'f> {
@@ -12,7 +12,7 @@ pub struct Figures<'f> {
     pub subject: &'f str,
     /// The weight of the trace length that is drawn and that the ratio uses.
     pub weight: LengthWeight,
-    pub outcomes: Vec<(String, &'f Outcome)>,
+    pub outcomes: Vec<(String, &'f PolicyOutcome)>,
 }
 
 /// The number of lines that a reader can distinguish.
@@ -64,7 +64,7 @@ impl Figures<'_> {
         } else {
             front.into_iter().take(FEW).collect()
         };
-        let points = |own: &Outcome| {
+        let points = |own: &PolicyOutcome| {
             own.coverage.iter().map(|&(traces, share)| (traces as f64, 100.0 * share)).collect::<Vec<_>>()
         };
         let others = self.outcomes.iter().enumerate().filter(|(place, _)| !named.contains(place));
@@ -77,7 +77,7 @@ impl Figures<'_> {
     pub fn length_and_count(&self) -> String {
         let title = format!("Trace length and trace count: {}", self.subject);
         let chart = Chart::lines(&title).x("trace count").y(&self.length_label()).log_x();
-        let point = |own: &Outcome| (own.trace_count as f64, own.trace_length.by(self.weight));
+        let point = |own: &PolicyOutcome| (own.trace_count as f64, own.trace_length.by(self.weight));
         let front = self.front();
         let others = self.outcomes.iter().enumerate().filter(|(place, _)| !front.contains(place));
         let on_front = || front.iter().map(|&place| &self.outcomes[place]);

@@ -5,7 +5,7 @@ use segment::{Class, InstructionMix, LengthWeight, Score, max_norm_ratios, paret
 use serde::Serialize;
 
 use super::class_names::{unusual_weights, weights_text};
-use super::run::{Outcome, Segmentation};
+use super::run::{PolicyOutcome, Segmentation};
 
 /// The result of a policy.
 #[derive(Serialize)]
@@ -106,14 +106,14 @@ pub fn control_flow(mix: &InstructionMix) -> serde_json::Map<String, serde_json:
 }
 
 /// Returns the results of policies, with ratios among them.
-pub fn rows<'o>(outcomes: impl IntoIterator<Item = &'o Outcome>, weight: LengthWeight) -> Vec<Row> {
-    let outcomes: Vec<&Outcome> = outcomes.into_iter().collect();
+pub fn rows<'o>(outcomes: impl IntoIterator<Item = &'o PolicyOutcome>, weight: LengthWeight) -> Vec<Row> {
+    let outcomes: Vec<&PolicyOutcome> = outcomes.into_iter().collect();
     let scores: Vec<Score> = outcomes.iter().map(|own| own.score(weight)).collect();
     let judged = max_norm_ratios(&scores).into_iter().zip(pareto_front(&scores));
     outcomes.iter().zip(judged).map(|(own, (ratio, is_on_front))| row(own, weight, ratio, is_on_front)).collect()
 }
 
-fn row(own: &Outcome, weight: LengthWeight, max_norm_ratio: f64, is_on_pareto_front: bool) -> Row {
+fn row(own: &PolicyOutcome, weight: LengthWeight, max_norm_ratio: f64, is_on_pareto_front: bool) -> Row {
     let weights = unusual_weights(&own.policy).into_iter();
     Row {
         max_instructions: own.policy.max_instructions(),

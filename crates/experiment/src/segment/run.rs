@@ -28,7 +28,7 @@ pub struct AnalysisOptions {
 }
 
 /// The outcome of a policy.
-pub struct Outcome {
+pub struct PolicyOutcome {
     pub policy: Policy,
     pub instructions: u64,
     /// The number of different traces, and of executed traces.
@@ -70,17 +70,17 @@ pub struct TraceDetails {
 /// The outcomes of all policies, and the executed control-flow instructions.
 #[derive(Default)]
 pub struct Segmentation {
-    pub outcomes: Vec<Outcome>,
+    pub outcomes: Vec<PolicyOutcome>,
     pub mix: InstructionMix,
 }
 
 /// A policy that runs.
-struct Job {
+struct PolicyRun {
     segmenter: Segmenter,
     fetch: Option<FetchSimulator>,
 }
 
-impl Job {
+impl PolicyRun {
     fn new(policy: Policy, options: &AnalysisOptions) -> Self {
         let fetch = (!options.caches.is_empty()).then(|| FetchSimulator::new(options.path, &options.caches));
         Self { segmenter: Segmenter::new(policy), fetch }
@@ -96,24 +96,24 @@ impl Job {
     }
 
     /// Returns the outcome.
-    fn end(self, program: &Program<'_>, options: &AnalysisOptions) -> Outcome {
+    fn end(self, program: &ProgramModel<'_>, options: &AnalysisOptions) -> PolicyOutcome {
         let (policy, changes) = (*self.segmenter.policy(), self.segmenter.changes());
         let details = program.details(self.segmenter.finish(), options.dependences);
         let fetched = self
             .fetch
             .map(|fetch| (*fetch.demand(), fetch.supply().map(|(shape, supplied)| (*shape, *supplied)).collect()));
-        let outcome = Outcome { changes, fetched, ..Outcome::new(policy, &program.table, &details) };
-        Outcome { details: options.keep_traces.then_some(details), ..outcome }
+        let outcome = PolicyOutcome { changes, fetched, ..PolicyOutcome::new(policy, &program.table, &details) };
+        PolicyOutcome { details: options.keep_traces.then_some(details), ..outcome }
     }
 }
 
 /// The code, and the probabilities of its branches.
-struct Program<'b> {
+struct ProgramModel<'b> {
     table: InstructionTable<'b>,
     probabilities: EdgeProbabilities,
 }
 
-impl Program<'_> {
+impl ProgramModel<'_> {
     fn details(&self, set: TraceSet, dependences: bool) -> TraceDetails {
         let consistency = |trace| self.probabilities.consistency(&self.table, trace);
         let consistencies = set.traces().iter().map(consistency).collect();
@@ -128,27 +128,28 @@ impl Program<'_> {
 }
 
 /// All policies, which run on all processors.
-struct Jobs<'w> {
-    jobs: Vec<Job>,
+struct PolicyRuns<'w> {
+    runs: Vec<PolicyRun>,
     edges: EdgeCounts,
     options: &'w AnalysisOptions,
 }
 
-impl<'w> Jobs<'w> {
+impl<'w> PolicyRuns<'w> {
     fn new(policies: &[Policy], options: &'w AnalysisOptions) -> Self {
-        let jobs = policies.iter().map(|&policy| Job::new(policy, options)).collect();
-        Self { jobs, edges: EdgeCounts::default(), options }
+        let runs = policies.iter().map(|&policy| PolicyRun::new(policy, options)).collect();
+        Self { runs, edges: EdgeCounts::default(), options }
     }
 
     fn work(&mut self, collected: &StepBuffer, blocks: &Blocks) {
         collected.threads().for_each(|steps| self.edges.add(steps.steps));
-        on_all_processors(self.jobs.iter_mut().collect(), |job| job.work(collected, blocks));
+        on_all_processors(self.runs.iter_mut().collect(), |run| run.work(collected, blocks));
     }
 
     /// Returns the outcomes at the end of the execution.
-    fn end(self, blocks: &Blocks) -> Vec<Outcome> {
-        let program = Program { table: InstructionTable::new(blocks), probabilities: self.edges.probabilities(blocks) };
-        on_all_processors(self.jobs, |job| job.end(&program, self.options))
+    fn end(self, blocks: &Blocks) -> Vec<PolicyOutcome> {
+        let program =
+            ProgramModel { table: InstructionTable::new(blocks), probabilities: self.edges.probabilities(blocks) };
+        on_all_processors(self.runs, |run| run.end(&program, self.options))
     }
 }
 
@@ -171,7 +172,7 @@ fn on_all_processors<T: Send, R: Send>(list: Vec<T>, work: impl Fn(T) -> R + Syn
     done.into_iter().map(|(_, result)| result).collect()
 }
 
-impl Outcome {
+impl PolicyOutcome {
     pub fn score(&self, weight: LengthWeight) -> Score {
         Score { length: self.trace_length.by(weight), count: self.trace_count as f64 }
     }
@@ -231,13 +232,13 @@ fn curve(set: &TraceSet) -> Vec<(usize, f64)> {
 /// Segments the execution of a running program.
 pub struct LiveSegmenter<'w> {
     steps: StepCollector,
-    jobs: Jobs<'w>,
-    outcomes: Vec<Outcome>,
+    runs: PolicyRuns<'w>,
+    outcomes: Vec<PolicyOutcome>,
 }
 
 impl<'w> LiveSegmenter<'w> {
     pub fn new(policies: &[Policy], options: &'w AnalysisOptions) -> Self {
-        Self { steps: StepCollector::default(), jobs: Jobs::new(policies, options), outcomes: Vec::new() }
+        Self { steps: StepCollector::default(), runs: PolicyRuns::new(policies, options), outcomes: Vec::new() }
     }
 
     /// Takes a batch that a thread has executed.
@@ -250,7 +251,7 @@ impl<'w> LiveSegmenter<'w> {
 
     fn work(&mut self, blocks: &Blocks) {
         let mut collected = self.steps.take(StepBuffer::default());
-        self.jobs.work(&collected, blocks);
+        self.runs.work(&collected, blocks);
         collected.clear();
         self.steps.take(collected);
     }
@@ -258,8 +259,8 @@ impl<'w> LiveSegmenter<'w> {
     /// Ends all traces: the program executes nothing more.
     pub fn finish(&mut self, blocks: &Blocks) {
         self.work(blocks);
-        let nothing = Jobs::new(&[], self.jobs.options);
-        self.outcomes = std::mem::replace(&mut self.jobs, nothing).end(blocks);
+        let nothing = PolicyRuns::new(&[], self.runs.options);
+        self.outcomes = std::mem::replace(&mut self.runs, nothing).end(blocks);
     }
 
     /// Returns the result, once [`Self::finish`] was called.
@@ -279,16 +280,16 @@ pub fn segment_trace(
     options: &AnalysisOptions,
     observer: &dyn Observer,
 ) -> Result<(Segmentation, Vec<ReadError>), ReadError> {
-    let (blocks, mut jobs) = (trace.blocks(), Jobs::new(policies, options));
+    let (blocks, mut runs) = (trace.blocks(), PolicyRuns::new(policies, options));
     let progress = InstructionCounter::new(observer, excerpt.instructions(trace));
     let mut steps = StepCollector::default();
     let damage = std::thread::scope(|scope| {
         let (full, to_do) = mpsc::sync_channel::<StepBuffer>(1);
         let (empty, done) = mpsc::channel();
-        let jobs = &mut jobs;
+        let runs = &mut runs;
         scope.spawn(move || {
             for mut collected in to_do {
-                jobs.work(&collected, blocks);
+                runs.work(&collected, blocks);
                 collected.clear();
                 // The reader has ended and does not receive any more.
                 let _ = empty.send(collected);
@@ -305,5 +306,5 @@ pub fn segment_trace(
         full.send(steps.take(StepBuffer::default())).expect("it waits for more");
         damage
     })?;
-    Ok((Segmentation { outcomes: jobs.end(blocks), mix: *steps.mix() }, damage))
+    Ok((Segmentation { outcomes: runs.end(blocks), mix: *steps.mix() }, damage))
 }

@@ -6,8 +6,8 @@ use ::segment::{Class, EndReason, LengthWeight, Policy, hamming_distance, max_no
 use report::{Chart, Table, grouped, percent};
 
 use super::{
-    FIRST, FIRST_WEIGHT, FOURTH, FOURTH_WEIGHT, Measured, Outcome, Study, best, beyond, digits, highest, inside,
-    merged_ratios, ratios, scores,
+    FIRST, FIRST_WEIGHT, FOURTH, FOURTH_WEIGHT, PolicyOutcome, ProgramOutcomes, Study, best, beyond, digits, highest,
+    inside, merged_ratios, ratios, scores,
 };
 use crate::NamedTable;
 
@@ -100,10 +100,10 @@ impl Study {
 
     /// Tables 7.3, 7.9 and 7.15 with traces of the same path merged.
     fn merged_tables(&self) -> Vec<NamedTable> {
-        let merged: Vec<Vec<bool>> = self.measured.iter().map(Measured::best_merged_inside).collect();
+        let merged: Vec<Vec<bool>> = self.measured.iter().map(ProgramOutcomes::best_merged_inside).collect();
         let caption = "Table 7.3 if traces that go the same way are one, whatever made them end (length by coverage)";
-        let first = |own: &[Outcome]| merged_ratios(own, FIRST_WEIGHT);
-        let fourth = |own: &[Outcome]| merged_ratios(own, FOURTH_WEIGHT);
+        let first = |own: &[PolicyOutcome]| merged_ratios(own, FIRST_WEIGHT);
+        let fourth = |own: &[PolicyOutcome]| merged_ratios(own, FOURTH_WEIGHT);
         vec![
             ("merged-7-3", choices(caption, &FIRST, &merged)),
             ("merged-7-9", self.first_ranking("Table 7.9 in that case (length by coverage)", first)),
@@ -145,9 +145,9 @@ impl Study {
 
     /// The reasons for which traces of the best policies ended.
     fn reasons_by_program(&self) -> Vec<(EndReason, Vec<f64>)> {
-        let best = || self.measured.iter().map(Measured::base);
+        let best = || self.measured.iter().map(ProgramOutcomes::base);
         let reasons: BTreeSet<EndReason> = best().flat_map(|own| &own.reasons).map(|&(reason, _)| reason).collect();
-        let times = |own: &Outcome, reason| own.reasons.iter().find(|own| own.0 == reason).map_or(0, |own| own.1);
+        let times = |own: &PolicyOutcome, reason| own.reasons.iter().find(|own| own.0 == reason).map_or(0, |own| own.1);
         let share = |reason| best().map(|own| percent(times(own, reason), own.occurrences)).collect();
         reasons.into_iter().map(|reason| (reason, share(reason))).collect()
     }
@@ -227,19 +227,19 @@ impl Study {
     /// Returns policies with their ratios, averaged over all programs.
     fn averages(
         &self,
-        outcomes: fn(&Measured) -> &[Outcome],
-        ratios: impl Fn(&[Outcome]) -> Vec<f64>,
+        outcomes: fn(&ProgramOutcomes) -> &[PolicyOutcome],
+        ratios: impl Fn(&[PolicyOutcome]) -> Vec<f64>,
     ) -> Vec<(Policy, f64)> {
         let all: Vec<Vec<f64>> = self.measured.iter().map(|own| ratios(outcomes(own))).collect();
         let policies = self.measured.first().map_or(&[][..], outcomes).iter().enumerate();
         policies.map(|(place, own)| (own.policy, mean(all.iter().map(|ratios| ratios[place])))).collect()
     }
 
-    fn first_ranking(&self, caption: &str, ratios: impl Fn(&[Outcome]) -> Vec<f64>) -> Table {
+    fn first_ranking(&self, caption: &str, ratios: impl Fn(&[PolicyOutcome]) -> Vec<f64>) -> Table {
         ratio_ranking(caption, &FIRST, self.averages(|own| &own.first, ratios))
     }
 
-    fn fourth_ranking(&self, caption: &str, ratios: impl Fn(&[Outcome]) -> Vec<f64>) -> Table {
+    fn fourth_ranking(&self, caption: &str, ratios: impl Fn(&[PolicyOutcome]) -> Vec<f64>) -> Table {
         ratio_ranking(caption, &FOURTH, self.averages(|own| &own.fourth, ratios))
     }
 
@@ -249,7 +249,7 @@ impl Study {
         caption: &str,
         names: [&str; 2],
         weights: [LengthWeight; 2],
-        other: fn(&Measured) -> &Outcome,
+        other: fn(&ProgramOutcomes) -> &PolicyOutcome,
     ) -> Table {
         let ratio_heads = names.map(|name| format!("ratio, {name}"));
         let heads = ["program", "Δ length", "Δ count", &ratio_heads[0], &ratio_heads[1], "Δ ratio"];
@@ -289,7 +289,7 @@ const MIX: [(&str, &[Class]); 6] = [
     ("RET", &[Class::Return]),
 ];
 
-impl Measured {
+impl ProgramOutcomes {
     /// Returns shares of all traces, in the order of [`MIX`].
     fn mix_shares(&self) -> [f64; MIX.len()] {
         let ends = |classes: &[Class]| {
@@ -338,7 +338,12 @@ const JUDGED: [&str; 3] = ["trace length", "trace count", "max-norm ratio"];
 
 /// Returns the row of the best policy of a program: the classes inside its traces, and the columns
 /// of [`JUDGED`].
-fn judged_row(own: &Measured, outcomes: &[Outcome], weight: LengthWeight, classes: &[(&str, Class)]) -> Vec<String> {
+fn judged_row(
+    own: &ProgramOutcomes,
+    outcomes: &[PolicyOutcome],
+    weight: LengthWeight,
+    classes: &[(&str, Class)],
+) -> Vec<String> {
     let best = best(outcomes, weight);
     let (policy, score) = (outcomes[best].policy, outcomes[best].score(weight));
     let ratio = ratios(outcomes, weight)[best];

@@ -3,12 +3,12 @@
 use serde::Serialize;
 use trace::{Batch, Blocks, DataMode};
 
-use super::files::Descriptors;
+use super::files::DescriptorFile;
 use super::{Run, share};
 use crate::descriptor::control::{Class, Descriptor};
 
 #[derive(Default)]
-pub struct Tool {
+pub struct BranchTool {
     instructions: u64,
     /// Indexed by class.
     branches: [u64; 4],
@@ -27,13 +27,13 @@ pub struct Statistics {
     run: Run,
 }
 
-impl Tool {
+impl BranchTool {
     fn of(&self, class: Class) -> u64 {
         self.branches[class as usize]
     }
 }
 
-impl super::Tool for Tool {
+impl super::Tool for BranchTool {
     const NAME: &'static str = "mcfTrace";
     const DATA: DataMode = DataMode::None;
     type Statistics = Statistics;
@@ -42,14 +42,14 @@ impl super::Tool for Tool {
         "ThreadID, Instruction Address, Target Address, Type&Outcome"
     }
 
-    fn batch(&mut self, blocks: &Blocks, batch: &Batch, descriptors: &mut Descriptors) {
+    fn batch(&mut self, blocks: &Blocks, batch: &Batch, descriptors: &mut DescriptorFile) {
         for step in batch.steps() {
             self.instructions += u64::from(step.instructions());
             let Some(block) = blocks.get(step.block()) else { continue };
             let Some(descriptor) = Descriptor::of(batch.thread(), step, &block) else { continue };
-            descriptors.add(|shape, texts, lines| {
+            descriptors.add(|format, texts, lines| {
                 let text = texts.and_then(|texts| texts.last(blocks, step.block()));
-                descriptor.write(shape, text, lines);
+                descriptor.write(format, text, lines);
             });
             if descriptors.is_full() {
                 return;
@@ -105,7 +105,7 @@ mod tests {
     /// Figure 4.3.
     #[test]
     fn the_statistics_of_the_seed() {
-        let tool = Tool { instructions: 1_000_000, branches: [3733, 4968, 129_517, 131_116] };
+        let tool = BranchTool { instructions: 1_000_000, branches: [3733, 4968, 129_517, 131_116] };
         let text = tool.text(&Run { skipped: 3_000_000, ..Run::default() });
         let expected = "mcfTrace: Traced 1000000 instructions\n\
             mcfTrace: Skipped 3000000 instructions\n\

@@ -5,17 +5,17 @@ use std::path::{Path, PathBuf};
 use jiff::Zoned;
 
 use crate::arguments::mtrace::Common;
-use crate::descriptor::{DisassemblyCache, Shape};
+use crate::descriptor::{DisassemblyCache, RecordFormat};
 use crate::failure::Failure;
 use crate::output::{LineBuffer, Output, Stopped};
 
 /// The names of the files.
-pub struct Names {
+pub struct FileNames {
     pub descriptors: PathBuf,
     pub statistics: PathBuf,
 }
 
-impl Names {
+impl FileNames {
     pub fn new(tool: &str, common: &Common) -> Result<Self, Failure> {
         let names = match &common.output {
             Some(name) => Self::of(name, common),
@@ -56,9 +56,9 @@ impl Names {
 }
 
 /// The file with descriptors.
-pub struct Descriptors {
+pub struct DescriptorFile {
     lines: LineBuffer,
-    pub shape: Shape,
+    pub format: RecordFormat,
     pub texts: Option<DisassemblyCache>,
     /// The number of bytes written, and its limit.
     bytes: u64,
@@ -69,15 +69,15 @@ pub struct Descriptors {
     stopped: Option<Stopped>,
 }
 
-impl Descriptors {
-    pub fn create(names: &Names, common: &Common, shape: Shape) -> Result<Self, Failure> {
+impl DescriptorFile {
+    pub fn create(names: &FileNames, common: &Common, format: RecordFormat) -> Result<Self, Failure> {
         let output = match common.compressor {
             Some(compressor) => Output::compressed(&names.descriptors, compressor)?,
             None => Output::open(Some(&names.descriptors))?,
         };
         Ok(Self {
             lines: LineBuffer::new(output),
-            shape,
+            format,
             texts: common.disassemble.then(DisassemblyCache::new),
             bytes: 0,
             limit: common.max_size,
@@ -90,12 +90,12 @@ impl Descriptors {
     /// Lets `write` append a descriptor. One that exceeds the limit is removed again, and nothing
     /// more is written.
     #[inline]
-    pub fn add(&mut self, write: impl FnOnce(Shape, Option<&mut DisassemblyCache>, &mut Vec<u8>)) {
+    pub fn add(&mut self, write: impl FnOnce(RecordFormat, Option<&mut DisassemblyCache>, &mut Vec<u8>)) {
         if self.is_full {
             return;
         }
         let before = self.lines.bytes.len();
-        write(self.shape, self.texts.as_mut(), &mut self.lines.bytes);
+        write(self.format, self.texts.as_mut(), &mut self.lines.bytes);
         let bytes = self.bytes + (self.lines.bytes.len() - before) as u64;
         if bytes > self.limit {
             self.lines.bytes.truncate(before);
@@ -151,14 +151,14 @@ mod tests {
     #[test]
     fn names() {
         let names = |flags| {
-            let names = Names::new("mcfTrace", &common(flags)).unwrap();
+            let names = FileNames::new("mcfTrace", &common(flags)).unwrap();
             [names.descriptors, names.statistics].map(|path| path.display().to_string())
         };
         assert_eq!(names("-o fft_p1"), ["fft_p1.bin", "fft_p1.Statistics"]);
         assert_eq!(names("-o a.b -a -c gzip"), ["a.b.txt.gz", "a.b.Statistics"]);
         assert_eq!(names("-o x -c bzip2")[0], "x.bin.bz2");
         let time = jiff::civil::date(2013, 8, 31).at(15, 4, 1, 0).to_zoned(jiff::tz::TimeZone::UTC).unwrap();
-        let names = Names::of_time("mcfTrace", &time, &common("-a"));
+        let names = FileNames::of_time("mcfTrace", &time, &common("-a"));
         assert_eq!(names.descriptors, Path::new("mcfTrace.out2013_8_31_15.4.1.txt"));
         assert_eq!(names.statistics, Path::new("mcfTrace.out2013_8_31_15.4.1.Statistics"));
     }
@@ -166,10 +166,10 @@ mod tests {
     #[test]
     fn the_limit_is_kept() {
         let directory = tempfile::tempdir().unwrap();
-        let names = Names::of(&directory.path().join("x"), &common(""));
+        let names = FileNames::of(&directory.path().join("x"), &common(""));
         let mut common = common("");
         common.max_size = 20;
-        let mut descriptors = Descriptors::create(&names, &common, Shape::Ascii).unwrap();
+        let mut descriptors = DescriptorFile::create(&names, &common, RecordFormat::Ascii).unwrap();
         for letter in [b'a', b'b', b'c'] {
             descriptors.add(|_, _, lines| lines.extend([letter; 9]));
         }

@@ -7,13 +7,13 @@ use replay::Sharing;
 use serde::Serialize;
 use trace::{Batch, Blocks, DataMode, PathBatch};
 
-use super::files::Descriptors;
+use super::files::DescriptorFile;
 use super::{InputForm, Run, share, sharing};
 use crate::arguments::mtrace::{CountFrom, DefaultOutcome, McfTRaptor, TargetLookup, TargetVictim};
 use crate::descriptor::flow::{Layout, write};
 use crate::failure::Failure;
 
-pub struct Tool {
+pub struct MispredictionTool {
     filter: flow::FlowFilter,
     sharing: Sharing,
     layout: Layout,
@@ -37,7 +37,7 @@ pub struct Statistics {
     run: Run,
 }
 
-impl Tool {
+impl MispredictionTool {
     pub fn new(arguments: &McfTRaptor) -> Result<Self, Failure> {
         let sharing = sharing(arguments.shared, &arguments.interleaving);
         let settings =
@@ -74,7 +74,7 @@ fn counting(from: CountFrom) -> CountStart {
     }
 }
 
-impl super::Tool for Tool {
+impl super::Tool for MispredictionTool {
     const NAME: &'static str = "mcfTRaptor";
     const DATA: DataMode = DataMode::None;
     type Statistics = Statistics;
@@ -88,7 +88,7 @@ impl super::Tool for Tool {
         self.sharing
     }
 
-    fn batch(&mut self, blocks: &Blocks, batch: &Batch, descriptors: &mut Descriptors) {
+    fn batch(&mut self, blocks: &Blocks, batch: &Batch, descriptors: &mut DescriptorFile) {
         let layout = self.layout;
         self.filter.batch(blocks, batch, |event| add(event, blocks, layout, descriptors));
     }
@@ -98,7 +98,7 @@ impl super::Tool for Tool {
         if self.sharing == Sharing::Private { InputForm::PathBatches } else { InputForm::Batches }
     }
 
-    fn path_batch(&mut self, batch: &PathBatch<'_>, descriptors: &mut Descriptors) {
+    fn path_batch(&mut self, batch: &PathBatch<'_>, descriptors: &mut DescriptorFile) {
         let (layout, blocks) = (self.layout, batch.paths().blocks());
         self.filter.path_batch(batch, |event| add(event, blocks, layout, descriptors));
     }
@@ -132,15 +132,15 @@ impl super::Tool for Tool {
 }
 
 #[inline]
-fn add(event: flow::LocatedMessage, blocks: &Blocks, layout: Layout, descriptors: &mut Descriptors) {
-    descriptors.add(|shape, texts, lines| {
+fn add(event: flow::LocatedMessage, blocks: &Blocks, layout: Layout, descriptors: &mut DescriptorFile) {
+    descriptors.add(|format, texts, lines| {
         let text = texts.and_then(|texts| match event.message {
             BranchMessage::Exception { .. } => texts.at(blocks, event.address),
             BranchMessage::Outcome { .. } | BranchMessage::Target { .. } => {
                 texts.in_block(blocks, event.block, event.address)
             }
         });
-        write(shape, layout, event.thread, event.message, text, lines);
+        write(format, layout, event.thread, event.message, text, lines);
     });
 }
 

@@ -7,7 +7,7 @@ use replay::{Sharing, loads};
 use serde::Serialize;
 use trace::{AccessVisitor, Batch, Blocks, DataMode};
 
-use super::files::Descriptors;
+use super::files::DescriptorFile;
 use super::{InputForm, Run, sharing};
 use crate::arguments::mtrace::{AccessedFlags, InvalidatingWriter, LineReplacement, MlvCFiat};
 use crate::descriptor::DisassemblyCache;
@@ -27,7 +27,7 @@ const NAMES: [&str; SIZES.len() + 1] = [
     "Other Sized Operands",
 ];
 
-pub struct Tool {
+pub struct LoadValueTool {
     filter: loads::LoadFilter,
     sharing: Sharing,
 }
@@ -54,7 +54,7 @@ pub struct Statistics {
     run: Run,
 }
 
-impl Tool {
+impl LoadValueTool {
     pub fn new(arguments: &MlvCFiat) -> Result<Self, Failure> {
         let sharing = sharing(arguments.shared, &arguments.interleaving);
         let has = |whose| arguments.invalidate.contains(&whose);
@@ -90,7 +90,7 @@ fn cfiat_config(arguments: &MlvCFiat, geometry: Geometry) -> CfiatConfig {
     }
 }
 
-impl super::Tool for Tool {
+impl super::Tool for LoadValueTool {
     const NAME: &'static str = "mlvCFiat";
     const DATA: DataMode = DataMode::Values;
     type Statistics = Statistics;
@@ -103,7 +103,7 @@ impl super::Tool for Tool {
         self.sharing
     }
 
-    fn batch(&mut self, blocks: &Blocks, batch: &Batch, descriptors: &mut Descriptors) {
+    fn batch(&mut self, blocks: &Blocks, batch: &Batch, descriptors: &mut DescriptorFile) {
         self.filter.batch(batch, |load| {
             let block = load.step.and_then(|step| batch.steps().get(step)).map(|step| step.block());
             add(&load, descriptors, |texts| texts.in_block(blocks, block?, load.pc));
@@ -114,7 +114,7 @@ impl super::Tool for Tool {
         if self.filter.needs_batches() { InputForm::Batches } else { InputForm::Memory }
     }
 
-    fn watch<'t>(&'t mut self, thread: u32, descriptors: &'t mut Descriptors) -> impl AccessVisitor + 't {
+    fn watch<'t>(&'t mut self, thread: u32, descriptors: &'t mut DescriptorFile) -> impl AccessVisitor + 't {
         self.filter.watch(thread, |load| add(&load, descriptors, |_| None))
     }
 
@@ -153,7 +153,7 @@ impl super::Tool for Tool {
 /// Writes a load, perhaps with the disassembly of its instruction.
 fn add(
     load: &ReportedLoad<'_>,
-    descriptors: &mut Descriptors,
+    descriptors: &mut DescriptorFile,
     text: impl FnOnce(&mut DisassemblyCache) -> Option<&str>,
 ) {
     descriptors.add(|shape, texts, lines| {

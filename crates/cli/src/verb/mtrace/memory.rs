@@ -4,7 +4,7 @@ use replay::loads::{SIZES, class_of, for_each_access};
 use serde::Serialize;
 use trace::{Access, Batch, Blocks, DataMode};
 
-use super::files::Descriptors;
+use super::files::DescriptorFile;
 use super::{Run, share};
 use crate::descriptor::memory::{Descriptor, Fields};
 
@@ -14,7 +14,7 @@ const NAMES: [&str; SIZES.len() + 1] =
 
 type Counts = [u64; SIZES.len() + 1];
 
-pub struct Tool {
+pub struct AccessTool {
     fields: Fields,
     instructions: u64,
     loads: Counts,
@@ -55,14 +55,14 @@ impl Sizes {
     }
 }
 
-impl Tool {
+impl AccessTool {
     pub fn new(store: bool) -> Self {
         let fields = if store { Fields::All } else { Fields::Loads };
         Self { fields, instructions: 0, loads: Counts::default(), stores: Counts::default(), without_value: 0 }
     }
 }
 
-impl super::Tool for Tool {
+impl super::Tool for AccessTool {
     const NAME: &'static str = "mlsTrace";
     const DATA: DataMode = DataMode::Values;
     type Statistics = Statistics;
@@ -74,7 +74,7 @@ impl super::Tool for Tool {
         }
     }
 
-    fn batch(&mut self, blocks: &Blocks, batch: &Batch, descriptors: &mut Descriptors) {
+    fn batch(&mut self, blocks: &Blocks, batch: &Batch, descriptors: &mut DescriptorFile) {
         self.instructions += batch.instructions();
         let has_texts = descriptors.texts.is_some();
         let write = |step: Option<usize>, access: Access| {
@@ -82,10 +82,10 @@ impl super::Tool for Tool {
                 return;
             }
             let descriptor = Descriptor::of(batch, &access);
-            descriptors.add(|shape, texts, lines| {
+            descriptors.add(|format, texts, lines| {
                 let block = step.and_then(|step| batch.steps().get(step)).map(|step| step.block());
                 let text = texts.and_then(|texts| texts.in_block(blocks, block?, access.pc()));
-                descriptor.write(shape, self.fields, text, lines);
+                descriptor.write(format, self.fields, text, lines);
             });
             if descriptors.is_full() {
                 return;
@@ -154,7 +154,7 @@ mod tests {
     #[test]
     fn the_statistics_of_the_seed() {
         let loads = [125_272, 8284, 1_467_034, 245_226, 0, 837, 0, 0];
-        let tool = Tool { loads, instructions: 11_636_618, ..Tool::new(true) };
+        let tool = AccessTool { loads, instructions: 11_636_618, ..AccessTool::new(true) };
         let text = tool.text(&Run { milliseconds: 3838.15, threads: 8, ..Run::default() });
         let expected = "Instrumentation Time: 3838.15 ms\n\
             Number of Threads: 8\n\

@@ -6,11 +6,11 @@ use capture::{Limits, Options, Selection};
 use replay::OrderedBatches;
 use trace::{Batch, DataMode, InstructionWindow, Live, Merged, ReadError, RoundRobinUnit, Step, ThreadInfo, Trace};
 
-use super::files::Descriptors;
+use super::files::DescriptorFile;
 use super::routines::{self, SelectedBlocks};
 use super::{InputForm, Tool};
 use crate::arguments::mtrace::Common;
-use crate::descriptor::Shape;
+use crate::descriptor::RecordFormat;
 use crate::digits::grouped;
 use crate::failure::{FAILED, Failure};
 use crate::live::{self, Receiver, ThreadWords};
@@ -21,7 +21,7 @@ use crate::verb::dump::{high_thread, refuse_high_threads};
 use crate::verb::record::status;
 
 /// A program that is yet to run, or a trace and the selected blocks of it.
-pub enum Source {
+pub enum ToolInput {
     Program,
     File(Box<Trace>, Option<SelectedBlocks>),
 }
@@ -33,12 +33,12 @@ pub struct RunSummary {
 }
 
 /// Opens the input, and checks it before any file is created.
-pub fn open<T: Tool>(common: &Common) -> Result<Source, Failure> {
+pub fn open<T: Tool>(common: &Common) -> Result<ToolInput, Failure> {
     let Some(path) = &common.source.input else {
         if common.source.pid.is_none() {
             routines::check_program(common)?;
         }
-        return Ok(Source::Program);
+        return Ok(ToolInput::Program);
     };
     let trace = Trace::open(path)?;
     if T::DATA == DataMode::Values {
@@ -48,15 +48,15 @@ pub fn open<T: Tool>(common: &Common) -> Result<Source, Failure> {
         refuse_high_threads(&trace, None)?;
     }
     let selected = SelectedBlocks::of_trace(&trace, common)?;
-    Ok(Source::File(Box::new(trace), selected))
+    Ok(ToolInput::File(Box::new(trace), selected))
 }
 
-impl Source {
+impl ToolInput {
     pub fn deliver<T: Tool>(
         self,
         common: &Common,
         tool: &mut T,
-        descriptors: &mut Descriptors,
+        descriptors: &mut DescriptorFile,
     ) -> Result<RunSummary, Stopped> {
         match self {
             Self::Program => run(common, tool, descriptors),
@@ -93,7 +93,7 @@ fn read<T: Tool>(
     selected: Option<&SelectedBlocks>,
     common: &Common,
     tool: &mut T,
-    descriptors: &mut Descriptors,
+    descriptors: &mut DescriptorFile,
 ) -> Result<RunSummary, Stopped> {
     let available = trace.summary().totals.instructions;
     let mut reader = TraceReader { available, damaged: 0, progress: Progress::new() };
@@ -116,7 +116,7 @@ fn read<T: Tool>(
 fn read_path_batches<T: Tool>(
     mut merged: Merged<'_>,
     tool: &mut T,
-    descriptors: &mut Descriptors,
+    descriptors: &mut DescriptorFile,
     reader: &mut TraceReader,
 ) {
     while !descriptors.is_full() {
@@ -129,7 +129,12 @@ fn read_path_batches<T: Tool>(
     }
 }
 
-fn read_memory<T: Tool>(mut merged: Merged<'_>, tool: &mut T, descriptors: &mut Descriptors, reader: &mut TraceReader) {
+fn read_memory<T: Tool>(
+    mut merged: Merged<'_>,
+    tool: &mut T,
+    descriptors: &mut DescriptorFile,
+    reader: &mut TraceReader,
+) {
     while !descriptors.is_full() {
         let read = merged.visit_next(|thread| tool.watch(thread, descriptors));
         if reader.intact_or_warn(read) == Some(false) {
@@ -146,7 +151,7 @@ fn read_part<T: Tool>(
     selected: Option<&SelectedBlocks>,
     common: &Common,
     tool: &mut T,
-    descriptors: &mut Descriptors,
+    descriptors: &mut DescriptorFile,
     reader: &mut TraceReader,
 ) {
     let skip = order.seek(common.skip);
@@ -172,7 +177,7 @@ fn read_part<T: Tool>(
     }
 }
 
-fn run<T: Tool>(common: &Common, tool: &mut T, descriptors: &mut Descriptors) -> Result<RunSummary, Stopped> {
+fn run<T: Tool>(common: &Common, tool: &mut T, descriptors: &mut DescriptorFile) -> Result<RunSummary, Stopped> {
     let options = Options {
         command: common.source.command.clone(),
         process: common.source.pid,
@@ -188,7 +193,7 @@ fn run<T: Tool>(common: &Common, tool: &mut T, descriptors: &mut Descriptors) ->
         },
         ..Options::default()
     };
-    let narrow = matches!(descriptors.shape, Shape::Binary(binary) if !binary.wide);
+    let narrow = matches!(descriptors.format, RecordFormat::Binary(binary) if !binary.wide);
     let live = tool.sharing().order_live(Live::new(T::DATA));
     let mut receiver = ToolReceiver { tool, descriptors, threads: 0, narrow, quiet: common.quiet };
     let exit = live::run(&options, live, &mut receiver)?;
@@ -199,7 +204,7 @@ fn run<T: Tool>(common: &Common, tool: &mut T, descriptors: &mut Descriptors) ->
 /// Passes the execution of a program to a tool.
 struct ToolReceiver<'a, T> {
     tool: &'a mut T,
-    descriptors: &'a mut Descriptors,
+    descriptors: &'a mut DescriptorFile,
     threads: u64,
     /// Whether threads have one byte.
     narrow: bool,

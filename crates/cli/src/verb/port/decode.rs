@@ -19,7 +19,7 @@ use crate::progress::Progress;
 use crate::select;
 
 #[derive(Serialize)]
-struct Findings {
+struct DecodeReport {
     technique: String,
     config: Option<&'static str>,
     /// Whether the decoded execution equals the trace.
@@ -97,7 +97,7 @@ pub fn run(arguments: &PortDecode) -> Result<u8, Stopped> {
         let (own, other) = (grouped(instructions), grouped(description.instructions));
         checked.add_problem(|| format!("the bits are of {other} instructions, and the trace has {own}"));
     }
-    let findings = Findings {
+    let report = DecodeReport {
         technique: description.technique.clone(),
         config: technique.filter().is_configured().then_some(config.name),
         equal: checked.mismatches == 0 && checked.stale == 0,
@@ -112,7 +112,7 @@ pub fn run(arguments: &PortDecode) -> Result<u8, Stopped> {
         compared: if is_of_loads { "loads" } else { "steps" },
         by_flags: technique.has_cache() && settings.known_by == KnownCriterion::Flags,
     };
-    print(arguments, &findings)
+    print(arguments, &report)
 }
 
 /// Returns a line for a message, in the manner of mcfTRaptor and mlvCFiat.
@@ -143,38 +143,38 @@ fn check_threads(trace: &Trace, input: &Input, description: &file::Description) 
         .hint("--program takes the trace that they were made of"))
 }
 
-fn print(arguments: &PortDecode, findings: &Findings) -> Result<u8, Stopped> {
+fn print(arguments: &PortDecode, report: &DecodeReport) -> Result<u8, Stopped> {
     let mut output = Output::open(None)?;
     if arguments.json {
-        output.json(findings)?;
+        output.json(report)?;
     } else {
-        output.write(text(arguments, findings).as_bytes())?;
+        output.write(text(arguments, report).as_bytes())?;
     }
     output.finish()?;
-    Ok(if findings.equal && findings.damaged == 0 { 0 } else { FAILED })
+    Ok(if report.equal && report.damaged == 0 { 0 } else { FAILED })
 }
 
-fn text(arguments: &PortDecode, findings: &Findings) -> String {
-    let mut text: String = findings.problems.iter().map(|problem| format!("{problem}\n")).collect();
-    let of = findings.config.map_or(String::new(), |config| {
-        let known = if findings.by_flags { ", known by flags" } else { "" };
+fn text(arguments: &PortDecode, report: &DecodeReport) -> String {
+    let mut text: String = report.problems.iter().map(|problem| format!("{problem}\n")).collect();
+    let of = report.config.map_or(String::new(), |config| {
+        let known = if report.by_flags { ", known by flags" } else { "" };
         format!(" ({config}{known})")
     });
-    let verdict = verdict(findings);
+    let verdict = verdict(report);
     text.push_str(&format!(
         "{}: {}{of}, {verdict} by {} messages in {} bits, {} instructions\n",
         arguments.bits.display(),
-        findings.technique,
-        grouped(findings.messages),
-        grouped(findings.bits),
-        grouped(findings.instructions),
+        report.technique,
+        grouped(report.messages),
+        grouped(report.bits),
+        grouped(report.instructions),
     ));
     text
 }
 
-fn verdict(findings: &Findings) -> String {
-    let &Findings { right, wrong, stale, compared, .. } = findings;
-    if findings.equal {
+fn verdict(report: &DecodeReport) -> String {
+    let &DecodeReport { right, wrong, stale, compared, .. } = report;
+    if report.equal {
         return format!("equal to the trace: {} {compared}", grouped(right));
     }
     let all = grouped(right + wrong + stale);

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use experiment::segment::{Outcome, TraceDetails, weights_text};
+use experiment::segment::{PolicyOutcome, TraceDetails, weights_text};
 use parquet::basic::{Compression, ZstdLevel};
 use parquet::column::writer::ColumnWriter;
 use parquet::data_type::ByteArray;
@@ -42,7 +42,7 @@ impl TraceFile {
     }
 
     /// Writes the traces, those with the highest coverage first.
-    pub fn write(mut self, own: &Outcome, details: &TraceDetails) -> Result<(), Stopped> {
+    pub fn write(mut self, own: &PolicyOutcome, details: &TraceDetails) -> Result<(), Stopped> {
         match self.format {
             Format::Csv => write_csv(self.output, details),
             Format::Parquet => {
@@ -85,7 +85,7 @@ message traces {
 const GROUP: usize = 1 << 16;
 
 /// Returns the policy, and the averages over its traces, as metadata.
-fn properties(own: &Outcome) -> WriterProperties {
+fn properties(own: &PolicyOutcome) -> WriterProperties {
     let pairs = [
         ("flags", own.policy.flags()),
         ("max_instructions", own.policy.max_instructions().to_string()),
@@ -101,7 +101,10 @@ fn properties(own: &Outcome) -> WriterProperties {
     builder.set_key_value_metadata(Some(pairs.to_vec())).build()
 }
 
-fn parquet(own: &Outcome, TraceDetails { set, consistencies, chains }: &TraceDetails) -> Result<Vec<u8>, ParquetError> {
+fn parquet(
+    own: &PolicyOutcome,
+    TraceDetails { set, consistencies, chains }: &TraceDetails,
+) -> Result<Vec<u8>, ParquetError> {
     let properties = properties(own);
     let schema = Arc::new(parse_message_type(SCHEMA)?);
     let mut file = SerializedFileWriter::new(Vec::new(), schema, Arc::new(properties))?;

@@ -20,7 +20,7 @@ const WAYS: usize = 4;
 const GRANULARITY: u64 = 4;
 
 #[derive(Serialize)]
-pub struct Findings {
+pub struct FilterReport {
     file: String,
     filter: &'static str,
     shared: bool,
@@ -40,21 +40,21 @@ pub struct Findings {
     compared: &'static str,
 }
 
-pub fn check(trace: &Trace, filter: Filter, arguments: &Verify) -> Result<Findings, Failure> {
+pub fn check(trace: &Trace, filter: Filter, arguments: &Verify) -> Result<FilterReport, Failure> {
     let sharing = if arguments.shared { Sharing::shared(arguments.interleave) } else { Sharing::Private };
-    let mut findings = match filter {
+    let mut report = match filter {
         Filter::McfTRaptor => check_flow(trace, sharing).map_err(failure)?,
         Filter::MlvCFiat => {
             select::require_values(trace)?;
             check_loads(trace, sharing).map_err(failure)?
         }
     };
-    findings.file = arguments.input.file.display().to_string();
-    findings.shared = arguments.shared;
+    report.file = arguments.input.file.display().to_string();
+    report.shared = arguments.shared;
     if select::warn_if_unfinished(trace, &arguments.input.file) > 0 {
-        findings.sound = false;
+        report.sound = false;
     }
-    Ok(findings)
+    Ok(report)
 }
 
 fn failure(error: CheckError) -> Failure {
@@ -64,15 +64,15 @@ fn failure(error: CheckError) -> Failure {
     }
 }
 
-fn check_flow(trace: &Trace, sharing: Sharing) -> Result<Findings, CheckError> {
+fn check_flow(trace: &Trace, sharing: Sharing) -> Result<FilterReport, CheckError> {
     let checked = flow::check(trace, &flow::FlowSettings { sharing, ..flow::FlowSettings::default() })?;
     let (instructions, events) = (checked.statistics.instructions, checked.statistics.branches());
     let events = events + checked.statistics.exceptions + checked.statistics.gaps;
-    let found = findings_of("mcfTRaptor", checked);
-    Ok(Findings { instructions, events, encoded: "branches", compared: "steps", ..found })
+    let found = report_of("mcfTRaptor", checked);
+    Ok(FilterReport { instructions, events, encoded: "branches", compared: "steps", ..found })
 }
 
-fn check_loads(trace: &Trace, sharing: Sharing) -> Result<Findings, CheckError> {
+fn check_loads(trace: &Trace, sharing: Sharing) -> Result<FilterReport, CheckError> {
     let cfiat = CfiatConfig {
         geometry: Geometry::new(CACHE_BYTES, LINE_BYTES, WAYS)?,
         replacement: Replacement::default(),
@@ -83,12 +83,12 @@ fn check_loads(trace: &Trace, sharing: Sharing) -> Result<Findings, CheckError> 
     let invalidation = Invalidation::default();
     let checked = loads::check(trace, &LoadSettings { cfiat, sharing, invalidation, coherent: false })?;
     let (instructions, events) = (checked.statistics.instructions, checked.statistics.all_loads().references());
-    let found = findings_of("mlvCFiat", checked);
-    Ok(Findings { instructions, events, encoded: "loads", compared: "loads", ..found })
+    let found = report_of("mlvCFiat", checked);
+    Ok(FilterReport { instructions, events, encoded: "loads", compared: "loads", ..found })
 }
 
-fn findings_of<S>(filter: &'static str, checked: CheckReport<S>) -> Findings {
-    Findings {
+fn report_of<S>(filter: &'static str, checked: CheckReport<S>) -> FilterReport {
+    FilterReport {
         file: String::new(),
         filter,
         shared: false,
@@ -104,15 +104,15 @@ fn findings_of<S>(filter: &'static str, checked: CheckReport<S>) -> Findings {
     }
 }
 
-pub fn text(findings: &Findings) -> String {
-    let mut text: String = findings.problems.iter().map(|problem| format!("{problem}\n")).collect();
-    let &Findings { filter, events, messages, right, wrong, instructions, .. } = findings;
-    let whose = if findings.shared { "shared" } else { "private" };
-    let (things, shown) = (findings.encoded, findings.compared);
+pub fn text(report: &FilterReport) -> String {
+    let mut text: String = report.problems.iter().map(|problem| format!("{problem}\n")).collect();
+    let &FilterReport { filter, events, messages, right, wrong, instructions, .. } = report;
+    let whose = if report.shared { "shared" } else { "private" };
+    let (things, shown) = (report.encoded, report.compared);
     let verdict = if wrong == 0 { format!("all {shown} come back") } else { format!("{} wrong", grouped(wrong)) };
     text.push_str(&format!(
         "{}: {filter}, {whose}: {verdict}; {} {shown} compared, {} messages for {} {things} in {} instructions\n",
-        findings.file,
+        report.file,
         grouped(right + wrong),
         grouped(messages),
         grouped(events),
@@ -125,9 +125,9 @@ pub fn text(findings: &Findings) -> String {
 mod tests {
     use super::*;
 
-    fn findings(wrong: u64) -> Findings {
+    fn report(wrong: u64) -> FilterReport {
         let problems = if wrong == 0 { Vec::new() } else { vec!["thread 0: lost".to_owned()] };
-        Findings {
+        FilterReport {
             file: "t.trk".into(),
             filter: "mcfTRaptor",
             shared: false,
@@ -147,7 +147,7 @@ mod tests {
     fn the_verdict() {
         let sound = "t.trk: mcfTRaptor, private: all steps come back; 1 200 steps compared, \
                      10 messages for 1 000 branches in 5 000 instructions\n";
-        assert_eq!(text(&findings(0)), sound);
-        assert!(text(&findings(3)).starts_with("thread 0: lost\nt.trk: mcfTRaptor, private: 3 wrong; 1 200 steps"));
+        assert_eq!(text(&report(0)), sound);
+        assert!(text(&report(3)).starts_with("thread 0: lost\nt.trk: mcfTRaptor, private: 3 wrong; 1 200 steps"));
     }
 }
