@@ -62,7 +62,7 @@ pub fn is_entering(pc: u64) -> bool {
         || (trackway_enter_native as *const () as u64..trackway_enter_native_end as *const () as u64).contains(&pc)
 }
 
-/// Address of [`trackway_resume`].
+/// Address of `trackway_resume`.
 pub fn resume_entry() -> u64 {
     trackway_resume as *const () as u64
 }

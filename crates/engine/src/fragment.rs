@@ -2,7 +2,7 @@
 //! path and by cache address.
 //!
 //! A [`Fragment`] is made of one block ([`Engine::find`]) or, along a hot path, of several
-//! ([`superblock`]). Its exits are in [`crate::link`], its indirect entry is in
+//! (`superblock`). Its exits are in [`crate::link`], its indirect entry is in
 //! [`crate::indirect`]. A fragment is dropped when its code changes, or with its unit of the code
 //! cache ([`crate::reclaim`]).
 
@@ -30,7 +30,7 @@ pub use superblock::PATH_INSTRUCTIONS_MAX;
 
 /// A reference to a fragment: its unit of the code cache, and its index there. It is valid until
 /// the unit is reclaimed. Longer-lived references are path numbers, which are never reused: see
-/// [`crate::paths::PathTable`].
+/// `paths::PathTable`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FragmentRef(pub u32);
 

@@ -1,11 +1,11 @@
-//! Signals. The kernel calls the engine ([`handler`]) for every signal that the application handles
+//! Signals. The kernel calls the engine (`handler`) for every signal that the application handles
 //! and for all synchronous ones. The engine then runs the application's handler from the code
-//! cache, on the application's stack, with a frame like the kernel's ([`delivery`], [`frame`]).
+//! cache, on the application's stack, with a frame like the kernel's (`delivery`, `frame`).
 //!
 //! A signal is delivered at a safe point, where the application's state is exact: at an instruction
 //! of translated code, on the way into the cache, before or after a system call. Anywhere else it
-//! is deferred to the next safe point ([`deferred`]). In translated code between safe points, the
-//! thread is single-stepped to the next one ([`fault`]).
+//! is deferred to the next safe point (`deferred`). In translated code between safe points, the
+//! thread is single-stepped to the next one (`fault`).
 //!
 //! The state that a handler may use depends on what it has interrupted. Engine code may hold locks
 //! and continues afterwards, so there a handler uses only [`crate::tcb::Signals`] and takes no

@@ -2,7 +2,7 @@
 //! those of a running process.
 //!
 //! The first thread sets the engine up and makes the states of the others, which are stopped
-//! meanwhile. They start at [`adopt`].
+//! meanwhile. They start at `adopt`.
 
 use core::mem::offset_of;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};

@@ -5,7 +5,7 @@
 //! Instructions are copied. Only RIP-relative displacements are adjusted, control transfers are
 //! replaced, and code that uses r15 saves the cursor for that time.
 //!
-//! Recorded data goes behind the path's word: see [`data`] and [`value`].
+//! Recorded data goes behind the path's word: see `data` and `value`.
 //!
 //! The translation map ([`MapEntry`]) gives, for every address of the fragment, the next
 //! application instruction and where the application's registers are, so that signal handlers see

@@ -25,7 +25,7 @@ use crate::engine::ENGINE;
 use crate::tcb::{SIGNALS, Signals, Tcb};
 use crate::{dispatch, emulate, exec, failure, gs, pending, sys, syscall};
 
-/// A signal that is being handled. It lives on the signal stack, in [`on_kernel_signal`].
+/// A signal that is being handled. It lives on the signal stack, in `on_kernel_signal`.
 pub struct HandledSignal {
     pub(super) signal: usize,
     pub(super) info: *const Info,
