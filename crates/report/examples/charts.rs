@@ -141,7 +141,8 @@ fn signed() -> String {
 }
 
 fn long() -> String {
-    let title = "A title that is far too long for one line because it says what was measured, how, with which programs, and why";
+    let title = "A title that is far too long for one line because it says what was measured, how, \
+                 with which programs, and why";
     let names = PROGRAMS.iter().rev().take(9);
     let chart = Chart::bars(title)
         .y("bits per executed instruction of all threads, including handlers of signals")

@@ -171,8 +171,10 @@ impl<Kind: Marks + Default> Chart<Kind> {
     fn document(&self, (width, height): (f64, f64), content: &str) -> String {
         let (width, height, title) = (coordinate_text(width), coordinate_text(height), escape(&self.title));
         format!(
-            "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{width}\" height=\"{height}\" viewBox=\"0 0 {width} {height}\" \
-             font-family=\"Helvetica, Arial, 'Liberation Sans', 'DejaVu Sans', sans-serif\" fill=\"#222222\" role=\"img\">\n\
+            "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{width}\" height=\"{height}\" \
+             viewBox=\"0 0 {width} {height}\" \
+             font-family=\"Helvetica, Arial, 'Liberation Sans', 'DejaVu Sans', sans-serif\" \
+             fill=\"#222222\" role=\"img\">\n\
              <title>{title}</title>\n<rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n{content}</svg>\n"
         )
     }

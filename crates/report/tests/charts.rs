@@ -221,7 +221,8 @@ fn points_in_one_place_are_one() {
 proptest! {
     #[test]
     fn anything_is_well_formed(
-        title in ".*", name in ".*", points in prop::collection::vec(any::<(f64, f64)>(), 0..20), flags in any::<[bool; 3]>()
+        title in ".*", name in ".*", points in prop::collection::vec(any::<(f64, f64)>(), 0..20),
+        flags in any::<[bool; 3]>(),
     ) {
         let lines = Chart::lines(&title).x(&name).series(&name, points.clone()).series("", []);
         let lines = if flags[0] { lines.log_x() } else { lines };
@@ -236,10 +237,13 @@ proptest! {
     }
 
     #[test]
-    fn values_of_usual_size_are_inside(points in prop::collection::vec((-1e6..1e6, -1e-3..1e3), 1..20), log in any::<bool>()) {
+    fn values_of_usual_size_are_inside(
+        points in prop::collection::vec((-1e6..1e6, -1e-3..1e3), 1..20), log in any::<bool>(),
+    ) {
         let lines = Chart::lines("").series("x", points.clone());
         check_places(&if log { lines.log_x().log_y() } else { lines }.svg());
-        let bars = Chart::bars("").series("x", points.iter().map(|&(x, _)| x)).series("y", points.iter().map(|&(_, y)| y));
+        let bars = Chart::bars("").series("x", points.iter().map(|&(x, _)| x));
+        let bars = bars.series("y", points.iter().map(|&(_, y)| y));
         check_places(&if log { bars.log_y() } else { bars }.svg());
     }
 }

@@ -354,7 +354,7 @@ mod tests {
             step(0x300, 2, Class::ForwardNotTaken, 0x308),
         ];
         segmenter.process(thread_steps(0, &steps), &Plain);
-        let shown: Vec<_> = segmenter
+        let found: Vec<_> = segmenter
             .finish()
             .traces()
             .iter()
@@ -365,8 +365,8 @@ mod tests {
             (0x200, 8, 0, EndReason::MaxInstructions, 1),
             (0x220, 5, 2, EndReason::MaxCfis, 1),
         ];
-        assert!(expected.iter().all(|trace| shown.contains(trace)), "{shown:x?}");
-        assert_eq!(shown.len(), 3);
+        assert!(expected.iter().all(|trace| found.contains(trace)), "{found:x?}");
+        assert_eq!(found.len(), 3);
     }
 
     /// A naive segmenter: one instruction at a time, and a list of all executed traces.
@@ -558,20 +558,20 @@ mod tests {
             let set = segmenter.finish();
             if rule < 2 {
                 // With restructuring, the weights depend on the time.
-                let shown: u64 = set.traces().iter().map(|trace| u64::from(trace.cfis) * trace.occurrences).sum();
-                prop_assert_eq!(shown, counts.iter().map(|&count| u64::from(count)).sum::<u64>());
+                let found: u64 = set.traces().iter().map(|trace| u64::from(trace.cfis) * trace.occurrences).sum();
+                prop_assert_eq!(found, counts.iter().map(|&count| u64::from(count)).sum::<u64>());
             }
             let executed: u64 = steps.iter().map(|step| u64::from(step.instructions)).sum();
             prop_assert_eq!(set.instructions(), executed);
-            let mut shown: HashMap<(u64, u32, EndReason), u64> = HashMap::new();
+            let mut found: HashMap<(u64, u32, EndReason), u64> = HashMap::new();
             for trace in set.traces() {
-                *shown.entry((trace.start(), trace.instructions, trace.reason)).or_default() += trace.occurrences;
+                *found.entry((trace.start(), trace.instructions, trace.reason)).or_default() += trace.occurrences;
             }
             let mut same: HashMap<(u64, u32, EndReason), u64> = HashMap::new();
             for ((path, reason), count) in &expected {
                 *same.entry((path[0], path.len() as u32, *reason)).or_default() += count;
             }
-            prop_assert_eq!(shown, same);
+            prop_assert_eq!(found, same);
             // The number of distinct traces is the same: no paths are confused or duplicated.
             prop_assert_eq!(set.traces().len(), expected.len());
         }
