@@ -3,7 +3,7 @@
 //!
 //! One table guesses a word from the last three, another from the last one. A payload is three
 //! streams: the lengths of runs that the first table guessed right; one byte for each word that it
-//! guessed wrong ([`SHORT`], [`WHOLE`], or a small difference to its guess); and the words that are
+//! guessed wrong (`SHORT`, `WHOLE`, or a small difference to its guess); and the words that are
 //! stored whole. Tables start empty with every chunk.
 //!
 //! `docs/format.md` describes it for other implementations; changing anything here changes the

@@ -6,9 +6,9 @@
 //! stored: a small difference to the guess, the index of a value that was seen before, or the value
 //! itself. Data of events is stored as it is. All state starts empty with every chunk.
 //!
-//! The codec keeps up with a target that writes gigabytes per second: [`encode`] compares data as
-//! it comes, while it is still in the processor's cache, and keeps the misses; [`sort`] puts those
-//! into streams. [`decode`] goes the same way back.
+//! The codec keeps up with a target that writes gigabytes per second: `encode` compares data as
+//! it comes, while it is still in the processor's cache, and keeps the misses; `sort` puts those
+//! into streams. `decode` goes the same way back.
 //!
 //! `docs/format.md` describes it for other implementations; changing anything here changes the
 //! format.
