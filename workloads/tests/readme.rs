@@ -1,5 +1,5 @@
-//! README.md lists every program as the catalogue has it. `UPDATE_README=1 cargo test -p trackway-workloads`
-//! writes the list anew.
+//! README.md lists every program as the catalogue has it. `UPDATE_README=1 cargo test -p
+//! trackway-workloads` writes the list anew.
 
 use std::fmt::Write;
 use std::fs;

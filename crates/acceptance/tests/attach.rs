@@ -1,4 +1,5 @@
-//! Attaching to running processes and leaving them: they never notice, and nothing of ours stays behind.
+//! Attaching to running processes and leaving them: they never notice, and nothing of ours stays
+//! behind.
 
 use std::fs;
 use std::io::Write as _;
@@ -80,14 +81,16 @@ fn handled_signals(pid: i32) -> Vec<String> {
     signal_settings(pid, &["SigIgn", "SigCgt"])
 }
 
-/// Which signals the first thread blocks. For a moment these may be more, while it creates a thread or is in a handler.
+/// Which signals the first thread blocks. For a moment these may be more, while it creates a thread
+/// or is in a handler.
 fn blocked_signals(pid: i32) -> Vec<String> {
     signal_settings(pid, &["SigBlk"])
 }
 
 /// Which signals the first thread blocks for longer than a moment.
 fn settled_blocked_signals(pid: i32) -> Vec<String> {
-    // Nearly half a second: in a crowd, a thread that is in a handler may have to wait for thirty milliseconds and more.
+    // Nearly half a second: in a crowd, a thread that is in a handler may have to wait for thirty
+    // milliseconds and more.
     const TIMES: usize = 200;
     let (mut settled, mut times) = (Vec::new(), 0);
     wait_until("the blocked signals stay the same", || {
@@ -124,7 +127,8 @@ fn a_crowd_again_and_again() {
     assert_eq!(finished.exit, Exit::Status(0));
 }
 
-/// Critical sections of restartable sequences stay what they are when a thread is recorded, and when it is left.
+/// Critical sections of restartable sequences stay what they are when a thread is recorded, and
+/// when it is left.
 #[test]
 fn restartable_sequences() {
     const TURNS: usize = 60_000_000;
@@ -414,7 +418,8 @@ fn gs_is_taken_over_and_given_back() {
     assert_eq!(finished.stdout_text(), "ready\ngood\n", "{}", text_of(&finished));
 }
 
-/// Without the recorder every thread gets its gs back for itself, and the engine's handler does without.
+/// Without the recorder every thread gets its gs back for itself, and the engine's handler does
+/// without.
 #[test]
 fn gs_is_given_back_when_the_recorder_is_killed() {
     let _quiet = without_a_crowd();
@@ -434,7 +439,7 @@ fn gs_is_given_back_when_the_recorder_is_killed() {
     }
 }
 
-// ----------------------------------------------------------------------------------------------------------------- limits
+// ----------------------------------------------------------------------------------------- limits
 
 /// A program that was started is left when a limit is reached, and runs to its own end.
 #[test]
@@ -476,7 +481,7 @@ fn the_trace_does_not_wait_for_the_program() {
     assert_eq!(recorder.wait(LIMIT).exit, Exit::Status(128 + libc::SIGTERM));
 }
 
-// --------------------------------------------------------------------------------------------------------------- refusals
+// --------------------------------------------------------------------------------------- refusals
 
 /// The recorder refuses, in one sentence with these words, and leaves nothing.
 fn refuse(pid: i32, words: &[&str]) {
@@ -568,7 +573,8 @@ fn a_process_that_is_traced_already() {
 #[test]
 fn a_process_with_a_filter() {
     let mut command = Command::new("sleep");
-    // SAFETY: between fork and exec only plain system calls are made, with pointers to what lives on the stack.
+    // SAFETY: between fork and exec only plain system calls are made, with pointers to what lives on
+    // the stack.
     unsafe {
         command.arg("1000").pre_exec(|| {
             let mut filter = [libc::sock_filter { code: 0x06, jt: 0, jf: 0, k: libc::SECCOMP_RET_ALLOW }];

@@ -1,4 +1,5 @@
-//! Recording across the boundaries between users, roots and namespaces: the recorder is root, or the user who has made the namespaces.
+//! Recording across the boundaries between users, roots and namespaces: the recorder is root, or
+//! the user who has made the namespaces.
 
 use std::fs;
 use std::io::{Read as _, Write as _};
@@ -135,7 +136,7 @@ fn assert_prints(finished: &ProcessOutput, expected: &str) {
     assert_eq!(seen, (Exit::Status(0), expected.to_owned(), String::new()));
 }
 
-// -------------------------------------------------------------------------------------------------------------- attaching
+// -------------------------------------------------------------------------------------- attaching
 
 #[test]
 fn attaching_to_another_users_process() {
@@ -236,7 +237,7 @@ fn attaching_to_a_process_without_room_below_two_gigabytes() {
     assert_prints(&running.wait(LIMIT), "ready\nwrong 0\n");
 }
 
-// -------------------------------------------------------------------------------------------------------------- launching
+// -------------------------------------------------------------------------------------- launching
 
 #[test]
 fn memcached_that_becomes_nobody() {
@@ -383,7 +384,7 @@ fn an_exec_into_a_chroot() {
     assert!(trace.modules().iter().any(|mapped| mapped.image == 1 && is_library(&mapped.module.path)));
 }
 
-// -------------------------------------------------------------------------------------------------------------- following
+// -------------------------------------------------------------------------------------- following
 
 #[test]
 fn following_into_bubblewrap() {
@@ -419,7 +420,8 @@ fn following_another_users_processes() {
     assert_followed(&output, 3);
 }
 
-/// Chromium's sandbox: user, process and network namespaces, a chroot, and seccomp filters. Takes long: for the soak.
+/// Chromium's sandbox: user, process and network namespaces, a chroot, and seccomp filters. Takes
+/// long: for the soak.
 #[test]
 fn chromium_with_its_sandbox() {
     if !is_soak() {
@@ -446,8 +448,8 @@ fn chromium_with_its_sandbox() {
     assert!(followed(&output).len() > 5);
 }
 
-/// An ordinary user's recorder would take the privileges away from a set-uid program: it runs as it would, and the user is told that it is
-/// missing.
+/// An ordinary user's recorder would take the privileges away from a set-uid program: it runs as it
+/// would, and the user is told that it is missing.
 #[test]
 fn a_set_uid_program_that_is_not_followed() {
     let directory = scratch();

@@ -1,4 +1,5 @@
-//! The code cache: it never runs out, its memory is bounded, and whatever goes wrong in the engine, the program goes on.
+//! The code cache: it never runs out, its memory is bounded, and whatever goes wrong in the engine,
+//! the program goes on.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -49,7 +50,8 @@ fn threads_that_generate_functions_do_not_fill_the_cache() {
     check_churn(&[count, "3"]);
 }
 
-/// A thread that never comes to the dispatcher by itself does not keep the others from using memory again.
+/// A thread that never comes to the dispatcher by itself does not keep the others from using memory
+/// again.
 #[test]
 fn a_thread_that_stays_in_the_cache_is_called_out() {
     let count = if is_soak() { "3000000" } else { "60000" };
@@ -64,8 +66,9 @@ fn code_is_translated_again_when_the_cache_is_full() {
     Call::new("python3").args(["-c", script]).options(["--code-cache", "16M"]).check();
 }
 
-/// Every failure of the engine that translated code can lead to, at the first place where it can happen and at later ones: the
-/// program behaves as ever, the trace is sound, and one sentence says what has happened.
+/// Every failure of the engine that translated code can lead to, at the first place where it can
+/// happen and at later ones: the program behaves as ever, the trace is sound, and one sentence says
+/// what has happened.
 #[test]
 fn no_failure_of_the_engine_ends_the_program() {
     let threads = workloads::build("threads_many", Variant::Pie).unwrap();

@@ -1,5 +1,6 @@
-//! What goes wrong, goes wrong in words: one sentence on standard error, the status that shells use, no panic, nothing
-//! half-written in the place of an older good file. And what was recorded before something went wrong can be read.
+//! What goes wrong, goes wrong in words: one sentence on standard error, the status that shells
+//! use, no panic, nothing half-written in the place of an older good file. And what was recorded
+//! before something went wrong can be read.
 
 use std::collections::HashMap;
 use std::fs;
@@ -52,7 +53,8 @@ fn executable(directory: &Path, name: &str, bytes: &[u8]) -> PathBuf {
     path
 }
 
-/// The header of an ELF file: class (1: 32 bits, 2: 64 bits), byte order (1: little, 2: big), machine.
+/// The header of an ELF file: class (1: 32 bits, 2: 64 bits), byte order (1: little, 2: big),
+/// machine.
 fn elf_header(class: u8, order: u8, machine: u16) -> Vec<u8> {
     let number = |value: u16| if order == 1 { value.to_le_bytes() } else { value.to_be_bytes() };
     let mut bytes = vec![0x7f, b'E', b'L', b'F', class, order, 1];
@@ -62,7 +64,8 @@ fn elf_header(class: u8, order: u8, machine: u16) -> Vec<u8> {
     bytes
 }
 
-// -------------------------------------------------------------------------------------------- commands that cannot be run
+// --------------------------------------------------------------------------------------------
+// commands that cannot be run
 
 #[test]
 fn a_command_that_does_not_exist() {
@@ -120,7 +123,8 @@ fn forbid_ptrace(command: &mut Command) {
     const REFUSE: libc::sock_filter =
         libc::sock_filter { code: 0x06, jt: 0, jf: 0, k: libc::SECCOMP_RET_ERRNO | libc::EPERM as u32 };
     const ALLOW: libc::sock_filter = libc::sock_filter { code: 0x06, jt: 0, jf: 0, k: libc::SECCOMP_RET_ALLOW };
-    // SAFETY: between fork and exec only plain system calls are made, with pointers to what lives on the stack.
+    // SAFETY: between fork and exec only plain system calls are made, with pointers to what lives on
+    // the stack.
     unsafe {
         command.pre_exec(|| {
             let mut filter = [LOAD_NUMBER, IS_PTRACE, REFUSE, ALLOW];
@@ -142,7 +146,7 @@ fn no_permission_to_trace() {
     assert!(!output.exists() && !part_of(&output).exists());
 }
 
-// --------------------------------------------------------------------------------------------------- where it is written
+// ---------------------------------------------------------------------------- where it is written
 
 /// The target is not run if the trace cannot be written.
 #[test]
@@ -195,8 +199,9 @@ fn limit(command: &mut Command, resource: libc::__rlimit_resource_t, limit: u64)
     }
 }
 
-/// A limit on the size of files is like a full disk: the target runs to its end, what was recorded until then is in the part, the older
-/// trace stays. The shared memory, which the system takes for a file, is there all the same.
+/// A limit on the size of files is like a full disk: the target runs to its end, what was recorded
+/// until then is in the part, the older trace stays. The shared memory, which the system takes for
+/// a file, is there all the same.
 #[test]
 fn files_that_may_not_grow() {
     let directory = scratch();
@@ -242,7 +247,8 @@ fn too_little_address_space() {
     }
 }
 
-/// Traces hold what the program had in its memory: only their owner may read them, however generous the umask is.
+/// Traces hold what the program had in its memory: only their owner may read them, however generous
+/// the umask is.
 #[test]
 fn traces_are_private() {
     let directory = scratch();
@@ -275,8 +281,8 @@ fn traces_are_private() {
     }
 }
 
-/// Runs `script` with a small disk of its own as the current directory, in a name space of its own. Arguments: the trackway
-/// command, and a target that takes longer to trace than there is room.
+/// Runs `script` with a small disk of its own as the current directory, in a name space of its own.
+/// Arguments: the trackway command, and a target that takes longer to trace than there is room.
 fn on_a_small_disk(script: &str) -> ProcessOutput {
     let directory = scratch();
     let mount = format!("mount -t tmpfs -o size=256k none {} && cd {0} || exit 99\n", directory.path().display());
@@ -307,8 +313,8 @@ fn a_disk_without_any_room() {
     assert_refused(&finished, 1, &["could not be created", "space"]);
 }
 
-/// A disk that becomes full: the target runs to its end, what was recorded until then is in the part, the older trace
-/// stays.
+/// A disk that becomes full: the target runs to its end, what was recorded until then is in the
+/// part, the older trace stays.
 #[test]
 fn a_disk_that_becomes_full() {
     let finished = on_a_small_disk(
@@ -338,7 +344,7 @@ fn an_older_trace_survives_a_command_that_cannot_be_run() {
     good_trace(&output);
 }
 
-// ------------------------------------------------------------------------------------------------------- damaged traces
+// --------------------------------------------------------------------------------- damaged traces
 
 const VERBS: [&[&str]; 5] =
     [&["info"], &["info", "--json"], &["stat"], &["verify"], &["dump", "--kind", "control", "-d", "-o", "/dev/null"]];
@@ -387,7 +393,8 @@ fn sample(directory: &Path) -> (PathBuf, Vec<u8>) {
     panic!("on a machine as busy as this, one thread does everything, and in one piece");
 }
 
-/// Whether no chunk holds so much that a file without it has hardly anything, and the first one is whole in a file that is cut.
+/// Whether no chunk holds so much that a file without it has hardly anything, and the first one is
+/// whole in a file that is cut.
 fn is_in_pieces(trace: &Trace, bytes: &[u8]) -> bool {
     let largest = trace.path_chunks().map(|chunk| chunk.counts.instructions).max().unwrap_or(0);
     let cut = Trace::from_bytes(bytes[..bytes.len() * 7 / 8].to_vec()).unwrap();
@@ -402,7 +409,8 @@ fn addresses(trace: &Trace) -> Whole {
     numbers.map(|thread| (thread, listing::of_thread(trace, thread).addresses)).collect()
 }
 
-/// How many instructions can be read of a damaged trace, after a check that they are where they are in the whole one.
+/// How many instructions can be read of a damaged trace, after a check that they are where they are
+/// in the whole one.
 fn readable(damaged: &Trace, whole: &Whole) -> u64 {
     damaged.threads().iter().map(|thread| readable_of(damaged, thread.info.thread, &whole[&thread.info.thread])).sum()
 }
@@ -427,7 +435,8 @@ fn readable_of(damaged: &Trace, thread: u32, expected: &[u64]) -> u64 {
     }
 }
 
-/// No verb is silent about what is missing; `info`, which reads no more than the index, says whether the trace is complete.
+/// No verb is silent about what is missing; `info`, which reads no more than the index, says
+/// whether the trace is complete.
 fn assert_damage_is_told(path: &Path) {
     for verb in VERBS {
         let finished = read_with(verb, path);
@@ -493,9 +502,11 @@ fn corrupted_traces_yield_what_is_intact() {
     }
 }
 
-// --------------------------------------------------------------------------------------------- targets and recorders that die
+// ---------------------------------------------------------------------------------------------
+// targets and recorders that die
 
-/// Says that it is ready, computes for a while (in seconds, with threads if asked), and says what came out.
+/// Says that it is ready, computes for a while (in seconds, with threads if asked), and says what
+/// came out.
 const WORKER: &str = include_str!("../programs/worker.c");
 
 const WORKER_OUTPUT: &str = "ready\nwrong 0, ticks 1\n";
@@ -549,7 +560,8 @@ fn a_target_that_is_killed() {
     }
 }
 
-/// Kills the recorder after so many milliseconds; the target goes on without it and ends as it should.
+/// Kills the recorder after so many milliseconds; the target goes on without it and ends as it
+/// should.
 fn kill_recorder(seconds: &str, threads: &str, delay: u64) -> Trace {
     let directory = scratch();
     let old = good_trace(&directory.path().join("t.trk"));
@@ -612,7 +624,8 @@ fn an_interrupt_from_the_terminal() {
     assert_eq!(exit_of(&open_sound(&output)), Exit::Signal(libc::SIGINT));
 }
 
-/// Events are never dropped: while the recorder stands still, so does the target as soon as its ring is full.
+/// Events are never dropped: while the recorder stands still, so does the target as soon as its
+/// ring is full.
 #[test]
 fn a_full_ring_makes_the_target_wait() {
     let directory = scratch();
@@ -636,7 +649,7 @@ fn a_full_ring_makes_the_target_wait() {
     assert!(open_sound(&output).is_finished());
 }
 
-// ------------------------------------------------------------------------------------------------------------ many threads
+// ----------------------------------------------------------------------------------- many threads
 
 /// The seed's binary format has one byte for the thread.
 #[test]

@@ -1,5 +1,6 @@
-//! What the filters of mTrace leave is enough to know the rest: of every thread of real recordings, with signals, races and a kernel that
-//! writes to memory, each step and each load comes back from the mirror image.
+//! What the filters of mTrace leave is enough to know the rest: of every thread of real recordings,
+//! with signals, races and a kernel that writes to memory, each step and each load comes back from
+//! the mirror image.
 
 use std::collections::{HashMap, VecDeque};
 use std::num::NonZeroU64;
@@ -115,8 +116,8 @@ fn both_ways_through_the_filter_tell_the_same() {
     }
 }
 
-/// Figure 3.7 of Tewar 2015 (and 3.4 of Myers 2014), written down as it stands there: a cache of a thread, as a list
-/// of lines for each set.
+/// Figure 3.7 of Tewar 2015 (and 3.4 of Myers 2014), written down as it stands there: a cache of a
+/// thread, as a list of lines for each set.
 struct ModelCache {
     sets: Vec<Vec<Option<ModelLine>>>,
     /// The way of each set that the next new line takes.
@@ -213,8 +214,8 @@ fn model_blocks(trace: &Trace, thread: u32) -> VecDeque<ModelBlock> {
     blocks
 }
 
-/// One cache of all threads, which execute blocks in turns until these have `count` accesses. A thread begins when it
-/// is created.
+/// One cache of all threads, which execute blocks in turns until these have `count` accesses. A
+/// thread begins when it is created.
 fn model_turns(trace: &Trace, count: usize) -> Vec<(u32, u64, Vec<u8>)> {
     let threads: Vec<u32> = trace.threads().iter().map(|thread| thread.info.thread).collect();
     let mut blocks: HashMap<u32, VecDeque<ModelBlock>> =

@@ -1,4 +1,5 @@
-//! `--follow`: every process of a family gets a trace of its own, and all of them behave as without us.
+//! `--follow`: every process of a family gets a trace of its own, and all of them behave as without
+//! us.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -27,7 +28,8 @@ fn record(output: &Path, options: &[&str], command: &[&str]) -> ProcessOutput {
     process::run(&mut recorder)
 }
 
-/// The traces of the processes that were followed, by the number in their names. All are sound and finished.
+/// The traces of the processes that were followed, by the number in their names. All are sound and
+/// finished.
 fn followed(output: &Path) -> Vec<(u32, Trace)> {
     let prefix = format!("{}.", output.file_stem().unwrap().to_str().unwrap());
     let mut found = Vec::new();
@@ -104,8 +106,8 @@ fn nothing_is_missing() {
     let last = trace.modules().iter().map(|mapped| mapped.image).max().unwrap();
     let expected = open_sound(&alone).summary().totals.conditional_taken;
     let found = trace.summary().totals.conditional_taken;
-    // The environment may differ by a few bytes, hence the dynamic linker's work by a few branches; and before the exec there
-    // is a little of the first shell.
+    // The environment may differ by a few bytes, hence the dynamic linker's work by a few branches; and
+    // before the exec there is a little of the first shell.
     assert!(last <= 1 && found.abs_diff(expected) < expected / 10, "{found} and {expected}");
 }
 
@@ -182,7 +184,8 @@ fn a_running_family() {
     assert_eq!((finished.exit, finished.stdout_text().as_str()), (Exit::Status(5), "1\n"));
 }
 
-/// Without the option, nobody is followed; and a process made by a recorded one can be recorded by itself.
+/// Without the option, nobody is followed; and a process made by a recorded one can be recorded by
+/// itself.
 #[test]
 fn unfollowed_processes_are_like_any_other() {
     let directory = scratch();

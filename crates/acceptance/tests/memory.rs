@@ -1,5 +1,6 @@
-//! Recorded accesses to memory are those that were made: addresses, sizes, directions and values equal what single-stepping
-//! finds in registers and memory, in full; the figures of Myers 2014 come out; and values are exact when threads race.
+//! Recorded accesses to memory are those that were made: addresses, sizes, directions and values
+//! equal what single-stepping finds in registers and memory, in full; the figures of Myers 2014
+//! come out; and values are exact when threads race.
 
 use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -31,7 +32,8 @@ fn stepped(call: &Call, processor: usize) -> Run {
     single_step(&mut command, &options).unwrap()
 }
 
-/// Whether a program is without a C library: everything in its memory is then the same in every run.
+/// Whether a program is without a C library: everything in its memory is then the same in every
+/// run.
 fn is_freestanding(entry: &OracleProgram) -> bool {
     let executable = workloads::build(entry.program.name, entry.variant).unwrap();
     let bytes = std::fs::read(executable).unwrap();
@@ -73,7 +75,8 @@ fn compare(what: &str, call: &Call, expected: &Run, accesses: &[Vec<Access>]) ->
     problems
 }
 
-/// Does all of `work`, as much at once as there are processors, and fails with everything that it finds wrong.
+/// Does all of `work`, as much at once as there are processors, and fails with everything that it
+/// finds wrong.
 fn check_all(entries: &[OracleProgram], work: impl Fn(&OracleProgram) -> Vec<String> + Sync) {
     let next = AtomicUsize::new(0);
     let some = || {
@@ -106,7 +109,8 @@ fn tell_what_is_lacking(features: &[String]) {
     features.iter().for_each(|feature| say_not_tested(&format!("this machine has no {feature}")));
 }
 
-/// Whether a program could use everything. What it lacks is said, and the processor really lacks it.
+/// Whether a program could use everything. What it lacks is said, and the processor really lacks
+/// it.
 fn has_all_features(stderr: &[u8]) -> bool {
     let lacking = lacking(stderr);
     tell_what_is_lacking(&lacking);
@@ -131,7 +135,8 @@ fn flag(feature: &str) -> &str {
     }
 }
 
-/// Features that the processor has although a program says that it lacks them: their cases were not run.
+/// Features that the processor has although a program says that it lacks them: their cases were not
+/// run.
 fn lacking_wrongly<'f>(features: &'f [String], flags: &str) -> Vec<&'f str> {
     let has = |feature: &&str| flags.split_whitespace().any(|there| there == flag(feature));
     features.iter().map(String::as_str).filter(has).collect()
@@ -169,9 +174,10 @@ fn every_class_of_memory_instruction_is_recorded_in_full() {
     });
 }
 
-/// Programs with a C library hold process numbers, times and random bytes in memory: a value that differs between two
-/// single-stepped runs is not compared. Nor are values if there are threads: who comes first is up to the kernel; nor where contexts are
-/// saved: they hold addresses mangled with random bytes, and what processors lose of the floating-point unit's state at every stop.
+/// Programs with a C library hold process numbers, times and random bytes in memory: a value that
+/// differs between two single-stepped runs is not compared. Nor are values if there are threads:
+/// who comes first is up to the kernel; nor where contexts are saved: they hold addresses mangled
+/// with random bytes, and what processors lose of the floating-point unit's state at every stop.
 #[test]
 fn programs_with_a_c_library_are_recorded_in_full() {
     let mut entries = workloads::oracle_programs();
@@ -220,7 +226,8 @@ fn assert_in_order(listing: &[String], lines: &[&str]) {
     }
 }
 
-/// Figure 4.18, without line 10: it has the instruction at 0x4005a7 load what is stored after it (by 0x4005b1).
+/// Figure 4.18, without line 10: it has the instruction at 0x4005a7 load what is stored after it
+/// (by 0x4005b1).
 const FIGURE_4_18: [&str; 16] = [
     "0, S, 0x000000000040056a, 0x00007fff19df619c, 4, 0x00000000",
     "0, L, 0x00000000004005b8, 0x00007fff19df619c, 4, 0x00000000",
@@ -261,8 +268,8 @@ const FIGURE_4_20: [&str; 17] = [
     "0, S, 0x00000000004007cb, 0x00007fff1a03b980, 10, 0x00000000000000000000",
 ];
 
-/// Figure 4.21, values as numbers instead of in memory order. Its third line has B's value at 0x7fff30833de0, where B is not:
-/// the line before stores B at 0x7fff30833c00.
+/// Figure 4.21, values as numbers instead of in memory order. Its third line has B's value at
+/// 0x7fff30833de0, where B is not: the line before stores B at 0x7fff30833c00.
 const FIGURE_4_21: [&str; 4] = [
     "0, S, 0x00000000004008ba, 0x00007fff1a03b960, 32, 0x3f800000400000004040000040800000_40a0000040c0000040e0000041000000",
     "0, S, 0x0000000000400986, 0x00007fff30833c00, 32, 0x400000004040000040800000_40a0000040c0000040e000004100000041100000",
@@ -284,7 +291,8 @@ fn mls_test_gives_figures_4_18_to_4_21() {
     }
 }
 
-/// The sizes between, which the text has and the figures do not: the number of the element, negated if it is odd.
+/// The sizes between, which the text has and the figures do not: the number of the element, negated
+/// if it is odd.
 #[test]
 fn mls_test_has_all_sizes() {
     let recorded = call("mlsTest", Variant::NoPie, &[]).data(Data::Values).recorded();
@@ -347,12 +355,14 @@ fn values_are_exact_when_threads_race() {
     assert!(foreign > 0, "the threads never met");
 }
 
-/// Accesses to the shared words in each round, and results in the thread's own memory; `rep movsb` makes eight of each.
+/// Accesses to the shared words in each round, and results in the thread's own memory; `rep movsb`
+/// makes eight of each.
 const LOADS: u64 = 35;
 const STORES: u64 = 12;
 const RESULTS: u64 = 28;
 
-/// A race of one thread, single-stepped: everything follows, and nothing does any more when a value is changed.
+/// A race of one thread, single-stepped: everything follows, and nothing does any more when a value
+/// is changed.
 #[test]
 fn the_checker_of_races_takes_what_is_true_and_nothing_else() {
     let run = stepped(&call("race", Variant::Static, &["50", "1"]), 0);
@@ -382,6 +392,7 @@ fn the_checker_of_races_takes_what_is_true_and_nothing_else() {
             Err(_) => noticed += 1,
         }
     }
-    // A plain store of what nobody knows; a load that is not moved; a comparison whose outcome stays the same.
+    // A plain store of what nobody knows; a load that is not moved; a comparison whose outcome stays
+    // the same.
     assert!(noticed > 260, "{noticed} of 300 changes were noticed, but not those at {unnoticed:x?}");
 }

@@ -1,5 +1,6 @@
-//! The tools of mTrace: their files and statistics against `dump` and `info` of the same trace, live runs against recorded ones, the two ways
-//! through a filter against each other, and what is refused.
+//! The tools of mTrace: their files and statistics against `dump` and `info` of the same trace,
+//! live runs against recorded ones, the two ways through a filter against each other, and what is
+//! refused.
 
 use std::collections::{HashMap, VecDeque};
 use std::path::{Path, PathBuf};
@@ -135,7 +136,8 @@ fn printed(words: &[&str], trace: &Path) -> Value {
     serde_json::from_slice(&output.stdout).unwrap()
 }
 
-/// The process ends while a thread executes an indirect branch: nobody knows where that went, and all count it.
+/// The process ends while a thread executes an indirect branch: nobody knows where that went, and
+/// all count it.
 #[test]
 fn a_branch_that_the_process_ends_in_is_counted_alike() {
     let directory = tempfile::tempdir().unwrap();
@@ -258,8 +260,8 @@ impl Records<'_> {
     }
 }
 
-/// Programs with operands of more than 255 bytes (xsavec, xrstor, fxsave), and one whose operands are small: the
-/// binary decodes to what the trace has.
+/// Programs with operands of more than 255 bytes (xsavec, xrstor, fxsave), and one whose operands
+/// are small: the binary decodes to what the trace has.
 #[test]
 fn operands_of_any_size_come_back() {
     for (name, least) in [("memory_state", 256), ("memory_x87", 100), ("memory_sse", 8)] {
@@ -292,7 +294,8 @@ fn operands_of_any_size_come_back() {
 /// So small that it forgets what xsavec has stored before xrstor loads it.
 const SMALL_CACHE: &[&str] = &["-cs", "128B", "-ca", "1"];
 
-/// What mlvCFiat with [`SMALL_CACHE`] has to report, and how many values of that have more than 255 bytes.
+/// What mlvCFiat with [`SMALL_CACHE`] has to report, and how many values of that have more than 255
+/// bytes.
 fn reported(trace: &Trace) -> (Vec<(u32, u64, Vec<u8>)>, usize) {
     let cfiat = CfiatConfig {
         geometry: Geometry::new(128, 32, 1).unwrap(),
@@ -359,8 +362,8 @@ fn branch(trace: &Trace, step: &Step) -> Option<(BranchSite, BranchOutcome)> {
     Some((BranchSite { kind, address: block.last(), fall_through: block.end() }, went))
 }
 
-/// Predictors of all threads, which execute `count` conditional and indirect branches in turns. A thread begins when
-/// it is created.
+/// Predictors of all threads, which execute `count` conditional and indirect branches in turns. A
+/// thread begins when it is created.
 fn model_turns(trace: &Trace, count: u64) -> HashMap<u32, Vec<BranchMessage>> {
     let threads: Vec<u32> = trace.threads().iter().map(|thread| thread.info.thread).collect();
     let mut left: Vec<VecDeque<Deed>> = threads.iter().map(|&thread| deeds(trace, thread)).collect();
@@ -398,7 +401,8 @@ fn model_turns(trace: &Trace, count: u64) -> HashMap<u32, Vec<BranchMessage>> {
     messages
 }
 
-/// `-TRaptorShare --interleave N` is a round robin, the same every time, and private predictors know nothing of it.
+/// `-TRaptorShare --interleave N` is a round robin, the same every time, and private predictors
+/// know nothing of it.
 #[test]
 fn threads_share_predictors_in_turns() {
     let recorded = recorded("radiosity", &["4", "1"]);
@@ -438,7 +442,8 @@ fn told_by_path(
     (messages, filter.statistics())
 }
 
-/// Programs with calls through pointers, signals in the middle of blocks, jumps out of handlers, threads.
+/// Programs with calls through pointers, signals in the middle of blocks, jumps out of handlers,
+/// threads.
 #[test]
 fn both_ways_through_the_filter_are_one() {
     let programs: [(&str, &[&str]); 11] = [
@@ -499,7 +504,8 @@ fn live_is_as_recorded() {
         assert_eq!(live.output.status.code(), Some(0), "{}", live.error());
         assert!(live.error().contains(&format!("{tool}: thread begin 0 ")), "{}", live.error());
         let (live, file) = (live.text("x.txt"), over(tool, &flags, &recorded.path).text("x.txt"));
-        // The environment, which is on the stack, is not the same; its values and addresses are not compared.
+        // The environment, which is on the stack, is not the same; its values and addresses are not
+        // compared.
         let shown = |text: &str| -> Vec<String> {
             let fields = if tool == "mlsTrace" {
                 3

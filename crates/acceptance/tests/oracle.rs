@@ -1,5 +1,6 @@
-//! Recorded is executed: for every repeatable program the recorded instruction addresses equal those of single-stepping, in
-//! full and for each thread; and system calls, signals, threads and modules are those that are seen from outside.
+//! Recorded is executed: for every repeatable program the recorded instruction addresses equal
+//! those of single-stepping, in full and for each thread; and system calls, signals, threads and
+//! modules are those that are seen from outside.
 
 use std::collections::HashSet;
 use std::fs;
@@ -16,7 +17,8 @@ use workloads::{Exit, OracleProgram};
 /// Programs with code that is in no file.
 const MAKES_CODE: [&str; 2] = ["code_changes", "code_everywhere"];
 
-/// Programs with children that look whether SIGTRAP is blocked, which is not so when they are stepped: the C library does so in posix_spawn.
+/// Programs with children that look whether SIGTRAP is blocked, which is not so when they are
+/// stepped: the C library does so in posix_spawn.
 const LOOKS_AT_TRAPS: [&str; 1] = ["spawn"];
 
 /// Programs whose children share their memory until they call exec, and how many there are. They
@@ -112,7 +114,8 @@ fn events(listing: &Listing) -> Vec<ObservedEvent> {
     seen.collect()
 }
 
-/// A thread does not notice that it is killed, unless by its own doing; the trace's exit tells then.
+/// A thread does not notice that it is killed, unless by its own doing; the trace's exit tells
+/// then.
 fn without_kill(events: &[ObservedEvent]) -> &[ObservedEvent] {
     const ITS_OWN_DOING: [i32; 5] = [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGTRAP];
     match events {
@@ -121,7 +124,8 @@ fn without_kill(events: &[ObservedEvent]) -> &[ObservedEvent] {
     }
 }
 
-/// Compares what happened to each thread. So many threads, the last ones, are not seen from outside.
+/// Compares what happened to each thread. So many threads, the last ones, are not seen from
+/// outside.
 fn happenings_differ(listings: &[Listing], expected: &[Vec<ObservedEvent>], unseen: usize) -> Vec<String> {
     if listings.len() != expected.len() + unseen {
         let (recorded, seen) = (listings.len(), expected.len());
@@ -227,7 +231,8 @@ fn missing_threads_and_events_are_noticed() {
     assert!(!happenings_differ(one, &[vec![call]], 1).is_empty(), "a thread that is not seen was not recorded");
 }
 
-/// Checks all programs, as many at once as there are processors, and tells of all that are not right.
+/// Checks all programs, as many at once as there are processors, and tells of all that are not
+/// right.
 #[test]
 fn every_repeatable_program_is_recorded_as_it_is_executed() {
     let entries = entries();

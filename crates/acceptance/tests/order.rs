@@ -1,4 +1,5 @@
-//! All threads merged by time: what one thread does before it synchronises comes before what another one does after it.
+//! All threads merged by time: what one thread does before it synchronises comes before what
+//! another one does after it.
 
 use acceptance::source::compile;
 use acceptance::{Call, Data, RecordedCall, is_soak};
@@ -8,7 +9,8 @@ const FUNCTIONS_PER_OBJECT: usize = 8;
 const FUNCTION_BYTES: u64 = 16;
 const THREADS: usize = 8;
 
-/// Takes the turns of all objects in merged order; returns how many there are and how many do not follow the turn before.
+/// Takes the turns of all objects in merged order; returns how many there are and how many do not
+/// follow the turn before.
 fn turns(recorded: &RecordedCall, functions: u64) -> (u64, u64) {
     let trace = &recorded.trace;
     let end = functions + (OBJECTS * FUNCTIONS_PER_OBJECT) as u64 * FUNCTION_BYTES;
@@ -50,7 +52,8 @@ fn rounds() -> usize {
     if is_soak() { 50 } else { 1 }
 }
 
-/// Two hundred locks of all kinds, a stack and a queue without locks, and a list with a lock for each node.
+/// Two hundred locks of all kinds, a stack and a queue without locks, and a list with a lock for
+/// each node.
 #[test]
 fn locks_stacks_queues_and_lists_are_in_order() {
     const OPERATIONS: usize = 2_000_000;

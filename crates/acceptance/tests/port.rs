@@ -1,5 +1,6 @@
-//! Bits on a trace port come back as what was executed: every technique over every workload and over real programs, with threads, signals, code that
-//! changes and races; and what is damaged is noticed.
+//! Bits on a trace port come back as what was executed: every technique over every workload and
+//! over real programs, with threads, signals, code that changes and races; and what is damaged is
+//! noticed.
 
 use std::process::Command;
 
@@ -14,7 +15,8 @@ use port::{ChunkSizes, Config, Job, PortDecoder, PortSettings, Subject, Techniqu
 use trace::{Batch, Trace};
 use workloads::{Exit, Group, Variant};
 
-/// Of programs that execute more than this, about, the first part; more of it is a matter of the soak test.
+/// Of programs that execute more than this, about, the first part; more of it is a matter of the
+/// soak test.
 const INSTRUCTIONS_MAX: u64 = 1_000_000;
 const SOAK_INSTRUCTIONS_MAX: u64 = 100_000_000;
 
@@ -63,7 +65,8 @@ fn decode(
     (checked.matches, checked.mismatches, checked.messages)
 }
 
-/// The steps or loads of a trace; some instructions that load are recorded without what they loaded.
+/// The steps or loads of a trace; some instructions that load are recorded without what they
+/// loaded.
 fn shown_of(trace: &Trace, subject: Subject) -> u64 {
     let mut count = 0;
     each_batch(trace, subject, |batch| {
@@ -182,8 +185,9 @@ fn other_readings() {
     }
 }
 
-/// Loads that are known by flags alone: a thread or the kernel changes memory, and nothing tells. The decoder finds
-/// those loads and no others: the messages themselves are right, and there are no more of them than with values.
+/// Loads that are known by flags alone: a thread or the kernel changes memory, and nothing tells.
+/// The decoder finds those loads and no others: the messages themselves are right, and there are no
+/// more of them than with values.
 #[test]
 fn flags_alone() {
     let shell = Call::new("bash").args(["-c", "while read line; do echo $line; done < /etc/passwd"]);

@@ -1,6 +1,6 @@
-//! The workloads, and small programs in several languages, run with the recorder as they run without it, in every data mode:
-//! output and status are the same to the byte, and the trace is sound. What a system is made of is in `tools.rs`,
-//! `runtimes.rs` and `servers.rs`.
+//! The workloads, and small programs in several languages, run with the recorder as they run
+//! without it, in every data mode: output and status are the same to the byte, and the trace is
+//! sound. What a system is made of is in `tools.rs`, `runtimes.rs` and `servers.rs`.
 
 use std::fs;
 use std::path::Path;
@@ -14,7 +14,7 @@ fn scratch() -> TempDir {
     tempfile::tempdir().unwrap()
 }
 
-// ---------------------------------------------------------------------------------------------------- the workloads
+// ---------------------------------------------------------------------------------- the workloads
 
 fn check_workload(program: &Program, variant: Variant, run: &Run) {
     let executable = workloads::build(program.name, variant).unwrap();
@@ -71,7 +71,8 @@ fn parallel_programs_have_their_threads() {
     }
 }
 
-// ------------------------------------------------------------------------------------------------- threads, execs, files
+// -------------------------------------------------------------------------------------------------
+// threads, execs, files
 
 /// exec stays in the recording: `env` is replaced by the shell, that by the interpreter.
 #[test]
@@ -122,7 +123,8 @@ int main(int count, char **arguments)
 }
 "#;
 
-/// Mappings of files are modules under their whole name; others are none, whatever descriptor they name.
+/// Mappings of files are modules under their whole name; others are none, whatever descriptor they
+/// name.
 #[test]
 fn modules_are_files_with_whole_names() {
     let directory = scratch();
@@ -144,7 +146,8 @@ fn modules_are_files_with_whole_names() {
     assert!(long.len() > 3000 && modules.iter().any(|mapped| mapped.module.path == long), "{modules:?}");
 }
 
-// ------------------------------------------------------------------------------------------------- what programs can see
+// -------------------------------------------------------------------------------------------------
+// what programs can see
 
 /// Arguments, environment, directory, descriptors and limits are as without us.
 #[test]

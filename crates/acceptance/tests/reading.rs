@@ -1,5 +1,5 @@
-//! A recorded trace reads the same in every way there is: thread by thread, from any instruction on, all threads merged by time,
-//! chunks in parallel.
+//! A recorded trace reads the same in every way there is: thread by thread, from any instruction
+//! on, all threads merged by time, chunks in parallel.
 
 use std::collections::HashMap;
 use std::sync::Mutex;

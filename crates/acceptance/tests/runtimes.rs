@@ -1,5 +1,5 @@
-//! Languages with runtimes of their own: interpreters, just-in-time compilers, garbage collectors, threads, exceptions. In every
-//! data mode: output and status as without us, and a sound trace.
+//! Languages with runtimes of their own: interpreters, just-in-time compilers, garbage collectors,
+//! threads, exceptions. In every data mode: output and status as without us, and a sound trace.
 
 use std::process::Command;
 
@@ -16,9 +16,10 @@ fn check(name: &str, arguments: &[&str]) -> RecordedCall {
     Call::new(tool::required(name)).args(arguments).check()
 }
 
-// ------------------------------------------------------------------------------------------------------ interpreters
+// ----------------------------------------------------------------------------------- interpreters
 
-/// One of the ways that the name `python3` may take: a wrapper script, a link, or the interpreter itself.
+/// One of the ways that the name `python3` may take: a wrapper script, a link, or the interpreter
+/// itself.
 #[test]
 fn python() {
     let recorded = check("python3", &["-c", include_str!("../programs/mixture.py")]);
@@ -88,7 +89,8 @@ fn ocaml() {
     assert_eq!(check("ocaml", &[file.to_str().unwrap()]).finished.exit, Exit::Status(4));
 }
 
-// --------------------------------------------------------------------------------------------- just-in-time compilers
+// ---------------------------------------------------------------------------------------------
+// just-in-time compilers
 
 #[test]
 fn luajit() {
@@ -179,7 +181,7 @@ fn java_compiled() {
     }
 }
 
-// --------------------------------------------------------------------------------------------------------- compiled
+// --------------------------------------------------------------------------------------- compiled
 
 #[test]
 fn go_with_goroutines() {

@@ -1,5 +1,6 @@
-//! Seccomp: what is refused under the recorder is told, and filters that let the recorder work do not end a recording at an
-//! exec. What filters do is shown by the workloads `seccomp` and `seccomp_narrow`.
+//! Seccomp: what is refused under the recorder is told, and filters that let the recorder work do
+//! not end a recording at an exec. What filters do is shown by the workloads `seccomp` and
+//! `seccomp_narrow`.
 
 use acceptance::Call;
 use acceptance::source::compile;

@@ -1,8 +1,10 @@
-//! The seeds' BranchEnumeration and BranchTest give the descriptors that Myers 2014 prints in Figures 4.8, 4.10 and 4.12.
+//! The seeds' BranchEnumeration and BranchTest give the descriptors that Myers 2014 prints in
+//! Figures 4.8, 4.10 and 4.12.
 //!
-//! The figures are inconsistent about the number of digits (15 to 17 where Figure 4.2 has 16) and, in Figure 4.12, about the
-//! comma after the target; values, classes, outcomes and disassembly are taken from them, digits and commas from Figure 4.2. The
-//! one value that cannot be reproduced is the target of BranchEnumeration's `ret`, in the C library of the day.
+//! The figures are inconsistent about the number of digits (15 to 17 where Figure 4.2 has 16) and,
+//! in Figure 4.12, about the comma after the target; values, classes, outcomes and disassembly are
+//! taken from them, digits and commas from Figure 4.2. The one value that cannot be reproduced is
+//! the target of BranchEnumeration's `ret`, in the C library of the day.
 
 use std::process::Command;
 
@@ -23,7 +25,8 @@ const ENUMERATION_UNCONDITIONAL: [&str; 2] = [
     "0, 0x0000000000400599, 0x00000000004003b8, U, D, T call 0x4003b8",
 ];
 
-/// Figure 4.12. What the program executes between the seventh and the last of them, the figure leaves out.
+/// Figure 4.12. What the program executes between the seventh and the last of them, the figure
+/// leaves out.
 const BRANCH_TEST: [&str; 8] = [
     "0, 0x00000000004004ec, 0x00000000004004f1, C, D, T jnbe 0x4004f1",
     "0, 0x00000000004004f5, 0x00000000004004f7, C, D, T jz 0x4004f7",

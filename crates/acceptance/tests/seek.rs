@@ -1,4 +1,5 @@
-//! An instruction of the merged order is found by the index: the same one as by counting, and without reading what is before it.
+//! An instruction of the merged order is found by the index: the same one as by counting, and
+//! without reading what is before it.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::Path;
@@ -18,7 +19,8 @@ fn spun(threads: u32, rounds: u64) -> RecordedCall {
     Call::new(program).args([threads.to_string(), rounds.to_string()]).recorded()
 }
 
-/// The address of instruction `number` of the only thread, and how many chunks were decoded to find it.
+/// The address of instruction `number` of the only thread, and how many chunks were decoded to find
+/// it.
 fn found(trace: &Trace, number: u64) -> (u64, u64) {
     let mut merged = trace.merged();
     let before = merged.seek(number);
@@ -134,7 +136,8 @@ fn printed(verb: &[&str], skip: u64, file: &Path) -> String {
     finished.stdout_text()
 }
 
-/// Compares what verbs print of a place behind paths that are destroyed with what they printed before.
+/// Compares what verbs print of a place behind paths that are destroyed with what they printed
+/// before.
 fn check_verbs(recorded: &RecordedCall, verbs: &[&[&str]]) {
     let skip = recorded.trace.totals().instructions / 10 * 9;
     let mut merged = recorded.trace.merged();

@@ -1,4 +1,5 @@
-//! Traces that executions are cut into are the executions: for every policy of the thesis, over workloads and real programs.
+//! Traces that executions are cut into are the executions: for every policy of the thesis, over
+//! workloads and real programs.
 
 use std::collections::HashMap;
 use std::process::Command;
@@ -80,7 +81,8 @@ fn traces_of_one_instruction() {
     assert_eq!(shown, executed);
 }
 
-/// Without limits, traces are what was executed in a row: what was not recorded in between ends them, and so does exec, even if addresses are the same again.
+/// Without limits, traces are what was executed in a row: what was not recorded in between ends
+/// them, and so does exec, even if addresses are the same again.
 #[test]
 fn gaps_and_images_end_traces() {
     use segment::Class;
@@ -125,8 +127,9 @@ fn executed(trace: &Trace) -> Vec<(u64, isa::Transfer)> {
     all
 }
 
-/// Consistency and overlap by brute force: traces of sixteen instructions are pieces of the list of all instructions, and how probable it is that one instruction is
-/// followed by another can be counted there.
+/// Consistency and overlap by brute force: traces of sixteen instructions are pieces of the list of
+/// all instructions, and how probable it is that one instruction is followed by another can be
+/// counted there.
 #[test]
 fn consistency_and_overlap_are_as_counted() {
     use segment::{Class, EdgeCounts, InstructionTable, Overlap};
@@ -176,8 +179,9 @@ fn consistency_and_overlap_are_as_counted() {
     assert_eq!((overlap.instructions, overlap.different), (in_each.sum::<usize>() as u64, different.len() as u64));
 }
 
-/// "Trace length" by brute force: the list of all instructions is cut behind conditional jumps, system calls and traps, and every 32 instructions; then every instruction,
-/// and every piece, adds the length of its piece.
+/// "Trace length" by brute force: the list of all instructions is cut behind conditional jumps,
+/// system calls and traps, and every 32 instructions; then every instruction, and every piece, adds
+/// the length of its piece.
 #[test]
 fn trace_length_is_as_counted() {
     use isa::Transfer;

@@ -1,7 +1,7 @@
 //! Recordings of a part of a program: they are that part of the recording of all of it.
 //!
-//! What the part is, is found out here from `nm` and from the calls and returns in the whole trace, by means that have nothing
-//! to do with those of the recorder.
+//! What the part is, is found out here from `nm` and from the calls and returns in the whole trace,
+//! by means that have nothing to do with those of the recorder.
 
 use std::fmt::Write as _;
 use std::ops::Range;
@@ -87,8 +87,8 @@ fn ranges(modules: &[&Module]) -> Vec<Range<u64>> {
     modules.iter().map(|module| module.address..module.address + module.length).collect()
 }
 
-/// The places in a trace of the functions of `file` whose names begin with `prefix`. The files have been linked as position-independent, their first
-/// byte at address 0.
+/// The places in a trace of the functions of `file` whose names begin with `prefix`. The files have
+/// been linked as position-independent, their first byte at address 0.
 fn places(trace: &Trace, file: &Path, prefix: &str) -> Vec<Range<u64>> {
     let file_name = file.to_str().unwrap();
     let modules = modules(trace, |module| module.path == file_name);
@@ -200,7 +200,8 @@ struct Extent {
     outside: Vec<Range<u64>>,
 }
 
-/// The addresses that a thread executes from an entry until it returns, by counting calls and returns.
+/// The addresses that a thread executes from an entry until it returns, by counting calls and
+/// returns.
 fn in_extent(trace: &Trace, thread: u32, extent: &Extent) -> Vec<u64> {
     let mut executed = Vec::new();
     // Calls that have not returned since the entry; the counts that signal handlers have interrupted.
@@ -428,7 +429,8 @@ fn data_of_a_part() {
         };
         let (routines, _) = part(&["--routine", "chosen*"]);
         assert_same_memory("routines", &routines, &expected);
-        // Values that the kernel chooses anew in every run are on the way to the first instructions of the executable.
+        // Values that the kernel chooses anew in every run are on the way to the first instructions of the
+        // executable.
         let addresses = |list: &[Memory]| -> Vec<Memory> {
             list.iter().map(|(pc, address, size, writes, _)| (*pc, *address, *size, *writes, None)).collect()
         };

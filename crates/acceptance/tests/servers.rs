@@ -1,4 +1,5 @@
-//! Servers under the recorder that answer clients outside of it, and clients under the recorder, in every data mode.
+//! Servers under the recorder that answer clients outside of it, and clients under the recorder, in
+//! every data mode.
 
 use std::os::unix::net::UnixStream;
 use std::path::Path;

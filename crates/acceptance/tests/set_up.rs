@@ -1,5 +1,6 @@
-//! Failures while the engine is set up in a process: at launch, after exec, in a running process and in one that is followed. The process
-//! goes on as if nothing had been, and one sentence says why it is not recorded.
+//! Failures while the engine is set up in a process: at launch, after exec, in a running process
+//! and in one that is followed. The process goes on as if nothing had been, and one sentence says
+//! why it is not recorded.
 
 use std::fs;
 use std::path::Path;
@@ -149,7 +150,8 @@ fn attach(pid: i32) -> Trace {
     open_sound(&output)
 }
 
-/// Threads that check everything they see. The engine makes their states one after the other, and there may be no memory for any of them.
+/// Threads that check everything they see. The engine makes their states one after the other, and
+/// there may be no memory for any of them.
 #[test]
 fn threads_go_on_without_an_engine_that_fails_when_it_attaches() {
     let directory = scratch();
@@ -191,8 +193,8 @@ fn waiting_threads_go_on_without_an_engine_that_fails_when_it_attaches() {
     }
 }
 
-/// What the program says about its waits. `None` if the attempt to attach has held its threads up for longer than it takes for right, as
-/// on a busy machine.
+/// What the program says about its waits. `None` if the attempt to attach has held its threads up
+/// for longer than it takes for right, as on a busy machine.
 fn waits_with_failure(program: &Path, failure: u32, place: u32, reason: &str) -> Option<String> {
     let running = RunningProcess::start(&mut Command::new(program), &[]);
     std::thread::sleep(Duration::from_millis(500));
@@ -204,8 +206,8 @@ fn waits_with_failure(program: &Path, failure: u32, place: u32, reason: &str) ->
     is_in_time.then(|| finished.stdout_text())
 }
 
-/// Without any injection: the limit of the address space leaves room for what the recorder maps, but not for everything that the engine
-/// maps when it is set up.
+/// Without any injection: the limit of the address space leaves room for what the recorder maps,
+/// but not for everything that the engine maps when it is set up.
 #[test]
 fn a_process_with_a_little_too_little_memory_goes_on() {
     const SHARED_KIBIBYTES: u64 = wire::SHARED_BYTES as u64 >> 10;

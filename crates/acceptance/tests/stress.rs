@@ -1,5 +1,6 @@
-//! Much at once: threads, signals, forks, execs and changing code, in programs whose result does not depend on timing. Short
-//! here; with TRACKWAY_SOAK set, as `cargo xtask soak` does, much longer.
+//! Much at once: threads, signals, forks, execs and changing code, in programs whose result does
+//! not depend on timing. Short here; with TRACKWAY_SOAK set, as `cargo xtask soak` does, much
+//! longer.
 
 use std::path::Path;
 
@@ -12,7 +13,8 @@ fn rounds(short: u32) -> u32 {
     if is_soak() { short * 20 } else { short }
 }
 
-/// Compiles the program, records it with `arguments` that many times, and compares what it prints each time.
+/// Compiles the program, records it with `arguments` that many times, and compares what it prints
+/// each time.
 fn repeat(name: &str, text: &str, arguments: &[&str], times: u32, stdout: &str) {
     let directory = tempfile::tempdir().unwrap();
     let executable = compile(directory.path(), name, text, &["gcc", "-O1", "-pthread"]);
@@ -54,8 +56,8 @@ fn thousands_of_short_threads() {
     }
 }
 
-/// Threads compute while a timer of the process and the main thread shower them with signals; handlers nest, run on
-/// alternate stacks, and touch what the interrupted code computes with.
+/// Threads compute while a timer of the process and the main thread shower them with signals;
+/// handlers nest, run on alternate stacks, and touch what the interrupted code computes with.
 #[test]
 fn threads_under_a_shower_of_signals() {
     repeat("signals.c", include_str!("../programs/signals.c"), &["100"], rounds(2), "bad 0, many 1\n");
@@ -92,7 +94,8 @@ fn fork_storms() {
     repeat("forks.c", include_str!("../programs/forks.c"), &["18"], rounds(2), "bad 0 good 1\n");
 }
 
-/// The process replaces itself time and again, also by another thread than the first while others run and signals come.
+/// The process replaces itself time and again, also by another thread than the first while others
+/// run and signals come.
 #[test]
 fn exec_in_a_loop() {
     let times = rounds(1);
@@ -125,8 +128,8 @@ fn calls_that_are_interrupted() {
     repeat("calls.c", include_str!("../programs/calls.c"), &["200", "restart"], rounds(2), "1 1\n");
 }
 
-/// All signals, sent and raised in every way, blocked or not: none is lost, doubled or overtaken, whatever is recorded. Some
-/// seconds here, ten minutes in a soak.
+/// All signals, sent and raised in every way, blocked or not: none is lost, doubled or overtaken,
+/// whatever is recorded. Some seconds here, ten minutes in a soak.
 #[test]
 fn signal_storm() {
     const SECONDS: &str = "5";

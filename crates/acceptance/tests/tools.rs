@@ -1,4 +1,5 @@
-//! The usual tools of a system, each for a moment, in every data mode: output and status as without us, and a sound trace.
+//! The usual tools of a system, each for a moment, in every data mode: output and status as without
+//! us, and a sound trace.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -46,7 +47,7 @@ fn tree() -> TempDir {
     directory
 }
 
-// -------------------------------------------------------------------------------------------------------------- text
+// ------------------------------------------------------------------------------------------- text
 
 #[test]
 fn awk() {
@@ -119,7 +120,7 @@ fn vim() {
     same_file(&vim, &directory.path().join("result"));
 }
 
-// -------------------------------------------------------------------------------------------------------- compressors
+// ------------------------------------------------------------------------------------ compressors
 
 /// Both ways, the second on the output of the first.
 fn check_compressor(name: &str, compress: &[&str], expand: &[&str], length: usize) -> RecordedCall {
@@ -154,7 +155,7 @@ fn zstd_with_threads() {
     assert!(recorded.trace.threads().len() > 2, "{} threads", recorded.trace.threads().len());
 }
 
-// ---------------------------------------------------------------------------------------------------------- files
+// ------------------------------------------------------------------------------------------ files
 
 #[test]
 fn tar() {
@@ -251,7 +252,7 @@ fn curl_reads_a_file() {
     assert_eq!(check("curl", &["-s", "file:///no/such/file"], "").finished.exit, Exit::Status(37));
 }
 
-// ------------------------------------------------------------------------------------------------------ shells
+// ----------------------------------------------------------------------------------------- shells
 
 #[test]
 fn bash_with_pipes_traps_and_substitutions() {
@@ -295,7 +296,8 @@ fn a_shell_that_is_killed() {
     assert_eq!(recorded.finished.exit, Exit::Signal(libc::SIGTERM));
 }
 
-// ------------------------------------------------------------------------------------------ secrets, tables, pictures
+// ------------------------------------------------------------------------------------------
+// secrets, tables, pictures
 
 #[test]
 fn openssl() {
@@ -372,7 +374,7 @@ fn stress_ng() {
     }
 }
 
-// ---------------------------------------------------------------------------------------------------------- compilers
+// -------------------------------------------------------------------------------------- compilers
 
 /// The compiler proper, not its driver.
 fn compiler_proper(name: &str) -> PathBuf {

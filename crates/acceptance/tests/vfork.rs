@@ -1,5 +1,5 @@
-//! What a child executes that shares its parent's memory (vfork, posix_spawn) is recorded as a thread of its parent, and everybody behaves
-//! as without us.
+//! What a child executes that shares its parent's memory (vfork, posix_spawn) is recorded as a
+//! thread of its parent, and everybody behaves as without us.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -39,7 +39,8 @@ fn symbol(program: &Path, name: &str) -> u64 {
     u64::from_str_radix(line.split(' ').next().unwrap(), 16).unwrap()
 }
 
-/// How often each thread has executed the instruction at this offset of a program, in the order of threads.
+/// How often each thread has executed the instruction at this offset of a program, in the order of
+/// threads.
 fn counts(trace: &Trace, program: &Path, name: &str) -> Vec<usize> {
     let offset = symbol(program, name);
     let file_name = program.file_name().unwrap().to_str().unwrap();
@@ -112,7 +113,8 @@ fn a_child_that_dies_is_recorded_to_its_end() {
     }
 }
 
-/// A signal can end a child anywhere without harm to its parent. SIGTERM waits until the child is not at work in the engine.
+/// A signal can end a child anywhere without harm to its parent. SIGTERM waits until the child is
+/// not at work in the engine.
 #[test]
 fn children_that_another_thread_kills() {
     let directory = scratch();
@@ -289,8 +291,8 @@ fn a_child_whose_parent_is_gone() {
     }
 }
 
-/// Records a call with a failure of the engine. Output and status are as expected, the trace is sound, and one sentence says what has
-/// happened, if it has. Returns whether it has.
+/// Records a call with a failure of the engine. Output and status are as expected, the trace is
+/// sound, and one sentence says what has happened, if it has. Returns whether it has.
 fn check_failure(call: &Call, failure: u32, place: u32, expected: &process::ProcessOutput) -> bool {
     let directory = scratch();
     let path = directory.path().join("failed.trk");
@@ -306,7 +308,8 @@ fn check_failure(call: &Call, failure: u32, place: u32, expected: &process::Proc
     is_left
 }
 
-/// The engine fails in the child, at the first place where it can and at later ones. The child goes on natively, and so does its parent.
+/// The engine fails in the child, at the first place where it can and at later ones. The child goes
+/// on natively, and so does its parent.
 #[test]
 fn failures_in_a_child() {
     let directory = scratch();
@@ -360,7 +363,8 @@ fn part_counts(call: &Call, program: &Path, options: &[&str], expected: &process
     counts(&recorded.trace, program, "count_down")
 }
 
-/// The instructions of children count, too, in the order in which they are executed: the parent waits.
+/// The instructions of children count, too, in the order in which they are executed: the parent
+/// waits.
 #[test]
 fn skipping_with_children() {
     let directory = scratch();

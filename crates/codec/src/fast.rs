@@ -372,7 +372,9 @@ mod tests {
 
     proptest! {
         #[test]
-        fn words_come_back(words in proptest::collection::vec(prop_oneof![0u32..8, 1000u32..1300, any::<u32>()], 0..3000)) {
+        fn words_come_back(
+            words in proptest::collection::vec(prop_oneof![0u32..8, 1000u32..1300, any::<u32>()], 0..3000),
+        ) {
             check(&words);
         }
 
@@ -382,7 +384,11 @@ mod tests {
         }
 
         #[test]
-        fn damage_does_no_harm(words in proptest::collection::vec(0u32..50, 1..500), at in any::<usize>(), bits in 1u8..) {
+        fn damage_does_no_harm(
+            words in proptest::collection::vec(0u32..50, 1..500),
+            at in any::<usize>(),
+            bits in 1u8..,
+        ) {
             let mut tables = Tables::default();
             let mut payload = encode(&mut tables, &words).unwrap();
             let at = at % payload.len();

@@ -6,8 +6,8 @@
 //! several techniques with one filter; each [`Port`] counts what each field costs. A
 //! [`PortDecoder`] has the program and the bits, and compares the decoded events with the trace.
 //!
-//! [`mod@file`] describes the file that keeps bits. Predictors and caches come from `filter`, and the
-//! walk over a trace from `replay`. This crate does not know how they work, and opens no files.
+//! [`mod@file`] describes the file that keeps bits. Predictors and caches come from `filter`, and
+//! the walk over a trace from `replay`. This crate does not know how they work, and opens no files.
 
 pub mod bits;
 pub mod chunks;

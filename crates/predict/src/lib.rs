@@ -1,11 +1,11 @@
-//! Branch predictors of processors: [`Gshare`] or [`Tage`] for the outcomes of conditional branches,
-//! [`Ras`] for the targets of returns, [`Ibtb`] or [`Ittage`] for the targets of other indirect
-//! branches.
+//! Branch predictors of processors: [`Gshare`] or [`Tage`] for the outcomes of conditional
+//! branches, [`Ras`] for the targets of returns, [`Ibtb`] or [`Ittage`] for the targets of other
+//! indirect branches.
 //!
 //! The caller passes each executed branch to `update`, which returns whether the branch was
-//! predicted. Two equal predictors give equal answers to equal branches in equal order; encoders and
-//! decoders rely on it. Structures and formulas of [`Gshare`], [`Ras`] and [`Ibtb`] are those of
-//! Myers 2014 and Tewar 2015.
+//! predicted. Two equal predictors give equal answers to equal branches in equal order; encoders
+//! and decoders rely on it. Structures and formulas of [`Gshare`], [`Ras`] and [`Ibtb`] are those
+//! of Myers 2014 and Tewar 2015.
 //!
 //! [`Tage`] and [`Ittage`] are predictors of current processors (Seznec and Michaud 2006), in the
 //! sizes of a [`Budget`]. Each keeps its own history and needs all branches but direct jumps,

@@ -51,7 +51,8 @@ impl Axis {
         Self { low, high, logarithmic: false, ticks, minor: Vec::new(), grid: true }
     }
 
-    /// Returns a logarithmic axis; with `with_margin`, even the smallest value is well above its start.
+    /// Returns a logarithmic axis; with `with_margin`, even the smallest value is well above its
+    /// start.
     pub fn logarithmic(values: impl Iterator<Item = f64>, with_margin: bool) -> Self {
         // The lower limit mirrors the upper one.
         let range = range(values.filter(|&value| value >= 1.0 / VALUE_MAX));

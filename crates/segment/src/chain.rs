@@ -3,8 +3,8 @@
 //! parallelism (ILP) of the path.
 //!
 //! - Only true dependences count: a read of what was written before. Registers and flags are
-//!   renamed; [`effects`] says what an instruction reads and writes. Values from before the
-//!   path are available at once: an instruction that needs nothing of the path is a chain of one.
+//!   renamed; [`effects`] says what an instruction reads and writes. Values from before the path
+//!   are available at once: an instruction that needs nothing of the path is a chain of one.
 //! - Control dependences do not count, because the path is a predicted one. A branch still needs
 //!   the flags or the register that it reads.
 //! - A load needs the earlier stores that it gets bytes from. An address is identified by its

@@ -1,4 +1,5 @@
-//! The example of the README, word for word: prints addresses of instructions from the middle of a trace.
+//! The example of the README, word for word: prints addresses of instructions from the middle of a
+//! trace.
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     use trackway_trace::{Item, Trace};

@@ -1,7 +1,7 @@
 //! A part of a trace: one thread or all, from one instruction to another.
 //!
-//! An [`Excerpt`] says which part. [`Excerpt::for_each_batch`] reads it batch by batch; an [`InstructionWindow`] cuts
-//! batches and steps at its ends for readers that iterate themselves.
+//! An [`Excerpt`] says which part. [`Excerpt::for_each_batch`] reads it batch by batch; an
+//! [`InstructionWindow`] cuts batches and steps at its ends for readers that iterate themselves.
 
 use std::ops::Range;
 
@@ -25,7 +25,8 @@ impl Excerpt {
         all.filter(|&thread| self.thread.is_none_or(|own| own == thread)).collect()
     }
 
-    /// Returns the number of instructions that the selected threads executed, before and after the part included.
+    /// Returns the number of instructions that the selected threads executed, before and after the
+    /// part included.
     pub fn available(&self, trace: &Trace) -> u64 {
         self.thread.map_or(trace.totals().instructions, |thread| instructions_of(trace, thread))
     }
@@ -35,7 +36,8 @@ impl Excerpt {
         self.available(trace).saturating_sub(self.skip).min(self.length.unwrap_or(u64::MAX))
     }
 
-    /// Passes the part to `visit` batch by batch. Leaves out damaged chunks and returns their errors.
+    /// Passes the part to `visit` batch by batch. Leaves out damaged chunks and returns their
+    /// errors.
     pub fn for_each_batch(
         &self,
         trace: &Trace,
@@ -75,7 +77,8 @@ enum Reader<'t> {
 }
 
 impl<'t> Reader<'t> {
-    /// Opens the excerpt at its start. Returns how many instructions of the first batch come before it, too.
+    /// Opens the excerpt at its start. Returns how many instructions of the first batch come before
+    /// it, too.
     fn open(trace: &'t Trace, excerpt: &Excerpt, with_accesses: bool) -> Result<(Self, u64), ReadError> {
         let reader = match (excerpt.thread, with_accesses) {
             (None, with_accesses) => {
@@ -136,7 +139,8 @@ impl InstructionWindow {
         self.skip == 0 && self.left > 0
     }
 
-    /// Skips `count` instructions if all of them come before the window, and returns whether they do.
+    /// Skips `count` instructions if all of them come before the window, and returns whether they
+    /// do.
     pub fn skip_whole(&mut self, count: u64) -> bool {
         let whole = self.skip > 0 && self.skip >= count;
         if whole {
@@ -155,7 +159,8 @@ impl InstructionWindow {
         self.cut_at_ends(count)
     }
 
-    /// As [`Self::cut`]. Instructions that are not wanted are not returned and do not use up the window.
+    /// As [`Self::cut`]. Instructions that are not wanted are not returned and do not use up the
+    /// window.
     fn cut_wanted(&mut self, count: u32, is_wanted: bool) -> Option<Range<u32>> {
         if is_wanted {
             return self.cut(count);

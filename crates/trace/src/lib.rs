@@ -1,31 +1,32 @@
-//! The event model and the `.trk` container: what a recording is, how a [`Writer`] writes it while the
-//! target runs, and how a [`Trace`] reads it.
+//! The event model and the `.trk` container: what a recording is, how a [`Writer`] writes it while
+//! the target runs, and how a [`Trace`] reads it.
 //!
-//! A recorder hands a [`Writer`] static blocks, fragments made of them, and the words that each thread
-//! executed (see `wire::word`). A [`Trace`] returns them thread by thread, from any instruction number
-//! on ([`Trace::steps`], [`Trace::seek`]), all threads merged by time ([`Trace::merged`]) or in turns
-//! ([`Trace::round_robin`]), or chunk by chunk on all cores ([`Trace::par_chunks`]). A [`Live`] does
-//! without the file.
+//! A recorder hands a [`Writer`] static blocks, fragments made of them, and the words that each
+//! thread executed (see `wire::word`). A [`Trace`] returns them thread by thread, from any
+//! instruction number on ([`Trace::steps`], [`Trace::seek`]), all threads merged by time
+//! ([`Trace::merged`]) or in turns ([`Trace::round_robin`]), or chunk by chunk on all cores
+//! ([`Trace::par_chunks`]). A [`Live`] does without the file.
 //!
 //! # Two views
 //!
-//! There are two views of what a thread executed. Both are exact, and both come from the same words.
+//! There are two views of what a thread executed. Both are exact, and both come from the same
+//! words.
 //!
-//! **Items** are steps and events. A [`Step`] is one executed basic block of one thread: a reference to
-//! the static [`Block`], and the outcome and target of its terminator. [`Event`]s stand between steps.
-//! [`Steps`] iterates single [`Item`]s; a [`Batch`] holds a few thousand, with their memory accesses if
-//! they were asked for. Use items
+//! **Items** are steps and events. A [`Step`] is one executed basic block of one thread: a
+//! reference to the static [`Block`], and the outcome and target of its terminator. [`Event`]s
+//! stand between steps. [`Steps`] iterates single [`Item`]s; a [`Batch`] holds a few thousand, with
+//! their memory accesses if they were asked for. Use items
 //!
 //! * to see single instructions, branches or accesses, in order;
 //! * to start at an instruction number, or to select a part of an execution;
 //! * whenever a few hundred million instructions per second are enough.
 //!
-//! **Path batches** are runs of path numbers and events, as they were recorded. A [`PathBatch`] gives
-//! [`PathItem`]s and a [`PathTable`] with the steps of each path. There are several times fewer paths
-//! than steps. Use path batches ([`Merged::next_path_batch`], [`Live::path_batch`])
+//! **Path batches** are runs of path numbers and events, as they were recorded. A [`PathBatch`]
+//! gives [`PathItem`]s and a [`PathTable`] with the steps of each path. There are several times
+//! fewer paths than steps. Use path batches ([`Merged::next_path_batch`], [`Live::path_batch`])
 //!
-//! * if what the analysis needs to know of a path can be prepared once, by path number, and looked up
-//!   whenever the path is executed again;
+//! * if what the analysis needs to know of a path can be prepared once, by path number, and looked
+//!   up whenever the path is executed again;
 //! * if the analysis has to keep up with a running program;
 //! * if it needs no memory accesses. For accesses alone, an [`AccessVisitor`] is as fast
 //!   ([`Merged::visit_next`], [`Live::visit_next`]).

@@ -138,7 +138,9 @@ proptest! {
     ) {
         let (mut group, mut data) = (Group::default(), [0; GROUP_BYTES]);
         for (i, (last, stride, other, value)) in lanes.into_iter().enumerate() {
-            (group.last[i], group.stride[i], group.other[i]) = (last << shift, stride << shift.min(30), other << shift.min(30));
+            group.last[i] = last << shift;
+            group.stride[i] = stride << shift.min(30);
+            group.other[i] = other << shift.min(30);
             data[8 * i..][..8].copy_from_slice(&(value << shift).to_le_bytes());
         }
         let run = |compare: &dyn Fn(&mut Group, &mut Sums, &mut MissBuffer<'_>) -> u8| {
@@ -165,7 +167,9 @@ proptest! {
     ) {
         let (mut group, mut numbers, mut guessed) = (Group::default(), [0; GROUP], [0; GROUP]);
         for (i, ((last, stride, other, number), is_guessed)) in lanes.into_iter().enumerate() {
-            (group.last[i], group.stride[i], group.other[i]) = (last << shift, stride << shift.min(30), other << shift.min(30));
+            group.last[i] = last << shift;
+            group.stride[i] = stride << shift.min(30);
+            group.other[i] = other << shift.min(30);
             (numbers[i], guessed[i]) = (number << shift, if is_guessed { u64::MAX } else { 0 });
         }
         let next = NextMisses { numbers: &numbers, guessed: &guessed };
@@ -303,7 +307,12 @@ proptest! {
     }
 
     #[test]
-    fn damage_does_no_harm((fragments, words, data) in rows(), at in any::<usize>(), bits in 1u8.., lost in 0usize..20) {
+    fn damage_does_no_harm(
+        (fragments, words, data) in rows(),
+        at in any::<usize>(),
+        bits in 1u8..,
+        lost in 0usize..20,
+    ) {
         let layouts = layouts(&fragments);
         let mut encoder = Encoder::<Layout>::default();
         encoder.clear();
@@ -320,6 +329,7 @@ proptest! {
     #[test]
     fn rubbish_does_no_harm(payload in proptest::collection::vec(any::<u8>(), 0..200), length in 0usize..5000) {
         let layouts = layouts(&[vec![8, 400], vec![100]]);
-        let _ = Decoder::<Layout>::default().decode(&layouts, &[1, 2, 3, 9, 1, 2, 3], &payload, length, &mut Vec::new());
+        let words = [1, 2, 3, 9, 1, 2, 3];
+        let _ = Decoder::<Layout>::default().decode(&layouts, &words, &payload, length, &mut Vec::new());
     }
 }
