@@ -38,13 +38,14 @@ const FLAGS: &[&str] = &[
 const PROFILE: &str = "opt-level = 3\nlto = 'fat'\ncodegen-units = 1\npanic = 'abort'\ndebug = false\n";
 
 fn main() {
+    let sources = Sources::find();
     // The library's modules are watched by cargo; the image's only module is not one of them.
-    println!("cargo::rerun-if-changed={}/src/image.rs", engine::MANIFEST_DIRECTORY);
+    println!("cargo::rerun-if-changed={}", sources.engine.join("src/image.rs").display());
 
     let out = PathBuf::from(variable("OUT_DIR"));
     let package = out.join("engine-package");
-    write_package(&package);
-    let built = build_image(&package, &out.join("engine"));
+    write_package(&package, &sources);
+    let built = build_image(&package, &sources, &out.join("engine"));
     let bytes = fs::read(&built).unwrap_or_else(|error| panic!("cannot read {}: {error}", built.display()));
     if let Err(error) = image::Image::parse(&bytes) {
         panic!("{error}");
@@ -52,39 +53,78 @@ fn main() {
     write(&out.join("engine-image"), bytes);
 }
 
+/// Directories of the packages that the image is built from.
+struct Sources {
+    engine: PathBuf,
+    isa: PathBuf,
+    wire: PathBuf,
+}
+
+impl Sources {
+    fn find() -> Self {
+        Self {
+            engine: directory("engine", engine::MANIFEST_DIRECTORY),
+            isa: directory("isa", isa::MANIFEST_DIRECTORY),
+            wire: directory("wire", wire::MANIFEST_DIRECTORY),
+        }
+    }
+
+    /// Flags that keep the names of these directories out of the image.
+    fn remapped(&self) -> [String; 3] {
+        [("engine", &self.engine), ("isa", &self.isa), ("wire", &self.wire)]
+            .map(|(name, directory)| format!("--remap-path-prefix={}=crates/{name}", directory.display()))
+    }
+}
+
+/// Returns the directory of a package: beside this one in the repository, and elsewhere where the
+/// package was compiled. In a target directory that was moved or copied, the latter may name
+/// another checkout.
+fn directory(name: &str, compiled: &str) -> PathBuf {
+    let beside = Path::new(&variable("CARGO_MANIFEST_DIR")).with_file_name(name);
+    if beside.join("Cargo.toml").is_file() { beside } else { compiled.into() }
+}
+
 /// Writes the package of the image: a manifest, and the versions of dependencies that the engine
 /// was tested with.
-fn write_package(package: &Path) {
-    let engine = engine::MANIFEST_DIRECTORY;
-    let image = toml_string(&format!("{engine}/src/image.rs"));
-    let patches = [("trackway-isa", isa::MANIFEST_DIRECTORY), ("trackway-wire", wire::MANIFEST_DIRECTORY)]
-        .map(|(name, directory)| format!("{name} = {{ path = {} }}\n", toml_string(directory)));
+fn write_package(package: &Path, sources: &Sources) {
+    let engine = &sources.engine;
+    let patches = [("trackway-isa", &sources.isa), ("trackway-wire", &sources.wire)]
+        .map(|(name, directory)| format!("{name} = {{ path = {} }}\n", toml_path(directory)));
     let manifest = format!(
         "[package]\nname = 'engine-image'\nedition = '2024'\n\n\
-         [[bin]]\nname = 'engine-image'\npath = {image}\n\n\
+         [[bin]]\nname = 'engine-image'\npath = {}\n\n\
          [dependencies]\ntrackway-engine = {{ path = {}, features = ['image'] }}\n\n\
          [patch.crates-io]\n{}\n\
          [profile.release]\n{PROFILE}\n\
          [workspace]\n",
-        toml_string(engine),
+        toml_path(&engine.join("src/image.rs")),
+        toml_path(engine),
         patches.concat(),
     );
     fs::create_dir_all(package).expect("the build directory is writable");
     write(&package.join("Cargo.toml"), manifest);
     // A published engine has a lock file of its own; in the repository it shares the workspace's.
-    let lock = Path::new(engine).ancestors().map(|directory| directory.join("Cargo.lock")).find(|path| path.is_file());
+    let lock = engine.ancestors().map(|directory| directory.join("Cargo.lock")).find(|path| path.is_file());
     if let Some(lock) = lock {
         write(&package.join("Cargo.lock"), fs::read(lock).expect("the lock file is readable"));
     }
 }
 
-fn build_image(package: &Path, target_directory: &Path) -> PathBuf {
-    let mut cargo = Command::new(variable("CARGO"));
-    cargo.current_dir(package).args(["build", "--release", "--target", TARGET, "--target-dir"]).arg(target_directory);
-    forget_outer_build(&mut cargo);
-    cargo.env("CARGO_ENCODED_RUSTFLAGS", FLAGS.join("\u{1f}"));
-    let status = cargo.status().expect("cargo can be run");
-    assert!(status.success(), "building the engine image failed");
+/// Builds the image. The outer cargo does not say whether it may use the network, so this one
+/// tries without it first: what the image needs, the outer build needs, too.
+fn build_image(package: &Path, sources: &Sources, target_directory: &Path) -> PathBuf {
+    let flags: Vec<String> = FLAGS.iter().map(|&flag| flag.to_owned()).chain(sources.remapped()).collect();
+    let build = |network: &[&str]| {
+        let mut cargo = Command::new(variable("CARGO"));
+        // From here, cargo finds the configuration that the outer build has.
+        cargo.current_dir(variable("CARGO_MANIFEST_DIR")).args(["build", "--release", "--target", TARGET]);
+        cargo.args(network).arg("--manifest-path").arg(package.join("Cargo.toml"));
+        cargo.arg("--target-dir").arg(target_directory);
+        forget_outer_build(&mut cargo);
+        cargo.env("CARGO_ENCODED_RUSTFLAGS", flags.join("\u{1f}"));
+        cargo.status().expect("cargo can be run").success()
+    };
+    assert!(build(&["--offline"]) || build(&[]), "building the engine image failed");
     target_directory.join(TARGET).join("release/engine-image")
 }
 
@@ -109,6 +149,7 @@ fn write(path: &Path, contents: impl AsRef<[u8]>) {
     fs::write(path, contents).unwrap_or_else(|error| panic!("cannot write {}: {error}", path.display()));
 }
 
-fn toml_string(text: &str) -> String {
+fn toml_path(path: &Path) -> String {
+    let text = path.to_str().expect("the paths of sources are UTF-8");
     format!("\"{}\"", text.replace('\\', "\\\\").replace('"', "\\\""))
 }

@@ -99,8 +99,13 @@ const STAGES: &[Stage] = &[
         turn: StageKind::Tests { package: "acceptance", filter: "signal_storm", variables: &[("TRACKWAY_SOAK", "1")] },
     },
     Stage {
+        name: "codecs",
+        shows: "codecs hold against many more generated and damaged inputs",
+        turn: StageKind::Tests { package: "trackway-codec", filter: "", variables: &[("PROPTEST_CASES", "5000")] },
+    },
+    Stage {
         name: "container",
-        shows: "codecs and reader hold against many more generated and mutated traces",
+        shows: "the reader holds against many more generated and mutated traces",
         turn: StageKind::Tests { package: "trackway-trace", filter: "", variables: &[("PROPTEST_CASES", "5000")] },
     },
     Stage {

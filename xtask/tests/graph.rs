@@ -133,7 +133,7 @@ fn what_must_not_be_known_is_not() {
     assert_eq!(without_tests("oracle"), "oracle ->");
     // Only the command and what maintainers run may launch processes.
     for (name, _) in actual_lines(&metadata()) {
-        let may = ["trackway", "recording", "experiment", "fuzzing"].contains(&name.as_str());
+        let may = ["trackway", "recording", "fuzzing"].contains(&name.as_str());
         assert!(may || !dependencies(&name).contains(&"capture"), "{name} depends on capture");
     }
 }

@@ -2,7 +2,7 @@
 //! error is no terminal.
 
 use std::io::{IsTerminal, Write};
-use std::sync::Mutex;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::digits::grouped;
@@ -34,13 +34,24 @@ impl Progress {
             let _ = write!(std::io::stderr(), "\r{}\x1b[K", line());
         }
     }
+
+    /// Lets the next text replace a line that is shown, however recent that line is.
+    fn expire(&mut self) {
+        if self.shown {
+            self.next = self.next.map(|_| Instant::now());
+        }
+    }
+
+    fn clear(&mut self) {
+        if std::mem::take(&mut self.shown) {
+            let _ = write!(std::io::stderr(), "\r\x1b[K");
+        }
+    }
 }
 
 impl Drop for Progress {
     fn drop(&mut self) {
-        if self.shown {
-            let _ = write!(std::io::stderr(), "\r\x1b[K");
-        }
+        self.clear();
     }
 }
 
@@ -54,24 +65,28 @@ impl TerminalObserver {
         Self { progress: Mutex::new(Progress::new()) }
     }
 
-    fn tick(&self, line: impl FnOnce() -> String) {
-        // Another thread shows a line at the moment; this one can be left out.
-        if let Ok(mut progress) = self.progress.try_lock() {
-            progress.tick(line);
-        }
+    fn lock(&self) -> MutexGuard<'_, Progress> {
+        self.progress.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl experiment::Observer for TerminalObserver {
     fn stage(&self, describe: &dyn Fn() -> String) {
-        self.tick(describe);
+        let mut progress = self.lock();
+        progress.expire();
+        progress.tick(describe);
     }
 
     fn progress(&self, done: u64, total: u64) {
-        self.tick(|| format!("{} of {} instructions", grouped(done), grouped(total)));
+        // Another thread may be showing a line; this one can be left out.
+        if let Ok(mut progress) = self.progress.try_lock() {
+            progress.tick(|| format!("{} of {} instructions", grouped(done), grouped(total)));
+        }
     }
 
     fn warn(&self, message: &str) {
+        let mut progress = self.lock();
+        progress.clear();
         eprintln!("{}", Failure::new(message));
     }
 }

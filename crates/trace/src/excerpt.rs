@@ -2,6 +2,7 @@
 //!
 //! An [`Excerpt`] says which part. [`Excerpt::for_each_batch`] reads it batch by batch; an
 //! [`InstructionWindow`] cuts batches and steps at its ends for readers that iterate themselves.
+#![deny(clippy::unwrap_used, clippy::indexing_slicing, clippy::cast_possible_truncation)]
 
 use std::ops::Range;
 

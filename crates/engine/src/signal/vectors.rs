@@ -1,7 +1,7 @@
 //! Vector and floating-point registers in signal frames, in the format of `xsave` or, on old
 //! processors, of `fxsave`.
 
-use alloc::alloc::{Layout, alloc, dealloc};
+use alloc::alloc::{Layout, alloc_zeroed, dealloc};
 use core::arch::asm;
 
 use super::frame::Context;
@@ -104,10 +104,10 @@ pub(super) fn restore_vectors(tcb: &mut Tcb, fpstate: u64) -> bool {
     let length = vectors_length(fpstate);
     let Ok(layout) = Layout::from_size_align((length as usize).max(AREA_BYTES), 64) else { return false };
     // SAFETY: the size is not zero.
-    let buffer = unsafe { alloc(layout) };
+    let buffer = unsafe { alloc_zeroed(layout) };
     // SAFETY: reads the application's frame into our own buffer.
     let whole = !buffer.is_null() && unsafe { memory::copy(buffer as u64, fpstate, length) } == length;
-    // SAFETY: the buffer is filled.
+    // SAFETY: the buffer has the bytes of an area, copied or zero.
     let whole = whole && (length <= LEGACY_BYTES || unsafe { is_loadable(buffer as u64) });
     if whole {
         // SAFETY: the buffer holds what the kernel (or this engine) saved in this format; only
