@@ -7,8 +7,9 @@ use super::memory::{field, memory, with_register};
 use super::scratch::part;
 use super::{RSP, SourceInstruction};
 use crate::tcb;
+use crate::translate::Translator;
+use crate::translate::copy::free_register;
 use crate::translate::operand::{general, wide};
-use crate::translate::{Translator, free_register};
 
 impl Translator<'_, '_> {
     /// Replaces a locked `add`, `sub`, `inc`, `dec` or `or` with 0 by `lock xadd` with a scratch

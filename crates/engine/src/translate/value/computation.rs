@@ -50,8 +50,8 @@ impl Translator<'_, '_> {
         widths.iter().find_map(|&width| self.replaced(source, part(scratch, width)))
     }
 
-    /// An unused vector register of so many bytes, and the instruction with that register in place of
-    /// its memory operand, if there is an encoding for that.
+    /// An unused vector register of so many bytes, and the instruction with that register in place
+    /// of its memory operand, if there is an encoding for that.
     fn with_vector(&mut self, source: &SourceInstruction, bytes: usize) -> Option<(Register, Instruction)> {
         let instruction = source.instruction;
         if !matches!(bytes, 4 | 8 | 16 | 32 | 64) || instruction.is_broadcast() || self.is_far(instruction) {

@@ -1,4 +1,4 @@
-//! Instructions that the translator makes, and the moves between memory, scratch registers and data.
+//! Instructions that the translator makes, and moves between memory, scratch registers and data.
 
 use iced_x86::{IcedError, Instruction, MemoryOperand};
 
