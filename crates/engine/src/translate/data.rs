@@ -10,10 +10,11 @@ use iced_x86::{Code, Decoder, Encoder, Instruction, InstructionInfoFactory, Regi
 use wire::code::{self, AccessDescriptor};
 use wire::{DATA_NONE, DATA_VALUES};
 
+use super::copy::uses_r15;
 use super::operand::{self, Mask, Operand};
 use super::symbol::{Symbol, Symbols};
 use super::value::{self, SourceInstruction};
-use super::{BlockEnd, ExitKind, SourceBlock, TranslatedBlock, Translator, Unreadable, uses_r15};
+use super::{BlockEnd, ExitKind, SourceBlock, TranslatedBlock, Translator, Unreadable};
 
 /// Fragments end when they have more data than this, or are longer than this in the cache.
 const DATA_FULL: usize = 8 << 10;

@@ -30,7 +30,7 @@ pub(super) enum Locked {
     CompareExchange(Register),
     Exchange(Register),
     ExchangeAdd(Register),
-    /// Replaced by `xadd` and arithmetic on a register: see `value::locked_arithmetic`.
+    /// Replaced by `xadd` and arithmetic on a register: see `value::arithmetic`.
     Arithmetic,
     /// A fence that does not change its word of the stack.
     StackFence,

@@ -6,9 +6,10 @@ use alloc::vec::Vec;
 use iced_x86::{Code, Decoder, Instruction, InstructionInfoFactory, MemoryOperand, Mnemonic, OpKind, Register};
 use wire::code;
 
+use super::copy::uses_r15;
 use super::operand::{general, wide};
 use super::symbol::Symbol;
-use super::{RegisterState, Spill, Translator, uses_r15};
+use super::{RegisterState, Spill, Translator};
 use crate::tcb;
 
 const RCX: u8 = 1;
